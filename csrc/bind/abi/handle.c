@@ -1,0 +1,69 @@
+/*
+ * handle.c - making handles, and turning shim failures into exceptions.
+ */
+#include "bind/abi/handle.h"
+
+void at_throw(const char *text)
+{
+    T.aoti_torch_check(false, "", "pai_torchacc", 0, text);
+    __builtin_unreachable();
+}
+
+void at_throw_last(const char *otherwise)
+{
+    const char *text = NULL;
+
+    if (T.torch_exception_get_what_without_backtrace)
+        text = T.torch_exception_get_what_without_backtrace();
+    at_throw(text && *text ? text : otherwise);
+}
+
+at_tensor at_adopt(void *impl)
+{
+    at_tensor handle;
+
+    at_must(T.aoti_torch_new_uninitialized_tensor(&handle), "no memory for a handle");
+    /* The fresh handle holds the undefined tensor, which is not counted. */
+    *(void **)handle = impl;
+    return handle;
+}
+
+at_tensor at_empty(int64_t n_dims, const int64_t *sizes, const int64_t *strides,
+                   int32_t dtype)
+{
+    at_tensor made = NULL;
+
+    at_must(T.aoti_torch_empty_strided(n_dims, sizes, strides, dtype, AT_DEVICE_CPU, 0,
+                                       &made),
+            "could not allocate an output");
+    return made;
+}
+
+stable_ivalue at_open_optional(stable_ivalue boxed, bool *has_value)
+{
+    stable_ivalue *box = (stable_ivalue *)(uintptr_t)boxed;
+
+    *has_value = box != NULL;
+    if (!box)
+        return 0;
+
+    const stable_ivalue value = *box;
+
+    if (T.torch_delete_stable_ivalue)
+        T.torch_delete_stable_ivalue(box);
+    else
+        T.cxx_delete(box);
+    return value;
+}
+
+stable_ivalue at_box_optional(stable_ivalue value)
+{
+    stable_ivalue *box = NULL;
+
+    if (T.torch_new_stable_ivalue)
+        at_must(T.torch_new_stable_ivalue(&box), "no memory for an optional");
+    else
+        box = T.cxx_new(sizeof *box);
+    *box = value;
+    return (stable_ivalue)(uintptr_t)box;
+}

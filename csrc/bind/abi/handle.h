@@ -1,0 +1,62 @@
+/*
+ * handle.h - who owns a tensor handle, written down where it is declared.
+ *
+ *   AT_OWNED at_tensor x = ...;    released when x goes out of scope, also while a C++
+ *                                  exception passes through (we build with -fexceptions)
+ *   at_give(&x)                    hands x on and forgets it
+ *
+ * A handle is a heap at::Tensor, that is one word holding a TensorImpl pointer. So the
+ * address of any such word is a borrowed handle.
+ */
+#ifndef PTAC_BIND_ABI_HANDLE_H
+#define PTAC_BIND_ABI_HANDLE_H
+
+#include "bind/abi/torch_abi.h"
+
+static inline void at_drop_tensor(at_tensor *owned)
+{
+    if (*owned)
+        T.aoti_torch_delete_tensor_object(*owned);
+}
+
+static inline void at_drop_list(at_list *owned)
+{
+    if (*owned)
+        T.torch_delete_list(*owned);
+}
+
+#define AT_OWNED      __attribute__((cleanup(at_drop_tensor)))
+#define AT_OWNED_LIST __attribute__((cleanup(at_drop_list)))
+
+static inline at_tensor at_give(at_tensor *owned)
+{
+    at_tensor given = *owned;
+
+    *owned = NULL;
+    return given;
+}
+
+/* Throw RuntimeError(text) through the dispatcher; does not return. */
+__attribute__((noreturn)) void at_throw(const char *text);
+
+/* Throw what the failing shim left behind, or the given text where torch forgot it. */
+__attribute__((noreturn)) void at_throw_last(const char *otherwise);
+
+static inline void at_must(at_error error, const char *what)
+{
+    if (__builtin_expect(error != 0, 0))
+        at_throw_last(what);
+}
+
+/* A new handle for the TensorImpl that a C++ function returned through result[i]. */
+at_tensor at_adopt(void *impl);
+
+/* A new tensor on the CPU. Throws when there is no memory. */
+at_tensor at_empty(int64_t n_dims, const int64_t *sizes, const int64_t *strides,
+                   int32_t dtype);
+
+/* Boxed optionals: 0, or a pointer to the value. Both free or make the box. */
+stable_ivalue at_open_optional(stable_ivalue boxed, bool *has_value);
+stable_ivalue at_box_optional(stable_ivalue value);
+
+#endif

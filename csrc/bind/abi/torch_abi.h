@@ -1,0 +1,176 @@
+/*
+ * torch_abi.h - the part of libtorch's C ABI that we call, in our own prototypes.
+ *
+ * Nothing is linked: ptac_torch_load() looks each symbol up in the libtorch that the
+ * process has loaded. tests/abi_guard.cpp compiles this list beside the headers of the
+ * installed torch and fails where a type differs.
+ *
+ * Sources: torch/csrc/inductor/aoti_torch/c/shim.h and torch/csrc/stable/c/shim.h.
+ */
+#ifndef PTAC_BIND_ABI_TORCH_ABI_H
+#define PTAC_BIND_ABI_TORCH_ABI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef PTAC_ABI_GUARD
+typedef struct at_tensor_opaque *at_tensor;   /* at::Tensor*, owned or borrowed */
+typedef struct at_list_opaque *at_list;       /* a list of stable_ivalue */
+typedef struct at_library_opaque *at_library; /* registrations, undone on deletion */
+typedef uint64_t stable_ivalue;               /* one argument of a boxed call */
+#endif
+
+typedef int32_t at_error; /* 0: success */
+typedef void (*at_boxed_fn)(stable_ivalue *stack, uint64_t n_args, uint64_t n_returns);
+typedef void (*at_range_fn)(int64_t begin, int64_t end, void *context);
+
+/* The libtorch whose schema conventions our boxed calls speak: 2.11. */
+#define PTAC_TORCH_ABI_VERSION ((uint64_t)2 << 56 | (uint64_t)11 << 48)
+
+/* Codes of the c10 enums that cross the ABI. */
+enum {
+    AT_DTYPE_I64 = 4,
+    AT_DTYPE_F32 = 6,
+    AT_DTYPE_F64 = 7,
+    AT_DTYPE_BF16 = 15,
+    AT_DEVICE_CPU = 0,
+    AT_MEMORY_FORMAT_CONTIGUOUS = 0,
+    AT_MEMORY_FORMAT_CHANNELS_LAST = 2,
+};
+
+/* F(return type, name, parameters): the package is inactive without these. */
+#define PTAC_TORCH_REQUIRED(F)                                                         \
+    F(at_error, aoti_torch_library_init_fragment,                                      \
+      (const char *, const char *, uint32_t, at_library *))                            \
+    F(at_error, aoti_torch_library_init_impl,                                          \
+      (const char *, const char *, const char *, uint32_t, at_library *))              \
+    F(at_error, aoti_torch_library_def, (at_library, const char *))                    \
+    F(at_error, torch_library_impl,                                                    \
+      (at_library, const char *, at_boxed_fn, uint64_t))                               \
+    F(at_error, aoti_torch_delete_library_object, (at_library))                        \
+    F(at_error, torch_call_dispatcher,                                                 \
+      (const char *, const char *, stable_ivalue *, uint64_t))                         \
+    F(at_error, aoti_torch_new_tensor_handle, (at_tensor, at_tensor *))                \
+    F(at_error, aoti_torch_new_uninitialized_tensor, (at_tensor *))                    \
+    F(at_error, aoti_torch_delete_tensor_object, (at_tensor))                          \
+    F(at_error, aoti_torch_empty_strided,                                              \
+      (int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t,           \
+       at_tensor *))                                                                   \
+    F(at_error, aoti_torch__reinterpret_tensor,                                        \
+      (at_tensor, int64_t, const int64_t *, const int64_t *, int64_t, at_tensor *))    \
+    F(at_error, aoti_torch_get_data_ptr, (at_tensor, void **))                         \
+    F(at_error, aoti_torch_get_dim, (at_tensor, int64_t *))                            \
+    F(at_error, aoti_torch_get_numel, (at_tensor, int64_t *))                          \
+    F(at_error, aoti_torch_get_sizes, (at_tensor, int64_t **))                         \
+    F(at_error, aoti_torch_get_strides, (at_tensor, int64_t **))                       \
+    F(at_error, aoti_torch_get_storage_offset, (at_tensor, int64_t *))                 \
+    F(at_error, aoti_torch_get_dtype, (at_tensor, int32_t *))                          \
+    F(at_error, aoti_torch_get_device_type, (at_tensor, int32_t *))                    \
+    F(bool, aoti_torch_grad_mode_is_enabled, (void))                                   \
+    F(void, aoti_torch_check,                                                          \
+      (bool, const char *, const char *, uint32_t, const char *))                      \
+    F(at_error, torch_new_list_reserve_size, (size_t, at_list *))                      \
+    F(at_error, torch_list_size, (at_list, size_t *))                                  \
+    F(at_error, torch_list_get_item, (at_list, size_t, stable_ivalue *))               \
+    F(at_error, torch_list_push_back, (at_list, stable_ivalue))                        \
+    F(at_error, torch_delete_list, (at_list))                                          \
+    F(at_error, torch_parallel_for,                                                    \
+      (int64_t, int64_t, int64_t, at_range_fn, void *))                                \
+    F(at_error, torch_get_num_threads, (uint32_t *))                                   \
+    F(at_error, aoti_torch_cpu_addmm_out,                                              \
+      (at_tensor, at_tensor, at_tensor, at_tensor, double, double))                    \
+    F(at_error, aoti_torch_cpu_mm_out, (at_tensor, at_tensor, at_tensor))
+
+/* What newer versions add, or builds may lack; each has a fallback. */
+#define PTAC_TORCH_OPTIONAL(F)                                                         \
+    F(at_error, torch_new_stable_ivalue, (stable_ivalue **))                           \
+    F(at_error, torch_delete_stable_ivalue, (stable_ivalue *))                         \
+    F(const char *, torch_exception_get_what_without_backtrace, (void))                \
+    F(at_error, aoti_torch_cpu__linear_pointwise,                                      \
+      (at_tensor, at_tensor, at_tensor *, const char *, const double **, int64_t,      \
+       const char **, at_tensor *))
+
+/* An ArrayRef<int64_t> and an optional<int64_t> as the x86-64 ABI passes them. */
+typedef struct at_ints {
+    const int64_t *data;
+    size_t size;
+} at_ints;
+
+typedef struct at_optional_int {
+    int64_t value;
+    bool has_value;
+} at_optional_int;
+
+/*
+ * M(return type, name, mangled symbol, parameters): C++ functions. The mangled name
+ * holds the parameter types, so a changed signature is a missing symbol; results are
+ * probed when they are first used. Tensors come back through a hidden first
+ * parameter that receives the bare TensorImpl pointers, a tuple's last member first.
+ *
+ * at::cpu::<op> is torch's own kernel, below every override.
+ */
+#define PTAC_TORCH_MANGLED(M)                                                          \
+    M(void, cpu_max_pool2d_with_indices,                                               \
+      "_ZN2at3cpu23max_pool2d_with_indicesERKNS_6TensorEN3c108ArrayRefIlEES6_S6_S6_b", \
+      (void *, at_tensor, at_ints, at_ints, at_ints, at_ints, bool))                   \
+    M(void, cpu_max_pool2d_with_indices_backward,                                      \
+      "_ZN2at3cpu32max_pool2d_with_indices_backwardERKNS_6TensorES3_"                  \
+      "N3c108ArrayRefIlEES6_S6_S6_bS3_",                                               \
+      (void *, at_tensor, at_tensor, at_ints, at_ints, at_ints, at_ints, bool,         \
+       at_tensor))                                                                     \
+    M(void, cpu_avg_pool2d,                                                            \
+      "_ZN2at3cpu10avg_pool2dERKNS_6TensorEN3c108ArrayRefIlEES6_S6_bbSt8optionalIlE",  \
+      (void *, at_tensor, at_ints, at_ints, at_ints, bool, bool, at_optional_int))     \
+    M(void, cpu_avg_pool2d_backward,                                                   \
+      "_ZN2at3cpu19avg_pool2d_backwardERKNS_6TensorES3_"                               \
+      "N3c108ArrayRefIlEES6_S6_bbSt8optionalIlE",                                      \
+      (void *, at_tensor, at_tensor, at_ints, at_ints, at_ints, bool, bool,            \
+       at_optional_int))                                                               \
+    M(void, cpu_adaptive_avg_pool2d,                                                   \
+      "_ZN2at3cpu20_adaptive_avg_pool2dERKNS_6TensorEN3c108ArrayRefIlEE",              \
+      (void *, at_tensor, at_ints))                                                    \
+    M(void, cpu_adaptive_avg_pool2d_backward,                                          \
+      "_ZN2at3cpu29_adaptive_avg_pool2d_backwardERKNS_6TensorES3_",                    \
+      (void *, at_tensor, at_tensor))                                                  \
+    M(void, cpu_log_softmax, "_ZN2at3cpu12_log_softmaxERKNS_6TensorElb",               \
+      (void *, at_tensor, int64_t, bool))                                              \
+    M(void, cpu_log_softmax_backward,                                                  \
+      "_ZN2at3cpu26_log_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",    \
+      (void *, at_tensor, at_tensor, int64_t, int8_t))                                 \
+    M(void *, THPVariable_Wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE",             \
+      (at_tensor))
+
+/*
+ * Not torch's own: MKL's square roots, which torch.sqrt calls where it is built with
+ * MKL, and the C++ heap that boxed optionals of torch < 2.13 live on.
+ */
+#define PTAC_TORCH_FOREIGN(M)                                                          \
+    M(void, mkl_sqrt_f32, "vmsSqrt", (int, const float *, float *, int64_t))           \
+    M(void, mkl_sqrt_f64, "vmdSqrt", (int, const double *, double *, int64_t))         \
+    M(void *, cxx_new, "_Znwm", (size_t))                                              \
+    M(void, cxx_delete, "_ZdlPv", (void *))
+
+#ifndef PTAC_ABI_GUARD
+typedef struct ptac_torch_symbols {
+#define F(type, name, parameters)         type(*name) parameters;
+#define M(type, name, symbol, parameters) type(*name) parameters;
+    PTAC_TORCH_REQUIRED(F) PTAC_TORCH_OPTIONAL(F) PTAC_TORCH_MANGLED(M)
+        PTAC_TORCH_FOREIGN(M)
+#undef F
+#undef M
+} ptac_torch_symbols;
+
+/* Filled by ptac_torch_load(); a NULL member is a symbol that this torch lacks. */
+extern ptac_torch_symbols T;
+
+/*
+ * Resolve everything in the loaded libtorch of directory (torch/lib). hidden is a
+ * comma-separated list of names to treat as missing, or NULL; tests use it.
+ * Returns NULL, or the name of the first missing required symbol (or a dlopen text).
+ * May be called again; the last call counts.
+ */
+const char *ptac_torch_load(const char *directory, const char *hidden);
+#endif
+
+#endif

@@ -1,0 +1,54 @@
+/*
+ * pybind.h - CPython's stable ABI, and what the files of this folder share.
+ *
+ * Functions that return PyObject * return a new reference or NULL with an exception
+ * set, as CPython's own do. None of them lets a C++ exception pass: what they call of
+ * torch are shims, which return codes.
+ */
+#ifndef PTAC_BIND_PYTHON_PYBIND_H
+#define PTAC_BIND_PYTHON_PYBIND_H
+
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030B0000
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "bind/torch/serve.h"
+
+#define PTAC_FASTCALL(function, doc)                                                   \
+    {                                                                                  \
+        #function, (PyCFunction)(void (*)(void))function, METH_FASTCALL, doc           \
+    }
+
+/* Method tables of the other files; module.c adds them to the module. */
+extern PyMethodDef ptac_tensor_methods[];
+
+/*
+ * Look into torch.Tensor objects. The two offsets are learnt by ptac_tensor_learn and
+ * hold for the running torch; without them the functions below say that nothing is
+ * plain, and every call goes to stock.
+ */
+
+/*
+ * An exact torch.Tensor or torch.nn.Parameter, dense, on the CPU, without conjugate or
+ * negative bit: what an ordinary program computes with.
+ */
+bool ptac_is_plain(PyObject *tensor);
+
+/* The tensor's handle, borrowed: valid while the object lives. Plain tensors only. */
+at_tensor ptac_borrow(PyObject *tensor);
+
+/*
+ * This thread runs ordinary eager code: no transform, no dispatch or function mode, no
+ * tracer, no autocast. inference_mode and no_grad are ordinary.
+ */
+bool ptac_thread_is_plain(void);
+
+/* A Python tensor around an owned handle, which is taken over also on failure. */
+PyObject *ptac_wrap(at_tensor owned);
+
+/* The operator of that name; PTAC_N_OPS with ValueError set when there is none. */
+ptac_op ptac_op_from(PyObject *name);
+
+#endif

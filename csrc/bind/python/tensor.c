@@ -1,0 +1,231 @@
+/*
+ * tensor.c - looking into torch.Tensor objects without asking Python.
+ *
+ * Two words of the running torch are learnt from sample tensors whose values torch
+ * itself tells: where the object keeps its TensorImpl pointer (_cdata), and where the
+ * TensorImpl keeps its dispatch key set (torch._C._dispatch_keys).
+ */
+#include "bind/python/pybind.h"
+
+#include <dlfcn.h>
+
+enum {
+    FIRST_OFFSET = 16, /* behind refcount and type */
+    LAST_OBJECT_OFFSET = 64,
+    LAST_IMPL_OFFSET = 256,
+};
+
+static PyTypeObject *tensor_type, *parameter_type;
+static Py_ssize_t impl_offset, keys_offset;
+static uint64_t plain_keys, inference_keys;
+
+/* The thread's dispatch state in torch: included and excluded keys, zero by default. */
+static const char *state_symbol = "_ZN3c104impl26raw_local_dispatch_key_setE";
+static uint64_t inference_state[2];
+static bool state_is_known;
+static __thread const uint64_t *thread_state;
+
+static PyObject *len_function_modes;
+static PyObject *steal_tensor; /* the slower way from a handle to an object */
+
+static uint64_t word_at(const void *base, Py_ssize_t offset)
+{
+    return *(const uint64_t *)((const char *)base + offset);
+}
+
+at_tensor ptac_borrow(PyObject *tensor)
+{
+    return (at_tensor)((char *)tensor + impl_offset);
+}
+
+bool ptac_is_plain(PyObject *tensor)
+{
+    PyTypeObject *type = Py_TYPE(tensor);
+
+    if ((type != tensor_type && type != parameter_type) || !keys_offset)
+        return false;
+
+    const void *impl = *(void *const *)ptac_borrow(tensor);
+    const uint64_t keys = impl ? word_at(impl, keys_offset) : 0;
+
+    return keys == plain_keys || keys == inference_keys;
+}
+
+/* dlsym on a thread-local symbol gives the calling thread's own instance. */
+static const uint64_t *find_thread_state(void)
+{
+    void *c10 = dlopen("libc10.so", RTLD_NOW | RTLD_NOLOAD);
+    const uint64_t *found = dlsym(c10 ? c10 : RTLD_DEFAULT, state_symbol);
+
+    if (c10)
+        dlclose(c10);
+    return found;
+}
+
+bool ptac_thread_is_plain(void)
+{
+    if (!state_is_known)
+        return false;
+    if (!thread_state)
+        thread_state = find_thread_state();
+
+    const uint64_t included = thread_state[0], excluded = thread_state[1];
+
+    if ((included | excluded) != 0 &&
+        (included != inference_state[0] || excluded != inference_state[1]))
+        return false;
+
+    PyObject *depth = PyObject_CallNoArgs(len_function_modes);
+    const bool no_mode = depth && PyLong_AsLong(depth) == 0;
+
+    Py_XDECREF(depth);
+    PyErr_Clear();
+    return no_mode;
+}
+
+PyObject *ptac_wrap(at_tensor owned)
+{
+    if (T.THPVariable_Wrap) {
+        PyObject *wrapped = T.THPVariable_Wrap(owned);
+
+        T.aoti_torch_delete_tensor_object(owned);
+        return wrapped;
+    }
+
+    PyObject *capsule = PyCapsule_New(owned, NULL, NULL);
+    PyObject *wrapped =
+        capsule ? PyObject_CallFunctionObjArgs(steal_tensor, capsule, NULL) : NULL;
+
+    Py_XDECREF(capsule);
+    if (!wrapped)
+        T.aoti_torch_delete_tensor_object(owned);
+    return wrapped;
+}
+
+/* The only offset at which every sample holds its word; 0 when none or several do. */
+static Py_ssize_t find_offset(void *const *bases, const uint64_t *words, int n,
+                              Py_ssize_t last)
+{
+    Py_ssize_t found = 0;
+
+    for (Py_ssize_t offset = FIRST_OFFSET; offset <= last; offset += 8) {
+        int i = 0;
+
+        while (i < n && word_at(bases[i], offset) == words[i])
+            i++;
+        if (i == n) {
+            if (found)
+                return 0;
+            found = offset;
+        }
+    }
+    return found;
+}
+
+/*
+ * tensor_learn(Tensor, Parameter, steal, samples): steal makes a tensor from a capsule
+ * that holds a handle; samples is a list of (tensor, _cdata, key set), the first plain,
+ * the second made in inference mode, others of other kinds so that a coincidence shows.
+ * Returns whether both offsets were found.
+ */
+static PyObject *tensor_learn(PyObject *self, PyObject *args)
+{
+    enum {
+        MAX_SAMPLES = 16
+    };
+    PyObject *samples, *types[2], *steal;
+    void *objects[MAX_SAMPLES], *impls[MAX_SAMPLES];
+    uint64_t impl_words[MAX_SAMPLES], key_words[MAX_SAMPLES];
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOO!", &types[0], &types[1], &steal, &PyList_Type,
+                          &samples))
+        return NULL;
+
+    const Py_ssize_t n = PyList_Size(samples);
+
+    if (n < 2 || n > MAX_SAMPLES) {
+        PyErr_SetString(PyExc_ValueError, "2 to 16 samples are expected");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        unsigned long long cdata, keys;
+
+        if (!PyArg_ParseTuple(PyList_GetItem(samples, i), "OKK", &objects[i], &cdata,
+                              &keys))
+            return NULL;
+        impl_words[i] = cdata;
+        impls[i] = (void *)(uintptr_t)cdata;
+        key_words[i] = keys;
+    }
+    Py_INCREF(types[0]);
+    Py_INCREF(types[1]);
+    Py_INCREF(steal);
+    Py_XDECREF(steal_tensor);
+    steal_tensor = steal;
+    tensor_type = (PyTypeObject *)types[0];
+    parameter_type = (PyTypeObject *)types[1];
+    plain_keys = key_words[0];
+    inference_keys = key_words[1];
+    impl_offset = find_offset(objects, impl_words, (int)n, LAST_OBJECT_OFFSET);
+    keys_offset = impl_offset ? find_offset(impls, key_words, (int)n, LAST_IMPL_OFFSET)
+                              : 0;
+    return PyBool_FromLong(keys_offset != 0);
+}
+
+/* thread_state(): this thread's two words, or None where torch does not show them. */
+static PyObject *read_thread_state(PyObject *self, PyObject *unused)
+{
+    const uint64_t *state = find_thread_state();
+
+    (void)self;
+    (void)unused;
+    if (!state)
+        Py_RETURN_NONE;
+    return Py_BuildValue("KK", (unsigned long long)state[0],
+                         (unsigned long long)state[1]);
+}
+
+/*
+ * thread_learn(included, excluded, len_function_modes): the two words as they are in
+ * inference mode, and torch's function that counts function modes.
+ */
+static PyObject *thread_learn(PyObject *self, PyObject *args)
+{
+    unsigned long long included, excluded;
+    PyObject *counter;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KKO", &included, &excluded, &counter))
+        return NULL;
+    inference_state[0] = included;
+    inference_state[1] = excluded;
+    Py_INCREF(counter);
+    Py_XDECREF(len_function_modes);
+    len_function_modes = counter;
+    state_is_known = true;
+    Py_RETURN_NONE;
+}
+
+/* is_plain(tensor), thread_is_plain(): for tests. */
+static PyObject *is_plain(PyObject *self, PyObject *tensor)
+{
+    (void)self;
+    return PyBool_FromLong(ptac_is_plain(tensor));
+}
+
+static PyObject *thread_is_plain(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyBool_FromLong(ptac_thread_is_plain());
+}
+
+PyMethodDef ptac_tensor_methods[] = {
+    {"tensor_learn", tensor_learn, METH_VARARGS, NULL},
+    {"thread_state", read_thread_state, METH_NOARGS, NULL},
+    {"thread_learn", thread_learn, METH_VARARGS, NULL},
+    {"is_plain", is_plain, METH_O, NULL},
+    {"thread_is_plain", thread_is_plain, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

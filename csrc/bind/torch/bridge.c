@@ -1,0 +1,99 @@
+/*
+ * bridge.c - reading tensors and boxed arguments.
+ */
+#include "bind/torch/bridge.h"
+
+ptac_dtype ptac_dtype_of(int32_t torch_dtype)
+{
+    switch (torch_dtype) {
+    case AT_DTYPE_F32:
+        return PTAC_F32;
+    case AT_DTYPE_BF16:
+        return PTAC_BF16;
+    case AT_DTYPE_F64:
+        return PTAC_F64;
+    case AT_DTYPE_I64:
+        return PTAC_I64;
+    default:
+        return PTAC_OTHER_DTYPE;
+    }
+}
+
+int32_t ptac_torch_dtype_of(ptac_dtype dtype)
+{
+    static const int32_t codes[] = {AT_DTYPE_F32, AT_DTYPE_BF16, AT_DTYPE_F64,
+                                    AT_DTYPE_I64};
+
+    return codes[dtype];
+}
+
+void ptac_view_of(at_tensor tensor, ptac_view *view)
+{
+    int64_t n_dims = 0, *sizes = NULL, *strides = NULL;
+    int32_t dtype = -1;
+
+    T.aoti_torch_get_dim(tensor, &n_dims);
+    T.aoti_torch_get_sizes(tensor, &sizes);
+    T.aoti_torch_get_strides(tensor, &strides);
+    T.aoti_torch_get_numel(tensor, &view->n_elements);
+    T.aoti_torch_get_dtype(tensor, &dtype);
+    T.aoti_torch_get_data_ptr(tensor, &view->data);
+    view->n_dims = (int32_t)n_dims;
+    view->sizes = sizes;
+    view->strides = strides;
+    view->dtype = ptac_dtype_of(dtype);
+}
+
+int at_take_ints(stable_ivalue boxed, int64_t values[4])
+{
+    AT_OWNED_LIST at_list list = (at_list)(uintptr_t)boxed;
+    size_t n = 0;
+
+    T.torch_list_size(list, &n);
+    for (size_t i = 0; i < 4; i++) {
+        stable_ivalue element = 0;
+
+        if (i < n)
+            T.torch_list_get_item(list, i, &element);
+        values[i] = i < n || n != 1 ? (int64_t)element : values[0];
+    }
+    return (int)n;
+}
+
+at_tensor at_share(at_tensor tensor)
+{
+    at_tensor shared = NULL;
+
+    at_must(T.aoti_torch_new_tensor_handle(tensor, &shared), "no memory for a handle");
+    return shared;
+}
+
+at_tensor at_dense(at_tensor tensor, const ptac_view *view, bool channels_last)
+{
+    if (channels_last ? ptac_view_is_channels_last(view)
+                      : ptac_view_is_contiguous(view))
+        return at_share(tensor);
+
+    stable_ivalue stack[2] = {
+        (stable_ivalue)(uintptr_t)at_share(tensor),
+        channels_last ? AT_MEMORY_FORMAT_CHANNELS_LAST : AT_MEMORY_FORMAT_CONTIGUOUS,
+    };
+
+    at_must(T.torch_call_dispatcher("aten::contiguous", "", stack,
+                                    PTAC_TORCH_ABI_VERSION),
+            "could not make a tensor contiguous");
+    return at_take_tensor(stack, 0);
+}
+
+void ptac_image_strides(int n_dims, const int64_t *sizes, bool channels_last,
+                        int64_t *strides)
+{
+    const int64_t *hw = sizes + n_dims - 2;
+    const int64_t channels = sizes[n_dims - 3];
+
+    strides[n_dims - 1] = channels_last ? channels : 1;
+    strides[n_dims - 2] = hw[1] * strides[n_dims - 1];
+    strides[n_dims - 3] = channels_last ? 1 : hw[0] * hw[1];
+    if (n_dims == 4)
+        strides[0] = channels * hw[0] * hw[1];
+}

@@ -1,0 +1,45 @@
+/*
+ * bridge.h - torch's arguments as the core sees them.
+ */
+#ifndef PTAC_BIND_TORCH_BRIDGE_H
+#define PTAC_BIND_TORCH_BRIDGE_H
+
+#include "bind/abi/handle.h"
+#include "core/chooser.h"
+#include "core/counters.h"
+#include "core/host.h"
+#include "core/kernel.h"
+
+/* The tensor's memory as a view; valid while the tensor lives. */
+void ptac_view_of(at_tensor tensor, ptac_view *view);
+
+ptac_dtype ptac_dtype_of(int32_t torch_dtype);
+int32_t ptac_torch_dtype_of(ptac_dtype dtype);
+
+/* Argument i of a boxed call, taken over by the caller. */
+static inline at_tensor at_take_tensor(const stable_ivalue *stack, int i)
+{
+    return (at_tensor)(uintptr_t)stack[i];
+}
+
+/*
+ * A boxed int[n], 1 <= n <= 4, into values. A single given element stands for all,
+ * as in torch's int[2]. Returns how many elements there were; with more than four
+ * only the count is right. Frees the list.
+ */
+int at_take_ints(stable_ivalue boxed, int64_t values[4]);
+
+/* The tensor itself, or a dense copy in that memory format (a new handle each time). */
+at_tensor at_dense(at_tensor tensor, const ptac_view *view, bool channels_last);
+
+/* The same tensor under another handle. */
+at_tensor at_share(at_tensor tensor);
+
+/* Strides of a dense 3-d or 4-d image batch. */
+void ptac_image_strides(int n_dims, const int64_t *sizes, bool channels_last,
+                        int64_t *strides);
+
+/* Threads, square roots and rounding habits of this torch; see core/host.h. */
+void ptac_host_install(void);
+
+#endif

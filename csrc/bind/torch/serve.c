@@ -1,0 +1,215 @@
+/*
+ * serve.c - admission, outcome and shadow checks of calls.
+ */
+#include "bind/torch/serve.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static __thread int disabled_depth;
+
+static int64_t shadow_every;
+static int64_t shadow_seen[PTAC_N_OPS];
+static bool failure_injected[PTAC_N_OPS];
+
+static pthread_mutex_t trouble_lock = PTHREAD_MUTEX_INITIALIZER;
+static char troubles[PTAC_N_OPS][256];
+
+static void (*forwarded_told)(void);
+
+bool ptac_is_off(ptac_op op)
+{
+    void (*told)(void);
+
+    if (__builtin_expect(ptac_chooser_gate(op) != PTAC_OFF, 1))
+        return false;
+    told = __atomic_load_n(&forwarded_told, __ATOMIC_RELAXED);
+    if (told)
+        told();
+    return true;
+}
+
+void ptac_when_forwarded(void (*told)(void))
+{
+    __atomic_store_n(&forwarded_told, told, __ATOMIC_RELAXED);
+}
+
+void ptac_thread_disable(int by)
+{
+    disabled_depth += by;
+}
+
+bool ptac_thread_is_disabled(void)
+{
+    return disabled_depth > 0;
+}
+
+const ptac_kernel *ptac_consider(ptac_call *call, ptac_reason *why)
+{
+    const ptac_reason gate = ptac_chooser_gate(call->op);
+
+    if (gate == PTAC_OFF || disabled_depth > 0) {
+        *why = gate == PTAC_OFF ? PTAC_OFF : PTAC_DISABLED;
+        return NULL;
+    }
+    call->n_threads = ptac_the_host.n_threads();
+    return ptac_choose(call, why);
+}
+
+void ptac_refuse(ptac_op op, ptac_reason why)
+{
+    if (ptac_chooser_gate(op) != PTAC_OFF && why != PTAC_OFF)
+        ptac_count_forwarded(op, why);
+}
+
+const ptac_kernel *ptac_admit(ptac_call *call)
+{
+    ptac_reason why;
+    const ptac_kernel *row = ptac_consider(call, &why);
+
+    if (!row)
+        ptac_refuse(call->op, why);
+    return row;
+}
+
+static void report_trouble(const ptac_kernel *row, const char *text)
+{
+    pthread_mutex_lock(&trouble_lock);
+    snprintf(troubles[row->op], sizeof troubles[row->op], "%s: %s", row->name, text);
+    pthread_mutex_unlock(&trouble_lock);
+    ptac_chooser_quarantine(row);
+}
+
+const char *ptac_trouble(ptac_op op)
+{
+    return troubles[op];
+}
+
+void ptac_inject_failure(ptac_op op)
+{
+    __atomic_store_n(&failure_injected[op], true, __ATOMIC_RELAXED);
+}
+
+static ptac_status run_or_fail(const ptac_kernel *row, const ptac_call *call)
+{
+    bool *injected = &failure_injected[row->op];
+
+    if (__builtin_expect(__atomic_load_n(injected, __ATOMIC_RELAXED), 0) &&
+        __atomic_exchange_n(injected, false, __ATOMIC_RELAXED)) {
+        ptac_error_set("failure injected by a test");
+        return PTAC_FAILED;
+    }
+    return row->run(call);
+}
+
+bool ptac_run(const ptac_kernel *row, const ptac_call *call)
+{
+    switch (run_or_fail(row, call)) {
+    case PTAC_OK:
+        ptac_count_accelerated(row->op);
+        return true;
+    case PTAC_UNSUPPORTED:
+        ptac_count_forwarded(row->op, PTAC_ARGUMENT);
+        return false;
+    default:
+        ptac_count_failed(row->op);
+        report_trouble(row, ptac_error_get());
+        return false;
+    }
+}
+
+void ptac_shadow_every(int64_t every)
+{
+    __atomic_store_n(&shadow_every, every, __ATOMIC_RELAXED);
+}
+
+bool ptac_shadow_due(ptac_op op)
+{
+    const int64_t every = __atomic_load_n(&shadow_every, __ATOMIC_RELAXED);
+
+    if (__builtin_expect(every == 0, 1))
+        return false;
+    return __atomic_fetch_add(&shadow_seen[op], 1, __ATOMIC_RELAXED) % every == 0;
+}
+
+static double element(const ptac_view *view, int64_t i)
+{
+    uint32_t bits;
+    float value;
+
+    switch (view->dtype) {
+    case PTAC_F32:
+        return ((const float *)view->data)[i];
+    case PTAC_F64:
+        return ((const double *)view->data)[i];
+    case PTAC_BF16:
+        bits = (uint32_t)((const uint16_t *)view->data)[i] << 16;
+        memcpy(&value, &bits, sizeof value);
+        return value;
+    default:
+        return (double)((const int64_t *)view->data)[i];
+    }
+}
+
+static double unit_roundoff(ptac_dtype dtype)
+{
+    return dtype == PTAC_F64 ? 0x1p-53 : dtype == PTAC_BF16 ? 0x1p-9 : 0x1p-24;
+}
+
+/*
+ * Without a float64 result at hand the contract is checked from below: two results
+ * that each lie within m times stock's error of the truth differ by little more than
+ * that error, which for sums of n terms is of the order of sqrt(n) roundings. 4096
+ * roundings of the largest magnitude pass what rounding can do and stop wrong numbers.
+ */
+static double tolerance(const ptac_view *stock, ptac_level level)
+{
+    double largest = 0;
+
+    if (level == PTAC_EXACT)
+        return 0;
+    for (int64_t i = 0; i < stock->n_elements; i++) {
+        const double magnitude = fabs(element(stock, i));
+
+        if (isfinite(magnitude) && magnitude > largest)
+            largest = magnitude;
+    }
+    return 4096 * unit_roundoff(stock->dtype) * largest;
+}
+
+static bool outputs_agree(const ptac_view *ours, const ptac_view *stock,
+                          ptac_level level)
+{
+    const double allowed = tolerance(stock, level);
+
+    if (ours->dtype != stock->dtype || ours->n_elements != stock->n_elements)
+        return false;
+    for (int64_t i = 0; i < stock->n_elements; i++) {
+        const double a = element(ours, i), b = element(stock, i);
+
+        if (isnan(a) || isnan(b)) {
+            if (isnan(a) != isnan(b))
+                return false;
+        } else if (a != b && !(fabs(a - b) <= allowed)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool ptac_shadow_agrees(const ptac_kernel *row, const ptac_view *ours,
+                        const ptac_view *stock, int n_outputs, int64_t t_ours_ns,
+                        int64_t t_stock_ns)
+{
+    for (int i = 0; i < n_outputs; i++) {
+        if (!outputs_agree(&ours[i], &stock[i], row->level)) {
+            report_trouble(row, "a shadow check found numbers that stock does not give");
+            return false;
+        }
+    }
+    if (t_ours_ns > 0 && t_stock_ns > 0)
+        ptac_count_saved(row->op, t_stock_ns - t_ours_ns);
+    return true;
+}

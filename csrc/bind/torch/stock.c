@@ -1,0 +1,68 @@
+/*
+ * stock.c - the out= route to torch's kernels, and the end of shadow checks.
+ */
+#include "bind/torch/stock.h"
+
+stable_ivalue at_make_ints(const int64_t *values, int n)
+{
+    at_list list = NULL;
+
+    at_must(T.torch_new_list_reserve_size((size_t)n, &list), "no memory for a list");
+    for (int i = 0; i < n; i++)
+        T.torch_list_push_back(list, (stable_ivalue)values[i]);
+    return (stable_ivalue)(uintptr_t)list;
+}
+
+stable_ivalue at_box_tensor(at_tensor tensor)
+{
+    return (stable_ivalue)(uintptr_t)at_share(tensor);
+}
+
+void at_call_out(const char *op, const char *overload, stable_ivalue *args, int n_args,
+                 const int32_t *dtypes, at_tensor *outputs, int n_outputs)
+{
+    static const int64_t zero = 0, one = 1;
+
+    for (int i = 0; i < n_outputs; i++) {
+        outputs[i] = at_empty(1, &zero, &one, dtypes[i]);
+        /*
+         * The second handle keeps the tensor alive: torch 2.11 returns dangling
+         * tensors from boxed calls with several outputs.
+         */
+        args[n_args + i] = at_box_tensor(outputs[i]);
+    }
+
+    const at_error error =
+        T.torch_call_dispatcher(op, overload, args, PTAC_TORCH_ABI_VERSION);
+
+    if (error) {
+        for (int i = 0; i < n_outputs; i++)
+            at_drop_tensor(&outputs[i]);
+        at_throw_last("torch's own kernel failed (its message is on stderr)");
+    }
+    for (int i = 0; i < n_outputs; i++)
+        T.aoti_torch_delete_tensor_object(at_take_tensor(args, i));
+}
+
+void ptac_shadow_settle(const ptac_kernel *row, at_tensor *ours, at_tensor *stock,
+                        int n_outputs, int64_t t_ours_ns, int64_t t_stock_ns)
+{
+    ptac_view our_views[PTAC_MAX_OUTPUTS] = {{0}}, stock_views[PTAC_MAX_OUTPUTS] = {{0}};
+
+    for (int i = 0; i < n_outputs; i++) {
+        ptac_view_of(ours[i], &our_views[i]);
+        ptac_view_of(stock[i], &stock_views[i]);
+    }
+
+    const bool agree = ptac_shadow_agrees(row, our_views, stock_views, n_outputs,
+                                          t_ours_ns, t_stock_ns);
+
+    for (int i = 0; i < n_outputs; i++) {
+        at_tensor *loser = agree ? &stock[i] : &ours[i];
+
+        T.aoti_torch_delete_tensor_object(*loser);
+        *loser = NULL;
+        if (!agree)
+            ours[i] = at_give(&stock[i]);
+    }
+}

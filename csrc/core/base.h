@@ -1,0 +1,86 @@
+/*
+ * base.h - the words every room shares: status, dtype, numerics level, reason.
+ *
+ * Nothing here knows Python, torch or an instruction set.
+ */
+#ifndef PTAC_CORE_BASE_H
+#define PTAC_CORE_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum ptac_status {
+    PTAC_OK = 0,
+    PTAC_UNSUPPORTED, /* not this call, and nothing was written: run stock */
+    PTAC_FAILED,      /* the row broke; text in ptac_error_get(): quarantine it */
+} ptac_status;
+
+/* Element types that a kernel row may name; all others are forwarded. */
+typedef enum ptac_dtype {
+    PTAC_F32 = 0,
+    PTAC_BF16,
+    PTAC_F64,
+    PTAC_I64,
+    PTAC_OTHER_DTYPE,
+    PTAC_N_DTYPES = PTAC_OTHER_DTYPE,
+} ptac_dtype;
+
+/* How close to stock a row's numbers are; DESIGN.md promise 2 defines the words. */
+typedef enum ptac_level {
+    PTAC_EXACT = 0,
+    PTAC_CLOSE,
+    PTAC_FAST,
+} ptac_level;
+
+/*
+ * Why a call went to stock. The texts are what report() prints. PTAC_TAKE is not a
+ * reason: nothing speaks against the row. PTAC_OFF is never counted.
+ */
+#define PTAC_REASONS(X)                                                                \
+    X(TAKE, "")                                                                        \
+    X(OFF, "switched off")                                                             \
+    X(DISABLED, "disabled in this thread")                                             \
+    X(EXCLUDED, "excluded")                                                            \
+    X(NUMERICS, "numerics level")                                                      \
+    X(NOT_FASTER, "not measured faster")                                               \
+    X(QUARANTINED, "quarantined")                                                      \
+    X(DTYPE, "dtype")                                                                  \
+    X(LAYOUT, "layout")                                                                \
+    X(SHAPE, "shape")                                                                  \
+    X(EMPTY, "empty")                                                                  \
+    X(ARGUMENT, "argument")                                                            \
+    X(DEVICE, "device")                                                                \
+    X(SUBCLASS, "tensor subclass")                                                     \
+    X(MODE, "mode or transform active")                                                \
+    X(HOOKS, "hooks")                                                                  \
+    X(GRAD, "gradient not supported")                                                  \
+    X(FOREACH, "foreach")                                                              \
+    X(FUSED, "fused")                                                                  \
+    X(CAPTURABLE, "capturable")                                                        \
+    X(DIFFERENTIABLE, "differentiable")                                                \
+    X(SPARSE, "sparse")                                                                \
+    X(STATE, "optimizer state")                                                        \
+    X(PROFILER, "profiler")                                                            \
+    X(OVERLAP, "overlapping memory")                                                   \
+    X(FOREIGN, "overridden by others")
+
+typedef enum ptac_reason {
+#define X(name, text) PTAC_##name,
+    PTAC_REASONS(X)
+#undef X
+        PTAC_N_REASONS
+} ptac_reason;
+
+const char *ptac_reason_text(ptac_reason reason);
+const char *ptac_dtype_name(ptac_dtype dtype);
+const char *ptac_level_name(ptac_level level);
+
+/*
+ * Detail of the calling thread's last PTAC_FAILED, printf style, cut at 95
+ * characters. ptac_error_get() returns "" when nothing was set.
+ */
+void ptac_error_set(const char *format, ...) __attribute__((format(printf, 1, 2)));
+const char *ptac_error_get(void);
+
+#endif

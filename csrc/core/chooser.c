@@ -1,0 +1,188 @@
+/*
+ * chooser.c - tables of points, found by (operator, kind, dtype) without a search.
+ */
+#include "core/chooser.h"
+
+#include "core/counters.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct curve {
+    const ptac_point *points; /* by threads, then by work, both ascending */
+    int n_points;
+} curve;
+
+typedef struct table {
+    struct table *next; /* in the list of retired tables */
+    curve curves[PTAC_N_OPS][PTAC_MAX_KINDS][PTAC_N_DTYPES];
+    ptac_point points[];
+} table;
+
+typedef struct op_state {
+    ptac_reason gate;
+    const ptac_kernel *pinned;
+    uint32_t quarantined; /* a bit a row, in registry order */
+} op_state;
+
+static table *current;
+static table *retired;
+static op_state states[PTAC_N_OPS] = {
+    [0 ... PTAC_N_OPS - 1] = {.gate = PTAC_OFF},
+};
+
+#define LOAD(field)         __atomic_load_n(&(field), __ATOMIC_ACQUIRE)
+#define STORE(field, value) __atomic_store_n(&(field), value, __ATOMIC_RELEASE)
+
+static int by_place(const void *left, const void *right)
+{
+    const ptac_point *a = left, *b = right;
+
+    if (a->op != b->op)
+        return a->op < b->op ? -1 : 1;
+    if (a->kind != b->kind)
+        return a->kind < b->kind ? -1 : 1;
+    if (a->dtype != b->dtype)
+        return a->dtype < b->dtype ? -1 : 1;
+    if (a->n_threads != b->n_threads)
+        return a->n_threads < b->n_threads ? -1 : 1;
+    return (a->work > b->work) - (a->work < b->work);
+}
+
+ptac_status ptac_chooser_install(const ptac_point *points, int n_points)
+{
+    table *fresh = calloc(1, sizeof *fresh + (size_t)n_points * sizeof *points);
+
+    if (!fresh) {
+        ptac_error_set("no memory for a calibration table of %d points", n_points);
+        return PTAC_FAILED;
+    }
+    memcpy(fresh->points, points, (size_t)n_points * sizeof *points);
+    qsort(fresh->points, (size_t)n_points, sizeof *points, by_place);
+    for (int i = 0; i < n_points; i++) {
+        const ptac_point *point = &fresh->points[i];
+        curve *home = &fresh->curves[point->op][point->kind][point->dtype];
+
+        if (home->n_points++ == 0)
+            home->points = point;
+    }
+
+    table *old = __atomic_exchange_n(&current, fresh, __ATOMIC_SEQ_CST);
+
+    if (old) {
+        old->next = retired;
+        retired = old;
+    }
+    ptac_chooser_collect();
+    return PTAC_OK;
+}
+
+void ptac_chooser_collect(void)
+{
+    if (ptac_calls_in_flight() > 0)
+        return;
+    while (retired) {
+        table *old = retired;
+
+        retired = old->next;
+        free(old);
+    }
+}
+
+static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape)
+{
+    const table *now = LOAD(current);
+
+    if (!now)
+        return NULL;
+
+    const curve *curve = &now->curves[call->op][shape->kind][call->inputs[0].dtype];
+    const ptac_point *best = NULL;
+
+    for (int i = 0; i < curve->n_points; i++) {
+        const ptac_point *point = &curve->points[i];
+
+        if (point->n_threads > call->n_threads)
+            break;
+        if (point->work <= shape->work)
+            best = point;
+        else if (best && best->n_threads < point->n_threads)
+            best = NULL; /* more threads were measured, but only on larger calls */
+    }
+    return best ? best->row : NULL;
+}
+
+static uint32_t row_bit(const ptac_kernel *row)
+{
+    int n;
+    const ptac_kernel *const *rows = ptac_registry_rows(row->op, &n);
+
+    for (int i = 0; i < n; i++)
+        if (rows[i] == row)
+            return 1u << i;
+    return 0;
+}
+
+const ptac_kernel *ptac_choose(const ptac_call *call, ptac_reason *why)
+{
+    op_state *state = &states[call->op];
+    const ptac_op_shapes *shapes = ptac_registry_shapes(call->op);
+    ptac_shape shape = {0, 0};
+
+    *why = LOAD(state->gate);
+    if (*why)
+        return NULL;
+    if (call->inputs[0].dtype >= PTAC_N_DTYPES) {
+        *why = PTAC_DTYPE;
+        return NULL;
+    }
+    *why = shapes->classify(call, &shape);
+    if (*why)
+        return NULL;
+
+    const ptac_kernel *row = LOAD(state->pinned);
+
+    if (!row)
+        row = look_up(call, &shape);
+    if (!row) {
+        *why = PTAC_NOT_FASTER;
+        return NULL;
+    }
+    if (LOAD(state->quarantined) && ptac_chooser_is_quarantined(row)) {
+        *why = PTAC_QUARANTINED;
+        return NULL;
+    }
+    *why = row->accepts(call);
+    return *why ? NULL : row;
+}
+
+void ptac_chooser_set_gate(ptac_op op, ptac_reason reason)
+{
+    STORE(states[op].gate, reason);
+}
+
+ptac_reason ptac_chooser_gate(ptac_op op)
+{
+    return LOAD(states[op].gate);
+}
+
+void ptac_chooser_pin(ptac_op op, const ptac_kernel *row)
+{
+    STORE(states[op].pinned, row);
+}
+
+void ptac_chooser_quarantine(const ptac_kernel *row)
+{
+    __atomic_fetch_or(&states[row->op].quarantined, row_bit(row), __ATOMIC_RELEASE);
+}
+
+bool ptac_chooser_is_quarantined(const ptac_kernel *row)
+{
+    return LOAD(states[row->op].quarantined) & row_bit(row);
+}
+
+void ptac_chooser_pardon(void)
+{
+    for (int op = 0; op < PTAC_N_OPS; op++)
+        STORE(states[op].quarantined, 0u);
+}

@@ -1,0 +1,56 @@
+/*
+ * chooser.h - which row serves a call, decided by tables and never by a clock.
+ *
+ * Calibration leaves, for each operator, shape kind and dtype, points (threads, work)
+ * with the row that was measured fastest there, or none where stock was. A call takes
+ * the point with the largest calibrated thread count and then the largest work that
+ * do not exceed its own. The caller of ptac_chooser_install() has already left out
+ * rows that the numerics level or the CPU forbids, so a lookup is all that is left.
+ */
+#ifndef PTAC_CORE_CHOOSER_H
+#define PTAC_CORE_CHOOSER_H
+
+#include "core/kernel.h"
+
+typedef struct ptac_point {
+    ptac_op op;
+    int kind;
+    ptac_dtype dtype; /* of the call's first input */
+    int n_threads;
+    int64_t work;
+    const ptac_kernel *row; /* NULL: stock was faster */
+} ptac_point;
+
+/*
+ * Take a copy of the points and decide by them from now on. Calls in flight finish
+ * with the table they found; the old table is freed by ptac_chooser_collect() once
+ * none is in flight. PTAC_FAILED: no memory, the old table stays.
+ */
+ptac_status ptac_chooser_install(const ptac_point *points, int n_points);
+void ptac_chooser_collect(void);
+
+/*
+ * The row for this call, or NULL with *why saying what sends it to stock.
+ * Thread-safe, does not lock.
+ */
+const ptac_kernel *ptac_choose(const ptac_call *call, ptac_reason *why);
+
+/*
+ * An operator's gate: PTAC_TAKE opens it, anything else is the reason to forward.
+ * All gates are PTAC_OFF until a switch opens them.
+ */
+void ptac_chooser_set_gate(ptac_op op, ptac_reason reason);
+ptac_reason ptac_chooser_gate(ptac_op op);
+
+/*
+ * Serve every acceptable call of an operator by this row whatever the tables say;
+ * NULL takes it back. For tests, calibration and benchmarks.
+ */
+void ptac_chooser_pin(ptac_op op, const ptac_kernel *row);
+
+/* A row that broke is not asked again until ptac_chooser_pardon(). */
+void ptac_chooser_quarantine(const ptac_kernel *row);
+bool ptac_chooser_is_quarantined(const ptac_kernel *row);
+void ptac_chooser_pardon(void);
+
+#endif

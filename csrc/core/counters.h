@@ -1,0 +1,40 @@
+/*
+ * counters.h - what ran accelerated and what did not, counted without locks.
+ *
+ * Each thread owns one block and is its only writer; readers add the blocks up. A
+ * block outlives its thread, so nothing that was counted is lost.
+ */
+#ifndef PTAC_CORE_COUNTERS_H
+#define PTAC_CORE_COUNTERS_H
+
+#include "core/base.h"
+#include "core/op.h"
+
+typedef struct ptac_op_counts {
+    uint64_t accelerated;
+    uint64_t failed;
+    uint64_t forwarded[PTAC_N_REASONS];
+    int64_t t_saved_ns; /* stock minus row, where a shadow check timed both */
+    uint64_t n_timed;    /* shadow checks behind t_saved_ns */
+} ptac_op_counts;
+
+void ptac_count_accelerated(ptac_op op);
+void ptac_count_forwarded(ptac_op op, ptac_reason reason);
+void ptac_count_failed(ptac_op op);
+void ptac_count_saved(ptac_op op, int64_t t_saved_ns);
+
+/* The sum over all threads since the process started. */
+void ptac_counters_read(ptac_op op, ptac_op_counts *sum);
+
+/*
+ * A call of ours is in flight from ptac_call_enter() to ptac_call_leave(), which
+ * nest. While none is, tables may be freed and dispatcher entries removed.
+ */
+void ptac_call_enter(void);
+void ptac_call_leave(void);
+int64_t ptac_calls_in_flight(void);
+
+/* Calls entered since the process started; a second look tells a quiet moment. */
+uint64_t ptac_calls_entered(void);
+
+#endif

@@ -1,0 +1,123 @@
+/*
+ * cpu.c - CPUID, and XGETBV for the registers that the kernel saves.
+ *
+ * Leaves and bits: Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E.
+ */
+#include "core/cpu.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static uint32_t detected;
+static uint32_t limit = ~0u;
+static char model[64] = "generic";
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* Bits of XCR0: SSE and AVX state, then the three parts of AVX-512 state. */
+enum {
+    XCR0_AVX = 0x6,
+    XCR0_AVX512 = 0xe6,
+};
+
+static uint64_t read_xcr0(void)
+{
+    uint32_t low, high;
+
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+static void detect_features(void)
+{
+    uint32_t a, b, c, d, leaf1_c;
+    uint64_t xcr0;
+
+    if (!__get_cpuid(1, &a, &b, &leaf1_c, &d) || !(leaf1_c & bit_OSXSAVE))
+        return;
+    xcr0 = read_xcr0();
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return;
+
+    const bool avx2 = (xcr0 & XCR0_AVX) == XCR0_AVX && (b & bit_AVX2) &&
+                      (leaf1_c & bit_FMA) && (leaf1_c & bit_F16C);
+    const uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+
+    if (avx2)
+        detected |= PTAC_CPU_AVX2;
+    if (avx2 && (xcr0 & XCR0_AVX512) == XCR0_AVX512 && (b & avx512) == avx512)
+        detected |= PTAC_CPU_AVX512;
+}
+
+static void detect_model(void)
+{
+    uint32_t a, b, c, d;
+    char vendor[13] = {0};
+
+    if (!__get_cpuid(0, &a, &b, &c, &d))
+        return;
+    memcpy(vendor, &b, 4);
+    memcpy(vendor + 4, &d, 4);
+    memcpy(vendor + 8, &c, 4);
+    if (!__get_cpuid(1, &a, &b, &c, &d))
+        return;
+
+    uint32_t family = a >> 8 & 0xf;
+    uint32_t number = a >> 4 & 0xf;
+
+    if (family == 6 || family == 15)
+        number |= (a >> 16 & 0xf) << 4;
+    if (family == 15)
+        family += a >> 20 & 0xff;
+    snprintf(model, sizeof model, "%s-%u-%u", vendor, family, number);
+}
+#else
+static void detect_features(void)
+{
+}
+
+static void detect_model(void)
+{
+#if defined(__aarch64__)
+    snprintf(model, sizeof model, "aarch64");
+#endif
+}
+#endif
+
+__attribute__((constructor)) static void detect(void)
+{
+    detect_features();
+    detect_model();
+}
+
+uint32_t ptac_cpu_features(void)
+{
+    return detected & limit;
+}
+
+ptac_isa ptac_cpu_isa(void)
+{
+    const uint32_t have = ptac_cpu_features();
+
+    if (have & PTAC_CPU_AVX512)
+        return PTAC_ISA_AVX512;
+    return have & PTAC_CPU_AVX2 ? PTAC_ISA_AVX2 : PTAC_ISA_SCALAR;
+}
+
+const char *ptac_isa_name(ptac_isa isa)
+{
+    static const char *const names[] = {"scalar", "avx2", "avx512"};
+
+    return names[isa <= PTAC_ISA_AVX512 ? isa : PTAC_ISA_SCALAR];
+}
+
+void ptac_cpu_limit(ptac_isa isa)
+{
+    limit = isa == PTAC_ISA_SCALAR ? 0 : isa == PTAC_ISA_AVX2 ? PTAC_CPU_AVX2 : ~0u;
+}
+
+const char *ptac_cpu_model(void)
+{
+    return model;
+}

@@ -1,0 +1,43 @@
+/*
+ * cpu.h - what this CPU, as the operating system lets us use it, can do.
+ *
+ * A kernel row names the features it needs; a row without needs runs anywhere.
+ * Tests force a lower instruction set with ptac_cpu_limit().
+ */
+#ifndef PTAC_CORE_CPU_H
+#define PTAC_CORE_CPU_H
+
+#include "core/base.h"
+
+enum {
+    PTAC_CPU_AVX2 = 1u << 0,   /* AVX2, FMA and F16C */
+    PTAC_CPU_AVX512 = 1u << 1, /* AVX-512 F, BW, DQ and VL */
+};
+
+/* Instruction set classes, as calibration tables name them. */
+typedef enum ptac_isa {
+    PTAC_ISA_SCALAR = 0,
+    PTAC_ISA_AVX2,
+    PTAC_ISA_AVX512,
+} ptac_isa;
+
+/* PTAC_CPU_* bits that a row may count on. */
+uint32_t ptac_cpu_features(void);
+
+/* The class that the features amount to. */
+ptac_isa ptac_cpu_isa(void);
+const char *ptac_isa_name(ptac_isa isa);
+
+/*
+ * Pretend that the CPU ends at isa; PTAC_ISA_AVX512 takes the limit away.
+ * Not to be called while kernels run.
+ */
+void ptac_cpu_limit(ptac_isa isa);
+
+/*
+ * Vendor, family and model as CPUID gives them, "AuthenticAMD-26-2"; on other
+ * architectures the architecture's name. The calibration tables' key.
+ */
+const char *ptac_cpu_model(void);
+
+#endif

@@ -1,0 +1,88 @@
+/*
+ * kernel.h - a call on its way through the house, and the rows that may serve it.
+ *
+ * bind fills a ptac_call from torch's arguments; the chooser finds the row for it;
+ * the row computes. A row is one constant struct at the end of its own file.
+ */
+#ifndef PTAC_CORE_KERNEL_H
+#define PTAC_CORE_KERNEL_H
+
+#include "core/base.h"
+#include "core/cpu.h"
+#include "core/op.h"
+#include "core/view.h"
+
+enum {
+    PTAC_MAX_INPUTS = 8,
+    PTAC_MAX_OUTPUTS = 4,
+    PTAC_MAX_ROWS = 8,  /* rows an operator may have */
+    PTAC_MAX_KINDS = 8, /* shape kinds an operator may distinguish */
+};
+
+/*
+ * params is the operator's own struct, declared in its header under csrc/ops/.
+ * When accepts() is asked the outputs are not there yet.
+ */
+typedef struct ptac_call {
+    ptac_op op;
+    int n_inputs;
+    int n_outputs;
+    int n_threads;
+    ptac_view inputs[PTAC_MAX_INPUTS];
+    ptac_view outputs[PTAC_MAX_OUTPUTS];
+    const void *params;
+} ptac_call;
+
+typedef struct ptac_kernel {
+    ptac_op op;
+    const char *name; /* the instruction set, or the library that does the work */
+    ptac_level level;
+    uint32_t needs; /* PTAC_CPU_* bits */
+    /* PTAC_TAKE, or what about the call this row cannot do. Writes nothing. */
+    ptac_reason (*accepts)(const ptac_call *call);
+    /*
+     * Computes the outputs. Never allocates, locks, prints or synchronises.
+     * PTAC_UNSUPPORTED and PTAC_FAILED leave the inputs as they were.
+     */
+    ptac_status (*run)(const ptac_call *call);
+} ptac_kernel;
+
+/* Where a call lies among the shapes that calibration measured. */
+typedef struct ptac_shape {
+    int kind;     /* index into ptac_op_shapes.kinds */
+    int64_t work; /* elements, or multiply-adds, that the call stands for */
+} ptac_shape;
+
+/*
+ * What an operator knows of its calls' shapes. classify() returns PTAC_TAKE and
+ * fills *shape, or says why no row of the operator can serve such a call.
+ */
+typedef struct ptac_op_shapes {
+    ptac_op op;
+    const char *kinds[PTAC_MAX_KINDS]; /* NULL ends the list */
+    ptac_reason (*classify)(const ptac_call *call, ptac_shape *shape);
+} ptac_op_shapes;
+
+/* Rows and shapes announce themselves when the library is loaded. */
+#define PTAC_REGISTER(kernel)                                                          \
+    __attribute__((constructor)) static void register_##kernel(void)                   \
+    {                                                                                  \
+        ptac_registry_add(&kernel);                                                    \
+    }
+#define PTAC_REGISTER_SHAPES(shapes)                                                   \
+    __attribute__((constructor)) static void register_##shapes(void)                   \
+    {                                                                                  \
+        ptac_registry_add_shapes(&shapes);                                             \
+    }
+
+void ptac_registry_add(const ptac_kernel *kernel);
+void ptac_registry_add_shapes(const ptac_op_shapes *shapes);
+
+/* The rows of an operator, *n of them, in no particular order. */
+const ptac_kernel *const *ptac_registry_rows(ptac_op op, int *n);
+const ptac_op_shapes *ptac_registry_shapes(ptac_op op);
+
+/* The row of that name, also one that this CPU cannot run; NULL when unknown. */
+const ptac_kernel *ptac_registry_find(ptac_op op, const char *name);
+
+#endif

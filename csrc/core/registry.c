@@ -1,0 +1,69 @@
+/*
+ * registry.c - the table of rows, an array an operator.
+ */
+#include "core/kernel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct op_entry {
+    const ptac_op_shapes *shapes;
+    const ptac_kernel *rows[PTAC_MAX_ROWS];
+    int n_rows;
+} op_entry;
+
+static op_entry entries[PTAC_N_OPS];
+
+static const char *const op_names[PTAC_N_OPS] = {
+#define X(name, text) text,
+    PTAC_OPERATORS(X)
+#undef X
+};
+
+const char *ptac_op_name(ptac_op op)
+{
+    return op < PTAC_N_OPS ? op_names[op] : "unknown";
+}
+
+ptac_op ptac_op_find(const char *name)
+{
+    int op = 0;
+
+    while (op < PTAC_N_OPS && strcmp(op_names[op], name) != 0)
+        op++;
+    return (ptac_op)op;
+}
+
+void ptac_registry_add(const ptac_kernel *kernel)
+{
+    op_entry *entry = &entries[kernel->op];
+
+    /* A table that is too small is a mistake of the build, not of a user. */
+    if (entry->n_rows == PTAC_MAX_ROWS)
+        abort();
+    entry->rows[entry->n_rows++] = kernel;
+}
+
+void ptac_registry_add_shapes(const ptac_op_shapes *shapes)
+{
+    entries[shapes->op].shapes = shapes;
+}
+
+const ptac_kernel *const *ptac_registry_rows(ptac_op op, int *n)
+{
+    *n = entries[op].n_rows;
+    return entries[op].rows;
+}
+
+const ptac_op_shapes *ptac_registry_shapes(ptac_op op)
+{
+    return entries[op].shapes;
+}
+
+const ptac_kernel *ptac_registry_find(ptac_op op, const char *name)
+{
+    for (int i = 0; i < entries[op].n_rows; i++)
+        if (strcmp(entries[op].rows[i]->name, name) == 0)
+            return entries[op].rows[i];
+    return NULL;
+}

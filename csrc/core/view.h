@@ -1,0 +1,75 @@
+/*
+ * view.h - a borrowed look at a tensor: where it lies, not who owns it.
+ *
+ * sizes and strides point into the owner; strides count elements. A view is
+ * valid as long as its owner lives and is not resized.
+ */
+#ifndef PTAC_CORE_VIEW_H
+#define PTAC_CORE_VIEW_H
+
+#include "core/base.h"
+
+typedef struct ptac_view {
+    void *data;
+    const int64_t *sizes;
+    const int64_t *strides;
+    int64_t n_elements;
+    int32_t n_dims;
+    ptac_dtype dtype;
+} ptac_view;
+
+/* Rows lie one behind the other, last dimension fastest (torch.contiguous_format). */
+static inline bool ptac_view_is_contiguous(const ptac_view *view)
+{
+    int64_t expected = 1;
+
+    for (int i = view->n_dims - 1; i >= 0; i--) {
+        if (view->sizes[i] != 1 && view->strides[i] != expected)
+            return false;
+        expected *= view->sizes[i];
+    }
+    return true;
+}
+
+/*
+ * The 4-d strides say NHWC, by the rule that torch's suggest_memory_format()
+ * uses; ambiguous shapes (one channel, 1x1 images) count as NCHW there and here.
+ */
+static inline bool ptac_view_suggests_channels_last(const ptac_view *view)
+{
+    static const int order[] = {1, 3, 2, 0};
+    int64_t smallest = 0;
+
+    if (view->n_dims != 4 || view->strides[1] == 0)
+        return false;
+    for (int i = 0; i < 4; i++) {
+        const int d = order[i];
+
+        if (view->sizes[d] == 0 || view->strides[d] < smallest)
+            return false;
+        if (d == 0 && smallest == view->strides[1])
+            return false;
+        smallest = view->strides[d] * (view->sizes[d] > 1 ? view->sizes[d] : 1);
+    }
+    return true;
+}
+
+/* NHWC without gaps. */
+static inline bool ptac_view_is_channels_last(const ptac_view *view)
+{
+    static const int order[] = {1, 3, 2, 0};
+    int64_t expected = 1;
+
+    if (view->n_dims != 4)
+        return false;
+    for (int i = 0; i < 4; i++) {
+        const int d = order[i];
+
+        if (view->sizes[d] != 1 && view->strides[d] != expected)
+            return false;
+        expected *= view->sizes[d];
+    }
+    return true;
+}
+
+#endif

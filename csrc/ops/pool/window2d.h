@@ -1,0 +1,91 @@
+/*
+ * window2d.h - the geometry that all 2-d pooling shares.
+ *
+ * Planes are images of one channel. Sizes follow torch's pooling_output_shape().
+ */
+#ifndef PTAC_OPS_POOL_WINDOW2D_H
+#define PTAC_OPS_POOL_WINDOW2D_H
+
+#include "core/kernel.h"
+
+/* One axis of a pooling window, in elements of the input. */
+typedef struct ptac_window {
+    int64_t kernel, stride, padding, dilation;
+} ptac_window;
+
+typedef struct ptac_window2d {
+    ptac_window h, w;
+    bool ceil_mode;
+} ptac_window2d;
+
+/* An image batch and its pooled size. Made by ptac_image_of(). */
+typedef struct ptac_image {
+    int64_t n, channels;
+    int64_t h, w, out_h, out_w;
+    bool channels_last;
+} ptac_image;
+
+/* Taps k of one axis with 0 <= start + k * dilation < size are [*first, *last). */
+static inline void ptac_window_clip(const ptac_window *axis, int64_t start,
+                                    int64_t size, int64_t *first, int64_t *last)
+{
+    const int64_t d = axis->dilation;
+
+    *first = start >= 0 ? 0 : (-start + d - 1) / d;
+    *last = start >= size ? 0 : (size - 1 - start) / d + 1;
+    if (*last > axis->kernel)
+        *last = axis->kernel;
+}
+
+/* Outputs along one axis; 0 or less when the window does not fit. */
+static inline int64_t ptac_window_outputs(const ptac_window *axis, int64_t size,
+                                          bool ceil_mode)
+{
+    const int64_t reach = axis->dilation * (axis->kernel - 1) + 1;
+    const int64_t room = size + 2 * axis->padding - reach;
+    int64_t n;
+
+    if (room < 0 && !ceil_mode)
+        return 0;
+    n = (room + (ceil_mode ? axis->stride - 1 : 0)) / axis->stride + 1;
+    if (ceil_mode && (n - 1) * axis->stride >= size + axis->padding)
+        n--; /* the last window must start inside the image or its left padding */
+    return n;
+}
+
+/* Arguments that torch itself would refuse; let it say so in its own words. */
+static inline bool ptac_window_is_valid(const ptac_window *axis)
+{
+    const int64_t reach = axis->dilation * (axis->kernel - 1) + 1;
+
+    return axis->kernel > 0 && axis->stride > 0 && axis->dilation > 0 &&
+           axis->padding >= 0 && axis->padding <= reach / 2 && axis->kernel < 1 << 16 &&
+           axis->stride < 1 << 16 && axis->dilation < 1 << 16;
+}
+
+/*
+ * Every window has a tap inside the image. Undilated windows always have, by the
+ * rules above; a dilated one may step over a small image.
+ */
+static inline bool ptac_window_always_hits(const ptac_window *axis, int64_t size,
+                                           int64_t n_outputs)
+{
+    if (axis->dilation == 1)
+        return true;
+    for (int64_t i = 0; i < n_outputs; i++) {
+        int64_t first, last;
+
+        ptac_window_clip(axis, i * axis->stride - axis->padding, size, &first, &last);
+        if (first >= last)
+            return false;
+    }
+    return true;
+}
+
+/*
+ * Read CHW or NCHW sizes, and the layout that torch would give a result, out of a view;
+ * or say why this is no image batch for us. Gaps in memory do not matter here.
+ */
+ptac_reason ptac_image_of(const ptac_view *input, ptac_image *image);
+
+#endif

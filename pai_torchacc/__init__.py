@@ -1,0 +1,239 @@
+"""One import makes unmodified PyTorch programs faster, with a receipt.
+
+    import pai_torchacc as ptac
+    ptac.enable()
+    ...
+    print(ptac.report())
+
+Importing changes nothing. :func:`enable` switches on; :func:`disable` restores
+everything; :func:`report` says what ran accelerated and what did not, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+from pai_torchacc import _switch
+from pai_torchacc._switch import Handle
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Handle",
+    "disable",
+    "disable_operator_fusion",
+    "disabled",
+    "enable",
+    "enable_operator_fusion",
+    "is_enabled",
+    "ops",
+    "report",
+    "status",
+    "verify",
+]
+
+
+def enable(
+    *features: str,
+    numerics: Literal["exact", "close", "fast"] | None = None,
+    include: Iterable[str] | None = None,
+    exclude: Iterable[str] | None = None,
+    verify: int | None = None,
+    strict: bool = False,
+    calibration: str | None = None,
+) -> Handle:
+    """Switch features on, for the whole process and all of its threads.
+
+    May be called at any time, before or after models and optimizers exist. Enabling
+    twice equals once; the latest options hold. Every change is undone by
+    :func:`disable`.
+
+    Parameters
+    ----------
+    *features : str
+        Names of switches, such as ``"operator_fusion"``. Without names: those that
+        ``PTAC_ENABLE`` lists, else all that do not have to be asked for by name.
+    numerics : {"exact", "close", "fast"}, optional
+        How close to stock's the numbers must be. ``"exact"``: bit for bit.
+        ``"close"`` (the default): against float64, within twice stock's own error
+        (root mean square; three times for the maximum). ``"fast"``: each row states
+        its own bound. Default: ``PTAC_NUMERICS``, else ``"close"``.
+    include, exclude : iterable of str, optional
+        Operator names as :func:`report` prints them: only these, all but these.
+    verify : int, optional
+        Repeat one accelerated call in this many by stock and compare; an offender is
+        quarantined. 0 (the default) never does. Default: ``PTAC_VERIFY``.
+    strict : bool
+        Raise where a feature cannot be switched on, instead of returning a handle that
+        says why.
+    calibration : str, optional
+        A table that ``python -m pai_torchacc calibrate FILE`` wrote. Default:
+        ``PTAC_CALIBRATION``, else the table committed for this CPU family.
+
+    Returns
+    -------
+    Handle
+        True when active, with ``.reason`` when not. As a context manager it restores
+        at its end the state found at its beginning.
+
+    Raises
+    ------
+    ValueError, TypeError
+        An option is wrong; the text names the accepted values.
+    RuntimeError
+        ``strict`` and a feature cannot be active.
+    """
+    config = _switch.config_from_environment()
+    names = (
+        _switch.names_checked(features)
+        if features
+        else _switch.features_from_environment()
+    )
+    held = _switch.current()
+    config = replace(
+        config,
+        features=_switch.names_checked((*held.features, *names)),
+        include=_switch.operators_checked(include, "include"),
+        exclude=_switch.operators_checked(exclude, "exclude") or frozenset(),
+    )
+    if numerics is not None:
+        config = replace(config, numerics=_switch.numerics_checked(numerics))
+    if verify is not None:
+        config = replace(config, verify=_switch.verify_checked(verify))
+    if calibration is not None:
+        config = replace(config, calibration=str(calibration))
+    return _switch.enable(config, strict)
+
+
+def disable(*features: str) -> None:
+    """Switch features off and restore what they changed.
+
+    Without names everything is switched off. Kernels stop at once; dispatcher entries
+    leave when no call of ours is in flight and no backward pass runs, at the latest at
+    the next quiet moment (:func:`status` says ``draining`` until then).
+
+    Raises
+    ------
+    ValueError, TypeError
+        There is no such feature.
+    """
+    _switch.disable(*features)
+
+
+def enable_operator_fusion(ops: Iterable[str] | None = None) -> Handle:
+    """Switch on drop-in kernels, fused operators and optimizer steps.
+
+    Part of a bare :func:`enable`. Other options stay as they are.
+
+    Parameters
+    ----------
+    ops : iterable of str, optional
+        Only these operators, by the names that :func:`report` prints.
+    """
+    held = _switch.current()
+    if not held.features:
+        held = _switch.config_from_environment()
+    names = _switch.names_checked((*held.features, "operator_fusion"))
+    config = replace(
+        held, features=names, ops=_switch.operators_checked(ops, "ops")
+    )
+    return _switch.enable(config, strict=False)
+
+
+def disable_operator_fusion() -> None:
+    """Switch operator fusion off and restore what it changed."""
+    disable("operator_fusion")
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Run stock operators in this thread until the block ends."""
+    from pai_torchacc import _host
+
+    try:
+        c = _host.extension()
+    except _host.Unavailable:
+        yield
+        return
+    c.thread_disable(1)
+    try:
+        yield
+    finally:
+        c.thread_disable(-1)
+
+
+def is_enabled(name: str) -> bool:
+    """Whether this feature is active.
+
+    Raises
+    ------
+    ValueError, TypeError
+        There is no such feature.
+    """
+    _switch.names_checked((name,))
+    return _switch.is_active(name)
+
+
+def status() -> dict[str, dict[str, Any]]:
+    """What every switch does now.
+
+    Returns
+    -------
+    dict
+        By feature name: ``active``, ``reason`` when not active although asked for,
+        ``since`` (ISO 8601), and ``draining`` while entries of a switch that is off
+        wait for a quiet moment.
+    """
+    return _switch.switch_status()
+
+
+def report(format: Literal["text", "json"] = "text", reset: bool = False) -> str:
+    """The receipt: what ran accelerated, what was forwarded and why.
+
+    Parameters
+    ----------
+    format : {"text", "json"}
+        An aligned table, or the document that README describes, as JSON text.
+    reset : bool
+        Start counting anew after this report.
+
+    Returns
+    -------
+    str
+    """
+    from pai_torchacc import receipt
+
+    return receipt.report(format, reset)
+
+
+def verify(model: Any, *inputs: Any, backward: bool = True) -> Any:
+    """Run a model by stock and accelerated and hold both against float64.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or callable
+        Left as it was: parameters, buffers, gradients, random state.
+    *inputs
+        Its arguments; tensors, or anything else it takes.
+    backward : bool
+        Also compare the gradients of the sum of its outputs.
+
+    Returns
+    -------
+    pai_torchacc.verification.Verification
+        True when every tensor keeps the contract of the active numerics level.
+    """
+    from pai_torchacc import verification
+
+    return verification.verify(model, inputs, backward)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ops":
+        import importlib
+
+        return importlib.import_module("pai_torchacc.ops")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

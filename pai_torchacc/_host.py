@@ -1,0 +1,123 @@
+"""Meeting the torch of this process: loading the extension against it, once.
+
+Nothing here changes torch. What differs between versions of torch is found out by
+asking it, and what cannot be found out leaves a part of the package inactive with a
+reason.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+OLDEST_TORCH = (2, 11)
+
+_state: dict[str, Any] = {}
+
+
+class Unavailable(RuntimeError):
+    """Nothing can be accelerated here; the text says why."""
+
+
+def torch_version(text: str) -> tuple[int, int]:
+    """Major and minor number of a version such as ``2.13.0+cpu``."""
+    major, minor = text.split("+")[0].split(".")[:2]
+    return int(major), int("".join(c for c in minor if c.isdigit()))
+
+
+def extension() -> Any:
+    """The C extension, or :class:`Unavailable` where the package has none."""
+    try:
+        from pai_torchacc import _C
+    except ImportError as error:
+        where = f"{platform.system()} {platform.machine()}, {sys.version.split()[0]}"
+        raise Unavailable(f"no compiled extension for {where}: {error}") from None
+    return _C
+
+
+def load() -> Any:
+    """Load the extension against the installed torch and return it.
+
+    Raises
+    ------
+    Unavailable
+        torch is missing or too old, or lacks a symbol that everything rests on.
+    """
+    if "error" in _state:
+        raise Unavailable(_state["error"])
+    if "c" not in _state:
+        try:
+            _state["c"] = _load()
+        except Unavailable as error:
+            _state["error"] = str(error)
+            raise
+    return _state["c"]
+
+
+def _load() -> Any:
+    c = extension()
+    try:
+        import torch
+    except ImportError as error:
+        raise Unavailable(f"torch cannot be imported: {error}") from None
+    if torch_version(torch.__version__) < OLDEST_TORCH:
+        raise Unavailable(
+            f"torch {torch.__version__} is too old: "
+            f"{OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} or newer is needed"
+        )
+    isa = os.environ.get("PTAC_CPU_ISA")
+    if isa:
+        try:
+            c.limit_isa(isa)
+        except ValueError as error:
+            raise ValueError(f"PTAC_CPU_ISA: {error}") from None
+    missing = c.load(
+        str(Path(torch.__file__).parent / "lib"), os.environ.get("PTAC_HIDE_SYMBOLS")
+    )
+    if missing:
+        raise Unavailable(f"torch {torch.__version__} does not offer {missing}")
+    _learn_tensors(c, torch)
+    return c
+
+
+def _learn_tensors(c: Any, torch: Any) -> None:
+    """Show the extension where tensors keep what lean call paths look at."""
+    try:
+        inference, state = _inference_sample(c, torch)
+        plain = torch.empty(2)
+        samples = [
+            plain,
+            inference,
+            torch.nn.Parameter(torch.empty(3)),
+            torch.empty(1, dtype=torch.int64).view(1, 1),
+            torch.empty(2, device="meta"),
+            torch._neg_view(torch.empty(2)),
+            torch.empty(2, dtype=torch.complex64).conj(),
+        ]
+        keys = [torch._C._dispatch_keys(sample).raw_repr() for sample in samples]
+        steal = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
+        counter = torch._C._len_torch_function_stack
+    except (AttributeError, RuntimeError):
+        return
+    rows = [
+        (s, s._cdata, k & 0xFFFFFFFFFFFFFFFF)
+        for s, k in zip(samples, keys, strict=True)
+    ]
+    _state["lean"] = c.tensor_learn(torch.Tensor, torch.nn.Parameter, steal, rows)
+    if state is not None:
+        c.thread_learn(*state, counter)
+    else:
+        _state["lean"] = False
+
+
+def _inference_sample(c: Any, torch: Any) -> tuple[Any, tuple[int, int] | None]:
+    with torch.inference_mode():
+        return torch.empty(2), c.thread_state()
+
+
+def has_lean_paths() -> bool:
+    """Whether call paths below Python's level may look into tensors."""
+    return bool(_state.get("lean"))

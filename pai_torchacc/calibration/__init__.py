@@ -1,0 +1,149 @@
+"""Calibration tables: what was measured, and which row it speaks for.
+
+A table is a CSV file. Each line is one measurement of one kernel row against stock at
+one size: ``ratio`` is stock's time divided by the row's. Lines that start with ``#``
+tell the machine, the versions and the command.
+
+Lookup order: the file that the caller or ``PTAC_CALIBRATION`` names; the table of this
+CPU family; the generic table of its instruction set, of which only rows measured at
+least 1.15 times as fast count, since other CPUs of that set are not the measured one.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+COLUMNS = ("op", "kind", "dtype", "threads", "work", "row", "ratio", "stock_us")
+FASTER = 1.03
+FASTER_ELSEWHERE = 1.15
+LEVELS = ("exact", "close", "fast")
+
+_HERE = Path(__file__).parent
+
+
+class Measurement(NamedTuple):
+    """One row against stock at one place; ``stock_us`` is stock's time."""
+
+    op: str
+    kind: str
+    dtype: str
+    threads: int
+    work: int
+    row: str
+    ratio: float
+    stock_us: float
+
+
+class Table(NamedTuple):
+    """A table and how far it may be trusted."""
+
+    name: str
+    measurements: list[Measurement]
+    least_ratio: float
+    is_of_this_machine: bool
+
+
+def read(path: Path) -> list[Measurement]:
+    """Read a table.
+
+    Raises
+    ------
+    ValueError
+        The file is not a calibration table; the text names the line.
+    OSError
+        It cannot be read.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        numbered = [
+            (number, line)
+            for number, line in enumerate(file, 1)
+            if line.strip() and not line.startswith("#")
+        ]
+    if not numbered or tuple(next(csv.reader([numbered[0][1]]))) != COLUMNS:
+        raise ValueError(f"{path} is not a calibration table: its columns should be "
+                         f"{','.join(COLUMNS)}")
+    return [_parse(path, number, line) for number, line in numbered[1:]]
+
+
+def _parse(path: Path, number: int, line: str) -> Measurement:
+    fields = next(csv.reader([line]))
+    try:
+        op, kind, dtype, threads, work, row, ratio, stock_us = fields
+        return Measurement(
+            op, kind, dtype, int(threads), int(work), row, float(ratio), float(stock_us)
+        )
+    except ValueError:
+        raise ValueError(f"{path}, line {number}: not a measurement: {line.strip()}") from None
+
+
+def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:
+    """Choose the table for a CPU.
+
+    Parameters
+    ----------
+    model : str
+        ``vendor-family-model``, as the extension names this CPU.
+    isa : str
+        ``scalar``, ``avx2`` or ``avx512``.
+    is_limited : bool
+        A lower instruction set was forced: the family's table does not apply.
+    path : str or None
+        A table to use instead.
+    """
+    if path is not None:
+        return Table(path, read(Path(path)), FASTER, True)
+    family = _HERE / f"{model.rpartition('-')[0]}.csv"
+    if family.is_file() and not is_limited:
+        return Table(family.stem, read(family), FASTER, False)
+    generic = _HERE / f"generic-{isa}.csv"
+    measurements = read(generic) if generic.is_file() else []
+    return Table(generic.stem, measurements, FASTER_ELSEWHERE, False)
+
+
+Point = tuple[str, str, str, int, int, str | None]
+
+
+def points(
+    table: Table, operators: Iterable[Any], numerics: str
+) -> tuple[list[Point], set[str]]:
+    """Decide, for every measured place, which row runs there.
+
+    Parameters
+    ----------
+    operators : iterable of (name, kinds, rows)
+        As the extension describes them; a row is (name, level, runnable, quarantined).
+    numerics : str
+        Rows above this level are left out.
+
+    Returns
+    -------
+    points : list of (op, kind, dtype, threads, work, row or None)
+        None stands for stock.
+    barred : set of str
+        Operators that only the numerics level keeps from running.
+    """
+    highest = LEVELS.index(numerics)
+    kinds = {}
+    allowed = {}
+    runnable = {}
+    for op, op_kinds, rows in operators:
+        kinds[op] = set(op_kinds)
+        runnable[op] = {name for name, _, can_run, _ in rows if can_run}
+        allowed[op] = {
+            name for name, level, can_run, _ in rows
+            if can_run and LEVELS.index(level) <= highest
+        }  # fmt: skip
+    best: dict[tuple[str, str, str, int, int], Measurement | None] = {}
+    for m in table.measurements:
+        if m.kind not in kinds.get(m.op, ()):
+            continue  # measured by another version of this package
+        place = (m.op, m.kind, m.dtype, m.threads, m.work)
+        held = best.setdefault(place, None)
+        if m.row in allowed[m.op] and m.ratio >= table.least_ratio:
+            if held is None or m.ratio > held.ratio:
+                best[place] = m
+    barred = {op for op in runnable if runnable[op] and not allowed[op]}
+    return [(*place, m.row if m else None) for place, m in best.items()], barred

@@ -1,0 +1,117 @@
+"""``operator_fusion``: drop-in kernels, fused operators, optimizer steps.
+
+Two kinds of change carry it. Overrides of aten operators at the CPU key, registered by
+the extension, serve every caller and leave autograd to torch. Stand-ins for a few
+Python functions and methods reach what has no single aten operator below it; each is a
+plain Python function that torch.compile, torch.jit and signature inspection see
+through. Both ask the same chooser, and both end in stock when it says no.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from pai_torchacc._ledger import Ledger
+
+if TYPE_CHECKING:
+    from pai_torchacc._switch import Config
+
+_ledger = Ledger()
+_foreign: dict[str, str] = {}
+
+
+def install(c: Any, config: Config, barred: set[str]) -> str | None:
+    """Switch on as ``config`` says; the reason when that cannot be."""
+    wanted = {
+        name
+        for name, _, _ in c.operators()
+        if (config.ops is None or name in config.ops)
+        and (config.include is None or name in config.include)
+        and name not in config.exclude
+    }
+    _find_foreign(c)
+    trouble = _install_overrides(c, wanted)
+    if trouble:
+        return trouble
+    _install_stand_ins(c)
+    _open_gates(c, wanted, barred)
+    return None
+
+
+def remove(c: Any) -> None:
+    """Stop all kernels and undo every patch; dispatcher entries go with drain()."""
+    for name, _, _ in c.operators():
+        c.set_gate(name, _reason(c, "switched off"))
+    _ledger.undo()
+
+
+def foreign() -> dict[str, str]:
+    """Operators that somebody else had overridden before us, and who."""
+    return dict(_foreign)
+
+
+def remarks() -> list[str]:
+    """What the last undo had to leave as it was."""
+    return list(_ledger.remarks)
+
+
+def _reason(c: Any, text: str) -> int:
+    return c.reasons().index(text)
+
+
+def _open_gates(c: Any, wanted: set[str], barred: set[str]) -> None:
+    for name, _, _ in c.operators():
+        if name not in wanted:
+            gate = "excluded"
+        elif name in _foreign:
+            gate = "overridden by others"
+        elif name in barred:
+            gate = "numerics level"
+        else:
+            gate = ""
+        c.set_gate(name, _reason(c, gate))
+
+
+def _find_foreign(c: Any) -> None:
+    """Yield operators whose CPU kernel is not torch's own any more.
+
+    Only looked at while none of our overrides is registered, since ours would hide it.
+    """
+    import torch
+
+    if c.override_count():
+        return
+    _foreign.clear()
+    for aten, name in c.override_names():
+        for line in torch._C._dispatch_dump(f"aten::{aten}").splitlines():
+            if line.startswith("CPU: ") and "RegisterCPU" not in line:
+                _foreign[name] = line.removeprefix("CPU: ").partition(" :: ")[0]
+
+
+def _install_overrides(c: Any, wanted: set[str]) -> str | None:
+    import torch
+
+    names = [name for _, name in c.override_names()]
+    if not c.override_count():
+        _use_up_override_warning(torch)
+    return c.override_install([n for n in names if n in wanted and n not in _foreign])
+
+
+def _use_up_override_warning(torch: Any) -> None:
+    """Have torch give its once-only remark about overrides to us instead of the user.
+
+    From a kernel registered in C it would go to stderr, past Python's warnings.
+    """
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        library = torch.library.Library("aten", "IMPL")
+        try:
+            library.impl("relu", torch.relu, "CPU", allow_override=True)
+        finally:
+            library._destroy()
+
+
+def _install_stand_ins(c: Any) -> None:
+    if len(_ledger):
+        return

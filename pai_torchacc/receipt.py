@@ -1,0 +1,209 @@
+"""The receipt, as a table for people and as JSON for programs.
+
+The JSON document is a public interface; README describes it. Its ``schema`` number
+changes when a key changes its meaning or goes away.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+from pai_torchacc import _host, _switch
+
+SCHEMA = 1
+
+_baseline: dict[str, tuple[int, int, dict[str, int], int, int]] = {}
+_faults_at_start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def report(format: str = "text", reset: bool = False) -> str:
+    """See :func:`pai_torchacc.report`."""
+    if format not in ("text", "json"):
+        raise ValueError(f"format={format!r}; there are: text, json")
+    content = document()
+    if reset:
+        _reset()
+    return json.dumps(content, indent=2) if format == "json" else as_text(content)
+
+
+def write(where: str) -> None:
+    """Write the report where ``PTAC_REPORT`` says: ``stderr`` or a file.
+
+    A file whose name ends in ``.json`` gets the JSON document.
+    """
+    if where == "stderr":
+        print(as_text(document()), file=sys.stderr)
+        return
+    format = "json" if where.endswith(".json") else "text"
+    Path(where).write_text(report(format) + "\n", encoding="utf-8")
+
+
+def document() -> dict[str, Any]:
+    """The report as the structure that JSON shows."""
+    return {
+        "schema": SCHEMA,
+        "versions": versions(),
+        "switches": _switch.switch_status(),
+        "ops": operators(),
+        "memory": {"cpu": {"page_faults": _page_faults(), "saved_bytes": {}}},
+        "sites": [],
+        "bypassed": _bypassed(),
+        "remarks": _remarks(),
+    }
+
+
+def versions() -> dict[str, Any]:
+    """Package, torch, Python, CPU, and the calibration table in use."""
+    import pai_torchacc
+
+    found: dict[str, Any] = {
+        "pai_torchacc": pai_torchacc.__version__,
+        "python": platform.python_version(),
+        "torch": getattr(sys.modules.get("torch"), "__version__", None),
+    }
+    try:
+        found["cpu"], found["isa"] = _host.extension().cpu()
+    except _host.Unavailable as error:
+        found["cpu"], found["isa"] = None, str(error)
+    table = _switch.table()
+    found["calibration"] = table.name if table else None
+    return found
+
+
+def operators() -> dict[str, dict[str, Any]]:
+    """Per operator: level, calls, and where they went."""
+    try:
+        c = _host.extension()
+    except _host.Unavailable:
+        return {}
+    result = {}
+    for name, _, rows in c.operators():
+        accelerated, failed, forwarded, saved_ns, timed, trouble = _since_reset(c, name)
+        entry: dict[str, Any] = {
+            "level": max((r[1] for r in rows), key=_level_rank, default="exact"),
+            "calls": accelerated + failed + sum(forwarded.values()),
+            "accelerated": accelerated,
+            "forwarded": forwarded,
+            "failed": failed,
+            "ms_saved": _ms_saved(accelerated, saved_ns, timed),
+        }
+        if trouble:
+            entry["trouble"] = trouble
+        result[name] = entry
+    return result
+
+
+def _level_rank(level: str) -> int:
+    return _switch.NUMERICS.index(level)
+
+
+def _ms_saved(accelerated: int, saved_ns: int, timed: int) -> float | None:
+    """Shadow checks timed some calls on both sides; the others are taken as alike."""
+    return accelerated * saved_ns / timed / 1e6 if timed else None
+
+
+def _since_reset(c: Any, name: str) -> tuple[int, int, dict[str, int], int, int, str]:
+    accelerated, failed, forwarded, saved_ns, timed, trouble = c.counters(name)
+    if name not in _baseline:
+        return accelerated, failed, forwarded, saved_ns, timed, trouble
+    a0, f0, w0, s0, t0 = _baseline[name]
+    return (
+        accelerated - a0,
+        failed - f0,
+        {r: n - w0.get(r, 0) for r, n in forwarded.items() if n > w0.get(r, 0)},
+        saved_ns - s0,
+        timed - t0,
+        trouble,
+    )
+
+
+def _reset() -> None:
+    try:
+        c = _host.extension()
+    except _host.Unavailable:
+        return
+    for name, _, _ in c.operators():
+        _baseline[name] = c.counters(name)[:5]
+
+
+def _page_faults() -> int:
+    """Minor page faults of the process since this package was first asked."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - _faults_at_start
+
+
+def _bypassed() -> dict[str, int]:
+    """Frames that torch.compile runs: our stand-ins and overrides are not in there."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    frames = dynamo.counters["frames"]["ok"] if dynamo else 0
+    return {"compiled": frames} if frames else {}
+
+
+def _remarks() -> list[str]:
+    from pai_torchacc import fusion
+
+    overridden = [f"{op}: overridden by {who}" for op, who in fusion.foreign().items()]
+    return overridden + fusion.remarks()
+
+
+def as_text(content: dict[str, Any]) -> str:
+    """The document as an aligned table."""
+    v = content["versions"]
+    lines = [
+        f"pai_torchacc {v['pai_torchacc']}, torch {v['torch']}, Python {v['python']}, "
+        f"{v['cpu']} ({v['isa']}), calibration {v['calibration']}",
+    ]
+    for name, entry in content["switches"].items():
+        lines.append(f"{name}: {_switch_line(entry)}")
+    lines += [f"bypassed: {why} ({n} frames)" for why, n in content["bypassed"].items()]
+    lines += content["remarks"]
+    lines += ["", *_table(content["ops"])]
+    faults = content["memory"]["cpu"]["page_faults"]
+    lines += ["", f"page faults since the package was loaded: {faults}"]
+    return "\n".join(lines)
+
+
+def _switch_line(entry: dict[str, Any]) -> str:
+    if entry["active"]:
+        return f"on since {entry['since']}"
+    if entry["reason"]:
+        return f"not active: {entry['reason']}"
+    if "draining" in entry:
+        return f"off, draining: {entry['draining']}"
+    return "off"
+
+
+def _table(ops: dict[str, dict[str, Any]]) -> list[str]:
+    header = ("operator", "level", "calls", "accelerated", "ms saved", "forwarded, failed")
+    rows = [header]
+    for name, entry in ops.items():
+        if not entry["calls"]:
+            continue
+        saved = entry["ms_saved"]
+        why = [f"{n} {r}" for r, n in sorted(entry["forwarded"].items())]
+        if entry["failed"]:
+            why.append(f"{entry['failed']} failed ({entry.get('trouble', '')})")
+        rows.append(
+            (
+                name,
+                entry["level"],
+                str(entry["calls"]),
+                str(entry["accelerated"]),
+                "" if saved is None else f"{saved:.1f}",
+                ", ".join(why),
+            )
+        )
+    if len(rows) == 1:
+        return ["no operator that this package knows has been called yet"]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    return [
+        "  ".join(
+            cell.rjust(w) if 2 <= i <= 4 else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
