@@ -57,36 +57,4 @@ static inline bool ptac_max_pool2d_is_tiled(const ptac_max_pool2d *p)
            2 * p->image.out_h <= p->image.h && 2 * p->image.out_w <= p->image.w;
 }
 
-/*
- * One plane by the definition, any element type: the vector rows use it for the
- * columns whose window is cut off by the image's edge.
- */
-#define PTAC_MAX_POOL2D_POINT(type, name, to_real)                                     \
-    static inline void name(const type *plane, const ptac_max_pool2d *p, int64_t oh,   \
-                            int64_t ow, type *y, int64_t *index)                       \
-    {                                                                                  \
-        const ptac_window *h = &p->window.h, *w = &p->window.w;                        \
-        const int64_t ih = oh * h->stride - h->padding;                                \
-        const int64_t iw = ow * w->stride - w->padding;                                \
-        int64_t h0, h1, w0, w1;                                                        \
-                                                                                       \
-        ptac_window_clip(h, ih, p->image.h, &h0, &h1);                                 \
-        ptac_window_clip(w, iw, p->image.w, &w0, &w1);                                 \
-                                                                                       \
-        int64_t best = (ih + h0 * h->dilation) * p->image.w + iw + w0 * w->dilation;   \
-                                                                                       \
-        for (int64_t kh = h0; kh < h1; kh++) {                                         \
-            for (int64_t kw = w0; kw < w1; kw++) {                                     \
-                const int64_t at = (ih + kh * h->dilation) * p->image.w + iw +         \
-                                   kw * w->dilation;                                   \
-                                                                                       \
-                if (to_real(plane[at]) > to_real(plane[best]) ||                       \
-                    to_real(plane[at]) != to_real(plane[at]))                          \
-                    best = at;                                                         \
-            }                                                                          \
-        }                                                                              \
-        *y = plane[best];                                                              \
-        *index = best;                                                                 \
-    }
-
 #endif

@@ -9,50 +9,30 @@
 #define PTAC_OPS_POOL_MAX_POOL2D_BACKWARD_H
 
 #include "core/host.h"
-#include "ops/pool/bf16.h"
 #include "ops/pool/max_pool2d.h"
 
 #include <string.h>
 
-/* A run over planes or images, and what one of its threads may have found. */
+/* A run over planes or images, and what its threads have found. */
 typedef struct ptac_scatter {
     const ptac_call *call;
+    int64_t
+        n_found; /* outputs that gave their gradient to a position of their window */
     bool out_of_range;
 } ptac_scatter;
 
-#define PTAC_PLAIN_ADD(a, b) ((a) + (b))
+/*
+ * The definition, any window: clear one plane of grad_x, then add each gradient where
+ * its index says. False when an index lies outside the plane.
+ */
+bool ptac_scatter_plane_f32(const float *grad, const int64_t *index, float *out,
+                            int64_t n_out, int64_t n_in);
+bool ptac_scatter_plane_bf16(const uint16_t *grad, const int64_t *index, uint16_t *out,
+                             int64_t n_out, int64_t n_in);
+bool ptac_scatter_plane_f64(const double *grad, const int64_t *index, double *out,
+                            int64_t n_out, int64_t n_in);
 
-/* Clear one plane of grad_x, then add each gradient where its index says. */
-#define PTAC_SCATTER_PLANE(type, name, add)                                            \
-    static inline bool name(const type *grad, const int64_t *index, type *out,         \
-                            int64_t n_out, int64_t n_in)                               \
-    {                                                                                  \
-        bool in_range = true;                                                          \
-                                                                                       \
-        memset(out, 0, (size_t)n_in * sizeof *out);                                    \
-        for (int64_t i = 0; i < n_out; i++) {                                          \
-            if ((uint64_t)index[i] < (uint64_t)n_in)                                   \
-                out[index[i]] = add(out[index[i]], grad[i]);                           \
-            else if (index[i] != -1)                                                   \
-                in_range = false;                                                      \
-        }                                                                              \
-        return in_range;                                                               \
-    }
-
-/* Planes [begin, end) of an NCHW call. */
-#define PTAC_SCATTER_PLANES(type, name, scatter)                                       \
-    static void name(int64_t begin, int64_t end, void *context)                        \
-    {                                                                                  \
-        ptac_scatter *job = context;                                                   \
-        const ptac_call *call = job->call;                                             \
-        const ptac_image *image = &((const ptac_max_pool2d *)call->params)->image;     \
-        const int64_t n_out = image->out_h * image->out_w, n_in = image->h * image->w; \
-                                                                                       \
-        for (int64_t i = begin; i < end; i++)                                          \
-            if (!scatter((const type *)call->inputs[0].data + i * n_out,               \
-                         (const int64_t *)call->inputs[1].data + i * n_out,            \
-                         (type *)call->outputs[0].data + i * n_in, n_out, n_in))       \
-                __atomic_store_n(&job->out_of_range, true, __ATOMIC_RELAXED);          \
-    }
+/* The same for the planes of an NCHW call, or the images of an NHWC one. */
+void ptac_scatter_all(ptac_scatter *job);
 
 #endif

@@ -1,148 +1,149 @@
 /*
  * max_pool2d_backward_tpl.h - the gradient of max pooling, a vector at a time.
  *
- * NCHW windows of 2x2 side by side: each output's gradient goes to one of four
- * positions, so a row of outputs becomes two rows of inputs, written once and whole.
- * NHWC: a vector of channels at a time, tap by tap. Included once per element type
- * and instruction set; the file that includes it names the lanes:
+ * Each position collects the gradients of the outputs that chose it, so that it is
+ * written once. Indices are compared with the positions in their window: one that is
+ * none of them, which only the caller can have made up, is not found, and then the
+ * definition does it all again. In NCHW only windows of 2x2 side by side are done so;
+ * for others the definition was measured to be faster.
  *
- *   SUFFIX(name), TARGET, TYPE, VEC, MASK, LANES   as in max_pool2d_tpl.h
- *   IVEC               LANES 32-bit positions
- *   LOAD(p, n), STORE(p, v, n)                     as in max_pool2d_tpl.h
- *   LOAD_INDEX(p, n)   n positions out of int64, saturated to 32 bits
- *   ISET, IADD, IRAMP, EQUAL(a, b)                 position arithmetic
- *   KEEP(m, v)         m ? v + 0 : 0; the sum turns -0 into +0, as adding to 0 does
- *   ADD_WHERE(sum, m, v)                           m ? sum + v : sum, rounded to TYPE
- *   FULL(n), IS_FULL(m, n), OR(a, b)               masks of the first n lanes
- *   ZIP(p, even, odd, n)                           interleave and store 2n elements
- *   SCATTER            one plane by the definition
+ * Included once per element type and instruction set, in the words of lanes.h.
  */
 
-/* One row of outputs; false when an index is none of its window's four positions. */
-TARGET static inline bool SUFFIX(tiled_row)(const TYPE *grad, const int64_t *index,
-                                            TYPE *upper, TYPE *lower, int64_t position,
-                                            int64_t w, int64_t out_w)
+/*
+ * Windows of 2x2 side by side: a row of outputs becomes two rows of inputs. False when
+ * an index is none of its window's four positions.
+ */
+TARGET static inline bool OF(tiled_row)(const ELEM *grad, const int64_t *index,
+                                        ELEM *upper, ELEM *lower, int32_t position,
+                                        int64_t w, int64_t out_w)
 {
-    bool known = true;
+    int64_t n_found = 0;
 
     for (int64_t ow = 0; ow < out_w; ow += LANES) {
         const int n = out_w - ow < LANES ? (int)(out_w - ow) : LANES;
-        const VEC g = LOAD(grad + ow, n);
+        const VEC g = ADD(LOAD(grad + ow, n), SET(0)); /* -0 becomes +0 */
         const IVEC chosen = LOAD_INDEX(index + ow, n);
-        const IVEC at = IADD(IRAMP(2), ISET((int32_t)(position + 2 * ow)));
-        const MASK m0 = EQUAL(chosen, at);
-        const MASK m1 = EQUAL(chosen, IADD(at, ISET(1)));
-        const MASK m2 = EQUAL(chosen, IADD(at, ISET((int32_t)w)));
-        const MASK m3 = EQUAL(chosen, IADD(at, ISET((int32_t)w + 1)));
+        const IVEC at = IADD(IRAMP(2), ISET(position + 2 * (int32_t)ow));
+        const MASK m0 = IEQUAL(chosen, at);
+        const MASK m1 = IEQUAL(chosen, IADD(at, ISET(1)));
+        const MASK m2 = IEQUAL(chosen, IADD(at, ISET((int32_t)w)));
+        const MASK m3 = IEQUAL(chosen, IADD(at, ISET((int32_t)w + 1)));
 
-        known &= IS_FULL(OR(OR(m0, m1), OR(m2, m3)), n);
-        ZIP(upper + 2 * ow, KEEP(m0, g), KEEP(m1, g), n);
-        ZIP(lower + 2 * ow, KEEP(m2, g), KEEP(m3, g), n);
+        n_found += COUNT(OR(OR(m0, m1), OR(m2, m3)));
+        STORE_PAIRS(upper + 2 * ow, KEEP(m0, g), KEEP(m1, g), n);
+        STORE_PAIRS(lower + 2 * ow, KEEP(m2, g), KEEP(m3, g), n);
     }
-    return known;
+    return n_found == out_w;
 }
 
-TARGET static void SUFFIX(tiled_planes)(int64_t begin, int64_t end, void *context)
+TARGET static bool OF(tiled_plane)(const ptac_image *image, const ELEM *grad,
+                                   const int64_t *index, ELEM *out)
+{
+    const int64_t w = image->w, out_w = image->out_w;
+
+    for (int64_t oh = 0; oh < image->out_h; oh++) {
+        ELEM *upper = out + 2 * oh * w, *lower = upper + w;
+
+        if (!OF(tiled_row)(grad + oh * out_w, index + oh * out_w, upper, lower,
+                           (int32_t)(2 * oh * w), w, out_w))
+            return false;
+        if (w > 2 * out_w)
+            upper[w - 1] = lower[w - 1] = 0;
+    }
+    if (image->h > 2 * image->out_h)
+        memset(out + 2 * image->out_h * w, 0, (size_t)w * sizeof *out);
+    return true;
+}
+
+TARGET static void OF(tiled_planes)(int64_t begin, int64_t end, void *context)
 {
     ptac_scatter *job = context;
     const ptac_call *call = job->call;
     const ptac_image *image = &((const ptac_max_pool2d *)call->params)->image;
-    const int64_t w = image->w, out_w = image->out_w;
-    const int64_t n_out = image->out_h * out_w, n_in = image->h * w;
+    const int64_t n_out = image->out_h * image->out_w, n_in = image->h * image->w;
 
     for (int64_t i = begin; i < end; i++) {
-        const TYPE *grad = (const TYPE *)call->inputs[0].data + i * n_out;
+        const ELEM *grad = (const ELEM *)call->inputs[0].data + i * n_out;
         const int64_t *index = (const int64_t *)call->inputs[1].data + i * n_out;
-        TYPE *out = (TYPE *)call->outputs[0].data + i * n_in;
-        bool known = true;
+        ELEM *out = (ELEM *)call->outputs[0].data + i * n_in;
 
-        for (int64_t oh = 0; oh < image->out_h && known; oh++) {
-            TYPE *upper = out + 2 * oh * w, *lower = upper + w;
-
-            known = SUFFIX(tiled_row)(grad + oh * out_w, index + oh * out_w, upper,
-                                      lower, 2 * oh * w, w, out_w);
-            if (w > 2 * out_w)
-                upper[w - 1] = lower[w - 1] = 0;
-        }
-        if (image->h > 2 * image->out_h)
-            memset(out + 2 * image->out_h * w, 0, (size_t)w * sizeof *out);
-        if (!known && !SCATTER(grad, index, out, n_out, n_in))
+        if (!OF(tiled_plane)(image, grad, index, out) &&
+            !OF(ptac_scatter_plane)(grad, index, out, n_out, n_in))
             __atomic_store_n(&job->out_of_range, true, __ATOMIC_RELAXED);
     }
 }
 
-/* The channels of one output pixel; false when an index is none of the window's. */
-TARGET static inline bool SUFFIX(pixel)(const TYPE *grad, const int64_t *index,
-                                        TYPE *out, const ptac_max_pool2d *p, int64_t oh,
-                                        int64_t ow)
+/* One NHWC position of x, and the outputs whose windows reach over it. */
+struct OF(place) {
+    const ELEM *grad;
+    const int64_t *index;
+    ptac_cover h, w;
+    int64_t at;
+    ELEM *out;
+    IVEC n_found; /* lane by lane */
+};
+
+/* n_vectors of channels from c on, the last of n lanes. */
+INLINED void OF(collect)(const ptac_image *image, struct OF(place) * place, int64_t c,
+                         int n_vectors, int n)
 {
-    const ptac_window *h = &p->window.h, *w = &p->window.w;
-    const int64_t channels = p->image.channels;
-    const int64_t ih = oh * h->stride - h->padding, iw = ow * w->stride - w->padding;
-    int64_t h0, h1, w0, w1;
-    bool known = true;
+    VEC sum[MOST_VECTORS];
 
-    ptac_window_clip(h, ih, p->image.h, &h0, &h1);
-    ptac_window_clip(w, iw, p->image.w, &w0, &w1);
-    for (int64_t c = 0; c < channels; c += LANES) {
-        const int n = channels - c < LANES ? (int)(channels - c) : LANES;
-        const VEC g = LOAD(grad + c, n);
-        const IVEC chosen = LOAD_INDEX(index + c, n);
-        MASK seen = EQUAL(chosen, ISET(-1));
+    FOR_VECTORS(i, n_vectors)
+    sum[i] = SET(0);
+    for (int64_t oh = place->h.first; oh < place->h.last; oh++) {
+        for (int64_t ow = place->w.first; ow < place->w.last; ow++) {
+            const int64_t from = (oh * image->out_w + ow) * image->channels + c;
 
-        for (int64_t kh = h0; kh < h1; kh++) {
-            for (int64_t kw = w0; kw < w1; kw++) {
-                const int64_t at = (ih + kh * h->dilation) * p->image.w + iw +
-                                   kw * w->dilation;
-                const MASK here = EQUAL(chosen, ISET((int32_t)at));
-                TYPE *home = out + at * channels + c;
+            FOR_VECTORS(i, n_vectors)
+            {
+                const MASK here =
+                    INDEX_IS(place->index + from + i * LANES, n, place->at);
+                const VEC g = LOAD(place->grad + from + i * LANES, n);
 
-                STORE(home, ADD_WHERE(LOAD(home, n), here, g), n);
-                seen = OR(seen, here);
+                sum[i] = ADD_WHERE(here, sum[i], g);
+                place->n_found = TALLY(place->n_found, here);
             }
         }
-        known &= IS_FULL(seen, n);
     }
-    return known;
+    FOR_VECTORS(i, n_vectors)
+    STORE(place->out + c + i * LANES, sum[i], n);
 }
 
-TARGET static void SUFFIX(images)(int64_t begin, int64_t end, void *context)
+#define STEP(c, n_vectors, n) OF(collect)(image, &place, c, n_vectors, n)
+
+/* NHWC: rows [begin, end) of x. */
+TARGET static void OF(pixel_rows)(int64_t begin, int64_t end, void *context)
 {
     ptac_scatter *job = context;
     const ptac_call *call = job->call;
     const ptac_max_pool2d *p = call->params;
     const ptac_image *image = &p->image;
-    const int64_t n_in = image->h * image->w * image->channels;
-    const int64_t n_out = image->out_h * image->out_w * image->channels;
+    const int64_t channels = image->channels;
+    int64_t n_found = 0;
 
     for (int64_t i = begin; i < end; i++) {
-        const TYPE *grad = (const TYPE *)call->inputs[0].data + i * n_out;
-        const int64_t *index = (const int64_t *)call->inputs[1].data + i * n_out;
-        TYPE *out = (TYPE *)call->outputs[0].data + i * n_in;
+        const int64_t ih = i % image->h;
+        const int64_t from = i / image->h * image->out_h * image->out_w * channels;
+        struct OF(place) place = {
+            .grad = (const ELEM *)call->inputs[0].data + from,
+            .index = (const int64_t *)call->inputs[1].data + from,
+            .at = ih * image->w,
+            .out = (ELEM *)call->outputs[0].data + i * image->w * channels,
+            .n_found = ISET(0),
+        };
 
-        memset(out, 0, (size_t)n_in * sizeof *out);
-        for (int64_t at = 0; at < image->out_h * image->out_w; at++)
-            if (!SUFFIX(pixel)(grad + at * image->channels, index + at * image->channels,
-                               out, p, at / image->out_w, at % image->out_w))
-                __atomic_store_n(&job->out_of_range, true, __ATOMIC_RELAXED);
+        ptac_cover_advance(&place.h, &p->window.h, ih, image->out_h);
+        for (int64_t iw = 0; iw < image->w; iw++) {
+            ptac_cover_advance(&place.w, &p->window.w, iw, image->out_w);
+            OVER_CHANNELS(channels, STEP);
+            place.at++;
+            place.out += channels;
+        }
+        n_found += ISUM(place.n_found);
     }
+    __atomic_fetch_add(&job->n_found, n_found, __ATOMIC_RELAXED);
 }
 
-#undef SUFFIX
-#undef TYPE
-#undef VEC
-#undef IVEC
-#undef MASK
-#undef LANES
-#undef LOAD
-#undef STORE
-#undef LOAD_INDEX
-#undef ISET
-#undef IADD
-#undef IRAMP
-#undef EQUAL
-#undef KEEP
-#undef ADD_WHERE
-#undef IS_FULL
-#undef ZIP
-#undef SCATTER
+#undef STEP

@@ -31,19 +31,52 @@ static inline void ptac_window_clip(const ptac_window *axis, int64_t start,
 {
     const int64_t d = axis->dilation;
 
-    *first = start >= 0 ? 0 : (-start + d - 1) / d;
-    *last = start >= size ? 0 : (size - 1 - start) / d + 1;
+    *first = start >= 0 ? 0 : -start;
+    *last = start >= size ? 0 : size - start;
+    if (d > 1) { /* divisions are slow */
+        *first = (*first + d - 1) / d;
+        *last = (*last + d - 1) / d;
+    }
     if (*last > axis->kernel)
         *last = axis->kernel;
+}
+
+/* Positions from a window's first tap to its last. */
+static inline int64_t ptac_window_reach(const ptac_window *axis)
+{
+    return axis->dilation * (axis->kernel - 1) + 1;
+}
+
+/* The most windows that cover one position, dilated ones counted as if they were not.
+ */
+static inline int64_t ptac_window_layers(const ptac_window *axis)
+{
+    return (ptac_window_reach(axis) + axis->stride - 1) / axis->stride;
+}
+
+/* The outputs [first, last) of one axis whose windows reach over a position. */
+typedef struct ptac_cover {
+    int64_t first, last;
+} ptac_cover;
+
+/* From the cover of an earlier position, or from {0, 0}, to that of position i. */
+static inline void ptac_cover_advance(ptac_cover *cover, const ptac_window *axis,
+                                      int64_t i, int64_t n_outputs)
+{
+    const int64_t at = i + axis->padding, reach = ptac_window_reach(axis);
+
+    while (cover->last < n_outputs && cover->last * axis->stride <= at)
+        cover->last++;
+    while (cover->first < cover->last && cover->first * axis->stride + reach <= at)
+        cover->first++;
 }
 
 /* Outputs along one axis; 0 or less when the window does not fit. */
 static inline int64_t ptac_window_outputs(const ptac_window *axis, int64_t size,
                                           bool ceil_mode)
 {
-    const int64_t reach = axis->dilation * (axis->kernel - 1) + 1;
-    const int64_t room =
-        size + 2 * axis->padding - reach + (ceil_mode ? axis->stride - 1 : 0);
+    const int64_t room = size + 2 * axis->padding - ptac_window_reach(axis) +
+                         (ceil_mode ? axis->stride - 1 : 0);
     int64_t n;
 
     if (room < 0)
@@ -57,7 +90,7 @@ static inline int64_t ptac_window_outputs(const ptac_window *axis, int64_t size,
 /* Arguments that torch itself would refuse; let it say so in its own words. */
 static inline bool ptac_window_is_valid(const ptac_window *axis)
 {
-    const int64_t reach = axis->dilation * (axis->kernel - 1) + 1;
+    const int64_t reach = ptac_window_reach(axis);
 
     return axis->kernel > 0 && axis->stride > 0 && axis->dilation > 0 &&
            axis->padding >= 0 && axis->padding <= reach / 2 && axis->kernel < 1 << 16 &&
