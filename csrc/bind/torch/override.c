@@ -24,6 +24,11 @@ const ptac_override *const *ptac_overrides(int *n)
     return announced;
 }
 
+static bool is_possible(const ptac_override *override)
+{
+    return !override->is_possible || override->is_possible();
+}
+
 static void remove_one(int i)
 {
     if (libraries[i])
@@ -54,7 +59,7 @@ const char *ptac_override_install(uint64_t ops)
         const uint64_t bit = UINT64_C(1) << announced[i]->op;
         const char *trouble = NULL;
 
-        if (!(ops & bit) || libraries[i])
+        if (!(ops & bit) || libraries[i] || !is_possible(announced[i]))
             continue;
         trouble = install_one(i);
         if (trouble) {

@@ -15,6 +15,7 @@ typedef struct ptac_override {
     const char *name; /* in namespace aten, without overload */
     ptac_op op;
     at_boxed_fn boxed;
+    bool (*is_possible)(void); /* NULL, or whether this torch has what boxed needs */
 } ptac_override;
 
 #define PTAC_OVERRIDE(override)                                                        \
@@ -30,7 +31,8 @@ const ptac_override *const *ptac_overrides(int *n);
 
 /*
  * Put the overrides of these operators (a bit each, by ptac_op) into the dispatcher, in
- * addition to those already there. NULL, or what went wrong; then none was added.
+ * addition to those already there, leaving out those that are not possible. NULL, or
+ * what went wrong; then none was added.
  */
 const char *ptac_override_install(uint64_t ops);
 

@@ -1,12 +1,9 @@
 /*
  * lanes.h - the words that the vector templates of pooling are written in.
  *
- * lanes_<isa>.h gives each word its meaning for float, bfloat16 and double. A file
- * that includes a template says which of them OF(name) stands for, name_f32, name_bf16
- * or name_f64, and includes it again for the next.
+ * lanes_<isa>.h gives each word its meaning for the types of elements.h.
  *
  *   TARGET             function attribute that permits the instructions
- *   ELEM, REAL         an element in memory; the type that its arithmetic is done in
  *   VEC, IVEC, MASK    LANES values, LANES 32-bit positions, a truth value a lane
  *
  *   LOAD(p, n)         n lanes, others 0; no address behind them is touched
@@ -18,7 +15,8 @@
  *
  *   SET(x)             x, a REAL, in every lane
  *   LOAD_REAL(p), STORE_REAL(p, v)            LANES REALs
- *   ADD(a, b), DIV(a, b)                      as REAL
+ *   STORE_REAL_PAIRS(p, even, odd)            interleaved, 2 * LANES REALs
+ *   ADD(a, b), MUL(a, b), DIV(a, b)           as REAL
  *   ROUND(v)           to what ELEM can hold
  *   ADD_WHERE(m, a, b)                        m ? ROUND(a + b) : a
  *   KEEP(m, v)         m ? v : 0
@@ -38,48 +36,50 @@
 #ifndef PTAC_OPS_POOL_LANES_H
 #define PTAC_OPS_POOL_LANES_H
 
-#define ELEM        OF(elem)
-#define REAL        OF(real)
-#define VEC         OF(vec)
-#define IVEC        OF(ivec)
-#define MASK        OF(mask)
-#define SPAN        OF(span)
-#define LANES       OF(lanes)
-#define LOAD        OF(load)
-#define SPAN_OF     OF(span_of)
-#define LOAD_SPAN   OF(load_span)
-#define LOAD2_SPAN  OF(load2_span)
-#define LOAD_PAIRS  OF(load_pairs)
-#define STORE       OF(store)
-#define STORE_PAIRS OF(store_pairs)
-#define SET         OF(set)
-#define LOAD_REAL   OF(load_real)
-#define STORE_REAL  OF(store_real)
-#define ADD         OF(add)
-#define DIV         OF(div)
-#define ROUND       OF(round)
-#define ADD_WHERE   OF(add_where)
-#define KEEP        OF(keep)
-#define PICK        OF(pick)
-#define IPICK       OF(ipick)
-#define GREATER     OF(greater)
-#define UNORDERED   OF(unordered)
-#define IEQUAL      OF(iequal)
-#define OR          OF(either)
-#define AND         OF(both)
-#define RANGE       OF(range)
-#define IS_NONE     OF(is_none)
-#define COUNT       OF(count)
-#define ISET        OF(iset)
-#define IADD        OF(iadd)
-#define ILOAD       OF(iload)
-#define ISTORE      OF(istore)
-#define TALLY       OF(tally)
-#define ISUM        OF(isum)
-#define IRAMP       OF(iramp)
-#define LOAD_INDEX  OF(load_index)
-#define INDEX_IS    OF(index_is)
-#define STORE_INDEX OF(store_index)
+#include "ops/pool/elements.h"
+
+#define VEC              OF(vec)
+#define IVEC             OF(ivec)
+#define MASK             OF(mask)
+#define SPAN             OF(span)
+#define LANES            OF(lanes)
+#define LOAD             OF(load)
+#define SPAN_OF          OF(span_of)
+#define LOAD_SPAN        OF(load_span)
+#define LOAD2_SPAN       OF(load2_span)
+#define LOAD_PAIRS       OF(load_pairs)
+#define STORE            OF(store)
+#define STORE_PAIRS      OF(store_pairs)
+#define SET              OF(set)
+#define LOAD_REAL        OF(load_real)
+#define STORE_REAL       OF(store_real)
+#define STORE_REAL_PAIRS OF(store_real_pairs)
+#define ADD              OF(add)
+#define MUL              OF(mul)
+#define DIV              OF(div)
+#define ROUND            OF(round)
+#define ADD_WHERE        OF(add_where)
+#define KEEP             OF(keep)
+#define PICK             OF(pick)
+#define IPICK            OF(ipick)
+#define GREATER          OF(greater)
+#define UNORDERED        OF(unordered)
+#define IEQUAL           OF(iequal)
+#define OR               OF(either)
+#define AND              OF(both)
+#define RANGE            OF(range)
+#define IS_NONE          OF(is_none)
+#define COUNT            OF(count)
+#define ISET             OF(iset)
+#define IADD             OF(iadd)
+#define ILOAD            OF(iload)
+#define ISTORE           OF(istore)
+#define TALLY            OF(tally)
+#define ISUM             OF(isum)
+#define IRAMP            OF(iramp)
+#define LOAD_INDEX       OF(load_index)
+#define INDEX_IS         OF(index_is)
+#define STORE_INDEX      OF(store_index)
 
 /*
  * STEP(c, n_vectors, n) over all channels of a pixel, n of them in the last vector, and

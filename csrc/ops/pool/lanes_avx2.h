@@ -15,9 +15,6 @@
 
 #define TARGET __attribute__((target("avx2,fma,popcnt")))
 
-typedef float elem_f32, real_f32, real_bf16;
-typedef double elem_f64, real_f64;
-typedef uint16_t elem_bf16;
 typedef __m256 vec_f32, vec_bf16, mask_f32, mask_bf16;
 typedef __m256d vec_f64, mask_f64;
 typedef __m256i ivec_f32, ivec_bf16;
@@ -340,22 +337,26 @@ TARGET static inline vec_bf16 add_where_bf16(mask_bf16 m, vec_bf16 a, vec_bf16 b
     return _mm256_blendv_ps(a, round_bf16(_mm256_add_ps(a, b)), m);
 }
 
-#define set_f32           _mm256_set1_ps
-#define set_f64           _mm256_set1_pd
-#define load_real_f32     _mm256_loadu_ps
-#define load_real_f64     _mm256_loadu_pd
-#define store_real_f32    _mm256_storeu_ps
-#define store_real_f64    _mm256_storeu_pd
-#define add_f32           _mm256_add_ps
-#define add_f64           _mm256_add_pd
-#define div_f32           _mm256_div_ps
-#define div_f64           _mm256_div_pd
-#define round_f32(v)      (v)
-#define round_f64(v)      (v)
-#define keep_f32          _mm256_and_ps
-#define keep_f64          _mm256_and_pd
-#define pick_f32(m, a, b) _mm256_blendv_ps(a, b, m)
-#define pick_f64(m, a, b) _mm256_blendv_pd(a, b, m)
+#define set_f32                            _mm256_set1_ps
+#define set_f64                            _mm256_set1_pd
+#define load_real_f32                      _mm256_loadu_ps
+#define load_real_f64                      _mm256_loadu_pd
+#define store_real_f32                     _mm256_storeu_ps
+#define store_real_f64                     _mm256_storeu_pd
+#define add_f32                            _mm256_add_ps
+#define add_f64                            _mm256_add_pd
+#define mul_f32                            _mm256_mul_ps
+#define mul_f64                            _mm256_mul_pd
+#define store_real_pairs_f32(p, even, odd) store_pairs_f32(p, even, odd, lanes_f32)
+#define store_real_pairs_f64(p, even, odd) store_pairs_f64(p, even, odd, lanes_f64)
+#define div_f32                            _mm256_div_ps
+#define div_f64                            _mm256_div_pd
+#define round_f32(v)                       (v)
+#define round_f64(v)                       (v)
+#define keep_f32                           _mm256_and_ps
+#define keep_f64                           _mm256_and_pd
+#define pick_f32(m, a, b)                  _mm256_blendv_ps(a, b, m)
+#define pick_f64(m, a, b)                  _mm256_blendv_pd(a, b, m)
 
 /* Positions. */
 

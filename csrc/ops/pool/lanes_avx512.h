@@ -14,9 +14,6 @@
 #define TARGET \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,popcnt")))
 
-typedef float elem_f32, real_f32, real_bf16;
-typedef double elem_f64, real_f64;
-typedef uint16_t elem_bf16;
 typedef __m512 vec_f32, vec_bf16;
 typedef __m512d vec_f64;
 typedef __m512i ivec_f32, ivec_bf16;
@@ -262,22 +259,26 @@ TARGET static inline vec_bf16 add_where_bf16(mask_bf16 m, vec_bf16 a, vec_bf16 b
     return _mm512_mask_mov_ps(a, m, round_bf16(_mm512_add_ps(a, b)));
 }
 
-#define set_f32        _mm512_set1_ps
-#define set_f64        _mm512_set1_pd
-#define load_real_f32  _mm512_loadu_ps
-#define load_real_f64  _mm512_loadu_pd
-#define store_real_f32 _mm512_storeu_ps
-#define store_real_f64 _mm512_storeu_pd
-#define add_f32        _mm512_add_ps
-#define add_f64        _mm512_add_pd
-#define div_f32        _mm512_div_ps
-#define div_f64        _mm512_div_pd
-#define round_f32(v)   (v)
-#define round_f64(v)   (v)
-#define keep_f32       _mm512_maskz_mov_ps
-#define keep_f64       _mm512_maskz_mov_pd
-#define pick_f32       _mm512_mask_blend_ps
-#define pick_f64       _mm512_mask_blend_pd
+#define set_f32                            _mm512_set1_ps
+#define set_f64                            _mm512_set1_pd
+#define load_real_f32                      _mm512_loadu_ps
+#define load_real_f64                      _mm512_loadu_pd
+#define store_real_f32                     _mm512_storeu_ps
+#define store_real_f64                     _mm512_storeu_pd
+#define add_f32                            _mm512_add_ps
+#define add_f64                            _mm512_add_pd
+#define mul_f32                            _mm512_mul_ps
+#define mul_f64                            _mm512_mul_pd
+#define store_real_pairs_f32(p, even, odd) store_pairs_f32(p, even, odd, lanes_f32)
+#define store_real_pairs_f64(p, even, odd) store_pairs_f64(p, even, odd, lanes_f64)
+#define div_f32                            _mm512_div_ps
+#define div_f64                            _mm512_div_pd
+#define round_f32(v)                       (v)
+#define round_f64(v)                       (v)
+#define keep_f32                           _mm512_maskz_mov_ps
+#define keep_f64                           _mm512_maskz_mov_pd
+#define pick_f32                           _mm512_mask_blend_ps
+#define pick_f64                           _mm512_mask_blend_pd
 
 /* Positions. */
 

@@ -18,21 +18,6 @@ typedef struct ptac_max_pool2d {
     ptac_image image; /* out_h and out_w filled in */
 } ptac_max_pool2d;
 
-/* Wider kernels are left to the row "scalar". */
-enum {
-    PTAC_MAX_TAPS = 64,
-};
-
-/*
- * Ask for the memory that the next plane's row of windows will need. Planes of common
- * sizes end near a page, where the hardware's own prefetching starts anew.
- */
-static inline void ptac_prefetch(const void *memory, int64_t bytes)
-{
-    for (int64_t at = 0; at < bytes; at += 64)
-        __builtin_prefetch((const char *)memory + at);
-}
-
 /* Shape kinds, for calibration. */
 enum {
     PTAC_MAX_POOL2D_STRIDED,       /* NCHW, stride 1 or 2 along the rows */

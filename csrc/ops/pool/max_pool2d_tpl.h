@@ -53,19 +53,11 @@ TARGET static void OF(cut_piece)(const ptac_max_pool2d *p, int64_t ow,
     for (int lane = 0; lane < LANES; lane++)
         piece->first[lane] = 0;
     for (int kw = (int)w->kernel - 1; kw >= 0; kw--) {
-        int lo = 0, hi = piece->n;
+        int lo, hi;
 
-        for (int lane = 0; lane < piece->n; lane++) {
-            const int64_t iw = (ow + lane) * w->stride - w->padding + kw * w->dilation;
-
-            if (iw < 0)
-                lo = lane + 1;
-            else if (iw >= p->image.w && hi > lane)
-                hi = lane;
-            if (iw >= 0)
-                piece->first[lane] = (int32_t)(kw * w->dilation);
-        }
-        hi = hi > lo ? hi : lo;
+        ptac_window_lanes(w, p->image.w, ow, piece->n, kw, &lo, &hi);
+        for (int lane = lo; lane < piece->n; lane++)
+            piece->first[lane] = (int32_t)(kw * w->dilation);
         piece->is_whole &= lo == 0 && hi == piece->n;
         piece->lo[kw] = (int8_t)lo;
         piece->hi[kw] = (int8_t)hi;

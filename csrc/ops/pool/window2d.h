@@ -41,6 +41,24 @@ static inline void ptac_window_clip(const ptac_window *axis, int64_t start,
         *last = axis->kernel;
 }
 
+/*
+ * Of n neighbouring outputs, from output first on, those whose tap lies inside the
+ * image are lanes [*lo, *hi).
+ */
+static inline void ptac_window_lanes(const ptac_window *axis, int64_t size,
+                                     int64_t first, int n, int64_t tap, int *lo,
+                                     int *hi)
+{
+    int64_t at = first * axis->stride - axis->padding + tap * axis->dilation;
+
+    *lo = 0;
+    for (; *lo < n && at < 0; at += axis->stride)
+        ++*lo;
+    *hi = *lo;
+    for (; *hi < n && at < size; at += axis->stride)
+        ++*hi;
+}
+
 /* Positions from a window's first tap to its last. */
 static inline int64_t ptac_window_reach(const ptac_window *axis)
 {
@@ -114,6 +132,21 @@ static inline bool ptac_window_always_hits(const ptac_window *axis, int64_t size
             return false;
     }
     return true;
+}
+
+/* Wider kernels are left to the row "scalar". */
+enum {
+    PTAC_MAX_TAPS = 64,
+};
+
+/*
+ * Ask for the memory that the next plane's row of windows will need. Planes of common
+ * sizes end near a page, where the hardware's own prefetching starts anew.
+ */
+static inline void ptac_prefetch(const void *memory, int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch((const char *)memory + at);
 }
 
 /*
