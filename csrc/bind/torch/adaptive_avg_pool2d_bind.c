@@ -25,9 +25,7 @@ static ptac_reason read_params(const ptac_view *x, int64_t out_h, int64_t out_w,
         return PTAC_ARGUMENT;
     params->image.out_h = out_h;
     params->image.out_w = out_w;
-    params->is_adaptive = true;
-    params->count_include_pad = false;
-    params->divisor = 0;
+    ptac_avg_pool2d_adapt(params);
     return PTAC_TAKE;
 }
 

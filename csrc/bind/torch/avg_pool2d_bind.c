@@ -56,6 +56,7 @@ static ptac_reason read_params(const pool_args *args, const ptac_view *x,
     params->divisor = divisor->has_value ? divisor->value : 0;
     params->count_include_pad = args->count_include_pad;
     params->is_adaptive = false;
+    params->is_regular = true;
     return ptac_read_window(&args->window, x, &params->window, &params->image);
 }
 

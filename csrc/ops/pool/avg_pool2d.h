@@ -16,27 +16,24 @@
 #include "ops/pool/window2d.h"
 
 typedef struct ptac_avg_pool2d {
-    ptac_window2d
-        window; /* undilated; adaptive windows follow from the sizes instead */
+    ptac_window2d window; /* undilated; of adaptive pooling where it is_regular */
     ptac_image image;
     int64_t divisor; /* 0: as many as the window has positions */
     bool count_include_pad;
     bool is_adaptive;
+    bool is_regular; /* all windows have one size and distance, given by window */
 } ptac_avg_pool2d;
+
+/* Adaptive pooling of an image to its out_h by out_w. */
+void ptac_avg_pool2d_adapt(ptac_avg_pool2d *p);
 
 /* Shape kinds of both directions, for calibration. */
 enum {
-    PTAC_AVG_POOL2D_STRIDED,       /* NCHW, neighbours along the rows close together */
-    PTAC_AVG_POOL2D_FAR,           /* NCHW, others */
+    PTAC_AVG_POOL2D_NCHW,          /* windows at most two apart along the rows */
+    PTAC_AVG_POOL2D_FAR,           /* farther, or irregular */
+    PTAC_AVG_POOL2D_NARROW,        /* less than four outputs a row */
     PTAC_AVG_POOL2D_CHANNELS_LAST, /* NHWC */
 };
-
-/* NCHW windows that vectors along the rows are good for. */
-static inline bool ptac_avg_pool2d_is_strided(const ptac_avg_pool2d *p)
-{
-    return !p->is_adaptive && p->window.w.stride <= 2 &&
-           p->window.w.kernel <= PTAC_MAX_TAPS && p->image.out_w >= 4;
-}
 
 /*
  * One axis of one output's window: its positions inside the image are [begin, end), and
@@ -52,7 +49,7 @@ static inline ptac_extent ptac_avg_extent(const ptac_avg_pool2d *p,
 {
     int64_t begin, end;
 
-    if (p->is_adaptive) {
+    if (!p->is_regular) {
         begin = output * size / n_outputs;
         end = ((output + 1) * size - 1) / n_outputs + 1;
         return (ptac_extent){begin, end, end - begin};
@@ -74,6 +71,13 @@ static inline ptac_extent ptac_avg_extent_w(const ptac_avg_pool2d *p, int64_t ow
     return ptac_avg_extent(p, &p->window.w, ow, p->image.w, p->image.out_w);
 }
 
+/* How many positions of an axis the divisor counts. */
+static inline int64_t ptac_avg_counted(const ptac_avg_pool2d *p,
+                                       const ptac_extent *axis)
+{
+    return p->count_include_pad ? axis->n_padded : axis->end - axis->begin;
+}
+
 /*
  * What a window is divided by, one after the other: as ATen does, adaptive windows in
  * NCHW by their height and then by their width.
@@ -86,15 +90,11 @@ static inline ptac_divisors ptac_avg_divisors(const ptac_avg_pool2d *p,
                                               const ptac_extent *h,
                                               const ptac_extent *w)
 {
-    const int64_t n_h = h->end - h->begin, n_w = w->end - w->begin;
+    const int64_t n_h = ptac_avg_counted(p, h), n_w = ptac_avg_counted(p, w);
 
     if (p->is_adaptive && !p->image.channels_last)
         return (ptac_divisors){n_h, n_w};
-    if (p->divisor)
-        return (ptac_divisors){p->divisor, 1};
-    if (p->count_include_pad)
-        return (ptac_divisors){h->n_padded * w->n_padded, 1};
-    return (ptac_divisors){n_h * n_w, 1};
+    return (ptac_divisors){p->divisor ? p->divisor : n_h * n_w, 1};
 }
 
 /*
@@ -123,7 +123,8 @@ static inline int64_t ptac_groups(const ptac_image *image)
 
 ptac_group ptac_group_of(const ptac_image *image, int64_t i);
 
-/* The classification, the same for all four operators. */
+/* The same for all four operators. */
+int ptac_avg_pool2d_kind(const ptac_avg_pool2d *p);
 ptac_reason ptac_avg_pool2d_classify(const ptac_call *call, ptac_shape *shape);
 
 /* What every row accepts. */

@@ -48,17 +48,36 @@ ptac_group ptac_group_of(const ptac_image *image, int64_t i)
     };
 }
 
+void ptac_avg_pool2d_adapt(ptac_avg_pool2d *p)
+{
+    const ptac_image *image = &p->image;
+    const int64_t h = image->h / image->out_h, w = image->w / image->out_w;
+
+    p->window.h = (ptac_window){.kernel = h, .stride = h, .dilation = 1};
+    p->window.w = (ptac_window){.kernel = w, .stride = w, .dilation = 1};
+    p->window.ceil_mode = false;
+    p->divisor = 0;
+    p->count_include_pad = false;
+    p->is_adaptive = true;
+    p->is_regular = h * image->out_h == image->h && w * image->out_w == image->w;
+}
+
+int ptac_avg_pool2d_kind(const ptac_avg_pool2d *p)
+{
+    if (p->image.channels_last)
+        return PTAC_AVG_POOL2D_CHANNELS_LAST;
+    if (p->image.out_w < 4)
+        return PTAC_AVG_POOL2D_NARROW;
+    return p->is_regular && p->window.w.stride <= 2 ? PTAC_AVG_POOL2D_NCHW
+                                                    : PTAC_AVG_POOL2D_FAR;
+}
+
 ptac_reason ptac_avg_pool2d_classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_avg_pool2d *p = call->params;
     const ptac_image *image = &p->image;
 
-    if (image->channels_last)
-        shape->kind = PTAC_AVG_POOL2D_CHANNELS_LAST;
-    else if (ptac_avg_pool2d_is_strided(p))
-        shape->kind = PTAC_AVG_POOL2D_STRIDED;
-    else
-        shape->kind = PTAC_AVG_POOL2D_FAR;
+    shape->kind = ptac_avg_pool2d_kind(p);
     shape->work = image->n * image->channels * image->h * image->w;
     return PTAC_TAKE;
 }
@@ -106,21 +125,21 @@ ptac_status ptac_avg_pool2d_backward_by_definition(const ptac_call *call)
     return for_groups(call, groups);
 }
 
-#define DEFINE_OPERATOR(which, operator, definition) \
-    static const ptac_op_shapes which##_shapes = {   \
-        .op = operator,                              \
-        .kinds = {"nchw", "nchw_far", "nhwc"},       \
-        .classify = ptac_avg_pool2d_classify,        \
-    };                                               \
-    PTAC_REGISTER_SHAPES(which##_shapes)             \
-                                                     \
-    static const ptac_kernel which##_scalar = {      \
-        .op = operator,                              \
-        .name = "scalar",                            \
-        .level = PTAC_EXACT,                         \
-        .accepts = ptac_avg_pool2d_accepts,          \
-        .run = definition,                           \
-    };                                               \
+#define DEFINE_OPERATOR(which, operator, definition)          \
+    static const ptac_op_shapes which##_shapes = {            \
+        .op = operator,                                       \
+        .kinds = {"nchw", "nchw_far", "nchw_narrow", "nhwc"}, \
+        .classify = ptac_avg_pool2d_classify,                 \
+    };                                                        \
+    PTAC_REGISTER_SHAPES(which##_shapes)                      \
+                                                              \
+    static const ptac_kernel which##_scalar = {               \
+        .op = operator,                                       \
+        .name = "scalar",                                     \
+        .level = PTAC_EXACT,                                  \
+        .accepts = ptac_avg_pool2d_accepts,                   \
+        .run = definition,                                    \
+    };                                                        \
     PTAC_REGISTER(which##_scalar)
 
 DEFINE_OPERATOR(avg_pool2d, PTAC_OP_AVG_POOL2D, ptac_avg_pool2d_by_definition)

@@ -15,13 +15,6 @@ struct OF(piece) {
     VEC columns;               /* each lane's part of the divisor */
 };
 
-/* Positions that count along one axis. */
-static inline REAL OF(n_counted)(const ptac_avg_pool2d *p, const ptac_extent *extent)
-{
-    return (REAL)(p->count_include_pad ? extent->n_padded
-                                       : extent->end - extent->begin);
-}
-
 TARGET static void OF(cut_piece)(const ptac_avg_pool2d *p, int64_t ow,
                                  struct OF(piece) * piece)
 {
@@ -42,7 +35,7 @@ TARGET static void OF(cut_piece)(const ptac_avg_pool2d *p, int64_t ow,
     for (int lane = 0; lane < LANES; lane++) {
         const ptac_extent extent = ptac_avg_extent_w(p, ow + lane);
 
-        columns[lane] = lane < piece->n ? OF(n_counted)(p, &extent) : 1;
+        columns[lane] = lane < piece->n ? (REAL)ptac_avg_counted(p, &extent) : 1;
     }
     piece->columns = LOAD_REAL(columns);
 }
@@ -79,19 +72,23 @@ TARGET static void OF(column)(const ptac_call *call, int64_t plane,
     const int64_t n_in = image->h * image->w, n_out = image->out_h * image->out_w;
     const ELEM *x = (const ELEM *)call->inputs[0].data + plane * n_in;
     ELEM *y = (ELEM *)call->outputs[0].data + plane * n_out + piece->ow;
-    VEC by = SET((REAL)p->divisor), mean;
+    const VEC by = SET((REAL)p->divisor);
+    VEC mean;
 
     for (int64_t oh = 0; oh < image->out_h; oh++, y += image->out_w) {
         const ptac_extent h = ptac_avg_extent_h(p, oh);
+        const VEC rows = SET((REAL)ptac_avg_counted(p, &h));
         const int64_t at = h.begin * image->w + piece->ow * w->stride - w->padding;
 
         ptac_prefetch(x + at + n_in,
                       p->window.h.stride * image->w * (int64_t)sizeof *x);
-        if (!p->divisor)
-            by = MUL(SET(OF(n_counted)(p, &h)), piece->columns);
-        mean = ROUND(DIV(OF(sum_row)(x + at, p, piece, h.end - h.begin), by));
-        /* ATen adds it to a cleared output, which makes -0 positive. */
-        STORE(y, ADD(mean, SET(0)), piece->n);
+        mean = OF(sum_row)(x + at, p, piece, h.end - h.begin);
+        if (p->is_adaptive)
+            mean = ROUND(DIV(DIV(mean, rows), piece->columns));
+        else /* ATen adds it to a cleared output, which makes -0 positive */
+            mean = ADD(ROUND(DIV(mean, p->divisor ? by : MUL(rows, piece->columns))),
+                       SET(0));
+        STORE(y, mean, piece->n);
     }
 }
 

@@ -27,7 +27,8 @@ static ptac_status run(const ptac_call *call)
         ptac_parallel_for(0, image->n * image->out_h,
                           16384 / (image->out_w * image->channels) + 1, rows[dtype],
                           (void *)call);
-    else if (ptac_avg_pool2d_is_strided(p))
+    else if (ptac_avg_pool2d_kind(p) == PTAC_AVG_POOL2D_NCHW &&
+             p->window.w.kernel <= PTAC_MAX_TAPS)
         ptac_parallel_for(0, image->n * image->channels,
                           16384 / (image->h * image->w) + 1, planes[dtype],
                           (void *)call);
