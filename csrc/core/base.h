@@ -52,6 +52,7 @@ typedef enum ptac_level {
     X(ARGUMENT, "argument")                                                            \
     X(DEVICE, "device")                                                                \
     X(SUBCLASS, "tensor subclass")                                                     \
+    X(OPTIMIZER, "optimizer subclass")                                                 \
     X(MODE, "mode or transform active")                                                \
     X(HOOKS, "hooks")                                                                  \
     X(GRAD, "gradient not supported")                                                  \

@@ -30,7 +30,8 @@ typedef struct ptac_host {
     /* n square roots, bit for bit as the host's own operators compute them. */
     void (*sqrt_f32)(const float *in, float *out, int64_t n);
     void (*sqrt_f64)(const double *in, double *out, int64_t n);
-    ptac_sqrt_rule sqrt_rule;
+    ptac_sqrt_rule sqrt_rule;     /* of sqrt_f32 */
+    ptac_sqrt_rule sqrt_rule_f64; /* of sqrt_f64; never PTAC_SQRT_REFINED */
     bool fma; /* the host's operators fuse a*b+c, in vectors and in their tails */
 } ptac_host;
 

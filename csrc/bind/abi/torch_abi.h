@@ -138,6 +138,8 @@ typedef struct at_optional_int {
     M(void, cpu_log_softmax_backward,                                                  \
       "_ZN2at3cpu26_log_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",    \
       (void *, at_tensor, at_tensor, int64_t, int8_t))                                 \
+    M(void, bump_version, "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE",      \
+      (at_tensor))                                                                     \
     M(void *, THPVariable_Wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE",             \
       (at_tensor))
 

@@ -346,6 +346,69 @@ static PyObject *reasons(PyObject *self, PyObject *unused)
     return list;
 }
 
+/* refuse(operator, reason): count a call that Python itself sent to stock. */
+static PyObject *refuse(PyObject *self, PyObject *args)
+{
+    PyObject *name;
+    const char *text;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Us", &name, &text))
+        return NULL;
+
+    const ptac_op op = ptac_op_from(name);
+
+    if (op == PTAC_N_OPS)
+        return NULL;
+    for (int why = 0; why < PTAC_N_REASONS; why++) {
+        if (strcmp(ptac_reason_text((ptac_reason)why), text) == 0) {
+            ptac_refuse(op, (ptac_reason)why);
+            Py_RETURN_NONE;
+        }
+    }
+    return PyErr_Format(PyExc_ValueError, "unknown reason %s", text);
+}
+
+/* The view of a plain tensor that is contiguous; false with TypeError set. */
+static bool sample_view(PyObject *tensor, ptac_view *view)
+{
+    if (!ptac_is_plain(tensor)) {
+        PyErr_SetString(PyExc_TypeError, "a plain tensor is expected");
+        return false;
+    }
+    ptac_view_of(ptac_borrow(tensor), view);
+    return true;
+}
+
+/* learn_sqrt(x, torch.sqrt(x)) -> whether we know how this torch rounds roots. */
+static PyObject *learn_sqrt(PyObject *self, PyObject *args)
+{
+    PyObject *x, *roots;
+    ptac_view views[2];
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OO", &x, &roots) || !sample_view(x, &views[0]) ||
+        !sample_view(roots, &views[1]))
+        return NULL;
+    return PyBool_FromLong(ptac_learn_sqrt(&views[0], &views[1]));
+}
+
+/* learn_fma(a, b, alpha, torch.add(a, b, alpha=alpha)) -> likewise for products. */
+static PyObject *learn_fma(PyObject *self, PyObject *args)
+{
+    PyObject *a, *b, *sum;
+    ptac_view views[3];
+    double alpha;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOdO", &a, &b, &alpha, &sum) ||
+        !sample_view(a, &views[0]) || !sample_view(b, &views[1]) ||
+        !sample_view(sum, &views[2]))
+        return NULL;
+    return PyBool_FromLong(
+        ptac_learn_fma(&views[0], &views[1], (float)alpha, &views[2]));
+}
+
 static PyObject *thread_disable(PyObject *self, PyObject *by)
 {
     const long step = PyLong_AsLong(by);
@@ -439,6 +502,9 @@ static PyMethodDef methods[] = {
     {"override_remove", override_remove, METH_NOARGS, NULL},
     {"flight", flight, METH_NOARGS, NULL},
     {"counters", counters, METH_O, NULL},
+    {"refuse", refuse, METH_VARARGS, NULL},
+    {"learn_sqrt", learn_sqrt, METH_VARARGS, NULL},
+    {"learn_fma", learn_fma, METH_VARARGS, NULL},
     {"thread_disable", thread_disable, METH_O, NULL},
     {"when_forwarded", when_forwarded, METH_O, NULL},
     {"shadow_every", shadow_every, METH_O, NULL},
@@ -451,7 +517,9 @@ static int execute(PyObject *module)
 {
     if (PyModule_AddFunctions(module, methods) < 0)
         return -1;
-    return PyModule_AddFunctions(module, ptac_tensor_methods);
+    if (PyModule_AddFunctions(module, ptac_tensor_methods) < 0)
+        return -1;
+    return PyModule_AddFunctions(module, ptac_optimizer_methods);
 }
 
 static PyModuleDef_Slot slots[] = {
