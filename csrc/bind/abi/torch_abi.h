@@ -89,7 +89,9 @@ enum {
     F(const char *, torch_exception_get_what_without_backtrace, (void))                \
     F(at_error, aoti_torch_cpu__linear_pointwise,                                      \
       (at_tensor, at_tensor, at_tensor *, const char *, const double **, int64_t,      \
-       const char **, at_tensor *))
+       const char **, at_tensor *))                                                    \
+    F(at_error, aoti_torch_cpu__linear_pointwise_binary,                               \
+      (at_tensor, at_tensor, at_tensor, at_tensor *, const char *, at_tensor *))
 
 /* An ArrayRef<int64_t> and an optional<int64_t> as the x86-64 ABI passes them. */
 typedef struct at_ints {

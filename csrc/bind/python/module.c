@@ -515,11 +515,13 @@ static PyMethodDef methods[] = {
 
 static int execute(PyObject *module)
 {
-    if (PyModule_AddFunctions(module, methods) < 0)
-        return -1;
-    if (PyModule_AddFunctions(module, ptac_tensor_methods) < 0)
-        return -1;
-    return PyModule_AddFunctions(module, ptac_optimizer_methods);
+    PyMethodDef *const tables[] = {methods, ptac_tensor_methods, ptac_optimizer_methods,
+                                   ptac_linear_methods, ptac_sequential_methods};
+
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (PyModule_AddFunctions(module, tables[i]) < 0)
+            return -1;
+    return 0;
 }
 
 static PyModuleDef_Slot slots[] = {

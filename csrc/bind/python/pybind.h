@@ -24,6 +24,8 @@
 /* Method tables of the other files; module.c adds them to the module. */
 extern PyMethodDef ptac_tensor_methods[];
 extern PyMethodDef ptac_optimizer_methods[];
+extern PyMethodDef ptac_linear_methods[];
+extern PyMethodDef ptac_sequential_methods[];
 
 /*
  * Look into torch.Tensor objects. The two offsets are learnt by ptac_tensor_learn and
