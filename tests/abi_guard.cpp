@@ -89,10 +89,12 @@ template <typename... Parameters> struct in_c<_object *(*)(Parameters...)> {
     using type = void *(*)(typename crossing<Parameters>::type...);
 };
 
-template <typename Theirs> using in_c_t = typename in_c<std::remove_const_t<Theirs>>::type;
+template <typename Theirs>
+using in_c_t = typename in_c<std::remove_const_t<Theirs>>::type;
 
 /* The C++ function behind each name of PTAC_TORCH_MANGLED. */
-namespace theirs {
+namespace theirs
+{
 constexpr auto cpu_max_pool2d_with_indices = &at::cpu::max_pool2d_with_indices;
 constexpr auto cpu_max_pool2d_with_indices_backward =
     &at::cpu::max_pool2d_with_indices_backward;
@@ -122,7 +124,7 @@ static_assert(sizeof(std::tuple<at::Tensor, at::Tensor>) == 2 * sizeof(void *));
 template <typename Ours, typename Theirs>
 constexpr bool travels_alike =
     sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs) &&
-    std::is_trivially_copyable_v<Theirs> && std::is_trivially_destructible_v<Theirs>;
+    std::is_trivially_copyable_v<Theirs> &&std::is_trivially_destructible_v<Theirs>;
 static_assert(travels_alike<at_ints, at::IntArrayRef>);
 static_assert(travels_alike<at_optional_int, std::optional<int64_t>>);
 

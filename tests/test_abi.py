@@ -137,7 +137,7 @@ def extension() -> Path:
     """The extension that an import would load."""
     spec = importlib.util.find_spec("pai_torchacc._C")
     if spec is None or spec.origin is None:
-        pytest.skip("pai_torchacc._C is not built: pip install . or build_ext --inplace")
+        pytest.skip("pai_torchacc._C is not built: run pip install .")
     return Path(spec.origin)
 
 

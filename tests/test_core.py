@@ -21,7 +21,7 @@ import torch
 SECONDS = float(os.environ.get("PTAC_TEST_SECONDS", "6"))
 SEED = os.environ.get("PTAC_TEST_SEED", "1")
 
-DRIVER = ("arena", "checkrows", "faults", "random", "testcall", "threads")
+DRIVER = ("arena", "checkrows", "faults", "random", "testcall", "threads", "trial")
 UNITS = ("arena", "fakes", "heap", "random", "testcall", "unit")
 WRAPPED = tuple(f"-Wl,--wrap={f}" for f in ("aligned_alloc", "calloc", "free"))
 
@@ -158,9 +158,10 @@ def test_a_failure_is_repeated_by_its_last_line(builder: native.Builder) -> None
     [again] = [line for line in found.splitlines() if "again: checkrows" in line]
     arguments = again.split("checkrows ")[1].split()
     repeated = failure_of(program, *arguments, PTAC_BAD_ROW="one_bit")
-    assert found.split("FAIL")[1].splitlines()[:4] == (
-        repeated.split("FAIL")[1].splitlines()[:4]
+    first, second = (
+        text.partition("FAIL")[2].split("\n")[:4] for text in (found, repeated)
     )
+    assert first == second
 
 
 def test_an_operator_without_generator_is_named(builder: native.Builder) -> None:
@@ -243,10 +244,7 @@ def test_layout_predicates_are_torchs(
 ) -> None:
     tensors = random_tensors(3000)
     answers = ask_geometry(
-        [
-            " ".join(map(str, ["v", x.dim(), *x.shape, *x.stride()]))
-            for x in tensors
-        ]
+        [" ".join(map(str, ["v", x.dim(), *x.shape, *x.stride()])) for x in tensors]
     )
     for x, (contiguous, channels_last, suggests) in zip(tensors, answers, strict=True):
         case = f"{tuple(x.shape)} strides {x.stride()}"

@@ -28,12 +28,13 @@ static size_t element_bytes(const ptac_view *view)
     return view->dtype == PTAC_BF16 ? 2 : view->dtype == PTAC_F32 ? 4 : 8;
 }
 
-/* The element that lies so many behind the view's last one (0) or before its first (-1). */
+/* The element right behind the view's last one (0), or before its first (-1). */
 static volatile unsigned char *beside(const ptac_view *view, int64_t distance)
 {
     const int64_t from = distance < 0 ? 0 : view->n_elements;
 
-    return (unsigned char *)view->data + (from + distance) * (int64_t)element_bytes(view);
+    return (unsigned char *)view->data +
+           (from + distance) * (int64_t)element_bytes(view);
 }
 
 static ptac_reason accepts(const ptac_call *call)
@@ -59,8 +60,8 @@ static ptac_status run(const ptac_call *call)
 {
     const ptac_view *x = &call->inputs[0], *y = &call->outputs[0];
     const ptac_view *indices = &call->outputs[1];
-    unsigned char *last = (unsigned char *)beside(y, -1) +
-                          (size_t)y->n_elements * element_bytes(y);
+    unsigned char *last =
+        (unsigned char *)beside(y, -1) + (size_t)y->n_elements * element_bytes(y);
 
     if (is("fails")) {
         ptac_error_set("on purpose");

@@ -42,7 +42,7 @@ typedef struct test_call {
     int input_buffers[PTAC_MAX_INPUTS], output_buffers[PTAC_MAX_OUTPUTS];
     test_buffer buffers[MAX_BUFFERS];
     int n_buffers;
-    /* A row may answer PTAC_UNSUPPORTED although "scalar" does the call; every row must. */
+    /* A row may say PTAC_UNSUPPORTED although "scalar" does the call; all rows must. */
     bool may_be_given_back, must_be_given_back;
     char note[256]; /* the params in words, for the failure message */
 } test_call;
@@ -57,7 +57,7 @@ typedef struct generator {
      */
     void (*make)(rng *r, test_call *c);
 
-    /* Called when buffers have got their places, to write them into params. Optional. */
+    /* Called when buffers have their places, to write those into params. Optional. */
     void (*place)(test_call *c);
 
     /*

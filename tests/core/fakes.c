@@ -30,9 +30,12 @@ static ptac_status run(const ptac_call *call)
     return PTAC_OK;
 }
 
-#define ROW(of, text) {.op = of, .name = text, .accepts = accepts, .run = run}
-const ptac_kernel fake_rows[N_FAKE_ROWS] = {ROW(FAKE_OP, "scalar"), ROW(FAKE_OP, "avx2"),
-                                            ROW(FAKE_OP, "avx512")};
+#define ROW(of, text)                                                                  \
+    {                                                                                  \
+        .op = of, .name = text, .accepts = accepts, .run = run                         \
+    }
+const ptac_kernel fake_rows[N_FAKE_ROWS] = {
+    ROW(FAKE_OP, "scalar"), ROW(FAKE_OP, "avx2"), ROW(FAKE_OP, "avx512")};
 const ptac_kernel other_fake_row = ROW(OTHER_FAKE_OP, "scalar");
 
 __attribute__((constructor)) static void add_rows(void)

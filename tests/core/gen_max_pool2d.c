@@ -86,8 +86,7 @@ static void fill_indices(rng *r, const ptac_max_pool2d *p, index_manner manner,
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = i / step % n_out;
 
-        indices[i] =
-            random_index(r, p, manner, at / image->out_w, at % image->out_w);
+        indices[i] = random_index(r, p, manner, at / image->out_w, at % image->out_w);
     }
     if (manner == WILD)
         indices[rng_below(r, n)] = wild_index(r, image->h * image->w);

@@ -7,12 +7,12 @@
 #include "checkrows.h"
 #include "ops/pool/window2d.h"
 
-/* An image batch as a tensor: CHW or NCHW, dense in one of the two layouts. */
+/* An image batch as a tensor: CHW or NCHW, dense in the layout that torch guesses. */
 typedef struct random_image {
     int n_dims;
     int64_t sizes[4], out_sizes[4];
     ptac_dtype dtype;
-    bool channels_last; /* how it lies in memory; image.channels_last is torch's guess */
+    bool channels_last;
 } random_image;
 
 /*

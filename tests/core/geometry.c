@@ -1,8 +1,8 @@
 /*
  * geometry.c - answers questions about layouts and windows, for a test that has torch.
  *
- *   v N sizes... strides...                          contiguous, channels last, suggests
- *   w size kernel stride padding dilation ceil       valid, outputs
+ *   v N sizes... strides...                      contiguous, channels last, suggests
+ *   w size kernel stride padding dilation ceil   valid, outputs
  *
  * One line in, one line of integers out.
  */

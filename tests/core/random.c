@@ -45,7 +45,8 @@ int64_t rng_length(rng *r, int64_t most)
         length = rng_between(r, 1, 4);
         break;
     case 1: /* around one, two and more vectors of 4, 8, 16 or 32 lanes */
-        length = RNG_PICK(r, 4, 8, 16, 32) * rng_between(r, 1, 3) + rng_between(r, -1, 1);
+        length =
+            RNG_PICK(r, 4, 8, 16, 32) * rng_between(r, 1, 3) + rng_between(r, -1, 1);
         break;
     default:
         length = rng_between(r, 1, most);

@@ -48,7 +48,8 @@ static void expect_noticed(bool (*stray)(void), int *n_in_guards, int *n_faults)
 
 UNIT(stray_writes_are_noticed)
 {
-    int n_guards_behind = 0, n_faults_behind = 0, n_guards_before = 0, n_faults_before = 0;
+    int n_guards_behind = 0, n_faults_behind = 0;
+    int n_guards_before = 0, n_faults_before = 0;
 
 #if defined(__SANITIZE_ADDRESS__)
     unit_skip("AddressSanitizer stops at the write itself");

@@ -139,8 +139,9 @@ UNIT(cpu_is_the_one_that_the_kernel_sees)
 
     const bool avx2 = cpuinfo_has(flags, "avx2") && cpuinfo_has(flags, "fma") &&
                       cpuinfo_has(flags, "f16c");
-    const bool avx512 = cpuinfo_has(flags, "avx512f") && cpuinfo_has(flags, "avx512bw") &&
-                        cpuinfo_has(flags, "avx512dq") && cpuinfo_has(flags, "avx512vl");
+    const bool avx512 =
+        cpuinfo_has(flags, "avx512f") && cpuinfo_has(flags, "avx512bw") &&
+        cpuinfo_has(flags, "avx512dq") && cpuinfo_has(flags, "avx512vl");
 
     EXPECT(((ptac_cpu_features() & PTAC_CPU_AVX2) != 0) == avx2);
     EXPECT(((ptac_cpu_features() & PTAC_CPU_AVX512) != 0) == (avx2 && avx512));

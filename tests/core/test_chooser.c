@@ -37,8 +37,11 @@ static const ptac_kernel *plain(int n_threads, int64_t work, ptac_reason *why)
 
 static ptac_point point(int n_threads, int64_t work, const ptac_kernel *row)
 {
-    return (ptac_point){
-        .op = FAKE_OP, .dtype = PTAC_F32, .n_threads = n_threads, .work = work, .row = row};
+    return (ptac_point){.op = FAKE_OP,
+                        .dtype = PTAC_F32,
+                        .n_threads = n_threads,
+                        .work = work,
+                        .row = row};
 }
 
 static void install_one(int64_t work, const ptac_kernel *row)
@@ -127,8 +130,10 @@ UNIT(lookup_by_example)
     reset();
 }
 
-/* The rule in words: the largest thread count that was calibrated and is not above the
- * call's; among its points the one with the largest work that is not above the call's. */
+/*
+ * The rule in words: the largest thread count that was calibrated and is not above the
+ * call's; among its points the one with the largest work that is not above the call's.
+ */
 static const ptac_kernel *by_the_rule(const ptac_point *points, int n,
                                       const ptac_call *call)
 {
@@ -189,7 +194,9 @@ static int random_points(rng *r, ptac_point *points)
                 .dtype = (ptac_dtype)rng_below(r, 2),
                 .n_threads = (int)rng_between(r, 1, 4),
                 .work = rng_below(r, 12),
-                .row = row < 0 ? NULL : other ? &other_fake_row : &fake_rows[row],
+                .row = row < 0 ? NULL
+                       : other ? &other_fake_row
+                               : &fake_rows[row],
             };
         } while (!is_new_place(points, i));
     }

@@ -190,7 +190,8 @@ static void *choose_or_learn_why(void *which)
         ptac_call_enter();
         row = ptac_choose(&call, &why);
         EXPECT(row ? is_fake_row(row) && why == PTAC_TAKE
-                   : why == PTAC_QUARANTINED || why == PTAC_OFF || why == PTAC_EXCLUDED);
+                   : why == PTAC_QUARANTINED || why == PTAC_OFF ||
+                         why == PTAC_EXCLUDED);
         ptac_call_leave();
         if (row && rng_chance(&r, 5))
             ptac_chooser_quarantine(row);

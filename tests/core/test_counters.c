@@ -208,7 +208,7 @@ static void *stay_in_flight(void *shared)
 
 static uint64_t n_before_fork;
 
-/* The other thread is not here, so its call never ends: it must not count as running. */
+/* The other thread is not here, so its call never ends and must not count. */
 static bool child_is_alone(void)
 {
     bool fine = ptac_calls_in_flight() == 1; /* the forking thread's own */

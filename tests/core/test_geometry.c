@@ -82,7 +82,7 @@ UNIT(layout_predicates)
 
 UNIT(windows_are_clipped_to_the_image)
 {
-    FOR_EACH_AXIS(axis) {
+    FOR_EACH_AXIS (axis) {
         for (int64_t size = 1; size <= 8; size++) {
             for (int64_t start = -axis.padding; start <= size + 3; start++) {
                 int64_t first, last, n = 0, n_clipped;
@@ -108,7 +108,8 @@ UNIT(windows_are_clipped_to_the_image)
  * must lie inside the padded image; with ceil_mode one more may hang over its end, as
  * long as it starts inside the image or its left padding.
  */
-static int64_t n_outputs_by_trying(const ptac_window *axis, int64_t size, bool ceil_mode)
+static int64_t n_outputs_by_trying(const ptac_window *axis, int64_t size,
+                                   bool ceil_mode)
 {
     const int64_t reach = axis->dilation * (axis->kernel - 1) + 1;
     const int64_t end = size + axis->padding;
@@ -126,7 +127,7 @@ static int64_t n_outputs_by_trying(const ptac_window *axis, int64_t size, bool c
 
 UNIT(outputs_are_counted_as_torch_does)
 {
-    FOR_EACH_AXIS(axis) {
+    FOR_EACH_AXIS (axis) {
         for (int64_t size = 1; size <= 12; size++) {
             for (int ceil_mode = 0; ceil_mode < 2; ceil_mode++) {
                 const int64_t n = ptac_window_outputs(&axis, size, ceil_mode);
@@ -139,7 +140,7 @@ UNIT(outputs_are_counted_as_torch_does)
 
 UNIT(windows_that_miss_the_image_are_found)
 {
-    FOR_EACH_AXIS(axis) {
+    FOR_EACH_AXIS (axis) {
         for (int64_t size = 1; size <= 9; size++) {
             const int64_t n = ptac_window_outputs(&axis, size, true);
             bool all_hit = true;
@@ -166,16 +167,18 @@ UNIT(window_arguments)
         ptac_window axis;
         bool valid;
     } rows[] = {
+        /* clang-format off */
         {{2, 2, 0, 1}, true},      {{2, 2, 1, 1}, true},      {{2, 2, 2, 1}, false},
         {{3, 1, 1, 1}, true},      {{3, 1, 2, 1}, false},     {{1, 1, 0, 1}, true},
         {{1, 1, 1, 1}, false},     {{0, 1, 0, 1}, false},     {{-1, 1, 0, 1}, false},
         {{2, 0, 0, 1}, false},     {{2, -1, 0, 1}, false},    {{2, 1, -1, 1}, false},
         {{2, 1, 0, 0}, false},     {{2, 1, 0, -1}, false},    {{65535, 1, 0, 1}, true},
         {{65536, 1, 0, 1}, false}, {{2, 65535, 0, 1}, true},  {{2, 65536, 0, 1}, false},
-        {{2, 1, 0, 65535}, true},  {{2, 1, 0, 65536}, false}, {{INT64_MAX, 1, 0, 1}, false},
-        {{2, 1, INT64_MAX, 1}, false},
+        {{2, 1, 0, 65535}, true},  {{2, 1, 0, 65536}, false},
+        {{2, 1, INT64_MAX, 1}, false}, {{INT64_MAX, 1, 0, 1}, false},
         /* torch compares with the kernel, not with how far dilation makes it reach */
         {{3, 1, 1, 4}, true},      {{3, 1, 2, 4}, false},     {{2, 1, 3, 5}, false},
+        /* clang-format on */
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -214,5 +217,6 @@ UNIT(images_are_read_off_sizes)
     /* Positions are counted in 32 bits; what does not fit is stock's. */
     EXPECT(image_of(3, (const int64_t[]){1, 46340, 46340}, &image) == PTAC_TAKE);
     EXPECT(image_of(3, (const int64_t[]){1, 46341, 46341}, &image) == PTAC_SHAPE);
-    EXPECT(image_of(3, (const int64_t[]){1, 1, INT64_C(1) << 40}, &image) == PTAC_SHAPE);
+    EXPECT(image_of(3, (const int64_t[]){1, 1, INT64_C(1) << 40}, &image) ==
+           PTAC_SHAPE);
 }

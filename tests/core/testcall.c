@@ -63,7 +63,8 @@ void *test_input(test_call *c, ptac_dtype dtype, int n_dims, const int64_t *size
     set_view(c, view, i, dtype, n_dims, sizes, channels_last);
     c->input_buffers[i] = c->n_buffers;
     test_memory(c, READS, dtype, view->n_elements);
-    snprintf(c->buffers[c->n_buffers - 1].name, sizeof c->buffers[0].name, "input %d", i);
+    snprintf(c->buffers[c->n_buffers - 1].name, sizeof c->buffers[0].name, "input %d",
+             i);
     return c->buffers[c->n_buffers - 1].content;
 }
 

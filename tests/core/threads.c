@@ -25,6 +25,7 @@ static ptac_host serial;
 static int n_threads_now;
 static bool in_crumbs;
 static rng cutter;
+static int64_t n_shared;
 static __thread bool is_inside;
 
 static void *work(void *shared)
@@ -39,7 +40,7 @@ static void *work(void *shared)
     return NULL;
 }
 
-/* at::parallel_for's cutting: the last thread's piece may be short, others below grain. */
+/* at::parallel_for's cutting: even shares, which may be shorter than grain. */
 static int64_t even_length(int64_t n, int64_t grain)
 {
     const int64_t worth = grain > 0 ? (n + grain - 1) / grain : n;
@@ -75,6 +76,7 @@ static void shared_out(int64_t begin, int64_t end, int64_t grain, ptac_range_fn 
             body(begin, end, context);
         return;
     }
+    n_shared++;
     cut(&j, begin, end, grain);
     for (int i = 1; i < n_threads_now; i++) {
         if (pthread_create(&helpers[i], NULL, work, &j) != 0) {
@@ -96,7 +98,8 @@ void threads_install(int n_threads, rng *r)
 {
     if (!serial.parallel_for)
         serial = ptac_the_host;
-    ptac_the_host = serial;
+    ptac_the_host.parallel_for = serial.parallel_for;
+    ptac_the_host.n_threads = serial.n_threads;
     if (n_threads == 0)
         return;
     n_threads_now = n_threads;
@@ -104,4 +107,9 @@ void threads_install(int n_threads, rng *r)
     cutter.state = rng_next(r);
     ptac_the_host.parallel_for = shared_out;
     ptac_the_host.n_threads = count_threads;
+}
+
+int64_t threads_n_shared(void)
+{
+    return n_shared;
 }

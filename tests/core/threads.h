@@ -13,8 +13,11 @@ enum {
 /*
  * From now on ptac_the_host has n_threads threads. Work is cut either evenly, as torch
  * does, or into crumbs of random length: a row may count on neither. 0 threads: the
- * core's own serial host again.
+ * core's own serial host again. What else the host lends stays as it is.
  */
 void threads_install(int n_threads, rng *r);
+
+/* How often work was shared out since the program started. */
+int64_t threads_n_shared(void);
 
 #endif
