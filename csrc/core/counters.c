@@ -29,7 +29,7 @@ static __thread block *mine;
                      __ATOMIC_RELAXED)
 #define READ(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 
-/* Other destructors of this thread may still count: they adopt anew, and end here again. */
+/* Destructors that run later may still count: they adopt anew and end here again. */
 static void release(void *of_thread)
 {
     block *b = of_thread;

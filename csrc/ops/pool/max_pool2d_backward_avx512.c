@@ -115,8 +115,8 @@ TARGET static inline __m512 add_bf16(__m512 sum, __mmask16 m, __m512 v)
             _mm512_and_si512(rounded, _mm512_set1_epi32((int)0xffff0000))));
 }
 
-#define FULL_16(m, n) (((m) & first_16(n)) == first_16(n))
-#define FULL_8(m, n)  (((m) & first_8(n)) == first_8(n))
+#define FULL_16(m, n) ((first_16(n) & (m)) == first_16(n))
+#define FULL_8(m, n)  ((first_8(n) & (m)) == first_8(n))
 
 #define SUFFIX(name) name##_f32
 #define TYPE         float
