@@ -50,12 +50,12 @@ BAD_ROWS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> native.Builder:
     return native.Builder(tmp_path_factory.mktemp("core"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def sanitized(builder: native.Builder) -> Callable[[str], str]:
     """Skip the test where this sanitizer does not work, else its name."""
 
@@ -125,39 +125,61 @@ def test_rows_under_thread_sanitizer(
     check_rows(build_checkrows(builder, sanitized("thread")), SECONDS / 4)
 
 
-def failure_of(program: Path, *arguments: str, **environment: str) -> str:
-    """The output of a program that must fail."""
+def failure_of(program: Path, *arguments: str, fault: str = "", status: int = 1) -> str:
+    """The output of checkrows where it must fail: with this exit status."""
     done = subprocess.run(
         [str(program), *arguments],
-        env={**os.environ, **environment},
+        env={**os.environ, "PTAC_BAD_ROW": fault},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=300,
         check=False,
     )
-    assert done.returncode == 1, done.stdout
+    assert done.returncode == status, done.stdout
     return done.stdout
+
+
+def build_bad_rows(builder: native.Builder, sanitize: str | None = None) -> Path:
+    return build_checkrows(builder, sanitize, name="badrows", also=("badrows",))
+
+
+FAULTY = ("--op", "max_pool2d", "--cases", "300")
 
 
 @pytest.mark.parametrize("fault", sorted(BAD_ROWS))
 def test_faults_are_found(builder: native.Builder, fault: str) -> None:
-    program = build_checkrows(builder, name="badrows", also=("badrows",))
-    output = failure_of(
-        program, "--op", "max_pool2d", "--cases", "300", PTAC_BAD_ROW=fault
-    )
+    output = failure_of(build_bad_rows(builder), *FAULTY, fault=fault)
     assert "max_pool2d row bad" in output
     assert re.search(BAD_ROWS[fault], output), output
 
 
+@pytest.mark.parametrize("fault", ["reads_before", "reads_behind", "writes_behind"])
+def test_address_sanitizer_sees_guards(
+    builder: native.Builder, sanitized: Callable[[str], str], fault: str
+) -> None:
+    program = build_bad_rows(builder, sanitized("address"))
+    output = failure_of(program, *FAULTY, fault=fault)
+    assert "while running max_pool2d row bad" in output
+    assert "ERROR: AddressSanitizer" in output
+
+
+def test_thread_sanitizer_sees_races(
+    builder: native.Builder, sanitized: Callable[[str], str]
+) -> None:
+    program = build_bad_rows(builder, sanitized("thread"))
+    output = failure_of(program, *FAULTY, fault="races", status=66)
+    assert "WARNING: ThreadSanitizer: data race" in output
+    assert "count_pieces" in output
+
+
 def test_a_failure_is_repeated_by_its_last_line(builder: native.Builder) -> None:
-    program = build_checkrows(builder, name="badrows", also=("badrows",))
-    found = failure_of(
-        program, "--op", "max_pool2d", "--cases", "300", PTAC_BAD_ROW="one_bit"
-    )
+    program = build_bad_rows(builder)
+    found = failure_of(program, *FAULTY, fault="one_bit")
     [again] = [line for line in found.splitlines() if "again: checkrows" in line]
-    arguments = again.split("checkrows ")[1].split()
-    repeated = failure_of(program, *arguments, PTAC_BAD_ROW="one_bit")
+    repeated = failure_of(
+        program, *again.split("checkrows ")[1].split(), fault="one_bit"
+    )
     first, second = (
         text.partition("FAIL")[2].split("\n")[:4] for text in (found, repeated)
     )

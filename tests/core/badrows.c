@@ -48,7 +48,7 @@ static ptac_reason accepts(const ptac_call *call)
     return is("accepts_more") ? PTAC_TAKE : scalar()->accepts(call);
 }
 
-/* A sum whose order depends on the pieces, in the sign bit of the first element. */
+/* Changes the first element as often as there is a piece that does not begin at 0. */
 static void mark_pieces(int64_t begin, int64_t end, void *first)
 {
     (void)end;
@@ -56,8 +56,18 @@ static void mark_pieces(int64_t begin, int64_t end, void *first)
         __atomic_fetch_xor((unsigned char *)first, 1, __ATOMIC_RELAXED);
 }
 
+/* Changes no result, so that only ThreadSanitizer can see it. */
+static void count_pieces(int64_t begin, int64_t end, void *n_pieces)
+{
+    (void)begin;
+    (void)end;
+    ++*(volatile int *)n_pieces;
+}
+
 static ptac_status run(const ptac_call *call)
 {
+    static int n_pieces;
+
     const ptac_view *x = &call->inputs[0], *y = &call->outputs[0];
     const ptac_view *indices = &call->outputs[1];
     unsigned char *last =
@@ -96,6 +106,8 @@ static ptac_status run(const ptac_call *call)
         *last ^= 1;
     if (is("depends_on_pieces"))
         ptac_parallel_for(0, y->n_elements, 1, mark_pieces, y->data);
+    if (is("races"))
+        ptac_parallel_for(0, y->n_elements, 1, count_pieces, &n_pieces);
     if (is("only_without_limit") && ptac_cpu_isa() != PTAC_ISA_SCALAR)
         *last ^= 1;
     return status;
