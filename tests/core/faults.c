@@ -4,6 +4,7 @@
 #include "faults.h"
 
 #include "arena.h"
+#include "sanitizers.h"
 
 #include <signal.h>
 #include <stdarg.h>
@@ -28,7 +29,7 @@ const char *faults_noted(void)
     return note;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(UNDER_ADDRESS_SANITIZER) || defined(UNDER_THREAD_SANITIZER)
 /* Of the sanitizers' common interface, which gcc installs for some of them only. */
 void __sanitizer_set_death_callback(void (*callback)(void));
 

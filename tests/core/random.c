@@ -98,7 +98,7 @@ void set_real(ptac_dtype dtype, void *memory, int64_t i, double value)
         ((uint16_t *)memory)[i] = isnan(value) ? 0x7fc0 : (uint16_t)(bits >> 16);
         break;
     default:
-        ((int64_t *)memory)[i] = (int64_t)value;
+        ((int64_t *)memory)[i] = fabs(value) < 0x1p62 ? (int64_t)value : 0;
     }
 }
 

@@ -2,6 +2,7 @@
  * test_arena.c - that the arena notices what the tests of rows rest on.
  */
 #include "arena.h"
+#include "sanitizers.h"
 #include "unit.h"
 
 #include <signal.h>
@@ -51,7 +52,7 @@ UNIT(stray_writes_are_noticed)
     int n_guards_behind = 0, n_faults_behind = 0;
     int n_guards_before = 0, n_faults_before = 0;
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(UNDER_ADDRESS_SANITIZER)
     unit_skip("AddressSanitizer stops at the write itself");
     return;
 #endif

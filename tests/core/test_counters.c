@@ -4,6 +4,7 @@
  */
 #include "core/counters.h"
 #include "heap.h"
+#include "sanitizers.h"
 #include "unit.h"
 
 #include <pthread.h>
@@ -266,7 +267,7 @@ UNIT(fork_while_threads_come_and_go)
 {
     pthread_t thread;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(UNDER_ADDRESS_SANITIZER) || defined(UNDER_THREAD_SANITIZER)
     unit_skip("the sanitizer's own locks do not survive such a fork");
     return;
 #endif
