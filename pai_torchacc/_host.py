@@ -24,7 +24,7 @@ class Unavailable(RuntimeError):
 
 def torch_version(text: str) -> tuple[int, int]:
     """Major and minor number of a version such as ``2.13.0+cpu``."""
-    major, minor = text.split("+")[0].split(".")[:2]
+    major, minor = text.split("+", maxsplit=1)[0].split(".")[:2]
     return int(major), int("".join(c for c in minor if c.isdigit()))
 
 

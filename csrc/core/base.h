@@ -12,7 +12,7 @@
 
 typedef enum ptac_status {
     PTAC_OK = 0,
-    PTAC_UNSUPPORTED, /* not this call, and nothing was written: run stock */
+    PTAC_UNSUPPORTED, /* not this call, whose inputs are untouched: run stock */
     PTAC_FAILED,      /* the row broke; text in ptac_error_get(): quarantine it */
 } ptac_status;
 

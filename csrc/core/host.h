@@ -20,8 +20,9 @@ typedef enum ptac_sqrt_rule {
 
 typedef struct ptac_host {
     /*
-     * Call body on pieces of [begin, end), each at least grain long but the last,
-     * from several threads. Returns when all are done.
+     * Call body on pieces of [begin, end) from several threads. Returns when all are
+     * done. grain is the least that is worth a thread; pieces may have any length, and
+     * those that torch cuts are shorter than grain where an even share is.
      */
     void (*parallel_for)(int64_t begin, int64_t end, int64_t grain, ptac_range_fn body,
                          void *context);

@@ -23,6 +23,8 @@ static inline bool ptac_view_is_contiguous(const ptac_view *view)
 {
     int64_t expected = 1;
 
+    if (view->n_elements == 0)
+        return true; /* whatever the strides say, as in torch */
     for (int i = view->n_dims - 1; i >= 0; i--) {
         if (view->sizes[i] != 1 && view->strides[i] != expected)
             return false;

@@ -142,8 +142,8 @@ def points(
             continue  # measured by another version of this package
         place = (m.op, m.kind, m.dtype, m.threads, m.work)
         held = best.setdefault(place, None)
-        if m.row in allowed[m.op] and m.ratio >= table.least_ratio:
-            if held is None or m.ratio > held.ratio:
-                best[place] = m
+        is_fit = m.row in allowed[m.op] and m.ratio >= table.least_ratio
+        if is_fit and (held is None or m.ratio > held.ratio):
+            best[place] = m
     barred = {op for op in runnable if runnable[op] and not allowed[op]}
     return [(*place, m.row if m else None) for place, m in best.items()], barred

@@ -444,7 +444,7 @@ static void ask_after_forward(void)
         Py_AddPendingCall(call_after_forward, NULL);
 }
 
-/* when_forwarded(callback): call it once, soon after the next call that finds us off. */
+/* when_forwarded(callback): call it once, soon after a call that finds us off. */
 static PyObject *when_forwarded(PyObject *self, PyObject *callback)
 {
     (void)self;

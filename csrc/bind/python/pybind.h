@@ -18,7 +18,8 @@
 
 #define PTAC_FASTCALL(function, doc)                                                   \
     {                                                                                  \
-        #function, (PyCFunction)(void (*)(void))function, METH_FASTCALL, doc           \
+        .ml_name = #function, .ml_meth = (PyCFunction)(void (*)(void))function,        \
+        .ml_flags = METH_FASTCALL, .ml_doc = doc                                       \
     }
 
 /* Method tables of the other files; module.c adds them to the module. */

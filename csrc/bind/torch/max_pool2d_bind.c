@@ -3,9 +3,9 @@
  *
  *   max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[],
  *       int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)
- *   max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size,
- *       int[2] stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices)
- *       -> Tensor
+ *   max_pool2d_with_indices_backward(Tensor grad_output, Tensor self,
+ *       int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation,
+ *       bool ceil_mode, Tensor indices) -> Tensor
  */
 #include "bind/torch/override.h"
 #include "bind/torch/pool_args.h"

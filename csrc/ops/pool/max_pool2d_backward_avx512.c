@@ -72,6 +72,15 @@ TARGET static inline __m512 keep_f32(__mmask16 m, __m512 v)
     return _mm512_maskz_add_ps(m, v, _mm512_setzero_ps());
 }
 
+/* As bf16_from_f32() does, NaNs become the one that c10 uses. */
+TARGET static inline __m512 keep_bf16(__mmask16 m, __m512 v)
+{
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    const __m512 quiet = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000));
+
+    return keep_f32(m, _mm512_mask_mov_ps(v, nan, quiet));
+}
+
 TARGET static inline __m512d keep_f64(__mmask8 m, __m512d v)
 {
     return _mm512_maskz_add_pd(m, v, _mm512_setzero_pd());
@@ -106,8 +115,8 @@ TARGET static inline __m512 add_bf16(__m512 sum, __mmask16 m, __m512 v)
             _mm512_and_si512(rounded, _mm512_set1_epi32((int)0xffff0000))));
 }
 
-#define FULL_16(m, n) (((m) & first_16(n)) == first_16(n))
-#define FULL_8(m, n)  (((m) & first_8(n)) == first_8(n))
+#define FULL_16(m, n) ((first_16(n) & (m)) == first_16(n))
+#define FULL_8(m, n)  ((first_8(n) & (m)) == first_8(n))
 
 #define SUFFIX(name) name##_f32
 #define TYPE         float
@@ -142,7 +151,7 @@ TARGET static inline __m512 add_bf16(__m512 sum, __mmask16 m, __m512 v)
 #define IADD         _mm512_add_epi32
 #define IRAMP        ramp_16
 #define EQUAL        _mm512_cmpeq_epi32_mask
-#define KEEP         keep_f32
+#define KEEP         keep_bf16
 #define ADD_WHERE    add_bf16
 #define IS_FULL      FULL_16
 #define ZIP          zip_bf16

@@ -11,7 +11,8 @@
  *   LOAD(p, n)         p[0], p[1] ...: n lanes, no address behind them is read
  *   SPAN, SPAN_OF(stride, lo, hi)            which elements lanes [lo, hi) come from
  *   LOAD_SPAN(p, span), LOAD2_SPAN(p, span)  those of p[0], p[1] ... or p[0], p[2] ...
- *   LOAD_PAIRS(p, n, &even, &odd)            n lanes each of p[0], p[2] ... and p[1] ...
+ *   LOAD_PAIRS(p, n, &even, &odd)            n lanes each of p[0], p[2] ... and p[1],
+ *                                            p[3] ...
  *   STORE(p, v, n), STORE_INDEX(p, i, n)     the first n lanes; positions as int64
  *   RANGE(lo, hi)      mask of lanes [lo, hi)
  *   GREATER(a, b), UNORDERED(a, b)           comparisons

@@ -42,12 +42,13 @@ static inline int64_t ptac_window_outputs(const ptac_window *axis, int64_t size,
                                           bool ceil_mode)
 {
     const int64_t reach = axis->dilation * (axis->kernel - 1) + 1;
-    const int64_t room = size + 2 * axis->padding - reach;
+    const int64_t room =
+        size + 2 * axis->padding - reach + (ceil_mode ? axis->stride - 1 : 0);
     int64_t n;
 
-    if (room < 0 && !ceil_mode)
+    if (room < 0)
         return 0;
-    n = (room + (ceil_mode ? axis->stride - 1 : 0)) / axis->stride + 1;
+    n = room / axis->stride + 1;
     if (ceil_mode && (n - 1) * axis->stride >= size + axis->padding)
         n--; /* the last window must start inside the image or its left padding */
     return n;
@@ -56,11 +57,9 @@ static inline int64_t ptac_window_outputs(const ptac_window *axis, int64_t size,
 /* Arguments that torch itself would refuse; let it say so in its own words. */
 static inline bool ptac_window_is_valid(const ptac_window *axis)
 {
-    const int64_t reach = axis->dilation * (axis->kernel - 1) + 1;
-
     return axis->kernel > 0 && axis->stride > 0 && axis->dilation > 0 &&
-           axis->padding >= 0 && axis->padding <= reach / 2 && axis->kernel < 1 << 16 &&
-           axis->stride < 1 << 16 && axis->dilation < 1 << 16;
+           axis->padding >= 0 && axis->padding <= axis->kernel / 2 &&
+           axis->kernel < 1 << 16 && axis->stride < 1 << 16 && axis->dilation < 1 << 16;
 }
 
 /*
