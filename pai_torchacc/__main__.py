@@ -28,13 +28,17 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, function: Any, about: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about, description=about)
-        command.add_argument("--json", metavar="FILE", help="also write the result here")
+        command.add_argument(
+            "--json", metavar="FILE", help="also write the result here"
+        )
         command.set_defaults(command=function)
         return command
 
     add("info", _info, "what runs here: versions, CPU, operators and their rows")
 
-    demo = add("demo", _demo, "train a CNN on handwritten digits, stock and accelerated")
+    demo = add(
+        "demo", _demo, "train a CNN on handwritten digits, stock and accelerated"
+    )
     demo.add_argument("--epochs", type=int, default=12, help="default: %(default)s")
     demo.add_argument("--threads", type=int, help="default: torch's own choice")
     demo.add_argument("--out", default="out", metavar="DIR", help="where the plot goes")
@@ -44,7 +48,9 @@ def _parser() -> argparse.ArgumentParser:
         "names", nargs="*", help="parts of names of figures or workloads; default: all"
     )
     bench.add_argument("--quick", action="store_true", help="under two minutes")
-    bench.add_argument("--against", choices=("compile",), help="another rival beside stock")
+    bench.add_argument(
+        "--against", choices=("compile",), help="another rival beside stock"
+    )
     bench.add_argument(
         "--check", action="store_true", help="compare with benchmarks/targets.toml"
     )
@@ -53,11 +59,15 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--plot", metavar="FILE", help="draw the ratios here (PNG)")
 
     verify = add("verify", _verify, "hold every row of this machine to its contract")
-    verify.add_argument("--numerics", choices=("exact", "close", "fast"), default="close")
+    verify.add_argument(
+        "--numerics", choices=("exact", "close", "fast"), default="close"
+    )
 
     calibrate = add("calibrate", _calibrate, "measure this machine and write its table")
     calibrate.add_argument("file", help="the table; use it with PTAC_CALIBRATION")
-    calibrate.add_argument("--ops", nargs="+", metavar="OP", help="only these operators")
+    calibrate.add_argument(
+        "--ops", nargs="+", metavar="OP", help="only these operators"
+    )
     calibrate.add_argument(
         "--generic",
         action="store_true",

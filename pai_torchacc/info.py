@@ -18,7 +18,10 @@ def document() -> dict[str, Any]:
 
     model, isa = c.cpu()
     table = calibration.find(
-        model, isa, bool(os.environ.get("PTAC_CPU_ISA")), os.environ.get("PTAC_CALIBRATION")
+        model,
+        isa,
+        bool(os.environ.get("PTAC_CPU_ISA")),
+        os.environ.get("PTAC_CALIBRATION"),
     )
     points, _ = calibration.points(table, c.operators(), "close")
     symbols = c.symbols()
@@ -48,7 +51,9 @@ def as_text(content: dict[str, Any]) -> str:
         f"CPU {v['cpu']}, instruction set {v['isa']}",
     ]
     if "unavailable" in content:
-        return "\n".join([*lines, f"nothing can be accelerated: {content['unavailable']}"])
+        return "\n".join(
+            [*lines, f"nothing can be accelerated: {content['unavailable']}"]
+        )
     lines += [
         f"threads {content['threads']}, calibration table {v['calibration']}",
         f"switches: {', '.join(content['switches'])}",

@@ -44,7 +44,9 @@ def _write_report(path: str) -> None:
 
 
 def _put_first(variable: str, entry: str) -> None:
-    rest = [e for e in os.environ.get(variable, "").split(os.pathsep) if e and e != entry]
+    rest = [
+        e for e in os.environ.get(variable, "").split(os.pathsep) if e and e != entry
+    ]
     os.environ[variable] = os.pathsep.join([entry, *rest])
 
 

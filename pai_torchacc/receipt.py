@@ -181,7 +181,14 @@ _NUMBERS = ("calls", "accelerated", "ms saved")
 
 
 def _table(ops: dict[str, dict[str, Any]]) -> list[str]:
-    header = ("operator", "level", "calls", "accelerated", "ms saved", "forwarded, failed")
+    header = (
+        "operator",
+        "level",
+        "calls",
+        "accelerated",
+        "ms saved",
+        "forwarded, failed",
+    )
     rows = [header]
     for name, entry in ops.items():
         if not entry["calls"]:

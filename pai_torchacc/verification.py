@@ -46,7 +46,16 @@ class Verification:
         return all(row.passes for row in self.rows)
 
     def __str__(self) -> str:
-        header = ("tensor", "elements", "bits", "rms: stock", "ours", "max: stock", "ours", "")
+        header = (
+            "tensor",
+            "elements",
+            "bits",
+            "rms: stock",
+            "ours",
+            "max: stock",
+            "ours",
+            "",
+        )
         cells = [header] + [
             (
                 r.name,
@@ -70,9 +79,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2e}"
 
 
-def verify(
-    model: Any, inputs: tuple[Any, ...], backward: bool = True
-) -> Verification:
+def verify(model: Any, inputs: tuple[Any, ...], backward: bool = True) -> Verification:
     """See :func:`pai_torchacc.verify`."""
     numerics = _switch.current().numerics
     state = torch.get_rng_state()
@@ -129,9 +136,7 @@ def _gradients(model: Any, inputs: list[Any], outputs: list[Tensor]) -> Results:
     if not roots or not wanted:
         return {}
     found = torch.autograd.grad(sum(roots), list(wanted.values()), allow_unused=True)
-    return {
-        name: g for name, g in zip(wanted, found, strict=True) if g is not None
-    }
+    return {name: g for name, g in zip(wanted, found, strict=True) if g is not None}
 
 
 def _try_float64(model: Any, inputs: tuple[Any, ...], backward: bool) -> Results:
@@ -201,7 +206,9 @@ def _pool(small: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, T
     """Many small tensors as one, each scaled to root mean square 1."""
     scales = [r.double().pow(2).mean().sqrt().clamp_min(1e-300) for _, _, r in small]
     return tuple(  # type: ignore[return-value]
-        torch.cat([(t[i].double() / s).flatten() for t, s in zip(small, scales, strict=True)])
+        torch.cat(
+            [(t[i].double() / s).flatten() for t, s in zip(small, scales, strict=True)]
+        )
         for i in range(3)
     )
 

@@ -77,9 +77,7 @@ static inline bool ptac_view_is_channels_last(const ptac_view *view)
 /* Some order of the dimensions lays the elements one behind the other, each once. */
 static inline bool ptac_view_is_dense(const ptac_view *view)
 {
-    enum {
-        MAX_DIMS = 8
-    };
+    enum { MAX_DIMS = 8 };
     bool done[MAX_DIMS] = {false};
     int64_t expected = 1;
 

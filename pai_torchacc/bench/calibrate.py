@@ -51,7 +51,9 @@ def measure(
         for n_threads in thread_counts():
             torch.set_num_threads(n_threads)
             for case in listed:
-                yield from _measure_case(c, case, rows[case.op], n_threads, blocks, block_s)
+                yield from _measure_case(
+                    c, case, rows[case.op], n_threads, blocks, block_s
+                )
                 done += 1
                 if progress:
                     progress(f"{case.op} {case.kind} {case.dtype}", done / total)

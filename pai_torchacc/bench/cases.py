@@ -18,7 +18,11 @@ from torch import Tensor
 Call = Callable[[], Any]
 Make = Callable[[], Call]
 
-FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+FLOATS = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,13 @@ def cases() -> Iterator[Case]:
     yield from _optimizers()
 
 
-IMAGES = ((1, 8, 8, 8), (4, 16, 14, 14), (8, 32, 28, 28), (64, 32, 28, 28), (32, 64, 56, 56))
+IMAGES = (
+    (1, 8, 8, 8),
+    (4, 16, 14, 14),
+    (8, 32, 28, 28),
+    (64, 32, 28, 28),
+    (32, 64, 56, 56),
+)
 WINDOWS = ((2, 2, 0), (3, 2, 1))
 
 
@@ -71,9 +81,7 @@ def _max_pool2d() -> Iterator[Case]:
                     x = _image(shape, dtype, kind)
                     return lambda: F.max_pool2d(x, *window)
 
-                variants = tuple(
-                    lambda w=w, f=forward: f(window=w) for w in windows
-                )
+                variants = tuple(lambda w=w, f=forward: f(window=w) for w in windows)
                 yield Case("max_pool2d", kind, dtype, _numel(shape), variants)
 
             for kind, windows in (
@@ -91,9 +99,7 @@ def _max_pool2d() -> Iterator[Case]:
                         grad, x, k, s, p, [1, 1], False, indices
                     )
 
-                variants = tuple(
-                    lambda w=w, f=backward: f(window=w) for w in windows
-                )
+                variants = tuple(lambda w=w, f=backward: f(window=w) for w in windows)
                 yield Case("max_pool2d_backward", kind, dtype, _numel(shape), variants)
 
 

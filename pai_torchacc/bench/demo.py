@@ -189,7 +189,9 @@ def _document(sides: tuple[Side, Side], n_train: int, n_test: int) -> dict[str, 
 
 def _table(document: dict[str, Any]) -> Table:
     stock, ours = document["stock"], document["accelerated"]
-    table = Table(title=f"SimpleCNN on handwritten digits, {document['threads']} threads")
+    table = Table(
+        title=f"SimpleCNN on handwritten digits, {document['threads']} threads"
+    )
     for column in ("", "stock", "ptac.enable()", "ratio"):
         table.add_column(column, justify="left" if not column else "right")
     rows: list[tuple[str, str, str, float | None]] = [
@@ -219,7 +221,9 @@ def _plot(sides: tuple[Side, Side], out: Path) -> Path:
         elapsed = [
             t * (i + 1) / len(side.losses) * len(side.epoch_s)
             for i, t in zip(
-                range(len(side.losses)), [min(side.epoch_s)] * len(side.losses), strict=True
+                range(len(side.losses)),
+                [min(side.epoch_s)] * len(side.losses),
+                strict=True,
             )
         ]
         left.plot(elapsed, side.losses, style, label=side.name, linewidth=1)

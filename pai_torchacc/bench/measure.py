@@ -51,7 +51,8 @@ def median_interval(slow: Timing, fast: Timing) -> tuple[float, float]:
     pairs = list(zip(slow.blocks, fast.blocks, strict=True))
     draw = random.Random(0)
     ratios = sorted(
-        statistics.median(s for s, _ in sample) / statistics.median(f for _, f in sample)
+        statistics.median(s for s, _ in sample)
+        / statistics.median(f for _, f in sample)
         for sample in (draw.choices(pairs, k=len(pairs)) for _ in range(1000))
     )
     return ratios[25], ratios[974]
@@ -134,7 +135,9 @@ def _cpu_name() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((x.partition(": ")[2] for x in lines if x.startswith("model name")), "?")
+    return next(
+        (x.partition(": ")[2] for x in lines if x.startswith("model name")), "?"
+    )
 
 
 def _commit() -> str:

@@ -63,8 +63,10 @@ def read(path: Path) -> list[Measurement]:
             if line.strip() and not line.startswith("#")
         ]
     if not numbered or tuple(next(csv.reader([numbered[0][1]]))) != COLUMNS:
-        raise ValueError(f"{path} is not a calibration table: its columns should be "
-                         f"{','.join(COLUMNS)}")
+        raise ValueError(
+            f"{path} is not a calibration table: its columns should be "
+            f"{','.join(COLUMNS)}"
+        )
     return [_parse(path, number, line) for number, line in numbered[1:]]
 
 
@@ -76,7 +78,9 @@ def _parse(path: Path, number: int, line: str) -> Measurement:
             op, kind, dtype, int(threads), int(work), row, float(ratio), float(stock_us)
         )
     except ValueError:
-        raise ValueError(f"{path}, line {number}: not a measurement: {line.strip()}") from None
+        raise ValueError(
+            f"{path}, line {number}: not a measurement: {line.strip()}"
+        ) from None
 
 
 def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:

@@ -94,7 +94,9 @@ def _through_activation(
         case "gelu_tanh":
             return aten.gelu_backward(grad, saved, approximate="tanh")
         case "silu":
-            return grad * torch.sigmoid(saved) * (1 + saved * (1 - torch.sigmoid(saved)))
+            return (
+                grad * torch.sigmoid(saved) * (1 + saved * (1 - torch.sigmoid(saved)))
+            )
         case "tanh":
             return grad * (1 - saved * saved)
         case _:
@@ -137,7 +139,9 @@ def install(c: Any, ledger: Ledger) -> None:
     stand_in = _linear(c)
     ledger.set_attribute(torch.nn.functional, "linear", stand_in)
     # torch.jit finds operators by the identity of the Python function.
-    ledger.set_item(torch.jit._builtins._get_builtin_table(), id(stand_in), "aten::linear")
+    ledger.set_item(
+        torch.jit._builtins._get_builtin_table(), id(stand_in), "aten::linear"
+    )
     ledger.set_attribute(nn.Sequential, "forward", _sequential_forward(c))
 
 

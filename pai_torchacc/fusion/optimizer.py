@@ -20,7 +20,6 @@ from typing import Any
 
 from pai_torchacc._ledger import Ledger
 
-
 OPERATORS = ("sgd_step", "adam_step", "adamw_step")
 
 
@@ -232,8 +231,12 @@ def _agrees(c: Any, torch: Any, op: str, arguments: dict[str, Any]) -> bool:
         states = {ours[0]: dict(zip(keys, ours[2:], strict=True))}
         states[ours[0]]["step"] = torch.tensor(3.0)
     ours[0].grad = ours[1]
-    done = c.optimizer_group(op == "sgd_step", states, {"params": ours[:1], **arguments})
-    return done == 1 and all(torch.equal(a, b) for a, b in zip(ours, stock, strict=True))
+    done = c.optimizer_group(
+        op == "sgd_step", states, {"params": ours[:1], **arguments}
+    )
+    return done == 1 and all(
+        torch.equal(a, b) for a, b in zip(ours, stock, strict=True)
+    )
 
 
 def _stock_sgd(torch: Any, numbers: list[Any], arguments: dict[str, Any]) -> None:

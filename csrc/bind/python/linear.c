@@ -8,7 +8,7 @@
 #include "bind/python/linear.h"
 
 /* What linear_install() was given. */
-static PyObject *apply;           /* LinearAct.apply: the way with gradients */
+static PyObject *apply;            /* LinearAct.apply: the way with gradients */
 static PyObject *matmul_precision; /* torch.get_float32_matmul_precision */
 static PyObject *s_requires_grad, *s_highest;
 
@@ -65,7 +65,8 @@ static bool run_unlocked(const ptac_kernel *row, const ptac_call *call)
 static PyObject *apply_with_gradient(PyObject *const tensors[3],
                                      ptac_activation activation, const ptac_kernel *row)
 {
-    PyObject *code = PyLong_FromLong(activation), *name = PyUnicode_FromString(row->name);
+    PyObject *code = PyLong_FromLong(activation),
+             *name = PyUnicode_FromString(row->name);
     PyObject *result = NULL;
 
     if (code && name)
@@ -203,7 +204,8 @@ static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
 
     (void)self;
     if (n_args != 7 || !PyTuple_Check(args[6]) || PyTuple_Size(args[6]) != 3)
-        return PyErr_Format(PyExc_TypeError, "row, activation, grad, x, w, saved, wants");
+        return PyErr_Format(PyExc_TypeError,
+                            "row, activation, grad, x, w, saved, wants");
     row = PyUnicode_AsUTF8AndSize(args[0], NULL);
     if (!row || !read_activation(args[1], &activation))
         return NULL;

@@ -138,7 +138,8 @@ static ptac_dtype dtype_from(const char *name)
 {
     int dtype = 0;
 
-    while (dtype < PTAC_N_DTYPES && strcmp(ptac_dtype_name((ptac_dtype)dtype), name) != 0)
+    while (dtype < PTAC_N_DTYPES &&
+           strcmp(ptac_dtype_name((ptac_dtype)dtype), name) != 0)
         dtype++;
     return (ptac_dtype)dtype;
 }
@@ -170,8 +171,8 @@ static int read_point(PyObject *tuple, ptac_point *point)
     point->work = work;
     point->row = row ? ptac_registry_find(point->op, row) : NULL;
     if (point->kind < 0 || point->dtype == PTAC_N_DTYPES || (row && !point->row)) {
-        PyErr_Format(PyExc_ValueError, "%U has no kind %s, dtype %s or row %s", op, kind,
-                     dtype, row ? row : "");
+        PyErr_Format(PyExc_ValueError, "%U has no kind %s, dtype %s or row %s", op,
+                     kind, dtype, row ? row : "");
         return -1;
     }
     return 0;
@@ -320,10 +321,11 @@ static PyObject *counters(PyObject *self, PyObject *name)
     ptac_counters_read(op, &sum);
     forwarded = PyDict_New();
     for (int i = 0; forwarded && i < PTAC_N_REASONS; i++) {
-        PyObject *n = sum.forwarded[i] ? PyLong_FromUnsignedLongLong(sum.forwarded[i])
-                                       : NULL;
+        PyObject *n =
+            sum.forwarded[i] ? PyLong_FromUnsignedLongLong(sum.forwarded[i]) : NULL;
 
-        if (n && PyDict_SetItemString(forwarded, ptac_reason_text((ptac_reason)i), n) < 0)
+        if (n &&
+            PyDict_SetItemString(forwarded, ptac_reason_text((ptac_reason)i), n) < 0)
             Py_CLEAR(forwarded);
         Py_XDECREF(n);
     }
@@ -340,8 +342,8 @@ static PyObject *reasons(PyObject *self, PyObject *unused)
     (void)self;
     (void)unused;
     for (int i = 0; list && i < PTAC_N_REASONS; i++)
-        if (append_stolen(list, PyUnicode_FromString(ptac_reason_text((ptac_reason)i))) <
-            0)
+        if (append_stolen(list,
+                          PyUnicode_FromString(ptac_reason_text((ptac_reason)i))) < 0)
             Py_CLEAR(list);
     return list;
 }
@@ -529,8 +531,8 @@ static PyModuleDef_Slot slots[] = {
     {0, NULL},
 };
 
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "pai_torchacc._C", .m_slots = slots};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                                        .m_name = "pai_torchacc._C", .m_slots = slots};
 
 PyMODINIT_FUNC PyInit__C(void)
 {

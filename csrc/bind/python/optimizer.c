@@ -29,8 +29,8 @@ typedef struct gathering {
 /* Why a group cannot be gathered; PTAC_TAKE when it can. Or a Python error is set. */
 typedef struct verdict {
     ptac_reason why;
-    bool error;        /* a Python exception is set */
-    bool needs_state;  /* torch has to make the states first */
+    bool error;       /* a Python exception is set */
+    bool needs_state; /* torch has to make the states first */
 } verdict;
 
 static const verdict fine = {PTAC_TAKE, false, false};
@@ -138,7 +138,8 @@ static bool read_sgd(PyObject *group, ptac_sgd *sgd)
 {
     double lr, dampening;
 
-    if (!read_number(group, s.lr, &lr) || !read_number(group, s.momentum, &sgd->momentum) ||
+    if (!read_number(group, s.lr, &lr) ||
+        !read_number(group, s.momentum, &sgd->momentum) ||
         !read_number(group, s.dampening, &dampening) ||
         !read_number(group, s.weight_decay, &sgd->weight_decay) ||
         !read_flag(group, s.nesterov, &sgd->nesterov) ||
@@ -249,9 +250,9 @@ static verdict gather_momentum(gathering *g, PyObject *states, PyObject *param,
                                ptac_step_item *item)
 {
     PyObject *state = find_state(states, param, position);
-    PyObject *buffer =
-        state && PyDict_Check(state) ? PyDict_GetItemWithError(state, s.momentum_buffer)
-                                     : NULL;
+    PyObject *buffer = state && PyDict_Check(state)
+                           ? PyDict_GetItemWithError(state, s.momentum_buffer)
+                           : NULL;
 
     if (PyErr_Occurred())
         return raised;
@@ -472,7 +473,8 @@ static verdict read_group(gathering *g, PyObject *group, bool is_sgd)
     return refused(why);
 }
 
-static verdict gather_group(gathering *g, PyObject *group, PyObject *states, bool is_sgd)
+static verdict gather_group(gathering *g, PyObject *group, PyObject *states,
+                            bool is_sgd)
 {
     PyObject *params;
     Py_ssize_t position = 0;
@@ -527,7 +529,8 @@ static void count_steps(const gathering *g)
  * Write. A row of this kind cannot fail; should one say that it did, before writing, the
  * definition does the work, since other groups of the step may be done already.
  */
-static void run_gathered(const ptac_kernel *row, const ptac_call *call, const gathering *g)
+static void run_gathered(const ptac_kernel *row, const ptac_call *call,
+                         const gathering *g)
 {
     PyThreadState *thread = g->n_elements < 4096 ? NULL : PyEval_SaveThread();
 
@@ -545,7 +548,8 @@ static void run_gathered(const ptac_kernel *row, const ptac_call *call, const ga
  * optimizer_group(is_sgd, states, group) -> 1: done; 0: stock has to do it; -1: stock
  * has to make the states, then ask again.
  */
-static PyObject *optimizer_group(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
+                                 Py_ssize_t n_args)
 {
     gathering g;
     ptac_call call;
@@ -595,14 +599,15 @@ enum {
 };
 
 /* Gather every group and find a row for each, or leave everything as it was. */
-static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd, gathering *gathered,
-                       ptac_call *calls, const ptac_kernel **rows, int *n_gathered)
+static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
+                       gathering *gathered, ptac_call *calls, const ptac_kernel **rows,
+                       int *n_gathered)
 {
     ptac_reason why;
 
     for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
-        const verdict result = gather_group(&gathered[i], PyList_GetItem(groups, i),
-                                            states, is_sgd);
+        const verdict result =
+            gather_group(&gathered[i], PyList_GetItem(groups, i), states, is_sgd);
 
         *n_gathered = (int)i + 1;
         if (!is_fine(result))
@@ -621,7 +626,8 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd, gatherin
  * nothing was written or counted, and the optimizer's own step() finds out group by
  * group what can be accelerated.
  */
-static PyObject *optimizer_step(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
+                                Py_ssize_t n_args)
 {
     gathering gathered[MAX_GROUPS];
     ptac_call calls[MAX_GROUPS];
@@ -675,8 +681,7 @@ static PyObject *zero_grads(PyObject *self, PyObject *groups)
         Py_RETURN_FALSE;
     }
     for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
-        PyObject *params =
-            PyDict_GetItemWithError(PyList_GetItem(groups, i), s.params);
+        PyObject *params = PyDict_GetItemWithError(PyList_GetItem(groups, i), s.params);
 
         for (Py_ssize_t j = 0; params && j < PyList_Size(params); j++)
             if (PyObject_SetAttr(PyList_GetItem(params, j), s.grad, Py_None) < 0)

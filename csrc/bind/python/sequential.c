@@ -27,8 +27,8 @@ static int n_known;
 
 /* Instance attributes: the first four hold hooks, the others change what a call does. */
 static const char *const quiet_names[N_QUIET + 1] = {
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
-    "_backward_pre_hooks", "forward", "_compiled_call_impl"};
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+    "forward",        "_compiled_call_impl"};
 static PyObject *quiet[N_QUIET + 1];
 static PyObject *s_modules, *s_parameters, *s_weight, *s_bias, *s_forward, *s_call,
     *s_approximate;
@@ -173,14 +173,15 @@ static bool intern_all(void)
         PyObject **home;
         const char *text;
     } names[] = {
-        {&s_modules, "_modules"},  {&s_parameters, "_parameters"},
-        {&s_weight, "weight"},     {&s_bias, "bias"},
-        {&s_forward, "forward"},   {&s_call, "__call__"},
+        {&s_modules, "_modules"},        {&s_parameters, "_parameters"},
+        {&s_weight, "weight"},           {&s_bias, "bias"},
+        {&s_forward, "forward"},         {&s_call, "__call__"},
         {&s_approximate, "approximate"},
     };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!*names[i].home && !(*names[i].home = PyUnicode_InternFromString(names[i].text)))
+        if (!*names[i].home &&
+            !(*names[i].home = PyUnicode_InternFromString(names[i].text)))
             return false;
     for (int i = 0; i <= N_QUIET; i++)
         if (!quiet[i] && !(quiet[i] = PyUnicode_InternFromString(quiet_names[i])))

@@ -182,9 +182,7 @@ static void keep(PyObject **home, PyObject *object)
  */
 static PyObject *tensor_learn(PyObject *self, PyObject *args)
 {
-    enum {
-        MAX_SAMPLES = 16
-    };
+    enum { MAX_SAMPLES = 16 };
     PyObject *samples, *types[2], *steal, *increment;
     void *objects[MAX_SAMPLES], *impls[MAX_SAMPLES];
     uint64_t impl_words[MAX_SAMPLES], key_words[MAX_SAMPLES];
@@ -219,8 +217,8 @@ static PyObject *tensor_learn(PyObject *self, PyObject *args)
     plain_keys = key_words[0];
     inference_keys = key_words[1];
     impl_offset = find_offset(objects, impl_words, (int)n, LAST_OBJECT_OFFSET);
-    keys_offset = impl_offset ? find_offset(impls, key_words, (int)n, LAST_IMPL_OFFSET)
-                              : 0;
+    keys_offset =
+        impl_offset ? find_offset(impls, key_words, (int)n, LAST_IMPL_OFFSET) : 0;
     return PyBool_FromLong(keys_offset != 0);
 }
 

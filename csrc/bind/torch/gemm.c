@@ -47,9 +47,10 @@ static at_error onednn_terms(at_tensor a, at_tensor b, at_tensor bias, bool relu
                              at_tensor before, at_tensor *out)
 {
     if (before)
-        return T.aoti_torch_cpu__linear_pointwise_binary(a, before, b, NULL, "add", out);
-    return T.aoti_torch_cpu__linear_pointwise(a, b, bias ? &bias : NULL,
-                                              relu ? "relu" : "none", NULL, 0, NULL, out);
+        return T.aoti_torch_cpu__linear_pointwise_binary(a, before, b, NULL, "add",
+                                                         out);
+    return T.aoti_torch_cpu__linear_pointwise(
+        a, b, bias ? &bias : NULL, relu ? "relu" : "none", NULL, 0, NULL, out);
 }
 
 /* Rows or columns one behind the other, without gaps. */
@@ -74,15 +75,16 @@ static at_error dense_columns(const ptac_matrix *a, int64_t begin, int64_t n,
         return error;
     }
     stack[0] = (stable_ivalue)(uintptr_t)at_give(&part);
-    error = T.torch_call_dispatcher("aten::contiguous", "", stack, PTAC_TORCH_ABI_VERSION);
+    error =
+        T.torch_call_dispatcher("aten::contiguous", "", stack, PTAC_TORCH_ABI_VERSION);
     *columns = error ? NULL : at_take_tensor(stack, 0);
     return error;
 }
 
 /* Rows [first, first + m) of the product, over terms [begin, begin + n), onto *sum. */
 static at_error add_terms(const ptac_matrix *a, const ptac_matrix *b, int64_t first,
-                          int64_t m, int64_t begin, int64_t n, at_tensor bias, bool relu,
-                          at_tensor *sum)
+                          int64_t m, int64_t begin, int64_t n, at_tensor bias,
+                          bool relu, at_tensor *sum)
 {
     AT_OWNED at_tensor left = NULL, right = NULL;
     at_tensor longer = NULL;
@@ -144,7 +146,8 @@ static at_error onednn_rows_into(const ptac_matrix *a, const ptac_matrix *b,
     const at_error error = onednn_rows(a, b, first, m, NULL, false, &rows);
 
     if (!error)
-        memcpy(data_of(out) + first * n, data_of(rows), (size_t)(m * n) * sizeof(float));
+        memcpy(data_of(out) + first * n, data_of(rows),
+               (size_t)(m * n) * sizeof(float));
     return error;
 }
 
@@ -172,8 +175,7 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
     at_error error;
     int64_t first = 0;
 
-    *has_epilogue =
-        can && next_piece(m) == m && !(relu && n_sums(a->sizes[1]) > 1);
+    *has_epilogue = can && next_piece(m) == m && !(relu && n_sums(a->sizes[1]) > 1);
     if (can && next_piece(m) == m)
         return onednn_rows(a, b, 0, m, *has_epilogue ? bias : NULL,
                            *has_epilogue && relu, out);

@@ -43,10 +43,8 @@ typedef struct ptac_matrix {
 
 static inline ptac_matrix ptac_transposed(ptac_matrix a)
 {
-    return (ptac_matrix){a.tensor,
-                         a.offset,
-                         {a.sizes[1], a.sizes[0]},
-                         {a.strides[1], a.strides[0]}};
+    return (ptac_matrix){
+        a.tensor, a.offset, {a.sizes[1], a.sizes[0]}, {a.strides[1], a.strides[0]}};
 }
 
 /* The provider exists in this torch. */

@@ -58,9 +58,7 @@ static bool roots_are_refined(const float *x, const float *roots, int64_t n)
 
 static bool learn_sqrt_f32(const float *x, const float *roots, int64_t n)
 {
-    enum {
-        CHUNK = 64
-    };
+    enum { CHUNK = 64 };
     float chunk[CHUNK];
     int64_t i = 0;
 
@@ -86,9 +84,7 @@ static bool learn_sqrt_f32(const float *x, const float *roots, int64_t n)
 
 static bool learn_sqrt_f64(const double *x, const double *roots, int64_t n)
 {
-    enum {
-        CHUNK = 64
-    };
+    enum { CHUNK = 64 };
     double chunk[CHUNK];
     int64_t i = 0;
 

@@ -104,9 +104,7 @@ static float *floats_of(at_tensor tensor)
 /* The result of a product under the sizes that stock would give it. */
 static at_error unfold(at_tensor *matrix, const ptac_view *like, int64_t last_size)
 {
-    enum {
-        MAX_DIMS = 16
-    };
+    enum { MAX_DIMS = 16 };
     int64_t sizes[MAX_DIMS], strides[MAX_DIMS], stride = 1;
     at_tensor named = NULL;
     at_error error;
@@ -144,8 +142,8 @@ static at_error finish(ptac_linear_tensors *t, const ptac_linear_act *p,
                                            AT_DEVICE_CPU, 0, &t->y);
     }
     if (!error)
-        ptac_bias_act_forward(floats_of(t->z ? t->z : t->y), bias, floats_of(t->y), p->m,
-                              p->n, p->activation, t->z != NULL);
+        ptac_bias_act_forward(floats_of(t->z ? t->z : t->y), bias, floats_of(t->y),
+                              p->m, p->n, p->activation, t->z != NULL);
     return error;
 }
 
@@ -157,8 +155,7 @@ static ptac_status forward(const ptac_call *call, ptac_gemm provider)
     const bool none = p->activation == PTAC_ACT_NONE;
     const ptac_matrix a = matrix_of(t->x), b = matrix_of(t->w);
     bool is_done = false;
-    at_error error =
-        ptac_gemm_rows(provider, &a, &b, t->bias, relu, &t->y, &is_done);
+    at_error error = ptac_gemm_rows(provider, &a, &b, t->bias, relu, &t->y, &is_done);
 
     if (!error && !(is_done && (relu || none)) && !(none && !t->bias))
         error = finish(t, p, is_done);
@@ -237,14 +234,15 @@ bool ptac_linear_backward(const char *row_name, ptac_activation activation,
 {
     const ptac_kernel *row = ptac_registry_find(PTAC_OP_LINEAR_ACT_BACKWARD, row_name);
     ptac_linear_act params = {.activation = activation, .host = gradients};
-    ptac_call call = {.op = PTAC_OP_LINEAR_ACT_BACKWARD, .n_inputs = 1, .params = &params};
+    ptac_call call = {
+        .op = PTAC_OP_LINEAR_ACT_BACKWARD, .n_inputs = 1, .params = &params};
     ptac_view *grad = &call.inputs[0];
     const ptac_reason gate = ptac_chooser_gate(call.op);
     ptac_matrix rows;
 
     ptac_view_of(gradients->grad, grad);
-    if (!row || gate || ptac_thread_is_disabled() ||
-        ptac_chooser_is_quarantined(row) || !fold(gradients->grad, grad, &rows)) {
+    if (!row || gate || ptac_thread_is_disabled() || ptac_chooser_is_quarantined(row) ||
+        !fold(gradients->grad, grad, &rows)) {
         ptac_refuse(call.op, gate ? gate : PTAC_ARGUMENT);
         return false;
     }

@@ -12,7 +12,8 @@
 typedef struct ptac_linear_tensors {
     at_tensor x, w, bias; /* bias may be NULL */
     at_tensor y;
-    at_tensor z; /* before the activation; made where the gradient needs it, else NULL */
+    at_tensor
+        z; /* before the activation; made where the gradient needs it, else NULL */
 } ptac_linear_tensors;
 
 /* Likewise of a backward call. A result that is not wanted stays NULL. */

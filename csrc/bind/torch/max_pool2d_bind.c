@@ -120,8 +120,8 @@ static bool fast_forward(at_tensor given, const window_args *args, at_tensor out
     dense = at_dense(given, x, channels_last); /* as stock does */
     ptac_view_of(dense, x);
     ptac_pooled_sizes(x, &params.image, sizes);
-    AT_OWNED at_tensor y = ptac_new_image(x->n_dims, sizes, channels_last,
-                                          ptac_torch_dtype_of(x->dtype));
+    AT_OWNED at_tensor y =
+        ptac_new_image(x->n_dims, sizes, channels_last, ptac_torch_dtype_of(x->dtype));
     AT_OWNED at_tensor indices =
         ptac_new_image(x->n_dims, sizes, channels_last, AT_DTYPE_I64);
 
@@ -194,8 +194,8 @@ static at_tensor stock_backward(const backward_args *args)
     T.aoti_torch_get_dtype(args->x, &dtype);
     box_window(window, stack + 2);
     stack[7] = at_box_tensor(args->indices);
-    at_call_out("aten::max_pool2d_with_indices_backward", "grad_input", stack, 8, &dtype,
-                &out, 1);
+    at_call_out("aten::max_pool2d_with_indices_backward", "grad_input", stack, 8,
+                &dtype, &out, 1);
     return out;
 }
 
@@ -259,8 +259,8 @@ static at_tensor fast_backward(const backward_args *args)
     ptac_view_of(grad, &call.inputs[0]);
     ptac_view_of(indices, &call.inputs[1]);
 
-    AT_OWNED at_tensor grad_x = ptac_new_image(x.n_dims, x.sizes, channels_last,
-                                               ptac_torch_dtype_of(x.dtype));
+    AT_OWNED at_tensor grad_x =
+        ptac_new_image(x.n_dims, x.sizes, channels_last, ptac_torch_dtype_of(x.dtype));
 
     ptac_view_of(grad_x, &call.outputs[0]);
 

@@ -13,8 +13,9 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     /* Products with a thin side run at the speed of memory, and every library's alike. */
     if (p->m < 8 || p->n < 16 || p->k < 16)
         return PTAC_SHAPE;
-    shape->kind = p->is_training ? (has_act ? PTAC_LINEAR_TRAIN_ACT : PTAC_LINEAR_TRAIN)
-                                 : (has_act ? PTAC_LINEAR_INFER_ACT : PTAC_LINEAR_INFER);
+    shape->kind = p->is_training
+                      ? (has_act ? PTAC_LINEAR_TRAIN_ACT : PTAC_LINEAR_TRAIN)
+                      : (has_act ? PTAC_LINEAR_INFER_ACT : PTAC_LINEAR_INFER);
     shape->work = p->m * p->n * p->k;
     return PTAC_TAKE;
 }

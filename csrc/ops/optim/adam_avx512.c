@@ -26,10 +26,9 @@ TARGET static inline __m512 refined_root(__m512 x)
     const __m512 y = _mm512_insertf32x8(
         _mm512_castps256_ps512(_mm256_rsqrt_ps(_mm512_castps512_ps256(x))),
         _mm256_rsqrt_ps(_mm512_extractf32x8_ps(x, 1)), 1);
-    const __mmask16 odd =
-        _mm512_cmpgt_epu32_mask(
-            _mm512_sub_epi32(bits, _mm512_set1_epi32(PTAC_ROOT_FIRST)),
-            _mm512_set1_epi32(PTAC_ROOT_LAST - PTAC_ROOT_FIRST));
+    const __mmask16 odd = _mm512_cmpgt_epu32_mask(
+        _mm512_sub_epi32(bits, _mm512_set1_epi32(PTAC_ROOT_FIRST)),
+        _mm512_set1_epi32(PTAC_ROOT_LAST - PTAC_ROOT_FIRST));
     const __mmask16 nonzero = _mm512_test_epi32_mask(bits, bits);
     __m512 s = _mm512_mul_ps(x, y), h = _mm512_mul_ps(half, y), r;
 

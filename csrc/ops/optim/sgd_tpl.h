@@ -8,8 +8,8 @@ typedef struct SUFFIX(sgd_scalars) {
 } SUFFIX(sgd_scalars);
 
 /* Elements [at, at + m), m <= LANES, of one parameter. */
-TARGET static inline void SUFFIX(sgd_lanes)(const ptac_step_item *item, int64_t at, int m,
-                                            const ptac_sgd *sgd,
+TARGET static inline void SUFFIX(sgd_lanes)(const ptac_step_item *item, int64_t at,
+                                            int m, const ptac_sgd *sgd,
                                             const SUFFIX(sgd_scalars) * s)
 {
     TYPE *p = (TYPE *)item->param + at;

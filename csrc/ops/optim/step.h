@@ -35,8 +35,8 @@ typedef struct ptac_sgd {
 
 typedef struct ptac_adam {
     double one_minus_beta1, beta2, one_minus_beta2, eps;
-    double weight_decay;       /* added to the gradient; 0 where it is decoupled */
-    double decay_factor;       /* AdamW: 1 - lr * weight_decay; else 1 */
+    double weight_decay; /* added to the gradient; 0 where it is decoupled */
+    double decay_factor; /* AdamW: 1 - lr * weight_decay; else 1 */
     bool amsgrad, maximize;
 } ptac_adam;
 

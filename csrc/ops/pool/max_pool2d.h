@@ -80,8 +80,8 @@ static inline bool ptac_max_pool2d_is_tiled(const ptac_max_pool2d *p)
                                                                                        \
         for (int64_t kh = h0; kh < h1; kh++) {                                         \
             for (int64_t kw = w0; kw < w1; kw++) {                                     \
-                const int64_t at = (ih + kh * h->dilation) * p->image.w + iw +         \
-                                   kw * w->dilation;                                   \
+                const int64_t at =                                                     \
+                    (ih + kh * h->dilation) * p->image.w + iw + kw * w->dilation;      \
                                                                                        \
                 if (to_real(plane[at]) > to_real(plane[best]) ||                       \
                     to_real(plane[at]) != to_real(plane[at]))                          \

@@ -115,10 +115,9 @@ static ptac_status run(const ptac_call *call)
         ptac_parallel_for(0, image->n * image->out_h * image->out_w,
                           16384 / image->channels + 1, pixels[dtype], (void *)call);
     else
-        ptac_parallel_for(0, image->n * image->channels,
-                          16384 / (image->h * image->w) + 1,
-                          ptac_max_pool2d_is_tiled(p) ? tiled[dtype] : planes[dtype],
-                          (void *)call);
+        ptac_parallel_for(
+            0, image->n * image->channels, 16384 / (image->h * image->w) + 1,
+            ptac_max_pool2d_is_tiled(p) ? tiled[dtype] : planes[dtype], (void *)call);
     return PTAC_OK;
 }
 

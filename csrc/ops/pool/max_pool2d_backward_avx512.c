@@ -24,9 +24,8 @@ TARGET static inline __m512i load_index_16(const int64_t *p, int n)
     const __m512i low = _mm512_maskz_loadu_epi64((__mmask8)mask, p);
     const __m512i high = _mm512_maskz_loadu_epi64((__mmask8)(mask >> 8), p + 8);
 
-    return _mm512_inserti64x4(
-        _mm512_castsi256_si512(_mm512_cvtsepi64_epi32(low)),
-        _mm512_cvtsepi64_epi32(high), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtsepi64_epi32(low)),
+                              _mm512_cvtsepi64_epi32(high), 1);
 }
 
 TARGET static inline __m256i load_index_8(const int64_t *p, int n)
@@ -36,10 +35,10 @@ TARGET static inline __m256i load_index_8(const int64_t *p, int n)
 
 TARGET static inline void zip_f32(float *p, __m512 even, __m512 odd, int n)
 {
-    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17,
-                                         1, 16, 0);
-    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26,
-                                          10, 25, 9, 24, 8);
+    const __m512i low =
+        _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i high =
+        _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
     const uint32_t mask = (uint32_t)((UINT64_C(1) << 2 * n) - 1);
 
     _mm512_mask_storeu_ps(p, (__mmask16)mask, _mm512_permutex2var_ps(even, low, odd));
@@ -101,18 +100,17 @@ TARGET static inline __m512 add_bf16(__m512 sum, __mmask16 m, __m512 v)
 {
     const __m512 full = _mm512_add_ps(sum, v);
     const __m512i bits = _mm512_castps_si512(full);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16),
-                                         _mm512_set1_epi32(1));
-    const __m512i near = _mm512_add_epi32(bits,
-                                          _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i odd =
+        _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i near =
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     const __mmask16 nan = _mm512_cmp_ps_mask(full, full, _CMP_UNORD_Q);
     const __m512i rounded =
         _mm512_mask_blend_epi32(nan, near, _mm512_set1_epi32(0x7fc00000));
 
-    return _mm512_mask_mov_ps(
-        sum, m,
-        _mm512_castsi512_ps(
-            _mm512_and_si512(rounded, _mm512_set1_epi32((int)0xffff0000))));
+    return _mm512_mask_mov_ps(sum, m,
+                              _mm512_castsi512_ps(_mm512_and_si512(
+                                  rounded, _mm512_set1_epi32((int)0xffff0000))));
 }
 
 #define FULL_16(m, n) ((first_16(n) & (m)) == first_16(n))
@@ -197,11 +195,9 @@ static ptac_status run(const ptac_call *call)
     if (image->channels_last)
         ptac_parallel_for(0, image->n, 1, images[dtype], &job);
     else
-        ptac_parallel_for(0, image->n * image->channels,
-                          16384 / (image->h * image->w) + 1,
-                          ptac_max_pool2d_is_tiled(p) ? tiled[dtype]
-                                                               : planes[dtype],
-                          &job);
+        ptac_parallel_for(
+            0, image->n * image->channels, 16384 / (image->h * image->w) + 1,
+            ptac_max_pool2d_is_tiled(p) ? tiled[dtype] : planes[dtype], &job);
     return job.out_of_range ? PTAC_UNSUPPORTED : PTAC_OK;
 }
 

@@ -92,8 +92,8 @@ TARGET static inline bool SUFFIX(pixel)(const TYPE *grad, const int64_t *index,
 
         for (int64_t kh = h0; kh < h1; kh++) {
             for (int64_t kw = w0; kw < w1; kw++) {
-                const int64_t at = (ih + kh * h->dilation) * p->image.w + iw +
-                                   kw * w->dilation;
+                const int64_t at =
+                    (ih + kh * h->dilation) * p->image.w + iw + kw * w->dilation;
                 const MASK here = EQUAL(chosen, ISET((int32_t)at));
                 TYPE *home = out + at * channels + c;
 
@@ -122,8 +122,9 @@ TARGET static void SUFFIX(images)(int64_t begin, int64_t end, void *context)
 
         memset(out, 0, (size_t)n_in * sizeof *out);
         for (int64_t at = 0; at < image->out_h * image->out_w; at++)
-            if (!SUFFIX(pixel)(grad + at * image->channels, index + at * image->channels,
-                               out, p, at / image->out_w, at % image->out_w))
+            if (!SUFFIX(pixel)(grad + at * image->channels,
+                               index + at * image->channels, out, p, at / image->out_w,
+                               at % image->out_w))
                 __atomic_store_n(&job->out_of_range, true, __ATOMIC_RELAXED);
     }
 }

@@ -125,8 +125,7 @@ TARGET static inline void SUFFIX(row)(const TYPE *rows, const ptac_max_pool2d *p
             if (!piece->is_whole)
                 beats = AND(beats, piece->lanes[kw]);
             row_best = PICK(beats, row_best, v);
-            row_offset =
-                IPICK(beats, row_offset, ISET((int32_t)(kw * w->dilation)));
+            row_offset = IPICK(beats, row_offset, ISET((int32_t)(kw * w->dilation)));
         }
         beats = SUFFIX(beats)(row_best, best);
         best = PICK(beats, best, row_best);
@@ -138,8 +137,9 @@ TARGET static inline void SUFFIX(row)(const TYPE *rows, const ptac_max_pool2d *p
 }
 
 /* Windows of 2x2 side by side: each row pair is read once, as pairs. */
-TARGET static inline void SUFFIX(tiled_row)(const TYPE *upper, int64_t w, int32_t position,
-                                            int64_t out_w, TYPE *y, int64_t *index)
+TARGET static inline void SUFFIX(tiled_row)(const TYPE *upper, int64_t w,
+                                            int32_t position, int64_t out_w, TYPE *y,
+                                            int64_t *index)
 {
     for (int64_t ow = 0; ow < out_w; ow += LANES) {
         const int n = out_w - ow < LANES ? (int)(out_w - ow) : LANES;
@@ -213,8 +213,8 @@ TARGET static void SUFFIX(column)(const ptac_call *call, int64_t plane,
         at = (ih + first * h->dilation) * image->w + piece->ow * w->stride - w->padding;
         ptac_prefetch(x + at + n_in, h->stride * image->w * (int64_t)sizeof *x);
         SUFFIX(row)
-        (x + at, p, piece, last - first, (int32_t)at, (TYPE *)call->outputs[0].data + out,
-         (int64_t *)call->outputs[1].data + out);
+        (x + at, p, piece, last - first, (int32_t)at,
+         (TYPE *)call->outputs[0].data + out, (int64_t *)call->outputs[1].data + out);
     }
 }
 
