@@ -30,7 +30,7 @@ def run(script: str, args: list[str], is_module: bool, json_file: str | None) ->
     enable_with_torch()
     sys.argv = [script, *args]
     if is_module:
-        sys.path.insert(0, os.getcwd())
+        sys.path.insert(0, str(Path.cwd()))
         runpy.run_module(script, run_name="__main__", alter_sys=True)
     else:
         sys.path.insert(0, str(Path(script).resolve().parent))

@@ -192,7 +192,7 @@ def _compare(
 def _equal(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return bool(((a == b) | ((a != a) & (b != b))).all())
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 def _is_comparable(stock: Tensor, reference: Tensor) -> bool:

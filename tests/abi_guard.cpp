@@ -30,6 +30,12 @@
 struct _object;
 _object *THPVariable_Wrap(const at::TensorBase &var);
 
+/* Of torch/csrc/autograd/variable.h, likewise. */
+namespace torch::autograd::impl
+{
+void bump_version(const at::Tensor &);
+}
+
 using at_tensor = AtenTensorHandle;
 using at_list = StableListHandle;
 using at_library = TorchLibraryHandle;
@@ -85,6 +91,9 @@ template <typename... Parameters>
 struct in_c<std::tuple<at::Tensor, at::Tensor> (*)(Parameters...)> {
     using type = void (*)(void *, typename crossing<Parameters>::type...);
 };
+template <typename... Parameters> struct in_c<void (*)(Parameters...)> {
+    using type = void (*)(typename crossing<Parameters>::type...);
+};
 template <typename... Parameters> struct in_c<_object *(*)(Parameters...)> {
     using type = void *(*)(typename crossing<Parameters>::type...);
 };
@@ -105,6 +114,8 @@ constexpr auto cpu_adaptive_avg_pool2d_backward =
     &at::cpu::_adaptive_avg_pool2d_backward;
 constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
+constexpr auto bump_version =
+    static_cast<void (*)(const at::Tensor &)>(&torch::autograd::impl::bump_version);
 constexpr auto THPVariable_Wrap =
     static_cast<_object *(*)(const at::TensorBase &)>(&::THPVariable_Wrap);
 } // namespace theirs

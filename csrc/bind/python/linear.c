@@ -61,7 +61,7 @@ static bool run_unlocked(const ptac_kernel *row, const ptac_call *call)
     return done;
 }
 
-/* With gradients: apply(x, w, bias, activation, row), of whose outputs the first is y. */
+/* With gradients: apply(x, w, bias, activation, row), whose first output is y. */
 static PyObject *apply_with_gradient(PyObject *const tensors[3],
                                      ptac_activation activation, const ptac_kernel *row)
 {

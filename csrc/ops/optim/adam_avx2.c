@@ -8,7 +8,7 @@
 #include "ops/optim/root.h"
 #include "ops/optim/step.h"
 
-#include "ops/optim/lanes_avx2_f32.h"
+#include "ops/optim/avx2_f32_tpl.h"
 
 TARGET static inline __m256 maximum_f32(__m256 a, __m256 b)
 {
@@ -52,9 +52,9 @@ TARGET static inline __m256 root_f32(__m256 x)
 
 #include "ops/optim/adam_tpl.h"
 
-#include "ops/optim/lanes_undef.h"
+#include "ops/optim/undef_tpl.h"
 
-#include "ops/optim/lanes_avx2_f64.h"
+#include "ops/optim/avx2_f64_tpl.h"
 
 TARGET static inline __m256d maximum_f64(__m256d a, __m256d b)
 {

@@ -8,7 +8,7 @@
 #include "ops/optim/root.h"
 #include "ops/optim/step.h"
 
-#include "ops/optim/lanes_avx512_f32.h"
+#include "ops/optim/avx512_f32_tpl.h"
 
 TARGET static inline __m512 maximum_f32(__m512 a, __m512 b)
 {
@@ -54,9 +54,9 @@ TARGET static inline __m512 root_f32(__m512 x)
 
 #include "ops/optim/adam_tpl.h"
 
-#include "ops/optim/lanes_undef.h"
+#include "ops/optim/undef_tpl.h"
 
-#include "ops/optim/lanes_avx512_f64.h"
+#include "ops/optim/avx512_f64_tpl.h"
 
 TARGET static inline __m512d maximum_f64(__m512d a, __m512d b)
 {

@@ -1,6 +1,6 @@
 /*
  * adam_tpl.h - the Adam and AdamW steps, a vector at a time. Included once per element
- * type and instruction set; the file that includes it names the lanes, see lanes_avx512_f32.h.
+ * type and instruction set; the file that includes it names the lanes, see avx512_f32_tpl.h.
  */
 
 /* The scalars of a call, spread over the lanes. */

@@ -6,13 +6,13 @@
 #if defined(__x86_64__)
 #include "ops/optim/step.h"
 
-#include "ops/optim/lanes_avx512_f32.h"
+#include "ops/optim/avx512_f32_tpl.h"
 
 #include "ops/optim/sgd_tpl.h"
 
-#include "ops/optim/lanes_undef.h"
+#include "ops/optim/undef_tpl.h"
 
-#include "ops/optim/lanes_avx512_f64.h"
+#include "ops/optim/avx512_f64_tpl.h"
 
 #include "ops/optim/sgd_tpl.h"
 

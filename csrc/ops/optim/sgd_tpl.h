@@ -1,6 +1,6 @@
 /*
  * sgd_tpl.h - the SGD step, a vector at a time. Included once per element type and
- * instruction set; the file that includes it names the lanes, see lanes_avx512_f32.h.
+ * instruction set; the file that includes it names the lanes, see avx512_f32_tpl.h.
  */
 
 typedef struct SUFFIX(sgd_scalars) {

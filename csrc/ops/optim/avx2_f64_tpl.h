@@ -1,5 +1,5 @@
 /*
- * lanes_avx2_f64.h - four doubles; the names are explained in lanes_avx512_f32.h.
+ * avx2_f64_tpl.h - four doubles; the names are explained in avx512_f32_tpl.h.
  */
 #include <immintrin.h>
 

@@ -1,5 +1,5 @@
 /*
- * lanes_avx512_f32.h - sixteen floats. What the optimizer templates ask for:
+ * avx512_f32_tpl.h - sixteen floats. What the optimizer templates ask for:
  *
  *   SUFFIX(name), TARGET, TYPE, VEC, LANES
  *   SET(double)                the scalar, rounded to TYPE, in all lanes

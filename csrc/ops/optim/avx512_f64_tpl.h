@@ -1,5 +1,5 @@
 /*
- * lanes_avx512_f64.h - eight doubles; the names are explained in lanes_avx512_f32.h.
+ * avx512_f64_tpl.h - eight doubles; the names are explained in avx512_f32_tpl.h.
  */
 #include <immintrin.h>
 

@@ -1,5 +1,5 @@
 /*
- * lanes_undef.h - forget the lanes, before other ones are named.
+ * undef_tpl.h - forget the lanes, before other ones are named.
  */
 #undef SUFFIX
 #undef TARGET
