@@ -20,7 +20,7 @@ from pai_torchacc.bench.measure import (
     raise_malloc_thresholds,
     thread_counts,
 )
-from pai_torchacc.calibration import COLUMNS, FASTER_ELSEWHERE, Measurement
+from pai_torchacc.calibration import COLUMNS, Measurement
 
 VENDOR_BOUND = frozenset({"onednn"})
 """Rows whose gain depends on whose CPU it is more than on its instruction set."""
@@ -137,12 +137,34 @@ def write(
 
 
 def generic(measurements: list[Measurement]) -> list[Measurement]:
-    """Keep what may be believed on another CPU of the same instruction set.
+    """Leave out rows whose gain another CPU of the same instruction set may not share.
 
-    Points where nothing qualifies stay, with their best row, so that a call does not
+    Their places stay, without a row that is fast enough, so that a call there does not
     take the decision of a smaller size.
     """
-    portable = [m for m in measurements if m.row not in VENDOR_BOUND]
-    return [m for m in portable if m.ratio >= FASTER_ELSEWHERE] + [
-        m for m in portable if m.ratio < FASTER_ELSEWHERE
+    return [
+        m._replace(ratio=min(m.ratio, 1.0)) if m.row in VENDOR_BOUND else m
+        for m in measurements
     ]
+
+
+def run(path: Path, ops: list[str] | None, is_generic: bool) -> dict[str, Any]:
+    """Calibrate, with a progress bar, and write the table; what was done as a document."""
+    from rich.progress import Progress as Bar
+
+    known = {name for name, _, _ in _host.load().operators()}
+    unknown = sorted(set(ops or ()) - known)
+    if unknown:
+        raise SystemExit(f"unknown operators: {', '.join(unknown)}")
+    with Bar() as bar:
+        task = bar.add_task("calibrating", total=1.0)
+
+        def progress(what: str, share: float) -> None:
+            bar.update(task, completed=share, description=what)
+
+        measurements = list(measure(progress, frozenset(ops) if ops else None))
+    if is_generic:
+        measurements = generic(measurements)
+    write(path, measurements)
+    print(f"{len(measurements)} measurements in {path}; use it with PTAC_CALIBRATION")
+    return {"file": str(path), "measurements": len(measurements)}
