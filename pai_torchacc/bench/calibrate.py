@@ -149,7 +149,7 @@ def generic(measurements: list[Measurement]) -> list[Measurement]:
 
 
 def run(path: Path, ops: list[str] | None, is_generic: bool) -> dict[str, Any]:
-    """Calibrate, with a progress bar, and write the table; what was done as a document."""
+    """Calibrate with a progress bar and write the table; a summary as a document."""
     from rich.progress import Progress as Bar
 
     known = {name for name, _, _ in _host.load().operators()}

@@ -32,7 +32,7 @@ TARGETS = Path("benchmarks") / "targets.toml"
 
 def run(options: argparse.Namespace) -> tuple[Any, int]:
     """Measure what the options name; the document and the exit status."""
-    console = Console()
+    console = _console()
     names = _chosen(options.names, options.quick)
     raise_malloc_thresholds()
     threads = options.threads or thread_counts()
@@ -56,6 +56,12 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
         console.print(f"{len(short)} targets missed")
     document = {"environment": environment(), "results": [asdict(r) for r in results]}
     return document, 1 if short else 0
+
+
+def _console() -> Console:
+    """As wide as the table needs, where no terminal sets a limit."""
+    console = Console()
+    return console if console.is_terminal else Console(width=140)
 
 
 def _chosen(parts: list[str], quick: bool) -> list[str]:
