@@ -301,9 +301,7 @@ def _forwarded_foreach(setting: Setting) -> Iterator[Result]:
     step = torch.optim.SGD(parameters, lr=1e-4, momentum=0.9, foreach=True).step
     row = _added(name, setting, step, 1)
     percent = 100 * (row.our_us / row.rival_us - 1)
-    yield Result(
-        name, "stock", setting.n_threads, percent, "%", row.rival_us, row.our_us
-    )
+    yield replace(row, value=percent, unit="%")
 
 
 _FIRST_STEP = """
