@@ -134,9 +134,10 @@ def _use_up_override_warning(torch: Any) -> None:
 
 def _install_stand_ins(c: Any) -> None:
     from pai_torchacc import _host
-    from pai_torchacc.fusion import linear, optimizer
+    from pai_torchacc.fusion import linear, loss, optimizer
 
     if len(_ledger) or not _host.has_lean_paths():
         return
     optimizer.install(c, _ledger)
     linear.install(c, _ledger)
+    loss.install(c, _ledger)

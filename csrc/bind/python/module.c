@@ -517,8 +517,12 @@ static PyMethodDef methods[] = {
 
 static int execute(PyObject *module)
 {
-    PyMethodDef *const tables[] = {methods, ptac_tensor_methods, ptac_optimizer_methods,
-                                   ptac_linear_methods, ptac_sequential_methods};
+    PyMethodDef *const tables[] = {methods,
+                                   ptac_tensor_methods,
+                                   ptac_optimizer_methods,
+                                   ptac_linear_methods,
+                                   ptac_sequential_methods,
+                                   ptac_cross_entropy_methods};
 
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (PyModule_AddFunctions(module, tables[i]) < 0)

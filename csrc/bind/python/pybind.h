@@ -27,6 +27,7 @@ extern PyMethodDef ptac_tensor_methods[];
 extern PyMethodDef ptac_optimizer_methods[];
 extern PyMethodDef ptac_linear_methods[];
 extern PyMethodDef ptac_sequential_methods[];
+extern PyMethodDef ptac_cross_entropy_methods[];
 
 /*
  * Look into torch.Tensor objects. The two offsets are learnt by ptac_tensor_learn and
