@@ -137,9 +137,7 @@ def enable_operator_fusion(ops: Iterable[str] | None = None) -> Handle:
     if not held.features:
         held = _switch.config_from_environment()
     names = _switch.names_checked((*held.features, "operator_fusion"))
-    config = replace(
-        held, features=names, ops=_switch.operators_checked(ops, "ops")
-    )
+    config = replace(held, features=names, ops=_switch.operators_checked(ops, "ops"))
     return _switch.enable(config, strict=False)
 
 

@@ -24,7 +24,7 @@ class Unavailable(RuntimeError):
 
 def torch_version(text: str) -> tuple[int, int]:
     """Major and minor number of a version such as ``2.13.0+cpu``."""
-    major, minor = text.split("+")[0].split(".")[:2]
+    major, minor = text.split("+", maxsplit=1)[0].split(".")[:2]
     return int(major), int("".join(c for c in minor if c.isdigit()))
 
 
@@ -80,6 +80,7 @@ def _load() -> Any:
     if missing:
         raise Unavailable(f"torch {torch.__version__} does not offer {missing}")
     _learn_tensors(c, torch)
+    _state["rounding"] = _learn_rounding(c, torch)
     return c
 
 
@@ -99,6 +100,7 @@ def _learn_tensors(c: Any, torch: Any) -> None:
         ]
         keys = [torch._C._dispatch_keys(sample).raw_repr() for sample in samples]
         steal = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
+        increment = torch.autograd.graph.increment_version
         counter = torch._C._len_torch_function_stack
     except (AttributeError, RuntimeError):
         return
@@ -106,7 +108,9 @@ def _learn_tensors(c: Any, torch: Any) -> None:
         (s, s._cdata, k & 0xFFFFFFFFFFFFFFFF)
         for s, k in zip(samples, keys, strict=True)
     ]
-    _state["lean"] = c.tensor_learn(torch.Tensor, torch.nn.Parameter, steal, rows)
+    _state["lean"] = c.tensor_learn(
+        torch.Tensor, torch.nn.Parameter, steal, increment, rows
+    )
     if state is not None:
         c.thread_learn(*state, counter)
     else:
@@ -116,6 +120,24 @@ def _learn_tensors(c: Any, torch: Any) -> None:
 def _inference_sample(c: Any, torch: Any) -> tuple[Any, tuple[int, int] | None]:
     with torch.inference_mode():
         return torch.empty(2), c.thread_state()
+
+
+def _learn_rounding(c: Any, torch: Any) -> bool:
+    """Show the extension how torch rounds; whether it knows that way of rounding."""
+    if not _state.get("lean"):
+        return False
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(1024, generator=generator) for _ in range(2))
+    x = torch.rand(4096, generator=generator, dtype=torch.float64)
+    x = x * torch.exp2(torch.arange(4096) % 120 - 60.0)
+    with torch.no_grad():
+        knows_sum = c.learn_fma(a, b, 0.3, torch.add(a, b, alpha=0.3))
+        return knows_sum and all(c.learn_sqrt(s, s.sqrt()) for s in (x.float(), x))
+
+
+def knows_rounding() -> bool:
+    """Whether rows that must round as torch does may run at all."""
+    return bool(_state.get("rounding"))
 
 
 def has_lean_paths() -> bool:

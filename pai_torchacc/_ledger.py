@@ -25,7 +25,9 @@ class _Attribute:
 
     def undo(self) -> str | None:
         if vars(self.owner).get(self.name, _MISSING) is not self.value:
-            return f"{_name_of(self.owner)}.{self.name} was changed by others; left as is"
+            return (
+                f"{_name_of(self.owner)}.{self.name} was changed by others; left as is"
+            )
         original = self.original
         if self.restore is not None:
             original = self.restore(original)
@@ -92,4 +94,6 @@ class Ledger:
 
 
 def _name_of(owner: Any) -> str:
-    return getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
+    return getattr(owner, "__qualname__", None) or getattr(
+        owner, "__name__", repr(owner)
+    )

@@ -92,7 +92,9 @@ def names_checked(features: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in FEATURES if name in asked)
 
 
-def operators_checked(names: Iterable[str] | None, option: str) -> frozenset[str] | None:
+def operators_checked(
+    names: Iterable[str] | None, option: str
+) -> frozenset[str] | None:
     """Operator names as the report spells them, or None for all."""
     if names is None:
         return None
@@ -146,7 +148,9 @@ def config_from_environment() -> Config:
         try:
             every = int(env["PTAC_VERIFY"])
         except ValueError:
-            raise ValueError(f"PTAC_VERIFY={env['PTAC_VERIFY']!r} is no integer") from None
+            raise ValueError(
+                f"PTAC_VERIFY={env['PTAC_VERIFY']!r} is no integer"
+            ) from None
         config = replace(config, verify=verify_checked(every))
     if env.get("PTAC_CALIBRATION"):
         config = replace(config, calibration=env["PTAC_CALIBRATION"])

@@ -177,8 +177,18 @@ def _switch_line(entry: dict[str, Any]) -> str:
     return "off"
 
 
+_NUMBERS = ("calls", "accelerated", "ms saved")
+
+
 def _table(ops: dict[str, dict[str, Any]]) -> list[str]:
-    header = ("operator", "level", "calls", "accelerated", "ms saved", "forwarded, failed")
+    header = (
+        "operator",
+        "level",
+        "calls",
+        "accelerated",
+        "ms saved",
+        "forwarded, failed",
+    )
     rows = [header]
     for name, entry in ops.items():
         if not entry["calls"]:
@@ -202,8 +212,8 @@ def _table(ops: dict[str, dict[str, Any]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     return [
         "  ".join(
-            cell.rjust(w) if 2 <= i <= 4 else cell.ljust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(w) if name in _NUMBERS else cell.ljust(w)
+            for name, cell, w in zip(header, row, widths, strict=True)
         ).rstrip()
         for row in rows
     ]

@@ -12,7 +12,7 @@
 
 typedef enum ptac_status {
     PTAC_OK = 0,
-    PTAC_UNSUPPORTED, /* not this call, and nothing was written: run stock */
+    PTAC_UNSUPPORTED, /* not this call, whose inputs are untouched: run stock */
     PTAC_FAILED,      /* the row broke; text in ptac_error_get(): quarantine it */
 } ptac_status;
 
@@ -52,6 +52,7 @@ typedef enum ptac_level {
     X(ARGUMENT, "argument")                                                            \
     X(DEVICE, "device")                                                                \
     X(SUBCLASS, "tensor subclass")                                                     \
+    X(OPTIMIZER, "optimizer subclass")                                                 \
     X(MODE, "mode or transform active")                                                \
     X(HOOKS, "hooks")                                                                  \
     X(GRAD, "gradient not supported")                                                  \

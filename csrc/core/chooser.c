@@ -31,8 +31,12 @@ static op_state states[PTAC_N_OPS] = {
     [0 ... PTAC_N_OPS - 1] = {.gate = PTAC_OFF},
 };
 
-#define LOAD(field)         __atomic_load_n(&(field), __ATOMIC_ACQUIRE)
-#define STORE(field, value) __atomic_store_n(&(field), value, __ATOMIC_RELEASE)
+/*
+ * Sequentially consistent, as ptac_call_enter() is: whoever installs a table or shuts a
+ * gate looks afterwards whether anyone is inside, and must not look before the store.
+ */
+#define LOAD(field)         __atomic_load_n(&(field), __ATOMIC_SEQ_CST)
+#define STORE(field, value) __atomic_store_n(&(field), value, __ATOMIC_SEQ_CST)
 
 static int by_place(const void *left, const void *right)
 {
@@ -57,7 +61,8 @@ ptac_status ptac_chooser_install(const ptac_point *points, int n_points)
         ptac_error_set("no memory for a calibration table of %d points", n_points);
         return PTAC_FAILED;
     }
-    memcpy(fresh->points, points, (size_t)n_points * sizeof *points);
+    if (n_points > 0)
+        memcpy(fresh->points, points, (size_t)n_points * sizeof *points);
     qsort(fresh->points, (size_t)n_points, sizeof *points, by_place);
     for (int i = 0; i < n_points; i++) {
         const ptac_point *point = &fresh->points[i];

@@ -22,9 +22,10 @@ typedef struct ptac_point {
 } ptac_point;
 
 /*
- * Take a copy of the points and decide by them from now on. Calls in flight finish
- * with the table they found; the old table is freed by ptac_chooser_collect() once
- * none is in flight. PTAC_FAILED: no memory, the old table stays.
+ * Take a copy of the points and decide by them from now on; no points send every call
+ * to stock. Calls in flight finish with the table they found; the old table is freed by
+ * ptac_chooser_collect() once none is in flight. PTAC_FAILED: no memory, the old table
+ * stays. One thread at a time may install or collect.
  */
 ptac_status ptac_chooser_install(const ptac_point *points, int n_points);
 void ptac_chooser_collect(void);

@@ -29,10 +29,12 @@ static __thread block *mine;
                      __ATOMIC_RELAXED)
 #define READ(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 
+/* Destructors that run later may still count: they adopt anew and end here again. */
 static void release(void *of_thread)
 {
     block *b = of_thread;
 
+    mine = NULL;
     __atomic_store_n(&b->in_use, false, __ATOMIC_RELEASE);
 }
 

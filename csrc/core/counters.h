@@ -15,7 +15,7 @@ typedef struct ptac_op_counts {
     uint64_t failed;
     uint64_t forwarded[PTAC_N_REASONS];
     int64_t t_saved_ns; /* stock minus row, where a shadow check timed both */
-    uint64_t n_timed;    /* shadow checks behind t_saved_ns */
+    uint64_t n_timed;   /* shadow checks behind t_saved_ns */
 } ptac_op_counts;
 
 void ptac_count_accelerated(ptac_op op);

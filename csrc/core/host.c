@@ -35,5 +35,6 @@ ptac_host ptac_the_host = {
     .sqrt_f32 = libm_sqrt_f32,
     .sqrt_f64 = libm_sqrt_f64,
     .sqrt_rule = PTAC_SQRT_IEEE,
+    .sqrt_rule_f64 = PTAC_SQRT_IEEE,
     .fma = true,
 };

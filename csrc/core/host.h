@@ -20,8 +20,9 @@ typedef enum ptac_sqrt_rule {
 
 typedef struct ptac_host {
     /*
-     * Call body on pieces of [begin, end), each at least grain long but the last,
-     * from several threads. Returns when all are done.
+     * Call body on pieces of [begin, end) from several threads. Returns when all are
+     * done. grain is the least that is worth a thread; pieces may have any length, and
+     * those that torch cuts are shorter than grain where an even share is.
      */
     void (*parallel_for)(int64_t begin, int64_t end, int64_t grain, ptac_range_fn body,
                          void *context);
@@ -30,7 +31,8 @@ typedef struct ptac_host {
     /* n square roots, bit for bit as the host's own operators compute them. */
     void (*sqrt_f32)(const float *in, float *out, int64_t n);
     void (*sqrt_f64)(const double *in, double *out, int64_t n);
-    ptac_sqrt_rule sqrt_rule;
+    ptac_sqrt_rule sqrt_rule;     /* of sqrt_f32 */
+    ptac_sqrt_rule sqrt_rule_f64; /* of sqrt_f64; never PTAC_SQRT_REFINED */
     bool fma; /* the host's operators fuse a*b+c, in vectors and in their tails */
 } ptac_host;
 

@@ -23,6 +23,8 @@ static inline bool ptac_view_is_contiguous(const ptac_view *view)
 {
     int64_t expected = 1;
 
+    if (view->n_elements == 0)
+        return true; /* whatever the strides say, as in torch */
     for (int i = view->n_dims - 1; i >= 0; i--) {
         if (view->sizes[i] != 1 && view->strides[i] != expected)
             return false;
@@ -69,6 +71,43 @@ static inline bool ptac_view_is_channels_last(const ptac_view *view)
             return false;
         expected *= view->sizes[d];
     }
+    return true;
+}
+
+/* Some order of the dimensions lays the elements one behind the other, each once. */
+static inline bool ptac_view_is_dense(const ptac_view *view)
+{
+    enum { MAX_DIMS = 8 };
+    bool done[MAX_DIMS] = {false};
+    int64_t expected = 1;
+
+    if (ptac_view_is_contiguous(view))
+        return true;
+    if (view->n_dims > MAX_DIMS)
+        return false;
+    for (int placed = 0; placed < view->n_dims; placed++) {
+        int d = 0;
+
+        while (d < view->n_dims &&
+               (done[d] || (view->sizes[d] != 1 && view->strides[d] != expected)))
+            d++;
+        if (d == view->n_dims)
+            return false;
+        done[d] = true;
+        expected *= view->sizes[d];
+    }
+    return true;
+}
+
+/* The same sizes at the same strides, where strides matter. */
+static inline bool ptac_view_is_alike(const ptac_view *a, const ptac_view *b)
+{
+    if (a->n_dims != b->n_dims)
+        return false;
+    for (int i = 0; i < a->n_dims; i++)
+        if (a->sizes[i] != b->sizes[i] ||
+            (a->sizes[i] > 1 && a->strides[i] != b->strides[i]))
+            return false;
     return true;
 }
 

@@ -1,0 +1,1 @@
+"""Measuring: workloads, interleaved timing, tables of results."""

@@ -63,8 +63,10 @@ def read(path: Path) -> list[Measurement]:
             if line.strip() and not line.startswith("#")
         ]
     if not numbered or tuple(next(csv.reader([numbered[0][1]]))) != COLUMNS:
-        raise ValueError(f"{path} is not a calibration table: its columns should be "
-                         f"{','.join(COLUMNS)}")
+        raise ValueError(
+            f"{path} is not a calibration table: its columns should be "
+            f"{','.join(COLUMNS)}"
+        )
     return [_parse(path, number, line) for number, line in numbered[1:]]
 
 
@@ -76,7 +78,9 @@ def _parse(path: Path, number: int, line: str) -> Measurement:
             op, kind, dtype, int(threads), int(work), row, float(ratio), float(stock_us)
         )
     except ValueError:
-        raise ValueError(f"{path}, line {number}: not a measurement: {line.strip()}") from None
+        raise ValueError(
+            f"{path}, line {number}: not a measurement: {line.strip()}"
+        ) from None
 
 
 def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:
@@ -142,8 +146,8 @@ def points(
             continue  # measured by another version of this package
         place = (m.op, m.kind, m.dtype, m.threads, m.work)
         held = best.setdefault(place, None)
-        if m.row in allowed[m.op] and m.ratio >= table.least_ratio:
-            if held is None or m.ratio > held.ratio:
-                best[place] = m
+        is_fit = m.row in allowed[m.op] and m.ratio >= table.least_ratio
+        if is_fit and (held is None or m.ratio > held.ratio):
+            best[place] = m
     barred = {op for op in runnable if runnable[op] and not allowed[op]}
     return [(*place, m.row if m else None) for place, m in best.items()], barred

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _ledger = Ledger()
 _foreign: dict[str, str] = {}
+_doubts: dict[str, str] | None = None
 
 
 def install(c: Any, config: Config, barred: set[str]) -> str | None:
@@ -35,8 +36,27 @@ def install(c: Any, config: Config, barred: set[str]) -> str | None:
     if trouble:
         return trouble
     _install_stand_ins(c)
-    _open_gates(c, wanted, barred)
+    _open_gates(c, wanted, barred | _unproven(c))
     return None
+
+
+def _unproven(c: Any) -> set[str]:
+    """Optimizers whose bits this torch does not confirm; found out once a process."""
+    global _doubts  # noqa: PLW0603
+    from pai_torchacc import _host
+    from pai_torchacc.fusion import optimizer
+
+    steps = set(optimizer.OPERATORS)
+    if not _host.knows_rounding():
+        return steps
+    if _doubts is None:
+        for op in steps:
+            c.set_gate(op, 0)
+            c.pin(op, optimizer.best_row(c, op))
+        _doubts = optimizer.prove(c)
+        for op in steps:
+            c.pin(op, None)
+    return set(_doubts)
 
 
 def remove(c: Any) -> None:
@@ -113,5 +133,11 @@ def _use_up_override_warning(torch: Any) -> None:
 
 
 def _install_stand_ins(c: Any) -> None:
-    if len(_ledger):
+    from pai_torchacc import _host
+    from pai_torchacc.fusion import linear, loss, optimizer
+
+    if len(_ledger) or not _host.has_lean_paths():
         return
+    optimizer.install(c, _ledger)
+    linear.install(c, _ledger)
+    loss.install(c, _ledger)

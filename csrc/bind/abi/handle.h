@@ -2,7 +2,7 @@
  * handle.h - who owns a tensor handle, written down where it is declared.
  *
  *   AT_OWNED at_tensor x = ...;    released when x goes out of scope, also while a C++
- *                                  exception passes through (we build with -fexceptions)
+ *                                  exception passes through (-fexceptions)
  *   at_give(&x)                    hands x on and forgets it
  *
  * A handle is a heap at::Tensor, that is one word holding a TensorImpl pointer. So the

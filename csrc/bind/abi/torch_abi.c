@@ -20,15 +20,15 @@ static void *libraries[N_LIBRARIES];
 
 static const char *open_libraries(const char *directory)
 {
-    static const char *const names[N_LIBRARIES] = {
-        "libtorch_cpu.so", "libtorch_python.so", "libc10.so", "libtorch.so",
-        "libstdc++.so.6"};
+    static const char *const names[N_LIBRARIES] = {"libtorch_cpu.so",
+                                                   "libtorch_python.so", "libc10.so",
+                                                   "libtorch.so", "libstdc++.so.6"};
     char path[PATH_BYTES];
 
     for (int i = 0; i < N_LIBRARIES; i++) {
         libraries[i] = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
-        if (!libraries[i] && snprintf(path, sizeof path, "%s/%s", directory,
-                                      names[i]) < (int)sizeof path)
+        if (!libraries[i] && snprintf(path, sizeof path, "%s/%s", directory, names[i]) <
+                                 (int)sizeof path)
             libraries[i] = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     }
     return libraries[0] ? NULL : "libtorch_cpu.so is not loaded";
@@ -71,8 +71,9 @@ const char *ptac_torch_load(const char *directory, const char *hidden)
         missing = #name;
     PTAC_TORCH_REQUIRED(F)
 #undef F
-#define F(type, name, parameters)         *(void **)&T.name = resolve(#name, #name, hidden);
-#define M(type, name, symbol, parameters) *(void **)&T.name = resolve(#name, symbol, hidden);
+#define F(type, name, parameters) *(void **)&T.name = resolve(#name, #name, hidden);
+#define M(type, name, symbol, parameters)                                              \
+    *(void **)&T.name = resolve(#name, symbol, hidden);
     PTAC_TORCH_OPTIONAL(F)
     PTAC_TORCH_MANGLED(M)
     PTAC_TORCH_FOREIGN(M)

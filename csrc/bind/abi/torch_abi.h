@@ -46,8 +46,7 @@ enum {
     F(at_error, aoti_torch_library_init_impl,                                          \
       (const char *, const char *, const char *, uint32_t, at_library *))              \
     F(at_error, aoti_torch_library_def, (at_library, const char *))                    \
-    F(at_error, torch_library_impl,                                                    \
-      (at_library, const char *, at_boxed_fn, uint64_t))                               \
+    F(at_error, torch_library_impl, (at_library, const char *, at_boxed_fn, uint64_t)) \
     F(at_error, aoti_torch_delete_library_object, (at_library))                        \
     F(at_error, torch_call_dispatcher,                                                 \
       (const char *, const char *, stable_ivalue *, uint64_t))                         \
@@ -75,8 +74,7 @@ enum {
     F(at_error, torch_list_get_item, (at_list, size_t, stable_ivalue *))               \
     F(at_error, torch_list_push_back, (at_list, stable_ivalue))                        \
     F(at_error, torch_delete_list, (at_list))                                          \
-    F(at_error, torch_parallel_for,                                                    \
-      (int64_t, int64_t, int64_t, at_range_fn, void *))                                \
+    F(at_error, torch_parallel_for, (int64_t, int64_t, int64_t, at_range_fn, void *))  \
     F(at_error, torch_get_num_threads, (uint32_t *))                                   \
     F(at_error, aoti_torch_cpu_addmm_out,                                              \
       (at_tensor, at_tensor, at_tensor, at_tensor, double, double))                    \
@@ -89,7 +87,9 @@ enum {
     F(const char *, torch_exception_get_what_without_backtrace, (void))                \
     F(at_error, aoti_torch_cpu__linear_pointwise,                                      \
       (at_tensor, at_tensor, at_tensor *, const char *, const double **, int64_t,      \
-       const char **, at_tensor *))
+       const char **, at_tensor *))                                                    \
+    F(at_error, aoti_torch_cpu__linear_pointwise_binary,                               \
+      (at_tensor, at_tensor, at_tensor, at_tensor *, const char *, at_tensor *))
 
 /* An ArrayRef<int64_t> and an optional<int64_t> as the x86-64 ABI passes them. */
 typedef struct at_ints {
@@ -138,8 +138,9 @@ typedef struct at_optional_int {
     M(void, cpu_log_softmax_backward,                                                  \
       "_ZN2at3cpu26_log_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",    \
       (void *, at_tensor, at_tensor, int64_t, int8_t))                                 \
-    M(void *, THPVariable_Wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE",             \
-      (at_tensor))
+    M(void, bump_version, "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE",      \
+      (at_tensor))                                                                     \
+    M(void *, THPVariable_Wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE", (at_tensor))
 
 /*
  * Not torch's own: MKL's square roots, which torch.sqrt calls where it is built with
@@ -155,8 +156,8 @@ typedef struct at_optional_int {
 typedef struct ptac_torch_symbols {
 #define F(type, name, parameters)         type(*name) parameters;
 #define M(type, name, symbol, parameters) type(*name) parameters;
-    PTAC_TORCH_REQUIRED(F) PTAC_TORCH_OPTIONAL(F) PTAC_TORCH_MANGLED(M)
-        PTAC_TORCH_FOREIGN(M)
+    PTAC_TORCH_REQUIRED(F)
+    PTAC_TORCH_OPTIONAL(F) PTAC_TORCH_MANGLED(M) PTAC_TORCH_FOREIGN(M)
 #undef F
 #undef M
 } ptac_torch_symbols;

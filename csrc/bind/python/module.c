@@ -138,7 +138,8 @@ static ptac_dtype dtype_from(const char *name)
 {
     int dtype = 0;
 
-    while (dtype < PTAC_N_DTYPES && strcmp(ptac_dtype_name((ptac_dtype)dtype), name) != 0)
+    while (dtype < PTAC_N_DTYPES &&
+           strcmp(ptac_dtype_name((ptac_dtype)dtype), name) != 0)
         dtype++;
     return (ptac_dtype)dtype;
 }
@@ -170,8 +171,8 @@ static int read_point(PyObject *tuple, ptac_point *point)
     point->work = work;
     point->row = row ? ptac_registry_find(point->op, row) : NULL;
     if (point->kind < 0 || point->dtype == PTAC_N_DTYPES || (row && !point->row)) {
-        PyErr_Format(PyExc_ValueError, "%U has no kind %s, dtype %s or row %s", op, kind,
-                     dtype, row ? row : "");
+        PyErr_Format(PyExc_ValueError, "%U has no kind %s, dtype %s or row %s", op,
+                     kind, dtype, row ? row : "");
         return -1;
     }
     return 0;
@@ -320,10 +321,11 @@ static PyObject *counters(PyObject *self, PyObject *name)
     ptac_counters_read(op, &sum);
     forwarded = PyDict_New();
     for (int i = 0; forwarded && i < PTAC_N_REASONS; i++) {
-        PyObject *n = sum.forwarded[i] ? PyLong_FromUnsignedLongLong(sum.forwarded[i])
-                                       : NULL;
+        PyObject *n =
+            sum.forwarded[i] ? PyLong_FromUnsignedLongLong(sum.forwarded[i]) : NULL;
 
-        if (n && PyDict_SetItemString(forwarded, ptac_reason_text((ptac_reason)i), n) < 0)
+        if (n &&
+            PyDict_SetItemString(forwarded, ptac_reason_text((ptac_reason)i), n) < 0)
             Py_CLEAR(forwarded);
         Py_XDECREF(n);
     }
@@ -340,10 +342,73 @@ static PyObject *reasons(PyObject *self, PyObject *unused)
     (void)self;
     (void)unused;
     for (int i = 0; list && i < PTAC_N_REASONS; i++)
-        if (append_stolen(list, PyUnicode_FromString(ptac_reason_text((ptac_reason)i))) <
-            0)
+        if (append_stolen(list,
+                          PyUnicode_FromString(ptac_reason_text((ptac_reason)i))) < 0)
             Py_CLEAR(list);
     return list;
+}
+
+/* refuse(operator, reason): count a call that Python itself sent to stock. */
+static PyObject *refuse(PyObject *self, PyObject *args)
+{
+    PyObject *name;
+    const char *text;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Us", &name, &text))
+        return NULL;
+
+    const ptac_op op = ptac_op_from(name);
+
+    if (op == PTAC_N_OPS)
+        return NULL;
+    for (int why = 0; why < PTAC_N_REASONS; why++) {
+        if (strcmp(ptac_reason_text((ptac_reason)why), text) == 0) {
+            ptac_refuse(op, (ptac_reason)why);
+            Py_RETURN_NONE;
+        }
+    }
+    return PyErr_Format(PyExc_ValueError, "unknown reason %s", text);
+}
+
+/* The view of a plain tensor that is contiguous; false with TypeError set. */
+static bool sample_view(PyObject *tensor, ptac_view *view)
+{
+    if (!ptac_is_plain(tensor)) {
+        PyErr_SetString(PyExc_TypeError, "a plain tensor is expected");
+        return false;
+    }
+    ptac_view_of(ptac_borrow(tensor), view);
+    return true;
+}
+
+/* learn_sqrt(x, torch.sqrt(x)) -> whether we know how this torch rounds roots. */
+static PyObject *learn_sqrt(PyObject *self, PyObject *args)
+{
+    PyObject *x, *roots;
+    ptac_view views[2];
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OO", &x, &roots) || !sample_view(x, &views[0]) ||
+        !sample_view(roots, &views[1]))
+        return NULL;
+    return PyBool_FromLong(ptac_learn_sqrt(&views[0], &views[1]));
+}
+
+/* learn_fma(a, b, alpha, torch.add(a, b, alpha=alpha)) -> likewise for products. */
+static PyObject *learn_fma(PyObject *self, PyObject *args)
+{
+    PyObject *a, *b, *sum;
+    ptac_view views[3];
+    double alpha;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOdO", &a, &b, &alpha, &sum) ||
+        !sample_view(a, &views[0]) || !sample_view(b, &views[1]) ||
+        !sample_view(sum, &views[2]))
+        return NULL;
+    return PyBool_FromLong(
+        ptac_learn_fma(&views[0], &views[1], (float)alpha, &views[2]));
 }
 
 static PyObject *thread_disable(PyObject *self, PyObject *by)
@@ -381,7 +446,7 @@ static void ask_after_forward(void)
         Py_AddPendingCall(call_after_forward, NULL);
 }
 
-/* when_forwarded(callback): call it once, soon after the next call that finds us off. */
+/* when_forwarded(callback): call it once, soon after a call that finds us off. */
 static PyObject *when_forwarded(PyObject *self, PyObject *callback)
 {
     (void)self;
@@ -439,6 +504,9 @@ static PyMethodDef methods[] = {
     {"override_remove", override_remove, METH_NOARGS, NULL},
     {"flight", flight, METH_NOARGS, NULL},
     {"counters", counters, METH_O, NULL},
+    {"refuse", refuse, METH_VARARGS, NULL},
+    {"learn_sqrt", learn_sqrt, METH_VARARGS, NULL},
+    {"learn_fma", learn_fma, METH_VARARGS, NULL},
     {"thread_disable", thread_disable, METH_O, NULL},
     {"when_forwarded", when_forwarded, METH_O, NULL},
     {"shadow_every", shadow_every, METH_O, NULL},
@@ -449,9 +517,17 @@ static PyMethodDef methods[] = {
 
 static int execute(PyObject *module)
 {
-    if (PyModule_AddFunctions(module, methods) < 0)
-        return -1;
-    return PyModule_AddFunctions(module, ptac_tensor_methods);
+    PyMethodDef *const tables[] = {methods,
+                                   ptac_tensor_methods,
+                                   ptac_optimizer_methods,
+                                   ptac_linear_methods,
+                                   ptac_sequential_methods,
+                                   ptac_cross_entropy_methods};
+
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (PyModule_AddFunctions(module, tables[i]) < 0)
+            return -1;
+    return 0;
 }
 
 static PyModuleDef_Slot slots[] = {
@@ -459,8 +535,8 @@ static PyModuleDef_Slot slots[] = {
     {0, NULL},
 };
 
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "pai_torchacc._C", .m_slots = slots};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                                        .m_name = "pai_torchacc._C", .m_slots = slots};
 
 PyMODINIT_FUNC PyInit__C(void)
 {

@@ -18,11 +18,16 @@
 
 #define PTAC_FASTCALL(function, doc)                                                   \
     {                                                                                  \
-        #function, (PyCFunction)(void (*)(void))function, METH_FASTCALL, doc           \
+        .ml_name = #function, .ml_meth = (PyCFunction)(void (*)(void))function,        \
+        .ml_flags = METH_FASTCALL, .ml_doc = doc                                       \
     }
 
 /* Method tables of the other files; module.c adds them to the module. */
 extern PyMethodDef ptac_tensor_methods[];
+extern PyMethodDef ptac_optimizer_methods[];
+extern PyMethodDef ptac_linear_methods[];
+extern PyMethodDef ptac_sequential_methods[];
+extern PyMethodDef ptac_cross_entropy_methods[];
 
 /*
  * Look into torch.Tensor objects. The two offsets are learnt by ptac_tensor_learn and
@@ -35,6 +40,20 @@ extern PyMethodDef ptac_tensor_methods[];
  * negative bit: what an ordinary program computes with.
  */
 bool ptac_is_plain(PyObject *tensor);
+
+/*
+ * Plain, and not made in inference mode: it may be written in place, and counts its
+ * versions. ptac_bump_version() tells autograd of a write, before or after it; it cannot
+ * fail for such a tensor.
+ */
+bool ptac_is_plain_and_versioned(PyObject *tensor);
+void ptac_bump_version(PyObject *tensor);
+
+/*
+ * Why this tensor, which is not plain, cannot be served: sparse, on a device, or of a
+ * class of its own.
+ */
+ptac_reason ptac_why_not_plain(PyObject *tensor);
 
 /* The tensor's handle, borrowed: valid while the object lives. Plain tensors only. */
 at_tensor ptac_borrow(PyObject *tensor);

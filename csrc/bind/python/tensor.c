@@ -26,6 +26,7 @@ static bool state_is_known;
 static __thread const uint64_t *thread_state;
 
 static PyObject *len_function_modes;
+static PyObject *increment_version;
 static PyObject *steal_tensor; /* the slower way from a handle to an object */
 
 static uint64_t word_at(const void *base, Py_ssize_t offset)
@@ -38,17 +39,61 @@ at_tensor ptac_borrow(PyObject *tensor)
     return (at_tensor)((char *)tensor + impl_offset);
 }
 
-bool ptac_is_plain(PyObject *tensor)
+/* The key set of an exact Tensor or Parameter; 0 of anything else. */
+static uint64_t keys_of(PyObject *tensor)
 {
     PyTypeObject *type = Py_TYPE(tensor);
 
     if ((type != tensor_type && type != parameter_type) || !keys_offset)
-        return false;
+        return 0;
 
     const void *impl = *(void *const *)ptac_borrow(tensor);
-    const uint64_t keys = impl ? word_at(impl, keys_offset) : 0;
 
-    return keys == plain_keys || keys == inference_keys;
+    return impl ? word_at(impl, keys_offset) : 0;
+}
+
+bool ptac_is_plain(PyObject *tensor)
+{
+    const uint64_t keys = keys_of(tensor);
+
+    return keys != 0 && (keys == plain_keys || keys == inference_keys);
+}
+
+bool ptac_is_plain_and_versioned(PyObject *tensor)
+{
+    const uint64_t keys = keys_of(tensor);
+
+    return keys != 0 && keys == plain_keys;
+}
+
+void ptac_bump_version(PyObject *tensor)
+{
+    if (T.bump_version) {
+        T.bump_version(ptac_borrow(tensor));
+        return;
+    }
+
+    PyObject *done = PyObject_CallFunctionObjArgs(increment_version, tensor, NULL);
+
+    Py_XDECREF(done);
+    PyErr_Clear();
+}
+
+static bool is_true(PyObject *object, const char *attribute)
+{
+    PyObject *value = PyObject_GetAttrString(object, attribute);
+    const int truth = value ? PyObject_IsTrue(value) : -1;
+
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return truth == 1;
+}
+
+ptac_reason ptac_why_not_plain(PyObject *tensor)
+{
+    if (is_true(tensor, "is_sparse"))
+        return PTAC_SPARSE;
+    return is_true(tensor, "is_cpu") ? PTAC_SUBCLASS : PTAC_DEVICE;
 }
 
 /* dlsym on a thread-local symbol gives the calling thread's own instance. */
@@ -122,24 +167,29 @@ static Py_ssize_t find_offset(void *const *bases, const uint64_t *words, int n,
     return found;
 }
 
+static void keep(PyObject **home, PyObject *object)
+{
+    Py_INCREF(object);
+    Py_XDECREF(*home);
+    *home = object;
+}
+
 /*
- * tensor_learn(Tensor, Parameter, steal, samples): steal makes a tensor from a capsule
- * that holds a handle; samples is a list of (tensor, _cdata, key set), the first plain,
+ * tensor_learn(Tensor, Parameter, steal, increment_version, samples): steal makes a
+ * tensor from a capsule that holds a handle, increment_version counts a write; samples is a list of (tensor, _cdata, key set), the first plain,
  * the second made in inference mode, others of other kinds so that a coincidence shows.
  * Returns whether both offsets were found.
  */
 static PyObject *tensor_learn(PyObject *self, PyObject *args)
 {
-    enum {
-        MAX_SAMPLES = 16
-    };
-    PyObject *samples, *types[2], *steal;
+    enum { MAX_SAMPLES = 16 };
+    PyObject *samples, *types[2], *steal, *increment;
     void *objects[MAX_SAMPLES], *impls[MAX_SAMPLES];
     uint64_t impl_words[MAX_SAMPLES], key_words[MAX_SAMPLES];
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOO!", &types[0], &types[1], &steal, &PyList_Type,
-                          &samples))
+    if (!PyArg_ParseTuple(args, "OOOOO!", &types[0], &types[1], &steal, &increment,
+                          &PyList_Type, &samples))
         return NULL;
 
     const Py_ssize_t n = PyList_Size(samples);
@@ -160,16 +210,15 @@ static PyObject *tensor_learn(PyObject *self, PyObject *args)
     }
     Py_INCREF(types[0]);
     Py_INCREF(types[1]);
-    Py_INCREF(steal);
-    Py_XDECREF(steal_tensor);
-    steal_tensor = steal;
+    keep(&steal_tensor, steal);
+    keep(&increment_version, increment);
     tensor_type = (PyTypeObject *)types[0];
     parameter_type = (PyTypeObject *)types[1];
     plain_keys = key_words[0];
     inference_keys = key_words[1];
     impl_offset = find_offset(objects, impl_words, (int)n, LAST_OBJECT_OFFSET);
-    keys_offset = impl_offset ? find_offset(impls, key_words, (int)n, LAST_IMPL_OFFSET)
-                              : 0;
+    keys_offset =
+        impl_offset ? find_offset(impls, key_words, (int)n, LAST_IMPL_OFFSET) : 0;
     return PyBool_FromLong(keys_offset != 0);
 }
 
@@ -200,9 +249,7 @@ static PyObject *thread_learn(PyObject *self, PyObject *args)
         return NULL;
     inference_state[0] = included;
     inference_state[1] = excluded;
-    Py_INCREF(counter);
-    Py_XDECREF(len_function_modes);
-    len_function_modes = counter;
+    keep(&len_function_modes, counter);
     state_is_known = true;
     Py_RETURN_NONE;
 }

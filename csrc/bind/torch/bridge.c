@@ -79,9 +79,9 @@ at_tensor at_dense(at_tensor tensor, const ptac_view *view, bool channels_last)
         channels_last ? AT_MEMORY_FORMAT_CHANNELS_LAST : AT_MEMORY_FORMAT_CONTIGUOUS,
     };
 
-    at_must(T.torch_call_dispatcher("aten::contiguous", "", stack,
-                                    PTAC_TORCH_ABI_VERSION),
-            "could not make a tensor contiguous");
+    at_must(
+        T.torch_call_dispatcher("aten::contiguous", "", stack, PTAC_TORCH_ABI_VERSION),
+        "could not make a tensor contiguous");
     return at_take_tensor(stack, 0);
 }
 

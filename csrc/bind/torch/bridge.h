@@ -39,7 +39,16 @@ at_tensor at_share(at_tensor tensor);
 void ptac_image_strides(int n_dims, const int64_t *sizes, bool channels_last,
                         int64_t *strides);
 
-/* Threads, square roots and rounding habits of this torch; see core/host.h. */
+/* Lend torch's threads to the core. */
 void ptac_host_install(void);
+
+/*
+ * Learn how this torch rounds, see core/host.h: from samples x and torch.sqrt(x), and
+ * from float samples a, b and torch.add(a, b, alpha=alpha), all contiguous. False when
+ * nothing we know reproduces the samples: rows that depend on it must not run.
+ */
+bool ptac_learn_sqrt(const ptac_view *x, const ptac_view *roots);
+bool ptac_learn_fma(const ptac_view *a, const ptac_view *b, float alpha,
+                    const ptac_view *sum);
 
 #endif

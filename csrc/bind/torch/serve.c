@@ -205,7 +205,8 @@ bool ptac_shadow_agrees(const ptac_kernel *row, const ptac_view *ours,
 {
     for (int i = 0; i < n_outputs; i++) {
         if (!outputs_agree(&ours[i], &stock[i], row->level)) {
-            report_trouble(row, "a shadow check found numbers that stock does not give");
+            report_trouble(row,
+                           "a shadow check found numbers that stock does not give");
             return false;
         }
     }

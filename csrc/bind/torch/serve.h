@@ -33,7 +33,7 @@ static inline void ptac_leave_flight(const int *unused)
  */
 bool ptac_is_off(ptac_op op);
 
-/* Have told called, from whatever thread, each time that a call finds its operator off. */
+/* Have told called, from any thread, each time that a call finds its operator off. */
 void ptac_when_forwarded(void (*told)(void));
 
 /* The row that serves this call. Fills in the thread count; counts a refusal. */

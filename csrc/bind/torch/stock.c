@@ -47,7 +47,8 @@ void at_call_out(const char *op, const char *overload, stable_ivalue *args, int 
 void ptac_shadow_settle(const ptac_kernel *row, at_tensor *ours, at_tensor *stock,
                         int n_outputs, int64_t t_ours_ns, int64_t t_stock_ns)
 {
-    ptac_view our_views[PTAC_MAX_OUTPUTS] = {{0}}, stock_views[PTAC_MAX_OUTPUTS] = {{0}};
+    ptac_view our_views[PTAC_MAX_OUTPUTS] = {{0}},
+              stock_views[PTAC_MAX_OUTPUTS] = {{0}};
 
     for (int i = 0; i < n_outputs; i++) {
         ptac_view_of(ours[i], &our_views[i]);

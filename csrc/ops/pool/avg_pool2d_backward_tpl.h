@@ -203,7 +203,7 @@ INLINED void OF(pixel)(const ptac_image *image, const ptac_extent *h,
     }
 }
 
-#define STEP(c, n_vectors, n) \
+#define STEP(c, n_vectors, n)                                                          \
     OF(pixel)(image, &h, &w, divisor, grad, out, c, n_vectors, n)
 
 TARGET static void OF(images)(int64_t begin, int64_t end, void *context)

@@ -85,18 +85,18 @@
  * STEP(c, n_vectors, n) over all channels of a pixel, n of them in the last vector, and
  * as many vectors at a time as the registers hold.
  */
-#define OVER_CHANNELS(channels, STEP)                                             \
-    do {                                                                          \
-        int64_t c = 0;                                                            \
-                                                                                  \
-        for (; c + MOST_VECTORS * LANES <= (channels); c += MOST_VECTORS * LANES) \
-            STEP(c, MOST_VECTORS, LANES);                                         \
-        for (; c + 2 * LANES <= (channels); c += 2 * LANES)                       \
-            STEP(c, 2, LANES);                                                    \
-        for (; c + LANES <= (channels); c += LANES)                               \
-            STEP(c, 1, LANES);                                                    \
-        if (c < (channels))                                                       \
-            STEP(c, 1, (int)((channels)-c));                                      \
+#define OVER_CHANNELS(channels, STEP)                                                  \
+    do {                                                                               \
+        int64_t c = 0;                                                                 \
+                                                                                       \
+        for (; c + MOST_VECTORS * LANES <= (channels); c += MOST_VECTORS * LANES)      \
+            STEP(c, MOST_VECTORS, LANES);                                              \
+        for (; c + 2 * LANES <= (channels); c += 2 * LANES)                            \
+            STEP(c, 2, LANES);                                                         \
+        for (; c + LANES <= (channels); c += LANES)                                    \
+            STEP(c, 1, LANES);                                                         \
+        if (c < (channels))                                                            \
+            STEP(c, 1, (int)((channels)-c));                                           \
     } while (0)
 
 enum {
@@ -104,7 +104,7 @@ enum {
 };
 
 /* Where n_vectors is a constant up to MOST_VECTORS. */
-#define FOR_VECTORS(i, n_vectors) \
+#define FOR_VECTORS(i, n_vectors)                                                      \
     _Pragma("GCC unroll 4") for (int i = 0; i < (n_vectors); i++)
 
 #define INLINED TARGET static inline __attribute__((always_inline))

@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define TARGET \
+#define TARGET                                                                         \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,popcnt")))
 
 typedef __m512 vec_f32, vec_bf16;

@@ -30,20 +30,20 @@ PTAC_REGISTER_SHAPES(shapes)
 
 #define PLAIN_ADD(a, b) ((a) + (b))
 
-#define DEFINE_PLANE(type, suffix, add)                                      \
-    bool ptac_scatter_plane_##suffix(const type *grad, const int64_t *index, \
-                                     type *out, int64_t n_out, int64_t n_in) \
-    {                                                                        \
-        bool in_range = true;                                                \
-                                                                             \
-        memset(out, 0, (size_t)n_in * sizeof *out);                          \
-        for (int64_t i = 0; i < n_out; i++) {                                \
-            if ((uint64_t)index[i] < (uint64_t)n_in)                         \
-                out[index[i]] = add(out[index[i]], grad[i]);                 \
-            else if (index[i] != -1)                                         \
-                in_range = false;                                            \
-        }                                                                    \
-        return in_range;                                                     \
+#define DEFINE_PLANE(type, suffix, add)                                                \
+    bool ptac_scatter_plane_##suffix(const type *grad, const int64_t *index,           \
+                                     type *out, int64_t n_out, int64_t n_in)           \
+    {                                                                                  \
+        bool in_range = true;                                                          \
+                                                                                       \
+        memset(out, 0, (size_t)n_in * sizeof *out);                                    \
+        for (int64_t i = 0; i < n_out; i++) {                                          \
+            if ((uint64_t)index[i] < (uint64_t)n_in)                                   \
+                out[index[i]] = add(out[index[i]], grad[i]);                           \
+            else if (index[i] != -1)                                                   \
+                in_range = false;                                                      \
+        }                                                                              \
+        return in_range;                                                               \
     }
 
 DEFINE_PLANE(float, f32, PLAIN_ADD)
@@ -51,26 +51,26 @@ DEFINE_PLANE(double, f64, PLAIN_ADD)
 DEFINE_PLANE(uint16_t, bf16, bf16_add)
 
 /* NHWC: one image, all channels of one output after the other. */
-#define DEFINE_IMAGE(type, suffix, add)                                        \
-    static bool scatter_image_##suffix(const type *grad, const int64_t *index, \
-                                       type *out, const ptac_image *image)     \
-    {                                                                          \
-        const int64_t channels = image->channels, n_in = image->h * image->w;  \
-        bool in_range = true;                                                  \
-                                                                               \
-        memset(out, 0, (size_t)(n_in * channels) * sizeof *out);               \
-        for (int64_t i = 0; i < image->out_h * image->out_w; i++) {            \
-            for (int64_t c = 0; c < channels; c++, grad++, index++) {          \
-                if ((uint64_t)*index < (uint64_t)n_in) {                       \
-                    type *home = out + *index * channels + c;                  \
-                                                                               \
-                    *home = add(*home, *grad);                                 \
-                } else if (*index != -1) {                                     \
-                    in_range = false;                                          \
-                }                                                              \
-            }                                                                  \
-        }                                                                      \
-        return in_range;                                                       \
+#define DEFINE_IMAGE(type, suffix, add)                                                \
+    static bool scatter_image_##suffix(const type *grad, const int64_t *index,         \
+                                       type *out, const ptac_image *image)             \
+    {                                                                                  \
+        const int64_t channels = image->channels, n_in = image->h * image->w;          \
+        bool in_range = true;                                                          \
+                                                                                       \
+        memset(out, 0, (size_t)(n_in * channels) * sizeof *out);                       \
+        for (int64_t i = 0; i < image->out_h * image->out_w; i++) {                    \
+            for (int64_t c = 0; c < channels; c++, grad++, index++) {                  \
+                if ((uint64_t)*index < (uint64_t)n_in) {                               \
+                    type *home = out + *index * channels + c;                          \
+                                                                                       \
+                    *home = add(*home, *grad);                                         \
+                } else if (*index != -1) {                                             \
+                    in_range = false;                                                  \
+                }                                                                      \
+            }                                                                          \
+        }                                                                              \
+        return in_range;                                                               \
     }
 
 DEFINE_IMAGE(float, f32, PLAIN_ADD)

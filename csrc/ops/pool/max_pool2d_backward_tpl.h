@@ -22,7 +22,8 @@ TARGET static inline bool OF(tiled_row)(const ELEM *grad, const int64_t *index,
 
     for (int64_t ow = 0; ow < out_w; ow += LANES) {
         const int n = out_w - ow < LANES ? (int)(out_w - ow) : LANES;
-        const VEC g = ADD(LOAD(grad + ow, n), SET(0)); /* -0 becomes +0 */
+        /* Added to 0 as stock does: -0 becomes +0, and a bfloat16 NaN c10's own. */
+        const VEC g = ROUND(ADD(LOAD(grad + ow, n), SET(0)));
         const IVEC chosen = LOAD_INDEX(index + ow, n);
         const IVEC at = IADD(IRAMP(2), ISET(position + 2 * (int32_t)ow));
         const MASK m0 = IEQUAL(chosen, at);

@@ -11,32 +11,32 @@
 #include <string.h>
 
 /* One NCHW output. */
-#define DEFINE_POINT(type, name, to_real)                                            \
-    static void name(const type *plane, const ptac_max_pool2d *p, int64_t oh,        \
-                     int64_t ow, type *y, int64_t *index)                            \
-    {                                                                                \
-        const ptac_window *h = &p->window.h, *w = &p->window.w;                      \
-        const int64_t ih = oh * h->stride - h->padding;                              \
-        const int64_t iw = ow * w->stride - w->padding;                              \
-        int64_t h0, h1, w0, w1;                                                      \
-                                                                                     \
-        ptac_window_clip(h, ih, p->image.h, &h0, &h1);                               \
-        ptac_window_clip(w, iw, p->image.w, &w0, &w1);                               \
-                                                                                     \
-        int64_t best = (ih + h0 * h->dilation) * p->image.w + iw + w0 * w->dilation; \
-                                                                                     \
-        for (int64_t kh = h0; kh < h1; kh++) {                                       \
-            for (int64_t kw = w0; kw < w1; kw++) {                                   \
-                const int64_t at =                                                   \
-                    (ih + kh * h->dilation) * p->image.w + iw + kw * w->dilation;    \
-                                                                                     \
-                if (to_real(plane[at]) > to_real(plane[best]) ||                     \
-                    to_real(plane[at]) != to_real(plane[at]))                        \
-                    best = at;                                                       \
-            }                                                                        \
-        }                                                                            \
-        *y = plane[best];                                                            \
-        *index = best;                                                               \
+#define DEFINE_POINT(type, name, to_real)                                              \
+    static void name(const type *plane, const ptac_max_pool2d *p, int64_t oh,          \
+                     int64_t ow, type *y, int64_t *index)                              \
+    {                                                                                  \
+        const ptac_window *h = &p->window.h, *w = &p->window.w;                        \
+        const int64_t ih = oh * h->stride - h->padding;                                \
+        const int64_t iw = ow * w->stride - w->padding;                                \
+        int64_t h0, h1, w0, w1;                                                        \
+                                                                                       \
+        ptac_window_clip(h, ih, p->image.h, &h0, &h1);                                 \
+        ptac_window_clip(w, iw, p->image.w, &w0, &w1);                                 \
+                                                                                       \
+        int64_t best = (ih + h0 * h->dilation) * p->image.w + iw + w0 * w->dilation;   \
+                                                                                       \
+        for (int64_t kh = h0; kh < h1; kh++) {                                         \
+            for (int64_t kw = w0; kw < w1; kw++) {                                     \
+                const int64_t at =                                                     \
+                    (ih + kh * h->dilation) * p->image.w + iw + kw * w->dilation;      \
+                                                                                       \
+                if (to_real(plane[at]) > to_real(plane[best]) ||                       \
+                    to_real(plane[at]) != to_real(plane[at]))                          \
+                    best = at;                                                         \
+            }                                                                          \
+        }                                                                              \
+        *y = plane[best];                                                              \
+        *index = best;                                                                 \
     }
 
 #define AS_IS(x) (x)
@@ -71,23 +71,23 @@ static ptac_reason accepts(const ptac_call *call)
 }
 
 /* Outputs [begin, end), counted along N, C, H, W whatever the layout. */
-#define DEFINE_POINTS(type, name, point)                                             \
-    static void name(int64_t begin, int64_t end, void *context)                      \
-    {                                                                                \
-        const ptac_call *call = context;                                             \
-        const ptac_max_pool2d *p = call->params;                                     \
-        const int64_t n_out = p->image.out_h * p->image.out_w;                       \
-        const int64_t n_in = p->image.h * p->image.w;                                \
-        const type *x = call->inputs[0].data;                                        \
-        type *y = call->outputs[0].data;                                             \
-        int64_t *indices = call->outputs[1].data;                                    \
-                                                                                     \
-        for (int64_t i = begin; i < end; i++) {                                      \
-            const int64_t at = i % n_out;                                            \
-                                                                                     \
-            point(x + i / n_out * n_in, p, at / p->image.out_w, at % p->image.out_w, \
-                  &y[i], &indices[i]);                                               \
-        }                                                                            \
+#define DEFINE_POINTS(type, name, point)                                               \
+    static void name(int64_t begin, int64_t end, void *context)                        \
+    {                                                                                  \
+        const ptac_call *call = context;                                               \
+        const ptac_max_pool2d *p = call->params;                                       \
+        const int64_t n_out = p->image.out_h * p->image.out_w;                         \
+        const int64_t n_in = p->image.h * p->image.w;                                  \
+        const type *x = call->inputs[0].data;                                          \
+        type *y = call->outputs[0].data;                                               \
+        int64_t *indices = call->outputs[1].data;                                      \
+                                                                                       \
+        for (int64_t i = begin; i < end; i++) {                                        \
+            const int64_t at = i % n_out;                                              \
+                                                                                       \
+            point(x + i / n_out * n_in, p, at / p->image.out_w, at % p->image.out_w,   \
+                  &y[i], &indices[i]);                                                 \
+        }                                                                              \
     }
 
 DEFINE_POINTS(float, points_f32, point_f32)

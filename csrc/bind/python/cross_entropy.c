@@ -1,0 +1,203 @@
+/*
+ * cross_entropy.c - the lean call path to cross_entropy.
+ *
+ * Functions return None where stock has to be called.
+ */
+#include "bind/torch/cross_entropy.h"
+#include "bind/python/pybind.h"
+
+/* CrossEntropy.apply: the way with gradients. */
+static PyObject *apply;
+static PyObject *s_requires_grad;
+
+/* x, target, weight or None, reduction, ignore_index, label_smoothing */
+enum {
+    N_ARGS = 6,
+};
+
+static int requires_grad(PyObject *tensor)
+{
+    PyObject *value = PyObject_GetAttr(tensor, s_requires_grad);
+    const int truth = value ? PyObject_IsTrue(value) : -1;
+
+    Py_XDECREF(value);
+    return truth;
+}
+
+/* Numbers out of Python; false where they are of other types, with no error set. */
+static bool read_numbers(PyObject *const *args, ptac_cross_entropy_args *read)
+{
+    if (!PyLong_CheckExact(args[3]) || !PyLong_CheckExact(args[4]) ||
+        !PyFloat_CheckExact(args[5]))
+        return false;
+    read->reduction = PyLong_AsLongLong(args[3]);
+    read->ignore_index = PyLong_AsLongLong(args[4]);
+    read->label_smoothing = PyFloat_AsDouble(args[5]);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return false;
+    }
+    return true;
+}
+
+/* PTAC_TAKE with *read filled, or why stock has to see these arguments. */
+static ptac_reason read_args(PyObject *const *args, ptac_cross_entropy_args *read)
+{
+    for (int i = 0; i < 3; i++)
+        if ((i < 2 || args[i] != Py_None) && !ptac_is_plain(args[i]))
+            return PTAC_SUBCLASS;
+    if (!ptac_thread_is_plain())
+        return PTAC_MODE;
+    read->x = ptac_borrow(args[0]);
+    read->target = ptac_borrow(args[1]);
+    read->weight = args[2] == Py_None ? NULL : ptac_borrow(args[2]);
+    return read_numbers(args, read) ? PTAC_TAKE : PTAC_ARGUMENT;
+}
+
+/* 1: x wants a gradient; 0: none is wanted; -1: of others than x, which is stock's. */
+static int wants_gradient(PyObject *const *args)
+{
+    if (!T.aoti_torch_grad_mode_is_enabled())
+        return 0;
+    for (int i = 1; i < 3; i++)
+        if (args[i] != Py_None && requires_grad(args[i]) != 0)
+            return -1;
+    return requires_grad(args[0]);
+}
+
+static PyObject *loss_and_p(at_tensor loss, at_tensor p)
+{
+    PyObject *first = ptac_wrap(loss), *second, *both;
+
+    if (!p)
+        return first;
+    second = ptac_wrap(p);
+    both = first && second ? PyTuple_Pack(2, first, second) : NULL;
+    Py_XDECREF(first);
+    Py_XDECREF(second);
+    return both;
+}
+
+static PyObject *run(const ptac_kernel *row, ptac_call *call, bool with_p)
+{
+    at_tensor loss = NULL, p = NULL;
+    PyThreadState *thread = PyEval_SaveThread();
+    const bool done = ptac_cross_entropy_run(row, call, &loss, with_p ? &p : NULL);
+
+    PyEval_RestoreThread(thread);
+    return done ? loss_and_p(loss, p) : Py_NewRef(Py_None);
+}
+
+static PyObject *apply_with_gradient(PyObject *const *args)
+{
+    PyObject *result = PyObject_CallFunctionObjArgs(apply, args[0], args[1], args[2],
+                                                    args[3], args[4], args[5], NULL);
+    PyObject *loss;
+
+    if (!result || !PyTuple_Check(result))
+        return result;
+    loss = Py_NewRef(PyTuple_GetItem(result, 0));
+    Py_DECREF(result);
+    return loss;
+}
+
+/* cross_entropy(x, target, weight, reduction, ignore_index, smoothing) -> loss or None */
+static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    const ptac_op op = PTAC_OP_CROSS_ENTROPY;
+    ptac_cross_entropy_args read;
+    ptac_cross_entropy params;
+    ptac_call call;
+    const ptac_kernel *row;
+    ptac_reason why;
+    int wants;
+
+    (void)self;
+    if (n_args != N_ARGS)
+        return PyErr_Format(PyExc_TypeError, "six arguments");
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(op))
+        Py_RETURN_NONE;
+    why = read_args(args, &read);
+    if (!why)
+        why = ptac_cross_entropy_read(&read, &params, &call);
+    row = why ? NULL : ptac_consider(&call, &why);
+    wants = row ? wants_gradient(args) : 0;
+    if (PyErr_Occurred())
+        return NULL;
+    if (wants < 0)
+        why = PTAC_GRAD;
+    if (why) {
+        ptac_refuse(op, why);
+        Py_RETURN_NONE;
+    }
+    return wants ? apply_with_gradient(args) : run(row, &call, false);
+}
+
+/* The same for CrossEntropy.forward -> (loss, p), or None. */
+static PyObject *cross_entropy_forward(PyObject *self, PyObject *const *args,
+                                       Py_ssize_t n_args)
+{
+    ptac_cross_entropy_args read;
+    ptac_cross_entropy params;
+    ptac_call call;
+    const ptac_kernel *row;
+
+    (void)self;
+    if (n_args != N_ARGS)
+        return PyErr_Format(PyExc_TypeError, "six arguments");
+    PTAC_IN_FLIGHT;
+    if (read_args(args, &read) || ptac_cross_entropy_read(&read, &params, &call))
+        Py_RETURN_NONE;
+    row = ptac_admit(&call);
+    return row ? run(row, &call, true) : Py_NewRef(Py_None);
+}
+
+/*
+ * cross_entropy_backward(p, target, weight, reduction, ignore_index, smoothing, grad,
+ * over_p) -> gradient of x, or None
+ */
+static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
+                                        Py_ssize_t n_args)
+{
+    ptac_cross_entropy_args read;
+    at_tensor grad_x = NULL;
+    bool done;
+
+    (void)self;
+    if (n_args != N_ARGS + 2)
+        return PyErr_Format(PyExc_TypeError, "eight arguments");
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(PTAC_OP_CROSS_ENTROPY_BACKWARD) || !ptac_is_plain(args[N_ARGS]) ||
+        read_args(args, &read))
+        Py_RETURN_NONE;
+
+    PyThreadState *thread = PyEval_SaveThread();
+
+    done = ptac_cross_entropy_gradient(&read, ptac_borrow(args[N_ARGS]),
+                                       args[N_ARGS + 1] == Py_True, &grad_x);
+    PyEval_RestoreThread(thread);
+    return done ? ptac_wrap(grad_x) : Py_NewRef(Py_None);
+}
+
+/* cross_entropy_install(CrossEntropy.apply) */
+static PyObject *cross_entropy_install(PyObject *self, PyObject *function)
+{
+    (void)self;
+    if (!s_requires_grad)
+        s_requires_grad = PyUnicode_InternFromString("requires_grad");
+    if (!s_requires_grad)
+        return NULL;
+    Py_INCREF(function);
+    Py_XDECREF(apply);
+    apply = function;
+    Py_RETURN_NONE;
+}
+
+PyMethodDef ptac_cross_entropy_methods[] = {
+    PTAC_FASTCALL(cross_entropy, NULL),
+    PTAC_FASTCALL(cross_entropy_forward, NULL),
+    PTAC_FASTCALL(cross_entropy_backward, NULL),
+    {"cross_entropy_install", cross_entropy_install, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,87 @@
+/*
+ * gather.h - a parameter group of torch.optim, taken apart for one kernel call.
+ */
+#ifndef PTAC_BIND_PYTHON_GATHER_H
+#define PTAC_BIND_PYTHON_GATHER_H
+
+#include "bind/python/pybind.h"
+#include "ops/optim/step.h"
+
+/* Interned once; looked up thousands of times. */
+#define PTAC_OPTIM_NAMES(X)                                                            \
+    X(param_groups)                                                                    \
+    X(params)                                                                          \
+    X(state)                                                                           \
+    X(grad)                                                                            \
+    X(lr)                                                                              \
+    X(momentum)                                                                        \
+    X(dampening)                                                                       \
+    X(weight_decay)                                                                    \
+    X(nesterov)                                                                        \
+    X(maximize)                                                                        \
+    X(foreach)                                                                         \
+    X(fused)                                                                           \
+    X(capturable)                                                                      \
+    X(differentiable)                                                                  \
+    X(betas)                                                                           \
+    X(eps)                                                                             \
+    X(amsgrad)                                                                         \
+    X(decoupled_weight_decay)                                                          \
+    X(momentum_buffer)                                                                 \
+    X(step)                                                                            \
+    X(exp_avg)                                                                         \
+    X(exp_avg_sq)                                                                      \
+    X(max_exp_avg_sq)
+
+typedef struct ptac_optim_names {
+#define X(name) PyObject *name;
+    PTAC_OPTIM_NAMES(X)
+#undef X
+} ptac_optim_names;
+
+extern ptac_optim_names ptac_s;
+
+/* Fill ptac_s; -1 with a Python exception set. To be called before all else. */
+int ptac_optim_intern(void);
+
+/* What a group gathers. */
+typedef struct ptac_gathering {
+    ptac_op op;
+    ptac_step step;
+    ptac_step_item *items;
+    PyObject **params;  /* of the items; borrowed from the group, which stays */
+    PyObject **written; /* tensors that the kernel writes, owned */
+    Py_ssize_t n_written, n_items, capacity;
+    ptac_dtype dtype;
+    int64_t n_elements;
+    double beta1, lr;
+} ptac_gathering;
+
+/* Whether a group could be gathered. */
+typedef struct ptac_verdict {
+    ptac_reason why;  /* PTAC_TAKE, or why stock has to do it */
+    bool error;       /* a Python exception is set */
+    bool needs_state; /* torch has to make the states first */
+} ptac_verdict;
+
+static inline bool ptac_is_fine(ptac_verdict v)
+{
+    return !v.why && !v.error && !v.needs_state;
+}
+
+/*
+ * Look at every parameter of the group and write nothing. What is found is valid while
+ * the group and the states are left alone; ptac_gather_release() gives it back, to be
+ * called in any case.
+ */
+ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
+                         bool is_sgd);
+void ptac_gather_release(ptac_gathering *g);
+
+/* The buffers that a first SGD step needs; all of them, or a Python exception is set. */
+bool ptac_create_momenta(ptac_gathering *g, PyObject *states);
+
+/* Take the new buffers out of the states again, whatever exception is set. */
+void ptac_forget_momenta(const ptac_gathering *g, PyObject *states);
+
+#endif

@@ -1,0 +1,263 @@
+/*
+ * linear.c - lean call paths to linear_act: F.linear, and Linear followed by an
+ * activation in nn.Sequential.
+ *
+ * Each function returns None where stock has to be called, so that the Python stand-in
+ * calls it with the arguments as they came.
+ */
+#include "bind/python/linear.h"
+
+/* What linear_install() was given. */
+static PyObject *apply;            /* LinearAct.apply: the way with gradients */
+static PyObject *matmul_precision; /* torch.get_float32_matmul_precision */
+static PyObject *s_requires_grad, *s_highest;
+
+static int requires_grad(PyObject *tensor)
+{
+    PyObject *value = PyObject_GetAttr(tensor, s_requires_grad);
+    const int truth = value ? PyObject_IsTrue(value) : -1;
+
+    Py_XDECREF(value);
+    return truth;
+}
+
+/* The user allows less than float32: torch's own product knows what to make of it. */
+static bool precision_is_lowered(void)
+{
+    PyObject *level = PyObject_CallNoArgs(matmul_precision);
+    const bool lowered =
+        !level || PyUnicode_Compare(level, s_highest) != 0 || PyErr_Occurred();
+
+    Py_XDECREF(level);
+    PyErr_Clear();
+    return lowered;
+}
+
+static at_tensor borrow_or_null(PyObject *tensor)
+{
+    return tensor == Py_None ? NULL : ptac_borrow(tensor);
+}
+
+/* A result that stands for what the operator's outputs are: y, or (y, z). */
+static PyObject *wrap_results(ptac_linear_tensors *t)
+{
+    PyObject *y = ptac_wrap(at_give(&t->y)), *z, *both;
+
+    if (!t->z || !y)
+        return y;
+    z = ptac_wrap(at_give(&t->z));
+    both = z ? PyTuple_Pack(2, y, z) : NULL;
+    Py_DECREF(y);
+    Py_XDECREF(z);
+    return both;
+}
+
+static bool run_unlocked(const ptac_kernel *row, const ptac_call *call)
+{
+    PyThreadState *thread = PyEval_SaveThread();
+    const bool done = ptac_run(row, call);
+
+    PyEval_RestoreThread(thread);
+    return done;
+}
+
+/* With gradients: apply(x, w, bias, activation, row), whose first output is y. */
+static PyObject *apply_with_gradient(PyObject *const tensors[3],
+                                     ptac_activation activation, const ptac_kernel *row)
+{
+    PyObject *code = PyLong_FromLong(activation),
+             *name = PyUnicode_FromString(row->name);
+    PyObject *result = NULL;
+
+    if (code && name)
+        result = PyObject_CallFunctionObjArgs(apply, tensors[0], tensors[1], tensors[2],
+                                              code, name, NULL);
+    Py_XDECREF(code);
+    Py_XDECREF(name);
+    if (result && PyTuple_Check(result)) {
+        PyObject *y = Py_NewRef(PyTuple_GetItem(result, 0));
+
+        Py_DECREF(result);
+        return y;
+    }
+    return result;
+}
+
+PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_activation activation)
+{
+    const ptac_op op = PTAC_OP_LINEAR_ACT;
+    ptac_linear_tensors t = {0};
+    ptac_linear_act params;
+    ptac_call call;
+    ptac_reason why = PTAC_TAKE;
+    const ptac_kernel *row;
+    int with_gradient = 0;
+
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(op))
+        Py_RETURN_NONE;
+    for (int i = 0; i < 3 && !why; i++)
+        if ((i < 2 || tensors[i] != Py_None) && !ptac_is_plain(tensors[i]))
+            why = PTAC_SUBCLASS;
+    if (!why && !ptac_thread_is_plain())
+        why = PTAC_MODE;
+    if (why)
+        goto refuse;
+    if (T.aoti_torch_grad_mode_is_enabled())
+        for (int i = 0; i < 3 && with_gradient == 0; i++)
+            if (tensors[i] != Py_None)
+                with_gradient = requires_grad(tensors[i]);
+    if (with_gradient < 0)
+        return NULL;
+
+    t.x = ptac_borrow(tensors[0]);
+    t.w = ptac_borrow(tensors[1]);
+    t.bias = borrow_or_null(tensors[2]);
+    why = ptac_linear_read(&t, activation, with_gradient, &params, &call);
+    if (why)
+        goto refuse;
+    row = ptac_consider(&call, &why);
+    if (row && precision_is_lowered())
+        why = PTAC_MODE;
+    if (why)
+        goto refuse;
+    if (with_gradient)
+        return apply_with_gradient(tensors, activation, row);
+    if (run_unlocked(row, &call))
+        return wrap_results(&t);
+    Py_RETURN_NONE;
+refuse:
+    ptac_refuse(op, why);
+    Py_RETURN_NONE;
+}
+
+/* linear(x, w, bias) -> y or None */
+static PyObject *linear(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    (void)self;
+    if (n_args != 3)
+        return PyErr_Format(PyExc_TypeError, "x, w, bias");
+    return ptac_try_linear(args, PTAC_ACT_NONE);
+}
+
+static bool read_activation(PyObject *code, ptac_activation *activation)
+{
+    const long value = PyLong_AsLong(code);
+
+    if (value < 0 || value > PTAC_ACT_SIGMOID) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "no such activation");
+        return false;
+    }
+    *activation = (ptac_activation)value;
+    return true;
+}
+
+/*
+ * linear_act_forward(x, w, bias, activation, row) -> y, (y, z), or None where the row
+ * failed. Called by LinearAct.forward for what ptac_try_linear() has accepted.
+ */
+static PyObject *linear_act_forward(PyObject *self, PyObject *const *args,
+                                    Py_ssize_t n_args)
+{
+    ptac_activation activation;
+    ptac_linear_tensors t = {0};
+    ptac_linear_act params;
+    ptac_call call;
+    const char *name;
+    const ptac_kernel *row;
+
+    (void)self;
+    if (n_args != 5)
+        return PyErr_Format(PyExc_TypeError, "x, w, bias, activation, row");
+    name = PyUnicode_AsUTF8AndSize(args[4], NULL);
+    if (!name || !read_activation(args[3], &activation))
+        return NULL;
+    PTAC_IN_FLIGHT;
+    row = ptac_registry_find(PTAC_OP_LINEAR_ACT, name);
+    t.x = ptac_borrow(args[0]);
+    t.w = ptac_borrow(args[1]);
+    t.bias = borrow_or_null(args[2]);
+    if (!row || ptac_linear_read(&t, activation, true, &params, &call))
+        Py_RETURN_NONE;
+    if (run_unlocked(row, &call))
+        return wrap_results(&t);
+    Py_RETURN_NONE;
+}
+
+static PyObject *wrap_or_none(at_tensor *owned)
+{
+    return *owned ? ptac_wrap(at_give(owned)) : Py_NewRef(Py_None);
+}
+
+/*
+ * linear_act_backward(row, activation, grad, x, w, saved, wants) -> (gx, gw, gbias), or
+ * None for stock. x, w and saved may be None where not needed; wants is three bools.
+ */
+static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
+                                     Py_ssize_t n_args)
+{
+    ptac_linear_gradients g = {0};
+    ptac_activation activation;
+    const char *row;
+    bool done;
+
+    (void)self;
+    if (n_args != 7 || !PyTuple_Check(args[6]) || PyTuple_Size(args[6]) != 3)
+        return PyErr_Format(PyExc_TypeError,
+                            "row, activation, grad, x, w, saved, wants");
+    row = PyUnicode_AsUTF8AndSize(args[0], NULL);
+    if (!row || !read_activation(args[1], &activation))
+        return NULL;
+    PTAC_IN_FLIGHT;
+    for (int i = 2; i < 6; i++)
+        if ((i == 2 || args[i] != Py_None) && !ptac_is_plain(args[i]))
+            Py_RETURN_NONE;
+    if (!ptac_thread_is_plain())
+        Py_RETURN_NONE;
+    g.grad = ptac_borrow(args[2]);
+    g.x = borrow_or_null(args[3]);
+    g.w = borrow_or_null(args[4]);
+    g.saved = borrow_or_null(args[5]);
+    g.wants_x = PyTuple_GetItem(args[6], 0) == Py_True;
+    g.wants_w = PyTuple_GetItem(args[6], 1) == Py_True;
+    g.wants_bias = PyTuple_GetItem(args[6], 2) == Py_True;
+
+    PyThreadState *thread = PyEval_SaveThread();
+
+    done = ptac_linear_backward(row, activation, &g);
+    PyEval_RestoreThread(thread);
+    if (!done)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(NNN)", wrap_or_none(&g.grad_x), wrap_or_none(&g.grad_w),
+                         wrap_or_none(&g.grad_bias));
+}
+
+/* linear_install(LinearAct.apply, torch.get_float32_matmul_precision) */
+static PyObject *linear_install(PyObject *self, PyObject *args)
+{
+    PyObject *function, *precision;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OO", &function, &precision))
+        return NULL;
+    if (!s_requires_grad) {
+        s_requires_grad = PyUnicode_InternFromString("requires_grad");
+        s_highest = PyUnicode_InternFromString("highest");
+    }
+    Py_INCREF(function);
+    Py_XDECREF(apply);
+    apply = function;
+    Py_INCREF(precision);
+    Py_XDECREF(matmul_precision);
+    matmul_precision = precision;
+    Py_RETURN_NONE;
+}
+
+PyMethodDef ptac_linear_methods[] = {
+    PTAC_FASTCALL(linear, NULL),
+    PTAC_FASTCALL(linear_act_forward, NULL),
+    PTAC_FASTCALL(linear_act_backward, NULL),
+    {"linear_install", linear_install, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,16 @@
+/*
+ * linear.h - the call path that linear and sequential share.
+ */
+#ifndef PTAC_BIND_PYTHON_LINEAR_H
+#define PTAC_BIND_PYTHON_LINEAR_H
+
+#include "bind/python/pybind.h"
+#include "bind/torch/linear_act.h"
+
+/*
+ * act(linear(x, w, bias)), or None where stock has to compute it. tensors are x, w, and
+ * bias or None; anything else in their place leads to None as well.
+ */
+PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_activation activation);
+
+#endif

@@ -1,0 +1,224 @@
+/*
+ * optimizer.c - torch.optim's SGD, Adam and AdamW: a step as one kernel call a group.
+ *
+ * Nothing is written before all of a group is known to be plain.
+ */
+#include "bind/python/gather.h"
+
+/* The row for what was gathered. */
+static const ptac_kernel *consider(ptac_gathering *g, ptac_call *call, ptac_reason *why)
+{
+    g->step.items = g->items;
+    g->step.n_items = g->n_items;
+    *call = (ptac_call){.op = g->op, .n_inputs = 1, .params = &g->step};
+    call->inputs[0].dtype = g->dtype;
+    call->inputs[0].n_elements = g->n_elements;
+    return ptac_consider(call, why);
+}
+
+static void count_step(PyObject *tensor)
+{
+    ptac_view view;
+
+    ptac_view_of(ptac_borrow(tensor), &view);
+    if (view.dtype == PTAC_F32)
+        *(float *)view.data += 1;
+    else
+        *(double *)view.data += 1;
+}
+
+/* Adam's step counters stand last among the tensors that each item writes. */
+static void count_steps(const ptac_gathering *g)
+{
+    const Py_ssize_t each = g->step.adam.amsgrad ? 5 : 4;
+
+    for (Py_ssize_t i = each - 1; i < g->n_written; i += each)
+        count_step(g->written[i]);
+}
+
+/*
+ * Write. A row of this kind cannot fail; should one say that it did, before writing, the
+ * definition does the work, since other groups of the step may be done already.
+ */
+static void run_gathered(const ptac_kernel *row, const ptac_call *call,
+                         const ptac_gathering *g)
+{
+    PyThreadState *thread = g->n_elements < 4096 ? NULL : PyEval_SaveThread();
+
+    if (!ptac_run(row, call))
+        ptac_registry_find(row->op, "scalar")->run(call);
+    if (thread)
+        PyEval_RestoreThread(thread);
+    if (g->op != PTAC_OP_SGD_STEP)
+        count_steps(g);
+    for (Py_ssize_t i = 0; i < g->n_written; i++)
+        ptac_bump_version(g->written[i]);
+}
+
+/*
+ * optimizer_group(is_sgd, states, group) -> 1: done; 0: stock has to do it; -1: stock
+ * has to make the states, then ask again.
+ */
+static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
+                                 Py_ssize_t n_args)
+{
+    ptac_gathering g;
+    ptac_call call;
+    ptac_reason why = PTAC_TAKE;
+    const ptac_kernel *row = NULL;
+    long answer = 0;
+
+    (void)self;
+    if (n_args != 3)
+        return PyErr_Format(PyExc_TypeError, "is_sgd, states, group");
+
+    const bool is_sgd = args[0] == Py_True;
+    const ptac_op op = is_sgd ? PTAC_OP_SGD_STEP : PTAC_OP_ADAM_STEP;
+
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(op))
+        return PyLong_FromLong(0);
+    if (!ptac_thread_is_plain()) {
+        ptac_refuse(op, PTAC_MODE);
+        return PyLong_FromLong(0);
+    }
+
+    const ptac_verdict result = ptac_gather(&g, args[2], args[1], is_sgd);
+    bool error = result.error;
+
+    if (result.needs_state) {
+        answer = -1;
+    } else if (!error) {
+        why = result.why;
+        if (!why && g.n_items > 0)
+            row = consider(&g, &call, &why);
+        if (why)
+            ptac_refuse(g.op, why);
+        error = row && !ptac_create_momenta(&g, args[1]);
+        if (error)
+            ptac_forget_momenta(&g, args[1]);
+        else if (row)
+            run_gathered(row, &call, &g);
+        answer = row || (!why && g.n_items == 0);
+    }
+    ptac_gather_release(&g);
+    return error ? NULL : PyLong_FromLong(answer);
+}
+
+enum {
+    MAX_GROUPS = 64,
+};
+
+/* Gather every group and find a row for each, or leave everything as it was. */
+static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
+                       ptac_gathering *gathered, ptac_call *calls,
+                       const ptac_kernel **rows, int *n_gathered)
+{
+    ptac_reason why;
+
+    for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
+        const ptac_verdict result =
+            ptac_gather(&gathered[i], PyList_GetItem(groups, i), states, is_sgd);
+
+        *n_gathered = (int)i + 1;
+        if (!ptac_is_fine(result))
+            return false;
+        if (gathered[i].n_items == 0)
+            continue;
+        rows[i] = consider(&gathered[i], &calls[i], &why);
+        if (!rows[i])
+            return false;
+    }
+    return true;
+}
+
+/*
+ * optimizer_step(is_sgd, optimizer) -> whether the whole step is done. When it is not,
+ * nothing was written or counted, and the optimizer's own step() finds out group by
+ * group what can be accelerated.
+ */
+static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
+                                Py_ssize_t n_args)
+{
+    ptac_gathering gathered[MAX_GROUPS];
+    ptac_call calls[MAX_GROUPS];
+    const ptac_kernel *rows[MAX_GROUPS] = {NULL};
+    PyObject *groups = NULL, *states = NULL;
+    int n_gathered = 0;
+    bool done = false;
+
+    (void)self;
+    if (n_args != 2)
+        return PyErr_Format(PyExc_TypeError, "is_sgd, optimizer");
+    PTAC_IN_FLIGHT;
+    if (ptac_chooser_gate(PTAC_OP_SGD_STEP) == PTAC_OFF || !ptac_thread_is_plain())
+        Py_RETURN_FALSE;
+    groups = PyObject_GetAttr(args[1], ptac_s.param_groups);
+    states = groups ? PyObject_GetAttr(args[1], ptac_s.state) : NULL;
+    if (!states)
+        goto done;
+    if (!PyList_Check(groups) || PyList_Size(groups) > MAX_GROUPS)
+        goto done;
+    if (!gather_all(groups, states, args[0] == Py_True, gathered, calls, rows,
+                    &n_gathered))
+        goto done;
+    for (int i = 0; i < n_gathered; i++) {
+        if (rows[i] && !ptac_create_momenta(&gathered[i], states)) {
+            for (int j = 0; j <= i; j++)
+                ptac_forget_momenta(&gathered[j], states);
+            goto done;
+        }
+    }
+    for (int i = 0; i < n_gathered; i++)
+        if (rows[i])
+            run_gathered(rows[i], &calls[i], &gathered[i]);
+    done = true;
+done:
+    for (int i = 0; i < n_gathered; i++)
+        ptac_gather_release(&gathered[i]);
+    Py_XDECREF(groups);
+    Py_XDECREF(states);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(done);
+}
+
+/* zero_grads(param_groups) -> whether all gradients are None now. */
+static PyObject *zero_grads(PyObject *self, PyObject *groups)
+{
+    const ptac_reason gate = ptac_chooser_gate(PTAC_OP_ZERO_GRAD);
+
+    (void)self;
+    if (gate || ptac_thread_is_disabled() || !PyList_Check(groups)) {
+        ptac_refuse(PTAC_OP_ZERO_GRAD, gate ? gate : PTAC_DISABLED);
+        Py_RETURN_FALSE;
+    }
+    for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
+        PyObject *params =
+            PyDict_GetItemWithError(PyList_GetItem(groups, i), ptac_s.params);
+
+        for (Py_ssize_t j = 0; params && j < PyList_Size(params); j++)
+            if (PyObject_SetAttr(PyList_GetItem(params, j), ptac_s.grad, Py_None) < 0)
+                return NULL;
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    ptac_count_accelerated(PTAC_OP_ZERO_GRAD);
+    Py_RETURN_TRUE;
+}
+
+/* optimizer_prepare(): to be called once before the others. */
+static PyObject *optimizer_prepare(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    if (ptac_optim_intern() < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyMethodDef ptac_optimizer_methods[] = {
+    PTAC_FASTCALL(optimizer_group, NULL),
+    PTAC_FASTCALL(optimizer_step, NULL),
+    {"zero_grads", zero_grads, METH_O, NULL},
+    {"optimizer_prepare", optimizer_prepare, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,65 @@
+/*
+ * gemm.h - matrix products by the libraries that torch brings.
+ *
+ * out = a b^T with a [m, k] and b [n, k], any strides. Two providers give the same
+ * product in different order of summation:
+ *
+ *   PTAC_GEMM_BLAS     what torch.mm calls (MKL or OpenBLAS)
+ *   PTAC_GEMM_ONEDNN   oneDNN, whose kernels are made for each shape when it is first
+ *                      met, in 0.3 to 0.8 ms. So that programs with many shapes do not
+ *                      meet many, dimensions that follow the batch are cut into pieces
+ *                      of powers of two from PTAC_GEMM_PIECE on; the rest is BLAS's.
+ *
+ *                      Its errors on sums of 1025 to 4095 terms of one sign would exceed
+ *                      level close (up to 4.2 times MKL's): these are added up from
+ *                      pieces. For a second factor with gaps it has only a reference
+ *                      implementation, 1000 times slower: such products go to BLAS.
+ *
+ * MKL does not use AVX-512 on AMD's CPUs and oneDNN does: 100 against 220 GFLOP/s on
+ * Zen 5. Elsewhere they are close; the calibration table knows.
+ */
+#ifndef PTAC_BIND_TORCH_GEMM_H
+#define PTAC_BIND_TORCH_GEMM_H
+
+#include "bind/torch/serve.h"
+
+typedef enum ptac_gemm {
+    PTAC_GEMM_BLAS,
+    PTAC_GEMM_ONEDNN,
+} ptac_gemm;
+
+enum {
+    PTAC_GEMM_PIECE = 32,
+    PTAC_GEMM_TERMS = 1024,
+    PTAC_GEMM_MANY_TERMS = 4096,
+};
+
+/* A float matrix inside a tensor: borrowed handle, sizes and strides in elements. */
+typedef struct ptac_matrix {
+    at_tensor tensor;
+    int64_t offset; /* from the tensor's first element */
+    int64_t sizes[2], strides[2];
+} ptac_matrix;
+
+static inline ptac_matrix ptac_transposed(ptac_matrix a)
+{
+    return (ptac_matrix){
+        a.tensor, a.offset, {a.sizes[1], a.sizes[0]}, {a.strides[1], a.strides[0]}};
+}
+
+/* The provider exists in this torch. */
+bool ptac_gemm_can(ptac_gemm provider);
+
+/*
+ * *out = a b^T, a new contiguous [m, n], where the rows of a follow the batch. bias [n]
+ * may be NULL. *has_epilogue tells whether the provider added the bias, and applied relu
+ * if asked for; the caller does it otherwise. On error nothing is left behind.
+ */
+at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
+                        at_tensor bias, bool relu, at_tensor *out, bool *has_epilogue);
+
+/* *out = a b^T, a new contiguous [m, n], where the summed dimension follows the batch. */
+at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
+                       at_tensor *out);
+
+#endif

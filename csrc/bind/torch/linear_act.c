@@ -1,0 +1,306 @@
+/*
+ * linear_act.c - the rows of linear_act: a library's product, our epilogue.
+ */
+#include "bind/torch/linear_act.h"
+
+ptac_saves ptac_activation_saves(ptac_activation activation)
+{
+    switch (activation) {
+    case PTAC_ACT_NONE:
+        return PTAC_SAVES_NOTHING;
+    case PTAC_ACT_RELU:
+    case PTAC_ACT_TANH:
+    case PTAC_ACT_SIGMOID:
+        return PTAC_SAVES_Y;
+    default:
+        return PTAC_SAVES_Z;
+    }
+}
+
+/* Leading dimensions folded into one; false where their rows lie at no single stride. */
+static bool fold(at_tensor tensor, const ptac_view *view, ptac_matrix *matrix)
+{
+    const int last = view->n_dims - 1;
+    int64_t rows = 1;
+
+    if (view->n_dims < 2)
+        return false;
+    if (view->n_dims > 2 && !ptac_view_is_contiguous(view))
+        return false;
+    for (int i = 0; i < last; i++)
+        rows *= view->sizes[i];
+    *matrix = (ptac_matrix){tensor,
+                            0,
+                            {rows, view->sizes[last]},
+                            {view->n_dims == 2 ? view->strides[0] : view->sizes[last],
+                             view->strides[last]}};
+    return true;
+}
+
+/* oneDNN and BLAS read rows or columns without gaps; stock copies anything else. */
+static bool is_dense_one_way(const ptac_matrix *matrix)
+{
+    return (matrix->strides[1] == 1 && matrix->strides[0] >= matrix->sizes[1]) ||
+           (matrix->strides[0] == 1 && matrix->strides[1] >= matrix->sizes[0]);
+}
+
+static ptac_matrix matrix_of(at_tensor tensor)
+{
+    ptac_matrix matrix = {0};
+    ptac_view view;
+
+    ptac_view_of(tensor, &view);
+    fold(tensor, &view, &matrix);
+    return matrix;
+}
+
+ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_activation activation,
+                             bool is_training, ptac_linear_act *params, ptac_call *call)
+{
+    ptac_view *x = &call->inputs[0], *w = &call->inputs[1], *bias = &call->inputs[2];
+    ptac_matrix rows, weight;
+
+    *call = (ptac_call){.op = PTAC_OP_LINEAR_ACT, .n_inputs = 2, .params = params};
+    ptac_view_of(tensors->x, x);
+    ptac_view_of(tensors->w, w);
+    if (x->dtype != PTAC_F32 || w->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (w->n_dims != 2 || x->n_dims < 2)
+        return PTAC_SHAPE;
+    if (!fold(tensors->x, x, &rows) || !fold(tensors->w, w, &weight) ||
+        !is_dense_one_way(&rows) || !is_dense_one_way(&weight))
+        return PTAC_LAYOUT;
+    if (rows.sizes[1] != weight.sizes[1])
+        return PTAC_ARGUMENT;
+    if (tensors->bias) {
+        ptac_view_of(tensors->bias, bias);
+        call->n_inputs = 3;
+        if (bias->dtype != PTAC_F32)
+            return PTAC_DTYPE;
+        if (bias->n_dims != 1 || bias->sizes[0] != weight.sizes[0] ||
+            !ptac_view_is_contiguous(bias))
+            return PTAC_ARGUMENT;
+    }
+    *params = (ptac_linear_act){
+        .m = rows.sizes[0],
+        .n = weight.sizes[0],
+        .k = weight.sizes[1],
+        .activation = activation,
+        .is_training = is_training,
+        .host = tensors,
+    };
+    return PTAC_TAKE;
+}
+
+static float *floats_of(at_tensor tensor)
+{
+    void *data = NULL;
+
+    if (tensor)
+        T.aoti_torch_get_data_ptr(tensor, &data);
+    return data;
+}
+
+/* The result of a product under the sizes that stock would give it. */
+static at_error unfold(at_tensor *matrix, const ptac_view *like, int64_t last_size)
+{
+    enum { MAX_DIMS = 16 };
+    int64_t sizes[MAX_DIMS], strides[MAX_DIMS], stride = 1;
+    at_tensor named = NULL;
+    at_error error;
+
+    if (like->n_dims == 2)
+        return 0;
+    for (int i = like->n_dims - 1; i >= 0; i--) {
+        sizes[i] = i == like->n_dims - 1 ? last_size : like->sizes[i];
+        strides[i] = stride;
+        stride *= sizes[i];
+    }
+    error = T.aoti_torch__reinterpret_tensor(*matrix, like->n_dims, sizes, strides, 0,
+                                             &named);
+    if (!error) {
+        T.aoti_torch_delete_tensor_object(*matrix);
+        *matrix = named;
+    }
+    return error;
+}
+
+/*
+ * Bias and activation over what the product left in y. Where the gradient is computed
+ * from the values before the activation, these stay in z and y is new.
+ */
+static at_error finish(ptac_linear_tensors *t, const ptac_linear_act *p,
+                       bool bias_is_done)
+{
+    const float *bias = bias_is_done ? NULL : floats_of(t->bias);
+    const int64_t sizes[2] = {p->m, p->n}, strides[2] = {p->n, 1};
+    at_error error = 0;
+
+    if (p->is_training && ptac_activation_saves(p->activation) == PTAC_SAVES_Z) {
+        t->z = at_give(&t->y);
+        error = T.aoti_torch_empty_strided(2, sizes, strides, AT_DTYPE_F32,
+                                           AT_DEVICE_CPU, 0, &t->y);
+    }
+    if (!error)
+        ptac_bias_act_forward(floats_of(t->z ? t->z : t->y), bias, floats_of(t->y),
+                              p->m, p->n, p->activation, t->z != NULL);
+    return error;
+}
+
+static ptac_status forward(const ptac_call *call, ptac_gemm provider)
+{
+    const ptac_linear_act *p = call->params;
+    ptac_linear_tensors *t = p->host;
+    const bool relu = p->activation == PTAC_ACT_RELU;
+    const bool none = p->activation == PTAC_ACT_NONE;
+    const ptac_matrix a = matrix_of(t->x), b = matrix_of(t->w);
+    bool is_done = false;
+    at_error error = ptac_gemm_rows(provider, &a, &b, t->bias, relu, &t->y, &is_done);
+
+    if (!error && !(is_done && (relu || none)) && !(none && !t->bias))
+        error = finish(t, p, is_done);
+    if (!error)
+        error = unfold(&t->y, &call->inputs[0], p->n);
+    if (!error && t->z)
+        error = unfold(&t->z, &call->inputs[0], p->n);
+    if (error) {
+        at_drop_tensor(&t->y);
+        at_drop_tensor(&t->z);
+        t->y = t->z = NULL;
+        ptac_error_set("a product of %lld x %lld x %lld failed", (long long)p->m,
+                       (long long)p->n, (long long)p->k);
+        return PTAC_FAILED;
+    }
+    return PTAC_OK;
+}
+
+static at_error matrix_gradients(ptac_gemm provider, ptac_linear_gradients *g,
+                                 at_tensor grad_z)
+{
+    const ptac_matrix z = matrix_of(grad_z);
+    bool unused;
+    at_error error = 0;
+
+    if (g->wants_x) {
+        const ptac_matrix w = ptac_transposed(matrix_of(g->w));
+
+        error = ptac_gemm_rows(provider, &z, &w, NULL, false, &g->grad_x, &unused);
+    }
+    if (!error && g->wants_w) {
+        const ptac_matrix left = ptac_transposed(z);
+        const ptac_matrix right = ptac_transposed(matrix_of(g->x));
+
+        error = ptac_gemm_sum(provider, &left, &right, &g->grad_w);
+    }
+    return error;
+}
+
+static ptac_status backward(const ptac_call *call, ptac_gemm provider)
+{
+    const ptac_linear_act *p = call->params;
+    ptac_linear_gradients *g = p->host;
+    const bool none = p->activation == PTAC_ACT_NONE;
+    const int64_t sizes[2] = {p->m, p->n}, strides[2] = {p->n, 1}, one = 1;
+    AT_OWNED at_tensor grad_z = NULL;
+    at_error error = 0;
+
+    if (!none)
+        error = T.aoti_torch_empty_strided(2, sizes, strides, AT_DTYPE_F32,
+                                           AT_DEVICE_CPU, 0, &grad_z);
+    if (!error && g->wants_bias)
+        error = T.aoti_torch_empty_strided(1, &p->n, &one, AT_DTYPE_F32, AT_DEVICE_CPU,
+                                           0, &g->grad_bias);
+    if (!error && (!none || g->wants_bias))
+        ptac_bias_act_backward(floats_of(g->grad), floats_of(g->saved),
+                               floats_of(grad_z), floats_of(g->grad_bias), p->m, p->n,
+                               p->activation);
+    if (!error)
+        error = matrix_gradients(provider, g, none ? g->grad : grad_z);
+    if (!error && g->grad_x)
+        error = unfold(&g->grad_x, &call->inputs[0], p->k);
+    if (error) {
+        at_drop_tensor(&g->grad_x);
+        at_drop_tensor(&g->grad_w);
+        at_drop_tensor(&g->grad_bias);
+        g->grad_x = g->grad_w = g->grad_bias = NULL;
+        ptac_error_set("the gradient of a product failed");
+        return PTAC_FAILED;
+    }
+    return PTAC_OK;
+}
+
+bool ptac_linear_backward(const char *row_name, ptac_activation activation,
+                          ptac_linear_gradients *gradients)
+{
+    const ptac_kernel *row = ptac_registry_find(PTAC_OP_LINEAR_ACT_BACKWARD, row_name);
+    ptac_linear_act params = {.activation = activation, .host = gradients};
+    ptac_call call = {
+        .op = PTAC_OP_LINEAR_ACT_BACKWARD, .n_inputs = 1, .params = &params};
+    ptac_view *grad = &call.inputs[0];
+    const ptac_reason gate = ptac_chooser_gate(call.op);
+    ptac_matrix rows;
+
+    ptac_view_of(gradients->grad, grad);
+    if (!row || gate || ptac_thread_is_disabled() || ptac_chooser_is_quarantined(row) ||
+        !fold(gradients->grad, grad, &rows)) {
+        ptac_refuse(call.op, gate ? gate : PTAC_ARGUMENT);
+        return false;
+    }
+    params.m = rows.sizes[0];
+    params.n = rows.sizes[1];
+    params.k = gradients->w ? matrix_of(gradients->w).sizes[1]
+                            : (gradients->x ? matrix_of(gradients->x).sizes[1] : 0);
+    return ptac_run(row, &call);
+}
+
+static ptac_reason accepts_any(const ptac_call *call)
+{
+    (void)call;
+    return PTAC_TAKE;
+}
+
+static ptac_reason accepts_onednn(const ptac_call *call)
+{
+    const ptac_linear_act *p = call->params;
+
+    if (!ptac_gemm_can(PTAC_GEMM_ONEDNN))
+        return PTAC_NOT_FASTER;
+    return p->m < PTAC_GEMM_PIECE ? PTAC_SHAPE : PTAC_TAKE;
+}
+
+static ptac_status forward_blas(const ptac_call *call)
+{
+    return forward(call, PTAC_GEMM_BLAS);
+}
+
+static ptac_status forward_onednn(const ptac_call *call)
+{
+    return forward(call, PTAC_GEMM_ONEDNN);
+}
+
+static ptac_status backward_blas(const ptac_call *call)
+{
+    return backward(call, PTAC_GEMM_BLAS);
+}
+
+static ptac_status backward_onednn(const ptac_call *call)
+{
+    return backward(call, PTAC_GEMM_ONEDNN);
+}
+
+#define ROW(variable, operation, library, may, work)                                   \
+    static const ptac_kernel variable = {                                              \
+        .op = operation,                                                               \
+        .name = library,                                                               \
+        .level = PTAC_CLOSE,                                                           \
+        .accepts = may,                                                                \
+        .run = work,                                                                   \
+    };                                                                                 \
+    PTAC_REGISTER(variable)
+
+ROW(linear_act_blas, PTAC_OP_LINEAR_ACT, "blas", accepts_any, forward_blas)
+ROW(linear_act_onednn, PTAC_OP_LINEAR_ACT, "onednn", accepts_onednn, forward_onednn)
+ROW(linear_act_backward_blas, PTAC_OP_LINEAR_ACT_BACKWARD, "blas", accepts_any,
+    backward_blas)
+ROW(linear_act_backward_onednn, PTAC_OP_LINEAR_ACT_BACKWARD, "onednn", accepts_onednn,
+    backward_onednn)

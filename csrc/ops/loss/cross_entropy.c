@@ -1,0 +1,203 @@
+/*
+ * cross_entropy.c - what is the same for every row of the cross-entropy kernels:
+ * checking targets, spreading the rows over threads, and putting the losses together.
+ */
+#include "ops/loss/cross_entropy.h"
+
+#include <string.h>
+
+enum {
+    MAX_CHUNKS = 256,
+    ROW_BLOCK = 16,   /* short rows are worked on in blocks of 8 or 16 */
+    MIN_WORK = 32768, /* elements that are worth another thread */
+    MIN_TARGETS = 1 << 16,
+};
+
+/*
+ * Rows are cut into chunks by their number alone. A chunk's sums are one thread's work
+ * and the chunks add up in order, so that threads do not change a bit.
+ */
+typedef struct task {
+    const ptac_call *call;
+    ptac_cross_entropy_rows rows;
+    int64_t rows_per_chunk, n_chunks;
+    bool out_of_range;
+    double weights[MAX_CHUNKS];
+    double losses[MAX_CHUNKS];
+} task;
+
+ptac_reason ptac_cross_entropy_classify(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_cross_entropy *p = call->params;
+    const ptac_dtype target = call->inputs[PTAC_CROSS_ENTROPY_TARGET].dtype;
+    const ptac_view *weight = &call->inputs[PTAC_CROSS_ENTROPY_WEIGHT];
+
+    if (call->inputs[PTAC_CROSS_ENTROPY_X].dtype != PTAC_F32 ||
+        (target != PTAC_I64 && target != PTAC_F32) ||
+        (weight->data && weight->dtype != PTAC_F32))
+        return PTAC_DTYPE;
+    if (p->n_rows == 0 || p->n_classes == 0)
+        return PTAC_EMPTY;
+    if (!(p->label_smoothing >= 0 && p->label_smoothing <= 1))
+        return PTAC_ARGUMENT;
+    if (target == PTAC_F32)
+        shape->kind = PTAC_CROSS_ENTROPY_PROBABILITIES;
+    else if (p->n_classes <= PTAC_SHORT_ROW)
+        shape->kind = PTAC_CROSS_ENTROPY_SHORT;
+    else
+        shape->kind = PTAC_CROSS_ENTROPY_LONG;
+    shape->work = p->n_rows * p->n_classes;
+    return PTAC_TAKE;
+}
+
+void ptac_cross_entropy_target(const ptac_call *call, int64_t row,
+                               ptac_row_target *target)
+{
+    const ptac_cross_entropy *p = call->params;
+    const ptac_view *given = &call->inputs[PTAC_CROSS_ENTROPY_TARGET];
+    const double smoothing = p->label_smoothing;
+    const float *w = call->inputs[PTAC_CROSS_ENTROPY_WEIGHT].data;
+
+    *target = (ptac_row_target){
+        .w = w,
+        .scale = (float)(1 - smoothing),
+        .shift = (float)(smoothing / (double)p->n_classes),
+        .is_soft = true,
+        .index = -1,
+    };
+    if (given->dtype == PTAC_F32) {
+        target->t = (const float *)given->data + row * p->n_classes;
+        return;
+    }
+
+    const int64_t index = ((const int64_t *)given->data)[row];
+
+    target->is_soft = smoothing != 0;
+    target->is_ignored = index == p->ignore_index;
+    if (!target->is_ignored) {
+        target->index = index;
+        target->at_index = (1 - smoothing) * (w ? w[index] : 1);
+    }
+}
+
+static void cut(task *job)
+{
+    const ptac_cross_entropy *p = job->call->params;
+    int64_t n = (p->n_rows + MAX_CHUNKS - 1) / MAX_CHUNKS;
+
+    if (p->n_classes <= PTAC_SHORT_ROW)
+        n = (n + ROW_BLOCK - 1) / ROW_BLOCK * ROW_BLOCK;
+    job->rows_per_chunk = n;
+    job->n_chunks = (p->n_rows + n - 1) / n;
+}
+
+static void for_chunks(task *job, int64_t work_per_row, int64_t min_work,
+                       ptac_range_fn body)
+{
+    ptac_parallel_for(0, job->n_chunks,
+                      min_work / (job->rows_per_chunk * work_per_row) + 1, body, job);
+}
+
+static int64_t chunk_end(const task *job, int64_t chunk)
+{
+    const ptac_cross_entropy *p = job->call->params;
+    const int64_t end = (chunk + 1) * job->rows_per_chunk;
+
+    return end < p->n_rows ? end : p->n_rows;
+}
+
+/* Chunks [begin, end): the sum of the weights that their rows' indices select. */
+static void weigh_chunks(int64_t begin, int64_t end, void *context)
+{
+    task *job = context;
+    const ptac_cross_entropy *p = job->call->params;
+    const int64_t *target = job->call->inputs[PTAC_CROSS_ENTROPY_TARGET].data;
+    const float *weight = job->call->inputs[PTAC_CROSS_ENTROPY_WEIGHT].data;
+
+    for (int64_t chunk = begin; chunk < end; chunk++) {
+        double sum = 0;
+
+        for (int64_t i = chunk * job->rows_per_chunk; i < chunk_end(job, chunk); i++) {
+            if (target[i] == p->ignore_index)
+                continue;
+            if ((uint64_t)target[i] >= (uint64_t)p->n_classes) {
+                __atomic_store_n(&job->out_of_range, true, __ATOMIC_RELAXED);
+                return;
+            }
+            sum += weight ? weight[target[i]] : 1;
+        }
+        job->weights[chunk] = sum;
+    }
+}
+
+static double sum_of(const double *values, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += values[i];
+    return sum;
+}
+
+/* What the mean divides by; false when an index is out of range. */
+static bool weigh(task *job, double *total)
+{
+    const ptac_cross_entropy *p = job->call->params;
+
+    *total = (double)p->n_rows;
+    if (job->call->inputs[PTAC_CROSS_ENTROPY_TARGET].dtype != PTAC_I64)
+        return true;
+    for_chunks(job, 1, MIN_TARGETS, weigh_chunks);
+    *total = sum_of(job->weights, job->n_chunks);
+    return !job->out_of_range;
+}
+
+static void forward_chunks(int64_t begin, int64_t end, void *context)
+{
+    task *job = context;
+
+    for (int64_t chunk = begin; chunk < end; chunk++)
+        job->losses[chunk] =
+            job->rows(job->call, chunk * job->rows_per_chunk, chunk_end(job, chunk));
+}
+
+ptac_status ptac_cross_entropy_forward(const ptac_call *call,
+                                       ptac_cross_entropy_rows rows)
+{
+    const ptac_cross_entropy *p = call->params;
+    float *loss = call->outputs[PTAC_CROSS_ENTROPY_LOSS].data;
+    double total, sum;
+    task job;
+
+    job.call = call;
+    job.rows = rows;
+    job.out_of_range = false;
+    cut(&job);
+    if (!weigh(&job, &total))
+        return PTAC_UNSUPPORTED;
+    for_chunks(&job, p->n_classes, MIN_WORK, forward_chunks);
+    if (p->reduction != PTAC_REDUCE_NONE) {
+        sum = sum_of(job.losses, job.n_chunks);
+        *loss = (float)(p->reduction == PTAC_REDUCE_MEAN ? sum / total : sum);
+    }
+    return PTAC_OK;
+}
+
+ptac_status ptac_cross_entropy_backward(const ptac_call *call, ptac_range_fn body)
+{
+    const ptac_cross_entropy *p = call->params;
+    const float *grad = call->inputs[PTAC_CROSS_ENTROPY_GRAD].data;
+    ptac_cross_entropy_job rows_job = {.call = call};
+    double total;
+    task job;
+
+    job.call = call;
+    job.out_of_range = false;
+    cut(&job);
+    if (!weigh(&job, &total))
+        return PTAC_UNSUPPORTED;
+    if (p->reduction != PTAC_REDUCE_NONE)
+        rows_job.grad = p->reduction == PTAC_REDUCE_MEAN ? *grad / total : *grad;
+    ptac_parallel_for(0, p->n_rows, MIN_WORK / p->n_classes + 1, body, &rows_job);
+    return PTAC_OK;
+}

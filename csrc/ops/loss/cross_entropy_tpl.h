@@ -1,0 +1,152 @@
+/*
+ * cross_entropy_tpl.h - losses and softmax of rows, on the lanes named before.
+ */
+#include "ops/loss/cross_entropy.h"
+#include "ops/loss/soft_target_tpl.h"
+
+/* u[j] * l[j] of a row, where l[j] = x[j] - max - log_sum. */
+INLINE vec soft_lanes(const ptac_row_target *target, const float *x, vec max,
+                      vec log_sum, int64_t i, int n)
+{
+    const vec l = v_sub(v_sub(v_load_first(x + i, n), max), log_sum);
+
+    return v_keep_first(v_mul(soft_factors(target, i, n), l), v_zero(), n);
+}
+
+TARGET static double soft_sum(const ptac_row_target *target, const float *x, int64_t n,
+                              float max, double log_sum)
+{
+    const vec top = v_set(max), log_of_sum = v_set((float)log_sum);
+    double total = 0;
+
+    for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
+        const int64_t end = least(n, begin + SUM_BLOCK);
+        vec sum = v_zero();
+        int64_t i = begin;
+
+        for (; i + LANES <= end; i += LANES)
+            sum = v_add(sum, soft_lanes(target, x, top, log_of_sum, i, LANES));
+        if (i < end)
+            sum = v_add(sum, soft_lanes(target, x, top, log_of_sum, i, (int)(end - i)));
+        total += v_sum_f64(sum);
+    }
+    return total;
+}
+
+/* max and log_sum: the row's largest logit, and log(sum(exp(x - max))). */
+TARGET static double loss_of_row(const ptac_call *call, int64_t row, const float *x,
+                                 float max, double log_sum)
+{
+    const int64_t n = ((const ptac_cross_entropy *)call->params)->n_classes;
+    ptac_row_target target;
+    double loss = 0;
+
+    ptac_cross_entropy_target(call, row, &target);
+    if (target.is_ignored)
+        return 0;
+    if (target.index >= 0)
+        loss = target.at_index * (log_sum + ((double)max - x[target.index]));
+    if (target.is_soft)
+        loss -= soft_sum(&target, x, n, max, log_sum);
+    return loss;
+}
+
+TARGET static double long_rows(const ptac_call *call, int64_t begin, int64_t end)
+{
+    const ptac_cross_entropy *params = call->params;
+    const int64_t n = params->n_classes;
+    float *losses = call->outputs[PTAC_CROSS_ENTROPY_LOSS].data;
+    float *all_p = call->outputs[PTAC_CROSS_ENTROPY_P].data;
+    double sum_of_losses = 0;
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *x =
+            (const float *)call->inputs[PTAC_CROSS_ENTROPY_X].data + row * n;
+        float *p = all_p ? all_p + row * n : NULL;
+        const float max = row_max(x, n);
+        const double sum = row_exp(x, n, max, p);
+        const double loss = loss_of_row(call, row, x, max, log(sum));
+
+        if (p)
+            row_multiply(p, n, (float)(1 / sum));
+        if (params->reduction == PTAC_REDUCE_NONE)
+            losses[row] = (float)loss;
+        sum_of_losses += loss;
+    }
+    return sum_of_losses;
+}
+
+/* n <= LANES rows with plain targets; of a row x - max - log(sum(exp(x - max))). */
+TARGET static double losses_of_block(const ptac_call *call, int64_t row, int n, vec max,
+                                     vec log_sum)
+{
+    const ptac_cross_entropy *params = call->params;
+    const int64_t width = params->n_classes;
+    const float *x =
+        (const float *)call->inputs[PTAC_CROSS_ENTROPY_X].data + row * width;
+    const int64_t *target =
+        (const int64_t *)call->inputs[PTAC_CROSS_ENTROPY_TARGET].data + row;
+    const float *weight = call->inputs[PTAC_CROSS_ENTROPY_WEIGHT].data;
+    float *losses = (float *)call->outputs[PTAC_CROSS_ENTROPY_LOSS].data + row;
+    float maxima[LANES], log_sums[LANES];
+    double sum = 0;
+
+    v_store(maxima, max);
+    v_store(log_sums, log_sum);
+    for (int i = 0; i < n; i++) {
+        double loss = 0;
+
+        if (target[i] != params->ignore_index) {
+            loss = (double)maxima[i] - x[i * width + target[i]] + log_sums[i];
+            if (weight)
+                loss *= weight[target[i]];
+        }
+        if (params->reduction == PTAC_REDUCE_NONE)
+            losses[i] = (float)loss;
+        sum += loss;
+    }
+    return sum;
+}
+
+TARGET static double short_rows(const ptac_call *call, int64_t begin, int64_t end)
+{
+    const int64_t width = ((const ptac_cross_entropy *)call->params)->n_classes;
+    const float *x = call->inputs[PTAC_CROSS_ENTROPY_X].data;
+    float *p = call->outputs[PTAC_CROSS_ENTROPY_P].data;
+    vec columns[PTAC_SHORT_ROW];
+    double sum_of_losses = 0;
+
+    for (int64_t row = begin; row < end; row += LANES) {
+        const int n = (int)least(end - row, LANES);
+        vec sum, max;
+
+        load_columns(x + row * width, width, n, columns);
+        max = columns_max(columns, width);
+        columns_exp(columns, width, max, columns);
+        sum = columns_sum(columns, width);
+        sum_of_losses += losses_of_block(call, row, n, max, v_log(sum));
+        if (p) {
+            const vec inverse = v_div(v_set(1), sum);
+
+            for (int64_t j = 0; j < width; j++)
+                columns[j] = v_mul(columns[j], inverse);
+            store_columns(p + row * width, width, n, columns);
+        }
+    }
+    return sum_of_losses;
+}
+
+static ptac_reason accepts(const ptac_call *call)
+{
+    (void)call;
+    return PTAC_TAKE;
+}
+
+static ptac_status run(const ptac_call *call)
+{
+    const ptac_cross_entropy *p = call->params;
+    const bool is_short =
+        p->n_classes <= PTAC_SHORT_ROW && ptac_cross_entropy_is_plain(call);
+
+    return ptac_cross_entropy_forward(call, is_short ? short_rows : long_rows);
+}

@@ -1,0 +1,169 @@
+/*
+ * math_tpl.h - exp, log, tanh, erf, sigmoid and their kin on float lanes.
+ *
+ * Included behind lanes_<isa>.h. Errors are stated in units in the last place (ulp) of
+ * the result, the largest found over all floats against float64. The arrays below are
+ * what tools/minimax.py prints: it derives them from the functions themselves.
+ */
+#ifndef PTAC_OPS_MATH_MATH_TPL_H
+#define PTAC_OPS_MATH_MATH_TPL_H
+
+#include "ops/math/normal_tables.h"
+
+#include <math.h>
+
+/* (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, relative to exp(r) - 1: 2^-26.1 */
+static const float expm1_terms[] = {0.49999997f, 0.166665465f, 0.0416674428f,
+                                    0.00836625323f, 0.00138699508f};
+
+/* Even and odd powers apart, which halves the chain of dependent steps. */
+INLINE vec v_polynomial(vec x, const float *terms, int n)
+{
+    const vec square = v_mul(x, x);
+    vec even = v_set(terms[(n - 1) & ~1]), odd = v_set(terms[(n - 2) | 1]);
+
+#pragma GCC unroll 16
+    for (int i = ((n - 1) & ~1) - 2; i >= 0; i -= 2)
+        even = v_fma(even, square, v_set(terms[i]));
+#pragma GCC unroll 16
+    for (int i = ((n - 2) | 1) - 2; i > 0; i -= 2)
+        odd = v_fma(odd, square, v_set(terms[i]));
+    return v_fma(odd, x, even);
+}
+
+#define ROWS_OF(array)       (sizeof(array) / sizeof *(array))
+#define POLYNOMIAL(x, terms) v_polynomial(x, terms, (int)ROWS_OF(terms))
+
+/*
+ * exp(x) - 1 without its power of two: x = n * ln(2) + r and exp(r) - 1 comes back.
+ * The upper part of ln(2) has 15 bits, so that n times it is exact (Cody and Waite).
+ */
+INLINE vec v_expm1_reduced(vec x, vec *n)
+{
+    *n = v_round(v_mul(x, v_set(0x1.715476p0f)));
+
+    const vec r =
+        v_fnma(*n, v_set(0x1.7f7d1cp-20f), v_fnma(*n, v_set(0x1.62e4p-1f), x));
+
+    return v_fma(v_mul(r, r), POLYNOMIAL(r, expm1_terms), r);
+}
+
+/* exp(x) for x <= 88 or NaN. */
+INLINE vec v_exp_bounded(vec x)
+{
+    vec n;
+    /* Behind -104 results round to zero; -inf would reduce to NaN. */
+    const vec rest = v_expm1_reduced(v_max(v_set(-104), x), &n);
+
+    return v_scale(v_add(rest, v_set(1)), n);
+}
+
+/* exp(x), 1 ulp, gradual underflow included. */
+INLINE vec v_exp(vec x)
+{
+    return v_exp_bounded(v_min(v_set(89), x));
+}
+
+/*
+ * (log(1 + f) - f + f^2 / 2) / f^3 for sqrt(1/2) <= 1 + f < sqrt(2), relative to
+ * log(1 + f): 2^-27.4
+ */
+static const float log_terms[] = {0.333333313f,  -0.250008196f, 0.200012416f,
+                                  -0.166234091f, 0.14201583f,   -0.131596163f,
+                                  0.12762177f,   -0.0763634741f};
+
+/* log(x) for positive normal x, +inf and NaN; 1 ulp. */
+INLINE vec v_log(vec x)
+{
+    vec n;
+    const vec f = v_sub(v_split(x, &n), v_set(1));
+    const vec square = v_mul(f, f);
+    vec rest = v_mul(v_mul(square, f), POLYNOMIAL(f, log_terms));
+
+    /* Small parts first: f is exact, the upper part of ln(2) times n as well. */
+    rest = v_fma(n, v_set(0x1.7f7d1cp-20f), rest);
+    rest = v_add(v_fma(v_set(-0.5f), square, rest), f);
+    return v_pick(v_less(x, v_set(INFINITY)), v_fma(n, v_set(0x1.62e4p-1f), rest), x);
+}
+
+/* 1 / (1 + exp(-x)), 2 ulp. */
+INLINE vec v_sigmoid(vec x)
+{
+    const vec e = v_exp_bounded(v_sub(v_zero(), v_abs(x)));
+
+    return v_div(v_pick(v_less(x, v_zero()), e, v_set(1)), v_add(v_set(1), e));
+}
+
+/*
+ * tanh(x), 2 ulp. With m = exp(-2|x|) - 1 it is -m / (2 + m) where |x| is small, since
+ * m keeps its relative accuracy there, and 1 - 2 (1 + m) / (2 + m) elsewhere.
+ */
+INLINE vec v_tanh(vec x)
+{
+    vec n;
+    /* Behind 10 the result is 1. */
+    const vec twice = v_max(v_set(-20), v_mul(v_abs(x), v_set(-2)));
+    const vec rest = v_expm1_reduced(twice, &n);
+    const vec power = v_exp2_whole(n);
+    const vec m = v_fma(power, rest, v_sub(power, v_set(1)));
+    const mask far = v_less(m, v_set(-0.6667f));
+    const vec top = v_pick(far, v_mul(v_set(-2), v_fma(power, rest, power)), m);
+    const vec ratio = v_div(top, v_sub(v_set(-2), m));
+
+    return v_with_sign(v_pick(far, v_sub(v_set(1), ratio), ratio), x);
+}
+
+/*
+ * A function of a >= 0 that vanishes for large a, from its table in normal_tables.h.
+ * Adding 1.5 * 2^23 rounds to a whole number and leaves it in the low bits.
+ */
+INLINE vec v_piecewise(vec a, const float (*terms)[LANES], int n_terms, float per_unit)
+{
+    const vec place = v_min(v_set(LANES - 1), v_mul(a, v_set(per_unit)));
+    const vec piece = v_add(place, v_set(0x1.8p23f));
+    const vec r = v_sub(place, v_sub(piece, v_set(0x1.8p23f)));
+    vec sum = v_lookup(terms[n_terms - 1], piece);
+
+#pragma GCC unroll 8
+    for (int i = n_terms - 2; i >= 0; i--)
+        sum = v_fma(sum, r, v_lookup(terms[i], piece));
+    return sum;
+}
+
+#define PIECEWISE(a, name)                                                             \
+    v_piecewise(a, LANES_TABLE(name##_terms), (int)ROWS_OF(LANES_TABLE(name##_terms)), \
+                LANES_TABLE(name##_per_unit))
+
+/* The standard normal distribution's integral up to x, absolute error 2^-24. */
+INLINE vec v_normal(vec x)
+{
+    const vec tail = PIECEWISE(v_abs(x), normal_tail);
+
+    return v_pick(v_less(x, v_zero()), tail, v_sub(v_set(1), tail));
+}
+
+/* The derivative of x * v_normal(x), absolute error 2^-23. */
+INLINE vec v_gelu_slope(vec x)
+{
+    const vec tail = PIECEWISE(v_abs(x), gelu_slope);
+
+    return v_pick(v_less(x, v_zero()), tail, v_sub(v_set(1), tail));
+}
+
+/* erf(x) / x - 1 in x^2 for |x| < 0.875, relative to erf(x) / x: 2^-26.1 */
+static const float erf_terms[] = {0.128379151f,   -0.376125067f,  0.112819649f,
+                                  -0.0267724283f, 0.00500232307f, -0.00060407212f};
+
+/* erf(x), 2 ulp. */
+INLINE vec v_erf(vec x)
+{
+    const vec away = v_abs(x);
+    const vec root2 = v_set(0x1.6a09e6p0f);
+    const vec tail = PIECEWISE(v_mul(away, root2), normal_tail);
+    const vec far = v_with_sign(v_fnma(v_set(2), tail, v_set(1)), x);
+    const vec near = v_fma(x, POLYNOMIAL(v_mul(x, x), erf_terms), x);
+
+    return v_pick(v_less(away, v_set(0.875f)), near, far);
+}
+
+#endif

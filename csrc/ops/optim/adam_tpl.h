@@ -1,0 +1,160 @@
+/*
+ * adam_tpl.h - the Adam and AdamW steps, a vector at a time. Included once per element
+ * type and instruction set; the file that includes it names the lanes, see avx512_f32_tpl.h.
+ */
+
+/* The scalars of a call, spread over the lanes. */
+typedef struct SUFFIX(adam_scalars) {
+    VEC one_minus_beta1, beta2, one_minus_beta2, eps, weight_decay, decay_factor, flip;
+    bool lerp_from_start; /* torch.lerp starts from the end for weights from 0.5 on */
+} SUFFIX(adam_scalars);
+
+TARGET static inline SUFFIX(adam_scalars) SUFFIX(spread)(const ptac_adam *adam)
+{
+    const TYPE weight = (TYPE)adam->one_minus_beta1;
+
+    return (SUFFIX(adam_scalars)){
+        .one_minus_beta1 = SET(adam->one_minus_beta1),
+        .beta2 = SET(adam->beta2),
+        .one_minus_beta2 = SET(adam->one_minus_beta2),
+        .eps = SET(adam->eps),
+        .weight_decay = SET(adam->weight_decay),
+        .decay_factor = SET(adam->decay_factor),
+        .flip = adam->maximize ? SET(-0.0) : SET(0.0),
+        .lerp_from_start = weight < 0.5 && weight > -0.5,
+    };
+}
+
+/*
+ * Everything up to the root: decays *x, updates the moments in memory, and returns the
+ * second moment that the step divides by.
+ */
+TARGET static inline VEC SUFFIX(moments)(const ptac_step_item *item, int64_t at, int m,
+                                         const ptac_adam *adam,
+                                         const SUFFIX(adam_scalars) * s, VEC *x,
+                                         VEC *average)
+{
+    TYPE *first = (TYPE *)item->state[0] + at, *second = (TYPE *)item->state[1] + at;
+    VEC g = XOR(LOAD((const TYPE *)item->grad + at, m), s->flip);
+    VEC v, difference;
+
+    *x = LOAD((TYPE *)item->param + at, m);
+    if (adam->decay_factor != 1)
+        *x = MUL(*x, s->decay_factor);
+    if (adam->weight_decay != 0)
+        g = FMA(*x, s->weight_decay, g);
+
+    *average = LOAD(first, m);
+    difference = SUB(g, *average);
+    if (s->lerp_from_start)
+        *average = FMA(s->one_minus_beta1, difference, *average);
+    else
+        *average = FMA(SUB(s->one_minus_beta1, SET(1.0)), difference, g);
+    STORE(first, *average, m);
+
+    v = MUL(LOAD(second, m), s->beta2);
+    v = FMA(MUL(s->one_minus_beta2, g), g, v);
+    STORE(second, v, m);
+    if (adam->amsgrad) {
+        TYPE *maximum = (TYPE *)item->state[2] + at;
+
+        v = MAXIMUM(LOAD(maximum, m), v);
+        STORE(maximum, v, m);
+    }
+    return v;
+}
+
+TARGET static inline VEC SUFFIX(descend)(VEC x, VEC average, VEC root,
+                                         const ptac_step_item *item,
+                                         const SUFFIX(adam_scalars) * s)
+{
+    const VEC denominator = ADD(DIV(root, SET(item->bias_correction2_sqrt)), s->eps);
+
+    return ADD(x, DIV(MUL(SET(item->step_size_neg), average), denominator));
+}
+
+/* Where the host's square root is ours to compute: one pass. */
+TARGET static inline void SUFFIX(adam_lanes)(const ptac_step_item *item, int64_t at,
+                                             int m, const ptac_adam *adam,
+                                             const SUFFIX(adam_scalars) * s)
+{
+    VEC x, average;
+    const VEC v = SUFFIX(moments)(item, at, m, adam, s, &x, &average);
+
+    STORE((TYPE *)item->param + at, SUFFIX(descend)(x, average, ROOT(v), item, s), m);
+}
+
+/*
+ * Ask for the memory of a step 4 KiB ahead, wherever that lies: nothing is read. Four
+ * streams at once are more than the hardware's own prefetching follows across pages:
+ * Adam over 8 M parameters takes 3.5 ms with this and 3.9 ms without (Zen 5, 1 thread).
+ * always_inline, because gcc 12 drops calls to a function that only prefetches.
+ */
+static inline __attribute__((always_inline)) void SUFFIX(prefetch)(
+    const ptac_step_item *item, int64_t at)
+{
+    const uintptr_t ahead = (uintptr_t)at * sizeof(TYPE) + 4096;
+
+    __builtin_prefetch((const void *)((uintptr_t)item->param + ahead), 1);
+    __builtin_prefetch((const void *)((uintptr_t)item->grad + ahead), 0);
+    __builtin_prefetch((const void *)((uintptr_t)item->state[0] + ahead), 1);
+    __builtin_prefetch((const void *)((uintptr_t)item->state[1] + ahead), 1);
+}
+
+TARGET static inline void SUFFIX(adam_fused)(const ptac_step_item *item, int64_t first,
+                                             int64_t n, const ptac_step *step)
+{
+    const SUFFIX(adam_scalars) s = SUFFIX(spread)(&step->adam);
+    int64_t i = 0;
+
+    for (; i + LANES <= n; i += LANES) {
+        SUFFIX(prefetch)(item, first + i);
+        SUFFIX(adam_lanes)(item, first + i, LANES, &step->adam, &s);
+    }
+    if (i < n)
+        SUFFIX(adam_lanes)(item, first + i, (int)(n - i), &step->adam, &s);
+}
+
+/* Where only the host knows its square root: a block of moments, its roots, the step. */
+TARGET static inline void SUFFIX(adam_called)(const ptac_step_item *item, int64_t first,
+                                              int64_t n, const ptac_step *step)
+{
+    enum { BLOCK = 512 };
+    const ptac_adam *adam = &step->adam;
+    const SUFFIX(adam_scalars) s = SUFFIX(spread)(adam);
+    TYPE second[BLOCK], roots[BLOCK];
+
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t size = n - i < BLOCK ? n - i : BLOCK;
+        TYPE *param = (TYPE *)item->param + first + i;
+        const TYPE *average = (const TYPE *)item->state[0] + first + i;
+
+        for (int64_t j = 0; j < size; j += LANES) {
+            const int m = size - j < LANES ? (int)(size - j) : LANES;
+            VEC x, unused;
+
+            STORE(second + j,
+                  SUFFIX(moments)(item, first + i + j, m, adam, &s, &x, &unused), m);
+            STORE(param + j, x, m);
+        }
+        HOST_ROOT(second, roots, size);
+        for (int64_t j = 0; j < size; j += LANES) {
+            const int m = size - j < LANES ? (int)(size - j) : LANES;
+
+            STORE(param + j,
+                  SUFFIX(descend)(LOAD(param + j, m), LOAD(average + j, m),
+                                  LOAD(roots + j, m), item, &s),
+                  m);
+        }
+    }
+}
+
+TARGET static void SUFFIX(adam_range)(int64_t begin, int64_t end, void *context)
+{
+    const ptac_step *step = context;
+
+    if (CAN_ROOT)
+        PTAC_STEP_EACH(step, begin, end, SUFFIX(adam_fused));
+    else
+        PTAC_STEP_EACH(step, begin, end, SUFFIX(adam_called));
+}

@@ -1,0 +1,88 @@
+/*
+ * sgd_ref.c - the SGD step, an element at a time.
+ *
+ * The row "scalar" also serves hosts whose own kernels do not fuse multiply and add.
+ */
+#include "ops/optim/step.h"
+
+#include <math.h>
+
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+{
+    shape->kind = 0;
+    shape->work = call->inputs[0].n_elements;
+    return PTAC_TAKE;
+}
+
+static const ptac_op_shapes shapes = {
+    .op = PTAC_OP_SGD_STEP,
+    .kinds = {"dense"},
+    .classify = classify,
+};
+PTAC_REGISTER_SHAPES(shapes)
+
+static ptac_reason accepts(const ptac_call *call)
+{
+    const ptac_dtype dtype = call->inputs[0].dtype;
+
+    return dtype == PTAC_F32 || dtype == PTAC_F64 ? PTAC_TAKE : PTAC_DTYPE;
+}
+
+#define DEFINE_STEP(type, name, fused)                                                 \
+    static inline type name##_multiply_add(type a, type b, type c)                     \
+    {                                                                                  \
+        return ptac_the_host.fma ? fused(a, b, c) : a * b + c;                         \
+    }                                                                                  \
+                                                                                       \
+    static void name##_part(const ptac_step_item *item, int64_t first, int64_t n,      \
+                            const ptac_step *step)                                     \
+    {                                                                                  \
+        const ptac_sgd *sgd = &step->sgd;                                              \
+        const type momentum = (type)sgd->momentum, decay = (type)sgd->weight_decay;    \
+        const type keep = (type)sgd->one_minus_dampening, lr_neg = (type)sgd->lr_neg;  \
+        type *p = (type *)item->param + first;                                         \
+        const type *grad = (const type *)item->grad + first;                           \
+        type *buffer = item->state[0] ? (type *)item->state[0] + first : NULL;         \
+                                                                                       \
+        for (int64_t i = 0; i < n; i++) {                                              \
+            type g = sgd->maximize ? -grad[i] : grad[i];                               \
+                                                                                       \
+            if (sgd->weight_decay != 0)                                                \
+                g = name##_multiply_add(p[i], decay, g);                               \
+            if (buffer) {                                                              \
+                buffer[i] = item->is_first                                             \
+                                ? g                                                    \
+                                : name##_multiply_add(g, keep, buffer[i] * momentum);  \
+                g = sgd->nesterov ? name##_multiply_add(buffer[i], momentum, g)        \
+                                  : buffer[i];                                         \
+            }                                                                          \
+            p[i] = name##_multiply_add(g, lr_neg, p[i]);                               \
+        }                                                                              \
+    }                                                                                  \
+                                                                                       \
+    static void name(int64_t begin, int64_t end, void *context)                        \
+    {                                                                                  \
+        const ptac_step *step = context;                                               \
+                                                                                       \
+        PTAC_STEP_EACH(step, begin, end, name##_part);                                 \
+    }
+
+DEFINE_STEP(float, step_f32, fmaf)
+DEFINE_STEP(double, step_f64, fma)
+
+static ptac_status run(const ptac_call *call)
+{
+    ptac_parallel_for(0, call->inputs[0].n_elements, PTAC_STEP_GRAIN,
+                      call->inputs[0].dtype == PTAC_F32 ? step_f32 : step_f64,
+                      (void *)call->params);
+    return PTAC_OK;
+}
+
+static const ptac_kernel sgd_scalar = {
+    .op = PTAC_OP_SGD_STEP,
+    .name = "scalar",
+    .level = PTAC_EXACT,
+    .accepts = accepts,
+    .run = run,
+};
+PTAC_REGISTER(sgd_scalar)

@@ -1,0 +1,95 @@
+/*
+ * step.h - an optimizer step over many parameters as one call.
+ *
+ * Level exact: every element goes through the operations of torch's single-tensor
+ * ("for-loop") path in its order, each rounded as ATen rounds it on this machine, where
+ * scalars are computed in double as Python does and converted once. Kernels write in
+ * place and cannot fail.
+ *
+ * Source of the arithmetic: torch/optim/sgd.py (_single_tensor_sgd), torch/optim/adam.py
+ * (_single_tensor_adam), torch 2.11 to 2.13; ATen's add, lerp and addcmul fuse their
+ * multiply-add where ATen's kernels are built for AVX2 or AVX-512 (ptac_the_host.fma).
+ */
+#ifndef PTAC_OPS_OPTIM_STEP_H
+#define PTAC_OPS_OPTIM_STEP_H
+
+#include "core/host.h"
+#include "core/kernel.h"
+
+/* One parameter: all arrays have n elements in the same memory order. */
+typedef struct ptac_step_item {
+    int64_t begin; /* elements of all items before this one */
+    int64_t n;
+    void *param;
+    const void *grad;
+    void *state[3]; /* SGD: momentum buffer. Adam: exp_avg, exp_avg_sq, its maximum */
+    bool is_first;  /* SGD: the momentum buffer is new and takes the gradient */
+    /* Adam, which counts steps per parameter: */
+    double step_size_neg, bias_correction2_sqrt;
+} ptac_step_item;
+
+typedef struct ptac_sgd {
+    double lr_neg, momentum, one_minus_dampening, weight_decay;
+    bool nesterov, maximize;
+} ptac_sgd;
+
+typedef struct ptac_adam {
+    double one_minus_beta1, beta2, one_minus_beta2, eps;
+    double weight_decay; /* added to the gradient; 0 where it is decoupled */
+    double decay_factor; /* AdamW: 1 - lr * weight_decay; else 1 */
+    bool amsgrad, maximize;
+} ptac_adam;
+
+/*
+ * params of a call. inputs[0] stands for all parameters: its dtype, and in n_elements
+ * their number of elements together.
+ */
+typedef struct ptac_step {
+    union {
+        ptac_sgd sgd;
+        ptac_adam adam;
+    };
+    const ptac_step_item *items; /* ascending begin, no gaps */
+    int64_t n_items;
+} ptac_step;
+
+/* The item that element at belongs to. */
+static inline const ptac_step_item *ptac_step_find(const ptac_step *step, int64_t at)
+{
+    int64_t low = 0, high = step->n_items;
+
+    while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+
+        if (step->items[middle].begin <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &step->items[low];
+}
+
+/*
+ * For each part of an item inside elements [begin, end): run(item, first, n, step).
+ * A macro, so that run is inlined with its vector types.
+ */
+#define PTAC_STEP_EACH(step, begin, end, run)                                          \
+    do {                                                                               \
+        const ptac_step_item *item = ptac_step_find(step, begin);                      \
+                                                                                       \
+        for (int64_t at = begin; at < end; item++) {                                   \
+            const int64_t first = at - item->begin;                                    \
+            const int64_t left = item->n - first;                                      \
+            const int64_t n = left < end - at ? left : end - at;                       \
+                                                                                       \
+            run(item, first, n, step);                                                 \
+            at += n;                                                                   \
+        }                                                                              \
+    } while (0)
+
+/* Elements that one thread takes at least. */
+enum {
+    PTAC_STEP_GRAIN = 32768,
+};
+
+#endif

@@ -1,0 +1,127 @@
+"""``python -m pai_torchacc info | demo | bench | verify | calibrate | run``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; the process's exit status."""
+    options = _parser().parse_args(arguments)
+    document, status = options.command(options)
+    if options.json and document is not None:
+        Path(options.json).write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pai_torchacc",
+        description="Makes unmodified PyTorch programs faster, with a receipt.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    def add(name: str, function: Any, about: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=about, description=about)
+        command.add_argument(
+            "--json", metavar="FILE", help="also write the result here"
+        )
+        command.set_defaults(command=function)
+        return command
+
+    add("info", _info, "what runs here: versions, CPU, operators and their rows")
+
+    demo = add(
+        "demo", _demo, "train a CNN on handwritten digits, stock and accelerated"
+    )
+    demo.add_argument("--epochs", type=int, default=12, help="default: %(default)s")
+    demo.add_argument("--threads", type=int, help="default: torch's own choice")
+    demo.add_argument("--out", default="out", metavar="DIR", help="where the plot goes")
+
+    bench = add("bench", _bench, "measure against stock, interleaved in one process")
+    bench.add_argument(
+        "names", nargs="*", help="parts of names of figures or workloads; default: all"
+    )
+    bench.add_argument("--quick", action="store_true", help="under two minutes")
+    bench.add_argument(
+        "--against", choices=("compile",), help="another rival beside stock"
+    )
+    bench.add_argument(
+        "--check", action="store_true", help="compare with benchmarks/targets.toml"
+    )
+    bench.add_argument("--threads", type=int, nargs="+", help="default: 1, 2, 4 ...")
+    bench.add_argument("--csv", metavar="FILE", help="write the figures here")
+    bench.add_argument("--plot", metavar="FILE", help="draw the ratios here (PNG)")
+
+    verify = add("verify", _verify, "hold every row of this machine to its contract")
+    verify.add_argument(
+        "--numerics", choices=("exact", "close", "fast"), default="close"
+    )
+
+    calibrate = add("calibrate", _calibrate, "measure this machine and write its table")
+    calibrate.add_argument("file", help="the table; use it with PTAC_CALIBRATION")
+    calibrate.add_argument(
+        "--ops", nargs="+", metavar="OP", help="only these operators"
+    )
+    calibrate.add_argument(
+        "--generic",
+        action="store_true",
+        help="leave out what other CPUs of this instruction set may not share",
+    )
+
+    run = add("run", _run, "run a script with everything enabled, its children too")
+    run.add_argument("-m", dest="is_module", action="store_true", help="a module name")
+    run.add_argument("script", help="the script, or with -m the module")
+    run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    return parser
+
+
+Result = tuple[Any, int]
+
+
+def _info(options: argparse.Namespace) -> Result:
+    from pai_torchacc import info
+
+    document = info.document()
+    print(info.as_text(document))
+    return document, 0
+
+
+def _demo(options: argparse.Namespace) -> Result:
+    from pai_torchacc.bench import demo
+
+    return demo.run(options.epochs, options.threads, Path(options.out)), 0
+
+
+def _bench(options: argparse.Namespace) -> Result:
+    from pai_torchacc.bench import run
+
+    return run.run(options)
+
+
+def _verify(options: argparse.Namespace) -> Result:
+    from pai_torchacc.bench import contract
+
+    return contract.run(options.numerics)
+
+
+def _calibrate(options: argparse.Namespace) -> Result:
+    from pai_torchacc.bench import calibrate
+
+    return calibrate.run(Path(options.file), options.ops, options.generic), 0
+
+
+def _run(options: argparse.Namespace) -> Result:
+    from pai_torchacc import launch
+
+    launch.run(options.script, options.args, options.is_module, options.json)
+    return None, 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Measure every row against stock on this machine and write a calibration table."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pai_torchacc as ptac
+from pai_torchacc import _host
+from pai_torchacc.bench.cases import Case, cases
+from pai_torchacc.bench.measure import (
+    alternate,
+    environment,
+    raise_malloc_thresholds,
+    thread_counts,
+)
+from pai_torchacc.calibration import COLUMNS, Measurement
+
+VENDOR_BOUND = frozenset({"onednn"})
+"""Rows whose gain depends on whose CPU it is more than on its instruction set."""
+
+Progress = Callable[[str, float], None]
+
+
+def measure(
+    progress: Progress | None = None,
+    only: frozenset[str] | None = None,
+    blocks: int = 7,
+    block_s: float = 0.01,
+) -> Iterator[Measurement]:
+    """Yield one measurement for each case, thread count and runnable row.
+
+    The process's thread count and switches are as before when it ends.
+    """
+    raise_malloc_thresholds()
+    c = _host.load()
+    rows = {
+        name: [row for row, _, can_run, _ in rows if can_run]
+        for name, _, rows in c.operators()
+    }
+    listed = [x for x in cases() if only is None or x.op in only]
+    threads_before = torch.get_num_threads()
+    done, total = 0, len(listed) * len(thread_counts())
+    try:
+        for n_threads in thread_counts():
+            torch.set_num_threads(n_threads)
+            for case in listed:
+                yield from _measure_case(
+                    c, case, rows[case.op], n_threads, blocks, block_s
+                )
+                done += 1
+                if progress:
+                    progress(f"{case.op} {case.kind} {case.dtype}", done / total)
+    finally:
+        torch.set_num_threads(threads_before)
+
+
+def _measure_case(
+    c: Any, case: Case, rows: list[str], n_threads: int, blocks: int, block_s: float
+) -> Iterator[Measurement]:
+    worst: dict[str, tuple[float, float]] = {}
+    for make in case.variants:
+        torch.manual_seed(0)
+        call = make()
+        for row, (ratio, stock_us) in _time_rows(
+            c, case, rows, call, blocks, block_s
+        ).items():
+            if row not in worst or ratio < worst[row][0]:
+                worst[row] = ratio, stock_us
+    for row, (ratio, stock_us) in worst.items():
+        yield Measurement(
+            case.op,
+            case.kind,
+            case.dtype,
+            n_threads,
+            case.work,
+            row,
+            round(ratio, 2),
+            round(stock_us, 1),
+        )
+
+
+def _time_rows(
+    c: Any, case: Case, rows: list[str], call: Any, blocks: int, block_s: float
+) -> dict[str, tuple[float, float]]:
+    """Per row that takes the call: (stock's time divided by its own, stock's in us)."""
+    taken = [row for row in rows if _takes(c, case, row, call)]
+    variants: dict[str, Any] = {"stock": (ptac.disable, call)}
+    for row in taken:
+        variants[row] = (lambda row=row: _only(c, case, row), call)
+    try:
+        timings = alternate(variants, blocks, block_s)
+    finally:
+        c.pin(case.op, None)
+        ptac.disable()
+    stock = timings.pop("stock")
+    return {
+        row: (stock.best / timing.best, stock.best * 1e6)
+        for row, timing in timings.items()
+    }
+
+
+def _only(c: Any, case: Case, row: str) -> None:
+    """Switch one row of one operator on and everything else off."""
+    c.pin(case.op, row)
+    ptac.enable("operator_fusion", include=(case.op, *case.with_ops), numerics="fast")
+
+
+def _takes(c: Any, case: Case, row: str, call: Any) -> bool:
+    _only(c, case, row)
+    before = c.counters(case.op)[0]
+    call()
+    taken = c.counters(case.op)[0] > before
+    c.pin(case.op, None)
+    ptac.disable()
+    return taken
+
+
+def write(
+    path: Path, measurements: list[Measurement], remarks: list[str] | None = None
+) -> None:
+    """Write a table with a header that says where it comes from."""
+    lines = [f"{key}: {value}" for key, value in environment().items()]
+    lines.append(f"command: python -m pai_torchacc {shlex.join(sys.argv[1:])}")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        for line in [*lines, *(remarks or [])]:
+            file.write(f"# {line}\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(sorted(measurements))
+
+
+def generic(measurements: list[Measurement]) -> list[Measurement]:
+    """Leave out rows whose gain another CPU of the same instruction set may not share.
+
+    Their places stay, without a row that is fast enough, so that a call there does not
+    take the decision of a smaller size.
+    """
+    return [
+        m._replace(ratio=min(m.ratio, 1.0)) if m.row in VENDOR_BOUND else m
+        for m in measurements
+    ]
+
+
+def run(path: Path, ops: list[str] | None, is_generic: bool) -> dict[str, Any]:
+    """Calibrate with a progress bar and write the table; a summary as a document."""
+    from rich.progress import Progress as Bar
+
+    known = {name for name, _, _ in _host.load().operators()}
+    unknown = sorted(set(ops or ()) - known)
+    if unknown:
+        raise SystemExit(f"unknown operators: {', '.join(unknown)}")
+    with Bar() as bar:
+        task = bar.add_task("calibrating", total=1.0)
+
+        def progress(what: str, share: float) -> None:
+            bar.update(task, completed=share, description=what)
+
+        measurements = list(measure(progress, frozenset(ops) if ops else None))
+    if is_generic:
+        measurements = generic(measurements)
+    write(path, measurements)
+    print(f"{len(measurements)} measurements in {path}; use it with PTAC_CALIBRATION")
+    return {"file": str(path), "measurements": len(measurements)}

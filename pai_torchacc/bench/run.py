@@ -1,0 +1,176 @@
+"""``python -m pai_torchacc bench``: figures, as a table, CSV, JSON and plot."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from pai_torchacc.bench.figures import FIGURES, Result, Setting
+from pai_torchacc.bench.measure import (
+    environment,
+    raise_malloc_thresholds,
+    thread_counts,
+)
+
+LONG = ("W4", "W5", "ResNet18@224", "VGG")
+"""Workloads that --quick leaves out."""
+
+TARGETS = Path("benchmarks") / "targets.toml"
+
+
+def run(options: argparse.Namespace) -> tuple[Any, int]:
+    """Measure what the options name; the document and the exit status."""
+    console = _console()
+    names = _chosen(options.names, options.quick)
+    raise_malloc_thresholds()
+    threads = options.threads or thread_counts()
+    results: list[Result] = []
+    with Progress(console=console) as progress:
+        task = progress.add_task("", total=len(names) * len(threads))
+        for n in threads:
+            for name in names:
+                progress.update(task, description=f"{n} thread(s): {name}")
+                results += _measure(name, n, options)
+                progress.advance(task)
+    console.print(_table(results), soft_wrap=True)
+    if options.csv:
+        write_csv(Path(options.csv), results)
+    if options.plot:
+        _plot(results, Path(options.plot))
+    short = list(_missed(results)) if options.check else []
+    for line in short:
+        console.print(line, highlight=False, soft_wrap=True)
+    if options.check:
+        console.print(f"{len(short)} targets missed")
+    document = {"environment": environment(), "results": [asdict(r) for r in results]}
+    return document, 1 if short else 0
+
+
+def _console() -> Console:
+    """As wide as the table needs, where no terminal sets a limit."""
+    console = Console()
+    return console if console.is_terminal else Console(width=140)
+
+
+def _chosen(parts: list[str], quick: bool) -> list[str]:
+    names = [n for n in FIGURES if not parts or any(p in n for p in parts)]
+    if parts and not names:
+        raise SystemExit(f"no figure is named like {', '.join(parts)}: "
+                         + "; ".join(FIGURES))  # fmt: skip
+    if quick and not parts:
+        names = [n for n in names if n.split(",")[0] not in LONG and "W4" not in n]
+    return names
+
+
+def _measure(name: str, n_threads: int, options: argparse.Namespace) -> list[Result]:
+    setting = Setting(
+        n_threads,
+        blocks=8 if options.quick else 20,
+        block_s=0.01 if options.quick else 0.05,
+        against_compile=options.against == "compile",
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    torch.manual_seed(0)
+    try:
+        return list(FIGURES[name](setting))
+    finally:
+        torch.set_num_threads(before)
+
+
+def _table(results: list[Result]) -> Table:
+    table = Table()
+    for column in (
+        "figure",
+        "against",
+        "threads",
+        "their us",
+        "our us",
+        "",
+        "of medians",
+    ):
+        side = "left" if column in ("figure", "against") else "right"
+        table.add_column(column, justify=side, no_wrap=True)
+    for r in results:
+        table.add_row(
+            r.figure,
+            r.rival,
+            str(r.n_threads),
+            f"{r.rival_us:.1f}" if r.rival_us else "",
+            f"{r.our_us:.1f}" if r.our_us else "",
+            _value(r) + ("" if r.passes_gate else " NUMBERS!"),
+            f"{r.rival_median_us / r.our_median_us:.2f}x" if r.our_median_us else "",
+        )
+    return table
+
+
+def _value(r: Result) -> str:
+    return f"{r.value:.2f}x" if r.unit == "ratio" else f"{r.value:.2f} {r.unit}"
+
+
+def write_csv(path: Path, results: list[Result]) -> None:
+    """Write figures with what they depend on in the header."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        for key, value in environment().items():
+            file.write(f"# {key}: {value}\n")
+        file.write(f"# command: python -m pai_torchacc {shlex.join(sys.argv[1:])}\n")
+        writer = csv.DictWriter(file, list(asdict(results[0])), lineterminator="\n")
+        writer.writeheader()
+        for r in results:
+            row = {
+                k: round(v, 3) if isinstance(v, float) else v
+                for k, v in asdict(r).items()
+            }
+            writer.writerow(row)
+
+
+def _missed(results: list[Result]) -> Iterator[str]:
+    """Lines for results that fall short of benchmarks/targets.toml."""
+    if not TARGETS.is_file():
+        raise SystemExit(f"{TARGETS} is not here: --check runs in the repository")
+    targets = tomllib.loads(TARGETS.read_text(encoding="utf-8"))["target"]
+    for r in results:
+        for target in targets:
+            if (target["figure"], target["against"]) != (r.figure, r.rival):
+                continue
+            bound = target["value"]
+            met = r.value >= bound if r.unit == "ratio" else r.value <= bound
+            if not met or not r.passes_gate:
+                sign = ">=" if r.unit == "ratio" else "<="
+                yield (
+                    f"missed: {r.figure}, {r.n_threads} thread(s), against {r.rival}: "
+                    f"{_value(r)}, target {sign} {bound}"
+                    + ("" if r.passes_gate else "; numbers outside the contract")
+                )
+
+
+def _plot(results: list[Result], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [r for r in results if r.unit == "ratio" and r.rival == "stock"]
+    labels = [f"{r.figure} ({r.n_threads})" for r in rows]
+    figure, axes = pyplot.subplots(
+        figsize=(9, 1 + 0.25 * len(rows)), layout="constrained"
+    )
+    bars = axes.barh(labels, [r.value for r in rows])
+    axes.bar_label(bars, fmt="%.2f")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set(xlabel="stock time / ptac time (threads in brackets)", xscale="log")
+    axes.invert_yaxis()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)

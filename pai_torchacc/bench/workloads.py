@@ -1,0 +1,320 @@
+"""The workloads that all figures speak of, defined once.
+
+float32, torch's default initialisation after ``manual_seed(0)``, synthetic inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass
+class Task:
+    """A workload ready to run: a model, its optimizer, and a source of batches."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None
+    batches: Iterator[tuple[Tensor, Tensor]]
+
+    def train_step(self) -> Tensor:
+        """Forward, backward, update; the loss."""
+        x, y = next(self.batches)
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.model(x).flatten(0, -2), y.flatten())
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def infer(self) -> Tensor:
+        """Forward without gradients, in evaluation mode."""
+        x, _ = next(self.batches)
+        with torch.no_grad():
+            return self.model(x)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A named recipe for a :class:`Task`."""
+
+    name: str
+    about: str
+    make: Callable[..., Task]
+
+    def task(self, **optimizer_options: Any) -> Task:
+        """Build it anew; options such as ``fused=True`` go to the optimizer."""
+        torch.manual_seed(0)
+        return self.make(**optimizer_options)
+
+
+def _forever(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    while True:
+        yield x, y
+
+
+def _classes(n: int, *shape: int) -> Tensor:
+    return torch.randint(0, n, shape)
+
+
+class SimpleCNN(nn.Module):
+    """The article's network: two convolutions, two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 32, 3, padding=1)
+        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
+        self.fc1 = nn.Linear(64 * 7 * 7, 128)
+        self.fc2 = nn.Linear(128, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Classify [N, 1, 28, 28] images into [N, 10] scores."""
+        x = torch.max_pool2d(torch.relu(self.conv1(x)), 2)
+        x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)
+        x = x.view(x.size(0), -1)
+        return self.fc2(torch.relu(self.fc1(x)))
+
+
+def _simple_cnn(**options: Any) -> Task:
+    model = SimpleCNN()
+    x, y = torch.randn(64, 1, 28, 28), _classes(10, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, **options)
+    return Task(model, optimizer, _forever(x, y))
+
+
+def _w1(**options: Any) -> Task:
+    model = nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 7 * 7, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+    x, y = torch.randn(64, 1, 28, 28), _classes(10, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, **options)
+    return Task(model, optimizer, _forever(x, y))
+
+
+def _l10(**options: Any) -> Task:
+    model = nn.Linear(1000, 10)
+    x, y = torch.randn(32, 1000), _classes(10, 32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, **options)
+    return Task(model, optimizer, _forever(x, y))
+
+
+def _w3(**options: Any) -> Task:
+    model = nn.Sequential(
+        nn.Linear(784, 512),
+        nn.ReLU(),
+        nn.Linear(512, 512),
+        nn.ReLU(),
+        nn.Linear(512, 10),
+    )
+    x, y = torch.randn(64, 784), _classes(10, 64)
+    optimizer = torch.optim.Adam(model.parameters(), **options)
+    return Task(model, optimizer, _forever(x, y))
+
+
+class _Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 4)
+        self.head = nn.Linear(256, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x).mean(1))
+
+
+def _w4(**options: Any) -> Task:
+    model = _Encoder()
+    x, y = torch.randn(8, 128, 256), _classes(10, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, **options)
+    return Task(model, optimizer, _forever(x, y))
+
+
+class _Block(nn.Module):
+    """A pre-norm transformer block as nanoGPT writes it."""
+
+    def __init__(self, width: int, heads: int, forward_width: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = (
+            nn.Linear(width, forward_width),
+            nn.Linear(forward_width, width),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, width = x.shape
+        q, k, v = (
+            part.view(n, t, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(n, t, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class _GPT(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(65, 256), nn.Embedding(128, 256)
+        self.blocks = nn.ModuleList(_Block(256, 4, 1024) for _ in range(4))
+        self.norm = nn.LayerNorm(256)
+        self.head = nn.Linear(256, 65, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.positions.weight[: tokens.size(1)]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def _gpt_task(batches: Iterator[tuple[Tensor, Tensor]], options: Any) -> Task:
+    model = _GPT()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, **options)
+    return Task(model, optimizer, batches)
+
+
+def _w4g(**options: Any) -> Task:
+    return _gpt_task(_forever(_classes(65, 8, 128), _classes(65, 8, 128)), options)
+
+
+def _w4gv(**options: Any) -> Task:
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        random = torch.Generator().manual_seed(0)
+        while True:
+            t = int(torch.randint(32, 129, (), generator=random))
+            yield (
+                torch.randint(0, 65, (8, t), generator=random),
+                torch.randint(0, 65, (8, t), generator=random),
+            )
+
+    return _gpt_task(batches(), options)
+
+
+class _BasicBlock(nn.Module):
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(n_out), nn.BatchNorm2d(n_out)
+        self.shortcut = nn.Identity()
+        if stride != 1 or n_in != n_out:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+def _resnet18(stem: nn.Module, n_classes: int) -> nn.Sequential:
+    widths = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
+    blocks = [
+        block
+        for n_in, n_out, stride in widths
+        for block in (_BasicBlock(n_in, n_out, stride), _BasicBlock(n_out, n_out, 1))
+    ]
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, n_classes))
+    return nn.Sequential(stem, *blocks, *head)
+
+
+def _w5(**options: Any) -> Task:
+    stem = nn.Sequential(
+        nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()
+    )
+    model = _resnet18(stem, 10)
+    x, y = torch.randn(32, 3, 32, 32), _classes(10, 32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, **options)
+    return Task(model, optimizer, _forever(x, y))
+
+
+def _resnet18_224(**options: Any) -> Task:
+    stem = nn.Sequential(
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+    )
+    model = _resnet18(stem, 1000)
+    x, y = torch.randn(4, 3, 224, 224), _classes(1000, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, **options)
+    return Task(model, optimizer, _forever(x, y))
+
+
+class _LSTM(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(64, 128, batch_first=True)
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+def _w6(**options: Any) -> Task:
+    model = _LSTM()
+    x, y = torch.randn(32, 32, 64), _classes(10, 32)
+    optimizer = torch.optim.Adam(model.parameters(), **options)
+    return Task(model, optimizer, _forever(x, y))
+
+
+def _vgg(**options: Any) -> Task:
+    layers: list[nn.Module] = []
+    n_in = 3
+    for n_out in (64, 64, 0, 128, 128, 0, 256, 256, 0):
+        if n_out:
+            layers += [nn.Conv2d(n_in, n_out, 3, padding=1), nn.ReLU()]
+            n_in = n_out
+        else:
+            layers.append(nn.MaxPool2d(2))
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(4096, 10))
+    x, y = torch.randn(32, 3, 32, 32), _classes(10, 32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, **options)
+    return Task(model, optimizer, _forever(x, y))
+
+
+def _mlp64(**options: Any) -> Task:
+    model = nn.Sequential(
+        nn.Linear(64, 1024),
+        nn.ReLU(),
+        nn.Linear(1024, 1024),
+        nn.ReLU(),
+        nn.Linear(1024, 10),
+    )
+    x, y = torch.randn(64, 64), _classes(10, 64)
+    optimizer = torch.optim.Adam(model.parameters(), **options)
+    return Task(model, optimizer, _forever(x, y))
+
+
+WORKLOADS = {
+    w.name: w
+    for w in (
+        Workload("SimpleCNN", "the article's CNN, SGD, batch 64", _simple_cnn),
+        Workload("W1", "SimpleCNN as nn.Sequential, SGD with momentum", _w1),
+        Workload("L10", "Linear(1000, 10), SGD, batch 32", _l10),
+        Workload("W3", "MLP 784-512-512-10, Adam, batch 64", _w3),
+        Workload("W4", "nn.TransformerEncoder, 4 layers of 256, AdamW", _w4),
+        Workload("W4g", "nanoGPT-like, 4 blocks of 256, AdamW", _w4g),
+        Workload("W4gv", "W4g, another length each step", _w4gv),
+        Workload("W5", "ResNet-18 for 32x32 images, SGD", _w5),
+        Workload("ResNet18@224", "ResNet-18 for 224x224 images, SGD", _resnet18_224),
+        Workload("W6", "LSTM(64, 128), Adam", _w6),
+        Workload("VGG", "VGG-like CNN for 32x32 images, SGD", _vgg),
+        Workload("MLP64", "MLP 64-1024-1024-10, Adam", _mlp64),
+    )
+}
+"""By name."""

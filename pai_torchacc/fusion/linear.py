@@ -1,0 +1,174 @@
+"""Linear layers, alone or followed by an activation, as one operator.
+
+``torch.nn.functional.linear`` and ``nn.Sequential.forward`` get stand-ins that ask the
+extension first; what it does not take goes on as ever. Where a gradient is needed,
+:class:`LinearAct` is the node in the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pai_torchacc import _host
+from pai_torchacc._ledger import Ledger
+
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
+"""Names of activations; the index is the extension's code."""
+
+
+class LinearAct(torch.autograd.Function):
+    """``act(linear(x, w, bias))`` with its gradient.
+
+    What the gradient is computed from (the result, or the values before the activation)
+    is an output of the node, so that a second derivative finds its way through it.
+    Like torch's own nodes it keeps x and w only where a gradient needs them.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, activation: int, row: str
+    ) -> Any:
+        """Compute y, or (y, z) where z is what the activation was applied to."""
+        result = _host.load().linear_act_forward(x, w, bias, activation, row)
+        if result is None:
+            result = stock_forward(x, w, bias, activation)
+        y, z = result if isinstance(result, tuple) else (result, None)
+        saved = (None, y)[activation != 0] if z is None else z
+        needs_x, needs_w = ctx.needs_input_grad[:2]
+        ctx.set_materialize_grads(False)
+        ctx.activation, ctx.row = activation, row
+        ctx.save_for_backward(x if needs_w else None, w if needs_x else None, saved)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_z: Tensor | None = None) -> Any:
+        """Return the gradients of x, w and bias."""
+        x, w, saved = ctx.saved_tensors
+        wants = ctx.needs_input_grad[:3]
+        if grad is not None and grad_z is None and not torch.is_grad_enabled():
+            gradients = _host.load().linear_act_backward(
+                ctx.row, ctx.activation, grad.contiguous(), x, w, saved, wants
+            )
+            if gradients is not None:
+                return (*gradients, None, None)
+        grad = _through_activation(grad, saved, ctx.activation)
+        if grad_z is not None:
+            grad = grad_z if grad is None else grad + grad_z
+        if grad is None:
+            return None, None, None, None, None
+        return (*_product_gradients(grad, x, w, wants), None, None)
+
+
+def stock_forward(x: Tensor, w: Tensor, bias: Tensor | None, activation: int) -> Any:
+    """Compute y by torch's own operators, or (y, z) where the gradient needs z."""
+    z = torch._C._nn.linear(x, w, bias)
+    match ACTIVATIONS[activation]:
+        case "none":
+            return z
+        case "gelu":
+            return torch._C._nn.gelu(z), z
+        case "gelu_tanh":
+            return torch._C._nn.gelu(z, approximate="tanh"), z
+        case "silu":
+            return torch._C._nn.silu(z), z
+        case name:
+            return getattr(torch, name)(z)
+
+
+def _through_activation(
+    grad: Tensor | None, saved: Tensor | None, activation: int
+) -> Tensor | None:
+    """Differentiably, the gradient before the activation."""
+    if grad is None or saved is None:
+        return grad
+    aten = torch.ops.aten
+    match ACTIVATIONS[activation]:
+        case "relu":
+            return aten.threshold_backward(grad, saved, 0)
+        case "gelu":
+            return aten.gelu_backward(grad, saved)
+        case "gelu_tanh":
+            return aten.gelu_backward(grad, saved, approximate="tanh")
+        case "silu":
+            return (
+                grad * torch.sigmoid(saved) * (1 + saved * (1 - torch.sigmoid(saved)))
+            )
+        case "tanh":
+            return grad * (1 - saved * saved)
+        case _:
+            return grad * saved * (1 - saved)
+
+
+def _product_gradients(
+    grad: Tensor, x: Tensor | None, w: Tensor | None, wants: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    rows = grad.reshape(-1, grad.shape[-1])
+    return (
+        grad.matmul(w) if wants[0] else None,
+        rows.t().mm(x.reshape(-1, x.shape[-1])) if wants[1] else None,
+        rows.sum(0) if wants[2] else None,
+    )
+
+
+def install(c: Any, ledger: Ledger) -> None:
+    """Put the stand-ins in place; the ledger takes them away."""
+    from torch.nn.modules import module
+
+    c.linear_install(LinearAct.apply, torch._C._get_float32_matmul_precision)
+    c.sequential_install(
+        nn.Module,
+        nn.Linear,
+        [
+            (nn.ReLU, ACTIVATIONS.index("relu")),
+            (nn.GELU, ACTIVATIONS.index("gelu")),
+            (nn.SiLU, ACTIVATIONS.index("silu")),
+            (nn.Tanh, ACTIVATIONS.index("tanh")),
+            (nn.Sigmoid, ACTIVATIONS.index("sigmoid")),
+        ],
+        [
+            module._global_backward_pre_hooks,
+            module._global_backward_hooks,
+            module._global_forward_hooks,
+            module._global_forward_pre_hooks,
+        ],
+    )
+    stand_in = _linear(c)
+    ledger.set_attribute(torch.nn.functional, "linear", stand_in)
+    # torch.jit finds operators by the identity of the Python function.
+    ledger.set_item(
+        torch.jit._builtins._get_builtin_table(), id(stand_in), "aten::linear"
+    )
+    ledger.set_attribute(nn.Sequential, "forward", _sequential_forward(c))
+
+
+def _linear(c: Any) -> Any:
+    stock, accelerated = torch._C._nn.linear, c.linear
+    is_compiling = torch.compiler.is_compiling
+
+    def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if is_compiling():
+            return stock(input, weight, bias)
+        result = accelerated(input, weight, bias)
+        return stock(input, weight, bias) if result is None else result
+
+    linear.__doc__ = stock.__doc__
+    linear.__module__ = "torch.nn.functional"
+    return linear
+
+
+def _sequential_forward(c: Any) -> Any:
+    original, accelerated = vars(nn.Sequential)["forward"], c.sequential
+    iterate = nn.Sequential.__iter__
+    is_compiling = torch.compiler.is_compiling
+
+    @functools.wraps(original)
+    def forward(self: nn.Sequential, input: Any) -> Any:
+        if is_compiling() or type(self).__iter__ is not iterate:
+            return original(self, input)
+        return accelerated(self, input)
+
+    return forward

@@ -1,0 +1,140 @@
+"""Cross-entropy in one pass forward and one backward.
+
+The stand-in replaces ``torch._C._nn.cross_entropy_loss``, which
+``torch.nn.functional.cross_entropy`` and the loss modules call, so that names imported
+before the switch are served as well. :class:`CrossEntropy` is the node in the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pai_torchacc import _host
+from pai_torchacc._ledger import Ledger
+
+NONE, MEAN, SUM = range(3)
+"""Codes of the reductions, as torch numbers them."""
+
+
+class CrossEntropy(torch.autograd.Function):
+    """The loss of logits [n, classes], with its gradient.
+
+    Keeps the softmax of the logits, which is an output of the node, so that a second
+    derivative finds its way through it, and not the logits: as with stock, a program
+    may overwrite them once it has the loss.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        target: Tensor,
+        weight: Tensor | None,
+        reduction: int,
+        ignore_index: int,
+        smoothing: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the loss and the softmax."""
+        result = _host.load().cross_entropy_forward(
+            x, target, weight, reduction, ignore_index, smoothing
+        )
+        if result is None:
+            loss = _stock()(x, target, weight, reduction, ignore_index, smoothing)
+            result = loss, torch.softmax(x, 1)
+        ctx.set_materialize_grads(False)
+        ctx.options = reduction, ignore_index, smoothing
+        # Hooks on saved tensors may keep what they were given.
+        ctx.is_alone = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        ctx.save_for_backward(result[1], target, weight)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_p: Tensor | None = None) -> Any:
+        """Return the gradient of x."""
+        p, target, weight = ctx.saved_tensors
+        nothing = (None,) * 5
+        if grad is not None and grad_p is None and not torch.is_grad_enabled():
+            keeps = torch._C._autograd._get_current_graph_task_keep_graph()
+            over_p = ctx.is_alone and not keeps
+            found = _host.load().cross_entropy_backward(
+                p, target, weight, *ctx.options, grad.contiguous(), over_p
+            )
+            if found is not None:
+                return found, *nothing
+        total = None
+        if grad is not None:
+            total = gradient(grad, p, target, weight, *ctx.options)
+        if grad_p is not None:
+            through_p = p * (grad_p - (grad_p * p).sum(1, keepdim=True))
+            total = through_p if total is None else total + through_p
+        return total, *nothing
+
+
+def _stock() -> Any:
+    stand_in = torch._C._nn.cross_entropy_loss
+    return getattr(stand_in, "stock", stand_in)
+
+
+def gradient(
+    grad: Tensor,
+    p: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    smoothing: float,
+) -> Tensor:
+    """Gradient of the logits from their softmax p, in differentiable operators.
+
+    With u the weight of every class in a row's loss, that is the row of
+    ``-sum(u * log_softmax(x))``, it is ``p * sum(u) - u``, times what the row counts.
+    """
+    n, classes = p.shape
+    w = torch.ones(classes, dtype=p.dtype) if weight is None else weight
+    if target.is_floating_point():
+        u = (target * (1 - smoothing) + smoothing / classes) * w
+        rows = grad / n if reduction == MEAN else grad
+        counted = torch.ones(n, dtype=torch.bool)
+    else:
+        counted = target != ignore_index
+        index = torch.where(counted, target, 0)
+        hot = torch.nn.functional.one_hot(index, classes).to(p.dtype)
+        own = w[index]
+        u = (1 - smoothing) * hot * own.unsqueeze(1) + smoothing / classes * w
+        rows = grad / (own * counted).sum() if reduction == MEAN else grad
+    rows = torch.where(counted, rows, 0).unsqueeze(1)
+    return (p * u.sum(1, keepdim=True) - u) * rows
+
+
+def install(c: Any, ledger: Ledger) -> None:
+    """Put the stand-in in place; the ledger takes it away."""
+    c.cross_entropy_install(CrossEntropy.apply)
+    stand_in = _cross_entropy(c)
+    ledger.set_attribute(torch._C._nn, "cross_entropy_loss", stand_in)
+    table = torch.jit._builtins._get_builtin_table()
+    ledger.set_item(table, id(stand_in), "aten::cross_entropy_loss")
+
+
+def _cross_entropy(c: Any) -> Any:
+    stock, accelerated = torch._C._nn.cross_entropy_loss, c.cross_entropy
+    is_compiling = torch.compiler.is_compiling
+
+    def cross_entropy_loss(
+        self: Tensor,
+        target: Tensor,
+        weight: Tensor | None = None,
+        reduction: int = MEAN,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> Tensor:
+        args = self, target, weight, reduction, ignore_index, label_smoothing
+        if is_compiling():
+            return stock(*args)
+        result = accelerated(*args)
+        return stock(*args) if result is None else result
+
+    cross_entropy_loss.stock = stock
+    return cross_entropy_loss

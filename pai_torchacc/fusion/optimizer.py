@@ -1,0 +1,262 @@
+"""Optimizer steps of ``torch.optim.SGD``, ``Adam`` and ``AdamW`` as one call each.
+
+Two stand-ins a class. ``step`` is the short way, for instances without hooks in a
+process that is not being profiled: all groups in one call, or nothing. Everything else
+goes through torch's own ``step`` with its hooks, closures and profiler ranges, and
+arrives at ``_init_group``, where a group's update is done in place of collecting its
+tensors; torch's update then finds empty lists. That way also serves optimizers whose
+``step`` somebody has kept or wrapped before, as learning rate schedulers do.
+
+``zero_grad`` sets the gradients of all parameters to None in one call.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from pai_torchacc._ledger import Ledger
+
+OPERATORS = ("sgd_step", "adam_step", "adamw_step")
+
+
+def best_row(c: Any, op: str) -> str:
+    """The row for the highest instruction set of this CPU."""
+    rows = {n: names for n, _, names in c.operators()}[op]
+    runnable = [name for name, _, can_run, _ in rows if can_run]
+    return max(runnable, key=("scalar", "avx2", "avx512").index)
+
+
+class _Step:
+    """A class's own ``step`` and what was there before ours."""
+
+    def __init__(self, cls: type, is_sgd: bool):
+        self.cls = cls
+        self.is_sgd = is_sgd
+        self.original = vars(cls)["step"]
+        self.was_constructed = False
+        self._hooked: Any = None
+
+    def stock(self, original: Any = None) -> Any:
+        """What torch would have made of the original by now.
+
+        Constructing an optimizer wraps its class's ``step`` in profiling and hooks,
+        once. Ours passes for wrapped already, so torch did not.
+        """
+        if getattr(self.original, "hooked", False) or not self.was_constructed:
+            return self.original
+        if self._hooked is None:
+            self._hooked = self.cls.profile_hook_step(self.original)
+            self._hooked.hooked = True
+        return self._hooked
+
+
+def install(c: Any, ledger: Ledger) -> None:
+    """Put the stand-ins in place; the ledger takes them away."""
+    from torch.optim import SGD, Adam, AdamW
+    from torch.optim.optimizer import Optimizer
+
+    c.optimizer_prepare()
+    # AdamW takes Adam's step, unless torch has wrapped one for it already.
+    classes = {SGD: True, Adam: False, AdamW: False}
+    steps = [_Step(k, sgd) for k, sgd in classes.items() if "step" in vars(k)]
+    for entry in steps:
+        stand_in = _step(c, entry, frozenset(classes))
+        ledger.set_attribute(entry.cls, "step", stand_in, entry.stock)
+    for entry in steps:
+        if "_init_group" in vars(entry.cls):
+            stand_in = _init_group(c, entry, frozenset(classes))
+            ledger.set_attribute(entry.cls, "_init_group", stand_in)
+    ledger.set_attribute(Optimizer, "_patch_step_function", _noting(steps, Optimizer))
+    ledger.set_attribute(Optimizer, "zero_grad", _zero_grad(c, Optimizer))
+
+
+def _noting(steps: list[_Step], base: type) -> Callable[[Any], None]:
+    """Remember that torch wanted to wrap ``step``."""
+    original = vars(base)["_patch_step_function"]
+
+    @functools.wraps(original)
+    def _patch_step_function(self: Any) -> None:
+        for entry in steps:
+            entry.was_constructed |= isinstance(self, entry.cls)
+        original(self)
+
+    return _patch_step_function
+
+
+def _step(c: Any, entry: _Step, classes: frozenset[type]) -> Any:
+    import torch
+    from torch.optim import optimizer
+
+    original, is_sgd = entry.original, entry.is_sgd
+    accelerated = c.optimizer_step
+    is_compiling = torch.compiler.is_compiling
+    is_profiling = torch._C._autograd._profiler_enabled
+    global_pre = optimizer._global_optimizer_pre_hooks
+    global_post = optimizer._global_optimizer_post_hooks
+
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(self, *args, **kwargs)
+        if (
+            not args
+            and not kwargs
+            and type(self) in classes
+            and not self._optimizer_step_pre_hooks
+            and not self._optimizer_step_post_hooks
+            and not global_pre
+            and not global_post
+            and not is_profiling()
+            and accelerated(is_sgd, self)
+        ):
+            return None
+        return entry.stock()(self, *args, **kwargs)
+
+    step.hooked = True
+    return step
+
+
+def _init_group(c: Any, entry: _Step, classes: frozenset[type]) -> Any:
+    import torch
+
+    original, is_sgd = vars(entry.cls)["_init_group"], entry.is_sgd
+    accelerated = c.optimizer_group
+    is_compiling = torch.compiler.is_compiling
+    caller = _innermost(entry.original).__code__
+    op = "sgd_step" if is_sgd else "adam_step"
+
+    @functools.wraps(original)
+    def _init_group(self: Any, group: Any, *lists: Any) -> Any:
+        # Others than torch's own step want the lists, torch.compile among them.
+        if is_compiling() or sys._getframe(1).f_code is not caller:
+            return original(self, group, *lists)
+        if type(self) not in classes:
+            c.refuse(op, "optimizer subclass")
+            return original(self, group, *lists)
+        done = accelerated(is_sgd, self.state, group)
+        if done < 0:
+            original(self, group, *([] for _ in lists))
+            done = accelerated(is_sgd, self.state, group)
+        return False if done > 0 else original(self, group, *lists)
+
+    return _init_group
+
+
+def _innermost(function: Any) -> Any:
+    """The function that all decorators wrap."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function
+
+
+def _zero_grad(c: Any, base: type) -> Any:
+    import torch
+
+    original = vars(base)["zero_grad"]
+    accelerated = c.zero_grads
+    is_compiling = torch.compiler.is_compiling
+    is_profiling = torch._C._autograd._profiler_enabled
+
+    @functools.wraps(original)
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+        if (
+            is_compiling()
+            or not set_to_none
+            or is_profiling()
+            or not accelerated(self.param_groups)
+        ):
+            original(self, set_to_none)
+
+    return zero_grad
+
+
+def prove(c: Any) -> dict[str, str]:
+    """Run torch's own update beside ours on a few numbers and compare the bits.
+
+    Returns
+    -------
+    dict
+        By operator, why it must not run with this torch. Empty when all is well.
+    """
+    import torch
+
+    doubts = {}
+    for op, arguments in _PROOFS.items():
+        try:
+            if not _agrees(c, torch, op, arguments):
+                doubts[op] = "torch's own update gives other bits"
+        except (AttributeError, TypeError, RuntimeError) as error:
+            doubts[op] = f"torch's own update could not be run: {error}"
+    return doubts
+
+
+_ADAM = {
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "amsgrad": True,
+    "maximize": False,
+    "weight_decay": 0.01,
+    "lr": 0.003,
+}
+
+_PROOFS: dict[str, dict[str, Any]] = {
+    "sgd_step": {
+        "lr": 0.003,
+        "momentum": 0.9,
+        "dampening": 0.1,
+        "weight_decay": 0.01,
+        "nesterov": False,
+        "maximize": False,
+    },
+    "adam_step": {**_ADAM, "decoupled_weight_decay": False},
+    "adamw_step": {**_ADAM, "decoupled_weight_decay": True},
+}
+
+
+def _agrees(c: Any, torch: Any, op: str, arguments: dict[str, Any]) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    numbers = [torch.randn(37, generator=generator) for _ in range(5)]
+    numbers[3:] = [n.abs() * 1e-3 for n in numbers[3:]]
+    ours, stock = ([n.clone() for n in numbers] for _ in range(2))
+    if op == "sgd_step":
+        _stock_sgd(torch, stock, arguments)
+        states = {ours[0]: {"momentum_buffer": ours[2]}}
+    else:
+        _stock_adam(torch, stock, arguments)
+        keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+        states = {ours[0]: dict(zip(keys, ours[2:], strict=True))}
+        states[ours[0]]["step"] = torch.tensor(3.0)
+    ours[0].grad = ours[1]
+    done = c.optimizer_group(
+        op == "sgd_step", states, {"params": ours[:1], **arguments}
+    )
+    return done == 1 and all(
+        torch.equal(a, b) for a, b in zip(ours, stock, strict=True)
+    )
+
+
+def _stock_sgd(torch: Any, numbers: list[Any], arguments: dict[str, Any]) -> None:
+    p, g, buffer = numbers[:3]
+    import_module("torch.optim.sgd")._single_tensor_sgd(
+        [p], [g], [buffer], None, None, has_sparse_grad=False, **arguments
+    )
+
+
+def _stock_adam(torch: Any, numbers: list[Any], arguments: dict[str, Any]) -> None:
+    rest = {k: v for k, v in arguments.items() if k != "betas"}
+    import_module("torch.optim.adam")._single_tensor_adam(
+        *([n] for n in numbers),
+        [torch.tensor(3.0)],
+        None,
+        None,
+        beta1=arguments["betas"][0],
+        beta2=arguments["betas"][1],
+        has_complex=False,
+        capturable=False,
+        differentiable=False,
+        **rest,
+    )

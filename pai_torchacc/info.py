@@ -1,0 +1,69 @@
+"""``python -m pai_torchacc info``: what there is on this machine."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pai_torchacc import _host, _switch, calibration, receipt
+
+
+def document() -> dict[str, Any]:
+    """Versions, CPU, the table that would decide, operators with their rows."""
+    try:
+        c = _host.load()
+    except _host.Unavailable as error:
+        return {"versions": receipt.versions(), "unavailable": str(error)}
+    import torch
+
+    model, isa = c.cpu()
+    table = calibration.find(
+        model,
+        isa,
+        bool(os.environ.get("PTAC_CPU_ISA")),
+        os.environ.get("PTAC_CALIBRATION"),
+    )
+    points, _ = calibration.points(table, c.operators(), "close")
+    symbols = c.symbols()
+    return {
+        "versions": receipt.versions() | {"calibration": table.name},
+        "threads": torch.get_num_threads(),
+        "lean_paths": _host.has_lean_paths(),
+        "rounding_known": _host.knows_rounding(),
+        "missing_symbols": sorted(n for n, found in symbols.items() if not found),
+        "switches": list(_switch.FEATURES),
+        "operators": {
+            name: {
+                "rows": {row: level for row, level, can_run, _ in rows if can_run},
+                "calibrated": sum(p[0] == name for p in points),
+                "accelerated": sum(p[0] == name and p[5] is not None for p in points),
+            }
+            for name, _, rows in c.operators()
+        },
+    }
+
+
+def as_text(content: dict[str, Any]) -> str:
+    """The document for people."""
+    v = content["versions"]
+    lines = [
+        f"pai_torchacc {v['pai_torchacc']}, torch {v['torch']}, Python {v['python']}",
+        f"CPU {v['cpu']}, instruction set {v['isa']}",
+    ]
+    if "unavailable" in content:
+        return "\n".join(
+            [*lines, f"nothing can be accelerated: {content['unavailable']}"]
+        )
+    lines += [
+        f"threads {content['threads']}, calibration table {v['calibration']}",
+        f"switches: {', '.join(content['switches'])}",
+        "lean call paths: " + ("yes" if content["lean_paths"] else "no"),
+    ]
+    if content["missing_symbols"]:
+        lines.append("not in this torch: " + ", ".join(content["missing_symbols"]))
+    lines += ["", "operator                      rows, calibrated places accelerated"]
+    for name, entry in content["operators"].items():
+        rows = ", ".join(f"{row} ({level})" for row, level in entry["rows"].items())
+        places = f"{entry['accelerated']} of {entry['calibrated']}"
+        lines.append(f"{name:28}  {rows or 'counted only'}; {places}")
+    return "\n".join(lines)

@@ -1,0 +1,28 @@
+"""For Python processes that a script under ``python -m pai_torchacc run`` starts.
+
+Enables with torch, then gives way to the sitecustomize that this one hides, if any.
+"""
+
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+
+_here = str(Path(__file__).parent)
+
+
+def _run_hidden() -> None:
+    rest = [entry for entry in sys.path if entry != _here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+try:
+    from pai_torchacc.launch import enable_with_torch
+except ImportError:
+    pass  # another Python, without this package
+else:
+    enable_with_torch()
+_run_hidden()

@@ -1,0 +1,185 @@
+/*
+ * abi_guard.cpp - our prototypes of libtorch beside torch's own headers.
+ *
+ * tests/test_abi.py compiles this file against the installed torch and runs nothing: a
+ * type, an enum code or a layout that differs is a failed static_assert. The tables at
+ * its end hold every symbol for the test to look up.
+ */
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim_cpu.h>
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
+#include <torch/csrc/stable/c/shim.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_adaptive_avg_pool2d_backward_cpu_dispatch.h>
+#include <ATen/ops/_adaptive_avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
+#include <ATen/ops/_log_softmax_cpu_dispatch.h>
+#include <ATen/ops/avg_pool2d_backward_cpu_dispatch.h>
+#include <ATen/ops/avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/max_pool2d_with_indices_backward_cpu_dispatch.h>
+#include <ATen/ops/max_pool2d_with_indices_cpu_dispatch.h>
+
+#include <cstddef>
+#include <new>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+
+/* Of torch/csrc/autograd/python_variable.h, which takes seconds to read. */
+struct _object;
+_object *THPVariable_Wrap(const at::TensorBase &var);
+
+/* Of torch/csrc/autograd/variable.h, likewise. */
+namespace torch::autograd::impl
+{
+void bump_version(const at::Tensor &);
+}
+
+using at_tensor = AtenTensorHandle;
+using at_list = StableListHandle;
+using at_library = TorchLibraryHandle;
+using stable_ivalue = StableIValue;
+
+#define PTAC_ABI_GUARD
+#include "bind/abi/torch_abi.h"
+
+/* Declared by torch since 2.13; ours to look for, not torch's to declare, before. */
+#if TORCH_FEATURE_VERSION < (((0ULL + 2) << 56) | ((0ULL + 13) << 48))
+extern "C" {
+at_error torch_new_stable_ivalue(stable_ivalue **);
+at_error torch_delete_stable_ivalue(stable_ivalue *);
+const char *torch_exception_get_what_without_backtrace();
+}
+#endif
+
+/* The C functions: the very same types. */
+#define F(type, name, parameters)                                                      \
+    static_assert(std::is_same_v<decltype(&::name), type(*) parameters>,               \
+                  "our prototype differs from torch's: " #name);
+PTAC_TORCH_REQUIRED(F)
+PTAC_TORCH_OPTIONAL(F)
+#undef F
+
+/* How a C++ type of theirs crosses a call on x86-64 and aarch64, as we declare it. */
+template <typename Theirs> struct crossing {
+    using type = Theirs;
+    static_assert(std::is_arithmetic_v<Theirs>, "a type that has no place in C");
+};
+template <> struct crossing<const at::Tensor &> {
+    using type = at_tensor; /* a handle is the address of an at::Tensor */
+};
+template <> struct crossing<const at::TensorBase &> {
+    using type = at_tensor;
+};
+template <> struct crossing<at::IntArrayRef> {
+    using type = at_ints;
+};
+template <> struct crossing<std::optional<int64_t>> {
+    using type = at_optional_int;
+};
+template <> struct crossing<at::ScalarType> {
+    using type = int8_t;
+};
+
+/* Tensors come back through a hidden first parameter. */
+template <typename Theirs> struct in_c;
+template <typename... Parameters> struct in_c<at::Tensor (*)(Parameters...)> {
+    using type = void (*)(void *, typename crossing<Parameters>::type...);
+};
+template <typename... Parameters>
+struct in_c<std::tuple<at::Tensor, at::Tensor> (*)(Parameters...)> {
+    using type = void (*)(void *, typename crossing<Parameters>::type...);
+};
+template <typename... Parameters> struct in_c<void (*)(Parameters...)> {
+    using type = void (*)(typename crossing<Parameters>::type...);
+};
+template <typename... Parameters> struct in_c<_object *(*)(Parameters...)> {
+    using type = void *(*)(typename crossing<Parameters>::type...);
+};
+
+template <typename Theirs>
+using in_c_t = typename in_c<std::remove_const_t<Theirs>>::type;
+
+/* The C++ function behind each name of PTAC_TORCH_MANGLED. */
+namespace theirs
+{
+constexpr auto cpu_max_pool2d_with_indices = &at::cpu::max_pool2d_with_indices;
+constexpr auto cpu_max_pool2d_with_indices_backward =
+    &at::cpu::max_pool2d_with_indices_backward;
+constexpr auto cpu_avg_pool2d = &at::cpu::avg_pool2d;
+constexpr auto cpu_avg_pool2d_backward = &at::cpu::avg_pool2d_backward;
+constexpr auto cpu_adaptive_avg_pool2d = &at::cpu::_adaptive_avg_pool2d;
+constexpr auto cpu_adaptive_avg_pool2d_backward =
+    &at::cpu::_adaptive_avg_pool2d_backward;
+constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
+constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
+constexpr auto bump_version =
+    static_cast<void (*)(const at::Tensor &)>(&torch::autograd::impl::bump_version);
+constexpr auto THPVariable_Wrap =
+    static_cast<_object *(*)(const at::TensorBase &)>(&::THPVariable_Wrap);
+} // namespace theirs
+
+#define M(type, name, symbol, parameters)                                              \
+    static_assert(std::is_same_v<in_c_t<decltype(theirs::name)>, type(*) parameters>,  \
+                  "we would call it wrongly: " #name);
+PTAC_TORCH_MANGLED(M)
+#undef M
+
+/* A tensor is one counted pointer, and never travels in registers by itself. */
+static_assert(sizeof(at::Tensor) == sizeof(void *));
+static_assert(!std::is_trivially_copyable_v<at::Tensor>);
+static_assert(sizeof(std::tuple<at::Tensor, at::Tensor>) == 2 * sizeof(void *));
+
+/* Our structs travel as theirs do: as large, as aligned, and made of plain words. */
+template <typename Ours, typename Theirs>
+constexpr bool travels_alike =
+    sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs) &&
+    std::is_trivially_copyable_v<Theirs> &&std::is_trivially_destructible_v<Theirs>;
+static_assert(travels_alike<at_ints, at::IntArrayRef>);
+static_assert(travels_alike<at_optional_int, std::optional<int64_t>>);
+
+struct ints_inside : at::IntArrayRef {
+    static constexpr bool as_ours()
+    {
+        return offsetof(ints_inside, Data) == offsetof(at_ints, data) &&
+               offsetof(ints_inside, Length) == offsetof(at_ints, size);
+    }
+};
+static_assert(ints_inside::as_ours());
+
+static_assert(std::is_same_v<std::underlying_type_t<at::ScalarType>, int8_t>);
+static_assert(std::is_same_v<AOTITorchError, at_error>);
+
+static_assert(AT_DTYPE_I64 == static_cast<int>(at::ScalarType::Long));
+static_assert(AT_DTYPE_F32 == static_cast<int>(at::ScalarType::Float));
+static_assert(AT_DTYPE_F64 == static_cast<int>(at::ScalarType::Double));
+static_assert(AT_DTYPE_BF16 == static_cast<int>(at::ScalarType::BFloat16));
+static_assert(AT_DEVICE_CPU == static_cast<int>(at::DeviceType::CPU));
+static_assert(AT_MEMORY_FORMAT_CONTIGUOUS ==
+              static_cast<int>(at::MemoryFormat::Contiguous));
+static_assert(AT_MEMORY_FORMAT_CHANNELS_LAST ==
+              static_cast<int>(at::MemoryFormat::ChannelsLast));
+
+/* We speak the conventions of a libtorch that this one still understands. */
+static_assert(PTAC_TORCH_ABI_VERSION <= TORCH_FEATURE_VERSION);
+
+/*
+ * Symbols for the test to compare: each function by the name that the compiler gives
+ * it, beside the name that we look up.
+ */
+#define M(type, name, symbol, parameters) extern "C" char ours_##name[] __asm__(symbol);
+PTAC_TORCH_MANGLED(M)
+#undef M
+
+#define IN_SECTION(name) __attribute__((section(name), used))
+#define M(type, name, symbol, parameters)                                              \
+    {reinterpret_cast<const void *>(theirs::name), ours_##name},
+IN_SECTION("guard_mangled")
+const void *mangled[][2] = {PTAC_TORCH_MANGLED(M)};
+#undef M
+
+#define F(type, name, parameters) reinterpret_cast<const void *>(&::name),
+IN_SECTION("guard_required")
+const void *required[] = {PTAC_TORCH_REQUIRED(F)};
+#undef F

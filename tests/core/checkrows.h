@@ -1,0 +1,122 @@
+/*
+ * checkrows.h - what a generator of random calls has to say about its operators.
+ *
+ * One file gen_<family>.c an operator family. It is found through GENERATOR, as rows
+ * are through PTAC_REGISTER: a new operator is one new file and no other change.
+ */
+#ifndef PTAC_TESTS_CHECKROWS_H
+#define PTAC_TESTS_CHECKROWS_H
+
+#include "arena.h"
+#include "core/kernel.h"
+#include "random.h"
+
+enum {
+    MAX_BUFFERS = ARENA_SLOTS,
+    MAX_DIMS = 6,
+    PARAMS_BYTES = 1024,
+};
+
+/* What a row may do to a buffer. */
+typedef enum buffer_use {
+    READS,   /* must be found unchanged */
+    WRITES,  /* holds noise before the run */
+    UPDATES, /* in place: changed when the row says PTAC_OK, else not at all */
+} buffer_use;
+
+typedef struct test_buffer {
+    buffer_use use;
+    ptac_dtype dtype; /* PTAC_OTHER_DTYPE: compared byte by byte */
+    size_t element_bytes;
+    int64_t n_elements;
+    void *content; /* before the run; noise for WRITES */
+    void *data;    /* where it lies during the run at hand */
+    char name[24];
+} test_buffer;
+
+typedef struct test_call {
+    ptac_call call;
+    _Alignas(64) unsigned char params[PARAMS_BYTES];
+    int64_t sizes[PTAC_MAX_INPUTS + PTAC_MAX_OUTPUTS][MAX_DIMS];
+    int64_t strides[PTAC_MAX_INPUTS + PTAC_MAX_OUTPUTS][MAX_DIMS];
+    int input_buffers[PTAC_MAX_INPUTS], output_buffers[PTAC_MAX_OUTPUTS];
+    test_buffer buffers[MAX_BUFFERS];
+    int n_buffers;
+    /* A row may say PTAC_UNSUPPORTED although "scalar" does the call; all rows must. */
+    bool may_be_given_back, must_be_given_back;
+    char note[256]; /* the params in words, for the failure message */
+} test_call;
+
+typedef struct generator {
+    ptac_op op;
+
+    /*
+     * Make a call: add its tensors and memory by the functions below, fill their
+     * contents and the params (call.params points to c->params already). The call is
+     * zeroed before. Random numbers come from r alone.
+     */
+    void (*make)(rng *r, test_call *c);
+
+    /* Called when buffers have their places, to write those into params. Optional. */
+    void (*place)(test_call *c);
+
+    /*
+     * How far an element of a row that is not exact may lie from that of "scalar": so
+     * many unit roundoffs of its dtype times the output's largest finite magnitude. 0:
+     * the operator has no such rows. Say why it is enough.
+     */
+    double roundings;
+
+    /*
+     * Dtypes, a bit each, in whose outputs a NaN must have the right bits, not only be
+     * one: all where outputs are copies of inputs; bfloat16 where they are rounded to
+     * it, as c10 has but one NaN then. Sums of several float NaNs may have either's.
+     */
+    uint32_t nan_bits;
+
+    /* The result of a row may depend on the threads. Only with a reason beside it. */
+    bool threads_change_bits;
+} generator;
+
+#define GENERATOR(g)                                                                   \
+    __attribute__((constructor)) static void add_##g(void)                             \
+    {                                                                                  \
+        generator_add(&g);                                                             \
+    }
+void generator_add(const generator *g);
+
+/*
+ * Dense tensors, added to the call in order. channels_last wants four dimensions. The
+ * content that comes back has room for n_elements and is the generator's to fill.
+ */
+void *test_input(test_call *c, ptac_dtype dtype, int n_dims, const int64_t *sizes,
+                 bool channels_last);
+void test_output(test_call *c, ptac_dtype dtype, int n_dims, const int64_t *sizes,
+                 bool channels_last);
+
+/* The next output lies on this input's memory and has its sizes. */
+void test_output_in_place(test_call *c, int input);
+
+/* Memory that params point to: buffers[c->n_buffers - 1]. */
+void *test_memory(test_call *c, buffer_use use, ptac_dtype dtype, int64_t n_elements);
+
+/* test_case.c: what the driver needs besides. */
+void test_call_clear(test_call *c);
+void test_call_place(rng *r, test_call *c, const generator *g);
+
+/*
+ * The first element in which got differs from expected beyond allowed, or -1. Elements
+ * that are not finite must agree in kind; with exact bits, in their bits, but for NaNs.
+ */
+typedef struct equality {
+    bool bits;
+    uint32_t nan_bits; /* as in generator */
+    double allowed;
+} equality;
+int64_t first_difference(const test_buffer *like, const void *expected, const void *got,
+                         const equality *rule);
+
+/* Allowed distance from expected: see generator.roundings. */
+double roundings_of(const test_buffer *like, const void *expected, double roundings);
+
+#endif

@@ -1,0 +1,55 @@
+/*
+ * fakes.c - rows and shapes of the fake operators.
+ */
+#include "fakes.h"
+
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+{
+    const fake_params *params = call->params;
+
+    shape->kind = params->kind;
+    shape->work = params->work;
+    return params->classify;
+}
+
+static const ptac_op_shapes shapes = {
+    .op = FAKE_OP, .kinds = {"first", "second", "third"}, .classify = classify};
+PTAC_REGISTER_SHAPES(shapes)
+static const ptac_op_shapes other_shapes = {
+    .op = OTHER_FAKE_OP, .kinds = {"first", "second", "third"}, .classify = classify};
+PTAC_REGISTER_SHAPES(other_shapes)
+
+static ptac_reason accepts(const ptac_call *call)
+{
+    return ((const fake_params *)call->params)->accept;
+}
+
+static ptac_status run(const ptac_call *call)
+{
+    (void)call;
+    return PTAC_OK;
+}
+
+#define ROW(of, text)                                                                  \
+    {                                                                                  \
+        .op = of, .name = text, .accepts = accepts, .run = run                         \
+    }
+const ptac_kernel fake_rows[N_FAKE_ROWS] = {
+    ROW(FAKE_OP, "scalar"), ROW(FAKE_OP, "avx2"), ROW(FAKE_OP, "avx512")};
+const ptac_kernel other_fake_row = ROW(OTHER_FAKE_OP, "scalar");
+
+__attribute__((constructor)) static void add_rows(void)
+{
+    for (int i = 0; i < N_FAKE_ROWS; i++)
+        ptac_registry_add(&fake_rows[i]);
+    ptac_registry_add(&other_fake_row);
+}
+
+ptac_call fake_call(const fake_params *params, ptac_dtype dtype, int n_threads)
+{
+    return (ptac_call){.op = FAKE_OP,
+                       .n_inputs = 1,
+                       .n_threads = n_threads,
+                       .inputs = {{.dtype = dtype}},
+                       .params = params};
+}

@@ -1,0 +1,32 @@
+/*
+ * fakes.h - an operator with three rows that do nothing, for tests of the chooser.
+ *
+ * A fake call says itself what classify() and accepts() have to answer.
+ */
+#ifndef PTAC_TESTS_FAKES_H
+#define PTAC_TESTS_FAKES_H
+
+#include "core/chooser.h"
+
+/* The three rows are registered for the one operator, a fourth for the other. */
+#define FAKE_OP       PTAC_OP_ADAM_STEP
+#define OTHER_FAKE_OP PTAC_OP_ADAMW_STEP
+
+enum {
+    N_FAKE_ROWS = 3,
+    N_FAKE_KINDS = 3,
+};
+
+typedef struct fake_params {
+    int kind;
+    int64_t work;
+    ptac_reason classify, accept;
+} fake_params;
+
+extern const ptac_kernel fake_rows[N_FAKE_ROWS];
+extern const ptac_kernel other_fake_row;
+
+/* A call of FAKE_OP with these params, which must outlive it. */
+ptac_call fake_call(const fake_params *params, ptac_dtype dtype, int n_threads);
+
+#endif

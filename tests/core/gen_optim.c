@@ -1,0 +1,169 @@
+/*
+ * gen_optim.c - random optimizer steps: a few parameters of odd sizes, every option.
+ */
+#include "checkrows.h"
+
+#include "ops/optim/step.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MAX_ITEMS = 3,
+    N_STATES = 3,
+    MAX_MEMORIES = 2 + N_STATES,
+};
+
+/* What lies in test_call.params: the row sees the step, place() the rest. */
+typedef struct random_step {
+    ptac_step step;
+    ptac_step_item items[MAX_ITEMS];
+    int memories[MAX_ITEMS][MAX_MEMORIES]; /* buffers: param, grad, states; or -1 */
+} random_step;
+
+_Static_assert(sizeof(random_step) <= PARAMS_BYTES, "no room for the params");
+
+/* Around one, with now and then what an optimizer should not meet but may. */
+static double random_real(rng *r, bool is_second_moment)
+{
+    static const double rare[] = {0, 1e-40, 1e-30, 1e30, INFINITY, NAN};
+
+    if (rng_chance(r, 2))
+        return rare[rng_below(r, (int64_t)(sizeof rare / sizeof *rare))];
+
+    const double value = (double)rng_between(r, -1000000, 1000000) * 1e-6;
+
+    return is_second_moment ? value * value * 1e-3 : value;
+}
+
+static int add_memory(rng *r, test_call *c, buffer_use use, ptac_dtype dtype, int64_t n,
+                      bool is_second_moment)
+{
+    void *content = test_memory(c, use, dtype, n);
+
+    for (int64_t i = 0; i < n; i++) {
+        const double value = random_real(r, is_second_moment);
+
+        if (dtype == PTAC_F32)
+            ((float *)content)[i] = (float)value;
+        else
+            ((double *)content)[i] = value;
+    }
+    return c->n_buffers - 1;
+}
+
+static void add_item(rng *r, test_call *c, ptac_dtype dtype, int n_states)
+{
+    random_step *s = (random_step *)c->params;
+    ptac_step_item *item = &s->items[s->step.n_items];
+    int *memory = s->memories[s->step.n_items++];
+
+    item->begin = c->call.inputs[0].n_elements;
+    item->n = rng_chance(r, 3) ? rng_between(r, 30000, 40000) : rng_between(r, 1, 70);
+    memory[0] = add_memory(r, c, UPDATES, dtype, item->n, false);
+    memory[1] = add_memory(r, c, READS, dtype, item->n, false);
+    for (int i = 0; i < N_STATES; i++)
+        memory[2 + i] =
+            i < n_states ? add_memory(r, c, UPDATES, dtype, item->n, i > 0) : -1;
+    item->is_first = n_states == 1 && rng_chance(r, 30);
+    item->step_size_neg = -1e-3 * (double)rng_between(r, 1, 20);
+    item->bias_correction2_sqrt = 1e-2 * (double)rng_between(r, 1, 100);
+    c->call.inputs[0].n_elements += item->n;
+}
+
+static void make_step(rng *r, test_call *c, ptac_op op, int n_states)
+{
+    const ptac_dtype dtype = rng_chance(r, 70) ? PTAC_F32 : PTAC_F64;
+    const int n_items = (int)rng_between(r, 1, MAX_ITEMS);
+
+    c->call.op = op;
+    c->call.inputs[0].dtype = dtype; /* stands for all parameters, and is no tensor */
+    for (int i = 0; i < n_items; i++)
+        add_item(r, c, dtype, n_states);
+    snprintf(c->note, sizeof c->note, "%s, %d parameters, %lld elements, %d states",
+             ptac_dtype_name(dtype), n_items, (long long)c->call.inputs[0].n_elements,
+             n_states);
+}
+
+static void place(test_call *c)
+{
+    random_step *s = (random_step *)c->params;
+
+    s->step.items = s->items;
+    for (int64_t i = 0; i < s->step.n_items; i++) {
+        const int *memory = s->memories[i];
+
+        s->items[i].param = c->buffers[memory[0]].data;
+        s->items[i].grad = c->buffers[memory[1]].data;
+        for (int j = 0; j < N_STATES; j++)
+            s->items[i].state[j] =
+                memory[2 + j] < 0 ? NULL : c->buffers[memory[2 + j]].data;
+    }
+}
+
+static void make_sgd(rng *r, test_call *c)
+{
+    ptac_sgd *sgd = &((random_step *)c->params)->step.sgd;
+    const bool has_momentum = rng_chance(r, 70);
+
+    *sgd = (ptac_sgd){
+        .lr_neg = -1e-3 * (double)rng_between(r, 0, 20),
+        .momentum = has_momentum ? 0.9 : 0,
+        .one_minus_dampening = rng_chance(r, 50) ? 1 : 0.7,
+        .weight_decay = rng_chance(r, 50) ? 0 : 0.01,
+        .nesterov = has_momentum && rng_chance(r, 50),
+        .maximize = rng_chance(r, 30),
+    };
+    make_step(r, c, PTAC_OP_SGD_STEP, has_momentum);
+}
+
+static void make_adam_like(rng *r, test_call *c, ptac_op op)
+{
+    ptac_adam *adam = &((random_step *)c->params)->step.adam;
+    const bool is_decoupled = op == PTAC_OP_ADAMW_STEP;
+    const double decay = rng_chance(r, 50) ? 0 : 0.01;
+
+    *adam = (ptac_adam){
+        .one_minus_beta1 = rng_chance(r, 70) ? 1 - 0.9 : 1 - 0.3,
+        .beta2 = 0.999,
+        .one_minus_beta2 = 1 - 0.999,
+        .eps = 1e-8,
+        .weight_decay = is_decoupled ? 0 : decay,
+        .decay_factor = is_decoupled ? 1 - 1e-3 * decay : 1,
+        .amsgrad = rng_chance(r, 40),
+        .maximize = rng_chance(r, 30),
+    };
+    make_step(r, c, op, adam->amsgrad ? 3 : 2);
+}
+
+static void make_adam(rng *r, test_call *c)
+{
+    make_adam_like(r, c, PTAC_OP_ADAM_STEP);
+}
+
+static void make_adamw(rng *r, test_call *c)
+{
+    make_adam_like(r, c, PTAC_OP_ADAMW_STEP);
+}
+
+static const generator sgd = {
+    .op = PTAC_OP_SGD_STEP,
+    .make = make_sgd,
+    .place = place,
+};
+GENERATOR(sgd)
+
+static const generator adam = {
+    .op = PTAC_OP_ADAM_STEP,
+    .make = make_adam,
+    .place = place,
+};
+GENERATOR(adam)
+
+static const generator adamw = {
+    .op = PTAC_OP_ADAMW_STEP,
+    .make = make_adamw,
+    .place = place,
+};
+GENERATOR(adamw)

@@ -1,0 +1,337 @@
+/*
+ * test_chooser.c - gates, tables, pins and quarantine, one thread.
+ */
+#include "core/counters.h"
+#include "fakes.h"
+#include "heap.h"
+#include "random.h"
+#include "unit.h"
+
+#include <string.h>
+
+/* Every test starts from here, and leaves no table that points to its rows. */
+static void reset(void)
+{
+    ptac_chooser_install(NULL, 0);
+    ptac_chooser_pin(FAKE_OP, NULL);
+    ptac_chooser_pardon();
+    ptac_chooser_set_gate(FAKE_OP, PTAC_TAKE);
+    ptac_chooser_set_gate(OTHER_FAKE_OP, PTAC_TAKE);
+}
+
+static const ptac_kernel *choose(const fake_params *params, ptac_dtype dtype,
+                                 int n_threads, ptac_reason *why)
+{
+    const ptac_call call = fake_call(params, dtype, n_threads);
+
+    return ptac_choose(&call, why);
+}
+
+/* The answer to a plain call: kind 0, float32. */
+static const ptac_kernel *plain(int n_threads, int64_t work, ptac_reason *why)
+{
+    const fake_params params = {.work = work};
+
+    return choose(&params, PTAC_F32, n_threads, why);
+}
+
+static ptac_point point(int n_threads, int64_t work, const ptac_kernel *row)
+{
+    return (ptac_point){.op = FAKE_OP,
+                        .dtype = PTAC_F32,
+                        .n_threads = n_threads,
+                        .work = work,
+                        .row = row};
+}
+
+static void install_one(int64_t work, const ptac_kernel *row)
+{
+    const ptac_point points[] = {point(1, work, row)};
+
+    EXPECT(ptac_chooser_install(points, 1) == PTAC_OK);
+}
+
+UNIT(gates_are_off_at_first)
+{
+    /* An operator that no other test touches. */
+    EXPECT(ptac_chooser_gate(PTAC_OP_SGD_STEP) == PTAC_OFF);
+}
+
+UNIT(a_gate_says_why)
+{
+    const fake_params params = {.classify = PTAC_SHAPE};
+    ptac_reason why;
+
+    reset();
+    install_one(0, &fake_rows[0]);
+    for (int reason = PTAC_OFF; reason < PTAC_N_REASONS; reason++) {
+        ptac_chooser_set_gate(FAKE_OP, (ptac_reason)reason);
+        EXPECT(ptac_chooser_gate(FAKE_OP) == (ptac_reason)reason);
+        EXPECT(plain(1, 10, &why) == NULL && why == (ptac_reason)reason);
+        /* before anything about the call is looked at */
+        EXPECT(choose(&params, PTAC_OTHER_DTYPE, 1, &why) == NULL);
+        EXPECT(why == (ptac_reason)reason);
+    }
+    ptac_chooser_set_gate(FAKE_OP, PTAC_TAKE);
+    EXPECT(plain(1, 10, &why) == &fake_rows[0] && why == PTAC_TAKE);
+    reset();
+}
+
+UNIT(without_a_table_stock_runs)
+{
+    ptac_reason why;
+
+    reset();
+    EXPECT(plain(4, 1000, &why) == NULL && why == PTAC_NOT_FASTER);
+}
+
+UNIT(calls_that_no_row_can_do)
+{
+    const fake_params odd_shape = {.work = 10, .classify = PTAC_EMPTY};
+    const fake_params odd_row = {.work = 10, .accept = PTAC_LAYOUT};
+    const fake_params fine = {.work = 10};
+    ptac_reason why;
+
+    reset();
+    install_one(0, &fake_rows[1]);
+    EXPECT(choose(&fine, PTAC_OTHER_DTYPE, 1, &why) == NULL && why == PTAC_DTYPE);
+    EXPECT(choose(&odd_shape, PTAC_F32, 1, &why) == NULL && why == PTAC_EMPTY);
+    EXPECT(choose(&odd_row, PTAC_F32, 1, &why) == NULL && why == PTAC_LAYOUT);
+    EXPECT(choose(&fine, PTAC_F32, 1, &why) == &fake_rows[1] && why == PTAC_TAKE);
+    EXPECT(choose(&fine, PTAC_F64, 1, &why) == NULL && why == PTAC_NOT_FASTER);
+    reset();
+}
+
+UNIT(lookup_by_example)
+{
+    const ptac_point points[] = {
+        point(4, 1000, &fake_rows[2]), point(1, 100, &fake_rows[0]),
+        point(1, 5000, NULL),          point(2, 300, &fake_rows[1]),
+        point(1, 9000, &fake_rows[2]),
+    };
+    ptac_reason why;
+
+    reset();
+    EXPECT(ptac_chooser_install(points, 5) == PTAC_OK);
+    /* one thread: stock below the smallest point, and again where it was faster */
+    EXPECT(plain(1, 99, &why) == NULL && why == PTAC_NOT_FASTER);
+    EXPECT(plain(1, 100, &why) == &fake_rows[0]);
+    EXPECT(plain(1, 4999, &why) == &fake_rows[0]);
+    EXPECT(plain(1, 5000, &why) == NULL && why == PTAC_NOT_FASTER);
+    EXPECT(plain(1, INT64_MAX, &why) == &fake_rows[2]);
+    /* two: its own points only, however large the call */
+    EXPECT(plain(2, 299, &why) == NULL);
+    EXPECT(plain(2, 300, &why) == &fake_rows[1]);
+    EXPECT(plain(2, 9000, &why) == &fake_rows[1]);
+    /* three counts as two, five as four */
+    EXPECT(plain(3, 300, &why) == &fake_rows[1]);
+    EXPECT(plain(5, 999, &why) == NULL);
+    EXPECT(plain(5, 1000, &why) == &fake_rows[2]);
+    reset();
+}
+
+/*
+ * The rule in words: the largest thread count that was calibrated and is not above the
+ * call's; among its points the one with the largest work that is not above the call's.
+ */
+static const ptac_kernel *by_the_rule(const ptac_point *points, int n,
+                                      const ptac_call *call)
+{
+    const fake_params *params = call->params;
+    const ptac_kernel *row = NULL;
+    int n_threads = 0;
+    int64_t work = -1;
+
+    for (int i = 0; i < n; i++) {
+        const ptac_point *p = &points[i];
+
+        if (p->op == call->op && p->kind == params->kind &&
+            p->dtype == call->inputs[0].dtype && p->n_threads <= call->n_threads &&
+            p->n_threads > n_threads)
+            n_threads = p->n_threads;
+    }
+    for (int i = 0; i < n; i++) {
+        const ptac_point *p = &points[i];
+
+        if (p->op == call->op && p->kind == params->kind &&
+            p->dtype == call->inputs[0].dtype && p->n_threads == n_threads &&
+            p->work <= params->work && p->work > work) {
+            work = p->work;
+            row = p->row;
+        }
+    }
+    return row;
+}
+
+enum {
+    MOST_POINTS = 40,
+};
+
+static bool is_new_place(const ptac_point *points, int n)
+{
+    const ptac_point *p = &points[n];
+
+    for (int i = 0; i < n; i++)
+        if (points[i].op == p->op && points[i].kind == p->kind &&
+            points[i].dtype == p->dtype && points[i].n_threads == p->n_threads &&
+            points[i].work == p->work)
+            return false;
+    return true;
+}
+
+static int random_points(rng *r, ptac_point *points)
+{
+    const int n = (int)rng_below(r, MOST_POINTS + 1);
+
+    for (int i = 0; i < n; i++) {
+        do {
+            const bool other = rng_chance(r, 20);
+            const int64_t row = rng_between(r, -1, N_FAKE_ROWS - 1);
+
+            points[i] = (ptac_point){
+                .op = other ? OTHER_FAKE_OP : FAKE_OP,
+                .kind = (int)rng_below(r, N_FAKE_KINDS),
+                .dtype = (ptac_dtype)rng_below(r, 2),
+                .n_threads = (int)rng_between(r, 1, 4),
+                .work = rng_below(r, 12),
+                .row = row < 0 ? NULL
+                       : other ? &other_fake_row
+                               : &fake_rows[row],
+            };
+        } while (!is_new_place(points, i));
+    }
+    return n;
+}
+
+UNIT(lookup_follows_the_rule)
+{
+    rng r = {1};
+    ptac_point points[MOST_POINTS];
+
+    reset();
+    for (int round = 0; round < 400; round++) {
+        const int n = random_points(&r, points);
+
+        EXPECT(ptac_chooser_install(points, n) == PTAC_OK);
+        for (int i = 0; i < 60; i++) {
+            const fake_params params = {.kind = (int)rng_below(&r, N_FAKE_KINDS),
+                                        .work = rng_below(&r, 14)};
+            ptac_call call = fake_call(&params, (ptac_dtype)rng_below(&r, 2),
+                                       (int)rng_between(&r, 1, 6));
+            ptac_reason why;
+
+            if (rng_chance(&r, 20))
+                call.op = OTHER_FAKE_OP;
+
+            const ptac_kernel *expected = by_the_rule(points, n, &call);
+
+            EXPECT(ptac_choose(&call, &why) == expected);
+            EXPECT(why == (expected ? PTAC_TAKE : PTAC_NOT_FASTER));
+        }
+    }
+    reset();
+}
+
+UNIT(a_table_is_copied)
+{
+    ptac_point points[] = {point(1, 0, &fake_rows[0])};
+    ptac_reason why;
+
+    reset();
+    EXPECT(ptac_chooser_install(points, 1) == PTAC_OK);
+    memset(points, 0x5a, sizeof points);
+    EXPECT(plain(1, 5, &why) == &fake_rows[0]);
+    reset();
+}
+
+UNIT(a_pin_beats_the_table_and_not_the_row)
+{
+    const fake_params odd_row = {.accept = PTAC_SHAPE};
+    const fake_params odd_shape = {.classify = PTAC_EMPTY};
+    ptac_reason why;
+
+    reset();
+    install_one(100, &fake_rows[0]);
+    ptac_chooser_pin(FAKE_OP, &fake_rows[2]);
+    EXPECT(plain(1, 100, &why) == &fake_rows[2]);
+    EXPECT(plain(1, 0, &why) == &fake_rows[2]); /* where the table says stock */
+    EXPECT(choose(&odd_row, PTAC_F32, 1, &why) == NULL && why == PTAC_SHAPE);
+    EXPECT(choose(&odd_shape, PTAC_F32, 1, &why) == NULL && why == PTAC_EMPTY);
+    ptac_chooser_set_gate(FAKE_OP, PTAC_EXCLUDED);
+    EXPECT(plain(1, 100, &why) == NULL && why == PTAC_EXCLUDED);
+    ptac_chooser_set_gate(FAKE_OP, PTAC_TAKE);
+    ptac_chooser_pin(FAKE_OP, NULL);
+    EXPECT(plain(1, 100, &why) == &fake_rows[0]);
+    EXPECT(plain(1, 0, &why) == NULL && why == PTAC_NOT_FASTER);
+    reset();
+}
+
+UNIT(quarantine_is_for_one_row_until_pardoned)
+{
+    ptac_reason why;
+
+    reset();
+    install_one(0, &fake_rows[1]);
+    ptac_chooser_quarantine(&fake_rows[0]);
+    ptac_chooser_quarantine(&other_fake_row);
+    EXPECT(plain(1, 1, &why) == &fake_rows[1]);
+    ptac_chooser_quarantine(&fake_rows[1]);
+    ptac_chooser_quarantine(&fake_rows[1]); /* twice is once */
+    EXPECT(ptac_chooser_is_quarantined(&fake_rows[0]));
+    EXPECT(ptac_chooser_is_quarantined(&fake_rows[1]));
+    EXPECT(!ptac_chooser_is_quarantined(&fake_rows[2]));
+    EXPECT(plain(1, 1, &why) == NULL && why == PTAC_QUARANTINED);
+    ptac_chooser_pin(FAKE_OP, &fake_rows[1]); /* nor by a pin */
+    EXPECT(plain(1, 1, &why) == NULL && why == PTAC_QUARANTINED);
+    ptac_chooser_pin(FAKE_OP, NULL);
+    install_one(0, &fake_rows[1]); /* nor by a new table */
+    EXPECT(plain(1, 1, &why) == NULL && why == PTAC_QUARANTINED);
+    ptac_chooser_pardon();
+    EXPECT(plain(1, 1, &why) == &fake_rows[1]);
+    EXPECT(!ptac_chooser_is_quarantined(&other_fake_row));
+    reset();
+}
+
+UNIT(without_memory_the_old_table_stays)
+{
+    const ptac_point points[] = {point(1, 0, &fake_rows[2])};
+    ptac_reason why;
+
+    reset();
+    install_one(0, &fake_rows[0]);
+    ptac_error_set("%s", "");
+    heap_refuse(1);
+    EXPECT(ptac_chooser_install(points, 1) == PTAC_FAILED);
+    heap_refuse(0);
+    EXPECT(strstr(ptac_error_get(), "1 points") != NULL);
+    EXPECT(plain(1, 5, &why) == &fake_rows[0]);
+    reset();
+}
+
+UNIT(tables_are_freed_when_no_call_is_in_flight)
+{
+    int n_frees;
+
+    reset();
+    install_one(0, &fake_rows[0]);
+    n_frees = heap_count().n_frees;
+    install_one(0, &fake_rows[1]); /* nothing in flight: the old one goes at once */
+    EXPECT(heap_count().n_frees == n_frees + 1);
+
+    ptac_call_enter();
+    ptac_call_enter();
+    install_one(0, &fake_rows[2]);
+    install_one(0, &fake_rows[0]);
+    ptac_chooser_collect();
+    EXPECT(heap_count().n_frees == n_frees + 1);
+    ptac_call_leave();
+    ptac_chooser_collect(); /* the outer call is still inside */
+    EXPECT(heap_count().n_frees == n_frees + 1);
+    ptac_call_leave();
+    EXPECT(heap_count().n_frees == n_frees + 1);
+    ptac_chooser_collect();
+    EXPECT(heap_count().n_frees == n_frees + 3);
+    ptac_chooser_collect(); /* and the table in use stays */
+    EXPECT(heap_count().n_frees == n_frees + 3);
+    reset();
+}

@@ -1,0 +1,28 @@
+/*
+ * trial.h - one random call, run by every row that can, in every way.
+ */
+#ifndef PTAC_TESTS_TRIAL_H
+#define PTAC_TESTS_TRIAL_H
+
+#include "checkrows.h"
+
+/* How often a row of an operator was run, and with which outcome. */
+typedef struct tally {
+    int64_t n_compared, n_refused, n_given_back;
+    int64_t n_shared; /* times that work was given to a host with threads */
+} tally;
+
+/*
+ * Make up the call of that number and run it by every row, under every CPU limit,
+ * serially and with threads. records has a place for each row of the operator. False
+ * when a row did what it must not; what it was is printed.
+ */
+bool check_case(const generator *g, uint64_t seed, int64_t number, tally *records);
+
+/* The name of the buffer in this slot of the arena, in the call that is run now. */
+const char *name_of_buffer(int slot);
+
+/* Give back what the last case holds. */
+void forget_case(void);
+
+#endif

@@ -1,0 +1,125 @@
+"""House rules that a program can check: format, size, and who may include whom."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import native
+import pytest
+
+CLANG_FORMAT = "14.0.6"
+LONGEST_FILE = 600
+LONGEST_LINE = 88
+
+# What is written by hand and kept; everything else in the tree is built or stored.
+FOLDERS = ("csrc", "pai_torchacc", "tests", "benchmarks", "examples")
+C_SUFFIXES = (".c", ".h", ".cpp", ".cu", ".cuh")
+
+
+def files(*suffixes: str) -> list[Path]:
+    found = [p for f in FOLDERS for p in (native.ROOT / f).rglob("*")]
+    found += native.ROOT.glob("*.py")
+    return sorted(p for p in found if p.suffix in suffixes)
+
+
+def tool(name: str) -> str:
+    """A tool of the environment that runs the tests, else one on the path."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed: pip install pai-torchacc[test]")
+    return found
+
+
+def test_c_is_formatted() -> None:
+    clang_format = tool("clang-format")
+    version = native.run([clang_format, "--version"])
+    if CLANG_FORMAT not in version:
+        pytest.skip(f"clang-format {CLANG_FORMAT} is asked for, this is {version}")
+    sources = [str(p) for p in files(*C_SUFFIXES)]
+    native.run([clang_format, "--dry-run", "-Werror", *sources])
+
+
+@pytest.mark.parametrize("command", [("check",), ("format", "--check")])
+def test_python_is_clean(command: tuple[str, ...]) -> None:
+    native.run([tool("ruff"), *command, "--no-cache", str(native.ROOT)])
+
+
+def test_c_lines_are_short() -> None:
+    """clang-format leaves comments as they are."""
+    for source in files(*C_SUFFIXES):
+        for number, line in enumerate(source.read_text().splitlines(), 1):
+            assert len(line) <= LONGEST_LINE, f"{source}:{number}"
+
+
+def test_files_are_short() -> None:
+    lengths = {p: len(p.read_text().splitlines()) for p in files(".py", *C_SUFFIXES)}
+    too_long = {str(p): n for p, n in lengths.items() if n > LONGEST_FILE}
+    assert not too_long
+
+
+def includes_of(source: Path) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', source.read_text(), re.M)
+
+
+# A folder is a floor: what it stands on, besides the C library and instructions.
+STANDS_ON = {
+    "core": {"core"},
+    "device": {"core", "device"},
+    "mem": {"core", "device", "mem"},
+    "ops": {"core", "device", "ops"},
+    "bind": {"core", "device", "mem", "ops", "bind"},
+}
+
+
+def test_no_arrow_runs_back_up() -> None:
+    rooms = {p.name for p in native.CSRC.iterdir() if p.is_dir()}
+    assert rooms <= STANDS_ON.keys(), "a new room: say here what it stands on"
+    for source in files(*C_SUFFIXES):
+        if not source.is_relative_to(native.CSRC):
+            continue
+        room = source.relative_to(native.CSRC).parts[0]
+        for included in includes_of(source):
+            other = included.split("/")[0]
+            assert other not in rooms or other in STANDS_ON[room], (
+                f"{source} includes {included}"
+            )
+
+
+@pytest.mark.parametrize("room", ["core", "device", "mem", "ops"])
+def test_only_bind_knows_python_and_torch(room: str) -> None:
+    stranger = re.compile(r"Python\.h|torch|ATen|c10|bind/")
+    for source in (native.CSRC / room).rglob("*.[ch]"):
+        strange = [i for i in includes_of(source) if stranger.search(i)]
+        assert not strange, source
+
+
+def test_the_package_has_no_other_native_code() -> None:
+    assert [p for p in files(".cpp", ".cc", ".cxx") if "tests" not in p.parts] == []
+
+
+def test_every_c_file_is_built() -> None:
+    built = {native.ROOT / source for source in native.extension_build()["sources"]}
+    assert built == set(native.CSRC.rglob("*.c"))
+
+
+def test_headers_are_guarded_by_their_path() -> None:
+    """Templates are included many times over and undefine what they used instead."""
+    for header in native.CSRC.rglob("*.h"):
+        if header.stem.endswith("_tpl"):
+            continue
+        text = header.read_text()
+        guard = re.search(r"^#ifndef (PTAC_\w+_H)\n#define (\w+)$", text, re.M)
+        assert guard, header
+        assert guard[1] == guard[2], header
+        path = header.relative_to(native.CSRC).with_suffix("").parts
+        assert guard[1] == f"PTAC_{'_'.join(path).upper()}_H", header
+
+
+def test_files_open_by_saying_what_they_are() -> None:
+    for source in files(*C_SUFFIXES):
+        opening = source.read_text()
+        assert re.match(rf"/\*\n \* {re.escape(source.name)} - ", opening), source

@@ -1,0 +1,200 @@
+"""Derives the polynomials of csrc/ops/math and prints them as they stand there.
+
+Each is a weighted minimax polynomial on an interval, found by Lawson's algorithm: least
+squares whose weights grow where the error is large. It also works where some powers are
+missing, as they are here, since coefficients are rounded to float32 one by one, lowest
+power first, and the others are fitted anew after each; rounding then costs next to
+nothing. Needs numpy and mpmath, which torch brings along through sympy:
+
+    python tools/minimax.py           the arrays of math_tpl.h
+    python tools/minimax.py normal    the file normal_tables.h
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from mpmath import mp, mpf
+
+mp.dps = 40
+N_POINTS = 800
+ROUNDS = 400
+
+Function = Callable[[mpf], mpf]
+
+
+@dataclass
+class Fit:
+    """A polynomial for f on [low, high]; weight(x) times the error is made small."""
+
+    name: str
+    text: str
+    f: Function
+    weight: Function
+    degree: int
+    low: float
+    high: float
+
+
+def lawson(basis: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Coefficients that make the largest of |basis @ c - values| nearly least."""
+    importance = np.full(len(values), 1 / len(values))
+    best, least = np.zeros(basis.shape[1]), np.inf
+    for _ in range(ROUNDS):
+        root = np.sqrt(importance)
+        terms = np.linalg.lstsq(basis * root[:, None], values * root, rcond=None)[0]
+        errors = np.abs(basis @ terms - values)
+        if errors.max() < least:
+            best, least = terms, errors.max()
+        importance *= errors
+        importance /= importance.sum()
+    return best
+
+
+def coefficients(fit: Fit) -> tuple[list[np.float32], float]:
+    """float32 coefficients of a fit and the largest weighted error they leave."""
+    # Chebyshev's points; an even number of them keeps clear of 0.
+    spread = np.cos((2 * np.arange(N_POINTS) + 1) * np.pi / (2 * N_POINTS))
+    x = fit.low + (fit.high - fit.low) * (spread + 1) / 2
+    weights = np.array([float(abs(fit.weight(mpf(v)))) for v in x])
+    left = np.array([float(fit.f(mpf(v))) for v in x]) * weights
+    rounded: list[np.float32] = []
+    for power in range(fit.degree + 1):
+        basis = np.stack([weights * x**p for p in range(power, fit.degree + 1)], axis=1)
+        rounded.append(np.float32(lawson(basis, left)[0]))
+        left = left - basis[:, 0] * float(rounded[-1])
+    return rounded, float(np.abs(left).max())
+
+
+HALF_LN2 = 0.3466
+SQRT_HALF = 0.70711
+ERF_SPLIT = 0.875
+
+
+FITS = [
+    Fit(
+        "expm1_terms",
+        "(exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, relative to exp(r) - 1",
+        lambda r: (mp.expm1(r) - r) / r**2,
+        lambda r: r**2 / mp.expm1(r),
+        4,
+        -HALF_LN2,
+        HALF_LN2,
+    ),
+    Fit(
+        "log_terms",
+        "(log(1 + f) - f + f^2 / 2) / f^3 for sqrt(1/2) <= 1 + f < sqrt(2),"
+        " relative to log(1 + f)",
+        lambda f: (mp.log1p(f) - f + f**2 / 2) / f**3,
+        lambda f: f**3 / mp.log1p(f),
+        7,
+        SQRT_HALF - 1,
+        2 * SQRT_HALF - 1,
+    ),
+    Fit(
+        "erf_terms",
+        "erf(x) / x - 1 in x^2 for |x| < 0.875, relative to erf(x) / x",
+        lambda s: mp.erf(mp.sqrt(s)) / mp.sqrt(s) - 1,
+        lambda s: mp.sqrt(s) / mp.erf(mp.sqrt(s)),
+        5,
+        0,
+        ERF_SPLIT**2,
+    ),
+]
+
+
+@dataclass
+class Table:
+    """One polynomial of this degree for each of n_pieces equal pieces of [0, reach]."""
+
+    name: str
+    text: str
+    f: Function
+    n_pieces: int
+    degree: int
+    reach: float
+
+
+def tail(a: mpf) -> mpf:
+    """Integrate the normal distribution beyond a."""
+    return mp.erfc(a / mp.sqrt(2)) / 2
+
+
+def gelu_slope_tail(a: mpf) -> mpf:
+    """Differentiate x * tail(-x) at x = -a."""
+    return tail(a) - a * mp.exp(-a * a / 2) / mp.sqrt(2 * mp.pi)
+
+
+TABLES = [
+    Table("normal_tail", "the distribution beyond a", tail, 16, 5, 6.0),
+    Table("gelu_slope", "gelu'(-a)", gelu_slope_tail, 16, 6, 6.2),
+    Table("normal_tail", "the distribution beyond a", tail, 8, 7, 6.0),
+    Table("gelu_slope", "gelu'(-a)", gelu_slope_tail, 8, 7, 6.2),
+]
+
+
+def pieces(table: Table) -> tuple[float, np.ndarray, float]:
+    """Pieces per unit, the coefficients [power, piece], and the largest error.
+
+    Piece n lies around n and the last one is zero, so n_pieces - 1.5 pieces reach.
+    """
+    per_unit = float(np.float32((table.n_pieces - 1.5) / table.reach))
+    terms = np.zeros((table.degree + 1, table.n_pieces), np.float32)
+    worst = float(abs(table.f(mpf(table.reach))))
+    for n in range(table.n_pieces - 1):
+        fit = Fit(
+            "",
+            "",
+            lambda r, n=n: table.f((n + r) / per_unit),
+            lambda r: mpf(1),
+            table.degree,
+            -0.5 if n else 0.0,
+            0.5,
+        )
+        terms[:, n], error = coefficients(fit)
+        worst = max(worst, error)
+    return per_unit, terms, worst
+
+
+NORMAL_HEADER = """\
+/*
+ * normal_tables.h - the normal distribution's tail and GELU's slope, piece by piece.
+ *
+ * Printed by tools/minimax.py normal, which says how they are derived. Entry [k][n] of
+ * the terms is the coefficient of r^k in piece n, where r = a * per_unit - n.
+ */
+#ifndef PTAC_OPS_MATH_NORMAL_TABLES_H
+#define PTAC_OPS_MATH_NORMAL_TABLES_H
+"""
+
+
+def print_normal() -> None:
+    """Print normal_tables.h."""
+    print(NORMAL_HEADER)
+    for table in TABLES:
+        per_unit, terms, error = pieces(table)
+        n, quality = table.n_pieces, f"absolute: 2^{np.log2(error):.1f}"
+        print(f"/* {table.text}, 0 <= a <= {table.reach}, {quality} */")
+        print(f"static const float {table.name}_per_unit_{n} = {per_unit:.9g}f;")
+        print(f"static const float {table.name}_terms_{n}[{len(terms)}][{n}] = {{")
+        for row in terms:
+            print("    {" + ", ".join(f"{c:.9g}f" if c else "0" for c in row) + "},")
+        print("};\n")
+    print("#endif")
+
+
+def print_terms() -> None:
+    """Print every fit as a C array."""
+    for fit in FITS:
+        terms, error = coefficients(fit)
+        print(f"/* {fit.text}: 2^{np.log2(error):.1f} */")
+        print(f"static const float {fit.name}[] = {{")
+        print("    " + ", ".join(f"{c:.9g}f" for c in terms) + "};")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["normal"]:
+        print_normal()
+    else:
+        print_terms()
