@@ -69,15 +69,16 @@ def coefficients(fit: Fit) -> tuple[list[np.float32], float]:
 
 HALF_LN2 = 0.3466
 SQRT_HALF = 0.70711
+TANH_SPLIT = 0.5625
 ERF_SPLIT = 0.875
 
 
 FITS = [
     Fit(
-        "expm1_terms",
-        "(exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, relative to exp(r) - 1",
+        "exp_terms",
+        "(exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, relative to exp(r)",
         lambda r: (mp.expm1(r) - r) / r**2,
-        lambda r: r**2 / mp.expm1(r),
+        lambda r: r**2 / mp.exp(r),
         4,
         -HALF_LN2,
         HALF_LN2,
@@ -91,6 +92,15 @@ FITS = [
         7,
         SQRT_HALF - 1,
         2 * SQRT_HALF - 1,
+    ),
+    Fit(
+        "tanh_terms",
+        "(tanh(x) / x - 1) / x^2 in x^2 for |x| < 0.5625, relative to tanh(x) / x",
+        lambda s: (mp.tanh(mp.sqrt(s)) / mp.sqrt(s) - 1) / s,
+        lambda s: s * mp.sqrt(s) / mp.tanh(mp.sqrt(s)),
+        4,
+        0,
+        TANH_SPLIT**2,
     ),
     Fit(
         "erf_terms",

@@ -62,8 +62,8 @@ static bool run_unlocked(const ptac_kernel *row, const ptac_call *call)
 }
 
 /* With gradients: apply(x, w, bias, activation, row), whose first output is y. */
-static PyObject *apply_with_gradient(PyObject *const tensors[3],
-                                     ptac_activation activation, const ptac_kernel *row)
+static PyObject *apply_with_gradient(PyObject *const tensors[3], ptac_act activation,
+                                     const ptac_kernel *row)
 {
     PyObject *code = PyLong_FromLong(activation),
              *name = PyUnicode_FromString(row->name);
@@ -83,7 +83,7 @@ static PyObject *apply_with_gradient(PyObject *const tensors[3],
     return result;
 }
 
-PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_activation activation)
+PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation)
 {
     const ptac_op op = PTAC_OP_LINEAR_ACT;
     ptac_linear_tensors t = {0};
@@ -140,7 +140,7 @@ static PyObject *linear(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     return ptac_try_linear(args, PTAC_ACT_NONE);
 }
 
-static bool read_activation(PyObject *code, ptac_activation *activation)
+static bool read_activation(PyObject *code, ptac_act *activation)
 {
     const long value = PyLong_AsLong(code);
 
@@ -149,7 +149,7 @@ static bool read_activation(PyObject *code, ptac_activation *activation)
             PyErr_SetString(PyExc_ValueError, "no such activation");
         return false;
     }
-    *activation = (ptac_activation)value;
+    *activation = (ptac_act)value;
     return true;
 }
 
@@ -160,7 +160,7 @@ static bool read_activation(PyObject *code, ptac_activation *activation)
 static PyObject *linear_act_forward(PyObject *self, PyObject *const *args,
                                     Py_ssize_t n_args)
 {
-    ptac_activation activation;
+    ptac_act activation;
     ptac_linear_tensors t = {0};
     ptac_linear_act params;
     ptac_call call;
@@ -198,7 +198,7 @@ static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
                                      Py_ssize_t n_args)
 {
     ptac_linear_gradients g = {0};
-    ptac_activation activation;
+    ptac_act activation;
     const char *row;
     bool done;
 

@@ -11,6 +11,6 @@
  * act(linear(x, w, bias)), or None where stock has to compute it. tensors are x, w, and
  * bias or None; anything else in their place leads to None as well.
  */
-PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_activation activation);
+PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation);
 
 #endif

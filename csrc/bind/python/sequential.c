@@ -21,7 +21,7 @@ static PyObject *global_hooks[N_GLOBAL]; /* dictionaries that must be empty */
 static struct {
     PyTypeObject *type;
     PyObject *forward;
-    ptac_activation activation;
+    ptac_act activation;
 } known[MAX_ACTIVATIONS];
 static int n_known;
 
@@ -66,7 +66,7 @@ static bool is_bare(PyObject *attributes)
 }
 
 /* The activation that this module applies; PTAC_ACT_NONE when it is none of ours. */
-static ptac_activation activation_of(PyObject *module)
+static ptac_act activation_of(PyObject *module)
 {
     int i = 0;
 
@@ -77,7 +77,7 @@ static ptac_activation activation_of(PyObject *module)
         return PTAC_ACT_NONE;
 
     PyObject *attributes = PyObject_GenericGetDict(module, NULL);
-    ptac_activation found = PTAC_ACT_NONE;
+    ptac_act found = PTAC_ACT_NONE;
 
     if (attributes && is_bare(attributes)) {
         PyObject *kind = PyDict_GetItemWithError(attributes, s_approximate);
@@ -95,7 +95,7 @@ static ptac_activation activation_of(PyObject *module)
 /* linear_act of a Linear and what follows; None where they have to be called. */
 static PyObject *try_pair(PyObject *module, PyObject *next, PyObject *input)
 {
-    const ptac_activation activation =
+    const ptac_act activation =
         Py_TYPE(module) == linear_type ? activation_of(next) : PTAC_ACT_NONE;
     PyObject *attributes, *parameters, *result = NULL;
 
@@ -217,7 +217,7 @@ static PyObject *sequential_install(PyObject *self, PyObject *args)
             return NULL;
         known[n_known].type = (PyTypeObject *)Py_NewRef(type);
         known[n_known].forward = PyObject_GetAttr(type, s_forward);
-        known[n_known].activation = (ptac_activation)code;
+        known[n_known].activation = (ptac_act)code;
         n_known++;
     }
     module_type = Py_NewRef(module);

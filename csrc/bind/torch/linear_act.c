@@ -3,20 +3,6 @@
  */
 #include "bind/torch/linear_act.h"
 
-ptac_saves ptac_activation_saves(ptac_activation activation)
-{
-    switch (activation) {
-    case PTAC_ACT_NONE:
-        return PTAC_SAVES_NOTHING;
-    case PTAC_ACT_RELU:
-    case PTAC_ACT_TANH:
-    case PTAC_ACT_SIGMOID:
-        return PTAC_SAVES_Y;
-    default:
-        return PTAC_SAVES_Z;
-    }
-}
-
 /* Leading dimensions folded into one; false where their rows lie at no single stride. */
 static bool fold(at_tensor tensor, const ptac_view *view, ptac_matrix *matrix)
 {
@@ -54,7 +40,7 @@ static ptac_matrix matrix_of(at_tensor tensor)
     return matrix;
 }
 
-ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_activation activation,
+ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_act activation,
                              bool is_training, ptac_linear_act *params, ptac_call *call)
 {
     ptac_view *x = &call->inputs[0], *w = &call->inputs[1], *bias = &call->inputs[2];
@@ -136,14 +122,26 @@ static at_error finish(ptac_linear_tensors *t, const ptac_linear_act *p,
     const int64_t sizes[2] = {p->m, p->n}, strides[2] = {p->n, 1};
     at_error error = 0;
 
-    if (p->is_training && ptac_activation_saves(p->activation) == PTAC_SAVES_Z) {
+    if (p->is_training && ptac_act_saves_z(p->activation)) {
         t->z = at_give(&t->y);
         error = T.aoti_torch_empty_strided(2, sizes, strides, AT_DTYPE_F32,
                                            AT_DEVICE_CPU, 0, &t->y);
     }
-    if (!error)
-        ptac_bias_act_forward(floats_of(t->z ? t->z : t->y), bias, floats_of(t->y),
-                              p->m, p->n, p->activation, t->z != NULL);
+    if (!error) {
+        const ptac_act_forward job = {
+            .z = floats_of(t->z ? t->z : t->y),
+            .ldz = p->n,
+            .bias = bias,
+            .y = floats_of(t->y),
+            .ldy = p->n,
+            .n_rows = p->m,
+            .n_cols = p->n,
+            .act = p->activation,
+            .keep_z = t->z != NULL,
+        };
+
+        ptac_bias_act_best()->forward(&job);
+    }
     return error;
 }
 
@@ -210,10 +208,19 @@ static ptac_status backward(const ptac_call *call, ptac_gemm provider)
     if (!error && g->wants_bias)
         error = T.aoti_torch_empty_strided(1, &p->n, &one, AT_DTYPE_F32, AT_DEVICE_CPU,
                                            0, &g->grad_bias);
-    if (!error && (!none || g->wants_bias))
-        ptac_bias_act_backward(floats_of(g->grad), floats_of(g->saved),
-                               floats_of(grad_z), floats_of(g->grad_bias), p->m, p->n,
-                               p->activation);
+    if (!error && (!none || g->wants_bias)) {
+        const ptac_act_backward job = {
+            .g = floats_of(g->grad),
+            .saved = floats_of(g->saved),
+            .gz = floats_of(grad_z),
+            .gb = floats_of(g->grad_bias),
+            .n_rows = p->m,
+            .n_cols = p->n,
+            .act = p->activation,
+        };
+
+        ptac_bias_act_best()->backward(&job);
+    }
     if (!error)
         error = matrix_gradients(provider, g, none ? g->grad : grad_z);
     if (!error && g->grad_x)
@@ -229,7 +236,7 @@ static ptac_status backward(const ptac_call *call, ptac_gemm provider)
     return PTAC_OK;
 }
 
-bool ptac_linear_backward(const char *row_name, ptac_activation activation,
+bool ptac_linear_backward(const char *row_name, ptac_act activation,
                           ptac_linear_gradients *gradients)
 {
     const ptac_kernel *row = ptac_registry_find(PTAC_OP_LINEAR_ACT_BACKWARD, row_name);

@@ -19,25 +19,16 @@ typedef struct ptac_linear_tensors {
 /* Likewise of a backward call. A result that is not wanted stays NULL. */
 typedef struct ptac_linear_gradients {
     at_tensor grad, x, w; /* x and w may be NULL where no result needs them */
-    at_tensor saved;      /* y or z, see ptac_activation_saves(); NULL without one */
+    at_tensor saved;      /* y or z, see ptac_act_saves_z(); NULL without one */
     bool wants_x, wants_w, wants_bias;
     at_tensor grad_x, grad_w, grad_bias;
 } ptac_linear_gradients;
-
-/* What a gradient of this activation is computed from. */
-typedef enum ptac_saves {
-    PTAC_SAVES_NOTHING,
-    PTAC_SAVES_Y,
-    PTAC_SAVES_Z,
-} ptac_saves;
-
-ptac_saves ptac_activation_saves(ptac_activation activation);
 
 /*
  * Read sizes and say whether these tensors fit: float32, x [..., k] whose rows lie at
  * one stride, w [n, k], bias [n]. tensors must outlive params.
  */
-ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_activation activation,
+ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_act activation,
                              bool is_training, ptac_linear_act *params,
                              ptac_call *call);
 
@@ -45,7 +36,7 @@ ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_activation activ
  * The gradients by the row of that name. grad has y's sizes, contiguous. Counts; false
  * where stock has to do it.
  */
-bool ptac_linear_backward(const char *row_name, ptac_activation activation,
+bool ptac_linear_backward(const char *row_name, ptac_act activation,
                           ptac_linear_gradients *gradients);
 
 #endif

@@ -1,83 +1,85 @@
-#ifndef STUB_BIAS_ACT
-#define STUB_BIAS_ACT
-#include <stdint.h>
-#include <math.h>
-#include <stdbool.h>
-typedef enum ptac_activation {
-    PTAC_ACT_NONE,
-    PTAC_ACT_RELU,
-    PTAC_ACT_GELU,
-    PTAC_ACT_GELU_TANH,
-    PTAC_ACT_SILU,
+/*
+ * bias_act.h - what follows a matrix product: bias and activation, and their gradient.
+ * Level close.
+ *
+ * Not an operator of its own: the rows of linear_act and linear_act_backward call it
+ * behind and before their products. Matrices are float32, row by row.
+ */
+#ifndef PTAC_OPS_LINEAR_BIAS_ACT_H
+#define PTAC_OPS_LINEAR_BIAS_ACT_H
+
+#include "core/base.h"
+
+typedef enum ptac_act {
+    PTAC_ACT_NONE = 0,
+    PTAC_ACT_RELU,      /* max(0, z); NaN stays */
+    PTAC_ACT_GELU,      /* z * (1 + erf(z / sqrt(2))) / 2 */
+    PTAC_ACT_GELU_TANH, /* its approximation, z * sigmoid(2 u(z)), see gelu_tanh_inner()
+                         */
+    PTAC_ACT_SILU,      /* z * sigmoid(z) */
     PTAC_ACT_TANH,
-    PTAC_ACT_SIGMOID
-} ptac_activation;
-static inline void ptac_bias_act_forward(float *z, const float *b, float *y, int64_t m,
-                                         int64_t n, ptac_activation a, bool keep)
+    PTAC_ACT_SIGMOID,
+    PTAC_N_ACTS,
+} ptac_act;
+
+/* Backward needs z + bias of these, and y of the others. */
+static inline bool ptac_act_saves_z(ptac_act act)
 {
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j++) {
-            float v = z[i * n + j] + (b ? b[j] : 0);
-            if (keep)
-                z[i * n + j] = v;
-            switch (a) {
-            case PTAC_ACT_RELU:
-                v = v <= 0 ? 0 : v;
-                break;
-            case PTAC_ACT_GELU:
-                v = 0.5f * v * (1 + erff(v * 0.70710678f));
-                break;
-            case PTAC_ACT_GELU_TANH:
-                v = 0.5f * v * (1 + tanhf(0.79788456f * (v + 0.044715f * v * v * v)));
-                break;
-            case PTAC_ACT_SILU:
-                v = v / (1 + expf(-v));
-                break;
-            case PTAC_ACT_TANH:
-                v = tanhf(v);
-                break;
-            case PTAC_ACT_SIGMOID:
-                v = 1 / (1 + expf(-v));
-                break;
-            default:;
-            }
-            y[i * n + j] = v;
-        }
+    return act == PTAC_ACT_GELU || act == PTAC_ACT_GELU_TANH || act == PTAC_ACT_SILU;
 }
-static inline void ptac_bias_act_backward(const float *g, const float *s, float *gz,
-                                          float *gb, int64_t m, int64_t n,
-                                          ptac_activation a)
-{
-    if (gb)
-        for (int64_t j = 0; j < n; j++)
-            gb[j] = 0;
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j++) {
-            float v = g[i * n + j], x = s ? s[i * n + j] : 0;
-            switch (a) {
-            case PTAC_ACT_RELU:
-                v = x <= 0 ? 0 : v;
-                break;
-            case PTAC_ACT_GELU:
-                v *= 0.5f * (1 + erff(x * 0.70710678f)) +
-                     x * 0.39894228f * expf(-0.5f * x * x);
-                break;
-            case PTAC_ACT_SILU: {
-                float q = 1 / (1 + expf(-x));
-                v *= q * (1 + x * (1 - q));
-            } break;
-            case PTAC_ACT_TANH:
-                v *= 1 - x * x;
-                break;
-            case PTAC_ACT_SIGMOID:
-                v *= x * (1 - x);
-                break;
-            default:;
-            }
-            if (gz)
-                gz[i * n + j] = v;
-            if (gb)
-                gb[j] += v;
-        }
-}
+
+/*
+ * y = act(z + bias). Rows of z and y begin ldz and ldy elements apart. bias has n_cols
+ * elements or is NULL. y may be z. With keep_z, which asks for a y of its own, z + bias
+ * is written back to z.
+ */
+typedef struct ptac_act_forward {
+    float *z;
+    int64_t ldz;
+    const float *bias;
+    float *y;
+    int64_t ldy;
+    int64_t n_rows, n_cols;
+    ptac_act act;
+    bool keep_z;
+} ptac_act_forward;
+
+/*
+ * gz = g * act'(saved), where saved is z + bias or y as ptac_act_saves_z() tells, and
+ * gb[j], unless it is NULL, the sum of column j of gz. Matrices are dense; gz may be g.
+ * Where act is none saved is not read, and gz may be NULL.
+ *
+ * Columns add up in float over 32 rows and from there in double, in an order that the
+ * sizes decide and threads do not.
+ *
+ * ReLU passes the gradient where !(y <= 0), so also at NaN, as threshold_backward does.
+ */
+typedef struct ptac_act_backward {
+    const float *g, *saved;
+    float *gz, *gb;
+    int64_t n_rows, n_cols;
+    ptac_act act;
+} ptac_act_backward;
+
+/*
+ * Results that are not finite agree with stock's, except that
+ * - GELU of +inf is +inf and of a large z finite, where oneDNN's is NaN and infinite;
+ * - an infinite g gives an infinite gz far out in the tails of GELU and SiLU, where
+ *   stock's slope is 0, hence its product NaN.
+ *
+ * Both use the host's threads where the work is worth it. They cannot fail. */
+typedef struct ptac_bias_act {
+    const char *name;
+    void (*forward)(const ptac_act_forward *job);
+    void (*backward)(const ptac_act_backward *job);
+} ptac_bias_act;
+
+extern const ptac_bias_act ptac_bias_act_scalar;
+#if defined(__x86_64__)
+extern const ptac_bias_act ptac_bias_act_avx2, ptac_bias_act_avx512;
+#endif
+
+/* The fastest that this CPU, as ptac_cpu_features() sees it, can run. */
+const ptac_bias_act *ptac_bias_act_best(void);
+
 #endif

@@ -18,7 +18,7 @@
  */
 typedef struct ptac_linear_act {
     int64_t m, n, k;
-    ptac_activation activation;
+    ptac_act activation;
     bool is_training; /* a gradient will be asked for */
     void *host;
 } ptac_linear_act;

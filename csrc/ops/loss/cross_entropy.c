@@ -4,8 +4,6 @@
  */
 #include "ops/loss/cross_entropy.h"
 
-#include <string.h>
-
 enum {
     MAX_CHUNKS = 256,
     ROW_BLOCK = 16,   /* short rows are worked on in blocks of 8 or 16 */
@@ -148,8 +146,10 @@ static bool weigh(task *job, double *total)
     if (job->call->inputs[PTAC_CROSS_ENTROPY_TARGET].dtype != PTAC_I64)
         return true;
     for_chunks(job, 1, MIN_TARGETS, weigh_chunks);
+    if (job->out_of_range)
+        return false;
     *total = sum_of(job->weights, job->n_chunks);
-    return !job->out_of_range;
+    return true;
 }
 
 static void forward_chunks(int64_t begin, int64_t end, void *context)

@@ -87,7 +87,7 @@ TARGET static double losses_of_block(const ptac_call *call, int64_t row, int n, 
     const int64_t *target =
         (const int64_t *)call->inputs[PTAC_CROSS_ENTROPY_TARGET].data + row;
     const float *weight = call->inputs[PTAC_CROSS_ENTROPY_WEIGHT].data;
-    float *losses = (float *)call->outputs[PTAC_CROSS_ENTROPY_LOSS].data + row;
+    float *losses = call->outputs[PTAC_CROSS_ENTROPY_LOSS].data;
     float maxima[LANES], log_sums[LANES];
     double sum = 0;
 
@@ -102,7 +102,7 @@ TARGET static double losses_of_block(const ptac_call *call, int64_t row, int n, 
                 loss *= weight[target[i]];
         }
         if (params->reduction == PTAC_REDUCE_NONE)
-            losses[i] = (float)loss;
+            losses[row + i] = (float)loss;
         sum += loss;
     }
     return sum;

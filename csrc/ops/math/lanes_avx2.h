@@ -32,6 +32,7 @@ typedef __m256 mask; /* lanes of all ones or all zeros */
 #define v_max           _mm256_max_ps
 #define v_min           _mm256_min_ps
 #define v_less(a, b)    _mm256_cmp_ps(a, b, _CMP_LT_OQ)
+#define v_at_most(a, b) _mm256_cmp_ps(a, b, _CMP_LE_OQ)
 #define v_pick(m, a, b) _mm256_blendv_ps(b, a, m) /* m ? a : b */
 
 INLINE __m256i first_lanes(int n)
@@ -94,11 +95,6 @@ INLINE vec power_of_two(__m256i n)
 {
     return _mm256_castsi256_ps(
         _mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
-}
-
-INLINE vec v_exp2_whole(vec n)
-{
-    return power_of_two(_mm256_cvtps_epi32(n));
 }
 
 /* In two steps, of which only the second can leave the normal numbers. */

@@ -41,6 +41,7 @@ typedef __mmask16 mask;
 #define v_sum           _mm512_reduce_add_ps
 #define v_largest       _mm512_reduce_max_ps
 #define v_less(a, b)    _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
+#define v_at_most(a, b) _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ)
 #define v_pick(m, a, b) _mm512_mask_blend_ps(m, b, a) /* m ? a : b */
 
 INLINE mask v_first(int n)
@@ -77,12 +78,6 @@ INLINE vec v_with_sign(vec v, vec s)
 INLINE vec v_round(vec v)
 {
     return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-
-/* 2^n for a whole n, -126 <= n <= 127. */
-INLINE vec v_exp2_whole(vec n)
-{
-    return _mm512_scalef_ps(v_set(1), n);
 }
 
 /* A positive normal v as m * 2^n with sqrt(1/2) <= m < sqrt(2); returns m. */

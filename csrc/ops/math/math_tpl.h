@@ -2,8 +2,8 @@
  * math_tpl.h - exp, log, tanh, erf, sigmoid and their kin on float lanes.
  *
  * Included behind lanes_<isa>.h. Errors are stated in units in the last place (ulp) of
- * the result, the largest found over all floats against float64. The arrays below are
- * what tools/minimax.py prints: it derives them from the functions themselves.
+ * the result: the largest found against float64 on every 97th float. The arrays below
+ * are what tools/minimax.py prints: it derives them from the functions themselves.
  */
 #ifndef PTAC_OPS_MATH_MATH_TPL_H
 #define PTAC_OPS_MATH_MATH_TPL_H
@@ -11,10 +11,6 @@
 #include "ops/math/normal_tables.h"
 
 #include <math.h>
-
-/* (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, relative to exp(r) - 1: 2^-26.1 */
-static const float expm1_terms[] = {0.49999997f, 0.166665465f, 0.0416674428f,
-                                    0.00836625323f, 0.00138699508f};
 
 /* Even and odd powers apart, which halves the chain of dependent steps. */
 INLINE vec v_polynomial(vec x, const float *terms, int n)
@@ -34,31 +30,27 @@ INLINE vec v_polynomial(vec x, const float *terms, int n)
 #define ROWS_OF(array)       (sizeof(array) / sizeof *(array))
 #define POLYNOMIAL(x, terms) v_polynomial(x, terms, (int)ROWS_OF(terms))
 
+/* (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, relative to exp(r): 2^-28.3 */
+static const float exp_terms[] = {0.49999994f, 0.166665211f, 0.0416682549f,
+                                  0.00836866163f, 0.00138214533f};
+
 /*
- * exp(x) - 1 without its power of two: x = n * ln(2) + r and exp(r) - 1 comes back.
- * The upper part of ln(2) has 15 bits, so that n times it is exact (Cody and Waite).
+ * exp(x) for x <= 88 or NaN, 1.1 ulp. x = n * ln(2) + r, where the upper part of ln(2)
+ * has 15 bits, so that n times it is exact (Cody and Waite).
  */
-INLINE vec v_expm1_reduced(vec x, vec *n)
-{
-    *n = v_round(v_mul(x, v_set(0x1.715476p0f)));
-
-    const vec r =
-        v_fnma(*n, v_set(0x1.7f7d1cp-20f), v_fnma(*n, v_set(0x1.62e4p-1f), x));
-
-    return v_fma(v_mul(r, r), POLYNOMIAL(r, expm1_terms), r);
-}
-
-/* exp(x) for x <= 88 or NaN. */
 INLINE vec v_exp_bounded(vec x)
 {
-    vec n;
     /* Behind -104 results round to zero; -inf would reduce to NaN. */
-    const vec rest = v_expm1_reduced(v_max(v_set(-104), x), &n);
+    const vec bounded = v_max(v_set(-104), x);
+    const vec n = v_round(v_mul(bounded, v_set(0x1.715476p0f)));
+    const vec upper = v_fnma(n, v_set(0x1.62e4p-1f), bounded);
+    const vec r = v_fnma(n, v_set(0x1.7f7d1cp-20f), upper);
+    const vec rest = v_fma(v_mul(r, r), POLYNOMIAL(r, exp_terms), r);
 
     return v_scale(v_add(rest, v_set(1)), n);
 }
 
-/* exp(x), 1 ulp, gradual underflow included. */
+/* exp(x), 1.1 ulp, gradual underflow included. */
 INLINE vec v_exp(vec x)
 {
     return v_exp_bounded(v_min(v_set(89), x));
@@ -72,7 +64,7 @@ static const float log_terms[] = {0.333333313f,  -0.250008196f, 0.200012416f,
                                   -0.166234091f, 0.14201583f,   -0.131596163f,
                                   0.12762177f,   -0.0763634741f};
 
-/* log(x) for positive normal x, +inf and NaN; 1 ulp. */
+/* log(x) for positive normal x, +inf and NaN; 0.9 ulp. */
 INLINE vec v_log(vec x)
 {
     vec n;
@@ -86,7 +78,7 @@ INLINE vec v_log(vec x)
     return v_pick(v_less(x, v_set(INFINITY)), v_fma(n, v_set(0x1.62e4p-1f), rest), x);
 }
 
-/* 1 / (1 + exp(-x)), 2 ulp. */
+/* 1 / (1 + exp(-x)), 2.2 ulp. */
 INLINE vec v_sigmoid(vec x)
 {
     const vec e = v_exp_bounded(v_sub(v_zero(), v_abs(x)));
@@ -94,23 +86,31 @@ INLINE vec v_sigmoid(vec x)
     return v_div(v_pick(v_less(x, v_zero()), e, v_set(1)), v_add(v_set(1), e));
 }
 
-/*
- * tanh(x), 2 ulp. With m = exp(-2|x|) - 1 it is -m / (2 + m) where |x| is small, since
- * m keeps its relative accuracy there, and 1 - 2 (1 + m) / (2 + m) elsewhere.
- */
+/* The same, and *slope = its derivative, which keeps its relative accuracy. */
+INLINE vec v_sigmoid_slope(vec x, vec *slope)
+{
+    const vec e = v_exp_bounded(v_sub(v_zero(), v_abs(x)));
+    const vec far = v_div(v_set(1), v_add(v_set(1), e));
+    const vec near = v_mul(e, far);
+
+    *slope = v_mul(near, far);
+    return v_pick(v_less(x, v_zero()), near, far);
+}
+
+/* (tanh(x) / x - 1) / x^2 in x^2 for |x| < 0.5625, relative to tanh(x) / x: 2^-29.4 */
+static const float tanh_terms[] = {-0.333333135f, 0.13332437f, -0.0538357571f,
+                                   0.021000376f, -0.00616961392f};
+
+/* tanh(x), 1.4 ulp. */
 INLINE vec v_tanh(vec x)
 {
-    vec n;
-    /* Behind 10 the result is 1. */
-    const vec twice = v_max(v_set(-20), v_mul(v_abs(x), v_set(-2)));
-    const vec rest = v_expm1_reduced(twice, &n);
-    const vec power = v_exp2_whole(n);
-    const vec m = v_fma(power, rest, v_sub(power, v_set(1)));
-    const mask far = v_less(m, v_set(-0.6667f));
-    const vec top = v_pick(far, v_mul(v_set(-2), v_fma(power, rest, power)), m);
-    const vec ratio = v_div(top, v_sub(v_set(-2), m));
+    const vec away = v_abs(x), square = v_mul(x, x);
+    const vec near = v_fma(v_mul(x, square), POLYNOMIAL(square, tanh_terms), x);
+    const vec e = v_exp_bounded(v_mul(away, v_set(-2)));
+    const vec rest = v_div(v_add(e, e), v_add(v_set(1), e));
+    const vec far = v_with_sign(v_sub(v_set(1), rest), x);
 
-    return v_with_sign(v_pick(far, v_sub(v_set(1), ratio), ratio), x);
+    return v_pick(v_less(away, v_set(0.5625f)), near, far);
 }
 
 /*
@@ -142,19 +142,20 @@ INLINE vec v_normal(vec x)
     return v_pick(v_less(x, v_zero()), tail, v_sub(v_set(1), tail));
 }
 
-/* The derivative of x * v_normal(x), absolute error 2^-23. */
+/* The derivative of x * v_normal(x), absolute error 2^-23; NaN where x is infinite. */
 INLINE vec v_gelu_slope(vec x)
 {
     const vec tail = PIECEWISE(v_abs(x), gelu_slope);
+    const vec slope = v_pick(v_less(x, v_zero()), tail, v_sub(v_set(1), tail));
 
-    return v_pick(v_less(x, v_zero()), tail, v_sub(v_set(1), tail));
+    return v_fma(x, v_zero(), slope);
 }
 
 /* erf(x) / x - 1 in x^2 for |x| < 0.875, relative to erf(x) / x: 2^-26.1 */
 static const float erf_terms[] = {0.128379151f,   -0.376125067f,  0.112819649f,
                                   -0.0267724283f, 0.00500232307f, -0.00060407212f};
 
-/* erf(x), 2 ulp. */
+/* erf(x), 1.5 ulp. */
 INLINE vec v_erf(vec x)
 {
     const vec away = v_abs(x);

@@ -1,0 +1,215 @@
+/*
+ * bias_act_tpl.h - bias, activation and their gradient, on the lanes named before.
+ *
+ * Functions that take the activation are inlined into one function for each.
+ */
+#include "ops/linear/bias_act_run.h"
+#include "ops/math/math_tpl.h"
+
+#define SQRT_2_PI 0x1.988454p-1f /* sqrt(2 / pi) */
+#define CUBIC     0.044715f
+
+/* 2 u(z) with u(z) = sqrt(2 / pi) * (z + 0.044715 z^3), of ATen's tanh GELU. */
+INLINE vec gelu_tanh_inner(vec z)
+{
+    const vec cube = v_mul(v_mul(z, z), z);
+
+    return v_mul(v_set(2 * SQRT_2_PI), v_fma(cube, v_set(CUBIC), z));
+}
+
+INLINE vec act_of(vec z, ptac_act act)
+{
+    switch (act) {
+    case PTAC_ACT_RELU:
+        return v_max(v_zero(), z);
+    case PTAC_ACT_GELU:
+        return v_mul(z, v_normal(z));
+    case PTAC_ACT_GELU_TANH:
+        return v_mul(z, v_sigmoid(gelu_tanh_inner(z)));
+    case PTAC_ACT_SILU:
+        return v_mul(z, v_sigmoid(z));
+    case PTAC_ACT_TANH:
+        return v_tanh(z);
+    case PTAC_ACT_SIGMOID:
+        return v_sigmoid(z);
+    default:
+        return z;
+    }
+}
+
+INLINE vec grad_of(vec g, const float *saved, int n, ptac_act act)
+{
+    const vec x = act == PTAC_ACT_NONE ? g : v_load_first(saved, n);
+    vec s, slope, inner;
+
+    switch (act) {
+    case PTAC_ACT_RELU:
+        return v_pick(v_at_most(x, v_zero()), v_zero(), g);
+    case PTAC_ACT_GELU:
+        return v_mul(g, v_gelu_slope(x));
+    case PTAC_ACT_GELU_TANH:
+        s = v_sigmoid_slope(gelu_tanh_inner(x), &slope);
+        inner = v_fma(v_mul(x, x), v_set(3 * CUBIC), v_set(1));
+        inner = v_mul(inner, v_set(2 * SQRT_2_PI));
+        return v_mul(g, v_fma(v_mul(x, slope), inner, s));
+    case PTAC_ACT_SILU:
+        s = v_sigmoid_slope(x, &slope);
+        return v_mul(g, v_fma(x, slope, s));
+    case PTAC_ACT_TANH:
+        return v_mul(g, v_fnma(x, x, v_set(1)));
+    case PTAC_ACT_SIGMOID:
+        return v_mul(v_mul(g, v_sub(v_set(1), x)), x);
+    default:
+        return g;
+    }
+}
+
+INLINE void forward_lanes(const ptac_act_forward *job, float *z, const float *bias,
+                          float *y, int n, ptac_act act)
+{
+    vec sum = v_load_first(z, n);
+
+    if (bias)
+        sum = v_add(sum, v_load_first(bias, n));
+    if (job->keep_z)
+        v_store_first(z, sum, n);
+    v_store_first(y, act_of(sum, act), n);
+}
+
+INLINE void forward_rows(const ptac_act_forward *job, int64_t begin, int64_t end,
+                         ptac_act act)
+{
+    const int64_t n = job->n_cols;
+
+    for (int64_t i = begin; i < end; i++) {
+        float *z = job->z + i * job->ldz, *y = job->y + i * job->ldy;
+        const float *bias = job->bias;
+        int64_t j = 0;
+
+        for (; j + LANES <= n; j += LANES)
+            forward_lanes(job, z + j, bias ? bias + j : NULL, y + j, LANES, act);
+        if (j < n)
+            forward_lanes(job, z + j, bias ? bias + j : NULL, y + j, (int)(n - j), act);
+    }
+}
+
+/* Elements at, at + 1 ... of the gradient, which are also stored. */
+INLINE vec backward_lanes(const ptac_act_backward *job, int64_t at, int n, ptac_act act)
+{
+    const vec g = v_load_first(job->g + at, n);
+    const float *saved = act == PTAC_ACT_NONE ? NULL : job->saved + at;
+    const vec gz = grad_of(g, saved, n, act);
+
+    if (act != PTAC_ACT_NONE || job->gz)
+        v_store_first(job->gz + at, gz, n);
+    return gz;
+}
+
+INLINE void backward_elements(const ptac_act_backward *job, int64_t begin, int64_t end,
+                              ptac_act act)
+{
+    int64_t i = begin;
+
+    for (; i + LANES <= end; i += LANES)
+        backward_lanes(job, i, LANES, act);
+    if (i < end)
+        backward_lanes(job, i, (int)(end - i), act);
+}
+
+/* Adds n columns of n_rows rows to sums. */
+INLINE void add_rows(const ptac_act_backward *job, int64_t at, int n_rows, int n,
+                     float *sums, ptac_act act)
+{
+    vec sum = v_load(sums);
+
+#pragma GCC unroll 4
+    for (int i = 0; i < n_rows; i++)
+        sum = v_add(sum, backward_lanes(job, at + i * job->n_cols, n, act));
+    v_store(sums, sum);
+}
+
+INLINE void add_row_group(const ptac_act_piece *piece, int64_t row, int n_rows,
+                          float *sums, ptac_act act)
+{
+    const int64_t at = row * piece->job->n_cols + piece->column;
+    const int n = piece->n_columns;
+    int j = 0;
+
+    for (; j + LANES <= n; j += LANES)
+        add_rows(piece->job, at + j, n_rows, LANES, sums + j, act);
+    if (j < n)
+        add_rows(piece->job, at + j, n_rows, n - j, sums + j, act);
+}
+
+INLINE int64_t end_of_block(const ptac_act_piece *piece, int64_t block)
+{
+    const int64_t end = block + PTAC_ACT_ROW_BLOCK;
+
+    return end < piece->last_row ? end : piece->last_row;
+}
+
+INLINE void backward_piece(const ptac_act_piece *piece, double *totals, ptac_act act)
+{
+    const int n = piece->n_columns;
+    float sums[PTAC_ACT_PANEL];
+
+    for (int j = 0; j < PTAC_ACT_PANEL; j++)
+        totals[j] = 0;
+    for (int64_t block = piece->row; block < piece->last_row;
+         block += PTAC_ACT_ROW_BLOCK) {
+        const int64_t last = end_of_block(piece, block);
+        int64_t i = block;
+
+        for (int j = 0; j < n; j += LANES)
+            v_store(sums + j, v_zero());
+        for (; i + 4 <= last; i += 4)
+            add_row_group(piece, i, 4, sums, act);
+        for (; i < last; i++)
+            add_row_group(piece, i, 1, sums, act);
+        for (int j = 0; j < n; j += LANES)
+            v_add_to_f64(totals + j, v_load(sums + j));
+    }
+}
+
+#define DEFINE_ACT(name, act)                                                          \
+    TARGET static void forward_##name(int64_t begin, int64_t end, void *context)       \
+    {                                                                                  \
+        forward_rows(context, begin, end, act);                                        \
+    }                                                                                  \
+    TARGET static void elements_##name(int64_t begin, int64_t end, void *context)      \
+    {                                                                                  \
+        backward_elements(context, begin, end, act);                                   \
+    }                                                                                  \
+    TARGET static void piece_##name(const ptac_act_piece *piece, double *totals)       \
+    {                                                                                  \
+        backward_piece(piece, totals, act);                                            \
+    }
+
+DEFINE_ACT(none, PTAC_ACT_NONE)
+DEFINE_ACT(relu, PTAC_ACT_RELU)
+DEFINE_ACT(gelu, PTAC_ACT_GELU)
+DEFINE_ACT(gelu_tanh, PTAC_ACT_GELU_TANH)
+DEFINE_ACT(silu, PTAC_ACT_SILU)
+DEFINE_ACT(tanh, PTAC_ACT_TANH)
+DEFINE_ACT(sigmoid, PTAC_ACT_SIGMOID)
+
+#define ALL_ACTS(prefix)                                                               \
+    {                                                                                  \
+        prefix##none, prefix##relu, prefix##gelu, prefix##gelu_tanh, prefix##silu,     \
+            prefix##tanh, prefix##sigmoid                                              \
+    }
+
+static void forward(const ptac_act_forward *job)
+{
+    static const ptac_range_fn rows[PTAC_N_ACTS] = ALL_ACTS(forward_);
+
+    ptac_bias_act_run_forward(job, rows[job->act]);
+}
+
+static void backward(const ptac_act_backward *job)
+{
+    static const ptac_range_fn elements[PTAC_N_ACTS] = ALL_ACTS(elements_);
+    static const ptac_act_sum pieces[PTAC_N_ACTS] = ALL_ACTS(piece_);
+
+    ptac_bias_act_run_backward(job, elements[job->act], pieces[job->act]);
+}
