@@ -49,18 +49,47 @@ class LinearAct(torch.autograd.Function):
         """Return the gradients of x, w and bias."""
         x, w, saved = ctx.saved_tensors
         wants = ctx.needs_input_grad[:3]
-        if grad is not None and grad_z is None and not torch.is_grad_enabled():
-            gradients = _host.load().linear_act_backward(
-                ctx.row, ctx.activation, grad.contiguous(), x, w, saved, wants
-            )
-            if gradients is not None:
-                return (*gradients, None, None)
-        grad = _through_activation(grad, saved, ctx.activation)
-        if grad_z is not None:
-            grad = grad_z if grad is None else grad + grad_z
-        if grad is None:
-            return None, None, None, None, None
-        return (*_product_gradients(grad, x, w, wants), None, None)
+        done = gradients(
+            grad, grad_z, (x, w, saved), ctx.activation, wants, row=ctx.row
+        )
+        return *done, None, None
+
+
+def gradients(
+    grad: Tensor | None,
+    grad_z: Tensor | None,
+    kept: tuple[Tensor | None, ...],
+    activation: int,
+    wants: tuple[bool, ...],
+    row: str | None,
+) -> tuple[Tensor | None, ...]:
+    """Gradients of x, w and bias.
+
+    Parameters
+    ----------
+    grad, grad_z : Tensor or None
+        Of the result, and of what the activation was applied to.
+    kept : tuple
+        x, w, and what the activation's gradient is computed from.
+    wants : tuple of bool
+        Which of the three are asked for.
+    row : str or None
+        The kernel row that ran forward. Without it, and where it may not run, torch's
+        own operators do it, and can be differentiated again.
+    """
+    x, w, saved = kept
+    if row and grad is not None and grad_z is None and not torch.is_grad_enabled():
+        found = _host.load().linear_act_backward(
+            row, activation, grad.contiguous(), x, w, saved, wants
+        )
+        if found is not None:
+            return found
+    grad = _through_activation(grad, saved, activation)
+    if grad_z is not None:
+        grad = grad_z if grad is None else grad + grad_z
+    if grad is None:
+        return None, None, None
+    return _product_gradients(grad, x, w, wants)
 
 
 def stock_forward(x: Tensor, w: Tensor, bias: Tensor | None, activation: int) -> Any:

@@ -43,7 +43,7 @@ class CrossEntropy(torch.autograd.Function):
             x, target, weight, reduction, ignore_index, smoothing, row
         )
         if result is None:
-            loss = _stock()(x, target, weight, reduction, ignore_index, smoothing)
+            loss = stock()(x, target, weight, reduction, ignore_index, smoothing)
             result = loss, torch.softmax(x, 1)
         ctx.set_materialize_grads(False)
         ctx.options = reduction, ignore_index, smoothing
@@ -66,16 +66,40 @@ class CrossEntropy(torch.autograd.Function):
             )
             if found is not None:
                 return found, *nothing
-        total = None
-        if grad is not None:
-            total = gradient(grad, p, target, weight, *ctx.options)
-        if grad_p is not None:
-            through_p = p * (grad_p - (grad_p * p).sum(1, keepdim=True))
-            total = through_p if total is None else total + through_p
-        return total, *nothing
+        return total_gradient(grad, grad_p, p, target, weight, *ctx.options), *nothing
 
 
-def _stock() -> Any:
+def total_gradient(
+    grad: Tensor | None, grad_p: Tensor | None, p: Tensor, *rest: Any
+) -> Tensor | None:
+    """Gradient of the logits from those of the loss and of the softmax p.
+
+    Logits may have any shape that torch allows, classes first or second.
+    """
+    axis = min(p.dim() - 1, 1)
+    total = None
+    if grad is not None:
+        rows = gradient(grad.reshape(-1), *_as_rows(p, axis, *rest))
+        turned = p.movedim(axis, -1).shape
+        total = rows.reshape(turned).movedim(-1, axis)
+    if grad_p is None:
+        return total
+    through_p = p * (grad_p - (grad_p * p).sum(axis, keepdim=True))
+    return through_p if total is None else total + through_p
+
+
+def _as_rows(p: Tensor, axis: int, target: Tensor, *rest: Any) -> tuple[Any, ...]:
+    """Return p as [n, classes] and the target to go with it."""
+
+    def turned(t: Tensor) -> Tensor:
+        return t.movedim(axis, -1).reshape(-1, t.shape[axis])
+
+    is_index = not target.is_floating_point()
+    return turned(p), target.reshape(-1) if is_index else turned(target), *rest
+
+
+def stock() -> Any:
+    """Torch's own cross_entropy_loss, whether or not the stand-in is in its place."""
     stand_in = torch._C._nn.cross_entropy_loss
     return getattr(stand_in, "stock", stand_in)
 
@@ -89,17 +113,17 @@ def gradient(
     ignore_index: int,
     smoothing: float,
 ) -> Tensor:
-    """Gradient of the logits from their softmax p, in differentiable operators.
+    """Gradient of logits [n, classes] from their softmax p, differentiable.
 
-    With u the weight of every class in a row's loss, that is the row of
-    ``-sum(u * log_softmax(x))``, it is ``p * sum(u) - u``, times what the row counts.
+    grad has n elements or one. With u the weights of the classes in a row's loss, which
+    is ``-sum(u * log_softmax(x))``, it is ``p * sum(u) - u`` times what the row counts.
     """
     n, classes = p.shape
-    w = torch.ones(classes, dtype=p.dtype) if weight is None else weight
+    w = p.new_ones(classes) if weight is None else weight
     if target.is_floating_point():
         u = (target * (1 - smoothing) + smoothing / classes) * w
         rows = grad / n if reduction == MEAN else grad
-        counted = torch.ones(n, dtype=torch.bool)
+        counted = p.new_ones(n, dtype=torch.bool)
     else:
         counted = target != ignore_index
         index = torch.where(counted, target, 0)

@@ -46,8 +46,6 @@ static ptac_reason read_args(PyObject *const *args, ptac_cross_entropy_args *rea
     for (int i = 0; i < 3; i++)
         if ((i < 2 || args[i] != Py_None) && !ptac_is_plain(args[i]))
             return PTAC_SUBCLASS;
-    if (!ptac_thread_is_plain())
-        return PTAC_MODE;
     read->x = ptac_borrow(args[0]);
     read->target = ptac_borrow(args[1]);
     read->weight = args[2] == Py_None ? NULL : ptac_borrow(args[2]);
@@ -122,6 +120,8 @@ static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t
     if (ptac_is_off(op))
         Py_RETURN_NONE;
     why = read_args(args, &read);
+    if (!why && !ptac_thread_is_plain())
+        why = PTAC_MODE;
     if (!why)
         why = ptac_cross_entropy_read(&read, &params, &call);
     row = why ? NULL : ptac_consider(&call, &why);
@@ -162,6 +162,37 @@ static PyObject *cross_entropy_forward(PyObject *self, PyObject *const *args,
 }
 
 /*
+ * cross_entropy_kernel(the same six) -> (loss, p), or None for stock: the kernel of our
+ * own operator, called by the dispatcher below autograd.
+ */
+static PyObject *cross_entropy_kernel(PyObject *self, PyObject *const *args,
+                                      Py_ssize_t n_args)
+{
+    const ptac_op op = PTAC_OP_CROSS_ENTROPY;
+    ptac_cross_entropy_args read;
+    ptac_cross_entropy params;
+    ptac_call call;
+    const ptac_kernel *row;
+    ptac_reason why;
+
+    (void)self;
+    if (n_args != N_ARGS)
+        return PyErr_Format(PyExc_TypeError, "six arguments");
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(op))
+        Py_RETURN_NONE;
+    why = read_args(args, &read);
+    if (!why)
+        why = ptac_cross_entropy_read(&read, &params, &call);
+    if (why) {
+        ptac_refuse(op, why);
+        Py_RETURN_NONE;
+    }
+    row = ptac_admit(&call);
+    return row ? run(row, &call, true) : Py_NewRef(Py_None);
+}
+
+/*
  * cross_entropy_backward(p, target, weight, reduction, ignore_index, smoothing, row,
  * grad, over_p) -> gradient of x, or None
  */
@@ -181,7 +212,8 @@ static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
         return NULL;
     PTAC_IN_FLIGHT;
     if (ptac_is_off(PTAC_OP_CROSS_ENTROPY_BACKWARD) ||
-        !ptac_is_plain(args[N_ARGS + 1]) || read_args(args, &read))
+        !ptac_is_plain(args[N_ARGS + 1]) || !ptac_thread_is_plain() ||
+        read_args(args, &read))
         Py_RETURN_NONE;
 
     PyThreadState *thread = PyEval_SaveThread();
@@ -209,6 +241,7 @@ static PyObject *cross_entropy_install(PyObject *self, PyObject *function)
 PyMethodDef ptac_cross_entropy_methods[] = {
     PTAC_FASTCALL(cross_entropy, NULL),
     PTAC_FASTCALL(cross_entropy_forward, NULL),
+    PTAC_FASTCALL(cross_entropy_kernel, NULL),
     PTAC_FASTCALL(cross_entropy_backward, NULL),
     {"cross_entropy_install", cross_entropy_install, METH_O, NULL},
     {NULL, NULL, 0, NULL},

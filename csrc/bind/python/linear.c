@@ -185,6 +185,63 @@ static PyObject *linear_act_forward(PyObject *self, PyObject *const *args,
     Py_RETURN_NONE;
 }
 
+/*
+ * linear_act(x, w, bias, activation) -> y, or None for stock: what ptac_try_linear() does
+ * for nn.Sequential, for callers in Python.
+ */
+static PyObject *linear_act(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    ptac_act activation;
+
+    (void)self;
+    if (n_args != 4)
+        return PyErr_Format(PyExc_TypeError, "x, w, bias, activation");
+    if (!read_activation(args[3], &activation))
+        return NULL;
+    return ptac_try_linear(args, activation);
+}
+
+/*
+ * linear_act_kernel(x, w, bias, activation) -> y, (y, z), or None for stock: the kernel of
+ * our own operator, called by the dispatcher below autograd.
+ */
+static PyObject *linear_act_kernel(PyObject *self, PyObject *const *args,
+                                   Py_ssize_t n_args)
+{
+    ptac_linear_tensors t = {0};
+    ptac_linear_act params;
+    ptac_act activation;
+    ptac_reason why = PTAC_TAKE;
+    ptac_call call;
+    const ptac_kernel *row;
+
+    (void)self;
+    if (n_args != 4)
+        return PyErr_Format(PyExc_TypeError, "x, w, bias, activation");
+    if (!read_activation(args[3], &activation))
+        return NULL;
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(PTAC_OP_LINEAR_ACT))
+        Py_RETURN_NONE;
+    for (int i = 0; i < 3 && !why; i++)
+        if ((i < 2 || args[i] != Py_None) && !ptac_is_plain(args[i]))
+            why = PTAC_SUBCLASS;
+    if (!why) {
+        t.x = ptac_borrow(args[0]);
+        t.w = ptac_borrow(args[1]);
+        t.bias = borrow_or_null(args[2]);
+        why = ptac_linear_read(&t, activation, true, &params, &call);
+    }
+    row = why ? NULL : ptac_consider(&call, &why);
+    if (row && precision_is_lowered())
+        why = PTAC_MODE;
+    if (why)
+        ptac_refuse(PTAC_OP_LINEAR_ACT, why);
+    else if (run_unlocked(row, &call))
+        return wrap_results(&t);
+    Py_RETURN_NONE;
+}
+
 static PyObject *wrap_or_none(at_tensor *owned)
 {
     return *owned ? ptac_wrap(at_give(owned)) : Py_NewRef(Py_None);
@@ -256,6 +313,8 @@ static PyObject *linear_install(PyObject *self, PyObject *args)
 
 PyMethodDef ptac_linear_methods[] = {
     PTAC_FASTCALL(linear, NULL),
+    PTAC_FASTCALL(linear_act, NULL),
+    PTAC_FASTCALL(linear_act_kernel, NULL),
     PTAC_FASTCALL(linear_act_forward, NULL),
     PTAC_FASTCALL(linear_act_backward, NULL),
     {"linear_install", linear_install, METH_VARARGS, NULL},

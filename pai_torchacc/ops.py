@@ -1,0 +1,242 @@
+"""Our own operators, for programs that call them by name.
+
+They are in torch's dispatcher as ``torch.ops.pai_torchacc.*``, with autograd formulas
+and fake kernels: ``torch.compile(fullgraph=True)`` and ``torch.export`` keep them.
+Importing this module defines them; they stay for the life of the process. While
+``operator_fusion`` is off, or a call does not suit any kernel row, they compute the
+same by torch's own operators.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pai_torchacc import _host
+from pai_torchacc.fusion import linear as _linear
+from pai_torchacc.fusion import loss as _loss
+from pai_torchacc.fusion.linear import ACTIVATIONS
+
+__all__ = ["ACTIVATIONS", "cross_entropy", "linear_act"]
+
+REDUCTIONS = ("none", "mean", "sum")
+
+_library = torch.library.Library("pai_torchacc", "FRAGMENT")
+
+
+def linear_act(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none"
+) -> Tensor:
+    """Compute ``activation(input @ weight.T + bias)`` as one operator.
+
+    Parameters
+    ----------
+    input : Tensor
+        [..., k]
+    weight : Tensor
+        [n, k]
+    bias : Tensor, optional
+        [n]
+    activation : str
+        ``none``, ``relu``, ``gelu``, ``gelu_tanh``, ``silu``, ``tanh`` or ``sigmoid``.
+
+    Returns
+    -------
+    Tensor
+        [..., n]
+
+    Raises
+    ------
+    ValueError
+        There is no such activation.
+    RuntimeError
+        As ``torch.nn.functional.linear``, where the shapes do not fit.
+    """
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"activation={activation!r}; there are: {', '.join(ACTIVATIONS)}"
+        )
+    code = ACTIVATIONS.index(activation)
+    if torch.compiler.is_compiling():
+        return torch.ops.pai_torchacc.linear_act(input, weight, bias, code)[0]
+    result = _call("linear_act", input, weight, bias, code)
+    if result is not None:
+        return result
+    if torch._C._are_functorch_transforms_active():
+        return _stock_linear_act(input, weight, bias, code)[0]
+    return torch.ops.pai_torchacc.linear_act(input, weight, bias, code)[0]
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Compute what ``torch.nn.functional.cross_entropy`` does, as one operator.
+
+    Parameters
+    ----------
+    input : Tensor
+        Logits, [classes], [n, classes] or [n, classes, ...]
+    target : Tensor
+        Class indices (int64), input's sizes without the classes; or probabilities, of
+        input's sizes and dtype.
+    weight : Tensor, optional
+        [classes]
+    ignore_index, reduction, label_smoothing
+        As in torch.
+
+    Raises
+    ------
+    ValueError
+        There is no such reduction.
+    RuntimeError, IndexError
+        As torch's own.
+    """
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction={reduction!r}; there are: {', '.join(REDUCTIONS)}")
+    code = REDUCTIONS.index(reduction)
+    args = input, target, weight, code, ignore_index, float(label_smoothing)
+    if torch.compiler.is_compiling():
+        return torch.ops.pai_torchacc.cross_entropy(*args)[0]
+    result = _call("cross_entropy", *args)
+    if result is not None:
+        return result
+    if torch._C._are_functorch_transforms_active():
+        return _stock_cross_entropy(*args)[0]
+    return torch.ops.pai_torchacc.cross_entropy(*args)[0]
+
+
+def _call(name: str, *args: Any) -> Any:
+    """Ask the extension; None where torch's operators have to do it."""
+    try:
+        c = _host.load()
+    except _host.Unavailable:
+        return None
+    return getattr(c, name)(*args)
+
+
+def _stock_linear_act(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: int
+) -> tuple[Tensor, Tensor]:
+    result = _linear.stock_forward(x, weight, bias, activation)
+    return result if isinstance(result, tuple) else (result, x.new_empty(0))
+
+
+def _linear_act_kernel(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: int
+) -> tuple[Tensor, Tensor]:
+    result = _call("linear_act_kernel", x, weight, bias, activation)
+    if result is None:
+        return _stock_linear_act(x, weight, bias, activation)
+    return result if isinstance(result, tuple) else (result, x.new_empty(0))
+
+
+def _linear_act_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, weight, _, ctx.activation = inputs
+    y, z = output
+    saved = (None, y)[ctx.activation != 0] if z.numel() == 0 else z
+    needs_x, needs_weight = ctx.needs_input_grad[:2]
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(
+        x if needs_weight else None, weight if needs_x else None, saved
+    )
+
+
+def _linear_act_backward(ctx: Any, grad: Any, grad_z: Any) -> tuple[Any, ...]:
+    if grad_z is not None and grad_z.numel() == 0:
+        grad_z = None
+    wants = ctx.needs_input_grad[:3]
+    kept = ctx.saved_tensors
+    return *_linear.gradients(grad, grad_z, kept, ctx.activation, wants, None), None
+
+
+def _stock_cross_entropy(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    loss = _loss.stock()(x, target, weight, reduction, ignore_index, label_smoothing)
+    return loss, F.softmax(x, min(x.dim() - 1, 1))
+
+
+def _fake_cross_entropy(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    axis = min(x.dim() - 1, 1)
+    sizes = (*x.shape[:axis], *x.shape[axis + 1 :]) if reduction == 0 else ()
+    return x.new_empty(sizes), F.softmax(x, axis)
+
+
+def _cross_entropy_kernel(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    args = x, target, weight, reduction, ignore_index, label_smoothing
+    result = _call("cross_entropy_kernel", *args)
+    return _stock_cross_entropy(*args) if result is None else result
+
+
+def _cross_entropy_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    _, target, weight, *ctx.options = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1], target, weight)
+
+
+def _cross_entropy_backward(ctx: Any, grad: Any, grad_p: Any) -> tuple[Any, ...]:
+    total = _loss.total_gradient(grad, grad_p, *ctx.saved_tensors, *ctx.options)
+    return total, *(None,) * 5
+
+
+def _define() -> None:
+    _library.define(
+        "linear_act(Tensor input, Tensor weight, Tensor? bias, int activation)"
+        " -> (Tensor, Tensor)"
+    )
+    _library.define(
+        "cross_entropy(Tensor input, Tensor target, Tensor? weight=None,"
+        " int reduction=1, int ignore_index=-100, float label_smoothing=0.0)"
+        " -> (Tensor, Tensor)"
+    )
+    la, ce = "pai_torchacc::linear_act", "pai_torchacc::cross_entropy"
+    for name, kernel, stock in (
+        (la, _linear_act_kernel, _stock_linear_act),
+        (ce, _cross_entropy_kernel, _stock_cross_entropy),
+    ):
+        _library.impl(name, kernel, "CPU")
+        _library.impl(name, stock, "CompositeExplicitAutograd")
+    torch.library.register_fake(la, _stock_linear_act, lib=_library)
+    torch.library.register_fake(ce, _fake_cross_entropy, lib=_library)
+    torch.library.register_autograd(
+        la,
+        _linear_act_backward,
+        setup_context=_linear_act_context,
+        lib=_library,
+    )
+    torch.library.register_autograd(
+        ce,
+        _cross_entropy_backward,
+        setup_context=_cross_entropy_context,
+        lib=_library,
+    )
+
+
+_define()
