@@ -23,6 +23,8 @@
     }
 
 /* Method tables of the other files; module.c adds them to the module. */
+extern PyMethodDef ptac_chooser_methods[];
+extern PyMethodDef ptac_switch_methods[];
 extern PyMethodDef ptac_tensor_methods[];
 extern PyMethodDef ptac_optimizer_methods[];
 extern PyMethodDef ptac_linear_methods[];
@@ -66,6 +68,9 @@ bool ptac_thread_is_plain(void);
 
 /* A Python tensor around an owned handle, which is taken over also on failure. */
 PyObject *ptac_wrap(at_tensor owned);
+
+/* Append an item and drop it, also where it is NULL, which is an error. */
+int ptac_append_stolen(PyObject *list, PyObject *item);
 
 /* The operator of that name; PTAC_N_OPS with ValueError set when there is none. */
 ptac_op ptac_op_from(PyObject *name);

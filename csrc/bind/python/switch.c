@@ -1,0 +1,159 @@
+/*
+ * switch.c - dispatcher entries in and out, quiet moments, shadow checks, faults.
+ */
+#include "bind/python/pybind.h"
+
+#include "bind/torch/override.h"
+
+static PyObject *override_names(PyObject *self, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+    int n;
+    const ptac_override *const *overrides = ptac_overrides(&n);
+
+    (void)self;
+    (void)unused;
+    for (int i = 0; list && i < n; i++)
+        if (ptac_append_stolen(list, Py_BuildValue("(ss)", overrides[i]->name,
+                                                   ptac_op_name(overrides[i]->op))) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
+/* override_install([operator names]): None, or what went wrong. */
+static PyObject *override_install(PyObject *self, PyObject *names)
+{
+    const Py_ssize_t n = PyList_Check(names) ? PyList_Size(names) : -1;
+    uint64_t ops = 0;
+
+    (void)self;
+    if (n < 0)
+        return PyErr_Format(PyExc_TypeError, "a list of operators is expected");
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const ptac_op op = ptac_op_from(PyList_GetItem(names, i));
+
+        if (op == PTAC_N_OPS)
+            return NULL;
+        ops |= UINT64_C(1) << op;
+    }
+
+    const char *trouble = ptac_override_install(ops);
+
+    return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
+}
+
+static PyObject *override_count(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyLong_FromLong(__builtin_popcountll(ptac_override_installed()));
+}
+
+static PyObject *override_remove(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    ptac_override_remove();
+    ptac_chooser_collect();
+    Py_RETURN_NONE;
+}
+
+/* (calls in flight, calls ever entered) */
+static PyObject *flight(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return Py_BuildValue("LK", (long long)ptac_calls_in_flight(),
+                         (unsigned long long)ptac_calls_entered());
+}
+
+static PyObject *thread_disable(PyObject *self, PyObject *by)
+{
+    const long step = PyLong_AsLong(by);
+
+    (void)self;
+    if (step == -1 && PyErr_Occurred())
+        return NULL;
+    ptac_thread_disable((int)step);
+    Py_RETURN_NONE;
+}
+
+static PyObject *after_forward;
+static bool after_forward_asked;
+
+/* In the main thread, between two instructions of its program. */
+static int call_after_forward(void *unused)
+{
+    PyObject *callback = after_forward, *result;
+
+    (void)unused;
+    after_forward = NULL;
+    if (!callback)
+        return 0;
+    result = PyObject_CallNoArgs(callback);
+    Py_DECREF(callback);
+    Py_XDECREF(result);
+    return result ? 0 : -1;
+}
+
+static void ask_after_forward(void)
+{
+    if (__atomic_exchange_n(&after_forward_asked, false, __ATOMIC_RELAXED))
+        Py_AddPendingCall(call_after_forward, NULL);
+}
+
+/* when_forwarded(callback): call it once, soon after a call that finds us off. */
+static PyObject *when_forwarded(PyObject *self, PyObject *callback)
+{
+    (void)self;
+    Py_INCREF(callback);
+    Py_XDECREF(after_forward);
+    after_forward = callback;
+    __atomic_store_n(&after_forward_asked, true, __ATOMIC_RELAXED);
+    ptac_when_forwarded(ask_after_forward);
+    Py_RETURN_NONE;
+}
+
+static PyObject *shadow_every(PyObject *self, PyObject *every)
+{
+    const long long n = PyLong_AsLongLong(every);
+
+    (void)self;
+    if (n == -1 && PyErr_Occurred())
+        return NULL;
+    ptac_shadow_every(n);
+    Py_RETURN_NONE;
+}
+
+static PyObject *inject_failure(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+
+    (void)self;
+    if (op == PTAC_N_OPS)
+        return NULL;
+    ptac_inject_failure(op);
+    Py_RETURN_NONE;
+}
+
+static PyObject *pardon(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    ptac_chooser_pardon();
+    Py_RETURN_NONE;
+}
+
+PyMethodDef ptac_switch_methods[] = {
+    {"override_names", override_names, METH_NOARGS, NULL},
+    {"override_install", override_install, METH_O, NULL},
+    {"override_count", override_count, METH_NOARGS, NULL},
+    {"override_remove", override_remove, METH_NOARGS, NULL},
+    {"flight", flight, METH_NOARGS, NULL},
+    {"thread_disable", thread_disable, METH_O, NULL},
+    {"when_forwarded", when_forwarded, METH_O, NULL},
+    {"shadow_every", shadow_every, METH_O, NULL},
+    {"inject_failure", inject_failure, METH_O, NULL},
+    {"pardon", pardon, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

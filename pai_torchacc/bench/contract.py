@@ -1,0 +1,176 @@
+"""``python -m pai_torchacc verify``: every row of this machine, held to its contract.
+
+Each row is made to serve a few calls of its operator, forward and backward. Rows of
+level ``exact`` must give stock's bits; others are judged against float64 as
+:func:`pai_torchacc.verify` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pai_torchacc as ptac
+from pai_torchacc import _host, verification
+from pai_torchacc.calibration import LEVELS
+
+Sample = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One row: how often it ran, how many tensors were compared, what was wrong."""
+
+    op: str
+    row: str
+    level: str
+    calls: int
+    tensors: int
+    broken: list[str]
+
+
+def run(numerics: str) -> tuple[Any, int]:
+    """Check all rows up to this level; the document and the exit status."""
+    from rich.console import Console
+    from rich.table import Table
+
+    verdicts = list(verdicts_of_all(numerics))
+    table = Table(title=f"rows of this machine, level {numerics} and stricter")
+    for column in ("operator", "row", "level", "calls", "tensors", "verdict"):
+        table.add_column(
+            column, justify="right" if column in ("calls", "tensors") else "left"
+        )
+    for v in verdicts:
+        verdict = "; ".join(v.broken) or ("kept" if v.calls else "took none of these")
+        table.add_row(v.op, v.row, v.level, str(v.calls), str(v.tensors), verdict)
+    Console(width=120).print(table)
+    n_broken = sum(bool(v.broken) for v in verdicts)
+    print(f"{len(verdicts)} rows, {n_broken} outside their contract")
+    return [asdict(v) for v in verdicts], 1 if n_broken else 0
+
+
+def verdicts_of_all(numerics: str = "close") -> Iterator[Verdict]:
+    """One verdict for each row that this CPU can run."""
+    c = _host.load()
+    for op, _, rows in c.operators():
+        for row, level, can_run, _ in rows:
+            if can_run and LEVELS.index(level) <= LEVELS.index(numerics):
+                yield _check(c, op, row, level)
+
+
+def _check(c: Any, op: str, row: str, level: str) -> Verdict:
+    pair = (op, _partner(op))
+    rows = {name: {r[0] for r in rows} for name, _, rows in c.operators()}
+    pinned = [o for o in pair if row in rows.get(o, ())]
+    before = c.counters(op)[0]
+    tensors, broken = 0, []
+    for o in pinned:
+        c.pin(o, row)
+    try:
+        with ptac.enable("operator_fusion", include=pinned, numerics=level):
+            for i, (function, inputs) in enumerate(_samples(op)):
+                torch.manual_seed(i)
+                found = verification.verify(function, inputs)
+                tensors += len(found.rows)
+                broken += [f"call {i}, {r.name}" for r in found.rows if not r.passes]
+    finally:
+        for o in pinned:
+            c.pin(o, None)
+    return Verdict(op, row, level, c.counters(op)[0] - before, tensors, broken)
+
+
+def _partner(op: str) -> str:
+    """The operator that a call of this one needs beside it."""
+    return (
+        op.removesuffix("_backward") if op.endswith("_backward") else f"{op}_backward"
+    )
+
+
+def _samples(op: str) -> Iterator[Sample]:
+    """Calls that reach an operator, and their inputs."""
+    name = op.removesuffix("_backward")
+    if name.endswith("_step"):
+        yield from _optimizer_samples(name)
+    elif name.endswith("pool2d"):
+        yield from _pool_samples(name)
+    elif name == "linear_act":
+        yield from _linear_samples()
+    else:
+        yield from _loss_samples(name)
+
+
+def _pool_samples(name: str) -> Iterator[Sample]:
+    function = getattr(F, name)
+    windows = ((3,), (5,)) if name.startswith("adaptive") else ((2, 2), (3, 2, 1))
+    for shape in ((2, 16, 14, 14), (3, 32, 9, 23)):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            for dtype in (torch.float32, torch.bfloat16, torch.float64):
+                for window in windows:
+                    x = torch.randn(shape).to(dtype, memory_format=layout)
+                    yield (
+                        lambda x, w=window: function(x, *w),
+                        (x.requires_grad_(),),
+                    )
+
+
+def _loss_samples(name: str) -> Iterator[Sample]:
+    for n, classes in ((64, 10), (33, 1000)):
+        x = torch.randn(n, classes, requires_grad=True)
+        if name == "log_softmax":
+            yield partial(F.log_softmax, dim=1), (x,)
+            continue
+        for target in (
+            torch.randint(0, classes, (n,)),
+            torch.randn(n, classes).softmax(1),
+        ):
+            for smoothing in (0.0, 0.1):
+                yield partial(F.cross_entropy, label_smoothing=smoothing), (x, target)
+
+
+def _linear_samples() -> Iterator[Sample]:
+    for m, k, n in ((64, 128, 64), (48, 300, 96)):
+        for activation in (
+            nn.ReLU(),
+            nn.GELU(),
+            nn.GELU("tanh"),
+            nn.SiLU(),
+            nn.Tanh(),
+            nn.Sigmoid(),
+        ):
+            model = nn.Sequential(nn.Linear(k, n), activation)
+            yield model, (torch.randn(m, k, requires_grad=True),)
+
+
+def _optimizer_samples(name: str) -> Iterator[Sample]:
+    sgd = (
+        {"momentum": 0.9},
+        {"weight_decay": 0.01},
+        {"momentum": 0.9, "nesterov": True},
+    )
+    adam = ({}, {"amsgrad": True}, {"weight_decay": 0.01, "maximize": True})
+    cls, choices = {
+        "sgd_step": (torch.optim.SGD, sgd),
+        "zero_grad": (torch.optim.SGD, sgd),
+        "adam_step": (torch.optim.Adam, adam),
+        "adamw_step": (torch.optim.AdamW, adam),
+    }[name]
+
+    def three_steps(p: Tensor, grads: Tensor, options: dict[str, Any]) -> Tensor:
+        parameter = nn.Parameter(p.detach().clone())
+        optimizer = cls([parameter], lr=0.01, **options)
+        for grad in grads:
+            parameter.grad = grad.clone()
+            optimizer.step()
+        return parameter.detach()
+
+    for options in choices:
+        for n in (3, 1000):
+            for dtype in (torch.float32, torch.float64):
+                p, grads = torch.randn(n, dtype=dtype), torch.randn(3, n, dtype=dtype)
+                yield partial(three_steps, options=options), (p, grads)
