@@ -1,9 +1,9 @@
 /*
  * act_bounds.c - activations and their slopes in double.
  *
- * Bounds are in u, the unit roundoff of float. A sigmoid errs by 5 u of its size, with its
- * slope by 6 u, that by 11 u, tanh by 3.2 u, which is what test_math.c asks of them in
- * other words; products and sums add a u each.
+ * Bounds are in u, the unit roundoff of float. A sigmoid errs by 5 u of its size, with
+ * its slope by 6 u, that by 11 u, tanh by 3.2 u, which is what test_math.c asks of them
+ * in other words; products and sums add a u each.
  */
 #include "act_bounds.h"
 

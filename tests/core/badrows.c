@@ -65,9 +65,9 @@ typedef struct race {
 } race;
 
 /*
- * Changes no result, so that only ThreadSanitizer can see it. The first thread waits for
- * a second one, for else it might do all pieces before that has begun. Relaxed, so that
- * the waiting does not put their counting in order.
+ * Changes no result, so that only ThreadSanitizer can see it. The first thread waits
+ * for a second one, for else it might do all pieces before that has begun. Relaxed, so
+ * that the waiting does not put their counting in order.
  */
 static void count_pieces(int64_t begin, int64_t end, void *context)
 {

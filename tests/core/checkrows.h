@@ -67,8 +67,8 @@ typedef struct generator {
     /*
      * How far an element of a row that is not exact may lie from that of "scalar": so
      * many unit roundoffs of its dtype times the output's largest finite magnitude, or
-     * the buffer's least_scale where that is more: what results that cancel are made of.
-     * 0: the operator has no such rows. Say why it is enough.
+     * the buffer's least_scale where that is more: what results that cancel are made
+     * of. 0: the operator has no such rows. Say why it is enough.
      */
     double roundings;
 

@@ -2,8 +2,8 @@
  * gen_avg_pool2d.c - random calls of average pooling, plain and adaptive, and of their
  * gradients.
  *
- * A NaN that is rounded to bfloat16 has but one form; sums of several in float or double
- * may have any of them.
+ * A NaN that is rounded to bfloat16 has but one form; sums of several in float or
+ * double may have any of them.
  */
 #include "gen_pool.h"
 

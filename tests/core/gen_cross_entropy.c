@@ -191,10 +191,10 @@ static void place_forward(test_call *c)
 }
 
 /*
- * In u, the unit roundoff. The sum of exponentials errs by 18 for additions in a row, by
- * 2.2 for exp() and by ln(n), 11.5, for what x - max was rounded; its logarithm by that
- * without regard to its own size: 32. Each term u[j] * l[j] errs by 3 in l, by 3 for the
- * factors and their product, by 34 for additions in a row: 40 of the loss.
+ * In u, the unit roundoff. The sum of exponentials errs by 18 for additions in a row,
+ * by 2.2 for exp() and by ln(n), 11.5, for what x - max was rounded; its logarithm by
+ * that without regard to its own size: 32. Each term u[j] * l[j] errs by 3 in l, by 3
+ * for the factors and their product, by 34 for additions in a row: 40 of the loss.
  */
 static const generator forward = {
     .op = PTAC_OP_CROSS_ENTROPY,
@@ -266,9 +266,9 @@ static void place_backward(test_call *c)
 }
 
 /*
- * The sum of factors errs by 34 u for additions in a row (of equal ones, where all classes
- * share the smoothing), by 2 u in each factor and by u as a float; four products and a
- * difference follow.
+ * The sum of factors errs by 34 u for additions in a row (of equal ones, where all
+ * classes share the smoothing), by 2 u in each factor and by u as a float; four
+ * products and a difference follow.
  */
 static const generator backward = {
     .op = PTAC_OP_CROSS_ENTROPY_BACKWARD,

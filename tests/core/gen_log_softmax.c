@@ -55,10 +55,10 @@ static void make_forward(rng *r, test_call *c)
 }
 
 /*
- * y = (x - max) - log(sum) is rounded twice, by |y| u at most, and log() errs by 2 |y| u:
- * 4. The sum errs by u for each of at most 18 additions in a row (long rows; short ones
- * add up as a tree, log2(n) deep), by 2.2 u for exp(), and by ln(n) u for what x - max
- * was rounded; all that counts u as little as log(n) <= max |y| is large: 6.
+ * y = (x - max) - log(sum) is rounded twice, by |y| u at most, and log() errs by 2 |y|
+ * u: 4. The sum errs by u for each of at most 18 additions in a row (long rows; short
+ * ones add up as a tree, log2(n) deep), by 2.2 u for exp(), and by ln(n) u for what x -
+ * max was rounded; all that counts u as little as log(n) <= max |y| is large: 6.
  */
 static const generator forward = {
     .op = PTAC_OP_LOG_SOFTMAX,

@@ -91,7 +91,9 @@ static double unit_at(double y)
     return ldexp(1, (exponent < -125 ? -125 : exponent) - 24);
 }
 
-/* How far got is from expected, as a share of what is allowed; infinity counts 2^128. */
+/*
+ * How far got is from expected, as a share of what is allowed; infinity counts 2^128.
+ */
 static double share(const subject *s, double expected, float got)
 {
     const double top = 0x1p128;

@@ -3,8 +3,8 @@
  *
  * Included behind lanes_<isa>.h. Errors are stated in units in the last place (ulp) of
  * the result: no larger one was found against float64, on all floats from 2^-14 to 2^7
- * and on every 97th of the others. The arrays below are what tools/minimax.py prints: it
- * derives them from the functions themselves.
+ * and on every 97th of the others. The arrays below are what tools/minimax.py prints:
+ * it derives them from the functions themselves.
  */
 #ifndef PTAC_OPS_MATH_MATH_TPL_H
 #define PTAC_OPS_MATH_MATH_TPL_H
