@@ -22,7 +22,10 @@ SECONDS = float(os.environ.get("PTAC_TEST_SECONDS", "6"))
 SEED = os.environ.get("PTAC_TEST_SEED", "1")
 
 DRIVER = ("arena", "checkrows", "faults", "random", "testcall", "threads", "trial")
-UNITS = ("arena", "fakes", "heap", "random", "testcall", "unit")
+UNITS = (
+    *("arena", "fakes", "heap", "random", "testcall", "threads", "unit"),
+    *("act_bounds", "math_avx2", "math_avx512"),
+)
 WRAPPED = tuple(f"-Wl,--wrap={f}" for f in ("aligned_alloc", "calloc", "free"))
 
 # What checkrows has to say of each row of badrows.c. A stray write hits guard bytes or,
@@ -91,9 +94,11 @@ def build_checkrows(
 
 def build_units(builder: native.Builder, sanitize: str | None = None) -> Path:
     tests = sorted(native.CORE_TESTS.glob("test_*.c"))
+    bias_act = (native.CSRC / "ops" / "linear").glob("bias_act*.c")
     sources = [
         *native.shipped_sources("core"),
         native.CSRC / "ops" / "pool" / "window2d.c",
+        *sorted(bias_act),
         *in_tests(*UNITS),
         *tests,
     ]

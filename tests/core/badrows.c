@@ -7,6 +7,7 @@
 #include "core/host.h"
 #include "core/kernel.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,18 +57,37 @@ static void mark_pieces(int64_t begin, int64_t end, void *first)
         __atomic_fetch_xor((unsigned char *)first, 1, __ATOMIC_RELAXED);
 }
 
-/* Changes no result, so that only ThreadSanitizer can see it. */
-static void count_pieces(int64_t begin, int64_t end, void *n_pieces)
+typedef struct race {
+    int64_t n; /* of the whole range */
+    volatile int n_pieces;
+    const void *first_thread;
+    bool has_second;
+} race;
+
+/*
+ * Changes no result, so that only ThreadSanitizer can see it. The first thread waits
+ * for a second one, for else it might do all pieces before that has begun. Relaxed, so
+ * that the waiting does not put their counting in order.
+ */
+static void count_pieces(int64_t begin, int64_t end, void *context)
 {
-    (void)begin;
-    (void)end;
-    ++*(volatile int *)n_pieces;
+    static __thread char self;
+    race *race = context;
+    const void *first = NULL;
+
+    ++race->n_pieces;
+    if (__atomic_compare_exchange_n(&race->first_thread, &first, &self, false,
+                                    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        first = &self;
+    if (first != &self)
+        __atomic_store_n(&race->has_second, true, __ATOMIC_RELAXED);
+    while (end - begin < race->n &&
+           !__atomic_load_n(&race->has_second, __ATOMIC_RELAXED))
+        sched_yield();
 }
 
 static ptac_status run(const ptac_call *call)
 {
-    static int n_pieces;
-
     const ptac_view *x = &call->inputs[0], *y = &call->outputs[0];
     const ptac_view *indices = &call->outputs[1];
     unsigned char *last =
@@ -106,8 +126,11 @@ static ptac_status run(const ptac_call *call)
         *last ^= 1;
     if (is("depends_on_pieces"))
         ptac_parallel_for(0, y->n_elements, 1, mark_pieces, y->data);
-    if (is("races"))
-        ptac_parallel_for(0, y->n_elements, 1, count_pieces, &n_pieces);
+    if (is("races") && call->n_threads > 1) {
+        race race = {.n = y->n_elements};
+
+        ptac_parallel_for(0, y->n_elements, 1, count_pieces, &race);
+    }
     if (is("only_without_limit") && ptac_cpu_isa() != PTAC_ISA_SCALAR)
         *last ^= 1;
     return status;

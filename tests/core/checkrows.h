@@ -29,8 +29,9 @@ typedef struct test_buffer {
     ptac_dtype dtype; /* PTAC_OTHER_DTYPE: compared byte by byte */
     size_t element_bytes;
     int64_t n_elements;
-    void *content; /* before the run; noise for WRITES */
-    void *data;    /* where it lies during the run at hand */
+    void *content;      /* before the run; noise for WRITES */
+    void *data;         /* where it lies during the run at hand */
+    double least_scale; /* see generator.roundings */
     char name[24];
 } test_buffer;
 
@@ -57,13 +58,17 @@ typedef struct generator {
      */
     void (*make)(rng *r, test_call *c);
 
-    /* Called when buffers have their places, to write those into params. Optional. */
+    /*
+     * Called when buffers have their places, to write those into params or to work out
+     * a least_scale. Optional.
+     */
     void (*place)(test_call *c);
 
     /*
      * How far an element of a row that is not exact may lie from that of "scalar": so
-     * many unit roundoffs of its dtype times the output's largest finite magnitude. 0:
-     * the operator has no such rows. Say why it is enough.
+     * many unit roundoffs of its dtype times the output's largest finite magnitude, or
+     * the buffer's least_scale where that is more: what results that cancel are made
+     * of. 0: the operator has no such rows. Say why it is enough.
      */
     double roundings;
 
@@ -96,6 +101,10 @@ void test_output(test_call *c, ptac_dtype dtype, int n_dims, const int64_t *size
 
 /* The next output lies on this input's memory and has its sizes. */
 void test_output_in_place(test_call *c, int input);
+
+/* The next input or output is one that the call does without: a view with no data. */
+void test_no_input(test_call *c);
+void test_no_output(test_call *c);
 
 /* Memory that params point to: buffers[c->n_buffers - 1]. */
 void *test_memory(test_call *c, buffer_use use, ptac_dtype dtype, int64_t n_elements);

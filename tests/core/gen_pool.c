@@ -80,30 +80,48 @@ static bool fits(const ptac_window2d *window, ptac_image *image)
            ptac_window_always_hits(w, image->w, image->out_w);
 }
 
-static bool try_pool(rng *r, random_image *x, ptac_window2d *window, ptac_image *image,
-                     bool may_dilate)
+/* The image as bind reads it off the tensor; false where it is none for us. */
+static bool read_image(random_image *x, ptac_image *image)
 {
     test_call scratch;
-
-    x->n_dims = rng_chance(r, 15) ? 3 : 4;
-    x->channels_last = x->n_dims == 4 && rng_chance(r, 45);
-    x->dtype = (ptac_dtype)rng_between(r, PTAC_F32, PTAC_F64);
-    random_window(r, window, may_dilate);
-    random_sizes(r, window, x);
 
     memset(&scratch, 0, sizeof scratch);
     test_input(&scratch, x->dtype, x->n_dims, x->sizes, x->channels_last);
 
-    const bool fine =
-        ptac_window_is_valid(&window->h) && ptac_window_is_valid(&window->w) &&
-        !ptac_image_of(&scratch.call.inputs[0], image) && fits(window, image);
+    const bool fine = !ptac_image_of(&scratch.call.inputs[0], image);
 
     test_call_clear(&scratch);
+    return fine;
+}
+
+static void random_layout(rng *r, random_image *x)
+{
+    x->n_dims = rng_chance(r, 15) ? 3 : 4;
+    x->channels_last = x->n_dims == 4 && rng_chance(r, 45);
+    x->dtype = (ptac_dtype)rng_between(r, PTAC_F32, PTAC_F64);
+}
+
+static void set_outputs(random_image *x, const ptac_image *image)
+{
     memcpy(x->out_sizes, x->sizes, sizeof x->sizes);
     x->out_sizes[x->n_dims - 2] = image->out_h;
     x->out_sizes[x->n_dims - 1] = image->out_w;
     /* As bind does: outputs and dense copies take the layout that torch would give. */
     x->channels_last = image->channels_last;
+}
+
+static bool try_pool(rng *r, random_image *x, ptac_window2d *window, ptac_image *image,
+                     bool may_dilate)
+{
+    random_layout(r, x);
+    random_window(r, window, may_dilate);
+    random_sizes(r, window, x);
+
+    const bool fine = ptac_window_is_valid(&window->h) &&
+                      ptac_window_is_valid(&window->w) && read_image(x, image) &&
+                      fits(window, image);
+
+    set_outputs(x, image);
     return fine;
 }
 
@@ -111,6 +129,52 @@ void random_pool(rng *r, random_image *x, ptac_window2d *window, ptac_image *ima
                  bool may_dilate)
 {
     while (!try_pool(r, x, window, image, may_dilate))
+        ;
+}
+
+static int64_t random_share(rng *r, int64_t size)
+{
+    switch (rng_below(r, 4)) {
+    case 0:
+        return 1;
+    case 1: /* even, where the number has a divisor */
+        for (int64_t n = rng_between(r, 1, size); n > 1; n--)
+            if (size % n == 0)
+                return n;
+        return size;
+    case 2:
+        return rng_between(r, 1, size);
+    default:
+        return rng_between(r, 1, size + size / 2 + 3);
+    }
+}
+
+static bool try_adaptive_pool(rng *r, random_image *x, ptac_image *image)
+{
+    static const ptac_window2d one = {{1, 1, 0, 1}, {1, 1, 0, 1}, false};
+    const int64_t line = 64;
+
+    random_layout(r, x);
+    random_sizes(r, &one, x);
+    if (rng_chance(r, 60)) {
+        const int64_t step = line / (int64_t)dtype_bytes(x->dtype);
+        int64_t *channels = &x->sizes[x->n_dims - 3];
+
+        *channels = (*channels + step - 1) / step * step;
+    }
+    if (product(x->sizes, x->n_dims) > MANY_ELEMENTS || !read_image(x, image))
+        return false;
+    image->out_h = random_share(r, image->h);
+    image->out_w = rng_chance(r, 50) && image->out_h <= 2 * image->w
+                       ? image->out_h
+                       : random_share(r, image->w);
+    set_outputs(x, image);
+    return product(x->out_sizes, x->n_dims) <= MANY_ELEMENTS;
+}
+
+void random_adaptive_pool(rng *r, random_image *x, ptac_image *image)
+{
+    while (!try_adaptive_pool(r, x, image))
         ;
 }
 

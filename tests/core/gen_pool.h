@@ -22,6 +22,13 @@ typedef struct random_image {
 void random_pool(rng *r, random_image *x, ptac_window2d *window, ptac_image *image,
                  bool may_dilate);
 
+/*
+ * An image and what adaptive pooling makes of it: an even share, an odd one, more than
+ * there is. Channels are often a multiple of a cache line's elements: in NHWC rows take
+ * no others.
+ */
+void random_adaptive_pool(rng *r, random_image *x, ptac_image *image);
+
 /* The window and the image in words, into c->note. */
 void note_pool(test_call *c, const random_image *x, const ptac_window2d *window,
                const ptac_image *image);

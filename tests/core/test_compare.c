@@ -75,15 +75,23 @@ UNIT(the_first_difference_is_told)
 UNIT(roundings_scale_with_the_largest_finite_element)
 {
     const float values[] = {0.5f, -8.0f, INFINITY, NAN};
+    const float none[4] = {0};
     const double doubles[] = {4.0};
     const uint16_t half[] = {0x4000}; /* 2 */
-    const test_buffer f32 = like(PTAC_F32, 4), f64 = like(PTAC_F64, 1);
+    const test_buffer f64 = like(PTAC_F64, 1);
+    test_buffer f32 = like(PTAC_F32, 4);
     const test_buffer bf16 = like(PTAC_BF16, 1), integers = like(PTAC_I64, 1);
 
     EXPECT(roundings_of(&f32, values, 3) == 3 * 0x1p-24 * 8);
     EXPECT(roundings_of(&f64, doubles, 3) == 3 * 0x1p-53 * 4);
     EXPECT(roundings_of(&bf16, half, 3) == 3 * 0x1p-9 * 2);
     EXPECT(roundings_of(&integers, doubles, 3) == 0);
+
+    EXPECT(roundings_of(&f32, none, 3) == 3 * 0x1p-149);
+    f32.least_scale = 16;
+    EXPECT(roundings_of(&f32, values, 3) == 3 * 0x1p-24 * 16);
+    f32.least_scale = 1;
+    EXPECT(roundings_of(&f32, values, 3) == 3 * 0x1p-24 * 8);
 }
 
 UNIT(elements_round_as_their_dtype_does)
@@ -113,9 +121,12 @@ UNIT(calls_are_laid_out_as_generators_ask)
     memset(test_input(&c, PTAC_BF16, 4, sizes, false), 2, 240);
     test_output(&c, PTAC_I64, 4, sizes, true);
     test_output_in_place(&c, 1);
+    test_no_input(&c);
+    test_no_output(&c);
     test_call_place(&r, &c, &plain);
 
-    EXPECT(c.call.n_inputs == 2 && c.call.n_outputs == 2 && c.n_buffers == 3);
+    EXPECT(c.call.n_inputs == 3 && c.call.n_outputs == 3 && c.n_buffers == 3);
+    EXPECT(!c.call.inputs[2].data && !c.call.outputs[2].data);
     EXPECT(ptac_view_is_channels_last(&c.call.inputs[0]));
     EXPECT(ptac_view_is_contiguous(&c.call.inputs[1]));
     EXPECT(ptac_view_is_channels_last(&c.call.outputs[0]));

@@ -3,10 +3,15 @@
  */
 #include "checkrows.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum {
+    NO_BUFFER = -1,
+};
 
 static void set_strides(int n_dims, const int64_t *sizes, bool channels_last,
                         int64_t *strides)
@@ -90,12 +95,27 @@ void test_output_in_place(test_call *c, int input)
     c->buffers[c->input_buffers[input]].use = UPDATES;
 }
 
+void test_no_input(test_call *c)
+{
+    c->input_buffers[c->call.n_inputs++] = NO_BUFFER;
+}
+
+void test_no_output(test_call *c)
+{
+    c->output_buffers[c->call.n_outputs++] = NO_BUFFER;
+}
+
 void test_call_clear(test_call *c)
 {
     for (int i = 0; i < c->n_buffers; i++)
         free(c->buffers[i].content);
     memset(c, 0, sizeof *c);
     c->call.params = c->params;
+}
+
+static void *data_of(const test_call *c, int buffer)
+{
+    return buffer == NO_BUFFER ? NULL : c->buffers[buffer].data;
 }
 
 void test_call_place(rng *r, test_call *c, const generator *g)
@@ -111,9 +131,9 @@ void test_call_place(rng *r, test_call *c, const generator *g)
             memcpy(b->data, b->content, bytes);
     }
     for (int i = 0; i < c->call.n_inputs; i++)
-        c->call.inputs[i].data = c->buffers[c->input_buffers[i]].data;
+        c->call.inputs[i].data = data_of(c, c->input_buffers[i]);
     for (int i = 0; i < c->call.n_outputs; i++)
-        c->call.outputs[i].data = c->buffers[c->output_buffers[i]].data;
+        c->call.outputs[i].data = data_of(c, c->output_buffers[i]);
     if (g->place)
         g->place(c);
 }
@@ -149,12 +169,18 @@ int64_t first_difference(const test_buffer *like, const void *expected, const vo
     return -1;
 }
 
+/* The smallest number: what is near it cannot be rounded more finely. */
+static double smallest(ptac_dtype dtype)
+{
+    return dtype == PTAC_F64 ? DBL_TRUE_MIN : dtype == PTAC_BF16 ? 0x1p-133 : 0x1p-149;
+}
+
 double roundings_of(const test_buffer *like, const void *expected, double roundings)
 {
     const double unit = like->dtype == PTAC_F64    ? 0x1p-53
                         : like->dtype == PTAC_BF16 ? 0x1p-9
                                                    : 0x1p-24;
-    double largest = 0;
+    double largest = like->least_scale;
 
     if (!is_real(like->dtype))
         return 0;
@@ -164,5 +190,5 @@ double roundings_of(const test_buffer *like, const void *expected, double roundi
         if (isfinite(magnitude) && magnitude > largest)
             largest = magnitude;
     }
-    return roundings * unit * largest;
+    return roundings * (unit * largest + smallest(like->dtype));
 }

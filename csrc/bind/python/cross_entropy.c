@@ -102,7 +102,9 @@ static PyObject *apply_with_gradient(PyObject *const *args, const ptac_kernel *r
     return loss;
 }
 
-/* cross_entropy(x, target, weight, reduction, ignore_index, smoothing) -> loss or None */
+/*
+ * cross_entropy(x, target, weight, reduction, ignore_index, smoothing) -> loss or None
+ */
 static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     const ptac_op op = PTAC_OP_CROSS_ENTROPY;

@@ -30,7 +30,9 @@ static ptac_verdict refused(ptac_reason why)
     return (ptac_verdict){why, false, false};
 }
 
-/* A hyperparameter as Python computes with it; tensors and other numbers are stock's. */
+/*
+ * A hyperparameter as Python computes with it; tensors and other numbers are stock's.
+ */
 static bool read_number(PyObject *group, PyObject *key, double *number)
 {
     PyObject *value = PyDict_GetItemWithError(group, key);

@@ -78,7 +78,9 @@ ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
                          bool is_sgd);
 void ptac_gather_release(ptac_gathering *g);
 
-/* The buffers that a first SGD step needs; all of them, or a Python exception is set. */
+/*
+ * The buffers that a first SGD step needs; all of them, or a Python exception is set.
+ */
 bool ptac_create_momenta(ptac_gathering *g, PyObject *states);
 
 /* Take the new buffers out of the states again, whatever exception is set. */

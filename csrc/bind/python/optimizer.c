@@ -37,8 +37,8 @@ static void count_steps(const ptac_gathering *g)
 }
 
 /*
- * Write. A row of this kind cannot fail; should one say that it did, before writing, the
- * definition does the work, since other groups of the step may be done already.
+ * Write. A row of this kind cannot fail; should one say that it did, before writing,
+ * the definition does the work, since other groups of the step may be done already.
  */
 static void run_gathered(const ptac_kernel *row, const ptac_call *call,
                          const ptac_gathering *g)

@@ -45,8 +45,8 @@ bool ptac_is_plain(PyObject *tensor);
 
 /*
  * Plain, and not made in inference mode: it may be written in place, and counts its
- * versions. ptac_bump_version() tells autograd of a write, before or after it; it cannot
- * fail for such a tensor.
+ * versions. ptac_bump_version() tells autograd of a write, before or after it; it
+ * cannot fail for such a tensor.
  */
 bool ptac_is_plain_and_versioned(PyObject *tensor);
 void ptac_bump_version(PyObject *tensor);

@@ -25,7 +25,9 @@ static struct {
 } known[MAX_ACTIVATIONS];
 static int n_known;
 
-/* Instance attributes: the first four hold hooks, the others change what a call does. */
+/*
+ * Instance attributes: the first four hold hooks, the others change what a call does.
+ */
 static const char *const quiet_names[N_QUIET + 1] = {
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
     "forward",        "_compiled_call_impl"};
@@ -191,8 +193,8 @@ static bool intern_all(void)
 
 /*
  * sequential_install(Module, Linear, [(activation class, code)], [global hook dicts]):
- * remembers the classes' forward and Module's __call__ as they are now. Idempotent; what
- * is remembered stays for the life of the process.
+ * remembers the classes' forward and Module's __call__ as they are now. Idempotent;
+ * what is remembered stays for the life of the process.
  */
 static PyObject *sequential_install(PyObject *self, PyObject *args)
 {

@@ -179,8 +179,8 @@ static void keep(PyObject **home, PyObject *object)
 
 /*
  * tensor_learn(Tensor, Parameter, steal, increment_version, samples): steal makes a
- * tensor from a capsule that holds a handle, increment_version counts a write; samples is
- * a list of (tensor, _cdata, key set), the first plain, the second made in inference
+ * tensor from a capsule that holds a handle, increment_version counts a write; samples
+ * is a list of (tensor, _cdata, key set), the first plain, the second made in inference
  * mode, others of other kinds so that a coincidence shows. Returns whether both offsets
  * were found.
  */

@@ -58,7 +58,10 @@ ptac_reason ptac_cross_entropy_read(const ptac_cross_entropy_args *args,
     if (args->reduction < PTAC_REDUCE_NONE || args->reduction > PTAC_REDUCE_SUM ||
         !(args->label_smoothing >= 0 && args->label_smoothing <= 1))
         return PTAC_ARGUMENT;
-    /* Probabilities ignore nothing: torch refuses any ignore_index that is not negative. */
+    /*
+     * Probabilities ignore nothing: torch refuses any ignore_index that is not
+     * negative.
+     */
     if (target->dtype == PTAC_F32 && args->ignore_index >= 0)
         return PTAC_ARGUMENT;
     *params = (ptac_cross_entropy){

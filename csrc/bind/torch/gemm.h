@@ -10,10 +10,11 @@
  *                      meet many, dimensions that follow the batch are cut into pieces
  *                      of powers of two from PTAC_GEMM_PIECE on; the rest is BLAS's.
  *
- *                      Its errors on sums of 1025 to 4095 terms of one sign would exceed
- *                      level close (up to 4.2 times MKL's): these are added up from
- *                      pieces. For a second factor with gaps it has only a reference
- *                      implementation, 1000 times slower: such products go to BLAS.
+ *                      Its errors on sums of 1025 to 4095 terms of one sign would
+ *                      exceed level close (up to 4.2 times MKL's): these are added up
+ *                      from pieces. For a second factor with gaps it has only a
+ *                      reference implementation, 1000 times slower: such products go
+ *                      to BLAS.
  *
  * MKL does not use AVX-512 on AMD's CPUs and oneDNN does: 100 against 220 GFLOP/s on
  * Zen 5. Elsewhere they are close; the calibration table knows.
@@ -52,13 +53,15 @@ bool ptac_gemm_can(ptac_gemm provider);
 
 /*
  * *out = a b^T, a new contiguous [m, n], where the rows of a follow the batch. bias [n]
- * may be NULL. *has_epilogue tells whether the provider added the bias, and applied relu
- * if asked for; the caller does it otherwise. On error nothing is left behind.
+ * may be NULL. *has_epilogue tells whether the provider added the bias, and applied
+ * relu if asked for; the caller does it otherwise. On error nothing is left behind.
  */
 at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
                         at_tensor bias, bool relu, at_tensor *out, bool *has_epilogue);
 
-/* *out = a b^T, a new contiguous [m, n], where the summed dimension follows the batch. */
+/*
+ * *out = a b^T, a new contiguous [m, n], where the summed dimension follows the batch.
+ */
 at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
                        at_tensor *out);
 

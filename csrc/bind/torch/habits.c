@@ -30,7 +30,9 @@ void ptac_host_install(void)
     ptac_the_host.n_threads = torch_n_threads;
 }
 
-/* VML_HA, VML_FTZDAZ_OFF and VML_ERRMODE_IGNORE: the mode that ATen's vml.h asks for. */
+/*
+ * VML_HA, VML_FTZDAZ_OFF and VML_ERRMODE_IGNORE: the mode that ATen's vml.h asks for.
+ */
 enum {
     VML_MODE = 0x00000002 | 0x00140000 | 0x00000100,
 };

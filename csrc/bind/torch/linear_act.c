@@ -3,7 +3,9 @@
  */
 #include "bind/torch/linear_act.h"
 
-/* Leading dimensions folded into one; false where their rows lie at no single stride. */
+/*
+ * Leading dimensions folded into one; false where their rows lie at no single stride.
+ */
 static bool fold(at_tensor tensor, const ptac_view *view, ptac_matrix *matrix)
 {
     const int last = view->n_dims - 1;

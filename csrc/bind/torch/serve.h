@@ -41,11 +41,15 @@ const ptac_kernel *ptac_admit(ptac_call *call);
 
 /*
  * For a gradient whose forward call has chosen: the row of that name, whatever tables
- * say, unless the operator is shut or the row broke or does not accept. Counts a refusal.
+ * say, unless the operator is shut or the row broke or does not accept. Counts a
+ * refusal.
  */
 const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name);
 
-/* ptac_admit()'s question without counting; *why says what a refusal would be counted as. */
+/*
+ * ptac_admit()'s question without counting; *why says what a refusal would be counted
+ * as.
+ */
 const ptac_kernel *ptac_consider(ptac_call *call, ptac_reason *why);
 
 /* Count a call that was sent to stock, unless its operator is switched off. */

@@ -2,8 +2,8 @@
  * linear_act.h - y = act(x w^T + bias) and its gradients: shapes and arguments.
  *
  * The product is the host's (a GEMM library of torch's); bias and activation are ours,
- * see bias_act.h. Level close: stock adds the bias inside its product, and the libraries
- * sum in different orders.
+ * see bias_act.h. Level close: stock adds the bias inside its product, and the
+ * libraries sum in different orders.
  */
 #ifndef PTAC_OPS_LINEAR_LINEAR_ACT_H
 #define PTAC_OPS_LINEAR_LINEAR_ACT_H

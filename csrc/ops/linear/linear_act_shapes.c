@@ -10,7 +10,9 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 
     if (p->m == 0 || p->n == 0 || p->k == 0)
         return PTAC_EMPTY;
-    /* Products with a thin side run at the speed of memory, and every library's alike. */
+    /*
+     * Products with a thin side run at the speed of memory, and every library's alike.
+     */
     if (p->m < 8 || p->n < 16 || p->k < 16)
         return PTAC_SHAPE;
     shape->kind = p->is_training

@@ -16,7 +16,9 @@ TARGET static inline __m256 maximum_f32(__m256 a, __m256 b)
     return _mm256_blendv_ps(_mm256_max_ps(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
 }
 
-/* The host decides for lanes outside the iteration's range; zero is common, and zero. */
+/*
+ * The host decides for lanes outside the iteration's range; zero is common, and zero.
+ */
 TARGET static inline __m256 refined_root(__m256 x)
 {
     const __m256i bits = _mm256_castps_si256(x);

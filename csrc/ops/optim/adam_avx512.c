@@ -18,7 +18,9 @@ TARGET static inline __m512 maximum_f32(__m512 a, __m512 b)
     return _mm512_mask_mov_ps(_mm512_max_ps(a, b), nan, a);
 }
 
-/* The host decides for lanes outside the iteration's range; zero is common, and zero. */
+/*
+ * The host decides for lanes outside the iteration's range; zero is common, and zero.
+ */
 TARGET static inline __m512 refined_root(__m512 x)
 {
     const __m512i bits = _mm512_castps_si512(x);

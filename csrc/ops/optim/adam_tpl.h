@@ -1,6 +1,7 @@
 /*
  * adam_tpl.h - the Adam and AdamW steps, a vector at a time. Included once per element
- * type and instruction set; the file that includes it names the lanes, see avx512_f32_tpl.h.
+ * type and instruction set; the file that includes it names the lanes, see
+ * avx512_f32_tpl.h.
  */
 
 /* The scalars of a call, spread over the lanes. */
@@ -115,7 +116,9 @@ TARGET static inline void SUFFIX(adam_fused)(const ptac_step_item *item, int64_t
         SUFFIX(adam_lanes)(item, first + i, (int)(n - i), &step->adam, &s);
 }
 
-/* Where only the host knows its square root: a block of moments, its roots, the step. */
+/*
+ * Where only the host knows its square root: a block of moments, its roots, the step.
+ */
 TARGET static inline void SUFFIX(adam_called)(const ptac_step_item *item, int64_t first,
                                               int64_t n, const ptac_step *step)
 {

@@ -6,9 +6,10 @@
  * scalars are computed in double as Python does and converted once. Kernels write in
  * place and cannot fail.
  *
- * Source of the arithmetic: torch/optim/sgd.py (_single_tensor_sgd), torch/optim/adam.py
- * (_single_tensor_adam), torch 2.11 to 2.13; ATen's add, lerp and addcmul fuse their
- * multiply-add where ATen's kernels are built for AVX2 or AVX-512 (ptac_the_host.fma).
+ * Source of the arithmetic: torch/optim/sgd.py (_single_tensor_sgd),
+ * torch/optim/adam.py (_single_tensor_adam), torch 2.11 to 2.13; ATen's add, lerp and
+ * addcmul fuse their multiply-add where ATen's kernels are built for AVX2 or AVX-512
+ * (ptac_the_host.fma).
  */
 #ifndef PTAC_OPS_OPTIM_STEP_H
 #define PTAC_OPS_OPTIM_STEP_H

@@ -2,6 +2,9 @@
  * avg_pool2d_backward_vec.h - the three element types of avg_pool2d_backward_tpl.h, and
  * what a row does. Included once by each instruction set's file, after its lanes.
  */
+#ifndef PTAC_OPS_POOL_AVG_POOL2D_BACKWARD_VEC_H
+#define PTAC_OPS_POOL_AVG_POOL2D_BACKWARD_VEC_H
+
 #include "ops/pool/avg_pool2d.h"
 
 #include <string.h>
@@ -172,3 +175,5 @@ static ptac_status run(const ptac_call *call)
         return ptac_avg_pool2d_backward_by_definition(call);
     return PTAC_OK;
 }
+
+#endif

@@ -3,6 +3,9 @@
  *
  * Included once by each instruction set's file, after its lanes.
  */
+#ifndef PTAC_OPS_POOL_AVG_POOL2D_VEC_H
+#define PTAC_OPS_POOL_AVG_POOL2D_VEC_H
+
 #include "ops/pool/avg_pool2d.h"
 
 #define OF(name) name##_f32
@@ -36,3 +39,5 @@ static ptac_status run(const ptac_call *call)
         return ptac_avg_pool2d_by_definition(call);
     return PTAC_OK;
 }
+
+#endif

@@ -1,6 +1,9 @@
 /*
  * lanes_bf16.h - the words that bfloat16 shares with float: a lane of it is a float.
  */
+#ifndef PTAC_OPS_POOL_LANES_BF16_H
+#define PTAC_OPS_POOL_LANES_BF16_H
+
 #define range_bf16            range_f32
 #define either_bf16           either_f32
 #define both_bf16             both_f32
@@ -29,3 +32,5 @@
 #define isum_bf16             isum_f32
 #define mul_bf16              mul_f32
 #define store_real_pairs_bf16 store_real_pairs_f32
+
+#endif

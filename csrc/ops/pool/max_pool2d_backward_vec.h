@@ -2,6 +2,9 @@
  * max_pool2d_backward_vec.h - the three element types of max_pool2d_backward_tpl.h, and
  * what a row does. Included once by each instruction set's file, after its lanes.
  */
+#ifndef PTAC_OPS_POOL_MAX_POOL2D_BACKWARD_VEC_H
+#define PTAC_OPS_POOL_MAX_POOL2D_BACKWARD_VEC_H
+
 #include "ops/pool/max_pool2d_backward.h"
 
 #define OF(name) name##_f32
@@ -52,3 +55,5 @@ static ptac_status run(const ptac_call *call)
     }
     return job.out_of_range ? PTAC_UNSUPPORTED : PTAC_OK;
 }
+
+#endif

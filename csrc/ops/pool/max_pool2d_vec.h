@@ -3,6 +3,9 @@
  *
  * Included once by each instruction set's file, after its lanes.
  */
+#ifndef PTAC_OPS_POOL_MAX_POOL2D_VEC_H
+#define PTAC_OPS_POOL_MAX_POOL2D_VEC_H
+
 #include "ops/pool/max_pool2d.h"
 
 #include "core/host.h"
@@ -48,3 +51,5 @@ static ptac_status run(const ptac_call *call)
             ptac_max_pool2d_is_tiled(p) ? tiled[dtype] : planes[dtype], (void *)call);
     return PTAC_OK;
 }
+
+#endif

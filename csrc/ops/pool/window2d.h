@@ -108,11 +108,9 @@ static inline int64_t ptac_window_outputs(const ptac_window *axis, int64_t size,
 /* Arguments that torch itself would refuse; let it say so in its own words. */
 static inline bool ptac_window_is_valid(const ptac_window *axis)
 {
-    const int64_t reach = ptac_window_reach(axis);
-
     return axis->kernel > 0 && axis->stride > 0 && axis->dilation > 0 &&
-           axis->padding >= 0 && axis->padding <= reach / 2 && axis->kernel < 1 << 16 &&
-           axis->stride < 1 << 16 && axis->dilation < 1 << 16;
+           axis->padding >= 0 && axis->padding <= axis->kernel / 2 &&
+           axis->kernel < 1 << 16 && axis->stride < 1 << 16 && axis->dilation < 1 << 16;
 }
 
 /*
