@@ -28,7 +28,7 @@ find_python() {
 python=$(find_python)
 [ -n "$python" ] ||
     fail "Python 3.11 or newer is needed; ${PYTHON:-python3} is $(
-        ${PYTHON:-python3} --version 2>&1 || true)." \
+        ${PYTHON:-python3} --version 2>/dev/null || echo not there)." \
         "Name another one: make PYTHON=/path/to/python3.11 ..."
 command -v "${CC:-cc}" >/dev/null ||
     fail "a C compiler is needed: ${CC:-cc} is not there (Debian: apt install gcc)."
