@@ -112,9 +112,18 @@ def _learn_tensors(c: Any, torch: Any) -> None:
         torch.Tensor, torch.nn.Parameter, steal, increment, rows
     )
     if state is not None:
-        c.thread_learn(*state, counter)
+        c.thread_learn(*state, _names_key(torch), counter)
     else:
         _state["lean"] = False
+
+
+def _names_key(torch: Any) -> int:
+    """The key of named dimensions, as a set, where torch (< 2.13) still has it."""
+    try:
+        key = torch._C._parse_dispatch_key("Named")
+    except RuntimeError:
+        key = None
+    return torch._C.DispatchKeySet(key).raw_repr() if key is not None else 0
 
 
 def _inference_sample(c: Any, torch: Any) -> tuple[Any, tuple[int, int] | None]:

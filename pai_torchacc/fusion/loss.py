@@ -36,16 +36,18 @@ class CrossEntropy(torch.autograd.Function):
         reduction: int,
         ignore_index: int,
         smoothing: float,
+        row: str,
     ) -> tuple[Tensor, Tensor]:
         """Compute the loss and the softmax."""
         result = _host.load().cross_entropy_forward(
-            x, target, weight, reduction, ignore_index, smoothing
+            x, target, weight, reduction, ignore_index, smoothing, row
         )
         if result is None:
             loss = _stock()(x, target, weight, reduction, ignore_index, smoothing)
             result = loss, torch.softmax(x, 1)
         ctx.set_materialize_grads(False)
         ctx.options = reduction, ignore_index, smoothing
+        ctx.row = row
         # Hooks on saved tensors may keep what they were given.
         ctx.is_alone = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
         ctx.save_for_backward(result[1], target, weight)
@@ -55,12 +57,12 @@ class CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, grad_p: Tensor | None = None) -> Any:
         """Return the gradient of x."""
         p, target, weight = ctx.saved_tensors
-        nothing = (None,) * 5
+        nothing = (None,) * 6
         if grad is not None and grad_p is None and not torch.is_grad_enabled():
             keeps = torch._C._autograd._get_current_graph_task_keep_graph()
             over_p = ctx.is_alone and not keeps
             found = _host.load().cross_entropy_backward(
-                p, target, weight, *ctx.options, grad.contiguous(), over_p
+                p, target, weight, *ctx.options, ctx.row, grad.contiguous(), over_p
             )
             if found is not None:
                 return found, *nothing

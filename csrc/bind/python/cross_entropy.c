@@ -88,12 +88,15 @@ static PyObject *run(const ptac_kernel *row, ptac_call *call, bool with_p)
     return done ? loss_and_p(loss, p) : Py_NewRef(Py_None);
 }
 
-static PyObject *apply_with_gradient(PyObject *const *args)
+static PyObject *apply_with_gradient(PyObject *const *args, const ptac_kernel *row)
 {
-    PyObject *result = PyObject_CallFunctionObjArgs(apply, args[0], args[1], args[2],
-                                                    args[3], args[4], args[5], NULL);
-    PyObject *loss;
+    PyObject *name = PyUnicode_FromString(row->name), *result, *loss;
 
+    if (!name)
+        return NULL;
+    result = PyObject_CallFunctionObjArgs(apply, args[0], args[1], args[2], args[3],
+                                          args[4], args[5], name, NULL);
+    Py_DECREF(name);
     if (!result || !PyTuple_Check(result))
         return result;
     loss = Py_NewRef(PyTuple_GetItem(result, 0));
@@ -131,10 +134,11 @@ static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t
         ptac_refuse(op, why);
         Py_RETURN_NONE;
     }
-    return wants ? apply_with_gradient(args) : run(row, &call, false);
+    return wants ? apply_with_gradient(args, row) : run(row, &call, false);
 }
 
-/* The same for CrossEntropy.forward -> (loss, p), or None. */
+/* cross_entropy_forward(the same six, row) -> (loss, p), or None where the row failed.
+ * Called by CrossEntropy.forward for what cross_entropy() has accepted. */
 static PyObject *cross_entropy_forward(PyObject *self, PyObject *const *args,
                                        Py_ssize_t n_args)
 {
@@ -142,40 +146,48 @@ static PyObject *cross_entropy_forward(PyObject *self, PyObject *const *args,
     ptac_cross_entropy params;
     ptac_call call;
     const ptac_kernel *row;
+    const char *row_name;
 
     (void)self;
-    if (n_args != N_ARGS)
-        return PyErr_Format(PyExc_TypeError, "six arguments");
+    if (n_args != N_ARGS + 1)
+        return PyErr_Format(PyExc_TypeError, "seven arguments");
+    row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
+    if (!row_name)
+        return NULL;
     PTAC_IN_FLIGHT;
     if (read_args(args, &read) || ptac_cross_entropy_read(&read, &params, &call))
         Py_RETURN_NONE;
-    row = ptac_admit(&call);
+    row = ptac_admit_row(&call, row_name);
     return row ? run(row, &call, true) : Py_NewRef(Py_None);
 }
 
 /*
- * cross_entropy_backward(p, target, weight, reduction, ignore_index, smoothing, grad,
- * over_p) -> gradient of x, or None
+ * cross_entropy_backward(p, target, weight, reduction, ignore_index, smoothing, row,
+ * grad, over_p) -> gradient of x, or None
  */
 static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
                                         Py_ssize_t n_args)
 {
     ptac_cross_entropy_args read;
     at_tensor grad_x = NULL;
+    const char *row_name;
     bool done;
 
     (void)self;
-    if (n_args != N_ARGS + 2)
-        return PyErr_Format(PyExc_TypeError, "eight arguments");
+    if (n_args != N_ARGS + 3)
+        return PyErr_Format(PyExc_TypeError, "nine arguments");
+    row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
+    if (!row_name)
+        return NULL;
     PTAC_IN_FLIGHT;
-    if (ptac_is_off(PTAC_OP_CROSS_ENTROPY_BACKWARD) || !ptac_is_plain(args[N_ARGS]) ||
-        read_args(args, &read))
+    if (ptac_is_off(PTAC_OP_CROSS_ENTROPY_BACKWARD) ||
+        !ptac_is_plain(args[N_ARGS + 1]) || read_args(args, &read))
         Py_RETURN_NONE;
 
     PyThreadState *thread = PyEval_SaveThread();
 
-    done = ptac_cross_entropy_gradient(&read, ptac_borrow(args[N_ARGS]),
-                                       args[N_ARGS + 1] == Py_True, &grad_x);
+    done = ptac_cross_entropy_gradient(row_name, &read, ptac_borrow(args[N_ARGS + 1]),
+                                       args[N_ARGS + 2] == Py_True, &grad_x);
     PyEval_RestoreThread(thread);
     return done ? ptac_wrap(grad_x) : Py_NewRef(Py_None);
 }

@@ -22,6 +22,8 @@ static uint64_t plain_keys, inference_keys;
 /* The thread's dispatch state in torch: included and excluded keys, zero by default. */
 static const char *state_symbol = "_ZN3c104impl26raw_local_dispatch_key_setE";
 static uint64_t inference_state[2];
+static uint64_t
+    harmless_exclusions; /* backward passes of torch < 2.13 leave out names */
 static bool state_is_known;
 static __thread const uint64_t *thread_state;
 
@@ -114,7 +116,8 @@ bool ptac_thread_is_plain(void)
     if (!thread_state)
         thread_state = find_thread_state();
 
-    const uint64_t included = thread_state[0], excluded = thread_state[1];
+    const uint64_t included = thread_state[0];
+    const uint64_t excluded = thread_state[1] & ~harmless_exclusions;
 
     if ((included | excluded) != 0 &&
         (included != inference_state[0] || excluded != inference_state[1]))
@@ -176,9 +179,10 @@ static void keep(PyObject **home, PyObject *object)
 
 /*
  * tensor_learn(Tensor, Parameter, steal, increment_version, samples): steal makes a
- * tensor from a capsule that holds a handle, increment_version counts a write; samples is a list of (tensor, _cdata, key set), the first plain,
- * the second made in inference mode, others of other kinds so that a coincidence shows.
- * Returns whether both offsets were found.
+ * tensor from a capsule that holds a handle, increment_version counts a write; samples is
+ * a list of (tensor, _cdata, key set), the first plain, the second made in inference
+ * mode, others of other kinds so that a coincidence shows. Returns whether both offsets
+ * were found.
  */
 static PyObject *tensor_learn(PyObject *self, PyObject *args)
 {
@@ -236,17 +240,19 @@ static PyObject *read_thread_state(PyObject *self, PyObject *unused)
 }
 
 /*
- * thread_learn(included, excluded, len_function_modes): the two words as they are in
- * inference mode, and torch's function that counts function modes.
+ * thread_learn(included, excluded, harmless, len_function_modes): the two words as they
+ * are in inference mode, exclusions that change nothing for plain tensors, and torch's
+ * function that counts function modes.
  */
 static PyObject *thread_learn(PyObject *self, PyObject *args)
 {
-    unsigned long long included, excluded;
+    unsigned long long included, excluded, harmless;
     PyObject *counter;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "KKO", &included, &excluded, &counter))
+    if (!PyArg_ParseTuple(args, "KKKO", &included, &excluded, &harmless, &counter))
         return NULL;
+    harmless_exclusions = harmless;
     inference_state[0] = included;
     inference_state[1] = excluded;
     keep(&len_function_modes, counter);

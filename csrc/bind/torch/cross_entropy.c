@@ -125,7 +125,8 @@ bool ptac_cross_entropy_run(const ptac_kernel *row, ptac_call *call, at_tensor *
     return true;
 }
 
-bool ptac_cross_entropy_gradient(const ptac_cross_entropy_args *args, at_tensor grad,
+bool ptac_cross_entropy_gradient(const char *row_name,
+                                 const ptac_cross_entropy_args *args, at_tensor grad,
                                  bool over_p, at_tensor *grad_x)
 {
     ptac_cross_entropy params;
@@ -148,7 +149,7 @@ bool ptac_cross_entropy_gradient(const ptac_cross_entropy_args *args, at_tensor 
         return false;
     }
 
-    const ptac_kernel *row = ptac_admit(&call);
+    const ptac_kernel *row = ptac_admit_row(&call, row_name);
 
     if (!row)
         return false;

@@ -27,10 +27,11 @@ bool ptac_cross_entropy_run(const ptac_kernel *row, ptac_call *call, at_tensor *
                             at_tensor *p);
 
 /*
- * The gradient of x from p, and from grad of the loss. over_p: p is needed by nobody
+ * The gradient of x from p, and from grad of the loss, by the row of that name. over_p: p is needed by nobody
  * else, and *grad_x may be written over it. False likewise.
  */
-bool ptac_cross_entropy_gradient(const ptac_cross_entropy_args *args, at_tensor grad,
+bool ptac_cross_entropy_gradient(const char *row_name,
+                                 const ptac_cross_entropy_args *args, at_tensor grad,
                                  bool over_p, at_tensor *grad_x);
 
 #endif

@@ -239,25 +239,24 @@ static ptac_status backward(const ptac_call *call, ptac_gemm provider)
 bool ptac_linear_backward(const char *row_name, ptac_act activation,
                           ptac_linear_gradients *gradients)
 {
-    const ptac_kernel *row = ptac_registry_find(PTAC_OP_LINEAR_ACT_BACKWARD, row_name);
     ptac_linear_act params = {.activation = activation, .host = gradients};
     ptac_call call = {
         .op = PTAC_OP_LINEAR_ACT_BACKWARD, .n_inputs = 1, .params = &params};
     ptac_view *grad = &call.inputs[0];
-    const ptac_reason gate = ptac_chooser_gate(call.op);
+    const at_tensor other = gradients->w ? gradients->w : gradients->x;
+    const ptac_kernel *row;
     ptac_matrix rows;
 
     ptac_view_of(gradients->grad, grad);
-    if (!row || gate || ptac_thread_is_disabled() || ptac_chooser_is_quarantined(row) ||
-        !fold(gradients->grad, grad, &rows)) {
-        ptac_refuse(call.op, gate ? gate : PTAC_ARGUMENT);
+    if (!fold(gradients->grad, grad, &rows)) {
+        ptac_refuse(call.op, PTAC_ARGUMENT);
         return false;
     }
     params.m = rows.sizes[0];
     params.n = rows.sizes[1];
-    params.k = gradients->w ? matrix_of(gradients->w).sizes[1]
-                            : (gradients->x ? matrix_of(gradients->x).sizes[1] : 0);
-    return ptac_run(row, &call);
+    params.k = other ? matrix_of(other).sizes[1] : 0;
+    row = ptac_admit_row(&call, row_name);
+    return row && ptac_run(row, &call);
 }
 
 static ptac_reason accepts_any(const ptac_call *call)

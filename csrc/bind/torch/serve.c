@@ -74,6 +74,24 @@ const ptac_kernel *ptac_admit(ptac_call *call)
     return row;
 }
 
+const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name)
+{
+    const ptac_kernel *row = ptac_registry_find(call->op, row_name);
+    ptac_reason why = ptac_chooser_gate(call->op);
+
+    call->n_threads = ptac_the_host.n_threads();
+    if (!why && disabled_depth > 0)
+        why = PTAC_DISABLED;
+    if (!why && (!row || ptac_chooser_is_quarantined(row)))
+        why = PTAC_QUARANTINED;
+    if (!why)
+        why = row->accepts(call);
+    if (!why)
+        return row;
+    ptac_refuse(call->op, why);
+    return NULL;
+}
+
 static void report_trouble(const ptac_kernel *row, const char *text)
 {
     pthread_mutex_lock(&trouble_lock);

@@ -39,7 +39,13 @@ void ptac_when_forwarded(void (*told)(void));
 /* The row that serves this call. Fills in the thread count; counts a refusal. */
 const ptac_kernel *ptac_admit(ptac_call *call);
 
-/* The same question, without counting; *why says what a refusal would be counted as. */
+/*
+ * For a gradient whose forward call has chosen: the row of that name, whatever tables
+ * say, unless the operator is shut or the row broke or does not accept. Counts a refusal.
+ */
+const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name);
+
+/* ptac_admit()'s question without counting; *why says what a refusal would be counted as. */
 const ptac_kernel *ptac_consider(ptac_call *call, ptac_reason *why);
 
 /* Count a call that was sent to stock, unless its operator is switched off. */

@@ -1,0 +1,20 @@
+"""Calls of every operator at many sizes, for calibration.
+
+One module an operator family. Calls go through torch's public functions, so that what
+calibration times is what programs pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pai_torchacc.bench.cases import linear, loss, optim, pool
+from pai_torchacc.bench.cases.case import Case
+
+__all__ = ["Case", "cases"]
+
+
+def cases() -> Iterator[Case]:
+    """Every case, cheap to list: tensors are made when a variant is built."""
+    for family in (pool, loss, linear, optim):
+        yield from family.cases()

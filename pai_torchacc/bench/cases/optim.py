@@ -1,0 +1,34 @@
+"""Optimizer steps over one parameter; the table counts elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from pai_torchacc.bench.cases.case import FLOATS, Call, Case
+
+SIZES = (256, 4096, 65536, 1 << 20, 1 << 22)
+
+STEPS: tuple[tuple[str, Any, dict[str, Any]], ...] = (
+    ("sgd_step", torch.optim.SGD, {"momentum": 0.9}),
+    ("adam_step", torch.optim.Adam, {}),
+    ("adamw_step", torch.optim.AdamW, {}),
+)
+
+
+def cases() -> Iterator[Case]:
+    """Cases of the optimizers."""
+    for op, cls, options in STEPS:
+        for dtype in ("float32", "float64"):
+            for n in SIZES:
+                make = partial(_make, cls, options, n, dtype)
+                yield Case(op, "dense", dtype, n, (make,))
+
+
+def _make(cls: Any, options: dict[str, Any], n: int, dtype: str) -> Call:
+    parameter = torch.nn.Parameter(torch.randn(n, dtype=FLOATS[dtype]))
+    parameter.grad = torch.randn_like(parameter)
+    return cls([parameter], lr=1e-4, **options).step
