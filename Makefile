@@ -28,6 +28,7 @@ sources := setup.py pyproject.toml $(shell find csrc -type d -o -name '*.[ch]')
 
 .PHONY: install demo test check soak bench wheel format clean
 .DELETE_ON_ERROR:
+.SECONDARY:
 
 # --- environments: stamps inside tell what they hold ----------------------------------
 
