@@ -47,10 +47,11 @@ $(VENV)/.with-%: pyproject.toml constraints.txt | $(VENV)/.built
 	    torch 'pai-torchacc[$*]'
 	@touch $@
 
-# Other versions of torch run the binary of .venv, by a path to this folder.
+# Other versions of torch run the binary of .venv, by a path to this folder. They have
+# limits of their own for setuptools.
 .venv-%/.ready: constraints.txt tools/venv.sh
 	tools/venv.sh .venv-$*
-	grep -v '^torch==' constraints.txt >.venv-$*/requirements.txt
+	grep -v -E '^(torch|setuptools)==' constraints.txt >.venv-$*/requirements.txt
 	.venv-$*/bin/python -m pip install $(PIP_OPTIONS) torch==$* \
 	    --requirement .venv-$*/requirements.txt
 	echo '$(CURDIR)' >"$$(echo .venv-$*/lib/python3*/site-packages)/this.pth"
