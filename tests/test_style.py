@@ -123,3 +123,24 @@ def test_files_open_by_saying_what_they_are() -> None:
     for source in files(*C_SUFFIXES):
         opening = source.read_text()
         assert re.match(rf"/\*\n \* {re.escape(source.name)} - ", opening), source
+
+
+def tree_in_contributing() -> set[Path]:
+    """The paths of the annotated tree, which tells depth by two spaces each."""
+    text = (native.ROOT / "CONTRIBUTING.md").read_text()
+    [_, tree, *_] = text.split("```")
+    paths, above = set(), [native.ROOT]
+    for line in tree.strip().splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        above[depth + 1 :] = [above[depth] / line.split()[0]]
+        paths.add(above[-1])
+    return paths
+
+
+def test_contributing_draws_the_tree() -> None:
+    drawn = tree_in_contributing()
+    assert [str(p) for p in drawn if not p.exists()] == []
+    folders = {p.parent for p in files(".py", ".csv", ".toml", *C_SUFFIXES)}
+    folders |= {p for f in folders for p in f.parents if p != native.ROOT}
+    inside = {f for f in folders if native.ROOT in f.parents}
+    assert {str(f.relative_to(native.ROOT)) for f in inside - drawn} == set()

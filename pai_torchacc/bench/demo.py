@@ -80,7 +80,7 @@ def _epoch(side: Side, x: Tensor, y: Tensor, epoch: int) -> None:
     batches = list(_batches(x, y, epoch))
     start = time.perf_counter()
     for images, classes in batches:
-        side.losses.append(float(_step(side, images, classes)))
+        side.losses.append(_step(side, images, classes).item())
     side.epoch_s.append(time.perf_counter() - start)
 
 

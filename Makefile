@@ -1,0 +1,98 @@
+# The ways to run this project. Python >= 3.11 with its headers, a C compiler and make
+# have to be there; the rest goes into .venv, in the versions of constraints.txt.
+#
+#   make demo     train a CNN by stock PyTorch and accelerated, and compare
+#   make test     what every change has to pass; under 20 minutes on 2 cores
+#   make check    all of it: every operator sample, long fuzz, and again with torch
+#                 2.11 and 2.12, each in an environment of its own (several GB); hours
+#   make soak     random calls with ever new seeds for SOAK_MINUTES
+#   make bench    measure against stock
+#   make wheel    the package as one file, in dist/
+#   make format   lay out C and Python as the tests ask
+#   make clean    remove what was built; environments stay (they are .venv*)
+#
+# PYTHON and CC name others than the first python3 that is new enough, and cc.
+# ARGS goes to the program: make test ARGS="-x -k pool", make bench ARGS=--quick.
+
+VENV = .venv
+OLDER_TORCH = 2.11.0 2.12.0
+SOAK_MINUTES = 60
+CHECK_SECONDS = 300
+
+BIN = $(VENV)/bin
+PIP_OPTIONS = --quiet --disable-pip-version-check
+PYTEST = python -m pytest -p tests.lanes
+
+# Folders among them, so that a file that went away is noticed as well.
+sources := setup.py pyproject.toml $(shell find csrc -type d -o -name '*.[ch]')
+
+.PHONY: install demo test check soak bench wheel format clean
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+# --- environments: stamps inside tell what they hold ----------------------------------
+
+install: $(VENV)/.with-test
+
+$(BIN)/python:
+	tools/venv.sh $(VENV)
+
+$(VENV)/.built: $(sources) | $(BIN)/python
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --editable .
+	@touch $@
+
+# The package is there already; pip adds what the extra asks for.
+$(VENV)/.with-%: pyproject.toml constraints.txt | $(VENV)/.built
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt \
+	    torch 'pai-torchacc[$*]'
+	@touch $@
+
+# Other versions of torch run the binary of .venv, by a path to this folder. They have
+# limits of their own for setuptools.
+.venv-%/.ready: constraints.txt tools/venv.sh
+	tools/venv.sh .venv-$*
+	grep -v -E '^(torch|setuptools)==' constraints.txt >.venv-$*/requirements.txt
+	.venv-$*/bin/python -m pip install $(PIP_OPTIONS) torch==$* \
+	    --requirement .venv-$*/requirements.txt
+	echo '$(CURDIR)' >"$$(echo .venv-$*/lib/python3*/site-packages)/this.pth"
+	@touch $@
+
+# --- what they are for ------------------------------------------------------------------
+
+demo: $(VENV)/.with-bench
+	$(BIN)/python -m pai_torchacc demo $(ARGS)
+
+# With STATUS=FILE pytest's exit status goes there, and make adds no line of its own.
+test: $(VENV)/.with-test
+	$(BIN)/$(PYTEST) $(ARGS) $(if $(STATUS),; echo $$? >$(STATUS))
+
+check: $(VENV)/.with-test $(OLDER_TORCH:%=check-torch-%)
+	PTAC_TEST_SAMPLES=all PTAC_TEST_SECONDS=$(CHECK_SECONDS) $(BIN)/$(PYTEST) $(ARGS)
+
+check-torch-%: .venv-%/.ready $(VENV)/.built
+	.venv-$*/bin/$(PYTEST) $(ARGS)
+
+soak: $(VENV)/.with-test
+	end=$$(($$(date +%s) + 60 * $(SOAK_MINUTES))); \
+	while [ $$(date +%s) -lt $$end ]; do \
+	    PTAC_TEST_SECONDS=120 PTAC_TEST_SEED=$$(date +%s) \
+	        $(BIN)/$(PYTEST) -x tests/test_core.py $(ARGS) || exit; \
+	done
+
+bench: $(VENV)/.with-bench
+	$(BIN)/python -m pai_torchacc bench $(ARGS)
+
+wheel: | $(BIN)/python
+	rm -rf build dist
+	$(BIN)/python -m pip wheel $(PIP_OPTIONS) --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+format: $(VENV)/.with-test
+	find csrc tests -name '*.[ch]' -o -name '*.cpp' | xargs $(BIN)/clang-format -i
+	$(BIN)/ruff check --quiet --fix .
+	$(BIN)/ruff format --quiet .
+
+clean:
+	rm -rf build dist out *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find pai_torchacc -name '*.so' -delete
+	rm -f $(VENV)/.built

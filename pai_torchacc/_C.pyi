@@ -1,0 +1,205 @@
+"""The C extension, csrc/bind/python. Private to the package: it may change any time.
+
+Where a function returns None in place of a result, stock has to be called. Operators
+and reasons go by the names that the report prints; reasons are numbered as in
+:func:`reasons`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from torch import Tensor
+
+_Row = tuple[str, str, bool, bool]  # name, level, runs on this CPU, quarantined
+_Point = tuple[str, str, str, int, int, str | None]  # calibration.Point
+_Counts = tuple[int, int, dict[str, int], int, int, str]
+_Wants = tuple[bool, bool, bool]
+
+# Loading, and what there is.
+def load(directory: str, hidden: str | None, /) -> str | None:
+    """Resolve libtorch's symbols in this folder; the one that is missing, or None."""
+
+def symbols() -> dict[str, bool]:
+    """Which symbols of libtorch were found."""
+
+def cpu() -> tuple[str, str]:
+    """``vendor-family-model`` and the instruction set in use."""
+
+def limit_isa(name: str, /) -> None:
+    """Run only rows of ``scalar``, ``avx2`` or ``avx512`` and below."""
+
+def operators() -> list[tuple[str, list[str], list[_Row]]]:
+    """Operators with their shape kinds and rows."""
+
+def reasons() -> list[str]:
+    """Why a call may go to stock; the first, empty, is none."""
+
+# What runs.
+def install_table(points: list[_Point], /) -> None:
+    """Replace the chooser's table."""
+
+def set_gate(op: str, reason: int, /) -> None:
+    """Open an operator (0) or close it for this reason."""
+
+def pin(op: str, row: str | None, /) -> None:
+    """Serve the operator by this row whatever the table says; None takes it back."""
+
+def override_names() -> list[tuple[str, str]]:
+    """Operators of aten that can be overridden, and whose they are."""
+
+def override_install(ops: list[str], /) -> str | None:
+    """Register the overrides of these operators; what went wrong, or None."""
+
+def override_count() -> int:
+    """How many overrides are in the dispatcher."""
+
+def override_remove() -> None:
+    """Take all overrides out again; no call of ours may be in flight."""
+
+def thread_disable(by: int, /) -> None:
+    """Count this thread's ``disabled()`` blocks up or down."""
+
+def flight() -> tuple[int, int]:
+    """Calls in flight, and calls ever entered."""
+
+def when_forwarded(callback: Callable[[], object], /) -> None:
+    """Call back once, in the main thread, soon after a call that finds us off."""
+
+# What happened.
+def counters(op: str, /) -> _Counts:
+    """Accelerated, failed, forwarded by reason, ns saved, calls timed, trouble."""
+
+def refuse(op: str, reason: str, /) -> None:
+    """Count a call that Python itself sent to stock."""
+
+def shadow_every(every: int, /) -> None:
+    """Compare one call in so many with stock; 0 for none."""
+
+def inject_failure(op: str, /) -> None:
+    """Break the next run of the operator's row before it writes (tests)."""
+
+def pardon() -> None:
+    """Lift all quarantines."""
+
+# What this torch is like.
+def tensor_learn(
+    tensor: type[Tensor],
+    parameter: type[Tensor],
+    steal: Callable[[Any], Tensor],
+    increment_version: Callable[[Tensor], None],
+    samples: list[tuple[Tensor, int, int]],
+    /,
+) -> bool:
+    """Find where tensors keep what lean call paths look at."""
+
+def thread_state() -> tuple[int, int] | None:
+    """Included and excluded dispatch keys of this thread, where torch shows them."""
+
+def thread_learn(
+    included: int, excluded: int, count_modes: Callable[[], int], /
+) -> None:
+    """Remember the dispatch keys of inference mode."""
+
+def is_plain(tensor: object, /) -> bool:
+    """Whether this is a tensor that lean call paths take (tests)."""
+
+def thread_is_plain() -> bool:
+    """Whether this thread runs ordinary eager code (tests)."""
+
+def learn_sqrt(x: Tensor, roots: Tensor, /) -> bool:
+    """Whether our square roots round as these of torch's."""
+
+def learn_fma(a: Tensor, b: Tensor, alpha: float, total: Tensor, /) -> bool:
+    """Whether our ``a + alpha * b`` rounds as this one of torch's."""
+
+# Linear layers; activation is an index into fusion.linear.ACTIVATIONS.
+def linear_install(
+    apply: Callable[..., Any], matmul_precision: Callable[[], str], /
+) -> None:
+    """Remember the node for gradients, and torch's precision setting."""
+
+def linear(x: Tensor, w: Tensor, bias: Tensor | None, /) -> Tensor | None:
+    """``x @ w.T + bias``."""
+
+def linear_act_forward(
+    x: Tensor, w: Tensor, bias: Tensor | None, activation: int, row: str, /
+) -> Tensor | tuple[Tensor, Tensor] | None:
+    """Compute y, or (y, z) where the gradient needs z."""
+
+def linear_act_backward(
+    row: str,
+    activation: int,
+    grad: Tensor,
+    x: Tensor | None,
+    w: Tensor | None,
+    saved: Tensor | None,
+    wants: _Wants,
+    /,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None] | None:
+    """Gradients of x, w and bias, as far as wanted."""
+
+def sequential_install(
+    module: type,
+    linear: type,
+    activations: list[tuple[type, int]],
+    hooks: list[dict[int, Any]],
+    /,
+) -> None:
+    """Remember torch's classes as they are now."""
+
+def sequential(module: Any, input: Any, /) -> Any:
+    """What the modules of this ``nn.Sequential`` make of input."""
+
+# Cross-entropy.
+def cross_entropy_install(apply: Callable[..., Any], /) -> None:
+    """Remember the node for gradients."""
+
+def cross_entropy(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    smoothing: float,
+    /,
+) -> Tensor | None:
+    """Compute the loss."""
+
+def cross_entropy_forward(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    smoothing: float,
+    /,
+) -> tuple[Tensor, Tensor] | None:
+    """Compute the loss and the softmax."""
+
+def cross_entropy_backward(
+    p: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    smoothing: float,
+    grad: Tensor,
+    over_p: bool,
+    /,
+) -> Tensor | None:
+    """Gradient of x from the softmax, which may be overwritten."""
+
+# Optimizers.
+def optimizer_prepare() -> None:
+    """Call once before the others."""
+
+def optimizer_group(
+    is_sgd: bool, states: dict[Tensor, Any], group: dict[str, Any], /
+) -> Literal[-1, 0, 1]:
+    """1: done; 0: stock has to do it; -1: stock has to make the states first."""
+
+def optimizer_step(is_sgd: bool, optimizer: Any, /) -> bool:
+    """Whether the whole step is done; nothing is written when not."""
+
+def zero_grads(groups: list[dict[str, Any]], /) -> bool:
+    """Whether all gradients are None now."""

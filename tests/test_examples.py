@@ -1,0 +1,313 @@
+"""The scripts of examples/, by stock and accelerated in one run, held against float64.
+
+Figures (time per step both ways) are printed: ``pytest -s tests/test_examples.py``.
+They assert nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import native
+import pytest
+import torch
+from torch import Tensor
+
+import pai_torchacc as ptac
+from pai_torchacc import _C
+
+EXAMPLES = native.ROOT / "examples"
+SCRIPTS = sorted(p.stem for p in EXAMPLES.glob("*.py"))
+
+# The contract pools scalars over at least 32 seeds: one rounding says nothing.
+SEEDS = range(32)
+STEPS = 2
+BLOCKS = 6
+
+ROWS = ("scalar", "onednn", "avx2", "blas", "avx512")
+"""Which row stands for an operator: the last of these that this machine has."""
+
+
+Work = tuple[Callable[[], object], int]
+"""Something to time, and how many steps it does."""
+
+
+@cache
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def accelerated(numerics: str, *, by_table: bool) -> Iterator[None]:
+    """Enabled; unless the table of this machine decides, with a row for every call."""
+    rows = {
+        name: max((r[0] for r in rows if r[2]), key=ROWS.index)
+        for name, _, rows in _C.operators()
+        if any(r[2] for r in rows)
+    }
+    with ptac.enable(numerics=numerics) as handle:
+        assert handle, handle.reason
+        try:
+            for op, row in {} if by_table else rows.items():
+                _C.pin(op, row)
+            yield
+        finally:
+            for op in rows:
+                _C.pin(op, None)
+
+
+def as_dtype(batches: Any, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    return [(x.to(dtype), y) for x, y in batches]
+
+
+def linear_loop(dtype: torch.dtype, seed: int, batch: int = 32) -> list[Tensor]:
+    s = script("linear_loop")
+    model = s.make_model(seed).to(dtype)
+    batches = as_dtype(s.make_batches(STEPS, batch, seed), dtype)
+    return [torch.tensor(s.train(model, batches), dtype=torch.float64)]
+
+
+def linear_loop_steps(batch: int = 32) -> Work:
+    s = script("linear_loop")
+    model, batches = s.make_model(), s.make_batches(50, batch)
+    return lambda: s.train(model, batches), len(batches)
+
+
+@cache
+def digits() -> Any:
+    return script("simple_cnn").load_digits()
+
+
+def simple_cnn(dtype: torch.dtype, seed: int) -> list[Tensor]:
+    s = script("simple_cnn")
+    training, (images, _) = digits()
+    model = s.make_model(seed).to(dtype)
+    batches = as_dtype(s.make_batches(training, seed=seed)[:STEPS], dtype)
+    losses = s.train(model, batches)
+    scores = s.classify(model, images[:64].to(dtype))
+    return [torch.tensor(losses, dtype=torch.float64), scores]
+
+
+def simple_cnn_steps() -> Work:
+    s = script("simple_cnn")
+    model, batches = s.make_model(), s.make_batches(digits()[0])[:4]
+    return lambda: s.train(model, batches), len(batches)
+
+
+def operator_fusion(dtype: torch.dtype, seed: int) -> list[Tensor]:
+    s = script("operator_fusion")
+    x = s.make_input(seed).to(dtype)
+    layer = s.make_layer(seed).to(dtype)
+    with torch.no_grad():
+        chains = [
+            s.chain(*(m.to(dtype) for m in s.make_matrices(n, k, seed)))
+            for n, k in ((128, 128), (200, 32))
+        ]
+    return [*chains, s.infer(layer, x), *s.gradients(layer, x)]
+
+
+def operator_fusion_steps() -> Work:
+    s = script("operator_fusion")
+    layer, x = s.make_layer(), s.make_input()
+    return lambda: s.gradients(layer, x), 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """A script's work for one seed, what its steps are, and what must be counted."""
+
+    run: Callable[[torch.dtype, int], list[Tensor]]
+    steps: Callable[[], Work]
+    hits: dict[str, int]
+
+
+TRAINING = {"sgd_step": STEPS, "zero_grad": STEPS}
+LOSS = {"cross_entropy": STEPS, "cross_entropy_backward": STEPS}
+CASES = {
+    "linear_loop": Case(linear_loop, linear_loop_steps, {**TRAINING, **LOSS}),
+    "linear_loop, batch 64": Case(
+        partial(linear_loop, batch=64),
+        partial(linear_loop_steps, 64),
+        {**TRAINING, **LOSS},
+    ),
+    "simple_cnn": Case(
+        simple_cnn,
+        simple_cnn_steps,
+        {
+            **TRAINING,
+            **LOSS,
+            "max_pool2d": 2 * STEPS + 2,
+            "max_pool2d_backward": 2 * STEPS,
+            "linear_act": STEPS + 1,  # the other layer is too thin
+            "linear_act_backward": STEPS,
+        },
+    ),
+    "operator_fusion": Case(
+        operator_fusion,
+        operator_fusion_steps,
+        {"linear_act": 2, "linear_act_backward": 1},
+    ),
+}
+EXACT = {"sgd_step", "zero_grad", "max_pool2d", "max_pool2d_backward"}
+
+
+def results(case: Case, dtype: torch.dtype) -> list[Tensor]:
+    """Each of the case's results, of all seeds in one tensor."""
+    by_seed = [case.run(dtype, seed) for seed in SEEDS]
+    return [torch.stack(of_all) for of_all in zip(*by_seed, strict=True)]
+
+
+@cache
+def stock(name: str) -> list[Tensor]:
+    assert not ptac.is_enabled("operator_fusion")
+    return results(CASES[name], torch.float32)
+
+
+@cache
+def reference(name: str) -> list[Tensor]:
+    assert not ptac.is_enabled("operator_fusion")
+    return results(CASES[name], torch.float64)
+
+
+def counters() -> dict[str, tuple[int, int, int]]:
+    """Accelerated, failed and forwarded calls by operator."""
+    counted = {name: _C.counters(name) for name, _, _ in _C.operators()}
+    return {op: (n[0], n[1], sum(n[2].values())) for op, n in counted.items()}
+
+
+def since(before: dict[str, tuple[int, int, int]], which: int) -> dict[str, int]:
+    return {op: n[which] - before[op][which] for op, n in counters().items()}
+
+
+def assert_close(ours: Tensor, plain: Tensor, exact: Tensor) -> None:
+    """Level close: error against float64 within a multiple of stock's own.
+
+    Twice for the root mean square, three times for the largest, and two units in the
+    last place of the result's magnitude besides. The results of a second step start
+    from weights that carry such errors already, on both sides.
+    """
+    ulp = torch.finfo(torch.float32).eps
+    ours, plain = (x.double() - exact for x in (ours, plain))
+    rms, largest = (lambda x: x.square().mean().sqrt()), (lambda x: x.abs().max())
+    assert rms(ours) <= 2 * rms(plain) + 2 * ulp * rms(exact)
+    assert largest(ours) <= 3 * largest(plain) + 2 * ulp * largest(exact)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_keep_level_close(name: str) -> None:
+    plain, exact = stock(name), reference(name)
+    with accelerated("close", by_table=False):
+        before = counters()
+        ours = results(CASES[name], torch.float32)
+        hits, failed = since(before, 0), since(before, 1)
+    wanted = {op: n * len(SEEDS) for op, n in CASES[name].hits.items()}
+    assert {op: n for op, n in hits.items() if n} == wanted
+    assert not any(failed.values())
+    for a, b, c in zip(ours, plain, exact, strict=True):
+        assert_close(a, b, c)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_keep_level_exact(name: str) -> None:
+    plain = stock(name)
+    with accelerated("exact", by_table=False):
+        before = counters()
+        ours = results(CASES[name], torch.float32)
+        hits = since(before, 0)
+    wanted = {op: n for op, n in CASES[name].hits.items() if op in EXACT}
+    assert {op: n // len(SEEDS) for op, n in hits.items() if n} == wanted
+    for a, b in zip(ours, plain, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_by_this_machines_table(name: str) -> None:
+    plain, exact = stock(name), reference(name)
+    with accelerated("close", by_table=True):
+        before = counters()
+        ours = results(CASES[name], torch.float32)
+        hits, failed, forwarded = (since(before, i) for i in range(3))
+        print(f"\n{name}: {time_per_step(CASES[name])}")
+    for op, n in CASES[name].hits.items():
+        assert hits[op] + forwarded[op] >= n or op.endswith("_backward"), op
+    assert not any(failed.values())
+    for a, b, c in zip(ours, plain, exact, strict=True):
+        assert_close(a, b, c)
+
+
+def time_per_step(case: Case) -> str:
+    """Stock's and the time of what is enabled now, in blocks in turn; the best of each.
+
+    ``disabled()`` keeps the stand-ins, at most a microsecond a call, on stock's side.
+    """
+    work, n_steps = case.steps()
+    blocks: tuple[list[float], list[float]] = ([], [])
+    for _ in range(BLOCKS):
+        for is_ours, elapsed in enumerate(blocks):
+            with nullcontext() if is_ours else ptac.disabled():
+                start = time.perf_counter()
+                work()
+                elapsed.append((time.perf_counter() - start) / n_steps * 1e6)
+    plain, ours = map(min, blocks)
+    return (
+        f"stock {plain:.0f} us, accelerated {ours:.0f} us a step, {plain / ours:.2f}x"
+    )
+
+
+def test_accuracy_is_stocks() -> None:
+    s = script("simple_cnn")
+    training, (images, classes) = digits()
+
+    def accuracy() -> float:
+        model = s.make_model()
+        for epoch in range(3):
+            s.train(model, s.make_batches(training, seed=epoch))
+        found = s.classify(model, images).argmax(1)
+        return (found == classes).double().mean().item()
+
+    plain = accuracy()
+    with accelerated("close", by_table=False):
+        ours = accuracy()
+    print(f"\naccuracy {plain:.4f}, accelerated {ours:.4f}")
+    assert plain > 0.3, "nothing was learnt"
+    assert abs(ours - plain) <= 0.01
+
+
+def run_script(name: str, *options: str) -> str:
+    short = {"simple_cnn": ("--epochs", "1"), "operator_fusion": ("--rounds", "2")}
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *options]
+    done = subprocess.run(
+        [*command, *short.get(name, ("--steps", "5"))],
+        env={**native.os.environ, "PYTHONPATH": str(native.ROOT)},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script_runs_as_it_is(name: str) -> None:
+    plain, ours = run_script(name, "--stock"), run_script(name)
+    assert "operator_fusion" not in plain
+    assert "operator_fusion: on since" in ours
+
+
+def test_every_script_is_compared() -> None:
+    assert {name.partition(",")[0] for name in CASES} == set(SCRIPTS)
