@@ -11,6 +11,7 @@ Written apart from ``pai_torchacc.verification`` so that neither covers for the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -121,13 +122,26 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     return bool((same | (a.isnan() & b.isnan())).all())
 
 
-def exactly(ours: Any, stock: Any) -> None:
-    """Fail unless two nested results are the same to the bit, strides included."""
-    torch.testing.assert_close(
-        ours,
-        stock,
-        rtol=0,
-        atol=0,
-        equal_nan=True,
-        check_stride=True,
-    )
+def exactly(ours: Any, stock: Any, where: str = "result") -> None:
+    """Fail unless two nested results are the same, to the bit and the stride."""
+    assert type(ours) is type(stock), where
+    if isinstance(stock, Tensor):
+        assert ours.requires_grad == stock.requires_grad, where
+        assert ours.layout == stock.layout, where
+        if stock.layout is not torch.strided:
+            torch.testing.assert_close(ours, stock, rtol=0, atol=0, equal_nan=True)
+        elif not stock.is_meta:
+            assert same_bits(ours, stock), f"{where}:\n{ours}\n{stock}"
+    elif isinstance(stock, dict):
+        assert len(ours) == len(stock), where
+        for (a, mine), (b, theirs) in zip(ours.items(), stock.items(), strict=True):
+            assert a is b or isinstance(a, Tensor) or a == b, where
+            exactly(mine, theirs, f"{where}[{b if isinstance(b, str) else '...'}]")
+    elif isinstance(stock, (list, tuple)):
+        assert len(ours) == len(stock), where
+        for i, (mine, theirs) in enumerate(zip(ours, stock, strict=True)):
+            exactly(mine, theirs, f"{where}[{i}]")
+    elif isinstance(stock, float) and math.isnan(stock):
+        assert math.isnan(ours), where
+    else:
+        assert ours == stock, where
