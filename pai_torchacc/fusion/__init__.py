@@ -43,7 +43,7 @@ def install(c: Any, config: Config, barred: set[str]) -> str | None:
 def _unproven(c: Any) -> set[str]:
     """Optimizers whose bits this torch does not confirm; found out once a process."""
     global _doubts  # noqa: PLW0603
-    from pai_torchacc import _host
+    from pai_torchacc import _host, receipt
     from pai_torchacc.fusion import optimizer
 
     steps = set(optimizer.OPERATORS)
@@ -56,6 +56,7 @@ def _unproven(c: Any) -> set[str]:
         _doubts = optimizer.prove(c)
         for op in steps:
             c.pin(op, None)
+        receipt.discount(c, steps)
     return set(_doubts)
 
 
