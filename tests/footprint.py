@@ -13,8 +13,6 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, optimizer
 
-from pai_torchacc import _C
-
 MODULES = (
     torch,
     torch.nn.functional,
@@ -51,13 +49,16 @@ def _slots(cls: type) -> tuple[int, ...]:
 
 def overridden() -> list[str]:
     """The aten operators that we can override."""
+    from pai_torchacc import _C
+
     return [f"aten::{aten}" for aten, _ in _C.override_names()]
 
 
-def take() -> dict[str, Any]:
+def take(operators: list[str] | None = None) -> dict[str, Any]:
     """The process as it is now; holds what it saw, so that identities stay unique."""
+    operators = overridden() if operators is None else operators
     found: dict[str, Any] = {
-        f"dispatcher {op}": torch._C._dispatch_dump(op) for op in overridden()
+        f"dispatcher {op}": torch._C._dispatch_dump(op) for op in operators
     }
     for key in ("CPU", "AutogradCPU", "CompositeImplicitAutograd"):
         names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
