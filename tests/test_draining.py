@@ -81,7 +81,8 @@ def test_disable_inside_a_backward_within_a_backward() -> None:
     counts: list[int] = []
 
     def inner() -> None:
-        gradients(ptac.disable)
+        with torch.enable_grad():
+            gradients(ptac.disable)
         counts.append(_C.override_count())
 
     ptac.enable()
