@@ -11,6 +11,7 @@ everything; :func:`report` says what ran accelerated and what did not, and why.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -43,7 +44,7 @@ def enable(
     exclude: Iterable[str] | None = None,
     verify: int | None = None,
     strict: bool = False,
-    calibration: str | None = None,
+    calibration: str | os.PathLike[str] | None = None,
 ) -> Handle:
     """Switch features on, for the whole process and all of its threads.
 
@@ -69,7 +70,7 @@ def enable(
     strict : bool
         Raise where a feature cannot be switched on, instead of returning a handle that
         says why.
-    calibration : str, optional
+    calibration : path, optional
         A table that ``python -m pai_torchacc calibrate FILE`` wrote. Default:
         ``PTAC_CALIBRATION``, else the table committed for this CPU family.
 
@@ -104,7 +105,7 @@ def enable(
     if verify is not None:
         config = replace(config, verify=_switch.verify_checked(verify))
     if calibration is not None:
-        config = replace(config, calibration=str(calibration))
+        config = replace(config, calibration=os.fspath(calibration))
     return _switch.enable(config, strict)
 
 

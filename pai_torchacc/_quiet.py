@@ -19,29 +19,29 @@ from typing import Any
 _GRACE_S = 0.001
 
 
-def is_quiet(c: Any, torch: Any) -> bool:
-    """Whether the dispatcher may be changed now."""
+def is_quiet(c: Any, torch: Any, is_ending: bool) -> bool:
+    """Whether the dispatcher may be changed now.
+
+    ``is_ending``: the caller is a callback at the end of a backward pass, whose work is
+    done although the pass is still on the stack.
+    """
     in_flight, entered = c.flight()
-    if in_flight or torch._C._current_graph_task_id() != -1:
+    if in_flight or (torch._C._current_graph_task_id() != -1 and not is_ending):
         return False
-    others = _frames_of_others()
-    if not others:
-        return True
+    frames = sys._current_frames()
     backward = torch.autograd.graph._engine_run_backward.__code__
-    if any(_runs(frame, backward) for frame in others):
+    n_passes = sum(_count(frame, backward) for frame in frames.values())
+    if n_passes > is_ending:
         return False
+    if frames.keys() == {threading.get_ident()}:
+        return True
     time.sleep(_GRACE_S)
     return c.flight() == (0, entered)
 
 
-def _frames_of_others() -> list[FrameType]:
-    own = threading.get_ident()
-    return [f for ident, f in sys._current_frames().items() if ident != own]
-
-
-def _runs(frame: FrameType | None, code: Any) -> bool:
+def _count(frame: FrameType | None, code: Any) -> int:
+    n = 0
     while frame is not None:
-        if frame.f_code is code:
-            return True
+        n += frame.f_code is code
         frame = frame.f_back
-    return False
+    return n

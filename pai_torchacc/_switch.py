@@ -277,26 +277,35 @@ def _remove(fusion: Any) -> None:
     _state.draining = True
 
 
-def drain() -> bool:
-    """Take kernels that are switched off out of the dispatcher, if this is the time."""
+def drain(is_ending: bool = False) -> bool:
+    """Take kernels that are switched off out of the dispatcher, if this is the time.
+
+    ``is_ending`` says that a backward pass calls this as the last thing it does.
+    """
     with _lock:
         if not _state.draining:
             return True
         c = _host.load()
         import torch
 
-        if not is_quiet(c, torch):
-            _try_again_later(c, torch)
+        if not is_quiet(c, torch, is_ending):
+            _try_again_later(c, torch, is_ending)
             return False
         c.override_remove()
         _state.draining = False
         return True
 
 
-def _try_again_later(c: Any, torch: Any) -> None:
-    if torch._C._current_graph_task_id() != -1:
-        torch.autograd.Variable._execution_engine.queue_callback(_drain_quietly)
+def _try_again_later(c: Any, torch: Any, is_ending: bool) -> None:
+    # A pass that ends runs what is queued now before it does.
+    if torch._C._current_graph_task_id() != -1 and not is_ending:
+        engine = torch.autograd.Variable._execution_engine
+        engine.queue_callback(_drain_after_backward)
     c.when_forwarded(_drain_quietly)
+
+
+def _drain_after_backward() -> None:
+    drain(is_ending=True)
 
 
 def _drain_quietly() -> None:

@@ -128,12 +128,12 @@ def _reset() -> None:
         c = _host.extension()
     except _host.Unavailable:
         return
-    count_from_now(c, [name for name, _, _ in c.operators()])
+    discount(c, [name for name, _, _ in c.operators()])
 
 
-def count_from_now(c: Any, operators: Iterable[str]) -> None:
-    """Leave what these operators have counted so far out of further reports."""
-    for name in operators:
+def discount(c: Any, names: Iterable[str]) -> None:
+    """Leave what these operators have counted up to now out of the report."""
+    for name in names:
         _baseline[name] = c.counters(name)[:5]
 
 
@@ -143,10 +143,11 @@ def _page_faults() -> int:
 
 
 def _bypassed() -> dict[str, int]:
-    """Frames that torch.compile runs: our stand-ins and overrides are not in there."""
+    """Graphs that torch.compile made: our stand-ins and overrides are not in there."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    frames = dynamo.counters["frames"]["ok"] if dynamo else 0
-    return {"compiled": frames} if frames else {}
+    stats = dynamo.counters.get("stats", {}) if dynamo else {}
+    graphs = stats.get("unique_graphs", 0)
+    return {"compiled": graphs} if graphs else {}
 
 
 def _remarks() -> list[str]:
@@ -165,7 +166,7 @@ def as_text(content: dict[str, Any]) -> str:
     ]
     for name, entry in content["switches"].items():
         lines.append(f"{name}: {_switch_line(entry)}")
-    lines += [f"bypassed: {why} ({n} frames)" for why, n in content["bypassed"].items()]
+    lines += [f"bypassed: {why} ({n} graphs)" for why, n in content["bypassed"].items()]
     lines += content["remarks"]
     lines += ["", *_table(content["ops"])]
     faults = content["memory"]["cpu"]["page_faults"]

@@ -56,7 +56,7 @@ def _unproven(c: Any) -> set[str]:
         _doubts = optimizer.prove(c)
         for op in steps:
             c.pin(op, None)
-        receipt.count_from_now(c, steps)
+        receipt.discount(c, steps)
     return set(_doubts)
 
 

@@ -101,6 +101,9 @@ static bool read_adam(PyObject *group, ptac_gathering *g)
     double weight_decay, beta2;
     bool is_decoupled;
 
+    if (!read_flag(group, ptac_s.decoupled_weight_decay, &is_decoupled))
+        return false;
+    g->op = is_decoupled ? PTAC_OP_ADAMW_STEP : PTAC_OP_ADAM_STEP;
     if (!betas || !PyTuple_Check(betas) || PyTuple_Size(betas) != 2 ||
         !PyFloat_CheckExact(PyTuple_GetItem(betas, 0)) ||
         !PyFloat_CheckExact(PyTuple_GetItem(betas, 1)))
@@ -109,8 +112,7 @@ static bool read_adam(PyObject *group, ptac_gathering *g)
         !read_number(group, ptac_s.eps, &adam->eps) ||
         !read_number(group, ptac_s.weight_decay, &weight_decay) ||
         !read_flag(group, ptac_s.amsgrad, &adam->amsgrad) ||
-        !read_flag(group, ptac_s.maximize, &adam->maximize) ||
-        !read_flag(group, ptac_s.decoupled_weight_decay, &is_decoupled))
+        !read_flag(group, ptac_s.maximize, &adam->maximize))
         return false;
     g->beta1 = PyFloat_AsDouble(PyTuple_GetItem(betas, 0));
     beta2 = PyFloat_AsDouble(PyTuple_GetItem(betas, 1));
@@ -120,7 +122,6 @@ static bool read_adam(PyObject *group, ptac_gathering *g)
     adam->weight_decay = is_decoupled ? 0 : weight_decay;
     adam->decay_factor =
         is_decoupled && weight_decay != 0 ? 1 - g->lr * weight_decay : 1;
-    g->op = is_decoupled ? PTAC_OP_ADAMW_STEP : PTAC_OP_ADAM_STEP;
     return true;
 }
 

@@ -1,0 +1,53 @@
+"""What holds for every test: it starts and ends with a stock process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def stock_before_and_after(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is enabled, pinned, quarantined or in the environment around a test."""
+    if "pai_torchacc" not in sys.modules:
+        yield
+        return
+    import switching
+    import torch
+
+    for variable in switching.ENVIRONMENT:
+        monkeypatch.delenv(variable, raising=False)
+    torch.manual_seed(0)
+    yield
+    assert_stock()
+
+
+def assert_stock() -> None:
+    """Fail where a test has left something of ours behind."""
+    import switching
+
+    import pai_torchacc as ptac
+    from pai_torchacc import _C, fusion
+
+    left = [f"{name} is on" for name, s in ptac.status().items() if s["active"]]
+    left += [f"{name} is draining" for name, s in ptac.status().items() if len(s) > 3]
+    left += [f"{op} is pinned" for op in switching.pinned]
+    if _C.override_count():
+        left.append("kernels are in the dispatcher")
+    if len(fusion._ledger):
+        left.append("patches are in place")
+    left += [
+        f"{op}: {row} is quarantined"
+        for op, _, rows in _C.operators()
+        for row, _, _, is_quarantined in rows
+        if is_quarantined
+    ]
+    if left:
+        ptac.disable()
+        _C.pardon()
+        for op in list(switching.pinned):
+            _C.pin(op, None)
+        switching.pinned.clear()
+    assert not left

@@ -1,0 +1,147 @@
+"""DESIGN's second promise, the level ``close``, as tests hold it.
+
+Against float64, ours may err by m times stock's own error on the same inputs plus two
+units in the last place of the result's size: m = 2 for the root mean square, 3 for the
+maximum and for tensors under 1,000 elements. Tensors under 100 elements are too few for
+statistics and are pooled over at least 32 seeds. Non-finite results agree in place and
+kind.
+
+Written apart from ``pai_torchacc.verification`` so that neither covers for the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pai_torchacc import disabled
+
+SMALL, POOLED, SEEDS = 1000, 100, 32
+
+Case = Callable[[torch.dtype], dict[str, Tensor]]
+"""Computes named results in a dtype, drawing its inputs with :func:`draw`."""
+
+
+def draw(*shape: int, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    """Normal numbers that are the same in every dtype."""
+    return (scale * torch.randn(*shape)).to(dtype)
+
+
+def hold(case: Case) -> None:
+    """Run a case by stock, accelerated and in float64, and compare.
+
+    To be called with acceleration on. Small results are drawn from more seeds.
+    """
+    runs = [_three(case, 0)]
+    if any(t.numel() < POOLED for t in runs[0][0].values()):
+        runs += [_three(case, seed) for seed in range(1, SEEDS)]
+    for name in runs[0][0]:
+        judge(name, *([run[i][name] for run in runs] for i in range(3)))
+
+
+def _three(case: Case, seed: int) -> tuple[dict[str, Tensor], ...]:
+    results = []
+    for dtype, is_ours in (
+        (torch.float32, True),
+        (torch.float32, False),
+        (torch.float64, False),
+    ):
+        torch.manual_seed(seed)
+        if is_ours:
+            results.append(case(dtype))
+        else:
+            with disabled():
+                results.append(case(dtype))
+    return tuple({k: t.detach() for k, t in r.items()} for r in results)
+
+
+def judge(
+    name: str, ours: list[Tensor], stock: list[Tensor], exact: list[Tensor]
+) -> None:
+    """Hold one result, of one seed or pooled, to the contract."""
+    for o, s in zip(ours, stock, strict=True):
+        assert o.shape == s.shape, name
+        assert o.dtype == s.dtype, name
+        assert o.stride() == s.stride(), name
+        same_kind = torch.where(o.isfinite(), 0.0, o.double())
+        torch.testing.assert_close(
+            same_kind,
+            torch.where(s.isfinite(), 0.0, s.double()),
+            rtol=0,
+            atol=0,
+            equal_nan=True,
+            msg=f"{name}: non-finite results in other places or of other kind",
+        )
+    sizes = [t.numel() for t in stock]
+    if min(sizes, default=0) == 0:
+        return
+    scales = [_rms(e) if len(exact) > 1 else 1.0 for e in exact]
+    error_of_ours = _errors(ours, exact, scales)
+    error_of_stock = _errors(stock, exact, scales)
+    result = torch.cat(
+        [e.double().flatten() / k for e, k in zip(exact, scales, strict=True)]
+    )
+    result = result[result.isfinite()]
+    ulp = 2 * torch.finfo(stock[0].dtype).eps
+    m = 3 if min(sizes) < SMALL else 2
+    allowed = m * _rms(error_of_stock) + ulp * _rms(result)
+    assert _rms(error_of_ours) <= allowed, f"{name}: root mean square error"
+    allowed = 3 * float(error_of_stock.max()) + ulp * float(result.abs().max())
+    assert float(error_of_ours.max()) <= allowed, f"{name}: largest error"
+
+
+def _errors(got: list[Tensor], exact: list[Tensor], scales: list[float]) -> Tensor:
+    parts = []
+    for g, e, scale in zip(got, exact, scales, strict=True):
+        finite = g.isfinite() & e.isfinite()
+        parts.append((g[finite].double() - e[finite].double()).abs() / scale)
+    return torch.cat(parts)
+
+
+def _rms(t: Tensor) -> float:
+    return max(float(t.double().pow(2).mean().sqrt()), 1e-300)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same, the signs of zeros included.
+
+    NaNs are one value: which of them torch gives depends on whether an element falls
+    into a vector or into the tail behind it.
+    """
+    if a.shape != b.shape or a.dtype != b.dtype or a.stride() != b.stride():
+        return False
+    if not a.is_floating_point():
+        return bool(torch.equal(a, b))
+    a, b = a.detach(), b.detach()
+    width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    same = a.contiguous().view(width) == b.contiguous().view(width)
+    return bool((same | (a.isnan() & b.isnan())).all())
+
+
+def exactly(ours: Any, stock: Any, where: str = "result") -> None:
+    """Fail unless two nested results are the same, to the bit and the stride."""
+    assert type(ours) is type(stock), where
+    if isinstance(stock, Tensor):
+        assert ours.requires_grad == stock.requires_grad, where
+        assert ours.layout == stock.layout, where
+        if stock.layout is not torch.strided:
+            torch.testing.assert_close(ours, stock, rtol=0, atol=0, equal_nan=True)
+        elif not stock.is_meta:
+            assert same_bits(ours, stock), f"{where}:\n{ours}\n{stock}"
+    elif isinstance(stock, dict):
+        assert len(ours) == len(stock), where
+        for (a, mine), (b, theirs) in zip(ours.items(), stock.items(), strict=True):
+            assert a is b or isinstance(a, Tensor) or a == b, where
+            exactly(mine, theirs, f"{where}[{b if isinstance(b, str) else '...'}]")
+    elif isinstance(stock, (list, tuple)):
+        assert len(ours) == len(stock), where
+        for i, (mine, theirs) in enumerate(zip(ours, stock, strict=True)):
+            exactly(mine, theirs, f"{where}[{i}]")
+    elif isinstance(stock, float) and math.isnan(stock):
+        assert math.isnan(ours), where
+    else:
+        assert ours == stock, where

@@ -1,0 +1,143 @@
+"""Switching acceleration on in tests, and counting what it did.
+
+A calibration table decides at users' places. Tests do not depend on what some machine
+measured: they pin a row of each operator, found through the extension's own list, so
+that a new operator or row is tested unasked.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pai_torchacc as ptac
+from pai_torchacc import _C
+
+PREFERENCE = ("scalar", "onednn", "avx2", "blas", "avx512")
+"""Rows from the last choice to the first. oneDNN refuses small products, BLAS none."""
+
+ENVIRONMENT = (
+    "PTAC_ENABLE",
+    "PTAC_DISABLE",
+    "PTAC_NUMERICS",
+    "PTAC_VERIFY",
+    "PTAC_REPORT",
+    "PTAC_CALIBRATION",
+    "PTAC_CPU_ISA",
+    "PTAC_HIDE_SYMBOLS",
+)
+
+pinned: set[str] = set()
+"""Operators that serve every call by one row now."""
+
+
+def runnable_rows(op: str) -> list[str]:
+    """The rows of an operator that this CPU can run."""
+    rows = {name: rows for name, _, rows in _C.operators()}[op]
+    return [name for name, _, can_run, _ in rows if can_run]
+
+
+def operators_with_rows() -> list[str]:
+    """Operators that can be accelerated on this machine."""
+    return [name for name, _, _ in _C.operators() if runnable_rows(name)]
+
+
+def best_row(op: str) -> str:
+    """The row that tests run unless they choose."""
+    known = [row for row in runnable_rows(op) if row in PREFERENCE]
+    assert known, f"{op}: put its rows into PREFERENCE: {runnable_rows(op)}"
+    return max(known, key=PREFERENCE.index)
+
+
+@contextmanager
+def pins(ops: Iterable[str], row: str | None = None) -> Iterator[None]:
+    """Serve every acceptable call of these operators by their best row, or this one."""
+    mine = [op for op in ops if runnable_rows(op) and op not in pinned]
+    try:
+        for op in mine:
+            _C.pin(op, row or best_row(op))
+            pinned.add(op)
+        yield
+    finally:
+        for op in mine:
+            _C.pin(op, None)
+            pinned.discard(op)
+
+
+@contextmanager
+def accelerated(
+    *ops: str, row: str | None = None, **options: Any
+) -> Iterator[ptac.Handle]:
+    """Enabled, with a row for every call of these operators, or of all."""
+    if ops:
+        options.setdefault("include", ops)
+    with ptac.enable(**options) as handle:
+        assert handle, handle.reason
+        with pins(ops or operators_with_rows(), row):
+            yield handle
+
+
+class Hits:
+    """What an operator has counted since this was made."""
+
+    def __init__(self, op: str):
+        self.op = op
+        self._before = _C.counters(op)
+
+    @property
+    def accelerated(self) -> int:
+        return _C.counters(self.op)[0] - self._before[0]
+
+    @property
+    def failed(self) -> int:
+        return _C.counters(self.op)[1] - self._before[1]
+
+    @property
+    def forwarded(self) -> dict[str, int]:
+        before = self._before[2]
+        now = _C.counters(self.op)[2]
+        return {r: n - before.get(r, 0) for r, n in now.items() if n > before.get(r, 0)}
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.op}: {self.accelerated} accelerated, {self.failed} failed, "
+            f"forwarded {self.forwarded}>"
+        )
+
+
+def hits(op: str) -> Hits:
+    """Count an operator's calls from now on."""
+    return Hits(op)
+
+
+def python(program: str, *args: str, expect: int = 0, **env: str) -> str:
+    """Run a program in a fresh interpreter; its standard output.
+
+    The environment is this one without ``PTAC_*``, plus ``env``.
+    """
+    done = run_python(["-c", program, *args], **env)
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout
+
+
+def run_python(
+    arguments: list[str], cwd: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run an interpreter that finds this package."""
+    clean = {k: v for k, v in os.environ.items() if k not in ENVIRONMENT}
+    here = [str(Path(ptac.__file__).parents[1]), str(Path(__file__).parent)]
+    clean["PYTHONPATH"] = os.pathsep.join([*here, os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=clean | env,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )

@@ -1,0 +1,215 @@
+"""torch's tools, threads, child processes and compilers work with every switch on."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from composing import TRAINING, Cases, batch, check, gradients, model
+from torch import Tensor, nn
+
+import pai_torchacc as ptac
+
+case = Cases()
+
+
+@case("max_pool2d", "linear_act")
+def copied_and_pickled() -> Any:
+    net, (x, _) = model(), batch()
+    other = pickle.loads(pickle.dumps(copy.deepcopy(net)))
+    assert type(other) is nn.Sequential
+    assert [type(m) for m in other] == [type(m) for m in net]
+    return other(x), copy.deepcopy(net(x).detach()), list(other.state_dict())
+
+
+@case("max_pool2d", "linear_act")
+def threads() -> Any:
+    net, (x, _) = model(), batch()
+    found: list[Any] = [None] * 4
+
+    def work(i: int) -> None:
+        for _ in range(5):
+            found[i] = net(x + i).detach()
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return found
+
+
+@case("max_pool2d")
+def traced() -> Any:
+    net, (x, _) = model(), batch()
+    return torch.jit.trace(net, x)(x)
+
+
+@case("max_pool2d")
+def scripted() -> Any:
+    net, (x, _) = model(), batch()
+    return torch.jit.script(net)(x)
+
+
+@case()
+def scripted_functions() -> Any:
+    x, y = torch.linspace(-1, 1, 48).reshape(4, 12), torch.arange(4)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(F.linear(x, x), y)
+
+    return torch.jit.script(loss)(x, y)
+
+
+@case("max_pool2d")
+def exported() -> Any:
+    net, (x, _) = model(), batch()
+    return torch.export.export(net, (x,)).module()(x)
+
+
+@case("max_pool2d")
+def symbolically_traced() -> Any:
+    net, (x, _) = model(), batch()
+    graph = torch.fx.symbolic_trace(net)
+    called = [n.target for n in graph.graph.nodes if n.op == "call_module"]
+    assert called == [str(i) for i in range(7)]
+    return graph(x)
+
+
+@case(*TRAINING)
+def profiled() -> Any:
+    net, (x, y) = model(), batch()
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    with torch.profiler.profile() as profile:
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+    names = {e.key for e in profile.key_averages()}
+    assert {"aten::max_pool2d_with_indices", "Optimizer.step#SGD.step"} <= names
+    return list(net.parameters())
+
+
+@case()
+def meta_and_fake_tensors() -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with torch.device("meta"):
+        out = model()(torch.empty(2, 1, 8, 8))
+    with FakeTensorMode():
+        fake = model()(torch.empty(2, 1, 8, 8))
+    return [tuple(out.shape), out.device.type, tuple(fake.shape), fake.stride()]
+
+
+class Logging(torch.utils._python_dispatch.TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@case("max_pool2d")
+def dispatch_mode() -> Any:
+    """Modes see torch's own operators."""
+    net, (x, y) = model(), batch()
+    with Logging() as log:
+        F.cross_entropy(net(x), y).backward()
+    return log.seen, gradients(net)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", case)
+def test_composes(name: str) -> None:
+    check(*case[name])
+
+
+def test_compiled_on_top() -> None:
+    """torch.compile sees through the stand-ins, whole graphs; the report says so."""
+    if not shutil.which("gcc") and not shutil.which("g++"):
+        pytest.skip("torch.compile needs a C++ compiler")
+
+    def step(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(net(x), y)
+
+    def program(function: Any) -> Any:
+        net, (x, y) = model(), batch()
+        loss = function(net, x, y)
+        loss.backward()
+        return [loss.detach(), *gradients(net)]
+
+    stock = program(step)
+    with switching.accelerated():
+        compiled = torch.compile(step, fullgraph=True)
+        ours = program(compiled)
+        document = json.loads(ptac.report("json"))
+        assert document["bypassed"]["compiled"] > 0
+        eager = switching.hits("max_pool2d")
+        program(step)
+        assert eager.accelerated == 1
+    torch.testing.assert_close(ours, stock)
+    # Compiled before, used after.
+    torch.testing.assert_close(program(compiled), stock)
+
+
+CHILD = """
+import multiprocessing as mp, torch, switching, pai_torchacc as ptac
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, Dataset
+
+x = torch.arange(64.0).reshape(1, 1, 8, 8)
+
+class Pools(Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i): return work(i)
+
+def work(i):
+    hits = switching.hits("max_pool2d")
+    with switching.pins(["max_pool2d"]):
+        y = F.max_pool2d(x + i, 2)
+    p = torch.nn.Parameter(torch.ones(3))
+    p.grad = torch.ones(3)
+    torch.optim.SGD([p], lr=0.5).step()
+    assert (p == 0.5).all()
+    return y, hits.accelerated, ptac.is_enabled("operator_fusion")
+
+def main():
+    ptac.enable()
+    torch.set_num_threads(1)
+    for y, hits, active in mp.get_context("fork").Pool(2).map(work, range(4)):
+        assert (hits, active) == (1, True)
+    for kind, on in (("fork", True), ("spawn", False)):
+        loader = DataLoader(Pools(), num_workers=1, multiprocessing_context=kind)
+        for i, (y, hits, active) in enumerate(loader):
+            assert torch.equal(y[0], F.max_pool2d(x + i, 2))
+            assert (int(hits), bool(active)) == (int(on), on), (kind, hits, active)
+    child = mp.get_context("fork").Process(target=ptac.disable)
+    child.start()
+    child.join()
+    assert child.exitcode == 0 and ptac.is_enabled("operator_fusion")
+    ptac.disable()
+    assert "draining" not in ptac.status()["operator_fusion"]
+    print("alive")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_children(tmp_path: Path) -> None:
+    """Forked children are accelerated, spawned ones are as their program says."""
+    script = tmp_path / "script.py"
+    script.write_text(CHILD)
+    done = switching.run_python([str(script)])
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr

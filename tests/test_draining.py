@@ -1,0 +1,242 @@
+"""Switching while others calculate: kernels stop at once, entries leave later.
+
+The dispatcher must not be changed under a running backward pass or call of ours.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import contract
+import footprint
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pai_torchacc as ptac
+from pai_torchacc import _C
+
+FUSION = "operator_fusion"
+
+
+def network() -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.ReLU())
+    return model, torch.randn(4, 1, 10, 10)
+
+
+def gradients(during: Callable[[], None]) -> list[Tensor]:
+    """Pool, pool again and call ``during`` between the two in the backward pass."""
+    model, x = network()
+    y = model(x)
+
+    def hook(grad: Tensor) -> None:
+        during()
+
+    y.register_hook(hook)
+    F.max_pool2d(y, 2).sum().backward()
+    return [p.grad for p in model.parameters()]
+
+
+def nothing() -> None:
+    pass
+
+
+def test_disable_inside_backward() -> None:
+    stock = gradients(nothing)
+    seen: dict[str, Any] = {}
+    before = footprint.take()
+
+    def during() -> None:
+        ptac.disable()
+        seen["status"] = ptac.status()[FUSION]
+        seen["count"] = _C.override_count()
+        seen["hits"] = switching.hits("max_pool2d_backward")
+
+    ptac.enable()
+    with switching.pins(switching.operators_with_rows()):
+        start = switching.hits("max_pool2d_backward")
+        ours = gradients(during)
+        assert start.accelerated == 1
+    assert seen["status"]["active"] is False
+    assert seen["status"]["draining"] == seen["count"] > 0
+    # Off means off: what came after in the same pass was stock, and not counted.
+    assert seen["hits"].accelerated == 0
+    assert seen["hits"].forwarded == {}
+    # Nobody had to call anything for the entries to leave.
+    assert _C.override_count() == 0
+    assert "draining" not in ptac.status()[FUSION]
+    footprint.assert_same(before, footprint.take())
+    contract.exactly(ours, stock)
+
+
+def test_disable_inside_a_backward_within_a_backward() -> None:
+    """The end of the inner pass is no quiet moment: the outer one goes on."""
+    stock = gradients(nothing)
+    counts: list[int] = []
+
+    def inner() -> None:
+        with torch.enable_grad():
+            gradients(ptac.disable)
+        counts.append(_C.override_count())
+
+    ptac.enable()
+    ours = gradients(inner)
+    assert counts[0] > 0
+    F.max_pool2d(torch.ones(1, 1, 4, 4), 2)
+    assert _C.override_count() == 0
+    contract.exactly(ours, stock)
+
+
+def test_enable_inside_backward() -> None:
+    stock = gradients(nothing)
+    with switching.pins(["max_pool2d_backward"]):
+        hits = switching.hits("max_pool2d_backward")
+        ours = gradients(lambda: _enable_pinned(hits))
+        assert hits.accelerated == 1
+        ptac.disable()
+    contract.exactly(ours, stock)
+
+
+def _enable_pinned(hits: switching.Hits) -> None:
+    assert hits.accelerated == 0
+    assert ptac.enable()
+    for op in switching.operators_with_rows():
+        _C.pin(op, switching.best_row(op))
+    for op in switching.operators_with_rows():
+        if op != "max_pool2d_backward":
+            _C.pin(op, None)
+
+
+def test_off_and_on_again_inside_backward() -> None:
+    stock = gradients(nothing)
+
+    def during() -> None:
+        ptac.disable()
+        assert _C.override_count() > 0
+        ptac.enable()
+        assert "draining" not in ptac.status()[FUSION]
+
+    with switching.accelerated():
+        hits = switching.hits("max_pool2d_backward")
+        ours = gradients(during)
+        assert hits.accelerated == 2
+        assert _C.override_count() > 0
+    contract.exactly(ours, stock)
+
+
+def test_a_block_that_ends_inside_backward() -> None:
+    stock = gradients(nothing)
+    handle = ptac.enable()
+    handle.__enter__()
+    ours = gradients(lambda: handle.__exit__(None, None, None))
+    assert not ptac.is_enabled(FUSION)
+    assert _C.override_count() == 0
+    contract.exactly(ours, stock)
+
+
+def test_disable_while_another_thread_is_in_backward() -> None:
+    stock = gradients(nothing)
+    inside, go_on = threading.Event(), threading.Event()
+    found: list[Any] = []
+
+    def during() -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    thread = threading.Thread(target=lambda: found.append(gradients(during)))
+    with switching.accelerated():
+        thread.start()
+        assert inside.wait(60)
+        ptac.disable()
+        assert ptac.status()[FUSION]["draining"] > 0
+        go_on.set()
+        thread.join()
+    assert "draining" not in ptac.status()[FUSION]
+    assert _C.override_count() == 0
+    contract.exactly(found[0], stock)
+
+
+def test_forwarded_calls_take_the_entries_along() -> None:
+    """After the other thread's backward, any call of ours notices the quiet."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def during() -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    thread = threading.Thread(target=lambda: gradients(during))
+    with switching.accelerated():
+        thread.start()
+        assert inside.wait(60)
+        ptac.disable()
+        assert _C.override_count() > 0
+        go_on.set()
+        thread.join()
+        F.max_pool2d(torch.ones(1, 1, 4, 4), 2)
+        # The interpreter runs what the call asked for before the next line.
+        assert _C.override_count() == 0
+
+
+@pytest.mark.parametrize("n_threads", [3])
+def test_switching_under_load(n_threads: int) -> None:
+    """Threads train while the switch goes on and off; every number stays stock's."""
+
+    def train() -> list[Tensor]:
+        torch.manual_seed(9)
+        model = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(25, 4))
+        weights = [torch.linspace(-1, 1, p.numel()) for p in model.parameters()]
+        with torch.no_grad():
+            for p, w in zip(model.parameters(), weights, strict=True):
+                p.copy_(w.reshape(p.shape))
+        x = torch.linspace(-2, 2, 300).sin().reshape(3, 1, 10, 10)
+        opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(3):
+            opt.zero_grad()
+            model(x).square().sum().backward()
+            opt.step()
+        return [p.detach() for p in model.parameters()]
+
+    stock = train()
+    before = footprint.take()
+    stop = threading.Event()
+    wrong: list[Any] = []
+    rounds = [0] * n_threads
+
+    def work(index: int) -> None:
+        try:
+            while not stop.is_set():
+                contract.exactly(train(), stock)
+                rounds[index] += 1
+        except BaseException as error:
+            wrong.append(error)
+            raise
+
+    ops = ("max_pool2d", "max_pool2d_backward", "sgd_step", "zero_grad")
+    total = switching.hits("sgd_step")
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(n_threads)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(60):
+            with switching.accelerated(*ops):
+                hits = switching.hits("sgd_step")
+                while hits.accelerated < 5 and not wrong:
+                    pass
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert not wrong
+    assert all(rounds)
+    assert total.accelerated >= 300
+    assert "draining" not in ptac.status()[FUSION]
+    footprint.assert_same(before, footprint.take())

@@ -1,0 +1,311 @@
+"""Environment variables, and processes in which not everything is as it should be.
+
+Nothing here is ever worse than stock: what cannot be accelerated says why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import pai_torchacc as ptac
+from pai_torchacc import _C, calibration
+
+FUSION = "operator_fusion"
+
+
+def pool() -> Tensor:
+    return F.max_pool2d(torch.arange(64.0).reshape(1, 1, 8, 8), 2)
+
+
+@pytest.mark.parametrize("names", ["", "1", "all", "true", FUSION, f" {FUSION} ,"])
+def test_ptac_enable(names: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTAC_ENABLE", names)
+    with ptac.enable():
+        assert ptac.is_enabled(FUSION)
+
+
+def test_ptac_enable_with_a_wrong_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTAC_ENABLE", "fusion")
+    with pytest.raises(ValueError, match=FUSION):
+        ptac.enable()
+    with ptac.enable(FUSION):
+        assert ptac.is_enabled(FUSION)
+
+
+@pytest.mark.parametrize("value", ["1", "yes"])
+def test_ptac_disable_beats_everything(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PTAC_ENABLE", FUSION)
+    monkeypatch.setenv("PTAC_DISABLE", value)
+    handle = ptac.enable(FUSION)
+    assert not handle
+    assert handle.reason == "switched off by PTAC_DISABLE"
+    assert ptac.status()[FUSION]["reason"] == handle.reason
+    assert not ptac.is_enabled(FUSION)
+    assert handle.reason in ptac.report()
+    with pytest.raises(RuntimeError, match="PTAC_DISABLE"):
+        ptac.enable(strict=True)
+    ptac.disable()
+    with handle as still:
+        assert not still
+
+
+@pytest.mark.parametrize("value", ["", "0", "false"])
+def test_ptac_disable_that_says_no(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTAC_DISABLE", value)
+    with ptac.enable() as handle:
+        assert handle
+
+
+def test_ptac_disable_while_active(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next enable() notices it and switches off."""
+    ptac.enable()
+    monkeypatch.setenv("PTAC_DISABLE", "1")
+    assert not ptac.enable()
+    assert _C.override_count() == 0
+    ptac.disable()
+
+
+def test_strict_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    with switching.accelerated("max_pool2d"):
+        monkeypatch.setenv("PTAC_DISABLE", "1")
+        with pytest.raises(RuntimeError):
+            ptac.enable(strict=True)
+        monkeypatch.delenv("PTAC_DISABLE")
+        ptac.enable(strict=True, include=["max_pool2d"])
+        hits = switching.hits("max_pool2d")
+        pool()
+        assert hits.accelerated == 1
+
+
+def empty_table(folder: Path) -> Path:
+    """A calibration table that speaks for no row."""
+    path = folder / "table.csv"
+    path.write_text(",".join(calibration.COLUMNS) + "\n")
+    return path
+
+
+def test_ptac_numerics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTAC_NUMERICS", "exact")
+    table = empty_table(tmp_path)
+    for options, reason in (
+        ({}, "numerics level"),
+        ({"numerics": "close"}, "not measured faster"),
+    ):
+        with ptac.enable(calibration=table, **options):
+            hits = switching.hits("log_softmax")
+            torch.log_softmax(torch.randn(4, 9), 1)
+            assert hits.forwarded == {reason: 1}
+    monkeypatch.setenv("PTAC_NUMERICS", "best")
+    with pytest.raises(ValueError, match="exact, close, fast"):
+        ptac.enable()
+
+
+def test_ptac_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTAC_VERIFY", "1")
+    with switching.accelerated("max_pool2d"):
+        before = _C.counters("max_pool2d")[4]
+        pool()
+        assert _C.counters("max_pool2d")[4] == before + 1
+    for wrong in ("often", "-1", "1.5"):
+        monkeypatch.setenv("PTAC_VERIFY", wrong)
+        with pytest.raises(ValueError, match=re.escape(wrong)):
+            ptac.enable()
+
+
+def test_ptac_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = empty_table(tmp_path)
+    monkeypatch.setenv("PTAC_CALIBRATION", str(path))
+    with ptac.enable():
+        assert f"calibration {path}" in ptac.report()
+    monkeypatch.setenv("PTAC_CALIBRATION", str(tmp_path / "missing.csv"))
+    with pytest.raises(OSError, match=r"missing\.csv"):
+        ptac.enable()
+    assert not ptac.is_enabled(FUSION)
+
+
+TRAIN = """
+import sys, torch, pai_torchacc as ptac, switching
+from torch import nn
+torch.manual_seed(0)
+def train():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.ReLU(),
+                          nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(3), nn.Flatten(),
+                          nn.Linear(36, 40), nn.Tanh(), nn.Linear(40, 10))
+    opt = torch.optim.AdamW(model.parameters())
+    x, y = torch.randn(64, 1, 18, 18), torch.randint(0, 10, (64,))
+    losses = []
+    for _ in range(4):
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        torch.log_softmax(model(x), 1).sum().backward()
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    return torch.tensor(losses)
+"""
+
+
+@pytest.mark.parametrize("where", ["stderr", "report.json"])
+def test_ptac_report(where: str, tmp_path: Path) -> None:
+    program = TRAIN + "ptac.enable()\ntrain()\n"
+    done = switching.run_python(["-c", program], cwd=tmp_path, PTAC_REPORT=where)
+    assert done.returncode == 0, done.stderr
+    text = done.stderr if where == "stderr" else (tmp_path / where).read_text()
+    if where.endswith(".json"):
+        assert json.loads(text)["ops"]["adamw_step"]["calls"] == 4
+    else:
+        assert re.search(r"^adamw_step +exact +4 ", text, re.M)
+    assert (where == "stderr") == bool(done.stderr)
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2"])
+def test_ptac_cpu_isa(isa: str) -> None:
+    """Only rows of that instruction set can run, and the numbers stay."""
+    program = (
+        TRAIN
+        + """
+from pai_torchacc import _C
+stock = train()
+with switching.accelerated():
+    ours = train()
+can = {row for _, _, rows in _C.operators() for row, _, can, _ in rows if can}
+print(",".join(sorted(can)), float((ours - stock).abs().max()) < 1e-4, _C.cpu()[1])
+print(all(switching._C.counters(op)[0] for op in ("max_pool2d", "adamw_step")))
+"""
+    )
+    rows = {"scalar": "blas,onednn,scalar", "avx2": "avx2,blas,onednn,scalar"}
+    said = switching.python(program, PTAC_CPU_ISA=isa).split("\n")
+    assert said[:2] == [f"{rows[isa]} True {isa}", "True"]
+
+
+def test_ptac_cpu_isa_that_does_not_exist() -> None:
+    program = """
+import pai_torchacc as ptac
+try:
+    ptac.enable()
+except ValueError as error:
+    print(error)
+"""
+    said = switching.python(program, PTAC_CPU_ISA="mmx")
+    assert "PTAC_CPU_ISA" in said
+    assert "scalar, avx2 or avx512" in said
+
+
+INACTIVE = (
+    TRAIN
+    + """
+from torch.nn import functional
+before = functional.linear, torch.optim.SGD.step, nn.Sequential.forward
+handle = ptac.enable()
+assert not handle and not ptac.is_enabled("operator_fusion")
+assert before == (functional.linear, torch.optim.SGD.step, nn.Sequential.forward)
+with ptac.disabled():
+    train()
+train()
+assert handle.reason in ptac.report()
+assert ptac.status()["operator_fusion"]["reason"] == handle.reason
+print(handle.reason)
+try:
+    ptac.enable(strict=True)
+except RuntimeError as error:
+    print(error)
+ptac.disable()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        ("torch.__version__ = '2.10.1+cpu'", "torch 2.10.1+cpu is too old: 2.11"),
+        ("sys.modules['pai_torchacc._C'] = None", "no compiled extension for Linux"),
+    ],
+)
+def test_inactive_with_a_reason(trouble: str, reason: str) -> None:
+    program = f"import sys, torch\n{trouble}\n" + INACTIVE.replace(", switching", "")
+    said = switching.python(program).splitlines()
+    assert said[0].startswith(reason)
+    assert said[1].startswith(f"operator_fusion is not active: {reason}")
+
+
+def test_without_torch() -> None:
+    program = """
+import sys
+sys.modules["torch"] = None
+import pai_torchacc as ptac
+handle = ptac.enable()
+print(handle.reason)
+with ptac.disabled():
+    pass
+ptac.report(), ptac.status(), ptac.disable()
+"""
+    assert "torch cannot be imported" in switching.python(program)
+
+
+def test_a_required_symbol_is_missing() -> None:
+    hidden = {"PTAC_HIDE_SYMBOLS": "aoti_torch_get_dim"}
+    program = INACTIVE.replace(", switching", "")
+    said = switching.python(program, **hidden).splitlines()
+    assert said[0].endswith("does not offer aoti_torch_get_dim")
+
+
+def optional_symbols() -> list[str]:
+    header = Path(ptac.__file__).parents[1] / "csrc/bind/abi/torch_abi.h"
+    lists = header.read_text().split("#define PTAC_TORCH_OPTIONAL(F)")[1]
+    names = re.findall(r"\b[FM]\([^,(]+,\s*(\w+),", lists)
+    return [name for name in names if name in _C.symbols()]
+
+
+def test_without_any_optional_symbol() -> None:
+    """All ways around what a torch may lack, at once: the same numbers."""
+    names = optional_symbols()
+    assert {"bump_version", "cpu_avg_pool2d", "mkl_sqrt_f32"} <= set(names)
+    program = (
+        TRAIN
+        + """
+from pai_torchacc import _C
+assert not any(_C.symbols()[name] for name in sys.argv[1:])
+stock = train()
+with switching.accelerated():
+    ours = train()
+with ptac.enable(), switching.pins(["max_pool2d"]):
+    forwarded = train()
+print(float((ours - stock).abs().max()) < 1e-4, torch.equal(forwarded, stock))
+print(_C.counters("max_pool2d")[0] > 0, _C.counters("avg_pool2d")[0] > 0)
+"""
+    )
+    # operator new and delete, and the boxes of optionals, come with the C++ library.
+    hidden = [n for n in names if not n.startswith("cxx_")]
+    said = switching.python(program, *hidden, PTAC_HIDE_SYMBOLS=",".join(hidden))
+    assert said.splitlines() == ["True True", "True True"]
+
+
+def test_importing_has_no_effects() -> None:
+    program = """
+import sys
+import pai_torchacc
+assert "torch" not in sys.modules and "pai_torchacc._C" not in sys.modules
+import footprint, torch, threading
+ops = ["aten::max_pool2d_with_indices", "aten::avg_pool2d", "aten::_log_softmax"]
+for name in [n for n in sys.modules if n.startswith("pai_torchacc")]:
+    del sys.modules[name]
+before, threads = footprint.take(ops), threading.active_count()
+modules = set(sys.modules)
+import pai_torchacc
+from pai_torchacc import _C
+footprint.assert_same(before, footprint.take(ops))
+assert threading.active_count() == threads
+print(sorted(n for n in set(sys.modules) - modules if "pai_torchacc" not in n))
+"""
+    assert switching.python(program) == "[]\n"

@@ -1,0 +1,272 @@
+"""After any sequence of switching the process is as it was before.
+
+Dispatcher entries, attributes of modules and classes and the slots of types are
+compared by identity; what others changed over ours is left to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import footprint
+import hypothesis
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from hypothesis import strategies as st
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+
+import pai_torchacc as ptac
+from pai_torchacc import _C, fusion
+from pai_torchacc._ledger import Ledger
+
+NAMES = [name for name, _, _ in _C.operators()]
+
+options = st.fixed_dictionaries(
+    {},
+    optional={
+        "numerics": st.sampled_from(["exact", "close", "fast"]),
+        "include": st.sets(st.sampled_from(NAMES)),
+        "exclude": st.sets(st.sampled_from(NAMES)),
+        "verify": st.integers(0, 3),
+        "strict": st.booleans(),
+    },
+)
+
+actions = st.recursive(
+    st.one_of(
+        st.tuples(st.just("enable"), options),
+        st.tuples(st.just("enable_operator_fusion"), st.sets(st.sampled_from(NAMES))),
+        st.tuples(st.just("disable"), st.sampled_from(["all", "named", "own"])),
+        st.tuples(st.just("wrong"), st.none()),
+        st.tuples(st.just("train"), st.sampled_from([SGD, Adam, AdamW])),
+    ),
+    lambda inner: st.one_of(
+        st.tuples(st.just("with"), options, st.lists(inner, max_size=4)),
+        st.tuples(st.just("disabled"), st.lists(inner, max_size=4)),
+        st.tuples(st.just("raise"), options, st.lists(inner, max_size=4)),
+    ),
+    max_leaves=12,
+)
+
+
+def train(cls: type) -> None:
+    """Use everything that may be switched."""
+    model = nn.Sequential(
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3)
+    )
+    opt = cls(model.parameters(), lr=0.01)
+    opt.zero_grad()
+    F.cross_entropy(model(torch.randn(2, 1, 8, 8)), torch.tensor([0, 2])).backward()
+    opt.step()
+
+
+def act(action: tuple[Any, ...]) -> None:
+    match action:
+        case "enable", given:
+            ptac.enable(**given)
+        case "enable_operator_fusion", ops:
+            ptac.enable_operator_fusion(ops)
+        case "disable", "all":
+            ptac.disable()
+        case "disable", "named":
+            ptac.disable("operator_fusion")
+        case "disable", "own":
+            ptac.disable_operator_fusion()
+        case "wrong", None:
+            with contextlib.suppress(ValueError):
+                ptac.enable(numerics="best")
+        case "train", cls:
+            train(cls)
+        case "with", given, inner:
+            with ptac.enable(**given):
+                run(inner)
+        case "disabled", inner:
+            with ptac.disabled():
+                run(inner)
+        case "raise", given, inner:
+            with contextlib.suppress(KeyError), ptac.enable(**given):
+                run(inner)
+                raise KeyError
+        case _:
+            raise AssertionError(action)
+
+
+def run(sequence: list[tuple[Any, ...]]) -> None:
+    for action in sequence:
+        act(action)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def constructed_before() -> None:
+    """Torch itself changes these classes when their first instance is made."""
+    for cls in (SGD, Adam, AdamW):
+        train(cls)
+
+
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
+@hypothesis.given(st.lists(actions, max_size=8))
+def test_any_sequence_leaves_nothing(sequence: list[tuple[Any, ...]]) -> None:
+    before = footprint.take()
+    run(sequence)
+    ptac.disable()
+    footprint.assert_same(before, footprint.take())
+    assert len(fusion._ledger) == 0
+    assert _C.override_count() == 0
+
+
+@hypothesis.settings(max_examples=15, deadline=None, derandomize=True)
+@hypothesis.given(options, st.lists(actions, max_size=5))
+def test_a_block_restores_what_it_found(
+    given: dict[str, Any], sequence: list[tuple[Any, ...]]
+) -> None:
+    """Calls go where they went before it."""
+    with ptac.enable(**given):
+        before = accelerated()
+        with ptac.enable():
+            run(sequence)
+        assert accelerated() == before
+
+
+def accelerated() -> dict[str, int]:
+    """How often each operator is accelerated by one training step."""
+    hits = {op: switching.hits(op) for op in NAMES}
+    with switching.pins(switching.operators_with_rows()):
+        train(SGD)
+        torch.log_softmax(torch.ones(2, 3), 1)
+    return {op: h.accelerated for op, h in hits.items()}
+
+
+def test_fresh_classes() -> None:
+    """Optimizers first constructed while enabled: as torch would have had them."""
+    program = """
+import footprint, torch, pai_torchacc as ptac
+from torch.optim import SGD, AdamW
+p = [torch.nn.Parameter(torch.ones(3))]
+ptac.enable()
+SGD(p), AdamW(p)
+ptac.disable()
+ours = {cls: vars(cls)["step"] for cls in (SGD, torch.optim.Adam)}
+assert all(step.__wrapped__ is not None for step in ours.values())
+before = footprint.take()
+# Constructing more changes nothing but what torch itself does, once, to AdamW.
+assert SGD.step.hooked
+SGD(p)
+assert vars(SGD)["step"] is ours[SGD]
+ptac.enable(); SGD(p), AdamW(p); ptac.disable()
+footprint.assert_same(before, footprint.take())
+steps = []
+SGD(p).register_step_pre_hook(lambda *a: steps.append(1))
+opt = SGD(p); opt.register_step_post_hook(lambda *a: steps.append(2)); opt.step()
+print(steps)
+"""
+    assert switching.python(program) == "[2]\n"
+
+
+@contextlib.contextmanager
+def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Somebody else's patch, put back by hand at the end."""
+    original = vars(owner)[name]
+    try:
+        setattr(owner, name, value)
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (torch.nn.functional, "linear"),
+        (torch._C._nn, "cross_entropy_loss"),
+        (SGD, "step"),
+        (nn.Sequential, "forward"),
+        (torch.optim.Optimizer, "zero_grad"),
+    ],
+)
+def test_what_others_changed_over_ours_is_theirs(owner: Any, name: str) -> None:
+    stock = vars(owner)[name]
+    with changed(owner, name, stock):
+        ptac.enable()
+        ours = vars(owner)[name]
+        assert ours is not stock
+
+        def theirs(*args: Any, **kwargs: Any) -> Any:
+            return ours(*args, **kwargs)
+
+        theirs.hooked = True  # torch wraps a step that does not say this
+        setattr(owner, name, theirs)
+        train(SGD)
+        ptac.disable()
+        assert vars(owner)[name] is theirs
+        assert f"{name} was changed by others; left as is" in ptac.report()
+        # What they kept of ours goes to stock, and counts nothing.
+        counts = {op: _C.counters(op)[:3] for op in NAMES}
+        train(SGD)
+        assert counts == {op: _C.counters(op)[:3] for op in NAMES}
+
+
+def test_what_others_changed_before_us_is_kept() -> None:
+    calls = []
+    stock = torch.nn.functional.linear
+
+    def theirs(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return stock(*args, **kwargs)
+
+    with changed(torch.nn.functional, "linear", theirs):
+        before = footprint.take()
+        with ptac.enable():
+            pass
+        footprint.assert_same(before, footprint.take())
+        assert torch.nn.functional.linear is theirs
+
+
+def test_overrides_by_others_win() -> None:
+    """An operator that somebody else had overridden is left to them, and reported."""
+    called = []
+
+    def theirs(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
+        called.append(1)
+        return torch.zeros_like(x)
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_log_softmax", theirs, "CPU", allow_override=True)
+    try:
+        with switching.accelerated("log_softmax", "max_pool2d"):
+            assert not torch.log_softmax(torch.ones(2, 3), 1).any()
+            assert called == [1]
+            assert "log_softmax: overridden by" in ptac.report()
+            hits = switching.hits("max_pool2d")
+            F.max_pool2d(torch.ones(1, 1, 4, 4), 2)
+            assert hits.accelerated == 1
+    finally:
+        library._destroy()
+    with switching.accelerated("log_softmax"):
+        hits = switching.hits("log_softmax")
+        assert torch.log_softmax(torch.ones(2, 3), 1).all()
+        assert hits.accelerated == 1
+
+
+class Owner:
+    kept = 1
+
+
+def test_ledger_undoes_backwards() -> None:
+    ledger, mapping = Ledger(), {"a": 1}
+    ledger.set_attribute(Owner, "kept", 2)
+    ledger.set_attribute(Owner, "kept", 3)
+    ledger.set_attribute(Owner, "made", 4)
+    ledger.set_item(mapping, "a", 5)
+    ledger.set_item(mapping, "b", 6)
+    assert (Owner.kept, Owner.made, mapping) == (3, 4, {"a": 5, "b": 6})
+    ledger.undo()
+    assert Owner.kept == 1
+    assert not hasattr(Owner, "made")
+    assert mapping == {"a": 1}
+    assert not ledger.remarks
+    assert len(ledger) == 0

@@ -1,0 +1,244 @@
+"""Optimizer steps that go to stock: counted with their reason, and stock's result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import contract
+import pytest
+import switching
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW
+
+OPERATOR = {SGD: "sgd_step", Adam: "adam_step", AdamW: "adamw_step"}
+CLASSES = pytest.mark.parametrize("cls", OPERATOR)
+
+
+class Tagged(Tensor):
+    """A tensor of a type that we do not know."""
+
+
+class MySGD(SGD):
+    pass
+
+
+class MyAdam(Adam):
+    pass
+
+
+class MyAdamW(AdamW):
+    pass
+
+
+def numbers(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.linspace(-1, 1, 12).reshape(3, 4).to(dtype)
+
+
+def parameter(dtype: torch.dtype = torch.float32) -> nn.Parameter:
+    p = nn.Parameter(numbers(dtype))
+    p.grad = numbers(dtype).flip(0)
+    return p
+
+
+def option(**options: Any) -> Callable[[type], Any]:
+    return lambda cls: cls([parameter()], **{"lr": 0.1} | options)
+
+
+def differentiable(cls: type) -> Any:
+    p = parameter().detach().requires_grad_()
+    clone = p.clone()
+    clone.grad = numbers().flip(0)
+    return cls([clone], lr=0.1, differentiable=True)
+
+
+def subclass(cls: type) -> Any:
+    mine = {SGD: MySGD, Adam: MyAdam, AdamW: MyAdamW}[cls]
+    return mine([parameter()], lr=0.1)
+
+
+def meta(cls: type) -> Any:
+    p = nn.Parameter(torch.empty(3, device="meta"))
+    p.grad = torch.empty(3, device="meta")
+    return cls([parameter(), p], lr=0.1)
+
+
+def tagged(cls: type) -> Any:
+    p = numbers().as_subclass(Tagged).requires_grad_()
+    p.grad = numbers().as_subclass(Tagged)
+    return cls([p], lr=0.1)
+
+
+def of_dtype(dtype: torch.dtype) -> Callable[[type], Any]:
+    return lambda cls: cls([parameter(dtype)], lr=0.1)
+
+
+def mixed_dtypes(cls: type) -> Any:
+    return cls([parameter(), parameter(torch.float64)], lr=0.1)
+
+
+def tensor_lr(cls: type) -> Any:
+    return cls([parameter()], lr=torch.tensor(0.1))
+
+
+def gaps(cls: type) -> Any:
+    p = numbers().repeat(2, 2)[::2].requires_grad_()
+    p.grad = torch.ones_like(p)
+    return cls([p], lr=0.1)
+
+
+def other_strides(cls: type) -> Any:
+    p = parameter()
+    p.grad = numbers().t().contiguous().t()
+    return cls([p], lr=0.1)
+
+
+def expanded_gradient(cls: type) -> Any:
+    p = parameter()
+    p.grad = torch.ones(()).expand(3, 4)
+    return cls([p], lr=0.1)
+
+
+def with_inference(cls: type) -> Any:
+    p = parameter()
+    with torch.inference_mode():
+        p.grad = numbers() * 2
+    return cls([p], lr=0.1)
+
+
+FORWARDED: dict[str, tuple[Callable[[type], Any], str]] = {
+    "fused": (option(fused=True), "fused"),
+    "foreach": (option(foreach=True), "foreach"),
+    "differentiable": (differentiable, "differentiable"),
+    "optimizer subclass": (subclass, "optimizer subclass"),
+    "meta": (meta, "device"),
+    "tensor subclass": (tagged, "tensor subclass"),
+    "bfloat16": (of_dtype(torch.bfloat16), "dtype"),
+    "complex64": (of_dtype(torch.complex64), "dtype"),
+    "mixed dtypes": (mixed_dtypes, "dtype"),
+    "tensor lr": (tensor_lr, "argument"),
+    "gaps": (gaps, "layout"),
+    "other strides": (other_strides, "layout"),
+    "expanded gradient": (expanded_gradient, "layout"),
+}
+
+
+def stepped(make: Callable[[type], Any], cls: type) -> list[Any]:
+    opt = make(cls)
+    opt.step()
+    opt.step()
+    params = [p.detach() for p in opt.param_groups[0]["params"] if not p.is_meta]
+    return [params, [opt.state[p] for p in params if p in opt.state]]
+
+
+@pytest.mark.parametrize("case", FORWARDED)
+@CLASSES
+def test_is_forwarded_with_its_reason(cls: type, case: str) -> None:
+    make, reason = FORWARDED[case]
+    # Subclasses are counted under the operator of the step() that they inherit.
+    op = OPERATOR[cls]
+    if case == "optimizer subclass" and cls is AdamW:
+        op = "adam_step"
+    stock = stepped(make, cls)
+    with switching.accelerated(*OPERATOR.values()):
+        hits = switching.hits(op)
+        ours = stepped(make, cls)
+        assert (hits.accelerated, hits.forwarded) == (0, {reason: 2})
+    contract.exactly(ours, stock)
+
+
+@CLASSES
+def test_gradients_made_in_inference_mode_are_read(cls: type) -> None:
+    stock = stepped(with_inference, cls)
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = stepped(with_inference, cls)
+        assert hits.accelerated == 2
+    contract.exactly(ours, stock)
+
+
+@pytest.mark.parametrize("cls", [Adam, AdamW])
+def test_capturable_is_torchs_own_error(cls: type) -> None:
+    with pytest.raises(AssertionError) as stock:
+        stepped(option(capturable=True), cls)
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        with pytest.raises(AssertionError) as ours:
+            stepped(option(capturable=True), cls)
+        assert hits.forwarded == {"capturable": 1}
+    assert str(ours.value) == str(stock.value)
+
+
+def sparse_steps() -> Tensor:
+    torch.manual_seed(5)
+    table = nn.Embedding(10, 4, sparse=True)
+    opt = SGD(table.parameters(), lr=0.1)
+    for _ in range(2):
+        opt.zero_grad()
+        table(torch.tensor([1, 3, 3])).pow(2).sum().backward()
+        opt.step()
+    return table.weight
+
+
+def test_sparse_gradients() -> None:
+    stock = sparse_steps()
+    with switching.accelerated("sgd_step"):
+        hits = switching.hits("sgd_step")
+        ours = sparse_steps()
+        assert (hits.accelerated, hits.forwarded) == (0, {"sparse": 2})
+    contract.exactly(ours, stock)
+
+
+@pytest.mark.parametrize("cls", [Adam, AdamW])
+def test_sparse_gradients_of_adam_are_torchs_own_error(cls: type) -> None:
+    p = nn.Parameter(numbers())
+    p.grad = numbers().to_sparse()
+    with (
+        switching.accelerated(OPERATOR[cls]),
+        pytest.raises(RuntimeError, match="does not support sparse gradients"),
+    ):
+        cls([p]).step()
+
+
+@CLASSES
+def test_one_group_to_stock_the_other_ours(cls: type) -> None:
+    """A step is whole even where its groups go different ways."""
+
+    def make(cls: type) -> Any:
+        groups = [{"params": [parameter()]}, {"params": [parameter()], "foreach": True}]
+        return cls(groups, lr=0.1)
+
+    def program() -> list[Any]:
+        opt = make(cls)
+        opt.step()
+        opt.step()
+        return [g["params"][0].detach() for g in opt.param_groups]
+
+    stock = program()
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = program()
+        assert (hits.accelerated, hits.forwarded) == (2, {"foreach": 2})
+    contract.exactly(ours, stock)
+
+
+@pytest.mark.parametrize("cls", [Adam, AdamW])
+def test_tampered_state_is_left_to_stock(cls: type) -> None:
+    def program() -> list[Any]:
+        p = parameter()
+        opt = cls([p], lr=0.1)
+        opt.step()
+        opt.state[p]["exp_avg"] = opt.state[p]["exp_avg"].double()
+        try:
+            opt.step()
+        except RuntimeError as error:
+            return [str(error), opt.state[p]["step"]]
+        return [p.detach(), opt.state[p]]
+
+    stock = program()
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = program()
+        assert hits.forwarded == {"optimizer state": 1}
+    contract.exactly(ours, stock)

@@ -1,0 +1,300 @@
+"""Switches: on, off, within a block, in one thread, wrongly used."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import footprint
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import pai_torchacc as ptac
+from pai_torchacc import _C, calibration
+
+FUSION = "operator_fusion"
+
+
+def pool() -> Tensor:
+    """A call that a pinned row accelerates."""
+    return F.max_pool2d(torch.arange(64.0).reshape(1, 1, 8, 8), 2)
+
+
+def is_accelerated() -> bool:
+    hits = switching.hits("max_pool2d")
+    pool()
+    return hits.accelerated == 1
+
+
+def test_enable_and_disable() -> None:
+    with switching.pins(["max_pool2d"]):
+        assert not is_accelerated()
+        handle = ptac.enable()
+        with switching.pins(["max_pool2d"]):
+            assert handle
+            assert handle.reason is None
+            assert ptac.is_enabled(FUSION)
+            assert is_accelerated()
+            ptac.disable()
+            assert not handle
+            assert handle.reason == "operator_fusion is switched off"
+            assert not ptac.is_enabled(FUSION)
+            assert not is_accelerated()
+
+
+def test_each_way_to_say_it() -> None:
+    for on in (
+        ptac.enable,
+        lambda: ptac.enable(FUSION),
+        ptac.enable_operator_fusion,
+        lambda: ptac.enable_operator_fusion(["max_pool2d"]),
+    ):
+        for off in (
+            ptac.disable,
+            lambda: ptac.disable(FUSION),
+            ptac.disable_operator_fusion,
+        ):
+            handle = on()
+            assert ptac.is_enabled(FUSION)
+            off()
+            assert not ptac.is_enabled(FUSION)
+        handle = on()
+        handle.disable()
+        assert not ptac.is_enabled(FUSION)
+
+
+def test_enabling_twice_equals_once() -> None:
+    ptac.enable()
+    once = footprint.take()
+    since = ptac.status()[FUSION]["since"]
+    ptac.enable()
+    footprint.assert_same(once, footprint.take())
+    assert ptac.status()[FUSION]["since"] == since
+    ptac.disable()
+    assert not ptac.is_enabled(FUSION)
+
+
+def test_disabling_what_is_off() -> None:
+    ptac.disable()
+    ptac.disable(FUSION)
+    ptac.disable_operator_fusion()
+
+
+def test_status() -> None:
+    assert ptac.status() == {FUSION: {"active": False, "reason": None, "since": None}}
+    with ptac.enable() as handle:
+        entry = ptac.status()[FUSION]
+        assert entry["active"] is True
+        assert entry["reason"] is None
+        assert entry["since"].endswith("+00:00")
+        assert handle.status() == ptac.status()
+        assert "active" in repr(handle)
+    assert "switched off" in repr(handle)
+
+
+def test_latest_options_hold() -> None:
+    with switching.accelerated(numerics="exact", exclude=["max_pool2d"]):
+        assert not is_accelerated()
+        hits = switching.hits("log_softmax")
+        torch.log_softmax(torch.randn(4, 9), 1)
+        assert hits.forwarded == {"numerics level": 1}
+        with ptac.enable():
+            assert is_accelerated()
+            torch.log_softmax(torch.randn(4, 9), 1)
+            assert hits.accelerated == 1
+        assert not is_accelerated()
+
+
+def test_with_restores_what_was_found() -> None:
+    with switching.accelerated("max_pool2d"):
+        with ptac.enable(exclude=["max_pool2d"]):
+            assert not is_accelerated()
+        assert is_accelerated()
+        with pytest.raises(KeyError), ptac.enable(include=["log_softmax"]):
+            assert not is_accelerated()
+            raise KeyError
+        assert is_accelerated()
+
+
+def test_handles_can_be_kept_and_entered_again() -> None:
+    handle = ptac.enable()
+    ptac.disable()
+    for _ in range(2):
+        with handle as same:
+            assert same is handle
+            assert ptac.is_enabled(FUSION)
+            with handle:
+                assert ptac.is_enabled(FUSION)
+            assert ptac.is_enabled(FUSION)
+        assert not ptac.is_enabled(FUSION)
+
+
+def test_disable_within_a_block() -> None:
+    with ptac.enable():
+        ptac.disable()
+        assert not ptac.is_enabled(FUSION)
+    assert not ptac.is_enabled(FUSION)
+
+
+def test_disabled_is_of_this_thread() -> None:
+    seen = {}
+
+    def other() -> None:
+        seen["other"] = is_accelerated()
+
+    with switching.accelerated("max_pool2d"):
+        hits = switching.hits("max_pool2d")
+        with ptac.disabled():
+            pool()
+            with ptac.disabled():
+                pool()
+            pool()
+            assert hits.forwarded == {"disabled in this thread": 3}
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+        assert seen == {"other": True}
+        assert is_accelerated()
+
+
+def test_disabled_ends_with_an_exception() -> None:
+    with switching.accelerated("max_pool2d"):
+        with pytest.raises(KeyError), ptac.disabled():
+            raise KeyError
+        assert is_accelerated()
+
+
+def test_disabled_decorates() -> None:
+    with switching.accelerated("max_pool2d"):
+        assert not ptac.disabled()(is_accelerated)()
+        assert is_accelerated()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"include": ["log_softmax"]}, "excluded"),
+        ({"include": []}, "excluded"),
+        ({"exclude": ["max_pool2d", "log_softmax"]}, "excluded"),
+        ({"include": ["max_pool2d"], "exclude": ["max_pool2d"]}, "excluded"),
+        ({"include": ["max_pool2d"]}, None),
+        ({"exclude": ["log_softmax"]}, None),
+    ],
+)
+def test_include_and_exclude(options: dict[str, Any], expected: str | None) -> None:
+    with switching.accelerated(**options):
+        hits = switching.hits("max_pool2d")
+        pool()
+        if expected is None:
+            assert hits.accelerated == 1
+        else:
+            # Without a registration there is nothing to count by.
+            assert hits.accelerated == 0
+
+
+def test_excluded_operators_leave_the_dispatcher_alone() -> None:
+    before = torch._C._dispatch_dump("aten::max_pool2d_with_indices")
+    with ptac.enable(exclude=["max_pool2d"]):
+        assert torch._C._dispatch_dump("aten::max_pool2d_with_indices") == before
+
+
+def test_ops_of_operator_fusion() -> None:
+    with ptac.enable_operator_fusion(["log_softmax"]), switching.pins(["max_pool2d"]):
+        assert not is_accelerated()
+    with ptac.enable_operator_fusion(["max_pool2d"]), switching.pins(["max_pool2d"]):
+        assert is_accelerated()
+
+
+def test_numerics_exact_bars_what_rounds_differently() -> None:
+    x, w = torch.randn(64, 32), torch.randn(16, 32)
+    with switching.accelerated(numerics="exact"):
+        hits = switching.hits("linear_act")
+        F.linear(x, w)
+        assert hits.forwarded == {"numerics level": 1}
+        assert is_accelerated()
+
+
+def test_verify_shadows_one_call_in_so_many() -> None:
+    with switching.accelerated("max_pool2d", verify=2):
+        before = _C.counters("max_pool2d")
+        for _ in range(10):
+            pool()
+        after = _C.counters("max_pool2d")
+        assert after[0] - before[0] == 10
+        assert after[4] - before[4] == 5
+        assert isinstance(
+            json.loads(ptac.report("json"))["ops"]["max_pool2d"]["ms_saved"], float
+        )
+
+
+def table(folder: Path, row: str = "scalar") -> Path:
+    path = folder / "table.csv"
+    kinds = {name: kinds for name, kinds, _ in _C.operators()}["max_pool2d"]
+    lines = [",".join(calibration.COLUMNS)]
+    lines += [f"max_pool2d,{kind},float32,1,1,{row},9.0,50.0" for kind in kinds]
+    path.write_text("# by a test\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def test_calibration_decides(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    with ptac.enable(calibration=path):
+        assert is_accelerated()
+        hits = switching.hits("log_softmax")
+        torch.log_softmax(torch.randn(4, 9), 1)
+        assert hits.forwarded == {"not measured faster": 1}
+        document = json.loads(ptac.report("json"))
+        assert document["versions"]["calibration"] == str(path)
+
+
+WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: ptac.enable("fusion"), ValueError, FUSION),
+    (lambda: ptac.enable(FUSION, "speed"), ValueError, FUSION),
+    (lambda: ptac.enable(3), TypeError, "strings"),
+    (lambda: ptac.enable(None), TypeError, "strings"),
+    (lambda: ptac.enable(numerics="best"), ValueError, "exact, close, fast"),
+    (lambda: ptac.enable(numerics=1), TypeError, "string"),
+    (lambda: ptac.enable(include="max_pool2d"), TypeError, "collection"),
+    (lambda: ptac.enable(include=["pool"]), ValueError, "max_pool2d, "),
+    (lambda: ptac.enable(exclude=["pool"]), ValueError, "max_pool2d, "),
+    (lambda: ptac.enable(exclude=[3]), TypeError, "strings"),
+    (lambda: ptac.enable(exclude=3), TypeError, "iterable"),
+    (lambda: ptac.enable(verify=-1), ValueError, "0, or one"),
+    (lambda: ptac.enable(verify="often"), TypeError, "integer"),
+    (lambda: ptac.enable(verify=True), TypeError, "integer"),
+    (lambda: ptac.enable(calibration=3), TypeError, "str"),
+    (lambda: ptac.enable(calibration="no such file"), OSError, "no such file"),
+    (lambda: ptac.enable(calibration=__file__), ValueError, "op,kind,dtype"),
+    (lambda: ptac.enable(speed=11), TypeError, "speed"),
+    (lambda: ptac.enable_operator_fusion(["pool"]), ValueError, "max_pool2d, "),
+    (lambda: ptac.enable_operator_fusion("max_pool2d"), TypeError, "collection"),
+    (lambda: ptac.disable("fusion"), ValueError, FUSION),
+    (lambda: ptac.disable(3), TypeError, "strings"),
+    (lambda: ptac.is_enabled("fusion"), ValueError, FUSION),
+    (lambda: ptac.is_enabled(None), TypeError, "strings"),
+    (lambda: ptac.report("xml"), ValueError, "text, json"),
+    (lambda: ptac.report(format=3), ValueError, "text, json"),
+]
+
+
+@pytest.mark.parametrize("was_on", [False, True])
+@pytest.mark.parametrize(("call", "kind", "text"), WRONG)
+def test_wrong_use(
+    call: Callable[[], Any], kind: type[Exception], text: str, was_on: bool
+) -> None:
+    """A clear error that names what would be right, and nothing has changed."""
+    with ptac.enable(numerics="exact") if was_on else torch.no_grad():
+        before, status = footprint.take(), ptac.status()
+        with pytest.raises(kind, match=text):
+            call()
+        footprint.assert_same(before, footprint.take())
+        assert ptac.status() == status
+        hits = switching.hits("log_softmax")
+        torch.log_softmax(torch.randn(4, 9), 1)
+        assert hits.forwarded == ({"numerics level": 1} if was_on else {})
