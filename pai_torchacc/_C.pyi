@@ -59,6 +59,9 @@ def override_remove() -> None:
 def thread_disable(by: int, /) -> None:
     """Count this thread's ``disabled()`` blocks up or down."""
 
+def thread_mute(by: int, /) -> None:
+    """Disable likewise, and do not count what is refused."""
+
 def flight() -> tuple[int, int]:
     """Calls in flight, and calls ever entered."""
 
@@ -74,6 +77,19 @@ def refuse(op: str, reason: str, /) -> None:
 
 def shadow_every(every: int, /) -> None:
     """Compare one call in so many with stock; 0 for none."""
+
+def shadow_due(op: str, /) -> bool:
+    """Whether stock is to repeat this call; counts the call."""
+
+def shadow_settle(
+    op: str,
+    ours: tuple[Tensor, ...],
+    stock: tuple[Tensor, ...],
+    ours_ns: int,
+    stock_ns: int,
+    /,
+) -> bool:
+    """Whether results agree; if not, the row that gave them is quarantined."""
 
 def inject_failure(op: str, /) -> None:
     """Break the next run of the operator's row before it writes (tests)."""
@@ -96,9 +112,9 @@ def thread_state() -> tuple[int, int] | None:
     """Included and excluded dispatch keys of this thread, where torch shows them."""
 
 def thread_learn(
-    included: int, excluded: int, count_modes: Callable[[], int], /
+    included: int, excluded: int, harmless: int, count_modes: Callable[[], int], /
 ) -> None:
-    """Remember the dispatch keys of inference mode."""
+    """Remember the dispatch keys of inference mode, and exclusions without effect."""
 
 def is_plain(tensor: object, /) -> bool:
     """Whether this is a tensor that lean call paths take (tests)."""
@@ -120,6 +136,16 @@ def linear_install(
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, /) -> Tensor | None:
     """``x @ w.T + bias``."""
+
+def linear_act(
+    x: Tensor, w: Tensor, bias: Tensor | None, activation: int, /
+) -> Tensor | None:
+    """``activation(x @ w.T + bias)``."""
+
+def linear_act_kernel(
+    x: Tensor, w: Tensor, bias: Tensor | None, activation: int, /
+) -> Tensor | tuple[Tensor, Tensor] | None:
+    """The same below autograd: y, or (y, z) where a gradient would need z."""
 
 def linear_act_forward(
     x: Tensor, w: Tensor, bias: Tensor | None, activation: int, row: str, /
@@ -165,6 +191,17 @@ def cross_entropy(
 ) -> Tensor | None:
     """Compute the loss."""
 
+def cross_entropy_kernel(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    smoothing: float,
+    /,
+) -> tuple[Tensor, Tensor] | None:
+    """Compute the loss and the softmax, below autograd."""
+
 def cross_entropy_forward(
     x: Tensor,
     target: Tensor,
@@ -172,6 +209,7 @@ def cross_entropy_forward(
     reduction: int,
     ignore_index: int,
     smoothing: float,
+    row: str,
     /,
 ) -> tuple[Tensor, Tensor] | None:
     """Compute the loss and the softmax."""
@@ -183,6 +221,7 @@ def cross_entropy_backward(
     reduction: int,
     ignore_index: int,
     smoothing: float,
+    row: str,
     grad: Tensor,
     over_p: bool,
     /,

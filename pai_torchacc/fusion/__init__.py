@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from pai_torchacc import receipt
 from pai_torchacc._ledger import Ledger
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def install(c: Any, config: Config, barred: set[str]) -> str | None:
 def _unproven(c: Any) -> set[str]:
     """Optimizers whose bits this torch does not confirm; found out once a process."""
     global _doubts  # noqa: PLW0603
-    from pai_torchacc import _host, receipt
+    from pai_torchacc import _host
     from pai_torchacc.fusion import optimizer
 
     steps = set(optimizer.OPERATORS)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.shadow import checked
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 """Names of activations; the index is the extension's code."""
@@ -33,9 +34,13 @@ class LinearAct(torch.autograd.Function):
         ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, activation: int, row: str
     ) -> Any:
         """Compute y, or (y, z) where z is what the activation was applied to."""
-        result = _host.load().linear_act_forward(x, w, bias, activation, row)
-        if result is None:
-            result = stock_forward(x, w, bias, activation)
+        c = _host.load()
+        result = checked(
+            c,
+            "linear_act",
+            lambda: c.linear_act_forward(x, w, bias, activation, row),
+            lambda: stock_forward(x, w, bias, activation),
+        )
         y, z = result if isinstance(result, tuple) else (result, None)
         saved = (None, y)[activation != 0] if z is None else z
         needs_x, needs_w = ctx.needs_input_grad[:2]
@@ -79,11 +84,15 @@ def gradients(
     """
     x, w, saved = kept
     if row and grad is not None and grad_z is None and not torch.is_grad_enabled():
-        found = _host.load().linear_act_backward(
-            row, activation, grad.contiguous(), x, w, saved, wants
+        c, dense = _host.load(), grad.contiguous()
+        return checked(
+            c,
+            "linear_act_backward",
+            lambda: c.linear_act_backward(row, activation, dense, x, w, saved, wants),
+            lambda: _product_gradients(
+                _through_activation(grad, saved, activation), x, w, wants
+            ),
         )
-        if found is not None:
-            return found
     grad = _through_activation(grad, saved, activation)
     if grad_z is not None:
         grad = grad_z if grad is None else grad + grad_z

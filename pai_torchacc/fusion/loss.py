@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.shadow import checked
 
 NONE, MEAN, SUM = range(3)
 """Codes of the reductions, as torch numbers them."""
@@ -39,12 +40,18 @@ class CrossEntropy(torch.autograd.Function):
         row: str,
     ) -> tuple[Tensor, Tensor]:
         """Compute the loss and the softmax."""
-        result = _host.load().cross_entropy_forward(
-            x, target, weight, reduction, ignore_index, smoothing, row
+        c = _host.load()
+        result = checked(
+            c,
+            "cross_entropy",
+            lambda: c.cross_entropy_forward(
+                x, target, weight, reduction, ignore_index, smoothing, row
+            ),
+            lambda: (
+                stock()(x, target, weight, reduction, ignore_index, smoothing),
+                torch.softmax(x, 1),
+            ),
         )
-        if result is None:
-            loss = stock()(x, target, weight, reduction, ignore_index, smoothing)
-            result = loss, torch.softmax(x, 1)
         ctx.set_materialize_grads(False)
         ctx.options = reduction, ignore_index, smoothing
         ctx.row = row
@@ -61,11 +68,16 @@ class CrossEntropy(torch.autograd.Function):
         if grad is not None and grad_p is None and not torch.is_grad_enabled():
             keeps = torch._C._autograd._get_current_graph_task_keep_graph()
             over_p = ctx.is_alone and not keeps
-            found = _host.load().cross_entropy_backward(
-                p, target, weight, *ctx.options, ctx.row, grad.contiguous(), over_p
+            c, dense = _host.load(), grad.contiguous()
+            found = checked(
+                c,
+                "cross_entropy_backward",
+                lambda: c.cross_entropy_backward(
+                    p, target, weight, *ctx.options, ctx.row, dense, over_p
+                ),
+                lambda: total_gradient(grad, None, p, target, weight, *ctx.options),
             )
-            if found is not None:
-                return found, *nothing
+            return found, *nothing
         return total_gradient(grad, grad_p, p, target, weight, *ctx.options), *nothing
 
 

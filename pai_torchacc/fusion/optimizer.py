@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.shadow import Rehearsal
 
 OPERATORS = ("sgd_step", "adam_step", "adamw_step")
 
@@ -27,7 +29,8 @@ def best_row(c: Any, op: str) -> str:
     """The row for the highest instruction set of this CPU."""
     rows = {n: names for n, _, names in c.operators()}[op]
     runnable = [name for name, _, can_run, _ in rows if can_run]
-    return max(runnable, key=("scalar", "avx2", "avx512").index)
+    order = ("scalar", "avx2", "avx512")
+    return max(runnable, key=lambda row: order.index(row) if row in order else -1)
 
 
 class _Step:
@@ -126,24 +129,37 @@ def _init_group(c: Any, entry: _Step, classes: frozenset[type]) -> Any:
     original, is_sgd = vars(entry.cls)["_init_group"], entry.is_sgd
     accelerated = c.optimizer_group
     is_compiling = torch.compiler.is_compiling
-    caller = _innermost(entry.original).__code__
-    op = "sgd_step" if is_sgd else "adam_step"
+    bare_step = _innermost(entry.original)
+    caller = bare_step.__code__
 
     @functools.wraps(original)
     def _init_group(self: Any, group: Any, *lists: Any) -> Any:
         # Others than torch's own step want the lists, torch.compile among them.
         if is_compiling() or sys._getframe(1).f_code is not caller:
             return original(self, group, *lists)
+        op = _operator(is_sgd, group)
         if type(self) not in classes:
             c.refuse(op, "optimizer subclass")
             return original(self, group, *lists)
+        rehearsal = None
+        if c.shadow_due(op):
+            rehearsal = Rehearsal(c, self, group, bare_step, original)
+        start = time.perf_counter_ns()
         done = accelerated(is_sgd, self.state, group)
         if done < 0:
             original(self, group, *([] for _ in lists))
             done = accelerated(is_sgd, self.state, group)
+        if done > 0 and rehearsal:
+            rehearsal.settle(op, time.perf_counter_ns() - start)
         return False if done > 0 else original(self, group, *lists)
 
     return _init_group
+
+
+def _operator(is_sgd: bool, group: dict[str, Any]) -> str:
+    if is_sgd:
+        return "sgd_step"
+    return "adamw_step" if group.get("decoupled_weight_decay") else "adam_step"
 
 
 def _innermost(function: Any) -> Any:

@@ -136,7 +136,9 @@ static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t
         ptac_refuse(op, why);
         Py_RETURN_NONE;
     }
-    return wants ? apply_with_gradient(args, row) : run(row, &call, false);
+    if (wants || ptac_shadow_is_on())
+        return apply_with_gradient(args, row);
+    return run(row, &call, false);
 }
 
 /* cross_entropy_forward(the same six, row) -> (loss, p), or None where the row failed.

@@ -121,7 +121,7 @@ PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation)
         why = PTAC_MODE;
     if (why)
         goto refuse;
-    if (with_gradient)
+    if (with_gradient || ptac_shadow_is_on())
         return apply_with_gradient(tensors, activation, row);
     if (run_unlocked(row, &call))
         return wrap_results(&t);
@@ -186,8 +186,8 @@ static PyObject *linear_act_forward(PyObject *self, PyObject *const *args,
 }
 
 /*
- * linear_act(x, w, bias, activation) -> y, or None for stock: what ptac_try_linear() does
- * for nn.Sequential, for callers in Python.
+ * linear_act(x, w, bias, activation) -> y, or None for stock: what ptac_try_linear()
+ * does for nn.Sequential, for callers in Python.
  */
 static PyObject *linear_act(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {

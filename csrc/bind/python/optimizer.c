@@ -151,7 +151,8 @@ static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
     if (n_args != 2)
         return PyErr_Format(PyExc_TypeError, "is_sgd, optimizer");
     PTAC_IN_FLIGHT;
-    if (ptac_chooser_gate(PTAC_OP_SGD_STEP) == PTAC_OFF || !ptac_thread_is_plain())
+    if (ptac_chooser_gate(PTAC_OP_SGD_STEP) == PTAC_OFF || !ptac_thread_is_plain() ||
+        ptac_shadow_is_on()) /* which goes group by group */
         Py_RETURN_FALSE;
     groups = PyObject_GetAttr(args[1], ptac_s.param_groups);
     states = groups ? PyObject_GetAttr(args[1], ptac_s.state) : NULL;

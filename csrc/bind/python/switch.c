@@ -78,6 +78,17 @@ static PyObject *thread_disable(PyObject *self, PyObject *by)
     Py_RETURN_NONE;
 }
 
+static PyObject *thread_mute(PyObject *self, PyObject *by)
+{
+    const long step = PyLong_AsLong(by);
+
+    (void)self;
+    if (step == -1 && PyErr_Occurred())
+        return NULL;
+    ptac_thread_mute((int)step);
+    Py_RETURN_NONE;
+}
+
 static PyObject *after_forward;
 static bool after_forward_asked;
 
@@ -125,6 +136,62 @@ static PyObject *shadow_every(PyObject *self, PyObject *every)
     Py_RETURN_NONE;
 }
 
+/* shadow_due(operator) -> whether stock is to repeat this call; counts the call. */
+static PyObject *shadow_due(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+
+    (void)self;
+    return op == PTAC_N_OPS ? NULL : PyBool_FromLong(ptac_shadow_due(op));
+}
+
+/* Views of two tensors that can be compared element by element. */
+static bool comparable(PyObject *ours, PyObject *stock, ptac_view views[2])
+{
+    if (!ptac_is_plain(ours) || !ptac_is_plain(stock))
+        return false;
+    ptac_view_of(ptac_borrow(ours), &views[0]);
+    ptac_view_of(ptac_borrow(stock), &views[1]);
+    return views[0].dtype < PTAC_N_DTYPES && ptac_view_is_alike(&views[0], &views[1]) &&
+           ptac_view_is_dense(&views[0]);
+}
+
+/*
+ * shadow_settle(operator, ours, stock, ns ours took, ns stock took) -> whether the
+ * tensors of these two tuples agree; see ptac_shadow_agrees(). Those that are of other
+ * dtypes, or with gaps, are left out.
+ */
+static PyObject *shadow_settle(PyObject *self, PyObject *args)
+{
+    PyObject *name, *ours, *stock;
+    long long t_ours_ns, t_stock_ns;
+    bool agrees = true;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "UO!O!LL", &name, &PyTuple_Type, &ours, &PyTuple_Type,
+                          &stock, &t_ours_ns, &t_stock_ns))
+        return NULL;
+
+    const ptac_op op = ptac_op_from(name);
+    const Py_ssize_t n = PyTuple_Size(ours);
+    const ptac_kernel *row = op == PTAC_N_OPS ? NULL : ptac_last_row(op);
+
+    if (op == PTAC_N_OPS)
+        return NULL;
+    if (PyTuple_Size(stock) != n)
+        return PyErr_Format(PyExc_ValueError, "two tuples of one length are expected");
+    for (Py_ssize_t i = 0; i < n && row && agrees; i++) {
+        const bool is_last = i + 1 == n; /* the times count once */
+        ptac_view views[2];
+
+        if (comparable(PyTuple_GetItem(ours, i), PyTuple_GetItem(stock, i), views))
+            agrees =
+                ptac_shadow_agrees(row, &views[0], &views[1], 1,
+                                   is_last ? t_ours_ns : 0, is_last ? t_stock_ns : 0);
+    }
+    return PyBool_FromLong(agrees);
+}
+
 static PyObject *inject_failure(PyObject *self, PyObject *name)
 {
     const ptac_op op = ptac_op_from(name);
@@ -151,8 +218,11 @@ PyMethodDef ptac_switch_methods[] = {
     {"override_remove", override_remove, METH_NOARGS, NULL},
     {"flight", flight, METH_NOARGS, NULL},
     {"thread_disable", thread_disable, METH_O, NULL},
+    {"thread_mute", thread_mute, METH_O, NULL},
     {"when_forwarded", when_forwarded, METH_O, NULL},
     {"shadow_every", shadow_every, METH_O, NULL},
+    {"shadow_due", shadow_due, METH_O, NULL},
+    {"shadow_settle", shadow_settle, METH_VARARGS, NULL},
     {"inject_failure", inject_failure, METH_O, NULL},
     {"pardon", pardon, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static __thread int disabled_depth;
+static __thread int disabled_depth, muted_depth;
+
+static __thread const ptac_kernel *last_rows[PTAC_N_OPS];
 
 static int64_t shadow_every;
 static int64_t shadow_seen[PTAC_N_OPS];
@@ -41,6 +43,12 @@ void ptac_thread_disable(int by)
     disabled_depth += by;
 }
 
+void ptac_thread_mute(int by)
+{
+    disabled_depth += by;
+    muted_depth += by;
+}
+
 bool ptac_thread_is_disabled(void)
 {
     return disabled_depth > 0;
@@ -60,7 +68,7 @@ const ptac_kernel *ptac_consider(ptac_call *call, ptac_reason *why)
 
 void ptac_refuse(ptac_op op, ptac_reason why)
 {
-    if (ptac_chooser_gate(op) != PTAC_OFF && why != PTAC_OFF)
+    if (ptac_chooser_gate(op) != PTAC_OFF && why != PTAC_OFF && muted_depth == 0)
         ptac_count_forwarded(op, why);
 }
 
@@ -122,8 +130,14 @@ static ptac_status run_or_fail(const ptac_kernel *row, const ptac_call *call)
     return row->run(call);
 }
 
+const ptac_kernel *ptac_last_row(ptac_op op)
+{
+    return last_rows[op];
+}
+
 bool ptac_run(const ptac_kernel *row, const ptac_call *call)
 {
+    last_rows[row->op] = row;
     switch (run_or_fail(row, call)) {
     case PTAC_OK:
         ptac_count_accelerated(row->op);
@@ -141,6 +155,11 @@ bool ptac_run(const ptac_kernel *row, const ptac_call *call)
 void ptac_shadow_every(int64_t every)
 {
     __atomic_store_n(&shadow_every, every, __ATOMIC_RELAXED);
+}
+
+bool ptac_shadow_is_on(void)
+{
+    return __atomic_load_n(&shadow_every, __ATOMIC_RELAXED) != 0;
 }
 
 bool ptac_shadow_due(ptac_op op)

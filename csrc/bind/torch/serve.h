@@ -62,11 +62,15 @@ bool ptac_run(const ptac_kernel *row, const ptac_call *call);
 void ptac_thread_disable(int by);
 bool ptac_thread_is_disabled(void);
 
+/* The same without counting what is refused: stock repeats a call for a comparison. */
+void ptac_thread_mute(int by);
+
 /*
  * Shadow checks: one accelerated call in every, of each operator, is repeated by stock
  * and compared; 0 switches them off. ptac_shadow_due() counts the call.
  */
 void ptac_shadow_every(int64_t every);
+bool ptac_shadow_is_on(void);
 bool ptac_shadow_due(ptac_op op);
 
 /*
@@ -77,6 +81,9 @@ bool ptac_shadow_due(ptac_op op);
 bool ptac_shadow_agrees(const ptac_kernel *row, const ptac_view *ours,
                         const ptac_view *stock, int n_outputs, int64_t t_ours_ns,
                         int64_t t_stock_ns);
+
+/* The row that this thread's last ptac_run() of an operator ran; NULL before the first. */
+const ptac_kernel *ptac_last_row(ptac_op op);
 
 /* Tests: the next run of this operator's row breaks before it writes. */
 void ptac_inject_failure(ptac_op op);

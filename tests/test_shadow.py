@@ -1,0 +1,122 @@
+"""``verify=N``: stock repeats one call in N, and an offender is out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib import import_module
+
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import pai_torchacc as ptac
+from pai_torchacc import _C
+from pai_torchacc.fusion import linear
+
+STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def pardon() -> Iterator[None]:
+    yield
+    _C.pardon()
+
+
+def train(optimizer_class: type, steps: int = STEPS) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4 * 13 * 13, 32),
+        nn.GELU(),
+        nn.Linear(32, 10),
+    )
+    optimizer = optimizer_class(model.parameters(), lr=0.01)
+    x, y = torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return [*model.parameters(), model(x)]
+
+
+def ops() -> dict[str, dict[str, object]]:
+    return json.loads(ptac.report("json"))["ops"]
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("every", [1, 3])
+def test_checks_change_nothing(optimizer: type, every: int) -> None:
+    ptac.report(reset=True)
+    with switching.accelerated():
+        expected = train(optimizer)
+        unchecked = ops()
+    ptac.report(reset=True)
+    with switching.accelerated(verify=every):
+        found = train(optimizer)
+        checked = ops()
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+    step = "sgd_step" if optimizer is torch.optim.SGD else "adamw_step"
+    for op in ("max_pool2d", "max_pool2d_backward", "linear_act", "cross_entropy",
+               "linear_act_backward", "cross_entropy_backward", step):  # fmt: skip
+        assert checked[op]["accelerated"] == unchecked[op]["accelerated"] > 0
+        assert checked[op]["forwarded"] == unchecked[op]["forwarded"]
+        assert unchecked[op]["ms_saved"] is None
+        assert isinstance(checked[op]["ms_saved"], float)
+
+
+def test_a_lean_row_with_other_numbers_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = linear.stock_forward
+
+    def shifted(*args: object) -> object:
+        return stock(*args) + 1
+
+    x, w = torch.randn(64, 32), torch.randn(48, 32)
+    monkeypatch.setattr(linear, "stock_forward", shifted)
+    with switching.accelerated("linear_act", verify=1):
+        result = F.linear(x, w)
+        entry = ops()["linear_act"]
+        again = F.linear(x, w)
+    torch.testing.assert_close(result, torch._C._nn.linear(x, w) + 1)
+    torch.testing.assert_close(again, torch._C._nn.linear(x, w))
+    assert "shadow check" in str(entry["trouble"])
+    assert switching.hits("linear_act").forwarded == {}
+
+
+def test_an_optimizer_with_other_numbers_is_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wrong(params: list[torch.Tensor], *_: object, **__: object) -> None:
+        for p in params:
+            p.fill_(7)
+
+    p = nn.Parameter(torch.randn(40))
+    p.grad = torch.randn(40)
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    with switching.accelerated("sgd_step", verify=1):
+        counted = switching.hits("sgd_step")
+        with monkeypatch.context() as patch:
+            patch.setattr(import_module("torch.optim.sgd"), "_single_tensor_sgd", wrong)
+            optimizer.step()
+        assert bool((p == 7).all())  # stock's numbers are handed out
+        optimizer.step()
+        assert counted.forwarded == {"quarantined": 1}
+    assert not bool((p == 7).any())
+
+
+@pytest.mark.parametrize("level", ["exact", "close"])
+def test_no_grad_calls_are_checked_as_well(level: str) -> None:
+    ptac.report(reset=True)
+    x, target = torch.randn(64, 10), torch.randint(0, 10, (64,))
+    with switching.accelerated(verify=1, numerics=level), torch.no_grad():
+        F.cross_entropy(x, target)
+        F.max_pool2d(torch.randn(2, 3, 8, 8), 2)
+        entries = ops()
+    assert entries["max_pool2d"]["ms_saved"] is not None
+    assert (entries["cross_entropy"]["ms_saved"] is not None) == (level == "close")
