@@ -202,8 +202,8 @@ static PyObject *linear_act(PyObject *self, PyObject *const *args, Py_ssize_t n_
 }
 
 /*
- * linear_act_kernel(x, w, bias, activation) -> y, (y, z), or None for stock: the kernel of
- * our own operator, called by the dispatcher below autograd.
+ * linear_act_kernel(x, w, bias, activation) -> y, (y, z), or None for stock: the kernel
+ * of our own operator, called by the dispatcher below autograd.
  */
 static PyObject *linear_act_kernel(PyObject *self, PyObject *const *args,
                                    Py_ssize_t n_args)
