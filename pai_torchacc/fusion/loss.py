@@ -164,7 +164,7 @@ def _cross_entropy(c: Any) -> Any:
         self: Tensor,
         target: Tensor,
         weight: Tensor | None = None,
-        reduction: int = MEAN,
+        reduction: int = NONE,  # as torch parses its own default
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
     ) -> Tensor:

@@ -1,0 +1,157 @@
+"""A kernel that fails: stock does the call, the row is quarantined, all goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pai_torchacc as ptac
+from pai_torchacc import _C
+
+WORDS = "failure injected by a test"
+
+
+def gradient_of(function: Callable[[Tensor], Tensor], *shape: int) -> list[Tensor]:
+    torch.manual_seed(0)
+    x = torch.randn(*shape, requires_grad=True)
+    y = function(x)
+    y.backward(torch.ones_like(y))
+    return [y.detach(), x.grad]
+
+
+def optimizer_step(cls: type) -> list[Tensor]:
+    p = nn.Parameter(torch.linspace(-1, 1, 50))
+    p.grad = torch.linspace(1, 2, 50)
+    opt = cls([p], lr=0.1)
+    opt.step()
+    return [p.detach(), *(v for v in opt.state[p].values() if v is not None)]
+
+
+def layers() -> list[Tensor]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(40, 30), nn.GELU())
+    y, grad = gradient_of(net, 80, 40)
+    return [y, grad, *(p.grad for p in net.parameters())]
+
+
+TARGET = torch.arange(8) % 5
+CALLS: dict[str, Callable[[], list[Tensor]]] = {
+    "max_pool2d": lambda: gradient_of(lambda x: F.max_pool2d(x, 2), 2, 3, 8, 8),
+    "avg_pool2d": lambda: gradient_of(lambda x: F.avg_pool2d(x, 2), 2, 3, 8, 8),
+    "adaptive_avg_pool2d": lambda: gradient_of(
+        lambda x: F.adaptive_avg_pool2d(x, 3), 2, 3, 8, 8
+    ),
+    "log_softmax": lambda: gradient_of(lambda x: x.log_softmax(1), 8, 5),
+    "cross_entropy": lambda: gradient_of(lambda x: F.cross_entropy(x, TARGET), 8, 5),
+    "linear_act": layers,
+    "sgd_step": lambda: optimizer_step(torch.optim.SGD),
+    "adam_step": lambda: optimizer_step(torch.optim.Adam),
+    "adamw_step": lambda: optimizer_step(torch.optim.AdamW),
+}
+
+
+def call_of(op: str) -> Callable[[], list[Tensor]]:
+    return CALLS[op.removesuffix("_backward")]
+
+
+def entry(op: str) -> dict[str, Any]:
+    return json.loads(ptac.report("json"))["ops"][op]
+
+
+def rows(op: str) -> dict[str, bool]:
+    """Whether each row is quarantined."""
+    return {
+        row: bad for n, _, all_rows in _C.operators() if n == op
+        for row, _, _, bad in all_rows
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("op", switching.operators_with_rows())
+def test_an_injected_failure(op: str) -> None:
+    program = call_of(op)
+    stock = program()
+    try:
+        with switching.accelerated():
+            hits, row = switching.hits(op), switching.best_row(op)
+            failed = entry(op)["failed"]
+            _C.inject_failure(op)
+            torch.testing.assert_close(program(), stock)
+            assert (hits.accelerated, hits.failed) == (0, 1), hits
+            assert rows(op)[row]
+            assert entry(op)["failed"] == failed + 1
+            assert entry(op)["trouble"] == f"{row}: {WORDS}"
+            assert f"1 failed ({row}: {WORDS})" in ptac.report()
+            # The row stays away; the next calls are whole and right.
+            torch.testing.assert_close(program(), stock)
+            assert hits.failed == 1
+            assert hits.accelerated == 0
+            assert sum(hits.forwarded.values()) >= 1
+        assert rows(op)[row]
+        _C.pardon()
+        with switching.accelerated():
+            hits = switching.hits(op)
+            torch.testing.assert_close(program(), stock)
+            assert hits.accelerated >= 1
+    finally:
+        _C.pardon()
+
+
+def test_training_goes_on() -> None:
+    """One failure of every operator in the middle of a training."""
+
+    def train(sabotage: bool) -> list[float]:
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(48, 40),
+            nn.ReLU(),
+            nn.Linear(40, 5),
+        )
+        opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        x, y = torch.randn(8, 3, 8, 8), TARGET
+        losses = []
+        for step in range(6):
+            if sabotage and step == 3:
+                for op in switching.operators_with_rows():
+                    _C.inject_failure(op)
+            opt.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        return losses
+
+    stock = train(sabotage=False)
+    used = ("max_pool2d", "linear_act", "cross_entropy", "sgd_step")
+    try:
+        with switching.accelerated():
+            hits = {op: switching.hits(op) for op in used}
+            ours = train(sabotage=True)
+            for op in used:
+                assert hits[op].failed == 1, hits
+                assert hits[op].accelerated >= 3, hits
+        assert ours == pytest.approx(stock, rel=1e-5)
+    finally:
+        # Injections that no call has used up, of operators that were not called.
+        with switching.accelerated():
+            for op in switching.operators_with_rows():
+                call_of(op)()
+        _C.pardon()
+
+
+def test_shadow_checks_find_nothing_in_sound_rows() -> None:
+    op = "max_pool2d"
+    with switching.accelerated(op, verify=1):
+        before = _C.counters(op)
+        CALLS[op]()
+        after = _C.counters(op)
+        assert after[4] == before[4] + 1
+        assert not any(rows(op).values())

@@ -1,0 +1,208 @@
+"""Linear and its activation in nn.Sequential, and F.linear, at level close."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import contract
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from layers import OPS, off_and_on, pair, run
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "relu in place": lambda: nn.ReLU(inplace=True),
+    "gelu": nn.GELU,
+    "gelu tanh": lambda: nn.GELU(approximate="tanh"),
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+SIZES = [(64, 33, 17), (40, 30, 50), (130, 64, 256)]
+
+
+class Tagged(Tensor):
+    pass
+
+
+def layer_case(
+    size: tuple[int, int, int],
+    activation: Callable[[], nn.Module],
+    bias: bool,
+    lead: tuple[int, ...] = (),
+) -> contract.Case:
+    m, k, n = size
+
+    def case(dtype: torch.dtype) -> dict[str, Tensor]:
+        net = nn.Sequential(nn.Linear(k, n, bias=bias), activation())
+        with torch.no_grad():
+            for p in net.parameters():
+                p.copy_(torch.randn_like(p))
+        net.to(dtype)
+        x = contract.draw(*lead, m, k, dtype=dtype).requires_grad_()
+        y = net(x)
+        y.backward(contract.draw(*lead, m, n, dtype=dtype))
+        grads = {name: p.grad for name, p in net.named_parameters()}
+        return {"y": y, "x": x.grad, **grads}
+
+    return case
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("row", switching.runnable_rows("linear_act"))
+def test_contract(
+    activation: str, size: tuple[int, int, int], bias: bool, row: str
+) -> None:
+    with switching.accelerated(*OPS, row=row):
+        hits, back = (switching.hits(op) for op in OPS)
+        contract.hold(layer_case(size, ACTIVATIONS[activation], bias))
+        if row == "blas" or size[0] > 64:
+            assert hits.accelerated >= 1
+        assert back.accelerated == hits.accelerated
+
+
+@pytest.mark.parametrize("lead", [(3,), (2, 5)], ids=str)
+def test_more_dimensions(lead: tuple[int, ...]) -> None:
+    with switching.accelerated(*OPS, row="blas"):
+        hits = switching.hits(OPS[1])
+        contract.hold(layer_case((16, 32, 40), nn.GELU, True, lead))
+        assert hits.accelerated >= 1
+
+
+def test_plain() -> None:
+    off_and_on(lambda: run(pair()), 1)
+
+
+@pytest.mark.parametrize("which", range(8))
+def test_gradients_of_some_only(which: int) -> None:
+    def program() -> Any:
+        net = pair()
+        torch.manual_seed(1)
+        x = torch.randn(40, 20, requires_grad=bool(which & 1))
+        net[0].weight.requires_grad_(bool(which & 2))
+        net[0].bias.requires_grad_(bool(which & 4))
+        return run(net, x)
+
+    off_and_on(program, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: (torch.randn(4, 20).double(), torch.float64), "dtype"),
+        (lambda: (torch.randn(4, 20).bfloat16(), torch.bfloat16), "dtype"),
+        (lambda: (torch.randn(20), None), "shape"),
+        (lambda: (torch.randn(4, 40)[:, ::2], None), "layout"),
+        (lambda: (torch.randn(4, 21), None), "argument"),
+        (lambda: (torch.randn(4, 20).as_subclass(Tagged), None), "tensor subclass"),
+    ],
+)
+def test_is_forwarded_with_its_reason(make: Any, reason: str) -> None:
+    x, dtype = make()
+    net = pair().to(dtype) if dtype else pair()
+
+    def program() -> Any:
+        try:
+            return net(x).detach()
+        except RuntimeError as error:
+            return str(error)
+
+    stock = program()
+    with switching.accelerated(*OPS):
+        hits = switching.hits(OPS[0])
+        ours = program()
+        assert hits.accelerated == 0
+        # Once for the pair, once for the Linear that is called instead.
+        assert hits.forwarded.keys() == {reason}
+    contract.exactly(ours, stock)
+
+
+def transposed() -> Any:
+    net = pair()
+    net[0].weight = nn.Parameter(torch.randn(20, 30).t())
+    torch.manual_seed(1)
+    wide = torch.randn(40, 25, requires_grad=True)[:, :20]
+    return [run(net, torch.randn(20, 40).t()), run(net, wide)]
+
+
+def test_transposed_inputs_and_weights() -> None:
+    stock = transposed()
+    with switching.accelerated(*OPS):
+        hits = switching.hits(OPS[0])
+        torch.testing.assert_close(transposed(), stock)
+        assert hits.accelerated == 2
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="the gradient of w is always row-major"
+)
+def test_strides_of_gradients_of_transposed_weights() -> None:
+    off_and_on(transposed, None)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_double_backward(activation: str) -> None:
+    def program() -> Any:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(20, 30), ACTIVATIONS[activation]())
+        x = torch.randn(40, 20, requires_grad=True)
+        (g,) = torch.autograd.grad(net(x).sin().sum(), x, create_graph=True)
+        wanted = [x, *net.parameters()]
+        second = torch.autograd.grad(g.square().sum(), wanted, allow_unused=True)
+        return [g.detach(), *(s for s in second if s is not None)]
+
+    off_and_on(program, 1)
+
+
+def test_autocast_is_left_alone() -> None:
+    def program() -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return pair()(torch.ones(40, 20)).detach()
+
+    stock = program()
+    assert stock.dtype is torch.bfloat16
+    with switching.accelerated(*OPS):
+        hits = switching.hits(OPS[0])
+        ours = program()
+        assert hits.forwarded.keys() == {"mode or transform active"}
+    contract.exactly(ours, stock)
+
+
+def test_lowered_precision_is_torchs() -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        off_and_on(lambda: run(pair()), 0)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_functional_linear() -> None:
+    torch.manual_seed(0)
+    x, w, b = torch.randn(40, 20), torch.randn(30, 20), torch.randn(30)
+    calls: list[Callable[[], Tensor]] = [
+        lambda: F.linear(x, w),
+        lambda: F.linear(x, w, b),
+        lambda: F.linear(input=x, weight=w, bias=b),
+        lambda: nn.Linear(20, 30)(x).detach() * 0,
+    ]
+    off_and_on(lambda: [call() for call in calls], 4)
+
+
+def test_writing_over_the_result() -> None:
+    """ReLU's gradient needs the result: stock's own error comes."""
+    for activation in (nn.ReLU, nn.Sigmoid, nn.Tanh):
+        net = nn.Sequential(nn.Linear(20, 30), activation())
+        for accelerate in (False, True):
+            with switching.accelerated(*OPS) if accelerate else torch.enable_grad():
+                y = net(torch.randn(40, 20))
+                with torch.no_grad():
+                    y.add_(1)
+                with pytest.raises(RuntimeError, match="modified by an inplace"):
+                    y.sum().backward()

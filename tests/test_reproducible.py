@@ -1,0 +1,48 @@
+"""The same script run twice in fresh processes gives the same bits."""
+
+from __future__ import annotations
+
+import pytest
+import switching
+
+TRAIN = """
+import hashlib, sys, torch, pai_torchacc as ptac, switching
+from torch import nn
+import torch.nn.functional as F
+torch.manual_seed(0)
+numerics, n_threads = sys.argv[1], int(sys.argv[2])
+torch.set_num_threads(n_threads)
+net = nn.Sequential(
+    nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3), nn.ReLU(),
+    nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 128), nn.ReLU(),
+    nn.Linear(128, 10))
+opt = torch.optim.AdamW(net.parameters(), lr=0.01)
+x, y = torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
+with switching.accelerated(numerics=numerics):
+    for _ in range(8):
+        opt.zero_grad()
+        F.cross_entropy(net(x), y, label_smoothing=0.1).backward()
+        opt.step()
+    assert switching._C.counters("adamw_step")[0] >= 8
+    assert switching._C.counters("max_pool2d_backward")[0] == 8
+digest = hashlib.sha256()
+for p in [*net.parameters(), *(v for s in opt.state.values() for v in s.values())]:
+    digest.update(p.detach().numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.parametrize("n_threads", ["1", "2"])
+@pytest.mark.parametrize("numerics", ["exact", "close"])
+def test_same_bits_twice(numerics: str, n_threads: str) -> None:
+    first = switching.python(TRAIN, numerics, n_threads)
+    assert len(first) == 65
+    assert switching.python(TRAIN, numerics, n_threads) == first
+
+
+def test_exact_is_stock() -> None:
+    """At level exact a whole training gives stock's bits."""
+    ours = switching.python(TRAIN, "exact", "2")
+    stock = TRAIN.replace("switching.accelerated(numerics=numerics)", "ptac.disabled()")
+    lines = [line for line in stock.splitlines() if "counters" not in line]
+    assert switching.python("\n".join(lines), "exact", "2") == ours
