@@ -1,0 +1,264 @@
+"""torch's own sample generators for operators and modules, off against on.
+
+Values, strides, dtypes, exceptions and gradients are compared. What rounds differently
+is held to torch.testing's tolerances here and to the contract in files of its own;
+everything else must be the same to the bit. ``PTAC_TEST_FULL=1`` runs all of torch's
+operators and modules instead of a fixed sample.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import contract
+import pytest
+import switching
+import torch
+from torch import Tensor
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_modules import module_db
+from torch.utils._pytree import tree_flatten, tree_map
+
+FULL = os.environ.get("PTAC_TEST_FULL") == "1"
+
+OURS: dict[str, tuple[str, ...]] = {
+    "nn.functional.max_pool2d": ("max_pool2d", "max_pool2d_backward"),
+    "nn.functional.avg_pool2d": ("avg_pool2d", "avg_pool2d_backward"),
+    "nn.functional.adaptive_avg_pool2d": (
+        "adaptive_avg_pool2d",
+        "adaptive_avg_pool2d_backward",
+    ),
+    "log_softmax": ("log_softmax", "log_softmax_backward"),
+    "nn.functional.cross_entropy": ("cross_entropy", "cross_entropy_backward"),
+    "nn.functional.linear": ("linear_act",),
+}
+"""Operators that we replace, and what must be counted for float32 samples."""
+
+TOO_SMALL = ("linear_act",)
+"""Operators that get the samples, and leave all of them to stock for their size."""
+
+ROUNDS = ("log_softmax", "cross_entropy", "linear", "addmm", "nll_loss", "softmax")
+"""Parts of names of operators that may reach rows of level close."""
+
+MODULES = {
+    "nn.MaxPool2d": "max_pool2d",
+    "nn.AvgPool2d": "avg_pool2d",
+    "nn.AdaptiveAvgPool2d": "adaptive_avg_pool2d",
+    "nn.CrossEntropyLoss": "cross_entropy",
+    "nn.LogSoftmax": "log_softmax",
+    "nn.Linear": "linear_act",
+}
+
+# Results that are random, uninitialised or addresses, or that need minutes.
+NOT_COMPARABLE = (
+    "empty", "rand", "normal", "multinomial", "dropout", "bernoulli", "exponential",
+    "geometric", "cauchy", "uniform", "alpha_dropout", "rrelu", "data_ptr", "to_sparse",
+    "resize", "svd_lowrank", "pca_lowrank",
+)  # fmt: skip
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def is_comparable(name: str) -> bool:
+    return not any(part in name for part in NOT_COMPARABLE)
+
+
+def chosen_operators() -> list[Any]:
+    """Ours with all their variants, and others in a sample that never changes."""
+    ours = [op for op in op_db if op.name in OURS]
+    others = [op for op in op_db if op.name not in OURS and is_comparable(op.name)]
+    if not FULL:
+        others = random.Random(0).sample(others, 50)
+    return ours + others
+
+
+def chosen_modules() -> list[Any]:
+    ours = [m for m in module_db if m.name in MODULES]
+    slow = "nn.LinearCrossEntropyLoss"
+    others = [
+        m for m in module_db if m.name not in MODULES and (FULL or m.name != slow)
+    ]
+    if not FULL:
+        others = random.Random(0).sample(others, 20)
+    return ours + others
+
+
+def name_of(value: Any) -> str:
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    variant = getattr(value, "variant_test_name", "")
+    return f"{value.name}-{variant}" if variant else value.name
+
+
+def run(function: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Results and gradients of a call with fresh leaves, or what it raises."""
+
+    def fresh(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.layout is not torch.strided:
+            return value
+        leaf = value.detach()
+        if value.is_contiguous():
+            leaf = leaf.clone()
+        return leaf.requires_grad_(value.requires_grad)
+
+    args, kwargs = tree_map(fresh, (args, kwargs))
+    torch.manual_seed(0)
+    try:
+        out = function(*args, **kwargs)
+        outs = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor)]
+        leaves = [
+            t
+            for t in tree_flatten((args, kwargs))[0]
+            if isinstance(t, Tensor) and t.requires_grad
+        ]
+        roots = [t for t in outs if t.requires_grad and t.numel()]
+        grads: Any = []
+        if roots and leaves:
+            weights = [torch.ones_like(t) for t in roots]
+            grads = torch.autograd.grad(roots, leaves, weights, allow_unused=True)
+    except Exception as error:
+        return [type(error).__name__, str(error).splitlines()[:1]]
+    return [[t.detach() for t in outs], list(grads)]
+
+
+def compare(ours: Any, stock: Any, rounds: bool, where: str) -> None:
+    if not rounds:
+        contract.exactly(ours, stock, where)
+        return
+    mine, theirs = (tree_flatten(r)[0] for r in (ours, stock))
+    assert len(mine) == len(theirs), where
+    for a, b in zip(mine, theirs, strict=True):
+        if isinstance(b, Tensor):
+            torch.testing.assert_close(a, b, equal_nan=True, check_stride=True)
+        else:
+            assert a == b, where
+
+
+def samples(op: Any, dtype: torch.dtype) -> Iterator[Any]:
+    torch.manual_seed(0)
+    needs_grad = dtype in op.supported_backward_dtypes("cpu")
+    yield from op.sample_inputs("cpu", dtype, requires_grad=needs_grad)
+
+
+def linear(*args: Any, **kwargs: Any) -> Tensor:
+    """What programs call; the database holds what that was at its import."""
+    return torch.nn.functional.linear(*args, **kwargs)
+
+
+def function_of(op: Any) -> Any:
+    return linear if op.name == "nn.functional.linear" else op
+
+
+def seen(hits: switching.Hits) -> int:
+    """Accelerated calls, or all calls of an operator that is forwarded by design."""
+    forwarded = hits.forwarded.get("shape", 0) if hits.op in TOO_SMALL else 0
+    return hits.accelerated + forwarded
+
+
+def cases() -> list[Any]:
+    found = []
+    for op in chosen_operators():
+        supported = op.supported_dtypes("cpu")
+        mine = op.name in OURS
+        for dtype in DTYPES if mine or FULL else DTYPES[:1]:
+            if dtype in supported:
+                found.append((op, dtype))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("op", "dtype"), cases(), ids=name_of)
+def test_operator(op: Any, dtype: torch.dtype) -> None:
+    rounds = any(part in op.name for part in ROUNDS)
+    function = function_of(op)
+    counted = OURS.get(op.name, ())
+    total = dict.fromkeys(counted, 0)
+    limit = None if FULL or counted else 12
+    for number, sample in enumerate(islice(samples(op, dtype), limit)):
+        args = (sample.input, *sample.args)
+        stock = run(function, args, sample.kwargs)
+        again = run(function, args, sample.kwargs)
+        try:
+            contract.exactly(again, stock)
+        except AssertionError:
+            continue  # stock does not give the same twice
+        with switching.accelerated():
+            hits = {name: switching.hits(name) for name in counted}
+            ours = run(function, args, sample.kwargs)
+            for name, h in hits.items():
+                total[name] += seen(h)
+        compare(ours, stock, rounds, f"{op.name}, sample {number}")
+    # A variant asks for another dtype, which no row takes.
+    if dtype is torch.float32 and not op.variant_test_name:
+        assert all(total.values()), total
+
+
+@pytest.mark.parametrize("op", [op for op in op_db if op.name in OURS], ids=name_of)
+def test_errors_of_operators(op: Any) -> None:
+    """What torch lists as errors are the same errors."""
+    if op.error_inputs_func is None:
+        return
+    for given in op.error_inputs("cpu"):
+        args = (given.sample_input.input, *given.sample_input.args)
+        stock = run(function_of(op), args, given.sample_input.kwargs)
+        assert isinstance(stock[0], str)
+        with switching.accelerated():
+            ours = run(function_of(op), args, given.sample_input.kwargs)
+        assert ours == stock
+
+
+def module_run(info: Any, given: Any, training: bool) -> list[Any]:
+    torch.manual_seed(0)
+    made = given.constructor_input
+    module = info.module_cls(*made.args, **made.kwargs)
+    module.train(training)
+    parameters = list(module.parameters())
+    forward = given.forward_input
+    found = run(module, forward.args, forward.kwargs)
+    if isinstance(found[0], str) or not parameters:
+        return found
+    out = module(*forward.args, **forward.kwargs)
+    roots = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor)]
+    roots = [t for t in roots if t.requires_grad]
+    if roots:
+        sum(t.sum() for t in roots).backward()
+    return [*found, [p.grad for p in parameters], list(module.buffers())]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("info", chosen_modules(), ids=name_of)
+def test_module(info: Any) -> None:
+    warnings.simplefilter("ignore")
+    rounds = any(
+        part in info.name for part in ("Linear", "CrossEntropy", "LogSoftmax", "Trans")
+    )
+    op = MODULES.get(info.name)
+    total = 0
+    for training in (True, False):
+        torch.manual_seed(0)
+        inputs = info.module_inputs_func(
+            info, device="cpu", dtype=torch.float32, requires_grad=True,
+            training=training,
+        )  # fmt: skip
+        for number, given in enumerate(inputs):
+            if given.forward_input is None:
+                continue
+            stock = module_run(info, given, training)
+            with switching.accelerated():
+                hits = switching.hits(op) if op else None
+                ours = module_run(info, given, training)
+                total += seen(hits) if hits else 0
+            compare(ours, stock, rounds, f"{info.name}, input {number}")
+    assert total or not op
+
+
+def test_the_sample_is_there() -> None:
+    """Renamed operators would silently fall out of this file."""
+    assert OURS.keys() <= {op.name for op in op_db}
+    assert MODULES.keys() <= {m.name for m in module_db}
+    assert len(chosen_operators()) >= 56
