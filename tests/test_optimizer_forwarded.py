@@ -242,3 +242,38 @@ def test_tampered_state_is_left_to_stock(cls: type) -> None:
         ours = program()
         assert hits.forwarded == {"optimizer state": 1}
     contract.exactly(ours, stock)
+
+
+def test_wrapped_by_torch_compile() -> None:
+    """Its first use wraps _init_group of every optimizer, ours with it, for good."""
+    program = """
+import torch, pai_torchacc as ptac, switching
+from torch.optim import SGD, Adam, AdamW
+from torch._dynamo.eval_frame import TorchPatcher
+
+def steps(cls, **options):
+    op = {SGD: "sgd_step", Adam: "adam_step", AdamW: "adamw_step"}[cls]
+    hits = switching.hits(op)
+    p = torch.nn.Parameter(torch.ones(5))
+    p.grad = torch.ones(5)
+    opt = cls([p], lr=0.1, **options)
+    opt.register_step_pre_hook(lambda *_: None)
+    opt.step()
+    opt.step()
+    return hits.accelerated, hits.forwarded
+
+with switching.accelerated():
+    TorchPatcher.patch()
+    for cls in (SGD, Adam, AdamW):
+        assert steps(cls) == (2, {}), cls
+        assert steps(cls, foreach=True) == (0, {"foreach": 2}), cls
+for cls in (SGD, Adam, AdamW):
+    assert steps(cls) == (0, {}), cls
+for _ in range(2):
+    with switching.accelerated():
+        for cls in (SGD, Adam, AdamW):
+            assert steps(cls) == (2, {}), cls
+            assert steps(cls, foreach=True) == (0, {"foreach": 2}), cls
+print("whole")
+"""
+    assert switching.python(program) == "whole\n"

@@ -69,10 +69,11 @@ def install(c: Any, ledger: Ledger) -> None:
     for entry in steps:
         stand_in = _step(c, entry, frozenset(classes))
         ledger.set_attribute(entry.cls, "step", stand_in, entry.stock)
-    for entry in steps:
-        if "_init_group" in vars(entry.cls):
-            stand_in = _init_group(c, entry, frozenset(classes))
-            ledger.set_attribute(entry.cls, "_init_group", stand_in)
+    _installation[:] = [object()]
+    for cls, is_sgd in classes.items():
+        if "_init_group" in vars(cls):
+            stand_in = _init_group(c, cls, is_sgd, frozenset(classes))
+            ledger.set_attribute(cls, "_init_group", stand_in)
     ledger.set_attribute(Optimizer, "_patch_step_function", _noting(steps, Optimizer))
     ledger.set_attribute(Optimizer, "zero_grad", _zero_grad(c, Optimizer))
 
@@ -123,19 +124,27 @@ def _step(c: Any, entry: _Step, classes: frozenset[type]) -> Any:
     return step
 
 
-def _init_group(c: Any, entry: _Step, classes: frozenset[type]) -> Any:
+_installation: list[object] = []
+"""The latest installation: stand-ins of earlier ones that others kept give way."""
+
+
+def _init_group(c: Any, cls: type, is_sgd: bool, classes: frozenset[type]) -> Any:
     import torch
 
-    original, is_sgd = vars(entry.cls)["_init_group"], entry.is_sgd
+    original, installation = vars(cls)["_init_group"], _installation[0]
     accelerated = c.optimizer_group
     is_compiling = torch.compiler.is_compiling
-    bare_step = _innermost(entry.original)
+    bare_step = _innermost(cls.step)
     caller = bare_step.__code__
 
     @functools.wraps(original)
     def _init_group(self: Any, group: Any, *lists: Any) -> Any:
         # Others than torch's own step want the lists, torch.compile among them.
-        if is_compiling() or sys._getframe(1).f_code is not caller:
+        if (
+            is_compiling()
+            or _installation[0] is not installation
+            or _caller(sys._getframe(1)) is not caller
+        ):
             return original(self, group, *lists)
         op = _operator(is_sgd, group)
         if type(self) not in classes:
@@ -160,6 +169,13 @@ def _operator(is_sgd: bool, group: dict[str, Any]) -> str:
     if is_sgd:
         return "sgd_step"
     return "adamw_step" if group.get("decoupled_weight_decay") else "adam_step"
+
+
+def _caller(frame: Any) -> Any:
+    """The code that called, past the wrapper that torch.compile puts around us."""
+    while frame.f_globals.get("__name__") == "torch._dynamo.eval_frame":
+        frame = frame.f_back
+    return frame.f_code
 
 
 def _innermost(function: Any) -> Any:
