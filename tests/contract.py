@@ -114,9 +114,11 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """
     if a.shape != b.shape or a.dtype != b.dtype or a.stride() != b.stride():
         return False
+    a, b = a.detach(), b.detach()
+    if a.is_complex():
+        a, b = (torch.view_as_real(t.resolve_conj().contiguous()) for t in (a, b))
     if not a.is_floating_point():
         return bool(torch.equal(a, b))
-    a, b = a.detach(), b.detach()
     width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     same = a.contiguous().view(width) == b.contiguous().view(width)
     return bool((same | (a.isnan() & b.isnan())).all())

@@ -1,0 +1,25 @@
+"""Importing the package changes nothing in the process."""
+
+from __future__ import annotations
+
+import switching
+
+
+def test_importing_has_no_effects() -> None:
+    program = """
+import sys
+import pai_torchacc
+assert "torch" not in sys.modules and "pai_torchacc._C" not in sys.modules
+import footprint, torch, threading
+ops = ["aten::max_pool2d_with_indices", "aten::avg_pool2d", "aten::_log_softmax"]
+for name in [n for n in sys.modules if n.startswith("pai_torchacc")]:
+    del sys.modules[name]
+before, threads = footprint.take(ops), threading.active_count()
+modules = set(sys.modules)
+import pai_torchacc
+from pai_torchacc import _C
+footprint.assert_same(before, footprint.take(ops))
+assert threading.active_count() == threads
+print(sorted(n for n in set(sys.modules) - modules if "pai_torchacc" not in n))
+"""
+    assert switching.python(program) == "[]\n"
