@@ -129,8 +129,11 @@ void ptac_gather_release(ptac_gathering *g)
 {
     for (Py_ssize_t i = 0; i < g->n_written; i++)
         Py_DECREF(g->written[i]);
+    for (Py_ssize_t i = 0; i < g->n_items; i++)
+        Py_DECREF(g->grads[i]);
     PyMem_Free(g->items);
     PyMem_Free(g->params);
+    PyMem_Free(g->grads);
     PyMem_Free(g->written);
     memset(g, 0, sizeof *g);
 }
@@ -144,12 +147,14 @@ static bool make_room(ptac_gathering *g)
     const Py_ssize_t more = g->capacity ? 2 * g->capacity : 64;
     ptac_step_item *items = PyMem_Realloc(g->items, (size_t)more * sizeof *items);
     PyObject **params = PyMem_Realloc(g->params, (size_t)more * sizeof *params);
+    PyObject **grads = PyMem_Realloc(g->grads, (size_t)more * sizeof *grads);
     PyObject **written = PyMem_Realloc(g->written, 5 * (size_t)more * sizeof *written);
 
     g->items = items ? items : g->items;
     g->params = params ? params : g->params;
+    g->grads = grads ? grads : g->grads;
     g->written = written ? written : g->written;
-    if (!items || !params || !written) {
+    if (!items || !params || !grads || !written) {
         PyErr_NoMemory();
         return false;
     }
@@ -196,9 +201,12 @@ static ptac_verdict gather_momentum(ptac_gathering *g, PyObject *states,
                                     const ptac_view *view, ptac_step_item *item)
 {
     PyObject *state = find_state(states, param, position);
-    PyObject *buffer = state && PyDict_Check(state)
-                           ? PyDict_GetItemWithError(state, ptac_s.momentum_buffer)
-                           : NULL;
+    PyObject *buffer = NULL;
+
+    if (state && !PyDict_CheckExact(state))
+        return refused(PTAC_STATE);
+    if (state)
+        buffer = PyDict_GetItemWithError(state, ptac_s.momentum_buffer);
 
     if (PyErr_Occurred())
         return raised;
@@ -237,7 +245,9 @@ static ptac_verdict gather_moments(ptac_gathering *g, PyObject *states, PyObject
 
     if (PyErr_Occurred())
         return raised;
-    if (!state || !PyDict_Check(state) || PyDict_Size(state) == 0)
+    if (state && !PyDict_CheckExact(state))
+        return refused(PTAC_STATE);
+    if (!state || PyDict_Size(state) == 0)
         return (ptac_verdict){.needs_state = true};
     for (int i = 0; i < n_keys; i++) {
         PyObject *tensor = PyDict_GetItemWithError(state, keys[i]);
@@ -306,11 +316,11 @@ static ptac_verdict gather_param(ptac_gathering *g, PyObject *states, PyObject *
         result = gather_momentum(g, states, param, position, &view, &item);
     if (ptac_is_fine(result)) {
         g->params[g->n_items] = param;
+        g->grads[g->n_items] = Py_NewRef(grad);
         g->items[g->n_items++] = item;
         g->n_elements += item.n;
     }
 done:
-    /* The parameter keeps its gradient alive, and the list its parameter. */
     Py_DECREF(grad);
     Py_DECREF(param);
     return result;
@@ -352,14 +362,13 @@ static ptac_verdict check_overlap(const ptac_gathering *g)
 static ptac_verdict read_group(ptac_gathering *g, PyObject *group, bool is_sgd)
 {
     const ptac_reason why = read_implementation(group);
+    bool is_read;
 
     g->op = is_sgd ? PTAC_OP_SGD_STEP : PTAC_OP_ADAM_STEP;
-    if (is_sgd ? !read_sgd(group, &g->step.sgd) : !read_adam(group, g)) {
-        if (PyErr_Occurred())
-            return raised;
-        return refused(PTAC_ARGUMENT);
-    }
-    return refused(why);
+    is_read = is_sgd ? read_sgd(group, &g->step.sgd) : read_adam(group, g);
+    if (PyErr_Occurred())
+        return raised;
+    return refused(is_read ? why : PTAC_ARGUMENT);
 }
 
 ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
@@ -370,14 +379,21 @@ ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
     ptac_verdict result;
 
     memset(g, 0, sizeof *g);
-    if (!PyDict_Check(group) || !PyDict_Check(states))
+    if (!PyDict_CheckExact(group) || !PyDict_Check(states))
         return refused(PTAC_ARGUMENT);
     result = read_group(g, group, is_sgd);
+    if (!ptac_is_fine(result))
+        return result;
     params = PyDict_GetItemWithError(group, ptac_s.params);
-    if (ptac_is_fine(result) && (!params || !PyList_Check(params)))
-        result = PyErr_Occurred() ? raised : refused(PTAC_ARGUMENT);
+    if (!params || !PyList_CheckExact(params))
+        return PyErr_Occurred() ? raised : refused(PTAC_ARGUMENT);
+    /* Reading a gradient may run code of the user's, which may do anything to them. */
+    Py_INCREF(group);
+    Py_INCREF(params);
     for (Py_ssize_t i = 0; ptac_is_fine(result) && i < PyList_Size(params); i++)
         result = gather_param(g, states, PyList_GetItem(params, i), &position);
+    Py_DECREF(params);
+    Py_DECREF(group);
     if (ptac_is_fine(result))
         result = check_overlap(g);
     return result;

@@ -49,7 +49,8 @@ typedef struct ptac_gathering {
     ptac_op op;
     ptac_step step;
     ptac_step_item *items;
-    PyObject **params;  /* of the items; borrowed from the group, which stays */
+    PyObject **params;  /* of the items, borrowed from written */
+    PyObject **grads;   /* of the items, owned */
     PyObject **written; /* tensors that the kernel writes, owned */
     Py_ssize_t n_written, n_items, capacity;
     ptac_dtype dtype;
@@ -70,9 +71,9 @@ static inline bool ptac_is_fine(ptac_verdict v)
 }
 
 /*
- * Look at every parameter of the group and write nothing. What is found is valid while
- * the group and the states are left alone; ptac_gather_release() gives it back, to be
- * called in any case.
+ * Look at every parameter of the group and write nothing. What is found stays alive
+ * whatever other threads do to the group and the states; ptac_gather_release() gives it
+ * back, to be called in any case.
  */
 ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
                          bool is_sgd);

@@ -114,14 +114,17 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
                        ptac_gathering *gathered, ptac_call *calls,
                        const ptac_kernel **rows, int *n_gathered)
 {
+    const Py_ssize_t n = PyList_Size(groups);
     ptac_reason why;
 
-    for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
+    if (n > MAX_GROUPS)
+        return false;
+    for (Py_ssize_t i = 0; i < n; i++) {
         const ptac_verdict result =
             ptac_gather(&gathered[i], PyList_GetItem(groups, i), states, is_sgd);
 
         *n_gathered = (int)i + 1;
-        if (!ptac_is_fine(result))
+        if (!ptac_is_fine(result) || PyList_Size(groups) != n)
             return false;
         if (gathered[i].n_items == 0)
             continue;
@@ -158,7 +161,7 @@ static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
     states = groups ? PyObject_GetAttr(args[1], ptac_s.state) : NULL;
     if (!states)
         goto done;
-    if (!PyList_Check(groups) || PyList_Size(groups) > MAX_GROUPS)
+    if (!PyList_CheckExact(groups))
         goto done;
     if (!gather_all(groups, states, args[0] == Py_True, gathered, calls, rows,
                     &n_gathered))
