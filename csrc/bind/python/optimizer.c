@@ -33,7 +33,7 @@ static void count_steps(const ptac_gathering *g)
     const Py_ssize_t each = g->step.adam.amsgrad ? 5 : 4;
 
     for (Py_ssize_t i = each - 1; i < g->n_written; i += each)
-        count_step(g->written[i]);
+        count_step(g->written[i].tensor);
 }
 
 /*
@@ -52,7 +52,7 @@ static void run_gathered(const ptac_kernel *row, const ptac_call *call,
     if (g->op != PTAC_OP_SGD_STEP)
         count_steps(g);
     for (Py_ssize_t i = 0; i < g->n_written; i++)
-        ptac_bump_version(g->written[i]);
+        ptac_bump_version(g->written[i].tensor);
 }
 
 /*
@@ -83,9 +83,12 @@ static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
         return PyLong_FromLong(0);
     }
 
-    const ptac_verdict result = ptac_gather(&g, args[2], args[1], is_sgd);
-    bool error = result.error;
+    ptac_verdict result = ptac_gather(&g, args[2], args[1], is_sgd);
+    bool error;
 
+    if (ptac_is_fine(result))
+        result = ptac_gather_repeats(&g, 1);
+    error = result.error;
     if (result.needs_state) {
         answer = -1;
     } else if (!error) {
@@ -132,7 +135,7 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
         if (!rows[i])
             return false;
     }
-    return true;
+    return ptac_is_fine(ptac_gather_repeats(gathered, *n_gathered));
 }
 
 /*
