@@ -188,27 +188,74 @@ done:
     return PyErr_Occurred() ? NULL : PyBool_FromLong(done);
 }
 
+/* The parameters of a group, borrowed; NULL where it is not as torch makes them. */
+static PyObject *params_of(PyObject *groups, Py_ssize_t i)
+{
+    PyObject *group = PyList_GetItem(groups, i), *params = NULL;
+
+    if (PyDict_CheckExact(group))
+        params = PyDict_GetItemWithError(group, ptac_s.params);
+    return params && PyList_CheckExact(params) ? params : NULL;
+}
+
+static bool are_usual(PyObject *groups)
+{
+    if (!PyList_CheckExact(groups))
+        return false;
+    for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
+        PyObject *params = params_of(groups, i);
+
+        if (!params)
+            return false;
+        for (Py_ssize_t j = 0; j < PyList_Size(params); j++)
+            if (!ptac_is_tensor(PyList_GetItem(params, j)))
+                return false;
+    }
+    return true;
+}
+
+/* Freeing a gradient may run code of the user's, which may do anything to the lists. */
+static bool zero_group(PyObject *params)
+{
+    bool done = true;
+
+    Py_INCREF(params);
+    for (Py_ssize_t i = 0; done && i < PyList_Size(params); i++) {
+        PyObject *param = Py_NewRef(PyList_GetItem(params, i));
+
+        done = PyObject_SetAttr(param, ptac_s.grad, Py_None) == 0;
+        Py_DECREF(param);
+    }
+    Py_DECREF(params);
+    return done;
+}
+
 /* zero_grads(param_groups) -> whether all gradients are None now. */
 static PyObject *zero_grads(PyObject *self, PyObject *groups)
 {
-    const ptac_reason gate = ptac_chooser_gate(PTAC_OP_ZERO_GRAD);
+    const ptac_op op = PTAC_OP_ZERO_GRAD;
+    ptac_reason why = ptac_chooser_gate(op);
 
     (void)self;
-    if (gate || ptac_thread_is_disabled() || !PyList_Check(groups)) {
-        ptac_refuse(PTAC_OP_ZERO_GRAD, gate ? gate : PTAC_DISABLED);
-        Py_RETURN_FALSE;
-    }
-    for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
-        PyObject *params =
-            PyDict_GetItemWithError(PyList_GetItem(groups, i), ptac_s.params);
+    if (!why && ptac_thread_is_disabled())
+        why = PTAC_DISABLED;
+    if (!why && !are_usual(groups))
+        why = PTAC_ARGUMENT;
+    for (Py_ssize_t i = 0; !why && i < PyList_Size(groups); i++) {
+        PyObject *params = params_of(groups, i);
 
-        for (Py_ssize_t j = 0; params && j < PyList_Size(params); j++)
-            if (PyObject_SetAttr(PyList_GetItem(params, j), ptac_s.grad, Py_None) < 0)
-                return NULL;
+        if (!params)
+            why = PTAC_ARGUMENT;
+        else if (!zero_group(params))
+            return NULL;
     }
     if (PyErr_Occurred())
         return NULL;
-    ptac_count_accelerated(PTAC_OP_ZERO_GRAD);
+    if (why) {
+        ptac_refuse(op, why);
+        Py_RETURN_FALSE;
+    }
+    ptac_count_accelerated(op);
     Py_RETURN_TRUE;
 }
 
