@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.fusion.shadow import checked
+from pai_torchacc.fusion.shadow import run
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 """Names of activations; the index is the extension's code."""
@@ -37,11 +37,10 @@ class LinearAct(torch.autograd.Function):
         ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, activation: int, row: str
     ) -> Any:
         """Compute y, or (y, z) where z is what the activation was applied to."""
-        c = _host.load()
-        result = checked(
-            c,
+        result = run(
             "linear_act",
-            lambda: c.linear_act_forward(x, w, bias, activation, row),
+            _host.load().linear_act_forward,
+            (x, w, bias, activation, row),
             lambda: stock_forward(x, w, bias, activation),
         )
         y, z = result if isinstance(result, tuple) else (result, None)
@@ -92,11 +91,10 @@ def gradients(
     """
     x, w, saved = kept
     if row and grad is not None and grad_z is None and not torch.is_grad_enabled():
-        c, dense = _host.load(), grad.contiguous()
-        return checked(
-            c,
+        return run(
             "linear_act_backward",
-            lambda: c.linear_act_backward(row, activation, dense, x, w, saved, wants),
+            _host.load().linear_act_backward,
+            (row, activation, grad.contiguous(), x, w, saved, wants),
             lambda: _product_gradients(
                 _through_activation(grad, saved, activation), x, w, wants
             ),
