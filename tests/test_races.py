@@ -52,6 +52,25 @@ for cls, op in ((torch.optim.SGD, "sgd_step"), (torch.optim.Adam, "adam_step")):
 """
 
 
-@pytest.mark.parametrize("program", [GRADIENT])
+LAYER = """
+layer = nn.Linear(2048, 2048)
+net, x = nn.Sequential(layer, nn.ReLU()), torch.randn(512, 2048)
+with torch.no_grad():
+    layer.bias.zero_()
+    expected = net(x)
+seen = []
+def work():
+    with torch.no_grad():
+        seen.append((net(x) - expected).abs().max().item())
+def disturb():
+    layer.bias = nn.Parameter(torch.zeros(2048))
+    layer.weight = nn.Parameter(layer.weight.detach().clone())
+    nn.Parameter(torch.full((2048,), 1e6))
+race("linear_act", work, disturb)
+assert max(seen) < 1, max(seen)
+"""
+
+
+@pytest.mark.parametrize("program", [GRADIENT, LAYER], ids=["gradient", "layer"])
 def test_tensors_stay_while_a_kernel_works(program: str) -> None:
     assert "survived" in switching.python(PROGRAM + program)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion import chain
 from pai_torchacc.fusion.shadow import run
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
@@ -160,28 +161,14 @@ def _product_gradients(
 
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
-    from torch.nn.modules import module
-
     c.linear_install(LinearAct.apply, torch._C._get_float32_matmul_precision)
-    ledger.set_attribute(nn.Linear, "forward", _linear_forward(c))
-    c.sequential_install(
-        nn.Module,
-        nn.Linear,
-        [
-            (nn.ReLU, ACTIVATIONS.index("relu")),
-            (nn.GELU, ACTIVATIONS.index("gelu")),
-            (nn.SiLU, ACTIVATIONS.index("silu")),
-            (nn.Tanh, ACTIVATIONS.index("tanh")),
-            (nn.Sigmoid, ACTIVATIONS.index("sigmoid")),
-        ],
-        [
-            module._global_backward_pre_hooks,
-            module._global_backward_hooks,
-            module._global_forward_hooks,
-            module._global_forward_pre_hooks,
-        ],
-    )
-    ledger.set_attribute(nn.Sequential, "forward", _sequential_forward(c))
+    forward = None
+    if chain.is_own(vars(nn.Linear)["forward"]):
+        forward = _linear_forward(c)
+        ledger.set_attribute(nn.Linear, "forward", forward)
+    chain.install(c, forward, ACTIVATIONS)
+    if chain.is_own(vars(nn.Sequential)["forward"]):
+        ledger.set_attribute(nn.Sequential, "forward", _sequential_forward(c))
 
 
 @functools.cache
