@@ -242,6 +242,49 @@ def test_setting_data_between_forward_and_backward() -> None:
     off_and_on(work, 1)
 
 
+NEW_DATA: dict[str, Callable[[Tensor], Tensor]] = {
+    "empty": lambda t: torch.empty(0),
+    "fewer rows": lambda t: t[:2].clone(),
+    "fewer columns": lambda t: t[:, :2].clone(),
+    "other order": lambda t: t.t().contiguous().t(),
+    "gaps": lambda t: t.repeat(1, 2)[:, ::2],
+    "one row": lambda t: t[:1].clone().expand(t.shape),
+    "a vector": lambda t: t.flatten().clone(),
+}
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("what", ["x", "w", "y"])
+@pytest.mark.parametrize("new", NEW_DATA)
+def test_data_of_other_shapes_between_forward_and_backward(
+    new: str, what: str, activation: str
+) -> None:
+    def program() -> Any:
+        torch.manual_seed(0)
+        x = torch.randn(40, 20, requires_grad=True)
+        net = nn.Sequential(nn.Linear(20, 30), ACTIVATIONS[activation]())
+        y = net(x)
+        loss = y.sum()
+        tensor = {"x": x, "w": net[0].weight, "y": y}[what]
+        tensor.data = NEW_DATA[new](tensor.detach())
+        try:
+            loss.backward()
+        except RuntimeError:
+            return "an error"
+        return [t.grad for t in (x, *net.parameters())]
+
+    stock = program()
+    with switching.accelerated(*OPS):
+        ours = program()
+    if stock != "an error" or ours != "an error":
+        torch.testing.assert_close(ours, stock)
+
+
+def test_many_dimensions() -> None:
+    x = torch.randn(2, *[1] * 18, 20)
+    off_and_on(lambda: run(pair(), x), 0)
+
+
 def test_writing_over_the_result() -> None:
     """ReLU's gradient needs the result: stock's own error comes."""
     for activation in (nn.ReLU, nn.Sigmoid, nn.Tanh):

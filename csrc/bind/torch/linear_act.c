@@ -3,6 +3,10 @@
  */
 #include "bind/torch/linear_act.h"
 
+enum {
+    MAX_DIMS = 16,
+};
+
 /*
  * Leading dimensions folded into one; false where their rows lie at no single stride.
  */
@@ -11,7 +15,7 @@ static bool fold(at_tensor tensor, const ptac_view *view, ptac_matrix *matrix)
     const int last = view->n_dims - 1;
     int64_t rows = 1;
 
-    if (view->n_dims < 2)
+    if (view->n_dims < 2 || view->n_dims > MAX_DIMS)
         return false;
     if (view->n_dims > 2 && !ptac_view_is_contiguous(view))
         return false;
@@ -32,21 +36,21 @@ static bool is_dense_one_way(const ptac_matrix *matrix)
            (matrix->strides[0] == 1 && matrix->strides[1] >= matrix->sizes[0]);
 }
 
-static ptac_matrix matrix_of(at_tensor tensor)
+/* A float tensor as the libraries can read it. */
+static bool read_matrix(at_tensor tensor, ptac_matrix *matrix)
 {
-    ptac_matrix matrix = {0};
     ptac_view view;
 
     ptac_view_of(tensor, &view);
-    fold(tensor, &view, &matrix);
-    return matrix;
+    return view.dtype == PTAC_F32 && fold(tensor, &view, matrix) &&
+           is_dense_one_way(matrix);
 }
 
 ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_act activation,
                              bool is_training, ptac_linear_act *params, ptac_call *call)
 {
     ptac_view *x = &call->inputs[0], *w = &call->inputs[1], *bias = &call->inputs[2];
-    ptac_matrix rows, weight;
+    ptac_matrix *rows = &tensors->rows, *weight = &tensors->weight;
 
     *call = (ptac_call){.op = PTAC_OP_LINEAR_ACT, .n_inputs = 2, .params = params};
     ptac_view_of(tensors->x, x);
@@ -55,24 +59,24 @@ ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_act activation,
         return PTAC_DTYPE;
     if (w->n_dims != 2 || x->n_dims < 2)
         return PTAC_SHAPE;
-    if (!fold(tensors->x, x, &rows) || !fold(tensors->w, w, &weight) ||
-        !is_dense_one_way(&rows) || !is_dense_one_way(&weight))
+    if (!fold(tensors->x, x, rows) || !fold(tensors->w, w, weight) ||
+        !is_dense_one_way(rows) || !is_dense_one_way(weight))
         return PTAC_LAYOUT;
-    if (rows.sizes[1] != weight.sizes[1])
+    if (rows->sizes[1] != weight->sizes[1])
         return PTAC_ARGUMENT;
     if (tensors->bias) {
         ptac_view_of(tensors->bias, bias);
         call->n_inputs = 3;
         if (bias->dtype != PTAC_F32)
             return PTAC_DTYPE;
-        if (bias->n_dims != 1 || bias->sizes[0] != weight.sizes[0] ||
+        if (bias->n_dims != 1 || bias->sizes[0] != weight->sizes[0] ||
             !ptac_view_is_contiguous(bias))
             return PTAC_ARGUMENT;
     }
     *params = (ptac_linear_act){
-        .m = rows.sizes[0],
-        .n = weight.sizes[0],
-        .k = weight.sizes[1],
+        .m = rows->sizes[0],
+        .n = weight->sizes[0],
+        .k = weight->sizes[1],
         .activation = activation,
         .is_training = is_training,
         .host = tensors,
@@ -92,7 +96,6 @@ static float *floats_of(at_tensor tensor)
 /* The result of a product under the sizes that stock would give it. */
 static at_error unfold(at_tensor *matrix, const ptac_view *like, int64_t last_size)
 {
-    enum { MAX_DIMS = 16 };
     int64_t sizes[MAX_DIMS], strides[MAX_DIMS], stride = 1;
     at_tensor named = NULL;
     at_error error;
@@ -153,9 +156,9 @@ static ptac_status forward(const ptac_call *call, ptac_gemm provider)
     ptac_linear_tensors *t = p->host;
     const bool relu = p->activation == PTAC_ACT_RELU;
     const bool none = p->activation == PTAC_ACT_NONE;
-    const ptac_matrix a = matrix_of(t->x), b = matrix_of(t->w);
     bool is_done = false;
-    at_error error = ptac_gemm_rows(provider, &a, &b, t->bias, relu, &t->y, &is_done);
+    at_error error =
+        ptac_gemm_rows(provider, &t->rows, &t->weight, t->bias, relu, &t->y, &is_done);
 
     if (!error && !(is_done && (relu || none)) && !(none && !t->bias))
         error = finish(t, p, is_done);
@@ -175,20 +178,20 @@ static ptac_status forward(const ptac_call *call, ptac_gemm provider)
 }
 
 static at_error matrix_gradients(ptac_gemm provider, ptac_linear_gradients *g,
-                                 at_tensor grad_z)
+                                 const ptac_linear_act *p, at_tensor grad_z)
 {
-    const ptac_matrix z = matrix_of(grad_z);
+    const ptac_matrix z = {grad_z, 0, {p->m, p->n}, {p->n, 1}};
     bool unused;
     at_error error = 0;
 
     if (g->wants_x) {
-        const ptac_matrix w = ptac_transposed(matrix_of(g->w));
+        const ptac_matrix w = ptac_transposed(g->weight);
 
         error = ptac_gemm_rows(provider, &z, &w, NULL, false, &g->grad_x, &unused);
     }
     if (!error && g->wants_w) {
         const ptac_matrix left = ptac_transposed(z);
-        const ptac_matrix right = ptac_transposed(matrix_of(g->x));
+        const ptac_matrix right = ptac_transposed(g->rows);
 
         error = ptac_gemm_sum(provider, &left, &right, &g->grad_w);
     }
@@ -224,7 +227,7 @@ static ptac_status backward(const ptac_call *call, ptac_gemm provider)
         ptac_bias_act_best()->backward(&job);
     }
     if (!error)
-        error = matrix_gradients(provider, g, none ? g->grad : grad_z);
+        error = matrix_gradients(provider, g, p, none ? g->grad : grad_z);
     if (!error && g->grad_x)
         error = unfold(&g->grad_x, &call->inputs[0], p->k);
     if (error) {
@@ -238,6 +241,39 @@ static ptac_status backward(const ptac_call *call, ptac_gemm provider)
     return PTAC_OK;
 }
 
+/*
+ * Fill in the sizes. What forward has kept may have other data by now, of any kind,
+ * since a program can set a tensor's .data.
+ */
+static bool read_gradients(ptac_linear_gradients *g, const ptac_view *grad,
+                           ptac_linear_act *p)
+{
+    ptac_matrix rows;
+    ptac_view saved;
+
+    if (grad->dtype != PTAC_F32 || !ptac_view_is_contiguous(grad) ||
+        !fold(g->grad, grad, &rows))
+        return false;
+    p->m = rows.sizes[0];
+    p->n = rows.sizes[1];
+    if (g->wants_x &&
+        (!g->w || !read_matrix(g->w, &g->weight) || g->weight.sizes[0] != p->n))
+        return false;
+    if (g->wants_w &&
+        (!g->x || !read_matrix(g->x, &g->rows) || g->rows.sizes[0] != p->m))
+        return false;
+    if (g->wants_x && g->wants_w && g->rows.sizes[1] != g->weight.sizes[1])
+        return false;
+    p->k = g->wants_x ? g->weight.sizes[1] : g->wants_w ? g->rows.sizes[1] : 0;
+    if (p->activation == PTAC_ACT_NONE)
+        return true;
+    if (!g->saved)
+        return false;
+    ptac_view_of(g->saved, &saved);
+    return saved.dtype == PTAC_F32 && saved.n_elements == p->m * p->n &&
+           ptac_view_is_contiguous(&saved);
+}
+
 bool ptac_linear_backward(const char *row_name, ptac_act activation,
                           ptac_linear_gradients *gradients)
 {
@@ -245,18 +281,13 @@ bool ptac_linear_backward(const char *row_name, ptac_act activation,
     ptac_call call = {
         .op = PTAC_OP_LINEAR_ACT_BACKWARD, .n_inputs = 1, .params = &params};
     ptac_view *grad = &call.inputs[0];
-    const at_tensor other = gradients->w ? gradients->w : gradients->x;
     const ptac_kernel *row;
-    ptac_matrix rows;
 
     ptac_view_of(gradients->grad, grad);
-    if (!fold(gradients->grad, grad, &rows)) {
+    if (!read_gradients(gradients, grad, &params)) {
         ptac_refuse(call.op, PTAC_ARGUMENT);
         return false;
     }
-    params.m = rows.sizes[0];
-    params.n = rows.sizes[1];
-    params.k = other ? matrix_of(other).sizes[1] : 0;
     row = ptac_admit_row(&call, row_name);
     return row && ptac_run(row, &call);
 }

@@ -10,7 +10,8 @@
 
 /* The tensors of a forward call: borrowed inputs, owned results. */
 typedef struct ptac_linear_tensors {
-    at_tensor x, w, bias; /* bias may be NULL */
+    at_tensor x, w, bias;     /* bias may be NULL */
+    ptac_matrix rows, weight; /* x and w as ptac_linear_read() has read them */
     at_tensor y;
     at_tensor
         z; /* before the activation; made where the gradient needs it, else NULL */
@@ -18,8 +19,9 @@ typedef struct ptac_linear_tensors {
 
 /* Likewise of a backward call. A result that is not wanted stays NULL. */
 typedef struct ptac_linear_gradients {
-    at_tensor grad, x, w; /* x and w may be NULL where no result needs them */
-    at_tensor saved;      /* y or z, see ptac_act_saves_z(); NULL without one */
+    at_tensor grad, x, w;     /* x and w may be NULL where no result needs them */
+    at_tensor saved;          /* y or z, see ptac_act_saves_z(); NULL without one */
+    ptac_matrix rows, weight; /* x and w as ptac_linear_backward() reads them */
     bool wants_x, wants_w, wants_bias;
     at_tensor grad_x, grad_w, grad_bias;
 } ptac_linear_gradients;
