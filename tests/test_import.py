@@ -23,3 +23,29 @@ assert threading.active_count() == threads
 print(sorted(n for n in set(sys.modules) - modules if "pai_torchacc" not in n))
 """
     assert switching.python(program) == "[]\n"
+
+
+def test_only_one_interpreter_has_the_extension() -> None:
+    """What it remembers are objects of the interpreter that imported it first."""
+    program = """
+import importlib, sys
+interpreters = importlib.import_module(
+    "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+)
+from pai_torchacc import _C
+del sys.modules["pai_torchacc._C"]
+from pai_torchacc import _C
+options = ["legacy"] if sys.version_info >= (3, 13) else []
+other = interpreters.create(*options)
+done = interpreters.run_string(other, '''
+import sys
+sys.path[:] = %r
+try:
+    import pai_torchacc._C
+except ImportError as error:
+    print(error)
+''' % sys.path)
+assert done is None, done
+"""
+    found = switching.python(program)
+    assert found == "pai_torchacc._C can be imported by one interpreter of a process\n"

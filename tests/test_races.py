@@ -71,6 +71,29 @@ assert max(seen) < 1, max(seen)
 """
 
 
-@pytest.mark.parametrize("program", [GRADIENT, LAYER], ids=["gradient", "layer"])
+TARGETS = """
+for classes in (10, 1000):
+    x = torch.randn(40000 // classes * 10, classes, requires_grad=True)
+    right = torch.zeros(len(x), dtype=torch.int64)
+    wrong = torch.full_like(right, 1 << 40)
+    target = right.clone()
+    def work():
+        for reduction in ("mean", "none"):
+            try:
+                loss = F.cross_entropy(x, target, reduction=reduction)
+                loss.sum().backward()
+            except (IndexError, RuntimeError):
+                pass
+    def disturb():
+        target.copy_(wrong)
+        target.copy_(right)
+        time.sleep(0.0002)
+    race("cross_entropy", work, disturb)
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [GRADIENT, LAYER, TARGETS], ids=["gradient", "layer", "targets"]
+)
 def test_tensors_stay_while_a_kernel_works(program: str) -> None:
     assert "survived" in switching.python(PROGRAM + program)

@@ -43,11 +43,11 @@ static PyObject *wrap_results(ptac_linear_tensors *t)
 {
     PyObject *y = ptac_wrap(at_give(&t->y)), *z, *both;
 
-    if (!t->z || !y)
+    if (!t->z)
         return y;
     z = ptac_wrap(at_give(&t->z));
-    both = z ? PyTuple_Pack(2, y, z) : NULL;
-    Py_DECREF(y);
+    both = y && z ? PyTuple_Pack(2, y, z) : NULL;
+    Py_XDECREF(y);
     Py_XDECREF(z);
     return both;
 }

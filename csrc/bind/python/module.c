@@ -2,7 +2,9 @@
  * module.c - the module pai_torchacc._C: meeting the torch and the CPU of this process.
  *
  * Thin on purpose, like its neighbours: what a switch does is decided in the Python
- * package, what a call does in csrc/bind/torch. The functions are private to the package.
+ * package, what a call does in csrc/bind/torch. The functions are private to the
+ * package. What they remember belongs to the process and holds Python objects, so that
+ * only one interpreter can have them.
  */
 #include "bind/python/pybind.h"
 
@@ -122,6 +124,30 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+/* The interpreter that has the module; objects of one that has ended are gone. */
+static int64_t home = -1;
+static bool home_has_ended;
+
+static void note_end(void)
+{
+    home_has_ended = true;
+}
+
+static bool is_at_home(void)
+{
+    const int64_t here = PyInterpreterState_GetID(PyInterpreterState_Get());
+
+    if (here < 0)
+        return false;
+    if (home < 0 && Py_AtExit(note_end) == 0)
+        home = here;
+    if (home == here && !home_has_ended)
+        return true;
+    PyErr_SetString(PyExc_ImportError,
+                    "pai_torchacc._C can be imported by one interpreter of a process");
+    return false;
+}
+
 static int execute(PyObject *module)
 {
     PyMethodDef *const tables[] = {methods,
@@ -133,6 +159,8 @@ static int execute(PyObject *module)
                                    ptac_sequential_methods,
                                    ptac_cross_entropy_methods};
 
+    if (!is_at_home())
+        return -1;
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (PyModule_AddFunctions(module, tables[i]) < 0)
             return -1;

@@ -3,7 +3,9 @@
  *
  * Functions that return PyObject * return a new reference or NULL with an exception
  * set, as CPython's own do. None of them lets a C++ exception pass: what they call of
- * torch are shims, which return codes.
+ * torch are shims, which return codes, and two functions that throw for none of our
+ * tensors: bump_version only for tensors made in inference mode, THPVariable_Wrap only
+ * when there is no memory for an object.
  */
 #ifndef PTAC_BIND_PYTHON_PYBIND_H
 #define PTAC_BIND_PYTHON_PYBIND_H

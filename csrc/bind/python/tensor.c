@@ -8,6 +8,7 @@
 #include "bind/python/pybind.h"
 
 #include <dlfcn.h>
+#include <malloc.h>
 
 enum {
     FIRST_OFFSET = 16, /* behind refcount and type */
@@ -70,7 +71,7 @@ bool ptac_is_plain_and_versioned(PyObject *tensor)
 {
     const uint64_t keys = keys_of(tensor);
 
-    return keys != 0 && keys == plain_keys;
+    return keys != 0 && keys == plain_keys && keys != inference_keys;
 }
 
 void ptac_bump_version(PyObject *tensor)
@@ -155,6 +156,22 @@ PyObject *ptac_wrap(at_tensor owned)
     return wrapped;
 }
 
+/* The last offset of a word in an object of this type; -1 where the type tells none. */
+static Py_ssize_t last_word(PyTypeObject *type)
+{
+    PyObject *size = PyObject_GetAttrString((PyObject *)type, "__basicsize__");
+    const Py_ssize_t bytes = size ? PyLong_AsSsize_t(size) : -1;
+
+    Py_XDECREF(size);
+    PyErr_Clear();
+    return bytes - (Py_ssize_t)sizeof(uint64_t);
+}
+
+static Py_ssize_t least(Py_ssize_t a, Py_ssize_t b)
+{
+    return a < b ? a : b;
+}
+
 /* The only offset at which every sample holds its word; 0 when none or several do. */
 static Py_ssize_t find_offset(void *const *bases, const uint64_t *words, int n,
                               Py_ssize_t last)
@@ -187,7 +204,7 @@ static void keep(PyObject **home, PyObject *object)
  * tensor from a capsule that holds a handle, increment_version counts a write; samples
  * is a list of (tensor, _cdata, key set), the first plain, the second made in inference
  * mode, others of other kinds so that a coincidence shows. Returns whether both offsets
- * were found.
+ * were found, and the first two samples differ.
  */
 static PyObject *tensor_learn(PyObject *self, PyObject *args)
 {
@@ -195,6 +212,7 @@ static PyObject *tensor_learn(PyObject *self, PyObject *args)
     PyObject *samples, *types[2], *steal, *increment;
     void *objects[MAX_SAMPLES], *impls[MAX_SAMPLES];
     uint64_t impl_words[MAX_SAMPLES], key_words[MAX_SAMPLES];
+    Py_ssize_t last_of_objects = LAST_OBJECT_OFFSET, last_of_impls = LAST_IMPL_OFFSET;
 
     (void)self;
     if (!PyArg_ParseTuple(args, "OOOOO!", &types[0], &types[1], &steal, &increment,
@@ -216,6 +234,9 @@ static PyObject *tensor_learn(PyObject *self, PyObject *args)
         impl_words[i] = cdata;
         impls[i] = (void *)(uintptr_t)cdata;
         key_words[i] = keys;
+        last_of_objects = least(last_of_objects, last_word(Py_TYPE(objects[i])));
+        last_of_impls = least(last_of_impls,
+                              (Py_ssize_t)malloc_usable_size(impls[i]) - (Py_ssize_t)8);
     }
     Py_INCREF(types[0]);
     Py_INCREF(types[1]);
@@ -225,9 +246,10 @@ static PyObject *tensor_learn(PyObject *self, PyObject *args)
     parameter_type = (PyTypeObject *)types[1];
     plain_keys = key_words[0];
     inference_keys = key_words[1];
-    impl_offset = find_offset(objects, impl_words, (int)n, LAST_OBJECT_OFFSET);
-    keys_offset =
-        impl_offset ? find_offset(impls, key_words, (int)n, LAST_IMPL_OFFSET) : 0;
+    keys_offset = 0;
+    impl_offset = find_offset(objects, impl_words, (int)n, last_of_objects);
+    if (impl_offset && plain_keys != inference_keys)
+        keys_offset = find_offset(impls, key_words, (int)n, last_of_impls);
     return PyBool_FromLong(keys_offset != 0);
 }
 

@@ -134,7 +134,7 @@ bool ptac_cross_entropy_gradient(const char *row_name,
 {
     ptac_cross_entropy params;
     ptac_call call;
-    const ptac_reason why = ptac_cross_entropy_read(args, &params, &call);
+    ptac_reason why = ptac_cross_entropy_read(args, &params, &call);
     ptac_view *g = &call.inputs[PTAC_CROSS_ENTROPY_GRAD];
     AT_OWNED at_tensor made = NULL;
 
@@ -142,13 +142,14 @@ bool ptac_cross_entropy_gradient(const char *row_name,
     call.n_inputs = 4;
     call.n_outputs = 1;
     ptac_view_of(grad, g);
+    if (!why) {
+        const int64_t n = params.reduction == PTAC_REDUCE_NONE ? params.n_rows : 1;
 
-    const int64_t n = params.reduction == PTAC_REDUCE_NONE ? params.n_rows : 1;
-    const bool fits =
-        g->dtype == PTAC_F32 && g->n_elements == n && ptac_view_is_contiguous(g);
-
-    if (why || !fits) {
-        ptac_refuse(call.op, why ? why : PTAC_ARGUMENT);
+        if (g->dtype != PTAC_F32 || g->n_elements != n || !ptac_view_is_contiguous(g))
+            why = PTAC_ARGUMENT;
+    }
+    if (why) {
+        ptac_refuse(call.op, why);
         return false;
     }
 

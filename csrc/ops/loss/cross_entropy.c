@@ -68,10 +68,10 @@ void ptac_cross_entropy_target(const ptac_call *call, int64_t row,
         return;
     }
 
-    const int64_t index = ((const int64_t *)given->data)[row];
+    const int64_t index = ptac_cross_entropy_index(call, row);
 
     target->is_soft = smoothing != 0;
-    target->is_ignored = index == p->ignore_index;
+    target->is_ignored = index < 0;
     if (!target->is_ignored) {
         target->index = index;
         target->at_index = (1 - smoothing) * (w ? w[index] : 1);
@@ -116,13 +116,15 @@ static void weigh_chunks(int64_t begin, int64_t end, void *context)
         double sum = 0;
 
         for (int64_t i = chunk * job->rows_per_chunk; i < chunk_end(job, chunk); i++) {
-            if (target[i] == p->ignore_index)
+            const int64_t index = __atomic_load_n(&target[i], __ATOMIC_RELAXED);
+
+            if (index == p->ignore_index)
                 continue;
-            if ((uint64_t)target[i] >= (uint64_t)p->n_classes) {
+            if ((uint64_t)index >= (uint64_t)p->n_classes) {
                 __atomic_store_n(&job->out_of_range, true, __ATOMIC_RELAXED);
                 return;
             }
-            sum += weight ? weight[target[i]] : 1;
+            sum += weight ? weight[index] : 1;
         }
         job->weights[chunk] = sum;
     }

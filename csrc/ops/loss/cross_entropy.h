@@ -18,7 +18,8 @@
  * weight, grad of the loss; output grad_x, which may be p itself. weight.data is NULL
  * where there are none, p.data where no gradient is wanted.
  *
- * An index out of range gives PTAC_UNSUPPORTED before anything is written.
+ * An index out of range gives PTAC_UNSUPPORTED before anything is written. One that
+ * another thread puts there meanwhile counts as ignored.
  */
 #ifndef PTAC_OPS_LOSS_CROSS_ENTROPY_H
 #define PTAC_OPS_LOSS_CROSS_ENTROPY_H
@@ -81,6 +82,21 @@ typedef struct ptac_row_target {
     int64_t index;
     double at_index;
 } ptac_row_target;
+
+/*
+ * The class of a row, -1 where it is ignored. Other threads may write the targets since
+ * they were checked, so every use checks what it reads, and reads it once.
+ */
+static inline int64_t ptac_cross_entropy_index(const ptac_call *call, int64_t row)
+{
+    const ptac_cross_entropy *p = call->params;
+    const int64_t *target = call->inputs[PTAC_CROSS_ENTROPY_TARGET].data;
+    const int64_t index = __atomic_load_n(&target[row], __ATOMIC_RELAXED);
+
+    if (index == p->ignore_index || (uint64_t)index >= (uint64_t)p->n_classes)
+        return -1;
+    return index;
+}
 
 void ptac_cross_entropy_target(const ptac_call *call, int64_t row,
                                ptac_row_target *target);

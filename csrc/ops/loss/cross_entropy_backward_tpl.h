@@ -35,13 +35,12 @@ TARGET static void plain_rows(int64_t begin, int64_t end, void *context)
     const ptac_call *call = job->call;
     const ptac_cross_entropy *params = call->params;
     const int64_t n = params->n_classes;
-    const int64_t *target = call->inputs[PTAC_CROSS_ENTROPY_TARGET].data;
     const float *weight = call->inputs[PTAC_CROSS_ENTROPY_WEIGHT].data;
     const float *p = call->inputs[PTAC_CROSS_ENTROPY_X].data;
     float *grad_x = call->outputs[PTAC_CROSS_ENTROPY_GRAD_X].data;
 
     for (int64_t row = begin; row < end; row++) {
-        const int64_t index = target[row] == params->ignore_index ? -1 : target[row];
+        const int64_t index = ptac_cross_entropy_index(call, row);
         double c = 0;
 
         if (index >= 0)

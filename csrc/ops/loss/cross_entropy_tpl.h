@@ -84,8 +84,6 @@ TARGET static double losses_of_block(const ptac_call *call, int64_t row, int n, 
     const int64_t width = params->n_classes;
     const float *x =
         (const float *)call->inputs[PTAC_CROSS_ENTROPY_X].data + row * width;
-    const int64_t *target =
-        (const int64_t *)call->inputs[PTAC_CROSS_ENTROPY_TARGET].data + row;
     const float *weight = call->inputs[PTAC_CROSS_ENTROPY_WEIGHT].data;
     float *losses = call->outputs[PTAC_CROSS_ENTROPY_LOSS].data;
     float maxima[LANES], log_sums[LANES];
@@ -94,12 +92,13 @@ TARGET static double losses_of_block(const ptac_call *call, int64_t row, int n, 
     v_store(maxima, max);
     v_store(log_sums, log_sum);
     for (int i = 0; i < n; i++) {
+        const int64_t index = ptac_cross_entropy_index(call, row + i);
         double loss = 0;
 
-        if (target[i] != params->ignore_index) {
-            loss = (double)maxima[i] - x[i * width + target[i]] + log_sums[i];
+        if (index >= 0) {
+            loss = (double)maxima[i] - x[i * width + index] + log_sums[i];
             if (weight)
-                loss *= weight[target[i]];
+                loss *= weight[index];
         }
         if (params->reduction == PTAC_REDUCE_NONE)
             losses[row + i] = (float)loss;
