@@ -181,7 +181,7 @@ def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (torch.nn.functional, "linear"),
+        (nn.Linear, "forward"),
         (torch._C._nn, "cross_entropy_loss"),
         (SGD, "step"),
         (nn.Sequential, "forward"),
