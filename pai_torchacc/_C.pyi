@@ -41,8 +41,11 @@ def install_table(points: list[_Point], /) -> None:
 def set_gate(op: str, reason: int, /) -> None:
     """Open an operator (0) or close it for this reason."""
 
-def pin(op: str, row: str | None, /) -> None:
-    """Serve the operator by this row whatever the table says; None takes it back."""
+def pin(op: str, row: str | None, /) -> str | None:
+    """Serve the operator by this row whatever the table says; None takes it back.
+
+    Returns what was pinned before.
+    """
 
 def override_names() -> list[tuple[str, str]]:
     """Operators of aten that can be overridden, and whose they are."""

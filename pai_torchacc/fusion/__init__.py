@@ -33,11 +33,12 @@ def install(c: Any, config: Config, barred: set[str]) -> str | None:
         and name not in config.exclude
     }
     _find_foreign(c)
+    unproven = _unproven(c)  # which opens gates: before there is a way to them
     trouble = _install_overrides(c, wanted)
     if trouble:
         return trouble
     _install_stand_ins(c)
-    _open_gates(c, wanted, barred | _unproven(c))
+    _open_gates(c, wanted, barred | unproven)
     return None
 
 
@@ -51,12 +52,16 @@ def _unproven(c: Any) -> set[str]:
     if not _host.knows_rounding():
         return steps
     if _doubts is None:
-        for op in steps:
-            c.set_gate(op, 0)
-            c.pin(op, optimizer.best_row(c, op))
-        _doubts = optimizer.prove(c)
-        for op in steps:
-            c.pin(op, None)
+        c.optimizer_prepare()
+        pinned = {op: c.pin(op, optimizer.best_row(c, op)) for op in sorted(steps)}
+        try:
+            for op in steps:
+                c.set_gate(op, 0)
+            _doubts = _host.aside(optimizer.prove, c)
+        finally:
+            for op, row in pinned.items():
+                c.set_gate(op, _reason(c, "switched off"))
+                c.pin(op, row)
         receipt.discount(c, steps)
     return set(_doubts)
 
