@@ -86,6 +86,55 @@ def test_disabling_what_is_off() -> None:
     ptac.disable_operator_fusion()
 
 
+def test_enabling_first_is_silent() -> None:
+    """Torch warns of overrides, once; not on stderr, and nothing of that remains."""
+    program = """
+import torch, pai_torchacc as ptac
+from pai_torchacc import _C
+names = sorted(torch._C._dispatch_get_all_op_names())
+relu, defs = torch._C._dispatch_dump("aten::relu"), set(torch.library._defs)
+ptac.enable()
+assert _C.override_count()
+assert torch._C._dispatch_dump("aten::relu") == relu
+ptac.disable()
+assert sorted(torch._C._dispatch_get_all_op_names()) == names
+assert set(torch.library._defs) == defs
+assert not hasattr(torch.ops.pai_torchacc, "overridden_once")
+"""
+    done = switching.run_python(["-W", "error", "-c", program])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == done.stderr == ""
+
+
+def test_switching_leaves_operators_of_others_alone() -> None:
+    """A thread in TorchScript meets no Python kernel, not even for a moment."""
+
+    @torch.jit.script
+    def work(x: Tensor, n: int) -> Tensor:
+        for _ in range(n):
+            x = torch.relu(x)
+        return x
+
+    x, stop = torch.randn(64), threading.Event()
+    wrong: list[Exception] = []
+
+    def other() -> None:
+        while not stop.is_set() and not wrong:
+            try:
+                work(x, 20_000)
+            except RuntimeError as error:
+                wrong.append(error)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    for _ in range(60):
+        ptac.enable()
+        ptac.disable()
+    stop.set()
+    thread.join()
+    assert not wrong
+
+
 def test_status() -> None:
     assert ptac.status() == {FUSION: {"active": False, "reason": None, "since": None}}
     with ptac.enable() as handle:
