@@ -56,8 +56,11 @@ def override_install(ops: list[str], /) -> str | None:
 def override_count() -> int:
     """How many overrides are in the dispatcher."""
 
-def override_remove() -> None:
-    """Take all overrides out again; no call of ours may be in flight."""
+def override_installed() -> list[str]:
+    """Operators whose overrides are in the dispatcher."""
+
+def override_remove(ops: list[str], /) -> None:
+    """Take these overrides out again; no call of ours may be in flight."""
 
 def thread_disable(by: int, /) -> None:
     """Count this thread's ``disabled()`` blocks up or down."""

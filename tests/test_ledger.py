@@ -23,6 +23,7 @@ from torch.optim import SGD, Adam, AdamW
 import pai_torchacc as ptac
 from pai_torchacc import _C, fusion
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion import linear, optimizer
 
 NAMES = [name for name, _, _ in _C.operators()]
 
@@ -252,8 +253,69 @@ def test_overrides_by_others_win() -> None:
         assert hits.accelerated == 1
 
 
+PLACES = [
+    (fusion, "_install_overrides"),
+    (fusion, "_install_stand_ins"),
+    (optimizer, "install"),
+    (linear, "_sequential_forward"),
+    (torch.jit._builtins, "_get_builtin_table"),
+    (fusion, "_open_gates"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), PLACES)
+@pytest.mark.parametrize("kind", [AttributeError, ImportError, KeyboardInterrupt])
+@pytest.mark.parametrize("was_on", [False, True])
+def test_an_exception_while_switching_on_leaves_nothing(
+    owner: Any, name: str, kind: type[BaseException], was_on: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def fail(*_: Any) -> None:
+        raise kind("not there")
+
+    before = footprint.take()
+    if was_on:
+        ptac.enable(include=["max_pool2d"])
+    is_reason = kind is not KeyboardInterrupt
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fail)
+        reached = not was_on or owner is fusion
+        if not is_reason and reached:
+            with pytest.raises(KeyboardInterrupt):
+                ptac.enable()
+        elif reached:
+            handle = ptac.enable()
+            assert f"{kind.__name__}: not there" in str(handle.reason)
+            with pytest.raises(RuntimeError, match="not there"):
+                ptac.enable(strict=True)
+    ptac.disable()
+    footprint.assert_same(before, footprint.take())
+    assert len(fusion._ledger) == 0
+    with switching.accelerated("max_pool2d"):
+        hits = switching.hits("max_pool2d")
+        F.max_pool2d(torch.ones(1, 1, 4, 4), 2)
+        assert hits.accelerated == 1
+
+
 class Owner:
     kept = 1
+
+
+def test_ledger_undoes_what_was_about_to_happen() -> None:
+    class Stubborn(dict[str, int]):
+        def __setitem__(self, key: str, value: int) -> None:
+            super().__setitem__(key, value)
+            raise KeyboardInterrupt
+
+    ledger, mapping = Ledger(), Stubborn()
+    with pytest.raises(KeyboardInterrupt):
+        ledger.set_item(mapping, "a", 1)
+    with pytest.raises(TypeError):
+        ledger.set_attribute(int, "kept", 2)
+    ledger.undo()
+    assert not mapping
+    assert not ledger.remarks
+    assert len(ledger) == 0
 
 
 def test_ledger_undoes_backwards() -> None:

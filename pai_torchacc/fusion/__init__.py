@@ -20,12 +20,41 @@ if TYPE_CHECKING:
 
 _ledger = Ledger()
 _foreign: dict[str, str] = {}
+_kept: set[str] = set()
+"""Operators whose overrides belong in the dispatcher as things stand."""
+
 _doubts: dict[str, str] | None = None
 _is_warning_used_up = False
 
+_UNLIKE_TORCH = (AttributeError, ImportError, LookupError, TypeError, RuntimeError)
+"""What a torch raises that lacks something we look for."""
+
 
 def install(c: Any, config: Config, barred: set[str]) -> str | None:
-    """Switch on as ``config`` says; the reason when that cannot be."""
+    """Switch on as ``config`` says; the reason when that cannot be.
+
+    Overrides that ``config`` does not want stay registered, shut, until the next quiet
+    moment: see :func:`leftover`.
+    """
+    from pai_torchacc import _host
+
+    try:
+        return _install(c, config, barred)
+    except BaseException as error:
+        remove(c)
+        if isinstance(error, _host.Unavailable):
+            return str(error)
+        if isinstance(error, _UNLIKE_TORCH):
+            return f"this torch is unlike those known: {type(error).__name__}: {error}"
+        raise
+
+
+def leftover(c: Any) -> list[str]:
+    """Operators whose overrides are in the dispatcher but should not be."""
+    return [name for name in c.override_installed() if name not in _kept]
+
+
+def _install(c: Any, config: Config, barred: set[str]) -> str | None:
     wanted = {
         name
         for name, _, _ in c.operators()
@@ -68,7 +97,8 @@ def _unproven(c: Any) -> set[str]:
 
 
 def remove(c: Any) -> None:
-    """Stop all kernels and undo every patch; dispatcher entries go with drain()."""
+    """Stop all kernels and undo every patch; dispatcher entries become leftover."""
+    _kept.clear()
     for name, _, _ in c.operators():
         c.set_gate(name, _reason(c, "switched off"))
     _ledger.undo()
@@ -102,16 +132,14 @@ def _open_gates(c: Any, wanted: set[str], barred: set[str]) -> None:
 
 
 def _find_foreign(c: Any) -> None:
-    """Yield operators whose CPU kernel is not torch's own any more.
-
-    Only looked at while none of our overrides is registered, since ours would hide it.
-    """
+    """Yield operators whose CPU kernel is not torch's own any more."""
     import torch
 
-    if c.override_count():
-        return
+    ours = c.override_installed()
     _foreign.clear()
     for aten, name in c.override_names():
+        if name in ours:
+            continue
         for line in torch._C._dispatch_dump(f"aten::{aten}").splitlines():
             if line.startswith("CPU: ") and "RegisterCPU" not in line:
                 _foreign[name] = line.removeprefix("CPU: ").partition(" :: ")[0]
@@ -120,10 +148,11 @@ def _find_foreign(c: Any) -> None:
 def _install_overrides(c: Any, wanted: set[str]) -> str | None:
     import torch
 
-    names = [name for _, name in c.override_names()]
-    if not c.override_count():
-        _use_up_override_warning(torch)
-    return c.override_install([n for n in names if n in wanted and n not in _foreign])
+    names = {name for _, name in c.override_names()}
+    _use_up_override_warning(torch)
+    _kept.clear()
+    _kept.update(names & wanted - _foreign.keys())
+    return c.override_install(sorted(_kept))
 
 
 def _use_up_override_warning(torch: Any) -> None:
