@@ -94,6 +94,15 @@ class Ledger:
         """
         self._do(_Attribute(owner, name, value, restore))
 
+    def has_set(self, owner: Any, name: str) -> bool:
+        """Whether ``owner.name`` is what an entry has put there."""
+        return any(
+            isinstance(entry, _Attribute)
+            and (entry.owner, entry.name) == (owner, name)
+            and vars(owner).get(name) is entry.value
+            for entry in self._entries
+        )
+
     def set_item(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
         """Set ``mapping[key]``."""
         self._do(_Item(mapping, key, value))

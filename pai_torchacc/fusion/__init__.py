@@ -13,12 +13,12 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc import receipt
-from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.foreign import Yielding
 
 if TYPE_CHECKING:
     from pai_torchacc._switch import Config
 
-_ledger = Ledger()
+_ledger = Yielding()
 _foreign: dict[str, str] = {}
 _kept: set[str] = set()
 """Operators whose overrides belong in the dispatcher as things stand."""
@@ -104,14 +104,14 @@ def remove(c: Any) -> None:
     _ledger.undo()
 
 
-def foreign() -> dict[str, str]:
+def overridden_by_others() -> dict[str, str]:
     """Operators that somebody else had overridden before us, and who."""
     return dict(_foreign)
 
 
 def remarks() -> list[str]:
-    """What the last undo had to leave as it was."""
-    return list(_ledger.remarks)
+    """What others had patched before us, or after us when we took ours back."""
+    return [*_ledger.declined, *_ledger.remarks]
 
 
 def _reason(c: Any, text: str) -> int:
