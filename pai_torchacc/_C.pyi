@@ -62,8 +62,8 @@ def override_installed() -> list[str]:
 def override_remove(ops: list[str], /) -> None:
     """Take these overrides out again; no call of ours may be in flight."""
 
-def thread_disable(by: int, /) -> None:
-    """Count this thread's ``disabled()`` blocks up or down."""
+def thread_disable() -> object:
+    """Disable this thread until what is returned is gone, wherever that happens."""
 
 def thread_mute(by: int, /) -> None:
     """Disable likewise, and do not count what is refused."""

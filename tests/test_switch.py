@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +209,52 @@ def test_disabled_is_of_this_thread() -> None:
             thread.start()
             thread.join()
         assert seen == {"other": True}
+        assert is_accelerated()
+
+
+def in_thread(function: Callable[[], Any]) -> Any:
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_disabled_may_be_left_in_another_thread() -> None:
+    """As generators are that somebody else closes."""
+
+    def leaving_and_asking(block: Any) -> bool:
+        block.__exit__(None, None, None)
+        return is_accelerated()
+
+    with switching.accelerated("max_pool2d"):
+        for _ in range(3):
+            outer, inner = ptac.disabled(), ptac.disabled()
+            with outer:
+                inner.__enter__()
+                assert in_thread(lambda b=inner: leaving_and_asking(b))
+                assert not is_accelerated()
+            assert is_accelerated()
+        block = ptac.disabled()
+        in_thread(block.__enter__)  # the thread ends within its block
+        assert is_accelerated()
+        block.__exit__(None, None, None)
+        assert is_accelerated()
+        with ptac.disabled():
+            assert not is_accelerated()
+            assert in_thread(is_accelerated)
+
+
+def test_disabled_ends_where_a_generator_is_dropped() -> None:
+    def generator() -> Iterator[bool]:
+        with ptac.disabled():
+            yield is_accelerated()
+
+    with switching.accelerated("max_pool2d"):
+        numbers = generator()
+        assert next(numbers) is False
+        assert not is_accelerated()
+        del numbers
         assert is_accelerated()
 
 

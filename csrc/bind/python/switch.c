@@ -97,15 +97,27 @@ static PyObject *flight(PyObject *self, PyObject *unused)
                          (unsigned long long)ptac_calls_entered());
 }
 
-static PyObject *thread_disable(PyObject *self, PyObject *by)
+static const char *blocks_name = "pai_torchacc disabled";
+
+static void end_block(PyObject *capsule)
 {
-    const long step = PyLong_AsLong(by);
+    ptac_thread_enable(PyCapsule_GetPointer(capsule, blocks_name));
+}
+
+/* thread_disable() -> what keeps this thread disabled while it lives. */
+static PyObject *thread_disable(PyObject *self, PyObject *unused)
+{
+    ptac_blocks *blocks = ptac_thread_disable();
+    PyObject *capsule;
 
     (void)self;
-    if (step == -1 && PyErr_Occurred())
-        return NULL;
-    ptac_thread_disable((int)step);
-    Py_RETURN_NONE;
+    (void)unused;
+    if (!blocks)
+        return PyErr_NoMemory();
+    capsule = PyCapsule_New(blocks, blocks_name, end_block);
+    if (!capsule)
+        ptac_thread_enable(blocks);
+    return capsule;
 }
 
 static PyObject *thread_mute(PyObject *self, PyObject *by)
@@ -248,7 +260,7 @@ PyMethodDef ptac_switch_methods[] = {
     {"override_installed", override_installed, METH_NOARGS, NULL},
     {"override_remove", override_remove, METH_O, NULL},
     {"flight", flight, METH_NOARGS, NULL},
-    {"thread_disable", thread_disable, METH_O, NULL},
+    {"thread_disable", thread_disable, METH_NOARGS, NULL},
     {"thread_mute", thread_mute, METH_O, NULL},
     {"when_forwarded", when_forwarded, METH_O, NULL},
     {"shadow_every", shadow_every, METH_O, NULL},
