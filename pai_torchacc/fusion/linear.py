@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.saved import unless_hooked
 from pai_torchacc.fusion.shadow import run
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
@@ -162,7 +163,10 @@ def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
     from torch.nn.modules import module
 
-    c.linear_install(LinearAct.apply, torch._C._get_float32_matmul_precision)
+    c.linear_install(
+        unless_hooked(c, "linear_act", LinearAct.apply),
+        torch._C._get_float32_matmul_precision,
+    )
     ledger.set_attribute(nn.Linear, "forward", _linear_forward(c))
     c.sequential_install(
         nn.Module,
