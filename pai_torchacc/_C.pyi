@@ -14,6 +14,7 @@ _Row = tuple[str, str, bool, bool]  # name, level, runs on this CPU, quarantined
 _Point = tuple[str, str, str, int, int, str | None]  # calibration.Point
 _Counts = tuple[int, int, dict[str, int], int, int, str]
 _Wants = tuple[bool, bool, bool]
+_Function = tuple[dict[str, Any], str, Any]  # a namespace, a name, what is there
 
 # Loading, and what there is.
 def load(directory: str, hidden: str | None, /) -> str | None:
@@ -171,13 +172,13 @@ def linear_act_backward(
     """Gradients of x, w and bias, as far as wanted."""
 
 def sequential_install(
-    module: type,
     linear: type,
-    activations: list[tuple[type, int]],
+    functions: list[_Function],
+    activations: list[tuple[type, int, list[_Function]]],
     hooks: list[dict[int, Any]],
     /,
 ) -> None:
-    """Remember torch's classes as they are now."""
+    """Remember torch's classes and the functions they call as they are now."""
 
 def sequential(module: Any, input: Any, /) -> Any:
     """What the modules of this ``nn.Sequential`` make of input."""

@@ -274,3 +274,51 @@ for _ in range(2):
 print("whole")
 """
     assert switching.python(program) == "whole\n"
+
+
+@pytest.mark.parametrize("shared", ["parameter", "step counter", "two groups"])
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group")
+@CLASSES
+def test_a_tensor_that_is_written_twice(cls: type, shared: str) -> None:
+    """Stock updates it twice, one after the other."""
+
+    def program() -> list[Any]:
+        p, q = parameter(), parameter()
+        opt = cls([p, p] if shared == "parameter" else [p, q], lr=0.1)
+        if shared == "two groups":
+            opt.add_param_group({"params": [parameter()], "lr": 0.2})
+            opt.param_groups[1]["params"][0] = p
+        for _ in range(3):
+            opt.step()
+            if shared == "step counter" and cls is not SGD:
+                opt.state[q]["step"] = opt.state[p]["step"]
+        return [p, q, opt.state[p]]
+
+    stock = program()
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = program()
+        if shared == "parameter":
+            # A group that has its states to make is asked about twice.
+            assert hits.forwarded.keys() == {"overlapping memory"}
+    contract.exactly(ours, stock)
+
+
+@CLASSES
+def test_parameters_without_elements(cls: type) -> None:
+    def program() -> list[Any]:
+        sizes = ((0,), (3,), (0, 2), ())
+        params = [nn.Parameter(torch.ones(size)) for size in sizes]
+        opt = cls(params, lr=0.1)
+        for _ in range(2):
+            for p in params:
+                p.grad = torch.ones_like(p)
+            opt.step()
+        return params
+
+    stock = program()
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = program()
+        assert (hits.accelerated, hits.forwarded) == (2, {})
+    contract.exactly(ours, stock)

@@ -5,6 +5,7 @@ What the rows do not take goes to stock and is counted with its reason.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, lr_scheduler, optimizer
 from torch.overrides import TorchFunctionMode
+
+from pai_torchacc import _C
 
 OPERATOR = {SGD: "sgd_step", Adam: "adam_step", AdamW: "adamw_step"}
 CLASSES = pytest.mark.parametrize("cls", OPERATOR)
@@ -296,3 +299,69 @@ def test_steps_under_a_function_mode_are_stock() -> None:
             opt.step()
         assert hits.accelerated == 0
         assert hits.forwarded == {"mode or transform active": 1}
+
+
+def tuple_of_params(opt: Any) -> None:
+    opt.param_groups[0]["params"] = tuple(opt.param_groups[0]["params"])
+
+
+def other_mapping(opt: Any) -> None:
+    opt.param_groups[0] = collections.UserDict(opt.param_groups[0])
+
+
+def subclass_of_dict(opt: Any) -> None:
+    opt.param_groups[0] = collections.OrderedDict(opt.param_groups[0])
+
+
+def tuple_of_groups(opt: Any) -> None:
+    opt.param_groups = tuple(opt.param_groups)
+
+
+@pytest.mark.parametrize(
+    "change", [tuple_of_params, other_mapping, subclass_of_dict, tuple_of_groups]
+)
+@CLASSES
+def test_groups_of_other_types(cls: type, change: Callable[[Any], None]) -> None:
+    def program() -> list[Any]:
+        params = [nn.Parameter(torch.ones(3)) for _ in range(3)]
+        opt = cls([{"params": params[:1]}, {"params": params[1:]}], lr=0.1)
+        change(opt)
+        for p in params:
+            p.grad = torch.ones(3)
+        opt.step()
+        opt.zero_grad()
+        assert all(p.grad is None for p in params)
+        return params
+
+    stock = program()
+    with switching.accelerated(OPERATOR[cls], "zero_grad"):
+        hits = switching.hits("zero_grad")
+        ours = program()
+        assert (hits.accelerated, hits.forwarded) == (0, {"argument": 1})
+    contract.exactly(ours, stock)
+
+
+class Unruly:
+    """A parameter whose gradient makes havoc of the groups when it is asked for."""
+
+    def __init__(self, groups: list[Any]):
+        self.groups = groups
+
+    @property
+    def grad(self) -> None:
+        self.groups[0]["params"] = []
+        del self.groups[1:]
+        self.groups.extend({"params": []} for _ in range(200))
+
+
+@CLASSES
+def test_groups_that_change_while_they_are_read(cls: type) -> None:
+    opt = cls([nn.Parameter(torch.ones(3))], lr=0.1)
+    with switching.accelerated(OPERATOR[cls]):
+        for at in (0, 1):
+            params = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+            opt.param_groups = [{**opt.param_groups[0], "params": params}]
+            params.insert(at, Unruly(opt.param_groups))
+            del params
+            _C.optimizer_step(cls is SGD, opt)
+            _C.zero_grads(opt.param_groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -135,3 +136,113 @@ def test_errors_leave_as_with_stock() -> None:
         net(torch.ones(40, 20))
     with pytest.raises(TypeError), switching.accelerated(*OPS):
         net(torch.ones(40, 20), torch.ones(2))
+
+
+def buffer_as_bias(layer: nn.Linear) -> None:
+    del layer.bias
+    layer.register_buffer("bias", torch.full((30,), 100.0))
+
+
+def attribute_as_bias(layer: nn.Linear) -> None:
+    del layer.bias
+    layer.bias = torch.full((30,), 100.0)
+
+
+def attribute_over_bias(layer: nn.Linear) -> None:
+    layer.__dict__["bias"] = torch.full((30,), 100.0)
+
+
+def attribute_over_weight(layer: nn.Linear) -> None:
+    layer.__dict__["weight"] = torch.ones(30, 20)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [buffer_as_bias, attribute_as_bias, attribute_over_bias, attribute_over_weight],
+)
+def test_bias_and_weight_that_are_no_parameters(
+    change: Callable[[nn.Linear], None],
+) -> None:
+    def program() -> Any:
+        net = pair()
+        change(net[0])
+        with torch.no_grad():
+            return run(net)
+
+    off_and_on(program, 1)
+
+
+def test_layers_without_a_bias() -> None:
+    net = nn.Sequential(nn.Linear(20, 30, bias=False), nn.ReLU())
+    off_and_on(lambda: run(net), 1)
+    with switching.accelerated(*OPS), pytest.raises(AttributeError, match="bias"):
+        net = pair()
+        del net[0].bias
+        net(torch.ones(40, 20))
+
+
+def test_a_gelu_that_torch_refuses() -> None:
+    net = nn.Sequential(nn.Linear(20, 30), nn.GELU())
+    net[1].approximate = "none of these"
+    with switching.accelerated(*OPS), pytest.raises(RuntimeError, match="approximate"):
+        net(torch.ones(40, 20))
+
+
+PATCHED = {
+    "F.linear": (torch.nn.functional, "linear", nn.ReLU),
+    "F.relu": (torch.nn.functional, "relu", nn.ReLU),
+    "torch.relu": (torch, "relu", nn.ReLU),
+    "F.gelu": (torch.nn.functional, "gelu", nn.GELU),
+    "F.silu": (torch.nn.functional, "silu", nn.SiLU),
+    "torch.tanh": (torch, "tanh", nn.Tanh),
+    "torch.sigmoid": (torch, "sigmoid", nn.Sigmoid),
+    "Linear.forward": (nn.Linear, "forward", nn.ReLU),
+    "ReLU.forward": (nn.ReLU, "forward", nn.ReLU),
+    "Linear.__call__": (nn.Linear, "__call__", nn.ReLU),
+    "ReLU.__call__": (nn.ReLU, "__call__", nn.ReLU),
+    "Module.__call__": (nn.Module, "__call__", nn.ReLU),
+    "Linear._call_impl": (nn.Linear, "_call_impl", nn.ReLU),
+    "Module._call_impl": (nn.Module, "_call_impl", nn.ReLU),
+    "Module.__getattr__": (nn.Module, "__getattr__", nn.ReLU),
+}
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["after", "before"])
+@pytest.mark.parametrize("name", PATCHED)
+def test_patches_of_users_are_called(
+    name: str, is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, attribute, activation = PATCHED[name]
+    net = nn.Sequential(nn.Linear(20, 30), activation())
+    x = torch.ones(40, 20)
+    stock = net(x)
+    n_calls = 0
+
+    def patch() -> None:
+        original = getattr(owner, attribute)
+
+        @functools.wraps(original)
+        def mine(*args: Any, **kwargs: Any) -> Any:
+            nonlocal n_calls
+            n_calls += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, attribute, mine)
+
+    if is_first:
+        patch()
+    with switching.accelerated(*OPS):
+        if not is_first:
+            patch()
+        close(net(x), stock)
+        seen = n_calls
+        assert seen > 0
+        monkeypatch.undo()
+        close(net(x), stock)
+    close(net(x), stock)
+    assert n_calls == seen
+    with switching.accelerated(*OPS):
+        hits = switching.hits(OPS[0])
+        close(net(x), stock)
+        assert hits.accelerated == 1
+        assert n_calls == seen

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion import chain
+from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.fusion.saved import unless_hooked
 from pai_torchacc.fusion.shadow import run
 
@@ -161,31 +163,17 @@ def _product_gradients(
 
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
-    from torch.nn.modules import module
-
     c.linear_install(
         unless_hooked(c, "linear_act", LinearAct.apply),
         torch._C._get_float32_matmul_precision,
     )
-    ledger.set_attribute(nn.Linear, "forward", _linear_forward(c))
-    c.sequential_install(
-        nn.Module,
-        nn.Linear,
-        [
-            (nn.ReLU, ACTIVATIONS.index("relu")),
-            (nn.GELU, ACTIVATIONS.index("gelu")),
-            (nn.SiLU, ACTIVATIONS.index("silu")),
-            (nn.Tanh, ACTIVATIONS.index("tanh")),
-            (nn.Sigmoid, ACTIVATIONS.index("sigmoid")),
-        ],
-        [
-            module._global_backward_pre_hooks,
-            module._global_backward_hooks,
-            module._global_forward_hooks,
-            module._global_forward_pre_hooks,
-        ],
-    )
-    ledger.set_attribute(nn.Sequential, "forward", _sequential_forward(c))
+    is_own = is_torchs_own(nn.Linear, "forward")
+    forward = _linear_forward(c) if is_own else None
+    ledger.set_attribute(nn.Linear, "forward", forward)  # or note who is in the way
+    chain.install(c, forward, ACTIVATIONS)
+    is_own = is_torchs_own(nn.Sequential, "forward")
+    forward = _sequential_forward(c) if is_own else None
+    ledger.set_attribute(nn.Sequential, "forward", forward)
 
 
 @functools.cache

@@ -128,9 +128,12 @@ static bool read_adam(PyObject *group, ptac_gathering *g)
 void ptac_gather_release(ptac_gathering *g)
 {
     for (Py_ssize_t i = 0; i < g->n_written; i++)
-        Py_DECREF(g->written[i]);
+        Py_DECREF(g->written[i].tensor);
+    for (Py_ssize_t i = 0; i < g->n_items; i++)
+        Py_DECREF(g->grads[i]);
     PyMem_Free(g->items);
     PyMem_Free(g->params);
+    PyMem_Free(g->grads);
     PyMem_Free(g->written);
     memset(g, 0, sizeof *g);
 }
@@ -144,12 +147,15 @@ static bool make_room(ptac_gathering *g)
     const Py_ssize_t more = g->capacity ? 2 * g->capacity : 64;
     ptac_step_item *items = PyMem_Realloc(g->items, (size_t)more * sizeof *items);
     PyObject **params = PyMem_Realloc(g->params, (size_t)more * sizeof *params);
-    PyObject **written = PyMem_Realloc(g->written, 5 * (size_t)more * sizeof *written);
+    PyObject **grads = PyMem_Realloc(g->grads, (size_t)more * sizeof *grads);
+    ptac_written *written =
+        PyMem_Realloc(g->written, 5 * (size_t)more * sizeof *written);
 
     g->items = items ? items : g->items;
     g->params = params ? params : g->params;
+    g->grads = grads ? grads : g->grads;
     g->written = written ? written : g->written;
-    if (!items || !params || !written) {
+    if (!items || !params || !grads || !written) {
         PyErr_NoMemory();
         return false;
     }
@@ -157,10 +163,9 @@ static bool make_room(ptac_gathering *g)
     return true;
 }
 
-static void will_write(ptac_gathering *g, PyObject *tensor)
+static void will_write(ptac_gathering *g, PyObject *tensor, const void *data)
 {
-    Py_INCREF(tensor);
-    g->written[g->n_written++] = tensor;
+    g->written[g->n_written++] = (ptac_written){Py_NewRef(tensor), data};
 }
 
 /* A state tensor that lies exactly as its parameter does. */
@@ -171,7 +176,7 @@ static bool takes_after(PyObject *tensor, const ptac_view *param, void **data)
     if (!ptac_is_plain_and_versioned(tensor))
         return false;
     ptac_view_of(ptac_borrow(tensor), &view);
-    *data = view.data;
+    *data = view.n_elements ? view.data : NULL;
     return view.dtype == param->dtype && ptac_view_is_alike(&view, param);
 }
 
@@ -196,9 +201,12 @@ static ptac_verdict gather_momentum(ptac_gathering *g, PyObject *states,
                                     const ptac_view *view, ptac_step_item *item)
 {
     PyObject *state = find_state(states, param, position);
-    PyObject *buffer = state && PyDict_Check(state)
-                           ? PyDict_GetItemWithError(state, ptac_s.momentum_buffer)
-                           : NULL;
+    PyObject *buffer = NULL;
+
+    if (state && !PyDict_CheckExact(state))
+        return refused(PTAC_STATE);
+    if (state)
+        buffer = PyDict_GetItemWithError(state, ptac_s.momentum_buffer);
 
     if (PyErr_Occurred())
         return raised;
@@ -209,7 +217,7 @@ static ptac_verdict gather_momentum(ptac_gathering *g, PyObject *states,
     }
     if (!takes_after(buffer, view, &item->state[0]))
         return refused(PTAC_STATE);
-    will_write(g, buffer);
+    will_write(g, buffer, item->state[0]);
     return fine;
 }
 
@@ -237,21 +245,23 @@ static ptac_verdict gather_moments(ptac_gathering *g, PyObject *states, PyObject
 
     if (PyErr_Occurred())
         return raised;
-    if (!state || !PyDict_Check(state) || PyDict_Size(state) == 0)
+    if (state && !PyDict_CheckExact(state))
+        return refused(PTAC_STATE);
+    if (!state || PyDict_Size(state) == 0)
         return (ptac_verdict){.needs_state = true};
     for (int i = 0; i < n_keys; i++) {
         PyObject *tensor = PyDict_GetItemWithError(state, keys[i]);
 
         if (!tensor || !takes_after(tensor, view, &item->state[i]))
             return refused(PTAC_STATE);
-        will_write(g, tensor);
+        will_write(g, tensor, item->state[i]);
     }
 
     PyObject *step = PyDict_GetItemWithError(state, ptac_s.step);
 
     if (!step || !read_step(step, &step_view, &count))
         return refused(PTAC_STATE);
-    will_write(g, step);
+    will_write(g, step, step_view.data);
     count += 1;
     item->step_size_neg = -(g->lr / (1 - pow(g->beta1, count)));
     item->bias_correction2_sqrt = pow(1 - pow(g->step.adam.beta2, count), 0.5);
@@ -299,24 +309,23 @@ static ptac_verdict gather_param(ptac_gathering *g, PyObject *states, PyObject *
     item.n = view.n_elements;
     item.param = view.data;
     item.grad = grad_view.data;
-    will_write(g, param);
+    will_write(g, param, item.n ? item.param : NULL);
     if (g->op != PTAC_OP_SGD_STEP)
         result = gather_moments(g, states, param, position, &view, &item);
     else if (g->step.sgd.momentum != 0)
         result = gather_momentum(g, states, param, position, &view, &item);
     if (ptac_is_fine(result)) {
         g->params[g->n_items] = param;
+        g->grads[g->n_items] = Py_NewRef(grad);
         g->items[g->n_items++] = item;
         g->n_elements += item.n;
     }
 done:
-    /* The parameter keeps its gradient alive, and the list its parameter. */
     Py_DECREF(grad);
     Py_DECREF(param);
     return result;
 }
 
-/* Two parameters that share memory would race, where threads share the work. */
 static int by_address(const void *left, const void *right)
 {
     const ptac_step_item *a = *(const ptac_step_item *const *)left;
@@ -325,6 +334,7 @@ static int by_address(const void *left, const void *right)
     return (a->param > b->param) - (a->param < b->param);
 }
 
+/* Parameters that share memory would race, where threads share the work. */
 static ptac_verdict check_overlap(const ptac_gathering *g)
 {
     const size_t width = g->dtype == PTAC_F32 ? 4 : 8;
@@ -352,14 +362,55 @@ static ptac_verdict check_overlap(const ptac_gathering *g)
 static ptac_verdict read_group(ptac_gathering *g, PyObject *group, bool is_sgd)
 {
     const ptac_reason why = read_implementation(group);
+    bool is_read;
 
     g->op = is_sgd ? PTAC_OP_SGD_STEP : PTAC_OP_ADAM_STEP;
-    if (is_sgd ? !read_sgd(group, &g->step.sgd) : !read_adam(group, g)) {
-        if (PyErr_Occurred())
-            return raised;
-        return refused(PTAC_ARGUMENT);
+    is_read = is_sgd ? read_sgd(group, &g->step.sgd) : read_adam(group, g);
+    if (PyErr_Occurred())
+        return raised;
+    return refused(is_read ? why : PTAC_ARGUMENT);
+}
+
+/* Put an address into an open hash table; false when it is there already. */
+static bool is_new(const void **table, size_t mask, const void *data)
+{
+    size_t at = ((uintptr_t)data >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 32;
+
+    for (at &= mask; table[at]; at = (at + 1) & mask)
+        if (table[at] == data)
+            return false;
+    table[at] = data;
+    return true;
+}
+
+ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n)
+{
+    enum { SMALL = 512 };
+    const void *small[SMALL] = {NULL}, **table = small;
+    ptac_verdict result = fine;
+    size_t n_written = 0, size = SMALL;
+
+    for (int i = 0; i < n; i++)
+        n_written += (size_t)gathered[i].n_written;
+    while (size < 2 * n_written)
+        size *= 2;
+    if (size > SMALL)
+        table = PyMem_Calloc(size, sizeof *table);
+    if (!table) {
+        PyErr_NoMemory();
+        return raised;
     }
-    return refused(why);
+    for (int i = 0; i < n && ptac_is_fine(result); i++) {
+        const ptac_written *written = gathered[i].written;
+
+        /* A tensor without elements has no address of its own. */
+        for (Py_ssize_t j = 0; j < gathered[i].n_written; j++)
+            if (written[j].data && !is_new(table, size - 1, written[j].data))
+                result = refused(PTAC_OVERLAP);
+    }
+    if (table != small)
+        PyMem_Free(table);
+    return result;
 }
 
 ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
@@ -370,14 +421,21 @@ ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
     ptac_verdict result;
 
     memset(g, 0, sizeof *g);
-    if (!PyDict_Check(group) || !PyDict_Check(states))
+    if (!PyDict_CheckExact(group) || !PyDict_Check(states))
         return refused(PTAC_ARGUMENT);
     result = read_group(g, group, is_sgd);
+    if (!ptac_is_fine(result))
+        return result;
     params = PyDict_GetItemWithError(group, ptac_s.params);
-    if (ptac_is_fine(result) && (!params || !PyList_Check(params)))
-        result = PyErr_Occurred() ? raised : refused(PTAC_ARGUMENT);
+    if (!params || !PyList_CheckExact(params))
+        return PyErr_Occurred() ? raised : refused(PTAC_ARGUMENT);
+    /* Reading a gradient may run code of the user's, which may do anything to them. */
+    Py_INCREF(group);
+    Py_INCREF(params);
     for (Py_ssize_t i = 0; ptac_is_fine(result) && i < PyList_Size(params); i++)
         result = gather_param(g, states, PyList_GetItem(params, i), &position);
+    Py_DECREF(params);
+    Py_DECREF(group);
     if (ptac_is_fine(result))
         result = check_overlap(g);
     return result;

@@ -44,13 +44,20 @@ extern ptac_optim_names ptac_s;
 /* Fill ptac_s; -1 with a Python exception set. To be called before all else. */
 int ptac_optim_intern(void);
 
+/* A tensor that a kernel writes, owned, and where; NULL where it has no elements. */
+typedef struct ptac_written {
+    PyObject *tensor;
+    const void *data;
+} ptac_written;
+
 /* What a group gathers. */
 typedef struct ptac_gathering {
     ptac_op op;
     ptac_step step;
     ptac_step_item *items;
-    PyObject **params;  /* of the items; borrowed from the group, which stays */
-    PyObject **written; /* tensors that the kernel writes, owned */
+    PyObject **params; /* of the items, borrowed from written */
+    PyObject **grads;  /* of the items, owned */
+    ptac_written *written;
     Py_ssize_t n_written, n_items, capacity;
     ptac_dtype dtype;
     int64_t n_elements;
@@ -70,13 +77,19 @@ static inline bool ptac_is_fine(ptac_verdict v)
 }
 
 /*
- * Look at every parameter of the group and write nothing. What is found is valid while
- * the group and the states are left alone; ptac_gather_release() gives it back, to be
- * called in any case.
+ * Look at every parameter of the group and write nothing. What is found stays alive
+ * whatever other threads do to the group and the states; ptac_gather_release() gives it
+ * back, to be called in any case.
  */
 ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
                          bool is_sgd);
 void ptac_gather_release(ptac_gathering *g);
+
+/*
+ * Refuses groups that would write one tensor twice: a parameter that is listed twice,
+ * or a state that several share. Stock updates it twice, one after the other.
+ */
+ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n);
 
 /*
  * The buffers that a first SGD step needs; all of them, or a Python exception is set.

@@ -56,7 +56,7 @@ bool ptac_create_momenta(ptac_gathering *g, PyObject *states)
         if (!buffer)
             return false;
         T.aoti_torch_get_data_ptr(ptac_borrow(buffer), &g->items[i].state[0]);
-        g->written[g->n_written++] = buffer;
+        g->written[g->n_written++] = (ptac_written){buffer, g->items[i].state[0]};
     }
     return true;
 }

@@ -33,7 +33,7 @@ static void count_steps(const ptac_gathering *g)
     const Py_ssize_t each = g->step.adam.amsgrad ? 5 : 4;
 
     for (Py_ssize_t i = each - 1; i < g->n_written; i += each)
-        count_step(g->written[i]);
+        count_step(g->written[i].tensor);
 }
 
 /*
@@ -52,7 +52,7 @@ static void run_gathered(const ptac_kernel *row, const ptac_call *call,
     if (g->op != PTAC_OP_SGD_STEP)
         count_steps(g);
     for (Py_ssize_t i = 0; i < g->n_written; i++)
-        ptac_bump_version(g->written[i]);
+        ptac_bump_version(g->written[i].tensor);
 }
 
 /*
@@ -83,9 +83,12 @@ static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
         return PyLong_FromLong(0);
     }
 
-    const ptac_verdict result = ptac_gather(&g, args[2], args[1], is_sgd);
-    bool error = result.error;
+    ptac_verdict result = ptac_gather(&g, args[2], args[1], is_sgd);
+    bool error;
 
+    if (ptac_is_fine(result))
+        result = ptac_gather_repeats(&g, 1);
+    error = result.error;
     if (result.needs_state) {
         answer = -1;
     } else if (!error) {
@@ -114,14 +117,17 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
                        ptac_gathering *gathered, ptac_call *calls,
                        const ptac_kernel **rows, int *n_gathered)
 {
+    const Py_ssize_t n = PyList_Size(groups);
     ptac_reason why;
 
-    for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
+    if (n > MAX_GROUPS)
+        return false;
+    for (Py_ssize_t i = 0; i < n; i++) {
         const ptac_verdict result =
             ptac_gather(&gathered[i], PyList_GetItem(groups, i), states, is_sgd);
 
         *n_gathered = (int)i + 1;
-        if (!ptac_is_fine(result))
+        if (!ptac_is_fine(result) || PyList_Size(groups) != n)
             return false;
         if (gathered[i].n_items == 0)
             continue;
@@ -129,7 +135,7 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
         if (!rows[i])
             return false;
     }
-    return true;
+    return ptac_is_fine(ptac_gather_repeats(gathered, *n_gathered));
 }
 
 /*
@@ -158,7 +164,7 @@ static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
     states = groups ? PyObject_GetAttr(args[1], ptac_s.state) : NULL;
     if (!states)
         goto done;
-    if (!PyList_Check(groups) || PyList_Size(groups) > MAX_GROUPS)
+    if (!PyList_CheckExact(groups))
         goto done;
     if (!gather_all(groups, states, args[0] == Py_True, gathered, calls, rows,
                     &n_gathered))
@@ -182,27 +188,74 @@ done:
     return PyErr_Occurred() ? NULL : PyBool_FromLong(done);
 }
 
+/* The parameters of a group, borrowed; NULL where it is not as torch makes them. */
+static PyObject *params_of(PyObject *groups, Py_ssize_t i)
+{
+    PyObject *group = PyList_GetItem(groups, i), *params = NULL;
+
+    if (PyDict_CheckExact(group))
+        params = PyDict_GetItemWithError(group, ptac_s.params);
+    return params && PyList_CheckExact(params) ? params : NULL;
+}
+
+static bool are_usual(PyObject *groups)
+{
+    if (!PyList_CheckExact(groups))
+        return false;
+    for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
+        PyObject *params = params_of(groups, i);
+
+        if (!params)
+            return false;
+        for (Py_ssize_t j = 0; j < PyList_Size(params); j++)
+            if (!ptac_is_tensor(PyList_GetItem(params, j)))
+                return false;
+    }
+    return true;
+}
+
+/* Freeing a gradient may run code of the user's, which may do anything to the lists. */
+static bool zero_group(PyObject *params)
+{
+    bool done = true;
+
+    Py_INCREF(params);
+    for (Py_ssize_t i = 0; done && i < PyList_Size(params); i++) {
+        PyObject *param = Py_NewRef(PyList_GetItem(params, i));
+
+        done = PyObject_SetAttr(param, ptac_s.grad, Py_None) == 0;
+        Py_DECREF(param);
+    }
+    Py_DECREF(params);
+    return done;
+}
+
 /* zero_grads(param_groups) -> whether all gradients are None now. */
 static PyObject *zero_grads(PyObject *self, PyObject *groups)
 {
-    const ptac_reason gate = ptac_chooser_gate(PTAC_OP_ZERO_GRAD);
+    const ptac_op op = PTAC_OP_ZERO_GRAD;
+    ptac_reason why = ptac_chooser_gate(op);
 
     (void)self;
-    if (gate || ptac_thread_is_disabled() || !PyList_Check(groups)) {
-        ptac_refuse(PTAC_OP_ZERO_GRAD, gate ? gate : PTAC_DISABLED);
-        Py_RETURN_FALSE;
-    }
-    for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
-        PyObject *params =
-            PyDict_GetItemWithError(PyList_GetItem(groups, i), ptac_s.params);
+    if (!why && ptac_thread_is_disabled())
+        why = PTAC_DISABLED;
+    if (!why && !are_usual(groups))
+        why = PTAC_ARGUMENT;
+    for (Py_ssize_t i = 0; !why && i < PyList_Size(groups); i++) {
+        PyObject *params = params_of(groups, i);
 
-        for (Py_ssize_t j = 0; params && j < PyList_Size(params); j++)
-            if (PyObject_SetAttr(PyList_GetItem(params, j), ptac_s.grad, Py_None) < 0)
-                return NULL;
+        if (!params)
+            why = PTAC_ARGUMENT;
+        else if (!zero_group(params))
+            return NULL;
     }
     if (PyErr_Occurred())
         return NULL;
-    ptac_count_accelerated(PTAC_OP_ZERO_GRAD);
+    if (why) {
+        ptac_refuse(op, why);
+        Py_RETURN_FALSE;
+    }
+    ptac_count_accelerated(op);
     Py_RETURN_TRUE;
 }
 

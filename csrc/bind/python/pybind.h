@@ -37,6 +37,9 @@ extern PyMethodDef ptac_cross_entropy_methods[];
  * plain, and every call goes to stock.
  */
 
+/* An exact torch.Tensor or torch.nn.Parameter, on any device. */
+bool ptac_is_tensor(PyObject *object);
+
 /*
  * An exact torch.Tensor or torch.nn.Parameter, dense, on the CPU, without conjugate or
  * negative bit: what an ordinary program computes with.

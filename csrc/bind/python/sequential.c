@@ -2,38 +2,52 @@
  * sequential.c - nn.Sequential.forward, which sees what follows what.
  *
  * A Linear followed by an activation becomes one linear_act, when both are exactly
- * torch's classes and nobody listens in between: no hooks, no forward of their own, no
- * compiled call. Every other module is called as ever.
+ * torch's classes and nobody could notice: no hooks, no forward of their own, no
+ * compiled call, and all that torch would call in between is what it was when
+ * sequential_install() was told. Every other module is called as ever.
  */
 #include "bind/python/linear.h"
 
 enum {
     MAX_ACTIVATIONS = 8,
-    N_QUIET = 5,
+    MAX_FUNCTIONS = 2,
+    N_HOOKS = 4,
+    N_QUIET = 7,
     N_GLOBAL = 4,
+    N_METHODS = 4,
 };
 
+/* A function where it is looked up: in a namespace's dictionary. */
+typedef struct watched {
+    PyObject *space, *name, *function;
+} watched;
+
+/* A class of modules, and what calling one of them goes through. */
+typedef struct known_class {
+    PyTypeObject *type;
+    PyObject *methods[N_METHODS];
+    watched functions[MAX_FUNCTIONS];
+    int n_functions;
+    ptac_act activation;
+} known_class;
+
 /* What sequential_install() was given. */
-static PyTypeObject *linear_type;
-static PyObject *linear_forward, *module_type, *module_call;
+static known_class linear_class, known[MAX_ACTIVATIONS];
+static int n_known;
 static PyObject *global_hooks[N_GLOBAL]; /* dictionaries that must be empty */
 
-static struct {
-    PyTypeObject *type;
-    PyObject *forward;
-    ptac_act activation;
-} known[MAX_ACTIVATIONS];
-static int n_known;
+static const char *const method_names[N_METHODS] = {"forward", "__call__", "_call_impl",
+                                                    "__getattr__"};
+static PyObject *methods[N_METHODS];
 
 /*
  * Instance attributes: the first four hold hooks, the others change what a call does.
  */
-static const char *const quiet_names[N_QUIET + 1] = {
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
-    "forward",        "_compiled_call_impl"};
-static PyObject *quiet[N_QUIET + 1];
-static PyObject *s_modules, *s_parameters, *s_weight, *s_bias, *s_forward, *s_call,
-    *s_approximate;
+static const char *const quiet_names[N_QUIET] = {
+    "_forward_hooks", "_forward_pre_hooks",  "_backward_hooks", "_backward_pre_hooks",
+    "forward",        "_compiled_call_impl", "_call_impl"};
+static PyObject *quiet[N_QUIET];
+static PyObject *s_modules, *s_parameters, *s_weight, *s_bias, *s_approximate;
 
 static bool is_attribute(PyObject *owner, PyObject *name, PyObject *expected)
 {
@@ -45,26 +59,58 @@ static bool is_attribute(PyObject *owner, PyObject *name, PyObject *expected)
     return same;
 }
 
+/* Nobody has changed what calling a module of this class goes through. */
+static bool is_unchanged(const known_class *class)
+{
+    for (int i = 0; i < N_METHODS; i++)
+        if (!is_attribute((PyObject *)class->type, methods[i], class->methods[i]))
+            return false;
+    for (int i = 0; i < class->n_functions; i++) {
+        const watched *w = &class->functions[i];
+
+        if (PyDict_GetItemWithError(w->space, w->name) != w->function)
+            return false;
+    }
+    return true;
+}
+
 static bool nobody_listens_everywhere(void)
 {
     for (int i = 0; i < N_GLOBAL; i++)
-        if (PyDict_Size(global_hooks[i]) != 0)
+        if (!global_hooks[i] || PyDict_Size(global_hooks[i]) != 0)
             return false;
-    return is_attribute(module_type, s_call, module_call);
+    return n_known > 0 && is_unchanged(&linear_class);
 }
 
 /* A module that does what its class says and nothing else; its dictionary is given. */
 static bool is_bare(PyObject *attributes)
 {
-    for (int i = 0; i <= N_QUIET; i++) {
+    for (int i = 0; i < N_QUIET; i++) {
         PyObject *value = PyDict_GetItemWithError(attributes, quiet[i]);
+        int is_set = value && value != Py_None;
 
-        if (i < 4 && value && PyObject_IsTrue(value) != 0)
-            return false;
-        if (i >= 4 && value && value != Py_None)
+        if (is_set && i < N_HOOKS) {
+            Py_INCREF(value);
+            is_set = PyObject_IsTrue(value);
+            Py_DECREF(value);
+        }
+        if (is_set)
             return false;
     }
     return !PyErr_Occurred();
+}
+
+/* GELU's kind; PTAC_ACT_NONE where torch would raise. */
+static ptac_act gelu_of(PyObject *attributes)
+{
+    PyObject *kind = PyDict_GetItemWithError(attributes, s_approximate);
+
+    if (!kind || !PyUnicode_Check(kind))
+        return PTAC_ACT_NONE;
+    if (PyUnicode_CompareWithASCIIString(kind, "none") == 0)
+        return PTAC_ACT_GELU;
+    return PyUnicode_CompareWithASCIIString(kind, "tanh") == 0 ? PTAC_ACT_GELU_TANH
+                                                               : PTAC_ACT_NONE;
 }
 
 /* The activation that this module applies; PTAC_ACT_NONE when it is none of ours. */
@@ -74,23 +120,36 @@ static ptac_act activation_of(PyObject *module)
 
     while (i < n_known && known[i].type != Py_TYPE(module))
         i++;
-    if (i == n_known ||
-        !is_attribute((PyObject *)known[i].type, s_forward, known[i].forward))
+    if (i == n_known || !is_unchanged(&known[i]))
         return PTAC_ACT_NONE;
 
     PyObject *attributes = PyObject_GenericGetDict(module, NULL);
     ptac_act found = PTAC_ACT_NONE;
 
     if (attributes && is_bare(attributes)) {
-        PyObject *kind = PyDict_GetItemWithError(attributes, s_approximate);
-
         found = known[i].activation;
-        if (kind && PyUnicode_Check(kind) &&
-            PyUnicode_CompareWithASCIIString(kind, "tanh") == 0)
-            found = PTAC_ACT_GELU_TANH;
+        if (found == PTAC_ACT_GELU)
+            found = gelu_of(attributes);
     }
     Py_XDECREF(attributes);
     PyErr_Clear();
+    return found;
+}
+
+/*
+ * What a Linear of these attributes calls by this name, owned, where it is a parameter
+ * or None; NULL where it is anything else, such as a buffer.
+ */
+static PyObject *own_parameter(PyObject *attributes, PyObject *name)
+{
+    PyObject *parameters = PyDict_GetItemWithError(attributes, s_parameters);
+    PyObject *found;
+
+    if (!parameters || !PyDict_CheckExact(parameters) ||
+        PyDict_GetItemWithError(attributes, name))
+        return NULL;
+    found = PyDict_GetItemWithError(parameters, name);
+    Py_XINCREF(found);
     return found;
 }
 
@@ -98,26 +157,25 @@ static ptac_act activation_of(PyObject *module)
 static PyObject *try_pair(PyObject *module, PyObject *next, PyObject *input)
 {
     const ptac_act activation =
-        Py_TYPE(module) == linear_type ? activation_of(next) : PTAC_ACT_NONE;
-    PyObject *attributes, *parameters, *result = NULL;
+        Py_TYPE(module) == linear_class.type ? activation_of(next) : PTAC_ACT_NONE;
+    PyObject *attributes, *weight = NULL, *bias = NULL, *result = NULL;
 
-    if (activation == PTAC_ACT_NONE ||
-        !is_attribute((PyObject *)linear_type, s_forward, linear_forward))
+    if (activation == PTAC_ACT_NONE)
         Py_RETURN_NONE;
     attributes = PyObject_GenericGetDict(module, NULL);
-    parameters = attributes ? PyDict_GetItemWithError(attributes, s_parameters) : NULL;
-    if (parameters && PyDict_Check(parameters) && is_bare(attributes)) {
-        PyObject *weight = PyDict_GetItemWithError(parameters, s_weight);
-        PyObject *bias = PyDict_GetItemWithError(parameters, s_bias);
-        PyObject *const tensors[3] = {input, weight, bias ? bias : Py_None};
+    if (attributes && is_bare(attributes)) {
+        weight = own_parameter(attributes, s_weight);
+        bias = weight ? own_parameter(attributes, s_bias) : NULL;
+    }
+    if (bias) {
+        PyObject *const tensors[3] = {input, weight, bias};
 
-        if (weight)
-            result = ptac_try_linear(tensors, activation);
-        else if (!PyErr_Occurred())
-            result = Py_NewRef(Py_None);
+        result = ptac_try_linear(tensors, activation);
     } else if (!PyErr_Occurred()) {
         result = Py_NewRef(Py_None);
     }
+    Py_XDECREF(bias);
+    Py_XDECREF(weight);
     Py_XDECREF(attributes);
     return result;
 }
@@ -169,63 +227,108 @@ static PyObject *sequential(PyObject *self, PyObject *const *args, Py_ssize_t n_
     return result;
 }
 
+static bool intern(PyObject **home, const char *text)
+{
+    return *home || (*home = PyUnicode_InternFromString(text));
+}
+
 static bool intern_all(void)
 {
-    const struct {
-        PyObject **home;
-        const char *text;
-    } names[] = {
-        {&s_modules, "_modules"},        {&s_parameters, "_parameters"},
-        {&s_weight, "weight"},           {&s_bias, "bias"},
-        {&s_forward, "forward"},         {&s_call, "__call__"},
-        {&s_approximate, "approximate"},
-    };
+    bool done = intern(&s_modules, "_modules") &&
+                intern(&s_parameters, "_parameters") && intern(&s_weight, "weight") &&
+                intern(&s_bias, "bias") && intern(&s_approximate, "approximate");
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!*names[i].home &&
-            !(*names[i].home = PyUnicode_InternFromString(names[i].text)))
+    for (int i = 0; i < N_METHODS; i++)
+        done = done && intern(&methods[i], method_names[i]);
+    for (int i = 0; i < N_QUIET; i++)
+        done = done && intern(&quiet[i], quiet_names[i]);
+    return done;
+}
+
+static void forget(known_class *class)
+{
+    Py_CLEAR(class->type);
+    for (int i = 0; i < N_METHODS; i++)
+        Py_CLEAR(class->methods[i]);
+    for (int i = 0; i < class->n_functions; i++) {
+        Py_CLEAR(class->functions[i].space);
+        Py_CLEAR(class->functions[i].name);
+        Py_CLEAR(class->functions[i].function);
+    }
+    class->n_functions = 0;
+}
+
+/* The class, its methods as they are now, and the functions (space, name, function). */
+static bool remember(known_class *class, PyObject *type, PyObject *functions)
+{
+    const Py_ssize_t n = PyList_Size(functions);
+
+    class->type = (PyTypeObject *)Py_NewRef(type);
+    for (int i = 0; i < N_METHODS; i++)
+        if (!(class->methods[i] = PyObject_GetAttr(type, methods[i])))
             return false;
-    for (int i = 0; i <= N_QUIET; i++)
-        if (!quiet[i] && !(quiet[i] = PyUnicode_InternFromString(quiet_names[i])))
+    if (n > MAX_FUNCTIONS) {
+        PyErr_SetString(PyExc_ValueError, "too many functions");
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        watched *w = &class->functions[i];
+
+        if (!PyArg_ParseTuple(PyList_GetItem(functions, i), "O!UO", &PyDict_Type,
+                              &w->space, &w->name, &w->function))
             return false;
+        Py_INCREF(w->space);
+        Py_INCREF(w->name);
+        Py_INCREF(w->function);
+        class->n_functions++;
+    }
     return true;
 }
 
+static bool remember_activation(PyObject *entry)
+{
+    PyObject *type, *functions;
+    int code;
+
+    if (!PyArg_ParseTuple(entry, "OiO!", &type, &code, &PyList_Type, &functions))
+        return false;
+    known[n_known].activation = (ptac_act)code;
+    if (remember(&known[n_known], type, functions)) {
+        n_known++;
+        return true;
+    }
+    forget(&known[n_known]);
+    return false;
+}
+
 /*
- * sequential_install(Module, Linear, [(activation class, code)], [global hook dicts]):
- * remembers the classes' forward and Module's __call__ as they are now. Idempotent;
- * what is remembered stays for the life of the process.
+ * sequential_install(Linear, [function], [(activation class, code, [function])],
+ * [global hook dictionaries]), where a function is (namespace, name, what is there).
+ * Takes the place of what was installed before.
  */
 static PyObject *sequential_install(PyObject *self, PyObject *args)
 {
-    PyObject *module, *linear, *activations, *hooks;
+    PyObject *linear, *functions, *activations, *hooks;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOO!O!", &module, &linear, &PyList_Type, &activations,
-                          &PyList_Type, &hooks) ||
+    if (!PyArg_ParseTuple(args, "OO!O!O!", &linear, &PyList_Type, &functions,
+                          &PyList_Type, &activations, &PyList_Type, &hooks) ||
         !intern_all())
         return NULL;
-    if (linear_type)
-        Py_RETURN_NONE;
     if (PyList_Size(hooks) != N_GLOBAL || PyList_Size(activations) > MAX_ACTIVATIONS)
         return PyErr_Format(PyExc_ValueError, "wrong number of hooks or activations");
-    for (int i = 0; i < N_GLOBAL; i++)
+    while (n_known > 0)
+        forget(&known[--n_known]);
+    forget(&linear_class);
+    for (int i = 0; i < N_GLOBAL; i++) {
+        Py_XDECREF(global_hooks[i]);
         global_hooks[i] = Py_NewRef(PyList_GetItem(hooks, i));
-    for (Py_ssize_t i = 0; i < PyList_Size(activations); i++) {
-        PyObject *type;
-        int code;
-
-        if (!PyArg_ParseTuple(PyList_GetItem(activations, i), "Oi", &type, &code))
-            return NULL;
-        known[n_known].type = (PyTypeObject *)Py_NewRef(type);
-        known[n_known].forward = PyObject_GetAttr(type, s_forward);
-        known[n_known].activation = (ptac_act)code;
-        n_known++;
     }
-    module_type = Py_NewRef(module);
-    module_call = PyObject_GetAttr(module, s_call);
-    linear_forward = PyObject_GetAttr(linear, s_forward);
-    linear_type = (PyTypeObject *)Py_NewRef(linear);
+    if (!remember(&linear_class, linear, functions))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyList_Size(activations); i++)
+        if (!remember_activation(PyList_GetItem(activations, i)))
+            return NULL;
     Py_RETURN_NONE;
 }
 

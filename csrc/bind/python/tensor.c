@@ -41,12 +41,17 @@ at_tensor ptac_borrow(PyObject *tensor)
     return (at_tensor)((char *)tensor + impl_offset);
 }
 
+bool ptac_is_tensor(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+
+    return type == tensor_type || type == parameter_type;
+}
+
 /* The key set of an exact Tensor or Parameter; 0 of anything else. */
 static uint64_t keys_of(PyObject *tensor)
 {
-    PyTypeObject *type = Py_TYPE(tensor);
-
-    if ((type != tensor_type && type != parameter_type) || !keys_offset)
+    if (!ptac_is_tensor(tensor) || !keys_offset)
         return 0;
 
     const void *impl = *(void *const *)ptac_borrow(tensor);

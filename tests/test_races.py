@@ -1,0 +1,76 @@
+"""Other threads take tensors away while a kernel works without the interpreter's lock.
+
+Each program runs in an interpreter of its own, since what is tested for is a crash.
+Arrays are so large that their memory is unmapped as soon as nobody holds them.
+"""
+
+from __future__ import annotations
+
+import pytest
+import switching
+
+SECONDS = 1.5
+
+PROGRAM = f"""
+import threading, time
+import switching, torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.set_num_threads(1)
+
+def race(op, work, disturb):
+    stop = threading.Event()
+    def loop():
+        while not stop.is_set():
+            disturb()
+            time.sleep(0.0005)
+    with switching.accelerated(op):
+        hits = switching.hits(op)
+        other = threading.Thread(target=loop)
+        other.start()
+        end = time.time() + {SECONDS}
+        while time.time() < end:
+            work()
+        stop.set()
+        other.join()
+        assert hits.accelerated > 0
+    print("survived")
+"""
+
+# Setting p.grad to None is a race in torch itself: reading it meanwhile finds the
+# gradient that is being freed. Replacing it is not.
+GRADIENT = """
+N = 1 << 23
+for cls, op in ((torch.optim.SGD, "sgd_step"), (torch.optim.Adam, "adam_step")):
+    p = nn.Parameter(torch.zeros(N))
+    p.grad = torch.ones(N)
+    opt = cls([p], lr=0.1)
+    def disturb():
+        p.grad = torch.ones(N)
+    race(op, opt.step, disturb)
+"""
+
+
+LAYER = """
+layer = nn.Linear(2048, 2048)
+net, x = nn.Sequential(layer, nn.ReLU()), torch.randn(512, 2048)
+with torch.no_grad():
+    layer.bias.zero_()
+    expected = net(x)
+seen = []
+def work():
+    with torch.no_grad():
+        seen.append((net(x) - expected).abs().max().item())
+def disturb():
+    layer.bias = nn.Parameter(torch.zeros(2048))
+    layer.weight = nn.Parameter(layer.weight.detach().clone())
+    nn.Parameter(torch.full((2048,), 1e6))
+race("linear_act", work, disturb)
+assert max(seen) < 1, max(seen)
+"""
+
+
+@pytest.mark.parametrize("program", [GRADIENT, LAYER], ids=["gradient", "layer"])
+def test_tensors_stay_while_a_kernel_works(program: str) -> None:
+    assert "survived" in switching.python(PROGRAM + program)
