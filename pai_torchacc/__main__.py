@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.add_argument(
         "--generic",
         action="store_true",
-        help="leave out what other CPUs of this instruction set may not share",
+        help="also write generic-ISA.csv beside it, for other CPUs",
     )
 
     run = add("run", _run, "run a script with everything enabled, its children too")

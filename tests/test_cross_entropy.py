@@ -229,3 +229,13 @@ def test_log_softmax(op: str, shape: tuple[int, ...]) -> None:
             hits = switching.hits(op)
             contract.hold(case)
             assert hits.accelerated > 0
+
+
+def test_the_softmax_that_backward_writes_over_counts_a_version() -> None:
+    x, y = torch.randn(64, 10, requires_grad=True), torch.randint(0, 10, (64,))
+    with switching.accelerated("cross_entropy", "cross_entropy_backward"):
+        loss = F.cross_entropy(x, y)
+        p = loss.grad_fn.saved_tensors[0]
+        before = p._version
+        loss.backward()
+    assert p._version == before + 1

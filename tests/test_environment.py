@@ -205,11 +205,10 @@ except ValueError as error:
 INACTIVE = (
     TRAIN
     + """
-from torch.nn import functional
-before = functional.linear, torch.optim.SGD.step, nn.Sequential.forward
+before = nn.Linear.forward, torch.optim.SGD.step, nn.Sequential.forward
 handle = ptac.enable()
 assert not handle and not ptac.is_enabled("operator_fusion")
-assert before == (functional.linear, torch.optim.SGD.step, nn.Sequential.forward)
+assert before == (nn.Linear.forward, torch.optim.SGD.step, nn.Sequential.forward)
 with ptac.disabled():
     train()
 train()

@@ -185,7 +185,7 @@ def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (torch.nn.functional, "linear"),
+        (nn.Linear, "forward"),
         (torch._C._nn, "cross_entropy_loss"),
         (SGD, "step"),
         (nn.Sequential, "forward"),
@@ -318,7 +318,7 @@ def check():
         assert all("pai_torchacc" in f.__code__.co_filename for f in (
             torch.optim.SGD.step, torch.optim.SGD._init_group, torch.optim.AdamW.step,
             torch.optim.Adam._init_group, torch.nn.Sequential.forward,
-            torch.optim.Optimizer.zero_grad, torch.nn.functional.linear))
+            torch.optim.Optimizer.zero_grad, torch.nn.Linear.forward))
 check()
 for cls in torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW:
     torch.optim.lr_scheduler.StepLR(cls(p), 1)

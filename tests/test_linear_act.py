@@ -1,7 +1,8 @@
-"""Linear and its activation in nn.Sequential, and F.linear, at level close."""
+"""nn.Linear, alone and with its activation in nn.Sequential, at level close."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import switching
 import torch
 import torch.nn.functional as F
-from layers import OPS, off_and_on, pair, run
+from layers import OPS, linear, off_and_on, pair, run
 from torch import Tensor, nn
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -183,16 +184,62 @@ def test_lowered_precision_is_torchs() -> None:
         torch.set_float32_matmul_precision(before)
 
 
-def test_functional_linear() -> None:
+def test_lone_linear() -> None:
     torch.manual_seed(0)
     x, w, b = torch.randn(40, 20), torch.randn(30, 20), torch.randn(30)
     calls: list[Callable[[], Tensor]] = [
-        lambda: F.linear(x, w),
-        lambda: F.linear(x, w, b),
-        lambda: F.linear(input=x, weight=w, bias=b),
-        lambda: nn.Linear(20, 30)(x).detach() * 0,
+        lambda: linear(x, w),
+        lambda: linear(x, w, b),
+        lambda: nn.Linear(20, 30)(input=x).detach() * 0,
+        lambda: nn.Bilinear(20, 20, 3)(x, x).detach() * 0,
     ]
-    off_and_on(lambda: [call() for call in calls], 4)
+    off_and_on(lambda: [call() for call in calls], 3)
+
+
+def test_functional_linear_stays_itself() -> None:
+    """Handlers of tensor subclasses, made before or after, know it by identity."""
+    stock = F.linear
+    seen = []
+
+    class Watched(Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, *rest: Any) -> Any:
+            seen.append(func)
+            return super().__torch_function__(func, *rest)
+
+    layer = nn.Linear(20, 30)
+    with switching.accelerated(*OPS):
+        layer(torch.randn(40, 20).as_subclass(Watched))
+        assert F.linear is stock
+    assert seen == [stock]
+    assert pickle.loads(pickle.dumps(F.linear)) is stock
+
+
+def test_who_replaces_functional_linear_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layer, x = nn.Linear(20, 30), torch.randn(40, 20)
+    stock = F.linear
+    with switching.accelerated(*OPS):
+        monkeypatch.setattr(F, "linear", lambda *args: stock(*args) + 1)
+        found = layer(x)
+    monkeypatch.undo()
+    torch.testing.assert_close(found, layer(x) + 1)
+
+
+def test_setting_data_between_forward_and_backward() -> None:
+    """The gradient belongs to the weight that forward used, as with stock."""
+
+    def work() -> Tensor:
+        torch.manual_seed(0)
+        layer, x = nn.Linear(20, 30), torch.randn(40, 20, requires_grad=True)
+        y = layer(x)
+        layer.weight.data = torch.zeros(30, 20)
+        y.sum().backward()
+        assert bool(x.grad.abs().sum() > 0)
+        return x.grad
+
+    off_and_on(work, 1)
 
 
 def test_writing_over_the_result() -> None:

@@ -22,6 +22,9 @@ from pai_torchacc.bench.measure import (
 )
 from pai_torchacc.calibration import COLUMNS, Measurement
 
+ISAS = ("scalar", "avx2", "avx512")
+"""Instruction sets, each with what comes before it; rows carry their names."""
+
 VENDOR_BOUND = frozenset({"onednn"})
 """Rows whose gain depends on whose CPU it is more than on its instruction set."""
 
@@ -136,16 +139,29 @@ def write(
         writer.writerows(sorted(measurements))
 
 
-def generic(measurements: list[Measurement]) -> list[Measurement]:
-    """Leave out rows whose gain another CPU of the same instruction set may not share.
+def generic(measurements: list[Measurement], isa: str) -> list[Measurement]:
+    """What another CPU of an instruction set can rely on.
 
-    Their places stay, without a row that is fast enough, so that a call there does not
-    take the decision of a smaller size.
+    Rows that need more are left out. Rows whose gain another vendor's CPU may not share
+    keep their places, without a ratio that is fast enough, so that a call there does
+    not take the decision of a smaller size.
     """
+    beyond = ISAS[ISAS.index(isa) + 1 :]
     return [
         m._replace(ratio=min(m.ratio, 1.0)) if m.row in VENDOR_BOUND else m
         for m in measurements
+        if m.row not in beyond
     ]
+
+
+def _write_generic(folder: Path, measurements: list[Measurement]) -> None:
+    own = _host.load().cpu()[1]
+    for isa in ISAS[: ISAS.index(own) + 1]:
+        remarks = []
+        if isa != own:
+            remarks = [f"stock had {own} here: on CPUs without it ratios are higher"]
+        table = generic(measurements, isa)
+        write(folder / f"generic-{isa}.csv", table, remarks)
 
 
 def run(path: Path, ops: list[str] | None, is_generic: bool) -> dict[str, Any]:
@@ -163,8 +179,8 @@ def run(path: Path, ops: list[str] | None, is_generic: bool) -> dict[str, Any]:
             bar.update(task, completed=share, description=what)
 
         measurements = list(measure(progress, frozenset(ops) if ops else None))
-    if is_generic:
-        measurements = generic(measurements)
     write(path, measurements)
+    if is_generic:
+        _write_generic(path.parent, measurements)
     print(f"{len(measurements)} measurements in {path}; use it with PTAC_CALIBRATION")
     return {"file": str(path), "measurements": len(measurements)}

@@ -272,15 +272,15 @@ def _forwarded_pool(setting: Setting) -> Iterator[Result]:
     yield _added("forwarded max_pool2d, added", setting, call, 100)
 
 
-@figure("forwarded F.linear, added")
+@figure("forwarded nn.Linear, added")
 def _forwarded_linear(setting: Setting) -> Iterator[Result]:
-    x, w = torch.randn(4, 4), torch.randn(4, 4)
+    layer, x = nn.Linear(4, 4), torch.randn(4, 4)
 
     def call() -> None:
         for _ in range(100):
-            F.linear(x, w)
+            layer(x)
 
-    yield _added("forwarded F.linear, added", setting, call, 100)
+    yield _added("forwarded nn.Linear, added", setting, call, 100)
 
 
 def _added(name: str, setting: Setting, call: Call, calls: int) -> Result:

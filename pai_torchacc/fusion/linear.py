@@ -1,8 +1,9 @@
 """Linear layers, alone or followed by an activation, as one operator.
 
-``torch.nn.functional.linear`` and ``nn.Sequential.forward`` get stand-ins that ask the
-extension first; what it does not take goes on as ever. Where a gradient is needed,
-:class:`LinearAct` is the node in the graph.
+``nn.Linear.forward`` and ``nn.Sequential.forward`` get stand-ins that ask the extension
+first; what it does not take goes on as ever. Where a gradient is needed,
+:class:`LinearAct` is the node in the graph. ``torch.nn.functional.linear`` stays as is:
+tensor subclasses and modes know it by its identity.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import functools
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.fusion.shadow import checked
+from pai_torchacc.fusion.shadow import run
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 """Names of activations; the index is the extension's code."""
@@ -26,7 +28,8 @@ class LinearAct(torch.autograd.Function):
 
     What the gradient is computed from (the result, or the values before the activation)
     is an output of the node, so that a second derivative finds its way through it.
-    Like torch's own nodes it keeps x and w only where a gradient needs them.
+    Like torch's own nodes it keeps x and w only where a gradient needs them, and w as a
+    view: a program may set ``w.data`` to other memory before backward.
     """
 
     @staticmethod
@@ -34,11 +37,10 @@ class LinearAct(torch.autograd.Function):
         ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, activation: int, row: str
     ) -> Any:
         """Compute y, or (y, z) where z is what the activation was applied to."""
-        c = _host.load()
-        result = checked(
-            c,
+        result = run(
             "linear_act",
-            lambda: c.linear_act_forward(x, w, bias, activation, row),
+            _host.load().linear_act_forward,
+            (x, w, bias, activation, row),
             lambda: stock_forward(x, w, bias, activation),
         )
         y, z = result if isinstance(result, tuple) else (result, None)
@@ -47,6 +49,7 @@ class LinearAct(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.activation, ctx.row = activation, row
         ctx.save_for_backward(x if needs_w else None, w if needs_x else None, saved)
+        ctx.w_as_it_was = w.detach() if needs_x else None
         return result
 
     @staticmethod
@@ -54,6 +57,10 @@ class LinearAct(torch.autograd.Function):
         """Return the gradients of x, w and bias."""
         x, w, saved = ctx.saved_tensors
         wants = ctx.needs_input_grad[:3]
+        if not torch.is_grad_enabled():
+            w = ctx.w_as_it_was
+            if not torch._C._autograd._get_current_graph_task_keep_graph():
+                ctx.w_as_it_was = None
         done = gradients(
             grad, grad_z, (x, w, saved), ctx.activation, wants, row=ctx.row
         )
@@ -84,11 +91,10 @@ def gradients(
     """
     x, w, saved = kept
     if row and grad is not None and grad_z is None and not torch.is_grad_enabled():
-        c, dense = _host.load(), grad.contiguous()
-        return checked(
-            c,
+        return run(
             "linear_act_backward",
-            lambda: c.linear_act_backward(row, activation, dense, x, w, saved, wants),
+            _host.load().linear_act_backward,
+            (row, activation, grad.contiguous(), x, w, saved, wants),
             lambda: _product_gradients(
                 _through_activation(grad, saved, activation), x, w, wants
             ),
@@ -157,6 +163,7 @@ def install(c: Any, ledger: Ledger) -> None:
     from torch.nn.modules import module
 
     c.linear_install(LinearAct.apply, torch._C._get_float32_matmul_precision)
+    ledger.set_attribute(nn.Linear, "forward", _linear_forward(c))
     c.sequential_install(
         nn.Module,
         nn.Linear,
@@ -174,30 +181,29 @@ def install(c: Any, ledger: Ledger) -> None:
             module._global_forward_pre_hooks,
         ],
     )
-    stand_in = _linear(c)
-    ledger.set_attribute(torch.nn.functional, "linear", stand_in)
-    # torch.jit finds operators by the identity of the Python function.
-    ledger.set_item(
-        torch.jit._builtins._get_builtin_table(), id(stand_in), "aten::linear"
-    )
     ledger.set_attribute(nn.Sequential, "forward", _sequential_forward(c))
 
 
-def _linear(c: Any) -> Any:
-    stock, accelerated = torch._C._nn.linear, c.linear
+@functools.cache
+def _linear_forward(c: Any) -> Any:
+    """The one stand-in of ``nn.Linear.forward``, which the extension remembers."""
+    original, accelerated = vars(nn.Linear)["forward"], c.linear
+    stock = torch._C._nn.linear
     is_compiling = torch.compiler.is_compiling
 
-    def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        if is_compiling():
-            return stock(input, weight, bias)
+    @functools.wraps(original)
+    def forward(self: nn.Linear, input: Tensor) -> Tensor:
+        # Who replaces F.linear wants to be called by this module.
+        if is_compiling() or F.linear is not stock:
+            return original(self, input)
+        weight, bias = self.weight, self.bias
         result = accelerated(input, weight, bias)
         return stock(input, weight, bias) if result is None else result
 
-    linear.__doc__ = stock.__doc__
-    linear.__module__ = "torch.nn.functional"
-    return linear
+    return forward
 
 
+@functools.cache
 def _sequential_forward(c: Any) -> Any:
     original, accelerated = vars(nn.Sequential)["forward"], c.sequential
     iterate = nn.Sequential.__iter__

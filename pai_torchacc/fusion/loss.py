@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.fusion.shadow import checked
+from pai_torchacc.fusion.shadow import run
 
 NONE, MEAN, SUM = range(3)
 """Codes of the reductions, as torch numbers them."""
@@ -40,17 +40,12 @@ class CrossEntropy(torch.autograd.Function):
         row: str,
     ) -> tuple[Tensor, Tensor]:
         """Compute the loss and the softmax."""
-        c = _host.load()
-        result = checked(
-            c,
+        args = x, target, weight, reduction, ignore_index, smoothing
+        result = run(
             "cross_entropy",
-            lambda: c.cross_entropy_forward(
-                x, target, weight, reduction, ignore_index, smoothing, row
-            ),
-            lambda: (
-                stock()(x, target, weight, reduction, ignore_index, smoothing),
-                torch.softmax(x, 1),
-            ),
+            _host.load().cross_entropy_forward,
+            (*args, row),
+            lambda: (stock()(*args), torch.softmax(x, 1)),
         )
         ctx.set_materialize_grads(False)
         ctx.options = reduction, ignore_index, smoothing
@@ -66,16 +61,13 @@ class CrossEntropy(torch.autograd.Function):
         p, target, weight = ctx.saved_tensors
         nothing = (None,) * 6
         if grad is not None and grad_p is None and not torch.is_grad_enabled():
+            args = p, target, weight, *ctx.options
             keeps = torch._C._autograd._get_current_graph_task_keep_graph()
-            over_p = ctx.is_alone and not keeps
-            c, dense = _host.load(), grad.contiguous()
-            found = checked(
-                c,
+            found = run(
                 "cross_entropy_backward",
-                lambda: c.cross_entropy_backward(
-                    p, target, weight, *ctx.options, ctx.row, dense, over_p
-                ),
-                lambda: total_gradient(grad, None, p, target, weight, *ctx.options),
+                _host.load().cross_entropy_backward,
+                (*args, ctx.row, grad.contiguous(), ctx.is_alone and not keeps),
+                lambda: total_gradient(grad, None, *args),
             )
             return found, *nothing
         return total_gradient(grad, grad_p, p, target, weight, *ctx.options), *nothing

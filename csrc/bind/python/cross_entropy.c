@@ -220,11 +220,16 @@ static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
         read_args(args, &read))
         Py_RETURN_NONE;
 
+    /* Nobody should look at p again; whoever does learns that it has changed. */
+    const bool over_p =
+        args[N_ARGS + 2] == Py_True && ptac_is_plain_and_versioned(args[0]);
     PyThreadState *thread = PyEval_SaveThread();
 
     done = ptac_cross_entropy_gradient(row_name, &read, ptac_borrow(args[N_ARGS + 1]),
-                                       args[N_ARGS + 2] == Py_True, &grad_x);
+                                       over_p, &grad_x);
     PyEval_RestoreThread(thread);
+    if (done && over_p)
+        ptac_bump_version(args[0]);
     return done ? ptac_wrap(grad_x) : Py_NewRef(Py_None);
 }
 

@@ -2,8 +2,7 @@
  * module.c - the module pai_torchacc._C: meeting the torch and the CPU of this process.
  *
  * Thin on purpose, like its neighbours: what a switch does is decided in the Python
- * package, what a call does in csrc/bind/torch. The functions are private to the
- * package.
+ * package, what a call does in csrc/bind/torch. The functions are private to it.
  */
 #include "bind/python/pybind.h"
 

@@ -88,7 +88,7 @@ bool ptac_shadow_agrees(const ptac_kernel *row, const ptac_view *ours,
                         const ptac_view *stock, int n_outputs, int64_t t_ours_ns,
                         int64_t t_stock_ns);
 
-/* The row of this thread's last ptac_run() of an operator; NULL before the first. */
+/* The row that this thread's last ptac_run() of an operator ran, or NULL. */
 const ptac_kernel *ptac_last_row(ptac_op op);
 
 /* Tests: the next run of this operator's row breaks before it writes. */
