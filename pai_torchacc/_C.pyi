@@ -42,8 +42,11 @@ def install_table(points: list[_Point], /) -> None:
 def set_gate(op: str, reason: int, /) -> None:
     """Open an operator (0) or close it for this reason."""
 
-def pin(op: str, row: str | None, /) -> None:
-    """Serve the operator by this row whatever the table says; None takes it back."""
+def pin(op: str, row: str | None, /) -> str | None:
+    """Serve the operator by this row whatever the table says; None takes it back.
+
+    Returns what was pinned before.
+    """
 
 def override_names() -> list[tuple[str, str]]:
     """Operators of aten that can be overridden, and whose they are."""
@@ -54,11 +57,14 @@ def override_install(ops: list[str], /) -> str | None:
 def override_count() -> int:
     """How many overrides are in the dispatcher."""
 
-def override_remove() -> None:
-    """Take all overrides out again; no call of ours may be in flight."""
+def override_installed() -> list[str]:
+    """Operators whose overrides are in the dispatcher."""
 
-def thread_disable(by: int, /) -> None:
-    """Count this thread's ``disabled()`` blocks up or down."""
+def override_remove(ops: list[str], /) -> None:
+    """Take these overrides out again; no call of ours may be in flight."""
+
+def thread_disable() -> object:
+    """Disable this thread until what is returned is gone, wherever that happens."""
 
 def thread_mute(by: int, /) -> None:
     """Disable likewise, and do not count what is refused."""

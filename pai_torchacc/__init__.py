@@ -149,7 +149,11 @@ def disable_operator_fusion() -> None:
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Run stock operators in this thread until the block ends."""
+    """Run stock operators in this thread until the block ends.
+
+    A block that another thread leaves, as happens to generators, ends for the thread
+    that had entered it.
+    """
     from pai_torchacc import _host
 
     try:
@@ -157,11 +161,11 @@ def disabled() -> Iterator[None]:
     except _host.Unavailable:
         yield
         return
-    c.thread_disable(1)
+    held = [c.thread_disable()]
     try:
         yield
     finally:
-        c.thread_disable(-1)
+        held.clear()  # also where a traceback keeps this frame
 
 
 def is_enabled(name: str) -> bool:

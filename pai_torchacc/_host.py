@@ -2,7 +2,8 @@
 
 Nothing here changes torch. What differs between versions of torch is found out by
 asking it, and what cannot be found out leaves a part of the package inactive with a
-reason.
+reason. It is asked in a thread of its own, where no mode, device, autocast or transform
+of the program is in force, and with samples that do not depend on defaults.
 """
 
 from __future__ import annotations
@@ -10,16 +11,40 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 OLDEST_TORCH = (2, 11)
 
 _state: dict[str, Any] = {}
 
+_T = TypeVar("_T")
+
 
 class Unavailable(RuntimeError):
     """Nothing can be accelerated here; the text says why."""
+
+
+class NotNow(Unavailable):
+    """The same, but another attempt may go better."""
+
+
+def aside(ask: Callable[[Any, Any], _T], c: Any) -> _T:
+    """``ask(c, torch)`` in a new thread, which everything is ordinary in.
+
+    Modes, devices, autocast, transforms and ``disabled()`` belong to threads.
+    """
+    torch = sys.modules["torch"]
+    if getattr(torch.__spec__, "_initializing", False):
+        # The other thread would wait for the import, and the import for us.
+        raise NotNow("torch is still being imported")
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            return pool.submit(ask, c, torch).result()
+        except RuntimeError as error:
+            raise NotNow(f"torch could not be asked how it works: {error}") from error
 
 
 def torch_version(text: str) -> tuple[int, int]:
@@ -53,6 +78,8 @@ def load() -> Any:
     if "c" not in _state:
         try:
             _state["c"] = _load()
+        except NotNow:
+            raise
         except Unavailable as error:
             _state["error"] = str(error)
             raise
@@ -81,24 +108,28 @@ def _load() -> Any:
     )
     if missing:
         raise Unavailable(f"torch {torch.__version__} does not offer {missing}")
+    aside(_learn, c)
+    return c
+
+
+def _learn(c: Any, torch: Any) -> None:
     _learn_tensors(c, torch)
     _state["rounding"] = _learn_rounding(c, torch)
-    return c
 
 
 def _learn_tensors(c: Any, torch: Any) -> None:
     """Show the extension where tensors keep what lean call paths look at."""
     try:
         inference, state = _inference_sample(c, torch)
-        plain = torch.empty(2)
+        plain = _empty(torch)
         samples = [
             plain,
             inference,
-            torch.nn.Parameter(torch.empty(3)),
-            torch.empty(1, dtype=torch.int64).view(1, 1),
-            torch.empty(2, device="meta"),
-            torch._neg_view(torch.empty(2)),
-            torch.empty(2, dtype=torch.complex64).conj(),
+            torch.nn.Parameter(_empty(torch)),
+            _empty(torch, torch.int64).view(2, 1),
+            torch.empty(2, dtype=torch.float32, device="meta"),
+            torch._neg_view(_empty(torch)),
+            _empty(torch, torch.complex64).conj(),
         ]
         keys = [torch._C._dispatch_keys(sample).raw_repr() for sample in samples]
         steal = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
@@ -119,6 +150,10 @@ def _learn_tensors(c: Any, torch: Any) -> None:
         _state["lean"] = False
 
 
+def _empty(torch: Any, dtype: Any = None) -> Any:
+    return torch.empty(2, dtype=dtype or torch.float32, device="cpu")
+
+
 def _names_key(torch: Any) -> int:
     """The key of named dimensions, as a set, where torch (< 2.13) still has it."""
     try:
@@ -130,17 +165,20 @@ def _names_key(torch: Any) -> int:
 
 def _inference_sample(c: Any, torch: Any) -> tuple[Any, tuple[int, int] | None]:
     with torch.inference_mode():
-        return torch.empty(2), c.thread_state()
+        return _empty(torch), c.thread_state()
 
 
 def _learn_rounding(c: Any, torch: Any) -> bool:
     """Show the extension how torch rounds; whether it knows that way of rounding."""
     if not _state.get("lean"):
         return False
-    generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(1024, generator=generator) for _ in range(2))
-    x = torch.rand(4096, generator=generator, dtype=torch.float64)
-    x = x * torch.exp2(torch.arange(4096) % 120 - 60.0)
+    generator = torch.Generator("cpu").manual_seed(0)
+    single, double = (
+        {"dtype": d, "device": "cpu"} for d in (torch.float32, torch.float64)
+    )
+    a, b = (torch.randn(1024, generator=generator, **single) for _ in range(2))
+    x = torch.rand(4096, generator=generator, **double)
+    x = x * torch.exp2(torch.arange(4096, **double) % 120 - 60.0)
     with torch.no_grad():
         knows_sum = c.learn_fma(a, b, 0.3, torch.add(a, b, alpha=0.3))
         return knows_sum and all(c.learn_sqrt(s, s.sqrt()) for s in (x.float(), x))

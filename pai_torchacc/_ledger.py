@@ -21,10 +21,15 @@ class _Attribute:
     ):
         self.owner, self.name, self.value, self.restore = owner, name, value, restore
         self.original = vars(owner).get(name, _MISSING)
-        setattr(owner, name, value)
+
+    def do(self) -> None:
+        setattr(self.owner, self.name, self.value)
 
     def undo(self) -> str | None:
-        if vars(self.owner).get(self.name, _MISSING) is not self.value:
+        now = vars(self.owner).get(self.name, _MISSING)
+        if now is self.original:
+            return None
+        if now is not self.value:
             return (
                 f"{_name_of(self.owner)}.{self.name} was changed by others; left as is"
             )
@@ -44,10 +49,15 @@ class _Item:
     def __init__(self, mapping: dict[Any, Any], key: Any, value: Any):
         self.mapping, self.key, self.value = mapping, key, value
         self.original = mapping.get(key, _MISSING)
-        mapping[key] = value
+
+    def do(self) -> None:
+        self.mapping[self.key] = self.value
 
     def undo(self) -> str | None:
-        if self.mapping.get(self.key, _MISSING) is not self.value:
+        now = self.mapping.get(self.key, _MISSING)
+        if now is self.original:
+            return None
+        if now is not self.value:
             return f"item {self.key!r} was changed by others; left as is"
         if self.original is _MISSING:
             del self.mapping[self.key]
@@ -57,7 +67,11 @@ class _Item:
 
 
 class Ledger:
-    """Changes to the process, and the way back."""
+    """Changes to the process, and the way back.
+
+    An entry is there before its change is made and until it is undone, so that an
+    exception at any moment, a KeyboardInterrupt too, leaves nothing behind.
+    """
 
     def __init__(self) -> None:
         self._entries: list[_Attribute | _Item] = []
@@ -78,17 +92,31 @@ class Ledger:
         ``restore`` is given what was there and returns what to put back, where that has
         to differ; it is not called when the attribute has been changed by others.
         """
-        self._entries.append(_Attribute(owner, name, value, restore))
+        self._do(_Attribute(owner, name, value, restore))
+
+    def has_set(self, owner: Any, name: str) -> bool:
+        """Whether ``owner.name`` is what an entry has put there."""
+        return any(
+            isinstance(entry, _Attribute)
+            and (entry.owner, entry.name) == (owner, name)
+            and vars(owner).get(name) is entry.value
+            for entry in self._entries
+        )
 
     def set_item(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
         """Set ``mapping[key]``."""
-        self._entries.append(_Item(mapping, key, value))
+        self._do(_Item(mapping, key, value))
+
+    def _do(self, entry: _Attribute | _Item) -> None:
+        self._entries.append(entry)
+        entry.do()
 
     def undo(self) -> None:
         """Take every change back, the latest first."""
         self.remarks = []
         while self._entries:
-            remark = self._entries.pop().undo()
+            remark = self._entries[-1].undo()
+            del self._entries[-1]
             if remark:
                 self.remarks.append(remark)
 

@@ -2,10 +2,10 @@
 
 The dispatcher's tables are read without locks by every thread that calls an operator.
 Kernels that are switched off only forward, so there is no hurry: entries leave when no
-call of ours is in flight, no thread is in a backward pass, and no other thread has
-called one of our kernels for a millisecond. Otherwise they leave at the end of this
-thread's backward pass, when a forwarded call ends, or when any function of this
-package is next called.
+call of ours is in flight, no thread is in a backward pass, and no other thread, where
+there is one, has called one of our kernels for a millisecond. Otherwise they leave at
+the end of this thread's backward pass, when a forwarded call ends, or when any function
+of this package is next called.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -33,10 +34,23 @@ def is_quiet(c: Any, torch: Any, is_ending: bool) -> bool:
     n_passes = sum(_count(frame, backward) for frame in frames.values())
     if n_passes > is_ending:
         return False
-    if frames.keys() == {threading.get_ident()}:
+    if _is_only_thread(frames):
         return True
     time.sleep(_GRACE_S)
     return c.flight() == (0, entered)
+
+
+def _is_only_thread(frames: dict[int, FrameType]) -> bool:
+    """Whether nobody else can be between the dispatcher's table and our kernel.
+
+    Native threads have no Python frames and may call operators all the same.
+    """
+    if frames.keys() != {threading.get_ident()}:
+        return False
+    try:
+        return len(list(Path("/proc/self/task").iterdir())) == 1
+    except OSError:
+        return False
 
 
 def _count(frame: FrameType | None, code: Any) -> int:

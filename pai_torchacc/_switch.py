@@ -10,7 +10,8 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -62,6 +63,8 @@ class _State:
     installed_as: Config | None = None
     generation: int = 0
     draining: bool = False
+    is_busy: bool = False
+    afterwards: Config | None = None
     at_exit: bool = False
 
 
@@ -185,19 +188,47 @@ def go_to(config: Config, strict: bool = False) -> None:
     """Make the process be as ``config`` says.
 
     A feature that cannot be switched on stays off with its reason; with ``strict`` that
-    is a RuntimeError, and the process is as it was before.
+    is a RuntimeError, and the process is as it was before. Called in the midst of
+    another change, as a signal handler may, it happens right after that.
     """
     with _lock:
-        before = _state.config
-        _state.generation += 1
+        if _state.is_busy:
+            _state.afterwards = config
+            return
         try:
-            _apply(config)
-            if strict:
-                _insist(config)
-        except BaseException:
+            with _busy():
+                _change(config, strict)
+        finally:
+            drain()
+
+
+@contextmanager
+def _busy() -> Iterator[None]:
+    """In the midst of a change: others that come up meanwhile follow at the end."""
+    _state.is_busy = True
+    try:
+        yield
+    finally:
+        _state.is_busy = False
+        later, _state.afterwards = _state.afterwards, None
+        if later is not None:
+            go_to(later)
+
+
+def _change(config: Config, strict: bool) -> None:
+    before = _state.config
+    _state.generation += 1
+    try:
+        _apply(config)
+        if strict:
+            _insist(config)
+    except BaseException:
+        try:
             _apply(before)
-            raise
-        drain()
+        except BaseException:
+            log.exception("could not go back to what was on: all is off")
+            _apply(OFF)
+        raise
 
 
 def _insist(config: Config) -> None:
@@ -245,10 +276,10 @@ def _install(fusion: Any, config: Config) -> str | None:
         return str(error)
     c.shadow_every(config.verify)
     barred = _install_table(c, config)
-    trouble = fusion.install(c, config, barred)
-    if trouble is None:
-        _state.draining = False
-    return trouble
+    try:
+        return fusion.install(c, config, barred)
+    finally:
+        _state.draining = bool(fusion.leftover(c))
 
 
 def _install_table(c: Any, config: Config) -> set[str]:
@@ -280,20 +311,27 @@ def _remove(fusion: Any) -> None:
 def drain(is_ending: bool = False) -> bool:
     """Take kernels that are switched off out of the dispatcher, if this is the time.
 
-    ``is_ending`` says that a backward pass calls this as the last thing it does.
+    Not in the midst of a change, which pending calls and signal handlers come into: the
+    change ends by doing this itself. ``is_ending`` says that a backward pass calls this
+    as the last thing it does.
     """
     with _lock:
         if not _state.draining:
             return True
+        if _state.is_busy:
+            return False
         c = _host.load()
         import torch
+
+        from pai_torchacc import fusion
 
         if not is_quiet(c, torch, is_ending):
             _try_again_later(c, torch, is_ending)
             return False
-        c.override_remove()
-        _state.draining = False
-        return True
+        with _busy():
+            c.override_remove(fusion.leftover(c))
+            _state.draining = False
+        return not _state.draining
 
 
 def _try_again_later(c: Any, torch: Any, is_ending: bool) -> None:
@@ -342,7 +380,7 @@ def switch_status() -> dict[str, dict[str, Any]]:
                 "since": held.since,
             }
             if _state.draining and held.since is None:
-                entry["draining"] = _host.load().override_count()
+                entry["draining"] = len(_host.load().override_installed())
             result[name] = entry
         return result
 
@@ -359,10 +397,10 @@ class Handle:
     handle that was just made that is the state before its ``enable``.
     """
 
-    def __init__(self, features: tuple[str, ...], before: Config):
-        self.features = features
+    def __init__(self, asked: Config, before: Config):
+        self.features = asked.features
         self._before = before
-        self._asked = current()
+        self._asked = asked
         self._generation = generation()
         self._entered: list[Config] = []
 
@@ -422,7 +460,7 @@ def enable(config: Config, strict: bool) -> Handle:
     with _lock:
         before = current()
         go_to(config, strict)
-        return Handle(config.features, before)
+        return Handle(config, before)
 
 
 def disable(*features: str) -> None:

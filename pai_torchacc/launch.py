@@ -12,8 +12,10 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import pkgutil
 import runpy
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,11 +32,14 @@ def run(script: str, args: list[str], is_module: bool, json_file: str | None) ->
     enable_with_torch()
     sys.argv = [script, *args]
     if is_module:
-        sys.path.insert(0, str(Path.cwd()))
         runpy.run_module(script, run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, str(Path(script).resolve().parent))
-        runpy.run_path(script, run_name="__main__")
+        return
+    if not sys.flags.safe_path:
+        # "python -m" put the current folder there, "python script.py" its own.
+        del sys.path[0]
+        if pkgutil.get_importer(script) is None:  # folders and archives add themselves
+            sys.path.insert(0, str(Path(script).resolve().parent))
+    runpy.run_path(script, run_name="__main__")
 
 
 def _write_report(path: str) -> None:
@@ -65,30 +70,46 @@ def _enable() -> None:
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Finds torch as the other finders do, with a loader that enables behind it."""
+    """Finds torch as the other finders do, with a loader that enables behind it.
+
+    It stays until torch runs: many programs only ask whether there is a torch.
+    """
+
+    def __init__(self) -> None:
+        self._asking = threading.local()
 
     def find_spec(
         self, name: str, path: Any = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
+        if name != "torch" or getattr(self._asking, "others", False):
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._asking.others = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking.others = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _ThenEnable(spec.loader)
+            spec.loader = _ThenEnable(spec.loader, self)
         return spec
 
 
 class _ThenEnable(importlib.abc.Loader):
     """torch's own loader, and one call more."""
 
-    def __init__(self, loader: Any):
-        self._loader = loader
+    def __init__(self, loader: Any, finder: _AfterTorch):
+        self._loader, self._finder = loader, finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__.loader = module.__loader__ = self._loader
+        spec = module.__spec__
+        spec.loader = module.__loader__ = self._loader
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
         self._loader.exec_module(module)
+        spec._initializing = False  # torch is complete, and others may import it now
         _enable()

@@ -153,8 +153,8 @@ def _bypassed() -> dict[str, int]:
 def _remarks() -> list[str]:
     from pai_torchacc import fusion
 
-    overridden = [f"{op}: overridden by {who}" for op, who in fusion.foreign().items()]
-    return overridden + fusion.remarks()
+    overridden = fusion.overridden_by_others().items()
+    return [f"{op}: overridden by {who}" for op, who in overridden] + fusion.remarks()
 
 
 def as_text(content: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import contract
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc import _C
+from pai_torchacc import _C, _quiet, _switch, fusion
 
 FUSION = "operator_fusion"
 
@@ -181,6 +182,90 @@ def test_forwarded_calls_take_the_entries_along() -> None:
         F.max_pool2d(torch.ones(1, 1, 4, 4), 2)
         # The interpreter runs what the call asked for before the next line.
         assert _C.override_count() == 0
+
+
+def overridden() -> set[str]:
+    return set(_C.override_installed())
+
+
+def test_a_block_takes_its_own_entries_along() -> None:
+    with ptac.enable(include=[]):
+        assert overridden() == set()
+        with ptac.enable(include=["max_pool2d", "log_softmax"]):
+            assert overridden() == {"max_pool2d", "log_softmax"}
+            with ptac.enable(exclude=["max_pool2d"]):
+                assert "avg_pool2d" in overridden()
+                assert "max_pool2d" not in overridden()
+            assert overridden() == {"max_pool2d", "log_softmax"}
+        assert overridden() == set()
+
+
+def test_entries_that_a_block_brought_wait_for_the_backward_pass() -> None:
+    def during() -> None:
+        with ptac.enable(exclude=["log_softmax"]):
+            pass
+        assert len(overridden()) > 1
+
+    with ptac.enable(include=["log_softmax"]):
+        gradients(during)
+        assert overridden() == {"log_softmax"}
+
+
+def test_nothing_is_taken_out_in_the_midst_of_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that was forwarded before may ask for it at any moment."""
+    with ptac.enable():
+        before = overridden()
+    with monkeypatch.context() as patch:
+        patch.setattr(_switch, "is_quiet", lambda *_: False)
+        ptac.enable()
+        ptac.disable()
+        assert "draining" in ptac.status()[FUSION]
+    with monkeypatch.context() as patch:
+        install = fusion._install_overrides
+
+        def and_drain(*args: Any) -> Any:
+            result = install(*args)
+            _switch._drain_quietly()
+            return result
+
+        patch.setattr(fusion, "_install_overrides", and_drain)
+        ptac.enable()
+    assert overridden() == before
+    ptac.disable()
+    assert overridden() == set()
+
+
+def test_a_change_in_the_midst_of_another_follows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As from a signal handler."""
+    install = fusion._install_overrides
+
+    def and_disable(*args: Any) -> Any:
+        monkeypatch.undo()
+        ptac.disable()
+        return install(*args)
+
+    monkeypatch.setattr(fusion, "_install_overrides", and_disable)
+    before = footprint.take()
+    assert not ptac.enable()
+    footprint.assert_same(before, footprint.take())
+    assert overridden() == set()
+
+
+def test_threads_without_python_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be on their way from the dispatcher's table to our kernel."""
+    waits: list[float] = []
+    monkeypatch.setattr(_quiet.time, "sleep", waits.append)
+    F.max_pool2d(torch.ones(1, 1, 4, 4), 2)
+    assert _quiet.is_quiet(_C, torch, False)
+    n_threads = len(list(Path("/proc/self/task").iterdir()))
+    assert len(waits) == (n_threads > 1)
+    monkeypatch.setattr(_quiet, "Path", lambda _: Path("/does/not/exist"))
+    assert _quiet.is_quiet(_C, torch, False)
+    assert waits.pop() > 0
 
 
 @pytest.mark.parametrize("n_threads", [3])

@@ -288,3 +288,79 @@ print(_C.counters("max_pool2d")[0] > 0, _C.counters("avg_pool2d")[0] > 0)
     hidden = [n for n in names if not n.startswith("cxx_")]
     said = switching.python(program, *hidden, PTAC_HIDE_SYMBOLS=",".join(hidden))
     assert said.splitlines() == ["True True", "True True"]
+
+
+AMBIENT = """
+import contextlib, torch, pai_torchacc as ptac
+from pai_torchacc import _C, _host, fusion
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+class Doubling(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {{}}))
+        return result * 2 if isinstance(result, torch.Tensor) else result
+def block():
+    assert ptac.enable()
+{around}
+learnt = _host.has_lean_paths(), _host.knows_rounding(), fusion._doubts
+assert learnt == (True, True, {{}}), learnt
+cpu, f32 = torch.device("cpu"), torch.float32
+with torch.inference_mode():
+    inference = torch.empty(2, device=cpu)
+for tensor in torch.empty(2, device=cpu), inference:
+    assert _C.is_plain(tensor)
+assert not _C.is_plain(torch.empty(2, device="meta"))
+with torch.inference_mode():
+    assert _C.thread_is_plain() == {plain}
+    with torch.autocast("cpu"):
+        assert not _C.thread_is_plain()
+"""
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "block()",
+        "torch.set_default_dtype(torch.float64); block()",
+        "torch.set_default_dtype(torch.bfloat16); block()",
+        "torch.set_default_device('meta'); block()",
+        "with torch.device('meta'): block()",
+        "with torch.inference_mode(): block()",
+        "with torch.autocast('cpu'): block()",
+        "with FakeTensorMode(): block()",
+        "with Doubling(): block()",
+        "with ptac.disabled(): block()",
+        "torch.func.vmap(lambda x: [block(), x][1])(torch.ones(2))",
+    ],
+)
+def test_what_surrounds_the_first_enable_teaches_nothing(around: str) -> None:
+    # A default device is a function mode, which lean call paths keep out of.
+    plain = "set_default_device" not in around
+    switching.python(AMBIENT.format(around=around, plain=plain))
+
+
+def test_samples_of_another_kind_are_refused() -> None:
+    with ptac.enable():
+        pass
+    x, long = torch.ones(64), torch.ones(128)
+    for wrong in (x.double(), x.half(), long, long[::2], x.long()):
+        for samples in ((x, wrong), (wrong, x)):
+            with pytest.raises(TypeError, match="contiguous"):
+                _C.learn_sqrt(*samples)
+            with pytest.raises(TypeError, match="contiguous"):
+                _C.learn_fma(x, samples[0], 0.5, samples[1])
+    with pytest.raises(TypeError, match="contiguous"):
+        _C.learn_fma(x.double(), x.double(), 0.5, x.double())
+
+
+def test_enabling_first_lifts_no_pin() -> None:
+    program = """
+import torch, pai_torchacc as ptac
+from pai_torchacc import _C, _host
+_host.load()
+assert _C.pin("sgd_step", "scalar") is None
+ptac.enable()
+assert _C.pin("sgd_step", None) == "scalar"
+assert _C.pin("adam_step", None) is None
+"""
+    switching.python(program)

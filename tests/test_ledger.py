@@ -7,6 +7,9 @@ compared by identity; what others changed over ours is left to them.
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +26,7 @@ from torch.optim import SGD, Adam, AdamW
 import pai_torchacc as ptac
 from pai_torchacc import _C, fusion
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion import linear, optimizer
 
 NAMES = [name for name, _, _ in _C.operators()]
 
@@ -181,7 +185,7 @@ def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (torch.nn.functional, "linear"),
+        (nn.Linear, "forward"),
         (torch._C._nn, "cross_entropy_loss"),
         (SGD, "step"),
         (nn.Sequential, "forward"),
@@ -221,9 +225,110 @@ def test_what_others_changed_before_us_is_kept() -> None:
     with changed(torch.nn.functional, "linear", theirs):
         before = footprint.take()
         with ptac.enable():
-            pass
+            assert torch.nn.functional.linear is theirs
+            nn.Linear(3, 3)(torch.ones(2, 3))
+            assert calls == [1]
         footprint.assert_same(before, footprint.take())
         assert torch.nn.functional.linear is theirs
+
+
+def remarks() -> list[str]:
+    return json.loads(ptac.report("json"))["remarks"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "stays"),
+    [
+        (F, "linear", [(nn.Sequential, "forward")]),
+        (F, "relu", [(nn.Sequential, "forward")]),
+        (nn.Linear, "forward", [(nn.Sequential, "forward")]),
+        (nn.Module, "_call_impl", [(nn.Sequential, "forward")]),
+        (nn.Sequential, "forward", []),
+        (torch._C._nn, "cross_entropy_loss", []),
+        (SGD, "step", []),
+        (SGD, "_init_group", [(SGD, "step")]),
+        (Adam, "step", []),
+        (Adam, "_init_group", [(Adam, "step"), (AdamW, "step")]),
+        (sys.modules["torch.optim.sgd"], "sgd", [(SGD, "step"), (SGD, "_init_group")]),
+        (torch.optim.Optimizer, "zero_grad", []),
+        (torch.optim.Optimizer, "_patch_step_function", []),
+    ],
+)
+@pytest.mark.parametrize("how", ["plain", "wraps", "by torch"])
+def test_stand_ins_yield_to_patches_made_before(
+    owner: Any, name: str, stays: list[tuple[Any, str]], how: str
+) -> None:
+    stock = vars(owner)[name]
+    calls = []
+
+    def theirs(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return stock(*args, **kwargs)
+
+    if how == "wraps":
+        theirs = functools.wraps(stock)(theirs)
+    elif how == "by torch":
+        theirs = torch.no_grad()(theirs) if owner is SGD else theirs
+    theirs.hooked = True
+    with changed(owner, name, theirs):
+        kept = [(o, n, vars(o).get(n)) for o, n in [(owner, name), *stays]]
+        with switching.accelerated():
+            assert all(vars(o).get(n) is value for o, n, value in kept)
+            place = f"{name} was changed by others; left as is"
+            assert [r for r in remarks() if r.endswith(place)] == remarks()
+            assert place in ptac.report()
+            hits = switching.hits("zero_grad")
+            before = len(calls)
+            train(Adam if owner is Adam else SGD)
+            F.relu(nn.Module.__call__(nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2)))
+            assert len(calls) > before
+            assert (hits.accelerated == 0) == (name == "zero_grad")
+        assert remarks() == []
+
+
+def test_patches_over_ours_before_switching_on_again() -> None:
+    stock = F.linear
+    with changed(F, "linear", stock):
+        ptac.enable()
+        ours = F.linear
+
+        def theirs(*args: Any) -> Any:
+            return ours(*args) + 1
+
+        F.linear = theirs
+        ptac.disable()
+        x = torch.ones(2, 3)
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+        expected = model(x)
+        with switching.accelerated():
+            assert F.linear is theirs
+            assert torch.equal(model(x), expected)
+            assert remarks()[0].startswith("torch.nn.functional.linear was changed")
+        assert F.linear is theirs
+
+
+def test_what_torch_wraps_itself_is_not_foreign() -> None:
+    """Profiling, schedulers, torch.compile: the stand-ins go in."""
+    program = """
+import json, torch, pai_torchacc as ptac
+p = [torch.nn.Parameter(torch.ones(3))]
+def check():
+    with ptac.enable():
+        assert json.loads(ptac.report("json"))["remarks"] == []
+        assert all("pai_torchacc" in f.__code__.co_filename for f in (
+            torch.optim.SGD.step, torch.optim.SGD._init_group, torch.optim.AdamW.step,
+            torch.optim.Adam._init_group, torch.nn.Sequential.forward,
+            torch.optim.Optimizer.zero_grad, torch.nn.Linear.forward))
+check()
+for cls in torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW:
+    torch.optim.lr_scheduler.StepLR(cls(p), 1)
+check()
+torch.compile(lambda x: x + 1, backend="eager")(p[0])
+import torch._dynamo.eval_frame
+torch._dynamo.eval_frame.TorchPatcher.patch()
+check()
+"""
+    switching.python(program)
 
 
 def test_overrides_by_others_win() -> None:
@@ -252,8 +357,69 @@ def test_overrides_by_others_win() -> None:
         assert hits.accelerated == 1
 
 
+PLACES = [
+    (fusion, "_install_overrides"),
+    (fusion, "_install_stand_ins"),
+    (optimizer, "install"),
+    (linear, "_sequential_forward"),
+    (torch.jit._builtins, "_get_builtin_table"),
+    (fusion, "_open_gates"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), PLACES)
+@pytest.mark.parametrize("kind", [AttributeError, ImportError, KeyboardInterrupt])
+@pytest.mark.parametrize("was_on", [False, True])
+def test_an_exception_while_switching_on_leaves_nothing(
+    owner: Any, name: str, kind: type[BaseException], was_on: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def fail(*_: Any) -> None:
+        raise kind("not there")
+
+    before = footprint.take()
+    if was_on:
+        ptac.enable(include=["max_pool2d"])
+    is_reason = kind is not KeyboardInterrupt
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fail)
+        reached = not was_on or owner is fusion
+        if not is_reason and reached:
+            with pytest.raises(KeyboardInterrupt):
+                ptac.enable()
+        elif reached:
+            handle = ptac.enable()
+            assert f"{kind.__name__}: not there" in str(handle.reason)
+            with pytest.raises(RuntimeError, match="not there"):
+                ptac.enable(strict=True)
+    ptac.disable()
+    footprint.assert_same(before, footprint.take())
+    assert len(fusion._ledger) == 0
+    with switching.accelerated("max_pool2d"):
+        hits = switching.hits("max_pool2d")
+        F.max_pool2d(torch.ones(1, 1, 4, 4), 2)
+        assert hits.accelerated == 1
+
+
 class Owner:
     kept = 1
+
+
+def test_ledger_undoes_what_was_about_to_happen() -> None:
+    class Stubborn(dict[str, int]):
+        def __setitem__(self, key: str, value: int) -> None:
+            super().__setitem__(key, value)
+            raise KeyboardInterrupt
+
+    ledger, mapping = Ledger(), Stubborn()
+    with pytest.raises(KeyboardInterrupt):
+        ledger.set_item(mapping, "a", 1)
+    with pytest.raises(TypeError):
+        ledger.set_attribute(int, "kept", 2)
+    ledger.undo()
+    assert not mapping
+    assert not ledger.remarks
+    assert len(ledger) == 0
 
 
 def test_ledger_undoes_backwards() -> None:

@@ -136,10 +136,7 @@ def stepped(make: Callable[[type], Any], cls: type) -> list[Any]:
 @CLASSES
 def test_is_forwarded_with_its_reason(cls: type, case: str) -> None:
     make, reason = FORWARDED[case]
-    # Subclasses are counted under the operator of the step() that they inherit.
     op = OPERATOR[cls]
-    if case == "optimizer subclass" and cls is AdamW:
-        op = "adam_step"
     stock = stepped(make, cls)
     with switching.accelerated(*OPERATOR.values()):
         hits = switching.hits(op)

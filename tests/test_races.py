@@ -58,14 +58,16 @@ net, x = nn.Sequential(layer, nn.ReLU()), torch.randn(512, 2048)
 with torch.no_grad():
     layer.bias.zero_()
     expected = net(x)
-seen = []
+seen, kept, weight = [], [], layer.weight.detach().clone()
 def work():
     with torch.no_grad():
         seen.append((net(x) - expected).abs().max().item())
 def disturb():
     layer.bias = nn.Parameter(torch.zeros(2048))
-    layer.weight = nn.Parameter(layer.weight.detach().clone())
-    nn.Parameter(torch.full((2048,), 1e6))
+    layer.weight = nn.Parameter(weight.clone())
+    # What was freed is soon written over.
+    kept[:] = kept[-20:] + [torch.full((2048,), 1e6)]
+    torch.full((2048, 2048), 1e6)
 race("linear_act", work, disturb)
 assert max(seen) < 1, max(seen)
 """

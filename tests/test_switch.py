@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,55 @@ def test_disabling_what_is_off() -> None:
     ptac.disable_operator_fusion()
 
 
+def test_enabling_first_is_silent() -> None:
+    """Torch warns of overrides, once; not on stderr, and nothing of that remains."""
+    program = """
+import torch, pai_torchacc as ptac
+from pai_torchacc import _C
+names = sorted(torch._C._dispatch_get_all_op_names())
+relu, defs = torch._C._dispatch_dump("aten::relu"), set(torch.library._defs)
+ptac.enable()
+assert _C.override_count()
+assert torch._C._dispatch_dump("aten::relu") == relu
+ptac.disable()
+assert sorted(torch._C._dispatch_get_all_op_names()) == names
+assert set(torch.library._defs) == defs
+assert not hasattr(torch.ops.pai_torchacc, "overridden_once")
+"""
+    done = switching.run_python(["-W", "error", "-c", program])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == done.stderr == ""
+
+
+def test_switching_leaves_operators_of_others_alone() -> None:
+    """A thread in TorchScript meets no Python kernel, not even for a moment."""
+
+    @torch.jit.script
+    def work(x: Tensor, n: int) -> Tensor:
+        for _ in range(n):
+            x = torch.relu(x)
+        return x
+
+    x, stop = torch.randn(64), threading.Event()
+    wrong: list[Exception] = []
+
+    def other() -> None:
+        while not stop.is_set() and not wrong:
+            try:
+                work(x, 20_000)
+            except RuntimeError as error:
+                wrong.append(error)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    for _ in range(60):
+        ptac.enable()
+        ptac.disable()
+    stop.set()
+    thread.join()
+    assert not wrong
+
+
 def test_status() -> None:
     assert ptac.status() == {FUSION: {"active": False, "reason": None, "since": None}}
     with ptac.enable() as handle:
@@ -161,6 +210,52 @@ def test_disabled_is_of_this_thread() -> None:
             thread.start()
             thread.join()
         assert seen == {"other": True}
+        assert is_accelerated()
+
+
+def in_thread(function: Callable[[], Any]) -> Any:
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_disabled_may_be_left_in_another_thread() -> None:
+    """As generators are that somebody else closes."""
+
+    def leaving_and_asking(block: Any) -> bool:
+        block.__exit__(None, None, None)
+        return is_accelerated()
+
+    with switching.accelerated("max_pool2d"):
+        for _ in range(3):
+            outer, inner = ptac.disabled(), ptac.disabled()
+            with outer:
+                inner.__enter__()
+                assert in_thread(lambda b=inner: leaving_and_asking(b))
+                assert not is_accelerated()
+            assert is_accelerated()
+        block = ptac.disabled()
+        in_thread(block.__enter__)  # the thread ends within its block
+        assert is_accelerated()
+        block.__exit__(None, None, None)
+        assert is_accelerated()
+        with ptac.disabled():
+            assert not is_accelerated()
+            assert in_thread(is_accelerated)
+
+
+def test_disabled_ends_where_a_generator_is_dropped() -> None:
+    def generator() -> Iterator[bool]:
+        with ptac.disabled():
+            yield is_accelerated()
+
+    with switching.accelerated("max_pool2d"):
+        numbers = generator()
+        assert next(numbers) is False
+        assert not is_accelerated()
+        del numbers
         assert is_accelerated()
 
 

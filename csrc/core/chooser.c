@@ -171,9 +171,9 @@ ptac_reason ptac_chooser_gate(ptac_op op)
     return LOAD(states[op].gate);
 }
 
-void ptac_chooser_pin(ptac_op op, const ptac_kernel *row)
+const ptac_kernel *ptac_chooser_pin(ptac_op op, const ptac_kernel *row)
 {
-    STORE(states[op].pinned, row);
+    return __atomic_exchange_n(&states[op].pinned, row, __ATOMIC_ACQ_REL);
 }
 
 void ptac_chooser_quarantine(const ptac_kernel *row)

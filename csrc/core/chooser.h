@@ -45,9 +45,10 @@ ptac_reason ptac_chooser_gate(ptac_op op);
 
 /*
  * Serve every acceptable call of an operator by this row whatever the tables say;
- * NULL takes it back. For tests, calibration and benchmarks.
+ * NULL takes it back. Returns the row that was pinned before. For tests, calibration
+ * and benchmarks.
  */
-void ptac_chooser_pin(ptac_op op, const ptac_kernel *row);
+const ptac_kernel *ptac_chooser_pin(ptac_op op, const ptac_kernel *row);
 
 /* A row that broke is not asked again until ptac_chooser_pardon(). */
 void ptac_chooser_quarantine(const ptac_kernel *row);

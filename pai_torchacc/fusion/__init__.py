@@ -13,18 +13,48 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc import receipt
-from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.foreign import Yielding
 
 if TYPE_CHECKING:
     from pai_torchacc._switch import Config
 
-_ledger = Ledger()
+_ledger = Yielding()
 _foreign: dict[str, str] = {}
+_kept: set[str] = set()
+"""Operators whose overrides belong in the dispatcher as things stand."""
+
 _doubts: dict[str, str] | None = None
+_is_warning_used_up = False
+
+_UNLIKE_TORCH = (AttributeError, ImportError, LookupError, TypeError, RuntimeError)
+"""What a torch raises that lacks something we look for."""
 
 
 def install(c: Any, config: Config, barred: set[str]) -> str | None:
-    """Switch on as ``config`` says; the reason when that cannot be."""
+    """Switch on as ``config`` says; the reason when that cannot be.
+
+    Overrides that ``config`` does not want stay registered, shut, until the next quiet
+    moment: see :func:`leftover`.
+    """
+    from pai_torchacc import _host
+
+    try:
+        return _install(c, config, barred)
+    except BaseException as error:
+        remove(c)
+        if isinstance(error, _host.Unavailable):
+            return str(error)
+        if isinstance(error, _UNLIKE_TORCH):
+            return f"this torch is unlike those known: {type(error).__name__}: {error}"
+        raise
+
+
+def leftover(c: Any) -> list[str]:
+    """Operators whose overrides are in the dispatcher but should not be."""
+    return [name for name in c.override_installed() if name not in _kept]
+
+
+def _install(c: Any, config: Config, barred: set[str]) -> str | None:
     wanted = {
         name
         for name, _, _ in c.operators()
@@ -33,11 +63,12 @@ def install(c: Any, config: Config, barred: set[str]) -> str | None:
         and name not in config.exclude
     }
     _find_foreign(c)
+    unproven = _unproven(c)  # which opens gates: before there is a way to them
     trouble = _install_overrides(c, wanted)
     if trouble:
         return trouble
     _install_stand_ins(c)
-    _open_gates(c, wanted, barred | _unproven(c))
+    _open_gates(c, wanted, barred | unproven)
     return None
 
 
@@ -51,31 +82,36 @@ def _unproven(c: Any) -> set[str]:
     if not _host.knows_rounding():
         return steps
     if _doubts is None:
-        for op in steps:
-            c.set_gate(op, 0)
-            c.pin(op, optimizer.best_row(c, op))
-        _doubts = optimizer.prove(c)
-        for op in steps:
-            c.pin(op, None)
+        c.optimizer_prepare()
+        pinned = {op: c.pin(op, optimizer.best_row(c, op)) for op in sorted(steps)}
+        try:
+            for op in steps:
+                c.set_gate(op, 0)
+            _doubts = _host.aside(optimizer.prove, c)
+        finally:
+            for op, row in pinned.items():
+                c.set_gate(op, _reason(c, "switched off"))
+                c.pin(op, row)
         receipt.discount(c, steps)
     return set(_doubts)
 
 
 def remove(c: Any) -> None:
-    """Stop all kernels and undo every patch; dispatcher entries go with drain()."""
+    """Stop all kernels and undo every patch; dispatcher entries become leftover."""
+    _kept.clear()
     for name, _, _ in c.operators():
         c.set_gate(name, _reason(c, "switched off"))
     _ledger.undo()
 
 
-def foreign() -> dict[str, str]:
+def overridden_by_others() -> dict[str, str]:
     """Operators that somebody else had overridden before us, and who."""
     return dict(_foreign)
 
 
 def remarks() -> list[str]:
-    """What the last undo had to leave as it was."""
-    return list(_ledger.remarks)
+    """What others had patched before us, or after us when we took ours back."""
+    return [*_ledger.declined, *_ledger.remarks]
 
 
 def _reason(c: Any, text: str) -> int:
@@ -96,16 +132,14 @@ def _open_gates(c: Any, wanted: set[str], barred: set[str]) -> None:
 
 
 def _find_foreign(c: Any) -> None:
-    """Yield operators whose CPU kernel is not torch's own any more.
-
-    Only looked at while none of our overrides is registered, since ours would hide it.
-    """
+    """Yield operators whose CPU kernel is not torch's own any more."""
     import torch
 
-    if c.override_count():
-        return
+    ours = c.override_installed()
     _foreign.clear()
     for aten, name in c.override_names():
+        if name in ours:
+            continue
         for line in torch._C._dispatch_dump(f"aten::{aten}").splitlines():
             if line.startswith("CPU: ") and "RegisterCPU" not in line:
                 _foreign[name] = line.removeprefix("CPU: ").partition(" :: ")[0]
@@ -114,24 +148,36 @@ def _find_foreign(c: Any) -> None:
 def _install_overrides(c: Any, wanted: set[str]) -> str | None:
     import torch
 
-    names = [name for _, name in c.override_names()]
-    if not c.override_count():
-        _use_up_override_warning(torch)
-    return c.override_install([n for n in names if n in wanted and n not in _foreign])
+    names = {name for _, name in c.override_names()}
+    _use_up_override_warning(torch)
+    _kept.clear()
+    _kept.update(names & wanted - _foreign.keys())
+    return c.override_install(sorted(_kept))
 
 
 def _use_up_override_warning(torch: Any) -> None:
     """Have torch give its once-only remark about overrides to us instead of the user.
 
-    From a kernel registered in C it would go to stderr, past Python's warnings.
+    From a kernel registered in C it would go to stderr, past Python's warnings. The
+    operator is one that nobody calls.
     """
+    global _is_warning_used_up  # noqa: PLW0603
+    if _is_warning_used_up:
+        return
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
-        library = torch.library.Library("aten", "IMPL")
+        library = torch.library.Library("pai_torchacc", "FRAGMENT")
         try:
-            library.impl("relu", torch.relu, "CPU", allow_override=True)
+            library.define("overridden_once(Tensor x) -> Tensor")
+            for _ in range(2):
+                library.impl("overridden_once", _identity, "CPU", allow_override=True)
         finally:
             library._destroy()
+    _is_warning_used_up = True
+
+
+def _identity(x: Any) -> Any:
+    return x
 
 
 def _install_stand_ins(c: Any) -> None:

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion import chain
+from pai_torchacc.fusion.foreign import is_torchs_own
+from pai_torchacc.fusion.saved import unless_hooked
 from pai_torchacc.fusion.shadow import run
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
@@ -161,14 +163,17 @@ def _product_gradients(
 
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
-    c.linear_install(LinearAct.apply, torch._C._get_float32_matmul_precision)
-    forward = None
-    if chain.is_own(vars(nn.Linear)["forward"]):
-        forward = _linear_forward(c)
-        ledger.set_attribute(nn.Linear, "forward", forward)
+    c.linear_install(
+        unless_hooked(c, "linear_act", LinearAct.apply),
+        torch._C._get_float32_matmul_precision,
+    )
+    is_own = is_torchs_own(nn.Linear, "forward")
+    forward = _linear_forward(c) if is_own else None
+    ledger.set_attribute(nn.Linear, "forward", forward)  # or note who is in the way
     chain.install(c, forward, ACTIVATIONS)
-    if chain.is_own(vars(nn.Sequential)["forward"]):
-        ledger.set_attribute(nn.Sequential, "forward", _sequential_forward(c))
+    is_own = is_torchs_own(nn.Sequential, "forward")
+    forward = _sequential_forward(c) if is_own else None
+    ledger.set_attribute(nn.Sequential, "forward", forward)
 
 
 @functools.cache

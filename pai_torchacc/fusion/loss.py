@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.saved import unless_hooked
 from pai_torchacc.fusion.shadow import run
 
 NONE, MEAN, SUM = range(3)
@@ -50,8 +51,6 @@ class CrossEntropy(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.options = reduction, ignore_index, smoothing
         ctx.row = row
-        # Hooks on saved tensors may keep what they were given.
-        ctx.is_alone = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
         ctx.save_for_backward(result[1], target, weight)
         return result
 
@@ -66,7 +65,7 @@ class CrossEntropy(torch.autograd.Function):
             found = run(
                 "cross_entropy_backward",
                 _host.load().cross_entropy_backward,
-                (*args, ctx.row, grad.contiguous(), ctx.is_alone and not keeps),
+                (*args, ctx.row, grad.contiguous(), not keeps),
                 lambda: total_gradient(grad, None, *args),
             )
             return found, *nothing
@@ -141,7 +140,7 @@ def gradient(
 
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-in in place; the ledger takes it away."""
-    c.cross_entropy_install(CrossEntropy.apply)
+    c.cross_entropy_install(unless_hooked(c, "cross_entropy", CrossEntropy.apply))
     stand_in = _cross_entropy(c)
     ledger.set_attribute(torch._C._nn, "cross_entropy_loss", stand_in)
     table = torch.jit._builtins._get_builtin_table()

@@ -206,7 +206,7 @@ def _zero_grad(c: Any, base: type) -> Any:
     return zero_grad
 
 
-def prove(c: Any) -> dict[str, str]:
+def prove(c: Any, torch: Any) -> dict[str, str]:
     """Run torch's own update beside ours on a few numbers and compare the bits.
 
     Returns
@@ -214,8 +214,6 @@ def prove(c: Any) -> dict[str, str]:
     dict
         By operator, why it must not run with this torch. Empty when all is well.
     """
-    import torch
-
     doubts = {}
     for op, arguments in _PROOFS.items():
         try:
@@ -250,18 +248,20 @@ _PROOFS: dict[str, dict[str, Any]] = {
 
 
 def _agrees(c: Any, torch: Any, op: str, arguments: dict[str, Any]) -> bool:
-    generator = torch.Generator().manual_seed(0)
-    numbers = [torch.randn(37, generator=generator) for _ in range(5)]
+    single = {"dtype": torch.float32, "device": "cpu"}
+    generator = torch.Generator("cpu").manual_seed(0)
+    numbers = [torch.randn(37, generator=generator, **single) for _ in range(5)]
+    step = torch.tensor(3.0, **single)
     numbers[3:] = [n.abs() * 1e-3 for n in numbers[3:]]
     ours, stock = ([n.clone() for n in numbers] for _ in range(2))
     if op == "sgd_step":
-        _stock_sgd(torch, stock, arguments)
+        _stock_sgd(stock, arguments)
         states = {ours[0]: {"momentum_buffer": ours[2]}}
     else:
-        _stock_adam(torch, stock, arguments)
+        _stock_adam(stock, step.clone(), arguments)
         keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
         states = {ours[0]: dict(zip(keys, ours[2:], strict=True))}
-        states[ours[0]]["step"] = torch.tensor(3.0)
+        states[ours[0]]["step"] = step
     ours[0].grad = ours[1]
     done = c.optimizer_group(
         op == "sgd_step", states, {"params": ours[:1], **arguments}
@@ -271,18 +271,18 @@ def _agrees(c: Any, torch: Any, op: str, arguments: dict[str, Any]) -> bool:
     )
 
 
-def _stock_sgd(torch: Any, numbers: list[Any], arguments: dict[str, Any]) -> None:
+def _stock_sgd(numbers: list[Any], arguments: dict[str, Any]) -> None:
     p, g, buffer = numbers[:3]
     import_module("torch.optim.sgd")._single_tensor_sgd(
         [p], [g], [buffer], None, None, has_sparse_grad=False, **arguments
     )
 
 
-def _stock_adam(torch: Any, numbers: list[Any], arguments: dict[str, Any]) -> None:
+def _stock_adam(numbers: list[Any], step: Any, arguments: dict[str, Any]) -> None:
     rest = {k: v for k, v in arguments.items() if k != "betas"}
     import_module("torch.optim.adam")._single_tensor_adam(
         *([n] for n in numbers),
-        [torch.tensor(3.0)],
+        [step],
         None,
         None,
         beta1=arguments["betas"][0],

@@ -153,6 +153,7 @@ static PyObject *set_gate(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* pin(operator, row or None) -> the row that was pinned before, or None. */
 static PyObject *pin(PyObject *self, PyObject *args)
 {
     PyObject *name;
@@ -173,8 +174,8 @@ static PyObject *pin(PyObject *self, PyObject *args)
             return PyErr_Format(PyExc_ValueError, "%U has no row %s on this CPU", name,
                                 row_name);
     }
-    ptac_chooser_pin(op, row);
-    Py_RETURN_NONE;
+    row = ptac_chooser_pin(op, row);
+    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
 }
 
 /* (accelerated, failed, {reason: forwarded}, ns saved, calls timed, trouble) */

@@ -74,26 +74,41 @@ static PyObject *limit_isa(PyObject *self, PyObject *name)
     return NULL;
 }
 
-/* The view of a plain tensor that is contiguous; false with TypeError set. */
-static bool sample_view(PyObject *tensor, ptac_view *view)
+/*
+ * Views of n plain tensors that are contiguous, of one length, and all of the first
+ * one's dtype, which may be doubles where doubles says so; false with TypeError set.
+ */
+static bool sample_views(PyObject *const *tensors, int n, bool doubles,
+                         ptac_view *views)
 {
-    if (!ptac_is_plain(tensor)) {
-        PyErr_SetString(PyExc_TypeError, "a plain tensor is expected");
-        return false;
+    for (int i = 0; i < n; i++) {
+        ptac_view *view = &views[i];
+
+        if (!ptac_is_plain(tensors[i])) {
+            PyErr_SetString(PyExc_TypeError, "a plain tensor is expected");
+            return false;
+        }
+        ptac_view_of(ptac_borrow(tensors[i]), view);
+        if ((view->dtype != PTAC_F32 && !(doubles && view->dtype == PTAC_F64)) ||
+            view->dtype != views[0].dtype || view->n_elements != views[0].n_elements ||
+            !ptac_view_is_contiguous(view)) {
+            PyErr_SetString(PyExc_TypeError,
+                            "contiguous floats of one length are expected");
+            return false;
+        }
     }
-    ptac_view_of(ptac_borrow(tensor), view);
     return true;
 }
 
 /* learn_sqrt(x, torch.sqrt(x)) -> whether we know how this torch rounds roots. */
 static PyObject *learn_sqrt(PyObject *self, PyObject *args)
 {
-    PyObject *x, *roots;
+    PyObject *tensors[2]; /* x, roots */
     ptac_view views[2];
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "OO", &x, &roots) || !sample_view(x, &views[0]) ||
-        !sample_view(roots, &views[1]))
+    if (!PyArg_ParseTuple(args, "OO", &tensors[0], &tensors[1]) ||
+        !sample_views(tensors, 2, true, views))
         return NULL;
     return PyBool_FromLong(ptac_learn_sqrt(&views[0], &views[1]));
 }
@@ -101,14 +116,14 @@ static PyObject *learn_sqrt(PyObject *self, PyObject *args)
 /* learn_fma(a, b, alpha, torch.add(a, b, alpha=alpha)) -> likewise for products. */
 static PyObject *learn_fma(PyObject *self, PyObject *args)
 {
-    PyObject *a, *b, *sum;
+    PyObject *tensors[3]; /* a, b, sum */
     ptac_view views[3];
     double alpha;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOdO", &a, &b, &alpha, &sum) ||
-        !sample_view(a, &views[0]) || !sample_view(b, &views[1]) ||
-        !sample_view(sum, &views[2]))
+    if (!PyArg_ParseTuple(args, "OOdO", &tensors[0], &tensors[1], &alpha,
+                          &tensors[2]) ||
+        !sample_views(tensors, 3, false, views))
         return NULL;
     return PyBool_FromLong(
         ptac_learn_fma(&views[0], &views[1], (float)alpha, &views[2]));

@@ -20,26 +20,52 @@ static PyObject *override_names(PyObject *self, PyObject *unused)
     return list;
 }
 
-/* override_install([operator names]): None, or what went wrong. */
-static PyObject *override_install(PyObject *self, PyObject *names)
+/* A bit for each operator of a list of names; false with an exception set. */
+static bool ops_from(PyObject *names, uint64_t *ops)
 {
     const Py_ssize_t n = PyList_Check(names) ? PyList_Size(names) : -1;
-    uint64_t ops = 0;
 
-    (void)self;
+    *ops = 0;
     if (n < 0)
-        return PyErr_Format(PyExc_TypeError, "a list of operators is expected");
+        PyErr_SetString(PyExc_TypeError, "a list of operators is expected");
     for (Py_ssize_t i = 0; i < n; i++) {
         const ptac_op op = ptac_op_from(PyList_GetItem(names, i));
 
         if (op == PTAC_N_OPS)
-            return NULL;
-        ops |= UINT64_C(1) << op;
+            return false;
+        *ops |= UINT64_C(1) << op;
     }
+    return n >= 0;
+}
+
+/* override_install([operator names]): None, or what went wrong. */
+static PyObject *override_install(PyObject *self, PyObject *names)
+{
+    uint64_t ops;
+
+    (void)self;
+    if (!ops_from(names, &ops))
+        return NULL;
 
     const char *trouble = ptac_override_install(ops);
 
     return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
+}
+
+/* override_installed() -> [operator names] */
+static PyObject *override_installed(PyObject *self, PyObject *unused)
+{
+    const uint64_t ops = ptac_override_installed();
+    PyObject *list = PyList_New(0);
+
+    (void)self;
+    (void)unused;
+    for (int op = 0; list && op < PTAC_N_OPS; op++)
+        if (ops & UINT64_C(1) << op &&
+            ptac_append_stolen(list, PyUnicode_FromString(ptac_op_name((ptac_op)op))) <
+                0)
+            Py_CLEAR(list);
+    return list;
 }
 
 static PyObject *override_count(PyObject *self, PyObject *unused)
@@ -49,11 +75,15 @@ static PyObject *override_count(PyObject *self, PyObject *unused)
     return PyLong_FromLong(__builtin_popcountll(ptac_override_installed()));
 }
 
-static PyObject *override_remove(PyObject *self, PyObject *unused)
+/* override_remove([operator names]) */
+static PyObject *override_remove(PyObject *self, PyObject *names)
 {
+    uint64_t ops;
+
     (void)self;
-    (void)unused;
-    ptac_override_remove();
+    if (!ops_from(names, &ops))
+        return NULL;
+    ptac_override_remove(ops);
     ptac_chooser_collect();
     Py_RETURN_NONE;
 }
@@ -67,15 +97,27 @@ static PyObject *flight(PyObject *self, PyObject *unused)
                          (unsigned long long)ptac_calls_entered());
 }
 
-static PyObject *thread_disable(PyObject *self, PyObject *by)
+static const char *blocks_name = "pai_torchacc disabled";
+
+static void end_block(PyObject *capsule)
 {
-    const long step = PyLong_AsLong(by);
+    ptac_thread_enable(PyCapsule_GetPointer(capsule, blocks_name));
+}
+
+/* thread_disable() -> what keeps this thread disabled while it lives. */
+static PyObject *thread_disable(PyObject *self, PyObject *unused)
+{
+    ptac_blocks *blocks = ptac_thread_disable();
+    PyObject *capsule;
 
     (void)self;
-    if (step == -1 && PyErr_Occurred())
-        return NULL;
-    ptac_thread_disable((int)step);
-    Py_RETURN_NONE;
+    (void)unused;
+    if (!blocks)
+        return PyErr_NoMemory();
+    capsule = PyCapsule_New(blocks, blocks_name, end_block);
+    if (!capsule)
+        ptac_thread_enable(blocks);
+    return capsule;
 }
 
 static PyObject *thread_mute(PyObject *self, PyObject *by)
@@ -215,9 +257,10 @@ PyMethodDef ptac_switch_methods[] = {
     {"override_names", override_names, METH_NOARGS, NULL},
     {"override_install", override_install, METH_O, NULL},
     {"override_count", override_count, METH_NOARGS, NULL},
-    {"override_remove", override_remove, METH_NOARGS, NULL},
+    {"override_installed", override_installed, METH_NOARGS, NULL},
+    {"override_remove", override_remove, METH_O, NULL},
     {"flight", flight, METH_NOARGS, NULL},
-    {"thread_disable", thread_disable, METH_O, NULL},
+    {"thread_disable", thread_disable, METH_NOARGS, NULL},
     {"thread_mute", thread_mute, METH_O, NULL},
     {"when_forwarded", when_forwarded, METH_O, NULL},
     {"shadow_every", shadow_every, METH_O, NULL},

@@ -82,9 +82,10 @@ uint64_t ptac_override_installed(void)
     return ops;
 }
 
-void ptac_override_remove(void)
+void ptac_override_remove(uint64_t ops)
 {
-    /* Backwards: torch restores the kernel that each registration had covered. */
+    /* Torch restores the kernel that each registration had covered. */
     for (int i = n_announced - 1; i >= 0; i--)
-        remove_one(i);
+        if (ops & UINT64_C(1) << announced[i]->op)
+            remove_one(i);
 }

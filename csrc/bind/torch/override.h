@@ -40,9 +40,9 @@ const char *ptac_override_install(uint64_t ops);
 uint64_t ptac_override_installed(void);
 
 /*
- * Take all overrides out of the dispatcher again. The caller knows that no call of
- * ours is in flight and that no other thread is about to make one.
+ * Take the overrides of these operators out of the dispatcher again. The caller knows
+ * that no call of ours is in flight and that no other thread is about to make one.
  */
-void ptac_override_remove(void);
+void ptac_override_remove(uint64_t ops);
 
 #endif

@@ -6,9 +6,46 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-static __thread int disabled_depth, muted_depth;
+/*
+ * Blocks of one thread that disable it. Any thread may end a block, also after the
+ * thread itself has ended: the last of its holders, blocks and the thread, frees it.
+ */
+struct ptac_blocks {
+    int n_open;
+    int n_holders;
+};
+
+static __thread ptac_blocks *blocks;
+static __thread int muted_depth;
+static pthread_key_t thread_end;
+
+static void let_go(void *blocks_of_thread)
+{
+    ptac_blocks *held = blocks_of_thread;
+
+    if (__atomic_sub_fetch(&held->n_holders, 1, __ATOMIC_ACQ_REL) == 0)
+        free(held);
+}
+
+static void leave_blocks(void *blocks_of_thread)
+{
+    blocks = NULL;
+    let_go(blocks_of_thread);
+}
+
+__attribute__((constructor)) static void prepare(void)
+{
+    pthread_key_create(&thread_end, leave_blocks);
+}
+
+static inline bool is_disabled(void)
+{
+    return muted_depth > 0 ||
+           (blocks && __atomic_load_n(&blocks->n_open, __ATOMIC_RELAXED) > 0);
+}
 
 static __thread const ptac_kernel *last_rows[PTAC_N_OPS];
 
@@ -38,27 +75,41 @@ void ptac_when_forwarded(void (*told)(void))
     __atomic_store_n(&forwarded_told, told, __ATOMIC_RELAXED);
 }
 
-void ptac_thread_disable(int by)
+ptac_blocks *ptac_thread_disable(void)
 {
-    disabled_depth += by;
+    if (!blocks) {
+        blocks = calloc(1, sizeof *blocks);
+        if (!blocks)
+            return NULL;
+        blocks->n_holders = 1;
+        pthread_setspecific(thread_end, blocks);
+    }
+    __atomic_add_fetch(&blocks->n_holders, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&blocks->n_open, 1, __ATOMIC_RELAXED);
+    return blocks;
+}
+
+void ptac_thread_enable(ptac_blocks *disabled)
+{
+    __atomic_sub_fetch(&disabled->n_open, 1, __ATOMIC_RELAXED);
+    let_go(disabled);
 }
 
 void ptac_thread_mute(int by)
 {
-    disabled_depth += by;
     muted_depth += by;
 }
 
 bool ptac_thread_is_disabled(void)
 {
-    return disabled_depth > 0;
+    return is_disabled();
 }
 
 const ptac_kernel *ptac_consider(ptac_call *call, ptac_reason *why)
 {
     const ptac_reason gate = ptac_chooser_gate(call->op);
 
-    if (gate == PTAC_OFF || disabled_depth > 0) {
+    if (gate == PTAC_OFF || is_disabled()) {
         *why = gate == PTAC_OFF ? PTAC_OFF : PTAC_DISABLED;
         return NULL;
     }
@@ -88,7 +139,7 @@ const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name)
     ptac_reason why = ptac_chooser_gate(call->op);
 
     call->n_threads = ptac_the_host.n_threads();
-    if (!why && disabled_depth > 0)
+    if (!why && is_disabled())
         why = PTAC_DISABLED;
     if (!why && (!row || ptac_chooser_is_quarantined(row)))
         why = PTAC_QUARANTINED;

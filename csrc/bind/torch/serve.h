@@ -58,8 +58,14 @@ void ptac_refuse(ptac_op op, ptac_reason why);
 /* Run the row and count the outcome. A row that breaks is quarantined. */
 bool ptac_run(const ptac_kernel *row, const ptac_call *call);
 
-/* This thread's operators go to stock while the depth is above zero. */
-void ptac_thread_disable(int by);
+/*
+ * This thread's operators go to stock until ptac_thread_enable(), once, is given what
+ * ptac_thread_disable() returned, by whichever thread; NULL: no memory. Blocks nest.
+ */
+typedef struct ptac_blocks ptac_blocks;
+
+ptac_blocks *ptac_thread_disable(void);
+void ptac_thread_enable(ptac_blocks *disabled);
 bool ptac_thread_is_disabled(void);
 
 /* The same without counting what is refused: stock repeats a call for a comparison. */
@@ -82,7 +88,7 @@ bool ptac_shadow_agrees(const ptac_kernel *row, const ptac_view *ours,
                         const ptac_view *stock, int n_outputs, int64_t t_ours_ns,
                         int64_t t_stock_ns);
 
-/* The row that this thread's last ptac_run() of an operator ran; NULL before the first. */
+/* The row that this thread's last ptac_run() of an operator ran, or NULL. */
 const ptac_kernel *ptac_last_row(ptac_op op);
 
 /* Tests: the next run of this operator's row breaks before it writes. */

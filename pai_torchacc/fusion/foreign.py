@@ -1,0 +1,120 @@
+"""Yielding to others: what they have patched before us is left as it is.
+
+A stand-in takes the place of one function of torch and of those that it would call. If
+any of these is not torch's own, the stand-in is not put in place, and the report names
+what was in the way. Wrappers that torch itself puts around its functions (profiling of
+optimizer steps, torch.compile's) are torch's own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+from pai_torchacc._ledger import Ledger
+
+Place = tuple[Any, str]
+"""A module or class, and an attribute of it."""
+
+_OWN = ("torch", "pai_torchacc")
+"""Packages whose functions are not foreign: torch may wrap a stand-in for good."""
+
+
+class Yielding(Ledger):
+    """A ledger that changes only what is torch's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.declined: list[str] = []
+        self._unused: list[Any] = []
+
+    def set_attribute(
+        self,
+        owner: Any,
+        name: str,
+        value: Any,
+        restore: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Set ``owner.name``, or note who is in the way."""
+        taken = [
+            place
+            for place in _replaced(owner, name)
+            if not is_torchs_own(*place) and not self.has_set(*place)
+        ]
+        if not taken:
+            super().set_attribute(owner, name, value, restore)
+            return
+        # Kept: tables may go by its identity, which must not become another object's.
+        self._unused.append(value)
+        for place in taken:
+            remark = f"{_name_of(*place)} was changed by others; left as is"
+            if remark not in self.declined:
+                self.declined.append(remark)
+
+    def undo(self) -> None:
+        """Take every change back, and forget who was in the way."""
+        super().undo()
+        self.declined.clear()
+        self._unused.clear()
+
+
+def is_torchs_own(owner: Any, name: str) -> bool:
+    """Whether this is a function of torch, inside wrappers of torch, if any.
+
+    So is what this torch does not have.
+    """
+    if name not in vars(owner):
+        return True
+    function = vars(owner)[name]
+    if isinstance(function, BuiltinFunctionType):
+        return function.__name__ == name
+    while isinstance(function, FunctionType):
+        module = function.__globals__.get("__name__", "")
+        if module.partition(".")[0] not in _OWN:
+            return False
+        if not hasattr(function, "__wrapped__"):
+            return True
+        function = function.__wrapped__
+    return False
+
+
+def _replaced(owner: Any, name: str) -> Iterator[Place]:
+    """What a stand-in at this place does the work of."""
+    from torch import nn
+    from torch.optim import Optimizer
+
+    yield owner, name
+    if (owner, name) == (nn.Sequential, "forward"):
+        yield from _called_by_sequential()
+    elif isinstance(owner, type) and issubclass(owner, Optimizer) and name == "step":
+        for cls in owner.__mro__:
+            if "_init_group" in vars(cls):
+                yield cls, "_init_group"
+                break
+    if name in ("step", "_init_group"):
+        module = "sgd" if owner.__name__ == "SGD" else "adam"
+        for function in (module, f"_single_tensor_{module}", f"_multi_tensor_{module}"):
+            yield sys.modules[f"torch.optim.{module}"], function
+
+
+def _called_by_sequential() -> Iterator[Place]:
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    for name in ("__call__", "_wrapped_call_impl", "_call_impl"):
+        yield nn.Module, name
+    for cls in (nn.Linear, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid):
+        yield cls, "forward"
+    for name in ("linear", "relu", "gelu", "silu"):
+        yield functional, name
+    for name in ("relu", "tanh", "sigmoid"):
+        yield torch, name
+
+
+def _name_of(owner: Any, name: str) -> str:
+    if isinstance(owner, type):
+        return f"{owner.__module__}.{owner.__qualname__}.{name}"
+    return f"{owner.__name__}.{name}"
