@@ -7,13 +7,14 @@ modules as ever as soon as one of them is another.
 
 from __future__ import annotations
 
-import types
-from pathlib import Path
+import itertools
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from pai_torchacc.fusion.foreign import is_torchs_own
 
 _CALLS: dict[str, tuple[type, list[tuple[Any, str]]]] = {
     "relu": (nn.ReLU, [(F, "relu"), (torch, "relu")]),
@@ -24,7 +25,7 @@ _CALLS: dict[str, tuple[type, list[tuple[Any, str]]]] = {
 }
 """By activation, its module and the functions that its ``forward`` goes through."""
 
-_METHODS = ("__call__", "_call_impl", "__getattr__")
+_METHODS = ("forward", "__call__", "_call_impl", "__getattr__")
 
 
 def install(c: Any, forward: Any, activations: tuple[str, ...]) -> None:
@@ -38,13 +39,12 @@ def install(c: Any, forward: Any, activations: tuple[str, ...]) -> None:
     known = [
         (kind, activations.index(name), [(vars(at), f, vars(at)[f]) for at, f in calls])
         for name, (kind, calls) in _CALLS.items()
-        if _is_untouched(kind, kind.forward)
-        and all(is_own(vars(at)[f]) for at, f in calls)
+        if _is_untouched(kind) and all(is_torchs_own(*call) for call in calls)
     ]
     if (
         nn.Linear.forward is not forward
-        or not _is_untouched(nn.Linear, forward.__wrapped__)
-        or not is_own(F.linear)
+        or not _is_untouched(nn.Linear)
+        or not is_torchs_own(F, "linear")
     ):
         known.clear()
     c.sequential_install(
@@ -60,15 +60,6 @@ def install(c: Any, forward: Any, activations: tuple[str, ...]) -> None:
     )
 
 
-def is_own(function: Any) -> bool:
-    """Whether this function is torch's own."""
-    if isinstance(function, types.BuiltinFunctionType):
-        spaces = (torch._C._nn, torch._C._VariableFunctions)
-        return any(function is getattr(s, function.__name__, None) for s in spaces)
-    home = Path(torch.__file__).parent
-    code = getattr(function, "__code__", None)
-    return code is not None and home in Path(code.co_filename).parents
-
-
-def _is_untouched(kind: type, forward: Any) -> bool:
-    return is_own(forward) and all(is_own(getattr(kind, name)) for name in _METHODS)
+def _is_untouched(kind: type) -> bool:
+    places = itertools.product(kind.__mro__, _METHODS)
+    return all(is_torchs_own(*p) for p in places if p[0] is not object)
