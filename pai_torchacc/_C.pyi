@@ -119,7 +119,12 @@ def thread_state() -> tuple[int, int] | None:
     """Included and excluded dispatch keys of this thread, where torch shows them."""
 
 def thread_learn(
-    included: int, excluded: int, harmless: int, count_modes: Callable[[], int], /
+    included: int,
+    excluded: int,
+    harmless: int,
+    count_modes: Callable[[], int],
+    forward_ad: dict[str, Any],
+    /,
 ) -> None:
     """Remember the dispatch keys of inference mode, and exclusions without effect."""
 
@@ -137,9 +142,12 @@ def learn_fma(a: Tensor, b: Tensor, alpha: float, total: Tensor, /) -> bool:
 
 # Linear layers; activation is an index into fusion.linear.ACTIVATIONS.
 def linear_install(
-    apply: Callable[..., Any], matmul_precision: Callable[[], str], /
+    apply: Callable[..., Any],
+    matmul_precision: Callable[[], str],
+    onednn_enabled: Callable[[], bool],
+    /,
 ) -> None:
-    """Remember the node for gradients, and torch's precision setting."""
+    """Remember the node for gradients, and torch's settings of products."""
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, /) -> Tensor | None:
     """``x @ w.T + bias``."""

@@ -145,7 +145,8 @@ def _learn_tensors(c: Any, torch: Any) -> None:
         torch.Tensor, torch.nn.Parameter, steal, increment, rows
     )
     if state is not None:
-        c.thread_learn(*state, _names_key(torch), counter)
+        levels = vars(torch.autograd.forward_ad)
+        c.thread_learn(*state, _names_key(torch), counter, levels)
     else:
         _state["lean"] = False
 

@@ -221,23 +221,31 @@ def test_results_do_not_alias_what_is_saved() -> None:
     torch.testing.assert_close(ours, stock)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=NotImplementedError,
-    reason="lean paths with a gradient do not look for forward-mode dual tensors",
-)
-@pytest.mark.parametrize("name", ["linear_act", "cross_entropy"])
-def test_forward_mode(name: str) -> None:
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize("name", ["network", "Linear", "cross_entropy"])
+def test_forward_mode(name: str, needs_grad: bool) -> None:
+    """Tangents show in no key set; losing them would be silent."""
     net, (x, y) = model(), batch()
+    x.requires_grad_(needs_grad)
+    net.requires_grad_(needs_grad)
     programs = {
-        "linear_act": net,
+        "network": net,
+        "Linear": nn.Linear(64, 32).requires_grad_(needs_grad),
         "cross_entropy": lambda x: F.cross_entropy(x.flatten(1), y),
     }
+    if name == "Linear":
+        x = x.detach().flatten(1).requires_grad_(needs_grad)
 
     def program() -> Any:
         ad = torch.autograd.forward_ad
         with ad.dual_level():
-            dual = ad.make_dual(x.requires_grad_(), torch.ones_like(x))
-            return [t.detach() for t in ad.unpack_dual(programs[name](dual))]
+            dual = ad.make_dual(x, torch.ones_like(x))
+            results = ad.unpack_dual(programs[name](dual))
+            assert results.tangent is not None
+            return [t.detach() for t in results]
 
     check(program, ())
+    with switching.accelerated():
+        hits = switching.hits("linear_act")
+        nn.Linear(64, 32)(x.flatten(1))
+        assert hits.accelerated == 1, "after the level, as ever"

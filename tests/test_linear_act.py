@@ -184,6 +184,34 @@ def test_lowered_precision_is_torchs() -> None:
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+def test_onednn_can_be_switched_off() -> None:
+    net, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()), torch.randn(64, 64)
+
+    def program() -> Any:
+        with torch.backends.mkldnn.flags(enabled=False):
+            return run(net, x)
+
+    stock = program()
+    with switching.accelerated(*OPS, row="onednn"):
+        hits, back = (switching.hits(op) for op in OPS)
+        torch.testing.assert_close(program(), stock)
+        assert (hits.accelerated, back.accelerated) == (0, 0)
+        assert hits.forwarded.keys() == {"mode or transform active"}
+        y = net(x)
+        assert hits.accelerated == 1
+        with torch.backends.mkldnn.flags(enabled=False):
+            y.sum().backward()
+        assert (back.accelerated, back.forwarded) == (
+            0,
+            {"mode or transform active": 1},
+        )
+    with switching.accelerated(*OPS, row="blas"):
+        hits = switching.hits(OPS[0])
+        program()
+        assert hits.accelerated == 1
+
+
 def test_lone_linear() -> None:
     torch.manual_seed(0)
     x, w, b = torch.randn(40, 20), torch.randn(30, 20), torch.randn(30)

@@ -166,6 +166,7 @@ def install(c: Any, ledger: Ledger) -> None:
     c.linear_install(
         unless_hooked(c, "linear_act", LinearAct.apply),
         torch._C._get_float32_matmul_precision,
+        torch._C._get_mkldnn_enabled,
     )
     is_own = is_torchs_own(nn.Linear, "forward")
     forward = _linear_forward(c) if is_own else None

@@ -7,9 +7,12 @@
  */
 #include "bind/python/linear.h"
 
+#include <string.h>
+
 /* What linear_install() was given. */
 static PyObject *apply;            /* LinearAct.apply: the way with gradients */
 static PyObject *matmul_precision; /* torch.get_float32_matmul_precision */
+static PyObject *onednn_enabled;   /* torch._C._get_mkldnn_enabled */
 static PyObject *s_requires_grad, *s_highest;
 
 static int requires_grad(PyObject *tensor)
@@ -31,6 +34,25 @@ static bool precision_is_lowered(void)
     Py_XDECREF(level);
     PyErr_Clear();
     return lowered;
+}
+
+/* The user has switched torch's oneDNN off, torch.backends.mkldnn.flags(). */
+static bool onednn_is_off(const char *row_name)
+{
+    PyObject *enabled;
+
+    if (strcmp(row_name, "onednn") != 0)
+        return false;
+    enabled = PyObject_CallNoArgs(onednn_enabled);
+    Py_XDECREF(enabled);
+    PyErr_Clear();
+    return enabled != Py_True;
+}
+
+/* torch's settings let this row multiply. */
+static bool settings_allow(const ptac_kernel *row)
+{
+    return !precision_is_lowered() && !onednn_is_off(row->name);
 }
 
 static at_tensor borrow_or_null(PyObject *tensor)
@@ -117,7 +139,7 @@ PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation)
     if (why)
         goto refuse;
     row = ptac_consider(&call, &why);
-    if (row && precision_is_lowered())
+    if (row && !settings_allow(row))
         why = PTAC_MODE;
     if (why)
         goto refuse;
@@ -233,7 +255,7 @@ static PyObject *linear_act_kernel(PyObject *self, PyObject *const *args,
         why = ptac_linear_read(&t, activation, true, &params, &call);
     }
     row = why ? NULL : ptac_consider(&call, &why);
-    if (row && precision_is_lowered())
+    if (row && !settings_allow(row))
         why = PTAC_MODE;
     if (why)
         ptac_refuse(PTAC_OP_LINEAR_ACT, why);
@@ -270,8 +292,10 @@ static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
     for (int i = 2; i < 6; i++)
         if ((i == 2 || args[i] != Py_None) && !ptac_is_plain(args[i]))
             Py_RETURN_NONE;
-    if (!ptac_thread_is_plain())
+    if (!ptac_thread_is_plain() || onednn_is_off(row)) {
+        ptac_refuse(PTAC_OP_LINEAR_ACT_BACKWARD, PTAC_MODE);
         Py_RETURN_NONE;
+    }
     g.grad = ptac_borrow(args[2]);
     g.x = borrow_or_null(args[3]);
     g.w = borrow_or_null(args[4]);
@@ -290,13 +314,16 @@ static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
                          wrap_or_none(&g.grad_bias));
 }
 
-/* linear_install(LinearAct.apply, torch.get_float32_matmul_precision) */
+/*
+ * linear_install(LinearAct.apply, torch.get_float32_matmul_precision,
+ * torch._C._get_mkldnn_enabled)
+ */
 static PyObject *linear_install(PyObject *self, PyObject *args)
 {
-    PyObject *function, *precision;
+    PyObject *function, *precision, *onednn;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "OO", &function, &precision))
+    if (!PyArg_ParseTuple(args, "OOO", &function, &precision, &onednn))
         return NULL;
     if (!s_requires_grad) {
         s_requires_grad = PyUnicode_InternFromString("requires_grad");
@@ -308,6 +335,9 @@ static PyObject *linear_install(PyObject *self, PyObject *args)
     Py_INCREF(precision);
     Py_XDECREF(matmul_precision);
     matmul_precision = precision;
+    Py_INCREF(onednn);
+    Py_XDECREF(onednn_enabled);
+    onednn_enabled = onednn;
     Py_RETURN_NONE;
 }
 

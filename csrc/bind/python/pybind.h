@@ -67,7 +67,8 @@ at_tensor ptac_borrow(PyObject *tensor);
 
 /*
  * This thread runs ordinary eager code: no transform, no dispatch or function mode, no
- * tracer, no autocast. inference_mode and no_grad are ordinary.
+ * tracer, no autocast, no level of forward-mode differentiation. inference_mode and
+ * no_grad are ordinary.
  */
 bool ptac_thread_is_plain(void);
 

@@ -29,6 +29,7 @@ static bool state_is_known;
 static __thread const uint64_t *thread_state;
 
 static PyObject *len_function_modes;
+static PyObject *forward_ad, *s_current_level; /* where it tells of dual levels */
 static PyObject *increment_version;
 static PyObject *steal_tensor; /* the slower way from a handle to an object */
 
@@ -115,9 +116,22 @@ static const uint64_t *find_thread_state(void)
     return found;
 }
 
+/*
+ * No level of forward-mode differentiation is open. Tensors may then carry tangents,
+ * which show in no key set, and which all nodes of torch's own pass on.
+ */
+static bool no_dual_level(void)
+{
+    PyObject *level = PyDict_GetItemWithError(forward_ad, s_current_level);
+    const bool none = level && PyLong_CheckExact(level) && PyLong_AsLong(level) < 0;
+
+    PyErr_Clear();
+    return none;
+}
+
 bool ptac_thread_is_plain(void)
 {
-    if (!state_is_known)
+    if (!state_is_known || !no_dual_level())
         return false;
     if (!thread_state)
         thread_state = find_thread_state();
@@ -267,22 +281,29 @@ static PyObject *read_thread_state(PyObject *self, PyObject *unused)
 }
 
 /*
- * thread_learn(included, excluded, harmless, len_function_modes): the two words as they
- * are in inference mode, exclusions that change nothing for plain tensors, and torch's
- * function that counts function modes.
+ * thread_learn(included, excluded, harmless, len_function_modes, forward_ad): the two
+ * words as they are in inference mode, exclusions that change nothing for plain
+ * tensors, torch's function that counts function modes, and the dictionary of
+ * torch.autograd.forward_ad.
  */
 static PyObject *thread_learn(PyObject *self, PyObject *args)
 {
     unsigned long long included, excluded, harmless;
-    PyObject *counter;
+    PyObject *counter, *levels;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "KKKO", &included, &excluded, &harmless, &counter))
+    if (!PyArg_ParseTuple(args, "KKKOO!", &included, &excluded, &harmless, &counter,
+                          &PyDict_Type, &levels))
+        return NULL;
+    if (!s_current_level)
+        s_current_level = PyUnicode_InternFromString("_current_level");
+    if (!s_current_level)
         return NULL;
     harmless_exclusions = harmless;
     inference_state[0] = included;
     inference_state[1] = excluded;
     keep(&len_function_modes, counter);
+    keep(&forward_ad, levels);
     state_is_known = true;
     Py_RETURN_NONE;
 }
