@@ -62,6 +62,9 @@ ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_act activation,
     if (!fold(tensors->x, x, rows) || !fold(tensors->w, w, weight) ||
         !is_dense_one_way(rows) || !is_dense_one_way(weight))
         return PTAC_LAYOUT;
+    /* Stock's gradient of a weight has the weight's own order, ours is row by row. */
+    if (is_training && weight->strides[1] != 1)
+        return PTAC_LAYOUT;
     if (rows->sizes[1] != weight->sizes[1])
         return PTAC_ARGUMENT;
     if (tensors->bias) {
