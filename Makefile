@@ -67,7 +67,7 @@ test: $(VENV)/.with-test
 	$(BIN)/$(PYTEST) $(ARGS) $(if $(STATUS),; echo $$? >$(STATUS))
 
 check: $(VENV)/.with-test $(OLDER_TORCH:%=check-torch-%)
-	PTAC_TEST_SAMPLES=all PTAC_TEST_SECONDS=$(CHECK_SECONDS) $(BIN)/$(PYTEST) $(ARGS)
+	PTAC_TEST_FULL=1 PTAC_TEST_SECONDS=$(CHECK_SECONDS) $(BIN)/$(PYTEST) $(ARGS)
 
 check-torch-%: .venv-%/.ready $(VENV)/.built
 	.venv-$*/bin/$(PYTEST) $(ARGS)
