@@ -7,7 +7,6 @@
  */
 #include "bind/torch/override.h"
 #include "bind/torch/stock.h"
-#include "core/clock.h"
 #include "ops/loss/log_softmax.h"
 
 enum {
@@ -47,23 +46,23 @@ typedef struct forward_args {
     bool half_to_float;
 } forward_args;
 
-static at_tensor stock_forward(const forward_args *args)
+static void stock_forward(const void *context, at_tensor *out)
 {
+    const forward_args *args = context;
     void *result;
 
     if (T.cpu_log_softmax) {
         T.cpu_log_softmax(&result, args->x, args->dim, args->half_to_float);
-        return at_adopt(result);
+        *out = at_adopt(result);
+        return;
     }
 
     stable_ivalue stack[4] = {at_box_tensor(args->x), (stable_ivalue)args->dim,
                               args->half_to_float};
-    at_tensor out;
     int32_t dtype = 0;
 
     T.aoti_torch_get_dtype(args->x, &dtype);
-    at_call_out("aten::_log_softmax", "out", stack, 3, &dtype, &out, 1);
-    return out;
+    at_call_out("aten::_log_softmax", "out", stack, 3, &dtype, out, 1);
 }
 
 static ptac_reason check_forward(const forward_args *args, const ptac_view *x)
@@ -103,18 +102,8 @@ static at_tensor fast_forward(const forward_args *args)
 
     ptac_view_of(y, &call.outputs[0]);
 
-    const bool shadow = ptac_shadow_due(call.op);
-    const int64_t t_start = shadow ? ptac_clock_ns() : 0;
-
-    if (!ptac_run(row, &call))
+    if (!ptac_run_checked(row, &call, &y, stock_forward, args))
         return NULL;
-    if (shadow) {
-        const int64_t t_middle = ptac_clock_ns();
-        at_tensor expected = stock_forward(args);
-
-        ptac_shadow_settle(row, &y, &expected, 1, t_middle - t_start,
-                           ptac_clock_ns() - t_middle);
-    }
     return at_give(&y);
 }
 
@@ -127,7 +116,9 @@ static void boxed_forward(stable_ivalue *stack, uint64_t n_args, uint64_t n_retu
     const forward_args args = {x, (int64_t)stack[1], stack[2] & 0xff};
     at_tensor out = fast_forward(&args);
 
-    stack[0] = (stable_ivalue)(uintptr_t)(out ? out : stock_forward(&args));
+    if (!out)
+        stock_forward(&args, &out);
+    stack[0] = (stable_ivalue)(uintptr_t)out;
 }
 
 static const ptac_override log_softmax = {
@@ -143,24 +134,24 @@ typedef struct backward_args {
     int32_t input_dtype;
 } backward_args;
 
-static at_tensor stock_backward(const backward_args *args)
+static void stock_backward(const void *context, at_tensor *out)
 {
+    const backward_args *args = context;
     void *result;
 
     if (T.cpu_log_softmax_backward) {
         T.cpu_log_softmax_backward(&result, args->grad, args->y, args->dim,
                                    (int8_t)args->input_dtype);
-        return at_adopt(result);
+        *out = at_adopt(result);
+        return;
     }
 
     stable_ivalue stack[5] = {at_box_tensor(args->grad), at_box_tensor(args->y),
                               (stable_ivalue)args->dim,
                               (stable_ivalue)args->input_dtype};
-    at_tensor out;
 
     at_call_out("aten::_log_softmax_backward_data", "out", stack, 4, &args->input_dtype,
-                &out, 1);
-    return out;
+                out, 1);
 }
 
 static ptac_reason check_backward(const backward_args *args, const ptac_call *call)
@@ -208,18 +199,8 @@ static at_tensor fast_backward(const backward_args *args)
 
     ptac_view_of(grad_x, &call.outputs[0]);
 
-    const bool shadow = ptac_shadow_due(call.op);
-    const int64_t t_start = shadow ? ptac_clock_ns() : 0;
-
-    if (!ptac_run(row, &call))
+    if (!ptac_run_checked(row, &call, &grad_x, stock_backward, args))
         return NULL;
-    if (shadow) {
-        const int64_t t_middle = ptac_clock_ns();
-        at_tensor expected = stock_backward(args);
-
-        ptac_shadow_settle(row, &grad_x, &expected, 1, t_middle - t_start,
-                           ptac_clock_ns() - t_middle);
-    }
     return at_give(&grad_x);
 }
 
@@ -233,7 +214,9 @@ static void boxed_backward(stable_ivalue *stack, uint64_t n_args, uint64_t n_ret
     const backward_args args = {grad, y, (int64_t)stack[2], (int32_t)stack[3]};
     at_tensor out = fast_backward(&args);
 
-    stack[0] = (stable_ivalue)(uintptr_t)(out ? out : stock_backward(&args));
+    if (!out)
+        stock_backward(&args, &out);
+    stack[0] = (stable_ivalue)(uintptr_t)out;
 }
 
 static const ptac_override log_softmax_backward = {

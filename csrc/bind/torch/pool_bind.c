@@ -3,8 +3,6 @@
  */
 #include "bind/torch/pool_bind.h"
 
-#include "core/clock.h"
-
 at_pair at_take_pair(stable_ivalue boxed)
 {
     at_pair pair;
@@ -99,19 +97,8 @@ static bool serve(ptac_pool_job *job, int n_dims, const int64_t *sizes, at_tenso
         ptac_view_of(made[i], &call->outputs[i]);
     }
 
-    const bool shadow = ptac_shadow_due(call->op);
-    const int64_t t_start = shadow ? ptac_clock_ns() : 0;
-
-    if (!ptac_run(row, call))
+    if (!ptac_run_checked(row, call, made, job->stock, job->args))
         return false;
-    if (shadow) {
-        const int64_t t_middle = ptac_clock_ns();
-        at_tensor expected[PTAC_POOL_TENSORS];
-
-        job->stock(job->args, expected);
-        ptac_shadow_settle(row, made, expected, call->n_outputs, t_middle - t_start,
-                           ptac_clock_ns() - t_middle);
-    }
     for (int i = 0; i < call->n_outputs; i++)
         out[i] = at_give(&made[i]);
     return true;

@@ -51,9 +51,8 @@ typedef struct ptac_pool_job {
     ptac_call call; /* inputs viewed as they were given, params and image filled in */
     const at_tensor *inputs;
     const ptac_image *image; /* in params */
-    /* Torch's own kernel with the same arguments, for shadow checks. */
-    void (*stock)(const void *args, at_tensor *out);
-    const void *args;
+    ptac_stock_fn stock;     /* for shadow checks */
+    const void *args;        /* its context */
 } ptac_pool_job;
 
 /*

@@ -3,6 +3,8 @@
  */
 #include "bind/torch/stock.h"
 
+#include "core/clock.h"
+
 stable_ivalue at_make_ints(const int64_t *values, int n)
 {
     at_list list = NULL;
@@ -44,8 +46,9 @@ void at_call_out(const char *op, const char *overload, stable_ivalue *args, int 
         T.aoti_torch_delete_tensor_object(at_take_tensor(args, i));
 }
 
-void ptac_shadow_settle(const ptac_kernel *row, at_tensor *ours, at_tensor *stock,
-                        int n_outputs, int64_t t_ours_ns, int64_t t_stock_ns)
+/* Compare, release the loser and leave the winner in ours. */
+static void settle(const ptac_kernel *row, int n_outputs, at_tensor *ours,
+                   at_tensor *stock, int64_t t_ours_ns, int64_t t_stock_ns)
 {
     ptac_view our_views[PTAC_MAX_OUTPUTS] = {{0}},
               stock_views[PTAC_MAX_OUTPUTS] = {{0}};
@@ -66,4 +69,22 @@ void ptac_shadow_settle(const ptac_kernel *row, at_tensor *ours, at_tensor *stoc
         if (!agree)
             ours[i] = at_give(&stock[i]);
     }
+}
+
+bool ptac_run_checked(const ptac_kernel *row, const ptac_call *call, at_tensor *made,
+                      ptac_stock_fn stock, const void *context)
+{
+    at_tensor expected[PTAC_MAX_OUTPUTS];
+    int64_t t_start, t_middle;
+
+    if (!ptac_shadow_due(call->op))
+        return ptac_run(row, call);
+    t_start = ptac_clock_ns();
+    if (!ptac_run(row, call))
+        return false;
+    t_middle = ptac_clock_ns();
+    stock(context, expected);
+    settle(row, call->n_outputs, made, expected, t_middle - t_start,
+           ptac_clock_ns() - t_middle);
+    return true;
 }

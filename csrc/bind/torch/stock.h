@@ -25,10 +25,17 @@ void at_call_out(const char *op, const char *overload, stable_ivalue *args, int 
                  const int32_t *dtypes, at_tensor *outputs, int n_outputs);
 
 /*
- * End of a shadow check: compare, release the loser and leave the winner in ours.
- * The handles in stock are taken over.
+ * Torch's own kernel with the arguments in context; throws torch's errors. The handles
+ * in out become the caller's.
  */
-void ptac_shadow_settle(const ptac_kernel *row, at_tensor *ours, at_tensor *stock,
-                        int n_outputs, int64_t t_ours_ns, int64_t t_stock_ns);
+typedef void (*ptac_stock_fn)(const void *context, at_tensor *out);
+
+/*
+ * ptac_run() of an admitted call with outputs already made, followed, where a shadow
+ * check is due, by stock's kernel and a comparison, after which made holds what has to
+ * be handed out. False: run stock, already counted; made is as it was.
+ */
+bool ptac_run_checked(const ptac_kernel *row, const ptac_call *call, at_tensor *made,
+                      ptac_stock_fn stock, const void *context);
 
 #endif

@@ -65,22 +65,9 @@ TARGET static inline __m256d maximum_f64(__m256d a, __m256d b)
 
 #include "ops/optim/adam_tpl.h"
 
-static ptac_reason accepts(const ptac_call *call)
-{
-    const ptac_dtype dtype = call->inputs[0].dtype;
-
-    if (dtype != PTAC_F32 && dtype != PTAC_F64)
-        return PTAC_DTYPE;
-    return ptac_the_host.fma ? PTAC_TAKE : PTAC_NUMERICS;
-}
-
 static ptac_status run(const ptac_call *call)
 {
-    ptac_parallel_for(0, call->inputs[0].n_elements, PTAC_STEP_GRAIN,
-                      call->inputs[0].dtype == PTAC_F32 ? adam_range_f32
-                                                        : adam_range_f64,
-                      (void *)call->params);
-    return PTAC_OK;
+    return ptac_step_run(call, adam_range_f32, adam_range_f64);
 }
 
 static const ptac_kernel adam_avx2 = {
@@ -88,7 +75,7 @@ static const ptac_kernel adam_avx2 = {
     .name = "avx2",
     .level = PTAC_EXACT,
     .needs = PTAC_CPU_AVX2,
-    .accepts = accepts,
+    .accepts = ptac_step_accepts_fused,
     .run = run,
 };
 PTAC_REGISTER(adam_avx2)
@@ -98,7 +85,7 @@ static const ptac_kernel adamw_avx2 = {
     .name = "avx2",
     .level = PTAC_EXACT,
     .needs = PTAC_CPU_AVX2,
-    .accepts = accepts,
+    .accepts = ptac_step_accepts_fused,
     .run = run,
 };
 PTAC_REGISTER(adamw_avx2)

@@ -7,34 +7,6 @@
 
 #include <math.h>
 
-static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
-{
-    shape->kind = 0;
-    shape->work = call->inputs[0].n_elements;
-    return PTAC_TAKE;
-}
-
-static const ptac_op_shapes adam_shapes = {
-    .op = PTAC_OP_ADAM_STEP,
-    .kinds = {"dense"},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(adam_shapes)
-
-static const ptac_op_shapes adamw_shapes = {
-    .op = PTAC_OP_ADAMW_STEP,
-    .kinds = {"dense"},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(adamw_shapes)
-
-static ptac_reason accepts(const ptac_call *call)
-{
-    const ptac_dtype dtype = call->inputs[0].dtype;
-
-    return dtype == PTAC_F32 || dtype == PTAC_F64 ? PTAC_TAKE : PTAC_DTYPE;
-}
-
 enum {
     BLOCK = 256,
 };
@@ -114,17 +86,14 @@ DEFINE_STEP(double, step_f64, fma, ptac_the_host.sqrt_f64)
 
 static ptac_status run(const ptac_call *call)
 {
-    ptac_parallel_for(0, call->inputs[0].n_elements, PTAC_STEP_GRAIN,
-                      call->inputs[0].dtype == PTAC_F32 ? step_f32 : step_f64,
-                      (void *)call->params);
-    return PTAC_OK;
+    return ptac_step_run(call, step_f32, step_f64);
 }
 
 static const ptac_kernel adam_scalar = {
     .op = PTAC_OP_ADAM_STEP,
     .name = "scalar",
     .level = PTAC_EXACT,
-    .accepts = accepts,
+    .accepts = ptac_step_accepts,
     .run = run,
 };
 PTAC_REGISTER(adam_scalar)
@@ -133,7 +102,7 @@ static const ptac_kernel adamw_scalar = {
     .op = PTAC_OP_ADAMW_STEP,
     .name = "scalar",
     .level = PTAC_EXACT,
-    .accepts = accepts,
+    .accepts = ptac_step_accepts,
     .run = run,
 };
 PTAC_REGISTER(adamw_scalar)

@@ -16,21 +16,9 @@
 
 #include "ops/optim/sgd_tpl.h"
 
-static ptac_reason accepts(const ptac_call *call)
-{
-    const ptac_dtype dtype = call->inputs[0].dtype;
-
-    if (dtype != PTAC_F32 && dtype != PTAC_F64)
-        return PTAC_DTYPE;
-    return ptac_the_host.fma ? PTAC_TAKE : PTAC_NUMERICS;
-}
-
 static ptac_status run(const ptac_call *call)
 {
-    ptac_parallel_for(0, call->inputs[0].n_elements, PTAC_STEP_GRAIN,
-                      call->inputs[0].dtype == PTAC_F32 ? sgd_range_f32 : sgd_range_f64,
-                      (void *)call->params);
-    return PTAC_OK;
+    return ptac_step_run(call, sgd_range_f32, sgd_range_f64);
 }
 
 static const ptac_kernel sgd_avx512 = {
@@ -38,7 +26,7 @@ static const ptac_kernel sgd_avx512 = {
     .name = "avx512",
     .level = PTAC_EXACT,
     .needs = PTAC_CPU_AVX512,
-    .accepts = accepts,
+    .accepts = ptac_step_accepts_fused,
     .run = run,
 };
 PTAC_REGISTER(sgd_avx512)

@@ -7,27 +7,6 @@
 
 #include <math.h>
 
-static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
-{
-    shape->kind = 0;
-    shape->work = call->inputs[0].n_elements;
-    return PTAC_TAKE;
-}
-
-static const ptac_op_shapes shapes = {
-    .op = PTAC_OP_SGD_STEP,
-    .kinds = {"dense"},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(shapes)
-
-static ptac_reason accepts(const ptac_call *call)
-{
-    const ptac_dtype dtype = call->inputs[0].dtype;
-
-    return dtype == PTAC_F32 || dtype == PTAC_F64 ? PTAC_TAKE : PTAC_DTYPE;
-}
-
 #define DEFINE_STEP(type, name, fused)                                                 \
     static inline type name##_multiply_add(type a, type b, type c)                     \
     {                                                                                  \
@@ -72,17 +51,14 @@ DEFINE_STEP(double, step_f64, fma)
 
 static ptac_status run(const ptac_call *call)
 {
-    ptac_parallel_for(0, call->inputs[0].n_elements, PTAC_STEP_GRAIN,
-                      call->inputs[0].dtype == PTAC_F32 ? step_f32 : step_f64,
-                      (void *)call->params);
-    return PTAC_OK;
+    return ptac_step_run(call, step_f32, step_f64);
 }
 
 static const ptac_kernel sgd_scalar = {
     .op = PTAC_OP_SGD_STEP,
     .name = "scalar",
     .level = PTAC_EXACT,
-    .accepts = accepts,
+    .accepts = ptac_step_accepts,
     .run = run,
 };
 PTAC_REGISTER(sgd_scalar)

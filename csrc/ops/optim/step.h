@@ -93,4 +93,11 @@ enum {
     PTAC_STEP_GRAIN = 32768,
 };
 
+/* Both floating types; of rows that fuse multiply and add, only where ATen does. */
+ptac_reason ptac_step_accepts(const ptac_call *call);
+ptac_reason ptac_step_accepts_fused(const ptac_call *call);
+
+/* Run over all elements, in torch's threads, the range function of the call's dtype. */
+ptac_status ptac_step_run(const ptac_call *call, ptac_range_fn f32, ptac_range_fn f64);
+
 #endif
