@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pai_torchacc import _switch, disabled
+from pai_torchacc import _host, _switch, disabled
 
 SMALL = 1000
 """Tensors with fewer elements are held to the looser factor throughout."""
@@ -19,28 +19,48 @@ POOLED = 100
 """Tensors with fewer elements are too few for statistics and are judged together."""
 INCOMPARABLE = 0.05
 """Relative distance of stock to float64 from which they did not compute the same."""
+CLOSE = {"rtol": 1e-3, "atol": 1e-5}
+"""What is asked of results without a reference: a kernel gone wrong shows, no more."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One result. Errors are against float64; None where that could not follow."""
+    """One result.
+
+    Errors are absolute, against float64; None for equal bits, where there is nothing
+    to measure, and for results without a reference, whose ``note`` says so.
+    """
 
     name: str
     n_elements: int
     is_equal: bool
-    stock_rms: float | None
-    our_rms: float | None
-    stock_max: float | None
-    our_max: float | None
     passes: bool
+    stock_rms: float | None = None
+    our_rms: float | None = None
+    stock_max: float | None = None
+    our_max: float | None = None
+    note: str = ""
 
 
 class Verification:
-    """What :func:`pai_torchacc.verify` found; true when every tensor passes."""
+    """What :func:`pai_torchacc.verify` found; true when every tensor passes.
 
-    def __init__(self, rows: list[Comparison], numerics: str):
+    ``rows`` are the comparisons, ``numerics`` is the level they were held to,
+    ``accelerated`` counts the calls that ran accelerated, and ``float64_error`` says
+    why there is no reference, or is None.
+    """
+
+    def __init__(
+        self,
+        rows: list[Comparison],
+        numerics: str,
+        accelerated: int,
+        float64_error: str | None,
+    ):
         self.rows = rows
         self.numerics = numerics
+        self.accelerated = accelerated
+        self.float64_error = float64_error
 
     def __bool__(self) -> bool:
         return all(row.passes for row in self.rows)
@@ -62,7 +82,7 @@ class Verification:
                 str(r.n_elements),
                 "equal" if r.is_equal else "differ",
                 *(_number(v) for v in (r.stock_rms, r.our_rms, r.stock_max, r.our_max)),
-                "" if r.passes else "FAILS",
+                "; ".join(filter(None, (r.note, "" if r.passes else "FAILS"))),
             )
             for r in self.rows
         ]
@@ -71,8 +91,12 @@ class Verification:
             "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
             for row in cells
         ]
+        if self.float64_error:
+            lines.append(f"no float64 reference: {self.float64_error}")
         verdict = "kept" if self else "BROKEN"
-        return "\n".join([*lines, f"contract {self.numerics!r}: {verdict}"])
+        calls = f"{self.accelerated} calls" if self.accelerated else "nothing ran"
+        lines.append(f"contract {self.numerics!r}: {verdict}; {calls} accelerated")
+        return "\n".join(lines)
 
 
 def _number(value: float | None) -> str:
@@ -87,13 +111,25 @@ def verify(model: Any, inputs: tuple[Any, ...], backward: bool = True) -> Verifi
         with disabled():
             stock = _run(model, inputs, backward, None)
         torch.set_rng_state(state)
+        before = _accelerated_calls()
         ours = _run(model, inputs, backward, None)
+        accelerated = _accelerated_calls() - before
         torch.set_rng_state(state)
         with disabled():
-            exact = _try_float64(model, inputs, backward)
+            exact, error = _try_float64(model, inputs, backward)
     finally:
         torch.set_rng_state(state)
-    return Verification(list(_compare(stock, ours, exact, numerics)), numerics)
+    rows = list(_compare(stock, ours, exact, numerics))
+    return Verification(rows, numerics, accelerated, error)
+
+
+def _accelerated_calls() -> int:
+    """Of all operators and threads so far; none where nothing can be accelerated."""
+    try:
+        c = _host.extension()
+    except _host.Unavailable:
+        return 0
+    return sum(c.counters(op)[0] for op, _, _ in c.operators())
 
 
 Results = dict[str, Tensor]
@@ -139,12 +175,15 @@ def _gradients(model: Any, inputs: list[Any], outputs: list[Tensor]) -> Results:
     return {name: g for name, g in zip(wanted, found, strict=True) if g is not None}
 
 
-def _try_float64(model: Any, inputs: tuple[Any, ...], backward: bool) -> Results:
-    """The reference; nothing where the model cannot compute in float64."""
+def _try_float64(
+    model: Any, inputs: tuple[Any, ...], backward: bool
+) -> tuple[Results, str | None]:
+    """The reference, or nothing and why the model cannot compute in float64."""
     try:
-        return _run(model, inputs, backward, torch.float64)
-    except (RuntimeError, TypeError, NotImplementedError):
-        return {}
+        return _run(model, inputs, backward, torch.float64), None
+    except Exception as error:  # whatever a model says that expects another dtype
+        said = str(error).splitlines() or [""]
+        return {}, f"{type(error).__name__}: {said[0]}"
 
 
 def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -172,39 +211,56 @@ def _compare(
     stock: Results, ours: Results, exact: Results, numerics: str
 ) -> Iterator[Comparison]:
     small: list[tuple[Tensor, Tensor, Tensor]] = []
-    for name, s in stock.items():
-        o = ours[name]
+    for name in stock | ours:
+        if name not in stock or name not in ours:
+            who = "stock" if name in stock else "acceleration"
+            size = (stock | ours)[name].numel()
+            yield Comparison(name, size, False, False, note=f"only {who} gives it")
+            continue
+        s, o, reference = stock[name], ours[name], exact.get(name)
         is_equal = _equal(s, o)
-        reference = exact.get(name)
-        if is_equal or numerics == "exact" or not s.is_floating_point():
-            yield Comparison(name, s.numel(), is_equal, *[None] * 4, passes=is_equal)
+        if is_equal or numerics == "exact" or not _is_judged(s, o):
+            yield Comparison(name, s.numel(), is_equal, passes=is_equal)
         elif reference is None or not _is_comparable(s, reference):
-            close = torch.allclose(s, o, rtol=1e-3, atol=1e-5, equal_nan=True)
-            yield Comparison(name, s.numel(), False, *[None] * 4, passes=close)
+            close = torch.allclose(s, o, **CLOSE, equal_nan=True)
+            yield Comparison(name, s.numel(), False, close, note="no reference")
         elif s.numel() < POOLED:
             small.append((s, o, reference))
         else:
-            yield _judge(name, s, o, reference)
+            yield _judge(name, s, o, reference, _ulp(s))
     if small:
-        yield _judge(f"{len(small)} small tensors", *_pool(small))
+        ulp = max(_ulp(s) for s, _, _ in small)
+        yield _judge(f"{len(small)} small tensors", *_pool(small), ulp)
+
+
+def _is_judged(a: Tensor, b: Tensor) -> bool:
+    """Whether these may differ at all: floating results of one kind."""
+    return a.is_floating_point() and a.shape == b.shape and a.dtype == b.dtype
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
+    """Same bits, but for what is in a NaN."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    same = (a == b) & (a.signbit() == b.signbit()) | a.isnan() & b.isnan()
+    return bool(same.all())
 
 
 def _is_comparable(stock: Tensor, reference: Tensor) -> bool:
     """Random operators may draw other numbers in float64."""
-    scale = reference.double().norm()
-    distance = (stock.double() - reference).norm()
-    return bool(distance <= INCOMPARABLE * scale) or bool(scale == 0)
+    if stock.shape != reference.shape:
+        return False
+    finite = torch.isfinite(stock) & torch.isfinite(reference)
+    r = reference[finite]
+    distance = (stock[finite].double() - r).norm()
+    return bool(distance <= INCOMPARABLE * r.norm())
 
 
 def _pool(small: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
     """Many small tensors as one, each scaled to root mean square 1."""
-    scales = [r.double().pow(2).mean().sqrt().clamp_min(1e-300) for _, _, r in small]
+    scales = [max(_rms(r[r.isfinite()].double()), 1e-300) for _, _, r in small]
     return tuple(  # type: ignore[return-value]
         torch.cat(
             [(t[i].double() / s).flatten() for t, s in zip(small, scales, strict=True)]
@@ -213,19 +269,44 @@ def _pool(small: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, T
     )
 
 
-def _judge(name: str, stock: Tensor, ours: Tensor, reference: Tensor) -> Comparison:
-    """DESIGN's level ``close``."""
-    ulp = 2.0**-23
+def _ulp(t: Tensor) -> float:
+    return torch.finfo(t.dtype).eps
+
+
+def _judge(
+    name: str, stock: Tensor, ours: Tensor, reference: Tensor, ulp: float
+) -> Comparison:
+    """The level ``close``: errors of ours against a multiple of stock's own.
+
+    ``m * stock + 2 * ulp * size``, where size is the result's root mean square or its
+    largest magnitude, and m is 2 for the root mean square error of all but small
+    tensors, else 3.
+    """
     finite = torch.isfinite(stock) & torch.isfinite(ours)
     same_kind = _equal(stock[~finite], ours[~finite])
+    finite &= torch.isfinite(reference)
     r = reference[finite].double()
     s, o = ((t[finite].double() - r).abs() for t in (stock, ours))
-    stock_rms, our_rms = (math.sqrt(float(e.pow(2).mean())) for e in (s, o))
-    stock_max, our_max = (float(e.max()) for e in (s, o))
+    stock_rms, our_rms, size = (_rms(e) for e in (s, o, r))
+    stock_max, our_max, largest = (_max(e) for e in (s, o, r.abs()))
     rms_factor = 2 if stock.numel() >= SMALL else 3
-    allowed_rms = rms_factor * stock_rms + 2 * ulp * float(r.pow(2).mean().sqrt())
-    allowed_max = 3 * stock_max + 2 * ulp * float(r.abs().max())
-    passes = same_kind and our_rms <= allowed_rms and our_max <= allowed_max
     return Comparison(
-        name, stock.numel(), False, stock_rms, our_rms, stock_max, our_max, passes
+        name,
+        stock.numel(),
+        is_equal=False,
+        passes=same_kind
+        and our_rms <= rms_factor * stock_rms + 2 * ulp * size
+        and our_max <= 3 * stock_max + 2 * ulp * largest,
+        stock_rms=stock_rms,
+        our_rms=our_rms,
+        stock_max=stock_max,
+        our_max=our_max,
     )
+
+
+def _rms(t: Tensor) -> float:
+    return math.sqrt(float(t.pow(2).mean())) if t.numel() else 0.0
+
+
+def _max(t: Tensor) -> float:
+    return float(t.max()) if t.numel() else 0.0

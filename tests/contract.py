@@ -1,4 +1,4 @@
-"""DESIGN's second promise, the level ``close``, as tests hold it.
+"""The numerics level ``close``, as tests hold it.
 
 Against float64, ours may err by m times stock's own error on the same inputs plus two
 units in the last place of the result's size: m = 2 for the root mean square, 3 for the

@@ -26,7 +26,7 @@ typedef enum ptac_dtype {
     PTAC_N_DTYPES = PTAC_OTHER_DTYPE,
 } ptac_dtype;
 
-/* How close to stock a row's numbers are; DESIGN.md promise 2 defines the words. */
+/* How close to stock a row's numbers are; README.md says what the words mean. */
 typedef enum ptac_level {
     PTAC_EXACT = 0,
     PTAC_CLOSE,

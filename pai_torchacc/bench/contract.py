@@ -78,7 +78,11 @@ def _check(c: Any, op: str, row: str, level: str) -> Verdict:
                 torch.manual_seed(i)
                 found = verification.verify(function, inputs)
                 tensors += len(found.rows)
-                broken += [f"call {i}, {r.name}" for r in found.rows if not r.passes]
+                broken += [
+                    f"call {i}, {r.name} {r.note}".rstrip()
+                    for r in found.rows
+                    if not r.passes or r.note
+                ]
     finally:
         for o in pinned:
             c.pin(o, None)

@@ -1,0 +1,161 @@
+"""ptac.verify: what it holds models to, what it says, and that it leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pai_torchacc as ptac
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def test_a_model_keeps_the_contract_and_its_state() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8 * 169, 128),
+        nn.GELU(),
+        nn.Linear(128, 10),
+    )
+    x = torch.randn(16, 1, 28, 28, requires_grad=True)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    random = torch.get_rng_state()
+    with switching.accelerated():
+        hits = switching.hits("linear_act")
+        found = ptac.verify(model, x)
+        assert hits.accelerated > 0
+    assert found, found
+    assert {r.name for r in found.rows} >= {"output", "grad 6.weight", "grad input 0"}
+    assert "contract 'close': kept" in str(found)
+    assert f"{found.accelerated} calls accelerated" in str(found)
+    assert found.accelerated >= 6  # a pool, two layers, and their gradients
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert x.grad is None
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def is_stock() -> bool:
+    hits = switching.hits("max_pool2d")
+    F.max_pool2d(torch.ones(1, 1, 4, 4), 2)
+    return not hits.accelerated
+
+
+def when_accelerated(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A model whose accelerated result is another one than stock's."""
+
+    def model(x: Tensor) -> Tensor:
+        y = torch.tanh(x)
+        return y if is_stock() else change(y)
+
+    return model
+
+
+@pytest.mark.parametrize("size", [5, 50, 500, 5000])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str
+)
+def test_wrong_numbers_break_it(size: int, dtype: torch.dtype) -> None:
+    x = torch.randn(size).to(dtype)
+    wrong = {
+        "scaled": lambda y: y * (1 + 64 * torch.finfo(dtype).eps),
+        "one": lambda y: torch.cat([y[:-1], 2 * y[-1:]]),
+        "nan": lambda y: torch.cat([y[:-1], y[-1:] * torch.nan]),
+        "shape": lambda y: y[:-1],
+        "dtype": lambda y: y.to(torch.float16),
+    }
+    with switching.accelerated("max_pool2d"):
+        assert ptac.verify(when_accelerated(lambda y: y), x)
+        for name, change in wrong.items():
+            found = ptac.verify(when_accelerated(change), x)
+            assert not found, name
+            assert "BROKEN" in str(found)
+
+
+def test_rounding_otherwise_keeps_it() -> None:
+    """Within stock's own error: float32 results whose last bit is another one."""
+
+    def nudge(y: Tensor) -> Tensor:
+        return torch.nextafter(y, torch.zeros(()))
+
+    with switching.accelerated("max_pool2d"):
+        found = ptac.verify(when_accelerated(nudge), torch.randn(5000))
+    assert found, found
+    assert not found.rows[0].is_equal
+
+
+def test_exact_means_bits() -> None:
+    def nudge(y: Tensor) -> Tensor:
+        return torch.nextafter(y, torch.zeros(()))
+
+    with switching.accelerated("max_pool2d", numerics="exact"):
+        assert not ptac.verify(when_accelerated(nudge), torch.randn(5000))
+        assert not ptac.verify(when_accelerated(torch.neg), torch.zeros(100))
+
+
+def test_gradients_that_are_missing() -> None:
+    def cut(y: Tensor) -> Tensor:
+        return y.detach()
+
+    x = torch.randn(500, requires_grad=True)
+    with switching.accelerated("max_pool2d"):
+        found = ptac.verify(when_accelerated(cut), x)
+    assert not found
+    assert "grad input 0" in str(found)
+    assert "only stock gives it" in str(found)
+
+
+def test_no_reference_is_said() -> None:
+    """Models that fix a dtype, and random ones, cannot be compared with float64."""
+
+    class Fixed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return noise(x.float() @ torch.ones(8, 8))
+
+    def noise(y: Tensor) -> Tensor:
+        return y if is_stock() else y * (1 + 1e-6)
+
+    def refuse(x: Tensor) -> Tensor:
+        if x.dtype == torch.float64:
+            raise ValueError("float32 only, please\nand a second line")
+        return noise(x)
+
+    def random(x: Tensor) -> Tensor:
+        return noise(torch.rand_like(x))
+
+    x = torch.randn(16, 8)
+    with switching.accelerated("max_pool2d"):
+        found = ptac.verify(refuse, x)
+        assert found
+        assert found.float64_error == "ValueError: float32 only, please"
+        assert "no float64 reference: ValueError" in str(found)
+        assert found.rows[0].note == "no reference"
+        found = ptac.verify(random, x)
+        assert found.float64_error is None
+        assert "no reference" in str(found)
+        # Computes in float32 whatever comes: its reference is stock's result.
+        assert ptac.verify(Fixed(), x).rows[0].note == ""
+
+
+def test_backward_is_optional() -> None:
+    x = torch.randn(500, requires_grad=True)
+    found = ptac.verify(torch.tanh, x, backward=False)
+    assert [r.name for r in found.rows] == ["output"]
+
+
+def test_what_was_not_accelerated_is_said() -> None:
+    found = ptac.verify(torch.tanh, torch.randn(9))
+    assert found
+    assert found.accelerated == 0
+    assert "nothing ran accelerated" in str(found)
