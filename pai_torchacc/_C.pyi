@@ -140,6 +140,10 @@ def learn_sqrt(x: Tensor, roots: Tensor, /) -> bool:
 def learn_fma(a: Tensor, b: Tensor, alpha: float, total: Tensor, /) -> bool:
     """Whether our ``a + alpha * b`` rounds as this one of torch's."""
 
+# Nodes in autograd's graph.
+def node_install(top_hooks: Callable[[bool], object | None], /) -> None:
+    """Remember how to ask for hooks on the tensors that nodes save."""
+
 # Linear layers; activation is an index into fusion.linear.ACTIVATIONS.
 def linear_install(
     apply: Callable[..., Any],

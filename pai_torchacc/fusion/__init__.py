@@ -182,10 +182,11 @@ def _identity(x: Any) -> Any:
 
 def _install_stand_ins(c: Any) -> None:
     from pai_torchacc import _host
-    from pai_torchacc.fusion import linear, loss, optimizer
+    from pai_torchacc.fusion import linear, loss, node, optimizer
 
     if len(_ledger) or not _host.has_lean_paths():
         return
     optimizer.install(c, _ledger)
+    node.install(c)
     linear.install(c, _ledger)
     loss.install(c, _ledger)

@@ -19,7 +19,7 @@ from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion import chain
 from pai_torchacc.fusion.foreign import is_torchs_own
-from pai_torchacc.fusion.saved import unless_hooked
+from pai_torchacc.fusion.node import lean_apply
 from pai_torchacc.fusion.shadow import run
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
@@ -164,7 +164,7 @@ def _product_gradients(
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
     c.linear_install(
-        unless_hooked(c, "linear_act", LinearAct.apply),
+        lean_apply(LinearAct),
         torch._C._get_float32_matmul_precision,
         torch._C._get_mkldnn_enabled,
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.fusion.saved import unless_hooked
+from pai_torchacc.fusion.node import lean_apply
 from pai_torchacc.fusion.shadow import run
 
 NONE, MEAN, SUM = range(3)
@@ -31,45 +31,38 @@ class CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        target: Tensor,
-        weight: Tensor | None,
-        reduction: int,
-        ignore_index: int,
-        smoothing: float,
-        row: str,
+        ctx: Any, x: Tensor, target: Tensor, weight: Tensor | None, *options: Any
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss and the softmax."""
-        args = x, target, weight, reduction, ignore_index, smoothing
+        """Compute the loss and the softmax.
+
+        options are reduction, ignore_index, label smoothing, and the kernel row.
+        """
         result = run(
             "cross_entropy",
             _host.load().cross_entropy_forward,
-            (*args, row),
-            lambda: (stock()(*args), torch.softmax(x, 1)),
+            (x, target, weight, *options),
+            lambda: (stock()(x, target, weight, *options[:3]), torch.softmax(x, 1)),
         )
         ctx.set_materialize_grads(False)
-        ctx.options = reduction, ignore_index, smoothing
-        ctx.row = row
+        ctx.options = options
         ctx.save_for_backward(result[1], target, weight)
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_p: Tensor | None = None) -> Any:
         """Return the gradient of x."""
-        p, target, weight = ctx.saved_tensors
-        nothing = (None,) * 6
+        kept = *ctx.saved_tensors, *ctx.options
         if grad is not None and grad_p is None and not torch.is_grad_enabled():
-            args = p, target, weight, *ctx.options
             keeps = torch._C._autograd._get_current_graph_task_keep_graph()
-            found = run(
+            total = run(
                 "cross_entropy_backward",
                 _host.load().cross_entropy_backward,
-                (*args, ctx.row, grad.contiguous(), not keeps),
-                lambda: total_gradient(grad, None, *args),
+                (*kept, grad.contiguous(), not keeps),
+                lambda: total_gradient(grad, None, *kept[:-1]),
             )
-            return found, *nothing
-        return total_gradient(grad, grad_p, p, target, weight, *ctx.options), *nothing
+        else:
+            total = total_gradient(grad, grad_p, *kept[:-1])
+        return total, None, None, None, None, None, None
 
 
 def total_gradient(
@@ -140,7 +133,7 @@ def gradient(
 
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-in in place; the ledger takes it away."""
-    c.cross_entropy_install(unless_hooked(c, "cross_entropy", CrossEntropy.apply))
+    c.cross_entropy_install(lean_apply(CrossEntropy))
     stand_in = _cross_entropy(c)
     ledger.set_attribute(torch._C._nn, "cross_entropy_loss", stand_in)
     table = torch.jit._builtins._get_builtin_table()

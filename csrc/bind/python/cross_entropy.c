@@ -4,25 +4,15 @@
  * Functions return None where stock has to be called.
  */
 #include "bind/torch/cross_entropy.h"
-#include "bind/python/pybind.h"
+#include "bind/python/node.h"
 
 /* CrossEntropy.apply: the way with gradients. */
 static PyObject *apply;
-static PyObject *s_requires_grad;
 
 /* x, target, weight or None, reduction, ignore_index, label_smoothing */
 enum {
     N_ARGS = 6,
 };
-
-static int requires_grad(PyObject *tensor)
-{
-    PyObject *value = PyObject_GetAttr(tensor, s_requires_grad);
-    const int truth = value ? PyObject_IsTrue(value) : -1;
-
-    Py_XDECREF(value);
-    return truth;
-}
 
 /* Numbers out of Python; false where they are of other types, with no error set. */
 static bool read_numbers(PyObject *const *args, ptac_cross_entropy_args *read)
@@ -58,9 +48,9 @@ static int wants_gradient(PyObject *const *args)
     if (!T.aoti_torch_grad_mode_is_enabled())
         return 0;
     for (int i = 1; i < 3; i++)
-        if (args[i] != Py_None && requires_grad(args[i]) != 0)
+        if (args[i] != Py_None && ptac_requires_grad(args[i]) != 0)
             return -1;
-    return requires_grad(args[0]);
+    return ptac_requires_grad(args[0]);
 }
 
 static PyObject *loss_and_p(at_tensor loss, at_tensor p)
@@ -88,18 +78,12 @@ static PyObject *run(const ptac_kernel *row, ptac_call *call, bool with_p)
 
 static PyObject *apply_with_gradient(PyObject *const *args, const ptac_kernel *row)
 {
-    PyObject *name = PyUnicode_FromString(row->name), *result, *loss;
+    PyObject *all[N_ARGS + 1];
 
-    if (!name)
-        return NULL;
-    result = PyObject_CallFunctionObjArgs(apply, args[0], args[1], args[2], args[3],
-                                          args[4], args[5], name, NULL);
-    Py_DECREF(name);
-    if (!result || !PyTuple_Check(result))
-        return result;
-    loss = Py_NewRef(PyTuple_GetItem(result, 0));
-    Py_DECREF(result);
-    return loss;
+    for (int i = 0; i < N_ARGS; i++)
+        all[i] = Py_NewRef(args[i]);
+    all[N_ARGS] = PyUnicode_FromString(row->name);
+    return ptac_node_apply(PTAC_OP_CROSS_ENTROPY, apply, all, N_ARGS + 1);
 }
 
 /*
@@ -237,10 +221,6 @@ static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
 static PyObject *cross_entropy_install(PyObject *self, PyObject *function)
 {
     (void)self;
-    if (!s_requires_grad)
-        s_requires_grad = PyUnicode_InternFromString("requires_grad");
-    if (!s_requires_grad)
-        return NULL;
     Py_INCREF(function);
     Py_XDECREF(apply);
     apply = function;

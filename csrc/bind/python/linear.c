@@ -7,22 +7,15 @@
  */
 #include "bind/python/linear.h"
 
+#include "bind/python/node.h"
+
 #include <string.h>
 
 /* What linear_install() was given. */
 static PyObject *apply;            /* LinearAct.apply: the way with gradients */
 static PyObject *matmul_precision; /* torch.get_float32_matmul_precision */
 static PyObject *onednn_enabled;   /* torch._C._get_mkldnn_enabled */
-static PyObject *s_requires_grad, *s_highest;
-
-static int requires_grad(PyObject *tensor)
-{
-    PyObject *value = PyObject_GetAttr(tensor, s_requires_grad);
-    const int truth = value ? PyObject_IsTrue(value) : -1;
-
-    Py_XDECREF(value);
-    return truth;
-}
+static PyObject *s_highest;
 
 /* The user allows less than float32: torch's own product knows what to make of it. */
 static bool precision_is_lowered(void)
@@ -87,22 +80,13 @@ static bool run_unlocked(const ptac_kernel *row, const ptac_call *call)
 static PyObject *apply_with_gradient(PyObject *const tensors[3], ptac_act activation,
                                      const ptac_kernel *row)
 {
-    PyObject *code = PyLong_FromLong(activation),
-             *name = PyUnicode_FromString(row->name);
-    PyObject *result = NULL;
+    PyObject *args[] = {
+        Py_NewRef(tensors[0]),           Py_NewRef(tensors[1]),
+        Py_NewRef(tensors[2]),           PyLong_FromLong(activation),
+        PyUnicode_FromString(row->name),
+    };
 
-    if (code && name)
-        result = PyObject_CallFunctionObjArgs(apply, tensors[0], tensors[1], tensors[2],
-                                              code, name, NULL);
-    Py_XDECREF(code);
-    Py_XDECREF(name);
-    if (result && PyTuple_Check(result)) {
-        PyObject *y = Py_NewRef(PyTuple_GetItem(result, 0));
-
-        Py_DECREF(result);
-        return y;
-    }
-    return result;
+    return ptac_node_apply(PTAC_OP_LINEAR_ACT, apply, args, 5);
 }
 
 PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation)
@@ -128,7 +112,7 @@ PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation)
     if (T.aoti_torch_grad_mode_is_enabled())
         for (int i = 0; i < 3 && with_gradient == 0; i++)
             if (tensors[i] != Py_None)
-                with_gradient = requires_grad(tensors[i]);
+                with_gradient = ptac_requires_grad(tensors[i]);
     if (with_gradient < 0)
         return NULL;
 
@@ -325,10 +309,10 @@ static PyObject *linear_install(PyObject *self, PyObject *args)
     (void)self;
     if (!PyArg_ParseTuple(args, "OOO", &function, &precision, &onednn))
         return NULL;
-    if (!s_requires_grad) {
-        s_requires_grad = PyUnicode_InternFromString("requires_grad");
+    if (!s_highest)
         s_highest = PyUnicode_InternFromString("highest");
-    }
+    if (!s_highest)
+        return NULL;
     Py_INCREF(function);
     Py_XDECREF(apply);
     apply = function;

@@ -170,6 +170,7 @@ static int execute(PyObject *module)
                                    ptac_switch_methods,
                                    ptac_tensor_methods,
                                    ptac_optimizer_methods,
+                                   ptac_node_methods,
                                    ptac_linear_methods,
                                    ptac_sequential_methods,
                                    ptac_cross_entropy_methods};
