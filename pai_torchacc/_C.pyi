@@ -123,6 +123,7 @@ def thread_learn(
     excluded: int,
     harmless: int,
     count_modes: Callable[[], int],
+    profiler_enabled: Callable[[], bool],
     forward_ad: dict[str, Any],
     /,
 ) -> None:
@@ -167,9 +168,15 @@ def linear_act_kernel(
     """The same below autograd: y, or (y, z) where a gradient would need z."""
 
 def linear_act_forward(
-    x: Tensor, w: Tensor, bias: Tensor | None, activation: int, row: str, /
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    activation: int,
+    row: str,
+    is_training: bool,
+    /,
 ) -> Tensor | tuple[Tensor, Tensor] | None:
-    """Compute y, or (y, z) where the gradient needs z."""
+    """Compute y, or (y, z) where a gradient needs z."""
 
 def linear_act_backward(
     row: str,

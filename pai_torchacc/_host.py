@@ -135,6 +135,7 @@ def _learn_tensors(c: Any, torch: Any) -> None:
         steal = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
         increment = torch.autograd.graph.increment_version
         counter = torch._C._len_torch_function_stack
+        profiling = torch._C._autograd._profiler_enabled
     except (AttributeError, RuntimeError):
         return
     rows = [
@@ -146,7 +147,7 @@ def _learn_tensors(c: Any, torch: Any) -> None:
     )
     if state is not None:
         levels = vars(torch.autograd.forward_ad)
-        c.thread_learn(*state, _names_key(torch), counter, levels)
+        c.thread_learn(*state, _names_key(torch), counter, profiling, levels)
     else:
         _state["lean"] = False
 

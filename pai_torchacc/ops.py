@@ -101,6 +101,15 @@ def cross_entropy(
     """
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction={reduction!r}; there are: {', '.join(REDUCTIONS)}")
+    if target.requires_grad or (weight is not None and weight.requires_grad):
+        return F.cross_entropy(
+            input,
+            target,
+            weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+        )
     code = REDUCTIONS.index(reduction)
     args = input, target, weight, code, ignore_index, float(label_smoothing)
     if torch.compiler.is_compiling():
@@ -202,6 +211,11 @@ def _cross_entropy_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> No
 
 
 def _cross_entropy_backward(ctx: Any, grad: Any, grad_p: Any) -> tuple[Any, ...]:
+    if any(ctx.needs_input_grad[1:3]):
+        raise RuntimeError(
+            "pai_torchacc::cross_entropy has gradients of its input only;"
+            " pai_torchacc.ops.cross_entropy has those of target and weight as well"
+        )
     total = _loss.total_gradient(grad, grad_p, *ctx.saved_tensors, *ctx.options)
     return total, *(None,) * 5
 

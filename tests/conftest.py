@@ -13,6 +13,12 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_compile_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What torch.compile has kept elsewhere may be for other instruction sets."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
+
+
 @pytest.fixture(autouse=True)
 def stock_before_and_after(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is enabled, pinned, quarantined or in the environment around a test."""

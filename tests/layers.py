@@ -22,11 +22,14 @@ def close(ours: Any, stock: Any) -> None:
 
 
 def off_and_on(
-    program: Callable[[], Any], accelerated: int | None, calls: int | None = None
+    program: Callable[[], Any],
+    accelerated: int | None,
+    calls: int | None = None,
+    **options: Any,
 ) -> None:
     """Alike by stock and ours; how many calls were accelerated."""
     stock = program()
-    with switching.accelerated(*OPS):
+    with switching.accelerated(*OPS, **options):
         hits = switching.hits(OPS[0])
         ours = program()
         if accelerated is not None:

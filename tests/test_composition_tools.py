@@ -14,7 +14,7 @@ import pytest
 import switching
 import torch
 import torch.nn.functional as F
-from composing import TRAINING, Cases, batch, check, gradients, model
+from composing import Cases, batch, check, gradients, model
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
@@ -85,16 +85,30 @@ def symbolically_traced() -> Any:
     return graph(x)
 
 
-@case(*TRAINING)
+@case("max_pool2d", "max_pool2d_backward")
 def profiled() -> Any:
+    """Profiles show torch's own operators, as with stock."""
     net, (x, y) = model(), batch()
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     with torch.profiler.profile() as profile:
         F.cross_entropy(net(x), y).backward()
         opt.step()
     names = {e.key for e in profile.key_averages()}
-    assert {"aten::max_pool2d_with_indices", "Optimizer.step#SGD.step"} <= names
+    assert {
+        "aten::max_pool2d_with_indices",
+        "aten::linear",
+        "aten::cross_entropy_loss",
+        "Optimizer.step#SGD.step",
+    } <= names
     return list(net.parameters())
+
+
+@case("max_pool2d")
+def profiled_flops() -> Any:
+    net, (x, y) = model(), batch()
+    with torch.profiler.profile(with_flops=True) as profile:
+        F.cross_entropy(net(x), y).backward()
+    return {e.key: e.flops for e in profile.key_averages() if e.flops}
 
 
 @case()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -166,6 +167,40 @@ def test_compiles_whole() -> None:
         after = accelerated("linear_act"), accelerated("cross_entropy")
         torch.testing.assert_close(found, expected)
         assert (after[0] > before[0], after[1] > before[1]) == (on, on)
+
+
+@pytest.mark.parametrize("of", ["target", "weight", "weight of indices"])
+@pytest.mark.parametrize("logits", [True, False], ids=["with logits", "alone"])
+def test_gradients_of_targets_and_weights(of: str, logits: bool, is_on: bool) -> None:
+    """Cross-entropy has them for probabilities; for indices torch's error comes."""
+
+    def program(cross_entropy: Callable[..., Tensor]) -> Any:
+        torch.manual_seed(0)
+        x = torch.randn(64, 48, requires_grad=logits)
+        target = torch.rand(64, 48).softmax(1).requires_grad_(of == "target")
+        if of == "weight of indices":
+            target = torch.randint(0, 48, (64,))
+        weight = torch.rand(48, requires_grad=of.startswith("weight"))
+        try:
+            cross_entropy(x, target, weight, label_smoothing=0.1).backward()
+        except RuntimeError as error:
+            return str(error)
+        return [t.grad for t in (x, target, weight)]
+
+    expected = program(F.cross_entropy)
+    assert ("differentiable" in expected) == (of == "weight of indices")
+    found = program(ops.cross_entropy)
+    if of == "weight of indices":
+        assert found == expected
+    else:
+        torch.testing.assert_close(found, expected)
+
+
+def test_the_bare_operator_has_no_gradient_of_targets() -> None:
+    target = torch.rand(64, 48).softmax(1).requires_grad_()
+    loss, _ = torch.ops.pai_torchacc.cross_entropy(torch.randn(64, 48), target)
+    with pytest.raises(RuntimeError, match="gradients of its input only"):
+        loss.backward()
 
 
 def test_transforms(is_on: bool) -> None:

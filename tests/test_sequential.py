@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import switching
 import torch
+import torch.nn.functional as F
 from layers import OPS, close, off_and_on, pair, run
 from torch import Tensor, nn
 from torch.nn.utils import prune
@@ -54,6 +55,58 @@ def test_global_hooks() -> None:
             hook.remove()
 
     off_and_on(program, None)
+
+
+class Meddling(nn.Module):
+    """Does something before the modules behind it are called."""
+
+    def __init__(self, change: Callable[[], object]):
+        super().__init__()
+        self.change = change
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.change()
+        return x
+
+
+def test_what_a_module_changes_holds_for_those_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    linear, seen = F.linear, []
+    hooks = []
+
+    def listen() -> None:
+        hook = nn.modules.module.register_module_forward_hook(
+            lambda m, a, y: seen.append(type(m).__name__)
+        )
+        hooks.append(hook)
+
+    def program(change: Callable[[], object]) -> list[Any]:
+        seen.clear()
+        try:
+            y = nn.Sequential(Meddling(change), *pair())(torch.ones(40, 20))
+        finally:
+            while hooks:
+                hooks.pop().remove()
+            monkeypatch.undo()
+        return [y.detach(), list(seen)]
+
+    def replace() -> None:
+        monkeypatch.setattr(F, "linear", lambda *args: linear(*args) + 1)
+
+    def override() -> None:
+        weight = property(lambda self: 2 * self._parameters["weight"])
+        monkeypatch.setattr(nn.Linear, "weight", weight, raising=False)
+
+    for change, accelerated in ((listen, 1), (replace, 0), (override, 1)):
+        stock = program(change)
+        with switching.accelerated(*OPS):
+            hits = switching.hits(OPS[0])
+            ours = program(change)
+            assert hits.accelerated == accelerated
+        close(ours[0], stock[0])
+        assert ours[1] == stock[1]
+        assert change is not listen or ours[1] == ["Linear", "ReLU"]
 
 
 class Doubled(nn.Linear):

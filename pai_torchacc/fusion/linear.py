@@ -37,15 +37,23 @@ class LinearAct(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, activation: int, row: str
+        ctx: Any,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None,
+        activation: int,
+        row: str,
+        is_training: bool,
     ) -> Any:
         """Compute y, or (y, z) where z is what the activation was applied to."""
         result = run(
             "linear_act",
             _host.load().linear_act_forward,
-            (x, w, bias, activation, row),
-            lambda: stock_forward(x, w, bias, activation),
+            (x, w, bias, activation, row, is_training),
+            lambda: stock_forward(x, w, bias, activation, is_training),
         )
+        if not is_training:
+            return result
         y, z = result if isinstance(result, tuple) else (result, None)
         saved = (None, y)[activation != 0] if z is None else z
         needs_x, needs_w = ctx.needs_input_grad[:2]
@@ -60,14 +68,31 @@ class LinearAct(torch.autograd.Function):
         """Return the gradients of x, w and bias."""
         x, w, saved = ctx.saved_tensors
         wants = ctx.needs_input_grad[:3]
+        as_it_was = ctx.w_as_it_was
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx.w_as_it_was = None
         if not torch.is_grad_enabled():
-            w = ctx.w_as_it_was
-            if not torch._C._autograd._get_current_graph_task_keep_graph():
-                ctx.w_as_it_was = None
+            w = as_it_was
+        elif w is not None and w.data_ptr() != as_it_was.data_ptr():
+            w = _AsItWas.apply(w, as_it_was)
         done = gradients(
             grad, grad_z, (x, w, saved), ctx.activation, wants, row=ctx.row
         )
-        return *done, None, None
+        return *done, None, None, None
+
+
+class _AsItWas(torch.autograd.Function):
+    """A tensor whose ``.data`` has been set since, with the values that it had."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor, as_it_was: Tensor) -> Tensor:
+        """Return the values."""
+        return as_it_was.view_as(as_it_was)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """Hand the gradient on to the tensor."""
+        return grad, None
 
 
 def gradients(
@@ -110,20 +135,27 @@ def gradients(
     return _product_gradients(grad, x, w, wants)
 
 
-def stock_forward(x: Tensor, w: Tensor, bias: Tensor | None, activation: int) -> Any:
-    """Compute y by torch's own operators, or (y, z) where the gradient needs z."""
+def stock_forward(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    activation: int,
+    is_training: bool = True,
+) -> Any:
+    """Compute y by torch's own operators, or (y, z) where a gradient needs z."""
     z = torch._C._nn.linear(x, w, bias)
     match ACTIVATIONS[activation]:
         case "none":
             return z
         case "gelu":
-            return torch._C._nn.gelu(z), z
+            y = torch._C._nn.gelu(z)
         case "gelu_tanh":
-            return torch._C._nn.gelu(z, approximate="tanh"), z
+            y = torch._C._nn.gelu(z, approximate="tanh")
         case "silu":
-            return torch._C._nn.silu(z), z
+            y = torch._C._nn.silu(z)
         case name:
             return getattr(torch, name)(z)
+    return (y, z) if is_training else y
 
 
 def _through_activation(

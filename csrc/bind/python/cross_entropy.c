@@ -106,8 +106,8 @@ static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t
     if (ptac_is_off(op))
         Py_RETURN_NONE;
     why = read_args(args, &read);
-    if (!why && !ptac_thread_is_plain())
-        why = PTAC_MODE;
+    if (!why)
+        why = ptac_why_not_lean();
     if (!why)
         why = ptac_cross_entropy_read(&read, &params, &call);
     row = why ? NULL : ptac_consider(&call, &why);
@@ -135,6 +135,7 @@ static PyObject *cross_entropy_forward(PyObject *self, PyObject *const *args,
     ptac_call call;
     const ptac_kernel *row;
     const char *row_name;
+    ptac_reason why;
 
     (void)self;
     if (n_args != N_ARGS + 1)
@@ -143,8 +144,13 @@ static PyObject *cross_entropy_forward(PyObject *self, PyObject *const *args,
     if (!row_name)
         return NULL;
     PTAC_IN_FLIGHT;
-    if (read_args(args, &read) || ptac_cross_entropy_read(&read, &params, &call))
+    why = read_args(args, &read);
+    if (!why)
+        why = ptac_cross_entropy_read(&read, &params, &call);
+    if (why) {
+        ptac_refuse(PTAC_OP_CROSS_ENTROPY, why);
         Py_RETURN_NONE;
+    }
     row = ptac_admit_row(&call, row_name);
     return row ? run(row, &call, true) : Py_NewRef(Py_None);
 }
@@ -187,9 +193,11 @@ static PyObject *cross_entropy_kernel(PyObject *self, PyObject *const *args,
 static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
                                         Py_ssize_t n_args)
 {
+    const ptac_op op = PTAC_OP_CROSS_ENTROPY_BACKWARD;
     ptac_cross_entropy_args read;
     at_tensor grad_x = NULL;
     const char *row_name;
+    ptac_reason why;
     bool done;
 
     (void)self;
@@ -199,10 +207,15 @@ static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
     if (!row_name)
         return NULL;
     PTAC_IN_FLIGHT;
-    if (ptac_is_off(PTAC_OP_CROSS_ENTROPY_BACKWARD) ||
-        !ptac_is_plain(args[N_ARGS + 1]) || !ptac_thread_is_plain() ||
-        read_args(args, &read))
+    if (ptac_is_off(op))
         Py_RETURN_NONE;
+    why = ptac_thread_is_plain() ? read_args(args, &read) : PTAC_MODE;
+    if (!why && !ptac_is_plain(args[N_ARGS + 1]))
+        why = PTAC_SUBCLASS;
+    if (why) {
+        ptac_refuse(op, why);
+        Py_RETURN_NONE;
+    }
 
     /* Nobody should look at p again; whoever does learns that it has changed. */
     const bool over_p =

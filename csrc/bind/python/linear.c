@@ -76,64 +76,93 @@ static bool run_unlocked(const ptac_kernel *row, const ptac_call *call)
     return done;
 }
 
-/* With gradients: apply(x, w, bias, activation, row), whose first output is y. */
-static PyObject *apply_with_gradient(PyObject *const tensors[3], ptac_act activation,
-                                     const ptac_kernel *row)
+/* Handles of plain tensors x, w, and bias or None. */
+static ptac_reason borrow(PyObject *const tensors[3], ptac_linear_tensors *t)
+{
+    for (int i = 0; i < 3; i++)
+        if ((i < 2 || tensors[i] != Py_None) && !ptac_is_plain(tensors[i]))
+            return PTAC_SUBCLASS;
+    t->x = ptac_borrow(tensors[0]);
+    t->w = ptac_borrow(tensors[1]);
+    t->bias = borrow_or_null(tensors[2]);
+    return PTAC_TAKE;
+}
+
+/* The row for borrowed tensors, with its call; NULL and why stock has to do it. */
+static const ptac_kernel *choose(ptac_linear_tensors *t, ptac_act activation,
+                                 bool is_training, ptac_linear_act *params,
+                                 ptac_call *call, ptac_reason *why)
+{
+    const ptac_kernel *row;
+
+    *why = ptac_linear_read(t, activation, is_training, params, call);
+    row = *why ? NULL : ptac_consider(call, why);
+    if (row && !settings_allow(row)) {
+        *why = PTAC_MODE;
+        return NULL;
+    }
+    return row;
+}
+
+/*
+ * Whether a gradient will be asked of x, w or bias; -1 with an exception set.
+ */
+static int wants_gradient(PyObject *const tensors[3])
+{
+    int wants = 0;
+
+    if (T.aoti_torch_grad_mode_is_enabled())
+        for (int i = 0; i < 3 && wants == 0; i++)
+            if (tensors[i] != Py_None)
+                wants = ptac_requires_grad(tensors[i]);
+    return wants;
+}
+
+/* By way of the node: apply(x, w, bias, activation, row, is_training). */
+static PyObject *apply_node(PyObject *const tensors[3], ptac_act activation,
+                            const ptac_kernel *row, bool is_training)
 {
     PyObject *args[] = {
         Py_NewRef(tensors[0]),           Py_NewRef(tensors[1]),
         Py_NewRef(tensors[2]),           PyLong_FromLong(activation),
-        PyUnicode_FromString(row->name),
+        PyUnicode_FromString(row->name), PyBool_FromLong(is_training),
     };
 
-    return ptac_node_apply(PTAC_OP_LINEAR_ACT, apply, args, 5);
+    return ptac_node_apply(PTAC_OP_LINEAR_ACT, apply, args, 6);
 }
 
-PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation)
+PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
+                          bool counts_refusals)
 {
     const ptac_op op = PTAC_OP_LINEAR_ACT;
     ptac_linear_tensors t = {0};
     ptac_linear_act params;
     ptac_call call;
-    ptac_reason why = PTAC_TAKE;
-    const ptac_kernel *row;
-    int with_gradient = 0;
+    ptac_reason why;
+    const ptac_kernel *row = NULL;
+    int is_training = 0;
 
     PTAC_IN_FLIGHT;
     if (ptac_is_off(op))
         Py_RETURN_NONE;
-    for (int i = 0; i < 3 && !why; i++)
-        if ((i < 2 || tensors[i] != Py_None) && !ptac_is_plain(tensors[i]))
-            why = PTAC_SUBCLASS;
-    if (!why && !ptac_thread_is_plain())
-        why = PTAC_MODE;
-    if (why)
-        goto refuse;
-    if (T.aoti_torch_grad_mode_is_enabled())
-        for (int i = 0; i < 3 && with_gradient == 0; i++)
-            if (tensors[i] != Py_None)
-                with_gradient = ptac_requires_grad(tensors[i]);
-    if (with_gradient < 0)
-        return NULL;
-
-    t.x = ptac_borrow(tensors[0]);
-    t.w = ptac_borrow(tensors[1]);
-    t.bias = borrow_or_null(tensors[2]);
-    why = ptac_linear_read(&t, activation, with_gradient, &params, &call);
-    if (why)
-        goto refuse;
-    row = ptac_consider(&call, &why);
-    if (row && !settings_allow(row))
-        why = PTAC_MODE;
-    if (why)
-        goto refuse;
-    if (with_gradient || ptac_shadow_is_on())
-        return apply_with_gradient(tensors, activation, row);
+    why = borrow(tensors, &t);
+    if (!why)
+        why = ptac_why_not_lean();
+    if (!why) {
+        is_training = wants_gradient(tensors);
+        if (is_training < 0)
+            return NULL;
+        row = choose(&t, activation, is_training, &params, &call, &why);
+    }
+    if (!row) {
+        if (counts_refusals)
+            ptac_refuse(op, why);
+        Py_RETURN_NONE;
+    }
+    if (is_training || ptac_shadow_is_on())
+        return apply_node(tensors, activation, row, is_training);
     if (run_unlocked(row, &call))
         return wrap_results(&t);
-    Py_RETURN_NONE;
-refuse:
-    ptac_refuse(op, why);
     Py_RETURN_NONE;
 }
 
@@ -143,7 +172,7 @@ static PyObject *linear(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     (void)self;
     if (n_args != 3)
         return PyErr_Format(PyExc_TypeError, "x, w, bias");
-    return ptac_try_linear(args, PTAC_ACT_NONE);
+    return ptac_try_linear(args, PTAC_ACT_NONE, true);
 }
 
 static bool read_activation(PyObject *code, ptac_act *activation)
@@ -160,8 +189,9 @@ static bool read_activation(PyObject *code, ptac_act *activation)
 }
 
 /*
- * linear_act_forward(x, w, bias, activation, row) -> y, (y, z), or None where the row
- * failed. Called by LinearAct.forward for what ptac_try_linear() has accepted.
+ * linear_act_forward(x, w, bias, activation, row, is_training) -> y, (y, z), or None
+ * where the row failed. Called by LinearAct.forward for what ptac_try_linear() has
+ * accepted.
  */
 static PyObject *linear_act_forward(PyObject *self, PyObject *const *args,
                                     Py_ssize_t n_args)
@@ -172,21 +202,23 @@ static PyObject *linear_act_forward(PyObject *self, PyObject *const *args,
     ptac_call call;
     const char *name;
     const ptac_kernel *row;
+    ptac_reason why;
 
     (void)self;
-    if (n_args != 5)
-        return PyErr_Format(PyExc_TypeError, "x, w, bias, activation, row");
+    if (n_args != 6)
+        return PyErr_Format(PyExc_TypeError,
+                            "x, w, bias, activation, row, is_training");
     name = PyUnicode_AsUTF8AndSize(args[4], NULL);
     if (!name || !read_activation(args[3], &activation))
         return NULL;
     PTAC_IN_FLIGHT;
     row = ptac_registry_find(PTAC_OP_LINEAR_ACT, name);
-    t.x = ptac_borrow(args[0]);
-    t.w = ptac_borrow(args[1]);
-    t.bias = borrow_or_null(args[2]);
-    if (!row || ptac_linear_read(&t, activation, true, &params, &call))
-        Py_RETURN_NONE;
-    if (run_unlocked(row, &call))
+    why = borrow(args, &t);
+    if (!why)
+        why = ptac_linear_read(&t, activation, args[5] == Py_True, &params, &call);
+    if (why || !row)
+        ptac_refuse(PTAC_OP_LINEAR_ACT, why ? why : PTAC_ARGUMENT);
+    else if (run_unlocked(row, &call))
         return wrap_results(&t);
     Py_RETURN_NONE;
 }
@@ -204,7 +236,7 @@ static PyObject *linear_act(PyObject *self, PyObject *const *args, Py_ssize_t n_
         return PyErr_Format(PyExc_TypeError, "x, w, bias, activation");
     if (!read_activation(args[3], &activation))
         return NULL;
-    return ptac_try_linear(args, activation);
+    return ptac_try_linear(args, activation, true);
 }
 
 /*
@@ -217,7 +249,7 @@ static PyObject *linear_act_kernel(PyObject *self, PyObject *const *args,
     ptac_linear_tensors t = {0};
     ptac_linear_act params;
     ptac_act activation;
-    ptac_reason why = PTAC_TAKE;
+    ptac_reason why;
     ptac_call call;
     const ptac_kernel *row;
 
@@ -229,18 +261,8 @@ static PyObject *linear_act_kernel(PyObject *self, PyObject *const *args,
     PTAC_IN_FLIGHT;
     if (ptac_is_off(PTAC_OP_LINEAR_ACT))
         Py_RETURN_NONE;
-    for (int i = 0; i < 3 && !why; i++)
-        if ((i < 2 || args[i] != Py_None) && !ptac_is_plain(args[i]))
-            why = PTAC_SUBCLASS;
-    if (!why) {
-        t.x = ptac_borrow(args[0]);
-        t.w = ptac_borrow(args[1]);
-        t.bias = borrow_or_null(args[2]);
-        why = ptac_linear_read(&t, activation, true, &params, &call);
-    }
-    row = why ? NULL : ptac_consider(&call, &why);
-    if (row && !settings_allow(row))
-        why = PTAC_MODE;
+    why = borrow(args, &t);
+    row = why ? NULL : choose(&t, activation, true, &params, &call, &why);
     if (why)
         ptac_refuse(PTAC_OP_LINEAR_ACT, why);
     else if (run_unlocked(row, &call))
@@ -260,9 +282,11 @@ static PyObject *wrap_or_none(at_tensor *owned)
 static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
                                      Py_ssize_t n_args)
 {
+    const ptac_op op = PTAC_OP_LINEAR_ACT_BACKWARD;
     ptac_linear_gradients g = {0};
     ptac_act activation;
     const char *row;
+    ptac_reason why = PTAC_TAKE;
     bool done;
 
     (void)self;
@@ -275,9 +299,11 @@ static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
     PTAC_IN_FLIGHT;
     for (int i = 2; i < 6; i++)
         if ((i == 2 || args[i] != Py_None) && !ptac_is_plain(args[i]))
-            Py_RETURN_NONE;
-    if (!ptac_thread_is_plain() || onednn_is_off(row)) {
-        ptac_refuse(PTAC_OP_LINEAR_ACT_BACKWARD, PTAC_MODE);
+            why = PTAC_SUBCLASS;
+    if (!ptac_thread_is_plain() || onednn_is_off(row))
+        why = PTAC_MODE;
+    if (why) {
+        ptac_refuse(op, why);
         Py_RETURN_NONE;
     }
     g.grad = ptac_borrow(args[2]);

@@ -73,6 +73,12 @@ at_tensor ptac_borrow(PyObject *tensor);
  */
 bool ptac_thread_is_plain(void);
 
+/*
+ * Why this thread's calls have to take torch's own path: it is not plain, or a profiler
+ * wants to see torch's operators. PTAC_TAKE where neither is so.
+ */
+ptac_reason ptac_why_not_lean(void);
+
 /* A Python tensor around an owned handle, which is taken over also on failure. */
 PyObject *ptac_wrap(at_tensor owned);
 

@@ -34,6 +34,7 @@ typedef struct known_class {
 /* What sequential_install() was given. */
 static known_class linear_class, known[MAX_ACTIVATIONS];
 static int n_known;
+static PyObject *linear_namespace;       /* vars(Linear) */
 static PyObject *global_hooks[N_GLOBAL]; /* dictionaries that must be empty */
 
 static const char *const method_names[N_METHODS] = {"forward", "__call__", "_call_impl",
@@ -79,7 +80,23 @@ static bool nobody_listens_everywhere(void)
     for (int i = 0; i < N_GLOBAL; i++)
         if (!global_hooks[i] || PyDict_Size(global_hooks[i]) != 0)
             return false;
-    return n_known > 0 && is_unchanged(&linear_class);
+    return true;
+}
+
+/* The class has no weight or bias of its own, such as a property. */
+static bool parameters_are_instances(void)
+{
+    return PySequence_Contains(linear_namespace, s_weight) == 0 &&
+           PySequence_Contains(linear_namespace, s_bias) == 0;
+}
+
+/* Asked before each module: the one before may have changed any of this. */
+static bool may_pair(PyObject *module)
+{
+    return Py_TYPE(module) == linear_class.type && n_known > 0 &&
+           ptac_chooser_gate(PTAC_OP_LINEAR_ACT) == PTAC_TAKE &&
+           nobody_listens_everywhere() && is_unchanged(&linear_class) &&
+           parameters_are_instances();
 }
 
 /* A module that does what its class says and nothing else; its dictionary is given. */
@@ -156,8 +173,7 @@ static PyObject *own_parameter(PyObject *attributes, PyObject *name)
 /* linear_act of a Linear and what follows; None where they have to be called. */
 static PyObject *try_pair(PyObject *module, PyObject *next, PyObject *input)
 {
-    const ptac_act activation =
-        Py_TYPE(module) == linear_class.type ? activation_of(next) : PTAC_ACT_NONE;
+    const ptac_act activation = activation_of(next);
     PyObject *attributes, *weight = NULL, *bias = NULL, *result = NULL;
 
     if (activation == PTAC_ACT_NONE)
@@ -170,7 +186,7 @@ static PyObject *try_pair(PyObject *module, PyObject *next, PyObject *input)
     if (bias) {
         PyObject *const tensors[3] = {input, weight, bias};
 
-        result = ptac_try_linear(tensors, activation);
+        result = ptac_try_linear(tensors, activation, false);
     } else if (!PyErr_Occurred()) {
         result = Py_NewRef(Py_None);
     }
@@ -184,14 +200,12 @@ static PyObject *try_pair(PyObject *module, PyObject *next, PyObject *input)
 static PyObject *run_modules(PyObject *modules, PyObject *input)
 {
     const Py_ssize_t n = PyList_Size(modules);
-    const bool may_pair = ptac_chooser_gate(PTAC_OP_LINEAR_ACT) == PTAC_TAKE &&
-                          nobody_listens_everywhere();
     PyObject *x = Py_NewRef(input);
 
     for (Py_ssize_t i = 0; i < n && x; i++) {
         PyObject *module = PyList_GetItem(modules, i), *y = NULL;
 
-        if (may_pair && i + 1 < n) {
+        if (i + 1 < n && may_pair(module)) {
             y = try_pair(module, PyList_GetItem(modules, i + 1), x);
             if (y == Py_None)
                 Py_CLEAR(y);
@@ -324,7 +338,9 @@ static PyObject *sequential_install(PyObject *self, PyObject *args)
         Py_XDECREF(global_hooks[i]);
         global_hooks[i] = Py_NewRef(PyList_GetItem(hooks, i));
     }
-    if (!remember(&linear_class, linear, functions))
+    Py_XDECREF(linear_namespace);
+    linear_namespace = PyObject_GetAttrString(linear, "__dict__");
+    if (!linear_namespace || !remember(&linear_class, linear, functions))
         return NULL;
     for (Py_ssize_t i = 0; i < PyList_Size(activations); i++)
         if (!remember_activation(PyList_GetItem(activations, i)))

@@ -28,7 +28,7 @@ static uint64_t
 static bool state_is_known;
 static __thread const uint64_t *thread_state;
 
-static PyObject *len_function_modes;
+static PyObject *len_function_modes, *profiler_enabled;
 static PyObject *forward_ad, *s_current_level; /* where it tells of dual levels */
 static PyObject *increment_version;
 static PyObject *steal_tensor; /* the slower way from a handle to an object */
@@ -149,6 +149,18 @@ bool ptac_thread_is_plain(void)
     Py_XDECREF(depth);
     PyErr_Clear();
     return no_mode;
+}
+
+ptac_reason ptac_why_not_lean(void)
+{
+    PyObject *profiled;
+
+    if (!ptac_thread_is_plain())
+        return PTAC_MODE;
+    profiled = PyObject_CallNoArgs(profiler_enabled);
+    Py_XDECREF(profiled);
+    PyErr_Clear();
+    return profiled == Py_False ? PTAC_TAKE : PTAC_PROFILER;
 }
 
 PyObject *ptac_wrap(at_tensor owned)
@@ -281,7 +293,8 @@ static PyObject *read_thread_state(PyObject *self, PyObject *unused)
 }
 
 /*
- * thread_learn(included, excluded, harmless, len_function_modes, forward_ad): the two
+ * thread_learn(included, excluded, harmless, len_function_modes, profiler_enabled,
+ * forward_ad): the two
  * words as they are in inference mode, exclusions that change nothing for plain
  * tensors, torch's function that counts function modes, and the dictionary of
  * torch.autograd.forward_ad.
@@ -289,11 +302,11 @@ static PyObject *read_thread_state(PyObject *self, PyObject *unused)
 static PyObject *thread_learn(PyObject *self, PyObject *args)
 {
     unsigned long long included, excluded, harmless;
-    PyObject *counter, *levels;
+    PyObject *counter, *profiler, *levels;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "KKKOO!", &included, &excluded, &harmless, &counter,
-                          &PyDict_Type, &levels))
+    if (!PyArg_ParseTuple(args, "KKKOOO!", &included, &excluded, &harmless, &counter,
+                          &profiler, &PyDict_Type, &levels))
         return NULL;
     if (!s_current_level)
         s_current_level = PyUnicode_InternFromString("_current_level");
@@ -303,6 +316,7 @@ static PyObject *thread_learn(PyObject *self, PyObject *args)
     inference_state[0] = included;
     inference_state[1] = excluded;
     keep(&len_function_modes, counter);
+    keep(&profiler_enabled, profiler);
     keep(&forward_ad, levels);
     state_is_known = true;
     Py_RETURN_NONE;

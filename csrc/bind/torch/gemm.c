@@ -43,14 +43,14 @@ static int64_t next_piece(int64_t rest)
 }
 
 /* A piece of the summed dimension by oneDNN, added to what came before, if anything. */
-static at_error onednn_terms(at_tensor a, at_tensor b, at_tensor bias, bool relu,
-                             at_tensor before, at_tensor *out)
+static at_error onednn_terms(at_tensor a, at_tensor b, at_tensor bias, at_tensor before,
+                             at_tensor *out)
 {
     if (before)
         return T.aoti_torch_cpu__linear_pointwise_binary(a, before, b, NULL, "add",
                                                          out);
-    return T.aoti_torch_cpu__linear_pointwise(
-        a, b, bias ? &bias : NULL, relu ? "relu" : "none", NULL, 0, NULL, out);
+    return T.aoti_torch_cpu__linear_pointwise(a, b, bias ? &bias : NULL, "none", NULL,
+                                              0, NULL, out);
 }
 
 /* Rows or columns one behind the other, without gaps. */
@@ -84,7 +84,7 @@ static at_error dense_columns(const ptac_matrix *a, int64_t begin, int64_t n,
 /* Rows [first, first + m) of the product, over terms [begin, begin + n), onto *sum. */
 static at_error add_terms(const ptac_matrix *a, const ptac_matrix *b, int64_t first,
                           int64_t m, int64_t begin, int64_t n, at_tensor bias,
-                          bool relu, at_tensor *sum)
+                          at_tensor *sum)
 {
     AT_OWNED at_tensor left = NULL, right = NULL;
     at_tensor longer = NULL;
@@ -93,7 +93,7 @@ static at_error add_terms(const ptac_matrix *a, const ptac_matrix *b, int64_t fi
     if (!error)
         error = dense_columns(b, begin, n, &right);
     if (!error)
-        error = onednn_terms(left, right, bias, relu, *sum, &longer);
+        error = onednn_terms(left, right, bias, *sum, &longer);
     if (!error) {
         at_drop_tensor(sum);
         *sum = longer;
@@ -111,7 +111,7 @@ static int64_t n_sums(int64_t n_terms)
 
 /* Rows [first, first + m) of the product by oneDNN, in a tensor of its own. */
 static at_error onednn_rows(const ptac_matrix *a, const ptac_matrix *b, int64_t first,
-                            int64_t m, at_tensor bias, bool relu, at_tensor *out)
+                            int64_t m, at_tensor bias, at_tensor *out)
 {
     const int64_t n_terms = a->sizes[1], n_pieces = n_sums(n_terms);
     const int64_t piece = (n_terms + n_pieces - 1) / n_pieces;
@@ -122,7 +122,7 @@ static at_error onednn_rows(const ptac_matrix *a, const ptac_matrix *b, int64_t 
         const int64_t rest = n_terms - begin;
 
         error = add_terms(a, b, first, m, begin, rest < piece ? rest : piece,
-                          begin ? NULL : bias, relu, &sum);
+                          begin ? NULL : bias, &sum);
     }
     if (!error)
         *out = at_give(&sum);
@@ -143,7 +143,7 @@ static at_error onednn_rows_into(const ptac_matrix *a, const ptac_matrix *b,
 {
     AT_OWNED at_tensor rows = NULL;
     const int64_t n = b->sizes[0];
-    const at_error error = onednn_rows(a, b, first, m, NULL, false, &rows);
+    const at_error error = onednn_rows(a, b, first, m, NULL, &rows);
 
     if (!error)
         memcpy(data_of(out) + first * n, data_of(rows),
@@ -167,7 +167,7 @@ at_error ptac_gemm_blas_rows(const ptac_matrix *a, const ptac_matrix *b, int64_t
 }
 
 at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
-                        at_tensor bias, bool relu, at_tensor *out, bool *has_epilogue)
+                        at_tensor bias, at_tensor *out, bool *has_bias)
 {
     const int64_t m = a->sizes[0];
     const bool can = provider == PTAC_GEMM_ONEDNN && is_dense(b);
@@ -175,10 +175,9 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
     at_error error;
     int64_t first = 0;
 
-    *has_epilogue = can && next_piece(m) == m && !(relu && n_sums(a->sizes[1]) > 1);
-    if (can && next_piece(m) == m)
-        return onednn_rows(a, b, 0, m, *has_epilogue ? bias : NULL,
-                           *has_epilogue && relu, out);
+    *has_bias = can && next_piece(m) == m;
+    if (*has_bias)
+        return onednn_rows(a, b, 0, m, bias, out);
     error = new_matrix(m, b->sizes[0], &made);
     while (!error && can && next_piece(m - first)) {
         const int64_t n = next_piece(m - first);
@@ -223,7 +222,7 @@ at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matr
         int64_t n = next_piece(n_terms - first);
 
         n = n < PTAC_GEMM_TERMS ? n : PTAC_GEMM_TERMS;
-        error = add_terms(a, b, 0, a->sizes[0], first, n, NULL, false, &sum);
+        error = add_terms(a, b, 0, a->sizes[0], first, n, NULL, &sum);
         first += n;
     }
     if (!error && !sum)

@@ -53,11 +53,12 @@ bool ptac_gemm_can(ptac_gemm provider);
 
 /*
  * *out = a b^T, a new contiguous [m, n], where the rows of a follow the batch. bias [n]
- * may be NULL. *has_epilogue tells whether the provider added the bias, and applied
- * relu if asked for; the caller does it otherwise. On error nothing is left behind.
+ * may be NULL. *has_bias tells whether the provider added it; the caller does it
+ * otherwise, and any activation, since oneDNN's own ReLU makes zeros of NaN. On error
+ * nothing is left behind.
  */
 at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
-                        at_tensor bias, bool relu, at_tensor *out, bool *has_epilogue);
+                        at_tensor bias, at_tensor *out, bool *has_bias);
 
 /*
  * *out = a b^T, a new contiguous [m, n], where the summed dimension follows the batch.

@@ -62,8 +62,8 @@ ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_act activation,
     if (!fold(tensors->x, x, rows) || !fold(tensors->w, w, weight) ||
         !is_dense_one_way(rows) || !is_dense_one_way(weight))
         return PTAC_LAYOUT;
-    /* Stock's gradient of a weight has the weight's own order, ours is row by row. */
-    if (is_training && weight->strides[1] != 1)
+    /* Stock's gradients have the order of what they belong to, ours are row by row. */
+    if (is_training && (rows->strides[1] != 1 || weight->strides[1] != 1))
         return PTAC_LAYOUT;
     if (rows->sizes[1] != weight->sizes[1])
         return PTAC_ARGUMENT;
@@ -96,22 +96,35 @@ static float *floats_of(at_tensor tensor)
     return data;
 }
 
-/* The result of a product under the sizes that stock would give it. */
-static at_error unfold(at_tensor *matrix, const ptac_view *like, int64_t last_size)
+/* The sizes of y, which stock gives it; x may change while the product runs. */
+typedef struct result_shape {
+    int n_dims;
+    int64_t sizes[MAX_DIMS], strides[MAX_DIMS];
+} result_shape;
+
+static result_shape shape_like(const ptac_view *x, int64_t last_size)
 {
-    int64_t sizes[MAX_DIMS], strides[MAX_DIMS], stride = 1;
+    result_shape shape = {.n_dims = x->n_dims};
+    int64_t stride = 1;
+
+    for (int i = x->n_dims - 1; i >= 0; i--) {
+        shape.sizes[i] = i == x->n_dims - 1 ? last_size : x->sizes[i];
+        shape.strides[i] = stride;
+        stride *= shape.sizes[i];
+    }
+    return shape;
+}
+
+/* The result of a product under these sizes. */
+static at_error unfold(at_tensor *matrix, const result_shape *shape)
+{
     at_tensor named = NULL;
     at_error error;
 
-    if (like->n_dims == 2)
+    if (shape->n_dims == 2)
         return 0;
-    for (int i = like->n_dims - 1; i >= 0; i--) {
-        sizes[i] = i == like->n_dims - 1 ? last_size : like->sizes[i];
-        strides[i] = stride;
-        stride *= sizes[i];
-    }
-    error = T.aoti_torch__reinterpret_tensor(*matrix, like->n_dims, sizes, strides, 0,
-                                             &named);
+    error = T.aoti_torch__reinterpret_tensor(*matrix, shape->n_dims, shape->sizes,
+                                             shape->strides, 0, &named);
     if (!error) {
         T.aoti_torch_delete_tensor_object(*matrix);
         *matrix = named;
@@ -123,10 +136,9 @@ static at_error unfold(at_tensor *matrix, const ptac_view *like, int64_t last_si
  * Bias and activation over what the product left in y. Where the gradient is computed
  * from the values before the activation, these stay in z and y is new.
  */
-static at_error finish(ptac_linear_tensors *t, const ptac_linear_act *p,
-                       bool bias_is_done)
+static at_error finish(ptac_linear_tensors *t, const ptac_linear_act *p, bool has_bias)
 {
-    const float *bias = bias_is_done ? NULL : floats_of(t->bias);
+    const float *bias = has_bias ? NULL : floats_of(t->bias);
     const int64_t sizes[2] = {p->m, p->n}, strides[2] = {p->n, 1};
     at_error error = 0;
 
@@ -157,18 +169,18 @@ static ptac_status forward(const ptac_call *call, ptac_gemm provider)
 {
     const ptac_linear_act *p = call->params;
     ptac_linear_tensors *t = p->host;
-    const bool relu = p->activation == PTAC_ACT_RELU;
+    const result_shape shape = shape_like(&call->inputs[0], p->n);
     const bool none = p->activation == PTAC_ACT_NONE;
-    bool is_done = false;
+    bool has_bias = false;
     at_error error =
-        ptac_gemm_rows(provider, &t->rows, &t->weight, t->bias, relu, &t->y, &is_done);
+        ptac_gemm_rows(provider, &t->rows, &t->weight, t->bias, &t->y, &has_bias);
 
-    if (!error && !(is_done && (relu || none)) && !(none && !t->bias))
-        error = finish(t, p, is_done);
+    if (!error && !(none && (has_bias || !t->bias)))
+        error = finish(t, p, has_bias);
     if (!error)
-        error = unfold(&t->y, &call->inputs[0], p->n);
+        error = unfold(&t->y, &shape);
     if (!error && t->z)
-        error = unfold(&t->z, &call->inputs[0], p->n);
+        error = unfold(&t->z, &shape);
     if (error) {
         at_drop_tensor(&t->y);
         at_drop_tensor(&t->z);
@@ -190,7 +202,7 @@ static at_error matrix_gradients(ptac_gemm provider, ptac_linear_gradients *g,
     if (g->wants_x) {
         const ptac_matrix w = ptac_transposed(g->weight);
 
-        error = ptac_gemm_rows(provider, &z, &w, NULL, false, &g->grad_x, &unused);
+        error = ptac_gemm_rows(provider, &z, &w, NULL, &g->grad_x, &unused);
     }
     if (!error && g->wants_w) {
         const ptac_matrix left = ptac_transposed(z);
@@ -207,6 +219,7 @@ static ptac_status backward(const ptac_call *call, ptac_gemm provider)
     ptac_linear_gradients *g = p->host;
     const bool none = p->activation == PTAC_ACT_NONE;
     const int64_t sizes[2] = {p->m, p->n}, strides[2] = {p->n, 1}, one = 1;
+    const result_shape shape = shape_like(&call->inputs[0], p->k);
     AT_OWNED at_tensor grad_z = NULL;
     at_error error = 0;
 
@@ -232,7 +245,7 @@ static ptac_status backward(const ptac_call *call, ptac_gemm provider)
     if (!error)
         error = matrix_gradients(provider, g, p, none ? g->grad : grad_z);
     if (!error && g->grad_x)
-        error = unfold(&g->grad_x, &call->inputs[0], p->k);
+        error = unfold(&g->grad_x, &shape);
     if (error) {
         at_drop_tensor(&g->grad_x);
         at_drop_tensor(&g->grad_w);
