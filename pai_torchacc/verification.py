@@ -43,7 +43,7 @@ class Comparison:
 
 
 class Verification:
-    """What :func:`pai_torchacc.verify` found; true when every tensor passes.
+    """What :func:`pai_torchacc.verify` found; true when all tensors pass, at least one.
 
     ``rows`` are the comparisons, ``numerics`` is the level they were held to,
     ``accelerated`` counts the calls that ran accelerated, and ``float64_error`` says
@@ -63,7 +63,10 @@ class Verification:
         self.float64_error = float64_error
 
     def __bool__(self) -> bool:
-        return all(row.passes for row in self.rows)
+        return bool(self.rows) and all(row.passes for row in self.rows)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         header = (
@@ -91,6 +94,8 @@ class Verification:
             "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
             for row in cells
         ]
+        if not self.rows:
+            lines = ["the model gives no tensors to compare"]
         if self.float64_error:
             lines.append(f"no float64 reference: {self.float64_error}")
         verdict = "kept" if self else "BROKEN"
@@ -219,7 +224,10 @@ def _compare(
             continue
         s, o, reference = stock[name], ours[name], exact.get(name)
         is_equal = _equal(s, o)
-        if is_equal or numerics == "exact" or not _is_judged(s, o):
+        if _strides(s) != _strides(o):
+            note = f"strides {_strides(o)}, stock's {_strides(s)}"
+            yield Comparison(name, s.numel(), is_equal, False, note=note)
+        elif is_equal or numerics == "exact" or not _is_judged(s, o):
             yield Comparison(name, s.numel(), is_equal, passes=is_equal)
         elif reference is None or not _is_comparable(s, reference):
             close = torch.allclose(s, o, **CLOSE, equal_nan=True)
@@ -231,6 +239,10 @@ def _compare(
     if small:
         ulp = max(_ulp(s) for s, _, _ in small)
         yield _judge(f"{len(small)} small tensors", *_pool(small), ulp)
+
+
+def _strides(t: Tensor) -> tuple[int, ...] | None:
+    return t.stride() if t.layout is torch.strided else None
 
 
 def _is_judged(a: Tensor, b: Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -239,3 +240,13 @@ def test_the_softmax_that_backward_writes_over_counts_a_version() -> None:
         before = p._version
         loss.backward()
     assert p._version == before + 1
+
+
+def test_pickles_by_torchs_name() -> None:
+    stock = torch._C._nn.cross_entropy_loss
+    with switching.accelerated(*OPS):
+        stand_in = torch._C._nn.cross_entropy_loss
+        assert stand_in is not stock
+        pickled = pickle.dumps(stand_in)
+        assert pickle.loads(pickled) is stand_in
+    assert pickle.loads(pickled) is stock

@@ -74,6 +74,7 @@ def test_wrong_numbers_break_it(size: int, dtype: torch.dtype) -> None:
         "nan": lambda y: torch.cat([y[:-1], y[-1:] * torch.nan]),
         "shape": lambda y: y[:-1],
         "dtype": lambda y: y.to(torch.float16),
+        "strides": lambda y: y.repeat_interleave(2)[::2],
     }
     with switching.accelerated("max_pool2d"):
         assert ptac.verify(when_accelerated(lambda y: y), x)
@@ -152,6 +153,12 @@ def test_backward_is_optional() -> None:
     x = torch.randn(500, requires_grad=True)
     found = ptac.verify(torch.tanh, x, backward=False)
     assert [r.name for r in found.rows] == ["output"]
+
+
+def test_a_model_without_tensors() -> None:
+    found = ptac.verify(lambda _: 1, torch.randn(9))
+    assert not found
+    assert "no tensors to compare" in str(found)
 
 
 def test_what_was_not_accelerated_is_said() -> None:

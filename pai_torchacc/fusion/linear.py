@@ -127,6 +127,8 @@ def gradients(
                 _through_activation(grad, saved, activation), x, w, wants
             ),
         )
+    if row:
+        _host.load().refuse("linear_act_backward", "gradient not supported")
     grad = _through_activation(grad, saved, activation)
     if grad_z is not None:
         grad = grad_z if grad is None else grad + grad_z

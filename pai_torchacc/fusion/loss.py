@@ -61,6 +61,7 @@ class CrossEntropy(torch.autograd.Function):
                 lambda: total_gradient(grad, None, *kept[:-1]),
             )
         else:
+            _host.load().refuse("cross_entropy_backward", "gradient not supported")
             total = total_gradient(grad, grad_p, *kept[:-1])
         return total, None, None, None, None, None, None
 
@@ -159,4 +160,6 @@ def _cross_entropy(c: Any) -> Any:
         return stock(*args) if result is None else result
 
     cross_entropy_loss.stock = stock
+    cross_entropy_loss.__module__ = stock.__module__  # pickles as stock's name
+    cross_entropy_loss.__qualname__ = stock.__qualname__
     return cross_entropy_loss

@@ -53,19 +53,6 @@ static int wants_gradient(PyObject *const *args)
     return ptac_requires_grad(args[0]);
 }
 
-static PyObject *loss_and_p(at_tensor loss, at_tensor p)
-{
-    PyObject *first = ptac_wrap(loss), *second, *both;
-
-    if (!p)
-        return first;
-    second = ptac_wrap(p);
-    both = first && second ? PyTuple_Pack(2, first, second) : NULL;
-    Py_XDECREF(first);
-    Py_XDECREF(second);
-    return both;
-}
-
 static PyObject *run(const ptac_kernel *row, ptac_call *call, bool with_p)
 {
     at_tensor loss = NULL, p = NULL;
@@ -73,7 +60,7 @@ static PyObject *run(const ptac_kernel *row, ptac_call *call, bool with_p)
     const bool done = ptac_cross_entropy_run(row, call, &loss, with_p ? &p : NULL);
 
     PyEval_RestoreThread(thread);
-    return done ? loss_and_p(loss, p) : Py_NewRef(Py_None);
+    return done ? ptac_wrap_outputs(loss, p) : Py_NewRef(Py_None);
 }
 
 static PyObject *apply_with_gradient(PyObject *const *args, const ptac_kernel *row)
@@ -234,9 +221,7 @@ static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
 static PyObject *cross_entropy_install(PyObject *self, PyObject *function)
 {
     (void)self;
-    Py_INCREF(function);
-    Py_XDECREF(apply);
-    apply = function;
+    ptac_keep(&apply, function);
     Py_RETURN_NONE;
 }
 

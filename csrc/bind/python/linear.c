@@ -56,15 +56,7 @@ static at_tensor borrow_or_null(PyObject *tensor)
 /* A result that stands for what the operator's outputs are: y, or (y, z). */
 static PyObject *wrap_results(ptac_linear_tensors *t)
 {
-    PyObject *y = ptac_wrap(at_give(&t->y)), *z, *both;
-
-    if (!t->z)
-        return y;
-    z = ptac_wrap(at_give(&t->z));
-    both = y && z ? PyTuple_Pack(2, y, z) : NULL;
-    Py_XDECREF(y);
-    Py_XDECREF(z);
-    return both;
+    return ptac_wrap_outputs(at_give(&t->y), t->z ? at_give(&t->z) : NULL);
 }
 
 static bool run_unlocked(const ptac_kernel *row, const ptac_call *call)
@@ -339,15 +331,9 @@ static PyObject *linear_install(PyObject *self, PyObject *args)
         s_highest = PyUnicode_InternFromString("highest");
     if (!s_highest)
         return NULL;
-    Py_INCREF(function);
-    Py_XDECREF(apply);
-    apply = function;
-    Py_INCREF(precision);
-    Py_XDECREF(matmul_precision);
-    matmul_precision = precision;
-    Py_INCREF(onednn);
-    Py_XDECREF(onednn_enabled);
-    onednn_enabled = onednn;
+    ptac_keep(&apply, function);
+    ptac_keep(&matmul_precision, precision);
+    ptac_keep(&onednn_enabled, onednn);
     Py_RETURN_NONE;
 }
 

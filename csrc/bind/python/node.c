@@ -77,9 +77,7 @@ static PyObject *node_install(PyObject *self, PyObject *function)
         s_requires_grad = PyUnicode_InternFromString("requires_grad");
     if (!s_requires_grad)
         return NULL;
-    Py_INCREF(function);
-    Py_XDECREF(top_hooks);
-    top_hooks = function;
+    ptac_keep(&top_hooks, function);
     Py_RETURN_NONE;
 }
 

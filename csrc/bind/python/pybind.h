@@ -82,6 +82,12 @@ ptac_reason ptac_why_not_lean(void);
 /* A Python tensor around an owned handle, which is taken over also on failure. */
 PyObject *ptac_wrap(at_tensor owned);
 
+/* The same of an operator's outputs: a tensor, or a pair where there is a second. */
+PyObject *ptac_wrap_outputs(at_tensor first, at_tensor second);
+
+/* Put an object, which gets a reference, in the place of what was remembered there. */
+void ptac_keep(PyObject **home, PyObject *object);
+
 /* Append an item and drop it, also where it is NULL, which is an error. */
 int ptac_append_stolen(PyObject *list, PyObject *item);
 

@@ -182,6 +182,19 @@ PyObject *ptac_wrap(at_tensor owned)
     return wrapped;
 }
 
+PyObject *ptac_wrap_outputs(at_tensor first, at_tensor second)
+{
+    PyObject *one = ptac_wrap(first), *other, *both;
+
+    if (!second)
+        return one;
+    other = ptac_wrap(second);
+    both = one && other ? PyTuple_Pack(2, one, other) : NULL;
+    Py_XDECREF(one);
+    Py_XDECREF(other);
+    return both;
+}
+
 /* The last offset of a word in an object of this type; -1 where the type tells none. */
 static Py_ssize_t last_word(PyTypeObject *type)
 {
@@ -218,11 +231,12 @@ static Py_ssize_t find_offset(void *const *bases, const uint64_t *words, int n,
     return found;
 }
 
-static void keep(PyObject **home, PyObject *object)
+void ptac_keep(PyObject **home, PyObject *object)
 {
-    Py_INCREF(object);
-    Py_XDECREF(*home);
-    *home = object;
+    PyObject *before = *home;
+
+    *home = Py_NewRef(object);
+    Py_XDECREF(before);
 }
 
 /*
@@ -266,8 +280,8 @@ static PyObject *tensor_learn(PyObject *self, PyObject *args)
     }
     Py_INCREF(types[0]);
     Py_INCREF(types[1]);
-    keep(&steal_tensor, steal);
-    keep(&increment_version, increment);
+    ptac_keep(&steal_tensor, steal);
+    ptac_keep(&increment_version, increment);
     tensor_type = (PyTypeObject *)types[0];
     parameter_type = (PyTypeObject *)types[1];
     plain_keys = key_words[0];
@@ -315,9 +329,9 @@ static PyObject *thread_learn(PyObject *self, PyObject *args)
     harmless_exclusions = harmless;
     inference_state[0] = included;
     inference_state[1] = excluded;
-    keep(&len_function_modes, counter);
-    keep(&profiler_enabled, profiler);
-    keep(&forward_ad, levels);
+    ptac_keep(&len_function_modes, counter);
+    ptac_keep(&profiler_enabled, profiler);
+    ptac_keep(&forward_ad, levels);
     state_is_known = true;
     Py_RETURN_NONE;
 }

@@ -60,6 +60,14 @@ int at_take_ints(stable_ivalue boxed, int64_t values[4])
     return (int)n;
 }
 
+at_error ptac_new_matrix(int64_t m, int64_t n, at_tensor *made)
+{
+    const int64_t sizes[2] = {m, n}, strides[2] = {n, 1};
+
+    return T.aoti_torch_empty_strided(2, sizes, strides, AT_DTYPE_F32, AT_DEVICE_CPU, 0,
+                                      made);
+}
+
 at_tensor at_share(at_tensor tensor)
 {
     at_tensor shared = NULL;

@@ -32,6 +32,9 @@ int at_take_ints(stable_ivalue boxed, int64_t values[4]);
 /* The tensor itself, or a dense copy in that memory format (a new handle each time). */
 at_tensor at_dense(at_tensor tensor, const ptac_view *view, bool channels_last);
 
+/* A new float matrix, row by row; unlike at_empty() it does not throw. */
+at_error ptac_new_matrix(int64_t m, int64_t n, at_tensor *made);
+
 /* The same tensor under another handle. */
 at_tensor at_share(at_tensor tensor);
 

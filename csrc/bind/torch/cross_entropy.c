@@ -83,14 +83,6 @@ static at_error new_floats(int64_t n, at_tensor *made)
                                       made);
 }
 
-static at_error new_matrix(int64_t m, int64_t n, at_tensor *made)
-{
-    const int64_t sizes[2] = {m, n}, strides[2] = {n, 1};
-
-    return T.aoti_torch_empty_strided(2, sizes, strides, AT_DTYPE_F32, AT_DEVICE_CPU, 0,
-                                      made);
-}
-
 /* p's memory under a handle that autograd has nothing to say about. */
 static at_error over(at_tensor p, const ptac_cross_entropy *params, at_tensor *alias)
 {
@@ -114,7 +106,7 @@ bool ptac_cross_entropy_run(const ptac_kernel *row, ptac_call *call, at_tensor *
     AT_OWNED at_tensor new_loss = NULL, new_p = NULL;
 
     if (new_floats(is_reduced ? -1 : params->n_rows, &new_loss) ||
-        (p && new_matrix(params->n_rows, params->n_classes, &new_p)))
+        (p && ptac_new_matrix(params->n_rows, params->n_classes, &new_p)))
         return no_memory(call->op);
     call->n_outputs = 2;
     ptac_view_of(new_loss, &call->outputs[PTAC_CROSS_ENTROPY_LOSS]);
@@ -158,7 +150,7 @@ bool ptac_cross_entropy_gradient(const char *row_name,
     if (!row)
         return false;
     if (over_p ? over(args->x, &params, &made)
-               : new_matrix(params.n_rows, params.n_classes, &made))
+               : ptac_new_matrix(params.n_rows, params.n_classes, &made))
         return no_memory(call.op);
     ptac_view_of(made, &call.outputs[PTAC_CROSS_ENTROPY_GRAD_X]);
     if (!ptac_run(row, &call))

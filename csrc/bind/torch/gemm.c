@@ -22,14 +22,6 @@ static at_error part_of(const ptac_matrix *a, int64_t row, int64_t m, int64_t co
         a->offset + row * a->strides[0] + column * a->strides[1], part);
 }
 
-static at_error new_matrix(int64_t m, int64_t n, at_tensor *made)
-{
-    const int64_t sizes[2] = {m, n}, strides[2] = {n, 1};
-
-    return T.aoti_torch_empty_strided(2, sizes, strides, AT_DTYPE_F32, AT_DEVICE_CPU, 0,
-                                      made);
-}
-
 /* The largest power of two that fits, or 0 when that is less than a piece. */
 static int64_t next_piece(int64_t rest)
 {
@@ -178,7 +170,7 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
     *has_bias = can && next_piece(m) == m;
     if (*has_bias)
         return onednn_rows(a, b, 0, m, bias, out);
-    error = new_matrix(m, b->sizes[0], &made);
+    error = ptac_new_matrix(m, b->sizes[0], &made);
     while (!error && can && next_piece(m - first)) {
         const int64_t n = next_piece(m - first);
 
@@ -226,7 +218,7 @@ at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matr
         first += n;
     }
     if (!error && !sum)
-        error = new_matrix(a->sizes[0], b->sizes[0], &sum);
+        error = ptac_new_matrix(a->sizes[0], b->sizes[0], &sum);
     if (!error && first < n_terms)
         error = blas_terms(a, b, first, sum);
     if (!error)

@@ -139,13 +139,11 @@ static at_error unfold(at_tensor *matrix, const result_shape *shape)
 static at_error finish(ptac_linear_tensors *t, const ptac_linear_act *p, bool has_bias)
 {
     const float *bias = has_bias ? NULL : floats_of(t->bias);
-    const int64_t sizes[2] = {p->m, p->n}, strides[2] = {p->n, 1};
     at_error error = 0;
 
     if (p->is_training && ptac_act_saves_z(p->activation)) {
         t->z = at_give(&t->y);
-        error = T.aoti_torch_empty_strided(2, sizes, strides, AT_DTYPE_F32,
-                                           AT_DEVICE_CPU, 0, &t->y);
+        error = ptac_new_matrix(p->m, p->n, &t->y);
     }
     if (!error) {
         const ptac_act_forward job = {
@@ -218,14 +216,13 @@ static ptac_status backward(const ptac_call *call, ptac_gemm provider)
     const ptac_linear_act *p = call->params;
     ptac_linear_gradients *g = p->host;
     const bool none = p->activation == PTAC_ACT_NONE;
-    const int64_t sizes[2] = {p->m, p->n}, strides[2] = {p->n, 1}, one = 1;
+    const int64_t one = 1;
     const result_shape shape = shape_like(&call->inputs[0], p->k);
     AT_OWNED at_tensor grad_z = NULL;
     at_error error = 0;
 
     if (!none)
-        error = T.aoti_torch_empty_strided(2, sizes, strides, AT_DTYPE_F32,
-                                           AT_DEVICE_CPU, 0, &grad_z);
+        error = ptac_new_matrix(p->m, p->n, &grad_z);
     if (!error && g->wants_bias)
         error = T.aoti_torch_empty_strided(1, &p->n, &one, AT_DTYPE_F32, AT_DEVICE_CPU,
                                            0, &g->grad_bias);
