@@ -7,6 +7,7 @@ import json
 import pickle
 import shutil
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,47 @@ def dispatch_mode() -> Any:
 @pytest.mark.parametrize("name", case)
 def test_composes(name: str) -> None:
     check(*case[name])
+
+
+class Breaking(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return x + 1
+
+
+def test_behind_graph_breaks_too() -> None:
+    """What stock compiles there is compiled, and nothing else."""
+
+    def program() -> tuple[list[str], list[Tensor]]:
+        graphs: list[str] = []
+
+        def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+            graphs.extend(str(n.target) for n in graph.graph.nodes)
+            return graph
+
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Linear(20, 30), nn.ReLU(), Breaking(), nn.Linear(30, 40), nn.Tanh()
+        )
+        x, target = torch.ones(40, 20), torch.arange(40)
+
+        def step() -> Tensor:
+            torch._dynamo.graph_break()
+            return F.cross_entropy(net(x), target)
+
+        loss = torch.compile(step, backend=backend)()
+        loss.backward()
+        return graphs, [loss.detach(), *gradients(net)]
+
+    graphs, stock = program()
+    with switching.accelerated(), warnings.catch_warnings():
+        warnings.filterwarnings("error", "Dynamo does not know how to trace")
+        hits = switching.hits("linear_act")
+        ours = program()
+        assert hits.accelerated == 2
+    assert ours[0] == graphs
+    torch.testing.assert_close(ours[1], stock)
 
 
 def test_compiled_on_top() -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion import chain
+from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
 from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.fusion.node import lean_apply
 from pai_torchacc.fusion.shadow import run
@@ -36,6 +37,7 @@ class LinearAct(torch.autograd.Function):
     """
 
     @staticmethod
+    @not_compiled
     def forward(
         ctx: Any,
         x: Tensor,
@@ -64,6 +66,7 @@ class LinearAct(torch.autograd.Function):
         return result
 
     @staticmethod
+    @not_compiled
     def backward(ctx: Any, grad: Tensor | None, grad_z: Tensor | None = None) -> Any:
         """Return the gradients of x, w and bias."""
         x, w, saved = ctx.saved_tensors
@@ -85,11 +88,13 @@ class _AsItWas(torch.autograd.Function):
     """A tensor whose ``.data`` has been set since, with the values that it had."""
 
     @staticmethod
+    @not_compiled
     def forward(ctx: Any, w: Tensor, as_it_was: Tensor) -> Tensor:
         """Return the values."""
         return as_it_was.view_as(as_it_was)
 
     @staticmethod
+    @not_compiled
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Hand the gradient on to the tensor."""
         return grad, None
@@ -218,6 +223,7 @@ def _linear_forward(c: Any) -> Any:
     stock = torch._C._nn.linear
     is_compiling = torch.compiler.is_compiling
 
+    @not_compiled_alone
     @functools.wraps(original)
     def forward(self: nn.Linear, input: Tensor) -> Tensor:
         # Who replaces F.linear wants to be called by this module.
@@ -236,6 +242,7 @@ def _sequential_forward(c: Any) -> Any:
     iterate = nn.Sequential.__iter__
     is_compiling = torch.compiler.is_compiling
 
+    @not_compiled_alone
     @functools.wraps(original)
     def forward(self: nn.Sequential, input: Any) -> Any:
         if is_compiling() or type(self).__iter__ is not iterate:

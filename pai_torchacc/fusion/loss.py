@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
 from pai_torchacc.fusion.node import lean_apply
 from pai_torchacc.fusion.shadow import run
 
@@ -30,6 +31,7 @@ class CrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
+    @not_compiled
     def forward(
         ctx: Any, x: Tensor, target: Tensor, weight: Tensor | None, *options: Any
     ) -> tuple[Tensor, Tensor]:
@@ -49,6 +51,7 @@ class CrossEntropy(torch.autograd.Function):
         return result
 
     @staticmethod
+    @not_compiled
     def backward(ctx: Any, grad: Tensor | None, grad_p: Tensor | None = None) -> Any:
         """Return the gradient of x."""
         kept = *ctx.saved_tensors, *ctx.options
@@ -145,6 +148,7 @@ def _cross_entropy(c: Any) -> Any:
     stock, accelerated = torch._C._nn.cross_entropy_loss, c.cross_entropy
     is_compiling = torch.compiler.is_compiling
 
+    @not_compiled_alone
     def cross_entropy_loss(
         self: Tensor,
         target: Tensor,
