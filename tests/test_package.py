@@ -21,6 +21,8 @@ import native
 import pytest
 import torch
 
+from pai_torchacc import _C
+
 PACKAGE = native.ROOT / "pai_torchacc"
 NEEDED = {"libc.so.6", "libm.so.6", "libgcc_s.so.1"}
 VERSIONS = ("GLIBC_", "GCC_")
@@ -258,3 +260,16 @@ def test_stub_counts_arguments_as_the_extension_does() -> None:
         arguments = stub()[name].args
         n = len(arguments.posonlyargs) + len(arguments.args)
         assert n == (0 if kind == "NOARGS" else 1), name
+
+
+def test_readme_explains_every_reason() -> None:
+    readme = (native.ROOT / "README.md").read_text()
+    table = readme.partition("Why a call was forwarded:")[2].partition("`ptac.report")[
+        0
+    ]
+    explained = {
+        reason.strip()
+        for line in table.splitlines()[4:]
+        for reason in line.removeprefix("|").partition("|")[0].split(",")
+    }
+    assert explained - {""} == set(_C.reasons()) - {"", "switched off"}
