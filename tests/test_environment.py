@@ -113,6 +113,7 @@ def test_ptac_numerics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ptac_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PTAC_VERIFY", "1")
     with switching.accelerated("max_pool2d"):
+        pool()  # the first in a process is compared, but no time
         before = _C.counters("max_pool2d")[4]
         pool()
         assert _C.counters("max_pool2d")[4] == before + 1

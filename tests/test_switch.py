@@ -318,6 +318,8 @@ def test_numerics_exact_bars_what_rounds_differently() -> None:
 
 def test_verify_shadows_one_call_in_so_many() -> None:
     with switching.accelerated("max_pool2d", verify=2):
+        for _ in range(2):
+            pool()  # the first check in a process is no timing
         before = _C.counters("max_pool2d")
         for _ in range(10):
             pool()
