@@ -11,7 +11,6 @@ import platform
 import resource
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from pai_torchacc import _host, _switch
@@ -34,18 +33,6 @@ def report(format: str = "text", reset: bool = False) -> str:
     if reset:
         _reset()
     return json.dumps(content, indent=2) if format == "json" else as_text(content)
-
-
-def write(where: str) -> None:
-    """Write the report where ``PTAC_REPORT`` says: ``stderr`` or a file.
-
-    A file whose name ends in ``.json`` gets the JSON document.
-    """
-    if where == "stderr":
-        print(as_text(document()), file=sys.stderr)
-        return
-    format = "json" if where.endswith(".json") else "text"
-    Path(where).write_text(report(format) + "\n", encoding="utf-8")
 
 
 def document() -> dict[str, Any]:
