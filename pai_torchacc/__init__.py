@@ -63,7 +63,8 @@ def enable(
         (root mean square; three times for the maximum). ``"fast"``: each row states
         its own bound. Default: ``PTAC_NUMERICS``, else ``"close"``.
     include, exclude : iterable of str, optional
-        Operator names as :func:`report` prints them: only these, all but these.
+        Operator names as :func:`report` prints them: only these, all but these. The
+        name of a forward operator also stands for its ``_backward``.
     verify : int, optional
         Repeat one accelerated call in this many by stock and compare; an offender is
         quarantined. 0 (the default) never does. Default: ``PTAC_VERIFY``.
@@ -83,7 +84,10 @@ def enable(
     Raises
     ------
     ValueError, TypeError
-        An option is wrong; the text names the accepted values.
+        An option or a ``PTAC_*`` variable is wrong, or no operator is left; the text
+        names the accepted values.
+    OSError
+        The calibration table cannot be read.
     RuntimeError
         ``strict`` and a feature cannot be active.
     """
@@ -105,8 +109,8 @@ def enable(
     if verify is not None:
         config = replace(config, verify=_switch.verify_checked(verify))
     if calibration is not None:
-        config = replace(config, calibration=os.fspath(calibration))
-    return _switch.enable(config, strict)
+        config = replace(config, calibration=_switch.calibration_checked(calibration))
+    return _switch.enable(config, _switch.strict_checked(strict))
 
 
 def disable(*features: str) -> None:
@@ -132,7 +136,13 @@ def enable_operator_fusion(ops: Iterable[str] | None = None) -> Handle:
     Parameters
     ----------
     ops : iterable of str, optional
-        Only these operators, by the names that :func:`report` prints.
+        Only these operators, by the names that :func:`report` prints. The name of a
+        forward operator also stands for its ``_backward``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        There is no such operator, or none is left.
     """
     held = _switch.current()
     if not held.features:

@@ -5,18 +5,38 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from pai_torchacc._usage import UsageError, check_environment, check_outputs, count
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the process's exit status."""
-    options = _parser().parse_args(arguments)
-    document, status = options.command(options)
-    if options.json and document is not None:
-        Path(options.json).write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown:
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    with _one_line_for_errors(options.parser):
+        check_outputs([options.json])
+        check_environment()
+    if options.command is _run:
+        return _run(options)
+    with _one_line_for_errors(options.parser):
+        document, status = options.command(options)
+        if options.json:
+            text = json.dumps(document, indent=2) + "\n"
+            Path(options.json).write_text(text, encoding="utf-8")
     return status
+
+
+@contextmanager
+def _one_line_for_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
+    try:
+        yield
+    except (UsageError, OSError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--json", metavar="FILE", help="also write the result here"
         )
-        command.set_defaults(command=function)
+        command.set_defaults(command=function, parser=command)
         return command
 
     add("info", _info, "what runs here: versions, CPU, operators and their rows")
@@ -39,8 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     demo = add(
         "demo", _demo, "train a CNN on handwritten digits, stock and accelerated"
     )
-    demo.add_argument("--epochs", type=int, default=12, help="default: %(default)s")
-    demo.add_argument("--threads", type=int, help="default: torch's own choice")
+    demo.add_argument("--epochs", type=count, default=12, help="default: %(default)s")
+    demo.add_argument("--threads", type=count, help="default: torch's own choice")
     demo.add_argument("--out", default="out", metavar="DIR", help="where the plot goes")
 
     bench = add("bench", _bench, "measure against stock, interleaved in one process")
@@ -54,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--check", action="store_true", help="compare with benchmarks/targets.toml"
     )
-    bench.add_argument("--threads", type=int, nargs="+", help="default: 1, 2, 4 ...")
+    bench.add_argument("--threads", type=count, nargs="+", help="default: 1, 2, 4 ...")
     bench.add_argument("--csv", metavar="FILE", help="write the figures here")
     bench.add_argument("--plot", metavar="FILE", help="draw the ratios here (PNG)")
 
@@ -76,7 +96,9 @@ def _parser() -> argparse.ArgumentParser:
 
     run = add("run", _run, "run a script with everything enabled, its children too")
     run.add_argument("-m", dest="is_module", action="store_true", help="a module name")
-    run.add_argument("script", help="the script, or with -m the module")
+    run.add_argument(
+        "script", nargs="?", help="the script, - for standard input, or a module"
+    )
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
     return parser
 
@@ -116,11 +138,17 @@ def _calibrate(options: argparse.Namespace) -> Result:
     return calibrate.run(Path(options.file), options.ops, options.generic), 0
 
 
-def _run(options: argparse.Namespace) -> Result:
+def _run(options: argparse.Namespace) -> int:
     from pai_torchacc import launch
 
-    launch.run(options.script, options.args, options.is_module, options.json)
-    return None, 0
+    if options.script is None:
+        options.parser.error("name a script to run, or a module after -m")
+    with _one_line_for_errors(options.parser):
+        program = launch.prepare(
+            options.script, options.args, options.is_module, options.json
+        )
+    program()  # whose errors are its own
+    return 0
 
 
 if __name__ == "__main__":

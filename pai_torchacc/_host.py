@@ -97,12 +97,7 @@ def _load() -> Any:
             f"torch {torch.__version__} is too old: "
             f"{OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} or newer is needed"
         )
-    isa = os.environ.get("PTAC_CPU_ISA")
-    if isa:
-        try:
-            c.limit_isa(isa)
-        except ValueError as error:
-            raise ValueError(f"PTAC_CPU_ISA: {error}") from None
+    limit_isa(c)
     missing = c.load(
         str(Path(torch.__file__).parent / "lib"), os.environ.get("PTAC_HIDE_SYMBOLS")
     )
@@ -110,6 +105,16 @@ def _load() -> Any:
         raise Unavailable(f"torch {torch.__version__} does not offer {missing}")
     aside(_learn, c)
     return c
+
+
+def limit_isa(c: Any) -> None:
+    """Leave out the rows that ``PTAC_CPU_ISA`` forbids."""
+    isa = os.environ.get("PTAC_CPU_ISA")
+    if isa:
+        try:
+            c.limit_isa(isa)
+        except ValueError as error:
+            raise ValueError(f"PTAC_CPU_ISA: {error}") from None
 
 
 def _learn(c: Any, torch: Any) -> None:

@@ -6,18 +6,17 @@ leaving a ``with`` block all mean: go to that Config.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from pai_torchacc import _host, calibration
+from pai_torchacc import _exit_report, _host, calibration
 from pai_torchacc._quiet import is_quiet
 
 log = logging.getLogger("pai_torchacc")
@@ -43,6 +42,11 @@ class Config:
     verify: int = 0
     calibration: str | None = None
 
+    def wanted(self, operators: Iterable[str]) -> set[str]:
+        """Those of these operators that include, exclude and ops leave."""
+        asked = [names for names in (self.ops, self.include) if names is not None]
+        return set(operators).intersection(*asked) - self.exclude
+
 
 OFF = Config()
 
@@ -65,7 +69,6 @@ class _State:
     draining: bool = False
     is_busy: bool = False
     afterwards: Config | None = None
-    at_exit: bool = False
 
 
 _lock = threading.RLock()
@@ -98,21 +101,38 @@ def names_checked(features: Iterable[str]) -> tuple[str, ...]:
 def operators_checked(
     names: Iterable[str] | None, option: str
 ) -> frozenset[str] | None:
-    """Operator names as the report spells them, or None for all."""
+    """Operator names as the report spells them, with their ``_backward``; None for all.
+
+    Raises
+    ------
+    TypeError
+        This is no collection of strings.
+    ValueError
+        There is no such operator; the text lists those that exist.
+    """
     if names is None:
         return None
-    if isinstance(names, str):
-        raise TypeError(f"{option} is a collection of operator names, not a string")
-    asked = frozenset(names)
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        kind = type(names).__name__
+        raise TypeError(f"{option} is a collection of operator names, not {kind}")
+    asked = list(names)
     known = operator_names()
-    for name in sorted(asked, key=str):
+    for name in asked:
         if not isinstance(name, str):
             raise TypeError(f"{option}: operator names are strings, not {name!r}")
         if known and name not in known:
             raise ValueError(
                 f"{option}: unknown operator {name!r}; there are: {', '.join(known)}"
             )
-    return asked
+    backward = {f"{name}_backward" for name in asked}
+    return backward.intersection(known).union(asked)
+
+
+def check_something_left(config: Config) -> None:
+    """Raise ValueError where the options together leave no operator."""
+    left = set(operator_names())
+    if left and not config.wanted(left):
+        raise ValueError("include, exclude and ops leave no operator to accelerate")
 
 
 def operator_names() -> list[str]:
@@ -136,37 +156,69 @@ def verify_checked(every: int) -> int:
     """How many calls one shadow check stands for; 0 for none."""
     if isinstance(every, bool) or not isinstance(every, int):
         raise TypeError(f"verify is an integer, not {type(every).__name__}")
-    if every < 0:
+    if not 0 <= every < 1 << 63:
         raise ValueError(f"verify={every}; it is 0, or one check in so many calls")
     return every
 
 
+def strict_checked(strict: bool) -> bool:
+    """True or False."""
+    if not isinstance(strict, bool):
+        raise TypeError(f"strict is True or False, not {type(strict).__name__}")
+    return strict
+
+
+def calibration_checked(path: str | os.PathLike[str]) -> str:
+    """The path of a table."""
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"calibration is a path as str, not {type(text).__name__}")
+    if not text:
+        raise ValueError("calibration='' is no path of a table")
+    return text
+
+
 def config_from_environment() -> Config:
     """The options that ``PTAC_*`` variables ask for, checked."""
-    env = os.environ
-    config = OFF
-    if env.get("PTAC_NUMERICS"):
-        config = replace(config, numerics=numerics_checked(env["PTAC_NUMERICS"]))
-    if env.get("PTAC_VERIFY"):
-        try:
-            every = int(env["PTAC_VERIFY"])
-        except ValueError:
-            raise ValueError(
-                f"PTAC_VERIFY={env['PTAC_VERIFY']!r} is no integer"
-            ) from None
-        config = replace(config, verify=verify_checked(every))
-    if env.get("PTAC_CALIBRATION"):
-        config = replace(config, calibration=env["PTAC_CALIBRATION"])
-    return config
+    return Config(
+        numerics=_from_variable("PTAC_NUMERICS", numerics_checked, OFF.numerics),
+        verify=_from_variable("PTAC_VERIFY", _verify_from_text, OFF.verify),
+        calibration=os.environ.get("PTAC_CALIBRATION") or None,
+    )
+
+
+def _verify_from_text(text: str) -> int:
+    try:
+        every = int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no integer from 0 on") from None
+    return verify_checked(every)
+
+
+def _from_variable(variable: str, checked: Callable[[str], Any], default: Any) -> Any:
+    """What a variable says, checked; errors name it."""
+    text = os.environ.get(variable)
+    if not text:
+        return default
+    try:
+        return checked(text)
+    except ValueError as error:
+        raise ValueError(f"{variable}: {error}") from None
 
 
 def features_from_environment() -> tuple[str, ...]:
     """What ``enable()`` without names means here."""
-    names = os.environ.get("PTAC_ENABLE", "")
-    listed = [n.strip() for n in names.split(",") if n.strip()]
+    return _from_variable("PTAC_ENABLE", _features_from_text, IN_BARE_ENABLE)
+
+
+def _features_from_text(text: str) -> tuple[str, ...]:
+    listed = [n.strip() for n in text.split(",") if n.strip()]
     if listed in ([], ["1"], ["all"], ["true"]):
         return IN_BARE_ENABLE
-    return names_checked(listed)
+    try:
+        return names_checked(listed)
+    except ValueError as error:
+        raise ValueError(f"{error}; or all") from None
 
 
 def is_disabled_by_environment() -> bool:
@@ -262,9 +314,7 @@ def _switch_on(name: str, config: Config) -> None:
             _remove(fusion)
         _state.active[name] = _Active(reason=reason)
         log.info("%s is not active: %s", name, reason)
-    if not _state.at_exit:
-        _state.at_exit = True
-        atexit.register(_at_exit)
+    _exit_report.ask("PTAC_REPORT")
 
 
 def _install(fusion: Any, config: Config) -> str | None:
@@ -284,14 +334,44 @@ def _install(fusion: Any, config: Config) -> str | None:
 
 def _install_table(c: Any, config: Config) -> set[str]:
     """Hand the chooser its table; return the operators that numerics bars."""
-    model, isa = c.cpu()
-    table = calibration.find(
-        model, isa, bool(os.environ.get("PTAC_CPU_ISA")), config.calibration
-    )
+    table = find_table(c, config.calibration)
     points, barred = calibration.points(table, c.operators(), config.numerics)
     c.install_table(points)
+    if _state.table is None or _state.table.name != table.name:
+        _say_unknown(table)
     _state.table = table
     return barred
+
+
+def find_table(c: Any, path: str | None) -> calibration.Table:
+    """The calibration table for this CPU, or the one asked for by its path.
+
+    Raises
+    ------
+    OSError, ValueError
+        The file cannot be read, or is no table; the text says who asked for it.
+    """
+    model, isa = c.cpu()
+    is_limited = bool(os.environ.get("PTAC_CPU_ISA"))
+    try:
+        return calibration.find(model, isa, is_limited, path)
+    except OSError as error:
+        text = f"{_who_asked(path)}: {error.strerror}"
+        raise type(error)(error.errno, text, error.filename) from None
+    except ValueError as error:
+        raise ValueError(f"{_who_asked(path)}: {error}") from None
+
+
+def _who_asked(path: str | None) -> str:
+    by_variable = path is not None and path == os.environ.get("PTAC_CALIBRATION")
+    return "PTAC_CALIBRATION" if by_variable else "calibration"
+
+
+def _say_unknown(table: calibration.Table) -> None:
+    unknown = {m.op for m in table.measurements}.difference(operator_names())
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        log.warning("%s: operators unknown here are left out: %s", table.name, names)
 
 
 def _switch_off(name: str) -> None:
@@ -357,14 +437,6 @@ def _say_on(name: str, config: Config) -> None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _at_exit() -> None:
-    where = os.environ.get("PTAC_REPORT")
-    if where:
-        from pai_torchacc import receipt
-
-        receipt.write(where)
 
 
 def switch_status() -> dict[str, dict[str, Any]]:
@@ -457,6 +529,7 @@ def is_active(name: str) -> bool:
 
 def enable(config: Config, strict: bool) -> Handle:
     """Go to ``config`` and return the handle for its features."""
+    check_something_left(config)
     with _lock:
         before = current()
         go_to(config, strict)

@@ -16,13 +16,7 @@ def document() -> dict[str, Any]:
         return {"versions": receipt.versions(), "unavailable": str(error)}
     import torch
 
-    model, isa = c.cpu()
-    table = calibration.find(
-        model,
-        isa,
-        bool(os.environ.get("PTAC_CPU_ISA")),
-        os.environ.get("PTAC_CALIBRATION"),
-    )
+    table = _switch.find_table(c, os.environ.get("PTAC_CALIBRATION") or None)
     points, _ = calibration.points(table, c.operators(), "close")
     symbols = c.symbols()
     return {

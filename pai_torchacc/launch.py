@@ -2,50 +2,155 @@
 
 The script is enabled when it first imports torch, and so is every Python process that
 it starts: ``PTAC_ENABLE`` is set, and the folder ``startup`` stands first in
-``PYTHONPATH``, whose ``sitecustomize`` does for children what is done here.
+``PYTHONPATH``, whose ``sitecustomize`` does for children what is done here. So that
+receipts of several processes stand side by side, ``PTAC_REPORT`` becomes absolute and
+``PTAC_RUN_PID`` names the first process.
 """
 
 from __future__ import annotations
 
 import atexit
+import builtins
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import io
+import logging
 import os
 import pkgutil
 import runpy
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
+
+from pai_torchacc import _exit_report
+from pai_torchacc._usage import UsageError
+
+log = logging.getLogger("pai_torchacc")
+
+Program = Callable[[], None]
 
 STARTUP = Path(__file__).parent / "startup"
 
 
-def run(script: str, args: list[str], is_module: bool, json_file: str | None) -> None:
-    """Run a script or module as ``python`` would; its exit is the process's."""
+def prepare(
+    script: str, args: list[str], is_module: bool, json_file: str | None
+) -> Program:
+    """Make ready for a script or module; what is returned runs it as ``python`` would.
+
+    ``-`` is a script on standard input. The module ``__main__`` becomes the program's
+    and stays so, for what runs after its last line.
+
+    Raises
+    ------
+    UsageError
+        The script cannot be read.
+    """
+    program = _program(script, is_module)
+    _exit_report.note_start()
+    os.environ.setdefault(_exit_report.FIRST_PROCESS, str(os.getpid()))
     os.environ.setdefault("PTAC_ENABLE", "all")
+    report = os.environ.get("PTAC_REPORT")
+    if report and report != "stderr":
+        os.environ["PTAC_REPORT"] = str(Path(report).absolute())
     if json_file:
-        atexit.register(_write_report, json_file)
+        file = str(Path(json_file).absolute())
+        atexit.register(_exit_report.write, file, is_json=True)
     _put_first("PYTHONPATH", str(STARTUP))
     enable_with_torch()
-    sys.argv = [script, *args]
+    sys.argv = ["-m" if is_module else script, *args]
+    return program
+
+
+def _program(script: str, is_module: bool) -> Program:
     if is_module:
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
-        return
+        return lambda: _run_module(script, names_itself=True)
+    if script == "-":
+        source = sys.stdin.buffer.read()
+        return lambda: _run_source(source, "<stdin>", "")
+    # Path would drop the "./" that Python keeps.
+    path = script if Path(script).is_absolute() else f"{Path.cwd()}/{script}"
+    if pkgutil.get_importer(path) is not None:  # a folder or an archive
+
+        def run_inside() -> None:
+            _start_path(path)
+            _run_module("__main__", names_itself=False)
+
+        return run_inside
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        text = f"can't open file {path!r}: [Errno {error.errno}] {error.strerror}"
+        raise UsageError(text) from None
+    return lambda: _run_source(source, path, str(Path(path).resolve().parent))
+
+
+def _start_path(entry: str) -> None:
+    """Put in place of the current folder, which ``python -m`` put there."""
     if not sys.flags.safe_path:
-        # "python -m" put the current folder there, "python script.py" its own.
         del sys.path[0]
-        if pkgutil.get_importer(script) is None:  # folders and archives add themselves
-            sys.path.insert(0, str(Path(script).resolve().parent))
-    runpy.run_path(script, run_name="__main__")
+    sys.path.insert(0, entry)
 
 
-def _write_report(path: str) -> None:
-    from pai_torchacc import receipt
+def _run_module(name: str, names_itself: bool) -> None:
+    _new_main()
+    try:
+        runpy._run_module_as_main(name, names_itself)  # which "python -m" calls
+    except BaseException as error:
+        _show_from(_after_ours(error))
+        raise
 
-    Path(path).write_text(receipt.report("json") + "\n", encoding="utf-8")
+
+def _run_source(source: bytes, path: str, folder: str) -> None:
+    """Run a script; its folder is the first to import from."""
+    if not sys.flags.safe_path:
+        _start_path(folder)
+    main = _new_main()
+    main.__dict__.update(__file__=path, __cached__=None)
+    if path != "<stdin>":
+        main.__loader__ = _loader_class(path)("__main__", path)
+    try:
+        code = pkgutil.read_code(io.BytesIO(source))  # of a .pyc
+        code = code or compile(source, path, "exec", dont_inherit=True)
+        exec(code, main.__dict__)
+    except BaseException as error:
+        _show_from(_after_ours(error))
+        raise
+
+
+def _loader_class(path: str) -> Any:
+    machinery = importlib.machinery
+    is_compiled = path.endswith(".pyc")
+    return machinery.SourcelessFileLoader if is_compiled else machinery.SourceFileLoader
+
+
+def _new_main() -> ModuleType:
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__loader__ = importlib.machinery.BuiltinImporter
+    main.__dict__["__builtins__"] = builtins
+    return main
+
+
+def _after_ours(error: BaseException) -> TracebackType | None:
+    """The traceback without the frames of this file that it begins with."""
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+def _show_from(trace: TracebackType | None) -> None:
+    """Have whatever shows the exception that ends the program show this traceback."""
+    hook = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, _: Any) -> None:
+        sys.excepthook = hook
+        hook(kind, error.with_traceback(trace), trace)
+
+    sys.excepthook = show
 
 
 def _put_first(variable: str, entry: str) -> None:
@@ -57,6 +162,7 @@ def _put_first(variable: str, entry: str) -> None:
 
 def enable_with_torch() -> None:
     """Enable now if torch is imported, else as soon as it is."""
+    _exit_report.note_start()
     if "torch" in sys.modules:
         _enable()
     elif not any(isinstance(f, _AfterTorch) for f in sys.meta_path):
@@ -66,7 +172,10 @@ def enable_with_torch() -> None:
 def _enable() -> None:
     import pai_torchacc
 
-    pai_torchacc.enable()
+    try:
+        pai_torchacc.enable()
+    except (OSError, ValueError) as error:  # the program has changed what run checked
+        log.error("pai_torchacc is not enabled: %s", error)
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):

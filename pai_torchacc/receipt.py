@@ -11,14 +11,17 @@ import platform
 import resource
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from pai_torchacc import _host, _switch
 
 SCHEMA = 1
 
+LEAST_TIMED = 5
+"""Timed calls below which nothing is said of the others."""
+
 _baseline: dict[str, tuple[int, int, dict[str, int], int, int]] = {}
+_graphs_before = 0
 _faults_at_start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
@@ -30,18 +33,6 @@ def report(format: str = "text", reset: bool = False) -> str:
     if reset:
         _reset()
     return json.dumps(content, indent=2) if format == "json" else as_text(content)
-
-
-def write(where: str) -> None:
-    """Write the report where ``PTAC_REPORT`` says: ``stderr`` or a file.
-
-    A file whose name ends in ``.json`` gets the JSON document.
-    """
-    if where == "stderr":
-        print(as_text(document()), file=sys.stderr)
-        return
-    format = "json" if where.endswith(".json") else "text"
-    Path(where).write_text(report(format) + "\n", encoding="utf-8")
 
 
 def document() -> dict[str, Any]:
@@ -77,7 +68,7 @@ def versions() -> dict[str, Any]:
 
 
 def operators() -> dict[str, dict[str, Any]]:
-    """Per operator: level, calls, and where they went."""
+    """Per operator: level, calls, and where they went; how many were timed."""
     try:
         c = _host.extension()
     except _host.Unavailable:
@@ -92,6 +83,7 @@ def operators() -> dict[str, dict[str, Any]]:
             "forwarded": forwarded,
             "failed": failed,
             "ms_saved": _ms_saved(accelerated, saved_ns, timed),
+            "timed": timed,
         }
         if trouble:
             entry["trouble"] = trouble
@@ -105,7 +97,7 @@ def _level_rank(level: str) -> int:
 
 def _ms_saved(accelerated: int, saved_ns: int, timed: int) -> float | None:
     """Shadow checks timed some calls on both sides; the others are taken as alike."""
-    return accelerated * saved_ns / timed / 1e6 if timed else None
+    return accelerated * saved_ns / timed / 1e6 if timed >= LEAST_TIMED else None
 
 
 def _since_reset(c: Any, name: str) -> tuple[int, int, dict[str, int], int, int, str]:
@@ -124,6 +116,8 @@ def _since_reset(c: Any, name: str) -> tuple[int, int, dict[str, int], int, int,
 
 
 def _reset() -> None:
+    global _graphs_before  # noqa: PLW0603
+    _graphs_before = _graphs()
     try:
         c = _host.extension()
     except _host.Unavailable:
@@ -144,10 +138,16 @@ def _page_faults() -> int:
 
 def _bypassed() -> dict[str, int]:
     """Graphs that torch.compile made: our stand-ins and overrides are not in there."""
+    graphs = _graphs()
+    if graphs >= _graphs_before:  # else torch has begun to count anew
+        graphs -= _graphs_before
+    return {"compiled": graphs} if graphs else {}
+
+
+def _graphs() -> int:
     dynamo = sys.modules.get("torch._dynamo.utils")
     stats = dynamo.counters.get("stats", {}) if dynamo else {}
-    graphs = stats.get("unique_graphs", 0)
-    return {"compiled": graphs} if graphs else {}
+    return stats.get("unique_graphs", 0)
 
 
 def _remarks() -> list[str]:
@@ -184,6 +184,14 @@ def _switch_line(entry: dict[str, Any]) -> str:
     return "off"
 
 
+def _saved_cell(entry: dict[str, Any]) -> str:
+    if not entry["timed"]:
+        return ""
+    timed = f"({entry['timed']} timed)"
+    saved = entry["ms_saved"]
+    return timed if saved is None else f"{saved:.1f} {timed}"
+
+
 _NUMBERS = ("calls", "accelerated", "ms saved")
 
 
@@ -200,7 +208,6 @@ def _table(ops: dict[str, dict[str, Any]]) -> list[str]:
     for name, entry in ops.items():
         if not entry["calls"]:
             continue
-        saved = entry["ms_saved"]
         why = [f"{n} {r}" for r, n in sorted(entry["forwarded"].items())]
         if entry["failed"]:
             why.append(f"{entry['failed']} failed ({entry.get('trouble', '')})")
@@ -210,7 +217,7 @@ def _table(ops: dict[str, dict[str, Any]]) -> list[str]:
                 entry["level"],
                 str(entry["calls"]),
                 str(entry["accelerated"]),
-                "" if saved is None else f"{saved:.1f}",
+                _saved_cell(entry),
                 ", ".join(why),
             )
         )

@@ -27,6 +27,7 @@ ENVIRONMENT = (
     "PTAC_NUMERICS",
     "PTAC_VERIFY",
     "PTAC_REPORT",
+    "PTAC_RUN_PID",
     "PTAC_CALIBRATION",
     "PTAC_CPU_ISA",
     "PTAC_HIDE_SYMBOLS",
@@ -126,7 +127,7 @@ def python(program: str, *args: str, expect: int = 0, **env: str) -> str:
 
 
 def run_python(
-    arguments: list[str], cwd: Path | None = None, **env: str
+    arguments: list[str], cwd: Path | None = None, stdin: str = "", **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run an interpreter that finds this package."""
     clean = {k: v for k, v in os.environ.items() if k not in ENVIRONMENT}
@@ -136,6 +137,7 @@ def run_python(
         [sys.executable, *arguments],
         env=clean | env,
         cwd=cwd,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=300,

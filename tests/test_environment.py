@@ -6,7 +6,10 @@ Nothing here is ever worse than stock: what cannot be accelerated says why.
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ import pai_torchacc as ptac
 from pai_torchacc import _C, calibration
 
 FUSION = "operator_fusion"
+ROOT = Path(ptac.__file__).parents[1]
 
 
 def pool() -> Tensor:
@@ -34,7 +38,7 @@ def test_ptac_enable(names: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ptac_enable_with_a_wrong_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PTAC_ENABLE", "fusion")
-    with pytest.raises(ValueError, match=FUSION):
+    with pytest.raises(ValueError, match=f"PTAC_ENABLE: .*{FUSION}; or all"):
         ptac.enable()
     with ptac.enable(FUSION):
         assert ptac.is_enabled(FUSION)
@@ -106,19 +110,20 @@ def test_ptac_numerics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             torch.log_softmax(torch.randn(4, 9), 1)
             assert hits.forwarded == {reason: 1}
     monkeypatch.setenv("PTAC_NUMERICS", "best")
-    with pytest.raises(ValueError, match="exact, close, fast"):
+    with pytest.raises(ValueError, match=r"PTAC_NUMERICS: .*exact, close, fast"):
         ptac.enable()
 
 
 def test_ptac_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PTAC_VERIFY", "1")
     with switching.accelerated("max_pool2d"):
+        pool()  # the first in a process is compared, but no time
         before = _C.counters("max_pool2d")[4]
         pool()
         assert _C.counters("max_pool2d")[4] == before + 1
     for wrong in ("often", "-1", "1.5"):
         monkeypatch.setenv("PTAC_VERIFY", wrong)
-        with pytest.raises(ValueError, match=re.escape(wrong)):
+        with pytest.raises(ValueError, match=rf"PTAC_VERIFY: .*{re.escape(wrong)}"):
             ptac.enable()
 
 
@@ -128,7 +133,7 @@ def test_ptac_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with ptac.enable():
         assert f"calibration {path}" in ptac.report()
     monkeypatch.setenv("PTAC_CALIBRATION", str(tmp_path / "missing.csv"))
-    with pytest.raises(OSError, match=r"missing\.csv"):
+    with pytest.raises(FileNotFoundError, match=r"PTAC_CALIBRATION: .*missing\.csv"):
         ptac.enable()
     assert not ptac.is_enabled(FUSION)
 
@@ -167,6 +172,97 @@ def test_ptac_report(where: str, tmp_path: Path) -> None:
     else:
         assert re.search(r"^adamw_step +exact +4 ", text, re.M)
     assert (where == "stderr") == bool(done.stderr)
+    assert not done.stderr.startswith("process")
+
+
+def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
+    done = switching.run_python(
+        ["-c", "import pai_torchacc as ptac; ptac.enable()"],
+        PTAC_REPORT=str(tmp_path),
+    )
+    assert done.returncode == 0
+    assert re.fullmatch(r"pai_torchacc: .* not be written: .*\n", done.stderr)
+
+
+def test_chdir_does_not_move_the_report(tmp_path: Path) -> None:
+    program = "import os, pai_torchacc as ptac; ptac.enable(); os.chdir('/')"
+    done = switching.run_python(["-c", program], cwd=tmp_path, PTAC_REPORT="r.txt")
+    assert not done.stderr
+    assert (tmp_path / "r.txt").read_text().startswith("pai_torchacc ")
+
+
+PROCESSES = """
+import multiprocessing, os, sys, torch, pai_torchacc as ptac
+torch.set_num_threads(1)  # with more, torch itself does not survive a fork
+def use():
+    ptac.enable(verify=0)
+    with ptac.disabled():
+        torch.log_softmax(torch.ones(2, 3), 1)
+if __name__ == "__main__":
+    print(os.getpid())
+    use()
+    if not (pid := os.fork()):
+        use()
+        sys.exit()
+    print(pid, flush=True)
+    os.waitpid(pid, 0)
+    child = multiprocessing.get_context("spawn").Process(target=use)
+    child.start()
+    print(child.pid)
+    child.join()
+"""
+
+
+def test_each_process_has_its_report(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(PROCESSES)
+    done = switching.run_python([str(script)], cwd=tmp_path, PTAC_REPORT="r.json")
+    assert done.returncode == 0, done.stderr
+    _, forked, spawned = done.stdout.split()
+    calls = {
+        p.name: json.loads(p.read_text())["ops"]["log_softmax"]["calls"]
+        for p in tmp_path.glob("r*.json")
+    }
+    assert calls == {"r.json": 1, f"r.{forked}.json": 2, f"r.{spawned}.json": 1}
+    done = switching.run_python([str(script)], cwd=tmp_path, PTAC_REPORT="stderr")
+    _, forked, spawned = done.stdout.split()
+    heads = [x for x in done.stderr.splitlines() if ", torch " in x]
+    assert [x.partition(" pai_torchacc")[0] for x in heads[:2]] == [
+        f"process {forked}:",
+        f"process {spawned}:",
+    ]
+    assert heads[2].startswith("pai_torchacc ")
+
+
+def test_programs_side_by_side_keep_each_others_reports(tmp_path: Path) -> None:
+    """As the workers of torchrun: both begin before either ends."""
+    program = """
+import os, sys, pai_torchacc as ptac
+ptac.enable()
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+"""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PTAC_")}
+    environment |= {"PTAC_REPORT": "r.json", "PYTHONPATH": str(ROOT)}
+    (tmp_path / "r.json").write_text("of a run before")
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=tmp_path,
+            env=environment,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    pids = [process.stdout.readline().strip() for process in both]
+    for process in both:
+        process.communicate("\n")
+        assert process.returncode == 0
+    written = {p.name for p in tmp_path.iterdir()}
+    assert written == {"r.json", f"r.{pids[1]}.json"}
+    assert all(json.loads(p.read_text())["schema"] == 1 for p in tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("isa", ["scalar", "avx2"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
+import types
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import pai_torchacc as ptac
-from pai_torchacc import _C
+from pai_torchacc import _C, receipt
 
 
 def document(reset: bool = False) -> dict[str, Any]:
@@ -52,6 +54,7 @@ ENTRY = {
     "forwarded": dict,
     "failed": int,
     "ms_saved": (float, type(None)),
+    "timed": int,
 }
 
 
@@ -108,6 +111,18 @@ def test_reset() -> None:
         assert "has been called yet" in ptac.report()
         use()
         assert document()["ops"]["max_pool2d"]["calls"] == 2
+
+
+def test_reset_of_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.SimpleNamespace(counters={"stats": {"unique_graphs": 3}})
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", module)
+    monkeypatch.setattr(receipt, "_graphs_before", 0)
+    assert document(reset=True)["bypassed"] == {"compiled": 3}
+    assert document()["bypassed"] == {}
+    module.counters["stats"]["unique_graphs"] = 5
+    assert document()["bypassed"] == {"compiled": 2}
+    module.counters["stats"]["unique_graphs"] = 1  # torch has reset them itself
+    assert document()["bypassed"] == {"compiled": 1}
 
 
 def test_text_is_aligned() -> None:

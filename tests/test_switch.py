@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -276,9 +277,11 @@ def test_disabled_decorates() -> None:
     ("options", "expected"),
     [
         ({"include": ["log_softmax"]}, "excluded"),
-        ({"include": []}, "excluded"),
         ({"exclude": ["max_pool2d", "log_softmax"]}, "excluded"),
-        ({"include": ["max_pool2d"], "exclude": ["max_pool2d"]}, "excluded"),
+        (
+            {"include": ["max_pool2d", "log_softmax"], "exclude": ["max_pool2d"]},
+            "excluded",
+        ),
         ({"include": ["max_pool2d"]}, None),
         ({"exclude": ["log_softmax"]}, None),
     ],
@@ -307,6 +310,24 @@ def test_ops_of_operator_fusion() -> None:
         assert is_accelerated()
 
 
+def test_a_forward_name_takes_its_backward_along() -> None:
+    pair = {"max_pool2d", "max_pool2d_backward"}
+    every = {op for _, op in _C.override_names()}
+    for options, expected in (
+        ({"include": ["max_pool2d"]}, pair),
+        ({"include": iter(["max_pool2d_backward"])}, {"max_pool2d_backward"}),
+        ({"exclude": ["max_pool2d"]}, every - pair),
+        (
+            {"include": ["max_pool2d"], "exclude": ["max_pool2d_backward"]},
+            {"max_pool2d"},
+        ),
+    ):
+        with ptac.enable(**options):
+            assert set(_C.override_installed()) == expected
+    with ptac.enable_operator_fusion(["max_pool2d"]):
+        assert set(_C.override_installed()) == pair
+
+
 def test_numerics_exact_bars_what_rounds_differently() -> None:
     x, w = torch.randn(64, 32), torch.randn(16, 32)
     with switching.accelerated(numerics="exact"):
@@ -318,6 +339,8 @@ def test_numerics_exact_bars_what_rounds_differently() -> None:
 
 def test_verify_shadows_one_call_in_so_many() -> None:
     with switching.accelerated("max_pool2d", verify=2):
+        for _ in range(2):
+            pool()  # the first check in a process is no timing
         before = _C.counters("max_pool2d")
         for _ in range(10):
             pool()
@@ -349,6 +372,48 @@ def test_calibration_decides(tmp_path: Path) -> None:
         assert document["versions"]["calibration"] == str(path)
 
 
+GOOD = "max_pool2d,window,float32,1,64,scalar,2.0,9.0"
+
+
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [
+        ([GOOD, GOOD], 3),
+        ([GOOD.replace("2.0", "-2.0")], 2),
+        (["", "# remark", GOOD.replace("2.0", "nan")], 4),
+        ([GOOD.replace("9.0", "inf")], 2),
+        ([GOOD.replace(",1,", ",0,")], 2),
+        ([GOOD.replace(",64,", f",{1 << 63},")], 2),
+        ([GOOD.replace(",64,", ",-64,")], 2),
+        (["max_pool2d"], 2),
+    ],
+)
+def test_a_table_that_nobody_measured(
+    lines: list[str], number: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([",".join(calibration.COLUMNS), *lines, ""]))
+    with pytest.raises(ValueError, match=rf"{path}, line {number}: .*measure"):
+        ptac.enable(calibration=path)
+    path.write_bytes(b"\x7fELF\xff\x00")
+    with pytest.raises(ValueError, match=f"calibration: {path} is not a calibration"):
+        ptac.enable(calibration=path)
+
+
+def test_a_table_of_a_newer_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = table(tmp_path)
+    with path.open("a") as file:
+        file.write(GOOD.replace("max_pool2d", "conv9d") + "\n")
+    with caplog.at_level(logging.WARNING, logger="pai_torchacc"):
+        for _ in range(2):
+            with ptac.enable(calibration=path):
+                assert is_accelerated()
+    [line] = caplog.messages
+    assert line == f"{path}: operators unknown here are left out: conv9d"
+
+
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ptac.enable("fusion"), ValueError, FUSION),
     (lambda: ptac.enable(FUSION, "speed"), ValueError, FUSION),
@@ -360,7 +425,26 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ptac.enable(include=["pool"]), ValueError, "max_pool2d, "),
     (lambda: ptac.enable(exclude=["pool"]), ValueError, "max_pool2d, "),
     (lambda: ptac.enable(exclude=[3]), TypeError, "strings"),
-    (lambda: ptac.enable(exclude=3), TypeError, "iterable"),
+    (lambda: ptac.enable(exclude=3), TypeError, "exclude is a coll"),
+    (lambda: ptac.enable(include=1), TypeError, "include is a coll"),
+    (lambda: ptac.enable(include=[[]]), TypeError, "include: .*strings"),
+    (lambda: ptac.enable(include=[]), ValueError, "include, .* no operator"),
+    (
+        lambda: ptac.enable(include=["zero_grad"], exclude=["zero_grad"]),
+        ValueError,
+        "no operator",
+    ),
+    (
+        lambda: ptac.enable(exclude=[n for n, _, _ in _C.operators()]),
+        ValueError,
+        "no operator",
+    ),
+    (lambda: ptac.enable_operator_fusion([]), ValueError, "no operator"),
+    (lambda: ptac.enable(strict="yes"), TypeError, "strict is True or False"),
+    (lambda: ptac.enable(verify=10**30), ValueError, "verify=1000"),
+    (lambda: ptac.enable(calibration=""), ValueError, "calibration=''"),
+    (lambda: ptac.enable(calibration=b"x"), TypeError, "calibration is a path"),
+    (lambda: ptac.enable(calibration="/"), OSError, "calibration: .*'/'"),
     (lambda: ptac.enable(verify=-1), ValueError, "0, or one"),
     (lambda: ptac.enable(verify="often"), TypeError, "integer"),
     (lambda: ptac.enable(verify=True), TypeError, "integer"),

@@ -22,6 +22,7 @@ static block *blocks;
 static block shared; /* for threads that found no memory; may lose counts */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t thread_end;
+static bool was_timed[PTAC_N_OPS];
 static __thread block *mine;
 
 #define ADD(field, n)                                                                  \
@@ -121,6 +122,9 @@ void ptac_count_saved(ptac_op op, int64_t t_saved_ns)
 {
     block *b = own();
 
+    if (!__atomic_load_n(&was_timed[op], __ATOMIC_RELAXED) &&
+        !__atomic_exchange_n(&was_timed[op], true, __ATOMIC_RELAXED))
+        return;
     ADD(b->ops[op].t_saved_ns, t_saved_ns);
     ADD(b->ops[op].n_timed, 1);
 }

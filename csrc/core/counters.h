@@ -15,12 +15,17 @@ typedef struct ptac_op_counts {
     uint64_t failed;
     uint64_t forwarded[PTAC_N_REASONS];
     int64_t t_saved_ns; /* stock minus row, where a shadow check timed both */
-    uint64_t n_timed;   /* shadow checks behind t_saved_ns */
+    uint64_t n_timed;   /* shadow checks behind t_saved_ns: all but the first */
 } ptac_op_counts;
 
 void ptac_count_accelerated(ptac_op op);
 void ptac_count_forwarded(ptac_op op, ptac_reason reason);
 void ptac_count_failed(ptac_op op);
+
+/*
+ * An operator's first time in a process is left out: such a call makes what those that
+ * it would speak for find ready (oneDNN's kernels, pages, caches).
+ */
 void ptac_count_saved(ptac_op op, int64_t t_saved_ns);
 
 /* The sum over all threads since the process started. */

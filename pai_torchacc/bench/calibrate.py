@@ -13,6 +13,7 @@ import torch
 
 import pai_torchacc as ptac
 from pai_torchacc import _host
+from pai_torchacc._usage import UsageError, check_outputs
 from pai_torchacc.bench.cases import Case, cases
 from pai_torchacc.bench.measure import (
     alternate,
@@ -20,7 +21,7 @@ from pai_torchacc.bench.measure import (
     raise_malloc_thresholds,
     thread_counts,
 )
-from pai_torchacc.calibration import COLUMNS, Measurement
+from pai_torchacc.calibration import COLUMNS, Measurement, worst
 
 ISAS = ("scalar", "avx2", "avx512")
 """Instruction sets, each with what comes before it; rows carry their names."""
@@ -112,7 +113,12 @@ def _time_rows(
 def _only(c: Any, case: Case, row: str) -> None:
     """Switch one row of one operator on and everything else off."""
     c.pin(case.op, row)
-    ptac.enable("operator_fusion", include=(case.op, *case.with_ops), numerics="fast")
+    needed = {case.op, *case.with_ops}
+    ptac.enable(
+        "operator_fusion",
+        exclude=[name for name, _, _ in c.operators() if name not in needed],
+        numerics="fast",
+    )
 
 
 def _takes(c: Any, case: Case, row: str, call: Any) -> bool:
@@ -156,31 +162,52 @@ def generic(measurements: list[Measurement], isa: str) -> list[Measurement]:
 
 def _write_generic(folder: Path, measurements: list[Measurement]) -> None:
     own = _host.load().cpu()[1]
-    for isa in ISAS[: ISAS.index(own) + 1]:
+    for isa in _isas_here():
         remarks = []
         if isa != own:
             remarks = [f"stock had {own} here: on CPUs without it ratios are higher"]
         table = generic(measurements, isa)
-        write(folder / f"generic-{isa}.csv", table, remarks)
+        write(_generic_file(folder, isa), table, remarks)
+
+
+def _isas_here() -> tuple[str, ...]:
+    return ISAS[: ISAS.index(_host.load().cpu()[1]) + 1]
+
+
+def _generic_file(folder: Path, isa: str) -> Path:
+    return folder / f"generic-{isa}.csv"
 
 
 def run(path: Path, ops: list[str] | None, is_generic: bool) -> dict[str, Any]:
     """Calibrate with a progress bar and write the table; a summary as a document."""
     from rich.progress import Progress as Bar
 
-    known = {name for name, _, _ in _host.load().operators()}
-    unknown = sorted(set(ops or ()) - known)
-    if unknown:
-        raise SystemExit(f"unknown operators: {', '.join(unknown)}")
+    _check(path, ops, is_generic)
     with Bar() as bar:
         task = bar.add_task("calibrating", total=1.0)
 
         def progress(what: str, share: float) -> None:
             bar.update(task, completed=share, description=what)
 
-        measurements = list(measure(progress, frozenset(ops) if ops else None))
+        measurements = worst(measure(progress, frozenset(ops) if ops else None))
+    if not measurements:
+        raise UsageError("no row of this machine takes any of these calls")
     write(path, measurements)
     if is_generic:
         _write_generic(path.parent, measurements)
     print(f"{len(measurements)} measurements in {path}; use it with PTAC_CALIBRATION")
     return {"file": str(path), "measurements": len(measurements)}
+
+
+def _check(path: Path, ops: list[str] | None, is_generic: bool) -> None:
+    """Raise what would come up after minutes of measuring."""
+    check_outputs([path])
+    if is_generic:
+        check_outputs(_generic_file(path.parent, isa) for isa in _isas_here())
+    measured = sorted({case.op for case in cases()})
+    wrong = sorted(set(ops or ()).difference(measured))
+    if wrong:
+        raise UsageError(
+            f"--ops: nothing to measure for {', '.join(wrong)}; "
+            f"there are: {', '.join(measured)}"
+        )

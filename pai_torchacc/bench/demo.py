@@ -22,6 +22,7 @@ from rich.table import Table
 from torch import Tensor
 
 import pai_torchacc as ptac
+from pai_torchacc._usage import check_outputs
 from pai_torchacc.bench.measure import raise_malloc_thresholds
 from pai_torchacc.bench.workloads import SimpleCNN
 
@@ -115,8 +116,9 @@ def _infer(side: Side, x: Tensor) -> Tensor:
 
 def run(epochs: int, threads: int | None, out: Path) -> dict[str, Any]:
     """Train, classify, print the table and draw the plot; the table as a document."""
-    if epochs < 1:
-        raise ValueError(f"epochs={epochs}; at least one is needed")
+    out.mkdir(parents=True, exist_ok=True)
+    plot = out / "demo.png"
+    check_outputs([plot])
     if threads is not None:
         torch.set_num_threads(threads)
     raise_malloc_thresholds()
@@ -145,7 +147,7 @@ def run(epochs: int, threads: int | None, out: Path) -> dict[str, Any]:
     ptac.disable()
     console.print(_table(document))
     console.print(receipt, highlight=False, soft_wrap=True)
-    plot = _plot(sides, out)
+    _plot(sides, plot)
     console.print(f"plot: {plot}", highlight=False)
     return document | {"plot": str(plot)}
 
@@ -214,7 +216,7 @@ def _table(document: dict[str, Any]) -> Table:
     return table
 
 
-def _plot(sides: tuple[Side, Side], out: Path) -> Path:
+def _plot(sides: tuple[Side, Side], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -237,8 +239,5 @@ def _plot(sides: tuple[Side, Side], out: Path) -> Path:
     bars = right.bar(names, [min(s.epoch_s) * 1e3 for s in sides], width=0.5)
     right.bar_label(bars, fmt="%.0f ms")
     right.set(ylabel="ms per epoch (best)")
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "demo.png"
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
-    return path

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from pai_torchacc._usage import UsageError, check_outputs
 from pai_torchacc.bench.figures import FIGURES, Result, Setting
 from pai_torchacc.bench.measure import (
     environment,
@@ -34,6 +35,8 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     """Measure what the options name; the document and the exit status."""
     console = _console()
     names = _chosen(options.names, options.quick)
+    check_outputs([options.csv, options.plot])
+    targets = _targets() if options.check else []
     raise_malloc_thresholds()
     threads = options.threads or thread_counts()
     results: list[Result] = []
@@ -49,7 +52,7 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
         write_csv(Path(options.csv), results)
     if options.plot:
         _plot(results, Path(options.plot))
-    short = list(_missed(results)) if options.check else []
+    short = list(_missed(results, targets))
     for line in short:
         console.print(line, highlight=False, soft_wrap=True)
     if options.check:
@@ -67,8 +70,9 @@ def _console() -> Console:
 def _chosen(parts: list[str], quick: bool) -> list[str]:
     names = [n for n in FIGURES if not parts or any(p in n for p in parts)]
     if parts and not names:
-        raise SystemExit(f"no figure is named like {', '.join(parts)}: "
-                         + "; ".join(FIGURES))  # fmt: skip
+        raise UsageError(
+            f"no figure is named like {', '.join(parts)}: {'; '.join(FIGURES)}"
+        )
     if quick and not parts:
         names = [n for n in names if n.split(",")[0] not in LONG and "W4" not in n]
     return names
@@ -98,7 +102,7 @@ def _table(results: list[Result]) -> Table:
         "threads",
         "their us",
         "our us",
-        "",
+        "ratio",
         "of medians",
     ):
         side = "left" if column in ("figure", "against") else "right"
@@ -136,11 +140,14 @@ def write_csv(path: Path, results: list[Result]) -> None:
             writer.writerow(row)
 
 
-def _missed(results: list[Result]) -> Iterator[str]:
-    """Lines for results that fall short of benchmarks/targets.toml."""
+def _targets() -> list[dict[str, Any]]:
     if not TARGETS.is_file():
-        raise SystemExit(f"{TARGETS} is not here: --check runs in the repository")
-    targets = tomllib.loads(TARGETS.read_text(encoding="utf-8"))["target"]
+        raise UsageError(f"{TARGETS} is not here: --check runs in the repository")
+    return tomllib.loads(TARGETS.read_text(encoding="utf-8"))["target"]
+
+
+def _missed(results: list[Result], targets: list[dict[str, Any]]) -> Iterator[str]:
+    """Lines for results that fall short of their targets."""
     for r in results:
         for target in targets:
             if (target["figure"], target["against"]) != (r.figure, r.rival):

@@ -12,6 +12,7 @@ least 1.15 times as fast count, since other CPUs of that set are not the measure
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,31 +57,60 @@ def read(path: Path) -> list[Measurement]:
     OSError
         It cannot be read.
     """
-    with path.open(newline="", encoding="utf-8") as file:
-        numbered = [
-            (number, line)
-            for number, line in enumerate(file, 1)
-            if line.strip() and not line.startswith("#")
-        ]
-    if not numbered or tuple(next(csv.reader([numbered[0][1]]))) != COLUMNS:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        text = ""
+    numbered = [
+        (number, line)
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip() and not line.startswith("#")
+    ]
+    if not numbered or tuple(_fields(numbered[0][1])) != COLUMNS:
         raise ValueError(
             f"{path} is not a calibration table: its columns should be "
             f"{','.join(COLUMNS)}"
         )
-    return [_parse(path, number, line) for number, line in numbered[1:]]
+    found: dict[tuple[Any, ...], Measurement] = {}
+    for number, line in numbered[1:]:
+        m = _parse(path, number, line)
+        if found.setdefault(m[:6], m) is not m:
+            raise ValueError(f"{path}, line {number}: measured before: {line}")
+    return list(found.values())
+
+
+def _fields(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]))
+    except csv.Error:
+        return []
 
 
 def _parse(path: Path, number: int, line: str) -> Measurement:
-    fields = next(csv.reader([line]))
     try:
-        op, kind, dtype, threads, work, row, ratio, stock_us = fields
-        return Measurement(
+        op, kind, dtype, threads, work, row, ratio, stock_us = _fields(line)
+        m = Measurement(
             op, kind, dtype, int(threads), int(work), row, float(ratio), float(stock_us)
         )
+        if not _is_sound(m):
+            raise ValueError
     except ValueError:
-        raise ValueError(
-            f"{path}, line {number}: not a measurement: {line.strip()}"
-        ) from None
+        raise ValueError(f"{path}, line {number}: not a measurement: {line}") from None
+    return m
+
+
+def _is_sound(m: Measurement) -> bool:
+    is_whole = 0 < m.threads < 1 << 31 and 0 <= m.work < 1 << 63
+    return is_whole and 0 < m.ratio < math.inf and 0 <= m.stock_us < math.inf
+
+
+def worst(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """One measurement for each row at each place: that of the least ratio."""
+    found: dict[tuple[Any, ...], Measurement] = {}
+    for m in measurements:
+        if m[:6] not in found or m.ratio < found[m[:6]].ratio:
+            found[m[:6]] = m
+    return list(found.values())
 
 
 def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:

@@ -20,10 +20,12 @@ static ptac_op_counts counts_of(ptac_op op)
 
 UNIT(each_count_has_its_place)
 {
-    const ptac_op_counts before = counts_of(PTAC_OP_ZERO_GRAD);
+    ptac_op_counts before, after, other_after;
     const ptac_op_counts other = counts_of(PTAC_OP_SGD_STEP);
-    ptac_op_counts after, other_after;
 
+    ptac_count_saved(PTAC_OP_ZERO_GRAD, 99); /* the first, which is left out */
+    before = counts_of(PTAC_OP_ZERO_GRAD);
+    EXPECT(before.n_timed == 0 && before.t_saved_ns == 0);
     ptac_count_accelerated(PTAC_OP_ZERO_GRAD);
     ptac_count_accelerated(PTAC_OP_ZERO_GRAD);
     ptac_count_failed(PTAC_OP_ZERO_GRAD);
