@@ -205,7 +205,8 @@ bool ptac_run(const ptac_kernel *row, const ptac_call *call)
 
 void ptac_shadow_every(int64_t every)
 {
-    __atomic_store_n(&shadow_every, every, __ATOMIC_RELAXED);
+    __atomic_store_n(&shadow_every, every < UINT32_MAX ? every : UINT32_MAX,
+                     __ATOMIC_RELAXED);
 }
 
 bool ptac_shadow_is_on(void)
@@ -219,7 +220,16 @@ bool ptac_shadow_due(ptac_op op)
 
     if (__builtin_expect(every == 0, 1))
         return false;
-    return __atomic_fetch_add(&shadow_seen[op], 1, __ATOMIC_RELAXED) % every == 0;
+
+    /*
+     * The multiples of the golden ratio lie evenly between whole numbers, whichever
+     * period of calls, such as a model's layers, one looks at.
+     */
+    const uint32_t golden = 2654435769u;
+    const uint32_t n =
+        (uint32_t)__atomic_fetch_add(&shadow_seen[op], 1, __ATOMIC_RELAXED);
+
+    return (uint64_t)(uint32_t)(n * golden) * (uint64_t)every >> 32 == 0;
 }
 
 static double element(const ptac_view *view, int64_t i)
