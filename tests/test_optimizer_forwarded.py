@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -321,4 +323,93 @@ def test_parameters_without_elements(cls: type) -> None:
         hits = switching.hits(OPERATOR[cls])
         ours = program()
         assert (hits.accelerated, hits.forwarded) == (2, {})
+    contract.exactly(ours, stock)
+
+
+FUNCTIONS = (
+    "sgd.sgd",
+    "adam.adam",
+    "sgd._single_tensor_sgd",
+    "adam._single_tensor_adam",
+)
+
+
+def spied(cls: type, module: Any, name: str, *, hooked: bool) -> tuple[int, list[Any]]:
+    """How often a function that was patched after ``enable`` is called in two steps."""
+    calls: list[str] = []
+    original = vars(module)[name]
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return original(*args, **kwargs)
+
+    opt = option()(cls)
+    if hooked:
+        opt.register_step_pre_hook(lambda *_: None)
+    setattr(module, name, spy)
+    try:
+        opt.step()
+        opt.step()
+    finally:
+        setattr(module, name, original)
+    opt.step()
+    return len(calls), [p.detach() for p in opt.param_groups[0]["params"]]
+
+
+@pytest.mark.parametrize("hooked", [False, True], ids=["short way", "long way"])
+@pytest.mark.parametrize("function", [*FUNCTIONS, "adamw.adamw"])
+@CLASSES
+def test_updates_that_others_patch_later_are_called(
+    cls: type, function: str, hooked: bool
+) -> None:
+    where, _, name = function.partition(".")
+    module = sys.modules[f"torch.optim.{where}"]
+    stock = spied(cls, module, name, hooked=hooked)
+    is_used = function in FUNCTIONS and where == ("sgd" if cls is SGD else "adam")
+    assert stock[0] == (2 if is_used else 0)
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = spied(cls, module, name, hooked=hooked)
+        forwarded = {"overridden by others": 2} if is_used else {}
+        assert (hits.accelerated, hits.forwarded) == (1 if is_used else 3, forwarded)
+    contract.exactly(ours, stock)
+
+
+@pytest.mark.parametrize("place", ["instance", "class"])
+@CLASSES
+def test_ways_of_collecting_that_others_patch_later_are_called(
+    cls: type, place: str
+) -> None:
+    def program() -> Any:
+        calls: list[int] = []
+        opt = option()(cls)
+        opt.add_param_group({"params": [parameter()]})
+        original = cls._init_group  # type: ignore[attr-defined]
+
+        def mine(self: Any, group: Any, *lists: Any) -> Any:
+            calls.append(len(group["params"]))
+            return original(self, group, *lists)
+
+        if place == "instance":
+            opt._init_group = types.MethodType(mine, opt)
+            opt.step()
+            del opt._init_group
+        else:
+            before = vars(cls).get("_init_group")
+            cls._init_group = mine  # type: ignore[attr-defined]
+            opt.step()
+            if before is None:
+                del cls._init_group  # type: ignore[attr-defined]
+            else:
+                cls._init_group = before  # type: ignore[attr-defined]
+        opt.step()
+        return calls, [g["params"][0].detach() for g in opt.param_groups]
+
+    stock = program()
+    assert stock[0] == [1, 1]
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = program()
+        assert hits.accelerated == 2
+        assert hits.forwarded == {"overridden by others": 2}
     contract.exactly(ours, stock)
