@@ -413,3 +413,82 @@ def test_ways_of_collecting_that_others_patch_later_are_called(
         assert hits.accelerated == 2
         assert hits.forwarded == {"overridden by others": 2}
     contract.exactly(ours, stock)
+
+
+ODD_NUMBERS: dict[str, tuple[dict[str, Any], str]] = {
+    "first beta 1": ({"betas": (1.0, 0.999)}, "argument"),
+    "first beta huge": ({"betas": (1e200, 0.9)}, "argument"),
+    "first beta negative": ({"betas": (-1.0, 0.9)}, "argument"),
+    "second beta above 1": ({"betas": (0.9, 1.5)}, "argument"),
+    "second beta nan": ({"betas": (0.9, float("nan"))}, "argument"),
+    "step -1": ({"step": -1}, "optimizer state"),
+    "step -2": ({"step": -2}, "optimizer state"),
+    "lr that is no float": ({"lr": 1e39}, "argument"),
+    "lr whose step is no float": ({"lr": 3e38, "betas": (0.999, 0.999)}, "argument"),
+    "lr infinite": ({"lr": float("inf")}, "argument"),
+    "eps too long": ({"eps": 1 << 70}, "argument"),
+    "weight decay that is no float": ({"weight_decay": -1e200}, "argument"),
+}
+
+
+def edited(cls: type, edit: dict[str, Any]) -> list[Any]:
+    """A step, an edit, two steps; what was raised and what was left."""
+    opt = option()(cls)
+    opt.step()
+    (p,) = opt.param_groups[0]["params"]
+    errors: list[Any] = []
+    for key, value in edit.items():
+        if key == "step":
+            opt.state[p]["step"].fill_(value)
+        else:
+            opt.param_groups[0][key] = value
+    for _ in range(2):
+        try:
+            opt.step()
+        except (ArithmeticError, RuntimeError) as error:
+            errors.append((type(error), str(error)))
+    return [errors, p.detach(), opt.state[p]]
+
+
+@pytest.mark.parametrize("case", ODD_NUMBERS)
+@pytest.mark.parametrize("cls", [Adam, AdamW])
+def test_numbers_that_torch_may_refuse_are_left_to_it(cls: type, case: str) -> None:
+    edit, reason = ODD_NUMBERS[case]
+    stock = edited(cls, edit)
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = edited(cls, edit)
+        # Stock counts before it refuses: the second step starts from 0.
+        n_odd = 1 if case == "step -1" else 2
+        assert (hits.accelerated, hits.forwarded) == (3 - n_odd, {reason: n_odd})
+    contract.exactly(ours, stock)
+
+
+@pytest.mark.parametrize("name", ["lr", "momentum", "dampening", "weight_decay"])
+def test_numbers_of_sgd_that_torch_refuses(name: str) -> None:
+    def program() -> Any:
+        opt = SGD([parameter()], lr=0.1, momentum=0.5)
+        opt.step()
+        opt.param_groups[0] |= {"nesterov": True, name: 1e39}
+        with pytest.raises(RuntimeError) as error:
+            opt.step()
+        return str(error.value), opt.state_dict()["state"]
+
+    stock = program()
+    with switching.accelerated("sgd_step"):
+        hits = switching.hits("sgd_step")
+        ours = program()
+        assert (hits.accelerated, hits.forwarded) == (1, {"argument": 1})
+    contract.exactly(ours, stock)
+
+
+@pytest.mark.parametrize("count", [0.5, 16_777_215, 16_777_216, 3e38])
+@pytest.mark.parametrize("cls", [Adam, AdamW])
+def test_counts_are_rounded_as_stock_rounds_them(cls: type, count: float) -> None:
+    edit = {"step": count, "betas": (1 - 1e-7, 1 - 1e-7)}
+    stock = edited(cls, edit)
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = edited(cls, edit)
+        assert (hits.accelerated, hits.forwarded) == (3, {})
+    contract.exactly(ours, stock)

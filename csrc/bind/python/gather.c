@@ -6,6 +6,7 @@
  */
 #include "bind/python/gather.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,8 @@ static ptac_verdict refused(ptac_reason why)
 
 /*
  * A hyperparameter as Python computes with it; tensors and other numbers are stock's.
+ * So are those that torch refuses to convert to float, infinities, and integers whose
+ * products a double may not hold.
  */
 static bool read_number(PyObject *group, PyObject *key, double *number)
 {
@@ -44,7 +47,16 @@ static bool read_number(PyObject *group, PyObject *key, double *number)
         PyErr_Clear();
         return false;
     }
-    return true;
+    return fabs(*number) <= (PyLong_CheckExact(value) ? 0x1p26 : FLT_MAX);
+}
+
+/* A decay rate for which stock's bias corrections exist: it computes them first. */
+static bool read_beta(PyObject *value, double *beta)
+{
+    if (!PyFloat_CheckExact(value))
+        return false;
+    *beta = PyFloat_AsDouble(value);
+    return *beta >= 0 && *beta < 1;
 }
 
 /* None and a missing key count as false; anything but a bool is stock's. */
@@ -105,8 +117,8 @@ static bool read_adam(PyObject *group, ptac_gathering *g)
         return false;
     g->op = is_decoupled ? PTAC_OP_ADAMW_STEP : PTAC_OP_ADAM_STEP;
     if (!betas || !PyTuple_Check(betas) || PyTuple_Size(betas) != 2 ||
-        !PyFloat_CheckExact(PyTuple_GetItem(betas, 0)) ||
-        !PyFloat_CheckExact(PyTuple_GetItem(betas, 1)))
+        !read_beta(PyTuple_GetItem(betas, 0), &g->beta1) ||
+        !read_beta(PyTuple_GetItem(betas, 1), &beta2))
         return false;
     if (!read_number(group, ptac_s.lr, &g->lr) ||
         !read_number(group, ptac_s.eps, &adam->eps) ||
@@ -114,8 +126,6 @@ static bool read_adam(PyObject *group, ptac_gathering *g)
         !read_flag(group, ptac_s.amsgrad, &adam->amsgrad) ||
         !read_flag(group, ptac_s.maximize, &adam->maximize))
         return false;
-    g->beta1 = PyFloat_AsDouble(PyTuple_GetItem(betas, 0));
-    beta2 = PyFloat_AsDouble(PyTuple_GetItem(betas, 1));
     adam->one_minus_beta1 = 1 - g->beta1;
     adam->beta2 = beta2;
     adam->one_minus_beta2 = 1 - beta2;
@@ -221,7 +231,10 @@ static ptac_verdict gather_momentum(ptac_gathering *g, PyObject *states,
     return fine;
 }
 
-/* step counts as a float; stock's comes on the CPU, float32 or float64, 0-d. */
+/*
+ * The count after this step, in step's own precision; stock's comes on the CPU, float32
+ * or float64, 0-d.
+ */
 static bool read_step(PyObject *tensor, ptac_view *view, double *count)
 {
     if (!ptac_is_plain_and_versioned(tensor))
@@ -229,8 +242,11 @@ static bool read_step(PyObject *tensor, ptac_view *view, double *count)
     ptac_view_of(ptac_borrow(tensor), view);
     if (view->n_elements != 1 || (view->dtype != PTAC_F32 && view->dtype != PTAC_F64))
         return false;
-    *count = view->dtype == PTAC_F32 ? *(float *)view->data : *(double *)view->data;
-    return true;
+    if (view->dtype == PTAC_F32)
+        *count = *(const float *)view->data + 1.0f;
+    else
+        *count = *(const double *)view->data + 1.0;
+    return *count >= 1;
 }
 
 static ptac_verdict gather_moments(ptac_gathering *g, PyObject *states, PyObject *param,
@@ -262,8 +278,9 @@ static ptac_verdict gather_moments(ptac_gathering *g, PyObject *states, PyObject
     if (!step || !read_step(step, &step_view, &count))
         return refused(PTAC_STATE);
     will_write(g, step, step_view.data);
-    count += 1;
     item->step_size_neg = -(g->lr / (1 - pow(g->beta1, count)));
+    if (!(fabs(item->step_size_neg) <= FLT_MAX))
+        return refused(PTAC_ARGUMENT);
     item->bias_correction2_sqrt = pow(1 - pow(g->step.adam.beta2, count), 0.5);
     return fine;
 }
