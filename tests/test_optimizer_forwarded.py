@@ -306,6 +306,58 @@ def test_a_tensor_that_is_written_twice(cls: type, shared: str) -> None:
     contract.exactly(ours, stock)
 
 
+def own_parameter(opt: Any) -> list[Tensor]:
+    return [p.detach() for group in opt.param_groups for p in group["params"]]
+
+
+def own_state(opt: Any) -> list[Tensor]:
+    return [next(s for s in opt.state[p].values() if s.dim()) for p in opt.state]
+
+
+def others_state(opt: Any) -> list[Tensor]:
+    return own_state(opt)[::-1]
+
+
+def one_for_both(opt: Any) -> list[Tensor]:
+    return [numbers()] * len(opt.state)
+
+
+@pytest.mark.parametrize("n_groups", [1, 2])
+@pytest.mark.parametrize(
+    "source", [own_parameter, own_state, others_state, one_for_both]
+)
+@CLASSES
+def test_gradients_that_a_step_writes(
+    cls: type, source: Callable[[Any], list[Tensor]], n_groups: int
+) -> None:
+    """Stock reads them again after each operation; sharing them is nothing to it."""
+
+    def program() -> list[Any]:
+        extra = {"momentum": 0.9} if cls is SGD else {"weight_decay": 0.1}
+        params = [parameter(), parameter()]
+        split = [params] if n_groups == 1 else [params[:1], params[1:]]
+        opt = cls([{"params": p} for p in split], lr=0.1, **extra)
+        opt.step()
+        for p, grad in zip(params, source(opt), strict=True):
+            p.grad = grad
+        opt.step()
+        return [params, [opt.state[p] for p in params]]
+
+    stock = program()
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = program()
+        if source is one_for_both:
+            assert (hits.accelerated, hits.forwarded) == (2 * n_groups, {})
+        elif source is others_state and n_groups == 2:
+            # Group by group there is nothing that the other one would see.
+            assert hits.accelerated == 2 * n_groups
+        else:
+            forwarded = {"overlapping memory": n_groups}
+            assert (hits.accelerated, hits.forwarded) == (n_groups, forwarded)
+    contract.exactly(ours, stock)
+
+
 @CLASSES
 def test_parameters_without_elements(cls: type) -> None:
     def program() -> list[Any]:

@@ -289,11 +289,12 @@ class Quiet(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_steps_under_a_function_mode_are_stock() -> None:
+@CLASSES
+def test_steps_under_a_function_mode_are_stock(cls: type) -> None:
     model, x = model_and_data()
-    with switching.accelerated("sgd_step"):
-        hits = switching.hits("sgd_step")
-        opt = SGD(model.parameters(), lr=0.01)
+    with switching.accelerated(*OPERATOR.values()):
+        hits = switching.hits(OPERATOR[cls])
+        opt = cls(model.parameters(), lr=0.01)
         model(x).sum().backward()
         with Quiet():
             opt.step()
@@ -335,9 +336,13 @@ def test_groups_of_other_types(cls: type, change: Callable[[Any], None]) -> None
 
     stock = program()
     with switching.accelerated(OPERATOR[cls], "zero_grad"):
-        hits = switching.hits("zero_grad")
+        hits, steps = switching.hits("zero_grad"), switching.hits(OPERATOR[cls])
         ours = program()
         assert (hits.accelerated, hits.forwarded) == (0, {"argument": 1})
+        if change is tuple_of_groups:
+            assert (steps.accelerated, steps.forwarded) == (2, {})
+        else:
+            assert (steps.accelerated, steps.forwarded) == (1, {"argument": 1})
     contract.exactly(ours, stock)
 
 

@@ -90,6 +90,20 @@ static ptac_reason read_implementation(PyObject *group)
     return PTAC_TAKE;
 }
 
+ptac_op ptac_optim_op(PyObject *group, bool is_sgd)
+{
+    PyObject *flag;
+    bool is_decoupled;
+
+    if (is_sgd)
+        return PTAC_OP_SGD_STEP;
+    flag = PyObject_GetItem(group, ptac_s.decoupled_weight_decay);
+    is_decoupled = flag == Py_True;
+    Py_XDECREF(flag);
+    PyErr_Clear();
+    return is_decoupled ? PTAC_OP_ADAMW_STEP : PTAC_OP_ADAM_STEP;
+}
+
 static bool read_sgd(PyObject *group, ptac_sgd *sgd)
 {
     double lr, dampening;
@@ -115,7 +129,6 @@ static bool read_adam(PyObject *group, ptac_gathering *g)
 
     if (!read_flag(group, ptac_s.decoupled_weight_decay, &is_decoupled))
         return false;
-    g->op = is_decoupled ? PTAC_OP_ADAMW_STEP : PTAC_OP_ADAM_STEP;
     if (!betas || !PyTuple_Check(betas) || PyTuple_Size(betas) != 2 ||
         !read_beta(PyTuple_GetItem(betas, 0), &g->beta1) ||
         !read_beta(PyTuple_GetItem(betas, 1), &beta2))
@@ -381,23 +394,46 @@ static ptac_verdict read_group(ptac_gathering *g, PyObject *group, bool is_sgd)
     const ptac_reason why = read_implementation(group);
     bool is_read;
 
-    g->op = is_sgd ? PTAC_OP_SGD_STEP : PTAC_OP_ADAM_STEP;
     is_read = is_sgd ? read_sgd(group, &g->step.sgd) : read_adam(group, g);
     if (PyErr_Occurred())
         return raised;
     return refused(is_read ? why : PTAC_ARGUMENT);
 }
 
-/* Put an address into an open hash table; false when it is there already. */
-static bool is_new(const void **table, size_t mask, const void *data)
+/* Where an address stands in an open hash table, or would stand: there is NULL. */
+static const void **place(const void **table, size_t mask, const void *data)
 {
     size_t at = ((uintptr_t)data >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 32;
 
-    for (at &= mask; table[at]; at = (at + 1) & mask)
-        if (table[at] == data)
+    at &= mask;
+    while (table[at] && table[at] != data)
+        at = (at + 1) & mask;
+    return &table[at];
+}
+
+/* Put all that is written into the table; false when something is there already. */
+static bool note_written(const ptac_gathering *g, const void **table, size_t mask)
+{
+    for (Py_ssize_t i = 0; i < g->n_written; i++) {
+        const void *data = g->written[i].data;
+        const void **at = data ? place(table, mask, data) : NULL;
+
+        /* A tensor without elements has no address of its own. */
+        if (!at)
+            continue;
+        if (*at)
             return false;
-    table[at] = data;
+        *at = data;
+    }
     return true;
+}
+
+static bool reads_written(const ptac_gathering *g, const void **table, size_t mask)
+{
+    for (Py_ssize_t i = 0; i < g->n_items; i++)
+        if (g->items[i].n && *place(table, mask, g->items[i].grad))
+            return true;
+    return false;
 }
 
 ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n)
@@ -417,14 +453,12 @@ ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n)
         PyErr_NoMemory();
         return raised;
     }
-    for (int i = 0; i < n && ptac_is_fine(result); i++) {
-        const ptac_written *written = gathered[i].written;
-
-        /* A tensor without elements has no address of its own. */
-        for (Py_ssize_t j = 0; j < gathered[i].n_written; j++)
-            if (written[j].data && !is_new(table, size - 1, written[j].data))
-                result = refused(PTAC_OVERLAP);
-    }
+    for (int i = 0; i < n && ptac_is_fine(result); i++)
+        if (!note_written(&gathered[i], table, size - 1))
+            result = refused(PTAC_OVERLAP);
+    for (int i = 0; i < n && ptac_is_fine(result); i++)
+        if (reads_written(&gathered[i], table, size - 1))
+            result = refused(PTAC_OVERLAP);
     if (table != small)
         PyMem_Free(table);
     return result;
@@ -438,6 +472,7 @@ ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
     ptac_verdict result;
 
     memset(g, 0, sizeof *g);
+    g->op = ptac_optim_op(group, is_sgd);
     if (!PyDict_CheckExact(group) || !PyDict_Check(states))
         return refused(PTAC_ARGUMENT);
     result = read_group(g, group, is_sgd);

@@ -73,7 +73,7 @@ static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
         return PyErr_Format(PyExc_TypeError, "is_sgd, states, group");
 
     const bool is_sgd = args[0] == Py_True;
-    const ptac_op op = is_sgd ? PTAC_OP_SGD_STEP : PTAC_OP_ADAM_STEP;
+    const ptac_op op = ptac_optim_op(args[2], is_sgd);
 
     PTAC_IN_FLIGHT;
     if (ptac_is_off(op))
