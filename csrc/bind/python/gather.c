@@ -158,6 +158,7 @@ void ptac_gather_release(ptac_gathering *g)
     PyMem_Free(g->params);
     PyMem_Free(g->grads);
     PyMem_Free(g->written);
+    PyMem_Free(g->said_none);
     memset(g, 0, sizeof *g);
 }
 

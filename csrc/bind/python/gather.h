@@ -59,6 +59,8 @@ typedef struct ptac_gathering {
     PyObject **grads;  /* of the items, owned */
     ptac_written *written;
     Py_ssize_t n_written, n_items, capacity;
+    Py_ssize_t n_new; /* momentum buffers that this step makes, last in written */
+    bool *said_none;  /* of the items: their state's buffer was None; or NULL */
     ptac_dtype dtype;
     int64_t n_elements;
     double beta1, lr;
@@ -100,7 +102,7 @@ ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n);
  */
 bool ptac_create_momenta(ptac_gathering *g, PyObject *states);
 
-/* Take the new buffers out of the states again, whatever exception is set. */
+/* Leave the states as before ptac_create_momenta(), whatever exception is set. */
 void ptac_forget_momenta(const ptac_gathering *g, PyObject *states);
 
 #endif

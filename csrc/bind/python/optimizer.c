@@ -51,7 +51,7 @@ static void run_gathered(const ptac_kernel *row, const ptac_call *call,
         PyEval_RestoreThread(thread);
     if (g->op != PTAC_OP_SGD_STEP)
         count_steps(g);
-    for (Py_ssize_t i = 0; i < g->n_written; i++)
+    for (Py_ssize_t i = 0; i < g->n_written - g->n_new; i++)
         ptac_bump_version(g->written[i].tensor);
 }
 
