@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from pai_torchacc import _host, calibration
+from pai_torchacc._lock import ForkedLock
 from pai_torchacc._quiet import is_quiet
 
 log = logging.getLogger("pai_torchacc")
@@ -68,7 +68,7 @@ class _State:
     at_exit: bool = False
 
 
-_lock = threading.RLock()
+_lock = ForkedLock()
 _state = _State()
 
 
