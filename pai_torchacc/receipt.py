@@ -145,7 +145,8 @@ def _page_faults() -> int:
 def _bypassed() -> dict[str, int]:
     """Graphs that torch.compile made: our stand-ins and overrides are not in there."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    stats = dynamo.counters.get("stats", {}) if dynamo else {}
+    # Another thread may be importing it.
+    stats = getattr(dynamo, "counters", {}).get("stats", {})
     graphs = stats.get("unique_graphs", 0)
     return {"compiled": graphs} if graphs else {}
 
