@@ -5,6 +5,9 @@ The dispatcher must not be changed under a running backward pass or call of ours
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import operator
 import sys
 import threading
 from collections.abc import Callable
@@ -181,6 +184,39 @@ def test_forwarded_calls_take_the_entries_along() -> None:
         thread.join()
         F.max_pool2d(torch.ones(1, 1, 4, 4), 2)
         # The interpreter runs what the call asked for before the next line.
+        assert _C.override_count() == 0
+
+
+def test_a_full_queue_of_the_interpreter_only_delays_it() -> None:
+    """It fills up in one call of C, after which the interpreter empties it."""
+    add = ctypes.pythonapi.Py_AddPendingCall
+    add.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    harmless = ctypes.cast(ctypes.pythonapi.PyErr_CheckSignals, ctypes.c_void_p)
+    x = torch.ones(1, 1, 4, 4)
+    calls = [(add, harmless, None)] * 1000 + [(torch.max_pool2d, x, 2)]
+
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(grad: Tensor) -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    def backward_without_calls_of_ours() -> None:
+        y = torch.ones(2, requires_grad=True) * 2
+        y.register_hook(wait)
+        y.sum().backward()
+
+    backward = threading.Thread(target=backward_without_calls_of_ours)
+    with switching.accelerated():
+        backward.start()
+        assert inside.wait(60)
+        ptac.disable()
+        go_on.set()
+        backward.join()
+        answers = list(itertools.starmap(operator.call, calls))
+        assert answers[-2] == -1
+        assert _C.override_count() > 0
+        F.max_pool2d(x, 2)
         assert _C.override_count() == 0
 
 
