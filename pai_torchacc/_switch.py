@@ -18,7 +18,7 @@ from typing import Any
 
 from pai_torchacc import _host, calibration
 from pai_torchacc._lock import ForkedLock
-from pai_torchacc._quiet import is_quiet
+from pai_torchacc._quiet import is_quiet, keep_kernels
 
 log = logging.getLogger("pai_torchacc")
 
@@ -329,7 +329,9 @@ def drain(is_ending: bool = False) -> bool:
             _try_again_later(c, torch, is_ending)
             return False
         with _busy():
-            c.override_remove(fusion.leftover(c))
+            leftover = fusion.leftover(c)
+            keep_kernels(c, torch, leftover)
+            c.override_remove(leftover)
             _state.draining = False
         return not _state.draining
 
