@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from pai_torchacc import _exit_report, _host, calibration
-from pai_torchacc._quiet import is_quiet
+from pai_torchacc._lock import ForkedLock
+from pai_torchacc._quiet import is_quiet, keep_kernels
 
 log = logging.getLogger("pai_torchacc")
 
@@ -71,7 +71,7 @@ class _State:
     afterwards: Config | None = None
 
 
-_lock = threading.RLock()
+_lock = ForkedLock()
 _state = _State()
 
 
@@ -409,7 +409,9 @@ def drain(is_ending: bool = False) -> bool:
             _try_again_later(c, torch, is_ending)
             return False
         with _busy():
-            c.override_remove(fusion.leftover(c))
+            leftover = fusion.leftover(c)
+            keep_kernels(c, torch, leftover)
+            c.override_remove(leftover)
             _state.draining = False
         return not _state.draining
 

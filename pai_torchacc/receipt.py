@@ -146,7 +146,8 @@ def _bypassed() -> dict[str, int]:
 
 def _graphs() -> int:
     dynamo = sys.modules.get("torch._dynamo.utils")
-    stats = dynamo.counters.get("stats", {}) if dynamo else {}
+    # Another thread may be importing it.
+    stats = getattr(dynamo, "counters", {}).get("stats", {})
     return stats.get("unique_graphs", 0)
 
 

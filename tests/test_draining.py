@@ -5,6 +5,9 @@ The dispatcher must not be changed under a running backward pass or call of ours
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import operator
 import sys
 import threading
 from collections.abc import Callable
@@ -184,6 +187,39 @@ def test_forwarded_calls_take_the_entries_along() -> None:
         assert _C.override_count() == 0
 
 
+def test_a_full_queue_of_the_interpreter_only_delays_it() -> None:
+    """It fills up in one call of C, after which the interpreter empties it."""
+    add = ctypes.pythonapi.Py_AddPendingCall
+    add.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    harmless = ctypes.cast(ctypes.pythonapi.PyErr_CheckSignals, ctypes.c_void_p)
+    x = torch.ones(1, 1, 4, 4)
+    calls = [(add, harmless, None)] * 1000 + [(torch.max_pool2d, x, 2)]
+
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(grad: Tensor) -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    def backward_without_calls_of_ours() -> None:
+        y = torch.ones(2, requires_grad=True) * 2
+        y.register_hook(wait)
+        y.sum().backward()
+
+    backward = threading.Thread(target=backward_without_calls_of_ours)
+    with switching.accelerated():
+        backward.start()
+        assert inside.wait(60)
+        ptac.disable()
+        go_on.set()
+        backward.join()
+        answers = list(itertools.starmap(operator.call, calls))
+        assert answers[-2] == -1
+        assert _C.override_count() > 0
+        F.max_pool2d(x, 2)
+        assert _C.override_count() == 0
+
+
 def overridden() -> set[str]:
     return set(_C.override_installed())
 
@@ -269,6 +305,26 @@ def test_threads_without_python_are_waited_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(_quiet, "Path", lambda _: Path("/does/not/exist"))
     assert _quiet.is_quiet(_C, torch, False)
     assert waits.pop() > 0
+
+
+def test_kernels_outlive_their_registrations() -> None:
+    """A thread may have looked one up and not yet have entered it."""
+    _quiet._gone.clear()
+    with ptac.enable():
+        n = _C.override_count()
+        ours = torch.library.get_kernel("aten::max_pool2d_with_indices", "CPU")
+        # What others put over ours is theirs to keep.
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("avg_pool2d", lambda x, *_: x, "CPU", allow_override=True)
+    library._destroy()
+    assert _C.override_count() == 0
+    assert len(_quiet._gone) == n - 1 > 0
+    assert {repr(kernel) for kernel in _quiet._gone} == {repr(ours)}
+    most = _quiet._gone.maxlen or 0
+    _quiet._gone.extend([ours] * most)
+    with ptac.enable():
+        pass
+    assert len(_quiet._gone) == most
 
 
 @pytest.mark.parametrize("n_threads", [3])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -304,6 +306,58 @@ def test_a_tensor_that_is_written_twice(cls: type, shared: str) -> None:
     contract.exactly(ours, stock)
 
 
+def own_parameter(opt: Any) -> list[Tensor]:
+    return [p.detach() for group in opt.param_groups for p in group["params"]]
+
+
+def own_state(opt: Any) -> list[Tensor]:
+    return [next(s for s in opt.state[p].values() if s.dim()) for p in opt.state]
+
+
+def others_state(opt: Any) -> list[Tensor]:
+    return own_state(opt)[::-1]
+
+
+def one_for_both(opt: Any) -> list[Tensor]:
+    return [numbers()] * len(opt.state)
+
+
+@pytest.mark.parametrize("n_groups", [1, 2])
+@pytest.mark.parametrize(
+    "source", [own_parameter, own_state, others_state, one_for_both]
+)
+@CLASSES
+def test_gradients_that_a_step_writes(
+    cls: type, source: Callable[[Any], list[Tensor]], n_groups: int
+) -> None:
+    """Stock reads them again after each operation; sharing them is nothing to it."""
+
+    def program() -> list[Any]:
+        extra = {"momentum": 0.9} if cls is SGD else {"weight_decay": 0.1}
+        params = [parameter(), parameter()]
+        split = [params] if n_groups == 1 else [params[:1], params[1:]]
+        opt = cls([{"params": p} for p in split], lr=0.1, **extra)
+        opt.step()
+        for p, grad in zip(params, source(opt), strict=True):
+            p.grad = grad
+        opt.step()
+        return [params, [opt.state[p] for p in params]]
+
+    stock = program()
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = program()
+        if source is one_for_both:
+            assert (hits.accelerated, hits.forwarded) == (2 * n_groups, {})
+        elif source is others_state and n_groups == 2:
+            # Group by group there is nothing that the other one would see.
+            assert hits.accelerated == 2 * n_groups
+        else:
+            forwarded = {"overlapping memory": n_groups}
+            assert (hits.accelerated, hits.forwarded) == (n_groups, forwarded)
+    contract.exactly(ours, stock)
+
+
 @CLASSES
 def test_parameters_without_elements(cls: type) -> None:
     def program() -> list[Any]:
@@ -321,4 +375,172 @@ def test_parameters_without_elements(cls: type) -> None:
         hits = switching.hits(OPERATOR[cls])
         ours = program()
         assert (hits.accelerated, hits.forwarded) == (2, {})
+    contract.exactly(ours, stock)
+
+
+FUNCTIONS = (
+    "sgd.sgd",
+    "adam.adam",
+    "sgd._single_tensor_sgd",
+    "adam._single_tensor_adam",
+)
+
+
+def spied(cls: type, module: Any, name: str, *, hooked: bool) -> tuple[int, list[Any]]:
+    """How often a function that was patched after ``enable`` is called in two steps."""
+    calls: list[str] = []
+    original = vars(module)[name]
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return original(*args, **kwargs)
+
+    opt = option()(cls)
+    if hooked:
+        opt.register_step_pre_hook(lambda *_: None)
+    setattr(module, name, spy)
+    try:
+        opt.step()
+        opt.step()
+    finally:
+        setattr(module, name, original)
+    opt.step()
+    return len(calls), [p.detach() for p in opt.param_groups[0]["params"]]
+
+
+@pytest.mark.parametrize("hooked", [False, True], ids=["short way", "long way"])
+@pytest.mark.parametrize("function", [*FUNCTIONS, "adamw.adamw"])
+@CLASSES
+def test_updates_that_others_patch_later_are_called(
+    cls: type, function: str, hooked: bool
+) -> None:
+    where, _, name = function.partition(".")
+    module = sys.modules[f"torch.optim.{where}"]
+    stock = spied(cls, module, name, hooked=hooked)
+    is_used = function in FUNCTIONS and where == ("sgd" if cls is SGD else "adam")
+    assert stock[0] == (2 if is_used else 0)
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = spied(cls, module, name, hooked=hooked)
+        forwarded = {"overridden by others": 2} if is_used else {}
+        assert (hits.accelerated, hits.forwarded) == (1 if is_used else 3, forwarded)
+    contract.exactly(ours, stock)
+
+
+@pytest.mark.parametrize("place", ["instance", "class"])
+@CLASSES
+def test_ways_of_collecting_that_others_patch_later_are_called(
+    cls: type, place: str
+) -> None:
+    def program() -> Any:
+        calls: list[int] = []
+        opt = option()(cls)
+        opt.add_param_group({"params": [parameter()]})
+        original = cls._init_group  # type: ignore[attr-defined]
+
+        def mine(self: Any, group: Any, *lists: Any) -> Any:
+            calls.append(len(group["params"]))
+            return original(self, group, *lists)
+
+        if place == "instance":
+            opt._init_group = types.MethodType(mine, opt)
+            opt.step()
+            del opt._init_group
+        else:
+            before = vars(cls).get("_init_group")
+            cls._init_group = mine  # type: ignore[attr-defined]
+            opt.step()
+            if before is None:
+                del cls._init_group  # type: ignore[attr-defined]
+            else:
+                cls._init_group = before  # type: ignore[attr-defined]
+        opt.step()
+        return calls, [g["params"][0].detach() for g in opt.param_groups]
+
+    stock = program()
+    assert stock[0] == [1, 1]
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = program()
+        assert hits.accelerated == 2
+        assert hits.forwarded == {"overridden by others": 2}
+    contract.exactly(ours, stock)
+
+
+ODD_NUMBERS: dict[str, tuple[dict[str, Any], str]] = {
+    "first beta 1": ({"betas": (1.0, 0.999)}, "argument"),
+    "first beta huge": ({"betas": (1e200, 0.9)}, "argument"),
+    "first beta negative": ({"betas": (-1.0, 0.9)}, "argument"),
+    "second beta above 1": ({"betas": (0.9, 1.5)}, "argument"),
+    "second beta nan": ({"betas": (0.9, float("nan"))}, "argument"),
+    "step -1": ({"step": -1}, "optimizer state"),
+    "step -2": ({"step": -2}, "optimizer state"),
+    "lr that is no float": ({"lr": 1e39}, "argument"),
+    "lr whose step is no float": ({"lr": 3e38, "betas": (0.999, 0.999)}, "argument"),
+    "lr infinite": ({"lr": float("inf")}, "argument"),
+    "eps too long": ({"eps": 1 << 70}, "argument"),
+    "weight decay that is no float": ({"weight_decay": -1e200}, "argument"),
+}
+
+
+def edited(cls: type, edit: dict[str, Any]) -> list[Any]:
+    """A step, an edit, two steps; what was raised and what was left."""
+    opt = option()(cls)
+    opt.step()
+    (p,) = opt.param_groups[0]["params"]
+    errors: list[Any] = []
+    for key, value in edit.items():
+        if key == "step":
+            opt.state[p]["step"].fill_(value)
+        else:
+            opt.param_groups[0][key] = value
+    for _ in range(2):
+        try:
+            opt.step()
+        except (ArithmeticError, RuntimeError) as error:
+            errors.append((type(error), str(error)))
+    return [errors, p.detach(), opt.state[p]]
+
+
+@pytest.mark.parametrize("case", ODD_NUMBERS)
+@pytest.mark.parametrize("cls", [Adam, AdamW])
+def test_numbers_that_torch_may_refuse_are_left_to_it(cls: type, case: str) -> None:
+    edit, reason = ODD_NUMBERS[case]
+    stock = edited(cls, edit)
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = edited(cls, edit)
+        # Stock counts before it refuses: the second step starts from 0.
+        n_odd = 1 if case == "step -1" else 2
+        assert (hits.accelerated, hits.forwarded) == (3 - n_odd, {reason: n_odd})
+    contract.exactly(ours, stock)
+
+
+@pytest.mark.parametrize("name", ["lr", "momentum", "dampening", "weight_decay"])
+def test_numbers_of_sgd_that_torch_refuses(name: str) -> None:
+    def program() -> Any:
+        opt = SGD([parameter()], lr=0.1, momentum=0.5)
+        opt.step()
+        opt.param_groups[0] |= {"nesterov": True, name: 1e39}
+        with pytest.raises(RuntimeError) as error:
+            opt.step()
+        return str(error.value), opt.state_dict()["state"]
+
+    stock = program()
+    with switching.accelerated("sgd_step"):
+        hits = switching.hits("sgd_step")
+        ours = program()
+        assert (hits.accelerated, hits.forwarded) == (1, {"argument": 1})
+    contract.exactly(ours, stock)
+
+
+@pytest.mark.parametrize("count", [0.5, 16_777_215, 16_777_216, 3e38])
+@pytest.mark.parametrize("cls", [Adam, AdamW])
+def test_counts_are_rounded_as_stock_rounds_them(cls: type, count: float) -> None:
+    edit = {"step": count, "betas": (1 - 1e-7, 1 - 1e-7)}
+    stock = edited(cls, edit)
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = edited(cls, edit)
+        assert (hits.accelerated, hits.forwarded) == (3, {})
     contract.exactly(ours, stock)

@@ -266,6 +266,81 @@ def test_versions_of_what_is_written_count_up(cls: type) -> None:
             assert tensor._version > version
 
 
+def test_versions_of_a_first_step_of_sgd() -> None:
+    """A momentum buffer starts as any new tensor does."""
+
+    def program() -> list[int]:
+        model, x = model_and_data()
+        opt = SGD(model.parameters(), lr=0.01, momentum=0.9)
+        one_step(model, x, opt)
+        return [t._version for t in written(opt)]
+
+    stock = program()
+    with switching.accelerated("sgd_step"):
+        hits = switching.hits("sgd_step")
+        assert program() == stock
+        assert hits.accelerated == 1
+
+
+class Refusing(collections.defaultdict[Tensor, dict[str, Any]]):
+    """States that cannot be made for parameters of one element."""
+
+    def __missing__(self, param: Tensor) -> dict[str, Any]:
+        if param.numel() == 1:
+            raise LookupError("no state")
+        return super().__missing__(param)
+
+
+def test_states_are_as_before_when_one_cannot_be_made() -> None:
+    params = [nn.Parameter(torch.ones(n)) for n in (2, 3, 1, 4)]
+    for p in params:
+        p.grad = torch.ones_like(p)
+
+    def program() -> list[Any]:
+        opt = SGD(params, lr=0.1, momentum=0.9)
+        opt.state = Refusing(dict)
+        for p in params[1], params[3]:
+            opt.state[p]["momentum_buffer"] = None
+        with pytest.raises(LookupError, match="no state"):
+            opt.step()
+        return [opt.state.get(p) for p in params]
+
+    stock = program()
+    assert stock == [{}, {"momentum_buffer": None}, None, {"momentum_buffer": None}]
+    with switching.accelerated("sgd_step"):
+        assert program() == stock
+    assert all(torch.equal(p, torch.ones_like(p)) for p in params)
+
+
+def test_tensors_whose_memory_was_given_away_are_left_to_stock() -> None:
+    program = """
+import switching, torch
+from pai_torchacc import _C
+
+def group(p, g):
+    p.grad = g
+    return {"params": [p], "lr": 0.1, "momentum": 0.9, "dampening": 0.0,
+            "weight_decay": 0.0, "nesterov": False, "maximize": False}
+
+def gone():
+    t = torch.ones(5)
+    t.untyped_storage().resize_(0)
+    return t
+
+op = "sgd_step"
+with switching.accelerated(op):
+    hits = switching.hits(op)
+    for p, g, b in ((gone(), torch.ones(5), torch.ones(5)),
+                    (torch.ones(5), gone(), torch.ones(5)),
+                    (torch.ones(5), torch.ones(5), gone())):
+        assert _C.optimizer_group(True, {p: {"momentum_buffer": b}}, group(p, g)) == 0
+    assert hits.accelerated == 0
+    assert hits.forwarded == {"dtype": 2, "optimizer state": 1}, hits.forwarded
+print("refused")
+"""
+    assert switching.python(program) == "refused\n"
+
+
 @CLASSES
 def test_stale_graphs_are_noticed(cls: type) -> None:
     """Backward through weights that a step has changed is torch's own error."""
@@ -289,11 +364,12 @@ class Quiet(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_steps_under_a_function_mode_are_stock() -> None:
+@CLASSES
+def test_steps_under_a_function_mode_are_stock(cls: type) -> None:
     model, x = model_and_data()
-    with switching.accelerated("sgd_step"):
-        hits = switching.hits("sgd_step")
-        opt = SGD(model.parameters(), lr=0.01)
+    with switching.accelerated(*OPERATOR.values()):
+        hits = switching.hits(OPERATOR[cls])
+        opt = cls(model.parameters(), lr=0.01)
         model(x).sum().backward()
         with Quiet():
             opt.step()
@@ -335,9 +411,13 @@ def test_groups_of_other_types(cls: type, change: Callable[[Any], None]) -> None
 
     stock = program()
     with switching.accelerated(OPERATOR[cls], "zero_grad"):
-        hits = switching.hits("zero_grad")
+        hits, steps = switching.hits("zero_grad"), switching.hits(OPERATOR[cls])
         ours = program()
         assert (hits.accelerated, hits.forwarded) == (0, {"argument": 1})
+        if change is tuple_of_groups:
+            assert (steps.accelerated, steps.forwarded) == (2, {})
+        else:
+            assert (steps.accelerated, steps.forwarded) == (1, {"argument": 1})
     contract.exactly(ours, stock)
 
 

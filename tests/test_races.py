@@ -1,7 +1,8 @@
-"""Other threads take tensors away while a kernel works without the interpreter's lock.
+"""Other threads interfere while a kernel works without the interpreter's lock.
 
-Each program runs in an interpreter of its own, since what is tested for is a crash.
-Arrays are so large that their memory is unmapped as soon as nobody holds them.
+They take its tensors away, or the process is forked while they switch. Each program
+runs in an interpreter of its own, since what is tested for is a crash or a hang. Arrays
+are so large that their memory is unmapped as soon as nobody holds them.
 """
 
 from __future__ import annotations
@@ -99,3 +100,52 @@ for classes in (10, 1000):
 )
 def test_tensors_stay_while_a_kernel_works(program: str) -> None:
     assert "survived" in switching.python(PROGRAM + program)
+
+
+FORKS = """
+import os, signal, sys, threading
+import torch
+import pai_torchacc as ptac
+
+def switch():
+    ptac.enable()
+    ptac.disable()
+
+def child(work):
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(20)
+    try:
+        work()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+switch()
+disturb = {"status": ptac.status, "switch": switch}[sys.argv[1]]
+stop = threading.Event()
+def loop():
+    while not stop.is_set():
+        disturb()
+other = threading.Thread(target=loop)
+other.start()
+sys.setswitchinterval(1e-5)
+codes = []
+for i in range(20):
+    pid = os.fork()
+    if pid == 0:
+        child(switch if i % 2 else ptac.status)
+    codes.append(os.waitpid(pid, 0)[1])
+    if codes[-1]:
+        break
+stop.set()
+other.join()
+assert not any(codes), codes
+switch()
+assert not ptac.is_enabled("operator_fusion")
+print("no child waited")
+"""
+
+
+@pytest.mark.parametrize("disturb", ["status", "switch"])
+def test_children_of_a_process_whose_threads_switch(disturb: str) -> None:
+    assert switching.python(FORKS, disturb) == "no child waited\n"

@@ -171,3 +171,11 @@ def test_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
         assert len(said) == 1
         assert said[0].startswith("operator_fusion is on (numerics close, ")
         ptac.disable()
+
+
+def test_while_another_thread_imports_torch_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partial = types.ModuleType("torch._dynamo.utils")
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", partial)
+    assert document()["bypassed"] == {}

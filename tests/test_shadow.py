@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib import import_module
+from typing import Any
 
 import layers
 import pytest
@@ -15,7 +15,7 @@ from torch import nn
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
-from pai_torchacc.fusion import linear
+from pai_torchacc.fusion import linear, optimizer
 
 STEPS = 6
 
@@ -95,20 +95,22 @@ def test_a_lean_row_with_other_numbers_is_out(monkeypatch: pytest.MonkeyPatch) -
 def test_an_optimizer_with_other_numbers_is_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def wrong(params: list[torch.Tensor], *_: object, **__: object) -> None:
-        for p in params:
-            p.fill_(7)
+    class Wrong(optimizer.Rehearsal):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            for copy in self._copies:
+                copy.detach().fill_(7)
 
     p = nn.Parameter(torch.randn(40))
     p.grad = torch.randn(40)
-    optimizer = torch.optim.SGD([p], lr=0.1)
+    sgd = torch.optim.SGD([p], lr=0.1)
     with switching.accelerated("sgd_step", verify=1):
         counted = switching.hits("sgd_step")
         with monkeypatch.context() as patch:
-            patch.setattr(import_module("torch.optim.sgd"), "_single_tensor_sgd", wrong)
-            optimizer.step()
+            patch.setattr(optimizer, "Rehearsal", Wrong)
+            sgd.step()
         assert bool((p == 7).all())  # stock's numbers are handed out
-        optimizer.step()
+        sgd.step()
         assert counted.forwarded == {"quarantined": 1}
     assert not bool((p == 7).any())
 

@@ -7,6 +7,8 @@ arrives at ``_init_group``, where a group's update is done in place of collectin
 tensors; torch's update then finds empty lists. That way also serves optimizers whose
 ``step`` somebody has kept or wrapped before, as learning rate schedulers do.
 
+Both ask at each step whether what torch's own step would call is still torch's or ours.
+
 ``zero_grad`` sets the gradients of all parameters to None in one call.
 """
 
@@ -67,13 +69,14 @@ def install(c: Any, ledger: Ledger) -> None:
     classes = {SGD: True, Adam: False, AdamW: False}
     steps = [_Step(k, sgd) for k, sgd in classes.items() if "step" in vars(k)]
     for entry in steps:
-        stand_in = _step(c, entry, frozenset(classes))
-        ledger.set_attribute(entry.cls, "step", stand_in, entry.stock)
-    _installation[:] = [object()]
+        ledger.set_attribute(entry.cls, "step", _step(c, entry), entry.stock)
     for cls, is_sgd in classes.items():
         if "_init_group" in vars(cls):
-            stand_in = _init_group(c, cls, is_sgd, frozenset(classes))
+            stand_in = _init_group(c, cls, is_sgd)
             ledger.set_attribute(cls, "_init_group", stand_in)
+            _installed[cls] = stand_in
+        else:
+            _installed[cls] = _installed[Adam]
     ledger.set_attribute(Optimizer, "_patch_step_function", _noting(steps, Optimizer))
     ledger.set_attribute(Optimizer, "zero_grad", _zero_grad(c, Optimizer))
 
@@ -91,7 +94,43 @@ def _noting(steps: list[_Step], base: type) -> Callable[[Any], None]:
     return _patch_step_function
 
 
-def _step(c: Any, entry: _Step, classes: frozenset[type]) -> Any:
+_installed: dict[type, Any] = {}
+"""By class, the latest ``_init_group``: earlier ones that others kept give way."""
+
+
+def _leads_to_ours(optimizer: Any) -> bool:
+    """Whether torch's step would call our ``_init_group``.
+
+    Others may have put theirs into the instance or the class. Torch.compile puts a
+    wrapper around ours.
+    """
+    ours = _installed[type(optimizer)]
+    function = getattr(optimizer._init_group, "__func__", None)
+    if function is ours:
+        return True
+    while _is_of_compile(getattr(function, "__globals__", {})):
+        function = getattr(function, "__wrapped__", None)
+    return function is ours
+
+
+def _is_of_compile(module: dict[str, Any]) -> bool:
+    return module.get("__name__") == "torch._dynamo.eval_frame"
+
+
+def _updates_as_found(is_sgd: bool) -> Callable[[], bool]:
+    """Whether the functions that torch's step calls for the numbers are as now."""
+    name = "sgd" if is_sgd else "adam"
+    inner = f"_single_tensor_{name}"
+    module = vars(import_module(f"torch.optim.{name}"))
+    outer_found, inner_found = module[name], module[inner]
+
+    def are_as_found() -> bool:
+        return module.get(name) is outer_found and module.get(inner) is inner_found
+
+    return are_as_found
+
+
+def _step(c: Any, entry: _Step) -> Any:
     import torch
     from torch.optim import optimizer
 
@@ -101,54 +140,59 @@ def _step(c: Any, entry: _Step, classes: frozenset[type]) -> Any:
     is_profiling = torch._C._autograd._profiler_enabled
     global_pre = optimizer._global_optimizer_pre_hooks
     global_post = optimizer._global_optimizer_post_hooks
+    updates_as_found = _updates_as_found(is_sgd)
 
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return original(self, *args, **kwargs)
-        if (
-            not args
-            and not kwargs
-            and type(self) in classes
-            and not self._optimizer_step_pre_hooks
-            and not self._optimizer_step_post_hooks
-            and not global_pre
-            and not global_post
-            and not is_profiling()
-            and accelerated(is_sgd, self)
-        ):
-            return None
+        if type(self) in _installed:
+            if not _leads_to_ours(self):
+                for group in self.param_groups:
+                    c.refuse(_operator(is_sgd, group), "overridden by others")
+            elif (
+                not args
+                and not kwargs
+                and not self._optimizer_step_pre_hooks
+                and not self._optimizer_step_post_hooks
+                and not global_pre
+                and not global_post
+                and not is_profiling()
+                and updates_as_found()
+                and accelerated(is_sgd, self)
+            ):
+                return None
         return entry.stock()(self, *args, **kwargs)
 
     step.hooked = True
     return step
 
 
-_installation: list[object] = []
-"""The latest installation: stand-ins of earlier ones that others kept give way."""
-
-
-def _init_group(c: Any, cls: type, is_sgd: bool, classes: frozenset[type]) -> Any:
+def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
     import torch
 
-    original, installation = vars(cls)["_init_group"], _installation[0]
+    original = vars(cls)["_init_group"]
     accelerated = c.optimizer_group
     is_compiling = torch.compiler.is_compiling
     bare_step = _innermost(cls.step)
     caller = bare_step.__code__
+    updates_as_found = _updates_as_found(is_sgd)
 
     @functools.wraps(original)
     def _init_group(self: Any, group: Any, *lists: Any) -> Any:
         # Others than torch's own step want the lists, torch.compile among them.
         if (
             is_compiling()
-            or _installation[0] is not installation
+            or _installed.get(cls) is not _init_group
             or _caller(sys._getframe(1)) is not caller
         ):
             return original(self, group, *lists)
         op = _operator(is_sgd, group)
-        if type(self) not in classes:
+        if type(self) not in _installed:
             c.refuse(op, "optimizer subclass")
+            return original(self, group, *lists)
+        if not updates_as_found():
+            c.refuse(op, "overridden by others")
             return original(self, group, *lists)
         rehearsal = None
         if c.shadow_due(op):
@@ -173,7 +217,7 @@ def _operator(is_sgd: bool, group: dict[str, Any]) -> str:
 
 def _caller(frame: Any) -> Any:
     """The code that called, past the wrapper that torch.compile puts around us."""
-    while frame.f_globals.get("__name__") == "torch._dynamo.eval_frame":
+    while _is_of_compile(frame.f_globals):
         frame = frame.f_back
     return frame.f_code
 

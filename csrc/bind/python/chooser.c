@@ -183,12 +183,14 @@ static PyObject *counters(PyObject *self, PyObject *name)
 {
     const ptac_op op = ptac_op_from(name);
     ptac_op_counts sum;
+    char trouble[PTAC_TROUBLE_BYTES];
     PyObject *forwarded;
 
     (void)self;
     if (op == PTAC_N_OPS)
         return NULL;
     ptac_counters_read(op, &sum);
+    ptac_trouble(op, trouble);
     forwarded = PyDict_New();
     for (int i = 0; forwarded && i < PTAC_N_REASONS; i++) {
         PyObject *n =
@@ -199,10 +201,9 @@ static PyObject *counters(PyObject *self, PyObject *name)
             Py_CLEAR(forwarded);
         Py_XDECREF(n);
     }
-    return Py_BuildValue("KKNLKs", (unsigned long long)sum.accelerated,
-                         (unsigned long long)sum.failed, forwarded,
-                         (long long)sum.t_saved_ns, (unsigned long long)sum.n_timed,
-                         ptac_trouble(op));
+    return Py_BuildValue(
+        "KKNLKs", (unsigned long long)sum.accelerated, (unsigned long long)sum.failed,
+        forwarded, (long long)sum.t_saved_ns, (unsigned long long)sum.n_timed, trouble);
 }
 
 static PyObject *reasons(PyObject *self, PyObject *unused)

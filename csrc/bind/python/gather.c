@@ -6,6 +6,7 @@
  */
 #include "bind/python/gather.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,8 @@ static ptac_verdict refused(ptac_reason why)
 
 /*
  * A hyperparameter as Python computes with it; tensors and other numbers are stock's.
+ * So are those that torch refuses to convert to float, infinities, and integers whose
+ * products a double may not hold.
  */
 static bool read_number(PyObject *group, PyObject *key, double *number)
 {
@@ -44,7 +47,16 @@ static bool read_number(PyObject *group, PyObject *key, double *number)
         PyErr_Clear();
         return false;
     }
-    return true;
+    return fabs(*number) <= (PyLong_CheckExact(value) ? 0x1p26 : FLT_MAX);
+}
+
+/* A decay rate for which stock's bias corrections exist: it computes them first. */
+static bool read_beta(PyObject *value, double *beta)
+{
+    if (!PyFloat_CheckExact(value))
+        return false;
+    *beta = PyFloat_AsDouble(value);
+    return *beta >= 0 && *beta < 1;
 }
 
 /* None and a missing key count as false; anything but a bool is stock's. */
@@ -78,6 +90,20 @@ static ptac_reason read_implementation(PyObject *group)
     return PTAC_TAKE;
 }
 
+ptac_op ptac_optim_op(PyObject *group, bool is_sgd)
+{
+    PyObject *flag;
+    bool is_decoupled;
+
+    if (is_sgd)
+        return PTAC_OP_SGD_STEP;
+    flag = PyObject_GetItem(group, ptac_s.decoupled_weight_decay);
+    is_decoupled = flag == Py_True;
+    Py_XDECREF(flag);
+    PyErr_Clear();
+    return is_decoupled ? PTAC_OP_ADAMW_STEP : PTAC_OP_ADAM_STEP;
+}
+
 static bool read_sgd(PyObject *group, ptac_sgd *sgd)
 {
     double lr, dampening;
@@ -103,10 +129,9 @@ static bool read_adam(PyObject *group, ptac_gathering *g)
 
     if (!read_flag(group, ptac_s.decoupled_weight_decay, &is_decoupled))
         return false;
-    g->op = is_decoupled ? PTAC_OP_ADAMW_STEP : PTAC_OP_ADAM_STEP;
     if (!betas || !PyTuple_Check(betas) || PyTuple_Size(betas) != 2 ||
-        !PyFloat_CheckExact(PyTuple_GetItem(betas, 0)) ||
-        !PyFloat_CheckExact(PyTuple_GetItem(betas, 1)))
+        !read_beta(PyTuple_GetItem(betas, 0), &g->beta1) ||
+        !read_beta(PyTuple_GetItem(betas, 1), &beta2))
         return false;
     if (!read_number(group, ptac_s.lr, &g->lr) ||
         !read_number(group, ptac_s.eps, &adam->eps) ||
@@ -114,8 +139,6 @@ static bool read_adam(PyObject *group, ptac_gathering *g)
         !read_flag(group, ptac_s.amsgrad, &adam->amsgrad) ||
         !read_flag(group, ptac_s.maximize, &adam->maximize))
         return false;
-    g->beta1 = PyFloat_AsDouble(PyTuple_GetItem(betas, 0));
-    beta2 = PyFloat_AsDouble(PyTuple_GetItem(betas, 1));
     adam->one_minus_beta1 = 1 - g->beta1;
     adam->beta2 = beta2;
     adam->one_minus_beta2 = 1 - beta2;
@@ -135,6 +158,7 @@ void ptac_gather_release(ptac_gathering *g)
     PyMem_Free(g->params);
     PyMem_Free(g->grads);
     PyMem_Free(g->written);
+    PyMem_Free(g->said_none);
     memset(g, 0, sizeof *g);
 }
 
@@ -221,7 +245,10 @@ static ptac_verdict gather_momentum(ptac_gathering *g, PyObject *states,
     return fine;
 }
 
-/* step counts as a float; stock's comes on the CPU, float32 or float64, 0-d. */
+/*
+ * The count after this step, in step's own precision; stock's comes on the CPU, float32
+ * or float64, 0-d.
+ */
 static bool read_step(PyObject *tensor, ptac_view *view, double *count)
 {
     if (!ptac_is_plain_and_versioned(tensor))
@@ -229,8 +256,11 @@ static bool read_step(PyObject *tensor, ptac_view *view, double *count)
     ptac_view_of(ptac_borrow(tensor), view);
     if (view->n_elements != 1 || (view->dtype != PTAC_F32 && view->dtype != PTAC_F64))
         return false;
-    *count = view->dtype == PTAC_F32 ? *(float *)view->data : *(double *)view->data;
-    return true;
+    if (view->dtype == PTAC_F32)
+        *count = *(const float *)view->data + 1.0f;
+    else
+        *count = *(const double *)view->data + 1.0;
+    return *count >= 1;
 }
 
 static ptac_verdict gather_moments(ptac_gathering *g, PyObject *states, PyObject *param,
@@ -262,8 +292,9 @@ static ptac_verdict gather_moments(ptac_gathering *g, PyObject *states, PyObject
     if (!step || !read_step(step, &step_view, &count))
         return refused(PTAC_STATE);
     will_write(g, step, step_view.data);
-    count += 1;
     item->step_size_neg = -(g->lr / (1 - pow(g->beta1, count)));
+    if (!(fabs(item->step_size_neg) <= FLT_MAX))
+        return refused(PTAC_ARGUMENT);
     item->bias_correction2_sqrt = pow(1 - pow(g->step.adam.beta2, count), 0.5);
     return fine;
 }
@@ -364,23 +395,46 @@ static ptac_verdict read_group(ptac_gathering *g, PyObject *group, bool is_sgd)
     const ptac_reason why = read_implementation(group);
     bool is_read;
 
-    g->op = is_sgd ? PTAC_OP_SGD_STEP : PTAC_OP_ADAM_STEP;
     is_read = is_sgd ? read_sgd(group, &g->step.sgd) : read_adam(group, g);
     if (PyErr_Occurred())
         return raised;
     return refused(is_read ? why : PTAC_ARGUMENT);
 }
 
-/* Put an address into an open hash table; false when it is there already. */
-static bool is_new(const void **table, size_t mask, const void *data)
+/* Where an address stands in an open hash table, or would stand: there is NULL. */
+static const void **place(const void **table, size_t mask, const void *data)
 {
     size_t at = ((uintptr_t)data >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 32;
 
-    for (at &= mask; table[at]; at = (at + 1) & mask)
-        if (table[at] == data)
+    at &= mask;
+    while (table[at] && table[at] != data)
+        at = (at + 1) & mask;
+    return &table[at];
+}
+
+/* Put all that is written into the table; false when something is there already. */
+static bool note_written(const ptac_gathering *g, const void **table, size_t mask)
+{
+    for (Py_ssize_t i = 0; i < g->n_written; i++) {
+        const void *data = g->written[i].data;
+        const void **at = data ? place(table, mask, data) : NULL;
+
+        /* A tensor without elements has no address of its own. */
+        if (!at)
+            continue;
+        if (*at)
             return false;
-    table[at] = data;
+        *at = data;
+    }
     return true;
+}
+
+static bool reads_written(const ptac_gathering *g, const void **table, size_t mask)
+{
+    for (Py_ssize_t i = 0; i < g->n_items; i++)
+        if (g->items[i].n && *place(table, mask, g->items[i].grad))
+            return true;
+    return false;
 }
 
 ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n)
@@ -400,14 +454,12 @@ ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n)
         PyErr_NoMemory();
         return raised;
     }
-    for (int i = 0; i < n && ptac_is_fine(result); i++) {
-        const ptac_written *written = gathered[i].written;
-
-        /* A tensor without elements has no address of its own. */
-        for (Py_ssize_t j = 0; j < gathered[i].n_written; j++)
-            if (written[j].data && !is_new(table, size - 1, written[j].data))
-                result = refused(PTAC_OVERLAP);
-    }
+    for (int i = 0; i < n && ptac_is_fine(result); i++)
+        if (!note_written(&gathered[i], table, size - 1))
+            result = refused(PTAC_OVERLAP);
+    for (int i = 0; i < n && ptac_is_fine(result); i++)
+        if (reads_written(&gathered[i], table, size - 1))
+            result = refused(PTAC_OVERLAP);
     if (table != small)
         PyMem_Free(table);
     return result;
@@ -421,6 +473,7 @@ ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
     ptac_verdict result;
 
     memset(g, 0, sizeof *g);
+    g->op = ptac_optim_op(group, is_sgd);
     if (!PyDict_CheckExact(group) || !PyDict_Check(states))
         return refused(PTAC_ARGUMENT);
     result = read_group(g, group, is_sgd);

@@ -59,6 +59,8 @@ typedef struct ptac_gathering {
     PyObject **grads;  /* of the items, owned */
     ptac_written *written;
     Py_ssize_t n_written, n_items, capacity;
+    Py_ssize_t n_new; /* momentum buffers that this step makes, last in written */
+    bool *said_none;  /* of the items: their state's buffer was None; or NULL */
     ptac_dtype dtype;
     int64_t n_elements;
     double beta1, lr;
@@ -76,6 +78,9 @@ static inline bool ptac_is_fine(ptac_verdict v)
     return !v.why && !v.error && !v.needs_state;
 }
 
+/* The operator that a step of this group is counted as, whatever the group is. */
+ptac_op ptac_optim_op(PyObject *group, bool is_sgd);
+
 /*
  * Look at every parameter of the group and write nothing. What is found stays alive
  * whatever other threads do to the group and the states; ptac_gather_release() gives it
@@ -86,8 +91,9 @@ ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
 void ptac_gather_release(ptac_gathering *g);
 
 /*
- * Refuses groups that would write one tensor twice: a parameter that is listed twice,
- * or a state that several share. Stock updates it twice, one after the other.
+ * Refuses groups that would write one tensor twice, a parameter that is listed twice or
+ * a state that several share, or that would read as a gradient what they write: stock
+ * goes over it again for each operation. Tensors are told apart by where they begin.
  */
 ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n);
 
@@ -96,7 +102,7 @@ ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n);
  */
 bool ptac_create_momenta(ptac_gathering *g, PyObject *states);
 
-/* Take the new buffers out of the states again, whatever exception is set. */
+/* Leave the states as before ptac_create_momenta(), whatever exception is set. */
 void ptac_forget_momenta(const ptac_gathering *g, PyObject *states);
 
 #endif

@@ -51,7 +51,7 @@ static void run_gathered(const ptac_kernel *row, const ptac_call *call,
         PyEval_RestoreThread(thread);
     if (g->op != PTAC_OP_SGD_STEP)
         count_steps(g);
-    for (Py_ssize_t i = 0; i < g->n_written; i++)
+    for (Py_ssize_t i = 0; i < g->n_written - g->n_new; i++)
         ptac_bump_version(g->written[i].tensor);
 }
 
@@ -73,7 +73,7 @@ static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
         return PyErr_Format(PyExc_TypeError, "is_sgd, states, group");
 
     const bool is_sgd = args[0] == Py_True;
-    const ptac_op op = is_sgd ? PTAC_OP_SGD_STEP : PTAC_OP_ADAM_STEP;
+    const ptac_op op = ptac_optim_op(args[2], is_sgd);
 
     PTAC_IN_FLIGHT;
     if (ptac_is_off(op))

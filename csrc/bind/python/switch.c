@@ -151,8 +151,10 @@ static int call_after_forward(void *unused)
 
 static void ask_after_forward(void)
 {
-    if (__atomic_exchange_n(&after_forward_asked, false, __ATOMIC_RELAXED))
-        Py_AddPendingCall(call_after_forward, NULL);
+    /* Where the interpreter's queue is full the next call asks again. */
+    if (__atomic_exchange_n(&after_forward_asked, false, __ATOMIC_RELAXED) &&
+        Py_AddPendingCall(call_after_forward, NULL) < 0)
+        __atomic_store_n(&after_forward_asked, true, __ATOMIC_RELAXED);
 }
 
 /* when_forwarded(callback): call it once, soon after a call that finds us off. */

@@ -32,6 +32,7 @@ void ptac_view_of(at_tensor tensor, ptac_view *view)
     int64_t n_dims = 0, *sizes = NULL, *strides = NULL;
     int32_t dtype = -1;
 
+    *view = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
     T.aoti_torch_get_dim(tensor, &n_dims);
     T.aoti_torch_get_sizes(tensor, &sizes);
     T.aoti_torch_get_strides(tensor, &strides);
@@ -41,7 +42,8 @@ void ptac_view_of(at_tensor tensor, ptac_view *view)
     view->n_dims = (int32_t)n_dims;
     view->sizes = sizes;
     view->strides = strides;
-    view->dtype = ptac_dtype_of(dtype);
+    if (view->data || view->n_elements == 0)
+        view->dtype = ptac_dtype_of(dtype);
 }
 
 int at_take_ints(stable_ivalue boxed, int64_t values[4])

@@ -10,7 +10,10 @@
 #include "core/host.h"
 #include "core/kernel.h"
 
-/* The tensor's memory as a view; valid while the tensor lives. */
+/*
+ * The tensor's memory as a view; valid while the tensor lives. Where torch cannot tell
+ * the memory, or has given it away, the dtype is PTAC_OTHER_DTYPE, which no row takes.
+ */
 void ptac_view_of(at_tensor tensor, ptac_view *view);
 
 ptac_dtype ptac_dtype_of(int32_t torch_dtype);

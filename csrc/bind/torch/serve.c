@@ -22,6 +22,9 @@ static __thread ptac_blocks *blocks;
 static __thread int muted_depth;
 static pthread_key_t thread_end;
 
+static pthread_mutex_t trouble_lock = PTHREAD_MUTEX_INITIALIZER;
+static char troubles[PTAC_N_OPS][PTAC_TROUBLE_BYTES];
+
 static void let_go(void *blocks_of_thread)
 {
     ptac_blocks *held = blocks_of_thread;
@@ -36,9 +39,21 @@ static void leave_blocks(void *blocks_of_thread)
     let_go(blocks_of_thread);
 }
 
+/* A child would wait for ever for a thread that it does not have. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&trouble_lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&trouble_lock);
+}
+
 __attribute__((constructor)) static void prepare(void)
 {
     pthread_key_create(&thread_end, leave_blocks);
+    pthread_atfork(before_fork, after_fork, after_fork);
 }
 
 static inline bool is_disabled(void)
@@ -52,9 +67,6 @@ static __thread const ptac_kernel *last_rows[PTAC_N_OPS];
 static int64_t shadow_every;
 static int64_t shadow_seen[PTAC_N_OPS];
 static bool failure_injected[PTAC_N_OPS];
-
-static pthread_mutex_t trouble_lock = PTHREAD_MUTEX_INITIALIZER;
-static char troubles[PTAC_N_OPS][256];
 
 static void (*forwarded_told)(void);
 
@@ -159,9 +171,11 @@ static void report_trouble(const ptac_kernel *row, const char *text)
     ptac_chooser_quarantine(row);
 }
 
-const char *ptac_trouble(ptac_op op)
+void ptac_trouble(ptac_op op, char text[PTAC_TROUBLE_BYTES])
 {
-    return troubles[op];
+    pthread_mutex_lock(&trouble_lock);
+    memcpy(text, troubles[op], PTAC_TROUBLE_BYTES);
+    pthread_mutex_unlock(&trouble_lock);
 }
 
 void ptac_inject_failure(ptac_op op)

@@ -94,7 +94,11 @@ const ptac_kernel *ptac_last_row(ptac_op op);
 /* Tests: the next run of this operator's row breaks before it writes. */
 void ptac_inject_failure(ptac_op op);
 
+enum {
+    PTAC_TROUBLE_BYTES = 256,
+};
+
 /* What last went wrong with this operator's rows, "" when nothing has. */
-const char *ptac_trouble(ptac_op op);
+void ptac_trouble(ptac_op op, char text[PTAC_TROUBLE_BYTES]);
 
 #endif
