@@ -544,3 +544,39 @@ def test_counts_are_rounded_as_stock_rounds_them(cls: type, count: float) -> Non
         ours = edited(cls, edit)
         assert (hits.accelerated, hits.forwarded) == (3, {})
     contract.exactly(ours, stock)
+
+
+@pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_steps_that_are_to_be_compiled_are(cls: type) -> None:
+    """PyTorch's recipe; there is a graph break in torch's own step."""
+
+    def program() -> tuple[int, list[Tensor]]:
+        graphs = []
+
+        def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+            graphs.append(graph)
+            return graph
+
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        params = [nn.Parameter(torch.randn(50, 5)) for _ in range(3)]
+        opt = cls(params, lr=0.01)
+
+        def work() -> None:
+            opt.step()
+
+        step = torch.compile(work, backend=backend)
+        for i in range(3):
+            for p in params:
+                p.grad = torch.sin(p.detach() + i)
+            step()
+        return len(graphs), params
+
+    n_graphs, stock = program()
+    with switching.accelerated():
+        hits = [switching.hits(op) for op in ("sgd_step", "adam_step", "adamw_step")]
+        ours = program()
+        assert not any(h.accelerated for h in hits)
+    assert ours[0] == n_graphs > 0
+    for a, b in zip(ours[1], stock, strict=True):
+        assert torch.equal(a, b)

@@ -445,3 +445,67 @@ def test_groups_that_change_while_they_are_read(cls: type) -> None:
             del params
             _C.optimizer_step(cls is SGD, opt)
             _C.zero_grads(opt.param_groups)
+
+
+HOOKS_RUN = """
+import sys, torch, pai_torchacc as ptac
+from torch.optim import SGD, Adam, AdamW
+
+class Calls(SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+class Inherits(SGD):
+    pass
+
+orders = {
+    "base last": [Calls, Inherits, SGD, Inherits, Adam, AdamW],
+    "base first": [AdamW, Adam, SGD, Calls, Inherits],
+}
+if sys.argv[2] == "ours":
+    assert ptac.enable()
+made, counts = [], []
+for cls in orders[sys.argv[1]]:
+    p, n = torch.nn.Parameter(torch.ones(3)), []
+    p.grad = torch.ones(3)
+    made.append((cls([p], lr=0.1), n))
+    made[-1][0].register_step_pre_hook(lambda *a, n=n: n.append(1))
+    made[-1][0].step()
+ptac.disable()
+for opt, n in made:
+    opt.step()
+    counts.append(len(n))
+wrapped = [vars(cls).get("step") for cls in (SGD, Calls, Inherits, Adam, AdamW)]
+print(counts, [(s is not None, getattr(s, "hooked", None)) for s in wrapped])
+"""
+
+
+@pytest.mark.parametrize("order", ["base last", "base first"])
+def test_step_hooks_run_as_often_as_with_stock(order: str) -> None:
+    """Torch wraps ``step`` of classes when their first instance is made."""
+    stock, ours = (switching.python(HOOKS_RUN, order, who) for who in ("stock", "ours"))
+    assert ours == stock
+
+
+def test_zero_grad_is_seen_by_function_modes() -> None:
+    class Watching(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    param = nn.Parameter(torch.ones(3))
+    opt = torch.optim.SGD([param], lr=0.1)
+    for on in (False, True):
+        param.grad = torch.ones(3)
+        with switching.accelerated() if on else torch.enable_grad(), Watching():
+            hits = switching.hits("zero_grad")
+            opt.zero_grad()
+        assert param.grad is None
+        if not on:
+            stock = list(seen)
+            seen.clear()
+    assert hits.forwarded == {"mode or transform active": 1}
+    assert seen == stock

@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import Any
 
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.compiled import frame_callback, not_compiled_alone
 from pai_torchacc.fusion.shadow import Rehearsal
 
 OPERATORS = ("sgd_step", "adam_step", "adamw_step")
@@ -36,27 +37,44 @@ def best_row(c: Any, op: str) -> str:
 
 
 class _Step:
-    """A class's own ``step`` and what was there before ours."""
+    """A class's ``step`` and what torch would have made of it by now.
 
-    def __init__(self, cls: type, is_sgd: bool):
+    Constructing an optimizer wraps the ``step`` of its class in profiling and hooks,
+    unless that, own or inherited, is wrapped already. Ours passes for wrapped.
+    """
+
+    def __init__(self, cls: type, is_sgd: bool, base: _Step | None):
         self.cls = cls
         self.is_sgd = is_sgd
-        self.original = vars(cls)["step"]
-        self.was_constructed = False
+        self.base = base  # the class that it inherits its step from
+        self.original = cls.step
+        self.stand_in: Any = None
         self._hooked: Any = None
 
-    def stock(self, original: Any = None) -> Any:
-        """What torch would have made of the original by now.
+    def is_hooked(self) -> bool:
+        """Whether torch's own would be wrapped."""
+        if self._hooked or getattr(self.original, "hooked", False):
+            return True
+        return self.base is not None and self.base.is_hooked()
 
-        Constructing an optimizer wraps its class's ``step`` in profiling and hooks,
-        once. Ours passes for wrapped already, so torch did not.
-        """
-        if getattr(self.original, "hooked", False) or not self.was_constructed:
-            return self.original
-        if self._hooked is None:
-            self._hooked = self.cls.profile_hook_step(self.original)
-            self._hooked.hooked = True
-        return self._hooked
+    def hook(self) -> None:
+        """Wrap it."""
+        self._hooked = hooked(self.cls, self.original)
+
+    def stock(self) -> Any:
+        """What torch would call."""
+        return self._hooked or (self.base.stock() if self.base else self.original)
+
+    def restored(self, before: Any) -> Any:
+        """What torch would have in the class, where ``before`` was."""
+        return self._hooked or before
+
+
+def hooked(cls: type, step: Any) -> Any:
+    """The step of a class in torch's wrapper."""
+    wrapped = cls.profile_hook_step(step)
+    wrapped.hooked = True
+    return wrapped
 
 
 def install(c: Any, ledger: Ledger) -> None:
@@ -65,11 +83,19 @@ def install(c: Any, ledger: Ledger) -> None:
     from torch.optim.optimizer import Optimizer
 
     c.optimizer_prepare()
-    # AdamW takes Adam's step, unless torch has wrapped one for it already.
     classes = {SGD: True, Adam: False, AdamW: False}
-    steps = [_Step(k, sgd) for k, sgd in classes.items() if "step" in vars(k)]
+    adam = _Step(Adam, False, None)
+    inherits = "step" not in vars(AdamW)  # torch has wrapped none for it
+    steps = [
+        _Step(SGD, True, None),
+        adam,
+        _Step(AdamW, False, adam if inherits else None),
+    ]
     for entry in steps:
-        ledger.set_attribute(entry.cls, "step", _step(c, entry), entry.stock)
+        if entry.base and not ledger.has_set(entry.base.cls, "step"):
+            continue  # somebody is in the way, also for those who inherit
+        entry.stand_in = _step(c, entry)
+        ledger.set_attribute(entry.cls, "step", entry.stand_in, entry.restored)
     for cls, is_sgd in classes.items():
         if "_init_group" in vars(cls):
             stand_in = _init_group(c, cls, is_sgd)
@@ -82,13 +108,18 @@ def install(c: Any, ledger: Ledger) -> None:
 
 
 def _noting(steps: list[_Step], base: type) -> Callable[[Any], None]:
-    """Remember that torch wanted to wrap ``step``."""
+    """Do what torch would if it saw its own ``step`` in place of ours."""
     original = vars(base)["_patch_step_function"]
 
     @functools.wraps(original)
     def _patch_step_function(self: Any) -> None:
-        for entry in steps:
-            entry.was_constructed |= isinstance(self, entry.cls)
+        cls = type(self)
+        entry = next((e for e in steps if cls.step is e.stand_in), None)
+        if entry and not entry.is_hooked():
+            if cls is entry.cls:
+                entry.hook()
+            else:
+                cls.step = hooked(cls, entry.original)
         original(self)
 
     return _patch_step_function
@@ -136,17 +167,18 @@ def _step(c: Any, entry: _Step) -> Any:
 
     original, is_sgd = entry.original, entry.is_sgd
     accelerated = c.optimizer_step
-    is_compiling = torch.compiler.is_compiling
+    is_compiling, compiler = torch.compiler.is_compiling, frame_callback()
     is_profiling = torch._C._autograd._profiler_enabled
     global_pre = optimizer._global_optimizer_pre_hooks
     global_post = optimizer._global_optimizer_post_hooks
     updates_as_found = _updates_as_found(is_sgd)
 
+    @not_compiled_alone
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return original(self, *args, **kwargs)
-        if type(self) in _installed:
+        if type(self) in _installed and compiler() is None:
             if not _leads_to_ours(self):
                 for group in self.param_groups:
                     c.refuse(_operator(is_sgd, group), "overridden by others")
@@ -173,7 +205,7 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
 
     original = vars(cls)["_init_group"]
     accelerated = c.optimizer_group
-    is_compiling = torch.compiler.is_compiling
+    is_compiling, compiler = torch.compiler.is_compiling, frame_callback()
     bare_step = _innermost(cls.step)
     caller = bare_step.__code__
     updates_as_found = _updates_as_found(is_sgd)
@@ -183,6 +215,7 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
         # Others than torch's own step want the lists, torch.compile among them.
         if (
             is_compiling()
+            or compiler() is not None
             or _installed.get(cls) is not _init_group
             or _caller(sys._getframe(1)) is not caller
         ):
@@ -237,6 +270,7 @@ def _zero_grad(c: Any, base: type) -> Any:
     is_compiling = torch.compiler.is_compiling
     is_profiling = torch._C._autograd._profiler_enabled
 
+    @not_compiled_alone
     @functools.wraps(original)
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
         if (

@@ -239,6 +239,8 @@ static PyObject *zero_grads(PyObject *self, PyObject *groups)
     (void)self;
     if (!why && ptac_thread_is_disabled())
         why = PTAC_DISABLED;
+    if (!why && !ptac_thread_is_plain())
+        why = PTAC_MODE;
     if (!why && !are_usual(groups))
         why = PTAC_ARGUMENT;
     for (Py_ssize_t i = 0; !why && i < PyList_Size(groups); i++) {
