@@ -46,3 +46,15 @@ def test_exact_is_stock() -> None:
     stock = TRAIN.replace("switching.accelerated(numerics=numerics)", "ptac.disabled()")
     lines = [line for line in stock.splitlines() if "counters" not in line]
     assert switching.python("\n".join(lines), "exact", "2") == ours
+
+
+def test_calibration_measures_one_row_at_a_time() -> None:
+    """Each case finds its row taken, gradients without those of their forward too."""
+    from pai_torchacc.bench import calibrate, cases
+
+    ops = {case.op for case in cases.cases()}
+    assert {"max_pool2d", "max_pool2d_backward"} <= ops
+    for op in sorted(ops):
+        first = next(calibrate.measure(None, frozenset([op]), blocks=1, block_s=0))
+        assert first.op == op
+        assert first.ratio > 0

@@ -114,9 +114,11 @@ def _only(c: Any, case: Case, row: str) -> None:
     """Switch one row of one operator on and everything else off."""
     c.pin(case.op, row)
     needed = {case.op, *case.with_ops}
+    backward = {name for name, _, _ in c.operators() if name.endswith("_backward")}
     ptac.enable(
         "operator_fusion",
-        exclude=[name for name, _, _ in c.operators() if name not in needed],
+        include=needed,
+        exclude=backward - needed,  # which the name of its forward includes
         numerics="fast",
     )
 
