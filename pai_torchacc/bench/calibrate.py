@@ -6,6 +6,7 @@ import csv
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,42 +95,51 @@ def _time_rows(
     c: Any, case: Case, rows: list[str], call: Any, blocks: int, block_s: float
 ) -> dict[str, tuple[float, float]]:
     """Per row that takes the call: (stock's time divided by its own, stock's in us)."""
+    own, others = (case.op, *case.with_ops), case.forwarded_to
     taken = [row for row in rows if _takes(c, case, row, call)]
-    variants: dict[str, Any] = {"stock": (ptac.disable, call)}
+    variants: dict[Any, Any] = {"stock": (ptac.disable, call)}
     for row in taken:
-        variants[row] = (lambda row=row: _only(c, case, row), call)
+        variants[row] = partial(_only, c, own, row), call
+        if others:
+            variants[row, "forwarded"] = partial(_only, c, others, row), call
     try:
         timings = alternate(variants, blocks, block_s)
     finally:
-        c.pin(case.op, None)
-        ptac.disable()
-    stock = timings.pop("stock")
+        _unpin(c, (*own, *others))
+    stock = timings["stock"].best
+    rival = {row: timings.get((row, "forwarded"), timings["stock"]) for row in taken}
     return {
-        row: (stock.best / timing.best, stock.best * 1e6)
-        for row, timing in timings.items()
+        row: (min(stock, rival[row].best) / timings[row].best, stock * 1e6)
+        for row in taken
     }
 
 
-def _only(c: Any, case: Case, row: str) -> None:
-    """Switch one row of one operator on and everything else off."""
-    c.pin(case.op, row)
-    needed = {case.op, *case.with_ops}
+def _only(c: Any, ops: tuple[str, ...], row: str) -> None:
+    """Switch one row of these operators on and everything else off."""
+    for name, _, _ in c.operators():
+        c.pin(name, row if name in ops else None)
     backward = {name for name, _, _ in c.operators() if name.endswith("_backward")}
     ptac.enable(
         "operator_fusion",
-        include=needed,
-        exclude=backward - needed,  # which the name of its forward includes
+        include=ops,
+        exclude=backward.difference(ops),  # which the name of its forward includes
         numerics="fast",
     )
 
 
+def _unpin(c: Any, ops: tuple[str, ...]) -> None:
+    for op in ops:
+        c.pin(op, None)
+    ptac.disable()
+
+
 def _takes(c: Any, case: Case, row: str, call: Any) -> bool:
-    _only(c, case, row)
+    own = case.op, *case.with_ops
+    _only(c, own, row)
     before = c.counters(case.op)[0]
     call()
     taken = c.counters(case.op)[0] > before
-    c.pin(case.op, None)
-    ptac.disable()
+    _unpin(c, own)
     return taken
 
 

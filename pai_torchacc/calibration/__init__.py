@@ -2,7 +2,9 @@
 
 A table is a CSV file. Each line is one measurement of one kernel row against stock at
 one size: ``ratio`` is stock's time divided by the row's. Lines that start with ``#``
-tell the machine, the versions and the command.
+tell the machine, the versions and the command. Where stock's way leads through another
+operator of ours, as that of cross-entropy does through log-softmax, the ratio is to the
+faster of stock with and without it.
 
 Lookup order: the file that the caller or ``PTAC_CALIBRATION`` names; the table of this
 CPU family; the generic table of its instruction set, of which only rows measured at

@@ -32,3 +32,5 @@ class Case:
     variants: tuple[Make, ...]
     with_ops: tuple[str, ...] = ()
     """Other operators that the call needs switched on."""
+    forwarded_to: tuple[str, ...] = ()
+    """Operators of ours that stock calls for it; rows have to be faster with them too."""

@@ -66,4 +66,6 @@ def _cross_entropy(kind: str, n: int, classes: int) -> Case:
 
     makes: tuple[Make, ...] = (both, partial(forward, 0.0), partial(forward, 0.1))
     op = "cross_entropy"
-    return Case(op, kind, "float32", n * classes, makes, (f"{op}_backward",))
+    stock_calls = ("log_softmax", "log_softmax_backward")
+    rivals = () if kind == "probabilities" else stock_calls
+    return Case(op, kind, "float32", n * classes, makes, (f"{op}_backward",), rivals)
