@@ -6,43 +6,18 @@ call of ours is in flight, no thread is in a backward pass, and no other thread,
 there is one, has called one of our kernels for a millisecond. Otherwise they leave at
 the end of this thread's backward pass, when a forwarded call ends, or when any function
 of this package is next called.
-
-A thread that has looked up a kernel of ours may be kept from entering it for longer
-than that, on a busy machine. What it is about to call stays in memory although it has
-left the tables: the kernels that went last are kept.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Collection
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 _GRACE_S = 0.001
-
-_gone: deque[Any] = deque(maxlen=512)
-"""Torch's references to kernels that were taken out, a few hundred bytes each."""
-
-
-def keep_kernels(c: Any, torch: Any, operators: Collection[str]) -> None:
-    """Let the kernels of these operators outlive their registrations.
-
-    To be called before they are taken out of the dispatcher.
-    """
-    for aten, name in c.override_names():
-        if name in operators:
-            # Without a reference the grace alone has to do.
-            with contextlib.suppress(AttributeError, RuntimeError):
-                kernel = torch.library.get_kernel(f"aten::{aten}", "CPU")
-                # Not those that others have put over ours.
-                if "pai_torchacc" in repr(kernel):
-                    _gone.append(kernel)
 
 
 def is_quiet(c: Any, torch: Any, is_ending: bool) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from pai_torchacc import _exit_report, _host, calibration
 from pai_torchacc._lock import ForkedLock
-from pai_torchacc._quiet import is_quiet, keep_kernels
+from pai_torchacc._quiet import is_quiet
 
 log = logging.getLogger("pai_torchacc")
 
@@ -409,9 +409,7 @@ def drain(is_ending: bool = False) -> bool:
             _try_again_later(c, torch, is_ending)
             return False
         with _busy():
-            leftover = fusion.leftover(c)
-            keep_kernels(c, torch, leftover)
-            c.override_remove(leftover)
+            c.override_remove(fusion.leftover(c))
             _state.draining = False
         return not _state.draining
 

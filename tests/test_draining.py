@@ -307,26 +307,6 @@ def test_threads_without_python_are_waited_for(monkeypatch: pytest.MonkeyPatch) 
     assert waits.pop() > 0
 
 
-def test_kernels_outlive_their_registrations() -> None:
-    """A thread may have looked one up and not yet have entered it."""
-    _quiet._gone.clear()
-    with ptac.enable():
-        n = _C.override_count()
-        ours = torch.library.get_kernel("aten::max_pool2d_with_indices", "CPU")
-        # What others put over ours is theirs to keep.
-        library = torch.library.Library("aten", "IMPL")
-        library.impl("avg_pool2d", lambda x, *_: x, "CPU", allow_override=True)
-    library._destroy()
-    assert _C.override_count() == 0
-    assert len(_quiet._gone) == n - 1 > 0
-    assert {repr(kernel) for kernel in _quiet._gone} == {repr(ours)}
-    most = _quiet._gone.maxlen or 0
-    _quiet._gone.extend([ours] * most)
-    with ptac.enable():
-        pass
-    assert len(_quiet._gone) == most
-
-
 @pytest.mark.parametrize("n_threads", [3])
 def test_switching_under_load(n_threads: int) -> None:
     """Threads train while the switch goes on and off; every number stays stock's."""
