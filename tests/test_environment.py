@@ -199,7 +199,7 @@ def use():
     with ptac.disabled():
         torch.log_softmax(torch.ones(2, 3), 1)
 if __name__ == "__main__":
-    print(os.getpid())
+    print(os.getpid(), flush=True)
     use()
     if not (pid := os.fork()):
         use()
