@@ -33,4 +33,4 @@ class Case:
     with_ops: tuple[str, ...] = ()
     """Other operators that the call needs switched on."""
     forwarded_to: tuple[str, ...] = ()
-    """Operators of ours that stock calls for it; rows have to be faster with them too."""
+    """Operators of ours that stock calls for it; rows have to beat that as well."""
