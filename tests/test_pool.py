@@ -209,6 +209,7 @@ def test_errors_and_oddities_are_torchs(number: int) -> None:
     x = torch.linspace(-1, 1, 128).reshape(1, 2, 8, 8)
 
     def said() -> Any:
+        """The result, or torch's words: which of them has to be the same, too."""
         try:
             return WRONG[number](x)
         except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:

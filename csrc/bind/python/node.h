@@ -6,17 +6,13 @@
 
 #include "bind/python/pybind.h"
 
-enum {
-    PTAC_NODE_MAX_ARGS = 8,
-};
-
 /* tensor.requires_grad; -1 with an exception set. */
 int ptac_requires_grad(PyObject *tensor);
 
 /*
  * What a node computes: the first output of apply(*args), or None for stock, which has
- * been counted as a refusal of op. args are n <= PTAC_NODE_MAX_ARGS, taken over: NULL
- * among them means that an exception is set, and gives NULL.
+ * been counted as a refusal of op. The n args are taken over: NULL among them means
+ * that an exception is set, and gives NULL.
  */
 PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject **args, int n);
 
