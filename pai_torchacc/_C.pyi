@@ -268,3 +268,47 @@ def optimizer_step(is_sgd: bool, optimizer: Any, /) -> bool:
 
 def zero_grads(groups: list[dict[str, Any]], /) -> bool:
     """Whether all gradients are None now."""
+
+# The memory pool.
+def memory_limit() -> int | None:
+    """Bytes that the control group may have."""
+
+def pool_enable(
+    policy: str, cap: int, reserve: int, history: int, idle_s: int, fill: int, /
+) -> str | None:
+    """Serve torch's CPU storages, or take other options; None, or what is wrong."""
+
+def pool_disable() -> None:
+    """Requests go to libc; blocks in use still come back."""
+
+def pool_state() -> tuple[str, int, int]:
+    """``off``, ``on`` or ``draining``; blocks in use; whether slots are others' now."""
+
+def pool_owns(address: int, /) -> bool:
+    """Whether this address lies in the pool's arena."""
+
+def pool_trim() -> int:
+    """Give back memory that no block uses; bytes."""
+
+def pool_policies() -> list[str]:
+    """Names of the placement policies."""
+
+def pool_stats() -> dict[str, int]:
+    """Statistics by torch's keys."""
+
+def pool_reset_peaks() -> None:
+    """Peaks become what is current."""
+
+def pool_blocks() -> tuple[int, int, list[tuple[int, int, int, bool]]]:
+    """Base, bytes held, and blocks: address, bytes, requested, whether free."""
+
+def pool_history() -> list[tuple[str, int, int, int, int]]:
+    """Events: kind, address, bytes, stream, nanoseconds since 1970."""
+
+def pool_replay(
+    policy: str, granule: int, least: int, steps: list[tuple[int, int]], /
+) -> tuple[int, int]:
+    """Peaks of live bytes and of the arena; a step is (bytes, 0) or (0, freed one)."""
+
+def pool_pair_ns(bytes: int, n: int, /) -> float:
+    """Nanoseconds that an allocation and its release take in the pool."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
-from pai_torchacc import _switch
+from pai_torchacc import _options, _switch
 from pai_torchacc._switch import Handle
 
 __version__ = "0.1.0"
@@ -25,13 +25,20 @@ __version__ = "0.1.0"
 __all__ = [
     "Handle",
     "disable",
+    "disable_memory_pool",
     "disable_operator_fusion",
     "disabled",
+    "empty_cache",
     "enable",
+    "enable_memory_pool",
     "enable_operator_fusion",
     "is_enabled",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_summary",
     "ops",
     "report",
+    "reset_peak_memory_stats",
     "status",
     "verify",
 ]
@@ -91,26 +98,26 @@ def enable(
     RuntimeError
         ``strict`` and a feature cannot be active.
     """
-    config = _switch.config_from_environment()
+    config = _options.config_from_environment()
     names = (
-        _switch.names_checked(features)
+        _options.names_checked(features)
         if features
-        else _switch.features_from_environment()
+        else _options.features_from_environment()
     )
     held = _switch.current()
     config = replace(
         config,
-        features=_switch.names_checked((*held.features, *names)),
-        include=_switch.operators_checked(include, "include"),
-        exclude=_switch.operators_checked(exclude, "exclude") or frozenset(),
+        features=_options.names_checked((*held.features, *names)),
+        include=_options.operators_checked(include, "include"),
+        exclude=_options.operators_checked(exclude, "exclude") or frozenset(),
     )
     if numerics is not None:
-        config = replace(config, numerics=_switch.numerics_checked(numerics))
+        config = replace(config, numerics=_options.numerics_checked(numerics))
     if verify is not None:
-        config = replace(config, verify=_switch.verify_checked(verify))
+        config = replace(config, verify=_options.verify_checked(verify))
     if calibration is not None:
-        config = replace(config, calibration=_switch.calibration_checked(calibration))
-    return _switch.enable(config, _switch.strict_checked(strict))
+        config = replace(config, calibration=_options.calibration_checked(calibration))
+    return _switch.enable(config, _options.strict_checked(strict))
 
 
 def disable(*features: str) -> None:
@@ -144,17 +151,154 @@ def enable_operator_fusion(ops: Iterable[str] | None = None) -> Handle:
     ValueError, TypeError
         There is no such operator, or none is left.
     """
+    return _enable_one("operator_fusion", ops=_options.operators_checked(ops, "ops"))
+
+
+def _enable_one(name: str, **changes: Any) -> Handle:
+    """Switch one feature on; other options and features stay as they are."""
     held = _switch.current()
     if not held.features:
-        held = _switch.config_from_environment()
-    names = _switch.names_checked((*held.features, "operator_fusion"))
-    config = replace(held, features=names, ops=_switch.operators_checked(ops, "ops"))
-    return _switch.enable(config, strict=False)
+        held = _options.config_from_environment()
+    names = _options.names_checked((*held.features, name))
+    return _switch.enable(replace(held, features=names, **changes), strict=False)
 
 
 def disable_operator_fusion() -> None:
     """Switch operator fusion off and restore what it changed."""
     disable("operator_fusion")
+
+
+def enable_memory_pool(
+    device: str | None = None,
+    *,
+    cap: int | None = None,
+    reserve: int | None = None,
+    trim: Literal["auto", "never"] | int = "auto",
+    policy: str = "exact_fit",
+    fill: Literal["zero", "junk"] | None = None,
+    history: int = 0,
+) -> Handle:
+    """Have large tensors come from a pool: no page faults in steady state, less memory.
+
+    Part of a bare :func:`enable`. On the CPU, storages of 64 KiB and more are served
+    from one arena of the process, for all threads, from now on; tensors that exist
+    already stay where they are, and are freed as ever. Numbers are not touched.
+
+    Parameters
+    ----------
+    device : {None, "cpu", "cuda"}
+        None: the CPU, and CUDA as far as that is safe (see README).
+    cap : int, optional
+        Bytes that the pool may hold. Beyond it a request fails with torch's own error
+        for lack of memory, after the pool has given back what it can. Default: nine
+        tenths of the control group's limit; no cap where there is none.
+    reserve : int, optional
+        Bytes to bring into memory at once. Default: none; pages come at first touch.
+    trim : {"auto", "never"} or int
+        When memory that no tensor uses is given back to the system: after 30 seconds
+        without a request, or so many; when memory is short; and by
+        :func:`empty_cache`. ``"never"``: only by that and at the cap.
+    policy : {"exact_fit", "best_fit", "first_fit"}
+        Which free block a request is cut from; ``csrc/mem/README.md`` describes them.
+    fill : {"zero", "junk"}, optional
+        For debugging: what new storages of all sizes hold, instead of what was there.
+    history : int
+        Events to remember for :func:`memory_snapshot`.
+
+    Returns
+    -------
+    Handle
+        Not active, with its reason, where torch's allocator cannot be reached.
+
+    Raises
+    ------
+    ValueError, TypeError
+        An option is wrong; the text names what it may be.
+    """
+    options = _options.PoolOptions(
+        device=None if device is None else _options.device_checked(device),
+        cap=cap,
+        reserve=0 if reserve is None else reserve,
+        trim=trim,
+        policy=policy,
+        fill=fill,
+        history=history,
+    )
+    return _enable_one("memory_pool", pool=_options.pool_checked(options))
+
+
+def disable_memory_pool() -> None:
+    """New storages come from libc; those of the pool return when they are freed."""
+    disable("memory_pool")
+
+
+def memory_stats(device: object = "cpu") -> dict[str, int]:
+    """Statistics of a device's pool, with the keys of ``torch.cuda.memory_stats``.
+
+    On the CPU they are about storages of 64 KiB and more, made while the pool was on.
+    Bytes and counts, each ``current``, ``peak``, ``allocated`` and ``freed`` (both
+    since the pool was opened), for ``all``, ``large_pool`` and ``small_pool`` (up to a
+    MiB); the arena counts as large. Keys that torch lacks begin with ``ptac.``; among
+    them ``ptac.arena_bytes``, what the arena spans up to its last block in use.
+
+    Raises
+    ------
+    ValueError, TypeError
+        There is no pool for such a device.
+    """
+    from pai_torchacc.memory_pool import statistics
+
+    return statistics.stats(device)
+
+
+def memory_summary(device: object = "cpu", abbreviated: bool = False) -> str:
+    """The statistics as a table for people, as ``torch.cuda.memory_summary``."""
+    from pai_torchacc.memory_pool import statistics
+
+    return statistics.summary(device, abbreviated)
+
+
+def reset_peak_memory_stats(device: object = "cpu") -> None:
+    """Every ``peak`` becomes what is current."""
+    from pai_torchacc.memory_pool import statistics
+
+    statistics.reset_peaks(device)
+
+
+def memory_snapshot(
+    device: object = "cpu", path: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """The pool's blocks, and its last events, as ``torch.cuda.memory._snapshot``.
+
+    Parameters
+    ----------
+    device : {"cpu", "cuda"}
+        Whose pool.
+    path : path, optional
+        Write it there as well, pickled: a file for PyTorch's memory_viz.
+
+    Returns
+    -------
+    dict
+        ``segments``, ``device_traces`` (events, if ``enable_memory_pool(history=n)``
+        was asked for), ``allocator_settings``, ``external_annotations``.
+    """
+    from pai_torchacc.memory_pool import snapshot
+
+    return snapshot.snapshot(device, path)
+
+
+def empty_cache(device: object = None) -> int:
+    """Give memory that no tensor uses back to the system; how many bytes.
+
+    Parameters
+    ----------
+    device : {None, "cpu", "cuda"}
+        Whose pool; None for all.
+    """
+    from pai_torchacc.memory_pool import statistics
+
+    return statistics.empty(device)
 
 
 @contextmanager
@@ -186,7 +330,7 @@ def is_enabled(name: str) -> bool:
     ValueError, TypeError
         There is no such feature.
     """
-    _switch.names_checked((name,))
+    _options.names_checked((name,))
     return _switch.is_active(name)
 
 

@@ -86,6 +86,11 @@ def load() -> Any:
     return _state["c"]
 
 
+def loaded() -> Any | None:
+    """The extension if it has met torch already."""
+    return _state.get("c")
+
+
 def _load() -> Any:
     c = extension()
     try:

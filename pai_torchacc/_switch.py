@@ -2,53 +2,41 @@
 
 The state of the package is one immutable :class:`Config`. Enabling, disabling and
 leaving a ``with`` block all mean: go to that Config.
+
+A feature is a module of its name with four functions: ``install(c, config)`` makes it
+be as the Config says and returns None or the reason why it cannot; ``remove(c)`` undoes
+everything, at once or, where something is still on its way, as soon as that is safe;
+``status(c)`` gives what its entry in the status has beyond the ordinary;
+``about(config)`` says in a few words what is on, for the log.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from pai_torchacc import _exit_report, _host, calibration
+from pai_torchacc import _exit_report, _host
 from pai_torchacc._lock import ForkedLock
+from pai_torchacc._options import (
+    FEATURES,
+    OFF,
+    Config,
+    check_something_left,
+    is_disabled_by_environment,
+    names_checked,
+)
 from pai_torchacc._quiet import is_quiet
 
 log = logging.getLogger("pai_torchacc")
 
-FEATURES = ("operator_fusion",)
-"""All switches, in the order in which they are switched on."""
-
-IN_BARE_ENABLE = ("operator_fusion",)
-"""What ``enable()`` without names switches on."""
-
-NUMERICS = calibration.LEVELS
-
-
-@dataclass(frozen=True)
-class Config:
-    """Everything that can be switched or chosen."""
-
-    features: tuple[str, ...] = ()
-    ops: frozenset[str] | None = None
-    numerics: str = "close"
-    include: frozenset[str] | None = None
-    exclude: frozenset[str] = frozenset()
-    verify: int = 0
-    calibration: str | None = None
-
-    def wanted(self, operators: Iterable[str]) -> set[str]:
-        """Those of these operators that include, exclude and ops leave."""
-        asked = [names for names in (self.ops, self.include) if names is not None]
-        return set(operators).intersection(*asked) - self.exclude
-
-
-OFF = Config()
+_MODULES = {"operator_fusion": "fusion"}
+"""Features that live in a module of another name."""
 
 
 @dataclass
@@ -63,8 +51,6 @@ class _Active:
 class _State:
     config: Config = OFF
     active: dict[str, _Active] = field(default_factory=dict)
-    table: calibration.Table | None = None
-    installed_as: Config | None = None
     generation: int = 0
     draining: bool = False
     is_busy: bool = False
@@ -73,157 +59,6 @@ class _State:
 
 _lock = ForkedLock()
 _state = _State()
-
-
-def names_checked(features: Iterable[str]) -> tuple[str, ...]:
-    """The features in canonical order.
-
-    Raises
-    ------
-    TypeError
-        A name is not a string.
-    ValueError
-        There is no such feature; the text lists those that exist.
-    """
-    asked = list(features)
-    for name in asked:
-        if not isinstance(name, str):
-            raise TypeError(
-                f"feature names are strings, not {type(name).__name__}: {name!r}"
-            )
-        if name not in FEATURES:
-            raise ValueError(
-                f"unknown feature {name!r}; there are: {', '.join(FEATURES)}"
-            )
-    return tuple(name for name in FEATURES if name in asked)
-
-
-def operators_checked(
-    names: Iterable[str] | None, option: str
-) -> frozenset[str] | None:
-    """Operator names as the report spells them, with their ``_backward``; None for all.
-
-    Raises
-    ------
-    TypeError
-        This is no collection of strings.
-    ValueError
-        There is no such operator; the text lists those that exist.
-    """
-    if names is None:
-        return None
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        kind = type(names).__name__
-        raise TypeError(f"{option} is a collection of operator names, not {kind}")
-    asked = list(names)
-    known = operator_names()
-    for name in asked:
-        if not isinstance(name, str):
-            raise TypeError(f"{option}: operator names are strings, not {name!r}")
-        if known and name not in known:
-            raise ValueError(
-                f"{option}: unknown operator {name!r}; there are: {', '.join(known)}"
-            )
-    backward = {f"{name}_backward" for name in asked}
-    return backward.intersection(known).union(asked)
-
-
-def check_something_left(config: Config) -> None:
-    """Raise ValueError where the options together leave no operator."""
-    left = set(operator_names())
-    if left and not config.wanted(left):
-        raise ValueError("include, exclude and ops leave no operator to accelerate")
-
-
-def operator_names() -> list[str]:
-    """All operators, or nothing where the extension is missing."""
-    try:
-        return [name for name, _, _ in _host.extension().operators()]
-    except _host.Unavailable:
-        return []
-
-
-def numerics_checked(level: str) -> str:
-    """One of the numerics levels."""
-    if not isinstance(level, str):
-        raise TypeError(f"numerics is a string, not {type(level).__name__}")
-    if level not in NUMERICS:
-        raise ValueError(f"numerics={level!r}; there are: {', '.join(NUMERICS)}")
-    return level
-
-
-def verify_checked(every: int) -> int:
-    """How many calls one shadow check stands for; 0 for none."""
-    if isinstance(every, bool) or not isinstance(every, int):
-        raise TypeError(f"verify is an integer, not {type(every).__name__}")
-    if not 0 <= every < 1 << 63:
-        raise ValueError(f"verify={every}; it is 0, or one check in so many calls")
-    return every
-
-
-def strict_checked(strict: bool) -> bool:
-    """True or False."""
-    if not isinstance(strict, bool):
-        raise TypeError(f"strict is True or False, not {type(strict).__name__}")
-    return strict
-
-
-def calibration_checked(path: str | os.PathLike[str]) -> str:
-    """The path of a table."""
-    text = os.fspath(path)
-    if not isinstance(text, str):
-        raise TypeError(f"calibration is a path as str, not {type(text).__name__}")
-    if not text:
-        raise ValueError("calibration='' is no path of a table")
-    return text
-
-
-def config_from_environment() -> Config:
-    """The options that ``PTAC_*`` variables ask for, checked."""
-    return Config(
-        numerics=_from_variable("PTAC_NUMERICS", numerics_checked, OFF.numerics),
-        verify=_from_variable("PTAC_VERIFY", _verify_from_text, OFF.verify),
-        calibration=os.environ.get("PTAC_CALIBRATION") or None,
-    )
-
-
-def _verify_from_text(text: str) -> int:
-    try:
-        every = int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no integer from 0 on") from None
-    return verify_checked(every)
-
-
-def _from_variable(variable: str, checked: Callable[[str], Any], default: Any) -> Any:
-    """What a variable says, checked; errors name it."""
-    text = os.environ.get(variable)
-    if not text:
-        return default
-    try:
-        return checked(text)
-    except ValueError as error:
-        raise ValueError(f"{variable}: {error}") from None
-
-
-def features_from_environment() -> tuple[str, ...]:
-    """What ``enable()`` without names means here."""
-    return _from_variable("PTAC_ENABLE", _features_from_text, IN_BARE_ENABLE)
-
-
-def _features_from_text(text: str) -> tuple[str, ...]:
-    listed = [n.strip() for n in text.split(",") if n.strip()]
-    if listed in ([], ["1"], ["all"], ["true"]):
-        return IN_BARE_ENABLE
-    try:
-        return names_checked(listed)
-    except ValueError as error:
-        raise ValueError(f"{error}; or all") from None
-
-
-def is_disabled_by_environment() -> bool:
-    """``PTAC_DISABLE`` beats everything."""
-    return os.environ.get("PTAC_DISABLE", "") not in ("", "0", "false")
 
 
 def current() -> Config:
@@ -295,97 +130,67 @@ def _apply(config: Config) -> None:
         if name not in config.features and name in _state.active:
             _switch_off(name)
     _state.config = config
+    before = {name for name in config.features if is_active(name)}
     for name in config.features:
         _switch_on(name, config)
+    _say_on([n for n in config.features if is_active(n) and n not in before], config)
+
+
+def _say_on(names: list[str], config: Config) -> None:
+    if names:
+        verb = "is" if len(names) == 1 else "are"
+        details = [_module(n).about(config) for n in names]
+        log.info("%s %s on (%s)", ", ".join(names), verb, "; ".join(details))
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"pai_torchacc.{_MODULES.get(name, name)}")
 
 
 def _switch_on(name: str, config: Config) -> None:
-    from pai_torchacc import fusion
-
     held = _state.active.get(name)
-    reason = _install(fusion, config)
+    reason = _install(name, config)
     if reason is None:
         since = held.since if held and held.since else _now()
         _state.active[name] = _Active(since=since)
-        if not (held and held.since):
-            _say_on(name, config)
     else:
         if held and held.since:
-            _remove(fusion)
+            _remove(name)
         _state.active[name] = _Active(reason=reason)
         log.info("%s is not active: %s", name, reason)
     _exit_report.ask("PTAC_REPORT")
 
 
-def _install(fusion: Any, config: Config) -> str | None:
+def _install(name: str, config: Config) -> str | None:
     if is_disabled_by_environment():
         return "switched off by PTAC_DISABLE"
     try:
         c = _host.load()
     except _host.Unavailable as error:
         return str(error)
-    c.shadow_every(config.verify)
-    barred = _install_table(c, config)
     try:
-        return fusion.install(c, config, barred)
+        return _module(name).install(c, config)
     finally:
-        _state.draining = bool(fusion.leftover(c))
-
-
-def _install_table(c: Any, config: Config) -> set[str]:
-    """Hand the chooser its table; return the operators that numerics bars."""
-    table = find_table(c, config.calibration)
-    points, barred = calibration.points(table, c.operators(), config.numerics)
-    c.install_table(points)
-    if _state.table is None or _state.table.name != table.name:
-        _say_unknown(table)
-    _state.table = table
-    return barred
-
-
-def find_table(c: Any, path: str | None) -> calibration.Table:
-    """The calibration table for this CPU, or the one asked for by its path.
-
-    Raises
-    ------
-    OSError, ValueError
-        The file cannot be read, or is no table; the text says who asked for it.
-    """
-    model, isa = c.cpu()
-    is_limited = bool(os.environ.get("PTAC_CPU_ISA"))
-    try:
-        return calibration.find(model, isa, is_limited, path)
-    except OSError as error:
-        text = f"{_who_asked(path)}: {error.strerror}"
-        raise type(error)(error.errno, text, error.filename) from None
-    except ValueError as error:
-        raise ValueError(f"{_who_asked(path)}: {error}") from None
-
-
-def _who_asked(path: str | None) -> str:
-    by_variable = path is not None and path == os.environ.get("PTAC_CALIBRATION")
-    return "PTAC_CALIBRATION" if by_variable else "calibration"
-
-
-def _say_unknown(table: calibration.Table) -> None:
-    unknown = {m.op for m in table.measurements}.difference(operator_names())
-    if unknown:
-        names = ", ".join(sorted(unknown))
-        log.warning("%s: operators unknown here are left out: %s", table.name, names)
+        _note_draining(c)
 
 
 def _switch_off(name: str) -> None:
-    from pai_torchacc import fusion
-
     held = _state.active.pop(name)
     if held.since:
-        _remove(fusion)
+        _remove(name)
         log.info("%s is off", name)
 
 
-def _remove(fusion: Any) -> None:
-    fusion.remove(_host.load())
-    _state.draining = True
+def _remove(name: str) -> None:
+    c = _host.load()
+    _module(name).remove(c)
+    _note_draining(c)
+
+
+def _note_draining(c: Any) -> None:
+    from pai_torchacc import fusion
+
+    _state.draining = bool(fusion.leftover(c))
 
 
 def drain(is_ending: bool = False) -> bool:
@@ -430,11 +235,6 @@ def _drain_quietly() -> None:
     drain()
 
 
-def _say_on(name: str, config: Config) -> None:
-    table = _state.table.name if _state.table else "no"
-    log.info("%s is on (numerics %s, %s table)", name, config.numerics, table)
-
-
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -443,6 +243,7 @@ def switch_status() -> dict[str, dict[str, Any]]:
     """Per switch: active, reason, since; and what is still on its way out."""
     with _lock:
         drain()
+        c = _host.loaded()
         result: dict[str, dict[str, Any]] = {}
         for name in FEATURES:
             held = _state.active.get(name, _Active())
@@ -451,15 +252,10 @@ def switch_status() -> dict[str, dict[str, Any]]:
                 "reason": held.reason,
                 "since": held.since,
             }
-            if _state.draining and held.since is None:
-                entry["draining"] = len(_host.load().override_installed())
+            if c is not None:
+                entry |= _module(name).status(c)
             result[name] = entry
         return result
-
-
-def table() -> calibration.Table | None:
-    """The calibration table in use."""
-    return _state.table
 
 
 class Handle:

@@ -26,14 +26,14 @@ def count(text: str) -> int:
 
 def check_environment() -> None:
     """Raise UsageError where a ``PTAC_*`` variable has a value that nobody knows."""
-    from pai_torchacc import _host, _switch
+    from pai_torchacc import _host, _options, _table
 
     try:
-        config = _switch.config_from_environment()
-        _switch.features_from_environment()
+        config = _options.config_from_environment()
+        _options.features_from_environment()
         c = _host.extension()
         _host.limit_isa(c)
-        _switch.find_table(c, config.calibration)
+        _table.find(c, config.calibration)
     except _host.Unavailable:
         pass  # which enable() tells
     except (OSError, ValueError) as error:

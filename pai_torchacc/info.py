@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from pai_torchacc import _host, _switch, calibration, receipt
+from pai_torchacc import _host, _options, _table, calibration, receipt
 
 
 def document() -> dict[str, Any]:
@@ -16,7 +16,7 @@ def document() -> dict[str, Any]:
         return {"versions": receipt.versions(), "unavailable": str(error)}
     import torch
 
-    table = _switch.find_table(c, os.environ.get("PTAC_CALIBRATION") or None)
+    table = _table.find(c, os.environ.get("PTAC_CALIBRATION") or None)
     points, _ = calibration.points(table, c.operators(), "close")
     symbols = c.symbols()
     return {
@@ -25,7 +25,7 @@ def document() -> dict[str, Any]:
         "lean_paths": _host.has_lean_paths(),
         "rounding_known": _host.knows_rounding(),
         "missing_symbols": sorted(n for n, found in symbols.items() if not found),
-        "switches": list(_switch.FEATURES),
+        "switches": list(_options.FEATURES),
         "operators": {
             name: {
                 "rows": {row: level for row, level, can_run, _ in rows if can_run},

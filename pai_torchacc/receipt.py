@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from pai_torchacc import _host, _switch
+from pai_torchacc import _host, _options, _switch, _table
 
 SCHEMA = 1
 
@@ -62,7 +62,7 @@ def versions() -> dict[str, Any]:
         found["cpu"], found["isa"] = _host.extension().cpu()
     except _host.Unavailable as error:
         found["cpu"], found["isa"] = None, str(error)
-    table = _switch.table()
+    table = _table.in_use()
     found["calibration"] = table.name if table else None
     return found
 
@@ -92,7 +92,7 @@ def operators() -> dict[str, dict[str, Any]]:
 
 
 def _level_rank(level: str) -> int:
-    return _switch.NUMERICS.index(level)
+    return _options.NUMERICS.index(level)
 
 
 def _ms_saved(accelerated: int, saved_ns: int, timed: int) -> float | None:
@@ -169,7 +169,7 @@ def as_text(content: dict[str, Any]) -> str:
         lines.append(f"{name}: {_switch_line(entry)}")
     lines += [f"bypassed: {why} ({n} graphs)" for why, n in content["bypassed"].items()]
     lines += content["remarks"]
-    lines += ["", *_table(content["ops"])]
+    lines += ["", *_operator_table(content["ops"])]
     faults = content["memory"]["cpu"]["page_faults"]
     lines += ["", f"page faults since the package was loaded: {faults}"]
     return "\n".join(lines)
@@ -196,7 +196,7 @@ def _saved_cell(entry: dict[str, Any]) -> str:
 _NUMBERS = ("calls", "accelerated", "ms saved")
 
 
-def _table(ops: dict[str, dict[str, Any]]) -> list[str]:
+def _operator_table(ops: dict[str, dict[str, Any]]) -> list[str]:
     header = (
         "operator",
         "level",

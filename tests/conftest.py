@@ -43,7 +43,9 @@ def assert_stock() -> None:
     from pai_torchacc import _C, fusion
 
     left = [f"{name} is on" for name, s in ptac.status().items() if s["active"]]
-    left += [f"{name} is draining" for name, s in ptac.status().items() if len(s) > 3]
+    # Blocks of the pool may be in use for long: they belong to tensors that live on.
+    if "draining" in ptac.status()["operator_fusion"]:
+        left.append("kernels wait for a quiet moment")
     left += [f"{op} is pinned" for op in switching.pinned]
     if _C.override_count():
         left.append("kernels are in the dispatcher")

@@ -138,13 +138,14 @@ def test_switching_leaves_operators_of_others_alone() -> None:
 
 
 def test_status() -> None:
-    assert ptac.status() == {FUSION: {"active": False, "reason": None, "since": None}}
+    off = {"active": False, "reason": None, "since": None}
+    assert ptac.status()[FUSION] == off
     with ptac.enable() as handle:
         entry = ptac.status()[FUSION]
         assert entry["active"] is True
         assert entry["reason"] is None
         assert entry["since"].endswith("+00:00")
-        assert handle.status() == ptac.status()
+        assert handle.status().items() <= ptac.status().items()
         assert "active" in repr(handle)
     assert "switched off" in repr(handle)
 

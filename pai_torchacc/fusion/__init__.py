@@ -12,11 +12,11 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import receipt
+from pai_torchacc import _table, receipt
 from pai_torchacc.fusion.foreign import Yielding
 
 if TYPE_CHECKING:
-    from pai_torchacc._switch import Config
+    from pai_torchacc._options import Config
 
 _ledger = Yielding()
 _foreign: dict[str, str] = {}
@@ -30,7 +30,7 @@ _UNLIKE_TORCH = (AttributeError, ImportError, LookupError, TypeError, RuntimeErr
 """What a torch raises that lacks something we look for."""
 
 
-def install(c: Any, config: Config, barred: set[str]) -> str | None:
+def install(c: Any, config: Config) -> str | None:
     """Switch on as ``config`` says; the reason when that cannot be.
 
     Overrides that ``config`` does not want stay registered, shut, until the next quiet
@@ -38,6 +38,8 @@ def install(c: Any, config: Config, barred: set[str]) -> str | None:
     """
     from pai_torchacc import _host
 
+    c.shadow_every(config.verify)
+    barred = _table.install(c, config)
     try:
         return _install(c, config, barred)
     except BaseException as error:
@@ -102,6 +104,19 @@ def remove(c: Any) -> None:
     for name, _, _ in c.operators():
         c.set_gate(name, _reason(c, "switched off"))
     _ledger.undo()
+
+
+def status(c: Any) -> dict[str, Any]:
+    """``draining``: dispatcher entries that wait for a quiet moment."""
+    waiting = leftover(c)
+    return {"draining": len(waiting)} if waiting and not _kept else {}
+
+
+def about(config: Config) -> str:
+    """Level and table, for the log."""
+    table = _table.in_use()
+    name = table.name if table else "no"
+    return f"numerics {config.numerics}, {name} table"
 
 
 def overridden_by_others() -> dict[str, str]:

@@ -172,6 +172,9 @@ extern ptac_torch_symbols T;
  * May be called again; the last call counts.
  */
 const char *ptac_torch_load(const char *directory, const char *hidden);
+
+/* The loaded libc10, a handle of dlopen's; NULL when it is not a library of its own. */
+void *ptac_torch_c10(void);
 #endif
 
 #endif

@@ -173,7 +173,8 @@ static int execute(PyObject *module)
                                    ptac_node_methods,
                                    ptac_linear_methods,
                                    ptac_sequential_methods,
-                                   ptac_cross_entropy_methods};
+                                   ptac_cross_entropy_methods,
+                                   ptac_memory_methods};
 
     if (!is_at_home())
         return -1;

@@ -1,0 +1,353 @@
+/*
+ * memory.c - the memory pool's switch, statistics and snapshots, for Python.
+ */
+#include "bind/python/pybind.h"
+
+#include "bind/torch/cpu_allocator.h"
+#include "mem/limits.h"
+#include "mem/replay.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* pool_enable(policy, cap, reserve, history, idle_s, fill): None, or what is wrong. */
+static PyObject *pool_enable(PyObject *self, PyObject *args)
+{
+    unsigned long long cap, reserve, history;
+    long long idle_s;
+    const char *policy, *trouble;
+    int fill;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "sKKKLi", &policy, &cap, &reserve, &history, &idle_s,
+                          &fill))
+        return NULL;
+
+    const ptac_cpu_pool_options options = {
+        .policy = ptac_policy_find(policy),
+        .cap = cap,
+        .reserve_bytes = reserve,
+        .n_history = history,
+        .idle_s = idle_s,
+        .fill = (ptac_fill)fill,
+    };
+
+    if (!options.policy)
+        return PyErr_Format(PyExc_ValueError, "there is no policy %s", policy);
+    Py_BEGIN_ALLOW_THREADS trouble = ptac_cpu_allocator_enable(&options);
+    Py_END_ALLOW_THREADS return trouble ? PyUnicode_FromString(trouble)
+                                        : Py_NewRef(Py_None);
+}
+
+static PyObject *pool_disable(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    Py_BEGIN_ALLOW_THREADS ptac_cpu_allocator_disable();
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+}
+
+/* pool_state() -> ("off" | "on" | "draining", blocks still in use, was overtaken) */
+static PyObject *pool_state(PyObject *self, PyObject *unused)
+{
+    static const char *const names[] = {"off", "on", "draining"};
+    const int64_t n = ptac_cpu_pool_draining();
+
+    (void)self;
+    (void)unused;
+    return Py_BuildValue("sLi", names[ptac_cpu_allocator_state()], (long long)n,
+                         (int)ptac_cpu_allocator_was_overtaken());
+}
+
+static PyObject *pool_owns(PyObject *self, PyObject *address)
+{
+    void *memory = PyLong_AsVoidPtr(address);
+
+    (void)self;
+    if (!memory && PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(ptac_cpu_pool_owns(memory));
+}
+
+static PyObject *pool_trim(PyObject *self, PyObject *unused)
+{
+    size_t bytes;
+
+    (void)self;
+    (void)unused;
+    Py_BEGIN_ALLOW_THREADS bytes = ptac_cpu_pool_trim();
+    Py_END_ALLOW_THREADS return PyLong_FromSize_t(bytes);
+}
+
+static PyObject *pool_policies(PyObject *self, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+
+    (void)self;
+    (void)unused;
+    for (int i = 0; list && ptac_policy_at(i); i++)
+        if (ptac_append_stolen(list, PyUnicode_FromString(ptac_policy_at(i)->name)) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
+static int put(PyObject *dict, const char *key, int64_t value)
+{
+    PyObject *number = PyLong_FromLongLong(value);
+    const int status = number ? PyDict_SetItemString(dict, key, number) : -1;
+
+    Py_XDECREF(number);
+    return status;
+}
+
+static int put_stat(PyObject *dict, const char *name, const char *class,
+                    const ptac_stat *stat)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } parts[] = {{"current", stat->current},
+                 {"peak", stat->peak},
+                 {"allocated", stat->allocated},
+                 {"freed", stat->allocated - stat->current}};
+    char key[96];
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        snprintf(key, sizeof key, "%s%s%s.%s", name, *class ? "." : "", class,
+                 parts[i].name);
+        if (put(dict, key, parts[i].value) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int put_stats(PyObject *dict, const ptac_mem_stats *s)
+{
+    static const char *const classes[PTAC_N_CLASSES] = {
+        [PTAC_ALL] = "all", [PTAC_LARGE] = "large_pool", [PTAC_SMALL] = "small_pool"};
+
+    for (int c = 0; c < PTAC_N_CLASSES; c++) {
+#define X(name)                                                                        \
+    if (put_stat(dict, #name, classes[c], &s->name[c]) < 0)                            \
+        return -1;
+        PTAC_CLASS_STATS(X)
+#undef X
+    }
+#define X(name)                                                                        \
+    if (put(dict, #name, s->name) < 0)                                                 \
+        return -1;
+    PTAC_PLAIN_STATS(X)
+#undef X
+#define X(name)                                                                        \
+    if (put(dict, "ptac." #name, s->name) < 0)                                         \
+        return -1;
+    PTAC_OWN_STATS(X)
+#undef X
+    return put_stat(dict, "ptac.arena_bytes", "", &s->arena_bytes);
+}
+
+static PyObject *pool_stats(PyObject *self, PyObject *unused)
+{
+    PyObject *dict = PyDict_New();
+    ptac_mem_stats stats;
+
+    (void)self;
+    (void)unused;
+    ptac_pool_stats(ptac_cpu_pool(), &stats);
+    if (dict && put_stats(dict, &stats) < 0)
+        Py_CLEAR(dict);
+    return dict;
+}
+
+static PyObject *pool_reset_peaks(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    ptac_pool_reset_peaks(ptac_cpu_pool());
+    Py_RETURN_NONE;
+}
+
+/* One record of a snapshot, copied under the lock: no object is made there. */
+typedef struct copied_block {
+    uintptr_t address;
+    size_t bytes, requested;
+    uint32_t flags;
+} copied_block;
+
+/* pool_blocks() -> (base, bytes held, [(address, bytes, requested, is free)]) */
+static PyObject *pool_blocks(PyObject *self, PyObject *unused)
+{
+    ptac_pool *pool = ptac_cpu_pool();
+    copied_block *copies = NULL;
+    size_t n = 0, room = 0, held = 0;
+    uintptr_t base = 0;
+    PyObject *list;
+
+    (void)self;
+    (void)unused;
+    for (bool is_done = false; !is_done;) {
+        free(copies);
+        room = 2 * n + 64;
+        n = 0;
+        copies = malloc(room * sizeof *copies);
+        if (!copies)
+            return PyErr_NoMemory();
+        ptac_lock_take(&pool->lock);
+        if (pool->n_arenas > 0) {
+            const ptac_arena *arena = pool->arenas[0];
+
+            base = arena->base;
+            held = (size_t)arena->held.current;
+            for (const ptac_block *b = arena->last; b; b = b->below, n++)
+                if (n < room)
+                    copies[n] =
+                        (copied_block){b->address, b->bytes, b->requested, b->flags};
+        }
+        ptac_lock_give(&pool->lock);
+        is_done = n <= room;
+    }
+    list = PyList_New(0);
+    for (size_t i = n; list && i-- > 0;) {
+        const bool is_free = copies[i].flags & PTAC_BLOCK_FREE;
+
+        if (ptac_append_stolen(
+                list,
+                Py_BuildValue("KKKN", (unsigned long long)copies[i].address,
+                              (unsigned long long)copies[i].bytes,
+                              (unsigned long long)(is_free ? 0 : copies[i].requested),
+                              PyBool_FromLong(is_free))) < 0)
+            Py_CLEAR(list);
+    }
+    free(copies);
+    return list ? Py_BuildValue("KKN", (unsigned long long)base,
+                                (unsigned long long)held, list)
+                : NULL;
+}
+
+/* pool_history() -> [(event, address, bytes, stream, nanoseconds)], the oldest first */
+static PyObject *pool_history(PyObject *self, PyObject *unused)
+{
+    ptac_pool *pool = ptac_cpu_pool();
+    ptac_event *copies = NULL;
+    size_t n = 0, n_slots;
+    PyObject *list;
+
+    (void)self;
+    (void)unused;
+    ptac_lock_take(&pool->lock);
+    n_slots = pool->history.n_slots;
+    ptac_lock_give(&pool->lock);
+    if (n_slots) {
+        copies = malloc(n_slots * sizeof *copies);
+        if (!copies)
+            return PyErr_NoMemory();
+        ptac_lock_take(&pool->lock);
+        n = ptac_history_copy(&pool->history, copies, n_slots);
+        ptac_lock_give(&pool->lock);
+    }
+    list = PyList_New(0);
+    for (size_t i = 0; list && i < n; i++)
+        if (ptac_append_stolen(
+                list,
+                Py_BuildValue("sKKKL", ptac_event_name((ptac_event_kind)copies[i].kind),
+                              (unsigned long long)copies[i].address,
+                              (unsigned long long)copies[i].bytes,
+                              (unsigned long long)copies[i].stream,
+                              (long long)copies[i].t_ns)) < 0)
+            Py_CLEAR(list);
+    free(copies);
+    return list;
+}
+
+/*
+ * pool_replay(policy, granule, least, [(bytes, n)]) -> (peak live, peak arena); see
+ * mem/replay.h.
+ */
+static PyObject *pool_replay(PyObject *self, PyObject *args)
+{
+    unsigned long long granule, least;
+    const char *name;
+    PyObject *list, *result = NULL;
+    ptac_replay_result found;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "sKKO!", &name, &granule, &least, &PyList_Type, &list))
+        return NULL;
+
+    const ptac_policy *policy = ptac_policy_find(name);
+    const Py_ssize_t n = PyList_Size(list);
+    ptac_trace_step *steps = calloc((size_t)n + 1, sizeof *steps);
+
+    if (!steps)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < n; i++) {
+        unsigned long long bytes, number;
+
+        if (!PyArg_ParseTuple(PyList_GetItem(list, i), "KK", &bytes, &number))
+            goto done;
+        steps[i] = (ptac_trace_step){.bytes = bytes, .n = number};
+    }
+    if (!policy || granule == 0 || granule & (granule - 1))
+        PyErr_SetString(PyExc_ValueError, "no such policy, or no power of two");
+    else if (!ptac_replay(policy, granule, least, steps, (size_t)n, &found))
+        PyErr_SetString(PyExc_ValueError, "the trace frees what is not in use");
+    else
+        result = Py_BuildValue("KK", (unsigned long long)found.peak_live,
+                               (unsigned long long)found.peak_arena);
+done:
+    free(steps);
+    return result;
+}
+
+/* memory_limit() -> bytes that the control group may have, or None */
+static PyObject *memory_limit(PyObject *self, PyObject *unused)
+{
+    const size_t limit = ptac_cgroup_limit();
+
+    (void)self;
+    (void)unused;
+    return limit == SIZE_MAX ? Py_NewRef(Py_None) : PyLong_FromSize_t(limit);
+}
+
+/* pool_pair_ns(bytes, n): nanoseconds that an alloc and a free of it take. */
+static PyObject *pool_pair_ns(PyObject *self, PyObject *args)
+{
+    unsigned long long bytes;
+    long n;
+    struct timespec from, to;
+    bool is_refused;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Kl", &bytes, &n))
+        return NULL;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (long i = 0; i < n; i++) {
+        void *memory = ptac_cpu_pool_alloc(bytes, &is_refused);
+
+        if (!memory)
+            return PyErr_NoMemory();
+        ptac_cpu_pool_free(memory);
+    }
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    return PyFloat_FromDouble(((double)(to.tv_sec - from.tv_sec) * 1e9 +
+                               (double)(to.tv_nsec - from.tv_nsec)) /
+                              (double)(n > 0 ? n : 1));
+}
+
+PyMethodDef ptac_memory_methods[] = {
+    {"pool_enable", pool_enable, METH_VARARGS, NULL},
+    {"pool_disable", pool_disable, METH_NOARGS, NULL},
+    {"pool_state", pool_state, METH_NOARGS, NULL},
+    {"pool_owns", pool_owns, METH_O, NULL},
+    {"pool_trim", pool_trim, METH_NOARGS, NULL},
+    {"pool_policies", pool_policies, METH_NOARGS, NULL},
+    {"pool_stats", pool_stats, METH_NOARGS, NULL},
+    {"pool_reset_peaks", pool_reset_peaks, METH_NOARGS, NULL},
+    {"pool_blocks", pool_blocks, METH_NOARGS, NULL},
+    {"pool_history", pool_history, METH_NOARGS, NULL},
+    {"pool_replay", pool_replay, METH_VARARGS, NULL},
+    {"memory_limit", memory_limit, METH_NOARGS, NULL},
+    {"pool_pair_ns", pool_pair_ns, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

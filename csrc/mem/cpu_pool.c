@@ -1,0 +1,285 @@
+/*
+ * cpu_pool.c - the process's CPU pool: open, shut, fork, memory given back.
+ *
+ * Memory goes back when nothing was asked for a while, when the machine or the control
+ * group runs short, when the cap is reached, and when asked; never in steady state.
+ * Huge pages are asked for behind regions that many requests have used, since the first
+ * touch of one may take milliseconds.
+ */
+#include "mem/cpu_pool.h"
+#include "mem/keeper.h"
+#include "mem/limits.h"
+#include "mem/source_cpu.h"
+
+#include <pthread.h>
+
+enum {
+    GRANULE_BYTES = 64, /* what torch aligns CPU storages to */
+    SHORT_PAUSE_S = 10, /* between two looks at a machine that is short of memory */
+};
+
+#define LEAST_RESERVE ((size_t)256 << 20)
+#define MOST_RESERVE  ((size_t)16 << 40)
+
+typedef enum pool_state {
+    CLOSED,
+    ON,
+    DRAINING,
+} pool_state;
+
+ptac_range ptac_cpu_range;
+
+static bool look_after(void);
+
+static ptac_pool pool;
+static ptac_source_cpu source;
+static ptac_keeper keeper = {.tick = look_after};
+static pool_state state;
+static ptac_cpu_pool_options options;
+static void (*drained)(void);
+static int64_t n_requests;      /* ever */
+static int64_t seen_requests;   /* when the keeper last looked */
+static int64_t idle_s, pause_s; /* since the last request; to the next look */
+
+/* --- fork: the child has the forking thread and a copy of everything ------------- */
+
+static void before_fork(void)
+{
+    ptac_lock_take(&pool.lock);
+}
+
+static void after_fork(void)
+{
+    ptac_lock_give(&pool.lock);
+}
+
+static void after_fork_in_child(void)
+{
+    keeper.is_running = false;
+    ptac_lock_give(&pool.lock);
+}
+
+static bool watch_forks(void)
+{
+    static bool is_watching;
+
+    if (!is_watching)
+        is_watching = pthread_atfork(before_fork, after_fork, after_fork_in_child) == 0;
+    return is_watching;
+}
+
+/* --- open and shut ---------------------------------------------------------------- */
+
+static size_t reserve_bytes(void)
+{
+    const size_t left = ptac_addresses_left(), physical = ptac_physical_memory();
+    size_t bytes = physical < MOST_RESERVE / 4 ? 4 * physical : MOST_RESERVE;
+
+    if (left != SIZE_MAX && bytes > left / 2)
+        bytes = left / 2;
+    if (bytes < LEAST_RESERVE)
+        bytes = LEAST_RESERVE;
+    return bytes & ~(size_t)(PTAC_REGION_BYTES - 1);
+}
+
+static bool open_arena(const ptac_policy *policy)
+{
+    ptac_arena_spec spec = {
+        .source = &source.source,
+        .policy = policy,
+        .granule = GRANULE_BYTES,
+        .least_bytes = PTAC_CPU_LEAST_BYTES,
+        .reserve_bytes = reserve_bytes(),
+    };
+    const ptac_arena *arena;
+
+    ptac_source_cpu_init(&source);
+    pool.budget = (ptac_budget){.cap = SIZE_MAX};
+    pool.stats = (ptac_mem_stats){0};
+    while (!(arena = ptac_pool_add_arena(&pool, &spec))) {
+        spec.reserve_bytes /= 2;
+        if (spec.reserve_bytes < LEAST_RESERVE)
+            return false;
+        spec.reserve_bytes &= ~(size_t)(PTAC_REGION_BYTES - 1);
+    }
+    __atomic_store_n(&ptac_cpu_range.base, arena->base, __ATOMIC_RELAXED);
+    __atomic_store_n(&ptac_cpu_range.bytes, arena->end - arena->base, __ATOMIC_RELEASE);
+    return true;
+}
+
+static void close_arena(void)
+{
+    __atomic_store_n(&ptac_cpu_range.bytes, 0, __ATOMIC_SEQ_CST);
+    ptac_pool_close(&pool);
+    state = CLOSED;
+}
+
+static const char *take_options(const ptac_cpu_pool_options *wanted)
+{
+    ptac_arena *arena = pool.arenas[0];
+
+    if (!ptac_arena_set_policy(arena, wanted->policy))
+        return "no memory for the policy's index";
+    if (!ptac_history_open(&pool.history, wanted->n_history))
+        return "no memory for the history";
+    pool.budget.cap = wanted->cap;
+    if (wanted->reserve_bytes != options.reserve_bytes &&
+        !ptac_arena_populate(arena, wanted->reserve_bytes))
+        return "the bytes to reserve cannot be had";
+    return NULL;
+}
+
+static void close_when_drained(void)
+{
+    if (state != DRAINING || pool.used.n_blocks > 0)
+        return;
+    close_arena();
+    drained();
+}
+
+const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
+                               bool (*install)(void))
+{
+    const char *trouble = NULL;
+
+    ptac_lock_take(&pool.lock);
+    if (!watch_forks())
+        trouble = "no handler for forks can be registered";
+    else if (state == CLOSED && !open_arena(wanted->policy))
+        trouble = "the system gives no addresses for an arena";
+    if (!trouble) {
+        const pool_state before = state;
+
+        trouble = take_options(wanted);
+        if (!trouble && before != ON && !install())
+            trouble = "torch's allocator could not be hooked";
+        if (!trouble) {
+            options = *wanted;
+            state = ON;
+            ptac_keeper_start(&keeper); /* without it nothing is given back by itself */
+        } else if (before == CLOSED) {
+            close_arena();
+        }
+    }
+    ptac_lock_give(&pool.lock);
+    return trouble;
+}
+
+void ptac_cpu_pool_shut(void (*remove)(void), void (*when_drained)(void))
+{
+    ptac_lock_take(&pool.lock);
+    if (state == ON) {
+        remove();
+        drained = when_drained;
+        state = DRAINING;
+        options.reserve_bytes = 0;
+        close_when_drained();
+    }
+    ptac_lock_give(&pool.lock);
+}
+
+int64_t ptac_cpu_pool_draining(void)
+{
+    int64_t n;
+
+    ptac_lock_take(&pool.lock);
+    n = state == ON ? -1 : (int64_t)pool.used.n_blocks;
+    ptac_lock_give(&pool.lock);
+    return n;
+}
+
+/* --- blocks ----------------------------------------------------------------------- */
+
+/* After memory has been given back there may be enough, for us or for libc. */
+static ptac_block *take_after_trim(size_t bytes)
+{
+    ptac_block *block = NULL;
+
+    if (ptac_pool_trim(&pool)) {
+        pool.stats.num_alloc_retries++;
+        block = ptac_pool_take(&pool, pool.arenas[0], bytes);
+    }
+    return block;
+}
+
+void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
+{
+    ptac_block *block;
+    void *memory = NULL;
+
+    *is_refused = false;
+    ptac_lock_take(&pool.lock);
+    if (state == ON) {
+        n_requests++;
+        block = ptac_pool_take(&pool, pool.arenas[0], bytes);
+        if (__builtin_expect(!block, 0))
+            block = take_after_trim(bytes);
+        if (__builtin_expect(!block, 0)) {
+            pool.stats.num_ooms++;
+            *is_refused = options.cap != SIZE_MAX;
+            ptac_history_note(&pool.history, PTAC_EVENT_OOM, 0, bytes, 0);
+        } else {
+            memory = (void *)block->address;
+            ptac_history_note(&pool.history, PTAC_EVENT_ALLOC, block->address,
+                              block->bytes, 0);
+        }
+    }
+    ptac_lock_give(&pool.lock);
+    return memory;
+}
+
+bool ptac_cpu_pool_free(void *memory)
+{
+    ptac_block *block;
+
+    ptac_lock_take(&pool.lock);
+    block = ptac_pool_part(&pool, (uintptr_t)memory);
+    if (block) {
+        ptac_history_note(&pool.history, PTAC_EVENT_FREE_COMPLETED, block->address,
+                          block->bytes, 0);
+        ptac_pool_give(&pool, block);
+        close_when_drained();
+    }
+    ptac_lock_give(&pool.lock);
+    return block != NULL;
+}
+
+/* --- memory given back ----------------------------------------------------------- */
+
+size_t ptac_cpu_pool_trim(void)
+{
+    size_t released;
+
+    ptac_lock_take(&pool.lock);
+    released = ptac_pool_trim(&pool);
+    ptac_lock_give(&pool.lock);
+    return released;
+}
+
+/* Once a second, in the keeper's thread; false ends it. */
+static bool look_after(void)
+{
+    const bool is_short = --pause_s <= 0 && ptac_memory_is_short();
+    bool goes_on;
+
+    if (is_short || pause_s < 0)
+        pause_s = is_short ? SHORT_PAUSE_S : 0;
+    ptac_lock_take(&pool.lock);
+    goes_on = state != CLOSED;
+    if (goes_on) {
+        idle_s = n_requests == seen_requests ? idle_s + 1 : 0;
+        seen_requests = n_requests;
+        if (is_short || idle_s == options.idle_s)
+            ptac_pool_trim(&pool);
+        pool.stats.huge_bytes += (int64_t)ptac_arena_promote(pool.arenas[0]);
+    } else {
+        keeper.is_running = false;
+    }
+    ptac_lock_give(&pool.lock);
+    return goes_on;
+}
+
+ptac_pool *ptac_cpu_pool(void)
+{
+    return &pool;
+}

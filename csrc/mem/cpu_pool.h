@@ -1,0 +1,79 @@
+/*
+ * cpu_pool.h - the pool that torch's CPU storages come from.
+ *
+ * One a process. It is closed, on, or draining: switched off while blocks are still in
+ * use. Everything may be called from any thread, in a forked child too, but not from a
+ * signal handler.
+ */
+#ifndef PTAC_MEM_CPU_POOL_H
+#define PTAC_MEM_CPU_POOL_H
+
+#include "mem/pool.h"
+
+enum {
+    PTAC_CPU_LEAST_BYTES = 64 << 10, /* smaller storages stay with libc */
+};
+
+typedef enum ptac_fill {
+    PTAC_FILL_NONE = 0,
+    PTAC_FILL_ZERO,
+    PTAC_FILL_JUNK, /* 0xCD, as a float -4.3e8, as an index far out of range */
+} ptac_fill;
+
+typedef struct ptac_cpu_pool_options {
+    const ptac_policy *policy;
+    size_t cap;           /* bytes that the pool may hold; SIZE_MAX: no limit */
+    size_t reserve_bytes; /* brought into memory now, from the top of the arena on */
+    size_t n_history;     /* events to remember */
+    int64_t idle_s; /* without a request for so long, give memory back; -1: never */
+    ptac_fill fill; /* the caller's to do; kept here for both */
+} ptac_cpu_pool_options;
+
+/*
+ * Opens the pool, or takes other options where it is open. install() is called with the
+ * lock held when the pool is on; when it returns false, all is as before. NULL, or what
+ * stands in the way.
+ */
+const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *options,
+                               bool (*install)(void));
+
+/*
+ * No block is handed out from now on. remove() is called with the lock held, at once;
+ * drained() likewise, when the last block has come back, which may be now.
+ */
+void ptac_cpu_pool_shut(void (*remove)(void), void (*drained)(void));
+
+/* Blocks in use while it is draining; -1 when it is on, 0 when it is closed. */
+int64_t ptac_cpu_pool_draining(void);
+
+/*
+ * A block of at least bytes at a multiple of 64 bytes, or NULL. is_refused tells that
+ * the cap says no, so that nobody else should be asked.
+ */
+void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused);
+/* False, and nothing done, when no block in use begins there. */
+bool ptac_cpu_pool_free(void *memory);
+
+/* Memory that no block uses goes back to the system; bytes. */
+size_t ptac_cpu_pool_trim(void);
+
+/* For statistics and snapshots; its lock is to be taken. */
+ptac_pool *ptac_cpu_pool(void);
+
+/* The arena's addresses: [base, base + bytes), empty while the pool is closed. */
+typedef struct ptac_range {
+    uintptr_t base;
+    size_t bytes;
+} ptac_range;
+
+extern ptac_range ptac_cpu_range;
+
+static inline bool ptac_cpu_pool_owns(const void *memory)
+{
+    const uintptr_t base = __atomic_load_n(&ptac_cpu_range.base, __ATOMIC_RELAXED);
+
+    return (uintptr_t)memory - base <
+           __atomic_load_n(&ptac_cpu_range.bytes, __ATOMIC_RELAXED);
+}
+
+#endif

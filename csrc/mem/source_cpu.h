@@ -1,0 +1,18 @@
+/*
+ * source_cpu.h - the process's own memory, by mmap.
+ */
+#ifndef PTAC_MEM_SOURCE_CPU_H
+#define PTAC_MEM_SOURCE_CPU_H
+
+#include "mem/source.h"
+
+typedef struct ptac_source_cpu {
+    ptac_source source;
+    uintptr_t accessible_end; /* of the one range: below, pages may be touched */
+    uintptr_t end;
+} ptac_source_cpu;
+
+/* A source of one range. */
+void ptac_source_cpu_init(ptac_source_cpu *cpu);
+
+#endif

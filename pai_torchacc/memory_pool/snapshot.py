@@ -1,0 +1,120 @@
+"""The pool's blocks and last events in the schema of torch's memory snapshots.
+
+The dictionary is what ``torch.cuda.memory._snapshot()`` returns; pickled, it opens in
+PyTorch's memory_viz, and ``torch.cuda._memory_viz`` reads it. Call stacks are not kept:
+``frames`` are empty.
+
+Source: torch/cuda/memory.py, ``_snapshot``.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+from pai_torchacc import _host
+from pai_torchacc._options import device_checked
+
+
+def snapshot(
+    device: object, path: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """See :func:`pai_torchacc.memory_snapshot`."""
+    if device_checked(device) == "cuda":
+        import torch
+
+        content = torch.cuda.memory._snapshot()
+    else:
+        content = _cpu_snapshot()
+    if path is not None:
+        with Path(path).open("wb") as file:
+            pickle.dump(content, file)
+    return content
+
+
+def _cpu_snapshot() -> dict[str, Any]:
+    try:
+        c = _host.extension()
+    except _host.Unavailable:
+        return _document([], [])
+    base, held, blocks = c.pool_blocks()
+    events = [
+        {
+            "action": action,
+            "addr": address,
+            "size": size,
+            "stream": stream,
+            "time_us": t_ns // 1000,
+            "frames": [],
+        }
+        for action, address, size, stream, t_ns in _torch_events(c.pool_history())
+    ]
+    return _document(_segments(base, held, blocks), events)
+
+
+def _torch_events(history: list[tuple[Any, ...]]) -> Any:
+    """Torch tells of a free twice: when it was asked for, and when it was done."""
+    for event in history:
+        if event[0] == "free_completed":
+            yield ("free_requested", *event[1:])
+        yield event
+
+
+def _segments(
+    base: int, held: int, blocks: list[tuple[int, int, int, bool]]
+) -> list[dict[str, Any]]:
+    if not held:
+        return []
+    end = blocks[-1][0] + blocks[-1][1] if blocks else base
+    total = max(held, end - base)
+    rows = [
+        {
+            "address": address,
+            "size": size,
+            "requested_size": requested,
+            "state": "inactive" if is_free else "active_allocated",
+            "frames": [],
+        }
+        for address, size, requested, is_free in blocks
+    ]
+    if end < base + total:
+        rows.append(
+            {
+                "address": end,
+                "size": base + total - end,
+                "requested_size": 0,
+                "state": "inactive",
+                "frames": [],
+            }
+        )
+    used = [row for row in rows if row["state"] != "inactive"]
+    allocated = sum(row["size"] for row in used)
+    return [
+        {
+            "device": 0,
+            "address": base,
+            "total_size": total,
+            "allocated_size": allocated,
+            "active_size": allocated,
+            "requested_size": sum(row["requested_size"] for row in used),
+            "stream": 0,
+            "segment_type": "large",
+            "segment_pool_id": (0, 0),
+            "is_expandable": True,
+            "frames": [],
+            "blocks": rows,
+        }
+    ]
+
+
+def _document(
+    segments: list[dict[str, Any]], events: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "segments": segments,
+        "device_traces": [events],
+        "allocator_settings": {},
+        "external_annotations": [],
+    }

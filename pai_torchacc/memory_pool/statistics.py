@@ -1,0 +1,122 @@
+"""What the pool has done, with the keys of ``torch.cuda.memory_stats``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pai_torchacc import _host
+from pai_torchacc._options import device_checked
+
+MIB = 1 << 20
+
+_NO_OVERSIZE = {
+    f"oversize_{what}.{part}": 0
+    for what in ("allocations", "segments")
+    for part in ("current", "peak", "allocated", "freed")
+}
+"""torch's keys for blocks above max_split_size, of which the pool has none."""
+
+
+def stats(device: object) -> dict[str, int]:
+    """See :func:`pai_torchacc.memory_stats`."""
+    if device_checked(device) == "cuda":
+        import torch
+
+        return dict(torch.cuda.memory_stats())
+    try:
+        counted = _host.extension().pool_stats()
+    except _host.Unavailable:
+        return {}
+    return dict(sorted((counted | _NO_OVERSIZE | {"max_split_size": -1}).items()))
+
+
+def reset_peaks(device: object) -> None:
+    """See :func:`pai_torchacc.reset_peak_memory_stats`."""
+    if device_checked(device) == "cuda":
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+        return
+    try:
+        _host.extension().pool_reset_peaks()
+    except _host.Unavailable:
+        return
+
+
+def empty(device: object) -> int:
+    """See :func:`pai_torchacc.empty_cache`."""
+    if device is None:
+        return empty("cpu") + empty("cuda")
+    if device_checked(device) == "cuda":
+        return _empty_cuda()
+    try:
+        return _host.extension().pool_trim()
+    except _host.Unavailable:
+        return 0
+
+
+def _empty_cuda() -> int:
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    before = torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    return before - torch.cuda.memory_reserved()
+
+
+_ROWS: tuple[tuple[str, str], ...] = (
+    ("Allocated memory", "allocated_bytes"),
+    ("Active memory", "active_bytes"),
+    ("Requested memory", "requested_bytes"),
+    ("Reserved memory", "reserved_bytes"),
+    ("Non-releasable memory", "inactive_split_bytes"),
+    ("Allocations", "allocation"),
+    ("Active allocations", "active"),
+    ("Reserved segments", "segment"),
+    ("Non-releasable blocks", "inactive_split"),
+)
+
+
+def summary(device: object, abbreviated: bool) -> str:
+    """See :func:`pai_torchacc.memory_summary`."""
+    if device_checked(device) == "cuda":
+        import torch
+
+        return torch.cuda.memory_summary(abbreviated=abbreviated)
+    counted = stats(device)
+    header = ("", "current", "peak", "total allocated", "total freed")
+    rows = [header]
+    for title, key in _ROWS if counted else ():
+        for pool in ("all",) if abbreviated else ("all", "large_pool", "small_pool"):
+            parts = [counted[f"{key}.{pool}.{p}"] for p in _PARTS]
+            shown = [_shown(n, key.endswith("bytes")) for n in parts]
+            rows.append((title if pool == "all" else f"  from {pool}", *shown))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    lines = [
+        " | ".join(
+            [row[0].ljust(widths[0])]
+            + [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
+        )
+        for row in rows
+    ]
+    rule = "-" * len(lines[0])
+    about = f"CPU memory pool: {counted.get('num_ooms', 0)} out of memory, "
+    about += f"{counted.get('num_alloc_retries', 0)} retries, "
+    about += f"{_shown(counted.get('ptac.purged_bytes', 0), True)} given back"
+    return "\n".join([rule, about, rule, lines[0], rule, *lines[1:], rule])
+
+
+_PARTS: tuple[str, ...] = ("current", "peak", "allocated", "freed")
+
+
+def _shown(n: int, is_bytes: bool) -> str:
+    if not is_bytes:
+        return str(n)
+    return f"{n} B" if n < 10 * 1024 else f"{n / MIB:.1f} MiB"
+
+
+def totals() -> dict[str, Any]:
+    """For the report: the statistics, without those that are zero."""
+    return {key: n for key, n in stats("cpu").items() if n}
