@@ -284,6 +284,9 @@ def pool_disable() -> None:
 def pool_state() -> tuple[str, int, int]:
     """``off``, ``on`` or ``draining``; blocks in use; whether slots are others' now."""
 
+def pool_slots() -> tuple[list[int], list[int]]:
+    """What libc10's imports of ``posix_memalign`` and of ``free`` lead to."""
+
 def pool_owns(address: int, /) -> bool:
     """Whether this address lies in the pool's arena."""
 

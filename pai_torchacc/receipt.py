@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pai_torchacc import _host, _options, _switch, _table
+from pai_torchacc.memory_pool import statistics
 
 SCHEMA = 1
 
@@ -42,11 +43,16 @@ def document() -> dict[str, Any]:
         "versions": versions(),
         "switches": _switch.switch_status(),
         "ops": operators(),
-        "memory": {"cpu": {"page_faults": _page_faults(), "saved_bytes": {}}},
+        "memory": {"cpu": _cpu_memory()},
         "sites": [],
         "bypassed": _bypassed(),
         "remarks": _remarks(),
     }
+
+
+def _cpu_memory() -> dict[str, Any]:
+    """The pool's statistics, and what the kernel says of this process."""
+    return statistics.stats("cpu") | {"page_faults": _page_faults(), "saved_bytes": {}}
 
 
 def versions() -> dict[str, Any]:
@@ -170,9 +176,24 @@ def as_text(content: dict[str, Any]) -> str:
     lines += [f"bypassed: {why} ({n} graphs)" for why, n in content["bypassed"].items()]
     lines += content["remarks"]
     lines += ["", *_operator_table(content["ops"])]
-    faults = content["memory"]["cpu"]["page_faults"]
-    lines += ["", f"page faults since the package was loaded: {faults}"]
+    lines += ["", *_memory_lines(content["memory"]["cpu"])]
     return "\n".join(lines)
+
+
+def _memory_lines(cpu: dict[str, Any]) -> list[str]:
+    lines = []
+    if cpu.get("allocation.all.allocated"):
+        parts = {
+            "in use": cpu["allocated_bytes.all.current"],
+            "at most": cpu["allocated_bytes.all.peak"],
+            "held": cpu["reserved_bytes.all.current"],
+            "given back": cpu["ptac.purged_bytes"],
+        }
+        said = ", ".join(f"{n / 2**20:.1f} MiB {what}" for what, n in parts.items())
+        lines.append(f"memory pool: {cpu['allocation.all.allocated']} storages; {said}")
+    lines += [f"saved: {what} {n}" for what, n in cpu["saved_bytes"].items()]
+    faults = cpu["page_faults"]
+    return [*lines, f"page faults since the package was loaded: {faults}"]
 
 
 def _switch_line(entry: dict[str, Any]) -> str:

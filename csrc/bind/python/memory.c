@@ -60,6 +60,27 @@ static PyObject *pool_state(PyObject *self, PyObject *unused)
                          (int)ptac_cpu_allocator_was_overtaken());
 }
 
+static PyObject *slot_values(const got_slots *slots)
+{
+    PyObject *list = PyList_New(0);
+
+    for (int i = 0; list && i < slots->n; i++)
+        if (ptac_append_stolen(list, PyLong_FromSize_t(slots->found[i])) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
+/* pool_slots() -> what libc10's imports of posix_memalign and of free lead to */
+static PyObject *pool_slots(PyObject *self, PyObject *unused)
+{
+    got_slots memalign = {0}, frees = {0};
+
+    (void)self;
+    (void)unused;
+    ptac_cpu_allocator_slots(&memalign, &frees);
+    return Py_BuildValue("NN", slot_values(&memalign), slot_values(&frees));
+}
+
 static PyObject *pool_owns(PyObject *self, PyObject *address)
 {
     void *memory = PyLong_AsVoidPtr(address);
@@ -339,6 +360,7 @@ PyMethodDef ptac_memory_methods[] = {
     {"pool_enable", pool_enable, METH_VARARGS, NULL},
     {"pool_disable", pool_disable, METH_NOARGS, NULL},
     {"pool_state", pool_state, METH_NOARGS, NULL},
+    {"pool_slots", pool_slots, METH_NOARGS, NULL},
     {"pool_owns", pool_owns, METH_O, NULL},
     {"pool_trim", pool_trim, METH_NOARGS, NULL},
     {"pool_policies", pool_policies, METH_NOARGS, NULL},

@@ -9,7 +9,6 @@
  */
 #include "bind/torch/cpu_allocator.h"
 
-#include "bind/abi/got.h"
 #include "bind/abi/torch_abi.h"
 
 #include <errno.h>
@@ -133,6 +132,14 @@ void ptac_cpu_allocator_disable(void)
 ptac_hook_state ptac_cpu_allocator_state(void)
 {
     return __atomic_load_n(&state, __ATOMIC_RELAXED);
+}
+
+bool ptac_cpu_allocator_slots(got_slots *memalign, got_slots *frees)
+{
+    void *c10 = ptac_torch_c10();
+
+    return c10 && got_find(c10, "posix_memalign", memalign) &&
+           got_find(c10, "free", frees);
 }
 
 bool ptac_cpu_allocator_was_overtaken(void)

@@ -4,6 +4,7 @@
 #ifndef PTAC_BIND_TORCH_CPU_ALLOCATOR_H
 #define PTAC_BIND_TORCH_CPU_ALLOCATOR_H
 
+#include "bind/abi/got.h"
 #include "mem/cpu_pool.h"
 
 typedef enum ptac_hook_state {
@@ -25,6 +26,12 @@ const char *ptac_cpu_allocator_enable(const ptac_cpu_pool_options *options);
 void ptac_cpu_allocator_disable(void);
 
 ptac_hook_state ptac_cpu_allocator_state(void);
+
+/*
+ * What libc10's slots of posix_memalign and free hold now; false where there are none.
+ * For tests and the curious.
+ */
+bool ptac_cpu_allocator_slots(got_slots *memalign, got_slots *frees);
 
 /* Whether a slot that we wrote was changed by others and has been left to them. */
 bool ptac_cpu_allocator_was_overtaken(void);

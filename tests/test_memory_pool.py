@@ -1,0 +1,552 @@
+"""The memory pool under torch: who is served, what is left behind, what is told."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import switching
+import torch
+from torch import nn
+
+import pai_torchacc as ptac
+from pai_torchacc import _C, _host
+
+KIB, MIB = 1 << 10, 1 << 20
+
+CLASS_STATS = (
+    *("allocation", "segment", "active", "inactive_split"),
+    *("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes"),
+    "requested_bytes",
+)
+
+
+@pytest.fixture(autouse=True)
+def closed_before_and_after() -> Iterator[None]:
+    gc.collect()
+    yield
+    ptac.disable()
+    gc.collect()
+    assert _C.pool_state() == ("off", 0, 0)
+
+
+def is_ours(x: torch.Tensor) -> bool:
+    return _C.pool_owns(x.untyped_storage().data_ptr())
+
+
+def floats(n_bytes: int) -> torch.Tensor:
+    return torch.empty(n_bytes // 4)
+
+
+def slots() -> tuple[list[int], list[int]]:
+    """What libc10's imports of posix_memalign and free lead to now."""
+    return _C.pool_slots()
+
+
+def stats(key: str) -> int:
+    return ptac.memory_stats()[key]
+
+
+# --- who is served -------------------------------------------------------------------
+
+
+def test_large_storages_come_from_the_pool() -> None:
+    with ptac.enable_memory_pool():
+        assert is_ours(floats(64 * KIB))
+        assert is_ours(floats(MIB))
+        assert is_ours(torch.randn(512, 512).t() @ torch.randn(512, 512))
+        assert not is_ours(floats(64 * KIB - 4))
+    assert not is_ours(floats(MIB))
+
+
+def test_storages_are_aligned_as_torch_promises() -> None:
+    with ptac.enable_memory_pool():
+        kept = [floats(64 * KIB + 4 * n) for n in range(100)]
+        assert all(x.data_ptr() % 64 == 0 for x in kept)
+        assert all(is_ours(x) for x in kept)
+
+
+def test_it_is_part_of_a_bare_enable() -> None:
+    with ptac.enable():
+        assert ptac.is_enabled("memory_pool")
+        assert is_ours(floats(MIB))
+    assert not ptac.is_enabled("memory_pool")
+
+
+def test_every_thread_is_served_and_may_free() -> None:
+    n_threads, n_rounds = 8, 200
+
+    def work(seed: int) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        kept = []
+        for i in range(n_rounds):
+            n = int(torch.randint(16 * KIB, 400 * KIB, (), generator=generator))
+            x = torch.full((n,), float(seed * n_rounds + i))
+            assert is_ours(x)
+            if i % 20 == 0:
+                kept.append(x)
+        for i, x in enumerate(kept):
+            assert (x == seed * n_rounds + 20 * i).all()
+        return kept
+
+    with ptac.enable_memory_pool(), ThreadPoolExecutor(n_threads) as pool:
+        for kept in pool.map(work, range(n_threads)):
+            del kept  # which another thread had made
+    gc.collect()
+    assert _C.pool_state()[:2] == ("off", 0)
+
+
+# --- switching -----------------------------------------------------------------------
+
+
+def test_enabling_twice_equals_once() -> None:
+    before = slots()
+    ptac.enable_memory_pool()
+    ptac.enable_memory_pool(cap=1 << 40)
+    ptac.enable_memory_pool(policy="first_fit")
+    ptac.disable_memory_pool()
+    assert slots() == before
+
+
+def test_tensors_of_before_and_after() -> None:
+    early = torch.ones(MIB)
+    with ptac.enable_memory_pool():
+        inside = torch.ones(MIB)
+        del early
+    late = torch.ones(MIB)
+    assert inside.sum() == late.sum() == MIB
+    assert ptac.status()["memory_pool"]["draining"] == 1
+    del inside
+    assert "draining" not in ptac.status()["memory_pool"]
+
+
+def test_draining_until_another_thread_frees_the_last_block() -> None:
+    before = slots()
+    ptac.enable_memory_pool()
+    held = [[floats(MIB)], [floats(2 * MIB)]]
+    during = slots()
+    assert during != before
+    ptac.disable_memory_pool()
+    assert slots()[0] == before[0]
+    assert slots()[1] == during[1]
+    assert ptac.status()["memory_pool"]["draining"] == 2
+    assert not is_ours(floats(MIB))
+    for i in range(2):
+        thread = threading.Thread(target=held[i].clear)
+        thread.start()
+        thread.join()
+    assert slots() == before
+    assert "draining" not in ptac.status()["memory_pool"]
+
+
+def test_enabled_again_while_draining() -> None:
+    before = slots()
+    ptac.enable_memory_pool()
+    x = floats(MIB)
+    ptac.disable_memory_pool()
+    ptac.enable_memory_pool()
+    y = floats(MIB)
+    assert is_ours(x)
+    assert is_ours(y)
+    assert "draining" not in ptac.status()["memory_pool"]
+    ptac.disable_memory_pool()
+    del x, y
+    assert slots() == before
+
+
+def test_on_and_off_a_thousand_times_while_threads_allocate() -> None:
+    is_over = threading.Event()
+    errors: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            while not is_over.is_set():
+                x = torch.full((32 * KIB,), float(seed))
+                y = x * 2
+                assert (y == 2 * seed).all()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    resident = []
+    for i in range(1000):
+        ptac.enable_memory_pool()
+        ptac.disable_memory_pool()
+        if i in (200, 999):
+            resident.append(resident_bytes())
+    is_over.set()
+    for t in threads:
+        t.join()
+    assert not errors
+    assert resident[1] < resident[0] + 32 * MIB
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:  # noqa: PTH123
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_disabled_does_not_touch_the_allocator() -> None:
+    with ptac.enable_memory_pool(), ptac.disabled():
+        assert is_ours(floats(MIB))
+
+
+def test_a_handle_restores_what_was_there() -> None:
+    with ptac.enable_memory_pool(policy="first_fit") as outer:
+        with ptac.enable_memory_pool(policy="best_fit"):
+            pass
+        assert outer
+        assert is_ours(floats(MIB))
+    assert not outer
+    assert "switched off" in outer.reason
+
+
+# --- options -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["exact_fit", "best_fit", "first_fit"])
+def test_policies_can_change_while_blocks_are_in_use(policy: str) -> None:
+    with ptac.enable_memory_pool():
+        kept = [torch.full((20 * KIB + 64 * i,), float(i)) for i in range(200)]
+        del kept[::2]
+        with ptac.enable_memory_pool(policy=policy):
+            more = [torch.full((19 * KIB,), -1.0) for _ in range(150)]
+            assert all(is_ours(x) for x in more)
+            assert all((x == 2 * i + 1).all() for i, x in enumerate(kept))
+            del more
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"cap": -1}, ValueError, "cap=-1; it is 1 or more"),
+        ({"cap": 0}, ValueError, "cap=0"),
+        ({"cap": 2**70}, ValueError, "cap="),
+        ({"cap": 1.5}, TypeError, "cap is an integer, not float"),
+        ({"cap": True}, TypeError, "cap is an integer"),
+        ({"reserve": -5}, ValueError, "reserve=-5; it is 0 or more"),
+        ({"reserve": "1G"}, TypeError, "reserve is an integer"),
+        ({"history": -1}, ValueError, "history=-1"),
+        ({"history": 1 << 40}, ValueError, "history="),
+        ({"policy": "worst"}, ValueError, "best_fit, exact_fit, first_fit"),
+        ({"policy": 3}, TypeError, "policy is a string"),
+        ({"fill": "ones"}, ValueError, "None, 'zero', 'junk'"),
+        ({"fill": 0}, TypeError, "fill is a string or None"),
+        ({"trim": "now"}, ValueError, "'auto', 'never'"),
+        ({"trim": 0}, ValueError, "idle seconds are 1 or more"),
+        ({"trim": None}, TypeError, "trim is a string or an integer"),
+        ({"device": "tpu"}, ValueError, "there are: cpu, cuda"),
+        ({"device": 3}, TypeError, "device is a string"),
+    ],
+)
+def test_nonsense_is_refused(options: dict, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        ptac.enable_memory_pool(**options)
+    assert not ptac.is_enabled("memory_pool")
+
+
+@pytest.mark.parametrize("function", [ptac.memory_stats, ptac.memory_summary])
+def test_unknown_devices_have_no_statistics(function) -> None:
+    with pytest.raises(ValueError, match="there are: cpu, cuda"):
+        function("mps")
+
+
+def test_a_cap_fails_as_torch_does_and_a_smaller_batch_succeeds() -> None:
+    model = nn.Linear(1024, 1024)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(n: int) -> None:
+        optimizer.zero_grad()
+        model(torch.ones(n, 1024)).square().mean().backward()
+        optimizer.step()
+
+    with ptac.enable_memory_pool(cap=64 * MIB):
+        step(16)
+        with pytest.raises(RuntimeError, match="can't allocate memory"):
+            step(16 * KIB)
+        assert stats("num_ooms") > 0
+        step(512)
+        assert stats("reserved_bytes.all.peak") <= 64 * MIB
+        assert is_ours(model.weight.grad)
+
+
+def test_memory_is_given_back_before_the_cap_refuses() -> None:
+    with ptac.enable_memory_pool(cap=64 * MIB):
+        small = [floats(MIB) for _ in range(48)]
+        del small[1::2]  # holes of one MiB each
+        x = floats(32 * MIB)
+        assert is_ours(x)
+        assert stats("num_alloc_retries") == 1
+        assert stats("reserved_bytes.all.current") <= 64 * MIB
+
+
+def test_more_than_the_machine_has_is_torch_s_own_error() -> None:
+    def message() -> str:
+        with pytest.raises(RuntimeError) as caught:
+            torch.empty(1 << 46, dtype=torch.uint8)
+        return str(caught.value).splitlines()[0]
+
+    stock = message()
+    with ptac.enable_memory_pool():
+        assert message() == stock
+        assert is_ours(floats(MIB))
+
+
+@pytest.mark.parametrize(("fill", "byte"), [("zero", 0), ("junk", 0xCD)])
+def test_fill(fill: str, byte: int) -> None:
+    with ptac.enable_memory_pool(fill=fill):
+        for n in (4, 16 * KIB, MIB):
+            x = torch.empty(n, dtype=torch.uint8)
+            assert (x == byte).all()
+            x.fill_(7)
+            del x
+    assert ptac.enable_memory_pool()
+    torch.full((MIB,), 3, dtype=torch.uint8)
+    assert (torch.empty(MIB, dtype=torch.uint8) == 3).all()
+
+
+def test_reserve_brings_memory_in_at_once() -> None:
+    with ptac.enable_memory_pool(reserve=64 * MIB):
+        assert stats("reserved_bytes.all.current") >= 64 * MIB
+        before = _faults()
+        floats(60 * MIB).fill_(1)
+        assert _faults() - before < 100
+
+
+def _faults() -> int:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def test_no_faults_in_steady_state() -> None:
+    x = torch.ones(16 * MIB)
+
+    def chain() -> None:
+        ((x * 2).relu() + 1).sigmoid()
+
+    with ptac.enable_memory_pool():
+        for _ in range(3):
+            chain()
+        before = _faults()
+        for _ in range(5):
+            chain()
+        assert _faults() - before <= 5 * 5
+
+
+# --- statistics and snapshots --------------------------------------------------------
+
+
+def test_statistics_equal_a_recount() -> None:
+    sizes = [64 * KIB, 64 * KIB + 4, MIB, MIB + 4, 5 * MIB]
+    with ptac.enable_memory_pool():
+        start = ptac.memory_stats()
+        kept = [floats(n) for n in sizes]
+        rounded = [(n + 63) // 64 * 64 for n in sizes]
+        grown = {k: n - start[k] for k, n in ptac.memory_stats().items()}
+        assert grown["requested_bytes.all.current"] == sum(sizes)
+        assert grown["allocated_bytes.all.current"] == sum(rounded)
+        assert grown["allocated_bytes.small_pool.current"] == sum(rounded[:3])
+        assert grown["allocation.large_pool.allocated"] == 2
+        assert grown["active_bytes.all.current"] == sum(rounded)
+        del kept[1]
+        after = ptac.memory_stats()
+        assert after["allocation.all.freed"] - start["allocation.all.freed"] == 1
+        assert after["inactive_split_bytes.all.current"] == rounded[1]
+        kept.clear()
+        ptac.reset_peak_memory_stats()
+        after = ptac.memory_stats()
+        assert after["allocated_bytes.all.peak"] == 0
+        assert ptac.empty_cache() > 0
+        assert stats("reserved_bytes.all.current") == 0
+
+
+def test_keys_are_torch_s() -> None:
+    theirs = {
+        f"{name}.{pool}.{part}"
+        for name in CLASS_STATS
+        for pool in ("all", "large_pool", "small_pool")
+        for part in ("current", "peak", "allocated", "freed")
+    }
+    theirs |= {
+        f"{name}.{part}"
+        for name in ("oversize_allocations", "oversize_segments")
+        for part in ("current", "peak", "allocated", "freed")
+    }
+    theirs |= {"num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free"}
+    theirs |= {"num_sync_all_streams", "max_split_size"}
+    ours = ptac.memory_stats("cpu")
+    assert theirs == {key for key in ours if not key.startswith("ptac.")}
+    assert all(isinstance(n, int) for n in ours.values())
+
+
+def test_summary_is_a_table() -> None:
+    with ptac.enable_memory_pool():
+        x = floats(3 * MIB)
+        text = ptac.memory_summary()
+        assert "3.0 MiB" in text
+        assert "from large_pool" in text
+        assert "from large_pool" not in ptac.memory_summary(abbreviated=True)
+        del x
+
+
+def test_snapshot_opens_in_torch_s_own_tools(tmp_path) -> None:
+    from torch.cuda import _memory_viz as viz
+
+    path = tmp_path / "snapshot.pickle"
+    with ptac.enable_memory_pool(history=10_000):
+        x, y = floats(MIB), floats(2 * MIB)
+        del x
+        content = ptac.memory_snapshot(path=path)
+        with path.open("rb") as file:
+            assert pickle.load(file) == content
+        [segment] = content["segments"]
+        assert segment["allocated_size"] == 2 * MIB
+        sizes = [b["size"] for b in segment["blocks"]]
+        assert sum(sizes) == segment["total_size"]
+        states = [b["state"] for b in segment["blocks"]]
+        assert states[:2] == ["inactive", "active_allocated"]
+        actions = [e["action"] for e in content["device_traces"][0]]
+        assert actions[-4:] == ["alloc", "alloc", "free_requested", "free_completed"]
+        assert "2.0MiB" in viz.segsum(content)
+        assert viz.trace(content)
+        assert "<html" in viz.trace_plot(content).lower()
+        del y
+
+
+def test_the_report_has_the_statistics() -> None:
+    with ptac.enable_memory_pool():
+        x = floats(3 * MIB)
+        cpu = json.loads(ptac.report("json"))["memory"]["cpu"]
+        assert cpu["allocated_bytes.all.current"] == 3 * MIB
+        assert "memory pool: " in ptac.report()
+        del x
+
+
+# --- neighbours ----------------------------------------------------------------------
+
+
+def test_the_profiler_still_sees_memory() -> None:
+    with ptac.enable_memory_pool():
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(
+            activities=activities, profile_memory=True
+        ) as profile:
+            x = floats(3 * MIB)
+            assert is_ours(x)
+            del x
+        seen = [e for e in profile.events() if e.name == "[memory]"]
+        by_op = {e.name: e.cpu_memory_usage for e in profile.events()}
+    assert seen or by_op["aten::empty"] == 3 * MIB
+
+
+def test_numpy_shares_the_block() -> None:
+    numpy = pytest.importorskip("numpy")
+    with ptac.enable_memory_pool():
+        x = torch.arange(MIB)
+        assert is_ours(x)
+        a = x.numpy()
+        del x
+    gc.collect()
+    assert (a == numpy.arange(MIB)).all()
+    del a
+
+
+def test_training_is_bit_equal() -> None:
+    def train() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(32 * 16 * 16, 64), nn.Dropout(0.3), nn.Linear(64, 10),
+        )  # fmt: skip
+        optimizer = torch.optim.Adam(model.parameters())
+        losses = []
+        for _ in range(5):
+            x, y = torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return [*losses, *(p.detach() for p in model.parameters())]
+
+    stock = train()
+    with ptac.enable_memory_pool():
+        before = stats("allocation.all.allocated")
+        pooled = train()
+        assert stats("allocation.all.allocated") > before + 50
+    assert all(torch.equal(a, b) for a, b in zip(stock, pooled, strict=True))
+    del pooled
+
+
+def test_resize_and_shared_memory() -> None:
+    with ptac.enable_memory_pool():
+        x = floats(MIB).fill_(2)
+        x.resize_(2 * MIB // 4)
+        assert is_ours(x)
+        assert (x[: MIB // 4] == 2).all()
+        x.share_memory_()
+        assert not is_ours(x)
+        assert (x[: MIB // 4] == 2).all()
+
+
+def test_a_forked_child_allocates_and_frees() -> None:
+    with ptac.enable_memory_pool():
+        x = torch.full((MIB,), 5.0)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                torch.set_num_threads(1)  # OpenMP's threads have not come along
+                y = torch.ones(MIB)
+                is_fine = is_ours(y) and bool((x == 5).all())
+                del y, x
+                ptac.disable()
+                status = 0 if is_fine and not is_ours(floats(MIB)) else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert (x == 5).all()
+        del x
+
+
+def test_data_loader_with_workers() -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(64.0).repeat(20_000, 1).t())
+    with ptac.enable_memory_pool():
+        loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=2)
+        assert sum(float(batch[:, 0].sum()) for [batch] in loader) == sum(range(64))
+        del loader
+
+
+@pytest.mark.parametrize("is_disabled", [True, False])
+def test_exit_with_live_tensors(is_disabled: bool) -> None:
+    program = """
+import torch, pai_torchacc as ptac
+ptac.enable_memory_pool()
+kept = torch.ones(1 << 20)
+class Kept: x = torch.ones(1 << 20)
+"""
+    program += "ptac.disable()" if is_disabled else ""
+    done = switching.run_python(["-c", program])
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_slots_are_named() -> None:
+    """The imports that we write are those of libc10, and lead to libc."""
+    assert _host.load() is _C
+    libc = ctypes.CDLL(None)
+    memalign, free = (
+        ctypes.cast(f, ctypes.c_void_p).value for f in (libc.posix_memalign, libc.free)
+    )
+    assert set(slots()[0]) == {memalign}
+    assert set(slots()[1]) == {free}
