@@ -293,6 +293,12 @@ def pool_owns(address: int, /) -> bool:
 def pool_trim() -> int:
     """Give back memory that no block uses; bytes."""
 
+def pool_plan_steps(is_wanted: bool, /) -> None:
+    """Whether steps that repeat are placed by a plan."""
+
+def pool_end_step() -> None:
+    """A step of training ends here."""
+
 def pool_policies() -> list[str]:
     """Names of the placement policies."""
 
@@ -310,8 +316,8 @@ def pool_history() -> list[tuple[str, int, int, int, int]]:
 
 def pool_replay(
     policy: str, granule: int, least: int, steps: list[tuple[int, int]], /
-) -> tuple[int, int]:
-    """Peaks of live bytes and of the arena; a step is (bytes, 0) or (0, freed one)."""
+) -> tuple[int, int, int]:
+    """Peaks: live, arena, planned; a step is (bytes, 0) or (0, freed one)."""
 
 def pool_pair_ns(bytes: int, n: int, /) -> float:
     """Nanoseconds that an allocation and its release take in the pool."""

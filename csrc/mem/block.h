@@ -21,18 +21,26 @@
 #include <stdint.h>
 
 enum {
-    PTAC_BLOCK_FREE = 1,   /* nobody's */
-    PTAC_BLOCK_LISTED = 2, /* free, and in the policy's index */
-    PTAC_BLOCK_HOLED = 4,  /* free, and some of its chunks have been released */
-    PTAC_BLOCK_SMALL = 8,  /* used, and counted in the small pool */
+    PTAC_BLOCK_FREE = 1,     /* nobody's */
+    PTAC_BLOCK_LISTED = 2,   /* free, and in the policy's index */
+    PTAC_BLOCK_HOLED = 4,    /* free, and some of its chunks have been released */
+    PTAC_BLOCK_SMALL = 8,    /* used, and counted in the small pool */
+    PTAC_BLOCK_PLANNED = 16, /* used, and a part of a plan's region, not of the arena */
 };
 
 typedef struct ptac_block {
     uintptr_t address;
     size_t bytes;
-    size_t requested;                   /* by the user; a policy's own while listed */
-    struct ptac_block *below, *above;   /* neighbours by address, or NULL */
-    struct ptac_block *previous, *next; /* a policy's own while listed */
+    size_t requested;                 /* by the user; a policy's own while listed */
+    struct ptac_block *below, *above; /* neighbours by address, or NULL */
+    union {
+        struct {
+            struct ptac_block *previous, *next; /* a policy's own while listed */
+        };
+        struct {
+            uint32_t step, n; /* of a used one: when a plan's step asked for it */
+        };
+    };
     uint32_t flags;
     uint32_t arena; /* its number in the pool */
 } ptac_block;

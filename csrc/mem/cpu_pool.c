@@ -10,6 +10,7 @@
 #include "mem/keeper.h"
 #include "mem/limits.h"
 #include "mem/source_cpu.h"
+#include "mem/step_plan.h"
 
 #include <pthread.h>
 
@@ -36,6 +37,8 @@ static ptac_source_cpu source;
 static ptac_keeper keeper = {.tick = look_after};
 static pool_state state;
 static ptac_cpu_pool_options options;
+static ptac_step_plan plan;
+static bool is_plan_wanted;
 static void (*drained)(void);
 static int64_t n_requests;      /* ever */
 static int64_t seen_requests;   /* when the keeper last looked */
@@ -133,6 +136,7 @@ static void close_when_drained(void)
 {
     if (state != DRAINING || pool.used.n_blocks > 0)
         return;
+    ptac_step_plan_close(&plan, &pool);
     close_arena();
     drained();
 }
@@ -156,6 +160,7 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
         if (!trouble) {
             options = *wanted;
             state = ON;
+            ptac_step_plan_switch(&plan, &pool, is_plan_wanted);
             ptac_keeper_start(&keeper); /* without it nothing is given back by itself */
         } else if (before == CLOSED) {
             close_arena();
@@ -170,6 +175,7 @@ void ptac_cpu_pool_shut(void (*remove)(void), void (*when_drained)(void))
     ptac_lock_take(&pool.lock);
     if (state == ON) {
         remove();
+        ptac_step_plan_switch(&plan, &pool, false);
         drained = when_drained;
         state = DRAINING;
         options.reserve_bytes = 0;
@@ -190,6 +196,20 @@ int64_t ptac_cpu_pool_draining(void)
 
 /* --- blocks ----------------------------------------------------------------------- */
 
+static ptac_block *take(size_t bytes)
+{
+    return plan.is_on ? ptac_step_plan_take(&plan, &pool, bytes)
+                      : ptac_pool_take(&pool, pool.arenas[0], bytes);
+}
+
+static void give(ptac_block *block)
+{
+    if (plan.is_on || plan.n_live > 0)
+        ptac_step_plan_give(&plan, &pool, block);
+    else
+        ptac_pool_give(&pool, block);
+}
+
 /* After memory has been given back there may be enough, for us or for libc. */
 static ptac_block *take_after_trim(size_t bytes)
 {
@@ -197,7 +217,7 @@ static ptac_block *take_after_trim(size_t bytes)
 
     if (ptac_pool_trim(&pool)) {
         pool.stats.num_alloc_retries++;
-        block = ptac_pool_take(&pool, pool.arenas[0], bytes);
+        block = take(bytes);
     }
     return block;
 }
@@ -211,7 +231,7 @@ void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
     ptac_lock_take(&pool.lock);
     if (state == ON) {
         n_requests++;
-        block = ptac_pool_take(&pool, pool.arenas[0], bytes);
+        block = take(bytes);
         if (__builtin_expect(!block, 0))
             block = take_after_trim(bytes);
         if (__builtin_expect(!block, 0)) {
@@ -237,11 +257,30 @@ bool ptac_cpu_pool_free(void *memory)
     if (block) {
         ptac_history_note(&pool.history, PTAC_EVENT_FREE_COMPLETED, block->address,
                           block->bytes, 0);
-        ptac_pool_give(&pool, block);
+        give(block);
         close_when_drained();
     }
     ptac_lock_give(&pool.lock);
     return block != NULL;
+}
+
+/* --- steps ------------------------------------------------------------------------ */
+
+void ptac_cpu_pool_plan_steps(bool is_wanted)
+{
+    ptac_lock_take(&pool.lock);
+    is_plan_wanted = is_wanted;
+    if (state == ON)
+        ptac_step_plan_switch(&plan, &pool, is_wanted);
+    ptac_lock_give(&pool.lock);
+}
+
+void ptac_cpu_pool_end_step(void)
+{
+    ptac_lock_take(&pool.lock);
+    if (state == ON)
+        ptac_step_plan_boundary(&plan, &pool);
+    ptac_lock_give(&pool.lock);
 }
 
 /* --- memory given back ----------------------------------------------------------- */

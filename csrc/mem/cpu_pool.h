@@ -54,6 +54,13 @@ void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused);
 /* False, and nothing done, when no block in use begins there. */
 bool ptac_cpu_pool_free(void *memory);
 
+/*
+ * Whether steps that repeat are planned (step_plan.h), and that a step of training ends
+ * here. Both may come at any time, also while the pool is closed.
+ */
+void ptac_cpu_pool_plan_steps(bool is_wanted);
+void ptac_cpu_pool_end_step(void);
+
 /* Memory that no block uses goes back to the system; bytes. */
 size_t ptac_cpu_pool_trim(void);
 

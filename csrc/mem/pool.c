@@ -51,16 +51,12 @@ static int class_of(const ptac_block *block)
     return block->flags & PTAC_BLOCK_SMALL ? PTAC_SMALL : PTAC_LARGE;
 }
 
-ptac_block *ptac_pool_take(ptac_pool *pool, ptac_arena *arena, size_t bytes)
+bool ptac_pool_enter(ptac_pool *pool, ptac_block *block, size_t bytes)
 {
     ptac_mem_stats *s = &pool->stats;
-    ptac_block *block;
 
     if (!ptac_table_prepare(&pool->used))
-        return NULL;
-    block = ptac_arena_alloc(arena, bytes);
-    if (!block)
-        return NULL;
+        return false;
     block->requested = bytes;
     if (bytes <= PTAC_SMALL_BYTES)
         block->flags |= PTAC_BLOCK_SMALL;
@@ -71,6 +67,17 @@ ptac_block *ptac_pool_take(ptac_pool *pool, ptac_arena *arena, size_t bytes)
     if (pool->has_streams) {
         ptac_class_add(s->active, class_of(block), 1);
         ptac_class_add(s->active_bytes, class_of(block), (int64_t)block->bytes);
+    }
+    return true;
+}
+
+ptac_block *ptac_pool_take(ptac_pool *pool, ptac_arena *arena, size_t bytes)
+{
+    ptac_block *block = ptac_arena_alloc(arena, bytes);
+
+    if (block && !ptac_pool_enter(pool, block, bytes)) {
+        ptac_arena_free(arena, block);
+        block = NULL;
     }
     return block;
 }
@@ -89,13 +96,18 @@ ptac_block *ptac_pool_part(ptac_pool *pool, uintptr_t address)
     return block;
 }
 
-void ptac_pool_give(ptac_pool *pool, ptac_block *block)
+void ptac_pool_leave(ptac_pool *pool, const ptac_block *block)
 {
     if (pool->has_streams) {
         ptac_stat_sub(&pool->stats.active[class_of(block)], 1);
         ptac_stat_sub(&pool->stats.active_bytes[class_of(block)],
                       (int64_t)block->bytes);
     }
+}
+
+void ptac_pool_give(ptac_pool *pool, ptac_block *block)
+{
+    ptac_pool_leave(pool, block);
     ptac_arena_free(pool->arenas[block->arena], block);
 }
 

@@ -48,6 +48,12 @@ void ptac_pool_close(ptac_pool *pool);
 
 /* A block of this arena, in the table and in the statistics, or NULL. bytes > 0. */
 ptac_block *ptac_pool_take(ptac_pool *pool, ptac_arena *arena, size_t bytes);
+/*
+ * The two parts of that for a block that somebody else has cut: into the table and the
+ * statistics, false without memory for the table; and out of what is active.
+ */
+bool ptac_pool_enter(ptac_pool *pool, ptac_block *block, size_t bytes);
+void ptac_pool_leave(ptac_pool *pool, const ptac_block *block);
 /* The used block at this address, no longer in the table, or NULL. It stays active. */
 ptac_block *ptac_pool_part(ptac_pool *pool, uintptr_t address);
 /* A block that was parted goes back to its arena. */

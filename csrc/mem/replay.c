@@ -3,6 +3,7 @@
  */
 #include "mem/replay.h"
 
+#include "mem/plan.h"
 #include "mem/pool.h"
 
 #include <stdlib.h>
@@ -59,6 +60,25 @@ static bool run(ptac_pool *pool, const ptac_trace_step *steps, size_t n_steps,
     return true;
 }
 
+/* What is never freed lives to the end. */
+static size_t plan_all(const ptac_trace_step *steps, size_t n_steps, size_t granule)
+{
+    ptac_lifetime *blocks = calloc(n_steps + 1, sizeof *blocks);
+    size_t n = 0, height = SIZE_MAX;
+
+    for (size_t i = 0; blocks && i < n_steps; i++) {
+        if (steps[i].bytes)
+            blocks[n++] = (ptac_lifetime){
+                .bytes = steps[i].bytes, .from = (uint32_t)i, .to = (uint32_t)n_steps};
+        else
+            blocks[steps[i].n].to = (uint32_t)i;
+    }
+    if (blocks)
+        height = ptac_plan_place(blocks, n, granule);
+    free(blocks);
+    return height;
+}
+
 bool ptac_replay(const ptac_policy *policy, size_t granule, size_t least_bytes,
                  const ptac_trace_step *steps, size_t n_steps,
                  ptac_replay_result *result)
@@ -83,6 +103,7 @@ bool ptac_replay(const ptac_policy *policy, size_t granule, size_t least_bytes,
     ptac_pool_stats(&pool, &stats);
     result->peak_live = (size_t)stats.allocated_bytes[PTAC_ALL].peak;
     result->peak_arena = (size_t)stats.arena_bytes.peak;
+    result->planned = is_done ? plan_all(steps, n_steps, granule) : SIZE_MAX;
     ptac_pool_close(&pool);
     free(addresses);
     return is_done;

@@ -20,6 +20,7 @@ typedef struct ptac_trace_step {
 typedef struct ptac_replay_result {
     size_t peak_live;  /* bytes of requests, rounded to the granule */
     size_t peak_arena; /* from the base to the top */
+    size_t planned;    /* the same if all offsets were planned beforehand */
 } ptac_replay_result;
 
 /* False when there is no memory for it, or a step frees what is not in use. */

@@ -101,6 +101,22 @@ static PyObject *pool_trim(PyObject *self, PyObject *unused)
     Py_END_ALLOW_THREADS return PyLong_FromSize_t(bytes);
 }
 
+/* pool_plan_steps(whether) */
+static PyObject *pool_plan_steps(PyObject *self, PyObject *is_wanted)
+{
+    (void)self;
+    ptac_cpu_pool_plan_steps(PyObject_IsTrue(is_wanted) == 1);
+    Py_RETURN_NONE;
+}
+
+static PyObject *pool_end_step(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    ptac_cpu_pool_end_step();
+    Py_RETURN_NONE;
+}
+
 static PyObject *pool_policies(PyObject *self, PyObject *unused)
 {
     PyObject *list = PyList_New(0);
@@ -282,8 +298,8 @@ static PyObject *pool_history(PyObject *self, PyObject *unused)
 }
 
 /*
- * pool_replay(policy, granule, least, [(bytes, n)]) -> (peak live, peak arena); see
- * mem/replay.h.
+ * pool_replay(policy, granule, least, [(bytes, n)]) -> (peak live, peak arena, planned);
+ * see mem/replay.h.
  */
 static PyObject *pool_replay(PyObject *self, PyObject *args)
 {
@@ -314,8 +330,9 @@ static PyObject *pool_replay(PyObject *self, PyObject *args)
     else if (!ptac_replay(policy, granule, least, steps, (size_t)n, &found))
         PyErr_SetString(PyExc_ValueError, "the trace frees what is not in use");
     else
-        result = Py_BuildValue("KK", (unsigned long long)found.peak_live,
-                               (unsigned long long)found.peak_arena);
+        result = Py_BuildValue("KKK", (unsigned long long)found.peak_live,
+                               (unsigned long long)found.peak_arena,
+                               (unsigned long long)found.planned);
 done:
     free(steps);
     return result;
@@ -363,6 +380,8 @@ PyMethodDef ptac_memory_methods[] = {
     {"pool_slots", pool_slots, METH_NOARGS, NULL},
     {"pool_owns", pool_owns, METH_O, NULL},
     {"pool_trim", pool_trim, METH_NOARGS, NULL},
+    {"pool_plan_steps", pool_plan_steps, METH_O, NULL},
+    {"pool_end_step", pool_end_step, METH_NOARGS, NULL},
     {"pool_policies", pool_policies, METH_NOARGS, NULL},
     {"pool_stats", pool_stats, METH_NOARGS, NULL},
     {"pool_reset_peaks", pool_reset_peaks, METH_NOARGS, NULL},
