@@ -1,4 +1,7 @@
-"""``python -m pai_torchacc info | demo | bench | verify | calibrate | run``."""
+"""``python -m pai_torchacc info | demo | bench | verify | calibrate | run``.
+
+``bench memory`` is a subcommand of its own beside ``bench``.
+"""
 
 from __future__ import annotations
 

@@ -89,9 +89,9 @@ def measure(plan: Plan, progress: Progress | None = None) -> Measured:
         if progress:
             label = f"{n_threads} thread(s): {workload}, {variant}"
             progress(label, done / len(jobs))
-        if workload != MICRO and (workload, n_threads) not in found.live:
-            found.live[workload, n_threads] = _live(plan, workload, n_threads)
         try:
+            if workload != MICRO and (workload, n_threads) not in found.live:
+                found.live[workload, n_threads] = _live(plan, workload, n_threads)
             said = start(
                 variant,
                 plan.prefix,

@@ -41,6 +41,7 @@ class Run:
     """Anonymous memory when the tensors are gone and libc has given back its share."""
     max_rss_bytes: int
     bits: str
+    switch_on_ms: float
     arena_bytes: list[int] | None = None
     """The pool's high water after each step."""
     pool: dict[str, Any] | None = None
@@ -182,6 +183,7 @@ def _alone(
     yield row("step", middle, "ms")
     yield row("spread of steps", 100 * (max(medians) - min(medians)) / middle, "%")
     yield row("first step", _median(runs, lambda r: r.ms[0]), "ms")
+    yield row("switching on", _median(runs, lambda r: r.switch_on_ms), "ms")
     yield row("faults", _median(runs, lambda r: r.faults_per_step), "a step")
     settled = [r.settled_faults for r in runs if r.settled_faults is not None]
     if settled:

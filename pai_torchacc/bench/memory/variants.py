@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,11 +51,19 @@ class Variant:
             kept["LD_PRELOAD"] = library
         return kept | dict(self.settings)
 
-    def prepare(self) -> None:
-        """Make this process one of the variant; raises Missing where it cannot be."""
+    def prepare(self) -> float:
+        """Make this process one of the variant; ms that switching on took.
+
+        Raises
+        ------
+        Missing
+            Where it cannot be one.
+        """
         if self.libraries:
             _check_preloaded(self.libraries)
+        start = time.perf_counter()
         self.switch_on()
+        return (time.perf_counter() - start) * 1e3
 
 
 def _check_preloaded(libraries: tuple[str, ...]) -> None:
