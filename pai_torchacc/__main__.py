@@ -1,4 +1,7 @@
-"""``python -m pai_torchacc info | demo | bench | verify | calibrate | run``."""
+"""``python -m pai_torchacc info | demo | bench | verify | calibrate | run``.
+
+``bench memory`` is a subcommand of its own beside ``bench``.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,16 @@ from typing import Any
 
 from pai_torchacc._usage import UsageError, check_environment, check_outputs, count
 
+MEMORY = "bench memory"
+"""Two words, one subcommand: its options are none of ``bench``'s."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the process's exit status."""
-    options, unknown = _parser().parse_known_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:2] == MEMORY.split():
+        words[:2] = [MEMORY]
+    options, unknown = _parser().parse_known_args(words)
     if unknown:
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     with _one_line_for_errors(options.parser):
@@ -78,6 +87,28 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--csv", metavar="FILE", help="write the figures here")
     bench.add_argument("--plot", metavar="FILE", help="draw the ratios here (PNG)")
 
+    memory = add(MEMORY, _bench_memory, "compare allocators in fresh processes")
+    memory.add_argument("--workloads", nargs="+", metavar="NAME", help="or: micro")
+    memory.add_argument(
+        "--variants", nargs="+", metavar="NAME", help="stock is always among them"
+    )
+    memory.add_argument("--threads", type=count, nargs="+", help="default: 1, 2")
+    memory.add_argument("--processes", type=count, help="of each variant; default: 5")
+    memory.add_argument("--steps", type=count, help="of each process")
+    memory.add_argument(
+        "--quick", action="store_true", help="two processes of few steps"
+    )
+    memory.add_argument(
+        "--check", action="store_true", help="compare with benchmarks/targets.toml"
+    )
+    memory.add_argument("--csv", metavar="FILE", help="write the figures here")
+    memory.add_argument(
+        "--prefix",
+        default="",
+        metavar="COMMAND",
+        help="such as taskset -c 0",
+    )
+
     verify = add("verify", _verify, "hold every row of this machine to its contract")
     verify.add_argument(
         "--numerics", choices=("exact", "close", "fast"), default="close"
@@ -122,6 +153,12 @@ def _demo(options: argparse.Namespace) -> Result:
 
 def _bench(options: argparse.Namespace) -> Result:
     from pai_torchacc.bench import run
+
+    return run.run(options)
+
+
+def _bench_memory(options: argparse.Namespace) -> Result:
+    from pai_torchacc.bench.memory import run
 
     return run.run(options)
 

@@ -255,8 +255,9 @@ def _inference(name: str) -> None:
         yield from compare(title, setting, rivals, infer(), _gate(task))
 
 
-for _name in WORKLOADS:
-    _training(_name)
+for _name, _workload in WORKLOADS.items():
+    if _workload.trains:
+        _training(_name)
     _inference(_name)
 
 

@@ -7,7 +7,7 @@ import csv
 import shlex
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pai_torchacc.bench.measure import (
     thread_counts,
 )
 
-LONG = ("W4", "W5", "ResNet18@224", "VGG")
+LONG = ("W4", "W5", "ResNet18@224", "VGG", "UN")
 """Workloads that --quick leaves out."""
 
 TARGETS = Path("benchmarks") / "targets.toml"
@@ -33,38 +33,38 @@ TARGETS = Path("benchmarks") / "targets.toml"
 
 def run(options: argparse.Namespace) -> tuple[Any, int]:
     """Measure what the options name; the document and the exit status."""
-    console = _console()
+    screen = console()
     names = _chosen(options.names, options.quick)
     check_outputs([options.csv, options.plot])
-    targets = _targets() if options.check else []
+    targets = read_targets("target") if options.check else []
     raise_malloc_thresholds()
     threads = options.threads or thread_counts()
     results: list[Result] = []
-    with Progress(console=console) as progress:
+    with Progress(console=screen) as progress:
         task = progress.add_task("", total=len(names) * len(threads))
         for n in threads:
             for name in names:
                 progress.update(task, description=f"{n} thread(s): {name}")
                 results += _measure(name, n, options)
                 progress.advance(task)
-    console.print(_table(results), soft_wrap=True)
+    screen.print(_table(results), soft_wrap=True)
     if options.csv:
         write_csv(Path(options.csv), results)
     if options.plot:
         _plot(results, Path(options.plot))
     short = list(_missed(results, targets))
     for line in short:
-        console.print(line, highlight=False, soft_wrap=True)
+        screen.print(line, highlight=False, soft_wrap=True)
     if options.check:
-        console.print(f"{len(short)} targets missed")
+        screen.print(f"{len(short)} targets missed")
     document = {"environment": environment(), "results": [asdict(r) for r in results]}
     return document, 1 if short else 0
 
 
-def _console() -> Console:
+def console() -> Console:
     """As wide as the table needs, where no terminal sets a limit."""
-    console = Console()
-    return console if console.is_terminal else Console(width=140)
+    found = Console()
+    return found if found.is_terminal else Console(width=140)
 
 
 def _chosen(parts: list[str], quick: bool) -> list[str]:
@@ -124,10 +124,12 @@ def _value(r: Result) -> str:
     return f"{r.value:.2f}x" if r.unit == "ratio" else f"{r.value:.2f} {r.unit}"
 
 
-def write_csv(path: Path, results: list[Result]) -> None:
-    """Write figures with what they depend on in the header."""
+def write_csv(
+    path: Path, results: Sequence[Any], more: Mapping[str, str] | None = None
+) -> None:
+    """Write dataclasses as rows, with what they depend on in the header."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        for key, value in environment().items():
+        for key, value in (environment() | dict(more or {})).items():
             file.write(f"# {key}: {value}\n")
         file.write(f"# command: python -m pai_torchacc {shlex.join(sys.argv[1:])}\n")
         writer = csv.DictWriter(file, list(asdict(results[0])), lineterminator="\n")
@@ -140,10 +142,11 @@ def write_csv(path: Path, results: list[Result]) -> None:
             writer.writerow(row)
 
 
-def _targets() -> list[dict[str, Any]]:
+def read_targets(table: str) -> list[dict[str, Any]]:
+    """One table of the targets; raises UsageError outside the repository."""
     if not TARGETS.is_file():
         raise UsageError(f"{TARGETS} is not here: --check runs in the repository")
-    return tomllib.loads(TARGETS.read_text(encoding="utf-8"))["target"]
+    return tomllib.loads(TARGETS.read_text(encoding="utf-8"))[table]
 
 
 def _missed(results: list[Result], targets: list[dict[str, Any]]) -> Iterator[str]:

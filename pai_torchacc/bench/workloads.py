@@ -14,6 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+def _classification(scores: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(scores.flatten(0, -2), y.flatten())
+
+
 @dataclass
 class Task:
     """A workload ready to run: a model, its optimizer, and a source of batches."""
@@ -21,12 +25,17 @@ class Task:
     model: nn.Module
     optimizer: torch.optim.Optimizer | None
     batches: Iterator[tuple[Tensor, Tensor]]
+    criterion: Callable[[Tensor, Tensor], Tensor] = _classification
+
+    def step(self) -> Tensor:
+        """What the workload does over and over: train, else infer."""
+        return self.train_step() if self.optimizer else self.infer()
 
     def train_step(self) -> Tensor:
         """Forward, backward, update; the loss."""
         x, y = next(self.batches)
         self.optimizer.zero_grad()
-        loss = F.cross_entropy(self.model(x).flatten(0, -2), y.flatten())
+        loss = self.criterion(self.model(x), y)
         loss.backward()
         self.optimizer.step()
         return loss
@@ -45,6 +54,7 @@ class Workload:
     name: str
     about: str
     make: Callable[..., Task]
+    trains: bool = True
 
     def task(self, **optimizer_options: Any) -> Task:
         """Build it anew; options such as ``fused=True`` go to the optimizer."""
@@ -300,6 +310,50 @@ def _mlp64(**options: Any) -> Task:
     return Task(model, optimizer, _forever(x, y))
 
 
+def _pair(n_in: int, n_out: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(n_in, n_out, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(n_out, n_out, 3, padding=1),
+        nn.ReLU(),
+    )
+
+
+class _UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1, self.down2, self.bottom = (
+            _pair(16, 16),
+            _pair(16, 32),
+            _pair(32, 64),
+        )
+        self.up2, self.up1 = _pair(64 + 32, 32), _pair(32 + 16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        at1 = self.down1(x)
+        at2 = self.down2(F.max_pool2d(at1, 2))
+        x = self.bottom(F.max_pool2d(at2, 2))
+        x = self.up2(torch.cat((F.interpolate(x, scale_factor=2), at2), 1))
+        return self.up1(torch.cat((F.interpolate(x, scale_factor=2), at1), 1))
+
+
+def _un(**options: Any) -> Task:
+    model = _UNet()
+    x, y = torch.randn(1, 16, 512, 512), torch.randn(1, 16, 512, 512)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, **options)
+    return Task(model, optimizer, _forever(x, y), F.mse_loss)
+
+
+class _Chain(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(torch.relu(x * 2))
+
+
+def _ew() -> Task:
+    x = torch.randn(64 << 18)
+    return Task(_Chain(), None, _forever(x, x))
+
+
 WORKLOADS = {
     w.name: w
     for w in (
@@ -315,6 +369,8 @@ WORKLOADS = {
         Workload("W6", "LSTM(64, 128), Adam", _w6),
         Workload("VGG", "VGG-like CNN for 32x32 images, SGD", _vgg),
         Workload("MLP64", "MLP 64-1024-1024-10, Adam", _mlp64),
+        Workload("UN", "UNet-like, two levels, 16 channels of 512x512, SGD", _un),
+        Workload("EW", "three elementwise operators on 64 MiB", _ew, trains=False),
     )
 }
 """By name."""

@@ -1,0 +1,91 @@
+"""``[[memory_target]]`` of benchmarks/targets.toml: which rows fall short.
+
+A target speaks of the pool. ``figure`` and ``workload`` are patterns (``*`` is any);
+``against`` (stock, a peer, or ``""`` for the pool alone) and ``threads`` are to be
+equal. ``at_least`` or ``at_most`` is the bound; ``at_most_as`` names a workload whose
+row is the bound. Where several fit a row, the last of the file holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pai_torchacc.bench.memory.figures import Row
+
+Target = dict[str, Any]
+
+
+@dataclass
+class Verdict:
+    """How the rows compare with the targets."""
+
+    met: int = 0
+    missed: list[str] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+
+
+def judge(rows: list[Row], targets: list[Target]) -> Verdict:
+    """Compare; targets that no row is for are named too."""
+    verdict = Verdict()
+    seen: set[int] = set()
+    for row in rows:
+        fitting = [i for i, t in enumerate(targets) if _fits(t, row)]
+        seen.update(fitting)
+        if not fitting:
+            continue
+        sign, bound = _bound(targets[fitting[-1]], row, rows)
+        met = row.value >= bound if sign == ">=" else row.value <= bound
+        if met and row.passes_gate:
+            verdict.met += 1
+        else:
+            verdict.missed.append(_line(row, sign, bound))
+    verdict.unmeasured = [describe(t) for i, t in enumerate(targets) if i not in seen]
+    return verdict
+
+
+def _fits(target: Target, row: Row) -> bool:
+    return (
+        row.variant == "pool"
+        and row.against == target.get("against", "")
+        and fnmatchcase(row.figure, target["figure"])
+        and fnmatchcase(row.workload, target.get("workload", "*"))
+        and target.get("threads", row.n_threads) == row.n_threads
+    )
+
+
+def _bound(target: Target, row: Row, rows: list[Row]) -> tuple[str, float]:
+    if "at_least" in target:
+        return ">=", target["at_least"]
+    if "at_most" in target:
+        return "<=", target["at_most"]
+    return "<=", next(_values_of(target["at_most_as"], row, rows), float("inf"))
+
+
+def _values_of(workload: str, like: Row, rows: list[Row]) -> Iterator[float]:
+    for row in rows:
+        if row.workload == workload and (
+            (row.figure, row.variant, row.against, row.n_threads)
+            == (like.figure, like.variant, like.against, like.n_threads)
+        ):
+            yield row.value
+
+
+def _line(row: Row, sign: str, bound: float) -> str:
+    against = f" against {row.against}" if row.against else ""
+    unit = "" if row.unit in ("", "ratio") else f" {row.unit}"
+    numbers = "" if row.passes_gate else "; other numbers than stock's"
+    return (
+        f"missed: {row.workload}, {row.figure}{against}, {row.n_threads} thread(s): "
+        f"{row.value:.3g}{unit}, target {sign} {bound:.3g}{numbers}"
+    )
+
+
+def describe(target: Target) -> str:
+    """Say in one line what a target is about."""
+    against = target.get("against", "")
+    return f"{target.get('workload', '*')}, {target['figure']}" + (
+        f" against {against}" if against else ""
+    )
