@@ -88,7 +88,7 @@ static size_t place_in_order(ptac_lifetime *const *order, ptac_lifetime **placed
     return height;
 }
 
-/* The blocks that reach the height come first from now on; the others keep their order. */
+/* The blocks that reach the height come first from now on, the others as before. */
 static void put_highest_first(ptac_lifetime **order, ptac_lifetime **spare, size_t n,
                               size_t height, size_t granule)
 {

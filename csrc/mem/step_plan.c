@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A request of the step; frees of a request of this step, of the one before, of others. */
+/* A request; frees of a request of this step, of the one before, of older ones. */
 typedef enum event_kind {
     REQUEST,
     FREE_OF_STEP,
@@ -86,7 +86,7 @@ static bool is_done(const ptac_step_plan *plan)
     return true;
 }
 
-/* --- making a plan ----------------------------------------------------------------- */
+/* --- making a plan --------------------------------------------------------------- */
 
 static bool are_alike(const ptac_step_log *a, const ptac_step_log *b)
 {
@@ -238,7 +238,7 @@ static void drop(ptac_step_plan *plan, ptac_pool *pool)
     plan->offsets = NULL;
 }
 
-/* --- steps ------------------------------------------------------------------------- */
+/* --- steps ----------------------------------------------------------------------- */
 
 /* Whether the step that ends has left what the plan says, or nothing planned at all. */
 static bool is_clean(const ptac_step_plan *plan)

@@ -298,8 +298,8 @@ static PyObject *pool_history(PyObject *self, PyObject *unused)
 }
 
 /*
- * pool_replay(policy, granule, least, [(bytes, n)]) -> (peak live, peak arena, planned);
- * see mem/replay.h.
+ * pool_replay(policy, granule, least, [(bytes, n)]) -> peaks: live, arena, planned; see
+ * mem/replay.h.
  */
 static PyObject *pool_replay(PyObject *self, PyObject *args)
 {
