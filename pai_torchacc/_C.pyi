@@ -273,8 +273,21 @@ def zero_grads(groups: list[dict[str, Any]], /) -> bool:
 def memory_limit() -> int | None:
     """Bytes that the control group may have."""
 
+def pool_routes() -> list[str]:
+    """Ways to torch's allocator, the best first."""
+
+def malloc_keeps(is_wanted: bool, /) -> bool:
+    """Have glibc's malloc keep what is freed, or be as by default; whether it can."""
+
 def pool_enable(
-    policy: str, cap: int, reserve: int, history: int, idle_s: int, fill: int, /
+    route: str,
+    policy: str,
+    cap: int,
+    reserve: int,
+    history: int,
+    idle_s: int,
+    fill: int,
+    /,
 ) -> str | None:
     """Serve torch's CPU storages, or take other options; None, or what is wrong."""
 

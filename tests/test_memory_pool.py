@@ -8,46 +8,24 @@ import json
 import os
 import pickle
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import switching
 import torch
+from pooling import KIB, MIB, closed_before_and_after, floats, is_ours, slots
 from torch import nn
 
 import pai_torchacc as ptac
 from pai_torchacc import _C, _host
 
-KIB, MIB = 1 << 10, 1 << 20
+__all__ = ["closed_before_and_after"]
 
 CLASS_STATS = (
     *("allocation", "segment", "active", "inactive_split"),
     *("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes"),
     "requested_bytes",
 )
-
-
-@pytest.fixture(autouse=True)
-def closed_before_and_after() -> Iterator[None]:
-    gc.collect()
-    yield
-    ptac.disable()
-    gc.collect()
-    assert _C.pool_state() == ("off", 0, 0)
-
-
-def is_ours(x: torch.Tensor) -> bool:
-    return _C.pool_owns(x.untyped_storage().data_ptr())
-
-
-def floats(n_bytes: int) -> torch.Tensor:
-    return torch.empty(n_bytes // 4)
-
-
-def slots() -> tuple[list[int], list[int]]:
-    """What libc10's imports of posix_memalign and free lead to now."""
-    return _C.pool_slots()
 
 
 def stats(key: str) -> int:

@@ -1,12 +1,13 @@
 /*
  * step_plan.h - training steps that repeat: blocks at offsets planned beforehand.
  *
- * Between two boundaries every request and every free is noted. When two steps in a row
- * were alike, the blocks that live within a step, or from one into the next, are planned,
- * and if that takes less than the engine needed, the next step follows the plan: its
- * n-th request gets the n-th offset of one region of the arena. The first request or
- * free that differs ends that for the rest of the step, and the engine serves it. A plan can never hand out what is
- * in use: as long as a step has done what the plan says, nothing that overlaps is.
+ * Between two boundaries every request and every free is noted. When two steps in a
+ * row were alike, the blocks that live within a step, or from one into the next, are
+ * planned, and if that takes less than the engine needed, the next step follows the
+ * plan: its n-th request gets the n-th offset of one region of the arena. The first
+ * request or free that differs ends that for the rest of the step, and the engine
+ * serves it. A plan can never hand out what is in use: as long as a step has done what
+ * the plan says, nothing that overlaps is.
  *
  * Everything is called with the pool's lock held.
  */

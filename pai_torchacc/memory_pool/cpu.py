@@ -1,4 +1,17 @@
-"""The CPU's pool: switched on in the extension, and proven to be in use."""
+"""The CPU's pool: switched on in the extension, and proven to be in use.
+
+Ways to torch's allocator, the first that is proven to work is taken:
+
+``imports``
+    libc10's imports of ``posix_memalign`` and ``free``. Leaves no trace when undone.
+``object``
+    An allocator object of our own, registered with c10, for builds whose libc10 holds a
+    malloc of its own. Storages made meanwhile keep it for life.
+``mallopt``
+    No pool: glibc's malloc is told to keep what is freed. No page faults either, but
+    more memory (up to three times for chains of large tensors), in the main thread
+    only. When undone, glibc's numbers are its defaults again, but fixed from then on.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +29,51 @@ IDLE_S = 30
 CAP_SHARE = 0.9
 """Of the control group's limit: the pool's cap where the user names none."""
 
-_installed: list[PoolOptions] = []
+_KEEP = "mallopt"
+
+_installed: list[tuple[PoolOptions, str]] = []
 
 
 def install(c: Any, options: PoolOptions) -> str | None:
     """Switch the pool on, or give it other options; None, or why it is inactive."""
-    if _installed == [options]:
+    if _installed and _installed[0][0] == options:
         return None
+    said = []
+    for way in [_installed[0][1]] if _installed else _ways(c):
+        trouble = _switch_on(c, way, options)
+        if trouble is None:
+            _installed[:] = [(options, way)]
+            return None
+        said.append(f"{way}: {trouble}")
+    _installed.clear()
+    return "; ".join(said)
+
+
+def remove(c: Any) -> None:
+    """Requests go to libc from now on."""
+    if _installed and _installed.pop()[1] == _KEEP:
+        c.malloc_keeps(False)
+    c.pool_disable()
+
+
+def status(c: Any) -> dict[str, Any]:
+    """``via``: the way in use; ``draining``: blocks in use of a pool that is off."""
+    state, n_blocks, _ = c.pool_state()
+    found: dict[str, Any] = {"via": _installed[0][1]} if _installed else {}
+    return found | ({"draining": n_blocks} if state == "draining" else {})
+
+
+def _ways(c: Any) -> list[str]:
+    return [*c.pool_routes(), _KEEP]
+
+
+def _switch_on(c: Any, way: str, options: PoolOptions) -> str | None:
+    if way == _KEEP:
+        if options.cap is not None or options.fill is not None:
+            return "it has neither cap nor fill"
+        return None if c.malloc_keeps(True) else "the C library is not glibc"
     trouble = c.pool_enable(
+        way,
         options.policy,
         _cap(c, options.cap),
         options.reserve,
@@ -33,21 +83,8 @@ def install(c: Any, options: PoolOptions) -> str | None:
     )
     if trouble is None and not _host.aside(_is_in_use, c):
         c.pool_disable()
-        trouble = "torch's CPU storages do not pass through libc10's imports"
-    _installed[:] = [options] if trouble is None else []
+        trouble = "torch's storages do not pass through it"
     return trouble
-
-
-def remove(c: Any) -> None:
-    """Requests go to libc from now on."""
-    _installed.clear()
-    c.pool_disable()
-
-
-def status(c: Any) -> dict[str, Any]:
-    """``draining``: blocks of a pool that is off, still in use."""
-    state, n_blocks, _ = c.pool_state()
-    return {"draining": n_blocks} if state == "draining" else {}
 
 
 def _cap(c: Any, asked: int | None) -> int:

@@ -152,12 +152,29 @@ typedef struct at_optional_int {
     M(void *, cxx_new, "_Znwm", (size_t))                                              \
     M(void, cxx_delete, "_ZdlPv", (void *))
 
+/*
+ * c10's CPU allocator as an object: C++ members, which no prototype can be compared
+ * with. Who uses them tries the layout of things on the live allocator first.
+ */
+#define PTAC_TORCH_ALLOCATOR(M)                                                        \
+    M(void, c10_set_allocator,                                                         \
+      "_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh",                        \
+      (int8_t, void *, uint8_t))                                                       \
+    M(void *, c10_get_allocator, "_ZN3c1012GetAllocatorERKNS_10DeviceTypeE",           \
+      (const int8_t *))                                                                \
+    M(void *, c10_memory_reporter, "_ZN3c1025profiledCPUMemoryReporterEv", (void))     \
+    M(void, c10_report_new, "_ZN3c1025ProfiledCPUMemoryReporter3NewEPvm",              \
+      (void *, void *, size_t))                                                        \
+    M(void, c10_report_delete, "_ZN3c1025ProfiledCPUMemoryReporter6DeleteEPv",         \
+      (void *, void *))
+
 #ifndef PTAC_ABI_GUARD
 typedef struct ptac_torch_symbols {
 #define F(type, name, parameters)         type(*name) parameters;
 #define M(type, name, symbol, parameters) type(*name) parameters;
     PTAC_TORCH_REQUIRED(F)
-    PTAC_TORCH_OPTIONAL(F) PTAC_TORCH_MANGLED(M) PTAC_TORCH_FOREIGN(M)
+    PTAC_TORCH_OPTIONAL(F)
+    PTAC_TORCH_MANGLED(M) PTAC_TORCH_FOREIGN(M) PTAC_TORCH_ALLOCATOR(M)
 #undef F
 #undef M
 } ptac_torch_symbols;

@@ -7,21 +7,22 @@
 #include "mem/limits.h"
 #include "mem/replay.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-/* pool_enable(policy, cap, reserve, history, idle_s, fill): None, or what is wrong. */
+/* pool_enable(route, policy, cap, reserve, history, idle_s, fill): None, or trouble. */
 static PyObject *pool_enable(PyObject *self, PyObject *args)
 {
     unsigned long long cap, reserve, history;
     long long idle_s;
-    const char *policy, *trouble;
+    const char *way, *policy, *trouble;
     int fill;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "sKKKLi", &policy, &cap, &reserve, &history, &idle_s,
-                          &fill))
+    if (!PyArg_ParseTuple(args, "ssKKKLi", &way, &policy, &cap, &reserve, &history,
+                          &idle_s, &fill))
         return NULL;
 
     const ptac_cpu_pool_options options = {
@@ -33,9 +34,12 @@ static PyObject *pool_enable(PyObject *self, PyObject *args)
         .fill = (ptac_fill)fill,
     };
 
-    if (!options.policy)
-        return PyErr_Format(PyExc_ValueError, "there is no policy %s", policy);
-    Py_BEGIN_ALLOW_THREADS trouble = ptac_cpu_allocator_enable(&options);
+    const ptac_cpu_route *route = ptac_cpu_route_find(way);
+
+    if (!options.policy || !route)
+        return PyErr_Format(PyExc_ValueError, "there is no policy %s, or no route %s",
+                            policy, way);
+    Py_BEGIN_ALLOW_THREADS trouble = ptac_cpu_allocator_enable(route, &options);
     Py_END_ALLOW_THREADS return trouble ? PyUnicode_FromString(trouble)
                                         : Py_NewRef(Py_None);
 }
@@ -46,6 +50,39 @@ static PyObject *pool_disable(PyObject *self, PyObject *unused)
     (void)unused;
     Py_BEGIN_ALLOW_THREADS ptac_cpu_allocator_disable();
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
+}
+
+/* pool_routes() -> names of the ways to torch's allocator, the best first */
+static PyObject *pool_routes(PyObject *self, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+
+    (void)self;
+    (void)unused;
+    for (int i = 0; list && ptac_cpu_route_at(i); i++)
+        if (ptac_append_stolen(list, PyUnicode_FromString(ptac_cpu_route_at(i)->name)) <
+            0)
+            Py_CLEAR(list);
+    return list;
+}
+
+/*
+ * malloc_keeps(whether): glibc's malloc maps nothing for itself and gives nothing back,
+ * or does as it would by default; whether it can be told.
+ */
+static PyObject *malloc_keeps(PyObject *self, PyObject *is_wanted)
+{
+    const bool keeps = PyObject_IsTrue(is_wanted) == 1;
+    bool is_done = false;
+
+    (void)self;
+#ifdef __GLIBC__
+    is_done = mallopt(M_MMAP_MAX, keeps ? 0 : 64 << 10) &&
+              mallopt(M_TRIM_THRESHOLD, keeps ? -1 : 128 << 10);
+    if (!keeps)
+        malloc_trim(0);
+#endif
+    return PyBool_FromLong(is_done);
 }
 
 /* pool_state() -> ("off" | "on" | "draining", blocks still in use, was overtaken) */
@@ -374,6 +411,8 @@ static PyObject *pool_pair_ns(PyObject *self, PyObject *args)
 }
 
 PyMethodDef ptac_memory_methods[] = {
+    {"pool_routes", pool_routes, METH_NOARGS, NULL},
+    {"malloc_keeps", malloc_keeps, METH_O, NULL},
     {"pool_enable", pool_enable, METH_VARARGS, NULL},
     {"pool_disable", pool_disable, METH_NOARGS, NULL},
     {"pool_state", pool_state, METH_NOARGS, NULL},

@@ -1,122 +1,100 @@
 /*
- * cpu_allocator.c - posix_memalign and free as libc10 sees them.
- *
- * torch's CPU allocator is posix_memalign(64) and free. These two imports of libc10 are
- * pointed at us, which leaves everything else of torch's allocator (profiler, error
- * texts, fill flags) and everybody else's malloc as it is. What was found in the slots
- * is what we forward to: libc's functions, those of a preloaded malloc, or somebody's
- * hook.
+ * cpu_allocator.c - which route is in force, and what all routes serve.
  */
 #include "bind/torch/cpu_allocator.h"
-
-#include "bind/abi/torch_abi.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-typedef int (*memalign_fn)(void **memory, size_t alignment, size_t bytes);
-typedef void (*free_fn)(void *memory);
+static const ptac_cpu_route *const routes[] = {&ptac_route_imports, &ptac_route_object};
 
-static got_slots memalign_slots, free_slots;
-static memalign_fn their_memalign;
-static free_fn their_free;
+static const ptac_cpu_route *route;
 static ptac_hook_state state; /* written under the pool's lock */
 static ptac_fill fill;
 static bool was_overtaken;
 
-static void fill_in(void *memory, size_t bytes)
+const ptac_cpu_route *ptac_cpu_route_at(int i)
 {
-    if (fill != PTAC_FILL_NONE)
-        memset(memory, fill == PTAC_FILL_ZERO ? 0 : 0xCD, bytes);
+    return i >= 0 && i < (int)(sizeof routes / sizeof *routes) ? routes[i] : NULL;
 }
 
-static int our_memalign(void **memory, size_t alignment, size_t bytes)
+const ptac_cpu_route *ptac_cpu_route_find(const char *name)
+{
+    const ptac_cpu_route *found;
+
+    for (int i = 0; (found = ptac_cpu_route_at(i)); i++)
+        if (strcmp(found->name, name) == 0)
+            break;
+    return found;
+}
+
+int ptac_cpu_serve(void **memory, size_t alignment, size_t bytes,
+                   int (*other)(void **memory, size_t alignment, size_t bytes))
 {
     bool is_refused = false;
+    void *found = NULL;
     int error = 0;
 
-    *memory = NULL;
     if (bytes >= PTAC_CPU_LEAST_BYTES && alignment <= 64)
-        *memory = ptac_cpu_pool_alloc(bytes, &is_refused);
+        found = ptac_cpu_pool_alloc(bytes, &is_refused);
     if (is_refused)
         return ENOMEM;
-    if (!*memory)
-        error = their_memalign(memory, alignment, bytes);
-    if (__builtin_expect(fill != PTAC_FILL_NONE, 0) && !error)
-        fill_in(*memory, bytes);
-    return error;
+    if (!found)
+        error = other(&found, alignment, bytes);
+    if (error)
+        return error;
+    if (__builtin_expect(fill != PTAC_FILL_NONE, 0) && found)
+        memset(found, fill == PTAC_FILL_ZERO ? 0 : 0xCD, bytes);
+    *memory = found;
+    return 0;
 }
 
-static void our_free(void *memory)
+bool ptac_cpu_take_back(void *memory)
 {
-    if (!ptac_cpu_pool_owns(memory)) {
-        their_free(memory);
-    } else if (!ptac_cpu_pool_free(memory)) {
-        static const char text[] = "pai_torchacc: a CPU storage was freed twice\n";
+    static const char text[] = "pai_torchacc: a CPU storage was freed twice\n";
 
+    if (!ptac_cpu_pool_owns(memory))
+        return false;
+    if (!ptac_cpu_pool_free(memory)) {
         (void)!write(STDERR_FILENO, text, sizeof text - 1);
         abort();
     }
+    return true;
 }
 
-/*
- * Called with the pool's lock held. Slots that others have changed after us lead to us
- * through them: writing there again would close a circle.
- */
 static bool install(void)
 {
-    const uintptr_t memalign_now = (uintptr_t)our_memalign;
-    const uintptr_t free_now = (uintptr_t)our_free;
-
-    if (was_overtaken) {
-        state = PTAC_HOOK_ON;
-        return true;
-    }
-    if (state == PTAC_HOOK_OFF && !got_write(&free_slots, free_now))
+    if (!route->install(state))
         return false;
-    if (!got_write(&memalign_slots, memalign_now)) {
-        if (state == PTAC_HOOK_OFF)
-            got_restore(&free_slots, free_now);
-        return false;
-    }
-    state = PTAC_HOOK_ON;
+    __atomic_store_n(&state, PTAC_HOOK_ON, __ATOMIC_RELAXED);
     return true;
 }
 
 static void stop_requests(void)
 {
-    was_overtaken |= !got_restore(&memalign_slots, (uintptr_t)our_memalign);
+    was_overtaken |= !route->stop_requests();
     fill = PTAC_FILL_NONE;
-    state = PTAC_HOOK_DRAINING;
+    __atomic_store_n(&state, PTAC_HOOK_DRAINING, __ATOMIC_RELAXED);
 }
 
 static void stop_frees(void)
 {
-    was_overtaken |= !got_restore(&free_slots, (uintptr_t)our_free);
-    state = PTAC_HOOK_OFF;
+    was_overtaken |= !route->stop_frees();
+    __atomic_store_n(&state, PTAC_HOOK_OFF, __ATOMIC_RELAXED);
 }
 
-/* Finds the slots anew, unless something of ours is still in them. */
-static const char *find_slots(void)
+const char *ptac_cpu_allocator_enable(const ptac_cpu_route *wanted,
+                                      const ptac_cpu_pool_options *options)
 {
-    void *c10 = ptac_torch_c10();
+    const ptac_hook_state now = ptac_cpu_allocator_state();
+    const char *trouble = NULL;
 
-    if (state != PTAC_HOOK_OFF || was_overtaken)
-        return NULL;
-    if (!c10 || !got_find(c10, "posix_memalign", &memalign_slots) ||
-        !got_find(c10, "free", &free_slots))
-        return "torch's libc10 does not import posix_memalign and free";
-    their_memalign = (memalign_fn)got_function(c10, "posix_memalign", &memalign_slots);
-    their_free = (free_fn)got_function(c10, "free", &free_slots);
-    return NULL;
-}
-
-const char *ptac_cpu_allocator_enable(const ptac_cpu_pool_options *options)
-{
-    const char *trouble = find_slots();
-
+    if (now != PTAC_HOOK_OFF && wanted != route)
+        return "storages of another way to the allocator are still in use";
+    route = wanted;
+    trouble = route->find(now);
     if (!trouble)
         trouble = ptac_cpu_pool_open(options, install);
     if (!trouble)
@@ -134,12 +112,9 @@ ptac_hook_state ptac_cpu_allocator_state(void)
     return __atomic_load_n(&state, __ATOMIC_RELAXED);
 }
 
-bool ptac_cpu_allocator_slots(got_slots *memalign, got_slots *frees)
+const ptac_cpu_route *ptac_cpu_allocator_route(void)
 {
-    void *c10 = ptac_torch_c10();
-
-    return c10 && got_find(c10, "posix_memalign", memalign) &&
-           got_find(c10, "free", frees);
+    return ptac_cpu_allocator_state() == PTAC_HOOK_OFF ? NULL : route;
 }
 
 bool ptac_cpu_allocator_was_overtaken(void)

@@ -1,0 +1,36 @@
+"""What tests of the memory pool share."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import pai_torchacc as ptac
+from pai_torchacc import _C
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def closed_before_and_after() -> Iterator[None]:
+    gc.collect()
+    yield
+    ptac.disable()
+    gc.collect()
+    assert _C.pool_state() == ("off", 0, 0)
+
+
+def is_ours(x: torch.Tensor) -> bool:
+    return _C.pool_owns(x.untyped_storage().data_ptr())
+
+
+def floats(n_bytes: int) -> torch.Tensor:
+    return torch.empty(n_bytes // 4)
+
+
+def slots() -> tuple[list[int], list[int]]:
+    """What libc10's imports of posix_memalign and free lead to now."""
+    return _C.pool_slots()

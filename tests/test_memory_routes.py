@@ -1,0 +1,102 @@
+"""Other ways to torch's allocator, for builds that the first does not fit."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+
+import pytest
+import torch
+from pooling import KIB, MIB, closed_before_and_after, floats, is_ours, slots
+
+import pai_torchacc as ptac
+from pai_torchacc import _C
+from pai_torchacc.memory_pool import cpu
+
+__all__ = ["closed_before_and_after"]
+
+
+def _faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+@pytest.fixture
+def only_way(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Leave one way, as on a torch that the others do not fit."""
+
+    def choose(*ways: str) -> None:
+        monkeypatch.setattr(cpu, "_ways", lambda c: list(ways))
+
+    return choose
+
+
+def test_the_way_in_use_is_told() -> None:
+    with ptac.enable_memory_pool():
+        assert ptac.status()["memory_pool"]["via"] == "imports"
+    assert "via" not in ptac.status()["memory_pool"]
+
+
+def test_by_an_allocator_object(only_way: Callable[..., None]) -> None:
+    only_way("object")
+    before = slots()
+    early = floats(MIB).fill_(1)
+    ptac.enable_memory_pool()
+    assert slots() == before
+    assert ptac.status()["memory_pool"]["via"] == "object"
+    x, small = floats(MIB).fill_(2), floats(KIB).fill_(3)
+    assert is_ours(x)
+    assert not is_ours(small)
+    del early
+    x.resize_(MIB)
+    assert (x[: MIB // 4] == 2).all()
+    assert torch.empty(0).numel() == 0
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        torch.empty(1 << 46, dtype=torch.uint8)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        y = floats(3 * MIB)
+    by_op = {e.name: e.cpu_memory_usage for e in profile.events()}
+    assert by_op["aten::empty"] == 3 * MIB
+    ptac.disable()
+    assert not is_ours(floats(MIB))
+    assert ptac.status()["memory_pool"]["draining"] == 2
+    x.resize_(2 * MIB)  # by the allocator that made it
+    assert not is_ours(x)
+    del x, y, small
+    assert _C.pool_state() == ("off", 0, 0)
+
+
+def test_one_way_waits_for_the_blocks_of_another(only_way: Callable[..., None]) -> None:
+    only_way("object")
+    ptac.enable_memory_pool()
+    x = floats(MIB)
+    ptac.disable()
+    only_way("imports")
+    handle = ptac.enable_memory_pool()
+    assert not handle
+    assert "still in use" in handle.reason
+    del x
+    assert ptac.enable_memory_pool()
+
+
+def test_by_mallopt(only_way: Callable[..., None]) -> None:
+    only_way("mallopt")
+    with ptac.enable_memory_pool():
+        assert ptac.status()["memory_pool"]["via"] == "mallopt"
+        for _ in range(6):  # until the heap has grown to what its free list wants
+            floats(32 * MIB).fill_(1)
+        before = _faults()
+        floats(32 * MIB).fill_(1)
+        assert _faults() - before < 100
+    before = _faults()
+    floats(32 * MIB).fill_(1)
+    assert _faults() - before > 1000
+    handle = ptac.enable_memory_pool(cap=1 << 30)
+    assert handle.reason == "mallopt: it has neither cap nor fill"
+
+
+def test_no_way_at_all(only_way: Callable[..., None]) -> None:
+    only_way()
+    handle = ptac.enable_memory_pool()
+    assert not handle
+    assert ptac.status()["memory_pool"]["active"] is False
