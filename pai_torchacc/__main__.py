@@ -103,6 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     memory.add_argument("--csv", metavar="FILE", help="write the figures here")
     memory.add_argument(
+        "--replay", action="store_true", help="placement alone, of recorded training"
+    )
+    memory.add_argument(
         "--prefix",
         default="",
         metavar="COMMAND",
@@ -158,9 +161,9 @@ def _bench(options: argparse.Namespace) -> Result:
 
 
 def _bench_memory(options: argparse.Namespace) -> Result:
-    from pai_torchacc.bench.memory import run
+    from pai_torchacc.bench.memory import replay, run
 
-    return run.run(options)
+    return replay.run(options) if options.replay else run.run(options)
 
 
 def _verify(options: argparse.Namespace) -> Result:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pai_torchacc import __main__ as command
-from pai_torchacc.bench.memory import child, driver, figures, targets, variants
+from pai_torchacc.bench.memory import child, driver, figures, replay, targets, variants
 from pai_torchacc.bench.memory.figures import Live, Micro, Row, Run, Samples
 from pai_torchacc.bench.run import write_csv
 
@@ -335,3 +335,31 @@ def test_the_command_writes_what_it_measured(
         "micro",
     }
     assert len(document["runs"]) == 2
+
+
+def test_replay(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The planner is at the live peak, or no worse than the best policy."""
+    path = tmp_path / "replay.json"
+    names = ["--workloads", "W3", "W1", "--json", str(path)]
+    assert command.main(["bench memory", "--replay", "--check", *names]) == 0
+    rows = json.loads(path.read_text())["replay"]
+    assert [row["workload"] for row in rows] == ["W3", "W1"]
+    for row in rows:
+        assert row["events"] > 50
+        assert 1 <= row["planned"] <= max(1.02, row["best_fit"], row["first_fit"])
+        assert 1 <= row["exact_fit"] <= 1.13
+    assert "planned" in capsys.readouterr().out
+
+
+def test_a_trace_of_a_history() -> None:
+    history = [
+        ("free_completed", 9, 100, 0, 0),
+        ("alloc", 9, 64, 0, 1),
+        ("alloc", 7, 128, 0, 2),
+        ("free_completed", 9, 64, 0, 3),
+        ("oom", 0, 1 << 40, 0, 4),
+        ("alloc", 9, 256, 0, 5),
+        ("free_completed", 9, 256, 0, 6),
+    ]
+    expected = [(64, 0), (128, 0), (0, 0), (256, 0), (0, 2)]
+    assert replay.as_trace(history) == expected
