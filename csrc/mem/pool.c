@@ -44,6 +44,7 @@ void ptac_pool_close(ptac_pool *pool)
     }
     ptac_table_close(&pool->used);
     ptac_records_close(&pool->records);
+    ptac_history_close(&pool->history);
 }
 
 static int class_of(const ptac_block *block)

@@ -43,7 +43,7 @@ typedef struct ptac_arena_spec {
 /* A new arena of this pool, or NULL. Lives until the pool is closed. */
 ptac_arena *ptac_pool_add_arena(ptac_pool *pool, const ptac_arena_spec *spec);
 
-/* Every arena goes; no block is used. Statistics start anew. */
+/* Every arena goes, and the history; no block is used. Statistics stay to be read. */
 void ptac_pool_close(ptac_pool *pool);
 
 /* A block of this arena, in the table and in the statistics, or NULL. bytes > 0. */
