@@ -26,6 +26,7 @@ enum {
     PTAC_BLOCK_HOLED = 4,    /* free, and some of its chunks have been released */
     PTAC_BLOCK_SMALL = 8,    /* used, and counted in the small pool */
     PTAC_BLOCK_PLANNED = 16, /* used, and a part of a plan's region, not of the arena */
+    PTAC_BLOCK_UNSURE = 32,  /* freed by its user, and any work may still use it */
 };
 
 typedef struct ptac_block {
@@ -39,6 +40,10 @@ typedef struct ptac_block {
         };
         struct {
             uint32_t step, n; /* of a used one: when a plan's step asked for it */
+        };
+        struct {
+            uintptr_t stream;      /* of a used one, in pools with streams: its own */
+            struct ptac_use *uses; /* and other streams' work on it */
         };
     };
     uint32_t flags;

@@ -1,0 +1,115 @@
+/*
+ * driver.c - finding the CUDA driver, and a device of it.
+ */
+#include "device/cuda/driver.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+ptac_cuda_functions ptac_cuda;
+
+static const char *find_all(void *library)
+{
+    const char *missing = NULL;
+
+#define F(member, symbol, parameters)                                                  \
+    *(void **)&ptac_cuda.member = dlsym(library, #symbol);                             \
+    if (!ptac_cuda.member && !missing)                                                 \
+        missing = #symbol;
+    PTAC_CUDA_FUNCTIONS(F)
+#undef F
+    return missing;
+}
+
+const char *ptac_cuda_load(const char *name)
+{
+    static char reason[256];
+    static bool is_loaded;
+    void *library;
+    const char *missing;
+    cu_result result;
+
+    if (is_loaded)
+        return NULL;
+    library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        snprintf(reason, sizeof reason, "no NVIDIA driver: %s", dlerror());
+        return reason;
+    }
+    missing = find_all(library);
+    if (missing) {
+        snprintf(reason, sizeof reason, "the NVIDIA driver is too old: it lacks %s",
+                 missing);
+        return reason;
+    }
+    result = ptac_cuda.init(0);
+    if (result != PTAC_CU_OK) {
+        snprintf(reason, sizeof reason, "the NVIDIA driver does not start: %s",
+                 ptac_cuda_text(result));
+        return reason;
+    }
+    is_loaded = true;
+    return NULL;
+}
+
+const char *ptac_cuda_text(cu_result result)
+{
+    const char *text = NULL;
+
+    if (!ptac_cuda.error_text || ptac_cuda.error_text(result, &text) != PTAC_CU_OK)
+        text = NULL;
+    return text ? text : "unknown error";
+}
+
+static void describe(ptac_cuda_device *device, cu_device handle)
+{
+    int rdma = 0;
+
+    device->prop = (cu_prop){
+        .type = PTAC_CU_ALLOCATION_PINNED,
+        .location = {.type = PTAC_CU_LOCATION_DEVICE, .id = device->number},
+    };
+    if (ptac_cuda.device_attribute(&rdma, PTAC_CU_ATTRIBUTE_VMM_RDMA, handle) ==
+        PTAC_CU_OK)
+        device->prop.flags.is_rdma_capable = rdma != 0;
+    device->access = (cu_access){
+        .location = device->prop.location,
+        .flags = PTAC_CU_ACCESS_READ_WRITE,
+    };
+}
+
+const char *ptac_cuda_device_open(ptac_cuda_device *device, int number)
+{
+    cu_device handle;
+    int n = 0, has_vmm = 0;
+
+    *device = (ptac_cuda_device){.number = number};
+    if (ptac_cuda.device_count(&n) != PTAC_CU_OK || number < 0 || number >= n ||
+        ptac_cuda.device_get(&handle, number) != PTAC_CU_OK)
+        return "there is no such device";
+    if (ptac_cuda.device_attribute(&has_vmm, PTAC_CU_ATTRIBUTE_VMM, handle) !=
+            PTAC_CU_OK ||
+        !has_vmm)
+        return "the device has no virtual memory management";
+    describe(device, handle);
+    if (ptac_cuda.device_total(&device->total_bytes, handle) != PTAC_CU_OK ||
+        ptac_cuda.context_retain(&device->context, handle) != PTAC_CU_OK)
+        return "the device gives no context";
+    if (ptac_cuda.granularity(&device->granularity, &device->prop,
+                              PTAC_CU_GRANULARITY_MINIMUM) != PTAC_CU_OK)
+        return "the driver does not tell its granularity";
+    return NULL;
+}
+
+bool ptac_cuda_enter(const ptac_cuda_device *device)
+{
+    return ptac_cuda.context_push(device->context) == PTAC_CU_OK;
+}
+
+void ptac_cuda_leave(void)
+{
+    cu_context left;
+
+    ptac_cuda.context_pop(&left);
+}
