@@ -334,3 +334,34 @@ def pool_replay(
 
 def pool_pair_ns(bytes: int, n: int, /) -> float:
     """Nanoseconds that an allocation and its release take in the pool."""
+
+# The CUDA pool, and pinned host memory.
+def cuda_pool_open(policy: str, cap: int, history: int, /) -> str | None:
+    """Load the driver and take options for devices; None, or what is wrong."""
+
+def cuda_pool_entries() -> dict[str, int]:
+    """Addresses of the functions that torch's pluggable allocator is given."""
+
+def cuda_pool_stats(device: int, /) -> dict[str, int]:
+    """Statistics by torch's keys; empty while the device has not been used."""
+
+def cuda_pool_reset_peaks(device: int, /) -> None:
+    """Peaks become what is current."""
+
+def cuda_pool_trim() -> int:
+    """Wait for all devices and give back memory that no block uses; bytes."""
+
+def pinned_open(bytes: int, threads: int, /) -> str | None:
+    """Register so much host memory with the driver; None, or what is wrong."""
+
+def pinned_close() -> bool:
+    """Whether it is gone: no block of it is used."""
+
+def pinned_alloc(bytes: int, /) -> int | None:
+    """Address of a block, or None when there is no room."""
+
+def pinned_free(address: int, /) -> bool:
+    """Whether a used block began there."""
+
+def pinned_stats() -> dict[str, int]:
+    """Statistics by torch's keys."""

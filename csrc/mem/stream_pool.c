@@ -165,7 +165,7 @@ static ptac_block *take_own(ptac_stream_pool *pool, const request *r, ptac_lane 
     return block;
 }
 
-/* The driver gives no more memory: use what others have, then give back what is free. */
+/* The driver gives no more: use what others have, then give back what is free. */
 static ptac_block *take_hard(ptac_stream_pool *pool, const request *r, ptac_lane *lane)
 {
     ptac_block *block = NULL;

@@ -4,6 +4,9 @@ CPU: libc10's own imports of ``posix_memalign`` and ``free`` are pointed at the 
 for storages of 64 KiB and more; everything else of torch's allocator stays torch's.
 Where they cannot be, see :mod:`pai_torchacc.memory_pool.cpu`.
 
+CUDA: torch's own allocator is tuned, or replaced by a pool of ours where that is asked
+for by ``device="cuda"``; see :mod:`pai_torchacc.memory_pool.cuda`.
+
 Undone by ``disable("memory_pool")``: requests go to libc at once; blocks of ours that
 are still in use find their way back through us, and with the last of them nothing of
 ours is left (:func:`pai_torchacc.status` says ``draining`` until then).
@@ -11,30 +14,40 @@ ours is left (:func:`pai_torchacc.status` says ``draining`` until then).
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc.memory_pool import cpu
+from pai_torchacc.memory_pool import cpu, cuda
 
 if TYPE_CHECKING:
     from pai_torchacc._options import Config
 
 
 def install(c: Any, config: Config) -> str | None:
-    """Have the pool be as ``config.pool`` says; the reason when it cannot."""
-    if config.pool.device in (None, "cpu"):
-        return cpu.install(c, config.pool)
-    cpu.remove(c)
-    return "no pool for this device yet"
+    """Have the pool be as ``config.pool`` says; the reason when it cannot.
+
+    With ``device=None`` the CPU's pool decides; CUDA is tuned where it is there.
+    """
+    device = config.pool.device
+    if device == "cuda":
+        cpu.remove(c)
+        return cuda.install(c, sys.modules["torch"], config.pool)
+    if device is None:
+        cuda.tune(sys.modules["torch"])
+    else:
+        cuda.remove(c)
+    return cpu.install(c, config.pool)
 
 
 def remove(c: Any) -> None:
     """No new block; what is in use comes back when it is freed."""
     cpu.remove(c)
+    cuda.remove(c)
 
 
 def status(c: Any) -> dict[str, Any]:
-    """How the pool is reached, and what is still on its way back."""
-    return cpu.status(c)
+    """How the pool is reached, what is done for CUDA, what is still on its way back."""
+    return cpu.status(c) | cuda.status()
 
 
 def about(config: Config) -> str:

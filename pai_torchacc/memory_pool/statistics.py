@@ -6,6 +6,7 @@ from typing import Any
 
 from pai_torchacc import _host
 from pai_torchacc._options import device_checked
+from pai_torchacc.memory_pool import cuda
 
 MIB = 1 << 20
 
@@ -19,13 +20,18 @@ _NO_OVERSIZE = {
 
 def stats(device: object) -> dict[str, int]:
     """See :func:`pai_torchacc.memory_stats`."""
-    if device_checked(device) == "cuda":
+    kind = device_checked(device)
+    if kind == "cuda" and not cuda.has_pool():
         import torch
 
-        return dict(torch.cuda.memory_stats())
+        return dict(torch.cuda.memory_stats(cuda.index_of(device)))
     try:
-        counted = _host.extension().pool_stats()
+        counted = (
+            cuda.stats(device) if kind == "cuda" else _host.extension().pool_stats()
+        )
     except _host.Unavailable:
+        return {}
+    if not counted:
         return {}
     return dict(sorted((counted | _NO_OVERSIZE | {"max_split_size": -1}).items()))
 
@@ -33,14 +39,21 @@ def stats(device: object) -> dict[str, int]:
 def reset_peaks(device: object) -> None:
     """See :func:`pai_torchacc.reset_peak_memory_stats`."""
     if device_checked(device) == "cuda":
-        import torch
-
-        torch.cuda.reset_peak_memory_stats()
+        _reset_cuda_peaks(cuda.index_of(device))
         return
     try:
         _host.extension().pool_reset_peaks()
     except _host.Unavailable:
         return
+
+
+def _reset_cuda_peaks(number: int) -> None:
+    if cuda.has_pool():
+        _host.extension().cuda_pool_reset_peaks(number)
+        return
+    import torch
+
+    torch.cuda.reset_peak_memory_stats(number)
 
 
 def empty(device: object) -> int:
@@ -61,6 +74,8 @@ def _empty_cuda() -> int:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return 0
+    if cuda.has_pool():
+        return _host.extension().cuda_pool_trim()
     before = torch.cuda.memory_reserved()
     torch.cuda.empty_cache()
     return before - torch.cuda.memory_reserved()
@@ -81,7 +96,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
 
 def summary(device: object, abbreviated: bool) -> str:
     """See :func:`pai_torchacc.memory_summary`."""
-    if device_checked(device) == "cuda":
+    kind = device_checked(device)
+    if kind == "cuda" and not cuda.has_pool():
         import torch
 
         return torch.cuda.memory_summary(abbreviated=abbreviated)
@@ -102,7 +118,7 @@ def summary(device: object, abbreviated: bool) -> str:
         for row in rows
     ]
     rule = "-" * len(lines[0])
-    about = f"CPU memory pool: {counted.get('num_ooms', 0)} out of memory, "
+    about = f"{kind.upper()} memory pool: {counted.get('num_ooms', 0)} out of memory, "
     about += f"{counted.get('num_alloc_retries', 0)} retries, "
     about += f"{_shown(counted.get('ptac.purged_bytes', 0), True)} given back"
     return "\n".join([rule, about, rule, lines[0], rule, *lines[1:], rule])

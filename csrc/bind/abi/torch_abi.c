@@ -88,3 +88,8 @@ void *ptac_torch_c10(void)
 {
     return libraries[C10];
 }
+
+void *ptac_torch_symbol(const char *symbol)
+{
+    return resolve(symbol, symbol, NULL);
+}

@@ -192,6 +192,9 @@ const char *ptac_torch_load(const char *directory, const char *hidden);
 
 /* The loaded libc10, a handle of dlopen's; NULL when it is not a library of its own. */
 void *ptac_torch_c10(void);
+
+/* A symbol of one of the loaded libraries of torch, or of libstdc++; NULL: none has. */
+void *ptac_torch_symbol(const char *symbol);
 #endif
 
 #endif

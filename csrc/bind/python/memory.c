@@ -196,7 +196,7 @@ static int put_stat(PyObject *dict, const char *name, const char *class,
     return 0;
 }
 
-static int put_stats(PyObject *dict, const ptac_mem_stats *s)
+int ptac_put_mem_stats(PyObject *dict, const ptac_mem_stats *s)
 {
     static const char *const classes[PTAC_N_CLASSES] = {
         [PTAC_ALL] = "all", [PTAC_LARGE] = "large_pool", [PTAC_SMALL] = "small_pool"};
@@ -229,7 +229,7 @@ static PyObject *pool_stats(PyObject *self, PyObject *unused)
     (void)self;
     (void)unused;
     ptac_pool_stats(ptac_cpu_pool(), &stats);
-    if (dict && put_stats(dict, &stats) < 0)
+    if (dict && ptac_put_mem_stats(dict, &stats) < 0)
         Py_CLEAR(dict);
     return dict;
 }

@@ -17,6 +17,7 @@
 #include <Python.h>
 
 #include "bind/torch/serve.h"
+#include "mem/stats.h"
 
 #define PTAC_FASTCALL(function, doc)                                                   \
     {                                                                                  \
@@ -34,6 +35,10 @@ extern PyMethodDef ptac_linear_methods[];
 extern PyMethodDef ptac_sequential_methods[];
 extern PyMethodDef ptac_cross_entropy_methods[];
 extern PyMethodDef ptac_memory_methods[];
+extern PyMethodDef ptac_cuda_memory_methods[];
+
+/* The statistics as entries of the dict, with torch's keys; -1 with an exception. */
+int ptac_put_mem_stats(PyObject *dict, const ptac_mem_stats *stats);
 
 /*
  * Look into torch.Tensor objects. The two offsets are learnt by ptac_tensor_learn and
