@@ -47,7 +47,10 @@ def remove(c: Any) -> None:
 
 def status(c: Any) -> dict[str, Any]:
     """How the pool is reached, what is done for CUDA, what is still on its way back."""
-    return cpu.status(c) | cuda.status()
+    from pai_torchacc import _switch
+
+    is_asked = "memory_pool" in _switch.current().features
+    return cpu.status(c) | cuda.status(is_asked)
 
 
 def about(config: Config) -> str:

@@ -44,7 +44,6 @@ DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-ctrl")
 @dataclass
 class _State:
     tier: str | None = None
-    asked: bool = False
     reason: str | None = None
     stock: Any = None
     """torch's allocator, while the pool stands in for it."""
@@ -57,7 +56,6 @@ _state = _State()
 
 def tune(torch: Any) -> str | None:
     """Have torch's own allocator use expandable segments; None, or why not."""
-    _state.asked = True
     if _state.tier is None:
         _state.reason = _stands_against_tuning(torch)
         if _state.reason is None:
@@ -147,12 +145,10 @@ def _has_private_pools(torch: Any) -> bool:
 
 def install(c: Any, torch: Any, options: PoolOptions) -> str | None:
     """Have our pool serve torch's CUDA memory; None, or why it cannot."""
-    _state.asked = True
     if _state.tier == POOL:
         _state.stays = False
         return None
     remove(c)
-    _state.asked = True
     _state.reason = _stands_against_pool(torch) or c.cuda_pool_open(
         options.policy,
         NO_CAP if options.cap is None else options.cap,
@@ -201,7 +197,7 @@ def remove(c: Any) -> None:
         _state.stays = True
         return
     _state.tier = _state.reason = _state.stock = None
-    _state.asked = _state.stays = False
+    _state.stays = False
 
 
 def _change_back(torch: Any) -> bool:
@@ -212,9 +208,9 @@ def _change_back(torch: Any) -> bool:
     return True
 
 
-def status() -> dict[str, Any]:
+def status(is_asked: bool) -> dict[str, Any]:
     """What is done for CUDA: tier, whether it is active or why not, retries."""
-    if not _state.asked:
+    if _state.tier is None and not (is_asked and _state.reason):
         return {}
     entry: dict[str, Any] = {
         "tier": _state.tier,
@@ -238,12 +234,9 @@ def has_pool() -> bool:
 
 def index_of(device: object) -> int:
     """The number of a device; of the current one where none is named."""
-    number = getattr(device, "index", None)
-    if number is None:
-        _, _, text = str(device).partition(":")
-        number = int(text) if text else None
-    if number is not None:
-        return number
+    _, _, text = str(device).partition(":")
+    if text:
+        return int(text)
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return 0
