@@ -444,7 +444,7 @@ def test_gpu_out_of_memory_is_torchs_error_and_passes(tier: str) -> None:
             raise AssertionError("a device without end")
         n = len(held)
         held.clear()
-        big = torch.ones(n << 27, dtype=torch.uint8, device="cuda")  # half of it at once
+        big = torch.ones(n << 27, dtype=torch.uint8, device="cuda")
         assert big[-1].item() == 1
         """,
     )

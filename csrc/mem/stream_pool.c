@@ -92,7 +92,7 @@ bool ptac_stream_pool_close(ptac_stream_pool *pool)
     return is_clean;
 }
 
-/* --- requests --------------------------------------------------------------------- */
+/* --- requests ----------------------------------------------------------------- */
 
 typedef struct request {
     size_t bytes;
@@ -303,7 +303,7 @@ void ptac_stream_pool_stats(ptac_stream_pool *pool, ptac_mem_stats *stats)
     ptac_lock_give(&pool->pool.lock);
 }
 
-/* --- graphs ------------------------------------------------------------------------ */
+/* --- graphs -------------------------------------------------------------------- */
 
 static int find_graph(const ptac_stream_pool *pool, const uint64_t id[2])
 {
@@ -376,7 +376,7 @@ void ptac_stream_pool_capture_release(ptac_stream_pool *pool, const uint64_t id[
     ptac_lock_give(&pool->pool.lock);
 }
 
-/* --- fork -------------------------------------------------------------------------- */
+/* --- fork ---------------------------------------------------------------------- */
 
 void ptac_stream_pool_before_fork(ptac_stream_pool *pool)
 {
