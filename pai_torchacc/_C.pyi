@@ -345,6 +345,14 @@ def cuda_pool_entries() -> dict[str, int]:
 def cuda_pool_stats(device: int, /) -> dict[str, int]:
     """Statistics by torch's keys; empty while the device has not been used."""
 
+def cuda_pool_blocks(
+    device: int, /
+) -> list[tuple[int, int, int, int, int, bool, bool, int]]:
+    """Arena's base and bytes held; address, bytes, requested, flags, stream."""
+
+def cuda_pool_history(device: int, /) -> list[tuple[str, int, int, int, int]]:
+    """Events, as pool_history() tells them."""
+
 def cuda_pool_reset_peaks(device: int, /) -> None:
     """Peaks become what is current."""
 

@@ -187,7 +187,11 @@ def enable_memory_pool(
     Parameters
     ----------
     device : {None, "cpu", "cuda"}
-        None: the CPU, and CUDA as far as that is safe (see README).
+        None: the CPU's pool, and torch's own CUDA allocator at its best setting
+        (expandable segments) where nothing stands against that. ``"cuda"``: a pool of
+        ours below torch instead, to be asked for before CUDA is initialised;
+        :mod:`pai_torchacc.memory_pool.cuda` says what it then lacks. The status has
+        what is done for CUDA, or why nothing is.
     cap : int, optional
         Bytes that the pool may hold. Beyond it a request fails with torch's own error
         for lack of memory, after the pool has given back what it can. Default: nine

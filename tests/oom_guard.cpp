@@ -28,7 +28,7 @@ static bool is_caught(const std::string &text)
     return false;
 }
 
-/* Loaded into a Python that has imported torch from this directory; 0 when all holds. */
+/* Loaded into a Python that has imported this torch; 0 when all holds. */
 extern "C" int oom_guard(const char *directory)
 {
     if (ptac_torch_load(directory, nullptr) != nullptr)

@@ -253,7 +253,12 @@ def test_torch_asks_our_pool_and_raises_its_own_error(mock_driver: Path) -> None
         free(block)
         assert ptac.memory_stats("cuda:0")["num_ooms"] == 3
         assert ptac.memory_summary("cuda:0").count("CUDA memory pool") == 1
-        assert alloc(200 << 20, 0)
+        [segment] = ptac.memory_snapshot("cuda:0")["segments"] or [None]
+        assert segment is None or segment["segment_type"] == "large"
+        held = alloc(200 << 20, 0)
+        [segment] = ptac.memory_snapshot("cuda:0")["segments"]
+        assert segment["allocated_size"] == 200 << 20
+        assert held
         assert mock.mock_violations() == 0
     """)
     with_driver(mock_driver, program_text, LD_PRELOAD=str(mock_driver / "runtime.so"))

@@ -16,13 +16,17 @@ from typing import Any
 
 from pai_torchacc import _host
 from pai_torchacc._options import device_checked
+from pai_torchacc.memory_pool import cuda
 
 
 def snapshot(
     device: object, path: str | os.PathLike[str] | None = None
 ) -> dict[str, Any]:
     """See :func:`pai_torchacc.memory_snapshot`."""
-    if device_checked(device) == "cuda":
+    kind = device_checked(device)
+    if kind == "cuda" and cuda.has_pool():
+        content = _cuda_snapshot(cuda.index_of(device))
+    elif kind == "cuda":
         import torch
 
         content = torch.cuda.memory._snapshot()
@@ -40,7 +44,28 @@ def _cpu_snapshot() -> dict[str, Any]:
     except _host.Unavailable:
         return _document([], [])
     base, held, blocks = c.pool_blocks()
-    events = [
+    events = _event_rows(_torch_events(c.pool_history()))
+    return _document(_segments(base, held, blocks), events)
+
+
+def _cuda_snapshot(number: int) -> dict[str, Any]:
+    """One device's pool; a segment is an arena, of which there are two a stream."""
+    c = _host.extension()
+    arenas: dict[tuple[int, int, bool, int], list[tuple[int, int, int, bool]]] = {}
+    for base, held, *block, is_small, stream in c.cuda_pool_blocks(number):
+        arenas.setdefault((base, held, is_small, stream), []).append(tuple(block))
+    segments = []
+    for (base, held, is_small, stream), blocks in arenas.items():
+        for segment in _segments(base, held, blocks):
+            segment["device"] = number
+            segment["stream"] = stream
+            segment["segment_type"] = "small" if is_small else "large"
+            segments.append(segment)
+    return _document(segments, _event_rows(c.cuda_pool_history(number)))
+
+
+def _event_rows(events: Any) -> list[dict[str, Any]]:
+    return [
         {
             "action": action,
             "addr": address,
@@ -49,9 +74,8 @@ def _cpu_snapshot() -> dict[str, Any]:
             "time_us": t_ns // 1000,
             "frames": [],
         }
-        for action, address, size, stream, t_ns in _torch_events(c.pool_history())
+        for action, address, size, stream, t_ns in events
     ]
-    return _document(_segments(base, held, blocks), events)
 
 
 def _torch_events(history: list[tuple[Any, ...]]) -> Any:

@@ -1,5 +1,5 @@
 /*
- * cuda_runtime_fake.c - what torch asks of the CUDA runtime before it asks an allocator.
+ * cuda_runtime_fake.c - what torch asks of CUDA before it asks an allocator.
  *
  * Preloaded, so that torch's own CUDAPluggableAllocator can be called on a machine
  * without a device: one device, the default stream.

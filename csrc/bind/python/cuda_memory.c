@@ -68,6 +68,92 @@ static PyObject *cuda_pool_stats(PyObject *self, PyObject *number)
     return dict;
 }
 
+/* One record of a snapshot, copied under the lock: no object is made there. */
+typedef struct copied_block {
+    uintptr_t address, stream;
+    size_t bytes, requested;
+    int arena;
+    uint32_t flags;
+} copied_block;
+
+/* How many blocks there are; the first of them copied. */
+static size_t copy_blocks(ptac_stream_pool *pool, copied_block *copies, size_t room)
+{
+    size_t n = 0;
+
+    ptac_lock_take(&pool->pool.lock);
+    for (int i = 0; i < pool->pool.n_arenas; i++) {
+        for (const ptac_block *b = pool->pool.arenas[i]->last; b; b = b->below, n++) {
+            if (n < room)
+                copies[n] = (copied_block){
+                    .address = b->address,
+                    .stream = (uintptr_t)pool->lanes[pool->lane_of[i]].stream,
+                    .bytes = b->bytes,
+                    .requested = b->requested,
+                    .arena = i,
+                    .flags = b->flags};
+        }
+    }
+    ptac_lock_give(&pool->pool.lock);
+    return n;
+}
+
+static PyObject *block_row(ptac_stream_pool *pool, const copied_block *b)
+{
+    const ptac_arena *arena = pool->pool.arenas[b->arena];
+    const bool is_free = b->flags & PTAC_BLOCK_FREE;
+
+    return Py_BuildValue("KKKKKNNK", (unsigned long long)arena->base,
+                         (unsigned long long)arena->held.current,
+                         (unsigned long long)b->address, (unsigned long long)b->bytes,
+                         (unsigned long long)(is_free ? 0 : b->requested),
+                         PyBool_FromLong(is_free), PyBool_FromLong(arena->is_small),
+                         (unsigned long long)b->stream);
+}
+
+/*
+ * cuda_pool_blocks(device) -> [(arena's base, bytes it holds, address, bytes,
+ * requested, is free, is small, stream)] by address within an arena
+ */
+static PyObject *cuda_pool_blocks(PyObject *self, PyObject *number)
+{
+    const long device = PyLong_AsLong(number);
+    ptac_stream_pool *pool = ptac_cuda_pool((int)device);
+    copied_block *copies = NULL;
+    PyObject *list;
+    size_t n = 0, room = 0;
+
+    (void)self;
+    if (device == -1 && PyErr_Occurred())
+        return NULL;
+    while (pool && (room == 0 || n > room)) {
+        free(copies);
+        room = 2 * n + 64;
+        copies = malloc(room * sizeof *copies);
+        if (!copies)
+            return PyErr_NoMemory();
+        n = copy_blocks(pool, copies, room);
+    }
+    list = PyList_New(0);
+    for (size_t i = n; list && i-- > 0;)
+        if (ptac_append_stolen(list, block_row(pool, &copies[i])) < 0)
+            Py_CLEAR(list);
+    free(copies);
+    return list;
+}
+
+/* cuda_pool_history(device) -> as pool_history() */
+static PyObject *cuda_pool_history(PyObject *self, PyObject *number)
+{
+    const long device = PyLong_AsLong(number);
+    ptac_stream_pool *pool = ptac_cuda_pool((int)device);
+
+    (void)self;
+    if (device == -1 && PyErr_Occurred())
+        return NULL;
+    return pool ? ptac_history_list(&pool->pool) : PyList_New(0);
+}
+
 static PyObject *cuda_pool_reset_peaks(PyObject *self, PyObject *number)
 {
     const long device = PyLong_AsLong(number);
@@ -158,6 +244,8 @@ PyMethodDef ptac_cuda_memory_methods[] = {
     {"cuda_pool_open", cuda_pool_open, METH_VARARGS, NULL},
     {"cuda_pool_entries", cuda_pool_entries, METH_NOARGS, NULL},
     {"cuda_pool_stats", cuda_pool_stats, METH_O, NULL},
+    {"cuda_pool_blocks", cuda_pool_blocks, METH_O, NULL},
+    {"cuda_pool_history", cuda_pool_history, METH_O, NULL},
     {"cuda_pool_reset_peaks", cuda_pool_reset_peaks, METH_O, NULL},
     {"cuda_pool_trim", cuda_pool_trim, METH_NOARGS, NULL},
     {"pinned_open", pinned_open, METH_VARARGS, NULL},

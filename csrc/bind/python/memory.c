@@ -299,16 +299,13 @@ static PyObject *pool_blocks(PyObject *self, PyObject *unused)
                 : NULL;
 }
 
-/* pool_history() -> [(event, address, bytes, stream, nanoseconds)], the oldest first */
-static PyObject *pool_history(PyObject *self, PyObject *unused)
+/* [(event, address, bytes, stream, nanoseconds)], the oldest first */
+PyObject *ptac_history_list(ptac_pool *pool)
 {
-    ptac_pool *pool = ptac_cpu_pool();
     ptac_event *copies = NULL;
     size_t n = 0, n_slots;
     PyObject *list;
 
-    (void)self;
-    (void)unused;
     ptac_lock_take(&pool->lock);
     n_slots = pool->history.n_slots;
     ptac_lock_give(&pool->lock);
@@ -332,6 +329,13 @@ static PyObject *pool_history(PyObject *self, PyObject *unused)
             Py_CLEAR(list);
     free(copies);
     return list;
+}
+
+static PyObject *pool_history(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return ptac_history_list(ptac_cpu_pool());
 }
 
 /*

@@ -17,7 +17,7 @@
 #include <Python.h>
 
 #include "bind/torch/serve.h"
-#include "mem/stats.h"
+#include "mem/pool.h"
 
 #define PTAC_FASTCALL(function, doc)                                                   \
     {                                                                                  \
@@ -39,6 +39,8 @@ extern PyMethodDef ptac_cuda_memory_methods[];
 
 /* The statistics as entries of the dict, with torch's keys; -1 with an exception. */
 int ptac_put_mem_stats(PyObject *dict, const ptac_mem_stats *stats);
+/* A pool's last events: (event, address, bytes, stream, nanoseconds), a new list. */
+PyObject *ptac_history_list(ptac_pool *pool);
 
 /*
  * Look into torch.Tensor objects. The two offsets are learnt by ptac_tensor_learn and
