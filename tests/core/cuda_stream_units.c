@@ -320,6 +320,11 @@ UNIT(a_destroyed_stream_loses_nothing)
     give(own);
     EXPECT(stats().active[PTAC_ALL].current == 1);
 
+    void *next = take(LARGE, 1);
+
+    EXPECT(next != used); /* no event tells when: only a wait for the device does */
+    give(next);
+
     void *all = take(3 * LARGE_CHUNK, 1);
 
     EXPECT(stats().active[PTAC_ALL].current == 1);
