@@ -200,10 +200,13 @@ void shadow_alloc(shadow *s, int arena, size_t bytes)
 {
     ptac_arena *a = s->pool.arenas[arena];
     const uintptr_t top = a->top;
+    const int64_t held = s->all_held.current;
     ptac_block *b;
 
     s->arenas[arena].source.was_refused = false;
     b = ptac_pool_take(&s->pool, a, bytes);
+    if (s->all_held.current > held && (size_t)s->all_held.current > s->pool.budget.cap)
+        shadow_wrong(s, "the pool took more than its cap allows");
     if (!b) {
         check_refusal(s, arena, bytes);
         return;
