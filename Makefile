@@ -5,7 +5,8 @@
 #   make test     what every change has to pass; under 20 minutes on 2 cores
 #   make check    all of it: every operator sample, long fuzz, and again with torch
 #                 2.11 and 2.12, each in an environment of its own (several GB); hours
-#   make soak     random calls with ever new seeds for SOAK_MINUTES
+#   make soak     SOAK_OPERATIONS of the memory pool (half an hour), then random calls
+#                 with ever new seeds for SOAK_MINUTES
 #   make bench    measure against stock
 #   make wheel    the package as one file, in dist/
 #   make format   lay out C and Python as the tests ask
@@ -17,6 +18,7 @@
 VENV = .venv
 OLDER_TORCH = 2.11.0 2.12.0
 SOAK_MINUTES = 60
+SOAK_OPERATIONS = 1000000000
 CHECK_SECONDS = 300
 
 BIN = $(VENV)/bin
@@ -73,10 +75,12 @@ check-torch-%: .venv-%/.ready $(VENV)/.built
 	.venv-$*/bin/$(PYTEST) $(ARGS)
 
 soak: $(VENV)/.with-test
+	PTAC_TEST_OPERATIONS=$(SOAK_OPERATIONS) PTAC_TEST_SEED=$$(date +%s) \
+	    $(BIN)/$(PYTEST) -x tests/test_memory_engine.py -k "random and not sanitizer"
 	end=$$(($$(date +%s) + 60 * $(SOAK_MINUTES))); \
 	while [ $$(date +%s) -lt $$end ]; do \
 	    PTAC_TEST_SECONDS=120 PTAC_TEST_SEED=$$(date +%s) \
-	        $(BIN)/$(PYTEST) -x tests/test_core.py $(ARGS) || exit; \
+	        $(BIN)/$(PYTEST) -x tests/test_core.py tests/test_memory_engine.py $(ARGS) || exit; \
 	done
 
 bench: $(VENV)/.with-bench

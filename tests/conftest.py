@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import native
 import pytest
 
 # Threads that wait do not spin, so that tests share a machine well. Read when torch is
@@ -17,6 +18,23 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 def own_compile_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What torch.compile has kept elsewhere may be for other instruction sets."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
+
+
+@pytest.fixture(scope="session")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> native.Builder:
+    return native.Builder(tmp_path_factory.mktemp("core"))
+
+
+@pytest.fixture(scope="session")
+def sanitized(builder: native.Builder) -> Callable[[str], str]:
+    """Skip the test where this sanitizer does not work, else its name."""
+
+    def checked(name: str) -> str:
+        if reason := builder.lacks(name):
+            pytest.skip(reason)
+        return name
+
+    return checked
 
 
 @pytest.fixture(autouse=True)

@@ -53,23 +53,6 @@ BAD_ROWS = {
 }
 
 
-@pytest.fixture(scope="session")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> native.Builder:
-    return native.Builder(tmp_path_factory.mktemp("core"))
-
-
-@pytest.fixture(scope="session")
-def sanitized(builder: native.Builder) -> Callable[[str], str]:
-    """Skip the test where this sanitizer does not work, else its name."""
-
-    def checked(name: str) -> str:
-        if reason := builder.lacks(name):
-            pytest.skip(reason)
-        return name
-
-    return checked
-
-
 def in_tests(*stems: str) -> list[Path]:
     return [native.CORE_TESTS / f"{stem}.c" for stem in stems]
 

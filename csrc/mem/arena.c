@@ -91,29 +91,40 @@ static size_t run_end(const ptac_arena *arena, size_t from, size_t to)
     return i;
 }
 
+/* Gives back a run of held chunks; where the whole cannot be, as of its halves can. */
+static size_t release_run(ptac_arena *arena, size_t from, size_t to)
+{
+    const size_t bytes = (to - from) * arena->source->chunk_bytes;
+    const size_t middle = from + (to - from) / 2;
+
+    if (arena->source->release(
+            arena->source, arena->base + from * arena->source->chunk_bytes, bytes)) {
+        __builtin_memset(&arena->is_held[from], 0, to - from);
+        note_held(arena, bytes, false);
+        return bytes;
+    }
+    if (middle == from)
+        return 0;
+    return release_run(arena, from, middle) + release_run(arena, middle, to);
+}
+
 enum {
     HELD = 1,
     HELD_JUST_NOW = 2,
 };
 
-/* Makes chunks of [from, to) that are in one state be in another; they are held. */
+/* Ends the state of chunks of [from, to) that were just held: held, or given back. */
 static void settle(ptac_arena *arena, size_t from, size_t to, bool is_kept)
 {
-    const size_t chunk = arena->source->chunk_bytes;
-
     for (size_t i = from, end; i < to; i = end) {
         end = i + 1;
         if (arena->is_held[i] != HELD_JUST_NOW)
             continue;
         while (end < to && arena->is_held[end] == HELD_JUST_NOW)
             end++;
-        if (!is_kept && arena->source->release(arena->source, arena->base + i * chunk,
-                                               (end - i) * chunk)) {
-            note_held(arena, (end - i) * chunk, false);
-            __builtin_memset(&arena->is_held[i], 0, end - i);
-        } else {
-            __builtin_memset(&arena->is_held[i], HELD, end - i);
-        }
+        __builtin_memset(&arena->is_held[i], HELD, end - i);
+        if (!is_kept)
+            release_run(arena, i, end);
     }
 }
 
@@ -161,14 +172,9 @@ static size_t release(ptac_arena *arena, uintptr_t from, uintptr_t to)
 
     for (size_t i = first, next; i < end; i = next) {
         next = run_end(arena, i, end);
-        if (!arena->is_held[i] ||
-            !arena->source->release(arena->source, arena->base + i * chunk,
-                                    (next - i) * chunk))
-            continue;
-        __builtin_memset(&arena->is_held[i], 0, next - i);
-        released += (next - i) * chunk;
+        if (arena->is_held[i])
+            released += release_run(arena, i, next);
     }
-    note_held(arena, released, false);
     return released;
 }
 
@@ -278,6 +284,15 @@ ptac_block *ptac_arena_alloc(ptac_arena *arena, size_t bytes)
     return block;
 }
 
+bool ptac_arena_has_room(const ptac_arena *arena, size_t bytes)
+{
+    if (bytes > arena->end - arena->base)
+        return false;
+    bytes = up(bytes, arena->granule);
+    return bytes <= arena->end - arena->top ||
+           arena->policy->find(arena->index, bytes) != NULL;
+}
+
 /* Takes a free neighbour into the block; the neighbour's record goes. */
 static void absorb(ptac_arena *arena, ptac_block *block, ptac_block *neighbour)
 {
@@ -358,18 +373,23 @@ size_t ptac_arena_promote(ptac_arena *arena)
     const size_t n =
         (down(arena->high - arena->base, PTAC_REGION_BYTES)) / PTAC_REGION_BYTES;
     uint32_t visits = 0; /* modulo 2^32, as its parts */
-    size_t asked = 0;
+    size_t asked = 0, n_runs = 0;
 
     if (!arena->source->want_huge)
         return 0;
     for (size_t i = 0; i < n; i++) {
+        const bool is_run = i == 0 || !arena->is_huge[i - 1]; /* of its own */
+
         visits += arena->visits[i];
-        if (visits < PTAC_HOT_VISITS || arena->is_huge[i])
+        n_runs += is_run && arena->is_huge[i];
+        if (visits < PTAC_HOT_VISITS || arena->is_huge[i] ||
+            (is_run && n_runs >= PTAC_MOST_HOT_RUNS))
             continue;
         if (!arena->source->want_huge(
                 arena->source, arena->base + i * PTAC_REGION_BYTES, PTAC_REGION_BYTES))
             break;
         arena->is_huge[i] = 1;
+        n_runs += is_run;
         asked += PTAC_REGION_BYTES;
     }
     return asked;

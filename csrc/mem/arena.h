@@ -46,6 +46,7 @@ typedef struct ptac_arena {
 enum {
     PTAC_REGION_BYTES = 2 << 20, /* a huge page */
     PTAC_HOT_VISITS = 50,        /* from here on a region is worth one */
+    PTAC_MOST_HOT_RUNS = 1000,   /* each is a mapping, of which there may be 65,530 */
 };
 
 /*
@@ -62,6 +63,9 @@ void ptac_arena_close(ptac_arena *arena);
  */
 ptac_block *ptac_arena_alloc(ptac_arena *arena, size_t bytes);
 void ptac_arena_free(ptac_arena *arena, ptac_block *block);
+
+/* Whether there are addresses for it, so that all it may lack is memory. */
+bool ptac_arena_has_room(const ptac_arena *arena, size_t bytes);
 
 /* Gives back every whole chunk that no used block touches; the bytes. */
 size_t ptac_arena_trim(ptac_arena *arena);

@@ -12,6 +12,7 @@
 #include "mem/source_cpu.h"
 #include "mem/step_plan.h"
 
+#include <errno.h>
 #include <pthread.h>
 
 enum {
@@ -28,7 +29,7 @@ typedef enum pool_state {
     DRAINING,
 } pool_state;
 
-ptac_range ptac_cpu_range;
+uint64_t ptac_cpu_range;
 
 static bool look_after(void);
 
@@ -40,9 +41,8 @@ static ptac_cpu_pool_options options;
 static ptac_step_plan plan;
 static bool is_plan_wanted;
 static void (*drained)(void);
-static int64_t n_requests;      /* ever */
-static int64_t seen_requests;   /* when the keeper last looked */
-static int64_t idle_s, pause_s; /* since the last request; to the next look */
+static int64_t seen_uses;       /* when the keeper last looked */
+static int64_t idle_s, pause_s; /* since the last use; to the next look */
 
 /* --- fork: the child has the forking thread and a copy of everything ------------- */
 
@@ -100,35 +100,69 @@ static bool open_arena(const ptac_policy *policy)
     pool.budget = (ptac_budget){.cap = SIZE_MAX};
     pool.stats = (ptac_mem_stats){0};
     while (!(arena = ptac_pool_add_arena(&pool, &spec))) {
-        spec.reserve_bytes /= 2;
-        if (spec.reserve_bytes < LEAST_RESERVE)
+        if (spec.reserve_bytes == LEAST_RESERVE)
             return false;
-        spec.reserve_bytes &= ~(size_t)(PTAC_REGION_BYTES - 1);
+        spec.reserve_bytes = spec.reserve_bytes / 2 & ~(size_t)(PTAC_REGION_BYTES - 1);
+        if (spec.reserve_bytes < LEAST_RESERVE)
+            spec.reserve_bytes = LEAST_RESERVE;
     }
-    __atomic_store_n(&ptac_cpu_range.base, arena->base, __ATOMIC_RELAXED);
-    __atomic_store_n(&ptac_cpu_range.bytes, arena->end - arena->base, __ATOMIC_RELEASE);
+    __atomic_store_n(&ptac_cpu_range,
+                     arena->base / PTAC_REGION_BYTES << PTAC_RANGE_SIZE_BITS |
+                         (arena->end - arena->base) / PTAC_REGION_BYTES,
+                     __ATOMIC_RELAXED);
     return true;
 }
 
 static void close_arena(void)
 {
-    __atomic_store_n(&ptac_cpu_range.bytes, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&ptac_cpu_range, 0, __ATOMIC_RELAXED);
     ptac_pool_close(&pool);
     state = CLOSED;
 }
 
-static const char *take_options(const ptac_cpu_pool_options *wanted)
+/* What can fail about new options; the ring is to be used when all has succeeded. */
+static const char *prepare(const ptac_cpu_pool_options *wanted, ptac_history *ring)
 {
     ptac_arena *arena = pool.arenas[0];
 
-    if (!ptac_arena_set_policy(arena, wanted->policy))
-        return "no memory for the policy's index";
-    if (!ptac_history_open(&pool.history, wanted->n_history))
-        return "no memory for the history";
     pool.budget.cap = wanted->cap;
     if (wanted->reserve_bytes != options.reserve_bytes &&
         !ptac_arena_populate(arena, wanted->reserve_bytes))
         return "the bytes to reserve cannot be had";
+    if (!ptac_history_open(ring, wanted->n_history))
+        return "no memory for the history";
+    if (!ptac_arena_set_policy(arena, wanted->policy))
+        return "no memory for the policy's index";
+    return NULL;
+}
+
+/* Of an arena that is there; all or nothing, but for memory that was reserved. */
+static const char *take_options(const ptac_cpu_pool_options *wanted,
+                                bool (*install)(void))
+{
+    const ptac_policy *policy = pool.arenas[0]->policy;
+    const size_t cap = pool.budget.cap;
+    const bool keeps_ring = state != CLOSED && wanted->n_history == options.n_history;
+    ptac_history ring = keeps_ring ? pool.history : (ptac_history){0};
+    const char *trouble = prepare(wanted, &ring);
+
+    if (!trouble && state != ON && !install())
+        trouble = "torch's allocator could not be hooked";
+    if (trouble) {
+        pool.budget.cap = cap;
+        ptac_arena_set_policy(pool.arenas[0], policy);
+        if (!keeps_ring)
+            ptac_history_close(&ring);
+        return trouble;
+    }
+    if (!keeps_ring)
+        ptac_history_close(&pool.history);
+    pool.history = ring;
+    if ((size_t)pool.budget.held.current > wanted->cap)
+        ptac_pool_trim(&pool);
+    options = *wanted;
+    idle_s = 0;
+    state = ON;
     return NULL;
 }
 
@@ -136,9 +170,13 @@ static void close_when_drained(void)
 {
     if (state != DRAINING || pool.used.n_blocks > 0)
         return;
+
+    const int error = errno; /* free() keeps it */
+
     ptac_step_plan_close(&plan, &pool);
     close_arena();
     drained();
+    errno = error;
 }
 
 const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
@@ -151,20 +189,13 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
         trouble = "no handler for forks can be registered";
     else if (state == CLOSED && !open_arena(wanted->policy))
         trouble = "the system gives no addresses for an arena";
+    else
+        trouble = take_options(wanted, install);
     if (!trouble) {
-        const pool_state before = state;
-
-        trouble = take_options(wanted);
-        if (!trouble && before != ON && !install())
-            trouble = "torch's allocator could not be hooked";
-        if (!trouble) {
-            options = *wanted;
-            state = ON;
-            ptac_step_plan_switch(&plan, &pool, is_plan_wanted);
-            ptac_keeper_start(&keeper); /* without it nothing is given back by itself */
-        } else if (before == CLOSED) {
-            close_arena();
-        }
+        ptac_step_plan_switch(&plan, &pool, is_plan_wanted);
+        ptac_keeper_start(&keeper); /* without it nothing is given back by itself */
+    } else if (state == CLOSED && pool.n_arenas) {
+        close_arena();
     }
     ptac_lock_give(&pool.lock);
     return trouble;
@@ -210,12 +241,12 @@ static void give(ptac_block *block)
         ptac_pool_give(&pool, block);
 }
 
-/* After memory has been given back there may be enough, for us or for libc. */
+/* Memory there may be enough of after some was given back; addresses are no more. */
 static ptac_block *take_after_trim(size_t bytes)
 {
     ptac_block *block = NULL;
 
-    if (ptac_pool_trim(&pool)) {
+    if (ptac_arena_has_room(pool.arenas[0], bytes) && ptac_pool_trim(&pool)) {
         pool.stats.num_alloc_retries++;
         block = take(bytes);
     }
@@ -230,7 +261,6 @@ void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
     *is_refused = false;
     ptac_lock_take(&pool.lock);
     if (state == ON) {
-        n_requests++;
         block = take(bytes);
         if (__builtin_expect(!block, 0))
             block = take_after_trim(bytes);
@@ -295,6 +325,16 @@ size_t ptac_cpu_pool_trim(void)
     return released;
 }
 
+/* Requests and frees since the pool was opened. */
+static int64_t n_uses(void)
+{
+    const ptac_stat *large = &pool.stats.allocation[PTAC_LARGE];
+    const ptac_stat *small = &pool.stats.allocation[PTAC_SMALL];
+
+    return 2 * (large->allocated + small->allocated) -
+           (large->current + small->current);
+}
+
 /* Once a second, in the keeper's thread; false ends it. */
 static bool look_after(void)
 {
@@ -306,8 +346,8 @@ static bool look_after(void)
     ptac_lock_take(&pool.lock);
     goes_on = state != CLOSED;
     if (goes_on) {
-        idle_s = n_requests == seen_requests ? idle_s + 1 : 0;
-        seen_requests = n_requests;
+        idle_s = n_uses() == seen_uses ? idle_s + 1 : 0;
+        seen_uses = n_uses();
         if (is_short || idle_s == options.idle_s)
             ptac_pool_trim(&pool);
         pool.stats.huge_bytes += (int64_t)ptac_arena_promote(pool.arenas[0]);

@@ -25,14 +25,15 @@ typedef struct ptac_cpu_pool_options {
     size_t cap;           /* bytes that the pool may hold; SIZE_MAX: no limit */
     size_t reserve_bytes; /* brought into memory now, from the top of the arena on */
     size_t n_history;     /* events to remember */
-    int64_t idle_s; /* without a request for so long, give memory back; -1: never */
+    int64_t
+        idle_s; /* without request or free for so long, give memory back; -1: never */
     ptac_fill fill; /* the caller's to do; kept here for both */
 } ptac_cpu_pool_options;
 
 /*
  * Opens the pool, or takes other options where it is open. install() is called with the
- * lock held when the pool is on; when it returns false, all is as before. NULL, or what
- * stands in the way.
+ * lock held when the pool comes on. NULL, or what stands in the way: then all is as
+ * before, but for memory that was reserved.
  */
 const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *options,
                                bool (*install)(void));
@@ -67,20 +68,23 @@ size_t ptac_cpu_pool_trim(void);
 /* For statistics and snapshots; its lock is to be taken. */
 ptac_pool *ptac_cpu_pool(void);
 
-/* The arena's addresses: [base, base + bytes), empty while the pool is closed. */
-typedef struct ptac_range {
-    uintptr_t base;
-    size_t bytes;
-} ptac_range;
+/*
+ * The arena's addresses, base and bytes in regions, 0 while the pool is closed. In one
+ * word, so that a reader never takes the base of one arena for that of the next.
+ */
+extern uint64_t ptac_cpu_range;
 
-extern ptac_range ptac_cpu_range;
+enum {
+    PTAC_RANGE_SIZE_BITS = 28,
+};
 
 static inline bool ptac_cpu_pool_owns(const void *memory)
 {
-    const uintptr_t base = __atomic_load_n(&ptac_cpu_range.base, __ATOMIC_RELAXED);
+    const uint64_t range = __atomic_load_n(&ptac_cpu_range, __ATOMIC_RELAXED);
+    const uint64_t size = range & ((UINT64_C(1) << PTAC_RANGE_SIZE_BITS) - 1);
+    const uint64_t first = range >> PTAC_RANGE_SIZE_BITS;
 
-    return (uintptr_t)memory - base <
-           __atomic_load_n(&ptac_cpu_range.bytes, __ATOMIC_RELAXED);
+    return (uintptr_t)memory / PTAC_REGION_BYTES - first < size;
 }
 
 #endif

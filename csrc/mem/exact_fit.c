@@ -7,7 +7,8 @@
  * later. Arena over live bytes, the worst of eight recorded traces: best fit 1.19,
  * first fit 1.12, this one 1.12; on no trace over 1 % worse than the better of the two.
  *
- * At most N_LOOK blocks are looked at, those of the nearest sizes first: O(1).
+ * N_LOOK blocks of the request's own class and as many of larger ones are looked at, at
+ * most, those of the nearest sizes first: O(1).
  */
 #include "mem/policy.h"
 #include "mem/size_lists.h"
@@ -36,8 +37,10 @@ static ptac_block *find(void *index, size_t bytes)
             else if (b->bytes > bytes)
                 lowest = lower(lowest, b);
         }
-        if (exact || n == N_LOOK)
+        if (exact || (lowest && n == N_LOOK))
             break;
+        if (!lowest) /* all too small, as only those of the request's own class are */
+            n = 0;
     }
     return (ptac_block *)(exact ? exact : lowest);
 }

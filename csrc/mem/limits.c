@@ -72,6 +72,19 @@ typedef struct group {
     char path[PATH_BYTES];
 } group;
 
+/* Whether a list with commas has this word. */
+static bool has_word(const char *list, const char *word)
+{
+    const size_t length = strlen(word);
+
+    for (const char *at = list; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, word, length) == 0 && (!at[length] || at[length] == ','))
+            return true;
+    }
+    return false;
+}
+
 /* Which memory group this process is in. */
 static bool find_group(group *g)
 {
@@ -86,7 +99,7 @@ static bool find_group(group *g)
         if (!path || (g->root && strncmp(line, "0::", 3) == 0))
             continue;
         *path++ = '\0';
-        if (strcmp(names, ":memory") == 0) {
+        if (has_word(names + 1, "memory")) {
             g->root = "/sys/fs/cgroup/memory";
             g->limit = "memory.limit_in_bytes";
             g->usage = "memory.usage_in_bytes";

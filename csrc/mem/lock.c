@@ -8,7 +8,7 @@
 #endif
 #include "mem/lock.h"
 
-#include <limits.h>
+#include <errno.h>
 #include <linux/futex.h>
 #include <stddef.h>
 #include <sys/syscall.h>
@@ -31,18 +31,22 @@ static void pause_briefly(void)
 void ptac_lock_wait(ptac_lock *lock)
 {
     const struct timespec millisecond = {.tv_nsec = 1000000};
+    const int error = errno;
 
     for (int i = 0; i < N_SPINS; i++) {
         pause_briefly();
-        if (__atomic_load_n(&lock->word, __ATOMIC_RELAXED) == 0 &&
-            __atomic_exchange_n(&lock->word, 1, __ATOMIC_ACQUIRE) == 0)
+        if (__atomic_load_n(&lock->word, __ATOMIC_RELAXED) == 0 && ptac_lock_try(lock))
             return;
     }
     while (__atomic_exchange_n(&lock->word, 2, __ATOMIC_ACQUIRE) != 0)
         syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, 2, &millisecond, NULL, 0);
+    errno = error;
 }
 
 void ptac_lock_wake(ptac_lock *lock)
 {
+    const int error = errno;
+
     syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    errno = error;
 }

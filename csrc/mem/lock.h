@@ -4,10 +4,13 @@
  * A mutex pays for two. Here unlocking is a plain store; who comes between its look at
  * the word and the store may miss the wake-up, so waiting ends by itself after a
  * millisecond. Sections that give memory back may take that long anyway.
+ *
+ * errno stays as it is. A forked child may give back what was taken before the fork.
  */
 #ifndef PTAC_MEM_LOCK_H
 #define PTAC_MEM_LOCK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct ptac_lock {
@@ -17,9 +20,18 @@ typedef struct ptac_lock {
 void ptac_lock_wait(ptac_lock *lock);
 void ptac_lock_wake(ptac_lock *lock);
 
+/* Not an exchange: that would wipe out the mark of those who wait. */
+static inline bool ptac_lock_try(ptac_lock *lock)
+{
+    uint32_t open = 0;
+
+    return __atomic_compare_exchange_n(&lock->word, &open, 1, false, __ATOMIC_ACQUIRE,
+                                       __ATOMIC_RELAXED);
+}
+
 static inline void ptac_lock_take(ptac_lock *lock)
 {
-    if (__builtin_expect(__atomic_exchange_n(&lock->word, 1, __ATOMIC_ACQUIRE) != 0, 0))
+    if (__builtin_expect(!ptac_lock_try(lock), 0))
         ptac_lock_wait(lock);
 }
 

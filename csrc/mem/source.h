@@ -28,7 +28,7 @@ typedef struct ptac_source {
 
     /* Make a part of the range usable; its chunks have no memory yet. */
     bool (*commit)(struct ptac_source *source, uintptr_t at, size_t bytes);
-    /* Give back the memory of committed chunks; contents are lost. */
+    /* Give back the memory of committed chunks; contents are lost, in part if false. */
     bool (*release)(struct ptac_source *source, uintptr_t at, size_t bytes);
     /* Ask for huge pages behind a part of the range; NULL where there are none. */
     bool (*want_huge)(struct ptac_source *source, uintptr_t at, size_t bytes);

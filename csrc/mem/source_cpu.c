@@ -8,7 +8,9 @@
  */
 #include "mem/source_cpu.h"
 
+#include <errno.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum {
     CHUNK_BYTES = 64 << 10,
@@ -92,10 +94,19 @@ static bool want_huge(ptac_source *source, uintptr_t at, size_t bytes)
     return madvise((void *)at, bytes, MADV_HUGEPAGE) == 0;
 }
 
+/* Before Linux 5.14 the kernel does not know the word: pages are touched instead. */
 static bool populate(ptac_source *source, uintptr_t at, size_t bytes)
 {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
     (void)source;
-    return madvise((void *)at, bytes, MADV_POPULATE_WRITE) == 0;
+    if (madvise((void *)at, bytes, MADV_POPULATE_WRITE) == 0)
+        return true;
+    if (errno != EINVAL)
+        return false;
+    for (size_t i = 0; i < bytes; i += page)
+        *(volatile char *)(at + i) = 0;
+    return true;
 }
 
 void ptac_source_cpu_init(ptac_source_cpu *cpu)

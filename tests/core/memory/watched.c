@@ -1,0 +1,129 @@
+/*
+ * watched.c - commits and releases, compared with what came before.
+ */
+#include "memory/watched.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define INVENTED ((uintptr_t)1 << 40)
+
+static watched *watched_of(ptac_source *source)
+{
+    return (watched *)source;
+}
+
+static bool refuses(watched *w)
+{
+    const bool is = w->refused_percent && rng_chance(w->refuser, w->refused_percent);
+
+    w->was_refused |= is;
+    return is;
+}
+
+static uintptr_t reserve(ptac_source *source, size_t bytes)
+{
+    watched *w = watched_of(source);
+
+    w->is_held = calloc(bytes / source->chunk_bytes, 1);
+    w->bytes = bytes;
+    w->base = w->is_real ? w->cpu.source.reserve(&w->cpu.source, bytes)
+                         : INVENTED * (uintptr_t)(w->number + 1);
+    return w->base;
+}
+
+static void unreserve(ptac_source *source, uintptr_t base, size_t bytes)
+{
+    watched *w = watched_of(source);
+
+    if (base != w->base || bytes != w->bytes)
+        w->trouble = "another range is ended than was reserved";
+    if (w->is_real)
+        w->cpu.source.unreserve(&w->cpu.source, base, bytes);
+    free(w->is_held);
+    w->base = w->bytes = 0;
+}
+
+/* Whether all chunks of a part are, or are not, held; it is a part of the range. */
+static bool are_all(watched *w, uintptr_t at, size_t bytes, bool are_held)
+{
+    const size_t chunk = w->source.chunk_bytes;
+
+    if (at % chunk || bytes % chunk || !bytes || at < w->base ||
+        bytes > w->bytes - (at - w->base))
+        return false;
+    for (size_t i = 0; i < bytes / chunk; i++)
+        if (w->is_held[(at - w->base) / chunk + i] != are_held)
+            return false;
+    return true;
+}
+
+static void note(watched *w, uintptr_t at, size_t bytes, bool is_more)
+{
+    const size_t chunk = w->source.chunk_bytes;
+
+    memset(w->is_held + (at - w->base) / chunk, is_more, bytes / chunk);
+    (is_more ? ptac_stat_add : ptac_stat_sub)(&w->held, (int64_t)bytes);
+    (is_more ? ptac_stat_add : ptac_stat_sub)(w->all_held, (int64_t)bytes);
+}
+
+static bool commit(ptac_source *source, uintptr_t at, size_t bytes)
+{
+    watched *w = watched_of(source);
+
+    if (!are_all(w, at, bytes, false))
+        w->trouble = "chunks are committed that are held";
+    if (refuses(w) || (w->is_real && !w->cpu.source.commit(&w->cpu.source, at, bytes)))
+        return false;
+    note(w, at, bytes, true);
+    return true;
+}
+
+static bool release(ptac_source *source, uintptr_t at, size_t bytes)
+{
+    watched *w = watched_of(source);
+
+    if (!are_all(w, at, bytes, true))
+        w->trouble = "chunks are released that are not held";
+    if (refuses(w) || (w->is_real && !w->cpu.source.release(&w->cpu.source, at, bytes)))
+        return false;
+    note(w, at, bytes, false);
+    return true;
+}
+
+static bool want_huge(ptac_source *source, uintptr_t at, size_t bytes)
+{
+    watched *w = watched_of(source);
+
+    if (at < w->base || bytes > w->bytes - (at - w->base))
+        w->trouble = "huge pages are asked for outside the range";
+    return !refuses(w);
+}
+
+static bool populate(ptac_source *source, uintptr_t at, size_t bytes)
+{
+    watched *w = watched_of(source);
+
+    if (!are_all(w, at, bytes, true))
+        w->trouble = "chunks are populated that are not held";
+    return !refuses(w) &&
+           (!w->is_real || w->cpu.source.populate(&w->cpu.source, at, bytes));
+}
+
+void watched_init(watched *w, int number, bool is_real, rng *refuser,
+                  ptac_stat *all_held)
+{
+    *w = (watched){
+        .number = number, .is_real = is_real, .refuser = refuser, .all_held = all_held};
+    ptac_source_cpu_init(&w->cpu);
+    w->source = (ptac_source){
+        .name = "watched",
+        .chunk_bytes = w->cpu.source.chunk_bytes,
+        .reserve = reserve,
+        .unreserve = unreserve,
+        .commit = commit,
+        .release = release,
+        .want_huge = want_huge,
+        .populate = populate,
+    };
+}
