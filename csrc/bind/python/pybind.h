@@ -3,9 +3,9 @@
  *
  * Functions that return PyObject * return a new reference or NULL with an exception
  * set, as CPython's own do. None of them lets a C++ exception pass: what they call of
- * torch are shims, which return codes, and two functions that throw for none of our
- * tensors: bump_version only for tensors made in inference mode, THPVariable_Wrap only
- * when there is no memory for an object.
+ * torch are shims, which return codes, and three functions that throw for none of our
+ * tensors: bump_version only for tensors made in inference mode, tensor_data and
+ * THPVariable_Wrap only when there is no memory for an object.
  */
 #ifndef PTAC_BIND_PYTHON_PYBIND_H
 #define PTAC_BIND_PYTHON_PYBIND_H
@@ -34,6 +34,8 @@ extern PyMethodDef ptac_linear_methods[];
 extern PyMethodDef ptac_sequential_methods[];
 extern PyMethodDef ptac_cross_entropy_methods[];
 extern PyMethodDef ptac_memory_methods[];
+extern PyMethodDef ptac_saved_methods[];
+extern PyMethodDef ptac_pack_methods[];
 
 /*
  * Look into torch.Tensor objects. The two offsets are learnt by ptac_tensor_learn and
