@@ -20,7 +20,13 @@ import torch
 from torch import Tensor
 
 from pai_torchacc.memory_reuse import packing, recipes
-from pai_torchacc.memory_reuse.recipes import LATER
+from pai_torchacc.memory_reuse.recipes import Later
+
+ENOUGH = 32 << 20
+"""Bytes of large saved tensors below which nothing is let go."""
+
+_LITTLE = 4 << 20
+"""Bytes below which a backward pass must have freed the others."""
 
 LONGEST_QUEUE = 24
 """Boxes of a thread that wait; the oldest are given up."""
@@ -29,6 +35,8 @@ kept: Counter[str] = Counter()
 """Why boxes keep their memory, and how many."""
 
 _boxes: dict[int, weakref.ref[Box]] = {}
+_n_bytes_kept = 0
+_is_worthwhile = False
 _c: Any = None
 
 _n_own = 0
@@ -54,8 +62,8 @@ class Box:
     """One storage that holders share."""
 
     __slots__ = (
-        "__weakref__", "booked", "cache", "cache_version", "form", "holders", "key",
-        "mechanism", "n_bytes", "n_threads", "node", "uses",
+        "__weakref__", "blocker", "booked", "form", "holders", "key",
+        "mechanism", "memory", "n_bytes", "n_threads", "node", "version",
     )  # fmt: skip
 
     def __init__(self, key: int, n_bytes: int, node: Any):
@@ -63,13 +71,16 @@ class Box:
         self.n_threads = torch.get_num_threads()
         self.holders: list[tuple[weakref.ref[Any], tuple[Any, ...]]] = []
         self.form: packing.Form | None = None
-        self.cache: Tensor | None = None
-        self.cache_version = self.uses = self.booked = 0
+        self.blocker: weakref.ref[Box] | None = None
+        self.memory: Tensor | None = None
+        self.version = self.booked = 0
         self.mechanism = ""
+        _keep(n_bytes)
 
     def __del__(self) -> None:
-        if self.booked:
-            _c.saved_book(self.mechanism, -self.booked)
+        if self.form is None:
+            _keep(-self.n_bytes)
+        self._unbook()
         ref = _boxes.get(self.key)
         if ref is not None and ref() is None:
             del _boxes[self.key]
@@ -80,7 +91,7 @@ class Box:
 
     def is_ours(self) -> bool:
         """Whether nobody else has the storage, and nobody has changed it."""
-        if self.form is not None:
+        if self.form is not None or self.memory is not None:
             return True
         holders = self.live()
         return _n_tensors(self.key) == len(holders) and all(
@@ -90,7 +101,7 @@ class Box:
     def settle(self, is_last_chance: bool) -> bool:
         """Let go of the memory, if this is the time; whether there is no more to do."""
         holders = self.live()
-        if not holders or self.form is not None:
+        if not holders or holders[0].tensor is None:
             return True
         if any(h.tensor._version != h.version for h in holders):
             kept["changed in place"] += 1
@@ -99,6 +110,9 @@ class Box:
             if is_last_chance:
                 kept["in use elsewhere"] += 1
             return False
+        blocker = self.blocker() if self.blocker else None
+        if blocker is not None and not is_last_chance and not blocker.is_ours():
+            return False
         tensor = holders[0].tensor
         if any(h.tensor.dtype != tensor.dtype for h in holders[1:]):
             kept["several dtypes"] += 1
@@ -106,8 +120,9 @@ class Box:
         n = self.n_bytes // tensor.element_size()
         flat = tensor.as_strided((n,), (1,), 0)
         form: Any = recipes.find(_c, self, flat)
-        if form is LATER:
+        if isinstance(form, Later):
             if not is_last_chance:
+                self.blocker = weakref.ref(form.blocker)
                 return False
             form = None
         form = form or packing.find(_c, flat)
@@ -122,6 +137,7 @@ class Box:
         if ref is not None and ref() is self:
             del _boxes[self.key]
         self.form = form
+        _keep(-self.n_bytes)
         self.mechanism, self.booked = form.mechanism, self.n_bytes - form.bytes
         _c.saved_book(self.mechanism, self.booked)
         for holder in holders:
@@ -132,20 +148,34 @@ class Box:
         return next(g for ref, g in self.holders if ref() is holder)
 
     def content(self) -> Tensor:
-        """The memory anew, flat; the same for all as long as somebody waits for it."""
-        if self.cache is None or self.cache._version != self.cache_version:
-            assert self.form is not None
-            self.cache, self.uses = self.form.content(), 0
-            self.cache_version = self.cache._version
-        return self.cache
+        """The memory anew, flat, which from now on is kept as long as the box is.
 
-    def use(self) -> Tensor:
-        """:meth:`content` for one holder; forgotten behind the last one."""
-        flat = self.content()
-        self.uses += 1
-        if self.uses >= len(self.live()):
-            self.cache = None
-        return flat
+        Whoever wants it is followed by all others soon, or by nobody.
+        """
+        if self.form is not None:
+            self.memory = self.form.content()
+            _keep(self.n_bytes)
+            self.version = self.memory._version
+            self.form = None
+            self._unbook()
+        assert self.memory is not None
+        if self.memory._version != self.version:
+            raise RuntimeError("a saved tensor was modified after it was unpacked")
+        return self.memory
+
+    def _unbook(self) -> None:
+        if self.booked:
+            _c.saved_book(self.mechanism, -self.booked)
+            self.booked = 0
+
+
+def _keep(n_bytes: int) -> None:
+    global _n_bytes_kept, _is_worthwhile  # noqa: PLW0603
+    _n_bytes_kept += n_bytes
+    if _n_bytes_kept >= ENOUGH:
+        _is_worthwhile = True
+    elif _n_bytes_kept < _LITTLE:
+        _is_worthwhile = False
 
 
 def consider(holder: Any, tensor: Tensor) -> Box | None:
@@ -154,7 +184,8 @@ def consider(holder: Any, tensor: Tensor) -> Box | None:
         return None
     _queue.is_busy = True
     try:
-        _settle_waiting()
+        if _is_worthwhile:
+            _settle_waiting()
         box = _box_of(tensor)
         geometry = (tensor.size(), tensor.stride(), tensor.storage_offset())
         box.holders.append((weakref.ref(holder), geometry))
@@ -169,9 +200,11 @@ def _box_of(tensor: Tensor) -> Box:
     ref = _boxes.get(key)
     box = ref() if ref is not None else None
     if box is None:
-        box = Box(key, storage.nbytes(), recipes.producer(tensor.grad_fn))
+        node = recipes.producer(tensor.grad_fn)
+        box = Box(key, storage.nbytes(), node)
         _boxes[key] = weakref.ref(box)
-        _queue.waiting.append(weakref.ref(box))
+        if node is not None or packing.is_promising(_c, tensor):
+            _queue.waiting.append(weakref.ref(box))
     return box
 
 
@@ -194,7 +227,7 @@ def restore(holder: Any) -> Tensor:
     """The tensor that a holder has let go of."""
     box = holder.box
     with computing(box.n_threads):
-        return box.use().as_strided(*box.geometry(holder))
+        return box.content().as_strided(*box.geometry(holder))
 
 
 def value_of(holder: Any) -> Tensor:
@@ -209,6 +242,10 @@ def value_of(holder: Any) -> Tensor:
 def computing(n_threads: int) -> Iterator[None]:
     """As in the thread that computed forward: no modes, and as many threads."""
     now = torch.get_num_threads()
+    if now == n_threads and _c.thread_is_plain():
+        with torch.no_grad():
+            yield
+        return
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         if not _c.thread_is_plain():

@@ -16,8 +16,8 @@ CHUNK = 4096
 LEAST_ZEROS = 0.4
 """Of all elements, so that keeping the others apart pays."""
 
-_SAMPLE = 256
-TWO = 2
+TWO_VALUES = 1
+"""What ``pack_probe`` says of them."""
 
 
 class Form(Protocol):
@@ -97,18 +97,17 @@ def find(c: Any, flat: Tensor) -> Form | None:
         return _as_narrow(c, flat)
     if flat.dtype is torch.bool:
         return _as_two_values(c, flat)
-    if flat.is_floating_point():
-        sample = flat[:: flat.numel() // _SAMPLE | 1]  # odd: across rows
-        if len(sample.unique()) <= TWO:
-            form = _as_two_values(c, flat)
-            if form:
-                return form
-        if (
-            flat.dtype is torch.float32
-            and (sample == 0).sum() >= LEAST_ZEROS * sample.numel()
-        ):
-            return _as_nonzero(c, flat)
-    return None
+    promise = c.pack_probe(flat)
+    form = _as_two_values(c, flat) if promise == TWO_VALUES else None
+    if form is None and promise and flat.dtype is torch.float32:
+        form = _as_nonzero(c, flat)
+    return form
+
+
+def is_promising(c: Any, tensor: Tensor) -> bool:
+    """Whether a look at the tensor's memory later on may find a form."""
+    dtype = tensor.dtype
+    return dtype is torch.int64 or dtype is torch.bool or c.pack_probe(tensor) > 0
 
 
 def _bits(n: int) -> Tensor:

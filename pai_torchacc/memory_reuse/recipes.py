@@ -15,9 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LATER = object()
-"""The recipe would do, but somebody still has an input of it."""
-
 SMALL = 256 << 10
 """Bytes of inputs that are copied, so that nobody can change them."""
 
@@ -57,8 +54,12 @@ class _NotPossible(Exception):
     """No recipe."""
 
 
-class _NotYet(Exception):
-    """No recipe until somebody lets go of an input."""
+class Later(Exception):
+    """The recipe would do, but somebody still has an input of it."""
+
+    def __init__(self, blocker: Any):
+        super().__init__()
+        self.blocker = blocker
 
 
 class Expression:
@@ -137,7 +138,7 @@ def producer(node: Any) -> Any:
 
 
 def find(c: Any, box: Any, flat: Tensor) -> Any:
-    """A form for the box whose memory is ``flat``; None, or LATER."""
+    """A form for the box whose memory is ``flat``; None, or Later."""
     if box.node is None:
         return None
     try:
@@ -145,8 +146,8 @@ def find(c: Any, box: Any, flat: Tensor) -> Any:
         return _proven(expression, box, flat)
     except _NotPossible:
         return None
-    except _NotYet:
-        return LATER
+    except Later as later:
+        return later
     except RuntimeError:  # the node has been used up
         return None
 
@@ -196,7 +197,7 @@ def _saved(node: Any, name: str, box: Any) -> Any:
     if holder.box is box or holder.box.n_threads != box.n_threads:
         raise _NotPossible
     if not holder.box.is_ours():
-        raise _NotYet
+        raise Later(holder.box)
     return holder
 
 

@@ -13,6 +13,22 @@ typedef unsigned long long address;
 
 #define AT(type, a) ((type *)(uintptr_t)(a))
 
+/* pack_probe(tensor) -> a ptac_pack_promise; nothing for what is not dense floats. */
+static PyObject *pack_probe(PyObject *self, PyObject *tensor)
+{
+    static const int widths[] = {4, 2, 8};
+    ptac_view view;
+
+    (void)self;
+    if (!ptac_is_plain(tensor))
+        return PyLong_FromLong(PTAC_PACK_NOTHING);
+    ptac_view_of(ptac_borrow(tensor), &view);
+    if (view.dtype > PTAC_F64 || !ptac_view_is_dense(&view))
+        return PyLong_FromLong(PTAC_PACK_NOTHING);
+    return PyLong_FromLong(
+        ptac_pack_probe(view.data, view.n_elements, widths[view.dtype]));
+}
+
 /* pack_two_values(x, n, width, bits) -> the two, or None where there is a third. */
 static PyObject *pack_two_values(PyObject *self, PyObject *args)
 {
@@ -210,6 +226,7 @@ static PyObject *saved_bytes_reset(PyObject *self, PyObject *unused)
 }
 
 PyMethodDef ptac_pack_methods[] = {
+    {"pack_probe", pack_probe, METH_O, NULL},
     {"pack_two_values", pack_two_values, METH_VARARGS, NULL},
     {"unpack_two_values", unpack_two_values, METH_VARARGS, NULL},
     {"pack_count", pack_count, METH_VARARGS, NULL},

@@ -21,6 +21,16 @@ static inline int64_t ptac_pack_chunks(int64_t n)
     return (n + PTAC_PACK_CHUNK - 1) / PTAC_PACK_CHUNK;
 }
 
+/* What a sample of the elements promises. */
+typedef enum ptac_pack_promise {
+    PTAC_PACK_NOTHING = 0,
+    PTAC_PACK_TWO_VALUES,
+    PTAC_PACK_ZEROS, /* two of five at least */
+} ptac_pack_promise;
+
+/* Look at some elements, of 2, 4 or 8 bytes. Zeros are looked for in 4 bytes only. */
+ptac_pack_promise ptac_pack_probe(const void *x, int64_t n, int width);
+
 /*
  * Elements of width 1, 2, 4 or 8 bytes with at most two values: bits gets a set bit
  * for each element that is values[1], (n + 63) / 64 words. False, with bits undefined,
