@@ -1,7 +1,12 @@
-"""Torch's words for a saved tensor that was changed before backward."""
+"""Torch's words for a saved tensor that was changed before backward.
+
+They differ between versions; so torch is brought to say them of a tensor of our own,
+and what belongs to that one is replaced.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -12,30 +17,66 @@ _FURTHEST = 64
 
 
 def text(holder: Any, version: int) -> str:
-    """As ``SavedVariable::unpack`` has it.
-
-    Source: torch/csrc/autograd/saved_variable.cpp.
-    """
+    """What torch would say of the tensor in this holder, which has that version now."""
     tensor = holder.tensor
+    model = _said_of_an_output()
     sizes = ", ".join(map(str, tensor.shape))
-    message = (
-        "one of the variables needed for gradient computation has been modified by an "
-        f"inplace operation: [{tensor.type()} [{sizes}]]"
-    )
-    maker = _maker(holder)
+    told = re.sub(r"\[\S+ \[3\]\]", f"[{_type(tensor.dtype)} [{sizes}]]", model)
+    told = told.replace("at version 1;", f"at version {version};")
+    told = told.replace("expected version 0", f"expected version {holder.version}")
+    which = re.search(r", which is output 0 of (\w+),", model)
+    if which is None:
+        return told
+    maker, clause = _maker(holder), ""
     if maker is not None:
-        message += f", which is output {maker[1]} of {maker[0]},"
-    message += f" is at version {version}; expected version {holder.version} instead."
-    if torch.is_anomaly_enabled():
-        return (
-            f"{message} Hint: the backtrace further above shows the operation that "
-            "failed to compute its gradient. The variable in question was changed in "
-            "there or anywhere later. Good luck!"
-        )
-    return (
-        f"{message} Hint: enable anomaly detection to find the operation that failed "
-        "to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
-    )
+        name, number = maker
+        if "Backward" not in which[1]:
+            name = re.sub(r"Backward\d*$", "", name)
+        clause = f", which is output {number} of {name},"
+    return told.replace(which[0], clause)
+
+
+class _Keeper(torch.autograd.Function):
+    """Saves any tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kept: Tensor) -> Tensor:
+        ctx.save_for_backward(kept)
+        return x * 1
+
+
+def _type(dtype: torch.dtype) -> str:
+    """Torch's name for tensors of this dtype, in this connection."""
+    from pai_torchacc.memory_reuse import hooks
+
+    with hooks.none_in_this_thread(), torch.enable_grad():
+        kept = torch.zeros(3, dtype=dtype, device="cpu")
+        node = _Keeper.apply(torch.zeros(3).requires_grad_(), kept).grad_fn
+        kept.zero_()
+        try:
+            node.saved_tensors  # noqa: B018
+        except RuntimeError as error:
+            found = re.search(r"\[(\S+) \[3\]\]", str(error))
+            if found:
+                return found[1]
+    return kept.type()
+
+
+def _said_of_an_output() -> str:
+    """Of the output of a sigmoid with three elements, changed once."""
+    from pai_torchacc.memory_reuse import hooks
+
+    with hooks.none_in_this_thread(), torch.enable_grad():
+        changed = torch.zeros(3, dtype=torch.float32, device="cpu").requires_grad_()
+        changed = changed.sigmoid()
+        node = changed.grad_fn
+        with torch.no_grad():
+            changed.add_(1)
+        try:
+            node._saved_result  # noqa: B018
+        except RuntimeError as error:
+            return str(error)
+    return "one of the variables needed for gradient computation has been modified"
 
 
 def _maker(holder: Any) -> tuple[str, int] | None:
@@ -53,9 +94,14 @@ def _saver(node: Any, holder: Any) -> Any:
     while ahead and seen < _FURTHEST:
         node, seen = ahead.pop(0), seen + 1
         for name in dir(type(node)):
-            if name.startswith("_raw_saved_"):
-                raw = getattr(node, name)
-                if getattr(raw, "data", None) is holder:
-                    return node
+            if name.startswith("_raw_saved_result") and _holds(node, name, holder):
+                return node
         ahead += [n for n, _ in node.next_functions if n is not None]
     return None
+
+
+def _holds(node: Any, name: str, holder: Any) -> bool:
+    try:
+        return getattr(node, name).data is holder
+    except (AttributeError, RuntimeError):
+        return False

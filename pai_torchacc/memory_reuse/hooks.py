@@ -7,7 +7,8 @@ at the bottom, so that a program's own always win.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -54,6 +55,16 @@ def lower_in_this_thread(c: Any) -> bool:
     others = [h for h in hooks if h[0] is not c.saved_pack]
     _put_back(others)
     return len(others) < len(hooks)
+
+
+@contextmanager
+def none_in_this_thread() -> Iterator[None]:
+    """Nobody's hooks for a while."""
+    hooks = _taken_down()
+    try:
+        yield
+    finally:
+        _put_back(hooks)
 
 
 def install(c: Any, ledger: Ledger) -> None:
