@@ -51,7 +51,7 @@ def _install(c: Any) -> str | None:
         lambda: hooks.lower_in_this_thread(c),
     )
     if not ready:
-        return "this torch does not offer tensor_data"
+        return "this torch or this CPU does not offer tensor_data"
     hooks.install(c, _ledger)
     hooks.raise_in_this_thread(c)
     return None

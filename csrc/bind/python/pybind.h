@@ -88,6 +88,9 @@ PyObject *ptac_wrap(at_tensor owned);
 /* The same of an operator's outputs: a tensor, or a pair where there is a second. */
 PyObject *ptac_wrap_outputs(at_tensor first, at_tensor second);
 
+/* This is the hook by which memory reuse sees what autograd saves. */
+bool ptac_saved_is_pack(PyObject *hook);
+
 /* Put an object, which gets a reference, in the place of what was remembered there. */
 void ptac_keep(PyObject **home, PyObject *object);
 

@@ -149,6 +149,11 @@ static PyObject *saved_pack(PyObject *self, PyObject *tensor)
     return (PyObject *)holder;
 }
 
+bool ptac_saved_is_pack(PyObject *hook)
+{
+    return PyCFunction_Check(hook) && PyCFunction_GetFunction(hook) == saved_pack;
+}
+
 static PyObject *complaint(PyObject *holder, long long now)
 {
     PyObject *text = PyObject_CallFunction(complain, "OL", holder, now);
@@ -282,8 +287,12 @@ static PyObject *saved_install(PyObject *self, PyObject *args)
         if (!held_type)
             return NULL;
     }
+#ifdef __x86_64__ /* elsewhere results come back another way */
     if (!T.tensor_data)
         Py_RETURN_FALSE;
+#else
+    Py_RETURN_FALSE;
+#endif
     ptac_keep(&restore, given[1]);
     ptac_keep(&complain, given[2]);
     ptac_keep(&leave, given[3]);
