@@ -342,8 +342,6 @@ class Held:
     origin: Any
     box: Any
     version: int
-    def release(self) -> None:
-        """Let go of the tensor."""
 
 def saved_install(
     consider: Callable[[Held, Tensor], Any],
@@ -365,6 +363,9 @@ def saved_pack(tensor: Tensor, /) -> Held:
 
 def saved_unpack(holder: Held, /) -> Tensor:
     """The hook for what is wanted back."""
+
+def saved_release(holder: Held, /) -> None:
+    """Have a holder let go of its tensor."""
 
 def saved_book(mechanism: str, n_bytes: int, /) -> None:
     """Count bytes saved from now on, or no more where negative."""

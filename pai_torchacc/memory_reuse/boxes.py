@@ -141,7 +141,7 @@ class Box:
         self.mechanism, self.booked = form.mechanism, self.n_bytes - form.bytes
         _c.saved_book(self.mechanism, self.booked)
         for holder in holders:
-            holder.release()
+            _c.saved_release(holder)
 
     def geometry(self, holder: Any) -> tuple[Any, ...]:
         """Sizes, strides and offset of what this holder saved."""
@@ -209,18 +209,25 @@ def _box_of(tensor: Tensor) -> Box:
 
 
 def _settle_waiting() -> None:
-    waiting = _queue.waiting
-    n_given_up = len(waiting) - LONGEST_QUEUE
+    still = _unsettled(_queue.waiting, False)
+    n_too_many = max(0, len(still) - LONGEST_QUEUE)
+    _unsettled(still[:n_too_many], True)
+    _queue.waiting = still[n_too_many:]
+
+
+def _unsettled(
+    waiting: list[weakref.ref[Box]], is_last_chance: bool
+) -> list[weakref.ref[Box]]:
     still = []
-    for i, ref in enumerate(waiting):
+    for ref in waiting:
         box = ref()
         if box is None:
             continue
-        if box.settle(i < n_given_up) or i < n_given_up:
+        if box.settle(is_last_chance) or is_last_chance:
             box.node = None
         else:
             still.append(ref)
-    waiting[:] = still
+    return still
 
 
 def restore(holder: Any) -> Tensor:

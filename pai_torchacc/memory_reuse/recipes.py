@@ -54,8 +54,15 @@ class _NotPossible(Exception):
     """No recipe."""
 
 
-class Later(Exception):
+class Later:
     """The recipe would do, but somebody still has an input of it."""
+
+    def __init__(self, blocker: Any):
+        self.blocker = blocker
+
+
+class _NotYet(Exception):
+    """The same, on its way out; it would keep frames, so it is not handed on."""
 
     def __init__(self, blocker: Any):
         super().__init__()
@@ -146,8 +153,8 @@ def find(c: Any, box: Any, flat: Tensor) -> Any:
         return _proven(expression, box, flat)
     except _NotPossible:
         return None
-    except Later as later:
-        return later
+    except _NotYet as waiting:
+        return Later(waiting.blocker)
     except RuntimeError:  # the node has been used up
         return None
 
@@ -197,7 +204,7 @@ def _saved(node: Any, name: str, box: Any) -> Any:
     if holder.box is box or holder.box.n_threads != box.n_threads:
         raise _NotPossible
     if not holder.box.is_ours():
-        raise Later(holder.box)
+        raise _NotYet(holder.box)
     return holder
 
 

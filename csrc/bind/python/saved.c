@@ -182,12 +182,16 @@ static PyObject *saved_unpack(PyObject *self, PyObject *object)
     return Py_NewRef(holder->tensor);
 }
 
-static PyObject *held_release(PyObject *self, PyObject *unused)
+/* saved_release(holder): it lets go of the tensor. */
+static PyObject *saved_release(PyObject *self, PyObject *object)
 {
-    held *holder = (held *)self;
-    PyObject *tensor = holder->tensor;
+    held *holder = (held *)object;
+    PyObject *tensor;
 
-    (void)unused;
+    (void)self;
+    if (Py_TYPE(object) != held_type)
+        return PyErr_Format(PyExc_TypeError, "a holder is expected, not %R", object);
+    tensor = holder->tensor;
     holder->tensor = NULL;
     Py_XDECREF(tensor);
     Py_RETURN_NONE;
@@ -235,15 +239,12 @@ static PyMemberDef held_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyMethodDef held_methods[] = {
-    {"release", held_release, METH_NOARGS, "Let go of the tensor."},
-    {NULL, NULL, 0, NULL},
-};
-
 static PyType_Slot held_slots[] = {
-    {Py_tp_dealloc, (void *)held_dealloc}, {Py_tp_traverse, (void *)held_traverse},
-    {Py_tp_clear, (void *)held_clear},     {Py_tp_members, (void *)held_members},
-    {Py_tp_methods, (void *)held_methods}, {0, NULL},
+    {Py_tp_dealloc, (void *)held_dealloc},
+    {Py_tp_traverse, (void *)held_traverse},
+    {Py_tp_clear, (void *)held_clear},
+    {Py_tp_members, (void *)held_members},
+    {0, NULL},
 };
 
 static PyType_Spec held_spec = {
@@ -320,6 +321,7 @@ PyMethodDef ptac_saved_methods[] = {
     {"saved_is_on", saved_is_on, METH_NOARGS, NULL},
     {"saved_pack", saved_pack, METH_O, NULL},
     {"saved_unpack", saved_unpack, METH_O, NULL},
+    {"saved_release", saved_release, METH_O, NULL},
     {"saved_install", saved_install, METH_VARARGS, NULL},
     {"saved_remove", saved_remove, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
