@@ -355,6 +355,9 @@ def saved_install(
 def saved_remove() -> None:
     """Consider nothing any more; what is held can still be restored."""
 
+def saved_least(n_bytes: int, /) -> int:
+    """Look at tensors from this size on; what it was (tests)."""
+
 def saved_is_on() -> bool:
     """Whether large tensors are considered."""
 

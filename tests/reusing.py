@@ -25,16 +25,18 @@ class Saved:
 
 
 @contextmanager
-def reused(least: int = 0) -> Iterator[Saved]:
-    """Switched on, also where few bytes are saved."""
+def reused(least: int = 0, smallest: int = 256 << 10) -> Iterator[Saved]:
+    """Switched on, also where few bytes are saved; for tensors from a size on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(boxes, "ENOUGH", least)
         patch.setattr(boxes, "_is_worthwhile", True)
         patch.setattr(boxes, "_LITTLE", 0)
         assert memory_reuse.install(c) is None
+        before = c.saved_least(smallest)
         try:
             yield Saved()
         finally:
+            c.saved_least(before)
             memory_reuse.remove(c)
 
 

@@ -12,9 +12,8 @@
 #include <string.h>
 #include <structmember.h>
 
-enum {
-    LEAST_BYTES = 256 << 10, /* below that nothing is worth a look */
-};
+/* Below that nothing is worth a look; tests look at everything. */
+static int64_t least_bytes = 256 << 10;
 
 typedef struct held {
     PyObject_HEAD PyObject
@@ -92,7 +91,8 @@ static bool is_large(PyObject *tensor)
     if (!ptac_is_plain_and_versioned(tensor))
         return false;
     ptac_view_of(ptac_borrow(tensor), &view);
-    return view.data && view.n_elements * bytes[view.dtype] >= LEAST_BYTES;
+    return view.data && view.n_elements > 0 &&
+           view.n_elements * bytes[view.dtype] >= least_bytes;
 }
 
 /* A parameter, or a view of one, stays whatever happens here. */
@@ -310,6 +310,18 @@ static PyObject *saved_remove(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* saved_least(bytes) -> what it was: look at tensors from that size on. */
+static PyObject *saved_least(PyObject *self, PyObject *bytes)
+{
+    const long long before = least_bytes, now = PyLong_AsLongLong(bytes);
+
+    (void)self;
+    if (PyErr_Occurred())
+        return NULL;
+    least_bytes = now;
+    return PyLong_FromLongLong(before);
+}
+
 static PyObject *saved_is_on(PyObject *self, PyObject *unused)
 {
     (void)self;
@@ -318,6 +330,7 @@ static PyObject *saved_is_on(PyObject *self, PyObject *unused)
 }
 
 PyMethodDef ptac_saved_methods[] = {
+    {"saved_least", saved_least, METH_O, NULL},
     {"saved_is_on", saved_is_on, METH_NOARGS, NULL},
     {"saved_pack", saved_pack, METH_O, NULL},
     {"saved_unpack", saved_unpack, METH_O, NULL},
