@@ -334,6 +334,7 @@ def pool_replay(
 
 def pool_pair_ns(bytes: int, n: int, /) -> float:
     """Nanoseconds that an allocation and its release take in the pool."""
+
 # What autograd saves. An address is that of contiguous memory, n counts elements.
 class Held:
     """What a node keeps of a tensor that it saved."""
