@@ -373,3 +373,77 @@ def pinned_free(address: int, /) -> bool:
 
 def pinned_stats() -> dict[str, int]:
     """Statistics by torch's keys."""
+
+# What autograd saves. An address is that of contiguous memory, n counts elements.
+class Held:
+    """What a node keeps of a tensor that it saved."""
+
+    tensor: Tensor | None
+    origin: Any
+    box: Any
+    version: int
+
+def saved_install(
+    consider: Callable[[Held, Tensor], Any],
+    restore: Callable[[Held], Tensor],
+    complain: Callable[[Held, int], str],
+    leave: Callable[[], object],
+    /,
+) -> bool:
+    """Remember the package's part; whether this torch has what the hooks need."""
+
+def saved_remove() -> None:
+    """Consider nothing any more; what is held can still be restored."""
+
+def saved_least(n_bytes: int, /) -> int:
+    """Look at tensors from this size on; what it was (tests)."""
+
+def saved_is_on() -> bool:
+    """Whether large tensors are considered."""
+
+def saved_pack(tensor: Tensor, /) -> Held:
+    """The hook for what is saved."""
+
+def saved_unpack(holder: Held, /) -> Tensor:
+    """The hook for what is wanted back."""
+
+def saved_release(holder: Held, /) -> None:
+    """Have a holder let go of its tensor."""
+
+def saved_book(mechanism: str, n_bytes: int, /) -> None:
+    """Count bytes saved from now on, or no more where negative."""
+
+def saved_bytes() -> dict[str, tuple[int, int, int, int]]:
+    """By mechanism and in all: bytes now, at most, ever; how often."""
+
+def saved_bytes_reset() -> None:
+    """Count from here."""
+
+def pack_probe(tensor: Tensor, /) -> int:
+    """What a sample promises: nothing, two values or zeros."""
+
+def pack_two_values(x: int, n: int, width: int, bits: int, /) -> tuple[int, int] | None:
+    """Pack elements of at most two values; these values, or None."""
+
+def unpack_two_values(
+    bits: int, first: int, second: int, n: int, width: int, x: int, /
+) -> None:
+    """Unpack them."""
+
+def pack_count(x: int, n: int, starts: int, /) -> int:
+    """How many elements are not 0, in each chunk and in all."""
+
+def pack_nonzero(x: int, n: int, starts: int, bits: int, values: int, /) -> None:
+    """Pack those."""
+
+def unpack_nonzero(bits: int, values: int, starts: int, n: int, x: int, /) -> None:
+    """Unpack them."""
+
+def pack_index_width(x: int, n: int, /) -> int:
+    """Bytes that hold each of these integers."""
+
+def pack_narrow(x: int, n: int, width: int, narrow: int, /) -> None:
+    """Pack integers to that width."""
+
+def unpack_narrow(narrow: int, n: int, width: int, x: int, /) -> None:
+    """Unpack them."""

@@ -26,11 +26,13 @@ __all__ = [
     "Handle",
     "disable",
     "disable_memory_pool",
+    "disable_memory_reuse",
     "disable_operator_fusion",
     "disabled",
     "empty_cache",
     "enable",
     "enable_memory_pool",
+    "enable_memory_reuse",
     "enable_operator_fusion",
     "is_enabled",
     "memory_snapshot",
@@ -234,6 +236,20 @@ def enable_memory_pool(
 def disable_memory_pool() -> None:
     """New storages come from libc; those of the pool return when they are freed."""
     disable("memory_pool")
+
+
+def enable_memory_reuse() -> Handle:
+    """Lower the peak memory of training, with the same bits.
+
+    By name only. Cheap tensors that autograd saves are computed again instead of kept,
+    masks and indices are packed, and repeated steps are placed by a plan.
+    """
+    return _enable_one("memory_reuse")
+
+
+def disable_memory_reuse() -> None:
+    """Autograd keeps what it saves; what is saved already is still given back."""
+    disable("memory_reuse")
 
 
 def memory_stats(device: object = "cpu") -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pai_torchacc import _host, calibration
 
-FEATURES = ("operator_fusion", "memory_pool")
+FEATURES = ("operator_fusion", "memory_pool", "memory_reuse")
 """All switches, in the order in which they are switched on."""
 
 IN_BARE_ENABLE = ("operator_fusion", "memory_pool")

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from pai_torchacc import _host, _options, _switch, _table
+from pai_torchacc import _host, _options, _switch, _table, memory_reuse
 from pai_torchacc.memory_pool import statistics
 
 SCHEMA = 1
@@ -52,7 +52,23 @@ def document() -> dict[str, Any]:
 
 def _cpu_memory() -> dict[str, Any]:
     """The pool's statistics, and what the kernel says of this process."""
-    return statistics.stats("cpu") | {"page_faults": _page_faults(), "saved_bytes": {}}
+    return statistics.stats("cpu") | {
+        "page_faults": _page_faults(),
+        "saved_bytes": _saved_bytes(),
+    }
+
+
+def _saved_bytes() -> dict[str, int]:
+    """The most that each mechanism of memory reuse saved at a time."""
+    c = _host.loaded()
+    if c is None:
+        return {}
+    saved = memory_reuse.saved_bytes(c)
+    return {
+        what: row["peak"]
+        for what, row in saved.items()
+        if row["count"] and what != "all"
+    }
 
 
 def versions() -> dict[str, Any]:
@@ -129,6 +145,7 @@ def _reset() -> None:
     except _host.Unavailable:
         return
     discount(c, [name for name, _, _ in c.operators()])
+    memory_reuse.reset(c)
 
 
 def discount(c: Any, names: Iterable[str]) -> None:
@@ -161,7 +178,11 @@ def _remarks() -> list[str]:
     from pai_torchacc import fusion
 
     overridden = fusion.overridden_by_others().items()
-    return [f"{op}: overridden by {who}" for op, who in overridden] + fusion.remarks()
+    return [
+        *(f"{op}: overridden by {who}" for op, who in overridden),
+        *fusion.remarks(),
+        *memory_reuse.remarks(),
+    ]
 
 
 def as_text(content: dict[str, Any]) -> str:
@@ -191,7 +212,9 @@ def _memory_lines(cpu: dict[str, Any]) -> list[str]:
         }
         said = ", ".join(f"{n / 2**20:.1f} MiB {what}" for what, n in parts.items())
         lines.append(f"memory pool: {cpu['allocation.all.allocated']} storages; {said}")
-    lines += [f"saved: {what} {n}" for what, n in cpu["saved_bytes"].items()]
+    saved = [f"{n / 2**20:.1f} MiB {what}" for what, n in cpu["saved_bytes"].items()]
+    if saved:
+        lines.append(f"memory reuse, at most at a time: {', '.join(saved)}")
     faults = cpu["page_faults"]
     return [*lines, f"page faults since the package was loaded: {faults}"]
 

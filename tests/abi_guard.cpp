@@ -94,6 +94,9 @@ struct in_c<std::tuple<at::Tensor, at::Tensor> (*)(Parameters...)> {
 template <typename... Parameters> struct in_c<void (*)(Parameters...)> {
     using type = void (*)(typename crossing<Parameters>::type...);
 };
+template <> struct in_c<at::TensorBase (at::TensorBase::*)() const> {
+    using type = void (*)(void *, at_tensor); /* "this" travels as a reference would */
+};
 template <typename... Parameters> struct in_c<_object *(*)(Parameters...)> {
     using type = void *(*)(typename crossing<Parameters>::type...);
 };
@@ -116,6 +119,8 @@ constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
 constexpr auto bump_version =
     static_cast<void (*)(const at::Tensor &)>(&torch::autograd::impl::bump_version);
+constexpr at::TensorBase (at::TensorBase::*tensor_data)() const =
+    &at::TensorBase::tensor_data;
 constexpr auto THPVariable_Wrap =
     static_cast<_object *(*)(const at::TensorBase &)>(&::THPVariable_Wrap);
 } // namespace theirs
@@ -172,9 +177,10 @@ static_assert(PTAC_TORCH_ABI_VERSION <= TORCH_FEATURE_VERSION);
 PTAC_TORCH_MANGLED(M)
 #undef M
 
-#define IN_SECTION(name) __attribute__((section(name), used))
-#define M(type, name, symbol, parameters)                                              \
-    {reinterpret_cast<const void *>(theirs::name), ours_##name},
+/* A member function that is not virtual has an address like any other. */
+#pragma GCC diagnostic ignored "-Wpmf-conversions"
+#define IN_SECTION(name)                  __attribute__((section(name), used))
+#define M(type, name, symbol, parameters) {(const void *)(theirs::name), ours_##name},
 IN_SECTION("guard_mangled")
 const void *mangled[][2] = {PTAC_TORCH_MANGLED(M)};
 #undef M

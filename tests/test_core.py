@@ -82,6 +82,7 @@ def build_units(builder: native.Builder, sanitize: str | None = None) -> Path:
         *native.shipped_sources("core"),
         native.CSRC / "ops" / "pool" / "window2d.c",
         *sorted(bias_act),
+        *sorted((native.CSRC / "ops" / "pack").glob("*.c")),
         *in_tests(*UNITS),
         *tests,
     ]

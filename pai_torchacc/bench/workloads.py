@@ -5,6 +5,7 @@ float32, torch's default initialisation after ``manual_seed(0)``, synthetic inpu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -152,12 +153,30 @@ def _w4(**options: Any) -> Task:
     return Task(model, optimizer, _forever(x, y))
 
 
+def _sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _eager_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention written out."""
+    t = q.size(-2)
+    mask = torch.full((t, t), float("-inf")).triu(1)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+    return torch.softmax(scores + mask, -1) @ v
+
+
 class _Block(nn.Module):
     """A pre-norm transformer block as nanoGPT writes it."""
 
-    def __init__(self, width: int, heads: int, forward_width: int) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        forward_width: int,
+        attention: Callable[[Tensor, Tensor, Tensor], Tensor],
+    ) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.attention = heads, attention
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = (
@@ -171,16 +190,16 @@ class _Block(nn.Module):
             part.view(n, t, self.heads, -1).transpose(1, 2)
             for part in self.qkv(self.norm1(x)).chunk(3, -1)
         )
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = self.attention(q, k, v)
         x = x + self.out(attended.transpose(1, 2).reshape(n, t, width))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
 class _GPT(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, attention: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(65, 256), nn.Embedding(128, 256)
-        self.blocks = nn.ModuleList(_Block(256, 4, 1024) for _ in range(4))
+        self.blocks = nn.ModuleList(_Block(256, 4, 1024, attention) for _ in range(4))
         self.norm = nn.LayerNorm(256)
         self.head = nn.Linear(256, 65, bias=False)
 
@@ -191,14 +210,23 @@ class _GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-def _gpt_task(batches: Iterator[tuple[Tensor, Tensor]], options: Any) -> Task:
-    model = _GPT()
+def _gpt_task(
+    batches: Iterator[tuple[Tensor, Tensor]],
+    options: Any,
+    attention: Callable[[Tensor, Tensor, Tensor], Tensor] = _sdpa,
+) -> Task:
+    model = _GPT(attention)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, **options)
     return Task(model, optimizer, batches)
 
 
 def _w4g(**options: Any) -> Task:
     return _gpt_task(_forever(_classes(65, 8, 128), _classes(65, 8, 128)), options)
+
+
+def _w4ge(**options: Any) -> Task:
+    batches = _forever(_classes(65, 8, 128), _classes(65, 8, 128))
+    return _gpt_task(batches, options, _eager_attention)
 
 
 def _w4gv(**options: Any) -> Task:
@@ -363,6 +391,7 @@ WORKLOADS = {
         Workload("W3", "MLP 784-512-512-10, Adam, batch 64", _w3),
         Workload("W4", "nn.TransformerEncoder, 4 layers of 256, AdamW", _w4),
         Workload("W4g", "nanoGPT-like, 4 blocks of 256, AdamW", _w4g),
+        Workload("W4ge", "W4g with attention written out", _w4ge),
         Workload("W4gv", "W4g, another length each step", _w4gv),
         Workload("W5", "ResNet-18 for 32x32 images, SGD", _w5),
         Workload("ResNet18@224", "ResNet-18 for 224x224 images, SGD", _resnet18_224),

@@ -24,6 +24,7 @@ from typing import Any
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion.compiled import frame_callback, not_compiled_alone
 from pai_torchacc.fusion.shadow import Rehearsal
+from pai_torchacc.memory_reuse.steps import note_end
 
 OPERATORS = ("sgd_step", "adam_step", "adamw_step")
 
@@ -161,6 +162,10 @@ def _updates_as_found(is_sgd: bool) -> Callable[[], bool]:
     return are_as_found
 
 
+def _is_only_ours(hooks: dict[int, Any]) -> bool:
+    return list(hooks.values()) == [note_end]
+
+
 def _step(c: Any, entry: _Step) -> Any:
     import torch
     from torch.optim import optimizer
@@ -188,11 +193,13 @@ def _step(c: Any, entry: _Step) -> Any:
                 and not self._optimizer_step_pre_hooks
                 and not self._optimizer_step_post_hooks
                 and not global_pre
-                and not global_post
+                and (not global_post or _is_only_ours(global_post))
                 and not is_profiling()
                 and updates_as_found()
                 and accelerated(is_sgd, self)
             ):
+                if global_post:
+                    c.pool_end_step()
                 return None
         return entry.stock()(self, *args, **kwargs)
 

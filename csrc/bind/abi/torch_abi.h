@@ -140,6 +140,7 @@ typedef struct at_optional_int {
       (void *, at_tensor, at_tensor, int64_t, int8_t))                                 \
     M(void, bump_version, "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE",      \
       (at_tensor))                                                                     \
+    M(void, tensor_data, "_ZNK2at10TensorBase11tensor_dataEv", (void *, at_tensor))    \
     M(void *, THPVariable_Wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE", (at_tensor))
 
 /*

@@ -176,7 +176,9 @@ static int execute(PyObject *module)
                                    ptac_sequential_methods,
                                    ptac_cross_entropy_methods,
                                    ptac_memory_methods,
-                                   ptac_cuda_memory_methods};
+                                   ptac_cuda_memory_methods,
+                                   ptac_saved_methods,
+                                   ptac_pack_methods};
 
     if (!is_at_home())
         return -1;

@@ -24,8 +24,10 @@ int ptac_requires_grad(PyObject *tensor)
 static int saving_is_hooked(void)
 {
     PyObject *hooks = PyObject_CallFunctionObjArgs(top_hooks, Py_True, NULL);
-    const int hooked = hooks ? hooks != Py_None : -1;
+    int hooked = hooks ? hooks != Py_None : -1;
 
+    if (hooked > 0 && PyTuple_Check(hooks) && PyTuple_Size(hooks) > 0)
+        hooked = !ptac_saved_is_pack(PyTuple_GetItem(hooks, 0));
     Py_XDECREF(hooks);
     return hooked;
 }

@@ -3,9 +3,9 @@
  *
  * Functions that return PyObject * return a new reference or NULL with an exception
  * set, as CPython's own do. None of them lets a C++ exception pass: what they call of
- * torch are shims, which return codes, and two functions that throw for none of our
- * tensors: bump_version only for tensors made in inference mode, THPVariable_Wrap only
- * when there is no memory for an object.
+ * torch are shims, which return codes, and three functions that throw for none of our
+ * tensors: bump_version only for tensors made in inference mode, tensor_data and
+ * THPVariable_Wrap only when there is no memory for an object.
  */
 #ifndef PTAC_BIND_PYTHON_PYBIND_H
 #define PTAC_BIND_PYTHON_PYBIND_H
@@ -35,6 +35,8 @@ extern PyMethodDef ptac_linear_methods[];
 extern PyMethodDef ptac_sequential_methods[];
 extern PyMethodDef ptac_cross_entropy_methods[];
 extern PyMethodDef ptac_memory_methods[];
+extern PyMethodDef ptac_saved_methods[];
+extern PyMethodDef ptac_pack_methods[];
 extern PyMethodDef ptac_cuda_memory_methods[];
 
 /* The statistics as entries of the dict, with torch's keys; -1 with an exception. */
@@ -92,6 +94,9 @@ PyObject *ptac_wrap(at_tensor owned);
 
 /* The same of an operator's outputs: a tensor, or a pair where there is a second. */
 PyObject *ptac_wrap_outputs(at_tensor first, at_tensor second);
+
+/* This is the hook by which memory reuse sees what autograd saves. */
+bool ptac_saved_is_pack(PyObject *hook);
 
 /* Put an object, which gets a reference, in the place of what was remembered there. */
 void ptac_keep(PyObject **home, PyObject *object);

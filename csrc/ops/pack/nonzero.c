@@ -1,0 +1,231 @@
+/*
+ * nonzero.c - tensors with many zeros as bits and the other elements: what ReLU gives,
+ * probabilities behind a causal mask.
+ */
+#include "core/cpu.h"
+#include "core/host.h"
+#include "ops/pack/pack.h"
+
+#include <string.h>
+
+enum {
+    GRAIN = 8, /* chunks that are worth a thread */
+    WORD = 64,
+};
+
+typedef struct job {
+    const uint32_t *x;
+    uint32_t *out;
+    uint64_t *bits;
+    uint32_t *values;
+    const uint32_t *packed;
+    int64_t *starts;
+    int64_t n;
+    bool wide;
+} job;
+
+static int64_t count_scalar(const uint32_t *x, int64_t n)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        count += x[i] != 0;
+    return count;
+}
+
+static int64_t pack_scalar(const uint32_t *x, int n, uint64_t *word, uint32_t *values)
+{
+    uint64_t found = 0;
+    int64_t k = 0;
+
+    for (int i = 0; i < n; i++) {
+        if (x[i]) {
+            found |= (uint64_t)1 << i;
+            values[k++] = x[i];
+        }
+    }
+    *word = found;
+    return k;
+}
+
+static int64_t unpack_scalar(uint64_t word, const uint32_t *values, int n, uint32_t *x)
+{
+    int64_t k = 0;
+
+    memset(x, 0, (size_t)n * sizeof *x);
+    for (; word; word &= word - 1)
+        x[__builtin_ctzll(word)] = values[k++];
+    return k;
+}
+
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,popcnt")))
+
+AVX512 static int64_t count_avx512(const uint32_t *x, int64_t n)
+{
+    int64_t count = 0, i = 0;
+
+    for (; i + 16 <= n; i += 16) {
+        const __m512i v = _mm512_loadu_si512(x + i);
+
+        count += _mm_popcnt_u32(_mm512_test_epi32_mask(v, v));
+    }
+    return count + count_scalar(x + i, n - i);
+}
+
+AVX512 static int64_t pack_avx512(const uint32_t *x, uint64_t *word, uint32_t *values)
+{
+    uint64_t found = 0;
+    int64_t k = 0;
+
+    for (int i = 0; i < 4; i++) {
+        const __m512i v = _mm512_loadu_si512(x + 16 * i);
+        const __mmask16 some = _mm512_test_epi32_mask(v, v);
+        const int n = _mm_popcnt_u32(some);
+
+        /* Compressing in a register: compressing stores are slow on some CPUs. */
+        _mm512_mask_storeu_epi32(values + k, (__mmask16)((1u << n) - 1),
+                                 _mm512_maskz_compress_epi32(some, v));
+        found |= (uint64_t)some << (16 * i);
+        k += n;
+    }
+    *word = found;
+    return k;
+}
+
+AVX512 static int64_t unpack_avx512(uint64_t word, const uint32_t *values, uint32_t *x)
+{
+    int64_t k = 0;
+
+    for (int i = 0; i < 4; i++) {
+        const __mmask16 some = (__mmask16)(word >> (16 * i));
+        const int n = _mm_popcnt_u32(some);
+        const __m512i v =
+            _mm512_maskz_loadu_epi32((__mmask16)((1u << n) - 1), values + k);
+
+        _mm512_storeu_si512(x + 16 * i, _mm512_maskz_expand_epi32(some, v));
+        k += n;
+    }
+    return k;
+}
+
+static bool has_avx512(void)
+{
+    return ptac_cpu_features() & PTAC_CPU_AVX512;
+}
+#else
+static int64_t count_avx512(const uint32_t *x, int64_t n)
+{
+    return count_scalar(x, n);
+}
+
+static int64_t pack_avx512(const uint32_t *x, uint64_t *word, uint32_t *values)
+{
+    return pack_scalar(x, WORD, word, values);
+}
+
+static int64_t unpack_avx512(uint64_t word, const uint32_t *values, uint32_t *x)
+{
+    return unpack_scalar(word, values, WORD, x);
+}
+
+static bool has_avx512(void)
+{
+    return false;
+}
+#endif
+
+static int64_t end_of(const job *j, int64_t chunk)
+{
+    const int64_t end = (chunk + 1) * PTAC_PACK_CHUNK;
+
+    return end < j->n ? end : j->n;
+}
+
+static void count_range(int64_t begin, int64_t end, void *context)
+{
+    const job *j = context;
+
+    for (int64_t c = begin; c < end; c++) {
+        const uint32_t *x = j->x + c * PTAC_PACK_CHUNK;
+        const int64_t n = end_of(j, c) - c * PTAC_PACK_CHUNK;
+
+        j->starts[c + 1] = j->wide ? count_avx512(x, n) : count_scalar(x, n);
+    }
+}
+
+int64_t ptac_pack_count(const uint32_t *x, int64_t n, int64_t *starts)
+{
+    job j = {.x = x, .starts = starts, .n = n, .wide = has_avx512()};
+    const int64_t n_chunks = ptac_pack_chunks(n);
+
+    starts[0] = 0;
+    ptac_parallel_for(0, n_chunks, GRAIN, count_range, &j);
+    for (int64_t c = 0; c < n_chunks; c++)
+        starts[c + 1] += starts[c];
+    return starts[n_chunks];
+}
+
+static void pack_range(int64_t begin, int64_t end, void *context)
+{
+    const job *j = context;
+
+    for (int64_t c = begin; c < end; c++) {
+        uint32_t *values = j->values + j->starts[c];
+        const int64_t last = end_of(j, c);
+
+        for (int64_t i = c * PTAC_PACK_CHUNK; i < last; i += WORD) {
+            const int n = (int)(last - i < WORD ? last - i : WORD);
+            uint64_t *word = &j->bits[i / WORD];
+
+            values += j->wide && n == WORD ? pack_avx512(j->x + i, word, values)
+                                           : pack_scalar(j->x + i, n, word, values);
+        }
+    }
+}
+
+void ptac_pack_nonzero(const uint32_t *x, int64_t n, const int64_t *starts,
+                       uint64_t *bits, uint32_t *values)
+{
+    job j = {.x = x,
+             .n = n,
+             .starts = (int64_t *)starts,
+             .bits = bits,
+             .values = values,
+             .wide = has_avx512()};
+
+    ptac_parallel_for(0, ptac_pack_chunks(n), GRAIN, pack_range, &j);
+}
+
+static void unpack_range(int64_t begin, int64_t end, void *context)
+{
+    const job *j = context;
+
+    for (int64_t c = begin; c < end; c++) {
+        const uint32_t *values = j->packed + j->starts[c];
+        const int64_t last = end_of(j, c);
+
+        for (int64_t i = c * PTAC_PACK_CHUNK; i < last; i += WORD) {
+            const int n = (int)(last - i < WORD ? last - i : WORD);
+            const uint64_t word = j->bits[i / WORD];
+
+            values += j->wide && n == WORD ? unpack_avx512(word, values, j->out + i)
+                                           : unpack_scalar(word, values, n, j->out + i);
+        }
+    }
+}
+
+void ptac_unpack_nonzero(const uint64_t *bits, const uint32_t *values,
+                         const int64_t *starts, int64_t n, uint32_t *x)
+{
+    job j = {.out = x,
+             .n = n,
+             .starts = (int64_t *)starts,
+             .bits = (uint64_t *)bits,
+             .packed = values,
+             .wide = has_avx512()};
+
+    ptac_parallel_for(0, ptac_pack_chunks(n), GRAIN, unpack_range, &j);
+}

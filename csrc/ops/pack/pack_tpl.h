@@ -1,0 +1,40 @@
+/*
+ * pack_tpl.h - two-valued elements of one width.
+ *
+ * Expects T (the element's unsigned type) and NAME(function). Words of 64 elements
+ * each, so that threads never share one.
+ */
+static bool NAME(pack_word)(const T *x, int n, T low, T high, uint64_t *word)
+{
+    uint64_t found = 0;
+    T strange = 0;
+
+    for (int i = 0; i < n; i++) {
+        found |= (uint64_t)(x[i] == high) << i;
+        strange |= (T)((x[i] ^ low) && (x[i] ^ high));
+    }
+    *word = found;
+    return strange == 0;
+}
+
+static void NAME(find_values)(const T *x, int64_t n, uint64_t values[2])
+{
+    int64_t i = 1;
+
+    values[0] = values[1] = n ? x[0] : 0;
+    while (i < n && x[i] == x[0])
+        i++;
+    if (i < n)
+        values[1] = x[i];
+}
+
+static void NAME(unpack_words)(const uint64_t *bits, const uint64_t values[2],
+                               int64_t begin, int64_t end, T *x)
+{
+    const T low = (T)values[0], difference = (T)(values[0] ^ values[1]);
+
+    for (int64_t i = begin; i < end; i++)
+        x[i] = (T)(low ^ (difference & (T) - (T)(bits[i / 64] >> (i % 64) & 1)));
+}
+#undef T
+#undef NAME

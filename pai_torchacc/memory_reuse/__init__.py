@@ -1,0 +1,118 @@
+"""``memory_reuse``: lower peak memory in training, with the same bits.
+
+Default hooks of torch's see every tensor that autograd saves for backward. Large ones
+whose contents say so are packed without loss (masks and the noise of dropouts to bits,
+indices to few bytes, tensors with many zeros to the others); results of cheap operators
+are forgotten and computed again from what is saved anyway. Torch's own checks and
+errors stay. Where the memory pool is on, steps that repeat are placed by a plan.
+
+Undone by ``disable("memory_reuse")``; what is held can still be restored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pai_torchacc._ledger import Ledger
+
+if TYPE_CHECKING:
+    from pai_torchacc._options import Config
+
+_ledger = Ledger()
+
+_UNLIKE_TORCH = (AttributeError, ImportError, LookupError, TypeError, RuntimeError)
+"""What a torch raises that lacks something we look for."""
+
+
+def install(c: Any, config: Config | None = None) -> str | None:
+    """Switch on; the reason when that cannot be."""
+    from pai_torchacc import _host
+
+    if c.saved_is_on():
+        return None
+    try:
+        if not _host.has_lean_paths():
+            return "this torch does not let us look into tensors"
+        return _install(c)
+    except BaseException as error:
+        remove(c)
+        if isinstance(error, _UNLIKE_TORCH):
+            return f"this torch is unlike those known: {type(error).__name__}: {error}"
+        raise
+
+
+def _install(c: Any) -> str | None:
+    from pai_torchacc.memory_reuse import boxes, complaints, hooks, steps
+
+    if not boxes.install(c):
+        return "this torch does not tell who has a tensor's memory"
+    ready = c.saved_install(
+        boxes.consider,
+        boxes.restore,
+        complaints.text,
+        lambda: hooks.lower_in_this_thread(c),
+    )
+    if not ready:
+        return "this torch or this CPU does not offer tensor_data"
+    hooks.install(c, _ledger)
+    hooks.raise_in_this_thread(c)
+    steps.install(c)
+    return None
+
+
+def remove(c: Any) -> None:
+    """Switch off. What is held can still be restored.
+
+    Threads that have our hooks lose them when they next save something.
+    """
+    from pai_torchacc.memory_reuse import hooks, steps
+
+    steps.remove(c)
+    c.saved_remove()
+    hooks.lower_in_this_thread(c)
+    _ledger.undo()
+
+
+def status(c: Any) -> dict[str, Any]:
+    """``plan``: whether steps are planned, which takes the memory pool."""
+    if not c.saved_is_on():
+        return {}
+    is_on = c.pool_state()[0] == "on"
+    return {"plan": "on" if is_on else "needs memory_pool"}
+
+
+def about(config: Config) -> str:
+    """For the log."""
+    return "same bits"
+
+
+def saved_bytes(c: Any) -> dict[str, dict[str, int]]:
+    """By mechanism, and for ``all``: bytes saved now, at most, in all, and how often.
+
+    Keys of each are ``current``, ``peak``, ``total`` and ``count``.
+    """
+    names = ("current", "peak", "total", "count")
+    return {
+        mechanism: dict(zip(names, row, strict=True))
+        for mechanism, row in c.saved_bytes().items()
+    }
+
+
+def reasons() -> dict[str, int]:
+    """Why large saved tensors were kept as they are, and how many."""
+    from pai_torchacc.memory_reuse import boxes
+
+    return dict(boxes.kept)
+
+
+def reset(c: Any) -> None:
+    """Count from here."""
+    from pai_torchacc.memory_reuse import boxes
+
+    c.saved_bytes_reset()
+    boxes.kept.clear()
+
+
+def remarks() -> list[str]:
+    """What others had patched when we took ours back."""
+    return list(_ledger.remarks)

@@ -1,0 +1,278 @@
+"""Memory behind saved tensors, and when it may be let go.
+
+A box stands for one storage, whichever tensors saved it. Torch's nodes keep holders,
+holders keep their box. As long as anybody else has a tensor of that storage, letting
+go of it would save nothing, and somebody could still write to it; so a box waits until
+its holders are the only ones. Then its contents are packed, or forgotten where they
+can be computed again from what other holders keep.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pai_torchacc.memory_reuse import packing, recipes
+from pai_torchacc.memory_reuse.recipes import Later
+
+ENOUGH = 32 << 20
+"""Bytes of large saved tensors below which nothing is let go."""
+
+_LITTLE = 4 << 20
+"""Bytes below which a backward pass must have freed the others."""
+
+LONGEST_QUEUE = 24
+"""Boxes of a thread that wait; the oldest are given up."""
+
+kept: Counter[str] = Counter()
+"""Why boxes keep their memory, and how many."""
+
+_boxes: dict[int, weakref.ref[Box]] = {}
+_n_bytes_kept = 0
+_is_worthwhile = False
+_c: Any = None
+
+_n_own = 0
+"""References to a storage besides those of its tensors: its Python object's."""
+
+
+def _n_tensors(key: int) -> int:
+    return torch._C._storage_Use_Count(key) - _n_own
+
+
+class _Queue(threading.local):
+    """Boxes of this thread that may be let go of later."""
+
+    def __init__(self) -> None:
+        self.waiting: list[weakref.ref[Box]] = []
+        self.is_busy = False
+
+
+_queue = _Queue()
+
+
+class Box:
+    """One storage that holders share."""
+
+    __slots__ = (
+        "__weakref__", "blocker", "booked", "form", "holders", "key",
+        "mechanism", "memory", "n_bytes", "n_threads", "node", "version",
+    )  # fmt: skip
+
+    def __init__(self, key: int, n_bytes: int, node: Any):
+        self.key, self.n_bytes, self.node = key, n_bytes, node
+        self.n_threads = torch.get_num_threads()
+        self.holders: list[tuple[weakref.ref[Any], tuple[Any, ...]]] = []
+        self.form: packing.Form | None = None
+        self.blocker: weakref.ref[Box] | None = None
+        self.memory: Tensor | None = None
+        self.version = self.booked = 0
+        self.mechanism = ""
+        _keep(n_bytes)
+
+    def __del__(self) -> None:
+        if self.form is None:
+            _keep(-self.n_bytes)
+        self._unbook()
+        ref = _boxes.get(self.key)
+        if ref is not None and ref() is None:
+            del _boxes[self.key]
+
+    def live(self) -> list[Any]:
+        """Holders that somebody still has."""
+        return [h for ref, _ in self.holders if (h := ref()) is not None]
+
+    def is_ours(self) -> bool:
+        """Whether nobody else has the storage, and nobody has changed it."""
+        if self.form is not None or self.memory is not None:
+            return True
+        holders = self.live()
+        return _n_tensors(self.key) == len(holders) and all(
+            h.tensor._version == h.version for h in holders
+        )
+
+    def settle(self, is_last_chance: bool) -> bool:
+        """Let go of the memory, if this is the time; whether there is no more to do."""
+        holders = self.live()
+        if not holders or holders[0].tensor is None:
+            return True
+        if any(h.tensor._version != h.version for h in holders):
+            kept["changed in place"] += 1
+            return True
+        if _n_tensors(self.key) != len(holders):
+            if is_last_chance:
+                kept["in use elsewhere"] += 1
+            return False
+        blocker = self.blocker() if self.blocker else None
+        if blocker is not None and not is_last_chance and not blocker.is_ours():
+            return False
+        tensor = holders[0].tensor
+        if any(h.tensor.dtype != tensor.dtype for h in holders[1:]):
+            kept["several dtypes"] += 1
+            return True
+        n = self.n_bytes // tensor.element_size()
+        flat = tensor.as_strided((n,), (1,), 0)
+        form: Any = recipes.find(_c, self, flat)
+        if isinstance(form, Later):
+            if not is_last_chance:
+                self.blocker = weakref.ref(form.blocker)
+                return False
+            form = None
+        form = form or packing.find(_c, flat)
+        if form is None:
+            kept["no form for it"] += 1
+            return True
+        self._let_go(form, holders)
+        return True
+
+    def _let_go(self, form: packing.Form, holders: list[Any]) -> None:
+        ref = _boxes.get(self.key)
+        if ref is not None and ref() is self:
+            del _boxes[self.key]
+        self.form = form
+        _keep(-self.n_bytes)
+        self.mechanism, self.booked = form.mechanism, self.n_bytes - form.bytes
+        _c.saved_book(self.mechanism, self.booked)
+        for holder in holders:
+            _c.saved_release(holder)
+
+    def geometry(self, holder: Any) -> tuple[Any, ...]:
+        """Sizes, strides and offset of what this holder saved."""
+        return next(g for ref, g in self.holders if ref() is holder)
+
+    def content(self) -> Tensor:
+        """The memory anew, flat, which from now on is kept as long as the box is.
+
+        Whoever wants it is followed by all others soon, or by nobody.
+        """
+        if self.form is not None:
+            self.memory = self.form.content()
+            _keep(self.n_bytes)
+            self.version = self.memory._version
+            self.form = None
+            self._unbook()
+        assert self.memory is not None
+        if self.memory._version != self.version:
+            raise RuntimeError("a saved tensor was modified after it was unpacked")
+        return self.memory
+
+    def _unbook(self) -> None:
+        if self.booked:
+            _c.saved_book(self.mechanism, -self.booked)
+            self.booked = 0
+
+
+def _keep(n_bytes: int) -> None:
+    global _n_bytes_kept, _is_worthwhile  # noqa: PLW0603
+    _n_bytes_kept += n_bytes
+    if _n_bytes_kept >= ENOUGH:
+        _is_worthwhile = True
+    elif _n_bytes_kept < _LITTLE:
+        _is_worthwhile = False
+
+
+def consider(holder: Any, tensor: Tensor) -> Box | None:
+    """Take up a large tensor that is being saved; see ``saved_install``."""
+    if _queue.is_busy:
+        return None
+    _queue.is_busy = True
+    try:
+        if _is_worthwhile:
+            _settle_waiting()
+        box = _box_of(tensor)
+        geometry = (tensor.size(), tensor.stride(), tensor.storage_offset())
+        box.holders.append((weakref.ref(holder), geometry))
+    finally:
+        _queue.is_busy = False
+    return box
+
+
+def _box_of(tensor: Tensor) -> Box:
+    storage = tensor.untyped_storage()
+    key = storage._cdata
+    ref = _boxes.get(key)
+    box = ref() if ref is not None else None
+    if box is None:
+        node = recipes.producer(tensor.grad_fn)
+        box = Box(key, storage.nbytes(), node)
+        _boxes[key] = weakref.ref(box)
+        if node is not None or packing.is_promising(_c, tensor):
+            _queue.waiting.append(weakref.ref(box))
+    return box
+
+
+def _settle_waiting() -> None:
+    still = _unsettled(_queue.waiting, False)
+    n_too_many = max(0, len(still) - LONGEST_QUEUE)
+    _unsettled(still[:n_too_many], True)
+    _queue.waiting = still[n_too_many:]
+
+
+def _unsettled(
+    waiting: list[weakref.ref[Box]], is_last_chance: bool
+) -> list[weakref.ref[Box]]:
+    still = []
+    for ref in waiting:
+        box = ref()
+        if box is None:
+            continue
+        if box.settle(is_last_chance) or is_last_chance:
+            box.node = None
+        else:
+            still.append(ref)
+    return still
+
+
+def restore(holder: Any) -> Tensor:
+    """The tensor that a holder has let go of."""
+    box = holder.box
+    with computing(box.n_threads):
+        return box.content().as_strided(*box.geometry(holder))
+
+
+def value_of(holder: Any) -> Tensor:
+    """The same for a recipe; other holders go on waiting for it."""
+    if holder.tensor is not None:
+        return _c.saved_unpack(holder)
+    box = holder.box
+    return box.content().as_strided(*box.geometry(holder))
+
+
+@contextmanager
+def computing(n_threads: int) -> Iterator[None]:
+    """As in the thread that computed forward: no modes, and as many threads."""
+    now = torch.get_num_threads()
+    if now == n_threads and _c.thread_is_plain():
+        with torch.no_grad():
+            yield
+        return
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if not _c.thread_is_plain():
+            stack.enter_context(torch._C._DisableTorchDispatch())
+            stack.enter_context(torch._C.DisableTorchFunction())
+            stack.enter_context(torch._C._DisableAutocast())
+        if now != n_threads:
+            torch.set_num_threads(n_threads)
+            stack.callback(torch.set_num_threads, now)
+        yield
+
+
+def install(c: Any) -> bool:
+    """Remember the extension; whether torch tells who has a storage."""
+    global _c, _n_own  # noqa: PLW0603
+    _c = c
+    tensor = torch.empty(1, device="cpu")
+    key = tensor.untyped_storage()._cdata
+    _n_own = torch._C._storage_Use_Count(key) - 1
+    alias = tensor.detach()
+    is_told = _n_tensors(key) == 2  # noqa: PLR2004
+    del alias
+    return is_told and _n_tensors(key) == 1 and _n_own in (0, 1)

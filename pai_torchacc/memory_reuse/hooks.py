@@ -1,0 +1,120 @@
+"""Our hooks on saved tensors: in which threads they are, and under whose.
+
+Torch keeps a stack of hooks for each thread, of which the top one is asked. Ours lie
+at the bottom, so that a program's own always win.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pai_torchacc._ledger import Ledger
+
+_autograd = torch._C._autograd
+_lowered = threading.local()
+
+
+def _taken_down() -> list[tuple[Any, Any]]:
+    """All hooks of this thread, the top one first, off the stack."""
+    found = []
+    while (top := _autograd._top_saved_tensors_default_hooks(True)) is not None:
+        _autograd._pop_saved_tensors_default_hooks()
+        found.append(top)
+    return found
+
+
+def _put_back(hooks: list[tuple[Any, Any]]) -> None:
+    for pack, unpack in reversed(hooks):
+        _autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def _is_allowed() -> bool:
+    return _autograd._saved_tensors_hooks_get_disabled_error_message() is None
+
+
+def raise_in_this_thread(c: Any) -> None:
+    """Put ours under whatever hooks this thread has."""
+    if not _is_allowed():
+        _lowered.by = c
+        return
+    others = [h for h in _taken_down() if h[0] is not c.saved_pack]
+    _put_back([*others, (c.saved_pack, c.saved_unpack)])
+
+
+def lower_in_this_thread(c: Any) -> bool:
+    """Take ours out; whether they were there."""
+    _lowered.by = None
+    if not _is_allowed():
+        return False
+    hooks = _taken_down()
+    others = [h for h in hooks if h[0] is not c.saved_pack]
+    _put_back(others)
+    return len(others) < len(hooks)
+
+
+@contextmanager
+def none_in_this_thread() -> Iterator[None]:
+    """Nobody's hooks for a while."""
+    hooks = _taken_down()
+    try:
+        yield
+    finally:
+        _put_back(hooks)
+
+
+def install(c: Any, ledger: Ledger) -> None:
+    """Have new threads begin with our hooks, and transforms run without them."""
+    ledger.set_attribute(
+        threading.Thread,
+        "_bootstrap_inner",
+        _beginning_with_ours(c, threading.Thread._bootstrap_inner),
+    )
+    disable = _autograd._saved_tensors_hooks_disable
+    enable = _autograd._saved_tensors_hooks_enable
+    ledger.set_attribute(
+        _autograd, "_saved_tensors_hooks_disable", _without_ours(c, disable)
+    )
+    ledger.set_attribute(_autograd, "_saved_tensors_hooks_enable", _with_ours(enable))
+
+
+def _beginning_with_ours(c: Any, stock: Callable[[Any], None]) -> Callable[..., None]:
+    def _bootstrap_inner(self: threading.Thread) -> None:
+        if c.saved_is_on():
+            raise_in_this_thread(c)
+        stock(self)
+
+    return _bootstrap_inner
+
+
+def _without_ours(c: Any, stock: Callable[..., None]) -> Callable[..., None]:
+    """Torch's functional transforms refuse to run under any hooks."""
+
+    def _saved_tensors_hooks_disable(message: str, *args: Any, **kwargs: Any) -> None:
+        was_there = _is_allowed() and lower_in_this_thread(c)
+        try:
+            stock(message, *args, **kwargs)
+        except BaseException:
+            if was_there:
+                raise_in_this_thread(c)
+            raise
+        if was_there:
+            _lowered.by = c
+
+    return _saved_tensors_hooks_disable
+
+
+def _with_ours(stock: Callable[[], None]) -> Callable[[], None]:
+    def _saved_tensors_hooks_enable() -> None:
+        stock()
+        c = getattr(_lowered, "by", None)
+        if c is not None:
+            _lowered.by = None
+            if c.saved_is_on():
+                raise_in_this_thread(c)
+
+    return _saved_tensors_hooks_enable

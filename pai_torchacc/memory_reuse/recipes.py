@@ -1,0 +1,302 @@
+"""How to compute a saved tensor again from what other nodes save anyway.
+
+The node that made a tensor tells what it saved and with which arguments it was called.
+Only cheap operators are here. Most compute every element from its own arguments; the
+product of probabilities and values in attention, a small part of a block's work, is
+repeated with its arguments laid out as they were, by as many threads. An operator is
+tried on the memory at hand before its results are forgotten for the first
+time: where its bits are not those, its tensors are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SMALL = 256 << 10
+"""Bytes of inputs that are copied, so that nobody can change them."""
+
+DEEPEST = 4
+
+_VIEWS = frozenset(
+    f"{name}Backward0"
+    for name in (
+        "View", "UnsafeView", "ReshapeAlias", "Transpose", "T", "Permute", "Expand",
+        "Squeeze", "Unsqueeze", "Slice", "Select", "Split", "SplitWithSizes", "Unbind",
+        "AsStrided", "Alias", "Detach",
+    )
+)  # fmt: skip
+"""Nodes whose output lies in the memory of their input."""
+
+_UNARY: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
+    "GeluBackward0": (
+        lambda x, approximate: F.gelu(x, approximate=approximate),
+        ("approximate",),
+    ),
+    "SiluBackward0": (F.silu, ()),
+    "MishBackward0": (F.mish, ()),
+    "HardswishBackward0": (F.hardswish, ()),
+    "SoftplusBackward0": (F.softplus, ("beta", "threshold")),
+    "LeakyReluBackward0": (F.leaky_relu, ("negative_slope",)),
+    "HardtanhBackward0": (F.hardtanh, ("min_val", "max_val")),
+}
+"""Operators that save their input, and the arguments that their nodes tell."""
+
+_PRODUCERS = frozenset((*_UNARY, "NativeLayerNormBackward0", "MulBackward0"))
+
+_proved: dict[tuple[Any, ...], bool] = {}
+"""Whether a recipe has given the bits that it was to give."""
+
+
+class _NotPossible(Exception):
+    """No recipe."""
+
+
+class Later:
+    """The recipe would do, but somebody still has an input of it."""
+
+    def __init__(self, blocker: Any):
+        self.blocker = blocker
+
+
+class _NotYet(Exception):
+    """The same, on its way out; it would keep frames, so it is not handed on."""
+
+    def __init__(self, blocker: Any):
+        super().__init__()
+        self.blocker = blocker
+
+
+class Expression:
+    """A call of an operator on holders, tensors of our own and other calls."""
+
+    def __init__(self, name: str, call: Callable[..., Tensor], *args: Any):
+        self.name, self.call, self.args = name, call, args
+
+    def value(self) -> Tensor:
+        """Compute it."""
+        return self.call(*map(_value, self.args))
+
+    def key(self) -> tuple[Any, ...]:
+        """What its bits may depend on, besides those of its inputs."""
+        return (self.name, *map(_key, self.args))
+
+
+class _Copy:
+    """A small input, as it was."""
+
+    def __init__(self, tensor: Tensor):
+        self.tensor = tensor.detach().clone()
+
+
+def _value(arg: Any) -> Any:
+    if isinstance(arg, Expression):
+        return arg.value()
+    if isinstance(arg, _Copy):
+        return arg.tensor
+    if _is_holder(arg):
+        from pai_torchacc.memory_reuse import boxes
+
+        return boxes.value_of(arg)
+    return arg
+
+
+def _key(arg: Any) -> Any:
+    if isinstance(arg, Expression):
+        return arg.key()
+    if isinstance(arg, _Copy):
+        return arg.tensor.shape
+    if _is_holder(arg):
+        return arg.box.geometry(arg)
+    return arg
+
+
+class _Recompute:
+    """Memory that follows from other holders'."""
+
+    mechanism = "recompute"
+
+    def __init__(self, expression: Expression, n: int):
+        self._expression, self._n = expression, n
+        self.bytes = 0
+
+    def content(self) -> Tensor:
+        """See :class:`packing.Form`."""
+        return _flat(self._expression.value(), self._n)
+
+
+def _flat(tensor: Tensor, n: int) -> Tensor:
+    if tensor.untyped_storage().nbytes() != n * tensor.element_size():
+        raise _NotPossible
+    return tensor.as_strided((n,), (1,), 0)
+
+
+def _is_holder(thing: Any) -> bool:
+    return type(thing).__name__ == "Held"
+
+
+def producer(node: Any) -> Any:
+    """What computed this memory, if there may be a recipe for it.
+
+    A node; or, for the copy that puts the heads of attention side by side, a
+    :class:`_Attended`.
+    """
+    view = None
+    while node is not None and type(node).__name__ in _VIEWS:
+        view, node = node, node.next_functions[0][0]
+    name = type(node).__name__
+    if name == "CloneBackward0" and view is not None:
+        return _attended(view, node.next_functions[0][0])
+    return node if name in _PRODUCERS else None
+
+
+class _Attended:
+    """A product of batches of matrices, its dimensions permuted, and copied."""
+
+    def __init__(self, product: Any, sizes: list[int], order: list[int]):
+        self.product, self.sizes, self.order = product, sizes, order
+
+
+def _attended(copied: Any, permuted: Any) -> _Attended | None:
+    """From the view behind the copy, and the node before it."""
+    sizes = getattr(copied, "_saved_self_sym_sizes", None)
+    name = type(permuted).__name__
+    if sizes is None or name not in ("TransposeBackward0", "PermuteBackward0"):
+        return None
+    n = len(sizes)
+    if name == "PermuteBackward0":
+        order = [_signed(d) % n for d in permuted._saved_dims]
+    else:
+        i, j = (_signed(d) % n for d in (permuted._saved_dim0, permuted._saved_dim1))
+        order = list(range(n))
+        order[i], order[j] = j, i
+    node = permuted.next_functions[0][0]
+    if type(node).__name__ not in ("ViewBackward0", "UnsafeViewBackward0"):
+        return None
+    node = node.next_functions[0][0]
+    if type(node).__name__ != "BmmBackward0":
+        return None
+    before = [0] * n
+    for at, dim in enumerate(order):
+        before[dim] = int(sizes[at])
+    return _Attended(node, before, order)
+
+
+def _signed(dim: int) -> int:
+    """Nodes show negative dimensions as unsigned ones."""
+    return dim - (1 << 64) if dim >> 63 else dim
+
+
+def _heads(a: Tensor, b: Tensor, sizes: tuple[int, ...], order: tuple[int, ...]) -> Any:
+    return torch.bmm(a, b).view(sizes).permute(order).contiguous()
+
+
+def find(c: Any, box: Any, flat: Tensor) -> Any:
+    """A form for the box whose memory is ``flat``; None, or Later."""
+    if box.node is None:
+        return None
+    try:
+        expression = _expression(box.node, 0, box)
+        return _proven(expression, box, flat)
+    except _NotPossible:
+        return None
+    except _NotYet as waiting:
+        return Later(waiting.blocker)
+    except RuntimeError:  # the node has been used up
+        return None
+
+
+def _proven(expression: Expression, box: Any, flat: Tensor) -> Any:
+    if torch.get_num_threads() != box.n_threads:
+        return None
+    form = _Recompute(expression, flat.numel())
+    key = (*expression.key(), flat.dtype, box.n_threads)
+    if key not in _proved:
+        again = form.content()
+        _proved[key] = again.dtype == flat.dtype and torch.equal(
+            again.view(torch.uint8), flat.view(torch.uint8)
+        )
+    return form if _proved[key] else None
+
+
+def _expression(node: Any, depth: int, box: Any) -> Expression:
+    if isinstance(node, _Attended):
+        factors = [_saved(node.product, n, box) for n in ("self", "mat2")]
+        return Expression(
+            "heads", _heads, *factors, tuple(node.sizes), tuple(node.order)
+        )
+    name = type(node).__name__
+    if depth > DEEPEST:
+        raise _NotPossible
+    if name in _UNARY:
+        call, names = _UNARY[name]
+        arguments = [getattr(node, f"_saved_{n}") for n in names]
+        return Expression(name, call, _saved(node, "self", box), *arguments)
+    if name == "NativeLayerNormBackward0":
+        return _layer_norm(node, box)
+    if name == "MulBackward0":
+        return _product(node, depth, box)
+    raise _NotPossible
+
+
+def _raw(node: Any, name: str) -> Any:
+    return getattr(node, f"_raw_saved_{name}").data
+
+
+def _saved(node: Any, name: str, box: Any) -> Any:
+    """What a node saved, if it is and stays ours."""
+    holder = _raw(node, name)
+    if not _is_holder(holder):
+        raise _NotPossible
+    if holder.box is None:
+        tensor = holder.tensor
+        if tensor.nbytes > SMALL or tensor._version != holder.version:
+            raise _NotPossible
+        return _Copy(tensor)
+    if holder.box is box or holder.box.n_threads != box.n_threads:
+        raise _NotPossible
+    if not holder.box.is_ours():
+        raise _NotYet(holder.box)
+    return holder
+
+
+def _product(node: Any, depth: int, box: Any) -> Expression:
+    factors = []
+    for i, name in enumerate(("self", "other")):
+        if _raw(node, name) is not None:
+            factors.append(_saved(node, name, box))
+        else:
+            factors.append(_output(node.next_functions[i], depth + 1, box))
+    return Expression("mul", torch.mul, *factors)
+
+
+def _output(edge: tuple[Any, int], depth: int, box: Any) -> Any:
+    """What a node gave, from what it saved."""
+    node, number = edge
+    if node is None or number != 0:
+        raise _NotPossible
+    if hasattr(type(node), "_raw_saved_result"):
+        return _saved(node, "result", box)
+    return _expression(node, depth, box)
+
+
+def _layer_norm(node: Any, box: Any) -> Expression:
+    x = _saved(node, "input", box)
+    mean, rstd = _saved(node, "result1", box), _saved(node, "result2", box)
+    weight, bias = _saved(node, "weight", box), _saved(node, "bias", box)
+    return Expression("layer_norm", _normalized, x, mean, rstd, weight, bias)
+
+
+def _normalized(
+    x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor
+) -> Tensor:
+    """((x - mean) * rstd) * weight + bias, as torch's kernel rounds it.
+
+    Whose eps is not known here, and not needed.
+    """
+    out = torch.sub(x, mean).mul_(rstd)
+    return torch.addcmul(bias, out, weight, out=out)

@@ -1,0 +1,45 @@
+"""Memory reuse switched on in tests, and counting what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pai_torchacc import _host, memory_reuse
+from pai_torchacc.memory_reuse import boxes
+
+c = _host.load()
+
+
+class Saved:
+    """What has been saved, by mechanism, since this was made."""
+
+    def __init__(self) -> None:
+        self._before = memory_reuse.saved_bytes(c)
+
+    def times(self, mechanism: str = "all") -> int:
+        now = memory_reuse.saved_bytes(c)[mechanism]["count"]
+        return now - self._before[mechanism]["count"]
+
+
+@contextmanager
+def reused(least: int = 0, smallest: int = 256 << 10) -> Iterator[Saved]:
+    """Switched on, also where few bytes are saved; for tensors from a size on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boxes, "ENOUGH", least)
+        patch.setattr(boxes, "_is_worthwhile", True)
+        patch.setattr(boxes, "_LITTLE", 0)
+        assert memory_reuse.install(c) is None
+        before = c.saved_least(smallest)
+        try:
+            yield Saved()
+        finally:
+            c.saved_least(before)
+            memory_reuse.remove(c)
+
+
+def current_bytes() -> int:
+    """That are saved now: 0 when no graph is left."""
+    return memory_reuse.saved_bytes(c)["all"]["current"]
