@@ -1,10 +1,8 @@
 """How to compute a saved tensor again from what other nodes save anyway.
 
 The node that made a tensor tells what it saved and with which arguments it was called.
-Only cheap operators are here. Most compute every element from its own arguments; the
-product of probabilities and values in attention, a small part of a block's work, is
-repeated with its arguments laid out as they were, by as many threads. An operator is
-tried on the memory at hand before its results are forgotten for the first
+Only cheap operators are here, whose every element follows from its own arguments. An
+operator is tried on the memory at hand before its results are forgotten for the first
 time: where its bits are not those, its tensors are kept.
 """
 
@@ -140,59 +138,10 @@ def _is_holder(thing: Any) -> bool:
 
 
 def producer(node: Any) -> Any:
-    """What computed this memory, if there may be a recipe for it.
-
-    A node; or, for the copy that puts the heads of attention side by side, a
-    :class:`_Attended`.
-    """
-    view = None
+    """The node that computed this memory, if there may be a recipe for it."""
     while node is not None and type(node).__name__ in _VIEWS:
-        view, node = node, node.next_functions[0][0]
-    name = type(node).__name__
-    if name == "CloneBackward0" and view is not None:
-        return _attended(view, node.next_functions[0][0])
-    return node if name in _PRODUCERS else None
-
-
-class _Attended:
-    """A product of batches of matrices, its dimensions permuted, and copied."""
-
-    def __init__(self, product: Any, sizes: list[int], order: list[int]):
-        self.product, self.sizes, self.order = product, sizes, order
-
-
-def _attended(copied: Any, permuted: Any) -> _Attended | None:
-    """From the view behind the copy, and the node before it."""
-    sizes = getattr(copied, "_saved_self_sym_sizes", None)
-    name = type(permuted).__name__
-    if sizes is None or name not in ("TransposeBackward0", "PermuteBackward0"):
-        return None
-    n = len(sizes)
-    if name == "PermuteBackward0":
-        order = [_signed(d) % n for d in permuted._saved_dims]
-    else:
-        i, j = (_signed(d) % n for d in (permuted._saved_dim0, permuted._saved_dim1))
-        order = list(range(n))
-        order[i], order[j] = j, i
-    node = permuted.next_functions[0][0]
-    if type(node).__name__ not in ("ViewBackward0", "UnsafeViewBackward0"):
-        return None
-    node = node.next_functions[0][0]
-    if type(node).__name__ != "BmmBackward0":
-        return None
-    before = [0] * n
-    for at, dim in enumerate(order):
-        before[dim] = int(sizes[at])
-    return _Attended(node, before, order)
-
-
-def _signed(dim: int) -> int:
-    """Nodes show negative dimensions as unsigned ones."""
-    return dim - (1 << 64) if dim >> 63 else dim
-
-
-def _heads(a: Tensor, b: Tensor, sizes: tuple[int, ...], order: tuple[int, ...]) -> Any:
-    return torch.bmm(a, b).view(sizes).permute(order).contiguous()
+        node = node.next_functions[0][0]
+    return node if type(node).__name__ in _PRODUCERS else None
 
 
 def find(c: Any, box: Any, flat: Tensor) -> Any:
@@ -224,11 +173,6 @@ def _proven(expression: Expression, box: Any, flat: Tensor) -> Any:
 
 
 def _expression(node: Any, depth: int, box: Any) -> Expression:
-    if isinstance(node, _Attended):
-        factors = [_saved(node.product, n, box) for n in ("self", "mat2")]
-        return Expression(
-            "heads", _heads, *factors, tuple(node.sizes), tuple(node.order)
-        )
     name = type(node).__name__
     if depth > DEEPEST:
         raise _NotPossible
