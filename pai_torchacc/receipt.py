@@ -64,11 +64,8 @@ def _saved_bytes() -> dict[str, int]:
     if c is None:
         return {}
     saved = memory_reuse.saved_bytes(c)
-    return {
-        what: row["peak"]
-        for what, row in saved.items()
-        if row["count"] and what != "all"
-    }
+    saved.pop("all")
+    return {what: row["peak"] for what, row in saved.items() if row["count"]}
 
 
 def versions() -> dict[str, Any]:
