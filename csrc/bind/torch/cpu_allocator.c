@@ -43,6 +43,8 @@ int ptac_cpu_serve(void **memory, size_t alignment, size_t bytes,
         return ENOMEM;
     if (!found)
         error = other(&found, alignment, bytes);
+    if (error == ENOMEM && ptac_cpu_pool_trim() > 0)
+        error = other(&found, alignment, bytes);
     if (error)
         return error;
     if (__builtin_expect(fill != PTAC_FILL_NONE, 0) && found)
