@@ -242,7 +242,8 @@ def enable_memory_reuse() -> Handle:
     """Lower the peak memory of training, with the same bits.
 
     By name only. Cheap tensors that autograd saves are computed again instead of kept,
-    masks and indices are packed, and repeated steps are placed by a plan.
+    masks and indices are packed, and repeated steps are placed by a plan. The CPU's
+    memory pool is on as long as this is.
     """
     return _enable_one("memory_reuse")
 

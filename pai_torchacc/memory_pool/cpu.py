@@ -33,9 +33,21 @@ _KEEP = "mallopt"
 
 _installed: list[tuple[PoolOptions, str]] = []
 
+_wanted_by: set[str] = set()
+"""Switches that need the pool; it is on while there is one."""
 
-def install(c: Any, options: PoolOptions) -> str | None:
+
+def install(c: Any, options: PoolOptions, by: str = "memory_pool") -> str | None:
     """Switch the pool on, or give it other options; None, or why it is inactive."""
+    trouble = _install(c, options)
+    if trouble is None:
+        _wanted_by.add(by)
+    else:
+        _wanted_by.clear()
+    return trouble
+
+
+def _install(c: Any, options: PoolOptions) -> str | None:
     if _installed and _installed[0][0] == options:
         return None
     said = []
@@ -49,8 +61,11 @@ def install(c: Any, options: PoolOptions) -> str | None:
     return "; ".join(said)
 
 
-def remove(c: Any) -> None:
-    """Requests go to libc from now on."""
+def remove(c: Any, by: str = "memory_pool") -> None:
+    """Requests go to libc from now on, unless another switch needs the pool."""
+    _wanted_by.discard(by)
+    if _wanted_by:
+        return
     if _installed and _installed.pop()[1] == _KEEP:
         c.malloc_keeps(False)
     c.pool_disable()

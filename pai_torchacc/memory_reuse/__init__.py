@@ -4,7 +4,8 @@ Default hooks of torch's see every tensor that autograd saves for backward. Larg
 whose contents say so are packed without loss (masks and the noise of dropouts to bits,
 indices to few bytes, tensors with many zeros to the others); results of cheap operators
 are forgotten and computed again from what is saved anyway. Torch's own checks and
-errors stay. Where the memory pool is on, steps that repeat are placed by a plan.
+errors stay. Steps that repeat are placed by a plan, for which the CPU's memory pool is on
+as long as this switch is.
 
 Undone by ``disable("memory_reuse")``; what is held can still be restored.
 """
@@ -14,9 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc._ledger import Ledger
+from pai_torchacc._options import PoolOptions
+from pai_torchacc.memory_pool import cpu
 
 if TYPE_CHECKING:
     from pai_torchacc._options import Config
+
+NAME = "memory_reuse"
 
 _ledger = Ledger()
 
@@ -28,12 +33,17 @@ def install(c: Any, config: Config | None = None) -> str | None:
     """Switch on; the reason when that cannot be."""
     from pai_torchacc import _host
 
-    if c.saved_is_on():
-        return None
+    trouble = cpu.install(c, config.pool if config else PoolOptions(), NAME)
+    if trouble is not None or c.saved_is_on():
+        return trouble
     try:
         if not _host.has_lean_paths():
-            return "this torch does not let us look into tensors"
-        return _install(c)
+            trouble = "this torch does not let us look into tensors"
+        else:
+            trouble = _install(c)
+        if trouble is not None:
+            cpu.remove(c, NAME)
+        return trouble
     except BaseException as error:
         remove(c)
         if isinstance(error, _UNLIKE_TORCH):
@@ -68,17 +78,15 @@ def remove(c: Any) -> None:
     from pai_torchacc.memory_reuse import hooks, steps
 
     steps.remove(c)
+    cpu.remove(c, NAME)
     c.saved_remove()
     hooks.lower_in_this_thread(c)
     _ledger.undo()
 
 
 def status(c: Any) -> dict[str, Any]:
-    """``plan``: whether steps are planned, which takes the memory pool."""
-    if not c.saved_is_on():
-        return {}
-    is_on = c.pool_state()[0] == "on"
-    return {"plan": "on" if is_on else "needs memory_pool"}
+    """Nothing beyond the ordinary."""
+    return {}
 
 
 def about(config: Config) -> str:

@@ -223,7 +223,9 @@ def _unsettled(
         box = ref()
         if box is None:
             continue
-        if box.settle(is_last_chance) or is_last_chance:
+        if not is_last_chance and _n_tensors(box.key) != len(box.holders):
+            still.append(ref)  # as settle() finds with more effort
+        elif box.settle(is_last_chance) or is_last_chance:
             box.node = None
         else:
             still.append(ref)
