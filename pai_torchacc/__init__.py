@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
+from pai_torchacc import _faults as _faults  # whose count begins here
 from pai_torchacc import _options, _switch
 from pai_torchacc._switch import Handle
 
@@ -112,6 +113,7 @@ def enable(
         features=_options.names_checked((*held.features, *names)),
         include=_options.operators_checked(include, "include"),
         exclude=_options.operators_checked(exclude, "exclude") or frozenset(),
+        pool=held.pool,
     )
     if numerics is not None:
         config = replace(config, numerics=_options.numerics_checked(numerics))
@@ -199,7 +201,8 @@ def enable_memory_pool(
         for lack of memory, after the pool has given back what it can. Default: nine
         tenths of the control group's limit; no cap where there is none.
     reserve : int, optional
-        Bytes to bring into memory at once. Default: none; pages come at first touch.
+        Bytes to bring into memory at once, which go back like other memory that no
+        tensor uses (see ``trim``). Default: none; pages come at first touch.
     trim : {"auto", "never"} or int
         When memory that no tensor uses is given back to the system: after 30 seconds
         without a request, or so many; when memory is short; and by

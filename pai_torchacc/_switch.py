@@ -337,4 +337,5 @@ def disable(*features: str) -> None:
     with _lock:
         gone = names_checked(features) if features else FEATURES
         rest = tuple(n for n in current().features if n not in gone)
-        go_to(replace(current(), features=rest) if rest else OFF)
+        pool = OFF.pool if "memory_pool" in gone else current().pool
+        go_to(replace(current(), features=rest, pool=pool) if rest else OFF)

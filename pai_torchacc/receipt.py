@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import platform
-import resource
 import sys
 from collections.abc import Iterable
 from typing import Any
 
-from pai_torchacc import _host, _options, _switch, _table, memory_reuse
+from pai_torchacc import _faults, _host, _options, _switch, _table, memory_reuse
 from pai_torchacc.memory_pool import statistics
 
 SCHEMA = 1
@@ -23,7 +22,6 @@ LEAST_TIMED = 5
 
 _baseline: dict[str, tuple[int, int, dict[str, int], int, int]] = {}
 _graphs_before = 0
-_faults_at_start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def report(format: str = "text", reset: bool = False) -> str:
@@ -53,7 +51,7 @@ def document() -> dict[str, Any]:
 def _cpu_memory() -> dict[str, Any]:
     """The pool's statistics, and what the kernel says of this process."""
     return statistics.stats("cpu") | {
-        "page_faults": _page_faults(),
+        "page_faults": _faults.count(),
         "saved_bytes": _saved_bytes(),
     }
 
@@ -137,6 +135,7 @@ def _since_reset(c: Any, name: str) -> tuple[int, int, dict[str, int], int, int,
 def _reset() -> None:
     global _graphs_before  # noqa: PLW0603
     _graphs_before = _graphs()
+    _faults.reset()
     try:
         c = _host.extension()
     except _host.Unavailable:
@@ -149,11 +148,6 @@ def discount(c: Any, names: Iterable[str]) -> None:
     """Leave what these operators have counted up to now out of the report."""
     for name in names:
         _baseline[name] = c.counters(name)[:5]
-
-
-def _page_faults() -> int:
-    """Minor page faults of the process since this package was first asked."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - _faults_at_start
 
 
 def _bypassed() -> dict[str, int]:
@@ -213,7 +207,7 @@ def _memory_lines(cpu: dict[str, Any]) -> list[str]:
     if saved:
         lines.append(f"memory reuse, at most at a time: {', '.join(saved)}")
     faults = cpu["page_faults"]
-    return [*lines, f"page faults since the package was loaded: {faults}"]
+    return [*lines, f"page faults since {_faults.since()}: {faults}"]
 
 
 def _switch_line(entry: dict[str, Any]) -> str:

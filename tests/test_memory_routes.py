@@ -100,3 +100,71 @@ def test_no_way_at_all(only_way: Callable[..., None]) -> None:
     handle = ptac.enable_memory_pool()
     assert not handle
     assert ptac.status()["memory_pool"]["active"] is False
+
+
+def test_huge_pages_of_torch_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "1")
+    handle = ptac.enable_memory_pool()
+    assert not handle
+    assert "THP_MEM_ALLOC_ENABLE" in handle.reason
+
+
+def test_a_probe_that_raises_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = slots()
+
+    def fail(c: object, torch: object) -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "_is_in_use", fail)
+        with pytest.raises(KeyboardInterrupt):
+            ptac.enable_memory_pool()
+    assert slots() == before
+    assert ptac.status()["memory_pool"]["active"] is False
+
+
+def test_an_exception_brings_the_old_options_back() -> None:
+    def fail(c: object, torch: object) -> bool:
+        raise KeyboardInterrupt
+
+    ptac.enable_memory_pool(policy="first_fit")
+    kept = floats(MIB)
+    with pytest.MonkeyPatch.context() as patch:
+        works = cpu._is_in_use
+        answers = iter([fail, works])
+
+        def ask(c: object, torch: object) -> bool:
+            return next(answers)(c, torch)
+
+        patch.setattr(cpu, "_is_in_use", ask)
+        with pytest.raises(KeyboardInterrupt):
+            ptac.enable_memory_pool(cap=1 << 30)
+    assert ptac.is_enabled("memory_pool")
+    assert is_ours(floats(MIB))
+    assert is_ours(floats(1 << 30)) is True
+    del kept
+
+
+def test_a_cap_that_leaves_nothing() -> None:
+    with ptac.enable_memory_pool(cap=4096) as handle:
+        assert handle
+        with pytest.raises(RuntimeError, match="can't allocate memory"):
+            floats(MIB)
+    floats(MIB)
+    with ptac.enable_memory_pool():
+        kept = floats(8 * MIB)
+        with ptac.enable_memory_pool(cap=MIB):
+            assert is_ours(kept)
+            with pytest.raises(RuntimeError, match="can't allocate memory"):
+                floats(MIB)
+        assert is_ours(floats(MIB))
+        del kept
+
+
+def test_other_switches_leave_the_options() -> None:
+    with ptac.enable_memory_pool(cap=16 * MIB):
+        ptac.enable("operator_fusion")
+        ptac.enable_operator_fusion()
+        with pytest.raises(RuntimeError, match="can't allocate memory"):
+            floats(32 * MIB)
+        ptac.disable("operator_fusion")

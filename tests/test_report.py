@@ -134,7 +134,7 @@ def test_text_is_aligned() -> None:
     header, rows = lines[start], lines[start + 1 : lines.index("", start)]
     assert len(rows) == 2
     assert all(line == line.rstrip() for line in lines)
-    assert re.fullmatch(r"page faults since the package was loaded: \d+", lines[-1])
+    assert re.fullmatch(r"page faults since the last reset: \d+", lines[-1])
     columns = ["level", "forwarded, failed"]
     for row in rows:
         for name in columns:

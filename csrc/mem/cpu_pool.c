@@ -253,6 +253,13 @@ static ptac_block *take_after_trim(size_t bytes)
     return block;
 }
 
+static bool is_beyond_cap(size_t bytes)
+{
+    const size_t held = (size_t)pool.budget.held.current;
+
+    return held > options.cap || bytes > options.cap - held;
+}
+
 void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
 {
     ptac_block *block;
@@ -266,7 +273,7 @@ void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
             block = take_after_trim(bytes);
         if (__builtin_expect(!block, 0)) {
             pool.stats.num_ooms++;
-            *is_refused = options.cap != SIZE_MAX;
+            *is_refused = is_beyond_cap(bytes);
             ptac_history_note(&pool.history, PTAC_EVENT_OOM, 0, bytes, 0);
         } else {
             memory = (void *)block->address;

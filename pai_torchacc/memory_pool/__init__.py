@@ -32,11 +32,12 @@ def install(c: Any, config: Config) -> str | None:
     if device == "cuda":
         cpu.remove(c)
         return cuda.install(c, sys.modules["torch"], config.pool)
-    if device is None:
+    trouble = cpu.install(c, config.pool)
+    if device is None and trouble is None:
         cuda.tune(sys.modules["torch"])
     else:
         cuda.remove(c)
-    return cpu.install(c, config.pool)
+    return trouble
 
 
 def remove(c: Any) -> None:

@@ -15,6 +15,7 @@ Ways to torch's allocator, the first that is proven to work is taken:
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc import _host
@@ -28,6 +29,9 @@ IDLE_S = 30
 
 CAP_SHARE = 0.9
 """Of the control group's limit: the pool's cap where the user names none."""
+
+LEAST_BYTES = 64 << 10
+"""Of a storage that comes from the pool."""
 
 _KEEP = "mallopt"
 
@@ -50,15 +54,29 @@ def install(c: Any, options: PoolOptions, by: str = "memory_pool") -> str | None
 def _install(c: Any, options: PoolOptions) -> str | None:
     if _installed and _installed[0][0] == options:
         return None
+    if os.environ.get("THP_MEM_ALLOC_ENABLE") == "1":
+        return "THP_MEM_ALLOC_ENABLE=1 asks torch for huge pages of its own"
     said = []
     for way in [_installed[0][1]] if _installed else _ways(c):
-        trouble = _switch_on(c, way, options)
+        try:
+            trouble = _switch_on(c, way, options)
+        except BaseException:
+            _undo(c, way)
+            raise
         if trouble is None:
             _installed[:] = [(options, way)]
             return None
+        _undo(c, way)
         said.append(f"{way}: {trouble}")
-    _installed.clear()
     return "; ".join(said)
+
+
+def _undo(c: Any, way: str) -> None:
+    _installed.clear()
+    if way == _KEEP:
+        c.malloc_keeps(False)
+    else:
+        c.pool_disable()
 
 
 def remove(c: Any, by: str = "memory_pool") -> None:
@@ -66,9 +84,8 @@ def remove(c: Any, by: str = "memory_pool") -> None:
     _wanted_by.discard(by)
     if _wanted_by:
         return
-    if _installed and _installed.pop()[1] == _KEEP:
-        c.malloc_keeps(False)
-    c.pool_disable()
+    if _installed:
+        _undo(c, _installed[0][1])
 
 
 def status(c: Any) -> dict[str, Any]:
@@ -97,7 +114,6 @@ def _switch_on(c: Any, way: str, options: PoolOptions) -> str | None:
         FILLS.index(options.fill),
     )
     if trouble is None and not _host.aside(_is_in_use, c):
-        c.pool_disable()
         trouble = "torch's storages do not pass through it"
     return trouble
 
@@ -116,6 +132,10 @@ def _idle_s(trim: str | int) -> int:
 
 
 def _is_in_use(c: Any, torch: Any) -> bool:
-    """Whether a storage that torch makes now is the pool's."""
-    probe = torch.empty(1 << 18, dtype=torch.float32, device="cpu")
+    """Whether a storage that torch makes now is the pool's; or what is refused is."""
+    n_refused = c.pool_stats()["num_ooms"]
+    try:
+        probe = torch.empty(LEAST_BYTES, dtype=torch.uint8, device="cpu")
+    except RuntimeError:  # a cap that leaves nothing, or less than is held
+        return c.pool_stats()["num_ooms"] > n_refused
     return c.pool_owns(probe.data_ptr())

@@ -4,8 +4,8 @@ Default hooks of torch's see every tensor that autograd saves for backward. Larg
 whose contents say so are packed without loss (masks and the noise of dropouts to bits,
 indices to few bytes, tensors with many zeros to the others); results of cheap operators
 are forgotten and computed again from what is saved anyway. Torch's own checks and
-errors stay. Steps that repeat are placed by a plan, for which the CPU's memory pool is on
-as long as this switch is.
+errors stay. Steps that repeat are placed by a plan, for which the CPU's memory pool is
+on as long as this switch is.
 
 Undone by ``disable("memory_reuse")``; what is held can still be restored.
 """
