@@ -20,7 +20,7 @@ typedef struct live_block {
     unsigned char mark;
 } live_block;
 
-/* A request, and after how many further requests of its step or the next it is freed. */
+/* A request, and after how many further ones, of the next step too, it is freed. */
 typedef struct script_row {
     size_t bytes;
     int lasts;
