@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
 
 import pytest
+import switching
 import torch
 from pooling import KIB, MIB, closed_before_and_after, floats, is_ours, slots
 
@@ -14,10 +14,6 @@ from pai_torchacc import _C
 from pai_torchacc.memory_pool import cpu
 
 __all__ = ["closed_before_and_after"]
-
-
-def _faults() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 @pytest.fixture
@@ -79,20 +75,30 @@ def test_one_way_waits_for_the_blocks_of_another(only_way: Callable[..., None]) 
     assert ptac.enable_memory_pool()
 
 
-def test_by_mallopt(only_way: Callable[..., None]) -> None:
-    only_way("mallopt")
-    with ptac.enable_memory_pool():
-        assert ptac.status()["memory_pool"]["via"] == "mallopt"
-        for _ in range(6):  # until the heap has grown to what its free list wants
-            floats(32 * MIB).fill_(1)
-        before = _faults()
-        floats(32 * MIB).fill_(1)
-        assert _faults() - before < 100
-    before = _faults()
-    floats(32 * MIB).fill_(1)
-    assert _faults() - before > 1000
-    handle = ptac.enable_memory_pool(cap=1 << 30)
-    assert handle.reason == "mallopt: it has neither cap nor fill"
+MALLOPT = """
+import resource, torch
+import pai_torchacc as ptac
+from pai_torchacc.memory_pool import cpu
+cpu._ways = lambda c: ["mallopt"]
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.empty(8 << 20).fill_(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+with ptac.enable_memory_pool():
+    assert ptac.status()["memory_pool"]["via"] == "mallopt"
+    # The heap grows until it has what its free lists want.
+    assert [faults() for _ in range(8)][-1] < 100
+assert faults() > 1000
+handle = ptac.enable_memory_pool(cap=1 << 30)
+assert handle.reason == "mallopt: it has neither cap, fill, reserve nor history"
+"""
+
+
+def test_by_mallopt() -> None:
+    """In a process of its own, whose heap nobody else has been at."""
+    switching.python(MALLOPT)
 
 
 def test_no_way_at_all(only_way: Callable[..., None]) -> None:
@@ -168,3 +174,9 @@ def test_other_switches_leave_the_options() -> None:
         with pytest.raises(RuntimeError, match="can't allocate memory"):
             floats(32 * MIB)
         ptac.disable("operator_fusion")
+
+
+def test_what_cannot_be_reserved_is_a_reason() -> None:
+    handle = ptac.enable_memory_pool(reserve=1 << 46)
+    assert not handle
+    assert "reserve" in handle.reason

@@ -57,4 +57,4 @@ def test_calibration_measures_one_row_at_a_time() -> None:
     for op in sorted(ops):
         first = next(calibrate.measure(None, frozenset([op]), blocks=1, block_s=0))
         assert first.op == op
-        assert first.ratio > 0
+        assert first.stock_us > 0  # a stall of milliseconds makes ratios round to 0

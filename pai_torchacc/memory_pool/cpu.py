@@ -101,8 +101,8 @@ def _ways(c: Any) -> list[str]:
 
 def _switch_on(c: Any, way: str, options: PoolOptions) -> str | None:
     if way == _KEEP:
-        if options.cap is not None or options.fill is not None:
-            return "it has neither cap nor fill"
+        if options.cap or options.fill or options.reserve or options.history:
+            return "it has neither cap, fill, reserve nor history"
         return None if c.malloc_keeps(True) else "the C library is not glibc"
     trouble = c.pool_enable(
         way,

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from pai_torchacc import _C
+
 _registered: list[Any] = []
 
 
 def note_end(optimizer: Any, args: Any, kwargs: Any) -> None:
-    """Torch's hook after an optimizer's step."""
-    from pai_torchacc import _C
-
-    _C.pool_end_step()
+    """Torch's hook after an optimizer's step; what is compiled has no ends."""
+    if not torch.compiler.is_compiling():
+        _C.pool_end_step()
 
 
 def install(c: Any) -> None:
