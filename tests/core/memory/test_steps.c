@@ -229,14 +229,17 @@ UNIT(blocks_kept_from_before_a_switch_are_no_part_of_a_plan)
     for (int round = 0; round < 3; round++) {
         ptac_cpu_pool_plan_steps(true);
         for (int i = 0; i < N; i++) {
-            void *result = fixture_take(4 * MIB), *x, *y;
+            unsigned char *result = fixture_take(4 * MIB), *x, *y;
 
             EXPECT(!kept[i] || fixture_give(kept[i], 4 * MIB));
             kept[i] = result;
+            result[64] = 1;
             x = fixture_take(4 * MIB);
             y = fixture_take(4 * MIB);
-            EXPECT(fixture_give(x, 4 * MIB) && fixture_give(y, 4 * MIB));
+            x[64] = y[64] = 2;
+            EXPECT(result[64] == 1);
             EXPECT(fixture_trouble() == NULL);
+            EXPECT(fixture_give(x, 4 * MIB) && fixture_give(y, 4 * MIB));
             ptac_cpu_pool_end_step();
         }
         ptac_cpu_pool_plan_steps(false);
@@ -352,7 +355,28 @@ UNIT(a_plan_that_steps_no_longer_follow_keeps_nothing)
     EXPECT(ptac_table_find(&ptac_cpu_pool()->used, (uintptr_t)carried)->flags ==
            PTAC_BLOCK_SMALL);
     EXPECT(fixture_give(carried, MIB));
+    ptac_cpu_pool_plan_steps(false);
     EXPECT(ptac_cpu_pool()->arenas[0]->extent.current == 0);
+    fixture_shut();
+}
+
+UNIT(steps_of_too_many_blocks_are_not_planned)
+{
+    void *kept;
+
+    EXPECT(fixture_open(NULL));
+    ptac_cpu_pool_plan_steps(true);
+    kept = fixture_take(MIB);
+    for (int i = 0; i < 5; i++) {
+        fragment(1, NULL);
+        for (int j = 0; j < 5000; j++) {
+            void *x = fixture_take(PTAC_CPU_LEAST_BYTES);
+
+            EXPECT(fixture_give(x, PTAC_CPU_LEAST_BYTES));
+        }
+    }
+    EXPECT(fixture_stats().plan_hits == 0);
+    EXPECT(fixture_give(kept, MIB));
     ptac_cpu_pool_plan_steps(false);
     fixture_shut();
 }
