@@ -401,6 +401,35 @@ def test_snapshot_opens_in_torch_s_own_tools(tmp_path) -> None:
         del y
 
 
+def test_snapshot_has_the_blocks_of_a_plan() -> None:
+    c = _host.extension()
+
+    def train() -> torch.Tensor:
+        live = [floats(10 * MIB), floats(20 * MIB)]
+        del live[0]
+        live += [floats(15 * MIB), floats(10 * MIB)]
+        del live[0]
+        live.append(floats(30 * MIB))
+        return live[0]
+
+    with ptac.enable_memory_pool(), ptac.enable_memory_reuse():
+        for _ in range(6):
+            train()
+            c.pool_end_step()
+        kept = train()
+        assert stats("ptac.plan_hits") > 0
+        [segment] = ptac.memory_snapshot()["segments"]
+        assert segment["allocated_size"] == stats("allocated_bytes.all.current")
+        assert segment["requested_size"] == stats("requested_bytes.all.current")
+        address = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == address
+            address += block["size"]
+        assert address == segment["address"] + segment["total_size"]
+        used = [b for b in segment["blocks"] if b["state"] == "active_allocated"]
+        assert kept.data_ptr() in [b["address"] for b in used]
+
+
 def test_the_report_has_the_statistics() -> None:
     with ptac.enable_memory_pool():
         x = floats(3 * MIB)

@@ -200,7 +200,7 @@ static void unlist(ptac_arena *arena, ptac_block *block)
     block->flags &= ~(uint32_t)(PTAC_BLOCK_FREE | PTAC_BLOCK_LISTED);
 }
 
-static void note_visit(ptac_arena *arena, const ptac_block *block)
+void ptac_arena_note_visit(ptac_arena *arena, const ptac_block *block)
 {
     const uintptr_t from = block->address - arena->base;
 
@@ -280,7 +280,7 @@ ptac_block *ptac_arena_alloc(ptac_arena *arena, size_t bytes)
     block = arena->policy->find(arena->index, bytes);
     block = block ? cut(arena, block, bytes) : grow(arena, bytes);
     if (block)
-        note_visit(arena, block);
+        ptac_arena_note_visit(arena, block);
     return block;
 }
 
@@ -331,6 +331,88 @@ void ptac_arena_free(ptac_arena *arena, ptac_block *block)
         arena->last->above = NULL;
     ptac_record_give(arena->records, block);
 }
+
+/* --- blocks within a block -------------------------------------------------------- */
+
+static size_t count_gaps(const ptac_block *whole, ptac_block *const *parts, size_t n)
+{
+    uintptr_t at = whole->address;
+    size_t n_gaps = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        n_gaps += parts[i]->address > at;
+        at = parts[i]->address + parts[i]->bytes;
+    }
+    return n_gaps + (at < whole->address + whole->bytes);
+}
+
+/* So many records, linked by next; all or none. */
+static bool take_records(ptac_records *records, size_t n, ptac_block **first)
+{
+    *first = NULL;
+    for (size_t i = 0; i < n; i++) {
+        ptac_block *record = ptac_record_take(records);
+
+        if (!record) {
+            while ((record = *first)) {
+                *first = record->next;
+                ptac_record_give(records, record);
+            }
+            return false;
+        }
+        record->next = *first;
+        *first = record;
+    }
+    return true;
+}
+
+static void put_above(ptac_arena *arena, ptac_block *below, ptac_block *block)
+{
+    block->arena = arena->number;
+    block->below = below;
+    if (below)
+        below->above = block;
+}
+
+bool ptac_arena_dissolve(ptac_arena *arena, ptac_block *whole, ptac_block *const *parts,
+                         size_t n)
+{
+    const uintptr_t end = whole->address + whole->bytes;
+    ptac_block *above = whole->above, *last = whole->below, *gaps;
+    uintptr_t at = whole->address;
+
+    if (!take_records(arena->records, count_gaps(whole, parts, n), &gaps))
+        return false;
+    ptac_record_give(arena->records, whole);
+    for (ptac_block *gap = gaps; gap || n > 0;) {
+        const uintptr_t next = n > 0 ? (*parts)->address : end;
+
+        if (at < next) {
+            gap->address = at;
+            gap->bytes = next - at;
+            put_above(arena, last, gap);
+            last = gap;
+            gap = gap->next;
+        } else {
+            put_above(arena, last, *parts++);
+            last = parts[-1];
+            n--;
+        }
+        at = last->address + last->bytes;
+    }
+    last->above = above;
+    if (above)
+        above->below = last;
+    else
+        arena->last = last;
+    for (ptac_block *gap = gaps, *next; gap; gap = next) {
+        next = gap->next;
+        ptac_arena_free(arena, gap);
+    }
+    return true;
+}
+
+/* --- memory given back ------------------------------------------------------------- */
 
 size_t ptac_arena_trim(ptac_arena *arena)
 {

@@ -64,6 +64,17 @@ void ptac_arena_close(ptac_arena *arena);
 ptac_block *ptac_arena_alloc(ptac_arena *arena, size_t bytes);
 void ptac_arena_free(ptac_arena *arena, ptac_block *block);
 
+/*
+ * A used block falls apart: n > 0 records whose bytes lie within it, in the order of
+ * their addresses, become used blocks, and what is between them becomes free. False,
+ * and nothing is done, without records for that.
+ */
+bool ptac_arena_dissolve(ptac_arena *arena, ptac_block *whole, ptac_block *const *parts,
+                         size_t n);
+
+/* A part of a used block is about to be used: counts for huge pages as a request. */
+void ptac_arena_note_visit(ptac_arena *arena, const ptac_block *part);
+
 /* Whether there are addresses for it, so that all it may lack is memory. */
 bool ptac_arena_has_room(const ptac_arena *arena, size_t bytes);
 

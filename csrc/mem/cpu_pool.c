@@ -120,6 +120,13 @@ static void close_arena(void)
     state = CLOSED;
 }
 
+/* A plan's memory too: of later steps another can be made. */
+static size_t trim(void)
+{
+    ptac_step_plan_give_up(&plan, &pool);
+    return ptac_pool_trim(&pool);
+}
+
 /* What can fail about new options; the ring is to be used when all has succeeded. */
 static const char *prepare(const ptac_cpu_pool_options *wanted, ptac_history *ring)
 {
@@ -159,7 +166,7 @@ static const char *take_options(const ptac_cpu_pool_options *wanted,
         ptac_history_close(&pool.history);
     pool.history = ring;
     if ((size_t)pool.budget.held.current > wanted->cap)
-        ptac_pool_trim(&pool);
+        trim();
     options = *wanted;
     idle_s = 0;
     state = ON;
@@ -241,12 +248,17 @@ static void give(ptac_block *block)
         ptac_pool_give(&pool, block);
 }
 
-/* Memory there may be enough of after some was given back; addresses are no more. */
+/*
+ * Memory there may be enough of after some was given back; addresses are no more, but
+ * for those of a plan.
+ */
 static ptac_block *take_after_trim(size_t bytes)
 {
     ptac_block *block = NULL;
+    const bool had_plan = ptac_step_plan_give_up(&plan, &pool);
 
-    if (ptac_arena_has_room(pool.arenas[0], bytes) && ptac_pool_trim(&pool)) {
+    if (ptac_arena_has_room(pool.arenas[0], bytes) &&
+        (ptac_pool_trim(&pool) || had_plan)) {
         pool.stats.num_alloc_retries++;
         block = take(bytes);
     }
@@ -327,7 +339,7 @@ size_t ptac_cpu_pool_trim(void)
     size_t released;
 
     ptac_lock_take(&pool.lock);
-    released = ptac_pool_trim(&pool);
+    released = trim();
     ptac_lock_give(&pool.lock);
     return released;
 }
@@ -356,7 +368,7 @@ static bool look_after(void)
         idle_s = n_uses() == seen_uses ? idle_s + 1 : 0;
         seen_uses = n_uses();
         if (is_short || idle_s == options.idle_s)
-            ptac_pool_trim(&pool);
+            trim();
         pool.stats.huge_bytes += (int64_t)ptac_arena_promote(pool.arenas[0]);
     } else {
         keeper.is_running = false;

@@ -103,26 +103,49 @@ static void put_highest_first(ptac_lifetime **order, ptac_lifetime **spare, size
     memcpy(order + n_first, spare, n_rest * sizeof *order);
 }
 
-static bool is_live(const ptac_lifetime *block, uint32_t at)
+/* Where a block's use begins or ends. */
+typedef struct edge {
+    size_t bytes;
+    uint32_t at;
+    bool begins;
+} edge;
+
+/* Ends come first: what ends where another begins does not meet it. */
+static int by_time(const void *a, const void *b)
 {
-    if (block->to < block->from)
-        return at >= block->from || at < block->to;
-    return at >= block->from && at < block->to;
+    const edge *x = a, *y = b;
+
+    if (x->at != y->at)
+        return x->at < y->at ? -1 : 1;
+    return x->begins - y->begins;
 }
 
-/* The most bytes in use at a time, below which no placement can stay. */
+/*
+ * The most bytes in use at a time, below which no placement can stay; 0 without memory
+ * to find out.
+ */
 static size_t live_peak(const ptac_lifetime *blocks, size_t n, size_t granule)
 {
-    size_t most = 0;
+    edge *edges = malloc((2 * n + 1) * sizeof *edges);
+    size_t n_edges = 0, live = 0, most = 0;
 
-    for (size_t i = 0; i < n; i++) {
-        size_t live = 0;
+    for (size_t i = 0; edges && i < n; i++) {
+        const ptac_lifetime *b = &blocks[i];
+        const size_t bytes = up(b->bytes, granule);
 
-        for (size_t j = 0; j < n; j++)
-            if (is_live(&blocks[j], blocks[i].from))
-                live += up(blocks[j].bytes, granule);
+        if (b->from == b->to)
+            continue;
+        edges[n_edges++] = (edge){.bytes = bytes, .at = b->from, .begins = true};
+        edges[n_edges++] = (edge){.bytes = bytes, .at = b->to};
+        live += b->to < b->from ? bytes : 0;
+    }
+    if (edges)
+        qsort(edges, n_edges, sizeof *edges, by_time);
+    for (size_t i = 0; i < n_edges; i++) {
+        live = edges[i].begins ? live + edges[i].bytes : live - edges[i].bytes;
         most = live > most ? live : most;
     }
+    free(edges);
     return most;
 }
 

@@ -59,6 +59,7 @@ bool ptac_pool_enter(ptac_pool *pool, ptac_block *block, size_t bytes)
     if (!ptac_table_prepare(&pool->used))
         return false;
     block->requested = bytes;
+    block->step = block->n = 0; /* a policy's pointers until now */
     if (bytes <= PTAC_SMALL_BYTES)
         block->flags |= PTAC_BLOCK_SMALL;
     ptac_table_put(&pool->used, block);

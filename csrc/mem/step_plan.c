@@ -36,7 +36,7 @@ static void write_event(ptac_step_log *log, ptac_step_event event)
         if (n_slots <= PTAC_MAX_STEP_EVENTS)
             events = realloc(log->events, n_slots * sizeof *events);
         if (!events) {
-            log->is_too_long = true;
+            log->is_partial = true;
             return;
         }
         log->events = events;
@@ -61,7 +61,7 @@ static void settle(ptac_step_plan *plan, ptac_pool *pool)
 /* Whether the step has done what the plan says, this event included. */
 static bool follows(ptac_step_plan *plan, ptac_step_event event)
 {
-    if (!plan->region || plan->is_lost)
+    if (!plan->offsets || plan->is_lost)
         return false;
     if (event.kind == FREE_OF_OLDER)
         return true; /* not planned, so of no consequence when it happens */
@@ -90,10 +90,28 @@ static bool is_done(const ptac_step_plan *plan)
 
 static bool are_alike(const ptac_step_log *a, const ptac_step_log *b)
 {
-    if (a->n != b->n || a->n == 0 || a->is_too_long || b->is_too_long)
+    if (a->n != b->n || a->n == 0 || a->is_partial || b->is_partial)
         return false;
     for (size_t i = 0; i < a->n; i++)
         if (!is_alike(&a->events[i], &b->events[i]))
+            return false;
+    return true;
+}
+
+static size_t count_requests(const ptac_step_log *log)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < log->n; i++)
+        n += log->events[i].kind == REQUEST;
+    return n;
+}
+
+/* Whether every event is of a request that the step has. */
+static bool is_sound(const ptac_step_log *log, size_t n_requests)
+{
+    for (size_t i = 0; i < log->n; i++)
+        if (log->events[i].kind != FREE_OF_OLDER && log->events[i].n >= n_requests)
             return false;
     return true;
 }
@@ -118,7 +136,7 @@ static size_t find_lifetimes(const ptac_step_log *log, ptac_lifetime *blocks,
         const ptac_step_event *e = &log->events[i];
 
         if (e->kind == FREE_OF_STEP ||
-            (e->kind == FREE_OF_PREVIOUS && e->n < n && i < blocks[e->n].from))
+            (e->kind == FREE_OF_PREVIOUS && i < blocks[e->n].from))
             blocks[e->n].to = (uint32_t)i;
     }
     for (size_t i = 0; i < n; i++) {
@@ -169,7 +187,8 @@ static size_t make(const ptac_step_log *log, size_t granule, size_t n_requests,
     if (blocks && numbers && bytes) {
         const size_t n = find_lifetimes(log, blocks, numbers);
 
-        height = ptac_plan_place(blocks, n, granule);
+        if (n <= PTAC_MAX_PLANNED)
+            height = ptac_plan_place(blocks, n, granule);
         memset(offsets, 0xFF, n_requests * sizeof *offsets);
         for (size_t i = 0; i < n; i++)
             offsets[numbers[i]] = blocks[i].offset;
@@ -187,15 +206,6 @@ static size_t make(const ptac_step_log *log, size_t granule, size_t n_requests,
     return height;
 }
 
-static size_t count_requests(const ptac_step_log *log)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < log->n; i++)
-        n += log->events[i].kind == REQUEST;
-    return n;
-}
-
 /* Planned blocks that live from one step into the next. */
 static int64_t count_carried(const ptac_step_log *log, const size_t *offsets)
 {
@@ -211,7 +221,7 @@ static void adopt(ptac_step_plan *plan, ptac_pool *pool)
 {
     ptac_arena *arena = pool->arenas[0];
     const size_t n = count_requests(&plan->last);
-    size_t *offsets = calloc(n + 1, sizeof *offsets);
+    size_t *offsets = is_sound(&plan->last, n) ? calloc(n + 1, sizeof *offsets) : NULL;
     const size_t height =
         offsets ? make(&plan->last, arena->granule, n, offsets) : SIZE_MAX;
 
@@ -220,6 +230,7 @@ static void adopt(ptac_step_plan *plan, ptac_pool *pool)
         plan->region = ptac_arena_alloc(arena, height);
     }
     if (!plan->region) {
+        plan->is_refused = true;
         free(offsets);
         return;
     }
@@ -229,13 +240,60 @@ static void adopt(ptac_step_plan *plan, ptac_pool *pool)
     plan->is_settled = false;
 }
 
+/* --- giving it up ------------------------------------------------------------------ */
+
+static int by_address(const void *a, const void *b)
+{
+    const ptac_block *x = *(ptac_block *const *)a, *y = *(ptac_block *const *)b;
+
+    return x->address < y->address ? -1 : x->address > y->address;
+}
+
+/* Planned blocks in use become the arena's, and the rest of the region free. */
+static bool dissolve(ptac_step_plan *plan, ptac_pool *pool)
+{
+    const size_t n_live = (size_t)plan->n_live;
+    ptac_block **live = malloc(n_live * sizeof *live);
+    size_t n = 0;
+    bool is_done = false;
+
+    for (size_t i = 0; live && i < pool->used.n_slots && n < n_live; i++) {
+        ptac_block *block = pool->used.slots[i];
+
+        if (block && block->flags & PTAC_BLOCK_PLANNED)
+            live[n++] = block;
+    }
+    if (live) {
+        qsort(live, n, sizeof *live, by_address);
+        is_done = ptac_arena_dissolve(pool->arenas[0], plan->region, live, n);
+    }
+    for (size_t i = 0; is_done && i < n; i++)
+        live[i]->flags &= ~(uint32_t)PTAC_BLOCK_PLANNED;
+    free(live);
+    return is_done;
+}
+
 static void drop(ptac_step_plan *plan, ptac_pool *pool)
 {
-    if (plan->region)
-        ptac_arena_free(pool->arenas[0], plan->region);
     free(plan->offsets);
-    plan->region = NULL;
     plan->offsets = NULL;
+    plan->last.n = 0;
+    plan->log.is_partial = true; /* nothing was noted while there was a plan */
+    if (plan->n_live == 0)
+        ptac_arena_free(pool->arenas[0], plan->region);
+    else if (!dissolve(plan, pool))
+        return; /* the region goes with the last block in it */
+    plan->n_live = 0;
+    plan->region = NULL;
+}
+
+bool ptac_step_plan_give_up(ptac_step_plan *plan, ptac_pool *pool)
+{
+    const bool has_region = plan->region != NULL;
+
+    if (has_region)
+        drop(plan, pool);
+    return has_region;
 }
 
 /* --- steps ----------------------------------------------------------------------- */
@@ -253,11 +311,12 @@ static void begin(ptac_step_plan *plan, const ptac_pool *pool)
     const size_t region = plan->region ? plan->region->bytes : 0;
 
     plan->is_lost = !is_clean(plan);
+    plan->has_begun = true;
     plan->step++;
     plan->n_requests = 0;
     plan->cursor = 0;
     plan->log.n = 0;
-    plan->log.is_too_long = false;
+    plan->log.is_partial = false;
     plan->log.most_extent = (size_t)arena->extent.current;
     plan->log.in_use =
         (size_t)(arena->extent.current - arena->free_bytes.current) - region;
@@ -267,20 +326,19 @@ void ptac_step_plan_boundary(ptac_step_plan *plan, ptac_pool *pool)
 {
     if (!plan->is_on)
         return;
-    if (plan->region) {
+    if (plan->offsets) {
         plan->n_lost = plan->is_lost ? plan->n_lost + 1 : 0;
         pool->stats.plan_misses += plan->is_lost;
-        if (plan->n_lost >= PTAC_MAX_LOST_STEPS && plan->n_live == 0) {
+        if (plan->n_lost >= PTAC_MAX_LOST_STEPS)
             drop(plan, pool);
-            plan->last.n = 0;
-        }
-    } else if (plan->step > 0) {
+    } else if (plan->has_begun && !plan->region) {
         const bool is_repeated = are_alike(&plan->log, &plan->last);
         const ptac_step_log log = plan->last;
 
         plan->last = plan->log;
         plan->log = log;
-        if (is_repeated)
+        plan->is_refused = plan->is_refused && is_repeated;
+        if (is_repeated && !plan->is_refused)
             adopt(plan, pool);
     }
     begin(plan, pool);
@@ -311,6 +369,7 @@ static ptac_block *take_planned(ptac_step_plan *plan, ptac_pool *pool, size_t by
         ptac_record_give(&pool->records, block);
         return NULL;
     }
+    ptac_arena_note_visit(pool->arenas[0], block);
     plan->n_live++;
     pool->stats.plan_hits++;
     return block;
@@ -323,7 +382,7 @@ ptac_block *ptac_step_plan_take(ptac_step_plan *plan, ptac_pool *pool, size_t by
     const ptac_step_event event = {.bytes = rounded, .n = plan->n_requests};
     ptac_block *block = NULL;
 
-    if (!plan->is_on || plan->step == 0 || rounded < bytes)
+    if (!plan->is_on || !plan->has_begun || rounded < bytes)
         return ptac_pool_take(pool, pool->arenas[0], bytes);
     if (follows(plan, event) && plan->offsets[event.n] != SIZE_MAX)
         block = take_planned(plan, pool, bytes, rounded);
@@ -362,12 +421,12 @@ void ptac_step_plan_give(ptac_step_plan *plan, ptac_pool *pool, ptac_block *bloc
     } else {
         ptac_pool_give(pool, block);
     }
-    if (plan->is_on && plan->step > 0) {
+    if (plan->is_on && plan->has_begun) {
         if (follows(plan, event) && !plan->is_settled)
             settle(plan, pool);
         note(plan, pool, event);
     }
-    if (!plan->is_on && plan->n_live == 0)
+    if (plan->region && !plan->offsets && plan->n_live == 0)
         drop(plan, pool);
 }
 
@@ -376,16 +435,15 @@ void ptac_step_plan_switch(ptac_step_plan *plan, ptac_pool *pool, bool is_on)
     if (plan->is_on == is_on)
         return;
     plan->is_on = is_on;
-    plan->step = 0;
+    plan->has_begun = false;
+    plan->step += 2; /* what was noted is neither of this step nor of the one before */
     plan->last.n = plan->log.n = 0;
-    plan->is_lost = true;
-    if (!is_on && plan->n_live == 0)
-        drop(plan, pool);
+    ptac_step_plan_give_up(plan, pool);
 }
 
 void ptac_step_plan_close(ptac_step_plan *plan, ptac_pool *pool)
 {
-    drop(plan, pool);
+    ptac_step_plan_give_up(plan, pool);
     free(plan->log.events);
     free(plan->last.events);
     *plan = (ptac_step_plan){0};

@@ -19,6 +19,7 @@
 enum {
     PTAC_MAX_STEP_EVENTS = 1 << 18, /* steps that do more are not planned */
     PTAC_MAX_LOST_STEPS = 3,        /* in a row; then the plan is dropped */
+    PTAC_MAX_PLANNED = 4096,        /* lifetimes: placing them is quadratic */
 };
 
 typedef struct ptac_step_log {
@@ -26,18 +27,21 @@ typedef struct ptac_step_log {
     size_t n, n_slots;
     size_t most_extent; /* of the arena, in the course of the step */
     size_t in_use;      /* bytes of blocks at its beginning */
-    bool is_too_long;
+    bool is_partial;    /* for some of its events there was no room, or no time */
 } ptac_step_log;
 
 /* Zeroed memory is a plan that is off. */
 typedef struct ptac_step_plan {
     bool is_on;
-    uint32_t step; /* boundaries so far, from 1 on */
+    bool has_begun;  /* there was a boundary since it is on */
+    bool is_refused; /* what was alike so far makes no plan that pays */
+    uint32_t step;   /* never seen before: blocks keep theirs while planning is off */
     uint32_t n_requests;
     ptac_step_log log, last;
 
-    ptac_block *region; /* NULL: there is no plan */
-    size_t *offsets;    /* of the step's n-th request; SIZE_MAX: the engine's */
+    ptac_block *region; /* may outlive the plan, for blocks that are in use */
+    size_t *offsets;    /* NULL: there is no plan; else of the step's n-th request,
+                           SIZE_MAX: the engine's */
     size_t cursor;      /* in last.events, which the plan was made of */
     bool is_lost;       /* this step has differed */
     bool is_settled;    /* what was used before the plan has been given back */
@@ -57,6 +61,12 @@ ptac_block *ptac_step_plan_take(ptac_step_plan *plan, ptac_pool *pool, size_t by
 
 /* A block that was parted from the pool goes back to where it belongs. */
 void ptac_step_plan_give(ptac_step_plan *plan, ptac_pool *pool, ptac_block *block);
+
+/*
+ * Gives up the plan, so that its memory can be given back; another may be made of later
+ * steps. Whether there was one.
+ */
+bool ptac_step_plan_give_up(ptac_step_plan *plan, ptac_pool *pool);
 
 /* Gives up everything, the region too; no planned block is in use. */
 void ptac_step_plan_close(ptac_step_plan *plan, ptac_pool *pool);

@@ -249,13 +249,77 @@ typedef struct copied_block {
     uint32_t flags;
 } copied_block;
 
+static int by_address(const void *a, const void *b)
+{
+    const copied_block *x = a, *y = b;
+
+    return x->address < y->address ? -1 : x->address > y->address;
+}
+
+/*
+ * At most room blocks, in any order; their number may be larger. A plan's region is in
+ * no table and left out, and its blocks that are in use are no neighbours of others.
+ */
+static size_t copy_blocks(const ptac_pool *pool, copied_block *copies, size_t room)
+{
+    size_t n = 0;
+
+    for (const ptac_block *b = pool->arenas[0]->last; b; b = b->below) {
+        const bool is_free = b->flags & PTAC_BLOCK_FREE;
+
+        if (!is_free && ptac_table_find(&pool->used, b->address) != b)
+            continue;
+        if (n++ < room)
+            copies[n - 1] = (copied_block){b->address, b->bytes,
+                                           is_free ? 0 : b->requested, b->flags};
+    }
+    for (size_t i = 0; i < pool->used.n_slots; i++) {
+        const ptac_block *b = pool->used.slots[i];
+
+        if (b && b->flags & PTAC_BLOCK_PLANNED && n++ < room)
+            copies[n - 1] =
+                (copied_block){b->address, b->bytes, b->requested, b->flags};
+    }
+    return n;
+}
+
+static int append_block(PyObject *list, const copied_block *block)
+{
+    return ptac_append_stolen(
+        list, Py_BuildValue("KKKN", (unsigned long long)block->address,
+                            (unsigned long long)block->bytes,
+                            (unsigned long long)block->requested,
+                            PyBool_FromLong(block->flags & PTAC_BLOCK_FREE)));
+}
+
+/* From base to top without a gap: between blocks a plan's region has nothing in use. */
+static PyObject *list_blocks(const copied_block *blocks, size_t n, uintptr_t base,
+                             uintptr_t top)
+{
+    PyObject *list = PyList_New(0);
+    uintptr_t at = base;
+
+    for (size_t i = 0; list && i <= n; i++) {
+        const uintptr_t next = i < n ? blocks[i].address : top;
+        const copied_block gap = {
+            .address = at, .bytes = next - at, .flags = PTAC_BLOCK_FREE};
+
+        if ((gap.bytes && append_block(list, &gap) < 0) ||
+            (i < n && append_block(list, &blocks[i]) < 0))
+            Py_CLEAR(list);
+        if (i < n)
+            at = blocks[i].address + blocks[i].bytes;
+    }
+    return list;
+}
+
 /* pool_blocks() -> (base, bytes held, [(address, bytes, requested, is free)]) */
 static PyObject *pool_blocks(PyObject *self, PyObject *unused)
 {
     ptac_pool *pool = ptac_cpu_pool();
     copied_block *copies = NULL;
     size_t n = 0, room = 0, held = 0;
-    uintptr_t base = 0;
+    uintptr_t base = 0, top = 0;
     PyObject *list;
 
     (void)self;
@@ -269,30 +333,16 @@ static PyObject *pool_blocks(PyObject *self, PyObject *unused)
             return PyErr_NoMemory();
         ptac_lock_take(&pool->lock);
         if (pool->n_arenas > 0) {
-            const ptac_arena *arena = pool->arenas[0];
-
-            base = arena->base;
-            held = (size_t)arena->held.current;
-            for (const ptac_block *b = arena->last; b; b = b->below, n++)
-                if (n < room)
-                    copies[n] =
-                        (copied_block){b->address, b->bytes, b->requested, b->flags};
+            base = pool->arenas[0]->base;
+            top = pool->arenas[0]->top;
+            held = (size_t)pool->arenas[0]->held.current;
+            n = copy_blocks(pool, copies, room);
         }
         ptac_lock_give(&pool->lock);
         is_done = n <= room;
     }
-    list = PyList_New(0);
-    for (size_t i = n; list && i-- > 0;) {
-        const bool is_free = copies[i].flags & PTAC_BLOCK_FREE;
-
-        if (ptac_append_stolen(
-                list,
-                Py_BuildValue("KKKN", (unsigned long long)copies[i].address,
-                              (unsigned long long)copies[i].bytes,
-                              (unsigned long long)(is_free ? 0 : copies[i].requested),
-                              PyBool_FromLong(is_free))) < 0)
-            Py_CLEAR(list);
-    }
+    qsort(copies, n, sizeof *copies, by_address);
+    list = list_blocks(copies, n, base, top);
     free(copies);
     return list ? Py_BuildValue("KKN", (unsigned long long)base,
                                 (unsigned long long)held, list)

@@ -125,8 +125,10 @@ static trainer new_trainer(uint64_t seed, int longest)
 
 static void train(trainer *t, int n_steps, int one_in)
 {
-    for (int i = 0; i < n_steps; i++)
+    for (int i = 0; i < n_steps; i++) {
         step(t, one_in);
+        t->n_wrong += i % 16 == 0 && fixture_trouble();
+    }
 }
 
 static void end(trainer *t)
@@ -212,6 +214,171 @@ UNIT(a_pool_drains_from_the_midst_of_a_planned_step)
         EXPECT(ptac_cpu_pool()->n_arenas == 0);
     }
     ptac_cpu_pool_plan_steps(false);
+}
+
+/* A block of every step is kept until the same step of the time after next. */
+UNIT(blocks_kept_from_before_a_switch_are_no_part_of_a_plan)
+{
+    enum { N = 10 };
+    void *kept[N] = {NULL}, *hole, *below;
+
+    EXPECT(fixture_open(NULL));
+    hole = fixture_take(64 * MIB);
+    below = fixture_take(MIB);
+    EXPECT(fixture_give(hole, 64 * MIB));
+    for (int round = 0; round < 3; round++) {
+        ptac_cpu_pool_plan_steps(true);
+        for (int i = 0; i < N; i++) {
+            unsigned char *result = fixture_take(4 * MIB), *x, *y;
+
+            EXPECT(!kept[i] || fixture_give(kept[i], 4 * MIB));
+            kept[i] = result;
+            result[64] = 1;
+            x = fixture_take(4 * MIB);
+            y = fixture_take(4 * MIB);
+            x[64] = y[64] = 2;
+            EXPECT(result[64] == 1);
+            EXPECT(fixture_trouble() == NULL);
+            EXPECT(fixture_give(x, 4 * MIB) && fixture_give(y, 4 * MIB));
+            ptac_cpu_pool_end_step();
+        }
+        ptac_cpu_pool_plan_steps(false);
+    }
+    for (int i = 0; i < N; i++)
+        EXPECT(fixture_give(kept[i], 4 * MIB));
+    EXPECT(fixture_give(below, MIB));
+    fixture_shut();
+}
+
+UNIT(blocks_of_longer_steps_before_a_switch_are_out_of_no_bounds)
+{
+    enum { N = 8, N_REQUESTS = 60000 };
+    const size_t bytes = PTAC_CPU_LEAST_BYTES;
+    void *kept[N];
+
+    EXPECT(fixture_open(NULL));
+    ptac_cpu_pool_plan_steps(true);
+    for (int i = 0; i < N; i++) {
+        ptac_cpu_pool_end_step();
+        for (int j = 1; j < N_REQUESTS; j++)
+            EXPECT(fixture_give(fixture_take(bytes), bytes));
+        kept[i] = fixture_take(bytes);
+    }
+    ptac_cpu_pool_plan_steps(false);
+    ptac_cpu_pool_plan_steps(true);
+    for (int i = 0; i < N; i++) {
+        void *x, *y;
+
+        ptac_cpu_pool_end_step();
+        x = fixture_take(bytes);
+        y = fixture_take(4 * bytes);
+        EXPECT(fixture_give(kept[i], bytes));
+        EXPECT(fixture_give(x, bytes) && fixture_give(y, 4 * bytes));
+    }
+    ptac_cpu_pool_plan_steps(false);
+    fixture_shut();
+}
+
+/* Steps that the engine needs 500 MiB for and a plan 450; one block lives on. */
+static void fragment(int n_steps, void **carried)
+{
+    for (int i = 0; i < n_steps; i++) {
+        void *a = fixture_take(100 * MIB), *b = fixture_take(200 * MIB), *c, *d, *e;
+
+        EXPECT(fixture_give(a, 100 * MIB));
+        c = fixture_take(150 * MIB);
+        d = fixture_take(100 * MIB);
+        EXPECT(fixture_give(b, 200 * MIB));
+        e = fixture_take(300 * MIB);
+        EXPECT(fixture_give(c, 150 * MIB) && fixture_give(d, 100 * MIB));
+        if (carried) {
+            EXPECT(!*carried || fixture_give(*carried, MIB));
+            *carried = fixture_take(MIB);
+        }
+        EXPECT(fixture_give(e, 300 * MIB));
+        EXPECT(fixture_trouble() == NULL);
+        ptac_cpu_pool_end_step();
+    }
+}
+
+UNIT(a_plan_is_given_back_with_the_memory_of_it)
+{
+    ptac_cpu_pool_options options = fixture_options();
+
+    options.cap = 1500 * MIB;
+    for (int carries = 0; carries < 2; carries++) {
+        void *carried = NULL, *large;
+        int64_t hits, misses;
+
+        EXPECT(fixture_open(&options));
+        ptac_cpu_pool_plan_steps(true);
+        fragment(9, carries ? &carried : NULL);
+        hits = fixture_stats().plan_hits;
+        misses = fixture_stats().plan_misses;
+        EXPECT(hits > 0);
+        EXPECT(ptac_cpu_pool_trim() > 0);
+        EXPECT(fixture_trouble() == NULL);
+        EXPECT(fixture_stats().reserved_bytes[PTAC_ALL].current <=
+               (int64_t)(carries ? 4 * MIB : 0));
+
+        fragment(6, carries ? &carried : NULL); /* planned once more */
+        EXPECT(fixture_stats().plan_hits > hits);
+        EXPECT(fixture_stats().plan_misses == misses);
+        large = fixture_take(1200 * MIB);
+        EXPECT(large);
+        EXPECT(fixture_trouble() == NULL);
+        EXPECT(fixture_give(large, 1200 * MIB));
+
+        fragment(6, carries ? &carried : NULL);
+        ptac_cpu_pool_plan_steps(false);
+        EXPECT(fixture_trouble() == NULL);
+        EXPECT(!carried || fixture_give(carried, MIB));
+        EXPECT(ptac_cpu_pool()->arenas[0]->extent.current == 0);
+        fixture_shut();
+    }
+}
+
+UNIT(a_plan_that_steps_no_longer_follow_keeps_nothing)
+{
+    void *carried = NULL;
+
+    EXPECT(fixture_open(NULL));
+    ptac_cpu_pool_plan_steps(true);
+    fragment(9, &carried);
+    EXPECT(fixture_stats().plan_hits > 0);
+    for (int i = 0; i < 5; i++) {
+        EXPECT(fixture_give(fixture_take(MIB), MIB));
+        ptac_cpu_pool_end_step();
+    }
+    EXPECT(fixture_trouble() == NULL);
+    EXPECT(ptac_cpu_pool()->used.n_blocks == 1);
+    EXPECT(ptac_table_find(&ptac_cpu_pool()->used, (uintptr_t)carried)->flags ==
+           PTAC_BLOCK_SMALL);
+    EXPECT(fixture_give(carried, MIB));
+    ptac_cpu_pool_plan_steps(false);
+    EXPECT(ptac_cpu_pool()->arenas[0]->extent.current == 0);
+    fixture_shut();
+}
+
+UNIT(steps_of_too_many_blocks_are_not_planned)
+{
+    void *kept;
+
+    EXPECT(fixture_open(NULL));
+    ptac_cpu_pool_plan_steps(true);
+    kept = fixture_take(MIB);
+    for (int i = 0; i < 5; i++) {
+        fragment(1, NULL);
+        for (int j = 0; j < 5000; j++) {
+            void *x = fixture_take(PTAC_CPU_LEAST_BYTES);
+
+            EXPECT(fixture_give(x, PTAC_CPU_LEAST_BYTES));
+        }
+    }
+    EXPECT(fixture_stats().plan_hits == 0);
+    EXPECT(fixture_give(kept, MIB));
+    ptac_cpu_pool_plan_steps(false);
+    fixture_shut();
 }
 
 UNIT(plans_never_overlap)

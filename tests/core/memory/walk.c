@@ -18,6 +18,7 @@
 typedef struct totals {
     size_t n_used, n_free, n_listed, free_bytes, n_held;
     size_t largest_listed;
+    const ptac_block *region; /* a plan's: used, and not in the table */
 } totals;
 
 static bool is_free(const ptac_block *b)
@@ -56,12 +57,17 @@ static const char *check_free(const ptac_arena *arena, const ptac_block *b, tota
 static const char *check_used(const ptac_pool *pool, const ptac_arena *arena,
                               const ptac_block *b, totals *t)
 {
+    t->n_used++;
+    if (!pool->has_streams && ptac_table_find(&pool->used, b->address) != b) {
+        HOLDS(!t->region && b->flags == 0);
+        HOLDS(is_held(arena, b->address, b->address + b->bytes));
+        t->region = b;
+        return NULL;
+    }
     HOLDS(!(b->flags & ~(uint32_t)PTAC_BLOCK_SMALL));
     HOLDS(b->requested > 0 && b->requested <= b->bytes);
     HOLDS(b->bytes - b->requested < arena->granule);
     HOLDS(is_held(arena, b->address, b->address + b->bytes));
-    HOLDS(pool->has_streams || ptac_table_find(&pool->used, b->address) == b);
-    t->n_used++;
     return NULL;
 }
 
@@ -250,9 +256,36 @@ static const char *check_table(const ptac_block_table *table)
     return NULL;
 }
 
+/* Planned blocks lie in the region and share nothing; n: of the table's blocks. */
+static const char *check_planned(const ptac_pool *pool, const ptac_block *region,
+                                 size_t *n)
+{
+    const ptac_block_table *table = &pool->used;
+
+    for (size_t i = 0; i < table->n_slots; i++) {
+        const ptac_block *a = table->slots[i];
+
+        if (!a || !(a->flags & PTAC_BLOCK_PLANNED))
+            continue;
+        HOLDS(!(a->flags & ~(uint32_t)(PTAC_BLOCK_PLANNED | PTAC_BLOCK_SMALL)));
+        HOLDS(region && a->address >= region->address);
+        HOLDS(a->address + a->bytes <= region->address + region->bytes);
+        HOLDS(a->requested > 0 && a->requested <= a->bytes);
+        for (size_t j = 0; j < i; j++) {
+            const ptac_block *b = table->slots[j];
+
+            HOLDS(!b || !(b->flags & PTAC_BLOCK_PLANNED) ||
+                  a->address + a->bytes <= b->address ||
+                  b->address + b->bytes <= a->address);
+        }
+        ++*n;
+    }
+    return NULL;
+}
+
 const char *walk_pool(const ptac_pool *pool)
 {
-    size_t n_used = 0;
+    size_t n_used = 0, n_planned = 0;
     int64_t held = 0;
 
     for (int i = 0; i < pool->n_arenas; i++) {
@@ -261,11 +294,13 @@ const char *walk_pool(const ptac_pool *pool)
 
         if (trouble)
             return trouble;
-        n_used += t.n_used;
+        n_used += t.n_used - (t.region != NULL);
+        if (i == 0 && (trouble = check_planned(pool, t.region, &n_planned)))
+            return trouble;
         held += pool->arenas[i]->held.current;
     }
     HOLDS(pool->has_streams ? n_used >= pool->used.n_blocks
-                            : n_used == pool->used.n_blocks);
+                            : n_used + n_planned == pool->used.n_blocks);
     HOLDS(held == pool->budget.held.current);
     return check_table(&pool->used);
 }
