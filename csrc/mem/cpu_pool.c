@@ -269,7 +269,8 @@ static bool is_beyond_cap(size_t bytes)
 {
     const size_t held = (size_t)pool.budget.held.current;
 
-    return held > options.cap || bytes > options.cap - held;
+    return options.cap != SIZE_MAX &&
+           (held > options.cap || bytes > options.cap - held);
 }
 
 void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
