@@ -412,7 +412,7 @@ bool ptac_arena_dissolve(ptac_arena *arena, ptac_block *whole, ptac_block *const
     return true;
 }
 
-/* --- memory given back ------------------------------------------------------------- */
+/* --- memory given back ---------------------------------------------------------- */
 
 size_t ptac_arena_trim(ptac_arena *arena)
 {

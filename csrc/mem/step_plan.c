@@ -240,7 +240,7 @@ static void adopt(ptac_step_plan *plan, ptac_pool *pool)
     plan->is_settled = false;
 }
 
-/* --- giving it up ------------------------------------------------------------------ */
+/* --- giving it up --------------------------------------------------------------- */
 
 static int by_address(const void *a, const void *b)
 {
