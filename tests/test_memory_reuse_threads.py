@@ -16,7 +16,7 @@ import torch
 from pai_torchacc import memory_reuse
 
 _autograd = torch._C._autograd
-TIMES = 3
+TIMES = 2
 """What a race shows, it need not show every time."""
 
 PROGRAMS = {
@@ -34,12 +34,14 @@ pool = ThreadPoolExecutor(4)
 list(pool.map(lambda _: save(), range(8)))
 """,
     "daemons": """
+saved = threading.Barrier(5)
 def work(n):
     save()
+    saved.wait()
     time.sleep(n)
 for n in (0, 0, 0, 100):
     threading.Thread(target=work, args=(n,), daemon=True).start()
-save()
+saved.wait()
 """,
     "enabled in a thread": """
 t = threading.Thread(target=pai_torchacc.enable_memory_reuse)
