@@ -433,8 +433,8 @@ def unpack_two_values(
 def pack_count(x: int, n: int, starts: int, /) -> int:
     """How many elements are not 0, in each chunk and in all."""
 
-def pack_nonzero(x: int, n: int, starts: int, bits: int, values: int, /) -> None:
-    """Pack those."""
+def pack_nonzero(x: int, n: int, starts: int, bits: int, values: int, /) -> bool:
+    """Pack those; whether there still are as many."""
 
 def unpack_nonzero(bits: int, values: int, starts: int, n: int, x: int, /) -> None:
     """Unpack them."""

@@ -12,6 +12,7 @@ Undone by ``disable("memory_reuse")``; what is held can still be restored.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc._ledger import Ledger
@@ -34,8 +35,11 @@ def install(c: Any, config: Config | None = None) -> str | None:
     from pai_torchacc import _host
 
     trouble = cpu.install(c, config.pool if config else PoolOptions(), NAME)
-    if trouble is not None or c.saved_is_on():
+    if trouble is not None:
         return trouble
+    if c.saved_is_on():
+        _raise_here(c)
+        return None
     try:
         if not _host.has_lean_paths():
             trouble = "this torch does not let us look into tensors"
@@ -70,10 +74,18 @@ def _install(c: Any) -> str | None:
     return None
 
 
+def _raise_here(c: Any) -> None:
+    """In a thread that was there before we were switched on in another."""
+    from pai_torchacc.memory_reuse import hooks
+
+    hooks.raise_in_this_thread(c)
+
+
 def remove(c: Any) -> None:
     """Switch off. What is held can still be restored.
 
-    Threads that have our hooks lose them when they next save something.
+    Threads that have our hooks lose them when they next save something or end; until
+    then torch's transforms go on taking them out of their way.
     """
     from pai_torchacc.memory_reuse import hooks, steps
 
@@ -82,6 +94,7 @@ def remove(c: Any) -> None:
     c.saved_remove()
     hooks.lower_in_this_thread(c)
     _ledger.undo()
+    hooks.leave_transforms_alone(c)
 
 
 def status(c: Any) -> dict[str, Any]:
@@ -108,19 +121,24 @@ def saved_bytes(c: Any) -> dict[str, dict[str, int]]:
 
 def reasons() -> dict[str, int]:
     """Why large saved tensors were kept as they are, and how many."""
-    from pai_torchacc.memory_reuse import boxes
-
-    return dict(boxes.kept)
+    boxes = _loaded("boxes")
+    return dict(boxes.kept) if boxes else {}
 
 
 def reset(c: Any) -> None:
     """Count from here."""
-    from pai_torchacc.memory_reuse import boxes
-
     c.saved_bytes_reset()
-    boxes.kept.clear()
+    boxes = _loaded("boxes")
+    if boxes:
+        boxes.kept.clear()
 
 
 def remarks() -> list[str]:
     """What others had patched when we took ours back."""
-    return list(_ledger.remarks)
+    hooks = _loaded("hooks")
+    return [*_ledger.remarks, *(hooks.remarks() if hooks else [])]
+
+
+def _loaded(name: str) -> Any:
+    """A module of ours that needs torch, if it has been in use."""
+    return sys.modules.get(f"{__name__}.{name}")

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pai_torchacc._lock import ForkedLock
 from pai_torchacc.memory_reuse import packing, recipes
 from pai_torchacc.memory_reuse.recipes import Later
 
@@ -31,6 +32,15 @@ _LITTLE = 4 << 20
 LONGEST_QUEUE = 24
 """Boxes of a thread that wait; the oldest are given up."""
 
+_FEW = 16
+"""Holders of a box among which none is looked for that nobody has any more."""
+
+_TROUBLE = (
+    RuntimeError, MemoryError, AssertionError, AttributeError, LookupError, TypeError,
+    ValueError,
+)  # fmt: skip
+"""What our part of saving may raise; what else signal handlers do is let through."""
+
 kept: Counter[str] = Counter()
 """Why boxes keep their memory, and how many."""
 
@@ -38,6 +48,7 @@ _boxes: dict[int, weakref.ref[Box]] = {}
 _n_bytes_kept = 0
 _is_worthwhile = False
 _c: Any = None
+_lock = ForkedLock()
 
 _n_own = 0
 """References to a storage besides those of its tensors: its Python object's."""
@@ -63,7 +74,7 @@ class Box:
 
     __slots__ = (
         "__weakref__", "blocker", "booked", "form", "holders", "key",
-        "mechanism", "memory", "n_bytes", "n_threads", "node", "version",
+        "many", "mechanism", "memory", "n_bytes", "n_threads", "node", "version",
     )  # fmt: skip
 
     def __init__(self, key: int, n_bytes: int, node: Any):
@@ -74,6 +85,7 @@ class Box:
         self.blocker: weakref.ref[Box] | None = None
         self.memory: Tensor | None = None
         self.version = self.booked = 0
+        self.many = _FEW
         self.mechanism = ""
         _keep(n_bytes)
 
@@ -85,6 +97,14 @@ class Box:
         if ref is not None and ref() is None:
             del _boxes[self.key]
 
+    def add(self, holder: Any, tensor: Tensor) -> None:
+        """One more that has saved this storage."""
+        if len(self.holders) >= self.many:
+            self.holders = [pair for pair in self.holders if pair[0]() is not None]
+            self.many = max(_FEW, 2 * len(self.holders))
+        geometry = (tensor.size(), tensor.stride(), tensor.storage_offset())
+        self.holders.append((weakref.ref(holder), geometry))
+
     def live(self) -> list[Any]:
         """Holders that somebody still has."""
         return [h for ref, _ in self.holders if (h := ref()) is not None]
@@ -93,7 +113,10 @@ class Box:
         """Whether nobody else has the storage, and nobody has changed it."""
         if self.form is not None or self.memory is not None:
             return True
-        holders = self.live()
+        return self.is_as_saved(self.live())
+
+    def is_as_saved(self, holders: list[Any]) -> bool:
+        """The same, of all its holders while they have their tensors."""
         return _n_tensors(self.key) == len(holders) and all(
             h.tensor._version == h.version for h in holders
         )
@@ -113,24 +136,36 @@ class Box:
         blocker = self.blocker() if self.blocker else None
         if blocker is not None and not is_last_chance and not blocker.is_ours():
             return False
-        tensor = holders[0].tensor
-        if any(h.tensor.dtype != tensor.dtype for h in holders[1:]):
+        if any(h.tensor.dtype != holders[0].tensor.dtype for h in holders[1:]):
             kept["several dtypes"] += 1
             return True
-        n = self.n_bytes // tensor.element_size()
-        flat = tensor.as_strided((n,), (1,), 0)
-        form: Any = recipes.find(_c, self, flat)
+        if not _is_torchs_own(holders[0].tensor.untyped_storage()):
+            kept["not torch's own memory"] += 1
+            return True
+        try:
+            form = self._form(holders[0].tensor, is_last_chance)
+        except (RuntimeError, MemoryError):
+            kept["no memory to pack"] += 1
+            return True
         if isinstance(form, Later):
-            if not is_last_chance:
-                self.blocker = weakref.ref(form.blocker)
-                return False
-            form = None
-        form = form or packing.find(_c, flat)
+            self.blocker = weakref.ref(form.blocker)
+            return False
         if form is None:
             kept["no form for it"] += 1
-            return True
-        self._let_go(form, holders)
+        elif self.is_as_saved(holders):
+            self._let_go(form, holders)
+        else:
+            kept["changed while packing"] += 1
         return True
+
+    def _form(self, tensor: Tensor, is_last_chance: bool) -> Any:
+        flat = tensor.as_strided((self.n_bytes // tensor.element_size(),), (1,), 0)
+        form = recipes.find(_c, self, flat)
+        if isinstance(form, Later):
+            if not is_last_chance:
+                return form
+            form = None
+        return form or packing.find(_c, flat)
 
     def _let_go(self, form: packing.Form, holders: list[Any]) -> None:
         ref = _boxes.get(self.key)
@@ -152,12 +187,15 @@ class Box:
 
         Whoever wants it is followed by all others soon, or by nobody.
         """
-        if self.form is not None:
-            self.memory = self.form.content()
-            _keep(self.n_bytes)
-            self.version = self.memory._version
-            self.form = None
-            self._unbook()
+        form = self.form
+        if form is not None:
+            memory = form.content()
+            with _lock:
+                if self.form is form:  # no other thread was faster
+                    self.memory, self.version = memory, memory._version
+                    _keep(self.n_bytes)
+                    self.form = None
+                    self._unbook()
         assert self.memory is not None
         if self.memory._version != self.version:
             raise RuntimeError("a saved tensor was modified after it was unpacked")
@@ -179,7 +217,10 @@ def _keep(n_bytes: int) -> None:
 
 
 def consider(holder: Any, tensor: Tensor) -> Box | None:
-    """Take up a large tensor that is being saved; see ``saved_install``."""
+    """Take up a large tensor that is being saved; see ``saved_install``.
+
+    The program's forward pass goes on whatever happens here.
+    """
     if _queue.is_busy:
         return None
     _queue.is_busy = True
@@ -187,19 +228,30 @@ def consider(holder: Any, tensor: Tensor) -> Box | None:
         if _is_worthwhile:
             _settle_waiting()
         box = _box_of(tensor)
-        geometry = (tensor.size(), tensor.stride(), tensor.storage_offset())
-        box.holders.append((weakref.ref(holder), geometry))
+        if box is not None:
+            box.add(holder, tensor)
+    except _TROUBLE as error:
+        kept[f"trouble: {type(error).__name__}"] += 1
+        return None
     finally:
         _queue.is_busy = False
     return box
 
 
-def _box_of(tensor: Tensor) -> Box:
+def _is_torchs_own(storage: torch.UntypedStorage) -> bool:
+    """Or numpy, a file or another process may write to it, with no tensor of it."""
+    return storage.resizable() and not storage.is_shared()
+
+
+def _box_of(tensor: Tensor) -> Box | None:
     storage = tensor.untyped_storage()
     key = storage._cdata
     ref = _boxes.get(key)
     box = ref() if ref is not None else None
     if box is None:
+        if not _is_torchs_own(storage):
+            kept["not torch's own memory"] += 1
+            return None
         node = recipes.producer(tensor.grad_fn)
         box = Box(key, storage.nbytes(), node)
         _boxes[key] = weakref.ref(box)

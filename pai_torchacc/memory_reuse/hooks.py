@@ -1,11 +1,14 @@
 """Our hooks on saved tensors: in which threads they are, and under whose.
 
 Torch keeps a stack of hooks for each thread, of which the top one is asked. Ours lie
-at the bottom, so that a program's own always win.
+at the bottom, so that a program's own always win. A thread that ends must have lost
+them by then: torch would take them off its stack where there is no interpreter left.
 """
 
 from __future__ import annotations
 
+import atexit
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,9 +17,39 @@ from typing import Any
 import torch
 
 from pai_torchacc._ledger import Ledger
+from pai_torchacc._lock import ForkedLock
 
 _autograd = torch._C._autograd
 _lowered = threading.local()
+_raised = threading.local()
+
+_lock = ForkedLock()
+_n_raised = 0
+"""Threads that have ours, under the lock."""
+
+_transforms = Ledger()
+"""What lets torch's transforms run; needed until no thread has ours any more."""
+
+
+class _Mark:
+    """That a thread has ours; goes with the thread, or earlier."""
+
+    def __init__(self, c: Any):
+        global _n_raised  # noqa: PLW0603
+        self._c, self._thread = c, threading.get_ident()
+        with _lock:
+            _n_raised += 1
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        global _n_raised  # noqa: PLW0603
+        if is_finalizing():  # a daemon thread's, and this module is no more
+            return
+        # In the child of a fork all marks of other threads go, in the one that is left.
+        if threading.get_ident() == self._thread:
+            _take_out(self._c)
+        with _lock:
+            _n_raised -= 1
+        leave_transforms_alone(self._c)
 
 
 def _taken_down() -> list[tuple[Any, Any]]:
@@ -42,19 +75,27 @@ def raise_in_this_thread(c: Any) -> None:
     if not _is_allowed():
         _lowered.by = c
         return
+    if not hasattr(_raised, "mark"):
+        _raised.mark = _Mark(c)
     others = [h for h in _taken_down() if h[0] is not c.saved_pack]
     _put_back([*others, (c.saved_pack, c.saved_unpack)])
 
 
-def lower_in_this_thread(c: Any) -> bool:
-    """Take ours out; whether they were there."""
-    _lowered.by = None
+def _take_out(c: Any) -> bool:
     if not _is_allowed():
         return False
     hooks = _taken_down()
     others = [h for h in hooks if h[0] is not c.saved_pack]
     _put_back(others)
     return len(others) < len(hooks)
+
+
+def lower_in_this_thread(c: Any) -> bool:
+    """Take ours out; whether they were there."""
+    _lowered.by = None
+    was_there = _take_out(c)
+    _raised.__dict__.pop("mark", None)
+    return was_there
 
 
 @contextmanager
@@ -74,19 +115,41 @@ def install(c: Any, ledger: Ledger) -> None:
         "_bootstrap_inner",
         _beginning_with_ours(c, threading.Thread._bootstrap_inner),
     )
-    disable = _autograd._saved_tensors_hooks_disable
-    enable = _autograd._saved_tensors_hooks_enable
-    ledger.set_attribute(
-        _autograd, "_saved_tensors_hooks_disable", _without_ours(c, disable)
-    )
-    ledger.set_attribute(_autograd, "_saved_tensors_hooks_enable", _with_ours(enable))
+    atexit.unregister(lower_in_this_thread)
+    atexit.register(lower_in_this_thread, c)
+    with _lock:
+        if _transforms:
+            return
+        disable = _autograd._saved_tensors_hooks_disable
+        enable = _autograd._saved_tensors_hooks_enable
+        _transforms.set_attribute(
+            _autograd, "_saved_tensors_hooks_disable", _without_ours(c, disable)
+        )
+        _transforms.set_attribute(
+            _autograd, "_saved_tensors_hooks_enable", _with_ours(enable)
+        )
+
+
+def leave_transforms_alone(c: Any) -> None:
+    """As soon as that is safe: when we are off, and no thread has ours."""
+    with _lock:
+        if _transforms and _n_raised == 0 and not c.saved_is_on():
+            _transforms.undo()
+
+
+def remarks() -> list[str]:
+    """What others had patched when transforms were left alone."""
+    return list(_transforms.remarks)
 
 
 def _beginning_with_ours(c: Any, stock: Callable[[Any], None]) -> Callable[..., None]:
     def _bootstrap_inner(self: threading.Thread) -> None:
         if c.saved_is_on():
             raise_in_this_thread(c)
-        stock(self)
+        try:
+            stock(self)
+        finally:
+            lower_in_this_thread(c)
 
     return _bootstrap_inner
 
@@ -102,7 +165,7 @@ def _without_ours(c: Any, stock: Callable[..., None]) -> Callable[..., None]:
             if was_there:
                 raise_in_this_thread(c)
             raise
-        if was_there:
+        if was_there and c.saved_is_on():
             _lowered.by = c
 
     return _saved_tensors_hooks_disable

@@ -130,10 +130,10 @@ def _as_nonzero(c: Any, flat: Tensor) -> Form | None:
         return None
     bits = _bits(n)
     values = torch.empty(n_values, dtype=torch.float32, device="cpu")
-    c.pack_nonzero(
+    packed = c.pack_nonzero(
         flat.data_ptr(), n, starts.data_ptr(), bits.data_ptr(), values.data_ptr()
     )
-    return _Nonzero(c, n, starts, bits, values)
+    return _Nonzero(c, n, starts, bits, values) if packed else None
 
 
 _NARROW = {1: torch.uint8, 2: torch.int16, 4: torch.int32}

@@ -49,6 +49,9 @@ _PRODUCERS = frozenset((*_UNARY, "NativeLayerNormBackward0", "MulBackward0"))
 _proved: dict[tuple[Any, ...], bool] = {}
 """Whether a recipe has given the bits that it was to give."""
 
+_MOST_PROVED = 4096
+"""Of programs whose shapes never repeat; then begin anew."""
+
 
 class _NotPossible(Exception):
     """No recipe."""
@@ -155,7 +158,7 @@ def find(c: Any, box: Any, flat: Tensor) -> Any:
         return None
     except _NotYet as waiting:
         return Later(waiting.blocker)
-    except RuntimeError:  # the node has been used up
+    except (RuntimeError, MemoryError):  # the node has been used up, or memory has
         return None
 
 
@@ -166,10 +169,12 @@ def _proven(expression: Expression, box: Any, flat: Tensor) -> Any:
     key = (*expression.key(), flat.dtype, box.n_threads)
     if key not in _proved:
         again = form.content()
+        if len(_proved) >= _MOST_PROVED:
+            _proved.clear()
         _proved[key] = again.dtype == flat.dtype and torch.equal(
             again.view(torch.uint8), flat.view(torch.uint8)
         )
-    return form if _proved[key] else None
+    return form if _proved.get(key) else None
 
 
 def _expression(node: Any, depth: int, box: Any) -> Expression:

@@ -80,11 +80,19 @@ static void nonzero(int64_t n, uint32_t one_in)
     }
     EXPECT(ptac_pack_count(x, n, starts) == count);
     values = malloc((size_t)count * 4 + 1); /* as much as there are, for sanitizers */
-    ptac_pack_nonzero(x, n, starts, bits, values);
+    EXPECT(ptac_pack_nonzero(x, n, starts, bits, values));
     memset(again, 0xee, (size_t)(MOST + 1) * 4);
     ptac_unpack_nonzero(bits, values, starts, n, again);
     EXPECT(memcmp(x, again, (size_t)n * 4) == 0);
     EXPECT(again[n] == 0xeeeeeeee);
+    if (n && count < n) {
+        memset(x, 0xff, (size_t)n * 4);
+        EXPECT(!ptac_pack_nonzero(x, n, starts, bits, values));
+    }
+    if (count) {
+        memset(x, 0, (size_t)n * 4);
+        EXPECT(!ptac_pack_nonzero(x, n, starts, bits, values));
+    }
     free(x);
     free(again);
     free(starts);

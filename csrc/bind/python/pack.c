@@ -79,18 +79,20 @@ static PyObject *pack_count(PyObject *self, PyObject *args)
     Py_END_ALLOW_THREADS return PyLong_FromLongLong(total);
 }
 
-/* pack_nonzero(x, n, starts, bits, values) */
+/* pack_nonzero(x, n, starts, bits, values) -> whether x is still as counted. */
 static PyObject *pack_nonzero(PyObject *self, PyObject *args)
 {
     address x, starts, bits, values;
     long long n;
+    bool packed;
 
     (void)self;
     if (!PyArg_ParseTuple(args, "KLKKK", &x, &n, &starts, &bits, &values))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS ptac_pack_nonzero(AT(uint32_t, x), n, AT(int64_t, starts),
-                                             AT(uint64_t, bits), AT(uint32_t, values));
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS packed =
+        ptac_pack_nonzero(AT(uint32_t, x), n, AT(int64_t, starts), AT(uint64_t, bits),
+                          AT(uint32_t, values));
+    Py_END_ALLOW_THREADS return PyBool_FromLong(packed);
 }
 
 /* unpack_nonzero(bits, values, starts, n, x) */

@@ -6,6 +6,7 @@
 #include "core/host.h"
 #include "ops/pack/pack.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 enum {
@@ -22,6 +23,7 @@ typedef struct job {
     int64_t *starts;
     int64_t n;
     bool wide;
+    atomic_bool changed;
 } job;
 
 static int64_t count_scalar(const uint32_t *x, int64_t n)
@@ -168,25 +170,44 @@ int64_t ptac_pack_count(const uint32_t *x, int64_t n, int64_t *starts)
     return starts[n_chunks];
 }
 
+/* Whether there are as many as were counted; never writes more. */
+static bool pack_chunk(const job *j, int64_t c)
+{
+    uint32_t *values = j->values + j->starts[c], spare[WORD];
+    const uint32_t *const end = j->values + j->starts[c + 1];
+    const int64_t last = end_of(j, c);
+
+    for (int64_t i = c * PTAC_PACK_CHUNK; i < last; i += WORD) {
+        const int n = (int)(last - i < WORD ? last - i : WORD);
+        const bool fits = end - values >= WORD;
+        uint32_t *to = fits ? values : spare;
+        const int64_t k = j->wide && n == WORD
+                              ? pack_avx512(j->x + i, &j->bits[i / WORD], to)
+                              : pack_scalar(j->x + i, n, &j->bits[i / WORD], to);
+
+        if (!fits) {
+            if (k > end - values)
+                return false;
+            memcpy(values, spare, (size_t)k * sizeof *values);
+        }
+        values += k;
+    }
+    return values == end;
+}
+
 static void pack_range(int64_t begin, int64_t end, void *context)
 {
-    const job *j = context;
+    job *j = context;
 
     for (int64_t c = begin; c < end; c++) {
-        uint32_t *values = j->values + j->starts[c];
-        const int64_t last = end_of(j, c);
-
-        for (int64_t i = c * PTAC_PACK_CHUNK; i < last; i += WORD) {
-            const int n = (int)(last - i < WORD ? last - i : WORD);
-            uint64_t *word = &j->bits[i / WORD];
-
-            values += j->wide && n == WORD ? pack_avx512(j->x + i, word, values)
-                                           : pack_scalar(j->x + i, n, word, values);
+        if (!pack_chunk(j, c)) {
+            atomic_store_explicit(&j->changed, true, memory_order_relaxed);
+            return;
         }
     }
 }
 
-void ptac_pack_nonzero(const uint32_t *x, int64_t n, const int64_t *starts,
+bool ptac_pack_nonzero(const uint32_t *x, int64_t n, const int64_t *starts,
                        uint64_t *bits, uint32_t *values)
 {
     job j = {.x = x,
@@ -197,6 +218,7 @@ void ptac_pack_nonzero(const uint32_t *x, int64_t n, const int64_t *starts,
              .wide = has_avx512()};
 
     ptac_parallel_for(0, ptac_pack_chunks(n), GRAIN, pack_range, &j);
+    return !atomic_load_explicit(&j.changed, memory_order_relaxed);
 }
 
 static void unpack_range(int64_t begin, int64_t end, void *context)

@@ -45,10 +45,11 @@ void ptac_unpack_two_values(const uint64_t *bits, const uint64_t values[2], int6
  * Elements of 4 bytes many of which are 0: count the others, in each chunk and in all;
  * starts gets ptac_pack_chunks(n) + 1 numbers, the last of which is the total that is
  * returned. Packing puts a bit for each element that is not 0 into (n + 63) / 64 words
- * and the elements themselves, in their order, into values.
+ * and the elements themselves, in their order, into values; false, with both undefined,
+ * where somebody has changed x since it was counted.
  */
 int64_t ptac_pack_count(const uint32_t *x, int64_t n, int64_t *starts);
-void ptac_pack_nonzero(const uint32_t *x, int64_t n, const int64_t *starts,
+bool ptac_pack_nonzero(const uint32_t *x, int64_t n, const int64_t *starts,
                        uint64_t *bits, uint32_t *values);
 void ptac_unpack_nonzero(const uint64_t *bits, const uint32_t *values,
                          const int64_t *starts, int64_t n, uint32_t *x);

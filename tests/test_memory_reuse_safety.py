@@ -1,0 +1,207 @@
+"""Memory reuse where memory is short, shared with others, or changed meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import reusing
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pai_torchacc import memory_reuse
+from pai_torchacc.memory_reuse import boxes, packing, recipes
+
+N = 1 << 19
+
+
+def saved_by(x: Tensor) -> Tensor:
+    """A product that keeps ``x`` for its weight's gradient."""
+    return x * torch.ones(1, requires_grad=True)
+
+
+def others_turn() -> Tensor:
+    v = torch.rand(N).requires_grad_()
+    for _ in range(3):
+        v = v.exp() * 0.1
+    return v
+
+
+def mostly_zeros() -> Tensor:
+    x = torch.zeros(N)
+    x[::4] = torch.arange(1, N // 4 + 1)
+    return x
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+@pytest.mark.parametrize("where", [packing, recipes])
+def test_no_memory_to_pack(
+    monkeypatch: pytest.MonkeyPatch, where: Any, error: type[Exception]
+) -> None:
+    def short(*_: Any) -> None:
+        raise error("no memory")
+
+    memory_reuse.reset(reusing.c)
+    with reusing.reused() as saved:
+        monkeypatch.setattr(where, "find", short)
+        y = saved_by(mostly_zeros())
+        others_turn()
+        assert memory_reuse.reasons()["no memory to pack"] >= 1
+        assert saved.times() == 0
+        y.sum().backward()
+
+
+def test_trouble_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise TypeError
+
+    with reusing.reused():
+        memory_reuse.reset(reusing.c)
+        monkeypatch.setattr(boxes, "_box_of", broken)
+        saved_by(mostly_zeros()).sum().backward()
+        assert memory_reuse.reasons() == {"trouble: TypeError": 1}
+
+
+def test_interrupts_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with reusing.reused():
+        monkeypatch.setattr(boxes, "_box_of", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            saved_by(mostly_zeros())
+
+
+OTHERS: dict[str, Callable[[], Tensor]] = {
+    "numpy": lambda: torch.from_numpy(np.zeros(N, np.float32)),
+    "buffer": lambda: torch.frombuffer(bytearray(4 * N), dtype=torch.float32),
+    "shared": lambda: torch.zeros(N).share_memory_(),
+    "dlpack": lambda: torch.from_dlpack(np.zeros(N, np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_memory_of_others_is_kept(name: str) -> None:
+    with reusing.reused() as saved:
+        y = saved_by(OTHERS[name]())
+        others_turn()
+        assert saved.times() == 0
+        assert memory_reuse.reasons()["not torch's own memory"] >= 1
+        del y
+
+
+def test_memory_that_is_shared_later_is_kept() -> None:
+    with reusing.reused() as saved:
+        x = mostly_zeros()
+        y = saved_by(x)
+        x.share_memory_()
+        del x
+        others_turn()
+        assert saved.times() == 0
+        del y
+
+
+def test_a_change_while_packing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = packing.find
+
+    def find(c: Any, flat: Tensor) -> Any:
+        form = stock(c, flat)
+        flat.add_(1)
+        return form
+
+    memory_reuse.reset(reusing.c)
+    with reusing.reused() as saved:
+        monkeypatch.setattr(packing, "find", find)
+        y = saved_by(mostly_zeros())
+        others_turn()
+        assert memory_reuse.reasons()["changed while packing"] >= 1
+        assert saved.times() == 0
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_a_change_between_counting_and_packing_is_noticed() -> None:
+    class Changing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(reusing.c, name)
+
+        def pack_nonzero(self, *args: Any) -> Any:
+            x.fill_(1)
+            return reusing.c.pack_nonzero(*args)
+
+    x = mostly_zeros()
+    assert packing.find(Changing(), x) is None
+
+
+def test_holders_that_are_gone_are_forgotten() -> None:
+    with reusing.reused(least=1 << 40) as _:
+        x = mostly_zeros()
+        first = saved_by(x)
+        for _ in range(200):
+            saved_by(x)
+        box = boxes._boxes[x.untyped_storage()._cdata]()
+        assert len(box.holders) <= boxes._FEW
+        del box, first
+
+
+def test_what_is_proved_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipes, "_MOST_PROVED", 4)
+    with reusing.reused() as saved:
+        for n in range(500, 510):
+            x = torch.randn(n, 512, requires_grad=True)
+            w = torch.randn(512, 512)
+            y = F.gelu(x @ w) @ w.clone().requires_grad_()
+            others_turn()
+            y.sum().backward()
+        assert saved.times("recompute") >= 10
+        assert len(recipes._proved) <= 4
+
+
+def test_two_threads_restore_one_box_once() -> None:
+    """Both compute it; only one counts."""
+
+    class Form:
+        mechanism, bytes = "zero_bits", 0
+
+        def content(self) -> Tensor:
+            both.wait(60)
+            return torch.zeros(4)
+
+    both = threading.Barrier(2)
+    before = boxes._n_bytes_kept
+    box = boxes.Box(-1, 1 << 20, None)
+    box.form = Form()
+    boxes._keep(-box.n_bytes)
+    found: list[Tensor] = []
+
+    def unpack(box: Any) -> None:
+        found.append(box.content())
+
+    threads = [threading.Thread(target=unpack, args=(box,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] is found[1]
+    assert boxes._n_bytes_kept == before + box.n_bytes
+    gone = weakref.ref(box)
+    del box, threads, thread
+    assert gone() is None
+    assert boxes._n_bytes_kept == before
+
+
+def test_reports_need_no_torch() -> None:
+    program = (
+        "import sys\nsys.modules['torch'] = None\nimport pai_torchacc\n"
+        "pai_torchacc.report(reset=True)\n"
+        "from pai_torchacc import memory_reuse\n"
+        "assert memory_reuse.reasons() == {} and memory_reuse.remarks() == []\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
