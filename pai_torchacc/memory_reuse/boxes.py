@@ -73,7 +73,7 @@ class Box:
     """One storage that holders share."""
 
     __slots__ = (
-        "__weakref__", "blocker", "booked", "form", "holders", "key",
+        "__weakref__", "blocker", "booked", "form", "holders", "is_input", "key",
         "many", "mechanism", "memory", "n_bytes", "n_threads", "node", "version",
     )  # fmt: skip
 
@@ -86,6 +86,7 @@ class Box:
         self.memory: Tensor | None = None
         self.version = self.booked = 0
         self.many = _FEW
+        self.is_input = False  # of a recipe, so that none is used for this one
         self.mechanism = ""
         _keep(n_bytes)
 
@@ -94,7 +95,7 @@ class Box:
             _keep(-self.n_bytes)
         self._unbook()
         ref = _boxes.get(self.key)
-        if ref is not None and ref() is None:
+        if ref is not None and ref() in (None, self):
             del _boxes[self.key]
 
     def add(self, holder: Any, tensor: Tensor) -> None:

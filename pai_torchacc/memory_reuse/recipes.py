@@ -1,9 +1,9 @@
 """How to compute a saved tensor again from what other nodes save anyway.
 
 The node that made a tensor tells what it saved and with which arguments it was called.
-Only cheap operators are here, whose every element follows from its own arguments. An
-operator is tried on the memory at hand before its results are forgotten for the first
-time: where its bits are not those, its tensors are kept.
+Only cheap operators are here, whose every element follows from its own arguments. Each
+is computed again before its result is forgotten: where the bits are not those at hand,
+the tensor is kept.
 """
 
 from __future__ import annotations
@@ -46,12 +46,6 @@ _UNARY: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
 
 _PRODUCERS = frozenset((*_UNARY, "NativeLayerNormBackward0", "MulBackward0"))
 
-_proved: dict[tuple[Any, ...], bool] = {}
-"""Whether a recipe has given the bits that it was to give."""
-
-_MOST_PROVED = 4096
-"""Of programs whose shapes never repeat; then begin anew."""
-
 
 class _NotPossible(Exception):
     """No recipe."""
@@ -82,9 +76,13 @@ class Expression:
         """Compute it."""
         return self.call(*map(_value, self.args))
 
-    def key(self) -> tuple[Any, ...]:
-        """What its bits may depend on, besides those of its inputs."""
-        return (self.name, *map(_key, self.args))
+    def note_inputs(self) -> None:
+        """Have the memory of its inputs never be computed again in its turn."""
+        for arg in self.args:
+            if isinstance(arg, Expression):
+                arg.note_inputs()
+            elif _is_holder(arg):
+                arg.box.is_input = True
 
 
 class _Copy:
@@ -103,16 +101,6 @@ def _value(arg: Any) -> Any:
         from pai_torchacc.memory_reuse import boxes
 
         return boxes.value_of(arg)
-    return arg
-
-
-def _key(arg: Any) -> Any:
-    if isinstance(arg, Expression):
-        return arg.key()
-    if isinstance(arg, _Copy):
-        return arg.tensor.shape
-    if _is_holder(arg):
-        return arg.box.geometry(arg)
     return arg
 
 
@@ -149,7 +137,7 @@ def producer(node: Any) -> Any:
 
 def find(c: Any, box: Any, flat: Tensor) -> Any:
     """A form for the box whose memory is ``flat``; None, or Later."""
-    if box.node is None:
+    if box.node is None or box.is_input:
         return None
     try:
         expression = _expression(box.node, 0, box)
@@ -163,18 +151,22 @@ def find(c: Any, box: Any, flat: Tensor) -> Any:
 
 
 def _proven(expression: Expression, box: Any, flat: Tensor) -> Any:
+    """The form, if computing again gives what is there, to the bit, now.
+
+    Each time anew: a program may have changed the memory since the node filled it,
+    under no_grad or by way of ``.data``, of which no version tells.
+    """
     if torch.get_num_threads() != box.n_threads:
         return None
     form = _Recompute(expression, flat.numel())
-    key = (*expression.key(), flat.dtype, box.n_threads)
-    if key not in _proved:
-        again = form.content()
-        if len(_proved) >= _MOST_PROVED:
-            _proved.clear()
-        _proved[key] = again.dtype == flat.dtype and torch.equal(
-            again.view(torch.uint8), flat.view(torch.uint8)
-        )
-    return form if _proved.get(key) else None
+    again = form.content()
+    is_same = again.dtype == flat.dtype and torch.equal(
+        again.view(torch.uint8), flat.view(torch.uint8)
+    )
+    if not is_same:
+        return None
+    expression.note_inputs()
+    return form
 
 
 def _expression(node: Any, depth: int, box: Any) -> Expression:
@@ -208,6 +200,8 @@ def _saved(node: Any, name: str, box: Any) -> Any:
         return _Copy(tensor)
     if holder.box is box or holder.box.n_threads != box.n_threads:
         raise _NotPossible
+    if isinstance(holder.box.form, _Recompute):
+        raise _NotPossible  # a chain of them would be computed as a whole
     if not holder.box.is_ours():
         raise _NotYet(holder.box)
     return holder
