@@ -430,6 +430,9 @@ def unpack_two_values(
 ) -> None:
     """Unpack them."""
 
+def pack_equal(x: int, y: int, n: int, /) -> bool:
+    """Whether so many bytes are the same."""
+
 def pack_count(x: int, n: int, starts: int, /) -> int:
     """How many elements are not 0, in each chunk and in all."""
 

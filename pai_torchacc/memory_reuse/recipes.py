@@ -141,7 +141,7 @@ def find(c: Any, box: Any, flat: Tensor) -> Any:
         return None
     try:
         expression = _expression(box.node, 0, box)
-        return _proven(expression, box, flat)
+        return _proven(c, expression, box, flat)
     except _NotPossible:
         return None
     except _NotYet as waiting:
@@ -150,7 +150,7 @@ def find(c: Any, box: Any, flat: Tensor) -> Any:
         return None
 
 
-def _proven(expression: Expression, box: Any, flat: Tensor) -> Any:
+def _proven(c: Any, expression: Expression, box: Any, flat: Tensor) -> Any:
     """The form, if computing again gives what is there, to the bit, now.
 
     Each time anew: a program may have changed the memory since the node filled it,
@@ -160,8 +160,8 @@ def _proven(expression: Expression, box: Any, flat: Tensor) -> Any:
         return None
     form = _Recompute(expression, flat.numel())
     again = form.content()
-    is_same = again.dtype == flat.dtype and torch.equal(
-        again.view(torch.uint8), flat.view(torch.uint8)
+    is_same = again.dtype == flat.dtype and c.pack_equal(
+        again.data_ptr(), flat.data_ptr(), flat.nbytes
     )
     if not is_same:
         return None

@@ -65,6 +65,23 @@ static PyObject *unpack_two_values(PyObject *self, PyObject *args)
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
+/* pack_equal(x, y, n) -> whether n bytes are the same. */
+static PyObject *pack_equal(PyObject *self, PyObject *args)
+{
+    PyThreadState *state;
+    address x, y;
+    unsigned long long n;
+    bool is_equal;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KKK", &x, &y, &n))
+        return NULL;
+    state = PyEval_SaveThread();
+    is_equal = memcmp(AT(void, x), AT(void, y), n) == 0;
+    PyEval_RestoreThread(state);
+    return PyBool_FromLong(is_equal);
+}
+
 /* pack_count(x, n, starts) -> how many are not zero. */
 static PyObject *pack_count(PyObject *self, PyObject *args)
 {
@@ -231,6 +248,7 @@ PyMethodDef ptac_pack_methods[] = {
     {"pack_probe", pack_probe, METH_O, NULL},
     {"pack_two_values", pack_two_values, METH_VARARGS, NULL},
     {"unpack_two_values", unpack_two_values, METH_VARARGS, NULL},
+    {"pack_equal", pack_equal, METH_VARARGS, NULL},
     {"pack_count", pack_count, METH_VARARGS, NULL},
     {"pack_nonzero", pack_nonzero, METH_VARARGS, NULL},
     {"unpack_nonzero", unpack_nonzero, METH_VARARGS, NULL},
