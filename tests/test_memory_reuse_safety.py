@@ -180,6 +180,40 @@ def test_memory_changed_before_it_was_saved() -> None:
         assert all(torch.equal(a, b) for a, b in zip(stock, ours, strict=True))
 
 
+def test_a_program_that_has_the_storage_alone() -> None:
+    """It can write to it, or take its memory away, with no tensor of it alive."""
+
+    def gradients(change: Callable[[torch.UntypedStorage], object]) -> list[Tensor]:
+        torch.manual_seed(0)
+        kept, total = [], torch.zeros(())
+        for _ in range(12):
+            w = torch.nn.Parameter(torch.randn(1 << 18))
+            x = torch.relu(torch.randn(1 << 18))
+            total = total + (x * w).sum()
+            kept.append((x.untyped_storage(), w))
+            del x
+        for storage, _ in kept:
+            change(storage)
+        total.backward()
+        return [w.grad for _, w in kept]
+
+    def double(storage: torch.UntypedStorage) -> None:
+        torch.empty(0).set_(storage).mul_(2)
+
+    def take_away_and_bring_back(storage: torch.UntypedStorage) -> None:
+        copy = storage.clone()
+        storage.resize_(0)
+        storage.resize_(copy.nbytes())
+        storage.copy_(copy)
+
+    for change in (double, take_away_and_bring_back):
+        stock = gradients(change)
+        with reusing.reused():
+            ours = gradients(change)
+        assert all(torch.equal(a, b) for a, b in zip(stock, ours, strict=True))
+    assert memory_reuse.reasons()["storage in use"] > 0
+
+
 @pytest.mark.parametrize("n", [40, 1200])
 def test_long_chains(n: int) -> None:
     """Nothing is computed again out of what would be computed again."""

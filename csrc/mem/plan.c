@@ -7,8 +7,7 @@
 #include <string.h>
 
 enum {
-    MOST_COMPARISONS =
-        20 << 20, /* of blocks with blocks: a few hundredths of a second */
+    MOST_COMPARISONS = 20 << 20, /* of blocks: a few hundredths of a second */
     MOST_TRIES = 200,
 };
 

@@ -9,6 +9,7 @@ can be computed again from what other holders keep.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections import Counter
@@ -52,6 +53,14 @@ _lock = ForkedLock()
 
 _n_own = 0
 """References to a storage besides those of its tensors: its Python object's."""
+
+
+_n_alone = 0
+"""Python references to the object of a storage that no program has."""
+
+
+def _n_references(tensor: Tensor) -> int:
+    return sys.getrefcount(tensor.untyped_storage())
 
 
 def _n_tensors(key: int) -> int:
@@ -127,9 +136,6 @@ class Box:
         holders = self.live()
         if not holders or holders[0].tensor is None:
             return True
-        if any(h.tensor._version != h.version for h in holders):
-            kept["changed in place"] += 1
-            return True
         if _n_tensors(self.key) != len(holders):
             if is_last_chance:
                 kept["in use elsewhere"] += 1
@@ -137,11 +143,8 @@ class Box:
         blocker = self.blocker() if self.blocker else None
         if blocker is not None and not is_last_chance and not blocker.is_ours():
             return False
-        if any(h.tensor.dtype != holders[0].tensor.dtype for h in holders[1:]):
-            kept["several dtypes"] += 1
-            return True
-        if not _is_torchs_own(holders[0].tensor.untyped_storage()):
-            kept["not torch's own memory"] += 1
+        if obstacle := self._obstacle(holders):
+            kept[obstacle] += 1
             return True
         try:
             form = self._form(holders[0].tensor, is_last_chance)
@@ -158,6 +161,19 @@ class Box:
         else:
             kept["changed while packing"] += 1
         return True
+
+    def _obstacle(self, holders: list[Any]) -> str | None:
+        """Why the memory cannot be let go of, now or later."""
+        tensor = holders[0].tensor
+        if any(h.tensor._version != h.version for h in holders):
+            return "changed in place"
+        if any(h.tensor.dtype != tensor.dtype for h in holders[1:]):
+            return "several dtypes"
+        if not _is_torchs_own(tensor.untyped_storage()):
+            return "not torch's own memory"
+        if _n_references(tensor) != _n_alone:
+            return "storage in use"
+        return None
 
     def _form(self, tensor: Tensor, is_last_chance: bool) -> Any:
         flat = tensor.as_strided((self.n_bytes // tensor.element_size(),), (1,), 0)
@@ -322,11 +338,12 @@ def computing(n_threads: int) -> Iterator[None]:
 
 def install(c: Any) -> bool:
     """Remember the extension; whether torch tells who has a storage."""
-    global _c, _n_own  # noqa: PLW0603
+    global _c, _n_own, _n_alone  # noqa: PLW0603
     _c = c
     tensor = torch.empty(1, device="cpu")
     key = tensor.untyped_storage()._cdata
     _n_own = torch._C._storage_Use_Count(key) - 1
+    _n_alone = _n_references(tensor)
     alias = tensor.detach()
     is_told = _n_tensors(key) == 2  # noqa: PLR2004
     del alias

@@ -23,9 +23,10 @@ static PyObject *cuda_pool_open(PyObject *self, PyObject *args)
 
     if (!options.policy)
         return PyErr_Format(PyExc_ValueError, "there is no policy %s", policy);
-    Py_BEGIN_ALLOW_THREADS trouble = ptac_cuda_allocator_open(&options);
-    Py_END_ALLOW_THREADS return trouble ? PyUnicode_FromString(trouble)
-                                        : Py_NewRef(Py_None);
+    Py_BEGIN_ALLOW_THREADS
+    trouble = ptac_cuda_allocator_open(&options);
+    Py_END_ALLOW_THREADS
+    return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
 }
 
 /* cuda_pool_entries() -> {name in torch: address} */
@@ -172,8 +173,10 @@ static PyObject *cuda_pool_trim(PyObject *self, PyObject *unused)
 
     (void)self;
     (void)unused;
-    Py_BEGIN_ALLOW_THREADS bytes = ptac_cuda_trim();
-    Py_END_ALLOW_THREADS return PyLong_FromSize_t(bytes);
+    Py_BEGIN_ALLOW_THREADS
+    bytes = ptac_cuda_trim();
+    Py_END_ALLOW_THREADS
+    return PyLong_FromSize_t(bytes);
 }
 
 /* pinned_open(bytes, threads): None, or what is wrong. */
@@ -186,11 +189,12 @@ static PyObject *pinned_open(PyObject *self, PyObject *args)
     (void)self;
     if (!PyArg_ParseTuple(args, "Ki", &bytes, &n_threads))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS trouble = ptac_cuda_load("libcuda.so.1");
+    Py_BEGIN_ALLOW_THREADS
+    trouble = ptac_cuda_load("libcuda.so.1");
     if (!trouble)
         trouble = ptac_pinned_open(bytes, n_threads);
-    Py_END_ALLOW_THREADS return trouble ? PyUnicode_FromString(trouble)
-                                        : Py_NewRef(Py_None);
+    Py_END_ALLOW_THREADS
+    return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
 }
 
 /* pinned_close() -> whether it is gone: no block is used. */
@@ -200,8 +204,10 @@ static PyObject *pinned_close(PyObject *self, PyObject *unused)
 
     (void)self;
     (void)unused;
-    Py_BEGIN_ALLOW_THREADS is_closed = ptac_pinned_close();
-    Py_END_ALLOW_THREADS return PyBool_FromLong(is_closed);
+    Py_BEGIN_ALLOW_THREADS
+    is_closed = ptac_pinned_close();
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(is_closed);
 }
 
 /* pinned_alloc(bytes) -> address, or None when there is no room */

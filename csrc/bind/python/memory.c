@@ -39,17 +39,20 @@ static PyObject *pool_enable(PyObject *self, PyObject *args)
     if (!options.policy || !route)
         return PyErr_Format(PyExc_ValueError, "there is no policy %s, or no route %s",
                             policy, way);
-    Py_BEGIN_ALLOW_THREADS trouble = ptac_cpu_allocator_enable(route, &options);
-    Py_END_ALLOW_THREADS return trouble ? PyUnicode_FromString(trouble)
-                                        : Py_NewRef(Py_None);
+    Py_BEGIN_ALLOW_THREADS
+    trouble = ptac_cpu_allocator_enable(route, &options);
+    Py_END_ALLOW_THREADS
+    return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
 }
 
 static PyObject *pool_disable(PyObject *self, PyObject *unused)
 {
     (void)self;
     (void)unused;
-    Py_BEGIN_ALLOW_THREADS ptac_cpu_allocator_disable();
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    ptac_cpu_allocator_disable();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 /* pool_routes() -> names of the ways to torch's allocator, the best first */
@@ -134,8 +137,10 @@ static PyObject *pool_trim(PyObject *self, PyObject *unused)
 
     (void)self;
     (void)unused;
-    Py_BEGIN_ALLOW_THREADS bytes = ptac_cpu_pool_trim();
-    Py_END_ALLOW_THREADS return PyLong_FromSize_t(bytes);
+    Py_BEGIN_ALLOW_THREADS
+    bytes = ptac_cpu_pool_trim();
+    Py_END_ALLOW_THREADS
+    return PyLong_FromSize_t(bytes);
 }
 
 /* pool_plan_steps(whether) */

@@ -41,9 +41,11 @@ static PyObject *pack_two_values(PyObject *self, PyObject *args)
     (void)self;
     if (!PyArg_ParseTuple(args, "KLiK", &x, &n, &width, &bits))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS packed =
-        ptac_pack_two_values(AT(void, x), n, width, values, AT(uint64_t, bits));
-    Py_END_ALLOW_THREADS if (!packed) Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    packed = ptac_pack_two_values(AT(void, x), n, width, values, AT(uint64_t, bits));
+    Py_END_ALLOW_THREADS
+    if (!packed)
+        Py_RETURN_NONE;
     return Py_BuildValue("KK", (address)values[0], (address)values[1]);
 }
 
@@ -60,9 +62,10 @@ static PyObject *unpack_two_values(PyObject *self, PyObject *args)
 
     const uint64_t values[2] = {first, second};
 
-    Py_BEGIN_ALLOW_THREADS ptac_unpack_two_values(AT(uint64_t, bits), values, n, width,
-                                                  AT(void, x));
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    ptac_unpack_two_values(AT(uint64_t, bits), values, n, width, AT(void, x));
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 /* pack_equal(x, y, n) -> whether n bytes are the same. */
@@ -91,9 +94,10 @@ static PyObject *pack_count(PyObject *self, PyObject *args)
     (void)self;
     if (!PyArg_ParseTuple(args, "KLK", &x, &n, &starts))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS total =
-        ptac_pack_count(AT(uint32_t, x), n, AT(int64_t, starts));
-    Py_END_ALLOW_THREADS return PyLong_FromLongLong(total);
+    Py_BEGIN_ALLOW_THREADS
+    total = ptac_pack_count(AT(uint32_t, x), n, AT(int64_t, starts));
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLongLong(total);
 }
 
 /* pack_nonzero(x, n, starts, bits, values) -> whether x is still as counted. */
@@ -106,10 +110,11 @@ static PyObject *pack_nonzero(PyObject *self, PyObject *args)
     (void)self;
     if (!PyArg_ParseTuple(args, "KLKKK", &x, &n, &starts, &bits, &values))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS packed =
-        ptac_pack_nonzero(AT(uint32_t, x), n, AT(int64_t, starts), AT(uint64_t, bits),
-                          AT(uint32_t, values));
-    Py_END_ALLOW_THREADS return PyBool_FromLong(packed);
+    Py_BEGIN_ALLOW_THREADS
+    packed = ptac_pack_nonzero(AT(uint32_t, x), n, AT(int64_t, starts),
+                               AT(uint64_t, bits), AT(uint32_t, values));
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(packed);
 }
 
 /* unpack_nonzero(bits, values, starts, n, x) */
@@ -121,9 +126,11 @@ static PyObject *unpack_nonzero(PyObject *self, PyObject *args)
     (void)self;
     if (!PyArg_ParseTuple(args, "KKKLK", &bits, &values, &starts, &n, &x))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS ptac_unpack_nonzero(AT(uint64_t, bits), AT(uint32_t, values),
-                                               AT(int64_t, starts), n, AT(uint32_t, x));
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    ptac_unpack_nonzero(AT(uint64_t, bits), AT(uint32_t, values), AT(int64_t, starts),
+                        n, AT(uint32_t, x));
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 /* pack_index_width(x, n) -> 1, 2, 4 or 8 bytes */
@@ -136,8 +143,10 @@ static PyObject *pack_index_width(PyObject *self, PyObject *args)
     (void)self;
     if (!PyArg_ParseTuple(args, "KL", &x, &n))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS width = ptac_pack_index_width(AT(int64_t, x), n);
-    Py_END_ALLOW_THREADS return PyLong_FromLong(width);
+    Py_BEGIN_ALLOW_THREADS
+    width = ptac_pack_index_width(AT(int64_t, x), n);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(width);
 }
 
 /* pack_narrow(x, n, width, narrow) */
@@ -150,8 +159,10 @@ static PyObject *pack_narrow(PyObject *self, PyObject *args)
     (void)self;
     if (!PyArg_ParseTuple(args, "KLiK", &x, &n, &width, &narrow))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS ptac_pack_narrow(AT(int64_t, x), n, width, AT(void, narrow));
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    ptac_pack_narrow(AT(int64_t, x), n, width, AT(void, narrow));
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 /* unpack_narrow(narrow, n, width, x) */
@@ -164,9 +175,10 @@ static PyObject *unpack_narrow(PyObject *self, PyObject *args)
     (void)self;
     if (!PyArg_ParseTuple(args, "KLiK", &narrow, &n, &width, &x))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS ptac_unpack_narrow(AT(void, narrow), n, width,
-                                              AT(int64_t, x));
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    ptac_unpack_narrow(AT(void, narrow), n, width, AT(int64_t, x));
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 /* Bytes that are saved now, were at most, and have been in all; and how often. */
