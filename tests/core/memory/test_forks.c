@@ -57,20 +57,28 @@ static void *inherited;
 /* The child frees what the parent had, and lives on. */
 static bool works_in_child(void)
 {
-    bool fine = !fixture_trouble() && fixture_give(inherited, MIB);
     rng r = {7};
 
+    EXPECT(!fixture_trouble());
+    EXPECT(fixture_give(inherited, MIB));
     for (int i = 0; i < 50; i++) {
         const size_t bytes = any_bytes(&r);
         void *memory = fixture_take(bytes);
 
-        fine = memory && fixture_give(memory, bytes) && fine;
+        EXPECT(memory && fixture_give(memory, bytes));
     }
     ptac_cpu_pool_trim();
-    fine = calls_n_threads() == 0 && fine;
-    fine = fixture_open(NULL) && fine;
-    fine = calls_n_threads() == 1 && calls_tick() && fine; /* a keeper of its own */
-    return fine && !fixture_trouble();
+    EXPECT(calls_n_threads() == 0);
+#if !defined(UNDER_ADDRESS_SANITIZER)
+    /*
+     * A keeper of its own. AddressSanitizer's allocator, which a new thread asks, may
+     * have been locked by another thread when the child was born (gcc 12).
+     */
+    EXPECT(fixture_open(NULL));
+    EXPECT(calls_n_threads() == 1 && calls_tick());
+#endif
+    EXPECT(!fixture_trouble());
+    return true;
 }
 
 UNIT(children_are_born_in_the_middle_of_requests)
