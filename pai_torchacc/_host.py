@@ -37,7 +37,7 @@ def aside(ask: Callable[[Any, Any], _T], c: Any) -> _T:
     Modes, devices, autocast, transforms and ``disabled()`` belong to threads.
     """
     torch = sys.modules["torch"]
-    if getattr(torch.__spec__, "_initializing", False):
+    if _is_importing(torch):
         # The other thread would wait for the import, and the import for us.
         raise NotNow("torch is still being imported")
     with ThreadPoolExecutor(1) as pool:
@@ -45,6 +45,10 @@ def aside(ask: Callable[[Any, Any], _T], c: Any) -> _T:
             return pool.submit(ask, c, torch).result()
         except RuntimeError as error:
             raise NotNow(f"torch could not be asked how it works: {error}") from error
+
+
+def _is_importing(torch: Any) -> bool:
+    return bool(getattr(torch.__spec__, "_initializing", False))
 
 
 def torch_version(text: str) -> tuple[int, int]:
@@ -108,7 +112,8 @@ def _load() -> Any:
     )
     if missing:
         raise Unavailable(f"torch {torch.__version__} does not offer {missing}")
-    aside(_learn, c)
+    if _is_importing(torch):
+        raise NotNow("torch is still being imported")
     return c
 
 
@@ -122,12 +127,7 @@ def limit_isa(c: Any) -> None:
             raise ValueError(f"PTAC_CPU_ISA: {error}") from None
 
 
-def _learn(c: Any, torch: Any) -> None:
-    _learn_tensors(c, torch)
-    _state["rounding"] = _learn_rounding(c, torch)
-
-
-def _learn_tensors(c: Any, torch: Any) -> None:
+def _learn_tensors(c: Any, torch: Any) -> bool:
     """Show the extension where tensors keep what lean call paths look at."""
     try:
         inference, state = _inference_sample(c, torch)
@@ -147,19 +147,18 @@ def _learn_tensors(c: Any, torch: Any) -> None:
         counter = torch._C._len_torch_function_stack
         profiling = torch._C._autograd._profiler_enabled
     except (AttributeError, RuntimeError):
-        return
+        return False
     rows = [
         (s, s._cdata, k & 0xFFFFFFFFFFFFFFFF)
         for s, k in zip(samples, keys, strict=True)
     ]
-    _state["lean"] = c.tensor_learn(
-        torch.Tensor, torch.nn.Parameter, steal, increment, rows
-    )
-    if state is not None:
-        levels = vars(torch.autograd.forward_ad)
-        c.thread_learn(*state, _names_key(torch), counter, profiling, levels)
-    else:
-        _state["lean"] = False
+    if not c.tensor_learn(torch.Tensor, torch.nn.Parameter, steal, increment, rows):
+        return False
+    if state is None:
+        return False
+    levels = vars(torch.autograd.forward_ad)
+    c.thread_learn(*state, _names_key(torch), counter, profiling, levels)
+    return True
 
 
 def _empty(torch: Any, dtype: Any = None) -> Any:
@@ -182,8 +181,6 @@ def _inference_sample(c: Any, torch: Any) -> tuple[Any, tuple[int, int] | None]:
 
 def _learn_rounding(c: Any, torch: Any) -> bool:
     """Show the extension how torch rounds; whether it knows that way of rounding."""
-    if not _state.get("lean"):
-        return False
     generator = torch.Generator("cpu").manual_seed(0)
     single, double = (
         {"dtype": d, "device": "cpu"} for d in (torch.float32, torch.float64)
@@ -196,11 +193,22 @@ def _learn_rounding(c: Any, torch: Any) -> bool:
         return knows_sum and all(c.learn_sqrt(s, s.sqrt()) for s in (x.float(), x))
 
 
-def knows_rounding() -> bool:
-    """Whether rows that must round as torch does may run at all."""
-    return bool(_state.get("rounding"))
-
-
 def has_lean_paths() -> bool:
     """Whether call paths below Python's level may look into tensors."""
-    return bool(_state.get("lean"))
+    if "lean" not in _state:
+        _state["lean"] = aside(_learn_tensors, load())
+    return bool(_state["lean"])
+
+
+def knows_rounding() -> bool:
+    """Whether rows that must round as torch does may run at all."""
+    if "rounding" not in _state:
+        _state["rounding"] = has_lean_paths() and aside(_learn_rounding, load())
+    return bool(_state["rounding"])
+
+
+def learnt() -> Any:
+    """The extension as :func:`load` gives it, shown how torch's tensors look."""
+    c = load()
+    has_lean_paths()
+    return c

@@ -166,12 +166,12 @@ def _install(name: str, config: Config) -> str | None:
         return "switched off by PTAC_DISABLE"
     try:
         c = _host.load()
+        try:
+            return _module(name).install(c, config)
+        finally:
+            _note_draining(c)
     except _host.Unavailable as error:
         return str(error)
-    try:
-        return _module(name).install(c, config)
-    finally:
-        _note_draining(c)
 
 
 def _switch_off(name: str) -> None:

@@ -125,7 +125,7 @@ def cross_entropy(
 def _call(name: str, *args: Any) -> Any:
     """Ask the extension; None where torch's operators have to do it."""
     try:
-        c = _host.load()
+        c = _host.learnt()
     except _host.Unavailable:
         return None
     return getattr(c, name)(*args)

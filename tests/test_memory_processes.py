@@ -91,7 +91,7 @@ try:
 except RuntimeError as error:
     assert "can't allocate memory" in str(error)
 print(len(kept))
-assert all(bool((k == 1).all()) for k in kept[::7])
+assert all(k.min() == 1 == k.max() for k in kept[::7])  # takes no more memory
 del kept
 assert torch.ones(1 << 24).sum() == 1 << 24
 """

@@ -33,7 +33,7 @@ uint64_t ptac_cpu_range;
 
 static bool look_after(void);
 
-static ptac_pool pool;
+static ptac_pool pool = {.keeps_spare = true};
 static ptac_source_cpu source;
 static ptac_keeper keeper = {.tick = look_after};
 static pool_state state;

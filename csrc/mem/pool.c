@@ -36,6 +36,7 @@ ptac_arena *ptac_pool_add_arena(ptac_pool *pool, const ptac_arena_spec *spec)
 
 void ptac_pool_close(ptac_pool *pool)
 {
+    ptac_pool_settle(pool);
     while (pool->n_arenas > 0) {
         ptac_arena *arena = pool->arenas[--pool->n_arenas];
 
@@ -73,10 +74,39 @@ bool ptac_pool_enter(ptac_pool *pool, ptac_block *block, size_t bytes)
     return true;
 }
 
+void ptac_pool_settle(ptac_pool *pool)
+{
+    ptac_block *block = pool->spare;
+
+    pool->spare = NULL;
+    if (block)
+        ptac_arena_free(pool->arenas[block->arena], block);
+}
+
+/* Whether the arena, had it the spare back, would cut the request from its place. */
+static bool would_do(const ptac_block *spare, const ptac_arena *arena, size_t bytes)
+{
+    const ptac_block *found;
+
+    if (!spare || spare->arena != arena->number || bytes > spare->bytes ||
+        spare->bytes - bytes >= arena->granule ||
+        (spare->below && spare->below->flags & PTAC_BLOCK_FREE))
+        return false;
+    found = arena->policy->find(arena->index, spare->bytes);
+    return !found || (found == spare->above && found->bytes > spare->bytes);
+}
+
 ptac_block *ptac_pool_take(ptac_pool *pool, ptac_arena *arena, size_t bytes)
 {
-    ptac_block *block = ptac_arena_alloc(arena, bytes);
+    ptac_block *block = pool->spare;
 
+    if (would_do(block, arena, bytes)) {
+        pool->spare = NULL;
+        ptac_arena_note_visit(arena, block);
+    } else {
+        ptac_pool_settle(pool);
+        block = ptac_arena_alloc(arena, bytes);
+    }
     if (block && !ptac_pool_enter(pool, block, bytes)) {
         ptac_arena_free(arena, block);
         block = NULL;
@@ -110,13 +140,20 @@ void ptac_pool_leave(ptac_pool *pool, const ptac_block *block)
 void ptac_pool_give(ptac_pool *pool, ptac_block *block)
 {
     ptac_pool_leave(pool, block);
-    ptac_arena_free(pool->arenas[block->arena], block);
+    if (pool->keeps_spare) {
+        ptac_pool_settle(pool);
+        block->flags = 0;
+        pool->spare = block;
+    } else {
+        ptac_arena_free(pool->arenas[block->arena], block);
+    }
 }
 
 size_t ptac_pool_trim(ptac_pool *pool)
 {
     size_t released = 0;
 
+    ptac_pool_settle(pool);
     for (int i = 0; i < pool->n_arenas; i++)
         released += ptac_arena_trim(pool->arenas[i]);
     pool->stats.purged_bytes += (int64_t)released;
@@ -142,6 +179,7 @@ static void add_arena(ptac_mem_stats *s, const ptac_arena *arena)
 void ptac_pool_stats(ptac_pool *pool, ptac_mem_stats *stats)
 {
     ptac_lock_take(&pool->lock);
+    ptac_pool_settle(pool);
     *stats = pool->stats;
     ptac_class_sum(stats->allocation);
     ptac_class_sum(stats->allocated_bytes);
@@ -166,6 +204,7 @@ static void reset(ptac_stat *stat)
 void ptac_pool_reset_peaks(ptac_pool *pool)
 {
     ptac_lock_take(&pool->lock);
+    ptac_pool_settle(pool);
 #define X(name) ptac_class_sum(pool->stats.name);
     PTAC_CLASS_STATS(X)
 #undef X

@@ -24,6 +24,8 @@ typedef struct ptac_pool {
     ptac_arena *arenas[PTAC_MAX_ARENAS];
     int n_arenas;
     bool has_streams; /* blocks may be active after they have been freed */
+    bool keeps_spare;
+    ptac_block *spare; /* freed last, not merged yet: the next request is often alike */
 } ptac_pool;
 
 /* What an arena is opened with. */
@@ -56,8 +58,11 @@ bool ptac_pool_enter(ptac_pool *pool, ptac_block *block, size_t bytes);
 void ptac_pool_leave(ptac_pool *pool, const ptac_block *block);
 /* The used block at this address, no longer in the table, or NULL. It stays active. */
 ptac_block *ptac_pool_part(ptac_pool *pool, uintptr_t address);
-/* A block that was parted goes back to its arena. */
+/* A block that was parted goes back to its arena, at once or as the pool's spare. */
 void ptac_pool_give(ptac_pool *pool, ptac_block *block);
+
+/* The spare goes back to its arena, as it does before anybody looks at that. */
+void ptac_pool_settle(ptac_pool *pool);
 
 /* Gives back what no used block touches, of all arenas; bytes. */
 size_t ptac_pool_trim(ptac_pool *pool);

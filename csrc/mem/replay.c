@@ -94,7 +94,7 @@ bool ptac_replay(const ptac_policy *policy, size_t granule, size_t least_bytes,
                                   .granule = granule,
                                   .least_bytes = least_bytes,
                                   .reserve_bytes = RESERVE};
-    ptac_pool pool = {.budget.cap = SIZE_MAX};
+    ptac_pool pool = {.budget.cap = SIZE_MAX, .keeps_spare = true};
     uintptr_t *addresses = calloc(n_steps + 1, sizeof *addresses);
     bool is_done = addresses && ptac_pool_add_arena(&pool, &spec) &&
                    run(&pool, steps, n_steps, addresses);

@@ -326,6 +326,7 @@ void ptac_step_plan_boundary(ptac_step_plan *plan, ptac_pool *pool)
 {
     if (!plan->is_on)
         return;
+    ptac_pool_settle(pool);
     if (plan->offsets) {
         plan->n_lost = plan->is_lost ? plan->n_lost + 1 : 0;
         pool->stats.plan_misses += plan->is_lost;

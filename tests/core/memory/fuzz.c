@@ -76,6 +76,7 @@ static bool open_pool(const shape *f)
 
     s.pool.budget.cap = SIZE_MAX;
     s.pool.has_streams = rng_chance(&s.r, 30);
+    s.pool.keeps_spare = !s.pool.has_streams && rng_chance(&s.r, 50);
     s.n_arenas = (int)rng_between(&s.r, 1, SHADOW_MAX_ARENAS);
     for (int i = 0; i < s.n_arenas; i++) {
         watched *source = &s.arenas[i].source;
@@ -104,7 +105,7 @@ static void close_pool(void)
         shadow_free(&s, (int)rng_below(&s.r, s.n_live));
     while (s.n_parted)
         shadow_give(&s, s.n_parted - 1);
-    shadow_check(&s);
+    shadow_check(&s); /* which settles the spare */
     for (int i = 0; i < s.n_arenas; i++)
         if (s.pool.arenas[i]->last || s.arenas[i].extent.current)
             shadow_wrong(&s, "an arena without blocks is not empty");

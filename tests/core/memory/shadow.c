@@ -83,6 +83,42 @@ static void count_free(shadow_arena *a, int64_t n, size_t bytes)
     }
 }
 
+static bool has_free(const ptac_block *b)
+{
+    return b && b->flags & PTAC_BLOCK_FREE;
+}
+
+/* A block that is about to go back to its arena. */
+static void count_back(shadow *s, const ptac_block *b)
+{
+    shadow_arena *a = &s->arenas[b->arena];
+    size_t bytes = b->bytes;
+
+    if (has_free(b->below)) {
+        bytes += b->below->bytes;
+        count_free(a, -1, b->below->bytes);
+        s->n_merges++;
+    }
+    if (has_free(b->above)) {
+        bytes += b->above->bytes;
+        count_free(a, -1, b->above->bytes);
+        s->n_merges++;
+    }
+    if (!b->above) {
+        ptac_stat_sub(&a->extent, (int64_t)bytes);
+        s->n_folds++;
+    } else {
+        count_free(a, 1, bytes);
+    }
+}
+
+/* The same of the spare, before whatever has the pool settle it. */
+static void count_spare_back(shadow *s)
+{
+    if (s->pool.spare)
+        count_back(s, s->pool.spare);
+}
+
 static void merge(ptac_stat *stats, int class, const ptac_stat *stat)
 {
     ptac_stat_merge(&stats[class], stat);
@@ -124,6 +160,7 @@ static void check_stats(shadow *s)
 {
     ptac_mem_stats found, expected;
 
+    count_spare_back(s);
     ptac_pool_stats(&s->pool, &found);
     sum_up(s, &expected);
     for (int c = 0; c < PTAC_N_CLASSES; c++) {
@@ -138,6 +175,7 @@ static void check_stats(shadow *s)
 
 void shadow_reset_peaks(shadow *s)
 {
+    count_spare_back(s);
     ptac_pool_reset_peaks(&s->pool);
     for (int c = 0; c < PTAC_N_CLASSES; c++) {
 #define X(name) s->stats.name[c].peak = s->stats.name[c].current;
@@ -155,11 +193,6 @@ void shadow_reset_peaks(shadow *s)
 }
 
 /* --- operations ---------------------------------------------------------------- */
-
-static bool has_free(const ptac_block *b)
-{
-    return b && b->flags & PTAC_BLOCK_FREE;
-}
 
 /* A failure needs a reason: the system, the cap, or no room. */
 static void check_refusal(shadow *s, int arena, size_t bytes)
@@ -181,6 +214,27 @@ static void check_refusal(shadow *s, int arena, size_t bytes)
         shadow_wrong(s, "a request was refused without a reason");
 }
 
+/* Whether the spare, merged, would be what the policy cuts this request from. */
+static bool is_spares_place(const shadow *s, const ptac_arena *a, size_t bytes)
+{
+    const ptac_block *spare = s->pool.spare, *found;
+
+    if (!spare || spare->arena != a->number || has_free(spare->below) ||
+        bytes > spare->bytes ||
+        ((bytes + a->granule - 1) & ~(a->granule - 1)) != spare->bytes)
+        return false;
+    found = a->policy->find(a->index, spare->bytes);
+    return !found || (found == spare->above && found->bytes > spare->bytes);
+}
+
+/* Where the arena would end without its spare. */
+static uintptr_t top_without(const ptac_arena *a, const ptac_block *spare)
+{
+    if (!spare || spare->arena != a->number || spare->above)
+        return a->top;
+    return has_free(spare->below) ? spare->below->address : spare->address;
+}
+
 static void note_new(shadow *s, shadow_arena *a, const ptac_block *b, uintptr_t top)
 {
     if (b->address == top) {
@@ -199,10 +253,14 @@ static void note_new(shadow *s, shadow_arena *a, const ptac_block *b, uintptr_t 
 void shadow_alloc(shadow *s, int arena, size_t bytes)
 {
     ptac_arena *a = s->pool.arenas[arena];
-    const uintptr_t top = a->top;
+    const ptac_block *spare = s->pool.spare;
+    const bool is_spare = is_spares_place(s, a, bytes);
+    const uintptr_t top = is_spare ? a->top : top_without(a, spare);
     const int64_t held = s->all_held.current;
     ptac_block *b;
 
+    if (!is_spare)
+        count_spare_back(s);
     s->arenas[arena].source.was_refused = false;
     b = ptac_pool_take(&s->pool, a, bytes);
     if (s->all_held.current > held && (size_t)s->all_held.current > s->pool.budget.cap)
@@ -214,7 +272,12 @@ void shadow_alloc(shadow *s, int arena, size_t bytes)
     if (b->address % a->granule || b->bytes < bytes || b->requested != bytes ||
         b->bytes - bytes >= a->granule || b->arena != (uint32_t)arena)
         shadow_wrong(s, "a block is not what was asked for");
-    note_new(s, &s->arenas[arena], b, top);
+    if (is_spare && b != spare)
+        shadow_wrong(s, "the spare was not taken");
+    if (is_spare)
+        s->n_spares++;
+    else
+        note_new(s, &s->arenas[arena], b, top);
     count_used(s, b, 1);
     count_active(s, b, 1);
     s->live[s->n_live].block = b;
@@ -226,27 +289,12 @@ void shadow_alloc(shadow *s, int arena, size_t bytes)
 void shadow_give(shadow *s, int i)
 {
     ptac_block *b = s->parted[i];
-    shadow_arena *a = &s->arenas[b->arena];
-    const bool is_at_top = !b->above;
-    size_t bytes = b->bytes;
 
     count_active(s, b, -1);
-    if (has_free(b->below)) {
-        bytes += b->below->bytes;
-        count_free(a, -1, b->below->bytes);
-        s->n_merges++;
-    }
-    if (has_free(b->above)) {
-        bytes += b->above->bytes;
-        count_free(a, -1, b->above->bytes);
-        s->n_merges++;
-    }
-    if (is_at_top) {
-        ptac_stat_sub(&a->extent, (int64_t)bytes);
-        s->n_folds++;
-    } else {
-        count_free(a, 1, bytes);
-    }
+    if (s->pool.keeps_spare)
+        count_spare_back(s);
+    else
+        count_back(s, b);
     ptac_pool_give(&s->pool, b);
     s->parted[i] = s->parted[--s->n_parted];
 }
@@ -272,8 +320,10 @@ void shadow_free(shadow *s, int i)
 void shadow_trim(shadow *s)
 {
     const int64_t held = s->all_held.current;
-    const size_t released = ptac_pool_trim(&s->pool);
+    size_t released;
 
+    count_spare_back(s);
+    released = ptac_pool_trim(&s->pool);
     if ((int64_t)released != held - s->all_held.current)
         shadow_wrong(s, "other bytes were given back than told");
     s->stats.purged_bytes += (int64_t)released;

@@ -31,6 +31,7 @@ typedef struct shadow_arena {
 #define SHADOW_COUNTS(X)                                                               \
     X(cuts)                                                                            \
     X(exact)                                                                           \
+    X(spares)                                                                          \
     X(growths)                                                                         \
     X(merges)                                                                          \
     X(folds)                                                                           \

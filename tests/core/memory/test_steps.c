@@ -333,7 +333,7 @@ UNIT(a_plan_is_given_back_with_the_memory_of_it)
         ptac_cpu_pool_plan_steps(false);
         EXPECT(fixture_trouble() == NULL);
         EXPECT(!carried || fixture_give(carried, MIB));
-        EXPECT(ptac_cpu_pool()->arenas[0]->extent.current == 0);
+        EXPECT(fixture_stats().arena_bytes.current == 0);
         fixture_shut();
     }
 }
@@ -356,7 +356,7 @@ UNIT(a_plan_that_steps_no_longer_follow_keeps_nothing)
            PTAC_BLOCK_SMALL);
     EXPECT(fixture_give(carried, MIB));
     ptac_cpu_pool_plan_steps(false);
-    EXPECT(ptac_cpu_pool()->arenas[0]->extent.current == 0);
+    EXPECT(fixture_stats().arena_bytes.current == 0);
     fixture_shut();
 }
 
