@@ -165,8 +165,29 @@ def _eager_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(scores + mask, -1) @ v
 
 
+class _SelfAttention(nn.Module):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        attention: Callable[[Tensor, Tensor, Tensor], Tensor],
+    ) -> None:
+        super().__init__()
+        self.heads, self.attention = heads, attention
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, width = x.shape
+        q, k, v = (
+            part.view(n, t, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, -1)
+        )
+        attended = self.attention(q, k, v)
+        return self.out(attended.transpose(1, 2).reshape(n, t, width))
+
+
 class _Block(nn.Module):
-    """A pre-norm transformer block as nanoGPT writes it."""
+    """A pre-norm transformer block, cut into modules as nanoGPT's is."""
 
     def __init__(
         self,
@@ -176,22 +197,15 @@ class _Block(nn.Module):
         attention: Callable[[Tensor, Tensor, Tensor], Tensor],
     ) -> None:
         super().__init__()
-        self.heads, self.attention = heads, attention
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.attention = _SelfAttention(width, heads, attention)
         self.up, self.down = (
             nn.Linear(width, forward_width),
             nn.Linear(forward_width, width),
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        n, t, width = x.shape
-        q, k, v = (
-            part.view(n, t, self.heads, -1).transpose(1, 2)
-            for part in self.qkv(self.norm1(x)).chunk(3, -1)
-        )
-        attended = self.attention(q, k, v)
-        x = x + self.out(attended.transpose(1, 2).reshape(n, t, width))
+        x = x + self.attention(self.norm1(x))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
