@@ -23,6 +23,10 @@ GEOMEAN = "geomean"
 GEOMEAN_WITH_EW = "geomean with EW"
 
 
+Cell = tuple[str, str, int]
+"""Workload, variant, number of threads."""
+
+
 @dataclass(frozen=True)
 class Run:
     """What one process said about its steps."""
@@ -77,7 +81,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Live:
-    """The most bytes that tensors had at one time, the same under every variant."""
+    """The most bytes that tensors had at one time, alike where all are only placed."""
 
     live_bytes: int
     pooled_bytes: int
@@ -102,7 +106,7 @@ class Samples:
     """All that was measured."""
 
     runs: list[Run] = field(default_factory=list)
-    live: dict[tuple[str, int], Live] = field(default_factory=dict)
+    live: dict[Cell, Live] = field(default_factory=dict)
     micro: list[Micro] = field(default_factory=list)
 
 
@@ -120,10 +124,6 @@ class Row:
     passes_gate: bool = True
 
 
-Cell = tuple[str, str, int]
-"""Workload, variant, number of threads."""
-
-
 def rows(samples: Samples) -> list[Row]:
     """All figures of these samples."""
     runs: dict[Cell, list[Run]] = defaultdict(list)
@@ -133,7 +133,7 @@ def rows(samples: Samples) -> list[Row]:
     found: list[Row] = []
     for cell, of_cell in runs.items():
         workload, variant, n = cell
-        live = samples.live.get((workload, n))
+        live = samples.live.get(cell) or samples.live.get((workload, "stock", n))
         stock = runs.get((workload, "stock", n), [])
         found += _alone(cell, of_cell, live, _overhead(stock))
         for against in ("stock", *PEERS):
@@ -141,6 +141,7 @@ def rows(samples: Samples) -> list[Row]:
             if rival and _is_compared(variant, against):
                 equal = not {cell, (workload, against, n)} & wrong
                 found += _compared(cell, against, rival, of_cell, equal)
+    found += _tensors(samples.live)
     return found + list(_means(found)) + list(_micro(samples.micro))
 
 
@@ -219,6 +220,16 @@ def _paired(rival: list[Run], own: list[Run]) -> float:
     theirs = {r.round: r.median_ms for r in rival}
     ratios = [theirs[r.round] / r.median_ms for r in own if r.round in theirs]
     return statistics.median(ratios) if ratios else float("nan")
+
+
+def _tensors(live: Mapping[Cell, Live]) -> Iterator[Row]:
+    for (workload, variant, n), own in live.items():
+        mib = own.live_bytes / 2**20
+        yield Row("tensors", workload, variant, "", n, mib, "MiB")
+        stock = live.get((workload, "stock", n))
+        if stock and variant != "stock":
+            ratio = stock.live_bytes / own.live_bytes
+            yield Row("tensors", workload, variant, "stock", n, ratio, "ratio")
 
 
 def _means(found: list[Row]) -> Iterator[Row]:

@@ -18,7 +18,7 @@ from pai_torchacc._usage import UsageError, check_outputs
 from pai_torchacc.bench.measure import environment
 from pai_torchacc.bench.memory import driver, figures, targets
 from pai_torchacc.bench.memory.figures import GEOMEAN, GEOMEAN_WITH_EW, MICRO, Row
-from pai_torchacc.bench.memory.variants import VARIANTS
+from pai_torchacc.bench.memory.variants import PLACING, VARIANTS
 from pai_torchacc.bench.run import console, read_targets, write_csv
 from pai_torchacc.bench.workloads import WORKLOADS
 
@@ -32,6 +32,7 @@ COLUMNS = (
     ("spread of steps", "", "spread", "{:.1f}%"),
     ("first step", "", "first ms", "{:.1f}"),
     ("faults", "", "faults", "{:.1f}"),
+    ("tensors", "", "tensors MiB", "{:.1f}"),
     ("peak", "", "peak MiB", "{:.0f}"),
     ("RSS / live", "", "RSS/live", "{:.2f}"),
     ("arena / live", "", "arena/live", "{:.3f}"),
@@ -77,8 +78,8 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
         "rows": [asdict(r) for r in rows],
         "runs": [asdict(r) for r in measured.runs],
         "live": [
-            {"workload": w, "n_threads": n} | asdict(live)
-            for (w, n), live in measured.live.items()
+            {"workload": w, "variant": v, "n_threads": n} | asdict(live)
+            for (w, v, n), live in measured.live.items()
         ],
         "micro": [asdict(m) for m in measured.micro],
     }
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
 def plan_of(options: argparse.Namespace) -> driver.Plan:
     """What the options ask for; raises UsageError where that is unknown."""
     workloads = _known(options.workloads, (*WORKLOADS, MICRO), "workload")
-    variants = _known(options.variants, tuple(VARIANTS), "variant") or tuple(VARIANTS)
+    variants = _known(options.variants, tuple(VARIANTS), "variant") or PLACING
     n_threads = [n for n in (1, 2) if n <= len(os.sched_getaffinity(0))]
     quick = options.quick
     return driver.Plan(
@@ -141,7 +142,9 @@ def _table(*columns: str) -> Table:
 
 
 def _workloads(rows: list[Row]) -> Table:
-    headings = [c[2] for c in COLUMNS]
+    told = {(r.figure, r.against) for r in rows if r.variant != "stock"}
+    columns = [c for c in COLUMNS if c[:2] in told]
+    headings = [c[2] for c in columns]
     table = _table("workload", "variant", "threads", *headings, "numbers")
     at = {(r.workload, r.n_threads, r.variant, r.figure, r.against): r for r in rows}
     cells = {k[:3]: None for k in at if k[3:] == ("step", "")}
@@ -149,10 +152,10 @@ def _workloads(rows: list[Row]) -> Table:
     for workload, n, variant in sorted(
         cells, key=lambda c: (c[1], c[0], order.index(c[2]))
     ):
-        found = [at.get((workload, n, variant, f, a)) for f, a, *_ in COLUMNS]
+        found = [at.get((workload, n, variant, f, a)) for f, a, *_ in columns]
         texts = [
             shape.format(r.value) if r else ""
-            for r, (*_, shape) in zip(found, COLUMNS, strict=True)
+            for r, (*_, shape) in zip(found, columns, strict=True)
         ]
         equal = all(r.passes_gate for r in found if r)
         table.add_row(

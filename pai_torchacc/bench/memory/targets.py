@@ -1,9 +1,10 @@
 """``[[memory_target]]`` of benchmarks/targets.toml: which rows fall short.
 
-A target speaks of the pool. ``figure`` and ``workload`` are patterns (``*`` is any);
-``against`` (stock, a peer, or ``""`` for the pool alone) and ``threads`` are to be
-equal. ``at_least`` or ``at_most`` is the bound; ``at_most_as`` names a workload whose
-row is the bound. Where several fit a row, the last of the file holds.
+A target speaks of the pool, or of the ``variant`` it names. ``figure`` and ``workload``
+are patterns (``*`` is any); ``against`` (stock, a peer, or ``""`` for the variant
+alone) and ``threads`` are to be equal. ``at_least`` or ``at_most`` is the bound;
+``at_most_as`` names a workload whose row is the bound. Where several fit a row, the
+last of the file holds.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def judge(rows: list[Row], targets: list[Target]) -> Verdict:
 
 def _fits(target: Target, row: Row) -> bool:
     return (
-        row.variant == "pool"
+        row.variant == target.get("variant", "pool")
         and row.against == target.get("against", "")
         and fnmatchcase(row.figure, target["figure"])
         and fnmatchcase(row.workload, target.get("workload", "*"))
@@ -75,17 +76,20 @@ def _values_of(workload: str, like: Row, rows: list[Row]) -> Iterator[float]:
 
 def _line(row: Row, sign: str, bound: float) -> str:
     against = f" against {row.against}" if row.against else ""
+    of = "" if row.variant == "pool" else f" of {row.variant}"
     unit = "" if row.unit in ("", "ratio") else f" {row.unit}"
     numbers = "" if row.passes_gate else "; other numbers than stock's"
     return (
-        f"missed: {row.workload}, {row.figure}{against}, {row.n_threads} thread(s): "
-        f"{row.value:.3g}{unit}, target {sign} {bound:.3g}{numbers}"
+        f"missed: {row.workload}, {row.figure}{of}{against}, "
+        f"{row.n_threads} thread(s): {row.value:.3g}{unit}, "
+        f"target {sign} {bound:.3g}{numbers}"
     )
 
 
 def describe(target: Target) -> str:
     """Say in one line what a target is about."""
-    against = target.get("against", "")
-    return f"{target.get('workload', '*')}, {target['figure']}" + (
+    against, variant = target.get("against", ""), target.get("variant")
+    of = f" of {variant}" if variant else ""
+    return f"{target.get('workload', '*')}, {target['figure']}{of}" + (
         f" against {against}" if against else ""
     )

@@ -32,6 +32,8 @@ class Variant:
     settings: Mapping[str, str] = field(default_factory=dict)
     switch_on: Callable[[], None] = lambda: None
     """Called in the child before the first tensor."""
+    keeps_less: bool = False
+    """It does not only place tensors, but does without some."""
 
     def environment(self) -> dict[str, str]:
         """The variables of a child: ours without what would tune its allocator.
@@ -80,6 +82,12 @@ def _enable_pool() -> None:
         raise Missing(handle.reason)
 
 
+def _enable_reuse() -> None:
+    handle = ptac.enable_memory_reuse()
+    if not handle:
+        raise Missing(handle.reason)
+
+
 VARIANTS = {
     v.name: v
     for v in (
@@ -109,9 +117,18 @@ VARIANTS = {
                 "dirty_decay_ms:-1,muzzy_decay_ms:-1"
             },
         ),
+        Variant(
+            "reuse",
+            "enable_memory_reuse(), which brings the pool along",
+            switch_on=_enable_reuse,
+            keeps_less=True,
+        ),
     )
 }
 """By name; stock, which the others are compared with, comes first."""
+
+PLACING = tuple(name for name, v in VARIANTS.items() if not v.keeps_less)
+"""What is compared unless asked otherwise: all that hold the same tensors."""
 
 PEERS = ("mallopt", "tcmalloc", "jemalloc")
 """What the pool has to keep up with."""
