@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import pai_torchacc as ptac
+from pai_torchacc import _host
 from pai_torchacc.memory_pool import cuda
 
 TORCH = Path(torch.__file__).parent
@@ -200,7 +201,7 @@ def test_pinned_memory_is_cut_and_reused(mock_driver: Path) -> None:
 
 
 def test_errors_are_torchs_own(tmp_path: Path) -> None:
-    """A c10::OutOfMemoryError made in C is caught as such, with its text."""
+    """A c10::OutOfMemoryError made in C is caught as such, and the refusal to share."""
     guard = tmp_path / "guard.so"
     abi = native.CSRC / "bind" / "abi"
     objects = []
@@ -208,12 +209,14 @@ def test_errors_are_torchs_own(tmp_path: Path) -> None:
         objects.append(str(tmp_path / f"{stem}.o"))
         flags = ["-std=gnu11", "-O2", "-fPIC", "-fexceptions", f"-I{native.CSRC}"]
         native.run([native.CC, *flags, "-c", str(abi / f"{stem}.c"), "-o", objects[-1]])
-    source = str(native.ROOT / "tests" / "oom_guard.cpp")
+    source = str(native.ROOT / "tests" / "error_guard.cpp")
     flags = ["-std=c++20", "-shared", "-fPIC", "-isystem", str(TORCH / "include")]
     link = [f"-L{TORCH / 'lib'}", "-lc10", f"-Wl,-rpath,{TORCH / 'lib'}"]
     native.run([native.CXX, *flags, source, *objects, *link, "-o", str(guard)])
     library = ctypes.CDLL(str(guard))
     assert library.oom_guard(str(TORCH / "lib").encode()) == 0
+    entry = ctypes.c_void_p(_host.load().cuda_pool_entries()["base_alloc"])
+    assert library.sharing_guard(entry) == 0
 
 
 BELOW_TORCH = """

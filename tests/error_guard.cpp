@@ -1,5 +1,5 @@
 /*
- * oom_guard.cpp - an out-of-memory error made in C is caught as torch catches its own.
+ * error_guard.cpp - errors made in C are caught as torch catches its own.
  */
 #include <c10/util/Exception.h>
 
@@ -26,6 +26,19 @@ static bool is_caught(const std::string &text)
     } catch (...) {
     }
     return false;
+}
+
+/* What torch calls before it hands CUDA memory to another process; 0 when refused. */
+extern "C" int sharing_guard(void *(*base_of)(void *, size_t *))
+{
+    size_t bytes = 0;
+
+    try {
+        base_of(&bytes, &bytes);
+    } catch (const c10::Error &error) {
+        return std::strstr(error.what(), "cannot be shared with other") == nullptr;
+    }
+    return 1;
 }
 
 /* Loaded into a Python that has imported this torch; 0 when all holds. */
