@@ -306,6 +306,9 @@ def pool_owns(address: int, /) -> bool:
 def pool_trim() -> int:
     """Give back memory that no block uses; bytes."""
 
+def pool_forget() -> None:
+    """Leave a first request, that is over, out of statistics and history."""
+
 def pool_plan_steps(is_wanted: bool, /) -> None:
     """Whether steps that repeat are placed by a plan."""
 

@@ -40,6 +40,7 @@ static pool_state state;
 static ptac_cpu_pool_options options;
 static ptac_step_plan plan;
 static bool is_plan_wanted;
+static bool has_lost_keeper; /* in the child of a fork, until it asks for memory */
 static void (*drained)(void);
 static int64_t seen_uses;       /* when the keeper last looked */
 static int64_t idle_s, pause_s; /* since the last use; to the next look */
@@ -58,6 +59,7 @@ static void after_fork(void)
 
 static void after_fork_in_child(void)
 {
+    has_lost_keeper = keeper.is_running;
     keeper.is_running = false;
     ptac_lock_give(&pool.lock);
 }
@@ -127,12 +129,18 @@ static size_t trim(void)
     return ptac_pool_trim(&pool);
 }
 
+/* Whole chunks, as memory is held: what is within the cap can be had then. */
+static size_t in_chunks(size_t cap)
+{
+    return cap == SIZE_MAX ? cap : cap - cap % source.source.chunk_bytes;
+}
+
 /* What can fail about new options; the ring is to be used when all has succeeded. */
 static const char *prepare(const ptac_cpu_pool_options *wanted, ptac_history *ring)
 {
     ptac_arena *arena = pool.arenas[0];
 
-    pool.budget.cap = wanted->cap;
+    pool.budget.cap = in_chunks(wanted->cap);
     if (wanted->reserve_bytes != options.reserve_bytes &&
         !ptac_arena_populate(arena, wanted->reserve_bytes))
         return "the bytes to reserve cannot be had";
@@ -165,7 +173,7 @@ static const char *take_options(const ptac_cpu_pool_options *wanted,
     if (!keeps_ring)
         ptac_history_close(&pool.history);
     pool.history = ring;
-    if ((size_t)pool.budget.held.current > wanted->cap)
+    if ((size_t)pool.budget.held.current > pool.budget.cap)
         trim();
     options = *wanted;
     idle_s = 0;
@@ -267,10 +275,9 @@ static ptac_block *take_after_trim(size_t bytes)
 
 static bool is_beyond_cap(size_t bytes)
 {
-    const size_t held = (size_t)pool.budget.held.current;
+    const size_t held = (size_t)pool.budget.held.current, cap = pool.budget.cap;
 
-    return options.cap != SIZE_MAX &&
-           (held > options.cap || bytes > options.cap - held);
+    return cap != SIZE_MAX && (held > cap || bytes > cap - held);
 }
 
 void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
@@ -285,17 +292,39 @@ void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
         if (__builtin_expect(!block, 0))
             block = take_after_trim(bytes);
         if (__builtin_expect(!block, 0)) {
-            pool.stats.num_ooms++;
             *is_refused = is_beyond_cap(bytes);
-            ptac_history_note(&pool.history, PTAC_EVENT_OOM, 0, bytes, 0);
         } else {
             memory = (void *)block->address;
             ptac_history_note(&pool.history, PTAC_EVENT_ALLOC, block->address,
                               block->bytes, 0);
         }
+        if (__builtin_expect(has_lost_keeper, 0)) {
+            has_lost_keeper = false;
+            ptac_keeper_start(&keeper);
+        }
     }
     ptac_lock_give(&pool.lock);
     return memory;
+}
+
+/* Requests and frees since the pool was opened. */
+static int64_t n_uses(void)
+{
+    const ptac_stat *large = &pool.stats.allocation[PTAC_LARGE];
+    const ptac_stat *small = &pool.stats.allocation[PTAC_SMALL];
+
+    return 2 * (large->allocated + small->allocated) -
+           (large->current + small->current);
+}
+
+void ptac_cpu_pool_note_oom(size_t bytes)
+{
+    ptac_lock_take(&pool.lock);
+    if (state == ON) {
+        pool.stats.num_ooms++;
+        ptac_history_note(&pool.history, PTAC_EVENT_OOM, 0, bytes, 0);
+    }
+    ptac_lock_give(&pool.lock);
 }
 
 bool ptac_cpu_pool_free(void *memory)
@@ -312,6 +341,31 @@ bool ptac_cpu_pool_free(void *memory)
     }
     ptac_lock_give(&pool.lock);
     return block != NULL;
+}
+
+/* --- as if nobody had asked --------------------------------------------------------- */
+
+static void begin_anew(ptac_stat *stat)
+{
+    *stat = (ptac_stat){stat->current, stat->current, stat->current};
+}
+
+void ptac_cpu_pool_forget(void)
+{
+    ptac_lock_take(&pool.lock);
+    if (state == ON && pool.used.n_blocks == 0 && n_uses() <= 2) {
+        ptac_arena *arena = pool.arenas[0];
+
+        ptac_pool_settle(&pool);
+        pool.stats = (ptac_mem_stats){0};
+        begin_anew(&pool.budget.held);
+        begin_anew(&arena->held);
+        begin_anew(&arena->extent);
+        begin_anew(&arena->n_free);
+        begin_anew(&arena->free_bytes);
+        pool.history.n_written = 0;
+    }
+    ptac_lock_give(&pool.lock);
 }
 
 /* --- steps ------------------------------------------------------------------------ */
@@ -343,16 +397,6 @@ size_t ptac_cpu_pool_trim(void)
     released = trim();
     ptac_lock_give(&pool.lock);
     return released;
-}
-
-/* Requests and frees since the pool was opened. */
-static int64_t n_uses(void)
-{
-    const ptac_stat *large = &pool.stats.allocation[PTAC_LARGE];
-    const ptac_stat *small = &pool.stats.allocation[PTAC_SMALL];
-
-    return 2 * (large->allocated + small->allocated) -
-           (large->current + small->current);
 }
 
 /* Once a second, in the keeper's thread; false ends it. */

@@ -22,7 +22,7 @@ typedef enum ptac_fill {
 
 typedef struct ptac_cpu_pool_options {
     const ptac_policy *policy;
-    size_t cap;           /* bytes that the pool may hold; SIZE_MAX: no limit */
+    size_t cap;           /* most bytes to hold, in whole chunks; SIZE_MAX: no limit */
     size_t reserve_bytes; /* brought into memory now, from the top of the arena on */
     size_t n_history;     /* events to remember */
     int64_t
@@ -52,8 +52,16 @@ int64_t ptac_cpu_pool_draining(void);
  * the cap says no, so that nobody else should be asked.
  */
 void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused);
+/* The request failed for good: torch's error comes. */
+void ptac_cpu_pool_note_oom(size_t bytes);
 /* False, and nothing done, when no block in use begins there. */
 bool ptac_cpu_pool_free(void *memory);
+
+/*
+ * Statistics and history begin anew, as long as there was but one request, which is
+ * over: the probe of whoever opened the pool.
+ */
+void ptac_cpu_pool_forget(void);
 
 /*
  * Whether steps that repeat are planned (step_plan.h), and that a step of training ends

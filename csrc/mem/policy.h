@@ -19,7 +19,10 @@ typedef struct ptac_policy {
     size_t index_bytes;
     void (*add)(void *index, ptac_block *block);
     void (*drop)(void *index, ptac_block *block);
-    /* A listed block of at least bytes, which stays listed; NULL: grow the arena. */
+    /*
+     * A listed block of at least bytes, which stays listed; NULL: grow the arena. May be
+     * asked without anything being cut.
+     */
     ptac_block *(*find)(void *index, size_t bytes);
 } ptac_policy;
 

@@ -34,6 +34,22 @@ ptac_arena *ptac_pool_add_arena(ptac_pool *pool, const ptac_arena_spec *spec)
     return arena;
 }
 
+static void add_arena(ptac_mem_stats *s, const ptac_arena *arena)
+{
+    const ptac_stat one = {.current = arena->base != 0, .peak = 1, .allocated = 1};
+    const int classes[] = {PTAC_ALL, arena->is_small ? PTAC_SMALL : PTAC_LARGE};
+
+    for (int i = 0; i < 2; i++) {
+        const int c = classes[i];
+
+        ptac_stat_merge(&s->segment[c], &one);
+        ptac_stat_merge(&s->inactive_split[c], &arena->n_free);
+        ptac_stat_merge(&s->inactive_split_bytes[c], &arena->free_bytes);
+        ptac_stat_merge(&s->reserved_bytes[c], &arena->held);
+    }
+    ptac_stat_merge(&s->arena_bytes, &arena->extent);
+}
+
 void ptac_pool_close(ptac_pool *pool)
 {
     ptac_pool_settle(pool);
@@ -41,6 +57,7 @@ void ptac_pool_close(ptac_pool *pool)
         ptac_arena *arena = pool->arenas[--pool->n_arenas];
 
         ptac_arena_close(arena);
+        add_arena(&pool->stats, arena);
         munmap(arena, sizeof *arena);
     }
     ptac_table_close(&pool->used);
@@ -83,7 +100,10 @@ void ptac_pool_settle(ptac_pool *pool)
         ptac_arena_free(pool->arenas[block->arena], block);
 }
 
-/* Whether the arena, had it the spare back, would cut the request from its place. */
+/*
+ * Whether the arena, had it the spare back, would cut the request from its place, by a
+ * policy that takes the lowest of the blocks that fit, or of those that fit exactly.
+ */
 static bool would_do(const ptac_block *spare, const ptac_arena *arena, size_t bytes)
 {
     const ptac_block *found;
@@ -158,22 +178,6 @@ size_t ptac_pool_trim(ptac_pool *pool)
         released += ptac_arena_trim(pool->arenas[i]);
     pool->stats.purged_bytes += (int64_t)released;
     return released;
-}
-
-static void add_arena(ptac_mem_stats *s, const ptac_arena *arena)
-{
-    const ptac_stat one = {.current = 1, .peak = 1, .allocated = 1};
-    const int classes[] = {PTAC_ALL, arena->is_small ? PTAC_SMALL : PTAC_LARGE};
-
-    for (int i = 0; i < 2; i++) {
-        const int c = classes[i];
-
-        ptac_stat_merge(&s->segment[c], &one);
-        ptac_stat_merge(&s->inactive_split[c], &arena->n_free);
-        ptac_stat_merge(&s->inactive_split_bytes[c], &arena->free_bytes);
-        ptac_stat_merge(&s->reserved_bytes[c], &arena->held);
-    }
-    ptac_stat_merge(&s->arena_bytes, &arena->extent);
 }
 
 void ptac_pool_stats(ptac_pool *pool, ptac_mem_stats *stats)

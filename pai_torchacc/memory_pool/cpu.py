@@ -136,6 +136,9 @@ def _is_in_use(c: Any, torch: Any) -> bool:
     n_refused = c.pool_stats()["num_ooms"]
     try:
         probe = torch.empty(LEAST_BYTES, dtype=torch.uint8, device="cpu")
+        is_ours = c.pool_owns(probe.data_ptr())
+        del probe
     except RuntimeError:  # a cap that leaves nothing, or less than is held
-        return c.pool_stats()["num_ooms"] > n_refused
-    return c.pool_owns(probe.data_ptr())
+        is_ours = c.pool_stats()["num_ooms"] > n_refused
+    c.pool_forget()
+    return is_ours

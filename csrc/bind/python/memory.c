@@ -143,6 +143,15 @@ static PyObject *pool_trim(PyObject *self, PyObject *unused)
     return PyLong_FromSize_t(bytes);
 }
 
+/* pool_forget(): the probe of whoever switched the pool on. */
+static PyObject *pool_forget(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    ptac_cpu_pool_forget();
+    Py_RETURN_NONE;
+}
+
 /* pool_plan_steps(whether) */
 static PyObject *pool_plan_steps(PyObject *self, PyObject *is_wanted)
 {
@@ -478,6 +487,7 @@ PyMethodDef ptac_memory_methods[] = {
     {"pool_slots", pool_slots, METH_NOARGS, NULL},
     {"pool_owns", pool_owns, METH_O, NULL},
     {"pool_trim", pool_trim, METH_NOARGS, NULL},
+    {"pool_forget", pool_forget, METH_NOARGS, NULL},
     {"pool_plan_steps", pool_plan_steps, METH_O, NULL},
     {"pool_end_step", pool_end_step, METH_NOARGS, NULL},
     {"pool_policies", pool_policies, METH_NOARGS, NULL},

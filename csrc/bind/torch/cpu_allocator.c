@@ -40,15 +40,20 @@ int ptac_cpu_serve(void **memory, size_t alignment, size_t bytes,
     if (bytes >= PTAC_CPU_LEAST_BYTES && alignment <= 64)
         found = ptac_cpu_pool_alloc(bytes, &is_refused);
     if (is_refused)
-        return ENOMEM;
-    if (!found)
+        error = ENOMEM;
+    else if (!found)
         error = other(&found, alignment, bytes);
-    if (error == ENOMEM && ptac_cpu_pool_trim() > 0)
+    if (error == ENOMEM && !is_refused && ptac_cpu_pool_trim() > 0)
         error = other(&found, alignment, bytes);
+    if (error == ENOMEM)
+        ptac_cpu_pool_note_oom(bytes);
     if (error)
         return error;
-    if (__builtin_expect(fill != PTAC_FILL_NONE, 0) && found)
-        memset(found, fill == PTAC_FILL_ZERO ? 0 : 0xCD, bytes);
+
+    const ptac_fill wanted = __atomic_load_n(&fill, __ATOMIC_RELAXED);
+
+    if (__builtin_expect(wanted != PTAC_FILL_NONE, 0) && found)
+        memset(found, wanted == PTAC_FILL_ZERO ? 0 : 0xCD, bytes);
     *memory = found;
     return 0;
 }
@@ -70,21 +75,21 @@ static bool install(void)
 {
     if (!route->install(state))
         return false;
-    __atomic_store_n(&state, PTAC_HOOK_ON, __ATOMIC_RELAXED);
+    __atomic_store_n(&state, PTAC_HOOK_ON, __ATOMIC_RELEASE);
     return true;
 }
 
 static void stop_requests(void)
 {
     was_overtaken |= !route->stop_requests();
-    fill = PTAC_FILL_NONE;
-    __atomic_store_n(&state, PTAC_HOOK_DRAINING, __ATOMIC_RELAXED);
+    __atomic_store_n(&fill, PTAC_FILL_NONE, __ATOMIC_RELAXED);
+    __atomic_store_n(&state, PTAC_HOOK_DRAINING, __ATOMIC_RELEASE);
 }
 
 static void stop_frees(void)
 {
     was_overtaken |= !route->stop_frees();
-    __atomic_store_n(&state, PTAC_HOOK_OFF, __ATOMIC_RELAXED);
+    __atomic_store_n(&state, PTAC_HOOK_OFF, __ATOMIC_RELEASE);
 }
 
 const char *ptac_cpu_allocator_enable(const ptac_cpu_route *wanted,
@@ -100,7 +105,7 @@ const char *ptac_cpu_allocator_enable(const ptac_cpu_route *wanted,
     if (!trouble)
         trouble = ptac_cpu_pool_open(options, install);
     if (!trouble)
-        fill = options->fill;
+        __atomic_store_n(&fill, options->fill, __ATOMIC_RELAXED);
     return trouble;
 }
 
@@ -111,7 +116,7 @@ void ptac_cpu_allocator_disable(void)
 
 ptac_hook_state ptac_cpu_allocator_state(void)
 {
-    return __atomic_load_n(&state, __ATOMIC_RELAXED);
+    return __atomic_load_n(&state, __ATOMIC_ACQUIRE);
 }
 
 const ptac_cpu_route *ptac_cpu_allocator_route(void)

@@ -214,7 +214,7 @@ static void check_refusal(shadow *s, int arena, size_t bytes)
         shadow_wrong(s, "a request was refused without a reason");
 }
 
-/* Whether the spare, merged, would be what the policy cuts this request from. */
+/* Whether the pool takes the spare as it is. */
 static bool is_spares_place(const shadow *s, const ptac_arena *a, size_t bytes)
 {
     const ptac_block *spare = s->pool.spare, *found;
