@@ -381,6 +381,7 @@ class Held:
     tensor: Tensor | None
     origin: Any
     box: Any
+    geometry: Any
     version: int
 
 def saved_install(
@@ -407,8 +408,8 @@ def saved_pack(tensor: Tensor, /) -> Held:
 def saved_unpack(holder: Held, /) -> Tensor:
     """The hook for what is wanted back."""
 
-def saved_release(holder: Held, /) -> None:
-    """Have a holder let go of its tensor."""
+def saved_release(holder: Held, geometry: Any, /) -> None:
+    """Have a holder let go of its tensor, and remember what it looked like."""
 
 def saved_book(mechanism: str, n_bytes: int, /) -> None:
     """Count bytes saved from now on, or no more where negative."""

@@ -97,11 +97,7 @@ def _value(arg: Any) -> Any:
         return arg.value()
     if isinstance(arg, _Copy):
         return arg.tensor
-    if _is_holder(arg):
-        from pai_torchacc.memory_reuse import boxes
-
-        return boxes.value_of(arg)
-    return arg
+    return arg.box.tensor_of(arg) if _is_holder(arg) else arg
 
 
 class _Recompute:
