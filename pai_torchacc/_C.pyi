@@ -411,6 +411,16 @@ def saved_unpack(holder: Held, /) -> Tensor:
 def saved_release(holder: Held, geometry: Any, /) -> None:
     """Have a holder let go of its tensor, and remember what it looked like."""
 
+def layer_norm_apply(
+    x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor, y: Tensor, /
+) -> bool:
+    """Compute what a layer norm gave; False where that is not for us."""
+
+def layer_norm_matches(
+    x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor, y: Tensor, /
+) -> bool:
+    """Whether layer_norm_apply would give y, to the bit."""
+
 def saved_book(mechanism: str, n_bytes: int, /) -> None:
     """Count bytes saved from now on, or no more where negative."""
 
