@@ -179,7 +179,7 @@ def test_layer_norms(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 def has_kernel() -> bool:
-    """This CPU has it: one is ((1 - 1) * 1) * 1 + 1."""
+    """Whether this CPU can: one is ((1 - 1) * 1) * 1 + 1."""
     return reusing.c.layer_norm_matches(*[torch.ones(1)] * 6)
 
 
