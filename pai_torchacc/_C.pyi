@@ -384,6 +384,7 @@ class Held:
     tensor: Tensor | None
     origin: Any
     box: Any
+    geometry: Any
     version: int
 
 def saved_install(
@@ -410,8 +411,18 @@ def saved_pack(tensor: Tensor, /) -> Held:
 def saved_unpack(holder: Held, /) -> Tensor:
     """The hook for what is wanted back."""
 
-def saved_release(holder: Held, /) -> None:
-    """Have a holder let go of its tensor."""
+def saved_release(holder: Held, geometry: Any, /) -> None:
+    """Have a holder let go of its tensor, and remember what it looked like."""
+
+def layer_norm_apply(
+    x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor, y: Tensor, /
+) -> bool:
+    """Compute what a layer norm gave; False where that is not for us."""
+
+def layer_norm_matches(
+    x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor, y: Tensor, /
+) -> bool:
+    """Whether layer_norm_apply would give y, to the bit."""
 
 def saved_book(mechanism: str, n_bytes: int, /) -> None:
     """Count bytes saved from now on, or no more where negative."""

@@ -126,6 +126,63 @@ def test_recomputed(name: str, rows: int, threads: int) -> None:
         torch.set_num_threads(before)
 
 
+NORMALIZED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "rows": ("our kernel", lambda x: x),
+    "odd columns": ("our kernel", lambda x: x[:, :-3].contiguous()),
+    "two dimensions": ("our kernel", lambda x: x.view(-1, 2, WIDE // 2)),
+    "double": ("torch's operators", lambda x: x.double()),
+    "bfloat16": ("nothing", lambda x: x.bfloat16()),
+    "columns first": ("nothing", lambda x: x.t()),
+}
+"""What computes it again, and what is normalized."""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", NORMALIZED)
+def test_layer_norms(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed_by, view = NORMALIZED[name]
+
+    def run(x: Tensor) -> Tensor:
+        for _ in range(3):
+            y = view(torch.sigmoid(x))
+            sizes = y.shape[1:]
+            weight = torch.rand(sizes, dtype=y.dtype)
+            y = F.layer_norm(y, sizes, weight, weight - 1)
+            x = x + (y * y).float().mean()
+        return x
+
+    applied = []
+    stock_apply = reusing.c.layer_norm_apply
+
+    def apply(*args: Tensor) -> bool:
+        applied.append(stock_apply(*args))
+        return applied[-1]
+
+    monkeypatch.setattr(reusing.c, "layer_norm_apply", apply)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        stock = grads(run, (1031, WIDE))
+        for is_there in (True, False):
+            if not is_there:
+                monkeypatch.setattr(reusing.c, "layer_norm_matches", lambda *_: False)
+            with reusing.reused() as saved:
+                same(grads(run, (1031, WIDE)), stock)
+                n_times = saved.times("recompute")
+            assert (n_times >= 1) == (computed_by != "nothing")
+            is_ours = computed_by == "our kernel" and has_kernel() and is_there
+            assert (len(applied) >= 1) == is_ours
+            assert all(applied)
+            applied.clear()
+    finally:
+        torch.set_num_threads(before)
+
+
+def has_kernel() -> bool:
+    """Whether this CPU can: one is ((1 - 1) * 1) * 1 + 1."""
+    return reusing.c.layer_norm_matches(*[torch.ones(1)] * 6)
+
+
 PACKED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     "relu": ("zero_bits", F.relu),
     "dropout": ("noise_bits", lambda x: F.dropout(x, 0.2)),

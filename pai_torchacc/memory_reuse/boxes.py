@@ -13,8 +13,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -89,7 +88,7 @@ class Box:
     def __init__(self, key: int, n_bytes: int, node: Any):
         self.key, self.n_bytes, self.node = key, n_bytes, node
         self.n_threads = torch.get_num_threads()
-        self.holders: list[tuple[weakref.ref[Any], tuple[Any, ...]]] = []
+        self.holders: list[weakref.ref[Any]] = []
         self.form: packing.Form | None = None
         self.blocker: weakref.ref[Box] | None = None
         self.memory: Tensor | None = None
@@ -107,17 +106,16 @@ class Box:
         if ref is not None and ref() in (None, self):
             del _boxes[self.key]
 
-    def add(self, holder: Any, tensor: Tensor) -> None:
+    def add(self, holder: Any) -> None:
         """One more that has saved this storage."""
         if len(self.holders) >= self.many:
-            self.holders = [pair for pair in self.holders if pair[0]() is not None]
+            self.holders = [ref for ref in self.holders if ref() is not None]
             self.many = max(_FEW, 2 * len(self.holders))
-        geometry = (tensor.size(), tensor.stride(), tensor.storage_offset())
-        self.holders.append((weakref.ref(holder), geometry))
+        self.holders.append(weakref.ref(holder))
 
     def live(self) -> list[Any]:
         """Holders that somebody still has."""
-        return [h for ref, _ in self.holders if (h := ref()) is not None]
+        return [h for ref in self.holders if (h := ref()) is not None]
 
     def is_ours(self) -> bool:
         """Whether nobody else has the storage, and nobody has changed it."""
@@ -193,11 +191,15 @@ class Box:
         self.mechanism, self.booked = form.mechanism, self.n_bytes - form.bytes
         _c.saved_book(self.mechanism, self.booked)
         for holder in holders:
-            _c.saved_release(holder)
+            tensor = holder.tensor
+            geometry = (tensor.size(), tensor.stride(), tensor.storage_offset())
+            _c.saved_release(holder, geometry)
 
-    def geometry(self, holder: Any) -> tuple[Any, ...]:
-        """Sizes, strides and offset of what this holder saved."""
-        return next(g for ref, g in self.holders if ref() is holder)
+    def tensor_of(self, holder: Any) -> Tensor:
+        """What one of its holders has saved; others go on waiting for theirs."""
+        if holder.tensor is not None:
+            return _c.saved_unpack(holder)
+        return self.content().as_strided(*holder.geometry)
 
     def content(self) -> Tensor:
         """The memory anew, flat, which from now on is kept as long as the box is.
@@ -246,7 +248,7 @@ def consider(holder: Any, tensor: Tensor) -> Box | None:
             _settle_waiting()
         box = _box_of(tensor)
         if box is not None:
-            box.add(holder, tensor)
+            box.add(holder)
     except _TROUBLE as error:
         kept[f"trouble: {type(error).__name__}"] += 1
         return None
@@ -279,9 +281,11 @@ def _box_of(tensor: Tensor) -> Box | None:
 
 def _settle_waiting() -> None:
     still = _unsettled(_queue.waiting, False)
-    n_too_many = max(0, len(still) - LONGEST_QUEUE)
-    _unsettled(still[:n_too_many], True)
-    _queue.waiting = still[n_too_many:]
+    n_too_many = len(still) - LONGEST_QUEUE
+    if n_too_many > 0:
+        _unsettled(still[:n_too_many], True)
+        del still[:n_too_many]
+    _queue.waiting = still
 
 
 def _unsettled(
@@ -302,38 +306,26 @@ def _unsettled(
 
 
 def restore(holder: Any) -> Tensor:
-    """The tensor that a holder has let go of."""
+    """The tensor that a holder has let go of.
+
+    Computed as in the thread that computed forward: without gradients or modes, on as
+    many threads.
+    """
     box = holder.box
-    with computing(box.n_threads):
-        return box.content().as_strided(*box.geometry(holder))
-
-
-def value_of(holder: Any) -> Tensor:
-    """The same for a recipe; other holders go on waiting for it."""
-    if holder.tensor is not None:
-        return _c.saved_unpack(holder)
-    box = holder.box
-    return box.content().as_strided(*box.geometry(holder))
-
-
-@contextmanager
-def computing(n_threads: int) -> Iterator[None]:
-    """As in the thread that computed forward: no modes, and as many threads."""
     now = torch.get_num_threads()
-    if now == n_threads and _c.thread_is_plain():
-        with torch.no_grad():
-            yield
-        return
+    is_plain = _c.thread_is_plain()
+    if is_plain and now == box.n_threads and not torch.is_grad_enabled():
+        return box.tensor_of(holder)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        if not _c.thread_is_plain():
+        if not is_plain:
             stack.enter_context(torch._C._DisableTorchDispatch())
             stack.enter_context(torch._C.DisableTorchFunction())
             stack.enter_context(torch._C._DisableAutocast())
-        if now != n_threads:
-            torch.set_num_threads(n_threads)
+        if now != box.n_threads:
+            torch.set_num_threads(box.n_threads)
             stack.callback(torch.set_num_threads, now)
-        yield
+        return box.tensor_of(holder)
 
 
 def install(c: Any) -> bool:

@@ -178,7 +178,8 @@ static int execute(PyObject *module)
                                    ptac_memory_methods,
                                    ptac_cuda_memory_methods,
                                    ptac_saved_methods,
-                                   ptac_pack_methods};
+                                   ptac_pack_methods,
+                                   ptac_layer_norm_methods};
 
     if (!is_at_home())
         return -1;

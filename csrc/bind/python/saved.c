@@ -17,9 +17,10 @@ static int64_t least_bytes = 256 << 10;
 
 typedef struct held {
     PyObject_HEAD PyObject
-        *tensor;      /* shares memory and version with what was saved; or NULL */
-    PyObject *origin; /* a weak reference to what was saved, where that is not it */
-    PyObject *box;    /* the package's, for large tensors */
+        *tensor;        /* shares memory and version with what was saved; or NULL */
+    PyObject *origin;   /* a weak reference to what was saved, where that is not it */
+    PyObject *box;      /* the package's, for large tensors */
+    PyObject *geometry; /* what saved_release() was given with the tensor */
     PyObject *weakrefs;
     long long version;
 } held;
@@ -67,7 +68,8 @@ static held *hold(PyObject *tensor, bool as_it_is)
 
     if (!made)
         return NULL;
-    made->tensor = made->origin = made->box = made->weakrefs = NULL;
+    made->tensor = made->origin = made->box = NULL;
+    made->geometry = made->weakrefs = NULL;
     if (as_it_is) {
         made->tensor = Py_NewRef(tensor);
     } else {
@@ -182,18 +184,17 @@ static PyObject *saved_unpack(PyObject *self, PyObject *object)
     return Py_NewRef(holder->tensor);
 }
 
-/* saved_release(holder): it lets go of the tensor. */
-static PyObject *saved_release(PyObject *self, PyObject *object)
+/* saved_release(holder, geometry): it lets go of the tensor, which looked like that. */
+static PyObject *saved_release(PyObject *self, PyObject *args)
 {
-    held *holder = (held *)object;
-    PyObject *tensor;
+    PyObject *geometry;
+    held *holder;
 
     (void)self;
-    if (Py_TYPE(object) != held_type)
-        return PyErr_Format(PyExc_TypeError, "a holder is expected, not %R", object);
-    tensor = holder->tensor;
-    holder->tensor = NULL;
-    Py_XDECREF(tensor);
+    if (!PyArg_ParseTuple(args, "O!O", held_type, &holder, &geometry))
+        return NULL;
+    ptac_keep(&holder->geometry, geometry);
+    Py_CLEAR(holder->tensor);
     Py_RETURN_NONE;
 }
 
@@ -205,6 +206,7 @@ static int held_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(holder->tensor);
     Py_VISIT(holder->origin);
     Py_VISIT(holder->box);
+    Py_VISIT(holder->geometry);
     return 0;
 }
 
@@ -215,6 +217,7 @@ static int held_clear(PyObject *self)
     Py_CLEAR(holder->tensor);
     Py_CLEAR(holder->origin);
     Py_CLEAR(holder->box);
+    Py_CLEAR(holder->geometry);
     return 0;
 }
 
@@ -234,6 +237,7 @@ static PyMemberDef held_members[] = {
     {"tensor", T_OBJECT, offsetof(held, tensor), READONLY, NULL},
     {"origin", T_OBJECT, offsetof(held, origin), READONLY, NULL},
     {"box", T_OBJECT, offsetof(held, box), READONLY, NULL},
+    {"geometry", T_OBJECT, offsetof(held, geometry), READONLY, NULL},
     {"version", T_LONGLONG, offsetof(held, version), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(held, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -334,7 +338,7 @@ PyMethodDef ptac_saved_methods[] = {
     {"saved_is_on", saved_is_on, METH_NOARGS, NULL},
     {"saved_pack", saved_pack, METH_O, NULL},
     {"saved_unpack", saved_unpack, METH_O, NULL},
-    {"saved_release", saved_release, METH_O, NULL},
+    {"saved_release", saved_release, METH_VARARGS, NULL},
     {"saved_install", saved_install, METH_VARARGS, NULL},
     {"saved_remove", saved_remove, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

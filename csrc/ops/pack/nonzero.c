@@ -12,6 +12,7 @@
 enum {
     GRAIN = 8, /* chunks that are worth a thread */
     WORD = 64,
+    AHEAD = 2048, /* bytes of values to fetch early: no CPU foresees masked loads */
 };
 
 typedef struct job {
@@ -107,6 +108,7 @@ AVX512 static int64_t unpack_avx512(uint64_t word, const uint32_t *values, uint3
         const __m512i v =
             _mm512_maskz_loadu_epi32((__mmask16)((1u << n) - 1), values + k);
 
+        _mm_prefetch((const void *)((uintptr_t)(values + k) + AHEAD), _MM_HINT_T0);
         _mm512_storeu_si512(x + 16 * i, _mm512_maskz_expand_epi32(some, v));
         k += n;
     }
