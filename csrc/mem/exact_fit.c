@@ -14,7 +14,7 @@
 #include "mem/size_lists.h"
 
 enum {
-    N_LOOK = 64,
+    N_LOOK = 16,
 };
 
 static const ptac_block *lower(const ptac_block *a, const ptac_block *b)
