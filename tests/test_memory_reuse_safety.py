@@ -214,6 +214,30 @@ def test_a_program_that_has_the_storage_alone() -> None:
     assert memory_reuse.reasons()["storage in use"] > 0
 
 
+def test_a_program_that_has_the_storage_of_an_input() -> None:
+    """What follows from it is kept: it can be written to before backward."""
+
+    def gradients() -> list[Tensor]:
+        torch.manual_seed(0)
+        kept, total = [], torch.zeros(())
+        for _ in range(12):
+            w = torch.nn.Parameter(torch.randn(1 << 18))
+            b = w * w
+            c = torch.nn.functional.silu(b)
+            total = total + torch.nn.functional.gelu(c).sum()
+            kept.append((b.untyped_storage(), w))
+            del b, c
+        for storage, _ in kept:
+            storage.fill_(0)
+        total.backward()
+        return [w.grad for _, w in kept]
+
+    stock = gradients()
+    with reusing.reused():
+        ours = gradients()
+    assert all(torch.equal(a, b) for a, b in zip(stock, ours, strict=True))
+
+
 @pytest.mark.parametrize("n", [40, 1200])
 def test_long_chains(n: int) -> None:
     """Nothing is computed again out of what would be computed again."""

@@ -125,8 +125,11 @@ class Box:
 
     def is_as_saved(self, holders: list[Any]) -> bool:
         """The same, of all its holders while they have their tensors."""
-        return _n_tensors(self.key) == len(holders) and all(
-            h.tensor._version == h.version for h in holders
+        return (
+            bool(holders)
+            and _n_tensors(self.key) == len(holders)
+            and all(h.tensor._version == h.version for h in holders)
+            and _obstacle_of(holders[0].tensor) is None
         )
 
     def settle(self, is_last_chance: bool) -> bool:
@@ -167,11 +170,7 @@ class Box:
             return "changed in place"
         if any(h.tensor.dtype != tensor.dtype for h in holders[1:]):
             return "several dtypes"
-        if not _is_torchs_own(tensor.untyped_storage()):
-            return "not torch's own memory"
-        if _n_references(tensor) != _n_alone:
-            return "storage in use"
-        return None
+        return _obstacle_of(tensor)
 
     def _form(self, tensor: Tensor, is_last_chance: bool) -> Any:
         flat = tensor.as_strided((self.n_bytes // tensor.element_size(),), (1,), 0)
@@ -255,6 +254,15 @@ def consider(holder: Any, tensor: Tensor) -> Box | None:
     finally:
         _queue.is_busy = False
     return box
+
+
+def _obstacle_of(tensor: Tensor) -> str | None:
+    """Who could write to the memory with no tensor of it, or take it away."""
+    if not _is_torchs_own(tensor.untyped_storage()):
+        return "not torch's own memory"
+    if _n_references(tensor) != _n_alone:
+        return "storage in use"
+    return None
 
 
 def _is_torchs_own(storage: torch.UntypedStorage) -> bool:
