@@ -205,8 +205,8 @@ def enable_memory_pool(
         tensor uses (see ``trim``). Default: none; pages come at first touch.
     trim : {"auto", "never"} or int
         When memory that no tensor uses is given back to the system: after 30 seconds
-        without a request, or so many; when memory is short; and by
-        :func:`empty_cache`. ``"never"``: only by that and at the cap.
+        without a request, or so many; when memory is short; at the cap; and by
+        :func:`empty_cache`. ``"never"``: only by the last three.
     policy : {"exact_fit", "best_fit", "first_fit"}
         Which free block a request is cut from; ``csrc/mem/README.md`` describes them.
     fill : {"zero", "junk"}, optional
@@ -237,7 +237,10 @@ def enable_memory_pool(
 
 
 def disable_memory_pool() -> None:
-    """New storages come from libc; those of the pool return when they are freed."""
+    """New storages come from libc; those of the pool return when they are freed.
+
+    While ``memory_reuse`` is on, it keeps the pool on, with the options it has.
+    """
     disable("memory_pool")
 
 
@@ -246,7 +249,8 @@ def enable_memory_reuse() -> Handle:
 
     By name only. Cheap tensors that autograd saves are computed again instead of kept,
     masks and indices are packed, and repeated steps are placed by a plan. The CPU's
-    memory pool is on as long as this is.
+    memory pool is on as long as this is. Holds for this thread and those that start
+    from now on.
     """
     return _enable_one("memory_reuse")
 
@@ -261,9 +265,10 @@ def memory_stats(device: object = "cpu") -> dict[str, int]:
 
     On the CPU they are about storages of 64 KiB and more, made while the pool was on.
     Bytes and counts, each ``current``, ``peak``, ``allocated`` and ``freed`` (both
-    since the pool was opened), for ``all``, ``large_pool`` and ``small_pool`` (up to a
-    MiB); the arena counts as large. Keys that torch lacks begin with ``ptac.``; among
-    them ``ptac.arena_bytes``, what the arena spans up to its last block in use.
+    since the pool was opened last), for ``all``, ``large_pool`` and ``small_pool`` (up
+    to a MiB); the arena counts as large. Keys that torch lacks begin with ``ptac.``;
+    among them ``ptac.arena_bytes``, what the arena spans up to its last block in use.
+    Empty for CUDA that is not initialised.
 
     Raises
     ------

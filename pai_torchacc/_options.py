@@ -150,6 +150,11 @@ def verify_checked(every: int) -> int:
     return every
 
 
+_MOST_BYTES = (1 << 62) - 1
+_MOST_EVENTS = 1 << 28
+_MOST_SECONDS = (1 << 31) - 1
+
+
 def pool_checked(options: PoolOptions) -> PoolOptions:
     """Options of the memory pool that can be.
 
@@ -160,12 +165,14 @@ def pool_checked(options: PoolOptions) -> PoolOptions:
     """
     if options.device is not None:
         device_checked(options.device)
+    _number_checked(options.reserve, "reserve", 0, _MOST_BYTES)
+    _number_checked(options.history, "history", 0, _MOST_EVENTS)
     if options.cap is not None:
-        _bytes_checked(options.cap, "cap", 1)
-    _bytes_checked(options.reserve, "reserve", 0)
-    _bytes_checked(options.history, "history", 0)
-    if options.history > 1 << 28:
-        raise ValueError(f"history={options.history}; it is at most {1 << 28} events")
+        _number_checked(options.cap, "cap", 1, _MOST_BYTES)
+        if options.reserve > options.cap:
+            raise ValueError(
+                f"reserve={options.reserve} is more than cap={options.cap} allows"
+            )
     policies = policy_names()
     if not isinstance(options.policy, str):
         raise TypeError(f"policy is a string, not {type(options.policy).__name__}")
@@ -179,11 +186,13 @@ def pool_checked(options: PoolOptions) -> PoolOptions:
     return options
 
 
-def _bytes_checked(value: int, option: str, least: int) -> None:
+def _number_checked(value: int, option: str, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{option} is an integer, not {type(value).__name__}")
-    if not least <= value < 1 << 62:
+    if value < least:
         raise ValueError(f"{option}={value}; it is {least} or more")
+    if value > most:
+        raise ValueError(f"{option}={value}; it is at most {most}")
 
 
 def _trim_checked(trim: str | int) -> None:
@@ -194,8 +203,10 @@ def _trim_checked(trim: str | int) -> None:
             )
     elif isinstance(trim, bool) or not isinstance(trim, int):
         raise TypeError(f"trim is a string or an integer, not {type(trim).__name__}")
-    elif not 1 <= trim < 1 << 31:
+    elif trim < 1:
         raise ValueError(f"trim={trim}; idle seconds are 1 or more")
+    elif trim > _MOST_SECONDS:
+        raise ValueError(f"trim={trim}; idle seconds are at most {_MOST_SECONDS}")
 
 
 def device_checked(device: object) -> str:
@@ -211,7 +222,9 @@ def device_checked(device: object) -> str:
         raise TypeError(
             f"device is a string or torch.device, not {type(device).__name__}"
         )
-    kind = kind.partition(":")[0]
+    kind, colon, index = kind.partition(":")
+    if colon and not index.isdecimal():
+        raise ValueError(f"device={str(device)!r}; after the colon comes a number")
     if kind not in DEVICES:
         raise ValueError(f"device={str(device)!r}; there are: {', '.join(DEVICES)}")
     return kind

@@ -337,5 +337,6 @@ def disable(*features: str) -> None:
     with _lock:
         gone = names_checked(features) if features else FEATURES
         rest = tuple(n for n in current().features if n not in gone)
-        pool = OFF.pool if "memory_pool" in gone else current().pool
+        needs_pool = {"memory_pool", "memory_reuse"} & {*rest}
+        pool = current().pool if needs_pool else OFF.pool
         go_to(replace(current(), features=rest, pool=pool) if rest else OFF)

@@ -53,6 +53,7 @@ def _cpu_memory() -> dict[str, Any]:
     return statistics.stats("cpu") | {
         "page_faults": _faults.count(),
         "saved_bytes": _saved_bytes(),
+        "kept": memory_reuse.reasons(),
     }
 
 
@@ -188,11 +189,12 @@ def as_text(content: dict[str, Any]) -> str:
     lines += [f"bypassed: {why} ({n} graphs)" for why, n in content["bypassed"].items()]
     lines += content["remarks"]
     lines += ["", *_operator_table(content["ops"])]
-    lines += ["", *_memory_lines(content["memory"]["cpu"])]
+    is_reusing = content["switches"].get("memory_reuse", {}).get("active", False)
+    lines += ["", *_memory_lines(content["memory"]["cpu"], is_reusing)]
     return "\n".join(lines)
 
 
-def _memory_lines(cpu: dict[str, Any]) -> list[str]:
+def _memory_lines(cpu: dict[str, Any], is_reusing: bool) -> list[str]:
     lines = []
     if cpu.get("allocation.all.allocated"):
         parts = {
@@ -206,6 +208,10 @@ def _memory_lines(cpu: dict[str, Any]) -> list[str]:
     saved = [f"{n / 2**20:.1f} MiB {what}" for what, n in cpu["saved_bytes"].items()]
     if saved:
         lines.append(f"memory reuse, at most at a time: {', '.join(saved)}")
+    elif is_reusing:
+        kept = [f"{n} {reason}" for reason, n in cpu["kept"].items()]
+        why = ", ".join(kept) or "what autograd saved was too little"
+        lines.append(f"memory reuse let go of nothing: {why}")
     faults = cpu["page_faults"]
     return [*lines, f"page faults since {_faults.since()}: {faults}"]
 

@@ -221,6 +221,11 @@ def test_policies_can_change_while_blocks_are_in_use(policy: str) -> None:
         ({"fill": 0}, TypeError, "fill is a string or None"),
         ({"trim": "now"}, ValueError, "'auto', 'never'"),
         ({"trim": 0}, ValueError, "idle seconds are 1 or more"),
+        ({"trim": 1 << 40}, ValueError, "idle seconds are at most 2147483647"),
+        ({"cap": 1 << 62}, ValueError, "it is at most 4611686018427387903"),
+        ({"history": 1 << 40}, ValueError, "history=1099511627776; it is at most"),
+        ({"cap": 1 << 20, "reserve": 1 << 30}, ValueError, "more than cap=1048576"),
+        ({"device": "cuda:x"}, ValueError, "after the colon comes a number"),
         ({"trim": None}, TypeError, "trim is a string or an integer"),
         ({"device": "tpu"}, ValueError, "there are: cpu, cuda"),
         ({"device": 3}, TypeError, "device is a string"),
@@ -236,6 +241,42 @@ def test_nonsense_is_refused(options: dict, error: type[Exception], text: str) -
 def test_unknown_devices_have_no_statistics(function) -> None:
     with pytest.raises(ValueError, match="there are: cpu, cuda"):
         function("mps")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_cuda_that_is_not_there_has_empty_statistics() -> None:
+    assert ptac.memory_stats("cuda") == {}
+    assert "CUDA memory pool" in ptac.memory_summary("cuda:3")
+    assert ptac.memory_snapshot("cuda")["segments"] == []
+    ptac.reset_peak_memory_stats("cuda")
+    assert ptac.empty_cache("cuda") == 0
+
+
+def test_a_cap_of_any_number_of_bytes_is_kept() -> None:
+    cap, chunk = 100_000_000, 64 * KIB
+    whole, rest = cap // chunk, cap % chunk
+    with ptac.enable_memory_pool(cap=cap):
+        most = torch.empty((whole - 1) * chunk, dtype=torch.uint8)
+        with pytest.raises(RuntimeError, match="can't allocate memory"):
+            torch.empty(chunk + rest - 64, dtype=torch.uint8)
+        assert stats("num_ooms") == 1
+        del most
+
+
+def test_the_probe_is_not_counted() -> None:
+    with ptac.enable_memory_pool(history=16):
+        assert stats("allocation.all.allocated") == 0
+        assert stats("allocated_bytes.all.peak") == 0
+        assert ptac.memory_snapshot()["device_traces"] == [[]]
+
+
+def test_statistics_are_there_when_all_is_over() -> None:
+    with ptac.enable_memory_pool():
+        floats(MIB)
+    assert ptac.status()["memory_pool"]["active"] is False
+    assert stats("reserved_bytes.large_pool.peak") == stats("reserved_bytes.all.peak")
+    assert stats("ptac.arena_bytes.peak") == MIB
+    assert stats("segment.all.current") == 0
 
 
 def test_a_cap_fails_as_torch_does_and_a_smaller_batch_succeeds() -> None:

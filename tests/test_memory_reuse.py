@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import pai_torchacc as ptac
+from pai_torchacc import _host, memory_reuse
 from pai_torchacc.bench.workloads import WORKLOADS
 
 WIDE = 512
@@ -316,3 +318,19 @@ def test_the_report_tells_bytes() -> None:
     assert told["all"]["peak"] >= 2 << 20
     reusing.memory_reuse.reset(reusing.c)
     assert reusing.memory_reuse.saved_bytes(reusing.c)["all"]["total"] == 0
+
+
+def test_it_keeps_the_pool_with_its_options() -> None:
+    with ptac.enable_memory_pool(cap=64 << 20):
+        with ptac.enable_memory_reuse():
+            ptac.disable_memory_pool()
+            assert not ptac.is_enabled("memory_pool")
+            with pytest.raises(RuntimeError, match="can't allocate memory"):
+                torch.empty(128 << 20, dtype=torch.uint8)
+    assert torch.empty(128 << 20, dtype=torch.uint8).numel()
+
+
+def test_the_report_says_when_nothing_was_let_go() -> None:
+    with ptac.enable_memory_reuse():
+        memory_reuse.reset(_host.load())
+        assert "memory reuse let go of nothing: what autograd saved" in ptac.report()

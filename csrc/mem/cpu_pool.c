@@ -343,7 +343,7 @@ bool ptac_cpu_pool_free(void *memory)
     return block != NULL;
 }
 
-/* --- as if nobody had asked --------------------------------------------------------- */
+/* --- as if nobody had asked ------------------------------------------------------- */
 
 static void begin_anew(ptac_stat *stat)
 {

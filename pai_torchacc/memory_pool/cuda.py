@@ -237,10 +237,14 @@ def index_of(device: object) -> int:
     _, _, text = str(device).partition(":")
     if text:
         return int(text)
+    torch_cuda = initialized()
+    return torch_cuda.current_device() if torch_cuda else 0
+
+
+def initialized() -> Any:
+    """``torch.cuda`` where it is in use, or None."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return 0
-    return torch.cuda.current_device()
+    return torch.cuda if torch and torch.cuda.is_initialized() else None
 
 
 def stats(device: object) -> dict[str, int]:

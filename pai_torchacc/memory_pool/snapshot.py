@@ -27,9 +27,8 @@ def snapshot(
     if kind == "cuda" and cuda.has_pool():
         content = _cuda_snapshot(cuda.index_of(device))
     elif kind == "cuda":
-        import torch
-
-        content = torch.cuda.memory._snapshot()
+        torch_cuda = cuda.initialized()
+        content = torch_cuda.memory._snapshot() if torch_cuda else _document([], [])
     else:
         content = _cpu_snapshot()
     if path is not None:

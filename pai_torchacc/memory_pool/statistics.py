@@ -22,9 +22,10 @@ def stats(device: object) -> dict[str, int]:
     """See :func:`pai_torchacc.memory_stats`."""
     kind = device_checked(device)
     if kind == "cuda" and not cuda.has_pool():
-        import torch
-
-        return dict(torch.cuda.memory_stats(cuda.index_of(device)))
+        torch_cuda = cuda.initialized()
+        return (
+            dict(torch_cuda.memory_stats(cuda.index_of(device))) if torch_cuda else {}
+        )
     try:
         counted = (
             cuda.stats(device) if kind == "cuda" else _host.extension().pool_stats()
@@ -51,9 +52,9 @@ def _reset_cuda_peaks(number: int) -> None:
     if cuda.has_pool():
         _host.extension().cuda_pool_reset_peaks(number)
         return
-    import torch
-
-    torch.cuda.reset_peak_memory_stats(number)
+    torch_cuda = cuda.initialized()
+    if torch_cuda:
+        torch_cuda.reset_peak_memory_stats(number)
 
 
 def empty(device: object) -> int:
@@ -69,16 +70,14 @@ def empty(device: object) -> int:
 
 
 def _empty_cuda() -> int:
-    import sys
-
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    torch_cuda = cuda.initialized()
+    if not torch_cuda:
         return 0
     if cuda.has_pool():
         return _host.extension().cuda_pool_trim()
-    before = torch.cuda.memory_reserved()
-    torch.cuda.empty_cache()
-    return before - torch.cuda.memory_reserved()
+    before = torch_cuda.memory_reserved()
+    torch_cuda.empty_cache()
+    return before - torch_cuda.memory_reserved()
 
 
 _ROWS: tuple[tuple[str, str], ...] = (
@@ -97,10 +96,9 @@ _ROWS: tuple[tuple[str, str], ...] = (
 def summary(device: object, abbreviated: bool) -> str:
     """See :func:`pai_torchacc.memory_summary`."""
     kind = device_checked(device)
-    if kind == "cuda" and not cuda.has_pool():
-        import torch
-
-        return torch.cuda.memory_summary(abbreviated=abbreviated)
+    torch_cuda = cuda.initialized()
+    if kind == "cuda" and torch_cuda and not cuda.has_pool():
+        return torch_cuda.memory_summary(cuda.index_of(device), abbreviated)
     counted = stats(device)
     header = ("", "current", "peak", "total allocated", "total freed")
     rows = [header]
