@@ -321,12 +321,11 @@ def test_the_report_tells_bytes() -> None:
 
 
 def test_it_keeps_the_pool_with_its_options() -> None:
-    with ptac.enable_memory_pool(cap=64 << 20):
-        with ptac.enable_memory_reuse():
-            ptac.disable_memory_pool()
-            assert not ptac.is_enabled("memory_pool")
-            with pytest.raises(RuntimeError, match="can't allocate memory"):
-                torch.empty(128 << 20, dtype=torch.uint8)
+    with ptac.enable_memory_pool(cap=64 << 20), ptac.enable_memory_reuse():
+        ptac.disable_memory_pool()
+        assert not ptac.is_enabled("memory_pool")
+        with pytest.raises(RuntimeError, match="can't allocate memory"):
+            torch.empty(128 << 20, dtype=torch.uint8)
     assert torch.empty(128 << 20, dtype=torch.uint8).numel()
 
 
