@@ -20,8 +20,8 @@ typedef struct ptac_policy {
     void (*add)(void *index, ptac_block *block);
     void (*drop)(void *index, ptac_block *block);
     /*
-     * A listed block of at least bytes, which stays listed; NULL: grow the arena. May be
-     * asked without anything being cut.
+     * A listed block of at least bytes, which stays listed; NULL: grow the arena. May
+     * be asked without anything being cut.
      */
     ptac_block *(*find)(void *index, size_t bytes);
 } ptac_policy;
