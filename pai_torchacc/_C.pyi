@@ -399,6 +399,12 @@ def saved_install(
 def saved_remove() -> None:
     """Consider nothing any more; what is held can still be restored."""
 
+def float_mode() -> int:
+    """How this thread rounds and treats subnormal numbers, as the CPU keeps it."""
+
+def set_float_mode(mode: int, /) -> None:
+    """Go back to what :func:`float_mode` gave."""
+
 def saved_least(n_bytes: int, /) -> int:
     """Look at tensors from this size on; what it was (tests)."""
 

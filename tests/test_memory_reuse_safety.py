@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pai_torchacc import memory_reuse
+from pai_torchacc import _host, memory_reuse
 from pai_torchacc.memory_reuse import boxes, packing, recipes
 
 N = 1 << 19
@@ -212,6 +212,43 @@ def test_a_program_that_has_the_storage_alone() -> None:
             ours = gradients(change)
         assert all(torch.equal(a, b) for a, b in zip(stock, ours, strict=True))
     assert memory_reuse.reasons()["storage in use"] > 0
+
+
+@pytest.mark.parametrize(
+    ("switch", "scale"),
+    [(torch.set_flush_denormal, 1e-38), (torch._C._set_mkldnn_enabled, 1.0)],
+)
+def test_settings_that_change_before_backward(
+    switch: Callable[[bool], object], scale: float
+) -> None:
+    """What was computed with subnormal numbers as zeros, or by oneDNN, is so again."""
+
+    def gradients() -> list[Tensor]:
+        torch.manual_seed(0)
+        v = [torch.nn.Parameter(torch.ones(512, 8)) for _ in range(12)]
+        switch(True)
+        total = torch.zeros(())
+        for p in v:
+            w = torch.randn(512, 512).requires_grad_()
+            x = (torch.randn(512, 512) @ w) * (scale / 16)
+            y = torch.nn.functional.gelu(x)
+            total = total + (y @ p).sum() / scale
+            del x, y
+        switch(False)
+        total.backward()
+        return [p.grad for p in v]
+
+    was = torch.backends.mkldnn.enabled
+    try:
+        stock = gradients()
+        with reusing.reused():
+            ours = gradients()
+            n_saved = memory_reuse.saved_bytes(_host.load())["recompute"]["count"]
+    finally:
+        torch.set_flush_denormal(False)
+        torch._C._set_mkldnn_enabled(was)
+    assert n_saved > 0
+    assert all(torch.equal(a, b) for a, b in zip(stock, ours, strict=True))
 
 
 def test_a_program_that_has_the_storage_of_an_input() -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pai_torchacc._lock import ForkedLock
-from pai_torchacc.memory_reuse import packing, recipes
+from pai_torchacc.memory_reuse import packing, recipes, setting
 from pai_torchacc.memory_reuse.recipes import Later
 
 ENOUGH = 32 << 20
@@ -82,12 +82,12 @@ class Box:
 
     __slots__ = (
         "__weakref__", "blocker", "booked", "form", "holders", "is_input", "key",
-        "many", "mechanism", "memory", "n_bytes", "n_threads", "node", "version",
+        "many", "mechanism", "memory", "n_bytes", "node", "setting", "version",
     )  # fmt: skip
 
     def __init__(self, key: int, n_bytes: int, node: Any):
         self.key, self.n_bytes, self.node = key, n_bytes, node
-        self.n_threads = torch.get_num_threads()
+        self.setting = setting.here(_c)
         self.holders: list[weakref.ref[Any]] = []
         self.form: packing.Form | None = None
         self.blocker: weakref.ref[Box] | None = None
@@ -316,13 +316,13 @@ def _unsettled(
 def restore(holder: Any) -> Tensor:
     """The tensor that a holder has let go of.
 
-    Computed as in the thread that computed forward: without gradients or modes, on as
-    many threads.
+    Computed as in the thread that computed forward: without gradients or modes, and in
+    its setting.
     """
     box = holder.box
-    now = torch.get_num_threads()
+    now = setting.here(_c)
     is_plain = _c.thread_is_plain()
-    if is_plain and now == box.n_threads and not torch.is_grad_enabled():
+    if is_plain and now == box.setting and not torch.is_grad_enabled():
         return box.tensor_of(holder)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -330,9 +330,9 @@ def restore(holder: Any) -> Tensor:
             stack.enter_context(torch._C._DisableTorchDispatch())
             stack.enter_context(torch._C.DisableTorchFunction())
             stack.enter_context(torch._C._DisableAutocast())
-        if now != box.n_threads:
-            torch.set_num_threads(box.n_threads)
-            stack.callback(torch.set_num_threads, now)
+        if now != box.setting:
+            setting.go_to(_c, box.setting)
+            stack.callback(setting.go_to, _c, now)
         return box.tensor_of(holder)
 
 

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pai_torchacc.memory_reuse import setting
+
 SMALL = 256 << 10
 """Bytes of inputs that are copied, so that nobody can change them."""
 
@@ -182,7 +184,7 @@ def _proven(c: Any, expression: Expression, box: Any, flat: Tensor) -> Any:
     Each time anew: a program may have changed the memory since the node filled it,
     under no_grad or by way of ``.data``, of which no version tells.
     """
-    if torch.get_num_threads() != box.n_threads:
+    if setting.here(c) != box.setting:
         return None
     if not expression.gives(c, flat):
         return None
@@ -219,7 +221,7 @@ def _saved(node: Any, name: str, box: Any) -> Any:
         if tensor.nbytes > SMALL or tensor._version != holder.version:
             raise _NotPossible
         return _Copy(tensor)
-    if holder.box is box or holder.box.n_threads != box.n_threads:
+    if holder.box is box or holder.box.setting != box.setting:
         raise _NotPossible
     if isinstance(holder.box.form, _Recompute):
         raise _NotPossible  # a chain of them would be computed as a whole
