@@ -8,11 +8,11 @@ of the program is in force, and with samples that do not depend on defaults.
 
 from __future__ import annotations
 
+import _thread
 import os
 import platform
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,20 +31,48 @@ class NotNow(Unavailable):
     """The same, but another attempt may go better."""
 
 
+_PATIENCE_S = 5
+"""For which an interrupt waits for the thread aside, which it cannot reach."""
+
+
 def aside(ask: Callable[[Any, Any], _T], c: Any) -> _T:
     """``ask(c, torch)`` in a new thread, which everything is ordinary in.
 
-    Modes, devices, autocast, transforms and ``disabled()`` belong to threads.
+    Modes, devices, autocast, transforms and ``disabled()`` belong to threads. Nobody
+    has patched this kind, and an interrupt finds no lock of Python code held.
     """
     torch = sys.modules["torch"]
     if _is_importing(torch):
         # The other thread would wait for the import, and the import for us.
         raise NotNow("torch is still being imported")
-    with ThreadPoolExecutor(1) as pool:
+    answers: list[_T] = []
+    errors: list[BaseException] = []
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def run() -> None:
         try:
-            return pool.submit(ask, c, torch).result()
-        except RuntimeError as error:
-            raise NotNow(f"torch could not be asked how it works: {error}") from error
+            answers.append(ask(c, torch))
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.release()
+
+    try:
+        _thread.start_new_thread(run, ())
+        done.acquire()
+        if errors:
+            raise errors[0]
+    except RuntimeError as error:
+        raise NotNow(f"torch could not be asked how it works: {error}") from error
+    except BaseException:
+        if not answers and not errors:
+            # What is undone next should not be undone under its feet.
+            done.acquire(timeout=_PATIENCE_S)
+        raise
+    finally:
+        errors.clear()  # which their tracebacks lead back to
+    return answers[0]
 
 
 def _is_importing(torch: Any) -> bool:

@@ -1,7 +1,11 @@
-"""The lock of the package's state, which a fork waits for.
+"""The locks of the package's state, which a fork waits for.
 
 A child has only the thread that forked: it must not inherit a lock that another thread
 held, nor a state that another thread was in the midst of changing.
+
+Who needs several takes them in this order, as forks do. They are C's own, which an
+interrupt cannot leave held. Importing this module changes what a fork does: that is
+left until one of them is needed.
 """
 
 from __future__ import annotations
@@ -9,25 +13,14 @@ from __future__ import annotations
 import os
 import threading
 
+switch = threading.RLock()
+hooks = threading.RLock()
+boxes = threading.RLock()
 
-class ForkedLock:
-    """A reentrant lock for ``with``, which the forking thread holds while it forks."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._is_registered = False
-
-    def __enter__(self) -> None:
-        # Not before it is needed: importing the package changes nothing. That two
-        # threads may both do it is no harm, since the lock counts.
-        if not self._is_registered:
-            os.register_at_fork(
-                before=self._lock.acquire,
-                after_in_parent=self._lock.release,
-                after_in_child=self._lock.release,
-            )
-            self._is_registered = True
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+# What is registered last is called first before a fork.
+for _lock in (boxes, hooks, switch):
+    os.register_at_fork(
+        before=_lock.acquire,
+        after_in_parent=_lock.release,
+        after_in_child=_lock.release,
+    )

@@ -5,7 +5,8 @@ leaving a ``with`` block all mean: go to that Config.
 
 A feature is a module of its name with four functions: ``install(c, config)`` makes it
 be as the Config says and returns None or the reason why it cannot; ``remove(c)`` undoes
-everything, at once or, where something is still on its way, as soon as that is safe;
+everything, also what an exception has cut short, at once or, where something is still
+on its way, as soon as that is safe;
 ``status(c)`` gives what its entry in the status has beyond the ordinary;
 ``about(config)`` says in a few words what is on, for the log.
 """
@@ -14,15 +15,13 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
 from pai_torchacc import _exit_report, _host
-from pai_torchacc._lock import ForkedLock
 from pai_torchacc._options import (
     FEATURES,
     OFF,
@@ -53,12 +52,20 @@ class _State:
     active: dict[str, _Active] = field(default_factory=dict)
     generation: int = 0
     draining: bool = False
+    """There may be kernels to take out of the dispatcher."""
+    unsure: set[str] = field(default_factory=set)
+    """Features of which an exception may leave a part."""
     is_busy: bool = False
     afterwards: Config | None = None
 
 
-_lock = ForkedLock()
 _state = _State()
+
+
+def _locked() -> Any:
+    from pai_torchacc import _lock
+
+    return _lock.switch
 
 
 def current() -> Config:
@@ -78,23 +85,21 @@ def go_to(config: Config, strict: bool = False) -> None:
     is a RuntimeError, and the process is as it was before. Called in the midst of
     another change, as a signal handler may, it happens right after that.
     """
-    with _lock:
+    with _locked():
         if _state.is_busy:
             _state.afterwards = config
             return
         try:
-            with _busy():
-                _change(config, strict)
+            _alone(lambda: _change(config, strict))
         finally:
             drain()
 
 
-@contextmanager
-def _busy() -> Iterator[None]:
+def _alone(change: Callable[[], None]) -> None:
     """In the midst of a change: others that come up meanwhile follow at the end."""
-    _state.is_busy = True
     try:
-        yield
+        _state.is_busy, _state.afterwards = True, None
+        change()
     finally:
         _state.is_busy = False
         later, _state.afterwards = _state.afterwards, None
@@ -111,11 +116,18 @@ def _change(config: Config, strict: bool) -> None:
             _insist(config)
     except BaseException:
         try:
-            _apply(before)
+            _go_back(before)
         except BaseException:
             log.exception("could not go back to what was on: all is off")
-            _apply(OFF)
+            _go_back(OFF)
         raise
+
+
+def _go_back(config: Config) -> None:
+    for name in [n for n in reversed(FEATURES) if n in _state.unsure]:
+        _state.active.pop(name, None)
+        _remove(name)
+    _apply(config)
 
 
 def _insist(config: Config) -> None:
@@ -149,6 +161,8 @@ def _module(name: str) -> Any:
 
 def _switch_on(name: str, config: Config) -> None:
     held = _state.active.get(name)
+    if not is_active(name):  # else its install() also leads back to what it was
+        _state.unsure.add(name)
     reason = _install(name, config)
     if reason is None:
         since = held.since if held and held.since else _now()
@@ -158,6 +172,7 @@ def _switch_on(name: str, config: Config) -> None:
             _remove(name)
         _state.active[name] = _Active(reason=reason)
         log.info("%s is not active: %s", name, reason)
+    _state.unsure.discard(name)
     _exit_report.ask("PTAC_REPORT")
 
 
@@ -166,25 +181,35 @@ def _install(name: str, config: Config) -> str | None:
         return "switched off by PTAC_DISABLE"
     try:
         c = _host.load()
-        try:
-            return _module(name).install(c, config)
-        finally:
-            _note_draining(c)
     except _host.Unavailable as error:
         return str(error)
+    _state.draining = True
+    try:
+        reason = _module(name).install(c, config)
+    except _host.Unavailable as error:
+        _remove(name)
+        return str(error)
+    _note_draining(c)
+    return reason
 
 
 def _switch_off(name: str) -> None:
-    held = _state.active.pop(name)
+    held = _state.active[name]
     if held.since:
         _remove(name)
+    del _state.active[name]
+    if held.since:
         log.info("%s is off", name)
 
 
 def _remove(name: str) -> None:
-    c = _host.load()
-    _module(name).remove(c)
-    _note_draining(c)
+    _state.unsure.add(name)
+    c = _host.loaded()
+    if c is not None:
+        _state.draining = True
+        _module(name).remove(c)
+        _note_draining(c)
+    _state.unsure.discard(name)
 
 
 def _note_draining(c: Any) -> None:
@@ -200,7 +225,7 @@ def drain(is_ending: bool = False) -> bool:
     change ends by doing this itself. ``is_ending`` says that a backward pass calls this
     as the last thing it does.
     """
-    with _lock:
+    with _locked():
         if not _state.draining:
             return True
         if _state.is_busy:
@@ -208,15 +233,18 @@ def drain(is_ending: bool = False) -> bool:
         c = _host.load()
         import torch
 
-        from pai_torchacc import fusion
-
         if not is_quiet(c, torch, is_ending):
             _try_again_later(c, torch, is_ending)
             return False
-        with _busy():
-            c.override_remove(fusion.leftover(c))
-            _state.draining = False
+        _alone(lambda: _take_out(c))
         return not _state.draining
+
+
+def _take_out(c: Any) -> None:
+    from pai_torchacc import fusion
+
+    c.override_remove(fusion.leftover(c))
+    _state.draining = False
 
 
 def _try_again_later(c: Any, torch: Any, is_ending: bool) -> None:
@@ -241,7 +269,7 @@ def _now() -> str:
 
 def switch_status() -> dict[str, dict[str, Any]]:
     """Per switch: active, reason, since; and what is still on its way out."""
-    with _lock:
+    with _locked():
         drain()
         c = _host.loaded()
         result: dict[str, dict[str, Any]] = {}
@@ -296,7 +324,7 @@ class Handle:
         disable(*self.features)
 
     def __enter__(self) -> Handle:
-        with _lock:
+        with _locked():
             if self._generation == generation():
                 self._entered.append(self._before)
             else:
@@ -326,7 +354,7 @@ def is_active(name: str) -> bool:
 def enable(config: Config, strict: bool) -> Handle:
     """Go to ``config`` and return the handle for its features."""
     check_something_left(config)
-    with _lock:
+    with _locked():
         before = current()
         go_to(config, strict)
         return Handle(config, before)
@@ -334,7 +362,7 @@ def enable(config: Config, strict: bool) -> Handle:
 
 def disable(*features: str) -> None:
     """Switch features off; all of them when none is named."""
-    with _lock:
+    with _locked():
         gone = names_checked(features) if features else FEATURES
         rest = tuple(n for n in current().features if n not in gone)
         needs_pool = {"memory_pool", "memory_reuse"} & {*rest}

@@ -12,6 +12,7 @@ def document() -> dict[str, Any]:
     """Versions, CPU, the table that would decide, operators with their rows."""
     try:
         c = _host.load()
+        lean, rounding = _host.has_lean_paths(), _host.knows_rounding()
     except _host.Unavailable as error:
         return {"versions": receipt.versions(), "unavailable": str(error)}
     import torch
@@ -22,8 +23,8 @@ def document() -> dict[str, Any]:
     return {
         "versions": receipt.versions() | {"calibration": table.name},
         "threads": torch.get_num_threads(),
-        "lean_paths": _host.has_lean_paths(),
-        "rounding_known": _host.knows_rounding(),
+        "lean_paths": lean,
+        "rounding_known": rounding,
         "missing_symbols": sorted(n for n, found in symbols.items() if not found),
         "switches": list(_options.FEATURES),
         "operators": {

@@ -16,6 +16,8 @@ for name in [n for n in sys.modules if n.startswith("pai_torchacc")]:
     del sys.modules[name]
 before, threads = footprint.take(ops), threading.active_count()
 modules = set(sys.modules)
+import os
+os.register_at_fork = None  # nobody calls it
 import pai_torchacc
 from pai_torchacc import _C
 footprint.assert_same(before, footprint.take(ops))

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pai_torchacc import _host, memory_reuse
-from pai_torchacc.memory_reuse import boxes, packing, recipes
+from pai_torchacc.memory_reuse import boxes, hooks, packing, recipes
 
 N = 1 << 19
 
@@ -77,6 +77,23 @@ def test_interrupts_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(boxes, "_box_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             saved_by(mostly_zeros())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TypeError])
+def test_only_interrupts_reach_a_thread_that_is_told_late(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    with reusing.reused(), monkeypatch.context() as patch:
+        reusing.c.saved_remove()
+        patch.setattr(hooks, "lower_in_this_thread", fail)
+        if error is KeyboardInterrupt:
+            with pytest.raises(KeyboardInterrupt):
+                saved_by(mostly_zeros())
+        else:
+            saved_by(mostly_zeros()).sum().backward()
 
 
 OTHERS: dict[str, Callable[[], Tensor]] = {

@@ -103,12 +103,17 @@ def test_tensors_stay_while_a_kernel_works(program: str) -> None:
 
 
 FORKS = """
-import os, signal, sys, threading
+import faulthandler, os, signal, sys, threading
 import torch
 import pai_torchacc as ptac
+faulthandler.dump_traceback_later(60, exit=True)
 
 def switch():
     ptac.enable()
+    ptac.disable()
+
+def memory():
+    ptac.enable("memory_pool", "memory_reuse")
     ptac.disable()
 
 def child(work):
@@ -121,7 +126,9 @@ def child(work):
         os._exit(1)
 
 switch()
-disturb = {"status": ptac.status, "switch": switch}[sys.argv[1]]
+memory()
+disturb = {"status": ptac.status, "switch": switch, "memory": memory}[sys.argv[1]]
+works = [ptac.status, memory if disturb is memory else switch]
 stop = threading.Event()
 def loop():
     while not stop.is_set():
@@ -130,10 +137,10 @@ other = threading.Thread(target=loop)
 other.start()
 sys.setswitchinterval(1e-5)
 codes = []
-for i in range(20):
+for i in range(100 if disturb is memory else 20):
     pid = os.fork()
     if pid == 0:
-        child(switch if i % 2 else ptac.status)
+        child(works[i % 2])
     codes.append(os.waitpid(pid, 0)[1])
     if codes[-1]:
         break
@@ -146,6 +153,6 @@ print("no child waited")
 """
 
 
-@pytest.mark.parametrize("disturb", ["status", "switch"])
+@pytest.mark.parametrize("disturb", ["status", "switch", "memory"])
 def test_children_of_a_process_whose_threads_switch(disturb: str) -> None:
     assert switching.python(FORKS, disturb) == "no child waited\n"

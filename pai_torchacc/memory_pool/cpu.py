@@ -35,7 +35,8 @@ LEAST_BYTES = 64 << 10
 
 _KEEP = "mallopt"
 
-_installed: list[tuple[PoolOptions, str]] = []
+_installed: list[tuple[PoolOptions | None, str]] = []
+"""Options and way; no options while that way is being tried."""
 
 _wanted_by: set[str] = set()
 """Switches that need the pool; it is on while there is one."""
@@ -43,10 +44,9 @@ _wanted_by: set[str] = set()
 
 def install(c: Any, options: PoolOptions, by: str = "memory_pool") -> str | None:
     """Switch the pool on, or give it other options; None, or why it is inactive."""
+    _wanted_by.add(by)  # before it is: an exception is followed by remove()
     trouble = _install(c, options)
-    if trouble is None:
-        _wanted_by.add(by)
-    else:
+    if trouble is not None:
         _wanted_by.clear()
     return trouble
 
@@ -58,11 +58,8 @@ def _install(c: Any, options: PoolOptions) -> str | None:
         return "THP_MEM_ALLOC_ENABLE=1 asks torch for huge pages of its own"
     said = []
     for way in [_installed[0][1]] if _installed else _ways(c):
-        try:
-            trouble = _switch_on(c, way, options)
-        except BaseException:
-            _undo(c, way)
-            raise
+        _installed[:] = [(None, way)]
+        trouble = _switch_on(c, way, options)
         if trouble is None:
             _installed[:] = [(options, way)]
             return None
@@ -72,11 +69,11 @@ def _install(c: Any, options: PoolOptions) -> str | None:
 
 
 def _undo(c: Any, way: str) -> None:
-    _installed.clear()
     if way == _KEEP:
         c.malloc_keeps(False)
     else:
         c.pool_disable()
+    _installed.clear()
 
 
 def remove(c: Any, by: str = "memory_pool") -> None:

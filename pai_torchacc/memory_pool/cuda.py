@@ -59,8 +59,8 @@ def tune(torch: Any) -> str | None:
     if _state.tier is None:
         _state.reason = _stands_against_tuning(torch)
         if _state.reason is None:
+            _state.tier = TUNE  # before it is, so that it is undone
             _set(torch, ",".join(filter(None, (_users_settings(), _EXPANDABLE))))
-            _state.tier = TUNE
     return _state.reason
 
 

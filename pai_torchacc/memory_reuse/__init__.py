@@ -34,13 +34,13 @@ def install(c: Any, config: Config | None = None) -> str | None:
     """Switch on; the reason when that cannot be."""
     from pai_torchacc import _host
 
-    trouble = cpu.install(c, config.pool if config else PoolOptions(), NAME)
-    if trouble is not None:
-        return trouble
-    if c.saved_is_on():
-        _raise_here(c)
-        return None
     try:
+        trouble = cpu.install(c, config.pool if config else PoolOptions(), NAME)
+        if trouble is not None:
+            return trouble
+        if c.saved_is_on():
+            _raise_here(c)
+            return None
         if not _host.has_lean_paths():
             trouble = "this torch does not let us look into tensors"
         else:
@@ -50,6 +50,8 @@ def install(c: Any, config: Config | None = None) -> str | None:
         return trouble
     except BaseException as error:
         remove(c)
+        if isinstance(error, _host.Unavailable):
+            return str(error)
         if isinstance(error, _UNLIKE_TORCH):
             return f"this torch is unlike those known: {type(error).__name__}: {error}"
         raise

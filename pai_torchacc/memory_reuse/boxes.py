@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pai_torchacc._lock import ForkedLock
+from pai_torchacc._lock import boxes as _lock
 from pai_torchacc.memory_reuse import packing, recipes, setting
 from pai_torchacc.memory_reuse.recipes import Later
 
@@ -48,7 +48,6 @@ _boxes: dict[int, weakref.ref[Box]] = {}
 _n_bytes_kept = 0
 _is_worthwhile = False
 _c: Any = None
-_lock = ForkedLock()
 
 _n_own = 0
 """References to a storage besides those of its tensors: its Python object's."""

@@ -17,15 +17,14 @@ from typing import Any
 import torch
 
 from pai_torchacc._ledger import Ledger
-from pai_torchacc._lock import ForkedLock
+from pai_torchacc._lock import hooks as _lock
 
 _autograd = torch._C._autograd
 _lowered = threading.local()
 _raised = threading.local()
 
-_lock = ForkedLock()
-_n_raised = 0
-"""Threads that have ours, under the lock."""
+_threads: set[int] = set()
+"""That have ours."""
 
 _transforms = Ledger()
 """What lets torch's transforms run; needed until no thread has ours any more."""
@@ -34,21 +33,21 @@ _transforms = Ledger()
 class _Mark:
     """That a thread has ours; goes with the thread, or earlier."""
 
+    _thread = 0
+
     def __init__(self, c: Any):
-        global _n_raised  # noqa: PLW0603
         self._c, self._thread = c, threading.get_ident()
-        with _lock:
-            _n_raised += 1
+        _threads.add(self._thread)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        global _n_raised  # noqa: PLW0603
         if is_finalizing():  # a daemon thread's, and this module is no more
+            return
+        if not self._thread:  # interrupted before there was anything
             return
         # In the child of a fork all marks of other threads go, in the one that is left.
         if threading.get_ident() == self._thread:
             _take_out(self._c)
-        with _lock:
-            _n_raised -= 1
+        _threads.discard(self._thread)
         leave_transforms_alone(self._c)
 
 
@@ -94,6 +93,7 @@ def lower_in_this_thread(c: Any) -> bool:
     """Take ours out; whether they were there."""
     _lowered.by = None
     was_there = _take_out(c)
+    _threads.discard(threading.get_ident())  # nobody hears of an interrupt in __del__
     _raised.__dict__.pop("mark", None)
     return was_there
 
@@ -133,7 +133,7 @@ def install(c: Any, ledger: Ledger) -> None:
 def leave_transforms_alone(c: Any) -> None:
     """As soon as that is safe: when we are off, and no thread has ours."""
     with _lock:
-        if _transforms and _n_raised == 0 and not c.saved_is_on():
+        if _transforms and not _threads and not c.saved_is_on():
             _transforms.undo()
 
 

@@ -130,6 +130,8 @@ static PyObject *saved_pack(PyObject *self, PyObject *tensor)
         PyObject *left = leave ? PyObject_CallNoArgs(leave) : NULL;
 
         Py_XDECREF(left);
+        if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL; /* an interrupt */
         PyErr_Clear();
     } else if (is_large(tensor) && ptac_thread_is_plain()) {
         const int kept = is_kept_anyway(tensor, is_leaf);
