@@ -29,16 +29,25 @@ def resident_bytes() -> int:
 
 
 def assert_flat(work: Callable[[], Any], times: int) -> None:
-    """Do the work so often, after warming up: nothing grows with the calls."""
+    """Do the work so often, after warming up: nothing grows with the calls.
+
+    What grows does so in the second round too; the table of Python's interned strings
+    (3.8 MB) is made anew in one of them, after as many strings as there are.
+    """
     for _ in range(times // 10):
         work()
-    gc.collect()
-    blocks, size = sys.getallocatedblocks(), resident_bytes()
-    for _ in range(times):
-        work()
-    gc.collect()
-    assert sys.getallocatedblocks() - blocks < times // 10
-    assert resident_bytes() - size < SLACK_BYTES
+    grown = []
+    for _ in range(2):
+        gc.collect()
+        blocks, size = sys.getallocatedblocks(), resident_bytes()
+        for _ in range(times):
+            work()
+        gc.collect()
+        assert sys.getallocatedblocks() - blocks < times // 10
+        grown.append(resident_bytes() - size)
+        if grown[-1] < SLACK_BYTES:
+            return
+    raise AssertionError(f"grown by {grown} bytes")
 
 
 IMAGES = torch.randn(1, 4, 8, 8)
