@@ -592,9 +592,9 @@ class Kept: x = torch.ones(1 << 20)
 def test_slots_are_named() -> None:
     """The imports that we write are those of libc10, and lead to libc."""
     assert _host.load() is _C
-    libc = ctypes.CDLL(None)
-    memalign, free = (
-        ctypes.cast(f, ctypes.c_void_p).value for f in (libc.posix_memalign, libc.free)
-    )
-    assert set(slots()[0]) == {memalign}
-    assert set(slots()[1]) == {free}
+    # A Python that is no shared library has an entry of its own for what it imports.
+    libraries = ctypes.CDLL(None), ctypes.CDLL("libc.so.6")
+    for own, name in zip(slots(), ("posix_memalign", "free"), strict=True):
+        libcs = {ctypes.cast(lib[name], ctypes.c_void_p).value for lib in libraries}
+        assert own
+        assert set(own) <= libcs
