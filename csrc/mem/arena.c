@@ -467,8 +467,12 @@ size_t ptac_arena_promote(ptac_arena *arena)
         if (visits < PTAC_HOT_VISITS || arena->is_huge[i] ||
             (is_run && n_runs >= PTAC_MOST_HOT_RUNS))
             continue;
-        if (!arena->source->want_huge(
-                arena->source, arena->base + i * PTAC_REGION_BYTES, PTAC_REGION_BYTES))
+
+        const uintptr_t at = arena->base + i * PTAC_REGION_BYTES;
+
+        if (!arena->source->is_touched(arena->source, at, PTAC_REGION_BYTES))
+            continue;
+        if (!arena->source->want_huge(arena->source, at, PTAC_REGION_BYTES))
             break;
         arena->is_huge[i] = 1;
         n_runs += is_run;

@@ -59,7 +59,7 @@ static void after_fork(void)
 
 static void after_fork_in_child(void)
 {
-    has_lost_keeper = keeper.is_running;
+    has_lost_keeper = has_lost_keeper || keeper.is_running;
     keeper.is_running = false;
     ptac_lock_give(&pool.lock);
 }

@@ -32,6 +32,8 @@ typedef struct ptac_source {
     bool (*release)(struct ptac_source *source, uintptr_t at, size_t bytes);
     /* Ask for huge pages behind a part of the range; NULL where there are none. */
     bool (*want_huge)(struct ptac_source *source, uintptr_t at, size_t bytes);
+    /* Goes with it: whether so much has memory that a huge page adds little. */
+    bool (*is_touched)(struct ptac_source *source, uintptr_t at, size_t bytes);
     /* Have memory behind committed chunks now rather than at first touch; or NULL. */
     bool (*populate)(struct ptac_source *source, uintptr_t at, size_t bytes);
 } ptac_source;

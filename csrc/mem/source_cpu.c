@@ -94,6 +94,21 @@ static bool want_huge(ptac_source *source, uintptr_t at, size_t bytes)
     return madvise((void *)at, bytes, MADV_HUGEPAGE) == 0;
 }
 
+/* All but a sixteenth; what the system does not tell is not. */
+static bool is_touched(ptac_source *source, uintptr_t at, size_t bytes)
+{
+    const size_t n = bytes / (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char pages[HUGE_PAGE_BYTES / 4096];
+    size_t n_touched = 0;
+
+    (void)source;
+    if (n > sizeof pages || mincore((void *)at, bytes, pages) != 0)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        n_touched += pages[i] & 1;
+    return n_touched >= n - n / 16;
+}
+
 /* Before Linux 5.14 the kernel does not know the word: pages are touched instead. */
 static bool populate(ptac_source *source, uintptr_t at, size_t bytes)
 {
@@ -121,6 +136,7 @@ void ptac_source_cpu_init(ptac_source_cpu *cpu)
                 .commit = commit,
                 .release = release,
                 .want_huge = want_huge,
+                .is_touched = is_touched,
                 .populate = populate,
             },
     };

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
 def console() -> Console:
     """As wide as the table needs, where no terminal sets a limit."""
     found = Console()
-    return found if found.is_terminal else Console(width=140)
+    return found if found.is_terminal else Console(width=160)
 
 
 def _chosen(parts: list[str], quick: bool) -> list[str]:

@@ -18,7 +18,7 @@ def here(c: Any) -> Setting:
 
 
 def go_to(c: Any, wanted: Setting) -> None:
-    """Make it this thread's."""
+    """Make it this thread's; oneDNN's switch is the whole process's."""
     n_threads, float_mode, has_mkldnn = wanted
     if n_threads != torch.get_num_threads():
         torch.set_num_threads(n_threads)

@@ -176,6 +176,7 @@ static int execute(PyObject *module)
                                    ptac_sequential_methods,
                                    ptac_cross_entropy_methods,
                                    ptac_memory_methods,
+                                   ptac_memory_trace_methods,
                                    ptac_cuda_memory_methods,
                                    ptac_saved_methods,
                                    ptac_pack_methods,

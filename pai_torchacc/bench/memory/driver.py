@@ -92,7 +92,7 @@ def measure(plan: Plan, progress: Progress | None = None) -> Measured:
         try:
             if workload != MICRO:
                 holder = variant if VARIANTS[variant].keeps_less else "stock"
-                for cell in ((workload, v, n_threads) for v in {"stock", holder}):
+                for cell in ((workload, v, n_threads) for v in ("stock", holder)):
                     if cell not in found.live:
                         found.live[cell] = _live(plan, *cell)
             said = start(

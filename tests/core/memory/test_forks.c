@@ -109,6 +109,32 @@ UNIT(children_are_born_in_the_middle_of_requests)
     EXPECT(ptac_cpu_pool_draining() == 0);
 }
 
+static bool has_keeper_after_asking(void)
+{
+    EXPECT(calls_n_threads() == 0);
+    EXPECT(fixture_give(fixture_take(MIB), MIB));
+    EXPECT(calls_n_threads() == 1);
+    return true;
+}
+
+/* Its parent, a child too, never asked for memory. */
+static bool has_child(void)
+{
+    EXPECT(unit_in_child(has_keeper_after_asking));
+    return true;
+}
+
+UNIT(a_child_of_a_child_has_a_keeper)
+{
+#if defined(UNDER_THREAD_SANITIZER)
+    unit_skip("ThreadSanitizer ends children that start threads");
+    return;
+#endif
+    EXPECT(fixture_open(NULL));
+    EXPECT(unit_in_child(has_child));
+    fixture_shut();
+}
+
 /* A worker that only exits must not wait for, or free, what it has inherited. */
 static bool drains_in_child(void)
 {

@@ -1,7 +1,9 @@
 /*
  * test_replay.c - traces replayed without memory: known results, and broken traces.
  */
+#include "mem/pool.h"
 #include "mem/replay.h"
+#include "mem/source_cpu.h"
 
 #include "memory/calls.h"
 #include "random.h"
@@ -34,6 +36,57 @@ UNIT(holes_are_used_and_arenas_grow)
     }
     EXPECT(replay("best_fit", steps, 0, &result));
     EXPECT(result.peak_live == 0 && result.peak_arena == 0);
+}
+
+/* Addresses by first fit, which depend on nothing but what is free. */
+UNIT(spares_change_no_placement)
+{
+    enum { N = 30000, MOST = 60, N_POOLS = 2 };
+    ptac_source_cpu sources[N_POOLS];
+    ptac_pool pools[N_POOLS] = {{.keeps_spare = true}, {.keeps_spare = false}};
+    uintptr_t live[N_POOLS][MOST];
+    size_t n_live = 0, n_spares = 0;
+    rng r = {12};
+
+    for (int p = 0; p < N_POOLS; p++) {
+        const ptac_arena_spec spec = {.source = &sources[p].source,
+                                      .policy = ptac_policy_find("first_fit"),
+                                      .granule = 64,
+                                      .least_bytes = 64 * KIB,
+                                      .reserve_bytes = (size_t)1 << 30};
+
+        ptac_source_cpu_init(&sources[p]);
+        pools[p].budget.cap = SIZE_MAX;
+        EXPECT(ptac_pool_add_arena(&pools[p], &spec));
+    }
+    for (int i = 0; i < N; i++) {
+        const bool gives = n_live == MOST || (n_live && rng_chance(&r, 50));
+        const size_t k = n_live ? (size_t)rng_below(&r, (int64_t)n_live) : 0;
+        const size_t bytes = (size_t)rng_between(&r, 1, 12) * 64 * KIB;
+        const ptac_block *spare = pools[0].spare;
+
+        for (int p = 0; p < N_POOLS; p++) {
+            if (gives) {
+                ptac_pool_give(&pools[p], ptac_pool_part(&pools[p], live[p][k]));
+                live[p][k] = live[p][n_live - 1];
+            } else {
+                const ptac_block *block =
+                    ptac_pool_take(&pools[p], pools[p].arenas[0], bytes);
+
+                live[p][n_live] = block->address;
+                n_spares += p == 0 && block == spare;
+            }
+        }
+        n_live = gives ? n_live - 1 : n_live + 1;
+        EXPECT(gives || live[0][n_live - 1] - pools[0].arenas[0]->base ==
+                            live[1][n_live - 1] - pools[1].arenas[0]->base);
+    }
+    EXPECT(n_spares > N / 50);
+    for (int p = 0; p < N_POOLS; p++) {
+        for (size_t k = 0; k < n_live; k++)
+            ptac_pool_give(&pools[p], ptac_pool_part(&pools[p], live[p][k]));
+        ptac_pool_close(&pools[p]);
+    }
 }
 
 UNIT(broken_traces_are_refused)

@@ -100,6 +100,12 @@ static bool want_huge(ptac_source *source, uintptr_t at, size_t bytes)
     return !refuses(w);
 }
 
+static bool is_touched(ptac_source *source, uintptr_t at, size_t bytes)
+{
+    (void)source;
+    return at / bytes % 5 != 0;
+}
+
 static bool populate(ptac_source *source, uintptr_t at, size_t bytes)
 {
     watched *w = watched_of(source);
@@ -124,6 +130,7 @@ void watched_init(watched *w, int number, bool is_real, rng *refuser,
         .commit = commit,
         .release = release,
         .want_huge = want_huge,
+        .is_touched = is_touched,
         .populate = populate,
     };
 }
