@@ -34,3 +34,7 @@ def floats(n_bytes: int) -> torch.Tensor:
 def slots() -> tuple[list[int], list[int]]:
     """What libc10's imports of posix_memalign and free lead to now."""
     return _C.pool_slots()
+
+
+def stats(key: str) -> int:
+    return ptac.memory_stats()[key]
