@@ -1,0 +1,164 @@
+/*
+ * winograd.c - how a convolution is cut into strips, blocks and pieces.
+ */
+#include "ops/conv/winograd.h"
+
+enum {
+    PATCH_FLOATS = 7168,   /* of a strip: 28 KiB, of a first cache of 32 or more */
+    BLOCK_FLOATS = 131072, /* of a block's transformed tiles: half a mebibyte */
+    LEAST_TILES = 28,
+    MOST_TILES = 112,
+    PAD = 16, /* floats between points, so that they do not share a cache set */
+    /* Transformed weights above this are not kept; tiles that threads share then. */
+    WEIGHTS_FLOATS = 1703936, /* 6.5 MiB */
+    SHARED_FLOATS = 1572864,  /* 6 MiB */
+    SUMS_FLOATS = 1228800,    /* of one thread; 4.7 MiB */
+};
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* n in equal parts of at most most; the size of a part. */
+static int64_t part_of(int64_t n, int64_t most)
+{
+    const int64_t parts = (n + most - 1) / most;
+
+    return (n + parts - 1) / parts;
+}
+
+static int64_t n_parts(int64_t n, int64_t part)
+{
+    return (n + part - 1) / part;
+}
+
+/* Floats in whole cache lines. */
+static int64_t lines(int64_t floats)
+{
+    return (floats + 15) / 16 * 16;
+}
+
+/* Strips of at most most_tiles tiles whose patches fit the first cache. */
+static void cut_strips(ptac_winograd_plan *plan, int64_t most_tiles)
+{
+    const ptac_winograd *conv = &plan->conv;
+    const int over = plan->r - 1;
+    const int pixels = PATCH_FLOATS / plan->lanes;
+    int columns = pixels / (plan->mh + over);
+
+    plan->tiles_h = (int)n_parts(conv->out_h, plan->mh);
+    plan->tiles_w = (int)n_parts(conv->out_w, plan->mw);
+    plan->strip_w =
+        (int)part_of(plan->tiles_w, least(most_tiles, (columns - over) / plan->mw));
+    columns = plan->strip_w * plan->mw + over;
+
+    const int64_t high =
+        least(most_tiles / plan->strip_w, (pixels / columns - over) / plan->mh);
+
+    plan->strip_h = (int)part_of(plan->tiles_h, high > 1 ? high : 1);
+    plan->strips_h = (int)n_parts(plan->tiles_h, plan->strip_h);
+    plan->strips_w = (int)n_parts(plan->tiles_w, plan->strip_w);
+    plan->n_strips = conv->n * plan->strips_h * plan->strips_w;
+    plan->n_patch =
+        lines((int64_t)(plan->strip_h * plan->mh + over) * columns * plan->lanes);
+}
+
+/* Blocks of at most most_tiles tiles out of n_strips strips, and the tiles' layout. */
+static void cut_blocks(ptac_winograd_plan *plan, int64_t n_strips, int64_t most_tiles)
+{
+    const int strip = plan->strip_h * plan->strip_w, lanes = plan->lanes;
+    const int64_t most = most_tiles / strip;
+
+    plan->block = (int)part_of(n_strips, most > 1 ? most : 1);
+    plan->max_tiles = plan->block * strip;
+    plan->tile_step = n_parts(plan->conv.in_channels, lanes) * plan->max_tiles * lanes +
+                      PAD;
+    plan->product_step = (int64_t)plan->max_tiles * 2 * lanes + PAD;
+}
+
+static int64_t between(int64_t least, int64_t n, int64_t most)
+{
+    return n < least ? least : n > most ? most : n;
+}
+
+static int64_t tile_floats(const ptac_winograd_plan *plan)
+{
+    return plan->n_points * n_parts(plan->conv.in_channels, plan->lanes) * plan->lanes;
+}
+
+static void cut_pieces(ptac_winograd_plan *plan, int n_threads, int64_t most_tiles)
+{
+    cut_strips(plan, most_tiles);
+    plan->n_pieces = (int)least(n_threads, plan->n_strips);
+    cut_blocks(plan, n_parts(plan->n_strips, plan->n_pieces), most_tiles);
+}
+
+void ptac_winograd_cut(ptac_winograd_plan *plan, int n_threads)
+{
+    const ptac_winograd *conv = &plan->conv;
+    const int64_t tile = tile_floats(plan);
+    const int64_t panel = (int64_t)plan->n_points * conv->in_channels * 2 * plan->lanes;
+
+    plan->n_panels = (int)n_parts(conv->out_channels, 2 * plan->lanes);
+    plan->n_weights = plan->n_panels * panel;
+    plan->is_shared = plan->n_weights > WEIGHTS_FLOATS;
+    if (plan->is_shared) {
+        cut_strips(plan, between(1, SHARED_FLOATS / tile / n_threads, MOST_TILES));
+        cut_blocks(plan, plan->n_strips, SHARED_FLOATS / tile);
+        plan->n_pieces = n_threads;
+        plan->n_private =
+            plan->n_patch + lines(plan->n_points * plan->product_step) + lines(panel);
+        plan->n_shared = lines(plan->n_points * plan->tile_step);
+    } else {
+        cut_pieces(plan, n_threads, between(LEAST_TILES, BLOCK_FLOATS / tile, MOST_TILES));
+        plan->n_private = lines(plan->n_points * plan->tile_step) +
+                          lines(plan->n_points * plan->product_step) + plan->n_patch;
+        plan->n_shared = lines(plan->n_weights);
+    }
+}
+
+void ptac_winograd_cut_weight(ptac_winograd_plan *plan, int n_threads)
+{
+    const ptac_winograd *conv = &plan->conv;
+    const int lanes = plan->lanes;
+    const int64_t groups_out = n_parts(conv->out_channels, lanes);
+    const int64_t tile = tile_floats(plan);
+
+    plan->n_panels = (int)n_parts(conv->out_channels, 2 * lanes);
+    plan->sum_step = n_parts(conv->in_channels, lanes) * lanes * 2 * lanes + PAD;
+    plan->panel_sums = plan->n_points * plan->sum_step;
+    plan->is_shared = plan->n_panels * plan->panel_sums > SUMS_FLOATS;
+    if (plan->is_shared) {
+        int64_t most = SHARED_FLOATS / tile;
+
+        cut_strips(plan, between(1, most / n_threads, MOST_TILES));
+
+        const int strip = plan->strip_h * plan->strip_w;
+
+        plan->is_single = plan->n_strips * strip <= most;
+        if (!plan->is_single)
+            most /= 3;
+        cut_blocks(plan, plan->n_strips, most);
+        plan->n_pieces = (int)least(n_threads, plan->n_panels);
+
+        const int64_t panels = n_parts(plan->n_panels, plan->n_pieces);
+
+        plan->n_slots = plan->is_single ? 1
+                                        : (int)between(1, SUMS_FLOATS / plan->panel_sums,
+                                                       panels);
+        plan->n_passes = plan->is_single ? 1 : (int)n_parts(panels, plan->n_slots);
+        plan->grad_step = 2 * (int64_t)plan->max_tiles * lanes + PAD;
+        plan->n_shared = lines(plan->n_points * plan->tile_step);
+        plan->n_private = plan->n_patch + lines(plan->n_points * plan->grad_step) +
+                          plan->n_slots * plan->panel_sums;
+    } else {
+        cut_pieces(plan, n_threads,
+                   between(LEAST_TILES, BLOCK_FLOATS / tile, MOST_TILES));
+        plan->grad_step = groups_out * plan->max_tiles * lanes + PAD;
+        plan->n_private = lines(plan->n_points * plan->tile_step) +
+                          lines(plan->n_points * plan->grad_step) + plan->n_patch +
+                          plan->n_panels * plan->panel_sums;
+        plan->n_shared = 0;
+    }
+}

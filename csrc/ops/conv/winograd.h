@@ -1,0 +1,99 @@
+/*
+ * winograd.h - minimal filtering: convolutions of stride 1 by products of transformed
+ * tiles.
+ *
+ * A tile of mh x mw outputs of an r x r kernel takes (mh + r - 1) * (mw + r - 1)
+ * multiplications a channel instead of mh * mw * r * r: 2.25 times fewer for 2x2 tiles
+ * of 3x3 kernels, 3 times for 4x2, 4 times for 4x4. S. Winograd, Arithmetic Complexity
+ * of Computations, 1980; A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural
+ * Networks, 2015.
+ *
+ * Words: a tile is mh x mw outputs; its points are the elements of a transformed tile.
+ * A strip is a rectangle of tiles of one image, which passes through the first cache. A
+ * block is a run of strips, whose transformed tiles stay in the second. A panel is
+ * 2 * LANES output channels.
+ */
+#ifndef PTAC_OPS_CONV_WINOGRAD_H
+#define PTAC_OPS_CONV_WINOGRAD_H
+
+#include "core/host.h"
+
+/* y = act(conv(x, weight) + bias), NCHW, stride 1. */
+typedef struct ptac_winograd {
+    const float *x, *weight;
+    const float *bias; /* may be NULL */
+    float *y;
+    int64_t n;
+    int in_channels, out_channels;
+    int h, w, out_h, out_w;
+    int pad_h, pad_w;
+    /*
+     * The gradient of the input: weight is [in_channels][out_channels][r][r] instead of
+     * [out_channels][in_channels][r][r], and its taps come in reverse.
+     */
+    bool is_transposed;
+} ptac_winograd;
+
+/* How a convolution is cut. All counts are of tiles, strips, floats. */
+typedef struct ptac_winograd_plan {
+    ptac_winograd conv;
+    int mh, mw, r, lanes;
+    int n_points;
+    int tiles_h, tiles_w;   /* of an image */
+    int strip_h, strip_w;   /* tiles of a strip, but for the last ones */
+    int strips_h, strips_w; /* of an image */
+    int64_t n_strips;       /* of all images */
+    int block;              /* strips of a block, at most */
+    int n_pieces;           /* runs of strips, one a thread */
+    int max_tiles;          /* of a block */
+    int64_t tile_step;      /* between the points of transformed tiles */
+    int64_t product_step;   /* between the points of products */
+    int64_t n_patch;        /* floats of a strip on its way in or out */
+    int64_t n_weights;      /* floats of all transformed weights */
+    int64_t n_private;      /* floats of scratch of each thread */
+    int64_t n_shared;       /* floats of scratch of all */
+    /* The gradient of the weights; y has the gradients of the outputs then. */
+    float *grad_weight;
+    int n_panels;
+    int64_t grad_step;  /* between the points of transformed gradients */
+    int64_t sum_step;   /* between the points of a panel's sums */
+    int64_t panel_sums; /* floats of them */
+    /* With large weights threads share the tiles of one block at a time. */
+    bool is_shared;
+    float *tiles;
+    int64_t block_start, n_in_block; /* strips */
+    bool is_single;                  /* block */
+    int n_slots, pass, n_passes;     /* panels of a thread whose sums are kept */
+    int n_tiles;
+    float *weights;         /* scratch that threads share */
+    float *scratch;         /* n_pieces times n_private */
+} ptac_winograd_plan;
+
+typedef struct ptac_strip {
+    int64_t image;
+    int row, column;       /* of its first tile */
+    int n_rows, n_columns; /* tiles */
+} ptac_strip;
+
+static inline ptac_strip ptac_strip_at(const ptac_winograd_plan *plan, int64_t i)
+{
+    const int64_t across = i % plan->strips_w, rest = i / plan->strips_w;
+    ptac_strip s = {
+        .image = rest / plan->strips_h,
+        .row = (int)(rest % plan->strips_h) * plan->strip_h,
+        .column = (int)across * plan->strip_w,
+    };
+
+    s.n_rows = plan->tiles_h - s.row;
+    if (s.n_rows > plan->strip_h)
+        s.n_rows = plan->strip_h;
+    s.n_columns = plan->tiles_w - s.column;
+    if (s.n_columns > plan->strip_w)
+        s.n_columns = plan->strip_w;
+    return s;
+}
+
+void ptac_winograd_cut(ptac_winograd_plan *plan, int n_threads);
+void ptac_winograd_cut_weight(ptac_winograd_plan *plan, int n_threads);
+
+#endif

@@ -1,0 +1,304 @@
+/*
+ * winograd_weight_tpl.h - the gradient of the weights by transformed tiles.
+ *
+ * A tile of mh x mw output gradients is the kernel here, the r x r taps are outputs:
+ * the same minimal filtering with the roles exchanged. Products are summed over tiles,
+ * in float over TILE_CUT tiles at a time:
+ *
+ *   grads      [point][group of LANES output channels][tile][LANES]
+ *   sums       [panel][point][input channel][2 * LANES output channels]
+ */
+#include "ops/conv/winograd_tpl.h"
+
+enum {
+    TILE_CUT = 64,
+    CHANNEL_CHUNK = 64, /* input channels whose sums stay in the second cache */
+    MAX_CHANNELS = LANES / 2, /* input channels that are multiplied together */
+};
+
+INLINE void transform_grad_row(const float *patch, int64_t row_step, int n_tiles,
+                               int mh, int mw, int r, float *grads, int64_t step)
+{
+    const int nh = mh + r - 1, nw = mw + r - 1;
+
+    for (int t = 0; t < n_tiles; t++, patch += mw * LANES, grads += LANES) {
+        vec columns[MAX_POINTS][MAX_POINTS];
+
+#pragma GCC unroll 6
+        for (int j = 0; j < mw; j++) {
+            vec in[MAX_POINTS];
+
+#pragma GCC unroll 6
+            for (int i = 0; i < mh; i++)
+                in[i] = v_load(patch + i * row_step + j * LANES);
+            transform_taps(nh, mh, in, columns[j]);
+        }
+#pragma GCC unroll 6
+        for (int i = 0; i < nh; i++) {
+            vec in[MAX_POINTS], out[MAX_POINTS];
+
+#pragma GCC unroll 6
+            for (int j = 0; j < mw; j++)
+                in[j] = columns[j][i];
+            transform_taps(nw, mw, in, out);
+#pragma GCC unroll 6
+            for (int j = 0; j < nw; j++)
+                v_store(grads + (i * nw + j) * step, out[j]);
+        }
+    }
+}
+
+/* Output channels [first, last) of a strip's gradients. */
+INLINE void transform_grads(const ptac_winograd_plan *plan, const ptac_strip *s, int tile,
+                            int first, int last, int mh, int mw, int r, float *grads,
+                            float *patch)
+{
+    const ptac_winograd *conv = &plan->conv;
+    const int rows = s->n_rows * mh, columns = s->n_columns * mw;
+    const int64_t row_step = (int64_t)columns * LANES;
+    const int64_t plane = (int64_t)conv->out_h * conv->out_w;
+    const float *grad = conv->y + (s->image * conv->out_channels + first) * plane;
+
+    grads += tile * LANES;
+    for (int k = first; k < last; k += LANES, grad += LANES * plane) {
+        load_patch(grad, conv->out_h, conv->out_w, least(LANES, last - k), s->row * mh,
+                   s->column * mw, rows, columns, patch);
+        for (int i = 0; i < s->n_rows; i++)
+            transform_grad_row(patch + i * mh * row_step, row_step, s->n_columns, mh,
+                               mw, r, grads + i * s->n_columns * LANES,
+                               plan->grad_step);
+        grads += (int64_t)plan->max_tiles * LANES;
+    }
+}
+
+/* sums[c] = (is_first ? 0 : sums[c]) + tiles[t][c] * grads[t], for n channels c. */
+INLINE void add_products(int n, const float *tiles, const float *left,
+                         const float *right, int n_tiles, bool is_first, float *sums)
+{
+    for (int t = 0; t < n_tiles; t += TILE_CUT) {
+        const int last = least(n_tiles, t + TILE_CUT);
+        vec parts[MAX_CHANNELS][2];
+
+#pragma GCC unroll 8
+        for (int c = 0; c < n; c++)
+            parts[c][0] = parts[c][1] = v_zero();
+        for (int i = t; i < last; i++) {
+            const vec a = v_load(left + i * LANES), b = v_load(right + i * LANES);
+
+#pragma GCC unroll 8
+            for (int c = 0; c < n; c++) {
+                const vec value = v_set(tiles[i * LANES + c]);
+
+                parts[c][0] = v_fma(value, a, parts[c][0]);
+                parts[c][1] = v_fma(value, b, parts[c][1]);
+            }
+        }
+        if (!is_first || t > 0) {
+#pragma GCC unroll 8
+            for (int c = 0; c < n; c++) {
+                parts[c][0] = v_add(v_load(sums + c * PANEL), parts[c][0]);
+                parts[c][1] = v_add(v_load(sums + c * PANEL + LANES), parts[c][1]);
+            }
+        }
+#pragma GCC unroll 8
+        for (int c = 0; c < n; c++) {
+            v_store(sums + c * PANEL, parts[c][0]);
+            v_store(sums + c * PANEL + LANES, parts[c][1]);
+        }
+    }
+}
+
+/* Input channels [first, last) of one panel, whose sums those are. */
+TARGET static void multiply_panel(const ptac_winograd_plan *plan, int n_points,
+                                  int n_tiles, int first, int last, bool is_wide,
+                                  const float *tiles, const float *grads, bool is_first,
+                                  float *sums)
+{
+    const int64_t group = (int64_t)plan->max_tiles * LANES;
+
+    for (int p = 0; p < n_points; p++) {
+        const float *left = grads + p * plan->grad_step;
+        const float *right = is_wide ? left + group : left;
+
+        for (int c = first; c < last; c += MAX_CHANNELS)
+            add_products(MAX_CHANNELS,
+                         tiles + p * plan->tile_step + c / LANES * group + c % LANES,
+                         left, right, n_tiles, is_first,
+                         sums + p * plan->sum_step + c * PANEL);
+    }
+}
+
+/* LANES output channels, from output on, and LANES input channels, from input on. */
+INLINE void store_weights(const ptac_winograd_plan *plan, int output, int input, int mh,
+                          int mw, int r, const float *sums)
+{
+    const ptac_winograd *conv = &plan->conv;
+    const int nh = mh + r - 1, nw = mw + r - 1, n_taps = r * r;
+    const int n = least(LANES, conv->in_channels - input) * n_taps;
+    const int n_outputs = least(LANES, conv->out_channels - output);
+    const int64_t step = (int64_t)conv->in_channels * n_taps;
+    float *weight = plan->grad_weight + output * step + (int64_t)input * n_taps;
+    vec taps[LANES * 25];
+
+    for (int c = 0; c * n_taps < n; c++, sums += PANEL) {
+        vec columns[MAX_POINTS][MAX_POINTS];
+
+#pragma GCC unroll 6
+        for (int j = 0; j < nw; j++) {
+            vec in[MAX_POINTS];
+
+#pragma GCC unroll 6
+            for (int i = 0; i < nh; i++)
+                in[i] = v_load(sums + (i * nw + j) * plan->sum_step);
+            transform_products(nh, r, in, columns[j]);
+        }
+#pragma GCC unroll 5
+        for (int i = 0; i < r; i++) {
+            vec in[MAX_POINTS];
+
+#pragma GCC unroll 6
+            for (int j = 0; j < nw; j++)
+                in[j] = columns[j][i];
+            transform_products(nw, r, in, taps + c * n_taps + i * r);
+        }
+    }
+    for (int at = 0; at < n; at += LANES) {
+        v_transpose(taps + at);
+        for (int k = 0; k < n_outputs; k++)
+            v_store_first(weight + k * step + at, taps[at + k], least(LANES, n - at));
+    }
+}
+
+/* Both halves of a panel, of input channels [first, last). */
+INLINE void store_panel(const ptac_winograd_plan *plan, int panel, int first, int last,
+                        int mh, int mw, int r, const float *sums)
+{
+    for (int half = 0; half < PANEL; half += LANES)
+        if (panel * PANEL + half < plan->conv.out_channels)
+            for (int c = first; c < last; c += LANES)
+                store_weights(plan, panel * PANEL + half, c, mh, mw, r,
+                              sums + c * PANEL + half);
+}
+
+INLINE bool is_wide(const ptac_winograd_plan *plan, int panel)
+{
+    return panel * PANEL + LANES < plan->conv.out_channels;
+}
+
+/* Pieces of the batch [begin, end), each with sums of its own over all channels. */
+INLINE void sum_pieces(int64_t begin, int64_t end, void *context, int mh, int mw, int r)
+{
+    const ptac_winograd_plan *plan = context;
+    const ptac_winograd *conv = &plan->conv;
+    const int n_points = (mh + r - 1) * (mw + r - 1);
+
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t start = plan->n_strips * i / plan->n_pieces;
+        const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
+        float *sums = plan->scratch + i * plan->n_private;
+        float *tiles = sums + plan->n_panels * plan->panel_sums;
+        float *grads = tiles + (n_points * plan->tile_step + 15) / 16 * 16;
+        float *patch = grads + (n_points * plan->grad_step + 15) / 16 * 16;
+
+        for (int64_t block = start; block < last; block += plan->block) {
+            const int64_t block_end =
+                block + plan->block < last ? block + plan->block : last;
+            int n_tiles = 0;
+
+            for (int64_t j = block; j < block_end; j++) {
+                const ptac_strip s = ptac_strip_at(plan, j);
+
+                transform_strip(plan, &s, n_tiles, mh, mw, r, tiles, patch);
+                transform_grads(plan, &s, n_tiles, 0, conv->out_channels, mh, mw, r,
+                                grads, patch);
+                n_tiles += s.n_rows * s.n_columns;
+            }
+            for (int panel = 0; panel < plan->n_panels; panel++)
+                multiply_panel(plan, n_points, n_tiles, 0, conv->in_channels,
+                               is_wide(plan, panel), tiles,
+                               grads + panel * 2 * (int64_t)plan->max_tiles * LANES,
+                               block == start, sums + panel * plan->panel_sums);
+        }
+    }
+}
+
+/* Groups [begin, end) of input channels of panels: the sums of all pieces together. */
+INLINE void store_pieces(int64_t begin, int64_t end, void *context, int mh, int mw,
+                         int r)
+{
+    const ptac_winograd_plan *plan = context;
+    const int n_points = (mh + r - 1) * (mw + r - 1);
+    const int n_groups = (plan->conv.in_channels + LANES - 1) / LANES;
+
+    for (int64_t i = begin; i < end; i++) {
+        const int panel = (int)(i / n_groups), c = (int)(i % n_groups) * LANES;
+        float *sums = plan->scratch + panel * plan->panel_sums;
+
+        for (int piece = 1; piece < plan->n_pieces; piece++) {
+            const float *others = sums + piece * plan->n_private;
+
+            for (int p = 0; p < n_points; p++) {
+                const int64_t at = p * plan->sum_step + c * PANEL;
+
+                for (int j = 0; j < LANES * PANEL; j += LANES)
+                    v_store(sums + at + j,
+                            v_add(v_load(sums + at + j), v_load(others + at + j)));
+            }
+        }
+        store_panel(plan, panel, c, least(c + LANES, plan->conv.in_channels), mh, mw, r,
+                    sums);
+    }
+}
+
+/*
+ * For many channels, whose sums would not fit: threads share the tiles of a block and
+ * have panels of their own, n_slots at a time. With a single block sums need no longer
+ * life than a panel, and one slot serves all.
+ */
+INLINE void sum_panels(int64_t begin, int64_t end, void *context, int mh, int mw, int r)
+{
+    const ptac_winograd_plan *plan = context;
+    const ptac_winograd *conv = &plan->conv;
+    const int n_points = (mh + r - 1) * (mw + r - 1);
+    const bool is_first = plan->block_start == 0;
+    const bool is_last = plan->block_start + plan->n_in_block == plan->n_strips;
+
+    for (int64_t i = begin; i < end; i++) {
+        float *patch = plan->scratch + i * plan->n_private;
+        float *grads = patch + plan->n_patch;
+        float *slots = grads + (n_points * plan->grad_step + 15) / 16 * 16;
+        const int start = (int)(plan->n_panels * i / plan->n_pieces);
+        const int last = (int)(plan->n_panels * (i + 1) / plan->n_pieces);
+        const int n = plan->is_single ? last - start : plan->n_slots;
+
+        for (int j = 0; j < n; j++) {
+            const int panel = start + plan->pass * n + j, output = panel * PANEL;
+            float *sums = slots + (plan->is_single ? 0 : j * plan->panel_sums);
+            int n_tiles = 0;
+
+            if (panel >= last)
+                break;
+            for (int64_t k = 0; k < plan->n_in_block; k++) {
+                const ptac_strip s = ptac_strip_at(plan, plan->block_start + k);
+
+                transform_grads(plan, &s, n_tiles, output,
+                                least(output + PANEL, conv->out_channels), mh, mw, r,
+                                grads, patch);
+                n_tiles += s.n_rows * s.n_columns;
+            }
+            for (int c = 0; c < conv->in_channels; c += CHANNEL_CHUNK) {
+                const int c_end = least(c + CHANNEL_CHUNK, conv->in_channels);
+
+                multiply_panel(plan, n_points, n_tiles, c, c_end, is_wide(plan, panel),
+                               plan->tiles, grads, is_first, sums);
+                if (is_last)
+                    store_panel(plan, panel, c, c_end, mh, mw, r, sums);
+            }
+        }
+    }
+}
+
+#define DEFINE_WINOGRAD_WEIGHT(name, mh, mw, r)                                        \
+    DEFINE_STAGE(sum_pieces, name, mh, mw, r)                                          \
+    DEFINE_STAGE(store_pieces, name, mh, mw, r)                                        \
+    DEFINE_STAGE(sum_panels, name, mh, mw, r)
