@@ -17,9 +17,12 @@
 #include <ATen/ops/_log_softmax_cpu_dispatch.h>
 #include <ATen/ops/avg_pool2d_backward_cpu_dispatch.h>
 #include <ATen/ops/avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cpu_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_cpu_dispatch.h>
 
+#include <array>
 #include <cstddef>
 #include <new>
 #include <optional>
@@ -81,6 +84,15 @@ template <> struct crossing<std::optional<int64_t>> {
 template <> struct crossing<at::ScalarType> {
     using type = int8_t;
 };
+template <> struct crossing<at::OptionalIntArrayRef> {
+    using type = at_optional_ints;
+};
+template <> struct crossing<std::array<bool, 3>> {
+    using type = at_mask3;
+};
+template <> struct crossing<const std::optional<at::Tensor> &> {
+    using type = const at_optional_tensor *;
+};
 
 /* Tensors come back through a hidden first parameter. */
 template <typename Theirs> struct in_c;
@@ -89,6 +101,10 @@ template <typename... Parameters> struct in_c<at::Tensor (*)(Parameters...)> {
 };
 template <typename... Parameters>
 struct in_c<std::tuple<at::Tensor, at::Tensor> (*)(Parameters...)> {
+    using type = void (*)(void *, typename crossing<Parameters>::type...);
+};
+template <typename... Parameters>
+struct in_c<std::tuple<at::Tensor, at::Tensor, at::Tensor> (*)(Parameters...)> {
     using type = void (*)(void *, typename crossing<Parameters>::type...);
 };
 template <typename... Parameters> struct in_c<void (*)(Parameters...)> {
@@ -107,6 +123,9 @@ using in_c_t = typename in_c<std::remove_const_t<Theirs>>::type;
 /* The C++ function behind each name of PTAC_TORCH_MANGLED. */
 namespace theirs
 {
+constexpr auto convolution = &at::compositeexplicitautograd::convolution;
+constexpr auto convolution_backward =
+    &at::compositeexplicitautograd::convolution_backward;
 constexpr auto cpu_max_pool2d_with_indices = &at::cpu::max_pool2d_with_indices;
 constexpr auto cpu_max_pool2d_with_indices_backward =
     &at::cpu::max_pool2d_with_indices_backward;
@@ -143,6 +162,10 @@ constexpr bool travels_alike =
     std::is_trivially_copyable_v<Theirs> &&std::is_trivially_destructible_v<Theirs>;
 static_assert(travels_alike<at_ints, at::IntArrayRef>);
 static_assert(travels_alike<at_optional_int, std::optional<int64_t>>);
+static_assert(travels_alike<at_optional_ints, at::OptionalIntArrayRef>);
+static_assert(travels_alike<at_mask3, std::array<bool, 3>>);
+/* Only its address crosses. */
+static_assert(sizeof(at_optional_tensor) == sizeof(std::optional<at::Tensor>));
 
 struct ints_inside : at::IntArrayRef {
     static constexpr bool as_ours()

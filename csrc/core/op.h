@@ -10,6 +10,8 @@
 #include "core/base.h"
 
 #define PTAC_OPERATORS(X)                                                              \
+    X(CONV2D, "conv2d")                                                                \
+    X(CONV2D_BACKWARD, "conv2d_backward")                                              \
     X(MAX_POOL2D, "max_pool2d")                                                        \
     X(MAX_POOL2D_BACKWARD, "max_pool2d_backward")                                      \
     X(AVG_POOL2D, "avg_pool2d")                                                        \

@@ -102,15 +102,42 @@ typedef struct at_optional_int {
     bool has_value;
 } at_optional_int;
 
+/* An OptionalArrayRef<int64_t>, a std::array<bool, 3>, and an optional<Tensor> behind
+ * its address. */
+typedef struct at_optional_ints {
+    at_ints value;
+    bool has_value;
+} at_optional_ints;
+
+typedef struct at_mask3 {
+    bool values[3];
+} at_mask3;
+
+typedef struct at_optional_tensor {
+    void *impl;
+    bool has_value;
+} at_optional_tensor;
+
 /*
  * M(return type, name, mangled symbol, parameters): C++ functions. The mangled name
  * holds the parameter types, so a changed signature is a missing symbol; results are
  * probed when they are first used. Tensors come back through a hidden first
  * parameter that receives the bare TensorImpl pointers, a tuple's last member first.
  *
- * at::cpu::<op> is torch's own kernel, below every override.
+ * at::cpu::<op> and at::compositeexplicitautograd::<op> are torch's own kernels, below
+ * every override.
  */
 #define PTAC_TORCH_MANGLED(M)                                                          \
+    M(void, convolution,                                                               \
+      "_ZN2at25compositeexplicitautograd11convolutionERKNS_6TensorES3_"                \
+      "RKSt8optionalIS1_EN3c108ArrayRefIlEESA_SA_bSA_l",                               \
+      (void *, at_tensor, at_tensor, const at_optional_tensor *, at_ints, at_ints,     \
+       at_ints, bool, at_ints, int64_t))                                               \
+    M(void, convolution_backward,                                                      \
+      "_ZN2at25compositeexplicitautograd20convolution_backwardERKNS_6TensorES3_S3_"    \
+      "N3c1016OptionalArrayRefIlEENS4_8ArrayRefIlEES8_S8_bS8_lSt5arrayIbLm3EE",        \
+      (void *, at_tensor, at_tensor, at_tensor, at_optional_ints, at_ints, at_ints,    \
+       at_ints, bool, at_ints, int64_t, at_mask3))                                     \
     M(void, cpu_max_pool2d_with_indices,                                               \
       "_ZN2at3cpu23max_pool2d_with_indicesERKNS_6TensorEN3c108ArrayRefIlEES6_S6_S6_b", \
       (void *, at_tensor, at_ints, at_ints, at_ints, at_ints, bool))                   \

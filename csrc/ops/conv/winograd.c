@@ -1,19 +1,25 @@
 /*
- * winograd.c - how a convolution is cut into strips, blocks and pieces.
+ * winograd.c - how a convolution is cut into strips, blocks and pieces, and run.
  */
 #include "ops/conv/winograd.h"
+
+#include "core/scratch.h"
 
 enum {
     PATCH_FLOATS = 7168,   /* of a strip: 28 KiB, of a first cache of 32 or more */
     BLOCK_FLOATS = 131072, /* of a block's transformed tiles: half a mebibyte */
     LEAST_TILES = 28,
     MOST_TILES = 112,
+    MOST_SIZE = 1 << 20,
     PAD = 16, /* floats between points, so that they do not share a cache set */
     /* Transformed weights above this are not kept; tiles that threads share then. */
     WEIGHTS_FLOATS = 1703936, /* 6.5 MiB */
     SHARED_FLOATS = 1572864,  /* 6 MiB */
     SUMS_FLOATS = 1228800,    /* of one thread; 4.7 MiB */
 };
+
+/* Fewer multiplications saved do not pay for the transforms. */
+#define LEAST_GAIN 1.6
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -72,8 +78,8 @@ static void cut_blocks(ptac_winograd_plan *plan, int64_t n_strips, int64_t most_
 
     plan->block = (int)part_of(n_strips, most > 1 ? most : 1);
     plan->max_tiles = plan->block * strip;
-    plan->tile_step = n_parts(plan->conv.in_channels, lanes) * plan->max_tiles * lanes +
-                      PAD;
+    plan->tile_step =
+        n_parts(plan->conv.in_channels, lanes) * plan->max_tiles * lanes + PAD;
     plan->product_step = (int64_t)plan->max_tiles * 2 * lanes + PAD;
 }
 
@@ -94,7 +100,7 @@ static void cut_pieces(ptac_winograd_plan *plan, int n_threads, int64_t most_til
     cut_blocks(plan, n_parts(plan->n_strips, plan->n_pieces), most_tiles);
 }
 
-void ptac_winograd_cut(ptac_winograd_plan *plan, int n_threads)
+static void cut_outputs(ptac_winograd_plan *plan, int n_threads)
 {
     const ptac_winograd *conv = &plan->conv;
     const int64_t tile = tile_floats(plan);
@@ -111,14 +117,15 @@ void ptac_winograd_cut(ptac_winograd_plan *plan, int n_threads)
             plan->n_patch + lines(plan->n_points * plan->product_step) + lines(panel);
         plan->n_shared = lines(plan->n_points * plan->tile_step);
     } else {
-        cut_pieces(plan, n_threads, between(LEAST_TILES, BLOCK_FLOATS / tile, MOST_TILES));
+        cut_pieces(plan, n_threads,
+                   between(LEAST_TILES, BLOCK_FLOATS / tile, MOST_TILES));
         plan->n_private = lines(plan->n_points * plan->tile_step) +
                           lines(plan->n_points * plan->product_step) + plan->n_patch;
         plan->n_shared = lines(plan->n_weights);
     }
 }
 
-void ptac_winograd_cut_weight(ptac_winograd_plan *plan, int n_threads)
+static void cut_sums(ptac_winograd_plan *plan, int n_threads)
 {
     const ptac_winograd *conv = &plan->conv;
     const int lanes = plan->lanes;
@@ -144,9 +151,9 @@ void ptac_winograd_cut_weight(ptac_winograd_plan *plan, int n_threads)
 
         const int64_t panels = n_parts(plan->n_panels, plan->n_pieces);
 
-        plan->n_slots = plan->is_single ? 1
-                                        : (int)between(1, SUMS_FLOATS / plan->panel_sums,
-                                                       panels);
+        plan->n_slots = plan->is_single
+                            ? 1
+                            : (int)between(1, SUMS_FLOATS / plan->panel_sums, panels);
         plan->n_passes = plan->is_single ? 1 : (int)n_parts(panels, plan->n_slots);
         plan->grad_step = 2 * (int64_t)plan->max_tiles * lanes + PAD;
         plan->n_shared = lines(plan->n_points * plan->tile_step);
@@ -161,4 +168,147 @@ void ptac_winograd_cut_weight(ptac_winograd_plan *plan, int n_threads)
                           plan->n_panels * plan->panel_sums;
         plan->n_shared = 0;
     }
+}
+
+/* Multiplications saved: the direct sum's for one of transformed tiles, edges included. */
+static double gain(const ptac_conv2d *p, const ptac_winograd_stages *stages, int out_h,
+                   int out_w)
+{
+    const double points = (stages->mh + stages->r - 1) * (stages->mw + stages->r - 1);
+    const double tiles =
+        (double)n_parts(out_h, stages->mh) * n_parts(out_w, stages->mw);
+
+    return (double)out_h * out_w * p->kernel_h * p->kernel_w / (tiles * points);
+}
+
+ptac_reason ptac_winograd_accepts(const ptac_call *call,
+                                  const ptac_winograd_stages *stages)
+{
+    const ptac_conv2d *p = call->params;
+    const bool is_data = p->result == PTAC_CONV_DATA;
+
+    if (call->inputs[0].dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (p->kernel_h != stages->r || p->kernel_w != stages->r || p->stride_h != 1 ||
+        p->stride_w != 1 || p->pad_h >= stages->r || p->pad_w >= stages->r ||
+        p->h > MOST_SIZE || p->w > MOST_SIZE || p->in_channels > MOST_SIZE ||
+        p->out_channels > MOST_SIZE)
+        return PTAC_SHAPE;
+    if (gain(p, stages, is_data ? p->h : p->out_h, is_data ? p->w : p->out_w) <
+        LEAST_GAIN)
+        return PTAC_SHAPE;
+    return PTAC_TAKE;
+}
+
+/* The next block of strips, or the first; false when there is none. */
+static bool next_block(ptac_winograd_plan *plan, bool is_first)
+{
+    plan->block_start = is_first ? 0 : plan->block_start + plan->n_in_block;
+    plan->n_in_block = least(plan->block, plan->n_strips - plan->block_start);
+    plan->n_tiles = 0;
+    for (int64_t i = 0; i < plan->n_in_block; i++) {
+        const ptac_strip s = ptac_strip_at(plan, plan->block_start + i);
+
+        plan->n_tiles += s.n_rows * s.n_columns;
+    }
+    return plan->n_in_block > 0;
+}
+
+static void run_stage(ptac_range_fn stage, int64_t n, ptac_winograd_plan *plan)
+{
+    ptac_parallel_for(0, n, 1, stage, plan);
+}
+
+static void run_outputs(ptac_winograd_plan *plan, const ptac_winograd_stages *stages)
+{
+    if (plan->is_shared) {
+        for (bool is_first = true; next_block(plan, is_first); is_first = false) {
+            run_stage(stages->share_tiles, plan->n_pieces, plan);
+            run_stage(stages->run_panels, plan->n_pieces, plan);
+        }
+    } else {
+        run_stage(stages->transform_halves, 2 * plan->n_panels, plan);
+        run_stage(stages->run_pieces, plan->n_pieces, plan);
+    }
+}
+
+static void run_sums(ptac_winograd_plan *plan, const ptac_winograd_stages *stages)
+{
+    if (plan->is_shared) {
+        for (plan->pass = 0; plan->pass < plan->n_passes; plan->pass++)
+            for (bool is_first = true; next_block(plan, is_first); is_first = false) {
+                run_stage(stages->share_tiles, plan->n_pieces, plan);
+                run_stage(stages->sum_panels, plan->n_pieces, plan);
+            }
+    } else {
+        const int64_t groups = n_parts(plan->conv.in_channels, plan->lanes);
+
+        run_stage(stages->sum_pieces, plan->n_pieces, plan);
+        run_stage(stages->store_pieces, plan->n_panels * groups, plan);
+    }
+    if (plan->grad_bias)
+        run_stage(stages->sum_biases, plan->conv.out_channels, plan);
+}
+
+static ptac_winograd conv_of(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
+    const bool is_data = p->result == PTAC_CONV_DATA;
+    ptac_winograd conv = {
+        .x = call->inputs[0].data,
+        .n = p->n,
+        .in_channels = is_data ? p->out_channels : p->in_channels,
+        .out_channels = is_data ? p->in_channels : p->out_channels,
+        .h = is_data ? p->out_h : p->h,
+        .w = is_data ? p->out_w : p->w,
+        .out_h = is_data ? p->h : p->out_h,
+        .out_w = is_data ? p->w : p->out_w,
+        .pad_h = is_data ? p->kernel_h - 1 - p->pad_h : p->pad_h,
+        .pad_w = is_data ? p->kernel_w - 1 - p->pad_w : p->pad_w,
+        .is_transposed = is_data,
+    };
+
+    if (p->result == PTAC_CONV_WEIGHT) {
+        conv.y = call->inputs[1].data; /* only read */
+    } else {
+        conv.weight = call->inputs[1].data;
+        conv.bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
+        conv.y = call->outputs[0].data;
+    }
+    return conv;
+}
+
+ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages *stages)
+{
+    const ptac_conv2d *p = call->params;
+    const bool is_weight = p->result == PTAC_CONV_WEIGHT;
+    ptac_winograd_plan plan = {
+        .conv = conv_of(call),
+        .mh = stages->mh,
+        .mw = stages->mw,
+        .r = stages->r,
+        .lanes = stages->lanes,
+        .n_points = (stages->mh + stages->r - 1) * (stages->mw + stages->r - 1),
+    };
+    float *scratch;
+
+    if (is_weight) {
+        plan.grad_weight = call->outputs[0].data;
+        plan.grad_bias = call->n_outputs > 1 ? call->outputs[1].data : NULL;
+        cut_sums(&plan, call->n_threads);
+    } else {
+        cut_outputs(&plan, call->n_threads);
+    }
+    scratch = ptac_scratch_take(
+        (size_t)(plan.n_shared + plan.n_pieces * plan.n_private) * sizeof *scratch);
+    if (!scratch)
+        return PTAC_UNSUPPORTED;
+    plan.weights = plan.tiles = scratch;
+    plan.scratch = scratch + plan.n_shared;
+    if (is_weight)
+        run_sums(&plan, stages);
+    else
+        run_outputs(&plan, stages);
+    ptac_scratch_give(scratch);
+    return PTAC_OK;
 }

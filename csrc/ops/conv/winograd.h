@@ -17,8 +17,9 @@
 #define PTAC_OPS_CONV_WINOGRAD_H
 
 #include "core/host.h"
+#include "ops/conv/conv2d.h"
 
-/* y = act(conv(x, weight) + bias), NCHW, stride 1. */
+/* y = conv(x, weight) + bias, NCHW, stride 1. */
 typedef struct ptac_winograd {
     const float *x, *weight;
     const float *bias; /* may be NULL */
@@ -53,7 +54,7 @@ typedef struct ptac_winograd_plan {
     int64_t n_private;      /* floats of scratch of each thread */
     int64_t n_shared;       /* floats of scratch of all */
     /* The gradient of the weights; y has the gradients of the outputs then. */
-    float *grad_weight;
+    float *grad_weight, *grad_bias; /* grad_bias may be NULL */
     int n_panels;
     int64_t grad_step;  /* between the points of transformed gradients */
     int64_t sum_step;   /* between the points of a panel's sums */
@@ -65,8 +66,8 @@ typedef struct ptac_winograd_plan {
     bool is_single;                  /* block */
     int n_slots, pass, n_passes;     /* panels of a thread whose sums are kept */
     int n_tiles;
-    float *weights;         /* scratch that threads share */
-    float *scratch;         /* n_pieces times n_private */
+    float *weights; /* scratch that threads share */
+    float *scratch; /* n_pieces times n_private */
 } ptac_winograd_plan;
 
 typedef struct ptac_strip {
@@ -93,7 +94,17 @@ static inline ptac_strip ptac_strip_at(const ptac_winograd_plan *plan, int64_t i
     return s;
 }
 
-void ptac_winograd_cut(ptac_winograd_plan *plan, int n_threads);
-void ptac_winograd_cut_weight(ptac_winograd_plan *plan, int n_threads);
+/* What the template makes of one tile size; each works on [begin, end) of a plan. */
+typedef struct ptac_winograd_stages {
+    int mh, mw, r, lanes;
+    ptac_range_fn transform_halves, run_pieces, share_tiles, run_panels;
+    ptac_range_fn sum_pieces, store_pieces, sum_panels, sum_biases;
+} ptac_winograd_stages;
+
+/* Whether tiles of this size serve a call of conv2d or conv2d_backward; and serving it. */
+ptac_reason ptac_winograd_accepts(const ptac_call *call,
+                                  const ptac_winograd_stages *stages);
+ptac_status ptac_winograd_run(const ptac_call *call,
+                              const ptac_winograd_stages *stages);
 
 #endif

@@ -17,10 +17,10 @@
  */
 #define POINT_A 0.625f
 #define POINT_B 1.5f
-#define A_2      (POINT_A * POINT_A)
-#define B_2      (POINT_B * POINT_B)
-#define A_3      (A_2 * POINT_A)
-#define B_3      (B_2 * POINT_B)
+#define A_2     (POINT_A * POINT_A)
+#define B_2     (POINT_B * POINT_B)
+#define A_3     (A_2 * POINT_A)
+#define B_3     (B_2 * POINT_B)
 
 /* out = B^T in, of n inputs. */
 INLINE void transform_input(int n, const vec *in, vec *out)

@@ -207,8 +207,8 @@ INLINE void transform_row(const float *patch, int64_t row_step, int n_tiles, int
 }
 
 /* All channels of a strip, whose first tile is number tile of its block. */
-INLINE void transform_strip(const ptac_winograd_plan *plan, const ptac_strip *s, int tile,
-                            int mh, int mw, int r, float *tiles, float *patch)
+INLINE void transform_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
+                            int tile, int mh, int mw, int r, float *tiles, float *patch)
 {
     const ptac_winograd *conv = &plan->conv;
     const int rows = s->n_rows * mh + r - 1, columns = s->n_columns * mw + r - 1;
@@ -288,18 +288,18 @@ DEFINE_MULTIPLY(1)
 DEFINE_MULTIPLY(2)
 DEFINE_MULTIPLY(3)
 DEFINE_MULTIPLY(4)
-#if ROWS_OF_TILES > 4
 DEFINE_MULTIPLY(5)
 DEFINE_MULTIPLY(6)
+#if ROWS_OF_TILES > 6
 DEFINE_MULTIPLY(7)
 #endif
 
 typedef void (*multiply_fn)(const float *, int64_t, const float *, int, float *);
 
 static const multiply_fn multiply_rows[] = {
-    NULL, multiply_1, multiply_2, multiply_3, multiply_4,
-#if ROWS_OF_TILES > 4
-    multiply_5, multiply_6, multiply_7,
+    NULL,       multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6,
+#if ROWS_OF_TILES > 6
+    multiply_7,
 #endif
 };
 
@@ -566,8 +566,3 @@ INLINE void run_panels(int64_t begin, int64_t end, void *context, int mh, int mw
     {                                                                                  \
         stage(begin, end, context, mh, mw, r);                                         \
     }
-#define DEFINE_WINOGRAD(name, mh, mw, r)                                               \
-    DEFINE_STAGE(transform_halves, name, mh, mw, r)                                    \
-    DEFINE_STAGE(run_pieces, name, mh, mw, r)                                          \
-    DEFINE_STAGE(share_tiles, name, mh, mw, r)                                         \
-    DEFINE_STAGE(run_panels, name, mh, mw, r)

@@ -12,7 +12,7 @@
 
 enum {
     TILE_CUT = 64,
-    CHANNEL_CHUNK = 64, /* input channels whose sums stay in the second cache */
+    CHANNEL_CHUNK = 64,       /* input channels whose sums stay in the second cache */
     MAX_CHANNELS = LANES / 2, /* input channels that are multiplied together */
 };
 
@@ -49,9 +49,9 @@ INLINE void transform_grad_row(const float *patch, int64_t row_step, int n_tiles
 }
 
 /* Output channels [first, last) of a strip's gradients. */
-INLINE void transform_grads(const ptac_winograd_plan *plan, const ptac_strip *s, int tile,
-                            int first, int last, int mh, int mw, int r, float *grads,
-                            float *patch)
+INLINE void transform_grads(const ptac_winograd_plan *plan, const ptac_strip *s,
+                            int tile, int first, int last, int mh, int mw, int r,
+                            float *grads, float *patch)
 {
     const ptac_winograd *conv = &plan->conv;
     const int rows = s->n_rows * mh, columns = s->n_columns * mw;
@@ -298,7 +298,73 @@ INLINE void sum_panels(int64_t begin, int64_t end, void *context, int mh, int mw
     }
 }
 
-#define DEFINE_WINOGRAD_WEIGHT(name, mh, mw, r)                                        \
-    DEFINE_STAGE(sum_pieces, name, mh, mw, r)                                          \
-    DEFINE_STAGE(store_pieces, name, mh, mw, r)                                        \
-    DEFINE_STAGE(sum_panels, name, mh, mw, r)
+/* Gradients of biases [begin, end): each the sum of its channel's. */
+INLINE void sum_biases(int64_t begin, int64_t end, void *context)
+{
+    enum { BLOCK = 64 * LANES };
+    const ptac_winograd_plan *plan = context;
+    const ptac_winograd *conv = &plan->conv;
+    const int64_t plane = (int64_t)conv->out_h * conv->out_w;
+
+    for (int64_t k = begin; k < end; k++) {
+        double sum = 0;
+
+        for (int64_t n = 0; n < conv->n; n++) {
+            const float *grad = conv->y + (n * conv->out_channels + k) * plane;
+
+            for (int64_t at = 0; at < plane; at += BLOCK) {
+                const int64_t last = at + BLOCK < plane ? at + BLOCK : plane;
+                vec sums[2] = {v_zero(), v_zero()};
+                int64_t i = at;
+
+                for (; i + 2 * LANES <= last; i += 2 * LANES) {
+                    sums[0] = v_add(sums[0], v_load(grad + i));
+                    sums[1] = v_add(sums[1], v_load(grad + i + LANES));
+                }
+                for (; i < last; i += LANES)
+                    sums[0] =
+                        v_add(sums[0],
+                              v_load_first(grad + i,
+                                           last - i < LANES ? (int)(last - i) : LANES));
+                sum += v_sum_f64(v_add(sums[0], sums[1]));
+            }
+        }
+        plan->grad_bias[k] = (float)sum;
+    }
+}
+
+TARGET static void sum_biases_stage(int64_t begin, int64_t end, void *context)
+{
+    sum_biases(begin, end, context);
+}
+
+#define DEFINE_WINOGRAD(name, mh_, mw_, r_)                                            \
+    DEFINE_STAGE(transform_halves, name, mh_, mw_, r_)                                 \
+    DEFINE_STAGE(run_pieces, name, mh_, mw_, r_)                                       \
+    DEFINE_STAGE(share_tiles, name, mh_, mw_, r_)                                      \
+    DEFINE_STAGE(run_panels, name, mh_, mw_, r_)                                       \
+    DEFINE_STAGE(sum_pieces, name, mh_, mw_, r_)                                       \
+    DEFINE_STAGE(store_pieces, name, mh_, mw_, r_)                                     \
+    DEFINE_STAGE(sum_panels, name, mh_, mw_, r_)                                       \
+    static const ptac_winograd_stages stages_##name = {                                \
+        .mh = mh_,                                                                     \
+        .mw = mw_,                                                                     \
+        .r = r_,                                                                       \
+        .lanes = LANES,                                                                \
+        .transform_halves = transform_halves_##name,                                   \
+        .run_pieces = run_pieces_##name,                                               \
+        .share_tiles = share_tiles_##name,                                             \
+        .run_panels = run_panels_##name,                                               \
+        .sum_pieces = sum_pieces_##name,                                               \
+        .store_pieces = store_pieces_##name,                                           \
+        .sum_panels = sum_panels_##name,                                               \
+        .sum_biases = sum_biases_stage,                                                \
+    };                                                                                 \
+    static ptac_reason accepts_##name(const ptac_call *call)                           \
+    {                                                                                  \
+        return ptac_winograd_accepts(call, &stages_##name);                            \
+    }                                                                                  \
+    static ptac_status run_##name(const ptac_call *call)                               \
+    {                                                                                  \
+        return ptac_winograd_run(call, &stages_##name);                                \
+    }

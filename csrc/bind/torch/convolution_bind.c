@@ -1,0 +1,474 @@
+/*
+ * convolution_bind.c - aten::convolution and its backward, to which all convolutions
+ * come: 2-d ones of one group may be ours.
+ *
+ *   convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride,
+ *       SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding,
+ *       SymInt groups) -> Tensor
+ *   convolution_backward(Tensor grad_output, Tensor input, Tensor weight,
+ *       SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding, SymInt[] dilation,
+ *       bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask)
+ *       -> (Tensor, Tensor, Tensor)
+ */
+#include "bind/torch/override.h"
+#include "bind/torch/stock.h"
+#include "ops/conv/conv2d.h"
+
+/* An int[] as it was given: torch convolves in three dimensions at most. */
+typedef struct dims {
+    int64_t values[4];
+    int n;
+} dims;
+
+/* What follows the tensors. */
+typedef struct geometry {
+    dims stride, padding, dilation, output_padding;
+    bool is_transposed;
+    int64_t groups;
+} geometry;
+
+static dims take_dims(stable_ivalue boxed)
+{
+    dims taken;
+
+    taken.n = at_take_ints(boxed, taken.values);
+    return taken;
+}
+
+static at_ints ints_of(const dims *given)
+{
+    return (at_ints){given->values, (size_t)(given->n > 4 ? 4 : given->n)};
+}
+
+static geometry take_geometry(const stable_ivalue *stack)
+{
+    return (geometry){
+        .stride = take_dims(stack[0]),
+        .padding = take_dims(stack[1]),
+        .dilation = take_dims(stack[2]),
+        .is_transposed = stack[3] & 0xff,
+        .output_padding = take_dims(stack[4]),
+        .groups = (int64_t)stack[5],
+    };
+}
+
+static bool is_pair(const dims *given)
+{
+    return given->n == 1 || given->n == 2;
+}
+
+/* A dense NCHW batch that torch would not answer in another layout. */
+static ptac_reason image_reason(const ptac_view *view)
+{
+    if (view->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (view->n_dims != 4)
+        return PTAC_SHAPE;
+    if (view->n_elements == 0)
+        return PTAC_EMPTY;
+    if (!ptac_view_is_contiguous(view) || ptac_view_suggests_channels_last(view))
+        return PTAC_LAYOUT;
+    return PTAC_TAKE;
+}
+
+/* Outputs along one axis; 0 where there are none or torch would complain. */
+static int64_t n_outputs(int64_t size, int64_t kernel, int64_t stride, int64_t padding)
+{
+    const int64_t room = size + 2 * padding - kernel;
+
+    return stride > 0 && padding >= 0 && room >= 0 ? room / stride + 1 : 0;
+}
+
+/* Fill params in, or say why stock must look at the call. */
+static ptac_reason read_params(const ptac_view *x, const ptac_view *w,
+                               const geometry *geo, ptac_conv2d *p)
+{
+    enum { MOST = 1 << 24 };
+    const int64_t *stride = geo->stride.values, *padding = geo->padding.values;
+    ptac_reason why = image_reason(x);
+
+    if (!why)
+        why = image_reason(w);
+    if (why)
+        return why;
+    if (geo->is_transposed || geo->groups != 1 || !is_pair(&geo->stride) ||
+        !is_pair(&geo->padding) || !is_pair(&geo->dilation) ||
+        geo->dilation.values[0] != 1 || geo->dilation.values[1] != 1)
+        return PTAC_ARGUMENT;
+    for (int i = 0; i < 4; i++)
+        if (x->sizes[i] > MOST || w->sizes[i] > MOST)
+            return PTAC_SHAPE;
+    for (int i = 0; i < 2; i++)
+        if (stride[i] > MOST || padding[i] > MOST)
+            return PTAC_SHAPE;
+    *p = (ptac_conv2d){
+        .n = x->sizes[0],
+        .in_channels = (int)x->sizes[1],
+        .out_channels = (int)w->sizes[0],
+        .h = (int)x->sizes[2],
+        .w = (int)x->sizes[3],
+        .out_h = (int)n_outputs(x->sizes[2], w->sizes[2], stride[0], padding[0]),
+        .out_w = (int)n_outputs(x->sizes[3], w->sizes[3], stride[1], padding[1]),
+        .kernel_h = (int)w->sizes[2],
+        .kernel_w = (int)w->sizes[3],
+        .stride_h = (int)stride[0],
+        .stride_w = (int)stride[1],
+        .pad_h = (int)padding[0],
+        .pad_w = (int)padding[1],
+    };
+    if (w->sizes[1] != x->sizes[1] || p->out_h == 0 || p->out_w == 0)
+        return PTAC_ARGUMENT; /* torch complains in its own words */
+    return PTAC_TAKE;
+}
+
+static void sizes_of_output(const ptac_conv2d *p, int64_t sizes[4])
+{
+    sizes[0] = p->n;
+    sizes[1] = p->out_channels;
+    sizes[2] = p->out_h;
+    sizes[3] = p->out_w;
+}
+
+static at_tensor new_image(const int64_t *sizes, ptac_view *view)
+{
+    int64_t strides[4];
+    at_tensor made;
+
+    ptac_image_strides(4, sizes, false, strides);
+    made = at_empty(4, sizes, strides, AT_DTYPE_F32);
+    ptac_view_of(made, view);
+    return made;
+}
+
+typedef struct forward_args {
+    at_tensor x, w, bias; /* bias may be NULL */
+    geometry geo;
+} forward_args;
+
+static void stock_forward(const void *context, at_tensor *out)
+{
+    const forward_args *args = context;
+    const geometry *geo = &args->geo;
+    const at_optional_tensor bias = {
+        .impl = args->bias ? *(void **)args->bias : NULL,
+        .has_value = args->bias != NULL,
+    };
+    void *result;
+
+    T.convolution(&result, args->x, args->w, &bias, ints_of(&geo->stride),
+                  ints_of(&geo->padding), ints_of(&geo->dilation), geo->is_transposed,
+                  ints_of(&geo->output_padding), geo->groups);
+    *out = at_adopt(result);
+}
+
+static ptac_reason bias_reason(const ptac_view *bias, const ptac_conv2d *p)
+{
+    if (bias->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (bias->n_dims != 1 || bias->sizes[0] != p->out_channels)
+        return PTAC_ARGUMENT;
+    return ptac_view_is_contiguous(bias) ? PTAC_TAKE : PTAC_LAYOUT;
+}
+
+static bool fast_forward(const forward_args *args, at_tensor *out)
+{
+    ptac_conv2d params;
+    ptac_call call = {
+        .op = PTAC_OP_CONV2D,
+        .n_inputs = args->bias ? 3 : 2,
+        .n_outputs = 1,
+        .params = &params,
+    };
+    const ptac_kernel *row;
+    ptac_reason why;
+    int64_t sizes[4];
+
+    if (ptac_is_off(call.op))
+        return false;
+    ptac_view_of(args->x, &call.inputs[0]);
+    ptac_view_of(args->w, &call.inputs[1]);
+    why = read_params(&call.inputs[0], &call.inputs[1], &args->geo, &params);
+    if (args->bias) {
+        ptac_view_of(args->bias, &call.inputs[2]);
+        if (!why)
+            why = bias_reason(&call.inputs[2], &params);
+    }
+    if (why) {
+        ptac_refuse(call.op, why);
+        return false;
+    }
+    row = ptac_admit(&call);
+    if (!row)
+        return false;
+    sizes_of_output(&params, sizes);
+
+    AT_OWNED at_tensor made = new_image(sizes, &call.outputs[0]);
+
+    if (!ptac_run_checked(row, &call, &made, stock_forward, args))
+        return false;
+    *out = at_give(&made);
+    return true;
+}
+
+static void boxed_forward(stable_ivalue *stack, uint64_t n_args, uint64_t n_returns)
+{
+    (void)n_args;
+    (void)n_returns;
+    PTAC_IN_FLIGHT;
+    AT_OWNED at_tensor x = at_take_tensor(stack, 0);
+    AT_OWNED at_tensor w = at_take_tensor(stack, 1);
+    bool has_bias;
+    AT_OWNED at_tensor bias =
+        (at_tensor)(uintptr_t)at_open_optional(stack[2], &has_bias);
+    const forward_args args = {x, w, bias, take_geometry(stack + 3)};
+    at_tensor out;
+
+    if (!fast_forward(&args, &out))
+        stock_forward(&args, &out);
+    stack[0] = (stable_ivalue)(uintptr_t)out;
+}
+
+static bool has_convolution(void)
+{
+    return T.convolution != NULL;
+}
+
+static const ptac_override convolution = {
+    .name = "convolution",
+    .op = PTAC_OP_CONV2D,
+    .boxed = boxed_forward,
+    .is_possible = has_convolution,
+};
+PTAC_OVERRIDE(convolution)
+
+enum {
+    DATA,
+    WEIGHT,
+    BIAS,
+    N_GRADS,
+};
+
+typedef struct backward_args {
+    at_tensor grad, x, w;
+    dims bias_sizes;
+    bool has_bias_sizes;
+    geometry geo;
+    at_mask3 mask;
+} backward_args;
+
+/* Gradients that mask asks for; the others are undefined tensors. */
+static void stock_grads(const backward_args *args, at_mask3 mask, at_tensor *out)
+{
+    const geometry *geo = &args->geo;
+    const at_optional_ints bias_sizes = {ints_of(&args->bias_sizes),
+                                         args->has_bias_sizes};
+    void *results[N_GRADS];
+
+    T.convolution_backward(results, args->grad, args->x, args->w, bias_sizes,
+                           ints_of(&geo->stride), ints_of(&geo->padding),
+                           ints_of(&geo->dilation), geo->is_transposed,
+                           ints_of(&geo->output_padding), geo->groups, mask);
+    for (int i = 0; i < N_GRADS; i++)
+        out[i] = at_adopt(results[N_GRADS - 1 - i]);
+}
+
+/* One of our calls, as stock does it: what shadow checks compare with. */
+typedef struct one_result {
+    const backward_args *args;
+    at_mask3 mask;
+} one_result;
+
+static void stock_one(const void *context, at_tensor *out)
+{
+    const one_result *one = context;
+    at_tensor grads[N_GRADS];
+    int n = 0;
+
+    stock_grads(one->args, one->mask, grads);
+    for (int i = 0; i < N_GRADS; i++) {
+        if (one->mask.values[i])
+            out[n++] = grads[i];
+        else
+            at_drop_tensor(&grads[i]);
+    }
+}
+
+static void drop_grads(at_tensor (*grads)[N_GRADS])
+{
+    for (int i = 0; i < N_GRADS; i++)
+        at_drop_tensor(&(*grads)[i]);
+}
+
+#define AT_OWNED_GRADS __attribute__((cleanup(drop_grads)))
+
+/* The gradient of x. */
+static bool fast_data(const backward_args *args, const ptac_view *grad,
+                      const ptac_view *x, const ptac_view *w, ptac_conv2d *params,
+                      at_tensor *out)
+{
+    const one_result one = {args, {{true, false, false}}};
+    ptac_call call = {
+        .op = PTAC_OP_CONV2D_BACKWARD,
+        .n_inputs = 2,
+        .n_outputs = 1,
+        .params = params,
+        .inputs = {*grad, *w},
+    };
+    const ptac_kernel *row;
+
+    params->result = PTAC_CONV_DATA;
+    row = ptac_admit(&call);
+    if (!row)
+        return false;
+
+    AT_OWNED at_tensor made = new_image(x->sizes, &call.outputs[0]);
+
+    if (!ptac_run_checked(row, &call, &made, stock_one, &one))
+        return false;
+    out[DATA] = at_give(&made);
+    return true;
+}
+
+/* The gradients of the weight and, where it is asked for, of the bias. */
+static bool fast_weight(const backward_args *args, const ptac_view *grad,
+                        const ptac_view *x, const ptac_view *w, ptac_conv2d *params,
+                        at_tensor *out)
+{
+    static const int64_t one_apart = 1;
+    const bool with_bias = args->mask.values[BIAS];
+    const one_result one = {args, {{false, true, with_bias}}};
+    const int64_t n_biases = params->out_channels;
+    ptac_call call = {
+        .op = PTAC_OP_CONV2D_BACKWARD,
+        .n_inputs = 2,
+        .n_outputs = with_bias ? 2 : 1,
+        .params = params,
+        .inputs = {*x, *grad},
+    };
+    const ptac_kernel *row;
+
+    params->result = PTAC_CONV_WEIGHT;
+    row = ptac_admit(&call);
+    if (!row)
+        return false;
+
+    AT_OWNED_GRADS at_tensor made[N_GRADS] = {new_image(w->sizes, &call.outputs[0])};
+
+    if (with_bias) {
+        made[1] = at_empty(1, &n_biases, &one_apart, AT_DTYPE_F32);
+        ptac_view_of(made[1], &call.outputs[1]);
+    }
+    if (!ptac_run_checked(row, &call, made, stock_one, &one))
+        return false;
+    out[WEIGHT] = at_give(&made[0]);
+    out[BIAS] = at_give(&made[1]);
+    return true;
+}
+
+/* What about grad_output speaks against us. */
+static ptac_reason grad_reason(const ptac_view *grad, const ptac_conv2d *p)
+{
+    int64_t sizes[4];
+
+    if (grad->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    sizes_of_output(p, sizes);
+    for (int i = 0; i < 4; i++)
+        if (grad->n_dims != 4 || grad->sizes[i] != sizes[i])
+            return PTAC_ARGUMENT;
+    return PTAC_TAKE;
+}
+
+/* Fill in those gradients that rows of ours serve. */
+static void fast_grads(const backward_args *args, at_tensor *out)
+{
+    AT_OWNED at_tensor dense = NULL;
+    ptac_view grad, x, w;
+    ptac_conv2d params;
+    ptac_reason why;
+
+    ptac_view_of(args->grad, &grad);
+    ptac_view_of(args->x, &x);
+    ptac_view_of(args->w, &w);
+    why = read_params(&x, &w, &args->geo, &params);
+    if (!why)
+        why = grad_reason(&grad, &params);
+    if (why) {
+        for (int i = DATA; i <= WEIGHT; i++)
+            if (args->mask.values[i])
+                ptac_refuse(PTAC_OP_CONV2D_BACKWARD, why);
+        return;
+    }
+    dense = at_dense(args->grad, &grad, false);
+    ptac_view_of(dense, &grad);
+    if (args->mask.values[DATA])
+        fast_data(args, &grad, &x, &w, &params, out);
+    if (args->mask.values[WEIGHT])
+        fast_weight(args, &grad, &x, &w, &params, out);
+}
+
+static at_tensor undefined_tensor(void)
+{
+    at_tensor made = NULL;
+
+    at_must(T.aoti_torch_new_uninitialized_tensor(&made), "no memory for a handle");
+    return made;
+}
+
+/* What is asked for and not there yet; what is not asked for is undefined. */
+static void add_stock_grads(const backward_args *args, at_tensor *out)
+{
+    at_tensor rest[N_GRADS] = {NULL};
+    at_mask3 left;
+
+    for (int i = 0; i < N_GRADS; i++)
+        left.values[i] = args->mask.values[i] && !out[i];
+    if (left.values[DATA] || left.values[WEIGHT] || left.values[BIAS])
+        stock_grads(args, left, rest);
+    for (int i = 0; i < N_GRADS; i++) {
+        if (!out[i])
+            out[i] = rest[i] ? rest[i] : undefined_tensor();
+        else
+            at_drop_tensor(&rest[i]);
+    }
+}
+
+static void boxed_backward(stable_ivalue *stack, uint64_t n_args, uint64_t n_returns)
+{
+    (void)n_args;
+    (void)n_returns;
+    PTAC_IN_FLIGHT;
+    AT_OWNED at_tensor grad = at_take_tensor(stack, 0);
+    AT_OWNED at_tensor x = at_take_tensor(stack, 1);
+    AT_OWNED at_tensor w = at_take_tensor(stack, 2);
+    AT_OWNED_GRADS at_tensor out[N_GRADS] = {NULL};
+    backward_args args = {.grad = grad, .x = x, .w = w};
+    const stable_ivalue sizes = at_open_optional(stack[3], &args.has_bias_sizes);
+    int64_t mask[4];
+
+    if (args.has_bias_sizes)
+        args.bias_sizes = take_dims(sizes);
+    args.geo = take_geometry(stack + 4);
+    at_take_ints(stack[10], mask);
+    for (int i = 0; i < N_GRADS; i++)
+        args.mask.values[i] = mask[i] & 0xff;
+    if (!ptac_is_off(PTAC_OP_CONV2D_BACKWARD))
+        fast_grads(&args, out);
+
+    add_stock_grads(&args, out);
+    for (int i = 0; i < N_GRADS; i++)
+        stack[i] = (stable_ivalue)(uintptr_t)at_give(&out[i]);
+}
+
+static bool has_convolution_backward(void)
+{
+    return T.convolution_backward != NULL;
+}
+
+static const ptac_override convolution_backward = {
+    .name = "convolution_backward",
+    .op = PTAC_OP_CONV2D_BACKWARD,
+    .boxed = boxed_backward,
+    .is_possible = has_convolution_backward,
+};
+PTAC_OVERRIDE(convolution_backward)

@@ -1,0 +1,112 @@
+/*
+ * scratch.c - a shelf of mapped memory.
+ */
+#include "core/scratch.h"
+
+#include <sys/mman.h>
+
+enum {
+    PLACES = 8,
+    LINE = 64,
+    HUGE_PAGE = 2 << 20,
+};
+
+/* In front of the memory that is handed out, a line of its own. */
+typedef struct piece {
+    size_t n_bytes; /* of the mapping, this header included */
+} piece;
+
+static piece *shelf[PLACES];
+
+static void unmap(piece *p)
+{
+    munmap(p, p->n_bytes);
+}
+
+/*
+ * Two mebibytes and more lie on huge pages where the system allows it: all of it is
+ * touched by the call that asked.
+ */
+static piece *map(size_t n_bytes)
+{
+    const size_t unit = n_bytes >= HUGE_PAGE ? HUGE_PAGE : 4096;
+    const size_t whole = (n_bytes + unit - 1) / unit * unit;
+    void *memory;
+    piece *p;
+
+    if (whole < n_bytes)
+        return NULL;
+    memory =
+        mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return NULL;
+    if (unit == HUGE_PAGE)
+        madvise(memory, whole, MADV_HUGEPAGE);
+    p = memory;
+    p->n_bytes = whole;
+    return p;
+}
+
+void *ptac_scratch_take(size_t n_bytes)
+{
+    const size_t needed = n_bytes + LINE;
+    piece *found = NULL;
+
+    if (needed < n_bytes)
+        return NULL;
+    for (int i = 0; i < PLACES && !found; i++) {
+        found = __atomic_exchange_n(&shelf[i], NULL, __ATOMIC_ACQ_REL);
+        if (found && found->n_bytes < needed) { /* larger ones take its place */
+            unmap(found);
+            found = NULL;
+        }
+    }
+    if (!found)
+        found = map(needed);
+    return found ? (char *)found + LINE : NULL;
+}
+
+void ptac_scratch_give(void *scratch)
+{
+    piece *p = scratch ? (piece *)((char *)scratch - LINE) : NULL;
+
+    for (int i = 0; i < PLACES && p; i++) {
+        piece *empty = NULL;
+
+        if (__atomic_compare_exchange_n(&shelf[i], &empty, p, false, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_RELAXED))
+            p = NULL;
+    }
+    if (p)
+        unmap(p);
+}
+
+size_t ptac_scratch_kept(void)
+{
+    size_t n_bytes = 0;
+
+    for (int i = 0; i < PLACES; i++) {
+        piece *p = __atomic_exchange_n(&shelf[i], NULL, __ATOMIC_ACQ_REL);
+
+        if (p) {
+            n_bytes += p->n_bytes;
+            ptac_scratch_give((char *)p + LINE);
+        }
+    }
+    return n_bytes;
+}
+
+size_t ptac_scratch_clear(void)
+{
+    size_t n_bytes = 0;
+
+    for (int i = 0; i < PLACES; i++) {
+        piece *p = __atomic_exchange_n(&shelf[i], NULL, __ATOMIC_ACQ_REL);
+
+        if (p) {
+            n_bytes += p->n_bytes;
+            unmap(p);
+        }
+    }
+    return n_bytes;
+}

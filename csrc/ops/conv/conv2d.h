@@ -1,0 +1,64 @@
+/*
+ * conv2d.h - 2-d convolution of images and its gradients. float32, NCHW. Level close.
+ *
+ *   y[n, k, i, j] = bias[k] + sum over c, a, b of
+ *                   x[n, c, i * stride - pad + a, j * stride - pad + b] w[k, c, a, b]
+ *
+ * One group, no dilation. Calls of conv2d have inputs x, w and, where there is one,
+ * bias, and output y. Calls of conv2d_backward ask for one gradient:
+ *
+ *   data      inputs grad_y, w; output grad_x
+ *   weight    inputs x, grad_y; output grad_w
+ *
+ * Whatever the row, a result has the same bits at each repetition with as many threads;
+ * results other than grad_w have them with any number of threads.
+ *
+ * Rows that transform tiles mix the pixels of a tile: NaN and infinity reach all
+ * outputs of the tiles that see them, as NaN, and next to a value far above its
+ * neighbours' the neighbours' outputs keep the absolute error of the large one.
+ */
+#ifndef PTAC_OPS_CONV_CONV2D_H
+#define PTAC_OPS_CONV_CONV2D_H
+
+#include "core/kernel.h"
+
+typedef enum ptac_conv_result {
+    PTAC_CONV_FORWARD,
+    PTAC_CONV_DATA,
+    PTAC_CONV_WEIGHT,
+} ptac_conv_result;
+
+/* The forward convolution, whichever result is asked for. */
+typedef struct ptac_conv2d {
+    ptac_conv_result result;
+    int64_t n;
+    int in_channels, out_channels;
+    int h, w, out_h, out_w;
+    int kernel_h, kernel_w;
+    int stride_h, stride_w;
+    int pad_h, pad_w;
+} ptac_conv2d;
+
+/*
+ * Shape kinds: kernels of 3x3 at stride 1 by the fewer of their channels, for conv2d;
+ * for conv2d_backward the same of both gradients.
+ */
+enum {
+    PTAC_CONV_3X3_FEW, /* under 16 */
+    PTAC_CONV_3X3_16,
+    PTAC_CONV_3X3_32,
+    PTAC_CONV_3X3_64,
+    PTAC_CONV_3X3_128,
+    PTAC_CONV_3X3_256,
+    PTAC_CONV_3X3_512,
+    PTAC_CONV_N_3X3,
+};
+
+/* Multiply-adds of the direct sum. */
+static inline int64_t ptac_conv2d_work(const ptac_conv2d *p)
+{
+    return p->n * p->out_channels * p->in_channels * p->kernel_h * p->kernel_w *
+           p->out_h * p->out_w;
+}
+
+#endif
