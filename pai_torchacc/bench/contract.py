@@ -107,6 +107,8 @@ def _samples(op: str) -> Iterator[Sample]:
         yield from _optimizer_samples(name)
     elif name.endswith("pool2d"):
         yield from _pool_samples(name)
+    elif name == "conv2d":
+        yield from _conv_samples()
     elif name == "linear_act":
         yield from _linear_samples()
     else:
@@ -125,6 +127,15 @@ def _pool_samples(name: str) -> Iterator[Sample]:
                         lambda x, w=window: function(x, *w),
                         (x.requires_grad_(),),
                     )
+
+
+def _conv_samples() -> Iterator[Sample]:
+    """Small enough for the row "scalar", and of enough terms for the others."""
+    for n, c, k, h, w in ((2, 24, 40, 13, 11), (3, 32, 16, 16, 20)):
+        x = torch.randn(n, c, h, w, requires_grad=True)
+        weight = (torch.randn(k, c, 3, 3) / (3 * c**0.5)).requires_grad_()
+        bias = torch.randn(k, requires_grad=True)
+        yield partial(F.conv2d, padding=1), (x, weight, bias)
 
 
 def _loss_samples(name: str) -> Iterator[Sample]:

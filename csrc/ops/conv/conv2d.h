@@ -8,7 +8,7 @@
  * bias, and output y. Calls of conv2d_backward ask for one gradient:
  *
  *   data      inputs grad_y, w; output grad_x
- *   weight    inputs x, grad_y; output grad_w
+ *   weight    inputs x, grad_y; output grad_w and, where asked for, grad_bias
  *
  * Whatever the row, a result has the same bits at each repetition with as many threads;
  * results other than grad_w have them with any number of threads.

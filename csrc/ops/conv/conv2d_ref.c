@@ -180,6 +180,22 @@ static void weight_points(int64_t begin, int64_t end, void *context)
     }
 }
 
+static void sum_biases(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
+    const float *grad = call->inputs[1].data;
+    const int64_t plane = (int64_t)p->out_h * p->out_w;
+
+    for (int k = 0; k < p->out_channels; k++) {
+        double sum = 0;
+
+        for (int64_t n = 0; n < p->n; n++)
+            for (int64_t i = 0; i < plane; i++)
+                sum += grad[(n * p->out_channels + k) * plane + i];
+        ((float *)call->outputs[1].data)[k] = (float)sum;
+    }
+}
+
 static ptac_status run(const ptac_call *call)
 {
     static const ptac_range_fn points[] = {forward_points, data_points, weight_points};
@@ -187,6 +203,8 @@ static ptac_status run(const ptac_call *call)
 
     ptac_parallel_for(0, call->outputs[0].n_elements, 64, points[p->result],
                       (void *)call);
+    if (p->result == PTAC_CONV_WEIGHT && call->n_outputs > 1)
+        sum_biases(call);
     return PTAC_OK;
 }
 

@@ -102,12 +102,12 @@ INLINE void give_pixels(float *y, int64_t step, int n_channels, int64_t n, curso
     }
 }
 
-INLINE int least(int a, int b)
+INLINE int lesser(int a, int b)
 {
     return a < b ? a : b;
 }
 
-INLINE int most(int a, int b)
+INLINE int greater(int a, int b)
 {
     return a > b ? a : b;
 }
@@ -119,8 +119,8 @@ INLINE int most(int a, int b)
 INLINE void load_patch(const float *x, int h, int w, int n_channels, int top, int left,
                        int rows, int columns, float *patch)
 {
-    const int first = most(0, -top), last = most(first, least(rows, h - top));
-    const int from = most(0, -left), to = most(from, least(columns, w - left));
+    const int first = greater(0, -top), last = greater(first, lesser(rows, h - top));
+    const int from = greater(0, -left), to = greater(from, lesser(columns, w - left));
     const int64_t row_step = (int64_t)columns * LANES, plane = (int64_t)h * w;
     const size_t row_bytes = (size_t)row_step * sizeof(float);
     cursor at = {patch + first * row_step + from * LANES, row_step, 0, to - from};
@@ -148,7 +148,7 @@ INLINE void load_patch(const float *x, int h, int w, int n_channels, int top, in
 INLINE void store_patch(float *y, int h, int w, int n_channels, int top, int left,
                         int rows, int columns, float *patch)
 {
-    const int n_rows = least(rows, h - top), n_columns = least(columns, w - left);
+    const int n_rows = lesser(rows, h - top), n_columns = lesser(columns, w - left);
     const int64_t row_step = (int64_t)columns * LANES, plane = (int64_t)h * w;
     cursor at = {patch, row_step, 0, n_columns};
 
@@ -218,9 +218,9 @@ INLINE void transform_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
 
     tiles += tile * LANES;
     for (int c = 0; c < conv->in_channels; c += LANES) {
-        load_patch(x + c * plane, conv->h, conv->w, least(LANES, conv->in_channels - c),
-                   s->row * mh - conv->pad_h, s->column * mw - conv->pad_w, rows,
-                   columns, patch);
+        load_patch(x + c * plane, conv->h, conv->w,
+                   lesser(LANES, conv->in_channels - c), s->row * mh - conv->pad_h,
+                   s->column * mw - conv->pad_w, rows, columns, patch);
         for (int i = 0; i < s->n_rows; i++)
             transform_row(patch + i * mh * row_step, row_step, s->n_columns, mh, mw, r,
                           tiles + i * s->n_columns * LANES, plan->tile_step);
@@ -247,7 +247,7 @@ INLINE void multiply(int rows, const float *tiles, int64_t step, const float *we
         for (int i = 0; i < rows; i++)
             parts[i][0] = parts[i][1] = v_zero();
         for (int d = c; d < c + SUM_CUT && d < n_channels; d += LANES) {
-            const int n = least(LANES, n_channels - d);
+            const int n = lesser(LANES, n_channels - d);
 
 #pragma GCC unroll 2
             for (int k = 0; k < n; k++) {
@@ -359,7 +359,7 @@ INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_strip *s, in
                          float *patch)
 {
     const ptac_winograd *conv = &plan->conv;
-    const int n = least(LANES, conv->out_channels - channel);
+    const int n = lesser(LANES, conv->out_channels - channel);
     const int rows = s->n_rows * mh, columns = s->n_columns * mw;
     const int64_t row_step = (int64_t)columns * LANES;
     const int64_t plane = (int64_t)conv->out_h * conv->out_w;
@@ -441,7 +441,7 @@ INLINE void load_taps(const ptac_winograd *conv, int output, int input, int n_ta
                       vec *taps)
 {
     const int64_t step = conv->is_transposed ? n_taps : conv->in_channels * n_taps;
-    const int n = least(LANES, conv->out_channels - output);
+    const int n = lesser(LANES, conv->out_channels - output);
     const float *weight =
         conv->weight + (conv->is_transposed
                             ? ((int64_t)input * conv->out_channels + output) * n_taps
@@ -449,7 +449,7 @@ INLINE void load_taps(const ptac_winograd *conv, int output, int input, int n_ta
     vec rows[LANES];
 
     for (int at = 0; at < n_taps; at += LANES) {
-        const int m = least(LANES, n_taps - at);
+        const int m = lesser(LANES, n_taps - at);
 
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)

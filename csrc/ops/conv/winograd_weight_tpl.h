@@ -61,7 +61,7 @@ INLINE void transform_grads(const ptac_winograd_plan *plan, const ptac_strip *s,
 
     grads += tile * LANES;
     for (int k = first; k < last; k += LANES, grad += LANES * plane) {
-        load_patch(grad, conv->out_h, conv->out_w, least(LANES, last - k), s->row * mh,
+        load_patch(grad, conv->out_h, conv->out_w, lesser(LANES, last - k), s->row * mh,
                    s->column * mw, rows, columns, patch);
         for (int i = 0; i < s->n_rows; i++)
             transform_grad_row(patch + i * mh * row_step, row_step, s->n_columns, mh,
@@ -76,7 +76,7 @@ INLINE void add_products(int n, const float *tiles, const float *left,
                          const float *right, int n_tiles, bool is_first, float *sums)
 {
     for (int t = 0; t < n_tiles; t += TILE_CUT) {
-        const int last = least(n_tiles, t + TILE_CUT);
+        const int last = lesser(n_tiles, t + TILE_CUT);
         vec parts[MAX_CHANNELS][2];
 
 #pragma GCC unroll 8
@@ -134,8 +134,8 @@ INLINE void store_weights(const ptac_winograd_plan *plan, int output, int input,
 {
     const ptac_winograd *conv = &plan->conv;
     const int nh = mh + r - 1, nw = mw + r - 1, n_taps = r * r;
-    const int n = least(LANES, conv->in_channels - input) * n_taps;
-    const int n_outputs = least(LANES, conv->out_channels - output);
+    const int n = lesser(LANES, conv->in_channels - input) * n_taps;
+    const int n_outputs = lesser(LANES, conv->out_channels - output);
     const int64_t step = (int64_t)conv->in_channels * n_taps;
     float *weight = plan->grad_weight + output * step + (int64_t)input * n_taps;
     vec taps[LANES * 25];
@@ -165,7 +165,7 @@ INLINE void store_weights(const ptac_winograd_plan *plan, int output, int input,
     for (int at = 0; at < n; at += LANES) {
         v_transpose(taps + at);
         for (int k = 0; k < n_outputs; k++)
-            v_store_first(weight + k * step + at, taps[at + k], least(LANES, n - at));
+            v_store_first(weight + k * step + at, taps[at + k], lesser(LANES, n - at));
     }
 }
 
@@ -245,8 +245,8 @@ INLINE void store_pieces(int64_t begin, int64_t end, void *context, int mh, int 
                             v_add(v_load(sums + at + j), v_load(others + at + j)));
             }
         }
-        store_panel(plan, panel, c, least(c + LANES, plan->conv.in_channels), mh, mw, r,
-                    sums);
+        store_panel(plan, panel, c, lesser(c + LANES, plan->conv.in_channels), mh, mw,
+                    r, sums);
     }
 }
 
@@ -282,12 +282,12 @@ INLINE void sum_panels(int64_t begin, int64_t end, void *context, int mh, int mw
                 const ptac_strip s = ptac_strip_at(plan, plan->block_start + k);
 
                 transform_grads(plan, &s, n_tiles, output,
-                                least(output + PANEL, conv->out_channels), mh, mw, r,
+                                lesser(output + PANEL, conv->out_channels), mh, mw, r,
                                 grads, patch);
                 n_tiles += s.n_rows * s.n_columns;
             }
             for (int c = 0; c < conv->in_channels; c += CHANNEL_CHUNK) {
-                const int c_end = least(c + CHANNEL_CHUNK, conv->in_channels);
+                const int c_end = lesser(c + CHANNEL_CHUNK, conv->in_channels);
 
                 multiply_panel(plan, n_points, n_tiles, c, c_end, is_wide(plan, panel),
                                plan->tiles, grads, is_first, sums);

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pai_torchacc.bench.cases import linear, loss, optim, pool
+from pai_torchacc.bench.cases import conv, linear, loss, optim, pool
 from pai_torchacc.bench.cases.case import Case
 
 __all__ = ["Case", "cases"]
@@ -16,5 +16,5 @@ __all__ = ["Case", "cases"]
 
 def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
-    for family in (pool, loss, linear, optim):
+    for family in (conv, pool, loss, linear, optim):
         yield from family.cases()

@@ -1,0 +1,70 @@
+"""Convolutions of 3x3 kernels at stride 1, by channels and by pixels of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from pai_torchacc.bench.cases.case import Call, Case, Make
+
+CHANNELS = {
+    "few": ((3, 16), (8, 8)),
+    "16": ((16, 16), (16, 32)),
+    "32": ((32, 32), (32, 64)),
+    "64": ((64, 64), (96, 64)),
+    "128": ((128, 128), (128, 256)),
+    "256": ((256, 256),),
+    "512": ((512, 512),),
+}
+"""Pairs of channels, in and out, whose smaller one is of a kind."""
+
+PIXELS = (64, 256, 1024, 4096, 16384)
+"""Pixels of a batch, all its images together."""
+
+WIDTHS = (4, 7, 14, 16, 32, 56)
+"""Of images, square ones; each is tried with each number of pixels that it fits."""
+
+MOST_WORK = 1 << 31
+"""Multiply-adds beyond which a case tells nothing new."""
+
+DATA, WEIGHT = (True, False, False), (False, True, True)
+
+
+def cases() -> Iterator[Case]:
+    """Cases of conv2d and of both its gradients."""
+    for kind, pairs in CHANNELS.items():
+        for pixels in PIXELS:
+            work = 9 * pixels * pairs[0][0] * pairs[0][1]
+            images = [(pixels // w**2, w) for w in WIDTHS if pixels >= w**2]
+            if work > MOST_WORK or not images:
+                continue
+            for op, suffix, make in (
+                ("conv2d", "", _forward),
+                ("conv2d_backward", "_data", partial(_backward, DATA)),
+                ("conv2d_backward", "_weight", partial(_backward, WEIGHT)),
+            ):
+                makes: list[Make] = [
+                    partial(make, n, c, k, w)
+                    for c, k in pairs
+                    for n, w in (images[0], images[-1])
+                ]
+                yield Case(op, f"3x3_{kind}{suffix}", "float32", work, tuple(makes))
+
+
+def _forward(n: int, c: int, k: int, width: int) -> Call:
+    x, w = torch.randn(n, c, width, width), torch.randn(k, c, 3, 3)
+    return lambda: F.conv2d(x, w, padding=1)
+
+
+def _backward(
+    mask: tuple[bool, bool, bool], n: int, c: int, k: int, width: int
+) -> Call:
+    x, w = torch.randn(n, c, width, width), torch.randn(k, c, 3, 3)
+    grad = torch.randn(n, k, width, width)
+    one, zero = [1, 1], [0, 0]
+    return lambda: torch.ops.aten.convolution_backward(
+        grad, x, w, [k], one, one, one, False, zero, 1, mask
+    )
