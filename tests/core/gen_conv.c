@@ -1,0 +1,167 @@
+/*
+ * gen_conv.c - random calls of convolution and of its gradients.
+ *
+ * What is not finite spreads over tiles, and is tested from Python.
+ */
+#include "checkrows.h"
+
+#include "ops/conv/conv2d.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum {
+    MOST_CHANNELS = 70,
+    MOST_WORK = 1 << 22, /* multiply-adds: the row "scalar" takes its time */
+};
+
+/* Sizes that leave tiles, strips, groups of lanes and panels ragged. */
+static void random_conv(rng *r, ptac_conv2d *p)
+{
+    const bool is_other = rng_chance(r, 5);
+
+    do {
+        p->n = rng_between(r, 1, 4);
+        p->in_channels = (int)rng_length(r, MOST_CHANNELS);
+        p->out_channels = (int)rng_length(r, MOST_CHANNELS);
+        p->h = (int)rng_length(r, 24);
+        p->w = (int)(rng_chance(r, 5) ? rng_length(r, 300) : rng_length(r, 24));
+        p->kernel_h = p->kernel_w = 3;
+        p->stride_h = p->stride_w = 1;
+        p->pad_h = (int)rng_below(r, 3);
+        p->pad_w = (int)rng_below(r, 3);
+        if (is_other) {
+            p->kernel_h = (int)rng_between(r, 1, 5);
+            p->stride_w = (int)rng_between(r, 1, 2);
+            p->pad_h = (int)rng_below(r, 5);
+        }
+        p->out_h = (p->h + 2 * p->pad_h - p->kernel_h) / p->stride_h + 1;
+        p->out_w = (p->w + 2 * p->pad_w - p->kernel_w) / p->stride_w + 1;
+    } while (p->h + 2 * p->pad_h < p->kernel_h || p->w + 2 * p->pad_w < p->kernel_w ||
+             ptac_conv2d_work(p) > MOST_WORK);
+}
+
+static void note(test_call *c, const ptac_conv2d *p)
+{
+    static const char *const results[] = {"forward", "data", "weight"};
+
+    snprintf(c->note, sizeof c->note,
+             "%s, %lld images of %d x %d x %d, %d channels out, kernel %d x %d, "
+             "stride %d x %d, padding %d x %d, %d inputs, %d outputs",
+             results[p->result], (long long)p->n, p->in_channels, p->h, p->w,
+             p->out_channels, p->kernel_h, p->kernel_w, p->stride_h, p->stride_w,
+             p->pad_h, p->pad_w, c->call.n_inputs, c->call.n_outputs);
+}
+
+static void random_input(rng *r, test_call *c, int n_dims, const int64_t *sizes)
+{
+    const double scale = ldexp(1, (int)RNG_PICK(r, 0, 0, 0, -20, 20));
+    float *values = test_input(c, PTAC_F32, n_dims, sizes, false);
+
+    fill_smooth(r, PTAC_F32, values, c->call.inputs[c->call.n_inputs - 1].n_elements,
+                scale);
+}
+
+/* The three tensors of a convolution, by what is in them. */
+typedef struct shapes {
+    int64_t x[4], w[4], y[4];
+} shapes;
+
+static shapes shapes_of(const ptac_conv2d *p)
+{
+    return (shapes){
+        .x = {p->n, p->in_channels, p->h, p->w},
+        .w = {p->out_channels, p->in_channels, p->kernel_h, p->kernel_w},
+        .y = {p->n, p->out_channels, p->out_h, p->out_w},
+    };
+}
+
+static void make_forward(rng *r, test_call *c)
+{
+    ptac_conv2d *p = (ptac_conv2d *)c->params;
+    shapes s;
+
+    random_conv(r, p);
+    s = shapes_of(p);
+    c->call.op = PTAC_OP_CONV2D;
+    random_input(r, c, 4, s.x);
+    random_input(r, c, 4, s.w);
+    if (rng_chance(r, 50))
+        random_input(r, c, 1, s.w);
+    test_output(c, PTAC_F32, 4, s.y, false);
+    note(c, p);
+}
+
+static void make_backward(rng *r, test_call *c)
+{
+    ptac_conv2d *p = (ptac_conv2d *)c->params;
+    shapes s;
+
+    random_conv(r, p);
+    s = shapes_of(p);
+    c->call.op = PTAC_OP_CONV2D_BACKWARD;
+    if (rng_chance(r, 50)) {
+        p->result = PTAC_CONV_DATA;
+        random_input(r, c, 4, s.y);
+        random_input(r, c, 4, s.w);
+        test_output(c, PTAC_F32, 4, s.x, false);
+    } else {
+        p->result = PTAC_CONV_WEIGHT;
+        random_input(r, c, 4, s.x);
+        random_input(r, c, 4, s.y);
+        test_output(c, PTAC_F32, 4, s.w, false);
+        if (rng_chance(r, 50))
+            test_output(c, PTAC_F32, 1, s.w, false);
+    }
+    note(c, p);
+}
+
+static double largest_of(const ptac_view *view)
+{
+    double largest = 0;
+
+    for (int64_t i = 0; i < view->n_elements; i++)
+        largest = fmax(largest, fabs(((const float *)view->data)[i]));
+    return largest;
+}
+
+/* What results are made of: as many products as a sum has, of the largest factors. */
+static void place(test_call *c)
+{
+    const ptac_conv2d *p = c->call.params;
+    const double product =
+        largest_of(&c->call.inputs[0]) * largest_of(&c->call.inputs[1]);
+    const double taps = p->kernel_h * p->kernel_w;
+    const double terms = p->result == PTAC_CONV_FORWARD ? p->in_channels * taps
+                         : p->result == PTAC_CONV_DATA
+                             ? p->out_channels * taps
+                             : (double)p->n * p->out_h * p->out_w;
+    test_buffer *outputs = c->buffers + c->output_buffers[0];
+
+    outputs->least_scale = product * sqrt(terms);
+    if (c->call.n_outputs > 1)
+        c->buffers[c->output_buffers[1]].least_scale =
+            largest_of(&c->call.inputs[1]) * sqrt((double)p->n * p->out_h * p->out_w);
+}
+
+/*
+ * Direct sums of n terms err by sqrt(n) u times a term's size, and 4x4 tiles, the
+ * widest, by three to six times that; with sqrt(n) in the scale, 48 leaves room for the
+ * largest of some thousand elements and stops one wrong tap in any tile.
+ */
+static const generator forward = {
+    .op = PTAC_OP_CONV2D,
+    .make = make_forward,
+    .place = place,
+    .roundings = 48,
+};
+GENERATOR(forward)
+
+static const generator backward = {
+    .op = PTAC_OP_CONV2D_BACKWARD,
+    .make = make_backward,
+    .place = place,
+    .roundings = 48,
+    .threads_change_bits = true, /* each has its part of the batch to sum over */
+};
+GENERATOR(backward)
