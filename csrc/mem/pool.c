@@ -224,5 +224,6 @@ void ptac_pool_reset_peaks(ptac_pool *pool)
         reset(&pool->arenas[i]->free_bytes);
     }
     reset(&pool->budget.held);
+    reset(&pool->stats.arena_bytes); /* of a pool that has closed */
     ptac_lock_give(&pool->lock);
 }

@@ -255,6 +255,14 @@ UNIT(a_pool_that_has_closed_keeps_its_statistics)
     EXPECT(s.reserved_bytes[PTAC_LARGE].peak == s.reserved_bytes[PTAC_ALL].peak);
     EXPECT(s.reserved_bytes[PTAC_ALL].current == 0);
     EXPECT(s.segment[PTAC_ALL].current == 0 && s.segment[PTAC_ALL].peak == 1);
+    ptac_pool_reset_peaks(ptac_cpu_pool());
+
+    const ptac_mem_stats r = fixture_stats();
+
+    EXPECT(r.arena_bytes.peak == 0 && r.segment[PTAC_ALL].peak == 0);
+    EXPECT(r.reserved_bytes[PTAC_ALL].peak == 0 &&
+           r.reserved_bytes[PTAC_LARGE].peak == 0);
+    EXPECT(r.inactive_split_bytes[PTAC_ALL].peak == 0);
 }
 
 UNIT(reserved_bytes_are_in_memory)
