@@ -135,6 +135,16 @@ static size_t in_chunks(size_t cap)
     return cap == SIZE_MAX ? cap : cap - cap % source.source.chunk_bytes;
 }
 
+/* Under a cap there may be room for it once what nobody uses has been given back. */
+static bool populate(size_t bytes)
+{
+    ptac_arena *arena = pool.arenas[0];
+
+    ptac_pool_settle(&pool);
+    return ptac_arena_populate(arena, bytes) ||
+           (trim() > 0 && ptac_arena_populate(arena, bytes));
+}
+
 /* What can fail about new options; the ring is to be used when all has succeeded. */
 static const char *prepare(const ptac_cpu_pool_options *wanted, ptac_history *ring)
 {
@@ -142,7 +152,7 @@ static const char *prepare(const ptac_cpu_pool_options *wanted, ptac_history *ri
 
     pool.budget.cap = in_chunks(wanted->cap);
     if (wanted->reserve_bytes != options.reserve_bytes &&
-        !ptac_arena_populate(arena, wanted->reserve_bytes))
+        !populate(wanted->reserve_bytes))
         return "the bytes to reserve cannot be had";
     if (!ptac_history_open(ring, wanted->n_history))
         return "no memory for the history";

@@ -294,6 +294,35 @@ UNIT(reserved_bytes_are_in_memory)
     EXPECT(ptac_cpu_pool_draining() == 0);
 }
 
+/* Held blocks that nobody uses lie below what is to be reserved. */
+UNIT(memory_to_reserve_is_made_room_for)
+{
+    ptac_cpu_pool_options o = fixture_options();
+    void *blocks[30];
+
+    o.cap = 300 * MIB;
+    EXPECT(fixture_open(&o));
+    for (int i = 0; i < 30; i++)
+        blocks[i] = fixture_take(8 * MIB);
+    for (int i = 0; i < 29; i++)
+        EXPECT(fixture_give(blocks[i], 8 * MIB));
+    EXPECT(fixture_stats().reserved_bytes[PTAC_ALL].current == (int64_t)(240 * MIB));
+    o.reserve_bytes = 293 * MIB;
+    EXPECT(!fixture_open(&o)); /* with what is used that is above the cap */
+    o.reserve_bytes = 292 * MIB;
+    EXPECT(fixture_open(&o));
+    EXPECT(fixture_stats().reserved_bytes[PTAC_ALL].current == (int64_t)o.cap);
+    EXPECT(!fixture_trouble());
+    EXPECT(fixture_give(blocks[29], 8 * MIB));
+    fixture_shut();
+    EXPECT(fixture_open(&o));
+    EXPECT(fixture_give(fixture_take(MIB), MIB)); /* kept until the next request */
+    o.cap = o.reserve_bytes = 32 * MIB;
+    EXPECT(fixture_open(&o));
+    EXPECT(!fixture_trouble());
+    fixture_shut();
+}
+
 /* What the user has locked stays, all else goes. */
 UNIT(locked_pages_are_not_given_back)
 {
