@@ -4,7 +4,7 @@
  * Memory goes back when nothing was asked for a while, when the machine or the control
  * group runs short, when the cap is reached, and when asked; never in steady state.
  * Huge pages are asked for behind regions that many requests have used, since the first
- * touch of one may take milliseconds.
+ * touch of one may take milliseconds (hot_regions.c).
  */
 #include "mem/cpu_pool.h"
 #include "mem/keeper.h"

@@ -28,7 +28,21 @@ static ptac_source_cpu *cpu_of(ptac_source *source)
     return (ptac_source_cpu *)source;
 }
 
-/* At a multiple of a huge page: more is reserved, and what sticks out given back. */
+static bool want_small(ptac_source *source, uintptr_t at, size_t bytes)
+{
+    (void)source;
+    return madvise((void *)at, bytes, MADV_NOHUGEPAGE) == 0;
+}
+
+/*
+ * At a multiple of a huge page: more is reserved, and what sticks out given back.
+ *
+ * Where the system uses huge pages everywhere ("always"), it may not do so here: the
+ * touch of one chunk would bring in all of its region, more than is held and than the
+ * cap allows. The price there is that first touches take a page each, some 0.5 s a GiB
+ * instead of 0.05; huge pages come later, behind what is hot. A kernel that knows none
+ * refuses, and has none to be kept away.
+ */
 static uintptr_t reserve(ptac_source *source, size_t bytes)
 {
     ptac_source_cpu *cpu = cpu_of(source);
@@ -50,6 +64,7 @@ static uintptr_t reserve(ptac_source *source, size_t bytes)
         munmap((void *)(base + bytes), start + more - (base + bytes));
     cpu->accessible_end = base;
     cpu->end = base + bytes;
+    want_small(source, base, bytes);
     return base;
 }
 
@@ -136,6 +151,7 @@ void ptac_source_cpu_init(ptac_source_cpu *cpu)
                 .commit = commit,
                 .release = release,
                 .want_huge = want_huge,
+                .want_small = want_small,
                 .is_touched = is_touched,
                 .populate = populate,
             },
