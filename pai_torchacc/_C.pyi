@@ -306,8 +306,11 @@ def pool_owns(address: int, /) -> bool:
 def pool_trim() -> int:
     """Give back memory that no block uses; bytes."""
 
-def pool_forget() -> None:
-    """Leave a first request, that is over, out of statistics and history."""
+def pool_begin_probe() -> None:
+    """Requests of this thread go to libc from here on, and count nowhere."""
+
+def pool_end_probe() -> bool:
+    """No longer; whether one of them has come to the pool."""
 
 def pool_plan_steps(is_wanted: bool, /) -> None:
     """Whether steps that repeat are placed by a plan."""

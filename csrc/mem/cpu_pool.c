@@ -353,31 +353,6 @@ bool ptac_cpu_pool_free(void *memory)
     return block != NULL;
 }
 
-/* --- as if nobody had asked ------------------------------------------------------- */
-
-static void begin_anew(ptac_stat *stat)
-{
-    *stat = (ptac_stat){stat->current, stat->current, stat->current};
-}
-
-void ptac_cpu_pool_forget(void)
-{
-    ptac_lock_take(&pool.lock);
-    if (state == ON && pool.used.n_blocks == 0 && n_uses() <= 2) {
-        ptac_arena *arena = pool.arenas[0];
-
-        ptac_pool_settle(&pool);
-        pool.stats = (ptac_mem_stats){0};
-        begin_anew(&pool.budget.held);
-        begin_anew(&arena->held);
-        begin_anew(&arena->extent);
-        begin_anew(&arena->n_free);
-        begin_anew(&arena->free_bytes);
-        pool.history.n_written = 0;
-    }
-    ptac_lock_give(&pool.lock);
-}
-
 /* --- steps ------------------------------------------------------------------------ */
 
 void ptac_cpu_pool_plan_steps(bool is_wanted)

@@ -208,35 +208,6 @@ UNIT(a_cap_counts_whole_chunks)
     fixture_shut();
 }
 
-UNIT(a_probe_is_forgotten)
-{
-    ptac_cpu_pool_options o = fixture_options();
-    ptac_event event;
-
-    o.n_history = 8;
-    EXPECT(fixture_open(&o));
-    EXPECT(fixture_give(fixture_take(65536), 65536));
-    ptac_cpu_pool_forget();
-
-    ptac_mem_stats s = fixture_stats();
-
-    EXPECT(s.allocation[PTAC_ALL].allocated == 0 &&
-           s.allocated_bytes[PTAC_ALL].peak == 0);
-    EXPECT(s.arena_bytes.peak == 0);
-    EXPECT(s.reserved_bytes[PTAC_ALL].current == s.reserved_bytes[PTAC_ALL].allocated);
-    EXPECT(ptac_history_copy(&ptac_cpu_pool()->history, &event, 1) == 0);
-    EXPECT(!fixture_trouble());
-
-    void *used = fixture_take(MIB);
-
-    ptac_cpu_pool_forget(); /* no probe */
-    EXPECT(fixture_stats().allocation[PTAC_ALL].allocated == 1);
-    EXPECT(fixture_give(used, MIB));
-    ptac_cpu_pool_forget();
-    EXPECT(fixture_stats().allocation[PTAC_ALL].allocated == 0);
-    fixture_shut();
-}
-
 /* Peaks are read when all is over. */
 UNIT(a_pool_that_has_closed_keeps_its_statistics)
 {
