@@ -35,14 +35,20 @@ static bool want_small(ptac_source *source, uintptr_t at, size_t bytes)
 }
 
 /*
- * At a multiple of a huge page: more is reserved, and what sticks out given back.
- *
- * Where the system uses huge pages everywhere ("always"), it may not do so here: the
- * touch of one chunk would bring in all of its region, more than is held and than the
- * cap allows. The price there is that first touches take a page each, some 0.5 s a GiB
- * instead of 0.05; huge pages come later, behind what is hot. A kernel that knows none
- * refuses, and has none to be kept away.
+ * Where the system uses huge pages everywhere ("always"), the touch of one chunk brings
+ * in all of its region. That is welcome while memory is new and fills from below: first
+ * touches take a tenth of the time. From the first release on there are holes, and what
+ * would come into them is more than is held and than the cap allows. A kernel that knows
+ * no huge pages refuses, and has none to be kept away.
  */
+static void keep_small(ptac_source_cpu *cpu)
+{
+    if (!cpu->is_small)
+        want_small(&cpu->source, cpu->base, cpu->end - cpu->base);
+    cpu->is_small = true;
+}
+
+/* At a multiple of a huge page: more is reserved, and what sticks out given back. */
 static uintptr_t reserve(ptac_source *source, size_t bytes)
 {
     ptac_source_cpu *cpu = cpu_of(source);
@@ -62,16 +68,16 @@ static uintptr_t reserve(ptac_source *source, size_t bytes)
         munmap(found, base - start);
     if (start + more > base + bytes)
         munmap((void *)(base + bytes), start + more - (base + bytes));
-    cpu->accessible_end = base;
+    cpu->base = cpu->accessible_end = base;
     cpu->end = base + bytes;
-    want_small(source, base, bytes);
+    cpu->is_small = false;
     return base;
 }
 
 static void unreserve(ptac_source *source, uintptr_t base, size_t bytes)
 {
     munmap((void *)base, bytes);
-    cpu_of(source)->accessible_end = cpu_of(source)->end = 0;
+    cpu_of(source)->base = cpu_of(source)->accessible_end = cpu_of(source)->end = 0;
 }
 
 static bool open_until(ptac_source_cpu *cpu, uintptr_t end)
@@ -99,13 +105,13 @@ static bool commit(ptac_source *source, uintptr_t at, size_t bytes)
 
 static bool release(ptac_source *source, uintptr_t at, size_t bytes)
 {
-    (void)source;
+    keep_small(cpu_of(source));
     return madvise((void *)at, bytes, MADV_DONTNEED) == 0;
 }
 
 static bool want_huge(ptac_source *source, uintptr_t at, size_t bytes)
 {
-    (void)source;
+    keep_small(cpu_of(source));
     return madvise((void *)at, bytes, MADV_HUGEPAGE) == 0;
 }
 
