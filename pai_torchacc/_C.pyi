@@ -377,6 +377,12 @@ def pinned_free(address: int, /) -> bool:
 def pinned_stats() -> dict[str, int]:
     """Statistics by torch's keys."""
 
+# Forks.
+def fork_guards(
+    locks: tuple[Any, ...], /
+) -> tuple[Callable[[], None], Callable[[], None], Callable[[], None]]:
+    """What to call before a fork, in the parent and in the child."""
+
 # What autograd saves. An address is that of contiguous memory, n counts elements.
 class Held:
     """What a node keeps of a tensor that it saved."""
