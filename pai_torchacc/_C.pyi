@@ -411,6 +411,9 @@ def float_mode() -> int:
 def set_float_mode(mode: int, /) -> None:
     """Go back to what :func:`float_mode` gave."""
 
+def set_own_threads(n: int, /) -> bool:
+    """Have this thread alone share its work among so many; whether that could be."""
+
 def saved_least(n_bytes: int, /) -> int:
     """Look at tensors from this size on; what it was (tests)."""
 

@@ -13,7 +13,6 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -86,7 +85,7 @@ class Box:
 
     def __init__(self, key: int, n_bytes: int, node: Any):
         self.key, self.n_bytes, self.node = key, n_bytes, node
-        self.setting = setting.here(_c)
+        self.setting = setting.noted(_c)
         self.holders: list[weakref.ref[Any]] = []
         self.form: packing.Form | None = None
         self.blocker: weakref.ref[Box] | None = None
@@ -318,21 +317,23 @@ def restore(holder: Any) -> Tensor:
     Computed as in the thread that computed forward: without gradients or modes, and in
     its setting.
     """
+    if _c.thread_is_plain() and not torch.is_grad_enabled():
+        return _computed(holder)
+    with (
+        torch.no_grad(),
+        torch._C._DisableTorchDispatch(),
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableAutocast(),
+    ):
+        return _computed(holder)
+
+
+def _computed(holder: Any) -> Tensor:
     box = holder.box
-    now = setting.here(_c)
-    is_plain = _c.thread_is_plain()
-    if is_plain and now == box.setting and not torch.is_grad_enabled():
-        return box.tensor_of(holder)
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        if not is_plain:
-            stack.enter_context(torch._C._DisableTorchDispatch())
-            stack.enter_context(torch._C.DisableTorchFunction())
-            stack.enter_context(torch._C._DisableAutocast())
-        if now != box.setting:
-            setting.go_to(_c, box.setting)
-            stack.callback(setting.go_to, _c, now)
-        return box.tensor_of(holder)
+    form = box.form
+    if form is None or form.mechanism != recipes.MECHANISM:
+        return box.tensor_of(holder)  # the same in any setting
+    return setting.within(_c, box.setting, lambda: box.tensor_of(holder))
 
 
 def install(c: Any) -> bool:

@@ -132,10 +132,13 @@ def _value(arg: Any) -> Any:
     return arg.box.tensor_of(arg) if _is_holder(arg) else arg
 
 
+MECHANISM = "recompute"
+
+
 class _Recompute:
     """Memory that follows from other holders'."""
 
-    mechanism = "recompute"
+    mechanism = MECHANISM
 
     def __init__(self, expression: Expression, n: int):
         self._expression, self._n = expression, n
@@ -184,9 +187,9 @@ def _proven(c: Any, expression: Expression, box: Any, flat: Tensor) -> Any:
     Each time anew: a program may have changed the memory since the node filled it,
     under no_grad or by way of ``.data``, of which no version tells.
     """
-    if setting.here(c) != box.setting:
-        return None
-    if not expression.gives(c, flat):
+    if not setting.alone(
+        lambda: setting.here(c) == box.setting and expression.gives(c, flat)
+    ):
         return None
     expression.note_inputs()
     return _Recompute(expression, flat.numel())

@@ -7,7 +7,6 @@
  * may have the holder let go of its tensor later on and then restores it (restore).
  */
 #include "bind/python/pybind.h"
-#include "core/float_mode.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -317,25 +316,6 @@ static PyObject *saved_remove(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* float_mode() -> the thread's, as set_float_mode(mode) takes it */
-static PyObject *float_mode(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    return PyLong_FromUnsignedLong(ptac_float_mode());
-}
-
-static PyObject *set_float_mode(PyObject *self, PyObject *mode)
-{
-    const unsigned long wanted = PyLong_AsUnsignedLong(mode);
-
-    (void)self;
-    if (PyErr_Occurred())
-        return NULL;
-    ptac_set_float_mode((uint32_t)wanted);
-    Py_RETURN_NONE;
-}
-
 /* saved_least(bytes) -> what it was: look at tensors from that size on. */
 static PyObject *saved_least(PyObject *self, PyObject *bytes)
 {
@@ -356,8 +336,6 @@ static PyObject *saved_is_on(PyObject *self, PyObject *unused)
 }
 
 PyMethodDef ptac_saved_methods[] = {
-    {"float_mode", float_mode, METH_NOARGS, NULL},
-    {"set_float_mode", set_float_mode, METH_O, NULL},
     {"saved_least", saved_least, METH_O, NULL},
     {"saved_is_on", saved_is_on, METH_NOARGS, NULL},
     {"saved_pack", saved_pack, METH_O, NULL},
