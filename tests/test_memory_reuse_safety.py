@@ -40,20 +40,29 @@ def mostly_zeros() -> Tensor:
     return x
 
 
-@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def out_of_memory(*_: Any) -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("fail", "reason"),
+    [
+        (lambda *_: torch.empty(1 << 60), "no memory to pack"),
+        (out_of_memory, "no memory to pack"),
+        (lambda *_: torch.ones(2) + torch.ones(3), "trouble: RuntimeError"),
+    ],
+)
 @pytest.mark.parametrize("where", [packing, recipes])
-def test_no_memory_to_pack(
-    monkeypatch: pytest.MonkeyPatch, where: Any, error: type[Exception]
+def test_why_something_was_not_packed(
+    monkeypatch: pytest.MonkeyPatch, where: Any, fail: Callable[..., Any], reason: str
 ) -> None:
-    def short(*_: Any) -> None:
-        raise error("no memory")
 
     memory_reuse.reset(reusing.c)
     with reusing.reused() as saved:
-        monkeypatch.setattr(where, "find", short)
+        monkeypatch.setattr(where, "find", fail)
         y = saved_by(mostly_zeros())
         others_turn()
-        assert memory_reuse.reasons()["no memory to pack"] >= 1
+        assert memory_reuse.reasons()[reason] >= 1
         assert saved.times() == 0
         y.sum().backward()
 

@@ -147,8 +147,8 @@ class Box:
             return True
         try:
             form = self._form(holders[0].tensor, is_last_chance)
-        except (RuntimeError, MemoryError):
-            kept["no memory to pack"] += 1
+        except (RuntimeError, MemoryError) as error:
+            kept[_said_of(error)] += 1
             return True
         if isinstance(form, Later):
             self.blocker = weakref.ref(form.blocker)
@@ -247,11 +247,18 @@ def consider(holder: Any, tensor: Tensor) -> Box | None:
         if box is not None:
             box.add(holder)
     except _TROUBLE as error:
-        kept[f"trouble: {type(error).__name__}"] += 1
+        kept[_said_of(error)] += 1
         return None
     finally:
         _queue.is_busy = False
     return box
+
+
+def _said_of(error: Exception) -> str:
+    """Torch has no exception of its own for want of the CPU's memory."""
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):
+        return "no memory to pack"
+    return f"trouble: {type(error).__name__}"
 
 
 def _obstacle_of(tensor: Tensor) -> str | None:
