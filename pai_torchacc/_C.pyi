@@ -398,6 +398,8 @@ def saved_install(
     restore: Callable[[Held], Tensor],
     complain: Callable[[Held, int], str],
     leave: Callable[[], object],
+    current: Callable[[Held, Any], Tensor],
+    saves_outputs: Callable[[type], bool],
     /,
 ) -> bool:
     """Remember the package's part; whether this torch has what the hooks need."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -370,3 +371,31 @@ def test_reports_need_no_torch() -> None:
         "assert memory_reuse.reasons() == {} and memory_reuse.remarks() == []\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="it collects at other moments")
+def test_the_collector_switches_it_off_while_a_tensor_is_saved() -> None:
+    left = 0
+
+    def collected(phase: str, _: Any) -> None:
+        nonlocal left
+        left -= phase == "start"
+        if left == 0:
+            reusing.c.saved_remove()
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(collected)
+    n_switched_off = 0
+    try:
+        for moment in range(1, 20):
+            with reusing.reused():
+                x = mostly_zeros()
+                gc.set_threshold(1)
+                left = moment
+                saved_by(x).sum().backward()
+                gc.set_threshold(*threshold)
+                n_switched_off += left <= 0
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(collected)
+    assert n_switched_off > 3

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pai_torchacc._lock import boxes as _lock
 from pai_torchacc.memory_reuse import packing, recipes, setting
+from pai_torchacc.memory_reuse.origins import is_given_other_memory
 from pai_torchacc.memory_reuse.recipes import Later
 
 ENOUGH = 32 << 20
@@ -127,6 +128,7 @@ class Box:
             bool(holders)
             and _n_tensors(self.key) == len(holders)
             and all(h.tensor._version == h.version for h in holders)
+            and not is_given_other_memory(holders)
             and _obstacle_of(holders[0].tensor) is None
         )
 
@@ -168,6 +170,8 @@ class Box:
             return "changed in place"
         if any(h.tensor.dtype != tensor.dtype for h in holders[1:]):
             return "several dtypes"
+        if is_given_other_memory(holders):
+            return "given other memory"
         return _obstacle_of(tensor)
 
     def _form(self, tensor: Tensor, is_last_chance: bool) -> Any:

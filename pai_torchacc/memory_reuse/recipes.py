@@ -22,7 +22,7 @@ SMALL = 256 << 10
 
 DEEPEST = 4
 
-_VIEWS = frozenset(
+VIEWS = frozenset(
     f"{name}Backward0"
     for name in (
         "View", "UnsafeView", "ReshapeAlias", "Transpose", "T", "Permute", "Expand",
@@ -161,7 +161,7 @@ def _is_holder(thing: Any) -> bool:
 
 def producer(node: Any) -> Any:
     """The node that computed this memory, if there may be a recipe for it."""
-    while node is not None and type(node).__name__ in _VIEWS:
+    while node is not None and type(node).__name__ in VIEWS:
         node = node.next_functions[0][0]
     return node if type(node).__name__ in _PRODUCERS else None
 
