@@ -200,7 +200,7 @@ static int leave_thread(void)
     return 0;
 }
 
-/* A holder of a tensor that consider_now, unless NULL, is asked about if it is large. */
+/* A holder of a tensor; consider_now, unless NULL, is asked about it if it is large. */
 static PyObject *packed(PyObject *tensor, PyObject *consider_now)
 {
     const int is_leaf = is_true(tensor, s_is_leaf);
