@@ -57,8 +57,8 @@ _n_alone = 0
 """Python references to the object of a storage that no program has."""
 
 
-def _n_references(tensor: Tensor) -> int:
-    return sys.getrefcount(tensor.untyped_storage())
+def _n_references(storage: torch.UntypedStorage) -> int:
+    return sys.getrefcount(storage)
 
 
 def _n_tensors(key: int) -> int:
@@ -267,9 +267,10 @@ def _said_of(error: Exception) -> str:
 
 def _obstacle_of(tensor: Tensor) -> str | None:
     """Who could write to the memory with no tensor of it, or take it away."""
-    if not _is_torchs_own(tensor.untyped_storage()):
+    storage = tensor.untyped_storage()
+    if not _is_torchs_own(storage):
         return "not torch's own memory"
-    if _n_references(tensor) != _n_alone:
+    if _n_references(storage) != _n_alone:
         return "storage in use"
     return None
 
@@ -354,7 +355,9 @@ def install(c: Any) -> bool:
     tensor = torch.empty(1, device="cpu")
     key = tensor.untyped_storage()._cdata
     _n_own = torch._C._storage_Use_Count(key) - 1
-    _n_alone = _n_references(tensor)
+    storage = tensor.untyped_storage()
+    _n_alone = _n_references(storage)
+    del storage
     alias = tensor.detach()
     is_told = _n_tensors(key) == 2  # noqa: PLR2004
     del alias

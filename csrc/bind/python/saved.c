@@ -161,31 +161,36 @@ static int is_first_output(PyObject *tensor)
     return PyErr_Occurred() ? -1 : value == 0;
 }
 
+static int is_view(PyObject *tensor)
+{
+    PyObject *base = PyObject_GetAttr(tensor, s_base);
+    const int is = base ? base != Py_None : -1;
+
+    Py_XDECREF(base);
+    return is;
+}
+
 /*
  * Whether this tensor, which is no leaf, is certainly not saved by the node that made
  * it. A view may have been written by a node that is not the one it shows.
  */
 static int is_surely_input(PyObject *tensor)
 {
-    PyObject *base = PyObject_GetAttr(tensor, s_base), *node;
-    int sure = base ? base == Py_None : -1;
+    PyObject *node;
+    int saves = true, view;
 
-    Py_XDECREF(base);
-    if (sure > 0)
-        sure = is_first_output(tensor);
-    if (sure <= 0)
-        return sure;
+    if (!ptac_is_tensor(tensor))
+        return false;
     node = PyObject_GetAttr(tensor, s_grad_fn);
     if (!node)
         return -1;
-    sure = !(PyType_GetFlags(Py_TYPE(node)) & Py_TPFLAGS_HEAPTYPE);
-    if (sure) {
-        const int saves = type_saves_outputs((PyObject *)Py_TYPE(node));
-
-        sure = saves < 0 ? -1 : !saves;
-    }
+    if (!(PyType_GetFlags(Py_TYPE(node)) & Py_TPFLAGS_HEAPTYPE))
+        saves = type_saves_outputs((PyObject *)Py_TYPE(node));
     Py_DECREF(node);
-    return sure;
+    if (saves)
+        return saves < 0 ? -1 : false;
+    view = is_view(tensor);
+    return view ? (view < 0 ? -1 : false) : is_first_output(tensor);
 }
 
 /* Switched off, in a thread that did not hear of it; -1 for an interrupt. */
