@@ -380,6 +380,12 @@ def pinned_free(address: int, /) -> bool:
 def pinned_stats() -> dict[str, int]:
     """Statistics by torch's keys."""
 
+# Forks.
+def fork_guards(
+    locks: tuple[Any, ...], /
+) -> tuple[Callable[[], None], Callable[[], None], Callable[[], None]]:
+    """What to call before a fork, in the parent and in the child."""
+
 # What autograd saves. An address is that of contiguous memory, n counts elements.
 class Held:
     """What a node keeps of a tensor that it saved."""
@@ -395,6 +401,8 @@ def saved_install(
     restore: Callable[[Held], Tensor],
     complain: Callable[[Held, int], str],
     leave: Callable[[], object],
+    current: Callable[[Held, Any], Tensor],
+    saves_outputs: Callable[[type], bool],
     /,
 ) -> bool:
     """Remember the package's part; whether this torch has what the hooks need."""
@@ -407,6 +415,9 @@ def float_mode() -> int:
 
 def set_float_mode(mode: int, /) -> None:
     """Go back to what :func:`float_mode` gave."""
+
+def set_own_threads(n: int, /) -> bool:
+    """Have this thread alone share its work among so many; whether that could be."""
 
 def saved_least(n_bytes: int, /) -> int:
     """Look at tensors from this size on; what it was (tests)."""
