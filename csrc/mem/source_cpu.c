@@ -38,8 +38,8 @@ static bool want_small(ptac_source *source, uintptr_t at, size_t bytes)
  * Where the system uses huge pages everywhere ("always"), the touch of one chunk brings
  * in all of its region. That is welcome while memory is new and fills from below: first
  * touches take a tenth of the time. From the first release on there are holes, and what
- * would come into them is more than is held and than the cap allows. A kernel that knows
- * no huge pages refuses, and has none to be kept away.
+ * would come into them is more than is held and than the cap allows. A kernel without
+ * huge pages refuses, and has none to be kept away.
  */
 static void keep_small(ptac_source_cpu *cpu)
 {
