@@ -306,8 +306,11 @@ def pool_owns(address: int, /) -> bool:
 def pool_trim() -> int:
     """Give back memory that no block uses; bytes."""
 
-def pool_forget() -> None:
-    """Leave a first request, that is over, out of statistics and history."""
+def pool_begin_probe() -> None:
+    """Requests of this thread go to libc from here on, and count nowhere."""
+
+def pool_end_probe() -> bool:
+    """No longer; whether one of them has come to the pool."""
 
 def pool_plan_steps(is_wanted: bool, /) -> None:
     """Whether steps that repeat are placed by a plan."""
@@ -377,6 +380,12 @@ def pinned_free(address: int, /) -> bool:
 def pinned_stats() -> dict[str, int]:
     """Statistics by torch's keys."""
 
+# Forks.
+def fork_guards(
+    locks: tuple[Any, ...], /
+) -> tuple[Callable[[], None], Callable[[], None], Callable[[], None]]:
+    """What to call before a fork, in the parent and in the child."""
+
 # What autograd saves. An address is that of contiguous memory, n counts elements.
 class Held:
     """What a node keeps of a tensor that it saved."""
@@ -392,6 +401,8 @@ def saved_install(
     restore: Callable[[Held], Tensor],
     complain: Callable[[Held, int], str],
     leave: Callable[[], object],
+    current: Callable[[Held, Any], Tensor],
+    saves_outputs: Callable[[type], bool],
     /,
 ) -> bool:
     """Remember the package's part; whether this torch has what the hooks need."""
@@ -404,6 +415,9 @@ def float_mode() -> int:
 
 def set_float_mode(mode: int, /) -> None:
     """Go back to what :func:`float_mode` gave."""
+
+def set_own_threads(n: int, /) -> bool:
+    """Have this thread alone share its work among so many; whether that could be."""
 
 def saved_least(n_bytes: int, /) -> int:
     """Look at tensors from this size on; what it was (tests)."""

@@ -13,14 +13,21 @@ from __future__ import annotations
 import os
 import threading
 
+setting = threading.RLock()
 switch = threading.RLock()
 hooks = threading.RLock()
 boxes = threading.RLock()
 
-# What is registered last is called first before a fork.
-for _lock in (boxes, hooks, switch):
+
+def _guard() -> None:
+    try:
+        from pai_torchacc import _C
+    except ImportError:  # nothing can be switched on
+        return
+    before, in_parent, in_child = _C.fork_guards((setting, switch, hooks, boxes))
     os.register_at_fork(
-        before=_lock.acquire,
-        after_in_parent=_lock.release,
-        after_in_child=_lock.release,
+        before=before, after_in_parent=in_parent, after_in_child=in_child
     )
+
+
+_guard()

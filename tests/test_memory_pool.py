@@ -297,6 +297,20 @@ def test_reserve_brings_memory_in_at_once() -> None:
         assert _faults() - before < 100
 
 
+def test_reserve_is_made_room_for_under_a_cap() -> None:
+    with ptac.enable_memory_pool(cap=300 * MIB):
+        kept = [floats(8 * MIB) for _ in range(30)]
+        del kept[:-1]
+        assert stats("reserved_bytes.all.current") == 240 * MIB
+        handle = ptac.enable_memory_pool(cap=300 * MIB, reserve=100 * MIB)
+        assert handle, handle.reason
+        assert 100 * MIB < stats("reserved_bytes.all.current") <= 300 * MIB
+        assert is_ours(kept[0])
+        handle = ptac.enable_memory_pool(cap=64 * MIB, reserve=56 * MIB)
+        assert handle, handle.reason
+        del kept
+
+
 def _faults() -> int:
     import resource
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -40,20 +41,29 @@ def mostly_zeros() -> Tensor:
     return x
 
 
-@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def out_of_memory(*_: Any) -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("fail", "reason"),
+    [
+        (lambda *_: torch.empty(1 << 60), "no memory to pack"),
+        (out_of_memory, "no memory to pack"),
+        (lambda *_: torch.ones(2) + torch.ones(3), "trouble: RuntimeError"),
+    ],
+)
 @pytest.mark.parametrize("where", [packing, recipes])
-def test_no_memory_to_pack(
-    monkeypatch: pytest.MonkeyPatch, where: Any, error: type[Exception]
+def test_why_something_was_not_packed(
+    monkeypatch: pytest.MonkeyPatch, where: Any, fail: Callable[..., Any], reason: str
 ) -> None:
-    def short(*_: Any) -> None:
-        raise error("no memory")
 
     memory_reuse.reset(reusing.c)
     with reusing.reused() as saved:
-        monkeypatch.setattr(where, "find", short)
+        monkeypatch.setattr(where, "find", fail)
         y = saved_by(mostly_zeros())
         others_turn()
-        assert memory_reuse.reasons()["no memory to pack"] >= 1
+        assert memory_reuse.reasons()[reason] >= 1
         assert saved.times() == 0
         y.sum().backward()
 
@@ -361,3 +371,31 @@ def test_reports_need_no_torch() -> None:
         "assert memory_reuse.reasons() == {} and memory_reuse.remarks() == []\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="it collects at other moments")
+def test_the_collector_switches_it_off_while_a_tensor_is_saved() -> None:
+    left = 0
+
+    def collected(phase: str, _: Any) -> None:
+        nonlocal left
+        left -= phase == "start"
+        if left == 0:
+            reusing.c.saved_remove()
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(collected)
+    n_switched_off = 0
+    try:
+        for moment in range(1, 20):
+            with reusing.reused():
+                x = mostly_zeros()
+                gc.set_threshold(1)
+                left = moment
+                saved_by(x).sum().backward()
+                gc.set_threshold(*threshold)
+                n_switched_off += left <= 0
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(collected)
+    assert n_switched_off > 3

@@ -14,6 +14,7 @@ import reusing
 import torch
 
 from pai_torchacc import memory_reuse
+from pai_torchacc.memory_reuse import setting
 
 _autograd = torch._C._autograd
 TIMES = 2
@@ -180,3 +181,80 @@ def test_switching_on_again_reaches_threads_that_were_there() -> None:
     with reusing.reused():
         assert result()[0] is reusing.c.saved_pack
     assert transforms() == stock
+
+
+def test_settings_are_changed_for_one_at_a_time() -> None:
+    """Whoever comes meanwhile finds oneDNN's switch as the program left it."""
+    here = setting.here(reusing.c)
+    without = (*here[:2], not here[2])
+    others_threads = (here[0] + 1, *here[1:])
+    entered, go = threading.Event(), threading.Event()
+    seen = []
+
+    def first() -> None:
+        entered.set()
+        go.wait(60)
+        seen.append(setting.here(reusing.c))
+
+    def second() -> None:
+        seen.append(setting.here(reusing.c))
+
+    threads = [
+        threading.Thread(target=setting.within, args=(reusing.c, wanted, work))
+        for wanted, work in ((without, first), (others_threads, second))
+    ]
+    try:
+        threads[0].start()
+        assert entered.wait(60)
+        threads[1].start()
+        threads[1].join(0.2)
+        go.set()
+        for thread in threads:
+            thread.join()
+        assert seen == [without, others_threads]
+        assert setting.here(reusing.c) == here
+    finally:
+        torch._C._set_mkldnn_enabled(here[2])
+
+
+def test_a_setting_is_left_whatever_happens() -> None:
+    class Interrupted:
+        """Once the setting has been changed."""
+
+        float_mode = reusing.c.float_mode
+        set_float_mode = reusing.c.set_float_mode
+        n = 0
+
+        def set_own_threads(self, n: int) -> bool:
+            done = reusing.c.set_own_threads(n)
+            self.n += 1
+            if self.n == 1:
+                raise KeyboardInterrupt
+            return done
+
+    here = setting.here(reusing.c)
+    other = (here[0] + 1, here[1] ^ 0x8000, not here[2])
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            setting.within(Interrupted(), other, lambda: None)
+        assert setting.here(reusing.c) == here
+        assert (
+            setting.within(reusing.c, other, lambda: setting.here(reusing.c)) == other
+        )
+        assert setting.here(reusing.c) == here
+    finally:
+        torch._C._set_mkldnn_enabled(here[2])
+        reusing.c.set_float_mode(here[1])
+
+
+def test_threads_that_begin_meanwhile_do_not_see_a_setting() -> None:
+    now = setting.here(reusing.c)
+    other = (now[0] + 1, *now[1:])
+
+    def elsewhere() -> int:
+        _, result = in_a_thread(torch.get_num_threads)
+        return result()
+
+    usual = elsewhere()
+    assert setting.within(reusing.c, other, elsewhere) == usual
+    assert elsewhere() == usual

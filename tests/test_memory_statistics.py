@@ -158,6 +158,70 @@ def test_the_probe_is_not_counted() -> None:
         assert ptac.memory_snapshot()["device_traces"] == [[]]
 
 
+def test_no_probe_is_counted_in_a_pool_that_is_in_use() -> None:
+    options = [{"cap": 64 * MIB}, {"cap": MIB}, {"policy": "first_fit"}, {}]
+    with ptac.enable_memory_pool(history=64):
+        kept = floats(8 * MIB)
+        freed = floats(2 * MIB)
+        del freed
+        before, events = told()
+        for option in options:
+            handle = ptac.enable_memory_pool(history=64, **option)
+            assert handle, handle.reason
+            now, now_events = told()
+            assert now_events == events
+            given_back = ("reserved", "inactive", "ptac.purged", "ptac.arena")
+            for key in before:
+                assert now[key] == before[key] or key.startswith(given_back), key
+        assert kept.numel() == 2 * MIB
+
+
+def told() -> tuple[dict[str, int], list[list[dict]]]:
+    return ptac.memory_stats(), ptac.memory_snapshot()["device_traces"]
+
+
+def test_no_probe_is_a_request_of_a_planned_step() -> None:
+    c = _host.extension()
+
+    def train() -> None:
+        a, b = floats(10 * MIB), floats(20 * MIB)
+        del a
+        d, e = floats(15 * MIB), floats(10 * MIB)
+        del b
+        f = floats(30 * MIB)
+        del d, e, f
+
+    with ptac.enable_memory_reuse():
+        for i in range(12):
+            if i == 8:
+                ptac.enable_memory_pool(trim=60)
+            train()
+            c.pool_end_step()
+        assert stats("ptac.plan_hits") >= 5 * 8
+        assert stats("ptac.plan_misses") == 0
+        ptac.disable()
+
+
+def test_the_block_freed_last_is_merged_in_a_snapshot() -> None:
+    with ptac.enable_memory_pool():
+        kept = [floats(MIB) for _ in range(4)]
+        del kept[1]
+        del kept[1]
+        [segment] = ptac.memory_snapshot()["segments"]
+        blocks = [(b["size"], b["state"]) for b in segment["blocks"]]
+        used = (MIB, "active_allocated")
+        assert blocks == [used, (2 * MIB, "inactive"), used]
+
+
+def test_peaks_of_a_pool_that_has_closed_are_reset() -> None:
+    with ptac.enable_memory_pool():
+        floats(MIB)
+    assert stats("ptac.arena_bytes.peak") == MIB
+    ptac.reset_peak_memory_stats()
+    peaks = {k: n for k, n in ptac.memory_stats().items() if k.endswith(".peak")}
+    assert set(peaks.values()) == {0}
+
+
 def test_statistics_are_there_when_all_is_over() -> None:
     with ptac.enable_memory_pool():
         floats(MIB)

@@ -255,8 +255,9 @@ def test_stub_names_what_the_extension_has() -> None:
 def test_stub_counts_arguments_as_the_extension_does() -> None:
     tables = "".join(p.read_text() for p in native.CSRC.glob("bind/python/*.c"))
     methods = re.findall(r'\{"(\w+)", \w+, METH_(NOARGS|O),', tables)
-    assert methods
-    for name, kind in methods:
+    public = [m for m in methods if m[0] in stub()]  # others make objects of theirs
+    assert len(public) > len(methods) / 2
+    for name, kind in public:
         arguments = stub()[name].args
         n = len(arguments.posonlyargs) + len(arguments.args)
         assert n == (0 if kind == "NOARGS" else 1), name

@@ -63,8 +63,8 @@ bool ptac_arena_open(ptac_arena *arena, size_t bytes)
     arena->end = base + bytes;
     arena->index = index;
     arena->visits = tables;
-    arena->is_huge = (uint8_t *)(arena->visits + n_regions);
-    arena->is_held = arena->is_huge + n_regions;
+    arena->heat = (uint8_t *)(arena->visits + n_regions);
+    arena->is_held = arena->heat + n_regions;
     arena->tables_bytes = tables_bytes;
     return true;
 }
@@ -96,9 +96,10 @@ static size_t release_run(ptac_arena *arena, size_t from, size_t to)
 {
     const size_t bytes = (to - from) * arena->source->chunk_bytes;
     const size_t middle = from + (to - from) / 2;
+    const uintptr_t at = arena->base + from * arena->source->chunk_bytes;
 
-    if (arena->source->release(
-            arena->source, arena->base + from * arena->source->chunk_bytes, bytes)) {
+    if (ptac_arena_cool(arena, at, at + bytes) &&
+        arena->source->release(arena->source, at, bytes)) {
         __builtin_memset(&arena->is_held[from], 0, to - from);
         note_held(arena, bytes, false);
         return bytes;
@@ -448,37 +449,6 @@ bool ptac_arena_set_policy(ptac_arena *arena, const ptac_policy *policy)
         if (b->flags & PTAC_BLOCK_LISTED)
             policy->add(index, b);
     return true;
-}
-
-size_t ptac_arena_promote(ptac_arena *arena)
-{
-    const size_t n =
-        (down(arena->high - arena->base, PTAC_REGION_BYTES)) / PTAC_REGION_BYTES;
-    uint32_t visits = 0; /* modulo 2^32, as its parts */
-    size_t asked = 0, n_runs = 0;
-
-    if (!arena->source->want_huge)
-        return 0;
-    for (size_t i = 0; i < n; i++) {
-        const bool is_run = i == 0 || !arena->is_huge[i - 1]; /* of its own */
-
-        visits += arena->visits[i];
-        n_runs += is_run && arena->is_huge[i];
-        if (visits < PTAC_HOT_VISITS || arena->is_huge[i] ||
-            (is_run && n_runs >= PTAC_MOST_HOT_RUNS))
-            continue;
-
-        const uintptr_t at = arena->base + i * PTAC_REGION_BYTES;
-
-        if (!arena->source->is_touched(arena->source, at, PTAC_REGION_BYTES))
-            continue;
-        if (!arena->source->want_huge(arena->source, at, PTAC_REGION_BYTES))
-            break;
-        arena->is_huge[i] = 1;
-        n_runs += is_run;
-        asked += PTAC_REGION_BYTES;
-    }
-    return asked;
 }
 
 bool ptac_arena_populate(ptac_arena *arena, size_t bytes)

@@ -39,14 +39,21 @@ typedef struct ptac_arena {
     void *index;      /* the policy's */
     uint8_t *is_held; /* a byte a chunk */
     uint32_t *visits; /* what the n-th region got more visits than the one before it */
-    uint8_t *is_huge; /* a byte a region */
+    uint8_t *heat;    /* a byte a region: hot_regions.c */
     size_t tables_bytes;
+    size_t n_hot_runs; /* of huge regions beside one another */
 } ptac_arena;
 
 enum {
     PTAC_REGION_BYTES = 2 << 20, /* a huge page */
     PTAC_HOT_VISITS = 50,        /* from here on a region is worth one */
     PTAC_MOST_HOT_RUNS = 1000,   /* each is a mapping, of which there may be 65,530 */
+};
+
+enum {
+    PTAC_REGION_COLD = 0,
+    PTAC_REGION_HUGE,   /* huge pages have been asked for, and every chunk is held */
+    PTAC_REGION_COOLED, /* no more, and what made it hot is to be forgotten */
 };
 
 /*
@@ -86,6 +93,13 @@ bool ptac_arena_set_policy(ptac_arena *arena, const ptac_policy *policy);
 
 /* Asks for huge pages behind regions that have become hot; the bytes asked for. */
 size_t ptac_arena_promote(ptac_arena *arena);
+
+/*
+ * Before chunks in [from, to) are given back: ends that behind every region that this
+ * touches, and behind its neighbours where there would be too many runs. False: some
+ * regions are as they were, and none of their chunks may be given back.
+ */
+bool ptac_arena_cool(ptac_arena *arena, uintptr_t from, uintptr_t to);
 
 /* Has memory behind the first bytes above the top, which then are held. */
 bool ptac_arena_populate(ptac_arena *arena, size_t bytes);

@@ -4,7 +4,7 @@
  * Memory goes back when nothing was asked for a while, when the machine or the control
  * group runs short, when the cap is reached, and when asked; never in steady state.
  * Huge pages are asked for behind regions that many requests have used, since the first
- * touch of one may take milliseconds.
+ * touch of one may take milliseconds (hot_regions.c).
  */
 #include "mem/cpu_pool.h"
 #include "mem/keeper.h"
@@ -135,6 +135,16 @@ static size_t in_chunks(size_t cap)
     return cap == SIZE_MAX ? cap : cap - cap % source.source.chunk_bytes;
 }
 
+/* Under a cap there may be room for it once what nobody uses has been given back. */
+static bool populate(size_t bytes)
+{
+    ptac_arena *arena = pool.arenas[0];
+
+    ptac_pool_settle(&pool);
+    return ptac_arena_populate(arena, bytes) ||
+           (trim() > 0 && ptac_arena_populate(arena, bytes));
+}
+
 /* What can fail about new options; the ring is to be used when all has succeeded. */
 static const char *prepare(const ptac_cpu_pool_options *wanted, ptac_history *ring)
 {
@@ -142,7 +152,7 @@ static const char *prepare(const ptac_cpu_pool_options *wanted, ptac_history *ri
 
     pool.budget.cap = in_chunks(wanted->cap);
     if (wanted->reserve_bytes != options.reserve_bytes &&
-        !ptac_arena_populate(arena, wanted->reserve_bytes))
+        !populate(wanted->reserve_bytes))
         return "the bytes to reserve cannot be had";
     if (!ptac_history_open(ring, wanted->n_history))
         return "no memory for the history";
@@ -341,31 +351,6 @@ bool ptac_cpu_pool_free(void *memory)
     }
     ptac_lock_give(&pool.lock);
     return block != NULL;
-}
-
-/* --- as if nobody had asked ------------------------------------------------------- */
-
-static void begin_anew(ptac_stat *stat)
-{
-    *stat = (ptac_stat){stat->current, stat->current, stat->current};
-}
-
-void ptac_cpu_pool_forget(void)
-{
-    ptac_lock_take(&pool.lock);
-    if (state == ON && pool.used.n_blocks == 0 && n_uses() <= 2) {
-        ptac_arena *arena = pool.arenas[0];
-
-        ptac_pool_settle(&pool);
-        pool.stats = (ptac_mem_stats){0};
-        begin_anew(&pool.budget.held);
-        begin_anew(&arena->held);
-        begin_anew(&arena->extent);
-        begin_anew(&arena->n_free);
-        begin_anew(&arena->free_bytes);
-        pool.history.n_written = 0;
-    }
-    ptac_lock_give(&pool.lock);
 }
 
 /* --- steps ------------------------------------------------------------------------ */

@@ -58,12 +58,6 @@ void ptac_cpu_pool_note_oom(size_t bytes);
 bool ptac_cpu_pool_free(void *memory);
 
 /*
- * Statistics and history begin anew, as long as there was but one request, which is
- * over: the probe of whoever opened the pool.
- */
-void ptac_cpu_pool_forget(void);
-
-/*
  * Whether steps that repeat are planned (step_plan.h), and that a step of training ends
  * here. Both may come at any time, also while the pool is closed.
  */

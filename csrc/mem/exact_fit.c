@@ -48,6 +48,7 @@ static ptac_block *find(void *index, size_t bytes)
 static const ptac_policy exact_fit = {
     .name = "exact_fit",
     .index_bytes = sizeof(ptac_size_lists),
+    .takes_lowest = true,
     .add = ptac_size_lists_add,
     .drop = ptac_size_lists_drop,
     .find = find,

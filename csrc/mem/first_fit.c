@@ -115,6 +115,7 @@ static ptac_block *find(void *index, size_t bytes)
 static const ptac_policy first_fit = {
     .name = "first_fit",
     .index_bytes = sizeof(treap),
+    .takes_lowest = true,
     .add = add,
     .drop = drop,
     .find = find,

@@ -68,9 +68,15 @@ static size_t number_after(const char *text, const char *name, size_t fallback)
 
 typedef struct group {
     const char *root, *limit, *usage;
-    const char *droppable; /* in memory.stat */
+    const char *const *droppable; /* in memory.stat, to NULL */
     char path[PATH_BYTES];
 } group;
+
+/* Clean pages of files, used of late or not, and what the kernel keeps in case. */
+static const char *const droppable_1[] = {"total_inactive_file ", "total_active_file ",
+                                          NULL};
+static const char *const droppable_2[] = {"inactive_file ", "active_file ",
+                                          "slab_reclaimable ", NULL};
 
 /* Whether a list with commas has this word. */
 static bool has_word(const char *list, const char *word)
@@ -103,12 +109,12 @@ static bool find_group(group *g)
             g->root = "/sys/fs/cgroup/memory";
             g->limit = "memory.limit_in_bytes";
             g->usage = "memory.usage_in_bytes";
-            g->droppable = "total_inactive_file ";
+            g->droppable = droppable_1;
         } else if (strcmp(line, "0:") == 0) {
             g->root = "/sys/fs/cgroup";
             g->limit = "memory.max";
             g->usage = "memory.current";
-            g->droppable = "inactive_file ";
+            g->droppable = droppable_2;
         } else {
             continue;
         }
@@ -177,9 +183,27 @@ size_t ptac_addresses_left(void)
     return used < limit.rlim_cur ? (size_t)limit.rlim_cur - used : 0;
 }
 
-static bool group_is_short(void)
+/* What is used of the group's memory, without what the kernel would drop for others. */
+static size_t bytes_kept(const group *g)
 {
     char path[PATH_BYTES], text[TEXT_BYTES];
+    size_t kept = group_file(g, g->usage, path) ? read_number(path) : SIZE_MAX;
+
+    if (kept == SIZE_MAX)
+        return 0;
+    if (!group_file(g, "memory.stat", path) || !read_text(path, text, sizeof text))
+        return kept;
+    for (const char *const *name = g->droppable; *name; name++) {
+        const size_t bytes = number_after(text, *name, 0);
+
+        kept -= bytes < kept ? bytes : kept;
+    }
+    return kept;
+}
+
+static bool group_is_short(void)
+{
+    char path[PATH_BYTES];
     group g;
 
     if (!find_group(&g))
@@ -190,15 +214,7 @@ static bool group_is_short(void)
 
         const size_t limit = read_number(path);
 
-        if (limit >= ptac_physical_memory() || !group_file(&g, g.usage, path))
-            continue;
-
-        size_t usage = read_number(path), droppable = 0;
-
-        if (group_file(&g, "memory.stat", path) && read_text(path, text, sizeof text))
-            droppable = number_after(text, g.droppable, 0);
-        if (usage != SIZE_MAX &&
-            usage - (droppable < usage ? droppable : usage) > limit - limit / 20)
+        if (limit < ptac_physical_memory() && bytes_kept(&g) > limit - limit / 20)
             return true;
     } while (go_up(&g));
     return false;

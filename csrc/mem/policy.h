@@ -17,6 +17,11 @@
 typedef struct ptac_policy {
     const char *name; /* what the user writes: enable_memory_pool(policy=name) */
     size_t index_bytes;
+    /*
+     * Of larger blocks it takes the lowest it looks at. The pool then spares itself a
+     * split and a merge more often; leave it out when in doubt.
+     */
+    bool takes_lowest;
     void (*add)(void *index, ptac_block *block);
     void (*drop)(void *index, ptac_block *block);
     /*

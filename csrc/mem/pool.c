@@ -101,19 +101,31 @@ void ptac_pool_settle(ptac_pool *pool)
 }
 
 /*
- * Whether the arena, had it the spare back, would cut the request from its place, by a
- * policy that takes the lowest of the blocks that fit, or of those that fit exactly.
+ * Whether the arena, had it the spare back, would cut the request from its place.
+ *
+ * It would where the policy finds no other block and the spare would merge with none:
+ * it is then the only one that fits, or at the top. Merged with a free neighbour above,
+ * it would be another block of another size, which a policy that goes by size might
+ * pass over. One that takes the lowest of those that are larger would not, if that
+ * neighbour is what it takes now. (Where very many blocks are free, exact_fit may not
+ * come to see the merged one; a place of just the size asked for, and lower, is no
+ * worse.)
  */
 static bool would_do(const ptac_block *spare, const ptac_arena *arena, size_t bytes)
 {
-    const ptac_block *found;
+    const ptac_block *above, *found;
 
     if (!spare || spare->arena != arena->number || bytes > spare->bytes ||
         spare->bytes - bytes >= arena->granule ||
         (spare->below && spare->below->flags & PTAC_BLOCK_FREE))
         return false;
     found = arena->policy->find(arena->index, spare->bytes);
-    return !found || (found == spare->above && found->bytes > spare->bytes);
+    above = spare->above;
+    if (!above)
+        return !found;
+    if (!arena->policy->takes_lowest && above->flags & PTAC_BLOCK_LISTED)
+        return false;
+    return !found || (found == above && found->bytes > spare->bytes);
 }
 
 ptac_block *ptac_pool_take(ptac_pool *pool, ptac_arena *arena, size_t bytes)
@@ -224,5 +236,6 @@ void ptac_pool_reset_peaks(ptac_pool *pool)
         reset(&pool->arenas[i]->free_bytes);
     }
     reset(&pool->budget.held);
+    reset(&pool->stats.arena_bytes); /* of a pool that has closed */
     ptac_lock_give(&pool->lock);
 }

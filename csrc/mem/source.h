@@ -32,7 +32,9 @@ typedef struct ptac_source {
     bool (*release)(struct ptac_source *source, uintptr_t at, size_t bytes);
     /* Ask for huge pages behind a part of the range; NULL where there are none. */
     bool (*want_huge)(struct ptac_source *source, uintptr_t at, size_t bytes);
-    /* Goes with it: whether so much has memory that a huge page adds little. */
+    /* Goes with it: have none come any more. */
+    bool (*want_small)(struct ptac_source *source, uintptr_t at, size_t bytes);
+    /* Likewise: whether so much has memory that a huge page adds little. */
     bool (*is_touched)(struct ptac_source *source, uintptr_t at, size_t bytes);
     /* Have memory behind committed chunks now rather than at first touch; or NULL. */
     bool (*populate)(struct ptac_source *source, uintptr_t at, size_t bytes);

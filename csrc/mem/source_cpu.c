@@ -28,6 +28,26 @@ static ptac_source_cpu *cpu_of(ptac_source *source)
     return (ptac_source_cpu *)source;
 }
 
+static bool want_small(ptac_source *source, uintptr_t at, size_t bytes)
+{
+    (void)source;
+    return madvise((void *)at, bytes, MADV_NOHUGEPAGE) == 0;
+}
+
+/*
+ * Where the system uses huge pages everywhere ("always"), the touch of one chunk brings
+ * in all of its region. That is welcome while memory is new and fills from below: first
+ * touches take a tenth of the time. From the first release on there are holes, and what
+ * would come into them is more than is held and than the cap allows. A kernel without
+ * huge pages refuses, and has none to be kept away.
+ */
+static void keep_small(ptac_source_cpu *cpu)
+{
+    if (!cpu->is_small)
+        want_small(&cpu->source, cpu->base, cpu->end - cpu->base);
+    cpu->is_small = true;
+}
+
 /* At a multiple of a huge page: more is reserved, and what sticks out given back. */
 static uintptr_t reserve(ptac_source *source, size_t bytes)
 {
@@ -48,15 +68,16 @@ static uintptr_t reserve(ptac_source *source, size_t bytes)
         munmap(found, base - start);
     if (start + more > base + bytes)
         munmap((void *)(base + bytes), start + more - (base + bytes));
-    cpu->accessible_end = base;
+    cpu->base = cpu->accessible_end = base;
     cpu->end = base + bytes;
+    cpu->is_small = false;
     return base;
 }
 
 static void unreserve(ptac_source *source, uintptr_t base, size_t bytes)
 {
     munmap((void *)base, bytes);
-    cpu_of(source)->accessible_end = cpu_of(source)->end = 0;
+    cpu_of(source)->base = cpu_of(source)->accessible_end = cpu_of(source)->end = 0;
 }
 
 static bool open_until(ptac_source_cpu *cpu, uintptr_t end)
@@ -84,13 +105,13 @@ static bool commit(ptac_source *source, uintptr_t at, size_t bytes)
 
 static bool release(ptac_source *source, uintptr_t at, size_t bytes)
 {
-    (void)source;
+    keep_small(cpu_of(source));
     return madvise((void *)at, bytes, MADV_DONTNEED) == 0;
 }
 
 static bool want_huge(ptac_source *source, uintptr_t at, size_t bytes)
 {
-    (void)source;
+    keep_small(cpu_of(source));
     return madvise((void *)at, bytes, MADV_HUGEPAGE) == 0;
 }
 
@@ -136,6 +157,7 @@ void ptac_source_cpu_init(ptac_source_cpu *cpu)
                 .commit = commit,
                 .release = release,
                 .want_huge = want_huge,
+                .want_small = want_small,
                 .is_touched = is_touched,
                 .populate = populate,
             },

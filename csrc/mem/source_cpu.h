@@ -8,8 +8,9 @@
 
 typedef struct ptac_source_cpu {
     ptac_source source;
-    uintptr_t accessible_end; /* of the one range: below, pages may be touched */
-    uintptr_t end;
+    uintptr_t base, end;      /* the one range */
+    uintptr_t accessible_end; /* below, pages may be touched */
+    bool is_small;            /* no huge pages but where they are asked for */
 } ptac_source_cpu;
 
 /* A source of one range. */

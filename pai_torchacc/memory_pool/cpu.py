@@ -15,6 +15,7 @@ Ways to torch's allocator, the first that is proven to work is taken:
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -129,13 +130,11 @@ def _idle_s(trim: str | int) -> int:
 
 
 def _is_in_use(c: Any, torch: Any) -> bool:
-    """Whether a storage that torch makes now is the pool's; or what is refused is."""
-    n_refused = c.pool_stats()["num_ooms"]
+    """Whether a storage that torch makes now is asked of the pool."""
+    c.pool_begin_probe()
     try:
-        probe = torch.empty(LEAST_BYTES, dtype=torch.uint8, device="cpu")
-        is_ours = c.pool_owns(probe.data_ptr())
-        del probe
-    except RuntimeError:  # a cap that leaves nothing, or less than is held
-        is_ours = c.pool_stats()["num_ooms"] > n_refused
-    c.pool_forget()
+        with contextlib.suppress(RuntimeError):  # no memory, but it was asked for
+            torch.empty(LEAST_BYTES, dtype=torch.uint8, device="cpu")
+    finally:
+        is_ours = c.pool_end_probe()
     return is_ours

@@ -58,7 +58,7 @@ def install(c: Any, config: Config | None = None) -> str | None:
 
 
 def _install(c: Any) -> str | None:
-    from pai_torchacc.memory_reuse import boxes, complaints, hooks, steps
+    from pai_torchacc.memory_reuse import boxes, complaints, hooks, origins, steps
 
     if not boxes.install(c):
         return "this torch does not tell who has a tensor's memory"
@@ -67,6 +67,8 @@ def _install(c: Any) -> str | None:
         boxes.restore,
         complaints.text,
         lambda: hooks.lower_in_this_thread(c),
+        origins.current,
+        origins.saves_outputs,
     )
     if not ready:
         return "this torch or this CPU does not offer tensor_data"

@@ -13,7 +13,6 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from pai_torchacc._lock import boxes as _lock
 from pai_torchacc.memory_reuse import packing, recipes, setting
+from pai_torchacc.memory_reuse.origins import is_given_other_memory
 from pai_torchacc.memory_reuse.recipes import Later
 
 ENOUGH = 32 << 20
@@ -57,8 +57,8 @@ _n_alone = 0
 """Python references to the object of a storage that no program has."""
 
 
-def _n_references(tensor: Tensor) -> int:
-    return sys.getrefcount(tensor.untyped_storage())
+def _n_references(storage: torch.UntypedStorage) -> int:
+    return sys.getrefcount(storage)
 
 
 def _n_tensors(key: int) -> int:
@@ -86,7 +86,7 @@ class Box:
 
     def __init__(self, key: int, n_bytes: int, node: Any):
         self.key, self.n_bytes, self.node = key, n_bytes, node
-        self.setting = setting.here(_c)
+        self.setting = setting.noted(_c)
         self.holders: list[weakref.ref[Any]] = []
         self.form: packing.Form | None = None
         self.blocker: weakref.ref[Box] | None = None
@@ -128,6 +128,7 @@ class Box:
             bool(holders)
             and _n_tensors(self.key) == len(holders)
             and all(h.tensor._version == h.version for h in holders)
+            and not is_given_other_memory(holders)
             and _obstacle_of(holders[0].tensor) is None
         )
 
@@ -148,8 +149,8 @@ class Box:
             return True
         try:
             form = self._form(holders[0].tensor, is_last_chance)
-        except (RuntimeError, MemoryError):
-            kept["no memory to pack"] += 1
+        except (RuntimeError, MemoryError) as error:
+            kept[_said_of(error)] += 1
             return True
         if isinstance(form, Later):
             self.blocker = weakref.ref(form.blocker)
@@ -169,6 +170,8 @@ class Box:
             return "changed in place"
         if any(h.tensor.dtype != tensor.dtype for h in holders[1:]):
             return "several dtypes"
+        if is_given_other_memory(holders):
+            return "given other memory"
         return _obstacle_of(tensor)
 
     def _form(self, tensor: Tensor, is_last_chance: bool) -> Any:
@@ -248,18 +251,26 @@ def consider(holder: Any, tensor: Tensor) -> Box | None:
         if box is not None:
             box.add(holder)
     except _TROUBLE as error:
-        kept[f"trouble: {type(error).__name__}"] += 1
+        kept[_said_of(error)] += 1
         return None
     finally:
         _queue.is_busy = False
     return box
 
 
+def _said_of(error: Exception) -> str:
+    """Torch has no exception of its own for want of the CPU's memory."""
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):
+        return "no memory to pack"
+    return f"trouble: {type(error).__name__}"
+
+
 def _obstacle_of(tensor: Tensor) -> str | None:
     """Who could write to the memory with no tensor of it, or take it away."""
-    if not _is_torchs_own(tensor.untyped_storage()):
+    storage = tensor.untyped_storage()
+    if not _is_torchs_own(storage):
         return "not torch's own memory"
-    if _n_references(tensor) != _n_alone:
+    if _n_references(storage) != _n_alone:
         return "storage in use"
     return None
 
@@ -318,21 +329,23 @@ def restore(holder: Any) -> Tensor:
     Computed as in the thread that computed forward: without gradients or modes, and in
     its setting.
     """
+    if _c.thread_is_plain() and not torch.is_grad_enabled():
+        return _computed(holder)
+    with (
+        torch.no_grad(),
+        torch._C._DisableTorchDispatch(),
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableAutocast(),
+    ):
+        return _computed(holder)
+
+
+def _computed(holder: Any) -> Tensor:
     box = holder.box
-    now = setting.here(_c)
-    is_plain = _c.thread_is_plain()
-    if is_plain and now == box.setting and not torch.is_grad_enabled():
-        return box.tensor_of(holder)
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        if not is_plain:
-            stack.enter_context(torch._C._DisableTorchDispatch())
-            stack.enter_context(torch._C.DisableTorchFunction())
-            stack.enter_context(torch._C._DisableAutocast())
-        if now != box.setting:
-            setting.go_to(_c, box.setting)
-            stack.callback(setting.go_to, _c, now)
-        return box.tensor_of(holder)
+    form = box.form
+    if form is None or form.mechanism != recipes.MECHANISM:
+        return box.tensor_of(holder)  # the same in any setting
+    return setting.within(_c, box.setting, lambda: box.tensor_of(holder))
 
 
 def install(c: Any) -> bool:
@@ -342,7 +355,9 @@ def install(c: Any) -> bool:
     tensor = torch.empty(1, device="cpu")
     key = tensor.untyped_storage()._cdata
     _n_own = torch._C._storage_Use_Count(key) - 1
-    _n_alone = _n_references(tensor)
+    storage = tensor.untyped_storage()
+    _n_alone = _n_references(storage)
+    del storage
     alias = tensor.detach()
     is_told = _n_tensors(key) == 2  # noqa: PLR2004
     del alias

@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pai_torchacc.memory_reuse import origins
+
 _FURTHEST = 64
 """Nodes to look through for the one that saved its own output."""
 
 
 def text(holder: Any, version: int) -> str:
     """What torch would say of the tensor in this holder, which has that version now."""
-    tensor = holder.tensor
+    tensor = _variable(holder)
     model = _said_of_an_output()
     sizes = ", ".join(map(str, tensor.shape))
     told = re.sub(r"\[\S+ \[3\]\]", f"[{_type(tensor.dtype)} [{sizes}]]", model)
@@ -34,6 +36,14 @@ def text(holder: Any, version: int) -> str:
             name = re.sub(r"Backward\d*$", "", name)
         clause = f", which is output {number} of {name},"
     return told.replace(which[0], clause)
+
+
+def _variable(holder: Any) -> Tensor:
+    """The tensor whose sizes torch would tell."""
+    origin = None if holder.origin is None else holder.origin()
+    if origin is None or origins.is_output(holder, origin):
+        return holder.tensor
+    return origin
 
 
 class _Keeper(torch.autograd.Function):

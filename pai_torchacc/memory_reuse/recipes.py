@@ -22,7 +22,7 @@ SMALL = 256 << 10
 
 DEEPEST = 4
 
-_VIEWS = frozenset(
+VIEWS = frozenset(
     f"{name}Backward0"
     for name in (
         "View", "UnsafeView", "ReshapeAlias", "Transpose", "T", "Permute", "Expand",
@@ -132,10 +132,13 @@ def _value(arg: Any) -> Any:
     return arg.box.tensor_of(arg) if _is_holder(arg) else arg
 
 
+MECHANISM = "recompute"
+
+
 class _Recompute:
     """Memory that follows from other holders'."""
 
-    mechanism = "recompute"
+    mechanism = MECHANISM
 
     def __init__(self, expression: Expression, n: int):
         self._expression, self._n = expression, n
@@ -158,7 +161,7 @@ def _is_holder(thing: Any) -> bool:
 
 def producer(node: Any) -> Any:
     """The node that computed this memory, if there may be a recipe for it."""
-    while node is not None and type(node).__name__ in _VIEWS:
+    while node is not None and type(node).__name__ in VIEWS:
         node = node.next_functions[0][0]
     return node if type(node).__name__ in _PRODUCERS else None
 
@@ -184,9 +187,9 @@ def _proven(c: Any, expression: Expression, box: Any, flat: Tensor) -> Any:
     Each time anew: a program may have changed the memory since the node filled it,
     under no_grad or by way of ``.data``, of which no version tells.
     """
-    if setting.here(c) != box.setting:
-        return None
-    if not expression.gives(c, flat):
+    if not setting.alone(
+        lambda: setting.here(c) == box.setting and expression.gives(c, flat)
+    ):
         return None
     expression.note_inputs()
     return _Recompute(expression, flat.numel())

@@ -141,13 +141,20 @@ static PyObject *pool_trim(PyObject *self, PyObject *unused)
     return PyLong_FromSize_t(bytes);
 }
 
-/* pool_forget(): the probe of whoever switched the pool on. */
-static PyObject *pool_forget(PyObject *self, PyObject *unused)
+static PyObject *pool_begin_probe(PyObject *self, PyObject *unused)
 {
     (void)self;
     (void)unused;
-    ptac_cpu_pool_forget();
+    ptac_cpu_allocator_begin_probe();
     Py_RETURN_NONE;
+}
+
+/* pool_end_probe(): whether a request of this thread has come to the pool since. */
+static PyObject *pool_end_probe(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyBool_FromLong(ptac_cpu_allocator_end_probe());
 }
 
 /* pool_plan_steps(whether) */
@@ -298,7 +305,8 @@ PyMethodDef ptac_memory_methods[] = {
     {"pool_slots", pool_slots, METH_NOARGS, NULL},
     {"pool_owns", pool_owns, METH_O, NULL},
     {"pool_trim", pool_trim, METH_NOARGS, NULL},
-    {"pool_forget", pool_forget, METH_NOARGS, NULL},
+    {"pool_begin_probe", pool_begin_probe, METH_NOARGS, NULL},
+    {"pool_end_probe", pool_end_probe, METH_NOARGS, NULL},
     {"pool_plan_steps", pool_plan_steps, METH_O, NULL},
     {"pool_end_step", pool_end_step, METH_NOARGS, NULL},
     {"pool_policies", pool_policies, METH_NOARGS, NULL},

@@ -84,8 +84,8 @@ static PyObject *pool_blocks(PyObject *self, PyObject *unused)
 {
     ptac_pool *pool = ptac_cpu_pool();
     copied_block *copies = NULL;
-    size_t n = 0, room = 0, held = 0;
-    uintptr_t base = 0, top = 0;
+    size_t n = 0, room, held;
+    uintptr_t base, top;
     PyObject *list;
 
     (void)self;
@@ -93,11 +93,13 @@ static PyObject *pool_blocks(PyObject *self, PyObject *unused)
     for (bool is_done = false; !is_done;) {
         free(copies);
         room = 2 * n + 64;
-        n = 0;
+        n = held = 0;
+        base = top = 0; /* the pool may have closed since the last round */
         copies = malloc(room * sizeof *copies);
         if (!copies)
             return PyErr_NoMemory();
         ptac_lock_take(&pool->lock);
+        ptac_pool_settle(pool);
         if (pool->n_arenas > 0) {
             base = pool->arenas[0]->base;
             top = pool->arenas[0]->top;

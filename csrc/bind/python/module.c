@@ -179,6 +179,8 @@ static int execute(PyObject *module)
                                    ptac_memory_trace_methods,
                                    ptac_cuda_memory_methods,
                                    ptac_saved_methods,
+                                   ptac_setting_methods,
+                                   ptac_fork_methods,
                                    ptac_pack_methods,
                                    ptac_layer_norm_methods};
 

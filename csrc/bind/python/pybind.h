@@ -37,6 +37,8 @@ extern PyMethodDef ptac_cross_entropy_methods[];
 extern PyMethodDef ptac_memory_methods[];
 extern PyMethodDef ptac_memory_trace_methods[];
 extern PyMethodDef ptac_saved_methods[];
+extern PyMethodDef ptac_setting_methods[];
+extern PyMethodDef ptac_fork_methods[];
 extern PyMethodDef ptac_pack_methods[];
 extern PyMethodDef ptac_layer_norm_methods[];
 extern PyMethodDef ptac_cuda_memory_methods[];

@@ -5,9 +5,12 @@
  * these are held as autograd itself would hold them, with the version that torch's own
  * check compares. What is large and plain is shown to the package (consider), which
  * may have the holder let go of its tensor later on and then restores it (restore).
+ *
+ * Autograd holds an input of a node as the very tensor, so that a program can still
+ * give it other memory (tensor.data = ...), and an output by its memory alone, since
+ * the tensor would hold the node in turn. The hook is not told which of them it sees.
  */
 #include "bind/python/pybind.h"
-#include "core/float_mode.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -18,7 +21,7 @@ static int64_t least_bytes = 256 << 10;
 
 typedef struct held {
     PyObject_HEAD PyObject
-        *tensor;        /* shares memory and version with what was saved; or NULL */
+        *tensor;        /* what was saved, or shares its memory and version; or NULL */
     PyObject *origin;   /* a weak reference to what was saved, where that is not it */
     PyObject *box;      /* the package's, for large tensors */
     PyObject *geometry; /* what saved_release() was given with the tensor */
@@ -28,10 +31,27 @@ typedef struct held {
 
 static PyTypeObject *held_type;
 
-/* What saved_install() was given; consider and restore are NULL while it is off. */
-static PyObject *consider, *restore, *complain, *leave;
+/*
+ * What saved_install() was given; consider is NULL while it is off. Any call into
+ * Python may change them, as collections and other threads do: see call().
+ */
+static PyObject *consider, *restore, *complain, *leave, *current, *saves_outputs;
+
+static PyObject *node_types; /* what saves_outputs() said of types of torch's nodes */
 
 static PyObject *s_version, *s_is_leaf, *s_requires_grad, *s_base, *s_detach;
+static PyObject *s_grad_fn, *s_output_nr;
+
+/* One of those above, which stays as long as the call lasts. */
+static PyObject *call(PyObject *function, PyObject *first, PyObject *second)
+{
+    PyObject *result;
+
+    Py_INCREF(function);
+    result = PyObject_CallFunctionObjArgs(function, first, second, NULL);
+    Py_DECREF(function);
+    return result;
+}
 
 static int is_true(PyObject *object, PyObject *name)
 {
@@ -116,42 +136,113 @@ static int is_kept_anyway(PyObject *tensor, bool is_leaf)
     return kept;
 }
 
-/* pack(tensor): its holder. */
-static PyObject *saved_pack(PyObject *self, PyObject *tensor)
+/* What the package says of a type of torch's own nodes, which are static. */
+static int type_saves_outputs(PyObject *type)
+{
+    PyObject *said = PyDict_GetItemWithError(node_types, type);
+
+    if (said || PyErr_Occurred())
+        return said ? said == Py_True : -1;
+    said = call(saves_outputs, type, NULL);
+    if (!said || PyDict_SetItem(node_types, type, said) < 0) {
+        Py_XDECREF(said);
+        return -1;
+    }
+    Py_DECREF(said);
+    return said == Py_True;
+}
+
+static int is_first_output(PyObject *tensor)
+{
+    PyObject *number = PyObject_GetAttr(tensor, s_output_nr);
+    const long value = number ? PyLong_AsLong(number) : -1;
+
+    Py_XDECREF(number);
+    return PyErr_Occurred() ? -1 : value == 0;
+}
+
+static int is_view(PyObject *tensor)
+{
+    PyObject *base = PyObject_GetAttr(tensor, s_base);
+    const int is = base ? base != Py_None : -1;
+
+    Py_XDECREF(base);
+    return is;
+}
+
+/*
+ * Whether this tensor, which is no leaf, is certainly not saved by the node that made
+ * it. A view may have been written by a node that is not the one it shows.
+ */
+static int is_surely_input(PyObject *tensor)
+{
+    PyObject *node;
+    int saves = true, view;
+
+    if (!ptac_is_tensor(tensor))
+        return false;
+    node = PyObject_GetAttr(tensor, s_grad_fn);
+    if (!node)
+        return -1;
+    if (!(PyType_GetFlags(Py_TYPE(node)) & Py_TPFLAGS_HEAPTYPE))
+        saves = type_saves_outputs((PyObject *)Py_TYPE(node));
+    Py_DECREF(node);
+    if (saves)
+        return saves < 0 ? -1 : false;
+    view = is_view(tensor);
+    return view ? (view < 0 ? -1 : false) : is_first_output(tensor);
+}
+
+/* Switched off, in a thread that did not hear of it; -1 for an interrupt. */
+static int leave_thread(void)
+{
+    PyObject *left = leave ? call(leave, NULL, NULL) : NULL;
+
+    Py_XDECREF(left);
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Clear();
+    return 0;
+}
+
+/* A holder of a tensor; consider_now, unless NULL, is asked about it if it is large. */
+static PyObject *packed(PyObject *tensor, PyObject *consider_now)
 {
     const int is_leaf = is_true(tensor, s_is_leaf);
     bool wanted = false;
+    int as_it_is;
     held *holder;
 
-    (void)self;
     if (is_leaf < 0)
         return NULL;
-    if (!consider) { /* switched off, in a thread that did not hear of it */
-        PyObject *left = leave ? PyObject_CallNoArgs(leave) : NULL;
-
-        Py_XDECREF(left);
-        if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-            return NULL; /* an interrupt */
-        PyErr_Clear();
-    } else if (is_large(tensor) && ptac_thread_is_plain()) {
+    if (consider_now && is_large(tensor) && ptac_thread_is_plain()) {
         const int kept = is_kept_anyway(tensor, is_leaf);
 
         if (kept < 0)
             return NULL;
         wanted = !kept;
     }
-    holder = hold(tensor, is_leaf && !wanted);
+    as_it_is = wanted ? false : is_leaf ? true : is_surely_input(tensor);
+    holder = as_it_is < 0 ? NULL : hold(tensor, as_it_is);
     if (holder && wanted) {
-        PyObject *args[] = {(PyObject *)holder, tensor};
-        PyObject *box = PyObject_CallFunctionObjArgs(consider, args[0], args[1], NULL);
-
-        if (!box) {
-            Py_DECREF(holder);
-            return NULL;
-        }
-        holder->box = box;
+        holder->box = call(consider_now, (PyObject *)holder, tensor);
+        if (!holder->box)
+            Py_CLEAR(holder);
     }
     return (PyObject *)holder;
+}
+
+/* pack(tensor): its holder. */
+static PyObject *saved_pack(PyObject *self, PyObject *tensor)
+{
+    PyObject *consider_now = Py_XNewRef(consider), *holder;
+
+    (void)self;
+    if (!consider_now && leave_thread() < 0)
+        return NULL;
+    holder = packed(tensor, consider_now);
+    Py_XDECREF(consider_now);
+    return holder;
 }
 
 bool ptac_saved_is_pack(PyObject *hook)
@@ -161,17 +252,55 @@ bool ptac_saved_is_pack(PyObject *hook)
 
 static PyObject *complaint(PyObject *holder, long long now)
 {
-    PyObject *text = PyObject_CallFunction(complain, "OL", holder, now);
+    PyObject *version = PyLong_FromLongLong(now);
+    PyObject *text = version ? call(complain, holder, version) : NULL;
 
     if (text)
         PyErr_SetObject(PyExc_RuntimeError, text);
+    Py_XDECREF(version);
     Py_XDECREF(text);
     return NULL;
+}
+
+/* Whether two plain tensors are the same piece of memory, looked at in the same way. */
+static bool is_same_memory(PyObject *one, PyObject *other)
+{
+    int32_t dtypes[2] = {-1, -1};
+    ptac_view a, b;
+
+    ptac_view_of(ptac_borrow(one), &a);
+    ptac_view_of(ptac_borrow(other), &b);
+    T.aoti_torch_get_dtype(ptac_borrow(one), &dtypes[0]);
+    T.aoti_torch_get_dtype(ptac_borrow(other), &dtypes[1]);
+    if (a.data != b.data || a.n_dims != b.n_dims || dtypes[0] != dtypes[1])
+        return false;
+
+    const size_t bytes = (size_t)a.n_dims * sizeof *a.sizes;
+
+    return bytes == 0 || (memcmp(a.sizes, b.sizes, bytes) == 0 &&
+                          memcmp(a.strides, b.strides, bytes) == 0);
+}
+
+/* The tensor in a holder; or what it was taken from, if autograd would hold that. */
+static PyObject *as_autograd(PyObject *holder, PyObject *tensor)
+{
+    PyObject *weak = ((held *)holder)->origin;
+    PyObject *origin = Py_XNewRef(weak ? PyWeakref_GetObject(weak) : NULL), *found;
+
+    if (!origin || origin == Py_None ||
+        (ptac_is_plain(tensor) && ptac_is_plain(origin) &&
+         is_same_memory(tensor, origin)))
+        found = Py_NewRef(tensor);
+    else
+        found = call(current, holder, origin);
+    Py_XDECREF(origin);
+    return found;
 }
 
 /* unpack(holder): the tensor, or torch's own complaint where it has been changed. */
 static PyObject *saved_unpack(PyObject *self, PyObject *object)
 {
+    PyObject *tensor, *found = NULL;
     held *holder = (held *)object;
     long long now;
 
@@ -179,12 +308,13 @@ static PyObject *saved_unpack(PyObject *self, PyObject *object)
     if (Py_TYPE(object) != held_type)
         return PyErr_Format(PyExc_TypeError, "a holder is expected, not %R", object);
     if (!holder->tensor)
-        return PyObject_CallFunctionObjArgs(restore, object, NULL);
-    if (version_of(holder->tensor, &now) < 0)
-        return NULL;
-    if (now != holder->version)
-        return complaint(object, now);
-    return Py_NewRef(holder->tensor);
+        return call(restore, object, NULL);
+    tensor = Py_NewRef(holder->tensor);
+    if (version_of(tensor, &now) == 0)
+        found = now == holder->version ? as_autograd(object, tensor)
+                                       : complaint(object, now);
+    Py_DECREF(tensor);
+    return found;
 }
 
 /* saved_release(holder, geometry): it lets go of the tensor, which looked like that. */
@@ -262,34 +392,44 @@ static PyType_Spec held_spec = {
     .slots = held_slots,
 };
 
-static int intern_names(void)
+static int prepare(void)
 {
     s_version = PyUnicode_InternFromString("_version");
     s_is_leaf = PyUnicode_InternFromString("is_leaf");
     s_requires_grad = PyUnicode_InternFromString("requires_grad");
     s_base = PyUnicode_InternFromString("_base");
     s_detach = PyUnicode_InternFromString("detach");
-    return s_version && s_is_leaf && s_requires_grad && s_base && s_detach ? 0 : -1;
+    s_grad_fn = PyUnicode_InternFromString("grad_fn");
+    s_output_nr = PyUnicode_InternFromString("output_nr");
+    node_types = PyDict_New();
+    return s_version && s_is_leaf && s_requires_grad && s_base && s_detach &&
+                   s_grad_fn && s_output_nr && node_types
+               ? 0
+               : -1;
 }
 
 /*
- * saved_install(consider, restore, complain, leave): the package's part. Returns
- * whether this torch has what the hooks need.
+ * saved_install(consider, restore, complain, leave, current, saves_outputs): the
+ * package's part. Returns whether this torch has what the hooks need.
  *
  *   consider(holder, tensor)   a large tensor is being saved; its box
  *   restore(holder)            the tensor that the holder has let go of
  *   complain(holder, version)  torch's words for a tensor changed since it was saved
  *   leave()                    take the hooks away from this thread
+ *   current(holder, origin)    the tensor, where what it was taken from may have other
+ *                              memory now
+ *   saves_outputs(type)        whether a node of this type may save its first output
  */
 static PyObject *saved_install(PyObject *self, PyObject *args)
 {
-    PyObject *given[4];
+    PyObject *given[6];
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOO", &given[0], &given[1], &given[2], &given[3]))
+    if (!PyArg_ParseTuple(args, "OOOOOO", &given[0], &given[1], &given[2], &given[3],
+                          &given[4], &given[5]))
         return NULL;
     if (!held_type) {
-        if (intern_names() < 0)
+        if (prepare() < 0)
             return NULL;
         held_type = (PyTypeObject *)PyType_FromSpec(&held_spec);
         if (!held_type)
@@ -304,6 +444,8 @@ static PyObject *saved_install(PyObject *self, PyObject *args)
     ptac_keep(&restore, given[1]);
     ptac_keep(&complain, given[2]);
     ptac_keep(&leave, given[3]);
+    ptac_keep(&current, given[4]);
+    ptac_keep(&saves_outputs, given[5]);
     ptac_keep(&consider, given[0]);
     Py_RETURN_TRUE;
 }
@@ -314,25 +456,6 @@ static PyObject *saved_remove(PyObject *self, PyObject *unused)
     (void)self;
     (void)unused;
     Py_CLEAR(consider);
-    Py_RETURN_NONE;
-}
-
-/* float_mode() -> the thread's, as set_float_mode(mode) takes it */
-static PyObject *float_mode(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    return PyLong_FromUnsignedLong(ptac_float_mode());
-}
-
-static PyObject *set_float_mode(PyObject *self, PyObject *mode)
-{
-    const unsigned long wanted = PyLong_AsUnsignedLong(mode);
-
-    (void)self;
-    if (PyErr_Occurred())
-        return NULL;
-    ptac_set_float_mode((uint32_t)wanted);
     Py_RETURN_NONE;
 }
 
@@ -356,8 +479,6 @@ static PyObject *saved_is_on(PyObject *self, PyObject *unused)
 }
 
 PyMethodDef ptac_saved_methods[] = {
-    {"float_mode", float_mode, METH_NOARGS, NULL},
-    {"set_float_mode", set_float_mode, METH_O, NULL},
     {"saved_least", saved_least, METH_O, NULL},
     {"saved_is_on", saved_is_on, METH_NOARGS, NULL},
     {"saved_pack", saved_pack, METH_O, NULL},

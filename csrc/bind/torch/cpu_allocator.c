@@ -4,6 +4,7 @@
 #include "bind/torch/cpu_allocator.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,6 +15,8 @@ static const ptac_cpu_route *route;
 static ptac_hook_state state; /* written under the pool's lock */
 static ptac_fill fill;
 static bool was_overtaken;
+static uintptr_t prober; /* a thread, or 0 */
+static bool was_reached; /* by its probe */
 
 const ptac_cpu_route *ptac_cpu_route_at(int i)
 {
@@ -30,6 +33,30 @@ const ptac_cpu_route *ptac_cpu_route_find(const char *name)
     return found;
 }
 
+void ptac_cpu_allocator_begin_probe(void)
+{
+    was_reached = false;
+    __atomic_store_n(&prober, (uintptr_t)pthread_self(), __ATOMIC_RELAXED);
+}
+
+bool ptac_cpu_allocator_end_probe(void)
+{
+    __atomic_store_n(&prober, 0, __ATOMIC_RELAXED);
+    return was_reached;
+}
+
+/* Whether this is a request of the thread that probes. */
+static bool is_probe(size_t bytes)
+{
+    const uintptr_t thread = __atomic_load_n(&prober, __ATOMIC_RELAXED);
+
+    if (__builtin_expect(!thread, 1) || thread != (uintptr_t)pthread_self() ||
+        bytes < PTAC_CPU_LEAST_BYTES)
+        return false;
+    was_reached = true;
+    return true;
+}
+
 int ptac_cpu_serve(void **memory, size_t alignment, size_t bytes,
                    int (*other)(void **memory, size_t alignment, size_t bytes))
 {
@@ -37,6 +64,8 @@ int ptac_cpu_serve(void **memory, size_t alignment, size_t bytes,
     void *found = NULL;
     int error = 0;
 
+    if (is_probe(bytes))
+        return other(memory, alignment, bytes);
     if (bytes >= PTAC_CPU_LEAST_BYTES && alignment <= 64)
         found = ptac_cpu_pool_alloc(bytes, &is_refused);
     if (is_refused)

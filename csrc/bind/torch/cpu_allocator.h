@@ -55,6 +55,14 @@ ptac_hook_state ptac_cpu_allocator_state(void);
 /* The route in force or draining, or NULL. */
 const ptac_cpu_route *ptac_cpu_allocator_route(void);
 
+/*
+ * Between these the calling thread's requests of 64 KiB and more are served by whoever
+ * was asked before us, and count nowhere: a probe. The second tells whether there were
+ * any, that is whether torch's requests come to us. One thread probes at a time.
+ */
+void ptac_cpu_allocator_begin_probe(void);
+bool ptac_cpu_allocator_end_probe(void);
+
 /* Whether something that we wrote was changed by others and has been left to them. */
 bool ptac_cpu_allocator_was_overtaken(void);
 

@@ -111,6 +111,10 @@ static void close_pool(void)
             shadow_wrong(&s, "an arena without blocks is not empty");
     ptac_history_open(&s.pool.history, 0);
     ptac_pool_close(&s.pool);
+    for (int i = 0; i < s.n_arenas; i++) {
+        s.n_huge += s.arenas[i].source.n_huge;
+        s.n_small += s.arenas[i].source.n_small;
+    }
     if (s.all_held.current || s.pool.budget.held.current)
         shadow_wrong(&s, "something is held by a pool that was closed");
 }

@@ -223,6 +223,9 @@ static bool is_spares_place(const shadow *s, const ptac_arena *a, size_t bytes)
         bytes > spare->bytes ||
         ((bytes + a->granule - 1) & ~(a->granule - 1)) != spare->bytes)
         return false;
+    if (!a->policy->takes_lowest && spare->above &&
+        spare->above->flags & PTAC_BLOCK_LISTED)
+        return false;
     found = a->policy->find(a->index, spare->bytes);
     return !found || (found == spare->above && found->bytes > spare->bytes);
 }

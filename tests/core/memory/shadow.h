@@ -38,7 +38,9 @@ typedef struct shadow_arena {
     X(refusals)                                                                        \
     X(ooms)                                                                            \
     X(caps)                                                                            \
-    X(released)
+    X(released)                                                                        \
+    X(huge)                                                                            \
+    X(small)
 
 typedef struct shadow {
     ptac_pool pool;

@@ -104,7 +104,20 @@ UNIT(a_group_is_short_from_a_twentieth_on)
     EXPECT(!ptac_memory_is_short());
     files_write(GROUPS "/a/memory.current", "950001\n");
     EXPECT(ptac_memory_is_short());
-    files_write(GROUPS "/a/memory.stat", "anon 9\ninactive_file 1\nactive_file 5\n");
+    files_write(GROUPS "/a/memory.stat", "anon 9\ninactive_file 1\n");
+    EXPECT(!ptac_memory_is_short());
+    files_write(GROUPS "/a/memory.current", "999999\n");
+    EXPECT(ptac_memory_is_short());
+    files_write(GROUPS "/a/memory.stat", "file 49999\nactive_file 49998\n");
+    EXPECT(ptac_memory_is_short());
+    files_write(GROUPS "/a/memory.stat", "inactive_file 1\nactive_file 49998\n");
+    EXPECT(!ptac_memory_is_short());
+    files_write(GROUPS "/a/memory.stat", "inactive_anon 5\nactive_file 9\n"
+                                         "slab_unreclaimable 9\n"
+                                         "slab_reclaimable 49990\n");
+    EXPECT(!ptac_memory_is_short());
+    files_write(GROUPS "/a/memory.stat", "inactive_file 999990\nactive_file 999990\n"
+                                         "slab_reclaimable 18446744073709551615\n");
     EXPECT(!ptac_memory_is_short());
     files_write(GROUPS "/a/memory.stat", "anon 9\ninactive_file 99999999\n");
     EXPECT(!ptac_memory_is_short());
@@ -118,6 +131,12 @@ UNIT(a_group_is_short_from_a_twentieth_on)
     EXPECT(ptac_memory_is_short());
     files_write(GROUPS "/memory/a/memory.stat",
                 "inactive_file 0\ntotal_inactive_file 200000\n");
+    EXPECT(!ptac_memory_is_short());
+    files_write(GROUPS "/memory/a/memory.stat",
+                "active_file 200000\ntotal_inactive_file 0\n");
+    EXPECT(ptac_memory_is_short());
+    files_write(GROUPS "/memory/a/memory.stat",
+                "total_inactive_file 10000\ntotal_active_file 40000\n");
     EXPECT(!ptac_memory_is_short());
     back();
 }

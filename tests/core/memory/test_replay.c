@@ -38,8 +38,8 @@ UNIT(holes_are_used_and_arenas_grow)
     EXPECT(result.peak_live == 0 && result.peak_arena == 0);
 }
 
-/* Addresses by first fit, which depend on nothing but what is free. */
-UNIT(spares_change_no_placement)
+/* So many blocks at a time that no policy is kept from looking at all that are free. */
+static void compare_with_and_without_spares(const ptac_policy *policy, size_t most)
 {
     enum { N = 30000, MOST = 60, N_POOLS = 2 };
     ptac_source_cpu sources[N_POOLS];
@@ -50,7 +50,7 @@ UNIT(spares_change_no_placement)
 
     for (int p = 0; p < N_POOLS; p++) {
         const ptac_arena_spec spec = {.source = &sources[p].source,
-                                      .policy = ptac_policy_find("first_fit"),
+                                      .policy = policy,
                                       .granule = 64,
                                       .least_bytes = 64 * KIB,
                                       .reserve_bytes = (size_t)1 << 30};
@@ -60,7 +60,7 @@ UNIT(spares_change_no_placement)
         EXPECT(ptac_pool_add_arena(&pools[p], &spec));
     }
     for (int i = 0; i < N; i++) {
-        const bool gives = n_live == MOST || (n_live && rng_chance(&r, 50));
+        const bool gives = n_live == most || (n_live && rng_chance(&r, 50));
         const size_t k = n_live ? (size_t)rng_below(&r, (int64_t)n_live) : 0;
         const size_t bytes = (size_t)rng_between(&r, 1, 12) * 64 * KIB;
         const ptac_block *spare = pools[0].spare;
@@ -86,6 +86,15 @@ UNIT(spares_change_no_placement)
         for (size_t k = 0; k < n_live; k++)
             ptac_pool_give(&pools[p], ptac_pool_part(&pools[p], live[p][k]));
         ptac_pool_close(&pools[p]);
+    }
+}
+
+UNIT(spares_change_no_placement)
+{
+    for (int i = 0; ptac_policy_at(i); i++) {
+        compare_with_and_without_spares(ptac_policy_at(i), 20);
+        if (ptac_policy_at(i) != ptac_policy_find("exact_fit")) /* looks at sixteen */
+            compare_with_and_without_spares(ptac_policy_at(i), 60);
     }
 }
 

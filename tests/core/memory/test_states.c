@@ -208,35 +208,6 @@ UNIT(a_cap_counts_whole_chunks)
     fixture_shut();
 }
 
-UNIT(a_probe_is_forgotten)
-{
-    ptac_cpu_pool_options o = fixture_options();
-    ptac_event event;
-
-    o.n_history = 8;
-    EXPECT(fixture_open(&o));
-    EXPECT(fixture_give(fixture_take(65536), 65536));
-    ptac_cpu_pool_forget();
-
-    ptac_mem_stats s = fixture_stats();
-
-    EXPECT(s.allocation[PTAC_ALL].allocated == 0 &&
-           s.allocated_bytes[PTAC_ALL].peak == 0);
-    EXPECT(s.arena_bytes.peak == 0);
-    EXPECT(s.reserved_bytes[PTAC_ALL].current == s.reserved_bytes[PTAC_ALL].allocated);
-    EXPECT(ptac_history_copy(&ptac_cpu_pool()->history, &event, 1) == 0);
-    EXPECT(!fixture_trouble());
-
-    void *used = fixture_take(MIB);
-
-    ptac_cpu_pool_forget(); /* no probe */
-    EXPECT(fixture_stats().allocation[PTAC_ALL].allocated == 1);
-    EXPECT(fixture_give(used, MIB));
-    ptac_cpu_pool_forget();
-    EXPECT(fixture_stats().allocation[PTAC_ALL].allocated == 0);
-    fixture_shut();
-}
-
 /* Peaks are read when all is over. */
 UNIT(a_pool_that_has_closed_keeps_its_statistics)
 {
@@ -255,6 +226,14 @@ UNIT(a_pool_that_has_closed_keeps_its_statistics)
     EXPECT(s.reserved_bytes[PTAC_LARGE].peak == s.reserved_bytes[PTAC_ALL].peak);
     EXPECT(s.reserved_bytes[PTAC_ALL].current == 0);
     EXPECT(s.segment[PTAC_ALL].current == 0 && s.segment[PTAC_ALL].peak == 1);
+    ptac_pool_reset_peaks(ptac_cpu_pool());
+
+    const ptac_mem_stats r = fixture_stats();
+
+    EXPECT(r.arena_bytes.peak == 0 && r.segment[PTAC_ALL].peak == 0);
+    EXPECT(r.reserved_bytes[PTAC_ALL].peak == 0 &&
+           r.reserved_bytes[PTAC_LARGE].peak == 0);
+    EXPECT(r.inactive_split_bytes[PTAC_ALL].peak == 0);
 }
 
 UNIT(reserved_bytes_are_in_memory)
@@ -284,6 +263,35 @@ UNIT(reserved_bytes_are_in_memory)
     o.reserve_bytes = SIZE_MAX;
     EXPECT(!fixture_open(&o));
     EXPECT(ptac_cpu_pool_draining() == 0);
+}
+
+/* Held blocks that nobody uses lie below what is to be reserved. */
+UNIT(memory_to_reserve_is_made_room_for)
+{
+    ptac_cpu_pool_options o = fixture_options();
+    void *blocks[30];
+
+    o.cap = 300 * MIB;
+    EXPECT(fixture_open(&o));
+    for (int i = 0; i < 30; i++)
+        blocks[i] = fixture_take(8 * MIB);
+    for (int i = 0; i < 29; i++)
+        EXPECT(fixture_give(blocks[i], 8 * MIB));
+    EXPECT(fixture_stats().reserved_bytes[PTAC_ALL].current == (int64_t)(240 * MIB));
+    o.reserve_bytes = 293 * MIB;
+    EXPECT(!fixture_open(&o)); /* with what is used that is above the cap */
+    o.reserve_bytes = 292 * MIB;
+    EXPECT(fixture_open(&o));
+    EXPECT(fixture_stats().reserved_bytes[PTAC_ALL].current == (int64_t)o.cap);
+    EXPECT(!fixture_trouble());
+    EXPECT(fixture_give(blocks[29], 8 * MIB));
+    fixture_shut();
+    EXPECT(fixture_open(&o));
+    EXPECT(fixture_give(fixture_take(MIB), MIB)); /* kept until the next request */
+    o.cap = o.reserve_bytes = 32 * MIB;
+    EXPECT(fixture_open(&o));
+    EXPECT(!fixture_trouble());
+    fixture_shut();
 }
 
 /* What the user has locked stays, all else goes. */

@@ -117,6 +117,23 @@ static const char *check_held(const ptac_arena *arena, totals *t)
     return NULL;
 }
 
+/* Huge pages are wanted only where all is held, in as many runs as counted. */
+static const char *check_huge(const ptac_arena *arena)
+{
+    const size_t n = (arena->end - arena->base) / PTAC_REGION_BYTES;
+    size_t n_runs = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const uintptr_t at = arena->base + i * PTAC_REGION_BYTES;
+        const bool is_huge = arena->heat[i] == PTAC_REGION_HUGE;
+
+        HOLDS(!is_huge || is_held(arena, at, at + PTAC_REGION_BYTES));
+        n_runs += is_huge && (i == 0 || arena->heat[i - 1] != PTAC_REGION_HUGE);
+    }
+    HOLDS(n_runs == arena->n_hot_runs && n_runs <= PTAC_MOST_HOT_RUNS);
+    return NULL;
+}
+
 /* --- indexes ------------------------------------------------------------------- */
 
 static const char *check_lists(const ptac_size_lists *lists, size_t n_listed)
@@ -236,6 +253,8 @@ static const char *check_arena(const ptac_pool *pool, const ptac_arena *arena,
 
     if (!trouble)
         trouble = check_held(arena, t);
+    if (!trouble)
+        trouble = check_huge(arena);
     if (!trouble)
         trouble = check_index(arena, t);
     if (trouble)

@@ -26,6 +26,7 @@ static uintptr_t reserve(ptac_source *source, size_t bytes)
     watched *w = watched_of(source);
 
     w->is_held = calloc(bytes / source->chunk_bytes, 1);
+    w->is_huge = calloc(bytes / source->chunk_bytes, 1);
     w->bytes = bytes;
     w->base = w->is_real ? w->cpu.source.reserve(&w->cpu.source, bytes)
                          : INVENTED * (uintptr_t)(w->number + 1);
@@ -41,11 +42,13 @@ static void unreserve(ptac_source *source, uintptr_t base, size_t bytes)
     if (w->is_real)
         w->cpu.source.unreserve(&w->cpu.source, base, bytes);
     free(w->is_held);
+    free(w->is_huge);
     w->base = w->bytes = 0;
 }
 
-/* Whether all chunks of a part are, or are not, held; it is a part of the range. */
-static bool are_all(watched *w, uintptr_t at, size_t bytes, bool are_held)
+/* Whether all chunks of a part are so, or are not; it is a part of the range. */
+static bool are_all(const watched *w, const uint8_t *table, uintptr_t at, size_t bytes,
+                    bool are_so)
 {
     const size_t chunk = w->source.chunk_bytes;
 
@@ -53,7 +56,7 @@ static bool are_all(watched *w, uintptr_t at, size_t bytes, bool are_held)
         bytes > w->bytes - (at - w->base))
         return false;
     for (size_t i = 0; i < bytes / chunk; i++)
-        if (w->is_held[(at - w->base) / chunk + i] != are_held)
+        if (table[(at - w->base) / chunk + i] != are_so)
             return false;
     return true;
 }
@@ -71,7 +74,7 @@ static bool commit(ptac_source *source, uintptr_t at, size_t bytes)
 {
     watched *w = watched_of(source);
 
-    if (!are_all(w, at, bytes, false))
+    if (!are_all(w, w->is_held, at, bytes, false))
         w->trouble = "chunks are committed that are held";
     if (refuses(w) || (w->is_real && !w->cpu.source.commit(&w->cpu.source, at, bytes)))
         return false;
@@ -83,8 +86,10 @@ static bool release(ptac_source *source, uintptr_t at, size_t bytes)
 {
     watched *w = watched_of(source);
 
-    if (!are_all(w, at, bytes, true))
+    if (!are_all(w, w->is_held, at, bytes, true))
         w->trouble = "chunks are released that are not held";
+    if (!are_all(w, w->is_huge, at, bytes, false))
+        w->trouble = "chunks are released that huge pages are wanted for";
     if (refuses(w) || (w->is_real && !w->cpu.source.release(&w->cpu.source, at, bytes)))
         return false;
     note(w, at, bytes, false);
@@ -95,9 +100,29 @@ static bool want_huge(ptac_source *source, uintptr_t at, size_t bytes)
 {
     watched *w = watched_of(source);
 
-    if (at < w->base || bytes > w->bytes - (at - w->base))
-        w->trouble = "huge pages are asked for outside the range";
-    return !refuses(w);
+    if (!are_all(w, w->is_held, at, bytes, true) ||
+        !are_all(w, w->is_huge, at, bytes, false))
+        w->trouble = "huge pages are asked for where not all is held, or again";
+    if (refuses(w))
+        return false;
+    memset(w->is_huge + (at - w->base) / source->chunk_bytes, true,
+           bytes / source->chunk_bytes);
+    w->n_huge++;
+    return true;
+}
+
+static bool want_small(ptac_source *source, uintptr_t at, size_t bytes)
+{
+    watched *w = watched_of(source);
+
+    if (!are_all(w, w->is_huge, at, bytes, true))
+        w->trouble = "no huge pages are asked for where none were wanted";
+    if (refuses(w))
+        return false;
+    memset(w->is_huge + (at - w->base) / source->chunk_bytes, false,
+           bytes / source->chunk_bytes);
+    w->n_small++;
+    return true;
 }
 
 static bool is_touched(ptac_source *source, uintptr_t at, size_t bytes)
@@ -110,7 +135,7 @@ static bool populate(ptac_source *source, uintptr_t at, size_t bytes)
 {
     watched *w = watched_of(source);
 
-    if (!are_all(w, at, bytes, true))
+    if (!are_all(w, w->is_held, at, bytes, true))
         w->trouble = "chunks are populated that are not held";
     return !refuses(w) &&
            (!w->is_real || w->cpu.source.populate(&w->cpu.source, at, bytes));
@@ -130,6 +155,7 @@ void watched_init(watched *w, int number, bool is_real, rng *refuser,
         .commit = commit,
         .release = release,
         .want_huge = want_huge,
+        .want_small = want_small,
         .is_touched = is_touched,
         .populate = populate,
     };

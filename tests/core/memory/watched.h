@@ -22,9 +22,11 @@ typedef struct watched {
     uintptr_t base;
     size_t bytes;
     uint8_t *is_held; /* a byte a chunk */
+    uint8_t *is_huge; /* likewise */
     ptac_stat held;
-    ptac_stat *all_held; /* of several sources */
-    const char *trouble; /* what the engine did that it may not */
+    ptac_stat *all_held;     /* of several sources */
+    int64_t n_huge, n_small; /* times that huge pages were wanted, and no more */
+    const char *trouble;     /* what the engine did that it may not */
 } watched;
 
 void watched_init(watched *w, int number, bool is_real, rng *refuser,
