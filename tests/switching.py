@@ -18,8 +18,15 @@ from typing import Any
 import pai_torchacc as ptac
 from pai_torchacc import _C
 
-PREFERENCE = ("scalar", "onednn", "avx2", "blas", "avx512")
-"""Rows from the last choice to the first. oneDNN refuses small products, BLAS none."""
+PREFERENCE = (
+    *("scalar", "onednn", "avx2", "blas", "avx512"),
+    *("direct_avx2", "direct_avx512", "winograd_4x4_weight_avx2"),
+    *("winograd_4x4_weight_avx512", "winograd_2x2_avx2", "winograd_2x2_avx512"),
+    *("winograd_4x2_avx2", "winograd_4x2_avx512"),
+)
+"""Rows from the last choice to the first, which takes most calls: oneDNN refuses small
+products, BLAS none; direct convolution wants few channels.
+"""
 
 ENVIRONMENT = (
     "PTAC_ENABLE",
@@ -38,9 +45,9 @@ pinned: set[str] = set()
 
 
 def runnable_rows(op: str) -> list[str]:
-    """The rows of an operator that this CPU can run."""
+    """The rows of an operator that this CPU can run at level close."""
     rows = {name: rows for name, _, rows in _C.operators()}[op]
-    return [name for name, _, can_run, _ in rows if can_run]
+    return [name for name, level, can_run, _ in rows if can_run and level != "fast"]
 
 
 def operators_with_rows() -> list[str]:

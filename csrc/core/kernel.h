@@ -50,7 +50,7 @@ typedef struct ptac_kernel {
 /* Where a call lies among the shapes that calibration measured. */
 typedef struct ptac_shape {
     int kind;     /* index into ptac_op_shapes.kinds */
-    int64_t work; /* elements, or multiply-adds, that the call stands for */
+    int64_t work; /* elements, multiply-adds or what else tells its size in the kind */
 } ptac_shape;
 
 /*

@@ -66,6 +66,7 @@ enum {
     F(at_error, aoti_torch_get_storage_offset, (at_tensor, int64_t *))                 \
     F(at_error, aoti_torch_get_dtype, (at_tensor, int32_t *))                          \
     F(at_error, aoti_torch_get_device_type, (at_tensor, int32_t *))                    \
+    F(at_error, aoti_torch_is_defined, (at_tensor, bool *))                            \
     F(bool, aoti_torch_grad_mode_is_enabled, (void))                                   \
     F(void, aoti_torch_check,                                                          \
       (bool, const char *, const char *, uint32_t, const char *))                      \

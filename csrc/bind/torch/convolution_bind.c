@@ -210,6 +210,16 @@ static bool fast_forward(const forward_args *args, at_tensor *out)
     return true;
 }
 
+/* Autograd hands on an undefined tensor where there is none. */
+static bool is_defined(at_tensor tensor)
+{
+    bool is = false;
+
+    if (tensor)
+        T.aoti_torch_is_defined(tensor, &is);
+    return is;
+}
+
 static void boxed_forward(stable_ivalue *stack, uint64_t n_args, uint64_t n_returns)
 {
     (void)n_args;
@@ -220,7 +230,8 @@ static void boxed_forward(stable_ivalue *stack, uint64_t n_args, uint64_t n_retu
     bool has_bias;
     AT_OWNED at_tensor bias =
         (at_tensor)(uintptr_t)at_open_optional(stack[2], &has_bias);
-    const forward_args args = {x, w, bias, take_geometry(stack + 3)};
+    const forward_args args = {x, w, is_defined(bias) ? bias : NULL,
+                               take_geometry(stack + 3)};
     at_tensor out;
 
     if (!fast_forward(&args, &out))

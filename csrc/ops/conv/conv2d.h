@@ -41,7 +41,7 @@ typedef struct ptac_conv2d {
 
 /*
  * Shape kinds: kernels of 3x3 at stride 1 by the fewer of their channels, for conv2d;
- * for conv2d_backward the same of both gradients.
+ * for conv2d_backward the same of both gradients. Within a kind pixels count.
  */
 enum {
     PTAC_CONV_3X3_FEW, /* under 16 */
@@ -53,6 +53,12 @@ enum {
     PTAC_CONV_3X3_512,
     PTAC_CONV_N_3X3,
 };
+
+/* Outputs of one channel in all images: the place of a call within its kind. */
+static inline int64_t ptac_conv2d_pixels(const ptac_conv2d *p)
+{
+    return p->n * p->out_h * p->out_w;
+}
 
 /* Multiply-adds of the direct sum. */
 static inline int64_t ptac_conv2d_work(const ptac_conv2d *p)

@@ -34,7 +34,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     shape->kind = kind_of(p);
     if (p->result == PTAC_CONV_WEIGHT)
         shape->kind += PTAC_CONV_N_3X3;
-    shape->work = ptac_conv2d_work(p);
+    shape->work = ptac_conv2d_pixels(p);
     return PTAC_TAKE;
 }
 

@@ -11,6 +11,7 @@ enum {
     LEAST_TILES = 28,
     MOST_TILES = 112,
     MOST_SIZE = 1 << 20,
+    LONG_SUM = 1024,
     PAD = 16, /* floats between points, so that they do not share a cache set */
     /* Transformed weights above this are not kept; tiles that threads share then. */
     WEIGHTS_FLOATS = 1703936, /* 6.5 MiB */
@@ -168,6 +169,20 @@ static void cut_sums(ptac_winograd_plan *plan, int n_threads)
                           plan->n_panels * plan->panel_sums;
         plan->n_shared = 0;
     }
+}
+
+bool ptac_winograd_is_data(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
+
+    return p->result == PTAC_CONV_DATA;
+}
+
+bool ptac_winograd_is_long_sum(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
+
+    return p->result == PTAC_CONV_WEIGHT && ptac_conv2d_pixels(p) >= LONG_SUM;
 }
 
 /* Multiplications saved: the direct sum's for one of transformed tiles, edges included. */

@@ -16,16 +16,12 @@ DEFINE_WINOGRAD(4x4, 4, 4, 3)
 
 static ptac_reason accepts_data_4x4(const ptac_call *call)
 {
-    const ptac_conv2d *p = call->params;
-
-    return p->result == PTAC_CONV_DATA ? accepts_4x4(call) : PTAC_SHAPE;
+    return ptac_winograd_is_data(call) ? accepts_4x4(call) : PTAC_SHAPE;
 }
 
 static ptac_reason accepts_weight_4x4(const ptac_call *call)
 {
-    const ptac_conv2d *p = call->params;
-
-    return p->result == PTAC_CONV_WEIGHT ? accepts_4x4(call) : PTAC_SHAPE;
+    return ptac_winograd_is_long_sum(call) ? accepts_4x4(call) : PTAC_SHAPE;
 }
 
 static const ptac_kernel conv2d_2x2 = {

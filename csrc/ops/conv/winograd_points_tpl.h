@@ -61,8 +61,11 @@ INLINE void transform_taps(int n, int r, const vec *in, vec *out)
         vec even_a = in[0], even_b = in[0], odd_a = in[1], odd_b = in[1];
 
         if (r >= 3) {
-            even_a = v_fma(v_set(A_2), in[2], even_a);
-            even_b = v_fma(v_set(B_2), in[2], even_b);
+            const vec twos_a = r >= 5 ? v_fma(v_set(A_2), in[4], in[2]) : in[2];
+            const vec twos_b = r >= 5 ? v_fma(v_set(B_2), in[4], in[2]) : in[2];
+
+            even_a = v_fma(v_set(A_2), twos_a, even_a);
+            even_b = v_fma(v_set(B_2), twos_b, even_b);
         }
         if (r >= 4) {
             odd_a = v_fma(v_set(A_2), in[3], odd_a);
@@ -98,6 +101,8 @@ INLINE void transform_products(int n, int m, const vec *in, vec *out)
             out[2] = v_fma(v_set(A_2), sum_a, v_mul(v_set(B_2), sum_b));
         if (m >= 4)
             out[3] = v_fma(v_set(A_3), odd_a, v_mul(v_set(B_3), odd_b));
+        if (m >= 5)
+            out[4] = v_fma(v_set(A_2 * A_2), sum_a, v_mul(v_set(B_2 * B_2), sum_b));
         out[m - 1] = v_add(out[m - 1], in[5]);
     }
 }

@@ -1,0 +1,270 @@
+/*
+ * direct_tpl.h - convolution of few input channels, on the lanes named before.
+ *
+ * A strip of the image is copied with its padding, so that every tap of every output is
+ * a load from there:
+ *
+ *   rows      [channel][row][width]
+ *
+ * A forward sum runs over channels, kernel rows and kernel columns, in that order, with
+ * the bias first. Gradients of weights add up in float over the rows of a strip and
+ * from there in double.
+ */
+#include "ops/conv/direct.h"
+
+#include <string.h>
+
+enum {
+    OUTPUTS = LANES == 16 ? 8 : 4, /* output channels that share the loads of taps */
+    GRADS = 2,                     /* the same for gradients */
+    KERNEL = 3,
+    N_TAPS = KERNEL * KERNEL,
+};
+
+/* Rows [row, row + n) of the outputs of an image. */
+typedef struct direct_strip {
+    int64_t image;
+    int row, n;
+} direct_strip;
+
+INLINE direct_strip direct_strip_at(const ptac_direct_plan *plan, int64_t i)
+{
+    const int row = (int)(i % plan->strips) * plan->strip;
+    const int rest = plan->conv->out_h - row;
+
+    return (direct_strip){i / plan->strips, row,
+                          rest < plan->strip ? rest : plan->strip};
+}
+
+/* Floats between the channels of a strip, also of one with fewer rows. */
+INLINE int channel_step(const ptac_direct_plan *plan)
+{
+    return (plan->strip + KERNEL - 1) * plan->width;
+}
+
+INLINE void copy_rows(const ptac_direct_plan *plan, const direct_strip *s, float *strip)
+{
+    const ptac_conv2d *p = plan->conv;
+    const int left = p->pad_w, n_rows = s->n + KERNEL - 1;
+    const int right = plan->width - left - p->w;
+
+    for (int c = 0; c < p->in_channels; c++) {
+        const float *plane =
+            plan->x + (s->image * p->in_channels + c) * (int64_t)p->h * p->w;
+        float *rows = strip + (int64_t)c * channel_step(plan);
+
+        for (int i = 0; i < n_rows; i++, rows += plan->width) {
+            const int row = s->row - p->pad_h + i;
+
+            if (row < 0 || row >= p->h) {
+                memset(rows, 0, (size_t)plan->width * sizeof *rows);
+                continue;
+            }
+            memset(rows, 0, (size_t)left * sizeof *rows);
+            memcpy(rows + left, plane + (int64_t)row * p->w,
+                   (size_t)p->w * sizeof *rows);
+            memset(rows + left + p->w, 0, (size_t)right * sizeof *rows);
+        }
+    }
+}
+
+/*
+ * n_outputs channels of one or two vectors of neighbouring outputs, of which the last
+ * has n_last. weight, bias and y are of the first channel.
+ */
+INLINE void outputs_at(const ptac_direct_plan *plan, const float *rows, int n_outputs,
+                       int n_vectors, int n_last, const float *weight,
+                       const float *bias, float *y)
+{
+    const ptac_conv2d *p = plan->conv;
+    const int64_t plane = (int64_t)p->out_h * p->out_w;
+    vec sums[OUTPUTS][2];
+
+#pragma GCC unroll 8
+    for (int k = 0; k < n_outputs; k++)
+        for (int v = 0; v < n_vectors; v++)
+            sums[k][v] = bias ? v_set(bias[k]) : v_zero();
+    for (int c = 0; c < p->in_channels;
+         c++, rows += channel_step(plan), weight += N_TAPS) {
+        const float *row = rows;
+
+        for (int a = 0; a < KERNEL; a++, row += plan->width) {
+#pragma GCC unroll 3
+            for (int b = 0; b < KERNEL; b++) {
+                vec tap[2];
+
+                for (int v = 0; v < n_vectors; v++)
+                    tap[v] = v_load(row + b + v * LANES);
+#pragma GCC unroll 8
+                for (int k = 0; k < n_outputs; k++) {
+                    const vec w = v_set(weight[k * plan->n_taps + a * KERNEL + b]);
+
+                    for (int v = 0; v < n_vectors; v++)
+                        sums[k][v] = v_fma(w, tap[v], sums[k][v]);
+                }
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int k = 0; k < n_outputs; k++) {
+        if (n_vectors == 2)
+            v_store(y + k * plane, sums[k][0]);
+        v_store_first(y + k * plane + (n_vectors - 1) * LANES, sums[k][n_vectors - 1],
+                      n_last);
+    }
+}
+
+/* A row of n_outputs channels. Outputs of the last vector may be computed twice. */
+INLINE void output_row(const ptac_direct_plan *plan, const float *rows, int n_outputs,
+                       const float *weight, const float *bias, float *y)
+{
+    const int n = plan->conv->out_w;
+    int at = 0;
+
+    for (; at + 2 * LANES <= n; at += 2 * LANES)
+        outputs_at(plan, rows + at, n_outputs, 2, LANES, weight, bias, y + at);
+    if (at == n)
+        return;
+    if (n - at > LANES && n >= 2 * LANES) {
+        at = n - 2 * LANES;
+        outputs_at(plan, rows + at, n_outputs, 2, LANES, weight, bias, y + at);
+    } else if (n - at > LANES) {
+        outputs_at(plan, rows + at, n_outputs, 2, n - at - LANES, weight, bias, y + at);
+    } else if (n >= LANES) {
+        at = n - LANES;
+        outputs_at(plan, rows + at, n_outputs, 1, LANES, weight, bias, y + at);
+    } else {
+        outputs_at(plan, rows + at, n_outputs, 1, n - at, weight, bias, y + at);
+    }
+}
+
+INLINE void output_channels(const ptac_direct_plan *plan, const direct_strip *s,
+                            const float *rows, int channel, int n_outputs)
+{
+    const ptac_conv2d *p = plan->conv;
+    const float *weight = plan->weight + (int64_t)channel * plan->n_taps;
+    const float *bias = plan->bias ? plan->bias + channel : NULL;
+    float *y = plan->y + ((s->image * p->out_channels + channel) * p->out_h + s->row) *
+                             (int64_t)p->out_w;
+
+    for (int i = 0; i < s->n; i++)
+        output_row(plan, rows + i * plan->width, n_outputs, weight, bias,
+                   y + (int64_t)i * p->out_w);
+}
+
+TARGET static void direct_forward(int64_t begin, int64_t end, void *context)
+{
+    const ptac_direct_plan *plan = context;
+    const int n_outputs = plan->conv->out_channels;
+
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
+        float *rows = plan->scratch + i * plan->n_private;
+
+        for (int64_t j = plan->n_strips * i / plan->n_pieces; j < last; j++) {
+            const direct_strip s = direct_strip_at(plan, j);
+            int k = 0;
+
+            copy_rows(plan, &s, rows);
+            for (; k + OUTPUTS <= n_outputs; k += OUTPUTS)
+                output_channels(plan, &s, rows, k, OUTPUTS);
+            for (; k < n_outputs; k++)
+                output_channels(plan, &s, rows, k, 1);
+        }
+    }
+}
+
+/* Adds the products of a strip to the sums of n output channels and one input's taps. */
+INLINE void add_taps(const ptac_direct_plan *plan, const direct_strip *s,
+                     const float *rows, const float *grad, int n, double *sums,
+                     double *biases)
+{
+    const ptac_conv2d *p = plan->conv;
+    const int64_t plane = (int64_t)p->out_h * p->out_w;
+    vec taps[GRADS][N_TAPS], totals[GRADS];
+
+#pragma GCC unroll 2
+    for (int k = 0; k < n; k++) {
+        totals[k] = v_zero();
+#pragma GCC unroll 9
+        for (int t = 0; t < N_TAPS; t++)
+            taps[k][t] = v_zero();
+    }
+    for (int i = 0; i < s->n; i++, rows += plan->width, grad += p->out_w) {
+        for (int j = 0; j < p->out_w; j += LANES) {
+            const int m = p->out_w - j < LANES ? p->out_w - j : LANES;
+            vec grads[GRADS];
+
+#pragma GCC unroll 2
+            for (int k = 0; k < n; k++) {
+                grads[k] = m == LANES ? v_load(grad + k * plane + j)
+                                      : v_load_first(grad + k * plane + j, m);
+                totals[k] = v_add(totals[k], grads[k]);
+            }
+#pragma GCC unroll 9
+            for (int t = 0; t < N_TAPS; t++) {
+                const vec x = v_load(rows + t / KERNEL * plan->width + t % KERNEL + j);
+
+#pragma GCC unroll 2
+                for (int k = 0; k < n; k++)
+                    taps[k][t] = v_fma(x, grads[k], taps[k][t]);
+            }
+        }
+    }
+#pragma GCC unroll 2
+    for (int k = 0; k < n; k++) {
+        for (int t = 0; t < N_TAPS; t++)
+            sums[k * plan->n_taps + t] += v_sum_f64(taps[k][t]);
+        if (biases)
+            biases[k] += v_sum_f64(totals[k]);
+    }
+}
+
+INLINE void add_channels(const ptac_direct_plan *plan, const direct_strip *s,
+                         const float *rows, int channel, int n, double *sums)
+{
+    const ptac_conv2d *p = plan->conv;
+    const float *grad =
+        plan->grad + ((s->image * p->out_channels + channel) * p->out_h + s->row) *
+                         (int64_t)p->out_w;
+    double *biases = sums + (int64_t)p->out_channels * plan->n_taps + channel;
+
+    for (int c = 0; c < p->in_channels; c++)
+        add_taps(plan, s, rows + c * channel_step(plan), grad, n,
+                 sums + (int64_t)channel * plan->n_taps + c * N_TAPS,
+                 c == 0 ? biases : NULL);
+}
+
+TARGET static void direct_sum_weights(int64_t begin, int64_t end, void *context)
+{
+    const ptac_direct_plan *plan = context;
+    const int n_outputs = plan->conv->out_channels;
+    const int64_t n_sums = (int64_t)n_outputs * (plan->n_taps + 1);
+
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
+        float *rows = plan->scratch + i * plan->n_private;
+
+        for (int64_t j = plan->n_strips * i / plan->n_pieces; j < last; j++) {
+            const direct_strip s = direct_strip_at(plan, j);
+            int k = 0;
+
+            copy_rows(plan, &s, rows);
+            for (; k + GRADS <= n_outputs; k += GRADS)
+                add_channels(plan, &s, rows, k, GRADS, plan->sums + i * n_sums);
+            for (; k < n_outputs; k++)
+                add_channels(plan, &s, rows, k, 1, plan->sums + i * n_sums);
+        }
+    }
+}
+
+static const ptac_direct_stages direct_stages = {
+    .lanes = LANES,
+    .forward = direct_forward,
+    .sum_weights = direct_sum_weights,
+};
+
+static ptac_status run_direct(const ptac_call *call)
+{
+    return ptac_direct_run(call, &direct_stages);
+}
