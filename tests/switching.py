@@ -21,6 +21,7 @@ from pai_torchacc import _C
 PREFERENCE = (
     *("scalar", "onednn", "avx2", "blas", "avx512"),
     *("direct_avx2", "direct_avx512", "winograd_4x4_weight_avx2"),
+    *("winograd_2x2_of_5x5_avx2", "winograd_2x2_of_5x5_avx512"),
     *("winograd_4x4_weight_avx512", "winograd_2x2_avx2", "winograd_2x2_avx512"),
     *("winograd_4x2_avx2", "winograd_4x2_avx512"),
 )

@@ -131,11 +131,14 @@ def _pool_samples(name: str) -> Iterator[Sample]:
 
 def _conv_samples() -> Iterator[Sample]:
     """Small enough for the row "scalar", and of enough terms for the others."""
-    for n, c, k, h, w in ((2, 24, 40, 13, 11), (3, 32, 16, 16, 20)):
-        x = torch.randn(n, c, h, w, requires_grad=True)
-        weight = (torch.randn(k, c, 3, 3) / (3 * c**0.5)).requires_grad_()
-        bias = torch.randn(k, requires_grad=True)
-        yield partial(F.conv2d, padding=1), (x, weight, bias)
+    shapes = ((2, 24, 40, 13, 11), (4, 32, 16, 16, 20), (6, 3, 16, 24, 24))
+    for n, c, k, h, w in shapes:
+        for size in (3, 5):
+            x = torch.randn(n, c, h, w, requires_grad=True)
+            weight = torch.randn(k, c, size, size) / (size * c**0.5)
+            bias = torch.randn(k, requires_grad=True)
+            call = partial(F.conv2d, padding=size // 2)
+            yield call, (x, weight.requires_grad_(), bias)
 
 
 def _loss_samples(name: str) -> Iterator[Sample]:

@@ -26,10 +26,10 @@ static void random_conv(rng *r, ptac_conv2d *p)
         p->out_channels = (int)rng_length(r, MOST_CHANNELS);
         p->h = (int)rng_length(r, 24);
         p->w = (int)(rng_chance(r, 5) ? rng_length(r, 300) : rng_length(r, 24));
-        p->kernel_h = p->kernel_w = 3;
+        p->kernel_h = p->kernel_w = rng_chance(r, 25) ? 5 : 3;
         p->stride_h = p->stride_w = 1;
-        p->pad_h = (int)rng_below(r, 3);
-        p->pad_w = (int)rng_below(r, 3);
+        p->pad_h = (int)rng_below(r, p->kernel_h);
+        p->pad_w = (int)rng_below(r, p->kernel_w);
         if (is_other) {
             p->kernel_h = (int)rng_between(r, 1, 5);
             p->stride_w = (int)rng_between(r, 1, 2);

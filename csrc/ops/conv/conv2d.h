@@ -40,7 +40,7 @@ typedef struct ptac_conv2d {
 } ptac_conv2d;
 
 /*
- * Shape kinds: kernels of 3x3 at stride 1 by the fewer of their channels, for conv2d;
+ * Shape kinds: kernels of 3x3 and 5x5 at stride 1 by the fewer of their channels;
  * for conv2d_backward the same of both gradients. Within a kind pixels count.
  */
 enum {
@@ -51,7 +51,10 @@ enum {
     PTAC_CONV_3X3_128,
     PTAC_CONV_3X3_256,
     PTAC_CONV_3X3_512,
-    PTAC_CONV_N_3X3,
+    PTAC_CONV_5X5_FEW, /* under 16 */
+    PTAC_CONV_5X5_16,
+    PTAC_CONV_5X5_64,
+    PTAC_CONV_N_KINDS,
 };
 
 /* Outputs of one channel in all images: the place of a call within its kind. */

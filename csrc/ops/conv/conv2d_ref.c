@@ -14,11 +14,13 @@ enum {
 
 static int kind_of(const ptac_conv2d *p)
 {
+    const bool is_5x5 = p->kernel_h == 5;
+    const int last = is_5x5 ? PTAC_CONV_5X5_64 : PTAC_CONV_3X3_512;
     const int fewer =
         p->in_channels < p->out_channels ? p->in_channels : p->out_channels;
-    int kind = PTAC_CONV_3X3_FEW;
+    int kind = is_5x5 ? PTAC_CONV_5X5_FEW : PTAC_CONV_3X3_FEW;
 
-    for (int n = 16; n <= fewer && kind < PTAC_CONV_3X3_512; n *= 2)
+    for (int n = 16; n <= fewer && kind < last; n *= is_5x5 ? 4 : 2)
         kind++;
     return kind;
 }
@@ -29,28 +31,31 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 
     if (p->n == 0 || p->in_channels == 0 || p->out_channels == 0)
         return PTAC_EMPTY;
-    if (p->kernel_h != 3 || p->kernel_w != 3 || p->stride_h != 1 || p->stride_w != 1)
+    if (p->kernel_h != p->kernel_w || (p->kernel_h != 3 && p->kernel_h != 5) ||
+        p->stride_h != 1 || p->stride_w != 1)
         return PTAC_SHAPE;
     shape->kind = kind_of(p);
     if (p->result == PTAC_CONV_WEIGHT)
-        shape->kind += PTAC_CONV_N_3X3;
+        shape->kind += PTAC_CONV_N_KINDS;
     shape->work = ptac_conv2d_pixels(p);
     return PTAC_TAKE;
 }
 
+#define KINDS(after)                                                                   \
+    "3x3_few" after, "3x3_16" after, "3x3_32" after, "3x3_64" after, "3x3_128" after,  \
+        "3x3_256" after, "3x3_512" after, "5x5_few" after, "5x5_16" after,             \
+        "5x5_64" after
+
 static const ptac_op_shapes forward_shapes = {
     .op = PTAC_OP_CONV2D,
-    .kinds = {"3x3_few", "3x3_16", "3x3_32", "3x3_64", "3x3_128", "3x3_256", "3x3_512"},
+    .kinds = {KINDS("")},
     .classify = classify,
 };
 PTAC_REGISTER_SHAPES(forward_shapes)
 
 static const ptac_op_shapes backward_shapes = {
     .op = PTAC_OP_CONV2D_BACKWARD,
-    .kinds = {"3x3_few_data", "3x3_16_data", "3x3_32_data", "3x3_64_data",
-              "3x3_128_data", "3x3_256_data", "3x3_512_data", "3x3_few_weight",
-              "3x3_16_weight", "3x3_32_weight", "3x3_64_weight", "3x3_128_weight",
-              "3x3_256_weight", "3x3_512_weight"},
+    .kinds = {KINDS("_data"), KINDS("_weight")},
     .classify = classify,
 };
 PTAC_REGISTER_SHAPES(backward_shapes)

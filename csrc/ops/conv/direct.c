@@ -19,8 +19,8 @@ ptac_reason ptac_direct_accepts(const ptac_call *call)
     if (call->inputs[0].dtype != PTAC_F32)
         return PTAC_DTYPE;
     if (p->result == PTAC_CONV_DATA || p->in_channels > PTAC_DIRECT_CHANNELS ||
-        p->kernel_h != 3 || p->kernel_w != 3 || p->stride_h != 1 || p->stride_w != 1 ||
-        p->h > MOST_SIZE || p->w > MOST_SIZE)
+        (p->kernel_h != 3 && p->kernel_h != 5) || p->kernel_w != p->kernel_h ||
+        p->stride_h != 1 || p->stride_w != 1 || p->h > MOST_SIZE || p->w > MOST_SIZE)
         return PTAC_SHAPE;
     return PTAC_TAKE;
 }
@@ -30,7 +30,7 @@ static int64_t n_parts(int64_t n, int64_t part)
     return (n + part - 1) / part;
 }
 
-static void cut(ptac_direct_plan *plan, int n_threads)
+static void cut(ptac_direct_plan *plan, int n_threads, bool is_weight)
 {
     const ptac_conv2d *p = plan->conv;
     const int over = p->kernel_h - 1;
@@ -48,8 +48,11 @@ static void cut(ptac_direct_plan *plan, int n_threads)
     plan->strips = (int)n_parts(p->out_h, plan->strip);
     plan->n_strips = p->n * plan->strips;
     plan->n_pieces = (int)(n_threads < plan->n_strips ? n_threads : plan->n_strips);
-    plan->n_private =
+    plan->n_rows =
         n_parts((int64_t)p->in_channels * (plan->strip + over) * plan->width, 16) * 16;
+    plan->n_private = plan->n_rows;
+    if (is_weight)
+        plan->n_private += (int64_t)p->out_channels * (plan->n_taps + 1) * plan->lanes;
 }
 
 /* Pieces' sums in the order of the pieces. */
@@ -79,7 +82,7 @@ ptac_status ptac_direct_run(const ptac_call *call, const ptac_direct_stages *sta
         .conv = p, .x = call->inputs[0].data, .lanes = stages->lanes};
     size_t scratch_bytes, sum_bytes = 0;
 
-    cut(&plan, call->n_threads);
+    cut(&plan, call->n_threads, is_weight);
     scratch_bytes = (size_t)(plan.n_private * plan.n_pieces) * sizeof(float);
     if (is_weight) {
         plan.grad = call->inputs[1].data;

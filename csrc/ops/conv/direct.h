@@ -13,7 +13,6 @@
 
 enum {
     PTAC_DIRECT_CHANNELS = 4, /* in, at most */
-    PTAC_DIRECT_TAPS = 36,    /* of all channels of one output, at most */
 };
 
 /* How a call is cut: strips of output rows of an image, runs of which are pieces. */
@@ -28,12 +27,13 @@ typedef struct ptac_direct_plan {
     int width;         /* of a padded row */
     int64_t n_strips;
     int n_pieces;
+    int64_t n_rows;    /* floats of a padded strip */
     int64_t n_private; /* floats of scratch of each piece */
     float *scratch;
-    double *sums; /* of each piece: [out channel][tap], then a bias each */
+    double *sums; /* of each piece: [out channel][tap], then [out channel] */
 } ptac_direct_plan;
 
-/* Each works on pieces [begin, end) of a plan; the last on output channels. */
+/* What the template makes of a kernel size; each works on pieces [begin, end). */
 typedef struct ptac_direct_stages {
     int lanes;
     ptac_range_fn forward, sum_weights;

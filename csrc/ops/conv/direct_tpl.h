@@ -7,8 +7,8 @@
  *   rows      [channel][row][width]
  *
  * A forward sum runs over channels, kernel rows and kernel columns, in that order, with
- * the bias first. Gradients of weights add up in float over the rows of a strip and
- * from there in double.
+ * the bias first. Gradients of weights add up in float over some strips, in as many sums
+ * as there are lanes, and from there in double.
  */
 #include "ops/conv/direct.h"
 
@@ -16,9 +16,9 @@
 
 enum {
     OUTPUTS = LANES == 16 ? 8 : 4, /* output channels that share the loads of taps */
-    GRADS = 2,                     /* the same for gradients */
-    KERNEL = 3,
-    N_TAPS = KERNEL * KERNEL,
+    GRADS = LANES == 16 ? 4 : 2,   /* the same for gradients */
+    MOST_KERNEL = 5,
+    FLUSH = 16, /* strips whose gradients add up in float */
 };
 
 /* Rows [row, row + n) of the outputs of an image. */
@@ -39,13 +39,14 @@ INLINE direct_strip direct_strip_at(const ptac_direct_plan *plan, int64_t i)
 /* Floats between the channels of a strip, also of one with fewer rows. */
 INLINE int channel_step(const ptac_direct_plan *plan)
 {
-    return (plan->strip + KERNEL - 1) * plan->width;
+    return (plan->strip + plan->conv->kernel_h - 1) * plan->width;
 }
 
-INLINE void copy_rows(const ptac_direct_plan *plan, const direct_strip *s, float *strip)
+INLINE void copy_rows(const ptac_direct_plan *plan, const direct_strip *s, int r,
+                      float *strip)
 {
     const ptac_conv2d *p = plan->conv;
-    const int left = p->pad_w, n_rows = s->n + KERNEL - 1;
+    const int left = p->pad_w, n_rows = s->n + r - 1;
     const int right = plan->width - left - p->w;
 
     for (int c = 0; c < p->in_channels; c++) {
@@ -72,8 +73,8 @@ INLINE void copy_rows(const ptac_direct_plan *plan, const direct_strip *s, float
  * n_outputs channels of one or two vectors of neighbouring outputs, of which the last
  * has n_last. weight, bias and y are of the first channel.
  */
-INLINE void outputs_at(const ptac_direct_plan *plan, const float *rows, int n_outputs,
-                       int n_vectors, int n_last, const float *weight,
+INLINE void outputs_at(const ptac_direct_plan *plan, int r, const float *rows,
+                       int n_outputs, int n_vectors, int n_last, const float *weight,
                        const float *bias, float *y)
 {
     const ptac_conv2d *p = plan->conv;
@@ -85,19 +86,19 @@ INLINE void outputs_at(const ptac_direct_plan *plan, const float *rows, int n_ou
         for (int v = 0; v < n_vectors; v++)
             sums[k][v] = bias ? v_set(bias[k]) : v_zero();
     for (int c = 0; c < p->in_channels;
-         c++, rows += channel_step(plan), weight += N_TAPS) {
+         c++, rows += channel_step(plan), weight += r * r) {
         const float *row = rows;
 
-        for (int a = 0; a < KERNEL; a++, row += plan->width) {
-#pragma GCC unroll 3
-            for (int b = 0; b < KERNEL; b++) {
+        for (int a = 0; a < r; a++, row += plan->width) {
+#pragma GCC unroll 5
+            for (int b = 0; b < r; b++) {
                 vec tap[2];
 
                 for (int v = 0; v < n_vectors; v++)
                     tap[v] = v_load(row + b + v * LANES);
 #pragma GCC unroll 8
                 for (int k = 0; k < n_outputs; k++) {
-                    const vec w = v_set(weight[k * plan->n_taps + a * KERNEL + b]);
+                    const vec w = v_set(weight[k * plan->n_taps + a * r + b]);
 
                     for (int v = 0; v < n_vectors; v++)
                         sums[k][v] = v_fma(w, tap[v], sums[k][v]);
@@ -115,30 +116,31 @@ INLINE void outputs_at(const ptac_direct_plan *plan, const float *rows, int n_ou
 }
 
 /* A row of n_outputs channels. Outputs of the last vector may be computed twice. */
-INLINE void output_row(const ptac_direct_plan *plan, const float *rows, int n_outputs,
-                       const float *weight, const float *bias, float *y)
+INLINE void output_row(const ptac_direct_plan *plan, int r, const float *rows,
+                       int n_outputs, const float *weight, const float *bias, float *y)
 {
     const int n = plan->conv->out_w;
     int at = 0;
 
     for (; at + 2 * LANES <= n; at += 2 * LANES)
-        outputs_at(plan, rows + at, n_outputs, 2, LANES, weight, bias, y + at);
+        outputs_at(plan, r, rows + at, n_outputs, 2, LANES, weight, bias, y + at);
     if (at == n)
         return;
     if (n - at > LANES && n >= 2 * LANES) {
         at = n - 2 * LANES;
-        outputs_at(plan, rows + at, n_outputs, 2, LANES, weight, bias, y + at);
+        outputs_at(plan, r, rows + at, n_outputs, 2, LANES, weight, bias, y + at);
     } else if (n - at > LANES) {
-        outputs_at(plan, rows + at, n_outputs, 2, n - at - LANES, weight, bias, y + at);
+        outputs_at(plan, r, rows + at, n_outputs, 2, n - at - LANES, weight, bias,
+                   y + at);
     } else if (n >= LANES) {
         at = n - LANES;
-        outputs_at(plan, rows + at, n_outputs, 1, LANES, weight, bias, y + at);
+        outputs_at(plan, r, rows + at, n_outputs, 1, LANES, weight, bias, y + at);
     } else {
-        outputs_at(plan, rows + at, n_outputs, 1, n - at, weight, bias, y + at);
+        outputs_at(plan, r, rows + at, n_outputs, 1, n - at, weight, bias, y + at);
     }
 }
 
-INLINE void output_channels(const ptac_direct_plan *plan, const direct_strip *s,
+INLINE void output_channels(const ptac_direct_plan *plan, const direct_strip *s, int r,
                             const float *rows, int channel, int n_outputs)
 {
     const ptac_conv2d *p = plan->conv;
@@ -148,11 +150,11 @@ INLINE void output_channels(const ptac_direct_plan *plan, const direct_strip *s,
                              (int64_t)p->out_w;
 
     for (int i = 0; i < s->n; i++)
-        output_row(plan, rows + i * plan->width, n_outputs, weight, bias,
+        output_row(plan, r, rows + i * plan->width, n_outputs, weight, bias,
                    y + (int64_t)i * p->out_w);
 }
 
-TARGET static void direct_forward(int64_t begin, int64_t end, void *context)
+INLINE void direct_forward(int64_t begin, int64_t end, void *context, int r)
 {
     const ptac_direct_plan *plan = context;
     const int n_outputs = plan->conv->out_channels;
@@ -165,106 +167,141 @@ TARGET static void direct_forward(int64_t begin, int64_t end, void *context)
             const direct_strip s = direct_strip_at(plan, j);
             int k = 0;
 
-            copy_rows(plan, &s, rows);
+            copy_rows(plan, &s, r, rows);
             for (; k + OUTPUTS <= n_outputs; k += OUTPUTS)
-                output_channels(plan, &s, rows, k, OUTPUTS);
+                output_channels(plan, &s, r, rows, k, OUTPUTS);
             for (; k < n_outputs; k++)
-                output_channels(plan, &s, rows, k, 1);
+                output_channels(plan, &s, r, rows, k, 1);
         }
     }
 }
 
-/* Adds the products of a strip to the sums of n output channels and one input's taps. */
-INLINE void add_taps(const ptac_direct_plan *plan, const direct_strip *s,
-                     const float *rows, const float *grad, int n, double *sums,
-                     double *biases)
+/*
+ * Adds the products of a strip to the sums of n output channels, of one input channel
+ * and one kernel row: sums[k][b] are vectors, k_step apart. totals are of the gradients
+ * themselves, or NULL.
+ */
+INLINE void add_row_of_taps(const ptac_direct_plan *plan, const direct_strip *s, int r,
+                            const float *rows, const float *grad, int n, float *sums,
+                            int k_step, float *totals)
 {
     const ptac_conv2d *p = plan->conv;
     const int64_t plane = (int64_t)p->out_h * p->out_w;
-    vec taps[GRADS][N_TAPS], totals[GRADS];
+    vec taps[GRADS][MOST_KERNEL], all[GRADS];
 
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int k = 0; k < n; k++) {
-        totals[k] = v_zero();
-#pragma GCC unroll 9
-        for (int t = 0; t < N_TAPS; t++)
-            taps[k][t] = v_zero();
+        all[k] = totals ? v_load(totals + k * LANES) : v_zero();
+#pragma GCC unroll 5
+        for (int b = 0; b < r; b++)
+            taps[k][b] = v_load(sums + k * k_step + b * LANES);
     }
     for (int i = 0; i < s->n; i++, rows += plan->width, grad += p->out_w) {
         for (int j = 0; j < p->out_w; j += LANES) {
             const int m = p->out_w - j < LANES ? p->out_w - j : LANES;
             vec grads[GRADS];
 
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int k = 0; k < n; k++) {
                 grads[k] = m == LANES ? v_load(grad + k * plane + j)
                                       : v_load_first(grad + k * plane + j, m);
-                totals[k] = v_add(totals[k], grads[k]);
+                if (totals)
+                    all[k] = v_add(all[k], grads[k]);
             }
-#pragma GCC unroll 9
-            for (int t = 0; t < N_TAPS; t++) {
-                const vec x = v_load(rows + t / KERNEL * plan->width + t % KERNEL + j);
+#pragma GCC unroll 5
+            for (int b = 0; b < r; b++) {
+                const vec x = v_load(rows + b + j);
 
-#pragma GCC unroll 2
+#pragma GCC unroll 4
                 for (int k = 0; k < n; k++)
-                    taps[k][t] = v_fma(x, grads[k], taps[k][t]);
+                    taps[k][b] = v_fma(x, grads[k], taps[k][b]);
             }
         }
     }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int k = 0; k < n; k++) {
-        for (int t = 0; t < N_TAPS; t++)
-            sums[k * plan->n_taps + t] += v_sum_f64(taps[k][t]);
-        if (biases)
-            biases[k] += v_sum_f64(totals[k]);
+        if (totals)
+            v_store(totals + k * LANES, all[k]);
+#pragma GCC unroll 5
+        for (int b = 0; b < r; b++)
+            v_store(sums + k * k_step + b * LANES, taps[k][b]);
     }
 }
 
-INLINE void add_channels(const ptac_direct_plan *plan, const direct_strip *s,
-                         const float *rows, int channel, int n, double *sums)
+/* All taps of n output channels. sums are [channel][tap][LANES], then [channel][LANES]. */
+INLINE void add_channels(const ptac_direct_plan *plan, const direct_strip *s, int r,
+                         const float *rows, int channel, int n, float *sums)
 {
     const ptac_conv2d *p = plan->conv;
+    const int k_step = plan->n_taps * LANES;
     const float *grad =
         plan->grad + ((s->image * p->out_channels + channel) * p->out_h + s->row) *
                          (int64_t)p->out_w;
-    double *biases = sums + (int64_t)p->out_channels * plan->n_taps + channel;
+    float *totals = sums + (int64_t)p->out_channels * k_step + channel * LANES;
 
+    sums += (int64_t)channel * k_step;
     for (int c = 0; c < p->in_channels; c++)
-        add_taps(plan, s, rows + c * channel_step(plan), grad, n,
-                 sums + (int64_t)channel * plan->n_taps + c * N_TAPS,
-                 c == 0 ? biases : NULL);
+        for (int a = 0; a < r; a++, sums += r * LANES)
+            add_row_of_taps(plan, s, r, rows + c * channel_step(plan) + a * plan->width,
+                            grad, n, sums, k_step, c + a == 0 ? totals : NULL);
 }
 
-TARGET static void direct_sum_weights(int64_t begin, int64_t end, void *context)
+/* Float sums go on in double after so many strips. */
+TARGET static void flush_sums(const ptac_direct_plan *plan, float *sums, double *totals)
+{
+    const int64_t n = (int64_t)plan->conv->out_channels * (plan->n_taps + 1);
+
+    for (int64_t i = 0; i < n; i++)
+        totals[i] += v_sum_f64(v_load(sums + i * LANES));
+    memset(sums, 0, (size_t)n * LANES * sizeof *sums);
+}
+
+INLINE void sum_weights(int64_t begin, int64_t end, void *context, int r)
 {
     const ptac_direct_plan *plan = context;
     const int n_outputs = plan->conv->out_channels;
     const int64_t n_sums = (int64_t)n_outputs * (plan->n_taps + 1);
 
     for (int64_t i = begin; i < end; i++) {
+        const int64_t first = plan->n_strips * i / plan->n_pieces;
         const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
         float *rows = plan->scratch + i * plan->n_private;
+        float *sums = rows + plan->n_rows;
+        double *totals = plan->sums + i * n_sums;
 
-        for (int64_t j = plan->n_strips * i / plan->n_pieces; j < last; j++) {
+        memset(sums, 0, (size_t)n_sums * LANES * sizeof *sums);
+        for (int64_t j = first; j < last; j++) {
             const direct_strip s = direct_strip_at(plan, j);
             int k = 0;
 
-            copy_rows(plan, &s, rows);
+            copy_rows(plan, &s, r, rows);
             for (; k + GRADS <= n_outputs; k += GRADS)
-                add_channels(plan, &s, rows, k, GRADS, plan->sums + i * n_sums);
+                add_channels(plan, &s, r, rows, k, GRADS, sums);
             for (; k < n_outputs; k++)
-                add_channels(plan, &s, rows, k, 1, plan->sums + i * n_sums);
+                add_channels(plan, &s, r, rows, k, 1, sums);
+            if ((j - first) % FLUSH == FLUSH - 1 || j == last - 1)
+                flush_sums(plan, sums, totals);
         }
     }
 }
 
-static const ptac_direct_stages direct_stages = {
-    .lanes = LANES,
-    .forward = direct_forward,
-    .sum_weights = direct_sum_weights,
-};
+#define DEFINE_DIRECT(r)                                                               \
+    TARGET static void forward_##r(int64_t begin, int64_t end, void *context)          \
+    {                                                                                  \
+        direct_forward(begin, end, context, r);                                        \
+    }                                                                                  \
+    TARGET static void sum_weights_##r(int64_t begin, int64_t end, void *context)      \
+    {                                                                                  \
+        sum_weights(begin, end, context, r);                                           \
+    }
+DEFINE_DIRECT(3)
+DEFINE_DIRECT(5)
 
 static ptac_status run_direct(const ptac_call *call)
 {
-    return ptac_direct_run(call, &direct_stages);
+    static const ptac_direct_stages stages_3 = {LANES, forward_3, sum_weights_3};
+    static const ptac_direct_stages stages_5 = {LANES, forward_5, sum_weights_5};
+    const ptac_conv2d *p = call->params;
+
+    return ptac_direct_run(call, p->kernel_h == 3 ? &stages_3 : &stages_5);
 }

@@ -13,6 +13,7 @@
 DEFINE_WINOGRAD(2x2, 2, 2, 3)
 DEFINE_WINOGRAD(4x2, 4, 2, 3)
 DEFINE_WINOGRAD(4x4, 4, 4, 3)
+DEFINE_WINOGRAD(2x2_of_5x5, 2, 2, 5)
 
 static ptac_reason accepts_data_4x4(const ptac_call *call)
 {
@@ -93,4 +94,24 @@ static const ptac_kernel conv2d_weight_4x4 = {
     .run = run_4x4,
 };
 PTAC_REGISTER(conv2d_weight_4x4)
+
+static const ptac_kernel conv2d_2x2_of_5x5 = {
+    .op = PTAC_OP_CONV2D,
+    .name = "winograd_2x2_of_5x5_avx512",
+    .level = PTAC_CLOSE,
+    .needs = PTAC_CPU_AVX512,
+    .accepts = accepts_2x2_of_5x5,
+    .run = run_2x2_of_5x5,
+};
+PTAC_REGISTER(conv2d_2x2_of_5x5)
+
+static const ptac_kernel conv2d_backward_2x2_of_5x5 = {
+    .op = PTAC_OP_CONV2D_BACKWARD,
+    .name = "winograd_2x2_of_5x5_avx512",
+    .level = PTAC_CLOSE,
+    .needs = PTAC_CPU_AVX512,
+    .accepts = accepts_2x2_of_5x5,
+    .run = run_2x2_of_5x5,
+};
+PTAC_REGISTER(conv2d_backward_2x2_of_5x5)
 #endif

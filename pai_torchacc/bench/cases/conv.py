@@ -1,4 +1,4 @@
-"""Convolutions of 3x3 kernels at stride 1, by channels and by pixels of the batch."""
+"""Convolutions at stride 1, by kernel, by channels and by pixels of the batch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import torch.nn.functional as F
 from pai_torchacc.bench.cases.case import Call, Case, Make
 
 CHANNELS = {
-    "few": ((3, 16), (8, 8)),
-    "16": ((16, 16), (16, 32)),
-    "32": ((32, 32), (32, 64)),
-    "64": ((64, 64), (96, 64)),
-    "128": ((128, 128), (128, 256)),
-    "256": ((256, 256),),
-    "512": ((512, 512),),
+    (3, "few"): ((3, 16), (8, 8)),
+    (3, "16"): ((16, 16), (16, 32)),
+    (3, "32"): ((32, 32), (32, 64)),
+    (3, "64"): ((64, 64), (96, 64)),
+    (3, "128"): ((128, 128), (128, 256)),
+    (3, "256"): ((256, 256),),
+    (3, "512"): ((512, 512),),
+    (5, "few"): ((3, 16), (8, 8)),
+    (5, "16"): ((16, 16), (16, 32)),
+    (5, "64"): ((64, 64),),
 }
-"""Pairs of channels, in and out, whose smaller one is of a kind."""
+"""Pairs of channels, in and out, by kernel size and by what the smaller one is."""
 
 PIXELS = (64, 256, 1024, 4096, 16384)
 """Pixels of a batch, all its images together."""
@@ -35,10 +38,10 @@ DATA, WEIGHT = (True, False, False), (False, True, True)
 
 def cases() -> Iterator[Case]:
     """Cases of conv2d and of both its gradients."""
-    for kind, pairs in CHANNELS.items():
+    for (size, few), pairs in CHANNELS.items():
         for pixels in PIXELS:
             images = [(pixels // w**2, w) for w in WIDTHS if pixels >= w**2]
-            if 9 * pixels * pairs[0][0] * pairs[0][1] > MOST_WORK:
+            if size**2 * pixels * pairs[0][0] * pairs[0][1] > MOST_WORK:
                 continue
             for op, suffix, make in (
                 ("conv2d", "", _forward),
@@ -46,24 +49,26 @@ def cases() -> Iterator[Case]:
                 ("conv2d_backward", "_weight", partial(_backward, WEIGHT)),
             ):
                 makes: list[Make] = [
-                    partial(make, n, c, k, w)
+                    partial(make, size, n, c, k, w)
                     for c, k in pairs
                     for n, w in (images[0], images[-1])
                 ]
-                yield Case(op, f"3x3_{kind}{suffix}", "float32", pixels, tuple(makes))
+                yield Case(
+                    op, f"{size}x{size}_{few}{suffix}", "float32", pixels, tuple(makes)
+                )
 
 
-def _forward(n: int, c: int, k: int, width: int) -> Call:
-    x, w = torch.randn(n, c, width, width), torch.randn(k, c, 3, 3)
-    return lambda: F.conv2d(x, w, padding=1)
+def _forward(size: int, n: int, c: int, k: int, width: int) -> Call:
+    x, w = torch.randn(n, c, width, width), torch.randn(k, c, size, size)
+    return lambda: F.conv2d(x, w, padding=size // 2)
 
 
 def _backward(
-    mask: tuple[bool, bool, bool], n: int, c: int, k: int, width: int
+    mask: tuple[bool, bool, bool], size: int, n: int, c: int, k: int, width: int
 ) -> Call:
-    x, w = torch.randn(n, c, width, width), torch.randn(k, c, 3, 3)
+    x, w = torch.randn(n, c, width, width), torch.randn(k, c, size, size)
     grad = torch.randn(n, k, width, width)
-    one, zero = [1, 1], [0, 0]
+    one, zero, padding = [1, 1], [0, 0], [size // 2] * 2
     return lambda: torch.ops.aten.convolution_backward(
-        grad, x, w, [k], one, one, one, False, zero, 1, mask
+        grad, x, w, [k], one, padding, one, False, zero, 1, mask
     )

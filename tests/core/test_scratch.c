@@ -1,0 +1,66 @@
+/*
+ * test_scratch.c - memory that kernels work in.
+ */
+#include "core/scratch.h"
+
+#include "unit.h"
+
+#include <string.h>
+
+UNIT(scratch_is_kept_for_the_next_call)
+{
+    ptac_scratch_clear();
+
+    void *first = ptac_scratch_take(100000);
+
+    EXPECT(first && (uintptr_t)first % 64 == 0);
+    memset(first, 1, 100000);
+    EXPECT(ptac_scratch_kept() == 0);
+    ptac_scratch_give(first);
+    EXPECT(ptac_scratch_kept() >= 100000);
+    EXPECT(ptac_scratch_take(90000) == first);
+    ptac_scratch_give(first);
+    EXPECT(ptac_scratch_clear() >= 100000);
+    EXPECT(ptac_scratch_kept() == 0 && ptac_scratch_clear() == 0);
+}
+
+UNIT(larger_scratch_takes_the_place_of_smaller)
+{
+    ptac_scratch_clear();
+    ptac_scratch_give(ptac_scratch_take(5000));
+
+    void *large = ptac_scratch_take(3 << 20);
+
+    EXPECT(large);
+    memset(large, 1, 3 << 20);
+    EXPECT(ptac_scratch_kept() == 0);
+    ptac_scratch_give(large);
+    EXPECT(ptac_scratch_kept() >= 3 << 20);
+    ptac_scratch_clear();
+}
+
+UNIT(the_shelf_has_places_for_a_few)
+{
+    enum { MANY = 20 };
+    void *all[MANY];
+
+    ptac_scratch_clear();
+    for (int i = 0; i < MANY; i++) {
+        all[i] = ptac_scratch_take(10000);
+        EXPECT(all[i]);
+        memset(all[i], i, 10000);
+    }
+    for (int i = 0; i < MANY; i++) {
+        EXPECT(((unsigned char *)all[i])[9999] == i);
+        ptac_scratch_give(all[i]);
+    }
+    EXPECT(ptac_scratch_kept() >= 8 * 10000 && ptac_scratch_kept() < MANY * 10000);
+    ptac_scratch_clear();
+}
+
+UNIT(scratch_that_cannot_be_had_is_null)
+{
+    EXPECT(!ptac_scratch_take(SIZE_MAX));
+    EXPECT(!ptac_scratch_take(SIZE_MAX / 2));
+    ptac_scratch_give(NULL);
+}
