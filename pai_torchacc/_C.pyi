@@ -306,6 +306,12 @@ def pool_owns(address: int, /) -> bool:
 def pool_trim() -> int:
     """Give back memory that no block uses; bytes."""
 
+def scratch_kept() -> int:
+    """Bytes that kernels keep to work in."""
+
+def scratch_clear() -> int:
+    """Give these back; how many there were."""
+
 def pool_begin_probe() -> None:
     """Requests of this thread go to libc from here on, and count nowhere."""
 

@@ -1,6 +1,6 @@
 """``python -m pai_torchacc info | demo | bench | verify | calibrate | run``.
 
-``bench memory`` is a subcommand of its own beside ``bench``.
+``bench memory`` and ``bench conv`` are subcommands of their own beside ``bench``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 
 from pai_torchacc._usage import UsageError, check_environment, check_outputs, count
 
-MEMORY = "bench memory"
-"""Two words, one subcommand: its options are none of ``bench``'s."""
+MEMORY, CONV = "bench memory", "bench conv"
+"""Two words, one subcommand: their options are none of ``bench``'s."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the process's exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:2] == MEMORY.split():
-        words[:2] = [MEMORY]
+    if " ".join(words[:2]) in (MEMORY, CONV):
+        words[:2] = [" ".join(words[:2])]
     options, unknown = _parser().parse_known_args(words)
     if unknown:
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -112,6 +112,12 @@ def _parser() -> argparse.ArgumentParser:
         help="such as taskset -c 0",
     )
 
+    conv = add(CONV, _bench_conv, "compare algorithms of convolution")
+    conv.add_argument("--shapes", nargs="+", metavar="N,C,WIDTH,K[,KERNEL]")
+    conv.add_argument("--threads", type=count, nargs="+", help="default: 1, 2, 4 ...")
+    conv.add_argument("--numerics", choices=("close", "fast"), default="close")
+    conv.add_argument("--csv", metavar="FILE", help="write the figures here")
+
     verify = add("verify", _verify, "hold every row of this machine to its contract")
     verify.add_argument(
         "--numerics", choices=("exact", "close", "fast"), default="close"
@@ -120,7 +126,10 @@ def _parser() -> argparse.ArgumentParser:
     calibrate = add("calibrate", _calibrate, "measure this machine and write its table")
     calibrate.add_argument("file", help="the table; use it with PTAC_CALIBRATION")
     calibrate.add_argument(
-        "--ops", nargs="+", metavar="OP", help="only these operators"
+        "--ops",
+        nargs="+",
+        metavar="OP",
+        help="only these operators; what FILE has of others stays",
     )
     calibrate.add_argument(
         "--generic",
@@ -164,6 +173,12 @@ def _bench_memory(options: argparse.Namespace) -> Result:
     from pai_torchacc.bench.memory import replay, run
 
     return replay.run(options) if options.replay else run.run(options)
+
+
+def _bench_conv(options: argparse.Namespace) -> Result:
+    from pai_torchacc.bench import convolutions
+
+    return convolutions.run(options)
 
 
 def _verify(options: argparse.Namespace) -> Result:

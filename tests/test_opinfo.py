@@ -28,6 +28,12 @@ from torch.utils._pytree import tree_flatten, tree_map
 FULL = os.environ.get("PTAC_TEST_FULL") == "1"
 
 OURS: dict[str, tuple[str, ...]] = {
+    "nn.functional.conv2d": ("conv2d", "conv2d_backward"),
+    "nn.functional.conv1d": (),
+    "nn.functional.conv3d": (),
+    "nn.functional.conv_transpose1d": (),
+    "nn.functional.conv_transpose2d": (),
+    "nn.functional.conv_transpose3d": (),
     "nn.functional.max_pool2d": ("max_pool2d", "max_pool2d_backward"),
     "nn.functional.avg_pool2d": ("avg_pool2d", "avg_pool2d_backward"),
     "nn.functional.adaptive_avg_pool2d": (
@@ -43,10 +49,11 @@ OURS: dict[str, tuple[str, ...]] = {
 TOO_SMALL = ("linear_act",)
 """Operators that get the samples, and leave all of them to stock for their size."""
 
-ROUNDS = ("log_softmax", "cross_entropy", "linear", "addmm", "nll_loss", "softmax")
+ROUNDS = ("log_softmax", "cross_entropy", "linear", "addmm", "nll_loss", "softmax", "conv")
 """Parts of names of operators that may reach rows of level close."""
 
 MODULES = {
+    "nn.Conv2d": "conv2d",
     "nn.MaxPool2d": "max_pool2d",
     "nn.AvgPool2d": "avg_pool2d",
     "nn.AdaptiveAvgPool2d": "adaptive_avg_pool2d",

@@ -22,10 +22,10 @@ from pai_torchacc.bench.measure import (
     raise_malloc_thresholds,
     thread_counts,
 )
-from pai_torchacc.calibration import COLUMNS, Measurement, worst
+from pai_torchacc.calibration import COLUMNS, Measurement, read, worst
 
 ISAS = ("scalar", "avx2", "avx512")
-"""Instruction sets, each with what comes before it; rows carry their names."""
+"""Instruction sets, each with what comes before it; names of rows end in theirs."""
 
 VENDOR_BOUND = frozenset({"onednn"})
 """Rows whose gain depends on whose CPU it is more than on its instruction set."""
@@ -168,18 +168,36 @@ def generic(measurements: list[Measurement], isa: str) -> list[Measurement]:
     return [
         m._replace(ratio=min(m.ratio, 1.0)) if m.row in VENDOR_BOUND else m
         for m in measurements
-        if m.row not in beyond
+        if m.row.rpartition("_")[2] not in beyond
     ]
 
 
-def _write_generic(folder: Path, measurements: list[Measurement]) -> None:
+def _write_generic(
+    folder: Path, measurements: list[Measurement], ops: list[str] | None
+) -> None:
     own = _host.load().cpu()[1]
     for isa in _isas_here():
         remarks = []
         if isa != own:
             remarks = [f"stock had {own} here: on CPUs without it ratios are higher"]
-        table = generic(measurements, isa)
-        write(_generic_file(folder, isa), table, remarks)
+        path = _generic_file(folder, isa)
+        _write_beside_others(path, generic(measurements, isa), ops, remarks)
+
+
+def _write_beside_others(
+    path: Path,
+    measurements: list[Measurement],
+    ops: list[str] | None,
+    remarks: list[str],
+) -> None:
+    """With ``ops`` a table keeps what it has of other operators, and says from where."""
+    if ops and path.is_file():
+        others = [m for m in read(path) if m.op not in ops]
+        lines = path.read_text(encoding="utf-8").splitlines()
+        header = [line.lstrip("# ") for line in lines if line.startswith("#")]
+        remarks = [*remarks, *(f"operators not named there: {line}" for line in header)]
+        measurements = [*measurements, *others]
+    write(path, measurements, remarks)
 
 
 def _isas_here() -> tuple[str, ...]:
@@ -204,9 +222,9 @@ def run(path: Path, ops: list[str] | None, is_generic: bool) -> dict[str, Any]:
         measurements = worst(measure(progress, frozenset(ops) if ops else None))
     if not measurements:
         raise UsageError("no row of this machine takes any of these calls")
-    write(path, measurements)
+    _write_beside_others(path, measurements, ops, [])
     if is_generic:
-        _write_generic(path.parent, measurements)
+        _write_generic(path.parent, measurements, ops)
     print(f"{len(measurements)} measurements in {path}; use it with PTAC_CALIBRATION")
     return {"file": str(path), "measurements": len(measurements)}
 

@@ -103,6 +103,7 @@ def remove(c: Any) -> None:
     _kept.clear()
     for name, _, _ in c.operators():
         c.set_gate(name, _reason(c, "switched off"))
+    c.scratch_clear()
     _ledger.undo()
 
 

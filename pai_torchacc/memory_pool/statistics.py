@@ -27,14 +27,17 @@ def stats(device: object) -> dict[str, int]:
             dict(torch_cuda.memory_stats(cuda.index_of(device))) if torch_cuda else {}
         )
     try:
-        counted = (
-            cuda.stats(device) if kind == "cuda" else _host.extension().pool_stats()
-        )
+        counted = cuda.stats(device) if kind == "cuda" else _cpu_stats()
     except _host.Unavailable:
         return {}
     if not counted:
         return {}
     return dict(sorted((counted | _NO_OVERSIZE | {"max_split_size": -1}).items()))
+
+
+def _cpu_stats() -> dict[str, int]:
+    c = _host.extension()
+    return c.pool_stats() | {"ptac.scratch_bytes.current": c.scratch_kept()}
 
 
 def reset_peaks(device: object) -> None:
@@ -64,9 +67,10 @@ def empty(device: object) -> int:
     if device_checked(device) == "cuda":
         return _empty_cuda()
     try:
-        return _host.extension().pool_trim()
+        c = _host.extension()
     except _host.Unavailable:
         return 0
+    return c.pool_trim() + c.scratch_clear()
 
 
 def _empty_cuda() -> int:

@@ -4,6 +4,7 @@
 #include "bind/python/pybind.h"
 
 #include "bind/torch/cpu_allocator.h"
+#include "core/scratch.h"
 #include "mem/limits.h"
 
 #include <malloc.h>
@@ -139,6 +140,22 @@ static PyObject *pool_trim(PyObject *self, PyObject *unused)
     bytes = ptac_cpu_pool_trim();
     Py_END_ALLOW_THREADS
     return PyLong_FromSize_t(bytes);
+}
+
+/* scratch_kept() -> bytes that kernels keep to work in */
+static PyObject *scratch_kept(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyLong_FromSize_t(ptac_scratch_kept());
+}
+
+/* scratch_clear() -> bytes given back of these */
+static PyObject *scratch_clear(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyLong_FromSize_t(ptac_scratch_clear());
 }
 
 static PyObject *pool_begin_probe(PyObject *self, PyObject *unused)
@@ -305,6 +322,8 @@ PyMethodDef ptac_memory_methods[] = {
     {"pool_slots", pool_slots, METH_NOARGS, NULL},
     {"pool_owns", pool_owns, METH_O, NULL},
     {"pool_trim", pool_trim, METH_NOARGS, NULL},
+    {"scratch_kept", scratch_kept, METH_NOARGS, NULL},
+    {"scratch_clear", scratch_clear, METH_NOARGS, NULL},
     {"pool_begin_probe", pool_begin_probe, METH_NOARGS, NULL},
     {"pool_end_probe", pool_end_probe, METH_NOARGS, NULL},
     {"pool_plan_steps", pool_plan_steps, METH_O, NULL},

@@ -11,11 +11,13 @@ enum {
     LEAST_TILES = 28,
     MOST_TILES = 112,
     MOST_SIZE = 1 << 20,
+    MOST_CHANNELS = 1024, /* or blocks get too small for their weights */
     LONG_SUM = 1024,
     PAD = 16, /* floats between points, so that they do not share a cache set */
     /* Transformed weights above this are not kept; tiles that threads share then. */
     WEIGHTS_FLOATS = 1703936, /* 6.5 MiB */
     SHARED_FLOATS = 1572864,  /* 6 MiB */
+    PRIVATE_FLOATS = 2031616, /* of one thread with what is shared: 7.75 MiB */
     SUMS_FLOATS = 1228800,    /* of one thread; 4.7 MiB */
 };
 
@@ -111,8 +113,12 @@ static void cut_outputs(ptac_winograd_plan *plan, int n_threads)
     plan->n_weights = plan->n_panels * panel;
     plan->is_shared = plan->n_weights > WEIGHTS_FLOATS;
     if (plan->is_shared) {
-        cut_strips(plan, between(1, SHARED_FLOATS / tile / n_threads, MOST_TILES));
-        cut_blocks(plan, plan->n_strips, SHARED_FLOATS / tile);
+        const int64_t product = (int64_t)plan->n_points * 2 * plan->lanes;
+        const int64_t room = PRIVATE_FLOATS - PATCH_FLOATS - panel;
+        const int64_t most = least(SHARED_FLOATS / tile, room / (tile + product));
+
+        cut_strips(plan, between(1, most / n_threads, MOST_TILES));
+        cut_blocks(plan, plan->n_strips, most);
         plan->n_pieces = n_threads;
         plan->n_private =
             plan->n_patch + lines(plan->n_points * plan->product_step) + lines(panel);
@@ -136,7 +142,8 @@ static void cut_sums(ptac_winograd_plan *plan, int n_threads)
     plan->n_panels = (int)n_parts(conv->out_channels, 2 * lanes);
     plan->sum_step = n_parts(conv->in_channels, lanes) * lanes * 2 * lanes + PAD;
     plan->panel_sums = plan->n_points * plan->sum_step;
-    plan->is_shared = plan->n_panels * plan->panel_sums > SUMS_FLOATS;
+    plan->is_shared = plan->n_panels * plan->panel_sums > SUMS_FLOATS ||
+                      LEAST_TILES * tile > SUMS_FLOATS / 2;
     if (plan->is_shared) {
         int64_t most = SHARED_FLOATS / tile;
 
@@ -206,8 +213,8 @@ ptac_reason ptac_winograd_accepts(const ptac_call *call,
         return PTAC_DTYPE;
     if (p->kernel_h != stages->r || p->kernel_w != stages->r || p->stride_h != 1 ||
         p->stride_w != 1 || p->pad_h >= stages->r || p->pad_w >= stages->r ||
-        p->h > MOST_SIZE || p->w > MOST_SIZE || p->in_channels > MOST_SIZE ||
-        p->out_channels > MOST_SIZE)
+        p->h > MOST_SIZE || p->w > MOST_SIZE || p->in_channels > MOST_CHANNELS ||
+        p->out_channels > MOST_CHANNELS)
         return PTAC_SHAPE;
     if (gain(p, stages, is_data ? p->h : p->out_h, is_data ? p->w : p->out_w) <
         LEAST_GAIN)

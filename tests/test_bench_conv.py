@@ -1,0 +1,62 @@
+"""``python -m pai_torchacc bench conv``."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import switching
+import torch
+
+import pai_torchacc as ptac
+from pai_torchacc.__main__ import main
+
+
+def test_every_algorithm_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "conv.csv"
+    before = torch.get_num_threads()
+    command = ["bench", "conv", "--shapes", "2,16,16,24", "--threads", "1"]
+    assert main([*command, "--numerics", "fast", "--csv", str(path)]) == 0
+    assert torch.get_num_threads() == before
+    assert "2x16@16 to 24, 3x3" in capsys.readouterr().out
+    lines = [x for x in path.read_text().splitlines() if not x.startswith("#")]
+    rows = list(csv.DictReader(lines))
+    for result in ("forward", "data", "weight"):
+        found = {r["algorithm"]: r for r in rows if r["result"] == result}
+        assert {"stock", "by the table"} <= set(found)
+        isa = switching.runnable_rows("conv2d")[-1].rpartition("_")[2]
+        if isa != "scalar":
+            assert f"winograd_4x2_{isa}" in found
+        assert float(found["stock"]["error"]) == float(found["stock"]["ratio"]) == 1
+        assert all(float(r["gflops"]) > 0 for r in found.values())
+        assert all(float(r["error"]) < 10 for r in found.values())
+
+
+def test_a_shape_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", "conv", "--shapes", "2,16"])
+    assert caught.value.code == 2
+    assert "a shape is N,C,WIDTH,K" in capsys.readouterr().err
+
+
+def test_memory_to_work_in_is_told_and_given_back() -> None:
+    x, weight = torch.randn(2, 20, 16, 16), torch.randn(24, 20, 3, 3)
+    key = "ptac.scratch_bytes.current"
+
+    def use() -> None:
+        hits = switching.hits("conv2d")
+        torch.nn.functional.conv2d(x, weight, padding=1)
+        assert hits.accelerated == 1
+        assert ptac.memory_stats()[key] > 0
+
+    with switching.accelerated("conv2d"):
+        use()
+        assert ptac.memory_stats()[key] <= 8 << 20
+        assert ptac.empty_cache() > 0
+        assert ptac.memory_stats()[key] == 0
+        use()
+    ptac.disable()
+    assert ptac.memory_stats()[key] == 0
