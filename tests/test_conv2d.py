@@ -27,13 +27,17 @@ ROWS = sorted({row for op in OPS for row in switching.runnable_rows(op)})
 
 
 def conv_case(
-    shape: tuple[int, int, int, int, int], padding: int = 1, bias: bool = True
+    shape: tuple[int, int, int, int, int],
+    padding: int = 1,
+    bias: bool = True,
+    kernel: int = 3,
 ) -> contract.Case:
     n, c, k, h, w = shape
 
     def case(dtype: torch.dtype) -> dict[str, Tensor]:
         x = contract.draw(n, c, h, w, dtype=dtype).requires_grad_()
-        weight = contract.draw(k, c, 3, 3, dtype=dtype, scale=1 / math.sqrt(9 * c))
+        scale = 1 / (kernel * math.sqrt(c))
+        weight = contract.draw(k, c, kernel, kernel, dtype=dtype, scale=scale)
         weight.requires_grad_()
         b = contract.draw(k, dtype=dtype).requires_grad_() if bias else None
         y = F.conv2d(x, weight, b, padding=padding)
@@ -47,6 +51,8 @@ def conv_case(
 def takes(row: str, shape: tuple[int, int, int, int, int]) -> bool:
     if row.startswith("direct"):
         return shape[1] <= 4
+    if "of_5x5" in row:
+        return False
     if row.startswith("winograd_4x4_weight"):
         return shape[0] * (shape[3] - 2) * (shape[4] - 2) >= 1024
     return row.startswith("winograd")
@@ -64,6 +70,19 @@ def test_contract(
         contract.hold(conv_case(shape, padding, bias=padding != 1))
     if takes(row, shape):
         assert all(h.accelerated >= 1 for h in hits)
+
+
+@pytest.mark.parametrize("padding", [0, 2, 4])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("row", [r for r in ROWS if "5x5" in r or "direct" in r])
+def test_contract_of_5x5(
+    row: str, shape: tuple[int, int, int, int, int], padding: int
+) -> None:
+    with switching.accelerated(*OPS, row=row):
+        hits = [switching.hits(op) for op in OPS]
+        contract.hold(conv_case(shape, padding, padding != 2, kernel=5))
+        if "5x5" in row or shape[1] <= 4:
+            assert all(h.accelerated >= 1 for h in hits)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
@@ -281,6 +300,8 @@ def test_what_is_not_finite_stays_in_its_tiles(row: str, value: float) -> None:
     """It reaches at least the outputs that it reaches by stock, and few around them."""
     if row not in switching.runnable_rows("conv2d"):
         pytest.skip("a row for gradients only")
+    if "5x5" in row:
+        pytest.skip("a row for other kernels")
     x, weight = torch.randn(1, 4, 40, 40), torch.randn(20, 4, 3, 3)
     x[0, 2, 17, 22] = value
     stock = F.conv2d(x, weight, padding=1)

@@ -49,7 +49,15 @@ OURS: dict[str, tuple[str, ...]] = {
 TOO_SMALL = ("linear_act",)
 """Operators that get the samples, and leave all of them to stock for their size."""
 
-ROUNDS = ("log_softmax", "cross_entropy", "linear", "addmm", "nll_loss", "softmax", "conv")
+ROUNDS = (
+    "log_softmax",
+    "cross_entropy",
+    "linear",
+    "addmm",
+    "nll_loss",
+    "softmax",
+    "conv",
+)
 """Parts of names of operators that may reach rows of level close."""
 
 MODULES = {
@@ -243,9 +251,8 @@ def module_run(info: Any, given: Any, training: bool) -> list[Any]:
 @pytest.mark.parametrize("info", chosen_modules(), ids=name_of)
 def test_module(info: Any) -> None:
     warnings.simplefilter("ignore")
-    rounds = any(
-        part in info.name for part in ("Linear", "CrossEntropy", "LogSoftmax", "Trans")
-    )
+    parts = ("Linear", "CrossEntropy", "LogSoftmax", "Trans", "Conv")
+    rounds = any(part in info.name for part in parts)
     op = MODULES.get(info.name)
     total = 0
     for training in (True, False):

@@ -190,7 +190,7 @@ def _write_beside_others(
     ops: list[str] | None,
     remarks: list[str],
 ) -> None:
-    """With ``ops`` a table keeps what it has of other operators, and says from where."""
+    """With ``ops`` a table keeps what it has of others, and says where that is from."""
     if ops and path.is_file():
         others = [m for m in read(path) if m.op not in ops]
         lines = path.read_text(encoding="utf-8").splitlines()

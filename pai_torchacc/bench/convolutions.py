@@ -211,7 +211,7 @@ def _call(
 
     return (
         in_dtype(torch.float32),
-        lambda: in_dtype(torch.float64)(),
+        in_dtype(torch.float64),
         lambda: torch._nnpack_spatial_convolution(x, w, None, padding),
     )
 

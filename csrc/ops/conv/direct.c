@@ -8,10 +8,10 @@
 #include <string.h>
 
 enum {
-    STRIP_FLOATS = 7168, /* of taps: 28 KiB, most of a first cache */
+    STRIP_FLOATS = 4096, /* of padded rows: 16 KiB of the first cache */
     MOST_SIZE = 1 << 20,
+    MOST_WIDTH = 1 << 14,
     MOST_OUTPUTS = 1024,
-    MOST_WIDTH = 4096, /* or a single row's taps would not fit the second cache */
 };
 
 ptac_reason ptac_direct_accepts(const ptac_call *call)
@@ -22,7 +22,8 @@ ptac_reason ptac_direct_accepts(const ptac_call *call)
         return PTAC_DTYPE;
     if (p->result == PTAC_CONV_DATA || p->in_channels > PTAC_DIRECT_CHANNELS ||
         (p->kernel_h != 3 && p->kernel_h != 5) || p->kernel_w != p->kernel_h ||
-        p->stride_h != 1 || p->stride_w != 1 || p->h > MOST_SIZE || p->w > MOST_SIZE)
+        p->stride_h != 1 || p->stride_w != 1 || p->h > MOST_SIZE || p->w > MOST_WIDTH ||
+        p->out_channels > MOST_OUTPUTS)
         return PTAC_SHAPE;
     return PTAC_TAKE;
 }
@@ -32,35 +33,27 @@ static int64_t n_parts(int64_t n, int64_t part)
     return (n + part - 1) / part;
 }
 
-/* So many rows that their taps fit, ending at a cache line where that is possible. */
-static int rows_of_strip(const ptac_direct_plan *plan)
-{
-    const ptac_conv2d *p = plan->conv;
-    const int64_t most = STRIP_FLOATS / plan->n_taps / p->out_w;
-    int64_t rows = most < 1 ? 1 : most < p->out_h ? most : p->out_h;
-
-    if (rows < p->out_h) {
-        const int64_t strips = n_parts(p->out_h, rows);
-        int64_t even = n_parts(p->out_h, strips);
-
-        while (even < rows && even * p->out_w % 16 != 0)
-            even++;
-        rows = even;
-    }
-    return (int)rows;
-}
-
 static void cut(ptac_direct_plan *plan, int n_threads, bool is_weight)
 {
     const ptac_conv2d *p = plan->conv;
+    const int over = p->kernel_h - 1;
+    int64_t rows;
 
     plan->n_taps = p->in_channels * p->kernel_h * p->kernel_w;
-    plan->strip = rows_of_strip(plan);
+    /* Loads of whole vectors reach behind the last output's pixels. */
+    plan->width = (int)n_parts(p->out_w + p->kernel_w - 1, plan->lanes) * plan->lanes +
+                  plan->lanes;
+    rows = STRIP_FLOATS / plan->width / p->in_channels - over;
+    if (rows < 1)
+        rows = 1;
+    plan->strips = (int)n_parts(p->out_h, rows);
+    plan->strip = (int)n_parts(p->out_h, plan->strips);
     plan->strips = (int)n_parts(p->out_h, plan->strip);
-    plan->tap_step = n_parts((int64_t)plan->strip * p->out_w, 16) * 16;
     plan->n_strips = p->n * plan->strips;
     plan->n_pieces = (int)(n_threads < plan->n_strips ? n_threads : plan->n_strips);
-    plan->n_private = plan->n_taps * plan->tap_step;
+    plan->n_rows =
+        n_parts((int64_t)p->in_channels * (plan->strip + over) * plan->width, 16) * 16;
+    plan->n_private = plan->n_rows;
     if (is_weight)
         plan->n_private += (int64_t)p->out_channels * (plan->n_taps + 1) * plan->lanes;
 }
@@ -108,7 +101,7 @@ ptac_status ptac_direct_run(const ptac_call *call, const ptac_direct_stages *sta
     plan.scratch = ptac_scratch_take(scratch_bytes + sum_bytes);
     if (!plan.scratch)
         return PTAC_UNSUPPORTED;
-    plan.sums = (double *)(plan.scratch + plan.n_private * plan.n_pieces);
+    plan.sums = (double *)((char *)plan.scratch + scratch_bytes);
     memset(plan.sums, 0, sum_bytes);
     ptac_parallel_for(0, plan.n_pieces, 1,
                       is_weight ? stages->sum_weights : stages->forward, &plan);

@@ -3,8 +3,7 @@
  *
  * With one to four channels there is little to sum and much to write: transforms do not
  * pay, and libraries that want channels side by side spend their time on padding them.
- * Here lanes are neighbouring pixels, the image's own order, and the taps of a strip of
- * the image lie in the first cache.
+ * Here lanes are neighbouring pixels, the image's own order.
  */
 #ifndef PTAC_OPS_CONV_DIRECT_H
 #define PTAC_OPS_CONV_DIRECT_H
@@ -25,9 +24,10 @@ typedef struct ptac_direct_plan {
     float *grad_weight, *grad_bias; /* grad_bias may be NULL */
     int lanes, n_taps;
     int strip, strips; /* rows of a strip, strips of an image */
-    int64_t tap_step;  /* floats of the pixels of one tap, in whole cache lines */
+    int width;         /* of a padded row */
     int64_t n_strips;
     int n_pieces;
+    int64_t n_rows;    /* floats of a padded strip */
     int64_t n_private; /* floats of scratch of each piece */
     float *scratch;
     double *sums; /* of each piece: [out channel][tap], then [out channel] */

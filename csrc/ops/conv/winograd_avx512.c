@@ -25,6 +25,13 @@ static ptac_reason accepts_weight_4x4(const ptac_call *call)
     return ptac_winograd_is_long_sum(call) ? accepts_4x4(call) : PTAC_SHAPE;
 }
 
+static ptac_reason accepts_backward_of_5x5(const ptac_call *call)
+{
+    const bool may = ptac_winograd_is_data(call) || ptac_winograd_is_long_sum(call);
+
+    return may ? accepts_2x2_of_5x5(call) : PTAC_SHAPE;
+}
+
 static const ptac_kernel conv2d_2x2 = {
     .op = PTAC_OP_CONV2D,
     .name = "winograd_2x2_avx512",
@@ -110,7 +117,7 @@ static const ptac_kernel conv2d_backward_2x2_of_5x5 = {
     .name = "winograd_2x2_of_5x5_avx512",
     .level = PTAC_CLOSE,
     .needs = PTAC_CPU_AVX512,
-    .accepts = accepts_2x2_of_5x5,
+    .accepts = accepts_backward_of_5x5,
     .run = run_2x2_of_5x5,
 };
 PTAC_REGISTER(conv2d_backward_2x2_of_5x5)
