@@ -192,7 +192,7 @@ bool ptac_winograd_is_long_sum(const ptac_call *call)
     return p->result == PTAC_CONV_WEIGHT && ptac_conv2d_pixels(p) >= LONG_SUM;
 }
 
-/* Multiplications saved: the direct sum's for one of transformed tiles, edges included. */
+/* The direct sum's multiplications for one of transformed tiles, edges included. */
 static double gain(const ptac_conv2d *p, const ptac_winograd_stages *stages, int out_h,
                    int out_w)
 {

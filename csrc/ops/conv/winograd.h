@@ -94,7 +94,7 @@ static inline ptac_strip ptac_strip_at(const ptac_winograd_plan *plan, int64_t i
     return s;
 }
 
-/* What the template makes of one tile size; each works on [begin, end) of a plan. */
+/* What the template makes of a tile size; each works on [begin, end) of a plan. */
 typedef struct ptac_winograd_stages {
     int mh, mw, r, lanes;
     ptac_range_fn transform_halves, run_pieces, share_tiles, run_panels;
@@ -103,15 +103,15 @@ typedef struct ptac_winograd_stages {
 
 /*
  * What decides whether 4x4 tiles are close enough: forward and for the gradient of the
- * data they are not, nor, like 5x5 taps, where the gradient of the weight has few terms.
- * Stock sums
- * those one by one, so that its error grows with their number, and ours by blocks: at
- * 256 terms ours is up to 3.3 times stock's, from 1024 on equal, above 3000 less.
+ * data they are not, nor, as with 5x5 taps, where the gradient of the weight has few
+ * terms. Stock sums those one by one, so that its error grows with their number, and
+ * ours by blocks: at 256 terms ours is up to 3.3 times stock's, from 1024 on equal,
+ * above 3000 less.
  */
 bool ptac_winograd_is_data(const ptac_call *call);
 bool ptac_winograd_is_long_sum(const ptac_call *call);
 
-/* Whether tiles of this size serve a call of conv2d or conv2d_backward; and serving it. */
+/* Whether tiles of this size serve a call of conv2d or its backward; and serving it. */
 ptac_reason ptac_winograd_accepts(const ptac_call *call,
                                   const ptac_winograd_stages *stages);
 ptac_status ptac_winograd_run(const ptac_call *call,
