@@ -24,6 +24,7 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <new>
 #include <optional>
 #include <tuple>
@@ -33,11 +34,16 @@
 struct _object;
 _object *THPVariable_Wrap(const at::TensorBase &var);
 
-/* Of torch/csrc/autograd/variable.h, likewise. */
+/* Of torch/csrc/autograd/variable.h and torch/csrc/jit/frontend/tracer.h, likewise. */
 namespace torch::autograd::impl
 {
 void bump_version(const at::Tensor &);
 }
+namespace torch::jit::tracer
+{
+struct TracingState;
+const std::shared_ptr<TracingState> &getTracingState();
+} // namespace torch::jit::tracer
 
 using at_tensor = AtenTensorHandle;
 using at_list = StableListHandle;
@@ -110,6 +116,10 @@ struct in_c<std::tuple<at::Tensor, at::Tensor, at::Tensor> (*)(Parameters...)> {
 template <typename... Parameters> struct in_c<void (*)(Parameters...)> {
     using type = void (*)(typename crossing<Parameters>::type...);
 };
+/* A counted pointer begins with the pointer. */
+template <typename T> struct in_c<const std::shared_ptr<T> &(*)()> {
+    using type = void *const *(*)();
+};
 template <> struct in_c<at::TensorBase (at::TensorBase::*)() const> {
     using type = void (*)(void *, at_tensor); /* "this" travels as a reference would */
 };
@@ -123,6 +133,7 @@ using in_c_t = typename in_c<std::remove_const_t<Theirs>>::type;
 /* The C++ function behind each name of PTAC_TORCH_MANGLED. */
 namespace theirs
 {
+constexpr auto tracing_state = &torch::jit::tracer::getTracingState;
 constexpr auto convolution = &at::compositeexplicitautograd::convolution;
 constexpr auto convolution_backward =
     &at::compositeexplicitautograd::convolution_backward;

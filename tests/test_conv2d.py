@@ -354,3 +354,16 @@ def test_transforms_and_modes() -> None:
         assert hits.accelerated >= 2
     for mine, theirs in zip(ours, stock, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_trace_records_the_convolution() -> None:
+    """As stock's kernel has it record, which therefore serves the call."""
+    conv = nn.Conv2d(16, 24, 3, padding=1)
+    x, other = torch.randn(2, 2, 16, 12, 12)
+    with switching.accelerated(*OPS):
+        hits = switching.hits("conv2d")
+        traced = torch.jit.trace(conv, x, check_trace=False)
+        assert hits.forwarded == {"mode or transform active": 1}
+        ours = traced(other)
+    assert "aten::_convolution" in str(traced.graph)
+    torch.testing.assert_close(ours, conv(other), rtol=0, atol=0)

@@ -139,6 +139,7 @@ typedef struct at_optional_tensor {
       "N3c1016OptionalArrayRefIlEENS4_8ArrayRefIlEES8_S8_bS8_lSt5arrayIbLm3EE",        \
       (void *, at_tensor, at_tensor, at_tensor, at_optional_ints, at_ints, at_ints,    \
        at_ints, bool, at_ints, int64_t, at_mask3))                                     \
+    M(void *const *, tracing_state, "_ZN5torch3jit6tracer15getTracingStateEv", (void)) \
     M(void, cpu_max_pool2d_with_indices,                                               \
       "_ZN2at3cpu23max_pool2d_with_indicesERKNS_6TensorEN3c108ArrayRefIlEES6_S6_S6_b", \
       (void *, at_tensor, at_ints, at_ints, at_ints, at_ints, bool))                   \

@@ -57,6 +57,12 @@ static bool is_pair(const dims *given)
     return given->n == 1 || given->n == 2;
 }
 
+/* torch.jit.trace records what stock's kernel calls in turn. */
+static bool is_tracing(void)
+{
+    return *T.tracing_state() != NULL;
+}
+
 /* A dense NCHW batch that torch would not answer in another layout. */
 static ptac_reason image_reason(const ptac_view *view)
 {
@@ -193,6 +199,8 @@ static bool fast_forward(const forward_args *args, at_tensor *out)
         if (!why)
             why = bias_reason(&call.inputs[2], &params);
     }
+    if (!why && is_tracing())
+        why = PTAC_MODE;
     if (why) {
         ptac_refuse(call.op, why);
         return false;
@@ -241,7 +249,7 @@ static void boxed_forward(stable_ivalue *stack, uint64_t n_args, uint64_t n_retu
 
 static bool has_convolution(void)
 {
-    return T.convolution != NULL;
+    return T.convolution && T.tracing_state;
 }
 
 static const ptac_override convolution = {
@@ -404,6 +412,8 @@ static void fast_grads(const backward_args *args, at_tensor *out)
     why = read_params(&x, &w, &args->geo, &params);
     if (!why)
         why = grad_reason(&grad, &params);
+    if (!why && is_tracing())
+        why = PTAC_MODE;
     if (why) {
         for (int i = DATA; i <= WEIGHT; i++)
             if (args->mask.values[i])
@@ -473,7 +483,7 @@ static void boxed_backward(stable_ivalue *stack, uint64_t n_args, uint64_t n_ret
 
 static bool has_convolution_backward(void)
 {
-    return T.convolution_backward != NULL;
+    return T.convolution_backward && T.tracing_state;
 }
 
 static const ptac_override convolution_backward = {
