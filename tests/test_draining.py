@@ -126,7 +126,7 @@ def test_off_and_on_again_inside_backward() -> None:
         ptac.enable()
         assert "draining" not in ptac.status()[FUSION]
 
-    with switching.accelerated():
+    with switching.accelerated("max_pool2d", "max_pool2d_backward"):
         hits = switching.hits("max_pool2d_backward")
         ours = gradients(during)
         assert hits.accelerated == 2

@@ -21,6 +21,7 @@ from typing import Any
 
 import native
 import pytest
+import switching
 import torch
 from torch import Tensor
 
@@ -35,9 +36,6 @@ SCRIPTS = sorted({p.stem for p in EXAMPLES.glob("*.py")} - {MEMORY})
 SEEDS = range(32)
 STEPS = 2
 BLOCKS = 6
-
-ROWS = ("scalar", "onednn", "avx2", "blas", "avx512")
-"""Which row stands for an operator: the last of these that this machine has."""
 
 
 Work = tuple[Callable[[], object], int]
@@ -55,11 +53,7 @@ def script(name: str) -> ModuleType:
 @contextmanager
 def accelerated(numerics: str, *, by_table: bool) -> Iterator[None]:
     """Enabled; unless the table of this machine decides, with a row for every call."""
-    rows = {
-        name: max((r[0] for r in rows if r[2]), key=ROWS.index)
-        for name, _, rows in _C.operators()
-        if any(r[2] for r in rows)
-    }
+    rows = {op: switching.best_row(op) for op in switching.operators_with_rows()}
     with ptac.enable(numerics=numerics) as handle:
         assert handle, handle.reason
         try:
@@ -151,6 +145,8 @@ CASES = {
         {
             **TRAINING,
             **LOSS,
+            "conv2d": 2 * STEPS + 2,
+            "conv2d_backward": 3 * STEPS,  # the image needs no gradient
             "max_pool2d": 2 * STEPS + 2,
             "max_pool2d_backward": 2 * STEPS,
             "linear_act": STEPS + 1,  # the other layer is too thin
