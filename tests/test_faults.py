@@ -43,6 +43,13 @@ def layers() -> list[Tensor]:
 
 TARGET = torch.arange(8) % 5
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
+    "conv2d": lambda: gradient_of(
+        lambda x: F.conv2d(x, torch.full((20, 16, 3, 3), 0.01), padding=1),
+        2,
+        16,
+        12,
+        12,
+    ),
     "max_pool2d": lambda: gradient_of(lambda x: F.max_pool2d(x, 2), 2, 3, 8, 8),
     "avg_pool2d": lambda: gradient_of(lambda x: F.avg_pool2d(x, 2), 2, 3, 8, 8),
     "adaptive_avg_pool2d": lambda: gradient_of(
