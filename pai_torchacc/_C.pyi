@@ -316,7 +316,7 @@ def pool_begin_probe() -> None:
     """Requests of this thread go to libc from here on, and count nowhere."""
 
 def pool_end_probe() -> bool:
-    """No longer; whether one of them has come to the pool."""
+    """No longer; whether the last of them came to the pool, and its free."""
 
 def pool_plan_steps(is_wanted: bool, /) -> None:
     """Whether steps that repeat are placed by a plan."""

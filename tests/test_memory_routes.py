@@ -129,6 +129,27 @@ def test_a_probe_that_raises_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     assert ptac.status()["memory_pool"]["active"] is False
 
 
+@pytest.mark.parametrize("way", ["imports", "object"])
+def test_a_probe_has_to_come_back(only_way: Callable[..., None], way: str) -> None:
+    """Or blocks of the pool would end in libc's free."""
+    only_way(way)
+    with ptac.enable_memory_pool():
+        _C.pool_begin_probe()
+        kept = floats(MIB)
+        assert not _C.pool_end_probe()
+        assert not is_ours(kept)
+        _C.pool_begin_probe()
+        floats(MIB)
+        assert _C.pool_end_probe()
+        _C.pool_begin_probe()
+        with pytest.raises(RuntimeError, match="can't allocate memory"):
+            torch.empty(1 << 46, dtype=torch.uint8)
+        assert _C.pool_end_probe()
+        _C.pool_begin_probe()
+        floats(KIB)  # is none of the pool's
+        assert not _C.pool_end_probe()
+
+
 def test_an_exception_brings_the_old_options_back() -> None:
     def fail(c: object, torch: object) -> bool:
         raise KeyboardInterrupt

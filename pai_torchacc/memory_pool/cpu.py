@@ -130,7 +130,7 @@ def _idle_s(trim: str | int) -> int:
 
 
 def _is_in_use(c: Any, torch: Any) -> bool:
-    """Whether a storage that torch makes now is asked of the pool."""
+    """Whether a storage that torch makes now is asked of the pool, and given back."""
     c.pool_begin_probe()
     try:
         with contextlib.suppress(RuntimeError):  # no memory, but it was asked for

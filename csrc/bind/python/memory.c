@@ -166,7 +166,7 @@ static PyObject *pool_begin_probe(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* pool_end_probe(): whether a request of this thread has come to the pool since. */
+/* pool_end_probe(): whether a request of this thread came to us since, and its free. */
 static PyObject *pool_end_probe(PyObject *self, PyObject *unused)
 {
     (void)self;

@@ -15,8 +15,9 @@ static const ptac_cpu_route *route;
 static ptac_hook_state state; /* written under the pool's lock */
 static ptac_fill fill;
 static bool was_overtaken;
-static uintptr_t prober; /* a thread, or 0 */
-static bool was_reached; /* by its probe */
+static uintptr_t prober;                 /* a thread, or 0 */
+static void *probe;                      /* what it was given, until it gives it back */
+static bool was_reached, was_given_back; /* by its probe */
 
 const ptac_cpu_route *ptac_cpu_route_at(int i)
 {
@@ -35,14 +36,15 @@ const ptac_cpu_route *ptac_cpu_route_find(const char *name)
 
 void ptac_cpu_allocator_begin_probe(void)
 {
-    was_reached = false;
+    was_reached = was_given_back = false;
     __atomic_store_n(&prober, (uintptr_t)pthread_self(), __ATOMIC_RELAXED);
 }
 
 bool ptac_cpu_allocator_end_probe(void)
 {
     __atomic_store_n(&prober, 0, __ATOMIC_RELAXED);
-    return was_reached;
+    __atomic_store_n(&probe, NULL, __ATOMIC_RELAXED);
+    return was_reached && was_given_back;
 }
 
 /* Whether this is a request of the thread that probes. */
@@ -53,8 +55,20 @@ static bool is_probe(size_t bytes)
     if (__builtin_expect(!thread, 1) || thread != (uintptr_t)pthread_self() ||
         bytes < PTAC_CPU_LEAST_BYTES)
         return false;
-    was_reached = true;
     return true;
+}
+
+/* One that fails has nothing to give back. */
+static int serve_probe(void **memory, size_t alignment, size_t bytes,
+                       int (*other)(void **memory, size_t alignment, size_t bytes))
+{
+    const int error = other(memory, alignment, bytes);
+
+    was_reached = true;
+    was_given_back = error != 0;
+    if (!error)
+        __atomic_store_n(&probe, *memory, __ATOMIC_RELAXED);
+    return error;
 }
 
 int ptac_cpu_serve(void **memory, size_t alignment, size_t bytes,
@@ -65,7 +79,7 @@ int ptac_cpu_serve(void **memory, size_t alignment, size_t bytes,
     int error = 0;
 
     if (is_probe(bytes))
-        return other(memory, alignment, bytes);
+        return serve_probe(memory, alignment, bytes, other);
     if (bytes >= PTAC_CPU_LEAST_BYTES && alignment <= 64)
         found = ptac_cpu_pool_alloc(bytes, &is_refused);
     if (is_refused)
@@ -91,8 +105,11 @@ bool ptac_cpu_take_back(void *memory)
 {
     static const char text[] = "pai_torchacc: a CPU storage was freed twice\n";
 
-    if (!ptac_cpu_pool_owns(memory))
+    if (!ptac_cpu_pool_owns(memory)) {
+        if (memory && memory == __atomic_load_n(&probe, __ATOMIC_RELAXED))
+            was_given_back = true;
         return false;
+    }
     if (!ptac_cpu_pool_free(memory)) {
         (void)!write(STDERR_FILENO, text, sizeof text - 1);
         abort();

@@ -57,8 +57,9 @@ const ptac_cpu_route *ptac_cpu_allocator_route(void);
 
 /*
  * Between these the calling thread's requests of 64 KiB and more are served by whoever
- * was asked before us, and count nowhere: a probe. The second tells whether there were
- * any, that is whether torch's requests come to us. One thread probes at a time.
+ * was asked before us, and count nowhere: a probe. The second tells whether the last of
+ * them came to us, and came back to us: one that only came would, from the pool, be
+ * freed by libc. One thread probes at a time.
  */
 void ptac_cpu_allocator_begin_probe(void);
 bool ptac_cpu_allocator_end_probe(void);

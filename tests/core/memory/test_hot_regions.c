@@ -236,6 +236,16 @@ static ptac_source none = {
     .is_touched = agree,
 };
 
+static ptac_arena arena_of_none(ptac_records *records, ptac_budget *budget)
+{
+    return (ptac_arena){.source = &none,
+                        .policy = ptac_policy_find("first_fit"),
+                        .records = records,
+                        .budget = budget,
+                        .granule = 64,
+                        .least_bytes = 65536};
+}
+
 static size_t count_runs(const ptac_arena *arena, size_t n_regions)
 {
     size_t n = 0;
@@ -265,12 +275,7 @@ UNIT(hot_runs_are_few_in_whatever_order)
     for (int is_upward = 0; is_upward < 2; is_upward++) {
         ptac_records records = {0};
         ptac_budget budget = {.cap = SIZE_MAX};
-        ptac_arena arena = {.source = &none,
-                            .policy = ptac_policy_find("first_fit"),
-                            .records = &records,
-                            .budget = &budget,
-                            .granule = 64,
-                            .least_bytes = 65536};
+        ptac_arena arena = arena_of_none(&records, &budget);
         ptac_block *block;
 
         EXPECT(ptac_arena_open(&arena, (size_t)(N + 1) * REGION));
@@ -299,12 +304,7 @@ UNIT(cooling_makes_no_more_runs_than_may_be)
     enum { N = 3 * PTAC_MOST_HOT_RUNS };
     ptac_records records = {0};
     ptac_budget budget = {.cap = SIZE_MAX};
-    ptac_arena arena = {.source = &none,
-                        .policy = ptac_policy_find("first_fit"),
-                        .records = &records,
-                        .budget = &budget,
-                        .granule = 64,
-                        .least_bytes = 65536};
+    ptac_arena arena = arena_of_none(&records, &budget);
     ptac_block **blocks = calloc(2 * N, sizeof *blocks);
 
     EXPECT(ptac_arena_open(&arena, (size_t)(N + 1) * REGION));
