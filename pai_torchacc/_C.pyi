@@ -190,14 +190,12 @@ def linear_act_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None] | None:
     """Gradients of x, w and bias, as far as wanted."""
 
-def sequential_install(
-    linear: type,
-    functions: list[_Function],
-    activations: list[tuple[type, int, list[_Function]]],
+def known_modules_install(
+    classes: list[tuple[int, type, list[str], list[_Function], list[str]]],
     hooks: list[dict[int, Any]],
     /,
 ) -> None:
-    """Remember torch's classes and the functions they call as they are now."""
+    """Remember torch's classes, their methods and the functions that these call."""
 
 def sequential(module: Any, input: Any, /) -> Any:
     """What the modules of this ``nn.Sequential`` make of input."""

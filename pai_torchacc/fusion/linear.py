@@ -1,7 +1,7 @@
 """Linear layers, alone or followed by an activation, as one operator.
 
-``nn.Linear.forward`` and ``nn.Sequential.forward`` get stand-ins that ask the extension
-first; what it does not take goes on as ever. Where a gradient is needed,
+``nn.Linear.forward`` gets a stand-in that asks the extension first; what it does not
+take goes on as ever. Where a gradient is needed,
 :class:`LinearAct` is the node in the graph. ``torch.nn.functional.linear`` stays as is:
 tensor subclasses and modes know it by its identity.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.fusion import chain
+from pai_torchacc.fusion import sequential
 from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
 from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.fusion.node import lean_apply
@@ -210,10 +210,7 @@ def install(c: Any, ledger: Ledger) -> None:
     is_own = is_torchs_own(nn.Linear, "forward")
     forward = _linear_forward(c) if is_own else None
     ledger.set_attribute(nn.Linear, "forward", forward)  # or note who is in the way
-    chain.install(c, forward, ACTIVATIONS)
-    is_own = is_torchs_own(nn.Sequential, "forward")
-    forward = _sequential_forward(c) if is_own else None
-    ledger.set_attribute(nn.Sequential, "forward", forward)
+    sequential.install(c, ledger, forward)
 
 
 @functools.cache
@@ -232,21 +229,5 @@ def _linear_forward(c: Any) -> Any:
         weight, bias = self.weight, self.bias
         result = accelerated(input, weight, bias)
         return stock(input, weight, bias) if result is None else result
-
-    return forward
-
-
-@functools.cache
-def _sequential_forward(c: Any) -> Any:
-    original, accelerated = vars(nn.Sequential)["forward"], c.sequential
-    iterate = nn.Sequential.__iter__
-    is_compiling = torch.compiler.is_compiling
-
-    @not_compiled_alone
-    @functools.wraps(original)
-    def forward(self: nn.Sequential, input: Any) -> Any:
-        if is_compiling() or type(self).__iter__ is not iterate:
-            return original(self, input)
-        return accelerated(self, input)
 
     return forward

@@ -1,7 +1,8 @@
 /*
  * gen_conv.c - random calls of convolution and of its gradients.
  *
- * What is not finite spreads over tiles, and is tested from Python.
+ * Images may have NaN and infinities; in weights, and where weights' gradients are asked
+ * for, these spread, which is tested from Python.
  */
 #include "checkrows.h"
 
@@ -47,10 +48,11 @@ static void note(test_call *c, const ptac_conv2d *p)
 
     snprintf(c->note, sizeof c->note,
              "%s, %lld images of %d x %d x %d, %d channels out, kernel %d x %d, "
-             "stride %d x %d, padding %d x %d, %d inputs, %d outputs",
+             "stride %d x %d, padding %d x %d, %d inputs, %d outputs%s%s",
              results[p->result], (long long)p->n, p->in_channels, p->h, p->w,
              p->out_channels, p->kernel_h, p->kernel_w, p->stride_h, p->stride_w,
-             p->pad_h, p->pad_w, c->call.n_inputs, c->call.n_outputs);
+             p->pad_h, p->pad_w, c->call.n_inputs, c->call.n_outputs,
+             p->with_relu ? ", ReLU" : "", p->with_pool ? ", pool" : "");
 }
 
 static void random_input(rng *r, test_call *c, int n_dims, const int64_t *sizes)
@@ -60,6 +62,17 @@ static void random_input(rng *r, test_call *c, int n_dims, const int64_t *sizes)
 
     fill_smooth(r, PTAC_F32, values, c->call.inputs[c->call.n_inputs - 1].n_elements,
                 scale);
+}
+
+/* One pixel in some images is none, or dwarfs all others. */
+static void spoil_image(rng *r, test_call *c)
+{
+    const ptac_view *image = &c->call.inputs[0];
+    float *pixels = image->data;
+
+    if (rng_chance(r, 30))
+        pixels[rng_below(r, image->n_elements)] =
+            (float)RNG_PICK(r, NAN, INFINITY, -INFINITY, 1e9, -3e30);
 }
 
 /* The three tensors of a convolution, by what is in them. */
@@ -85,9 +98,18 @@ static void make_forward(rng *r, test_call *c)
     s = shapes_of(p);
     c->call.op = PTAC_OP_CONV2D;
     random_input(r, c, 4, s.x);
+    spoil_image(r, c);
     random_input(r, c, 4, s.w);
-    if (rng_chance(r, 50))
+    if (rng_chance(r, 50)) {
         random_input(r, c, 1, s.w);
+        if (rng_chance(r, 50))
+            random_input(r, c, 1, s.w);
+    }
+    p->with_relu = rng_chance(r, 30);
+    p->with_pool = rng_chance(r, 30) && p->out_h > 1 && p->out_w > 1;
+    if (p->with_pool)
+        for (int i = 2; i < 4; i++)
+            s.y[i] /= 2;
     test_output(c, PTAC_F32, 4, s.y, false);
     note(c, p);
 }
@@ -103,6 +125,7 @@ static void make_backward(rng *r, test_call *c)
     if (rng_chance(r, 50)) {
         p->result = PTAC_CONV_DATA;
         random_input(r, c, 4, s.y);
+        spoil_image(r, c);
         random_input(r, c, 4, s.w);
         test_output(c, PTAC_F32, 4, s.x, false);
     } else {
@@ -121,7 +144,8 @@ static double largest_of(const ptac_view *view)
     double largest = 0;
 
     for (int64_t i = 0; i < view->n_elements; i++)
-        largest = fmax(largest, fabs(((const float *)view->data)[i]));
+        if (isfinite(((const float *)view->data)[i]))
+            largest = fmax(largest, fabs(((const float *)view->data)[i]));
     return largest;
 }
 
@@ -129,8 +153,9 @@ static double largest_of(const ptac_view *view)
 static void place(test_call *c)
 {
     const ptac_conv2d *p = c->call.params;
+    const double scale = c->call.n_inputs > 3 ? largest_of(&c->call.inputs[3]) : 1;
     const double product =
-        largest_of(&c->call.inputs[0]) * largest_of(&c->call.inputs[1]);
+        largest_of(&c->call.inputs[0]) * largest_of(&c->call.inputs[1]) * scale;
     const double taps = p->kernel_h * p->kernel_w;
     const double terms = p->result == PTAC_CONV_FORWARD ? p->in_channels * taps
                          : p->result == PTAC_CONV_DATA

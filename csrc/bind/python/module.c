@@ -174,6 +174,7 @@ static int execute(PyObject *module)
                                    ptac_node_methods,
                                    ptac_linear_methods,
                                    ptac_sequential_methods,
+                                   ptac_known_module_methods,
                                    ptac_cross_entropy_methods,
                                    ptac_memory_methods,
                                    ptac_memory_trace_methods,

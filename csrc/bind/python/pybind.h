@@ -33,6 +33,7 @@ extern PyMethodDef ptac_optimizer_methods[];
 extern PyMethodDef ptac_node_methods[];
 extern PyMethodDef ptac_linear_methods[];
 extern PyMethodDef ptac_sequential_methods[];
+extern PyMethodDef ptac_known_module_methods[];
 extern PyMethodDef ptac_cross_entropy_methods[];
 extern PyMethodDef ptac_memory_methods[];
 extern PyMethodDef ptac_memory_trace_methods[];

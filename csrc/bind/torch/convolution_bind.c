@@ -10,39 +10,26 @@
  *       bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask)
  *       -> (Tensor, Tensor, Tensor)
  */
+#include "bind/torch/convolution.h"
 #include "bind/torch/override.h"
 #include "bind/torch/stock.h"
-#include "ops/conv/conv2d.h"
 
-/* An int[] as it was given: torch convolves in three dimensions at most. */
-typedef struct dims {
-    int64_t values[4];
-    int n;
-} dims;
-
-/* What follows the tensors. */
-typedef struct geometry {
-    dims stride, padding, dilation, output_padding;
-    bool is_transposed;
-    int64_t groups;
-} geometry;
-
-static dims take_dims(stable_ivalue boxed)
+static ptac_dims take_dims(stable_ivalue boxed)
 {
-    dims taken;
+    ptac_dims taken;
 
     taken.n = at_take_ints(boxed, taken.values);
     return taken;
 }
 
-static at_ints ints_of(const dims *given)
+static at_ints ints_of(const ptac_dims *given)
 {
     return (at_ints){given->values, (size_t)(given->n > 4 ? 4 : given->n)};
 }
 
-static geometry take_geometry(const stable_ivalue *stack)
+static ptac_geometry take_geometry(const stable_ivalue *stack)
 {
-    return (geometry){
+    return (ptac_geometry){
         .stride = take_dims(stack[0]),
         .padding = take_dims(stack[1]),
         .dilation = take_dims(stack[2]),
@@ -52,109 +39,21 @@ static geometry take_geometry(const stable_ivalue *stack)
     };
 }
 
-static bool is_pair(const dims *given)
-{
-    return given->n == 1 || given->n == 2;
-}
-
 /* torch.jit.trace records what stock's kernel calls in turn. */
 static bool is_tracing(void)
 {
     return *T.tracing_state() != NULL;
 }
 
-/* A dense NCHW batch that torch would not answer in another layout. */
-static ptac_reason image_reason(const ptac_view *view)
-{
-    if (view->dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (view->n_dims != 4)
-        return PTAC_SHAPE;
-    if (view->n_elements == 0)
-        return PTAC_EMPTY;
-    if (!ptac_view_is_contiguous(view) || ptac_view_suggests_channels_last(view))
-        return PTAC_LAYOUT;
-    return PTAC_TAKE;
-}
-
-/* Outputs along one axis; 0 where there are none or torch would complain. */
-static int64_t n_outputs(int64_t size, int64_t kernel, int64_t stride, int64_t padding)
-{
-    const int64_t room = size + 2 * padding - kernel;
-
-    return stride > 0 && padding >= 0 && room >= 0 ? room / stride + 1 : 0;
-}
-
-/* Fill params in, or say why stock must look at the call. */
-static ptac_reason read_params(const ptac_view *x, const ptac_view *w,
-                               const geometry *geo, ptac_conv2d *p)
-{
-    enum { MOST = 1 << 24 };
-    const int64_t *stride = geo->stride.values, *padding = geo->padding.values;
-    ptac_reason why = image_reason(x);
-
-    if (!why)
-        why = image_reason(w);
-    if (why)
-        return why;
-    if (geo->is_transposed || geo->groups != 1 || !is_pair(&geo->stride) ||
-        !is_pair(&geo->padding) || !is_pair(&geo->dilation) ||
-        geo->dilation.values[0] != 1 || geo->dilation.values[1] != 1)
-        return PTAC_ARGUMENT;
-    for (int i = 0; i < 4; i++)
-        if (x->sizes[i] > MOST || w->sizes[i] > MOST)
-            return PTAC_SHAPE;
-    for (int i = 0; i < 2; i++)
-        if (stride[i] > MOST || padding[i] > MOST)
-            return PTAC_SHAPE;
-    *p = (ptac_conv2d){
-        .n = x->sizes[0],
-        .in_channels = (int)x->sizes[1],
-        .out_channels = (int)w->sizes[0],
-        .h = (int)x->sizes[2],
-        .w = (int)x->sizes[3],
-        .out_h = (int)n_outputs(x->sizes[2], w->sizes[2], stride[0], padding[0]),
-        .out_w = (int)n_outputs(x->sizes[3], w->sizes[3], stride[1], padding[1]),
-        .kernel_h = (int)w->sizes[2],
-        .kernel_w = (int)w->sizes[3],
-        .stride_h = (int)stride[0],
-        .stride_w = (int)stride[1],
-        .pad_h = (int)padding[0],
-        .pad_w = (int)padding[1],
-    };
-    if (w->sizes[1] != x->sizes[1] || p->out_h == 0 || p->out_w == 0)
-        return PTAC_ARGUMENT; /* torch complains in its own words */
-    return PTAC_TAKE;
-}
-
-static void sizes_of_output(const ptac_conv2d *p, int64_t sizes[4])
-{
-    sizes[0] = p->n;
-    sizes[1] = p->out_channels;
-    sizes[2] = p->out_h;
-    sizes[3] = p->out_w;
-}
-
-static at_tensor new_image(const int64_t *sizes, ptac_view *view)
-{
-    int64_t strides[4];
-    at_tensor made;
-
-    ptac_image_strides(4, sizes, false, strides);
-    made = at_empty(4, sizes, strides, AT_DTYPE_F32);
-    ptac_view_of(made, view);
-    return made;
-}
-
 typedef struct forward_args {
     at_tensor x, w, bias; /* bias may be NULL */
-    geometry geo;
+    ptac_geometry geo;
 } forward_args;
 
 static void stock_forward(const void *context, at_tensor *out)
 {
     const forward_args *args = context;
-    const geometry *geo = &args->geo;
+    const ptac_geometry *geo = &args->geo;
     const at_optional_tensor bias = {
         .impl = args->bias ? *(void **)args->bias : NULL,
         .has_value = args->bias != NULL,
@@ -167,38 +66,17 @@ static void stock_forward(const void *context, at_tensor *out)
     *out = at_adopt(result);
 }
 
-static ptac_reason bias_reason(const ptac_view *bias, const ptac_conv2d *p)
-{
-    if (bias->dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (bias->n_dims != 1 || bias->sizes[0] != p->out_channels)
-        return PTAC_ARGUMENT;
-    return ptac_view_is_contiguous(bias) ? PTAC_TAKE : PTAC_LAYOUT;
-}
-
 static bool fast_forward(const forward_args *args, at_tensor *out)
 {
     ptac_conv2d params;
-    ptac_call call = {
-        .op = PTAC_OP_CONV2D,
-        .n_inputs = args->bias ? 3 : 2,
-        .n_outputs = 1,
-        .params = &params,
-    };
+    ptac_call call;
     const ptac_kernel *row;
     ptac_reason why;
     int64_t sizes[4];
 
-    if (ptac_is_off(call.op))
+    if (ptac_is_off(PTAC_OP_CONV2D))
         return false;
-    ptac_view_of(args->x, &call.inputs[0]);
-    ptac_view_of(args->w, &call.inputs[1]);
-    why = read_params(&call.inputs[0], &call.inputs[1], &args->geo, &params);
-    if (args->bias) {
-        ptac_view_of(args->bias, &call.inputs[2]);
-        if (!why)
-            why = bias_reason(&call.inputs[2], &params);
-    }
+    why = ptac_conv_read(args->x, args->w, args->bias, &args->geo, &params, &call);
     if (!why && is_tracing())
         why = PTAC_MODE;
     if (why) {
@@ -208,9 +86,9 @@ static bool fast_forward(const forward_args *args, at_tensor *out)
     row = ptac_admit(&call);
     if (!row)
         return false;
-    sizes_of_output(&params, sizes);
+    ptac_conv_output_sizes(&params, sizes);
 
-    AT_OWNED at_tensor made = new_image(sizes, &call.outputs[0]);
+    AT_OWNED at_tensor made = ptac_conv_new_image(sizes, &call.outputs[0]);
 
     if (!ptac_run_checked(row, &call, &made, stock_forward, args))
         return false;
@@ -269,16 +147,16 @@ enum {
 
 typedef struct backward_args {
     at_tensor grad, x, w;
-    dims bias_sizes;
+    ptac_dims bias_sizes;
     bool has_bias_sizes;
-    geometry geo;
+    ptac_geometry geo;
     at_mask3 mask;
 } backward_args;
 
 /* Gradients that mask asks for; the others are undefined tensors. */
 static void stock_grads(const backward_args *args, at_mask3 mask, at_tensor *out)
 {
-    const geometry *geo = &args->geo;
+    const ptac_geometry *geo = &args->geo;
     const at_optional_ints bias_sizes = {ints_of(&args->bias_sizes),
                                          args->has_bias_sizes};
     void *results[N_GRADS];
@@ -340,7 +218,7 @@ static bool fast_data(const backward_args *args, const ptac_view *grad,
     if (!row)
         return false;
 
-    AT_OWNED at_tensor made = new_image(x->sizes, &call.outputs[0]);
+    AT_OWNED at_tensor made = ptac_conv_new_image(x->sizes, &call.outputs[0]);
 
     if (!ptac_run_checked(row, &call, &made, stock_one, &one))
         return false;
@@ -371,7 +249,8 @@ static bool fast_weight(const backward_args *args, const ptac_view *grad,
     if (!row)
         return false;
 
-    AT_OWNED_GRADS at_tensor made[N_GRADS] = {new_image(w->sizes, &call.outputs[0])};
+    AT_OWNED_GRADS at_tensor made[N_GRADS] = {
+        ptac_conv_new_image(w->sizes, &call.outputs[0])};
 
     if (with_bias) {
         made[1] = at_empty(1, &n_biases, &one_apart, AT_DTYPE_F32);
@@ -391,7 +270,7 @@ static ptac_reason grad_reason(const ptac_view *grad, const ptac_conv2d *p)
 
     if (grad->dtype != PTAC_F32)
         return PTAC_DTYPE;
-    sizes_of_output(p, sizes);
+    ptac_conv_output_sizes(p, sizes);
     for (int i = 0; i < 4; i++)
         if (grad->n_dims != 4 || grad->sizes[i] != sizes[i])
             return PTAC_ARGUMENT;
@@ -409,7 +288,7 @@ static void fast_grads(const backward_args *args, at_tensor *out)
     ptac_view_of(args->grad, &grad);
     ptac_view_of(args->x, &x);
     ptac_view_of(args->w, &w);
-    why = read_params(&x, &w, &args->geo, &params);
+    why = ptac_conv_params(&x, &w, &args->geo, &params);
     if (!why)
         why = grad_reason(&grad, &params);
     if (!why && is_tracing())

@@ -5,7 +5,9 @@
  *                   x[n, c, i * stride - pad + a, j * stride - pad + b] w[k, c, a, b]
  *
  * One group, no dilation. Calls of conv2d have inputs x, w and, where there is one,
- * bias, and output y. Calls of conv2d_backward ask for one gradient:
+ * bias, and output y. Where asked for an epilogue follows: with a fourth input, scale,
+ * y is scale[k] times the sum, plus bias[k]; then ReLU; then max pooling of 2x2 at
+ * stride 2, to out_h / 2 x out_w / 2. Calls of conv2d_backward ask for one gradient:
  *
  *   data      inputs grad_y, w; output grad_x
  *   weight    inputs x, grad_y; output grad_w and, where asked for, grad_bias
@@ -13,9 +15,10 @@
  * Whatever the row, a result has the same bits at each repetition with as many threads;
  * results other than grad_w have them with any number of threads.
  *
- * Rows that transform tiles mix the pixels of a tile: NaN and infinity reach all
- * outputs of the tiles that see them, as NaN, and next to a value far above its
- * neighbours' the neighbours' outputs keep the absolute error of the large one.
+ * Rows that transform tiles mix the pixels of a tile. Tiles of inputs with NaN, infinity
+ * or a value far above its neighbours' are convolved by the definition, so that outputs
+ * and grad_x are non-finite where stock's are. In weights, and for grad_w, they reach
+ * all results that share a tile with theirs, as NaN.
  */
 #ifndef PTAC_OPS_CONV_CONV2D_H
 #define PTAC_OPS_CONV_CONV2D_H
@@ -28,7 +31,10 @@ typedef enum ptac_conv_result {
     PTAC_CONV_WEIGHT,
 } ptac_conv_result;
 
-/* The forward convolution, whichever result is asked for. */
+/*
+ * The forward convolution, whichever result is asked for. with_relu and with_pool are of
+ * conv2d.
+ */
 typedef struct ptac_conv2d {
     ptac_conv_result result;
     int64_t n;
@@ -37,6 +43,7 @@ typedef struct ptac_conv2d {
     int kernel_h, kernel_w;
     int stride_h, stride_w;
     int pad_h, pad_w;
+    bool with_relu, with_pool;
 } ptac_conv2d;
 
 /*
@@ -44,6 +51,11 @@ typedef struct ptac_conv2d {
  * for conv2d_backward the same of both gradients. Within a kind pixels count.
  */
 enum {
+    PTAC_CONV_FIRST_CHANNELS = 4, /* in, at most, of a network's first layer */
+};
+
+enum {
+    PTAC_CONV_3X3_FIRST,
     PTAC_CONV_3X3_FEW, /* under 16 */
     PTAC_CONV_3X3_16,
     PTAC_CONV_3X3_32,
@@ -51,6 +63,7 @@ enum {
     PTAC_CONV_3X3_128,
     PTAC_CONV_3X3_256,
     PTAC_CONV_3X3_512,
+    PTAC_CONV_5X5_FIRST,
     PTAC_CONV_5X5_FEW, /* under 16 */
     PTAC_CONV_5X5_16,
     PTAC_CONV_5X5_64,

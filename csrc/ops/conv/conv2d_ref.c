@@ -20,6 +20,8 @@ static int kind_of(const ptac_conv2d *p)
         p->in_channels < p->out_channels ? p->in_channels : p->out_channels;
     int kind = is_5x5 ? PTAC_CONV_5X5_FEW : PTAC_CONV_3X3_FEW;
 
+    if (p->in_channels <= PTAC_CONV_FIRST_CHANNELS)
+        return is_5x5 ? PTAC_CONV_5X5_FIRST : PTAC_CONV_3X3_FIRST;
     for (int n = 16; n <= fewer && kind < last; n *= is_5x5 ? 4 : 2)
         kind++;
     return kind;
@@ -42,9 +44,9 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 }
 
 #define KINDS(after)                                                                   \
-    "3x3_few" after, "3x3_16" after, "3x3_32" after, "3x3_64" after, "3x3_128" after,  \
-        "3x3_256" after, "3x3_512" after, "5x5_few" after, "5x5_16" after,             \
-        "5x5_64" after
+    "3x3_first" after, "3x3_few" after, "3x3_16" after, "3x3_32" after,                \
+        "3x3_64" after, "3x3_128" after, "3x3_256" after, "3x3_512" after,             \
+        "5x5_first" after, "5x5_few" after, "5x5_16" after, "5x5_64" after
 
 static const ptac_op_shapes forward_shapes = {
     .op = PTAC_OP_CONV2D,
@@ -74,37 +76,62 @@ static void clip(int start, int kernel, int size, int *first, int *last)
     *last = start + kernel > size ? size - start : kernel;
 }
 
+/* One output before the epilogue, without its bias. */
+static double sum_at(const ptac_call *call, int64_t n, int k, int i, int j)
+{
+    const ptac_conv2d *p = call->params;
+    const float *x = call->inputs[0].data, *w = call->inputs[1].data;
+    const int top = i * p->stride_h - p->pad_h, left = j * p->stride_w - p->pad_w;
+    double sum = 0;
+    int a0, a1, b0, b1;
+
+    clip(top, p->kernel_h, p->h, &a0, &a1);
+    clip(left, p->kernel_w, p->w, &b0, &b1);
+    for (int c = 0; c < p->in_channels; c++) {
+        const float *image = x + (n * p->in_channels + c) * (int64_t)p->h * p->w;
+        const float *taps =
+            w + ((int64_t)k * p->in_channels + c) * p->kernel_h * p->kernel_w;
+
+        for (int a = a0; a < a1; a++)
+            for (int b = b0; b < b1; b++)
+                sum += (double)image[(int64_t)(top + a) * p->w + left + b] *
+                       taps[a * p->kernel_w + b];
+    }
+    return sum;
+}
+
+static float output_at(const ptac_call *call, int64_t n, int k, int i, int j)
+{
+    const ptac_conv2d *p = call->params;
+    const float *bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
+    const float *scale = call->n_inputs > 3 ? call->inputs[3].data : NULL;
+    const double sum = sum_at(call, n, k, i, j);
+    const float y = (float)((scale ? sum * scale[k] : sum) + (bias ? bias[k] : 0));
+
+    return p->with_relu && y < 0 ? 0 : y;
+}
+
 /* Outputs [begin, end), counted along N, K, H, W. */
 static void forward_points(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
     const ptac_conv2d *p = call->params;
-    const float *x = call->inputs[0].data, *w = call->inputs[1].data;
-    const float *bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
+    const int size = p->with_pool ? 2 : 1, h = p->out_h / size, w = p->out_w / size;
     float *y = call->outputs[0].data;
 
     for (int64_t at = begin; at < end; at++) {
-        const int j = (int)(at % p->out_w), i = (int)(at / p->out_w % p->out_h);
-        const int64_t plane = at / p->out_w / p->out_h;
-        const int k = (int)(plane % p->out_channels);
-        const int top = i * p->stride_h - p->pad_h, left = j * p->stride_w - p->pad_w;
-        double sum = bias ? bias[k] : 0;
-        int a0, a1, b0, b1;
+        const int j = (int)(at % w) * size, i = (int)(at / w % h) * size;
+        const int k = (int)(at / w / h % p->out_channels);
+        const int64_t n = at / w / h / p->out_channels;
+        float largest = output_at(call, n, k, i, j);
 
-        clip(top, p->kernel_h, p->h, &a0, &a1);
-        clip(left, p->kernel_w, p->w, &b0, &b1);
-        for (int c = 0; c < p->in_channels; c++) {
-            const float *image = x + (plane / p->out_channels * p->in_channels + c) *
-                                         (int64_t)p->h * p->w;
-            const float *taps =
-                w + ((int64_t)k * p->in_channels + c) * p->kernel_h * p->kernel_w;
+        for (int other = 1; other < size * size; other++) {
+            const float next = output_at(call, n, k, i + other / 2, j + other % 2);
 
-            for (int a = a0; a < a1; a++)
-                for (int b = b0; b < b1; b++)
-                    sum += (double)image[(int64_t)(top + a) * p->w + left + b] *
-                           taps[a * p->kernel_w + b];
+            if (!(next <= largest) && largest == largest)
+                largest = next;
         }
-        y[at] = (float)sum;
+        y[at] = largest;
     }
 }
 

@@ -20,7 +20,8 @@ ptac_reason ptac_direct_accepts(const ptac_call *call)
 
     if (call->inputs[0].dtype != PTAC_F32)
         return PTAC_DTYPE;
-    if (p->result == PTAC_CONV_DATA || p->in_channels > PTAC_DIRECT_CHANNELS ||
+    if (p->result == PTAC_CONV_DATA || p->with_pool ||
+        p->in_channels > PTAC_CONV_FIRST_CHANNELS || p->out_w < PTAC_DIRECT_WIDTH ||
         (p->kernel_h != 3 && p->kernel_h != 5) || p->kernel_w != p->kernel_h ||
         p->stride_h != 1 || p->stride_w != 1 || p->h > MOST_SIZE || p->w > MOST_WIDTH ||
         p->out_channels > MOST_OUTPUTS)
@@ -96,6 +97,7 @@ ptac_status ptac_direct_run(const ptac_call *call, const ptac_direct_stages *sta
     } else {
         plan.weight = call->inputs[1].data;
         plan.bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
+        plan.scale = call->n_inputs > 3 ? call->inputs[3].data : NULL;
         plan.y = call->outputs[0].data;
     }
     plan.scratch = ptac_scratch_take(scratch_bytes + sum_bytes);

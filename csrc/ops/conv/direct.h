@@ -12,13 +12,13 @@
 #include "ops/conv/conv2d.h"
 
 enum {
-    PTAC_DIRECT_CHANNELS = 4, /* in, at most */
+    PTAC_DIRECT_WIDTH = 12, /* of outputs, at least: narrow ones leave lanes idle */
 };
 
 /* How a call is cut: strips of output rows of an image, runs of which are pieces. */
 typedef struct ptac_direct_plan {
     const ptac_conv2d *conv;
-    const float *x, *weight, *bias; /* bias may be NULL */
+    const float *x, *weight, *bias, *scale; /* bias and scale may be NULL */
     float *y;
     const float *grad;              /* of y */
     float *grad_weight, *grad_bias; /* grad_bias may be NULL */

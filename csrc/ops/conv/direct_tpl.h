@@ -7,7 +7,7 @@
  *   rows      [channel][row][width]
  *
  * A forward sum runs over channels, kernel rows and kernel columns, in that order, with
- * the bias first. Gradients of weights add up in float over some strips, in as many
+ * the bias first where there is no scale. Gradients of weights add up in float over some strips, in as many
  * sums as there are lanes, and from there in double.
  */
 #include "ops/conv/direct.h"
@@ -69,22 +69,35 @@ INLINE void copy_rows(const ptac_direct_plan *plan, const direct_strip *s, int r
     }
 }
 
+INLINE float bias_of(const ptac_direct_plan *plan, int channel)
+{
+    return plan->bias ? plan->bias[channel] : 0;
+}
+
+/* The epilogue; NaN passes. */
+INLINE vec direct_finished(const ptac_direct_plan *plan, int channel, vec sum)
+{
+    if (plan->scale)
+        sum = v_fma(sum, v_set(plan->scale[channel]), v_set(bias_of(plan, channel)));
+    return plan->conv->with_relu ? v_max(v_zero(), sum) : sum;
+}
+
 /*
- * n_outputs channels of one or two vectors of neighbouring outputs, of which the last
- * has n_last. weight, bias and y are of the first channel.
+ * n_outputs channels, from channel on, of one or two vectors of neighbouring outputs, of
+ * which the last has n_last. y is of the first channel.
  */
 INLINE void outputs_at(const ptac_direct_plan *plan, int r, const float *rows,
-                       int n_outputs, int n_vectors, int n_last, const float *weight,
-                       const float *bias, float *y)
+                       int channel, int n_outputs, int n_vectors, int n_last, float *y)
 {
     const ptac_conv2d *p = plan->conv;
+    const float *weight = plan->weight + (int64_t)channel * plan->n_taps;
     const int64_t plane = (int64_t)p->out_h * p->out_w;
     vec sums[OUTPUTS][2];
 
 #pragma GCC unroll 8
     for (int k = 0; k < n_outputs; k++)
         for (int v = 0; v < n_vectors; v++)
-            sums[k][v] = bias ? v_set(bias[k]) : v_zero();
+            sums[k][v] = plan->scale ? v_zero() : v_set(bias_of(plan, channel + k));
     for (int c = 0; c < p->in_channels;
          c++, rows += channel_step(plan), weight += r * r) {
         const float *row = rows;
@@ -108,6 +121,8 @@ INLINE void outputs_at(const ptac_direct_plan *plan, int r, const float *rows,
     }
 #pragma GCC unroll 8
     for (int k = 0; k < n_outputs; k++) {
+        for (int v = 0; v < n_vectors; v++)
+            sums[k][v] = direct_finished(plan, channel + k, sums[k][v]);
         if (n_vectors == 2)
             v_store(y + k * plane, sums[k][0]);
         v_store_first(y + k * plane + (n_vectors - 1) * LANES, sums[k][n_vectors - 1],
@@ -117,26 +132,25 @@ INLINE void outputs_at(const ptac_direct_plan *plan, int r, const float *rows,
 
 /* A row of n_outputs channels. Outputs of the last vector may be computed twice. */
 INLINE void output_row(const ptac_direct_plan *plan, int r, const float *rows,
-                       int n_outputs, const float *weight, const float *bias, float *y)
+                       int channel, int n_outputs, float *y)
 {
     const int n = plan->conv->out_w;
     int at = 0;
 
     for (; at + 2 * LANES <= n; at += 2 * LANES)
-        outputs_at(plan, r, rows + at, n_outputs, 2, LANES, weight, bias, y + at);
+        outputs_at(plan, r, rows + at, channel, n_outputs, 2, LANES, y + at);
     if (at == n)
         return;
     if (n - at > LANES && n >= 2 * LANES) {
         at = n - 2 * LANES;
-        outputs_at(plan, r, rows + at, n_outputs, 2, LANES, weight, bias, y + at);
+        outputs_at(plan, r, rows + at, channel, n_outputs, 2, LANES, y + at);
     } else if (n - at > LANES) {
-        outputs_at(plan, r, rows + at, n_outputs, 2, n - at - LANES, weight, bias,
-                   y + at);
+        outputs_at(plan, r, rows + at, channel, n_outputs, 2, n - at - LANES, y + at);
     } else if (n >= LANES) {
         at = n - LANES;
-        outputs_at(plan, r, rows + at, n_outputs, 1, LANES, weight, bias, y + at);
+        outputs_at(plan, r, rows + at, channel, n_outputs, 1, LANES, y + at);
     } else {
-        outputs_at(plan, r, rows + at, n_outputs, 1, n - at, weight, bias, y + at);
+        outputs_at(plan, r, rows + at, channel, n_outputs, 1, n - at, y + at);
     }
 }
 
@@ -144,13 +158,11 @@ INLINE void output_channels(const ptac_direct_plan *plan, const direct_strip *s,
                             const float *rows, int channel, int n_outputs)
 {
     const ptac_conv2d *p = plan->conv;
-    const float *weight = plan->weight + (int64_t)channel * plan->n_taps;
-    const float *bias = plan->bias ? plan->bias + channel : NULL;
     float *y = plan->y + ((s->image * p->out_channels + channel) * p->out_h + s->row) *
                              (int64_t)p->out_w;
 
     for (int i = 0; i < s->n; i++)
-        output_row(plan, r, rows + i * plan->width, n_outputs, weight, bias,
+        output_row(plan, r, rows + i * plan->width, channel, n_outputs,
                    y + (int64_t)i * p->out_w);
 }
 

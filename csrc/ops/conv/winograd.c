@@ -69,8 +69,9 @@ static void cut_strips(ptac_winograd_plan *plan, int64_t most_tiles)
     plan->strips_h = (int)n_parts(plan->tiles_h, plan->strip_h);
     plan->strips_w = (int)n_parts(plan->tiles_w, plan->strip_w);
     plan->n_strips = conv->n * plan->strips_h * plan->strips_w;
+    /* A wild strip's outputs have one channel of its inputs behind them. */
     plan->n_patch =
-        lines((int64_t)(plan->strip_h * plan->mh + over) * columns * plan->lanes);
+        lines((int64_t)(plan->strip_h * plan->mh + over) * columns * (plan->lanes + 1));
 }
 
 /* Blocks of at most most_tiles tiles out of n_strips strips, and the tiles' layout. */
@@ -84,6 +85,8 @@ static void cut_blocks(ptac_winograd_plan *plan, int64_t n_strips, int64_t most_
     plan->tile_step =
         n_parts(plan->conv.in_channels, lanes) * plan->max_tiles * lanes + PAD;
     plan->product_step = (int64_t)plan->max_tiles * 2 * lanes + PAD;
+    plan->marks_at = lines(plan->n_points * plan->tile_step);
+    plan->n_block = plan->marks_at + lines(plan->block);
 }
 
 static int64_t between(int64_t least, int64_t n, int64_t most)
@@ -122,12 +125,12 @@ static void cut_outputs(ptac_winograd_plan *plan, int n_threads)
         plan->n_pieces = n_threads;
         plan->n_private =
             plan->n_patch + lines(plan->n_points * plan->product_step) + lines(panel);
-        plan->n_shared = lines(plan->n_points * plan->tile_step);
+        plan->n_shared = plan->n_block;
     } else {
         cut_pieces(plan, n_threads,
                    between(LEAST_TILES, BLOCK_FLOATS / tile, MOST_TILES));
-        plan->n_private = lines(plan->n_points * plan->tile_step) +
-                          lines(plan->n_points * plan->product_step) + plan->n_patch;
+        plan->n_private =
+            plan->n_block + lines(plan->n_points * plan->product_step) + plan->n_patch;
         plan->n_shared = lines(plan->n_weights);
     }
 }
@@ -164,16 +167,15 @@ static void cut_sums(ptac_winograd_plan *plan, int n_threads)
                             : (int)between(1, SUMS_FLOATS / plan->panel_sums, panels);
         plan->n_passes = plan->is_single ? 1 : (int)n_parts(panels, plan->n_slots);
         plan->grad_step = 2 * (int64_t)plan->max_tiles * lanes + PAD;
-        plan->n_shared = lines(plan->n_points * plan->tile_step);
+        plan->n_shared = plan->n_block;
         plan->n_private = plan->n_patch + lines(plan->n_points * plan->grad_step) +
                           plan->n_slots * plan->panel_sums;
     } else {
         cut_pieces(plan, n_threads,
                    between(LEAST_TILES, BLOCK_FLOATS / tile, MOST_TILES));
         plan->grad_step = groups_out * plan->max_tiles * lanes + PAD;
-        plan->n_private = lines(plan->n_points * plan->tile_step) +
-                          lines(plan->n_points * plan->grad_step) + plan->n_patch +
-                          plan->n_panels * plan->panel_sums;
+        plan->n_private = plan->n_block + lines(plan->n_points * plan->grad_step) +
+                          plan->n_patch + plan->n_panels * plan->panel_sums;
         plan->n_shared = 0;
     }
 }
@@ -295,6 +297,9 @@ static ptac_winograd conv_of(const ptac_call *call)
     } else {
         conv.weight = call->inputs[1].data;
         conv.bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
+        conv.scale = call->n_inputs > 3 ? call->inputs[3].data : NULL;
+        conv.with_relu = p->with_relu;
+        conv.with_pool = p->with_pool;
         conv.y = call->outputs[0].data;
     }
     return conv;

@@ -9,8 +9,9 @@
  * Networks, 2015.
  *
  * Words: a tile is mh x mw outputs; its points are the elements of a transformed tile.
- * A strip is a rectangle of tiles of one image, which passes through the first cache. A
- * block is a run of strips, whose transformed tiles stay in the second. A panel is
+ * A strip is a rectangle of tiles of one image, which passes through the first cache; a
+ * wild one has values that must not be mixed with their neighbours, NaN among them, and
+ * is convolved by the definition. A block is a run of strips, whose transformed tiles stay in the second. A panel is
  * 2 * LANES output channels.
  */
 #ifndef PTAC_OPS_CONV_WINOGRAD_H
@@ -19,10 +20,11 @@
 #include "core/host.h"
 #include "ops/conv/conv2d.h"
 
-/* y = conv(x, weight) + bias, NCHW, stride 1. */
+/* y = conv(x, weight), NCHW, stride 1, with the epilogue of conv2d.h. */
 typedef struct ptac_winograd {
     const float *x, *weight;
-    const float *bias; /* may be NULL */
+    const float *bias, *scale; /* each may be NULL */
+    bool with_relu, with_pool;
     float *y;
     int64_t n;
     int in_channels, out_channels;
@@ -48,6 +50,8 @@ typedef struct ptac_winograd_plan {
     int n_pieces;           /* runs of strips, one a thread */
     int max_tiles;          /* of a block */
     int64_t tile_step;      /* between the points of transformed tiles */
+    int64_t marks_at;       /* behind a block's tiles: which of its strips are wild */
+    int64_t n_block;        /* floats of both */
     int64_t product_step;   /* between the points of products */
     int64_t n_patch;        /* floats of a strip on its way in or out */
     int64_t n_weights;      /* floats of all transformed weights */

@@ -4,7 +4,6 @@
  * Images are turned on their side on the way in and out, so that a lane holds a
  * channel. Layouts:
  *
- *   patch      [row][column][LANES channels]
  *   tiles      [point][group of LANES channels][tile][LANES]
  *   weights    [panel][point][input channel][2 * LANES output channels]
  *   products   [point][tile][2 * LANES output channels]
@@ -12,10 +11,8 @@
  * Sums over channels are cut every SUM_CUT channels: partial sums are added up in a
  * second set of registers, which halves the error of long sums.
  */
-#include "ops/conv/winograd.h"
+#include "ops/conv/winograd_patch_tpl.h"
 #include "ops/conv/winograd_points_tpl.h"
-
-#include <string.h>
 
 enum {
     MAX_POINTS = 6, /* along one side of a tile */
@@ -24,142 +21,7 @@ enum {
     MAX_ROWS = ROWS_OF_TILES, /* tiles that are multiplied together */
 };
 
-/* Walking a patch in the order of an image's pixels. */
-typedef struct cursor {
-    float *patch; /* of column 0 of the image in this row */
-    int64_t row_step;
-    int column, width;
-} cursor;
-
-INLINE float *advance(cursor *at, int n)
-{
-    float *here = at->patch + (int64_t)at->column * LANES;
-
-    at->column += n;
-    if (at->column == at->width) {
-        at->column = 0;
-        at->patch += at->row_step;
-    }
-    return here;
-}
-
-/* n pixels of up to LANES channels, whose planes are step apart, into a patch. */
-INLINE void take_pixels(const float *x, int64_t step, int n_channels, int64_t n,
-                        cursor *at)
-{
-    for (int64_t i = 0; i < n; i += LANES) {
-        const int m = n - i < LANES ? (int)(n - i) : LANES;
-        vec pixels[LANES];
-
-        if (m == LANES && n_channels == LANES) {
-#pragma GCC unroll 16
-            for (int c = 0; c < LANES; c++)
-                pixels[c] = v_load(x + c * step + i);
-        } else {
-            for (int c = 0; c < LANES; c++)
-                pixels[c] =
-                    c < n_channels ? v_load_first(x + c * step + i, m) : v_zero();
-        }
-        v_transpose(pixels);
-        if (m == LANES && at->column + LANES <= at->width) {
-            float *to = advance(at, LANES);
-
-#pragma GCC unroll 16
-            for (int c = 0; c < LANES; c++)
-                v_store(to + c * LANES, pixels[c]);
-        } else {
-            for (int c = 0; c < m; c++)
-                v_store(advance(at, 1), pixels[c]);
-        }
-    }
-}
-
-INLINE void give_pixels(float *y, int64_t step, int n_channels, int64_t n, cursor *at)
-{
-    for (int64_t i = 0; i < n; i += LANES) {
-        const int m = n - i < LANES ? (int)(n - i) : LANES;
-        vec pixels[LANES];
-
-        if (m == LANES && at->column + LANES <= at->width) {
-            const float *from = advance(at, LANES);
-
-#pragma GCC unroll 16
-            for (int c = 0; c < LANES; c++)
-                pixels[c] = v_load(from + c * LANES);
-        } else {
-            for (int c = 0; c < LANES; c++)
-                pixels[c] = c < m ? v_load(advance(at, 1)) : v_zero();
-        }
-        v_transpose(pixels);
-        if (m == LANES && n_channels == LANES) {
-#pragma GCC unroll 16
-            for (int c = 0; c < LANES; c++)
-                v_store(y + c * step + i, pixels[c]);
-        } else {
-            for (int c = 0; c < n_channels; c++)
-                v_store_first(y + c * step + i, pixels[c], m);
-        }
-    }
-}
-
-INLINE int lesser(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-INLINE int greater(int a, int b)
-{
-    return a > b ? a : b;
-}
-
-/*
- * The part of an image that a patch of rows x columns at (top, left) covers; outside
- * the image a patch is zero.
- */
-INLINE void load_patch(const float *x, int h, int w, int n_channels, int top, int left,
-                       int rows, int columns, float *patch)
-{
-    const int first = greater(0, -top), last = greater(first, lesser(rows, h - top));
-    const int from = greater(0, -left), to = greater(from, lesser(columns, w - left));
-    const int64_t row_step = (int64_t)columns * LANES, plane = (int64_t)h * w;
-    const size_t row_bytes = (size_t)row_step * sizeof(float);
-    cursor at = {patch + first * row_step + from * LANES, row_step, 0, to - from};
-
-    memset(patch, 0, (size_t)first * row_bytes);
-    memset(patch + last * row_step, 0, (size_t)(rows - last) * row_bytes);
-    for (int i = first; i < last; i++) {
-        float *row = patch + i * row_step;
-
-        for (int j = 0; j < from; j++)
-            v_store(row + j * LANES, v_zero());
-        for (int j = to; j < columns; j++)
-            v_store(row + j * LANES, v_zero());
-    }
-    x += (int64_t)(top + first) * w + left + from;
-    if (to - from == w) {
-        take_pixels(x, plane, n_channels, (int64_t)(last - first) * w, &at);
-    } else {
-        for (int i = first; i < last; i++, x += w)
-            take_pixels(x, plane, n_channels, to - from, &at);
-    }
-}
-
-/* The same way back, of what lies inside the image. */
-INLINE void store_patch(float *y, int h, int w, int n_channels, int top, int left,
-                        int rows, int columns, float *patch)
-{
-    const int n_rows = lesser(rows, h - top), n_columns = lesser(columns, w - left);
-    const int64_t row_step = (int64_t)columns * LANES, plane = (int64_t)h * w;
-    cursor at = {patch, row_step, 0, n_columns};
-
-    y += (int64_t)top * w + left;
-    if (n_columns == w) {
-        give_pixels(y, plane, n_channels, (int64_t)n_rows * w, &at);
-    } else {
-        for (int i = 0; i < n_rows; i++, y += w)
-            give_pixels(y, plane, n_channels, n_columns, &at);
-    }
-}
+#include "ops/conv/winograd_outputs_tpl.h"
 
 /* One column of a tile, in n points. */
 INLINE void transform_column(int n, const float *patch, int64_t row_step, vec *out)
@@ -206,10 +68,14 @@ INLINE void transform_row(const float *patch, int64_t row_step, int n_tiles, int
     }
 }
 
-/* All channels of a strip, whose first tile is number tile of its block. */
-INLINE void transform_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
+/*
+ * All channels of a strip, whose first tile is number tile of its block. Whether any of
+ * them is wild.
+ */
+INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
                             int tile, int mh, int mw, int r, float *tiles, float *patch)
 {
+    bool is_wild = false;
     const ptac_winograd *conv = &plan->conv;
     const int rows = s->n_rows * mh + r - 1, columns = s->n_columns * mw + r - 1;
     const int64_t row_step = (int64_t)columns * LANES;
@@ -218,14 +84,16 @@ INLINE void transform_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
 
     tiles += tile * LANES;
     for (int c = 0; c < conv->in_channels; c += LANES) {
-        load_patch(x + c * plane, conv->h, conv->w,
-                   lesser(LANES, conv->in_channels - c), s->row * mh - conv->pad_h,
-                   s->column * mw - conv->pad_w, rows, columns, patch);
+        is_wild |=
+            load_patch(x + c * plane, conv->h, conv->w,
+                       lesser(LANES, conv->in_channels - c), s->row * mh - conv->pad_h,
+                       s->column * mw - conv->pad_w, rows, columns, patch);
         for (int i = 0; i < s->n_rows; i++)
             transform_row(patch + i * mh * row_step, row_step, s->n_columns, mh, mw, r,
                           tiles + i * s->n_columns * LANES, plan->tile_step);
         tiles += (int64_t)plan->max_tiles * LANES;
     }
+    return is_wild;
 }
 
 /*
@@ -320,78 +188,6 @@ TARGET static void multiply_point(const ptac_winograd_plan *plan, int n_tiles,
     }
 }
 
-/* A row of tiles into a patch. */
-INLINE void outputs_row(const float *products, int64_t step, int n_tiles, int mh,
-                        int mw, int r, vec bias, float *patch, int64_t row_step)
-{
-    const int nh = mh + r - 1, nw = mw + r - 1;
-
-    for (int t = 0; t < n_tiles; t++, products += PANEL, patch += mw * LANES) {
-        vec columns[MAX_POINTS][MAX_POINTS];
-
-#pragma GCC unroll 6
-        for (int j = 0; j < nw; j++) {
-            vec in[MAX_POINTS];
-
-#pragma GCC unroll 6
-            for (int i = 0; i < nh; i++)
-                in[i] = v_load(products + (i * nw + j) * step);
-            transform_products(nh, mh, in, columns[j]);
-        }
-#pragma GCC unroll 6
-        for (int i = 0; i < mh; i++) {
-            vec in[MAX_POINTS], out[MAX_POINTS];
-
-#pragma GCC unroll 6
-            for (int j = 0; j < nw; j++)
-                in[j] = columns[j][i];
-            transform_products(nw, mw, in, out);
-#pragma GCC unroll 6
-            for (int j = 0; j < mw; j++)
-                v_store(patch + i * row_step + j * LANES, v_add(out[j], bias));
-        }
-    }
-}
-
-/* LANES channels, from channel on, of a strip. */
-INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_strip *s, int tile,
-                         int channel, int mh, int mw, int r, const float *products,
-                         float *patch)
-{
-    const ptac_winograd *conv = &plan->conv;
-    const int n = lesser(LANES, conv->out_channels - channel);
-    const int rows = s->n_rows * mh, columns = s->n_columns * mw;
-    const int64_t row_step = (int64_t)columns * LANES;
-    const int64_t plane = (int64_t)conv->out_h * conv->out_w;
-    float *y = conv->y + (s->image * conv->out_channels + channel) * plane;
-    const vec bias = conv->bias ? v_load_first(conv->bias + channel, n) : v_zero();
-
-    products += tile * PANEL;
-    for (int i = 0; i < s->n_rows; i++)
-        outputs_row(products + i * s->n_columns * PANEL, plan->product_step,
-                    s->n_columns, mh, mw, r, bias, patch + i * mh * row_step, row_step);
-    store_patch(y, conv->out_h, conv->out_w, n, s->row * mh, s->column * mw, rows,
-                columns, patch);
-}
-
-/* A panel of outputs of strips [first, last), which are one block. */
-INLINE void output_panel(const ptac_winograd_plan *plan, int64_t first, int64_t last,
-                         int channel, int mh, int mw, int r, const float *products,
-                         float *patch)
-{
-    int tile = 0;
-
-    for (int64_t i = first; i < last; i++) {
-        const ptac_strip s = ptac_strip_at(plan, i);
-
-        for (int half = 0; half < PANEL; half += LANES)
-            if (channel + half < plan->conv.out_channels)
-                output_strip(plan, &s, tile, channel + half, mh, mw, r, products + half,
-                             patch);
-        tile += s.n_rows * s.n_columns;
-    }
-}
-
 /* Strips [first, last), which are one block. */
 INLINE void run_block(const ptac_winograd_plan *plan, int64_t first, int64_t last,
                       int mh, int mw, int r, float *scratch)
@@ -399,7 +195,8 @@ INLINE void run_block(const ptac_winograd_plan *plan, int64_t first, int64_t las
     const int n_points = (mh + r - 1) * (mw + r - 1);
     const int64_t point_weights = (int64_t)plan->conv.in_channels * PANEL;
     float *tiles = scratch;
-    float *products = tiles + (n_points * plan->tile_step + 15) / 16 * 16;
+    bool *are_wild = (bool *)(tiles + plan->marks_at);
+    float *products = tiles + plan->n_block;
     float *patch = products + (n_points * plan->product_step + 15) / 16 * 16;
     const float *weights = plan->weights;
     int n_tiles = 0;
@@ -407,14 +204,15 @@ INLINE void run_block(const ptac_winograd_plan *plan, int64_t first, int64_t las
     for (int64_t i = first; i < last; i++) {
         const ptac_strip s = ptac_strip_at(plan, i);
 
-        transform_strip(plan, &s, n_tiles, mh, mw, r, tiles, patch);
+        are_wild[i - first] =
+            transform_strip(plan, &s, n_tiles, mh, mw, r, tiles, patch);
         n_tiles += s.n_rows * s.n_columns;
     }
     for (int channel = 0; channel < plan->conv.out_channels; channel += PANEL) {
         for (int p = 0; p < n_points; p++, weights += point_weights)
             multiply_point(plan, n_tiles, tiles + p * plan->tile_step, weights,
                            products + p * plan->product_step);
-        output_panel(plan, first, last, channel, mh, mw, r, products, patch);
+        output_panel(plan, first, last, are_wild, channel, mh, mw, r, products, patch);
     }
 }
 
@@ -430,33 +228,6 @@ INLINE void run_pieces(int64_t begin, int64_t end, void *context, int mh, int mw
              at += plan->block)
             run_block(plan, at, at + plan->block < last ? at + plan->block : last, mh,
                       mw, r, plan->scratch + i * plan->n_private);
-    }
-}
-
-/*
- * The weights of LANES output channels, from output on, and one input channel: taps[i]
- * has tap i of all of them, zeros where there are no more.
- */
-INLINE void load_taps(const ptac_winograd *conv, int output, int input, int n_taps,
-                      vec *taps)
-{
-    const int64_t step = conv->is_transposed ? n_taps : conv->in_channels * n_taps;
-    const int n = lesser(LANES, conv->out_channels - output);
-    const float *weight =
-        conv->weight + (conv->is_transposed
-                            ? ((int64_t)input * conv->out_channels + output) * n_taps
-                            : ((int64_t)output * conv->in_channels + input) * n_taps);
-    vec rows[LANES];
-
-    for (int at = 0; at < n_taps; at += LANES) {
-        const int m = lesser(LANES, n_taps - at);
-
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++)
-            rows[i] = i < n ? v_load_first(weight + i * step + at, m) : v_zero();
-        v_transpose(rows);
-        for (int i = 0; i < m; i++)
-            taps[conv->is_transposed ? n_taps - 1 - at - i : at + i] = rows[i];
     }
 }
 
@@ -516,6 +287,7 @@ INLINE void share_tiles(int64_t begin, int64_t end, void *context, int mh, int m
                         int r)
 {
     const ptac_winograd_plan *plan = context;
+    bool *are_wild = (bool *)(plan->tiles + plan->marks_at);
 
     for (int64_t i = begin; i < end; i++) {
         const int64_t first = plan->n_in_block * i / plan->n_pieces;
@@ -526,8 +298,8 @@ INLINE void share_tiles(int64_t begin, int64_t end, void *context, int mh, int m
             const ptac_strip s = ptac_strip_at(plan, plan->block_start + j);
 
             if (j >= first)
-                transform_strip(plan, &s, n_tiles, mh, mw, r, plan->tiles,
-                                plan->scratch + i * plan->n_private);
+                are_wild[j] = transform_strip(plan, &s, n_tiles, mh, mw, r, plan->tiles,
+                                              plan->scratch + i * plan->n_private);
             n_tiles += s.n_rows * s.n_columns;
         }
     }
@@ -556,7 +328,8 @@ INLINE void run_panels(int64_t begin, int64_t end, void *context, int mh, int mw
                                weights + p * (int64_t)n * PANEL,
                                products + p * plan->product_step);
             output_panel(plan, plan->block_start, plan->block_start + plan->n_in_block,
-                         channel, mh, mw, r, products, patch);
+                         (const bool *)(plan->tiles + plan->marks_at), channel, mh, mw,
+                         r, products, patch);
         }
     }
 }

@@ -197,7 +197,7 @@ INLINE void sum_pieces(int64_t begin, int64_t end, void *context, int mh, int mw
         const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
         float *sums = plan->scratch + i * plan->n_private;
         float *tiles = sums + plan->n_panels * plan->panel_sums;
-        float *grads = tiles + (n_points * plan->tile_step + 15) / 16 * 16;
+        float *grads = tiles + plan->n_block;
         float *patch = grads + (n_points * plan->grad_step + 15) / 16 * 16;
 
         for (int64_t block = start; block < last; block += plan->block) {

@@ -11,26 +11,31 @@ import torch.nn.functional as F
 from pai_torchacc.bench.cases.case import Call, Case, Make
 
 CHANNELS = {
-    (3, "few"): ((3, 16), (8, 8)),
+    (3, "first"): ((1, 32), (3, 64)),
+    (3, "few"): ((8, 8), (12, 64)),
     (3, "16"): ((16, 16), (16, 32)),
     (3, "32"): ((32, 32), (32, 64)),
     (3, "64"): ((64, 64), (96, 64)),
     (3, "128"): ((128, 128), (128, 256)),
     (3, "256"): ((256, 256),),
     (3, "512"): ((512, 512),),
-    (5, "few"): ((3, 16), (8, 8)),
+    (5, "first"): ((1, 6), (3, 16)),
+    (5, "few"): ((8, 8), (12, 32)),
     (5, "16"): ((16, 16), (16, 32)),
     (5, "64"): ((64, 64),),
 }
 """Pairs of channels, in and out, by kernel size and by what the smaller one is."""
 
-PIXELS = (64, 256, 1024, 4096, 16384)
+PIXELS = (64, 256, 1024, 8192)
 """Pixels of a batch, all its images together."""
 
 WIDTHS = (4, 7, 14, 16, 32, 56)
 """Of images, square ones; each is tried with each number of pixels that it fits."""
 
-MOST_WORK = 1 << 31
+FIRST_WIDTHS = (14, 16, 32, 56)
+"""Of images that first layers see."""
+
+MOST_WORK = 1_250_000_000
 """Multiply-adds beyond which a case tells nothing new."""
 
 DATA, WEIGHT = (True, False, False), (False, True, True)
@@ -40,8 +45,9 @@ def cases() -> Iterator[Case]:
     """Cases of conv2d and of both its gradients."""
     for (size, few), pairs in CHANNELS.items():
         for pixels in PIXELS:
-            images = [(pixels // w**2, w) for w in WIDTHS if pixels >= w**2]
-            if size**2 * pixels * pairs[0][0] * pairs[0][1] > MOST_WORK:
+            widths = FIRST_WIDTHS if few == "first" else WIDTHS
+            images = [(pixels // w**2, w) for w in widths if pixels >= w**2]
+            if not images or size**2 * pixels * pairs[0][0] * pairs[0][1] > MOST_WORK:
                 continue
             for op, suffix, make in (
                 ("conv2d", "", _forward),

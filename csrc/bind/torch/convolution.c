@@ -1,0 +1,123 @@
+/*
+ * convolution.c - which convolutions rows of ours may serve.
+ */
+#include "bind/torch/convolution.h"
+
+static bool is_pair(const ptac_dims *given)
+{
+    return given->n == 1 || given->n == 2;
+}
+
+/* A dense NCHW batch that torch would not answer in another layout. */
+static ptac_reason image_reason(const ptac_view *view)
+{
+    if (view->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (view->n_dims != 4)
+        return PTAC_SHAPE;
+    if (view->n_elements == 0)
+        return PTAC_EMPTY;
+    if (!ptac_view_is_contiguous(view) || ptac_view_suggests_channels_last(view))
+        return PTAC_LAYOUT;
+    return PTAC_TAKE;
+}
+
+/* Outputs along one axis; 0 where there are none or torch would complain. */
+static int64_t n_outputs(int64_t size, int64_t kernel, int64_t stride, int64_t padding)
+{
+    const int64_t room = size + 2 * padding - kernel;
+
+    return stride > 0 && padding >= 0 && room >= 0 ? room / stride + 1 : 0;
+}
+
+ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
+                             const ptac_geometry *geo, ptac_conv2d *p)
+{
+    enum { MOST = 1 << 24 };
+    const int64_t *stride = geo->stride.values, *padding = geo->padding.values;
+    ptac_reason why = image_reason(x);
+
+    if (!why)
+        why = image_reason(w);
+    if (why)
+        return why;
+    if (geo->is_transposed || geo->groups != 1 || !is_pair(&geo->stride) ||
+        !is_pair(&geo->padding) || !is_pair(&geo->dilation) ||
+        geo->dilation.values[0] != 1 || geo->dilation.values[1] != 1)
+        return PTAC_ARGUMENT;
+    for (int i = 0; i < 4; i++)
+        if (x->sizes[i] > MOST || w->sizes[i] > MOST)
+            return PTAC_SHAPE;
+    for (int i = 0; i < 2; i++)
+        if (stride[i] > MOST || padding[i] > MOST)
+            return PTAC_SHAPE;
+    *p = (ptac_conv2d){
+        .n = x->sizes[0],
+        .in_channels = (int)x->sizes[1],
+        .out_channels = (int)w->sizes[0],
+        .h = (int)x->sizes[2],
+        .w = (int)x->sizes[3],
+        .out_h = (int)n_outputs(x->sizes[2], w->sizes[2], stride[0], padding[0]),
+        .out_w = (int)n_outputs(x->sizes[3], w->sizes[3], stride[1], padding[1]),
+        .kernel_h = (int)w->sizes[2],
+        .kernel_w = (int)w->sizes[3],
+        .stride_h = (int)stride[0],
+        .stride_w = (int)stride[1],
+        .pad_h = (int)padding[0],
+        .pad_w = (int)padding[1],
+    };
+    if (w->sizes[1] != x->sizes[1] || p->out_h == 0 || p->out_w == 0)
+        return PTAC_ARGUMENT; /* torch complains in its own words */
+    return PTAC_TAKE;
+}
+
+void ptac_conv_output_sizes(const ptac_conv2d *p, int64_t sizes[4])
+{
+    sizes[0] = p->n;
+    sizes[1] = p->out_channels;
+    sizes[2] = p->out_h >> p->with_pool;
+    sizes[3] = p->out_w >> p->with_pool;
+}
+
+at_tensor ptac_conv_new_image(const int64_t *sizes, ptac_view *view)
+{
+    int64_t strides[4];
+    at_tensor made;
+
+    ptac_image_strides(4, sizes, false, strides);
+    made = at_empty(4, sizes, strides, AT_DTYPE_F32);
+    ptac_view_of(made, view);
+    return made;
+}
+
+static ptac_reason bias_reason(const ptac_view *bias, const ptac_conv2d *p)
+{
+    if (bias->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (bias->n_dims != 1 || bias->sizes[0] != p->out_channels)
+        return PTAC_ARGUMENT;
+    return ptac_view_is_contiguous(bias) ? PTAC_TAKE : PTAC_LAYOUT;
+}
+
+ptac_reason ptac_conv_read(at_tensor x, at_tensor w, at_tensor bias,
+                           const ptac_geometry *geo, ptac_conv2d *params,
+                           ptac_call *call)
+{
+    ptac_reason why;
+
+    *call = (ptac_call){
+        .op = PTAC_OP_CONV2D,
+        .n_inputs = bias ? 3 : 2,
+        .n_outputs = 1,
+        .params = params,
+    };
+    ptac_view_of(x, &call->inputs[0]);
+    ptac_view_of(w, &call->inputs[1]);
+    why = ptac_conv_params(&call->inputs[0], &call->inputs[1], geo, params);
+    if (bias) {
+        ptac_view_of(bias, &call->inputs[2]);
+        if (!why)
+            why = bias_reason(&call->inputs[2], params);
+    }
+    return why;
+}

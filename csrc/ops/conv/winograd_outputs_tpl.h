@@ -1,0 +1,231 @@
+/*
+ * winograd_outputs_tpl.h - from products of tiles to outputs, on the lanes named before.
+ *
+ * While a strip's outputs of LANES channels lie in the first cache, the epilogue is
+ * applied: a scale and a shift for each channel, ReLU, 2x2 max pooling. A strip that
+ * transforms would spoil is convolved by the definition instead.
+ */
+
+/* What becomes of the sums of LANES channels: pool(max(floor, scale * sum + shift)). */
+typedef struct finish {
+    vec scale, shift, floor;
+    bool pools;
+} finish;
+
+INLINE finish finish_of(const ptac_winograd *conv, int channel)
+{
+    const int n = lesser(LANES, conv->out_channels - channel);
+
+    return (finish){
+        .scale = conv->scale ? v_load_first(conv->scale + channel, n) : v_set(1),
+        .shift = conv->bias ? v_load_first(conv->bias + channel, n) : v_zero(),
+        .floor = v_set(conv->with_relu ? 0 : -INFINITY),
+        .pools = conv->with_pool,
+    };
+}
+
+/* NaN passes, as it does in torch's ReLU. */
+INLINE vec finished(const finish *f, vec sum)
+{
+    return v_max(f->floor, v_fma(sum, f->scale, f->shift));
+}
+
+/* The larger one, or NaN where either is. */
+INLINE vec larger(vec a, vec b)
+{
+    return v_pick(v_at_most(a, a), v_max(a, b), a);
+}
+
+/*
+ * The weights of LANES output channels, from output on, and one input channel: taps[i]
+ * has tap i of all of them, zeros where there are no more.
+ */
+INLINE void load_taps(const ptac_winograd *conv, int output, int input, int n_taps,
+                      vec *taps)
+{
+    const int64_t step = conv->is_transposed ? n_taps : conv->in_channels * n_taps;
+    const int n = lesser(LANES, conv->out_channels - output);
+    const float *weight =
+        conv->weight + (conv->is_transposed
+                            ? ((int64_t)input * conv->out_channels + output) * n_taps
+                            : ((int64_t)output * conv->in_channels + input) * n_taps);
+    vec rows[LANES];
+
+    for (int at = 0; at < n_taps; at += LANES) {
+        const int m = lesser(LANES, n_taps - at);
+
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            rows[i] = i < n ? v_load_first(weight + i * step + at, m) : v_zero();
+        v_transpose(rows);
+        for (int i = 0; i < m; i++)
+            taps[conv->is_transposed ? n_taps - 1 - at - i : at + i] = rows[i];
+    }
+}
+
+/* Row i of a tile: an even one is kept for the next, which gives the largest of four. */
+INLINE void give_pooled(int i, int mw, vec *above, const vec *row, float *patch)
+{
+#pragma GCC unroll 6
+    for (int j = 0; j < mw; j++)
+        above[j] = i % 2 ? larger(above[j], row[j]) : row[j];
+    if (i % 2 == 0)
+        return;
+#pragma GCC unroll 6
+    for (int j = 0; j < mw; j += 2)
+        v_store(patch + j / 2 * LANES, larger(above[j], above[j + 1]));
+}
+
+/* A row of tiles into a patch. */
+INLINE void outputs_row(const float *products, int64_t step, int n_tiles, int mh,
+                        int mw, int r, const finish *f, float *patch, int64_t row_step)
+{
+    const int nh = mh + r - 1, nw = mw + r - 1;
+    const int64_t tile_step = (mw >> f->pools) * LANES;
+
+    for (int t = 0; t < n_tiles; t++, products += PANEL, patch += tile_step) {
+        vec columns[MAX_POINTS][MAX_POINTS], above[MAX_POINTS];
+
+#pragma GCC unroll 6
+        for (int j = 0; j < nw; j++) {
+            vec in[MAX_POINTS];
+
+#pragma GCC unroll 6
+            for (int i = 0; i < nh; i++)
+                in[i] = v_load(products + (i * nw + j) * step);
+            transform_products(nh, mh, in, columns[j]);
+        }
+#pragma GCC unroll 6
+        for (int i = 0; i < mh; i++) {
+            vec in[MAX_POINTS], out[MAX_POINTS];
+
+#pragma GCC unroll 6
+            for (int j = 0; j < nw; j++)
+                in[j] = columns[j][i];
+            transform_products(nw, mw, in, out);
+#pragma GCC unroll 6
+            for (int j = 0; j < mw; j++)
+                out[j] = finished(f, out[j]);
+            if (f->pools) {
+                give_pooled(i, mw, above, out, patch + i / 2 * row_step);
+            } else {
+#pragma GCC unroll 6
+                for (int j = 0; j < mw; j++)
+                    v_store(patch + i * row_step + j * LANES, out[j]);
+            }
+        }
+    }
+}
+
+/* One channel of an image with its padding, rows x columns of it at (top, left). */
+INLINE void copy_padded(const float *x, int h, int w, int top, int left, int rows,
+                        int columns, float *plane)
+{
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++) {
+            const bool is_inside =
+                top + i >= 0 && top + i < h && left + j >= 0 && left + j < w;
+
+            *plane++ = is_inside ? x[(int64_t)(top + i) * w + left + j] : 0;
+        }
+}
+
+/* Sums of LANES channels of a strip by the definition: a channel's taps at a time. */
+INLINE void sum_strip(const ptac_winograd_plan *plan, const ptac_strip *s, int channel,
+                      int mh, int mw, int r, float *patch)
+{
+    const ptac_winograd *conv = &plan->conv;
+    const int rows = s->n_rows * mh, columns = s->n_columns * mw;
+    const int width = columns + r - 1;
+    const int64_t n = (int64_t)rows * columns * LANES,
+                  plane = (int64_t)conv->h * conv->w;
+    const float *x = conv->x + s->image * conv->in_channels * plane;
+    float *padded = patch + n;
+
+    memset(patch, 0, (size_t)n * sizeof *patch);
+    for (int c = 0; c < conv->in_channels; c++, x += plane) {
+        vec taps[25];
+        float *to = patch;
+
+        load_taps(conv, channel, c, r * r, taps);
+        copy_padded(x, conv->h, conv->w, s->row * mh - conv->pad_h,
+                    s->column * mw - conv->pad_w, rows + r - 1, width, padded);
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < columns; j++, to += LANES) {
+                const float *from = padded + i * width + j;
+                vec sum = v_zero();
+
+#pragma GCC unroll 5
+                for (int a = 0; a < r; a++)
+#pragma GCC unroll 5
+                    for (int b = 0; b < r; b++)
+                        sum = v_fma(v_set(from[a * width + b]), taps[a * r + b], sum);
+                v_store(to, v_add(v_load(to), sum));
+            }
+    }
+}
+
+/* The epilogue of a patch of rows x columns sums, in place. */
+INLINE void finish_patch(const finish *f, int rows, int columns, float *patch)
+{
+    const int64_t row_step = (int64_t)columns * LANES;
+    float *to = patch;
+
+    for (int64_t i = 0; i < rows * row_step; i += LANES)
+        v_store(patch + i, finished(f, v_load(patch + i)));
+    for (int i = 0; i < rows && f->pools; i += 2)
+        for (int j = 0; j < columns; j += 2, to += LANES) {
+            const float *at = patch + i * row_step + j * LANES;
+            const vec upper = larger(v_load(at), v_load(at + LANES));
+            const vec lower =
+                larger(v_load(at + row_step), v_load(at + row_step + LANES));
+
+            v_store(to, larger(upper, lower));
+        }
+}
+
+/* LANES channels, from channel on, of a strip. */
+INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
+                         bool is_wild, int tile, int channel, int mh, int mw, int r,
+                         const float *products, float *patch)
+{
+    const ptac_winograd *conv = &plan->conv;
+    const int half = conv->with_pool;
+    const int rows = s->n_rows * mh, columns = s->n_columns * mw;
+    const int h = conv->out_h >> half, w = conv->out_w >> half;
+    const int64_t row_step = (int64_t)(columns >> half) * LANES;
+    float *y = conv->y + (s->image * conv->out_channels + channel) * (int64_t)h * w;
+    const finish f = finish_of(conv, channel);
+
+    products += tile * PANEL;
+    if (is_wild) {
+        sum_strip(plan, s, channel, mh, mw, r, patch);
+        finish_patch(&f, rows, columns, patch);
+    } else {
+        for (int i = 0; i < s->n_rows; i++)
+            outputs_row(products + i * s->n_columns * PANEL, plan->product_step,
+                        s->n_columns, mh, mw, r, &f,
+                        patch + (i * mh >> half) * row_step, row_step);
+    }
+    store_patch(y, h, w, lesser(LANES, conv->out_channels - channel),
+                s->row * mh >> half, s->column * mw >> half, rows >> half,
+                columns >> half, patch);
+}
+
+/* A panel of outputs of strips [first, last), which are one block. */
+INLINE void output_panel(const ptac_winograd_plan *plan, int64_t first, int64_t last,
+                         const bool *are_wild, int channel, int mh, int mw, int r,
+                         const float *products, float *patch)
+{
+    int tile = 0;
+
+    for (int64_t i = first; i < last; i++) {
+        const ptac_strip s = ptac_strip_at(plan, i);
+
+        for (int half = 0; half < PANEL; half += LANES)
+            if (channel + half < plan->conv.out_channels)
+                output_strip(plan, &s, are_wild[i - first], tile, channel + half, mh,
+                             mw, r, products + half, patch);
+        tile += s.n_rows * s.n_columns;
+    }
+}

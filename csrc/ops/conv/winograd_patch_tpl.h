@@ -1,0 +1,208 @@
+/*
+ * winograd_patch_tpl.h - rectangles of images turned on their side, on the lanes named
+ * before.
+ *
+ *   patch      [row][column][LANES channels]
+ *
+ * On the way in a patch is searched for values that dwarf their neighbours, and for NaN
+ * and infinity: tiles mix their pixels, so that of such a tile all outputs would get the
+ * large value's error, or be NaN.
+ */
+#include "ops/conv/winograd.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    /* A pixel this many times its neighbours' size leaves them three digits. */
+    DWARFING = 1024,
+    /* Squares this many times the mean one are looked at twice. */
+    STANDING_OUT = 1024,
+};
+
+/* What has been seen of an image's pixels on their way into a patch. */
+typedef struct spread {
+    vec squares, largest; /* the sum of squares, and the largest of them */
+    int64_t n;
+} spread;
+
+INLINE void see(spread *seen, vec pixels)
+{
+    const vec squares = v_mul(pixels, pixels);
+
+    seen->squares = v_add(seen->squares, squares);
+    seen->largest = v_max(seen->largest, squares);
+}
+
+/* Whether half of the values that are not zero are dwarfed by the largest one. */
+TARGET static __attribute__((noinline)) bool has_giants(const float *patch, int64_t n,
+                                                        float largest)
+{
+    const float limit = largest / ((float)DWARFING * DWARFING);
+    int64_t n_dwarfs = 0, n_others = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        const float square = patch[i] * patch[i];
+
+        n_dwarfs += square > 0 && square < limit;
+        n_others += square >= limit;
+    }
+    return n_dwarfs > n_others;
+}
+
+/* Whether this patch of n floats must not be mixed; seen is what there is in it. */
+INLINE bool is_wild(const spread *seen, const float *patch, int64_t n)
+{
+    const float sum = v_sum(seen->squares), largest = v_largest(seen->largest);
+    const float standing_out =
+        seen->n < 4 * STANDING_OUT ? (float)seen->n / 4 : STANDING_OUT;
+
+    if (!(sum - sum == 0))
+        return true; /* NaN, infinity, or squares that overflow */
+    return largest * (float)seen->n > standing_out * sum &&
+           has_giants(patch, n, largest);
+}
+
+/* Walking a patch in the order of an image's pixels. */
+typedef struct cursor {
+    float *patch; /* of column 0 of the image in this row */
+    int64_t row_step;
+    int column, width;
+} cursor;
+
+INLINE float *advance(cursor *at, int n)
+{
+    float *here = at->patch + (int64_t)at->column * LANES;
+
+    at->column += n;
+    if (at->column == at->width) {
+        at->column = 0;
+        at->patch += at->row_step;
+    }
+    return here;
+}
+
+/* n pixels of up to LANES channels, whose planes are step apart, into a patch. */
+INLINE void take_pixels(const float *x, int64_t step, int n_channels, int64_t n,
+                        cursor *at, spread *seen)
+{
+    for (int64_t i = 0; i < n; i += LANES) {
+        const int m = n - i < LANES ? (int)(n - i) : LANES;
+        vec pixels[LANES];
+
+        if (m == LANES && n_channels == LANES) {
+#pragma GCC unroll 16
+            for (int c = 0; c < LANES; c++) {
+                pixels[c] = v_load(x + c * step + i);
+                see(seen, pixels[c]);
+            }
+        } else {
+            for (int c = 0; c < LANES; c++) {
+                pixels[c] =
+                    c < n_channels ? v_load_first(x + c * step + i, m) : v_zero();
+                see(seen, pixels[c]);
+            }
+        }
+        v_transpose(pixels);
+        if (m == LANES && at->column + LANES <= at->width) {
+            float *to = advance(at, LANES);
+
+#pragma GCC unroll 16
+            for (int c = 0; c < LANES; c++)
+                v_store(to + c * LANES, pixels[c]);
+        } else {
+            for (int c = 0; c < m; c++)
+                v_store(advance(at, 1), pixels[c]);
+        }
+    }
+}
+
+INLINE void give_pixels(float *y, int64_t step, int n_channels, int64_t n, cursor *at)
+{
+    for (int64_t i = 0; i < n; i += LANES) {
+        const int m = n - i < LANES ? (int)(n - i) : LANES;
+        vec pixels[LANES];
+
+        if (m == LANES && at->column + LANES <= at->width) {
+            const float *from = advance(at, LANES);
+
+#pragma GCC unroll 16
+            for (int c = 0; c < LANES; c++)
+                pixels[c] = v_load(from + c * LANES);
+        } else {
+            for (int c = 0; c < LANES; c++)
+                pixels[c] = c < m ? v_load(advance(at, 1)) : v_zero();
+        }
+        v_transpose(pixels);
+        if (m == LANES && n_channels == LANES) {
+#pragma GCC unroll 16
+            for (int c = 0; c < LANES; c++)
+                v_store(y + c * step + i, pixels[c]);
+        } else {
+            for (int c = 0; c < n_channels; c++)
+                v_store_first(y + c * step + i, pixels[c], m);
+        }
+    }
+}
+
+INLINE int lesser(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+INLINE int greater(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/*
+ * The part of an image that a patch of rows x columns at (top, left) covers; outside
+ * the image a patch is zero. Whether it is wild, see is_wild().
+ */
+INLINE bool load_patch(const float *x, int h, int w, int n_channels, int top, int left,
+                       int rows, int columns, float *patch)
+{
+    const int first = greater(0, -top), last = greater(first, lesser(rows, h - top));
+    const int from = greater(0, -left), to = greater(from, lesser(columns, w - left));
+    const int64_t row_step = (int64_t)columns * LANES, plane = (int64_t)h * w;
+    const size_t row_bytes = (size_t)row_step * sizeof(float);
+    cursor at = {patch + first * row_step + from * LANES, row_step, 0, to - from};
+    spread seen = {v_zero(), v_zero(),
+                   (int64_t)(last - first) * (to - from) * n_channels};
+
+    memset(patch, 0, (size_t)first * row_bytes);
+    memset(patch + last * row_step, 0, (size_t)(rows - last) * row_bytes);
+    for (int i = first; i < last; i++) {
+        float *row = patch + i * row_step;
+
+        for (int j = 0; j < from; j++)
+            v_store(row + j * LANES, v_zero());
+        for (int j = to; j < columns; j++)
+            v_store(row + j * LANES, v_zero());
+    }
+    x += (int64_t)(top + first) * w + left + from;
+    if (to - from == w) {
+        take_pixels(x, plane, n_channels, (int64_t)(last - first) * w, &at, &seen);
+    } else {
+        for (int i = first; i < last; i++, x += w)
+            take_pixels(x, plane, n_channels, to - from, &at, &seen);
+    }
+    return is_wild(&seen, patch, rows * row_step);
+}
+
+/* The same way back, of what lies inside the image. */
+INLINE void store_patch(float *y, int h, int w, int n_channels, int top, int left,
+                        int rows, int columns, float *patch)
+{
+    const int n_rows = lesser(rows, h - top), n_columns = lesser(columns, w - left);
+    const int64_t row_step = (int64_t)columns * LANES, plane = (int64_t)h * w;
+    cursor at = {patch, row_step, 0, n_columns};
+
+    y += (int64_t)top * w + left;
+    if (n_columns == w) {
+        give_pixels(y, plane, n_channels, (int64_t)n_rows * w, &at);
+    } else {
+        for (int i = 0; i < n_rows; i++, y += w)
+            give_pixels(y, plane, n_channels, n_columns, &at);
+    }
+}
