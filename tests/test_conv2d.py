@@ -164,8 +164,10 @@ FORWARDED: dict[str, tuple[Any, str]] = {
     "dilation": (conv(dilation=2), "argument"),
     "groups": (conv(weight=(4, 2, 3, 3), groups=2), "argument"),
     "conv1d": (lambda: F.conv1d(torch.ones(1, 4, 9), torch.ones(4, 4, 3)), "shape"),
-    "transposed": (
-        lambda: F.conv_transpose2d(torch.ones(1, 4, 9, 9), torch.ones(4, 4, 3, 3)),
+    "transposed, stride": (
+        lambda: F.conv_transpose2d(
+            torch.ones(1, 4, 9, 9), torch.ones(4, 4, 3, 3), stride=2
+        ),
         "argument",
     ),
     "channels last": (mixed(channels_last, same), "layout"),
@@ -292,27 +294,6 @@ def test_weights_are_read_at_each_call() -> None:
             torch.testing.assert_close(conv(x).double(), expected, rtol=0, atol=1e-4)
             torch.testing.assert_close(copy.deepcopy(conv)(x), conv(x), rtol=0, atol=0)
         assert hits.accelerated == 12
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("row", [r for r in ROWS if r.startswith(("wino", "direct"))])
-def test_what_is_not_finite_stays_in_its_tiles(row: str, value: float) -> None:
-    """It reaches at least the outputs that it reaches by stock, and few around them."""
-    if row not in switching.runnable_rows("conv2d"):
-        pytest.skip("a row for gradients only")
-    if "5x5" in row:
-        pytest.skip("a row for other kernels")
-    x, weight = torch.randn(1, 4, 40, 40), torch.randn(20, 4, 3, 3)
-    x[0, 2, 17, 22] = value
-    stock = F.conv2d(x, weight, padding=1)
-    with switching.accelerated("conv2d", row=row):
-        ours = F.conv2d(x, weight, padding=1)
-    is_lost, is_lost_by_stock = ~ours.isfinite(), ~stock.isfinite()
-    assert (is_lost | ~is_lost_by_stock).all()
-    lost = is_lost.any(1)[0].nonzero()
-    assert (lost - torch.tensor([17, 22])).abs().max() <= 5
-    whole = ~is_lost
-    torch.testing.assert_close(ours[whole], stock[whole], rtol=1e-4, atol=1e-4)
 
 
 def test_no_grad_and_inference_mode() -> None:

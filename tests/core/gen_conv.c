@@ -55,24 +55,24 @@ static void note(test_call *c, const ptac_conv2d *p)
              p->with_relu ? ", ReLU" : "", p->with_pool ? ", pool" : "");
 }
 
-static void random_input(rng *r, test_call *c, int n_dims, const int64_t *sizes)
+static float *random_input(rng *r, test_call *c, int n_dims, const int64_t *sizes)
 {
     const double scale = ldexp(1, (int)RNG_PICK(r, 0, 0, 0, -20, 20));
     float *values = test_input(c, PTAC_F32, n_dims, sizes, false);
 
     fill_smooth(r, PTAC_F32, values, c->call.inputs[c->call.n_inputs - 1].n_elements,
                 scale);
+    return values;
 }
 
-/* One pixel in some images is none, or dwarfs all others. */
-static void spoil_image(rng *r, test_call *c)
+/* Images, of which one pixel may be none, or dwarf all others. */
+static void random_images(rng *r, test_call *c, const int64_t *sizes)
 {
-    const ptac_view *image = &c->call.inputs[0];
-    float *pixels = image->data;
+    static const float others[] = {NAN, INFINITY, -INFINITY, 1e9F, -3e30F};
+    float *pixels = random_input(r, c, 4, sizes);
 
     if (rng_chance(r, 30))
-        pixels[rng_below(r, image->n_elements)] =
-            (float)RNG_PICK(r, NAN, INFINITY, -INFINITY, 1e9, -3e30);
+        pixels[rng_below(r, c->call.inputs[0].n_elements)] = others[rng_below(r, 5)];
 }
 
 /* The three tensors of a convolution, by what is in them. */
@@ -97,8 +97,7 @@ static void make_forward(rng *r, test_call *c)
     random_conv(r, p);
     s = shapes_of(p);
     c->call.op = PTAC_OP_CONV2D;
-    random_input(r, c, 4, s.x);
-    spoil_image(r, c);
+    random_images(r, c, s.x);
     random_input(r, c, 4, s.w);
     if (rng_chance(r, 50)) {
         random_input(r, c, 1, s.w);
@@ -114,6 +113,32 @@ static void make_forward(rng *r, test_call *c)
     note(c, p);
 }
 
+/* x and y of a convolution change places in its transpose. */
+static void make_transposed(rng *r, test_call *c)
+{
+    ptac_conv2d *p = (ptac_conv2d *)c->params;
+    shapes s;
+
+    random_conv(r, p);
+    p->result = PTAC_CONV_DATA;
+    s = shapes_of(p);
+    c->call.op = PTAC_OP_CONV2D;
+    random_images(r, c, s.y);
+    random_input(r, c, 4, s.w);
+    if (rng_chance(r, 50))
+        random_input(r, c, 1, s.w + 1);
+    test_output(c, PTAC_F32, 4, s.x, false);
+    note(c, p);
+}
+
+static void make_any_forward(rng *r, test_call *c)
+{
+    if (rng_chance(r, 80))
+        make_forward(r, c);
+    else
+        make_transposed(r, c);
+}
+
 static void make_backward(rng *r, test_call *c)
 {
     ptac_conv2d *p = (ptac_conv2d *)c->params;
@@ -124,8 +149,7 @@ static void make_backward(rng *r, test_call *c)
     c->call.op = PTAC_OP_CONV2D_BACKWARD;
     if (rng_chance(r, 50)) {
         p->result = PTAC_CONV_DATA;
-        random_input(r, c, 4, s.y);
-        spoil_image(r, c);
+        random_images(r, c, s.y);
         random_input(r, c, 4, s.w);
         test_output(c, PTAC_F32, 4, s.x, false);
     } else {
@@ -176,7 +200,7 @@ static void place(test_call *c)
  */
 static const generator forward = {
     .op = PTAC_OP_CONV2D,
-    .make = make_forward,
+    .make = make_any_forward,
     .place = place,
     .roundings = 48,
 };

@@ -30,27 +30,70 @@ static int64_t n_outputs(int64_t size, int64_t kernel, int64_t stride, int64_t p
     return stride > 0 && padding >= 0 && room >= 0 ? room / stride + 1 : 0;
 }
 
-ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
-                             const ptac_geometry *geo, ptac_conv2d *p)
+/* One group, no dilation, and sizes that our ints can hold. */
+static ptac_reason geometry_reason(const ptac_view *x, const ptac_view *w,
+                                   const ptac_geometry *geo)
 {
     enum { MOST = 1 << 24 };
-    const int64_t *stride = geo->stride.values, *padding = geo->padding.values;
-    ptac_reason why = image_reason(x);
 
-    if (!why)
-        why = image_reason(w);
-    if (why)
-        return why;
-    if (geo->is_transposed || geo->groups != 1 || !is_pair(&geo->stride) ||
-        !is_pair(&geo->padding) || !is_pair(&geo->dilation) ||
-        geo->dilation.values[0] != 1 || geo->dilation.values[1] != 1)
+    if (geo->groups != 1 || !is_pair(&geo->stride) || !is_pair(&geo->padding) ||
+        !is_pair(&geo->dilation) || geo->dilation.values[0] != 1 ||
+        geo->dilation.values[1] != 1)
         return PTAC_ARGUMENT;
     for (int i = 0; i < 4; i++)
         if (x->sizes[i] > MOST || w->sizes[i] > MOST)
             return PTAC_SHAPE;
     for (int i = 0; i < 2; i++)
-        if (stride[i] > MOST || padding[i] > MOST)
+        if (geo->stride.values[i] > MOST || geo->padding.values[i] > MOST)
             return PTAC_SHAPE;
+    return PTAC_TAKE;
+}
+
+/* A transposed convolution of stride 1 is the gradient of the data of another one. */
+static ptac_reason transposed_params(const ptac_view *x, const ptac_view *w,
+                                     const ptac_geometry *geo, ptac_conv2d *p)
+{
+    const int64_t *stride = geo->stride.values, *padding = geo->padding.values;
+
+    for (int i = 0; i < 2; i++)
+        if (stride[i] != 1 || padding[i] < 0 || !is_pair(&geo->output_padding) ||
+            geo->output_padding.values[i] != 0)
+            return PTAC_ARGUMENT;
+    *p = (ptac_conv2d){
+        .result = PTAC_CONV_DATA,
+        .n = x->sizes[0],
+        .in_channels = (int)w->sizes[1],
+        .out_channels = (int)x->sizes[1],
+        .h = (int)(x->sizes[2] + w->sizes[2] - 1 - 2 * padding[0]),
+        .w = (int)(x->sizes[3] + w->sizes[3] - 1 - 2 * padding[1]),
+        .out_h = (int)x->sizes[2],
+        .out_w = (int)x->sizes[3],
+        .kernel_h = (int)w->sizes[2],
+        .kernel_w = (int)w->sizes[3],
+        .stride_h = 1,
+        .stride_w = 1,
+        .pad_h = (int)padding[0],
+        .pad_w = (int)padding[1],
+    };
+    if (w->sizes[0] != x->sizes[1] || p->h <= 0 || p->w <= 0)
+        return PTAC_ARGUMENT; /* torch complains in its own words */
+    return PTAC_TAKE;
+}
+
+ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
+                             const ptac_geometry *geo, ptac_conv2d *p)
+{
+    const int64_t *stride = geo->stride.values, *padding = geo->padding.values;
+    ptac_reason why = image_reason(x);
+
+    if (!why)
+        why = image_reason(w);
+    if (!why)
+        why = geometry_reason(x, w, geo);
+    if (why)
+        return why;
+    if (geo->is_transposed)
+        return transposed_params(x, w, geo, p);
     *p = (ptac_conv2d){
         .n = x->sizes[0],
         .in_channels = (int)x->sizes[1],
@@ -73,10 +116,12 @@ ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
 
 void ptac_conv_output_sizes(const ptac_conv2d *p, int64_t sizes[4])
 {
+    const bool is_data = p->result == PTAC_CONV_DATA;
+
     sizes[0] = p->n;
-    sizes[1] = p->out_channels;
-    sizes[2] = p->out_h >> p->with_pool;
-    sizes[3] = p->out_w >> p->with_pool;
+    sizes[1] = is_data ? p->in_channels : p->out_channels;
+    sizes[2] = is_data ? p->h : p->out_h >> p->with_pool;
+    sizes[3] = is_data ? p->w : p->out_w >> p->with_pool;
 }
 
 at_tensor ptac_conv_new_image(const int64_t *sizes, ptac_view *view)
@@ -92,9 +137,12 @@ at_tensor ptac_conv_new_image(const int64_t *sizes, ptac_view *view)
 
 static ptac_reason bias_reason(const ptac_view *bias, const ptac_conv2d *p)
 {
+    int64_t sizes[4];
+
+    ptac_conv_output_sizes(p, sizes);
     if (bias->dtype != PTAC_F32)
         return PTAC_DTYPE;
-    if (bias->n_dims != 1 || bias->sizes[0] != p->out_channels)
+    if (bias->n_dims != 1 || bias->sizes[0] != sizes[1])
         return PTAC_ARGUMENT;
     return ptac_view_is_contiguous(bias) ? PTAC_TAKE : PTAC_LAYOUT;
 }

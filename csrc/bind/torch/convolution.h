@@ -21,7 +21,10 @@ typedef struct ptac_geometry {
     int64_t groups;
 } ptac_geometry;
 
-/* Fill params in, or say why stock must look at the call. */
+/*
+ * Fill params in, or say why stock must look at the call. The result is FORWARD, and of
+ * transposed convolutions DATA.
+ */
 ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
                              const ptac_geometry *geo, ptac_conv2d *params);
 

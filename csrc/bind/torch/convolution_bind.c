@@ -198,7 +198,7 @@ static void drop_grads(at_tensor (*grads)[N_GRADS])
 
 #define AT_OWNED_GRADS __attribute__((cleanup(drop_grads)))
 
-/* The gradient of x. */
+/* The gradient of x; of a transposed convolution's, a convolution of grad_y. */
 static bool fast_data(const backward_args *args, const ptac_view *grad,
                       const ptac_view *x, const ptac_view *w, ptac_conv2d *params,
                       at_tensor *out)
@@ -213,7 +213,7 @@ static bool fast_data(const backward_args *args, const ptac_view *grad,
     };
     const ptac_kernel *row;
 
-    params->result = PTAC_CONV_DATA;
+    params->result = args->geo.is_transposed ? PTAC_CONV_FORWARD : PTAC_CONV_DATA;
     row = ptac_admit(&call);
     if (!row)
         return false;
@@ -226,13 +226,17 @@ static bool fast_data(const backward_args *args, const ptac_view *grad,
     return true;
 }
 
-/* The gradients of the weight and, where it is asked for, of the bias. */
+/*
+ * The gradients of the weight and, where it is asked for, of the bias. In a transposed
+ * convolution x and grad_y change places, and the bias is stock's.
+ */
 static bool fast_weight(const backward_args *args, const ptac_view *grad,
                         const ptac_view *x, const ptac_view *w, ptac_conv2d *params,
                         at_tensor *out)
 {
     static const int64_t one_apart = 1;
-    const bool with_bias = args->mask.values[BIAS];
+    const bool is_transposed = args->geo.is_transposed;
+    const bool with_bias = args->mask.values[BIAS] && !is_transposed;
     const one_result one = {args, {{false, true, with_bias}}};
     const int64_t n_biases = params->out_channels;
     ptac_call call = {
@@ -240,7 +244,7 @@ static bool fast_weight(const backward_args *args, const ptac_view *grad,
         .n_inputs = 2,
         .n_outputs = with_bias ? 2 : 1,
         .params = params,
-        .inputs = {*x, *grad},
+        .inputs = {is_transposed ? *grad : *x, is_transposed ? *x : *grad},
     };
     const ptac_kernel *row;
 

@@ -12,6 +12,10 @@
  *   data      inputs grad_y, w; output grad_x
  *   weight    inputs x, grad_y; output grad_w and, where asked for, grad_bias
  *
+ * A transposed convolution of stride 1 is a call of conv2d that asks for data, with a
+ * bias where there is one, and its gradient of the data one of conv2d_backward that asks
+ * for forward.
+ *
  * Whatever the row, a result has the same bits at each repetition with as many threads;
  * results other than grad_w have them with any number of threads.
  *

@@ -12,15 +12,26 @@ enum {
     MOST_WORK = 1 << 24, /* multiply-adds */
 };
 
-static int kind_of(const ptac_conv2d *p)
+/* The channels that a call sums over. */
+static int summed_channels(const ptac_call *call)
 {
+    const ptac_conv2d *p = call->params;
+    const bool is_transposed =
+        call->op == PTAC_OP_CONV2D && p->result == PTAC_CONV_DATA;
+
+    return is_transposed ? p->out_channels : p->in_channels;
+}
+
+static int kind_of(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
     const bool is_5x5 = p->kernel_h == 5;
     const int last = is_5x5 ? PTAC_CONV_5X5_64 : PTAC_CONV_3X3_512;
     const int fewer =
         p->in_channels < p->out_channels ? p->in_channels : p->out_channels;
     int kind = is_5x5 ? PTAC_CONV_5X5_FEW : PTAC_CONV_3X3_FEW;
 
-    if (p->in_channels <= PTAC_CONV_FIRST_CHANNELS)
+    if (summed_channels(call) <= PTAC_CONV_FIRST_CHANNELS)
         return is_5x5 ? PTAC_CONV_5X5_FIRST : PTAC_CONV_3X3_FIRST;
     for (int n = 16; n <= fewer && kind < last; n *= is_5x5 ? 4 : 2)
         kind++;
@@ -36,7 +47,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     if (p->kernel_h != p->kernel_w || (p->kernel_h != 3 && p->kernel_h != 5) ||
         p->stride_h != 1 || p->stride_w != 1)
         return PTAC_SHAPE;
-    shape->kind = kind_of(p);
+    shape->kind = kind_of(call);
     if (p->result == PTAC_CONV_WEIGHT)
         shape->kind += PTAC_CONV_N_KINDS;
     shape->work = ptac_conv2d_pixels(p);
@@ -148,6 +159,7 @@ static void data_points(int64_t begin, int64_t end, void *context)
     const ptac_call *call = context;
     const ptac_conv2d *p = call->params;
     const float *grad = call->inputs[0].data, *w = call->inputs[1].data;
+    const float *bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
     float *grad_x = call->outputs[0].data;
     const int64_t out_plane = (int64_t)p->out_h * p->out_w;
 
@@ -157,7 +169,7 @@ static void data_points(int64_t begin, int64_t end, void *context)
         const int c = (int)(plane % p->in_channels);
         const float *image =
             grad + plane / p->in_channels * p->out_channels * out_plane;
-        double sum = 0;
+        double sum = bias ? bias[c] : 0;
 
         for (int a = 0; a < p->kernel_h; a++) {
             const int row = output_of(i, a, p->stride_h, p->pad_h, p->out_h);

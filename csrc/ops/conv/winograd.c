@@ -13,6 +13,9 @@ enum {
     MOST_SIZE = 1 << 20,
     MOST_CHANNELS = 1024, /* or blocks get too small for their weights */
     LONG_SUM = 1024,
+    LONG_SUM_OF_5X5 = 4096,
+    MOST_OF_5X5 =
+        256,  /* channels that a sum of 25 taps each runs over, see winograd.h */
     PAD = 16, /* floats between points, so that they do not share a cache set */
     /* Transformed weights above this are not kept; tiles that threads share then. */
     WEIGHTS_FLOATS = 1703936, /* 6.5 MiB */
@@ -180,18 +183,13 @@ static void cut_sums(ptac_winograd_plan *plan, int n_threads)
     }
 }
 
-bool ptac_winograd_is_data(const ptac_call *call)
+bool ptac_winograd_is_short_sum(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
 
-    return p->result == PTAC_CONV_DATA;
-}
+    const int64_t least = p->kernel_h == 5 ? LONG_SUM_OF_5X5 : LONG_SUM;
 
-bool ptac_winograd_is_long_sum(const ptac_call *call)
-{
-    const ptac_conv2d *p = call->params;
-
-    return p->result == PTAC_CONV_WEIGHT && ptac_conv2d_pixels(p) >= LONG_SUM;
+    return p->result == PTAC_CONV_WEIGHT && ptac_conv2d_pixels(p) < least;
 }
 
 /* The direct sum's multiplications for one of transformed tiles, edges included. */
@@ -210,6 +208,7 @@ ptac_reason ptac_winograd_accepts(const ptac_call *call,
 {
     const ptac_conv2d *p = call->params;
     const bool is_data = p->result == PTAC_CONV_DATA;
+    const int summed = is_data ? p->out_channels : p->in_channels;
 
     if (call->inputs[0].dtype != PTAC_F32)
         return PTAC_DTYPE;
@@ -217,6 +216,8 @@ ptac_reason ptac_winograd_accepts(const ptac_call *call,
         p->stride_w != 1 || p->pad_h >= stages->r || p->pad_w >= stages->r ||
         p->h > MOST_SIZE || p->w > MOST_SIZE || p->in_channels > MOST_CHANNELS ||
         p->out_channels > MOST_CHANNELS)
+        return PTAC_SHAPE;
+    if (stages->r == 5 && p->result != PTAC_CONV_WEIGHT && summed > MOST_OF_5X5)
         return PTAC_SHAPE;
     if (gain(p, stages, is_data ? p->h : p->out_h, is_data ? p->w : p->out_w) <
         LEAST_GAIN)

@@ -17,19 +17,22 @@ DEFINE_WINOGRAD(2x2_of_5x5, 2, 2, 5)
 
 static ptac_reason accepts_data_4x4(const ptac_call *call)
 {
-    return ptac_winograd_is_data(call) ? accepts_4x4(call) : PTAC_SHAPE;
+    const ptac_conv2d *p = call->params;
+
+    return p->result == PTAC_CONV_WEIGHT ? PTAC_SHAPE : accepts_4x4(call);
 }
 
 static ptac_reason accepts_weight_4x4(const ptac_call *call)
 {
-    return ptac_winograd_is_long_sum(call) ? accepts_4x4(call) : PTAC_SHAPE;
+    const ptac_conv2d *p = call->params;
+    const bool may = p->result == PTAC_CONV_WEIGHT && !ptac_winograd_is_short_sum(call);
+
+    return may ? accepts_4x4(call) : PTAC_SHAPE;
 }
 
 static ptac_reason accepts_backward_of_5x5(const ptac_call *call)
 {
-    const bool may = ptac_winograd_is_data(call) || ptac_winograd_is_long_sum(call);
-
-    return may ? accepts_2x2_of_5x5(call) : PTAC_SHAPE;
+    return ptac_winograd_is_short_sum(call) ? PTAC_SHAPE : accepts_2x2_of_5x5(call);
 }
 
 static const ptac_kernel conv2d_2x2 = {

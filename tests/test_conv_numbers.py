@@ -1,0 +1,186 @@
+"""Convolutions of many kinds of numbers, and of what is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import contract
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+OPS = ("conv2d", "conv2d_backward")
+TILES = [r for r in switching.runnable_rows("conv2d") if r.startswith("winograd")]
+CLOSE = [r for r in TILES if "4x4" not in r]
+
+
+def normal(x: Tensor) -> Tensor:
+    return x
+
+
+def after_relu(x: Tensor) -> Tensor:
+    return x.relu()
+
+
+def shifted(x: Tensor) -> Tensor:
+    return x + 3
+
+
+def after_batch_norm(x: Tensor) -> Tensor:
+    """Channels of different sizes and means, as a norm's weight and bias leave them."""
+    factors = torch.linspace(0.1, 3, x.shape[1], dtype=x.dtype).view(-1, 1, 1)
+    return x * factors + factors.flip(0) - 1
+
+
+def badly_scaled(x: Tensor) -> Tensor:
+    """Channels that are six orders of magnitude apart."""
+    powers = torch.linspace(-3, 3, x.shape[1], dtype=x.dtype).view(-1, 1, 1)
+    return x * 10**powers
+
+
+def heavy_tailed(x: Tensor) -> Tensor:
+    return x**3
+
+
+def sparse(x: Tensor) -> Tensor:
+    return torch.where(x > 0.5, x, 0)
+
+
+KINDS = [
+    normal,
+    after_relu,
+    shifted,
+    after_batch_norm,
+    badly_scaled,
+    heavy_tailed,
+    sparse,
+]
+
+
+@pytest.mark.parametrize("channels", [8, 64, 128, 512])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("row", CLOSE)
+def test_contract(row: str, kind: Callable[[Tensor], Tensor], channels: int) -> None:
+    size = 5 if "5x5" in row else 3
+    width = 6 if channels >= 128 else 14
+    if size == 5 and kind is sparse:
+        pytest.skip("5x5 taps are not close on images of zeros, see winograd.h")
+
+    def case(dtype: torch.dtype) -> dict[str, Tensor]:
+        x = kind(contract.draw(4, channels, width, width, dtype=dtype)).requires_grad_()
+        scale = math.sqrt(2 / (size**2 * channels))
+        w = contract.draw(40, channels, size, size, dtype=dtype, scale=scale)
+        w.requires_grad_()
+        y = F.conv2d(x, w, padding=size // 2)
+        y.backward(contract.draw(*y.shape, dtype=dtype))
+        return {"y": y, "x": x.grad, "weight": w.grad}
+
+    with switching.accelerated(*OPS, row=row):
+        hits = switching.hits("conv2d")
+        contract.hold(case)
+        assert (hits.accelerated == 1) == (size == 3 or channels <= 128)
+
+
+def test_denormal_numbers() -> None:
+    x, w = torch.randn(2, 32, 12, 12) * 1e-40, torch.randn(32, 32, 3, 3)
+    expected = F.conv2d(x.double(), w.double(), padding=1)
+    for row in CLOSE:
+        if "5x5" not in row:
+            with switching.accelerated("conv2d", row=row):
+                ours = F.conv2d(x, w, padding=1)
+            assert (ours - expected).abs().max() < 1e-3 * expected.abs().max()
+
+
+def results(x: Tensor, w: Tensor, grad: Tensor) -> dict[str, Tensor]:
+    """Forward and the gradient of the data."""
+    x = x.clone().requires_grad_()
+    y = F.conv2d(x, w, padding=w.shape[2] // 2)
+    (grad_x,) = torch.autograd.grad(y, x, grad)
+    return {"y": y.detach(), "x": grad_x}
+
+
+def operands(row: str) -> tuple[Tensor, Tensor, Tensor]:
+    size = 5 if "5x5" in row else 3
+    return (
+        torch.randn(2, 24, 40, 40),
+        torch.randn(24, 24, size, size),
+        torch.randn(2, 24, 40, 40),
+    )
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("row", TILES)
+def test_what_is_not_finite_is_where_stocks_is(row: str, value: float) -> None:
+    torch.manual_seed(0)
+    x, w, grad = operands(row)
+    for images in (x, grad):
+        for place in ((0, 2, 17, 22), (1, 20, 0, 39)):
+            images[place] = value
+    stock = results(x, w, grad)
+    assert not stock["y"].isfinite().all()
+    with switching.accelerated(*OPS, row=row):
+        hits = [switching.hits(op) for op in OPS]
+        ours = results(x, w, grad)
+        assert hits[0].accelerated == 1
+        if row in switching.runnable_rows(OPS[1]):
+            assert hits[1].accelerated == 1
+    for name, theirs in stock.items():
+        mine, is_whole = ours[name], theirs.isfinite()
+        assert torch.equal(mine.isfinite(), is_whole)
+        contract.exactly(mine[~is_whole], theirs[~is_whole])
+        torch.testing.assert_close(
+            mine[is_whole], theirs[is_whole], rtol=1e-4, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("size", [1e5, 1e20, 1e30])
+@pytest.mark.parametrize("row", TILES)
+def test_next_to_a_giant(row: str, size: float) -> None:
+    """Outputs that do not see it are as good as without it."""
+    torch.manual_seed(0)
+    x, w, grad = operands(row)
+    reach = w.shape[2] // 2
+    x[0, 2, 17, 22] = grad[0, 2, 17, 22] = size
+    sees = torch.zeros(2, 1, 40, 40, dtype=torch.bool)
+    sees[0, 0, 17 - reach : 18 + reach, 22 - reach : 23 + reach] = True
+    exact = results(x.double(), w.double(), grad.double())
+    with switching.accelerated(*OPS, row=row):
+        ours = results(x, w, grad)
+    for name, found in ours.items():
+        errors = (found - exact[name]).abs()
+        assert errors.masked_fill(sees, 0).max() < 3e-4
+        assert (errors[sees.expand_as(errors)] < 1e-5 * size).all()
+
+
+def test_one_hot_images_keep_their_tiles() -> None:
+    """Where all others are zero there is nothing to be dwarfed."""
+    x, w = torch.zeros(2, 24, 40, 40), torch.randn(24, 24, 3, 3)
+    x[0, 3, 20, 20] = 5
+    with switching.accelerated("conv2d"):
+        ours = F.conv2d(x, w, padding=1)
+    expected = F.conv2d(x, w, padding=1)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+def spoilt_weights(value: float) -> dict[str, Any]:
+    """Stock's results, and ours by tiles, with a value among the weights."""
+    torch.manual_seed(0)
+    x, w, grad = operands("")
+    w[5, 7, 1, 1] = value
+    found = {"stock": results(x, w, grad)}
+    with switching.accelerated(*OPS):
+        return found | {"ours": results(x, w, grad)}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_in_weights_it_spoils_its_channel(value: float) -> None:
+    found = spoilt_weights(value)
+    for name, channel in (("y", 5), ("x", 7)):
+        mine, theirs = found["ours"][name], found["stock"][name]
+        others = [c for c in range(24) if c != channel]
+        assert mine[:, others].isfinite().all()
+        assert (theirs.isfinite() | ~mine.isfinite()).all()

@@ -1,0 +1,99 @@
+"""Transposed convolutions of stride 1, which are gradients of others."""
+
+from __future__ import annotations
+
+import math
+
+import contract
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+OPS = ("conv2d", "conv2d_backward")
+ROWS = [
+    row
+    for row in switching.runnable_rows("conv2d")
+    if row.startswith("winograd") and "4x4" not in row
+]
+SHAPES = [(2, 16, 24, 20, 17), (3, 64, 32, 8, 8), (6, 40, 3, 16, 17)]
+"""Images, channels in and out, height and width."""
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("row", ROWS)
+def test_contract(
+    row: str, shape: tuple[int, int, int, int, int], padding: int
+) -> None:
+    n, c, k, h, w = shape
+    size = 5 if "5x5" in row else 3
+
+    def case(dtype: torch.dtype) -> dict[str, Tensor]:
+        x = contract.draw(n, c, h, w, dtype=dtype).requires_grad_()
+        scale = 1 / (size * math.sqrt(c))
+        weight = contract.draw(c, k, size, size, dtype=dtype, scale=scale)
+        weight.requires_grad_()
+        b = contract.draw(k, dtype=dtype).requires_grad_() if padding != 1 else None
+        y = F.conv_transpose2d(x, weight, b, padding=padding)
+        y.backward(contract.draw(*y.shape, dtype=dtype))
+        found = {"y": y, "x": x.grad, "weight": weight.grad}
+        return found | ({} if b is None else {"bias": b.grad})
+
+    with switching.accelerated(*OPS, row=row):
+        hits = [switching.hits(op) for op in OPS]
+        contract.hold(case)
+        assert hits[0].accelerated >= 1
+        assert hits[1].accelerated >= 1
+
+
+def test_double_backward() -> None:
+    def case(dtype: torch.dtype) -> dict[str, Tensor]:
+        x = contract.draw(2, 18, 9, 9, dtype=dtype).requires_grad_()
+        weight = contract.draw(18, 20, 3, 3, dtype=dtype, scale=0.1).requires_grad_()
+        y = F.conv_transpose2d(x, weight, padding=1)
+        grads = torch.autograd.grad(y.tanh().sum(), (x, weight), create_graph=True)
+        total = grads[0].square().sum() + grads[1].square().sum() / 100
+        return dict(zip("xw", torch.autograd.grad(total, (x, weight)), strict=True))
+
+    with switching.accelerated(*OPS):
+        hits = switching.hits("conv2d_backward")
+        contract.hold(case)
+        assert hits.accelerated >= 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stride": 2},
+        {"stride": 2, "output_padding": 1},
+        {"dilation": 2},
+        {"groups": 2},
+    ],
+    ids=str,
+)
+def test_others_are_forwarded(options: dict[str, int]) -> None:
+    x, layer = torch.randn(2, 16, 9, 9), nn.ConvTranspose2d(16, 16, 3, **options)
+    stock = layer(x)
+    with switching.accelerated(*OPS):
+        hits = switching.hits("conv2d")
+        ours = layer(x)
+        assert hits.forwarded == {"argument": 1}
+    contract.exactly(ours, stock)
+
+
+@pytest.mark.parametrize(
+    ("weight", "padding"), [((5, 4, 3, 3), 0), ((4, 4, 3, 3), 9), ((4, 4, 3, 3), -1)]
+)
+def test_complaints_are_torchs(weight: tuple[int, ...], padding: int) -> None:
+    def complaint() -> str:
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            F.conv_transpose2d(
+                torch.ones(1, 4, 9, 9), torch.ones(weight), padding=padding
+            )
+        return str(caught.value)
+
+    stock = complaint()
+    with switching.accelerated(*OPS):
+        assert complaint() == stock
