@@ -157,6 +157,7 @@ def test_training_goes_on() -> None:
 def test_shadow_checks_find_nothing_in_sound_rows() -> None:
     op = "max_pool2d"
     with switching.accelerated(op, verify=1):
+        CALLS[op]()  # a process's first one is cold, and its time does not count
         before = _C.counters(op)
         CALLS[op]()
         after = _C.counters(op)

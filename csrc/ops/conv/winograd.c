@@ -14,8 +14,7 @@ enum {
     MOST_CHANNELS = 1024, /* or blocks get too small for their weights */
     LONG_SUM = 1024,
     LONG_SUM_OF_5X5 = 4096,
-    MOST_OF_5X5 =
-        256,  /* channels that a sum of 25 taps each runs over, see winograd.h */
+    MOST_OF_5X5 = 128, /* summed channels */
     PAD = 16, /* floats between points, so that they do not share a cache set */
     /* Transformed weights above this are not kept; tiles that threads share then. */
     WEIGHTS_FLOATS = 1703936, /* 6.5 MiB */
