@@ -116,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     conv.add_argument("--shapes", nargs="+", metavar="N,C,WIDTH,K[,KERNEL]")
     conv.add_argument("--threads", type=count, nargs="+", help="default: 1, 2, 4 ...")
     conv.add_argument("--numerics", choices=("close", "fast"), default="close")
+    conv.add_argument(
+        "--check", action="store_true", help="compare with benchmarks/targets.toml"
+    )
     conv.add_argument("--csv", metavar="FILE", help="write the figures here")
 
     verify = add("verify", _verify, "hold every row of this machine to its contract")

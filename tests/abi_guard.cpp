@@ -10,6 +10,7 @@
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/c/shim.h>
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward_cpu_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cpu_dispatch.h>
@@ -123,6 +124,15 @@ template <typename T> struct in_c<const std::shared_ptr<T> &(*)()> {
 template <> struct in_c<at::TensorBase (at::TensorBase::*)() const> {
     using type = void (*)(void *, at_tensor); /* "this" travels as a reference would */
 };
+template <> struct in_c<at::Context &(*)()> {
+    using type = const void *(*)();
+};
+/* Enumerations travel as the int that they are. */
+template <>
+struct in_c<at::Float32Precision (at::Context::*)(at::Float32Backend, at::Float32Op)
+                const> {
+    using type = int (*)(const void *, int, int);
+};
 template <typename... Parameters> struct in_c<_object *(*)(Parameters...)> {
     using type = void *(*)(typename crossing<Parameters>::type...);
 };
@@ -134,6 +144,8 @@ using in_c_t = typename in_c<std::remove_const_t<Theirs>>::type;
 namespace theirs
 {
 constexpr auto tracing_state = &torch::jit::tracer::getTracingState;
+constexpr auto global_context = &at::globalContext;
+constexpr auto float32_precision = &at::Context::float32Precision;
 constexpr auto convolution = &at::compositeexplicitautograd::convolution;
 constexpr auto convolution_backward =
     &at::compositeexplicitautograd::convolution_backward;
@@ -194,6 +206,13 @@ static_assert(AT_DTYPE_I64 == static_cast<int>(at::ScalarType::Long));
 static_assert(AT_DTYPE_F32 == static_cast<int>(at::ScalarType::Float));
 static_assert(AT_DTYPE_F64 == static_cast<int>(at::ScalarType::Double));
 static_assert(AT_DTYPE_BF16 == static_cast<int>(at::ScalarType::BFloat16));
+static_assert(std::is_same_v<std::underlying_type_t<at::Float32Backend>, int>);
+static_assert(std::is_same_v<std::underlying_type_t<at::Float32Op>, int>);
+static_assert(std::is_same_v<std::underlying_type_t<at::Float32Precision>, int>);
+static_assert(AT_FLOAT32_MKLDNN == static_cast<int>(at::Float32Backend::MKLDNN));
+static_assert(AT_FLOAT32_CONV == static_cast<int>(at::Float32Op::CONV));
+static_assert(AT_FLOAT32_TF32 == static_cast<int>(at::Float32Precision::TF32));
+static_assert(AT_FLOAT32_BF16 == static_cast<int>(at::Float32Precision::BF16));
 static_assert(AT_DEVICE_CPU == static_cast<int>(at::DeviceType::CPU));
 static_assert(AT_MEMORY_FORMAT_CONTIGUOUS ==
               static_cast<int>(at::MemoryFormat::Contiguous));

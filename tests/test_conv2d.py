@@ -348,3 +348,25 @@ def test_a_trace_records_the_convolution() -> None:
         ours = traced(other)
     assert "aten::_convolution" in str(traced.graph)
     torch.testing.assert_close(ours, conv(other), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_who_allows_less_than_float32_gets_stocks(precision: str) -> None:
+    """And with it what oneDNN makes of the permission on this CPU."""
+    x, weight = torch.randn(2, 20, 12, 12), torch.randn(24, 20, 3, 3)
+    settings = torch.backends.mkldnn.conv
+    before = settings.fp32_precision
+    try:
+        settings.fp32_precision = precision
+        stock = F.conv2d(x, weight)
+        with switching.accelerated(*OPS):
+            hits = switching.hits("conv2d")
+            ours = F.conv2d(x, weight)
+            assert hits.forwarded == {"mode or transform active": 1}
+    finally:
+        settings.fp32_precision = before
+    contract.exactly(ours, stock)
+    with switching.accelerated(*OPS):
+        hits = switching.hits("conv2d")
+        F.conv2d(x, weight)
+        assert hits.accelerated == 1

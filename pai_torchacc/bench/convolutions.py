@@ -30,7 +30,7 @@ from pai_torchacc.bench.measure import (
     raise_malloc_thresholds,
     thread_counts,
 )
-from pai_torchacc.bench.run import console, write_csv
+from pai_torchacc.bench.run import console, read_targets, write_csv
 
 
 class Shape(NamedTuple):
@@ -95,6 +95,7 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     """Measure what the options name; the document and the exit status."""
     screen = console()
     check_outputs([options.csv])
+    targets = read_targets("conv_target") if options.check else []
     shapes = _shapes(options.shapes)
     threads = options.threads or thread_counts()
     raise_malloc_thresholds()
@@ -113,11 +114,18 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     finally:
         torch.set_num_threads(before)
     screen.print(_table(rows), soft_wrap=True)
-    for line in _means(rows):
-        screen.print(line, highlight=False, soft_wrap=True)
+    means = list(_means(rows))
+    for mean in means:
+        screen.print(str(mean), highlight=False, soft_wrap=True)
     if options.csv:
         write_csv(Path(options.csv), rows)
-    return {"environment": environment(), "rows": [asdict(r) for r in rows]}, 0
+    short = list(_missed(rows, means, targets))
+    for line in short:
+        screen.print(line, highlight=False, soft_wrap=True)
+    if options.check:
+        screen.print(f"{len(short)} targets missed")
+    document = {"environment": environment(), "rows": [asdict(r) for r in rows]}
+    return document, 1 if short else 0
 
 
 def _shapes(texts: list[str] | None) -> tuple[Shape, ...]:
@@ -236,7 +244,23 @@ def _table(rows: list[Row]) -> Table:
     return table
 
 
-def _means(rows: list[Row]) -> Iterator[str]:
+class _Mean(NamedTuple):
+    """Of the ratios of what the table chooses, over the main shapes."""
+
+    result: str
+    n_threads: int
+    value: float
+    least: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.result}, {self.n_threads} thread(s): geometric mean "
+            f"{self.value:.2f}x over the {len(MAIN)} main shapes, "
+            f"least {self.least:.2f}x"
+        )
+
+
+def _means(rows: list[Row]) -> Iterator[_Mean]:
     main = {str(shape) for shape in MAIN}
     for n in sorted({r.n_threads for r in rows}):
         for result in RESULTS:
@@ -249,7 +273,34 @@ def _means(rows: list[Row]) -> Iterator[str]:
             ]
             if len(ratios) == len(main):
                 mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+                yield _Mean(result, n, mean, min(ratios))
+
+
+def _missed(
+    rows: list[Row], means: list[_Mean], targets: list[dict[str, Any]]
+) -> Iterator[str]:
+    """Lines for what falls short: means, one shape, or any shape of all."""
+    for target in targets:
+        at_least = target["at_least"]
+        for what, result, n_threads, ratio in _measured(rows, means, target):
+            is_meant = (
+                target.get("result", result) == result
+                and target.get("threads", n_threads) == n_threads
+            )
+            if is_meant and ratio < at_least:
                 yield (
-                    f"{result}, {n} thread(s): geometric mean {mean:.2f}x over the "
-                    f"{len(main)} main shapes, least {min(ratios):.2f}x"
+                    f"missed: {what}, {result}, {n_threads} thread(s): "
+                    f"{ratio:.2f}x, target >= {at_least}x"
                 )
+
+
+def _measured(
+    rows: list[Row], means: list[_Mean], target: dict[str, Any]
+) -> Iterator[tuple[str, str, int, float]]:
+    if target["shape"] == "mean":
+        for mean in means:
+            yield "geometric mean", mean.result, mean.n_threads, mean.value
+        return
+    for r in rows:
+        if r.algorithm == CHOSEN and target["shape"] in ("any", r.shape):
+            yield r.shape, r.result, r.n_threads, r.ratio

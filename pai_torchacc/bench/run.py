@@ -155,6 +155,8 @@ def _missed(results: list[Result], targets: list[dict[str, Any]]) -> Iterator[st
         for target in targets:
             if (target["figure"], target["against"]) != (r.figure, r.rival):
                 continue
+            if target.get("threads", r.n_threads) != r.n_threads:
+                continue
             bound = target["value"]
             met = r.value >= bound if r.unit == "ratio" else r.value <= bound
             if not met or not r.passes_gate:

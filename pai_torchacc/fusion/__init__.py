@@ -126,8 +126,15 @@ def overridden_by_others() -> dict[str, str]:
 
 
 def remarks() -> list[str]:
-    """What others had patched before us, or after us when we took ours back."""
-    return [*_ledger.declined, *_ledger.remarks]
+    """Who patched what we did, before us or after us, and who convolves on CUDA."""
+    found = [*_ledger.declined, *_ledger.remarks]
+    if _kept:
+        import torch
+
+        from pai_torchacc.fusion import cudnn
+
+        found += cudnn.remarks(torch)
+    return found
 
 
 def _reason(c: Any, text: str) -> int:

@@ -35,6 +35,10 @@ enum {
     AT_DTYPE_F64 = 7,
     AT_DTYPE_BF16 = 15,
     AT_DEVICE_CPU = 0,
+    AT_FLOAT32_MKLDNN = 2, /* whose float32 */
+    AT_FLOAT32_CONV = 1,   /* in which operators */
+    AT_FLOAT32_TF32 = 2,   /* is computed how */
+    AT_FLOAT32_BF16 = 3,
     AT_MEMORY_FORMAT_CONTIGUOUS = 0,
     AT_MEMORY_FORMAT_CHANNELS_LAST = 2,
 };
@@ -140,6 +144,10 @@ typedef struct at_optional_tensor {
       (void *, at_tensor, at_tensor, at_tensor, at_optional_ints, at_ints, at_ints,    \
        at_ints, bool, at_ints, int64_t, at_mask3))                                     \
     M(void *const *, tracing_state, "_ZN5torch3jit6tracer15getTracingStateEv", (void)) \
+    M(const void *, global_context, "_ZN2at13globalContextEv", (void))                 \
+    M(int, float32_precision,                                                          \
+      "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE",          \
+      (const void *, int, int))                                                        \
     M(void, cpu_max_pool2d_with_indices,                                               \
       "_ZN2at3cpu23max_pool2d_with_indicesERKNS_6TensorEN3c108ArrayRefIlEES6_S6_S6_b", \
       (void *, at_tensor, at_ints, at_ints, at_ints, at_ints, bool))                   \

@@ -30,6 +30,18 @@ static int64_t n_outputs(int64_t size, int64_t kernel, int64_t stride, int64_t p
     return stride > 0 && padding >= 0 && room >= 0 ? room / stride + 1 : 0;
 }
 
+/* The user allows oneDNN less than float32, which it knows what to make of. */
+static bool precision_is_lowered(void)
+{
+    int precision;
+
+    if (!T.global_context || !T.float32_precision)
+        return false;
+    precision =
+        T.float32_precision(T.global_context(), AT_FLOAT32_MKLDNN, AT_FLOAT32_CONV);
+    return precision == AT_FLOAT32_TF32 || precision == AT_FLOAT32_BF16;
+}
+
 /* One group, no dilation, and sizes that our ints can hold. */
 static ptac_reason geometry_reason(const ptac_view *x, const ptac_view *w,
                                    const ptac_geometry *geo)
@@ -90,6 +102,8 @@ ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
         why = image_reason(w);
     if (!why)
         why = geometry_reason(x, w, geo);
+    if (!why && precision_is_lowered())
+        why = PTAC_MODE;
     if (why)
         return why;
     if (geo->is_transposed)

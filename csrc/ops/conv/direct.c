@@ -14,6 +14,21 @@ enum {
     MOST_OUTPUTS = 1024,
 };
 
+/*
+ * Whether rows of outputs fill vectors well enough. With one channel of input stock is
+ * slow; with more, idle lanes cost what there is to gain.
+ */
+static bool is_wide_enough(const ptac_conv2d *p)
+{
+    enum { WHOLE = 16 };
+    const int whole = (p->out_w + WHOLE - 1) / WHOLE * WHOLE;
+    const int least = p->in_channels == 1             ? 12
+                      : p->result == PTAC_CONV_WEIGHT ? 32
+                                                      : 16;
+
+    return p->out_w >= least && (p->in_channels == 1 || p->out_w * 8 >= whole * 7);
+}
+
 ptac_reason ptac_direct_accepts(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
@@ -21,7 +36,7 @@ ptac_reason ptac_direct_accepts(const ptac_call *call)
     if (call->inputs[0].dtype != PTAC_F32)
         return PTAC_DTYPE;
     if (p->result == PTAC_CONV_DATA || p->with_pool ||
-        p->in_channels > PTAC_CONV_FIRST_CHANNELS || p->out_w < PTAC_DIRECT_WIDTH ||
+        p->in_channels > PTAC_CONV_FIRST_CHANNELS || !is_wide_enough(p) ||
         (p->kernel_h != 3 && p->kernel_h != 5) || p->kernel_w != p->kernel_h ||
         p->stride_h != 1 || p->stride_w != 1 || p->h > MOST_SIZE || p->w > MOST_WIDTH ||
         p->out_channels > MOST_OUTPUTS)

@@ -11,10 +11,6 @@
 #include "core/host.h"
 #include "ops/conv/conv2d.h"
 
-enum {
-    PTAC_DIRECT_WIDTH = 12, /* of outputs, at least: narrow ones leave lanes idle */
-};
-
 /* How a call is cut: strips of output rows of an image, runs of which are pieces. */
 typedef struct ptac_direct_plan {
     const ptac_conv2d *conv;

@@ -32,8 +32,8 @@ PIXELS = (64, 256, 1024, 8192)
 WIDTHS = (4, 7, 14, 16, 32, 56)
 """Of images, square ones; each is tried with each number of pixels that it fits."""
 
-FIRST_WIDTHS = (14, 16, 32, 56)
-"""Of images that first layers see."""
+FIRST_WIDTHS = (16, 28, 56)
+"""Of images that first layers see; all of them are tried."""
 
 MOST_WORK = 1_250_000_000
 """Multiply-adds beyond which a case tells nothing new."""
@@ -45,19 +45,19 @@ def cases() -> Iterator[Case]:
     """Cases of conv2d and of both its gradients."""
     for (size, few), pairs in CHANNELS.items():
         for pixels in PIXELS:
-            widths = FIRST_WIDTHS if few == "first" else WIDTHS
+            is_first = few == "first"
+            widths = FIRST_WIDTHS if is_first else WIDTHS
             images = [(pixels // w**2, w) for w in widths if pixels >= w**2]
             if not images or size**2 * pixels * pairs[0][0] * pairs[0][1] > MOST_WORK:
                 continue
+            tried = images if is_first else (images[0], images[-1])
             for op, suffix, make in (
                 ("conv2d", "", _forward),
                 ("conv2d_backward", "_data", partial(_backward, DATA)),
                 ("conv2d_backward", "_weight", partial(_backward, WEIGHT)),
             ):
                 makes: list[Make] = [
-                    partial(make, size, n, c, k, w)
-                    for c, k in pairs
-                    for n, w in (images[0], images[-1])
+                    partial(make, size, n, c, k, w) for c, k in pairs for n, w in tried
                 ]
                 yield Case(
                     op, f"{size}x{size}_{few}{suffix}", "float32", pixels, tuple(makes)
