@@ -95,7 +95,7 @@ def operators() -> dict[str, dict[str, Any]]:
     for name, _, rows in c.operators():
         accelerated, failed, forwarded, saved_ns, timed, trouble = _since_reset(c, name)
         entry: dict[str, Any] = {
-            "level": max((r[1] for r in rows), key=_level_rank, default="exact"),
+            "level": _level(rows),
             "calls": accelerated + failed + sum(forwarded.values()),
             "accelerated": accelerated,
             "forwarded": forwarded,
@@ -109,8 +109,12 @@ def operators() -> dict[str, dict[str, Any]]:
     return result
 
 
-def _level_rank(level: str) -> int:
-    return _options.NUMERICS.index(level)
+def _level(rows: list[tuple[str, str, bool, bool]]) -> str:
+    """The furthest from stock's bits that a row may be under the numerics in force."""
+    rank = _options.NUMERICS.index
+    most = rank(_switch.current().numerics)
+    levels = [level for _, level, _, _ in rows if rank(level) <= most]
+    return max(levels, key=rank, default="exact")
 
 
 def _ms_saved(accelerated: int, saved_ns: int, timed: int) -> float | None:

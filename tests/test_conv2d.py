@@ -1,4 +1,4 @@
-"""Convolutions of 3x3 kernels and both their gradients, at level close."""
+"""Convolutions of 3x3 and 5x5 kernels and both their gradients, at level close."""
 
 from __future__ import annotations
 
@@ -173,6 +173,7 @@ FORWARDED: dict[str, tuple[Any, str]] = {
     "channels last": (mixed(channels_last, same), "layout"),
     "weight channels last": (mixed(same, channels_last), "layout"),
     "not contiguous": (mixed(every_second, same), "layout"),
+    "lopsided": (conv(x=(1, 160, 9, 9), weight=(16, 160, 3, 3)), "shape"),
     "no image": (conv(x=(0, 4, 9, 9)), "empty"),
 }
 
@@ -197,6 +198,17 @@ WRONG: dict[str, Any] = {
     "too small": conv(x=(1, 4, 2, 2)),
     "negative padding": conv(padding=-1),
     "no stride": conv(stride=0),
+    "output padding": lambda: torch.convolution(
+        torch.ones(1, 4, 9, 9),
+        torch.ones(4, 4, 3, 3),
+        None,
+        [1, 1],
+        [1, 1],
+        [1, 1],
+        False,
+        [-1, -1],
+        1,
+    ),
     "dtypes": mixed(same, Tensor.double),
 }
 

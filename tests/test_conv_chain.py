@@ -176,6 +176,10 @@ def reflected(model: nn.Sequential) -> None:
     model[0] = nn.Conv2d(16, 24, 3, padding=1, padding_mode="reflect")
 
 
+def own_convolution(model: nn.Sequential) -> None:
+    model[0]._conv_forward = lambda x, w, b: torch.ones(2, 24, 12, 12)
+
+
 def grouped(model: nn.Sequential) -> None:
     model[0] = nn.Conv2d(16, 24, 3, padding=1, groups=2)
 
@@ -199,6 +203,7 @@ def strided(model: nn.Sequential) -> None:
         other_forward,
         statistic_in_the_instance,
         reflected,
+        own_convolution,
         grouped,
         same,
         strided,
@@ -218,6 +223,45 @@ def test_other_modules_are_called(change: Callable[[nn.Sequential], None]) -> No
 
 def contract_close(ours: Tensor, stock: Tensor) -> None:
     torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-4)
+
+
+def test_a_property_of_a_base_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = net("r"), torch.randn(2, 16, 12, 12)
+    base = nn.modules.conv._ConvNd
+    with torch.no_grad(), switching.accelerated("conv2d"):
+        zeros = property(lambda self: torch.zeros(24, 16, 3, 3))
+        monkeypatch.setattr(base, "weight", zeros, raising=False)
+        assert torch.equal(model(x)[0, :, 0, 0], model[0].bias.relu())
+        monkeypatch.delattr(base, "weight")
+        assert called(lambda: model(x)) == set()
+
+
+def test_without_memory_for_the_result_comes_torchs_error() -> None:
+    program = """
+import torch, switching, pai_torchacc as ptac
+from torch import nn
+ptac.enable_memory_pool(cap=64 << 20)
+model = nn.Sequential(nn.Conv2d(64, 512, 3, padding=1), nn.ReLU())
+x = torch.randn(8, 64, 72, 72)
+with torch.no_grad(), switching.accelerated("conv2d"):
+    try:
+        model(x)
+    except RuntimeError as error:
+        print("caught", "memory" in str(error))
+"""
+    assert switching.python(program).strip() == "caught True"
+
+
+def test_a_norm_without_variance_is_called() -> None:
+    model, x = net("n"), torch.randn(2, 16, 12, 12)
+    model[1].eps = 0.0
+    model[1].running_var[3] = 0
+    with torch.no_grad():
+        expected = model(x)
+        with switching.accelerated("conv2d"):
+            assert called(lambda: model(x)) == {"conv.py", "batchnorm.py"}
+            ours = model(x)
+    assert torch.equal(ours[:, 3].isnan(), expected[:, 3].isnan())
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,10 @@ def test_denormal_numbers() -> None:
             assert (ours - expected).abs().max() < 1e-3 * expected.abs().max()
 
 
+N = 16
+"""Images, enough for one of their strips to be convolved otherwise than the rest."""
+
+
 def results(x: Tensor, w: Tensor, grad: Tensor) -> dict[str, Tensor]:
     """Forward and the gradient of the data."""
     x = x.clone().requires_grad_()
@@ -106,9 +110,9 @@ def results(x: Tensor, w: Tensor, grad: Tensor) -> dict[str, Tensor]:
 def operands(row: str) -> tuple[Tensor, Tensor, Tensor]:
     size = 5 if "5x5" in row else 3
     return (
-        torch.randn(2, 24, 40, 40),
+        torch.randn(N, 24, 40, 40),
         torch.randn(24, 24, size, size),
-        torch.randn(2, 24, 40, 40),
+        torch.randn(N, 24, 40, 40),
     )
 
 
@@ -145,7 +149,7 @@ def test_next_to_a_giant(row: str, size: float) -> None:
     x, w, grad = operands(row)
     reach = w.shape[2] // 2
     x[0, 2, 17, 22] = grad[0, 2, 17, 22] = size
-    sees = torch.zeros(2, 1, 40, 40, dtype=torch.bool)
+    sees = torch.zeros(N, 1, 40, 40, dtype=torch.bool)
     sees[0, 0, 17 - reach : 18 + reach, 22 - reach : 23 + reach] = True
     exact = results(x.double(), w.double(), grad.double())
     with switching.accelerated(*OPS, row=row):
@@ -156,12 +160,45 @@ def test_next_to_a_giant(row: str, size: float) -> None:
         assert (errors[sees.expand_as(errors)] < 1e-5 * size).all()
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda x: x**9, lambda x: (4 * x).exp(), lambda x: x.masked_fill(x > 3, math.nan)],
+    ids=["powers", "exponentials", "NaN"],
+)
+def test_where_tiles_would_be_spoilt_everywhere_stock_convolves(spoil: Any) -> None:
+    x, w, grad = operands("")
+    x, grad = spoil(x), spoil(grad)
+    stock = results(x, w, grad)
+    with switching.accelerated(*OPS):
+        hits = [switching.hits(op) for op in OPS]
+        ours = results(x, w, grad)
+        assert [h.accelerated for h in hits] == [0, 0]
+    contract.exactly(ours, stock)
+
+
+def test_any_number_of_threads_finds_the_same_giants() -> None:
+    x, w = torch.randn(2, 512, 28, 28), torch.randn(512, 512, 3, 3)
+    x[0, 3, 9, 9] = 1e6
+    before, found = torch.get_num_threads(), []
+    try:
+        for n_threads in (1, 2, 3, 5):
+            torch.set_num_threads(n_threads)
+            with switching.accelerated("conv2d"):
+                found.append(F.conv2d(x, w, padding=1))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert contract.same_bits(other, found[0])
+
+
 def test_one_hot_images_keep_their_tiles() -> None:
     """Where all others are zero there is nothing to be dwarfed."""
     x, w = torch.zeros(2, 24, 40, 40), torch.randn(24, 24, 3, 3)
     x[0, 3, 20, 20] = 5
     with switching.accelerated("conv2d"):
+        hits = switching.hits("conv2d")
         ours = F.conv2d(x, w, padding=1)
+        assert hits.accelerated == 1
     expected = F.conv2d(x, w, padding=1)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
 
@@ -184,3 +221,35 @@ def test_in_weights_it_spoils_its_channel(value: float) -> None:
         others = [c for c in range(24) if c != channel]
         assert mine[:, others].isfinite().all()
         assert (theirs.isfinite() | ~mine.isfinite()).all()
+
+
+@pytest.mark.parametrize("width", [14, 30])
+def test_weights_of_first_layers_and_infinity(width: int) -> None:
+    """Idle lanes of a row of outputs do not meet it."""
+    x, grad = torch.randn(2, 1, width, width), torch.randn(2, 12, width, width)
+    x[0, 0, 5, width - 1] = math.inf
+    one, zero = [1, 1], [0, 0]
+
+    def gradient() -> Tensor:
+        return torch.ops.aten.convolution_backward(
+            grad,
+            x,
+            torch.ones(12, 1, 3, 3),
+            None,
+            one,
+            one,
+            one,
+            False,
+            zero,
+            1,
+            (False, True, False),
+        )[1]
+
+    stock = gradient()
+    for row in switching.runnable_rows(OPS[1]):
+        if row.startswith("direct"):
+            with switching.accelerated(*OPS, row=row):
+                hits = switching.hits(OPS[1])
+                ours = gradient()
+                assert hits.accelerated == 1
+            assert torch.equal(ours.isfinite(), stock.isfinite())

@@ -38,6 +38,8 @@ typedef struct ptac_kernel {
     const char *name; /* the instruction set, or the library that does the work */
     ptac_level level;
     uint32_t needs; /* PTAC_CPU_* bits */
+    /* NaN and infinity among the inputs may reach more outputs than stock's. */
+    bool spreads;
     /* PTAC_TAKE, or what about the call this row cannot do. Writes nothing. */
     ptac_reason (*accepts)(const ptac_call *call);
     /*

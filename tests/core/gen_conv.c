@@ -1,8 +1,8 @@
 /*
  * gen_conv.c - random calls of convolution and of its gradients.
  *
- * Images may have NaN and infinities; in weights, and where weights' gradients are asked
- * for, these spread, which is tested from Python.
+ * Images may have NaN and infinities; in weights, and where weights' gradients are
+ * asked for, these spread, which is tested from Python.
  */
 #include "checkrows.h"
 
@@ -14,12 +14,13 @@
 enum {
     MOST_CHANNELS = 70,
     MOST_WORK = 1 << 22, /* multiply-adds: the row "scalar" takes its time */
+    MOST_DEEP_WORK = 3 << 22,
 };
 
 /* Sizes that leave tiles, strips, groups of lanes and panels ragged. */
 static void random_conv(rng *r, ptac_conv2d *p)
 {
-    const bool is_other = rng_chance(r, 5);
+    const bool is_other = rng_chance(r, 5), is_deep = rng_chance(r, 5);
 
     do {
         p->n = rng_between(r, 1, 4);
@@ -36,10 +37,17 @@ static void random_conv(rng *r, ptac_conv2d *p)
             p->stride_w = (int)rng_between(r, 1, 2);
             p->pad_h = (int)rng_below(r, 5);
         }
+        if (is_deep) { /* weights too large to keep: threads share their tiles */
+            p->n = 1;
+            p->in_channels = (int)rng_between(r, 100, 600);
+            p->out_channels = (int)rng_between(r, 100, 600);
+            p->h = (int)rng_between(r, 2, 4);
+            p->w = (int)rng_between(r, 2, 4);
+        }
         p->out_h = (p->h + 2 * p->pad_h - p->kernel_h) / p->stride_h + 1;
         p->out_w = (p->w + 2 * p->pad_w - p->kernel_w) / p->stride_w + 1;
     } while (p->h + 2 * p->pad_h < p->kernel_h || p->w + 2 * p->pad_w < p->kernel_w ||
-             ptac_conv2d_work(p) > MOST_WORK);
+             ptac_conv2d_work(p) > (is_deep ? MOST_DEEP_WORK : MOST_WORK));
 }
 
 static void note(test_call *c, const ptac_conv2d *p)
@@ -71,8 +79,10 @@ static void random_images(rng *r, test_call *c, const int64_t *sizes)
     static const float others[] = {NAN, INFINITY, -INFINITY, 1e9F, -3e30F};
     float *pixels = random_input(r, c, 4, sizes);
 
-    if (rng_chance(r, 30))
+    if (rng_chance(r, 30)) {
         pixels[rng_below(r, c->call.inputs[0].n_elements)] = others[rng_below(r, 5)];
+        c->may_be_given_back = true;
+    }
 }
 
 /* The three tensors of a convolution, by what is in them. */

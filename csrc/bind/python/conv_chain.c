@@ -14,7 +14,9 @@ enum {
     N_NORM = 4,           /* weight, bias, mean and variance */
 };
 
-/* What has been read of the modules. Tensors are owned, and None where there is none. */
+/*
+ * What has been read of the modules. Tensors are owned, and None where there is none.
+ */
 typedef struct chain {
     ptac_geometry geometry;
     PyObject *conv[N_CONV];
@@ -181,13 +183,35 @@ static bool take(PyObject *modules, Py_ssize_t at, ptac_module_kind kind,
     return taken;
 }
 
+/*
+ * A glance at what rows of ours ask of a convolution, before all that it goes through
+ * is looked at: calls that are refused should cost little.
+ */
+static bool may_be_ours(PyObject *module)
+{
+    PyObject *attributes = PyObject_GenericGetDict(module, NULL);
+    bool may = false;
+    int64_t groups;
+
+    if (attributes)
+        may = (is_pair_of(attributes, s_kernel_size, 3) ||
+               is_pair_of(attributes, s_kernel_size, 5)) &&
+              is_pair_of(attributes, s_stride, 1) &&
+              read_int(PyDict_GetItemWithError(attributes, s_groups), &groups) &&
+              groups == 1;
+    Py_XDECREF(attributes);
+    PyErr_Clear();
+    return may;
+}
+
 /* The chain that begins at a place; false where there is none of two modules. */
 static bool read_chain(PyObject *modules, Py_ssize_t at, chain *c)
 {
     const ptac_module_kind next = ptac_module_kind_of(PyList_GetItem(modules, at + 1));
 
-    if (next != PTAC_MODULE_BATCH_NORM2D && next != PTAC_MODULE_RELU &&
-        next != PTAC_MODULE_MAX_POOL2D)
+    if ((next != PTAC_MODULE_BATCH_NORM2D && next != PTAC_MODULE_RELU &&
+         next != PTAC_MODULE_MAX_POOL2D) ||
+        !may_be_ours(PyList_GetItem(modules, at)))
         return false;
     if (!take(modules, at, PTAC_MODULE_CONV2D, read_conv, c))
         return false;
@@ -261,6 +285,8 @@ static bool fold_norm(const chain *c, int n, float *scale, float *shift)
         scale[i] = (float)factor;
         shift[i] = (float)((beta ? beta[i] : 0) +
                            ((bias ? (double)bias[i] : 0) - mean[i]) * factor);
+        if (!isfinite(scale[i]) || !isfinite(shift[i]))
+            return false; /* where then is infinity and where NaN is stock's to say */
     }
     return true;
 }
@@ -295,11 +321,14 @@ static const ptac_kernel *choose(ptac_call *call, ptac_conv2d *params, chain *c)
     return c->n > 1 ? row : NULL;
 }
 
-static PyObject *run_unlocked(const ptac_kernel *row, const ptac_call *call,
-                              at_tensor made)
+/* Without memory for the result the modules are called, and raise torch's own error. */
+static PyObject *run_unlocked(const ptac_kernel *row, ptac_call *call,
+                              const int64_t *sizes)
 {
     PyThreadState *thread = PyEval_SaveThread();
-    const bool done = ptac_run(row, call);
+    at_tensor made = NULL;
+    const bool done =
+        !ptac_conv_try_image(sizes, &made, &call->outputs[0]) && ptac_run(row, call);
 
     PyEval_RestoreThread(thread);
     if (done)
@@ -333,7 +362,7 @@ static PyObject *try_chain(PyObject *x, chain *c)
     if (!row)
         Py_RETURN_NONE;
     ptac_conv_output_sizes(&params, sizes);
-    return run_unlocked(row, &call, ptac_conv_new_image(sizes, &call.outputs[0]));
+    return run_unlocked(row, &call, sizes);
 }
 
 PyObject *ptac_try_conv_chain(PyObject *modules, Py_ssize_t at, PyObject *x,
@@ -348,7 +377,7 @@ PyObject *ptac_try_conv_chain(PyObject *modules, Py_ssize_t at, PyObject *x,
         return NULL;
     /* A shadow check repeats one operator of stock's. */
     if (ptac_is_off(PTAC_OP_CONV2D) || ptac_shadow_is_on() ||
-        ptac_why_not_lean() != PTAC_TAKE || !read_chain(modules, at, &c)) {
+        !read_chain(modules, at, &c) || ptac_why_not_lean() != PTAC_TAKE) {
         drop(&c);
         Py_RETURN_NONE;
     }

@@ -24,7 +24,7 @@ typedef struct watched_method {
 /* A class of modules, and what calling one of them goes through. */
 typedef struct known_class {
     PyTypeObject *type;
-    PyObject *namespace; /* vars(type) */
+    PyObject *namespaces; /* vars() of the class and of those it inherits from */
     watched_method methods[MAX_METHODS];
     watched_function functions[MAX_FUNCTIONS];
     PyObject *tensors[MAX_TENSORS]; /* names that must not be the class's own */
@@ -52,6 +52,21 @@ static bool is_attribute(PyObject *owner, PyObject *name, PyObject *expected)
     return same;
 }
 
+/* A property of the class, or of one before it, comes before a parameter. */
+static bool has_class_tensors(const known_class *class)
+{
+    const Py_ssize_t n_bases = PyTuple_Size(class->namespaces);
+
+    for (Py_ssize_t base = 0; base < n_bases; base++) {
+        PyObject *namespace = PyTuple_GetItem(class->namespaces, base);
+
+        for (int i = 0; i < class->n_tensors; i++)
+            if (PySequence_Contains(namespace, class->tensors[i]) != 0)
+                return true;
+    }
+    return false;
+}
+
 /* Nobody has changed what calling a module of this class goes through. */
 static bool is_unchanged(const known_class *class)
 {
@@ -65,11 +80,7 @@ static bool is_unchanged(const known_class *class)
         if (PyDict_GetItemWithError(w->space, w->name) != w->function)
             return false;
     }
-    /* A property, for example, would come before a parameter. */
-    for (int i = 0; i < class->n_tensors; i++)
-        if (PySequence_Contains(class->namespace, class->tensors[i]) != 0)
-            return false;
-    return true;
+    return !has_class_tensors(class);
 }
 
 bool ptac_modules_are_unheard(void)
@@ -81,8 +92,11 @@ bool ptac_modules_are_unheard(void)
 }
 
 /* A module that does what its class says and nothing else; its dictionary is given. */
-static bool is_bare(PyObject *attributes)
+static bool is_bare(const known_class *class, PyObject *attributes)
 {
+    for (int i = 0; i < class->n_methods; i++)
+        if (PyDict_GetItemWithError(attributes, class->methods[i].name))
+            return false;
     for (int i = 0; i < N_QUIET; i++) {
         PyObject *value = PyDict_GetItemWithError(attributes, quiet[i]);
         int is_set = value && value != Py_None;
@@ -113,7 +127,7 @@ PyObject *ptac_module_attributes(PyObject *module, ptac_module_kind kind)
 
     if (Py_TYPE(module) == known[kind].type && is_unchanged(&known[kind]))
         attributes = PyObject_GenericGetDict(module, NULL);
-    if (attributes && !is_bare(attributes))
+    if (attributes && !is_bare(&known[kind], attributes))
         Py_CLEAR(attributes);
     PyErr_Clear();
     return attributes;
@@ -145,7 +159,7 @@ PyObject *ptac_module_buffer(PyObject *attributes, PyObject *name)
 static void forget(known_class *class)
 {
     Py_CLEAR(class->type);
-    Py_CLEAR(class->namespace);
+    Py_CLEAR(class->namespaces);
     for (int i = 0; i < class->n_methods; i++) {
         Py_CLEAR(class->methods[i].name);
         Py_CLEAR(class->methods[i].method);
@@ -197,6 +211,25 @@ static bool remember_functions(known_class *class, PyObject *functions)
     return true;
 }
 
+/* A new tuple of the dictionaries that an attribute of the class is looked up in. */
+static PyObject *namespaces_of(PyObject *type)
+{
+    PyObject *mro = PyObject_GetAttrString(type, "__mro__"), *found = NULL;
+    const Py_ssize_t n = mro ? PyTuple_Size(mro) : -1;
+
+    if (n >= 0)
+        found = PyTuple_New(n);
+    for (Py_ssize_t i = 0; found && i < n; i++) {
+        PyObject *namespace =
+            PyObject_GetAttrString(PyTuple_GetItem(mro, i), "__dict__");
+
+        if (!namespace || PyTuple_SetItem(found, i, namespace) < 0)
+            Py_CLEAR(found);
+    }
+    Py_XDECREF(mro);
+    return found;
+}
+
 /* One entry of known_modules_install()'s list. */
 static bool remember(PyObject *entry)
 {
@@ -214,10 +247,10 @@ static bool remember(PyObject *entry)
     }
     class = &known[kind];
     class->type = (PyTypeObject *)Py_NewRef(type);
-    class->namespace = PyObject_GetAttrString(type, "__dict__");
+    class->namespaces = namespaces_of(type);
     for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++)
         class->tensors[class->n_tensors++] = interned(PyList_GetItem(tensors, i));
-    if (class->namespace && remember_methods(class, methods) &&
+    if (class->namespaces && remember_methods(class, methods) &&
         remember_functions(class, functions))
         return true;
     forget(class);

@@ -2,8 +2,8 @@
  * sequential.c - nn.Sequential.forward, which sees what follows what.
  *
  * A Linear followed by an activation becomes one linear_act, and a Conv2d with what
- * follows one conv2d (conv_chain.h), when all are known modules and nobody could notice.
- * Every other module is called as ever.
+ * follows one conv2d (conv_chain.h), when all are known modules and nobody could
+ * notice. Every other module is called as ever.
  */
 #include "bind/python/conv_chain.h"
 #include "bind/python/linear.h"
@@ -74,8 +74,8 @@ static PyObject *try_pair(PyObject *module, PyObject *next, PyObject *input)
 
 /*
  * What the module at a place, and perhaps some behind it, make of x in one; *n is how
- * many. None where the module has to be called. Asked before each module: the one before
- * may have changed any of this.
+ * many. None where the module has to be called. Asked before each module: the one
+ * before may have changed any of this.
  */
 static PyObject *try_at(PyObject *modules, Py_ssize_t at, PyObject *x, Py_ssize_t *n)
 {

@@ -49,9 +49,11 @@ static ptac_reason geometry_reason(const ptac_view *x, const ptac_view *w,
     enum { MOST = 1 << 24 };
 
     if (geo->groups != 1 || !is_pair(&geo->stride) || !is_pair(&geo->padding) ||
-        !is_pair(&geo->dilation) || geo->dilation.values[0] != 1 ||
-        geo->dilation.values[1] != 1)
+        !is_pair(&geo->dilation) || !is_pair(&geo->output_padding))
         return PTAC_ARGUMENT;
+    for (int i = 0; i < 2; i++)
+        if (geo->dilation.values[i] != 1 || geo->output_padding.values[i] != 0)
+            return PTAC_ARGUMENT;
     for (int i = 0; i < 4; i++)
         if (x->sizes[i] > MOST || w->sizes[i] > MOST)
             return PTAC_SHAPE;
@@ -68,8 +70,7 @@ static ptac_reason transposed_params(const ptac_view *x, const ptac_view *w,
     const int64_t *stride = geo->stride.values, *padding = geo->padding.values;
 
     for (int i = 0; i < 2; i++)
-        if (stride[i] != 1 || padding[i] < 0 || !is_pair(&geo->output_padding) ||
-            geo->output_padding.values[i] != 0)
+        if (stride[i] != 1 || padding[i] < 0)
             return PTAC_ARGUMENT;
     *p = (ptac_conv2d){
         .result = PTAC_CONV_DATA,
@@ -138,14 +139,24 @@ void ptac_conv_output_sizes(const ptac_conv2d *p, int64_t sizes[4])
     sizes[3] = is_data ? p->w : p->out_w >> p->with_pool;
 }
 
-at_tensor ptac_conv_new_image(const int64_t *sizes, ptac_view *view)
+at_error ptac_conv_try_image(const int64_t *sizes, at_tensor *made, ptac_view *view)
 {
     int64_t strides[4];
-    at_tensor made;
+    at_error error;
 
     ptac_image_strides(4, sizes, false, strides);
-    made = at_empty(4, sizes, strides, AT_DTYPE_F32);
-    ptac_view_of(made, view);
+    error = T.aoti_torch_empty_strided(4, sizes, strides, AT_DTYPE_F32, AT_DEVICE_CPU,
+                                       0, made);
+    if (!error)
+        ptac_view_of(*made, view);
+    return error;
+}
+
+at_tensor ptac_conv_new_image(const int64_t *sizes, ptac_view *view)
+{
+    at_tensor made = NULL;
+
+    at_must(ptac_conv_try_image(sizes, &made, view), "could not make a tensor");
     return made;
 }
 

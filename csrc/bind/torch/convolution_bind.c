@@ -198,10 +198,31 @@ static void drop_grads(at_tensor (*grads)[N_GRADS])
 
 #define AT_OWNED_GRADS __attribute__((cleanup(drop_grads)))
 
+/* grad_output, and what it is once a row has been found that needs it row by row. */
+typedef struct gradient {
+    at_tensor dense;
+    ptac_view view;
+} gradient;
+
+static void drop_gradient(gradient *grad)
+{
+    at_drop_tensor(&grad->dense);
+}
+
+#define AT_OWNED_GRADIENT __attribute__((cleanup(drop_gradient)))
+
+static ptac_view dense_view(const backward_args *args, gradient *grad)
+{
+    if (!grad->dense) {
+        grad->dense = at_dense(args->grad, &grad->view, false);
+        ptac_view_of(grad->dense, &grad->view);
+    }
+    return grad->view;
+}
+
 /* The gradient of x; of a transposed convolution's, a convolution of grad_y. */
-static bool fast_data(const backward_args *args, const ptac_view *grad,
-                      const ptac_view *x, const ptac_view *w, ptac_conv2d *params,
-                      at_tensor *out)
+static bool fast_data(const backward_args *args, gradient *grad, const ptac_view *x,
+                      const ptac_view *w, ptac_conv2d *params, at_tensor *out)
 {
     const one_result one = {args, {{true, false, false}}};
     ptac_call call = {
@@ -209,7 +230,7 @@ static bool fast_data(const backward_args *args, const ptac_view *grad,
         .n_inputs = 2,
         .n_outputs = 1,
         .params = params,
-        .inputs = {*grad, *w},
+        .inputs = {grad->view, *w},
     };
     const ptac_kernel *row;
 
@@ -217,6 +238,7 @@ static bool fast_data(const backward_args *args, const ptac_view *grad,
     row = ptac_admit(&call);
     if (!row)
         return false;
+    call.inputs[0] = dense_view(args, grad);
 
     AT_OWNED at_tensor made = ptac_conv_new_image(x->sizes, &call.outputs[0]);
 
@@ -230,9 +252,8 @@ static bool fast_data(const backward_args *args, const ptac_view *grad,
  * The gradients of the weight and, where it is asked for, of the bias. In a transposed
  * convolution x and grad_y change places, and the bias is stock's.
  */
-static bool fast_weight(const backward_args *args, const ptac_view *grad,
-                        const ptac_view *x, const ptac_view *w, ptac_conv2d *params,
-                        at_tensor *out)
+static bool fast_weight(const backward_args *args, gradient *grad, const ptac_view *x,
+                        const ptac_view *w, ptac_conv2d *params, at_tensor *out)
 {
     static const int64_t one_apart = 1;
     const bool is_transposed = args->geo.is_transposed;
@@ -244,7 +265,7 @@ static bool fast_weight(const backward_args *args, const ptac_view *grad,
         .n_inputs = 2,
         .n_outputs = with_bias ? 2 : 1,
         .params = params,
-        .inputs = {is_transposed ? *grad : *x, is_transposed ? *x : *grad},
+        .inputs = {is_transposed ? grad->view : *x, is_transposed ? *x : grad->view},
     };
     const ptac_kernel *row;
 
@@ -252,6 +273,7 @@ static bool fast_weight(const backward_args *args, const ptac_view *grad,
     row = ptac_admit(&call);
     if (!row)
         return false;
+    call.inputs[is_transposed ? 0 : 1] = dense_view(args, grad);
 
     AT_OWNED_GRADS at_tensor made[N_GRADS] = {
         ptac_conv_new_image(w->sizes, &call.outputs[0])};
@@ -284,17 +306,17 @@ static ptac_reason grad_reason(const ptac_view *grad, const ptac_conv2d *p)
 /* Fill in those gradients that rows of ours serve. */
 static void fast_grads(const backward_args *args, at_tensor *out)
 {
-    AT_OWNED at_tensor dense = NULL;
-    ptac_view grad, x, w;
+    AT_OWNED_GRADIENT gradient grad = {NULL};
+    ptac_view x, w;
     ptac_conv2d params;
     ptac_reason why;
 
-    ptac_view_of(args->grad, &grad);
+    ptac_view_of(args->grad, &grad.view);
     ptac_view_of(args->x, &x);
     ptac_view_of(args->w, &w);
     why = ptac_conv_params(&x, &w, &args->geo, &params);
     if (!why)
-        why = grad_reason(&grad, &params);
+        why = grad_reason(&grad.view, &params);
     if (!why && is_tracing())
         why = PTAC_MODE;
     if (why) {
@@ -303,8 +325,6 @@ static void fast_grads(const backward_args *args, at_tensor *out)
                 ptac_refuse(PTAC_OP_CONV2D_BACKWARD, why);
         return;
     }
-    dense = at_dense(args->grad, &grad, false);
-    ptac_view_of(dense, &grad);
     if (args->mask.values[DATA])
         fast_data(args, &grad, &x, &w, &params, out);
     if (args->mask.values[WEIGHT])

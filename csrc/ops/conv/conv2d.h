@@ -13,16 +13,19 @@
  *   weight    inputs x, grad_y; output grad_w and, where asked for, grad_bias
  *
  * A transposed convolution of stride 1 is a call of conv2d that asks for data, with a
- * bias where there is one, and its gradient of the data one of conv2d_backward that asks
- * for forward.
+ * bias where there is one, and its gradient of the data one of conv2d_backward that
+ * asks for forward.
  *
  * Whatever the row, a result has the same bits at each repetition with as many threads;
  * results other than grad_w have them with any number of threads.
  *
- * Rows that transform tiles mix the pixels of a tile. Tiles of inputs with NaN, infinity
- * or a value far above its neighbours' are convolved by the definition, so that outputs
- * and grad_x are non-finite where stock's are. In weights, and for grad_w, they reach
- * all results that share a tile with theirs, as NaN.
+ * Rows that transform tiles mix the pixels of a tile, whose outputs then all have the
+ * largest one's rounding errors. Tiles of images with NaN or infinity, or with a few
+ * pixels a thousand times above most others, are convolved by the definition, and where
+ * many are like that stock does the call; so outputs and grad_x are non-finite where
+ * stock's are. An edge between large and small areas is not seen. In weights, and for
+ * grad_w, NaN and infinity reach all results that share a tile with theirs, as NaN;
+ * other rows multiply them with the zeros of the padding, where stock leaves these out.
  */
 #ifndef PTAC_OPS_CONV_CONV2D_H
 #define PTAC_OPS_CONV_CONV2D_H
@@ -36,8 +39,8 @@ typedef enum ptac_conv_result {
 } ptac_conv_result;
 
 /*
- * The forward convolution, whichever result is asked for. with_relu and with_pool are of
- * conv2d.
+ * The forward convolution, whichever result is asked for. with_relu and with_pool are
+ * of conv2d.
  */
 typedef struct ptac_conv2d {
     ptac_conv_result result;

@@ -38,6 +38,17 @@ static int kind_of(const ptac_call *call)
     return kind;
 }
 
+/* Far more channels on one side than on the other: nobody has measured that. */
+static bool is_lopsided(const ptac_call *call)
+{
+    enum { MOST = 8 };
+    const ptac_conv2d *p = call->params;
+
+    return summed_channels(call) > PTAC_CONV_FIRST_CHANNELS &&
+           (p->in_channels > MOST * p->out_channels ||
+            p->out_channels > MOST * p->in_channels);
+}
+
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_conv2d *p = call->params;
@@ -45,7 +56,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     if (p->n == 0 || p->in_channels == 0 || p->out_channels == 0)
         return PTAC_EMPTY;
     if (p->kernel_h != p->kernel_w || (p->kernel_h != 3 && p->kernel_h != 5) ||
-        p->stride_h != 1 || p->stride_w != 1)
+        p->stride_h != 1 || p->stride_w != 1 || is_lopsided(call))
         return PTAC_SHAPE;
     shape->kind = kind_of(call);
     if (p->result == PTAC_CONV_WEIGHT)

@@ -13,6 +13,7 @@ static const ptac_kernel conv2d_direct = {
     .name = "direct_avx2",
     .level = PTAC_CLOSE,
     .needs = PTAC_CPU_AVX2,
+    .spreads = true,
     .accepts = ptac_direct_accepts,
     .run = run_direct,
 };
@@ -23,6 +24,7 @@ static const ptac_kernel conv2d_backward_direct = {
     .name = "direct_avx2",
     .level = PTAC_CLOSE,
     .needs = PTAC_CPU_AVX2,
+    .spreads = true,
     .accepts = ptac_direct_accepts,
     .run = run_direct,
 };

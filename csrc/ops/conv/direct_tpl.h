@@ -7,8 +7,8 @@
  *   rows      [channel][row][width]
  *
  * A forward sum runs over channels, kernel rows and kernel columns, in that order, with
- * the bias first where there is no scale. Gradients of weights add up in float over some strips, in as many
- * sums as there are lanes, and from there in double.
+ * the bias first where there is no scale. Gradients of weights add up in float over
+ * some strips, in as many sums as there are lanes, and from there in double.
  */
 #include "ops/conv/direct.h"
 
@@ -83,8 +83,8 @@ INLINE vec direct_finished(const ptac_direct_plan *plan, int channel, vec sum)
 }
 
 /*
- * n_outputs channels, from channel on, of one or two vectors of neighbouring outputs, of
- * which the last has n_last. y is of the first channel.
+ * n_outputs channels, from channel on, of one or two vectors of neighbouring outputs,
+ * of which the last has n_last. y is of the first channel.
  */
 INLINE void outputs_at(const ptac_direct_plan *plan, int r, const float *rows,
                        int channel, int n_outputs, int n_vectors, int n_last, float *y)
@@ -222,7 +222,9 @@ INLINE void add_row_of_taps(const ptac_direct_plan *plan, const direct_strip *s,
             }
 #pragma GCC unroll 5
             for (int b = 0; b < r; b++) {
-                const vec x = v_load(rows + b + j);
+                /* A lane without a gradient must not meet an infinity. */
+                const vec x =
+                    m == LANES ? v_load(rows + b + j) : v_load_first(rows + b + j, m);
 
 #pragma GCC unroll 4
                 for (int k = 0; k < n; k++)

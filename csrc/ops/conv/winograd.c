@@ -21,6 +21,9 @@ enum {
     SHARED_FLOATS = 1572864,  /* 6 MiB */
     PRIVATE_FLOATS = 2031616, /* of one thread with what is shared: 7.75 MiB */
     SUMS_FLOATS = 1228800,    /* of one thread; 4.7 MiB */
+    SHARED_STRIP = 16, /* tiles: many strips of a block, for any number of threads */
+    WILD_SHARE = 16,   /* of all strips one in so many may be wild */
+    FEW_THREADS = 2,   /* that tables were measured with */
 };
 
 /* Fewer multiplications saved do not pay for the transforms. */
@@ -122,7 +125,7 @@ static void cut_outputs(ptac_winograd_plan *plan, int n_threads)
         const int64_t room = PRIVATE_FLOATS - PATCH_FLOATS - panel;
         const int64_t most = least(SHARED_FLOATS / tile, room / (tile + product));
 
-        cut_strips(plan, between(1, most / n_threads, MOST_TILES));
+        cut_strips(plan, between(1, most, SHARED_STRIP));
         cut_blocks(plan, plan->n_strips, most);
         plan->n_pieces = n_threads;
         plan->n_private =
@@ -143,12 +146,13 @@ static void cut_sums(ptac_winograd_plan *plan, int n_threads)
     const int lanes = plan->lanes;
     const int64_t groups_out = n_parts(conv->out_channels, lanes);
     const int64_t tile = tile_floats(plan);
+    int64_t sums;
 
     plan->n_panels = (int)n_parts(conv->out_channels, 2 * lanes);
     plan->sum_step = n_parts(conv->in_channels, lanes) * lanes * 2 * lanes + PAD;
     plan->panel_sums = plan->n_points * plan->sum_step;
-    plan->is_shared = plan->n_panels * plan->panel_sums > SUMS_FLOATS ||
-                      LEAST_TILES * tile > SUMS_FLOATS / 2;
+    sums = plan->n_panels * plan->panel_sums;
+    plan->is_shared = sums > SUMS_FLOATS || LEAST_TILES * tile > SUMS_FLOATS / 2;
     if (plan->is_shared) {
         int64_t most = SHARED_FLOATS / tile;
 
@@ -173,8 +177,12 @@ static void cut_sums(ptac_winograd_plan *plan, int n_threads)
         plan->n_private = plan->n_patch + lines(plan->n_points * plan->grad_step) +
                           plan->n_slots * plan->panel_sums;
     } else {
+        const int64_t room = PRIVATE_FLOATS - 2 * PATCH_FLOATS - sums;
+        const int64_t both = tile + plan->n_points * groups_out * lanes;
+
         cut_pieces(plan, n_threads,
-                   between(LEAST_TILES, BLOCK_FLOATS / tile, MOST_TILES));
+                   least(between(LEAST_TILES, BLOCK_FLOATS / tile, MOST_TILES),
+                         between(1, room / both, MOST_TILES)));
         plan->grad_step = groups_out * plan->max_tiles * lanes + PAD;
         plan->n_private = plan->n_block + lines(plan->n_points * plan->grad_step) +
                           plan->n_patch + plan->n_panels * plan->panel_sums;
@@ -200,78 +208,6 @@ static double gain(const ptac_conv2d *p, const ptac_winograd_stages *stages, int
         (double)n_parts(out_h, stages->mh) * n_parts(out_w, stages->mw);
 
     return (double)out_h * out_w * p->kernel_h * p->kernel_w / (tiles * points);
-}
-
-ptac_reason ptac_winograd_accepts(const ptac_call *call,
-                                  const ptac_winograd_stages *stages)
-{
-    const ptac_conv2d *p = call->params;
-    const bool is_data = p->result == PTAC_CONV_DATA;
-    const int summed = is_data ? p->out_channels : p->in_channels;
-
-    if (call->inputs[0].dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (p->kernel_h != stages->r || p->kernel_w != stages->r || p->stride_h != 1 ||
-        p->stride_w != 1 || p->pad_h >= stages->r || p->pad_w >= stages->r ||
-        p->h > MOST_SIZE || p->w > MOST_SIZE || p->in_channels > MOST_CHANNELS ||
-        p->out_channels > MOST_CHANNELS)
-        return PTAC_SHAPE;
-    if (stages->r == 5 && p->result != PTAC_CONV_WEIGHT && summed > MOST_OF_5X5)
-        return PTAC_SHAPE;
-    if (gain(p, stages, is_data ? p->h : p->out_h, is_data ? p->w : p->out_w) <
-        LEAST_GAIN)
-        return PTAC_SHAPE;
-    return PTAC_TAKE;
-}
-
-/* The next block of strips, or the first; false when there is none. */
-static bool next_block(ptac_winograd_plan *plan, bool is_first)
-{
-    plan->block_start = is_first ? 0 : plan->block_start + plan->n_in_block;
-    plan->n_in_block = least(plan->block, plan->n_strips - plan->block_start);
-    plan->n_tiles = 0;
-    for (int64_t i = 0; i < plan->n_in_block; i++) {
-        const ptac_strip s = ptac_strip_at(plan, plan->block_start + i);
-
-        plan->n_tiles += s.n_rows * s.n_columns;
-    }
-    return plan->n_in_block > 0;
-}
-
-static void run_stage(ptac_range_fn stage, int64_t n, ptac_winograd_plan *plan)
-{
-    ptac_parallel_for(0, n, 1, stage, plan);
-}
-
-static void run_outputs(ptac_winograd_plan *plan, const ptac_winograd_stages *stages)
-{
-    if (plan->is_shared) {
-        for (bool is_first = true; next_block(plan, is_first); is_first = false) {
-            run_stage(stages->share_tiles, plan->n_pieces, plan);
-            run_stage(stages->run_panels, plan->n_pieces, plan);
-        }
-    } else {
-        run_stage(stages->transform_halves, 2 * plan->n_panels, plan);
-        run_stage(stages->run_pieces, plan->n_pieces, plan);
-    }
-}
-
-static void run_sums(ptac_winograd_plan *plan, const ptac_winograd_stages *stages)
-{
-    if (plan->is_shared) {
-        for (plan->pass = 0; plan->pass < plan->n_passes; plan->pass++)
-            for (bool is_first = true; next_block(plan, is_first); is_first = false) {
-                run_stage(stages->share_tiles, plan->n_pieces, plan);
-                run_stage(stages->sum_panels, plan->n_pieces, plan);
-            }
-    } else {
-        const int64_t groups = n_parts(plan->conv.in_channels, plan->lanes);
-
-        run_stage(stages->sum_pieces, plan->n_pieces, plan);
-        run_stage(stages->store_pieces, plan->n_panels * groups, plan);
-    }
-    if (plan->grad_bias)
-        run_stage(stages->sum_biases, plan->conv.out_channels, plan);
 }
 
 static ptac_winograd conv_of(const ptac_call *call)
@@ -305,10 +241,10 @@ static ptac_winograd conv_of(const ptac_call *call)
     return conv;
 }
 
-ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages *stages)
+static ptac_winograd_plan plan_of(const ptac_call *call,
+                                  const ptac_winograd_stages *stages)
 {
     const ptac_conv2d *p = call->params;
-    const bool is_weight = p->result == PTAC_CONV_WEIGHT;
     ptac_winograd_plan plan = {
         .conv = conv_of(call),
         .mh = stages->mh,
@@ -317,25 +253,128 @@ ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages 
         .lanes = stages->lanes,
         .n_points = (stages->mh + stages->r - 1) * (stages->mw + stages->r - 1),
     };
-    float *scratch;
 
-    if (is_weight) {
-        plan.grad_weight = call->outputs[0].data;
-        plan.grad_bias = call->n_outputs > 1 ? call->outputs[1].data : NULL;
+    if (p->result == PTAC_CONV_WEIGHT) {
         cut_sums(&plan, call->n_threads);
     } else {
         cut_outputs(&plan, call->n_threads);
+        plan.most_wild = plan.n_strips / WILD_SHARE;
     }
+    return plan;
+}
+
+/*
+ * Strips, or panels, for more threads than tables know of. Stock cuts finer where there
+ * is little to do.
+ */
+static bool has_work_for_all(const ptac_call *call, const ptac_winograd_stages *stages)
+{
+    const ptac_winograd_plan plan = plan_of(call, stages);
+
+    return plan.n_strips >= call->n_threads &&
+           (!plan.is_shared || plan.n_panels >= call->n_threads);
+}
+
+ptac_reason ptac_winograd_accepts(const ptac_call *call,
+                                  const ptac_winograd_stages *stages)
+{
+    const ptac_conv2d *p = call->params;
+    const bool is_data = p->result == PTAC_CONV_DATA;
+    const int summed = is_data ? p->out_channels : p->in_channels;
+
+    if (call->inputs[0].dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (p->kernel_h != stages->r || p->kernel_w != stages->r || p->stride_h != 1 ||
+        p->stride_w != 1 || p->pad_h >= stages->r || p->pad_w >= stages->r ||
+        p->h > MOST_SIZE || p->w > MOST_SIZE || p->in_channels > MOST_CHANNELS ||
+        p->out_channels > MOST_CHANNELS)
+        return PTAC_SHAPE;
+    if (stages->r == 5 && p->result != PTAC_CONV_WEIGHT && summed > MOST_OF_5X5)
+        return PTAC_SHAPE;
+    if (gain(p, stages, is_data ? p->h : p->out_h, is_data ? p->w : p->out_w) <
+        LEAST_GAIN)
+        return PTAC_SHAPE;
+    return call->n_threads > FEW_THREADS && !has_work_for_all(call, stages)
+               ? PTAC_NOT_FASTER
+               : PTAC_TAKE;
+}
+
+/* The next block of strips, or the first; false when there is none. */
+static bool next_block(ptac_winograd_plan *plan, bool is_first)
+{
+    plan->block_start = is_first ? 0 : plan->block_start + plan->n_in_block;
+    plan->n_in_block = least(plan->block, plan->n_strips - plan->block_start);
+    plan->n_tiles = 0;
+    for (int64_t i = 0; i < plan->n_in_block; i++) {
+        const ptac_strip s = ptac_strip_at(plan, plan->block_start + i);
+
+        plan->n_tiles += s.n_rows * s.n_columns;
+    }
+    return plan->n_in_block > 0;
+}
+
+static void run_stage(ptac_range_fn stage, int64_t n, ptac_winograd_plan *plan)
+{
+    ptac_parallel_for(0, n, 1, stage, plan);
+}
+
+/* False where too many strips were wild: what has been written is of no use. */
+static bool run_outputs(ptac_winograd_plan *plan, const ptac_winograd_stages *stages)
+{
+    if (plan->is_shared) {
+        for (bool is_first = true;
+             next_block(plan, is_first) && !ptac_winograd_is_too_wild(plan);
+             is_first = false) {
+            run_stage(stages->share_tiles, plan->n_pieces, plan);
+            run_stage(stages->run_panels, plan->n_pieces, plan);
+        }
+    } else {
+        run_stage(stages->transform_halves, 2 * plan->n_panels, plan);
+        run_stage(stages->run_pieces, plan->n_pieces, plan);
+    }
+    return !ptac_winograd_is_too_wild(plan);
+}
+
+static void run_sums(ptac_winograd_plan *plan, const ptac_winograd_stages *stages)
+{
+    if (plan->is_shared) {
+        for (plan->pass = 0; plan->pass < plan->n_passes; plan->pass++)
+            for (bool is_first = true; next_block(plan, is_first); is_first = false) {
+                run_stage(stages->share_tiles, plan->n_pieces, plan);
+                run_stage(stages->sum_panels, plan->n_pieces, plan);
+            }
+    } else {
+        const int64_t groups = n_parts(plan->conv.in_channels, plan->lanes);
+
+        run_stage(stages->sum_pieces, plan->n_pieces, plan);
+        run_stage(stages->store_pieces, plan->n_panels * groups, plan);
+    }
+    if (plan->grad_bias)
+        run_stage(stages->sum_biases, plan->conv.out_channels, plan);
+}
+
+ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages *stages)
+{
+    const ptac_conv2d *p = call->params;
+    const bool is_weight = p->result == PTAC_CONV_WEIGHT;
+    ptac_winograd_plan plan = plan_of(call, stages);
+    float *scratch;
+    bool is_done = true;
+
     scratch = ptac_scratch_take(
         (size_t)(plan.n_shared + plan.n_pieces * plan.n_private) * sizeof *scratch);
     if (!scratch)
         return PTAC_UNSUPPORTED;
+    if (is_weight) {
+        plan.grad_weight = call->outputs[0].data;
+        plan.grad_bias = call->n_outputs > 1 ? call->outputs[1].data : NULL;
+    }
     plan.weights = plan.tiles = scratch;
     plan.scratch = scratch + plan.n_shared;
     if (is_weight)
         run_sums(&plan, stages);
     else
-        run_outputs(&plan, stages);
+        is_done = run_outputs(&plan, stages);
     ptac_scratch_give(scratch);
-    return PTAC_OK;
+    return is_done ? PTAC_OK : PTAC_UNSUPPORTED;
 }

@@ -11,8 +11,8 @@
  * Words: a tile is mh x mw outputs; its points are the elements of a transformed tile.
  * A strip is a rectangle of tiles of one image, which passes through the first cache; a
  * wild one has values that must not be mixed with their neighbours, NaN among them, and
- * is convolved by the definition. A block is a run of strips, whose transformed tiles stay in the second. A panel is
- * 2 * LANES output channels.
+ * is convolved by the definition. A block is a run of strips, whose transformed tiles
+ * stay in the second. A panel is 2 * LANES output channels.
  */
 #ifndef PTAC_OPS_CONV_WINOGRAD_H
 #define PTAC_OPS_CONV_WINOGRAD_H
@@ -60,9 +60,10 @@ typedef struct ptac_winograd_plan {
     /* The gradient of the weights; y has the gradients of the outputs then. */
     float *grad_weight, *grad_bias; /* grad_bias may be NULL */
     int n_panels;
-    int64_t grad_step;  /* between the points of transformed gradients */
-    int64_t sum_step;   /* between the points of a panel's sums */
-    int64_t panel_sums; /* floats of them */
+    int64_t grad_step;         /* between the points of transformed gradients */
+    int64_t sum_step;          /* between the points of a panel's sums */
+    int64_t panel_sums;        /* floats of them */
+    int64_t most_wild, n_wild; /* strips; threads count up the second */
     /* With large weights threads share the tiles of one block at a time. */
     bool is_shared;
     float *tiles;
@@ -73,6 +74,20 @@ typedef struct ptac_winograd_plan {
     float *weights; /* scratch that threads share */
     float *scratch; /* n_pieces times n_private */
 } ptac_winograd_plan;
+
+/*
+ * The definition is slower than stock's convolution: where more strips are wild than it
+ * pays for, stock does the call. That is known for good once it is known.
+ */
+static inline bool ptac_winograd_is_too_wild(const ptac_winograd_plan *plan)
+{
+    return __atomic_load_n(&plan->n_wild, __ATOMIC_RELAXED) > plan->most_wild;
+}
+
+static inline void ptac_winograd_count_wild(const ptac_winograd_plan *plan)
+{
+    __atomic_fetch_add((int64_t *)&plan->n_wild, 1, __ATOMIC_RELAXED);
+}
 
 typedef struct ptac_strip {
     int64_t image;
@@ -108,15 +123,15 @@ typedef struct ptac_winograd_stages {
 /*
  * How close tiles are, as root mean square errors divided by stock's, on images as ReLU
  * leaves them: 2x2 tiles 1.0 to 1.4 and 4x2 tiles 1.7 to 2.3 for 8 to 1024 channels,
- * always within the contract of level close; 4x4 tiles three to four, which is not.
- * 2x2 tiles of 5x5 taps: 2.2 to 2.4 up to 256 channels, and above 3 from 512 on;
- * they serve up to 128. Images that are zero but for one pixel in six or fewer, which stock sums
+ * always within the contract of level close; 4x4 tiles three to four, which is not. 2x2
+ * tiles of 5x5 taps: 2.2 to 2.4 up to 256 channels, and above 3 from 512 on; they serve
+ * up to 128. Images that are zero but for one pixel in six or fewer, which stock sums
  * with less error, double these figures; for 5x5 taps that is outside the contract.
  *
  * For the gradient of the weight 4x4 tiles and 5x5 taps are not close enough where it
- * has few terms. Stock sums those one by one, so that its error grows with their number,
- * and ours by blocks: at 256 terms ours is up to 3.3 times stock's, from 1024 on equal,
- * above 3000 less.
+ * has few terms. Stock sums those one by one, so that its error grows with their
+ * number, and ours by blocks: at 256 terms ours is up to 3.3 times stock's, from 1024
+ * on equal, above 3000 less.
  */
 bool ptac_winograd_is_short_sum(const ptac_call *call);
 

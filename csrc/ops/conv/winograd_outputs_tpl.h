@@ -1,5 +1,6 @@
 /*
- * winograd_outputs_tpl.h - from products of tiles to outputs, on the lanes named before.
+ * winograd_outputs_tpl.h - from products of tiles to outputs, on the lanes named
+ * before.
  *
  * While a strip's outputs of LANES channels lie in the first cache, the epilogue is
  * applied: a scale and a shift for each channel, ReLU, 2x2 max pooling. A strip that
@@ -63,7 +64,9 @@ INLINE void load_taps(const ptac_winograd *conv, int output, int input, int n_ta
     }
 }
 
-/* Row i of a tile: an even one is kept for the next, which gives the largest of four. */
+/*
+ * Row i of a tile: an even one is kept for the next, which gives the largest of four.
+ */
 INLINE void give_pooled(int i, int mw, vec *above, const vec *row, float *patch)
 {
 #pragma GCC unroll 6

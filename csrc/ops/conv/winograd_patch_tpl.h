@@ -4,9 +4,9 @@
  *
  *   patch      [row][column][LANES channels]
  *
- * On the way in a patch is searched for values that dwarf their neighbours, and for NaN
- * and infinity: tiles mix their pixels, so that of such a tile all outputs would get the
- * large value's error, or be NaN.
+ * On the way in a patch is searched for values that dwarf most others, and for NaN
+ * and infinity: tiles mix their pixels, so that of such a tile all outputs would get
+ * the large value's error, or be NaN.
  */
 #include "ops/conv/winograd.h"
 

@@ -93,6 +93,8 @@ INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
                           tiles + i * s->n_columns * LANES, plan->tile_step);
         tiles += (int64_t)plan->max_tiles * LANES;
     }
+    if (is_wild)
+        ptac_winograd_count_wild(plan);
     return is_wild;
 }
 
@@ -224,8 +226,8 @@ INLINE void run_pieces(int64_t begin, int64_t end, void *context, int mh, int mw
     for (int64_t i = begin; i < end; i++) {
         const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
 
-        for (int64_t at = plan->n_strips * i / plan->n_pieces; at < last;
-             at += plan->block)
+        for (int64_t at = plan->n_strips * i / plan->n_pieces;
+             at < last && !ptac_winograd_is_too_wild(plan); at += plan->block)
             run_block(plan, at, at + plan->block < last ? at + plan->block : last, mh,
                       mw, r, plan->scratch + i * plan->n_private);
     }

@@ -1,0 +1,58 @@
+/*
+ * winograd_rows_tpl.h - the rows of convolution by transformed tiles, for the
+ * instruction set that ISA and NEEDS name.
+ */
+#include "ops/conv/winograd_weight_tpl.h"
+
+DEFINE_WINOGRAD(2x2, 2, 2, 3)
+DEFINE_WINOGRAD(4x2, 4, 2, 3)
+DEFINE_WINOGRAD(4x4, 4, 4, 3)
+DEFINE_WINOGRAD(2x2_of_5x5, 2, 2, 5)
+
+/*
+ * What is not close enough otherwise is not offered, see ptac_winograd_is_short_sum().
+ */
+static ptac_reason accepts_data_4x4(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
+
+    return p->result == PTAC_CONV_WEIGHT ? PTAC_SHAPE : accepts_4x4(call);
+}
+
+static ptac_reason accepts_weight_4x4(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
+    const bool may = p->result == PTAC_CONV_WEIGHT && !ptac_winograd_is_short_sum(call);
+
+    return may ? accepts_4x4(call) : PTAC_SHAPE;
+}
+
+static ptac_reason accepts_backward_of_5x5(const ptac_call *call)
+{
+    return ptac_winograd_is_short_sum(call) ? PTAC_SHAPE : accepts_2x2_of_5x5(call);
+}
+
+#define ROW(variable, operation, tiles, level_, may, work)                             \
+    static const ptac_kernel variable = {                                              \
+        .op = operation,                                                               \
+        .name = "winograd_" tiles "_" ISA,                                             \
+        .level = level_,                                                               \
+        .needs = NEEDS,                                                                \
+        .spreads = true,                                                               \
+        .accepts = may,                                                                \
+        .run = work,                                                                   \
+    };                                                                                 \
+    PTAC_REGISTER(variable)
+
+ROW(conv2d_2x2, PTAC_OP_CONV2D, "2x2", PTAC_CLOSE, accepts_2x2, run_2x2)
+ROW(conv2d_4x2, PTAC_OP_CONV2D, "4x2", PTAC_CLOSE, accepts_4x2, run_4x2)
+ROW(conv2d_4x4, PTAC_OP_CONV2D, "4x4", PTAC_FAST, accepts_4x4, run_4x4)
+ROW(conv2d_2x2_of_5x5, PTAC_OP_CONV2D, "2x2_of_5x5", PTAC_CLOSE, accepts_2x2_of_5x5,
+    run_2x2_of_5x5)
+ROW(backward_2x2, PTAC_OP_CONV2D_BACKWARD, "2x2", PTAC_CLOSE, accepts_2x2, run_2x2)
+ROW(backward_4x2, PTAC_OP_CONV2D_BACKWARD, "4x2", PTAC_CLOSE, accepts_4x2, run_4x2)
+ROW(data_4x4, PTAC_OP_CONV2D_BACKWARD, "4x4_data", PTAC_FAST, accepts_data_4x4, run_4x4)
+ROW(weight_4x4, PTAC_OP_CONV2D_BACKWARD, "4x4_weight", PTAC_CLOSE, accepts_weight_4x4,
+    run_4x4)
+ROW(backward_2x2_of_5x5, PTAC_OP_CONV2D_BACKWARD, "2x2_of_5x5", PTAC_CLOSE,
+    accepts_backward_of_5x5, run_2x2_of_5x5)
