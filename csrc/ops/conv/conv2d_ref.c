@@ -38,12 +38,18 @@ static int kind_of(const ptac_call *call)
     return kind;
 }
 
-/* Far more channels on one side than on the other: nobody has measured that. */
-static bool is_lopsided(const ptac_call *call)
+/*
+ * Far more channels on one side than on the other, or the transpose of a convolution of
+ * many: nobody has measured that, or it was not faster.
+ */
+static bool is_unlike_cases(const ptac_call *call)
 {
-    enum { MOST = 8 };
+    enum { MOST = 8, MOST_OF_TRANSPOSED = 256 };
     const ptac_conv2d *p = call->params;
 
+    if (call->op == PTAC_OP_CONV2D && p->result == PTAC_CONV_DATA &&
+        p->out_channels > MOST_OF_TRANSPOSED)
+        return true;
     return summed_channels(call) > PTAC_CONV_FIRST_CHANNELS &&
            (p->in_channels > MOST * p->out_channels ||
             p->out_channels > MOST * p->in_channels);
@@ -56,7 +62,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     if (p->n == 0 || p->in_channels == 0 || p->out_channels == 0)
         return PTAC_EMPTY;
     if (p->kernel_h != p->kernel_w || (p->kernel_h != 3 && p->kernel_h != 5) ||
-        p->stride_h != 1 || p->stride_w != 1 || is_lopsided(call))
+        p->stride_h != 1 || p->stride_w != 1 || is_unlike_cases(call))
         return PTAC_SHAPE;
     shape->kind = kind_of(call);
     if (p->result == PTAC_CONV_WEIGHT)

@@ -259,6 +259,8 @@ static ptac_winograd_plan plan_of(const ptac_call *call,
     } else {
         cut_outputs(&plan, call->n_threads);
         plan.most_wild = plan.n_strips / WILD_SHARE;
+        if (plan.most_wild == 0 && plan.n_strips >= WILD_SHARE / 2)
+            plan.most_wild = 1;
     }
     return plan;
 }
@@ -361,6 +363,8 @@ ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages 
     float *scratch;
     bool is_done = true;
 
+    if (!is_weight && stages->has_wild_sample(&plan.conv))
+        return PTAC_UNSUPPORTED;
     scratch = ptac_scratch_take(
         (size_t)(plan.n_shared + plan.n_pieces * plan.n_private) * sizeof *scratch);
     if (!scratch)

@@ -75,6 +75,11 @@ typedef struct ptac_winograd_plan {
     float *scratch; /* n_pieces times n_private */
 } ptac_winograd_plan;
 
+enum {
+    PTAC_DWARFING =
+        1024, /* a pixel so many times another's size leaves it three digits */
+};
+
 /*
  * The definition is slower than stock's convolution: where more strips are wild than it
  * pays for, stock does the call. That is known for good once it is known.
@@ -118,6 +123,8 @@ typedef struct ptac_winograd_stages {
     int mh, mw, r, lanes;
     ptac_range_fn transform_halves, run_pieces, share_tiles, run_panels;
     ptac_range_fn sum_pieces, store_pieces, sum_panels, sum_biases;
+    /* Whether so many strips will be wild that stock had better begin at once. */
+    bool (*has_wild_sample)(const ptac_winograd *conv);
 } ptac_winograd_stages;
 
 /*

@@ -14,8 +14,6 @@
 #include <string.h>
 
 enum {
-    /* A pixel this many times its neighbours' size leaves them three digits. */
-    DWARFING = 1024,
     /* Squares this many times the mean one are looked at twice. */
     STANDING_OUT = 1024,
 };
@@ -34,24 +32,33 @@ INLINE void see(spread *seen, vec pixels)
     seen->largest = v_max(seen->largest, squares);
 }
 
+/* A rectangle of n_rows times n floats, whose rows are step apart. */
+typedef struct floats {
+    const float *first;
+    int64_t step, n;
+    int n_rows;
+} floats;
+
 /* Whether half of the values that are not zero are dwarfed by the largest one. */
-TARGET static __attribute__((noinline)) bool has_giants(const float *patch, int64_t n,
+TARGET static __attribute__((noinline)) bool has_giants(const floats *seen,
                                                         float largest)
 {
-    const float limit = largest / ((float)DWARFING * DWARFING);
+    const float limit = largest / ((float)PTAC_DWARFING * PTAC_DWARFING);
     int64_t n_dwarfs = 0, n_others = 0;
 
-    for (int64_t i = 0; i < n; i++) {
-        const float square = patch[i] * patch[i];
+    for (int i = 0; i < seen->n_rows; i++)
+        for (int64_t j = 0; j < seen->n; j++) {
+            const float value = seen->first[i * seen->step + j];
+            const float square = value * value;
 
-        n_dwarfs += square > 0 && square < limit;
-        n_others += square >= limit;
-    }
+            n_dwarfs += square > 0 && square < limit;
+            n_others += square >= limit;
+        }
     return n_dwarfs > n_others;
 }
 
-/* Whether this patch of n floats must not be mixed; seen is what there is in it. */
-INLINE bool is_wild(const spread *seen, const float *patch, int64_t n)
+/* Whether these must not be mixed; n of them were no padding, and seen is in them. */
+INLINE bool is_wild(const spread *seen, const floats *values)
 {
     const float sum = v_sum(seen->squares), largest = v_largest(seen->largest);
     const float standing_out =
@@ -59,8 +66,46 @@ INLINE bool is_wild(const spread *seen, const float *patch, int64_t n)
 
     if (!(sum - sum == 0))
         return true; /* NaN, infinity, or squares that overflow */
-    return largest * (float)seen->n > standing_out * sum &&
-           has_giants(patch, n, largest);
+    return largest * (float)seen->n > standing_out * sum && has_giants(values, largest);
+}
+
+/*
+ * A look at one group of channels in eight, few in all: whether one in sixteen is wild,
+ * and with several groups to a strip far more strips.
+ */
+TARGET static bool has_wild_sample(const ptac_winograd *conv)
+{
+    enum { SHARE = 8, SAMPLES = 32, WILD = 16, PIXELS = 448 };
+    const int64_t plane = (int64_t)conv->h * conv->w;
+    const int groups = (conv->in_channels + LANES - 1) / LANES;
+    const int64_t n_groups = conv->n * groups, few = (n_groups + SHARE - 1) / SHARE;
+    const int64_t n_samples = few < SAMPLES ? few : SAMPLES;
+    const int64_t n_pixels = plane < PIXELS ? plane : PIXELS;
+    int n_wild = 0;
+
+    for (int64_t i = 0; i < n_samples; i++) {
+        const int64_t group = n_groups * i / n_samples, image = group / groups;
+        const int channel = (int)(group % groups) * LANES;
+        const floats values = {
+            .first = conv->x + (image * conv->in_channels + channel) * plane +
+                     (plane - n_pixels) / 2,
+            .step = plane,
+            .n = n_pixels,
+            .n_rows = conv->in_channels - channel < LANES ? conv->in_channels - channel
+                                                          : LANES,
+        };
+        spread seen = {v_zero(), v_zero(), values.n_rows * n_pixels};
+
+        for (int c = 0; c < values.n_rows; c++)
+            for (int64_t j = 0; j < n_pixels; j += LANES) {
+                const float *at = values.first + c * plane + j;
+
+                see(&seen, n_pixels - j < LANES ? v_load_first(at, (int)(n_pixels - j))
+                                                : v_load(at));
+            }
+        n_wild += is_wild(&seen, &values);
+    }
+    return n_wild * WILD > n_samples;
 }
 
 /* Walking a patch in the order of an image's pixels. */
@@ -187,7 +232,7 @@ INLINE bool load_patch(const float *x, int h, int w, int n_channels, int top, in
         for (int i = first; i < last; i++, x += w)
             take_pixels(x, plane, n_channels, to - from, &at, &seen);
     }
-    return is_wild(&seen, patch, rows * row_step);
+    return is_wild(&seen, &(floats){patch, 0, rows * row_step, 1});
 }
 
 /* The same way back, of what lies inside the image. */
