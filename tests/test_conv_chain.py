@@ -97,8 +97,7 @@ def called(run: Callable[[], Any]) -> set[str]:
 def takes(row: str, shape: tuple[int, int, int, int, int], kernel: int) -> bool:
     if row.startswith("direct"):
         return shape[1] <= 4
-    is_deep = kernel == 5 and shape[1] > 128
-    return row.startswith("winograd") and not is_deep
+    return row.startswith("winograd") and (kernel == 3 or 4 <= shape[1] <= 128)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

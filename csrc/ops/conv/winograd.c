@@ -14,7 +14,8 @@ enum {
     MOST_CHANNELS = 1024, /* or blocks get too small for their weights */
     LONG_SUM = 1024,
     LONG_SUM_OF_5X5 = 4096,
-    MOST_OF_5X5 = 128, /* summed channels */
+    LEAST_OF_5X5 = 4, /* summed channels */
+    MOST_OF_5X5 = 128,
     PAD = 16, /* floats between points, so that they do not share a cache set */
     /* Transformed weights above this are not kept; tiles that threads share then. */
     WEIGHTS_FLOATS = 1703936, /* 6.5 MiB */
@@ -291,7 +292,8 @@ ptac_reason ptac_winograd_accepts(const ptac_call *call,
         p->h > MOST_SIZE || p->w > MOST_SIZE || p->in_channels > MOST_CHANNELS ||
         p->out_channels > MOST_CHANNELS)
         return PTAC_SHAPE;
-    if (stages->r == 5 && p->result != PTAC_CONV_WEIGHT && summed > MOST_OF_5X5)
+    if (stages->r == 5 && p->result != PTAC_CONV_WEIGHT &&
+        (summed < LEAST_OF_5X5 || summed > MOST_OF_5X5))
         return PTAC_SHAPE;
     if (gain(p, stages, is_data ? p->h : p->out_h, is_data ? p->w : p->out_w) <
         LEAST_GAIN)
