@@ -98,6 +98,9 @@ def shadow_settle(
 ) -> bool:
     """Whether results agree; if not, the row that gave them is quarantined."""
 
+def last_row(op: str, /) -> str | None:
+    """The row that this thread last ran of the operator."""
+
 def inject_failure(op: str, /) -> None:
     """Break the next run of the operator's row before it writes (tests)."""
 

@@ -30,6 +30,7 @@ def test_every_algorithm_is_measured(
         isa = switching.runnable_rows("conv2d")[-1].rpartition("_")[2]
         if isa != "scalar":
             assert f"winograd_4x2_{isa}" in found
+        assert found["by the table"]["row"] in found
         assert float(found["stock"]["error"]) == float(found["stock"]["ratio"]) == 1
         for name, row in found.items():
             assert float(row["gflops"]) > 0, name
@@ -37,10 +38,11 @@ def test_every_algorithm_is_measured(
 
 
 def test_a_shape_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["bench", "conv", "--shapes", "2,16"])
-    assert caught.value.code == 2
-    assert "a shape is N,C,WIDTH,K" in capsys.readouterr().err
+    for wrong in ("2,16", "2,16,8,16,4", "2,16,0,16", "two"):
+        with pytest.raises(SystemExit) as caught:
+            main(["bench", "conv", "--shapes", wrong])
+        assert caught.value.code == 2
+        assert "a shape is N,C,WIDTH,K" in capsys.readouterr().err
 
 
 def test_memory_to_work_in_is_told_and_given_back() -> None:

@@ -43,7 +43,8 @@ typedef struct ptac_kernel {
     /* PTAC_TAKE, or what about the call this row cannot do. Writes nothing. */
     ptac_reason (*accepts)(const ptac_call *call);
     /*
-     * Computes the outputs. Never allocates, locks, prints or synchronises.
+     * Computes the outputs. Never locks, prints or synchronises, and allocates nothing
+     * but scratch.
      * PTAC_UNSUPPORTED and PTAC_FAILED leave the inputs as they were.
      */
     ptac_status (*run)(const ptac_call *call);

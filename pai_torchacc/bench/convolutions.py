@@ -82,6 +82,9 @@ class Row:
     shape: str
     result: str
     algorithm: str
+    """What was asked for: one algorithm, or the table's choice."""
+    row: str
+    """What ran."""
     n_threads: int
     ms: float
     gflops: float
@@ -132,11 +135,15 @@ def _shapes(texts: list[str] | None) -> tuple[Shape, ...]:
     if not texts:
         return MAIN + OTHERS
     try:
-        return tuple(Shape(*map(int, text.split(","))) for text in texts)
+        shapes = tuple(Shape(*map(int, text.split(","))) for text in texts)
     except (TypeError, ValueError):
+        shapes = ()
+    if not shapes or any(min(s) < 1 or s.kernel % 2 == 0 for s in shapes):
         raise UsageError(
-            "a shape is N,C,WIDTH,K or N,C,WIDTH,K,KERNEL, such as 32,64,32,64"
-        ) from None
+            "a shape is N,C,WIDTH,K or N,C,WIDTH,K,KERNEL with an odd kernel, such as "
+            "32,64,32,64"
+        )
+    return shapes
 
 
 def measure(
@@ -157,15 +164,20 @@ def measure(
             variants[row] = partial(_pin, c, row, numerics), call
     variants[CHOSEN] = partial(_pin, c, None, numerics), call
     truth = exact()
-    errors, taken = {}, {}
-    for name, (prepare, run_it) in variants.items():
-        prepare()
-        before = c.counters(op)[0]
-        errors[name] = float((run_it().double() - truth).square().mean().sqrt())
-        if name in ("stock", "NNPACK", CHOSEN) or c.counters(op)[0] > before:
-            taken[name] = variants[name]
+    errors, ran = {}, {}
     try:
-        timings = alternate(taken, blocks=12, block_s=0.02)
+        for name, (prepare, run_it) in variants.items():
+            prepare()
+            before = c.counters(op)[0]
+            errors[name] = float((run_it().double() - truth).square().mean().sqrt())
+            is_ours = c.counters(op)[0] > before
+            if is_ours or name in ("stock", "NNPACK", CHOSEN):
+                ran[name] = c.last_row(op) if is_ours else name
+                if ran[name] == CHOSEN:
+                    ran[name] = "stock"
+        timings = alternate(
+            {name: variants[name] for name in ran}, blocks=12, block_s=0.02
+        )
     finally:
         _pin(c, None, numerics)
         ptac.disable()
@@ -176,6 +188,7 @@ def measure(
             str(shape),
             result,
             name,
+            ran[name],
             n_threads,
             1e3 * timing.best,
             flops / timing.best / 1e9,
@@ -240,7 +253,8 @@ def _table(rows: list[Row]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for r in rows:
         numbers = f"{r.ms:.3f}", f"{r.gflops:.0f}", f"{r.ratio:.2f}x", f"{r.error:.2f}"
-        table.add_row(r.shape, r.result, r.algorithm, str(r.n_threads), *numbers)
+        what = f"{CHOSEN}: {r.row}" if r.algorithm == CHOSEN else r.algorithm
+        table.add_row(r.shape, r.result, what, str(r.n_threads), *numbers)
     return table
 
 

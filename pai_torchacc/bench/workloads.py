@@ -42,7 +42,7 @@ class Task:
         return loss
 
     def infer(self) -> Tensor:
-        """Forward without gradients, in evaluation mode."""
+        """Forward without gradients, in the mode that the model is in."""
         x, _ = next(self.batches)
         with torch.no_grad():
             return self.model(x)

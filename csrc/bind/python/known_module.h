@@ -16,7 +16,7 @@ typedef enum ptac_module_kind {
     PTAC_MODULE_CONV2D,
     PTAC_MODULE_BATCH_NORM2D,
     PTAC_MODULE_MAX_POOL2D,
-    PTAC_MODULE_RELU, /* from here on activations */
+    PTAC_MODULE_RELU,
     PTAC_MODULE_GELU,
     PTAC_MODULE_SILU,
     PTAC_MODULE_TANH,

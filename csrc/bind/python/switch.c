@@ -255,6 +255,20 @@ static PyObject *pardon(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* last_row(op): what this thread's last call of the operator ran by, or None. */
+static PyObject *last_row(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+    const ptac_kernel *row = op == PTAC_N_OPS ? NULL : ptac_last_row(op);
+
+    (void)self;
+    if (op == PTAC_N_OPS)
+        return NULL;
+    if (!row)
+        Py_RETURN_NONE;
+    return PyUnicode_FromString(row->name);
+}
+
 PyMethodDef ptac_switch_methods[] = {
     {"override_names", override_names, METH_NOARGS, NULL},
     {"override_install", override_install, METH_O, NULL},
@@ -268,6 +282,7 @@ PyMethodDef ptac_switch_methods[] = {
     {"shadow_every", shadow_every, METH_O, NULL},
     {"shadow_due", shadow_due, METH_O, NULL},
     {"shadow_settle", shadow_settle, METH_VARARGS, NULL},
+    {"last_row", last_row, METH_O, NULL},
     {"inject_failure", inject_failure, METH_O, NULL},
     {"pardon", pardon, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
