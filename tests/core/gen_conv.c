@@ -15,6 +15,7 @@ enum {
     MOST_CHANNELS = 70,
     MOST_WORK = 1 << 22, /* multiply-adds: the row "scalar" takes its time */
     MOST_DEEP_WORK = 3 << 22,
+    MOST_DEEP_CHANNELS = 340, /* weights that a slot of the arena can hold */
 };
 
 /* Sizes that leave tiles, strips, groups of lanes and panels ragged. */
@@ -39,8 +40,11 @@ static void random_conv(rng *r, ptac_conv2d *p)
         }
         if (is_deep) { /* weights too large to keep: threads share their tiles */
             p->n = 1;
-            p->in_channels = (int)rng_between(r, 100, 600);
-            p->out_channels = (int)rng_between(r, 100, 600);
+            p->in_channels = (int)rng_between(r, 160, MOST_DEEP_CHANNELS);
+            p->out_channels = (int)rng_between(r, 160, MOST_DEEP_CHANNELS);
+            p->kernel_h = p->kernel_w = 3;
+            p->pad_h = (int)rng_below(r, 3);
+            p->pad_w = (int)rng_below(r, 3);
             p->h = (int)rng_between(r, 2, 4);
             p->w = (int)rng_between(r, 2, 4);
         }
