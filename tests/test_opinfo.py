@@ -32,7 +32,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "nn.functional.conv1d": (),
     "nn.functional.conv3d": (),
     "nn.functional.conv_transpose1d": (),
-    "nn.functional.conv_transpose2d": ("conv2d", "conv2d_backward"),
+    "nn.functional.conv_transpose2d": ("conv2d",),
     "nn.functional.conv_transpose3d": (),
     "nn.functional.max_pool2d": ("max_pool2d", "max_pool2d_backward"),
     "nn.functional.avg_pool2d": ("avg_pool2d", "avg_pool2d_backward"),
