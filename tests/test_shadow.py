@@ -66,7 +66,10 @@ def test_checks_change_nothing(optimizer: type, every: int) -> None:
     step = "sgd_step" if optimizer is torch.optim.SGD else "adamw_step"
     for op in ("max_pool2d", "max_pool2d_backward", "linear_act", "cross_entropy",
                "linear_act_backward", "cross_entropy_backward", step):  # fmt: skip
-        assert checked[op]["accelerated"] == unchecked[op]["accelerated"] > 0
+        # While there are checks a convolution and its pool are two calls without grad.
+        n_apart = 1 if op == "max_pool2d" else 0
+        assert checked[op]["accelerated"] == unchecked[op]["accelerated"] + n_apart
+        assert unchecked[op]["accelerated"] > 0
         assert checked[op]["forwarded"] == unchecked[op]["forwarded"]
         assert unchecked[op]["ms_saved"] is None
         assert unchecked[op]["timed"] == 0
