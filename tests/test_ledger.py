@@ -26,7 +26,7 @@ from torch.optim import SGD, Adam, AdamW
 import pai_torchacc as ptac
 from pai_torchacc import _C, fusion
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.fusion import linear, optimizer
+from pai_torchacc.fusion import optimizer, sequential
 
 NAMES = [name for name, _, _ in _C.operators()]
 
@@ -365,7 +365,7 @@ PLACES = [
     (fusion, "_install_overrides"),
     (fusion, "_install_stand_ins"),
     (optimizer, "install"),
-    (linear, "_sequential_forward"),
+    (sequential, "_sequential_forward"),
     (torch.jit._builtins, "_get_builtin_table"),
     (fusion, "_open_gates"),
 ]
