@@ -24,6 +24,7 @@ from typing import Any
 from pai_torchacc import _exit_report, _host
 from pai_torchacc._options import (
     FEATURES,
+    NUMERICS,
     OFF,
     Config,
     check_something_left,
@@ -55,6 +56,8 @@ class _State:
     """There may be kernels to take out of the dispatcher."""
     unsure: set[str] = field(default_factory=set)
     """Features of which an exception may leave a part."""
+    furthest: str | None = None
+    """The numerics furthest from stock's bits that were in force."""
     is_busy: bool = False
     afterwards: Config | None = None
 
@@ -71,6 +74,24 @@ def _locked() -> Any:
 def current() -> Config:
     """What is asked for now."""
     return _state.config
+
+
+def furthest_numerics() -> str:
+    """What numerics results may have since the last :func:`forget_numerics`."""
+    return _state.furthest or _state.config.numerics
+
+
+def forget_numerics() -> None:
+    """Begin anew with what is on now."""
+    _state.furthest = None
+    _note_numerics()
+
+
+def _note_numerics() -> None:
+    config = _state.config
+    if config.features:
+        known = [_state.furthest] if _state.furthest else []
+        _state.furthest = max([*known, config.numerics], key=NUMERICS.index)
 
 
 def generation() -> int:
@@ -142,6 +163,7 @@ def _apply(config: Config) -> None:
         if name not in config.features and name in _state.active:
             _switch_off(name)
     _state.config = config
+    _note_numerics()
     before = {name for name in config.features if is_active(name)}
     for name in config.features:
         _switch_on(name, config)

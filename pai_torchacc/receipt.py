@@ -110,9 +110,9 @@ def operators() -> dict[str, dict[str, Any]]:
 
 
 def _level(rows: list[tuple[str, str, bool, bool]]) -> str:
-    """The furthest from stock's bits that a row may be under the numerics in force."""
+    """The furthest from stock's bits that a row may have been since the reset."""
     rank = _options.NUMERICS.index
-    most = rank(_switch.current().numerics)
+    most = rank(_switch.furthest_numerics())
     levels = [level for _, level, _, _ in rows if rank(level) <= most]
     return max(levels, key=rank, default="exact")
 
@@ -141,6 +141,7 @@ def _reset() -> None:
     global _graphs_before  # noqa: PLW0603
     _graphs_before = _graphs()
     _faults.reset()
+    _switch.forget_numerics()
     try:
         c = _host.extension()
     except _host.Unavailable:

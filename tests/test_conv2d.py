@@ -265,11 +265,14 @@ def test_gradient_that_is_expanded() -> None:
     torch.testing.assert_close(x.grad, expected)
 
 
-def test_double_backward() -> None:
+@pytest.mark.parametrize("function", [F.conv2d, F.conv_transpose2d])
+def test_double_backward(function: Any) -> None:
+    shape = (20, 18, 3, 3) if function is F.conv2d else (18, 20, 3, 3)
+
     def case(dtype: torch.dtype) -> dict[str, Tensor]:
         x = contract.draw(2, 18, 9, 9, dtype=dtype).requires_grad_()
-        weight = contract.draw(20, 18, 3, 3, dtype=dtype, scale=0.1).requires_grad_()
-        y = F.conv2d(x, weight, padding=1)
+        weight = contract.draw(*shape, dtype=dtype, scale=0.1).requires_grad_()
+        y = function(x, weight, padding=1)
         grads = torch.autograd.grad(y.tanh().sum(), (x, weight), create_graph=True)
         total = grads[0].square().sum() + grads[1].square().sum() / 100
         return dict(zip("xw", torch.autograd.grad(total, (x, weight)), strict=True))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
+from pai_torchacc import _C
 
 CHAINS = ("r", "n", "p", "nr", "rp", "np", "nrp")
 """What follows the Conv2d: n(orm), r(elu), p(ool)."""
@@ -368,6 +369,34 @@ def test_what_is_not_finite() -> None:
                 assert torch.equal(ours.isnan(), expected.isnan())
                 assert torch.equal(ours[expected.isinf()], expected[expected.isinf()])
                 contract_close(ours[is_finite], expected[is_finite])
+
+
+def test_what_is_given_back_is_counted_once() -> None:
+    model, x = net("nrp"), torch.full((2, 16, 24, 24), math.nan)
+    with torch.no_grad():
+        expected = model(x)
+        with switching.accelerated(*OPS):
+            hits = switching.hits("conv2d")
+            files = {"batchnorm.py", "activation.py", "pooling.py", "conv.py"}
+            assert called(lambda: model(x)) == files
+            torch.testing.assert_close(model(x), expected, equal_nan=True)
+            assert hits.forwarded == {"values": 2}
+            assert (hits.accelerated, hits.failed) == (0, 0)
+
+
+def test_a_failure_is_counted_once() -> None:
+    model, x = net("nrp"), torch.randn(2, 16, 24, 24)
+    try:
+        with torch.no_grad():
+            expected = model(x)
+            with switching.accelerated(*OPS):
+                hits = switching.hits("conv2d")
+                _C.inject_failure("conv2d")
+                assert torch.equal(model(x), expected)
+                assert (hits.accelerated, hits.failed) == (0, 1)
+                assert hits.forwarded == {}
+    finally:
+        _C.pardon()
 
 
 def test_shadow_checks_see_stocks_operators() -> None:

@@ -48,21 +48,6 @@ def test_contract(
         assert hits[1].accelerated >= 1
 
 
-def test_double_backward() -> None:
-    def case(dtype: torch.dtype) -> dict[str, Tensor]:
-        x = contract.draw(2, 18, 9, 9, dtype=dtype).requires_grad_()
-        weight = contract.draw(18, 20, 3, 3, dtype=dtype, scale=0.1).requires_grad_()
-        y = F.conv_transpose2d(x, weight, padding=1)
-        grads = torch.autograd.grad(y.tanh().sum(), (x, weight), create_graph=True)
-        total = grads[0].square().sum() + grads[1].square().sum() / 100
-        return dict(zip("xw", torch.autograd.grad(total, (x, weight)), strict=True))
-
-    with switching.accelerated(*OPS):
-        hits = switching.hits("conv2d_backward")
-        contract.hold(case)
-        assert hits.accelerated >= 2
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -125,6 +125,20 @@ def test_reset_of_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert document()["bypassed"] == {"compiled": 1}
 
 
+def test_level_is_that_of_what_ran() -> None:
+    level = lambda **how: document(**how)["ops"]["conv2d"]["level"]  # noqa: E731
+    document(reset=True)
+    with ptac.enable(numerics="fast"):
+        assert level() == "fast"
+    with switching.accelerated():
+        assert level(reset=True) == "fast"
+        assert level() == "close"
+    with ptac.enable(numerics="exact"):
+        assert level() == "close"
+        level(reset=True)
+        assert level() == "exact"
+
+
 def test_text_is_aligned() -> None:
     with switching.accelerated():
         ptac.report(reset=True)

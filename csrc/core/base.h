@@ -12,8 +12,11 @@
 
 typedef enum ptac_status {
     PTAC_OK = 0,
-    PTAC_UNSUPPORTED, /* not this call, whose inputs are untouched: run stock */
-    PTAC_FAILED,      /* the row broke; text in ptac_error_get(): quarantine it */
+    /* Not this call, whose inputs are untouched: run stock. */
+    PTAC_UNSUPPORTED,
+    PTAC_UNSUITED,  /* likewise, for the values that it has */
+    PTAC_NO_MEMORY, /* likewise, for want of memory to work in */
+    PTAC_FAILED,    /* the row broke; text in ptac_error_get(): quarantine it */
 } ptac_status;
 
 /* Element types that a kernel row may name; all others are forwarded. */
@@ -50,6 +53,8 @@ typedef enum ptac_level {
     X(SHAPE, "shape")                                                                  \
     X(EMPTY, "empty")                                                                  \
     X(ARGUMENT, "argument")                                                            \
+    X(VALUES, "values")                                                                \
+    X(MEMORY, "no memory to work in")                                                  \
     X(DEVICE, "device")                                                                \
     X(SUBCLASS, "tensor subclass")                                                     \
     X(OPTIMIZER, "optimizer subclass")                                                 \

@@ -45,7 +45,7 @@ typedef struct ptac_kernel {
     /*
      * Computes the outputs. Never locks, prints or synchronises, and allocates nothing
      * but scratch.
-     * PTAC_UNSUPPORTED and PTAC_FAILED leave the inputs as they were.
+     * Whatever is not PTAC_OK leaves the inputs as they were.
      */
     ptac_status (*run)(const ptac_call *call);
 } ptac_kernel;

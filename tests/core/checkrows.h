@@ -43,7 +43,7 @@ typedef struct test_call {
     int input_buffers[PTAC_MAX_INPUTS], output_buffers[PTAC_MAX_OUTPUTS];
     test_buffer buffers[MAX_BUFFERS];
     int n_buffers;
-    /* A row may say PTAC_UNSUPPORTED although "scalar" does the call; all rows must. */
+    /* A row may give the call back although "scalar" does the call; all rows must. */
     bool may_be_given_back, must_be_given_back;
     char note[256]; /* the params in words, for the failure message */
 } test_call;

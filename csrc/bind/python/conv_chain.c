@@ -321,23 +321,31 @@ static const ptac_kernel *choose(ptac_call *call, ptac_conv2d *params, chain *c)
     return c->n > 1 ? row : NULL;
 }
 
-/* Without memory for the result the modules are called, and raise torch's own error. */
-static PyObject *run_unlocked(const ptac_kernel *row, ptac_call *call,
-                              const int64_t *sizes)
+/* The Conv2d by stock, after its call has been counted as what went wrong with it. */
+static PyObject *call_uncounted(PyObject *conv, PyObject *x, chain *c)
 {
-    PyThreadState *thread = PyEval_SaveThread();
-    at_tensor made = NULL;
-    const bool done =
-        !ptac_conv_try_image(sizes, &made, &call->outputs[0]) && ptac_run(row, call);
+    PyObject *y;
 
-    PyEval_RestoreThread(thread);
-    if (done)
-        return ptac_wrap(made);
-    at_drop_tensor(&made);
-    Py_RETURN_NONE;
+    c->n = 1;
+    ptac_thread_mute(1);
+    y = PyObject_CallFunctionObjArgs(conv, x, NULL);
+    ptac_thread_mute(-1);
+    return y;
 }
 
-static PyObject *try_chain(PyObject *x, chain *c)
+/* Make the output and run. *made is NULL where there is no memory for it. */
+static bool run_unlocked(const ptac_kernel *row, ptac_call *call, const int64_t *sizes,
+                         at_tensor *made)
+{
+    PyThreadState *thread = PyEval_SaveThread();
+    const bool done =
+        !ptac_conv_try_image(sizes, made, &call->outputs[0]) && ptac_run(row, call);
+
+    PyEval_RestoreThread(thread);
+    return done;
+}
+
+static PyObject *try_chain(PyObject *conv, PyObject *x, chain *c)
 {
     float scale[MOST_CHANNELS], shift[MOST_CHANNELS];
     const at_tensor bias = c->conv[1] == Py_None ? NULL : ptac_borrow(c->conv[1]);
@@ -345,6 +353,7 @@ static PyObject *try_chain(PyObject *x, chain *c)
     ptac_call call;
     const ptac_kernel *row;
     int64_t n_channels, sizes[4];
+    at_tensor made = NULL;
 
     if (ptac_conv_read(ptac_borrow(x), ptac_borrow(c->conv[0]), bias, &c->geometry,
                        &params, &call) != PTAC_TAKE)
@@ -362,7 +371,12 @@ static PyObject *try_chain(PyObject *x, chain *c)
     if (!row)
         Py_RETURN_NONE;
     ptac_conv_output_sizes(&params, sizes);
-    return run_unlocked(row, &call, sizes);
+    if (run_unlocked(row, &call, sizes, &made))
+        return ptac_wrap(made);
+    if (!made)
+        Py_RETURN_NONE; /* the modules will raise torch's own error */
+    at_drop_tensor(&made);
+    return call_uncounted(conv, x, c);
 }
 
 PyObject *ptac_try_conv_chain(PyObject *modules, Py_ssize_t at, PyObject *x,
@@ -383,7 +397,7 @@ PyObject *ptac_try_conv_chain(PyObject *modules, Py_ssize_t at, PyObject *x,
     }
     are = are_constant(x, &c);
     if (are > 0)
-        result = try_chain(x, &c);
+        result = try_chain(PyList_GetItem(modules, at), x, &c);
     else if (are == 0)
         result = Py_NewRef(Py_None);
     *n = c.n;

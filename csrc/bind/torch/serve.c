@@ -210,6 +210,12 @@ bool ptac_run(const ptac_kernel *row, const ptac_call *call)
     case PTAC_UNSUPPORTED:
         ptac_count_forwarded(row->op, PTAC_ARGUMENT);
         return false;
+    case PTAC_UNSUITED:
+        ptac_count_forwarded(row->op, PTAC_VALUES);
+        return false;
+    case PTAC_NO_MEMORY:
+        ptac_count_forwarded(row->op, PTAC_MEMORY);
+        return false;
     default:
         ptac_count_failed(row->op);
         report_trouble(row, ptac_error_get());

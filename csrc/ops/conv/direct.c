@@ -117,7 +117,7 @@ ptac_status ptac_direct_run(const ptac_call *call, const ptac_direct_stages *sta
     }
     plan.scratch = ptac_scratch_take(scratch_bytes + sum_bytes);
     if (!plan.scratch)
-        return PTAC_UNSUPPORTED;
+        return PTAC_NO_MEMORY;
     plan.sums = (double *)((char *)plan.scratch + scratch_bytes);
     memset(plan.sums, 0, sum_bytes);
     ptac_parallel_for(0, plan.n_pieces, 1,

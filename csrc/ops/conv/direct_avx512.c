@@ -6,27 +6,7 @@
 #if defined(__x86_64__)
 #include "ops/math/lanes_avx512.h"
 
-#include "ops/conv/direct_tpl.h"
-
-static const ptac_kernel conv2d_direct = {
-    .op = PTAC_OP_CONV2D,
-    .name = "direct_avx512",
-    .level = PTAC_CLOSE,
-    .needs = PTAC_CPU_AVX512,
-    .spreads = true,
-    .accepts = ptac_direct_accepts,
-    .run = run_direct,
-};
-PTAC_REGISTER(conv2d_direct)
-
-static const ptac_kernel conv2d_backward_direct = {
-    .op = PTAC_OP_CONV2D_BACKWARD,
-    .name = "direct_avx512",
-    .level = PTAC_CLOSE,
-    .needs = PTAC_CPU_AVX512,
-    .spreads = true,
-    .accepts = ptac_direct_accepts,
-    .run = run_direct,
-};
-PTAC_REGISTER(conv2d_backward_direct)
+#define ISA   "avx512"
+#define NEEDS PTAC_CPU_AVX512
+#include "ops/conv/direct_rows_tpl.h"
 #endif

@@ -194,7 +194,6 @@ static void cut_sums(ptac_winograd_plan *plan, int n_threads)
 bool ptac_winograd_is_short_sum(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
-
     const int64_t least = p->kernel_h == 5 ? LONG_SUM_OF_5X5 : LONG_SUM;
 
     return p->result == PTAC_CONV_WEIGHT && ptac_conv2d_pixels(p) < least;
@@ -366,11 +365,11 @@ ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages 
     bool is_done = true;
 
     if (!is_weight && stages->has_wild_sample(&plan.conv))
-        return PTAC_UNSUPPORTED;
+        return PTAC_UNSUITED;
     scratch = ptac_scratch_take(
         (size_t)(plan.n_shared + plan.n_pieces * plan.n_private) * sizeof *scratch);
     if (!scratch)
-        return PTAC_UNSUPPORTED;
+        return PTAC_NO_MEMORY;
     if (is_weight) {
         plan.grad_weight = call->outputs[0].data;
         plan.grad_bias = call->n_outputs > 1 ? call->outputs[1].data : NULL;
@@ -382,5 +381,5 @@ ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages 
     else
         is_done = run_outputs(&plan, stages);
     ptac_scratch_give(scratch);
-    return is_done ? PTAC_OK : PTAC_UNSUPPORTED;
+    return is_done ? PTAC_OK : PTAC_UNSUITED;
 }
