@@ -187,6 +187,15 @@ def compare(
             assert is_close_enough(a, b, tree_flatten(exact())[0][i]), where
 
 
+def gives_the_same(function: Any, args: Any, kwargs: Any, before: Any) -> bool:
+    """Whether stock, called again, gives what it gave before."""
+    try:
+        contract.exactly(run(function, args, kwargs), before)
+    except AssertionError:
+        return False
+    return True
+
+
 def samples(op: Any, dtype: torch.dtype) -> Iterator[Any]:
     torch.manual_seed(0)
     needs_grad = dtype in op.supported_backward_dtypes("cpu")
@@ -230,18 +239,17 @@ def test_operator(op: Any, dtype: torch.dtype) -> None:
     for number, sample in enumerate(islice(samples(op, dtype), limit)):
         args = (sample.input, *sample.args)
         stock = run(function, args, sample.kwargs)
-        again = run(function, args, sample.kwargs)
-        try:
-            contract.exactly(again, stock)
-        except AssertionError:
-            continue  # stock does not give the same twice
         with switching.accelerated():
             hits = {name: switching.hits(name) for name in counted}
             ours = run(function, args, sample.kwargs)
             for name, h in hits.items():
                 total[name] += seen(h)
         exact = partial(run, function, *tree_map(in_float64, (args, sample.kwargs)))
-        compare(ours, stock, rounds, f"{op.name}, sample {number}", exact)
+        try:
+            compare(ours, stock, rounds, f"{op.name}, sample {number}", exact)
+        except AssertionError:
+            if gives_the_same(function, args, sample.kwargs, stock):
+                raise
     # A variant asks for another dtype, which no row takes.
     if dtype is torch.float32 and not op.variant_test_name:
         assert all(total.values()), total

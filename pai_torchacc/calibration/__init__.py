@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,42 +64,41 @@ def read(path: Path) -> list[Measurement]:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         text = ""
-    numbered = [
-        (number, line)
-        for number, line in enumerate(text.splitlines(), 1)
-        if line.strip() and not line.startswith("#")
-    ]
-    if not numbered or tuple(_fields(numbered[0][1])) != COLUMNS:
+    lines = text.splitlines()
+    numbers = [n for n, line in enumerate(lines) if line.strip() and line[0] != "#"]
+    # One reader for all: making one for each takes a hundred milliseconds in a process
+    # with torch in it, for whose objects the garbage collector then looks.
+    rows = csv.reader([lines[n] for n in numbers], strict=True)
+    found: dict[tuple[Any, ...], Measurement] = {}
+    if not numbers or tuple(_fields(rows)) != COLUMNS:
         raise ValueError(
             f"{path} is not a calibration table: its columns should be "
             f"{','.join(COLUMNS)}"
         )
-    found: dict[tuple[Any, ...], Measurement] = {}
-    for number, line in numbered[1:]:
-        m = _parse(path, number, line)
-        if found.setdefault(m[:6], m) is not m:
-            raise ValueError(f"{path}, line {number}: measured before: {line}")
+    for n in numbers[1:]:
+        m = _measurement(_fields(rows))
+        if m is None or found.setdefault(m[:6], m) is not m:
+            why = "measured before" if m else "not a measurement"
+            raise ValueError(f"{path}, line {n + 1}: {why}: {lines[n]}")
     return list(found.values())
 
 
-def _fields(line: str) -> list[str]:
+def _fields(rows: Iterator[list[str]]) -> list[str]:
     try:
-        return next(csv.reader([line]))
-    except csv.Error:
+        return next(rows)
+    except (csv.Error, StopIteration):  # quotes that do not end
         return []
 
 
-def _parse(path: Path, number: int, line: str) -> Measurement:
+def _measurement(fields: list[str]) -> Measurement | None:
     try:
-        op, kind, dtype, threads, work, row, ratio, stock_us = _fields(line)
+        op, kind, dtype, threads, work, row, ratio, stock_us = fields
         m = Measurement(
             op, kind, dtype, int(threads), int(work), row, float(ratio), float(stock_us)
         )
-        if not _is_sound(m):
-            raise ValueError
     except ValueError:
-        raise ValueError(f"{path}, line {number}: not a measurement: {line}") from None
-    return m
+        return None
+    return m if _is_sound(m) else None
 
 
 def _is_sound(m: Measurement) -> bool:
@@ -131,12 +131,20 @@ def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:
     """
     if path is not None:
         return Table(path, read(Path(path)), FASTER, True)
-    family = _HERE / f"{model.rpartition('-')[0]}.csv"
-    if family.is_file() and not is_limited:
-        return Table(family.stem, read(family), FASTER, False)
-    generic = _HERE / f"generic-{isa}.csv"
-    measurements = read(generic) if generic.is_file() else []
-    return Table(generic.stem, measurements, FASTER_ELSEWHERE, False)
+    family = _shipped(model.rpartition("-")[0])
+    if family and not is_limited:
+        return family._replace(least_ratio=FASTER)
+    name = f"generic-{isa}"
+    return _shipped(name) or Table(name, [], FASTER_ELSEWHERE, False)
+
+
+@cache
+def _shipped(name: str) -> Table | None:
+    """A table of this package, whose files stay as they are while it runs."""
+    path = _HERE / f"{name}.csv"
+    if not path.is_file():
+        return None
+    return Table(name, read(path), FASTER_ELSEWHERE, False)
 
 
 Point = tuple[str, str, str, int, int, str | None]

@@ -18,40 +18,64 @@ enum {
     MOST_DEEP_CHANNELS = 340, /* weights that a slot of the arena can hold */
 };
 
+/* What some row is made for, and random sizes would hardly ever be. */
+typedef enum family { ANY, ODD, FEW_CHANNELS, LARGE_IMAGES, DEEP } family;
+
 /* Sizes that leave tiles, strips, groups of lanes and panels ragged. */
+static void random_sizes(rng *r, family kind, ptac_conv2d *p)
+{
+    p->n = rng_between(r, 1, 4);
+    p->in_channels = (int)rng_length(r, MOST_CHANNELS);
+    p->out_channels = (int)rng_length(r, MOST_CHANNELS);
+    p->h = (int)rng_length(r, 24);
+    p->w = (int)(rng_chance(r, 5) ? rng_length(r, 300) : rng_length(r, 24));
+    p->kernel_h = p->kernel_w = rng_chance(r, 35) && kind != DEEP ? 5 : 3;
+    p->stride_h = p->stride_w = 1;
+    switch (kind) {
+    case ANY:
+        break;
+    case ODD:
+        p->kernel_h = (int)rng_between(r, 1, 5);
+        p->stride_w = (int)rng_between(r, 1, 2);
+        break;
+    case FEW_CHANNELS:
+        p->in_channels = (int)rng_between(r, 1, 4);
+        p->w = (int)rng_between(r, 10, 70);
+        break;
+    case LARGE_IMAGES: /* sums of weights' gradients that are long enough for tiles */
+        p->n = rng_between(r, 1, 2);
+        p->in_channels = (int)rng_between(r, 4, 9);
+        p->out_channels = (int)rng_between(r, 4, 9);
+        p->h = (int)rng_between(r, 33, 70);
+        p->w = (int)rng_between(r, 33, 70);
+        break;
+    case DEEP: /* weights too large to keep: threads share their tiles */
+        p->n = 1;
+        p->in_channels = (int)rng_between(r, 160, MOST_DEEP_CHANNELS);
+        p->out_channels = (int)rng_between(r, 160, MOST_DEEP_CHANNELS);
+        p->h = (int)rng_between(r, 2, 4);
+        p->w = (int)rng_between(r, 2, 4);
+        break;
+    }
+    p->pad_h = (int)rng_below(r, kind == ODD ? 5 : p->kernel_h);
+    p->pad_w = (int)rng_below(r, p->kernel_w);
+    p->out_h = (p->h + 2 * p->pad_h - p->kernel_h) / p->stride_h + 1;
+    p->out_w = (p->w + 2 * p->pad_w - p->kernel_w) / p->stride_w + 1;
+}
+
 static void random_conv(rng *r, ptac_conv2d *p)
 {
-    const bool is_other = rng_chance(r, 5), is_deep = rng_chance(r, 5);
+    const int kind = (int)rng_below(r, 100);
+    const family f = kind < 5    ? ODD
+                     : kind < 20 ? FEW_CHANNELS
+                     : kind < 30 ? LARGE_IMAGES
+                     : kind < 35 ? DEEP
+                                 : ANY;
 
-    do {
-        p->n = rng_between(r, 1, 4);
-        p->in_channels = (int)rng_length(r, MOST_CHANNELS);
-        p->out_channels = (int)rng_length(r, MOST_CHANNELS);
-        p->h = (int)rng_length(r, 24);
-        p->w = (int)(rng_chance(r, 5) ? rng_length(r, 300) : rng_length(r, 24));
-        p->kernel_h = p->kernel_w = rng_chance(r, 25) ? 5 : 3;
-        p->stride_h = p->stride_w = 1;
-        p->pad_h = (int)rng_below(r, p->kernel_h);
-        p->pad_w = (int)rng_below(r, p->kernel_w);
-        if (is_other) {
-            p->kernel_h = (int)rng_between(r, 1, 5);
-            p->stride_w = (int)rng_between(r, 1, 2);
-            p->pad_h = (int)rng_below(r, 5);
-        }
-        if (is_deep) { /* weights too large to keep: threads share their tiles */
-            p->n = 1;
-            p->in_channels = (int)rng_between(r, 160, MOST_DEEP_CHANNELS);
-            p->out_channels = (int)rng_between(r, 160, MOST_DEEP_CHANNELS);
-            p->kernel_h = p->kernel_w = 3;
-            p->pad_h = (int)rng_below(r, 3);
-            p->pad_w = (int)rng_below(r, 3);
-            p->h = (int)rng_between(r, 2, 4);
-            p->w = (int)rng_between(r, 2, 4);
-        }
-        p->out_h = (p->h + 2 * p->pad_h - p->kernel_h) / p->stride_h + 1;
-        p->out_w = (p->w + 2 * p->pad_w - p->kernel_w) / p->stride_w + 1;
-    } while (p->h + 2 * p->pad_h < p->kernel_h || p->w + 2 * p->pad_w < p->kernel_w ||
-             ptac_conv2d_work(p) > (is_deep ? MOST_DEEP_WORK : MOST_WORK));
+    do
+        random_sizes(r, f, p);
+    while (p->h + 2 * p->pad_h < p->kernel_h || p->w + 2 * p->pad_w < p->kernel_w ||
+           ptac_conv2d_work(p) > (f == DEEP ? MOST_DEEP_WORK : MOST_WORK));
 }
 
 static void note(test_call *c, const ptac_conv2d *p)
