@@ -356,6 +356,16 @@ static void run_sums(ptac_winograd_plan *plan, const ptac_winograd_stages *stage
         run_stage(stages->sum_biases, plan->conv.out_channels, plan);
 }
 
+/* The part of the images' pixels that must be other than zero for tiles to be close. */
+static float least_filled(const ptac_winograd_stages *stages)
+{
+    if (stages->r == 5)
+        return 0.4F;
+    return stages->mh * stages->mw > 8   ? 0.125F
+           : stages->mh * stages->mw > 4 ? 0.0625F
+                                         : 0;
+}
+
 ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages *stages)
 {
     const ptac_conv2d *p = call->params;
@@ -364,7 +374,7 @@ ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages 
     float *scratch;
     bool is_done = true;
 
-    if (!is_weight && stages->has_wild_sample(&plan.conv))
+    if (!is_weight && stages->is_unsuited(&plan.conv, least_filled(stages)))
         return PTAC_UNSUITED;
     scratch = ptac_scratch_take(
         (size_t)(plan.n_shared + plan.n_pieces * plan.n_private) * sizeof *scratch);

@@ -123,8 +123,11 @@ typedef struct ptac_winograd_stages {
     int mh, mw, r, lanes;
     ptac_range_fn transform_halves, run_pieces, share_tiles, run_panels;
     ptac_range_fn sum_pieces, store_pieces, sum_panels, sum_biases;
-    /* Whether so many strips will be wild that stock had better begin at once. */
-    bool (*has_wild_sample)(const ptac_winograd *conv);
+    /*
+     * Whether so many strips will be wild that stock had better begin at once, or the
+     * images are so empty that tiles are not close; by a sample.
+     */
+    bool (*is_unsuited)(const ptac_winograd *conv, float least_filled);
 } ptac_winograd_stages;
 
 /*
@@ -132,8 +135,9 @@ typedef struct ptac_winograd_stages {
  * leaves them: 2x2 tiles 1.0 to 1.4 and 4x2 tiles 1.7 to 2.3 for 8 to 1024 channels,
  * always within the contract of level close; 4x4 tiles three to four, which is not. 2x2
  * tiles of 5x5 taps: 2.2 to 2.4 up to 256 channels, and above 3 from 512 on; they serve
- * up to 128. Images that are zero but for one pixel in six or fewer, which stock sums
- * with less error, double these figures; for 5x5 taps that is outside the contract.
+ * up to 128. Of images that are mostly zero stock sums few terms, with less error, and
+ * each of ours is in all of a tile: with one pixel in eight the figures double. Stock
+ * does what would be outside the contract, see least_filled().
  *
  * For the gradient of the weight 4x4 tiles and 5x5 taps are not close enough where it
  * has few terms. Stock sums those one by one, so that its error grows with their

@@ -69,11 +69,18 @@ INLINE bool is_wild(const spread *seen, const floats *values)
     return largest * (float)seen->n > standing_out * sum && has_giants(values, largest);
 }
 
+/* 1 in each lane that is not zero, next to nothing where it is next to nothing. */
+INLINE vec is_filled(vec pixels)
+{
+    return v_min(v_mul(v_abs(pixels), v_set(1e38f)), v_set(1));
+}
+
 /*
  * A look at one group of channels in eight, few in all: whether one in sixteen is wild,
- * and with several groups to a strip far more strips.
+ * and with several groups to a strip far more strips, or less than the least part of
+ * the pixels is other than zero.
  */
-TARGET static bool has_wild_sample(const ptac_winograd *conv)
+TARGET static bool is_unsuited(const ptac_winograd *conv, float least_filled)
 {
     enum { SHARE = 8, SAMPLES = 32, WILD = 16, PIXELS = 448 };
     const int64_t plane = (int64_t)conv->h * conv->w;
@@ -81,6 +88,8 @@ TARGET static bool has_wild_sample(const ptac_winograd *conv)
     const int64_t n_groups = conv->n * groups, few = (n_groups + SHARE - 1) / SHARE;
     const int64_t n_samples = few < SAMPLES ? few : SAMPLES;
     const int64_t n_pixels = plane < PIXELS ? plane : PIXELS;
+    int64_t n_seen = 0;
+    vec n_filled = v_zero();
     int n_wild = 0;
 
     for (int64_t i = 0; i < n_samples; i++) {
@@ -99,13 +108,17 @@ TARGET static bool has_wild_sample(const ptac_winograd *conv)
         for (int c = 0; c < values.n_rows; c++)
             for (int64_t j = 0; j < n_pixels; j += LANES) {
                 const float *at = values.first + c * plane + j;
+                const vec pixels = n_pixels - j < LANES
+                                       ? v_load_first(at, (int)(n_pixels - j))
+                                       : v_load(at);
 
-                see(&seen, n_pixels - j < LANES ? v_load_first(at, (int)(n_pixels - j))
-                                                : v_load(at));
+                see(&seen, pixels);
+                n_filled = v_add(n_filled, is_filled(pixels));
             }
+        n_seen += seen.n;
         n_wild += is_wild(&seen, &values);
     }
-    return n_wild * WILD > n_samples;
+    return n_wild * WILD > n_samples || v_sum(n_filled) < least_filled * (float)n_seen;
 }
 
 /* Walking a patch in the order of an image's pixels. */

@@ -359,7 +359,7 @@ TARGET static void sum_biases_stage(int64_t begin, int64_t end, void *context)
         .store_pieces = store_pieces_##name,                                           \
         .sum_panels = sum_panels_##name,                                               \
         .sum_biases = sum_biases_stage,                                                \
-        .has_wild_sample = has_wild_sample,                                            \
+        .is_unsuited = is_unsuited,                                                    \
     };                                                                                 \
     static ptac_reason accepts_##name(const ptac_call *call)                           \
     {                                                                                  \
