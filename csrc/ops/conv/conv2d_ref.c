@@ -39,14 +39,18 @@ static int kind_of(const ptac_call *call)
 }
 
 /*
- * Far more channels on one side than on the other, or the transpose of a convolution of
- * many: nobody has measured that, or it was not faster.
+ * Far more channels on one side than on the other, hardly any to sum over and too many
+ * to be the first layer's, or the transpose of a convolution of many: nobody has
+ * measured that, or it was not faster.
  */
 static bool is_unlike_cases(const ptac_call *call)
 {
-    enum { MOST = 8, MOST_OF_TRANSPOSED = 256 };
+    enum { MOST = 8, MOST_OF_TRANSPOSED = 256, LEAST_SUMMED = 8, LEAST_RESULTS = 4 };
     const ptac_conv2d *p = call->params;
 
+    if (p->result == PTAC_CONV_FORWARD && p->in_channels > PTAC_CONV_FIRST_CHANNELS &&
+        (p->in_channels < LEAST_SUMMED || p->out_channels < LEAST_RESULTS))
+        return true;
     if (call->op == PTAC_OP_CONV2D && p->result == PTAC_CONV_DATA &&
         p->out_channels > MOST_OF_TRANSPOSED)
         return true;
