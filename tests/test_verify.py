@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
+from pai_torchacc import verification
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +96,27 @@ def test_rounding_otherwise_keeps_it() -> None:
         found = ptac.verify(when_accelerated(nudge), torch.randn(5000))
     assert found, found
     assert not found.rows[0].is_equal
+
+
+def test_kinks_are_stocks_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a ReLU's input is next to zero, a last bit decides on the gradient."""
+    x = torch.randn(5000)
+    stock, exact = torch.tanh(x), torch.tanh(x.double())
+    kinks = (stock.double() > exact).nonzero()[:8]
+    level = torch.full_like(x, -2)
+    level[kinks] = stock[kinks]
+    x.requires_grad_()
+
+    def model(x: Tensor) -> Tensor:
+        y = torch.tanh(x)
+        if not is_stock():
+            y = y + y.abs() * torch.finfo(y.dtype).eps
+        return (y - level.to(y.dtype)).relu()
+
+    with switching.accelerated("max_pool2d"):
+        assert ptac.verify(model, x)
+        monkeypatch.setattr(verification, "NUDGES", 0)
+        assert not ptac.verify(model, x)
 
 
 def test_exact_means_bits() -> None:
