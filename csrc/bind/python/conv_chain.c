@@ -137,6 +137,8 @@ static bool read_norm(PyObject *attributes, chain *c)
         !PyFloat_CheckExact(eps))
         return false;
     c->eps = PyFloat_AsDouble(eps);
+    if (!(c->eps > 0))
+        return false; /* some versions of torch raise */
     c->norm[0] = ptac_module_parameter(attributes, s_weight);
     c->norm[1] = ptac_module_parameter(attributes, s_bias);
     c->norm[2] = ptac_module_buffer(attributes, s_running_mean);

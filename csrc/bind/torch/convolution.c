@@ -152,14 +152,6 @@ at_error ptac_conv_try_image(const int64_t *sizes, at_tensor *made, ptac_view *v
     return error;
 }
 
-at_tensor ptac_conv_new_image(const int64_t *sizes, ptac_view *view)
-{
-    at_tensor made = NULL;
-
-    at_must(ptac_conv_try_image(sizes, &made, view), "could not make a tensor");
-    return made;
-}
-
 static ptac_reason bias_reason(const ptac_view *bias, const ptac_conv2d *p)
 {
     int64_t sizes[4];

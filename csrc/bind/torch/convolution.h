@@ -37,11 +37,7 @@ ptac_reason ptac_conv_read(at_tensor x, at_tensor w, at_tensor bias,
                            ptac_call *call);
 
 void ptac_conv_output_sizes(const ptac_conv2d *params, int64_t sizes[4]);
-/*
- * A new float32 NCHW tensor, owned, and its view. The first returns an error where the
- * second throws C++'s exception, which must not pass through CPython's frames.
- */
+/* A new float32 NCHW tensor, owned, and its view; or the error, without memory. */
 at_error ptac_conv_try_image(const int64_t *sizes, at_tensor *made, ptac_view *view);
-at_tensor ptac_conv_new_image(const int64_t *sizes, ptac_view *view);
 
 #endif

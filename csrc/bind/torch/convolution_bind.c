@@ -66,6 +66,15 @@ static void stock_forward(const void *context, at_tensor *out)
     *out = at_adopt(result);
 }
 
+/* Without memory for the result stock is called, and raises torch's own error. */
+static bool new_image(const int64_t *sizes, at_tensor *made, ptac_call *call)
+{
+    if (!ptac_conv_try_image(sizes, made, &call->outputs[0]))
+        return true;
+    ptac_refuse(call->op, PTAC_MEMORY);
+    return false;
+}
+
 static bool fast_forward(const forward_args *args, at_tensor *out)
 {
     ptac_conv2d params;
@@ -88,9 +97,10 @@ static bool fast_forward(const forward_args *args, at_tensor *out)
         return false;
     ptac_conv_output_sizes(&params, sizes);
 
-    AT_OWNED at_tensor made = ptac_conv_new_image(sizes, &call.outputs[0]);
+    AT_OWNED at_tensor made = NULL;
 
-    if (!ptac_run_checked(row, &call, &made, stock_forward, args))
+    if (!new_image(sizes, &made, &call) ||
+        !ptac_run_checked(row, &call, &made, stock_forward, args))
         return false;
     *out = at_give(&made);
     return true;
@@ -240,9 +250,10 @@ static bool fast_data(const backward_args *args, gradient *grad, const ptac_view
         return false;
     call.inputs[0] = dense_view(args, grad);
 
-    AT_OWNED at_tensor made = ptac_conv_new_image(x->sizes, &call.outputs[0]);
+    AT_OWNED at_tensor made = NULL;
 
-    if (!ptac_run_checked(row, &call, &made, stock_one, &one))
+    if (!new_image(x->sizes, &made, &call) ||
+        !ptac_run_checked(row, &call, &made, stock_one, &one))
         return false;
     out[DATA] = at_give(&made);
     return true;
@@ -275,9 +286,10 @@ static bool fast_weight(const backward_args *args, gradient *grad, const ptac_vi
         return false;
     call.inputs[is_transposed ? 0 : 1] = dense_view(args, grad);
 
-    AT_OWNED_GRADS at_tensor made[N_GRADS] = {
-        ptac_conv_new_image(w->sizes, &call.outputs[0])};
+    AT_OWNED_GRADS at_tensor made[N_GRADS] = {NULL};
 
+    if (!new_image(w->sizes, made, &call))
+        return false;
     if (with_bias) {
         made[1] = at_empty(1, &n_biases, &one_apart, AT_DTYPE_F32);
         ptac_view_of(made[1], &call.outputs[1]);
