@@ -133,11 +133,15 @@ def verify(model: Any, inputs: tuple[Any, ...], backward: bool = True) -> Verifi
         with disabled():
             exact, error = _try_float64(model, inputs, backward)
         rows = list(_compare(stock, ours, exact, numerics))
-        if exact and numerics != "exact" and not all(row.passes for row in rows):
-            nudges = range(1, NUDGES + 1)
-            ours += map(run, nudges)
+        if (
+            exact
+            and numerics != "exact"
+            and not all(row.passes for row in rows)
+            and _is_repeated(ours[0], run())
+        ):
+            ours += _more(run, ours[0])
             with disabled():
-                stock += map(run, nudges)
+                stock += _more(run, stock[0])
             rows = list(_compare(stock, ours, exact, numerics))
     finally:
         torch.set_rng_state(state)
@@ -180,8 +184,28 @@ def _run(
     return {name: t.detach() for name, t in results.items()}
 
 
+def _is_repeated(first: Results, again: Results) -> bool:
+    """Whether a run gave the same bits again; one that does not is excused nothing."""
+    return first.keys() == again.keys() and all(
+        _equal(t, again[name]) for name, t in first.items()
+    )
+
+
+def _more(run: Callable[[int], Results], first: Results) -> Iterator[Results]:
+    """Runs from nudged numbers that gave tensors like the first run's."""
+    for nudge in range(1, NUDGES + 1):
+        try:
+            found = run(nudge)
+        except Exception:  # a model that looks at its numbers may refuse these
+            continue
+        if found.keys() == first.keys() and all(
+            found[name].shape == t.shape for name, t in first.items()
+        ):
+            yield found
+
+
 def _nudge(tensors: list[Tensor], seed: int) -> None:
-    """Change numbers by a quarter of a unit in their last place, up or down or not."""
+    """Move numbers by a unit in their last place, up or down or not."""
     draws = torch.Generator().manual_seed(seed)
     for t in tensors:
         if t.dtype is not torch.float32 or t.layout is not torch.strided:

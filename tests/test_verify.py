@@ -119,6 +119,32 @@ def test_kinks_are_stocks_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not ptac.verify(model, x)
 
 
+def test_what_changes_from_run_to_run_is_excused_nothing() -> None:
+    """A kernel that is wrong at times only is wrong."""
+    calls = []
+
+    def change(y: Tensor) -> Tensor:
+        calls.append(y)
+        return 2 * y if len(calls) == 1 else y
+
+    with switching.accelerated("max_pool2d"):
+        assert not ptac.verify(when_accelerated(change), torch.randn(5000))
+    assert len(calls) == 2
+
+
+def test_models_that_refuse_other_numbers_are_judged_by_what_there_is() -> None:
+    x = torch.randn(5000)
+
+    def model(given: Tensor) -> Tensor:
+        if not torch.equal(given.float(), x):
+            raise ValueError
+        y = torch.tanh(given)
+        return y if is_stock() else 2 * y
+
+    with switching.accelerated("max_pool2d"):
+        assert not ptac.verify(model, x)
+
+
 def test_exact_means_bits() -> None:
     def nudge(y: Tensor) -> Tensor:
         return torch.nextafter(y, torch.zeros(()))

@@ -90,4 +90,17 @@ static inline int64_t ptac_conv2d_work(const ptac_conv2d *p)
            p->out_h * p->out_w;
 }
 
+/* A row of convolution for the instruction set that ISA and NEEDS name. */
+#define PTAC_CONV_ROW(variable, operation, algorithm, level_, may, work)               \
+    static const ptac_kernel variable = {                                              \
+        .op = operation,                                                               \
+        .name = algorithm "_" ISA,                                                     \
+        .level = level_,                                                               \
+        .needs = NEEDS,                                                                \
+        .spreads = true,                                                               \
+        .accepts = may,                                                                \
+        .run = work,                                                                   \
+    };                                                                                 \
+    PTAC_REGISTER(variable)
+
 #endif

@@ -4,17 +4,7 @@
  */
 #include "ops/conv/direct_tpl.h"
 
-#define ROW(variable, operation)                                                       \
-    static const ptac_kernel variable = {                                              \
-        .op = operation,                                                               \
-        .name = "direct_" ISA,                                                         \
-        .level = PTAC_CLOSE,                                                           \
-        .needs = NEEDS,                                                                \
-        .spreads = true,                                                               \
-        .accepts = ptac_direct_accepts,                                                \
-        .run = run_direct,                                                             \
-    };                                                                                 \
-    PTAC_REGISTER(variable)
-
-ROW(conv2d_direct, PTAC_OP_CONV2D)
-ROW(conv2d_backward_direct, PTAC_OP_CONV2D_BACKWARD)
+PTAC_CONV_ROW(conv2d_direct, PTAC_OP_CONV2D, "direct", PTAC_CLOSE, ptac_direct_accepts,
+              run_direct)
+PTAC_CONV_ROW(backward_direct, PTAC_OP_CONV2D_BACKWARD, "direct", PTAC_CLOSE,
+              ptac_direct_accepts, run_direct)

@@ -32,17 +32,8 @@ static ptac_reason accepts_backward_of_5x5(const ptac_call *call)
     return ptac_winograd_is_short_sum(call) ? PTAC_SHAPE : accepts_2x2_of_5x5(call);
 }
 
-#define ROW(variable, operation, tiles, level_, may, work)                             \
-    static const ptac_kernel variable = {                                              \
-        .op = operation,                                                               \
-        .name = "winograd_" tiles "_" ISA,                                             \
-        .level = level_,                                                               \
-        .needs = NEEDS,                                                                \
-        .spreads = true,                                                               \
-        .accepts = may,                                                                \
-        .run = work,                                                                   \
-    };                                                                                 \
-    PTAC_REGISTER(variable)
+#define ROW(variable, operation, tiles, level, may, work)                              \
+    PTAC_CONV_ROW(variable, operation, "winograd_" tiles, level, may, work)
 
 ROW(conv2d_2x2, PTAC_OP_CONV2D, "2x2", PTAC_CLOSE, accepts_2x2, run_2x2)
 ROW(conv2d_4x2, PTAC_OP_CONV2D, "4x2", PTAC_CLOSE, accepts_4x2, run_4x2)
