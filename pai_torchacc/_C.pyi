@@ -32,6 +32,15 @@ def limit_isa(name: str, /) -> None:
 def operators() -> list[tuple[str, list[str], list[_Row]]]:
     """Operators with their shape kinds and rows."""
 
+def bf16_rows() -> list[tuple[str, str]]:
+    """Operators and those of their rows that round operands to bfloat16."""
+
+def bf16_calls() -> int:
+    """Calls that such rows have served since the process started."""
+
+def bf16_hardware() -> str:
+    """What multiplies bfloat16 here: nothing, ``avx512`` or ``avx512, amx``."""
+
 def reasons() -> list[str]:
     """Why a call may go to stock; the first, empty, is none."""
 
@@ -41,6 +50,9 @@ def install_table(points: list[_Point], /) -> None:
 
 def set_gate(op: str, reason: int, /) -> None:
     """Open an operator (0) or close it for this reason."""
+
+def pinned(op: str, /) -> str | None:
+    """The row that serves all calls of the operator."""
 
 def pin(op: str, row: str | None, /) -> str | None:
     """Serve the operator by this row whatever the table says; None takes it back.
@@ -145,6 +157,9 @@ def learn_fma(a: Tensor, b: Tensor, alpha: float, total: Tensor, /) -> bool:
     """Whether our ``a + alpha * b`` rounds as this one of torch's."""
 
 # Nodes in autograd's graph.
+def node_learn(samples: tuple[tuple[object, int], ...], /) -> bool:
+    """Learn to read torch's nodes from three that this thread has just made."""
+
 def node_install(top_hooks: Callable[[bool], object | None], /) -> None:
     """Remember how to ask for hooks on the tensors that nodes save."""
 
@@ -192,6 +207,84 @@ def linear_act_backward(
     /,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None] | None:
     """Gradients of x, w and bias, as far as wanted."""
+
+def int8_pack(weight_int8: Tensor, groups: int, /) -> Tensor:
+    """Weights [n, c, *taps] in the kernels' order, with their sums."""
+
+def int8_unpack(packed: Tensor, sizes: tuple[int, ...], groups: int, /) -> Tensor:
+    """The plain weights again."""
+
+def int8_quantize(weight: Tensor, /) -> tuple[Tensor, Tensor, float, float] | None:
+    """Weights as int8, scales, and sums of w**2 and (w - scale * q)**2.
+
+    None where one is not finite.
+    """
+
+def int8_dequantize(weight_int8: Tensor, scales: Tensor, /) -> Tensor:
+    """``scale * q`` for each row."""
+
+def int8_faster(operator: str, kind: str, work: int, threads: int, /) -> bool | None:
+    """Whether the table has a row faster than stock there; None: no such place."""
+
+def int8_linear(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    n: int,
+    k: int,
+    activation: int,
+    /,
+) -> Tensor | None:
+    """``activation(x @ w.T + bias)`` by int8; None where a mode is active."""
+
+def int8_linear_kernel(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    n: int,
+    k: int,
+    activation: int,
+    /,
+) -> Tensor | None:
+    """The same for the dispatcher, below modes."""
+
+def int8_conv2d(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    geometry: tuple[int, ...],
+    normalization: tuple[Tensor | None, Tensor | None, Tensor, Tensor, float] | None,
+    activation: int,
+    channels_last: bool,
+    /,
+) -> Tensor | None:
+    """Convolve by int8; the geometry's numbers are those of quantization.layers."""
+
+def int8_conv2d_kernel(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    geometry: tuple[int, ...],
+    normalization: tuple[Tensor | None, Tensor | None, Tensor, Tensor, float] | None,
+    activation: int,
+    channels_last: bool,
+    /,
+) -> Tensor | None:
+    """The same for the dispatcher, below modes."""
+
+def int8_embedding(
+    indices: Tensor, weight_int8: Tensor, scale: Tensor, /
+) -> Tensor | None:
+    """``(scale[:, None] * weight_int8)[indices]``; None where a mode is active."""
+
+def int8_embedding_kernel(
+    indices: Tensor, weight_int8: Tensor, scale: Tensor, /
+) -> Tensor | None:
+    """The same for the dispatcher, below modes."""
 
 def known_modules_install(
     classes: list[tuple[int, type, list[str], list[_Function], list[str]]],

@@ -1,6 +1,7 @@
 """``python -m pai_torchacc info | demo | bench | verify | calibrate | run``.
 
-``bench memory`` and ``bench conv`` are subcommands of their own beside ``bench``.
+``bench memory``, ``bench conv`` and ``bench quantization`` are subcommands of their own
+beside ``bench``.
 """
 
 from __future__ import annotations
@@ -8,21 +9,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pai_torchacc._usage import UsageError, check_environment, check_outputs, count
 
-MEMORY, CONV = "bench memory", "bench conv"
+MEMORY, CONV, QUANTIZATION = "bench memory", "bench conv", "bench quantization"
 """Two words, one subcommand: their options are none of ``bench``'s."""
+
+
+Add = Callable[[str, Any, str], argparse.ArgumentParser]
+"""Makes a subcommand: its name, its function, what it is about."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the process's exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if " ".join(words[:2]) in (MEMORY, CONV):
+    if " ".join(words[:2]) in (MEMORY, CONV, QUANTIZATION):
         words[:2] = [" ".join(words[:2])]
     options, unknown = _parser().parse_known_args(words)
     if unknown:
@@ -87,39 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--csv", metavar="FILE", help="write the figures here")
     bench.add_argument("--plot", metavar="FILE", help="draw the ratios here (PNG)")
 
-    memory = add(MEMORY, _bench_memory, "compare allocators in fresh processes")
-    memory.add_argument("--workloads", nargs="+", metavar="NAME", help="or: micro")
-    memory.add_argument(
-        "--variants", nargs="+", metavar="NAME", help="stock is always among them"
-    )
-    memory.add_argument("--threads", type=count, nargs="+", help="default: 1, 2")
-    memory.add_argument("--processes", type=count, help="of each variant; default: 5")
-    memory.add_argument("--steps", type=count, help="of each process")
-    memory.add_argument(
-        "--quick", action="store_true", help="two processes of few steps"
-    )
-    memory.add_argument(
-        "--check", action="store_true", help="compare with benchmarks/targets.toml"
-    )
-    memory.add_argument("--csv", metavar="FILE", help="write the figures here")
-    memory.add_argument(
-        "--replay", action="store_true", help="placement alone, of recorded training"
-    )
-    memory.add_argument(
-        "--prefix",
-        default="",
-        metavar="COMMAND",
-        help="such as taskset -c 0",
-    )
-
-    conv = add(CONV, _bench_conv, "compare algorithms of convolution")
-    conv.add_argument("--shapes", nargs="+", metavar="N,C,WIDTH,K[,KERNEL]")
-    conv.add_argument("--threads", type=count, nargs="+", help="default: 1, 2, 4 ...")
-    conv.add_argument("--numerics", choices=("close", "fast"), default="close")
-    conv.add_argument(
-        "--check", action="store_true", help="compare with benchmarks/targets.toml"
-    )
-    conv.add_argument("--csv", metavar="FILE", help="write the figures here")
+    _add_memory(add)
+    _add_conv(add)
+    _add_quantization(add)
 
     verify = add("verify", _verify, "hold every row of this machine to its contract")
     verify.add_argument(
@@ -147,6 +122,75 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
     return parser
+
+
+def _add_memory(add: Add) -> None:
+    memory = add(MEMORY, _bench_memory, "compare allocators in fresh processes")
+    memory.add_argument("--workloads", nargs="+", metavar="NAME", help="or: micro")
+    memory.add_argument(
+        "--variants", nargs="+", metavar="NAME", help="stock is always among them"
+    )
+    memory.add_argument("--threads", type=count, nargs="+", help="default: 1, 2")
+    memory.add_argument("--processes", type=count, help="of each variant; default: 5")
+    memory.add_argument("--steps", type=count, help="of each process")
+    memory.add_argument(
+        "--quick", action="store_true", help="two processes of few steps"
+    )
+    memory.add_argument(
+        "--check", action="store_true", help="compare with benchmarks/targets.toml"
+    )
+    memory.add_argument("--csv", metavar="FILE", help="write the figures here")
+    memory.add_argument(
+        "--replay", action="store_true", help="placement alone, of recorded training"
+    )
+    memory.add_argument(
+        "--prefix",
+        default="",
+        metavar="COMMAND",
+        help="such as taskset -c 0",
+    )
+
+
+def _add_conv(add: Add) -> None:
+    conv = add(CONV, _bench_conv, "compare algorithms of convolution")
+    conv.add_argument("--shapes", nargs="+", metavar="N,C,WIDTH,K[,KERNEL]")
+    conv.add_argument("--threads", type=count, nargs="+", help="default: 1, 2, 4 ...")
+    conv.add_argument("--numerics", choices=("close", "fast"), default="close")
+    conv.add_argument(
+        "--check", action="store_true", help="compare with benchmarks/targets.toml"
+    )
+    conv.add_argument("--csv", metavar="FILE", help="write the figures here")
+
+
+def _add_quantization(add: Add) -> None:
+    quantization = add(
+        QUANTIZATION, _bench_quantization, "compare quantized models with float32"
+    )
+    quantization.add_argument(
+        "--parts",
+        nargs="+",
+        choices=("linear", "convolution", "model", "trained", "bytes"),
+        help="default: all",
+    )
+    quantization.add_argument(
+        "--peers",
+        action="store_true",
+        help="also those of benchmarks/peers-requirements.txt that are installed",
+    )
+    quantization.add_argument("--method", help="of quantize_model; default: its own")
+    quantization.add_argument(
+        "--threads", type=count, nargs="+", help="default: 1, 2, 4 ..."
+    )
+    quantization.add_argument(
+        "--quick", action="store_true", help="fewer cases, shorter"
+    )
+    quantization.add_argument(
+        "--check", action="store_true", help="compare with benchmarks/targets.toml"
+    )
+    quantization.add_argument("--csv", metavar="FILE", help="write the figures here")
+    quantization.add_argument(
+        "--plot", metavar="FILE", help="draw the ratios here (PNG)"
+    )
 
 
 Result = tuple[Any, int]
@@ -182,6 +226,12 @@ def _bench_conv(options: argparse.Namespace) -> Result:
     from pai_torchacc.bench import convolutions
 
     return convolutions.run(options)
+
+
+def _bench_quantization(options: argparse.Namespace) -> Result:
+    from pai_torchacc.bench.quantization import run
+
+    return run.run(options)
 
 
 def _verify(options: argparse.Namespace) -> Result:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pai_torchacc import _host, calibration
 
-FEATURES = ("operator_fusion", "memory_pool", "memory_reuse")
+FEATURES = ("operator_fusion", "memory_pool", "memory_reuse", "model_quantization")
 """All switches, in the order in which they are switched on."""
 
 IN_BARE_ENABLE = ("operator_fusion", "memory_pool")
@@ -27,6 +27,9 @@ FILLS = (None, "zero", "junk")
 """What new storages are filled with, in the order of the extension's codes."""
 
 DEVICES = ("cpu", "cuda")
+
+TRAININGS = (None, "bf16")
+"""What ``enable_model_quantization`` may be asked to do for training."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ class Config:
     verify: int = 0
     calibration: str | None = None
     pool: PoolOptions = field(default_factory=PoolOptions)
+    training: str | None = None
+    lent: tuple[bool, str] | None = None
+    """What ``training`` changed: whether fusion was off, and the numerics before."""
 
     def wanted(self, operators: Iterable[str]) -> set[str]:
         """Those of these operators that include, exclude and ops leave."""
@@ -236,6 +242,16 @@ def policy_names() -> list[str]:
         return _host.extension().pool_policies()
     except _host.Unavailable:
         return []
+
+
+def training_checked(training: str | None) -> str | None:
+    """What to do for training, or None."""
+    if training is not None and not isinstance(training, str):
+        kind = type(training).__name__
+        raise TypeError(f"training is a string or None, not {kind}")
+    if training not in TRAININGS:
+        raise ValueError(f"training={training!r}; there are: None, 'bf16'")
+    return training
 
 
 def strict_checked(strict: bool) -> bool:

@@ -21,13 +21,14 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from pai_torchacc import _exit_report, _host
+from pai_torchacc import _exit_report, _host, precision
 from pai_torchacc._options import (
     FEATURES,
     NUMERICS,
     OFF,
     Config,
     check_something_left,
+    config_from_environment,
     is_disabled_by_environment,
     names_checked,
 )
@@ -35,7 +36,7 @@ from pai_torchacc._quiet import is_quiet
 
 log = logging.getLogger("pai_torchacc")
 
-_MODULES = {"operator_fusion": "fusion"}
+_MODULES = {"operator_fusion": "fusion", "model_quantization": "quantization"}
 """Features that live in a module of another name."""
 
 
@@ -382,6 +383,21 @@ def enable(config: Config, strict: bool) -> Handle:
         return Handle(config, before)
 
 
+def enable_one(
+    name: str, change: Callable[[Config], Config] | None = None, **changes: Any
+) -> Handle:
+    """Switch one feature on; other options and features stay as they are.
+
+    But for ``changes`` and what ``change`` makes of the configuration.
+    """
+    held = current()
+    if not held.features:
+        held = config_from_environment()
+    names = names_checked((*held.features, name))
+    config = replace(held, features=names, **changes)
+    return enable(change(config) if change else config, strict=False)
+
+
 def disable(*features: str) -> None:
     """Switch features off; all of them when none is named."""
     with _locked():
@@ -389,4 +405,7 @@ def disable(*features: str) -> None:
         rest = tuple(n for n in current().features if n not in gone)
         needs_pool = {"memory_pool", "memory_reuse"} & {*rest}
         pool = current().pool if needs_pool else OFF.pool
-        go_to(replace(current(), features=rest, pool=pool) if rest else OFF)
+        left = replace(current(), features=rest, pool=pool)
+        if "model_quantization" not in rest:
+            left = precision.given_back(replace(left, training=None))
+        go_to(left if left.features else OFF)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pai_torchacc")
 
 _in_use: calibration.Table | None = None
+_claims: set[tuple[str, str | None]] = set()
 
 
 def in_use() -> calibration.Table | None:
@@ -22,12 +23,18 @@ def in_use() -> calibration.Table | None:
     return _in_use
 
 
+def claims() -> set[tuple[str, str | None]]:
+    """Operators and the rows that serve any of their calls by it."""
+    return _claims
+
+
 def install(c: Any, config: Config) -> set[str]:
     """Hand the chooser its table; return the operators that numerics bars."""
-    global _in_use  # noqa: PLW0603
+    global _in_use, _claims  # noqa: PLW0603
     table = find(c, config.calibration)
     points, barred = calibration.points(table, c.operators(), config.numerics)
     c.install_table(points)
+    _claims = {(point[0], point[5]) for point in points}
     if _in_use is None or _in_use.name != table.name:
         _say_unknown(table)
     _in_use = table

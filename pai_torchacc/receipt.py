@@ -12,7 +12,15 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from pai_torchacc import _faults, _host, _options, _switch, _table, memory_reuse
+from pai_torchacc import (
+    _faults,
+    _host,
+    _options,
+    _switch,
+    _table,
+    memory_reuse,
+    quantization,
+)
 from pai_torchacc.memory_pool import statistics
 
 SCHEMA = 1
@@ -113,7 +121,7 @@ def _level(rows: list[tuple[str, str, bool, bool]]) -> str:
     """The furthest from stock's bits that a row may have been since the reset."""
     rank = _options.NUMERICS.index
     most = rank(_switch.furthest_numerics())
-    levels = [level for _, level, _, _ in rows if rank(level) <= most]
+    levels = [level for _, level, can_run, _ in rows if can_run and rank(level) <= most]
     return max(levels, key=rank, default="exact")
 
 
@@ -179,6 +187,7 @@ def _remarks() -> list[str]:
         *(f"{op}: overridden by {who}" for op, who in overridden),
         *fusion.remarks(),
         *memory_reuse.remarks(),
+        *quantization.remarks(),
     ]
 
 

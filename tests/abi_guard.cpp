@@ -5,13 +5,17 @@
  * type, an enum code or a layout that differs is a failed static_assert. The tables at
  * its end hold every symbol for the test to look up.
  */
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim_cpu.h>
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/c/shim.h>
 
 #include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+#include <ATen/SequenceNumber.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward_cpu_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
@@ -91,6 +95,9 @@ template <> struct crossing<std::optional<int64_t>> {
 template <> struct crossing<at::ScalarType> {
     using type = int8_t;
 };
+template <> struct crossing<at::DeviceType> {
+    using type = int8_t;
+};
 template <> struct crossing<at::OptionalIntArrayRef> {
     using type = at_optional_ints;
 };
@@ -127,11 +134,33 @@ template <> struct in_c<at::TensorBase (at::TensorBase::*)() const> {
 template <> struct in_c<at::Context &(*)()> {
     using type = const void *(*)();
 };
+/* A node is handed out as a counted pointer, through a hidden first parameter. */
+template <typename T> struct in_c<c10::intrusive_ptr<T> (*)()> {
+    using type = void (*)(void *);
+};
+template <typename T> struct in_c<std::shared_ptr<T> (*)()> {
+    using type = void (*)(void *);
+};
+template <> struct in_c<uint64_t (*)()> {
+    using type = uint64_t (*)();
+};
+template <> struct in_c<bool (c10::TensorImpl::*)() const> {
+    using type = bool (*)(const void *);
+};
 /* Enumerations travel as the int that they are. */
 template <>
 struct in_c<at::Float32Precision (at::Context::*)(at::Float32Backend, at::Float32Op)
                 const> {
     using type = int (*)(const void *, int, int);
+};
+template <typename... Parameters> struct in_c<bool (*)(Parameters...)> {
+    using type = bool (*)(typename crossing<Parameters>::type...);
+};
+template <> struct in_c<int (*)()> {
+    using type = int (*)();
+};
+template <> struct in_c<bool (at::Context::*)() const> {
+    using type = bool (*)(const void *);
 };
 template <typename... Parameters> struct in_c<_object *(*)(Parameters...)> {
     using type = void *(*)(typename crossing<Parameters>::type...);
@@ -146,6 +175,11 @@ namespace theirs
 constexpr auto tracing_state = &torch::jit::tracer::getTracingState;
 constexpr auto global_context = &at::globalContext;
 constexpr auto float32_precision = &at::Context::float32Precision;
+constexpr auto is_autocast_enabled =
+    static_cast<bool (*)(at::DeviceType)>(&at::autocast::is_autocast_enabled);
+constexpr auto autocast_enter = &at::autocast::increment_nesting;
+constexpr auto autocast_leave = &at::autocast::decrement_nesting;
+constexpr auto onednn_is_allowed = &at::Context::userEnabledMkldnn;
 constexpr auto convolution = &at::compositeexplicitautograd::convolution;
 constexpr auto convolution_backward =
     &at::compositeexplicitautograd::convolution_backward;
@@ -159,6 +193,10 @@ constexpr auto cpu_adaptive_avg_pool2d_backward =
     &at::cpu::_adaptive_avg_pool2d_backward;
 constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
+constexpr auto requires_grad = &c10::TensorImpl::requires_grad;
+constexpr auto next_node_number = &at::sequence_number::peek;
+constexpr auto thread_number = &at::RecordFunction::currentThreadId;
+constexpr auto current_node = &torch::autograd::get_current_node;
 constexpr auto bump_version =
     static_cast<void (*)(const at::Tensor &)>(&torch::autograd::impl::bump_version);
 constexpr at::TensorBase (at::TensorBase::*tensor_data)() const =
@@ -200,8 +238,11 @@ struct ints_inside : at::IntArrayRef {
 static_assert(ints_inside::as_ours());
 
 static_assert(std::is_same_v<std::underlying_type_t<at::ScalarType>, int8_t>);
+static_assert(std::is_same_v<std::underlying_type_t<at::DeviceType>, int8_t>);
 static_assert(std::is_same_v<AOTITorchError, at_error>);
 
+static_assert(AT_DTYPE_I8 == static_cast<int>(at::ScalarType::Char));
+static_assert(AT_DTYPE_I32 == static_cast<int>(at::ScalarType::Int));
 static_assert(AT_DTYPE_I64 == static_cast<int>(at::ScalarType::Long));
 static_assert(AT_DTYPE_F32 == static_cast<int>(at::ScalarType::Float));
 static_assert(AT_DTYPE_F64 == static_cast<int>(at::ScalarType::Double));

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import native
 import pytest
@@ -37,6 +39,18 @@ def sanitized(builder: native.Builder) -> Callable[[str], str]:
     return checked
 
 
+@pytest.fixture(scope="session")
+def extension() -> Path:
+    """The extension that an import would load."""
+    try:
+        spec = importlib.util.find_spec("pai_torchacc._C")
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error}: run pip install .")
+    if spec is None or spec.origin is None:
+        pytest.skip("pai_torchacc._C is not built: run pip install .")
+    return Path(spec.origin)
+
+
 @pytest.fixture(autouse=True)
 def stock_before_and_after(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is enabled, pinned, quarantined or in the environment around a test."""
@@ -58,7 +72,7 @@ def assert_stock() -> None:
     import switching
 
     import pai_torchacc as ptac
-    from pai_torchacc import _C, fusion
+    from pai_torchacc import _C, fusion, quantization
 
     left = [f"{name} is on" for name, s in ptac.status().items() if s["active"]]
     # Blocks of the pool may be in use for long: they belong to tensors that live on.
@@ -67,7 +81,7 @@ def assert_stock() -> None:
     left += [f"{op} is pinned" for op in switching.pinned]
     if _C.override_count():
         left.append("kernels are in the dispatcher")
-    if len(fusion._ledger):
+    if len(fusion._ledger) or len(quantization._ledger):
         left.append("patches are in place")
     left += [
         f"{op}: {row} is quarantined"

@@ -1,10 +1,11 @@
-"""The numerics level ``close``, as tests hold it.
+"""The numerics level ``close``, as tests hold it, and that of bfloat16.
 
 Against float64, ours may err by m times stock's own error on the same inputs plus two
 units in the last place of the result's size: m = 2 for the root mean square, 3 for the
 maximum and for tensors under 1,000 elements. Tensors under 100 elements are too few for
 statistics and are pooled over at least 32 seeds. Non-finite results agree in place and
-kind.
+kind. Where operands are rounded to bfloat16, stock's error is that of the same
+operators under its autocast.
 
 Written apart from ``pai_torchacc.verification`` so that neither covers for the other.
 """
@@ -31,19 +32,19 @@ def draw(*shape: int, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     return (scale * torch.randn(*shape)).to(dtype)
 
 
-def hold(case: Case) -> None:
+def hold(case: Case, *, bf16: bool = False) -> None:
     """Run a case by stock, accelerated and in float64, and compare.
 
     To be called with acceleration on. Small results are drawn from more seeds.
     """
-    runs = [_three(case, 0)]
+    runs = [_runs(case, 0, bf16)]
     if any(t.numel() < POOLED for t in runs[0][0].values()):
-        runs += [_three(case, seed) for seed in range(1, SEEDS)]
+        runs += [_runs(case, seed, bf16) for seed in range(1, SEEDS)]
     for name in runs[0][0]:
-        judge(name, *([run[i][name] for run in runs] for i in range(3)))
+        judge(name, *([run[i][name] for run in runs] for i in range(3 + bf16)))
 
 
-def _three(case: Case, seed: int) -> tuple[dict[str, Tensor], ...]:
+def _runs(case: Case, seed: int, bf16: bool) -> tuple[dict[str, Tensor], ...]:
     results = []
     for dtype, is_ours in (
         (torch.float32, True),
@@ -56,11 +57,19 @@ def _three(case: Case, seed: int) -> tuple[dict[str, Tensor], ...]:
         else:
             with disabled():
                 results.append(case(dtype))
+    if bf16:
+        torch.manual_seed(seed)
+        with disabled(), torch.autocast("cpu", torch.bfloat16):
+            results.append(case(torch.float32))
     return tuple({k: t.detach() for k, t in r.items()} for r in results)
 
 
 def judge(
-    name: str, ours: list[Tensor], stock: list[Tensor], exact: list[Tensor]
+    name: str,
+    ours: list[Tensor],
+    stock: list[Tensor],
+    exact: list[Tensor],
+    lowered: list[Tensor] | None = None,
 ) -> None:
     """Hold one result, of one seed or pooled, to the contract."""
     for o, s in zip(ours, stock, strict=True):
@@ -81,7 +90,7 @@ def judge(
         return
     scales = [_rms(e) if len(exact) > 1 else 1.0 for e in exact]
     error_of_ours = _errors(ours, exact, scales)
-    error_of_stock = _errors(stock, exact, scales)
+    error_of_stock = _errors(lowered or stock, exact, scales)
     result = torch.cat(
         [e.double().flatten() / k for e, k in zip(exact, scales, strict=True)]
     )

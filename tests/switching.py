@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pai_torchacc as ptac
-from pai_torchacc import _C
+from pai_torchacc import _C, fusion
 
 PREFERENCE = (
     *("scalar", "onednn", "avx2", "blas", "avx512"),
@@ -52,8 +52,8 @@ def runnable_rows(op: str) -> list[str]:
 
 
 def operators_with_rows() -> list[str]:
-    """Operators that can be accelerated on this machine."""
-    return [name for name, _, _ in _C.operators() if runnable_rows(name)]
+    """Operators of operator_fusion that can be accelerated on this machine."""
+    return [name for name in fusion.operators(_C) if runnable_rows(name)]
 
 
 def best_row(op: str) -> str:
@@ -66,7 +66,7 @@ def best_row(op: str) -> str:
 @contextmanager
 def pins(ops: Iterable[str], row: str | None = None) -> Iterator[None]:
     """Serve every acceptable call of these operators by their best row, or this one."""
-    mine = [op for op in ops if runnable_rows(op) and op not in pinned]
+    mine = [op for op in ops if (row or runnable_rows(op)) and op not in pinned]
     try:
         for op in mine:
             _C.pin(op, row or best_row(op))

@@ -7,7 +7,6 @@ it is compiled. ``abi_guard.cpp`` does, against the headers of the installed tor
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -130,18 +129,6 @@ def test_symbols_are_in_the_installed_torch(guard: Path) -> None:
     names = symbols_in(guard, "guard_required") + symbols_in(guard, "guard_mangled")
     missing = [n for n in names if not any(hasattr(lib, n) for lib in libraries)]
     assert not missing
-
-
-@pytest.fixture(scope="module")
-def extension() -> Path:
-    """The extension that an import would load."""
-    try:
-        spec = importlib.util.find_spec("pai_torchacc._C")
-    except ModuleNotFoundError as error:
-        pytest.skip(f"{error}: run pip install .")
-    if spec is None or spec.origin is None:
-        pytest.skip("pai_torchacc._C is not built: run pip install .")
-    return Path(spec.origin)
 
 
 def readelf(extension: Path, option: str) -> str:

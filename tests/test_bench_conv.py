@@ -34,7 +34,8 @@ def test_every_algorithm_is_measured(
         assert float(found["stock"]["error"]) == float(found["stock"]["ratio"]) == 1
         for name, row in found.items():
             assert float(row["gflops"]) > 0, name
-            assert float(row["error"]) < 10 or name == "NNPACK", name
+            is_bounded_by_us = name not in ("NNPACK", "bf16")
+            assert float(row["error"]) < 10 or not is_bounded_by_us, name
 
 
 def test_a_shape_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,6 +83,7 @@ def build_units(builder: native.Builder, sanitize: str | None = None) -> Path:
         native.CSRC / "ops" / "pool" / "window2d.c",
         *sorted(bias_act),
         *sorted((native.CSRC / "ops" / "pack").glob("*.c")),
+        *sorted((native.CSRC / "ops" / "int8").glob("*.c")),
         *in_tests(*UNITS),
         *tests,
     ]

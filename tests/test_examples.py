@@ -29,8 +29,8 @@ import pai_torchacc as ptac
 from pai_torchacc import _C
 
 EXAMPLES = native.ROOT / "examples"
-MEMORY = "memory_pool"
-SCRIPTS = sorted({p.stem for p in EXAMPLES.glob("*.py")} - {MEMORY})
+MEMORY, QUANTIZATION = "memory_pool", "model_quantization"
+SCRIPTS = sorted({p.stem for p in EXAMPLES.glob("*.py")} - {MEMORY, QUANTIZATION})
 
 # The contract pools scalars over at least 32 seeds: one rounding says nothing.
 SEEDS = range(32)
@@ -314,6 +314,23 @@ def test_script_runs_as_it_is(name: str) -> None:
     plain, ours = run_script(name, "--stock"), run_script(name)
     assert "operator_fusion" not in plain
     assert "operator_fusion: on since" in ours
+
+
+def test_quantization_example() -> None:
+    """Float, int8 and float again: a quarter of the bytes, the same digits read."""
+
+    def figures(text: str) -> list[tuple[float, int]]:
+        rows = re.findall(r"^accuracy ([\d.]+), (\d+) bytes", text, re.M)
+        return [(float(accuracy), int(n)) for accuracy, n in rows]
+
+    plain, ours = run_script(QUANTIZATION, "--stock"), run_script(QUANTIZATION)
+    print(ours)
+    [stock], [before, int8, after] = figures(plain), figures(ours)
+    assert stock == before and after[1] == before[1]
+    assert abs(int8[0] - before[0]) <= 0.003 >= abs(after[0] - before[0])
+    assert int8[1] < 0.27 * before[1]
+    coded = re.search(r"^coded file: (\d+) bytes", ours, re.M)
+    assert coded and int(coded[1]) < 0.25 * before[1]
 
 
 def test_memory_example() -> None:

@@ -58,9 +58,11 @@ typedef enum ptac_level {
     X(DEVICE, "device")                                                                \
     X(SUBCLASS, "tensor subclass")                                                     \
     X(OPTIMIZER, "optimizer subclass")                                                 \
+    X(AUTOCAST, "autocast")                                                            \
     X(MODE, "mode or transform active")                                                \
     X(HOOKS, "hooks")                                                                  \
     X(GRAD, "gradient not supported")                                                  \
+    X(FORWARD, "forward call in float32")                                              \
     X(FOREACH, "foreach")                                                              \
     X(FUSED, "fused")                                                                  \
     X(CAPTURABLE, "capturable")                                                        \

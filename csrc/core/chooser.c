@@ -94,27 +94,53 @@ void ptac_chooser_collect(void)
     }
 }
 
-static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape)
+bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
+                        int n_threads, const ptac_kernel **row)
 {
     const table *now = LOAD(current);
+    const ptac_point *best = NULL;
 
     if (!now)
-        return NULL;
+        return false;
 
-    const curve *curve = &now->curves[call->op][shape->kind][call->inputs[0].dtype];
-    const ptac_point *best = NULL;
+    const curve *curve = &now->curves[op][shape->kind][dtype];
 
     for (int i = 0; i < curve->n_points; i++) {
         const ptac_point *point = &curve->points[i];
 
-        if (point->n_threads > call->n_threads)
+        if (point->n_threads > n_threads)
             break;
         if (point->work <= shape->work)
             best = point;
         else if (best && best->n_threads < point->n_threads)
             best = NULL; /* more threads were measured, but only on larger calls */
     }
-    return best ? best->row : NULL;
+    *row = best ? best->row : NULL;
+    return best;
+}
+
+static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape,
+                                  ptac_dtype dtype)
+{
+    const ptac_kernel *row = NULL;
+
+    ptac_chooser_knows(call->op, shape, dtype, call->n_threads, &row);
+    return row;
+}
+
+/* The row that needs most of what this CPU has. */
+static const ptac_kernel *most_demanding(ptac_op op)
+{
+    const uint32_t have = ptac_cpu_features();
+    const ptac_kernel *best = NULL;
+    int n;
+    const ptac_kernel *const *rows = ptac_registry_rows(op, &n);
+
+    for (int i = 0; i < n; i++)
+        if (!(rows[i]->needs & ~have) && !rows[i]->asks_table &&
+            (!best || rows[i]->needs > best->needs))
+            best = rows[i];
+    return best;
 }
 
 static uint32_t row_bit(const ptac_kernel *row)
@@ -133,11 +159,13 @@ const ptac_kernel *ptac_choose(const ptac_call *call, ptac_reason *why)
     op_state *state = &states[call->op];
     const ptac_op_shapes *shapes = ptac_registry_shapes(call->op);
     ptac_shape shape = {0, 0};
+    ptac_dtype dtype;
 
     *why = LOAD(state->gate);
     if (*why)
         return NULL;
-    if (call->inputs[0].dtype >= PTAC_N_DTYPES) {
+    dtype = call->inputs[shapes->typed_input].dtype;
+    if (dtype >= PTAC_N_DTYPES) {
         *why = PTAC_DTYPE;
         return NULL;
     }
@@ -148,7 +176,9 @@ const ptac_kernel *ptac_choose(const ptac_call *call, ptac_reason *why)
     const ptac_kernel *row = LOAD(state->pinned);
 
     if (!row)
-        row = look_up(call, &shape);
+        row = look_up(call, &shape, dtype);
+    if (!row && shapes->is_decided)
+        row = most_demanding(call->op);
     if (!row) {
         *why = PTAC_NOT_FASTER;
         return NULL;
@@ -174,6 +204,11 @@ ptac_reason ptac_chooser_gate(ptac_op op)
 const ptac_kernel *ptac_chooser_pin(ptac_op op, const ptac_kernel *row)
 {
     return __atomic_exchange_n(&states[op].pinned, row, __ATOMIC_ACQ_REL);
+}
+
+const ptac_kernel *ptac_chooser_pinned(ptac_op op)
+{
+    return LOAD(states[op].pinned);
 }
 
 void ptac_chooser_quarantine(const ptac_kernel *row)

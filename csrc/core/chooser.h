@@ -37,6 +37,13 @@ void ptac_chooser_collect(void);
 const ptac_kernel *ptac_choose(const ptac_call *call, ptac_reason *why);
 
 /*
+ * What the tables say of a place: true with the row, NULL where stock was faster; false
+ * where they have no such place.
+ */
+bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
+                        int n_threads, const ptac_kernel **row);
+
+/*
  * An operator's gate: PTAC_TAKE opens it, anything else is the reason to forward.
  * All gates are PTAC_OFF until a switch opens them.
  */
@@ -49,6 +56,7 @@ ptac_reason ptac_chooser_gate(ptac_op op);
  * and benchmarks.
  */
 const ptac_kernel *ptac_chooser_pin(ptac_op op, const ptac_kernel *row);
+const ptac_kernel *ptac_chooser_pinned(ptac_op op);
 
 /* A row that broke is not asked again until ptac_chooser_pardon(). */
 void ptac_chooser_quarantine(const ptac_kernel *row);

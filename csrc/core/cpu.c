@@ -15,10 +15,20 @@ static char model[64] = "generic";
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* Bits of XCR0: SSE and AVX state, then the three parts of AVX-512 state. */
+/* Bits of XCR0: SSE and AVX state, the three parts of AVX-512 state, two of tiles'. */
 enum {
     XCR0_AVX = 0x6,
     XCR0_AVX512 = 0xe6,
+    XCR0_TILES = 0x60000,
+};
+
+/* Those that older compilers do not name. */
+enum {
+    BIT_AMX_BF16 = 1 << 22, /* of leaf 7.0, EDX */
+    BIT_AMX_TILE = 1 << 24,
+    BIT_AMX_INT8 = 1 << 25,
+    BIT_AVX_VNNI = 1 << 4, /* of leaf 7.1, EAX */
+    BIT_AVX512_BF16 = 1 << 5,
 };
 
 static uint64_t read_xcr0(void)
@@ -42,12 +52,26 @@ static void detect_features(void)
 
     const bool avx2 = (xcr0 & XCR0_AVX) == XCR0_AVX && (b & bit_AVX2) &&
                       (leaf1_c & bit_FMA) && (leaf1_c & bit_F16C);
+    const bool avx512_vnni = c & bit_AVX512VNNI;
     const uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+    const bool has_avx512 =
+        avx2 && (xcr0 & XCR0_AVX512) == XCR0_AVX512 && (b & avx512) == avx512;
+    const bool tiles = (xcr0 & XCR0_TILES) == XCR0_TILES && (d & BIT_AMX_TILE);
 
     if (avx2)
         detected |= PTAC_CPU_AVX2;
-    if (avx2 && (xcr0 & XCR0_AVX512) == XCR0_AVX512 && (b & avx512) == avx512)
-        detected |= PTAC_CPU_AVX512;
+    if (has_avx512)
+        detected |= PTAC_CPU_AVX512 | (avx512_vnni ? PTAC_CPU_AVX512_VNNI : 0);
+    if (tiles && (d & BIT_AMX_INT8))
+        detected |= PTAC_CPU_AMX_INT8;
+    if (has_avx512 && tiles && (d & BIT_AMX_BF16))
+        detected |= PTAC_CPU_AMX_BF16;
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d))
+        return;
+    if (avx2 && (a & BIT_AVX_VNNI))
+        detected |= PTAC_CPU_AVX_VNNI;
+    if (has_avx512 && (a & BIT_AVX512_BF16))
+        detected |= PTAC_CPU_AVX512_BF16;
 }
 
 static void detect_model(void)

@@ -10,8 +10,17 @@
 #include "core/base.h"
 
 enum {
-    PTAC_CPU_AVX2 = 1u << 0,   /* AVX2, FMA and F16C */
-    PTAC_CPU_AVX512 = 1u << 1, /* AVX-512 F, BW, DQ and VL */
+    PTAC_CPU_AVX2 = 1u << 0,        /* AVX2, FMA and F16C */
+    PTAC_CPU_AVX512 = 1u << 1,      /* AVX-512 F, BW, DQ and VL */
+    PTAC_CPU_AVX_VNNI = 1u << 2,    /* dot products of bytes, 32 at a time; AVX2 */
+    PTAC_CPU_AVX512_VNNI = 1u << 3, /* 64 at a time; AVX-512 */
+    PTAC_CPU_AMX_INT8 = 1u << 4,    /* tiles of bytes; needs the kernel's permission */
+};
+
+/* Products of bfloat16; only beside PTAC_CPU_AVX512. */
+enum {
+    PTAC_CPU_AVX512_BF16 = 1u << 16,
+    PTAC_CPU_AMX_BF16 = 1u << 17, /* the system keeps tiles; a process has to ask */
 };
 
 /* Instruction set classes, as calibration tables name them. */
@@ -29,7 +38,8 @@ ptac_isa ptac_cpu_isa(void);
 const char *ptac_isa_name(ptac_isa isa);
 
 /*
- * Pretend that the CPU ends at isa; PTAC_ISA_AVX512 takes the limit away.
+ * Pretend that the CPU ends at isa, which for PTAC_ISA_AVX2 is before AVX-VNNI;
+ * PTAC_ISA_AVX512 takes the limit away.
  * Not to be called while kernels run.
  */
 void ptac_cpu_limit(ptac_isa isa);

@@ -38,6 +38,13 @@ typedef struct ptac_kernel {
     const char *name; /* the instruction set, or the library that does the work */
     ptac_level level;
     uint32_t needs; /* PTAC_CPU_* bits */
+    /* Chosen only where a table says so, also among rows that give the same bits. */
+    bool asks_table;
+    /*
+     * Rounds float32 operands to bfloat16. The level's bound is then that of the same
+     * operator of stock's in bfloat16, and the user's autocast goes first.
+     */
+    bool in_bf16;
     /* NaN and infinity among the inputs may reach more outputs than stock's. */
     bool spreads;
     /* PTAC_TAKE, or what about the call this row cannot do. Writes nothing. */
@@ -62,8 +69,19 @@ typedef struct ptac_shape {
  */
 typedef struct ptac_op_shapes {
     ptac_op op;
-    const char *kinds[PTAC_MAX_KINDS]; /* NULL ends the list */
+    const char *kinds[PTAC_MAX_KINDS]; /* NULL ends the list, where it is not full */
     ptac_reason (*classify)(const ptac_call *call, ptac_shape *shape);
+    /*
+     * The input whose dtype the table tells, as benchmarks write it: of a lookup that
+     * of the numbers, not of the indices.
+     */
+    int typed_input;
+    /*
+     * Who calls has asked the table before, with ptac_chooser_knows(): each call is
+     * served, by the row that the table has there or else the one that needs most of
+     * this CPU. All rows give the same bits.
+     */
+    bool is_decided;
 } ptac_op_shapes;
 
 /* Rows and shapes announce themselves when the library is loaded. */

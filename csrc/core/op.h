@@ -24,6 +24,11 @@
     X(CROSS_ENTROPY_BACKWARD, "cross_entropy_backward")                                \
     X(LINEAR_ACT, "linear_act")                                                        \
     X(LINEAR_ACT_BACKWARD, "linear_act_backward")                                      \
+    X(INT8_LINEAR, "int8_linear")                                                      \
+    X(INT8_CONV2D, "int8_conv2d")                                                      \
+    X(INT8_EMBEDDING, "int8_embedding")                                                \
+    X(ATTENTION, "attention")                                                          \
+    X(ATTENTION_BACKWARD, "attention_backward")                                        \
     X(SGD_STEP, "sgd_step")                                                            \
     X(ADAM_STEP, "adam_step")                                                          \
     X(ADAMW_STEP, "adamw_step")                                                        \

@@ -18,6 +18,12 @@ typedef struct ptac_view {
     ptac_dtype dtype;
 } ptac_view;
 
+/* The data is aligned as C wants its type; no data is. alignment is a power of two. */
+static inline bool ptac_view_is_aligned(const ptac_view *view, size_t alignment)
+{
+    return ((uintptr_t)view->data & (alignment - 1)) == 0;
+}
+
 /* Rows lie one behind the other, last dimension fastest (torch.contiguous_format). */
 static inline bool ptac_view_is_contiguous(const ptac_view *view)
 {

@@ -109,6 +109,8 @@ def _samples(op: str) -> Iterator[Sample]:
         yield from _pool_samples(name)
     elif name == "conv2d":
         yield from _conv_samples()
+    elif name == "attention":
+        yield from _attention_samples()
     elif name == "linear_act":
         yield from _linear_samples()
     else:
@@ -139,6 +141,13 @@ def _conv_samples() -> Iterator[Sample]:
             bias = torch.randn(k, requires_grad=True)
             call = partial(F.conv2d, padding=size // 2)
             yield call, (x, weight.requires_grad_(), bias)
+
+
+def _attention_samples() -> Iterator[Sample]:
+    for heads, n, d in ((4, 40, 32), (6, 130, 64)):
+        for causal in (False, True):
+            qkv = tuple(torch.randn(2, heads, n, d, requires_grad=True) for _ in "qkv")
+            yield partial(F.scaled_dot_product_attention, is_causal=causal), qkv
 
 
 def _loss_samples(name: str) -> Iterator[Sample]:

@@ -45,13 +45,14 @@ class Side:
     accuracy: float = 0.0
 
 
-def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training and test images [N, 1, 28, 28] in 0..1, and their classes."""
+def digits(width: int = 28) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training and test images [N, 1, width, width] in 0..1, and their classes."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16
-    images = F.interpolate(images, size=(28, 28), mode="bilinear", align_corners=False)
+    size = width, width
+    images = F.interpolate(images, size=size, mode="bilinear", align_corners=False)
     classes = torch.tensor(data.target)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     images, classes = images[order], classes[order]
@@ -65,7 +66,8 @@ def _side(name: str) -> Side:
     return Side(name, model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE))
 
 
-def _batches(x: Tensor, y: Tensor, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(x: Tensor, y: Tensor, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Split into batches, in an order of the epoch's own."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
     for part in order[: len(x) // BATCH * BATCH].split(BATCH):
         yield x[part], y[part]
@@ -80,9 +82,9 @@ def _step(side: Side, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _epoch(side: Side, x: Tensor, y: Tensor, epoch: int) -> None:
-    batches = list(_batches(x, y, epoch))
+    parts = list(batches(x, y, epoch))
     start = time.perf_counter()
-    for images, classes in batches:
+    for images, classes in parts:
         side.losses.append(_step(side, images, classes).item())
     side.epoch_s.append(time.perf_counter() - start)
 

@@ -51,7 +51,9 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     if options.csv:
         write_csv(Path(options.csv), results)
     if options.plot:
-        _plot(results, Path(options.plot))
+        rows = [r for r in results if r.unit == "ratio" and r.rival == "stock"]
+        ratios = {f"{r.figure} ({r.n_threads})": r.value for r in rows}
+        plot(ratios, Path(options.plot))
     short = list(_missed(results, targets))
     for line in short:
         screen.print(line, highlight=False, soft_wrap=True)
@@ -168,18 +170,17 @@ def _missed(results: list[Result], targets: list[dict[str, Any]]) -> Iterator[st
                 )
 
 
-def _plot(results: list[Result], path: Path) -> None:
+def plot(ratios: Mapping[str, float], path: Path) -> None:
+    """Draw ratios of stock's time to ours as bars."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = [r for r in results if r.unit == "ratio" and r.rival == "stock"]
-    labels = [f"{r.figure} ({r.n_threads})" for r in rows]
     figure, axes = pyplot.subplots(
-        figsize=(9, 1 + 0.25 * len(rows)), layout="constrained"
+        figsize=(9, 1 + 0.25 * len(ratios)), layout="constrained"
     )
-    bars = axes.barh(labels, [r.value for r in rows])
+    bars = axes.barh(list(ratios), list(ratios.values()))
     axes.bar_label(bars, fmt="%.2f")
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set(xlabel="stock time / ptac time (threads in brackets)", xscale="log")

@@ -273,11 +273,14 @@ class _BasicBlock(nn.Module):
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
+_RESNET_WIDTHS = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
+"""Channels in, channels out and stride of each pair of blocks."""
+
+
 def _resnet18(stem: nn.Module, n_classes: int) -> nn.Sequential:
-    widths = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
     blocks = [
         block
-        for n_in, n_out, stride in widths
+        for n_in, n_out, stride in _RESNET_WIDTHS
         for block in (_BasicBlock(n_in, n_out, stride), _BasicBlock(n_out, n_out, 1))
     ]
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, n_classes))
@@ -305,6 +308,126 @@ def _resnet18_224(**options: Any) -> Task:
     x, y = torch.randn(4, 3, 224, 224), _classes(1000, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, **options)
     return Task(model, optimizer, _forever(x, y))
+
+
+class _ResidualBlock(nn.Module):
+    """A BasicBlock, cut into modules and called as torchvision's is."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(n_out)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(n_out)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or n_in != n_out:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        identity = x
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        if self.downsample is not None:
+            identity = self.downsample(x)
+        out += identity
+        return self.relu(out)
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 for 224x224 images in torchvision's modules, names and initialisation.
+
+    Running statistics are those of four random images, so that batch normalisation
+    has something to do.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        for i, (n_in, n_out, stride) in enumerate(_RESNET_WIDTHS, 1):
+            blocks = (
+                _ResidualBlock(n_in, n_out, stride),
+                _ResidualBlock(n_out, n_out, 1),
+            )
+            self.add_module(f"layer{i}", nn.Sequential(*blocks))
+        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
+        self.fc = nn.Linear(512, 1000)
+        norms = []
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+            elif isinstance(module, nn.BatchNorm2d):
+                norms.append(module)
+                module.momentum = 1.0
+        with torch.no_grad():
+            self(torch.randn(4, 3, 224, 224))
+        for norm in norms:
+            norm.momentum = 0.1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Classify [N, 3, 224, 224] images into [N, 1000] scores."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(torch.flatten(self.avgpool(x), 1))
+
+
+class _BertLayer(nn.Module):
+    """A post-norm layer with separate projections, as Hugging Face's BERT has it."""
+
+    def __init__(self, width: int, heads: int, forward_width: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.attention_output = nn.Linear(width, width)
+        self.attention_norm = nn.LayerNorm(width, eps=1e-12)
+        self.intermediate = nn.Linear(width, forward_width)
+        self.activation = nn.GELU()
+        self.output = nn.Linear(forward_width, width)
+        self.output_norm = nn.LayerNorm(width, eps=1e-12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, width = x.shape
+        q, k, v = (
+            projection(x).view(n, t, self.heads, -1).transpose(1, 2)
+            for projection in (self.query, self.key, self.value)
+        )
+        attended = F.scaled_dot_product_attention(q, k, v)
+        attended = attended.transpose(1, 2).reshape(n, t, width)
+        x = self.attention_norm(self.attention_output(attended) + x)
+        return self.output_norm(self.output(self.activation(self.intermediate(x))) + x)
+
+
+class BertSmall(nn.Module):
+    """BERT-small: 4 layers of 512, 8 heads, 30522 tokens; normal(0, 0.02) weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(30522, 512, padding_idx=0)
+        self.position_embeddings = nn.Embedding(512, 512)
+        self.token_type_embeddings = nn.Embedding(2, 512)
+        self.norm = nn.LayerNorm(512, eps=1e-12)
+        self.layers = nn.ModuleList(_BertLayer(512, 8, 2048) for _ in range(4))
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Turn [N, T] tokens into the last layer's [N, T, 512] hidden states."""
+        positions = torch.arange(tokens.size(1))
+        x = self.word_embeddings(tokens) + self.position_embeddings(positions)
+        x = self.norm(x + self.token_type_embeddings(torch.zeros_like(tokens)))
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
 
 class _LSTM(nn.Module):

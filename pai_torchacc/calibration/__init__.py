@@ -7,8 +7,9 @@ operator of ours, as that of cross-entropy does through log-softmax, the ratio i
 faster of stock with and without it.
 
 Lookup order: the file that the caller or ``PTAC_CALIBRATION`` names; the table of this
-CPU family; the generic table of its instruction set, of which only rows measured at
-least 1.15 times as fast count, since other CPUs of that set are not the measured one.
+CPU family; for operators that it lacks, or without one, the generic table of its
+instruction set, of which only rows measured at least 1.15 times as fast count, since
+other CPUs of that set are not the measured one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ COLUMNS = ("op", "kind", "dtype", "threads", "work", "row", "ratio", "stock_us")
 FASTER = 1.05
 FASTER_ELSEWHERE = 1.15
 LEVELS = ("exact", "close", "fast")
+
+BY_NAME = ("int8_linear", "int8_conv2d", "int8_embedding")
+"""Operators whose switch is asked for by name and carries a bound of its own."""
 
 _HERE = Path(__file__).parent
 
@@ -132,10 +136,27 @@ def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:
     if path is not None:
         return Table(path, read(Path(path)), FASTER, True)
     family = _shipped(model.rpartition("-")[0])
-    if family and not is_limited:
-        return family._replace(least_ratio=FASTER)
     name = f"generic-{isa}"
-    return _shipped(name) or Table(name, [], FASTER_ELSEWHERE, False)
+    generic = _shipped(name) or Table(name, [], FASTER_ELSEWHERE, False)
+    if family and not is_limited:
+        return _completed(family._replace(least_ratio=FASTER), generic)
+    return generic
+
+
+def _completed(family: Table, generic: Table) -> Table:
+    """A family's table, with what the generic one has of operators that it lacks."""
+    measured = {m.op for m in family.measurements}
+    others = [
+        m if m.ratio >= generic.least_ratio else m._replace(ratio=min(m.ratio, 1.0))
+        for m in generic.measurements
+        if m.op not in measured
+    ]
+    if not others:
+        return family
+    return family._replace(
+        name=f"{family.name}+{generic.name}",
+        measurements=[*family.measurements, *others],
+    )
 
 
 @cache
@@ -178,7 +199,7 @@ def points(
         runnable[op] = {name for name, _, can_run, _ in rows if can_run}
         allowed[op] = {
             name for name, level, can_run, _ in rows
-            if can_run and LEVELS.index(level) <= highest
+            if can_run and (op in BY_NAME or LEVELS.index(level) <= highest)
         }  # fmt: skip
     best: dict[tuple[str, str, str, int, int], Measurement | None] = {}
     for m in table.measurements:

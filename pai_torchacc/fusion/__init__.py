@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import _table, receipt
+from pai_torchacc import _table, precision, quantization, receipt
 from pai_torchacc.fusion.foreign import Yielding
 
 if TYPE_CHECKING:
@@ -66,7 +66,10 @@ def _install(c: Any, config: Config, barred: set[str]) -> str | None:
     }
     _find_foreign(c)
     unproven = _unproven(c)  # which opens gates: before there is a way to them
-    trouble = _install_overrides(c, wanted)
+    idle = precision.idle(c, config, _table.claims())
+    if config.numerics == "fast":
+        precision.learn(c)
+    trouble = _install_overrides(c, wanted - idle)
     if trouble:
         return trouble
     _install_stand_ins(c)
@@ -101,7 +104,7 @@ def _unproven(c: Any) -> set[str]:
 def remove(c: Any) -> None:
     """Stop all kernels and undo every patch; dispatcher entries become leftover."""
     _kept.clear()
-    for name, _, _ in c.operators():
+    for name in operators(c):
         c.set_gate(name, _reason(c, "switched off"))
     c.scratch_clear()
     _ledger.undo()
@@ -137,12 +140,17 @@ def remarks() -> list[str]:
     return found
 
 
+def operators(c: Any) -> list[str]:
+    """Operators that are this switch's."""
+    return [name for name, _, _ in c.operators() if name not in quantization.OPERATORS]
+
+
 def _reason(c: Any, text: str) -> int:
     return c.reasons().index(text)
 
 
 def _open_gates(c: Any, wanted: set[str], barred: set[str]) -> None:
-    for name, _, _ in c.operators():
+    for name in operators(c):
         if name not in wanted:
             gate = "excluded"
         elif name in _foreign:

@@ -18,6 +18,11 @@ PTAC_REGISTER_SHAPES(shapes)
 static const ptac_op_shapes other_shapes = {
     .op = OTHER_FAKE_OP, .kinds = {"first", "second", "third"}, .classify = classify};
 PTAC_REGISTER_SHAPES(other_shapes)
+static const ptac_op_shapes decided_shapes = {.op = DECIDED_FAKE_OP,
+                                              .kinds = {"first", "second", "third"},
+                                              .classify = classify,
+                                              .is_decided = true};
+PTAC_REGISTER_SHAPES(decided_shapes)
 
 static ptac_reason accepts(const ptac_call *call)
 {
@@ -38,11 +43,24 @@ const ptac_kernel fake_rows[N_FAKE_ROWS] = {
     ROW(FAKE_OP, "scalar"), ROW(FAKE_OP, "avx2"), ROW(FAKE_OP, "avx512")};
 const ptac_kernel other_fake_row = ROW(OTHER_FAKE_OP, "scalar");
 
+#define DECIDED(text, cpu)                                                             \
+    {                                                                                  \
+        .op = DECIDED_FAKE_OP, .name = text, .needs = cpu, .accepts = accepts,         \
+        .run = run                                                                     \
+    }
+const ptac_kernel decided_rows[] = {
+    [PTAC_ISA_SCALAR] = DECIDED("scalar", 0),
+    [PTAC_ISA_AVX2] = DECIDED("avx2", PTAC_CPU_AVX2),
+    [PTAC_ISA_AVX512] = DECIDED("avx512", PTAC_CPU_AVX512),
+};
+
 __attribute__((constructor)) static void add_rows(void)
 {
     for (int i = 0; i < N_FAKE_ROWS; i++)
         ptac_registry_add(&fake_rows[i]);
     ptac_registry_add(&other_fake_row);
+    for (int isa = PTAC_ISA_AVX512; isa >= PTAC_ISA_SCALAR; isa--)
+        ptac_registry_add(&decided_rows[isa]);
 }
 
 ptac_call fake_call(const fake_params *params, ptac_dtype dtype, int n_threads)

@@ -12,6 +12,9 @@
 #define FAKE_OP       PTAC_OP_ADAM_STEP
 #define OTHER_FAKE_OP PTAC_OP_ADAMW_STEP
 
+/* Asks no table. It has a row for each ptac_isa, registered from the last one on. */
+#define DECIDED_FAKE_OP PTAC_OP_CROSS_ENTROPY
+
 enum {
     N_FAKE_ROWS = 3,
     N_FAKE_KINDS = 3,
@@ -25,6 +28,7 @@ typedef struct fake_params {
 
 extern const ptac_kernel fake_rows[N_FAKE_ROWS];
 extern const ptac_kernel other_fake_row;
+extern const ptac_kernel decided_rows[PTAC_ISA_AVX512 + 1];
 
 /* A call of FAKE_OP with these params, which must outlive it. */
 ptac_call fake_call(const fake_params *params, ptac_dtype dtype, int n_threads);

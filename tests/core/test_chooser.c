@@ -335,3 +335,74 @@ UNIT(tables_are_freed_when_no_call_is_in_flight)
     EXPECT(heap_count().n_frees == n_frees + 3);
     reset();
 }
+
+UNIT(a_place_is_known_or_not)
+{
+    const ptac_point points[] = {point(2, 300, NULL), point(2, 500, &fake_rows[1])};
+    const ptac_kernel *row = &fake_rows[0];
+    ptac_shape shape = {.kind = 0, .work = 400};
+
+    reset();
+    EXPECT(!ptac_chooser_knows(FAKE_OP, &shape, PTAC_F32, 2, &row));
+    EXPECT(ptac_chooser_install(points, 2) == PTAC_OK);
+    EXPECT(ptac_chooser_knows(FAKE_OP, &shape, PTAC_F32, 2, &row) && !row);
+    shape.work = 500;
+    EXPECT(ptac_chooser_knows(FAKE_OP, &shape, PTAC_F32, 8, &row));
+    EXPECT(row == &fake_rows[1]);
+    /* fewer threads, smaller calls, other kinds and dtypes were not measured */
+    EXPECT(!ptac_chooser_knows(FAKE_OP, &shape, PTAC_F32, 1, &row) && !row);
+    EXPECT(!ptac_chooser_knows(FAKE_OP, &shape, PTAC_F64, 2, &row));
+    EXPECT(!ptac_chooser_knows(OTHER_FAKE_OP, &shape, PTAC_F32, 2, &row));
+    shape.work = 299;
+    EXPECT(!ptac_chooser_knows(FAKE_OP, &shape, PTAC_F32, 2, &row));
+    shape = (ptac_shape){.kind = 1, .work = 500};
+    EXPECT(!ptac_chooser_knows(FAKE_OP, &shape, PTAC_F32, 2, &row));
+    /* and what is known asks neither gate nor quarantine */
+    ptac_chooser_set_gate(FAKE_OP, PTAC_OFF);
+    ptac_chooser_quarantine(&fake_rows[1]);
+    shape.kind = 0;
+    EXPECT(ptac_chooser_knows(FAKE_OP, &shape, PTAC_F32, 2, &row) && row);
+    reset();
+}
+
+/* The row of a decided operator that a limit leaves. */
+static const ptac_kernel *decided_under(ptac_isa limit, const fake_params *params,
+                                        ptac_reason *why)
+{
+    ptac_call call = fake_call(params, PTAC_F32, 1);
+    const ptac_kernel *row;
+
+    call.op = DECIDED_FAKE_OP;
+    ptac_cpu_limit(limit);
+    row = ptac_choose(&call, why);
+    ptac_cpu_limit(PTAC_ISA_AVX512);
+    return row;
+}
+
+UNIT(what_is_decided_asks_no_table)
+{
+    const fake_params fine = {.work = 1}, odd_row = {.accept = PTAC_SHAPE};
+    const fake_params odd_shape = {.classify = PTAC_EMPTY};
+    const ptac_kernel *best = &decided_rows[ptac_cpu_isa()];
+    ptac_reason why;
+
+    reset();
+    ptac_chooser_set_gate(DECIDED_FAKE_OP, PTAC_OFF);
+    EXPECT(!decided_under(PTAC_ISA_AVX512, &fine, &why) && why == PTAC_OFF);
+    ptac_chooser_set_gate(DECIDED_FAKE_OP, PTAC_TAKE);
+    for (int limit = PTAC_ISA_SCALAR; limit <= PTAC_ISA_AVX512; limit++) {
+        const ptac_kernel *row = decided_under((ptac_isa)limit, &fine, &why);
+
+        EXPECT(row == (&decided_rows[limit] < best ? &decided_rows[limit] : best));
+    }
+    EXPECT(!decided_under(PTAC_ISA_AVX512, &odd_shape, &why) && why == PTAC_EMPTY);
+    EXPECT(!decided_under(PTAC_ISA_AVX512, &odd_row, &why) && why == PTAC_SHAPE);
+    ptac_chooser_pin(DECIDED_FAKE_OP, &decided_rows[0]);
+    EXPECT(decided_under(PTAC_ISA_AVX512, &fine, &why) == &decided_rows[0]);
+    ptac_chooser_pin(DECIDED_FAKE_OP, NULL);
+    ptac_chooser_quarantine(best);
+    EXPECT(!decided_under(PTAC_ISA_AVX512, &fine, &why) && why == PTAC_QUARANTINED);
+    ptac_chooser_pardon();
+    EXPECT(decided_under(PTAC_ISA_AVX512, &fine, &why) == best);
+    ptac_chooser_set_gate(DECIDED_FAKE_OP, PTAC_OFF);
+}

@@ -30,6 +30,8 @@ typedef void (*at_range_fn)(int64_t begin, int64_t end, void *context);
 
 /* Codes of the c10 enums that cross the ABI. */
 enum {
+    AT_DTYPE_I8 = 1,
+    AT_DTYPE_I32 = 3,
     AT_DTYPE_I64 = 4,
     AT_DTYPE_F32 = 6,
     AT_DTYPE_F64 = 7,
@@ -94,7 +96,22 @@ enum {
       (at_tensor, at_tensor, at_tensor *, const char *, const double **, int64_t,      \
        const char **, at_tensor *))                                                    \
     F(at_error, aoti_torch_cpu__linear_pointwise_binary,                               \
-      (at_tensor, at_tensor, at_tensor, at_tensor *, const char *, at_tensor *))
+      (at_tensor, at_tensor, at_tensor, at_tensor *, const char *, at_tensor *))       \
+    F(at_error, aoti_torch_cpu_convolution,                                            \
+      (at_tensor, at_tensor, at_tensor *, const int64_t *, int64_t, const int64_t *,   \
+       int64_t, const int64_t *, int64_t, int32_t, const int64_t *, int64_t, int64_t,  \
+       at_tensor *))                                                                   \
+    F(at_error, aoti_torch_cpu_convolution_backward,                                   \
+      (at_tensor, at_tensor, at_tensor, const int64_t **, int64_t, const int64_t *,    \
+       int64_t, const int64_t *, int64_t, const int64_t *, int64_t, int32_t,           \
+       const int64_t *, int64_t, int64_t, const int32_t *, int64_t, at_tensor *,       \
+       at_tensor *, at_tensor *))                                                      \
+    F(at_error, aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu,            \
+      (at_tensor, at_tensor, at_tensor, double, int32_t, at_tensor *, double *,        \
+       at_tensor *, at_tensor *))                                                      \
+    F(at_error, aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu_backward,   \
+      (at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, double,       \
+       int32_t, at_tensor *, double *, at_tensor *, at_tensor *, at_tensor *))
 
 /* An ArrayRef<int64_t> and an optional<int64_t> as the x86-64 ABI passes them. */
 typedef struct at_ints {
@@ -175,6 +192,15 @@ typedef struct at_optional_tensor {
     M(void, cpu_log_softmax_backward,                                                  \
       "_ZN2at3cpu26_log_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",    \
       (void *, at_tensor, at_tensor, int64_t, int8_t))                                 \
+    M(bool, is_autocast_enabled,                                                       \
+      "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", (int8_t))             \
+    M(int, autocast_enter, "_ZN2at8autocast17increment_nestingEv", (void))             \
+    M(int, autocast_leave, "_ZN2at8autocast17decrement_nestingEv", (void))             \
+    M(bool, onednn_is_allowed, "_ZNK2at7Context17userEnabledMkldnnEv", (const void *)) \
+    M(bool, requires_grad, "_ZNK3c1010TensorImpl13requires_gradEv", (const void *))    \
+    M(uint64_t, next_node_number, "_ZN2at15sequence_number4peekEv", (void))            \
+    M(uint64_t, thread_number, "_ZN2at14RecordFunction15currentThreadIdEv", (void))    \
+    M(void, current_node, "_ZN5torch8autograd16get_current_nodeEv", (void *))          \
     M(void, bump_version, "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE",      \
       (at_tensor))                                                                     \
     M(void, tensor_data, "_ZNK2at10TensorBase11tensor_dataEv", (void *, at_tensor))    \

@@ -3,6 +3,9 @@
  */
 #include "bind/python/pybind.h"
 
+#include "bind/torch/bf16.h"
+#include "bind/torch/override.h"
+
 #include <string.h>
 
 ptac_op ptac_op_from(PyObject *name)
@@ -63,6 +66,46 @@ static PyObject *operators(PyObject *self, PyObject *unused)
         if (ptac_append_stolen(list, describe_op((ptac_op)op)) < 0)
             Py_CLEAR(list);
     return list;
+}
+
+/* [(operator, row)] of rows that round their operands, whether or not they can run. */
+static PyObject *bf16_rows(PyObject *self, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+
+    (void)self;
+    (void)unused;
+    for (int op = 0; list && op < PTAC_N_OPS; op++) {
+        int n;
+        const ptac_kernel *const *rows = ptac_registry_rows((ptac_op)op, &n);
+
+        for (int i = 0; list && i < n; i++)
+            if (rows[i]->in_bf16 &&
+                ptac_append_stolen(list,
+                                   Py_BuildValue("(ss)", ptac_op_name((ptac_op)op),
+                                                 rows[i]->name)) < 0)
+                Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *bf16_calls(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(ptac_bf16_calls());
+}
+
+/* How this CPU multiplies bfloat16: "", "avx512", or "avx512, amx". */
+static PyObject *bf16_hardware(PyObject *self, PyObject *unused)
+{
+    const uint32_t have = ptac_cpu_features();
+
+    (void)self;
+    (void)unused;
+    return PyUnicode_FromString(!(have & PTAC_CPU_AVX512_BF16) ? ""
+                                : have & PTAC_CPU_AMX_BF16     ? "avx512, amx"
+                                                               : "avx512");
 }
 
 static ptac_dtype dtype_from(const char *name)
@@ -153,6 +196,38 @@ static PyObject *set_gate(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/*
+ * Operators that are switched on and have rows in bfloat16 alone: unless a table wants
+ * them, or they are pinned, their overrides are not in the dispatcher.
+ */
+static uint64_t open_and_alone(void)
+{
+    uint64_t ops = 0;
+
+    for (int op = 0; op < PTAC_N_OPS; op++) {
+        int n, n_rounding = 0;
+        const ptac_kernel *const *rows = ptac_registry_rows((ptac_op)op, &n);
+
+        for (int i = 0; i < n; i++)
+            n_rounding += rows[i]->in_bf16;
+        if (n > 0 && n_rounding == n && ptac_chooser_gate((ptac_op)op) == PTAC_TAKE)
+            ops |= UINT64_C(1) << op;
+    }
+    return ops;
+}
+
+/* pinned(operator) -> the row that serves all its calls, or None. */
+static PyObject *pinned(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+    const ptac_kernel *row = op == PTAC_N_OPS ? NULL : ptac_chooser_pinned(op);
+
+    (void)self;
+    if (op == PTAC_N_OPS)
+        return NULL;
+    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+}
+
 /* pin(operator, row or None) -> the row that was pinned before, or None. */
 static PyObject *pin(PyObject *self, PyObject *args)
 {
@@ -173,6 +248,12 @@ static PyObject *pin(PyObject *self, PyObject *args)
         if (!row || row->needs & ~ptac_cpu_features())
             return PyErr_Format(PyExc_ValueError, "%U has no row %s on this CPU", name,
                                 row_name);
+    }
+    if (row && row->in_bf16) {
+        const char *trouble = ptac_override_install(open_and_alone());
+
+        if (trouble)
+            return PyErr_Format(PyExc_RuntimeError, "%s", trouble);
     }
     row = ptac_chooser_pin(op, row);
     return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
@@ -244,9 +325,13 @@ static PyObject *refuse(PyObject *self, PyObject *args)
 
 PyMethodDef ptac_chooser_methods[] = {
     {"operators", operators, METH_NOARGS, NULL},
+    {"bf16_rows", bf16_rows, METH_NOARGS, NULL},
+    {"bf16_calls", bf16_calls, METH_NOARGS, NULL},
+    {"bf16_hardware", bf16_hardware, METH_NOARGS, NULL},
     {"reasons", reasons, METH_NOARGS, NULL},
     {"install_table", install_table, METH_O, NULL},
     {"set_gate", set_gate, METH_VARARGS, NULL},
+    {"pinned", pinned, METH_O, NULL},
     {"pin", pin, METH_VARARGS, NULL},
     {"counters", counters, METH_O, NULL},
     {"refuse", refuse, METH_VARARGS, NULL},

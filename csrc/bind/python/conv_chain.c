@@ -340,8 +340,8 @@ static bool run_unlocked(const ptac_kernel *row, ptac_call *call, const int64_t 
                          at_tensor *made)
 {
     PyThreadState *thread = PyEval_SaveThread();
-    const bool done =
-        !ptac_conv_try_image(sizes, made, &call->outputs[0]) && ptac_run(row, call);
+    const bool done = !ptac_conv_try_image(sizes, false, made, &call->outputs[0]) &&
+                      ptac_run(row, call);
 
     PyEval_RestoreThread(thread);
     return done;
@@ -358,7 +358,8 @@ static PyObject *try_chain(PyObject *conv, PyObject *x, chain *c)
     at_tensor made = NULL;
 
     if (ptac_conv_read(ptac_borrow(x), ptac_borrow(c->conv[0]), bias, &c->geometry,
-                       &params, &call) != PTAC_TAKE)
+                       &params, &call) != PTAC_TAKE ||
+        params.channels_last)
         Py_RETURN_NONE;
     n_channels = params.out_channels;
     if (c->with_norm) {

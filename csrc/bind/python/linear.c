@@ -34,7 +34,7 @@ static bool onednn_is_off(const char *row_name)
 {
     PyObject *enabled;
 
-    if (strcmp(row_name, "onednn") != 0)
+    if (strcmp(row_name, "onednn") != 0 && strcmp(row_name, "bf16") != 0)
         return false;
     enabled = PyObject_CallNoArgs(onednn_enabled);
     Py_XDECREF(enabled);

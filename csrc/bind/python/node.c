@@ -8,12 +8,21 @@
  */
 #include "bind/python/node.h"
 
+#include "bind/torch/bf16.h"
+
 /* What node_install() was given. */
 static PyObject *top_hooks; /* torch._C._autograd._top_saved_tensors_default_hooks */
-static PyObject *s_requires_grad;
 
+/* Made here: int8 modules ask also where nobody has installed nodes. */
 int ptac_requires_grad(PyObject *tensor)
 {
+    static PyObject *s_requires_grad;
+
+    if (!s_requires_grad)
+        s_requires_grad = PyUnicode_InternFromString("requires_grad");
+    if (!s_requires_grad)
+        return -1;
+
     PyObject *value = PyObject_GetAttr(tensor, s_requires_grad);
     const int truth = value ? PyObject_IsTrue(value) : -1;
 
@@ -75,15 +84,37 @@ PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject **args, int n)
 static PyObject *node_install(PyObject *self, PyObject *function)
 {
     (void)self;
-    if (!s_requires_grad)
-        s_requires_grad = PyUnicode_InternFromString("requires_grad");
-    if (!s_requires_grad)
-        return NULL;
     ptac_keep(&top_hooks, function);
     Py_RETURN_NONE;
 }
 
+/*
+ * node_learn(((node, number), (node, number), (node, number))): torch's own nodes,
+ * which this thread has just made, and their sequence numbers -> whether we can read
+ * them.
+ */
+static PyObject *node_learn(PyObject *self, PyObject *samples)
+{
+    PyObject *objects[3];
+    const void *nodes[3];
+    unsigned long long found[3];
+    uint64_t numbers[3];
+
+    (void)self;
+    if (!PyArg_ParseTuple(samples, "(OK)(OK)(OK)", &objects[0], &found[0], &objects[1],
+                          &found[1], &objects[2], &found[2]))
+        return NULL;
+    for (int i = 0; i < 3; i++) {
+        nodes[i] = *(void *const *)(objects[i] + 1); /* what the object holds first */
+        numbers[i] = found[i];
+        if (!nodes[i] || (uintptr_t)nodes[i] % sizeof(void *))
+            Py_RETURN_FALSE;
+    }
+    return PyBool_FromLong(ptac_bf16_learn_nodes(nodes, numbers));
+}
+
 PyMethodDef ptac_node_methods[] = {
     {"node_install", node_install, METH_O, NULL},
+    {"node_learn", node_learn, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -42,6 +42,10 @@ extern PyMethodDef ptac_setting_methods[];
 extern PyMethodDef ptac_fork_methods[];
 extern PyMethodDef ptac_pack_methods[];
 extern PyMethodDef ptac_layer_norm_methods[];
+extern PyMethodDef ptac_int8_methods[];
+extern PyMethodDef ptac_int8_conv2d_methods[];
+extern PyMethodDef ptac_int8_weight_methods[];
+extern PyMethodDef ptac_int8_embedding_methods[];
 extern PyMethodDef ptac_cuda_memory_methods[];
 
 /* The statistics as entries of the dict, with torch's keys; -1 with an exception. */

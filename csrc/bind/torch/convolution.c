@@ -8,8 +8,8 @@ static bool is_pair(const ptac_dims *given)
     return given->n == 1 || given->n == 2;
 }
 
-/* A dense NCHW batch that torch would not answer in another layout. */
-static ptac_reason image_reason(const ptac_view *view)
+/* A dense batch; *channels_last says of which layout it is to torch. */
+static ptac_reason image_reason(const ptac_view *view, bool *channels_last)
 {
     if (view->dtype != PTAC_F32)
         return PTAC_DTYPE;
@@ -17,7 +17,9 @@ static ptac_reason image_reason(const ptac_view *view)
         return PTAC_SHAPE;
     if (view->n_elements == 0)
         return PTAC_EMPTY;
-    if (!ptac_view_is_contiguous(view) || ptac_view_suggests_channels_last(view))
+    *channels_last = ptac_view_suggests_channels_last(view);
+    if (*channels_last ? !ptac_view_is_channels_last(view)
+                       : !ptac_view_is_contiguous(view))
         return PTAC_LAYOUT;
     return PTAC_TAKE;
 }
@@ -97,10 +99,13 @@ ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
                              const ptac_geometry *geo, ptac_conv2d *p)
 {
     const int64_t *stride = geo->stride.values, *padding = geo->padding.values;
-    ptac_reason why = image_reason(x);
+    bool x_is_nhwc = false, w_is_nhwc = false;
+    ptac_reason why = image_reason(x, &x_is_nhwc);
 
     if (!why)
-        why = image_reason(w);
+        why = image_reason(w, &w_is_nhwc);
+    if (!why && geo->is_transposed && (x_is_nhwc || w_is_nhwc))
+        why = PTAC_LAYOUT;
     if (!why)
         why = geometry_reason(x, w, geo);
     if (!why && precision_is_lowered())
@@ -123,6 +128,7 @@ ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
         .stride_w = (int)stride[1],
         .pad_h = (int)padding[0],
         .pad_w = (int)padding[1],
+        .channels_last = x_is_nhwc || w_is_nhwc, /* and so is what torch answers */
     };
     if (w->sizes[1] != x->sizes[1] || p->out_h == 0 || p->out_w == 0)
         return PTAC_ARGUMENT; /* torch complains in its own words */
@@ -139,12 +145,13 @@ void ptac_conv_output_sizes(const ptac_conv2d *p, int64_t sizes[4])
     sizes[3] = is_data ? p->w : p->out_w >> p->with_pool;
 }
 
-at_error ptac_conv_try_image(const int64_t *sizes, at_tensor *made, ptac_view *view)
+at_error ptac_conv_try_image(const int64_t *sizes, bool channels_last, at_tensor *made,
+                             ptac_view *view)
 {
     int64_t strides[4];
     at_error error;
 
-    ptac_image_strides(4, sizes, false, strides);
+    ptac_image_strides(4, sizes, channels_last, strides);
     error = T.aoti_torch_empty_strided(4, sizes, strides, AT_DTYPE_F32, AT_DEVICE_CPU,
                                        0, made);
     if (!error)

@@ -37,7 +37,8 @@ ptac_reason ptac_conv_read(at_tensor x, at_tensor w, at_tensor bias,
                            ptac_call *call);
 
 void ptac_conv_output_sizes(const ptac_conv2d *params, int64_t sizes[4]);
-/* A new float32 NCHW tensor, owned, and its view; or the error, without memory. */
-at_error ptac_conv_try_image(const int64_t *sizes, at_tensor *made, ptac_view *view);
+/* A new float32 batch, owned, and its view; or the error, without memory. */
+at_error ptac_conv_try_image(const int64_t *sizes, bool channels_last, at_tensor *made,
+                             ptac_view *view);
 
 #endif

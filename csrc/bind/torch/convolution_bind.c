@@ -10,6 +10,7 @@
  *       bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask)
  *       -> (Tensor, Tensor, Tensor)
  */
+#include "bind/torch/bf16.h"
 #include "bind/torch/convolution.h"
 #include "bind/torch/override.h"
 #include "bind/torch/stock.h"
@@ -69,7 +70,9 @@ static void stock_forward(const void *context, at_tensor *out)
 /* Without memory for the result stock is called, and raises torch's own error. */
 static bool new_image(const int64_t *sizes, at_tensor *made, ptac_call *call)
 {
-    if (!ptac_conv_try_image(sizes, made, &call->outputs[0]))
+    const ptac_conv2d *p = call->params;
+
+    if (!ptac_conv_try_image(sizes, p->channels_last, made, &call->outputs[0]))
         return true;
     ptac_refuse(call->op, PTAC_MEMORY);
     return false;
@@ -82,6 +85,7 @@ static bool fast_forward(const forward_args *args, at_tensor *out)
     const ptac_kernel *row;
     ptac_reason why;
     int64_t sizes[4];
+    const at_tensor inputs[] = {args->x, args->w, args->bias};
 
     if (ptac_is_off(PTAC_OP_CONV2D))
         return false;
@@ -102,6 +106,8 @@ static bool fast_forward(const forward_args *args, at_tensor *out)
     if (!new_image(sizes, &made, &call) ||
         !ptac_run_checked(row, &call, &made, stock_forward, args))
         return false;
+    if (row->in_bf16 && !ptac_chooser_is_quarantined(row)) /* by a shadow check */
+        ptac_bf16_mark(inputs, 3);
     *out = at_give(&made);
     return true;
 }
@@ -208,7 +214,7 @@ static void drop_grads(at_tensor (*grads)[N_GRADS])
 
 #define AT_OWNED_GRADS __attribute__((cleanup(drop_grads)))
 
-/* grad_output, and what it is once a row has been found that needs it row by row. */
+/* grad_output, and what it is once a row has been found that needs it without gaps. */
 typedef struct gradient {
     at_tensor dense;
     ptac_view view;
@@ -221,13 +227,25 @@ static void drop_gradient(gradient *grad)
 
 #define AT_OWNED_GRADIENT __attribute__((cleanup(drop_gradient)))
 
-static ptac_view dense_view(const backward_args *args, gradient *grad)
+static ptac_view dense_view(const backward_args *args, bool channels_last,
+                            gradient *grad)
 {
     if (!grad->dense) {
-        grad->dense = at_dense(args->grad, &grad->view, false);
+        grad->dense = at_dense(args->grad, &grad->view, channels_last);
         ptac_view_of(grad->dense, &grad->view);
     }
     return grad->view;
+}
+
+/* Rounds only where the forward call has. */
+static const ptac_kernel *admit_gradient(ptac_call *call)
+{
+    const ptac_kernel *row = ptac_admit(call);
+
+    if (!row || !row->in_bf16 || ptac_bf16_is_marked())
+        return row;
+    ptac_refuse(call->op, PTAC_FORWARD);
+    return NULL;
 }
 
 /* The gradient of x; of a transposed convolution's, a convolution of grad_y. */
@@ -245,10 +263,10 @@ static bool fast_data(const backward_args *args, gradient *grad, const ptac_view
     const ptac_kernel *row;
 
     params->result = args->geo.is_transposed ? PTAC_CONV_FORWARD : PTAC_CONV_DATA;
-    row = ptac_admit(&call);
+    row = admit_gradient(&call);
     if (!row)
         return false;
-    call.inputs[0] = dense_view(args, grad);
+    call.inputs[0] = dense_view(args, params->channels_last, grad);
 
     AT_OWNED at_tensor made = NULL;
 
@@ -281,10 +299,10 @@ static bool fast_weight(const backward_args *args, gradient *grad, const ptac_vi
     const ptac_kernel *row;
 
     params->result = PTAC_CONV_WEIGHT;
-    row = ptac_admit(&call);
+    row = admit_gradient(&call);
     if (!row)
         return false;
-    call.inputs[is_transposed ? 0 : 1] = dense_view(args, grad);
+    call.inputs[is_transposed ? 0 : 1] = dense_view(args, params->channels_last, grad);
 
     AT_OWNED_GRADS at_tensor made[N_GRADS] = {NULL};
 

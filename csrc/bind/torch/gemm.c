@@ -7,8 +7,8 @@
 
 bool ptac_gemm_can(ptac_gemm provider)
 {
-    return provider == PTAC_GEMM_BLAS || (T.aoti_torch_cpu__linear_pointwise &&
-                                          T.aoti_torch_cpu__linear_pointwise_binary);
+    return provider != PTAC_GEMM_ONEDNN || (T.aoti_torch_cpu__linear_pointwise &&
+                                            T.aoti_torch_cpu__linear_pointwise_binary);
 }
 
 /* Rows [row, row + m) and columns [column, column + n) as a tensor of their own. */
@@ -168,6 +168,8 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
     int64_t first = 0;
 
     *has_bias = can && next_piece(m) == m;
+    if (provider == PTAC_GEMM_BF16)
+        return ptac_gemm_bf16(a, b, out);
     if (*has_bias)
         return onednn_rows(a, b, 0, m, bias, out);
     error = ptac_new_matrix(m, b->sizes[0], &made);
@@ -209,6 +211,8 @@ at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matr
     at_error error = 0;
     int64_t first = 0;
 
+    if (provider == PTAC_GEMM_BF16)
+        return ptac_gemm_bf16(a, b, out);
     while (!error && provider == PTAC_GEMM_ONEDNN && is_dense(b) &&
            next_piece(n_terms - first)) {
         int64_t n = next_piece(n_terms - first);

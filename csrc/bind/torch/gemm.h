@@ -2,7 +2,7 @@
  * gemm.h - matrix products by the libraries that torch brings.
  *
  * out = a b^T with a [m, k] and b [n, k], any strides. Two providers give the same
- * product in different order of summation:
+ * product in different order of summation, a third one of rounded operands:
  *
  *   PTAC_GEMM_BLAS     what torch.mm calls (MKL or OpenBLAS)
  *   PTAC_GEMM_ONEDNN   oneDNN, whose kernels are made for each shape when it is first
@@ -16,6 +16,10 @@
  *                      reference implementation, 1000 times slower: such products go
  *                      to BLAS.
  *
+ *   PTAC_GEMM_BF16     oneDNN with operands rounded to bfloat16, and the results once
+ *                      more; sums are float32's. Whole products, of matrices whose rows
+ *                      or columns have no gaps between elements.
+ *
  * MKL does not use AVX-512 on AMD's CPUs and oneDNN does: 100 against 220 GFLOP/s on
  * Zen 5. Elsewhere they are close; the calibration table knows.
  */
@@ -27,6 +31,7 @@
 typedef enum ptac_gemm {
     PTAC_GEMM_BLAS,
     PTAC_GEMM_ONEDNN,
+    PTAC_GEMM_BF16,
 } ptac_gemm;
 
 enum {
@@ -65,5 +70,12 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
  */
 at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
                        at_tensor *out);
+
+/*
+ * The matrix in bfloat16, in a tensor of its own unless it is that already; the product
+ * of two, which need not be rounded yet.
+ */
+at_error ptac_gemm_narrow(const ptac_matrix *a, at_tensor *owner, ptac_matrix *narrow);
+at_error ptac_gemm_bf16(const ptac_matrix *a, const ptac_matrix *b, at_tensor *out);
 
 #endif

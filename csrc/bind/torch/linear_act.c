@@ -193,11 +193,14 @@ static ptac_status forward(const ptac_call *call, ptac_gemm provider)
 static at_error matrix_gradients(ptac_gemm provider, ptac_linear_gradients *g,
                                  const ptac_linear_act *p, at_tensor grad_z)
 {
-    const ptac_matrix z = {grad_z, 0, {p->m, p->n}, {p->n, 1}};
+    ptac_matrix z = {grad_z, 0, {p->m, p->n}, {p->n, 1}};
+    AT_OWNED at_tensor narrow = NULL; /* rounded once for both */
     bool unused;
     at_error error = 0;
 
-    if (g->wants_x) {
+    if (provider == PTAC_GEMM_BF16)
+        error = ptac_gemm_narrow(&z, &narrow, &z);
+    if (!error && g->wants_x) {
         const ptac_matrix w = ptac_transposed(g->weight);
 
         error = ptac_gemm_rows(provider, &z, &w, NULL, &g->grad_x, &unused);
@@ -340,6 +343,16 @@ static ptac_status backward_onednn(const ptac_call *call)
     return backward(call, PTAC_GEMM_ONEDNN);
 }
 
+static ptac_status forward_bf16(const ptac_call *call)
+{
+    return forward(call, PTAC_GEMM_BF16);
+}
+
+static ptac_status backward_bf16(const ptac_call *call)
+{
+    return backward(call, PTAC_GEMM_BF16);
+}
+
 #define ROW(variable, operation, library, may, work)                                   \
     static const ptac_kernel variable = {                                              \
         .op = operation,                                                               \
@@ -356,3 +369,18 @@ ROW(linear_act_backward_blas, PTAC_OP_LINEAR_ACT_BACKWARD, "blas", accepts_any,
     backward_blas)
 ROW(linear_act_backward_onednn, PTAC_OP_LINEAR_ACT_BACKWARD, "onednn", accepts_onednn,
     backward_onednn)
+
+#define BF16_ROW(variable, operation, work)                                            \
+    static const ptac_kernel variable = {                                              \
+        .op = operation,                                                               \
+        .name = "bf16",                                                                \
+        .level = PTAC_FAST,                                                            \
+        .needs = PTAC_CPU_AVX512_BF16,                                                 \
+        .in_bf16 = true,                                                               \
+        .accepts = accepts_any,                                                        \
+        .run = work,                                                                   \
+    };                                                                                 \
+    PTAC_REGISTER(variable)
+
+BF16_ROW(linear_act_bf16, PTAC_OP_LINEAR_ACT, forward_bf16)
+BF16_ROW(linear_act_backward_bf16, PTAC_OP_LINEAR_ACT_BACKWARD, backward_bf16)

@@ -3,6 +3,8 @@
  */
 #include "bind/torch/serve.h"
 
+#include "bind/torch/bf16.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -120,13 +122,17 @@ bool ptac_thread_is_disabled(void)
 const ptac_kernel *ptac_consider(ptac_call *call, ptac_reason *why)
 {
     const ptac_reason gate = ptac_chooser_gate(call->op);
+    const ptac_kernel *row;
 
     if (gate == PTAC_OFF || is_disabled()) {
         *why = gate == PTAC_OFF ? PTAC_OFF : PTAC_DISABLED;
         return NULL;
     }
     call->n_threads = ptac_the_host.n_threads();
-    return ptac_choose(call, why);
+    row = ptac_choose(call, why);
+    if (row && row->in_bf16)
+        *why = ptac_bf16_reason();
+    return *why ? NULL : row;
 }
 
 void ptac_refuse(ptac_op op, ptac_reason why)
@@ -157,6 +163,8 @@ const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name)
         why = PTAC_QUARANTINED;
     if (!why)
         why = row->accepts(call);
+    if (!why && row->in_bf16)
+        why = ptac_bf16_reason();
     if (!why)
         return row;
     ptac_refuse(call->op, why);
@@ -206,6 +214,8 @@ bool ptac_run(const ptac_kernel *row, const ptac_call *call)
     switch (run_or_fail(row, call)) {
     case PTAC_OK:
         ptac_count_accelerated(row->op);
+        if (row->in_bf16)
+            ptac_bf16_count();
         return true;
     case PTAC_UNSUPPORTED:
         ptac_count_forwarded(row->op, PTAC_ARGUMENT);
@@ -281,12 +291,13 @@ static double unit_roundoff(ptac_dtype dtype)
  * that each lie within m times stock's error of the truth differ by little more than
  * that error, which for sums of n terms is of the order of sqrt(n) roundings. 4096
  * roundings of the largest magnitude pass what rounding can do and stop wrong numbers.
+ * Where operands are rounded to bfloat16, once each, 32 of those roundings do.
  */
-static double tolerance(const ptac_view *stock, ptac_level level)
+static double tolerance(const ptac_view *stock, const ptac_kernel *row)
 {
     double largest = 0;
 
-    if (level == PTAC_EXACT)
+    if (row->level == PTAC_EXACT)
         return 0;
     for (int64_t i = 0; i < stock->n_elements; i++) {
         const double magnitude = fabs(element(stock, i));
@@ -294,13 +305,14 @@ static double tolerance(const ptac_view *stock, ptac_level level)
         if (isfinite(magnitude) && magnitude > largest)
             largest = magnitude;
     }
-    return 4096 * unit_roundoff(stock->dtype) * largest;
+    return row->in_bf16 ? 32 * unit_roundoff(PTAC_BF16) * largest
+                        : 4096 * unit_roundoff(stock->dtype) * largest;
 }
 
 static bool outputs_agree(const ptac_view *ours, const ptac_view *stock,
-                          ptac_level level)
+                          const ptac_kernel *row)
 {
-    const double allowed = tolerance(stock, level);
+    const double allowed = tolerance(stock, row);
 
     if (ours->dtype != stock->dtype || ours->n_elements != stock->n_elements)
         return false;
@@ -322,7 +334,7 @@ bool ptac_shadow_agrees(const ptac_kernel *row, const ptac_view *ours,
                         int64_t t_stock_ns)
 {
     for (int i = 0; i < n_outputs; i++) {
-        if (!outputs_agree(&ours[i], &stock[i], row->level)) {
+        if (!outputs_agree(&ours[i], &stock[i], row)) {
             report_trouble(row,
                            "a shadow check found numbers that stock does not give");
             return false;

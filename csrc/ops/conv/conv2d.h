@@ -1,5 +1,6 @@
 /*
- * conv2d.h - 2-d convolution of images and its gradients. float32, NCHW. Level close.
+ * conv2d.h - 2-d convolution of images and its gradients. float32, NCHW. Level close,
+ * but for rows that round their operands, which take more: see ptac_conv2d_reason().
  *
  *   y[n, k, i, j] = bias[k] + sum over c, a, b of
  *                   x[n, c, i * stride - pad + a, j * stride - pad + b] w[k, c, a, b]
@@ -51,11 +52,14 @@ typedef struct ptac_conv2d {
     int stride_h, stride_w;
     int pad_h, pad_w;
     bool with_relu, with_pool;
+    bool channels_last; /* all images are NHWC, the weights or their gradient too */
 } ptac_conv2d;
 
 /*
  * Shape kinds: kernels of 3x3 and 5x5 at stride 1 by the fewer of their channels;
- * for conv2d_backward the same of both gradients. Within a kind pixels count.
+ * for conv2d_backward the same of both gradients. Within a kind pixels count. Then
+ * others, which rows that transform or sum directly are not for; there multiply-adds
+ * count.
  */
 enum {
     PTAC_CONV_FIRST_CHANNELS = 4, /* in, at most, of a network's first layer */
@@ -74,6 +78,10 @@ enum {
     PTAC_CONV_5X5_FEW, /* under 16 */
     PTAC_CONV_5X5_16,
     PTAC_CONV_5X5_64,
+    PTAC_CONV_1X1,
+    PTAC_CONV_STRIDED, /* of other kernels */
+    PTAC_CONV_NHWC,
+    PTAC_CONV_OTHER,
     PTAC_CONV_N_KINDS,
 };
 
@@ -89,6 +97,9 @@ static inline int64_t ptac_conv2d_work(const ptac_conv2d *p)
     return p->n * p->out_channels * p->in_channels * p->kernel_h * p->kernel_w *
            p->out_h * p->out_w;
 }
+
+/* Why only a row that takes any convolution may do this call. */
+ptac_reason ptac_conv2d_reason(const ptac_call *call);
 
 /* A row of convolution for the instruction set that ISA and NEEDS name. */
 #define PTAC_CONV_ROW(variable, operation, algorithm, level_, may, work)               \

@@ -59,26 +59,46 @@ static bool is_unlike_cases(const ptac_call *call)
             p->out_channels > MOST * p->in_channels);
 }
 
-static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+ptac_reason ptac_conv2d_reason(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
 
-    if (p->n == 0 || p->in_channels == 0 || p->out_channels == 0)
-        return PTAC_EMPTY;
+    if (p->channels_last)
+        return PTAC_LAYOUT;
     if (p->kernel_h != p->kernel_w || (p->kernel_h != 3 && p->kernel_h != 5) ||
         p->stride_h != 1 || p->stride_w != 1 || is_unlike_cases(call))
         return PTAC_SHAPE;
-    shape->kind = kind_of(call);
+    return PTAC_TAKE;
+}
+
+static int kind_of_others(const ptac_conv2d *p)
+{
+    if (p->channels_last)
+        return PTAC_CONV_NHWC;
+    if (p->kernel_h == 1 && p->kernel_w == 1)
+        return PTAC_CONV_1X1;
+    return p->stride_h != 1 || p->stride_w != 1 ? PTAC_CONV_STRIDED : PTAC_CONV_OTHER;
+}
+
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_conv2d *p = call->params;
+    const bool is_ours = ptac_conv2d_reason(call) == PTAC_TAKE;
+
+    if (p->n == 0 || p->in_channels == 0 || p->out_channels == 0)
+        return PTAC_EMPTY;
+    shape->kind = is_ours ? kind_of(call) : kind_of_others(p);
+    shape->work = is_ours ? ptac_conv2d_pixels(p) : ptac_conv2d_work(p);
     if (p->result == PTAC_CONV_WEIGHT)
         shape->kind += PTAC_CONV_N_KINDS;
-    shape->work = ptac_conv2d_pixels(p);
     return PTAC_TAKE;
 }
 
 #define KINDS(after)                                                                   \
     "3x3_first" after, "3x3_few" after, "3x3_16" after, "3x3_32" after,                \
         "3x3_64" after, "3x3_128" after, "3x3_256" after, "3x3_512" after,             \
-        "5x5_first" after, "5x5_few" after, "5x5_16" after, "5x5_64" after
+        "5x5_first" after, "5x5_few" after, "5x5_16" after, "5x5_64" after,            \
+        "1x1" after, "strided" after, "nhwc" after, "other" after
 
 static const ptac_op_shapes forward_shapes = {
     .op = PTAC_OP_CONV2D,
@@ -98,6 +118,8 @@ static ptac_reason accepts(const ptac_call *call)
 {
     if (call->inputs[0].dtype != PTAC_F32)
         return PTAC_DTYPE;
+    if (ptac_conv2d_reason(call))
+        return ptac_conv2d_reason(call);
     return ptac_conv2d_work(call->params) <= MOST_WORK ? PTAC_TAKE : PTAC_SHAPE;
 }
 

@@ -35,6 +35,8 @@ ptac_reason ptac_direct_accepts(const ptac_call *call)
 
     if (call->inputs[0].dtype != PTAC_F32)
         return PTAC_DTYPE;
+    if (ptac_conv2d_reason(call))
+        return ptac_conv2d_reason(call);
     if (p->result == PTAC_CONV_DATA || p->with_pool ||
         p->in_channels > PTAC_CONV_FIRST_CHANNELS || !is_wide_enough(p) ||
         (p->kernel_h != 3 && p->kernel_h != 5) || p->kernel_w != p->kernel_h ||

@@ -286,6 +286,8 @@ ptac_reason ptac_winograd_accepts(const ptac_call *call,
 
     if (call->inputs[0].dtype != PTAC_F32)
         return PTAC_DTYPE;
+    if (ptac_conv2d_reason(call))
+        return ptac_conv2d_reason(call);
     if (p->kernel_h != stages->r || p->kernel_w != stages->r || p->stride_h != 1 ||
         p->stride_w != 1 || p->pad_h >= stages->r || p->pad_w >= stages->r ||
         p->h > MOST_SIZE || p->w > MOST_SIZE || p->in_channels > MOST_CHANNELS ||

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pai_torchacc.bench.cases import conv, linear, loss, optim, pool
+from pai_torchacc.bench.cases import (
+    attention,
+    conv,
+    int8,
+    linear,
+    loss,
+    optim,
+    pool,
+)
 from pai_torchacc.bench.cases.case import Case
 
 __all__ = ["Case", "cases"]
@@ -16,5 +24,5 @@ __all__ = ["Case", "cases"]
 
 def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
-    for family in (conv, pool, loss, linear, optim):
+    for family in (conv, pool, loss, linear, attention, int8, optim):
         yield from family.cases()

@@ -32,5 +32,7 @@ class Case:
     variants: tuple[Make, ...]
     with_ops: tuple[str, ...] = ()
     """Other operators that the call needs switched on."""
+    without_rows: tuple[str, ...] = ()
+    """Rows that cannot be faster and would take minutes to show it."""
     forwarded_to: tuple[str, ...] = ()
     """Operators of ours that stock calls for it; rows have to beat that as well."""

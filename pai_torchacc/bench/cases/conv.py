@@ -1,4 +1,4 @@
-"""Convolutions at stride 1, by kernel, by channels and by pixels of the batch."""
+"""Convolutions at stride 1, by kernel, channels and pixels of the batch; and others."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ FIRST_WIDTHS = (16, 28, 56)
 MOST_WORK = 1_250_000_000
 """Multiply-adds beyond which a case tells nothing new."""
 
+OTHERS = {
+    "1x1": ((1, 64, 64, 16, 1, 1), (8, 64, 256, 14, 1, 2), (8, 512, 512, 14, 1, 1)),
+    "strided": ((2, 16, 32, 16, 3, 2), (8, 64, 128, 28, 3, 2), (4, 3, 64, 112, 7, 2)),
+    "nhwc": ((2, 16, 32, 16, 3, 1), (8, 64, 64, 28, 3, 1), (8, 256, 256, 28, 1, 1)),
+    "other": ((2, 16, 16, 16, 7, 1), (8, 64, 64, 14, 7, 1), (4, 64, 64, 56, 7, 1)),
+}
+"""Images, channels in and out, width, kernel size, stride of what is unlike these."""
+
 DATA, WEIGHT = (True, False, False), (False, True, True)
 
 
@@ -62,6 +70,38 @@ def cases() -> Iterator[Case]:
                 yield Case(
                     op, f"{size}x{size}_{few}{suffix}", "float32", pixels, tuple(makes)
                 )
+    for kind, shapes in OTHERS.items():
+        for shape in shapes:
+            yield from _cases_of_others(kind, shape)
+
+
+def _cases_of_others(kind: str, shape: tuple[int, ...]) -> Iterator[Case]:
+    n, c, k, width, size, stride = shape
+    is_nhwc = kind == "nhwc"
+    out = (width + 2 * (size // 2) - size) // stride + 1
+    work = n * c * k * size**2 * out**2
+
+    def tensors() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        layout = torch.channels_last if is_nhwc else torch.contiguous_format
+        sizes = (n, c, width, width), (k, c, size, size), (n, k, out, out)
+        x, w, grad = (torch.randn(s).to(memory_format=layout) for s in sizes)
+        return x, w, grad
+
+    def forward() -> Call:
+        x, w, _ = tensors()
+        return lambda: F.conv2d(x, w, stride=stride, padding=size // 2)
+
+    def backward(mask: tuple[bool, bool, bool]) -> Call:
+        x, w, grad = tensors()
+        padding, one, zero = [size // 2] * 2, [1, 1], [0, 0]
+        return lambda: torch.ops.aten.convolution_backward(
+            grad, x, w, [k], [stride] * 2, padding, one, False, zero, 1, mask
+        )
+
+    op = "conv2d_backward"
+    yield Case("conv2d", kind, "float32", work, (forward,))
+    yield Case(op, f"{kind}_data", "float32", work, (partial(backward, DATA),))
+    yield Case(op, f"{kind}_weight", "float32", work, (partial(backward, WEIGHT),))
 
 
 def _forward(size: int, n: int, c: int, k: int, width: int) -> Call:

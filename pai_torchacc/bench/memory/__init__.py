@@ -1,6 +1,6 @@
 """``python -m pai_torchacc bench memory``: allocators, each in fresh processes.
 
 ``variants`` says what is compared, ``child`` is the program that runs one of them,
-``driver`` starts such programs, ``figures`` makes numbers of what they say and compares
-them with targets, ``run`` is the command.
+``driver`` starts such programs, ``figures`` makes numbers of what they say, ``run`` is
+the command.
 """

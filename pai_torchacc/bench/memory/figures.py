@@ -1,4 +1,4 @@
-"""What samples amount to: medians, ratios, means, and targets that they miss."""
+"""What samples amount to: medians, ratios, means."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pai_torchacc.bench.memory.variants import PEERS
+from pai_torchacc.bench.targets import Row
 
 WARM_UP = 10
 """Steps before the steady state."""
@@ -108,20 +109,6 @@ class Samples:
     runs: list[Run] = field(default_factory=list)
     live: dict[Cell, Live] = field(default_factory=dict)
     micro: list[Micro] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One figure. A ratio is the other's value divided by the variant's."""
-
-    figure: str
-    workload: str
-    variant: str
-    against: str
-    n_threads: int
-    value: float
-    unit: str
-    passes_gate: bool = True
 
 
 def rows(samples: Samples) -> list[Row]:

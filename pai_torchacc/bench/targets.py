@@ -1,22 +1,34 @@
-"""``[[memory_target]]`` of benchmarks/targets.toml: which rows fall short.
+"""Rows of figures, and which of them fall short of benchmarks/targets.toml.
 
-A target speaks of the pool, or of the ``variant`` it names. ``figure`` and ``workload``
-are patterns (``*`` is any); ``against`` (stock, a peer, or ``""`` for the variant
-alone) and ``threads`` are to be equal. ``at_least`` or ``at_most`` is the bound;
-``at_most_as`` names a workload whose row is the bound. Where several fit a row, the
-last of the file holds.
+A target speaks of our variant, or of the ``variant`` it names. ``figure`` and
+``workload`` are patterns (``*`` is any); ``against`` (stock, a peer, or ``""`` for the
+variant alone) and ``threads`` are to be equal. ``at_least`` or ``at_most`` is the
+bound; ``at_most_as`` names a workload whose row is the bound. Where several fit a row,
+the last of the file holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pai_torchacc.bench.memory.figures import Row
-
 Target = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. A ratio is the other's value divided by the variant's."""
+
+    figure: str
+    workload: str
+    variant: str
+    against: str
+    n_threads: int
+    value: float
+    unit: str
+    passes_gate: bool = True
 
 
 @dataclass
@@ -28,12 +40,15 @@ class Verdict:
     unmeasured: list[str] = field(default_factory=list)
 
 
-def judge(rows: list[Row], targets: list[Target]) -> Verdict:
-    """Compare; targets that no row is for are named too."""
+def judge(rows: Sequence[Row], targets: list[Target], ours: str) -> Verdict:
+    """Compare; targets that no row is for are named too.
+
+    ``ours`` is the variant that targets speak of where they name none.
+    """
     verdict = Verdict()
     seen: set[int] = set()
     for row in rows:
-        fitting = [i for i, t in enumerate(targets) if _fits(t, row)]
+        fitting = [i for i, t in enumerate(targets) if _fits(t, row, ours)]
         seen.update(fitting)
         if not fitting:
             continue
@@ -42,14 +57,14 @@ def judge(rows: list[Row], targets: list[Target]) -> Verdict:
         if met and row.passes_gate:
             verdict.met += 1
         else:
-            verdict.missed.append(_line(row, sign, bound))
+            verdict.missed.append(_line(row, sign, bound, ours))
     verdict.unmeasured = [describe(t) for i, t in enumerate(targets) if i not in seen]
     return verdict
 
 
-def _fits(target: Target, row: Row) -> bool:
+def _fits(target: Target, row: Row, ours: str) -> bool:
     return (
-        row.variant == target.get("variant", "pool")
+        row.variant == target.get("variant", ours)
         and row.against == target.get("against", "")
         and fnmatchcase(row.figure, target["figure"])
         and fnmatchcase(row.workload, target.get("workload", "*"))
@@ -57,7 +72,7 @@ def _fits(target: Target, row: Row) -> bool:
     )
 
 
-def _bound(target: Target, row: Row, rows: list[Row]) -> tuple[str, float]:
+def _bound(target: Target, row: Row, rows: Sequence[Row]) -> tuple[str, float]:
     if "at_least" in target:
         return ">=", target["at_least"]
     if "at_most" in target:
@@ -65,7 +80,7 @@ def _bound(target: Target, row: Row, rows: list[Row]) -> tuple[str, float]:
     return "<=", next(_values_of(target["at_most_as"], row, rows), float("inf"))
 
 
-def _values_of(workload: str, like: Row, rows: list[Row]) -> Iterator[float]:
+def _values_of(workload: str, like: Row, rows: Sequence[Row]) -> Iterator[float]:
     for row in rows:
         if row.workload == workload and (
             (row.figure, row.variant, row.against, row.n_threads)
@@ -74,11 +89,11 @@ def _values_of(workload: str, like: Row, rows: list[Row]) -> Iterator[float]:
             yield row.value
 
 
-def _line(row: Row, sign: str, bound: float) -> str:
+def _line(row: Row, sign: str, bound: float, ours: str) -> str:
     against = f" against {row.against}" if row.against else ""
-    of = "" if row.variant == "pool" else f" of {row.variant}"
+    of = "" if row.variant == ours else f" of {row.variant}"
     unit = "" if row.unit in ("", "ratio") else f" {row.unit}"
-    numbers = "" if row.passes_gate else "; other numbers than stock's"
+    numbers = "" if row.passes_gate else "; numbers outside the contract"
     return (
         f"missed: {row.workload}, {row.figure}{of}{against}, "
         f"{row.n_threads} thread(s): {row.value:.3g}{unit}, "

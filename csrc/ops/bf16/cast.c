@@ -1,0 +1,202 @@
+/*
+ * cast.c - float32 to bfloat16 and back, sixteen lanes at a time.
+ *
+ * Only rows that need AVX512-BF16 come here, so on x86-64 there is AVX-512. Its own
+ * conversion instruction makes zeros of subnormal numbers, which torch does not.
+ */
+#include "ops/bf16/cast.h"
+
+#include "core/host.h"
+#include "ops/pool/bf16.h"
+
+enum {
+    GRAIN = 1 << 15, /* elements worth a thread */
+};
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+
+TARGET static void narrow(const float *in, uint16_t *out, int64_t n)
+{
+    const __m512i half = _mm512_set1_epi32(0x7fff), one = _mm512_set1_epi32(1);
+    const __m512i nan = _mm512_set1_epi32(0x7fc0);
+
+    for (int64_t i = 0; i < n; i += 16) {
+        const __mmask16 some =
+            n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
+        const __m512 x = _mm512_maskz_loadu_ps(some, in + i);
+        const __m512i bits = _mm512_castps_si512(x);
+        const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
+        const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, half));
+        const __m512i rounded = _mm512_mask_mov_epi32(
+            _mm512_srli_epi32(up, 16), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
+
+        _mm512_mask_cvtepi32_storeu_epi16(out + i, some, rounded);
+    }
+}
+
+/* scale and shift are one number for all, or one for each of the n where vary is set */
+TARGET static void widen(const uint16_t *in, float *out, int64_t n, const float *scale,
+                         const float *shift, bool vary, bool with_relu)
+{
+    const __m512 zero = _mm512_setzero_ps();
+    const __m512 a = _mm512_set1_ps(scale ? *scale : 1);
+    const __m512 b = _mm512_set1_ps(shift ? *shift : 0);
+
+    for (int64_t i = 0; i < n; i += 16) {
+        const __mmask16 some =
+            n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
+        const __m512i bits = _mm512_slli_epi32(
+            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, in + i)), 16);
+        __m512 y = _mm512_castsi512_ps(bits);
+
+        if (scale)
+            y = _mm512_mul_ps(y, vary ? _mm512_maskz_loadu_ps(some, scale + i) : a);
+        if (shift)
+            y = _mm512_add_ps(y, vary ? _mm512_maskz_loadu_ps(some, shift + i) : b);
+        if (with_relu)
+            y = _mm512_max_ps(zero, y); /* the second operand where one is NaN */
+        _mm512_mask_storeu_ps(out + i, some, y);
+    }
+}
+#else
+static void narrow(const float *in, uint16_t *out, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = bf16_from_f32(in[i]);
+}
+
+static void widen(const uint16_t *in, float *out, int64_t n, const float *scale,
+                  const float *shift, bool vary, bool with_relu)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float y = bf16_to_f32(in[i]);
+
+        y = scale ? y * scale[vary ? i : 0] : y;
+        y = shift ? y + shift[vary ? i : 0] : y;
+        out[i] = with_relu && y < 0 ? 0 : y;
+    }
+}
+#endif
+
+static int64_t rows_a_thread(int64_t n_cols)
+{
+    return n_cols < GRAIN ? (GRAIN + n_cols) / (n_cols + 1) : 1;
+}
+
+typedef struct rows_job {
+    const float *in;
+    int64_t stride, n_cols;
+    uint16_t *out;
+} rows_job;
+
+static void narrow_some_rows(int64_t begin, int64_t end, void *context)
+{
+    const rows_job *job = context;
+
+    if (job->stride == job->n_cols) {
+        narrow(job->in + begin * job->n_cols, job->out + begin * job->n_cols,
+               (end - begin) * job->n_cols);
+        return;
+    }
+    for (int64_t i = begin; i < end; i++)
+        narrow(job->in + i * job->stride, job->out + i * job->n_cols, job->n_cols);
+}
+
+void ptac_bf16_narrow_rows(const float *in, int64_t stride, int64_t n_rows,
+                           int64_t n_cols, uint16_t *out)
+{
+    rows_job job = {in, stride, n_cols, out};
+
+    if (stride == n_cols) { /* threads may then share a long row as well */
+        n_rows *= n_cols;
+        job.stride = job.n_cols = 1;
+    }
+    ptac_parallel_for(0, n_rows, rows_a_thread(job.n_cols), narrow_some_rows, &job);
+}
+
+typedef struct view_job {
+    const float *in;
+    int64_t sizes[4], strides[4]; /* leading ones where the view has fewer */
+    uint16_t *out;
+} view_job;
+
+static void narrow_some_of_view(int64_t begin, int64_t end, void *context)
+{
+    const view_job *job = context;
+    const int64_t *size = job->sizes, *stride = job->strides;
+
+    for (int64_t row = begin; row < end; row++) {
+        const int64_t i = row % size[2], j = row / size[2] % size[1];
+        const int64_t k = row / size[2] / size[1];
+
+        narrow(job->in + i * stride[2] + j * stride[1] + k * stride[0],
+               job->out + row * size[3], size[3]);
+    }
+}
+
+void ptac_bf16_narrow_view(const ptac_view *in, uint16_t *out)
+{
+    view_job job = {.in = in->data, .sizes = {1, 1, 1, 1}, .out = out};
+    const int first = 4 - in->n_dims;
+
+    if (in->n_elements == 0)
+        return;
+    if (ptac_view_is_contiguous(in)) {
+        ptac_bf16_narrow_rows(in->data, 1, in->n_elements, 1, out);
+        return;
+    }
+    for (int i = first; i < 4; i++) {
+        job.sizes[i] = in->sizes[i - first];
+        job.strides[i] = in->strides[i - first];
+    }
+    ptac_parallel_for(0, job.sizes[0] * job.sizes[1] * job.sizes[2],
+                      rows_a_thread(job.sizes[3]), narrow_some_of_view, &job);
+}
+
+typedef struct widen_job {
+    const uint16_t *in;
+    float *out;
+    const ptac_bf16_epilogue *epilogue; /* NULL: planes of one element */
+} widen_job;
+
+static void widen_some(int64_t begin, int64_t end, void *context)
+{
+    const widen_job *job = context;
+
+    widen(job->in + begin, job->out + begin, end - begin, NULL, NULL, false, false);
+}
+
+void ptac_bf16_widen(const uint16_t *in, float *out, int64_t n)
+{
+    widen_job job = {in, out, NULL};
+
+    ptac_parallel_for(0, n, GRAIN, widen_some, &job);
+}
+
+static void widen_some_planes(int64_t begin, int64_t end, void *context)
+{
+    const widen_job *job = context;
+    const ptac_bf16_epilogue *e = job->epilogue;
+    const int64_t n = e->channels_last ? e->n_channels : e->size;
+
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t c = e->channels_last ? 0 : i % e->n_channels;
+
+        widen(job->in + i * n, job->out + i * n, n, e->scale ? e->scale + c : NULL,
+              e->shift ? e->shift + c : NULL, e->channels_last, e->with_relu);
+    }
+}
+
+void ptac_bf16_widen_channels(const uint16_t *in, float *out,
+                              const ptac_bf16_epilogue *epilogue)
+{
+    const ptac_bf16_epilogue *e = epilogue;
+    widen_job job = {in, out, e};
+
+    ptac_parallel_for(0, e->n_planes,
+                      rows_a_thread(e->channels_last ? e->n_channels : e->size),
+                      widen_some_planes, &job);
+}

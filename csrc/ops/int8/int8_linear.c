@@ -1,0 +1,274 @@
+/*
+ * int8_linear.c - blocking and threads of int8_linear, for every instruction set.
+ *
+ * First the rows of x become bytes, then threads share out rectangles of row tiles and
+ * panels. A rectangle goes through its panels once for each block of rows that stays in
+ * the second cache beside a panel.
+ */
+#include "ops/int8/int8_linear.h"
+
+#include "core/host.h"
+#include "core/scratch.h"
+
+enum {
+    BLOCK_BYTES = 384 << 10, /* of activations that stay in cache */
+    ALL_BYTES = 4 << 20,     /* of activations that are quantized at a time */
+    GRAIN_QUANTIZE = 1 << 15,
+    GRAIN_PRODUCT = 1 << 21, /* multiply-adds that are worth a thread */
+    GRAIN_SINGLE = 1 << 18,  /* the same of a single row, whose weights have to come */
+};
+
+/* A piece of the call: so many rows that their bytes fit in scratch. */
+typedef struct linear_job {
+    const ptac_int8_isa *isa;
+    const ptac_int8_linear *p;
+    ptac_packed_shape shape;
+    const float *x;
+    const int8_t *packed;
+    const float *scales, *bias;
+    float *y;
+    int64_t m;
+    int64_t pitch; /* bytes from one quantized row to the next */
+    uint8_t *q;
+    ptac_row_scale *rows;
+    int64_t n_panels, tile_parts, panel_parts;
+} linear_job;
+
+static void quantize_rows(int64_t begin, int64_t end, void *context)
+{
+    const linear_job *job = context;
+    const ptac_int8_linear *p = job->p;
+
+    for (int64_t r = begin; r < end; r++) {
+        const float *x = job->x + r * p->x_stride;
+        ptac_range range = {0};
+
+        job->isa->measure(x, p->k, &range);
+        job->rows[r] = ptac_scale_of(&range, 255.0f);
+        job->isa->quantize(x, p->k, job->rows[r].inverse, (float)job->rows[r].zero,
+                           job->q + r * job->pitch);
+    }
+}
+
+static ptac_epilogue epilogue_of(const linear_job *job, int64_t first)
+{
+    const int64_t left = job->p->n - first;
+
+    return (ptac_epilogue){
+        .column_sums = ptac_packed_sums(&job->shape, job->packed) + first,
+        .column_scales = job->scales + first,
+        .bias = job->bias ? job->bias + first : NULL,
+        .n_columns = (int)(left < PTAC_PANEL ? left : PTAC_PANEL),
+        .relu = job->p->relu,
+    };
+}
+
+static int vectors_of(const ptac_epilogue *e)
+{
+    return (e->n_columns + PTAC_LANES - 1) / PTAC_LANES;
+}
+
+/*
+ * y's lines travel while the sums are made: it is larger than caches where the call is
+ * large, and storing to a line waits for it.
+ */
+static void fetch_line(const float *y, int n)
+{
+    for (int i = 0; i < n; i += PTAC_LANES)
+        __builtin_prefetch(y + i, 1);
+}
+
+/* A panel's sums, turned into y, of n_rows rows from row on. */
+static void multiply_tile(const linear_job *job, ptac_tile *tile,
+                          const ptac_epilogue *e, int64_t row, int n_rows, float *y)
+{
+    _Alignas(64) int32_t sums[PTAC_TILE_ROWS * PTAC_PANEL];
+
+    for (int r = 0; r < n_rows; r++) {
+        tile->rows[r] = job->q + (row + r) * job->pitch;
+        fetch_line(y + r * job->p->n, e->n_columns);
+    }
+    job->isa->sum(tile, n_rows, vectors_of(e), sums);
+    job->isa->finish(e, sums, n_rows, job->rows + row, y, job->p->n);
+}
+
+/* Rows begin..end of one panel, in tiles as even as can be: 7 rows are 4 and 3. */
+static void multiply_panel(const linear_job *job, int64_t panel, int64_t begin,
+                           int64_t end)
+{
+    static const int64_t no_offset = 0;
+    const int64_t first = panel * PTAC_PANEL;
+    const int64_t n_tiles = (end - begin + PTAC_TILE_ROWS - 1) / PTAC_TILE_ROWS;
+    const int64_t least = (end - begin) / n_tiles, n_more = (end - begin) % n_tiles;
+    const ptac_epilogue e = epilogue_of(job, first);
+    float *y = job->y + begin * job->p->n + first;
+    ptac_tile tile = {
+        .segments = &no_offset,
+        .n_segments = 1,
+        .n_quads = job->pitch / PTAC_QUAD,
+        .panel = job->packed + first * job->pitch,
+    };
+
+    for (int64_t t = 0, row = begin; t < n_tiles; t++) {
+        const int n_rows = (int)(least + (t < n_more));
+
+        multiply_tile(job, &tile, &e, row, n_rows, y);
+        row += n_rows;
+        y += n_rows * job->p->n;
+    }
+}
+
+static void multiply_parts(int64_t begin, int64_t end, void *context)
+{
+    linear_job *job = context;
+    int64_t block = BLOCK_BYTES / job->pitch / PTAC_TILE_ROWS * PTAC_TILE_ROWS;
+
+    if (block < PTAC_TILE_ROWS)
+        block = PTAC_TILE_ROWS;
+    for (int64_t part = begin; part < end; part++) {
+        const int64_t i = part / job->panel_parts, j = part % job->panel_parts;
+        const int64_t last_row = job->m * (i + 1) / job->tile_parts;
+        const int64_t last_panel = job->n_panels * (j + 1) / job->panel_parts;
+
+        for (int64_t r = job->m * i / job->tile_parts; r < last_row; r += block) {
+            const int64_t last = r + block < last_row ? r + block : last_row;
+
+            if (job->panel_parts == 1)
+                quantize_rows(r, last, job);
+            for (int64_t n = job->n_panels * j / job->panel_parts; n < last_panel; n++)
+                multiply_panel(job, n, r, last);
+        }
+    }
+}
+
+/*
+ * As many rectangles as threads: along the panels while rows are few, so that a thread
+ * reads its weights only; else along the rows.
+ */
+static void share_out(linear_job *job, int n_threads)
+{
+    const int64_t n_tiles = (job->m + PTAC_TILE_ROWS - 1) / PTAC_TILE_ROWS;
+
+    job->tile_parts = job->panel_parts = 1;
+    if (n_threads <= 1 || job->m * job->p->n * job->pitch < 2 * (int64_t)GRAIN_PRODUCT)
+        return;
+    if (n_tiles < 8 * (int64_t)n_threads)
+        job->panel_parts = n_threads < job->n_panels ? n_threads : job->n_panels;
+    job->tile_parts = n_threads / job->panel_parts;
+    if (job->tile_parts > n_tiles)
+        job->tile_parts = n_tiles;
+}
+
+static void multiply(linear_job *job, int n_threads)
+{
+    share_out(job, n_threads);
+    if (job->panel_parts > 1)
+        ptac_parallel_for(0, job->m, 1 + GRAIN_QUANTIZE / job->pitch, quantize_rows,
+                          job);
+    ptac_parallel_for(0, job->tile_parts * job->panel_parts, 1, multiply_parts, job);
+}
+
+static void multiply_panels16(int64_t begin, int64_t end, void *context)
+{
+    static const int64_t no_offset = 0;
+    const linear_job *job = context;
+    _Alignas(64) int32_t sums[2 * PTAC_PANEL];
+
+    for (int64_t panel = begin; panel < end; panel++) {
+        const int64_t first = panel * PTAC_PANEL;
+        const ptac_epilogue e = epilogue_of(job, first);
+        const ptac_tile tile = {
+            .rows = {job->q, job->q + job->pitch},
+            .segments = &no_offset,
+            .n_segments = 1,
+            .n_quads = job->pitch / PTAC_QUAD,
+            .panel = job->packed + first * job->pitch,
+        };
+
+        job->isa->sum(&tile, 2, vectors_of(&e), sums);
+        job->isa->finish16(&e, sums, job->rows[0], job->y + first);
+    }
+}
+
+/* A single row, as two of bytes. */
+static void multiply16(linear_job *job)
+{
+    const ptac_int8_linear *p = job->p;
+    const int64_t grain = 1 + GRAIN_SINGLE / (PTAC_PANEL * job->pitch);
+    ptac_range range = {0};
+
+    job->isa->measure(job->x, p->k, &range);
+    job->rows[0] = ptac_scale_of(&range, 65535.0f);
+    job->isa->quantize16(job->x, p->k, job->rows[0].inverse, (float)job->rows[0].zero,
+                         job->q, job->q + job->pitch);
+    ptac_parallel_for(0, job->n_panels, grain, multiply_panels16, job);
+}
+
+ptac_reason ptac_int8_linear_accepts(const ptac_call *call)
+{
+    const ptac_int8_linear *p = call->params;
+    const int64_t y[] = {p->m, p->n};
+
+    if (!ptac_int8_is_aligned(call))
+        return PTAC_LAYOUT;
+    return p->k > PTAC_INT8_MOST_TERMS || !ptac_int8_is_countable(y, 2) ? PTAC_SHAPE
+                                                                        : PTAC_TAKE;
+}
+
+ptac_status ptac_int8_linear_run(const ptac_call *call, const ptac_int8_isa *isa)
+{
+    const ptac_int8_linear *p = call->params;
+    const int64_t pitch = ptac_quads(p->k) * PTAC_QUAD;
+    const int64_t most = pitch < ALL_BYTES ? ALL_BYTES / pitch : 1;
+    const int64_t m = p->m < most ? p->m : most;
+    const size_t bytes = (size_t)((m + 1) * pitch + 64);
+    uint8_t *scratch = ptac_scratch_take(bytes + (size_t)m * sizeof(ptac_row_scale));
+    linear_job job = {
+        .isa = isa,
+        .p = p,
+        .shape = {.n = p->n, .c = p->k, .taps = 1, .groups = 1},
+        .packed = call->inputs[1].data,
+        .scales = call->inputs[2].data,
+        .bias = call->n_inputs > 3 ? call->inputs[3].data : NULL,
+        .pitch = pitch,
+        .q = scratch,
+        .rows = (ptac_row_scale *)(scratch + bytes / 64 * 64),
+        .n_panels = (p->n + PTAC_PANEL - 1) / PTAC_PANEL,
+    };
+
+    if (!scratch)
+        return PTAC_NO_MEMORY;
+    for (int64_t first = 0; first < p->m; first += m) {
+        job.x = (const float *)call->inputs[0].data + first * p->x_stride;
+        job.y = (float *)call->outputs[0].data + first * p->n;
+        job.m = p->m - first < m ? p->m - first : m;
+        if (p->m == 1)
+            multiply16(&job);
+        else
+            multiply(&job, call->n_threads);
+    }
+    ptac_scratch_give(scratch);
+    return PTAC_OK;
+}
+
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_int8_linear *p = call->params;
+
+    if (p->m == 0 || p->n == 0 || p->k == 0)
+        return PTAC_EMPTY;
+    shape->kind = p->m == 1   ? PTAC_INT8_M1
+                  : p->m < 8  ? PTAC_INT8_M2
+                  : p->m < 32 ? PTAC_INT8_M8
+                              : PTAC_INT8_M32;
+    shape->work = p->n * p->k;
+    return PTAC_TAKE;
+}
+
+static const ptac_op_shapes shapes = {
+    .op = PTAC_OP_INT8_LINEAR,
+    .kinds = {"m1", "m2_7", "m8_31", "m32_up"},
+    .classify = classify,
+    .is_decided = true,
+};
+PTAC_REGISTER_SHAPES(shapes)

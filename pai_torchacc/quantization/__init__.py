@@ -1,0 +1,87 @@
+"""``model_quantization``: int8 weights in place, undoable.
+
+While it is on, quantized modules run the extension's int8 kernels, float modules take
+int8 checkpoints, and optimizers that hold what quantization took out of a model are
+warned about. While it is off, quantized modules compute by the dequantized weight.
+``dequantize_model`` makes a model float again.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pai_torchacc import _table, calibration, precision
+from pai_torchacc._ledger import Ledger
+
+if TYPE_CHECKING:
+    from pai_torchacc._options import Config
+
+OPERATORS = calibration.BY_NAME
+"""Operators that this switch opens; the others are ``operator_fusion``'s."""
+
+_ledger = Ledger()
+
+
+def install(c: Any, config: Config) -> str | None:
+    """Switch on as ``config`` says; the reason when that cannot be."""
+    from pai_torchacc import _host
+    from pai_torchacc.quantization import calls, operators, optimizers, states
+
+    try:
+        _table.install(c, config)
+        _set_gates(c, config)
+        if not len(_ledger):
+            states.install(_ledger)
+        calls.install(c)
+        optimizers.install()
+        operators.defined()
+        _host.has_lean_paths()
+    except BaseException:
+        remove(c)
+        raise
+    return None
+
+
+def _set_gates(c: Any, config: Config | None) -> None:
+    """Open these operators as ``config`` says; without it, close them."""
+    for name, _, _ in c.operators():
+        if name in OPERATORS:
+            c.set_gate(name, c.reasons().index(_gate(name, config)))
+
+
+def _gate(name: str, config: Config | None) -> str:
+    if config is None:
+        return "switched off"
+    is_wanted = config.include is None or name in config.include
+    return "" if is_wanted and name not in config.exclude else "excluded"
+
+
+def remove(c: Any) -> None:
+    """Switch off; quantized modules run dequantized."""
+    _set_gates(c, None)
+    for name in ("calls", "optimizers"):
+        module = sys.modules.get(f"{__name__}.{name}")
+        if module is not None:
+            module.remove()
+    _ledger.undo()
+
+
+def status(c: Any) -> dict[str, Any]:
+    """``training``: what is asked for, or why nothing comes of it."""
+    from pai_torchacc import _switch
+
+    training, table = _switch.current().training, _table.in_use()
+    if training is None or table is None:
+        return {}
+    return {"training": precision.reason(c, table) or training}
+
+
+def about(config: Config) -> str:
+    """For the log."""
+    return f"int8{f', training {config.training}' if config.training else ''}"
+
+
+def remarks() -> list[str]:
+    """What others had patched when we took ours back."""
+    return list(_ledger.remarks)

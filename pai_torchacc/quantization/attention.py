@@ -1,0 +1,282 @@
+"""MultiheadAttention with int8 projections.
+
+Between the projections everything is as in stock: masks, dropout, softmax. Where the
+switch is off, and for nested tensors, it is stock's own forward with dequantized
+weights, its fast path included.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pai_torchacc.quantization import calls, numbers
+from pai_torchacc.quantization.storage import Int8Module
+
+_BATCHED = 3
+
+
+class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
+    """``nn.MultiheadAttention`` with an int8 ``in_proj_weight``.
+
+    ``out_proj`` may be int8 as well. The weight is packed as one piece for attention
+    within a sequence; attention between sequences splits it, for good, into what is
+    multiplied with the queries and with the keys and values.
+    """
+
+    weight_name = "in_proj_weight"
+
+    @property
+    def in_proj_weight(self) -> Tensor:  # type: ignore[override]
+        """The dequantized weight, a copy."""
+        return self._fresh_weight()
+
+    @property
+    def in_proj_weight_int8(self) -> Tensor:
+        """The int8 weight, a copy."""
+        return self._plain().clone()
+
+    def _reset_parameters(self) -> None:
+        self.reset_parameters()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute what ``nn.MultiheadAttention`` does."""
+        masks = key_padding_mask, attn_mask, is_causal
+        # A hint without the mask that it is about means different things to stock.
+        is_plain = not is_causal or attn_mask is not None
+        if not is_plain or not self._is_ours(query, key, value):
+            return super().forward(
+                *(query, key, value, key_padding_mask, need_weights, attn_mask),
+                *(average_attn_weights, is_causal),
+            )
+        is_batched = F._mha_shape_check(
+            query, key, value, key_padding_mask, attn_mask, self.num_heads
+        )
+        mask, is_causal = self._mask(query, *masks, need_weights)
+        query, key, value = self._sequences_first(query, key, value, is_batched)
+        self._check(query, key, value)
+        attended, weights = self._attend(
+            query, key, value, mask, is_causal, need_weights
+        )
+        result = self._project_out(attended)
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(dim=1)
+        if not is_batched:
+            return result.squeeze(1), None if weights is None else weights.squeeze(0)
+        if self.batch_first:
+            result = result.transpose(1, 0).contiguous()
+        return result, weights
+
+    def _is_ours(self, *inputs: Tensor) -> bool:
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if not is_traced and "int8_linear" not in calls._kernels:
+            return False
+        if self._scale().device.type != "cpu":
+            return False
+        return not any(x.is_nested for x in inputs)
+
+    def _sequences_first(
+        self, query: Tensor, key: Tensor, value: Tensor, is_batched: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Sequences first, batch second; who was the same tensor still is."""
+
+        def turned(x: Tensor) -> Tensor:
+            if not is_batched:
+                return x.unsqueeze(1)
+            return x.transpose(1, 0) if self.batch_first else x
+
+        q = turned(query)
+        k = q if key is query else turned(key)
+        return q, k, k if value is key else turned(value)
+
+    def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        if query.shape[-1] != self.embed_dim:
+            raise AssertionError(
+                f"was expecting embedding dimension of {self.embed_dim}, "
+                f"but got {query.shape[-1]}"
+            )
+        if key.shape != value.shape:
+            raise AssertionError(
+                f"key shape {key.shape} does not match value shape {value.shape}"
+            )
+
+    def _mask(
+        self,
+        query: Tensor,
+        key_padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        need_weights: bool,
+    ) -> tuple[tuple[Tensor | None, Tensor | None], bool]:
+        """Masks as floats to be added, and whether the kernel is to make a causal one.
+
+        As ``F.multi_head_attention_forward``.
+        """
+        padding = F._canonical_mask(
+            mask=key_padding_mask,
+            mask_name="key_padding_mask",
+            other_type=F._none_or_dtype(attn_mask),
+            other_name="attn_mask",
+            target_type=query.dtype,
+        )
+        if is_causal and padding is None and not need_weights:
+            return (None, None), True
+        mask = F._canonical_mask(
+            mask=attn_mask,
+            mask_name="attn_mask",
+            other_type=None,
+            other_name="",
+            target_type=query.dtype,
+            check_other=False,
+        )
+        return (padding, mask), is_causal and padding is None
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        masks: tuple[Tensor | None, Tensor | None],
+        is_causal: bool,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attended values [targets, batch, embed]; weights [batch, heads, t, s]."""
+        n_targets, n_batch = query.shape[:2]
+        n_sources, heads = key.shape[0], self.num_heads
+        q, k, v = self._project_in(query, key, value)
+        q, k, v = (
+            x.reshape(x.shape[0], n_batch, heads, self.head_dim).permute(1, 2, 0, 3)
+            for x in (q, k, v)
+        )
+        mask = self._merged(masks, n_targets, n_sources, n_batch)
+        dropout = self.dropout if self.training else 0.0
+        weights = None
+        if need_weights:
+            scores = (q * math.sqrt(1.0 / self.head_dim)) @ k.transpose(-2, -1)
+            scores = scores if mask is None else scores + mask
+            weights = F.softmax(scores, dim=-1)
+            if dropout > 0.0:
+                weights = F.dropout(weights, p=dropout)
+            attended = weights @ v
+        else:
+            attended = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal)
+        return attended.permute(2, 0, 1, 3).flatten(2), weights
+
+    def _merged(
+        self,
+        masks: tuple[Tensor | None, Tensor | None],
+        n_targets: int,
+        n_sources: int,
+        n_batch: int,
+    ) -> Tensor | None:
+        """Both masks as one that fits [batch, heads, targets, sources]."""
+        padding, mask = masks
+        if mask is not None:
+            sizes = {2: (n_targets, n_sources)}.get(
+                mask.dim(), (n_batch * self.num_heads, n_targets, n_sources)
+            )
+            if tuple(mask.shape) != sizes:
+                raise RuntimeError(
+                    f"The shape of the {mask.dim()}D attn_mask is {mask.shape}, but "
+                    f"should be {sizes}."
+                )
+            if mask.dim() == _BATCHED:
+                mask = mask.view(n_batch, self.num_heads, n_targets, n_sources)
+        if padding is None:
+            return mask
+        padding = padding.reshape(n_batch, 1, 1, n_sources)
+        return padding if mask is None else mask + padding
+
+    # Projections.
+
+    def _project_in(
+        self, query: Tensor, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, ...]:
+        e = self.embed_dim
+        if key is value:
+            if query is key:
+                return self._project(query, 0, 3 * e).split(e, -1)
+            self._split(2)
+            return (
+                self._project(query, 0, e),
+                *self._project(key, e, 3 * e).split(e, -1),
+            )
+        self._split(3)
+        inputs = enumerate((query, key, value))
+        return tuple(self._project(x, i * e, (i + 1) * e) for i, x in inputs)
+
+    def _rows(self, n_pieces: int) -> tuple[int, ...]:
+        e = self.embed_dim
+        return ((3 * e,), (e, 2 * e), (e, e, e))[n_pieces - 1]
+
+    def _pieces_of(self, plain: Tensor) -> dict[str, Tensor]:
+        """In as many pieces as there are."""
+        return self._in_pieces(plain, max(len(self._packed()), 1))
+
+    def _in_pieces(self, plain: Tensor, n_pieces: int) -> dict[str, Tensor]:
+        names = ("packed", "packed_1", "packed_2")
+        parts = plain.split(list(self._rows(n_pieces)))
+        return {
+            f"{self.weight_name}_{name}": numbers.pack(part)
+            for name, part in zip(names, parts, strict=False)
+        }
+
+    def _split(self, n_pieces: int) -> None:
+        """Pack the weight in at least so many pieces."""
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return
+        if 0 < len(self._packed()) < n_pieces:
+            with numbers.ordinary():
+                pieces = self._in_pieces(self._plain(), n_pieces)
+            self.__dict__["_buffers"] = self._buffers | pieces
+
+    def _project(self, x: Tensor, first: int, last: int) -> Tensor:
+        """``x @ w[first:last].T + bias[first:last]``."""
+        parts, at = [], 0
+        scale, bias = self._scale(), self._parameters["in_proj_bias"]
+        packed: list[Any] = self._packed() or [None]
+        is_float = bool(self._int8.floats) and self._is_float(x)
+        for piece, rows in zip(packed, self._rows(len(packed)), strict=True):
+            begin, at = at, at + rows
+            if at <= first or begin >= last:
+                continue
+            own = None if bias is None else bias[begin:at]
+            part = None
+            if not is_float:
+                part = calls.linear(
+                    x, piece, scale[begin:at], own, rows, self.embed_dim
+                )
+            if part is None:
+                weight = self._float_weight(x.dtype)[begin:at]
+                part = F.linear(x, weight, own)
+            parts.append(part[..., max(first - begin, 0) : last - begin])
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def _is_float(self, x: Tensor) -> bool:
+        rows = x.numel() // self.embed_dim
+        return calls.bucket(rows) in self._int8.floats
+
+    def _project_out(self, x: Tensor) -> Tensor:
+        """Project as stock, which does not call ``out_proj`` with its hooks."""
+        projection: Any = self.out_proj
+        if isinstance(projection, Int8Module):
+            return type(projection).forward(projection, x)
+        return F.linear(x, projection.weight, projection.bias)
+
+    def extra_repr(self) -> str:
+        """Say int8."""
+        return "int8"

@@ -1,0 +1,368 @@
+"""A model made int8 in place, and float again.
+
+Everything that can fail is done on twins of the layers before the first layer of the
+model is touched; what fails later, as the guard may, is taken back.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from pai_torchacc.quantization import (
+    numbers,
+    operators,  # noqa: F401 which defines torch.ops.pai_torchacc.int8_*
+    optimizers,
+    samples,
+    selection,
+    storage,
+    surroundings,
+    timing,
+)
+from pai_torchacc.quantization.attention import Int8MultiheadAttention
+from pai_torchacc.quantization.layers import Int8Embedding
+from pai_torchacc.quantization.record import METHODS, Record, State, Tie
+from pai_torchacc.quantization.selection import CLASSES, FLOAT_CLASSES, Layer
+from pai_torchacc.quantization.storage import Int8Module
+
+
+@dataclass
+class Options:
+    """What :func:`quantize` was asked for."""
+
+    method: str = "auto"
+    include: Any = None
+    exclude: Any = ()
+    guard: float = 0.01
+    keep_master: bool = False
+    measure: bool = False
+
+    def checked(self) -> Options:
+        """Raise ValueError or TypeError where they are wrong."""
+        if self.method not in METHODS:
+            raise ValueError(f"method={self.method!r}; there are: {', '.join(METHODS)}")
+        if isinstance(self.guard, bool) or not isinstance(self.guard, (int, float)):
+            raise TypeError(f"guard is a number, not {type(self.guard).__name__}")
+        if not 0 <= self.guard <= 1:
+            raise ValueError(f"guard={self.guard}; it is from 0 to 1")
+        for name in ("keep_master", "measure"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} is True or False")
+        for name in ("include", "exclude"):
+            value = getattr(self, name)
+            if isinstance(value, Iterable) and not isinstance(value, (str, type)):
+                setattr(self, name, tuple(value))
+        return self
+
+
+@dataclass
+class Notes:
+    """What is remembered of a model, for its report."""
+
+    options: Options
+    reasons: dict[str, str] = field(default_factory=dict)
+    comparison: dict[str, float | None] | None = None
+
+
+notes: weakref.WeakKeyDictionary[nn.Module, Notes] = weakref.WeakKeyDictionary()
+
+
+def checked_model(model: Any) -> nn.Module:
+    """Raise TypeError where this is no module."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a torch.nn.Module, not {type(model).__name__}")
+    return model
+
+
+def quantize(model: nn.Module, sample: Any, options: Options) -> nn.Module:
+    """See :func:`pai_torchacc.quantize_model`."""
+    if list(selection.int8_modules(model)):
+        _say_done(model, options)
+        return model
+    calls = None if sample is None else samples.calls_of(sample)
+    # Where times are to decide, the table does not.
+    method = "int8" if options.measure else options.method
+    found = selection.layers(model, method, options.include, options.exclude)
+    _check_any(found)
+    twins = _twins(found, options)
+    memo = Notes(options)
+    swap = Swap(model)
+    try:
+        if calls is None:
+            if options.measure:
+                timing.measure(twins, {}, options.method)
+            swap.do([(layer, twin) for layer, twin in twins if layer.reason is None])
+        else:
+            samples.Undisturbed(model).run(
+                lambda: _guarded(model, calls, twins, options, memo, swap)
+            )
+        swap.finish(options.keep_master)
+    except BaseException:
+        swap.undo()
+        raise
+    memo.reasons = {layer.name: layer.reason for layer in found if layer.reason}
+    notes[model] = memo
+    return model
+
+
+def _say_done(model: nn.Module, options: Options) -> None:
+    held = notes.get(model)
+    if held is None or held.options != options:
+        warnings.warn(
+            "the model is quantized already; nothing is changed. For other options "
+            "call pai_torchacc.dequantize_model(model) first",
+            stacklevel=4,
+        )
+
+
+def _check_any(found: list[Layer]) -> None:
+    """Raise ValueError where nothing in the model can be int8 at all."""
+    if [layer for layer in found if not layer.is_fault]:
+        return
+    known = [layer for layer in found if layer.kind in CLASSES] or found
+    why = [f"{layer.name or 'the model'}: {layer.reason}" for layer in known[:3]]
+    raise ValueError(
+        "the model has no layer that can be int8 (Linear, Conv2d, Embedding, "
+        f"MultiheadAttention in float32 on the CPU){': ' if why else ''}"
+        + "; ".join(why)
+    )
+
+
+Pair = tuple[Layer, Int8Module]
+
+
+def _twins(found: list[Layer], options: Options) -> list[Pair]:
+    """Quantized copies beside the layers that can be int8; others get their reason."""
+    pairs: list[Pair] = []
+    made: dict[int, tuple[numbers.Quantized, Tie | None]] = {}
+    for layer in found:
+        if layer.reason is not None:
+            continue
+        key = id(layer.weight)
+        if key not in made:
+            quantized = numbers.quantize(layer.weight)
+            made[key] = quantized, Tie() if layer.tied else None
+        quantized, tie = made[key]
+        if not numbers.is_sound(quantized):
+            layer.refuse("NaN or Inf in its weight", is_fault=True)
+            continue
+        record = Record(options.method, layer.buckets)
+        pairs.append((layer, twin_of(layer, quantized, record, tie)))
+    bad = {id(layer) for layer in found if layer.reason}
+    selection.follow(found)
+    if {id(layer) for layer in found if layer.reason} != bad:
+        pairs = [pair for pair in pairs if pair[0].reason is None]
+    _check_any(found)
+    twins = {layer.module: twin for layer, twin in pairs}
+    for layer, twin in pairs:
+        if isinstance(twin, Int8MultiheadAttention):
+            out = twins.get(layer.module.out_proj)
+            if out is not None:
+                twin.__dict__["_modules"] = {"out_proj": out}
+    return pairs
+
+
+def shell(module: nn.Module) -> nn.Module:
+    """Another module with the same tensors and settings, and no hooks."""
+    twin = module.__class__.__new__(module.__class__)
+    twin.__dict__.update(module.__dict__)
+    for key in ("_parameters", "_buffers", "_modules"):
+        twin.__dict__[key] = dict(module.__dict__[key])
+    twin.__dict__["_non_persistent_buffers_set"] = set()
+    for key, value in module.__dict__.items():
+        if key.endswith("_hooks") and isinstance(value, dict):
+            twin.__dict__[key] = type(value)()
+    twin.__dict__["training"] = False
+    return twin
+
+
+def twin_of(
+    layer: Layer, quantized: numbers.Quantized, record: Record, tie: Tie | None
+) -> Int8Module:
+    """A quantized module beside a float one, with the same bias."""
+    state = State(record, tuple(layer.weight.shape), layer.groups, tie=tie)
+    state.signal, state.noise = quantized.signal, quantized.noise
+    state.keeps_plain = any(
+        CLASSES[type(other.module)] is Int8Embedding for other in layer.tied
+    )
+    twin: Any = shell(layer.module)
+    storage.swap(twin, layer.cls, state)
+    with numbers.ordinary():
+        twin._put(twin._laid_out(quantized.int8, quantized.scale))
+    return twin
+
+
+def _guarded(
+    model: nn.Module,
+    calls: list[samples.Call],
+    twins: list[Pair],
+    options: Options,
+    memo: Notes,
+    swap: Swap,
+) -> None:
+    """Swap, compare with float, and return the worst layers to float until it holds."""
+    watch = samples.Watch({layer.module: twin for layer, twin in twins})
+    try:
+        watch.open()
+        stock = samples.outputs(model, calls)
+    finally:
+        try:
+            watch.close()
+        except BaseException:  # an interrupt
+            watch.close()
+            raise
+    for layer, twin in twins:
+        twin._int8.output_sqnr = watch.sqnr(layer.module)
+    if options.measure:
+        timing.measure(twins, watch.shapes, options.method)
+    swap.do([pair for pair in twins if pair[0].reason is None])
+    while True:
+        result = samples.compared(stock, samples.outputs(model, calls))
+        memo.comparison = result.as_dict()
+        if result.badness() <= options.guard or not swap.pairs:
+            return
+        _give_up(swap, result)
+
+
+def _give_up(swap: Swap, result: samples.Comparison) -> None:
+    """Return the worst eighth of the layers to float."""
+    pairs = sorted(swap.pairs, key=_quality)
+    worst = [layer for layer, _ in pairs[: max(1, len(pairs) // 8)]]
+    for layer in worst:
+        layer.refuse(f"the guard: output SQNR {_db(swap.twin(layer))}")
+    everything = [layer for layer, _ in swap.pairs]
+    selection.follow(everything)
+    swap.back([layer for layer in everything if layer.reason])
+
+
+def _quality(pair: Pair) -> float:
+    state = pair[1]._int8
+    if state.output_sqnr is not None:
+        return state.output_sqnr
+    return numbers.sqnr_db(state.signal, state.noise)
+
+
+def _db(twin: Int8Module) -> str:
+    sqnr = twin._int8.output_sqnr
+    return "unknown" if sqnr is None else f"{sqnr:.1f} dB"
+
+
+class Swap:
+    """Layers of a model turned int8, and the way back."""
+
+    def __init__(self, model: nn.Module):
+        self._model = model
+        self.pairs: list[Pair] = []
+        self._before: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+
+    def twin(self, layer: Layer) -> Int8Module:
+        """What a layer has become."""
+        return next(twin for other, twin in self.pairs if other is layer)
+
+    def do(self, pairs: list[Pair]) -> None:
+        """Turn these layers into what their twins are."""
+        for layer, twin in pairs:
+            module: Any = layer.module
+            self._before[id(layer)] = dict(module._parameters), dict(module._buffers)
+            self.pairs.append((layer, twin))
+            own = {k: twin._buffers[k] for k in twin._names() if k in twin._buffers}
+            storage.swap(module, layer.cls, twin._int8)
+            module._put(own)
+            if twin._int8.tie is not None:
+                twin._int8.tie.add(module)
+        settle(self._model)
+
+    def back(self, layers: list[Layer]) -> None:
+        """Turn these layers back, with the parameters that they had."""
+        gone = {id(layer) for layer in layers}
+        for layer, _ in self.pairs:
+            if id(layer) in gone:
+                parameters, buffers = self._before[id(layer)]
+                own = layer.module.__dict__
+                layer.module.__class__ = layer.kind
+                own["_parameters"], own["_buffers"] = parameters, buffers
+                storage.clean(layer.module)
+                optimizers.note_restored(parameters[layer.cls.weight_name])
+        self.pairs = [pair for pair in self.pairs if id(pair[0]) not in gone]
+        settle(self._model)
+
+    def undo(self) -> None:
+        """Turn all of them back."""
+        self.back([layer for layer, _ in self.pairs])
+
+    def finish(self, keep_master: bool) -> None:
+        """Let go of the parameters, but for masters."""
+        for layer, _ in self.pairs:
+            module: Any = layer.module
+            parameter = self._before[id(layer)][0][layer.cls.weight_name]
+            if keep_master:
+                module._int8.master = parameter
+            optimizers.note_removed(parameter)
+
+
+_FAST = {
+    nn.TransformerEncoderLayer: ("activation_relu_or_gelu", 0),
+    nn.TransformerEncoder: ("use_nested_tensor", False),
+}
+"""What tells torch's transformers not to read weights directly."""
+
+
+def settle(model: nn.Module) -> None:
+    """Have the float modules around int8 ones work with them, and others as ever."""
+    _close_fast_paths(model)
+    surroundings.settle(model)
+
+
+def _close_fast_paths(model: nn.Module) -> None:
+    """Have transformers with int8 layers call these, and others as ever.
+
+    ``_before_int8`` of a transformer has what the setting was.
+    """
+    for module in model.modules():
+        for kind, (name, closed) in _FAST.items():
+            if not isinstance(module, kind) or name not in module.__dict__:
+                continue
+            is_quantized = any(isinstance(m, Int8Module) for m in module.modules())
+            own = module.__dict__
+            if is_quantized and "_before_int8" not in own:
+                own["_before_int8"], own[name] = own[name], closed
+            elif not is_quantized and "_before_int8" in own:
+                own[name] = own.pop("_before_int8")
+
+
+def dequantize(model: nn.Module) -> nn.Module:
+    """See :func:`pai_torchacc.dequantize_model`."""
+    modules = list(selection.int8_modules(model))
+    parameters: dict[int, nn.Parameter] = {}
+    made: list[tuple[Int8Module, nn.Parameter]] = []
+    with numbers.ordinary():
+        for _, module in modules:
+            state = module._int8
+            key = id(state.tie) if state.tie is not None else id(module)
+            if key not in parameters:
+                held = state.master
+                parameters[key] = _float_parameter(module) if held is None else held
+            made.append((module, parameters[key]))
+    for module, parameter in made:  # all of them: what is tied stays so
+        module._int8.master = parameter
+    for module, parameter in made:
+        storage.restore(module, FLOAT_CLASSES[type(module)], parameter)
+        optimizers.note_restored(parameter)
+    for part in model.modules():
+        if "_int8" in part.__dict__:
+            storage.clean(part)
+    settle(model)
+    for part in model.modules():
+        notes.pop(part, None)
+    return model
+
+
+def _float_parameter(module: Int8Module) -> nn.Parameter:
+    state = module._int8
+    weight = module._fresh_weight().to(state.dtype)
+    return nn.Parameter(weight, requires_grad=state.requires_grad)

@@ -1,0 +1,313 @@
+"""One file for a quantized model: a zip archive without pickles.
+
+``header.json`` lists the tensors of the state dict; each has an entry of its bytes,
+little-endian, cut into blocks that are stored or coded by raw deflate. int8 weights are
+coded by their frequencies alone (Huffman only), which is what their near-Gaussian
+numbers have to give. Blocks are coded by several threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import json
+import math
+import os
+import secrets
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor, nn
+
+FORMAT = "pai_torchacc.quantized"
+VERSION = 1
+_BLOCK_BYTES = 1 << 20
+_MOST_HEADER_BYTES = 64 << 20
+_LEVEL, _MEM_LEVEL = 6, 9
+_HEADER = "header.json"
+
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        *(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool),
+        *(torch.complex64, torch.complex128),
+    )
+}
+
+
+def save(model: nn.Module, file: Any, compress: bool) -> None:
+    """See :func:`pai_torchacc.save_quantized`."""
+    if sys.byteorder != "little":
+        raise ValueError("this machine's numbers are big-endian")
+    state = model.state_dict()
+    tensors = {name: _dense(name, tensor) for name, tensor in state.items()}
+    with _replacing(file) as stream:
+        _write(stream, tensors, getattr(state, "_metadata", {}), compress)
+
+
+def _dense(name: str, tensor: Any) -> Tensor:
+    """Bring a tensor to the CPU, contiguous, or raise ValueError."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{name} is no tensor but a {type(tensor).__name__}")
+    if tensor.layout != torch.strided or tensor.is_meta:
+        raise ValueError(f"{name} has no dense data")
+    if tensor.dtype not in DTYPES.values():
+        raise ValueError(f"{name} has dtype {tensor.dtype}")
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+
+
+@contextlib.contextmanager
+def _replacing(file: Any) -> Iterator[IO[bytes]]:
+    """A binary file to write; a path's file is replaced at the end, if all is well."""
+    if hasattr(file, "write"):
+        yield file
+        return
+    path = Path(file)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        with os.fdopen(os.open(beside, flags, 0o666), "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _write(
+    stream: IO[bytes], tensors: dict[str, Tensor], metadata: Any, compress: bool
+) -> None:
+    entries: list[dict[str, Any]] = []
+    entry_of: dict[tuple[Any, ...], str] = {}
+    with (
+        ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool,
+        zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive,
+    ):
+        for name, tensor in tensors.items():
+            place = (tensor.data_ptr(), tensor.dtype, tensor.shape)
+            entry = {
+                "name": name,
+                "dtype": str(tensor.dtype).removeprefix("torch."),
+                "shape": list(tensor.shape),
+            }
+            if tensor.numel() and place in entry_of:
+                entries.append(entry | {"same_as": entry_of[place]})
+                continue
+            entry_of[place] = name
+            sizes = []
+            with archive.open(f"tensors/{len(entries)}", "w", force_zip64=True) as out:
+                for coded in _coded(tensor, compress, pool):
+                    sizes.append(len(coded))
+                    out.write(coded)
+            entries.append(entry | {"at": len(entries), "blocks": sizes})
+        header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "block_bytes": _BLOCK_BYTES,
+            "tensors": entries,
+            "metadata": _plain_metadata(metadata),
+        }
+        archive.writestr(_HEADER, json.dumps(header))
+
+
+def _plain_metadata(metadata: Any) -> dict[str, dict[str, int]]:
+    """Versions of modules, as ``state_dict()`` has them."""
+    return {
+        prefix: {k: v for k, v in of.items() if isinstance(v, int)}
+        for prefix, of in metadata.items()
+    }
+
+
+def _coded(tensor: Tensor, compress: bool, pool: Any) -> Iterator[bytes]:
+    """Blocks as they are in the file; one of full length is stored as it is."""
+    view = memoryview(_bytes_of(tensor))
+    blocks = [view[i : i + _BLOCK_BYTES] for i in range(0, len(view), _BLOCK_BYTES)]
+    if not compress:
+        yield from blocks
+        return
+    strategy = (
+        zlib.Z_HUFFMAN_ONLY if tensor.dtype == torch.int8 else zlib.Z_DEFAULT_STRATEGY
+    )
+
+    def code(block: memoryview) -> bytes:
+        coder = zlib.compressobj(
+            _LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, _MEM_LEVEL, strategy
+        )
+        coded = coder.compress(block) + coder.flush()
+        return coded if len(coded) < len(block) else bytes(block)
+
+    yield from pool.map(code, blocks)
+
+
+def _bytes_of(tensor: Tensor) -> Any:
+    """A contiguous CPU tensor's memory, which it has to outlive."""
+    n = tensor.numel() * tensor.element_size()
+    if not n:
+        return b""
+    return (ctypes.c_ubyte * n).from_address(tensor.data_ptr())
+
+
+class Damaged(ValueError):
+    """The file is not what :func:`save` wrote."""
+
+
+def load(model: nn.Module, file: Any) -> nn.Module:
+    """See :func:`pai_torchacc.load_quantized`."""
+    from pai_torchacc.quantization import restoring
+
+    with contextlib.ExitStack() as stack:
+        stream = file if hasattr(file, "read") else stack.enter_context(_opened(file))
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(stream))
+            header = _header(archive)
+            plan = restoring.planned(model, header["tensors"])
+            tensors = _tensors(archive, header)
+        except Damaged as error:
+            raise ValueError(f"{_name(file)}: {error}") from None
+        except (
+            *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError),
+            *(RuntimeError, UnicodeDecodeError, OverflowError),
+        ) as error:
+            raise ValueError(f"{_name(file)} is damaged: {error}") from None
+    return restoring.restore(model, plan, tensors, header["metadata"])
+
+
+def _opened(file: Any) -> IO[bytes]:
+    return Path(file).open("rb")
+
+
+def _name(file: Any) -> str:
+    return str(getattr(file, "name", "the file") if hasattr(file, "read") else file)
+
+
+def _read(archive: zipfile.ZipFile, name: str, n_bytes: int) -> bytes:
+    """An entry of so many bytes, or fewer than ``-n_bytes``."""
+    try:
+        info = archive.getinfo(name)
+    except KeyError:
+        raise Damaged(f"it has no {name}") from None
+    is_sized = info.file_size == n_bytes if n_bytes >= 0 else info.file_size < -n_bytes
+    if info.compress_type != zipfile.ZIP_STORED or not is_sized:
+        raise Damaged(f"{name} has a wrong size")
+    if info.compress_size != info.file_size:
+        raise Damaged(f"{name} has a wrong size")
+    with archive.open(info) as entry:
+        content = entry.read(info.file_size + 1)
+    if len(content) != info.file_size:
+        raise Damaged(f"{name} ends early")
+    return content
+
+
+def _header(archive: zipfile.ZipFile) -> dict[str, Any]:
+    try:
+        header = json.loads(_read(archive, _HEADER, -_MOST_HEADER_BYTES))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, Damaged):
+            raise
+        raise Damaged(f"its header is damaged: {error}") from None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise Damaged("it is no file of save_quantized")
+    if header.get("version") != VERSION:
+        raise Damaged(f"it has version {header.get('version')!r}, not {VERSION}")
+    tensors, metadata = header.get("tensors"), header.get("metadata")
+    if header.get("block_bytes") != _BLOCK_BYTES or not isinstance(tensors, list):
+        raise Damaged("its header is damaged")
+    if not isinstance(metadata, dict) or not all(
+        isinstance(of, dict) for of in metadata.values()
+    ):
+        raise Damaged("its header is damaged")
+    header["tensors"] = _entries(tensors)
+    return header
+
+
+def _entries(tensors: list[Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for entry in tensors:
+        if not isinstance(entry, dict) or not _is_sound(entry, found):
+            raise Damaged("its header is damaged")
+        found[entry["name"]] = entry
+    return found
+
+
+def _is_sound(entry: dict[str, Any], before: dict[str, dict[str, Any]]) -> bool:
+    name, shape, same = entry.get("name"), entry.get("shape"), entry.get("same_as")
+    if not isinstance(name, str) or name in before or entry.get("dtype") not in DTYPES:
+        return False
+    if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
+        return False
+    if same is not None:
+        other = before.get(same) if isinstance(same, str) else None
+        keys = ("dtype", "shape")
+        return other is not None and all(other[k] == entry[k] for k in keys)
+    blocks = entry.get("blocks")
+    if not isinstance(blocks, list) or not _is_count(entry.get("at")):
+        return False
+    n_blocks = -(-_n_bytes(entry) // _BLOCK_BYTES)
+    return len(blocks) == n_blocks and all(
+        _is_count(n) and n <= _BLOCK_BYTES for n in blocks
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 48
+
+
+def _n_bytes(entry: dict[str, Any]) -> int:
+    return math.prod(entry["shape"]) * DTYPES[entry["dtype"]].itemsize
+
+
+def _tensors(archive: zipfile.ZipFile, header: dict[str, Any]) -> dict[str, Tensor]:
+    """All tensors; sizes have been checked against the model's."""
+    found: dict[str, Tensor] = {}
+    with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:
+        for name, entry in header["tensors"].items():
+            if "same_as" in entry:
+                found[name] = found[entry["same_as"]]
+                continue
+            content = _read(archive, f"tensors/{entry['at']}", sum(entry["blocks"]))
+            found[name] = _decoded(content, entry, pool)
+    return found
+
+
+def _decoded(content: bytes, entry: dict[str, Any], pool: Any) -> Tensor:
+    n = _n_bytes(entry)
+    dtype = DTYPES[entry["dtype"]]
+    if not n:
+        return torch.empty(entry["shape"], dtype=dtype)
+    view, jobs, at = memoryview(content), [], 0
+    for i, size in enumerate(entry["blocks"]):
+        length = min(_BLOCK_BYTES, n - i * _BLOCK_BYTES)
+        jobs.append((view[at : at + size], length))
+        at += size
+    raw = bytearray(n)
+    for i, block in enumerate(pool.map(lambda job: _block(*job), jobs)):
+        raw[i * _BLOCK_BYTES : i * _BLOCK_BYTES + len(block)] = block
+    return torch.frombuffer(raw, dtype=dtype).reshape(entry["shape"])
+
+
+def _block(coded: memoryview, length: int) -> Any:
+    """A block of so many bytes; one that is as long was stored as it is."""
+    if len(coded) == length:
+        return coded
+    decoder = zlib.decompressobj(-zlib.MAX_WBITS)
+    block = decoder.decompress(coded, length + 1)
+    if len(block) != length or not decoder.eof:
+        raise Damaged("a block has a wrong length")
+    return block
+
+
+def to_bytes(model: nn.Module, compress: bool = True) -> bytes:
+    """Give the file as bytes."""
+    stream = io.BytesIO()
+    save(model, stream, compress)
+    return stream.getvalue()

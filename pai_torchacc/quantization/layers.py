@@ -1,0 +1,157 @@
+"""Linear, Conv2d and Embedding with int8 weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from pai_torchacc.quantization import calls
+from pai_torchacc.quantization.storage import Int8Module
+
+_SPATIAL = 2
+
+is_compiling = torch.compiler.is_compiling
+
+
+class Int8Linear(Int8Module, nn.Linear):
+    """``nn.Linear`` with an int8 weight."""
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The dequantized weight, a copy."""
+        return self._fresh_weight()
+
+    @property
+    def weight_int8(self) -> Tensor:
+        """The int8 weight, a copy."""
+        return self._plain().clone()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Compute what ``nn.Linear`` does."""
+        state, bias = self._int8, self._parameters["bias"]
+        buffers = self._buffers
+        n, k = state.shape
+        if not state.floats or not state.is_float(input.numel() // k):
+            packed, scale = buffers.get("weight_packed"), buffers["weight_scale"]
+            kernel = calls.kernel_of("int8_linear")
+            if kernel is not None and packed is not None and not is_compiling():
+                result = kernel(input, packed, scale, bias, n, k, 0)
+                if result is not None:
+                    return result
+            result = calls.linear_otherwise(input, packed, scale, bias, n, k)
+            if result is not None:
+                return result
+        held = buffers.get("weight_float")
+        if held is None or held.dtype != input.dtype:
+            held = self._float_weight(input.dtype)
+        return F.linear(input, held, bias)
+
+    def extra_repr(self) -> str:
+        """Say int8."""
+        return f"{super().extra_repr()}, int8"
+
+
+class Int8OutProjection(Int8Linear, NonDynamicallyQuantizableLinear):
+    """The last projection of a MultiheadAttention."""
+
+
+class Int8Conv2d(Int8Module, nn.Conv2d):
+    """``nn.Conv2d`` with an int8 weight."""
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The dequantized weight, a copy."""
+        return self._fresh_weight()
+
+    @property
+    def weight_int8(self) -> Tensor:
+        """The int8 weight, a copy."""
+        return self._plain().clone()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Compute what ``nn.Conv2d`` does."""
+        state, bias = self._int8, self._parameters["bias"]
+        at = self._geometry()
+        if at is not None and not state.floats:
+            packed = self._buffers.get("weight_packed")
+            scale = self._buffers["weight_scale"]
+            is_single = input.dim() == _SPATIAL + 1
+            images = input.unsqueeze(0) if is_single else input
+            result = calls.conv2d(images, packed, scale, bias, at)
+            if result is not None:
+                return result.squeeze(0) if is_single else result
+        return self._conv_forward(input, self._float_weight(input.dtype), bias)
+
+    def _geometry(self) -> tuple[int, ...] | None:
+        """As :func:`geometry`, which is asked again when a setting has changed."""
+        if torch.compiler.is_compiling():
+            return geometry(self)
+        state = self._int8
+        now = self.stride, self.padding, self.dilation, self.groups, self.padding_mode
+        if state.geometry is None or state.geometry[0] != now:
+            state.geometry = now, geometry(self)
+        return state.geometry[1]
+
+    def extra_repr(self) -> str:
+        """Say int8."""
+        return f"{super().extra_repr()}, int8"
+
+
+def geometry(conv: Any) -> tuple[int, ...] | None:
+    """(n, c, kh, kw, strides, paddings, dilations, groups) of a Conv2d.
+
+    None where it cannot be said so: padding that is not zeros, or not as wide on both
+    sides.
+    """
+    if conv.padding_mode != "zeros":
+        return None
+    padding = conv.padding
+    if isinstance(padding, str):
+        if padding == "valid":
+            padding = (0,) * _SPATIAL
+        else:
+            total = [
+                d * (k - 1)
+                for d, k in zip(conv.dilation, conv.kernel_size, strict=True)
+            ]
+            if any(t % 2 for t in total):
+                return None
+            padding = tuple(t // 2 for t in total)
+    channels = conv.in_channels // conv.groups
+    sizes = (conv.out_channels, channels, *conv.kernel_size)
+    return (*sizes, *conv.stride, *padding, *conv.dilation, conv.groups)
+
+
+class Int8Embedding(Int8Module, nn.Embedding):
+    """``nn.Embedding`` with int8 rows."""
+
+    is_packed = False
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The dequantized weight, a copy."""
+        return self._fresh_weight()
+
+    @property
+    def weight_int8(self) -> Tensor:
+        """The int8 weight, a copy."""
+        return self._plain().clone()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Look rows up."""
+        buffers = self._buffers
+        int8, scale = buffers["weight_int8"], buffers["weight_scale"]
+        result = calls.embedding(input, int8, scale)
+        if result is None:
+            rows = F.embedding(input, int8).to(torch.float32)
+            result = rows * F.embedding(input, scale[:, None])
+        dtype = self._int8.dtype
+        return result if dtype == torch.float32 else result.to(dtype)
+
+    def extra_repr(self) -> str:
+        """Say int8."""
+        return f"{super().extra_repr()}, int8"

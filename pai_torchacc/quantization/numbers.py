@@ -1,0 +1,142 @@
+"""Int8 weights as numbers: quantized, measured, laid out for the kernels, and back.
+
+One scale for each output channel, the first dimension: symmetric, round half to even,
+-127 to 127. A channel of zeros has the scale 0. The extension does it where it can;
+what stands here gives the same numbers by torch's own operators.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pai_torchacc import _host
+
+LARGEST = 127
+
+
+class Quantized(NamedTuple):
+    """A weight in int8 and what it lost."""
+
+    int8: Tensor
+    scale: Tensor
+    signal: float
+    noise: float
+
+
+_UNSOUND = Quantized(torch.empty(0, dtype=torch.int8), torch.tensor([torch.nan]), 0, 0)
+
+
+@functools.cache
+def _extension() -> Any:
+    """The extension, which lays weights out in one way for the whole process."""
+    try:
+        return _host.learnt()
+    except _host.Unavailable:
+        return None
+
+
+def has(entry: str) -> bool:
+    """Whether the extension has this entry."""
+    return hasattr(_extension(), entry)
+
+
+def ordinary() -> Any:
+    """Without gradients, also for tensors that outlive ``inference_mode``."""
+    return _Ordinary()
+
+
+class _Ordinary:
+    """Also where an interrupt comes in between, all is as before at the end."""
+
+    def __init__(self) -> None:
+        self._had_gradients = torch.is_grad_enabled()
+        self._inference: Any = None
+
+    def __enter__(self) -> None:
+        try:
+            if torch.is_inference_mode_enabled():
+                self._inference = torch.inference_mode(False)
+                self._inference.__enter__()
+            torch._C._set_grad_enabled(False)
+        except BaseException:
+            torch._C._set_grad_enabled(self._had_gradients)
+            raise
+
+    def __exit__(self, *error: Any) -> None:
+        torch._C._set_grad_enabled(self._had_gradients)
+        if self._inference is not None:
+            self._inference.__exit__(*error)
+
+
+def quantize(weight: Tensor) -> Quantized:
+    """Round a float32 weight [n, ...] on the CPU to int8.
+
+    Returns
+    -------
+    Quantized
+        A channel with NaN or Inf gives a scale that is not finite. ``signal`` and
+        ``noise`` are sums of squares, of the weight and of what rounding changed.
+    """
+    with ordinary():
+        weight = weight.detach().contiguous()
+        if has("int8_quantize"):
+            made = _extension().int8_quantize(weight)
+            return _UNSOUND if made is None else Quantized(*made)
+        return _quantize(weight)
+
+
+def _quantize(weight: Tensor) -> Quantized:
+    rows = weight.reshape(weight.shape[0], -1)
+    largest = rows.abs().amax(1)
+    inverse = LARGEST / largest
+    is_zero = torch.isinf(inverse)  # also where the inverse is beyond float32
+    inverse[is_zero] = 0
+    scale = torch.where(is_zero, torch.zeros_like(largest), largest / LARGEST)
+    q = torch.round(rows * inverse[:, None]).nan_to_num(0).to(torch.int8)
+    lost = (rows - q * scale[:, None]).double().square().sum()
+    signal = rows.double().square().sum()
+    return Quantized(q.reshape(weight.shape), scale, signal.item(), lost.item())
+
+
+def dequantize(
+    int8: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Give the float weight, a fresh one each time."""
+    shape = (-1, *(1,) * (int8.dim() - 1))
+    return (int8.to(torch.float32) * scale.reshape(shape)).to(dtype)
+
+
+def pack(int8: Tensor, groups: int = 1) -> Tensor:
+    """Lay a weight [n, c, *taps] out as this CPU's kernels want it."""
+    with ordinary():
+        if has("int8_pack"):
+            return _extension().int8_pack(int8.contiguous(), groups)
+        return int8.reshape(-1).clone()
+
+
+def unpack(packed: Tensor, sizes: Sequence[int], groups: int = 1) -> Tensor:
+    """Give the weight that was packed, in its own shape."""
+    with ordinary():
+        if packed.is_meta:
+            return torch.empty(tuple(sizes), dtype=torch.int8, device="meta")
+        if has("int8_unpack"):
+            return _extension().int8_unpack(packed, tuple(sizes), groups)
+        return packed.reshape(tuple(sizes)).clone()
+
+
+def sqnr_db(signal: float, noise: float) -> float:
+    """Signal to quantization noise in dB; infinite where nothing was lost."""
+    if noise <= 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+
+
+def is_sound(quantized: Quantized) -> bool:
+    """Whether no channel has NaN or Inf."""
+    return bool(torch.isfinite(quantized.scale).all())

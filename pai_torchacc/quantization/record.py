@@ -1,0 +1,189 @@
+"""What is remembered of a quantized layer: in checkpoints, and in memory.
+
+A :class:`Record` goes into checkpoints, as JSON text in a uint8 tensor: a reloaded
+model computes as the saved one did. A :class:`State` is the layer's own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+VERSION = 1
+METHODS = ("auto", "int8", "weight_only")
+CHOICES = ("int8", "float")
+ROWS = {"m1": (0, 1), "m2_7": (2, 7), "m8_31": (8, 31), "m32_up": (32, math.inf)}
+"""Kinds of call of a linear layer: from so many rows to so many."""
+
+_MOST_BYTES = 1 << 16
+_MOST_BUCKETS = 64
+
+
+@dataclass(frozen=True)
+class Record:
+    """How a layer is computed, by kind of call.
+
+    ``buckets`` says for each kind of call (``m1`` is one row) whether it is computed in
+    int8 or by the dequantized weight.
+    """
+
+    method: str
+    buckets: tuple[tuple[str, str], ...]
+
+    def floats(self) -> frozenset[str]:
+        """Kinds of call that are computed in float32."""
+        return frozenset(kind for kind, how in self.buckets if how == "float")
+
+    def as_tensor(self) -> Tensor:
+        """Encode as JSON text for a checkpoint."""
+        content = {
+            "version": VERSION,
+            "method": self.method,
+            "weight_bits": 8,
+            "activation_bits": {"one row": 16, "else": 8},
+            "buckets": dict(self.buckets),
+        }
+        text = list(json.dumps(content).encode())
+        return torch.tensor(text, dtype=torch.uint8, device="cpu")
+
+
+def from_tensor(tensor: Any) -> Record:
+    """Decode what :meth:`Record.as_tensor` gave.
+
+    Raises
+    ------
+    ValueError
+        It is something else.
+    """
+    if not isinstance(tensor, Tensor) or tensor.dtype != torch.uint8:
+        raise ValueError("the record of quantization is no uint8 tensor")
+    if tensor.dim() != 1 or tensor.numel() > _MOST_BYTES or tensor.is_meta:
+        raise ValueError("the record of quantization has a wrong size")
+    try:
+        content = json.loads(bytes(tensor.tolist()).decode())
+        return from_json(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the record of quantization is damaged: {error}") from None
+
+
+def from_json(content: Any) -> Record:
+    """Check the content of a record and take it."""
+    if not isinstance(content, dict) or content.get("version") != VERSION:
+        raise ValueError(f"it is not of version {VERSION}")
+    method, buckets = content.get("method"), content.get("buckets")
+    if method not in METHODS:
+        raise ValueError(f"its method is not one of {', '.join(METHODS)}")
+    if not isinstance(buckets, dict) or len(buckets) > _MOST_BUCKETS:
+        raise ValueError("its buckets are missing")
+    if not all(how in CHOICES for how in buckets.values()):
+        raise ValueError(f"its buckets are not among {', '.join(CHOICES)}")
+    return Record(method, tuple(buckets.items()))
+
+
+class Tie:
+    """Modules with one weight: what is made of it for one is made for all.
+
+    Tied modules have the same tensors. Moving, packing and unpacking give a tensor for
+    each module in turn; from the second module on it is the one that the first got.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[Any, Any, int, Any]] = {}
+        self._members: list[weakref.ref[nn.Module]] = []
+
+    def add(self, module: nn.Module) -> None:
+        """Have a module take part."""
+        self._members = [m for m in self._members if m() is not None]
+        if all(m() is not module for m in self._members):
+            self._members.append(weakref.ref(module))
+
+    def members(self) -> list[nn.Module]:
+        """All modules that take part."""
+        return [module for m in self._members if (module := m()) is not None]
+
+    def once(
+        self, what: str, source: Tensor, make: Callable[[], Tensor], by: Any = None
+    ) -> Tensor:
+        """Give what ``make`` gives of ``source``, or has given another module.
+
+        ``by`` is who asks: what was made for somebody else is not given.
+        """
+        if what in self._made:
+            of, held, version, who = self._made[what]
+            result = held()
+            is_same = of() is source and result is not None and who() is by
+            if is_same and _version(result) == version:
+                return result
+        result = make()
+        who = _nobody if by is None else _reference(by)
+        made = weakref.ref(source), weakref.ref(result), _version(result), who
+        self._made[what] = made
+        return result
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tie:
+        return Tie()
+
+
+def _nobody() -> None:
+    return None
+
+
+def _reference(thing: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return lambda: thing
+
+
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+@dataclass
+class State:
+    """What a quantized module keeps beside its tensors."""
+
+    record: Record
+    shape: tuple[int, ...]
+    groups: int = 1
+    requires_grad: bool = True
+    dtype: torch.dtype = torch.float32
+    """What ``.to()`` and the like would have made of the float weight."""
+    order: tuple[str, ...] = ()
+    """Names of the parameters, in their order before."""
+    tie: Tie | None = None
+    keeps_plain: bool = False
+    """Whether plain rows are kept beside packed ones, as another module has them."""
+    master: nn.Parameter | None = None
+    signal: float = 0.0
+    noise: float = 0.0
+    output_sqnr: float | None = None
+    measured: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By kind of call: seconds in float and in int8."""
+    floats: frozenset[str] = frozenset()
+    float_rows: tuple[tuple[int, float], ...] = ()
+    """The same of a linear layer, as ranges of rows."""
+    geometry: tuple[Any, Any] | None = None
+    """A convolution's settings, and what they mean to kernels."""
+
+    def take(self, record: Record) -> None:
+        """Compute as this record says from now on."""
+        self.record, self.floats = record, record.floats()
+        self.float_rows = tuple(ROWS[kind] for kind in self.floats if kind in ROWS)
+
+    def is_float(self, rows: int) -> bool:
+        """Whether a linear layer computes so many rows in float."""
+        return any(least <= rows <= most for least, most in self.float_rows)

@@ -1,0 +1,245 @@
+"""The accuracy guard: a model run on a sample, in float and quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
+
+from pai_torchacc.quantization import numbers
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+_LEAST_DIMS = 2
+
+
+def calls_of(sample: Any) -> list[Call]:
+    """The calls of the model that a sample stands for.
+
+    A tensor is one argument, a dict keyword arguments, a tuple or list positional ones;
+    any other iterable, and a tuple or list of nothing but these, are several calls.
+
+    Raises
+    ------
+    ValueError, TypeError
+        It is none of these, or empty.
+    """
+    if isinstance(sample, (Tensor, dict)):
+        return [_call(sample)]
+    if isinstance(sample, (tuple, list)):
+        if not sample:
+            raise ValueError("sample is empty")
+        if all(isinstance(item, (tuple, list, dict)) for item in sample):
+            return [_call(item) for item in sample]
+        return [_call(sample)]
+    if isinstance(sample, (str, bytes)) or not isinstance(sample, Iterable):
+        raise TypeError(
+            "sample is a tensor, a tuple of arguments, a dict of keyword arguments, or "
+            f"an iterable of these, not {type(sample).__name__}"
+        )
+    found = [_call(item) for item in sample]
+    if not found:
+        raise ValueError("sample is empty")
+    return found
+
+
+def _call(item: Any) -> Call:
+    if isinstance(item, dict):
+        return (), item
+    if isinstance(item, (tuple, list)):
+        return tuple(item), {}
+    return (item,), {}
+
+
+class Undisturbed:
+    """In eval mode, without gradients; training flags, buffers, randomness as before.
+
+    Buffers are those of float modules; quantized ones do not change theirs.
+    """
+
+    def __init__(self, model: nn.Module):
+        self._model = model
+        self._flags = [(m, m.training) for m in model.modules()]
+        self._buffers = [(b, b.detach().clone(), _version(b)) for b in model.buffers()]
+        self._places = [(m, dict(m._buffers)) for m in model.modules()]
+        self._state = torch.get_rng_state()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do the work."""
+        try:
+            with numbers.ordinary():
+                self._model.eval()
+                work()
+        finally:
+            try:
+                self._restore()
+            except BaseException:  # an interrupt
+                self._restore()
+                raise
+
+    def _restore(self) -> None:
+        torch.set_rng_state(self._state)
+        with numbers.ordinary():
+            for buffer, before, version in self._buffers:
+                if _version(buffer) != version:
+                    buffer.copy_(before)
+        for module, places in self._places:
+            for name, buffer in module._buffers.items():
+                if name in places and buffer is not places[name]:
+                    module._buffers[name] = places[name]
+        for module, flag in self._flags:
+            module.__dict__["training"] = flag
+
+
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def outputs(model: nn.Module, calls: list[Call]) -> list[Tensor]:
+    """All float tensors that the model gives, call after call.
+
+    Raises
+    ------
+    ValueError
+        It does not take the sample, or gives no float tensors.
+    """
+    found: list[Tensor] = []
+    for args, kwargs in calls:
+        try:
+            result = model(*args, **kwargs)
+        except Exception as error:
+            kind = type(error).__name__
+            raise ValueError(
+                f"sample: the model does not take it: {kind}: {error}"
+            ) from error
+        found += _floats(result)
+    if not found:
+        raise ValueError("sample: the model gives no float tensors for it")
+    return [t.detach().clone() for t in found]
+
+
+def _floats(result: Any) -> list[Tensor]:
+    if not isinstance(result, (Tensor, tuple, list, dict)) and hasattr(
+        result, "__dict__"
+    ):
+        result = dict(vars(result))
+    leaves = _pytree.tree_leaves(result)
+    return [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
+
+
+@dataclass
+class Comparison:
+    """How far the quantized model's outputs are from the float model's."""
+
+    agreement: float | None
+    """Share of positions whose largest class is the same; None without classes."""
+    divergence: float | None
+    """Mean Kullback-Leibler divergence of the softmax, in nats."""
+    sqnr: float
+
+    def badness(self) -> float:
+        """What the guard limits: disagreement, else noise in units of the signal."""
+        if self.agreement is not None:
+            return 1 - self.agreement
+        return 10 ** (-self.sqnr / 10)
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Give the figures by name."""
+        return {
+            "agreement": self.agreement,
+            "kl_divergence": self.divergence,
+            "output_sqnr_db": self.sqnr,
+        }
+
+
+def classes_dim(output: Tensor) -> int | None:
+    """The dimension of classes: the last, or 1 for images; None where there is none."""
+    if output.dim() < _LEAST_DIMS:
+        return None
+    dim = 1 if output.dim() > _LEAST_DIMS + 1 else output.dim() - 1
+    return dim if output.shape[dim] > 1 else None
+
+
+def compared(stock: list[Tensor], ours: list[Tensor]) -> Comparison:
+    """Compare outputs in pairs.
+
+    Raises
+    ------
+    ValueError
+        They are of different numbers or sizes: the model is not a function of its
+        inputs.
+    """
+    if [t.shape for t in stock] != [t.shape for t in ours]:
+        raise ValueError(
+            "sample: the model gives outputs of other sizes when it is repeated"
+        )
+    same = positions = 0
+    divergence = signal = noise = 0.0
+    for a, b in zip(stock, ours, strict=True):
+        signal_here, noise_here = power(a, b)
+        signal, noise = signal + signal_here, noise + noise_here
+        dim = classes_dim(a)
+        if dim is None or not a.numel():
+            continue
+        same += int((a.argmax(dim) == b.argmax(dim)).sum())
+        positions += a.numel() // a.shape[dim]
+        log_p, log_q = (t.double().log_softmax(dim) for t in (a, b))
+        terms = (log_p.exp() * (log_p - log_q)).nan_to_num(0, 0, 0)
+        divergence += float(terms.sum())
+    return Comparison(
+        same / positions if positions else None,
+        divergence / positions if positions else None,
+        numbers.sqnr_db(signal, noise),
+    )
+
+
+def power(stock: Tensor, ours: Tensor) -> tuple[float, float]:
+    """Sums of squares: of stock's finite values, and of the differences there."""
+    a, b = stock.double(), ours.double()
+    finite = torch.isfinite(a)
+    a = torch.where(finite, a, 0.0)
+    difference = torch.where(finite, b, 0.0) - a
+    return float(a.square().sum()), float(difference.nan_to_num(1e300).square().sum())
+
+
+class Watch:
+    """Hooks that compute each layer's int8 twin on what the float layer gets."""
+
+    def __init__(self, twins: dict[nn.Module, nn.Module]):
+        self._powers: dict[nn.Module, list[float]] = {}
+        self.shapes: dict[nn.Module, tuple[int, ...]] = {}
+        self._hooks = {module: self._hook(twin) for module, twin in twins.items()}
+
+    def open(self) -> None:
+        """Hook all layers."""
+        for module, hook in self._hooks.items():
+            module.register_forward_hook(hook, with_kwargs=True)
+
+    def _hook(self, twin: nn.Module) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            ours = twin(*args, **kwargs)
+            held = self._powers.setdefault(module, [0.0, 0.0])
+            for a, b in zip(_floats(output), _floats(ours), strict=True):
+                signal, noise = power(a, b)
+                held[0], held[1] = held[0] + signal, held[1] + noise
+            if args and isinstance(args[0], Tensor):
+                self.shapes.setdefault(module, tuple(args[0].shape))
+
+        return hook
+
+    def sqnr(self, module: nn.Module) -> float | None:
+        """Of a layer's output in dB; None where it was not called."""
+        held = self._powers.get(module)
+        return None if held is None else numbers.sqnr_db(*held)
+
+    def close(self) -> None:
+        """Take the hooks away, also those of an :meth:`open` that was interrupted."""
+        for module, ours in self._hooks.items():
+            for key, hook in list(module._forward_hooks.items()):
+                if hook is ours:
+                    module._forward_hooks_with_kwargs.pop(key, None)
+                    module._forward_hooks.pop(key, None)

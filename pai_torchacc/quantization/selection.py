@@ -1,0 +1,358 @@
+"""Which layers can be int8, which should be, and why the others stay float."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from pai_torchacc.fusion.foreign import is_torchs_own
+from pai_torchacc.quantization import numbers
+from pai_torchacc.quantization.attention import Int8MultiheadAttention
+from pai_torchacc.quantization.layers import (
+    Int8Conv2d,
+    Int8Embedding,
+    Int8Linear,
+    Int8OutProjection,
+    geometry,
+)
+from pai_torchacc.quantization.storage import MOST_KEPT, Int8Module
+
+CLASSES: dict[type, type[Int8Module]] = {
+    nn.Linear: Int8Linear,
+    NonDynamicallyQuantizableLinear: Int8OutProjection,
+    nn.Conv2d: Int8Conv2d,
+    nn.Embedding: Int8Embedding,
+    nn.MultiheadAttention: Int8MultiheadAttention,
+}
+"""By exact class: what it becomes."""
+
+FLOAT_CLASSES = {int8: cls for cls, int8 in CLASSES.items()}
+
+LINEAR_KINDS = ("m1", "m2_7", "m8_31", "m32_up")
+_LONGEST_SUM = 1 << 16
+_LEAST_CHANNELS = 16
+
+Name = str | type[nn.Module]
+
+
+@dataclass
+class Layer:
+    """A module that has a weight, and what is to become of it."""
+
+    name: str
+    module: nn.Module
+    reason: str | None = None
+    """Why it stays float."""
+    is_fault: bool = False
+    """Whether the reason lies in the model, not in a table or an option."""
+    buckets: tuple[tuple[str, str], ...] = ()
+    tied: list[Layer] = field(default_factory=list)
+    """Other layers with the same weight."""
+    kind: type = nn.Module
+    """Its class as long as it is float."""
+
+    def __post_init__(self) -> None:
+        self.kind = type(self.module)
+
+    @property
+    def cls(self) -> type[Int8Module]:
+        """What it would become."""
+        return CLASSES[self.kind]
+
+    @property
+    def weight(self) -> Tensor:
+        """Its parameter."""
+        parameter = self.module._parameters[self.cls.weight_name]
+        assert parameter is not None
+        return parameter
+
+    @property
+    def groups(self) -> int:
+        """Groups of a convolution; 1 for others."""
+        return self.module.groups if isinstance(self.module, nn.Conv2d) else 1
+
+    def refuse(self, reason: str, is_fault: bool = False) -> None:
+        """Have it stay float; the first reason counts."""
+        if self.reason is None:
+            self.reason, self.is_fault = reason, is_fault
+
+
+def layers(model: nn.Module, method: str, include: Any, exclude: Any) -> list[Layer]:
+    """All layers of a model, with those reasons that need no sample.
+
+    Raises
+    ------
+    ValueError, TypeError
+        ``include`` or ``exclude`` is wrong.
+    """
+    modules = dict(model.named_modules())
+    wanted = None if include is None else matching(modules, include, "include")
+    unwanted = matching(modules, exclude, "exclude")
+    found = [Layer(n, m) for n, m in modules.items() if _has_weight(m)]
+    for layer in found:
+        reason = trouble(layer.module)
+        if reason:
+            layer.refuse(reason, is_fault=True)
+        if layer.name in unwanted:
+            layer.refuse("excluded")
+        if wanted is not None and layer.name not in wanted:
+            layer.refuse("not included")
+    for layer in found:
+        if layer.reason is None:
+            layer.buckets = chosen(layer, method)
+            decide(layer, method)
+    _tie(model, found)
+    follow(found)
+    return found
+
+
+def follow(found: list[Layer]) -> None:
+    """Have layers stay float whose attention does, or with which they are tied."""
+    _follow_attention(found)
+    _tie_again(found)
+
+
+def matching(modules: dict[str, nn.Module], asked: Any, option: str) -> set[str]:
+    """Names of the modules that these names, prefixes, patterns and classes mean.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Something is neither, or a name means no module.
+    """
+    if isinstance(asked, (str, type)) or not isinstance(asked, Iterable):
+        raise TypeError(
+            f"{option} is a collection of module names or classes, not {asked!r}"
+        )
+    found: set[str] = set()
+    for item in asked:
+        if isinstance(item, type) and issubclass(item, nn.Module):
+            found |= {n for n, m in modules.items() if isinstance(m, item)}
+            continue
+        if not isinstance(item, str):
+            raise TypeError(
+                f"{option}: module names are strings, classes those of modules, "
+                f"not {item!r}"
+            )
+        names = {
+            n
+            for n in modules
+            if n == item or n.startswith(f"{item}.") or fnmatch.fnmatchcase(n, item)
+        }
+        if not names or not item:
+            raise ValueError(f"{option}: the model has no module {item!r}")
+        found |= names
+    return found
+
+
+def _has_weight(module: nn.Module) -> bool:
+    """Whether it owns a matrix, or would if it were float."""
+    if isinstance(module, tuple(CLASSES)):
+        return True
+    if isinstance(module, torch.nn.utils.parametrize.ParametrizationList):
+        return False  # what it parametrizes is listed
+    return any(
+        p is not None and (_is_lazy(p) or p.dim() > 1)
+        for p in module._parameters.values()
+    )
+
+
+def _is_lazy(parameter: Tensor) -> bool:
+    return torch.nn.parameter.is_lazy(parameter)
+
+
+def trouble(module: nn.Module) -> str | None:
+    """Why this module cannot be int8; None where it can."""
+    kind = type(module)
+    if kind not in CLASSES:
+        return _no_class(module)
+    if "forward" in module.__dict__ or not is_torchs_own(kind, "forward"):
+        return "its forward was replaced by others"
+    if _is_attention(module) and not module._qkv_same_embed_dim:
+        return "keys or values have sizes of their own"
+    if _is_attention(module) and (module.bias_k is not None or module.add_zero_attn):
+        return "bias_kv and zero attention are not supported"
+    name = CLASSES[kind].weight_name
+    weight = module._parameters.get(name)
+    own = {k for k, p in module._parameters.items() if p is not None}
+    own -= {name, "bias", "in_proj_bias"}
+    if weight is None or own or module._buffers:
+        return "its weight is computed from other tensors"
+    return _weight_trouble(weight) or _module_trouble(module, weight)
+
+
+def _is_attention(module: Any) -> bool:
+    return isinstance(module, nn.MultiheadAttention)
+
+
+def _no_class(module: nn.Module) -> str:
+    for base in type(module).__mro__:
+        if base in CLASSES:
+            if torch.nn.utils.parametrize.is_parametrized(module):
+                return "parametrized"
+            return f"{type(module).__name__} is a subclass of {base.__name__}"
+    if isinstance(module, nn.RNNBase):
+        return "recurrent layers are not supported"
+    return f"{type(module).__name__} is not supported"
+
+
+def _weight_trouble(weight: Tensor) -> str | None:
+    if _is_lazy(weight):
+        return "not initialised yet"
+    if type(weight) is not nn.Parameter:
+        return f"its weight is a {type(weight).__name__}"
+    if weight.is_meta:
+        return "has no data: it is on the meta device"
+    if weight.device.type != "cpu":
+        return f"on {weight.device}"
+    if weight.dtype != torch.float32:
+        return f"dtype {str(weight.dtype).removeprefix('torch.')}"
+    if weight.layout != torch.strided:
+        return f"layout {weight.layout}"
+    if weight.numel() == 0:
+        return "empty"
+    if weight[0].numel() > _LONGEST_SUM:
+        return f"sums of more than {_LONGEST_SUM} products"
+    return None
+
+
+def _module_trouble(module: nn.Module, weight: Tensor) -> str | None:
+    if isinstance(module, nn.Embedding) and module.max_norm is not None:
+        return "max_norm changes the weight"
+    if isinstance(module, nn.Conv2d) and geometry(module) is None:
+        return f"padding {module.padding}, {module.padding_mode}"
+    return None
+
+
+def chosen(layer: Layer, method: str) -> tuple[tuple[str, str], ...]:
+    """Per kind of call: int8 or float, by the method and the calibration table."""
+    op, kinds, work = _places(layer)
+    if method != "auto":
+        how = "float" if method == "weight_only" else "int8"
+        if op == "int8_embedding":
+            how = "int8"
+        return tuple((kind, how) for kind in kinds)
+    return tuple(
+        (kind, "int8" if is_faster(op, kind, work) else "float") for kind in kinds
+    )
+
+
+def _places(layer: Layer) -> tuple[str, tuple[str, ...], int]:
+    weight = layer.weight
+    if isinstance(layer.module, nn.Embedding):
+        return "int8_embedding", ("rows",), weight.shape[1]
+    if isinstance(layer.module, nn.Conv2d):
+        groups = layer.module.groups
+        return "int8_conv2d", (_conv_kind(layer.module),), weight.numel() // groups
+    return "int8_linear", LINEAR_KINDS, weight.numel()
+
+
+def _conv_kind(conv: nn.Conv2d) -> str:
+    """The kind of call that the calibration table knows it by."""
+    if conv.groups > 1:
+        return "grouped"
+    if conv.in_channels < _LEAST_CHANNELS:
+        return "few"
+    return {(1, 1): "1x1", (3, 3): "3x3"}.get(tuple(conv.kernel_size), "other")
+
+
+def is_faster(op: str, kind: str, work: int) -> bool:
+    """Whether int8 was measured faster than float on this kind of CPU."""
+    c = numbers._extension()
+    if not hasattr(c, "int8_faster"):
+        return numbers.has(op)
+    return c.int8_faster(op, kind, work, torch.get_num_threads()) is True
+
+
+def decide(layer: Layer, method: str) -> None:
+    """Refuse a layer that would not be faster, with the method "auto"."""
+    floats = [kind for kind, how in layer.buckets if how == "float"]
+    if method != "auto" or not floats:
+        if method == "auto" and _is_thin(layer):
+            layer.refuse(f"fewer than {_LEAST_CHANNELS} channels in a group")
+        return
+    if len(floats) == len(layer.buckets):
+        layer.refuse("not measured faster")
+    elif layer.weight.numel() > MOST_KEPT:
+        said = {"m1": "1 row", "m2_7": "2 to 7 rows", "m8_31": "8 to 31 rows"}
+        layer.refuse(f"not measured faster at {said.get(floats[0], '32 rows')}")
+
+
+def _is_thin(layer: Layer) -> bool:
+    return layer.groups > 1 and layer.weight.shape[1] < _LEAST_CHANNELS
+
+
+def holders(model: nn.Module) -> dict[int, list[tuple[str, str, nn.Module]]]:
+    """By parameter's id: the modules that hold it, and under which name."""
+    found: dict[int, list[tuple[str, str, nn.Module]]] = {}
+    for name, module in model.named_modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                found.setdefault(id(parameter), []).append((name, key, module))
+    return found
+
+
+def _tie(model: nn.Module, found: list[Layer]) -> None:
+    """Layers with one weight: all int8, or all float."""
+    by_module = {id(layer.module): layer for layer in found}
+    held = holders(model)
+    for layer in found:
+        if type(layer.module) not in CLASSES:
+            continue
+        weight = layer.module._parameters.get(layer.cls.weight_name)
+        others = [h for h in held.get(id(weight), ()) if h[2] is not layer.module]
+        for name, key, module in others:
+            other = by_module.get(id(module))
+            is_alike = (
+                other is not None
+                and type(module) in CLASSES
+                and key == CLASSES[type(module)].weight_name == "weight"
+                and layer.cls.weight_name == "weight"
+                and not isinstance(module, NonDynamicallyQuantizableLinear)
+                and not isinstance(layer.module, NonDynamicallyQuantizableLinear)
+                and other.groups == layer.groups
+            )
+            if is_alike:
+                layer.tied.append(other)
+            else:
+                layer.refuse(f"shared with {name or 'the model'}", is_fault=True)
+    _tie_again(found)
+
+
+def _tie_again(found: list[Layer]) -> None:
+    for layer in found:
+        for other in layer.tied:
+            if other.reason and not layer.reason:
+                layer.refuse(
+                    f"shared with {other.name}, which stays float ({other.reason})",
+                    other.is_fault,
+                )
+
+
+def _follow_attention(found: list[Layer]) -> None:
+    """An output projection belongs to its attention, whose forward uses it."""
+    attentions = {
+        id(layer.module.out_proj): layer
+        for layer in found
+        if layer.kind is nn.MultiheadAttention
+    }
+    for layer in found:
+        if layer.kind is NonDynamicallyQuantizableLinear:
+            owner = attentions.get(id(layer.module))
+            if owner is None:
+                layer.refuse("belongs to no MultiheadAttention", is_fault=True)
+            elif owner.reason:
+                layer.refuse("its attention stays float", owner.is_fault)
+
+
+def int8_modules(model: nn.Module) -> Iterator[tuple[str, Int8Module]]:
+    """The quantized modules of a model."""
+    for name, module in model.named_modules():
+        if isinstance(module, Int8Module):
+            yield name, module

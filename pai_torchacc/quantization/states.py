@@ -1,0 +1,122 @@
+"""Int8 checkpoints for float models: by hand, or by loading while the switch is on.
+
+Without this package a strict load of such a checkpoint fails, since ``weight`` is
+missing from it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pai_torchacc._ledger import Ledger
+
+_LOADERS = (nn.Linear, nn.Conv2d, nn.Embedding, nn.MultiheadAttention)
+_NAMES = ("weight", "in_proj_weight")
+_SUFFIX = "_int8"
+
+
+def dequantize_state_dict(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """See :func:`pai_torchacc.dequantize_state_dict`."""
+    if not isinstance(state_dict, Mapping):
+        kind = type(state_dict).__name__
+        raise TypeError(f"state_dict is a dict of tensors, not {kind}")
+    found: dict[str, Any] = OrderedDict()
+    if hasattr(state_dict, "_metadata"):
+        found._metadata = state_dict._metadata  # type: ignore[attr-defined]
+    made: dict[tuple[Any, ...], Tensor] = {}
+    weights = [
+        key.removesuffix(_SUFFIX)
+        for key in state_dict
+        if isinstance(key, str)
+        and key.endswith(tuple(f"{n}{_SUFFIX}" for n in _NAMES))
+        and f"{key.removesuffix(_SUFFIX)}_scale" in state_dict
+    ]
+    left_out = {f"{w}_scale" for w in weights}
+    left_out |= {f"{w.rpartition('.')[0]}.quantization".lstrip(".") for w in weights}
+    for key, value in state_dict.items():
+        if key in left_out:
+            continue
+        name = key.removesuffix(_SUFFIX) if isinstance(key, str) else key
+        if name == key or name not in weights:
+            found[key] = value
+            continue
+        scale = state_dict[f"{name}_scale"]
+        same = (_identity(value), _identity(scale))
+        if same not in made:
+            made[same] = _dequantized(name, value, scale)
+        found[name] = made[same]
+    return found
+
+
+def _identity(tensor: Any) -> tuple[Any, ...]:
+    if not isinstance(tensor, Tensor) or tensor.is_meta or not tensor.numel():
+        return (id(tensor),)
+    return (tensor.data_ptr(), tensor.shape, tensor.stride())
+
+
+def _dequantized(name: str, int8: Any, scale: Any) -> Tensor:
+    """``int8 * scale`` for each output channel.
+
+    Raises
+    ------
+    ValueError
+        These are no int8 weight and its scales.
+    """
+    are_tensors = isinstance(int8, Tensor) and isinstance(scale, Tensor)
+    if not are_tensors or int8.dtype != torch.int8:
+        raise ValueError(f"{name}{_SUFFIX} is no int8 tensor")
+    if int8.dim() < 1 or scale.shape != int8.shape[:1] or scale.dtype != torch.float32:
+        raise ValueError(
+            f"{name}_scale should be float32 of shape {tuple(int8.shape[:1])}, "
+            f"not {scale.dtype} of {tuple(scale.shape)}"
+        )
+    shape = (-1, *(1,) * (int8.dim() - 1))
+    with torch.no_grad():
+        return int8.to(torch.float32) * scale.reshape(shape)
+
+
+def install(ledger: Ledger) -> None:
+    """Have float modules take int8 checkpoints; the ledger takes it back."""
+    for cls in _LOADERS:
+        ledger.set_attribute(cls, "_load_from_state_dict", _loader(cls))
+
+
+def _loader(cls: type[nn.Module]) -> Any:
+    own = vars(cls).get("_load_from_state_dict")
+
+    @functools.wraps(nn.Module._load_from_state_dict)
+    def _load_from_state_dict(
+        self: Any, state_dict: Any, prefix: str, *rest: Any, **more: Any
+    ) -> None:
+        errors = more["error_msgs"] if "error_msgs" in more else rest[-1]
+        for name in _NAMES:
+            if f"{prefix}{name}{_SUFFIX}" in state_dict and name in self._parameters:
+                _make_float(state_dict, prefix, name, errors)
+        if own is not None:
+            own(self, state_dict, prefix, *rest, **more)
+        else:
+            super(cls, self)._load_from_state_dict(state_dict, prefix, *rest, **more)
+
+    return _load_from_state_dict
+
+
+def _make_float(state_dict: Any, prefix: str, name: str, errors: list[str]) -> None:
+    key = prefix + name
+    if f"{key}_scale" not in state_dict or key in state_dict:
+        return
+    try:
+        weight = _dequantized(
+            key, state_dict[f"{key}_int8"], state_dict[f"{key}_scale"]
+        )
+    except ValueError as error:
+        errors.append(str(error))
+        return
+    for gone in (f"{key}_int8", f"{key}_scale", f"{prefix}quantization"):
+        state_dict.pop(gone, None)
+    state_dict[key] = weight

@@ -1,0 +1,391 @@
+"""What quantized modules have in common: where the int8 weight is, and who sees it.
+
+A quantized module is the same object as before, of a subclass of its class. In place of
+the parameter ``weight`` it has buffers: ``weight_scale`` and, on the CPU,
+``weight_packed``, which is laid out for the kernels; ``weight_int8`` elsewhere and
+where plain rows are wanted. Buffers move and count like others. Checkpoints and pickles
+have ``weight_int8``, ``weight_scale`` and ``quantization``, the record, but no packed
+layout.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pai_torchacc.quantization import numbers, training
+from pai_torchacc.quantization.record import State, from_tensor
+
+PARTS = ("packed", "packed_1", "packed_2", "int8", "scale", "float")
+"""Ends of the names of a quantized module's buffers."""
+
+MOST_KEPT = 1 << 16
+"""Elements of a weight of which a float32 copy is kept for calls that want one."""
+
+
+class Int8Module(nn.Module):
+    """A module whose weight is int8.
+
+    ``weight`` and ``weight_int8`` are fresh copies at each access.
+    """
+
+    weight_name = "weight"
+    is_packed = True
+
+    _int8: State
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(f"{self.weight_name}_{part}" for part in PARTS)
+
+    def _packed(self) -> list[Tensor]:
+        """The packed pieces, if there are any."""
+        name = self.weight_name
+        names = (f"{name}_packed", f"{name}_packed_1", f"{name}_packed_2")
+        return [self._buffers[n] for n in names if n in self._buffers]
+
+    def _scale(self) -> Tensor:
+        return self._buffers[f"{self.weight_name}_scale"]
+
+    def _plain(self) -> Tensor:
+        """The int8 weight in its own shape."""
+        held = self._buffers.get(f"{self.weight_name}_int8")
+        if held is not None:
+            return held
+        pieces, tie = self._packed(), self._int8.tie
+        if tie is not None:
+            return tie.once("plain", pieces[0], lambda: self._unpacked(pieces))
+        return self._unpacked(pieces)
+
+    def _rows(self, n_pieces: int) -> tuple[int, ...]:
+        """Output channels of each packed piece."""
+        return self._int8.shape[:1]
+
+    def _unpacked(self, pieces: list[Tensor]) -> Tensor:
+        state = self._int8
+        plain = [
+            numbers.unpack(piece, (rows, *state.shape[1:]), state.groups)
+            for piece, rows in zip(pieces, self._rows(len(pieces)), strict=True)
+        ]
+        return plain[0] if len(plain) == 1 else torch.cat(plain)
+
+    def _float_weight(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The dequantized weight, to compute with."""
+        dtype = dtype if dtype.is_floating_point else torch.float32
+        held = self._buffers.get(f"{self.weight_name}_float")
+        if held is not None:
+            return held.to(dtype)
+        return numbers.dequantize(self._plain(), self._scale(), dtype)
+
+    def _fresh_weight(self) -> Tensor:
+        return numbers.dequantize(self._plain(), self._scale(), self._int8.dtype)
+
+    def _laid_out(self, plain: Tensor, scale: Tensor) -> dict[str, Tensor]:
+        """What the buffers are to be for this weight."""
+        name, state = self.weight_name, self._int8
+        found = {f"{name}_scale": scale}
+        is_packed = self.is_packed and plain.device.type == "cpu"
+        if is_packed:
+            found |= self._pieces_of(plain)
+        if not is_packed or (state.tie is not None and state.keeps_plain):
+            found[f"{name}_int8"] = plain
+        is_wanted = state.floats and state.record.method != "weight_only"
+        if is_wanted and plain.numel() <= MOST_KEPT and not plain.is_meta:
+            with numbers.ordinary():
+                found[f"{name}_float"] = numbers.dequantize(plain, scale)
+        return found
+
+    def _pieces_of(self, plain: Tensor) -> dict[str, Tensor]:
+        key = f"{self.weight_name}_packed"
+        packed = self._once(
+            "packed", plain, lambda w: numbers.pack(w, self._int8.groups)
+        )
+        return {key: packed}
+
+    def _put(self, buffers: dict[str, Tensor], is_in_place: bool = False) -> None:
+        """Hold these tensors, in place of any others or written over them."""
+        held = {k: v for k, v in self._buffers.items() if k not in self._names()}
+        if is_in_place:
+            buffers = {k: _written(self._buffers.get(k), v) for k, v in buffers.items()}
+        self._non_persistent_buffers_set.update(self._names())
+        self.__dict__["_buffers"] = held | buffers  # at once, for other threads
+
+    def _once(
+        self,
+        what: str,
+        source: Tensor,
+        make: Callable[[Tensor], Tensor],
+        by: Any = None,
+    ) -> Tensor:
+        tie = self._int8.tie
+        if tie is None:
+            return make(source)
+        return tie.once(what, source, lambda: make(source), by)
+
+    # Moving and copying.
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        names = self._names()
+        own = {k: self._buffers.pop(k) for k in names if k in self._buffers}
+        try:
+            super()._apply(fn, recurse)
+            moved = self._moved(own, fn)
+        except BaseException:
+            self._buffers.update(own)
+            raise
+        self._put(moved)
+        return self
+
+    def _moved(self, own: dict[str, Tensor], fn: Any) -> dict[str, Tensor]:
+        name = self.weight_name
+
+        def apply(key: str, tensor: Tensor) -> Tensor:
+            return self._once(key, tensor, lambda t: _same_dtype(fn, t), fn)
+
+        key = f"{name}_scale"
+        probe = torch.zeros(1, device=own[key].device)
+        self._int8.dtype = fn(probe.to(self._int8.dtype)).dtype
+        scale = apply(key, own.pop(key))
+        packed = [own[k] for k in own if k.startswith(f"{name}_packed")]
+        if packed and scale.device.type == "cpu":
+            return {key: scale} | {k: apply(k, t) for k, t in own.items()}
+        plain = own.get(f"{name}_int8")
+        if plain is None:
+            plain = self._unpacked(packed)
+        return self._laid_out(apply(f"{name}_int8", plain), scale)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        left_out = set(self._names())
+        buffers = {k: v for k, v in self._buffers.items() if k not in left_out}
+        name = self.weight_name
+        buffers[f"{name}_int8"], buffers[f"{name}_scale"] = self._plain(), self._scale()
+        state["_buffers"] = buffers
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._int8.tie is not None:
+            self._int8.tie.add(self)
+        name = self.weight_name
+        plain, scale = self._buffers[f"{name}_int8"], self._scale()
+        self._put(self._laid_out(plain, scale))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        new.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        if new._int8.tie is not None:
+            new._int8.tie.add(new)
+        return new
+
+    def __copy__(self) -> Any:
+        new = type(self).__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
+
+    # Checkpoints.
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        name = prefix + self.weight_name
+        destination[f"{name}_int8"] = self._plain()
+        destination[f"{name}_scale"] = self._scale()
+        destination[f"{prefix}quantization"] = self._int8.record.as_tensor()
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        rest = local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        hooks = self._load_state_dict_pre_hooks
+        for hook in hooks.values():
+            hook(state_dict, prefix, *rest)
+        assign = local_metadata.get("assign_to_params_buffers", False)
+        try:
+            absent = self._load_weight(state_dict, prefix, assign)
+        except ValueError as error:
+            error_msgs.append(str(error))
+            absent = []
+        if strict:
+            missing_keys += absent
+        self.__dict__["_load_state_dict_pre_hooks"] = OrderedDict()  # have been called
+        try:
+            super()._load_from_state_dict(state_dict, prefix, *rest)
+        finally:
+            self.__dict__["_load_state_dict_pre_hooks"] = hooks
+
+    def _load_weight(
+        self, state_dict: dict[str, Any], prefix: str, assign: bool
+    ) -> list[str]:
+        """Take the weight out of a checkpoint; names that should be there and are not.
+
+        Raises
+        ------
+        ValueError
+            What is there cannot be loaded; nothing is changed then.
+        """
+        name = prefix + self.weight_name
+        plain_key, scale_key = f"{name}_int8", f"{name}_scale"
+        record_key = f"{prefix}quantization"
+        own = (plain_key, scale_key, record_key)
+        found = {key: state_dict.pop(key) for key in own if key in state_dict}
+        if name in state_dict and not found:
+            self._load_float(name, state_dict.pop(name), assign)
+            return []
+        absent = [key for key in own if key not in found]
+        if plain_key in absent or scale_key in absent:
+            return absent
+        plain, scale = found[plain_key], found[scale_key]
+        check_int8(plain_key, plain, scale_key, scale, self._int8.shape)
+        if record_key in found:
+            self._int8.take(from_tensor(found[record_key]))
+        self._int8.master = None
+        self._replace(plain, scale, assign)
+        return absent
+
+    def _load_float(self, key: str, weight: Any, assign: bool) -> None:
+        check_shape(key, weight, self._int8.shape)
+        if not weight.is_floating_point() or weight.is_meta:
+            raise ValueError(f"{key} is no float tensor with data")
+        quantized = numbers.quantize(weight.detach().to("cpu", torch.float32))
+        if not numbers.is_sound(quantized):
+            raise ValueError(f"{key} has NaN or Inf and cannot be int8")
+        state = self._int8
+        state.signal, state.noise = quantized.signal, quantized.noise
+        if state.master is not None:
+            with torch.no_grad():
+                state.master.copy_(weight)
+        self._replace(quantized.int8, quantized.scale, assign)
+
+    def _replace(self, plain: Tensor, scale: Tensor, assign: bool) -> None:
+        """Take new numbers, in place where tensors may be others' as well."""
+        held = self._scale()
+        if held.is_meta and not assign:
+            return  # as stock, which warns for the parameters
+        device = scale.device if held.is_meta else held.device
+        with numbers.ordinary():
+            plain = plain.detach().to(device, torch.int8).contiguous()
+            scale = scale.detach().to(device, torch.float32).contiguous()
+            if not assign and self._buffers.get(f"{self.weight_name}_int8") is None:
+                scale = scale.clone()
+            elif not assign:
+                plain, scale = plain.clone(), scale.clone()
+            tie = self._int8.tie
+            for module in tie.members() if tie is not None else [self]:
+                module._put(module._laid_out(plain, scale), not assign)
+
+    # Refusals that say what to do.
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in (self.weight_name, f"{self.weight_name}_int8"):
+            raise AttributeError(
+                f"{name} is quantized and cannot be assigned: "
+                "pai_torchacc.dequantize_model() makes the module float again"
+            )
+        super().__setattr__(name, value)
+
+    def reset_parameters(self) -> None:
+        """Refuse: int8 weights are not initialised."""
+        raise RuntimeError(
+            "an int8 weight cannot be initialised anew: "
+            "pai_torchacc.dequantize_model() makes the module float again"
+        )
+
+    def train(self, mode: bool = True) -> Any:
+        """Set the mode as ever, and warn once for the model: int8 does not train."""
+        if mode:
+            training.warn(self)
+        return super().train(mode)
+
+
+def _same_dtype(fn: Any, tensor: Tensor) -> Tensor:
+    moved = fn(tensor)
+    return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+
+def _written(held: Tensor | None, new: Tensor) -> Tensor:
+    """``held`` with the numbers of ``new`` where that can be, else ``new``."""
+    if held is None or held is new or held.is_inference() or held.is_meta:
+        return new
+    if (held.shape, held.dtype, held.device) != (new.shape, new.dtype, new.device):
+        return new
+    return held.copy_(new)
+
+
+def check_shape(key: str, tensor: Any, shape: tuple[int, ...]) -> None:
+    """Raise ValueError, in stock's words, for what is no tensor of this shape."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(
+            f'While copying the parameter named "{key}", expected torch.Tensor or '
+            f"Tensor-like object from checkpoint but received {type(tensor)}"
+        )
+    if tensor.shape != shape:
+        raise ValueError(
+            f"size mismatch for {key}: copying a param with shape {tensor.shape} from "
+            f"checkpoint, the shape in current model is {torch.Size(shape)}."
+        )
+
+
+def check_int8(
+    plain_key: str, plain: Any, scale_key: str, scale: Any, shape: tuple[int, ...]
+) -> None:
+    """Raise ValueError where these are no weight and scales of a weight's shape."""
+    check_shape(plain_key, plain, shape)
+    check_shape(scale_key, scale, shape[:1])
+    if plain.dtype != torch.int8:
+        raise ValueError(f"{plain_key} should be torch.int8, not {plain.dtype}")
+    if scale.dtype != torch.float32:
+        raise ValueError(f"{scale_key} should be torch.float32, not {scale.dtype}")
+    if plain.is_meta or scale.is_meta:
+        raise ValueError(f"{plain_key} has no data: it is on the meta device")
+    if not bool((torch.isfinite(scale) & (scale >= 0)).all()):
+        raise ValueError(f"{scale_key} has values that are not finite and positive")
+    if plain.numel() and int(plain.amin()) < -numbers.LARGEST:
+        raise ValueError(f"{plain_key} has values below -{numbers.LARGEST}")
+
+
+def swap(module: nn.Module, cls: type[Int8Module], state: State) -> None:
+    """Turn a float module into ``cls``, still without its tensors."""
+    parameter = module._parameters[cls.weight_name]
+    assert parameter is not None
+    state.order = tuple(module._parameters)
+    state.requires_grad = parameter.requires_grad
+    state.take(state.record)
+    module.__dict__["_int8"] = state
+    del module._parameters[cls.weight_name]
+    module.__class__ = cls
+
+
+def restore(module: Any, cls: type[nn.Module], parameter: nn.Parameter) -> None:
+    """Turn it back into a float module with this parameter.
+
+    Interrupted it is one or the other; :func:`clean` does the rest.
+    """
+    parameters = {**module._parameters, module.weight_name: parameter}
+    names = [n for n in module._int8.order if n in parameters]
+    names += [n for n in parameters if n not in names]
+    module.__dict__["_parameters"] = {n: parameters[n] for n in names}
+    module.__class__ = cls
+    clean(module)
+
+
+def clean(module: nn.Module) -> None:
+    """Take what is left of int8 out of a float module."""
+    for prefix in ("weight", "in_proj_weight"):
+        for key in (f"{prefix}_{part}" for part in PARTS):
+            module._buffers.pop(key, None)
+            module._non_persistent_buffers_set.discard(key)
+    module.__dict__.pop("_int8", None)

@@ -1,0 +1,94 @@
+"""Layers timed in float and in int8, for ``quantize_model(measure=True)``.
+
+On inputs made up for each kind of call, in blocks that alternate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pai_torchacc.quantization import numbers, selection
+from pai_torchacc.quantization.record import Record
+from pai_torchacc.quantization.storage import Int8Module
+
+Call = Callable[[Tensor], Tensor]
+
+_ROWS = {"m1": 1, "m2_7": 4, "m8_31": 16, "m32_up": 64}
+_BLOCKS = 9
+_BLOCK_NS = 400_000
+_FASTER = 1.05
+_IMAGE = (28, 28)
+
+
+def measure(
+    pairs: list[tuple[Any, Int8Module]],
+    shapes: dict[nn.Module, tuple[int, ...]],
+    method: str,
+) -> None:
+    """Time every layer; with method "auto" the times decide instead of the table."""
+    for layer, twin in pairs:
+        state = twin._int8
+        buckets = []
+        for kind, how in state.record.buckets:
+            x = _input(layer, kind, shapes.get(layer.module))
+            ways = _ways(layer.module, twin)
+            float_s, int8_s = state.measured[kind] = _timed(*ways, x)
+            is_faster = float_s / int8_s >= _FASTER
+            measured = "int8" if is_faster else "float"
+            buckets.append((kind, {"auto": measured}.get(method, how)))
+        layer.buckets = tuple(buckets)
+        state.take(Record(method, layer.buckets))
+        selection.decide(layer, method)
+        with numbers.ordinary():
+            twin._put(twin._laid_out(twin._plain(), twin._scale()))
+    everything = [layer for layer, _ in pairs]
+    selection.follow(everything)
+
+
+def _ways(module: Any, twin: Any) -> tuple[Call, Call]:
+    """What computes in float, and what in int8; of an attention, its projection."""
+    if isinstance(module, nn.MultiheadAttention):
+        rows = 3 * module.embed_dim
+        return (
+            lambda x: F.linear(x, module.in_proj_weight, module.in_proj_bias),
+            lambda x: twin._project(x, 0, rows),
+        )
+    return partial(type(module).forward, module), partial(type(twin).forward, twin)
+
+
+def _input(layer: Any, kind: str, shape: tuple[int, ...] | None) -> Tensor:
+    module = layer.module
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(module, nn.Embedding):
+        return torch.arange(128, device="cpu") % module.num_embeddings
+    if isinstance(module, nn.Conv2d):
+        sizes = shape or (1, module.in_channels, *_IMAGE)
+        return torch.randn(sizes, generator=generator, device="cpu")
+    sizes = _ROWS[kind], layer.weight.shape[1]
+    return torch.randn(sizes, generator=generator, device="cpu")
+
+
+def _timed(stock: Call, ours: Call, x: Tensor) -> tuple[float, float]:
+    """Least seconds a call, in float and in int8."""
+    with numbers.ordinary():
+        repeats = max(1, int(_BLOCK_NS / max(_block(stock, x, 1), 1)))
+        _block(ours, x, 1)
+        best = [float("inf")] * 2
+        for _ in range(_BLOCKS):
+            for i, way in enumerate((stock, ours)):
+                best[i] = min(best[i], _block(way, x, repeats) / repeats)
+    return best[0] / 1e9, best[1] / 1e9
+
+
+def _block(way: Call, x: Tensor, repeats: int) -> int:
+    start = time.perf_counter_ns()
+    for _ in range(repeats):
+        way(x)
+    return time.perf_counter_ns() - start
