@@ -61,6 +61,8 @@ typedef struct ptac_kernel {
 typedef struct ptac_shape {
     int kind;     /* index into ptac_op_shapes.kinds */
     int64_t work; /* elements, multiply-adds or what else tells its size in the kind */
+    /* Of a product: multiply-adds an element of its three matrices. Else left alone. */
+    int64_t uses;
 } ptac_shape;
 
 /*

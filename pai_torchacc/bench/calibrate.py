@@ -15,7 +15,7 @@ import torch
 import pai_torchacc as ptac
 from pai_torchacc import _host
 from pai_torchacc._usage import UsageError, check_outputs
-from pai_torchacc.bench.cases import Case, cases
+from pai_torchacc.bench.cases import Case, Gradient, cases
 from pai_torchacc.bench.measure import (
     alternate,
     environment,
@@ -109,11 +109,13 @@ def _time_rows(
     own, others = (case.op, *case.with_ops), case.forwarded_to
     asked = [row for row in rows if row not in case.without_rows]
     taken = [row for row in asked if _takes(c, case, row, call)]
-    variants: dict[Any, Any] = {"stock": (ptac.disable, getattr(call, "stock", call))}
+    variants: dict[Any, Any] = {
+        "stock": (partial(_stock, call), getattr(call, "stock", call))
+    }
     for row in taken:
-        variants[row] = partial(_only, c, own, row), call
+        variants[row] = partial(_only, c, own, row, call), call
         if others:
-            variants[row, "forwarded"] = partial(_only, c, others, row), call
+            variants[row, "forwarded"] = partial(_only, c, others, row, call), call
     try:
         timings = alternate(variants, blocks, block_s)
     finally:
@@ -126,10 +128,22 @@ def _time_rows(
     }
 
 
-def _only(c: Any, ops: tuple[str, ...], row: str) -> None:
+def _begin(call: Any) -> None:
+    """Tell a call that asks for it that other rows are on."""
+    if isinstance(call, Gradient):
+        call.begin()
+
+
+def _stock(call: Any) -> None:
+    ptac.disable()
+    _begin(call)
+
+
+def _only(c: Any, ops: tuple[str, ...], row: str, call: Any) -> None:
     """Switch one row of these operators on and everything else off."""
-    for name, _, _ in c.operators():
-        c.pin(name, row if name in ops else None)
+    for name, _, rows in c.operators():
+        has_row = any(row == own for own, *_ in rows)
+        c.pin(name, row if name in ops and has_row else None)
     backward = {name for name, _, _ in c.operators() if name.endswith("_backward")}
     is_int8 = not set(ops).difference(BY_NAME)
     ptac.enable(
@@ -138,6 +152,7 @@ def _only(c: Any, ops: tuple[str, ...], row: str) -> None:
         exclude=backward.difference(ops),  # which the name of its forward includes
         numerics="fast",
     )
+    _begin(call)
 
 
 def _unpin(c: Any, ops: tuple[str, ...]) -> None:
@@ -148,7 +163,7 @@ def _unpin(c: Any, ops: tuple[str, ...]) -> None:
 
 def _takes(c: Any, case: Case, row: str, call: Any) -> bool:
     own = case.op, *case.with_ops
-    _only(c, own, row)
+    _only(c, own, row, call)
     before = c.counters(case.op)[0]
     call()
     taken = c.counters(case.op)[0] > before

@@ -9,6 +9,8 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 
     shape->kind = params->kind;
     shape->work = params->work;
+    if (params->uses)
+        shape->uses = params->uses;
     return params->classify;
 }
 
@@ -42,6 +44,8 @@ static ptac_status run(const ptac_call *call)
 const ptac_kernel fake_rows[N_FAKE_ROWS] = {
     ROW(FAKE_OP, "scalar"), ROW(FAKE_OP, "avx2"), ROW(FAKE_OP, "avx512")};
 const ptac_kernel other_fake_row = ROW(OTHER_FAKE_OP, "scalar");
+const ptac_kernel rounding_fake_row = {
+    .op = FAKE_OP, .name = "bf16", .in_bf16 = true, .accepts = accepts, .run = run};
 
 #define DECIDED(text, cpu)                                                             \
     {                                                                                  \
@@ -59,6 +63,7 @@ __attribute__((constructor)) static void add_rows(void)
     for (int i = 0; i < N_FAKE_ROWS; i++)
         ptac_registry_add(&fake_rows[i]);
     ptac_registry_add(&other_fake_row);
+    ptac_registry_add(&rounding_fake_row);
     for (int isa = PTAC_ISA_AVX512; isa >= PTAC_ISA_SCALAR; isa--)
         ptac_registry_add(&decided_rows[isa]);
 }

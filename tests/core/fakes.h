@@ -22,12 +22,13 @@ enum {
 
 typedef struct fake_params {
     int kind;
-    int64_t work;
+    int64_t work, uses; /* uses 0: not told */
     ptac_reason classify, accept;
 } fake_params;
 
 extern const ptac_kernel fake_rows[N_FAKE_ROWS];
 extern const ptac_kernel other_fake_row;
+extern const ptac_kernel rounding_fake_row; /* of FAKE_OP, in no table of the tests' */
 extern const ptac_kernel decided_rows[PTAC_ISA_AVX512 + 1];
 
 /* A call of FAKE_OP with these params, which must outlive it. */

@@ -266,6 +266,24 @@ UNIT(a_pin_beats_the_table_and_not_the_row)
     reset();
 }
 
+UNIT(rounding_is_for_products_that_use_each_element_often)
+{
+    const fake_params thin = {.work = 100, .uses = 47},
+                      thick = {.work = 100, .uses = 48};
+    ptac_reason why;
+
+    reset();
+    install_one(100, &rounding_fake_row);
+    EXPECT(choose(&thin, PTAC_F32, 1, &why) == NULL && why == PTAC_NOT_FASTER);
+    EXPECT(choose(&thick, PTAC_F32, 1, &why) == &rounding_fake_row);
+    EXPECT(plain(1, 100, &why) == &rounding_fake_row); /* uses are not told */
+    install_one(100, &fake_rows[0]);
+    EXPECT(choose(&thin, PTAC_F32, 1, &why) == &fake_rows[0]);
+    ptac_chooser_pin(FAKE_OP, &rounding_fake_row);
+    EXPECT(choose(&thin, PTAC_F32, 1, &why) == &rounding_fake_row);
+    reset();
+}
+
 UNIT(quarantine_is_for_one_row_until_pardoned)
 {
     ptac_reason why;

@@ -80,6 +80,16 @@ static int kind_of_others(const ptac_conv2d *p)
     return p->stride_h != 1 || p->stride_w != 1 ? PTAC_CONV_STRIDED : PTAC_CONV_OTHER;
 }
 
+static int64_t uses_of(const ptac_conv2d *p)
+{
+    const int64_t channels = (int64_t)p->in_channels * p->out_channels;
+    const int64_t n_elements = p->n * p->in_channels * p->h * p->w +
+                               p->n * p->out_channels * p->out_h * p->out_w +
+                               channels * p->kernel_h * p->kernel_w;
+
+    return n_elements > 0 ? ptac_conv2d_work(p) / n_elements : 0;
+}
+
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_conv2d *p = call->params;
@@ -89,6 +99,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
         return PTAC_EMPTY;
     shape->kind = is_ours ? kind_of(call) : kind_of_others(p);
     shape->work = is_ours ? ptac_conv2d_pixels(p) : ptac_conv2d_work(p);
+    shape->uses = uses_of(p);
     if (p->result == PTAC_CONV_WEIGHT)
         shape->kind += PTAC_CONV_N_KINDS;
     return PTAC_TAKE;

@@ -17,9 +17,9 @@ from pai_torchacc.bench.cases import (
     optim,
     pool,
 )
-from pai_torchacc.bench.cases.case import Case
+from pai_torchacc.bench.cases.case import Case, Gradient
 
-__all__ = ["Case", "cases"]
+__all__ = ["Case", "Gradient", "cases"]
 
 
 def cases() -> Iterator[Case]:

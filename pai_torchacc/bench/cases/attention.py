@@ -8,7 +8,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from pai_torchacc.bench.cases.case import Call, Case
+from pai_torchacc.bench.cases.case import Call, Case, Gradient
 
 SHAPES = (
     (4, 16, 32),
@@ -32,7 +32,9 @@ def cases() -> Iterator[Case]:
                 ("attention_backward", _backward),
             ):
                 made = partial(make, heads, n, d, kind)
-                yield Case(op, kind, "float32", heads * n * n * d, (made,))
+                with_ops = ("attention",) if op != "attention" else ()
+                work = heads * n * n * d
+                yield Case(op, kind, "float32", work, (made,), with_ops)
 
 
 def _attend(
@@ -53,7 +55,5 @@ def _forward(heads: int, n: int, d: int, kind: str) -> Call:
 
 
 def _backward(heads: int, n: int, d: int, kind: str) -> Call:
-    wanted = [t.requires_grad_() for t in _tensors(heads, n, d)]
-    y = _attend(*wanted, kind)
-    grad = torch.randn(y.shape)
-    return lambda: torch.autograd.grad(y, wanted, grad, retain_graph=True)
+    q, k, v = _tensors(heads, n, d)
+    return Gradient(lambda: _attend(q, k, v, kind), [q, k, v])

@@ -36,3 +36,30 @@ class Case:
     """Rows that cannot be faster and would take minutes to show it."""
     forwarded_to: tuple[str, ...] = ()
     """Operators of ours that stock calls for it; rows have to beat that as well."""
+
+
+class Gradient:
+    """A call of backward alone, of ``grad`` through what ``forward`` returns.
+
+    Some gradients follow the row that served their forward call, so that a call of
+    ``begin`` goes before each measurement: it runs forward by the rows of the moment.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[[], torch.Tensor],
+        wanted: list[torch.Tensor],
+    ) -> None:
+        """Differentiate with regard to ``wanted``, which are leaves."""
+        self.forward = forward
+        self.wanted = [t.requires_grad_() for t in wanted]
+        self.begin()
+        self.grad = torch.randn_like(self.y)
+
+    def begin(self) -> None:
+        """Compute the graph anew."""
+        self.y = self.forward()
+
+    def __call__(self) -> tuple[torch.Tensor, ...]:
+        """The gradients of the wanted tensors."""
+        return torch.autograd.grad(self.y, self.wanted, self.grad, retain_graph=True)

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from pai_torchacc.bench.cases.case import Call, Case, Make
+from pai_torchacc.bench.cases.case import Call, Case, Gradient, Make
 
 CHANNELS = {
     (3, "first"): ((1, 32), (3, 64)),
@@ -46,7 +46,8 @@ OTHERS = {
 }
 """Images, channels in and out, width, kernel size, stride of what is unlike these."""
 
-DATA, WEIGHT = (True, False, False), (False, True, True)
+DATA, WEIGHT = "data", "weight"
+"""Which gradient: of the input, or of the weight and the bias."""
 
 
 def cases() -> Iterator[Case]:
@@ -67,9 +68,8 @@ def cases() -> Iterator[Case]:
                 makes: list[Make] = [
                     partial(make, size, n, c, k, w) for c, k in pairs for n, w in tried
                 ]
-                yield Case(
-                    op, f"{size}x{size}_{few}{suffix}", "float32", pixels, tuple(makes)
-                )
+                kind = f"{size}x{size}_{few}{suffix}"
+                yield _case(op, kind, pixels, tuple(makes))
     for kind, shapes in OTHERS.items():
         for shape in shapes:
             yield from _cases_of_others(kind, shape)
@@ -81,27 +81,27 @@ def _cases_of_others(kind: str, shape: tuple[int, ...]) -> Iterator[Case]:
     out = (width + 2 * (size // 2) - size) // stride + 1
     work = n * c * k * size**2 * out**2
 
-    def tensors() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def tensors() -> tuple[torch.Tensor, torch.Tensor]:
         layout = torch.channels_last if is_nhwc else torch.contiguous_format
-        sizes = (n, c, width, width), (k, c, size, size), (n, k, out, out)
-        x, w, grad = (torch.randn(s).to(memory_format=layout) for s in sizes)
-        return x, w, grad
+        x, w = torch.randn(n, c, width, width), torch.randn(k, c, size, size)
+        return x.to(memory_format=layout), w.to(memory_format=layout)
 
     def forward() -> Call:
-        x, w, _ = tensors()
+        x, w = tensors()
         return lambda: F.conv2d(x, w, stride=stride, padding=size // 2)
 
-    def backward(mask: tuple[bool, bool, bool]) -> Call:
-        x, w, grad = tensors()
-        padding, one, zero = [size // 2] * 2, [1, 1], [0, 0]
-        return lambda: torch.ops.aten.convolution_backward(
-            grad, x, w, [k], [stride] * 2, padding, one, False, zero, 1, mask
-        )
+    def backward(side: str) -> Call:
+        return _gradient(side, *tensors(), stride)
 
-    op = "conv2d_backward"
-    yield Case("conv2d", kind, "float32", work, (forward,))
-    yield Case(op, f"{kind}_data", "float32", work, (partial(backward, DATA),))
-    yield Case(op, f"{kind}_weight", "float32", work, (partial(backward, WEIGHT),))
+    yield _case("conv2d", kind, work, (forward,))
+    for side in (DATA, WEIGHT):
+        made = partial(backward, side)
+        yield _case("conv2d_backward", f"{kind}_{side}", work, (made,))
+
+
+def _case(op: str, kind: str, work: int, makes: tuple[Make, ...]) -> Case:
+    with_ops = ("conv2d",) if op != "conv2d" else ()
+    return Case(op, kind, "float32", work, makes, with_ops)
 
 
 def _forward(size: int, n: int, c: int, k: int, width: int) -> Call:
@@ -109,12 +109,14 @@ def _forward(size: int, n: int, c: int, k: int, width: int) -> Call:
     return lambda: F.conv2d(x, w, padding=size // 2)
 
 
-def _backward(
-    mask: tuple[bool, bool, bool], size: int, n: int, c: int, k: int, width: int
-) -> Call:
+def _backward(side: str, size: int, n: int, c: int, k: int, width: int) -> Call:
     x, w = torch.randn(n, c, width, width), torch.randn(k, c, size, size)
-    grad = torch.randn(n, k, width, width)
-    one, zero, padding = [1, 1], [0, 0], [size // 2] * 2
-    return lambda: torch.ops.aten.convolution_backward(
-        grad, x, w, [k], one, padding, one, False, zero, 1, mask
+    return _gradient(side, x, w, 1)
+
+
+def _gradient(side: str, x: torch.Tensor, w: torch.Tensor, stride: int) -> Call:
+    bias = torch.zeros(w.shape[0])
+    wanted = [x] if side == DATA else [w, bias]
+    return Gradient(
+        lambda: F.conv2d(x, w, bias, stride, padding=w.shape[-1] // 2), wanted
     )
