@@ -175,6 +175,9 @@ def linear_install(
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, /) -> Tensor | None:
     """``x @ w.T + bias``."""
 
+def linear_row(x: Tensor, w: Tensor, /) -> str | None:
+    """The row by which :func:`linear` would multiply now."""
+
 def linear_act(
     x: Tensor, w: Tensor, bias: Tensor | None, activation: int, /
 ) -> Tensor | None:

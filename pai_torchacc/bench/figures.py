@@ -73,14 +73,23 @@ def _on() -> None:
     ptac.enable()
 
 
+def _on_at_fast() -> None:
+    ptac.enable(numerics="fast")
+
+
 def compare(
-    name: str, setting: Setting, rivals: dict[str, Call], ours: Call, gate: bool = True
+    name: str,
+    setting: Setting,
+    rivals: dict[str, Call],
+    ours: Call,
+    gate: bool = True,
+    switch: Call = _on,
 ) -> Iterator[Result]:
     """Time ours against each rival, all in turn."""
     variants: dict[str, tuple[Call, Call]] = {
         r: (_off, call) for r, call in rivals.items()
     }
-    variants["ptac"] = (_on, ours)
+    variants["ptac"] = (switch, ours)
     try:
         timings = alternate(variants, setting.blocks, setting.block_s)
     finally:
@@ -209,10 +218,10 @@ _optimizer("Adam, 8 M parameters", torch.optim.Adam, _large)
 _optimizer("SGD with momentum, 8 M parameters", torch.optim.SGD, _large, momentum=0.9)
 
 
-def _gate(task: Task) -> bool:
+def _gate(task: Task, switch: Call = _on) -> bool:
     """The numbers' contract, on this workload's model and batch."""
     x, _ = next(task.batches)
-    _on()
+    switch()
     try:
         return bool(ptac.verify(task.model, x))
     finally:
@@ -259,6 +268,40 @@ for _name, _workload in WORKLOADS.items():
     if _workload.trains:
         _training(_name)
     _inference(_name)
+
+
+def _at_fast(name: str) -> None:
+    """Level fast, for training and inference, beside torch's own autocast."""
+
+    def with_autocast(call: Call) -> Call:
+        def cast() -> Any:
+            with torch.autocast("cpu", torch.bfloat16):
+                return call()
+
+        return cast
+
+    def add(what: str, call_of: Callable[[], Call]) -> None:
+        title = f"{name}, level fast, {what}"
+
+        @figure(title)
+        def measure(setting: Setting) -> Iterator[Result]:
+            passes = _gate(WORKLOADS[name].task(), _on_at_fast)
+            rivals = {"stock": call_of(), "autocast": with_autocast(call_of())}
+            yield from compare(
+                title, setting, rivals, call_of(), passes, switch=_on_at_fast
+            )
+
+    def infer() -> Call:
+        task = WORKLOADS[name].task()
+        task.model.eval()
+        return task.infer
+
+    add("training step", lambda: WORKLOADS[name].task().train_step)
+    add("inference", infer)
+
+
+for _name in ("W3", "W4", "W4g", "W5"):
+    _at_fast(_name)
 
 
 @figure("forwarded max_pool2d, added")

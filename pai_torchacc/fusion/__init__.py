@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pai_torchacc._options import Config
 
 _ledger = Yielding()
+_attention_ledger = Yielding()
 _foreign: dict[str, str] = {}
 _kept: set[str] = set()
 """Operators whose overrides belong in the dispatcher as things stand."""
@@ -73,6 +74,7 @@ def _install(c: Any, config: Config, barred: set[str]) -> str | None:
     if trouble:
         return trouble
     _install_stand_ins(c)
+    _install_attention(c, config)
     _open_gates(c, wanted, barred | unproven)
     return None
 
@@ -107,6 +109,7 @@ def remove(c: Any) -> None:
     for name in operators(c):
         c.set_gate(name, _reason(c, "switched off"))
     c.scratch_clear()
+    _attention_ledger.undo()
     _ledger.undo()
 
 
@@ -130,7 +133,11 @@ def overridden_by_others() -> dict[str, str]:
 
 def remarks() -> list[str]:
     """Who patched what we did, before us or after us, and who convolves on CUDA."""
-    found = [*_ledger.declined, *_ledger.remarks]
+    found = [
+        remark
+        for ledger in (_ledger, _attention_ledger)
+        for remark in (*ledger.declined, *ledger.remarks)
+    ]
     if _kept:
         import torch
 
@@ -221,3 +228,15 @@ def _install_stand_ins(c: Any) -> None:
     node.install(c)
     linear.install(c, _ledger)
     loss.install(c, _ledger)
+
+
+def _install_attention(c: Any, config: Config) -> None:
+    """Only where something may be rounded: at other levels torch's own is as good."""
+    from pai_torchacc import _host
+
+    if config.numerics != "fast" or not c.bf16_hardware():
+        _attention_ledger.undo()
+    elif not len(_attention_ledger) and _host.has_lean_paths():
+        from pai_torchacc.fusion import attention
+
+        attention.install(c, _attention_ledger)

@@ -83,11 +83,14 @@ def is_torchs_own(owner: Any, name: str) -> bool:
 def _replaced(owner: Any, name: str) -> Iterator[Place]:
     """What a stand-in at this place does the work of."""
     from torch import nn
+    from torch.nn import functional
     from torch.optim import Optimizer
 
     yield owner, name
     if (owner, name) == (nn.Sequential, "forward"):
         yield from _called_by_sequential()
+    elif (owner, name) == (nn.MultiheadAttention, "forward"):
+        yield functional, "multi_head_attention_forward"
     elif isinstance(owner, type) and issubclass(owner, Optimizer) and name == "step":
         for cls in owner.__mro__:
             if "_init_group" in vars(cls):

@@ -167,6 +167,38 @@ static PyObject *linear(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     return ptac_try_linear(args, PTAC_ACT_NONE, true);
 }
 
+/*
+ * linear_row(x, w) -> name of the row that linear() would use now, or None. Counts
+ * nothing.
+ */
+static PyObject *linear_row(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    PyObject *tensors[3] = {NULL, NULL, Py_None};
+    ptac_linear_tensors t = {0};
+    ptac_linear_act params;
+    ptac_call call;
+    ptac_reason why;
+    const ptac_kernel *row = NULL;
+
+    (void)self;
+    if (n_args != 2)
+        return PyErr_Format(PyExc_TypeError, "x, w");
+    PTAC_IN_FLIGHT;
+    tensors[0] = args[0];
+    tensors[1] = args[1];
+    why = borrow(tensors, &t);
+    if (!why)
+        why = ptac_why_not_lean();
+    if (!why) {
+        const int is_training = wants_gradient(tensors);
+
+        if (is_training < 0)
+            return NULL;
+        row = choose(&t, PTAC_ACT_NONE, is_training, &params, &call, &why);
+    }
+    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+}
+
 static bool read_activation(PyObject *code, ptac_act *activation)
 {
     const long value = PyLong_AsLong(code);
@@ -339,6 +371,7 @@ static PyObject *linear_install(PyObject *self, PyObject *args)
 
 PyMethodDef ptac_linear_methods[] = {
     PTAC_FASTCALL(linear, NULL),
+    PTAC_FASTCALL(linear_row, NULL),
     PTAC_FASTCALL(linear_act, NULL),
     PTAC_FASTCALL(linear_act_kernel, NULL),
     PTAC_FASTCALL(linear_act_forward, NULL),
