@@ -34,7 +34,7 @@ BEYOND = {
 }
 """Words in the names of rows that need more than such an instruction set."""
 
-VENDOR_BOUND = frozenset({"onednn", "bf16"})
+VENDOR_BOUND = frozenset({"onednn", "bf16", "bf16_products"})
 """Rows whose gain depends on whose CPU it is more than on its instruction set.
 
 Products of bfloat16 are twice as fast as float32's on one CPU and half as fast on

@@ -122,6 +122,9 @@ def worst(measurements: Iterable[Measurement]) -> list[Measurement]:
 def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:
     """Choose the table for a CPU.
 
+    A family's own comes first, named ``vendor-family`` or, where a family has CPUs of
+    several instruction sets, ``vendor-family-isa``.
+
     Parameters
     ----------
     model : str
@@ -135,7 +138,8 @@ def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:
     """
     if path is not None:
         return Table(path, read(Path(path)), FASTER, True)
-    family = _shipped(model.rpartition("-")[0])
+    name = model.rpartition("-")[0]
+    family = _shipped(f"{name}-{isa}") or _shipped(name)
     name = f"generic-{isa}"
     generic = _shipped(name) or Table(name, [], FASTER_ELSEWHERE, False)
     if family and not is_limited:

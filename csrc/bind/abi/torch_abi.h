@@ -92,6 +92,7 @@ enum {
     F(at_error, torch_new_stable_ivalue, (stable_ivalue **))                           \
     F(at_error, torch_delete_stable_ivalue, (stable_ivalue *))                         \
     F(const char *, torch_exception_get_what_without_backtrace, (void))                \
+    F(at_error, aoti_torch_cpu_bmm_out, (at_tensor, at_tensor, at_tensor))             \
     F(at_error, aoti_torch_cpu__linear_pointwise,                                      \
       (at_tensor, at_tensor, at_tensor *, const char *, const double **, int64_t,      \
        const char **, at_tensor *))                                                    \

@@ -10,64 +10,49 @@
  *       float dropout_p, bool is_causal, *, Tensor? attn_mask, float? scale)
  *       -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)
  */
+#include "bind/torch/attention.h"
 #include "bind/torch/bf16.h"
 #include "bind/torch/override.h"
 #include "bind/torch/stock.h"
-#include "ops/attention/attention.h"
 
 #include <string.h>
-
-enum {
-    QUERY,
-    KEY,
-    VALUE,
-    OUT, /* of backward */
-    GRAD,
-    N_TENSORS,
-    N_RESULTS = 3,
-};
-
-typedef struct attention {
-    at_tensor tensors[N_TENSORS];
-    at_tensor dense; /* grad_out in memory of its own, where that was needed */
-    at_tensor sums;  /* logsumexp, of backward */
-    at_tensor mask;  /* or NULL */
-    double dropout, scale;
-    bool is_causal, has_scale;
-    bool is_in_bf16;              /* backward: the forward call was */
-    at_tensor results[N_RESULTS]; /* of a row */
-} attention;
 
 #define FORWARD  T.aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu
 #define BACKWARD T.aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu_backward
 
-static at_error run_forward(const attention *a, const at_tensor *in, at_tensor *out)
+static at_error run_forward(const ptac_attention_tensors *a, const at_tensor *in,
+                            at_tensor *out)
 {
     at_tensor mask = a->mask;
     double scale = a->scale;
 
-    return FORWARD(in[QUERY], in[KEY], in[VALUE], a->dropout, a->is_causal,
+    return FORWARD(in[PTAC_ATTENTION_QUERY], in[PTAC_ATTENTION_KEY],
+                   in[PTAC_ATTENTION_VALUE], a->dropout, a->is_causal,
                    mask ? &mask : NULL, a->has_scale ? &scale : NULL, &out[0], &out[1]);
 }
 
-static at_error run_backward(const attention *a, const at_tensor *in, at_tensor *out)
+static at_error run_backward(const ptac_attention_tensors *a, const at_tensor *in,
+                             at_tensor *out)
 {
     at_tensor mask = a->mask;
     double scale = a->scale;
 
-    return BACKWARD(in[GRAD], in[QUERY], in[KEY], in[VALUE], in[OUT], a->sums,
-                    a->dropout, a->is_causal, mask ? &mask : NULL,
-                    a->has_scale ? &scale : NULL, &out[0], &out[1], &out[2]);
+    return BACKWARD(in[PTAC_ATTENTION_GRAD], in[PTAC_ATTENTION_QUERY],
+                    in[PTAC_ATTENTION_KEY], in[PTAC_ATTENTION_VALUE],
+                    in[PTAC_ATTENTION_OUT], a->sums, a->dropout, a->is_causal,
+                    mask ? &mask : NULL, a->has_scale ? &scale : NULL, &out[0], &out[1],
+                    &out[2]);
 }
 
 static void stock_forward(const void *context, at_tensor *out)
 {
-    const attention *a = context;
+    const ptac_attention_tensors *a = context;
 
     at_must(run_forward(a, a->tensors, out), "attention failed");
 }
 
-static at_error run_again(const attention *a, at_tensor *output, at_tensor *sums)
+static at_error run_again(const ptac_attention_tensors *a, at_tensor *output,
+                          at_tensor *sums)
 {
     at_tensor made[2] = {NULL};
     const at_error error = run_forward(a, a->tensors, made);
@@ -80,13 +65,13 @@ static at_error run_again(const attention *a, at_tensor *output, at_tensor *sums
 /* What a forward call in bfloat16 has left is of no use to a gradient in float32. */
 static void stock_backward(const void *context, at_tensor *out)
 {
-    const attention *a = context;
-    attention again = *a;
+    const ptac_attention_tensors *a = context;
+    ptac_attention_tensors again = *a;
     AT_OWNED at_tensor output = NULL, sums = NULL;
 
     if (a->is_in_bf16) {
         at_must(run_again(a, &output, &sums), "attention failed");
-        again.tensors[OUT] = output;
+        again.tensors[PTAC_ATTENTION_OUT] = output;
         again.sums = sums;
     }
     at_must(run_backward(&again, again.tensors, out),
@@ -108,13 +93,13 @@ static ptac_reason read_view(at_tensor tensor, ptac_view *view)
 }
 
 /* The gradient of a sum is one number seen many times. */
-static ptac_reason read_grad(attention *a, ptac_view *view)
+static ptac_reason read_grad(ptac_attention_tensors *a, ptac_view *view)
 {
-    ptac_reason why = read_view(a->tensors[GRAD], view);
+    ptac_reason why = read_view(a->tensors[PTAC_ATTENTION_GRAD], view);
 
     if (why != PTAC_LAYOUT)
         return why;
-    a->dense = at_dense(a->tensors[GRAD], view, false);
+    a->dense = at_dense(a->tensors[PTAC_ATTENTION_GRAD], view, false);
     return read_view(a->dense, view);
 }
 
@@ -139,30 +124,34 @@ static bool fits_mask(at_tensor tensor, const int64_t *q, const int64_t *k)
 }
 
 /* Calls that torch would refuse are torch's to refuse, and no row's to break at. */
-static ptac_reason sizes_reason(const attention *a, const ptac_call *call)
+static ptac_reason sizes_reason(const ptac_attention_tensors *a, const ptac_call *call)
 {
     const ptac_view *in = call->inputs;
-    const int64_t *q = in[QUERY].sizes, *k = in[KEY].sizes;
+    const int64_t *q = in[PTAC_ATTENTION_QUERY].sizes,
+                  *k = in[PTAC_ATTENTION_KEY].sizes;
 
-    if (!are_alike(k, in[VALUE].sizes) || q[0] != k[0] || q[1] != k[1] || q[3] != k[3])
+    if (!are_alike(k, in[PTAC_ATTENTION_VALUE].sizes) || q[0] != k[0] || q[1] != k[1] ||
+        q[3] != k[3])
         return PTAC_SHAPE;
-    for (int i = OUT; i < call->n_inputs; i++)
+    for (int i = PTAC_ATTENTION_OUT; i < call->n_inputs; i++)
         if (!are_alike(in[i].sizes, q))
             return PTAC_SHAPE;
     return a->mask && !fits_mask(a->mask, q, k) ? PTAC_ARGUMENT : PTAC_TAKE;
 }
 
-static ptac_reason read_call(attention *a, ptac_attention *params, ptac_call *call)
+static ptac_reason read_call(ptac_attention_tensors *a, ptac_attention *params,
+                             ptac_call *call)
 {
     ptac_reason why = PTAC_TAKE;
 
     for (int i = 0; i < call->n_inputs && !why; i++)
-        why = i == GRAD ? read_grad(a, &call->inputs[i])
-                        : read_view(a->tensors[i], &call->inputs[i]);
+        why = i == PTAC_ATTENTION_GRAD ? read_grad(a, &call->inputs[i])
+                                       : read_view(a->tensors[i], &call->inputs[i]);
     if (why)
         return why;
 
-    const int64_t *q = call->inputs[QUERY].sizes, *k = call->inputs[KEY].sizes;
+    const int64_t *q = call->inputs[PTAC_ATTENTION_QUERY].sizes,
+                  *k = call->inputs[PTAC_ATTENTION_KEY].sizes;
 
     *params = (ptac_attention){
         .n_heads = q[0] * q[1],
@@ -177,7 +166,7 @@ static ptac_reason read_call(attention *a, ptac_attention *params, ptac_call *ca
 }
 
 /* A gradient runs in the precision of its forward call. */
-static const ptac_kernel *admit(const attention *a, ptac_call *call)
+static const ptac_kernel *admit(const ptac_attention_tensors *a, ptac_call *call)
 {
     const ptac_kernel *row;
 
@@ -191,7 +180,7 @@ static const ptac_kernel *admit(const attention *a, ptac_call *call)
     return row;
 }
 
-static bool fast(attention *a, ptac_call *call, ptac_stock_fn stock)
+static bool fast(ptac_attention_tensors *a, ptac_call *call, ptac_stock_fn stock)
 {
     ptac_attention params;
     const ptac_kernel *row;
@@ -209,11 +198,11 @@ static bool fast(attention *a, ptac_call *call, ptac_stock_fn stock)
     return row && ptac_run_checked(row, call, a->results, stock, a);
 }
 
-static void drop_all(attention *a)
+static void drop_all(ptac_attention_tensors *a)
 {
-    for (int i = 0; i < N_TENSORS; i++)
+    for (int i = 0; i < PTAC_ATTENTION_N_TENSORS; i++)
         at_drop_tensor(&a->tensors[i]);
-    for (int i = 0; i < N_RESULTS; i++)
+    for (int i = 0; i < PTAC_ATTENTION_N_RESULTS; i++)
         at_drop_tensor(&a->results[i]);
     at_drop_tensor(&a->dense);
     at_drop_tensor(&a->sums);
@@ -231,7 +220,7 @@ static double as_double(stable_ivalue boxed)
 }
 
 /* What follows the tensors in both schemas. */
-static void take_options(const stable_ivalue *stack, attention *a)
+static void take_options(const stable_ivalue *stack, ptac_attention_tensors *a)
 {
     bool has_mask, is_defined = false;
     stable_ivalue scale;
@@ -254,11 +243,11 @@ static void boxed_forward(stable_ivalue *stack, uint64_t n_args, uint64_t n_retu
     (void)n_args;
     (void)n_returns;
     PTAC_IN_FLIGHT;
-    AT_OWNED_ATTENTION attention a = {.mask = NULL};
+    AT_OWNED_ATTENTION ptac_attention_tensors a = {.mask = NULL};
     ptac_call call = {.op = PTAC_OP_ATTENTION, .n_inputs = 3, .n_outputs = 2};
 
     for (int i = 0; i < 3; i++)
-        a.tensors[QUERY + i] = at_take_tensor(stack, i);
+        a.tensors[PTAC_ATTENTION_QUERY + i] = at_take_tensor(stack, i);
     take_options(stack + 3, &a);
     if (!fast(&a, &call, stock_forward))
         stock_forward(&a, a.results);
@@ -271,20 +260,21 @@ static void boxed_backward(stable_ivalue *stack, uint64_t n_args, uint64_t n_ret
     (void)n_args;
     (void)n_returns;
     PTAC_IN_FLIGHT;
-    AT_OWNED_ATTENTION attention a = {.mask = NULL};
-    ptac_call call = {
-        .op = PTAC_OP_ATTENTION_BACKWARD, .n_inputs = 5, .n_outputs = N_RESULTS};
+    AT_OWNED_ATTENTION ptac_attention_tensors a = {.mask = NULL};
+    ptac_call call = {.op = PTAC_OP_ATTENTION_BACKWARD,
+                      .n_inputs = 5,
+                      .n_outputs = PTAC_ATTENTION_N_RESULTS};
 
-    a.tensors[GRAD] = at_take_tensor(stack, 0);
+    a.tensors[PTAC_ATTENTION_GRAD] = at_take_tensor(stack, 0);
     for (int i = 0; i < 3; i++)
-        a.tensors[QUERY + i] = at_take_tensor(stack, 1 + i);
-    a.tensors[OUT] = at_take_tensor(stack, 4);
+        a.tensors[PTAC_ATTENTION_QUERY + i] = at_take_tensor(stack, 1 + i);
+    a.tensors[PTAC_ATTENTION_OUT] = at_take_tensor(stack, 4);
     a.sums = at_take_tensor(stack, 5);
     take_options(stack + 6, &a);
     a.is_in_bf16 = ptac_bf16_is_signed(a.sums);
     if (!fast(&a, &call, stock_backward))
         stock_backward(&a, a.results);
-    for (int i = 0; i < N_RESULTS; i++)
+    for (int i = 0; i < PTAC_ATTENTION_N_RESULTS; i++)
         stack[i] = (stable_ivalue)(uintptr_t)at_give(&a.results[i]);
 }
 
@@ -312,26 +302,27 @@ PTAC_OVERRIDE(attention_backward_override)
 static ptac_reason accepts(const ptac_call *call)
 {
     const ptac_attention *p = call->params;
-    const attention *a = p->host;
+    const ptac_attention_tensors *a = p->host;
 
     return a->dropout != 0 ? PTAC_ARGUMENT : PTAC_TAKE;
 }
 
-static void drop_tensors(at_tensor (*tensors)[N_TENSORS])
+static void drop_tensors(at_tensor (*tensors)[PTAC_ATTENTION_N_TENSORS])
 {
-    for (int i = 0; i < N_TENSORS; i++)
+    for (int i = 0; i < PTAC_ATTENTION_N_TENSORS; i++)
         at_drop_tensor(&(*tensors)[i]);
 }
 
 #define AT_OWNED_TENSORS __attribute__((cleanup(drop_tensors)))
 
 static ptac_status compute(const ptac_call *call, int n_narrow,
-                           at_error (*library)(const attention *, const at_tensor *,
-                                               at_tensor *))
+                           at_error (*library)(const ptac_attention_tensors *,
+                                               const at_tensor *, at_tensor *))
 {
     const ptac_attention *p = call->params;
-    attention *a = p->host;
-    AT_OWNED_TENSORS at_tensor in[N_TENSORS] = {NULL}, out[N_TENSORS] = {NULL};
+    ptac_attention_tensors *a = p->host;
+    AT_OWNED_TENSORS at_tensor in[PTAC_ATTENTION_N_TENSORS] = {NULL},
+                               out[PTAC_ATTENTION_N_TENSORS] = {NULL};
     ptac_status status = PTAC_OK;
     at_error error = 0;
 
@@ -344,7 +335,7 @@ static ptac_status compute(const ptac_call *call, int n_narrow,
     for (int i = 0; i < n_narrow && !status; i++)
         status = ptac_bf16_widened(out[i], &a->results[i]);
     if (status) {
-        for (int i = 0; i < N_RESULTS; i++) {
+        for (int i = 0; i < PTAC_ATTENTION_N_RESULTS; i++) {
             at_drop_tensor(&a->results[i]);
             a->results[i] = NULL;
         }
@@ -369,7 +360,7 @@ static ptac_status forward(const ptac_call *call)
 
 static ptac_status backward(const ptac_call *call)
 {
-    return compute(call, N_RESULTS, run_backward);
+    return compute(call, PTAC_ATTENTION_N_RESULTS, run_backward);
 }
 
 #define ROW(variable, operation, work)                                                 \

@@ -5,6 +5,8 @@
 
 #include "ops/bf16/cast.h"
 
+#include <string.h>
+
 static uint64_t n_calls;
 
 /*
@@ -80,20 +82,37 @@ static void sort_dims(const ptac_view *view, int order[4])
     }
 }
 
+void ptac_strides_in_order(const ptac_view *view, int64_t strides[4])
+{
+    int order[4] = {0, 1, 2, 3};
+    int64_t stride = 1;
+
+    if (ptac_view_is_dense(view)) { /* then torch takes even those of single elements */
+        memcpy(strides, view->strides, (size_t)view->n_dims * sizeof *strides);
+        return;
+    }
+    sort_dims(view, order);
+    for (int i = view->n_dims - 1; i >= 0; i--) {
+        const int64_t size = view->sizes[order[i]];
+
+        strides[order[i]] = stride;
+        stride *= size > 1 ? size : 1;
+    }
+}
+
 at_error ptac_bf16_in_order(const ptac_view *view, at_tensor *made)
 {
-    int64_t sizes[4], from[4], strides[4], stride = 1;
+    int64_t sizes[4], from[4], strides[4];
     int order[4] = {0, 1, 2, 3};
     ptac_view sorted = *view;
     uint16_t *data;
     at_error error;
 
     sort_dims(view, order);
-    for (int i = view->n_dims - 1; i >= 0; i--) {
+    ptac_strides_in_order(view, strides);
+    for (int i = 0; i < view->n_dims; i++) {
         sizes[i] = view->sizes[order[i]];
         from[i] = view->strides[order[i]];
-        strides[order[i]] = stride;
-        stride *= sizes[i] > 1 ? sizes[i] : 1;
     }
     sorted.sizes = sizes;
     sorted.strides = from;

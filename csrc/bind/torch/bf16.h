@@ -48,9 +48,12 @@ at_error ptac_bf16_new(int n_dims, const int64_t *sizes, const int64_t *strides,
 at_error ptac_bf16_alike(const ptac_view *view, at_tensor *made);
 
 /*
- * A copy without gaps, its dimensions in the view's order, as torch.empty_like() has
- * them. At most four dimensions; the last one has stride 1.
+ * Strides without gaps, dimensions in the order of the view's, as torch.empty_like()
+ * has them; the last one comes last. At most four dimensions.
  */
+void ptac_strides_in_order(const ptac_view *view, int64_t strides[4]);
+
+/* A copy with these strides; the view's last dimension has stride 1. */
 at_error ptac_bf16_in_order(const ptac_view *view, at_tensor *made);
 
 /*

@@ -11,6 +11,7 @@
 
 enum {
     GRAIN = 1 << 15, /* elements worth a thread */
+    AHEAD = 8, /* rows apart, of which a CPU sees no pattern, are asked for early */
 };
 
 #if defined(__x86_64__)
@@ -18,22 +19,28 @@ enum {
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 
-TARGET static void narrow(const float *in, uint16_t *out, int64_t n)
+TARGET static inline __attribute__((always_inline)) __m256i rounded(__m512 x)
 {
     const __m512i half = _mm512_set1_epi32(0x7fff), one = _mm512_set1_epi32(1);
-    const __m512i nan = _mm512_set1_epi32(0x7fc0);
+    const __m512i nan = _mm512_set1_epi32(0x7fc0), bits = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
+    const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, half));
 
-    for (int64_t i = 0; i < n; i += 16) {
-        const __mmask16 some =
-            n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
-        const __m512 x = _mm512_maskz_loadu_ps(some, in + i);
-        const __m512i bits = _mm512_castps_si512(x);
-        const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
-        const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, half));
-        const __m512i rounded = _mm512_mask_mov_epi32(
-            _mm512_srli_epi32(up, 16), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
+    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(
+        _mm512_srli_epi32(up, 16), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan));
+}
 
-        _mm512_mask_cvtepi32_storeu_epi16(out + i, some, rounded);
+TARGET static void narrow(const float *in, uint16_t *out, int64_t n)
+{
+    int64_t i = 0;
+
+    for (; i + 16 <= n; i += 16)
+        _mm256_storeu_si256((__m256i *)(out + i), rounded(_mm512_loadu_ps(in + i)));
+    if (i < n) {
+        const __mmask16 some = (__mmask16)((1u << (n - i)) - 1);
+
+        _mm256_mask_storeu_epi16(out + i, some,
+                                 rounded(_mm512_maskz_loadu_ps(some, in + i)));
     }
 }
 
@@ -127,13 +134,23 @@ static void narrow_some_of_view(int64_t begin, int64_t end, void *context)
 {
     const view_job *job = context;
     const int64_t *size = job->sizes, *stride = job->strides;
+    int64_t i = begin % size[2], j = begin / size[2] % size[1];
+    int64_t k = begin / size[2] / size[1];
+    const int64_t row_bytes = size[3] * (int64_t)sizeof *job->in;
 
     for (int64_t row = begin; row < end; row++) {
-        const int64_t i = row % size[2], j = row / size[2] % size[1];
-        const int64_t k = row / size[2] / size[1];
+        const float *in = job->in + i * stride[2] + j * stride[1] + k * stride[0];
 
-        narrow(job->in + i * stride[2] + j * stride[1] + k * stride[0],
-               job->out + row * size[3], size[3]);
+        for (int64_t byte = 0; byte < row_bytes; byte += 64)
+            __builtin_prefetch((const char *)(in + AHEAD * stride[2]) + byte);
+        narrow(in, job->out + row * size[3], size[3]);
+        if (++i < size[2])
+            continue;
+        i = 0;
+        if (++j < size[1])
+            continue;
+        j = 0;
+        k++;
     }
 }
 

@@ -1,0 +1,197 @@
+"""Attention by two products in bfloat16, with our own weights between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import contract
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from lowering import needs_bf16
+from torch import Tensor
+
+import pai_torchacc as ptac
+from pai_torchacc import _C
+
+pytestmark = needs_bf16
+
+ROW = "bf16_products"
+
+
+@contextmanager
+def products() -> Iterator[switching.Hits]:
+    with switching.accelerated("attention", row=ROW, numerics="fast"):
+        yield switching.hits("attention")
+
+
+def qkv(sizes: tuple[int, ...], dtype: torch.dtype, *, inside: bool) -> list[Tensor]:
+    """Queries, keys and values, heads inside positions or the other way round."""
+    batch, heads, n_q, n_k, d = sizes
+    made = []
+    for n in (n_q, n_k, n_k):
+        if inside:
+            made.append(contract.draw(batch, n, heads, d, dtype=dtype).transpose(1, 2))
+        else:
+            made.append(contract.draw(batch, heads, n, d, dtype=dtype))
+    return made
+
+
+SIZES = (
+    (2, 4, 40, 40, 32),
+    (1, 3, 130, 65, 64),
+    (3, 2, 5, 17, 8),
+    (2, 1, 1, 33, 16),
+    (1, 1, 70, 7, 24),
+    (1, 2, 3, 1, 1),
+    (1, 40, 160, 170, 16),  # several parts
+)
+
+Mask = Callable[[int, int, int, int], Tensor]
+MASKS: dict[str, Mask | None] = {
+    "none": None,
+    "causal": None,
+    "bool": lambda b, h, n, m: torch.arange(n).view(n, 1) >= torch.arange(m) - m // 2,
+    "added": lambda b, h, n, m: torch.linspace(-2, 2, n * m).view(n, m),
+    "a head each": lambda b, h, n, m: torch.linspace(-2, 2, h * n * m).view(1, h, n, m),
+    "keys": lambda b, h, n, m: torch.linspace(-2, 2, b * m).view(b, 1, 1, m),
+    "queries": lambda b, h, n, m: torch.linspace(-2, 2, n).view(n, 1),
+    "turned": lambda b, h, n, m: torch.linspace(-2, 2, n * m).view(m, n).t(),
+}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_numbers(sizes: tuple[int, ...], mask: str, inside: bool) -> None:
+    make = MASKS[mask]
+
+    def case(dtype: torch.dtype) -> dict[str, Tensor]:
+        options: dict[str, Any] = {"is_causal": mask == "causal"}
+        tensors = qkv(sizes, dtype, inside=inside)
+        if make:
+            made = make(*sizes[:4])
+            options["attn_mask"] = made if mask == "bool" else made.to(dtype)
+        if torch.is_autocast_enabled("cpu") and make and mask != "bool":
+            options["attn_mask"] = options["attn_mask"].bfloat16()
+        y = F.scaled_dot_product_attention(*tensors, **options)
+        return {"y": y.to(dtype)}
+
+    with products() as hits:
+        contract.hold(case, bf16=True)
+        is_refused = mask == "turned" and 1 not in sizes[2:4]
+        assert bool(hits.accelerated) != is_refused
+        assert ("layout" in hits.forwarded) == is_refused
+
+
+@pytest.mark.parametrize("scale", [0.01, 3.0, -0.5, 0.0])
+def test_scale(scale: float) -> None:
+    def case(dtype: torch.dtype) -> dict[str, Tensor]:
+        tensors = qkv((2, 2, 33, 40, 16), dtype, inside=True)
+        return {"y": F.scaled_dot_product_attention(*tensors, scale=scale).to(dtype)}
+
+    with products() as hits:
+        contract.hold(case, bf16=True)
+        assert hits.accelerated
+
+
+def test_masked_queries_are_zeros_and_nan_stays() -> None:
+    torch.manual_seed(0)
+    q, k, v = qkv((1, 2, 20, 40, 16), torch.float32, inside=True)
+    mask = torch.ones(20, 40, dtype=torch.bool)
+    mask[3] = False
+    q[0, 0, 5, 0] = float("nan")
+    k[0, 1, 7] = float("inf")
+    v[0, 1, 9, 2] = float("nan")
+    mask[:, 9] = False
+    stock = F.scaled_dot_product_attention(q, k, v, mask)
+    with products() as hits:
+        y = F.scaled_dot_product_attention(q, k, v, mask)
+        assert hits.accelerated == 1
+    assert torch.equal(y.isnan(), stock.isnan())
+    assert y[0, 0, 5].isnan().all()
+    assert not y[0, 0, 3].any()
+    assert not y[0, 0, 4].isnan().any()
+
+
+def test_large_scores() -> None:
+    """The largest of a row is taken off before its exponential."""
+    q, k, v = qkv((1, 2, 20, 40, 16), torch.float32, inside=False)
+    with products() as hits:
+        y = F.scaled_dot_product_attention(1e4 * q, k, v)
+        assert hits.accelerated == 1
+    winner = (q.bfloat16().float() @ k.bfloat16().float().mT).argmax(-1)
+    expected = v.gather(2, winner.unsqueeze(-1).expand(-1, -1, -1, v.shape[-1]))
+    assert y.isfinite().all()
+    close = (y - expected).abs().amax(-1) < 0.05
+    assert close.float().mean() > 0.9  # in others two keys are alike
+
+
+def test_sums_are_those_of_the_exponentials() -> None:
+    q, k, v = qkv((2, 3, 20, 40, 16), torch.float32, inside=True)
+    aten = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    stock, sums = aten(q, k, v)
+    with products() as hits:
+        y, ours = aten(q, k, v)
+        assert hits.accelerated == 1
+    assert (y.stride(), ours.stride()) == (stock.stride(), sums.stride())
+    torch.testing.assert_close(ours, sums, rtol=0, atol=0.05)
+
+
+def test_what_is_left_to_others() -> None:
+    q, k, v = qkv((2, 3, 20, 40, 16), torch.float32, inside=True)
+    attend = F.scaled_dot_product_attention
+    with products() as hits:
+        attend(q.requires_grad_(), k, v)
+        assert hits.forwarded == {"gradient not supported": 1}
+        with torch.no_grad():
+            attend(q, k, v)
+        with torch.inference_mode():
+            attend(q, k, v)
+        assert hits.accelerated == 2
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            attend(q.detach(), k, v)
+        attend(*(t.detach().double() for t in (q, k, v)))
+        attend(*(t.detach()[:, :, :0] for t in (q, k, v)))
+        assert hits.accelerated == 2
+
+
+def test_threads_give_the_same_bits() -> None:
+    tensors = qkv((2, 20, 90, 100, 32), torch.float32, inside=True)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        with products():
+            for n in (1, 2, 3):
+                torch.set_num_threads(n)
+                found += [F.scaled_dot_product_attention(*tensors) for _ in range(2)]
+    finally:
+        torch.set_num_threads(before)
+    for y in found[1:]:
+        torch.testing.assert_close(y, found[0], rtol=0, atol=2e-2)
+    contract.exactly(found[0], found[1])
+
+
+def test_shadow_checks_agree() -> None:
+    tensors = qkv((2, 4, 40, 40, 32), torch.float32, inside=True)
+    trouble = _C.counters("attention")[5]
+    with switching.accelerated("attention", row=ROW, numerics="fast", verify=1):
+        hits = switching.hits("attention")
+        for _ in range(3):
+            F.scaled_dot_product_attention(*tensors)
+        assert hits.accelerated == 3
+        assert not hits.failed
+    assert _C.counters("attention")[5] == trouble
+
+
+def test_a_model_is_held_to_its_contract() -> None:
+    class Attend(torch.nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    with products():
+        tensors = qkv((2, 4, 40, 40, 32), torch.float32, inside=True)
+        assert ptac.verify(Attend(), *tensors)
