@@ -10,6 +10,7 @@ case, which differs in what it projects with; everything else goes on as ever.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion.compiled import not_compiled_alone
 
+_UNBATCHED = 2
 _PROJECTING = (
     "multi_head_attention_forward",
     "_in_projection_packed",
@@ -122,6 +124,7 @@ def _is_stocks(c: Any, attend: Any, module: nn.Module, query: Tensor) -> bool:
 def _attention_forward(c: Any) -> Any:
     original = vars(nn.MultiheadAttention)["forward"]
     attend, wants_gradient = _attend(c), torch.is_grad_enabled
+    within = functools.partial(_within_sequences, attend.__globals__["linear"])
     is_stocks = functools.partial(_is_stocks, c, attend)
 
     def forward(  # noqa: PLR0913, PLR0917 - they are torch's
@@ -140,6 +143,11 @@ def _attention_forward(c: Any) -> Any:
                 *(self, query, key, value, key_padding_mask, need_weights, attn_mask),
                 *(average_attn_weights, is_causal),
             )
+        masks = key_padding_mask, attn_mask, self.bias_k
+        is_whole = query is key is value and self._qkv_same_embed_dim
+        is_bare = not (need_weights or is_causal or self.add_zero_attn)
+        if is_whole and is_bare and masks == (None, None, None) and self.batch_first:
+            return within(self, query), None
         is_turned = self.batch_first and query.dim() > 2  # noqa: PLR2004 - a batch
         if is_turned:  # who was the same tensor still is
             turned = {id(x): x.transpose(1, 0) for x in (query, key, value)}
@@ -167,6 +175,29 @@ def _attention_forward(c: Any) -> Any:
         return attended, weights
 
     return _in_place_of(original, forward)
+
+
+def _within_sequences(
+    linear: Callable[..., Tensor], module: nn.MultiheadAttention, x: Tensor
+) -> Tensor:
+    """Attention of sequences [..., positions, embed] with themselves, bare of options.
+
+    Torch turns them first and copies what the projection gives. Where it does so, its
+    result lies positions first, which decides over what falls to a dropout behind it.
+    """
+    heads, size = module.num_heads, module.head_dim
+    projected = linear(x, module.in_proj_weight, module.in_proj_bias)
+    parts = projected.unflatten(-1, (3, heads, size)).movedim(-3, 0)
+    q, k, v = (part.transpose(-3, -2) for part in parts)
+    if x.dim() == _UNBATCHED:
+        q, k, v = (part.unsqueeze(0) for part in (q, k, v))
+    dropout = module.dropout if module.training else 0.0
+    y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+    weight, bias = module.out_proj.weight, module.out_proj.bias
+    if x.dim() == _UNBATCHED or not (module.training or torch.is_grad_enabled()):
+        return linear(y.transpose(1, 2).reshape(x.shape), weight, bias)
+    y = linear(y.permute(2, 0, 1, 3).flatten(2), weight, bias)
+    return y.transpose(0, 1)
 
 
 @functools.cache
