@@ -73,10 +73,6 @@ def _on() -> None:
     ptac.enable()
 
 
-def _on_at_fast() -> None:
-    ptac.enable(numerics="fast")
-
-
 def compare(
     name: str,
     setting: Setting,
@@ -218,8 +214,8 @@ _optimizer("Adam, 8 M parameters", torch.optim.Adam, _large)
 _optimizer("SGD with momentum, 8 M parameters", torch.optim.SGD, _large, momentum=0.9)
 
 
-def _gate(task: Task, switch: Call = _on) -> bool:
-    """The numbers' contract, on this workload's model and batch."""
+def gate(task: Task, switch: Call = _on) -> bool:
+    """Whether this workload's model keeps the numbers' contract on its batch."""
     x, _ = next(task.batches)
     switch()
     try:
@@ -234,7 +230,7 @@ def _training(name: str) -> None:
     @figure(title)
     def measure(setting: Setting) -> Iterator[Result]:
         workload = WORKLOADS[name]
-        passes = _gate(workload.task())
+        passes = gate(workload.task())
         rivals = {
             "stock": workload.task().train_step,
             "fused=True": workload.task(fused=True).train_step,
@@ -261,47 +257,13 @@ def _inference(name: str) -> None:
         rivals = {"stock": infer()}
         if setting.against_compile:
             rivals["torch.compile"] = infer(torch.compile)
-        yield from compare(title, setting, rivals, infer(), _gate(task))
+        yield from compare(title, setting, rivals, infer(), gate(task))
 
 
 for _name, _workload in WORKLOADS.items():
     if _workload.trains:
         _training(_name)
     _inference(_name)
-
-
-def _at_fast(name: str) -> None:
-    """Level fast, for training and inference, beside torch's own autocast."""
-
-    def with_autocast(call: Call) -> Call:
-        def cast() -> Any:
-            with torch.autocast("cpu", torch.bfloat16):
-                return call()
-
-        return cast
-
-    def add(what: str, call_of: Callable[[], Call]) -> None:
-        title = f"{name}, level fast, {what}"
-
-        @figure(title)
-        def measure(setting: Setting) -> Iterator[Result]:
-            passes = _gate(WORKLOADS[name].task(), _on_at_fast)
-            rivals = {"stock": call_of(), "autocast": with_autocast(call_of())}
-            yield from compare(
-                title, setting, rivals, call_of(), passes, switch=_on_at_fast
-            )
-
-    def infer() -> Call:
-        task = WORKLOADS[name].task()
-        task.model.eval()
-        return task.infer
-
-    add("training step", lambda: WORKLOADS[name].task().train_step)
-    add("inference", infer)
-
-
-for _name in ("W3", "W4", "W4g", "W5"):
-    _at_fast(_name)
 
 
 @figure("forwarded max_pool2d, added")

@@ -18,6 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from pai_torchacc._usage import UsageError, check_outputs
+from pai_torchacc.bench import level_fast
 from pai_torchacc.bench.figures import FIGURES, Result, Setting
 from pai_torchacc.bench.measure import (
     environment,
@@ -25,7 +26,7 @@ from pai_torchacc.bench.measure import (
     thread_counts,
 )
 
-LONG = ("W4", "W5", "ResNet18@224", "VGG", "UN")
+LONG = ("W4", "W5", "ResNet18@224", "VGG", "UN", level_fast.LOSS.split(",")[0])
 """Workloads that --quick leaves out."""
 
 TARGETS = Path("benchmarks") / "targets.toml"
