@@ -140,10 +140,11 @@ def _stock(call: Any) -> None:
 
 
 def _only(c: Any, ops: tuple[str, ...], row: str, call: Any) -> None:
-    """Switch one row of these operators on and everything else off."""
-    for name, _, rows in c.operators():
-        has_row = any(row == own for own, *_ in rows)
-        c.pin(name, row if name in ops and has_row else None)
+    """Switch one row on, of those of these operators that have it, and all else off."""
+    rows = {name: {own for own, *_ in rows} for name, _, rows in c.operators()}
+    ops = tuple(op for op in ops if row in rows[op])
+    for name in rows:
+        c.pin(name, row if name in ops else None)
     backward = {name for name, _, _ in c.operators() if name.endswith("_backward")}
     is_int8 = not set(ops).difference(BY_NAME)
     ptac.enable(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import mean, stdev
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,14 +12,15 @@ from torch import Tensor, nn
 
 import pai_torchacc as ptac
 from pai_torchacc.bench.demo import batches, digits
-from pai_torchacc.bench.figures import Call, Result, Setting, compare, figure, gate
-from pai_torchacc.bench.workloads import WORKLOADS
+from pai_torchacc.bench.figures import Result, Setting, compare, figure, gate
+from pai_torchacc.bench.workloads import WORKLOADS, Task
 
 SEEDS = (0, 1, 2)
 EPOCHS = 6
 WIDTH = 16
 """Of the images that losses are compared on."""
 
+INFERENCE = "inference"
 LOSS = "CNN on digits, level fast, loss from stock's"
 
 
@@ -27,31 +28,46 @@ def _on() -> None:
     ptac.enable(numerics="fast")
 
 
-def _with_autocast(call: Call) -> Call:
-    def cast() -> Any:
-        with torch.autocast("cpu", torch.bfloat16):
-            return call()
+def _infer_with_autocast(task: Task) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return task.infer()
 
-    return cast
+
+def _train_with_autocast(task: Task) -> Tensor:
+    """As torch recommends it: backward is outside."""
+    x, y = next(task.batches)
+    task.optimizer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = task.criterion(task.model(x), y)
+    loss.backward()
+    task.optimizer.step()
+    return loss
 
 
 def _workload(name: str) -> None:
-    def add(what: str, call_of: Callable[[], Call]) -> None:
+    def add(
+        what: str, stock: Callable[[Task], Tensor], cast: Callable[[Task], Tensor]
+    ) -> None:
         title = f"{name}, level fast, {what}"
+
+        def task() -> Task:
+            made = WORKLOADS[name].task()
+            made.model.train(what != INFERENCE)
+            return made
 
         @figure(title)
         def measure(setting: Setting) -> Iterator[Result]:
-            passes = gate(WORKLOADS[name].task(), _on)
-            rivals = {"stock": call_of(), "autocast": _with_autocast(call_of())}
-            yield from compare(title, setting, rivals, call_of(), passes, switch=_on)
+            passes = gate(task(), _on)
+            rivals = {
+                "stock": partial(stock, task()),
+                "autocast": partial(cast, task()),
+            }
+            yield from compare(
+                title, setting, rivals, partial(stock, task()), passes, switch=_on
+            )
 
-    def infer() -> Call:
-        task = WORKLOADS[name].task()
-        task.model.eval()
-        return task.infer
-
-    add("training step", lambda: WORKLOADS[name].task().train_step)
-    add("inference", infer)
+    add("training step", Task.train_step, _train_with_autocast)
+    add(INFERENCE, Task.infer, _infer_with_autocast)
 
 
 for _name in ("W3", "W4", "W4g", "W5"):

@@ -1,10 +1,11 @@
-"""Attention modules whose projections are linear layers of reduced precision.
+"""Functions of attention whose projections are linear layers of reduced precision.
 
-``nn.MultiheadAttention`` multiplies by ``torch.nn.functional.linear``, which stays as
-it is, and in inference by one operator for all of it, as ``nn.TransformerEncoderLayer``
-does. At level fast both get a stand-in. Where the row that rounds to bfloat16 would
-take the projection, the module runs a copy of torch's own function for the general
-case, which differs in what it projects with; everything else goes on as ever.
+``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer`` call
+``F.multi_head_attention_forward``, which multiplies by ``F.linear``, or in inference
+one operator each for all of it. At level fast these three functions get stand-ins: a
+copy of the first that projects by the row of linear layers, and both operators in their
+parts where that row rounds to bfloat16. The modules, and what they make of masks, hooks
+and subclasses, stay torch's.
 """
 
 from __future__ import annotations
@@ -16,61 +17,103 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+from torch.overrides import has_torch_function
 
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion.compiled import not_compiled_alone
+from pai_torchacc.fusion.foreign import is_torchs_own
+from pai_torchacc.fusion.linear import ACTIVATIONS
 
-_UNBATCHED = 2
-_PROJECTING = (
-    "multi_head_attention_forward",
-    "_in_projection_packed",
-    "_in_projection",
-)
+ATTEND = "multi_head_attention_forward"
+_PROJECTING = (ATTEND, "_in_projection_packed", "_in_projection")
 """Functions of torch that call ``linear`` or each other."""
+
+_OPERATORS = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+
+_N_POSITIONAL = 13
+"""Arguments of the first that modules give by position."""
+
+Linear = Callable[..., Tensor]
 
 
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
-    attend = _attend(c)
-    if attend is None:
-        return
-    for module, make in (
-        (nn.MultiheadAttention, _attention_forward),
-        (nn.TransformerEncoderLayer, _layer_forward),
-    ):
-        ledger.set_attribute(module, "forward", make(c))
+    is_own = all(is_torchs_own(F, name) for name in _PROJECTING)
+    linear = _linear(c)
+    ledger.set_attribute(F, ATTEND, _attention(c, linear) if is_own else None)
+    table = torch.jit._builtins._get_builtin_table()
+    for name, make in zip(_OPERATORS, (_native_attention, _encoder_layer), strict=True):
+        stand_in = make(c, linear, getattr(torch, name))
+        stand_in.__module__, stand_in.__qualname__ = "torch", name
+        ledger.set_attribute(torch, name, stand_in)
+        ledger.set_item(table, id(stand_in), f"aten::{name}")
 
 
-@functools.cache
-def _attend(c: Any) -> Any:
-    """``F.multi_head_attention_forward`` with our projections; None: it is another."""
-    own, accelerated = vars(F), c.linear
-    stock = torch._C._nn.linear
-    if not all(isinstance(own.get(name), FunctionType) for name in _PROJECTING):
-        return None
+def _linear(c: Any) -> Linear:
+    accelerated, row_of, stock = c.linear, c.linear_row, torch._C._nn.linear
 
     def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-        dense = x if x.is_contiguous() else x.contiguous()
+        dense = x
+        if not x.is_contiguous():  # sequences first, of a batch that lies first
+            turns = x.dim() > 1 and row_of(x.transpose(0, 1), w) is not None
+            dense = x.contiguous() if turns else x
         result = accelerated(dense, w, bias)
         return stock(x, w, bias) if result is None else result
 
+    return linear
+
+
+def _rounds(c: Any, x: Tensor, weight: Tensor) -> bool:
+    return c.linear_row(x, weight) == "bf16"
+
+
+def _attention(c: Any, linear: Linear) -> Any:
+    """The stand-in of ``F.multi_head_attention_forward``."""
+    original, copies = vars(F)[ATTEND], _copies(linear)
+    is_untouched = _watch()
+    is_compiling = torch.compiler.is_compiling
+
+    def turned(*args: Any, **options: Any) -> Any:
+        return _turned(linear, args, options), None
+
+    def chosen(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if (
+            is_compiling()
+            or len(args) != _N_POSITIONAL
+            or has_torch_function((*args, *options.values()))
+            or not is_untouched()
+        ):
+            return original
+        if _is_bare(args, options) and _rounds(c, args[0].transpose(0, 1), args[5]):
+            return turned
+        return copies[ATTEND]
+
+    def multi_head_attention_forward(*args: Any, **options: Any) -> Any:
+        return chosen(args, options)(*args, **options)
+
+    return _in_place_of(original, multi_head_attention_forward)
+
+
+def _copies(linear: Linear) -> dict[str, Any]:
+    """Names of ``torch.nn.functional``, of which some functions call this linear."""
+    own = vars(F)
     names = dict(own, linear=linear)
-    for name in reversed(_PROJECTING):
-        names[name] = _copied(own[name], names)
-    return names[_PROJECTING[0]]
+    for name in _PROJECTING:
+        names[name] = _moved(own[name], names)
+    return names
 
 
-def _copied(function: FunctionType, names: dict[str, Any]) -> FunctionType:
-    copy = FunctionType(
+def _moved(function: FunctionType, names: dict[str, Any]) -> FunctionType:
+    moved = FunctionType(
         function.__code__,
         names,
         function.__name__,
         function.__defaults__,
         function.__closure__,
     )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
+    moved.__kwdefaults__ = function.__kwdefaults__
+    return moved
 
 
 def _in_place_of(original: FunctionType, stand_in: FunctionType) -> Any:
@@ -78,148 +121,134 @@ def _in_place_of(original: FunctionType, stand_in: FunctionType) -> Any:
 
     torch.jit.script compiles the original's source, and looks there for its names.
     """
-    moved = FunctionType(
-        stand_in.__code__,
-        original.__globals__,
-        original.__name__,
-        stand_in.__defaults__,
-        stand_in.__closure__,
-    )
+    moved = _moved(stand_in, original.__globals__)
     return not_compiled_alone(functools.wraps(original)(moved))
 
 
-def _is_as_torch_made_it(attend: Any) -> bool:
-    """Whether nobody has patched what the copies call."""
-    own, names = vars(F), attend.__globals__
-    return own["linear"] is torch._C._nn.linear and all(
-        own.get(name) is names[name] for name in _called(attend)
-    )
+def _watch() -> Callable[[], bool]:
+    """What tells whether nobody has patched since what the copies call."""
+    own = vars(F)
+    used = {n for f in _PROJECTING for n in own[f].__code__.co_names}
+    called = {n: own[n] for n in used.intersection(own) if n != ATTEND}
+    called["linear"] = torch._C._nn.linear
+
+    def is_untouched() -> bool:
+        return all(own.get(name) is value for name, value in called.items())
+
+    return is_untouched
 
 
-@functools.cache
-def _called(attend: Any) -> tuple[str, ...]:
-    names = attend.__globals__
-    used = {n for f in _PROJECTING for n in names[f].__code__.co_names}
-    return tuple(used.intersection(names).difference(_PROJECTING, ["linear"]))
+def _is_bare(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """Whether a batch of sequences attends to itself and nothing else is asked."""
+    query, key, value, embed, heads, weight = args[:6]
+    bias_k, bias_v, add_zero_attn = args[7:10]
+    if not (query is key is value and weight is not None and query.dim() == 3):  # noqa: PLR2004
+        return False
+    if bias_k is not None or bias_v is not None or add_zero_attn:
+        return False
+    if options.get("need_weights", True) or options.get("is_causal"):
+        return False
+    names = ("key_padding_mask", "attn_mask", "use_separate_proj_weight")
+    if any(options.get(name) is not None for name in names[:2]) or options.get(
+        names[2]
+    ):
+        return False
+    fits = query.shape[2] == embed and weight.shape == (3 * embed, embed)
+    return fits and embed % heads == 0
 
 
-def _is_stocks(c: Any, attend: Any, module: nn.Module, query: Tensor) -> bool:
-    """Whether the first projection of such a call would not be rounded to bfloat16.
+def _heads(projected: Tensor, n_heads: int) -> Any:
+    """Queries, keys and values [batch, heads, positions, size] of [batch, n, 3 e]."""
+    size = projected.shape[-1] // 3 // n_heads
+    parts = projected.unflatten(-1, (3, n_heads, size)).unbind(2)
+    return (part.transpose(1, 2) for part in parts)
 
-    Nothing is where a module of another class, a parametrization or int8 weights have
-    taken the place of the parameter.
+
+def _turned(linear: Linear, args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+    """Attention of a query [n, batch, embed], whose batch most often lies first.
+
+    Torch projects positions first, and copies what the projection gives.
     """
-    if torch.compiler.is_compiling():
-        return True
-    parameters = module._parameters
-    weight = parameters.get("in_proj_weight")
-    if weight is None:
-        weight = parameters.get("q_proj_weight")
-    if weight is None or c.linear_row(query, weight) != "bf16":
-        return True
-    return not _is_as_torch_made_it(attend)
-
-
-@functools.cache
-def _attention_forward(c: Any) -> Any:
-    original = vars(nn.MultiheadAttention)["forward"]
-    attend, wants_gradient = _attend(c), torch.is_grad_enabled
-    within = functools.partial(_within_sequences, attend.__globals__["linear"])
-    is_stocks = functools.partial(_is_stocks, c, attend)
-
-    def forward(  # noqa: PLR0913, PLR0917 - they are torch's
-        self: nn.MultiheadAttention,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        if is_stocks(self, query) or key.is_nested or value.is_nested:
-            return original(
-                *(self, query, key, value, key_padding_mask, need_weights, attn_mask),
-                *(average_attn_weights, is_causal),
-            )
-        masks = key_padding_mask, attn_mask, self.bias_k
-        is_whole = query is key is value and self._qkv_same_embed_dim
-        is_bare = not (need_weights or is_causal or self.add_zero_attn)
-        if is_whole and is_bare and masks == (None, None, None) and self.batch_first:
-            return within(self, query), None
-        is_turned = self.batch_first and query.dim() > 2  # noqa: PLR2004 - a batch
-        if is_turned:  # who was the same tensor still is
-            turned = {id(x): x.transpose(1, 0) for x in (query, key, value)}
-            query, key, value = (turned[id(x)] for x in (query, key, value))
-        attended, weights = attend(
-            *(query, key, value, self.embed_dim, self.num_heads),
-            *(self.in_proj_weight, self.in_proj_bias, self.bias_k, self.bias_v),
-            *(self.add_zero_attn, self.dropout),
-            *(self.out_proj.weight, self.out_proj.bias),
-            training=self.training,
-            key_padding_mask=key_padding_mask,
-            need_weights=need_weights,
-            attn_mask=attn_mask,
-            use_separate_proj_weight=not self._qkv_same_embed_dim,
-            q_proj_weight=self.q_proj_weight,
-            k_proj_weight=self.k_proj_weight,
-            v_proj_weight=self.v_proj_weight,
-            average_attn_weights=average_attn_weights,
-            is_causal=is_causal,
-        )
-        if is_turned:
-            attended = attended.transpose(1, 0)
-            if not (self.training or wants_gradient()):
-                attended = attended.contiguous()  # as stock's one operator returns it
-        return attended, weights
-
-    return _in_place_of(original, forward)
-
-
-def _within_sequences(
-    linear: Callable[..., Tensor], module: nn.MultiheadAttention, x: Tensor
-) -> Tensor:
-    """Attention of sequences [..., positions, embed] with themselves, bare of options.
-
-    Torch turns them first and copies what the projection gives. Where it does so, its
-    result lies positions first, which decides over what falls to a dropout behind it.
-    """
-    heads, size = module.num_heads, module.head_dim
-    projected = linear(x, module.in_proj_weight, module.in_proj_bias)
-    parts = projected.unflatten(-1, (3, heads, size)).movedim(-3, 0)
-    q, k, v = (part.transpose(-3, -2) for part in parts)
-    if x.dim() == _UNBATCHED:
-        q, k, v = (part.unsqueeze(0) for part in (q, k, v))
-    dropout = module.dropout if module.training else 0.0
+    x = args[0].transpose(0, 1)
+    n_heads, in_weight, in_bias = args[4:7]
+    dropout, out_weight, out_bias = args[10:13]
+    q, k, v = _heads(linear(x, in_weight, in_bias), n_heads)
+    if not options.get("training", True):
+        dropout = 0.0
     y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
-    weight, bias = module.out_proj.weight, module.out_proj.bias
-    if x.dim() == _UNBATCHED or not (module.training or torch.is_grad_enabled()):
-        return linear(y.transpose(1, 2).reshape(x.shape), weight, bias)
-    y = linear(y.permute(2, 0, 1, 3).flatten(2), weight, bias)
-    return y.transpose(0, 1)
+    return linear(y.permute(2, 0, 1, 3).flatten(2), out_weight, out_bias)
 
 
-@functools.cache
-def _layer_forward(c: Any) -> Any:
-    original = vars(nn.TransformerEncoderLayer)["forward"]
-    is_stocks = functools.partial(_is_stocks, c, _attend(c))
+def _within(linear: Linear, x: Tensor, n_heads: int, *weights: Tensor) -> Tensor:
+    """Attention of x [batch, n, embed], its result as x."""
+    in_weight, in_bias, out_weight, out_bias = weights
+    q, k, v = _heads(linear(x, in_weight, in_bias), n_heads)
+    y = F.scaled_dot_product_attention(q, k, v)
+    return linear(y.transpose(1, 2).reshape(x.shape), out_weight, out_bias)
 
-    def forward(
-        self: nn.TransformerEncoderLayer,
-        src: Tensor,
-        src_mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
-        is_causal: bool = False,
-    ) -> Tensor:
-        # In training stock's forward calls the modules, which are served one by one.
-        if self.training or is_stocks(self.self_attn, src):
-            return original(self, src, src_mask, src_key_padding_mask, is_causal)
-        masks = src_mask, src_key_padding_mask, is_causal
-        if self.norm_first:
-            x = src + self._sa_block(self.norm1(src), *masks)
-            return x + self._ff_block(self.norm2(x))
-        x = self.norm1(src + self._sa_block(src, *masks))
-        return self.norm2(x + self._ff_block(x))
 
-    return _in_place_of(original, forward)
+def _native_attention(c: Any, linear: Linear, stock: Any) -> Any:
+    """``nn.MultiheadAttention`` in inference."""
+    is_compiling = torch.compiler.is_compiling
+
+    @not_compiled_alone
+    def attend(*args: Any, **options: Any) -> Any:
+        if is_compiling() or options or len(args) != _N_POSITIONAL:
+            return stock(*args, **options)
+        query, key, value, embed, heads, in_weight, *weights = args[:9]
+        mask, needs_weights = args[9:11]
+        if (
+            needs_weights
+            or mask is not None
+            or not query is key is value
+            or not _rounds(c, query, in_weight)
+            or in_weight.shape != (3 * embed, embed)
+        ):
+            return stock(*args)
+        return _within(linear, query, heads, in_weight, *weights), None
+
+    return attend
+
+
+_N_LAYER = 20
+
+
+def _encoder_layer(c: Any, linear: Linear, stock: Any) -> Any:
+    """``nn.TransformerEncoderLayer`` in inference."""
+    is_compiling = torch.compiler.is_compiling
+    relu, gelu = (ACTIVATIONS.index(name) for name in ("relu", "gelu"))
+
+    @not_compiled_alone
+    def layer(*args: Any, **options: Any) -> Tensor:
+        if is_compiling() or options or len(args) != _N_LAYER:
+            return stock(*args, **options)
+        x, embed, heads, in_weight, *_ = args
+        mask = args[18]
+        if (
+            mask is not None
+            or not _rounds(c, x, in_weight)
+            or in_weight.shape != (3 * embed, embed)
+        ):
+            return stock(*args)
+        with_gelu, norm_first, eps = args[7:10]
+        norms, (w1, b1, w2, b2) = (args[10:12], args[12:14]), args[14:18]
+
+        def norm(x: Tensor, which: int) -> Tensor:
+            return F.layer_norm(x, (embed,), *norms[which], eps)
+
+        def attended(x: Tensor) -> Tensor:
+            return _within(linear, x, heads, *args[3:7])
+
+        def fed_forward(x: Tensor) -> Tensor:
+            h = c.linear_act(x, w1, b1, gelu if with_gelu else relu)
+            if h is None:
+                h = (F.gelu if with_gelu else F.relu)(linear(x, w1, b1))
+            return linear(h, w2, b2)
+
+        if norm_first:
+            x = x + attended(norm(x, 0))
+            return x + fed_forward(norm(x, 1))
+        x = norm(x + attended(x), 0)
+        return norm(x + fed_forward(x), 1)
+
+    return layer

@@ -89,8 +89,9 @@ def _replaced(owner: Any, name: str) -> Iterator[Place]:
     yield owner, name
     if (owner, name) == (nn.Sequential, "forward"):
         yield from _called_by_sequential()
-    elif (owner, name) == (nn.MultiheadAttention, "forward"):
-        yield functional, "multi_head_attention_forward"
+    elif (owner, name) == (functional, "multi_head_attention_forward"):
+        for called in ("linear", "_in_projection", "_in_projection_packed"):
+            yield functional, called
     elif isinstance(owner, type) and issubclass(owner, Optimizer) and name == "step":
         for cls in owner.__mro__:
             if "_init_group" in vars(cls):

@@ -275,7 +275,7 @@ static const ptac_isa *limits(int *n)
 static bool classifies(const generator *g)
 {
     const ptac_op_shapes *shapes = ptac_registry_shapes(g->op);
-    ptac_shape shape = {-1, -1};
+    ptac_shape shape = {.kind = -1, .work = -1};
 
     if (!shapes)
         return fail("no PTAC_REGISTER_SHAPES");

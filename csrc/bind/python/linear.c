@@ -184,6 +184,8 @@ static PyObject *linear_row(PyObject *self, PyObject *const *args, Py_ssize_t n_
     if (n_args != 2)
         return PyErr_Format(PyExc_TypeError, "x, w");
     PTAC_IN_FLIGHT;
+    if (ptac_is_off(PTAC_OP_LINEAR_ACT))
+        Py_RETURN_NONE;
     tensors[0] = args[0];
     tensors[1] = args[1];
     why = borrow(tensors, &t);

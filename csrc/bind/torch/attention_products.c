@@ -18,23 +18,35 @@
 
 enum {
     PART_BYTES = 1 << 20,  /* of scores a thread, which its cache should hold */
+    MOST_BYTES = 1 << 26,  /* of all scores at hand, but for those of one head */
     MOST_SCORES = 1 << 24, /* of one head */
 };
 
-/* Tensors of a call, whole, and those of the heads at hand. */
+/* Tensors that a call makes: of all heads, or as many as the largest part has. */
+enum {
+    Q, /* [heads, n, d] in bfloat16 */
+    K,
+    V,
+    SCORES, /* of a part */
+    VALUES,
+    INVERSES,
+    RESULT,
+    LOG_SUMS,
+    QUERY_MEANS,
+    KEY_MEANS,
+    KEY_SHIFTS,
+    SHIFTS,
+    N_MADE,
+};
+
 typedef struct workspace {
-    at_tensor q, k, v;          /* [heads, n, d] in bfloat16 */
-    at_tensor scores, values;   /* of the largest part */
-    at_tensor inverses;         /* as many, float32 */
-    at_tensor result, log_sums; /* of all */
+    at_tensor made[N_MADE];
 } workspace;
 
 static void drop_workspace(workspace *w)
 {
-    at_tensor *all = &w->q;
-
-    for (size_t i = 0; i < sizeof *w / sizeof *all; i++)
-        at_drop_tensor(&all[i]);
+    for (int i = 0; i < N_MADE; i++)
+        at_drop_tensor(&w->made[i]);
 }
 
 #define AT_OWNED_WORKSPACE __attribute__((cleanup(drop_workspace)))
@@ -70,17 +82,6 @@ static at_error new_heads(int64_t heads, int64_t n, int64_t d, at_tensor *made,
     return ptac_bf16_new(3, sizes, strides, made, data);
 }
 
-static at_error narrow_heads(const ptac_view *in, at_tensor *made)
-{
-    uint16_t *data;
-    const at_error error =
-        new_heads(in->sizes[0] * in->sizes[1], in->sizes[2], in->sizes[3], made, &data);
-
-    if (!error)
-        ptac_bf16_narrow_view(in, data);
-    return error;
-}
-
 static at_error new_floats(int n_dims, const int64_t *sizes, const int64_t *strides,
                            at_tensor *made, float **data)
 {
@@ -94,6 +95,13 @@ static at_error new_floats(int n_dims, const int64_t *sizes, const int64_t *stri
     return error;
 }
 
+static at_error new_row(int64_t n, at_tensor *made, float **data)
+{
+    const int64_t one = 1;
+
+    return new_floats(1, &n, &one, made, data);
+}
+
 /* Results with the strides that torch's kernel gives them. */
 static at_error new_results(const ptac_view *query, workspace *w,
                             ptac_attention_part *part)
@@ -104,12 +112,12 @@ static at_error new_results(const ptac_view *query, workspace *w,
     at_error error;
 
     ptac_strides_in_order(query, strides);
-    error = new_floats(4, q, strides, &w->result, &part->results);
+    error = new_floats(4, q, strides, &w->made[RESULT], &part->results);
 
     memcpy(part->results_strides, strides, sizeof part->results_strides);
     memcpy(part->log_sums_strides, sum_strides, sizeof part->log_sums_strides);
     if (!error)
-        error = new_floats(3, q, sum_strides, &w->log_sums, &part->log_sums);
+        error = new_floats(3, q, sum_strides, &w->made[LOG_SUMS], &part->log_sums);
     return error;
 }
 
@@ -158,17 +166,31 @@ static at_error multiply(const product *p, int64_t heads)
     return error ? error : T.aoti_torch_cpu_bmm_out(out, a, b);
 }
 
-static at_error attend(const workspace *w, ptac_attention_part *part)
+/* What parts take their share of: queries, and numbers of whole calls. */
+typedef struct common {
+    uint16_t *queries;
+    float *query_means, *key_means, *key_shifts, *shifts;
+} common;
+
+static at_error attend(const workspace *w, const common *all, ptac_attention_part *part)
 {
     const int64_t n_q = part->n_queries, n_k = part->n_keys, d = part->d;
+    const int64_t first = part->first_head;
+    const at_tensor *made = w->made;
     const product scores = {
-        w->q, w->k, w->scores, part->first_head, part->first_head, n_q, d, n_k, true};
-    const product values = {w->scores, w->v, w->values, 0,    part->first_head,
-                            n_q,       n_k,  d,         false};
+        made[Q], made[K], made[SCORES], first, first, n_q, d, n_k, true,
+    };
+    const product values = {
+        made[SCORES], made[V], made[VALUES], 0, first, n_q, n_k, d, false,
+    };
     at_error error = multiply(&scores, part->n_heads);
 
     if (error)
         return error;
+    part->queries = all->queries + first * n_q * d;
+    part->key_means = all->key_means + first * d;
+    part->key_shifts = all->key_shifts + first * n_k;
+    part->shifts = all->shifts + first;
     ptac_attention_weigh(part);
     error = multiply(&values, part->n_heads);
     if (!error)
@@ -180,65 +202,103 @@ static int64_t heads_a_part(const ptac_attention *p, int n_threads)
 {
     const int64_t head_bytes = p->n_queries * p->n_keys * (int64_t)sizeof(uint16_t);
     const int64_t fitting = (int64_t)n_threads * PART_BYTES / head_bytes;
-    const int64_t least = n_threads;
-    const int64_t n = fitting > least ? fitting : least;
+    const int64_t most = MOST_BYTES / head_bytes;
+    int64_t n = fitting > n_threads ? fitting : n_threads;
 
-    return n < p->n_heads ? n : p->n_heads;
+    n = n < most ? n : most;
+    n = n < p->n_heads ? n : p->n_heads;
+    return n > 1 ? n : 1;
 }
 
-static at_error prepare(const ptac_call *call, int64_t heads, workspace *w,
-                        ptac_attention_part *part)
+static at_error prepare(const ptac_attention *p, int64_t heads, const ptac_view *query,
+                        workspace *w, ptac_attention_part *part)
 {
-    const ptac_attention *p = call->params;
-    const int64_t rows = heads * p->n_queries, one = 1;
-    const ptac_view *q = &call->inputs[PTAC_ATTENTION_QUERY];
+    at_tensor *made = w->made;
     uint16_t *values;
-    at_error error = narrow_heads(q, &w->q);
+    at_error error =
+        new_heads(heads, p->n_queries, p->n_keys, &made[SCORES], &part->scores);
 
     if (!error)
-        error = narrow_heads(&call->inputs[PTAC_ATTENTION_KEY], &w->k);
+        error = new_heads(heads, p->n_queries, p->d, &made[VALUES], &values);
     if (!error)
-        error = narrow_heads(&call->inputs[PTAC_ATTENTION_VALUE], &w->v);
+        error = new_row(heads * p->n_queries, &made[INVERSES], &part->inverses);
     if (!error)
-        error = new_heads(heads, p->n_queries, p->n_keys, &w->scores, &part->scores);
-    if (!error)
-        error = new_heads(heads, p->n_queries, p->d, &w->values, &values);
-    if (!error)
-        error = new_floats(1, &rows, &one, &w->inverses, &part->inverses);
-    if (!error)
-        error = new_results(q, w, part);
+        error = new_results(query, w, part);
     part->sums_of_values = values;
     return error;
+}
+
+/*
+ * Queries and keys without their means, and values, where all are finite: in a product
+ * what is not would reach others.
+ */
+static ptac_status narrow_all(const ptac_call *call, float scale, workspace *w,
+                              common *all)
+{
+    const ptac_attention *p = call->params;
+    const ptac_view *in = call->inputs;
+    const int64_t heads = p->n_heads, d = p->d;
+    at_tensor *made = w->made;
+    uint16_t *keys, *values;
+
+    if (new_heads(heads, p->n_queries, d, &made[Q], &all->queries) ||
+        new_heads(heads, p->n_keys, d, &made[K], &keys) ||
+        new_heads(heads, p->n_keys, d, &made[V], &values) ||
+        new_row(heads * d, &made[QUERY_MEANS], &all->query_means) ||
+        new_row(heads * d, &made[KEY_MEANS], &all->key_means) ||
+        new_row(heads * p->n_keys, &made[KEY_SHIFTS], &all->key_shifts) ||
+        new_row(heads, &made[SHIFTS], &all->shifts))
+        return PTAC_NO_MEMORY;
+    ptac_bf16_narrow_view(&in[PTAC_ATTENTION_VALUE], values);
+    if (!ptac_attention_centre(&in[PTAC_ATTENTION_QUERY], all->query_means,
+                               all->queries) ||
+        !ptac_attention_centre(&in[PTAC_ATTENTION_KEY], all->key_means, keys) ||
+        !ptac_attention_is_finite(values, heads * p->n_keys * d))
+        return PTAC_UNSUITED;
+
+    const ptac_attention_means means = {
+        heads,          p->n_keys,       d,           scale, keys, all->query_means,
+        all->key_means, all->key_shifts, all->shifts,
+    };
+
+    ptac_attention_shift(&means);
+    return PTAC_OK;
 }
 
 static ptac_status run(const ptac_call *call)
 {
     const ptac_attention *p = call->params;
+    const ptac_view *query = &call->inputs[PTAC_ATTENTION_QUERY];
     ptac_attention_tensors *a = p->host;
     const int64_t heads = heads_a_part(p, call->n_threads);
-    AT_OWNED_WORKSPACE workspace w = {NULL};
+    AT_OWNED_WORKSPACE workspace w = {{NULL}};
+    common all;
     ptac_attention_part part = {
-        .heads_a_batch = call->inputs[PTAC_ATTENTION_QUERY].sizes[1],
+        .heads_a_batch = query->sizes[1],
         .n_queries = p->n_queries,
         .n_keys = p->n_keys,
         .d = p->d,
         .scale = (float)(a->has_scale ? a->scale : 1 / sqrt((double)p->d)),
         .is_causal = p->is_causal,
     };
+    ptac_status status = narrow_all(call, part.scale, &w, &all);
 
+    if (status)
+        return status;
     if (a->mask)
         read_mask(a->mask, &part);
-    if (prepare(call, heads, &w, &part))
+    if (prepare(p, heads, query, &w, &part))
         return PTAC_NO_MEMORY;
     for (; part.first_head < p->n_heads; part.first_head += heads) {
         const int64_t left = p->n_heads - part.first_head;
 
         part.n_heads = left < heads ? left : heads;
-        if (attend(&w, &part))
+        if (attend(&w, &all, &part))
             return PTAC_UNSUPPORTED;
     }
-    a->results[0] = at_give(&w.result);
-    a->results[1] = at_give(&w.log_sums);
+    ptac_bf16_sign(w.made[LOG_SUMS]); /* for who computes a gradient all the same */
+    a->results[0] = at_give(&w.made[RESULT]);
+    a->results[1] = at_give(&w.made[LOG_SUMS]);
     return PTAC_OK;
 }
 

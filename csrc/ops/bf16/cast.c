@@ -137,12 +137,14 @@ static void narrow_some_of_view(int64_t begin, int64_t end, void *context)
     int64_t i = begin % size[2], j = begin / size[2] % size[1];
     int64_t k = begin / size[2] / size[1];
     const int64_t row_bytes = size[3] * (int64_t)sizeof *job->in;
+    const uintptr_t ahead = (uintptr_t)(AHEAD * stride[2]) * sizeof *job->in;
 
     for (int64_t row = begin; row < end; row++) {
         const float *in = job->in + i * stride[2] + j * stride[1] + k * stride[0];
 
+        /* An address is only computed with: there may be no row so far ahead. */
         for (int64_t byte = 0; byte < row_bytes; byte += 64)
-            __builtin_prefetch((const char *)(in + AHEAD * stride[2]) + byte);
+            __builtin_prefetch((const void *)((uintptr_t)in + ahead + byte));
         narrow(in, job->out + row * size[3], size[3]);
         if (++i < size[2])
             continue;
