@@ -20,6 +20,8 @@ import torch
 
 SECONDS = float(os.environ.get("PTAC_TEST_SECONDS", "6"))
 SEED = os.environ.get("PTAC_TEST_SEED", "1")
+LONG = 60
+"""Seconds of a run that has time for compiling everything once more."""
 
 DRIVER = ("arena", "checkrows", "faults", "random", "testcall", "threads", "trial")
 UNITS = (
@@ -109,6 +111,7 @@ def test_rows_under_address_sanitizer(
     check_rows(build_checkrows(builder, sanitized("address")), SECONDS / 2)
 
 
+@pytest.mark.skipif(SECONDS < LONG, reason="rows under two sanitizers: make check")
 def test_rows_under_thread_sanitizer(
     builder: native.Builder, sanitized: Callable[[str], str]
 ) -> None:
@@ -154,6 +157,7 @@ def test_address_sanitizer_sees_guards(
     assert "ERROR: AddressSanitizer" in output
 
 
+@pytest.mark.skipif(SECONDS < LONG, reason="rows under two sanitizers: make check")
 def test_thread_sanitizer_sees_races(
     builder: native.Builder, sanitized: Callable[[str], str]
 ) -> None:

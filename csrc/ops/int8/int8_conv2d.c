@@ -177,6 +177,22 @@ static bool has_countable_images(const ptac_int8_conv2d *p)
     return ptac_int8_is_countable(bytes, 4);
 }
 
+/* y has as many lines and columns as the window has places. */
+static bool fits_its_places(const ptac_int8_conv2d *p)
+{
+    const int64_t sizes[] = {p->height, p->width};
+    const int64_t places[] = {p->out_height, p->out_width};
+
+    for (int i = 0; i < 2; i++) {
+        const int64_t window = p->dilation[i] * (p->kernel[i] - 1) + 1;
+        const int64_t room = sizes[i] + 2 * p->padding[i] - window;
+
+        if (room < 0 || places[i] != room / p->stride[i] + 1)
+            return false;
+    }
+    return true;
+}
+
 static ptac_reason why_not(const ptac_int8_conv2d *p)
 {
     int64_t taps;
@@ -184,7 +200,8 @@ static ptac_reason why_not(const ptac_int8_conv2d *p)
     if (p->batch <= 0 || p->n <= 0 || p->c <= 0 || p->height <= 0 || p->width <= 0 ||
         p->out_height <= 0 || p->out_width <= 0)
         return PTAC_EMPTY;
-    if (!ptac_int8_conv2d_is_sound(p) || !has_countable_images(p))
+    if (!ptac_int8_conv2d_is_sound(p) || !has_countable_images(p) ||
+        !fits_its_places(p))
         return PTAC_SHAPE;
     taps = p->kernel[0] * p->kernel[1];
     return taps > PTAC_INT8_MOST_TAPS || p->c * taps > PTAC_INT8_MOST_TERMS ? PTAC_SHAPE
