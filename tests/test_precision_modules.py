@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -340,6 +341,22 @@ def test_tools_see_torchs_own() -> None:
                 made = tool()
                 assert hits.accelerated == 0
             contract.exactly(made(x), expected)
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_compiled(is_training: bool) -> None:
+    net, x = encoder().train(is_training), torch.randn(N, L, E)
+    with torch.set_grad_enabled(is_training), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = net(x)
+        with lowered():
+            torch._dynamo.reset()
+            y = torch.compile(net, backend="eager", fullgraph=True)(x)
+            name = "_transformer_encoder_layer_fwd"
+            stand_in = getattr(torch, name)
+            assert pickle.loads(pickle.dumps(stand_in)) is stand_in
+    torch._dynamo.reset()
+    torch.testing.assert_close(y, expected, rtol=0.05, atol=0.03)
 
 
 def saved_and_loaded(net: nn.Module) -> Any:

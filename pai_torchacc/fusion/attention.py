@@ -45,7 +45,9 @@ def install(c: Any, ledger: Ledger) -> None:
     table = torch.jit._builtins._get_builtin_table()
     for name, make in zip(_OPERATORS, (_native_attention, _encoder_layer), strict=True):
         stand_in = make(c, linear, getattr(torch, name))
-        stand_in.__module__, stand_in.__qualname__ = "torch", name
+        # Graphs of torch.compile and pickles hold it by torch's name.
+        stand_in.__module__ = "torch"
+        stand_in.__name__ = stand_in.__qualname__ = name
         ledger.set_attribute(torch, name, stand_in)
         ledger.set_item(table, id(stand_in), f"aten::{name}")
 
