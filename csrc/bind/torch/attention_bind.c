@@ -363,17 +363,6 @@ static ptac_status backward(const ptac_call *call)
     return compute(call, PTAC_ATTENTION_N_RESULTS, run_backward);
 }
 
-#define ROW(variable, operation, work)                                                 \
-    static const ptac_kernel variable = {                                              \
-        .op = operation,                                                               \
-        .name = "bf16",                                                                \
-        .level = PTAC_FAST,                                                            \
-        .needs = PTAC_CPU_AVX512_BF16,                                                 \
-        .in_bf16 = true,                                                               \
-        .accepts = accepts,                                                            \
-        .run = work,                                                                   \
-    };                                                                                 \
-    PTAC_REGISTER(variable)
-
-ROW(attention_bf16, PTAC_OP_ATTENTION, forward)
-ROW(attention_backward_bf16, PTAC_OP_ATTENTION_BACKWARD, backward)
+PTAC_BF16_ROW(attention_bf16, PTAC_OP_ATTENTION, "bf16", accepts, forward)
+PTAC_BF16_ROW(attention_backward_bf16, PTAC_OP_ATTENTION_BACKWARD, "bf16", accepts,
+              backward)

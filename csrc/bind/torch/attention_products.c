@@ -302,13 +302,4 @@ static ptac_status run(const ptac_call *call)
     return PTAC_OK;
 }
 
-static const ptac_kernel products = {
-    .op = PTAC_OP_ATTENTION,
-    .name = "bf16_products",
-    .level = PTAC_FAST,
-    .needs = PTAC_CPU_AVX512_BF16,
-    .in_bf16 = true,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(products)
+PTAC_BF16_ROW(products, PTAC_OP_ATTENTION, "bf16_products", accepts, run)

@@ -62,4 +62,17 @@ at_error ptac_bf16_in_order(const ptac_view *view, at_tensor *made);
  */
 ptac_status ptac_bf16_widened(at_tensor narrow, at_tensor *made);
 
+/* A row of this room. */
+#define PTAC_BF16_ROW(variable, operation, row_name, may, work)                        \
+    static const ptac_kernel variable = {                                              \
+        .op = operation,                                                               \
+        .name = row_name,                                                              \
+        .level = PTAC_FAST,                                                            \
+        .needs = PTAC_CPU_AVX512_BF16,                                                 \
+        .in_bf16 = true,                                                               \
+        .accepts = may,                                                                \
+        .run = work,                                                                   \
+    };                                                                                 \
+    PTAC_REGISTER(variable)
+
 #endif

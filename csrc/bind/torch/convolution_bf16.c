@@ -123,17 +123,5 @@ static ptac_status backward(const ptac_call *call)
     return PTAC_OK;
 }
 
-#define ROW(variable, operation, work)                                                 \
-    static const ptac_kernel variable = {                                              \
-        .op = operation,                                                               \
-        .name = "bf16",                                                                \
-        .level = PTAC_FAST,                                                            \
-        .needs = PTAC_CPU_AVX512_BF16,                                                 \
-        .in_bf16 = true,                                                               \
-        .accepts = accepts,                                                            \
-        .run = work,                                                                   \
-    };                                                                                 \
-    PTAC_REGISTER(variable)
-
-ROW(conv2d_bf16, PTAC_OP_CONV2D, forward)
-ROW(conv2d_backward_bf16, PTAC_OP_CONV2D_BACKWARD, backward)
+PTAC_BF16_ROW(conv2d_bf16, PTAC_OP_CONV2D, "bf16", accepts, forward)
+PTAC_BF16_ROW(conv2d_backward_bf16, PTAC_OP_CONV2D_BACKWARD, "bf16", accepts, backward)

@@ -3,6 +3,8 @@
  */
 #include "bind/torch/linear_act.h"
 
+#include "bind/torch/bf16.h"
+
 enum {
     MAX_DIMS = 16,
 };
@@ -370,17 +372,6 @@ ROW(linear_act_backward_blas, PTAC_OP_LINEAR_ACT_BACKWARD, "blas", accepts_any,
 ROW(linear_act_backward_onednn, PTAC_OP_LINEAR_ACT_BACKWARD, "onednn", accepts_onednn,
     backward_onednn)
 
-#define BF16_ROW(variable, operation, work)                                            \
-    static const ptac_kernel variable = {                                              \
-        .op = operation,                                                               \
-        .name = "bf16",                                                                \
-        .level = PTAC_FAST,                                                            \
-        .needs = PTAC_CPU_AVX512_BF16,                                                 \
-        .in_bf16 = true,                                                               \
-        .accepts = accepts_any,                                                        \
-        .run = work,                                                                   \
-    };                                                                                 \
-    PTAC_REGISTER(variable)
-
-BF16_ROW(linear_act_bf16, PTAC_OP_LINEAR_ACT, forward_bf16)
-BF16_ROW(linear_act_backward_bf16, PTAC_OP_LINEAR_ACT_BACKWARD, backward_bf16)
+PTAC_BF16_ROW(linear_act_bf16, PTAC_OP_LINEAR_ACT, "bf16", accepts_any, forward_bf16)
+PTAC_BF16_ROW(linear_act_backward_bf16, PTAC_OP_LINEAR_ACT_BACKWARD, "bf16",
+              accepts_any, backward_bf16)
