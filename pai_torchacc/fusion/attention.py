@@ -192,10 +192,14 @@ def _within(linear: Linear, x: Tensor, n_heads: int, *weights: Tensor) -> Tensor
 def _native_attention(c: Any, linear: Linear, stock: Any) -> Any:
     """``nn.MultiheadAttention`` in inference."""
     is_compiling = torch.compiler.is_compiling
+    # Dynamo may have met the stand-in under torch's name, and not the function itself.
+    traced = torch.ops.aten._native_multi_head_attention
 
     @not_compiled_alone
     def attend(*args: Any, **options: Any) -> Any:
-        if is_compiling() or options or len(args) != _N_POSITIONAL:
+        if is_compiling():
+            return traced(*args, **options)
+        if options or len(args) != _N_POSITIONAL:
             return stock(*args, **options)
         query, key, value, embed, heads, in_weight, *weights = args[:9]
         mask, needs_weights = args[9:11]
@@ -218,11 +222,14 @@ _N_LAYER = 20
 def _encoder_layer(c: Any, linear: Linear, stock: Any) -> Any:
     """``nn.TransformerEncoderLayer`` in inference."""
     is_compiling = torch.compiler.is_compiling
+    traced = torch.ops.aten._transformer_encoder_layer_fwd
     relu, gelu = (ACTIVATIONS.index(name) for name in ("relu", "gelu"))
 
     @not_compiled_alone
     def layer(*args: Any, **options: Any) -> Tensor:
-        if is_compiling() or options or len(args) != _N_LAYER:
+        if is_compiling():
+            return traced(*args, **options)
+        if options or len(args) != _N_LAYER:
             return stock(*args, **options)
         x, embed, heads, in_weight, *_ = args
         mask = args[18]
