@@ -275,6 +275,9 @@ def test_stand_ins_yield_to_patches_made_before(
         theirs = torch.no_grad()(theirs) if owner is SGD else theirs
     theirs.hooked = True
     with changed(owner, name, theirs):
+        if owner is Adam and name in vars(AdamW):
+            # torch.compile gives AdamW an _init_group of its own around Adam's.
+            stays = [place for place in stays if place[0] is not AdamW]
         kept = [(o, n, vars(o).get(n)) for o, n in [(owner, name), *stays]]
         with switching.accelerated():
             assert all(vars(o).get(n) is value for o, n, value in kept)
