@@ -316,6 +316,12 @@ def test_script_runs_as_it_is(name: str) -> None:
     assert "operator_fusion: on since" in ours
 
 
+def multiplies_int8() -> bool:
+    """Whether this CPU has an instruction for it (VNNI)."""
+    rows = {name: rows for name, _, rows in _C.operators()}["int8_linear"]
+    return any(can_run for name, _, can_run, _ in rows if "vnni" in name)
+
+
 def test_quantization_example() -> None:
     """Float, int8 and float again: a quarter of the bytes, the same digits read."""
 
@@ -328,9 +334,11 @@ def test_quantization_example() -> None:
     [stock], [before, int8, after] = figures(plain), figures(ours)
     assert stock == before and after[1] == before[1]
     assert abs(int8[0] - before[0]) <= 0.003 >= abs(after[0] - before[0])
-    assert int8[1] < 0.27 * before[1]
     coded = re.search(r"^coded file: (\d+) bytes", ours, re.M)
-    assert coded and int(coded[1]) < 0.25 * before[1]
+    assert coded and int(coded[1]) < int8[1] < before[1]
+    if multiplies_int8():  # elsewhere layers may stay float, being faster so
+        assert int8[1] < 0.27 * before[1]
+        assert int(coded[1]) < 0.25 * before[1]
 
 
 def test_memory_example() -> None:

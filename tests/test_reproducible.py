@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import switching
 
+from pai_torchacc import _C
+
 TRAIN = """
 import hashlib, sys, torch, pai_torchacc as ptac, switching
 from torch import nn
@@ -52,7 +54,8 @@ def test_calibration_measures_one_row_at_a_time() -> None:
     """Each case finds its row taken, gradients without those of their forward too."""
     from pai_torchacc.bench import calibrate, cases
 
-    ops = {case.op for case in cases.cases()}
+    can_run = {op: any(row[2] for row in rows) for op, _, rows in _C.operators()}
+    ops = {case.op for case in cases.cases() if can_run[case.op]}
     assert {"max_pool2d", "max_pool2d_backward"} <= ops
     for op in sorted(ops):
         first = next(calibrate.measure(None, frozenset([op]), blocks=1, block_s=0))
