@@ -214,12 +214,15 @@ static void make(rng *r, test_call *c)
     sizes[2] = p->out_height;
     sizes[3] = p->out_width;
     test_output(c, PTAC_F32, 4, sizes, p->y_channels_last);
+
+    const int64_t n_channels = p->groups * p->c;
+
     if (rng_chance(r, 3))
-        overflow(r, c);
+        overflow(r, c); /* after which the product may not exist */
     snprintf(c->note, sizeof c->note,
              "%lldx%lldx%lldx%lld in %lld groups, to %lld, window %lldx%lld, stride "
              "%lldx%lld, padding %lldx%lld, dilation %lldx%lld%s%s",
-             (long long)p->batch, (long long)(p->groups * p->c), (long long)p->height,
+             (long long)p->batch, (long long)n_channels, (long long)p->height,
              (long long)p->width, (long long)p->groups, (long long)p->n,
              (long long)p->kernel[0], (long long)p->kernel[1], (long long)p->stride[0],
              (long long)p->stride[1], (long long)p->padding[0],
