@@ -98,6 +98,25 @@ def test_a_float_model(name: str) -> None:
         assert other.encoder.use_nested_tensor
 
 
+def test_a_module_under_two_names() -> None:
+    def make() -> nn.ModuleDict:
+        shared, tied = nn.Linear(4, 4), nn.Linear(4, 4)
+        tied.weight = shared.weight
+        return nn.ModuleDict(
+            {"a": shared, "b": shared, "c": nn.Sequential(shared), "d": tied}
+        )
+
+    model, floats = ptac.quantize_model(make(), method="int8"), make()
+    other = ptac.load_quantized(make(), io.BytesIO(files.to_bytes(model)))
+    assert other.a is other.b is other.c[0]
+    assert torch.equal(other.b.weight, model.b.weight)
+    assert torch.equal(other.d.weight, model.d.weight)
+    ptac.load_quantized(other, io.BytesIO(files.to_bytes(floats)))
+    assert type(other.b) is nn.Linear
+    assert other.d.weight is other.b.weight
+    assert torch.equal(other.b.weight, floats.b.weight)
+
+
 def test_decisions_are_the_saved_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     with int8.kernels() as made:
         with monkeypatch.context() as patch:

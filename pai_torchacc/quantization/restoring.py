@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +71,7 @@ def planned(model: nn.Module, entries: dict[str, Any]) -> Plan:
         The file is for another model.
     """
     plan, expected = Plan(), _expected(model)
-    for name, module in model.named_modules():
+    for name, module in _named(model):
         kind = FLOAT_CLASSES.get(type(module), type(module))
         if kind not in CLASSES:
             continue
@@ -90,12 +91,25 @@ def planned(model: nn.Module, entries: dict[str, Any]) -> Plan:
     return plan
 
 
+def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """All modules under all their names, as a state dict has them."""
+    return model.named_modules(remove_duplicate=False)
+
+
+def _distinct(group: list[_Weight]) -> list[_Weight]:
+    """One weight for each module, under its first name."""
+    first = {id(weight.module): weight for weight in reversed(group)}
+    return list(reversed(first.values()))
+
+
 def _expected(model: nn.Module) -> dict[str, Any]:
     """Shapes of the float model's state dict; None for what may have any."""
     found: dict[str, Any] = {}
     for key, value in model.state_dict().items():
         found[key] = tuple(value.shape) if isinstance(value, Tensor) else None
-    for name, module in selection.int8_modules(model):
+    for name, module in _named(model):
+        if not isinstance(module, Int8Module):
+            continue
         prefix = f"{name}." if name else ""
         key = f"{prefix}{module.weight_name}"
         for gone in (f"{key}_int8", f"{key}_scale", f"{prefix}quantization"):
@@ -199,6 +213,7 @@ def _checked(plan: Plan, tensors: dict[str, Tensor]) -> dict[str, Record]:
 def _twins(
     group: list[_Weight], tensors: dict[str, Tensor], records: dict[str, Record]
 ) -> list[conversion.Pair]:
+    group = _distinct(group)
     layers = [Layer(weight.name, weight.module) for weight in group]
     for layer in layers:
         layer.tied = [other for other in layers if other is not layer]
@@ -216,7 +231,11 @@ def _make_float(plan: Plan, tensors: dict[str, Tensor]) -> None:
     for group in plan.together():
         if group[0].is_int8:
             continue
-        modules = [w.module for w in group if isinstance(w.module, Int8Module)]
+        modules = [
+            weight.module
+            for weight in _distinct(group)
+            if isinstance(weight.module, Int8Module)
+        ]
         if modules:
             state = modules[0]._int8
             parameter = nn.Parameter(
