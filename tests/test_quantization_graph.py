@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.quantization import calls, optimizers
+from pai_torchacc.quantization import calls, optimizers, selection
 
 
 @pytest.fixture(autouse=True)
@@ -240,6 +240,45 @@ def test_tracing_has_the_operators() -> None:
             traced = torch.jit.trace(model, (int8.ROWS,))
         assert "pai_torchacc::int8_linear" in str(traced.inlined_graph)
         assert torch.equal(traced(int8.ROWS), model(int8.ROWS))
+
+
+class Recurrent(nn.Module):
+    """Layers that have kinds of call, behind one that stays float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(20, 16, batch_first=True)
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, _ = self.recurrent(x)
+        return self.head(self.attention(x, x, x, need_weights=False)[0])
+
+
+@pytest.mark.parametrize("faster", ["m1", "m32_up"])
+def test_graphs_are_for_any_number_of_rows(
+    faster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where some kinds of call are float, a graph has the int8 operator for all."""
+    monkeypatch.setattr(selection, "is_faster", lambda op, kind, work: kind == faster)
+    model = ptac.quantize_model(Recurrent().eval())
+    x = torch.randn(9, 4, 20)
+    batch = torch.export.Dim("batch", min=2, max=4096)
+    with int8.kernels() as made, torch.no_grad():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},))
+            traced = torch.jit.trace(model, (x,))
+        compiled = torch.compile(model, backend="aot_eager", dynamic=True)
+        floats = ptac.dequantize_model(copy.deepcopy(model))
+        for graph in (program.module(), traced, compiled):
+            for n in (2, 9, 40):
+                x = torch.randn(n, 4, 20)
+                made.clear()
+                y = graph(x)
+                assert made == ["int8_linear"] * 3
+                assert int8.sqnr_db(floats(x), y) > 25
 
 
 def samples(name: str) -> tuple[object, ...]:

@@ -82,8 +82,7 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         return result, weights
 
     def _is_ours(self, *inputs: Tensor) -> bool:
-        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        if not is_traced and "int8_linear" not in calls._kernels:
+        if not numbers.is_in_graph() and "int8_linear" not in calls._kernels:
             return False
         if self._scale().device.type != "cpu":
             return False
@@ -237,7 +236,7 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
 
     def _split(self, n_pieces: int) -> None:
         """Pack the weight in at least so many pieces."""
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if numbers.is_in_graph():
             return
         if 0 < len(self._packed()) < n_pieces:
             with numbers.ordinary():
@@ -249,7 +248,8 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         parts, at = [], 0
         scale, bias = self._scale(), self._parameters["in_proj_bias"]
         packed: list[Any] = self._packed() or [None]
-        is_float = bool(self._int8.floats) and self._is_float(x)
+        state = self._int8
+        is_float = bool(state.floats) and state.is_float(x, self.embed_dim)
         for piece, rows in zip(packed, self._rows(len(packed)), strict=True):
             begin, at = at, at + rows
             if at <= first or begin >= last:
@@ -265,10 +265,6 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
                 part = F.linear(x, weight, own)
             parts.append(part[..., max(first - begin, 0) : last - begin])
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-
-    def _is_float(self, x: Tensor) -> bool:
-        rows = x.numel() // self.embed_dim
-        return calls.bucket(rows) in self._int8.floats
 
     def _project_out(self, x: Tensor) -> Tensor:
         """Project as stock, which does not call ``out_proj`` with its hooks."""

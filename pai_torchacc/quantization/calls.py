@@ -19,13 +19,11 @@ from pai_torchacc.quantization import numbers
 _kernels: dict[str, Any] = {}
 """The extension's entries, while the switch is on."""
 
-_MOST_ROWS = (("m1", 1), ("m2_7", 7), ("m8_31", 31))
-
 OPERATORS = ("int8_linear", "int8_conv2d", "int8_embedding")
 
 # Looked up once: a product of one row takes a few microseconds.
 _is_compiling = torch.compiler.is_compiling
-_is_tracing = torch._C._is_tracing
+_is_in_graph = numbers.is_in_graph
 _is_grad_enabled = torch.is_grad_enabled
 _is_autocast = torch._C._is_any_autocast_enabled
 
@@ -50,14 +48,6 @@ def remove() -> None:
 def below(op: str) -> Any:
     """The entry for the dispatcher, below modes; None while the switch is off."""
     return _kernels.get(f"{op}_kernel")
-
-
-def bucket(rows: int) -> str:
-    """Name the kind of call that so many rows are."""
-    for kind, most in _MOST_ROWS:
-        if rows <= most:
-            return kind
-    return "m32_up"
 
 
 def linear(
@@ -90,7 +80,7 @@ def linear_otherwise(
     """In a mode, with gradients, or where no kernel takes the call."""
     if packed is None:
         return None
-    if _is_compiling() or _is_tracing():
+    if _is_in_graph():
         if not _is_cpu(x):
             return None
         op = torch.ops.pai_torchacc.int8_linear
@@ -137,7 +127,7 @@ def _conv2d_otherwise(
     """As for linear layers."""
     if packed is None:
         return None
-    if _is_compiling() or _is_tracing():
+    if _is_in_graph():
         if not _is_cpu(x):
             return None
         op = torch.ops.pai_torchacc.int8_conv2d
@@ -158,7 +148,7 @@ def _conv2d_otherwise(
 
 def embedding(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor | None:
     """Rows of an int8 weight [v, d], as float32."""
-    if _is_compiling() or _is_tracing():
+    if _is_in_graph():
         if not _are_indices(indices):
             return None
         return torch.ops.pai_torchacc.int8_embedding(indices, int8, scale)

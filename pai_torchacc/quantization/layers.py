@@ -35,7 +35,7 @@ class Int8Linear(Int8Module, nn.Linear):
         state, bias = self._int8, self._parameters["bias"]
         buffers = self._buffers
         n, k = state.shape
-        if not state.floats or not state.is_float(input.numel() // k):
+        if not state.floats or not state.is_float(input, k):
             packed, scale = buffers.get("weight_packed"), buffers["weight_scale"]
             kernel = calls.kernel_of("int8_linear")
             if kernel is not None and packed is not None and not is_compiling():

@@ -19,6 +19,9 @@ from pai_torchacc import _host
 
 LARGEST = 127
 
+_is_compiling = torch.compiler.is_compiling
+_is_tracing = torch._C._is_tracing
+
 
 class Quantized(NamedTuple):
     """A weight in int8 and what it lost."""
@@ -44,6 +47,11 @@ def _extension() -> Any:
 def has(entry: str) -> bool:
     """Whether the extension has this entry."""
     return hasattr(_extension(), entry)
+
+
+def is_in_graph() -> bool:
+    """Whether a graph is being made of what is computed: compiled, exported, traced."""
+    return _is_compiling() or _is_tracing()
 
 
 def ordinary() -> Any:

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pai_torchacc.quantization.numbers import is_in_graph
+
 VERSION = 1
 METHODS = ("auto", "int8", "weight_only")
 CHOICES = ("int8", "float")
@@ -184,6 +186,12 @@ class State:
         self.record, self.floats = record, record.floats()
         self.float_rows = tuple(ROWS[kind] for kind in self.floats if kind in ROWS)
 
-    def is_float(self, rows: int) -> bool:
-        """Whether a linear layer computes so many rows in float."""
+    def is_float(self, x: Tensor, k: int) -> bool:
+        """Whether a linear layer computes these rows of ``k`` in float.
+
+        A graph serves any number of rows: it is int8 where some numbers are.
+        """
+        if is_in_graph():
+            return len(self.floats) == len(self.record.buckets)
+        rows = x.numel() // k
         return any(least <= rows <= most for least, most in self.float_rows)
