@@ -281,6 +281,43 @@ def test_graphs_are_for_any_number_of_rows(
                 assert int8.sqnr_db(floats(x), y) > 25
 
 
+class Reader(nn.Module):
+    """Computes with the weights of its layers, which it does not call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(20, 6)
+        self.conv = nn.Conv2d(20, 6, 3, groups=2)
+        self.attention = nn.MultiheadAttention(20, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.linear(x, self.linear.weight, self.linear.bias).sum()
+        y = y + self.linear.weight_int8.sum() + self.conv.weight.sum()
+        return y + F.linear(x, self.attention.in_proj_weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", [*int8.MODELS, "reader"])
+def test_graphs_with_dequantized_weights(name: str, dtype: torch.dtype) -> None:
+    """They hold int8 weights, which they dequantize when they run."""
+    torch.manual_seed(0)
+    make, x = int8.MODELS.get(name, (lambda: Reader().eval(), int8.ROWS))
+    x = x.to(dtype) if x.is_floating_point() else x
+    method = "int8" if name == "reader" else "weight_only"
+    with torch.no_grad():
+        model = ptac.quantize_model(make(), method=method).to(dtype)
+        expected = model(x)
+        program = torch.export.export(model, (x,))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            traced = torch.jit.trace(model, (x,))
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        for graph in (program.module(), traced, compiled):
+            torch.testing.assert_close(graph(x), expected, rtol=1e-4, atol=1e-4)
+    assert "pai_torchacc.int8_unpack" in str(program.graph)
+    assert "pai_torchacc::int8_unpack" in str(traced.inlined_graph)
+
+
 def samples(name: str) -> tuple[object, ...]:
     from pai_torchacc.quantization import numbers
 
@@ -294,10 +331,12 @@ def samples(name: str) -> tuple[object, ...]:
         return x, packed, q.scale, bias, geometry, 1
     if name == "int8_embedding":
         return torch.arange(5), q.int8, q.scale
+    if name == "int8_unpack":
+        return packed, [6, 8], 1
     return torch.randn(2, 3, 8, requires_grad=True), packed, q.scale, bias, 6, 8, 1
 
 
-@pytest.mark.parametrize("name", calls.OPERATORS)
+@pytest.mark.parametrize("name", [*calls.OPERATORS, "int8_unpack"])
 def test_operators_are_sound(name: str) -> None:
     """Fake kernels, autograd registration, AOT dispatch: torch's own checks."""
     operator = getattr(torch.ops.pai_torchacc, name).default

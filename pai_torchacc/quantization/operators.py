@@ -23,7 +23,7 @@ def _linear(
     x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None, n: int, k: int,
     activation: int = 0,
 ) -> Tensor:  # fmt: skip
-    plain = numbers.unpack(packed.cpu(), (n, k)).to(packed.device)
+    plain = _unpack(packed, [n, k], 1)
     result = F.linear(x, numbers.dequantize(plain, scale, x.dtype), bias)
     return result.relu() if activation else result
 
@@ -95,9 +95,16 @@ def _fake_embedding(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor:
     return scale.new_empty((*indices.shape, int8.shape[1]))
 
 
+def _unpack(packed: Tensor, sizes: list[int], groups: int) -> Tensor:
+    return numbers.unpack(packed.cpu(), sizes, groups).to(packed.device)
+
+
+def _fake_unpack(packed: Tensor, sizes: list[int], groups: int) -> Tensor:
+    return packed.new_empty(tuple(sizes), dtype=torch.int8)
+
+
 def _dequantize(packed: Tensor, scale: Tensor, sizes: list[int], groups: int) -> Tensor:
-    plain = numbers.unpack(packed.cpu(), sizes, groups).to(packed.device)
-    return numbers.dequantize(plain, scale)
+    return numbers.dequantize(_unpack(packed, sizes, groups), scale)
 
 
 def _fake_dequantize(
@@ -159,6 +166,11 @@ _OPERATORS = (
     (
         "int8_embedding(Tensor indices, Tensor weight_int8, Tensor scale) -> Tensor",
         (_embedding_kernel, _embedding, _fake_embedding),
+        None,
+    ),
+    (
+        "int8_unpack(Tensor packed, int[] sizes, int groups) -> Tensor",
+        (_unpack, _unpack, _fake_unpack),
         None,
     ),
     (

@@ -57,7 +57,7 @@ class Int8Module(nn.Module):
         if held is not None:
             return held
         pieces, tie = self._packed(), self._int8.tie
-        if tie is not None:
+        if tie is not None and not numbers.is_in_graph():
             return tie.once("plain", pieces[0], lambda: self._unpacked(pieces))
         return self._unpacked(pieces)
 
@@ -67,8 +67,10 @@ class Int8Module(nn.Module):
 
     def _unpacked(self, pieces: list[Tensor]) -> Tensor:
         state = self._int8
+        is_in_graph = numbers.is_in_graph()
+        unpack = torch.ops.pai_torchacc.int8_unpack if is_in_graph else numbers.unpack
         plain = [
-            numbers.unpack(piece, (rows, *state.shape[1:]), state.groups)
+            unpack(piece, (rows, *state.shape[1:]), state.groups)
             for piece, rows in zip(pieces, self._rows(len(pieces)), strict=True)
         ]
         return plain[0] if len(plain) == 1 else torch.cat(plain)
