@@ -248,6 +248,28 @@ def test_copies_compute_alike(
             assert tied[0].weight is tied[1].weight, name
 
 
+def in_child(index: int, model: nn.Module, x: Tensor, results: Any) -> None:
+    with torch.no_grad():
+        results.put(model(x).tolist())
+
+
+@pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
+def test_a_child_process_gets_the_model(strategy: str) -> None:
+    """Started afresh, with the weights in shared memory."""
+    make, x = int8.MODELS["mlp"]
+    model = ptac.quantize_model(make(), method="int8")
+    ptac.disable()
+    before = torch.multiprocessing.get_sharing_strategy()
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    try:
+        results = torch.multiprocessing.get_context("spawn").SimpleQueue()
+        torch.multiprocessing.spawn(in_child, (model, x, results), 1)
+        with torch.no_grad():
+            torch.testing.assert_close(torch.tensor(results.get()), model(x))
+    finally:
+        torch.multiprocessing.set_sharing_strategy(before)
+
+
 def test_a_shallow_copy_shares(reference: list[str]) -> None:
     layer = nn.Linear(4, 3)
     ptac.quantize_model(layer, method="int8")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Callable
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch
@@ -165,8 +166,13 @@ class Int8Module(nn.Module):
         left_out = set(self._names())
         buffers = {k: v for k, v in self._buffers.items() if k not in left_out}
         name = self.weight_name
-        buffers[f"{name}_int8"], buffers[f"{name}_scale"] = self._plain(), self._scale()
+        plain, scale = self._plain(), self._scale()
+        buffers[f"{name}_int8"], buffers[f"{name}_scale"] = plain, scale
         state["_buffers"] = buffers
+        process = get_spawning_popen()
+        if process is not None:
+            # Its memory is passed to the child, which starts when pickling is over.
+            process.__dict__.setdefault("_int8_tensors", []).append(plain)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
