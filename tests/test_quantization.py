@@ -308,6 +308,26 @@ def test_dtypes_follow_but_for_int8_and_scales(
         assert other(int8.ROWS.to(dtype)).dtype == dtype
 
 
+@pytest.mark.parametrize("n_calls", range(3))
+def test_a_move_that_fails_changes_nothing(n_calls: int) -> None:
+    for layer in (nn.Linear(8, 4, bias=False), nn.Embedding(4, 8)):
+        ptac.quantize_model(layer, method="int8")
+        before, made = dict(layer._buffers), []
+
+        def move(tensor: Tensor, made: list[Tensor] = made) -> Tensor:
+            if len(made) == n_calls:
+                raise MemoryError
+            made.append(tensor)
+            return tensor.double() if tensor.is_floating_point() else tensor
+
+        with pytest.raises(MemoryError):
+            layer._apply(move)
+        assert layer._int8.dtype == torch.float32
+        assert layer._buffers.keys() == before.keys()
+        assert all(layer._buffers[k] is b for k, b in before.items())
+        assert layer.state_dict().keys() >= {"weight_int8", "weight_scale"}
+
+
 def test_meta_and_back(reference: list[str]) -> None:
     model = int8.language_model()
     ptac.quantize_model(model, method="int8")

@@ -133,12 +133,16 @@ class Int8Module(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         names = self._names()
-        own = {k: self._buffers.pop(k) for k in names if k in self._buffers}
+        own = {k: self._buffers[k] for k in names if k in self._buffers}
+        dtype = self._int8.dtype
         try:
+            for key in own:
+                del self._buffers[key]
             super()._apply(fn, recurse)
-            moved = self._moved(own, fn)
+            moved = self._moved(dict(own), fn)
         except BaseException:
             self._buffers.update(own)
+            self._int8.dtype = dtype
             raise
         self._put(moved)
         return self
