@@ -168,12 +168,16 @@ def test_the_same_errors() -> None:
     with int8.kernels():
         ours, stock = pair(batch_first=True)
         x = torch.randn(2, 3, EMBED, requires_grad=True)
+        sizes = ((3, 2), (1, 6), (1, 3), (2, 4), (6,))
+        paddings = [torch.zeros(size, dtype=torch.bool) for size in sizes]
         torch.set_grad_enabled(True)  # the fast path of stock's checks nothing
         for args, options in (
             ((x, x, x), {"is_causal": True, "need_weights": False}),
             ((x, x, x), {"attn_mask": torch.zeros(3, 4)}),
             ((x, x, x[:, :2]), {}),
             ((x[..., :4], x[..., :4], x[..., :4]), {}),
+            *(((x, x, x), {"key_padding_mask": mask}) for mask in paddings),
+            ((x[0], x[0], x[0]), {"key_padding_mask": torch.zeros(4)}),
         ):
             with pytest.raises((RuntimeError, AssertionError)) as expected:
                 stock(*args, **options)

@@ -197,6 +197,12 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
                 mask = mask.view(n_batch, self.num_heads, n_targets, n_sources)
         if padding is None:
             return mask
+        sizes = (n_batch, n_sources)[2 - padding.dim() :]
+        if not torch.jit.is_tracing() and tuple(padding.shape) != sizes:
+            raise AssertionError(
+                f"Expected key_padding_mask of shape {sizes}, but got "
+                f"{tuple(padding.shape)}"
+            )
         padding = padding.reshape(n_batch, 1, 1, n_sources)
         return padding if mask is None else mask + padding
 
