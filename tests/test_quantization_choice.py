@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 import pai_torchacc as ptac
-from pai_torchacc.quantization import selection, timing
+from pai_torchacc.quantization import samples, selection, timing
 
 OFTEN = {"m1": 1, "m2_7": 4, "m8_31": 16, "m32_up": 64}
 
@@ -321,6 +321,20 @@ def test_without_classes_noise_is_limited() -> None:
         assert type(model[0]) is not nn.Linear
         sample = ptac.quantization_report(model).as_dict()["sample"]
         assert sample["agreement"] is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_samples_that_are_not_finite(value: float) -> None:
+    """They spread over the whole image, in int8 only; the guard sees it."""
+    x = torch.randn(2, 3, 8, 8)
+    x[0, 0, 0, 0] = value
+    for behind, state in ((nn.Flatten(0), "float"), (nn.ReLU(), "int8")):
+        model = nn.Sequential(nn.Conv2d(3, 16, 3), behind)
+        ptac.quantize_model(model, x, method="int8", guard=1.0)
+        content = ptac.quantization_report(model).as_dict()
+        assert content["layers"][0]["state"] == state
+        assert (content["sample"]["agreement"] is None) == (state == "float")
+    assert samples.Comparison(None, None, -4000.0).badness() > 1
 
 
 def test_the_guard_knows_tied_layers() -> None:

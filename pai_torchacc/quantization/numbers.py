@@ -142,7 +142,8 @@ def sqnr_db(signal: float, noise: float) -> float:
     """Signal to quantization noise in dB; infinite where nothing was lost."""
     if noise <= 0:
         return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+    ratio = signal / noise
+    return -math.inf if ratio == 0 else 10 * math.log10(ratio)
 
 
 def is_sound(quantized: Quantized) -> bool:

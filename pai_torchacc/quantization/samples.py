@@ -15,6 +15,7 @@ from pai_torchacc.quantization import numbers
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 _LEAST_DIMS = 2
+_MOST_NOISE = 300
 
 
 def calls_of(sample: Any) -> list[Call]:
@@ -145,7 +146,7 @@ class Comparison:
         """What the guard limits: disagreement, else noise in units of the signal."""
         if self.agreement is not None:
             return 1 - self.agreement
-        return 10 ** (-self.sqnr / 10)
+        return 10 ** min(-self.sqnr / 10, _MOST_NOISE)
 
     def as_dict(self) -> dict[str, float | None]:
         """Give the figures by name."""
