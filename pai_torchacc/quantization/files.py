@@ -223,7 +223,8 @@ def _header(archive: zipfile.ZipFile) -> dict[str, Any]:
     if header.get("block_bytes") != _BLOCK_BYTES or not isinstance(tensors, list):
         raise Damaged("its header is damaged")
     if not isinstance(metadata, dict) or not all(
-        isinstance(of, dict) for of in metadata.values()
+        isinstance(of, dict) and all(isinstance(v, int) for v in of.values())
+        for of in metadata.values()
     ):
         raise Damaged("its header is damaged")
     header["tensors"] = _entries(tensors)
@@ -241,11 +242,13 @@ def _entries(tensors: list[Any]) -> dict[str, dict[str, Any]]:
 
 def _is_sound(entry: dict[str, Any], before: dict[str, dict[str, Any]]) -> bool:
     name, shape, same = entry.get("name"), entry.get("shape"), entry.get("same_as")
-    if not isinstance(name, str) or name in before or entry.get("dtype") not in DTYPES:
+    if not isinstance(name, str) or name in before:
+        return False
+    if not isinstance(entry.get("dtype"), str) or entry["dtype"] not in DTYPES:
         return False
     if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
         return False
-    if same is not None:
+    if "same_as" in entry:
         other = before.get(same) if isinstance(same, str) else None
         keys = ("dtype", "shape")
         return other is not None and all(other[k] == entry[k] for k in keys)
