@@ -199,6 +199,25 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         ptac.load_quantized(nn.Linear(2, 2), tmp_path / "nowhere")
 
 
+def test_an_interrupt_while_saving_comes_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where an entry of the archive is open."""
+    model, _ = quantized("mlp")
+    entries, opened = [], zipfile.ZipFile.open
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        entries.append(opened(*args, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", interrupted)
+    for file in (io.BytesIO(), tmp_path / "model.ptac"):
+        with pytest.raises(KeyboardInterrupt):
+            ptac.save_quantized(model, file)
+    assert len(entries) == 2
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_has_the_usual_rights(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

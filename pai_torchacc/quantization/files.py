@@ -84,6 +84,18 @@ def _replacing(file: Any) -> Iterator[IO[bytes]]:
         raise
 
 
+@contextlib.contextmanager
+def _archive(stream: IO[bytes]) -> Iterator[zipfile.ZipFile]:
+    """An archive to write, without a directory where that fails."""
+    archive = zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED)
+    try:
+        yield archive
+        archive.close()
+    except BaseException:
+        archive.fp = None  # closing it with an entry open raises an error of its own
+        raise
+
+
 def _write(
     stream: IO[bytes], tensors: dict[str, Tensor], metadata: Any, compress: bool
 ) -> None:
@@ -91,7 +103,7 @@ def _write(
     entry_of: dict[tuple[Any, ...], str] = {}
     with (
         ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool,
-        zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive,
+        _archive(stream) as archive,
     ):
         for name, tensor in tensors.items():
             place = (tensor.data_ptr(), tensor.dtype, tensor.shape)
