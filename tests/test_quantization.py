@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.quantization import calls, conversion, selection
+from pai_torchacc.quantization import calls, conversion, numbers, selection
 from pai_torchacc.quantization.layers import Int8Conv2d, Int8Embedding, Int8Linear
 
 NAME = "model_quantization"
@@ -430,6 +430,21 @@ def test_a_view_of_stock_numbers(reference: list[str]) -> None:
     with pytest.raises(IndexError):
         ptac.disable()
         layer(torch.tensor([10]))
+
+
+def test_without_the_extension_weights_are_the_same() -> None:
+    """To the bit: halves, rows of zeros, rows whose inverse is beyond float32."""
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(2000, 37, generator=generator)
+    weight *= torch.logspace(-45, 30, 2000)[:, None]
+    weight[:4] = torch.tensor([0.0, 2.0**-113, 0.99 * 2.0**-113, 3e38])[:, None]
+    weight[4] = torch.arange(37) * 0.5
+    weight[4, -1] = 127
+    portable, ours = numbers._quantize(weight), numbers.quantize(weight)
+    assert torch.equal(portable.int8, ours.int8)
+    assert torch.equal(portable.scale, ours.scale)
+    assert portable.signal == pytest.approx(ours.signal, rel=1e-5)
+    assert portable.noise == pytest.approx(ours.noise, rel=1e-3)
 
 
 def test_unbatched_images(reference: list[str]) -> None:

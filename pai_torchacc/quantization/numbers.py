@@ -2,7 +2,7 @@
 
 One scale for each output channel, the first dimension: symmetric, round half to even,
 -127 to 127. A channel of zeros has the scale 0. The extension does it where it can;
-what stands here gives the same numbers by torch's own operators.
+what stands here gives the same int8 and scales by torch's own operators.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch import Tensor
 from pai_torchacc import _host
 
 LARGEST = 127
+_LEAST_ABSMAX = 2.0**-113
+"""Below it the inverse of a scale is infinite or nearly so."""
 
 _is_compiling = torch.compiler.is_compiling
 _is_tracing = torch._C._is_tracing
@@ -102,12 +104,13 @@ def quantize(weight: Tensor) -> Quantized:
 def _quantize(weight: Tensor) -> Quantized:
     rows = weight.reshape(weight.shape[0], -1)
     largest = rows.abs().amax(1)
-    inverse = LARGEST / largest
-    is_zero = torch.isinf(inverse)  # also where the inverse is beyond float32
+    is_zero = largest < _LEAST_ABSMAX
+    # A number divided by a tensor is multiplied with its reciprocal: rounded twice.
+    inverse = torch.full_like(largest, LARGEST) / largest
     inverse[is_zero] = 0
     scale = torch.where(is_zero, torch.zeros_like(largest), largest / LARGEST)
     q = torch.round(rows * inverse[:, None]).nan_to_num(0).to(torch.int8)
-    lost = (rows - q * scale[:, None]).double().square().sum()
+    lost = (rows.double() - q * scale[:, None].double()).square().sum()
     signal = rows.double().square().sum()
     return Quantized(q.reshape(weight.shape), scale, signal.item(), lost.item())
 
