@@ -144,6 +144,18 @@ def test_dequantize_state_dict_of_something_else() -> None:
     }
     with pytest.raises(ValueError, match="weight_scale"):
         ptac.dequantize_state_dict(wrong)
+    good = {"weight_int8": torch.ones(3, 2, dtype=torch.int8)}
+    good["weight_scale"] = torch.ones(3)
+    assert torch.equal(ptac.dequantize_state_dict(good)["weight"], torch.ones(3, 2))
+    for name, value in (
+        *(("weight_scale", value) for value in (torch.nan, torch.inf, -1)),
+        ("weight_int8", -128),
+    ):
+        bad = {**good, name: torch.full_like(good[name], value)}
+        with pytest.raises(ValueError, match=name):
+            ptac.dequantize_state_dict(bad)
+        with int8.kernels(), pytest.raises(RuntimeError, match=name):
+            nn.Linear(2, 3, bias=False).load_state_dict(bad)
     assert list(ptac.dequantize_state_dict({"x_int8": 1, 3: 4})) == ["x_int8", 3]
 
 

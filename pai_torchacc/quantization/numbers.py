@@ -149,6 +149,14 @@ def sqnr_db(signal: float, noise: float) -> float:
     return -math.inf if ratio == 0 else 10 * math.log10(ratio)
 
 
+def check(int8_key: str, int8: Tensor, scale_key: str, scale: Tensor) -> None:
+    """Raise ValueError where quantizing gives no such numbers."""
+    if not bool((torch.isfinite(scale) & (scale >= 0)).all()):
+        raise ValueError(f"{scale_key} has values that are not finite and positive")
+    if int8.numel() and int(int8.amin()) < -LARGEST:
+        raise ValueError(f"{int8_key} has values below -{LARGEST}")
+
+
 def is_sound(quantized: Quantized) -> bool:
     """Whether no channel has NaN or Inf."""
     return bool(torch.isfinite(quantized.scale).all())

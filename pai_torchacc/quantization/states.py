@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.quantization import numbers
 
 _LOADERS = (nn.Linear, nn.Conv2d, nn.Embedding, nn.MultiheadAttention)
 _NAMES = ("weight", "in_proj_weight")
@@ -76,9 +77,10 @@ def _dequantized(name: str, int8: Any, scale: Any) -> Tensor:
             f"{name}_scale should be float32 of shape {tuple(int8.shape[:1])}, "
             f"not {scale.dtype} of {tuple(scale.shape)}"
         )
-    shape = (-1, *(1,) * (int8.dim() - 1))
     with torch.no_grad():
-        return int8.to(torch.float32) * scale.reshape(shape)
+        if not int8.is_meta and not scale.is_meta:
+            numbers.check(f"{name}{_SUFFIX}", int8, f"{name}_scale", scale)
+        return numbers.dequantize(int8, scale)
 
 
 def install(ledger: Ledger) -> None:

@@ -363,10 +363,7 @@ def check_int8(
         raise ValueError(f"{scale_key} should be torch.float32, not {scale.dtype}")
     if plain.is_meta or scale.is_meta:
         raise ValueError(f"{plain_key} has no data: it is on the meta device")
-    if not bool((torch.isfinite(scale) & (scale >= 0)).all()):
-        raise ValueError(f"{scale_key} has values that are not finite and positive")
-    if plain.numel() and int(plain.amin()) < -numbers.LARGEST:
-        raise ValueError(f"{plain_key} has values below -{numbers.LARGEST}")
+    numbers.check(plain_key, plain, scale_key, scale)
 
 
 def swap(module: nn.Module, cls: type[Int8Module], state: State) -> None:
