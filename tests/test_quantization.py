@@ -432,6 +432,22 @@ def test_a_view_of_stock_numbers(reference: list[str]) -> None:
         layer(torch.tensor([10]))
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_doubles_are_refused_as_by_stock(bias: bool) -> None:
+    """Where a module is not in float64 itself."""
+    for layer, size in (
+        (nn.Linear(4, 8, bias=bias), (2, 4)),
+        (nn.Conv2d(4, 8, 1, bias=bias), (2, 4, 3, 3)),
+    ):
+        x, stock = torch.randn(size), copy.deepcopy(layer)
+        ptac.quantize_model(layer, method="int8")
+        for module in (stock, layer):
+            for wants_gradient in (False, True):
+                with pytest.raises(RuntimeError, match=r"type|dtype"):
+                    module(x.double().requires_grad_(wants_gradient))
+        assert layer.double()(x.double()).dtype == torch.float64
+
+
 def test_without_the_extension_weights_are_the_same() -> None:
     """To the bit: halves, rows of zeros, rows whose inverse is beyond float32."""
     generator = torch.Generator().manual_seed(3)

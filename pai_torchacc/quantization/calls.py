@@ -89,12 +89,10 @@ def linear_otherwise(
         return None
     if _is_autocast() and torch.is_autocast_enabled("cpu"):
         return _lowered(linear, x, packed, scale, bias, n, k, activation)
-    if is_transformed():
+    if is_transformed() or not _is_cpu(x):
         return None
     if _is_grad_enabled() and _wants_gradient(x, bias):
         return _Linear.apply(x, bias, packed, scale, n, k)
-    if not _is_cpu(x):
-        return None
     op = torch.ops.pai_torchacc.int8_linear
     return op(x, packed, scale, bias, n, k, activation)
 
@@ -136,12 +134,10 @@ def _conv2d_otherwise(
         return None
     if _is_autocast() and torch.is_autocast_enabled("cpu"):
         return _lowered(conv2d, x, packed, scale, bias, geometry, activation)
-    if is_transformed():
+    if is_transformed() or not _is_cpu(x):
         return None
     if _is_grad_enabled() and _wants_gradient(x, bias):
         return _Conv2d.apply(x, bias, packed, scale, geometry)
-    if not _is_cpu(x):
-        return None
     op = torch.ops.pai_torchacc.int8_conv2d
     return op(x, packed, scale, bias, list(geometry), activation)
 

@@ -77,8 +77,10 @@ class Int8Module(nn.Module):
         return plain[0] if len(plain) == 1 else torch.cat(plain)
 
     def _float_weight(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The dequantized weight, to compute with."""
-        dtype = dtype if dtype.is_floating_point else torch.float32
+        """The dequantized weight, to compute with inputs of this dtype."""
+        own = self._int8.dtype
+        if torch.float64 in (dtype, own) or not dtype.is_floating_point:
+            dtype = own  # so that torch refuses what it refuses of float modules
         held = self._buffers.get(f"{self.weight_name}_float")
         if held is not None:
             return held.to(dtype)
