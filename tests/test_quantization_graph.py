@@ -318,6 +318,16 @@ def test_graphs_with_dequantized_weights(name: str, dtype: torch.dtype) -> None:
     assert "pai_torchacc::int8_unpack" in str(traced.inlined_graph)
 
 
+def test_symbolic_traces_are_quantized() -> None:
+    with int8.kernels() as made, torch.no_grad():
+        traced = torch.fx.symbolic_trace(int8.conv_net())
+        expected = ptac.quantize_model(int8.conv_net(), method="int8")(int8.IMAGES)
+        ptac.quantize_model(traced, method="int8")
+        made.clear()
+        assert torch.equal(traced(int8.IMAGES), expected)
+        assert len(made) == 5
+
+
 def samples(name: str) -> tuple[object, ...]:
     from pai_torchacc.quantization import numbers
 

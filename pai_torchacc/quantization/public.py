@@ -75,7 +75,8 @@ def quantize_model(
     one scale for each output channel; inputs are quantized within each call, by row or
     image, so that nothing has to be calibrated. Layers that cannot be int8 (subclasses,
     parametrized, other dtypes and devices, recurrent, shared with such) stay float and
-    the report says why. A model that has int8 layers is left as it is.
+    the report says why. A model that has int8 layers is left as it is. Convert while no
+    other thread uses the model.
 
     Parameters
     ----------
@@ -134,7 +135,8 @@ def dequantize_model(model: nn.Module) -> nn.Module:
 
     With ``keep_master=True`` they get their own parameters back, bit for bit; else
     parameters of the dequantized numbers. What was tied is tied. A float model is left
-    as it is. Optimizers have to be made anew, unless masters were kept.
+    as it is. Optimizers have to be made anew, unless masters were kept. Convert while
+    no other thread uses the model.
 
     Returns
     -------
