@@ -356,15 +356,62 @@ def optimizer_prepare() -> None:
     """Call once before the others."""
 
 def optimizer_group(
-    is_sgd: bool, states: dict[Tensor, Any], group: dict[str, Any], /
+    is_sgd: bool,
+    states: dict[Tensor, Any],
+    group: dict[str, Any],
+    multiplier: float,
+    /,
 ) -> Literal[-1, 0, 1]:
-    """1: done; 0: stock has to do it; -1: stock has to make the states first."""
+    """1: done; 0: stock has to do it; -1: stock has to make the states first.
 
-def optimizer_step(is_sgd: bool, optimizer: Any, /) -> bool:
+    The rate is multiplied; decoupled weight decay goes by the rate as it is.
+    """
+
+def optimizer_step(is_sgd: bool, optimizer: Any, multiplier: float, /) -> bool:
     """Whether the whole step is done; nothing is written when not."""
 
 def zero_grads(groups: list[dict[str, Any]], /) -> bool:
     """Whether all gradients are None now."""
+
+# The adaptive learning rate.
+def descent_sum(
+    grads: list[Tensor],
+    averages: list[Tensor] | None,
+    squares: list[Tensor] | None,
+    scale: float,
+    numbers: tuple[float, float, float, float, float] | None,
+    /,
+) -> float | None:
+    """Sum of gradient times direction; None where the tensors are not plain.
+
+    ``numbers``: keep_average, add_average, keep_square, add_square, eps; None for the
+    sum of squares.
+    """
+
+def rate_next(
+    state: list[float],
+    loss: float,
+    descent: float,
+    known_floor: float,
+    most_exponent: float,
+    most_growth: float,
+    /,
+) -> float:
+    """The multiplier for the coming step; ``state`` is brought up to date."""
+
+def rate_next_free(
+    state: list[float],
+    squares: float,
+    distance: float,
+    lr: float,
+    most_exponent: float,
+    most_growth: float,
+    /,
+) -> float:
+    """The same where there is no loss to go by."""
+
+def rate_fields() -> list[str]:
+    """Names of the numbers in a state, in order."""
 
 # The memory pool.
 def memory_limit() -> int | None:

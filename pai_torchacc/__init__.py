@@ -20,6 +20,11 @@ from typing import Any, Literal
 from pai_torchacc import _faults as _faults  # whose count begins here
 from pai_torchacc import _options, _switch
 from pai_torchacc._switch import Handle
+from pai_torchacc.adaptive_lr.public import (
+    adaptive_lr_report,
+    disable_adaptive_lr,
+    enable_adaptive_lr,
+)
 from pai_torchacc.quantization.public import (
     dequantize_model,
     dequantize_state_dict,
@@ -35,9 +40,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Handle",
+    "adaptive_lr_report",
     "dequantize_model",
     "dequantize_state_dict",
     "disable",
+    "disable_adaptive_lr",
     "disable_memory_pool",
     "disable_memory_reuse",
     "disable_model_quantization",
@@ -45,6 +52,7 @@ __all__ = [
     "disabled",
     "empty_cache",
     "enable",
+    "enable_adaptive_lr",
     "enable_memory_pool",
     "enable_memory_reuse",
     "enable_model_quantization",
@@ -136,6 +144,7 @@ def enable(
         include=_options.operators_checked(include, "include"),
         exclude=_options.operators_checked(exclude, "exclude") or frozenset(),
         pool=held.pool,
+        rate=held.rate,
         training=held.training,
     )
     if held.training is not None:

@@ -5,6 +5,7 @@ The state of the package is one immutable :class:`Config`.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,7 +13,13 @@ from typing import Any
 
 from pai_torchacc import _host, calibration
 
-FEATURES = ("operator_fusion", "memory_pool", "memory_reuse", "model_quantization")
+FEATURES = (
+    "operator_fusion",
+    "memory_pool",
+    "memory_reuse",
+    "model_quantization",
+    "adaptive_lr",
+)
 """All switches, in the order in which they are switched on."""
 
 IN_BARE_ENABLE = ("operator_fusion", "memory_pool")
@@ -45,6 +52,19 @@ class PoolOptions:
     history: int = 0
 
 
+RATE_POLICIES = ("auto", "loss_free", "off")
+
+
+@dataclass(frozen=True)
+class RateOptions:
+    """How learning rates are to be adapted."""
+
+    policy: str = "auto"
+    floor: float | None = None
+    max_growth: float = 1.5
+    verbose: bool = False
+
+
 @dataclass(frozen=True)
 class Config:
     """Everything that can be switched or chosen."""
@@ -57,6 +77,7 @@ class Config:
     verify: int = 0
     calibration: str | None = None
     pool: PoolOptions = field(default_factory=PoolOptions)
+    rate: RateOptions = field(default_factory=RateOptions)
     training: str | None = None
     lent: tuple[bool, str] | None = None
     """What ``training`` changed: whether fusion was off, and the numerics before."""
@@ -213,6 +234,36 @@ def _trim_checked(trim: str | int) -> None:
         raise ValueError(f"trim={trim}; idle seconds are 1 or more")
     elif trim > _MOST_SECONDS:
         raise ValueError(f"trim={trim}; idle seconds are at most {_MOST_SECONDS}")
+
+
+def rate_checked(options: RateOptions) -> RateOptions:
+    """Options of the adaptive learning rate that can be.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option has a wrong type or value; the text names it and what it may be.
+    """
+    if not isinstance(options.policy, str):
+        raise TypeError(f"policy is a string, not {type(options.policy).__name__}")
+    if options.policy not in RATE_POLICIES:
+        known = ", ".join(RATE_POLICIES)
+        raise ValueError(f"policy={options.policy!r}; there are: {known}")
+    if options.floor is not None:
+        _finite_checked(options.floor, "floor")
+    _finite_checked(options.max_growth, "max_growth")
+    if options.max_growth <= 1:
+        raise ValueError(f"max_growth={options.max_growth}; it is more than 1")
+    if not isinstance(options.verbose, bool):
+        raise TypeError(f"verbose is a bool, not {type(options.verbose).__name__}")
+    return options
+
+
+def _finite_checked(value: float, option: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{option} is a number, not {type(value).__name__}")
+    if not math.isfinite(value):
+        raise ValueError(f"{option}={value}; it is finite")
 
 
 def device_checked(device: object) -> str:

@@ -405,7 +405,8 @@ def disable(*features: str) -> None:
         rest = tuple(n for n in current().features if n not in gone)
         needs_pool = {"memory_pool", "memory_reuse"} & {*rest}
         pool = current().pool if needs_pool else OFF.pool
-        left = replace(current(), features=rest, pool=pool)
+        rate = current().rate if "adaptive_lr" in rest else OFF.rate
+        left = replace(current(), features=rest, pool=pool, rate=rate)
         if "model_quantization" not in rest:
             left = precision.given_back(replace(left, training=None))
         go_to(left if left.features else OFF)

@@ -333,7 +333,7 @@ with switching.accelerated(op):
     for p, g, b in ((gone(), torch.ones(5), torch.ones(5)),
                     (torch.ones(5), gone(), torch.ones(5)),
                     (torch.ones(5), torch.ones(5), gone())):
-        assert _C.optimizer_group(True, {p: {"momentum_buffer": b}}, group(p, g)) == 0
+        assert _C.optimizer_group(True, {p: {"momentum_buffer": b}}, group(p, g), 1.0) == 0
     assert hits.accelerated == 0
     assert hits.forwarded == {"dtype": 2, "optimizer state": 1}, hits.forwarded
 print("refused")
@@ -443,7 +443,7 @@ def test_groups_that_change_while_they_are_read(cls: type) -> None:
             opt.param_groups = [{**opt.param_groups[0], "params": params}]
             params.insert(at, Unruly(opt.param_groups))
             del params
-            _C.optimizer_step(cls is SGD, opt)
+            _C.optimizer_step(cls is SGD, opt, 1.0)
             _C.zero_grads(opt.param_groups)
 
 

@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import Any
 
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.adaptive_lr.current import beneath, multiplier
 from pai_torchacc.fusion.compiled import frame_callback, not_compiled_alone
 from pai_torchacc.fusion.shadow import Rehearsal
 from pai_torchacc.memory_reuse.steps import note_end
@@ -154,10 +155,11 @@ def _updates_as_found(is_sgd: bool) -> Callable[[], bool]:
     name = "sgd" if is_sgd else "adam"
     inner = f"_single_tensor_{name}"
     module = vars(import_module(f"torch.optim.{name}"))
-    outer_found, inner_found = module[name], module[inner]
+    outer_found, inner_found = beneath(module[name]), module[inner]
 
     def are_as_found() -> bool:
-        return module.get(name) is outer_found and module.get(inner) is inner_found
+        outer = beneath(module.get(name))
+        return outer is outer_found and module.get(inner) is inner_found
 
     return are_as_found
 
@@ -196,7 +198,7 @@ def _step(c: Any, entry: _Step) -> Any:
                 and (not global_post or _is_only_ours(global_post))
                 and not is_profiling()
                 and updates_as_found()
-                and accelerated(is_sgd, self)
+                and accelerated(is_sgd, self, multiplier(self))
             ):
                 if global_post:
                     c.pool_end_step()
@@ -235,13 +237,14 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
             c.refuse(op, "overridden by others")
             return original(self, group, *lists)
         rehearsal = None
+        times = multiplier(self, group)
         if c.shadow_due(op):
-            rehearsal = Rehearsal(c, self, group, bare_step, original)
+            rehearsal = Rehearsal(c, self, group, bare_step, original, times)
         start = time.perf_counter_ns()
-        done = accelerated(is_sgd, self.state, group)
+        done = accelerated(is_sgd, self.state, group, times)
         if done < 0:
             original(self, group, *([] for _ in lists))
-            done = accelerated(is_sgd, self.state, group)
+            done = accelerated(is_sgd, self.state, group, times)
         if done > 0 and rehearsal:
             rehearsal.settle(op, time.perf_counter_ns() - start)
         return False if done > 0 else original(self, group, *lists)
@@ -349,7 +352,7 @@ def _agrees(c: Any, torch: Any, op: str, arguments: dict[str, Any]) -> bool:
         states[ours[0]]["step"] = step
     ours[0].grad = ours[1]
     done = c.optimizer_group(
-        op == "sgd_step", states, {"params": ours[:1], **arguments}
+        op == "sgd_step", states, {"params": ours[:1], **arguments}, 1.0
     )
     return done == 1 and all(
         torch.equal(a, b) for a, b in zip(ours, stock, strict=True)

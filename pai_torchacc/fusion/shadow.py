@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pai_torchacc import _host
+from pai_torchacc.adaptive_lr.current import REHEARSED
 
 
 @contextmanager
@@ -66,6 +67,7 @@ class Rehearsal:
         group: dict[str, Any],
         step: Callable[[Any], Any],
         init_group: Callable[..., Any],
+        multiplier: float,
     ):
         self._c = c
         self._params = [p for p in group["params"] if p.grad is not None]
@@ -75,6 +77,7 @@ class Rehearsal:
             copy.grad = p.grad.detach().clone()
         self._double = type(optimizer).__new__(type(optimizer))
         self._double.__dict__.update(optimizer.__dict__)
+        setattr(self._double, REHEARSED, multiplier)
         self._double._init_group = functools.partial(init_group, self._double)
         self._double.param_groups = [{**group, "params": copies}]
         self._double.state = {

@@ -104,7 +104,7 @@ ptac_op ptac_optim_op(PyObject *group, bool is_sgd)
     return is_decoupled ? PTAC_OP_ADAMW_STEP : PTAC_OP_ADAM_STEP;
 }
 
-static bool read_sgd(PyObject *group, ptac_sgd *sgd)
+static bool read_sgd(PyObject *group, ptac_sgd *sgd, double multiplier)
 {
     double lr, dampening;
 
@@ -115,12 +115,12 @@ static bool read_sgd(PyObject *group, ptac_sgd *sgd)
         !read_flag(group, ptac_s.nesterov, &sgd->nesterov) ||
         !read_flag(group, ptac_s.maximize, &sgd->maximize))
         return false;
-    sgd->lr_neg = -lr;
+    sgd->lr_neg = -(lr * multiplier);
     sgd->one_minus_dampening = 1 - dampening;
     return true;
 }
 
-static bool read_adam(PyObject *group, ptac_gathering *g)
+static bool read_adam(PyObject *group, ptac_gathering *g, double multiplier)
 {
     ptac_adam *adam = &g->step.adam;
     PyObject *betas = PyDict_GetItemWithError(group, ptac_s.betas);
@@ -145,6 +145,7 @@ static bool read_adam(PyObject *group, ptac_gathering *g)
     adam->weight_decay = is_decoupled ? 0 : weight_decay;
     adam->decay_factor =
         is_decoupled && weight_decay != 0 ? 1 - g->lr * weight_decay : 1;
+    g->lr *= multiplier;
     return true;
 }
 
@@ -390,12 +391,14 @@ static ptac_verdict check_overlap(const ptac_gathering *g)
     return result;
 }
 
-static ptac_verdict read_group(ptac_gathering *g, PyObject *group, bool is_sgd)
+static ptac_verdict read_group(ptac_gathering *g, PyObject *group, bool is_sgd,
+                               double multiplier)
 {
     const ptac_reason why = read_implementation(group);
     bool is_read;
 
-    is_read = is_sgd ? read_sgd(group, &g->step.sgd) : read_adam(group, g);
+    is_read = is_sgd ? read_sgd(group, &g->step.sgd, multiplier)
+                     : read_adam(group, g, multiplier);
     if (PyErr_Occurred())
         return raised;
     return refused(is_read ? why : PTAC_ARGUMENT);
@@ -466,7 +469,7 @@ ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n)
 }
 
 ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
-                         bool is_sgd)
+                         bool is_sgd, double multiplier)
 {
     PyObject *params;
     Py_ssize_t position = 0;
@@ -476,7 +479,7 @@ ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
     g->op = ptac_optim_op(group, is_sgd);
     if (!PyDict_CheckExact(group) || !PyDict_Check(states))
         return refused(PTAC_ARGUMENT);
-    result = read_group(g, group, is_sgd);
+    result = read_group(g, group, is_sgd, multiplier);
     if (!ptac_is_fine(result))
         return result;
     params = PyDict_GetItemWithError(group, ptac_s.params);

@@ -63,7 +63,8 @@ typedef struct ptac_gathering {
     bool *said_none;  /* of the items: their state's buffer was None; or NULL */
     ptac_dtype dtype;
     int64_t n_elements;
-    double beta1, lr;
+    double beta1;
+    double lr; /* Adam: as the step is to use it */
 } ptac_gathering;
 
 /* Whether a group could be gathered. */
@@ -84,10 +85,11 @@ ptac_op ptac_optim_op(PyObject *group, bool is_sgd);
 /*
  * Look at every parameter of the group and write nothing. What is found stays alive
  * whatever other threads do to the group and the states; ptac_gather_release() gives it
- * back, to be called in any case.
+ * back, to be called in any case. The group's rate is multiplied by multiplier, but for
+ * decoupled weight decay, which goes by the rate as it is.
  */
 ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
-                         bool is_sgd);
+                         bool is_sgd, double multiplier);
 void ptac_gather_release(ptac_gathering *g);
 
 /*

@@ -56,7 +56,7 @@ static void run_gathered(const ptac_kernel *row, const ptac_call *call,
 }
 
 /*
- * optimizer_group(is_sgd, states, group) -> 1: done; 0: stock has to do it; -1: stock
+ * optimizer_group(is_sgd, states, group, multiplier) -> 1: done; 0: stock has to do it; -1: stock
  * has to make the states, then ask again.
  */
 static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
@@ -67,14 +67,18 @@ static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
     ptac_reason why = PTAC_TAKE;
     const ptac_kernel *row = NULL;
     long answer = 0;
+    double multiplier;
 
     (void)self;
-    if (n_args != 3)
-        return PyErr_Format(PyExc_TypeError, "is_sgd, states, group");
+    if (n_args != 4)
+        return PyErr_Format(PyExc_TypeError, "is_sgd, states, group, multiplier");
 
     const bool is_sgd = args[0] == Py_True;
     const ptac_op op = ptac_optim_op(args[2], is_sgd);
 
+    multiplier = PyFloat_AsDouble(args[3]);
+    if (PyErr_Occurred())
+        return NULL;
     PTAC_IN_FLIGHT;
     if (ptac_is_off(op))
         return PyLong_FromLong(0);
@@ -83,7 +87,7 @@ static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
         return PyLong_FromLong(0);
     }
 
-    ptac_verdict result = ptac_gather(&g, args[2], args[1], is_sgd);
+    ptac_verdict result = ptac_gather(&g, args[2], args[1], is_sgd, multiplier);
     bool error;
 
     if (ptac_is_fine(result))
@@ -114,7 +118,7 @@ enum {
 
 /* Gather every group and find a row for each, or leave everything as it was. */
 static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
-                       ptac_gathering *gathered, ptac_call *calls,
+                       double multiplier, ptac_gathering *gathered, ptac_call *calls,
                        const ptac_kernel **rows, int *n_gathered)
 {
     const Py_ssize_t n = PyList_Size(groups);
@@ -124,7 +128,8 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
         return false;
     for (Py_ssize_t i = 0; i < n; i++) {
         const ptac_verdict result =
-            ptac_gather(&gathered[i], PyList_GetItem(groups, i), states, is_sgd);
+            ptac_gather(&gathered[i], PyList_GetItem(groups, i), states, is_sgd,
+                        multiplier);
 
         *n_gathered = (int)i + 1;
         if (!ptac_is_fine(result) || PyList_Size(groups) != n)
@@ -139,7 +144,7 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
 }
 
 /*
- * optimizer_step(is_sgd, optimizer) -> whether the whole step is done. When it is not,
+ * optimizer_step(is_sgd, optimizer, multiplier) -> whether the whole step is done. When it is not,
  * nothing was written or counted, and the optimizer's own step() finds out group by
  * group what can be accelerated.
  */
@@ -152,10 +157,14 @@ static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
     PyObject *groups = NULL, *states = NULL;
     int n_gathered = 0;
     bool done = false;
+    double multiplier;
 
     (void)self;
-    if (n_args != 2)
-        return PyErr_Format(PyExc_TypeError, "is_sgd, optimizer");
+    if (n_args != 3)
+        return PyErr_Format(PyExc_TypeError, "is_sgd, optimizer, multiplier");
+    multiplier = PyFloat_AsDouble(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
     PTAC_IN_FLIGHT;
     if (ptac_chooser_gate(PTAC_OP_SGD_STEP) == PTAC_OFF || !ptac_thread_is_plain() ||
         ptac_shadow_is_on()) /* which goes group by group */
@@ -166,7 +175,7 @@ static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
         goto done;
     if (!PyList_CheckExact(groups))
         goto done;
-    if (!gather_all(groups, states, args[0] == Py_True, gathered, calls, rows,
+    if (!gather_all(groups, states, args[0] == Py_True, multiplier, gathered, calls, rows,
                     &n_gathered))
         goto done;
     for (int i = 0; i < n_gathered; i++) {

@@ -30,6 +30,7 @@ extern PyMethodDef ptac_chooser_methods[];
 extern PyMethodDef ptac_switch_methods[];
 extern PyMethodDef ptac_tensor_methods[];
 extern PyMethodDef ptac_optimizer_methods[];
+extern PyMethodDef ptac_learning_rate_methods[];
 extern PyMethodDef ptac_node_methods[];
 extern PyMethodDef ptac_linear_methods[];
 extern PyMethodDef ptac_sequential_methods[];

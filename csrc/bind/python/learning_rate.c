@@ -1,0 +1,214 @@
+/*
+ * learning_rate.c - what the learning rate is adapted by: sums over gradients, and the
+ * policy on numbers that Python keeps as a list.
+ */
+#include "bind/python/pybind.h"
+
+#include "ops/optim/descent.h"
+#include "ops/optim/learning_rate.h"
+
+#include <string.h>
+
+/* The tensor's elements where it lies as the gradient does; NULL where it does not. */
+static const void *elements_like(PyObject *tensor, const ptac_view *grad)
+{
+    ptac_view view;
+
+    if (!ptac_is_plain(tensor))
+        return NULL;
+    ptac_view_of(ptac_borrow(tensor), &view);
+    return view.dtype == grad->dtype && ptac_view_is_alike(&view, grad) ? view.data
+                                                                        : NULL;
+}
+
+/* Items i of the lists; false where the tensors are not plain and alike. */
+static bool take_item(ptac_descent *item, PyObject *const *lists, Py_ssize_t i)
+{
+    PyObject *grad = PyList_GetItem(lists[0], i);
+    const void **homes[] = {&item->average, &item->square};
+    ptac_view view;
+
+    if (!ptac_is_plain(grad))
+        return false;
+    ptac_view_of(ptac_borrow(grad), &view);
+    if ((view.dtype != PTAC_F32 && view.dtype != PTAC_F64) ||
+        !ptac_view_is_dense(&view))
+        return false;
+    item->n = view.n_elements;
+    item->is_double = view.dtype == PTAC_F64;
+    item->grad = view.data;
+    for (int k = 0; k < 2; k++) {
+        if (lists[k + 1] == Py_None)
+            continue;
+        *homes[k] = elements_like(PyList_GetItem(lists[k + 1], i), &view);
+        if (!*homes[k] && item->n)
+            return false;
+    }
+    return true;
+}
+
+static bool is_list_or_none(PyObject *object, Py_ssize_t n)
+{
+    return object == Py_None || (PyList_CheckExact(object) && PyList_Size(object) == n);
+}
+
+/*
+ * descent_sum(grads, averages, squares, scale, numbers): the sum over the tensors of
+ * gradient times direction, see ops/optim/descent.h; None where they are not plain and
+ * dense, on the CPU, of float32 or float64, each alike. numbers is (keep_average,
+ * add_average, keep_square, add_square, eps), or None for plain squares.
+ */
+static PyObject *descent_sum(PyObject *self, PyObject *args)
+{
+    ptac_descent like = {.add_average = 1}, *items = NULL;
+    PyObject *lists[3], *numbers, *held[3] = {NULL}, *result = NULL;
+    double *partial = NULL, sum = 0;
+    Py_ssize_t n, n_taken = 0;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!OOdO", &PyList_Type, &lists[0], &lists[1], &lists[2],
+                          &like.scale, &numbers))
+        return NULL;
+    n = PyList_Size(lists[0]);
+    if (!is_list_or_none(lists[1], n) || !is_list_or_none(lists[2], n))
+        return PyErr_Format(PyExc_ValueError, "lists of the same length, or None");
+    like.is_scaled = numbers != Py_None;
+    if (like.is_scaled &&
+        !PyArg_ParseTuple(numbers, "ddddd", &like.keep_average, &like.add_average,
+                          &like.keep_square, &like.add_square, &like.eps))
+        return NULL;
+    /* Own lists: other threads may change these while the GIL is not held. */
+    for (int k = 0; k < 3; k++) {
+        held[k] =
+            lists[k] == Py_None ? Py_NewRef(Py_None) : PyList_GetSlice(lists[k], 0, n);
+        if (!held[k])
+            goto done;
+    }
+    items = PyMem_Calloc((size_t)n + 1, sizeof *items);
+    if (!items) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (; n_taken < n; n_taken++) {
+        items[n_taken] = like;
+        if (!take_item(&items[n_taken], held, n_taken))
+            break;
+    }
+    if (n_taken < n) {
+        result = Py_NewRef(Py_None);
+        goto done;
+    }
+    partial = PyMem_Calloc((size_t)ptac_descent_blocks(items, n) + 1, sizeof *partial);
+    if (!partial) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    sum = ptac_descent_sum(items, n, partial);
+    Py_END_ALLOW_THREADS;
+    result = PyFloat_FromDouble(sum);
+done:
+    PyMem_Free(partial);
+    PyMem_Free(items);
+    for (int k = 0; k < 3; k++)
+        Py_XDECREF(held[k]);
+    return result;
+}
+
+static bool read_rate(PyObject *list, ptac_rate *rate)
+{
+    double numbers[PTAC_RATE_NUMBERS];
+
+    if (PyList_Size(list) != PTAC_RATE_NUMBERS) {
+        PyErr_Format(PyExc_ValueError, "the state of a learning rate is %d numbers",
+                     (int)PTAC_RATE_NUMBERS);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < PTAC_RATE_NUMBERS; i++) {
+        numbers[i] = PyFloat_AsDouble(PyList_GetItem(list, i));
+        if (numbers[i] == -1.0 && PyErr_Occurred())
+            return false;
+    }
+    memcpy(rate, numbers, sizeof numbers);
+    return true;
+}
+
+static bool write_rate(PyObject *list, const ptac_rate *rate)
+{
+    double numbers[PTAC_RATE_NUMBERS];
+
+    memcpy(numbers, rate, sizeof numbers);
+    for (Py_ssize_t i = 0; i < PTAC_RATE_NUMBERS; i++) {
+        PyObject *number = PyFloat_FromDouble(numbers[i]);
+
+        if (!number || PyList_SetItem(list, i, number) < 0)
+            return false;
+    }
+    return true;
+}
+
+/*
+ * rate_next(state, loss, descent, known_floor, most_exponent, most_growth) -> the
+ * multiplier for the coming step; state, a list of floats, is brought up to date.
+ */
+static PyObject *rate_next(PyObject *self, PyObject *args)
+{
+    ptac_rate_input in;
+    ptac_rate rate;
+    PyObject *state;
+    double multiplier;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!ddddd", &PyList_Type, &state, &in.loss, &in.descent,
+                          &in.known_floor, &in.most_exponent, &in.most_growth) ||
+        !read_rate(state, &rate))
+        return NULL;
+    multiplier = ptac_rate_next(&rate, &in);
+    return write_rate(state, &rate) ? PyFloat_FromDouble(multiplier) : NULL;
+}
+
+/*
+ * rate_next_free(state, squares, distance, lr, most_exponent, most_growth) -> the same
+ * where there is no loss to go by.
+ */
+static PyObject *rate_next_free(PyObject *self, PyObject *args)
+{
+    ptac_rate_input in = {0};
+    ptac_rate rate;
+    PyObject *state;
+    double squares, distance, lr, multiplier;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!ddddd", &PyList_Type, &state, &squares, &distance,
+                          &lr, &in.most_exponent, &in.most_growth) ||
+        !read_rate(state, &rate))
+        return NULL;
+    multiplier = ptac_rate_next_free(&rate, squares, distance, lr, &in);
+    return write_rate(state, &rate) ? PyFloat_FromDouble(multiplier) : NULL;
+}
+
+/* rate_fields(): names of the numbers in a state, in order. */
+static PyObject *rate_fields(PyObject *self, PyObject *unused)
+{
+    static const char *const names[] = {
+#define X(name) #name,
+        PTAC_RATE_FIELDS(X)
+#undef X
+    };
+    PyObject *list = PyList_New(0);
+
+    (void)self;
+    (void)unused;
+    for (int i = 0; list && i < PTAC_RATE_NUMBERS; i++)
+        if (ptac_append_stolen(list, PyUnicode_FromString(names[i])) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
+PyMethodDef ptac_learning_rate_methods[] = {
+    {"descent_sum", descent_sum, METH_VARARGS, NULL},
+    {"rate_next", rate_next, METH_VARARGS, NULL},
+    {"rate_next_free", rate_next_free, METH_VARARGS, NULL},
+    {"rate_fields", rate_fields, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

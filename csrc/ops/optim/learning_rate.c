@@ -1,0 +1,198 @@
+/*
+ * learning_rate.c - Polyak's rate, the user's rate, and the evidence between them.
+ *
+ * Where Polyak's rate lies within a factor of RIVAL of the user's, the user's is kept,
+ * to the bit. Where it lies higher, the rate moves up while the loss falls by more than
+ * chance, and back towards the user's while it does not. Where it lies lower, the rate
+ * is Polyak's, and less while the loss rises. A loss above the first one takes the rate
+ * back whatever else is so.
+ */
+#include "ops/optim/learning_rate.h"
+
+#include <math.h>
+
+/* Weights of what is new in running averages, by how many steps they look back. */
+#define STEPS_5  0.2
+#define STEPS_10 0.1
+#define STEPS_20 0.05
+#define STEPS_50 0.02
+
+/* Chosen on other seeds, batch sizes and budgets than `bench lr` reports. */
+#define RIVAL        1.0986122886681098 /* log 3 */
+#define STRIDE       0.1                /* change of the exponent in a step */
+#define FAR          0.5 /* faster, for each power of e beyond the first */
+#define LOWEST_SHARE 2.0794415416798357 /* log 8: of Polyak's rate, while losses rise */
+#define CHANCE       1.0                /* standard deviations that count as evidence */
+#define TOO_HIGH     1.2                /* of the first loss */
+#define RECOVERY     0.01               /* of the ceiling, in a step */
+#define FLOOR_SHARE  0.8 /* of the lowest loss, that a floor is at most */
+#define PROGRESS     0.2 /* fall of fast below slow loss at which no floor counts */
+#define TINY         1e-30
+#define BEYOND       1e300 /* finite, so that it can be saved as any number */
+
+/* Standard deviation of fast minus slow average of independent numbers of deviation 1:
+ * sqrt(a / (2 - a) + b / (2 - b) - 2ab / (a + b - ab)), a and b the two weights. */
+#define DEVIATION 0.16980660753820143
+
+static double clip(double x, double low, double high)
+{
+    return fmin(fmax(x, low), high);
+}
+
+/* A running average from its weighted sum, which began at zero. */
+static double average(double sum, double weight, double n)
+{
+    return sum / (1 - pow(1 - weight, n));
+}
+
+static void add(double *sum, double weight, double value)
+{
+    *sum += weight * (value - *sum);
+}
+
+/*
+ * The floor that loss would reach where the root of descent, which is linear in the
+ * gradient, reaches zero; extrapolated from the two averages. Near a minimum descent
+ * falls with the loss itself rather than its square, and the estimate stays below the
+ * floor, on the safe side.
+ */
+static double extrapolated_floor(const ptac_rate *r, double fast, double slow)
+{
+    const double fast_root = average(r->fast_root, STEPS_10, r->n_steps);
+    const double slow_root = average(r->slow_root, STEPS_50, r->n_steps);
+    const double fall = slow - fast;
+    const double slope = (slow_root - fast_root) / (fabs(fall) < 1e-12 ? 1e-12 : fall);
+    const double found = slope > 0 ? fast - fast_root / fmax(slope, 1e-12) : r->floor;
+
+    return clip(found, 0, FLOOR_SHARE * r->lowest);
+}
+
+/* The share of the loss that lies above the floor, while little progress is made. */
+static double share_above_floor(const ptac_rate *r, double fast, double slow)
+{
+    const double doubt = clip(1 - (1 - fast / fmax(slow, 1e-12)) / PROGRESS, 0, 1);
+
+    return 1 - doubt * clip(r->floor / fmax(r->loss, 1e-12), 0, 0.95);
+}
+
+/* Where the rate may move to: decided by smoothed ratios, left when these cross zero. */
+static double next_side(const ptac_rate *r)
+{
+    if (r->above > RIVAL)
+        return 1;
+    if (r->below < -RIVAL)
+        return -1;
+    if ((r->side > 0 && r->above < 0) || (r->side < 0 && r->below > 0))
+        return 0;
+    return r->side;
+}
+
+static double moved_up(const ptac_rate *r, double polyak, double evidence,
+                       double most_growth)
+{
+    double stride = clip(evidence - CHANCE, -2, 1) * STRIDE;
+
+    if (stride > 0)
+        stride *= 1 + FAR * fmax(polyak - r->exponent - 1, 0);
+    return clip(r->exponent + fmin(stride, most_growth), 0, fmax(polyak, 0));
+}
+
+static double moved_down(const ptac_rate *r, double polyak, double evidence)
+{
+    const double top = fmin(polyak, 0);
+    const double stride = evidence < -CHANCE ? -STRIDE : STRIDE / 2;
+
+    return clip(r->exponent + stride, top - LOWEST_SHARE, top);
+}
+
+static double moved_back(double exponent)
+{
+    return exponent > 0 ? fmax(exponent - STRIDE, 0) : fmin(exponent + STRIDE, 0);
+}
+
+/* Take the rate back while losses are above the first; then let it recover slowly. */
+static void limit(ptac_rate *r, double fast)
+{
+    if (fast > TOO_HIGH * r->first_loss) {
+        if (r->ceiling >= r->exponent)
+            r->n_rollbacks += 1;
+        r->ceiling = fmin(r->ceiling, r->exponent) - 2 * STRIDE;
+    } else {
+        r->ceiling += RECOVERY;
+    }
+}
+
+double ptac_rate_multiplier(const ptac_rate *rate)
+{
+    return exp(rate->exponent);
+}
+
+double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
+{
+    const double loss = input->loss - input->known_floor;
+    const double descent = input->descent;
+    double before, fast, slow, evidence, polyak, polyak_known, side;
+
+    if (!isfinite(loss) || !isfinite(descent) || descent <= 0)
+        return ptac_rate_multiplier(r);
+    if (r->n_steps == 0) {
+        r->loss = r->first_loss = loss;
+        r->descent = descent;
+        r->lowest = BEYOND;
+        r->ceiling = BEYOND;
+    }
+    before = r->n_steps > 0 ? average(r->fast_loss, STEPS_10, r->n_steps) : loss;
+    r->n_steps += 1;
+    add(&r->loss, STEPS_5, loss);
+    add(&r->descent, STEPS_5, descent);
+    add(&r->variance, STEPS_50, (loss - before) * (loss - before));
+    add(&r->fast_loss, STEPS_10, loss);
+    add(&r->slow_loss, STEPS_50, loss);
+    add(&r->fast_root, STEPS_10, sqrt(descent));
+    add(&r->slow_root, STEPS_50, sqrt(descent));
+    fast = average(r->fast_loss, STEPS_10, r->n_steps);
+    slow = average(r->slow_loss, STEPS_50, r->n_steps);
+    r->lowest = fmin(r->lowest, slow);
+    evidence = (slow - fast) /
+               (DEVIATION * sqrt(average(r->variance, STEPS_50, r->n_steps)) + 1e-12);
+    add(&r->floor, STEPS_50, extrapolated_floor(r, fast, slow));
+
+    polyak_known = log(fmax(r->loss / r->descent, TINY));
+    polyak = log(fmax(r->loss * share_above_floor(r, fast, slow) / r->descent, TINY));
+    add(&r->above, fmax(STEPS_20, 1 / r->n_steps), polyak);
+    add(&r->below, fmax(STEPS_20, 1 / r->n_steps), polyak_known);
+    side = r->side = next_side(r);
+    if (side > 0)
+        r->exponent = moved_up(r, polyak, evidence, input->most_growth);
+    else if (side < 0)
+        r->exponent = moved_down(r, polyak_known, evidence);
+    else
+        r->exponent = moved_back(r->exponent);
+    limit(r, fast);
+    r->exponent = clip(fmin(r->exponent, r->ceiling), -input->most_exponent,
+                       input->most_exponent);
+    return ptac_rate_multiplier(r);
+}
+
+double ptac_rate_next_free(ptac_rate *r, double squares, double distance, double lr,
+                           const ptac_rate_input *input)
+{
+    const double smallest = 1e-4; /* a first movement, as the authors' r_epsilon */
+    double dog, target;
+
+    if (!isfinite(squares) || !isfinite(distance) || squares <= 0 || !(lr > 0))
+        return ptac_rate_multiplier(r);
+    r->n_free += 1;
+    r->squares += squares;
+    r->distance = fmax(fmax(r->distance, distance), smallest);
+    dog = log(r->distance / (sqrt(r->squares) * lr));
+    if (r->n_free > 1)
+        add(&r->above, STEPS_20, dog);
+    r->below = r->above;
+    r->side = next_side(r);
+    target = r->side > 0 ? fmax(dog, 0) : r->side < 0 ? fmin(dog, 0) : 0;
+    target = clip(target, r->exponent - 2 * STRIDE,
+                  r->exponent + fmin(STRIDE, input->most_growth));
+    r->exponent = clip(target, -input->most_exponent, input->most_exponent);
+    return ptac_rate_multiplier(r);
+}

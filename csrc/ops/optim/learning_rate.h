@@ -1,0 +1,98 @@
+/*
+ * learning_rate.h - by how much to multiply the user's learning rate, from the losses
+ * and gradients that it has led to.
+ *
+ * Numbers in, one number out, without branches that wait for anything: a device can
+ * keep the state in its own memory.
+ *
+ * Sources: the step of Polyak (1987), loss - f* over the squared gradient, in its
+ * stochastic form (Loizou et al., 2021: SPS; Rolinek and Martius, 2018: L4, which also
+ * estimates f*). DoG: Ivgi, Hinder and Carmon, 2023. That momentum asks for the square
+ * root of (1 - momentum), that the user's rate holds within a factor of three of
+ * Polyak's, and that evidence moves the rate between the two, is ours, measured by
+ * `bench lr`.
+ */
+#ifndef PTAC_OPS_OPTIM_LEARNING_RATE_H
+#define PTAC_OPS_OPTIM_LEARNING_RATE_H
+
+#include <stdint.h>
+
+/*
+ * All of them double, so that a checkpoint holds them as a list; zero at the start.
+ *
+ *   n_steps                 steps whose loss was known
+ *   loss, descent           over about five steps; loss above the known floor
+ *   fast_loss, slow_loss    sums of weighted losses, over about 10 and 50 steps
+ *   fast_root, slow_root    the same of the square roots of descents
+ *   variance                of the loss about its fast average
+ *   lowest                  slow loss so far
+ *   first_loss              of all
+ *   floor                   estimate of the loss that cannot be gone below
+ *   above, below            logarithm of Polyak's rate over the user's, smoothed: above
+ *                           the estimated floor, and above the known one
+ *   side                    1: moves above the user's rate, -1: below, 0: to it
+ *   exponent                logarithm of the multiplier
+ *   ceiling                 of the exponent; lowered where losses exceed the first
+ *   n_rollbacks             times that it was lowered
+ *   n_free                  steps without a loss; then: sum of squared gradients, and
+ *   squares, distance       the farthest that the parameters were from their start
+ */
+#define PTAC_RATE_FIELDS(X)                                                            \
+    X(n_steps)                                                                         \
+    X(loss)                                                                            \
+    X(descent)                                                                         \
+    X(fast_loss)                                                                       \
+    X(slow_loss)                                                                       \
+    X(fast_root)                                                                       \
+    X(slow_root)                                                                       \
+    X(variance)                                                                        \
+    X(lowest)                                                                          \
+    X(first_loss)                                                                      \
+    X(floor)                                                                           \
+    X(above)                                                                           \
+    X(below)                                                                           \
+    X(side)                                                                            \
+    X(exponent)                                                                        \
+    X(ceiling)                                                                         \
+    X(n_rollbacks)                                                                     \
+    X(n_free)                                                                          \
+    X(squares)                                                                         \
+    X(distance)
+
+typedef struct ptac_rate {
+#define X(name) double name;
+    PTAC_RATE_FIELDS(X)
+#undef X
+} ptac_rate;
+
+enum {
+    PTAC_RATE_NUMBERS = sizeof(ptac_rate) / sizeof(double),
+};
+
+/* What is known before a step. */
+typedef struct ptac_rate_input {
+    double loss;
+    /*
+     * What one step of the user's rate lowers the loss by, to first order: the sum over
+     * the parameters of rate * gradient * direction, with rates as they were before
+     * schedules lowered them, times the optimizer's factor.
+     */
+    double descent;
+    double known_floor;
+    double most_exponent; /* the multiplier's logarithm lies within +- this */
+    double most_growth;   /* logarithm of the most that it grows by in a step */
+} ptac_rate_input;
+
+/* The multiplier for this step. Inputs that are not finite change nothing. */
+double ptac_rate_next(ptac_rate *rate, const ptac_rate_input *input);
+
+/*
+ * The same without losses, by DoG. squares is the sum of squared gradients of this
+ * step, distance how far the parameters are from where they began, lr the user's rate.
+ */
+double ptac_rate_next_free(ptac_rate *rate, double squares, double distance, double lr,
+                           const ptac_rate_input *input);
+
+double ptac_rate_multiplier(const ptac_rate *rate);
+
+#endif

@@ -1,0 +1,52 @@
+"""The switch ``adaptive_lr``: learning rates that adapt to the losses they lead to.
+
+An optimizer's update is called with its rate times a multiplier; what the user wrote,
+in ``param_groups`` and in schedulers, is never touched. How the multiplier follows from
+losses and gradients is in csrc/ops/optim/learning_rate.c.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pai_torchacc._options import Config
+from pai_torchacc.fusion.foreign import Yielding
+
+_ledger = Yielding()
+
+
+def install(c: Any, config: Config) -> str | None:
+    """Watch losses and multiply rates from now on."""
+    from pai_torchacc.adaptive_lr import losses, saving, steps, tuner
+
+    tuner.options_are(config.rate)
+    if not len(_ledger):
+        tuner.extension_is(c)
+        losses.install(_ledger)
+        steps.install(_ledger)
+        saving.install(_ledger)
+    return None
+
+
+def remove(c: Any) -> None:
+    """Rates are the user's again; what was learnt about them is forgotten."""
+    from pai_torchacc.adaptive_lr import steps, tuner
+
+    steps.remove()
+    _ledger.undo()
+    tuner.forget()
+
+
+def status(c: Any) -> dict[str, Any]:
+    """Nothing beyond the ordinary."""
+    return {}
+
+
+def remarks() -> list[str]:
+    """What others have changed before us, and we left as it is."""
+    return list(_ledger.declined)
+
+
+def about(config: Config) -> str:
+    """The policy."""
+    return f"policy {config.rate.policy}"

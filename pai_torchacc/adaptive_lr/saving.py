@@ -1,0 +1,49 @@
+"""Checkpoints: what a tuner has learnt travels in the optimizer's state dict.
+
+One entry beside ``state`` and ``param_groups``, which torch's own ``load_state_dict``
+does not look at: it loads with and without this package.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from pai_torchacc._ledger import Ledger
+from pai_torchacc.adaptive_lr.tuner import known_tuner, tuner_of
+
+ENTRY = "pai_torchacc.adaptive_lr"
+
+
+def install(ledger: Ledger) -> None:
+    """Save and load it from now on."""
+    from torch.optim import Optimizer
+
+    ledger.set_attribute(Optimizer, "state_dict", _state_dict(Optimizer))
+    ledger.set_attribute(Optimizer, "load_state_dict", _load_state_dict(Optimizer))
+
+
+def _state_dict(cls: type) -> Any:
+    original = vars(cls)["state_dict"]
+
+    @functools.wraps(original)
+    def state_dict(self: Any) -> dict[str, Any]:
+        made = original(self)
+        tuner = known_tuner(self)
+        if tuner is not None and tuner.n_steps and isinstance(made, dict):
+            made[ENTRY] = tuner.state()
+        return made
+
+    return state_dict
+
+
+def _load_state_dict(cls: type) -> Any:
+    original = vars(cls)["load_state_dict"]
+
+    @functools.wraps(original)
+    def load_state_dict(self: Any, state_dict: Any) -> None:
+        original(self, state_dict)
+        if isinstance(state_dict, dict) and ENTRY in state_dict:
+            tuner_of(self).load(state_dict[ENTRY])
+
+    return load_state_dict

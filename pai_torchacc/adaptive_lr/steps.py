@@ -1,0 +1,103 @@
+"""Where updates are made: torch's functions are called with the multiplied rate.
+
+Each ``step`` of torch.optim calls a function of its module by name, with its rate as an
+argument. The stand-in for that function looks at who calls: the rate of an optimizer's
+own step is multiplied, any other call is torch's.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from pai_torchacc._ledger import Ledger
+from pai_torchacc.adaptive_lr import current
+from pai_torchacc.adaptive_lr.current import REHEARSED
+from pai_torchacc.adaptive_lr.directions import FUNCTIONS
+from pai_torchacc.adaptive_lr.losses import claim
+from pai_torchacc.adaptive_lr.tuner import Tuner, known_tuner, tuner_of
+
+
+def install(ledger: Ledger) -> None:
+    """Multiply rates from now on."""
+    from torch import optim
+
+    for name, function in FUNCTIONS.items():
+        module = import_module(f"torch.optim.{function}")
+        code = _innermost(getattr(optim, name).step).__code__
+        original = vars(module)[function]
+        ledger.set_attribute(module, function, _multiplying(original, code))
+    current.answers(_multiplier)
+
+
+def remove() -> None:
+    """Steps that ask are told the user's rate."""
+    current.answers(None)
+
+
+def _multiplier(optimizer: Any, group: Any, scale: float = 1.0) -> float:
+    """For a step of all groups, or of one: then the first has a new one computed."""
+    rehearsed = vars(optimizer).get(REHEARSED)
+    if rehearsed is not None:
+        return rehearsed
+    tuner = _tuner(optimizer)
+    if group is None or not tuner.is_stepping or tuner.pending:
+        tuner.is_stepping = True
+        tuner.next(optimizer, scale)
+    return tuner.multiplier
+
+
+def _has_stepped(optimizer: Any, group: Any) -> None:
+    tuner = known_tuner(optimizer)
+    if tuner is not None and group is optimizer.param_groups[-1]:
+        tuner.is_stepping = False
+
+
+def _tuner(optimizer: Any) -> Tuner:
+    tuner = known_tuner(optimizer)
+    if tuner is None:
+        tuner = tuner_of(optimizer)
+        tuner.pending = claim()
+    return tuner
+
+
+def _multiplying(original: Any, caller: Any) -> Callable[..., Any]:
+    import torch
+
+    is_compiling = torch.compiler.is_compiling
+
+    @functools.wraps(original)
+    def update(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(*args, **kwargs)
+        frame = sys._getframe(1)
+        if frame.f_code is not caller:
+            return original(*args, **kwargs)
+        names = frame.f_locals
+        optimizer, group = names["self"], names["group"]
+        if args and not args[0]:  # the update is done, or there is none
+            _has_stepped(optimizer, group)
+            return original(*args, **kwargs)
+        grad_scale, found_inf = kwargs.get("grad_scale"), kwargs.get("found_inf")
+        if found_inf is not None and float(found_inf) != 0:
+            return original(*args, **kwargs)
+        scale = 1.0 if grad_scale is None else 1 / float(grad_scale)
+        multiplier = _multiplier(optimizer, group, scale)
+        _has_stepped(optimizer, group)
+        if multiplier != 1:
+            kwargs["lr"] = kwargs["lr"] * multiplier
+            if group.get("decoupled_weight_decay"):
+                kwargs["weight_decay"] = kwargs["weight_decay"] / multiplier
+        return original(*args, **kwargs)
+
+    update.multiplies_rates_of = original
+    return update
+
+
+def _innermost(function: Any) -> Any:
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function
