@@ -333,7 +333,8 @@ with switching.accelerated(op):
     for p, g, b in ((gone(), torch.ones(5), torch.ones(5)),
                     (torch.ones(5), gone(), torch.ones(5)),
                     (torch.ones(5), torch.ones(5), gone())):
-        assert _C.optimizer_group(True, {p: {"momentum_buffer": b}}, group(p, g), 1.0) == 0
+        states = {p: {"momentum_buffer": b}}
+        assert _C.optimizer_group(True, states, group(p, g), 1.0) == 0
     assert hits.accelerated == 0
     assert hits.forwarded == {"dtype": 2, "optimizer state": 1}, hits.forwarded
 print("refused")

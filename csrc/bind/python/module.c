@@ -171,7 +171,7 @@ static int execute(PyObject *module)
                                    ptac_switch_methods,
                                    ptac_tensor_methods,
                                    ptac_optimizer_methods,
-    ptac_learning_rate_methods,
+                                   ptac_learning_rate_methods,
                                    ptac_node_methods,
                                    ptac_linear_methods,
                                    ptac_int8_methods,

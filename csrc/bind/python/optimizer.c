@@ -127,9 +127,8 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
     if (n > MAX_GROUPS)
         return false;
     for (Py_ssize_t i = 0; i < n; i++) {
-        const ptac_verdict result =
-            ptac_gather(&gathered[i], PyList_GetItem(groups, i), states, is_sgd,
-                        multiplier);
+        const ptac_verdict result = ptac_gather(&gathered[i], PyList_GetItem(groups, i),
+                                                states, is_sgd, multiplier);
 
         *n_gathered = (int)i + 1;
         if (!ptac_is_fine(result) || PyList_Size(groups) != n)
@@ -175,8 +174,8 @@ static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
         goto done;
     if (!PyList_CheckExact(groups))
         goto done;
-    if (!gather_all(groups, states, args[0] == Py_True, multiplier, gathered, calls, rows,
-                    &n_gathered))
+    if (!gather_all(groups, states, args[0] == Py_True, multiplier, gathered, calls,
+                    rows, &n_gathered))
         goto done;
     for (int i = 0; i < n_gathered; i++) {
         if (rows[i] && !ptac_create_momenta(&gathered[i], states)) {
