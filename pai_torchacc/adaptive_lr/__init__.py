@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pai_torchacc import _host
 from pai_torchacc._options import Config
 from pai_torchacc.fusion.foreign import Yielding
 
@@ -21,7 +22,7 @@ def install(c: Any, config: Config) -> str | None:
 
     tuner.options_are(config.rate)
     if not len(_ledger):
-        tuner.extension_is(c)
+        tuner.extension_is(_host.learnt())
         losses.install(_ledger)
         steps.install(_ledger)
         saving.install(_ledger)
@@ -30,11 +31,12 @@ def install(c: Any, config: Config) -> str | None:
 
 def remove(c: Any) -> None:
     """Rates are the user's again; what was learnt about them is forgotten."""
-    from pai_torchacc.adaptive_lr import steps, tuner
+    from pai_torchacc.adaptive_lr import losses, steps, tuner
 
     steps.remove()
     _ledger.undo()
     tuner.forget()
+    losses.forget()
 
 
 def status(c: Any) -> dict[str, Any]:

@@ -9,9 +9,7 @@ from pai_torchacc._ledger import Ledger
 from pai_torchacc.adaptive_lr.tuner import all_tuners, known_tuner, tuner_of
 
 _unclaimed: list[float | None] = []
-"""Losses that have reached no optimizer we know: the first of a new one."""
-
-_MOST_UNCLAIMED = 64
+"""The latest loss that has reached no optimizer we know: the first of a new one."""
 
 
 def install(ledger: Ledger) -> None:
@@ -20,6 +18,11 @@ def install(ledger: Ledger) -> None:
 
     ledger.set_attribute(torch.autograd, "backward", _backward(torch))
     ledger.set_attribute(torch.amp.GradScaler, "step", _scaled_step(torch))
+
+
+def forget() -> None:
+    """What nobody has claimed."""
+    _unclaimed.clear()
 
 
 def claim() -> list[tuple[float | None, int]]:
@@ -55,8 +58,8 @@ def _note(value: float | None, watched: list[tuple[Any, Any, list[Any]]]) -> Non
             reached.append(tuner)
     for tuner in reached:
         tuner.pending.append((value, len(reached)))
-    if not reached and len(_unclaimed) < _MOST_UNCLAIMED:
-        _unclaimed.append(value)
+    if not reached:
+        _unclaimed[:] = [value]
 
 
 def _drop(tuner: Any) -> None:
