@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from typing import Any
 
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.adaptive_lr.tuner import all_tuners, known_tuner, tuner_of
 
-_unclaimed: list[float | None] = []
-"""The latest loss that has reached no optimizer we know: the first of a new one."""
+_unclaimed: deque[float | None] = deque(maxlen=1024)
+"""Losses that have reached no optimizer we know: the latest are a new one's first."""
 
 
 def install(ledger: Ledger) -> None:
@@ -25,9 +26,14 @@ def forget() -> None:
     _unclaimed.clear()
 
 
-def claim() -> list[tuple[float | None, int]]:
-    """What a new optimizer is given."""
-    found = [(value, 1) for value in _unclaimed]
+def claim(optimizer: Any) -> list[tuple[float | None, int]]:
+    """What a new optimizer is given: the losses that its gradients are the sum of.
+
+    Each backward pass after the first has added to a gradient in place.
+    """
+    grads = [p.grad for g in optimizer.param_groups for p in g["params"]]
+    n = max([g._version + 1 for g in grads if g is not None], default=0)
+    found = [(value, 1) for value in list(_unclaimed)[-n:]] if n else []
     _unclaimed.clear()
     return found
 
@@ -59,7 +65,7 @@ def _note(value: float | None, watched: list[tuple[Any, Any, list[Any]]]) -> Non
     for tuner in reached:
         tuner.pending.append((value, len(reached)))
     if not reached:
-        _unclaimed[:] = [value]
+        _unclaimed.append(value)
 
 
 def _drop(tuner: Any) -> None:
@@ -101,7 +107,7 @@ def _scaled_step(torch: Any) -> Any:
         tuner = known_tuner(optimizer)
         if tuner is None and hasattr(optimizer, "param_groups"):
             tuner = tuner_of(optimizer)
-            tuner.pending = claim()
+            tuner.pending = claim(optimizer)
         if tuner is not None and tuner.mode != "off":
             tuner.loss_scale = self.get_scale()
         return original(self, optimizer, *args, **kwargs)

@@ -38,7 +38,7 @@ def remove() -> None:
     current.answers(None)
 
 
-def _multiplier(optimizer: Any, group: Any, scale: float = 1.0) -> float:
+def _multiplier(optimizer: Any, group: Any) -> float:
     """For a step of all groups, or of one: then the first has a new one computed."""
     rehearsed = vars(optimizer).get(REHEARSED)
     if rehearsed is not None:
@@ -46,7 +46,10 @@ def _multiplier(optimizer: Any, group: Any, scale: float = 1.0) -> float:
     tuner = _tuner(optimizer)
     if group is None or not tuner.is_stepping or tuner.pending:
         tuner.is_stepping = True
-        tuner.next(optimizer, scale)
+        # torch.amp.GradScaler leaves these to optimizers that unscale by themselves.
+        if float(getattr(optimizer, "found_inf", None) or 0) == 0:
+            scale = getattr(optimizer, "grad_scale", None)
+            tuner.next(optimizer, 1.0 if scale is None else 1 / float(scale))
     return tuner.multiplier
 
 
@@ -60,7 +63,7 @@ def _tuner(optimizer: Any) -> Tuner:
     tuner = known_tuner(optimizer)
     if tuner is None:
         tuner = tuner_of(optimizer)
-        tuner.pending = claim()
+        tuner.pending = claim(optimizer)
     return tuner
 
 
@@ -81,11 +84,7 @@ def _multiplying(original: Any, caller: Any) -> Callable[..., Any]:
         if args and not args[0]:  # the update is done, or there is none
             _has_stepped(optimizer, group)
             return original(*args, **kwargs)
-        grad_scale, found_inf = kwargs.get("grad_scale"), kwargs.get("found_inf")
-        if found_inf is not None and float(found_inf) != 0:
-            return original(*args, **kwargs)
-        scale = 1.0 if grad_scale is None else 1 / float(grad_scale)
-        multiplier = _multiplier(optimizer, group, scale)
+        multiplier = _multiplier(optimizer, group)
         _has_stepped(optimizer, group)
         if multiplier != 1:
             kwargs["lr"] = kwargs["lr"] * multiplier

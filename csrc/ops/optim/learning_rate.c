@@ -23,10 +23,11 @@
 #define FAR          0.5 /* faster, for each power of e beyond the first */
 #define LOWEST_SHARE 2.0794415416798357 /* log 8: of Polyak's rate, while losses rise */
 #define CHANCE       1.0                /* standard deviations that count as evidence */
-#define TOO_HIGH     1.2                /* of the first loss */
-#define RECOVERY     0.01               /* of the ceiling, in a step */
-#define FLOOR_SHARE  0.8 /* of the lowest loss, that a floor is at most */
-#define PROGRESS     0.2 /* fall of fast below slow loss at which no floor counts */
+#define LOG_10       2.302585092994046
+#define TOO_HIGH     1.2  /* of the first loss */
+#define RECOVERY     0.01 /* of the ceiling, in a step */
+#define FLOOR_SHARE  0.8  /* of the lowest loss, that a floor is at most */
+#define PROGRESS     0.2  /* fall of fast below slow loss at which no floor counts */
 #define TINY         1e-30
 #define BEYOND       1e300 /* finite, so that it can be saved as any number */
 
@@ -90,10 +91,15 @@ static double next_side(const ptac_rate *r)
 static double moved_up(const ptac_rate *r, double polyak, double evidence,
                        double most_growth)
 {
-    double stride = clip(evidence - CHANCE, -2, 1) * STRIDE;
+    /* Far below Polyak's rate steps may be too small to be seen in the losses: within a
+     * factor of 10 these have to fall for more, from 100 on it is enough that they do
+     * not rise. */
+    const double distance = polyak - r->exponent;
+    const double far = clip((distance - LOG_10) / LOG_10, 0, 1);
+    double stride = clip(evidence - CHANCE * (1 - 2 * far), -2, 1) * STRIDE;
 
     if (stride > 0)
-        stride *= 1 + FAR * fmax(polyak - r->exponent - 1, 0);
+        stride *= 1 + FAR * fmax(distance - 1, 0);
     return clip(r->exponent + fmin(stride, most_growth), 0, fmax(polyak, 0));
 }
 
