@@ -29,8 +29,10 @@ import pai_torchacc as ptac
 from pai_torchacc import _C
 
 EXAMPLES = native.ROOT / "examples"
-MEMORY, QUANTIZATION = "memory_pool", "model_quantization"
-SCRIPTS = sorted({p.stem for p in EXAMPLES.glob("*.py")} - {MEMORY, QUANTIZATION})
+MEMORY, QUANTIZATION, RATES = "memory_pool", "model_quantization", "adaptive_lr"
+SCRIPTS = sorted(
+    {p.stem for p in EXAMPLES.glob("*.py")} - {MEMORY, QUANTIZATION, RATES}
+)
 
 # The contract pools scalars over at least 32 seeds: one rounding says nothing.
 SEEDS = range(32)
@@ -355,6 +357,23 @@ def test_memory_example() -> None:
     assert "memory_pool: on since" in ours
     assert "Reserved memory" in ours
     assert len((EXAMPLES / f"{MEMORY}.py").read_text().splitlines()) <= 40
+
+
+def test_rates_example() -> None:
+    """Rates that are far too small, or too large, end where the good one does."""
+
+    def losses(text: str) -> list[float]:
+        return [
+            float(x) for x in re.findall(r"^lr [\d.e-]+: loss ([\d.]+|nan)", text, re.M)
+        ]
+
+    plain, ours = run_script(RATES, "--stock"), run_script(RATES)
+    print(ours)
+    stock, adapted = losses(plain), losses(ours)
+    assert len(stock) == len(adapted) == 4
+    assert max(adapted[:3]) < 0.05 < 1 < min(stock[0], stock[3])
+    assert adapted[3] < 1 and adapted[2] <= 1.5 * stock[2]
+    assert ours.count("by losses") == 4
 
 
 def test_every_script_is_compared() -> None:
