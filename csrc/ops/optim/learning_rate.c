@@ -171,7 +171,7 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     if (side > 0)
         r->exponent = moved_up(r, polyak, evidence, input->most_growth);
     else if (side < 0)
-        r->exponent = moved_down(r, polyak_known, evidence);
+        r->exponent = moved_down(r, polyak, evidence);
     else
         r->exponent = moved_back(r->exponent);
     limit(r, fast);
