@@ -1,7 +1,7 @@
 """``python -m pai_torchacc info | demo | bench | verify | calibrate | run``.
 
-``bench memory``, ``bench conv`` and ``bench quantization`` are subcommands of their own
-beside ``bench``.
+``bench memory``, ``bench conv``, ``bench quantization`` and ``bench lr`` are
+subcommands of their own beside ``bench``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from pai_torchacc._usage import UsageError, check_environment, check_outputs, count
 
 MEMORY, CONV, QUANTIZATION = "bench memory", "bench conv", "bench quantization"
+LEARNING_RATE = "bench lr"
 """Two words, one subcommand: their options are none of ``bench``'s."""
 
 
@@ -27,7 +28,7 @@ Add = Callable[[str, Any, str], argparse.ArgumentParser]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the process's exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if " ".join(words[:2]) in (MEMORY, CONV, QUANTIZATION):
+    if " ".join(words[:2]) in (MEMORY, CONV, QUANTIZATION, LEARNING_RATE):
         words[:2] = [" ".join(words[:2])]
     options, unknown = _parser().parse_known_args(words)
     if unknown:
@@ -95,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_memory(add)
     _add_conv(add)
     _add_quantization(add)
+    _add_learning_rate(add)
 
     verify = add("verify", _verify, "hold every row of this machine to its contract")
     verify.add_argument(
@@ -193,6 +195,38 @@ def _add_quantization(add: Add) -> None:
     )
 
 
+def _add_learning_rate(add: Add) -> None:
+    rate = add(
+        LEARNING_RATE, _bench_learning_rate, "compare adaptive rates with the user's"
+    )
+    rate.add_argument(
+        "--seeds", type=int, nargs="+", default=[0, 1], help="default: 0 1"
+    )
+    rate.add_argument("--problems", nargs="+", metavar="NAME", help="default: all")
+    rate.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="NAME",
+        help="default: ours, textbook rules, and those of "
+        "benchmarks/peers-requirements.txt that are installed",
+    )
+    rate.add_argument("--batch", type=count, default=32, help="default: %(default)s")
+    rate.add_argument(
+        "--scale", type=float, default=1.0, metavar="FACTOR", help="of all epochs"
+    )
+    for name in ("--label-smoothing", "--label-noise"):
+        rate.add_argument(name, type=float, default=0.0, metavar="SHARE")
+    rate.add_argument("--adam", action="store_true", help="of Adam and AdamW instead")
+    rate.add_argument(
+        "--overhead", action="store_true", help="the time that steps take instead"
+    )
+    rate.add_argument(
+        "--check", action="store_true", help="compare with benchmarks/targets.toml"
+    )
+    rate.add_argument("--csv", metavar="FILE", help="write the figures here")
+    rate.add_argument("--plot", metavar="FILE", help="draw loss curves here (PNG)")
+
+
 Result = tuple[Any, int]
 
 
@@ -230,6 +264,12 @@ def _bench_conv(options: argparse.Namespace) -> Result:
 
 def _bench_quantization(options: argparse.Namespace) -> Result:
     from pai_torchacc.bench.quantization import run
+
+    return run.run(options)
+
+
+def _bench_learning_rate(options: argparse.Namespace) -> Result:
+    from pai_torchacc.bench.learning_rate import run
 
     return run.run(options)
 

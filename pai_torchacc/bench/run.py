@@ -128,7 +128,10 @@ def _value(r: Result) -> str:
 
 
 def write_csv(
-    path: Path, results: Sequence[Any], more: Mapping[str, str] | None = None
+    path: Path,
+    results: Sequence[Any],
+    more: Mapping[str, str] | None = None,
+    decimals: int = 3,
 ) -> None:
     """Write dataclasses as rows, with what they depend on in the header."""
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -139,7 +142,7 @@ def write_csv(
         writer.writeheader()
         for r in results:
             row = {
-                k: round(v, 3) if isinstance(v, float) else v
+                k: round(v, decimals) if isinstance(v, float) else v
                 for k, v in asdict(r).items()
             }
             writer.writerow(row)
