@@ -60,7 +60,7 @@ PROBLEMS = (
 
 
 def measure(bench: Bench, seeds: Sequence[int]) -> Iterator[Row]:
-    """A row for each rate, and the worst of the three by stock and by ours."""
+    """A row for each rate, and one for the rate that ends worst."""
     for optimizer in OPTIMIZERS:
         name = optimizer.__name__
 
@@ -91,11 +91,12 @@ def measure(bench: Bench, seeds: Sequence[int]) -> Iterator[Row]:
 
 
 def _worst(what: str, lines: list[Row]) -> Row:
-    """Losses of the least fortunate rate, each side's own."""
+    """Losses at the rate that ends worst, each side's own."""
     stock = max(line.stock_loss for line in lines)
     ours = max(line.loss for line in lines)
     value = max(ours, FLOOR) / max(stock, FLOOR)
-    return replace(row(WORST, what, OURS, value, "ratio"), stock_loss=stock, loss=ours)
+    line = row(WORST, f"{what}, worst rate", OURS, value, "ratio")
+    return replace(line, stock_loss=stock, loss=ours)
 
 
 N_TRAININGS = len(OPTIMIZERS) * len(PROBLEMS) * len(RATES) * 2
