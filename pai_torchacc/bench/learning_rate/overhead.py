@@ -28,7 +28,7 @@ def _enabled() -> None:
     ptac.enable()
 
 
-def measure(blocks: int = 20, block_s: float = 0.02) -> Iterator[Row]:
+def measure(blocks: int = 10, block_s: float = 0.02) -> Iterator[Row]:
     """Rows of whole steps, and of the optimizer's alone."""
     try:
         yield from _steps(blocks, block_s)
