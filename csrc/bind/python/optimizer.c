@@ -56,8 +56,8 @@ static void run_gathered(const ptac_kernel *row, const ptac_call *call,
 }
 
 /*
- * optimizer_group(is_sgd, states, group, multiplier) -> 1: done; 0: stock has to do it; -1: stock
- * has to make the states, then ask again.
+ * optimizer_group(is_sgd, states, group, multiplier) -> 1: done; 0: stock has to do
+ * it; -1: stock has to make the states, then ask again.
  */
 static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
                                  Py_ssize_t n_args)
