@@ -143,9 +143,9 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
 }
 
 /*
- * optimizer_step(is_sgd, optimizer, multiplier) -> whether the whole step is done. When it is not,
- * nothing was written or counted, and the optimizer's own step() finds out group by
- * group what can be accelerated.
+ * optimizer_step(is_sgd, optimizer, multiplier) -> whether the whole step is done. When
+ * it is not, nothing was written or counted, and the optimizer's own step() finds out
+ * group by group what can be accelerated.
  */
 static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
                                 Py_ssize_t n_args)

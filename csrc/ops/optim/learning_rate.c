@@ -76,7 +76,7 @@ static double share_above_floor(const ptac_rate *r, double fast, double slow)
     return 1 - doubt * clip(r->floor / fmax(r->loss, 1e-12), 0, 0.95);
 }
 
-/* Where the rate may move to: decided by smoothed ratios, left when these cross zero. */
+/* Where the rate may move: decided by smoothed ratios, left when these cross zero. */
 static double next_side(const ptac_rate *r)
 {
     if (r->above > RIVAL)
