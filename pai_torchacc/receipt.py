@@ -18,6 +18,7 @@ from pai_torchacc import (
     _options,
     _switch,
     _table,
+    adaptive_lr,
     memory_reuse,
     quantization,
 )
@@ -186,6 +187,7 @@ def _remarks() -> list[str]:
     return [
         *(f"{op}: overridden by {who}" for op, who in overridden),
         *fusion.remarks(),
+        *adaptive_lr.remarks(),
         *memory_reuse.remarks(),
         *quantization.remarks(),
     ]

@@ -72,6 +72,19 @@ def train(
     return losses
 
 
+def closure_of(net: nn.Module, optimizer: Any) -> Callable[[], Tensor]:
+    """A backward pass over all data."""
+    x, y = data()
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        return loss
+
+    return closure
+
+
 def end(losses: list[float]) -> float:
     """The mean loss of the last six batches."""
     return sum(losses[-6:]) / 6
@@ -157,14 +170,7 @@ def test_with_and_without_fusion_is_the_same() -> None:
 def test_others_are_left_alone_and_told(cls: type) -> None:
     ptac.enable_adaptive_lr()
     net, optimizer = network(cls, lr=0.01)
-    x, y = data()
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(x), y)
-        loss.backward()
-        return loss
-
+    closure = closure_of(net, optimizer)
     for _ in range(3):
         optimizer.step(closure)
     report = ptac.adaptive_lr_report(optimizer)
@@ -174,6 +180,7 @@ def test_others_are_left_alone_and_told(cls: type) -> None:
     ours = weights(net)
     ptac.disable()
     net, optimizer = network(cls, lr=0.01)
+    closure = closure_of(net, optimizer)
     for _ in range(3):
         optimizer.step(closure)
     assert_same(ours, weights(net))
@@ -251,11 +258,19 @@ def test_damaged_states_are_refused() -> None:
     net, optimizer = network(lr=1e-3)
     train(net, optimizer, 3)
     state = optimizer.state_dict()
-    for wrong in ({"version": 2}, {"version": 1, "numbers": [1.0]}, None):
+    for wrong in (
+        {"version": 2},
+        {"version": 1, "numbers": [1.0], "multiplier": 1},
+        None,
+    ):
+        second = network(lr=0.5)[1]
         with pytest.raises(ValueError, match="adaptive_lr"):
-            network(lr=1e-3)[1].load_state_dict(
-                {**state, "pai_torchacc.adaptive_lr": wrong}
-            )
+            second.load_state_dict({**state, "pai_torchacc.adaptive_lr": wrong})
+        assert second.param_groups[0]["lr"] == 0.5
+    second = network(lr=0.5)[1]
+    with pytest.raises(ValueError, match="parameter group"):
+        second.load_state_dict({**state, "param_groups": []})
+    assert ptac.adaptive_lr_report(second).steps == 0
 
 
 def test_switching_off_in_the_middle_is_stock_from_then_on(switched_on: None) -> None:

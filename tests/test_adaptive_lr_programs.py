@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from test_adaptive_lr import data, network, train, weights
+from test_adaptive_lr import closure_of, data, network, train, weights
 from torch import Tensor, nn, optim
 from torch.optim import lr_scheduler
 
 import pai_torchacc as ptac
+from pai_torchacc.adaptive_lr import tuner
 
 pytestmark = pytest.mark.usefixtures("adaptive")
 
@@ -313,6 +317,45 @@ def test_clipped_gradients() -> None:
     assert all(v < 2 * losses[0] for v in losses)
 
 
+@pytest.mark.parametrize("how", ["norm", "after unscaling", "fused"])
+def test_clipping_does_not_raise_the_rate(how: str) -> None:
+    """The first-order fall of the loss is that of a clipped step, not its square."""
+    net, optimizer = network(lr=1e-3, fused=how == "fused")
+    train(net, optimizer, 3)
+    scaler = torch.amp.GradScaler("cpu", enabled=how != "norm")
+    before = report_numbers(optimizer)
+    optimizer.zero_grad()
+    x, y = data()
+    scaler.scale(F.cross_entropy(net(x), y)).backward()
+    scaler.unscale_(optimizer)
+    norm = float(nn.utils.clip_grad_norm_(net.parameters(), 0.01))
+    assert norm > 0.1
+    scaler.step(optimizer)
+    found = (report_numbers(optimizer) - 0.8 * before) / 0.2
+    assert found == pytest.approx(1e-3 * norm * 0.01, rel=1e-3)
+
+
+def report_numbers(optimizer: Any) -> float:
+    """The descent that the tuner has smoothed."""
+    return tuner.tuner_of(optimizer).field("descent")
+
+
+def test_batches_that_two_optimizers_skip() -> None:
+    """Nobody steps by a loss that both throw away: they do not work against another."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+    both = [optim.SGD(net[i].parameters(), lr=1e-3) for i in (0, 2)]
+    x, y = data()
+    for i in range(40):
+        for optimizer in both:
+            optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        if i % 3:
+            for optimizer in both:
+                optimizer.step()
+    assert [report(o).mode for o in both] == ["loss", "loss"]
+
+
 def test_hooks_and_exceptions_see_the_users_rate() -> None:
     net, optimizer = network(lr=1e-4)
     train(net, optimizer, 30)
@@ -422,28 +465,70 @@ def test_infinite_losses_change_nothing() -> None:
 
 def test_steps_with_a_closure() -> None:
     net, optimizer = network(lr=1e-4)
-    x, y = data()
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(x), y)
-        loss.backward()
-        return loss
-
+    closure = closure_of(net, optimizer)
     for _ in range(40):
         optimizer.step(closure)
     assert report(optimizer).steps == 40 and report(optimizer).multiplier > 3
 
 
-def test_compiled_steps_are_torchs_own() -> None:
-    net, optimizer = network(lr=1e-3)
-    step = torch.compile(optimizer.step, backend="eager")
-    x, y = data()
-    for _ in range(4):
-        optimizer.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        step()
-    assert optimizer.param_groups[0]["lr"] == 1e-3
+def test_compiled_steps_have_the_users_rate() -> None:
+    def compiled() -> list[Tensor]:
+        net, optimizer = network(lr=1e-4)
+        step = torch.compile(optimizer.step, backend="eager")
+        closure = closure_of(net, optimizer)
+        for _ in range(12):
+            closure()
+            step()
+        return weights(net)
+
+    ours = compiled()
+    ptac.disable("adaptive_lr")
+    for a, b in zip(ours, compiled(), strict=True):
+        assert torch.equal(a, b)
+
+
+PROCESS = """
+import sys, torch, pai_torchacc as ptac
+from torch import distributed, nn
+rank, file = int(sys.argv[1]), sys.argv[2]
+distributed.init_process_group("gloo", f"file://{file}", rank=rank, world_size=2)
+if sys.argv[3] == "on":
+    ptac.enable_adaptive_lr()
+torch.manual_seed(0)
+net = nn.parallel.DistributedDataParallel(nn.Linear(8, 3))
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+torch.manual_seed(1 + rank)
+for _ in range(20):
+    x, y = torch.randn(16, 8), torch.randint(0, 3, (16,))
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(x), y).backward()
+    optimizer.step()
+if sys.argv[3] == "on":
+    print(ptac.adaptive_lr_report(optimizer).reason)
+print([p.flatten().tolist() for p in net.parameters()])
+distributed.destroy_process_group()
+"""
+
+
+def test_several_processes_keep_the_users_rate(tmp_path: Path) -> None:
+    """Their losses differ, and so would their weights."""
+
+    def run(state: str) -> list[list[str]]:
+        command = [sys.executable, "-c", PROCESS]
+        started = [
+            subprocess.Popen(
+                [*command, str(rank), str(tmp_path / state), state],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        return [p.communicate(timeout=120)[0].splitlines() for p in started]
+
+    ours, stock = run("on"), run("off")
+    assert ours[0] == ours[1]
+    assert "several processes" in ours[0][0]
+    assert ours[0][1:] == stock[0] and len(stock[0]) == 1
 
 
 def test_shadow_checks_agree() -> None:

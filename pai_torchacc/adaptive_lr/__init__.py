@@ -45,8 +45,8 @@ def status(c: Any) -> dict[str, Any]:
 
 
 def remarks() -> list[str]:
-    """What others have changed before us, and we left as it is."""
-    return list(_ledger.declined)
+    """What others have changed, before or after us, and we left as it is."""
+    return [*_ledger.declined, *_ledger.remarks]
 
 
 def about(config: Config) -> str:

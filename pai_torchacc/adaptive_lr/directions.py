@@ -133,13 +133,12 @@ def descent(
     if not grads:
         return 0.0
     if known.numbers is None:
-        found = c.descent_sum(grads, None, None, scale, None)
-        return _squares(grads, scale) if found is None else found
+        return squares(c, grads, scale)
     states = [optimizer.state.get(p) for p in params]
     count = float((states[0] or {}).get("step", 0)) + 1
     averages = _named(states, known.average)
-    squares = _named(states, known.square)
-    return c.descent_sum(grads, averages, squares, scale, known.numbers(group, count))
+    moments = _named(states, known.square)
+    return c.descent_sum(grads, averages, moments, scale, known.numbers(group, count))
 
 
 def _named(states: list[Any], name: str | None) -> list[Any] | None:
@@ -149,10 +148,13 @@ def _named(states: list[Any], name: str | None) -> list[Any] | None:
     return [state[name] for state in states]
 
 
-def _squares(grads: list[Any], scale: float) -> float | None:
-    """The same of gradients of any floating dtype or layout in memory."""
+def squares(c: Any, grads: list[Any], scale: float) -> float | None:
+    """The sum of squares, of any dtype or layout in memory; None of sparse tensors."""
     import torch
 
+    found = c.descent_sum(grads, None, None, scale, None)
+    if found is not None:
+        return found
     if any(g.is_sparse or g.device.type != "cpu" for g in grads):
         return None
     with torch.no_grad():

@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.adaptive_lr.tuner import all_tuners, known_tuner, tuner_of
+from pai_torchacc.adaptive_lr.tuner import Root, all_tuners, known_tuner, tuner_of
 
 _unclaimed: deque[float | None] = deque(maxlen=1024)
 """Losses that have reached no optimizer we know: the latest are a new one's first."""
@@ -26,14 +26,20 @@ def forget() -> None:
     _unclaimed.clear()
 
 
-def claim(optimizer: Any) -> list[tuple[float | None, int]]:
-    """What a new optimizer is given: the losses that its gradients are the sum of.
+def tuner_with_losses(optimizer: Any) -> Any:
+    """The one of an optimizer; a new one is given the losses of its first gradients."""
+    found = known_tuner(optimizer)
+    if found is None:
+        found = tuner_of(optimizer)
+        found.pending = _claimed(optimizer)
+    return found
 
-    Each backward pass after the first has added to a gradient in place.
-    """
+
+def _claimed(optimizer: Any) -> list[Root]:
+    """Each backward pass after the first has added to a gradient in place."""
     grads = [p.grad for g in optimizer.param_groups for p in g["params"]]
     n = max([g._version + 1 for g in grads if g is not None], default=0)
-    found = [(value, 1) for value in list(_unclaimed)[-n:]] if n else []
+    found = [Root(value, 1) for value in list(_unclaimed)[-n:]] if n else []
     _unclaimed.clear()
     return found
 
@@ -59,25 +65,14 @@ def _note(value: float | None, watched: list[tuple[Any, Any, list[Any]]]) -> Non
     reached = []
     for optimizer, tuner, before in watched:
         if all(gradient is None for gradient in before):
-            _drop(tuner)
+            tuner.drop()
         if tuner.gradients(optimizer) != before:
-            reached.append(tuner)
-    for tuner in reached:
-        tuner.pending.append((value, len(reached)))
+            reached.append((optimizer, tuner))
+    root = Root(value, len(reached))
+    for optimizer, tuner in reached:
+        tuner.note(root, optimizer)
     if not reached:
         _unclaimed.append(value)
-
-
-def _drop(tuner: Any) -> None:
-    """Its gradients were thrown away before it stepped.
-
-    Where another optimizer steps by the same loss, the two work against each other, as
-    generator and discriminator do: what such losses say is not progress.
-    """
-    if any(n > 1 for _, n in tuner.pending):
-        for _, other in all_tuners():
-            other.go_without_losses("losses of optimizers that work against each other")
-    tuner.pending.clear()
 
 
 def _value(torch: Any, tensors: Any, args: Any, kwargs: Any) -> float | None:
@@ -104,12 +99,10 @@ def _scaled_step(torch: Any) -> Any:
 
     @functools.wraps(original)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        tuner = known_tuner(optimizer)
-        if tuner is None and hasattr(optimizer, "param_groups"):
-            tuner = tuner_of(optimizer)
-            tuner.pending = claim(optimizer)
-        if tuner is not None and tuner.mode != "off":
-            tuner.loss_scale = self.get_scale()
+        if isinstance(optimizer, torch.optim.Optimizer):
+            tuner = tuner_with_losses(optimizer)
+            if tuner.mode != "off":
+                tuner.loss_scale = self.get_scale()
         return original(self, optimizer, *args, **kwargs)
 
     return step

@@ -32,8 +32,10 @@ def enable_adaptive_lr(
     The multiplier is exactly 1 where Polyak's step (loss above its floor, divided by
     the squared gradient, times the root of 1 - momentum) lies within a factor of three
     of the user's rate. Beyond it the rate moves towards Polyak's while losses fall by
-    more than chance, and back while they do not. Of Adam's kind, multipliers stay
-    within 1/8 and 8.
+    more than chance (far below it: while they do not rise), and back while they do not.
+    Of Adam's kind, multipliers stay within 1/8 and 8. Clipping is told by the smallest
+    gradient, and does not raise the rate. Where several processes train together, and
+    in steps that are compiled, rates are the user's.
 
     In the process: ``torch.autograd.backward``, ``torch.amp.GradScaler.step``, the
     update functions of ``torch.optim`` and ``Optimizer.state_dict`` and

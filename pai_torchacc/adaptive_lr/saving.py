@@ -42,8 +42,15 @@ def _load_state_dict(cls: type) -> Any:
 
     @functools.wraps(original)
     def load_state_dict(self: Any, state_dict: Any) -> None:
-        original(self, state_dict)
-        if isinstance(state_dict, dict) and ENTRY in state_dict:
-            tuner_of(self).load(state_dict[ENTRY])
+        is_ours = isinstance(state_dict, dict) and ENTRY in state_dict
+        before = tuner_of(self).state() if is_ours else None
+        if is_ours:
+            tuner_of(self).load(state_dict[ENTRY])  # which refuses what is damaged
+        try:
+            original(self, state_dict)
+        except BaseException:
+            if is_ours:
+                tuner_of(self).load(before)
+            raise
 
     return load_state_dict

@@ -8,6 +8,7 @@ own step is multiplied, any other call is torch's.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -17,8 +18,8 @@ from pai_torchacc._ledger import Ledger
 from pai_torchacc.adaptive_lr import current
 from pai_torchacc.adaptive_lr.current import REHEARSED
 from pai_torchacc.adaptive_lr.directions import FUNCTIONS
-from pai_torchacc.adaptive_lr.losses import claim
-from pai_torchacc.adaptive_lr.tuner import Tuner, known_tuner, tuner_of
+from pai_torchacc.adaptive_lr.losses import tuner_with_losses
+from pai_torchacc.adaptive_lr.tuner import known_tuner
 
 
 def install(ledger: Ledger) -> None:
@@ -27,7 +28,7 @@ def install(ledger: Ledger) -> None:
 
     for name, function in FUNCTIONS.items():
         module = import_module(f"torch.optim.{function}")
-        code = _innermost(getattr(optim, name).step).__code__
+        code = inspect.unwrap(getattr(optim, name).step).__code__
         original = vars(module)[function]
         ledger.set_attribute(module, function, _multiplying(original, code))
     current.answers(_multiplier)
@@ -43,7 +44,7 @@ def _multiplier(optimizer: Any, group: Any) -> float:
     rehearsed = vars(optimizer).get(REHEARSED)
     if rehearsed is not None:
         return rehearsed
-    tuner = _tuner(optimizer)
+    tuner = tuner_with_losses(optimizer)
     if group is None or not tuner.is_stepping or tuner.pending:
         tuner.is_stepping = True
         # torch.amp.GradScaler leaves these to optimizers that unscale by themselves.
@@ -57,14 +58,6 @@ def _has_stepped(optimizer: Any, group: Any) -> None:
     tuner = known_tuner(optimizer)
     if tuner is not None and group is optimizer.param_groups[-1]:
         tuner.is_stepping = False
-
-
-def _tuner(optimizer: Any) -> Tuner:
-    tuner = known_tuner(optimizer)
-    if tuner is None:
-        tuner = tuner_of(optimizer)
-        tuner.pending = claim(optimizer)
-    return tuner
 
 
 def _multiplying(original: Any, caller: Any) -> Callable[..., Any]:
@@ -94,9 +87,3 @@ def _multiplying(original: Any, caller: Any) -> Callable[..., Any]:
 
     update.multiplies_rates_of = original
     return update
-
-
-def _innermost(function: Any) -> Any:
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function

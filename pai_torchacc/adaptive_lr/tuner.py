@@ -16,8 +16,14 @@ log = logging.getLogger("pai_torchacc")
 _LONGEST_HISTORY = 1000
 _STEPS_WITHOUT_LOSS = 3
 _STEPS_OF_SAME_LOSS = 20
+_LOSSES_OF_OTHERS = 3
+_MOST_PENDING = 4096
+_AGAINST_EACH_OTHER = "losses of optimizers that work against each other"
+_MOST_CLIPPED = 1e9
 
 _c: Any = None
+_index: dict[str, int] = {}
+"""Where each of a tuner's numbers stands."""
 _defaults = RateOptions()
 _of_optimizer: WeakKeyDictionary[Any, RateOptions] = WeakKeyDictionary()
 _tuners: WeakKeyDictionary[Any, Tuner] = WeakKeyDictionary()
@@ -32,22 +38,34 @@ class Moment(NamedTuple):
     lr: float
 
 
+class Root:
+    """A loss that backward was called on, and how many optimizers it has reached."""
+
+    def __init__(self, value: float | None, n_reached: int):
+        self.value = value
+        self.n_reached = n_reached
+        self.used_by: list[Tuner] = []
+
+
 class Tuner:
     """By how much to multiply the rate of one optimizer."""
 
     def __init__(self, optimizer: Any, options: RateOptions):
         self.options = options
-        self.numbers = [0.0] * len(_c.rate_fields())
+        self.numbers = [0.0] * len(_index)
         self.multiplier = 1.0
         self.history: deque[Moment] = deque(maxlen=_LONGEST_HISTORY)
         self.n_steps = 0
         self.loss_scale = 1.0
         self.is_stepping = False
-        self.pending: list[tuple[float | None, int]] = []
-        """Since the last step: losses, and how many optimizers each has reached."""
+        self.pending: list[Root] = []
+        """Losses since the last step."""
         self.begin: list[Any] | None = None
         """Where the parameters began, while there are no losses to go by."""
+        self._by_size: list[Any] = []
+        self._probe: tuple[Any, float] | None = None
         self._references: list[float] = []
+        self._n_of_others = 0
         self._n_missing = self._n_same = 0
         self._last_loss: float | None = None
         known = directions.direction_of(optimizer)
@@ -70,6 +88,44 @@ class Tuner:
             for grad in (param.grad,)
         ]
 
+    def note(self, root: Root, optimizer: Any) -> None:
+        """A backward pass from this loss has reached the parameters."""
+        self.pending.append(root)
+        if len(self.pending) > _MOST_PENDING:  # of gradients that nobody steps by
+            self.pending[:] = [Root(None, 1)]
+        if self.known is not None:
+            self._probe = self._measured(optimizer)
+
+    def _measured(self, optimizer: Any) -> tuple[Any, float] | None:
+        """The smallest parameter whose gradient is not zero, and that one's norm."""
+        n = sum(len(group["params"]) for group in optimizer.param_groups)
+        if n != len(self._by_size):
+            params = [p for group in optimizer.param_groups for p in group["params"]]
+            self._by_size = sorted(params, key=lambda p: p.numel())
+        for param in self._by_size:
+            if param.grad is None:
+                continue
+            found = directions.squares(_c, [param.grad], 1.0)
+            if found is None or not math.isfinite(found):
+                return None
+            if found > 0:
+                return param, math.sqrt(found)
+        return None
+
+    def drop(self) -> None:
+        """The gradients were thrown away before a step.
+
+        Where another optimizer has stepped by the same losses, again and again, the two
+        work against each other, as generator and discriminator do: what such losses say
+        is not progress.
+        """
+        others = [tuner for root in self.pending for tuner in root.used_by]
+        self._n_of_others += bool(others)
+        if self._n_of_others >= _LOSSES_OF_OTHERS:
+            for tuner in (self, *others):
+                tuner.go_without_losses(_AGAINST_EACH_OTHER)
+        self.pending.clear()
+
     def go_without_losses(self, reason: str) -> None:
         """From now on, whatever losses come."""
         if self.mode != "loss":
@@ -81,32 +137,58 @@ class Tuner:
     def next(self, optimizer: Any, scale: float = 1.0) -> float:
         """The multiplier for the step that is about to be made."""
         pending, self.pending = self.pending, []
-        loss = self._loss(pending)
-        self.loss_scale = 1.0
-        self.n_steps += 1
+        for root in pending:
+            root.used_by.append(self)
+            if root.n_reached > 1:
+                self._n_of_others = 0
+        if self.known is not None and _has_other_processes():
+            self._leave_alone("several processes, whose losses differ")
         if self.known is None:
             return 1.0
-        before = self.numbers[_field("n_rollbacks")]
+        loss = self._loss(pending)
+        kept = self._kept(scale)
+        self.loss_scale = 1.0
+        self.n_steps += 1
+        before = self.field("n_rollbacks")
         if self.mode == "loss" and loss is not None:
-            self._by_loss(optimizer, loss, scale)
+            self._by_loss(optimizer, loss, scale, kept)
         elif self.mode == "loss_free":
             self._by_distance(optimizer, scale)
-        if self.options.verbose and self.numbers[_field("n_rollbacks")] > before:
+        if self.options.verbose and self.field("n_rollbacks") > before:
             log.info("adaptive_lr takes the rate back: loss %.4g", loss)
         groups = optimizer.param_groups
-        lr = _number(groups[0]["lr"]) * self.multiplier if groups else 0.0
+        lr = float(groups[0]["lr"]) * self.multiplier if groups else 0.0
         self.history.append(Moment(self.n_steps, loss, self.multiplier, lr))
         return self.multiplier
 
-    def _loss(self, pending: list[tuple[float | None, int]]) -> float | None:
+    def _leave_alone(self, reason: str) -> None:
+        self.known, self.mode, self.reason = None, "off", reason
+        self.multiplier = 1.0
+
+    def _kept(self, scale: float) -> float:
+        """By how much gradients were scaled between backward and step, by clipping.
+
+        Told by the smallest of them; 1 where there was none to tell.
+        """
+        if self._probe is None:
+            return 1.0
+        (param, norm), self._probe = self._probe, None
+        grad = param.grad
+        now = None if grad is None else directions.squares(_c, [grad], scale)
+        if not now:
+            return 1.0
+        kept = math.sqrt(now) * self.loss_scale / norm
+        return kept if 1 / _MOST_CLIPPED < kept < _MOST_CLIPPED else 1.0
+
+    def _loss(self, pending: list[Root]) -> float | None:
         """The loss of this step, if it is one to go by."""
-        if not pending or any(value is None for value, _ in pending):
+        if not pending or any(root.value is None for root in pending):
             self._n_missing += 1
             if self._n_missing >= _STEPS_WITHOUT_LOSS:
                 self.go_without_losses("no scalar loss reaches the parameters")
             return None
         self._n_missing = 0
-        loss = sum(value / n for value, n in pending if value is not None)
+        loss = sum(r.value / r.n_reached for r in pending if r.value is not None)
         loss /= self.loss_scale
         floor = self.options.floor or 0.0
         if loss < floor - 1e-6 * (1 + abs(floor)):
@@ -117,22 +199,20 @@ class Tuner:
             self.go_without_losses("the loss is constant")
         return loss
 
-    def _by_loss(self, optimizer: Any, loss: float, scale: float) -> None:
+    def _by_loss(self, optimizer: Any, loss: float, scale: float, kept: float) -> None:
         total = 0.0
         for group, lr in zip(
             optimizer.param_groups, self._reference_rates(optimizer), strict=True
         ):
             part = directions.descent(_c, self.known, optimizer, group, scale)
             if part is None:
-                self.known, self.mode = None, "off"
-                self.reason = "gradients that are sparse or not on the CPU"
-                self.multiplier = 1.0
+                self._leave_alone("gradients that are sparse or not on the CPU")
                 return
             total += lr * self.known.factor(group) * part
         self.multiplier = _c.rate_next(
             self.numbers,
             loss,
-            total,
+            total / kept,  # the loss has the gradients that were not clipped
             self.options.floor or 0.0,
             directions.most_exponent(self.known),
             math.log(self.options.max_growth),
@@ -173,7 +253,7 @@ class Tuner:
         del self._references[len(groups) :]
         for i, group in enumerate(groups):
             rates = [group["lr"], group.get("initial_lr", 0), group.get("max_lr", 0)]
-            highest = max(_number(rate) for rate in rates)
+            highest = max(map(float, rates))
             if i == len(self._references):
                 self._references.append(highest)
             self._references[i] = max(self._references[i], highest)
@@ -189,7 +269,7 @@ class Tuner:
             "reason": self.reason,
             "references": list(self._references),
             "n_steps": self.n_steps,
-            "counts": [self._n_missing, self._n_same],
+            "counts": [self._n_missing, self._n_same, self._n_of_others],
             "last_loss": self._last_loss,
             "begin": None if self.begin is None else [t.clone() for t in self.begin],
         }
@@ -204,37 +284,47 @@ class Tuner:
         """
         if not isinstance(state, dict) or state.get("version") != 1:
             raise ValueError("adaptive_lr: a state of another version")
-        numbers = state.get("numbers")
-        if not isinstance(numbers, list) or len(numbers) != len(self.numbers):
+        try:
+            numbers = [float(n) for n in state["numbers"]]
+            multiplier = float(state["multiplier"])
+            references = [float(n) for n in state["references"]]
+            n_steps = int(state["n_steps"])
+            n_missing, n_same, n_of_others = (int(n) for n in state["counts"])
+            last_loss, mode, reason = state["last_loss"], state["mode"], state["reason"]
+            begin = state["begin"]
+            begin = None if begin is None else [t.clone() for t in begin]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"adaptive_lr: a damaged state: {error!r}") from None
+        if len(numbers) != len(self.numbers):
             raise ValueError("adaptive_lr: a state of other numbers")
-        self.numbers = [float(n) for n in numbers]
-        self.multiplier = float(state["multiplier"])
-        self._references = [float(n) for n in state["references"]]
-        self.n_steps = int(state["n_steps"])
-        self._n_missing, self._n_same = map(int, state["counts"])
-        self._last_loss = state["last_loss"]
-        begin = state["begin"]
-        self.begin = None if begin is None else [t.clone() for t in begin]
-        if self.known is not None and state["mode"] in ("loss", "loss_free"):
-            self.mode, self.reason = state["mode"], state["reason"]
+        self.numbers, self.multiplier, self.begin = numbers, multiplier, begin
+        self._references, self.n_steps = references, n_steps
+        self._n_missing, self._n_same = n_missing, n_same
+        self._n_of_others, self._last_loss = n_of_others, last_loss
+        if self.known is not None and mode in ("loss", "loss_free"):
+            self.mode, self.reason = mode, reason
 
     def field(self, name: str) -> float:
         """One of the numbers by its name."""
-        return self.numbers[_field(name)]
+        return self.numbers[_index[name]]
 
 
-def _field(name: str) -> int:
-    return _c.rate_fields().index(name)
+def _has_other_processes() -> bool:
+    """Whether others train with us: their multipliers would be others."""
+    from torch import distributed
 
-
-def _number(rate: Any) -> float:
-    return float(rate)
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
 
 
 def extension_is(c: Any) -> None:
     """Whose functions compute."""
     global _c  # noqa: PLW0603
     _c = c
+    _index.update({name: i for i, name in enumerate(c.rate_fields())})
 
 
 def options_are(options: RateOptions) -> None:

@@ -15,6 +15,7 @@ Both ask at each step whether what torch's own step would call is still torch's 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import time
 from collections.abc import Callable
@@ -215,7 +216,7 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
     original = vars(cls)["_init_group"]
     accelerated = c.optimizer_group
     is_compiling, compiler = torch.compiler.is_compiling, frame_callback()
-    bare_step = _innermost(cls.step)
+    bare_step = inspect.unwrap(cls.step)
     caller = bare_step.__code__
     updates_as_found = _updates_as_found(is_sgd)
 
@@ -263,13 +264,6 @@ def _caller(frame: Any) -> Any:
     while _is_of_compile(frame.f_globals):
         frame = frame.f_back
     return frame.f_code
-
-
-def _innermost(function: Any) -> Any:
-    """The function that all decorators wrap."""
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function
 
 
 def _zero_grad(c: Any, base: type) -> Any:
