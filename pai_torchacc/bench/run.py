@@ -7,7 +7,7 @@ import csv
 import shlex
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from pai_torchacc.bench.measure import (
     raise_malloc_thresholds,
     thread_counts,
 )
+from pai_torchacc.bench.targets import Verdict
 
 LONG = ("W4", "W5", "ResNet18@224", "VGG", "UN", level_fast.LOSS.split(",")[0])
 """Workloads that --quick leaves out."""
@@ -146,6 +147,23 @@ def write_csv(
                 for k, v in asdict(r).items()
             }
             writer.writerow(row)
+
+
+def say_verdict(
+    screen: Console, verdict: Verdict, more: Iterable[str], is_checked: bool
+) -> None:
+    """Print what else there is to say, what falls short, and what is met."""
+    for line in (
+        *more,
+        *verdict.missed,
+        *(f"not measured: {target}" for target in verdict.unmeasured),
+    ):
+        screen.print(line, highlight=False, soft_wrap=True)
+    if is_checked:
+        screen.print(
+            f"{verdict.met} targets met, {len(verdict.missed)} missed, "
+            f"{len(verdict.unmeasured)} not measured"
+        )
 
 
 def read_targets(table: str) -> list[dict[str, Any]]:

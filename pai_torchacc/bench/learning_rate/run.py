@@ -28,7 +28,7 @@ from pai_torchacc.bench.learning_rate.methods import METHODS, OURS, STOCK, Metho
 from pai_torchacc.bench.learning_rate.problems import PROBLEMS, RATES, Case, cases
 from pai_torchacc.bench.learning_rate.training import Budget
 from pai_torchacc.bench.measure import environment, raise_malloc_thresholds
-from pai_torchacc.bench.run import console, read_targets, write_csv
+from pai_torchacc.bench.run import console, read_targets, say_verdict, write_csv
 
 
 def run(options: argparse.Namespace) -> tuple[Any, int]:
@@ -56,18 +56,11 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
         versions = {k: v or "not installed" for k, v in peers.items()}
         write_csv(Path(options.csv), rows, versions, decimals=6)
     verdict = targets.judge(rows, wanted, ours=OURS)
-    for line in (
+    more = (
         *(f"not installed: {name}" for name in sorted(missing)),
         *(f"failed: {line}" for line in failed),
-        *verdict.missed,
-        *(f"not measured: {target}" for target in verdict.unmeasured),
-    ):
-        screen.print(line, highlight=False, soft_wrap=True)
-    if options.check:
-        screen.print(
-            f"{verdict.met} targets met, {len(verdict.missed)} missed, "
-            f"{len(verdict.unmeasured)} not measured"
-        )
+    )
+    say_verdict(screen, verdict, more, options.check)
     document = {
         "environment": environment(),
         "peers": peers,

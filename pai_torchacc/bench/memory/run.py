@@ -20,7 +20,7 @@ from pai_torchacc.bench.measure import environment
 from pai_torchacc.bench.memory import driver, figures
 from pai_torchacc.bench.memory.figures import GEOMEAN, GEOMEAN_WITH_EW, MICRO
 from pai_torchacc.bench.memory.variants import PLACING, VARIANTS
-from pai_torchacc.bench.run import console, read_targets, write_csv
+from pai_torchacc.bench.run import console, read_targets, say_verdict, write_csv
 from pai_torchacc.bench.targets import Row
 from pai_torchacc.bench.workloads import WORKLOADS
 
@@ -61,18 +61,11 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
         write_csv(Path(options.csv), rows, surroundings(plan))
     unequal = [r for r in rows if not r.passes_gate]
     verdict = targets.judge(rows, wanted, ours="pool")
-    for line in (
+    more = (
         *(f"missing: {name}: {why}" for name, why in measured.missing.items()),
         *(f"failed: {what}" for what in measured.failed),
-        *verdict.missed,
-        *(f"not measured: {target}" for target in verdict.unmeasured),
-    ):
-        screen.print(line, highlight=False, soft_wrap=True)
-    if options.check:
-        screen.print(
-            f"{verdict.met} targets met, {len(verdict.missed)} missed, "
-            f"{len(verdict.unmeasured)} not measured"
-        )
+    )
+    say_verdict(screen, verdict, more, options.check)
     document = {
         "environment": environment() | surroundings(plan),
         "missing": measured.missing,

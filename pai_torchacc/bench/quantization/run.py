@@ -35,7 +35,7 @@ from pai_torchacc.bench.quantization.figures import (
     Setting,
 )
 from pai_torchacc.bench.quantization.variants import OURS
-from pai_torchacc.bench.run import console, plot, read_targets, write_csv
+from pai_torchacc.bench.run import console, plot, read_targets, say_verdict, write_csv
 
 TRAINED, BYTES = "trained", "bytes"
 PARTS = (LINEAR, CONVOLUTION, MODEL, TRAINED, BYTES)
@@ -56,18 +56,11 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     peers = variants.versions() if options.peers else {}
     _write(options, rows, peers)
     verdict = targets.judge(rows, wanted, ours=OURS)
-    for line in (
+    more = (
         *(f"not installed: {name}" for name, found in peers.items() if not found),
         *(f"failed: {failure}" for failure in failed),
-        *verdict.missed,
-        *(f"not measured: {target}" for target in verdict.unmeasured),
-    ):
-        screen.print(line, highlight=False, soft_wrap=True)
-    if options.check:
-        screen.print(
-            f"{verdict.met} targets met, {len(verdict.missed)} missed, "
-            f"{len(verdict.unmeasured)} not measured"
-        )
+    )
+    say_verdict(screen, verdict, more, options.check)
     document = {
         "environment": environment(),
         "peers": peers,
