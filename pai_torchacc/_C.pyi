@@ -360,6 +360,7 @@ def optimizer_group(
     states: dict[Tensor, Any],
     group: dict[str, Any],
     multiplier: float,
+    sums: list[float] | None,
     /,
 ) -> Literal[-1, 0, 1]:
     """1: done; 0: stock has to do it; -1: stock has to make the states first.
@@ -367,7 +368,9 @@ def optimizer_group(
     The rate is multiplied; decoupled weight decay goes by the rate as it is.
     """
 
-def optimizer_step(is_sgd: bool, optimizer: Any, multiplier: float, /) -> bool:
+def optimizer_step(
+    is_sgd: bool, optimizer: Any, multiplier: float, sums: list[float] | None, /
+) -> bool:
     """Whether the whole step is done; nothing is written when not."""
 
 def zero_grads(groups: list[dict[str, Any]], /) -> bool:
@@ -392,9 +395,11 @@ def rate_next(
     state: list[float],
     loss: float,
     descent: float,
+    most_descent: float,
     known_floor: float,
     most_exponent: float,
     most_growth: float,
+    falls_by_evidence: bool,
     /,
 ) -> float:
     """The multiplier for the coming step; ``state`` is brought up to date."""

@@ -5,8 +5,8 @@ The state of the package is one immutable :class:`Config`.
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -262,8 +262,8 @@ def rate_checked(options: RateOptions) -> RateOptions:
 def _finite_checked(value: float, option: str) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{option} is a number, not {type(value).__name__}")
-    if not math.isfinite(value):
-        raise ValueError(f"{option}={value}; it is finite")
+    if not abs(value) <= sys.float_info.max:
+        raise ValueError(f"{option}={value}; it is finite, as a float")
 
 
 def device_checked(device: object) -> str:

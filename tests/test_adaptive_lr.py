@@ -152,18 +152,20 @@ def test_with_and_without_fusion_is_the_same() -> None:
             handle = ptac.enable("operator_fusion", numerics="exact") if fused else None
             ptac.enable_adaptive_lr()
             net, optimizer = network(cls, lr=1e-3, **options)
-            train(net, optimizer, 40)
+            train(net, optimizer, 60)
+            assert ptac.adaptive_lr_report(optimizer).multiplier != 1
             ends.append(weights(net))
             if handle:
                 steps = json.loads(ptac.report("json"))["ops"]
                 name = f"{cls.__name__.lower()}_step"
-                assert steps[name]["accelerated"] >= 40
+                assert steps[name]["accelerated"] >= 60
             ptac.disable()
         found.append(ends)
-    assert_same(*found[0])
-    for a, b in zip(*found[1], strict=True):
-        # AdamW's decay: 1 - (lr * m) * (decay / m) rounds otherwise than 1 - lr * decay
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    for ends in found:
+        for a, b in zip(*ends, strict=True):
+            # Sums are taken in another order, before or in the step; and AdamW's decay,
+            # 1 - (lr * m) * (decay / m), rounds otherwise than 1 - lr * decay.
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("cls", UNKNOWN)

@@ -17,7 +17,7 @@ from torch import Tensor, nn, optim
 from torch.optim import lr_scheduler
 
 import pai_torchacc as ptac
-from pai_torchacc.adaptive_lr import tuner
+from pai_torchacc.adaptive_lr import registry
 
 pytestmark = pytest.mark.usefixtures("adaptive")
 
@@ -195,7 +195,7 @@ def test_optimizers_that_work_against_each_other_go_without_losses() -> None:
         make.step()
     for optimizer in (make, tell):
         assert report(optimizer).mode == "loss_free"
-        assert "against each other" in report(optimizer).reason
+        assert "throws away" in report(optimizer).reason
 
 
 LOSSES = {
@@ -337,7 +337,7 @@ def test_clipping_does_not_raise_the_rate(how: str) -> None:
 
 def report_numbers(optimizer: Any) -> float:
     """The descent that the tuner has smoothed."""
-    return tuner.tuner_of(optimizer).field("descent")
+    return registry.tuner_of(optimizer).field("descent")
 
 
 def test_batches_that_two_optimizers_skip() -> None:

@@ -334,7 +334,7 @@ with switching.accelerated(op):
                     (torch.ones(5), gone(), torch.ones(5)),
                     (torch.ones(5), torch.ones(5), gone())):
         states = {p: {"momentum_buffer": b}}
-        assert _C.optimizer_group(True, states, group(p, g), 1.0) == 0
+        assert _C.optimizer_group(True, states, group(p, g), 1.0, None) == 0
     assert hits.accelerated == 0
     assert hits.forwarded == {"dtype": 2, "optimizer state": 1}, hits.forwarded
 print("refused")
@@ -444,7 +444,7 @@ def test_groups_that_change_while_they_are_read(cls: type) -> None:
             opt.param_groups = [{**opt.param_groups[0], "params": params}]
             params.insert(at, Unruly(opt.param_groups))
             del params
-            _C.optimizer_step(cls is SGD, opt, 1.0)
+            _C.optimizer_step(cls is SGD, opt, 1.0, None)
             _C.zero_grads(opt.param_groups)
 
 

@@ -18,25 +18,27 @@ _ledger = Yielding()
 
 def install(c: Any, config: Config) -> str | None:
     """Watch losses and multiply rates from now on."""
-    from pai_torchacc.adaptive_lr import losses, saving, steps, tuner
+    from pai_torchacc.adaptive_lr import losses, registry, saving, steps, tuner
 
-    tuner.options_are(config.rate)
+    tuner.extension_is(_host.learnt())
+    registry.options_are(config.rate)
     if not len(_ledger):
-        tuner.extension_is(_host.learnt())
-        losses.install(_ledger)
+        if not losses.install(_ledger):
+            _ledger.undo()
+            return "torch.autograd.backward was changed by others"
         steps.install(_ledger)
+        registry.install(_ledger)
         saving.install(_ledger)
     return None
 
 
 def remove(c: Any) -> None:
     """Rates are the user's again; what was learnt about them is forgotten."""
-    from pai_torchacc.adaptive_lr import losses, steps, tuner
+    from pai_torchacc.adaptive_lr import registry, steps
 
     steps.remove()
     _ledger.undo()
-    tuner.forget()
-    losses.forget()
+    registry.forget()
 
 
 def status(c: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""By how much a step of an optimizer multiplies its rate, where anybody wants to know.
+"""By how much a step of an optimizer multiplies its rate, and what it tells in return.
 
 The place where optimizer steps and the adaptive learning rate meet: neither has to be
 switched on for the other.
@@ -12,18 +12,22 @@ from typing import Any
 REHEARSED = "_multiplier_to_rehearse"
 """Attribute of an optimizer that repeats a step: the multiplier that it had."""
 
-_ask: Callable[[Any, Any], float] | None = None
+Coming = tuple[float, list[float] | None]
+"""The multiplier of a coming step; and, where they are wanted, a list for one number of
+each group that has gradients: the sum of gradient times direction."""
+
+_ask: Callable[[Any, Any], Coming] | None = None
 
 
-def answers(ask: Callable[[Any, Any], float] | None) -> None:
+def answers(ask: Callable[[Any, Any], Coming] | None) -> None:
     """Who answers from now on; None for nobody."""
     global _ask  # noqa: PLW0603
     _ask = ask
 
 
-def multiplier(optimizer: Any, group: Any = None) -> float:
+def coming(optimizer: Any, group: Any = None) -> Coming:
     """For the step that this optimizer is about to make, of all groups or of one."""
-    return 1.0 if _ask is None else _ask(optimizer, group)
+    return (1.0, None) if _ask is None else _ask(optimizer, group)
 
 
 def beneath(function: Any) -> Any:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from math import log, sqrt
 from typing import Any
 
+import torch
+
 Group = dict[str, Any]
 Numbers = tuple[float, float, float, float, float]
 
@@ -39,6 +41,15 @@ class Direction:
     factor: Callable[[Group], float]
     most: float
 
+    @property
+    def falls_by_evidence(self) -> bool:
+        """Whether the rate is lowered only while losses rise.
+
+        Of directions that are scaled by element, Polyak's rate says too little to lower
+        one that works.
+        """
+        return self.numbers is not None
+
 
 def _momentum(group: Group) -> float:
     """Rates with momentum compare by the root of what the gradients add up to."""
@@ -56,6 +67,26 @@ def _adam(group: Group, count: float) -> Numbers:
         (1 - beta2) / second,
         float(group["eps"]),
     )
+
+
+_SHORTEST = 5
+"""Length of the average of squares, in steps, up to which RAdam does not use it."""
+
+
+def _radam(group: Group, count: float) -> Numbers:
+    """Adam's, rectified; in the first steps the average alone, divided by one."""
+    beta1, beta2 = map(float, group["betas"])
+    first, second = 1 - beta1**count, 1 - beta2**count
+    longest = 2 / (1 - beta2) - 1
+    length = longest - 2 * count * beta2**count / second
+    if length <= _SHORTEST:
+        return beta1 / first, (1 - beta1) / first, 0.0, 0.0, 1.0
+    rectified = sqrt(
+        (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+    )
+    keep, add, keep_square, add_square, _ = _adam(group, count)
+    eps = float(group["eps"]) / sqrt(second)
+    return keep * rectified, add * rectified, keep_square, add_square, eps
 
 
 def _rmsprop(group: Group, count: float) -> Numbers:
@@ -88,7 +119,7 @@ _BY_NAME = {
     "Adam": _ADAM,
     "AdamW": _ADAM,
     "NAdam": _ADAM,
-    "RAdam": _ADAM,
+    "RAdam": Direction("exp_avg", "exp_avg_sq", _radam, _averaged, 8.0),
     "RMSprop": Direction(None, "square_avg", _rmsprop, _unaveraged, 8.0),
     "Adagrad": Direction(None, "sum", _adagrad, _unaveraged, 8.0),
 }
@@ -98,6 +129,10 @@ FUNCTIONS = {"SGD": "sgd", "Adam": "adam", "NAdam": "nadam", "RAdam": "radam"} |
     "Adagrad": "adagrad",
 }
 """By class, the function (and the module) of ``torch.optim`` that makes its update."""
+
+
+unserved: dict[str, str] = {}
+"""Names of classes whose updates cannot have another rate, and why."""
 
 
 def direction_of(optimizer: Any) -> Direction | str:
@@ -111,13 +146,19 @@ def direction_of(optimizer: Any) -> Direction | str:
             return "LBFGS searches its steps itself, by closures"
         return f"the direction of {cls.__name__} is not known here"
     for group in optimizer.param_groups:
-        if group.get("maximize"):
-            return "it maximizes"
         if any(p.device.type != "cpu" for p in group["params"]):
             return "parameters on a device other than the CPU"
+    return unserved.get(cls.__name__) or reason_to_leave(optimizer) or known
+
+
+def reason_to_leave(optimizer: Any) -> str | None:
+    """What may have become of its groups since it was made."""
+    for group in optimizer.param_groups:
+        if group.get("maximize"):
+            return "it maximizes"
         if group.get("differentiable"):
             return "its steps are differentiated"
-    return known
+    return None
 
 
 def descent(
@@ -125,47 +166,69 @@ def descent(
 ) -> float | None:
     """The sum of gradient times direction over one group.
 
-    ``scale`` is what gradients are to be multiplied by first. None where a gradient is
-    not a plain dense tensor.
+    Without weight decay and amsgrad's maximum. ``scale`` is what gradients are to be
+    multiplied by first. None where a gradient is not a dense tensor of real numbers.
     """
     params = [p for p in group["params"] if p.grad is not None]
-    grads = [p.grad for p in params]
-    if not grads:
-        return 0.0
     if known.numbers is None:
-        return squares(c, grads, scale)
-    states = [optimizer.state.get(p) for p in params]
-    count = float((states[0] or {}).get("step", 0)) + 1
-    averages = _named(states, known.average)
-    moments = _named(states, known.square)
-    return c.descent_sum(grads, averages, moments, scale, known.numbers(group, count))
+        return squares(c, [p.grad for p in params], scale)
+    alike: dict[float, list[Any]] = {}
+    for p in params:
+        count = float((optimizer.state.get(p) or {}).get("step", 0))
+        alike.setdefault(count, []).append(p)
+    total = 0.0
+    for count, some in alike.items():
+        states = [optimizer.state.get(p) or {} for p in some]
+        lists = [[p.grad for p in some]] + [
+            None if name is None or count == 0 else [state[name] for state in states]
+            for name in (known.average, known.square)
+        ]
+        numbers = known.numbers(group, count + 1)
+        found = c.descent_sum(*lists, scale, numbers)
+        if found is None:
+            lists = [_plain(some) for some in lists]
+            found = c.descent_sum(*lists, scale, numbers)
+        if found is None:
+            return None
+        total += found
+    return total
 
 
-def _named(states: list[Any], name: str | None) -> list[Any] | None:
-    """These averages; None where the direction has none, or before the first step."""
-    if name is None or any(not state or name not in state for state in states):
-        return None
-    return [state[name] for state in states]
+def _plain(tensors: list[Any] | None) -> list[Any] | None:
+    """Copies in float32 or float64 and one order of memory, where there can be such."""
+    if tensors is None or not all(map(_is_dense, tensors)):
+        return tensors
+    real = [
+        torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors
+    ]
+    return [
+        t.detach().to(torch.promote_types(t.dtype, torch.float32)).contiguous()
+        for t in real
+    ]
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Whether its elements lie in the CPU's memory."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and (tensor.is_floating_point() or tensor.is_complex())
+        and (not tensor.numel() or tensor.untyped_storage().nbytes() > 0)
+    )
 
 
 def squares(c: Any, grads: list[Any], scale: float) -> float | None:
-    """The sum of squares, of any dtype or layout in memory; None of sparse tensors."""
-    import torch
-
+    """The sum of squares, of any floating dtype and order; None of sparse tensors."""
     found = c.descent_sum(grads, None, None, scale, None)
-    if found is not None:
-        return found
-    if any(g.is_sparse or g.device.type != "cpu" for g in grads):
-        return None
-    with torch.no_grad():
-        norms = torch._foreach_norm([g.detach() for g in grads])
-        return sum(float(n) ** 2 for n in norms) * scale * scale
+    return (
+        found
+        if found is not None
+        else c.descent_sum(_plain(grads), None, None, scale, None)
+    )
 
 
 def distance(params: list[Any], begin: list[Any]) -> float:
     """How far parameters are from where they began."""
-    import torch
-
     with torch.no_grad():
         moved = torch._foreach_sub([p.detach() for p in params], begin)
         return sqrt(sum(float(n) ** 2 for n in torch._foreach_norm(moved)))

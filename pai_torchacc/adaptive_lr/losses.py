@@ -3,104 +3,105 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
 from typing import Any
 
+import torch
+from torch._subclasses import FakeTensor
+
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.adaptive_lr.tuner import Root, all_tuners, known_tuner, tuner_of
+from pai_torchacc.adaptive_lr.clipping import Versions, params_of, versions_of
+from pai_torchacc.adaptive_lr.registry import of_this_thread, tuner_of
+from pai_torchacc.adaptive_lr.tuner import Root, Tuner
 
-_unclaimed: deque[float | None] = deque(maxlen=1024)
-"""Losses that have reached no optimizer we know: the latest are a new one's first."""
-
-
-def install(ledger: Ledger) -> None:
-    """Look at each backward pass, and at the scale of scaled losses."""
-    import torch
-
-    ledger.set_attribute(torch.autograd, "backward", _backward(torch))
-    ledger.set_attribute(torch.amp.GradScaler, "step", _scaled_step(torch))
+Watched = list[tuple[Any, Tuner, Versions]]
 
 
-def forget() -> None:
-    """What nobody has claimed."""
-    _unclaimed.clear()
+def install(ledger: Ledger) -> bool:
+    """Look at each backward pass, and at the scale of scaled losses; whether it can."""
+    ledger.set_attribute(torch.autograd, "backward", _backward())
+    ledger.set_attribute(torch.amp.GradScaler, "step", _scaled_step())
+    return ledger.has_set(torch.autograd, "backward")
 
 
-def tuner_with_losses(optimizer: Any) -> Any:
-    """The one of an optimizer; a new one is given the losses of its first gradients."""
-    found = known_tuner(optimizer)
-    if found is None:
-        found = tuner_of(optimizer)
-        found.pending = _claimed(optimizer)
-    return found
-
-
-def _claimed(optimizer: Any) -> list[Root]:
-    """Each backward pass after the first has added to a gradient in place."""
-    grads = [p.grad for g in optimizer.param_groups for p in g["params"]]
-    n = max([g._version + 1 for g in grads if g is not None], default=0)
-    found = [Root(value, 1) for value in list(_unclaimed)[-n:]] if n else []
-    _unclaimed.clear()
-    return found
-
-
-def _backward(torch: Any) -> Any:
+def _backward() -> Any:
     original = torch.autograd.backward
     is_compiling = torch.compiler.is_compiling
+    graph = torch._C._current_graph_task_id
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        if is_compiling():
+        if is_compiling() or graph() != -1:  # of checkpoints, inside another one
             return original(tensors, *args, **kwargs)
-        watched = [(o, t, t.gradients(o)) for o, t in all_tuners()]
-        value = _value(torch, tensors, args, kwargs)
+        here = of_this_thread()
+        if all(tuner.known is None for _, tuner in here):
+            return original(tensors, *args, **kwargs)
+        # Gradients are held: the place of one that is replaced must not be another's.
+        held = [p.grad for o, _ in here for p in params_of(o)]
+        watched = [(o, tuner, versions_of(o)) for o, tuner in here]
+        for optimizer, tuner, versions in watched:
+            tuner.drop_thrown_away(optimizer, versions)
+        value = _value(tensors, args, kwargs)
         result = original(tensors, *args, **kwargs)
         _note(value, watched)
+        del held
         return result
 
     return backward
 
 
-def _note(value: float | None, watched: list[tuple[Any, Any, list[Any]]]) -> None:
+def _note(value: float | None, watched: Watched) -> None:
     reached = []
     for optimizer, tuner, before in watched:
-        if all(gradient is None for gradient in before):
-            tuner.drop()
-        if tuner.gradients(optimizer) != before:
-            reached.append((optimizer, tuner))
+        now = versions_of(optimizer)
+        if now != before:
+            reached.append((optimizer, tuner, now))
     root = Root(value, len(reached))
-    for optimizer, tuner in reached:
-        tuner.note(root, optimizer)
-    if not reached:
-        _unclaimed.append(value)
+    for optimizer, tuner, now in reached:
+        tuner.note(root, optimizer, now)
+    if reached and len(reached) < len(watched):
+        tuners = [tuner for _, tuner, _ in reached]
+        for optimizer, tuner, _ in watched:
+            if tuner not in tuners:
+                tuner.note_frozen(optimizer, tuners)
 
 
-def _value(torch: Any, tensors: Any, args: Any, kwargs: Any) -> float | None:
-    """The loss, where there is one real scalar and nothing is asked beyond it."""
-    root = tensors
-    if isinstance(tensors, (tuple, list)) and len(tensors) == 1:
-        root = tensors[0]
-    weight = args[0] if args else kwargs.get("grad_tensors")
-    if isinstance(weight, (tuple, list)) and len(weight) == 1:
-        weight = weight[0]
-    if (
-        type(root) is not torch.Tensor
-        or root.numel() != 1
-        or not root.dtype.is_floating_point
-        or root.device.type != "cpu"
-        or weight is not None
-    ):
+def _value(tensors: Any, args: Any, kwargs: Any) -> float | None:
+    """The loss, where there is one real scalar, with the weight that it is given."""
+    root = _alone(tensors)
+    weight = _alone(args[0] if args else kwargs.get("grad_tensors"))
+    if not _is_scalar(root) or not (weight is None or _is_scalar(weight)):
         return None
-    return float(root.detach())
+    if kwargs.get("grad_variables") is not None:
+        return None
+    with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+        value = float(root.detach())
+        return value if weight is None else value * float(weight.detach())
 
 
-def _scaled_step(torch: Any) -> Any:
+def _alone(tensors: Any) -> Any:
+    if isinstance(tensors, (tuple, list)) and len(tensors) == 1:
+        return tensors[0]
+    return tensors
+
+
+def _is_scalar(tensor: Any) -> bool:
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.numel() == 1
+        and tensor.dtype.is_floating_point
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not isinstance(tensor, FakeTensor)
+    )
+
+
+def _scaled_step() -> Any:
     original = torch.amp.GradScaler.step
 
     @functools.wraps(original)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(optimizer, torch.optim.Optimizer):
-            tuner = tuner_with_losses(optimizer)
+            tuner = tuner_of(optimizer)
             if tuner.mode != "off":
                 tuner.loss_scale = self.get_scale()
         return original(self, optimizer, *args, **kwargs)

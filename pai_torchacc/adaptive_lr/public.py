@@ -79,10 +79,10 @@ def enable_adaptive_lr(
     if not _switch.is_active("adaptive_lr"):
         others = _options.RateOptions(policy="off")
     handle = _switch.enable_one("adaptive_lr", rate=others)
-    if handle:
-        from pai_torchacc.adaptive_lr import tuner
+    if _switch.is_active("adaptive_lr"):
+        from pai_torchacc.adaptive_lr import registry
 
-        tuner.options_of(optimizer, options)
+        registry.options_of(optimizer, options)
     return handle
 
 
@@ -146,9 +146,9 @@ def adaptive_lr_report(optimizer: Any) -> RateReport:
     lr = float(optimizer.param_groups[0]["lr"]) if optimizer.param_groups else math.nan
     if not _switch.is_active("adaptive_lr"):
         return RateReport("off", "adaptive_lr is off", 1.0, lr, 0.0, 0, 0, [])
-    from pai_torchacc.adaptive_lr import tuner
+    from pai_torchacc.adaptive_lr import registry
 
-    found = tuner.tuner_of(optimizer)
+    found = registry.tuner_of(optimizer)
     floor = found.options.floor or 0.0
     if found.known is not None:
         floor += found.field("floor")
@@ -156,7 +156,7 @@ def adaptive_lr_report(optimizer: Any) -> RateReport:
         found.mode,
         found.reason,
         found.multiplier,
-        lr * found.multiplier,
+        found.history[-1].lr if found.history else lr * found.multiplier,
         floor,
         int(found.field("n_rollbacks")),
         found.n_steps,

@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.adaptive_lr.tuner import known_tuner, tuner_of
+from pai_torchacc.adaptive_lr.registry import begin_anew, known_tuner, tuner_of
 
 ENTRY = "pai_torchacc.adaptive_lr"
 
@@ -52,5 +52,7 @@ def _load_state_dict(cls: type) -> Any:
             if is_ours:
                 tuner_of(self).load(before)
             raise
+        if not is_ours:
+            begin_anew(self)
 
     return load_state_dict

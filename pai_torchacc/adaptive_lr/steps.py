@@ -15,11 +15,11 @@ from importlib import import_module
 from typing import Any
 
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.adaptive_lr import current
-from pai_torchacc.adaptive_lr.current import REHEARSED
+from pai_torchacc.adaptive_lr import current, directions
+from pai_torchacc.adaptive_lr.clipping import params_of
+from pai_torchacc.adaptive_lr.current import REHEARSED, Coming
 from pai_torchacc.adaptive_lr.directions import FUNCTIONS
-from pai_torchacc.adaptive_lr.losses import tuner_with_losses
-from pai_torchacc.adaptive_lr.tuner import known_tuner
+from pai_torchacc.adaptive_lr.registry import known_tuner, tuner_of
 
 
 def install(ledger: Ledger) -> None:
@@ -31,27 +31,53 @@ def install(ledger: Ledger) -> None:
         code = inspect.unwrap(getattr(optim, name).step).__code__
         original = vars(module)[function]
         ledger.set_attribute(module, function, _multiplying(original, code))
-    current.answers(_multiplier)
+        if not ledger.has_set(module, function):
+            reason = f"torch.optim.{function}.{function} was changed by others"
+            directions.unserved[name] = reason
+            if name == "Adam":
+                directions.unserved["AdamW"] = reason
+    current.answers(_coming)
 
 
 def remove() -> None:
     """Steps that ask are told the user's rate."""
     current.answers(None)
+    directions.unserved.clear()
 
 
-def _multiplier(optimizer: Any, group: Any) -> float:
+def _coming(optimizer: Any, group: Any) -> Coming:
     """For a step of all groups, or of one: then the first has a new one computed."""
     rehearsed = vars(optimizer).get(REHEARSED)
     if rehearsed is not None:
-        return rehearsed
-    tuner = tuner_with_losses(optimizer)
+        return rehearsed, None
+    tuner = tuner_of(optimizer)
     if group is None or not tuner.is_stepping or tuner.pending:
+        if _has_no_gradients(optimizer):
+            tuner.pending.clear()
+            return tuner.multiplier, None
         tuner.is_stepping = True
-        # torch.amp.GradScaler leaves these to optimizers that unscale by themselves.
-        if float(getattr(optimizer, "found_inf", None) or 0) == 0:
-            scale = getattr(optimizer, "grad_scale", None)
-            tuner.next(optimizer, 1.0 if scale is None else 1 / float(scale))
-    return tuner.multiplier
+        pending = tuner.begin_step()
+        if tuner.known is not None:
+            if _is_skipped(optimizer):
+                return tuner.multiplier, None
+            tuner.next(optimizer, pending, _scale(optimizer))
+    return tuner.multiplier, tuner.wanted
+
+
+def _has_no_gradients(optimizer: Any) -> bool:
+    return all(p.grad is None for p in params_of(optimizer))
+
+
+def _is_skipped(optimizer: Any) -> bool:
+    """torch.amp.GradScaler leaves it to optimizers that unscale by themselves."""
+    found_inf = getattr(optimizer, "found_inf", None)
+    return found_inf is not None and float(found_inf) != 0
+
+
+def _scale(optimizer: Any) -> float:
+    """What gradients are multiplied by inside the step."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return 1.0 if scale is None else 1 / float(scale)
 
 
 def _has_stepped(optimizer: Any, group: Any) -> None:
@@ -77,7 +103,9 @@ def _multiplying(original: Any, caller: Any) -> Callable[..., Any]:
         if args and not args[0]:  # the update is done, or there is none
             _has_stepped(optimizer, group)
             return original(*args, **kwargs)
-        multiplier = _multiplier(optimizer, group)
+        multiplier, sums = _coming(optimizer, group)
+        if sums is not None:
+            known_tuner(optimizer).tell(optimizer, group, _scale(optimizer))
         _has_stepped(optimizer, group)
         if multiplier != 1:
             kwargs["lr"] = kwargs["lr"] * multiplier

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from threading import get_ident
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from pai_torchacc._options import RateOptions
 from pai_torchacc.adaptive_lr import directions
+from pai_torchacc.adaptive_lr.clipping import Clipping, Versions, params_of
 
 log = logging.getLogger("pai_torchacc")
 
@@ -18,15 +20,19 @@ _STEPS_WITHOUT_LOSS = 3
 _STEPS_OF_SAME_LOSS = 20
 _LOSSES_OF_OTHERS = 3
 _MOST_PENDING = 4096
-_AGAINST_EACH_OTHER = "losses of optimizers that work against each other"
-_MOST_CLIPPED = 1e9
+_HIGHEST = 1e10
+"""More than any multiplier."""
+_AGAINST_EACH_OTHER = "losses that other optimizers step by, and this one throws away"
+_TURNS = "parameters that are frozen in turn with those of other optimizers"
+_STEPS_AT_ONCE, _JUMP = 20, 1.25
+"""Rates of the first steps, and of those whose loss is a quarter above the smoothed
+one, go by the gradients that they are about to step by. Others go by those of the step
+before, whose sums that step itself has taken. (All of them: no better, with a pass over
+the gradients in every step. None: spikes are met a step late, and grow.)"""
 
 _c: Any = None
 _index: dict[str, int] = {}
 """Where each of a tuner's numbers stands."""
-_defaults = RateOptions()
-_of_optimizer: WeakKeyDictionary[Any, RateOptions] = WeakKeyDictionary()
-_tuners: WeakKeyDictionary[Any, Tuner] = WeakKeyDictionary()
 
 
 class Moment(NamedTuple):
@@ -38,13 +44,23 @@ class Moment(NamedTuple):
     lr: float
 
 
+class Awaited(NamedTuple):
+    """A loss whose step is being made; weights are of the groups that step."""
+
+    loss: float
+    weights: list[float]
+    """What a group's sum counts: the rate that it has, times the factor."""
+    most_weights: list[float]
+    """The same of the highest rate, and of gradients that were not clipped."""
+
+
 class Root:
     """A loss that backward was called on, and how many optimizers it has reached."""
 
     def __init__(self, value: float | None, n_reached: int):
         self.value = value
         self.n_reached = n_reached
-        self.used_by: list[Tuner] = []
+        self.used_by: WeakSet[Tuner] = WeakSet()
 
 
 class Tuner:
@@ -52,6 +68,8 @@ class Tuner:
 
     def __init__(self, optimizer: Any, options: RateOptions):
         self.options = options
+        self.thread = get_ident()
+        """The one whose backward passes reach these parameters, as far as is known."""
         self.numbers = [0.0] * len(_index)
         self.multiplier = 1.0
         self.history: deque[Moment] = deque(maxlen=_LONGEST_HISTORY)
@@ -60,12 +78,16 @@ class Tuner:
         self.is_stepping = False
         self.pending: list[Root] = []
         """Losses since the last step."""
+        self.sums: list[float] = []
+        """Of the groups that have stepped: gradient times direction."""
         self.begin: list[Any] | None = None
         """Where the parameters began, while there are no losses to go by."""
-        self._by_size: list[Any] = []
-        self._probe: tuple[Any, float] | None = None
+        self._awaited: Awaited | None = None
+        self._clipping = Clipping()
         self._references: list[float] = []
-        self._n_of_others = 0
+        self._beside: WeakSet[Tuner] = WeakSet()
+        """Whom backward passes have reached while these parameters were frozen."""
+        self._n_of_others = self._n_turns = 0
         self._n_missing = self._n_same = 0
         self._last_loss: float | None = None
         known = directions.direction_of(optimizer)
@@ -79,52 +101,40 @@ class Tuner:
         elif options.policy == "loss_free":
             self.go_without_losses("policy='loss_free'")
 
-    def gradients(self, optimizer: Any) -> list[Any]:
-        """What changes when a backward pass reaches these parameters."""
-        return [
-            grad if grad is None else (id(grad), grad._version)
-            for group in optimizer.param_groups
-            for param in group["params"]
-            for grad in (param.grad,)
-        ]
-
-    def note(self, root: Root, optimizer: Any) -> None:
+    def note(self, root: Root, optimizer: Any, versions: Versions) -> None:
         """A backward pass from this loss has reached the parameters."""
         self.pending.append(root)
         if len(self.pending) > _MOST_PENDING:  # of gradients that nobody steps by
             self.pending[:] = [Root(None, 1)]
         if self.known is not None:
-            self._probe = self._measured(optimizer)
+            self._clipping.note(_c, optimizer, versions)
 
-    def _measured(self, optimizer: Any) -> tuple[Any, float] | None:
-        """The smallest parameter whose gradient is not zero, and that one's norm."""
-        n = sum(len(group["params"]) for group in optimizer.param_groups)
-        if n != len(self._by_size):
-            params = [p for group in optimizer.param_groups for p in group["params"]]
-            self._by_size = sorted(params, key=lambda p: p.numel())
-        for param in self._by_size:
-            if param.grad is None:
-                continue
-            found = directions.squares(_c, [param.grad], 1.0)
-            if found is None or not math.isfinite(found):
-                return None
-            if found > 0:
-                return param, math.sqrt(found)
-        return None
+    def note_frozen(self, optimizer: Any, reached: list[Tuner]) -> None:
+        """A backward pass has reached others, and not these parameters."""
+        for group in optimizer.param_groups[:1]:
+            for param in group["params"][:1]:
+                if not param.requires_grad:
+                    self._beside.update(reached)
 
-    def drop(self) -> None:
-        """The gradients were thrown away before a step.
+    def drop_thrown_away(self, optimizer: Any, versions: Versions) -> None:
+        """Forget losses whose gradients are gone before a step.
 
         Where another optimizer has stepped by the same losses, again and again, the two
         work against each other, as generator and discriminator do: what such losses say
         is not progress.
         """
-        others = [tuner for root in self.pending for tuner in root.used_by]
+        if not self.pending or not (
+            all(version is None for version in versions)
+            or self._clipping.is_zero_now(_c, optimizer)
+        ):
+            return
+        others = {tuner for root in self.pending for tuner in root.used_by}
         self._n_of_others += bool(others)
         if self._n_of_others >= _LOSSES_OF_OTHERS:
             for tuner in (self, *others):
                 tuner.go_without_losses(_AGAINST_EACH_OTHER)
         self.pending.clear()
+        self._clipping.forget()
 
     def go_without_losses(self, reason: str) -> None:
         """From now on, whatever losses come."""
@@ -134,24 +144,40 @@ class Tuner:
         if self.options.verbose:
             log.info("adaptive_lr goes without losses: %s", reason)
 
-    def next(self, optimizer: Any, scale: float = 1.0) -> float:
-        """The multiplier for the step that is about to be made."""
+    def begin_step(self) -> list[Root]:
+        """The losses that the coming step goes by."""
         pending, self.pending = self.pending, []
+        if self.thread != get_ident():  # what has reached it may be others' losses
+            self.thread, pending = get_ident(), []
         for root in pending:
-            root.used_by.append(self)
+            root.used_by.add(self)
             if root.n_reached > 1:
                 self._n_of_others = 0
-        if self.known is not None and _has_other_processes():
-            self._leave_alone("several processes, whose losses differ")
-        if self.known is None:
-            return 1.0
+        if self._beside:
+            self._n_turns += 1
+            if self._n_turns >= _LOSSES_OF_OTHERS:
+                for tuner in (self, *self._beside):
+                    tuner.go_without_losses(_TURNS)
+            self._beside.clear()
+        return pending
+
+    def next(self, optimizer: Any, pending: list[Root], scale: float = 1.0) -> None:
+        """Find the multiplier for the step that is about to be made."""
+        reason = "several processes, whose losses differ" if _has_others() else None
+        reason = reason or directions.reason_to_leave(optimizer)
+        if reason:
+            self.leave_alone(reason)
+            return
         loss = self._loss(pending)
-        kept = self._kept(scale)
+        kept = self._clipping.kept(_c, optimizer, scale, self.loss_scale)
+        self._clipping.forget()
         self.loss_scale = 1.0
         self.n_steps += 1
         before = self.field("n_rollbacks")
+        is_urgent = loss is not None and self._is_urgent(loss)
+        self._settle(may_grow=not is_urgent)
         if self.mode == "loss" and loss is not None:
-            self._by_loss(optimizer, loss, scale, kept)
+            self._by_loss(optimizer, loss, scale, kept, is_urgent)
         elif self.mode == "loss_free":
             self._by_distance(optimizer, scale)
         if self.options.verbose and self.field("n_rollbacks") > before:
@@ -159,26 +185,11 @@ class Tuner:
         groups = optimizer.param_groups
         lr = float(groups[0]["lr"]) * self.multiplier if groups else 0.0
         self.history.append(Moment(self.n_steps, loss, self.multiplier, lr))
-        return self.multiplier
 
-    def _leave_alone(self, reason: str) -> None:
+    def leave_alone(self, reason: str) -> None:
+        """The user's rate from now on."""
         self.known, self.mode, self.reason = None, "off", reason
-        self.multiplier = 1.0
-
-    def _kept(self, scale: float) -> float:
-        """By how much gradients were scaled between backward and step, by clipping.
-
-        Told by the smallest of them; 1 where there was none to tell.
-        """
-        if self._probe is None:
-            return 1.0
-        (param, norm), self._probe = self._probe, None
-        grad = param.grad
-        now = None if grad is None else directions.squares(_c, [grad], scale)
-        if not now:
-            return 1.0
-        kept = math.sqrt(now) * self.loss_scale / norm
-        return kept if 1 / _MOST_CLIPPED < kept < _MOST_CLIPPED else 1.0
+        self.multiplier, self._awaited = 1.0, None
 
     def _loss(self, pending: list[Root]) -> float | None:
         """The loss of this step, if it is one to go by."""
@@ -199,23 +210,72 @@ class Tuner:
             self.go_without_losses("the loss is constant")
         return loss
 
-    def _by_loss(self, optimizer: Any, loss: float, scale: float, kept: float) -> None:
-        total = 0.0
-        for group, lr in zip(
-            optimizer.param_groups, self._reference_rates(optimizer), strict=True
-        ):
-            part = directions.descent(_c, self.known, optimizer, group, scale)
-            if part is None:
-                self._leave_alone("gradients that are sparse or not on the CPU")
-                return
-            total += lr * self.known.factor(group) * part
+    def _is_urgent(self, loss: float) -> bool:
+        """Whether the rate is to go by the step that is about to be made."""
+        smoothed = self.field("loss") + (self.options.floor or 0.0)
+        return self.field("n_steps") < _STEPS_AT_ONCE or loss > _JUMP * smoothed
+
+    def _by_loss(
+        self,
+        optimizer: Any,
+        loss: float,
+        scale: float,
+        kept: float,
+        is_urgent: bool,
+    ) -> None:
+        awaited, stepping = Awaited(loss, [], []), []
+        highest = self._highest_rates(optimizer)
+        for group, most in zip(optimizer.param_groups, highest, strict=True):
+            if any(p.grad is not None for p in group["params"]):
+                # What a step lowers the loss by goes by gradients before and after
+                # clipping; without it, by the former alone.
+                factor = self.known.factor(group) / kept
+                awaited.weights.append(float(group["lr"]) * factor)
+                awaited.most_weights.append(most * factor / kept)
+                stepping.append(group)
+        self._awaited, self.sums = awaited, []
+        if is_urgent:
+            for group in stepping:
+                self.tell(optimizer, group, scale)
+            self._settle(may_grow=True)
+
+    @property
+    def wanted(self) -> list[float] | None:
+        """The list that sums of the groups of this step belong into."""
+        return None if self._awaited is None else self.sums
+
+    def tell(self, optimizer: Any, group: Any, scale: float) -> None:
+        """Take the sum of a group that is about to step."""
+        part = directions.descent(_c, self.known, optimizer, group, scale)
+        if part is None:
+            self.leave_alone(
+                "gradients of a kind that is not summed up: sparse, complex"
+            )
+        else:
+            self.sums.append(part)
+
+    def _latest(self) -> tuple[float, float, float] | None:
+        """Of the latest step: loss, descent and most descent."""
+        if self._awaited is None or len(self.sums) != len(self._awaited.weights):
+            return None
+        loss, *weights = self._awaited
+        descent, most_descent = (
+            sum(w * s for w, s in zip(some, self.sums, strict=True)) for some in weights
+        )
+        return loss, descent, most_descent
+
+    def _settle(self, may_grow: bool) -> None:
+        """Let the rate go by the latest step that has a loss and all sums."""
+        latest, self._awaited = self._latest(), None
+        if latest is None or self.mode != "loss":
+            return
         self.multiplier = _c.rate_next(
             self.numbers,
-            loss,
-            total / kept,  # the loss has the gradients that were not clipped
+            *latest,
             self.options.floor or 0.0,
             directions.most_exponent(self.known),
-            math.log(self.options.max_growth),
+            math.log(self.options.max_growth) if may_grow else 0.0,
+            self.known.falls_by_evidence,
         )
 
     def _by_distance(self, optimizer: Any, scale: float) -> None:
@@ -223,12 +283,14 @@ class Tuner:
         if self.known.numbers is not None:
             self.multiplier = 1.0
             return
-        params = [p for g in optimizer.param_groups for p in g["params"]]
-        if self.begin is None or len(self.begin) != len(params):
+        params = params_of(optimizer)
+        if self.begin is None or [b.shape for b in self.begin] != [
+            p.shape for p in params
+        ]:
             self.begin = [p.detach().clone() for p in params]
         squares = weighted = 0.0
         for group, lr in zip(
-            optimizer.param_groups, self._reference_rates(optimizer), strict=True
+            optimizer.param_groups, self._highest_rates(optimizer), strict=True
         ):
             part = directions.descent(_c, self.known, optimizer, group, scale)
             if part is None:
@@ -244,16 +306,13 @@ class Tuner:
             math.log(self.options.max_growth),
         )
 
-    def _reference_rates(self, optimizer: Any) -> list[float]:
-        """The highest rate that the user has had for each group, or has announced.
-
-        Schedules lower rates on purpose: the multiplier does not make up for it.
-        """
+    def _highest_rates(self, optimizer: Any) -> list[float]:
+        """The highest rate that each group has had, or a scheduler has announced."""
         groups = optimizer.param_groups
         del self._references[len(groups) :]
         for i, group in enumerate(groups):
-            rates = [group["lr"], group.get("initial_lr", 0), group.get("max_lr", 0)]
-            highest = max(map(float, rates))
+            announced = (group.get(key) for key in ("initial_lr", "max_lr"))
+            highest = max(map(float, (group["lr"], *filter(_is_rate, announced))))
             if i == len(self._references):
                 self._references.append(highest)
             self._references[i] = max(self._references[i], highest)
@@ -269,13 +328,20 @@ class Tuner:
             "reason": self.reason,
             "references": list(self._references),
             "n_steps": self.n_steps,
-            "counts": [self._n_missing, self._n_same, self._n_of_others],
+            "counts": [
+                self._n_missing,
+                self._n_same,
+                self._n_of_others,
+                self._n_turns,
+            ],
+            "clips": self._clipping.is_seen,
             "last_loss": self._last_loss,
+            "latest": self._latest(),
             "begin": None if self.begin is None else [t.clone() for t in self.begin],
         }
 
     def load(self, state: Any) -> None:
-        """Go on from there.
+        """Go on from there; policies other than "auto" stay what they are.
 
         Raises
         ------
@@ -285,23 +351,40 @@ class Tuner:
         if not isinstance(state, dict) or state.get("version") != 1:
             raise ValueError("adaptive_lr: a state of another version")
         try:
-            numbers = [float(n) for n in state["numbers"]]
-            multiplier = float(state["multiplier"])
-            references = [float(n) for n in state["references"]]
-            n_steps = int(state["n_steps"])
-            n_missing, n_same, n_of_others = (int(n) for n in state["counts"])
-            last_loss, mode, reason = state["last_loss"], state["mode"], state["reason"]
+            numbers = _finite(state["numbers"])
+            (multiplier,) = _finite([state["multiplier"]])
+            references = _finite(state["references"])
+            loss, *descents = _finite(state["latest"] or []) or [0.0]
+            n_steps, clips = int(state["n_steps"]), bool(state["clips"])
+            n_missing, n_same, n_of_others, n_turns = map(int, state["counts"])
+            mode, reason = state["mode"], state["reason"]
+            last_loss = state["last_loss"]
+            last_loss = None if last_loss is None else float(last_loss)
             begin = state["begin"]
             begin = None if begin is None else [t.clone() for t in begin]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"adaptive_lr: a damaged state: {error!r}") from None
-        if len(numbers) != len(self.numbers):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+            raise ValueError(f"adaptive_lr: a damaged state: {e!r}") from None
+        if (
+            len(numbers) != len(self.numbers)
+            or len(descents) not in (0, 2)
+            or not 0 < multiplier < _HIGHEST
+        ):
             raise ValueError("adaptive_lr: a state of other numbers")
+        if self.known is None:
+            return
         self.numbers, self.multiplier, self.begin = numbers, multiplier, begin
         self._references, self.n_steps = references, n_steps
         self._n_missing, self._n_same = n_missing, n_same
-        self._n_of_others, self._last_loss = n_of_others, last_loss
-        if self.known is not None and mode in ("loss", "loss_free"):
+        self._n_of_others, self._n_turns = n_of_others, n_turns
+        self._last_loss, self._clipping = last_loss, Clipping()
+        self._clipping.is_seen = clips
+        self._awaited, self.sums = None, []
+        if descents:
+            self._awaited = Awaited(loss, [1.0, 0.0], [0.0, 1.0])
+            self.sums = descents
+        self.pending.clear()
+        self.history.clear()
+        if self.options.policy == "auto" and mode in ("loss", "loss_free"):
             self.mode, self.reason = mode, reason
 
     def field(self, name: str) -> float:
@@ -309,7 +392,7 @@ class Tuner:
         return self.numbers[_index[name]]
 
 
-def _has_other_processes() -> bool:
+def _has_others() -> bool:
     """Whether others train with us: their multipliers would be others."""
     from torch import distributed
 
@@ -320,48 +403,20 @@ def _has_other_processes() -> bool:
     )
 
 
+def _is_rate(value: Any) -> bool:
+    """Users may keep what they like under the names of schedulers."""
+    return isinstance(value, (int, float)) or getattr(value, "ndim", 1) == 0
+
+
+def _finite(numbers: Any) -> list[float]:
+    found = [float(n) for n in numbers]
+    if not all(map(math.isfinite, found)):
+        raise ValueError("not finite")
+    return found
+
+
 def extension_is(c: Any) -> None:
     """Whose functions compute."""
     global _c  # noqa: PLW0603
     _c = c
     _index.update({name: i for i, name in enumerate(c.rate_fields())})
-
-
-def options_are(options: RateOptions) -> None:
-    """Of optimizers that have none of their own."""
-    global _defaults  # noqa: PLW0603
-    if options != _defaults:
-        for optimizer in [o for o in _tuners if o not in _of_optimizer]:
-            del _tuners[optimizer]
-    _defaults = options
-
-
-def options_of(optimizer: Any, options: RateOptions) -> None:
-    """Give an optimizer its own; it begins anew with them."""
-    _of_optimizer[optimizer] = options
-    _tuners.pop(optimizer, None)
-
-
-def forget() -> None:
-    """All optimizers, and the options that they had."""
-    _tuners.clear()
-    _of_optimizer.clear()
-
-
-def tuner_of(optimizer: Any) -> Tuner:
-    """The one of an optimizer, made where there is none yet."""
-    found = _tuners.get(optimizer)
-    if found is None:
-        options = _of_optimizer.get(optimizer, _defaults)
-        found = _tuners[optimizer] = Tuner(optimizer, options)
-    return found
-
-
-def known_tuner(optimizer: Any) -> Tuner | None:
-    """The one of an optimizer, if there is one."""
-    return _tuners.get(optimizer)
-
-
-def all_tuners() -> list[tuple[Any, Tuner]]:
-    """Optimizers that have stepped, or were named, and theirs."""
-    return list(_tuners.items())

@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import Any
 
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.adaptive_lr.current import beneath, multiplier
+from pai_torchacc.adaptive_lr.current import beneath, coming
 from pai_torchacc.fusion.compiled import frame_callback, not_compiled_alone
 from pai_torchacc.fusion.shadow import Rehearsal
 from pai_torchacc.memory_reuse.steps import note_end
@@ -199,7 +199,7 @@ def _step(c: Any, entry: _Step) -> Any:
                 and (not global_post or _is_only_ours(global_post))
                 and not is_profiling()
                 and updates_as_found()
-                and accelerated(is_sgd, self, multiplier(self))
+                and accelerated(is_sgd, self, *coming(self))
             ):
                 if global_post:
                     c.pool_end_step()
@@ -238,14 +238,14 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
             c.refuse(op, "overridden by others")
             return original(self, group, *lists)
         rehearsal = None
-        times = multiplier(self, group)
+        rate = coming(self, group)
         if c.shadow_due(op):
-            rehearsal = Rehearsal(c, self, group, bare_step, original, times)
+            rehearsal = Rehearsal(c, self, group, bare_step, original, rate[0])
         start = time.perf_counter_ns()
-        done = accelerated(is_sgd, self.state, group, times)
+        done = accelerated(is_sgd, self.state, group, *rate)
         if done < 0:
             original(self, group, *([] for _ in lists))
-            done = accelerated(is_sgd, self.state, group, times)
+            done = accelerated(is_sgd, self.state, group, *rate)
         if done > 0 and rehearsal:
             rehearsal.settle(op, time.perf_counter_ns() - start)
         return False if done > 0 else original(self, group, *lists)
@@ -346,7 +346,7 @@ def _agrees(c: Any, torch: Any, op: str, arguments: dict[str, Any]) -> bool:
         states[ours[0]]["step"] = step
     ours[0].grad = ours[1]
     done = c.optimizer_group(
-        op == "sgd_step", states, {"params": ours[:1], **arguments}, 1.0
+        op == "sgd_step", states, {"params": ours[:1], **arguments}, 1.0, None
     )
     return done == 1 and all(
         torch.equal(a, b) for a, b in zip(ours, stock, strict=True)

@@ -69,14 +69,17 @@ static PyObject *descent_sum(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!OOdO", &PyList_Type, &lists[0], &lists[1], &lists[2],
                           &like.scale, &numbers))
         return NULL;
-    n = PyList_Size(lists[0]);
-    if (!is_list_or_none(lists[1], n) || !is_list_or_none(lists[2], n))
-        return PyErr_Format(PyExc_ValueError, "lists of the same length, or None");
     like.is_scaled = numbers != Py_None;
+    if (like.is_scaled && !PyTuple_Check(numbers))
+        return PyErr_Format(PyExc_TypeError, "numbers are a tuple or None");
+    /* Reading a number may run code of the user's, which may do anything to the lists. */
     if (like.is_scaled &&
         !PyArg_ParseTuple(numbers, "ddddd", &like.keep_average, &like.add_average,
                           &like.keep_square, &like.add_square, &like.eps))
         return NULL;
+    n = PyList_Size(lists[0]);
+    if (!is_list_or_none(lists[1], n) || !is_list_or_none(lists[2], n))
+        return PyErr_Format(PyExc_ValueError, "lists of the same length, or None");
     /* Own lists: other threads may change these while the GIL is not held. */
     for (int k = 0; k < 3; k++) {
         held[k] =
@@ -148,21 +151,25 @@ static bool write_rate(PyObject *list, const ptac_rate *rate)
 }
 
 /*
- * rate_next(state, loss, descent, known_floor, most_exponent, most_growth) -> the
- * multiplier for the coming step; state, a list of floats, is brought up to date.
+ * rate_next(state, loss, descent, most_descent, known_floor, most_exponent, most_growth,
+ * falls_by_evidence) -> the multiplier for the coming step; state, a list of floats, is
+ * brought up to date.
  */
 static PyObject *rate_next(PyObject *self, PyObject *args)
 {
     ptac_rate_input in;
     ptac_rate rate;
     PyObject *state;
+    int falls_by_evidence;
     double multiplier;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "O!ddddd", &PyList_Type, &state, &in.loss, &in.descent,
-                          &in.known_floor, &in.most_exponent, &in.most_growth) ||
+    if (!PyArg_ParseTuple(args, "O!ddddddp", &PyList_Type, &state, &in.loss,
+                          &in.descent, &in.most_descent, &in.known_floor,
+                          &in.most_exponent, &in.most_growth, &falls_by_evidence) ||
         !read_rate(state, &rate))
         return NULL;
+    in.falls_by_evidence = falls_by_evidence;
     multiplier = ptac_rate_next(&rate, &in);
     return write_rate(state, &rate) ? PyFloat_FromDouble(multiplier) : NULL;
 }

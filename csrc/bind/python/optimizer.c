@@ -5,6 +5,8 @@
  */
 #include "bind/python/gather.h"
 
+#include <math.h>
+
 /* The row for what was gathered. */
 static const ptac_kernel *consider(ptac_gathering *g, ptac_call *call, ptac_reason *why)
 {
@@ -36,15 +38,41 @@ static void count_steps(const ptac_gathering *g)
         count_step(g->written[i].tensor);
 }
 
+/* The sum of gradient times direction, of a step of rate 1, from those of its blocks. */
+static double sum_up(const ptac_gathering *g)
+{
+    double sum = 0;
+
+    if (!g->step.sums)
+        return NAN;
+    for (int64_t i = 0; i < ptac_step_sums(g->n_elements); i++)
+        sum += g->step.sums[i];
+    return g->op == PTAC_OP_SGD_STEP ? sum : sum / -g->lr;
+}
+
+/* The step is done: what cannot be told any more is left untold. */
+static void tell(PyObject *sums, double sum)
+{
+    PyObject *number = PyFloat_FromDouble(sum);
+
+    if (!number || PyList_Append(sums, number) < 0)
+        PyErr_Clear();
+    Py_XDECREF(number);
+}
+
 /*
  * Write. A row of this kind cannot fail; should one say that it did, before writing,
  * the definition does the work, since other groups of the step may be done already.
  */
 static void run_gathered(const ptac_kernel *row, const ptac_call *call,
-                         const ptac_gathering *g)
+                         ptac_gathering *g, PyObject *sums)
 {
-    PyThreadState *thread = g->n_elements < 4096 ? NULL : PyEval_SaveThread();
+    PyThreadState *thread;
 
+    if (sums != Py_None)
+        g->step.sums =
+            PyMem_Calloc((size_t)ptac_step_sums(g->n_elements) + 1, sizeof(double));
+    thread = g->n_elements < 4096 ? NULL : PyEval_SaveThread();
     if (!ptac_run(row, call))
         ptac_registry_find(row->op, "scalar")->run(call);
     if (thread)
@@ -53,11 +81,33 @@ static void run_gathered(const ptac_kernel *row, const ptac_call *call,
         count_steps(g);
     for (Py_ssize_t i = 0; i < g->n_written - g->n_new; i++)
         ptac_bump_version(g->written[i].tensor);
+    if (sums != Py_None)
+        tell(sums, sum_up(g));
+    PyMem_Free(g->step.sums);
+    g->step.sums = NULL;
+}
+
+/* The last two arguments of the functions below. */
+static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums)
+{
+    *multiplier = PyFloat_AsDouble(args[0]);
+    if (PyErr_Occurred())
+        return false;
+    *sums = args[1];
+    if (*sums == Py_None || PyList_CheckExact(*sums))
+        return true;
+    PyErr_Format(PyExc_TypeError, "sums are a list or None");
+    return false;
 }
 
 /*
- * optimizer_group(is_sgd, states, group, multiplier) -> 1: done; 0: stock has to do
- * it; -1: stock has to make the states, then ask again.
+ * optimizer_group(is_sgd, states, group, multiplier, sums) -> 1: done; 0: stock has to
+ * do it; -1: stock has to make the states, then ask again.
+ *
+ * sums is None, or a list: of a group that has stepped, the sum of gradient times
+ * direction is appended, see ops/optim/descent.h; of Adam's, that of the direction which
+ * the step has taken, with weight decay and amsgrad. Groups without gradients tell
+ * nothing.
  */
 static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
                                  Py_ssize_t n_args)
@@ -68,16 +118,16 @@ static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
     const ptac_kernel *row = NULL;
     long answer = 0;
     double multiplier;
+    PyObject *sums;
 
     (void)self;
-    if (n_args != 4)
-        return PyErr_Format(PyExc_TypeError, "is_sgd, states, group, multiplier");
+    if (n_args != 5)
+        return PyErr_Format(PyExc_TypeError, "is_sgd, states, group, multiplier, sums");
 
     const bool is_sgd = args[0] == Py_True;
     const ptac_op op = ptac_optim_op(args[2], is_sgd);
 
-    multiplier = PyFloat_AsDouble(args[3]);
-    if (PyErr_Occurred())
+    if (!read_rate(&args[3], &multiplier, &sums))
         return NULL;
     PTAC_IN_FLIGHT;
     if (ptac_is_off(op))
@@ -105,7 +155,7 @@ static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
         if (error)
             ptac_forget_momenta(&g, args[1]);
         else if (row)
-            run_gathered(row, &call, &g);
+            run_gathered(row, &call, &g, sums);
         answer = row || (!why && g.n_items == 0);
     }
     ptac_gather_release(&g);
@@ -143,9 +193,9 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
 }
 
 /*
- * optimizer_step(is_sgd, optimizer, multiplier) -> whether the whole step is done. When
- * it is not, nothing was written or counted, and the optimizer's own step() finds out
- * group by group what can be accelerated.
+ * optimizer_step(is_sgd, optimizer, multiplier, sums) -> whether the whole step is done.
+ * When it is not, nothing was written, counted or told, and the optimizer's own step()
+ * finds out group by group what can be accelerated.
  */
 static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
                                 Py_ssize_t n_args)
@@ -157,12 +207,12 @@ static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
     int n_gathered = 0;
     bool done = false;
     double multiplier;
+    PyObject *sums;
 
     (void)self;
-    if (n_args != 3)
-        return PyErr_Format(PyExc_TypeError, "is_sgd, optimizer, multiplier");
-    multiplier = PyFloat_AsDouble(args[2]);
-    if (PyErr_Occurred())
+    if (n_args != 4)
+        return PyErr_Format(PyExc_TypeError, "is_sgd, optimizer, multiplier, sums");
+    if (!read_rate(&args[2], &multiplier, &sums))
         return NULL;
     PTAC_IN_FLIGHT;
     if (ptac_chooser_gate(PTAC_OP_SGD_STEP) == PTAC_OFF || !ptac_thread_is_plain() ||
@@ -186,7 +236,7 @@ static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
     }
     for (int i = 0; i < n_gathered; i++)
         if (rows[i])
-            run_gathered(rows[i], &calls[i], &gathered[i]);
+            run_gathered(rows[i], &calls[i], &gathered[i], sums);
     done = true;
 done:
     for (int i = 0; i < n_gathered; i++)

@@ -53,25 +53,33 @@ enum {
         return *maximum;                                                               \
     }                                                                                  \
                                                                                        \
-    static void name##_part(const ptac_step_item *item, int64_t first, int64_t n,      \
-                            const ptac_step *step)                                     \
+    static double name##_part(const ptac_step_item *item, int64_t first, int64_t n,    \
+                              const ptac_step *step)                                   \
     {                                                                                  \
         const type step_size_neg = (type)item->step_size_neg;                          \
         const type correction = (type)item->bias_correction2_sqrt;                     \
         const type eps = (type)step->adam.eps;                                         \
         type second[BLOCK], roots[BLOCK];                                              \
+        double sum = 0;                                                                \
                                                                                        \
         for (int64_t i = 0; i < n; i += BLOCK) {                                       \
             const int64_t size = n - i < BLOCK ? n - i : BLOCK;                        \
             type *p = (type *)item->param + first + i;                                 \
             const type *average = (const type *)item->state[0] + first + i;            \
+            const type *grad = (const type *)item->grad + first + i;                   \
                                                                                        \
             for (int64_t j = 0; j < size; j++)                                         \
                 second[j] = name##_moments(item, first + i + j, &step->adam);          \
             host_root(second, roots, size);                                            \
-            for (int64_t j = 0; j < size; j++)                                         \
-                p[j] += step_size_neg * average[j] / (roots[j] / correction + eps);    \
+            for (int64_t j = 0; j < size; j++) {                                       \
+                const type change =                                                    \
+                    step_size_neg * average[j] / (roots[j] / correction + eps);        \
+                                                                                       \
+                p[j] += change;                                                        \
+                sum += (double)grad[j] * (double)change;                               \
+            }                                                                          \
         }                                                                              \
+        return sum;                                                                    \
     }                                                                                  \
                                                                                        \
     static void name(int64_t begin, int64_t end, void *context)                        \

@@ -65,24 +65,38 @@ TARGET static inline VEC SUFFIX(moments)(const ptac_step_item *item, int64_t at,
     return v;
 }
 
-TARGET static inline VEC SUFFIX(descend)(VEC x, VEC average, VEC root,
-                                         const ptac_step_item *item,
-                                         const SUFFIX(adam_scalars) * s)
+/* What is added to the parameter. */
+TARGET static inline VEC SUFFIX(change)(VEC average, VEC root,
+                                        const ptac_step_item *item,
+                                        const SUFFIX(adam_scalars) * s)
 {
     const VEC denominator = ADD(DIV(root, SET(item->bias_correction2_sqrt)), s->eps);
 
-    return ADD(x, DIV(MUL(SET(item->step_size_neg), average), denominator));
+    return DIV(MUL(SET(item->step_size_neg), average), denominator);
+}
+
+/* sum + the products of m lanes; beyond these the change may be no number. */
+TARGET static inline SUM SUFFIX(dot_first)(SUM sum, const TYPE *grad, VEC change, int m)
+{
+    TYPE changes[LANES] = {0};
+
+    if (m == LANES)
+        return DOT(sum, LOAD(grad, LANES), change);
+    STORE(changes, change, m);
+    return DOT(sum, LOAD(grad, m), LOAD(changes, LANES));
 }
 
 /* Where the host's square root is ours to compute: one pass. */
-TARGET static inline void SUFFIX(adam_lanes)(const ptac_step_item *item, int64_t at,
-                                             int m, const ptac_adam *adam,
-                                             const SUFFIX(adam_scalars) * s)
+TARGET static inline VEC SUFFIX(adam_lanes)(const ptac_step_item *item, int64_t at,
+                                            int m, const ptac_adam *adam,
+                                            const SUFFIX(adam_scalars) * s)
 {
     VEC x, average;
     const VEC v = SUFFIX(moments)(item, at, m, adam, s, &x, &average);
+    const VEC change = SUFFIX(change)(average, ROOT(v), item, s);
 
-    STORE((TYPE *)item->param + at, SUFFIX(descend)(x, average, ROOT(v), item, s), m);
+    STORE((TYPE *)item->param + at, ADD(x, change), m);
+    return change;
 }
 
 /*
@@ -102,35 +116,54 @@ static inline __attribute__((always_inline)) void SUFFIX(prefetch)(
     __builtin_prefetch((const void *)((uintptr_t)item->state[1] + ahead), 1);
 }
 
-TARGET static inline void SUFFIX(adam_fused)(const ptac_step_item *item, int64_t first,
-                                             int64_t n, const ptac_step *step)
+TARGET static inline double SUFFIX(adam_fused)(const ptac_step_item *item,
+                                               int64_t first, int64_t n,
+                                               const ptac_step *step)
 {
     const SUFFIX(adam_scalars) s = SUFFIX(spread)(&step->adam);
+    const TYPE *grad = (const TYPE *)item->grad + first;
+    SUM sum = {0};
     int64_t i = 0;
 
+    if (step->sums) {
+        for (; i + LANES <= n; i += LANES) {
+            SUFFIX(prefetch)(item, first + i);
+            sum = SUFFIX(dot_first)(
+                sum, grad + i,
+                SUFFIX(adam_lanes)(item, first + i, LANES, &step->adam, &s), LANES);
+        }
+    }
     for (; i + LANES <= n; i += LANES) {
         SUFFIX(prefetch)(item, first + i);
         SUFFIX(adam_lanes)(item, first + i, LANES, &step->adam, &s);
     }
-    if (i < n)
-        SUFFIX(adam_lanes)(item, first + i, (int)(n - i), &step->adam, &s);
+    if (i < n) {
+        const int m = (int)(n - i);
+
+        sum = SUFFIX(dot_first)(
+            sum, grad + i, SUFFIX(adam_lanes)(item, first + i, m, &step->adam, &s), m);
+    }
+    return TOTAL(sum);
 }
 
 /*
  * Where only the host knows its square root: a block of moments, its roots, the step.
  */
-TARGET static inline void SUFFIX(adam_called)(const ptac_step_item *item, int64_t first,
-                                              int64_t n, const ptac_step *step)
+TARGET static inline double SUFFIX(adam_called)(const ptac_step_item *item,
+                                                int64_t first, int64_t n,
+                                                const ptac_step *step)
 {
     enum { BLOCK = 512 };
     const ptac_adam *adam = &step->adam;
     const SUFFIX(adam_scalars) s = SUFFIX(spread)(adam);
     TYPE second[BLOCK], roots[BLOCK];
+    SUM sum = {0};
 
     for (int64_t i = 0; i < n; i += BLOCK) {
         const int64_t size = n - i < BLOCK ? n - i : BLOCK;
         TYPE *param = (TYPE *)item->param + first + i;
         const TYPE *average = (const TYPE *)item->state[0] + first + i;
+        const TYPE *grad = (const TYPE *)item->grad + first + i;
 
         for (int64_t j = 0; j < size; j += LANES) {
             const int m = size - j < LANES ? (int)(size - j) : LANES;
@@ -144,12 +177,14 @@ TARGET static inline void SUFFIX(adam_called)(const ptac_step_item *item, int64_
         for (int64_t j = 0; j < size; j += LANES) {
             const int m = size - j < LANES ? (int)(size - j) : LANES;
 
-            STORE(param + j,
-                  SUFFIX(descend)(LOAD(param + j, m), LOAD(average + j, m),
-                                  LOAD(roots + j, m), item, &s),
-                  m);
+            const VEC change =
+                SUFFIX(change)(LOAD(average + j, m), LOAD(roots + j, m), item, &s);
+
+            STORE(param + j, ADD(LOAD(param + j, m), change), m);
+            sum = SUFFIX(dot_first)(sum, grad + j, change, m);
         }
     }
+    return TOTAL(sum);
 }
 
 TARGET static void SUFFIX(adam_range)(int64_t begin, int64_t end, void *context)

@@ -21,6 +21,17 @@
 #define CAN_ROOT     (ptac_the_host.sqrt_rule_f64 == PTAC_SQRT_IEEE)
 #define ROOT         _mm256_sqrt_pd
 #define HOST_ROOT    ptac_the_host.sqrt_f64
+#define SUM          __m256d
+#define DOT(s, a, b) _mm256_fmadd_pd(a, b, s)
+#define TOTAL        total_f64
+
+TARGET static inline double total_f64(__m256d sum)
+{
+    double parts[4];
+
+    _mm256_storeu_pd(parts, sum);
+    return (parts[0] + parts[1]) + (parts[2] + parts[3]);
+}
 
 TARGET static inline __m256i first_f64(int m)
 {

@@ -10,6 +10,8 @@
  *   MAXIMUM(a, b)              NaN if either is
  *   CAN_ROOT, ROOT(v)          square roots as the host rounds them, if we know how
  *   HOST_ROOT(in, out, n)      by the host itself
+ *   SUM, TOTAL(sum)            a vector of doubles, and their sum
+ *   DOT(sum, a, b)             sum + the products of all lanes, in double
  */
 #include <immintrin.h>
 
@@ -31,6 +33,17 @@
 #define CAN_ROOT     (ptac_the_host.sqrt_rule != PTAC_SQRT_CALL)
 #define ROOT         root_f32
 #define HOST_ROOT    ptac_the_host.sqrt_f32
+#define SUM          __m512d
+#define DOT          dot_f32
+#define TOTAL        _mm512_reduce_add_pd
+
+TARGET static inline __m512d dot_f32(__m512d sum, __m512 a, __m512 b)
+{
+    sum = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(a)),
+                          _mm512_cvtps_pd(_mm512_castps512_ps256(b)), sum);
+    return _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)),
+                           _mm512_cvtps_pd(_mm512_extractf32x8_ps(b, 1)), sum);
+}
 
 TARGET static inline __m512 load_f32(const float *p, int m)
 {

@@ -21,6 +21,9 @@
 #define CAN_ROOT     (ptac_the_host.sqrt_rule_f64 == PTAC_SQRT_IEEE)
 #define ROOT         _mm512_sqrt_pd
 #define HOST_ROOT    ptac_the_host.sqrt_f64
+#define SUM          __m512d
+#define DOT(s, a, b) _mm512_fmadd_pd(a, b, s)
+#define TOTAL        _mm512_reduce_add_pd
 
 TARGET static inline __m512d load_f64(const double *p, int m)
 {

@@ -4,8 +4,11 @@
  * Where Polyak's rate lies within a factor of RIVAL of the user's, the user's is kept,
  * to the bit. Where it lies higher, the rate moves up while the loss falls by more than
  * chance, and back towards the user's while it does not. Where it lies lower, the rate
- * is Polyak's, and less while the loss rises. A loss above the first one takes the rate
- * back whatever else is so.
+ * is Polyak's, and less while the loss rises. Losses well above the first one take the
+ * rate back, to the user's or, where Polyak's lies lower, below that.
+ *
+ * Clipping and schedules make steps shorter, and Polyak's rate higher. The rate is not
+ * lowered where they have done it; nor is it raised to make up for them.
  */
 #include "ops/optim/learning_rate.h"
 
@@ -88,6 +91,12 @@ static double next_side(const ptac_rate *r)
     return r->side;
 }
 
+/* What the rate is at least, however losses rise. */
+static double lowest(const ptac_rate *r, double polyak)
+{
+    return r->side < 0 ? fmin(polyak, 0) - LOWEST_SHARE : 0;
+}
+
 static double moved_up(const ptac_rate *r, double polyak, double evidence,
                        double most_growth)
 {
@@ -103,12 +112,15 @@ static double moved_up(const ptac_rate *r, double polyak, double evidence,
     return clip(r->exponent + fmin(stride, most_growth), 0, fmax(polyak, 0));
 }
 
-static double moved_down(const ptac_rate *r, double polyak, double evidence)
+static double moved_down(const ptac_rate *r, double polyak, double evidence,
+                         bool falls_by_evidence)
 {
     const double top = fmin(polyak, 0);
     const double stride = evidence < -CHANCE ? -STRIDE : STRIDE / 2;
 
-    return clip(r->exponent + stride, top - LOWEST_SHARE, top);
+    if (falls_by_evidence)
+        return clip(r->exponent + stride, lowest(r, polyak), 0);
+    return clip(r->exponent + stride, lowest(r, polyak), top);
 }
 
 static double moved_back(double exponent)
@@ -116,13 +128,21 @@ static double moved_back(double exponent)
     return exponent > 0 ? fmax(exponent - STRIDE, 0) : fmin(exponent + STRIDE, 0);
 }
 
-/* Take the rate back while losses are above the first; then let it recover slowly. */
-static void limit(ptac_rate *r, double fast)
+/*
+ * Take the rate back while losses are above the first; then let it recover slowly. What
+ * the user's own rate leads to is nothing to take back.
+ */
+static void limit(ptac_rate *r, double fast, double polyak)
 {
-    if (fast > TOO_HIGH * r->first_loss) {
+    const bool is_too_high = fast > TOO_HIGH * r->first_loss;
+
+    if (is_too_high && r->side >= 0 && r->exponent <= 0)
+        add(&r->first_loss, STEPS_20, fast);
+    if (is_too_high) {
         if (r->ceiling >= r->exponent)
             r->n_rollbacks += 1;
-        r->ceiling = fmin(r->ceiling, r->exponent) - 2 * STRIDE;
+        r->ceiling =
+            fmax(fmin(r->ceiling, r->exponent) - 2 * STRIDE, lowest(r, polyak));
     } else {
         r->ceiling += RECOVERY;
     }
@@ -136,14 +156,17 @@ double ptac_rate_multiplier(const ptac_rate *rate)
 double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
 {
     const double loss = input->loss - input->known_floor;
-    const double descent = input->descent;
-    double before, fast, slow, evidence, polyak, polyak_known, side;
+    const double descent = input->descent, most_descent = input->most_descent;
+    const double exponent = r->exponent;
+    double before, fast, slow, evidence, share, polyak, lower, side;
 
-    if (!isfinite(loss) || !isfinite(descent) || descent <= 0)
+    if (!isfinite(loss) || !isfinite(descent) || !isfinite(most_descent) ||
+        descent <= 0 || most_descent <= 0)
         return ptac_rate_multiplier(r);
     if (r->n_steps == 0) {
         r->loss = r->first_loss = loss;
         r->descent = descent;
+        r->most_descent = most_descent;
         r->lowest = BEYOND;
         r->ceiling = BEYOND;
     }
@@ -151,11 +174,12 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     r->n_steps += 1;
     add(&r->loss, STEPS_5, loss);
     add(&r->descent, STEPS_5, descent);
+    add(&r->most_descent, STEPS_5, most_descent);
     add(&r->variance, STEPS_50, (loss - before) * (loss - before));
     add(&r->fast_loss, STEPS_10, loss);
     add(&r->slow_loss, STEPS_50, loss);
-    add(&r->fast_root, STEPS_10, sqrt(descent));
-    add(&r->slow_root, STEPS_50, sqrt(descent));
+    add(&r->fast_root, STEPS_10, sqrt(most_descent));
+    add(&r->slow_root, STEPS_50, sqrt(most_descent));
     fast = average(r->fast_loss, STEPS_10, r->n_steps);
     slow = average(r->slow_loss, STEPS_50, r->n_steps);
     r->lowest = fmin(r->lowest, slow);
@@ -163,20 +187,22 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
                (DEVIATION * sqrt(average(r->variance, STEPS_50, r->n_steps)) + 1e-12);
     add(&r->floor, STEPS_50, extrapolated_floor(r, fast, slow));
 
-    polyak_known = log(fmax(r->loss / r->descent, TINY));
-    polyak = log(fmax(r->loss * share_above_floor(r, fast, slow) / r->descent, TINY));
+    share = share_above_floor(r, fast, slow);
+    polyak = log(fmax(r->loss * share / r->most_descent, TINY));
+    lower = log(fmax(r->loss * share / r->descent, TINY));
     add(&r->above, fmax(STEPS_20, 1 / r->n_steps), polyak);
-    add(&r->below, fmax(STEPS_20, 1 / r->n_steps), polyak_known);
+    add(&r->below, fmax(STEPS_20, 1 / r->n_steps),
+        log(fmax(r->loss / r->descent, TINY)));
     side = r->side = next_side(r);
     if (side > 0)
         r->exponent = moved_up(r, polyak, evidence, input->most_growth);
     else if (side < 0)
-        r->exponent = moved_down(r, polyak, evidence);
+        r->exponent = moved_down(r, lower, evidence, input->falls_by_evidence);
     else
         r->exponent = moved_back(r->exponent);
-    limit(r, fast);
-    r->exponent = clip(fmin(r->exponent, r->ceiling), -input->most_exponent,
-                       input->most_exponent);
+    limit(r, fast, lower);
+    r->exponent = fmin(r->exponent, fmin(r->ceiling, exponent + input->most_growth));
+    r->exponent = clip(r->exponent, -input->most_exponent, input->most_exponent);
     return ptac_rate_multiplier(r);
 }
 
@@ -197,8 +223,7 @@ double ptac_rate_next_free(ptac_rate *r, double squares, double distance, double
     r->below = r->above;
     r->side = next_side(r);
     target = r->side > 0 ? fmax(dog, 0) : r->side < 0 ? fmin(dog, 0) : 0;
-    target = clip(target, r->exponent - 2 * STRIDE,
-                  r->exponent + fmin(STRIDE, input->most_growth));
+    target = fmin(target, r->exponent + fmin(STRIDE, input->most_growth));
     r->exponent = clip(target, -input->most_exponent, input->most_exponent);
     return ptac_rate_multiplier(r);
 }

@@ -15,25 +15,28 @@
 #ifndef PTAC_OPS_OPTIM_LEARNING_RATE_H
 #define PTAC_OPS_OPTIM_LEARNING_RATE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
  * All of them double, so that a checkpoint holds them as a list; zero at the start.
  *
  *   n_steps                 steps whose loss was known
- *   loss, descent           over about five steps; loss above the known floor
+ *   loss                    above the known floor, over about five steps
+ *   descent, most_descent   the same of the two inputs
  *   fast_loss, slow_loss    sums of weighted losses, over about 10 and 50 steps
- *   fast_root, slow_root    the same of the square roots of descents
+ *   fast_root, slow_root    the same of the square roots of most_descent
  *   variance                of the loss about its fast average
  *   lowest                  slow loss so far
- *   first_loss              of all
+ *   first_loss              of all; follows the losses while the rate is the user's
  *   floor                   estimate of the loss that cannot be gone below
- *   above, below            logarithm of Polyak's rate over the user's, smoothed: above
- *                           the estimated floor, and above the known one
+ *   above, below            logarithm of Polyak's rate over the user's, smoothed: by the
+ *                           estimated floor and most_descent, and by the known floor and
+ *                           descent
  *   side                    1: moves above the user's rate, -1: below, 0: to it
  *   exponent                logarithm of the multiplier
  *   ceiling                 of the exponent; lowered where losses exceed the first
- *   n_rollbacks             times that it was lowered
+ *   n_rollbacks             times that it has begun to be lowered
  *   n_free                  steps without a loss; then: sum of squared gradients, and
  *   squares, distance       the farthest that the parameters were from their start
  */
@@ -41,6 +44,7 @@
     X(n_steps)                                                                         \
     X(loss)                                                                            \
     X(descent)                                                                         \
+    X(most_descent)                                                                    \
     X(fast_loss)                                                                       \
     X(slow_loss)                                                                       \
     X(fast_root)                                                                       \
@@ -74,10 +78,16 @@ typedef struct ptac_rate_input {
     double loss;
     /*
      * What one step of the user's rate lowers the loss by, to first order: the sum over
-     * the parameters of rate * gradient * direction, with rates as they were before
-     * schedules lowered them, times the optimizer's factor.
+     * the parameters of rate * gradient * direction, times the optimizer's factor.
      */
     double descent;
+    /*
+     * The same as if nothing were clipped, and with the highest rate that the user has
+     * had or announced: by it the rate moves up, so as not to make up for clipping, nor
+     * for schedules.
+     */
+    double most_descent;
+    bool falls_by_evidence; /* the rate moves down only while losses rise */
     double known_floor;
     double most_exponent; /* the multiplier's logarithm lies within +- this */
     double most_growth;   /* logarithm of the most that it grows by in a step */

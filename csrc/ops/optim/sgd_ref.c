@@ -13,8 +13,8 @@
         return ptac_the_host.fma ? fused(a, b, c) : a * b + c;                         \
     }                                                                                  \
                                                                                        \
-    static void name##_part(const ptac_step_item *item, int64_t first, int64_t n,      \
-                            const ptac_step *step)                                     \
+    static double name##_part(const ptac_step_item *item, int64_t first, int64_t n,    \
+                              const ptac_step *step)                                   \
     {                                                                                  \
         const ptac_sgd *sgd = &step->sgd;                                              \
         const type momentum = (type)sgd->momentum, decay = (type)sgd->weight_decay;    \
@@ -22,6 +22,7 @@
         type *p = (type *)item->param + first;                                         \
         const type *grad = (const type *)item->grad + first;                           \
         type *buffer = item->state[0] ? (type *)item->state[0] + first : NULL;         \
+        double sum = 0;                                                                \
                                                                                        \
         for (int64_t i = 0; i < n; i++) {                                              \
             type g = sgd->maximize ? -grad[i] : grad[i];                               \
@@ -36,7 +37,9 @@
                                   : buffer[i];                                         \
             }                                                                          \
             p[i] = name##_multiply_add(g, lr_neg, p[i]);                               \
+            sum += (double)grad[i] * (double)grad[i];                                  \
         }                                                                              \
+        return sum;                                                                    \
     }                                                                                  \
                                                                                        \
     static void name(int64_t begin, int64_t end, void *context)                        \

@@ -36,10 +36,34 @@ ptac_reason ptac_step_accepts_fused(const ptac_call *call)
     return why || ptac_the_host.fma ? why : PTAC_NUMERICS;
 }
 
+typedef struct blocks {
+    ptac_range_fn range;
+    void *step;
+    int64_t n_elements;
+} blocks;
+
+static void run_blocks(int64_t begin, int64_t end, void *context)
+{
+    const blocks *b = context;
+
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t first = i * PTAC_STEP_BLOCK, left = b->n_elements - first;
+
+        b->range(first, first + (left < PTAC_STEP_BLOCK ? left : PTAC_STEP_BLOCK),
+                 b->step);
+    }
+}
+
 ptac_status ptac_step_run(const ptac_call *call, ptac_range_fn f32, ptac_range_fn f64)
 {
-    ptac_parallel_for(0, call->inputs[0].n_elements, PTAC_STEP_GRAIN,
-                      call->inputs[0].dtype == PTAC_F32 ? f32 : f64,
-                      (void *)call->params);
+    const ptac_step *step = call->params;
+    const int64_t n = call->inputs[0].n_elements;
+    const ptac_range_fn range = call->inputs[0].dtype == PTAC_F32 ? f32 : f64;
+
+    if (step->sums)
+        ptac_parallel_for(0, ptac_step_sums(n), PTAC_STEP_GRAIN / PTAC_STEP_BLOCK,
+                          run_blocks, &(blocks){range, (void *)step, n});
+    else
+        ptac_parallel_for(0, n, PTAC_STEP_GRAIN, range, (void *)step);
     return PTAC_OK;
 }

@@ -52,6 +52,12 @@ typedef struct ptac_step {
     };
     const ptac_step_item *items; /* ascending begin, no gaps */
     int64_t n_items;
+    /*
+     * Room for ptac_step_sums() numbers, or NULL: by block of elements, the sum of
+     * gradient times gradient (SGD), or of gradient times what is added to the
+     * parameter (Adam), in double, whatever the number of threads.
+     */
+    double *sums;
 } ptac_step;
 
 /* The item that element at belongs to. */
@@ -70,34 +76,47 @@ static inline const ptac_step_item *ptac_step_find(const ptac_step *step, int64_
     return &step->items[low];
 }
 
+enum {
+    PTAC_STEP_BLOCK = 16384, /* elements that are summed up together */
+    PTAC_STEP_GRAIN = 32768, /* that one thread takes at least */
+};
+
 /*
- * For each part of an item inside elements [begin, end): run(item, first, n, step).
- * A macro, so that run is inlined with its vector types.
+ * For each part of an item inside elements [begin, end): run(item, first, n, step),
+ * which gives its part of the sum. A macro, so that run is inlined with its vector
+ * types.
  */
 #define PTAC_STEP_EACH(step, begin, end, run)                                          \
     do {                                                                               \
         const ptac_step_item *item = ptac_step_find(step, begin);                      \
+        double sum = 0;                                                                \
                                                                                        \
         for (int64_t at = begin; at < end; item++) {                                   \
             const int64_t first = at - item->begin;                                    \
             const int64_t left = item->n - first;                                      \
             const int64_t n = left < end - at ? left : end - at;                       \
                                                                                        \
-            run(item, first, n, step);                                                 \
+            sum += run(item, first, n, step);                                          \
             at += n;                                                                   \
         }                                                                              \
+        if (step->sums)                                                                \
+            step->sums[begin / PTAC_STEP_BLOCK] = sum;                                 \
     } while (0)
-
-/* Elements that one thread takes at least. */
-enum {
-    PTAC_STEP_GRAIN = 32768,
-};
 
 /* Both floating types; of rows that fuse multiply and add, only where ATen does. */
 ptac_reason ptac_step_accepts(const ptac_call *call);
 ptac_reason ptac_step_accepts_fused(const ptac_call *call);
 
-/* Run over all elements, in torch's threads, the range function of the call's dtype. */
+/* How many sums there are of so many elements. */
+static inline int64_t ptac_step_sums(int64_t n_elements)
+{
+    return (n_elements + PTAC_STEP_BLOCK - 1) / PTAC_STEP_BLOCK;
+}
+
+/*
+ * Run over all elements, in torch's threads, the range function of the call's dtype;
+ * where sums are wanted, a block at a time.
+ */
 ptac_status ptac_step_run(const ptac_call *call, ptac_range_fn f32, ptac_range_fn f64);
 
 #endif

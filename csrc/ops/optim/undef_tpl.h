@@ -19,3 +19,6 @@
 #undef CAN_ROOT
 #undef ROOT
 #undef HOST_ROOT
+#undef SUM
+#undef DOT
+#undef TOTAL

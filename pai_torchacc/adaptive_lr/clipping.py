@@ -1,0 +1,111 @@
+"""By how much gradients were scaled between backward and step, as clipping does.
+
+Whoever changes a gradient in place leaves a trace in its version. The size that it had
+is known of the smallest gradient alone; once gradients have been changed, of all.
+"""
+
+from __future__ import annotations
+
+from math import isfinite, sqrt
+from typing import Any, NamedTuple
+
+from pai_torchacc.adaptive_lr import directions
+
+_MOST, _ROUNDING = 1e9, 1e-3
+
+Versions = list[tuple[int, int] | None]
+
+
+class _Measured(NamedTuple):
+    """Gradients after a backward pass."""
+
+    versions: Versions
+    place: int | None
+    """Of the one parameter that was measured; None for all."""
+    squares: float
+
+
+def params_of(optimizer: Any) -> list[Any]:
+    """Of all groups."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def versions_of(optimizer: Any) -> Versions:
+    """What changes when gradients do."""
+    return [
+        None if grad is None else (id(grad), _version(grad))
+        for group in optimizer.param_groups
+        for param in group["params"]
+        for grad in (param.grad,)
+    ]
+
+
+def _version(grad: Any) -> int:
+    try:
+        return grad._version
+    except RuntimeError:  # made in inference mode
+        return 0
+
+
+class Clipping:
+    """What is known of one optimizer's gradients."""
+
+    def __init__(self) -> None:
+        self.is_seen = False
+        self._measured: _Measured | None = None
+        self._by_size: list[int] = []
+
+    def note(self, c: Any, optimizer: Any, versions: Versions) -> None:
+        """Measure gradients that a backward pass has just left."""
+        params = params_of(optimizer)
+        self._measured = None
+        if self.is_seen:
+            grads = [p.grad for p in params if p.grad is not None]
+            self._keep(versions, None, directions.squares(c, grads, 1.0))
+            return
+        if len(params) != len(self._by_size):
+            sizes = [p.numel() for p in params]
+            self._by_size = sorted(range(len(params)), key=sizes.__getitem__)
+        for place in self._by_size:
+            grad = params[place].grad
+            squares = 0.0 if grad is None else directions.squares(c, [grad], 1.0)
+            if squares != 0:
+                self._keep(versions, place, squares)
+                return
+
+    def _keep(self, versions: Versions, place: int | None, squares: Any) -> None:
+        if squares is not None and isfinite(squares) and squares > 0:
+            self._measured = _Measured(versions, place, squares)
+
+    def forget(self) -> None:
+        """The gradients are gone."""
+        self._measured = None
+
+    def is_zero_now(self, c: Any, optimizer: Any) -> bool:
+        """Whether what was measured has been set to zero."""
+        return self._measured is not None and self._now(c, optimizer, 1.0) == 0
+
+    def kept(self, c: Any, optimizer: Any, scale: float, loss_scale: float) -> float:
+        """The share that is left of gradients times ``scale``; 1 if unknown.
+
+        ``loss_scale`` is what the loss was multiplied by: a scaler divides gradients by
+        it without a trace in their versions, or leaves that to ``scale``.
+        """
+        measured = self._measured
+        if measured is None or (
+            loss_scale == scale == 1 and measured.versions == versions_of(optimizer)
+        ):
+            return 1.0
+        now = self._now(c, optimizer, scale)
+        kept = loss_scale * sqrt(now / measured.squares) if now else 1.0
+        if not 1 / _MOST < kept < _MOST:
+            return 1.0
+        self.is_seen = self.is_seen or abs(kept - 1) > _ROUNDING
+        return kept
+
+    def _now(self, c: Any, optimizer: Any, scale: float) -> float | None:
+        params, place = params_of(optimizer), self._measured.place
+        if place is not None:
+            params = params[place : place + 1]
+        grads = [p.grad for p in params if p.grad is not None]
+        return directions.squares(c, grads, scale) if grads else None

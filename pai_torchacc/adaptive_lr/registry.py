@@ -1,0 +1,104 @@
+"""Which optimizers there are, and the tuner of each.
+
+Optimizers register where they are made, and those that exist when the switch is thrown
+then, so that no backward pass reaches one that is not known. Nothing keeps them alive.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from dataclasses import replace
+from threading import get_ident
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
+
+from pai_torchacc._ledger import Ledger
+from pai_torchacc._options import RateOptions
+from pai_torchacc.adaptive_lr.tuner import Tuner
+
+_defaults = RateOptions()
+_of_optimizer = WeakIdKeyDictionary()
+"""The options of those that have their own."""
+_tuners = WeakIdKeyDictionary()
+
+
+def install(ledger: Ledger) -> None:
+    """Register those that exist, and from now on those that are made or copied."""
+    for name in ("__init__", "__setstate__"):
+        ledger.set_attribute(Optimizer, name, _registering(vars(Optimizer)[name]))
+    for found in gc.get_objects():
+        # not isinstance(), which asks objects that are none of ours for their class
+        if issubclass(type(found), Optimizer) and "param_groups" in vars(found):
+            tuner_of(found)
+
+
+def _registering(original: Any) -> Any:
+    @functools.wraps(original)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if "param_groups" in vars(self):
+            tuner_of(self)
+
+    return make
+
+
+def options_are(options: RateOptions) -> None:
+    """Of optimizers that have none of their own."""
+    global _defaults
+    before, _defaults = _defaults, options
+    for optimizer, tuner in _all():
+        if optimizer in _of_optimizer:
+            continue
+        if replace(before, verbose=options.verbose) == options:
+            tuner.options = options
+        else:
+            begin_anew(optimizer)
+
+
+def options_of(optimizer: Any, options: RateOptions) -> None:
+    """Give an optimizer its own; it begins anew with them."""
+    _of_optimizer[optimizer] = options
+    begin_anew(optimizer)
+
+
+def begin_anew(optimizer: Any) -> None:
+    """Forget what was learnt about an optimizer."""
+    options = _of_optimizer.get(optimizer, _defaults)
+    _tuners[optimizer] = Tuner(optimizer, options)
+
+
+def forget() -> None:
+    """All optimizers, and the options that they had."""
+    _tuners.clear()
+    _of_optimizer.clear()
+
+
+def tuner_of(optimizer: Any) -> Tuner:
+    """The one of an optimizer, made where there is none yet."""
+    if optimizer not in _tuners:
+        begin_anew(optimizer)
+    return _tuners[optimizer]
+
+
+def known_tuner(optimizer: Any) -> Tuner | None:
+    """The one of an optimizer, if there is one."""
+    return _tuners.get(optimizer)
+
+
+def of_this_thread() -> list[tuple[Any, Tuner]]:
+    """Optimizers that this thread has made or stepped, and theirs.
+
+    Gradients of others may be written at any moment by the backward passes of other
+    threads, and must not be looked at.
+    """
+    here = get_ident()
+    return [(o, tuner) for o, tuner in _all() if tuner.thread == here]
+
+
+def _all() -> list[tuple[Any, Tuner]]:
+    # One list in one go: other threads may make optimizers meanwhile.
+    found = [(ref(), _tuners.data.get(ref)) for ref in _tuners.keyrefs()]
+    return [(o, t) for o, t in found if o is not None and t is not None]
