@@ -30,21 +30,17 @@ def params_of(optimizer: Any) -> list[Any]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def versions_of(optimizer: Any) -> Versions:
+def gradients_of(optimizer: Any) -> list[Any]:
+    """Of all parameters, None where there is none."""
+    return [p.grad for group in optimizer.param_groups for p in group["params"]]
+
+
+def versions_of(gradients: list[Any]) -> Versions:
     """What changes when gradients do."""
-    return [
-        None if grad is None else (id(grad), _version(grad))
-        for group in optimizer.param_groups
-        for param in group["params"]
-        for grad in (param.grad,)
-    ]
-
-
-def _version(grad: Any) -> int:
     try:
-        return grad._version
-    except RuntimeError:  # made in inference mode
-        return 0
+        return [None if g is None else (id(g), g._version) for g in gradients]
+    except RuntimeError:  # made in inference mode: without versions
+        return [None if g is None else (id(g), 0) for g in gradients]
 
 
 class Clipping:
@@ -93,7 +89,8 @@ class Clipping:
         """
         measured = self._measured
         if measured is None or (
-            loss_scale == scale == 1 and measured.versions == versions_of(optimizer)
+            loss_scale == scale == 1
+            and measured.versions == versions_of(gradients_of(optimizer))
         ):
             return 1.0
         now = self._now(c, optimizer, scale)

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses import FakeTensor
 
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.adaptive_lr.clipping import Versions, params_of, versions_of
+from pai_torchacc.adaptive_lr.clipping import Versions, gradients_of, versions_of
 from pai_torchacc.adaptive_lr.registry import of_this_thread, tuner_of
 from pai_torchacc.adaptive_lr.tuner import Root, Tuner
 
@@ -36,8 +36,11 @@ def _backward() -> Any:
         if all(tuner.known is None for _, tuner in here):
             return original(tensors, *args, **kwargs)
         # Gradients are held: the place of one that is replaced must not be another's.
-        held = [p.grad for o, _ in here for p in params_of(o)]
-        watched = [(o, tuner, versions_of(o)) for o, tuner in here]
+        held = [gradients_of(o) for o, _ in here]
+        watched = [
+            (o, tuner, versions_of(grads))
+            for (o, tuner), grads in zip(here, held, strict=True)
+        ]
         for optimizer, tuner, versions in watched:
             tuner.drop_thrown_away(optimizer, versions)
         value = _value(tensors, args, kwargs)
@@ -52,7 +55,7 @@ def _backward() -> Any:
 def _note(value: float | None, watched: Watched) -> None:
     reached = []
     for optimizer, tuner, before in watched:
-        now = versions_of(optimizer)
+        now = versions_of(gradients_of(optimizer))
         if now != before:
             reached.append((optimizer, tuner, now))
     root = Root(value, len(reached))
@@ -73,9 +76,14 @@ def _value(tensors: Any, args: Any, kwargs: Any) -> float | None:
         return None
     if kwargs.get("grad_variables") is not None:
         return None
-    with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
-        value = float(root.detach())
-        return value if weight is None else value * float(weight.detach())
+    if torch._C._len_torch_dispatch_stack() > 0:
+        with torch.utils._python_dispatch._disable_current_modes():
+            return _product(root, weight)
+    return _product(root, weight)
+
+
+def _product(root: Any, weight: Any) -> float:
+    return root.item() if weight is None else root.item() * weight.item()
 
 
 def _alone(tensors: Any) -> Any:

@@ -33,13 +33,18 @@ def enable_adaptive_lr(
     the squared gradient, times the root of 1 - momentum) lies within a factor of three
     of the user's rate. Beyond it the rate moves towards Polyak's while losses fall by
     more than chance (far below it: while they do not rise), and back while they do not.
-    Of Adam's kind, multipliers stay within 1/8 and 8. Clipping is told by the smallest
-    gradient, and does not raise the rate. Where several processes train together, and
-    in steps that are compiled, rates are the user's.
+    Losses well above the first take the rate back to the user's, or to Polyak's where
+    that is lower. Of Adam's kind, multipliers stay within 1/8 and 8, and below 1 only
+    while losses rise. Neither clipping nor a schedule's low rates are made up for, nor
+    are rates lowered for them. Where several processes train together, and in steps
+    that are compiled, rates are the user's. Each thread's backward passes are those of
+    the optimizers that it has made or stepped.
 
     In the process: ``torch.autograd.backward``, ``torch.amp.GradScaler.step``, the
-    update functions of ``torch.optim`` and ``Optimizer.state_dict`` and
-    ``load_state_dict`` have stand-ins until :func:`disable_adaptive_lr`.
+    update functions of ``torch.optim`` and ``Optimizer.__init__``, ``__setstate__``,
+    ``state_dict`` and ``load_state_dict`` have stand-ins until
+    :func:`disable_adaptive_lr`. The options of one optimizer hold until then too, also
+    where the handle was used in a ``with`` statement.
 
     Parameters
     ----------
@@ -106,7 +111,7 @@ class RateReport:
     floor : float
         Estimate of the loss that cannot be gone below.
     rollbacks : int
-        How often losses above the first one have taken the rate back.
+        How often losses well above the first one have taken the rate back.
     steps : int
         How many were seen.
     history : list of Moment

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import threading
 from dataclasses import replace
 from threading import get_ident
 from typing import Any
@@ -23,6 +24,9 @@ _defaults = RateOptions()
 _of_optimizer = WeakIdKeyDictionary()
 """The options of those that have their own."""
 _tuners = WeakIdKeyDictionary()
+_seen = threading.local()
+"""By thread: whom it watches, and what ``_changes`` was when it looked."""
+_changes = 0
 
 
 def install(ledger: Ledger) -> None:
@@ -67,20 +71,30 @@ def options_of(optimizer: Any, options: RateOptions) -> None:
 def begin_anew(optimizer: Any) -> None:
     """Forget what was learnt about an optimizer."""
     options = _of_optimizer.get(optimizer, _defaults)
-    _tuners[optimizer] = Tuner(optimizer, options)
+    _tuners[optimizer] = Tuner(optimizer, options, look_again)
+    look_again()
+
+
+def look_again() -> None:
+    """Threads that watch optimizers have others to watch."""
+    global _changes  # noqa: PLW0603
+    _changes += 1
 
 
 def forget() -> None:
     """All optimizers, and the options that they had."""
     _tuners.clear()
     _of_optimizer.clear()
+    look_again()
 
 
 def tuner_of(optimizer: Any) -> Tuner:
     """The one of an optimizer, made where there is none yet."""
-    if optimizer not in _tuners:
+    found = _tuners.get(optimizer)
+    if found is None:
         begin_anew(optimizer)
-    return _tuners[optimizer]
+        found = _tuners[optimizer]
+    return found
 
 
 def known_tuner(optimizer: Any) -> Tuner | None:
@@ -94,11 +108,17 @@ def of_this_thread() -> list[tuple[Any, Tuner]]:
     Gradients of others may be written at any moment by the backward passes of other
     threads, and must not be looked at.
     """
-    here = get_ident()
-    return [(o, tuner) for o, tuner in _all() if tuner.thread == here]
+    if getattr(_seen, "changes", None) != _changes:
+        here, _seen.changes = get_ident(), _changes
+        _seen.pairs = [(ref, t) for ref, t in _pairs() if t.thread == here]
+    return [(o, tuner) for ref, tuner in _seen.pairs if (o := ref()) is not None]
 
 
 def _all() -> list[tuple[Any, Tuner]]:
+    return [(o, tuner) for ref, tuner in _pairs() if (o := ref()) is not None]
+
+
+def _pairs() -> list[tuple[Any, Tuner]]:
     # One list in one go: other threads may make optimizers meanwhile.
-    found = [(ref(), _tuners.data.get(ref)) for ref in _tuners.keyrefs()]
-    return [(o, t) for o, t in found if o is not None and t is not None]
+    found = [(ref, _tuners.data.get(ref)) for ref in _tuners.keyrefs()]
+    return [(ref, tuner) for ref, tuner in found if tuner is not None]

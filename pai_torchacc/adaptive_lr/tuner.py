@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any, NamedTuple
 from weakref import WeakSet
+
+from torch import distributed
 
 from pai_torchacc._options import RateOptions
 from pai_torchacc.adaptive_lr import directions
@@ -66,8 +69,12 @@ class Root:
 class Tuner:
     """By how much to multiply the rate of one optimizer."""
 
-    def __init__(self, optimizer: Any, options: RateOptions):
+    def __init__(
+        self, optimizer: Any, options: RateOptions, has_moved: Callable[[], None]
+    ):
         self.options = options
+        self.has_moved = has_moved
+        """To be called where ``thread`` changes."""
         self.thread = get_ident()
         """The one whose backward passes reach these parameters, as far as is known."""
         self.numbers = [0.0] * len(_index)
@@ -149,6 +156,7 @@ class Tuner:
         pending, self.pending = self.pending, []
         if self.thread != get_ident():  # what has reached it may be others' losses
             self.thread, pending = get_ident(), []
+            self.has_moved()
         for root in pending:
             root.used_by.add(self)
             if root.n_reached > 1:
@@ -204,7 +212,8 @@ class Tuner:
         floor = self.options.floor or 0.0
         if loss < floor - 1e-6 * (1 + abs(floor)):
             self.go_without_losses(f"the loss is below {floor:g}")
-        self._n_same = self._n_same + 1 if loss == self._last_loss else 0
+        is_same = loss == self._last_loss and loss > floor
+        self._n_same = self._n_same + 1 if is_same else 0
         self._last_loss = loss
         if self._n_same >= _STEPS_OF_SAME_LOSS:
             self.go_without_losses("the loss is constant")
@@ -393,9 +402,7 @@ class Tuner:
 
 
 def _has_others() -> bool:
-    """Whether others train with us: their multipliers would be others."""
-    from torch import distributed
-
+    """Whether other processes train with us: their multipliers would be others."""
     return (
         distributed.is_available()
         and distributed.is_initialized()

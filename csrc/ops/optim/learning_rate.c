@@ -160,7 +160,7 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     const double exponent = r->exponent;
     double before, fast, slow, evidence, share, polyak, lower, side;
 
-    if (!isfinite(loss) || !isfinite(descent) || !isfinite(most_descent) ||
+    if (!isfinite(loss) || !isfinite(descent) || !isfinite(most_descent) || loss <= 0 ||
         descent <= 0 || most_descent <= 0)
         return ptac_rate_multiplier(r);
     if (r->n_steps == 0) {

@@ -93,7 +93,10 @@ typedef struct ptac_rate_input {
     double most_growth;   /* logarithm of the most that it grows by in a step */
 } ptac_rate_input;
 
-/* The multiplier for this step. Inputs that are not finite change nothing. */
+/*
+ * The multiplier for this step. Inputs that are not finite, or not above 0, change
+ * nothing: what has reached the lowest loss has no rate that is wrong.
+ */
 double ptac_rate_next(ptac_rate *rate, const ptac_rate_input *input);
 
 /*

@@ -1,0 +1,158 @@
+"""Adaptive rates: who is left alone, options, and what checkpoints bring."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from test_adaptive_lr import train, weights
+from test_adaptive_lr_strangers import adaptive, linear, report
+from torch import Tensor, nn, optim
+
+import pai_torchacc as ptac
+from pai_torchacc import _C
+
+__all__ = ["adaptive"]  # the fixture: on before each test, off after it
+
+
+# Being left alone
+
+
+@pytest.mark.parametrize("how", ["policy", "maximize", "toggled"])
+def test_left_alone_whatever_a_checkpoint_says(how: str) -> None:
+    net, optimizer = linear(1e-4)
+    train(net, optimizer, 30)
+    saved = copy.deepcopy(optimizer.state_dict())
+    assert report(optimizer).multiplier > 2
+    ends = []
+    for is_on in (True, False):
+        if not is_on:
+            ptac.disable()
+        other, second = linear(1e-4, maximize=how == "maximize")
+        if is_on and how == "policy":
+            ptac.enable_adaptive_lr(second, policy="off")
+        second.load_state_dict(saved)
+        second.param_groups[0]["maximize"] = how != "policy"
+        train(other, second, 2)
+        ends.append(weights(other))
+        if is_on:
+            assert (report(second).mode, report(second).multiplier) == ("off", 1.0)
+    for a, b in zip(*ends, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_scales_on_devices_are_not_read_of_optimizers_left_alone() -> None:
+    class Read(Tensor):
+        def __bool__(self) -> bool:
+            raise AssertionError("a read")
+
+        __float__ = __bool__
+
+    p = nn.Parameter(torch.ones(3))
+    optimizer = optim.Adam([p], lr=0.1, fused=True)
+    ptac.enable_adaptive_lr(optimizer, policy="off")
+    p.grad = torch.ones(3)
+    optimizer.found_inf = torch.zeros(()).as_subclass(Read)
+    optimizer.grad_scale = torch.ones(()).as_subclass(Read)
+    optimizer.step()
+
+
+def test_an_opt_out_holds_beside_a_feature_that_cannot_be_had() -> None:
+    assert not ptac.enable_memory_pool("cuda")
+    net, optimizer = linear(1e-4)
+    ptac.enable_adaptive_lr(optimizer, policy="off")
+    train(net, optimizer, 30)
+    assert report(optimizer).reason == "policy='off'"
+
+
+def test_being_verbose_forgets_nothing() -> None:
+    net, optimizer = linear(1e-4)
+    train(net, optimizer, 30)
+    before = report(optimizer).multiplier
+    ptac.enable_adaptive_lr(verbose=True)
+    assert (report(optimizer).multiplier, report(optimizer).steps) == (before, 30)
+
+
+def wrap(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """As a program of others would."""
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return stock(*args, **kwargs)
+
+    return wrapped
+
+
+def test_without_backward_there_is_nothing_to_go_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ptac.disable()
+    wrapped = wrap(torch.autograd.backward)
+    monkeypatch.setattr(torch.autograd, "backward", wrapped)
+    handle = ptac.enable_adaptive_lr()
+    assert not handle and "changed by others" in handle.reason
+
+
+def test_updates_that_others_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ptac.disable()
+    module = __import__("torch.optim.sgd", fromlist=["sgd"])
+    monkeypatch.setattr(module, "sgd", wrap(module.sgd))
+    assert ptac.enable_adaptive_lr()
+    net, optimizer = linear()
+    train(net, optimizer, 3)
+    assert "sgd was changed by others" in report(optimizer).reason
+    assert report(optim.Adam(net.parameters())).mode == "loss"
+
+
+# Checkpoints
+
+
+def test_states_from_before_the_first_step_begin_anew() -> None:
+    net, optimizer = linear(1e-4, momentum=0.9)
+    start = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
+    ends = []
+    for _ in range(3):
+        net.load_state_dict(start[0])
+        optimizer.load_state_dict(start[1])
+        train(net, optimizer, 30)
+        ends.append(weights(net)[0])
+        assert report(optimizer).steps == 30
+    assert torch.equal(ends[0], ends[1]) and torch.equal(ends[0], ends[2])
+
+
+def test_a_checkpoint_does_not_change_the_policy() -> None:
+    net, optimizer = linear(1e-4)
+    train(net, optimizer, 30)
+    state = copy.deepcopy(optimizer.state_dict())
+    _, second = linear(1e-4)
+    ptac.enable_adaptive_lr(second, policy="loss_free")
+    second.load_state_dict(state)
+    assert report(second).mode == "loss_free"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("multiplier", math.nan),
+        ("multiplier", -1.0),
+        ("multiplier", 1e30),
+        ("numbers", [math.nan] * len(_C.rate_fields())),
+        ("references", [math.inf]),
+        ("last_loss", "x"),
+        ("latest", [1.0, 2.0]),
+        ("counts", [1]),
+        ("begin", "abc"),
+    ],
+)
+def test_damaged_numbers_are_refused(key: str, value: Any) -> None:
+    net, optimizer = linear(1e-4)
+    train(net, optimizer, 30)
+    state = copy.deepcopy(optimizer.state_dict())
+    state["pai_torchacc.adaptive_lr"][key] = value
+    before = report(optimizer).multiplier
+    with pytest.raises(ValueError, match="adaptive_lr"):
+        optimizer.load_state_dict(state)
+    assert report(optimizer).multiplier == before
