@@ -93,7 +93,11 @@ typedef struct ptac_rate_input {
     double most_growth;   /* logarithm of the most that it grows by in a step */
 } ptac_rate_input;
 
-/* The multiplier for this step. Inputs that are not finite change nothing. */
+/*
+ * The multiplier for this step. Inputs that are not finite, or so large that their
+ * squares might not be (1e150), change nothing; nor does a descent of zero or less. The
+ * state stays finite.
+ */
 double ptac_rate_next(ptac_rate *rate, const ptac_rate_input *input);
 
 /*
