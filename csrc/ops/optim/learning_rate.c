@@ -140,19 +140,29 @@ static double moved_back(double exponent)
     return exponent > 0 ? fmax(exponent - STRIDE, 0) : fmin(exponent + STRIDE, 0);
 }
 
+static bool is_too_high(const ptac_rate *r, double fast)
+{
+    return fast > TOO_HIGH * r->first_loss;
+}
+
+/*
+ * Whether these losses take back a rate of this exponent: the user's own only where
+ * Polyak's lies lower.
+ */
+static bool takes_back(const ptac_rate *r, double exponent, double fast)
+{
+    return is_too_high(r, fast) && (r->side < 0 || exponent > 0);
+}
+
 /*
  * Take the rate back while losses are above the first; then let it recover slowly. What
  * the user's own rate leads to is nothing to take back.
  */
 static void limit(ptac_rate *r, double fast, double polyak)
 {
-    const bool is_too_high = fast > TOO_HIGH * r->first_loss;
-
-    if (is_too_high && r->side >= 0 && r->exponent <= 0)
-        add(&r->first_loss, STEPS_20, fast);
-    if (is_too_high) {
-        if (r->ceiling >= r->exponent)
-            r->n_rollbacks += 1;
+    if (is_too_high(r, fast)) {
+        if (!takes_back(r, r->exponent, fast))
+            add(&r->first_loss, STEPS_20, fast);
         r->ceiling =
             fmax(fmin(r->ceiling, r->exponent) - 2 * STRIDE, lowest(r, polyak));
     } else {
@@ -171,6 +181,7 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     const double descent = input->descent, most_descent = input->most_descent;
     const double exponent = r->exponent;
     double before, fast, slow, evidence, share, polyak, lower, side;
+    bool did_take_back;
 
     if (!(fabs(loss) <= LARGE) || !is_some(descent) || !is_some(most_descent))
         return ptac_rate_multiplier(r);
@@ -203,6 +214,7 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     lower = log_ratio(r->loss * share, r->descent);
     add(&r->above, fmax(STEPS_20, 1 / r->n_steps), polyak);
     add(&r->below, fmax(STEPS_20, 1 / r->n_steps), log_ratio(r->loss, r->descent));
+    did_take_back = takes_back(r, exponent, before);
     side = r->side = next_side(r);
     if (side > 0)
         r->exponent = moved_up(r, polyak, evidence, input->most_growth);
@@ -210,6 +222,8 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
         r->exponent = moved_down(r, lower, evidence, input->falls_by_evidence);
     else
         r->exponent = moved_back(r->exponent);
+    if (takes_back(r, fmin(r->exponent, exponent), fast) && !did_take_back)
+        r->n_rollbacks += 1;
     limit(r, fast, lower);
     r->exponent = fmin(r->exponent, fmin(r->ceiling, exponent + input->most_growth));
     r->exponent = clip(r->exponent, -input->most_exponent, input->most_exponent);

@@ -36,7 +36,7 @@
  *   side                    1: moves above the user's rate, -1: below, 0: to it
  *   exponent                logarithm of the multiplier
  *   ceiling                 of the exponent; lowered where losses exceed the first
- *   n_rollbacks             times that it has begun to be lowered
+ *   n_rollbacks             times that losses have begun to take the rate back
  *   n_free                  steps without a loss; then: sum of squared gradients, and
  *   squares, distance       the farthest that the parameters were from their start
  */
