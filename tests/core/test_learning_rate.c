@@ -231,7 +231,7 @@ UNIT(rates_above_polyaks_follow_it_down)
     }
 }
 
-/* By a fifth in a step, to the user's or, where Polyak's lies lower, an eighth of it. */
+/* By a fifth a step, to the user's or, where Polyak's lies lower, an eighth of it. */
 UNIT(losses_above_the_first_take_a_rate_back)
 {
     static const double ratios[] = {1e-2, 9, 50};

@@ -72,7 +72,7 @@ static PyObject *descent_sum(PyObject *self, PyObject *args)
     like.is_scaled = numbers != Py_None;
     if (like.is_scaled && !PyTuple_Check(numbers))
         return PyErr_Format(PyExc_TypeError, "numbers are a tuple or None");
-    /* Reading a number may run code of the user's, which may do anything to the lists. */
+    /* Reading a number may run the user's code, which may do anything to the lists. */
     if (like.is_scaled &&
         !PyArg_ParseTuple(numbers, "ddddd", &like.keep_average, &like.add_average,
                           &like.keep_square, &like.add_square, &like.eps))
@@ -151,9 +151,9 @@ static bool write_rate(PyObject *list, const ptac_rate *rate)
 }
 
 /*
- * rate_next(state, loss, descent, most_descent, known_floor, most_exponent, most_growth,
- * falls_by_evidence) -> the multiplier for the coming step; state, a list of floats, is
- * brought up to date.
+ * rate_next(state, loss, descent, most_descent, known_floor, most_exponent,
+ * most_growth, falls_by_evidence) -> the multiplier for the coming step; state, a list
+ * of floats, is brought up to date.
  */
 static PyObject *rate_next(PyObject *self, PyObject *args)
 {

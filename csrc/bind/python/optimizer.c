@@ -38,7 +38,7 @@ static void count_steps(const ptac_gathering *g)
         count_step(g->written[i].tensor);
 }
 
-/* The sum of gradient times direction, of a step of rate 1, from those of its blocks. */
+/* The sum of gradient times direction, of a step of rate 1, from its blocks' sums. */
 static double sum_up(const ptac_gathering *g)
 {
     double sum = 0;
@@ -105,9 +105,9 @@ static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums
  * do it; -1: stock has to make the states, then ask again.
  *
  * sums is None, or a list: of a group that has stepped, the sum of gradient times
- * direction is appended, see ops/optim/descent.h; of Adam's, that of the direction which
- * the step has taken, with weight decay and amsgrad. Groups without gradients tell
- * nothing.
+ * direction is appended, see ops/optim/descent.h; of Adam's, that of the direction
+ * which the step has taken, with weight decay and amsgrad. Groups without gradients
+ * tell nothing.
  */
 static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
                                  Py_ssize_t n_args)
@@ -193,9 +193,9 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
 }
 
 /*
- * optimizer_step(is_sgd, optimizer, multiplier, sums) -> whether the whole step is done.
- * When it is not, nothing was written, counted or told, and the optimizer's own step()
- * finds out group by group what can be accelerated.
+ * optimizer_step(is_sgd, optimizer, multiplier, sums) -> whether the whole step is
+ * done. When it is not, nothing was written, counted or told, and the optimizer's own
+ * step() finds out group by group what can be accelerated.
  */
 static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
                                 Py_ssize_t n_args)

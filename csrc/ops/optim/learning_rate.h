@@ -30,9 +30,9 @@
  *   lowest                  slow loss so far
  *   first_loss              of all; follows the losses while the rate is the user's
  *   floor                   estimate of the loss that cannot be gone below
- *   above, below            logarithm of Polyak's rate over the user's, smoothed: by the
- *                           estimated floor and most_descent, and by the known floor and
- *                           descent
+ *   above, below            logarithm of Polyak's rate over the user's, smoothed: by
+ *                           the estimated floor and most_descent, and by the known
+ *                           floor and descent
  *   side                    1: moves above the user's rate, -1: below, 0: to it
  *   exponent                logarithm of the multiplier
  *   ceiling                 of the exponent; lowered where losses exceed the first
