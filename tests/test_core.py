@@ -83,6 +83,8 @@ def build_units(builder: native.Builder, sanitize: str | None = None) -> Path:
     sources = [
         *native.shipped_sources("core"),
         native.CSRC / "ops" / "pool" / "window2d.c",
+        native.CSRC / "ops" / "optim" / "descent.c",
+        native.CSRC / "ops" / "optim" / "learning_rate.c",
         *sorted(bias_act),
         *sorted((native.CSRC / "ops" / "pack").glob("*.c")),
         *sorted((native.CSRC / "ops" / "int8").glob("*.c")),

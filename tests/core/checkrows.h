@@ -22,6 +22,7 @@ typedef enum buffer_use {
     READS,   /* must be found unchanged */
     WRITES,  /* holds noise before the run */
     UPDATES, /* in place: changed when the row says PTAC_OK, else not at all */
+    SCRATCH, /* may hold anything after the run */
 } buffer_use;
 
 typedef struct test_buffer {

@@ -15,11 +15,20 @@ enum {
     MAX_MEMORIES = 2 + N_STATES,
 };
 
-/* What lies in test_call.params: the row sees the step, place() the rest. */
+/*
+ * What lies in test_call.params: the row sees the step, place() the rest.
+ *
+ * Where a step has sums, the first run, which all others are compared with, does
+ * without: parameters and states have the same bits. The sums themselves may differ in
+ * the last bits from row to row; tests/test_step_sums.py looks at them.
+ */
 typedef struct random_step {
     ptac_step step;
     ptac_step_item items[MAX_ITEMS];
     int memories[MAX_ITEMS][MAX_MEMORIES]; /* buffers: param, grad, states; or -1 */
+    bool has_sums;
+    int sums; /* buffer */
+    int n_placed;
 } random_step;
 
 _Static_assert(sizeof(random_step) <= PARAMS_BYTES, "no room for the params");
@@ -76,14 +85,20 @@ static void make_step(rng *r, test_call *c, ptac_op op, int n_states)
 {
     const ptac_dtype dtype = rng_chance(r, 70) ? PTAC_F32 : PTAC_F64;
     const int n_items = (int)rng_between(r, 1, MAX_ITEMS);
+    random_step *s = (random_step *)c->params;
 
     c->call.op = op;
     c->call.inputs[0].dtype = dtype; /* stands for all parameters, and is no tensor */
     for (int i = 0; i < n_items; i++)
         add_item(r, c, dtype, n_states);
-    snprintf(c->note, sizeof c->note, "%s, %d parameters, %lld elements, %d states",
+    s->has_sums = rng_chance(r, 33);
+    if (s->has_sums) {
+        s->sums = c->n_buffers;
+        test_memory(c, SCRATCH, PTAC_F64, ptac_step_sums(c->call.inputs[0].n_elements));
+    }
+    snprintf(c->note, sizeof c->note, "%s, %d parameters, %lld elements, %d states%s",
              ptac_dtype_name(dtype), n_items, (long long)c->call.inputs[0].n_elements,
-             n_states);
+             n_states, s->has_sums ? ", sums" : "");
 }
 
 static void place(test_call *c)
@@ -91,6 +106,8 @@ static void place(test_call *c)
     random_step *s = (random_step *)c->params;
 
     s->step.items = s->items;
+    s->step.sums = s->has_sums && s->n_placed ? c->buffers[s->sums].data : NULL;
+    s->n_placed++;
     for (int64_t i = 0; i < s->step.n_items; i++) {
         const int *memory = s->memories[i];
 

@@ -125,7 +125,8 @@ void test_call_place(rng *r, test_call *c, const generator *g)
         const size_t bytes = (size_t)b->n_elements * b->element_bytes;
 
         b->data = arena_place(r, i, bytes, b->element_bytes);
-        if (b->use == WRITES) /* noise that no row would write by accident */
+        /* Noise that no row would write by accident. */
+        if (b->use == WRITES || b->use == SCRATCH)
             memset(b->data, (int)rng_between(r, 0x61, 0x7a), bytes);
         else
             memcpy(b->data, b->content, bytes);

@@ -106,7 +106,8 @@ static bool left_alone(ptac_status status)
         const test_buffer *b = &c.buffers[i];
         const size_t bytes = (size_t)b->n_elements * b->element_bytes;
         const char *damage = arena_damage(i);
-        const bool may_change = b->use == WRITES || (b->use == UPDATES && !status);
+        const bool may_change =
+            b->use == WRITES || b->use == SCRATCH || (b->use == UPDATES && !status);
 
         if (damage)
             return fail("%s: %s", b->name, damage);
@@ -149,6 +150,11 @@ static bool run_row(const trial *t, ptac_reason *why, ptac_status *status)
     return true;
 }
 
+static bool is_compared(const test_buffer *b)
+{
+    return b->use == WRITES || b->use == UPDATES;
+}
+
 static void results_keep(results *kept)
 {
     for (int i = 0; i < c.n_buffers; i++) {
@@ -156,7 +162,7 @@ static void results_keep(results *kept)
         const size_t bytes = (size_t)b->n_elements * b->element_bytes;
 
         free(kept->of[i]);
-        kept->of[i] = b->use == READS ? NULL : malloc(bytes + 1);
+        kept->of[i] = is_compared(b) ? malloc(bytes + 1) : NULL;
         if (kept->of[i])
             memcpy(kept->of[i], b->data, bytes);
     }
@@ -176,7 +182,7 @@ static bool agrees(const results *with, uint32_t nan_bits, double roundings,
     for (int i = 0; i < c.n_buffers; i++) {
         const test_buffer *b = &c.buffers[i];
 
-        if (b->use == READS)
+        if (!is_compared(b))
             continue;
 
         const equality rule = {

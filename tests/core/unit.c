@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum {
-    MAX_UNITS = 128,
+    MAX_UNITS = 256,
     CHILD_SECONDS = 60, /* a child that hangs is a failure, not a stuck test run */
 };
 

@@ -5,7 +5,9 @@
  * The direction is the one that the coming step will take, computed from the gradient
  * and the optimizer's state before the step: nothing is written. Sums are taken in
  * double and block by block, so that they do not depend on the number of threads; rows
- * of different instruction sets may differ in the last bits of single terms.
+ * of different instruction sets may differ in the last bits of single terms. Vectors of
+ * float32 take directions in float32, as the optimizer does: a gradient whose square
+ * leaves its range counts as a step of zero, or without bounds.
  */
 #ifndef PTAC_OPS_OPTIM_DESCENT_H
 #define PTAC_OPS_OPTIM_DESCENT_H

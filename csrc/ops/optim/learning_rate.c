@@ -32,6 +32,7 @@
 #define FLOOR_SHARE  0.8  /* of the lowest loss, that a floor is at most */
 #define PROGRESS     0.2  /* fall of fast below slow loss at which no floor counts */
 #define TINY         1e-30
+#define LARGE        1e150 /* of losses and sums; their squares are numbers still */
 #define BEYOND       1e300 /* finite, so that it can be saved as any number */
 
 /* Standard deviation of fast minus slow average of independent numbers of deviation 1:
@@ -41,6 +42,17 @@
 static double clip(double x, double low, double high)
 {
     return fmin(fmax(x, low), high);
+}
+
+static double log_ratio(double above, double below)
+{
+    return log(clip(above / below, TINY, BEYOND));
+}
+
+/* Whether it is a sum to go by. */
+static bool is_some(double sum)
+{
+    return sum > 0 && sum <= LARGE;
 }
 
 /* A running average from its weighted sum, which began at zero. */
@@ -128,19 +140,29 @@ static double moved_back(double exponent)
     return exponent > 0 ? fmax(exponent - STRIDE, 0) : fmin(exponent + STRIDE, 0);
 }
 
+static bool is_too_high(const ptac_rate *r, double fast)
+{
+    return fast > TOO_HIGH * r->first_loss;
+}
+
+/*
+ * Whether these losses take back a rate of this exponent: the user's own only where
+ * Polyak's lies lower.
+ */
+static bool takes_back(const ptac_rate *r, double exponent, double fast)
+{
+    return is_too_high(r, fast) && (r->side < 0 || exponent > 0);
+}
+
 /*
  * Take the rate back while losses are above the first; then let it recover slowly. What
  * the user's own rate leads to is nothing to take back.
  */
 static void limit(ptac_rate *r, double fast, double polyak)
 {
-    const bool is_too_high = fast > TOO_HIGH * r->first_loss;
-
-    if (is_too_high && r->side >= 0 && r->exponent <= 0)
-        add(&r->first_loss, STEPS_20, fast);
-    if (is_too_high) {
-        if (r->ceiling >= r->exponent)
-            r->n_rollbacks += 1;
+    if (is_too_high(r, fast)) {
+        if (!takes_back(r, r->exponent, fast))
+            add(&r->first_loss, STEPS_20, fast);
         r->ceiling =
             fmax(fmin(r->ceiling, r->exponent) - 2 * STRIDE, lowest(r, polyak));
     } else {
@@ -159,9 +181,9 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     const double descent = input->descent, most_descent = input->most_descent;
     const double exponent = r->exponent;
     double before, fast, slow, evidence, share, polyak, lower, side;
+    bool did_take_back;
 
-    if (!isfinite(loss) || !isfinite(descent) || !isfinite(most_descent) || loss <= 0 ||
-        descent <= 0 || most_descent <= 0)
+    if (!is_some(loss) || !is_some(descent) || !is_some(most_descent))
         return ptac_rate_multiplier(r);
     if (r->n_steps == 0) {
         r->loss = r->first_loss = loss;
@@ -188,11 +210,11 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     add(&r->floor, STEPS_50, extrapolated_floor(r, fast, slow));
 
     share = share_above_floor(r, fast, slow);
-    polyak = log(fmax(r->loss * share / r->most_descent, TINY));
-    lower = log(fmax(r->loss * share / r->descent, TINY));
+    polyak = log_ratio(r->loss * share, r->most_descent);
+    lower = log_ratio(r->loss * share, r->descent);
     add(&r->above, fmax(STEPS_20, 1 / r->n_steps), polyak);
-    add(&r->below, fmax(STEPS_20, 1 / r->n_steps),
-        log(fmax(r->loss / r->descent, TINY)));
+    add(&r->below, fmax(STEPS_20, 1 / r->n_steps), log_ratio(r->loss, r->descent));
+    did_take_back = takes_back(r, exponent, before);
     side = r->side = next_side(r);
     if (side > 0)
         r->exponent = moved_up(r, polyak, evidence, input->most_growth);
@@ -200,6 +222,8 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
         r->exponent = moved_down(r, lower, evidence, input->falls_by_evidence);
     else
         r->exponent = moved_back(r->exponent);
+    if (takes_back(r, fmin(r->exponent, exponent), fast) && !did_take_back)
+        r->n_rollbacks += 1;
     limit(r, fast, lower);
     r->exponent = fmin(r->exponent, fmin(r->ceiling, exponent + input->most_growth));
     r->exponent = clip(r->exponent, -input->most_exponent, input->most_exponent);
@@ -212,12 +236,12 @@ double ptac_rate_next_free(ptac_rate *r, double squares, double distance, double
     const double smallest = 1e-4; /* a first movement, as the authors' r_epsilon */
     double dog, target;
 
-    if (!isfinite(squares) || !isfinite(distance) || squares <= 0 || !(lr > 0))
+    if (!is_some(squares) || !(fabs(distance) <= LARGE) || !(lr > 0 && isfinite(lr)))
         return ptac_rate_multiplier(r);
     r->n_free += 1;
     r->squares += squares;
     r->distance = fmax(fmax(r->distance, distance), smallest);
-    dog = log(r->distance / (sqrt(r->squares) * lr));
+    dog = log_ratio(r->distance, sqrt(r->squares) * lr);
     if (r->n_free > 1)
         add(&r->above, STEPS_20, dog);
     r->below = r->above;

@@ -36,7 +36,7 @@
  *   side                    1: moves above the user's rate, -1: below, 0: to it
  *   exponent                logarithm of the multiplier
  *   ceiling                 of the exponent; lowered where losses exceed the first
- *   n_rollbacks             times that it has begun to be lowered
+ *   n_rollbacks             times that losses have begun to take the rate back
  *   n_free                  steps without a loss; then: sum of squared gradients, and
  *   squares, distance       the farthest that the parameters were from their start
  */
@@ -94,8 +94,9 @@ typedef struct ptac_rate_input {
 } ptac_rate_input;
 
 /*
- * The multiplier for this step. Inputs that are not finite, or not above 0, change
- * nothing: what has reached the lowest loss has no rate that is wrong.
+ * The multiplier for this step. Inputs that are not above 0, or so large that their
+ * squares might not be finite (1e150), change nothing: what has reached the lowest loss
+ * has no rate that is wrong. The state stays finite.
  */
 double ptac_rate_next(ptac_rate *rate, const ptac_rate_input *input);
 
