@@ -81,6 +81,9 @@ def thread_disable() -> object:
 def thread_mute(by: int, /) -> None:
     """Disable likewise, and do not count what is refused."""
 
+def thread_is_disabled() -> bool:
+    """Whether this thread is, by either of the two."""
+
 def flight() -> tuple[int, int]:
     """Calls in flight, and calls ever entered."""
 

@@ -360,7 +360,7 @@ def empty_cache(device: object = None) -> int:
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Run stock operators in this thread until the block ends.
+    """Run stock operators in this thread until the block ends, at the user's rates.
 
     A block that another thread leaves, as happens to generators, ends for the thread
     that had entered it.

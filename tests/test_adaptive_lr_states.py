@@ -61,6 +61,23 @@ def test_scales_on_devices_are_not_read_of_optimizers_left_alone() -> None:
     optimizer.step()
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_disabled_threads_have_the_users_rate(fused: bool) -> None:
+    if fused:
+        ptac.enable("operator_fusion")
+    net, optimizer = linear(1e-4)
+    train(net, optimizer, 30)
+    before = report(optimizer)
+    old = net.bias.detach().clone()
+    with ptac.disabled():
+        train(net, optimizer, 1)
+    moved = old - net.bias.detach()
+    torch.testing.assert_close(moved, 1e-4 * net.bias.grad, rtol=1e-2, atol=1e-7)
+    assert report(optimizer).steps == 30 and before.multiplier > 2
+    train(net, optimizer, 3)
+    assert report(optimizer).steps == 33
+
+
 def test_an_opt_out_holds_beside_a_feature_that_cannot_be_had() -> None:
     assert not ptac.enable_memory_pool("cuda")
     net, optimizer = linear(1e-4)

@@ -20,13 +20,14 @@ def install(c: Any, config: Config) -> str | None:
     """Watch losses and multiply rates from now on."""
     from pai_torchacc.adaptive_lr import losses, registry, saving, steps, tuner
 
-    tuner.extension_is(_host.learnt())
+    learnt = _host.learnt()
+    tuner.extension_is(learnt)
     registry.options_are(config.rate)
     if not len(_ledger):
         if not losses.install(_ledger):
             _ledger.undo()
             return "torch.autograd.backward was changed by others"
-        steps.install(_ledger)
+        steps.install(learnt, _ledger)
         registry.install(_ledger)
         saving.install(_ledger)
     return None

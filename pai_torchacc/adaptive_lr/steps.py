@@ -22,21 +22,21 @@ from pai_torchacc.adaptive_lr.directions import FUNCTIONS
 from pai_torchacc.adaptive_lr.registry import known_tuner, tuner_of
 
 
-def install(ledger: Ledger) -> None:
-    """Multiply rates from now on."""
+def install(c: Any, ledger: Ledger) -> None:
+    """Multiply rates from now on, but for steps of disabled threads."""
     from torch import optim
 
     for name, function in FUNCTIONS.items():
         module = import_module(f"torch.optim.{function}")
         code = inspect.unwrap(getattr(optim, name).step).__code__
         original = vars(module)[function]
-        ledger.set_attribute(module, function, _multiplying(original, code))
+        ledger.set_attribute(module, function, _multiplying(c, original, code))
         if not ledger.has_set(module, function):
             reason = f"torch.optim.{function}.{function} was changed by others"
             directions.unserved[name] = reason
             if name == "Adam":
                 directions.unserved["AdamW"] = reason
-    current.answers(_coming)
+    current.answers(functools.partial(_coming, c))
 
 
 def remove() -> None:
@@ -45,12 +45,15 @@ def remove() -> None:
     directions.unserved.clear()
 
 
-def _coming(optimizer: Any, group: Any) -> Coming:
+def _coming(c: Any, optimizer: Any, group: Any) -> Coming:
     """For a step of all groups, or of one: then the first has a new one computed."""
     rehearsed = vars(optimizer).get(REHEARSED)
     if rehearsed is not None:
         return rehearsed, None
     tuner = tuner_of(optimizer)
+    if c.thread_is_disabled():
+        tuner.pending.clear()
+        return 1.0, None
     if group is None or not tuner.is_stepping or tuner.pending:
         if _has_no_gradients(optimizer):
             tuner.pending.clear()
@@ -86,7 +89,7 @@ def _has_stepped(optimizer: Any, group: Any) -> None:
         tuner.is_stepping = False
 
 
-def _multiplying(original: Any, caller: Any) -> Callable[..., Any]:
+def _multiplying(c: Any, original: Any, caller: Any) -> Callable[..., Any]:
     import torch
 
     is_compiling = torch.compiler.is_compiling
@@ -103,7 +106,7 @@ def _multiplying(original: Any, caller: Any) -> Callable[..., Any]:
         if args and not args[0]:  # the update is done, or there is none
             _has_stepped(optimizer, group)
             return original(*args, **kwargs)
-        multiplier, sums = _coming(optimizer, group)
+        multiplier, sums = _coming(c, optimizer, group)
         if sums is not None:
             known_tuner(optimizer).tell(optimizer, group, _scale(optimizer))
         _has_stepped(optimizer, group)

@@ -120,6 +120,14 @@ static PyObject *thread_disable(PyObject *self, PyObject *unused)
     return capsule;
 }
 
+/* thread_is_disabled() -> whether it is, by either of the two. */
+static PyObject *thread_is_disabled(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyBool_FromLong(ptac_thread_is_disabled());
+}
+
 static PyObject *thread_mute(PyObject *self, PyObject *by)
 {
     const long step = PyLong_AsLong(by);
@@ -277,6 +285,7 @@ PyMethodDef ptac_switch_methods[] = {
     {"override_remove", override_remove, METH_O, NULL},
     {"flight", flight, METH_NOARGS, NULL},
     {"thread_disable", thread_disable, METH_NOARGS, NULL},
+    {"thread_is_disabled", thread_is_disabled, METH_NOARGS, NULL},
     {"thread_mute", thread_mute, METH_O, NULL},
     {"when_forwarded", when_forwarded, METH_O, NULL},
     {"shadow_every", shadow_every, METH_O, NULL},
