@@ -523,7 +523,7 @@ def test_several_processes_keep_the_users_rate(tmp_path: Path) -> None:
             )
             for rank in range(2)
         ]
-        return [p.communicate(timeout=120)[0].splitlines() for p in started]
+        return [p.communicate(timeout=300)[0].splitlines() for p in started]
 
     ours, stock = run("on"), run("off")
     assert ours[0] == ours[1]
