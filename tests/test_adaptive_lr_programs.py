@@ -505,7 +505,8 @@ for _ in range(20):
     optimizer.step()
 if sys.argv[3] == "on":
     print(ptac.adaptive_lr_report(optimizer).reason)
-print([p.flatten().tolist() for p in net.parameters()])
+print([p.flatten().tolist() for p in net.parameters()], flush=True)
+distributed.barrier()  # gloo may end a process whose peer has gone
 distributed.destroy_process_group()
 """
 
