@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_adaptive_lr import train, weights
+from test_adaptive_lr import network, train, weights
 from test_adaptive_lr_strangers import adaptive, linear, report
 from torch import Tensor, nn, optim
 
@@ -148,6 +148,24 @@ def test_a_checkpoint_does_not_change_the_policy() -> None:
     ptac.enable_adaptive_lr(second, policy="loss_free")
     second.load_state_dict(state)
     assert report(second).mode == "loss_free"
+
+
+@pytest.mark.parametrize("cls", [optim.SGD, optim.AdamW])
+@pytest.mark.parametrize("fused", [False, True])
+def test_checkpoints_after_a_rate_of_zero(cls: type, fused: bool) -> None:
+    """As at the end of a schedule: nothing in them is not a number."""
+    if fused:
+        ptac.enable("operator_fusion")
+    net, optimizer = network(cls, lr=1e-3)
+    train(net, optimizer, 30)
+    optimizer.param_groups[0]["lr"] = 0.0
+    train(net, optimizer, 2)
+    before = report(optimizer)
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert report(optimizer).multiplier == before.multiplier
+    net[0].weight.grad.fill_(math.inf)
+    optimizer.step()
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
 
 
 @pytest.mark.parametrize(

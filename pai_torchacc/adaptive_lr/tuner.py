@@ -271,7 +271,9 @@ class Tuner:
         descent, most_descent = (
             sum(w * s for w, s in zip(some, self.sums, strict=True)) for some in weights
         )
-        return loss, descent, most_descent
+        latest = loss, descent, most_descent
+        # Adam's steps tell nothing of a rate of zero, nor gradients that are infinite.
+        return latest if all(map(math.isfinite, latest)) else None
 
     def _settle(self, may_grow: bool) -> None:
         """Let the rate go by the latest step that has a loss and all sums."""

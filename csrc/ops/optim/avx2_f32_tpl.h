@@ -1,7 +1,7 @@
 /*
  * avx2_f32_tpl.h - eight floats; the names are explained in avx512_f32_tpl.h.
  */
-#include <immintrin.h>
+#include "ops/optim/avx2_sum.h"
 
 #define SUFFIX(name) name##_f32
 #define TARGET       __attribute__((target("avx2,fma")))
@@ -22,24 +22,8 @@
 #define ROOT         root_f32
 #define HOST_ROOT    ptac_the_host.sqrt_f32
 #define SUM          __m256d
-#define DOT          dot_f32
-#define TOTAL        total_f32
-
-TARGET static inline __m256d dot_f32(__m256d sum, __m256 a, __m256 b)
-{
-    sum = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(a)),
-                          _mm256_cvtps_pd(_mm256_castps256_ps128(b)), sum);
-    return _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)),
-                           _mm256_cvtps_pd(_mm256_extractf128_ps(b, 1)), sum);
-}
-
-TARGET static inline double total_f32(__m256d sum)
-{
-    double parts[4];
-
-    _mm256_storeu_pd(parts, sum);
-    return (parts[0] + parts[1]) + (parts[2] + parts[3]);
-}
+#define DOT          ptac_avx2_dot
+#define TOTAL        ptac_avx2_total
 
 TARGET static inline __m256i first_f32(int m)
 {

@@ -1,7 +1,7 @@
 /*
  * avx2_f64_tpl.h - four doubles; the names are explained in avx512_f32_tpl.h.
  */
-#include <immintrin.h>
+#include "ops/optim/avx2_sum.h"
 
 #define SUFFIX(name) name##_f64
 #define TARGET       __attribute__((target("avx2,fma")))
@@ -23,15 +23,7 @@
 #define HOST_ROOT    ptac_the_host.sqrt_f64
 #define SUM          __m256d
 #define DOT(s, a, b) _mm256_fmadd_pd(a, b, s)
-#define TOTAL        total_f64
-
-TARGET static inline double total_f64(__m256d sum)
-{
-    double parts[4];
-
-    _mm256_storeu_pd(parts, sum);
-    return (parts[0] + parts[1]) + (parts[2] + parts[3]);
-}
+#define TOTAL        ptac_avx2_total
 
 TARGET static inline __m256i first_f64(int m)
 {

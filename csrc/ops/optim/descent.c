@@ -9,7 +9,7 @@
 #include <math.h>
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include "ops/optim/avx2_sum.h"
 #endif
 
 enum {
@@ -46,23 +46,6 @@ DEFINE_PART(part_f64, double)
 #if defined(__x86_64__)
 #define AVX2 __attribute__((target("avx2,fma")))
 
-/* Products of floats, exact in double, join the four sums. */
-AVX2 static inline __m256d add_products(__m256d sum, __m256 a, __m256 b)
-{
-    sum = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(a)),
-                          _mm256_cvtps_pd(_mm256_castps256_ps128(b)), sum);
-    return _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)),
-                           _mm256_cvtps_pd(_mm256_extractf128_ps(b, 1)), sum);
-}
-
-AVX2 static inline double total(__m256d sum)
-{
-    double parts[4];
-
-    _mm256_storeu_pd(parts, sum);
-    return (parts[0] + parts[1]) + (parts[2] + parts[3]);
-}
-
 AVX2 static inline __m256 direction_of(const ptac_descent *d, __m256 g,
                                        const float *average, const float *square)
 {
@@ -94,8 +77,8 @@ AVX2 static double part_f32_avx2(const ptac_descent *d, int64_t at, int64_t n)
             const __m256 a = _mm256_loadu_ps(grad + i);
             const __m256 b = _mm256_loadu_ps(grad + i + 8);
 
-            sum[0] = add_products(sum[0], a, a);
-            sum[1] = add_products(sum[1], b, b);
+            sum[0] = ptac_avx2_dot(sum[0], a, a);
+            sum[1] = ptac_avx2_dot(sum[1], b, b);
         }
         sum[0] = _mm256_mul_pd(_mm256_add_pd(sum[0], sum[1]),
                                _mm256_set1_pd(d->add_average));
@@ -103,12 +86,12 @@ AVX2 static double part_f32_avx2(const ptac_descent *d, int64_t at, int64_t n)
         for (; i + 8 <= n; i += 8) {
             const __m256 g = _mm256_mul_ps(_mm256_loadu_ps(grad + i), scale);
 
-            sum[0] = add_products(sum[0], g,
-                                  direction_of(d, g, average ? average + i : NULL,
-                                               square ? square + i : NULL));
+            sum[0] = ptac_avx2_dot(sum[0], g,
+                                   direction_of(d, g, average ? average + i : NULL,
+                                                square ? square + i : NULL));
         }
     }
-    return total(sum[0]) + part_f32(d, at + i, n - i);
+    return ptac_avx2_total(sum[0]) + part_f32(d, at + i, n - i);
 }
 #endif
 
