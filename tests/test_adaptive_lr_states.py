@@ -78,6 +78,24 @@ def test_disabled_threads_have_the_users_rate(fused: bool) -> None:
     assert report(optimizer).steps == 33
 
 
+def test_skipped_steps_of_several_groups_take_no_sums() -> None:
+    """Of fused optimizers, which skip by themselves what GradScaler tells them."""
+    net = network()[0]
+    groups = [{"params": [p]} for p in net.parameters()]
+    optimizer = optim.Adam(groups, lr=1e-3, fused=True)
+    train(net, optimizer, 20)
+    for _ in range(20):  # until a step comes whose loss does not jump
+        train(net, optimizer, 1)
+        latest = optimizer.state_dict()["pai_torchacc.adaptive_lr"]["latest"]
+        if latest is not None:
+            break
+    assert latest is not None
+    optimizer.found_inf = torch.ones(())
+    optimizer.step()
+    del optimizer.found_inf
+    assert optimizer.state_dict()["pai_torchacc.adaptive_lr"]["latest"] == latest
+
+
 def test_an_opt_out_holds_beside_a_feature_that_cannot_be_had() -> None:
     assert not ptac.enable_memory_pool("cuda")
     net, optimizer = linear(1e-4)

@@ -124,6 +124,18 @@ def test_what_optimizers_before_left_is_nobodys() -> None:
     assert losses_of(optimizer) == [pytest.approx(own)]
 
 
+@pytest.mark.parametrize("has_stepped", [False, True])
+def test_an_optimizer_that_does_not_step_any_more(has_stepped: bool) -> None:
+    """Of the same parameters: it takes no share, nor works against the other."""
+    net, before = network(optim.Adam, lr=1e-4)
+    if has_stepped:
+        train(net, before, 5)
+    optimizer = optim.SGD(net.parameters(), lr=1e-3)
+    own = train(net, optimizer, 30)
+    assert report(optimizer).mode == "loss" and report(optimizer).multiplier > 2
+    assert losses_of(optimizer) == pytest.approx(own)
+
+
 def test_asking_for_a_report_changes_nothing() -> None:
     ends = []
     for asks in (False, True):

@@ -58,7 +58,7 @@ def _note(value: float | None, watched: Watched) -> None:
         now = versions_of(gradients_of(optimizer))
         if now != before:
             reached.append((optimizer, tuner, now))
-    root = Root(value, len(reached))
+    root = Root(value)
     for optimizer, tuner, now in reached:
         tuner.note(root, optimizer, now)
     if reached and len(reached) < len(watched):

@@ -54,6 +54,9 @@ def _coming(c: Any, optimizer: Any, group: Any) -> Coming:
     if c.thread_is_disabled():
         tuner.pending.clear()
         return 1.0, None
+    if tuner.known is not None and _is_skipped(optimizer):
+        tuner.pending.clear()
+        return tuner.multiplier, None
     if group is None or not tuner.is_stepping or tuner.pending:
         if _has_no_gradients(optimizer):
             tuner.pending.clear()
@@ -61,8 +64,6 @@ def _coming(c: Any, optimizer: Any, group: Any) -> Coming:
         tuner.is_stepping = True
         pending = tuner.begin_step()
         if tuner.known is not None:
-            if _is_skipped(optimizer):
-                return tuner.multiplier, None
             tuner.next(optimizer, pending, _scale(optimizer))
     return tuner.multiplier, tuner.wanted
 

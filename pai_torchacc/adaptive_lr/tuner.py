@@ -58,11 +58,10 @@ class Awaited(NamedTuple):
 
 
 class Root:
-    """A loss that backward was called on, and how many optimizers it has reached."""
+    """A loss that backward was called on, and who has stepped by it."""
 
-    def __init__(self, value: float | None, n_reached: int):
+    def __init__(self, value: float | None):
         self.value = value
-        self.n_reached = n_reached
         self.used_by: WeakSet[Tuner] = WeakSet()
 
 
@@ -85,6 +84,9 @@ class Tuner:
         self.is_stepping = False
         self.pending: list[Root] = []
         """Losses since the last step."""
+        self._used: list[Root] = []
+        """Those of the last step."""
+        self._n_sharing = 1
         self.sums: list[float] = []
         """Of the groups that have stepped: gradient times direction."""
         self.begin: list[Any] | None = None
@@ -94,7 +96,7 @@ class Tuner:
         self._references: list[float] = []
         self._beside: WeakSet[Tuner] = WeakSet()
         """Whom backward passes have reached while these parameters were frozen."""
-        self._n_of_others = self._n_turns = 0
+        self._n_of_others = self._n_turns = self._n_dropped = 0
         self._n_missing = self._n_same = 0
         self._last_loss: float | None = None
         known = directions.direction_of(optimizer)
@@ -112,7 +114,7 @@ class Tuner:
         """A backward pass from this loss has reached the parameters."""
         self.pending.append(root)
         if len(self.pending) > _MOST_PENDING:  # of gradients that nobody steps by
-            self.pending[:] = [Root(None, 1)]
+            self.pending[:] = [Root(None)]
         if self.known is not None:
             self._clipping.note(_c, optimizer, versions)
 
@@ -136,7 +138,9 @@ class Tuner:
         ):
             return
         others = {tuner for root in self.pending for tuner in root.used_by}
-        self._n_of_others += bool(others)
+        if others and not self._n_dropped:  # since this one's own latest step
+            self._n_of_others += 1
+        self._n_dropped += 1
         if self._n_of_others >= _LOSSES_OF_OTHERS:
             for tuner in (self, *others):
                 tuner.go_without_losses(_AGAINST_EACH_OTHER)
@@ -154,13 +158,17 @@ class Tuner:
     def begin_step(self) -> list[Root]:
         """The losses that the coming step goes by."""
         pending, self.pending = self.pending, []
+        self._n_dropped = 0
         if self.thread != get_ident():  # what has reached it may be others' losses
             self.thread, pending = get_ident(), []
             self.has_moved()
+        if self._used:  # by now others have stepped by them too
+            self._n_sharing = max(len(root.used_by) for root in self._used)
+            if self._n_sharing > 1:
+                self._n_of_others = 0
         for root in pending:
             root.used_by.add(self)
-            if root.n_reached > 1:
-                self._n_of_others = 0
+        self._used = pending
         if self._beside:
             self._n_turns += 1
             if self._n_turns >= _LOSSES_OF_OTHERS:
@@ -207,8 +215,8 @@ class Tuner:
                 self.go_without_losses("no scalar loss reaches the parameters")
             return None
         self._n_missing = 0
-        loss = sum(r.value / r.n_reached for r in pending if r.value is not None)
-        loss /= self.loss_scale
+        loss = sum(root.value for root in pending if root.value is not None)
+        loss /= self._n_sharing * self.loss_scale
         floor = self.options.floor or 0.0
         if loss < floor - 1e-6 * (1 + abs(floor)):
             self.go_without_losses(f"the loss is below {floor:g}")
@@ -257,9 +265,7 @@ class Tuner:
         """Take the sum of a group that is about to step."""
         part = directions.descent(_c, self.known, optimizer, group, scale)
         if part is None:
-            self.leave_alone(
-                "gradients of a kind that is not summed up: sparse, complex"
-            )
+            self.leave_alone("gradients that are sparse, or of a class of their own")
         else:
             self.sums.append(part)
 
@@ -344,6 +350,7 @@ class Tuner:
                 self._n_same,
                 self._n_of_others,
                 self._n_turns,
+                self._n_sharing,
             ],
             "clips": self._clipping.is_seen,
             "last_loss": self._last_loss,
@@ -367,7 +374,9 @@ class Tuner:
             references = _finite(state["references"])
             loss, *descents = _finite(state["latest"] or []) or [0.0]
             n_steps, clips = int(state["n_steps"]), bool(state["clips"])
-            n_missing, n_same, n_of_others, n_turns = map(int, state["counts"])
+            n_missing, n_same, n_of_others, n_turns, n_sharing = map(
+                int, state["counts"]
+            )
             mode, reason = state["mode"], state["reason"]
             last_loss = state["last_loss"]
             last_loss = None if last_loss is None else float(last_loss)
@@ -387,6 +396,7 @@ class Tuner:
         self._references, self.n_steps = references, n_steps
         self._n_missing, self._n_same = n_missing, n_same
         self._n_of_others, self._n_turns = n_of_others, n_turns
+        self._used, self._n_sharing = [], max(n_sharing, 1)
         self._last_loss, self._clipping = last_loss, Clipping()
         self._clipping.is_seen = clips
         self._awaited, self.sums = None, []
