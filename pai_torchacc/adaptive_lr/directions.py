@@ -31,15 +31,15 @@ class Direction:
         ``_C.descent_sum``; None where the direction is the gradient.
     factor : callable
         Of a group: by what its rate is multiplied when compared with Polyak's.
-    most : float
-        The multiplier lies between its inverse and this.
+    most_exponent : float
+        The multiplier's logarithm lies within +- this.
     """
 
     average: str | None
     square: str | None
     numbers: Callable[[Group, float], Numbers] | None
     factor: Callable[[Group], float]
-    most: float
+    most_exponent: float
 
     @property
     def falls_by_evidence(self) -> bool:
@@ -112,16 +112,16 @@ def _unaveraged(group: Group) -> float:
     return 0.6 / sqrt(1 - momentum)
 
 
-_ADAM = Direction("exp_avg", "exp_avg_sq", _adam, _averaged, 8.0)
+_ADAM = Direction("exp_avg", "exp_avg_sq", _adam, _averaged, log(8))
 
 _BY_NAME = {
-    "SGD": Direction(None, None, None, _momentum, 1e9),
+    "SGD": Direction(None, None, None, _momentum, log(1e9)),
     "Adam": _ADAM,
     "AdamW": _ADAM,
     "NAdam": _ADAM,
-    "RAdam": Direction("exp_avg", "exp_avg_sq", _radam, _averaged, 8.0),
-    "RMSprop": Direction(None, "square_avg", _rmsprop, _unaveraged, 8.0),
-    "Adagrad": Direction(None, "sum", _adagrad, _unaveraged, 8.0),
+    "RAdam": Direction("exp_avg", "exp_avg_sq", _radam, _averaged, log(8)),
+    "RMSprop": Direction(None, "square_avg", _rmsprop, _unaveraged, log(8)),
+    "Adagrad": Direction(None, "sum", _adagrad, _unaveraged, log(8)),
 }
 
 FUNCTIONS = {"SGD": "sgd", "Adam": "adam", "NAdam": "nadam", "RAdam": "radam"} | {
@@ -159,6 +159,14 @@ def reason_to_leave(optimizer: Any) -> str | None:
         if group.get("differentiable"):
             return "its steps are differentiated"
     return None
+
+
+def steps(group: Group) -> bool:
+    """Whether any of its parameters has a gradient."""
+    for param in group["params"]:  # noqa: SIM110 - a generator takes twice as long
+        if param.grad is not None:
+            return True
+    return False
 
 
 def descent(
@@ -232,8 +240,3 @@ def distance(params: list[Any], begin: list[Any]) -> float:
     with torch.no_grad():
         moved = torch._foreach_sub([p.detach() for p in params], begin)
         return sqrt(sum(float(n) ** 2 for n in torch._foreach_norm(moved)))
-
-
-def most_exponent(known: Direction) -> float:
-    """Bound of the multiplier's logarithm."""
-    return log(known.most)

@@ -16,7 +16,6 @@ from typing import Any
 
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.adaptive_lr import current, directions
-from pai_torchacc.adaptive_lr.clipping import params_of
 from pai_torchacc.adaptive_lr.current import REHEARSED, Coming
 from pai_torchacc.adaptive_lr.directions import FUNCTIONS
 from pai_torchacc.adaptive_lr.registry import known_tuner, tuner_of
@@ -69,7 +68,7 @@ def _coming(c: Any, optimizer: Any, group: Any) -> Coming:
 
 
 def _has_no_gradients(optimizer: Any) -> bool:
-    return all(p.grad is None for p in params_of(optimizer))
+    return not any(map(directions.steps, optimizer.param_groups))
 
 
 def _is_skipped(optimizer: Any) -> bool:

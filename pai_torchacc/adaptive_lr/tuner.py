@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import ReferenceType, WeakSet, ref
 
 from torch import distributed
 
@@ -62,7 +62,7 @@ class Root:
 
     def __init__(self, value: float | None):
         self.value = value
-        self.used_by: WeakSet[Tuner] = WeakSet()
+        self.used_by: list[ReferenceType[Tuner]] = []
 
 
 class Tuner:
@@ -71,6 +71,7 @@ class Tuner:
     def __init__(
         self, optimizer: Any, options: RateOptions, has_moved: Callable[[], None]
     ):
+        self._reference = ref(self)
         self.options = options
         self.has_moved = has_moved
         """To be called where ``thread`` changes."""
@@ -94,7 +95,7 @@ class Tuner:
         self._awaited: Awaited | None = None
         self._clipping = Clipping()
         self._references: list[float] = []
-        self._beside: WeakSet[Tuner] = WeakSet()
+        self._beside: WeakSet[Tuner] | None = None
         """Whom backward passes have reached while these parameters were frozen."""
         self._n_of_others = self._n_turns = self._n_dropped = 0
         self._n_missing = self._n_same = 0
@@ -123,6 +124,7 @@ class Tuner:
         for group in optimizer.param_groups[:1]:
             for param in group["params"][:1]:
                 if not param.requires_grad:
+                    self._beside = self._beside or WeakSet()
                     self._beside.update(reached)
 
     def drop_thrown_away(self, optimizer: Any, versions: Versions) -> None:
@@ -137,7 +139,8 @@ class Tuner:
             or self._clipping.is_zero_now(_c, optimizer)
         ):
             return
-        others = {tuner for root in self.pending for tuner in root.used_by}
+        users = [user() for root in self.pending for user in root.used_by]
+        others = {tuner for tuner in users if tuner is not None}
         if others and not self._n_dropped:  # since this one's own latest step
             self._n_of_others += 1
         self._n_dropped += 1
@@ -163,18 +166,18 @@ class Tuner:
             self.thread, pending = get_ident(), []
             self.has_moved()
         if self._used:  # by now others have stepped by them too
-            self._n_sharing = max(len(root.used_by) for root in self._used)
+            self._n_sharing = max([len(root.used_by) for root in self._used])
             if self._n_sharing > 1:
                 self._n_of_others = 0
         for root in pending:
-            root.used_by.add(self)
+            root.used_by.append(self._reference)
         self._used = pending
         if self._beside:
             self._n_turns += 1
             if self._n_turns >= _LOSSES_OF_OTHERS:
                 for tuner in (self, *self._beside):
                     tuner.go_without_losses(_TURNS)
-            self._beside.clear()
+            self._beside = None
         return pending
 
     def next(self, optimizer: Any, pending: list[Root], scale: float = 1.0) -> None:
@@ -209,14 +212,14 @@ class Tuner:
 
     def _loss(self, pending: list[Root]) -> float | None:
         """The loss of this step, if it is one to go by."""
-        if not pending or any(root.value is None for root in pending):
+        values = [root.value for root in pending]
+        if not values or None in values:
             self._n_missing += 1
             if self._n_missing >= _STEPS_WITHOUT_LOSS:
                 self.go_without_losses("no scalar loss reaches the parameters")
             return None
         self._n_missing = 0
-        loss = sum(root.value for root in pending if root.value is not None)
-        loss /= self._n_sharing * self.loss_scale
+        loss = sum(values) / (self._n_sharing * self.loss_scale)
         floor = self.options.floor or 0.0
         if loss < floor - 1e-6 * (1 + abs(floor)):
             self.go_without_losses(f"the loss is below {floor:g}")
@@ -243,7 +246,7 @@ class Tuner:
         awaited, stepping = Awaited(loss, [], []), []
         highest = self._highest_rates(optimizer)
         for group, most in zip(optimizer.param_groups, highest, strict=True):
-            if any(p.grad is not None for p in group["params"]):
+            if directions.steps(group):
                 # What a step lowers the loss by goes by gradients before and after
                 # clipping; without it, by the former alone.
                 factor = self.known.factor(group) / kept
@@ -273,11 +276,8 @@ class Tuner:
         """Of the latest step: loss, descent and most descent."""
         if self._awaited is None or len(self.sums) != len(self._awaited.weights):
             return None
-        loss, *weights = self._awaited
-        descent, most_descent = (
-            sum(w * s for w, s in zip(some, self.sums, strict=True)) for some in weights
-        )
-        latest = loss, descent, most_descent
+        loss, weights, most_weights = self._awaited
+        latest = loss, _product(weights, self.sums), _product(most_weights, self.sums)
         # Adam's steps tell nothing of a rate of zero, nor gradients that are infinite.
         return latest if all(map(math.isfinite, latest)) else None
 
@@ -290,7 +290,7 @@ class Tuner:
             self.numbers,
             *latest,
             self.options.floor or 0.0,
-            directions.most_exponent(self.known),
+            self.known.most_exponent,
             math.log(self.options.max_growth) if may_grow else 0.0,
             self.known.falls_by_evidence,
         )
@@ -319,7 +319,7 @@ class Tuner:
             squares,
             directions.distance(params, self.begin),
             weighted / squares if squares > 0 else 0.0,
-            directions.most_exponent(self.known),
+            self.known.most_exponent,
             math.log(self.options.max_growth),
         )
 
@@ -327,12 +327,12 @@ class Tuner:
         """The highest rate that each group has had, or a scheduler has announced."""
         groups = optimizer.param_groups
         del self._references[len(groups) :]
+        self._references += [0.0] * (len(groups) - len(self._references))
         for i, group in enumerate(groups):
-            announced = (group.get(key) for key in ("initial_lr", "max_lr"))
-            highest = max(map(float, (group["lr"], *filter(_is_rate, announced))))
-            if i == len(self._references):
-                self._references.append(highest)
-            self._references[i] = max(self._references[i], highest)
+            for key in ("lr", "initial_lr", "max_lr"):
+                rate = group.get(key)
+                if _is_rate(rate) and rate > self._references[i]:
+                    self._references[i] = float(rate)
         return self._references
 
     def state(self) -> dict[str, Any]:
@@ -425,6 +425,10 @@ def _has_others() -> bool:
 def _is_rate(value: Any) -> bool:
     """Users may keep what they like under the names of schedulers."""
     return isinstance(value, (int, float)) or getattr(value, "ndim", 1) == 0
+
+
+def _product(weights: list[float], sums: list[float]) -> float:
+    return sum([w * s for w, s in zip(weights, sums, strict=True)])
 
 
 def _finite(numbers: Any) -> list[float]:
