@@ -13,6 +13,9 @@ from pai_torchacc.bench.workloads import WORKLOADS, Task
 
 WORKLOAD = "W5"
 ENABLED = "enable()"
+FIRST, TIMED = 21, 4
+"""Steps of an optimizer alone. The first ones measure their gradients apart, which the
+training steps count and these do not."""
 STEP, STEP_ALONE = "training step, times as long", "optimizer.step(), times as fast"
 
 Prepare = Callable[[], object]
@@ -32,7 +35,7 @@ def measure(blocks: int = 10, block_s: float = 0.02) -> Iterator[Row]:
     """Rows of whole steps, and of the optimizer's alone."""
     try:
         yield from _steps(blocks, block_s)
-        yield from _steps_alone(blocks)
+        yield from _steps_alone(max(blocks // 3, 1))
     finally:
         ptac.disable()
 
@@ -76,15 +79,15 @@ def time_steps(
     """Time ``optimizer.step()`` in turn, after a backward pass that is not timed."""
     tasks = {name: make() for name in prepare}
     times: dict[str, list[float]] = {name: [] for name in prepare}
-    for block in range(blocks + 1):
+    for _ in range(blocks):
         for name, task in tasks.items():
             prepare[name]()
-            for timed in (False, True):
+            for step in range(FIRST + TIMED):
                 x, y = next(task.batches)
                 task.optimizer.zero_grad()
                 task.criterion(task.model(x), y).backward()
                 start = time.perf_counter()
                 task.optimizer.step()
-                if timed and block:
+                if step >= FIRST:
                     times[name].append(time.perf_counter() - start)
     return {name: Timing(tuple(t)) for name, t in times.items()}
