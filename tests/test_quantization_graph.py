@@ -80,6 +80,13 @@ def test_second_derivatives() -> None:
         torch.testing.assert_close(again, (2 * w.t() @ w).sum(0).expand(2, 4))
 
 
+def test_training_warns_for_each_model() -> None:
+    models = [ptac.quantize_model(int8.mlp(), method="int8") for _ in range(9)]
+    for model in models:  # frames take the addresses of those before
+        with pytest.warns(UserWarning, match="do not train"):
+            model.train()
+
+
 def test_training_warns_once_a_call() -> None:
     model = ptac.quantize_model(int8.mlp(), method="int8")
     for _ in range(2):

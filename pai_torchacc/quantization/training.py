@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
+import weakref
 from typing import Any
 
 from torch import nn
@@ -14,7 +15,7 @@ _TEXT = (
     "only. pai_torchacc.dequantize_model(model) brings trainable weights back"
 )
 
-_last: dict[str, Any] = {"call": None, "seen": set()}
+_last: dict[str, Any] = {"call": None, "root": lambda: None, "seen": set()}
 
 
 def warn(module: nn.Module) -> None:
@@ -25,11 +26,14 @@ def warn(module: nn.Module) -> None:
     while frame is not None and _is_train(frame):
         outermost = frame
         frame, depth = frame.f_back, depth + 1
+    # A frame that is gone leaves its address to others: the model tells them apart.
+    root = outermost.f_locals.get("self", module)
     call = (threading.get_ident(), id(outermost))
-    if call == _last["call"] and id(module) not in _last["seen"]:
+    is_same = call == _last["call"] and root is _last["root"]()
+    if is_same and id(module) not in _last["seen"]:
         _last["seen"].add(id(module))
         return
-    _last["call"], _last["seen"] = call, {id(module)}
+    _last.update(call=call, root=weakref.ref(root), seen={id(module)})
     warnings.warn(_TEXT, stacklevel=depth)
 
 
