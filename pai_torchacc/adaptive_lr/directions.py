@@ -52,9 +52,14 @@ class Direction:
 
 
 def _momentum(group: Group) -> float:
-    """Rates with momentum compare by the root of what the gradients add up to."""
-    momentum = min(max(float(group["momentum"]), 0.0), 0.9999)
-    return (1 - float(group.get("dampening", 0))) / sqrt(1 - momentum)
+    """Rates with momentum compare by the root of what the gradients add up to.
+
+    Beyond 0.9 that goes over into the sum itself, which it is from 0.99 on: losses of
+    ten steps do not show what such rates lead to.
+    """
+    rest = 1 - min(max(float(group["momentum"]), 0.0), 0.9999)
+    adds_up = min(max(1, 0.1 / rest) / sqrt(rest), 1 / rest)
+    return (1 - float(group.get("dampening", 0))) * adds_up
 
 
 def _adam(group: Group, count: float) -> Numbers:

@@ -77,7 +77,7 @@ class Tuner:
         """To be called where ``thread`` changes."""
         self.thread = get_ident()
         """The one whose backward passes reach these parameters, as far as is known."""
-        self.numbers = [0.0] * len(_index)
+        self._begin_numbers()
         self.multiplier = 1.0
         self.history: deque[Moment] = deque(maxlen=_LONGEST_HISTORY)
         self.n_steps = 0
@@ -110,6 +110,9 @@ class Tuner:
             self.mode = "off"
         elif options.policy == "loss_free":
             self.go_without_losses("policy='loss_free'")
+
+    def _begin_numbers(self) -> None:
+        self.numbers = [0.0] * len(_index)
 
     def note(self, root: Root, optimizer: Any, versions: Versions) -> None:
         """A backward pass from this loss has reached the parameters."""
@@ -166,8 +169,11 @@ class Tuner:
             self.thread, pending = get_ident(), []
             self.has_moved()
         if self._used:  # by now others have stepped by them too
-            self._n_sharing = max([len(root.used_by) for root in self._used])
-            if self._n_sharing > 1:
+            n_sharing = max([len(root.used_by) for root in self._used])
+            if n_sharing != self._n_sharing and self.field("n_steps") <= 1:
+                self._begin_numbers()  # the first loss was counted as another share
+            self._n_sharing = n_sharing
+            if n_sharing > 1:
                 self._n_of_others = 0
         for root in pending:
             root.used_by.append(self._reference)

@@ -339,6 +339,25 @@ UNIT(the_first_loss_follows_others_while_the_rate_is_the_users)
     EXPECT(below.rate.first_loss == 1e-3 && below.rate.n_rollbacks == 1);
 }
 
+/* What stands still there has reached its minimum. */
+UNIT(losses_that_have_fallen_do_not_raise_rates_by_standing_still)
+{
+    static const double fallen[] = {0.95, 0.7};
+
+    for (int i = 0; i < 2; i++) {
+        course c = course_new();
+        double loss = 1, before, after;
+
+        for (int n = 0; n < 200; n++)
+            step(&c, loss, loss / 1e6);
+        loss = fallen[i];
+        go_on(&c, 400, &loss, 1, 1e6);
+        before = go_on(&c, 1, &loss, 1, 1e6);
+        after = go_on(&c, 50, &loss, 1, 1e6);
+        EXPECT(i == 0 ? after > 1e3 : after < before || after == 1);
+    }
+}
+
 UNIT(each_excursion_above_the_first_loss_counts_once)
 {
     static const double ratios[] = {1e-3, 1, 1e3};
@@ -348,12 +367,13 @@ UNIT(each_excursion_above_the_first_loss_counts_once)
         double loss = 1;
 
         for (int times = 1; times <= 3; times++) {
-            go_on(&c, 200, &loss, 0.98, ratios[i]);
+            /* As long as deviations need to forget the excursion before. */
+            go_on(&c, 3000, &loss, 0.999, ratios[i]);
             loss = pow(1e3, times); /* above what the first may have come to */
             go_on(&c, 30, &loss, 1.2, ratios[i]);
             EXPECT(c.rate.n_rollbacks == (i == 1 ? 0 : times));
             loss = 1;
-            go_on(&c, 200, &loss, 0.98, ratios[i]);
+            go_on(&c, 3000, &loss, 0.999, ratios[i]);
             EXPECT(c.rate.n_rollbacks == (i == 1 ? 0 : times));
         }
     }

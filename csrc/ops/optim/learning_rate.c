@@ -24,6 +24,7 @@
 #define RIVAL        1.0986122886681098 /* log 3 */
 #define STRIDE       0.1                /* change of the exponent in a step */
 #define FAR          0.5 /* faster, for each power of e beyond the first */
+#define SEEN         0.2 /* fall of the loss, of the first, that shows steps at work */
 #define LOWEST_SHARE 2.0794415416798357 /* log 8: of Polyak's rate, while losses rise */
 #define CHANCE       1.0                /* standard deviations that count as evidence */
 #define LOG_10       2.302585092994046
@@ -114,9 +115,12 @@ static double moved_up(const ptac_rate *r, double polyak, double evidence,
 {
     /* Far below Polyak's rate steps may be too small to be seen in the losses: within a
      * factor of 10 these have to fall for more, from 100 on it is enough that they do
-     * not rise. */
+     * not rise. Once losses have fallen, steps are seen: what stands still now is at
+     * its minimum, where Polyak's rate knows no bound. */
     const double distance = polyak - r->exponent;
-    const double far = clip((distance - LOG_10) / LOG_10, 0, 1);
+    const double fallen = 1 - fmin(r->lowest / r->first_loss, 1);
+    const double far =
+        clip((distance - LOG_10) / LOG_10, 0, 1) * clip(1 - fallen / SEEN, 0, 1);
     double stride = clip(evidence - CHANCE * (1 - 2 * far), -2, 1) * STRIDE;
 
     if (stride > 0)
