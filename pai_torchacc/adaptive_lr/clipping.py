@@ -1,7 +1,7 @@
 """By how much gradients were scaled between backward and step, as clipping does.
 
-Whoever changes a gradient in place leaves a trace in its version. The size that it had
-is known of the smallest gradient alone; once gradients have been changed, of all.
+The size that it had is known of the smallest gradient alone; once gradients have been
+changed, of all. (Versions would not tell: ``.data`` and scalers leave no trace there.)
 """
 
 from __future__ import annotations
@@ -85,13 +85,10 @@ class Clipping:
         """The share that is left of gradients times ``scale``; 1 if unknown.
 
         ``loss_scale`` is what the loss was multiplied by: a scaler divides gradients by
-        it without a trace in their versions, or leaves that to ``scale``.
+        it, or leaves that to ``scale``.
         """
         measured = self._measured
-        if measured is None or (
-            loss_scale == scale == 1
-            and measured.versions == versions_of(gradients_of(optimizer))
-        ):
+        if measured is None:
             return 1.0
         now = self._now(c, optimizer, scale)
         kept = loss_scale * sqrt(now / measured.squares) if now else 1.0

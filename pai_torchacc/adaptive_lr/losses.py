@@ -12,6 +12,7 @@ from pai_torchacc._ledger import Ledger
 from pai_torchacc.adaptive_lr.clipping import Versions, gradients_of, versions_of
 from pai_torchacc.adaptive_lr.registry import of_this_thread, tuner_of
 from pai_torchacc.adaptive_lr.tuner import Root, Tuner
+from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
 
 Watched = list[tuple[Any, Tuner, Versions]]
 
@@ -28,21 +29,14 @@ def _backward() -> Any:
     is_compiling = torch.compiler.is_compiling
     graph = torch._C._current_graph_task_id
 
+    @not_compiled_alone
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         if is_compiling() or graph() != -1:  # of checkpoints, inside another one
             return original(tensors, *args, **kwargs)
-        here = of_this_thread()
-        if all(tuner.known is None for _, tuner in here):
+        watched, held = _watch()
+        if not watched:
             return original(tensors, *args, **kwargs)
-        # Gradients are held: the place of one that is replaced must not be another's.
-        held = [gradients_of(o) for o, _ in here]
-        watched = [
-            (o, tuner, versions_of(grads))
-            for (o, tuner), grads in zip(here, held, strict=True)
-        ]
-        for optimizer, tuner, versions in watched:
-            tuner.drop_thrown_away(optimizer, versions)
         value = _value(tensors, args, kwargs)
         result = original(tensors, *args, **kwargs)
         _note(value, watched)
@@ -52,6 +46,24 @@ def _backward() -> Any:
     return backward
 
 
+@not_compiled
+def _watch() -> tuple[Watched, Any]:
+    """Whom a backward pass may reach, and what has to be held while it runs."""
+    here = of_this_thread()
+    if all(tuner.known is None for _, tuner in here):
+        return [], None
+    # Gradients are held: the place of one that is replaced must not be another's.
+    held = [gradients_of(o) for o, _ in here]
+    watched = [
+        (o, tuner, versions_of(grads))
+        for (o, tuner), grads in zip(here, held, strict=True)
+    ]
+    for optimizer, tuner, versions in watched:
+        tuner.drop_thrown_away(optimizer, versions)
+    return watched, held
+
+
+@not_compiled
 def _note(value: float | None, watched: Watched) -> None:
     reached = []
     for optimizer, tuner, before in watched:
@@ -68,6 +80,7 @@ def _note(value: float | None, watched: Watched) -> None:
                 tuner.note_frozen(optimizer, tuners)
 
 
+@not_compiled
 def _value(tensors: Any, args: Any, kwargs: Any) -> float | None:
     """The loss, where there is one real scalar, with the weight that it is given."""
     root = _alone(tensors)

@@ -10,7 +10,7 @@ from threading import get_ident
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakSet, ref
 
-from torch import distributed
+from torch import Tensor, distributed
 
 from pai_torchacc._options import RateOptions
 from pai_torchacc.adaptive_lr import directions
@@ -168,13 +168,7 @@ class Tuner:
         if self.thread != get_ident():  # what has reached it may be others' losses
             self.thread, pending = get_ident(), []
             self.has_moved()
-        if self._used:  # by now others have stepped by them too
-            n_sharing = max([len(root.used_by) for root in self._used])
-            if n_sharing != self._n_sharing and self.field("n_steps") <= 1:
-                self._begin_numbers()  # the first loss was counted as another share
-            self._n_sharing = n_sharing
-            if n_sharing > 1:
-                self._n_of_others = 0
+        self._see_who_shares()
         for root in pending:
             root.used_by.append(self._reference)
         self._used = pending
@@ -186,6 +180,17 @@ class Tuner:
             self._beside = None
         return pending
 
+    def _see_who_shares(self) -> None:
+        """The losses of the last step: by now others have stepped by them too."""
+        if not self._used:
+            return
+        n_sharing = max([len(root.used_by) for root in self._used])
+        if n_sharing != self._n_sharing and self.field("n_steps") <= 1:
+            self._begin_numbers()  # the first loss was counted as another share
+        self._n_sharing = n_sharing
+        if n_sharing > 1:
+            self._n_of_others = 0
+
     def next(self, optimizer: Any, pending: list[Root], scale: float = 1.0) -> None:
         """Find the multiplier for the step that is about to be made."""
         reason = "several processes, whose losses differ" if _has_others() else None
@@ -193,13 +198,15 @@ class Tuner:
         if reason:
             self.leave_alone(reason)
             return
-        loss = self._loss(pending)
+        loss = self._loss(pending, optimizer)
         kept = self._clipping.kept(_c, optimizer, scale, self.loss_scale)
         self._clipping.forget()
         self.loss_scale = 1.0
         self.n_steps += 1
         before = self.field("n_rollbacks")
         is_urgent = loss is not None and self._is_urgent(loss)
+        if is_urgent and any(p._backward_hooks for p in params_of(optimizer)):
+            self.go_without_losses("hooks may change gradients, unseen by their losses")
         self._settle(may_grow=not is_urgent)
         if self.mode == "loss" and loss is not None:
             self._by_loss(optimizer, loss, scale, kept, is_urgent)
@@ -216,7 +223,7 @@ class Tuner:
         self.known, self.mode, self.reason = None, "off", reason
         self.multiplier, self._awaited = 1.0, None
 
-    def _loss(self, pending: list[Root]) -> float | None:
+    def _loss(self, pending: list[Root], optimizer: Any) -> float | None:
         """The loss of this step, if it is one to go by."""
         values = [root.value for root in pending]
         if not values or None in values:
@@ -229,7 +236,7 @@ class Tuner:
         floor = self.options.floor or 0.0
         if loss < floor - 1e-6 * (1 + abs(floor)):
             self.go_without_losses(f"the loss is below {floor:g}")
-        is_same = loss == self._last_loss and loss > floor
+        is_same = loss == self._last_loss and loss > floor and _moves(optimizer)
         self._n_same = self._n_same + 1 if is_same else 0
         self._last_loss = loss
         if self._n_same >= _STEPS_OF_SAME_LOSS:
@@ -343,6 +350,7 @@ class Tuner:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs, of plain types and tensors."""
+        self._see_who_shares()
         return {
             "version": 1,
             "numbers": list(self.numbers),
@@ -430,7 +438,14 @@ def _has_others() -> bool:
 
 def _is_rate(value: Any) -> bool:
     """Users may keep what they like under the names of schedulers."""
+    if isinstance(value, Tensor):
+        return value.numel() == 1
     return isinstance(value, (int, float)) or getattr(value, "ndim", 1) == 0
+
+
+def _moves(optimizer: Any) -> bool:
+    """Steps at a rate of zero, as warm-ups begin with, change no loss."""
+    return any(float(group["lr"]) != 0 for group in optimizer.param_groups)
 
 
 def _product(weights: list[float], sums: list[float]) -> float:
