@@ -5,22 +5,19 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
 import torch
 from test_adaptive_lr import train
-from test_adaptive_lr_strangers import backward, linear, losses_of, multipliers_of
+from test_adaptive_lr_strangers import (
+    adaptive,
+    backward,
+    linear,
+    losses_of,
+    multipliers_of,
+    report,
+)
 from torch import nn, optim
 
-import pai_torchacc as ptac
-
-report = ptac.adaptive_lr_report
-
-
-@pytest.fixture(autouse=True)
-def adaptive() -> Any:
-    with ptac.enable_adaptive_lr():
-        yield
-    ptac.disable()
+__all__ = ["adaptive"]  # a fixture that every test uses
 
 
 def test_gradients_that_are_averaged_after_backward() -> None:

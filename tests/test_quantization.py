@@ -460,7 +460,8 @@ def test_without_the_extension_weights_are_the_same() -> None:
     assert torch.equal(portable.int8, ours.int8)
     assert torch.equal(portable.scale, ours.scale)
     assert portable.signal == pytest.approx(ours.signal, rel=1e-5)
-    # A row of one number misses by its scale's rounding alone: AVX-512 counts in steps.
+    # Rows of one number miss by their scale's rounding alone, which no step shows: and
+    # in steps AVX-512 counts.
     weight = weight[4:]
     portable, ours = numbers._quantize(weight), numbers.quantize(weight)
     assert portable.noise == pytest.approx(ours.noise, rel=1e-3)

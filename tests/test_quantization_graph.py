@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import types
 import warnings
 from collections.abc import Iterator
 
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.quantization import calls, optimizers, selection
+from pai_torchacc.quantization import calls, optimizers, selection, training
 
 
 @pytest.fixture(autouse=True)
@@ -80,9 +81,15 @@ def test_second_derivatives() -> None:
         torch.testing.assert_close(again, (2 * w.t() @ w).sum(0).expand(2, 4))
 
 
-def test_training_warns_for_each_model() -> None:
-    models = [ptac.quantize_model(int8.mlp(), method="int8") for _ in range(9)]
-    for model in models:  # frames take the addresses of those before
+def test_training_warns_for_each_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a frame takes the address of one before."""
+
+    def address(thing: object) -> int:
+        return 7 if isinstance(thing, types.FrameType) else id(thing)
+
+    monkeypatch.setattr(training, "id", address, raising=False)
+    models = [ptac.quantize_model(int8.mlp(), method="int8") for _ in range(2)]
+    for model in models:
         with pytest.warns(UserWarning, match="do not train"):
             model.train()
 

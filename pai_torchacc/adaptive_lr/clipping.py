@@ -19,7 +19,6 @@ Versions = list[tuple[int, int] | None]
 class _Measured(NamedTuple):
     """Gradients after a backward pass."""
 
-    versions: Versions
     place: int | None
     """Of the one parameter that was measured; None for all."""
     squares: float
@@ -51,13 +50,13 @@ class Clipping:
         self._measured: _Measured | None = None
         self._by_size: list[int] = []
 
-    def note(self, c: Any, optimizer: Any, versions: Versions) -> None:
+    def note(self, c: Any, optimizer: Any) -> None:
         """Measure gradients that a backward pass has just left."""
         params = params_of(optimizer)
         self._measured = None
         if self.is_seen:
             grads = [p.grad for p in params if p.grad is not None]
-            self._keep(versions, None, directions.squares(c, grads, 1.0))
+            self._keep(None, directions.squares(c, grads, 1.0))
             return
         if len(params) != len(self._by_size):
             sizes = [p.numel() for p in params]
@@ -66,12 +65,12 @@ class Clipping:
             grad = params[place].grad
             squares = 0.0 if grad is None else directions.squares(c, [grad], 1.0)
             if squares != 0:
-                self._keep(versions, place, squares)
+                self._keep(place, squares)
                 return
 
-    def _keep(self, versions: Versions, place: int | None, squares: Any) -> None:
+    def _keep(self, place: int | None, squares: Any) -> None:
         if squares is not None and isfinite(squares) and squares > 0:
-            self._measured = _Measured(versions, place, squares)
+            self._measured = _Measured(place, squares)
 
     def forget(self) -> None:
         """The gradients are gone."""

@@ -52,14 +52,22 @@ class Direction:
 
 
 def _momentum(group: Group) -> float:
-    """Rates with momentum compare by the root of what the gradients add up to.
+    """Rates with momentum compare by the root of what the gradients add up to."""
+    return (1 - float(group.get("dampening", 0))) / sqrt(_rest(group))
 
-    Beyond 0.9 that goes over into the sum itself, which it is from 0.99 on: losses of
-    ten steps do not show what such rates lead to.
+
+def _rest(group: Group) -> float:
+    return 1 - min(max(float(group.get("momentum", 0)), 0.0), 0.9999)
+
+
+def caution(group: Group) -> float:
+    """By how much less rates are raised than their factor asks for.
+
+    Beyond momentum 0.9 the root goes over into the sum itself, which it is from 0.99
+    on: losses of ten steps do not show what higher rates lead to.
     """
-    rest = 1 - min(max(float(group["momentum"]), 0.0), 0.9999)
-    adds_up = min(max(1, 0.1 / rest) / sqrt(rest), 1 / rest)
-    return (1 - float(group.get("dampening", 0))) * adds_up
+    rest = _rest(group)
+    return min(max(1, 0.1 / rest), 1 / sqrt(rest))
 
 
 def _adam(group: Group, count: float) -> Numbers:
@@ -114,8 +122,7 @@ def _averaged(group: Group) -> float:
 
 def _unaveraged(group: Group) -> float:
     """Of directions scaled by element that are not averages: half of Polyak's."""
-    momentum = min(max(float(group.get("momentum", 0)), 0.0), 0.9999)
-    return 2 / sqrt(1 - momentum)
+    return 2 / sqrt(_rest(group))
 
 
 _ADAM = Direction("exp_avg", "exp_avg_sq", _adam, _averaged, log(8))
@@ -167,7 +174,7 @@ def reason_to_leave(optimizer: Any) -> str | None:
     return None
 
 
-def steps(group: Group) -> bool:
+def has_gradients(group: Group) -> bool:
     """Whether any of its parameters has a gradient."""
     for param in group["params"]:  # noqa: SIM110 - a generator takes twice as long
         if param.grad is not None:

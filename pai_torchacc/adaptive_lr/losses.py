@@ -67,14 +67,13 @@ def _watch() -> tuple[Watched, Any]:
 def _note(value: float | None, watched: Watched) -> None:
     reached = []
     for optimizer, tuner, before in watched:
-        now = versions_of(gradients_of(optimizer))
-        if now != before:
-            reached.append((optimizer, tuner, now))
+        if versions_of(gradients_of(optimizer)) != before:
+            reached.append((optimizer, tuner))
     root = Root(value)
-    for optimizer, tuner, now in reached:
-        tuner.note(root, optimizer, now)
+    for optimizer, tuner in reached:
+        tuner.note(root, optimizer)
     if reached and len(reached) < len(watched):
-        tuners = [tuner for _, tuner, _ in reached]
+        tuners = [tuner for _, tuner in reached]
         for optimizer, tuner, _ in watched:
             if tuner not in tuners:
                 tuner.note_frozen(optimizer, tuners)

@@ -68,7 +68,7 @@ def _coming(c: Any, optimizer: Any, group: Any) -> Coming:
 
 
 def _has_no_gradients(optimizer: Any) -> bool:
-    return not any(map(directions.steps, optimizer.param_groups))
+    return not any(map(directions.has_gradients, optimizer.param_groups))
 
 
 def _is_skipped(optimizer: Any) -> bool:

@@ -114,13 +114,13 @@ class Tuner:
     def _begin_numbers(self) -> None:
         self.numbers = [0.0] * len(_index)
 
-    def note(self, root: Root, optimizer: Any, versions: Versions) -> None:
+    def note(self, root: Root, optimizer: Any) -> None:
         """A backward pass from this loss has reached the parameters."""
         self.pending.append(root)
         if len(self.pending) > _MOST_PENDING:  # of gradients that nobody steps by
             self.pending[:] = [Root(None)]
         if self.known is not None:
-            self._clipping.note(_c, optimizer, versions)
+            self._clipping.note(_c, optimizer)
 
     def note_frozen(self, optimizer: Any, reached: list[Tuner]) -> None:
         """A backward pass has reached others, and not these parameters."""
@@ -205,6 +205,7 @@ class Tuner:
         self.n_steps += 1
         before = self.field("n_rollbacks")
         is_urgent = loss is not None and self._is_urgent(loss)
+        # Looked for where gradients are measured anyway: in the first steps and jumps.
         if is_urgent and any(p._backward_hooks for p in params_of(optimizer)):
             self.go_without_losses("hooks may change gradients, unseen by their losses")
         self._settle(may_grow=not is_urgent)
@@ -259,12 +260,13 @@ class Tuner:
         awaited, stepping = Awaited(loss, [], []), []
         highest = self._highest_rates(optimizer)
         for group, most in zip(optimizer.param_groups, highest, strict=True):
-            if directions.steps(group):
+            if directions.has_gradients(group):
                 # What a step lowers the loss by goes by gradients before and after
                 # clipping; without it, by the former alone.
                 factor = self.known.factor(group) / kept
                 awaited.weights.append(float(group["lr"]) * factor)
-                awaited.most_weights.append(most * factor / kept)
+                caution = directions.caution(group)
+                awaited.most_weights.append(most * factor * caution / kept)
                 stepping.append(group)
         self._awaited, self.sums = awaited, []
         if is_urgent:

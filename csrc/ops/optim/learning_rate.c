@@ -23,8 +23,9 @@
 /* Chosen on other seeds, batch sizes and budgets than `bench lr` reports. */
 #define RIVAL        1.0986122886681098 /* log 3 */
 #define STRIDE       0.1                /* change of the exponent in a step */
-#define FAR          0.5 /* faster, for each power of e beyond the first */
-#define SEEN         0.2 /* fall of the loss, of the first, that shows steps at work */
+#define FAR          0.5  /* faster, for each power of e beyond the first */
+#define SEEN         0.2  /* fall of the loss, of the first, that shows steps at work */
+#define STILL        1e-3 /* fall or rise of the loss, of itself, that is none then */
 #define LOWEST_SHARE 2.0794415416798357 /* log 8: of Polyak's rate, while losses rise */
 #define CHANCE       1.0                /* standard deviations that count as evidence */
 #define LOG_10       2.302585092994046
@@ -110,6 +111,12 @@ static double lowest(const ptac_rate *r, double polyak)
     return r->side < 0 ? fmin(polyak, 0) - LOWEST_SHARE : 0;
 }
 
+/* How far losses have fallen, of what it takes for steps to be seen in them. */
+static double seen(const ptac_rate *r)
+{
+    return clip((1 - r->lowest / r->first_loss) / SEEN, 0, 1);
+}
+
 static double moved_up(const ptac_rate *r, double polyak, double evidence,
                        double most_growth)
 {
@@ -118,9 +125,7 @@ static double moved_up(const ptac_rate *r, double polyak, double evidence,
      * not rise. Once losses have fallen, steps are seen: what stands still now is at
      * its minimum, where Polyak's rate knows no bound. */
     const double distance = polyak - r->exponent;
-    const double fallen = 1 - fmin(r->lowest / r->first_loss, 1);
-    const double far =
-        clip((distance - LOG_10) / LOG_10, 0, 1) * clip(1 - fallen / SEEN, 0, 1);
+    const double far = clip((distance - LOG_10) / LOG_10, 0, 1) * (1 - seen(r));
     double stride = clip(evidence - CHANCE * (1 - 2 * far), -2, 1) * STRIDE;
 
     if (stride > 0)
@@ -184,7 +189,7 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     const double loss = input->loss - input->known_floor;
     const double descent = input->descent, most_descent = input->most_descent;
     const double exponent = r->exponent;
-    double before, fast, slow, evidence, share, polyak, lower, side;
+    double before, fast, slow, chance, evidence, share, polyak, lower, side;
     bool did_take_back;
 
     if (!is_some(loss) || !is_some(descent) || !is_some(most_descent))
@@ -209,8 +214,8 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     fast = average(r->fast_loss, STEPS_10, r->n_steps);
     slow = average(r->slow_loss, STEPS_50, r->n_steps);
     r->lowest = fmin(r->lowest, slow);
-    evidence = (slow - fast) /
-               (DEVIATION * sqrt(average(r->variance, STEPS_50, r->n_steps)) + 1e-12);
+    chance = DEVIATION * sqrt(average(r->variance, STEPS_50, r->n_steps));
+    evidence = (slow - fast) / (chance + STILL * slow * seen(r) + 1e-12);
     add(&r->floor, STEPS_50, extrapolated_floor(r, fast, slow));
 
     share = share_above_floor(r, fast, slow);
