@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import subprocess
 import sys
@@ -443,13 +442,6 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.8 * losses[0] and report(optimizer).multiplier > 3
-
-
-def test_copies_begin_anew() -> None:
-    net, optimizer = network(lr=1e-4)
-    train(net, optimizer, 30)
-    _, second = copy.deepcopy((net, optimizer))
-    assert report(second).steps == 0 and report(optimizer).steps == 30
 
 
 def test_infinite_losses_change_nothing() -> None:

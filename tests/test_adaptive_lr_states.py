@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -209,3 +210,49 @@ def test_damaged_numbers_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ValueError, match="adaptive_lr"):
         optimizer.load_state_dict(state)
     assert report(optimizer).multiplier == before
+
+
+# Copies
+
+
+@pytest.mark.parametrize("policy", ["auto", "loss_free"])
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_copies_go_on_as_their_originals(
+    how: Callable[[Any], Any], policy: Any
+) -> None:
+    net, optimizer = network(lr=1e-4, momentum=0.9)
+    ptac.enable_adaptive_lr(optimizer, policy=policy, max_growth=1.2)
+    train(net, optimizer, 100)
+    assert report(optimizer).multiplier > 1
+    other, second = how((net, optimizer))
+    assert report(second).steps == 100
+    assert not set(vars(second)) - set(vars(optimizer))
+    for n in (net, other):
+        train(n, optimizer if n is net else second, 10)
+    for a, b in zip(weights(net), weights(other), strict=True):
+        assert torch.equal(a, b)
+    assert report(second).multiplier == report(optimizer).multiplier
+
+
+def test_copies_of_those_left_alone_are_left_alone() -> None:
+    net, optimizer = network(lr=1e-4)
+    ptac.enable_adaptive_lr(optimizer, policy="off")
+    other, second = copy.deepcopy((net, optimizer))
+    train(other, second, 30)
+    assert report(second).reason == "policy='off'"
+    assert report(second).multiplier == 1
+
+
+def test_pickles_load_where_the_switch_is_off() -> None:
+    net, optimizer = network(lr=1e-4, momentum=0.9)
+    train(net, optimizer, 30)
+    pickled = pickle.dumps((net, optimizer))
+    assert b"RateOptions" not in pickled
+    ptac.disable()
+    other, second = pickle.loads(pickled)
+    train(net, optimizer, 3)
+    train(other, second, 3)
+    for a, b in zip(weights(net), weights(other), strict=True):
+        assert torch.equal(a, b)

@@ -341,7 +341,7 @@ def test_ordinary_steps_take_their_own_sums(monkeypatch: pytest.MonkeyPatch) -> 
             optimizer.step()
             counts.append(len(calls))
     assert counts == [1] * 20 + [0] * 10 + [1] + [0] * 9
-    assert report(optimizer).multiplier > 2
+    assert max(multipliers_of(optimizer)) > 2
 
 
 # Kinds of gradients and optimizers
@@ -355,7 +355,7 @@ def test_dtypes(cls: type, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(8, 3).to(dtype))
     optimizer = cls([weight], lr=1e-3)
-    for _ in range(6):
+    for _ in range(30):
         optimizer.zero_grad()
         (weight.abs() ** 2).float().mean().backward()
         optimizer.step()

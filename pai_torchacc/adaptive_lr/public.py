@@ -30,19 +30,21 @@ def enable_adaptive_lr(
     weight decay follows the user's rate.
 
     The multiplier is exactly 1 where Polyak's step (loss above its floor, divided by
-    the squared gradient, times the root of 1 - momentum) lies within a factor of three
-    of the user's rate. Beyond it the rate moves towards Polyak's while losses fall by
-    more than chance (far below it: while they do not rise), and back while they do not.
-    Losses well above the first take the rate back to the user's, or to Polyak's where
-    that is lower. Of Adam's kind, multipliers stay within 1/8 and 8, and below 1 only
-    while losses rise. Neither clipping nor a schedule's low rates are made up for, nor
-    are rates lowered for them. Where several processes train together, and in steps
-    that are compiled, rates are the user's. Each thread's backward passes are those of
-    the optimizers that it has made or stepped.
+    the squared gradient, times the root of 1 - momentum; upwards from momentum 0.99 on,
+    1 - momentum itself) lies within a factor of three of the user's rate; in the first
+    twenty steps, upwards, of more. Beyond it the rate moves towards Polyak's while
+    losses fall by more than chance (far below it, and before they have fallen by a
+    fifth: while they do not rise), and back while they do not. Losses well above the
+    first take the rate back to the user's, or to Polyak's where that is lower. Of
+    Adam's kind, multipliers stay within 1/8 and 8, and below 1 only while losses rise.
+    Neither clipping nor a schedule's low rates are made up for, nor are rates lowered
+    for them. Where several processes train together, and in steps that are compiled,
+    rates are the user's. Each thread's backward passes are those of the optimizers that
+    it has made or stepped.
 
     In the process: ``torch.autograd.backward``, ``torch.amp.GradScaler.step``, the
-    update functions of ``torch.optim`` and ``Optimizer.__init__``, ``__setstate__``,
-    ``state_dict`` and ``load_state_dict`` have stand-ins until
+    update functions of ``torch.optim`` and ``Optimizer.__init__``, ``__getstate__``,
+    ``__setstate__``, ``state_dict`` and ``load_state_dict`` have stand-ins until
     :func:`disable_adaptive_lr`. The options of one optimizer hold until then too, also
     where the handle was used in a ``with`` statement.
 
@@ -87,7 +89,7 @@ def enable_adaptive_lr(
     if _switch.is_active("adaptive_lr"):
         from pai_torchacc.adaptive_lr import registry
 
-        registry.options_of(optimizer, options)
+        registry.give_options(optimizer, options)
     return handle
 
 

@@ -62,7 +62,12 @@ def options_are(options: RateOptions) -> None:
             begin_anew(optimizer)
 
 
-def options_of(optimizer: Any, options: RateOptions) -> None:
+def own_options(optimizer: Any) -> RateOptions | None:
+    """Those that an optimizer has of its own."""
+    return _of_optimizer.get(optimizer)
+
+
+def give_options(optimizer: Any, options: RateOptions) -> None:
     """Give an optimizer its own; it begins anew with them."""
     _of_optimizer[optimizer] = options
     begin_anew(optimizer)

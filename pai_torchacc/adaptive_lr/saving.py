@@ -1,16 +1,25 @@
-"""Checkpoints: what a tuner has learnt travels in the optimizer's state dict.
+"""Checkpoints and copies: what a tuner has learnt travels with its optimizer.
 
-One entry beside ``state`` and ``param_groups``, which torch's own ``load_state_dict``
-does not look at: it loads with and without this package.
+In a state dict it is one entry beside ``state`` and ``param_groups``, which torch's own
+``load_state_dict`` does not look at; in what copies and pickles are made from, one
+beside those too, of plain types. Both load with and without this package.
 """
 
 from __future__ import annotations
 
 import functools
+from dataclasses import asdict
 from typing import Any
 
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.adaptive_lr.registry import begin_anew, known_tuner, tuner_of
+from pai_torchacc._options import RateOptions, rate_checked
+from pai_torchacc.adaptive_lr.registry import (
+    begin_anew,
+    give_options,
+    known_tuner,
+    own_options,
+    tuner_of,
+)
 
 ENTRY = "pai_torchacc.adaptive_lr"
 
@@ -21,6 +30,8 @@ def install(ledger: Ledger) -> None:
 
     ledger.set_attribute(Optimizer, "state_dict", _state_dict(Optimizer))
     ledger.set_attribute(Optimizer, "load_state_dict", _load_state_dict(Optimizer))
+    ledger.set_attribute(Optimizer, "__getstate__", _getstate(Optimizer))
+    ledger.set_attribute(Optimizer, "__setstate__", _setstate(Optimizer))
 
 
 def _state_dict(cls: type) -> Any:
@@ -56,3 +67,35 @@ def _load_state_dict(cls: type) -> Any:
             begin_anew(self)
 
     return load_state_dict
+
+
+def _getstate(cls: type) -> Any:
+    original = vars(cls)["__getstate__"]
+
+    @functools.wraps(original)
+    def getstate(self: Any) -> dict[str, Any]:
+        made = original(self)
+        tuner, own = known_tuner(self), own_options(self)
+        if isinstance(made, dict) and (own or (tuner is not None and tuner.n_steps)):
+            options = asdict(own) if own else None
+            state = tuner.state() if tuner is not None else None
+            made[ENTRY] = {"options": options, "state": state}
+        return made
+
+    return getstate
+
+
+def _setstate(cls: type) -> Any:
+    original = vars(cls)["__setstate__"]
+
+    @functools.wraps(original)
+    def setstate(self: Any, state: dict[str, Any]) -> None:
+        original(self, state)
+        copied = vars(self).pop(ENTRY, None)
+        if copied and "param_groups" in vars(self):
+            if copied["options"]:
+                give_options(self, rate_checked(RateOptions(**copied["options"])))
+            if copied["state"]:
+                tuner_of(self).load(copied["state"])
+
+    return setstate

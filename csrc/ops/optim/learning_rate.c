@@ -22,7 +22,10 @@
 
 /* Chosen on other seeds, batch sizes and budgets than `bench lr` reports. */
 #define RIVAL        1.0986122886681098 /* log 3 */
-#define STRIDE       0.1                /* change of the exponent in a step */
+#define FIRST_STEPS  20.0               /* whose ratios say little */
+#define FIRST_RIVAL  2.4  /* more than RIVAL at the first of them, and less with each */
+#define RECENT       1.5  /* weight of the latest loss in the trend, times all steps */
+#define STRIDE       0.1  /* change of the exponent in a step */
 #define FAR          0.5  /* faster, for each power of e beyond the first */
 #define SEEN         0.2  /* fall of the loss, of the first, that shows steps at work */
 #define STILL        1e-3 /* fall or rise of the loss, of itself, that is none then */
@@ -30,6 +33,7 @@
 #define CHANCE       1.0                /* standard deviations that count as evidence */
 #define LOG_10       2.302585092994046
 #define TOO_HIGH     1.2  /* of the first loss */
+#define SPIKE        10.0 /* of the first loss, out of all proportion to it */
 #define RECOVERY     0.01 /* of the ceiling, in a step */
 #define FLOOR_SHARE  0.8  /* of the lowest loss, that a floor is at most */
 #define PROGRESS     0.2  /* fall of fast below slow loss at which no floor counts */
@@ -93,10 +97,13 @@ static double share_above_floor(const ptac_rate *r, double fast, double slow)
     return 1 - doubt * clip(r->floor / fmax(r->loss, 1e-12), 0, 0.95);
 }
 
-/* Where the rate may move: decided by smoothed ratios, left when these cross zero. */
-static double next_side(const ptac_rate *r)
+/*
+ * Where the rate may move: decided by smoothed ratios, that above by more than this
+ * rival's; left when they cross zero.
+ */
+static double next_side(const ptac_rate *r, double rival)
 {
-    if (r->above > RIVAL)
+    if (r->above > rival)
         return 1;
     if (r->below < -RIVAL)
         return -1;
@@ -179,6 +186,20 @@ static void limit(ptac_rate *r, double fast, double polyak)
     }
 }
 
+/*
+ * A loss that a raised rate has led to, so high that the user's own could make the next
+ * one infinite: the step goes by Polyak's rate of this loss alone.
+ */
+static double within_spike(const ptac_rate *r, double loss, double before,
+                           double exponent, const ptac_rate_input *input)
+{
+    const bool was_raised = exponent > 0 || is_too_high(r, before);
+
+    if (loss <= SPIKE * r->first_loss || !was_raised || input->falls_by_evidence)
+        return r->exponent;
+    return fmin(r->exponent, log_ratio(loss, input->descent));
+}
+
 double ptac_rate_multiplier(const ptac_rate *rate)
 {
     return exp(rate->exponent);
@@ -189,13 +210,13 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     const double loss = input->loss - input->known_floor;
     const double descent = input->descent, most_descent = input->most_descent;
     const double exponent = r->exponent;
-    double before, fast, slow, chance, evidence, share, polyak, lower, side;
+    double before, fast, slow, chance, evidence, share, polyak, lower, rival, side;
     bool did_take_back;
 
     if (!is_some(loss) || !is_some(descent) || !is_some(most_descent))
         return ptac_rate_multiplier(r);
     if (r->n_steps == 0) {
-        r->loss = r->first_loss = loss;
+        r->loss = r->first_loss = r->trend = loss;
         r->descent = descent;
         r->most_descent = most_descent;
         r->lowest = BEYOND;
@@ -209,13 +230,14 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     add(&r->variance, STEPS_50, (loss - before) * (loss - before));
     add(&r->fast_loss, STEPS_10, loss);
     add(&r->slow_loss, STEPS_50, loss);
+    add(&r->trend, fmax(STEPS_50, RECENT / (r->n_steps + RECENT - 1)), loss);
     add(&r->fast_root, STEPS_10, sqrt(most_descent));
     add(&r->slow_root, STEPS_50, sqrt(most_descent));
     fast = average(r->fast_loss, STEPS_10, r->n_steps);
     slow = average(r->slow_loss, STEPS_50, r->n_steps);
     r->lowest = fmin(r->lowest, slow);
     chance = DEVIATION * sqrt(average(r->variance, STEPS_50, r->n_steps));
-    evidence = (slow - fast) / (chance + STILL * slow * seen(r) + 1e-12);
+    evidence = (r->trend - fast) / (chance + STILL * slow * seen(r) + 1e-12);
     add(&r->floor, STEPS_50, extrapolated_floor(r, fast, slow));
 
     share = share_above_floor(r, fast, slow);
@@ -224,7 +246,13 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     add(&r->above, fmax(STEPS_20, 1 / r->n_steps), polyak);
     add(&r->below, fmax(STEPS_20, 1 / r->n_steps), log_ratio(r->loss, r->descent));
     did_take_back = takes_back(r, exponent, before);
-    side = r->side = next_side(r);
+    if (is_too_high(r, before) && is_too_high(r, loss)) {
+        /* More than an outlier: what ratios were before says nothing now. */
+        r->above = fmin(r->above, polyak);
+        r->below = fmin(r->below, lower);
+    }
+    rival = RIVAL + FIRST_RIVAL * fmax(0, 1 - r->n_steps / FIRST_STEPS);
+    side = r->side = next_side(r, rival);
     if (side > 0)
         r->exponent = moved_up(r, polyak, evidence, input->most_growth);
     else if (side < 0)
@@ -235,6 +263,7 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
         r->n_rollbacks += 1;
     limit(r, fast, lower);
     r->exponent = fmin(r->exponent, fmin(r->ceiling, exponent + input->most_growth));
+    r->exponent = within_spike(r, loss, before, exponent, input);
     r->exponent = clip(r->exponent, -input->most_exponent, input->most_exponent);
     return ptac_rate_multiplier(r);
 }
@@ -254,7 +283,7 @@ double ptac_rate_next_free(ptac_rate *r, double squares, double distance, double
     if (r->n_free > 1)
         add(&r->above, STEPS_20, dog);
     r->below = r->above;
-    r->side = next_side(r);
+    r->side = next_side(r, RIVAL);
     target = r->side > 0 ? fmax(dog, 0) : r->side < 0 ? fmin(dog, 0) : 0;
     target = fmin(target, r->exponent + fmin(STRIDE, input->most_growth));
     r->exponent = clip(target, -input->most_exponent, input->most_exponent);

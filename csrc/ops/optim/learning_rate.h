@@ -25,6 +25,7 @@
  *   loss                    above the known floor, over about five steps
  *   descent, most_descent   the same of the two inputs
  *   fast_loss, slow_loss    sums of weighted losses, over about 10 and 50 steps
+ *   trend                   of the losses, over 50 steps or two thirds of all so far
  *   fast_root, slow_root    the same of the square roots of most_descent
  *   variance                of the loss about its fast average
  *   lowest                  slow loss so far
@@ -47,6 +48,7 @@
     X(most_descent)                                                                    \
     X(fast_loss)                                                                       \
     X(slow_loss)                                                                       \
+    X(trend)                                                                           \
     X(fast_root)                                                                       \
     X(slow_root)                                                                       \
     X(variance)                                                                        \

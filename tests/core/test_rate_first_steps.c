@@ -1,0 +1,78 @@
+/*
+ * test_rate_first_steps.c - the policy of learning rates where little is known yet: in
+ * first steps, and in spikes.
+ */
+#include "rate_course.h"
+#include "unit.h"
+
+/* The ratio from which on rates move shrinks from 33 to 3 over twenty steps. */
+UNIT(ratios_of_first_steps_have_to_be_larger)
+{
+    static const double ratios[] = {4, 10, 25};
+    static const int last[] = {17, 9, 2}; /* steps at which each is too small */
+
+    for (int i = 0; i < 3; i++) {
+        course c = course_new();
+        double loss = 1;
+
+        EXPECT(go_on(&c, last[i], &loss, 0.97, ratios[i]) == 1 && c.rate.side == 0);
+        go_on(&c, 1, &loss, 0.97, ratios[i]);
+        EXPECT(c.rate.side == 1);
+    }
+}
+
+/* Lower rates are no risk, and wait for nothing; nor do those that are far too low. */
+UNIT(first_steps_are_not_waited_for_where_rates_are_far_off)
+{
+    course high = course_new(), low = course_new();
+    double loss = 1;
+
+    EXPECT(is_near(go_on(&high, 1, &loss, 1, 0.3), 0.3));
+    EXPECT(go_on(&low, 1, &loss, 1, 40) > 1);
+}
+
+/* Two thirds of all steps until there are 75; then the last fifty. */
+UNIT(trends_look_back_over_a_part_of_the_steps)
+{
+    course c = course_new();
+    double left = 2;
+
+    step(&c, 3, 1);
+    for (int n = 2; n < 200; n++) {
+        step(&c, 1, 1);
+        left *= 1 - (n < 75 ? 1.5 / (n + 0.5) : 0.02);
+        EXPECT(is_near(c.rate.trend, 1 + left));
+    }
+}
+
+/* The same fall counts for more as it goes on: the first losses are soon forgotten. */
+UNIT(falls_of_first_steps_raise_little)
+{
+    course c = course_new();
+    double loss = 1;
+
+    EXPECT(go_on(&c, 20, &loss, 0.97, 20) < 1.5);
+    EXPECT(go_on(&c, 30, &loss, 0.97, 20) > 10);
+}
+
+/*
+ * A rate that has been raised leads to losses and gradients out of all proportion. The
+ * smoothed ratios are still those of before; the rate goes below the user's at once.
+ * A single outlier makes its own step small, and the rate grows back.
+ */
+UNIT(spikes_are_met_by_their_own_ratio)
+{
+    course c = course_new();
+    double loss = 1;
+
+    EXPECT(go_on(&c, 60, &loss, 0.99, 1e4) > 20);
+    loss = 30;
+    EXPECT(go_on(&c, 2, &loss, 1, 1e-3) < 0.1 && c.rate.side == -1);
+    EXPECT(c.rate.above < 0 && c.rate.below < 0);
+
+    c = course_new();
+    loss = 1;
+    go_on(&c, 60, &loss, 0.99, 1e4);
+    EXPECT(is_near(step(&c, 30, 3e4), 1e-3) && c.rate.side == 1);
+    EXPECT(go_on(&c, 12, &loss, 0.99, 1e4) > 0.1 && c.rate.side == 1);
+}
