@@ -24,6 +24,8 @@
 #define RIVAL        1.0986122886681098 /* log 3 */
 #define FIRST_STEPS  20.0               /* whose ratios say little */
 #define FIRST_RIVAL  2.4  /* more than RIVAL at the first of them, and less with each */
+#define LAST_RIVAL   0.6  /* more than RIVAL, downwards, as losses come to nothing */
+#define GONE         0.1  /* of the first loss, from where on they do */
 #define RECENT       1.5  /* weight of the latest loss in the trend, times all steps */
 #define STRIDE       0.1  /* change of the exponent in a step */
 #define FAR          0.5  /* faster, for each power of e beyond the first */
@@ -97,15 +99,27 @@ static double share_above_floor(const ptac_rate *r, double fast, double slow)
     return 1 - doubt * clip(r->floor / fmax(r->loss, 1e-12), 0, 0.95);
 }
 
-/*
- * Where the rate may move: decided by smoothed ratios, that above by more than this
- * rival's; left when they cross zero.
- */
-static double next_side(const ptac_rate *r, double rival)
+/* Above which a ratio raises the rate. */
+static double rival_above(const ptac_rate *r)
 {
-    if (r->above > rival)
+    return RIVAL + FIRST_RIVAL * fmax(0, 1 - r->n_steps / FIRST_STEPS);
+}
+
+/*
+ * Below which, negated, a ratio lowers the rate. A rate that has brought the loss near
+ * zero is no bad one; few batches then have large gradients, and stand for all.
+ */
+static double rival_below(const ptac_rate *r, double fast)
+{
+    return RIVAL + LAST_RIVAL * fmax(0, 1 - fast / (GONE * r->first_loss));
+}
+
+/* Where the rate may move: decided by smoothed ratios, left when these cross zero. */
+static double next_side(const ptac_rate *r, double above, double below)
+{
+    if (r->above > above)
         return 1;
-    if (r->below < -RIVAL)
+    if (r->below < -below)
         return -1;
     if ((r->side > 0 && r->above < 0) || (r->side < 0 && r->below > 0))
         return 0;
@@ -210,7 +224,7 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     const double loss = input->loss - input->known_floor;
     const double descent = input->descent, most_descent = input->most_descent;
     const double exponent = r->exponent;
-    double before, fast, slow, chance, evidence, share, polyak, lower, rival, side;
+    double before, fast, slow, chance, evidence, share, polyak, lower, side;
     bool did_take_back;
 
     if (!is_some(loss) || !is_some(descent) || !is_some(most_descent))
@@ -251,8 +265,7 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
         r->above = fmin(r->above, polyak);
         r->below = fmin(r->below, lower);
     }
-    rival = RIVAL + FIRST_RIVAL * fmax(0, 1 - r->n_steps / FIRST_STEPS);
-    side = r->side = next_side(r, rival);
+    side = r->side = next_side(r, rival_above(r), rival_below(r, fast));
     if (side > 0)
         r->exponent = moved_up(r, polyak, evidence, input->most_growth);
     else if (side < 0)
@@ -283,7 +296,7 @@ double ptac_rate_next_free(ptac_rate *r, double squares, double distance, double
     if (r->n_free > 1)
         add(&r->above, STEPS_20, dog);
     r->below = r->above;
-    r->side = next_side(r, RIVAL);
+    r->side = next_side(r, RIVAL, RIVAL);
     target = r->side > 0 ? fmax(dog, 0) : r->side < 0 ? fmin(dog, 0) : 0;
     target = fmin(target, r->exponent + fmin(STRIDE, input->most_growth));
     r->exponent = clip(target, -input->most_exponent, input->most_exponent);

@@ -1,6 +1,6 @@
 /*
- * test_rate_first_steps.c - the policy of learning rates where little is known yet: in
- * first steps, and in spikes.
+ * test_rate_occasions.c - the policy of learning rates in first steps, in spikes, and
+ * where losses have come to nothing.
  */
 #include "rate_course.h"
 #include "unit.h"
@@ -75,4 +75,21 @@ UNIT(spikes_are_met_by_their_own_ratio)
     go_on(&c, 60, &loss, 0.99, 1e4);
     EXPECT(is_near(step(&c, 30, 3e4), 1e-3) && c.rate.side == 1);
     EXPECT(go_on(&c, 12, &loss, 0.99, 1e4) > 0.1 && c.rate.side == 1);
+}
+
+/* A third of the rate is enough while losses matter, a fifth is not at the end. */
+UNIT(rates_that_have_brought_losses_near_zero_are_left_alone)
+{
+    static const double lowest[] = {0.5, 1e-3};
+    static const double ratios[] = {0.2, 0.1};
+
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 2; k++) {
+            course c = course_new();
+            double loss = 1;
+
+            go_on(&c, 200, &loss, pow(lowest[i], 1.0 / 200), 1);
+            go_on(&c, 200, &loss, 1, ratios[k]);
+            EXPECT(c.rate.side == (i == 1 && k == 0 ? 0 : -1));
+        }
 }
