@@ -261,8 +261,8 @@ def test_damaged_states_are_refused() -> None:
     train(net, optimizer, 3)
     state = optimizer.state_dict()
     for wrong in (
-        {"version": 2},
-        {"version": 1, "numbers": [1.0], "multiplier": 1},
+        {"version": 1},
+        {"version": 2, "numbers": [1.0], "multiplier": 1},
         None,
     ):
         second = network(lr=0.5)[1]

@@ -256,3 +256,38 @@ def test_pickles_load_where_the_switch_is_off() -> None:
     train(other, second, 3)
     for a, b in zip(weights(net), weights(other), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_pickle_does_not_outlive_a_checkpoint() -> None:
+    """Loaded while the switch is off, it is no news for what is loaded later."""
+    net, optimizer = network(lr=1e-4, momentum=0.9)
+    train(net, optimizer, 10)
+    pickled = pickle.dumps((net, optimizer))
+    train(net, optimizer, 30)
+    saved = optimizer.state_dict()
+    ptac.disable()
+    _, second = pickle.loads(pickled)
+    ptac.enable_adaptive_lr()
+    second.load_state_dict(saved)
+    assert report(second).steps == 40
+    ptac.enable_adaptive_lr(second, policy="off")
+    second.load_state_dict(saved)
+    assert report(second).mode == "off"
+
+
+def test_copies_of_another_version_begin_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    net, optimizer = network(lr=1e-4)
+    train(net, optimizer, 10)
+    made = optimizer.__getstate__()
+    for entry in (
+        {"options": None, "state": {"version": 1}},
+        {},
+        {"options": {"x": 1}},
+    ):
+        second = optim.SGD.__new__(optim.SGD)
+        second.__setstate__(made | {"pai_torchacc.adaptive_lr": entry})
+        assert report(second).steps == 0
+        assert "begins anew" in caplog.text
+        caplog.clear()

@@ -2,12 +2,14 @@
 
 In a state dict it is one entry beside ``state`` and ``param_groups``, which torch's own
 ``load_state_dict`` does not look at; in what copies and pickles are made from, one
-beside those too, of plain types. Both load with and without this package.
+beside those too, with the options that the optimizer has of its own. Both are of plain
+types and tensors, and load with and without this package.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +22,8 @@ from pai_torchacc.adaptive_lr.registry import (
     own_options,
     tuner_of,
 )
+
+log = logging.getLogger("pai_torchacc")
 
 ENTRY = "pai_torchacc.adaptive_lr"
 
@@ -90,12 +94,23 @@ def _setstate(cls: type) -> Any:
 
     @functools.wraps(original)
     def setstate(self: Any, state: dict[str, Any]) -> None:
+        copied = state.get(ENTRY) if isinstance(state, dict) else None
         original(self, state)
-        copied = vars(self).pop(ENTRY, None)
-        if copied and "param_groups" in vars(self):
-            if copied["options"]:
-                give_options(self, rate_checked(RateOptions(**copied["options"])))
-            if copied["state"]:
-                tuner_of(self).load(copied["state"])
+        vars(self).pop(ENTRY, None)
+        if copied is not None and "param_groups" in vars(self):
+            _go_on(self, copied)
 
     return setstate
+
+
+def _go_on(optimizer: Any, copied: Any) -> None:
+    """As its original; a copy of another version's begins anew."""
+    try:
+        options, state = copied["options"], copied["state"]
+        if options is not None:
+            give_options(optimizer, rate_checked(RateOptions(**options)))
+        if state is not None:
+            tuner_of(optimizer).load(state)
+    except (KeyError, TypeError, ValueError) as error:
+        log.warning("adaptive_lr begins anew with a copied optimizer: %s", error)
+        begin_anew(optimizer)

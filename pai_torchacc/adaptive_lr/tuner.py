@@ -19,6 +19,8 @@ from pai_torchacc.adaptive_lr.clipping import Clipping, Versions, params_of
 log = logging.getLogger("pai_torchacc")
 
 _LONGEST_HISTORY = 1000
+_VERSION = 2
+"""Of saved states, whose numbers are those of csrc/ops/optim/learning_rate.h."""
 _STEPS_WITHOUT_LOSS = 3
 _STEPS_OF_SAME_LOSS = 20
 _LOSSES_OF_OTHERS = 3
@@ -54,7 +56,7 @@ class Awaited(NamedTuple):
     weights: list[float]
     """What a group's sum counts: the rate that it has, times the factor."""
     most_weights: list[float]
-    """The same of the highest rate, and of gradients that were not clipped."""
+    """The same of the highest rate, with caution, and of gradients not clipped."""
 
 
 class Root:
@@ -354,7 +356,7 @@ class Tuner:
         """What a checkpoint needs, of plain types and tensors."""
         self._see_who_shares()
         return {
-            "version": 1,
+            "version": _VERSION,
             "numbers": list(self.numbers),
             "multiplier": self.multiplier,
             "mode": self.mode,
@@ -382,7 +384,7 @@ class Tuner:
         ValueError
             This is no such state.
         """
-        if not isinstance(state, dict) or state.get("version") != 1:
+        if not isinstance(state, dict) or state.get("version") != _VERSION:
             raise ValueError("adaptive_lr: a state of another version")
         try:
             numbers = _finite(state["numbers"])

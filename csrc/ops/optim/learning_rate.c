@@ -1,11 +1,12 @@
 /*
  * learning_rate.c - Polyak's rate, the user's rate, and the evidence between them.
  *
- * Where Polyak's rate lies within a factor of RIVAL of the user's, the user's is kept,
- * to the bit. Where it lies higher, the rate moves up while the loss falls by more than
- * chance, and back towards the user's while it does not. Where it lies lower, the rate
- * is Polyak's, and less while the loss rises. Losses well above the first one take the
- * rate back, to the user's or, where Polyak's lies lower, below that.
+ * Until Polyak's rate, smoothed, lies beyond a few times the user's (RIVAL), or below
+ * that part of it, the user's is kept, to the bit; and again once the two have crossed.
+ * Where it lies higher, the rate moves up while the loss falls by more than chance, and
+ * back towards the user's while it does not. Where it lies lower, the rate is Polyak's,
+ * and less while the loss rises. Losses well above the first one take the rate back, to
+ * the user's or, where Polyak's lies lower or losses explode, below that.
  *
  * Clipping and schedules make steps shorter, and Polyak's rate higher. The rate is not
  * lowered where they have done it; nor is it raised to make up for them.
@@ -30,7 +31,7 @@
 #define STRIDE       0.1  /* change of the exponent in a step */
 #define FAR          0.5  /* faster, for each power of e beyond the first */
 #define SEEN         0.2  /* fall of the loss, of the first, that shows steps at work */
-#define STILL        1e-3 /* fall or rise of the loss, of itself, that is none then */
+#define STILL        1e-3 /* of the loss: added to chance as steps are seen */
 #define LOWEST_SHARE 2.0794415416798357 /* log 8: of Polyak's rate, while losses rise */
 #define CHANCE       1.0                /* standard deviations that count as evidence */
 #define LOG_10       2.302585092994046
@@ -44,7 +45,9 @@
 #define BEYOND       1e300 /* finite, so that it can be saved as any number */
 
 /* Standard deviation of fast minus slow average of independent numbers of deviation 1:
- * sqrt(a / (2 - a) + b / (2 - b) - 2ab / (a + b - ab)), a and b the two weights. */
+ * sqrt(a / (2 - a) + b / (2 - b) - 2ab / (a + b - ab)), a and b the two weights. In the
+ * first 75 steps the trend looks back less far, and in the first ten less than fast:
+ * rates wait there while losses fall. */
 #define DEVIATION 0.16980660753820143
 
 static double clip(double x, double low, double high)
@@ -202,14 +205,13 @@ static void limit(ptac_rate *r, double fast, double polyak)
 
 /*
  * A loss that a raised rate has led to, so high that the user's own could make the next
- * one infinite: the step goes by Polyak's rate of this loss alone.
+ * one infinite: the step goes by Polyak's rate of this loss alone, from where the rate
+ * grows again. Not of Adam's kind, whose steps do not grow with gradients.
  */
-static double within_spike(const ptac_rate *r, double loss, double before,
-                           double exponent, const ptac_rate_input *input)
+static double within_spike(const ptac_rate *r, double loss, double exponent,
+                           const ptac_rate_input *input)
 {
-    const bool was_raised = exponent > 0 || is_too_high(r, before);
-
-    if (loss <= SPIKE * r->first_loss || !was_raised || input->falls_by_evidence)
+    if (loss <= SPIKE * r->first_loss || exponent <= 0 || input->falls_by_evidence)
         return r->exponent;
     return fmin(r->exponent, log_ratio(loss, input->descent));
 }
@@ -260,11 +262,6 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     add(&r->above, fmax(STEPS_20, 1 / r->n_steps), polyak);
     add(&r->below, fmax(STEPS_20, 1 / r->n_steps), log_ratio(r->loss, r->descent));
     did_take_back = takes_back(r, exponent, before);
-    if (is_too_high(r, before) && is_too_high(r, loss)) {
-        /* More than an outlier: what ratios were before says nothing now. */
-        r->above = fmin(r->above, polyak);
-        r->below = fmin(r->below, lower);
-    }
     side = r->side = next_side(r, rival_above(r), rival_below(r, fast));
     if (side > 0)
         r->exponent = moved_up(r, polyak, evidence, input->most_growth);
@@ -276,7 +273,7 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
         r->n_rollbacks += 1;
     limit(r, fast, lower);
     r->exponent = fmin(r->exponent, fmin(r->ceiling, exponent + input->most_growth));
-    r->exponent = within_spike(r, loss, before, exponent, input);
+    r->exponent = within_spike(r, loss, exponent, input);
     r->exponent = clip(r->exponent, -input->most_exponent, input->most_exponent);
     return ptac_rate_multiplier(r);
 }

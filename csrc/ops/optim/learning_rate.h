@@ -86,7 +86,7 @@ typedef struct ptac_rate_input {
     /*
      * The same as if nothing were clipped, and with the highest rate that the user has
      * had or announced: by it the rate moves up, so as not to make up for clipping, nor
-     * for schedules.
+     * for schedules. Where high momentum calls for caution it is larger.
      */
     double most_descent;
     bool falls_by_evidence; /* the rate moves down only while losses rise */
