@@ -30,16 +30,17 @@ _changes = 0
 
 
 def install(ledger: Ledger) -> None:
-    """Register those that exist, and from now on those that are made or copied."""
-    for name in ("__init__", "__setstate__"):
-        ledger.set_attribute(Optimizer, name, _registering(vars(Optimizer)[name]))
+    """Register those that exist, and from now on those that are made."""
+    ledger.set_attribute(Optimizer, "__init__", _registering(Optimizer))
     for found in gc.get_objects():
         # not isinstance(), which asks objects that are none of ours for their class
         if issubclass(type(found), Optimizer) and "param_groups" in vars(found):
             tuner_of(found)
 
 
-def _registering(original: Any) -> Any:
+def _registering(cls: type) -> Any:
+    original = vars(cls)["__init__"]
+
     @functools.wraps(original)
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)

@@ -97,7 +97,10 @@ def _setstate(cls: type) -> Any:
         copied = state.get(ENTRY) if isinstance(state, dict) else None
         original(self, state)
         vars(self).pop(ENTRY, None)
-        if copied is not None and "param_groups" in vars(self):
+        if "param_groups" not in vars(self):
+            return
+        tuner_of(self)  # backward passes look at it from now on
+        if copied is not None:
             _go_on(self, copied)
 
     return setstate

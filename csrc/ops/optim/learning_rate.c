@@ -21,7 +21,8 @@
 #define STEPS_20 0.05
 #define STEPS_50 0.02
 
-/* Chosen on other seeds, batch sizes and budgets than `bench lr` reports. */
+/* Chosen on other seeds than `bench lr` reports; all but FIRST_RIVAL, LAST_RIVAL and
+ * RECENT on other batch sizes and budgets too. */
 #define RIVAL        1.0986122886681098 /* log 3 */
 #define FIRST_STEPS  20.0               /* whose ratios say little */
 #define FIRST_RIVAL  2.4  /* more than RIVAL at the first of them, and less with each */
