@@ -57,11 +57,21 @@ def losses(
     return found
 
 
-def both(*args: Any, **options: Any) -> tuple[list[float], list[float]]:
-    """By stock and by adaptive rates."""
-    stock = losses(*args, **options)
+def both(
+    data: Callable[[], Data], make: Callable[[Any], Any], n_steps: int, **options: Any
+) -> tuple[list[float], list[float]]:
+    """By stock and by adaptive rates, which went by all losses."""
+    stock, made = losses(data, make, n_steps, **options), []
+
+    def kept(params: Any) -> Any:
+        made.append(make(params))
+        return made[0]
+
     with ptac.enable_adaptive_lr():
-        return stock, losses(*args, **options)
+        ours = losses(data, kept, n_steps, **options)
+        found = ptac.adaptive_lr_report(made[0])
+    assert (found.mode, found.steps) == ("loss", n_steps)
+    return stock, ours
 
 
 def test_what_has_converged_is_left_at_its_minimum() -> None:
