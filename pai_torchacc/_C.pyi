@@ -5,6 +5,7 @@ and reasons go by the names that the report prints; reasons are numbered as in
 :func:`reasons`.
 """
 
+from array import array
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -394,8 +395,20 @@ def descent_sum(
     sum of squares.
     """
 
+def rate_latest(
+    loss: float,
+    weights: list[float],
+    most_weights: list[float],
+    sums: list[float],
+    /,
+) -> tuple[float, float, float] | None:
+    """The loss, the descent and the most descent of a step.
+
+    None where not all groups have told their sums, or something is not finite.
+    """
+
 def rate_next(
-    state: list[float],
+    state: array[float],
     loss: float,
     descent: float,
     most_descent: float,
@@ -408,7 +421,7 @@ def rate_next(
     """The multiplier for the coming step; ``state`` is brought up to date."""
 
 def rate_next_free(
-    state: list[float],
+    state: array[float],
     squares: float,
     distance: float,
     lr: float,

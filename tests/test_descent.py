@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 import torch
 from torch import Tensor
@@ -113,16 +115,33 @@ def test_wrong_arguments() -> None:
     with pytest.raises(TypeError):
         _C.descent_sum(grads, None, None, 1.0, (1.0, 2.0))
     with pytest.raises(ValueError, match="numbers"):
-        _C.rate_next([0.0], 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, False)
+        _C.rate_next(array("d", [0.0]), 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, False)
+    for state in ([0.0] * len(_C.rate_fields()), bytes(8 * len(_C.rate_fields()))):
+        with pytest.raises((TypeError, BufferError)):
+            _C.rate_next(state, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, False)
     with pytest.raises(TypeError):
-        _C.rate_next(["a"] * len(_C.rate_fields()), 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, False)
+        _C.rate_latest(1.0, ["a"], [1.0], [1.0])
+
+
+def test_sums_count_by_their_weights() -> None:
+    assert _C.rate_latest(3.0, [1.0, 2.0], [4.0, 8.0], [5.0, 7.0]) == (3.0, 19.0, 76.0)
+    assert _C.rate_latest(3.0, [], [], []) == (3.0, 0.0, 0.0)
+    for lists in (
+        ([1.0, 2.0], [4.0, 8.0], [5.0]),
+        ([1.0], [4.0, 8.0], [5.0, 7.0]),
+        ([1.0], [4.0], [float("inf")]),
+        ([float("nan")], [4.0], [5.0]),
+        ([1.0], [1e308], [1e308]),
+    ):
+        assert _C.rate_latest(3.0, *lists) is None
+    assert _C.rate_latest(float("inf"), [1.0], [1.0], [1.0]) is None
 
 
 def test_no_rate_leaves_its_bounds() -> None:
     """Whatever losses and gradients come, in any order."""
     generator = torch.Generator().manual_seed(0)
     for most in (2.0, 20.0):
-        state = [0.0] * len(_C.rate_fields())
+        state = array("d", [0.0] * len(_C.rate_fields()))
         last = 1.0
         for _ in range(2000):
             loss, descent = (torch.randn(2, generator=generator) * 20).exp().tolist()

@@ -19,8 +19,8 @@ Versions = list[tuple[int, int] | None]
 class _Measured(NamedTuple):
     """Gradients after a backward pass."""
 
-    place: int | None
-    """Of the one parameter that was measured; None for all."""
+    params: list[Any]
+    """Whose they were: one parameter's, or all."""
     squares: float
 
 
@@ -55,50 +55,59 @@ class Clipping:
         params = params_of(optimizer)
         self._measured = None
         if self.is_seen:
-            grads = [p.grad for p in params if p.grad is not None]
-            self._keep(None, directions.squares(c, grads, 1.0))
+            self._keep(params, _squares(c, params, 1.0))
             return
         if len(params) != len(self._by_size):
             sizes = [p.numel() for p in params]
             self._by_size = sorted(range(len(params)), key=sizes.__getitem__)
         for place in self._by_size:
-            grad = params[place].grad
-            squares = 0.0 if grad is None else directions.squares(c, [grad], 1.0)
+            squares = _squares(c, params[place : place + 1], 1.0)
             if squares != 0:
-                self._keep(place, squares)
+                self._keep(params[place : place + 1], squares)
                 return
 
-    def _keep(self, place: int | None, squares: Any) -> None:
+    def _keep(self, params: list[Any], squares: Any) -> None:
         if squares is not None and isfinite(squares) and squares > 0:
-            self._measured = _Measured(place, squares)
+            self._measured = _Measured(params, squares)
 
     def forget(self) -> None:
         """The gradients are gone."""
         self._measured = None
 
-    def is_zero_now(self, c: Any, optimizer: Any) -> bool:
+    def is_zero_now(self, c: Any) -> bool:
         """Whether what was measured has been set to zero."""
-        return self._measured is not None and self._now(c, optimizer, 1.0) == 0
+        measured = self._measured
+        return (
+            measured is not None
+            and any(p.grad is not None for p in measured.params)
+            and _squares(c, measured.params, 1.0) == 0
+        )
 
-    def kept(self, c: Any, optimizer: Any, scale: float, loss_scale: float) -> float:
+    def kept(self, c: Any, scale: float, loss_scale: float) -> float:
         """The share that is left of gradients times ``scale``; 1 if unknown.
 
+        The measure is taken once, as they are about to be stepped by.
         ``loss_scale`` is what the loss was multiplied by: a scaler divides gradients by
         it, or leaves that to ``scale``.
         """
-        measured = self._measured
+        measured, self._measured = self._measured, None
         if measured is None:
             return 1.0
-        now = self._now(c, optimizer, scale)
+        now = _squares(c, measured.params, scale)
         kept = loss_scale * sqrt(now / measured.squares) if now else 1.0
         if not 1 / _MOST < kept < _MOST:
             return 1.0
         self.is_seen = self.is_seen or abs(kept - 1) > _ROUNDING
         return kept
 
-    def _now(self, c: Any, optimizer: Any, scale: float) -> float | None:
-        params, place = params_of(optimizer), self._measured.place
-        if place is not None:
-            params = params[place : place + 1]
-        grads = [p.grad for p in params if p.grad is not None]
-        return directions.squares(c, grads, scale) if grads else None
+
+def _squares(c: Any, params: list[Any], scale: float) -> float | None:
+    """Of their gradients' elements, those that there are."""
+    grads = []
+    for param in params:
+        if (grad := param.grad) is not None:
+            grads.append(grad)
+    if not grads:
+        return 0.0
+    found = c.descent_sum(grads, None, None, scale, None)
+    return directions.squares(c, grads, scale) if found is None else found

@@ -33,6 +33,9 @@ class Direction:
         Of a group: by what its rate is multiplied when compared with Polyak's.
     most_exponent : float
         The multiplier's logarithm lies within +- this.
+    falls_by_evidence : bool
+        Whether the rate is lowered only while losses rise. Of directions that are
+        scaled by element, Polyak's rate says too little to lower one that works.
     """
 
     average: str | None
@@ -40,19 +43,13 @@ class Direction:
     numbers: Callable[[Group, float], Numbers] | None
     factor: Callable[[Group], float]
     most_exponent: float
-
-    @property
-    def falls_by_evidence(self) -> bool:
-        """Whether the rate is lowered only while losses rise.
-
-        Of directions that are scaled by element, Polyak's rate says too little to lower
-        one that works.
-        """
-        return self.numbers is not None
+    falls_by_evidence: bool
 
 
 def _momentum(group: Group) -> float:
     """Rates with momentum compare by the root of what the gradients add up to."""
+    if not group.get("momentum"):
+        return 1 - float(group.get("dampening", 0))
     return (1 - float(group.get("dampening", 0))) / sqrt(_rest(group))
 
 
@@ -66,6 +63,8 @@ def caution(group: Group) -> float:
     Beyond momentum 0.9 the root goes over into the sum itself, which it is from 0.99
     on: losses of ten steps do not show what higher rates lead to.
     """
+    if not group.get("momentum"):
+        return 1.0
     rest = _rest(group)
     return min(max(1, 0.1 / rest), 1 / sqrt(rest))
 
@@ -125,16 +124,16 @@ def _unaveraged(group: Group) -> float:
     return 2 / sqrt(_rest(group))
 
 
-_ADAM = Direction("exp_avg", "exp_avg_sq", _adam, _averaged, log(8))
+_ADAM = Direction("exp_avg", "exp_avg_sq", _adam, _averaged, log(8), True)
 
 _BY_NAME = {
-    "SGD": Direction(None, None, None, _momentum, log(1e9)),
+    "SGD": Direction(None, None, None, _momentum, log(1e9), False),
     "Adam": _ADAM,
     "AdamW": _ADAM,
     "NAdam": _ADAM,
-    "RAdam": Direction("exp_avg", "exp_avg_sq", _radam, _averaged, log(8)),
-    "RMSprop": Direction(None, "square_avg", _rmsprop, _unaveraged, log(8)),
-    "Adagrad": Direction(None, "sum", _adagrad, _unaveraged, log(8)),
+    "RAdam": Direction("exp_avg", "exp_avg_sq", _radam, _averaged, log(8), True),
+    "RMSprop": Direction(None, "square_avg", _rmsprop, _unaveraged, log(8), True),
+    "Adagrad": Direction(None, "sum", _adagrad, _unaveraged, log(8), True),
 }
 
 FUNCTIONS = {"SGD": "sgd", "Adam": "adam", "NAdam": "nadam", "RAdam": "radam"} | {
@@ -174,12 +173,15 @@ def reason_to_leave(optimizer: Any) -> str | None:
     return None
 
 
-def has_gradients(group: Group) -> bool:
-    """Whether any of its parameters has a gradient."""
-    for param in group["params"]:  # noqa: SIM110 - a generator takes twice as long
-        if param.grad is not None:
-            return True
-    return False
+def with_gradients(optimizer: Any) -> list[int]:
+    """The places of the groups of which any parameter has a gradient."""
+    found = []
+    for i, group in enumerate(optimizer.param_groups):
+        for param in group["params"]:
+            if param.grad is not None:
+                found.append(i)
+                break
+    return found
 
 
 def descent(

@@ -160,15 +160,16 @@ def adaptive_lr_report(optimizer: Any) -> RateReport:
     floor = found.options.floor or 0.0
     if found.known is not None:
         floor += found.field("floor")
+    history = found.history
     return RateReport(
         found.mode,
         found.reason,
         found.multiplier,
-        found.history[-1].lr if found.history else lr * found.multiplier,
+        history[-1].lr if history else lr * found.multiplier,
         floor,
         int(found.field("n_rollbacks")),
         found.n_steps,
-        list(found.history),
+        history,
     )
 
 

@@ -12,6 +12,7 @@ import threading
 from dataclasses import replace
 from threading import get_ident
 from typing import Any
+from weakref import ReferenceType, ref
 
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
@@ -23,7 +24,9 @@ from pai_torchacc.adaptive_lr.tuner import Tuner
 _defaults = RateOptions()
 _of_optimizer = WeakIdKeyDictionary()
 """The options of those that have their own."""
-_tuners = WeakIdKeyDictionary()
+_tuners: dict[int, tuple[ReferenceType[Any], Tuner]] = {}
+"""By id; each step looks here, where WeakIdKeyDictionary takes ten times as long."""
+_NONE = (lambda: None), None
 _seen = threading.local()
 """By thread: whom it watches, and what ``_changes`` was when it looked."""
 _changes = 0
@@ -54,7 +57,7 @@ def options_are(options: RateOptions) -> None:
     """Of optimizers that have none of their own."""
     global _defaults
     before, _defaults = _defaults, options
-    for optimizer, tuner in _all():
+    for optimizer, tuner in _alive(_pairs()):
         if optimizer in _of_optimizer:
             continue
         if replace(before, verbose=options.verbose) == options:
@@ -77,7 +80,13 @@ def give_options(optimizer: Any, options: RateOptions) -> None:
 def begin_anew(optimizer: Any) -> None:
     """Forget what was learnt about an optimizer."""
     options = _of_optimizer.get(optimizer, _defaults)
-    _tuners[optimizer] = Tuner(optimizer, options, look_again)
+    key = id(optimizer)
+
+    def gone(reference: ReferenceType[Any]) -> None:
+        if _tuners.get(key, (None,))[0] is reference:
+            del _tuners[key]
+
+    _tuners[key] = ref(optimizer, gone), Tuner(optimizer, options, look_again)
     look_again()
 
 
@@ -96,16 +105,17 @@ def forget() -> None:
 
 def tuner_of(optimizer: Any) -> Tuner:
     """The one of an optimizer, made where there is none yet."""
-    found = _tuners.get(optimizer)
+    found = known_tuner(optimizer)
     if found is None:
         begin_anew(optimizer)
-        found = _tuners[optimizer]
+        found = known_tuner(optimizer)
     return found
 
 
 def known_tuner(optimizer: Any) -> Tuner | None:
     """The one of an optimizer, if there is one."""
-    return _tuners.get(optimizer)
+    reference, tuner = _tuners.get(id(optimizer), _NONE)
+    return tuner if reference() is optimizer else None
 
 
 def of_this_thread() -> list[tuple[Any, Tuner]]:
@@ -116,15 +126,13 @@ def of_this_thread() -> list[tuple[Any, Tuner]]:
     """
     if getattr(_seen, "changes", None) != _changes:
         here, _seen.changes = get_ident(), _changes
-        _seen.pairs = [(ref, t) for ref, t in _pairs() if t.thread == here]
-    return [(o, tuner) for ref, tuner in _seen.pairs if (o := ref()) is not None]
+        _seen.pairs = [pair for pair in _pairs() if pair[1].thread == here]
+    return _alive(_seen.pairs)
 
 
-def _all() -> list[tuple[Any, Tuner]]:
-    return [(o, tuner) for ref, tuner in _pairs() if (o := ref()) is not None]
+def _pairs() -> list[tuple[ReferenceType[Any], Tuner]]:
+    return list(_tuners.values())  # in one go: other threads may make optimizers
 
 
-def _pairs() -> list[tuple[Any, Tuner]]:
-    # One list in one go: other threads may make optimizers meanwhile.
-    found = [(ref, _tuners.data.get(ref)) for ref in _tuners.keyrefs()]
-    return [(ref, tuner) for ref, tuner in found if tuner is not None]
+def _alive(pairs: list[tuple[ReferenceType[Any], Tuner]]) -> list[tuple[Any, Tuner]]:
+    return [(o, tuner) for reference, tuner in pairs if (o := reference()) is not None]

@@ -57,18 +57,15 @@ def _coming(c: Any, optimizer: Any, group: Any) -> Coming:
         tuner.pending.clear()
         return tuner.multiplier, None
     if group is None or not tuner.is_stepping or tuner.pending:
-        if _has_no_gradients(optimizer):
+        stepping = directions.with_gradients(optimizer)
+        if not stepping:
             tuner.pending.clear()
             return tuner.multiplier, None
         tuner.is_stepping = True
         pending = tuner.begin_step()
         if tuner.known is not None:
-            tuner.next(optimizer, pending, _scale(optimizer))
+            tuner.next(optimizer, stepping, pending, _scale(optimizer))
     return tuner.multiplier, tuner.wanted
-
-
-def _has_no_gradients(optimizer: Any) -> bool:
-    return not any(map(directions.has_gradients, optimizer.param_groups))
 
 
 def _is_skipped(optimizer: Any) -> bool:

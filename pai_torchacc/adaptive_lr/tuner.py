@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from array import array
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
@@ -36,6 +37,7 @@ before, whose sums that step itself has taken. (All of them: no better, with a p
 the gradients in every step. None: spikes are met a step late, and grow.)"""
 
 _c: Any = None
+_can_have_others = distributed.is_available()
 _index: dict[str, int] = {}
 """Where each of a tuner's numbers stands."""
 
@@ -49,18 +51,10 @@ class Moment(NamedTuple):
     lr: float
 
 
-class Awaited(NamedTuple):
-    """A loss whose step is being made; weights are of the groups that step."""
-
-    loss: float
-    weights: list[float]
-    """What a group's sum counts: the rate that it has, times the factor."""
-    most_weights: list[float]
-    """The same of the highest rate, with caution, and of gradients not clipped."""
-
-
 class Root:
     """A loss that backward was called on, and who has stepped by it."""
+
+    __slots__ = ("used_by", "value")
 
     def __init__(self, value: float | None):
         self.value = value
@@ -75,13 +69,16 @@ class Tuner:
     ):
         self._reference = ref(self)
         self.options = options
+        self._floor = options.floor or 0.0
+        self._most_growth = math.log(options.max_growth)
         self.has_moved = has_moved
         """To be called where ``thread`` changes."""
         self.thread = get_ident()
         """The one whose backward passes reach these parameters, as far as is known."""
         self._begin_numbers()
         self.multiplier = 1.0
-        self.history: deque[Moment] = deque(maxlen=_LONGEST_HISTORY)
+        self.moments: deque[tuple[Any, ...]] = deque(maxlen=_LONGEST_HISTORY)
+        """What ``history`` makes moments of."""
         self.n_steps = 0
         self.loss_scale = 1.0
         self.is_stepping = False
@@ -94,7 +91,10 @@ class Tuner:
         """Of the groups that have stepped: gradient times direction."""
         self.begin: list[Any] | None = None
         """Where the parameters began, while there are no losses to go by."""
-        self._awaited: Awaited | None = None
+        self._awaited: tuple[float, list[float], list[float]] | None = None
+        """A loss whose step is being made; what the sum of each group that steps
+        counts, which is the rate that it has times the factor; and the same of the
+        highest rate, with caution, and of gradients not clipped."""
         self._clipping = Clipping()
         self._references: list[float] = []
         self._beside: WeakSet[Tuner] | None = None
@@ -114,7 +114,7 @@ class Tuner:
             self.go_without_losses("policy='loss_free'")
 
     def _begin_numbers(self) -> None:
-        self.numbers = [0.0] * len(_index)
+        self.numbers = array("d", [0.0] * len(_index))
 
     def note(self, root: Root, optimizer: Any) -> None:
         """A backward pass from this loss has reached the parameters."""
@@ -141,7 +141,7 @@ class Tuner:
         """
         if not self.pending or not (
             all(version is None for version in versions)
-            or self._clipping.is_zero_now(_c, optimizer)
+            or self._clipping.is_zero_now(_c)
         ):
             return
         users = [user() for root in self.pending for user in root.used_by]
@@ -170,7 +170,8 @@ class Tuner:
         if self.thread != get_ident():  # what has reached it may be others' losses
             self.thread, pending = get_ident(), []
             self.has_moved()
-        self._see_who_shares()
+        if self._used:
+            self._see_who_shares()
         for root in pending:
             root.used_by.append(self._reference)
         self._used = pending
@@ -184,42 +185,47 @@ class Tuner:
 
     def _see_who_shares(self) -> None:
         """The losses of the last step: by now others have stepped by them too."""
-        if not self._used:
-            return
-        n_sharing = max([len(root.used_by) for root in self._used])
+        n_sharing = len(self._used[0].used_by)
+        for root in self._used:
+            n_sharing = max(n_sharing, len(root.used_by))
         if n_sharing != self._n_sharing and self.field("n_steps") <= 1:
             self._begin_numbers()  # the first loss was counted as another share
         self._n_sharing = n_sharing
         if n_sharing > 1:
             self._n_of_others = 0
 
-    def next(self, optimizer: Any, pending: list[Root], scale: float = 1.0) -> None:
-        """Find the multiplier for the step that is about to be made."""
+    def next(
+        self, optimizer: Any, stepping: list[Any], pending: list[Root], scale: float
+    ) -> None:
+        """Find the multiplier for the step that is about to be made.
+
+        ``stepping`` are the places of the groups that have gradients, which are to be
+        multiplied by ``scale``.
+        """
         reason = "several processes, whose losses differ" if _has_others() else None
         reason = reason or directions.reason_to_leave(optimizer)
         if reason:
             self.leave_alone(reason)
             return
         loss = self._loss(pending, optimizer)
-        kept = self._clipping.kept(_c, optimizer, scale, self.loss_scale)
-        self._clipping.forget()
+        kept = self._clipping.kept(_c, scale, self.loss_scale)
         self.loss_scale = 1.0
         self.n_steps += 1
-        before = self.field("n_rollbacks")
+        before = self.field("n_rollbacks") if self.options.verbose else 0.0
         is_urgent = loss is not None and self._is_urgent(loss)
         # Looked for where gradients are measured anyway: in the first steps and jumps.
         if is_urgent and any(p._backward_hooks for p in params_of(optimizer)):
             self.go_without_losses("hooks may change gradients, unseen by their losses")
         self._settle(may_grow=not is_urgent)
         if self.mode == "loss" and loss is not None:
-            self._by_loss(optimizer, loss, scale, kept, is_urgent)
+            self._by_loss(optimizer, stepping, loss, scale, kept, is_urgent)
         elif self.mode == "loss_free":
             self._by_distance(optimizer, scale)
         if self.options.verbose and self.field("n_rollbacks") > before:
             log.info("adaptive_lr takes the rate back: loss %.4g", loss)
         groups = optimizer.param_groups
         lr = float(groups[0]["lr"]) * self.multiplier if groups else 0.0
-        self.history.append(Moment(self.n_steps, loss, self.multiplier, lr))
+        self.moments.append((self.n_steps, loss, self.multiplier, lr))
 
     def leave_alone(self, reason: str) -> None:
         """The user's rate from now on."""
@@ -228,15 +234,17 @@ class Tuner:
 
     def _loss(self, pending: list[Root], optimizer: Any) -> float | None:
         """The loss of this step, if it is one to go by."""
-        values = [root.value for root in pending]
-        if not values or None in values:
+        total = 0.0 if pending else None
+        for root in pending:
+            total = None if total is None or root.value is None else total + root.value
+        if total is None:
             self._n_missing += 1
             if self._n_missing >= _STEPS_WITHOUT_LOSS:
                 self.go_without_losses("no scalar loss reaches the parameters")
             return None
         self._n_missing = 0
-        loss = sum(values) / (self._n_sharing * self.loss_scale)
-        floor = self.options.floor or 0.0
+        loss = total / (self._n_sharing * self.loss_scale)
+        floor = self._floor
         if loss < floor - 1e-6 * (1 + abs(floor)):
             self.go_without_losses(f"the loss is below {floor:g}")
         is_same = loss == self._last_loss and loss > floor and _moves(optimizer)
@@ -248,32 +256,34 @@ class Tuner:
 
     def _is_urgent(self, loss: float) -> bool:
         """Whether the rate is to go by the step that is about to be made."""
-        smoothed = self.field("loss") + (self.options.floor or 0.0)
-        return self.field("n_steps") < _STEPS_AT_ONCE or loss > _JUMP * smoothed
+        numbers = self.numbers
+        if numbers[_index["n_steps"]] < _STEPS_AT_ONCE:
+            return True
+        return loss > _JUMP * (numbers[_index["loss"]] + self._floor)
 
     def _by_loss(
         self,
         optimizer: Any,
+        stepping: list[int],
         loss: float,
         scale: float,
         kept: float,
         is_urgent: bool,
     ) -> None:
-        awaited, stepping = Awaited(loss, [], []), []
+        weights, most_weights = [], []
         highest = self._highest_rates(optimizer)
-        for group, most in zip(optimizer.param_groups, highest, strict=True):
-            if directions.has_gradients(group):
-                # What a step lowers the loss by goes by gradients before and after
-                # clipping; without it, by the former alone.
-                factor = self.known.factor(group) / kept
-                awaited.weights.append(float(group["lr"]) * factor)
-                caution = directions.caution(group)
-                awaited.most_weights.append(most * factor * caution / kept)
-                stepping.append(group)
-        self._awaited, self.sums = awaited, []
+        for i in stepping:
+            group = optimizer.param_groups[i]
+            # What a step lowers the loss by goes by gradients before and after
+            # clipping; without it, by the former alone.
+            factor = self.known.factor(group) / kept
+            weights.append(float(group["lr"]) * factor)
+            caution = directions.caution(group)
+            most_weights.append(highest[i] * factor * caution / kept)
+        self._awaited, self.sums = (loss, weights, most_weights), []
         if is_urgent:
-            for group in stepping:
-                self.tell(optimizer, group, scale)
+            for i in stepping:
+                self.tell(optimizer, optimizer.param_groups[i], scale)
             self._settle(may_grow=True)
 
     @property
@@ -291,12 +301,8 @@ class Tuner:
 
     def _latest(self) -> tuple[float, float, float] | None:
         """Of the latest step: loss, descent and most descent."""
-        if self._awaited is None or len(self.sums) != len(self._awaited.weights):
-            return None
-        loss, weights, most_weights = self._awaited
-        latest = loss, _product(weights, self.sums), _product(most_weights, self.sums)
-        # Adam's steps tell nothing of a rate of zero, nor gradients that are infinite.
-        return latest if all(map(math.isfinite, latest)) else None
+        # None of Adam's steps at a rate of zero, or by gradients that are infinite.
+        return self._awaited and _c.rate_latest(*self._awaited, self.sums)
 
     def _settle(self, may_grow: bool) -> None:
         """Let the rate go by the latest step that has a loss and all sums."""
@@ -306,9 +312,9 @@ class Tuner:
         self.multiplier = _c.rate_next(
             self.numbers,
             *latest,
-            self.options.floor or 0.0,
+            self._floor,
             self.known.most_exponent,
-            math.log(self.options.max_growth) if may_grow else 0.0,
+            self._most_growth if may_grow else 0.0,
             self.known.falls_by_evidence,
         )
 
@@ -337,24 +343,26 @@ class Tuner:
             directions.distance(params, self.begin),
             weighted / squares if squares > 0 else 0.0,
             self.known.most_exponent,
-            math.log(self.options.max_growth),
+            self._most_growth,
         )
 
     def _highest_rates(self, optimizer: Any) -> list[float]:
         """The highest rate that each group has had, or a scheduler has announced."""
-        groups = optimizer.param_groups
-        del self._references[len(groups) :]
-        self._references += [0.0] * (len(groups) - len(self._references))
+        groups, references = optimizer.param_groups, self._references
+        if len(references) != len(groups):
+            del references[len(groups) :]
+            references += [0.0] * (len(groups) - len(references))
         for i, group in enumerate(groups):
             for key in ("lr", "initial_lr", "max_lr"):
                 rate = group.get(key)
-                if _is_rate(rate) and rate > self._references[i]:
-                    self._references[i] = float(rate)
-        return self._references
+                if rate is not None and _is_rate(rate) and rate > references[i]:
+                    references[i] = float(rate)
+        return references
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs, of plain types and tensors."""
-        self._see_who_shares()
+        if self._used:
+            self._see_who_shares()
         return {
             "version": _VERSION,
             "numbers": list(self.numbers),
@@ -410,7 +418,8 @@ class Tuner:
             raise ValueError("adaptive_lr: a state of other numbers")
         if self.known is None:
             return
-        self.numbers, self.multiplier, self.begin = numbers, multiplier, begin
+        self.numbers = array("d", numbers)
+        self.multiplier, self.begin = multiplier, begin
         self._references, self.n_steps = references, n_steps
         self._n_missing, self._n_same = n_missing, n_same
         self._n_of_others, self._n_turns = n_of_others, n_turns
@@ -419,12 +428,17 @@ class Tuner:
         self._clipping.is_seen = clips
         self._awaited, self.sums = None, []
         if descents:
-            self._awaited = Awaited(loss, [1.0, 0.0], [0.0, 1.0])
+            self._awaited = loss, [1.0, 0.0], [0.0, 1.0]
             self.sums = descents
         self.pending.clear()
-        self.history.clear()
+        self.moments.clear()
         if self.options.policy == "auto" and mode in ("loss", "loss_free"):
             self.mode, self.reason = mode, reason
+
+    @property
+    def history(self) -> list[Moment]:
+        """The latest steps."""
+        return list(map(Moment._make, list(self.moments)))
 
     def field(self, name: str) -> float:
         """One of the numbers by its name."""
@@ -434,7 +448,7 @@ class Tuner:
 def _has_others() -> bool:
     """Whether other processes train with us: their multipliers would be others."""
     return (
-        distributed.is_available()
+        _can_have_others
         and distributed.is_initialized()
         and distributed.get_world_size() > 1
     )
@@ -442,18 +456,16 @@ def _has_others() -> bool:
 
 def _is_rate(value: Any) -> bool:
     """Users may keep what they like under the names of schedulers."""
+    if isinstance(value, (float, int)):
+        return True
     if isinstance(value, Tensor):
         return value.numel() == 1
-    return isinstance(value, (int, float)) or getattr(value, "ndim", 1) == 0
+    return getattr(value, "ndim", 1) == 0
 
 
 def _moves(optimizer: Any) -> bool:
     """Steps at a rate of zero, as warm-ups begin with, change no loss."""
     return any(float(group["lr"]) != 0 for group in optimizer.param_groups)
-
-
-def _product(weights: list[float], sums: list[float]) -> float:
-    return sum([w * s for w, s in zip(weights, sums, strict=True)])
 
 
 def _finite(numbers: Any) -> list[float]:

@@ -1,12 +1,13 @@
 /*
  * learning_rate.c - what the learning rate is adapted by: sums over gradients, and the
- * policy on numbers that Python keeps as a list.
+ * policy on numbers that Python keeps.
  */
 #include "bind/python/pybind.h"
 
 #include "ops/optim/descent.h"
 #include "ops/optim/learning_rate.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The tensor's elements where it lies as the gradient does; NULL where it does not. */
@@ -118,60 +119,84 @@ done:
     return result;
 }
 
-static bool read_rate(PyObject *list, ptac_rate *rate)
+/*
+ * rate_latest(loss, weights, most_weights, sums) -> the loss, the descent and the most
+ * descent of a step: products of the two weights and the sums of its groups. None where
+ * sums are missing or something is not finite.
+ */
+static PyObject *rate_latest(PyObject *self, PyObject *args)
 {
-    double numbers[PTAC_RATE_NUMBERS];
+    PyObject *lists[3];
+    double loss, descents[2] = {0};
+    Py_ssize_t n;
 
-    if (PyList_Size(list) != PTAC_RATE_NUMBERS) {
+    (void)self;
+    if (!PyArg_ParseTuple(args, "dO!O!O!", &loss, &PyList_Type, &lists[0], &PyList_Type,
+                          &lists[1], &PyList_Type, &lists[2]))
+        return NULL;
+    n = PyList_Size(lists[2]);
+    if (PyList_Size(lists[0]) != n || PyList_Size(lists[1]) != n)
+        Py_RETURN_NONE;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        double numbers[3];
+
+        for (int k = 0; k < 3; k++)
+            numbers[k] = PyFloat_AsDouble(PyList_GetItem(lists[k], i));
+        for (int k = 0; k < 2; k++)
+            descents[k] += numbers[k] * numbers[2];
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    if (!isfinite(loss) || !isfinite(descents[0]) || !isfinite(descents[1]))
+        Py_RETURN_NONE;
+    return Py_BuildValue("ddd", loss, descents[0], descents[1]);
+}
+
+/* Holds the buffer where it returns true. */
+static bool take_rate(PyObject *state, Py_buffer *buffer, ptac_rate *rate)
+{
+    if (PyObject_GetBuffer(state, buffer, PyBUF_WRITABLE) < 0)
+        return false;
+    if (buffer->len != sizeof *rate) {
         PyErr_Format(PyExc_ValueError, "the state of a learning rate is %d numbers",
                      (int)PTAC_RATE_NUMBERS);
+        PyBuffer_Release(buffer);
         return false;
     }
-    for (Py_ssize_t i = 0; i < PTAC_RATE_NUMBERS; i++) {
-        numbers[i] = PyFloat_AsDouble(PyList_GetItem(list, i));
-        if (numbers[i] == -1.0 && PyErr_Occurred())
-            return false;
-    }
-    memcpy(rate, numbers, sizeof numbers);
+    memcpy(rate, buffer->buf, sizeof *rate);
     return true;
 }
 
-static bool write_rate(PyObject *list, const ptac_rate *rate)
+static void give_back_rate(Py_buffer *buffer, const ptac_rate *rate)
 {
-    double numbers[PTAC_RATE_NUMBERS];
-
-    memcpy(numbers, rate, sizeof numbers);
-    for (Py_ssize_t i = 0; i < PTAC_RATE_NUMBERS; i++) {
-        PyObject *number = PyFloat_FromDouble(numbers[i]);
-
-        if (!number || PyList_SetItem(list, i, number) < 0)
-            return false;
-    }
-    return true;
+    memcpy(buffer->buf, rate, sizeof *rate);
+    PyBuffer_Release(buffer);
 }
 
 /*
  * rate_next(state, loss, descent, most_descent, known_floor, most_exponent,
- * most_growth, falls_by_evidence) -> the multiplier for the coming step; state, a list
- * of floats, is brought up to date.
+ * most_growth, falls_by_evidence) -> the multiplier for the coming step; state, an
+ * array of doubles, is brought up to date.
  */
 static PyObject *rate_next(PyObject *self, PyObject *args)
 {
     ptac_rate_input in;
     ptac_rate rate;
+    Py_buffer buffer;
     PyObject *state;
     int falls_by_evidence;
     double multiplier;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "O!ddddddp", &PyList_Type, &state, &in.loss,
-                          &in.descent, &in.most_descent, &in.known_floor,
-                          &in.most_exponent, &in.most_growth, &falls_by_evidence) ||
-        !read_rate(state, &rate))
+    if (!PyArg_ParseTuple(args, "Oddddddp", &state, &in.loss, &in.descent,
+                          &in.most_descent, &in.known_floor, &in.most_exponent,
+                          &in.most_growth, &falls_by_evidence) ||
+        !take_rate(state, &buffer, &rate))
         return NULL;
     in.falls_by_evidence = falls_by_evidence;
     multiplier = ptac_rate_next(&rate, &in);
-    return write_rate(state, &rate) ? PyFloat_FromDouble(multiplier) : NULL;
+    give_back_rate(&buffer, &rate);
+    return PyFloat_FromDouble(multiplier);
 }
 
 /*
@@ -182,16 +207,18 @@ static PyObject *rate_next_free(PyObject *self, PyObject *args)
 {
     ptac_rate_input in = {0};
     ptac_rate rate;
+    Py_buffer buffer;
     PyObject *state;
     double squares, distance, lr, multiplier;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "O!ddddd", &PyList_Type, &state, &squares, &distance,
-                          &lr, &in.most_exponent, &in.most_growth) ||
-        !read_rate(state, &rate))
+    if (!PyArg_ParseTuple(args, "Oddddd", &state, &squares, &distance, &lr,
+                          &in.most_exponent, &in.most_growth) ||
+        !take_rate(state, &buffer, &rate))
         return NULL;
     multiplier = ptac_rate_next_free(&rate, squares, distance, lr, &in);
-    return write_rate(state, &rate) ? PyFloat_FromDouble(multiplier) : NULL;
+    give_back_rate(&buffer, &rate);
+    return PyFloat_FromDouble(multiplier);
 }
 
 /* rate_fields(): names of the numbers in a state, in order. */
@@ -214,6 +241,7 @@ static PyObject *rate_fields(PyObject *self, PyObject *unused)
 
 PyMethodDef ptac_learning_rate_methods[] = {
     {"descent_sum", descent_sum, METH_VARARGS, NULL},
+    {"rate_latest", rate_latest, METH_VARARGS, NULL},
     {"rate_next", rate_next, METH_VARARGS, NULL},
     {"rate_next_free", rate_next_free, METH_VARARGS, NULL},
     {"rate_fields", rate_fields, METH_NOARGS, NULL},
