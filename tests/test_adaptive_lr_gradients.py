@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any
 
+import pytest
 import torch
 from test_adaptive_lr import train
 from test_adaptive_lr_strangers import (
@@ -34,6 +37,26 @@ def test_gradients_that_are_averaged_after_backward() -> None:
             optimizer.step()
         rates.append(multipliers_of(optimizer))
     assert rates[0] == rates[1] and rates[0][-1] > 2
+
+
+@pytest.mark.parametrize("clips", [False, True])
+def test_gradients_that_nobody_steps_by_are_freed(clips: bool) -> None:
+    """Though other optimizers go on, and this thread looks at them no more."""
+    other, others = linear()
+    net, optimizer = linear()
+    for _ in range(3):
+        optimizer.zero_grad()
+        backward(net)
+        if clips:
+            nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+        optimizer.step()
+    backward(net)
+    gone = [weakref.ref(p) for p in net.parameters()]
+    del net, optimizer
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+    train(other, others, 3)
+    assert report(others).mode == "loss"
 
 
 def test_hooks_on_gradients_leave_no_losses_to_go_by() -> None:

@@ -428,6 +428,26 @@ def test_sparse_gradients_are_left_alone() -> None:
     assert report(optimizer).mode == "off" and "sparse" in report(optimizer).reason
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_sparse_gradients_of_one_group_of_two(is_first: bool) -> None:
+    ends = []
+    for adaptive in (False, True):
+        ptac.disable()
+        if adaptive:
+            ptac.enable_adaptive_lr()
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 1))
+        groups = [{"params": part.parameters()} for part in net]
+        optimizer = optim.SGD(groups if is_first else groups[::-1], lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(torch.tensor([1, 2])).square().mean().backward()
+            optimizer.step()
+        ends.append(torch.cat([p.flatten() for p in net.parameters()]))
+    assert report(optimizer).mode == "off" and "sparse" in report(optimizer).reason
+    assert torch.equal(*ends)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_dtypes(dtype: torch.dtype) -> None:
     torch.manual_seed(0)

@@ -114,10 +114,11 @@ def test_wrong_arguments() -> None:
         _C.descent_sum(tuple(grads), None, None, 1.0, None)
     with pytest.raises(TypeError):
         _C.descent_sum(grads, None, None, 1.0, (1.0, 2.0))
-    with pytest.raises(ValueError, match="numbers"):
+    with pytest.raises(ValueError, match="22 doubles"):
         _C.rate_next(array("d", [0.0]), 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, False)
-    for state in ([0.0] * len(_C.rate_fields()), bytes(8 * len(_C.rate_fields()))):
-        with pytest.raises((TypeError, BufferError)):
+    n = len(_C.rate_fields())
+    for state in ([0.0] * n, bytes(8 * n), bytearray(8 * n), array("q", [0] * n)):
+        with pytest.raises((TypeError, BufferError, ValueError)):
             _C.rate_next(state, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, False)
     with pytest.raises(TypeError):
         _C.rate_latest(1.0, ["a"], [1.0], [1.0])

@@ -19,8 +19,8 @@ Versions = list[tuple[int, int] | None]
 class _Measured(NamedTuple):
     """Gradients after a backward pass."""
 
-    params: list[Any]
-    """Whose they were: one parameter's, or all."""
+    place: int | None
+    """Of the one parameter that was measured; None for all."""
     squares: float
 
 
@@ -55,7 +55,7 @@ class Clipping:
         params = params_of(optimizer)
         self._measured = None
         if self.is_seen:
-            self._keep(params, _squares(c, params, 1.0))
+            self._keep(None, _squares(c, params, 1.0))
             return
         if len(params) != len(self._by_size):
             sizes = [p.numel() for p in params]
@@ -63,27 +63,26 @@ class Clipping:
         for place in self._by_size:
             squares = _squares(c, params[place : place + 1], 1.0)
             if squares != 0:
-                self._keep(params[place : place + 1], squares)
+                self._keep(place, squares)
                 return
 
-    def _keep(self, params: list[Any], squares: Any) -> None:
+    def _keep(self, place: int | None, squares: Any) -> None:
         if squares is not None and isfinite(squares) and squares > 0:
-            self._measured = _Measured(params, squares)
+            self._measured = _Measured(place, squares)
 
     def forget(self) -> None:
         """The gradients are gone."""
         self._measured = None
 
-    def is_zero_now(self, c: Any) -> bool:
+    def is_zero_now(self, c: Any, optimizer: Any) -> bool:
         """Whether what was measured has been set to zero."""
-        measured = self._measured
-        return (
-            measured is not None
-            and any(p.grad is not None for p in measured.params)
-            and _squares(c, measured.params, 1.0) == 0
-        )
+        if self._measured is None:
+            return False
+        params = _params_at(optimizer, self._measured.place)
+        has_any = any(p.grad is not None for p in params)
+        return has_any and _squares(c, params, 1.0) == 0
 
-    def kept(self, c: Any, scale: float, loss_scale: float) -> float:
+    def kept(self, c: Any, optimizer: Any, scale: float, loss_scale: float) -> float:
         """The share that is left of gradients times ``scale``; 1 if unknown.
 
         The measure is taken once, as they are about to be stepped by.
@@ -93,12 +92,24 @@ class Clipping:
         measured, self._measured = self._measured, None
         if measured is None:
             return 1.0
-        now = _squares(c, measured.params, scale)
+        now = _squares(c, _params_at(optimizer, measured.place), scale)
         kept = loss_scale * sqrt(now / measured.squares) if now else 1.0
         if not 1 / _MOST < kept < _MOST:
             return 1.0
         self.is_seen = self.is_seen or abs(kept - 1) > _ROUNDING
         return kept
+
+
+def _params_at(optimizer: Any, place: int | None) -> list[Any]:
+    """The one at this place, as a list; all of them for None."""
+    if place is None:
+        return params_of(optimizer)
+    for group in optimizer.param_groups:
+        params = group["params"]
+        if place < len(params):
+            return params[place : place + 1]
+        place -= len(params)
+    return []
 
 
 def _squares(c: Any, params: list[Any], scale: float) -> float | None:

@@ -31,17 +31,17 @@ def enable_adaptive_lr(
 
     The multiplier is exactly 1 until Polyak's step (loss above its floor, divided by
     the squared gradient, times the root of 1 - momentum; upwards from momentum 0.99 on,
-    1 - momentum itself), smoothed, lies beyond three times the user's rate (in the
-    first twenty steps, more) or below a third of it (a fifth, where losses have come to
-    nothing), and again once the two have crossed. In between the rate moves towards
-    Polyak's while losses fall by more than chance (far below it, and before they have
-    fallen by a fifth: while they do not rise), and back while they do not. Losses well
-    above the first take the rate back to the user's, or below where Polyak's is lower
-    or losses explode. Of Adam's kind, multipliers stay within 1/8 and 8, and below 1
-    only while losses rise. Neither clipping nor a schedule's low rates are made up for,
-    nor are rates lowered for them. Where several processes train together, and in steps
-    that are compiled, rates are the user's. Each thread's backward passes are those of
-    the optimizers that it has made or stepped.
+    1 - momentum itself), smoothed, lies beyond 2.2 times the user's rate (in the first
+    twelve steps, more; and not while it falls fast) or below a third of it (a fifth,
+    where losses have come to nothing), and again once the two have crossed. In between
+    the rate moves towards Polyak's while losses fall by more than chance (far below it,
+    and before they have fallen by a fifth: while they do not rise), and back while they
+    do not. Losses well above the first take the rate back to the user's, or below where
+    Polyak's is lower or losses explode. Of Adam's kind, multipliers stay within 1/8 and
+    8, and below 1 only while losses rise. Neither clipping nor a schedule's low rates
+    are made up for, nor are rates lowered for them. Where several processes train
+    together, and in steps that are compiled, rates are the user's. Each thread's
+    backward passes are those of the optimizers that it has made or stepped.
 
     In the process: ``torch.autograd.backward``, ``torch.amp.GradScaler.step``, the
     update functions of ``torch.optim`` and ``Optimizer.__init__``, ``__getstate__``,

@@ -141,7 +141,7 @@ class Tuner:
         """
         if not self.pending or not (
             all(version is None for version in versions)
-            or self._clipping.is_zero_now(_c)
+            or self._clipping.is_zero_now(_c, optimizer)
         ):
             return
         users = [user() for root in self.pending for user in root.used_by]
@@ -195,7 +195,7 @@ class Tuner:
             self._n_of_others = 0
 
     def next(
-        self, optimizer: Any, stepping: list[Any], pending: list[Root], scale: float
+        self, optimizer: Any, stepping: list[int], pending: list[Root], scale: float
     ) -> None:
         """Find the multiplier for the step that is about to be made.
 
@@ -208,7 +208,7 @@ class Tuner:
             self.leave_alone(reason)
             return
         loss = self._loss(pending, optimizer)
-        kept = self._clipping.kept(_c, scale, self.loss_scale)
+        kept = self._clipping.kept(_c, optimizer, scale, self.loss_scale)
         self.loss_scale = 1.0
         self.n_steps += 1
         before = self.field("n_rollbacks") if self.options.verbose else 0.0
@@ -231,6 +231,7 @@ class Tuner:
         """The user's rate from now on."""
         self.known, self.mode, self.reason = None, "off", reason
         self.multiplier, self._awaited = 1.0, None
+        self._clipping.forget()
 
     def _loss(self, pending: list[Root], optimizer: Any) -> float | None:
         """The loss of this step, if it is one to go by."""
@@ -293,6 +294,8 @@ class Tuner:
 
     def tell(self, optimizer: Any, group: Any, scale: float) -> None:
         """Take the sum of a group that is about to step."""
+        if self.known is None:  # since another group of this step
+            return
         part = directions.descent(_c, self.known, optimizer, group, scale)
         if part is None:
             self.leave_alone("gradients that are sparse, or of a class of their own")

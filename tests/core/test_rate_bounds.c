@@ -80,6 +80,19 @@ UNIT(rates_stay_within_their_bounds)
     }
 }
 
+/* Below what exponents can be, a ceiling would only take steps to come back from. */
+UNIT(ceilings_stay_within_the_exponents_bounds)
+{
+    course c = course_new();
+    double loss = 1;
+
+    c.most_exponent = LOG_8;
+    go_on(&c, 100, &loss, 1, 0.01);
+    loss = 30;
+    go_on(&c, 100, &loss, 1, 0.01);
+    EXPECT(c.rate.ceiling == -LOG_8 && is_near(c.rate.exponent, -LOG_8));
+}
+
 /* While Polyak's rate does not lie lower; and what is lower by then rises only. */
 UNIT(ceilings_stay_at_the_users_rate)
 {

@@ -5,11 +5,11 @@
 #include "rate_course.h"
 #include "unit.h"
 
-/* The ratio from which on rates move shrinks from 33 to 3 over twenty steps. */
+/* The ratio from which on rates move shrinks from 20 to 2.2 over twelve steps. */
 UNIT(ratios_of_first_steps_have_to_be_larger)
 {
-    static const double ratios[] = {4, 10, 25};
-    static const int last[] = {17, 9, 2}; /* steps at which each is too small */
+    static const double ratios[] = {3, 10, 18};
+    static const int last[] = {10, 4, 1}; /* steps at which each is too small */
 
     for (int i = 0; i < 3; i++) {
         course c = course_new();
@@ -19,6 +19,22 @@ UNIT(ratios_of_first_steps_have_to_be_larger)
         go_on(&c, 1, &loss, 0.97, ratios[i]);
         EXPECT(c.rate.side == 1);
     }
+}
+
+/* A ratio that has been high, and is still on average, is no reason to rise by. */
+UNIT(ratios_that_fall_are_not_gone_by)
+{
+    course c = course_new();
+    double loss = 1, ratio = 9;
+
+    go_on(&c, 3, &loss, 0.97, ratio);
+    for (int i = 0; i < 15; i++) {
+        ratio = fmax(0.7 * ratio, 2.5);
+        EXPECT(go_on(&c, 1, &loss, 0.97, ratio) == 1 && c.rate.side == 0);
+    }
+    EXPECT(c.rate.above > log(2.5) + 0.15);
+    go_on(&c, 30, &loss, 0.97, ratio);
+    EXPECT(c.rate.side == 1);
 }
 
 /* Lower rates are no risk, and wait for nothing; nor do those that are far too low. */

@@ -119,6 +119,15 @@ done:
     return result;
 }
 
+static bool read_number(PyObject *list, Py_ssize_t i, double *number)
+{
+    PyObject *item = PyList_GetItem(list, i);
+
+    if (item)
+        *number = PyFloat_AsDouble(item);
+    return !PyErr_Occurred();
+}
+
 /*
  * rate_latest(loss, weights, most_weights, sums) -> the loss, the descent and the most
  * descent of a step: products of the two weights and the sums of its groups. None where
@@ -141,12 +150,11 @@ static PyObject *rate_latest(PyObject *self, PyObject *args)
         double numbers[3];
 
         for (int k = 0; k < 3; k++)
-            numbers[k] = PyFloat_AsDouble(PyList_GetItem(lists[k], i));
+            if (!read_number(lists[k], i, &numbers[k]))
+                return NULL;
         for (int k = 0; k < 2; k++)
             descents[k] += numbers[k] * numbers[2];
     }
-    if (PyErr_Occurred())
-        return NULL;
     if (!isfinite(loss) || !isfinite(descents[0]) || !isfinite(descents[1]))
         Py_RETURN_NONE;
     return Py_BuildValue("ddd", loss, descents[0], descents[1]);
@@ -155,10 +163,10 @@ static PyObject *rate_latest(PyObject *self, PyObject *args)
 /* Holds the buffer where it returns true. */
 static bool take_rate(PyObject *state, Py_buffer *buffer, ptac_rate *rate)
 {
-    if (PyObject_GetBuffer(state, buffer, PyBUF_WRITABLE) < 0)
+    if (PyObject_GetBuffer(state, buffer, PyBUF_WRITABLE | PyBUF_FORMAT) < 0)
         return false;
-    if (buffer->len != sizeof *rate) {
-        PyErr_Format(PyExc_ValueError, "the state of a learning rate is %d numbers",
+    if (buffer->len != sizeof *rate || strcmp(buffer->format, "d") != 0) {
+        PyErr_Format(PyExc_ValueError, "the state of a learning rate is %d doubles",
                      (int)PTAC_RATE_NUMBERS);
         PyBuffer_Release(buffer);
         return false;

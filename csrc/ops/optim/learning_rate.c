@@ -1,12 +1,12 @@
 /*
  * learning_rate.c - Polyak's rate, the user's rate, and the evidence between them.
  *
- * Until Polyak's rate, smoothed, lies beyond a few times the user's (RIVAL), or below
- * that part of it, the user's is kept, to the bit; and again once the two have crossed.
- * Where it lies higher, the rate moves up while the loss falls by more than chance, and
- * back towards the user's while it does not. Where it lies lower, the rate is Polyak's,
- * and less while the loss rises. Losses well above the first one take the rate back, to
- * the user's or, where Polyak's lies lower or losses explode, below that.
+ * Until Polyak's rate, smoothed, lies beyond twice the user's (RIVAL_ABOVE) or below a
+ * third of it (RIVAL), the user's is kept, to the bit; and again once the two have
+ * crossed. Where it lies higher, the rate moves up while the loss falls by more than
+ * chance, and back towards the user's while it does not. Where it lies lower, the rate
+ * is Polyak's, and less while the loss rises. Losses well above the first one take the
+ * rate back, to the user's or, where Polyak's lies lower or losses explode, below that.
  *
  * Clipping and schedules make steps shorter, and Polyak's rate higher. The rate is not
  * lowered where they have done it; nor is it raised to make up for them.
@@ -21,12 +21,14 @@
 #define STEPS_20 0.05
 #define STEPS_50 0.02
 
-/* Chosen on other seeds than `bench lr` reports; all but FIRST_RIVAL, LAST_RIVAL and
- * RECENT on other batch sizes and budgets too. */
+/* Chosen on other seeds than `bench lr` reports; all but FIRST_STEPS, FIRST_RIVAL,
+ * FALLING, LAST_RIVAL and RECENT on other batch sizes and budgets too. */
 #define RIVAL        1.0986122886681098 /* log 3 */
-#define FIRST_STEPS  20.0               /* whose ratios say little */
-#define FIRST_RIVAL  2.4  /* more than RIVAL at the first of them, and less with each */
-#define LAST_RIVAL   0.6  /* more than RIVAL, downwards, as losses come to nothing */
+#define RIVAL_ABOVE  0.78845736036427   /* log 2.2: upwards, where losses are known */
+#define FIRST_STEPS  12.0               /* whose ratios say little */
+#define FIRST_RIVAL  2.4 /* more than RIVAL_ABOVE at the first, and less with each */
+#define FALLING      0.15 /* of the latest ratio, below the smoothed, by which none rises */
+#define LAST_RIVAL   0.6  /* more than RIVAL as losses come to nothing */
 #define GONE         0.1  /* of the first loss, from where on they do */
 #define RECENT       1.5  /* weight of the latest loss in the trend, times all steps */
 #define STRIDE       0.1  /* change of the exponent in a step */
@@ -106,7 +108,7 @@ static double share_above_floor(const ptac_rate *r, double fast, double slow)
 /* Above which a ratio raises the rate. */
 static double rival_above(const ptac_rate *r)
 {
-    return RIVAL + FIRST_RIVAL * fmax(0, 1 - r->n_steps / FIRST_STEPS);
+    return RIVAL_ABOVE + FIRST_RIVAL * fmax(0, 1 - r->n_steps / FIRST_STEPS);
 }
 
 /*
@@ -118,10 +120,13 @@ static double rival_below(const ptac_rate *r, double fast)
     return RIVAL + LAST_RIVAL * fmax(0, 1 - fast / (GONE * r->first_loss));
 }
 
-/* Where the rate may move: decided by smoothed ratios, left when these cross zero. */
-static double next_side(const ptac_rate *r, double above, double below)
+/*
+ * Where the rate may move: decided by smoothed ratios, left when these cross zero. The
+ * latest is that of a few steps: where it falls away, nothing is raised by what was.
+ */
+static double next_side(const ptac_rate *r, double above, double below, double latest)
 {
-    if (r->above > above)
+    if (r->above > above && latest > r->above - FALLING)
         return 1;
     if (r->below < -below)
         return -1;
@@ -190,15 +195,17 @@ static bool takes_back(const ptac_rate *r, double exponent, double fast)
 
 /*
  * Take the rate back while losses are above the first; then let it recover slowly. What
- * the user's own rate leads to is nothing to take back.
+ * the user's own rate leads to is nothing to take back. (Nor is what the lowest rate
+ * does, it seems; but a first loss that followed it would follow any rise, in time.)
  */
-static void limit(ptac_rate *r, double fast, double polyak)
+static void limit(ptac_rate *r, double fast, double polyak, double most_exponent)
 {
+    const double least = fmax(lowest(r, polyak), -most_exponent);
+
     if (is_too_high(r, fast)) {
         if (!takes_back(r, r->exponent, fast))
             add(&r->first_loss, STEPS_20, fast);
-        r->ceiling =
-            fmax(fmin(r->ceiling, r->exponent) - 2 * STRIDE, lowest(r, polyak));
+        r->ceiling = fmax(fmin(r->ceiling, r->exponent) - 2 * STRIDE, least);
     } else {
         r->ceiling += RECOVERY;
     }
@@ -263,7 +270,7 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     add(&r->above, fmax(STEPS_20, 1 / r->n_steps), polyak);
     add(&r->below, fmax(STEPS_20, 1 / r->n_steps), log_ratio(r->loss, r->descent));
     did_take_back = takes_back(r, exponent, before);
-    side = r->side = next_side(r, rival_above(r), rival_below(r, fast));
+    side = r->side = next_side(r, rival_above(r), rival_below(r, fast), polyak);
     if (side > 0)
         r->exponent = moved_up(r, polyak, evidence, input->most_growth);
     else if (side < 0)
@@ -272,7 +279,7 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
         r->exponent = moved_back(r->exponent);
     if (takes_back(r, fmin(r->exponent, exponent), fast) && !did_take_back)
         r->n_rollbacks += 1;
-    limit(r, fast, lower);
+    limit(r, fast, lower, input->most_exponent);
     r->exponent = fmin(r->exponent, fmin(r->ceiling, exponent + input->most_growth));
     r->exponent = within_spike(r, loss, exponent, input);
     r->exponent = clip(r->exponent, -input->most_exponent, input->most_exponent);
@@ -294,7 +301,7 @@ double ptac_rate_next_free(ptac_rate *r, double squares, double distance, double
     if (r->n_free > 1)
         add(&r->above, STEPS_20, dog);
     r->below = r->above;
-    r->side = next_side(r, RIVAL, RIVAL);
+    r->side = next_side(r, RIVAL, RIVAL, r->above);
     target = r->side > 0 ? fmax(dog, 0) : r->side < 0 ? fmin(dog, 0) : 0;
     target = fmin(target, r->exponent + fmin(STRIDE, input->most_growth));
     r->exponent = clip(target, -input->most_exponent, input->most_exponent);

@@ -8,7 +8,7 @@
  * Sources: the step of Polyak (1987), loss - f* over the squared gradient, in its
  * stochastic form (Loizou et al., 2021: SPS; Rolinek and Martius, 2018: L4, which also
  * estimates f*). DoG: Ivgi, Hinder and Carmon, 2023. That momentum asks for the square
- * root of (1 - momentum), that the user's rate holds within a factor of three of
+ * root of (1 - momentum), that the user's rate holds within a factor of two or three of
  * Polyak's, and that evidence moves the rate between the two, is ours, measured by
  * `bench lr`.
  */

@@ -1,4 +1,4 @@
-"""What the switch costs: training steps of a ResNet-18, and its optimizer's step."""
+"""What the switch costs: training steps of a ResNet-18, and optimizers' steps alone."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from pai_torchacc.bench.measure import Timing, alternate
 from pai_torchacc.bench.workloads import WORKLOADS, Task
 
 WORKLOAD = "W5"
+SMALL = ("SimpleCNN", "W1", "W3", "L10")
+"""Models whose optimizers' steps, of SGD without and with momentum and of Adam, are
+short enough for what each step asks of Python to show."""
 ENABLED = "enable()"
 FIRST, TIMED = 21, 4
 """Steps of an optimizer alone. The first ones measure their gradients apart, which the
@@ -35,7 +38,8 @@ def measure(blocks: int = 10, block_s: float = 0.02) -> Iterator[Row]:
     """Rows of whole steps, and of the optimizer's alone."""
     try:
         yield from _steps(blocks, block_s)
-        yield from _steps_alone(max(blocks // 3, 1))
+        for workload in (WORKLOAD, *SMALL):
+            yield from _steps_alone(workload, max(blocks // 3, 1))
     finally:
         ptac.disable()
 
@@ -58,10 +62,10 @@ def _steps(blocks: int, block_s: float) -> Iterator[Row]:
         yield Row(figure, WORKLOAD, OURS, ENABLED, 1, value, "ratio")
 
 
-def _steps_alone(blocks: int) -> Iterator[Row]:
+def _steps_alone(workload: str, blocks: int) -> Iterator[Row]:
     timings = time_steps(
         {STOCK: ptac.disable, ENABLED: _enabled, OURS: _both},
-        WORKLOADS[WORKLOAD].task,
+        WORKLOADS[workload].task,
         blocks,
     )
     stock = timings.pop(STOCK)
@@ -70,7 +74,7 @@ def _steps_alone(blocks: int) -> Iterator[Row]:
             (STEP_ALONE, stock.best / timing.best),
             (f"{STEP_ALONE}, of medians", stock.median / timing.median),
         ):
-            yield Row(figure, WORKLOAD, name, STOCK, 1, value, "ratio")
+            yield Row(figure, workload, name, STOCK, 1, value, "ratio")
 
 
 def time_steps(
