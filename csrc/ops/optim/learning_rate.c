@@ -26,8 +26,8 @@
 #define RIVAL        1.0986122886681098 /* log 3 */
 #define RIVAL_ABOVE  0.78845736036427   /* log 2.2: upwards, where losses are known */
 #define FIRST_STEPS  12.0               /* whose ratios say little */
-#define FIRST_RIVAL  2.4 /* more than RIVAL_ABOVE at the first, and less with each */
-#define FALLING      0.15 /* of the latest ratio, below the smoothed, by which none rises */
+#define FIRST_RIVAL  2.4  /* more than RIVAL_ABOVE at the first, and less with each */
+#define FALLING      0.15 /* latest ratio below the smoothed, by which none rises */
 #define LAST_RIVAL   0.6  /* more than RIVAL as losses come to nothing */
 #define GONE         0.1  /* of the first loss, from where on they do */
 #define RECENT       1.5  /* weight of the latest loss in the trend, times all steps */
