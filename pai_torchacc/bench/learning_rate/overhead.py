@@ -38,8 +38,9 @@ def measure(blocks: int = 10, block_s: float = 0.02) -> Iterator[Row]:
     """Rows of whole steps, and of the optimizer's alone."""
     try:
         yield from _steps(blocks, block_s)
-        for workload in (WORKLOAD, *SMALL):
-            yield from _steps_alone(workload, max(blocks // 3, 1))
+        yield from _steps_alone(WORKLOAD, max(blocks // 3, 1))
+        for workload in SMALL:
+            yield from _steps_alone(workload, 2 * blocks)
     finally:
         ptac.disable()
 
