@@ -20,6 +20,9 @@ from test_adaptive_lr_strangers import (
 )
 from torch import nn, optim
 
+import pai_torchacc as ptac
+from pai_torchacc.adaptive_lr import directions
+
 __all__ = ["adaptive"]  # a fixture that every test uses
 
 
@@ -65,6 +68,26 @@ def test_hooks_on_gradients_leave_no_losses_to_go_by() -> None:
         p.register_hook(lambda g: g / 8)
     train(net, optimizer, 5)
     assert report(optimizer).mode == "loss_free" and "hooks" in report(optimizer).reason
+
+
+def test_losses_of_zero_have_no_gradients_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first steps measure them apart, as there is none before to go by."""
+    measured = []
+    descent = directions.descent
+
+    def counted(*args: Any) -> float | None:
+        measured.append(args)
+        return descent(*args)
+
+    monkeypatch.setattr(directions, "descent", counted)
+    ptac.enable()
+    for times, n_measured in ((1.0, 6), (0.0, 0)):
+        net, optimizer = linear()
+        measured.clear()
+        train(net, optimizer, 6, lambda a, b, t=times: t * (a.sum() - b.sum()) ** 2)
+        assert len(measured) == n_measured and report(optimizer).mode == "loss"
 
 
 def test_a_rate_of_zero_leaves_losses_as_they_are() -> None:

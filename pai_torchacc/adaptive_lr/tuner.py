@@ -258,6 +258,8 @@ class Tuner:
     def _is_urgent(self, loss: float) -> bool:
         """Whether the rate is to go by the step that is about to be made."""
         numbers = self.numbers
+        if loss <= self._floor:  # nothing is left that a rate could be wrong for
+            return False
         if numbers[_index["n_steps"]] < _STEPS_AT_ONCE:
             return True
         return loss > _JUMP * (numbers[_index["loss"]] + self._floor)
