@@ -134,6 +134,12 @@ def _dadapt_adam(parameters: Parameters, case: Case) -> Optimizer:
     return DAdaptAdam(parameters, lr=1.0)
 
 
+def _mechanic(parameters: Parameters, case: Case) -> Optimizer:
+    from mechanic_pytorch import mechanize
+
+    return mechanize(SGD)(parameters, lr=1.0, momentum=case.momentum)
+
+
 def _schedule_free(parameters: Parameters, case: Case) -> Optimizer:
     from schedulefree import SGDScheduleFree
 
@@ -150,6 +156,7 @@ METHODS = {
         Method("prodigy", _prodigy, "prodigyopt", False, False),
         Method("dadapt_sgd", _dadapt_sgd, "dadaptation", takes_lr=False),
         Method("dadapt_adam", _dadapt_adam, "dadaptation", False, False),
+        Method("mechanic", _mechanic, "mechanic-pytorch", takes_lr=False),
         Method("schedule_free", _schedule_free, "schedulefree"),
     )
 }
