@@ -160,12 +160,18 @@ static PyObject *rate_latest(PyObject *self, PyObject *args)
     return Py_BuildValue("ddd", loss, descents[0], descents[1]);
 }
 
+static bool is_rate(const Py_buffer *buffer)
+{
+    return buffer->len == sizeof(ptac_rate) && buffer->format &&
+           strcmp(buffer->format, "d") == 0;
+}
+
 /* Holds the buffer where it returns true. */
 static bool take_rate(PyObject *state, Py_buffer *buffer, ptac_rate *rate)
 {
     if (PyObject_GetBuffer(state, buffer, PyBUF_WRITABLE | PyBUF_FORMAT) < 0)
         return false;
-    if (buffer->len != sizeof *rate || strcmp(buffer->format, "d") != 0) {
+    if (!is_rate(buffer)) {
         PyErr_Format(PyExc_ValueError, "the state of a learning rate is %d doubles",
                      (int)PTAC_RATE_NUMBERS);
         PyBuffer_Release(buffer);
