@@ -2,7 +2,7 @@
 # have to be there; the rest goes into .venv, in the versions of constraints.txt.
 #
 #   make demo     train a CNN by stock PyTorch and accelerated, and compare
-#   make test     what every change has to pass; under 20 minutes on 2 cores
+#   make test     what every change has to pass; about half an hour on 2 cores
 #   make check    all of it: every operator sample, long fuzz, and again with torch
 #                 2.11 and 2.12, each in an environment of its own (several GB); hours
 #   make soak     SOAK_OPERATIONS of the memory pool (half an hour), then random calls
