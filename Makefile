@@ -23,7 +23,7 @@ CHECK_SECONDS = 300
 
 BIN = $(VENV)/bin
 PIP_OPTIONS = --quiet --disable-pip-version-check
-PYTEST = python -m pytest -p tests.lanes
+PYTEST = python -m pytest -p lanes
 
 # Folders among them, so that a file that went away is noticed as well.
 sources := setup.py pyproject.toml $(shell find csrc -type d -o -name '*.[ch]')
@@ -76,11 +76,11 @@ check-torch-%: .venv-%/.ready $(VENV)/.built
 
 soak: $(VENV)/.with-test
 	PTAC_TEST_OPERATIONS=$(SOAK_OPERATIONS) PTAC_TEST_SEED=$$(date +%s) \
-	    $(BIN)/$(PYTEST) -x tests/test_memory_engine.py -k "random and not sanitizer"
+	    $(BIN)/$(PYTEST) -x tests/csrc/mem/test_memory_engine.py -k "random and not sanitizer"
 	end=$$(($$(date +%s) + 60 * $(SOAK_MINUTES))); \
 	while [ $$(date +%s) -lt $$end ]; do \
 	    PTAC_TEST_SECONDS=120 PTAC_TEST_SEED=$$(date +%s) \
-	        $(BIN)/$(PYTEST) -x tests/test_core.py tests/test_memory_engine.py $(ARGS) || exit; \
+	        $(BIN)/$(PYTEST) -x tests/csrc/test_rows.py tests/csrc/mem/test_memory_engine.py $(ARGS) || exit; \
 	done
 
 bench: $(VENV)/.with-bench

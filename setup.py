@@ -3,6 +3,8 @@
 The extension uses CPython's stable ABI and finds torch when it runs, so one wheel
 serves CPython >= 3.11 and torch >= 2.11. Where it cannot run (not Linux, or a
 free-threaded CPython) the package installs without it and says so.
+
+Objects are kept in build/objects: what has not changed is not compiled again.
 """
 
 import platform
@@ -11,8 +13,10 @@ import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent.absolute()
+sys.path.insert(0, str(HERE / "tools"))
 
 supported = (
     sys.platform == "linux"
@@ -46,7 +50,34 @@ extension = Extension(
     libraries=["m"],
 )
 
+
+class BuildExt(build_ext):
+    """Compiles in parallel, and only what has changed, headers included."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile and link the extension where setuptools wants it."""
+        from objects import Objects
+
+        command = [
+            *self.compiler.compiler_so,
+            *(f"-D{name}={value}" for name, value in ext.define_macros),
+            *(f"-I{folder}" for folder in ext.include_dirs),
+            *(f"-I{folder}" for folder in self.compiler.include_dirs),
+            *ext.extra_compile_args,
+        ]
+        objects = Objects(HERE / "build" / "objects", HERE, command)
+        self.compiler.link_shared_object(
+            [str(o) for o in objects.compile(HERE / s for s in ext.sources)],
+            self.get_ext_fullpath(ext.name),
+            libraries=self.get_libraries(ext),
+            extra_postargs=ext.extra_link_args,
+            build_temp=self.build_temp,
+            target_lang="c",
+        )
+
+
 setup(
     ext_modules=[extension] if supported else [],
+    cmdclass={"build_ext": BuildExt},
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if supported else {},
 )

@@ -8,7 +8,7 @@
 #ifndef PTAC_BIND_TORCH_STOCK_H
 #define PTAC_BIND_TORCH_STOCK_H
 
-#include "bind/torch/serve.h"
+#include "bind/torch/dispatch.h"
 
 /* A new boxed list. */
 stable_ivalue at_make_ints(const int64_t *values, int n);

@@ -1,7 +1,7 @@
 /*
  * int8_rows.c - the rows of int8 operators: what instruction sets bring, by name.
  */
-#include "ops/int8/int8_conv2d.h"
+#include "ops/int8/conv/int8_conv2d.h"
 #include "ops/int8/int8_linear.h"
 
 /* Tiles of AMX were never measured by us: a table has to ask for them. */

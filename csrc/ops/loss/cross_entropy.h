@@ -26,7 +26,7 @@
 
 #include "core/host.h"
 #include "core/kernel.h"
-#include "ops/loss/softmax.h"
+#include "ops/softmax/softmax.h"
 
 /* As torch numbers them. */
 typedef enum ptac_reduction {

@@ -5,7 +5,7 @@
 #define PTAC_OPS_LOSS_SOFT_TARGET_TPL_H
 
 #include "ops/loss/cross_entropy.h"
-#include "ops/loss/softmax_tpl.h"
+#include "ops/softmax/softmax_tpl.h"
 
 /* Factors i to i + n - 1; zeros follow. */
 INLINE vec soft_factors(const ptac_row_target *target, int64_t i, int n)

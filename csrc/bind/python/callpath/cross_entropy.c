@@ -1,0 +1,235 @@
+/*
+ * cross_entropy.c - the lean call path to cross_entropy.
+ *
+ * Functions return None where stock has to be called.
+ */
+#include "bind/torch/rows/cross_entropy.h"
+#include "bind/python/callpath/node.h"
+
+/* CrossEntropy.apply: the way with gradients. */
+static PyObject *apply;
+
+/* x, target, weight or None, reduction, ignore_index, label_smoothing */
+enum {
+    N_ARGS = 6,
+};
+
+/* Numbers out of Python; false where they are of other types, with no error set. */
+static bool read_numbers(PyObject *const *args, ptac_cross_entropy_args *read)
+{
+    if (!PyLong_CheckExact(args[3]) || !PyLong_CheckExact(args[4]) ||
+        !PyFloat_CheckExact(args[5]))
+        return false;
+    read->reduction = PyLong_AsLongLong(args[3]);
+    read->ignore_index = PyLong_AsLongLong(args[4]);
+    read->label_smoothing = PyFloat_AsDouble(args[5]);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return false;
+    }
+    return true;
+}
+
+/* PTAC_TAKE with *read filled, or why stock has to see these arguments. */
+static ptac_reason read_args(PyObject *const *args, ptac_cross_entropy_args *read)
+{
+    for (int i = 0; i < 3; i++)
+        if ((i < 2 || args[i] != Py_None) && !ptac_is_plain(args[i]))
+            return PTAC_SUBCLASS;
+    read->x = ptac_borrow(args[0]);
+    read->target = ptac_borrow(args[1]);
+    read->weight = args[2] == Py_None ? NULL : ptac_borrow(args[2]);
+    return read_numbers(args, read) ? PTAC_TAKE : PTAC_ARGUMENT;
+}
+
+/* 1: x wants a gradient; 0: none is wanted; -1: of others than x, which is stock's. */
+static int wants_gradient(PyObject *const *args)
+{
+    if (!T.aoti_torch_grad_mode_is_enabled())
+        return 0;
+    for (int i = 1; i < 3; i++)
+        if (args[i] != Py_None && ptac_requires_grad(args[i]) != 0)
+            return -1;
+    return ptac_requires_grad(args[0]);
+}
+
+static PyObject *run(const ptac_kernel *row, ptac_call *call, bool with_p)
+{
+    at_tensor loss = NULL, p = NULL;
+    PyThreadState *thread = PyEval_SaveThread();
+    const bool done = ptac_cross_entropy_run(row, call, &loss, with_p ? &p : NULL);
+
+    PyEval_RestoreThread(thread);
+    return done ? ptac_wrap_outputs(loss, p) : Py_NewRef(Py_None);
+}
+
+static PyObject *apply_with_gradient(PyObject *const *args, const ptac_kernel *row)
+{
+    PyObject *all[N_ARGS + 1];
+
+    for (int i = 0; i < N_ARGS; i++)
+        all[i] = Py_NewRef(args[i]);
+    all[N_ARGS] = PyUnicode_FromString(row->name);
+    return ptac_node_apply(PTAC_OP_CROSS_ENTROPY, apply, all, N_ARGS + 1);
+}
+
+/*
+ * cross_entropy(x, target, weight, reduction, ignore_index, smoothing) -> loss or None
+ */
+static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    const ptac_op op = PTAC_OP_CROSS_ENTROPY;
+    ptac_cross_entropy_args read;
+    ptac_cross_entropy params;
+    ptac_call call;
+    const ptac_kernel *row;
+    ptac_reason why;
+    int wants;
+
+    (void)self;
+    if (n_args != N_ARGS)
+        return PyErr_Format(PyExc_TypeError, "six arguments");
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(op))
+        Py_RETURN_NONE;
+    why = read_args(args, &read);
+    if (!why)
+        why = ptac_why_not_lean();
+    if (!why)
+        why = ptac_cross_entropy_read(&read, &params, &call);
+    row = why ? NULL : ptac_consider(&call, &why);
+    wants = row ? wants_gradient(args) : 0;
+    if (PyErr_Occurred())
+        return NULL;
+    if (wants < 0)
+        why = PTAC_GRAD;
+    if (why) {
+        ptac_refuse(op, why);
+        Py_RETURN_NONE;
+    }
+    if (wants || ptac_shadow_is_on())
+        return apply_with_gradient(args, row);
+    return run(row, &call, false);
+}
+
+/* cross_entropy_forward(the same six, row) -> (loss, p), or None where the row failed.
+ * Called by CrossEntropy.forward for what cross_entropy() has accepted. */
+static PyObject *cross_entropy_forward(PyObject *self, PyObject *const *args,
+                                       Py_ssize_t n_args)
+{
+    ptac_cross_entropy_args read;
+    ptac_cross_entropy params;
+    ptac_call call;
+    const ptac_kernel *row;
+    const char *row_name;
+    ptac_reason why;
+
+    (void)self;
+    if (n_args != N_ARGS + 1)
+        return PyErr_Format(PyExc_TypeError, "seven arguments");
+    row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
+    if (!row_name)
+        return NULL;
+    PTAC_IN_FLIGHT;
+    why = read_args(args, &read);
+    if (!why)
+        why = ptac_cross_entropy_read(&read, &params, &call);
+    if (why) {
+        ptac_refuse(PTAC_OP_CROSS_ENTROPY, why);
+        Py_RETURN_NONE;
+    }
+    row = ptac_admit_row(&call, row_name);
+    return row ? run(row, &call, true) : Py_NewRef(Py_None);
+}
+
+/*
+ * cross_entropy_kernel(the same six) -> (loss, p), or None for stock: the kernel of our
+ * own operator, called by the dispatcher below autograd.
+ */
+static PyObject *cross_entropy_kernel(PyObject *self, PyObject *const *args,
+                                      Py_ssize_t n_args)
+{
+    const ptac_op op = PTAC_OP_CROSS_ENTROPY;
+    ptac_cross_entropy_args read;
+    ptac_cross_entropy params;
+    ptac_call call;
+    const ptac_kernel *row;
+    ptac_reason why;
+
+    (void)self;
+    if (n_args != N_ARGS)
+        return PyErr_Format(PyExc_TypeError, "six arguments");
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(op))
+        Py_RETURN_NONE;
+    why = read_args(args, &read);
+    if (!why)
+        why = ptac_cross_entropy_read(&read, &params, &call);
+    if (why) {
+        ptac_refuse(op, why);
+        Py_RETURN_NONE;
+    }
+    row = ptac_admit(&call);
+    return row ? run(row, &call, true) : Py_NewRef(Py_None);
+}
+
+/*
+ * cross_entropy_backward(p, target, weight, reduction, ignore_index, smoothing, row,
+ * grad, over_p) -> gradient of x, or None
+ */
+static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
+                                        Py_ssize_t n_args)
+{
+    const ptac_op op = PTAC_OP_CROSS_ENTROPY_BACKWARD;
+    ptac_cross_entropy_args read;
+    at_tensor grad_x = NULL;
+    const char *row_name;
+    ptac_reason why;
+    bool done;
+
+    (void)self;
+    if (n_args != N_ARGS + 3)
+        return PyErr_Format(PyExc_TypeError, "nine arguments");
+    row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
+    if (!row_name)
+        return NULL;
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(op))
+        Py_RETURN_NONE;
+    why = ptac_thread_is_plain() ? read_args(args, &read) : PTAC_MODE;
+    if (!why && !ptac_is_plain(args[N_ARGS + 1]))
+        why = PTAC_SUBCLASS;
+    if (why) {
+        ptac_refuse(op, why);
+        Py_RETURN_NONE;
+    }
+
+    /* Nobody should look at p again; whoever does learns that it has changed. */
+    const bool over_p =
+        args[N_ARGS + 2] == Py_True && ptac_is_plain_and_versioned(args[0]);
+    PyThreadState *thread = PyEval_SaveThread();
+
+    done = ptac_cross_entropy_gradient(row_name, &read, ptac_borrow(args[N_ARGS + 1]),
+                                       over_p, &grad_x);
+    PyEval_RestoreThread(thread);
+    if (done && over_p)
+        ptac_bump_version(args[0]);
+    return done ? ptac_wrap(grad_x) : Py_NewRef(Py_None);
+}
+
+/* cross_entropy_install(CrossEntropy.apply) */
+static PyObject *cross_entropy_install(PyObject *self, PyObject *function)
+{
+    (void)self;
+    ptac_keep(&apply, function);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef ptac_cross_entropy_methods[] = {
+    PTAC_FASTCALL(cross_entropy, NULL),
+    PTAC_FASTCALL(cross_entropy_forward, NULL),
+    PTAC_FASTCALL(cross_entropy_kernel, NULL),
+    PTAC_FASTCALL(cross_entropy_backward, NULL),
+    {"cross_entropy_install", cross_entropy_install, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};

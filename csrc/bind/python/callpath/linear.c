@@ -1,0 +1,383 @@
+/*
+ * linear.c - lean call paths to linear_act: F.linear, and Linear followed by an
+ * activation in nn.Sequential.
+ *
+ * Each function returns None where stock has to be called, so that the Python stand-in
+ * calls it with the arguments as they came.
+ */
+#include "bind/python/callpath/linear.h"
+
+#include "bind/python/callpath/node.h"
+
+#include <string.h>
+
+/* What linear_install() was given. */
+static PyObject *apply;            /* LinearAct.apply: the way with gradients */
+static PyObject *matmul_precision; /* torch.get_float32_matmul_precision */
+static PyObject *onednn_enabled;   /* torch._C._get_mkldnn_enabled */
+static PyObject *s_highest;
+
+/* The user allows less than float32: torch's own product knows what to make of it. */
+static bool precision_is_lowered(void)
+{
+    PyObject *level = PyObject_CallNoArgs(matmul_precision);
+    const bool lowered =
+        !level || PyUnicode_Compare(level, s_highest) != 0 || PyErr_Occurred();
+
+    Py_XDECREF(level);
+    PyErr_Clear();
+    return lowered;
+}
+
+/* The user has switched torch's oneDNN off, torch.backends.mkldnn.flags(). */
+static bool onednn_is_off(const char *row_name)
+{
+    PyObject *enabled;
+
+    if (strcmp(row_name, "onednn") != 0 && strcmp(row_name, "bf16") != 0)
+        return false;
+    enabled = PyObject_CallNoArgs(onednn_enabled);
+    Py_XDECREF(enabled);
+    PyErr_Clear();
+    return enabled != Py_True;
+}
+
+/* torch's settings let this row multiply. */
+static bool settings_allow(const ptac_kernel *row)
+{
+    return !precision_is_lowered() && !onednn_is_off(row->name);
+}
+
+static at_tensor borrow_or_null(PyObject *tensor)
+{
+    return tensor == Py_None ? NULL : ptac_borrow(tensor);
+}
+
+/* A result that stands for what the operator's outputs are: y, or (y, z). */
+static PyObject *wrap_results(ptac_linear_tensors *t)
+{
+    return ptac_wrap_outputs(at_give(&t->y), t->z ? at_give(&t->z) : NULL);
+}
+
+static bool run_unlocked(const ptac_kernel *row, const ptac_call *call)
+{
+    PyThreadState *thread = PyEval_SaveThread();
+    const bool done = ptac_run(row, call);
+
+    PyEval_RestoreThread(thread);
+    return done;
+}
+
+/* Handles of plain tensors x, w, and bias or None. */
+static ptac_reason borrow(PyObject *const tensors[3], ptac_linear_tensors *t)
+{
+    for (int i = 0; i < 3; i++)
+        if ((i < 2 || tensors[i] != Py_None) && !ptac_is_plain(tensors[i]))
+            return PTAC_SUBCLASS;
+    t->x = ptac_borrow(tensors[0]);
+    t->w = ptac_borrow(tensors[1]);
+    t->bias = borrow_or_null(tensors[2]);
+    return PTAC_TAKE;
+}
+
+/* The row for borrowed tensors, with its call; NULL and why stock has to do it. */
+static const ptac_kernel *choose(ptac_linear_tensors *t, ptac_act activation,
+                                 bool is_training, ptac_linear_act *params,
+                                 ptac_call *call, ptac_reason *why)
+{
+    const ptac_kernel *row;
+
+    *why = ptac_linear_read(t, activation, is_training, params, call);
+    row = *why ? NULL : ptac_consider(call, why);
+    if (row && !settings_allow(row)) {
+        *why = PTAC_MODE;
+        return NULL;
+    }
+    return row;
+}
+
+/*
+ * Whether a gradient will be asked of x, w or bias; -1 with an exception set.
+ */
+static int wants_gradient(PyObject *const tensors[3])
+{
+    int wants = 0;
+
+    if (T.aoti_torch_grad_mode_is_enabled())
+        for (int i = 0; i < 3 && wants == 0; i++)
+            if (tensors[i] != Py_None)
+                wants = ptac_requires_grad(tensors[i]);
+    return wants;
+}
+
+/* By way of the node: apply(x, w, bias, activation, row, is_training). */
+static PyObject *apply_node(PyObject *const tensors[3], ptac_act activation,
+                            const ptac_kernel *row, bool is_training)
+{
+    PyObject *args[] = {
+        Py_NewRef(tensors[0]),           Py_NewRef(tensors[1]),
+        Py_NewRef(tensors[2]),           PyLong_FromLong(activation),
+        PyUnicode_FromString(row->name), PyBool_FromLong(is_training),
+    };
+
+    return ptac_node_apply(PTAC_OP_LINEAR_ACT, apply, args, 6);
+}
+
+PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
+                          bool counts_refusals)
+{
+    const ptac_op op = PTAC_OP_LINEAR_ACT;
+    ptac_linear_tensors t = {0};
+    ptac_linear_act params;
+    ptac_call call;
+    ptac_reason why;
+    const ptac_kernel *row = NULL;
+    int is_training = 0;
+
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(op))
+        Py_RETURN_NONE;
+    why = borrow(tensors, &t);
+    if (!why)
+        why = ptac_why_not_lean();
+    if (!why) {
+        is_training = wants_gradient(tensors);
+        if (is_training < 0)
+            return NULL;
+        row = choose(&t, activation, is_training, &params, &call, &why);
+    }
+    if (!row) {
+        if (counts_refusals)
+            ptac_refuse(op, why);
+        Py_RETURN_NONE;
+    }
+    if (is_training || ptac_shadow_is_on())
+        return apply_node(tensors, activation, row, is_training);
+    if (run_unlocked(row, &call))
+        return wrap_results(&t);
+    Py_RETURN_NONE;
+}
+
+/* linear(x, w, bias) -> y or None */
+static PyObject *linear(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    (void)self;
+    if (n_args != 3)
+        return PyErr_Format(PyExc_TypeError, "x, w, bias");
+    return ptac_try_linear(args, PTAC_ACT_NONE, true);
+}
+
+/*
+ * linear_row(x, w) -> name of the row that linear() would use now, or None. Counts
+ * nothing.
+ */
+static PyObject *linear_row(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    PyObject *tensors[3] = {NULL, NULL, Py_None};
+    ptac_linear_tensors t = {0};
+    ptac_linear_act params;
+    ptac_call call;
+    ptac_reason why;
+    const ptac_kernel *row = NULL;
+
+    (void)self;
+    if (n_args != 2)
+        return PyErr_Format(PyExc_TypeError, "x, w");
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(PTAC_OP_LINEAR_ACT))
+        Py_RETURN_NONE;
+    tensors[0] = args[0];
+    tensors[1] = args[1];
+    why = borrow(tensors, &t);
+    if (!why)
+        why = ptac_why_not_lean();
+    if (!why) {
+        const int is_training = wants_gradient(tensors);
+
+        if (is_training < 0)
+            return NULL;
+        row = choose(&t, PTAC_ACT_NONE, is_training, &params, &call, &why);
+    }
+    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+}
+
+static bool read_activation(PyObject *code, ptac_act *activation)
+{
+    const long value = PyLong_AsLong(code);
+
+    if (value < 0 || value > PTAC_ACT_SIGMOID) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "no such activation");
+        return false;
+    }
+    *activation = (ptac_act)value;
+    return true;
+}
+
+/*
+ * linear_act_forward(x, w, bias, activation, row, is_training) -> y, (y, z), or None
+ * where the row failed. Called by LinearAct.forward for what ptac_try_linear() has
+ * accepted.
+ */
+static PyObject *linear_act_forward(PyObject *self, PyObject *const *args,
+                                    Py_ssize_t n_args)
+{
+    ptac_act activation;
+    ptac_linear_tensors t = {0};
+    ptac_linear_act params;
+    ptac_call call;
+    const char *name;
+    const ptac_kernel *row;
+    ptac_reason why;
+
+    (void)self;
+    if (n_args != 6)
+        return PyErr_Format(PyExc_TypeError,
+                            "x, w, bias, activation, row, is_training");
+    name = PyUnicode_AsUTF8AndSize(args[4], NULL);
+    if (!name || !read_activation(args[3], &activation))
+        return NULL;
+    PTAC_IN_FLIGHT;
+    row = ptac_registry_find(PTAC_OP_LINEAR_ACT, name);
+    why = borrow(args, &t);
+    if (!why)
+        why = ptac_linear_read(&t, activation, args[5] == Py_True, &params, &call);
+    if (why || !row)
+        ptac_refuse(PTAC_OP_LINEAR_ACT, why ? why : PTAC_ARGUMENT);
+    else if (run_unlocked(row, &call))
+        return wrap_results(&t);
+    Py_RETURN_NONE;
+}
+
+/*
+ * linear_act(x, w, bias, activation) -> y, or None for stock: what ptac_try_linear()
+ * does for nn.Sequential, for callers in Python.
+ */
+static PyObject *linear_act(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    ptac_act activation;
+
+    (void)self;
+    if (n_args != 4)
+        return PyErr_Format(PyExc_TypeError, "x, w, bias, activation");
+    if (!read_activation(args[3], &activation))
+        return NULL;
+    return ptac_try_linear(args, activation, true);
+}
+
+/*
+ * linear_act_kernel(x, w, bias, activation) -> y, (y, z), or None for stock: the kernel
+ * of our own operator, called by the dispatcher below autograd.
+ */
+static PyObject *linear_act_kernel(PyObject *self, PyObject *const *args,
+                                   Py_ssize_t n_args)
+{
+    ptac_linear_tensors t = {0};
+    ptac_linear_act params;
+    ptac_act activation;
+    ptac_reason why;
+    ptac_call call;
+    const ptac_kernel *row;
+
+    (void)self;
+    if (n_args != 4)
+        return PyErr_Format(PyExc_TypeError, "x, w, bias, activation");
+    if (!read_activation(args[3], &activation))
+        return NULL;
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(PTAC_OP_LINEAR_ACT))
+        Py_RETURN_NONE;
+    why = borrow(args, &t);
+    row = why ? NULL : choose(&t, activation, true, &params, &call, &why);
+    if (why)
+        ptac_refuse(PTAC_OP_LINEAR_ACT, why);
+    else if (run_unlocked(row, &call))
+        return wrap_results(&t);
+    Py_RETURN_NONE;
+}
+
+static PyObject *wrap_or_none(at_tensor *owned)
+{
+    return *owned ? ptac_wrap(at_give(owned)) : Py_NewRef(Py_None);
+}
+
+/*
+ * linear_act_backward(row, activation, grad, x, w, saved, wants) -> (gx, gw, gbias), or
+ * None for stock. x, w and saved may be None where not needed; wants is three bools.
+ */
+static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
+                                     Py_ssize_t n_args)
+{
+    const ptac_op op = PTAC_OP_LINEAR_ACT_BACKWARD;
+    ptac_linear_gradients g = {0};
+    ptac_act activation;
+    const char *row;
+    ptac_reason why = PTAC_TAKE;
+    bool done;
+
+    (void)self;
+    if (n_args != 7 || !PyTuple_Check(args[6]) || PyTuple_Size(args[6]) != 3)
+        return PyErr_Format(PyExc_TypeError,
+                            "row, activation, grad, x, w, saved, wants");
+    row = PyUnicode_AsUTF8AndSize(args[0], NULL);
+    if (!row || !read_activation(args[1], &activation))
+        return NULL;
+    PTAC_IN_FLIGHT;
+    for (int i = 2; i < 6; i++)
+        if ((i == 2 || args[i] != Py_None) && !ptac_is_plain(args[i]))
+            why = PTAC_SUBCLASS;
+    if (!ptac_thread_is_plain() || onednn_is_off(row))
+        why = PTAC_MODE;
+    if (why) {
+        ptac_refuse(op, why);
+        Py_RETURN_NONE;
+    }
+    g.grad = ptac_borrow(args[2]);
+    g.x = borrow_or_null(args[3]);
+    g.w = borrow_or_null(args[4]);
+    g.saved = borrow_or_null(args[5]);
+    g.wants_x = PyTuple_GetItem(args[6], 0) == Py_True;
+    g.wants_w = PyTuple_GetItem(args[6], 1) == Py_True;
+    g.wants_bias = PyTuple_GetItem(args[6], 2) == Py_True;
+
+    PyThreadState *thread = PyEval_SaveThread();
+
+    done = ptac_linear_backward(row, activation, &g);
+    PyEval_RestoreThread(thread);
+    if (!done)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(NNN)", wrap_or_none(&g.grad_x), wrap_or_none(&g.grad_w),
+                         wrap_or_none(&g.grad_bias));
+}
+
+/*
+ * linear_install(LinearAct.apply, torch.get_float32_matmul_precision,
+ * torch._C._get_mkldnn_enabled)
+ */
+static PyObject *linear_install(PyObject *self, PyObject *args)
+{
+    PyObject *function, *precision, *onednn;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOO", &function, &precision, &onednn))
+        return NULL;
+    if (!s_highest)
+        s_highest = PyUnicode_InternFromString("highest");
+    if (!s_highest)
+        return NULL;
+    ptac_keep(&apply, function);
+    ptac_keep(&matmul_precision, precision);
+    ptac_keep(&onednn_enabled, onednn);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef ptac_linear_methods[] = {
+    PTAC_FASTCALL(linear, NULL),
+    PTAC_FASTCALL(linear_row, NULL),
+    PTAC_FASTCALL(linear_act, NULL),
+    PTAC_FASTCALL(linear_act_kernel, NULL),
+    PTAC_FASTCALL(linear_act_forward, NULL),
+    PTAC_FASTCALL(linear_act_backward, NULL),
+    {"linear_install", linear_install, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

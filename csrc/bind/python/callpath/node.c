@@ -1,0 +1,120 @@
+/*
+ * node.c - nodes of ours in autograd's graph.
+ *
+ * While tensors are saved through hooks there are none. Hooks such as those of
+ * torch.utils.checkpoint match what forward saves with what its repetition saves, one
+ * by one; our nodes save other tensors than torch's, so that neither a switch in
+ * between nor a quarantine may decide which nodes there are.
+ */
+#include "bind/python/callpath/node.h"
+
+#include "bind/torch/rows/bf16.h"
+
+/* What node_install() was given. */
+static PyObject *top_hooks; /* torch._C._autograd._top_saved_tensors_default_hooks */
+
+/* Made here: int8 modules ask also where nobody has installed nodes. */
+int ptac_requires_grad(PyObject *tensor)
+{
+    static PyObject *s_requires_grad;
+
+    if (!s_requires_grad)
+        s_requires_grad = PyUnicode_InternFromString("requires_grad");
+    if (!s_requires_grad)
+        return -1;
+
+    PyObject *value = PyObject_GetAttr(tensor, s_requires_grad);
+    const int truth = value ? PyObject_IsTrue(value) : -1;
+
+    Py_XDECREF(value);
+    return truth;
+}
+
+static int saving_is_hooked(void)
+{
+    PyObject *hooks = PyObject_CallFunctionObjArgs(top_hooks, Py_True, NULL);
+    int hooked = hooks ? hooks != Py_None : -1;
+
+    if (hooked > 0 && PyTuple_Check(hooks) && PyTuple_Size(hooks) > 0)
+        hooked = !ptac_saved_is_pack(PyTuple_GetItem(hooks, 0));
+    Py_XDECREF(hooks);
+    return hooked;
+}
+
+/* A tuple of args, which it takes over. */
+static PyObject *pack(PyObject **args, int n)
+{
+    PyObject *tuple = PyTuple_New(n);
+    bool whole = tuple;
+
+    for (int i = 0; i < n; i++) {
+        if (!args[i])
+            whole = false;
+        if (tuple)
+            PyTuple_SetItem(tuple, i, args[i]);
+        else
+            Py_XDECREF(args[i]);
+    }
+    if (whole)
+        return tuple;
+    Py_XDECREF(tuple);
+    return NULL;
+}
+
+PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject **args, int n)
+{
+    PyObject *packed = pack(args, n), *result = NULL, *first;
+    const int hooked = packed ? saving_is_hooked() : -1;
+
+    if (hooked > 0) {
+        ptac_refuse(op, PTAC_HOOKS);
+        result = Py_NewRef(Py_None);
+    } else if (hooked == 0) {
+        result = PyObject_CallObject(apply, packed);
+    }
+    Py_XDECREF(packed);
+    if (!result || !PyTuple_Check(result))
+        return result;
+    first = Py_XNewRef(PyTuple_GetItem(result, 0));
+    Py_DECREF(result);
+    return first;
+}
+
+/* node_install(torch._C._autograd._top_saved_tensors_default_hooks) */
+static PyObject *node_install(PyObject *self, PyObject *function)
+{
+    (void)self;
+    ptac_keep(&top_hooks, function);
+    Py_RETURN_NONE;
+}
+
+/*
+ * node_learn(((node, number), (node, number), (node, number))): torch's own nodes,
+ * which this thread has just made, and their sequence numbers -> whether we can read
+ * them.
+ */
+static PyObject *node_learn(PyObject *self, PyObject *samples)
+{
+    PyObject *objects[3];
+    const void *nodes[3];
+    unsigned long long found[3];
+    uint64_t numbers[3];
+
+    (void)self;
+    if (!PyArg_ParseTuple(samples, "(OK)(OK)(OK)", &objects[0], &found[0], &objects[1],
+                          &found[1], &objects[2], &found[2]))
+        return NULL;
+    for (int i = 0; i < 3; i++) {
+        nodes[i] = *(void *const *)(objects[i] + 1); /* what the object holds first */
+        numbers[i] = found[i];
+        if (!nodes[i] || (uintptr_t)nodes[i] % sizeof(void *))
+            Py_RETURN_FALSE;
+    }
+    return PyBool_FromLong(ptac_bf16_learn_nodes(nodes, numbers));
+}
+
+PyMethodDef ptac_node_methods[] = {
+    {"node_install", node_install, METH_O, NULL},
+    {"node_learn", node_learn, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};

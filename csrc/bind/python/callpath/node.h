@@ -1,0 +1,19 @@
+/*
+ * node.h - nodes of ours in autograd's graph, as lean call paths make them.
+ */
+#ifndef PTAC_BIND_PYTHON_CALLPATH_NODE_H
+#define PTAC_BIND_PYTHON_CALLPATH_NODE_H
+
+#include "bind/python/module/pybind.h"
+
+/* tensor.requires_grad; -1 with an exception set. */
+int ptac_requires_grad(PyObject *tensor);
+
+/*
+ * What a node computes: the first output of apply(*args), or None for stock, which has
+ * been counted as a refusal of op. The n args are taken over: NULL among them means
+ * that an exception is set, and gives NULL.
+ */
+PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject **args, int n);
+
+#endif

@@ -1,0 +1,338 @@
+/*
+ * optimizer.c - torch.optim's SGD, Adam and AdamW: a step as one kernel call a group.
+ *
+ * Nothing is written before all of a group is known to be plain.
+ */
+#include "bind/python/callpath/optimizer_args.h"
+
+#include <math.h>
+
+/* The row for what was gathered. */
+static const ptac_kernel *consider(ptac_gathering *g, ptac_call *call, ptac_reason *why)
+{
+    g->step.items = g->items;
+    g->step.n_items = g->n_items;
+    *call = (ptac_call){.op = g->op, .n_inputs = 1, .params = &g->step};
+    call->inputs[0].dtype = g->dtype;
+    call->inputs[0].n_elements = g->n_elements;
+    return ptac_consider(call, why);
+}
+
+static void count_step(PyObject *tensor)
+{
+    ptac_view view;
+
+    ptac_view_of(ptac_borrow(tensor), &view);
+    if (view.dtype == PTAC_F32)
+        *(float *)view.data += 1;
+    else
+        *(double *)view.data += 1;
+}
+
+/* Adam's step counters stand last among the tensors that each item writes. */
+static void count_steps(const ptac_gathering *g)
+{
+    const Py_ssize_t each = g->step.adam.amsgrad ? 5 : 4;
+
+    for (Py_ssize_t i = each - 1; i < g->n_written; i += each)
+        count_step(g->written[i].tensor);
+}
+
+/* The sum of gradient times direction of a step of rate 1, from those of its blocks. */
+static double sum_up(const ptac_gathering *g)
+{
+    double sum = 0;
+
+    if (!g->step.sums)
+        return NAN;
+    for (int64_t i = 0; i < ptac_step_sums(g->n_elements); i++)
+        sum += g->step.sums[i];
+    return g->op == PTAC_OP_SGD_STEP ? sum : sum / -g->lr;
+}
+
+/* The step is done: what cannot be told any more is left untold. */
+static void tell(PyObject *sums, double sum)
+{
+    PyObject *number = PyFloat_FromDouble(sum);
+
+    if (!number || PyList_Append(sums, number) < 0)
+        PyErr_Clear();
+    Py_XDECREF(number);
+}
+
+/*
+ * Write. A row of this kind cannot fail; should one say that it did, before writing,
+ * the definition does the work, since other groups of the step may be done already.
+ */
+static void run_gathered(const ptac_kernel *row, const ptac_call *call,
+                         ptac_gathering *g, PyObject *sums)
+{
+    PyThreadState *thread;
+
+    if (sums != Py_None)
+        g->step.sums =
+            PyMem_Calloc((size_t)ptac_step_sums(g->n_elements) + 1, sizeof(double));
+    thread = g->n_elements < 4096 ? NULL : PyEval_SaveThread();
+    if (!ptac_run(row, call))
+        ptac_registry_find(row->op, "scalar")->run(call);
+    if (thread)
+        PyEval_RestoreThread(thread);
+    if (g->op != PTAC_OP_SGD_STEP)
+        count_steps(g);
+    for (Py_ssize_t i = 0; i < g->n_written - g->n_new; i++)
+        ptac_bump_version(g->written[i].tensor);
+    if (sums != Py_None)
+        tell(sums, sum_up(g));
+    PyMem_Free(g->step.sums);
+    g->step.sums = NULL;
+}
+
+/* The last two arguments of the functions below. */
+static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums)
+{
+    *multiplier = PyFloat_AsDouble(args[0]);
+    if (PyErr_Occurred())
+        return false;
+    *sums = args[1];
+    if (*sums == Py_None || PyList_CheckExact(*sums))
+        return true;
+    PyErr_Format(PyExc_TypeError, "sums are a list or None");
+    return false;
+}
+
+/*
+ * optimizer_group(is_sgd, states, group, multiplier, sums) -> 1: done; 0: stock has to
+ * do it; -1: stock has to make the states, then ask again.
+ *
+ * sums is None, or a list: of a group that has stepped, the sum of gradient times
+ * direction is appended, see ops/optim/descent.h; of Adam's, that of the direction
+ * which the step has taken, with weight decay and amsgrad. Groups without gradients
+ * tell nothing.
+ */
+static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
+                                 Py_ssize_t n_args)
+{
+    ptac_gathering g;
+    ptac_call call;
+    ptac_reason why = PTAC_TAKE;
+    const ptac_kernel *row = NULL;
+    long answer = 0;
+    double multiplier;
+    PyObject *sums;
+
+    (void)self;
+    if (n_args != 5)
+        return PyErr_Format(PyExc_TypeError, "is_sgd, states, group, multiplier, sums");
+
+    const bool is_sgd = args[0] == Py_True;
+    const ptac_op op = ptac_optim_op(args[2], is_sgd);
+
+    if (!read_rate(&args[3], &multiplier, &sums))
+        return NULL;
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(op))
+        return PyLong_FromLong(0);
+    if (!ptac_thread_is_plain()) {
+        ptac_refuse(op, PTAC_MODE);
+        return PyLong_FromLong(0);
+    }
+
+    ptac_verdict result = ptac_gather(&g, args[2], args[1], is_sgd, multiplier);
+    bool error;
+
+    if (ptac_is_fine(result))
+        result = ptac_gather_repeats(&g, 1);
+    error = result.error;
+    if (result.needs_state) {
+        answer = -1;
+    } else if (!error) {
+        why = result.why;
+        if (!why && g.n_items > 0)
+            row = consider(&g, &call, &why);
+        if (why)
+            ptac_refuse(g.op, why);
+        error = row && !ptac_create_momenta(&g, args[1]);
+        if (error)
+            ptac_forget_momenta(&g, args[1]);
+        else if (row)
+            run_gathered(row, &call, &g, sums);
+        answer = row || (!why && g.n_items == 0);
+    }
+    ptac_gather_release(&g);
+    return error ? NULL : PyLong_FromLong(answer);
+}
+
+enum {
+    MAX_GROUPS = 64,
+};
+
+/* Gather every group and find a row for each, or leave everything as it was. */
+static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
+                       double multiplier, ptac_gathering *gathered, ptac_call *calls,
+                       const ptac_kernel **rows, int *n_gathered)
+{
+    const Py_ssize_t n = PyList_Size(groups);
+    ptac_reason why;
+
+    if (n > MAX_GROUPS)
+        return false;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const ptac_verdict result = ptac_gather(&gathered[i], PyList_GetItem(groups, i),
+                                                states, is_sgd, multiplier);
+
+        *n_gathered = (int)i + 1;
+        if (!ptac_is_fine(result) || PyList_Size(groups) != n)
+            return false;
+        if (gathered[i].n_items == 0)
+            continue;
+        rows[i] = consider(&gathered[i], &calls[i], &why);
+        if (!rows[i])
+            return false;
+    }
+    return ptac_is_fine(ptac_gather_repeats(gathered, *n_gathered));
+}
+
+/*
+ * optimizer_step(is_sgd, optimizer, multiplier, sums) -> whether the whole step is
+ * done. When it is not, nothing was written, counted or told, and the optimizer's own
+ * step() finds out group by group what can be accelerated.
+ */
+static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
+                                Py_ssize_t n_args)
+{
+    ptac_gathering gathered[MAX_GROUPS];
+    ptac_call calls[MAX_GROUPS];
+    const ptac_kernel *rows[MAX_GROUPS] = {NULL};
+    PyObject *groups = NULL, *states = NULL;
+    int n_gathered = 0;
+    bool done = false;
+    double multiplier;
+    PyObject *sums;
+
+    (void)self;
+    if (n_args != 4)
+        return PyErr_Format(PyExc_TypeError, "is_sgd, optimizer, multiplier, sums");
+    if (!read_rate(&args[2], &multiplier, &sums))
+        return NULL;
+    PTAC_IN_FLIGHT;
+    if (ptac_chooser_gate(PTAC_OP_SGD_STEP) == PTAC_OFF || !ptac_thread_is_plain() ||
+        ptac_shadow_is_on()) /* which goes group by group */
+        Py_RETURN_FALSE;
+    groups = PyObject_GetAttr(args[1], ptac_s.param_groups);
+    states = groups ? PyObject_GetAttr(args[1], ptac_s.state) : NULL;
+    if (!states)
+        goto done;
+    if (!PyList_CheckExact(groups))
+        goto done;
+    if (!gather_all(groups, states, args[0] == Py_True, multiplier, gathered, calls,
+                    rows, &n_gathered))
+        goto done;
+    for (int i = 0; i < n_gathered; i++) {
+        if (rows[i] && !ptac_create_momenta(&gathered[i], states)) {
+            for (int j = 0; j <= i; j++)
+                ptac_forget_momenta(&gathered[j], states);
+            goto done;
+        }
+    }
+    for (int i = 0; i < n_gathered; i++)
+        if (rows[i])
+            run_gathered(rows[i], &calls[i], &gathered[i], sums);
+    done = true;
+done:
+    for (int i = 0; i < n_gathered; i++)
+        ptac_gather_release(&gathered[i]);
+    Py_XDECREF(groups);
+    Py_XDECREF(states);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(done);
+}
+
+/* The parameters of a group, borrowed; NULL where it is not as torch makes them. */
+static PyObject *params_of(PyObject *groups, Py_ssize_t i)
+{
+    PyObject *group = PyList_GetItem(groups, i), *params = NULL;
+
+    if (PyDict_CheckExact(group))
+        params = PyDict_GetItemWithError(group, ptac_s.params);
+    return params && PyList_CheckExact(params) ? params : NULL;
+}
+
+static bool are_usual(PyObject *groups)
+{
+    if (!PyList_CheckExact(groups))
+        return false;
+    for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
+        PyObject *params = params_of(groups, i);
+
+        if (!params)
+            return false;
+        for (Py_ssize_t j = 0; j < PyList_Size(params); j++)
+            if (!ptac_is_tensor(PyList_GetItem(params, j)))
+                return false;
+    }
+    return true;
+}
+
+/* Freeing a gradient may run code of the user's, which may do anything to the lists. */
+static bool zero_group(PyObject *params)
+{
+    bool done = true;
+
+    Py_INCREF(params);
+    for (Py_ssize_t i = 0; done && i < PyList_Size(params); i++) {
+        PyObject *param = Py_NewRef(PyList_GetItem(params, i));
+
+        done = PyObject_SetAttr(param, ptac_s.grad, Py_None) == 0;
+        Py_DECREF(param);
+    }
+    Py_DECREF(params);
+    return done;
+}
+
+/* zero_grads(param_groups) -> whether all gradients are None now. */
+static PyObject *zero_grads(PyObject *self, PyObject *groups)
+{
+    const ptac_op op = PTAC_OP_ZERO_GRAD;
+    ptac_reason why = ptac_chooser_gate(op);
+
+    (void)self;
+    if (!why && ptac_thread_is_disabled())
+        why = PTAC_DISABLED;
+    if (!why && !ptac_thread_is_plain())
+        why = PTAC_MODE;
+    if (!why && !are_usual(groups))
+        why = PTAC_ARGUMENT;
+    for (Py_ssize_t i = 0; !why && i < PyList_Size(groups); i++) {
+        PyObject *params = params_of(groups, i);
+
+        if (!params)
+            why = PTAC_ARGUMENT;
+        else if (!zero_group(params))
+            return NULL;
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    if (why) {
+        ptac_refuse(op, why);
+        Py_RETURN_FALSE;
+    }
+    ptac_count_accelerated(op);
+    Py_RETURN_TRUE;
+}
+
+/* optimizer_prepare(): to be called once before the others. */
+static PyObject *optimizer_prepare(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    if (ptac_optim_intern() < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyMethodDef ptac_optimizer_methods[] = {
+    PTAC_FASTCALL(optimizer_group, NULL),
+    PTAC_FASTCALL(optimizer_step, NULL),
+    {"zero_grads", zero_grads, METH_O, NULL},
+    {"optimizer_prepare", optimizer_prepare, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,110 @@
+/*
+ * optimizer_args.h - a parameter group of torch.optim, taken apart for one kernel call.
+ */
+#ifndef PTAC_BIND_PYTHON_CALLPATH_OPTIMIZER_ARGS_H
+#define PTAC_BIND_PYTHON_CALLPATH_OPTIMIZER_ARGS_H
+
+#include "bind/python/module/pybind.h"
+#include "ops/optim/step.h"
+
+/* Interned once; looked up thousands of times. */
+#define PTAC_OPTIM_NAMES(X)                                                            \
+    X(param_groups)                                                                    \
+    X(params)                                                                          \
+    X(state)                                                                           \
+    X(grad)                                                                            \
+    X(lr)                                                                              \
+    X(momentum)                                                                        \
+    X(dampening)                                                                       \
+    X(weight_decay)                                                                    \
+    X(nesterov)                                                                        \
+    X(maximize)                                                                        \
+    X(foreach)                                                                         \
+    X(fused)                                                                           \
+    X(capturable)                                                                      \
+    X(differentiable)                                                                  \
+    X(betas)                                                                           \
+    X(eps)                                                                             \
+    X(amsgrad)                                                                         \
+    X(decoupled_weight_decay)                                                          \
+    X(momentum_buffer)                                                                 \
+    X(step)                                                                            \
+    X(exp_avg)                                                                         \
+    X(exp_avg_sq)                                                                      \
+    X(max_exp_avg_sq)
+
+typedef struct ptac_optim_names {
+#define X(name) PyObject *name;
+    PTAC_OPTIM_NAMES(X)
+#undef X
+} ptac_optim_names;
+
+extern ptac_optim_names ptac_s;
+
+/* Fill ptac_s; -1 with a Python exception set. To be called before all else. */
+int ptac_optim_intern(void);
+
+/* A tensor that a kernel writes, owned, and where; NULL where it has no elements. */
+typedef struct ptac_written {
+    PyObject *tensor;
+    const void *data;
+} ptac_written;
+
+/* What a group gathers. */
+typedef struct ptac_gathering {
+    ptac_op op;
+    ptac_step step;
+    ptac_step_item *items;
+    PyObject **params; /* of the items, borrowed from written */
+    PyObject **grads;  /* of the items, owned */
+    ptac_written *written;
+    Py_ssize_t n_written, n_items, capacity;
+    Py_ssize_t n_new; /* momentum buffers that this step makes, last in written */
+    bool *said_none;  /* of the items: their state's buffer was None; or NULL */
+    ptac_dtype dtype;
+    int64_t n_elements;
+    double beta1;
+    double lr; /* Adam: as the step is to use it */
+} ptac_gathering;
+
+/* Whether a group could be gathered. */
+typedef struct ptac_verdict {
+    ptac_reason why;  /* PTAC_TAKE, or why stock has to do it */
+    bool error;       /* a Python exception is set */
+    bool needs_state; /* torch has to make the states first */
+} ptac_verdict;
+
+static inline bool ptac_is_fine(ptac_verdict v)
+{
+    return !v.why && !v.error && !v.needs_state;
+}
+
+/* The operator that a step of this group is counted as, whatever the group is. */
+ptac_op ptac_optim_op(PyObject *group, bool is_sgd);
+
+/*
+ * Look at every parameter of the group and write nothing. What is found stays alive
+ * whatever other threads do to the group and the states; ptac_gather_release() gives it
+ * back, to be called in any case. The group's rate is multiplied by multiplier, but for
+ * decoupled weight decay, which goes by the rate as it is.
+ */
+ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
+                         bool is_sgd, double multiplier);
+void ptac_gather_release(ptac_gathering *g);
+
+/*
+ * Refuses groups that would write one tensor twice, a parameter that is listed twice or
+ * a state that several share, or that would read as a gradient what they write: stock
+ * goes over it again for each operation. Tensors are told apart by where they begin.
+ */
+ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n);
+
+/*
+ * The buffers that a first SGD step needs; all of them, or a Python exception is set.
+ */
+bool ptac_create_momenta(ptac_gathering *g, PyObject *states);
+
+/* Leave the states as before ptac_create_momenta(), whatever exception is set. */
+void ptac_forget_momenta(const ptac_gathering *g, PyObject *states);
+
+#endif

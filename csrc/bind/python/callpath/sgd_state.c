@@ -1,0 +1,98 @@
+/*
+ * sgd_state.c - the momentum buffers that SGD's first step makes.
+ */
+#include "bind/python/callpath/optimizer_args.h"
+
+/* A new tensor that lies as this one does; owned. */
+static PyObject *new_like(PyObject *param)
+{
+    at_tensor made = NULL;
+    ptac_view view;
+
+    ptac_view_of(ptac_borrow(param), &view);
+    if (view.dtype >= PTAC_N_DTYPES ||
+        T.aoti_torch_empty_strided(view.n_dims, view.sizes, view.strides,
+                                   ptac_torch_dtype_of(view.dtype), AT_DEVICE_CPU, 0,
+                                   &made)) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    return ptac_wrap(made);
+}
+
+/* Make the buffer of item i and put it into its state. */
+static bool make_momentum(ptac_gathering *g, PyObject *states, Py_ssize_t i)
+{
+    PyObject *state = PyObject_GetItem(states, g->params[i]);
+    PyObject *before, *buffer = NULL;
+    bool done = false;
+
+    if (!state)
+        goto done;
+    before = PyObject_GetItem(state, ptac_s.momentum_buffer);
+    PyErr_Clear();
+    g->said_none[i] = before == Py_None;
+    Py_XDECREF(before);
+    buffer = new_like(g->params[i]);
+    if (!buffer ||
+        T.aoti_torch_get_data_ptr(ptac_borrow(buffer), &g->items[i].state[0]) ||
+        PyObject_SetItem(state, ptac_s.momentum_buffer, buffer) < 0)
+        goto done;
+    g->written[g->n_written++] =
+        (ptac_written){Py_NewRef(buffer), g->items[i].state[0]};
+    g->n_new++;
+    done = true;
+done:
+    Py_XDECREF(buffer);
+    Py_XDECREF(state);
+    if (!done && !PyErr_Occurred())
+        PyErr_NoMemory();
+    return done;
+}
+
+bool ptac_create_momenta(ptac_gathering *g, PyObject *states)
+{
+    for (Py_ssize_t i = 0; i < g->n_items; i++) {
+        if (!g->items[i].is_first)
+            continue;
+        if (!g->said_none)
+            g->said_none = PyMem_Calloc((size_t)g->n_items, sizeof *g->said_none);
+        if (!g->said_none) {
+            PyErr_NoMemory();
+            return false;
+        }
+        if (!make_momentum(g, states, i))
+            return false;
+    }
+    return true;
+}
+
+/* What was there before a buffer was made; errors leave the new one. */
+static void restore(PyObject *state, bool said_none)
+{
+    if (said_none)
+        PyObject_SetItem(state, ptac_s.momentum_buffer, Py_None);
+    else
+        PyObject_DelItem(state, ptac_s.momentum_buffer);
+}
+
+void ptac_forget_momenta(const ptac_gathering *g, PyObject *states)
+{
+    PyObject *type, *value, *trace;
+    Py_ssize_t n_left = g->n_new;
+
+    PyErr_Fetch(&type, &value, &trace);
+    for (Py_ssize_t i = 0; n_left > 0; i++) {
+        PyObject *state;
+
+        if (!g->items[i].is_first)
+            continue;
+        n_left--;
+        state = PyObject_GetItem(states, g->params[i]);
+        if (state)
+            restore(state, g->said_none[i]);
+        Py_XDECREF(state);
+        PyErr_Clear();
+    }
+    PyErr_Restore(type, value, trace);
+}

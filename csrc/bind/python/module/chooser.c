@@ -1,0 +1,339 @@
+/*
+ * chooser.c - operators, their rows and tables, and what they have counted.
+ */
+#include "bind/python/module/pybind.h"
+
+#include "bind/torch/rows/bf16.h"
+#include "bind/torch/overrides/override.h"
+
+#include <string.h>
+
+ptac_op ptac_op_from(PyObject *name)
+{
+    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
+    const ptac_op op = text ? ptac_op_find(text) : PTAC_N_OPS;
+
+    if (op == PTAC_N_OPS && !PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "unknown operator %R", name);
+    return op;
+}
+
+int ptac_append_stolen(PyObject *list, PyObject *item)
+{
+    const int error = item ? PyList_Append(list, item) : -1;
+
+    Py_XDECREF(item);
+    return error;
+}
+
+/* One row as (name, level, whether this CPU runs it, whether it is quarantined). */
+static PyObject *describe_row(const ptac_kernel *row)
+{
+    return Py_BuildValue("(ssOO)", row->name, ptac_level_name(row->level),
+                         row->needs & ~ptac_cpu_features() ? Py_False : Py_True,
+                         ptac_chooser_is_quarantined(row) ? Py_True : Py_False);
+}
+
+static PyObject *describe_op(ptac_op op)
+{
+    const ptac_op_shapes *shapes = ptac_registry_shapes(op);
+    PyObject *kinds = PyList_New(0), *rows = PyList_New(0), *result = NULL;
+    int n;
+    const ptac_kernel *const *row = ptac_registry_rows(op, &n);
+
+    if (!kinds || !rows)
+        goto done;
+    for (int i = 0; shapes && i < PTAC_MAX_KINDS && shapes->kinds[i]; i++)
+        if (ptac_append_stolen(kinds, PyUnicode_FromString(shapes->kinds[i])) < 0)
+            goto done;
+    for (int i = 0; i < n; i++)
+        if (ptac_append_stolen(rows, describe_row(row[i])) < 0)
+            goto done;
+    result = Py_BuildValue("(sOO)", ptac_op_name(op), kinds, rows);
+done:
+    Py_XDECREF(kinds);
+    Py_XDECREF(rows);
+    return result;
+}
+
+static PyObject *operators(PyObject *self, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+
+    (void)self;
+    (void)unused;
+    for (int op = 0; list && op < PTAC_N_OPS; op++)
+        if (ptac_append_stolen(list, describe_op((ptac_op)op)) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
+/* [(operator, row)] of rows that round their operands, whether or not they can run. */
+static PyObject *bf16_rows(PyObject *self, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+
+    (void)self;
+    (void)unused;
+    for (int op = 0; list && op < PTAC_N_OPS; op++) {
+        int n;
+        const ptac_kernel *const *rows = ptac_registry_rows((ptac_op)op, &n);
+
+        for (int i = 0; list && i < n; i++)
+            if (rows[i]->in_bf16 &&
+                ptac_append_stolen(list,
+                                   Py_BuildValue("(ss)", ptac_op_name((ptac_op)op),
+                                                 rows[i]->name)) < 0)
+                Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *bf16_calls(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(ptac_bf16_calls());
+}
+
+/* How this CPU multiplies bfloat16: "", "avx512", or "avx512, amx". */
+static PyObject *bf16_hardware(PyObject *self, PyObject *unused)
+{
+    const uint32_t have = ptac_cpu_features();
+
+    (void)self;
+    (void)unused;
+    return PyUnicode_FromString(!(have & PTAC_CPU_AVX512_BF16) ? ""
+                                : have & PTAC_CPU_AMX_BF16     ? "avx512, amx"
+                                                               : "avx512");
+}
+
+static ptac_dtype dtype_from(const char *name)
+{
+    int dtype = 0;
+
+    while (dtype < PTAC_N_DTYPES &&
+           strcmp(ptac_dtype_name((ptac_dtype)dtype), name) != 0)
+        dtype++;
+    return (ptac_dtype)dtype;
+}
+
+static int kind_from(ptac_op op, const char *name)
+{
+    const ptac_op_shapes *shapes = ptac_registry_shapes(op);
+
+    for (int i = 0; shapes && i < PTAC_MAX_KINDS && shapes->kinds[i]; i++)
+        if (strcmp(shapes->kinds[i], name) == 0)
+            return i;
+    return -1;
+}
+
+static int read_point(PyObject *tuple, ptac_point *point)
+{
+    PyObject *op;
+    const char *kind, *dtype, *row;
+    long long work;
+
+    if (!PyArg_ParseTuple(tuple, "UssiLz", &op, &kind, &dtype, &point->n_threads, &work,
+                          &row))
+        return -1;
+    point->op = ptac_op_from(op);
+    if (point->op == PTAC_N_OPS)
+        return -1;
+    point->kind = kind_from(point->op, kind);
+    point->dtype = dtype_from(dtype);
+    point->work = work;
+    point->row = row ? ptac_registry_find(point->op, row) : NULL;
+    if (point->kind < 0 || point->dtype == PTAC_N_DTYPES || (row && !point->row)) {
+        PyErr_Format(PyExc_ValueError, "%U has no kind %s, dtype %s or row %s", op,
+                     kind, dtype, row ? row : "");
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *install_table(PyObject *self, PyObject *list)
+{
+    const Py_ssize_t n = PyList_Check(list) ? PyList_Size(list) : -1;
+    PyObject *result = NULL;
+    ptac_point *points;
+
+    (void)self;
+    if (n < 0)
+        return PyErr_Format(PyExc_TypeError, "a list of points is expected");
+    points = PyMem_Calloc((size_t)n + 1, sizeof *points);
+    if (!points)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (read_point(PyList_GetItem(list, i), &points[i]) < 0)
+            goto done;
+    if (ptac_chooser_install(points, (int)n) != PTAC_OK) {
+        PyErr_SetString(PyExc_MemoryError, ptac_error_get());
+        goto done;
+    }
+    result = Py_NewRef(Py_None);
+done:
+    PyMem_Free(points);
+    return result;
+}
+
+static PyObject *set_gate(PyObject *self, PyObject *args)
+{
+    PyObject *name;
+    int reason;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Ui", &name, &reason))
+        return NULL;
+
+    const ptac_op op = ptac_op_from(name);
+
+    if (op == PTAC_N_OPS)
+        return NULL;
+    if (reason < 0 || reason >= PTAC_N_REASONS)
+        return PyErr_Format(PyExc_ValueError, "no reason %d", reason);
+    ptac_chooser_set_gate(op, (ptac_reason)reason);
+    Py_RETURN_NONE;
+}
+
+/*
+ * Operators that are switched on and have rows in bfloat16 alone: unless a table wants
+ * them, or they are pinned, their overrides are not in the dispatcher.
+ */
+static uint64_t open_and_alone(void)
+{
+    uint64_t ops = 0;
+
+    for (int op = 0; op < PTAC_N_OPS; op++) {
+        int n, n_rounding = 0;
+        const ptac_kernel *const *rows = ptac_registry_rows((ptac_op)op, &n);
+
+        for (int i = 0; i < n; i++)
+            n_rounding += rows[i]->in_bf16;
+        if (n > 0 && n_rounding == n && ptac_chooser_gate((ptac_op)op) == PTAC_TAKE)
+            ops |= UINT64_C(1) << op;
+    }
+    return ops;
+}
+
+/* pinned(operator) -> the row that serves all its calls, or None. */
+static PyObject *pinned(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+    const ptac_kernel *row = op == PTAC_N_OPS ? NULL : ptac_chooser_pinned(op);
+
+    (void)self;
+    if (op == PTAC_N_OPS)
+        return NULL;
+    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+}
+
+/* pin(operator, row or None) -> the row that was pinned before, or None. */
+static PyObject *pin(PyObject *self, PyObject *args)
+{
+    PyObject *name;
+    const char *row_name;
+    const ptac_kernel *row = NULL;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Uz", &name, &row_name))
+        return NULL;
+
+    const ptac_op op = ptac_op_from(name);
+
+    if (op == PTAC_N_OPS)
+        return NULL;
+    if (row_name) {
+        row = ptac_registry_find(op, row_name);
+        if (!row || row->needs & ~ptac_cpu_features())
+            return PyErr_Format(PyExc_ValueError, "%U has no row %s on this CPU", name,
+                                row_name);
+    }
+    if (row && row->in_bf16) {
+        const char *trouble = ptac_override_install(open_and_alone());
+
+        if (trouble)
+            return PyErr_Format(PyExc_RuntimeError, "%s", trouble);
+    }
+    row = ptac_chooser_pin(op, row);
+    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+}
+
+/* (accelerated, failed, {reason: forwarded}, ns saved, calls timed, trouble) */
+static PyObject *counters(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+    ptac_op_counts sum;
+    char trouble[PTAC_TROUBLE_BYTES];
+    PyObject *forwarded;
+
+    (void)self;
+    if (op == PTAC_N_OPS)
+        return NULL;
+    ptac_counters_read(op, &sum);
+    ptac_trouble(op, trouble);
+    forwarded = PyDict_New();
+    for (int i = 0; forwarded && i < PTAC_N_REASONS; i++) {
+        PyObject *n =
+            sum.forwarded[i] ? PyLong_FromUnsignedLongLong(sum.forwarded[i]) : NULL;
+
+        if (n &&
+            PyDict_SetItemString(forwarded, ptac_reason_text((ptac_reason)i), n) < 0)
+            Py_CLEAR(forwarded);
+        Py_XDECREF(n);
+    }
+    return Py_BuildValue(
+        "KKNLKs", (unsigned long long)sum.accelerated, (unsigned long long)sum.failed,
+        forwarded, (long long)sum.t_saved_ns, (unsigned long long)sum.n_timed, trouble);
+}
+
+static PyObject *reasons(PyObject *self, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+
+    (void)self;
+    (void)unused;
+    for (int i = 0; list && i < PTAC_N_REASONS; i++)
+        if (ptac_append_stolen(
+                list, PyUnicode_FromString(ptac_reason_text((ptac_reason)i))) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
+/* refuse(operator, reason): count a call that Python itself sent to stock. */
+static PyObject *refuse(PyObject *self, PyObject *args)
+{
+    PyObject *name;
+    const char *text;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Us", &name, &text))
+        return NULL;
+
+    const ptac_op op = ptac_op_from(name);
+
+    if (op == PTAC_N_OPS)
+        return NULL;
+    for (int why = 0; why < PTAC_N_REASONS; why++) {
+        if (strcmp(ptac_reason_text((ptac_reason)why), text) == 0) {
+            ptac_refuse(op, (ptac_reason)why);
+            Py_RETURN_NONE;
+        }
+    }
+    return PyErr_Format(PyExc_ValueError, "unknown reason %s", text);
+}
+
+PyMethodDef ptac_chooser_methods[] = {
+    {"operators", operators, METH_NOARGS, NULL},
+    {"bf16_rows", bf16_rows, METH_NOARGS, NULL},
+    {"bf16_calls", bf16_calls, METH_NOARGS, NULL},
+    {"bf16_hardware", bf16_hardware, METH_NOARGS, NULL},
+    {"reasons", reasons, METH_NOARGS, NULL},
+    {"install_table", install_table, METH_O, NULL},
+    {"set_gate", set_gate, METH_VARARGS, NULL},
+    {"pinned", pinned, METH_O, NULL},
+    {"pin", pin, METH_VARARGS, NULL},
+    {"counters", counters, METH_O, NULL},
+    {"refuse", refuse, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,263 @@
+/*
+ * learning_rate.c - what the learning rate is adapted by: sums over gradients, and the
+ * policy on numbers that Python keeps.
+ */
+#include "bind/python/module/pybind.h"
+
+#include "ops/learning_rate/descent.h"
+#include "ops/learning_rate/learning_rate.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The tensor's elements where it lies as the gradient does; NULL where it does not. */
+static const void *elements_like(PyObject *tensor, const ptac_view *grad)
+{
+    ptac_view view;
+
+    if (!ptac_is_plain(tensor))
+        return NULL;
+    ptac_view_of(ptac_borrow(tensor), &view);
+    return view.dtype == grad->dtype && ptac_view_is_alike(&view, grad) ? view.data
+                                                                        : NULL;
+}
+
+/* Items i of the lists; false where the tensors are not plain and alike. */
+static bool take_item(ptac_descent *item, PyObject *const *lists, Py_ssize_t i)
+{
+    PyObject *grad = PyList_GetItem(lists[0], i);
+    const void **homes[] = {&item->average, &item->square};
+    ptac_view view;
+
+    if (!ptac_is_plain(grad))
+        return false;
+    ptac_view_of(ptac_borrow(grad), &view);
+    if ((view.dtype != PTAC_F32 && view.dtype != PTAC_F64) ||
+        !ptac_view_is_dense(&view))
+        return false;
+    item->n = view.n_elements;
+    item->is_double = view.dtype == PTAC_F64;
+    item->grad = view.data;
+    for (int k = 0; k < 2; k++) {
+        if (lists[k + 1] == Py_None)
+            continue;
+        *homes[k] = elements_like(PyList_GetItem(lists[k + 1], i), &view);
+        if (!*homes[k] && item->n)
+            return false;
+    }
+    return true;
+}
+
+static bool is_list_or_none(PyObject *object, Py_ssize_t n)
+{
+    return object == Py_None || (PyList_CheckExact(object) && PyList_Size(object) == n);
+}
+
+/*
+ * descent_sum(grads, averages, squares, scale, numbers): the sum over the tensors of
+ * gradient times direction, see ops/optim/descent.h; None where they are not plain and
+ * dense, on the CPU, of float32 or float64, each alike. numbers is (keep_average,
+ * add_average, keep_square, add_square, eps), or None for plain squares.
+ */
+static PyObject *descent_sum(PyObject *self, PyObject *args)
+{
+    ptac_descent like = {.add_average = 1}, *items = NULL;
+    PyObject *lists[3], *numbers, *held[3] = {NULL}, *result = NULL;
+    double *partial = NULL, sum = 0;
+    Py_ssize_t n, n_taken = 0;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!OOdO", &PyList_Type, &lists[0], &lists[1], &lists[2],
+                          &like.scale, &numbers))
+        return NULL;
+    like.is_scaled = numbers != Py_None;
+    if (like.is_scaled && !PyTuple_Check(numbers))
+        return PyErr_Format(PyExc_TypeError, "numbers are a tuple or None");
+    /* Reading a number may run code of the user's, which may change the lists. */
+    if (like.is_scaled &&
+        !PyArg_ParseTuple(numbers, "ddddd", &like.keep_average, &like.add_average,
+                          &like.keep_square, &like.add_square, &like.eps))
+        return NULL;
+    n = PyList_Size(lists[0]);
+    if (!is_list_or_none(lists[1], n) || !is_list_or_none(lists[2], n))
+        return PyErr_Format(PyExc_ValueError, "lists of the same length, or None");
+    /* Own lists: other threads may change these while the GIL is not held. */
+    for (int k = 0; k < 3; k++) {
+        held[k] =
+            lists[k] == Py_None ? Py_NewRef(Py_None) : PyList_GetSlice(lists[k], 0, n);
+        if (!held[k])
+            goto done;
+    }
+    items = PyMem_Calloc((size_t)n + 1, sizeof *items);
+    if (!items) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (; n_taken < n; n_taken++) {
+        items[n_taken] = like;
+        if (!take_item(&items[n_taken], held, n_taken))
+            break;
+    }
+    if (n_taken < n) {
+        result = Py_NewRef(Py_None);
+        goto done;
+    }
+    partial = PyMem_Calloc((size_t)ptac_descent_blocks(items, n) + 1, sizeof *partial);
+    if (!partial) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    sum = ptac_descent_sum(items, n, partial);
+    Py_END_ALLOW_THREADS;
+    result = PyFloat_FromDouble(sum);
+done:
+    PyMem_Free(partial);
+    PyMem_Free(items);
+    for (int k = 0; k < 3; k++)
+        Py_XDECREF(held[k]);
+    return result;
+}
+
+static bool read_number(PyObject *list, Py_ssize_t i, double *number)
+{
+    PyObject *item = PyList_GetItem(list, i);
+
+    if (item)
+        *number = PyFloat_AsDouble(item);
+    return !PyErr_Occurred();
+}
+
+/*
+ * rate_latest(loss, weights, most_weights, sums) -> the loss, the descent and the most
+ * descent of a step: products of the two weights and the sums of its groups. None where
+ * sums are missing or something is not finite.
+ */
+static PyObject *rate_latest(PyObject *self, PyObject *args)
+{
+    PyObject *lists[3];
+    double loss, descents[2] = {0};
+    Py_ssize_t n;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "dO!O!O!", &loss, &PyList_Type, &lists[0], &PyList_Type,
+                          &lists[1], &PyList_Type, &lists[2]))
+        return NULL;
+    n = PyList_Size(lists[2]);
+    if (PyList_Size(lists[0]) != n || PyList_Size(lists[1]) != n)
+        Py_RETURN_NONE;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        double numbers[3];
+
+        for (int k = 0; k < 3; k++)
+            if (!read_number(lists[k], i, &numbers[k]))
+                return NULL;
+        for (int k = 0; k < 2; k++)
+            descents[k] += numbers[k] * numbers[2];
+    }
+    if (!isfinite(loss) || !isfinite(descents[0]) || !isfinite(descents[1]))
+        Py_RETURN_NONE;
+    return Py_BuildValue("ddd", loss, descents[0], descents[1]);
+}
+
+static bool is_rate(const Py_buffer *buffer)
+{
+    return buffer->len == sizeof(ptac_rate) && buffer->format &&
+           strcmp(buffer->format, "d") == 0;
+}
+
+/* Holds the buffer where it returns true. */
+static bool take_rate(PyObject *state, Py_buffer *buffer, ptac_rate *rate)
+{
+    if (PyObject_GetBuffer(state, buffer, PyBUF_WRITABLE | PyBUF_FORMAT) < 0)
+        return false;
+    if (!is_rate(buffer)) {
+        PyErr_Format(PyExc_ValueError, "the state of a learning rate is %d doubles",
+                     (int)PTAC_RATE_NUMBERS);
+        PyBuffer_Release(buffer);
+        return false;
+    }
+    memcpy(rate, buffer->buf, sizeof *rate);
+    return true;
+}
+
+static void give_back_rate(Py_buffer *buffer, const ptac_rate *rate)
+{
+    memcpy(buffer->buf, rate, sizeof *rate);
+    PyBuffer_Release(buffer);
+}
+
+/*
+ * rate_next(state, loss, descent, most_descent, known_floor, most_exponent,
+ * most_growth, falls_by_evidence) -> the multiplier for the coming step; state, an
+ * array of doubles, is brought up to date.
+ */
+static PyObject *rate_next(PyObject *self, PyObject *args)
+{
+    ptac_rate_input in;
+    ptac_rate rate;
+    Py_buffer buffer;
+    PyObject *state;
+    int falls_by_evidence;
+    double multiplier;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Oddddddp", &state, &in.loss, &in.descent,
+                          &in.most_descent, &in.known_floor, &in.most_exponent,
+                          &in.most_growth, &falls_by_evidence) ||
+        !take_rate(state, &buffer, &rate))
+        return NULL;
+    in.falls_by_evidence = falls_by_evidence;
+    multiplier = ptac_rate_next(&rate, &in);
+    give_back_rate(&buffer, &rate);
+    return PyFloat_FromDouble(multiplier);
+}
+
+/*
+ * rate_next_free(state, squares, distance, lr, most_exponent, most_growth) -> the same
+ * where there is no loss to go by.
+ */
+static PyObject *rate_next_free(PyObject *self, PyObject *args)
+{
+    ptac_rate_input in = {0};
+    ptac_rate rate;
+    Py_buffer buffer;
+    PyObject *state;
+    double squares, distance, lr, multiplier;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Oddddd", &state, &squares, &distance, &lr,
+                          &in.most_exponent, &in.most_growth) ||
+        !take_rate(state, &buffer, &rate))
+        return NULL;
+    multiplier = ptac_rate_next_free(&rate, squares, distance, lr, &in);
+    give_back_rate(&buffer, &rate);
+    return PyFloat_FromDouble(multiplier);
+}
+
+/* rate_fields(): names of the numbers in a state, in order. */
+static PyObject *rate_fields(PyObject *self, PyObject *unused)
+{
+    static const char *const names[] = {
+#define X(name) #name,
+        PTAC_RATE_FIELDS(X)
+#undef X
+    };
+    PyObject *list = PyList_New(0);
+
+    (void)self;
+    (void)unused;
+    for (int i = 0; list && i < PTAC_RATE_NUMBERS; i++)
+        if (ptac_append_stolen(list, PyUnicode_FromString(names[i])) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
+PyMethodDef ptac_learning_rate_methods[] = {
+    {"descent_sum", descent_sum, METH_VARARGS, NULL},
+    {"rate_latest", rate_latest, METH_VARARGS, NULL},
+    {"rate_next", rate_next, METH_VARARGS, NULL},
+    {"rate_next_free", rate_next_free, METH_VARARGS, NULL},
+    {"rate_fields", rate_fields, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

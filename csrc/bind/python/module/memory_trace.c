@@ -1,0 +1,205 @@
+/*
+ * memory_trace.c - blocks and events of the memory pool, and traces placed anew.
+ */
+#include "bind/python/module/pybind.h"
+
+#include "mem/cpu/cpu_pool.h"
+#include "mem/planning/replay.h"
+
+#include <stdlib.h>
+
+/* One record of a snapshot, copied under the lock: no object is made there. */
+typedef struct copied_block {
+    uintptr_t address;
+    size_t bytes, requested;
+    uint32_t flags;
+} copied_block;
+
+static int by_address(const void *a, const void *b)
+{
+    const copied_block *x = a, *y = b;
+
+    return x->address < y->address ? -1 : x->address > y->address;
+}
+
+/*
+ * At most room blocks, in any order; their number may be larger. A plan's region is in
+ * no table and left out, and its blocks that are in use are no neighbours of others.
+ */
+static size_t copy_blocks(const ptac_pool *pool, copied_block *copies, size_t room)
+{
+    size_t n = 0;
+
+    for (const ptac_block *b = pool->arenas[0]->last; b; b = b->below) {
+        const bool is_free = b->flags & PTAC_BLOCK_FREE;
+
+        if (!is_free && ptac_table_find(&pool->used, b->address) != b)
+            continue;
+        if (n++ < room)
+            copies[n - 1] = (copied_block){b->address, b->bytes,
+                                           is_free ? 0 : b->requested, b->flags};
+    }
+    for (size_t i = 0; i < pool->used.n_slots; i++) {
+        const ptac_block *b = pool->used.slots[i];
+
+        if (b && b->flags & PTAC_BLOCK_PLANNED && n++ < room)
+            copies[n - 1] =
+                (copied_block){b->address, b->bytes, b->requested, b->flags};
+    }
+    return n;
+}
+
+static int append_block(PyObject *list, const copied_block *block)
+{
+    return ptac_append_stolen(
+        list, Py_BuildValue("KKKN", (unsigned long long)block->address,
+                            (unsigned long long)block->bytes,
+                            (unsigned long long)block->requested,
+                            PyBool_FromLong(block->flags & PTAC_BLOCK_FREE)));
+}
+
+/* From base to top without a gap: between blocks a plan's region has nothing in use. */
+static PyObject *list_blocks(const copied_block *blocks, size_t n, uintptr_t base,
+                             uintptr_t top)
+{
+    PyObject *list = PyList_New(0);
+    uintptr_t at = base;
+
+    for (size_t i = 0; list && i <= n; i++) {
+        const uintptr_t next = i < n ? blocks[i].address : top;
+        const copied_block gap = {
+            .address = at, .bytes = next - at, .flags = PTAC_BLOCK_FREE};
+
+        if ((gap.bytes && append_block(list, &gap) < 0) ||
+            (i < n && append_block(list, &blocks[i]) < 0))
+            Py_CLEAR(list);
+        if (i < n)
+            at = blocks[i].address + blocks[i].bytes;
+    }
+    return list;
+}
+
+/* pool_blocks() -> (base, bytes held, [(address, bytes, requested, is free)]) */
+static PyObject *pool_blocks(PyObject *self, PyObject *unused)
+{
+    ptac_pool *pool = ptac_cpu_pool();
+    copied_block *copies = NULL;
+    size_t n = 0, room, held;
+    uintptr_t base, top;
+    PyObject *list;
+
+    (void)self;
+    (void)unused;
+    for (bool is_done = false; !is_done;) {
+        free(copies);
+        room = 2 * n + 64;
+        n = held = 0;
+        base = top = 0; /* the pool may have closed since the last round */
+        copies = malloc(room * sizeof *copies);
+        if (!copies)
+            return PyErr_NoMemory();
+        ptac_lock_take(&pool->lock);
+        ptac_pool_settle(pool);
+        if (pool->n_arenas > 0) {
+            base = pool->arenas[0]->base;
+            top = pool->arenas[0]->top;
+            held = (size_t)pool->arenas[0]->held.current;
+            n = copy_blocks(pool, copies, room);
+        }
+        ptac_lock_give(&pool->lock);
+        is_done = n <= room;
+    }
+    qsort(copies, n, sizeof *copies, by_address);
+    list = list_blocks(copies, n, base, top);
+    free(copies);
+    return list ? Py_BuildValue("KKN", (unsigned long long)base,
+                                (unsigned long long)held, list)
+                : NULL;
+}
+
+/* [(event, address, bytes, stream, nanoseconds)], the oldest first */
+PyObject *ptac_history_list(ptac_pool *pool)
+{
+    ptac_event *copies = NULL;
+    size_t n = 0, n_slots;
+    PyObject *list;
+
+    ptac_lock_take(&pool->lock);
+    n_slots = pool->history.n_slots;
+    ptac_lock_give(&pool->lock);
+    if (n_slots) {
+        copies = malloc(n_slots * sizeof *copies);
+        if (!copies)
+            return PyErr_NoMemory();
+        ptac_lock_take(&pool->lock);
+        n = ptac_history_copy(&pool->history, copies, n_slots);
+        ptac_lock_give(&pool->lock);
+    }
+    list = PyList_New(0);
+    for (size_t i = 0; list && i < n; i++)
+        if (ptac_append_stolen(
+                list,
+                Py_BuildValue("sKKKL", ptac_event_name((ptac_event_kind)copies[i].kind),
+                              (unsigned long long)copies[i].address,
+                              (unsigned long long)copies[i].bytes,
+                              (unsigned long long)copies[i].stream,
+                              (long long)copies[i].t_ns)) < 0)
+            Py_CLEAR(list);
+    free(copies);
+    return list;
+}
+
+static PyObject *pool_history(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return ptac_history_list(ptac_cpu_pool());
+}
+
+/*
+ * pool_replay(policy, granule, least, [(bytes, n)]) -> peaks: live, arena, planned; see
+ * mem/replay.h.
+ */
+static PyObject *pool_replay(PyObject *self, PyObject *args)
+{
+    unsigned long long granule, least;
+    const char *name;
+    PyObject *list, *result = NULL;
+    ptac_replay_result found;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "sKKO!", &name, &granule, &least, &PyList_Type, &list))
+        return NULL;
+
+    const ptac_policy *policy = ptac_policy_find(name);
+    const Py_ssize_t n = PyList_Size(list);
+    ptac_trace_step *steps = calloc((size_t)n + 1, sizeof *steps);
+
+    if (!steps)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < n; i++) {
+        unsigned long long bytes, number;
+
+        if (!PyArg_ParseTuple(PyList_GetItem(list, i), "KK", &bytes, &number))
+            goto done;
+        steps[i] = (ptac_trace_step){.bytes = bytes, .n = number};
+    }
+    if (!policy || granule == 0 || granule & (granule - 1))
+        PyErr_SetString(PyExc_ValueError, "no such policy, or no power of two");
+    else if (!ptac_replay(policy, granule, least, steps, (size_t)n, &found))
+        PyErr_SetString(PyExc_ValueError, "the trace frees what is not in use");
+    else
+        result = Py_BuildValue("KKK", (unsigned long long)found.peak_live,
+                               (unsigned long long)found.peak_arena,
+                               (unsigned long long)found.planned);
+done:
+    free(steps);
+    return result;
+}
+
+PyMethodDef ptac_memory_trace_methods[] = {
+    {"pool_blocks", pool_blocks, METH_NOARGS, NULL},
+    {"pool_history", pool_history, METH_NOARGS, NULL},
+    {"pool_replay", pool_replay, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,212 @@
+/*
+ * module.c - the module pai_torchacc._C: meeting the torch and the CPU of this process.
+ *
+ * Thin on purpose, like its neighbours: what a switch does is decided in the Python
+ * package, what a call does in csrc/bind/torch. The functions are private to the
+ * package. What they remember belongs to the process and holds Python objects, so that
+ * only one interpreter can have them.
+ */
+#include "bind/python/module/pybind.h"
+
+#include <string.h>
+
+static PyObject *load(PyObject *self, PyObject *args)
+{
+    const char *directory, *hidden;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "sz", &directory, &hidden))
+        return NULL;
+
+    const char *missing = ptac_torch_load(directory, hidden);
+
+    if (missing)
+        return PyUnicode_FromString(missing);
+    ptac_host_install();
+    Py_RETURN_NONE;
+}
+
+static PyObject *symbols(PyObject *self, PyObject *unused)
+{
+    PyObject *found = PyDict_New();
+
+    (void)self;
+    (void)unused;
+    if (!found)
+        return NULL;
+#define F(type, name, parameters)                                                      \
+    if (PyDict_SetItemString(found, #name, T.name ? Py_True : Py_False) < 0)           \
+        goto fail;
+#define M(type, name, symbol, parameters) F(type, name, parameters)
+    PTAC_TORCH_REQUIRED(F)
+    PTAC_TORCH_OPTIONAL(F)
+    PTAC_TORCH_MANGLED(M)
+    PTAC_TORCH_FOREIGN(M)
+    PTAC_TORCH_ALLOCATOR(M)
+#undef F
+#undef M
+    return found;
+fail:
+    Py_DECREF(found);
+    return NULL;
+}
+
+static PyObject *cpu(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return Py_BuildValue("ss", ptac_cpu_model(), ptac_isa_name(ptac_cpu_isa()));
+}
+
+static PyObject *limit_isa(PyObject *self, PyObject *name)
+{
+    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
+
+    (void)self;
+    for (int isa = PTAC_ISA_SCALAR; text && isa <= PTAC_ISA_AVX512; isa++) {
+        if (strcmp(text, ptac_isa_name((ptac_isa)isa)) == 0) {
+            ptac_cpu_limit((ptac_isa)isa);
+            Py_RETURN_NONE;
+        }
+    }
+    if (text)
+        PyErr_Format(PyExc_ValueError,
+                     "unknown instruction set %R: scalar, avx2 or avx512", name);
+    return NULL;
+}
+
+/*
+ * Views of n plain tensors that are contiguous, of one length, and all of the first
+ * one's dtype, which may be doubles where doubles says so; false with TypeError set.
+ */
+static bool sample_views(PyObject *const *tensors, int n, bool doubles,
+                         ptac_view *views)
+{
+    for (int i = 0; i < n; i++) {
+        ptac_view *view = &views[i];
+
+        if (!ptac_is_plain(tensors[i])) {
+            PyErr_SetString(PyExc_TypeError, "a plain tensor is expected");
+            return false;
+        }
+        ptac_view_of(ptac_borrow(tensors[i]), view);
+        if ((view->dtype != PTAC_F32 && !(doubles && view->dtype == PTAC_F64)) ||
+            view->dtype != views[0].dtype || view->n_elements != views[0].n_elements ||
+            !ptac_view_is_contiguous(view)) {
+            PyErr_SetString(PyExc_TypeError,
+                            "contiguous floats of one length are expected");
+            return false;
+        }
+    }
+    return true;
+}
+
+/* learn_sqrt(x, torch.sqrt(x)) -> whether we know how this torch rounds roots. */
+static PyObject *learn_sqrt(PyObject *self, PyObject *args)
+{
+    PyObject *tensors[2]; /* x, roots */
+    ptac_view views[2];
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OO", &tensors[0], &tensors[1]) ||
+        !sample_views(tensors, 2, true, views))
+        return NULL;
+    return PyBool_FromLong(ptac_learn_sqrt(&views[0], &views[1]));
+}
+
+/* learn_fma(a, b, alpha, torch.add(a, b, alpha=alpha)) -> likewise for products. */
+static PyObject *learn_fma(PyObject *self, PyObject *args)
+{
+    PyObject *tensors[3]; /* a, b, sum */
+    ptac_view views[3];
+    double alpha;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOdO", &tensors[0], &tensors[1], &alpha,
+                          &tensors[2]) ||
+        !sample_views(tensors, 3, false, views))
+        return NULL;
+    return PyBool_FromLong(
+        ptac_learn_fma(&views[0], &views[1], (float)alpha, &views[2]));
+}
+
+static PyMethodDef methods[] = {
+    {"load", load, METH_VARARGS, NULL},
+    {"symbols", symbols, METH_NOARGS, NULL},
+    {"cpu", cpu, METH_NOARGS, NULL},
+    {"limit_isa", limit_isa, METH_O, NULL},
+    {"learn_sqrt", learn_sqrt, METH_VARARGS, NULL},
+    {"learn_fma", learn_fma, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+/* The interpreter that has the module; objects of one that has ended are gone. */
+static int64_t home = -1;
+static bool home_has_ended;
+
+static void note_end(void)
+{
+    home_has_ended = true;
+}
+
+static bool is_at_home(void)
+{
+    const int64_t here = PyInterpreterState_GetID(PyInterpreterState_Get());
+
+    if (here < 0)
+        return false;
+    if (home < 0 && Py_AtExit(note_end) == 0)
+        home = here;
+    if (home == here && !home_has_ended)
+        return true;
+    PyErr_SetString(PyExc_ImportError,
+                    "pai_torchacc._C can be imported by one interpreter of a process");
+    return false;
+}
+
+static int execute(PyObject *module)
+{
+    PyMethodDef *const tables[] = {methods,
+                                   ptac_chooser_methods,
+                                   ptac_switch_methods,
+                                   ptac_tensor_methods,
+                                   ptac_optimizer_methods,
+                                   ptac_learning_rate_methods,
+                                   ptac_node_methods,
+                                   ptac_linear_methods,
+                                   ptac_int8_methods,
+                                   ptac_int8_conv2d_methods,
+                                   ptac_int8_weight_methods,
+                                   ptac_int8_embedding_methods,
+                                   ptac_sequential_methods,
+                                   ptac_known_module_methods,
+                                   ptac_cross_entropy_methods,
+                                   ptac_memory_methods,
+                                   ptac_memory_trace_methods,
+                                   ptac_cuda_memory_methods,
+                                   ptac_saved_methods,
+                                   ptac_setting_methods,
+                                   ptac_fork_methods,
+                                   ptac_pack_methods,
+                                   ptac_layer_norm_methods};
+
+    if (!is_at_home())
+        return -1;
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (PyModule_AddFunctions(module, tables[i]) < 0)
+            return -1;
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, execute},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                                        .m_name = "pai_torchacc._C", .m_slots = slots};
+
+PyMODINIT_FUNC PyInit__C(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,120 @@
+/*
+ * pybind.h - CPython's stable ABI, and what the files of this folder share.
+ *
+ * Functions that return PyObject * return a new reference or NULL with an exception
+ * set, as CPython's own do. None of them lets a C++ exception pass: what they call of
+ * torch are shims, which return codes, and three functions that throw for none of our
+ * tensors: bump_version only for tensors made in inference mode, tensor_data and
+ * THPVariable_Wrap only when there is no memory for an object.
+ */
+#ifndef PTAC_BIND_PYTHON_MODULE_PYBIND_H
+#define PTAC_BIND_PYTHON_MODULE_PYBIND_H
+
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030B0000
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "bind/torch/dispatch.h"
+#include "mem/engine/pool.h"
+
+#define PTAC_FASTCALL(function, doc)                                                   \
+    {                                                                                  \
+        .ml_name = #function, .ml_meth = (PyCFunction)(void (*)(void))function,        \
+        .ml_flags = METH_FASTCALL, .ml_doc = doc                                       \
+    }
+
+/* Method tables of the other files; module.c adds them to the module. */
+extern PyMethodDef ptac_chooser_methods[];
+extern PyMethodDef ptac_switch_methods[];
+extern PyMethodDef ptac_tensor_methods[];
+extern PyMethodDef ptac_optimizer_methods[];
+extern PyMethodDef ptac_learning_rate_methods[];
+extern PyMethodDef ptac_node_methods[];
+extern PyMethodDef ptac_linear_methods[];
+extern PyMethodDef ptac_sequential_methods[];
+extern PyMethodDef ptac_known_module_methods[];
+extern PyMethodDef ptac_cross_entropy_methods[];
+extern PyMethodDef ptac_memory_methods[];
+extern PyMethodDef ptac_memory_trace_methods[];
+extern PyMethodDef ptac_saved_methods[];
+extern PyMethodDef ptac_setting_methods[];
+extern PyMethodDef ptac_fork_methods[];
+extern PyMethodDef ptac_pack_methods[];
+extern PyMethodDef ptac_layer_norm_methods[];
+extern PyMethodDef ptac_int8_methods[];
+extern PyMethodDef ptac_int8_conv2d_methods[];
+extern PyMethodDef ptac_int8_weight_methods[];
+extern PyMethodDef ptac_int8_embedding_methods[];
+extern PyMethodDef ptac_cuda_memory_methods[];
+
+/* The statistics as entries of the dict, with torch's keys; -1 with an exception. */
+int ptac_put_mem_stats(PyObject *dict, const ptac_mem_stats *stats);
+/* A pool's last events: (event, address, bytes, stream, nanoseconds), a new list. */
+PyObject *ptac_history_list(ptac_pool *pool);
+
+/*
+ * Look into torch.Tensor objects. The two offsets are learnt by ptac_tensor_learn and
+ * hold for the running torch; without them the functions below say that nothing is
+ * plain, and every call goes to stock.
+ */
+
+/* An exact torch.Tensor or torch.nn.Parameter, on any device. */
+bool ptac_is_tensor(PyObject *object);
+
+/*
+ * An exact torch.Tensor or torch.nn.Parameter, dense, on the CPU, without conjugate or
+ * negative bit: what an ordinary program computes with.
+ */
+bool ptac_is_plain(PyObject *tensor);
+
+/*
+ * Plain, and not made in inference mode: it may be written in place, and counts its
+ * versions. ptac_bump_version() tells autograd of a write, before or after it; it
+ * cannot fail for such a tensor.
+ */
+bool ptac_is_plain_and_versioned(PyObject *tensor);
+void ptac_bump_version(PyObject *tensor);
+
+/*
+ * Why this tensor, which is not plain, cannot be served: sparse, on a device, or of a
+ * class of its own.
+ */
+ptac_reason ptac_why_not_plain(PyObject *tensor);
+
+/* The tensor's handle, borrowed: valid while the object lives. Plain tensors only. */
+at_tensor ptac_borrow(PyObject *tensor);
+
+/*
+ * This thread runs ordinary eager code: no transform, no dispatch or function mode, no
+ * tracer, no autocast, no level of forward-mode differentiation. inference_mode and
+ * no_grad are ordinary.
+ */
+bool ptac_thread_is_plain(void);
+
+/*
+ * Why this thread's calls have to take torch's own path: it is not plain, or a profiler
+ * wants to see torch's operators. PTAC_TAKE where neither is so.
+ */
+ptac_reason ptac_why_not_lean(void);
+
+/* A Python tensor around an owned handle, which is taken over also on failure. */
+PyObject *ptac_wrap(at_tensor owned);
+
+/* The same of an operator's outputs: a tensor, or a pair where there is a second. */
+PyObject *ptac_wrap_outputs(at_tensor first, at_tensor second);
+
+/* This is the hook by which memory reuse sees what autograd saves. */
+bool ptac_saved_is_pack(PyObject *hook);
+
+/* Put an object, which gets a reference, in the place of what was remembered there. */
+void ptac_keep(PyObject **home, PyObject *object);
+
+/* Append an item and drop it, also where it is NULL, which is an error. */
+int ptac_append_stolen(PyObject *list, PyObject *item);
+
+/* The operator of that name; PTAC_N_OPS with ValueError set when there is none. */
+ptac_op ptac_op_from(PyObject *name);
+
+#endif

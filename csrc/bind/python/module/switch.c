@@ -1,0 +1,298 @@
+/*
+ * switch.c - dispatcher entries in and out, quiet moments, shadow checks, faults.
+ */
+#include "bind/python/module/pybind.h"
+
+#include "bind/torch/overrides/override.h"
+
+static PyObject *override_names(PyObject *self, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+    int n;
+    const ptac_override *const *overrides = ptac_overrides(&n);
+
+    (void)self;
+    (void)unused;
+    for (int i = 0; list && i < n; i++)
+        if (ptac_append_stolen(list, Py_BuildValue("(ss)", overrides[i]->name,
+                                                   ptac_op_name(overrides[i]->op))) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
+/* A bit for each operator of a list of names; false with an exception set. */
+static bool ops_from(PyObject *names, uint64_t *ops)
+{
+    const Py_ssize_t n = PyList_Check(names) ? PyList_Size(names) : -1;
+
+    *ops = 0;
+    if (n < 0)
+        PyErr_SetString(PyExc_TypeError, "a list of operators is expected");
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const ptac_op op = ptac_op_from(PyList_GetItem(names, i));
+
+        if (op == PTAC_N_OPS)
+            return false;
+        *ops |= UINT64_C(1) << op;
+    }
+    return n >= 0;
+}
+
+/* override_install([operator names]): None, or what went wrong. */
+static PyObject *override_install(PyObject *self, PyObject *names)
+{
+    uint64_t ops;
+
+    (void)self;
+    if (!ops_from(names, &ops))
+        return NULL;
+
+    const char *trouble = ptac_override_install(ops);
+
+    return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
+}
+
+/* override_installed() -> [operator names] */
+static PyObject *override_installed(PyObject *self, PyObject *unused)
+{
+    const uint64_t ops = ptac_override_installed();
+    PyObject *list = PyList_New(0);
+
+    (void)self;
+    (void)unused;
+    for (int op = 0; list && op < PTAC_N_OPS; op++)
+        if (ops & UINT64_C(1) << op &&
+            ptac_append_stolen(list, PyUnicode_FromString(ptac_op_name((ptac_op)op))) <
+                0)
+            Py_CLEAR(list);
+    return list;
+}
+
+static PyObject *override_count(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyLong_FromLong(__builtin_popcountll(ptac_override_installed()));
+}
+
+/* override_remove([operator names]) */
+static PyObject *override_remove(PyObject *self, PyObject *names)
+{
+    uint64_t ops;
+
+    (void)self;
+    if (!ops_from(names, &ops))
+        return NULL;
+    ptac_override_remove(ops);
+    ptac_chooser_collect();
+    Py_RETURN_NONE;
+}
+
+/* (calls in flight, calls ever entered) */
+static PyObject *flight(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return Py_BuildValue("LK", (long long)ptac_calls_in_flight(),
+                         (unsigned long long)ptac_calls_entered());
+}
+
+static const char *blocks_name = "pai_torchacc disabled";
+
+static void end_block(PyObject *capsule)
+{
+    ptac_thread_enable(PyCapsule_GetPointer(capsule, blocks_name));
+}
+
+/* thread_disable() -> what keeps this thread disabled while it lives. */
+static PyObject *thread_disable(PyObject *self, PyObject *unused)
+{
+    ptac_blocks *blocks = ptac_thread_disable();
+    PyObject *capsule;
+
+    (void)self;
+    (void)unused;
+    if (!blocks)
+        return PyErr_NoMemory();
+    capsule = PyCapsule_New(blocks, blocks_name, end_block);
+    if (!capsule)
+        ptac_thread_enable(blocks);
+    return capsule;
+}
+
+/* thread_is_disabled() -> whether it is, by either of the two. */
+static PyObject *thread_is_disabled(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyBool_FromLong(ptac_thread_is_disabled());
+}
+
+static PyObject *thread_mute(PyObject *self, PyObject *by)
+{
+    const long step = PyLong_AsLong(by);
+
+    (void)self;
+    if (step == -1 && PyErr_Occurred())
+        return NULL;
+    ptac_thread_mute((int)step);
+    Py_RETURN_NONE;
+}
+
+static PyObject *after_forward;
+static bool after_forward_asked;
+
+/* In the main thread, between two instructions of its program. */
+static int call_after_forward(void *unused)
+{
+    PyObject *callback = after_forward, *result;
+
+    (void)unused;
+    after_forward = NULL;
+    if (!callback)
+        return 0;
+    result = PyObject_CallNoArgs(callback);
+    Py_DECREF(callback);
+    Py_XDECREF(result);
+    return result ? 0 : -1;
+}
+
+static void ask_after_forward(void)
+{
+    /* Where the interpreter's queue is full the next call asks again. */
+    if (__atomic_exchange_n(&after_forward_asked, false, __ATOMIC_RELAXED) &&
+        Py_AddPendingCall(call_after_forward, NULL) < 0)
+        __atomic_store_n(&after_forward_asked, true, __ATOMIC_RELAXED);
+}
+
+/* when_forwarded(callback): call it once, soon after a call that finds us off. */
+static PyObject *when_forwarded(PyObject *self, PyObject *callback)
+{
+    (void)self;
+    Py_INCREF(callback);
+    Py_XDECREF(after_forward);
+    after_forward = callback;
+    __atomic_store_n(&after_forward_asked, true, __ATOMIC_RELAXED);
+    ptac_when_forwarded(ask_after_forward);
+    Py_RETURN_NONE;
+}
+
+static PyObject *shadow_every(PyObject *self, PyObject *every)
+{
+    const long long n = PyLong_AsLongLong(every);
+
+    (void)self;
+    if (n == -1 && PyErr_Occurred())
+        return NULL;
+    ptac_shadow_every(n);
+    Py_RETURN_NONE;
+}
+
+/* shadow_due(operator) -> whether stock is to repeat this call; counts the call. */
+static PyObject *shadow_due(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+
+    (void)self;
+    return op == PTAC_N_OPS ? NULL : PyBool_FromLong(ptac_shadow_due(op));
+}
+
+/* Views of two tensors that can be compared element by element. */
+static bool comparable(PyObject *ours, PyObject *stock, ptac_view views[2])
+{
+    if (!ptac_is_plain(ours) || !ptac_is_plain(stock))
+        return false;
+    ptac_view_of(ptac_borrow(ours), &views[0]);
+    ptac_view_of(ptac_borrow(stock), &views[1]);
+    return views[0].dtype < PTAC_N_DTYPES && ptac_view_is_alike(&views[0], &views[1]) &&
+           ptac_view_is_dense(&views[0]);
+}
+
+/*
+ * shadow_settle(operator, ours, stock, ns ours took, ns stock took) -> whether the
+ * tensors of these two tuples agree; see ptac_shadow_agrees(). Those that are of other
+ * dtypes, or with gaps, are left out.
+ */
+static PyObject *shadow_settle(PyObject *self, PyObject *args)
+{
+    PyObject *name, *ours, *stock;
+    long long t_ours_ns, t_stock_ns;
+    bool agrees = true;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "UO!O!LL", &name, &PyTuple_Type, &ours, &PyTuple_Type,
+                          &stock, &t_ours_ns, &t_stock_ns))
+        return NULL;
+
+    const ptac_op op = ptac_op_from(name);
+    const Py_ssize_t n = PyTuple_Size(ours);
+    const ptac_kernel *row = op == PTAC_N_OPS ? NULL : ptac_last_row(op);
+
+    if (op == PTAC_N_OPS)
+        return NULL;
+    if (PyTuple_Size(stock) != n)
+        return PyErr_Format(PyExc_ValueError, "two tuples of one length are expected");
+    for (Py_ssize_t i = 0; i < n && row && agrees; i++) {
+        const bool is_last = i + 1 == n; /* the times count once */
+        ptac_view views[2];
+
+        if (comparable(PyTuple_GetItem(ours, i), PyTuple_GetItem(stock, i), views))
+            agrees =
+                ptac_shadow_agrees(row, &views[0], &views[1], 1,
+                                   is_last ? t_ours_ns : 0, is_last ? t_stock_ns : 0);
+    }
+    return PyBool_FromLong(agrees);
+}
+
+static PyObject *inject_failure(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+
+    (void)self;
+    if (op == PTAC_N_OPS)
+        return NULL;
+    ptac_inject_failure(op);
+    Py_RETURN_NONE;
+}
+
+static PyObject *pardon(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    ptac_chooser_pardon();
+    Py_RETURN_NONE;
+}
+
+/* last_row(op): what this thread's last call of the operator ran by, or None. */
+static PyObject *last_row(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+    const ptac_kernel *row = op == PTAC_N_OPS ? NULL : ptac_last_row(op);
+
+    (void)self;
+    if (op == PTAC_N_OPS)
+        return NULL;
+    if (!row)
+        Py_RETURN_NONE;
+    return PyUnicode_FromString(row->name);
+}
+
+PyMethodDef ptac_switch_methods[] = {
+    {"override_names", override_names, METH_NOARGS, NULL},
+    {"override_install", override_install, METH_O, NULL},
+    {"override_count", override_count, METH_NOARGS, NULL},
+    {"override_installed", override_installed, METH_NOARGS, NULL},
+    {"override_remove", override_remove, METH_O, NULL},
+    {"flight", flight, METH_NOARGS, NULL},
+    {"thread_disable", thread_disable, METH_NOARGS, NULL},
+    {"thread_is_disabled", thread_is_disabled, METH_NOARGS, NULL},
+    {"thread_mute", thread_mute, METH_O, NULL},
+    {"when_forwarded", when_forwarded, METH_O, NULL},
+    {"shadow_every", shadow_every, METH_O, NULL},
+    {"shadow_due", shadow_due, METH_O, NULL},
+    {"shadow_settle", shadow_settle, METH_VARARGS, NULL},
+    {"last_row", last_row, METH_O, NULL},
+    {"inject_failure", inject_failure, METH_O, NULL},
+    {"pardon", pardon, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

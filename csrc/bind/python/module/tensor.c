@@ -1,0 +1,360 @@
+/*
+ * tensor.c - looking into torch.Tensor objects without asking Python.
+ *
+ * Two words of the running torch are learnt from sample tensors whose values torch
+ * itself tells: where the object keeps its TensorImpl pointer (_cdata), and where the
+ * TensorImpl keeps its dispatch key set (torch._C._dispatch_keys).
+ */
+#include "bind/python/module/pybind.h"
+
+#include <dlfcn.h>
+#include <malloc.h>
+
+enum {
+    FIRST_OFFSET = 16, /* behind refcount and type */
+    LAST_OBJECT_OFFSET = 64,
+    LAST_IMPL_OFFSET = 256,
+};
+
+static PyTypeObject *tensor_type, *parameter_type;
+static Py_ssize_t impl_offset, keys_offset;
+static uint64_t plain_keys, inference_keys;
+
+/* The thread's dispatch state in torch: included and excluded keys, zero by default. */
+static const char *state_symbol = "_ZN3c104impl26raw_local_dispatch_key_setE";
+static uint64_t inference_state[2];
+static uint64_t
+    harmless_exclusions; /* backward passes of torch < 2.13 leave out names */
+static bool state_is_known;
+static __thread const uint64_t *thread_state;
+
+static PyObject *len_function_modes, *profiler_enabled;
+static PyObject *forward_ad, *s_current_level; /* where it tells of dual levels */
+static PyObject *increment_version;
+static PyObject *steal_tensor; /* the slower way from a handle to an object */
+
+static uint64_t word_at(const void *base, Py_ssize_t offset)
+{
+    return *(const uint64_t *)((const char *)base + offset);
+}
+
+at_tensor ptac_borrow(PyObject *tensor)
+{
+    return (at_tensor)((char *)tensor + impl_offset);
+}
+
+bool ptac_is_tensor(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+
+    return type == tensor_type || type == parameter_type;
+}
+
+/* The key set of an exact Tensor or Parameter; 0 of anything else. */
+static uint64_t keys_of(PyObject *tensor)
+{
+    if (!ptac_is_tensor(tensor) || !keys_offset)
+        return 0;
+
+    const void *impl = *(void *const *)ptac_borrow(tensor);
+
+    return impl ? word_at(impl, keys_offset) : 0;
+}
+
+bool ptac_is_plain(PyObject *tensor)
+{
+    const uint64_t keys = keys_of(tensor);
+
+    return keys != 0 && (keys == plain_keys || keys == inference_keys);
+}
+
+bool ptac_is_plain_and_versioned(PyObject *tensor)
+{
+    const uint64_t keys = keys_of(tensor);
+
+    return keys != 0 && keys == plain_keys && keys != inference_keys;
+}
+
+void ptac_bump_version(PyObject *tensor)
+{
+    if (T.bump_version) {
+        T.bump_version(ptac_borrow(tensor));
+        return;
+    }
+
+    PyObject *done = PyObject_CallFunctionObjArgs(increment_version, tensor, NULL);
+
+    Py_XDECREF(done);
+    PyErr_Clear();
+}
+
+static bool is_true(PyObject *object, const char *attribute)
+{
+    PyObject *value = PyObject_GetAttrString(object, attribute);
+    const int truth = value ? PyObject_IsTrue(value) : -1;
+
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return truth == 1;
+}
+
+ptac_reason ptac_why_not_plain(PyObject *tensor)
+{
+    if (is_true(tensor, "is_sparse"))
+        return PTAC_SPARSE;
+    return is_true(tensor, "is_cpu") ? PTAC_SUBCLASS : PTAC_DEVICE;
+}
+
+/* dlsym on a thread-local symbol gives the calling thread's own instance. */
+static const uint64_t *find_thread_state(void)
+{
+    void *c10 = dlopen("libc10.so", RTLD_NOW | RTLD_NOLOAD);
+    const uint64_t *found = dlsym(c10 ? c10 : RTLD_DEFAULT, state_symbol);
+
+    if (c10)
+        dlclose(c10);
+    return found;
+}
+
+/*
+ * No level of forward-mode differentiation is open. Tensors may then carry tangents,
+ * which show in no key set, and which all nodes of torch's own pass on.
+ */
+static bool no_dual_level(void)
+{
+    PyObject *level = PyDict_GetItemWithError(forward_ad, s_current_level);
+    const bool none = level && PyLong_CheckExact(level) && PyLong_AsLong(level) < 0;
+
+    PyErr_Clear();
+    return none;
+}
+
+bool ptac_thread_is_plain(void)
+{
+    if (!state_is_known || !no_dual_level())
+        return false;
+    if (!thread_state)
+        thread_state = find_thread_state();
+
+    const uint64_t included = thread_state[0];
+    const uint64_t excluded = thread_state[1] & ~harmless_exclusions;
+
+    if ((included | excluded) != 0 &&
+        (included != inference_state[0] || excluded != inference_state[1]))
+        return false;
+
+    PyObject *depth = PyObject_CallNoArgs(len_function_modes);
+    const bool no_mode = depth && PyLong_AsLong(depth) == 0;
+
+    Py_XDECREF(depth);
+    PyErr_Clear();
+    return no_mode;
+}
+
+ptac_reason ptac_why_not_lean(void)
+{
+    PyObject *profiled;
+
+    if (!ptac_thread_is_plain())
+        return PTAC_MODE;
+    profiled = PyObject_CallNoArgs(profiler_enabled);
+    Py_XDECREF(profiled);
+    PyErr_Clear();
+    return profiled == Py_False ? PTAC_TAKE : PTAC_PROFILER;
+}
+
+PyObject *ptac_wrap(at_tensor owned)
+{
+    if (T.THPVariable_Wrap) {
+        PyObject *wrapped = T.THPVariable_Wrap(owned);
+
+        T.aoti_torch_delete_tensor_object(owned);
+        return wrapped;
+    }
+
+    PyObject *capsule = PyCapsule_New(owned, NULL, NULL);
+    PyObject *wrapped =
+        capsule ? PyObject_CallFunctionObjArgs(steal_tensor, capsule, NULL) : NULL;
+
+    Py_XDECREF(capsule);
+    if (!wrapped)
+        T.aoti_torch_delete_tensor_object(owned);
+    return wrapped;
+}
+
+PyObject *ptac_wrap_outputs(at_tensor first, at_tensor second)
+{
+    PyObject *one = ptac_wrap(first), *other, *both;
+
+    if (!second)
+        return one;
+    other = ptac_wrap(second);
+    both = one && other ? PyTuple_Pack(2, one, other) : NULL;
+    Py_XDECREF(one);
+    Py_XDECREF(other);
+    return both;
+}
+
+/* The last offset of a word in an object of this type; -1 where the type tells none. */
+static Py_ssize_t last_word(PyTypeObject *type)
+{
+    PyObject *size = PyObject_GetAttrString((PyObject *)type, "__basicsize__");
+    const Py_ssize_t bytes = size ? PyLong_AsSsize_t(size) : -1;
+
+    Py_XDECREF(size);
+    PyErr_Clear();
+    return bytes - (Py_ssize_t)sizeof(uint64_t);
+}
+
+static Py_ssize_t least(Py_ssize_t a, Py_ssize_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The only offset at which every sample holds its word; 0 when none or several do. */
+static Py_ssize_t find_offset(void *const *bases, const uint64_t *words, int n,
+                              Py_ssize_t last)
+{
+    Py_ssize_t found = 0;
+
+    for (Py_ssize_t offset = FIRST_OFFSET; offset <= last; offset += 8) {
+        int i = 0;
+
+        while (i < n && word_at(bases[i], offset) == words[i])
+            i++;
+        if (i == n) {
+            if (found)
+                return 0;
+            found = offset;
+        }
+    }
+    return found;
+}
+
+void ptac_keep(PyObject **home, PyObject *object)
+{
+    PyObject *before = *home;
+
+    *home = Py_NewRef(object);
+    Py_XDECREF(before);
+}
+
+/*
+ * tensor_learn(Tensor, Parameter, steal, increment_version, samples): steal makes a
+ * tensor from a capsule that holds a handle, increment_version counts a write; samples
+ * is a list of (tensor, _cdata, key set), the first plain, the second made in inference
+ * mode, others of other kinds so that a coincidence shows. Returns whether both offsets
+ * were found, and the first two samples differ.
+ */
+static PyObject *tensor_learn(PyObject *self, PyObject *args)
+{
+    enum { MAX_SAMPLES = 16 };
+    PyObject *samples, *types[2], *steal, *increment;
+    void *objects[MAX_SAMPLES], *impls[MAX_SAMPLES];
+    uint64_t impl_words[MAX_SAMPLES], key_words[MAX_SAMPLES];
+    Py_ssize_t last_of_objects = LAST_OBJECT_OFFSET, last_of_impls = LAST_IMPL_OFFSET;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOOO!", &types[0], &types[1], &steal, &increment,
+                          &PyList_Type, &samples))
+        return NULL;
+
+    const Py_ssize_t n = PyList_Size(samples);
+
+    if (n < 2 || n > MAX_SAMPLES) {
+        PyErr_SetString(PyExc_ValueError, "2 to 16 samples are expected");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        unsigned long long cdata, keys;
+
+        if (!PyArg_ParseTuple(PyList_GetItem(samples, i), "OKK", &objects[i], &cdata,
+                              &keys))
+            return NULL;
+        impl_words[i] = cdata;
+        impls[i] = (void *)(uintptr_t)cdata;
+        key_words[i] = keys;
+        last_of_objects = least(last_of_objects, last_word(Py_TYPE(objects[i])));
+        last_of_impls = least(last_of_impls,
+                              (Py_ssize_t)malloc_usable_size(impls[i]) - (Py_ssize_t)8);
+    }
+    Py_INCREF(types[0]);
+    Py_INCREF(types[1]);
+    ptac_keep(&steal_tensor, steal);
+    ptac_keep(&increment_version, increment);
+    tensor_type = (PyTypeObject *)types[0];
+    parameter_type = (PyTypeObject *)types[1];
+    plain_keys = key_words[0];
+    inference_keys = key_words[1];
+    keys_offset = 0;
+    impl_offset = find_offset(objects, impl_words, (int)n, last_of_objects);
+    if (impl_offset && plain_keys != inference_keys)
+        keys_offset = find_offset(impls, key_words, (int)n, last_of_impls);
+    return PyBool_FromLong(keys_offset != 0);
+}
+
+/* thread_state(): this thread's two words, or None where torch does not show them. */
+static PyObject *read_thread_state(PyObject *self, PyObject *unused)
+{
+    const uint64_t *state = find_thread_state();
+
+    (void)self;
+    (void)unused;
+    if (!state)
+        Py_RETURN_NONE;
+    return Py_BuildValue("KK", (unsigned long long)state[0],
+                         (unsigned long long)state[1]);
+}
+
+/*
+ * thread_learn(included, excluded, harmless, len_function_modes, profiler_enabled,
+ * forward_ad): the two
+ * words as they are in inference mode, exclusions that change nothing for plain
+ * tensors, torch's function that counts function modes, and the dictionary of
+ * torch.autograd.forward_ad.
+ */
+static PyObject *thread_learn(PyObject *self, PyObject *args)
+{
+    unsigned long long included, excluded, harmless;
+    PyObject *counter, *profiler, *levels;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "KKKOOO!", &included, &excluded, &harmless, &counter,
+                          &profiler, &PyDict_Type, &levels))
+        return NULL;
+    if (!s_current_level)
+        s_current_level = PyUnicode_InternFromString("_current_level");
+    if (!s_current_level)
+        return NULL;
+    harmless_exclusions = harmless;
+    inference_state[0] = included;
+    inference_state[1] = excluded;
+    ptac_keep(&len_function_modes, counter);
+    ptac_keep(&profiler_enabled, profiler);
+    ptac_keep(&forward_ad, levels);
+    state_is_known = true;
+    Py_RETURN_NONE;
+}
+
+/* is_plain(tensor), thread_is_plain(): for tests. */
+static PyObject *is_plain(PyObject *self, PyObject *tensor)
+{
+    (void)self;
+    return PyBool_FromLong(ptac_is_plain(tensor));
+}
+
+static PyObject *thread_is_plain(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyBool_FromLong(ptac_thread_is_plain());
+}
+
+PyMethodDef ptac_tensor_methods[] = {
+    {"tensor_learn", tensor_learn, METH_VARARGS, NULL},
+    {"thread_state", read_thread_state, METH_NOARGS, NULL},
+    {"thread_learn", thread_learn, METH_VARARGS, NULL},
+    {"is_plain", is_plain, METH_O, NULL},
+    {"thread_is_plain", thread_is_plain, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,206 @@
+/*
+ * int8_conv2d.c - calls of int8_conv2d, see int8.c.
+ */
+#include "bind/python/quantized/int8.h"
+
+#include "ops/int8/conv/int8_conv2d.h"
+#include "ops/linear/bias_act.h"
+
+/*
+ * x, packed, scale, bias or None, geometry, normalization or None, activation, whether
+ * y is channels last although x is not
+ */
+enum {
+    CONV_ARGS = 8,
+    GEOMETRY = 11,     /* n, c, kernel, stride, padding, dilation (two each), groups */
+    NORMALIZATION = 5, /* weight or None, bias or None, mean, variance, eps */
+};
+
+typedef struct conv_args {
+    ptac_int8_conv2d params;
+    ptac_call call;
+    at_tensor copy, y; /* owned, or NULL */
+} conv_args;
+
+/* Two of the geometry's numbers. */
+static bool read_pair(PyObject *tuple, int at, int64_t least, int64_t pair[2])
+{
+    return ptac_int8_size(PyTuple_GetItem(tuple, at), least, &pair[0]) &&
+           ptac_int8_size(PyTuple_GetItem(tuple, at + 1), least, &pair[1]);
+}
+
+static bool read_geometry(PyObject *tuple, ptac_int8_conv2d *p)
+{
+    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != GEOMETRY) {
+        PyErr_SetString(PyExc_TypeError, "a geometry is a tuple of eleven numbers");
+        return false;
+    }
+    return ptac_int8_size(PyTuple_GetItem(tuple, 0), 1, &p->n) &&
+           ptac_int8_size(PyTuple_GetItem(tuple, 1), 1, &p->c) &&
+           read_pair(tuple, 2, 1, p->kernel) && read_pair(tuple, 4, 1, p->stride) &&
+           read_pair(tuple, 6, 0, p->padding) && read_pair(tuple, 8, 1, p->dilation) &&
+           ptac_int8_size(PyTuple_GetItem(tuple, 10), 1, &p->groups);
+}
+
+/* One number a channel, or None where it may be left out. */
+static bool read_channels(PyObject *tensor, bool may_be_none, conv_args *read,
+                          int input)
+{
+    if (may_be_none && tensor == Py_None)
+        return true;
+    return ptac_int8_read(tensor, AT_DTYPE_F32, read->params.n,
+                          &read->call.inputs[input]);
+}
+
+static bool read_normalization(PyObject *tuple, conv_args *read)
+{
+    if (tuple == Py_None)
+        return true;
+    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != NORMALIZATION)
+        return false;
+    read->params.eps = PyFloat_AsDouble(PyTuple_GetItem(tuple, 4));
+    return !PyErr_Occurred() &&
+           read_channels(PyTuple_GetItem(tuple, 0), true, read, PTAC_CONV_WEIGHT) &&
+           read_channels(PyTuple_GetItem(tuple, 1), true, read, PTAC_CONV_SHIFT) &&
+           read_channels(PyTuple_GetItem(tuple, 2), false, read, PTAC_CONV_MEAN) &&
+           read_channels(PyTuple_GetItem(tuple, 3), false, read, PTAC_CONV_VARIANCE);
+}
+
+/*
+ * The images, row by row or channels last; a copy is made where they have gaps. Strides
+ * say which of both it is, as they do to stock.
+ */
+static ptac_reason read_images(at_tensor tensor, conv_args *read)
+{
+    ptac_int8_conv2d *p = &read->params;
+    ptac_view *x = &read->call.inputs[PTAC_CONV_X];
+
+    ptac_view_of(tensor, x);
+    if (x->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (x->n_dims != 4 || x->sizes[1] != p->groups * p->c ||
+        x->sizes[2] > PTAC_INT8_MOST_STEP || x->sizes[3] > PTAC_INT8_MOST_STEP)
+        return PTAC_SHAPE;
+    p->x_channels_last = ptac_view_suggests_channels_last(x);
+    if (p->x_channels_last ? !ptac_view_is_channels_last(x)
+                           : !ptac_view_is_contiguous(x)) {
+        read->copy = ptac_int8_dense(tensor, p->x_channels_last);
+        if (!read->copy)
+            return PTAC_MEMORY;
+        ptac_view_of(read->copy, x);
+    }
+    p->batch = x->sizes[0];
+    p->height = x->sizes[2];
+    p->width = x->sizes[3];
+    return PTAC_TAKE;
+}
+
+static int64_t places(int64_t size, const ptac_int8_conv2d *p, int axis)
+{
+    const int64_t window = p->dilation[axis] * (p->kernel[axis] - 1) + 1;
+
+    if (size + 2 * p->padding[axis] < window)
+        return 0;
+    return (size + 2 * p->padding[axis] - window) / p->stride[axis] + 1;
+}
+
+static ptac_reason read_conv(PyObject *const *args, conv_args *read)
+{
+    ptac_int8_conv2d *p = &read->params;
+    const long activation = PyLong_AsLong(args[6]);
+    ptac_reason why;
+
+    if (PyErr_Occurred() || !read_geometry(args[4], p) ||
+        (activation != PTAC_ACT_NONE && activation != PTAC_ACT_RELU) ||
+        !ptac_int8_conv2d_is_sound(p))
+        return PTAC_ARGUMENT;
+
+    const ptac_packed_shape shape = {
+        .n = p->n, .c = p->c, .taps = p->kernel[0] * p->kernel[1], .groups = p->groups};
+
+    if (!ptac_is_plain(args[0]))
+        return PTAC_SUBCLASS;
+    if (!ptac_int8_read(args[1], AT_DTYPE_I8, ptac_packed_bytes(&shape),
+                        &read->call.inputs[PTAC_CONV_PACKED]) ||
+        !read_channels(args[2], false, read, PTAC_CONV_SCALES))
+        return PTAC_ARGUMENT;
+    if (!read_channels(args[3], true, read, PTAC_CONV_BIAS) ||
+        !read_normalization(args[5], read))
+        return PTAC_DTYPE;
+    why = read_images(ptac_borrow(args[0]), read);
+    if (why)
+        return why;
+    p->out_height = places(p->height, p, 0);
+    p->out_width = places(p->width, p, 1);
+    p->relu = activation == PTAC_ACT_RELU;
+    p->y_channels_last = p->x_channels_last || args[7] == Py_True;
+    read->call.op = PTAC_OP_INT8_CONV2D;
+    read->call.n_inputs = PTAC_CONV_INPUTS;
+    read->call.params = p;
+    return PTAC_TAKE;
+}
+
+static bool run_conv(conv_args *read, const ptac_kernel *row)
+{
+    const ptac_int8_conv2d *p = &read->params;
+    const int64_t sizes[4] = {p->batch, p->n, p->out_height, p->out_width};
+    int64_t strides[4];
+
+    ptac_image_strides(4, sizes, p->y_channels_last, strides);
+    if (T.aoti_torch_empty_strided(4, sizes, strides, AT_DTYPE_F32, AT_DEVICE_CPU, 0,
+                                   &read->y))
+        read->y = NULL;
+    return ptac_int8_run(row, &read->call, read->y);
+}
+
+static PyObject *try_conv(PyObject *const *args, Py_ssize_t n_args, bool is_kernel)
+{
+    conv_args read = {.call = {.op = PTAC_OP_INT8_CONV2D}};
+    const ptac_kernel *row;
+    ptac_reason why;
+    int is_ours;
+    PyObject *result;
+
+    if (n_args != CONV_ARGS)
+        return PyErr_Format(
+            PyExc_TypeError,
+            "x, packed, scale, bias, geometry, normalization, activation, "
+            "channels_last");
+    PTAC_IN_FLIGHT;
+    is_ours = is_kernel ? !ptac_is_off(PTAC_OP_INT8_CONV2D)
+                        : ptac_int8_is_lean(PTAC_OP_INT8_CONV2D, args[0], args[3]);
+    if (is_ours <= 0)
+        return is_ours < 0 ? NULL : Py_NewRef(Py_None);
+    why = read_conv(args, &read);
+    row = PyErr_Occurred() ? NULL : ptac_int8_admit(&read.call, why, is_kernel);
+    if (row && run_conv(&read, row))
+        result = ptac_wrap(at_give(&read.y));
+    else
+        result = PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    at_drop_tensor(&read.y);
+    at_drop_tensor(&read.copy);
+    return result;
+}
+
+/*
+ * int8_conv2d(x, packed, scale, bias, geometry, normalization, activation,
+ * channels_last) -> y or None
+ */
+static PyObject *int8_conv2d(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    (void)self;
+    return try_conv(args, n_args, false);
+}
+
+static PyObject *int8_conv2d_kernel(PyObject *self, PyObject *const *args,
+                                    Py_ssize_t n_args)
+{
+    (void)self;
+    return try_conv(args, n_args, true);
+}
+
+PyMethodDef ptac_int8_conv2d_methods[] = {
+    PTAC_FASTCALL(int8_conv2d, NULL),
+    PTAC_FASTCALL(int8_conv2d_kernel, NULL),
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,289 @@
+/*
+ * int8_weight.c - weights on their way between float, plain int8 and panels.
+ *
+ * What quantize_model() and loading checkpoints call, once a weight. Unlike operators
+ * these raise where an argument is not what they take.
+ */
+#include "bind/python/quantized/int8.h"
+
+#include "core/chooser.h"
+#include "ops/int8/panel.h"
+#include "ops/int8/weight.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool ptac_int8_read(PyObject *tensor, int32_t dtype, int64_t n_elements,
+                    ptac_view *view)
+{
+    at_tensor handle;
+    int32_t found = -1;
+
+    if (!ptac_is_plain(tensor))
+        return false;
+    handle = ptac_borrow(tensor);
+    ptac_view_of(handle, view);
+    T.aoti_torch_get_dtype(handle, &found);
+    return found == dtype && ptac_view_is_contiguous(view) &&
+           (view->data || view->n_elements == 0) &&
+           (n_elements < 0 || view->n_elements == n_elements);
+}
+
+bool ptac_int8_size(PyObject *number, int64_t least, int64_t *size)
+{
+    *size = PyLong_AsLongLong(number);
+    if (*size >= least)
+        return true;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "%R is less than %lld", number,
+                     (long long)least);
+    return false;
+}
+
+at_tensor ptac_int8_new(int n_dims, const int64_t *sizes, int32_t dtype)
+{
+    int64_t strides[PTAC_INT8_MOST_DIMS], stride = 1;
+    at_tensor made = NULL;
+
+    for (int i = n_dims - 1; i >= 0; i--) {
+        strides[i] = stride;
+        if (__builtin_mul_overflow(stride, sizes[i] > 1 ? sizes[i] : 1, &stride))
+            return NULL;
+    }
+    if (T.aoti_torch_empty_strided(n_dims, sizes, strides, dtype, AT_DEVICE_CPU, 0,
+                                   &made))
+        return NULL;
+    return made;
+}
+
+static void *data_of(at_tensor tensor)
+{
+    void *data = NULL;
+
+    T.aoti_torch_get_data_ptr(tensor, &data);
+    return data;
+}
+
+/* [n, c, *taps] and the number of groups; false with ValueError set. */
+static bool shape_of(int n_dims, const int64_t *sizes, int64_t groups,
+                     ptac_packed_shape *shape)
+{
+    *shape = (ptac_packed_shape){.taps = 1, .groups = groups};
+    if (n_dims < 2 || n_dims > PTAC_INT8_MOST_DIMS) {
+        PyErr_SetString(PyExc_ValueError, "a weight has two dimensions or more");
+        return false;
+    }
+    shape->n = sizes[0];
+    shape->c = sizes[1];
+    for (int i = 2; i < n_dims; i++)
+        if (__builtin_mul_overflow(shape->taps, sizes[i], &shape->taps))
+            shape->taps = 0;
+    if (ptac_packed_is_sound(shape))
+        return true;
+    PyErr_SetString(PyExc_ValueError, "a weight that is empty or larger than tensors "
+                                      "are, or whose channels groups do not divide");
+    return false;
+}
+
+/* int8_pack(weight_int8, groups) -> packed */
+static PyObject *int8_pack(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    ptac_packed_shape shape;
+    ptac_view plain;
+    int64_t groups, bytes;
+    at_tensor packed;
+
+    (void)self;
+    if (n_args != 2)
+        return PyErr_Format(PyExc_TypeError, "weight_int8, groups");
+    if (!ptac_int8_size(args[1], 1, &groups))
+        return NULL;
+    if (!ptac_int8_read(args[0], AT_DTYPE_I8, -1, &plain))
+        return PyErr_Format(PyExc_TypeError,
+                            "a contiguous int8 CPU tensor is expected");
+    if (!shape_of(plain.n_dims, plain.sizes, groups, &shape))
+        return NULL;
+    bytes = ptac_packed_bytes(&shape);
+    packed = ptac_int8_new(1, &bytes, AT_DTYPE_I8);
+    if (!packed)
+        return PyErr_NoMemory();
+
+    PyThreadState *thread = PyEval_SaveThread();
+
+    ptac_pack(&shape, plain.data, data_of(packed));
+    PyEval_RestoreThread(thread);
+    return ptac_wrap(packed);
+}
+
+static bool read_sizes(PyObject *tuple, int *n_dims, int64_t *sizes)
+{
+    const Py_ssize_t n = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
+
+    if (n < 0 || n > PTAC_INT8_MOST_DIMS) {
+        PyErr_SetString(PyExc_TypeError, "sizes are a tuple");
+        return false;
+    }
+    *n_dims = (int)n;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!ptac_int8_size(PyTuple_GetItem(tuple, i), 0, &sizes[i]))
+            return false;
+    return true;
+}
+
+/* int8_unpack(packed, sizes, groups) -> weight_int8 */
+static PyObject *int8_unpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    ptac_packed_shape shape;
+    ptac_view packed;
+    int64_t groups, sizes[PTAC_INT8_MOST_DIMS];
+    int n_dims;
+    at_tensor plain;
+
+    (void)self;
+    if (n_args != 3)
+        return PyErr_Format(PyExc_TypeError, "packed, sizes, groups");
+    if (!read_sizes(args[1], &n_dims, sizes) || !ptac_int8_size(args[2], 1, &groups) ||
+        !shape_of(n_dims, sizes, groups, &shape))
+        return NULL;
+    if (!ptac_int8_read(args[0], AT_DTYPE_I8, ptac_packed_bytes(&shape), &packed))
+        return PyErr_Format(PyExc_TypeError, "no packed weight of these sizes");
+    plain = ptac_int8_new(n_dims, sizes, AT_DTYPE_I8);
+    if (!plain)
+        return PyErr_NoMemory();
+
+    PyThreadState *thread = PyEval_SaveThread();
+
+    ptac_unpack(&shape, packed.data, data_of(plain));
+    PyEval_RestoreThread(thread);
+    return ptac_wrap(plain);
+}
+
+static ptac_weight_error total(const ptac_weight_error *rows, int64_t n)
+{
+    ptac_weight_error sum = {0};
+
+    for (int64_t i = 0; i < n; i++) {
+        sum.signal += rows[i].signal;
+        sum.noise += rows[i].noise;
+    }
+    return sum;
+}
+
+/*
+ * int8_quantize(weight) -> (weight_int8, scales, signal, noise), or None where a weight
+ * is not finite. A row is what lies under the first dimension.
+ */
+static PyObject *int8_quantize(PyObject *self, PyObject *weight)
+{
+    ptac_view w;
+    at_tensor quantized = NULL, scales = NULL;
+    ptac_weight_error *errors, sum;
+    int64_t n, k;
+    bool is_finite;
+
+    (void)self;
+    if (!ptac_int8_read(weight, AT_DTYPE_F32, -1, &w) || w.n_dims < 1 ||
+        w.n_dims > PTAC_INT8_MOST_DIMS)
+        return PyErr_Format(PyExc_TypeError,
+                            "a contiguous float32 CPU tensor is expected");
+    n = w.sizes[0];
+    k = n ? w.n_elements / n : 0;
+    errors = calloc((size_t)(n ? n : 1), sizeof *errors);
+    quantized = ptac_int8_new(w.n_dims, w.sizes, AT_DTYPE_I8);
+    scales = ptac_int8_new(1, &n, AT_DTYPE_F32);
+    if (!errors || !quantized || !scales) {
+        free(errors);
+        at_drop_tensor(&quantized);
+        at_drop_tensor(&scales);
+        return PyErr_NoMemory();
+    }
+
+    PyThreadState *thread = PyEval_SaveThread();
+
+    is_finite =
+        ptac_quantize_weight(w.data, n, k, data_of(quantized), data_of(scales), errors);
+    sum = total(errors, is_finite ? n : 0);
+    PyEval_RestoreThread(thread);
+    free(errors);
+    if (!is_finite) {
+        at_drop_tensor(&quantized);
+        at_drop_tensor(&scales);
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("NNdd", ptac_wrap(quantized), ptac_wrap(scales), sum.signal,
+                         sum.noise);
+}
+
+/* int8_dequantize(weight_int8, scales) -> weight */
+static PyObject *int8_dequantize(PyObject *self, PyObject *const *args,
+                                 Py_ssize_t n_args)
+{
+    ptac_view q, scales;
+    at_tensor weight;
+    int64_t n, k;
+
+    (void)self;
+    if (n_args != 2)
+        return PyErr_Format(PyExc_TypeError, "weight_int8, scales");
+    if (!ptac_int8_read(args[0], AT_DTYPE_I8, -1, &q) || q.n_dims < 1 ||
+        q.n_dims > PTAC_INT8_MOST_DIMS ||
+        !ptac_int8_read(args[1], AT_DTYPE_F32, q.sizes[0], &scales))
+        return PyErr_Format(PyExc_TypeError,
+                            "contiguous int8 weights and a float32 scale a row");
+    n = q.sizes[0];
+    k = n ? q.n_elements / n : 0;
+    weight = ptac_int8_new(q.n_dims, q.sizes, AT_DTYPE_F32);
+    if (!weight)
+        return PyErr_NoMemory();
+
+    PyThreadState *thread = PyEval_SaveThread();
+
+    if (k > 0)
+        ptac_dequantize_weight(q.data, scales.data, n, k, data_of(weight));
+    PyEval_RestoreThread(thread);
+    return ptac_wrap(weight);
+}
+
+/*
+ * int8_faster(operator, kind, work, threads) -> whether the table says that a row is
+ * faster than stock there; None where it says nothing.
+ */
+static PyObject *int8_faster(PyObject *self, PyObject *args)
+{
+    PyObject *name;
+    const char *kind;
+    long long work;
+    ptac_shape shape = {.kind = -1};
+    const ptac_kernel *row = NULL;
+    int n_threads;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "UsLi", &name, &kind, &work, &n_threads))
+        return NULL;
+
+    const ptac_op op = ptac_op_from(name);
+
+    if (op == PTAC_N_OPS)
+        return NULL;
+    shape.work = work;
+
+    const ptac_op_shapes *shapes = ptac_registry_shapes(op);
+
+    for (int i = 0; shapes && i < PTAC_MAX_KINDS && shapes->kinds[i]; i++)
+        if (strcmp(shapes->kinds[i], kind) == 0)
+            shape.kind = i;
+    if (shape.kind < 0)
+        return PyErr_Format(PyExc_ValueError, "%U has no kind %s", name, kind);
+    if (!ptac_chooser_knows(op, &shape, PTAC_F32, n_threads, &row))
+        Py_RETURN_NONE;
+    return PyBool_FromLong(row != NULL);
+}
+
+PyMethodDef ptac_int8_weight_methods[] = {
+    PTAC_FASTCALL(int8_pack, NULL),
+    PTAC_FASTCALL(int8_unpack, NULL),
+    {"int8_quantize", int8_quantize, METH_O, NULL},
+    PTAC_FASTCALL(int8_dequantize, NULL),
+    {"int8_faster", int8_faster, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,490 @@
+/*
+ * saved_tensor_hooks.c - what autograd saves for backward, held so that it can be let go.
+ *
+ * pack and unpack are default hooks of torch's. Most tensors are small or parameters:
+ * these are held as autograd itself would hold them, with the version that torch's own
+ * check compares. What is large and plain is shown to the package (consider), which
+ * may have the holder let go of its tensor later on and then restores it (restore).
+ *
+ * Autograd holds an input of a node as the very tensor, so that a program can still
+ * give it other memory (tensor.data = ...), and an output by its memory alone, since
+ * the tensor would hold the node in turn. The hook is not told which of them it sees.
+ */
+#include "bind/python/module/pybind.h"
+
+#include <stddef.h>
+#include <string.h>
+#include <structmember.h>
+
+/* Below that nothing is worth a look; tests look at everything. */
+static int64_t least_bytes = 256 << 10;
+
+typedef struct held {
+    PyObject_HEAD PyObject
+        *tensor;        /* what was saved, or shares its memory and version; or NULL */
+    PyObject *origin;   /* a weak reference to what was saved, where that is not it */
+    PyObject *box;      /* the package's, for large tensors */
+    PyObject *geometry; /* what saved_release() was given with the tensor */
+    PyObject *weakrefs;
+    long long version;
+} held;
+
+static PyTypeObject *held_type;
+
+/*
+ * What saved_install() was given; consider is NULL while it is off. Any call into
+ * Python may change them, as collections and other threads do: see call().
+ */
+static PyObject *consider, *restore, *complain, *leave, *current, *saves_outputs;
+
+static PyObject *node_types; /* what saves_outputs() said of types of torch's nodes */
+
+static PyObject *s_version, *s_is_leaf, *s_requires_grad, *s_base, *s_detach;
+static PyObject *s_grad_fn, *s_output_nr;
+
+/* One of those above, which stays as long as the call lasts. */
+static PyObject *call(PyObject *function, PyObject *first, PyObject *second)
+{
+    PyObject *result;
+
+    Py_INCREF(function);
+    result = PyObject_CallFunctionObjArgs(function, first, second, NULL);
+    Py_DECREF(function);
+    return result;
+}
+
+static int is_true(PyObject *object, PyObject *name)
+{
+    PyObject *value = PyObject_GetAttr(object, name);
+    const int truth = value ? PyObject_IsTrue(value) : -1;
+
+    Py_XDECREF(value);
+    return truth;
+}
+
+static int version_of(PyObject *tensor, long long *version)
+{
+    PyObject *value = PyObject_GetAttr(tensor, s_version);
+
+    *version = value ? PyLong_AsLongLong(value) : -1;
+    Py_XDECREF(value);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Another tensor object of the same memory and version, outside autograd's graph. */
+static PyObject *aliased(PyObject *tensor)
+{
+    at_tensor made = NULL;
+
+    if (!ptac_is_plain(tensor) || !T.tensor_data ||
+        T.aoti_torch_new_uninitialized_tensor(&made) != 0)
+        return PyObject_CallMethodObjArgs(tensor, s_detach, NULL);
+    T.tensor_data(made, ptac_borrow(tensor));
+    return ptac_wrap(made);
+}
+
+static held *hold(PyObject *tensor, bool as_it_is)
+{
+    held *made = PyObject_GC_New(held, held_type);
+
+    if (!made)
+        return NULL;
+    made->tensor = made->origin = made->box = NULL;
+    made->geometry = made->weakrefs = NULL;
+    if (as_it_is) {
+        made->tensor = Py_NewRef(tensor);
+    } else {
+        made->tensor = aliased(tensor);
+        made->origin = made->tensor ? PyWeakref_NewRef(tensor, NULL) : NULL;
+    }
+    if (!made->tensor || (!as_it_is && !made->origin) ||
+        version_of(made->tensor, &made->version) < 0) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    PyObject_GC_Track(made);
+    return made;
+}
+
+static bool is_large(PyObject *tensor)
+{
+    static const int bytes[] = {4, 2, 8, 8, 1};
+    ptac_view view;
+
+    if (!ptac_is_plain_and_versioned(tensor))
+        return false;
+    ptac_view_of(ptac_borrow(tensor), &view);
+    return view.data && view.n_elements > 0 &&
+           view.n_elements * bytes[view.dtype] >= least_bytes;
+}
+
+/* A parameter, or a view of one, stays whatever happens here. */
+static int is_kept_anyway(PyObject *tensor, bool is_leaf)
+{
+    PyObject *base;
+    int kept;
+
+    if (is_leaf)
+        return is_true(tensor, s_requires_grad);
+    base = PyObject_GetAttr(tensor, s_base);
+    if (!base)
+        return -1;
+    kept = base == Py_None ? 0 : is_true(base, s_is_leaf);
+    if (kept > 0)
+        kept = is_true(base, s_requires_grad);
+    Py_DECREF(base);
+    return kept;
+}
+
+/* What the package says of a type of torch's own nodes, which are static. */
+static int type_saves_outputs(PyObject *type)
+{
+    PyObject *said = PyDict_GetItemWithError(node_types, type);
+
+    if (said || PyErr_Occurred())
+        return said ? said == Py_True : -1;
+    said = call(saves_outputs, type, NULL);
+    if (!said || PyDict_SetItem(node_types, type, said) < 0) {
+        Py_XDECREF(said);
+        return -1;
+    }
+    Py_DECREF(said);
+    return said == Py_True;
+}
+
+static int is_first_output(PyObject *tensor)
+{
+    PyObject *number = PyObject_GetAttr(tensor, s_output_nr);
+    const long value = number ? PyLong_AsLong(number) : -1;
+
+    Py_XDECREF(number);
+    return PyErr_Occurred() ? -1 : value == 0;
+}
+
+static int is_view(PyObject *tensor)
+{
+    PyObject *base = PyObject_GetAttr(tensor, s_base);
+    const int is = base ? base != Py_None : -1;
+
+    Py_XDECREF(base);
+    return is;
+}
+
+/*
+ * Whether this tensor, which is no leaf, is certainly not saved by the node that made
+ * it. A view may have been written by a node that is not the one it shows.
+ */
+static int is_surely_input(PyObject *tensor)
+{
+    PyObject *node;
+    int saves = true, view;
+
+    if (!ptac_is_tensor(tensor))
+        return false;
+    node = PyObject_GetAttr(tensor, s_grad_fn);
+    if (!node)
+        return -1;
+    if (!(PyType_GetFlags(Py_TYPE(node)) & Py_TPFLAGS_HEAPTYPE))
+        saves = type_saves_outputs((PyObject *)Py_TYPE(node));
+    Py_DECREF(node);
+    if (saves)
+        return saves < 0 ? -1 : false;
+    view = is_view(tensor);
+    return view ? (view < 0 ? -1 : false) : is_first_output(tensor);
+}
+
+/* Switched off, in a thread that did not hear of it; -1 for an interrupt. */
+static int leave_thread(void)
+{
+    PyObject *left = leave ? call(leave, NULL, NULL) : NULL;
+
+    Py_XDECREF(left);
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Clear();
+    return 0;
+}
+
+/* A holder of a tensor; consider_now, unless NULL, is asked about it if it is large. */
+static PyObject *packed(PyObject *tensor, PyObject *consider_now)
+{
+    const int is_leaf = is_true(tensor, s_is_leaf);
+    bool wanted = false;
+    int as_it_is;
+    held *holder;
+
+    if (is_leaf < 0)
+        return NULL;
+    if (consider_now && is_large(tensor) && ptac_thread_is_plain()) {
+        const int kept = is_kept_anyway(tensor, is_leaf);
+
+        if (kept < 0)
+            return NULL;
+        wanted = !kept;
+    }
+    as_it_is = wanted ? false : is_leaf ? true : is_surely_input(tensor);
+    holder = as_it_is < 0 ? NULL : hold(tensor, as_it_is);
+    if (holder && wanted) {
+        holder->box = call(consider_now, (PyObject *)holder, tensor);
+        if (!holder->box)
+            Py_CLEAR(holder);
+    }
+    return (PyObject *)holder;
+}
+
+/* pack(tensor): its holder. */
+static PyObject *saved_pack(PyObject *self, PyObject *tensor)
+{
+    PyObject *consider_now = Py_XNewRef(consider), *holder;
+
+    (void)self;
+    if (!consider_now && leave_thread() < 0)
+        return NULL;
+    holder = packed(tensor, consider_now);
+    Py_XDECREF(consider_now);
+    return holder;
+}
+
+bool ptac_saved_is_pack(PyObject *hook)
+{
+    return PyCFunction_Check(hook) && PyCFunction_GetFunction(hook) == saved_pack;
+}
+
+static PyObject *complaint(PyObject *holder, long long now)
+{
+    PyObject *version = PyLong_FromLongLong(now);
+    PyObject *text = version ? call(complain, holder, version) : NULL;
+
+    if (text)
+        PyErr_SetObject(PyExc_RuntimeError, text);
+    Py_XDECREF(version);
+    Py_XDECREF(text);
+    return NULL;
+}
+
+/* Whether two plain tensors are the same piece of memory, looked at in the same way. */
+static bool is_same_memory(PyObject *one, PyObject *other)
+{
+    int32_t dtypes[2] = {-1, -1};
+    ptac_view a, b;
+
+    ptac_view_of(ptac_borrow(one), &a);
+    ptac_view_of(ptac_borrow(other), &b);
+    T.aoti_torch_get_dtype(ptac_borrow(one), &dtypes[0]);
+    T.aoti_torch_get_dtype(ptac_borrow(other), &dtypes[1]);
+    if (a.data != b.data || a.n_dims != b.n_dims || dtypes[0] != dtypes[1])
+        return false;
+
+    const size_t bytes = (size_t)a.n_dims * sizeof *a.sizes;
+
+    return bytes == 0 || (memcmp(a.sizes, b.sizes, bytes) == 0 &&
+                          memcmp(a.strides, b.strides, bytes) == 0);
+}
+
+/* The tensor in a holder; or what it was taken from, if autograd would hold that. */
+static PyObject *as_autograd(PyObject *holder, PyObject *tensor)
+{
+    PyObject *weak = ((held *)holder)->origin;
+    PyObject *origin = Py_XNewRef(weak ? PyWeakref_GetObject(weak) : NULL), *found;
+
+    if (!origin || origin == Py_None ||
+        (ptac_is_plain(tensor) && ptac_is_plain(origin) &&
+         is_same_memory(tensor, origin)))
+        found = Py_NewRef(tensor);
+    else
+        found = call(current, holder, origin);
+    Py_XDECREF(origin);
+    return found;
+}
+
+/* unpack(holder): the tensor, or torch's own complaint where it has been changed. */
+static PyObject *saved_unpack(PyObject *self, PyObject *object)
+{
+    PyObject *tensor, *found = NULL;
+    held *holder = (held *)object;
+    long long now;
+
+    (void)self;
+    if (Py_TYPE(object) != held_type)
+        return PyErr_Format(PyExc_TypeError, "a holder is expected, not %R", object);
+    if (!holder->tensor)
+        return call(restore, object, NULL);
+    tensor = Py_NewRef(holder->tensor);
+    if (version_of(tensor, &now) == 0)
+        found = now == holder->version ? as_autograd(object, tensor)
+                                       : complaint(object, now);
+    Py_DECREF(tensor);
+    return found;
+}
+
+/* saved_release(holder, geometry): it lets go of the tensor, which looked like that. */
+static PyObject *saved_release(PyObject *self, PyObject *args)
+{
+    PyObject *geometry;
+    held *holder;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!O", held_type, &holder, &geometry))
+        return NULL;
+    ptac_keep(&holder->geometry, geometry);
+    Py_CLEAR(holder->tensor);
+    Py_RETURN_NONE;
+}
+
+static int held_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    held *holder = (held *)self;
+
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(holder->tensor);
+    Py_VISIT(holder->origin);
+    Py_VISIT(holder->box);
+    Py_VISIT(holder->geometry);
+    return 0;
+}
+
+static int held_clear(PyObject *self)
+{
+    held *holder = (held *)self;
+
+    Py_CLEAR(holder->tensor);
+    Py_CLEAR(holder->origin);
+    Py_CLEAR(holder->box);
+    Py_CLEAR(holder->geometry);
+    return 0;
+}
+
+static void held_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+
+    PyObject_GC_UnTrack(self);
+    if (((held *)self)->weakrefs)
+        PyObject_ClearWeakRefs(self);
+    held_clear(self);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef held_members[] = {
+    {"tensor", T_OBJECT, offsetof(held, tensor), READONLY, NULL},
+    {"origin", T_OBJECT, offsetof(held, origin), READONLY, NULL},
+    {"box", T_OBJECT, offsetof(held, box), READONLY, NULL},
+    {"geometry", T_OBJECT, offsetof(held, geometry), READONLY, NULL},
+    {"version", T_LONGLONG, offsetof(held, version), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(held, weakrefs), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot held_slots[] = {
+    {Py_tp_dealloc, (void *)held_dealloc},
+    {Py_tp_traverse, (void *)held_traverse},
+    {Py_tp_clear, (void *)held_clear},
+    {Py_tp_members, (void *)held_members},
+    {0, NULL},
+};
+
+static PyType_Spec held_spec = {
+    .name = "pai_torchacc._C.Held",
+    .basicsize = sizeof(held),
+    .flags =
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = held_slots,
+};
+
+static int prepare(void)
+{
+    s_version = PyUnicode_InternFromString("_version");
+    s_is_leaf = PyUnicode_InternFromString("is_leaf");
+    s_requires_grad = PyUnicode_InternFromString("requires_grad");
+    s_base = PyUnicode_InternFromString("_base");
+    s_detach = PyUnicode_InternFromString("detach");
+    s_grad_fn = PyUnicode_InternFromString("grad_fn");
+    s_output_nr = PyUnicode_InternFromString("output_nr");
+    node_types = PyDict_New();
+    return s_version && s_is_leaf && s_requires_grad && s_base && s_detach &&
+                   s_grad_fn && s_output_nr && node_types
+               ? 0
+               : -1;
+}
+
+/*
+ * saved_install(consider, restore, complain, leave, current, saves_outputs): the
+ * package's part. Returns whether this torch has what the hooks need.
+ *
+ *   consider(holder, tensor)   a large tensor is being saved; its box
+ *   restore(holder)            the tensor that the holder has let go of
+ *   complain(holder, version)  torch's words for a tensor changed since it was saved
+ *   leave()                    take the hooks away from this thread
+ *   current(holder, origin)    the tensor, where what it was taken from may have other
+ *                              memory now
+ *   saves_outputs(type)        whether a node of this type may save its first output
+ */
+static PyObject *saved_install(PyObject *self, PyObject *args)
+{
+    PyObject *given[6];
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOOOO", &given[0], &given[1], &given[2], &given[3],
+                          &given[4], &given[5]))
+        return NULL;
+    if (!held_type) {
+        if (prepare() < 0)
+            return NULL;
+        held_type = (PyTypeObject *)PyType_FromSpec(&held_spec);
+        if (!held_type)
+            return NULL;
+    }
+#ifdef __x86_64__ /* elsewhere results come back another way */
+    if (!T.tensor_data)
+        Py_RETURN_FALSE;
+#else
+    Py_RETURN_FALSE;
+#endif
+    ptac_keep(&restore, given[1]);
+    ptac_keep(&complain, given[2]);
+    ptac_keep(&leave, given[3]);
+    ptac_keep(&current, given[4]);
+    ptac_keep(&saves_outputs, given[5]);
+    ptac_keep(&consider, given[0]);
+    Py_RETURN_TRUE;
+}
+
+/* saved_remove(): consider nothing any more; what is held can still be restored. */
+static PyObject *saved_remove(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    Py_CLEAR(consider);
+    Py_RETURN_NONE;
+}
+
+/* saved_least(bytes) -> what it was: look at tensors from that size on. */
+static PyObject *saved_least(PyObject *self, PyObject *bytes)
+{
+    const long long before = least_bytes, now = PyLong_AsLongLong(bytes);
+
+    (void)self;
+    if (PyErr_Occurred())
+        return NULL;
+    least_bytes = now;
+    return PyLong_FromLongLong(before);
+}
+
+static PyObject *saved_is_on(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyBool_FromLong(consider != NULL);
+}
+
+PyMethodDef ptac_saved_methods[] = {
+    {"saved_least", saved_least, METH_O, NULL},
+    {"saved_is_on", saved_is_on, METH_NOARGS, NULL},
+    {"saved_pack", saved_pack, METH_O, NULL},
+    {"saved_unpack", saved_unpack, METH_O, NULL},
+    {"saved_release", saved_release, METH_VARARGS, NULL},
+    {"saved_install", saved_install, METH_VARARGS, NULL},
+    {"saved_remove", saved_remove, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,176 @@
+/*
+ * cpu_allocator.c - which route is in force, and what all routes serve.
+ */
+#include "bind/torch/allocator/cpu_allocator.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const ptac_cpu_route *const routes[] = {&ptac_route_imports, &ptac_route_object};
+
+static const ptac_cpu_route *route;
+static ptac_hook_state state; /* written under the pool's lock */
+static ptac_fill fill;
+static bool was_overtaken;
+static uintptr_t prober;                 /* a thread, or 0 */
+static void *probe;                      /* what it was given, until it gives it back */
+static bool was_reached, was_given_back; /* by its probe */
+
+const ptac_cpu_route *ptac_cpu_route_at(int i)
+{
+    return i >= 0 && i < (int)(sizeof routes / sizeof *routes) ? routes[i] : NULL;
+}
+
+const ptac_cpu_route *ptac_cpu_route_find(const char *name)
+{
+    const ptac_cpu_route *found;
+
+    for (int i = 0; (found = ptac_cpu_route_at(i)); i++)
+        if (strcmp(found->name, name) == 0)
+            break;
+    return found;
+}
+
+void ptac_cpu_allocator_begin_probe(void)
+{
+    was_reached = was_given_back = false;
+    __atomic_store_n(&prober, (uintptr_t)pthread_self(), __ATOMIC_RELAXED);
+}
+
+bool ptac_cpu_allocator_end_probe(void)
+{
+    __atomic_store_n(&prober, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&probe, NULL, __ATOMIC_RELAXED);
+    return was_reached && was_given_back;
+}
+
+/* Whether this is a request of the thread that probes. */
+static bool is_probe(size_t bytes)
+{
+    const uintptr_t thread = __atomic_load_n(&prober, __ATOMIC_RELAXED);
+
+    if (__builtin_expect(!thread, 1) || thread != (uintptr_t)pthread_self() ||
+        bytes < PTAC_CPU_LEAST_BYTES)
+        return false;
+    return true;
+}
+
+/* One that fails has nothing to give back. */
+static int serve_probe(void **memory, size_t alignment, size_t bytes,
+                       int (*other)(void **memory, size_t alignment, size_t bytes))
+{
+    const int error = other(memory, alignment, bytes);
+
+    was_reached = true;
+    was_given_back = error != 0;
+    if (!error)
+        __atomic_store_n(&probe, *memory, __ATOMIC_RELAXED);
+    return error;
+}
+
+int ptac_cpu_serve(void **memory, size_t alignment, size_t bytes,
+                   int (*other)(void **memory, size_t alignment, size_t bytes))
+{
+    bool is_refused = false;
+    void *found = NULL;
+    int error = 0;
+
+    if (is_probe(bytes))
+        return serve_probe(memory, alignment, bytes, other);
+    if (bytes >= PTAC_CPU_LEAST_BYTES && alignment <= 64)
+        found = ptac_cpu_pool_alloc(bytes, &is_refused);
+    if (is_refused)
+        error = ENOMEM;
+    else if (!found)
+        error = other(&found, alignment, bytes);
+    if (error == ENOMEM && !is_refused && ptac_cpu_pool_trim() > 0)
+        error = other(&found, alignment, bytes);
+    if (error == ENOMEM)
+        ptac_cpu_pool_note_oom(bytes);
+    if (error)
+        return error;
+
+    const ptac_fill wanted = __atomic_load_n(&fill, __ATOMIC_RELAXED);
+
+    if (__builtin_expect(wanted != PTAC_FILL_NONE, 0) && found)
+        memset(found, wanted == PTAC_FILL_ZERO ? 0 : 0xCD, bytes);
+    *memory = found;
+    return 0;
+}
+
+bool ptac_cpu_take_back(void *memory)
+{
+    static const char text[] = "pai_torchacc: a CPU storage was freed twice\n";
+
+    if (!ptac_cpu_pool_owns(memory)) {
+        if (memory && memory == __atomic_load_n(&probe, __ATOMIC_RELAXED))
+            was_given_back = true;
+        return false;
+    }
+    if (!ptac_cpu_pool_free(memory)) {
+        (void)!write(STDERR_FILENO, text, sizeof text - 1);
+        abort();
+    }
+    return true;
+}
+
+static bool install(void)
+{
+    if (!route->install(state))
+        return false;
+    __atomic_store_n(&state, PTAC_HOOK_ON, __ATOMIC_RELEASE);
+    return true;
+}
+
+static void stop_requests(void)
+{
+    was_overtaken |= !route->stop_requests();
+    __atomic_store_n(&fill, PTAC_FILL_NONE, __ATOMIC_RELAXED);
+    __atomic_store_n(&state, PTAC_HOOK_DRAINING, __ATOMIC_RELEASE);
+}
+
+static void stop_frees(void)
+{
+    was_overtaken |= !route->stop_frees();
+    __atomic_store_n(&state, PTAC_HOOK_OFF, __ATOMIC_RELEASE);
+}
+
+const char *ptac_cpu_allocator_enable(const ptac_cpu_route *wanted,
+                                      const ptac_cpu_pool_options *options)
+{
+    const ptac_hook_state now = ptac_cpu_allocator_state();
+    const char *trouble = NULL;
+
+    if (now != PTAC_HOOK_OFF && wanted != route)
+        return "storages of another way to the allocator are still in use";
+    route = wanted;
+    trouble = route->find(now);
+    if (!trouble)
+        trouble = ptac_cpu_pool_open(options, install);
+    if (!trouble)
+        __atomic_store_n(&fill, options->fill, __ATOMIC_RELAXED);
+    return trouble;
+}
+
+void ptac_cpu_allocator_disable(void)
+{
+    ptac_cpu_pool_shut(stop_requests, stop_frees);
+}
+
+ptac_hook_state ptac_cpu_allocator_state(void)
+{
+    return __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+}
+
+const ptac_cpu_route *ptac_cpu_allocator_route(void)
+{
+    return ptac_cpu_allocator_state() == PTAC_HOOK_OFF ? NULL : route;
+}
+
+bool ptac_cpu_allocator_was_overtaken(void)
+{
+    return was_overtaken;
+}

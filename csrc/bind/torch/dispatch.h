@@ -1,0 +1,104 @@
+/*
+ * dispatch.h - the way of a call through bind: admit, run, settle, compare.
+ *
+ * Every bound operator, whether an override of aten or an operator of our own, goes
+ * through these steps, so that switching, counting, quarantine and shadow checks mean
+ * the same everywhere:
+ *
+ *     PTAC_IN_FLIGHT;
+ *     row = ptac_admit(&call);             NULL: run stock, already counted
+ *     ... allocate call.outputs ...
+ *     if (ptac_run(row, &call)) ...        false: run stock, already counted
+ */
+#ifndef PTAC_BIND_TORCH_DISPATCH_H
+#define PTAC_BIND_TORCH_DISPATCH_H
+
+#include "bind/torch/bridge.h"
+
+static inline void ptac_leave_flight(const int *unused)
+{
+    (void)unused;
+    ptac_call_leave();
+}
+
+/* This scope is a call in flight, also while an exception passes through it. */
+#define PTAC_IN_FLIGHT                                                                 \
+    __attribute__((cleanup(ptac_leave_flight))) const int in_flight =                  \
+        (ptac_call_enter(), 0);                                                        \
+    (void)in_flight
+
+/*
+ * This operator is switched off: run stock and count nothing. Tells whoever waits for
+ * the last calls to pass, see ptac_when_forwarded().
+ */
+bool ptac_is_off(ptac_op op);
+
+/* Have told called, from any thread, each time that a call finds its operator off. */
+void ptac_when_forwarded(void (*told)(void));
+
+/* The row that serves this call. Fills in the thread count; counts a refusal. */
+const ptac_kernel *ptac_admit(ptac_call *call);
+
+/*
+ * For a gradient whose forward call has chosen: the row of that name, whatever tables
+ * say, unless the operator is shut or the row broke or does not accept. Counts a
+ * refusal.
+ */
+const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name);
+
+/*
+ * ptac_admit()'s question without counting; *why says what a refusal would be counted
+ * as.
+ */
+const ptac_kernel *ptac_consider(ptac_call *call, ptac_reason *why);
+
+/* Count a call that was sent to stock, unless its operator is switched off. */
+void ptac_refuse(ptac_op op, ptac_reason why);
+
+/* Run the row and count the outcome. A row that breaks is quarantined. */
+bool ptac_run(const ptac_kernel *row, const ptac_call *call);
+
+/*
+ * This thread's operators go to stock until ptac_thread_enable(), once, is given what
+ * ptac_thread_disable() returned, by whichever thread; NULL: no memory. Blocks nest.
+ */
+typedef struct ptac_blocks ptac_blocks;
+
+ptac_blocks *ptac_thread_disable(void);
+void ptac_thread_enable(ptac_blocks *disabled);
+bool ptac_thread_is_disabled(void);
+
+/* The same without counting what is refused: stock repeats a call for a comparison. */
+void ptac_thread_mute(int by);
+
+/*
+ * Shadow checks: one accelerated call in every, of each operator, is repeated by stock
+ * and compared; 0 switches them off. ptac_shadow_due() counts the call.
+ */
+void ptac_shadow_every(int64_t every);
+bool ptac_shadow_is_on(void);
+bool ptac_shadow_due(ptac_op op);
+
+/*
+ * Compare our outputs with stock's by the row's level. A row that differs is
+ * quarantined with a text for the report and false comes back: hand out stock's.
+ * The two times (ns) are counted as saved where both are positive.
+ */
+bool ptac_shadow_agrees(const ptac_kernel *row, const ptac_view *ours,
+                        const ptac_view *stock, int n_outputs, int64_t t_ours_ns,
+                        int64_t t_stock_ns);
+
+/* The row that this thread's last ptac_run() of an operator ran, or NULL. */
+const ptac_kernel *ptac_last_row(ptac_op op);
+
+/* Tests: the next run of this operator's row breaks before it writes. */
+void ptac_inject_failure(ptac_op op);
+
+enum {
+    PTAC_TROUBLE_BYTES = 256,
+};
+
+/* What last went wrong with this operator's rows, "" when nothing has. */
+void ptac_trouble(ptac_op op, char text[PTAC_TROUBLE_BYTES]);
+
+#endif

@@ -1,0 +1,141 @@
+/*
+ * bf16.c - when rows may round to bfloat16, and copies that are rounded.
+ */
+#include "bind/torch/rows/bf16.h"
+
+#include "ops/bf16/cast.h"
+
+#include <string.h>
+
+static uint64_t n_calls;
+
+/*
+ * torch.autocast counts its blocks, those with enabled=False too: in them somebody has
+ * decided how precise to be.
+ */
+static bool user_decides(void)
+{
+    if (T.is_autocast_enabled && T.is_autocast_enabled(AT_DEVICE_CPU))
+        return true;
+    if (!T.autocast_enter || !T.autocast_leave)
+        return false;
+    T.autocast_enter();
+    return T.autocast_leave() > 0;
+}
+
+ptac_reason ptac_bf16_reason(void)
+{
+    if (user_decides())
+        return PTAC_AUTOCAST;
+    if (T.global_context && T.onednn_is_allowed &&
+        !T.onednn_is_allowed(T.global_context()))
+        return PTAC_MODE;
+    return PTAC_TAKE;
+}
+
+void ptac_bf16_count(void)
+{
+    __atomic_fetch_add(&n_calls, 1, __ATOMIC_RELAXED);
+}
+
+uint64_t ptac_bf16_calls(void)
+{
+    return __atomic_load_n(&n_calls, __ATOMIC_RELAXED);
+}
+
+at_error ptac_bf16_new(int n_dims, const int64_t *sizes, const int64_t *strides,
+                       at_tensor *made, uint16_t **data)
+{
+    void *memory = NULL;
+    at_error error = T.aoti_torch_empty_strided(n_dims, sizes, strides, AT_DTYPE_BF16,
+                                                AT_DEVICE_CPU, 0, made);
+
+    if (!error)
+        error = T.aoti_torch_get_data_ptr(*made, &memory);
+    *data = memory;
+    return error;
+}
+
+at_error ptac_bf16_alike(const ptac_view *view, at_tensor *made)
+{
+    uint16_t *data;
+    const at_error error =
+        ptac_bf16_new(view->n_dims, view->sizes, view->strides, made, &data);
+
+    if (!error)
+        ptac_bf16_narrow_rows(view->data, 1, view->n_elements, 1, data);
+    return error;
+}
+
+/* Dimensions from the widest apart to the closest. */
+static void sort_dims(const ptac_view *view, int order[4])
+{
+    for (int i = 0; i < view->n_dims; i++) {
+        int at = i;
+
+        while (at > 0 && i < view->n_dims - 1 &&
+               view->strides[order[at - 1]] < view->strides[i]) {
+            order[at] = order[at - 1];
+            at--;
+        }
+        order[at] = i;
+    }
+}
+
+void ptac_strides_in_order(const ptac_view *view, int64_t strides[4])
+{
+    int order[4] = {0, 1, 2, 3};
+    int64_t stride = 1;
+
+    if (ptac_view_is_dense(view)) { /* then torch takes even those of single elements */
+        memcpy(strides, view->strides, (size_t)view->n_dims * sizeof *strides);
+        return;
+    }
+    sort_dims(view, order);
+    for (int i = view->n_dims - 1; i >= 0; i--) {
+        const int64_t size = view->sizes[order[i]];
+
+        strides[order[i]] = stride;
+        stride *= size > 1 ? size : 1;
+    }
+}
+
+at_error ptac_bf16_in_order(const ptac_view *view, at_tensor *made)
+{
+    int64_t sizes[4], from[4], strides[4];
+    int order[4] = {0, 1, 2, 3};
+    ptac_view sorted = *view;
+    uint16_t *data;
+    at_error error;
+
+    sort_dims(view, order);
+    ptac_strides_in_order(view, strides);
+    for (int i = 0; i < view->n_dims; i++) {
+        sizes[i] = view->sizes[order[i]];
+        from[i] = view->strides[order[i]];
+    }
+    sorted.sizes = sizes;
+    sorted.strides = from;
+    error = ptac_bf16_new(view->n_dims, view->sizes, strides, made, &data);
+    if (!error)
+        ptac_bf16_narrow_view(&sorted, data);
+    return error;
+}
+
+ptac_status ptac_bf16_widened(at_tensor narrow, at_tensor *made)
+{
+    ptac_view in;
+    void *data = NULL;
+
+    ptac_view_of(narrow, &in);
+    if (in.dtype != PTAC_BF16 || !ptac_view_is_dense(&in)) {
+        ptac_error_set("a result in bfloat16 is not as it should be");
+        return PTAC_FAILED;
+    }
+    if (T.aoti_torch_empty_strided(in.n_dims, in.sizes, in.strides, AT_DTYPE_F32,
+                                   AT_DEVICE_CPU, 0, made) ||
+        T.aoti_torch_get_data_ptr(*made, &data))
+        return PTAC_NO_MEMORY;
+    ptac_bf16_widen(in.data, data, in.n_elements);
+    return PTAC_OK;
+}

@@ -1,0 +1,78 @@
+/*
+ * bf16.h - the room of reduced precision: what its rows share.
+ *
+ * Rows with in_bf16 set round float32 operands to bfloat16, have torch's libraries
+ * multiply them, and hand back float32. Copies live for the time of a call.
+ */
+#ifndef PTAC_BIND_TORCH_ROWS_BF16_H
+#define PTAC_BIND_TORCH_ROWS_BF16_H
+
+#include "bind/torch/bridge.h"
+
+/*
+ * Why no row may round its operands now: the user's own autocast, on or deliberately
+ * off in this block of theirs, or oneDNN switched off. PTAC_TAKE: nothing against it.
+ */
+ptac_reason ptac_bf16_reason(void);
+
+/* Calls that rows of this room have served since the process started. */
+void ptac_bf16_count(void);
+uint64_t ptac_bf16_calls(void);
+
+/*
+ * What forward calls in bfloat16 leave for their gradients, see bf16_grad.c.
+ *
+ * Whether autograd saves anything of a call with these inputs, some of them NULL.
+ */
+bool ptac_bf16_wants_grad(const at_tensor *inputs, int n);
+
+/* Into a logsumexp of attention; false where that is too small to hold it. */
+bool ptac_bf16_sign(at_tensor sums);
+bool ptac_bf16_is_signed(at_tensor sums);
+
+/* For the node of this operator's call; whether that of the gradient computed now. */
+void ptac_bf16_mark(const at_tensor *inputs, int n);
+bool ptac_bf16_is_marked(void);
+
+/*
+ * Learn how to read nodes from three that this thread has just made, and their sequence
+ * numbers. False: nothing is ever marked.
+ */
+bool ptac_bf16_learn_nodes(const void *const nodes[3], const uint64_t numbers[3]);
+
+/* A new bfloat16 tensor, and where it lies. */
+at_error ptac_bf16_new(int n_dims, const int64_t *sizes, const int64_t *strides,
+                       at_tensor *made, uint16_t **data);
+
+/* A copy with the view's strides, which leave no gaps. */
+at_error ptac_bf16_alike(const ptac_view *view, at_tensor *made);
+
+/*
+ * Strides without gaps, dimensions in the order of the view's, as torch.empty_like()
+ * has them; the last one comes last. At most four dimensions.
+ */
+void ptac_strides_in_order(const ptac_view *view, int64_t strides[4]);
+
+/* A copy with these strides; the view's last dimension has stride 1. */
+at_error ptac_bf16_in_order(const ptac_view *view, at_tensor *made);
+
+/*
+ * A new float32 tensor with the strides of a bfloat16 one without gaps; PTAC_FAILED
+ * where that is anything else.
+ */
+ptac_status ptac_bf16_widened(at_tensor narrow, at_tensor *made);
+
+/* A row of this room. */
+#define PTAC_BF16_ROW(variable, operation, row_name, may, work)                        \
+    static const ptac_kernel variable = {                                              \
+        .op = operation,                                                               \
+        .name = row_name,                                                              \
+        .level = PTAC_FAST,                                                            \
+        .needs = PTAC_CPU_AVX512_BF16,                                                 \
+        .in_bf16 = true,                                                               \
+        .accepts = may,                                                                \
+        .run = work,                                                                   \
+    };                                                                                 \
+    PTAC_REGISTER(variable)
+
+#endif

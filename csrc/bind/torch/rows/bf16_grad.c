@@ -1,0 +1,224 @@
+/*
+ * bf16_grad.c - how a gradient knows that its forward call ran in bfloat16.
+ *
+ * Whether a call may round is asked when forward runs: the user's autocast has a say
+ * there, and may have none any more in the thread and at the time that backward runs.
+ *
+ * Attention's gradient is given the logsumexp of its forward call, and would be wrong
+ * with that of the other precision. So the numbers say it themselves: the lowest bits
+ * of the first of them, of no weight beside the rounding to bfloat16, spell a word.
+ * The word goes where the numbers go: through saved-tensor hooks, threads and forks.
+ *
+ * A convolution's gradient is given nothing but tensors of the user's. Its mark is a
+ * name of its node in autograd's graph: the thread that made it and its number there,
+ * which no other node of the process ever has. Autograd makes the node right before it
+ * calls the operator, so that forward knows the number; backward asks for the node that
+ * is being computed. A mark that newer ones have replaced, or a node that cannot be
+ * read, means a gradient in float32.
+ */
+#include "bind/torch/rows/bf16.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    N_LETTERS = 64,
+    LEAST_LETTERS = 48,
+    N_MARKS = 1 << 15, /* nodes between a forward call and its gradient */
+    NUMBER_BITS = 40,
+    FIRST_WORD = 1, /* of a node, behind its table of functions */
+    LAST_WORD = 8,
+    N_SAMPLES = 3,
+};
+
+static const uint64_t sign = UINT64_C(0x9e3779b97f4a7c15);
+
+static float *element(const ptac_view *view, int64_t i)
+{
+    float *at = view->data;
+
+    for (int d = view->n_dims - 1; d >= 0; d--) {
+        at += i % view->sizes[d] * view->strides[d];
+        i /= view->sizes[d];
+    }
+    return at;
+}
+
+static bool letter(int64_t i)
+{
+    return sign >> i % N_LETTERS & 1;
+}
+
+static int64_t n_lettered(at_tensor sums, ptac_view *view)
+{
+    ptac_view_of(sums, view);
+    if (view->dtype != PTAC_F32 || !view->data)
+        return 0;
+    return view->n_elements < 2 * N_LETTERS ? view->n_elements : 2 * N_LETTERS;
+}
+
+/* Infinity and NaN carry none. */
+bool ptac_bf16_sign(at_tensor sums)
+{
+    ptac_view view;
+    const int64_t n = n_lettered(sums, &view);
+    int n_written = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        float *at = element(&view, i);
+        uint32_t bits;
+
+        if (!isfinite(*at))
+            continue;
+        memcpy(&bits, at, sizeof bits);
+        bits = (bits & ~1u) | letter(i);
+        memcpy(at, &bits, sizeof bits);
+        n_written++;
+    }
+    return n_written >= LEAST_LETTERS;
+}
+
+bool ptac_bf16_is_signed(at_tensor sums)
+{
+    ptac_view view;
+    const int64_t n = n_lettered(sums, &view);
+    int n_read = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        const float *at = element(&view, i);
+        uint32_t bits;
+
+        if (!isfinite(*at))
+            continue;
+        memcpy(&bits, at, sizeof bits);
+        if ((bits & 1) != letter(i))
+            return false;
+        n_read++;
+    }
+    return n_read >= LEAST_LETTERS;
+}
+
+bool ptac_bf16_wants_grad(const at_tensor *inputs, int n)
+{
+    if (!T.aoti_torch_grad_mode_is_enabled())
+        return false;
+    for (int i = 0; i < n; i++)
+        if (inputs[i] && (!T.requires_grad || T.requires_grad(*(void **)inputs[i])))
+            return true;
+    return false;
+}
+
+static uint64_t marks[N_MARKS];
+static int number_word, thread_word; /* of a node; 0: not known */
+
+/* 0 where there is none. */
+static uint64_t name_of(uint64_t thread, uint64_t number)
+{
+    if (thread == 0 || thread >> (64 - NUMBER_BITS) || number >> NUMBER_BITS)
+        return 0;
+    return thread << NUMBER_BITS | number;
+}
+
+static uint64_t *place_of(uint64_t name)
+{
+    const uint64_t thread = name >> NUMBER_BITS;
+
+    return &marks[(name + thread * 7919) % N_MARKS];
+}
+
+static bool can_mark(void)
+{
+    return __atomic_load_n(&thread_word, __ATOMIC_ACQUIRE) && T.requires_grad;
+}
+
+void ptac_bf16_mark(const at_tensor *inputs, int n)
+{
+    uint64_t next, name;
+
+    if (!can_mark() || !ptac_bf16_wants_grad(inputs, n))
+        return;
+    next = T.next_node_number();
+    name = next ? name_of(T.thread_number(), next - 1) : 0;
+    if (name)
+        __atomic_store_n(place_of(name), name, __ATOMIC_RELAXED);
+}
+
+/*
+ * Torch hands out a counted pointer: since 2.13 an intrusive one, counted as tensors
+ * are, and so let go as one; before, a shared one, which has a second word: where the
+ * count is. It is never the last one, since whoever computes the node holds it.
+ */
+static void let_go(void *const counted[2])
+{
+    at_tensor handle = NULL;
+
+    if (counted[1]) {
+        __atomic_sub_fetch((int *)((char *)counted[1] + sizeof(void *)), 1,
+                           __ATOMIC_ACQ_REL);
+        return;
+    }
+    if (T.aoti_torch_new_uninitialized_tensor(&handle))
+        return; /* without memory the node stays */
+    *(void **)handle = counted[0];
+    T.aoti_torch_delete_tensor_object(handle);
+}
+
+bool ptac_bf16_is_marked(void)
+{
+    void *counted[2] = {NULL, NULL};
+    uint64_t name;
+
+    if (!can_mark())
+        return false;
+    T.current_node(counted);
+    if (!counted[0])
+        return false;
+
+    const uint64_t *words = counted[0];
+
+    name = name_of(words[thread_word], words[number_word]);
+    let_go(counted);
+    return name && __atomic_load_n(place_of(name), __ATOMIC_RELAXED) == name;
+}
+
+static bool has_all(const void *const nodes[3], const uint64_t values[3], int word)
+{
+    for (int i = 0; i < N_SAMPLES; i++)
+        if (((const uint64_t *)nodes[i])[word] != values[i])
+            return false;
+    return true;
+}
+
+/* The only word that has these values; 0 where none has or several have. */
+static int find_word(const void *const nodes[3], const uint64_t values[3], int first)
+{
+    int found = 0;
+
+    for (int word = first; word <= LAST_WORD; word++) {
+        if (!has_all(nodes, values, word))
+            continue;
+        if (found)
+            return 0;
+        found = word;
+    }
+    return found;
+}
+
+bool ptac_bf16_learn_nodes(const void *const nodes[3], const uint64_t numbers[3])
+{
+    uint64_t threads[N_SAMPLES];
+    int number_at, thread_at;
+
+    if (!T.next_node_number || !T.thread_number || !T.current_node ||
+        T.next_node_number() != numbers[N_SAMPLES - 1] + 1)
+        return false;
+    for (int i = 0; i < N_SAMPLES; i++)
+        threads[i] = T.thread_number();
+    number_at = find_word(nodes, numbers, FIRST_WORD);
+    thread_at = number_at ? find_word(nodes, threads, number_at + 1) : 0;
+    if (!thread_at)
+        return false;
+    number_word = number_at;
+    __atomic_store_n(&thread_word, thread_at, __ATOMIC_RELEASE);
+    return true;
+}

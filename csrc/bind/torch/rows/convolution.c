@@ -1,0 +1,195 @@
+/*
+ * convolution.c - which convolutions rows of ours may serve.
+ */
+#include "bind/torch/rows/convolution.h"
+
+static bool is_pair(const ptac_dims *given)
+{
+    return given->n == 1 || given->n == 2;
+}
+
+/* A dense batch; *channels_last says of which layout it is to torch. */
+static ptac_reason image_reason(const ptac_view *view, bool *channels_last)
+{
+    if (view->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (view->n_dims != 4)
+        return PTAC_SHAPE;
+    if (view->n_elements == 0)
+        return PTAC_EMPTY;
+    *channels_last = ptac_view_suggests_channels_last(view);
+    if (*channels_last ? !ptac_view_is_channels_last(view)
+                       : !ptac_view_is_contiguous(view))
+        return PTAC_LAYOUT;
+    return PTAC_TAKE;
+}
+
+/* Outputs along one axis; 0 where there are none or torch would complain. */
+static int64_t n_outputs(int64_t size, int64_t kernel, int64_t stride, int64_t padding)
+{
+    const int64_t room = size + 2 * padding - kernel;
+
+    return stride > 0 && padding >= 0 && room >= 0 ? room / stride + 1 : 0;
+}
+
+/* The user allows oneDNN less than float32, which it knows what to make of. */
+static bool precision_is_lowered(void)
+{
+    int precision;
+
+    if (!T.global_context || !T.float32_precision)
+        return false;
+    precision =
+        T.float32_precision(T.global_context(), AT_FLOAT32_MKLDNN, AT_FLOAT32_CONV);
+    return precision == AT_FLOAT32_TF32 || precision == AT_FLOAT32_BF16;
+}
+
+/* One group, no dilation, and sizes that our ints can hold. */
+static ptac_reason geometry_reason(const ptac_view *x, const ptac_view *w,
+                                   const ptac_geometry *geo)
+{
+    enum { MOST = 1 << 24 };
+
+    if (geo->groups != 1 || !is_pair(&geo->stride) || !is_pair(&geo->padding) ||
+        !is_pair(&geo->dilation) || !is_pair(&geo->output_padding))
+        return PTAC_ARGUMENT;
+    for (int i = 0; i < 2; i++)
+        if (geo->dilation.values[i] != 1 || geo->output_padding.values[i] != 0)
+            return PTAC_ARGUMENT;
+    for (int i = 0; i < 4; i++)
+        if (x->sizes[i] > MOST || w->sizes[i] > MOST)
+            return PTAC_SHAPE;
+    for (int i = 0; i < 2; i++)
+        if (geo->stride.values[i] > MOST || geo->padding.values[i] > MOST)
+            return PTAC_SHAPE;
+    return PTAC_TAKE;
+}
+
+/* A transposed convolution of stride 1 is the gradient of the data of another one. */
+static ptac_reason transposed_params(const ptac_view *x, const ptac_view *w,
+                                     const ptac_geometry *geo, ptac_conv2d *p)
+{
+    const int64_t *stride = geo->stride.values, *padding = geo->padding.values;
+
+    for (int i = 0; i < 2; i++)
+        if (stride[i] != 1 || padding[i] < 0)
+            return PTAC_ARGUMENT;
+    *p = (ptac_conv2d){
+        .result = PTAC_CONV_DATA,
+        .n = x->sizes[0],
+        .in_channels = (int)w->sizes[1],
+        .out_channels = (int)x->sizes[1],
+        .h = (int)(x->sizes[2] + w->sizes[2] - 1 - 2 * padding[0]),
+        .w = (int)(x->sizes[3] + w->sizes[3] - 1 - 2 * padding[1]),
+        .out_h = (int)x->sizes[2],
+        .out_w = (int)x->sizes[3],
+        .kernel_h = (int)w->sizes[2],
+        .kernel_w = (int)w->sizes[3],
+        .stride_h = 1,
+        .stride_w = 1,
+        .pad_h = (int)padding[0],
+        .pad_w = (int)padding[1],
+    };
+    if (w->sizes[0] != x->sizes[1] || p->h <= 0 || p->w <= 0)
+        return PTAC_ARGUMENT; /* torch complains in its own words */
+    return PTAC_TAKE;
+}
+
+ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
+                             const ptac_geometry *geo, ptac_conv2d *p)
+{
+    const int64_t *stride = geo->stride.values, *padding = geo->padding.values;
+    bool x_is_nhwc = false, w_is_nhwc = false;
+    ptac_reason why = image_reason(x, &x_is_nhwc);
+
+    if (!why)
+        why = image_reason(w, &w_is_nhwc);
+    if (!why && geo->is_transposed && (x_is_nhwc || w_is_nhwc))
+        why = PTAC_LAYOUT;
+    if (!why)
+        why = geometry_reason(x, w, geo);
+    if (!why && precision_is_lowered())
+        why = PTAC_MODE;
+    if (why)
+        return why;
+    if (geo->is_transposed)
+        return transposed_params(x, w, geo, p);
+    *p = (ptac_conv2d){
+        .n = x->sizes[0],
+        .in_channels = (int)x->sizes[1],
+        .out_channels = (int)w->sizes[0],
+        .h = (int)x->sizes[2],
+        .w = (int)x->sizes[3],
+        .out_h = (int)n_outputs(x->sizes[2], w->sizes[2], stride[0], padding[0]),
+        .out_w = (int)n_outputs(x->sizes[3], w->sizes[3], stride[1], padding[1]),
+        .kernel_h = (int)w->sizes[2],
+        .kernel_w = (int)w->sizes[3],
+        .stride_h = (int)stride[0],
+        .stride_w = (int)stride[1],
+        .pad_h = (int)padding[0],
+        .pad_w = (int)padding[1],
+        .channels_last = x_is_nhwc || w_is_nhwc, /* and so is what torch answers */
+    };
+    if (w->sizes[1] != x->sizes[1] || p->out_h == 0 || p->out_w == 0)
+        return PTAC_ARGUMENT; /* torch complains in its own words */
+    return PTAC_TAKE;
+}
+
+void ptac_conv_output_sizes(const ptac_conv2d *p, int64_t sizes[4])
+{
+    const bool is_data = p->result == PTAC_CONV_DATA;
+
+    sizes[0] = p->n;
+    sizes[1] = is_data ? p->in_channels : p->out_channels;
+    sizes[2] = is_data ? p->h : p->out_h >> p->with_pool;
+    sizes[3] = is_data ? p->w : p->out_w >> p->with_pool;
+}
+
+at_error ptac_conv_try_image(const int64_t *sizes, bool channels_last, at_tensor *made,
+                             ptac_view *view)
+{
+    int64_t strides[4];
+    at_error error;
+
+    ptac_image_strides(4, sizes, channels_last, strides);
+    error = T.aoti_torch_empty_strided(4, sizes, strides, AT_DTYPE_F32, AT_DEVICE_CPU,
+                                       0, made);
+    if (!error)
+        ptac_view_of(*made, view);
+    return error;
+}
+
+static ptac_reason bias_reason(const ptac_view *bias, const ptac_conv2d *p)
+{
+    int64_t sizes[4];
+
+    ptac_conv_output_sizes(p, sizes);
+    if (bias->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (bias->n_dims != 1 || bias->sizes[0] != sizes[1])
+        return PTAC_ARGUMENT;
+    return ptac_view_is_contiguous(bias) ? PTAC_TAKE : PTAC_LAYOUT;
+}
+
+ptac_reason ptac_conv_read(at_tensor x, at_tensor w, at_tensor bias,
+                           const ptac_geometry *geo, ptac_conv2d *params,
+                           ptac_call *call)
+{
+    ptac_reason why;
+
+    *call = (ptac_call){
+        .op = PTAC_OP_CONV2D,
+        .n_inputs = bias ? 3 : 2,
+        .n_outputs = 1,
+        .params = params,
+    };
+    ptac_view_of(x, &call->inputs[0]);
+    ptac_view_of(w, &call->inputs[1]);
+    why = ptac_conv_params(&call->inputs[0], &call->inputs[1], geo, params);
+    if (bias) {
+        ptac_view_of(bias, &call->inputs[2]);
+        if (!why)
+            why = bias_reason(&call->inputs[2], params);
+    }
+    return why;
+}

@@ -1,0 +1,44 @@
+/*
+ * convolution.h - convolutions on handles, for the dispatcher's operators and for
+ * Python's call paths.
+ */
+#ifndef PTAC_BIND_TORCH_ROWS_CONVOLUTION_H
+#define PTAC_BIND_TORCH_ROWS_CONVOLUTION_H
+
+#include "bind/torch/bridge.h"
+#include "ops/conv/conv2d.h"
+
+/* An int[] as it was given: torch convolves in three dimensions at most. */
+typedef struct ptac_dims {
+    int64_t values[4];
+    int n;
+} ptac_dims;
+
+/* What follows the tensors. */
+typedef struct ptac_geometry {
+    ptac_dims stride, padding, dilation, output_padding;
+    bool is_transposed;
+    int64_t groups;
+} ptac_geometry;
+
+/*
+ * Fill params in, or say why stock must look at the call. The result is FORWARD, and of
+ * transposed convolutions DATA.
+ */
+ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
+                             const ptac_geometry *geo, ptac_conv2d *params);
+
+/*
+ * Likewise, and fill in a call of conv2d but for its output. bias may be NULL; params
+ * must outlive the call.
+ */
+ptac_reason ptac_conv_read(at_tensor x, at_tensor w, at_tensor bias,
+                           const ptac_geometry *geo, ptac_conv2d *params,
+                           ptac_call *call);
+
+void ptac_conv_output_sizes(const ptac_conv2d *params, int64_t sizes[4]);
+/* A new float32 batch, owned, and its view; or the error, without memory. */
+at_error ptac_conv_try_image(const int64_t *sizes, bool channels_last, at_tensor *made,
+                             ptac_view *view);
+
+#endif

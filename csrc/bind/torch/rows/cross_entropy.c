@@ -1,0 +1,160 @@
+/*
+ * cross_entropy.c - taking logits, targets and weights apart for the rows.
+ */
+#include "bind/torch/rows/cross_entropy.h"
+
+static bool is_dense_matrix(const ptac_view *view)
+{
+    return view->n_dims == 2 && ptac_view_is_contiguous(view);
+}
+
+/* Class indices [n] or probabilities [n, classes], or why neither. */
+static ptac_reason check_target(const ptac_view *target, const ptac_view *x)
+{
+    if (target->dtype == PTAC_I64) {
+        if (target->n_dims != 1 || target->sizes[0] != x->sizes[0])
+            return PTAC_ARGUMENT;
+        return ptac_view_is_contiguous(target) ? PTAC_TAKE : PTAC_LAYOUT;
+    }
+    if (target->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (target->n_dims != 2 || !ptac_view_is_alike(target, x))
+        return target->n_dims == 2 ? PTAC_LAYOUT : PTAC_ARGUMENT;
+    return PTAC_TAKE;
+}
+
+ptac_reason ptac_cross_entropy_read(const ptac_cross_entropy_args *args,
+                                    ptac_cross_entropy *params, ptac_call *call)
+{
+    *call = (ptac_call){.op = PTAC_OP_CROSS_ENTROPY, .params = params};
+
+    ptac_view *x = &call->inputs[PTAC_CROSS_ENTROPY_X];
+    ptac_view *target = &call->inputs[PTAC_CROSS_ENTROPY_TARGET];
+    ptac_view *weight = &call->inputs[PTAC_CROSS_ENTROPY_WEIGHT];
+    ptac_reason why;
+
+    call->n_inputs = 3;
+    ptac_view_of(args->x, x);
+    ptac_view_of(args->target, target);
+    if (x->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (x->n_dims != 2)
+        return PTAC_SHAPE;
+    if (x->n_elements == 0)
+        return PTAC_EMPTY;
+    if (!is_dense_matrix(x))
+        return PTAC_LAYOUT;
+    why = check_target(target, x);
+    if (why)
+        return why;
+    if (args->weight) {
+        ptac_view_of(args->weight, weight);
+        if (weight->dtype != PTAC_F32)
+            return PTAC_DTYPE;
+        if (weight->n_dims != 1 || weight->sizes[0] != x->sizes[1] ||
+            !ptac_view_is_contiguous(weight))
+            return PTAC_ARGUMENT;
+    }
+    if (args->reduction < PTAC_REDUCE_NONE || args->reduction > PTAC_REDUCE_SUM ||
+        !(args->label_smoothing >= 0 && args->label_smoothing <= 1))
+        return PTAC_ARGUMENT;
+    /*
+     * Probabilities ignore nothing: torch refuses any ignore_index that is not
+     * negative.
+     */
+    if (target->dtype == PTAC_F32 && args->ignore_index >= 0)
+        return PTAC_ARGUMENT;
+    *params = (ptac_cross_entropy){
+        .n_rows = x->sizes[0],
+        .n_classes = x->sizes[1],
+        .ignore_index = args->ignore_index,
+        .label_smoothing = args->label_smoothing,
+        .reduction = (ptac_reduction)args->reduction,
+    };
+    return PTAC_TAKE;
+}
+
+/* A new float vector of n elements, or a scalar where n is negative. */
+static at_error new_floats(int64_t n, at_tensor *made)
+{
+    static const int64_t one = 1;
+
+    return T.aoti_torch_empty_strided(n >= 0, &n, &one, AT_DTYPE_F32, AT_DEVICE_CPU, 0,
+                                      made);
+}
+
+/* p's memory under a handle that autograd has nothing to say about. */
+static at_error over(at_tensor p, const ptac_cross_entropy *params, at_tensor *alias)
+{
+    const int64_t sizes[2] = {params->n_rows, params->n_classes};
+    const int64_t strides[2] = {params->n_classes, 1};
+
+    return T.aoti_torch__reinterpret_tensor(p, 2, sizes, strides, 0, alias);
+}
+
+static bool no_memory(ptac_op op)
+{
+    ptac_refuse(op, PTAC_ARGUMENT);
+    return false;
+}
+
+bool ptac_cross_entropy_run(const ptac_kernel *row, ptac_call *call, at_tensor *loss,
+                            at_tensor *p)
+{
+    const ptac_cross_entropy *params = call->params;
+    const bool is_reduced = params->reduction != PTAC_REDUCE_NONE;
+    AT_OWNED at_tensor new_loss = NULL, new_p = NULL;
+
+    if (new_floats(is_reduced ? -1 : params->n_rows, &new_loss) ||
+        (p && ptac_new_matrix(params->n_rows, params->n_classes, &new_p)))
+        return no_memory(call->op);
+    call->n_outputs = 2;
+    ptac_view_of(new_loss, &call->outputs[PTAC_CROSS_ENTROPY_LOSS]);
+    if (p)
+        ptac_view_of(new_p, &call->outputs[PTAC_CROSS_ENTROPY_P]);
+    if (!ptac_run(row, call))
+        return false;
+    *loss = at_give(&new_loss);
+    if (p)
+        *p = at_give(&new_p);
+    return true;
+}
+
+bool ptac_cross_entropy_gradient(const char *row_name,
+                                 const ptac_cross_entropy_args *args, at_tensor grad,
+                                 bool over_p, at_tensor *grad_x)
+{
+    ptac_cross_entropy params;
+    ptac_call call;
+    ptac_reason why = ptac_cross_entropy_read(args, &params, &call);
+    ptac_view *g = &call.inputs[PTAC_CROSS_ENTROPY_GRAD];
+    AT_OWNED at_tensor made = NULL;
+
+    call.op = PTAC_OP_CROSS_ENTROPY_BACKWARD;
+    call.n_inputs = 4;
+    call.n_outputs = 1;
+    ptac_view_of(grad, g);
+    if (!why) {
+        const int64_t n = params.reduction == PTAC_REDUCE_NONE ? params.n_rows : 1;
+
+        if (g->dtype != PTAC_F32 || g->n_elements != n || !ptac_view_is_contiguous(g))
+            why = PTAC_ARGUMENT;
+    }
+    if (why) {
+        ptac_refuse(call.op, why);
+        return false;
+    }
+
+    const ptac_kernel *row = ptac_admit_row(&call, row_name);
+
+    if (!row)
+        return false;
+    if (over_p ? over(args->x, &params, &made)
+               : ptac_new_matrix(params.n_rows, params.n_classes, &made))
+        return no_memory(call.op);
+    ptac_view_of(made, &call.outputs[PTAC_CROSS_ENTROPY_GRAD_X]);
+    if (!ptac_run(row, &call))
+        return false;
+    *grad_x = at_give(&made);
+    return true;
+}

@@ -1,0 +1,377 @@
+/*
+ * linear_act.c - the rows of linear_act: a library's product, our epilogue.
+ */
+#include "bind/torch/rows/linear_act.h"
+
+#include "bind/torch/rows/bf16.h"
+
+enum {
+    MAX_DIMS = 16,
+};
+
+/*
+ * Leading dimensions folded into one; false where their rows lie at no single stride.
+ */
+static bool fold(at_tensor tensor, const ptac_view *view, ptac_matrix *matrix)
+{
+    const int last = view->n_dims - 1;
+    int64_t rows = 1;
+
+    if (view->n_dims < 2 || view->n_dims > MAX_DIMS)
+        return false;
+    if (view->n_dims > 2 && !ptac_view_is_contiguous(view))
+        return false;
+    for (int i = 0; i < last; i++)
+        rows *= view->sizes[i];
+    *matrix = (ptac_matrix){tensor,
+                            0,
+                            {rows, view->sizes[last]},
+                            {view->n_dims == 2 ? view->strides[0] : view->sizes[last],
+                             view->strides[last]}};
+    return true;
+}
+
+/* oneDNN and BLAS read rows or columns without gaps; stock copies anything else. */
+static bool is_dense_one_way(const ptac_matrix *matrix)
+{
+    return (matrix->strides[1] == 1 && matrix->strides[0] >= matrix->sizes[1]) ||
+           (matrix->strides[0] == 1 && matrix->strides[1] >= matrix->sizes[0]);
+}
+
+/* A float tensor as the libraries can read it. */
+static bool read_matrix(at_tensor tensor, ptac_matrix *matrix)
+{
+    ptac_view view;
+
+    ptac_view_of(tensor, &view);
+    return view.dtype == PTAC_F32 && fold(tensor, &view, matrix) &&
+           is_dense_one_way(matrix);
+}
+
+ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_act activation,
+                             bool is_training, ptac_linear_act *params, ptac_call *call)
+{
+    ptac_view *x = &call->inputs[0], *w = &call->inputs[1], *bias = &call->inputs[2];
+    ptac_matrix *rows = &tensors->rows, *weight = &tensors->weight;
+
+    *call = (ptac_call){.op = PTAC_OP_LINEAR_ACT, .n_inputs = 2, .params = params};
+    ptac_view_of(tensors->x, x);
+    ptac_view_of(tensors->w, w);
+    if (x->dtype != PTAC_F32 || w->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (w->n_dims != 2 || x->n_dims < 2)
+        return PTAC_SHAPE;
+    if (!fold(tensors->x, x, rows) || !fold(tensors->w, w, weight) ||
+        !is_dense_one_way(rows) || !is_dense_one_way(weight))
+        return PTAC_LAYOUT;
+    /* Stock's gradients have the order of what they belong to, ours are row by row. */
+    if (is_training && (rows->strides[1] != 1 || weight->strides[1] != 1))
+        return PTAC_LAYOUT;
+    if (rows->sizes[1] != weight->sizes[1])
+        return PTAC_ARGUMENT;
+    if (tensors->bias) {
+        ptac_view_of(tensors->bias, bias);
+        call->n_inputs = 3;
+        if (bias->dtype != PTAC_F32)
+            return PTAC_DTYPE;
+        if (bias->n_dims != 1 || bias->sizes[0] != weight->sizes[0] ||
+            !ptac_view_is_contiguous(bias))
+            return PTAC_ARGUMENT;
+    }
+    *params = (ptac_linear_act){
+        .m = rows->sizes[0],
+        .n = weight->sizes[0],
+        .k = weight->sizes[1],
+        .activation = activation,
+        .is_training = is_training,
+        .host = tensors,
+    };
+    return PTAC_TAKE;
+}
+
+static float *floats_of(at_tensor tensor)
+{
+    void *data = NULL;
+
+    if (tensor)
+        T.aoti_torch_get_data_ptr(tensor, &data);
+    return data;
+}
+
+/* The sizes of y, which stock gives it; x may change while the product runs. */
+typedef struct result_shape {
+    int n_dims;
+    int64_t sizes[MAX_DIMS], strides[MAX_DIMS];
+} result_shape;
+
+static result_shape shape_like(const ptac_view *x, int64_t last_size)
+{
+    result_shape shape = {.n_dims = x->n_dims};
+    int64_t stride = 1;
+
+    for (int i = x->n_dims - 1; i >= 0; i--) {
+        shape.sizes[i] = i == x->n_dims - 1 ? last_size : x->sizes[i];
+        shape.strides[i] = stride;
+        stride *= shape.sizes[i];
+    }
+    return shape;
+}
+
+/* The result of a product under these sizes. */
+static at_error unfold(at_tensor *matrix, const result_shape *shape)
+{
+    at_tensor named = NULL;
+    at_error error;
+
+    if (shape->n_dims == 2)
+        return 0;
+    error = T.aoti_torch__reinterpret_tensor(*matrix, shape->n_dims, shape->sizes,
+                                             shape->strides, 0, &named);
+    if (!error) {
+        T.aoti_torch_delete_tensor_object(*matrix);
+        *matrix = named;
+    }
+    return error;
+}
+
+/*
+ * Bias and activation over what the product left in y. Where the gradient is computed
+ * from the values before the activation, these stay in z and y is new.
+ */
+static at_error finish(ptac_linear_tensors *t, const ptac_linear_act *p, bool has_bias)
+{
+    const float *bias = has_bias ? NULL : floats_of(t->bias);
+    at_error error = 0;
+
+    if (p->is_training && ptac_act_saves_z(p->activation)) {
+        t->z = at_give(&t->y);
+        error = ptac_new_matrix(p->m, p->n, &t->y);
+    }
+    if (!error) {
+        const ptac_act_forward job = {
+            .z = floats_of(t->z ? t->z : t->y),
+            .ldz = p->n,
+            .bias = bias,
+            .y = floats_of(t->y),
+            .ldy = p->n,
+            .n_rows = p->m,
+            .n_cols = p->n,
+            .act = p->activation,
+            .keep_z = t->z != NULL,
+        };
+
+        ptac_bias_act_best()->forward(&job);
+    }
+    return error;
+}
+
+static ptac_status forward(const ptac_call *call, ptac_gemm provider)
+{
+    const ptac_linear_act *p = call->params;
+    ptac_linear_tensors *t = p->host;
+    const result_shape shape = shape_like(&call->inputs[0], p->n);
+    const bool none = p->activation == PTAC_ACT_NONE;
+    bool has_bias = false;
+    at_error error =
+        ptac_gemm_rows(provider, &t->rows, &t->weight, t->bias, &t->y, &has_bias);
+
+    if (!error && !(none && (has_bias || !t->bias)))
+        error = finish(t, p, has_bias);
+    if (!error)
+        error = unfold(&t->y, &shape);
+    if (!error && t->z)
+        error = unfold(&t->z, &shape);
+    if (error) {
+        at_drop_tensor(&t->y);
+        at_drop_tensor(&t->z);
+        t->y = t->z = NULL;
+        ptac_error_set("a product of %lld x %lld x %lld failed", (long long)p->m,
+                       (long long)p->n, (long long)p->k);
+        return PTAC_FAILED;
+    }
+    return PTAC_OK;
+}
+
+static at_error matrix_gradients(ptac_gemm provider, ptac_linear_gradients *g,
+                                 const ptac_linear_act *p, at_tensor grad_z)
+{
+    ptac_matrix z = {grad_z, 0, {p->m, p->n}, {p->n, 1}};
+    AT_OWNED at_tensor narrow = NULL; /* rounded once for both */
+    bool unused;
+    at_error error = 0;
+
+    if (provider == PTAC_GEMM_BF16)
+        error = ptac_gemm_narrow(&z, &narrow, &z);
+    if (!error && g->wants_x) {
+        const ptac_matrix w = ptac_transposed(g->weight);
+
+        error = ptac_gemm_rows(provider, &z, &w, NULL, &g->grad_x, &unused);
+    }
+    if (!error && g->wants_w) {
+        const ptac_matrix left = ptac_transposed(z);
+        const ptac_matrix right = ptac_transposed(g->rows);
+
+        error = ptac_gemm_sum(provider, &left, &right, &g->grad_w);
+    }
+    return error;
+}
+
+static ptac_status backward(const ptac_call *call, ptac_gemm provider)
+{
+    const ptac_linear_act *p = call->params;
+    ptac_linear_gradients *g = p->host;
+    const bool none = p->activation == PTAC_ACT_NONE;
+    const int64_t one = 1;
+    const result_shape shape = shape_like(&call->inputs[0], p->k);
+    AT_OWNED at_tensor grad_z = NULL;
+    at_error error = 0;
+
+    if (!none)
+        error = ptac_new_matrix(p->m, p->n, &grad_z);
+    if (!error && g->wants_bias)
+        error = T.aoti_torch_empty_strided(1, &p->n, &one, AT_DTYPE_F32, AT_DEVICE_CPU,
+                                           0, &g->grad_bias);
+    if (!error && (!none || g->wants_bias)) {
+        const ptac_act_backward job = {
+            .g = floats_of(g->grad),
+            .saved = floats_of(g->saved),
+            .gz = floats_of(grad_z),
+            .gb = floats_of(g->grad_bias),
+            .n_rows = p->m,
+            .n_cols = p->n,
+            .act = p->activation,
+        };
+
+        ptac_bias_act_best()->backward(&job);
+    }
+    if (!error)
+        error = matrix_gradients(provider, g, p, none ? g->grad : grad_z);
+    if (!error && g->grad_x)
+        error = unfold(&g->grad_x, &shape);
+    if (error) {
+        at_drop_tensor(&g->grad_x);
+        at_drop_tensor(&g->grad_w);
+        at_drop_tensor(&g->grad_bias);
+        g->grad_x = g->grad_w = g->grad_bias = NULL;
+        ptac_error_set("the gradient of a product failed");
+        return PTAC_FAILED;
+    }
+    return PTAC_OK;
+}
+
+/*
+ * Fill in the sizes. What forward has kept may have other data by now, of any kind,
+ * since a program can set a tensor's .data.
+ */
+static bool read_gradients(ptac_linear_gradients *g, const ptac_view *grad,
+                           ptac_linear_act *p)
+{
+    ptac_matrix rows;
+    ptac_view saved;
+
+    if (grad->dtype != PTAC_F32 || !ptac_view_is_contiguous(grad) ||
+        !fold(g->grad, grad, &rows))
+        return false;
+    p->m = rows.sizes[0];
+    p->n = rows.sizes[1];
+    if (g->wants_x &&
+        (!g->w || !read_matrix(g->w, &g->weight) || g->weight.sizes[0] != p->n))
+        return false;
+    if (g->wants_w &&
+        (!g->x || !read_matrix(g->x, &g->rows) || g->rows.sizes[0] != p->m))
+        return false;
+    if (g->wants_x && g->wants_w && g->rows.sizes[1] != g->weight.sizes[1])
+        return false;
+    p->k = g->wants_x ? g->weight.sizes[1] : g->wants_w ? g->rows.sizes[1] : 0;
+    if (p->activation == PTAC_ACT_NONE)
+        return true;
+    if (!g->saved)
+        return false;
+    ptac_view_of(g->saved, &saved);
+    return saved.dtype == PTAC_F32 && saved.n_elements == p->m * p->n &&
+           ptac_view_is_contiguous(&saved);
+}
+
+bool ptac_linear_backward(const char *row_name, ptac_act activation,
+                          ptac_linear_gradients *gradients)
+{
+    ptac_linear_act params = {.activation = activation, .host = gradients};
+    ptac_call call = {
+        .op = PTAC_OP_LINEAR_ACT_BACKWARD, .n_inputs = 1, .params = &params};
+    ptac_view *grad = &call.inputs[0];
+    const ptac_kernel *row;
+
+    ptac_view_of(gradients->grad, grad);
+    if (!read_gradients(gradients, grad, &params)) {
+        ptac_refuse(call.op, PTAC_ARGUMENT);
+        return false;
+    }
+    row = ptac_admit_row(&call, row_name);
+    return row && ptac_run(row, &call);
+}
+
+static ptac_reason accepts_any(const ptac_call *call)
+{
+    (void)call;
+    return PTAC_TAKE;
+}
+
+static ptac_reason accepts_onednn(const ptac_call *call)
+{
+    const ptac_linear_act *p = call->params;
+
+    if (!ptac_gemm_can(PTAC_GEMM_ONEDNN))
+        return PTAC_NOT_FASTER;
+    return p->m < PTAC_GEMM_PIECE ? PTAC_SHAPE : PTAC_TAKE;
+}
+
+static ptac_status forward_blas(const ptac_call *call)
+{
+    return forward(call, PTAC_GEMM_BLAS);
+}
+
+static ptac_status forward_onednn(const ptac_call *call)
+{
+    return forward(call, PTAC_GEMM_ONEDNN);
+}
+
+static ptac_status backward_blas(const ptac_call *call)
+{
+    return backward(call, PTAC_GEMM_BLAS);
+}
+
+static ptac_status backward_onednn(const ptac_call *call)
+{
+    return backward(call, PTAC_GEMM_ONEDNN);
+}
+
+static ptac_status forward_bf16(const ptac_call *call)
+{
+    return forward(call, PTAC_GEMM_BF16);
+}
+
+static ptac_status backward_bf16(const ptac_call *call)
+{
+    return backward(call, PTAC_GEMM_BF16);
+}
+
+#define ROW(variable, operation, library, may, work)                                   \
+    static const ptac_kernel variable = {                                              \
+        .op = operation,                                                               \
+        .name = library,                                                               \
+        .level = PTAC_CLOSE,                                                           \
+        .accepts = may,                                                                \
+        .run = work,                                                                   \
+    };                                                                                 \
+    PTAC_REGISTER(variable)
+
+ROW(linear_act_blas, PTAC_OP_LINEAR_ACT, "blas", accepts_any, forward_blas)
+ROW(linear_act_onednn, PTAC_OP_LINEAR_ACT, "onednn", accepts_onednn, forward_onednn)
+ROW(linear_act_backward_blas, PTAC_OP_LINEAR_ACT_BACKWARD, "blas", accepts_any,
+    backward_blas)
+ROW(linear_act_backward_onednn, PTAC_OP_LINEAR_ACT_BACKWARD, "onednn", accepts_onednn,
+    backward_onednn)
+
+PTAC_BF16_ROW(linear_act_bf16, PTAC_OP_LINEAR_ACT, "bf16", accepts_any, forward_bf16)
+PTAC_BF16_ROW(linear_act_backward_bf16, PTAC_OP_LINEAR_ACT_BACKWARD, "bf16",
+              accepts_any, backward_bf16)

@@ -1,0 +1,44 @@
+/*
+ * linear_act.h - linear_act and its gradients on handles, for Python's call paths and
+ * for the operator in the dispatcher.
+ */
+#ifndef PTAC_BIND_TORCH_ROWS_LINEAR_ACT_H
+#define PTAC_BIND_TORCH_ROWS_LINEAR_ACT_H
+
+#include "bind/torch/rows/gemm.h"
+#include "ops/linear/linear_act.h"
+
+/* The tensors of a forward call: borrowed inputs, owned results. */
+typedef struct ptac_linear_tensors {
+    at_tensor x, w, bias;     /* bias may be NULL */
+    ptac_matrix rows, weight; /* x and w as ptac_linear_read() has read them */
+    at_tensor y;
+    at_tensor
+        z; /* before the activation; made where the gradient needs it, else NULL */
+} ptac_linear_tensors;
+
+/* Likewise of a backward call. A result that is not wanted stays NULL. */
+typedef struct ptac_linear_gradients {
+    at_tensor grad, x, w;     /* x and w may be NULL where no result needs them */
+    at_tensor saved;          /* y or z, see ptac_act_saves_z(); NULL without one */
+    ptac_matrix rows, weight; /* x and w as ptac_linear_backward() reads them */
+    bool wants_x, wants_w, wants_bias;
+    at_tensor grad_x, grad_w, grad_bias;
+} ptac_linear_gradients;
+
+/*
+ * Read sizes and say whether these tensors fit: float32, x [..., k] whose rows lie at
+ * one stride, w [n, k], bias [n]. tensors must outlive params.
+ */
+ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_act activation,
+                             bool is_training, ptac_linear_act *params,
+                             ptac_call *call);
+
+/*
+ * The gradients by the row of that name. grad has y's sizes, contiguous. Counts; false
+ * where stock has to do it.
+ */
+bool ptac_linear_backward(const char *row_name, ptac_act activation,
+                          ptac_linear_gradients *gradients);
+
+#endif

@@ -1,0 +1,413 @@
+/*
+ * cpu_pool.c - the process's CPU pool: open, shut, fork, memory given back.
+ *
+ * Memory goes back when nothing was asked for a while, when the machine or the control
+ * group runs short, when the cap is reached, and when asked; never in steady state.
+ * Huge pages are asked for behind regions that many requests have used, since the first
+ * touch of one may take milliseconds (hot_regions.c).
+ */
+#include "mem/cpu/cpu_pool.h"
+#include "mem/cpu/reclaim_thread.h"
+#include "mem/cpu/memory_limits.h"
+#include "mem/cpu/source_cpu.h"
+#include "mem/planning/step_plan.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+enum {
+    GRANULE_BYTES = 64, /* what torch aligns CPU storages to */
+    SHORT_PAUSE_S = 10, /* between two looks at a machine that is short of memory */
+};
+
+#define LEAST_RESERVE ((size_t)256 << 20)
+#define MOST_RESERVE  ((size_t)16 << 40)
+
+typedef enum pool_state {
+    CLOSED,
+    ON,
+    DRAINING,
+} pool_state;
+
+uint64_t ptac_cpu_range;
+
+static bool look_after(void);
+
+static ptac_pool pool = {.keeps_spare = true};
+static ptac_source_cpu source;
+static ptac_keeper keeper = {.tick = look_after};
+static pool_state state;
+static ptac_cpu_pool_options options;
+static ptac_step_plan plan;
+static bool is_plan_wanted;
+static bool has_lost_keeper; /* in the child of a fork, until it asks for memory */
+static void (*drained)(void);
+static int64_t seen_uses;       /* when the keeper last looked */
+static int64_t idle_s, pause_s; /* since the last use; to the next look */
+
+/* --- fork: the child has the forking thread and a copy of everything ------------- */
+
+static void before_fork(void)
+{
+    ptac_lock_take(&pool.lock);
+}
+
+static void after_fork(void)
+{
+    ptac_lock_give(&pool.lock);
+}
+
+static void after_fork_in_child(void)
+{
+    has_lost_keeper = has_lost_keeper || keeper.is_running;
+    keeper.is_running = false;
+    ptac_lock_give(&pool.lock);
+}
+
+static bool watch_forks(void)
+{
+    static bool is_watching;
+
+    if (!is_watching)
+        is_watching = pthread_atfork(before_fork, after_fork, after_fork_in_child) == 0;
+    return is_watching;
+}
+
+/* --- open and shut ---------------------------------------------------------------- */
+
+static size_t reserve_bytes(void)
+{
+    const size_t left = ptac_addresses_left(), physical = ptac_physical_memory();
+    size_t bytes = physical < MOST_RESERVE / 4 ? 4 * physical : MOST_RESERVE;
+
+    if (left != SIZE_MAX && bytes > left / 2)
+        bytes = left / 2;
+    if (bytes < LEAST_RESERVE)
+        bytes = LEAST_RESERVE;
+    return bytes & ~(size_t)(PTAC_REGION_BYTES - 1);
+}
+
+static bool open_arena(const ptac_policy *policy)
+{
+    ptac_arena_spec spec = {
+        .source = &source.source,
+        .policy = policy,
+        .granule = GRANULE_BYTES,
+        .least_bytes = PTAC_CPU_LEAST_BYTES,
+        .reserve_bytes = reserve_bytes(),
+    };
+    const ptac_arena *arena;
+
+    ptac_source_cpu_init(&source);
+    pool.budget = (ptac_budget){.cap = SIZE_MAX};
+    pool.stats = (ptac_mem_stats){0};
+    while (!(arena = ptac_pool_add_arena(&pool, &spec))) {
+        if (spec.reserve_bytes == LEAST_RESERVE)
+            return false;
+        spec.reserve_bytes = spec.reserve_bytes / 2 & ~(size_t)(PTAC_REGION_BYTES - 1);
+        if (spec.reserve_bytes < LEAST_RESERVE)
+            spec.reserve_bytes = LEAST_RESERVE;
+    }
+    __atomic_store_n(&ptac_cpu_range,
+                     arena->base / PTAC_REGION_BYTES << PTAC_RANGE_SIZE_BITS |
+                         (arena->end - arena->base) / PTAC_REGION_BYTES,
+                     __ATOMIC_RELAXED);
+    return true;
+}
+
+static void close_arena(void)
+{
+    __atomic_store_n(&ptac_cpu_range, 0, __ATOMIC_RELAXED);
+    ptac_pool_close(&pool);
+    state = CLOSED;
+}
+
+/* A plan's memory too: of later steps another can be made. */
+static size_t trim(void)
+{
+    ptac_step_plan_give_up(&plan, &pool);
+    return ptac_pool_trim(&pool);
+}
+
+/* Whole chunks, as memory is held: what is within the cap can be had then. */
+static size_t in_chunks(size_t cap)
+{
+    return cap == SIZE_MAX ? cap : cap - cap % source.source.chunk_bytes;
+}
+
+/* Under a cap there may be room for it once what nobody uses has been given back. */
+static bool populate(size_t bytes)
+{
+    ptac_arena *arena = pool.arenas[0];
+
+    ptac_pool_settle(&pool);
+    return ptac_arena_populate(arena, bytes) ||
+           (trim() > 0 && ptac_arena_populate(arena, bytes));
+}
+
+/* What can fail about new options; the ring is to be used when all has succeeded. */
+static const char *prepare(const ptac_cpu_pool_options *wanted, ptac_history *ring)
+{
+    ptac_arena *arena = pool.arenas[0];
+
+    pool.budget.cap = in_chunks(wanted->cap);
+    if (wanted->reserve_bytes != options.reserve_bytes &&
+        !populate(wanted->reserve_bytes))
+        return "the bytes to reserve cannot be had";
+    if (!ptac_history_open(ring, wanted->n_history))
+        return "no memory for the history";
+    if (!ptac_arena_set_policy(arena, wanted->policy))
+        return "no memory for the policy's index";
+    return NULL;
+}
+
+/* Of an arena that is there; all or nothing, but for memory that was reserved. */
+static const char *take_options(const ptac_cpu_pool_options *wanted,
+                                bool (*install)(void))
+{
+    const ptac_policy *policy = pool.arenas[0]->policy;
+    const size_t cap = pool.budget.cap;
+    const bool keeps_ring = state != CLOSED && wanted->n_history == options.n_history;
+    ptac_history ring = keeps_ring ? pool.history : (ptac_history){0};
+    const char *trouble = prepare(wanted, &ring);
+
+    if (!trouble && state != ON && !install())
+        trouble = "torch's allocator could not be hooked";
+    if (trouble) {
+        pool.budget.cap = cap;
+        ptac_arena_set_policy(pool.arenas[0], policy);
+        if (!keeps_ring)
+            ptac_history_close(&ring);
+        return trouble;
+    }
+    if (!keeps_ring)
+        ptac_history_close(&pool.history);
+    pool.history = ring;
+    if ((size_t)pool.budget.held.current > pool.budget.cap)
+        trim();
+    options = *wanted;
+    idle_s = 0;
+    state = ON;
+    return NULL;
+}
+
+static void close_when_drained(void)
+{
+    if (state != DRAINING || pool.used.n_blocks > 0)
+        return;
+
+    const int error = errno; /* free() keeps it */
+
+    ptac_step_plan_close(&plan, &pool);
+    close_arena();
+    drained();
+    errno = error;
+}
+
+const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
+                               bool (*install)(void))
+{
+    const char *trouble = NULL;
+
+    ptac_lock_take(&pool.lock);
+    if (!watch_forks())
+        trouble = "no handler for forks can be registered";
+    else if (state == CLOSED && !open_arena(wanted->policy))
+        trouble = "the system gives no addresses for an arena";
+    else
+        trouble = take_options(wanted, install);
+    if (!trouble) {
+        ptac_step_plan_switch(&plan, &pool, is_plan_wanted);
+        ptac_keeper_start(&keeper); /* without it nothing is given back by itself */
+    } else if (state == CLOSED && pool.n_arenas) {
+        close_arena();
+    }
+    ptac_lock_give(&pool.lock);
+    return trouble;
+}
+
+void ptac_cpu_pool_shut(void (*remove)(void), void (*when_drained)(void))
+{
+    ptac_lock_take(&pool.lock);
+    if (state == ON) {
+        remove();
+        ptac_step_plan_switch(&plan, &pool, false);
+        drained = when_drained;
+        state = DRAINING;
+        options.reserve_bytes = 0;
+        close_when_drained();
+    }
+    ptac_lock_give(&pool.lock);
+}
+
+int64_t ptac_cpu_pool_draining(void)
+{
+    int64_t n;
+
+    ptac_lock_take(&pool.lock);
+    n = state == ON ? -1 : (int64_t)pool.used.n_blocks;
+    ptac_lock_give(&pool.lock);
+    return n;
+}
+
+/* --- blocks ----------------------------------------------------------------------- */
+
+static ptac_block *take(size_t bytes)
+{
+    return plan.is_on ? ptac_step_plan_take(&plan, &pool, bytes)
+                      : ptac_pool_take(&pool, pool.arenas[0], bytes);
+}
+
+static void give(ptac_block *block)
+{
+    if (plan.is_on || plan.n_live > 0)
+        ptac_step_plan_give(&plan, &pool, block);
+    else
+        ptac_pool_give(&pool, block);
+}
+
+/*
+ * Memory there may be enough of after some was given back; addresses are no more, but
+ * for those of a plan.
+ */
+static ptac_block *take_after_trim(size_t bytes)
+{
+    ptac_block *block = NULL;
+    const bool had_plan = ptac_step_plan_give_up(&plan, &pool);
+
+    if (ptac_arena_has_room(pool.arenas[0], bytes) &&
+        (ptac_pool_trim(&pool) || had_plan)) {
+        pool.stats.num_alloc_retries++;
+        block = take(bytes);
+    }
+    return block;
+}
+
+static bool is_beyond_cap(size_t bytes)
+{
+    const size_t held = (size_t)pool.budget.held.current, cap = pool.budget.cap;
+
+    return cap != SIZE_MAX && (held > cap || bytes > cap - held);
+}
+
+void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
+{
+    ptac_block *block;
+    void *memory = NULL;
+
+    *is_refused = false;
+    ptac_lock_take(&pool.lock);
+    if (state == ON) {
+        block = take(bytes);
+        if (__builtin_expect(!block, 0))
+            block = take_after_trim(bytes);
+        if (__builtin_expect(!block, 0)) {
+            *is_refused = is_beyond_cap(bytes);
+        } else {
+            memory = (void *)block->address;
+            ptac_history_note(&pool.history, PTAC_EVENT_ALLOC, block->address,
+                              block->bytes, 0);
+        }
+        if (__builtin_expect(has_lost_keeper, 0)) {
+            has_lost_keeper = false;
+            ptac_keeper_start(&keeper);
+        }
+    }
+    ptac_lock_give(&pool.lock);
+    return memory;
+}
+
+/* Requests and frees since the pool was opened. */
+static int64_t n_uses(void)
+{
+    const ptac_stat *large = &pool.stats.allocation[PTAC_LARGE];
+    const ptac_stat *small = &pool.stats.allocation[PTAC_SMALL];
+
+    return 2 * (large->allocated + small->allocated) -
+           (large->current + small->current);
+}
+
+void ptac_cpu_pool_note_oom(size_t bytes)
+{
+    ptac_lock_take(&pool.lock);
+    if (state == ON) {
+        pool.stats.num_ooms++;
+        ptac_history_note(&pool.history, PTAC_EVENT_OOM, 0, bytes, 0);
+    }
+    ptac_lock_give(&pool.lock);
+}
+
+bool ptac_cpu_pool_free(void *memory)
+{
+    ptac_block *block;
+
+    ptac_lock_take(&pool.lock);
+    block = ptac_pool_part(&pool, (uintptr_t)memory);
+    if (block) {
+        ptac_history_note(&pool.history, PTAC_EVENT_FREE_COMPLETED, block->address,
+                          block->bytes, 0);
+        give(block);
+        close_when_drained();
+    }
+    ptac_lock_give(&pool.lock);
+    return block != NULL;
+}
+
+/* --- steps ------------------------------------------------------------------------ */
+
+void ptac_cpu_pool_plan_steps(bool is_wanted)
+{
+    ptac_lock_take(&pool.lock);
+    is_plan_wanted = is_wanted;
+    if (state == ON)
+        ptac_step_plan_switch(&plan, &pool, is_wanted);
+    ptac_lock_give(&pool.lock);
+}
+
+void ptac_cpu_pool_end_step(void)
+{
+    ptac_lock_take(&pool.lock);
+    if (state == ON)
+        ptac_step_plan_boundary(&plan, &pool);
+    ptac_lock_give(&pool.lock);
+}
+
+/* --- memory given back ----------------------------------------------------------- */
+
+size_t ptac_cpu_pool_trim(void)
+{
+    size_t released;
+
+    ptac_lock_take(&pool.lock);
+    released = trim();
+    ptac_lock_give(&pool.lock);
+    return released;
+}
+
+/* Once a second, in the keeper's thread; false ends it. */
+static bool look_after(void)
+{
+    const bool is_short = --pause_s <= 0 && ptac_memory_is_short();
+    bool goes_on;
+
+    if (is_short || pause_s < 0)
+        pause_s = is_short ? SHORT_PAUSE_S : 0;
+    ptac_lock_take(&pool.lock);
+    goes_on = state != CLOSED;
+    if (goes_on) {
+        idle_s = n_uses() == seen_uses ? idle_s + 1 : 0;
+        seen_uses = n_uses();
+        if (is_short || idle_s == options.idle_s)
+            trim();
+        pool.stats.huge_bytes += (int64_t)ptac_arena_promote(pool.arenas[0]);
+    } else {
+        keeper.is_running = false;
+    }
+    ptac_lock_give(&pool.lock);
+    return goes_on;
+}
+
+ptac_pool *ptac_cpu_pool(void)
+{
+    return &pool;
+}

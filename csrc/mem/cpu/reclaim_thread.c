@@ -1,0 +1,46 @@
+/*
+ * reclaim_thread.c - a detached thread; it ends by itself when its tick says so.
+ */
+#include "mem/cpu/reclaim_thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+enum {
+    STACK_BYTES = 256 << 10,
+};
+
+static void *run(void *argument)
+{
+    ptac_keeper *keeper = argument;
+    const struct timespec second = {.tv_sec = 1};
+
+    do {
+        nanosleep(&second, NULL);
+    } while (keeper->tick());
+    return NULL;
+}
+
+bool ptac_keeper_start(ptac_keeper *keeper)
+{
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    pthread_t thread;
+    int error;
+
+    if (keeper->is_running)
+        return true;
+    error = pthread_attr_init(&attributes);
+    if (!error) {
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        pthread_attr_setstacksize(&attributes, STACK_BYTES);
+        error = pthread_create(&thread, &attributes, run, keeper);
+        pthread_attr_destroy(&attributes);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    keeper->is_running = !error;
+    return !error;
+}

@@ -1,0 +1,179 @@
+/*
+ * pinned_pool.c - one arena over the CPU's pages, registered as a whole.
+ */
+#include "mem/cuda/pinned_pool.h"
+
+#include "device/cuda/driver.h"
+#include "mem/cpu/source_cpu.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+enum {
+    REGION_BYTES = 2 << 20,
+    MAX_THREADS = 64,
+    PAGE_BYTES = 4096,
+};
+
+static ptac_pool pool;
+static ptac_source_cpu source;
+static ptac_cuda_device device;
+static size_t bytes;
+
+typedef struct part {
+    volatile char *from, *to;
+} part;
+
+static void *touch(void *argument)
+{
+    const part *p = argument;
+
+    for (volatile char *page = p->from; page < p->to; page += PAGE_BYTES)
+        *page = 0;
+    return NULL;
+}
+
+/* Whatever a thread does not take, the caller does. */
+static void touch_all(char *base, int n_threads)
+{
+    pthread_t threads[MAX_THREADS];
+    bool is_running[MAX_THREADS];
+    part parts[MAX_THREADS];
+    size_t step;
+
+    if (n_threads > MAX_THREADS)
+        n_threads = MAX_THREADS;
+    step = bytes / PAGE_BYTES / (size_t)n_threads * PAGE_BYTES;
+    for (int i = 0; i < n_threads; i++) {
+        parts[i].from = base + (size_t)i * step;
+        parts[i].to = i + 1 < n_threads ? base + (size_t)(i + 1) * step : base + bytes;
+        is_running[i] =
+            i > 0 && pthread_create(&threads[i], NULL, touch, &parts[i]) == 0;
+    }
+    for (int i = 0; i < n_threads; i++)
+        if (!is_running[i])
+            touch(&parts[i]);
+    for (int i = 0; i < n_threads; i++)
+        if (is_running[i])
+            pthread_join(threads[i], NULL);
+}
+
+static bool do_register(char *base)
+{
+    cu_result result = PTAC_CU_INVALID_CONTEXT;
+
+    if (ptac_cuda_enter(&device)) {
+        result = ptac_cuda.host_register(base, bytes, PTAC_CU_HOST_REGISTER_PORTABLE);
+        ptac_cuda_leave();
+    }
+    return result == PTAC_CU_OK;
+}
+
+static bool do_unregister(char *base)
+{
+    cu_result result = PTAC_CU_INVALID_CONTEXT;
+
+    if (ptac_cuda_enter(&device)) {
+        result = ptac_cuda.host_unregister(base);
+        ptac_cuda_leave();
+    }
+    return result == PTAC_CU_OK;
+}
+
+/* All of it is held from the start: the arena neither commits nor releases later. */
+static const char *open_arena(int n_threads)
+{
+    const ptac_arena_spec spec = {
+        .source = &source.source,
+        .policy = ptac_policy_find("best_fit"),
+        .granule = PTAC_PINNED_GRANULE,
+        .least_bytes = PTAC_PINNED_GRANULE,
+        .reserve_bytes = bytes,
+    };
+    const char *trouble = NULL;
+    ptac_block *all;
+    ptac_arena *arena;
+
+    ptac_source_cpu_init(&source);
+    pool.budget = (ptac_budget){.cap = SIZE_MAX};
+    pool.stats = (ptac_mem_stats){0};
+    arena = ptac_pool_add_arena(&pool, &spec);
+    if (!arena)
+        return "the system gives no addresses for the pinned pool";
+    all = ptac_arena_alloc(arena, bytes);
+    if (!all) {
+        trouble = "the system gives no memory for the pinned pool";
+    } else {
+        /* A child's copy-on-write would leave the device with the other's pages. */
+        madvise((void *)arena->base, bytes, MADV_DONTFORK);
+        touch_all((char *)arena->base, n_threads);
+        ptac_arena_free(arena, all);
+        if (!do_register((char *)arena->base))
+            trouble = "the driver does not register host memory of this size";
+    }
+    if (trouble)
+        ptac_pool_close(&pool);
+    return trouble;
+}
+
+const char *ptac_pinned_open(size_t wanted, int n_threads)
+{
+    const char *trouble;
+
+    if (wanted == 0 || wanted > SIZE_MAX / 2)
+        return "a pinned pool has at least one byte";
+    ptac_lock_take(&pool.lock);
+    if (pool.n_arenas > 0) {
+        trouble = "there is a pinned pool already";
+    } else {
+        bytes = (wanted + REGION_BYTES - 1) & ~(size_t)(REGION_BYTES - 1);
+        trouble = ptac_cuda_device_open(&device, 0);
+        if (!trouble)
+            trouble = open_arena(n_threads < 1 ? 1 : n_threads);
+    }
+    ptac_lock_give(&pool.lock);
+    return trouble;
+}
+
+bool ptac_pinned_close(void)
+{
+    bool is_closed;
+
+    ptac_lock_take(&pool.lock);
+    is_closed = pool.n_arenas == 0 || (pool.used.n_blocks == 0 &&
+                                       do_unregister((char *)pool.arenas[0]->base));
+    if (is_closed)
+        ptac_pool_close(&pool);
+    ptac_lock_give(&pool.lock);
+    return is_closed;
+}
+
+void *ptac_pinned_alloc(size_t wanted)
+{
+    ptac_block *block = NULL;
+
+    ptac_lock_take(&pool.lock);
+    if (pool.n_arenas > 0 && wanted > 0) {
+        block = ptac_pool_take(&pool, pool.arenas[0], wanted);
+        pool.stats.num_ooms += !block;
+    }
+    ptac_lock_give(&pool.lock);
+    return block ? (void *)block->address : NULL;
+}
+
+bool ptac_pinned_free(void *memory)
+{
+    ptac_block *block;
+
+    ptac_lock_take(&pool.lock);
+    block = ptac_pool_part(&pool, (uintptr_t)memory);
+    if (block)
+        ptac_pool_give(&pool, block);
+    ptac_lock_give(&pool.lock);
+    return block != NULL;
+}
+
+void ptac_pinned_stats(ptac_mem_stats *stats)
+{
+    ptac_pool_stats(&pool, stats);
+}

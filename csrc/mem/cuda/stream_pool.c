@@ -1,0 +1,390 @@
+/*
+ * stream_pool.c - requests, frees, and what is tried when there is no memory.
+ */
+#include "mem/cuda/stream_free_lists.h"
+
+#include <string.h>
+
+enum {
+    SMALL_CHUNK = 2 << 20,
+    LARGE_CHUNK = 16 << 20,
+};
+
+const char *ptac_stream_pool_open(ptac_stream_pool *pool, int device,
+                                  const ptac_stream_pool_options *options)
+{
+    const char *trouble = ptac_cuda_device_open(&pool->device, device);
+
+    if (trouble)
+        return trouble;
+    pool->options = *options;
+    if (!options->small_chunk)
+        pool->options.small_chunk = SMALL_CHUNK;
+    if (!options->large_chunk)
+        pool->options.large_chunk = LARGE_CHUNK;
+    if (pool->options.small_chunk % pool->device.granularity ||
+        pool->options.large_chunk % pool->device.granularity)
+        return "the device maps memory in larger pieces than ours";
+    if (!ptac_history_open(&pool->pool.history, options->n_history))
+        return "no memory for the history";
+    pool->cap = options->cap;
+    pool->pool.has_streams = true;
+    pool->pending_end = &pool->pending;
+    pool->capturing = -1;
+    return NULL;
+}
+
+/* --- waits for the device ------------------------------------------------------- */
+
+/*
+ * Everything queued so far ends. Without the lock: work on the host that a stream waits
+ * for may want it. What was freed before the wait began is quiet afterwards.
+ */
+static void wait_for_device(ptac_stream_pool *pool)
+{
+    const int64_t number = ++pool->waits_begun;
+    cu_result result = PTAC_CU_INVALID_CONTEXT;
+
+    pool->pool.stats.num_sync_all_streams++;
+    ptac_lock_give(&pool->pool.lock);
+    if (ptac_cuda_enter(&pool->device)) {
+        result = ptac_cuda.context_synchronize();
+        ptac_cuda_leave();
+    }
+    ptac_lock_take(&pool->pool.lock);
+    if (ptac_cuda_done(pool, result) && number > pool->waited_for)
+        pool->waited_for = number;
+    ptac_use_process(pool);
+}
+
+size_t ptac_stream_pool_trim(ptac_stream_pool *pool)
+{
+    size_t released = 0;
+
+    ptac_lock_take(&pool->pool.lock);
+    if (pool->capturing < 0 && !pool->is_child) {
+        wait_for_device(pool);
+        if (pool->capturing < 0)
+            released = ptac_lane_trim(pool);
+    }
+    ptac_lock_give(&pool->pool.lock);
+    return released;
+}
+
+bool ptac_stream_pool_close(ptac_stream_pool *pool)
+{
+    bool is_clean;
+
+    ptac_lock_take(&pool->pool.lock);
+    wait_for_device(pool);
+    for (int i = 0; i < pool->n_lanes; i++)
+        if (pool->lanes[i].event)
+            ptac_cuda.event_destroy(pool->lanes[i].event);
+    ptac_use_close(pool);
+    is_clean = !pool->pending && pool->pool.used.n_blocks == 0;
+    if (is_clean && ptac_cuda_enter(&pool->device)) {
+        ptac_pool_close(&pool->pool);
+        ptac_cuda_leave();
+    }
+    ptac_history_close(&pool->pool.history);
+    is_clean &= pool->pool.budget.held.current == 0;
+    ptac_lock_give(&pool->pool.lock);
+    return is_clean;
+}
+
+/* --- requests ----------------------------------------------------------------- */
+
+typedef struct request {
+    size_t bytes;
+    cu_stream stream;
+    int graph; /* -1: none is captured on this stream */
+} request;
+
+/* The slot of the graph that this stream is being captured for; -1: it is not. */
+static int graph_of(ptac_stream_pool *pool, cu_stream stream)
+{
+    cu_capture_status status = 0;
+
+    if (pool->capturing < 0)
+        return -1;
+    return ptac_cuda_done(pool, ptac_cuda.stream_is_capturing(stream, &status)) &&
+                   status != 0
+               ? pool->capturing
+               : -1;
+}
+
+/* A block was taken from another lane and cannot be used after all. */
+static void put_back(ptac_stream_pool *pool, ptac_block *block)
+{
+    ptac_pool_part(&pool->pool, block->address);
+    ptac_pool_give(&pool->pool, block);
+}
+
+/* A free block of another lane: of one without work, or behind a wait for that. */
+static ptac_block *steal(ptac_stream_pool *pool, const request *r, const ptac_lane *own,
+                         bool may_wait)
+{
+    const bool is_small = ptac_is_small(r->bytes);
+
+    for (int i = 0; i < pool->n_lanes; i++) {
+        ptac_lane *lane = &pool->lanes[i];
+        ptac_block *block;
+
+        if (lane == own || !ptac_lane_may_have(lane, r->bytes))
+            continue;
+
+        const bool is_quiet = ptac_lane_is_quiet(pool, lane, is_small);
+
+        if (!is_quiet && !may_wait)
+            continue;
+        block = ptac_lane_take(pool, lane, r->bytes, false);
+        if (!block)
+            continue;
+        if (!is_quiet && !ptac_lane_wait(pool, lane, is_small, r->stream)) {
+            put_back(pool, block);
+            continue;
+        }
+        block->stream = (uintptr_t)r->stream;
+        block->uses = NULL;
+        ptac_use_add(pool, block, r->stream);
+        pool->pool.stats.stream_steals++;
+        return block;
+    }
+    return NULL;
+}
+
+static ptac_block *take_own(ptac_stream_pool *pool, const request *r, ptac_lane *lane,
+                            bool may_grow)
+{
+    ptac_block *block = lane ? ptac_lane_take(pool, lane, r->bytes, may_grow) : NULL;
+
+    if (block) {
+        block->stream = (uintptr_t)r->stream;
+        block->uses = NULL;
+    }
+    return block;
+}
+
+/* The driver gives no more: use what others have, then give back what is free. */
+static ptac_block *take_hard(ptac_stream_pool *pool, const request *r, ptac_lane *lane)
+{
+    ptac_block *block = NULL;
+
+    if (lane && ptac_use_wait(pool, lane, r->bytes))
+        block = take_own(pool, r, lane, false);
+    if (!block)
+        block = steal(pool, r, lane, true);
+    if (block)
+        return block;
+    pool->pool.stats.num_alloc_retries++;
+    if (ptac_lane_trim(pool))
+        block = take_own(pool, r, lane, true);
+    if (block)
+        return block;
+    wait_for_device(pool);
+    if (pool->capturing >= 0) /* since then: nothing can be given back now */
+        return take_own(pool, r, ptac_lane_find(pool, r->stream, -1), true);
+    ptac_lane_trim(pool);
+    lane = ptac_lane_find(pool, r->stream, -1);
+    block = take_own(pool, r, lane, true);
+    return block ? block : steal(pool, r, lane, true);
+}
+
+static ptac_block *take(ptac_stream_pool *pool, const request *r)
+{
+    ptac_lane *lane = ptac_lane_find(pool, r->stream, r->graph);
+    ptac_block *block = take_own(pool, r, lane, false);
+
+    if (!block && pool->capturing < 0 && !ptac_is_small(r->bytes))
+        block = steal(pool, r, lane, false);
+    if (!block)
+        block = take_own(pool, r, lane, true);
+    if (!block && pool->capturing < 0)
+        block = take_hard(pool, r, lane);
+    return block;
+}
+
+ptac_alloc_result ptac_stream_pool_alloc(ptac_stream_pool *pool, size_t bytes,
+                                         cu_stream stream, void **memory)
+{
+    ptac_alloc_result result = PTAC_ALLOC_DONE;
+    ptac_block *block;
+
+    *memory = NULL;
+    if (bytes == 0)
+        return PTAC_ALLOC_DONE;
+    ptac_lock_take(&pool->pool.lock);
+    if (pool->is_child) {
+        result = PTAC_ALLOC_FORKED;
+        goto done;
+    }
+    pool->grow_error = PTAC_CU_OK;
+    ptac_use_process(pool);
+
+    const request r = {
+        .bytes = bytes, .stream = stream, .graph = graph_of(pool, stream)};
+
+    block = take(pool, &r);
+    if (block) {
+        *memory = (void *)block->address;
+        ptac_history_note(&pool->pool.history, PTAC_EVENT_ALLOC, block->address,
+                          block->bytes, (uintptr_t)stream);
+        goto done;
+    }
+    pool->pool.stats.num_ooms++;
+    ptac_history_note(&pool->pool.history, PTAC_EVENT_OOM, 0, bytes, (uintptr_t)stream);
+    result = pool->grow_error == PTAC_CU_OK || pool->grow_error == PTAC_CU_OUT_OF_MEMORY
+                 ? PTAC_ALLOC_OUT_OF_MEMORY
+                 : PTAC_ALLOC_BROKEN;
+done:
+    ptac_lock_give(&pool->pool.lock);
+    return result;
+}
+
+bool ptac_stream_pool_free(ptac_stream_pool *pool, void *memory)
+{
+    ptac_block *block;
+    bool is_known = true;
+
+    if (!memory)
+        return true;
+    ptac_lock_take(&pool->pool.lock);
+    if (pool->is_child)
+        goto done;
+    block = ptac_pool_part(&pool->pool, (uintptr_t)memory);
+    is_known = block != NULL;
+    if (!block)
+        goto done;
+    ptac_history_note(&pool->pool.history, PTAC_EVENT_FREE_REQUESTED, block->address,
+                      block->bytes, block->stream);
+    if (block->uses || block->flags & PTAC_BLOCK_UNSURE) {
+        ptac_use_end(pool, block);
+    } else {
+        ptac_history_note(&pool->pool.history, PTAC_EVENT_FREE_COMPLETED,
+                          block->address, block->bytes, block->stream);
+        ptac_lane_note(pool, ptac_lane_of(pool, block),
+                       pool->pool.arenas[block->arena]->is_small);
+        ptac_pool_give(&pool->pool, block);
+    }
+done:
+    ptac_lock_give(&pool->pool.lock);
+    return is_known;
+}
+
+bool ptac_stream_pool_record(ptac_stream_pool *pool, void *memory, cu_stream stream)
+{
+    ptac_block *block;
+
+    ptac_lock_take(&pool->pool.lock);
+    block = ptac_table_find(&pool->pool.used, (uintptr_t)memory);
+    if (block && block->stream != (uintptr_t)stream && !pool->is_child)
+        ptac_use_add(pool, block, stream);
+    ptac_lock_give(&pool->pool.lock);
+    return block != NULL;
+}
+
+void ptac_stream_pool_set_cap(ptac_stream_pool *pool, size_t cap)
+{
+    ptac_lock_take(&pool->pool.lock);
+    pool->cap = cap;
+    ptac_lock_give(&pool->pool.lock);
+}
+
+void ptac_stream_pool_stats(ptac_stream_pool *pool, ptac_mem_stats *stats)
+{
+    ptac_pool_stats(&pool->pool, stats);
+    ptac_lock_take(&pool->pool.lock);
+    for (int i = 0; i < pool->n_lanes; i++) {
+        for (int k = 0; k < 2; k++) {
+            stats->num_device_alloc += pool->lanes[i].sources[k].n_created;
+            stats->num_device_free += pool->lanes[i].sources[k].n_released;
+        }
+    }
+    ptac_lock_give(&pool->pool.lock);
+}
+
+/* --- graphs -------------------------------------------------------------------- */
+
+static int find_graph(const ptac_stream_pool *pool, const uint64_t id[2])
+{
+    for (int i = 0; i < PTAC_MAX_GRAPHS; i++)
+        if (pool->graphs[i].n_holders > 0 &&
+            memcmp(pool->graphs[i].id, id, sizeof pool->graphs[i].id) == 0)
+            return i;
+    return -1;
+}
+
+static int add_graph(ptac_stream_pool *pool, const uint64_t id[2])
+{
+    for (int i = 0; i < PTAC_MAX_GRAPHS; i++) {
+        if (pool->graphs[i].n_holders > 0)
+            continue;
+        memcpy(pool->graphs[i].id, id, sizeof pool->graphs[i].id);
+        return i;
+    }
+    return -1;
+}
+
+const char *ptac_stream_pool_capture_begin(ptac_stream_pool *pool, const uint64_t id[2])
+{
+    const char *trouble = NULL;
+
+    ptac_lock_take(&pool->pool.lock);
+    if (pool->capturing >= 0) {
+        trouble = "another graph is being captured on this device";
+    } else {
+        int i = find_graph(pool, id);
+
+        if (i < 0)
+            i = add_graph(pool, id);
+        if (i < 0) {
+            trouble = "there are too many graphs";
+        } else {
+            pool->graphs[i].n_holders++;
+            pool->capturing = i;
+        }
+    }
+    ptac_lock_give(&pool->pool.lock);
+    return trouble;
+}
+
+void ptac_stream_pool_capture_end(ptac_stream_pool *pool, const uint64_t id[2])
+{
+    ptac_lock_take(&pool->pool.lock);
+    if (pool->capturing >= 0 && pool->capturing == find_graph(pool, id))
+        pool->capturing = -1;
+    ptac_lock_give(&pool->pool.lock);
+}
+
+void ptac_stream_pool_capture_release(ptac_stream_pool *pool, const uint64_t id[2])
+{
+    ptac_lock_take(&pool->pool.lock);
+
+    const int graph = find_graph(pool, id);
+
+    if (graph >= 0 && --pool->graphs[graph].n_holders == 0) {
+        for (int i = 0; i < pool->n_lanes; i++) {
+            ptac_lane *lane = &pool->lanes[i];
+
+            if (lane->kind != PTAC_LANE_GRAPH || lane->graph != graph)
+                continue;
+            lane->kind = PTAC_LANE_RELEASED; /* it may still be replayed just now */
+            lane->freed_at[0] = lane->freed_at[1] = pool->waits_begun;
+            lane->is_recorded = lane->is_ended = false;
+        }
+    }
+    ptac_lock_give(&pool->pool.lock);
+}
+
+/* --- fork ---------------------------------------------------------------------- */
+
+void ptac_stream_pool_before_fork(ptac_stream_pool *pool)
+{
+    ptac_lock_take(&pool->pool.lock);
+}
+
+void ptac_stream_pool_after_fork(ptac_stream_pool *pool, bool is_child)
+{
+    pool->is_child |= is_child;
+    ptac_lock_give(&pool->pool.lock);
+}

@@ -1,0 +1,158 @@
+/*
+ * descent.c - sums of gradient times direction, a block of elements at a time.
+ */
+#include "ops/learning_rate/descent.h"
+
+#include "core/cpu.h"
+#include "core/host.h"
+
+#include <math.h>
+
+#if defined(__x86_64__)
+#include "ops/optim/avx2_sum.h"
+#endif
+
+enum {
+    BLOCK = 16384, /* elements: 64 KiB of float32, which stays in the second cache */
+};
+
+/* A block's share: elements [at, at + n) of an item. */
+typedef double (*part_fn)(const ptac_descent *d, int64_t at, int64_t n);
+
+#define DEFINE_PART(name, type)                                                        \
+    static double name(const ptac_descent *d, int64_t at, int64_t n)                   \
+    {                                                                                  \
+        const type *grad = (const type *)d->grad + at;                                 \
+        const type *average = d->average ? (const type *)d->average + at : NULL;       \
+        const type *square = d->square ? (const type *)d->square + at : NULL;          \
+        double sum = 0;                                                                \
+                                                                                       \
+        for (int64_t i = 0; i < n; i++) {                                              \
+            const double g = (double)grad[i] * d->scale;                               \
+            const double m = average ? (double)average[i] * d->keep_average : 0;       \
+            const double v = square ? (double)square[i] * d->keep_square : 0;          \
+            double direction = m + g * d->add_average;                                 \
+                                                                                       \
+            if (d->is_scaled)                                                          \
+                direction /= sqrt(v + g * g * d->add_square) + d->eps;                 \
+            sum += g * direction;                                                      \
+        }                                                                              \
+        return sum;                                                                    \
+    }
+
+DEFINE_PART(part_f32, float)
+DEFINE_PART(part_f64, double)
+
+#if defined(__x86_64__)
+#define AVX2 __attribute__((target("avx2,fma")))
+
+AVX2 static inline __m256 direction_of(const ptac_descent *d, __m256 g,
+                                       const float *average, const float *square)
+{
+    const __m256 zero = _mm256_setzero_ps();
+    const __m256 m = average ? _mm256_mul_ps(_mm256_loadu_ps(average),
+                                             _mm256_set1_ps((float)d->keep_average))
+                             : zero;
+    const __m256 v = square ? _mm256_mul_ps(_mm256_loadu_ps(square),
+                                            _mm256_set1_ps((float)d->keep_square))
+                            : zero;
+    const __m256 up = _mm256_fmadd_ps(g, _mm256_set1_ps((float)d->add_average), m);
+    const __m256 down = _mm256_sqrt_ps(
+        _mm256_fmadd_ps(_mm256_mul_ps(g, g), _mm256_set1_ps((float)d->add_square), v));
+
+    return _mm256_div_ps(up, _mm256_add_ps(down, _mm256_set1_ps((float)d->eps)));
+}
+
+AVX2 static double part_f32_avx2(const ptac_descent *d, int64_t at, int64_t n)
+{
+    const float *grad = (const float *)d->grad + at;
+    const float *average = d->average ? (const float *)d->average + at : NULL;
+    const float *square = d->square ? (const float *)d->square + at : NULL;
+    const __m256 scale = _mm256_set1_ps((float)d->scale);
+    __m256d sum[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()};
+    int64_t i = 0;
+
+    if (!d->is_scaled && !average && d->scale == 1) {
+        for (; i + 16 <= n; i += 16) {
+            const __m256 a = _mm256_loadu_ps(grad + i);
+            const __m256 b = _mm256_loadu_ps(grad + i + 8);
+
+            sum[0] = ptac_avx2_dot(sum[0], a, a);
+            sum[1] = ptac_avx2_dot(sum[1], b, b);
+        }
+        sum[0] = _mm256_mul_pd(_mm256_add_pd(sum[0], sum[1]),
+                               _mm256_set1_pd(d->add_average));
+    } else if (d->is_scaled) {
+        for (; i + 8 <= n; i += 8) {
+            const __m256 g = _mm256_mul_ps(_mm256_loadu_ps(grad + i), scale);
+
+            sum[0] = ptac_avx2_dot(sum[0], g,
+                                   direction_of(d, g, average ? average + i : NULL,
+                                                square ? square + i : NULL));
+        }
+    }
+    return ptac_avx2_total(sum[0]) + part_f32(d, at + i, n - i);
+}
+#endif
+
+static part_fn part_for(const ptac_descent *d)
+{
+    if (d->is_double)
+        return part_f64;
+#if defined(__x86_64__)
+    if (ptac_cpu_features() & PTAC_CPU_AVX2)
+        return part_f32_avx2;
+#endif
+    return part_f32;
+}
+
+static int64_t n_blocks(const ptac_descent *d)
+{
+    return (d->n + BLOCK - 1) / BLOCK;
+}
+
+int64_t ptac_descent_blocks(const ptac_descent *items, int64_t n_items)
+{
+    int64_t sum = 0;
+
+    for (int64_t i = 0; i < n_items; i++)
+        sum += n_blocks(&items[i]);
+    return sum;
+}
+
+typedef struct work {
+    const ptac_descent *items;
+    double *partial;
+} work;
+
+static void run(int64_t begin, int64_t end, void *context)
+{
+    const work *w = context;
+    const ptac_descent *d = w->items;
+    int64_t first = 0; /* block of the item */
+
+    while (begin - first >= n_blocks(d))
+        first += n_blocks(d++);
+    for (int64_t block = begin; block < end; block++) {
+        int64_t at, left;
+
+        while (block - first >= n_blocks(d))
+            first += n_blocks(d++);
+        at = (block - first) * BLOCK;
+        left = d->n - at;
+        w->partial[block] = part_for(d)(d, at, left < BLOCK ? left : BLOCK);
+    }
+}
+
+double ptac_descent_sum(const ptac_descent *items, int64_t n_items, double *partial)
+{
+    const int64_t n = ptac_descent_blocks(items, n_items);
+    double sum = 0;
+
+    if (n == 0)
+        return 0;
+    ptac_parallel_for(0, n, 4, run, &(work){.items = items, .partial = partial});
+    for (int64_t i = 0; i < n; i++)
+        sum += partial[i];
+    return sum;
+}

@@ -1,0 +1,151 @@
+/*
+ * avg_pool2d_ref.c - average pooling and its gradient by their definition, and their
+ * shape kinds.
+ *
+ * The rows "scalar" run on any CPU; every other row is tested against them.
+ */
+#include "ops/pool/avg/avg_pool2d.h"
+
+#include "ops/pool/elements.h"
+
+#define INLINED static inline __attribute__((always_inline))
+
+#define OF(name) name##_f32
+#include "ops/pool/avg/avg_pool2d_ref_tpl.h"
+#undef OF
+#define OF(name) name##_bf16
+#include "ops/pool/avg/avg_pool2d_ref_tpl.h"
+#undef OF
+#define OF(name) name##_f64
+#include "ops/pool/avg/avg_pool2d_ref_tpl.h"
+
+ptac_group ptac_group_of(const ptac_image *image, int64_t i)
+{
+    const int64_t n_in = image->h * image->w, n_out = image->out_h * image->out_w;
+    const int64_t n_blocks = (image->channels + PTAC_GROUP - 1) / PTAC_GROUP;
+    const int64_t first =
+        image->channels_last ? i % n_blocks * PTAC_GROUP : i * PTAC_GROUP;
+    const int64_t rest =
+        (image->channels_last ? image->channels : image->n * image->channels) - first;
+    const int n_planes = rest < PTAC_GROUP ? (int)rest : PTAC_GROUP;
+
+    if (image->channels_last)
+        return (ptac_group){
+            .x = i / n_blocks * n_in * image->channels + first,
+            .y = i / n_blocks * n_out * image->channels + first,
+            .x_plane = 1,
+            .y_plane = 1,
+            .pixel = image->channels,
+            .n_planes = n_planes,
+        };
+    return (ptac_group){
+        .x = first * n_in,
+        .y = first * n_out,
+        .x_plane = n_in,
+        .y_plane = n_out,
+        .pixel = 1,
+        .n_planes = n_planes,
+    };
+}
+
+void ptac_avg_pool2d_adapt(ptac_avg_pool2d *p)
+{
+    const ptac_image *image = &p->image;
+    const int64_t h = image->h / image->out_h, w = image->w / image->out_w;
+
+    p->window.h = (ptac_window){.kernel = h, .stride = h, .dilation = 1};
+    p->window.w = (ptac_window){.kernel = w, .stride = w, .dilation = 1};
+    p->window.ceil_mode = false;
+    p->divisor = 0;
+    p->count_include_pad = false;
+    p->is_adaptive = true;
+    p->is_regular = h * image->out_h == image->h && w * image->out_w == image->w;
+}
+
+int ptac_avg_pool2d_kind(const ptac_avg_pool2d *p)
+{
+    if (p->image.channels_last)
+        return PTAC_AVG_POOL2D_CHANNELS_LAST;
+    if (p->image.out_w < 4)
+        return PTAC_AVG_POOL2D_NARROW;
+    return p->is_regular && p->window.w.stride <= 2 ? PTAC_AVG_POOL2D_NCHW
+                                                    : PTAC_AVG_POOL2D_FAR;
+}
+
+ptac_reason ptac_avg_pool2d_classify(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_avg_pool2d *p = call->params;
+    const ptac_image *image = &p->image;
+
+    shape->kind = ptac_avg_pool2d_kind(p);
+    shape->work = image->n * image->channels * image->h * image->w;
+    return PTAC_TAKE;
+}
+
+/*
+ * ATen divides adaptive NHWC sums otherwise in the channels that do not fill one of its
+ * vectors, whose size depends on what it was told of the CPU: 64 bytes at most.
+ */
+ptac_reason ptac_avg_pool2d_accepts(const ptac_call *call)
+{
+    const ptac_avg_pool2d *p = call->params;
+    const ptac_dtype dtype = call->inputs[0].dtype;
+    const int64_t vector = dtype == PTAC_F32 ? 16 : dtype == PTAC_F64 ? 8 : 32;
+
+    if (dtype > PTAC_F64)
+        return PTAC_DTYPE;
+    if (p->is_adaptive && p->image.channels_last && p->image.channels % vector != 0)
+        return PTAC_SHAPE;
+    return PTAC_TAKE;
+}
+
+static ptac_status for_groups(const ptac_call *call, const ptac_range_fn *groups)
+{
+    const ptac_image *image = &((const ptac_avg_pool2d *)call->params)->image;
+
+    ptac_parallel_for(0, ptac_groups(image),
+                      16384 / (PTAC_GROUP * image->h * image->w) + 1,
+                      groups[call->inputs[0].dtype], (void *)call);
+    return PTAC_OK;
+}
+
+ptac_status ptac_avg_pool2d_by_definition(const ptac_call *call)
+{
+    static const ptac_range_fn groups[] = {average_groups_f32, average_groups_bf16,
+                                           average_groups_f64};
+
+    return for_groups(call, groups);
+}
+
+ptac_status ptac_avg_pool2d_backward_by_definition(const ptac_call *call)
+{
+    static const ptac_range_fn groups[] = {spread_groups_f32, spread_groups_bf16,
+                                           spread_groups_f64};
+
+    return for_groups(call, groups);
+}
+
+#define DEFINE_OPERATOR(which, operator, definition)                                   \
+    static const ptac_op_shapes which##_shapes = {                                     \
+        .op = operator,                                                                \
+        .kinds = {"nchw", "nchw_far", "nchw_narrow", "nhwc"},                          \
+        .classify = ptac_avg_pool2d_classify,                                          \
+    };                                                                                 \
+    PTAC_REGISTER_SHAPES(which##_shapes)                                               \
+                                                                                       \
+    static const ptac_kernel which##_scalar = {                                        \
+        .op = operator,                                                                \
+        .name = "scalar",                                                              \
+        .level = PTAC_EXACT,                                                           \
+        .accepts = ptac_avg_pool2d_accepts,                                            \
+        .run = definition,                                                             \
+    };                                                                                 \
+    PTAC_REGISTER(which##_scalar)
+
+DEFINE_OPERATOR(avg_pool2d, PTAC_OP_AVG_POOL2D, ptac_avg_pool2d_by_definition)
+DEFINE_OPERATOR(avg_pool2d_backward, PTAC_OP_AVG_POOL2D_BACKWARD,
+                ptac_avg_pool2d_backward_by_definition)
+DEFINE_OPERATOR(adaptive_avg_pool2d, PTAC_OP_ADAPTIVE_AVG_POOL2D,
+                ptac_avg_pool2d_by_definition)
+DEFINE_OPERATOR(adaptive_avg_pool2d_backward, PTAC_OP_ADAPTIVE_AVG_POOL2D_BACKWARD,
+                ptac_avg_pool2d_backward_by_definition)

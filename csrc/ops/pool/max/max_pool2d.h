@@ -1,0 +1,45 @@
+/*
+ * max_pool2d.h - 2-d max pooling with indices, forward and backward. Level exact.
+ *
+ * Forward: inputs x; outputs y of x's dtype and layout, and int64 indices into the
+ * h*w positions of each plane. A later tap wins when it is greater or NaN, so ties go
+ * to the first tap and NaN to the last, as in ATen's max_pool2d_with_indices.
+ *
+ * Backward: inputs grad_y, indices, x's layout; output grad_x. A position's gradients
+ * add up in the order of the outputs that chose it, starting from +0.
+ */
+#ifndef PTAC_OPS_POOL_MAX_MAX_POOL2D_H
+#define PTAC_OPS_POOL_MAX_MAX_POOL2D_H
+
+#include "ops/pool/window2d.h"
+
+typedef struct ptac_max_pool2d {
+    ptac_window2d window;
+    ptac_image image; /* out_h and out_w filled in */
+} ptac_max_pool2d;
+
+/* Shape kinds, for calibration. */
+enum {
+    PTAC_MAX_POOL2D_STRIDED,       /* NCHW, stride 1 or 2 along the rows */
+    PTAC_MAX_POOL2D_FAR,           /* NCHW, larger strides */
+    PTAC_MAX_POOL2D_CHANNELS_LAST, /* NHWC */
+};
+
+/* Backward kinds: windows of 2x2 side by side, others, and NHWC. */
+enum {
+    PTAC_MAX_POOL2D_BACKWARD_TILED,
+    PTAC_MAX_POOL2D_BACKWARD_ANY,
+    PTAC_MAX_POOL2D_BACKWARD_CHANNELS_LAST,
+};
+
+/* Windows of 2x2 side by side, none of which hangs over the image's edge. */
+static inline bool ptac_max_pool2d_is_tiled(const ptac_max_pool2d *p)
+{
+    const ptac_window *h = &p->window.h, *w = &p->window.w;
+
+    return h->kernel == 2 && w->kernel == 2 && h->stride == 2 && w->stride == 2 &&
+           h->padding == 0 && w->padding == 0 && h->dilation == 1 && w->dilation == 1 &&
+           2 * p->image.out_h <= p->image.h && 2 * p->image.out_w <= p->image.w;
+}
+
+#endif

@@ -1,0 +1,87 @@
+/*
+ * log_softmax_backward_tpl.h - log-softmax's gradient of rows, on the lanes named
+ * before.
+ */
+#include "ops/softmax/log_softmax.h"
+#include "ops/softmax/softmax_tpl.h"
+
+TARGET static double row_sum(const float *x, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
+        const int64_t end = least(n, begin + SUM_BLOCK);
+        vec a = v_zero(), b = v_zero();
+        int64_t i = begin;
+
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {
+            a = v_add(a, v_load(x + i));
+            b = v_add(b, v_load(x + i + LANES));
+        }
+        for (; i < end; i += LANES)
+            a = v_add(a, v_load_first(x + i, (int)least(end - i, LANES)));
+        sum += v_sum_f64(v_add(a, b));
+    }
+    return sum;
+}
+
+INLINE void grad_lanes(const float *grad, const float *y, vec sum, int n, float *out)
+{
+    const vec p = v_exp(v_load_first(y, n));
+
+    v_store_first(out, v_fnma(p, sum, v_load_first(grad, n)), n);
+}
+
+TARGET static void long_rows(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const int64_t n = ptac_log_softmax_width(call);
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *grad = (const float *)call->inputs[0].data + row * n;
+        const float *y = (const float *)call->inputs[1].data + row * n;
+        float *out = (float *)call->outputs[0].data + row * n;
+        const vec sum = v_set((float)row_sum(grad, n));
+        int64_t i = 0;
+
+        for (; i + LANES <= n; i += LANES)
+            grad_lanes(grad + i, y + i, sum, LANES, out + i);
+        if (i < n)
+            grad_lanes(grad + i, y + i, sum, (int)(n - i), out + i);
+    }
+}
+
+TARGET static void short_rows(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const int64_t width = ptac_log_softmax_width(call);
+    const float *grad = call->inputs[0].data, *y = call->inputs[1].data;
+    float *out = call->outputs[0].data;
+    vec grads[PTAC_SHORT_ROW], columns[PTAC_SHORT_ROW];
+
+    for (int64_t row = begin; row < end; row += LANES) {
+        const int n = (int)least(end - row, LANES);
+        vec sum;
+
+        load_columns(grad + row * width, width, n, grads);
+        load_columns(y + row * width, width, n, columns);
+        sum = columns_sum(grads, width);
+        for (int64_t j = 0; j < width; j++)
+            columns[j] = v_fnma(v_exp(columns[j]), sum, grads[j]);
+        store_columns(out + row * width, width, n, columns);
+    }
+}
+
+static ptac_reason accepts(const ptac_call *call)
+{
+    (void)call;
+    return PTAC_TAKE;
+}
+
+static ptac_status run(const ptac_call *call)
+{
+    const bool is_short = ptac_log_softmax_width(call) <= PTAC_SHORT_ROW;
+
+    ptac_log_softmax_for_rows(call, is_short ? short_rows : long_rows);
+    return PTAC_OK;
+}

@@ -1,0 +1,174 @@
+/*
+ * softmax_tpl.h - the pieces that softmax, log-softmax and cross-entropy are made of.
+ *
+ * Included behind lanes_<isa>.h. Long rows are walked one by one; of short rows LANES
+ * are turned on their side together, so that a lane holds a row and nothing is left
+ * over at a row's end.
+ *
+ * A NaN in a row reaches the row's sum of exponentials, and through it every result
+ * of the row, as do +inf and a row of nothing but -inf.
+ */
+#ifndef PTAC_OPS_SOFTMAX_SOFTMAX_TPL_H
+#define PTAC_OPS_SOFTMAX_SOFTMAX_TPL_H
+
+#include "ops/softmax/softmax.h"
+#include "ops/math/math_tpl.h"
+
+/*
+ * float sums run over this many elements before they go on in double: equal elements
+ * round the same way each time, so the error of long sums does not average out.
+ */
+enum {
+    SUM_BLOCK = 32 * LANES,
+};
+
+INLINE int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The first n of an exponential's lanes; the others may hold anything, but add 0. */
+INLINE vec exp_first(const float *x, vec max, int n)
+{
+    return v_keep_first(v_exp_bounded(v_sub(v_load_first(x, n), max)), v_zero(), n);
+}
+
+TARGET static inline float row_max(const float *x, int64_t n)
+{
+    const vec lowest = v_set(-INFINITY);
+    vec a = lowest, b = lowest, c = lowest, d = lowest;
+    int64_t i = 0;
+
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        a = v_max(a, v_load(x + i));
+        b = v_max(b, v_load(x + i + LANES));
+        c = v_max(c, v_load(x + i + 2 * LANES));
+        d = v_max(d, v_load(x + i + 3 * LANES));
+    }
+    for (; i + LANES <= n; i += LANES)
+        a = v_max(a, v_load(x + i));
+    if (i < n) {
+        const int rest = (int)(n - i);
+
+        b = v_max(b, v_keep_first(v_load_first(x + i, rest), lowest, rest));
+    }
+    return v_largest(v_max(v_max(a, b), v_max(c, d)));
+}
+
+/* The sum of exp(x[i] - max), each of which also goes to out unless that is NULL. */
+TARGET static inline double row_exp(const float *x, int64_t n, float max, float *out)
+{
+    const vec top = v_set(max);
+    double sum = 0;
+
+    for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
+        const int64_t end = least(n, begin + SUM_BLOCK);
+        vec a = v_zero(), b = v_zero();
+        int64_t i = begin;
+
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {
+            const vec e = v_exp_bounded(v_sub(v_load(x + i), top));
+            const vec f = v_exp_bounded(v_sub(v_load(x + i + LANES), top));
+
+            a = v_add(a, e);
+            b = v_add(b, f);
+            if (out) {
+                v_store(out + i, e);
+                v_store(out + i + LANES, f);
+            }
+        }
+        for (; i < end; i += LANES) {
+            const int rest = (int)least(end - i, LANES);
+            const vec e = exp_first(x + i, top, rest);
+
+            a = v_add(a, e);
+            if (out)
+                v_store_first(out + i, e, rest);
+        }
+        sum += v_sum_f64(v_add(a, b));
+    }
+    return sum;
+}
+
+TARGET static inline void row_multiply(float *x, int64_t n, float factor)
+{
+    const vec factors = v_set(factor);
+    int64_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        v_store(x + i, v_mul(v_load(x + i), factors));
+    if (i < n) {
+        const int rest = (int)(n - i);
+
+        v_store_first(x + i, v_mul(v_load_first(x + i, rest), factors), rest);
+    }
+}
+
+/*
+ * n <= LANES rows of width <= PTAC_SHORT_ROW, turned: columns[j] has element j of each.
+ * Lanes without a row get zeros. columns has room for PTAC_SHORT_ROW.
+ */
+INLINE void load_columns(const float *x, int64_t width, int n, vec *columns)
+{
+    for (int64_t j = 0; j < width; j += LANES) {
+        const int rest = (int)least(width - j, LANES);
+
+        for (int i = 0; i < LANES; i++)
+            columns[j + i] = i < n ? v_load_first(x + i * width + j, rest) : v_zero();
+        v_transpose(columns + j);
+    }
+}
+
+/* The reverse; what columns held is lost. */
+INLINE void store_columns(float *out, int64_t width, int n, vec *columns)
+{
+    for (int64_t j = 0; j < width; j += LANES) {
+        const int rest = (int)least(width - j, LANES);
+
+        v_transpose(columns + j);
+        for (int i = 0; i < n; i++)
+            v_store_first(out + i * width + j, columns[j + i], rest);
+    }
+}
+
+INLINE vec columns_max(const vec *columns, int64_t width)
+{
+    vec max = columns[0];
+
+    for (int64_t j = 1; j < width; j++)
+        max = v_max(max, columns[j]);
+    return max;
+}
+
+/* exps[j] = exp(columns[j] - max); the two may be the same. */
+INLINE void columns_exp(const vec *columns, int64_t width, vec max, vec *exps)
+{
+    for (int64_t j = 0; j < width; j++)
+        exps[j] = v_exp_bounded(v_sub(columns[j], max));
+}
+
+/*
+ * Sums of rows, as a tree: one after the other, small exponentials would each be
+ * rounded against the largest, all in the same direction.
+ */
+INLINE vec columns_sum(const vec *columns, int64_t width)
+{
+    vec sums[PTAC_SHORT_ROW / 2 + 1];
+    int64_t n = width / 2;
+
+    if (width == 1)
+        return columns[0];
+    for (int64_t j = 0; j < n; j++)
+        sums[j] = v_add(columns[2 * j], columns[2 * j + 1]);
+    if (width % 2)
+        sums[n++] = columns[width - 1];
+    for (; n > 1; n = (n + 1) / 2) {
+        for (int64_t j = 0; j < n / 2; j++)
+            sums[j] = v_add(sums[2 * j], sums[2 * j + 1]);
+        if (n % 2)
+            sums[n / 2] = sums[n - 1];
+    }
+    return sums[0];
+}
+
+#endif

@@ -1,0 +1,202 @@
+/*
+ * checkrows.c - every row of every operator against the operator's row "scalar".
+ *
+ *   checkrows [--seed N] [--seconds S | --cases N] [--op NAME [--case K]]
+ *
+ * After dav1d's checkasm: random calls, each run on buffers that notice stray reads and
+ * writes, under every instruction set limit and with several threads. Case K depends on
+ * the seed, the operator's name and K alone, so a failure is repeated by its last line.
+ */
+#include "checkrows.h"
+
+#include "core/clock.h"
+#include "faults.h"
+#include "trial.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LEAST_COMPARED = 20, /* of each row; what fewer calls say is not worth a pass */
+    MOST_CASES = 5000,   /* to get there */
+};
+
+/* Operators with rows whose calls cannot be made up here, and why. */
+static const struct {
+    ptac_op op;
+    const char *why;
+} excused[] = {
+    {PTAC_N_OPS, ""},
+};
+
+typedef struct options {
+    uint64_t seed;
+    double seconds;
+    int64_t n_cases; /* 0: as many as the time allows */
+    int64_t only_case;
+    ptac_op only_op;
+} options;
+
+static const generator *generators[PTAC_N_OPS];
+
+void generator_add(const generator *g)
+{
+    generators[g->op] = g;
+}
+
+/* The rows of the operator that this CPU runs and that were compared too rarely. */
+static int n_neglected(ptac_op op, const tally *records, const char **name)
+{
+    int n, neglected = 0;
+    const ptac_kernel *const *rows = ptac_registry_rows(op, &n);
+
+    ptac_cpu_limit(PTAC_ISA_AVX512);
+    for (int i = 0; i < n; i++) {
+        if ((rows[i]->needs & ~ptac_cpu_features()) == 0 &&
+            records[i].n_compared < LEAST_COMPARED) {
+            *name = rows[i]->name;
+            neglected++;
+        }
+    }
+    return neglected;
+}
+
+static void print_record(ptac_op op, int64_t n_cases, const tally *records)
+{
+    int n;
+    const ptac_kernel *const *rows = ptac_registry_rows(op, &n);
+
+    printf("%s: %lld cases\n", ptac_op_name(op), (long long)n_cases);
+    for (int i = 0; i < n; i++) {
+        if (rows[i]->needs & ~ptac_cpu_features())
+            printf("  %-8s not checked: this CPU cannot run it\n", rows[i]->name);
+        else
+            printf("  %-8s %s: %lld runs compared (%lld shared out), %lld refused, "
+                   "%lld given back\n",
+                   rows[i]->name, ptac_level_name(rows[i]->level),
+                   (long long)records[i].n_compared, (long long)records[i].n_shared,
+                   (long long)records[i].n_refused, (long long)records[i].n_given_back);
+    }
+}
+
+static bool check_op(const options *asked, const generator *g, double seconds)
+{
+    const int64_t t_end_ns = ptac_clock_ns() + (int64_t)(seconds * 1e9);
+    tally records[PTAC_MAX_ROWS] = {{0}};
+    const char *name = "";
+    int64_t k = 0;
+
+    if (asked->only_case >= 0)
+        return check_case(g, asked->seed, asked->only_case, records);
+    for (;; k++) {
+        if (asked->n_cases ? k >= asked->n_cases : ptac_clock_ns() > t_end_ns)
+            if (n_neglected(g->op, records, &name) == 0 || k >= MOST_CASES)
+                break;
+        if (!check_case(g, asked->seed, k, records))
+            return false;
+    }
+    print_record(g->op, k, records);
+    if (n_neglected(g->op, records, &name) == 0)
+        return true;
+    printf("FAIL %s row %s: its generator made hardly any call that it takes\n",
+           ptac_op_name(g->op), name);
+    return false;
+}
+
+static const char *excuse(ptac_op op)
+{
+    for (size_t i = 0; i < sizeof excused / sizeof *excused; i++)
+        if (excused[i].op == op)
+            return excused[i].why;
+    return NULL;
+}
+
+/* Whether an operator's rows can be checked at all; false is a failure. */
+static bool is_checkable(ptac_op op, int *n_rows)
+{
+    const ptac_kernel *scalar = ptac_registry_find(op, "scalar");
+    int n;
+    const ptac_kernel *const *rows = ptac_registry_rows(op, &n);
+
+    *n_rows = n;
+    if (n == 0)
+        return true;
+    if (excuse(op)) {
+        printf("%s: not checked: %s\n", ptac_op_name(op), excuse(op));
+        *n_rows = 0;
+        return true;
+    }
+    if (!scalar || scalar->needs) {
+        printf("FAIL %s has no row \"scalar\" that runs on any CPU\n",
+               ptac_op_name(op));
+        return false;
+    }
+    if (!generators[op]) {
+        printf("FAIL %s has rows and no generator: add a gen_<family>.c\n",
+               ptac_op_name(op));
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        if (rows[i]->level != PTAC_EXACT && generators[op]->roundings == 0 &&
+            rows[i] != scalar) {
+            printf("FAIL %s row %s is %s and its generator states no tolerance\n",
+                   ptac_op_name(op), rows[i]->name, ptac_level_name(rows[i]->level));
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool read_options(int argc, char **argv, options *asked)
+{
+    *asked = (options){.seed = 1, .seconds = 4, .only_case = -1, .only_op = PTAC_N_OPS};
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--seed") == 0)
+            asked->seed = strtoull(argv[i + 1], NULL, 0);
+        else if (strcmp(argv[i], "--seconds") == 0)
+            asked->seconds = atof(argv[i + 1]);
+        else if (strcmp(argv[i], "--cases") == 0)
+            asked->n_cases = atoll(argv[i + 1]);
+        else if (strcmp(argv[i], "--case") == 0)
+            asked->only_case = atoll(argv[i + 1]);
+        else if (strcmp(argv[i], "--op") == 0)
+            asked->only_op = ptac_op_find(argv[i + 1]);
+        else
+            return false;
+        if (strcmp(argv[i], "--op") == 0 && asked->only_op == PTAC_N_OPS)
+            return false;
+    }
+    return argc % 2 == 1;
+}
+
+int main(int argc, char **argv)
+{
+    options asked;
+    bool fine = true, todo[PTAC_N_OPS] = {false};
+    int n_ops = 0, n_rows;
+
+    if (!read_options(argc, argv, &asked)) {
+        fprintf(stderr, "usage: checkrows [--seed N] [--seconds S | --cases N] "
+                        "[--op NAME [--case K]]\n");
+        return 2;
+    }
+    arena_prepare();
+    faults_watch(name_of_buffer);
+    printf("checkrows --seed %llu on %s, %s\n", (unsigned long long)asked.seed,
+           ptac_cpu_model(), ptac_isa_name(ptac_cpu_isa()));
+    for (int op = 0; op < PTAC_N_OPS; op++) {
+        if (asked.only_op != PTAC_N_OPS && op != (int)asked.only_op)
+            continue;
+        if (!is_checkable((ptac_op)op, &n_rows))
+            fine = false;
+        else if (n_rows > 0)
+            todo[op] = ++n_ops;
+    }
+    for (int op = 0; op < PTAC_N_OPS; op++)
+        if (todo[op])
+            fine &= check_op(&asked, generators[op], asked.seconds / n_ops);
+    forget_case();
+    printf("%s: %d operators\n", fine ? "passed" : "FAILED", n_ops);
+    return fine ? 0 : 1;
+}

@@ -1,0 +1,147 @@
+/*
+ * gen_log_softmax.c - random calls of log-softmax and of its gradient.
+ *
+ * u is the unit roundoff, n a row's width.
+ */
+#include "gen_softmax.h"
+
+#include "ops/softmax/log_softmax.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+
+/* Rows as a tensor of one to three dimensions; fills sizes, returns how many. */
+static int random_sizes(rng *r, int64_t sizes[3])
+{
+    int64_t n_rows, width;
+    int n_dims = 0;
+
+    random_rows(r, &n_rows, &width);
+    if (n_rows % 2 == 0 && rng_chance(r, 50)) {
+        sizes[n_dims++] = 2;
+        n_rows /= 2;
+    }
+    if (n_rows > 1 || rng_chance(r, 50))
+        sizes[n_dims++] = n_rows;
+    sizes[n_dims++] = width;
+    return n_dims;
+}
+
+static void note(test_call *c)
+{
+    const int64_t width = ptac_log_softmax_width(&c->call);
+
+    snprintf(c->note, sizeof c->note, "%s %d-d, %lld rows of %lld",
+             ptac_dtype_name(c->call.inputs[0].dtype), c->call.inputs[0].n_dims,
+             (long long)(c->call.inputs[0].n_elements / width), (long long)width);
+}
+
+static void make_forward(rng *r, test_call *c)
+{
+    int64_t sizes[3];
+    const int n_dims = random_sizes(r, sizes);
+    float *x;
+
+    c->call.op = PTAC_OP_LOG_SOFTMAX;
+    x = test_input(c, PTAC_F32, n_dims, sizes, false);
+    if (rng_chance(r, 10))
+        fill_reals(r, PTAC_F32, x, c->call.inputs[0].n_elements);
+    else
+        fill_logits(r, x, c->call.inputs[0].n_elements / sizes[n_dims - 1],
+                    sizes[n_dims - 1], FLT_MAX);
+    test_output(c, PTAC_F32, n_dims, sizes, false);
+    note(c);
+}
+
+/*
+ * y = (x - max) - log(sum) is rounded twice, by |y| u at most, and log() errs by 2 |y|
+ * u: 4. The sum errs by u for each of at most 18 additions in a row (long rows; short
+ * ones add up as a tree, log2(n) deep), by 2.2 u for exp(), and by ln(n) u for what x -
+ * max was rounded; all that counts u as little as log(n) <= max |y| is large: 6.
+ */
+static const generator forward = {
+    .op = PTAC_OP_LOG_SOFTMAX,
+    .make = make_forward,
+    .roundings = 10,
+};
+GENERATOR(forward)
+
+/*
+ * With infinite gradients exp(y) must not vanish in float where it does not in double:
+ * 0 times infinity is NaN, there as in stock.
+ */
+static void fill_logarithms(rng *r, float *y, int64_t n, bool may_vanish)
+{
+    const int density = rng_chance(r, 70) ? 0 : (int)RNG_PICK(r, 1, 30);
+
+    fill_smooth(r, PTAC_F32, y, n, may_vanish ? (double)RNG_PICK(r, 1, 10, 120) : 80);
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = -fabsf(y[i]);
+        if (density && rng_chance(r, density))
+            y[i] = rng_chance(r, 70) ? -INFINITY : rng_chance(r, 50) ? 0 : NAN;
+    }
+}
+
+static void make_backward(rng *r, test_call *c)
+{
+    const bool has_specials = rng_chance(r, 20);
+    int64_t sizes[3];
+    const int n_dims = random_sizes(r, sizes);
+    float *grad, *y;
+
+    c->call.op = PTAC_OP_LOG_SOFTMAX_BACKWARD;
+    grad = test_input(c, PTAC_F32, n_dims, sizes, false);
+    y = test_input(c, PTAC_F32, n_dims, sizes, false);
+
+    const int64_t n = c->call.inputs[0].n_elements;
+
+    /* Sums stay in the range of float. */
+    fill_smooth(r, PTAC_F32, grad, n, ldexp(1, (int)RNG_PICK(r, 0, 0, -100, 100)));
+    for (int64_t i = 0; has_specials && i < n; i++)
+        if (rng_chance(r, 2))
+            grad[i] = rng_chance(r, 50) ? NAN : rng_chance(r, 50) ? INFINITY : 0;
+    fill_logarithms(r, y, n, !has_specials);
+    test_output(c, PTAC_F32, n_dims, sizes, false);
+    note(c);
+}
+
+/* What a row's results are made of: its gradients and their sum, without signs. */
+static double row_scale(const float *grad, const float *y, int64_t n)
+{
+    double sum = 0, largest = 0, largest_p = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        sum += fabs(grad[i]);
+        largest = fmax(largest, fabs(grad[i]));
+        largest_p = fmax(largest_p, exp(y[i]));
+    }
+    return largest + largest_p * sum;
+}
+
+static void place_backward(test_call *c)
+{
+    const int64_t width = ptac_log_softmax_width(&c->call);
+    const float *grad = c->call.inputs[0].data, *y = c->call.inputs[1].data;
+    double *scale = &c->buffers[c->output_buffers[0]].least_scale;
+
+    *scale = 0;
+    for (int64_t at = 0; at < c->call.inputs[0].n_elements; at += width) {
+        const double of_row = row_scale(grad + at, y + at, width);
+
+        if (isfinite(of_row))
+            *scale = fmax(*scale, of_row);
+    }
+}
+
+/*
+ * grad - exp(y) * sum: the sum errs by u for each of at most 18 additions in a row and
+ * once more as a float, exp() by 2.2 u, the difference by u.
+ */
+static const generator backward = {
+    .op = PTAC_OP_LOG_SOFTMAX_BACKWARD,
+    .make = make_backward,
+    .place = place_backward,
+    .roundings = 23,
+};
+GENERATOR(backward)

@@ -1,0 +1,309 @@
+"""The torch-free C tests: every kernel row, and the units of the core.
+
+``checkrows/checkrows.c`` runs each row of each operator on random calls; what it takes
+is set by ``PTAC_TEST_SECONDS`` (default 6) and ``PTAC_TEST_SEED`` (default 1). The
+program prints the seed and, for a failure, the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import native
+import pytest
+import torch
+
+SECONDS = float(os.environ.get("PTAC_TEST_SECONDS", "6"))
+SEED = os.environ.get("PTAC_TEST_SEED", "1")
+LONG = 60
+"""Seconds of a run that has time for compiling everything once more."""
+
+DRIVER = ("arena", "checkrows", "faults", "random", "testcall", "threads", "trial")
+UNITS = (
+    *("arena", "fakes", "heap", "random", "testcall", "threads", "unit"),
+    *("act_bounds", "math_avx2", "math_avx512"),
+)
+WRAPPED = tuple(f"-Wl,--wrap={f}" for f in ("aligned_alloc", "calloc", "free"))
+
+# What checkrows has to say of each row of badrows.c. A stray write hits guard bytes or,
+# at the end of a slot, a forbidden page.
+BAD_ROWS = {
+    "accepts_looks_at_outputs": "Segmentation fault",
+    "accepts_more": 'PTAC_OK where "scalar" gives the call back',
+    "accepts_writes": "input 0 was changed",
+    "depends_on_pieces": "output 0 of .*, element 0: ",
+    "fails": "PTAC_FAILED: on purpose",
+    "forgets_the_last": "output 0 of .*, element",
+    "gives_back": 'PTAC_UNSUPPORTED where "scalar" does the call',
+    "one_bit": "output 0 of .*, element",
+    "only_with_threads": "[23] threads\n(.*\n)*  output 0",
+    "only_without_limit": "cpu limit avx",
+    "reads_before": "touched [1-8] bytes before input 0",
+    "reads_behind": "touched 0 bytes behind the end of input 0",
+    "refuses": "its generator made hardly any call that it takes",
+    "states_no_tolerance": "its generator states no tolerance",
+    "writes_before": "output 1: bytes before|touched [1-8] bytes before output 1",
+    "writes_behind": "output 0: bytes behind|behind the end of output 0",
+    "writes_input": "input 0 was changed",
+    "writes_params": "the params were changed",
+    "wrong_index": "output 1 of int64, element",
+}
+
+
+def generators() -> list[Path]:
+    return sorted((native.TESTS / "ops").rglob("gen_*.c"))
+
+
+def build_checkrows(
+    builder: native.Builder,
+    sanitize: str | None = None,
+    *,
+    name: str = "checkrows",
+    also: tuple[str, ...] = (),
+    without: str = "",
+) -> Path:
+    sources = native.shipped_sources("core", "ops")
+    sources += native.test_sources(*DRIVER, *also)
+    sources += [g for g in generators() if g.stem != without]
+    return builder.program(name, sources, sanitize=sanitize)
+
+
+def build_units(builder: native.Builder, sanitize: str | None = None) -> Path:
+    folders = (native.TESTS / folder for folder in ("core", "checkrows", "ops"))
+    tests = sorted(p for folder in folders for p in folder.rglob("test_*.c"))
+    bias_act = (native.CSRC / "ops" / "linear").glob("bias_act*.c")
+    sources = [
+        *native.shipped_sources("core"),
+        native.CSRC / "ops" / "pool" / "window2d.c",
+        *sorted((native.CSRC / "ops" / "learning_rate").glob("*.c")),
+        *sorted(bias_act),
+        *sorted((native.CSRC / "ops" / "pack").glob("*.c")),
+        *sorted((native.CSRC / "ops" / "int8").rglob("*.c")),
+        *native.test_sources(*UNITS),
+        *tests,
+    ]
+    return builder.program("units", sources, sanitize=sanitize, link=WRAPPED)
+
+
+def check_rows(program: Path, seconds: float) -> None:
+    print(
+        native.run(
+            [str(program), "--seed", SEED, "--seconds", str(seconds)],
+            timeout=20 * seconds + 300,
+        )
+    )
+
+
+def test_rows(builder: native.Builder) -> None:
+    check_rows(build_checkrows(builder), SECONDS)
+
+
+def test_rows_under_address_sanitizer(
+    builder: native.Builder, sanitized: Callable[[str], str]
+) -> None:
+    check_rows(build_checkrows(builder, sanitized("address")), SECONDS / 2)
+
+
+@pytest.mark.skipif(SECONDS < LONG, reason="rows under two sanitizers: make check")
+def test_rows_under_thread_sanitizer(
+    builder: native.Builder, sanitized: Callable[[str], str]
+) -> None:
+    check_rows(build_checkrows(builder, sanitized("thread")), SECONDS / 4)
+
+
+def failure_of(program: Path, *arguments: str, fault: str = "", status: int = 1) -> str:
+    """The output of checkrows where it must fail: with this exit status."""
+    done = subprocess.run(
+        [str(program), *arguments],
+        env={**os.environ, "PTAC_BAD_ROW": fault},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout
+    return done.stdout
+
+
+def build_bad_rows(builder: native.Builder, sanitize: str | None = None) -> Path:
+    return build_checkrows(builder, sanitize, name="badrows", also=("badrows",))
+
+
+FAULTY = ("--op", "max_pool2d", "--cases", "300")
+
+
+@pytest.mark.parametrize("fault", sorted(BAD_ROWS))
+def test_faults_are_found(builder: native.Builder, fault: str) -> None:
+    output = failure_of(build_bad_rows(builder), *FAULTY, fault=fault)
+    assert "max_pool2d row bad" in output
+    assert re.search(BAD_ROWS[fault], output), output
+
+
+@pytest.mark.parametrize("fault", ["reads_before", "reads_behind", "writes_behind"])
+def test_address_sanitizer_sees_guards(
+    builder: native.Builder, sanitized: Callable[[str], str], fault: str
+) -> None:
+    program = build_bad_rows(builder, sanitized("address"))
+    output = failure_of(program, *FAULTY, fault=fault)
+    assert "while running max_pool2d row bad" in output
+    assert "ERROR: AddressSanitizer" in output
+
+
+@pytest.mark.skipif(SECONDS < LONG, reason="rows under two sanitizers: make check")
+def test_thread_sanitizer_sees_races(
+    builder: native.Builder, sanitized: Callable[[str], str]
+) -> None:
+    program = build_bad_rows(builder, sanitized("thread"))
+    output = failure_of(program, *FAULTY, fault="races", status=66)
+    assert "WARNING: ThreadSanitizer: data race" in output
+    assert "count_pieces" in output
+
+
+def test_a_failure_is_repeated_by_its_last_line(builder: native.Builder) -> None:
+    program = build_bad_rows(builder)
+    found = failure_of(program, *FAULTY, fault="one_bit")
+    [again] = [line for line in found.splitlines() if "again: checkrows" in line]
+    repeated = failure_of(
+        program, *again.split("checkrows ")[1].split(), fault="one_bit"
+    )
+    first, second = (
+        text.partition("FAIL")[2].split("\n")[:4] for text in (found, repeated)
+    )
+    assert first == second
+
+
+def test_an_operator_without_generator_is_named(builder: native.Builder) -> None:
+    program = build_checkrows(builder, name="ungenerated", without="gen_max_pool2d")
+    output = failure_of(program, "--cases", "1")
+    assert "FAIL max_pool2d has rows and no generator" in output
+    assert "FAIL max_pool2d_backward has rows and no generator" in output
+
+
+def test_units(builder: native.Builder) -> None:
+    print(native.run([str(build_units(builder))]))
+
+
+def test_units_under_address_sanitizer(
+    builder: native.Builder, sanitized: Callable[[str], str]
+) -> None:
+    print(native.run([str(build_units(builder, sanitized("address")))]))
+
+
+def test_concurrency_under_thread_sanitizer(
+    builder: native.Builder, sanitized: Callable[[str], str]
+) -> None:
+    sources = [
+        *native.shipped_sources("core"),
+        *native.test_sources("fakes", "random", "test_concurrent", "unit"),
+    ]
+    program = builder.program("concurrent", sources, sanitize=sanitized("thread"))
+    print(native.run([str(program)]))
+
+
+@pytest.fixture(scope="module")
+def ask_geometry(builder: native.Builder) -> Callable[[list[str]], list[list[int]]]:
+    """Send questions to geometry.c, a line each; its answers."""
+    window2d = native.CSRC / "ops" / "pool" / "window2d.c"
+    program = builder.program("geometry", [window2d, *native.test_sources("geometry")])
+
+    def ask(questions: list[str]) -> list[list[int]]:
+        output = native.run([str(program)], input="\n".join(questions))
+        answers = [[int(n) for n in line.split()] for line in output.splitlines()]
+        assert len(answers) == len(questions)
+        return answers
+
+    return ask
+
+
+def random_tensors(n: int) -> list[torch.Tensor]:
+    """Tensors of many layouts: permuted, sliced, expanded, with ones and zeros."""
+    rng = random.Random(int(SEED))
+    tensors = []
+    for _ in range(n):
+        n_dims = rng.choice((0, 1, 2, 3, 4, 4, 4, 4, 5))
+        x = torch.empty([rng.choice((0, 1, 1, 2, 3, 4)) for _ in range(n_dims)])
+        if n_dims == 4 and rng.random() < 0.5:
+            x = x.contiguous(memory_format=torch.channels_last)
+        if n_dims and rng.random() < 0.3:
+            x = x.permute(rng.sample(range(n_dims), n_dims))
+        if n_dims and rng.random() < 0.4:
+            d = rng.randrange(n_dims)
+            x = x.narrow(d, 0, rng.randint(0, x.size(d)))
+        if n_dims and rng.random() < 0.2:
+            d = rng.randrange(n_dims)
+            x = x.narrow(d, 0, min(1, x.size(d)))
+            x = x.expand([s if s != 1 else rng.choice((1, 2)) for s in x.shape])
+        tensors.append(x)
+    return tensors
+
+
+def as_torch_suggests(x: torch.Tensor) -> bool | None:
+    """Whether torch gives a pooled x in NHWC; None where that cannot be told."""
+    if x.dim() != 4 or not x.numel():
+        return False
+    strides = torch.nn.functional.max_pool2d(x, 1).stride()
+    nchw = torch.empty(x.shape).stride()
+    nhwc = torch.empty(x.shape, memory_format=torch.channels_last).stride()
+    return None if nchw == nhwc else strides == nhwc
+
+
+def test_layout_predicates_are_torchs(
+    ask_geometry: Callable[[list[str]], list[list[int]]],
+) -> None:
+    tensors = random_tensors(3000)
+    answers = ask_geometry(
+        [" ".join(map(str, ["v", x.dim(), *x.shape, *x.stride()])) for x in tensors]
+    )
+    for x, (contiguous, channels_last, suggests) in zip(tensors, answers, strict=True):
+        case = f"{tuple(x.shape)} strides {x.stride()}"
+        is_nhwc = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+        assert bool(contiguous) == x.is_contiguous(), case
+        if x.numel():
+            assert bool(channels_last) == is_nhwc, case
+        if (expected := as_torch_suggests(x)) is not None:
+            assert bool(suggests) == expected, case
+
+
+def torch_outputs(
+    size: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool
+) -> int | None:
+    """How many windows torch sets down along one axis; None where it refuses."""
+    try:
+        y = torch.nn.functional.max_pool2d(
+            torch.empty(1, 1, size),
+            (1, kernel),
+            (1, stride),
+            (0, padding),
+            (1, dilation),
+            ceil,
+        )
+    except RuntimeError:
+        return None
+    return y.size(2)
+
+
+def test_windows_are_torchs(
+    ask_geometry: Callable[[list[str]], list[list[int]]],
+) -> None:
+    rng = random.Random(int(SEED))
+    cases = [
+        (
+            rng.randint(1, 12),
+            rng.randint(1, 6),
+            rng.randint(1, 6),
+            rng.randint(0, 4),
+            rng.randint(1, 4),
+            rng.random() < 0.5,
+        )
+        for _ in range(4000)
+    ]
+    answers = ask_geometry(["w " + " ".join(str(int(n)) for n in c) for c in cases])
+    for case, (valid, outputs) in zip(cases, answers, strict=True):
+        expected = torch_outputs(*case)
+        assert (outputs if valid and outputs > 0 else None) == expected, case

@@ -1,0 +1,266 @@
+"""torch's own sample generators for operators and modules, off against on.
+
+Values, strides, dtypes, exceptions and gradients are compared. What rounds differently
+is held to torch.testing's tolerances here and to the contract in files of its own;
+everything else must be the same to the bit. ``PTAC_TEST_FULL=1`` runs all of torch's
+operators and modules instead of a fixed sample.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import contract
+import layers
+import pytest
+import switching
+import torch
+from opinfo import is_comparable, name_of, run, samples
+from torch import Tensor
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_modules import module_db
+from torch.utils._pytree import tree_flatten, tree_map
+
+FULL = os.environ.get("PTAC_TEST_FULL") == "1"
+
+OURS: dict[str, tuple[str, ...]] = {
+    "nn.functional.conv2d": ("conv2d", "conv2d_backward"),
+    "nn.functional.conv1d": (),
+    "nn.functional.conv3d": (),
+    "nn.functional.conv_transpose1d": (),
+    "nn.functional.conv_transpose2d": ("conv2d",),
+    "nn.functional.conv_transpose3d": (),
+    "nn.functional.max_pool2d": ("max_pool2d", "max_pool2d_backward"),
+    "nn.functional.avg_pool2d": ("avg_pool2d", "avg_pool2d_backward"),
+    "nn.functional.adaptive_avg_pool2d": (
+        "adaptive_avg_pool2d",
+        "adaptive_avg_pool2d_backward",
+    ),
+    "log_softmax": ("log_softmax", "log_softmax_backward"),
+    "nn.functional.cross_entropy": ("cross_entropy", "cross_entropy_backward"),
+    "nn.functional.linear": ("linear_act",),
+}
+"""Operators that we replace, and what must be counted for float32 samples."""
+
+TOO_SMALL = ("linear_act",)
+"""Operators that get the samples, and leave all of them to stock for their size."""
+
+ROUNDS = (
+    "log_softmax",
+    "cross_entropy",
+    "linear",
+    "addmm",
+    "nll_loss",
+    "softmax",
+    "conv",
+)
+"""Parts of names of operators that may reach rows of level close."""
+
+MODULES = {
+    "nn.Conv2d": "conv2d",
+    "nn.MaxPool2d": "max_pool2d",
+    "nn.AvgPool2d": "avg_pool2d",
+    "nn.AdaptiveAvgPool2d": "adaptive_avg_pool2d",
+    "nn.CrossEntropyLoss": "cross_entropy",
+    "nn.LogSoftmax": "log_softmax",
+    "nn.Linear": "linear_act",
+}
+
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def chosen_operators() -> list[Any]:
+    """Ours with all their variants, and others in a sample that never changes."""
+    ours = [op for op in op_db if op.name in OURS]
+    others = [op for op in op_db if op.name not in OURS and is_comparable(op.name)]
+    if not FULL:
+        others = random.Random(0).sample(others, 50)
+    return ours + others
+
+
+def chosen_modules() -> list[Any]:
+    ours = [m for m in module_db if m.name in MODULES]
+    slow = "nn.LinearCrossEntropyLoss"
+    others = [
+        m for m in module_db if m.name not in MODULES and (FULL or m.name != slow)
+    ]
+    if not FULL:
+        others = random.Random(0).sample(others, 20)
+    return ours + others
+
+
+def in_float64(value: Any) -> Any:
+    if not isinstance(value, Tensor) or value.dtype is not torch.float32:
+        return value
+    return value.detach().double().requires_grad_(value.requires_grad)
+
+
+def is_close_enough(ours: Tensor, stock: Tensor, exact: Tensor) -> bool:
+    """The largest error that level close allows, going by the whole result's size."""
+    if not (ours.isfinite().all() and stock.isfinite().all()):
+        return False
+    error_of_stock = float((stock.double() - exact).abs().max())
+    unit = torch.finfo(stock.dtype).eps * float(exact.abs().max())
+    return float((ours.double() - exact).abs().max()) <= 3 * error_of_stock + 2 * unit
+
+
+def compare(
+    ours: Any,
+    stock: Any,
+    rounds: bool,
+    where: str,
+    exact: Callable[[], Any] | None = None,
+) -> None:
+    """What rounds differently may differ as torch.testing says, or as level close does.
+
+    The latter where sums cancel, and against ``exact``, the same in float64.
+    """
+    if not rounds:
+        contract.exactly(ours, stock, where)
+        return
+    mine, theirs = (tree_flatten(r)[0] for r in (ours, stock))
+    assert len(mine) == len(theirs), where
+    for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        if not isinstance(b, Tensor):
+            assert a == b, where
+            continue
+        try:
+            torch.testing.assert_close(a, b, equal_nan=True, check_stride=True)
+        except AssertionError:
+            if exact is None or a.stride() != b.stride() or b.dtype != torch.float32:
+                raise
+            assert is_close_enough(a, b, tree_flatten(exact())[0][i]), where
+
+
+def gives_the_same(function: Any, args: Any, kwargs: Any, before: Any) -> bool:
+    """Whether stock, called again, gives what it gave before."""
+    try:
+        contract.exactly(run(function, args, kwargs), before)
+    except AssertionError:
+        return False
+    return True
+
+
+def linear(*args: Any, **kwargs: Any) -> Tensor:
+    """What nn.Linear does, which is what we replace."""
+    return layers.linear(*args, **kwargs)
+
+
+def function_of(op: Any) -> Any:
+    return linear if op.name == "nn.functional.linear" else op
+
+
+def seen(hits: switching.Hits) -> int:
+    """Accelerated calls, or all calls of an operator that is forwarded by design."""
+    forwarded = hits.forwarded.get("shape", 0) if hits.op in TOO_SMALL else 0
+    return hits.accelerated + forwarded
+
+
+def cases() -> list[Any]:
+    found = []
+    for op in chosen_operators():
+        supported = op.supported_dtypes("cpu")
+        mine = op.name in OURS
+        for dtype in DTYPES if mine or FULL else DTYPES[:1]:
+            if dtype in supported:
+                found.append((op, dtype))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("op", "dtype"), cases(), ids=name_of)
+def test_operator(op: Any, dtype: torch.dtype) -> None:
+    rounds = any(part in op.name for part in ROUNDS)
+    function = function_of(op)
+    counted = OURS.get(op.name, ())
+    total = dict.fromkeys(counted, 0)
+    limit = None if FULL or counted else 12
+    for number, sample in enumerate(islice(samples(op, dtype), limit)):
+        args = (sample.input, *sample.args)
+        stock = run(function, args, sample.kwargs)
+        with switching.accelerated():
+            hits = {name: switching.hits(name) for name in counted}
+            ours = run(function, args, sample.kwargs)
+            for name, h in hits.items():
+                total[name] += seen(h)
+        exact = partial(run, function, *tree_map(in_float64, (args, sample.kwargs)))
+        try:
+            compare(ours, stock, rounds, f"{op.name}, sample {number}", exact)
+        except AssertionError:
+            if gives_the_same(function, args, sample.kwargs, stock):
+                raise
+    # A variant asks for another dtype, which no row takes.
+    if dtype is torch.float32 and not op.variant_test_name:
+        assert all(total.values()), total
+
+
+@pytest.mark.parametrize("op", [op for op in op_db if op.name in OURS], ids=name_of)
+def test_errors_of_operators(op: Any) -> None:
+    """What torch lists as errors are the same errors."""
+    if op.error_inputs_func is None:
+        return
+    for given in op.error_inputs("cpu"):
+        args = (given.sample_input.input, *given.sample_input.args)
+        stock = run(function_of(op), args, given.sample_input.kwargs)
+        assert isinstance(stock[0], str)
+        with switching.accelerated():
+            ours = run(function_of(op), args, given.sample_input.kwargs)
+        assert ours == stock
+
+
+def module_run(info: Any, given: Any, training: bool) -> list[Any]:
+    torch.manual_seed(0)
+    made = given.constructor_input
+    module = info.module_cls(*made.args, **made.kwargs)
+    module.train(training)
+    parameters = list(module.parameters())
+    forward = given.forward_input
+    found = run(module, forward.args, forward.kwargs)
+    if isinstance(found[0], str) or not parameters:
+        return found
+    out = module(*forward.args, **forward.kwargs)
+    roots = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor)]
+    roots = [t for t in roots if t.requires_grad]
+    if roots:
+        sum(t.sum() for t in roots).backward()
+    return [*found, [p.grad for p in parameters], list(module.buffers())]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("info", chosen_modules(), ids=name_of)
+def test_module(info: Any) -> None:
+    warnings.simplefilter("ignore")
+    parts = ("Linear", "CrossEntropy", "LogSoftmax", "Trans", "Conv")
+    rounds = any(part in info.name for part in parts)
+    op = MODULES.get(info.name)
+    total = 0
+    for training in (True, False):
+        torch.manual_seed(0)
+        inputs = info.module_inputs_func(
+            info, device="cpu", dtype=torch.float32, requires_grad=True,
+            training=training,
+        )  # fmt: skip
+        for number, given in enumerate(inputs):
+            if given.forward_input is None:
+                continue
+            stock = module_run(info, given, training)
+            with switching.accelerated():
+                hits = switching.hits(op) if op else None
+                ours = module_run(info, given, training)
+                total += seen(hits) if hits else 0
+            compare(ours, stock, rounds, f"{info.name}, input {number}")
+    assert total or not op
+
+
+def test_the_sample_is_there() -> None:
+    """Renamed operators would silently fall out of this file."""
+    assert OURS.keys() <= {op.name for op in op_db}
+    assert MODULES.keys() <= {m.name for m in module_db}
+    assert len(chosen_operators()) >= 56

@@ -1,0 +1,66 @@
+"""torch's own samples of calls, and what comes of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map
+
+# Results that are random, uninitialised, addresses or as memory happens to be aligned:
+# stock's own differ from call to call.
+NOT_COMPARABLE = (
+    "empty", "rand", "normal", "multinomial", "dropout", "bernoulli", "exponential",
+    "geometric", "cauchy", "uniform", "alpha_dropout", "rrelu", "data_ptr", "to_sparse",
+    "resize", "svd_lowrank", "pca_lowrank", "lstsq",
+)  # fmt: skip
+
+
+def is_comparable(name: str) -> bool:
+    return not any(part in name for part in NOT_COMPARABLE)
+
+
+def name_of(value: Any) -> str:
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    variant = getattr(value, "variant_test_name", "")
+    return f"{value.name}-{variant}" if variant else value.name
+
+
+def run(function: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Results and gradients of a call with fresh leaves, or what it raises."""
+
+    def fresh(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.layout is not torch.strided:
+            return value
+        leaf = value.detach()
+        if value.is_contiguous():
+            leaf = leaf.clone()
+        return leaf.requires_grad_(value.requires_grad)
+
+    args, kwargs = tree_map(fresh, (args, kwargs))
+    torch.manual_seed(0)
+    try:
+        out = function(*args, **kwargs)
+        outs = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor)]
+        leaves = [
+            t
+            for t in tree_flatten((args, kwargs))[0]
+            if isinstance(t, Tensor) and t.requires_grad
+        ]
+        roots = [t for t in outs if t.requires_grad and t.numel()]
+        grads: Any = []
+        if roots and leaves:
+            weights = [torch.ones_like(t) for t in roots]
+            grads = torch.autograd.grad(roots, leaves, weights, allow_unused=True)
+    except Exception as error:
+        return [type(error).__name__, str(error).splitlines()[:1]]
+    return [[t.detach() for t in outs], list(grads)]
+
+
+def samples(op: Any, dtype: torch.dtype) -> Iterator[Any]:
+    torch.manual_seed(0)
+    needs_grad = dtype in op.supported_backward_dtypes("cpu")
+    yield from op.sample_inputs("cpu", dtype, requires_grad=needs_grad)
