@@ -23,7 +23,7 @@ CHECK_SECONDS = 300
 
 BIN = $(VENV)/bin
 PIP_OPTIONS = --quiet --disable-pip-version-check
-PYTEST = python -m pytest -p lanes
+PYTEST = python -m pytest
 
 # Folders among them, so that a file that went away is noticed as well.
 sources := setup.py pyproject.toml $(shell find csrc -type d -o -name '*.[ch]')

@@ -120,7 +120,7 @@ def last_row(op: str, /) -> str | None:
 def inject_failure(op: str, /) -> None:
     """Break the next run of the operator's row before it writes (tests)."""
 
-def pardon() -> None:
+def reset_quarantine() -> None:
     """Lift all quarantines."""
 
 # What this torch is like.
@@ -293,7 +293,7 @@ def int8_embedding_kernel(
 ) -> Tensor | None:
     """The same for the dispatcher, below modes."""
 
-def known_modules_install(
+def module_guards_install(
     classes: list[tuple[int, type, list[str], list[_Function], list[str]]],
     hooks: list[dict[int, Any]],
     /,
@@ -627,10 +627,10 @@ def saved_bytes_reset() -> None:
 def pack_probe(tensor: Tensor, /) -> int:
     """What a sample promises: nothing, two values or zeros."""
 
-def pack_two_values(x: int, n: int, width: int, bits: int, /) -> tuple[int, int] | None:
+def pack_bitmask(x: int, n: int, width: int, bits: int, /) -> tuple[int, int] | None:
     """Pack elements of at most two values; these values, or None."""
 
-def unpack_two_values(
+def unpack_bitmask(
     bits: int, first: int, second: int, n: int, width: int, x: int, /
 ) -> None:
     """Unpack them."""
@@ -650,8 +650,8 @@ def unpack_nonzero(bits: int, values: int, starts: int, n: int, x: int, /) -> No
 def pack_index_width(x: int, n: int, /) -> int:
     """Bytes that hold each of these integers."""
 
-def pack_narrow(x: int, n: int, width: int, narrow: int, /) -> None:
+def pack_indices(x: int, n: int, width: int, narrow: int, /) -> None:
     """Pack integers to that width."""
 
-def unpack_narrow(narrow: int, n: int, width: int, x: int, /) -> None:
+def unpack_indices(narrow: int, n: int, width: int, x: int, /) -> None:
     """Unpack them."""

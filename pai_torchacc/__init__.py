@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
-from pai_torchacc import _faults as _faults  # whose count begins here
 from pai_torchacc import _options, _switch
+from pai_torchacc import _page_faults as _page_faults  # whose count begins here
 from pai_torchacc._switch import Handle
 from pai_torchacc.adaptive_lr.public import (
     adaptive_lr_report,
@@ -418,9 +418,9 @@ def report(format: Literal["text", "json"] = "text", reset: bool = False) -> str
     -------
     str
     """
-    from pai_torchacc import receipt
+    from pai_torchacc import _report
 
-    return receipt.report(format, reset)
+    return _report.report(format, reset)
 
 
 def verify(model: Any, *inputs: Any, backward: bool = True) -> Any:

@@ -287,12 +287,12 @@ def _calibrate(options: argparse.Namespace) -> Result:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from pai_torchacc import launch
+    from pai_torchacc import run
 
     if options.script is None:
         options.parser.error("name a script to run, or a module after -m")
     with _one_line_for_errors(options.parser):
-        program = launch.prepare(
+        program = run.prepare(
             options.script, options.args, options.is_module, options.json
         )
     program()  # whose errors are its own

@@ -59,14 +59,14 @@ def _write_where(variable: str) -> None:
 
 def write(where: str, is_json: bool = False) -> None:
     """Write the receipt to ``stderr`` or a file; trouble is a line in the log."""
-    from pai_torchacc import receipt
+    from pai_torchacc import _report
 
     try:
         if where == "stderr":
-            print(_heading() + receipt.report(), file=sys.stderr)
+            print(_heading() + _report.report(), file=sys.stderr)
         else:
             is_json = is_json or where.endswith(".json")
-            text = receipt.report("json" if is_json else "text")
+            text = _report.report("json" if is_json else "text")
             _write_file(Path(_folder, where), text + "\n")
     except (OSError, ValueError) as error:  # ValueError: stderr is closed
         log.error("pai_torchacc: the report could not be written: %s", error)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 
-setting = threading.RLock()
+float_mode = threading.RLock()
 switch = threading.RLock()
 hooks = threading.RLock()
 boxes = threading.RLock()
@@ -24,7 +24,7 @@ def _guard() -> None:
         from pai_torchacc import _C
     except ImportError:  # nothing can be switched on
         return
-    before, in_parent, in_child = _C.fork_guards((setting, switch, hooks, boxes))
+    before, in_parent, in_child = _C.fork_guards((float_mode, switch, hooks, boxes))
     os.register_at_fork(
         before=before, after_in_parent=in_parent, after_in_child=in_child
     )

@@ -32,7 +32,7 @@ from pai_torchacc._options import (
     is_disabled_by_environment,
     names_checked,
 )
-from pai_torchacc._quiet import is_quiet
+from pai_torchacc._quiescence import is_quiet
 
 log = logging.getLogger("pai_torchacc")
 

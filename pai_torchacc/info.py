@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from pai_torchacc import _host, _options, _table, calibration, receipt
+from pai_torchacc import _host, _options, _report, _table, calibration
 
 
 def document() -> dict[str, Any]:
@@ -14,14 +14,14 @@ def document() -> dict[str, Any]:
         c = _host.load()
         lean, rounding = _host.has_lean_paths(), _host.knows_rounding()
     except _host.Unavailable as error:
-        return {"versions": receipt.versions(), "unavailable": str(error)}
+        return {"versions": _report.versions(), "unavailable": str(error)}
     import torch
 
     table = _table.find(c, os.environ.get("PTAC_CALIBRATION") or None)
     points, _ = calibration.points(table, c.operators(), "close")
     symbols = c.symbols()
     return {
-        "versions": receipt.versions() | {"calibration": table.name},
+        "versions": _report.versions() | {"calibration": table.name},
         "threads": torch.get_num_threads(),
         "lean_paths": lean,
         "rounding_known": rounding,

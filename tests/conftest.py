@@ -10,6 +10,9 @@ from pathlib import Path
 
 import native
 import pytest
+from lanes import pytest_runtest_logreport, pytest_terminal_summary
+
+__all__ = ["pytest_runtest_logreport", "pytest_terminal_summary"]
 
 # Threads that wait do not spin, so that tests share a machine well. Read when torch is
 # first imported.
@@ -91,7 +94,7 @@ def assert_stock() -> None:
     ]
     if left:
         ptac.disable()
-        _C.pardon()
+        _C.reset_quarantine()
         for op in list(switching.pinned):
             _C.pin(op, None)
         switching.pinned.clear()

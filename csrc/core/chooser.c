@@ -164,7 +164,7 @@ static uint32_t row_bit(const ptac_kernel *row)
     return 0;
 }
 
-const ptac_kernel *ptac_choose(const ptac_call *call, ptac_reason *why)
+const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why)
 {
     op_state *state = &states[call->op];
     const ptac_op_shapes *shapes = ptac_registry_shapes(call->op);
@@ -234,7 +234,7 @@ bool ptac_chooser_is_quarantined(const ptac_kernel *row)
     return LOAD(states[row->op].quarantined) & row_bit(row);
 }
 
-void ptac_chooser_pardon(void)
+void ptac_chooser_reset_quarantine(void)
 {
     for (int op = 0; op < PTAC_N_OPS; op++)
         STORE(states[op].quarantined, 0u);

@@ -34,7 +34,7 @@ void ptac_chooser_collect(void);
  * The row for this call, or NULL with *why saying what sends it to stock.
  * Thread-safe, does not lock.
  */
-const ptac_kernel *ptac_choose(const ptac_call *call, ptac_reason *why);
+const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why);
 
 /*
  * What the tables say of a place: true with the row, NULL where stock was faster; false
@@ -58,9 +58,9 @@ ptac_reason ptac_chooser_gate(ptac_op op);
 const ptac_kernel *ptac_chooser_pin(ptac_op op, const ptac_kernel *row);
 const ptac_kernel *ptac_chooser_pinned(ptac_op op);
 
-/* A row that broke is not asked again until ptac_chooser_pardon(). */
+/* A row that broke is not asked again until ptac_chooser_reset_quarantine(). */
 void ptac_chooser_quarantine(const ptac_kernel *row);
 bool ptac_chooser_is_quarantined(const ptac_kernel *row);
-void ptac_chooser_pardon(void);
+void ptac_chooser_reset_quarantine(void);
 
 #endif

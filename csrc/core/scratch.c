@@ -1,5 +1,5 @@
 /*
- * scratch.c - a shelf of mapped memory.
+ * scratch.c - a cache of mapped memory.
  */
 #include "core/scratch.h"
 
@@ -16,7 +16,7 @@ typedef struct piece {
     size_t n_bytes; /* of the mapping, this header included */
 } piece;
 
-static piece *shelf[PLACES];
+static piece *cache[PLACES];
 
 static void unmap(piece *p)
 {
@@ -55,7 +55,7 @@ void *ptac_scratch_take(size_t n_bytes)
     if (needed < n_bytes)
         return NULL;
     for (int i = 0; i < PLACES && !found; i++) {
-        found = __atomic_exchange_n(&shelf[i], NULL, __ATOMIC_ACQ_REL);
+        found = __atomic_exchange_n(&cache[i], NULL, __ATOMIC_ACQ_REL);
         if (found && found->n_bytes < needed) { /* larger ones take its place */
             unmap(found);
             found = NULL;
@@ -73,7 +73,7 @@ void ptac_scratch_give(void *scratch)
     for (int i = 0; i < PLACES && p; i++) {
         piece *empty = NULL;
 
-        if (__atomic_compare_exchange_n(&shelf[i], &empty, p, false, __ATOMIC_ACQ_REL,
+        if (__atomic_compare_exchange_n(&cache[i], &empty, p, false, __ATOMIC_ACQ_REL,
                                         __ATOMIC_RELAXED))
             p = NULL;
     }
@@ -86,7 +86,7 @@ size_t ptac_scratch_kept(void)
     size_t n_bytes = 0;
 
     for (int i = 0; i < PLACES; i++) {
-        piece *p = __atomic_exchange_n(&shelf[i], NULL, __ATOMIC_ACQ_REL);
+        piece *p = __atomic_exchange_n(&cache[i], NULL, __ATOMIC_ACQ_REL);
 
         if (p) {
             n_bytes += p->n_bytes;
@@ -101,7 +101,7 @@ size_t ptac_scratch_clear(void)
     size_t n_bytes = 0;
 
     for (int i = 0; i < PLACES; i++) {
-        piece *p = __atomic_exchange_n(&shelf[i], NULL, __ATOMIC_ACQ_REL);
+        piece *p = __atomic_exchange_n(&cache[i], NULL, __ATOMIC_ACQ_REL);
 
         if (p) {
             n_bytes += p->n_bytes;

@@ -2,8 +2,8 @@
  * scratch.h - memory that a kernel works in, kept for the next call.
  *
  * A kernel that works in blocks needs a few mebibytes for the time of a call. Fresh
- * memory would fault at each, so what is given back waits on a shelf of a few places,
- * for all threads, until somebody asks for that much or the shelf is cleared.
+ * memory would fault at each, so what is given back waits in a cache of a few places,
+ * for all threads, until somebody asks for that much or the cache is cleared.
  * Lock-free, and so safe around fork.
  */
 #ifndef PTAC_CORE_SCRATCH_H
@@ -14,10 +14,10 @@
 /* That many bytes at least, at a cache line, with anything in them; NULL: no memory. */
 void *ptac_scratch_take(size_t n_bytes);
 
-/* Back to the shelf; NULL is ignored. */
+/* Back to the cache; NULL is ignored. */
 void ptac_scratch_give(void *scratch);
 
-/* Bytes on the shelf, and clearing it, which returns how many there were. */
+/* Bytes on the cache, and clearing it, which returns how many there were. */
 size_t ptac_scratch_kept(void);
 size_t ptac_scratch_clear(void);
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
-from pai_torchacc.adaptive_lr import directions
+from pai_torchacc.adaptive_lr import update_rules
 
 _MOST, _ROUNDING = 1e9, 1e-3
 
@@ -121,4 +121,4 @@ def _squares(c: Any, params: list[Any], scale: float) -> float | None:
     if not grads:
         return 0.0
     found = c.descent_sum(grads, None, None, scale, None)
-    return directions.squares(c, grads, scale) if found is None else found
+    return update_rules.squares(c, grads, scale) if found is None else found

@@ -15,10 +15,10 @@ from importlib import import_module
 from typing import Any
 
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.adaptive_lr import current, directions
-from pai_torchacc.adaptive_lr.current import REHEARSED, Coming
-from pai_torchacc.adaptive_lr.directions import FUNCTIONS
+from pai_torchacc.adaptive_lr import step_protocol, update_rules
 from pai_torchacc.adaptive_lr.registry import known_tuner, tuner_of
+from pai_torchacc.adaptive_lr.step_protocol import REHEARSED, Coming
+from pai_torchacc.adaptive_lr.update_rules import FUNCTIONS
 
 
 def install(c: Any, ledger: Ledger) -> None:
@@ -32,16 +32,16 @@ def install(c: Any, ledger: Ledger) -> None:
         ledger.set_attribute(module, function, _multiplying(c, original, code))
         if not ledger.has_set(module, function):
             reason = f"torch.optim.{function}.{function} was changed by others"
-            directions.unserved[name] = reason
+            update_rules.unserved[name] = reason
             if name == "Adam":
-                directions.unserved["AdamW"] = reason
-    current.answers(functools.partial(_coming, c))
+                update_rules.unserved["AdamW"] = reason
+    step_protocol.answers(functools.partial(_coming, c))
 
 
 def remove() -> None:
     """Steps that ask are told the user's rate."""
-    current.answers(None)
-    directions.unserved.clear()
+    step_protocol.answers(None)
+    update_rules.unserved.clear()
 
 
 def _coming(c: Any, optimizer: Any, group: Any) -> Coming:
@@ -57,7 +57,7 @@ def _coming(c: Any, optimizer: Any, group: Any) -> Coming:
         tuner.pending.clear()
         return tuner.multiplier, None
     if group is None or not tuner.is_stepping or tuner.pending:
-        stepping = directions.with_gradients(optimizer)
+        stepping = update_rules.with_gradients(optimizer)
         if not stepping:
             tuner.pending.clear()
             return tuner.multiplier, None

@@ -14,7 +14,7 @@ from weakref import ReferenceType, WeakSet, ref
 from torch import Tensor, distributed
 
 from pai_torchacc._options import RateOptions
-from pai_torchacc.adaptive_lr import directions
+from pai_torchacc.adaptive_lr import update_rules
 from pai_torchacc.adaptive_lr.clipping import Clipping, Versions, params_of
 
 log = logging.getLogger("pai_torchacc")
@@ -102,7 +102,7 @@ class Tuner:
         self._n_of_others = self._n_turns = self._n_dropped = 0
         self._n_missing = self._n_same = 0
         self._last_loss: float | None = None
-        known = directions.direction_of(optimizer)
+        known = update_rules.direction_of(optimizer)
         self.known = known if not isinstance(known, str) else None
         self.reason = known if isinstance(known, str) else None
         self.mode = "loss"
@@ -203,7 +203,7 @@ class Tuner:
         multiplied by ``scale``.
         """
         reason = "several processes, whose losses differ" if _has_others() else None
-        reason = reason or directions.reason_to_leave(optimizer)
+        reason = reason or update_rules.reason_to_leave(optimizer)
         if reason:
             self.leave_alone(reason)
             return
@@ -281,7 +281,7 @@ class Tuner:
             # clipping; without it, by the former alone.
             factor = self.known.factor(group) / kept
             weights.append(float(group["lr"]) * factor)
-            caution = directions.caution(group)
+            caution = update_rules.caution(group)
             most_weights.append(highest[i] * factor * caution / kept)
         self._awaited, self.sums = (loss, weights, most_weights), []
         if is_urgent:
@@ -298,7 +298,7 @@ class Tuner:
         """Take the sum of a group that is about to step."""
         if self.known is None:  # since another group of this step
             return
-        part = directions.descent(_c, self.known, optimizer, group, scale)
+        part = update_rules.descent(_c, self.known, optimizer, group, scale)
         if part is None:
             self.leave_alone("gradients that are sparse, or of a class of their own")
         else:
@@ -337,7 +337,7 @@ class Tuner:
         for group, lr in zip(
             optimizer.param_groups, self._highest_rates(optimizer), strict=True
         ):
-            part = directions.descent(_c, self.known, optimizer, group, scale)
+            part = update_rules.descent(_c, self.known, optimizer, group, scale)
             if part is None:
                 return
             squares += part
@@ -345,7 +345,7 @@ class Tuner:
         self.multiplier = _c.rate_next_free(
             self.numbers,
             squares,
-            directions.distance(params, self.begin),
+            update_rules.distance(params, self.begin),
             weighted / squares if squares > 0 else 0.0,
             self.known.most_exponent,
             self._most_growth,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import _table, precision, quantization, receipt
+from pai_torchacc import _report, _table, precision, quantization
 from pai_torchacc.fusion.foreign import Yielding
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _unproven(c: Any) -> set[str]:
             for op, row in pinned.items():
                 c.set_gate(op, _reason(c, "switched off"))
                 c.pin(op, row)
-        receipt.discount(c, steps)
+        _report.discount(c, steps)
     return set(_doubts)
 
 

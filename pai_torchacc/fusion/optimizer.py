@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import Any
 
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.adaptive_lr.current import beneath, coming
+from pai_torchacc.adaptive_lr.step_protocol import beneath, coming
 from pai_torchacc.fusion.compiled import frame_callback, not_compiled_alone
 from pai_torchacc.fusion.shadow import Rehearsal
 from pai_torchacc.memory_reuse.steps import note_end

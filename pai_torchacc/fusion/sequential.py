@@ -82,7 +82,7 @@ def _remember(c: Any, linear_forward: Any) -> None:
         if _is_untouched(known)
         and (known.kind is not nn.Linear or nn.Linear.forward is linear_forward)
     ]
-    c.known_modules_install(
+    c.module_guards_install(
         classes,
         [
             module._global_backward_pre_hooks,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pai_torchacc import _host
-from pai_torchacc.adaptive_lr.current import REHEARSED
+from pai_torchacc.adaptive_lr.step_protocol import REHEARSED
 
 
 @contextmanager

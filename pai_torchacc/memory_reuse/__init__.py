@@ -58,17 +58,23 @@ def install(c: Any, config: Config | None = None) -> str | None:
 
 
 def _install(c: Any) -> str | None:
-    from pai_torchacc.memory_reuse import boxes, complaints, hooks, origins, steps
+    from pai_torchacc.memory_reuse import (
+        data_swaps,
+        hooks,
+        saved_storage,
+        steps,
+        version_errors,
+    )
 
-    if not boxes.install(c):
+    if not saved_storage.install(c):
         return "this torch does not tell who has a tensor's memory"
     ready = c.saved_install(
-        boxes.consider,
-        boxes.restore,
-        complaints.text,
+        saved_storage.consider,
+        saved_storage.restore,
+        version_errors.text,
         lambda: hooks.lower_in_this_thread(c),
-        origins.current,
-        origins.saves_outputs,
+        data_swaps.current,
+        data_swaps.saves_outputs,
     )
     if not ready:
         return "this torch or this CPU does not offer tensor_data"
@@ -125,16 +131,16 @@ def saved_bytes(c: Any) -> dict[str, dict[str, int]]:
 
 def reasons() -> dict[str, int]:
     """Why large saved tensors were kept as they are, and how many."""
-    boxes = _loaded("boxes")
-    return dict(boxes.kept) if boxes else {}
+    storage = _loaded("saved_storage")
+    return dict(storage.kept) if storage else {}
 
 
 def reset(c: Any) -> None:
     """Count from here."""
     c.saved_bytes_reset()
-    boxes = _loaded("boxes")
-    if boxes:
-        boxes.kept.clear()
+    storage = _loaded("saved_storage")
+    if storage:
+        storage.kept.clear()
 
 
 def remarks() -> list[str]:

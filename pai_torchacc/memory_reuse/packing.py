@@ -44,7 +44,7 @@ class _TwoValues:
     def content(self) -> Tensor:
         """See :class:`Form`."""
         flat = torch.empty(self._n, dtype=self._dtype, device="cpu")
-        self._c.unpack_two_values(
+        self._c.unpack_bitmask(
             self._bits.data_ptr(), *self._values, self._n, self._width, flat.data_ptr()
         )
         return flat
@@ -85,7 +85,7 @@ class _Narrow:
     def content(self) -> Tensor:
         """See :class:`Form`."""
         flat = torch.empty(self._n, dtype=torch.int64, device="cpu")
-        self._c.unpack_narrow(
+        self._c.unpack_indices(
             self._narrow.data_ptr(), self._n, self._width, flat.data_ptr()
         )
         return flat
@@ -94,11 +94,11 @@ class _Narrow:
 def find(c: Any, flat: Tensor) -> Form | None:
     """A form for what lies in ``flat``, or None where none pays."""
     if flat.dtype is torch.int64:
-        return _as_narrow(c, flat)
+        return _as_index_width(c, flat)
     if flat.dtype is torch.bool:
-        return _as_two_values(c, flat)
+        return _as_bitmask(c, flat)
     promise = c.pack_probe(flat)
-    form = _as_two_values(c, flat) if promise == TWO_VALUES else None
+    form = _as_bitmask(c, flat) if promise == TWO_VALUES else None
     if form is None and promise and flat.dtype is torch.float32:
         form = _as_nonzero(c, flat)
     return form
@@ -114,9 +114,9 @@ def _bits(n: int) -> Tensor:
     return torch.empty((n + WORD - 1) // WORD, dtype=torch.int64, device="cpu")
 
 
-def _as_two_values(c: Any, flat: Tensor) -> Form | None:
+def _as_bitmask(c: Any, flat: Tensor) -> Form | None:
     bits = _bits(flat.numel())
-    values = c.pack_two_values(
+    values = c.pack_bitmask(
         flat.data_ptr(), flat.numel(), flat.element_size(), bits.data_ptr()
     )
     return None if values is None else _TwoValues(c, flat, values, bits)
@@ -139,11 +139,11 @@ def _as_nonzero(c: Any, flat: Tensor) -> Form | None:
 _NARROW = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
-def _as_narrow(c: Any, flat: Tensor) -> Form | None:
+def _as_index_width(c: Any, flat: Tensor) -> Form | None:
     n = flat.numel()
     width = c.pack_index_width(flat.data_ptr(), n)
     if width not in _NARROW:
         return None
     narrow = torch.empty(n, dtype=_NARROW[width], device="cpu")
-    c.pack_narrow(flat.data_ptr(), n, width, narrow.data_ptr())
+    c.pack_indices(flat.data_ptr(), n, width, narrow.data_ptr())
     return _Narrow(c, n, width, narrow)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pai_torchacc.memory_reuse import setting
+from pai_torchacc.memory_reuse import float_mode
 
 SMALL = 256 << 10
 """Bytes of inputs that are copied, so that nobody can change them."""
@@ -187,8 +187,8 @@ def _proven(c: Any, expression: Expression, box: Any, flat: Tensor) -> Any:
     Each time anew: a program may have changed the memory since the node filled it,
     under no_grad or by way of ``.data``, of which no version tells.
     """
-    if not setting.alone(
-        lambda: setting.here(c) == box.setting and expression.gives(c, flat)
+    if not float_mode.alone(
+        lambda: float_mode.here(c) == box.float_mode and expression.gives(c, flat)
     ):
         return None
     expression.note_inputs()
@@ -224,7 +224,7 @@ def _saved(node: Any, name: str, box: Any) -> Any:
         if tensor.nbytes > SMALL or tensor._version != holder.version:
             raise _NotPossible
         return _Copy(tensor)
-    if holder.box is box or holder.box.setting != box.setting:
+    if holder.box is box or holder.box.float_mode != box.float_mode:
         raise _NotPossible
     if isinstance(holder.box.form, _Recompute):
         raise _NotPossible  # a chain of them would be computed as a whole

@@ -26,14 +26,14 @@ _ledger = Ledger()
 def install(c: Any, config: Config) -> str | None:
     """Switch on as ``config`` says; the reason when that cannot be."""
     from pai_torchacc import _host
-    from pai_torchacc.quantization import calls, operators, optimizers, states
+    from pai_torchacc.quantization import dispatch, operators, optimizers, states
 
     try:
         _table.install(c, config)
         _set_gates(c, config)
         if not len(_ledger):
             states.install(_ledger)
-        calls.install(c)
+        dispatch.install(c)
         optimizers.install()
         operators.defined()
         _host.has_lean_paths()

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pai_torchacc.quantization import calls, numbers
+from pai_torchacc.quantization import dispatch, quantizer
 from pai_torchacc.quantization.storage import Int8Module
 
 _BATCHED = 3
@@ -82,7 +82,7 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         return result, weights
 
     def _is_ours(self, *inputs: Tensor) -> bool:
-        if not numbers.is_in_graph() and "int8_linear" not in calls._kernels:
+        if not quantizer.is_in_graph() and "int8_linear" not in dispatch._kernels:
             return False
         if self._scale().device.type != "cpu":
             return False
@@ -236,16 +236,16 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         names = ("packed", "packed_1", "packed_2")
         parts = plain.split(list(self._rows(n_pieces)))
         return {
-            f"{self.weight_name}_{name}": numbers.pack(part)
+            f"{self.weight_name}_{name}": quantizer.pack(part)
             for name, part in zip(names, parts, strict=False)
         }
 
     def _split(self, n_pieces: int) -> None:
         """Pack the weight in at least so many pieces."""
-        if numbers.is_in_graph():
+        if quantizer.is_in_graph():
             return
         if 0 < len(self._packed()) < n_pieces:
-            with numbers.ordinary():
+            with quantizer.ordinary():
                 pieces = self._in_pieces(self._plain(), n_pieces)
             self.__dict__["_buffers"] = self._buffers | pieces
 
@@ -263,7 +263,7 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
             own = None if bias is None else bias[begin:at]
             part = None
             if not is_float:
-                part = calls.linear(
+                part = dispatch.linear(
                     x, piece, scale[begin:at], own, rows, self.embed_dim
                 )
             if part is None:

@@ -15,13 +15,13 @@ from typing import Any
 from torch import nn
 
 from pai_torchacc.quantization import (
-    numbers,
+    fused_modules,
     operators,  # noqa: F401 which defines torch.ops.pai_torchacc.int8_*
     optimizers,
+    quantizer,
     samples,
     selection,
     storage,
-    surroundings,
     timing,
 )
 from pai_torchacc.quantization.attention import Int8MultiheadAttention
@@ -139,16 +139,16 @@ Pair = tuple[Layer, Int8Module]
 def _twins(found: list[Layer], options: Options) -> list[Pair]:
     """Quantized copies beside the layers that can be int8; others get their reason."""
     pairs: list[Pair] = []
-    made: dict[int, tuple[numbers.Quantized, Tie | None]] = {}
+    made: dict[int, tuple[quantizer.Quantized, Tie | None]] = {}
     for layer in found:
         if layer.reason is not None:
             continue
         key = id(layer.weight)
         if key not in made:
-            quantized = numbers.quantize(layer.weight)
+            quantized = quantizer.quantize(layer.weight)
             made[key] = quantized, Tie() if layer.tied else None
         quantized, tie = made[key]
-        if not numbers.is_sound(quantized):
+        if not quantizer.is_sound(quantized):
             layer.refuse("NaN or Inf in its weight", is_fault=True)
             continue
         record = Record(options.method, layer.buckets)
@@ -182,7 +182,7 @@ def shell(module: nn.Module) -> nn.Module:
 
 
 def twin_of(
-    layer: Layer, quantized: numbers.Quantized, record: Record, tie: Tie | None
+    layer: Layer, quantized: quantizer.Quantized, record: Record, tie: Tie | None
 ) -> Int8Module:
     """A quantized module beside a float one, with the same bias."""
     state = State(record, tuple(layer.weight.shape), layer.groups, tie=tie)
@@ -192,7 +192,7 @@ def twin_of(
     )
     twin: Any = shell(layer.module)
     storage.swap(twin, layer.cls, state)
-    with numbers.ordinary():
+    with quantizer.ordinary():
         twin._put(twin._laid_out(quantized.int8, quantized.scale))
     return twin
 
@@ -244,7 +244,7 @@ def _quality(pair: Pair) -> float:
     state = pair[1]._int8
     if state.output_sqnr is not None:
         return state.output_sqnr
-    return numbers.sqnr_db(state.signal, state.noise)
+    return quantizer.sqnr_db(state.signal, state.noise)
 
 
 def _db(twin: Int8Module) -> str:
@@ -315,7 +315,7 @@ _FAST = {
 def settle(model: nn.Module) -> None:
     """Have the float modules around int8 ones work with them, and others as ever."""
     _close_fast_paths(model)
-    surroundings.settle(model)
+    fused_modules.settle(model)
 
 
 def _close_fast_paths(model: nn.Module) -> None:
@@ -340,7 +340,7 @@ def dequantize(model: nn.Module) -> nn.Module:
     modules = list(selection.int8_modules(model))
     parameters: dict[int, nn.Parameter] = {}
     made: list[tuple[Int8Module, nn.Parameter]] = []
-    with numbers.ordinary():
+    with quantizer.ordinary():
         for _, module in modules:
             state = module._int8
             key = id(state.tie) if state.tie is not None else id(module)

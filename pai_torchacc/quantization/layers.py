@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from pai_torchacc.quantization import calls
+from pai_torchacc.quantization import dispatch
 from pai_torchacc.quantization.storage import Int8Module
 
 _SPATIAL = 2
@@ -37,12 +37,12 @@ class Int8Linear(Int8Module, nn.Linear):
         n, k = state.shape
         if not state.floats or not state.is_float(input, k):
             packed, scale = buffers.get("weight_packed"), buffers["weight_scale"]
-            kernel = calls.kernel_of("int8_linear")
+            kernel = dispatch.kernel_of("int8_linear")
             if kernel is not None and packed is not None and not is_compiling():
                 result = kernel(input, packed, scale, bias, n, k, 0)
                 if result is not None:
                     return result
-            result = calls.linear_otherwise(input, packed, scale, bias, n, k)
+            result = dispatch.linear_otherwise(input, packed, scale, bias, n, k)
             if result is not None:
                 return result
         held = buffers.get("weight_float")
@@ -81,7 +81,7 @@ class Int8Conv2d(Int8Module, nn.Conv2d):
             scale = self._buffers["weight_scale"]
             is_single = input.dim() == _SPATIAL + 1
             images = input.unsqueeze(0) if is_single else input
-            result = calls.conv2d(images, packed, scale, bias, at)
+            result = dispatch.conv2d(images, packed, scale, bias, at)
             if result is not None:
                 return result.squeeze(0) if is_single else result
         return self._conv_forward(input, self._float_weight(input.dtype), bias)
@@ -145,7 +145,7 @@ class Int8Embedding(Int8Module, nn.Embedding):
         """Look rows up."""
         buffers = self._buffers
         int8, scale = buffers["weight_int8"], buffers["weight_scale"]
-        result = calls.embedding(input, int8, scale)
+        result = dispatch.embedding(input, int8, scale)
         if result is None:
             rows = F.embedding(input, int8).to(torch.float32)
             result = rows * F.embedding(input, scale[:, None])

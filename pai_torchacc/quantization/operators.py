@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pai_torchacc.quantization import calls, numbers
+from pai_torchacc.quantization import dispatch, quantizer
 
 _library = torch.library.Library("pai_torchacc", "FRAGMENT")
 
@@ -24,7 +24,7 @@ def _linear(
     activation: int = 0,
 ) -> Tensor:  # fmt: skip
     plain = _unpack(packed, [n, k], 1)
-    result = F.linear(x, numbers.dequantize(plain, scale, x.dtype), bias)
+    result = F.linear(x, quantizer.dequantize(plain, scale, x.dtype), bias)
     return result.relu() if activation else result
 
 
@@ -33,7 +33,7 @@ def _linear_kernel(
     activation: int = 0,
 ) -> Tensor:  # fmt: skip
     args = x, packed, scale, bias, n, k, activation
-    kernel = calls.below("int8_linear")
+    kernel = dispatch.below("int8_linear")
     result = kernel(*args) if kernel else None
     return _linear(*args) if result is None else result
 
@@ -49,7 +49,7 @@ def _conv2d(
     x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None, geometry: list[int],
     activation: int = 0,
 ) -> Tensor:  # fmt: skip
-    result = calls.float_conv2d(x, packed, scale, bias, geometry)
+    result = dispatch.float_conv2d(x, packed, scale, bias, geometry)
     order = torch._prims_common.suggest_memory_format(x)
     return (result.relu() if activation else result).contiguous(memory_format=order)
 
@@ -58,7 +58,7 @@ def _conv2d_kernel(
     x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None, geometry: list[int],
     activation: int = 0,
 ) -> Tensor:  # fmt: skip
-    kernel = calls.below("int8_conv2d")
+    kernel = dispatch.below("int8_conv2d")
     result = None
     if kernel:
         result = kernel(
@@ -86,7 +86,7 @@ def _embedding(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor:
 
 
 def _embedding_kernel(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor:
-    kernel = calls.below("int8_embedding")
+    kernel = dispatch.below("int8_embedding")
     result = kernel(indices, int8, scale) if kernel else None
     return _embedding(indices, int8, scale) if result is None else result
 
@@ -96,7 +96,7 @@ def _fake_embedding(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor:
 
 
 def _unpack(packed: Tensor, sizes: list[int], groups: int) -> Tensor:
-    return numbers.unpack(packed.cpu(), sizes, groups).to(packed.device)
+    return quantizer.unpack(packed.cpu(), sizes, groups).to(packed.device)
 
 
 def _fake_unpack(packed: Tensor, sizes: list[int], groups: int) -> Tensor:
@@ -104,7 +104,7 @@ def _fake_unpack(packed: Tensor, sizes: list[int], groups: int) -> Tensor:
 
 
 def _dequantize(packed: Tensor, scale: Tensor, sizes: list[int], groups: int) -> Tensor:
-    return numbers.dequantize(_unpack(packed, sizes, groups), scale)
+    return quantizer.dequantize(_unpack(packed, sizes, groups), scale)
 
 
 def _fake_dequantize(
@@ -124,7 +124,7 @@ def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         grad = grad * (output > 0)
     for_x = for_bias = None
     if ctx.needs_input_grad[0]:
-        for_x = calls.linear_input_gradient(grad, packed, scale, ctx.n, ctx.k)
+        for_x = dispatch.linear_input_gradient(grad, packed, scale, ctx.n, ctx.k)
     if ctx.needs_input_grad[3]:
         for_bias = grad.reshape(-1, grad.shape[-1]).sum(0)
     return for_x, None, None, for_bias, None, None, None
@@ -142,7 +142,7 @@ def _conv2d_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         grad = grad * (output > 0)
     for_x = for_bias = None
     if ctx.needs_input_grad[0]:
-        for_x = calls.conv2d_input_gradient(
+        for_x = dispatch.conv2d_input_gradient(
             grad, packed, scale, ctx.sizes, ctx.geometry
         )
     if ctx.needs_input_grad[3]:

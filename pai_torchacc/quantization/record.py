@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pai_torchacc.quantization.numbers import is_in_graph
+from pai_torchacc.quantization.quantizer import is_in_graph
 
 VERSION = 1
 METHODS = ("auto", "int8", "weight_only")

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pai_torchacc import _switch
-from pai_torchacc.quantization import conversion, numbers, selection
+from pai_torchacc.quantization import conversion, quantizer, selection
 from pai_torchacc.quantization.storage import Int8Module
 
 SCHEMA = 1
@@ -78,7 +78,7 @@ def _int8_entry(name: str, module: Int8Module) -> dict[str, Any]:
         "method": state.record.method,
         "buckets": dict(state.record.buckets),
         "weight_sqnr_db": (
-            numbers.sqnr_db(state.signal, state.noise) if known else None
+            quantizer.sqnr_db(state.signal, state.noise) if known else None
         ),
         "output_sqnr_db": state.output_sqnr,
         "measured": {

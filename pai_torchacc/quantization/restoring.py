@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pai_torchacc.quantization import conversion, numbers, selection, storage
+from pai_torchacc.quantization import conversion, quantizer, selection, storage
 from pai_torchacc.quantization.record import Record, Tie, from_tensor
 from pai_torchacc.quantization.selection import CLASSES, FLOAT_CLASSES, Layer
 from pai_torchacc.quantization.storage import Int8Module, check_int8
@@ -218,7 +218,7 @@ def _twins(
     for layer in layers:
         layer.tied = [other for other in layers if other is not layer]
     int8, scale = (tensors[key].clone() for key in group[0].keys[:2])
-    quantized = numbers.Quantized(int8, scale, 0.0, 0.0)
+    quantized = quantizer.Quantized(int8, scale, 0.0, 0.0)
     tie = Tie() if len(group) > 1 else None
     return [
         (layer, conversion.twin_of(layer, quantized, records[weight.prefix], tie))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from pai_torchacc.quantization import numbers
+from pai_torchacc.quantization import quantizer
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -72,7 +72,7 @@ class Undisturbed:
     def run(self, work: Callable[[], None]) -> None:
         """Do the work."""
         try:
-            with numbers.ordinary():
+            with quantizer.ordinary():
                 self._model.eval()
                 work()
         finally:
@@ -84,7 +84,7 @@ class Undisturbed:
 
     def _restore(self) -> None:
         torch.set_rng_state(self._state)
-        with numbers.ordinary():
+        with quantizer.ordinary():
             for buffer, before, version in self._buffers:
                 if _version(buffer) != version:
                     buffer.copy_(before)
@@ -194,7 +194,7 @@ def compared(stock: list[Tensor], ours: list[Tensor]) -> Comparison:
     return Comparison(
         same / positions if positions else None,
         divergence / positions if positions else None,
-        numbers.sqnr_db(signal, noise),
+        quantizer.sqnr_db(signal, noise),
     )
 
 
@@ -235,7 +235,7 @@ class Watch:
     def sqnr(self, module: nn.Module) -> float | None:
         """Of a layer's output in dB; None where it was not called."""
         held = self._powers.get(module)
-        return None if held is None else numbers.sqnr_db(*held)
+        return None if held is None else quantizer.sqnr_db(*held)
 
     def close(self) -> None:
         """Take the hooks away, also those of an :meth:`open` that was interrupted."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from pai_torchacc.fusion.foreign import is_torchs_own
-from pai_torchacc.quantization import numbers
+from pai_torchacc.quantization import quantizer
 from pai_torchacc.quantization.attention import Int8MultiheadAttention
 from pai_torchacc.quantization.layers import (
     Int8Conv2d,
@@ -264,9 +264,9 @@ def _conv_kind(conv: nn.Conv2d) -> str:
 
 def is_faster(op: str, kind: str, work: int) -> bool:
     """Whether int8 was measured faster than float on this kind of CPU."""
-    c = numbers._extension()
+    c = quantizer._extension()
     if not hasattr(c, "int8_faster"):
-        return numbers.has(op)
+        return quantizer.has(op)
     return c.int8_faster(op, kind, work, torch.get_num_threads()) is True
 
 

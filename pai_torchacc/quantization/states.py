@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.quantization import numbers
+from pai_torchacc.quantization import quantizer
 
 _LOADERS = (nn.Linear, nn.Conv2d, nn.Embedding, nn.MultiheadAttention)
 _NAMES = ("weight", "in_proj_weight")
@@ -79,8 +79,8 @@ def _dequantized(name: str, int8: Any, scale: Any) -> Tensor:
         )
     with torch.no_grad():
         if not int8.is_meta and not scale.is_meta:
-            numbers.check(f"{name}{_SUFFIX}", int8, f"{name}_scale", scale)
-        return numbers.dequantize(int8, scale)
+            quantizer.check(f"{name}{_SUFFIX}", int8, f"{name}_scale", scale)
+        return quantizer.dequantize(int8, scale)
 
 
 def install(ledger: Ledger) -> None:

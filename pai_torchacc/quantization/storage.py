@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pai_torchacc.quantization import numbers, training
+from pai_torchacc.quantization import quantizer, training
 from pai_torchacc.quantization.record import State, from_tensor
 
 PARTS = ("packed", "packed_1", "packed_2", "int8", "scale", "float")
@@ -58,7 +58,7 @@ class Int8Module(nn.Module):
         if held is not None:
             return held
         pieces, tie = self._packed(), self._int8.tie
-        if tie is not None and not numbers.is_in_graph():
+        if tie is not None and not quantizer.is_in_graph():
             return tie.once("plain", pieces[0], lambda: self._unpacked(pieces))
         return self._unpacked(pieces)
 
@@ -68,8 +68,8 @@ class Int8Module(nn.Module):
 
     def _unpacked(self, pieces: list[Tensor]) -> Tensor:
         state = self._int8
-        is_in_graph = numbers.is_in_graph()
-        unpack = torch.ops.pai_torchacc.int8_unpack if is_in_graph else numbers.unpack
+        is_in_graph = quantizer.is_in_graph()
+        unpack = torch.ops.pai_torchacc.int8_unpack if is_in_graph else quantizer.unpack
         plain = [
             unpack(piece, (rows, *state.shape[1:]), state.groups)
             for piece, rows in zip(pieces, self._rows(len(pieces)), strict=True)
@@ -84,10 +84,10 @@ class Int8Module(nn.Module):
         held = self._buffers.get(f"{self.weight_name}_float")
         if held is not None:
             return held.to(dtype)
-        return numbers.dequantize(self._plain(), self._scale(), dtype)
+        return quantizer.dequantize(self._plain(), self._scale(), dtype)
 
     def _fresh_weight(self) -> Tensor:
-        return numbers.dequantize(self._plain(), self._scale(), self._int8.dtype)
+        return quantizer.dequantize(self._plain(), self._scale(), self._int8.dtype)
 
     def _laid_out(self, plain: Tensor, scale: Tensor) -> dict[str, Tensor]:
         """What the buffers are to be for this weight."""
@@ -100,14 +100,14 @@ class Int8Module(nn.Module):
             found[f"{name}_int8"] = plain
         is_wanted = state.floats and state.record.method != "weight_only"
         if is_wanted and plain.numel() <= MOST_KEPT and not plain.is_meta:
-            with numbers.ordinary():
-                found[f"{name}_float"] = numbers.dequantize(plain, scale)
+            with quantizer.ordinary():
+                found[f"{name}_float"] = quantizer.dequantize(plain, scale)
         return found
 
     def _pieces_of(self, plain: Tensor) -> dict[str, Tensor]:
         key = f"{self.weight_name}_packed"
         packed = self._once(
-            "packed", plain, lambda w: numbers.pack(w, self._int8.groups)
+            "packed", plain, lambda w: quantizer.pack(w, self._int8.groups)
         )
         return {key: packed}
 
@@ -274,8 +274,8 @@ class Int8Module(nn.Module):
         check_shape(key, weight, self._int8.shape)
         if not weight.is_floating_point() or weight.is_meta:
             raise ValueError(f"{key} is no float tensor with data")
-        quantized = numbers.quantize(weight.detach().to("cpu", torch.float32))
-        if not numbers.is_sound(quantized):
+        quantized = quantizer.quantize(weight.detach().to("cpu", torch.float32))
+        if not quantizer.is_sound(quantized):
             raise ValueError(f"{key} has NaN or Inf and cannot be int8")
         state = self._int8
         state.signal, state.noise = quantized.signal, quantized.noise
@@ -290,7 +290,7 @@ class Int8Module(nn.Module):
         if held.is_meta and not assign:
             return  # as stock, which warns for the parameters
         device = scale.device if held.is_meta else held.device
-        with numbers.ordinary():
+        with quantizer.ordinary():
             plain = plain.detach().to(device, torch.int8).contiguous()
             scale = scale.detach().to(device, torch.float32).contiguous()
             if not assign and self._buffers.get(f"{self.weight_name}_int8") is None:
@@ -365,7 +365,7 @@ def check_int8(
         raise ValueError(f"{scale_key} should be torch.float32, not {scale.dtype}")
     if plain.is_meta or scale.is_meta:
         raise ValueError(f"{plain_key} has no data: it is on the meta device")
-    numbers.check(plain_key, plain, scale_key, scale)
+    quantizer.check(plain_key, plain, scale_key, scale)
 
 
 def swap(module: nn.Module, cls: type[Int8Module], state: State) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pai_torchacc.quantization import numbers, selection
+from pai_torchacc.quantization import quantizer, selection
 from pai_torchacc.quantization.record import Record
 from pai_torchacc.quantization.storage import Int8Module
 
@@ -46,7 +46,7 @@ def measure(
         layer.buckets = tuple(buckets)
         state.take(Record(method, layer.buckets))
         selection.decide(layer, method)
-        with numbers.ordinary():
+        with quantizer.ordinary():
             twin._put(twin._laid_out(twin._plain(), twin._scale()))
     everything = [layer for layer, _ in pairs]
     selection.follow(everything)
@@ -77,7 +77,7 @@ def _input(layer: Any, kind: str, shape: tuple[int, ...] | None) -> Tensor:
 
 def _timed(stock: Call, ours: Call, x: Tensor) -> tuple[float, float]:
     """Least seconds a call, in float and in int8."""
-    with numbers.ordinary():
+    with quantizer.ordinary():
         repeats = max(1, int(_BLOCK_NS / max(_block(stock, x, 1), 1)))
         _block(ours, x, 1)
         best = [float("inf")] * 2

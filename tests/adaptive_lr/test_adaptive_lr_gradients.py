@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from adapting import (
-    adaptive,
     backward,
     linear,
     losses_of,
@@ -21,9 +20,9 @@ from adapting import (
 from torch import nn, optim
 
 import pai_torchacc as ptac
-from pai_torchacc.adaptive_lr import directions
+from pai_torchacc.adaptive_lr import update_rules
 
-__all__ = ["adaptive"]  # a fixture that every test uses
+pytestmark = pytest.mark.usefixtures("adaptive")
 
 
 def test_gradients_that_are_averaged_after_backward() -> None:
@@ -75,13 +74,13 @@ def test_losses_of_zero_have_no_gradients_measured(
 ) -> None:
     """The first steps measure them apart, as there is none before to go by."""
     measured = []
-    descent = directions.descent
+    descent = update_rules.descent
 
     def counted(*args: Any) -> float | None:
         measured.append(args)
         return descent(*args)
 
-    monkeypatch.setattr(directions, "descent", counted)
+    monkeypatch.setattr(update_rules, "descent", counted)
     ptac.enable()
     for times, n_measured in ((1.0, 6), (0.0, 0)):
         net = nn.Linear(8, 512)  # large enough for steps of our own

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from adapting import adaptive, linear, network, report, train, weights
+from adapting import linear, network, report, train, weights
 from torch import Tensor, nn, optim
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
 
-__all__ = ["adaptive"]  # the fixture: on before each test, off after it
+pytestmark = pytest.mark.usefixtures("adaptive")
 
 
 # Being left alone

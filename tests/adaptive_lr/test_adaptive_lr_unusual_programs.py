@@ -29,7 +29,9 @@ from torch.utils.checkpoint import checkpoint
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
-from pai_torchacc.adaptive_lr import directions, registry
+from pai_torchacc.adaptive_lr import registry, update_rules
+
+pytestmark = pytest.mark.usefixtures("adaptive")
 
 # Threads
 
@@ -304,9 +306,9 @@ def test_a_warm_up_is_not_lowered() -> None:
 def test_ordinary_steps_take_their_own_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass over the gradients is for first steps, and for losses that jump."""
     calls: list[int] = []
-    real = directions.descent
+    real = update_rules.descent
     monkeypatch.setattr(
-        directions, "descent", lambda *args: calls.append(1) or real(*args)
+        update_rules, "descent", lambda *args: calls.append(1) or real(*args)
     )
     with ptac.enable("operator_fusion"):
         net, optimizer = network(lr=1e-3, momentum=0.9)
@@ -358,9 +360,9 @@ def test_descent_is_that_of_the_step(
 ) -> None:
     """Also of a parameter that joins late, with a count of its own."""
     seen: list[float] = []
-    real = directions.descent
+    real = update_rules.descent
     monkeypatch.setattr(
-        directions, "descent", lambda *args: seen.append(real(*args)) or seen[-1]
+        update_rules, "descent", lambda *args: seen.append(real(*args)) or seen[-1]
     )
     torch.manual_seed(0)
     late, p = (nn.Parameter(torch.randn(100, dtype=torch.float64)) for _ in range(2))

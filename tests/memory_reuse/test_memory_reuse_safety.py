@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pai_torchacc import _host, memory_reuse
-from pai_torchacc.memory_reuse import boxes, hooks, packing, recipes
+from pai_torchacc.memory_reuse import hooks, packing, recipes, saved_storage
 
 N = 1 << 19
 
@@ -74,7 +74,7 @@ def test_trouble_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) ->
 
     with reusing.reused():
         memory_reuse.reset(reusing.c)
-        monkeypatch.setattr(boxes, "_box_of", broken)
+        monkeypatch.setattr(saved_storage, "_box_of", broken)
         saved_by(mostly_zeros()).sum().backward()
         assert memory_reuse.reasons() == {"trouble: TypeError": 1}
 
@@ -84,7 +84,7 @@ def test_interrupts_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     with reusing.reused():
-        monkeypatch.setattr(boxes, "_box_of", interrupted)
+        monkeypatch.setattr(saved_storage, "_box_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             saved_by(mostly_zeros())
 
@@ -173,8 +173,8 @@ def test_holders_that_are_gone_are_forgotten() -> None:
         first = saved_by(x)
         for _ in range(200):
             saved_by(x)
-        box = boxes._boxes[x.untyped_storage()._cdata]()
-        assert len(box.holders) <= boxes._FEW
+        box = saved_storage._boxes[x.untyped_storage()._cdata]()
+        assert len(box.holders) <= saved_storage._FEW
         del box, first
 
 
@@ -321,13 +321,13 @@ def test_long_chains(n: int) -> None:
 
 
 def test_boxes_are_forgotten() -> None:
-    before = len(boxes._boxes)
+    before = len(saved_storage._boxes)
     with reusing.reused():
         for n in range(100):
             x = torch.randn(300 + n, 512, requires_grad=True)
             (x * x).sum().backward()
             del x
-    assert len(boxes._boxes) <= before + 2
+    assert len(saved_storage._boxes) <= before + 2
 
 
 def test_two_threads_restore_one_box_once() -> None:
@@ -341,10 +341,10 @@ def test_two_threads_restore_one_box_once() -> None:
             return torch.zeros(4)
 
     both = threading.Barrier(2)
-    before = boxes._n_bytes_kept
-    box = boxes.Box(-1, 1 << 20, None)
+    before = saved_storage._n_bytes_kept
+    box = saved_storage.Box(-1, 1 << 20, None)
     box.form = Form()
-    boxes._keep(-box.n_bytes)
+    saved_storage._keep(-box.n_bytes)
     found: list[Tensor] = []
 
     def unpack(box: Any) -> None:
@@ -356,11 +356,11 @@ def test_two_threads_restore_one_box_once() -> None:
     for thread in threads:
         thread.join()
     assert found[0] is found[1]
-    assert boxes._n_bytes_kept == before + box.n_bytes
+    assert saved_storage._n_bytes_kept == before + box.n_bytes
     gone = weakref.ref(box)
     del box, threads, thread
     assert gone() is None
-    assert boxes._n_bytes_kept == before
+    assert saved_storage._n_bytes_kept == before
 
 
 def test_reports_need_no_torch() -> None:

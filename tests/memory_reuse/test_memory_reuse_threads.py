@@ -14,7 +14,7 @@ import reusing
 import torch
 
 from pai_torchacc import memory_reuse
-from pai_torchacc.memory_reuse import setting
+from pai_torchacc.memory_reuse import float_mode
 
 _autograd = torch._C._autograd
 TIMES = 2
@@ -185,7 +185,7 @@ def test_switching_on_again_reaches_threads_that_were_there() -> None:
 
 def test_settings_are_changed_for_one_at_a_time() -> None:
     """Whoever comes meanwhile finds oneDNN's switch as the program left it."""
-    here = setting.here(reusing.c)
+    here = float_mode.here(reusing.c)
     without = (*here[:2], not here[2])
     others_threads = (here[0] + 1, *here[1:])
     entered, go = threading.Event(), threading.Event()
@@ -194,13 +194,13 @@ def test_settings_are_changed_for_one_at_a_time() -> None:
     def first() -> None:
         entered.set()
         go.wait(60)
-        seen.append(setting.here(reusing.c))
+        seen.append(float_mode.here(reusing.c))
 
     def second() -> None:
-        seen.append(setting.here(reusing.c))
+        seen.append(float_mode.here(reusing.c))
 
     threads = [
-        threading.Thread(target=setting.within, args=(reusing.c, wanted, work))
+        threading.Thread(target=float_mode.within, args=(reusing.c, wanted, work))
         for wanted, work in ((without, first), (others_threads, second))
     ]
     try:
@@ -212,7 +212,7 @@ def test_settings_are_changed_for_one_at_a_time() -> None:
         for thread in threads:
             thread.join()
         assert seen == [without, others_threads]
-        assert setting.here(reusing.c) == here
+        assert float_mode.here(reusing.c) == here
     finally:
         torch._C._set_mkldnn_enabled(here[2])
 
@@ -232,23 +232,24 @@ def test_a_setting_is_left_whatever_happens() -> None:
                 raise KeyboardInterrupt
             return done
 
-    here = setting.here(reusing.c)
+    here = float_mode.here(reusing.c)
     other = (here[0] + 1, here[1] ^ 0x8000, not here[2])
     try:
         with pytest.raises(KeyboardInterrupt):
-            setting.within(Interrupted(), other, lambda: None)
-        assert setting.here(reusing.c) == here
+            float_mode.within(Interrupted(), other, lambda: None)
+        assert float_mode.here(reusing.c) == here
         assert (
-            setting.within(reusing.c, other, lambda: setting.here(reusing.c)) == other
+            float_mode.within(reusing.c, other, lambda: float_mode.here(reusing.c))
+            == other
         )
-        assert setting.here(reusing.c) == here
+        assert float_mode.here(reusing.c) == here
     finally:
         torch._C._set_mkldnn_enabled(here[2])
         reusing.c.set_float_mode(here[1])
 
 
 def test_threads_that_begin_meanwhile_do_not_see_a_setting() -> None:
-    now = setting.here(reusing.c)
+    now = float_mode.here(reusing.c)
     other = (now[0] + 1, *now[1:])
 
     def elsewhere() -> int:
@@ -256,5 +257,5 @@ def test_threads_that_begin_meanwhile_do_not_see_a_setting() -> None:
         return result()
 
     usual = elsewhere()
-    assert setting.within(reusing.c, other, elsewhere) == usual
+    assert float_mode.within(reusing.c, other, elsewhere) == usual
     assert elsewhere() == usual

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc import _C, _quiet, _switch, fusion
+from pai_torchacc import _C, _quiescence, _switch, fusion
 
 FUSION = "operator_fusion"
 
@@ -297,13 +297,13 @@ def test_a_change_in_the_midst_of_another_follows_it(
 def test_threads_without_python_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """They may be on their way from the dispatcher's table to our kernel."""
     waits: list[float] = []
-    monkeypatch.setattr(_quiet.time, "sleep", waits.append)
+    monkeypatch.setattr(_quiescence.time, "sleep", waits.append)
     F.max_pool2d(torch.ones(1, 1, 4, 4), 2)
-    assert _quiet.is_quiet(_C, torch, False)
+    assert _quiescence.is_quiet(_C, torch, False)
     n_threads = len(list(Path("/proc/self/task").iterdir()))
     assert len(waits) == (n_threads > 1)
-    monkeypatch.setattr(_quiet, "Path", lambda _: Path("/does/not/exist"))
-    assert _quiet.is_quiet(_C, torch, False)
+    monkeypatch.setattr(_quiescence, "Path", lambda _: Path("/does/not/exist"))
+    assert _quiescence.is_quiet(_C, torch, False)
     assert waits.pop() > 0
 
 

@@ -101,13 +101,13 @@ def test_an_injected_failure(op: str) -> None:
             assert hits.accelerated == 0
             assert sum(hits.forwarded.values()) >= 1
         assert rows(op)[row]
-        _C.pardon()
+        _C.reset_quarantine()
         with switching.accelerated():
             hits = switching.hits(op)
             torch.testing.assert_close(program(), stock)
             assert hits.accelerated >= 1
     finally:
-        _C.pardon()
+        _C.reset_quarantine()
 
 
 def test_training_goes_on() -> None:
@@ -151,7 +151,7 @@ def test_training_goes_on() -> None:
         with switching.accelerated():
             for op in switching.operators_with_rows():
                 call_of(op)()
-        _C.pardon()
+        _C.reset_quarantine()
 
 
 def test_shadow_checks_find_nothing_in_sound_rows() -> None:

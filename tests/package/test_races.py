@@ -39,7 +39,7 @@ def race(op, work, disturb):
     print("survived")
 """
 
-# Setting p.grad to None is a race in torch itself: reading it meanwhile finds the
+# FloatMode p.grad to None is a race in torch itself: reading it meanwhile finds the
 # gradient that is being freed. Replacing it is not.
 GRADIENT = """
 N = 1 << 23

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import pai_torchacc as ptac
-from pai_torchacc import _C, receipt
+from pai_torchacc import _C, _report
 
 
 def document(reset: bool = False) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def test_reset() -> None:
 def test_reset_of_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.SimpleNamespace(counters={"stats": {"unique_graphs": 3}})
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", module)
-    monkeypatch.setattr(receipt, "_graphs_before", 0)
+    monkeypatch.setattr(_report, "_graphs_before", 0)
     assert document(reset=True)["bypassed"] == {"compiled": 3}
     assert document()["bypassed"] == {}
     module.counters["stats"]["unique_graphs"] = 5

@@ -21,9 +21,9 @@ STEPS = 6
 
 
 @pytest.fixture(autouse=True)
-def pardon() -> Iterator[None]:
+def reset_quarantine() -> Iterator[None]:
     yield
-    _C.pardon()
+    _C.reset_quarantine()
 
 
 def train(optimizer_class: type, steps: int = STEPS) -> list[torch.Tensor]:

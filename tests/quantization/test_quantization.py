@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.quantization import calls, conversion, numbers, selection
+from pai_torchacc.quantization import conversion, dispatch, quantizer, selection
 from pai_torchacc.quantization.layers import Int8Conv2d, Int8Embedding, Int8Linear
 
 NAME = "model_quantization"
@@ -195,7 +195,7 @@ def test_quantize_model_switches_on_and_disable_switches_off() -> None:
     assert not ptac.is_enabled(NAME)
     after = [vars(c).get("_load_from_state_dict") for c in (nn.Linear, nn.Embedding)]
     assert after == own
-    assert calls._kernels == {}
+    assert dispatch._kernels == {}
 
 
 def test_bare_enable_leaves_it_off() -> None:
@@ -456,14 +456,14 @@ def test_without_the_extension_weights_are_the_same() -> None:
     weight[:4] = torch.tensor([0.0, 2.0**-113, 0.99 * 2.0**-113, 3e38])[:, None]
     weight[4] = torch.arange(37) * 0.5
     weight[4, -1] = 127
-    portable, ours = numbers._quantize(weight), numbers.quantize(weight)
+    portable, ours = quantizer._quantize(weight), quantizer.quantize(weight)
     assert torch.equal(portable.int8, ours.int8)
     assert torch.equal(portable.scale, ours.scale)
     assert portable.signal == pytest.approx(ours.signal, rel=1e-5)
     # Rows of one number miss by their scale's rounding alone, which no step shows: and
     # in steps AVX-512 counts.
     weight = weight[4:]
-    portable, ours = numbers._quantize(weight), numbers.quantize(weight)
+    portable, ours = quantizer._quantize(weight), quantizer.quantize(weight)
     assert portable.noise == pytest.approx(ours.noise, rel=1e-3)
 
 
@@ -484,9 +484,9 @@ def test_verify_holds_int8_to_its_own_bound(monkeypatch: Any) -> None:
         found = ptac.verify(model, int8.ROWS)
         assert found and "int8_linear" in made._names(), str(found)
         assert "dB" in str(found)
-        right = calls._kernels["int8_linear"]
+        right = dispatch._kernels["int8_linear"]
         monkeypatch.setitem(
-            calls._kernels,
+            dispatch._kernels,
             "int8_linear",
             lambda *args: None if (y := right(*args)) is None else y * 1.2,
         )

@@ -296,9 +296,9 @@ def test_the_guard_gives_the_worst_layers_back(
     model = int8.mlp()
     parameter = model[2].weight
     with int8.kernels(), torch.no_grad():
-        from pai_torchacc.quantization import calls
+        from pai_torchacc.quantization import dispatch
 
-        monkeypatch.setitem(calls._kernels, "int8_linear", spoilt)
+        monkeypatch.setitem(dispatch._kernels, "int8_linear", spoilt)
         stock = model(int8.ROWS)
         ptac.quantize_model(model, int8.ROWS, method="int8", guard=0.05)
         assert type(model[2]) is nn.Linear

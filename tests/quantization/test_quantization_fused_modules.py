@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.quantization.surroundings import ChannelsLastMaxPool2d, Int8Sequential
+from pai_torchacc.quantization.fused_modules import (
+    ChannelsLastMaxPool2d,
+    Int8Sequential,
+)
 
 LEAST_DB = 38
 

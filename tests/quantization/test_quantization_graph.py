@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.quantization import calls, optimizers, selection, training
+from pai_torchacc.quantization import dispatch, optimizers, selection, training
 
 
 @pytest.fixture(autouse=True)
@@ -343,11 +343,11 @@ def test_symbolic_traces_are_quantized() -> None:
 
 
 def samples(name: str) -> tuple[object, ...]:
-    from pai_torchacc.quantization import numbers
+    from pai_torchacc.quantization import quantizer
 
     layer = nn.Conv2d(4, 6, 3, groups=2) if name == "int8_conv2d" else nn.Linear(8, 6)
-    q = numbers.quantize(layer.weight)
-    packed = numbers.pack(q.int8, 2 if name == "int8_conv2d" else 1)
+    q = quantizer.quantize(layer.weight)
+    packed = quantizer.pack(q.int8, 2 if name == "int8_conv2d" else 1)
     bias = torch.randn(6, requires_grad=True)
     if name == "int8_conv2d":
         x = torch.randn(2, 4, 7, 7, requires_grad=True)
@@ -360,7 +360,7 @@ def samples(name: str) -> tuple[object, ...]:
     return torch.randn(2, 3, 8, requires_grad=True), packed, q.scale, bias, 6, 8, 1
 
 
-@pytest.mark.parametrize("name", [*calls.OPERATORS, "int8_unpack"])
+@pytest.mark.parametrize("name", [*dispatch.OPERATORS, "int8_unpack"])
 def test_operators_are_sound(name: str) -> None:
     """Fake kernels, autograd registration, AOT dispatch: torch's own checks."""
     operator = getattr(torch.ops.pai_torchacc, name).default

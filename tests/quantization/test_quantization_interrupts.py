@@ -16,7 +16,7 @@ from torch import nn
 
 import pai_torchacc as ptac
 from pai_torchacc import _C, quantization
-from pai_torchacc.quantization import calls, files, optimizers, selection
+from pai_torchacc.quantization import dispatch, files, optimizers, selection
 
 NAME = "model_quantization"
 LOADERS = (nn.Linear, nn.Conv2d, nn.Embedding, nn.MultiheadAttention)
@@ -34,7 +34,7 @@ def check_switch() -> None:
     is_on = ptac.is_enabled(NAME)
     patched = ["_load_from_state_dict" in vars(cls) for cls in LOADERS]
     assert patched == [is_on] * len(LOADERS)
-    assert not calls._kernels or is_on
+    assert not dispatch._kernels or is_on
     assert (len(quantization._ledger) > 0) == is_on
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn, optim
@@ -73,13 +72,6 @@ def weights(net: nn.Module) -> list[Tensor]:
 def assert_same(ours: list[Tensor], stock: list[Tensor]) -> None:
     for a, b in zip(ours, stock, strict=True):
         assert torch.equal(a, b)
-
-
-@pytest.fixture(autouse=True)
-def adaptive() -> Any:
-    with ptac.enable_adaptive_lr():
-        yield
-    ptac.disable()
 
 
 def losses_of(optimizer: Any) -> list[float | None]:

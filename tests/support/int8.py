@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import pai_torchacc as ptac
 from pai_torchacc import _host
-from pai_torchacc.quantization import calls, numbers
+from pai_torchacc.quantization import dispatch, quantizer
 
 calls_made: list[str] = []
 """Operators that the reference kernels have computed."""
@@ -43,7 +43,7 @@ def linear(
     with torch.no_grad():
         rows = x.reshape(-1, k)
         q, s, z = quantized_rows(rows, 255 if rows.shape[0] > 1 else 65535)
-        w = numbers.unpack(packed, (n, k)).double()
+        w = quantizer.unpack(packed, (n, k)).double()
         acc = (q - z[:, None].double()) @ w.t()
         y = acc * (s[:, None] * scale).double()
         y = y if bias is None else y + bias.detach()
@@ -69,7 +69,7 @@ def conv2d(
         stride, padding, dilation = rest[:2], rest[2:4], rest[4:]
         q, s, z = quantized_rows(x.reshape(x.shape[0], -1), 255)
         images = (q - z[:, None]).reshape(x.shape)
-        w = numbers.unpack(packed, (n, c, kh, kw), groups).double()
+        w = quantizer.unpack(packed, (n, c, kh, kw), groups).double()
         y = F.conv2d(images, w, None, stride, padding, dilation, groups)
         y = y * s[:, None, None, None] * scale[:, None, None]
         y = y if bias is None else y + bias.detach()[:, None, None]
@@ -89,7 +89,7 @@ class Made:
         self.clear()
 
     def _counted(self) -> list[int]:
-        return [self._c.counters(op)[0] for op in calls.OPERATORS]
+        return [self._c.counters(op)[0] for op in dispatch.OPERATORS]
 
     def clear(self) -> None:
         self._before = self._counted()
@@ -97,7 +97,7 @@ class Made:
     def _names(self) -> list[str]:
         pairs = zip(self._counted(), self._before, strict=True)
         counts = [now - before for now, before in pairs]
-        named = zip(calls.OPERATORS, counts, strict=True)
+        named = zip(dispatch.OPERATORS, counts, strict=True)
         return [op for op, n in named for _ in range(n)]
 
     def __len__(self) -> int:
@@ -124,7 +124,7 @@ def sqnr_db(stock: Tensor, ours: Tensor) -> float:
     """Signal to noise of ours."""
     signal = stock.detach().double().square().sum()
     noise = (ours - stock).detach().double().square().sum()
-    return numbers.sqnr_db(float(signal), float(noise))
+    return quantizer.sqnr_db(float(signal), float(noise))
 
 
 def mlp() -> nn.Sequential:

@@ -1,4 +1,4 @@
-"""A pytest plugin that says how long each file's tests took: ``-p lanes``."""
+"""How long each file's tests took, at the end of the output."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from pai_torchacc import _host, memory_reuse
-from pai_torchacc.memory_reuse import boxes
+from pai_torchacc.memory_reuse import saved_storage
 
 c = _host.load()
 
@@ -28,9 +28,9 @@ class Saved:
 def reused(least: int = 0, smallest: int = 256 << 10) -> Iterator[Saved]:
     """Switched on, also where few bytes are saved; for tensors from a size on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(boxes, "ENOUGH", least)
-        patch.setattr(boxes, "_is_worthwhile", True)
-        patch.setattr(boxes, "_LITTLE", 0)
+        patch.setattr(saved_storage, "ENOUGH", least)
+        patch.setattr(saved_storage, "_is_worthwhile", True)
+        patch.setattr(saved_storage, "_LITTLE", 0)
         assert memory_reuse.install(c) is None
         before = c.saved_least(smallest)
         try:

@@ -119,7 +119,7 @@ bool ptac_thread_is_disabled(void)
     return is_disabled();
 }
 
-const ptac_kernel *ptac_consider(ptac_call *call, ptac_reason *why)
+const ptac_kernel *ptac_probe(ptac_call *call, ptac_reason *why)
 {
     const ptac_reason gate = ptac_chooser_gate(call->op);
     const ptac_kernel *row;
@@ -129,7 +129,7 @@ const ptac_kernel *ptac_consider(ptac_call *call, ptac_reason *why)
         return NULL;
     }
     call->n_threads = ptac_the_host.n_threads();
-    row = ptac_choose(call, why);
+    row = ptac_select(call, why);
     if (row && row->in_bf16)
         *why = ptac_bf16_reason();
     return *why ? NULL : row;
@@ -144,7 +144,7 @@ void ptac_refuse(ptac_op op, ptac_reason why)
 const ptac_kernel *ptac_admit(ptac_call *call)
 {
     ptac_reason why;
-    const ptac_kernel *row = ptac_consider(call, &why);
+    const ptac_kernel *row = ptac_probe(call, &why);
 
     if (!row)
         ptac_refuse(call->op, why);

@@ -50,7 +50,7 @@ const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name);
  * ptac_admit()'s question without counting; *why says what a refusal would be counted
  * as.
  */
-const ptac_kernel *ptac_consider(ptac_call *call, ptac_reason *why);
+const ptac_kernel *ptac_probe(ptac_call *call, ptac_reason *why);
 
 /* Count a call that was sent to stock, unless its operator is switched off. */
 void ptac_refuse(ptac_op op, ptac_reason why);

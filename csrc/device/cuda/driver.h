@@ -2,8 +2,8 @@
  * driver.h - the functions of the CUDA driver that we call, in our own prototypes.
  *
  * Nothing is linked and no toolkit is needed to build: ptac_cuda_load() looks each
- * symbol up in the driver that the machine has. tests/csrc/device/cuda_guard.c compiles this
- * list beside cuda.h and fails where a type differs.
+ * symbol up in the driver that the machine has. tests/csrc/device/cuda_guard.c compiles
+ * this list beside cuda.h and fails where a type differs.
  *
  * Source: CUDA driver API, 12.0 to 13.0.
  */

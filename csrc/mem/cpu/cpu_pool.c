@@ -4,7 +4,7 @@
  * Memory goes back when nothing was asked for a while, when the machine or the control
  * group runs short, when the cap is reached, and when asked; never in steady state.
  * Huge pages are asked for behind regions that many requests have used, since the first
- * touch of one may take milliseconds (hot_regions.c).
+ * touch of one may take milliseconds (huge_pages.c).
  */
 #include "mem/cpu/cpu_pool.h"
 #include "mem/cpu/reclaim_thread.h"
@@ -35,14 +35,14 @@ static bool look_after(void);
 
 static ptac_pool pool = {.keeps_spare = true};
 static ptac_source_cpu source;
-static ptac_keeper keeper = {.tick = look_after};
+static ptac_reclaim_thread reclaimer = {.tick = look_after};
 static pool_state state;
 static ptac_cpu_pool_options options;
 static ptac_step_plan plan;
 static bool is_plan_wanted;
-static bool has_lost_keeper; /* in the child of a fork, until it asks for memory */
+static bool has_lost_reclaimer; /* in the child of a fork, until it asks for memory */
 static void (*drained)(void);
-static int64_t seen_uses;       /* when the keeper last looked */
+static int64_t seen_uses;       /* when the reclaimer last looked */
 static int64_t idle_s, pause_s; /* since the last use; to the next look */
 
 /* --- fork: the child has the forking thread and a copy of everything ------------- */
@@ -59,8 +59,8 @@ static void after_fork(void)
 
 static void after_fork_in_child(void)
 {
-    has_lost_keeper = has_lost_keeper || keeper.is_running;
-    keeper.is_running = false;
+    has_lost_reclaimer = has_lost_reclaimer || reclaimer.is_running;
+    reclaimer.is_running = false;
     ptac_lock_give(&pool.lock);
 }
 
@@ -218,7 +218,8 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
         trouble = take_options(wanted, install);
     if (!trouble) {
         ptac_step_plan_switch(&plan, &pool, is_plan_wanted);
-        ptac_keeper_start(&keeper); /* without it nothing is given back by itself */
+        ptac_reclaim_thread_start(
+            &reclaimer); /* without it nothing is given back by itself */
     } else if (state == CLOSED && pool.n_arenas) {
         close_arena();
     }
@@ -308,9 +309,9 @@ void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
             ptac_history_note(&pool.history, PTAC_EVENT_ALLOC, block->address,
                               block->bytes, 0);
         }
-        if (__builtin_expect(has_lost_keeper, 0)) {
-            has_lost_keeper = false;
-            ptac_keeper_start(&keeper);
+        if (__builtin_expect(has_lost_reclaimer, 0)) {
+            has_lost_reclaimer = false;
+            ptac_reclaim_thread_start(&reclaimer);
         }
     }
     ptac_lock_give(&pool.lock);
@@ -384,7 +385,7 @@ size_t ptac_cpu_pool_trim(void)
     return released;
 }
 
-/* Once a second, in the keeper's thread; false ends it. */
+/* Once a second, in the reclaimer's thread; false ends it. */
 static bool look_after(void)
 {
     const bool is_short = --pause_s <= 0 && ptac_memory_is_short();
@@ -401,7 +402,7 @@ static bool look_after(void)
             trim();
         pool.stats.huge_bytes += (int64_t)ptac_arena_promote(pool.arenas[0]);
     } else {
-        keeper.is_running = false;
+        reclaimer.is_running = false;
     }
     ptac_lock_give(&pool.lock);
     return goes_on;

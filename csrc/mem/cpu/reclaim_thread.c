@@ -13,23 +13,23 @@ enum {
 
 static void *run(void *argument)
 {
-    ptac_keeper *keeper = argument;
+    ptac_reclaim_thread *reclaimer = argument;
     const struct timespec second = {.tv_sec = 1};
 
     do {
         nanosleep(&second, NULL);
-    } while (keeper->tick());
+    } while (reclaimer->tick());
     return NULL;
 }
 
-bool ptac_keeper_start(ptac_keeper *keeper)
+bool ptac_reclaim_thread_start(ptac_reclaim_thread *reclaimer)
 {
     pthread_attr_t attributes;
     sigset_t all, before;
     pthread_t thread;
     int error;
 
-    if (keeper->is_running)
+    if (reclaimer->is_running)
         return true;
     error = pthread_attr_init(&attributes);
     if (!error) {
@@ -37,10 +37,10 @@ bool ptac_keeper_start(ptac_keeper *keeper)
         pthread_sigmask(SIG_SETMASK, &all, &before);
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
         pthread_attr_setstacksize(&attributes, STACK_BYTES);
-        error = pthread_create(&thread, &attributes, run, keeper);
+        error = pthread_create(&thread, &attributes, run, reclaimer);
         pthread_attr_destroy(&attributes);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
-    keeper->is_running = !error;
+    reclaimer->is_running = !error;
     return !error;
 }

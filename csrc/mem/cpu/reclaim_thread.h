@@ -13,12 +13,12 @@
  * tick is called once a second until it returns false, before which it has cleared
  * is_running. A lock of the pool's guards that, and every start.
  */
-typedef struct ptac_keeper {
+typedef struct ptac_reclaim_thread {
     bool (*tick)(void);
     bool is_running;
-} ptac_keeper;
+} ptac_reclaim_thread;
 
 /* Starts it unless it runs; false when there can be no thread. */
-bool ptac_keeper_start(ptac_keeper *keeper);
+bool ptac_reclaim_thread_start(ptac_reclaim_thread *reclaimer);
 
 #endif

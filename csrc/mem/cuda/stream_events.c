@@ -18,16 +18,17 @@ typedef struct late_streams {
     int n;
 } late_streams;
 
-static void drop(ptac_stream_pool *pool, ptac_use **at)
+static void drop(ptac_stream_pool *pool, ptac_stream_use **at)
 {
-    ptac_use *use = *at;
+    ptac_stream_use *use = *at;
 
     *at = use->next;
     use->next = pool->spare_uses;
     pool->spare_uses = use;
 }
 
-bool ptac_use_record(ptac_stream_pool *pool, cu_event *event, cu_stream stream)
+bool ptac_stream_events_record(ptac_stream_pool *pool, cu_event *event,
+                               cu_stream stream)
 {
     bool is_done = false;
 
@@ -47,9 +48,9 @@ static void be_unsure(ptac_stream_pool *pool, ptac_block *block)
     block->requested = (size_t)pool->waits_begun;
 }
 
-void ptac_use_add(ptac_stream_pool *pool, ptac_block *block, cu_stream stream)
+void ptac_stream_events_add(ptac_stream_pool *pool, ptac_block *block, cu_stream stream)
 {
-    ptac_use *use;
+    ptac_stream_use *use;
 
     for (use = block->uses; use; use = use->next)
         if (use->stream == stream)
@@ -72,11 +73,12 @@ void ptac_use_add(ptac_stream_pool *pool, ptac_block *block, cu_stream stream)
 /* Records what has not been; uses where that fails make the block unsure. */
 static void record_uses(ptac_stream_pool *pool, ptac_block *block)
 {
-    for (ptac_use **at = &block->uses; *at;) {
-        ptac_use *use = *at;
+    for (ptac_stream_use **at = &block->uses; *at;) {
+        ptac_stream_use *use = *at;
 
         if (!use->is_recorded)
-            use->is_recorded = ptac_use_record(pool, &use->event, use->stream);
+            use->is_recorded =
+                ptac_stream_events_record(pool, &use->event, use->stream);
         if (use->is_recorded) {
             at = &use->next;
         } else {
@@ -86,12 +88,12 @@ static void record_uses(ptac_stream_pool *pool, ptac_block *block)
     }
 }
 
-void ptac_use_end(ptac_stream_pool *pool, ptac_block *block)
+void ptac_stream_events_end(ptac_stream_pool *pool, ptac_block *block)
 {
-    ptac_lane *lane = ptac_lane_of(pool, block);
+    ptac_free_lists *lists = ptac_free_lists_of(pool, block);
 
-    if (block->stream == (uintptr_t)lane->stream)
-        ptac_lane_note(pool, lane, pool->pool.arenas[block->arena]->is_small);
+    if (block->stream == (uintptr_t)lists->stream)
+        ptac_free_lists_note(pool, lists, pool->pool.arenas[block->arena]->is_small);
     if (block->flags & PTAC_BLOCK_UNSURE)
         be_unsure(pool, block);
     if (pool->capturing < 0)
@@ -112,7 +114,7 @@ static bool is_late(const late_streams *late, cu_stream stream)
 static bool has_ended(ptac_stream_pool *pool, ptac_block *block, late_streams *late)
 {
     record_uses(pool, block);
-    for (ptac_use **at = &block->uses; *at;) {
+    for (ptac_stream_use **at = &block->uses; *at;) {
         const cu_stream stream = (*at)->stream;
         cu_result result;
 
@@ -142,11 +144,11 @@ static void complete(ptac_stream_pool *pool, ptac_block **at)
         pool->pending_end = at;
     block->flags &= ~(uint32_t)PTAC_BLOCK_UNSURE;
     ptac_history_note(&pool->pool.history, PTAC_EVENT_FREE_COMPLETED, block->address,
-                      block->bytes, (uintptr_t)ptac_lane_of(pool, block)->stream);
+                      block->bytes, (uintptr_t)ptac_free_lists_of(pool, block)->stream);
     ptac_pool_give(&pool->pool, block);
 }
 
-void ptac_use_process(ptac_stream_pool *pool)
+void ptac_stream_events_process(ptac_stream_pool *pool)
 {
     late_streams late = {.n = 0};
 
@@ -166,37 +168,38 @@ static bool wait_for_uses(ptac_stream_pool *pool, ptac_block *block, cu_stream s
 
     if (!ptac_cuda_enter(&pool->device))
         return false;
-    for (ptac_use *use = block->uses; use && is_done; use = use->next)
+    for (ptac_stream_use *use = block->uses; use && is_done; use = use->next)
         is_done = use->is_recorded &&
                   ptac_cuda_done(pool, ptac_cuda.stream_wait(stream, use->event, 0));
     ptac_cuda_leave();
     return is_done;
 }
 
-bool ptac_use_wait(ptac_stream_pool *pool, ptac_lane *lane, size_t bytes)
+bool ptac_stream_events_wait(ptac_stream_pool *pool, ptac_free_lists *lists,
+                             size_t bytes)
 {
     for (ptac_block **at = &pool->pending; *at; at = &(*at)->previous) {
         ptac_block *block = *at;
 
-        if (ptac_lane_of(pool, block) != lane || block->bytes < bytes ||
+        if (ptac_free_lists_of(pool, block) != lists || block->bytes < bytes ||
             pool->pool.arenas[block->arena]->is_small != ptac_is_small(bytes) ||
             block->flags & PTAC_BLOCK_UNSURE ||
-            !wait_for_uses(pool, block, lane->stream))
+            !wait_for_uses(pool, block, lists->stream))
             continue;
         while (block->uses)
             drop(pool, &block->uses);
         complete(pool, at);
-        ptac_lane_note(pool, lane,
-                       ptac_is_small(bytes)); /* the waits are in its order */
+        ptac_free_lists_note(pool, lists,
+                             ptac_is_small(bytes)); /* the waits are in its order */
         return true;
     }
     return false;
 }
 
-void ptac_use_close(ptac_stream_pool *pool)
+void ptac_stream_events_close(ptac_stream_pool *pool)
 {
     while (pool->spare_uses) {
-        ptac_use *use = pool->spare_uses;
+        ptac_stream_use *use = pool->spare_uses;
 
         pool->spare_uses = use->next;
         if (use->event)

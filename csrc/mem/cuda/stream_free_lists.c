@@ -1,55 +1,58 @@
 /*
- * stream_free_lists.c - two arenas a stream, and what is known of work on their free blocks.
+ * stream_free_lists.c - two arenas a stream, and what is known of work on their free
+ * blocks.
  */
 #include "mem/cuda/stream_free_lists.h"
 
-static bool is_empty(const ptac_lane *lane)
+static bool is_empty(const ptac_free_lists *lists)
 {
     for (int i = 0; i < 2; i++)
-        if (lane->arenas[i] && (lane->arenas[i]->top != lane->arenas[i]->base ||
-                                lane->arenas[i]->held.current > 0))
+        if (lists->arenas[i] && (lists->arenas[i]->top != lists->arenas[i]->base ||
+                                 lists->arenas[i]->held.current > 0))
             return false;
     return true;
 }
 
-void ptac_lane_note(ptac_stream_pool *pool, ptac_lane *lane, bool is_small)
+void ptac_free_lists_note(ptac_stream_pool *pool, ptac_free_lists *lists, bool is_small)
 {
-    lane->freed_at[is_small] = pool->waits_begun;
+    lists->freed_at[is_small] = pool->waits_begun;
     if (is_small)
         return;
-    lane->is_ended = false;
+    lists->is_ended = false;
     /* Now, while the stream is sure to be there; a program with one needs none. */
-    lane->is_recorded = lane->kind == PTAC_LANE_STREAM && pool->n_lanes > 1 &&
-                        pool->capturing < 0 &&
-                        ptac_use_record(pool, &lane->event, lane->stream);
+    lists->is_recorded = lists->kind == PTAC_LISTS_STREAM && pool->n_streams > 1 &&
+                         pool->capturing < 0 &&
+                         ptac_stream_events_record(pool, &lists->event, lists->stream);
 }
 
-/* A lane that holds nothing, of a stream that may be gone. */
-static ptac_lane *find_empty(ptac_stream_pool *pool)
+/* Lists that hold nothing, of a stream that may be gone. */
+static ptac_free_lists *find_empty(ptac_stream_pool *pool)
 {
-    if (pool->n_lanes < PTAC_MAX_LANES) {
-        if (pool->n_lanes++ == 1 && pool->lanes[0].arenas[0])
-            ptac_lane_note(pool, &pool->lanes[0], false); /* others may want them now */
-        return &pool->lanes[pool->n_lanes - 1];
+    if (pool->n_streams < PTAC_MAX_STREAMS) {
+        if (pool->n_streams++ == 1 && pool->streams[0].arenas[0])
+            ptac_free_lists_note(pool, &pool->streams[0],
+                                 false); /* others may want them now */
+        return &pool->streams[pool->n_streams - 1];
     }
-    for (int i = 0; i < pool->n_lanes; i++)
-        if (pool->lanes[i].kind == PTAC_LANE_STREAM && is_empty(&pool->lanes[i]))
-            return &pool->lanes[i];
+    for (int i = 0; i < pool->n_streams; i++)
+        if (pool->streams[i].kind == PTAC_LISTS_STREAM && is_empty(&pool->streams[i]))
+            return &pool->streams[i];
     return NULL;
 }
 
-ptac_lane *ptac_lane_find(ptac_stream_pool *pool, cu_stream stream, int graph)
+ptac_free_lists *ptac_free_lists_find(ptac_stream_pool *pool, cu_stream stream,
+                                      int graph)
 {
-    const ptac_lane_kind kind = graph < 0 ? PTAC_LANE_STREAM : PTAC_LANE_GRAPH;
-    ptac_lane *vacant = NULL;
+    const ptac_free_lists_kind kind = graph < 0 ? PTAC_LISTS_STREAM : PTAC_LISTS_GRAPH;
+    ptac_free_lists *vacant = NULL;
 
-    for (int i = 0; i < pool->n_lanes; i++) {
-        ptac_lane *lane = &pool->lanes[i];
+    for (int i = 0; i < pool->n_streams; i++) {
+        ptac_free_lists *lists = &pool->streams[i];
 
-        if (lane->kind == kind && lane->stream == stream && lane->graph == graph)
-            return lane;
-        if (lane->kind == PTAC_LANE_VACANT)
-            vacant = lane;
+        if (lists->kind == kind && lists->stream == stream && lists->graph == graph)
+            return lists;
+        if (lists->kind == PTAC_LISTS_VACANT)
+            vacant = lists;
     }
     if (!vacant)
         vacant = find_empty(pool);
@@ -64,12 +67,13 @@ ptac_lane *ptac_lane_find(ptac_stream_pool *pool, cu_stream stream, int graph)
 }
 
 /* As many addresses as the device has memory, so that the arena never lacks any. */
-static ptac_arena *open_arena(ptac_stream_pool *pool, ptac_lane *lane, bool is_small)
+static ptac_arena *open_arena(ptac_stream_pool *pool, ptac_free_lists *lists,
+                              bool is_small)
 {
     const size_t chunk =
         is_small ? pool->options.small_chunk : pool->options.large_chunk;
     const ptac_arena_spec spec = {
-        .source = &lane->sources[is_small].source,
+        .source = &lists->sources[is_small].source,
         .policy = pool->options.policy,
         .granule = PTAC_CUDA_GRANULE,
         .least_bytes = is_small ? PTAC_CUDA_GRANULE : PTAC_SMALL_BYTES,
@@ -78,15 +82,15 @@ static ptac_arena *open_arena(ptac_stream_pool *pool, ptac_lane *lane, bool is_s
     };
     ptac_arena *arena;
 
-    ptac_source_cuda_init(&lane->sources[is_small], &pool->device, chunk);
+    ptac_source_cuda_init(&lists->sources[is_small], &pool->device, chunk);
     arena = ptac_pool_add_arena(&pool->pool, &spec);
     if (arena)
-        pool->lane_of[arena->number] = (uint8_t)(lane - pool->lanes);
+        pool->lists_of[arena->number] = (uint8_t)(lists - pool->streams);
     return arena;
 }
 
 /* New memory; the driver takes that ill while a graph is captured, unless relaxed. */
-static ptac_block *grow(ptac_stream_pool *pool, ptac_lane *lane, size_t bytes)
+static ptac_block *grow(ptac_stream_pool *pool, ptac_free_lists *lists, size_t bytes)
 {
     const bool is_small = ptac_is_small(bytes);
     cu_capture_mode mode = PTAC_CU_CAPTURE_MODE_RELAXED;
@@ -97,12 +101,12 @@ static ptac_block *grow(ptac_stream_pool *pool, ptac_lane *lane, size_t bytes)
         return NULL;
     if (!is_capturing || ptac_cuda_done(pool, ptac_cuda.capture_mode(&mode))) {
         pool->pool.budget.cap = pool->cap;
-        lane->sources[is_small].error = PTAC_CU_OK;
-        if (!lane->arenas[is_small])
-            lane->arenas[is_small] = open_arena(pool, lane, is_small);
-        if (lane->arenas[is_small])
-            block = ptac_pool_take(&pool->pool, lane->arenas[is_small], bytes);
-        pool->grow_error = lane->sources[is_small].error;
+        lists->sources[is_small].error = PTAC_CU_OK;
+        if (!lists->arenas[is_small])
+            lists->arenas[is_small] = open_arena(pool, lists, is_small);
+        if (lists->arenas[is_small])
+            block = ptac_pool_take(&pool->pool, lists->arenas[is_small], bytes);
+        pool->grow_error = lists->sources[is_small].error;
         if (is_capturing)
             ptac_cuda_done(pool, ptac_cuda.capture_mode(&mode));
     }
@@ -110,74 +114,76 @@ static ptac_block *grow(ptac_stream_pool *pool, ptac_lane *lane, size_t bytes)
     return block;
 }
 
-ptac_block *ptac_lane_take(ptac_stream_pool *pool, ptac_lane *lane, size_t bytes,
-                           bool may_grow)
+ptac_block *ptac_free_lists_take(ptac_stream_pool *pool, ptac_free_lists *lists,
+                                 size_t bytes, bool may_grow)
 {
     const bool is_small = ptac_is_small(bytes);
     ptac_block *block = NULL;
 
     if (may_grow) {
-        block = grow(pool, lane, bytes);
-    } else if (lane->arenas[is_small]) {
+        block = grow(pool, lists, bytes);
+    } else if (lists->arenas[is_small]) {
         pool->pool.budget.cap = (size_t)pool->pool.budget.held.current;
-        block = ptac_pool_take(&pool->pool, lane->arenas[is_small], bytes);
+        block = ptac_pool_take(&pool->pool, lists->arenas[is_small], bytes);
     }
     return block;
 }
 
-bool ptac_lane_may_have(const ptac_lane *lane, size_t bytes)
+bool ptac_free_lists_may_have(const ptac_free_lists *lists, size_t bytes)
 {
-    const ptac_arena *arena = lane->arenas[ptac_is_small(bytes)];
+    const ptac_arena *arena = lists->arenas[ptac_is_small(bytes)];
 
-    return lane->kind == PTAC_LANE_STREAM && arena &&
+    return lists->kind == PTAC_LISTS_STREAM && arena &&
            (size_t)arena->free_bytes.current + (arena->held_end - arena->top) >= bytes;
 }
 
-bool ptac_lane_is_quiet(ptac_stream_pool *pool, ptac_lane *lane, bool is_small)
+bool ptac_free_lists_is_quiet(ptac_stream_pool *pool, ptac_free_lists *lists,
+                              bool is_small)
 {
-    if (lane->freed_at[is_small] < pool->waited_for)
+    if (lists->freed_at[is_small] < pool->waited_for)
         return true;
-    if (!is_small && lane->is_recorded && !lane->is_ended) {
-        const cu_result result = ptac_cuda.event_query(lane->event);
+    if (!is_small && lists->is_recorded && !lists->is_ended) {
+        const cu_result result = ptac_cuda.event_query(lists->event);
 
-        lane->is_ended = ptac_cuda_done(pool, result);
-        lane->is_recorded = lane->is_ended || result == PTAC_CU_NOT_READY;
+        lists->is_ended = ptac_cuda_done(pool, result);
+        lists->is_recorded = lists->is_ended || result == PTAC_CU_NOT_READY;
     }
-    return !is_small && lane->is_ended;
+    return !is_small && lists->is_ended;
 }
 
-bool ptac_lane_wait(ptac_stream_pool *pool, ptac_lane *lane, bool is_small,
-                    cu_stream stream)
+bool ptac_free_lists_wait(ptac_stream_pool *pool, ptac_free_lists *lists, bool is_small,
+                          cu_stream stream)
 {
     bool is_done;
 
-    if (is_small || !lane->is_recorded) {
-        lane->is_ended = false;
-        lane->is_recorded = ptac_use_record(pool, &lane->event, lane->stream);
+    if (is_small || !lists->is_recorded) {
+        lists->is_ended = false;
+        lists->is_recorded =
+            ptac_stream_events_record(pool, &lists->event, lists->stream);
     }
-    if (!lane->is_recorded || !ptac_cuda_enter(&pool->device))
+    if (!lists->is_recorded || !ptac_cuda_enter(&pool->device))
         return false;
-    is_done = ptac_cuda_done(pool, ptac_cuda.stream_wait(stream, lane->event, 0));
+    is_done = ptac_cuda_done(pool, ptac_cuda.stream_wait(stream, lists->event, 0));
     ptac_cuda_leave();
     return is_done;
 }
 
-size_t ptac_lane_trim(ptac_stream_pool *pool)
+size_t ptac_free_lists_trim(ptac_stream_pool *pool)
 {
     size_t released = 0;
 
     if (!ptac_cuda_enter(&pool->device))
         return 0;
-    for (int i = 0; i < pool->n_lanes; i++) {
-        ptac_lane *lane = &pool->lanes[i];
+    for (int i = 0; i < pool->n_streams; i++) {
+        ptac_free_lists *lists = &pool->streams[i];
 
-        if (lane->kind != PTAC_LANE_STREAM && lane->kind != PTAC_LANE_RELEASED)
+        if (lists->kind != PTAC_LISTS_STREAM && lists->kind != PTAC_LISTS_RELEASED)
             continue;
         for (int k = 0; k < 2; k++)
-            if (lane->arenas[k] && ptac_lane_is_quiet(pool, lane, k))
-                released += ptac_arena_trim(lane->arenas[k]);
-        if (lane->kind == PTAC_LANE_RELEASED && is_empty(lane))
-            lane->kind = PTAC_LANE_VACANT;
+            if (lists->arenas[k] && ptac_free_lists_is_quiet(pool, lists, k))
+                released += ptac_arena_trim(lists->arenas[k]);
+        if (lists->kind == PTAC_LISTS_RELEASED && is_empty(lists))
+            lists->kind = PTAC_LISTS_VACANT;
     }
     ptac_cuda_leave();
     pool->pool.stats.purged_bytes += (int64_t)released;

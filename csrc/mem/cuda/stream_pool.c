@@ -54,7 +54,7 @@ static void wait_for_device(ptac_stream_pool *pool)
     ptac_lock_take(&pool->pool.lock);
     if (ptac_cuda_done(pool, result) && number > pool->waited_for)
         pool->waited_for = number;
-    ptac_use_process(pool);
+    ptac_stream_events_process(pool);
 }
 
 size_t ptac_stream_pool_trim(ptac_stream_pool *pool)
@@ -65,7 +65,7 @@ size_t ptac_stream_pool_trim(ptac_stream_pool *pool)
     if (pool->capturing < 0 && !pool->is_child) {
         wait_for_device(pool);
         if (pool->capturing < 0)
-            released = ptac_lane_trim(pool);
+            released = ptac_free_lists_trim(pool);
     }
     ptac_lock_give(&pool->pool.lock);
     return released;
@@ -77,10 +77,10 @@ bool ptac_stream_pool_close(ptac_stream_pool *pool)
 
     ptac_lock_take(&pool->pool.lock);
     wait_for_device(pool);
-    for (int i = 0; i < pool->n_lanes; i++)
-        if (pool->lanes[i].event)
-            ptac_cuda.event_destroy(pool->lanes[i].event);
-    ptac_use_close(pool);
+    for (int i = 0; i < pool->n_streams; i++)
+        if (pool->streams[i].event)
+            ptac_cuda.event_destroy(pool->streams[i].event);
+    ptac_stream_events_close(pool);
     is_clean = !pool->pending && pool->pool.used.n_blocks == 0;
     if (is_clean && ptac_cuda_enter(&pool->device)) {
         ptac_pool_close(&pool->pool);
@@ -113,50 +113,54 @@ static int graph_of(ptac_stream_pool *pool, cu_stream stream)
                : -1;
 }
 
-/* A block was taken from another lane and cannot be used after all. */
+/* A block was taken from another stream's lists and cannot be used after all. */
 static void put_back(ptac_stream_pool *pool, ptac_block *block)
 {
     ptac_pool_part(&pool->pool, block->address);
     ptac_pool_give(&pool->pool, block);
 }
 
-/* A free block of another lane: of one without work, or behind a wait for that. */
-static ptac_block *steal(ptac_stream_pool *pool, const request *r, const ptac_lane *own,
-                         bool may_wait)
+/*
+ * A free block of another stream's lists: of one without work, or behind a wait for
+ * that.
+ */
+static ptac_block *steal(ptac_stream_pool *pool, const request *r,
+                         const ptac_free_lists *own, bool may_wait)
 {
     const bool is_small = ptac_is_small(r->bytes);
 
-    for (int i = 0; i < pool->n_lanes; i++) {
-        ptac_lane *lane = &pool->lanes[i];
+    for (int i = 0; i < pool->n_streams; i++) {
+        ptac_free_lists *lists = &pool->streams[i];
         ptac_block *block;
 
-        if (lane == own || !ptac_lane_may_have(lane, r->bytes))
+        if (lists == own || !ptac_free_lists_may_have(lists, r->bytes))
             continue;
 
-        const bool is_quiet = ptac_lane_is_quiet(pool, lane, is_small);
+        const bool is_quiet = ptac_free_lists_is_quiet(pool, lists, is_small);
 
         if (!is_quiet && !may_wait)
             continue;
-        block = ptac_lane_take(pool, lane, r->bytes, false);
+        block = ptac_free_lists_take(pool, lists, r->bytes, false);
         if (!block)
             continue;
-        if (!is_quiet && !ptac_lane_wait(pool, lane, is_small, r->stream)) {
+        if (!is_quiet && !ptac_free_lists_wait(pool, lists, is_small, r->stream)) {
             put_back(pool, block);
             continue;
         }
         block->stream = (uintptr_t)r->stream;
         block->uses = NULL;
-        ptac_use_add(pool, block, r->stream);
+        ptac_stream_events_add(pool, block, r->stream);
         pool->pool.stats.stream_steals++;
         return block;
     }
     return NULL;
 }
 
-static ptac_block *take_own(ptac_stream_pool *pool, const request *r, ptac_lane *lane,
-                            bool may_grow)
+static ptac_block *take_own(ptac_stream_pool *pool, const request *r,
+                            ptac_free_lists *lists, bool may_grow)
 {
-    ptac_block *block = lane ? ptac_lane_take(pool, lane, r->bytes, may_grow) : NULL;
+    ptac_block *block =
+        lists ? ptac_free_lists_take(pool, lists, r->bytes, may_grow) : NULL;
 
     if (block) {
         block->stream = (uintptr_t)r->stream;
@@ -166,41 +170,42 @@ static ptac_block *take_own(ptac_stream_pool *pool, const request *r, ptac_lane 
 }
 
 /* The driver gives no more: use what others have, then give back what is free. */
-static ptac_block *take_hard(ptac_stream_pool *pool, const request *r, ptac_lane *lane)
+static ptac_block *take_hard(ptac_stream_pool *pool, const request *r,
+                             ptac_free_lists *lists)
 {
     ptac_block *block = NULL;
 
-    if (lane && ptac_use_wait(pool, lane, r->bytes))
-        block = take_own(pool, r, lane, false);
+    if (lists && ptac_stream_events_wait(pool, lists, r->bytes))
+        block = take_own(pool, r, lists, false);
     if (!block)
-        block = steal(pool, r, lane, true);
+        block = steal(pool, r, lists, true);
     if (block)
         return block;
     pool->pool.stats.num_alloc_retries++;
-    if (ptac_lane_trim(pool))
-        block = take_own(pool, r, lane, true);
+    if (ptac_free_lists_trim(pool))
+        block = take_own(pool, r, lists, true);
     if (block)
         return block;
     wait_for_device(pool);
     if (pool->capturing >= 0) /* since then: nothing can be given back now */
-        return take_own(pool, r, ptac_lane_find(pool, r->stream, -1), true);
-    ptac_lane_trim(pool);
-    lane = ptac_lane_find(pool, r->stream, -1);
-    block = take_own(pool, r, lane, true);
-    return block ? block : steal(pool, r, lane, true);
+        return take_own(pool, r, ptac_free_lists_find(pool, r->stream, -1), true);
+    ptac_free_lists_trim(pool);
+    lists = ptac_free_lists_find(pool, r->stream, -1);
+    block = take_own(pool, r, lists, true);
+    return block ? block : steal(pool, r, lists, true);
 }
 
 static ptac_block *take(ptac_stream_pool *pool, const request *r)
 {
-    ptac_lane *lane = ptac_lane_find(pool, r->stream, r->graph);
-    ptac_block *block = take_own(pool, r, lane, false);
+    ptac_free_lists *lists = ptac_free_lists_find(pool, r->stream, r->graph);
+    ptac_block *block = take_own(pool, r, lists, false);
 
     if (!block && pool->capturing < 0 && !ptac_is_small(r->bytes))
-        block = steal(pool, r, lane, false);
+        block = steal(pool, r, lists, false);
     if (!block)
-        block = take_own(pool, r, lane, true);
+        block = take_own(pool, r, lists, true);
     if (!block && pool->capturing < 0)
-        block = take_hard(pool, r, lane);
+        block = take_hard(pool, r, lists);
     return block;
 }
 
@@ -219,7 +224,7 @@ ptac_alloc_result ptac_stream_pool_alloc(ptac_stream_pool *pool, size_t bytes,
         goto done;
     }
     pool->grow_error = PTAC_CU_OK;
-    ptac_use_process(pool);
+    ptac_stream_events_process(pool);
 
     const request r = {
         .bytes = bytes, .stream = stream, .graph = graph_of(pool, stream)};
@@ -258,12 +263,12 @@ bool ptac_stream_pool_free(ptac_stream_pool *pool, void *memory)
     ptac_history_note(&pool->pool.history, PTAC_EVENT_FREE_REQUESTED, block->address,
                       block->bytes, block->stream);
     if (block->uses || block->flags & PTAC_BLOCK_UNSURE) {
-        ptac_use_end(pool, block);
+        ptac_stream_events_end(pool, block);
     } else {
         ptac_history_note(&pool->pool.history, PTAC_EVENT_FREE_COMPLETED,
                           block->address, block->bytes, block->stream);
-        ptac_lane_note(pool, ptac_lane_of(pool, block),
-                       pool->pool.arenas[block->arena]->is_small);
+        ptac_free_lists_note(pool, ptac_free_lists_of(pool, block),
+                             pool->pool.arenas[block->arena]->is_small);
         ptac_pool_give(&pool->pool, block);
     }
 done:
@@ -278,7 +283,7 @@ bool ptac_stream_pool_record(ptac_stream_pool *pool, void *memory, cu_stream str
     ptac_lock_take(&pool->pool.lock);
     block = ptac_table_find(&pool->pool.used, (uintptr_t)memory);
     if (block && block->stream != (uintptr_t)stream && !pool->is_child)
-        ptac_use_add(pool, block, stream);
+        ptac_stream_events_add(pool, block, stream);
     ptac_lock_give(&pool->pool.lock);
     return block != NULL;
 }
@@ -294,10 +299,10 @@ void ptac_stream_pool_stats(ptac_stream_pool *pool, ptac_mem_stats *stats)
 {
     ptac_pool_stats(&pool->pool, stats);
     ptac_lock_take(&pool->pool.lock);
-    for (int i = 0; i < pool->n_lanes; i++) {
+    for (int i = 0; i < pool->n_streams; i++) {
         for (int k = 0; k < 2; k++) {
-            stats->num_device_alloc += pool->lanes[i].sources[k].n_created;
-            stats->num_device_free += pool->lanes[i].sources[k].n_released;
+            stats->num_device_alloc += pool->streams[i].sources[k].n_created;
+            stats->num_device_free += pool->streams[i].sources[k].n_released;
         }
     }
     ptac_lock_give(&pool->pool.lock);
@@ -363,14 +368,14 @@ void ptac_stream_pool_capture_release(ptac_stream_pool *pool, const uint64_t id[
     const int graph = find_graph(pool, id);
 
     if (graph >= 0 && --pool->graphs[graph].n_holders == 0) {
-        for (int i = 0; i < pool->n_lanes; i++) {
-            ptac_lane *lane = &pool->lanes[i];
+        for (int i = 0; i < pool->n_streams; i++) {
+            ptac_free_lists *lists = &pool->streams[i];
 
-            if (lane->kind != PTAC_LANE_GRAPH || lane->graph != graph)
+            if (lists->kind != PTAC_LISTS_GRAPH || lists->graph != graph)
                 continue;
-            lane->kind = PTAC_LANE_RELEASED; /* it may still be replayed just now */
-            lane->freed_at[0] = lane->freed_at[1] = pool->waits_begun;
-            lane->is_recorded = lane->is_ended = false;
+            lists->kind = PTAC_LISTS_RELEASED; /* it may still be replayed just now */
+            lists->freed_at[0] = lists->freed_at[1] = pool->waits_begun;
+            lists->is_recorded = lists->is_ended = false;
         }
     }
     ptac_lock_give(&pool->pool.lock);

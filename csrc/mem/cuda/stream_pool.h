@@ -2,21 +2,22 @@
  * stream_pool.h - a pool for a device whose work is queued on streams.
  *
  * Words used here, beyond those of block.h:
- *   lane     what one stream's requests are cut from: an arena for small blocks and one
+ *   lists    what one stream's requests are cut from: an arena for small blocks and one
  *            for large blocks
  *   use      another stream's work on a block (record_stream), with the event behind it
  *   pending  freed, but some of its uses may not have ended; counted as active
- *   steal    a block from another stream's lane
+ *   steal    a block from another stream's lists
  *
- * A free block of a lane may be used by whatever its stream does from now on: all work
- * that has used the block comes earlier in the stream's order. So a freed block is
- * reused at once on its own stream, and by others only behind the lane's event.
+ * A free block of a stream's lists may be used by whatever that stream does from now
+ * on: all work that has used the block comes earlier in the stream's order. So a freed
+ * block is reused at once on its own stream, and by others only behind the lists'
+ * event.
  *
- * Order of a request: uses that have ended; the lane's free blocks; for large ones,
- * free blocks of lanes whose work has ended; new memory. When there is none: own
- * pending blocks and free blocks of other lanes, behind a wait of the stream; memory of
- * lanes whose work has ended goes back to the driver; so does, after a wait for the
- * whole device, everything that is free. The lock is not held during that wait.
+ * Order of a request: uses that have ended; the lists' free blocks; for large ones,
+ * free blocks of streams whose work has ended; new memory. When there is none: own
+ * pending blocks and free blocks of other streams, behind a wait of the stream; memory
+ * of streams whose work has ended goes back to the driver; so does, after a wait for
+ * the whole device, everything that is free. The lock is not held during that wait.
  *
  * Streams that have been destroyed lose nothing: where no event can be recorded, a
  * block comes back after the next wait for the whole device. As with torch's own
@@ -29,28 +30,28 @@
 #include "mem/cuda/source_cuda.h"
 
 enum {
-    PTAC_MAX_LANES = PTAC_MAX_ARENAS / 2,
+    PTAC_MAX_STREAMS = PTAC_MAX_ARENAS / 2,
     PTAC_MAX_GRAPHS = 64,
     PTAC_CUDA_GRANULE = 512, /* what torch aligns CUDA storages to */
 };
 
-typedef struct ptac_use {
-    struct ptac_use *next;
+typedef struct ptac_stream_use {
+    struct ptac_stream_use *next;
     cu_stream stream;
     cu_event event;   /* made when it is first needed, kept for the next use */
     bool is_recorded; /* else a graph was being captured when it should have been */
-} ptac_use;
+} ptac_stream_use;
 
-/* Who may be served by a lane. */
-typedef enum ptac_lane_kind {
-    PTAC_LANE_VACANT, /* its arenas hold nothing; to be had by anyone */
-    PTAC_LANE_STREAM,
-    PTAC_LANE_GRAPH,    /* requests of this stream while the graph is captured */
-    PTAC_LANE_RELEASED, /* a graph's that is gone: vacant after a wait */
-} ptac_lane_kind;
+/* Who may be served by these lists. */
+typedef enum ptac_free_lists_kind {
+    PTAC_LISTS_VACANT, /* its arenas hold nothing; to be had by anyone */
+    PTAC_LISTS_STREAM,
+    PTAC_LISTS_GRAPH,    /* requests of this stream while the graph is captured */
+    PTAC_LISTS_RELEASED, /* a graph's that is gone: vacant after a wait */
+} ptac_free_lists_kind;
 
-typedef struct ptac_lane {
-    ptac_lane_kind kind;
+typedef struct ptac_free_lists {
+    ptac_free_lists_kind kind;
     cu_stream stream;
     int graph; /* the slot of it */
     ptac_source_cuda sources[2];
@@ -59,7 +60,7 @@ typedef struct ptac_lane {
     bool is_recorded;      /* it has been, since then */
     bool is_ended;         /* and was seen to have come */
     int64_t freed_at[2];   /* waits for the device begun before the last block came */
-} ptac_lane;
+} ptac_free_lists;
 
 /* One pool of memory that graphs share, as torch numbers them. */
 typedef struct ptac_graph {
@@ -79,13 +80,13 @@ typedef struct ptac_stream_pool {
     ptac_cuda_device device;
     ptac_stream_pool_options options;
     size_t cap;
-    ptac_lane lanes[PTAC_MAX_LANES];
-    int n_lanes;
-    uint8_t lane_of[PTAC_MAX_ARENAS];
+    ptac_free_lists streams[PTAC_MAX_STREAMS];
+    int n_streams;
+    uint8_t lists_of[PTAC_MAX_ARENAS];
     ptac_graph graphs[PTAC_MAX_GRAPHS];
     int capturing; /* the slot of the graph that is being captured; -1: none */
     ptac_block *pending, **pending_end; /* linked by previous */
-    ptac_use *spare_uses;
+    ptac_stream_use *spare_uses;
     int64_t waits_begun, waited_for; /* for the device: how many; the last that ended */
     cu_result error;                 /* of the last call that failed */
     cu_result grow_error; /* why the last request for new memory had none; 0: the cap */
@@ -120,9 +121,9 @@ void ptac_stream_pool_stats(ptac_stream_pool *pool, ptac_mem_stats *stats);
 
 /*
  * Between begin and end, requests of streams that are being captured are served by
- * lanes that nobody else uses, nothing is asked of events, and nothing goes back to the
- * driver. The graph's addresses stay its own until it has been released as often as it
- * was begun. NULL, or why it cannot be captured.
+ * streams that nobody else uses, nothing is asked of events, and nothing goes back to
+ * the driver. The graph's addresses stay its own until it has been released as often as
+ * it was begun. NULL, or why it cannot be captured.
  */
 const char *ptac_stream_pool_capture_begin(ptac_stream_pool *pool,
                                            const uint64_t id[2]);

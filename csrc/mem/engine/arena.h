@@ -39,7 +39,7 @@ typedef struct ptac_arena {
     void *index;      /* the policy's */
     uint8_t *is_held; /* a byte a chunk */
     uint32_t *visits; /* what the n-th region got more visits than the one before it */
-    uint8_t *heat;    /* a byte a region: hot_regions.c */
+    uint8_t *heat;    /* a byte a region: huge_pages.c */
     size_t tables_bytes;
     size_t n_hot_runs; /* of huge regions beside one another */
 } ptac_arena;

@@ -30,7 +30,7 @@ static ptac_block *best_of(ptac_block *head, size_t bytes)
 
 static ptac_block *find(void *index, size_t bytes)
 {
-    const ptac_size_lists *lists = index;
+    const ptac_size_classes *lists = index;
     const int own = ptac_size_class(bytes);
     ptac_block *found = best_of(lists->heads[own], bytes);
 
@@ -44,9 +44,9 @@ static ptac_block *find(void *index, size_t bytes)
 
 static const ptac_policy best_fit = {
     .name = "best_fit",
-    .index_bytes = sizeof(ptac_size_lists),
-    .add = ptac_size_lists_add,
-    .drop = ptac_size_lists_drop,
+    .index_bytes = sizeof(ptac_size_classes),
+    .add = ptac_size_classes_add,
+    .drop = ptac_size_classes_drop,
     .find = find,
 };
 PTAC_POLICY(best_fit)

@@ -42,8 +42,8 @@ typedef struct ptac_block {
             uint32_t step, n; /* of a used one: when a plan's step asked for it */
         };
         struct {
-            uintptr_t stream;      /* of a used one, in pools with streams: its own */
-            struct ptac_use *uses; /* and other streams' work on it */
+            uintptr_t stream; /* of a used one, in pools with streams: its own */
+            struct ptac_stream_use *uses; /* and other streams' work on it */
         };
     };
     uint32_t flags;

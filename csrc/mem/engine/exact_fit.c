@@ -24,7 +24,7 @@ static const ptac_block *lower(const ptac_block *a, const ptac_block *b)
 
 static ptac_block *find(void *index, size_t bytes)
 {
-    const ptac_size_lists *lists = index;
+    const ptac_size_classes *lists = index;
     const ptac_block *exact = NULL, *lowest = NULL;
     int n = 0;
 
@@ -47,10 +47,10 @@ static ptac_block *find(void *index, size_t bytes)
 
 static const ptac_policy exact_fit = {
     .name = "exact_fit",
-    .index_bytes = sizeof(ptac_size_lists),
+    .index_bytes = sizeof(ptac_size_classes),
     .takes_lowest = true,
-    .add = ptac_size_lists_add,
-    .drop = ptac_size_lists_drop,
+    .add = ptac_size_classes_add,
+    .drop = ptac_size_classes_drop,
     .find = find,
 };
 PTAC_POLICY(exact_fit)

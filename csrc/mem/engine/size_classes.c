@@ -3,9 +3,9 @@
  */
 #include "mem/engine/size_classes.h"
 
-void ptac_size_lists_add(void *index, ptac_block *block)
+void ptac_size_classes_add(void *index, ptac_block *block)
 {
-    ptac_size_lists *lists = index;
+    ptac_size_classes *lists = index;
     const int class = ptac_size_class(block->bytes);
 
     block->previous = NULL;
@@ -17,9 +17,9 @@ void ptac_size_lists_add(void *index, ptac_block *block)
     lists->powers |= UINT64_C(1) << (class / PTAC_N_SUB);
 }
 
-void ptac_size_lists_drop(void *index, ptac_block *block)
+void ptac_size_classes_drop(void *index, ptac_block *block)
 {
-    ptac_size_lists *lists = index;
+    ptac_size_classes *lists = index;
 
     if (block->next)
         block->next->previous = block->previous;

@@ -16,11 +16,11 @@ enum {
     PTAC_N_SIZE_CLASSES = 64 * PTAC_N_SUB,
 };
 
-typedef struct ptac_size_lists {
+typedef struct ptac_size_classes {
     uint64_t powers;                        /* bit p: powers of two with a block */
     uint32_t subs[64];                      /* bit s: classes with a block */
     ptac_block *heads[PTAC_N_SIZE_CLASSES]; /* the block added last */
-} ptac_size_lists;
+} ptac_size_classes;
 
 /* The class that holds blocks of so many bytes, at least 32; larger ones follow. */
 static inline int ptac_size_class(size_t bytes)
@@ -32,7 +32,7 @@ static inline int ptac_size_class(size_t bytes)
 }
 
 /* The next class from this one on that is not empty; -1 when there is none. */
-static inline int ptac_size_next(const ptac_size_lists *lists, int class)
+static inline int ptac_size_next(const ptac_size_classes *lists, int class)
 {
     const int power = class / PTAC_N_SUB;
 
@@ -56,7 +56,7 @@ static inline int ptac_size_next(const ptac_size_lists *lists, int class)
 }
 
 /* For the rows of policies, whose index begins with such lists. */
-void ptac_size_lists_add(void *index, ptac_block *block);
-void ptac_size_lists_drop(void *index, ptac_block *block);
+void ptac_size_classes_add(void *index, ptac_block *block);
+void ptac_size_classes_drop(void *index, ptac_block *block);
 
 #endif

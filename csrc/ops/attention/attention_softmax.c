@@ -1,6 +1,6 @@
 /*
- * attention_softmax.c - sixteen keys at a time. Only rows that need AVX512-BF16 come here, so on
- * x86-64 there is AVX-512.
+ * attention_softmax.c - sixteen keys at a time. Only rows that need AVX512-BF16 come
+ * here, so on x86-64 there is AVX-512.
  */
 #include "ops/attention/attention_softmax.h"
 

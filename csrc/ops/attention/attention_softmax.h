@@ -1,7 +1,7 @@
 /*
- * attention_softmax.h - what attention in bfloat16 does around two products of a library: rounds
- * queries and keys, makes their products weights of values, and what these sum up to
- * results.
+ * attention_softmax.h - what attention in bfloat16 does around two products of a
+ * library: rounds queries and keys, makes their products weights of values, and what
+ * these sum up to results.
  *
  * Scores come from the library rounded. So that they are small, queries and keys lose
  * what all of a head have in common, their means:

@@ -258,9 +258,9 @@ static ptac_winograd_plan plan_of(const ptac_call *call,
         cut_sums(&plan, call->n_threads);
     } else {
         cut_outputs(&plan, call->n_threads);
-        plan.most_wild = plan.n_strips / WILD_SHARE;
-        if (plan.most_wild == 0 && plan.n_strips >= WILD_SHARE / 2)
-            plan.most_wild = 1;
+        plan.most_ill = plan.n_strips / WILD_SHARE;
+        if (plan.most_ill == 0 && plan.n_strips >= WILD_SHARE / 2)
+            plan.most_ill = 1;
     }
     return plan;
 }
@@ -328,7 +328,7 @@ static bool run_outputs(ptac_winograd_plan *plan, const ptac_winograd_stages *st
 {
     if (plan->is_shared) {
         for (bool is_first = true;
-             next_block(plan, is_first) && !ptac_winograd_is_too_wild(plan);
+             next_block(plan, is_first) && !ptac_winograd_is_ill_conditioned(plan);
              is_first = false) {
             run_stage(stages->share_tiles, plan->n_pieces, plan);
             run_stage(stages->run_panels, plan->n_pieces, plan);
@@ -337,7 +337,7 @@ static bool run_outputs(ptac_winograd_plan *plan, const ptac_winograd_stages *st
         run_stage(stages->transform_halves, 2 * plan->n_panels, plan);
         run_stage(stages->run_pieces, plan->n_pieces, plan);
     }
-    return !ptac_winograd_is_too_wild(plan);
+    return !ptac_winograd_is_ill_conditioned(plan);
 }
 
 static void run_sums(ptac_winograd_plan *plan, const ptac_winograd_stages *stages)

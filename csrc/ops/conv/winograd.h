@@ -60,10 +60,10 @@ typedef struct ptac_winograd_plan {
     /* The gradient of the weights; y has the gradients of the outputs then. */
     float *grad_weight, *grad_bias; /* grad_bias may be NULL */
     int n_panels;
-    int64_t grad_step;         /* between the points of transformed gradients */
-    int64_t sum_step;          /* between the points of a panel's sums */
-    int64_t panel_sums;        /* floats of them */
-    int64_t most_wild, n_wild; /* strips; threads count up the second */
+    int64_t grad_step;       /* between the points of transformed gradients */
+    int64_t sum_step;        /* between the points of a panel's sums */
+    int64_t panel_sums;      /* floats of them */
+    int64_t most_ill, n_ill; /* strips; threads count up the second */
     /* With large weights threads share the tiles of one block at a time. */
     bool is_shared;
     float *tiles;
@@ -84,14 +84,14 @@ enum {
  * The definition is slower than stock's convolution: where more strips are wild than it
  * pays for, stock does the call. That is known for good once it is known.
  */
-static inline bool ptac_winograd_is_too_wild(const ptac_winograd_plan *plan)
+static inline bool ptac_winograd_is_ill_conditioned(const ptac_winograd_plan *plan)
 {
-    return __atomic_load_n(&plan->n_wild, __ATOMIC_RELAXED) > plan->most_wild;
+    return __atomic_load_n(&plan->n_ill, __ATOMIC_RELAXED) > plan->most_ill;
 }
 
-static inline void ptac_winograd_count_wild(const ptac_winograd_plan *plan)
+static inline void ptac_winograd_count_ill(const ptac_winograd_plan *plan)
 {
-    __atomic_fetch_add((int64_t *)&plan->n_wild, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add((int64_t *)&plan->n_ill, 1, __ATOMIC_RELAXED);
 }
 
 typedef struct ptac_strip {

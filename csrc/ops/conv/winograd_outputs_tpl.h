@@ -189,8 +189,8 @@ INLINE void finish_patch(const finish *f, int rows, int columns, float *patch)
 
 /* LANES channels, from channel on, of a strip. */
 INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
-                         bool is_wild, int tile, int channel, int mh, int mw, int r,
-                         const float *products, float *patch)
+                         bool is_ill_conditioned, int tile, int channel, int mh, int mw,
+                         int r, const float *products, float *patch)
 {
     const ptac_winograd *conv = &plan->conv;
     const int half = conv->with_pool;
@@ -201,7 +201,7 @@ INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
     const finish f = finish_of(conv, channel);
 
     products += tile * PANEL;
-    if (is_wild) {
+    if (is_ill_conditioned) {
         sum_strip(plan, s, channel, mh, mw, r, patch);
         finish_patch(&f, rows, columns, patch);
     } else {
@@ -217,8 +217,8 @@ INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
 
 /* A panel of outputs of strips [first, last), which are one block. */
 INLINE void output_panel(const ptac_winograd_plan *plan, int64_t first, int64_t last,
-                         const bool *are_wild, int channel, int mh, int mw, int r,
-                         const float *products, float *patch)
+                         const bool *are_ill_conditioned, int channel, int mh, int mw,
+                         int r, const float *products, float *patch)
 {
     int tile = 0;
 
@@ -227,8 +227,8 @@ INLINE void output_panel(const ptac_winograd_plan *plan, int64_t first, int64_t 
 
         for (int half = 0; half < PANEL; half += LANES)
             if (channel + half < plan->conv.out_channels)
-                output_strip(plan, &s, are_wild[i - first], tile, channel + half, mh,
-                             mw, r, products + half, patch);
+                output_strip(plan, &s, are_ill_conditioned[i - first], tile,
+                             channel + half, mh, mw, r, products + half, patch);
         tile += s.n_rows * s.n_columns;
     }
 }

@@ -58,7 +58,7 @@ TARGET static __attribute__((noinline)) bool has_giants(const floats *seen,
 }
 
 /* Whether these must not be mixed; n of them were no padding, and seen is in them. */
-INLINE bool is_wild(const spread *seen, const floats *values)
+INLINE bool is_ill_conditioned(const spread *seen, const floats *values)
 {
     const float sum = v_sum(seen->squares), largest = v_largest(seen->largest);
     const float standing_out =
@@ -90,7 +90,7 @@ TARGET static bool is_unsuited(const ptac_winograd *conv, float least_filled)
     const int64_t n_pixels = plane < PIXELS ? plane : PIXELS;
     int64_t n_seen = 0;
     vec n_filled = v_zero();
-    int n_wild = 0;
+    int n_ill = 0;
 
     for (int64_t i = 0; i < n_samples; i++) {
         const int64_t group = n_groups * i / n_samples, image = group / groups;
@@ -116,9 +116,9 @@ TARGET static bool is_unsuited(const ptac_winograd *conv, float least_filled)
                 n_filled = v_add(n_filled, is_filled(pixels));
             }
         n_seen += seen.n;
-        n_wild += is_wild(&seen, &values);
+        n_ill += is_ill_conditioned(&seen, &values);
     }
-    return n_wild * WILD > n_samples || v_sum(n_filled) < least_filled * (float)n_seen;
+    return n_ill * WILD > n_samples || v_sum(n_filled) < least_filled * (float)n_seen;
 }
 
 /* Walking a patch in the order of an image's pixels. */
@@ -215,7 +215,7 @@ INLINE int greater(int a, int b)
 
 /*
  * The part of an image that a patch of rows x columns at (top, left) covers; outside
- * the image a patch is zero. Whether it is wild, see is_wild().
+ * the image a patch is zero. Whether it is wild, see is_ill_conditioned().
  */
 INLINE bool load_patch(const float *x, int h, int w, int n_channels, int top, int left,
                        int rows, int columns, float *patch)
@@ -245,7 +245,7 @@ INLINE bool load_patch(const float *x, int h, int w, int n_channels, int top, in
         for (int i = first; i < last; i++, x += w)
             take_pixels(x, plane, n_channels, to - from, &at, &seen);
     }
-    return is_wild(&seen, &(floats){patch, 0, rows * row_step, 1});
+    return is_ill_conditioned(&seen, &(floats){patch, 0, rows * row_step, 1});
 }
 
 /* The same way back, of what lies inside the image. */

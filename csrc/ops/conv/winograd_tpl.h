@@ -75,7 +75,7 @@ INLINE void transform_row(const float *patch, int64_t row_step, int n_tiles, int
 INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
                             int tile, int mh, int mw, int r, float *tiles, float *patch)
 {
-    bool is_wild = false;
+    bool is_ill_conditioned = false;
     const ptac_winograd *conv = &plan->conv;
     const int rows = s->n_rows * mh + r - 1, columns = s->n_columns * mw + r - 1;
     const int64_t row_step = (int64_t)columns * LANES;
@@ -84,7 +84,7 @@ INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
 
     tiles += tile * LANES;
     for (int c = 0; c < conv->in_channels; c += LANES) {
-        is_wild |=
+        is_ill_conditioned |=
             load_patch(x + c * plane, conv->h, conv->w,
                        lesser(LANES, conv->in_channels - c), s->row * mh - conv->pad_h,
                        s->column * mw - conv->pad_w, rows, columns, patch);
@@ -93,9 +93,9 @@ INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
                           tiles + i * s->n_columns * LANES, plan->tile_step);
         tiles += (int64_t)plan->max_tiles * LANES;
     }
-    if (is_wild)
-        ptac_winograd_count_wild(plan);
-    return is_wild;
+    if (is_ill_conditioned)
+        ptac_winograd_count_ill(plan);
+    return is_ill_conditioned;
 }
 
 /*
@@ -197,7 +197,7 @@ INLINE void run_block(const ptac_winograd_plan *plan, int64_t first, int64_t las
     const int n_points = (mh + r - 1) * (mw + r - 1);
     const int64_t point_weights = (int64_t)plan->conv.in_channels * PANEL;
     float *tiles = scratch;
-    bool *are_wild = (bool *)(tiles + plan->marks_at);
+    bool *are_ill_conditioned = (bool *)(tiles + plan->marks_at);
     float *products = tiles + plan->n_block;
     float *patch = products + (n_points * plan->product_step + 15) / 16 * 16;
     const float *weights = plan->weights;
@@ -206,7 +206,7 @@ INLINE void run_block(const ptac_winograd_plan *plan, int64_t first, int64_t las
     for (int64_t i = first; i < last; i++) {
         const ptac_strip s = ptac_strip_at(plan, i);
 
-        are_wild[i - first] =
+        are_ill_conditioned[i - first] =
             transform_strip(plan, &s, n_tiles, mh, mw, r, tiles, patch);
         n_tiles += s.n_rows * s.n_columns;
     }
@@ -214,7 +214,8 @@ INLINE void run_block(const ptac_winograd_plan *plan, int64_t first, int64_t las
         for (int p = 0; p < n_points; p++, weights += point_weights)
             multiply_point(plan, n_tiles, tiles + p * plan->tile_step, weights,
                            products + p * plan->product_step);
-        output_panel(plan, first, last, are_wild, channel, mh, mw, r, products, patch);
+        output_panel(plan, first, last, are_ill_conditioned, channel, mh, mw, r,
+                     products, patch);
     }
 }
 
@@ -227,7 +228,7 @@ INLINE void run_pieces(int64_t begin, int64_t end, void *context, int mh, int mw
         const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
 
         for (int64_t at = plan->n_strips * i / plan->n_pieces;
-             at < last && !ptac_winograd_is_too_wild(plan); at += plan->block)
+             at < last && !ptac_winograd_is_ill_conditioned(plan); at += plan->block)
             run_block(plan, at, at + plan->block < last ? at + plan->block : last, mh,
                       mw, r, plan->scratch + i * plan->n_private);
     }
@@ -289,7 +290,7 @@ INLINE void share_tiles(int64_t begin, int64_t end, void *context, int mh, int m
                         int r)
 {
     const ptac_winograd_plan *plan = context;
-    bool *are_wild = (bool *)(plan->tiles + plan->marks_at);
+    bool *are_ill_conditioned = (bool *)(plan->tiles + plan->marks_at);
 
     for (int64_t i = begin; i < end; i++) {
         const int64_t first = plan->n_in_block * i / plan->n_pieces;
@@ -300,8 +301,9 @@ INLINE void share_tiles(int64_t begin, int64_t end, void *context, int mh, int m
             const ptac_strip s = ptac_strip_at(plan, plan->block_start + j);
 
             if (j >= first)
-                are_wild[j] = transform_strip(plan, &s, n_tiles, mh, mw, r, plan->tiles,
-                                              plan->scratch + i * plan->n_private);
+                are_ill_conditioned[j] =
+                    transform_strip(plan, &s, n_tiles, mh, mw, r, plan->tiles,
+                                    plan->scratch + i * plan->n_private);
             n_tiles += s.n_rows * s.n_columns;
         }
     }

@@ -132,8 +132,8 @@ static void pack_range(int64_t begin, int64_t end, void *context)
     }
 }
 
-bool ptac_pack_two_values(const void *x, int64_t n, int width, uint64_t values[2],
-                          uint64_t *bits)
+bool ptac_pack_bitmask(const void *x, int64_t n, int width, uint64_t values[2],
+                       uint64_t *bits)
 {
     job j = {.x = x, .bits = bits, .values = values, .n = n, .width = width};
 
@@ -185,8 +185,8 @@ static void unpack_range(int64_t begin, int64_t end, void *context)
     }
 }
 
-void ptac_unpack_two_values(const uint64_t *bits, const uint64_t values[2], int64_t n,
-                            int width, void *x)
+void ptac_unpack_bitmask(const uint64_t *bits, const uint64_t values[2], int64_t n,
+                         int width, void *x)
 {
     job j = {
         .out = x, .bits = (uint64_t *)bits, .values = values, .n = n, .width = width};

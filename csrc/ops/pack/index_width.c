@@ -54,7 +54,7 @@ static void narrow_range(int64_t begin, int64_t end, void *context)
             ((uint32_t *)j->out)[i] = (uint32_t)j->x[i];
 }
 
-void ptac_pack_narrow(const int64_t *x, int64_t n, int width, void *narrow)
+void ptac_pack_indices(const int64_t *x, int64_t n, int width, void *narrow)
 {
     job j = {.x = x, .out = narrow, .width = width};
 
@@ -77,7 +77,7 @@ static void widen_range(int64_t begin, int64_t end, void *context)
             x[i] = ((const uint32_t *)j->narrow)[i];
 }
 
-void ptac_unpack_narrow(const void *narrow, int64_t n, int width, int64_t *x)
+void ptac_unpack_indices(const void *narrow, int64_t n, int width, int64_t *x)
 {
     job j = {.narrow = narrow, .out = x, .width = width};
 

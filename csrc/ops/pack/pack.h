@@ -36,10 +36,10 @@ ptac_pack_promise ptac_pack_probe(const void *x, int64_t n, int width);
  * for each element that is values[1], (n + 63) / 64 words. False, with bits undefined,
  * where there is a third value.
  */
-bool ptac_pack_two_values(const void *x, int64_t n, int width, uint64_t values[2],
-                          uint64_t *bits);
-void ptac_unpack_two_values(const uint64_t *bits, const uint64_t values[2], int64_t n,
-                            int width, void *x);
+bool ptac_pack_bitmask(const void *x, int64_t n, int width, uint64_t values[2],
+                       uint64_t *bits);
+void ptac_unpack_bitmask(const uint64_t *bits, const uint64_t values[2], int64_t n,
+                         int width, void *x);
 
 /*
  * Elements of 4 bytes many of which are 0: count the others, in each chunk and in all;
@@ -59,7 +59,7 @@ void ptac_unpack_nonzero(const uint64_t *bits, const uint32_t *values,
  * them unsigned, and the way there and back.
  */
 int ptac_pack_index_width(const int64_t *x, int64_t n);
-void ptac_pack_narrow(const int64_t *x, int64_t n, int width, void *narrow);
-void ptac_unpack_narrow(const void *narrow, int64_t n, int width, int64_t *x);
+void ptac_pack_indices(const int64_t *x, int64_t n, int width, void *narrow);
+void ptac_unpack_indices(const void *narrow, int64_t n, int width, int64_t *x);
 
 #endif

@@ -14,7 +14,7 @@ static void reset(void)
 {
     ptac_chooser_install(NULL, 0);
     ptac_chooser_pin(FAKE_OP, NULL);
-    ptac_chooser_pardon();
+    ptac_chooser_reset_quarantine();
     ptac_chooser_set_gate(FAKE_OP, PTAC_TAKE);
     ptac_chooser_set_gate(OTHER_FAKE_OP, PTAC_TAKE);
 }
@@ -24,7 +24,7 @@ static const ptac_kernel *choose(const fake_params *params, ptac_dtype dtype,
 {
     const ptac_call call = fake_call(params, dtype, n_threads);
 
-    return ptac_choose(&call, why);
+    return ptac_select(&call, why);
 }
 
 /* The answer to a plain call: kind 0, float32. */
@@ -225,7 +225,7 @@ UNIT(lookup_follows_the_rule)
 
             const ptac_kernel *expected = by_the_rule(points, n, &call);
 
-            EXPECT(ptac_choose(&call, &why) == expected);
+            EXPECT(ptac_select(&call, &why) == expected);
             EXPECT(why == (expected ? PTAC_TAKE : PTAC_NOT_FASTER));
         }
     }
@@ -304,7 +304,7 @@ UNIT(quarantine_is_for_one_row_until_pardoned)
     ptac_chooser_pin(FAKE_OP, NULL);
     install_one(0, &fake_rows[1]); /* nor by a new table */
     EXPECT(plain(1, 1, &why) == NULL && why == PTAC_QUARANTINED);
-    ptac_chooser_pardon();
+    ptac_chooser_reset_quarantine();
     EXPECT(plain(1, 1, &why) == &fake_rows[1]);
     EXPECT(!ptac_chooser_is_quarantined(&other_fake_row));
     reset();
@@ -392,7 +392,7 @@ static const ptac_kernel *decided_under(ptac_isa limit, const fake_params *param
 
     call.op = DECIDED_FAKE_OP;
     ptac_cpu_limit(limit);
-    row = ptac_choose(&call, why);
+    row = ptac_select(&call, why);
     ptac_cpu_limit(PTAC_ISA_AVX512);
     return row;
 }
@@ -420,7 +420,7 @@ UNIT(what_is_decided_asks_no_table)
     ptac_chooser_pin(DECIDED_FAKE_OP, NULL);
     ptac_chooser_quarantine(best);
     EXPECT(!decided_under(PTAC_ISA_AVX512, &fine, &why) && why == PTAC_QUARANTINED);
-    ptac_chooser_pardon();
+    ptac_chooser_reset_quarantine();
     EXPECT(decided_under(PTAC_ISA_AVX512, &fine, &why) == best);
     ptac_chooser_set_gate(DECIDED_FAKE_OP, PTAC_OFF);
 }

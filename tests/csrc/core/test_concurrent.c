@@ -132,7 +132,7 @@ static void *choose_always(void *which)
         ptac_reason why;
 
         ptac_call_enter();
-        EXPECT(is_fake_row(ptac_choose(&call, &why)) && why == PTAC_TAKE);
+        EXPECT(is_fake_row(ptac_select(&call, &why)) && why == PTAC_TAKE);
         ptac_call_leave();
     }
     return NULL;
@@ -189,7 +189,7 @@ static void *choose_or_learn_why(void *which)
         const ptac_kernel *row;
 
         ptac_call_enter();
-        row = ptac_choose(&call, &why);
+        row = ptac_select(&call, &why);
         EXPECT(row ? is_fake_row(row) && why == PTAC_TAKE
                    : why == PTAC_QUARANTINED || why == PTAC_OFF ||
                          why == PTAC_EXCLUDED);
@@ -215,10 +215,10 @@ UNIT(switches_are_thrown_while_others_choose)
                                                     : PTAC_TAKE);
         ptac_chooser_pin(FAKE_OP, i % 4 == 0 ? &fake_rows[i / 4 % N_FAKE_ROWS] : NULL);
         if (i % 7 == 0)
-            ptac_chooser_pardon();
+            ptac_chooser_reset_quarantine();
     }
     finish(threads);
-    ptac_chooser_pardon();
+    ptac_chooser_reset_quarantine();
     ptac_chooser_pin(FAKE_OP, NULL);
     ptac_chooser_set_gate(FAKE_OP, PTAC_OFF);
     ptac_chooser_install(NULL, 0);

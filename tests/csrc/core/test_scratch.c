@@ -39,7 +39,7 @@ UNIT(larger_scratch_takes_the_place_of_smaller)
     ptac_scratch_clear();
 }
 
-UNIT(the_shelf_has_places_for_a_few)
+UNIT(the_cache_has_places_for_a_few)
 {
     enum { MANY = 20 };
     void *all[MANY];

@@ -398,7 +398,7 @@ def test_a_failure_is_counted_once() -> None:
                 assert (hits.accelerated, hits.failed) == (0, 1)
                 assert hits.forwarded == {}
     finally:
-        _C.pardon()
+        _C.reset_quarantine()
 
 
 def test_shadow_checks_see_stocks_operators() -> None:

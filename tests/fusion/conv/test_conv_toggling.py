@@ -175,7 +175,7 @@ def test_a_failure_is_stocks_to_mend(op: str) -> None:
         near(step(model), expected)
         assert hits.failed == 1
         assert hits.forwarded["quarantined"] >= 2
-        _C.pardon()
+        _C.reset_quarantine()
         contract.exactly(step(model), expected)
 
 
@@ -216,7 +216,7 @@ def in_threads(works: list[Callable[[], list[Tensor]]], times: int) -> list[Any]
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("n", [2, 4, 12])
 def test_threads_convolve_at_once(n: int) -> None:
-    """Also more threads than the shelf has places for scratch."""
+    """Also more threads than the cache has places for scratch."""
     shapes = [SHAPES[i % len(SHAPES)] for i in range(n)]
     times = 60 // n
     with switching.accelerated(*OPS):
@@ -405,7 +405,7 @@ MOST_SCRATCH = 8 << 20
 
 
 def kept_by(call: Callable[[], object]) -> int:
-    """Scratch that a call leaves on an empty shelf."""
+    """Scratch that a call leaves on an empty cache."""
     ptac.empty_cache()
     assert _C.scratch_kept() == 0
     call()
@@ -464,7 +464,7 @@ def test_scratch_goes_with_the_switch() -> None:
 
 
 def test_scratch_of_threads_stays_limited() -> None:
-    """However many have convolved, the shelf has places for a few."""
+    """However many have convolved, the cache has places for a few."""
     with switching.accelerated(*OPS):
         ptac.empty_cache()
         in_threads([lambda: convolved(SHAPES[3])] * 16, 3)

@@ -311,7 +311,7 @@ static ptac_view view_of_floats(float *data, const int64_t *n)
 static const ptac_kernel *choose(ptac_call *call, ptac_conv2d *params, chain *c)
 {
     ptac_reason unused;
-    const ptac_kernel *row = ptac_consider(call, &unused);
+    const ptac_kernel *row = ptac_probe(call, &unused);
 
     if (!row || !c->with_pool)
         return row;

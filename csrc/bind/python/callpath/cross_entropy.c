@@ -97,7 +97,7 @@ static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t
         why = ptac_why_not_lean();
     if (!why)
         why = ptac_cross_entropy_read(&read, &params, &call);
-    row = why ? NULL : ptac_consider(&call, &why);
+    row = why ? NULL : ptac_probe(&call, &why);
     wants = row ? wants_gradient(args) : 0;
     if (PyErr_Occurred())
         return NULL;

@@ -88,7 +88,7 @@ static const ptac_kernel *choose(ptac_linear_tensors *t, ptac_act activation,
     const ptac_kernel *row;
 
     *why = ptac_linear_read(t, activation, is_training, params, call);
-    row = *why ? NULL : ptac_consider(call, why);
+    row = *why ? NULL : ptac_probe(call, why);
     if (row && !settings_allow(row)) {
         *why = PTAC_MODE;
         return NULL;

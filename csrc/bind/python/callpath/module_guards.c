@@ -230,7 +230,7 @@ static PyObject *namespaces_of(PyObject *type)
     return found;
 }
 
-/* One entry of known_modules_install()'s list. */
+/* One entry of module_guards_install()'s list. */
 static bool remember(PyObject *entry)
 {
     PyObject *type, *methods, *functions, *tensors;
@@ -271,11 +271,11 @@ static bool intern_names(void)
 }
 
 /*
- * known_modules_install([(kind, class, [method], [(namespace, name, function)],
+ * module_guards_install([(kind, class, [method], [(namespace, name, function)],
  * [tensor])], [global hook dictionaries]), methods and tensors by name. Takes the place
  * of what was installed before.
  */
-static PyObject *known_modules_install(PyObject *self, PyObject *args)
+static PyObject *module_guards_install(PyObject *self, PyObject *args)
 {
     PyObject *classes, *hooks;
 
@@ -297,7 +297,7 @@ static PyObject *known_modules_install(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-PyMethodDef ptac_known_module_methods[] = {
-    {"known_modules_install", known_modules_install, METH_VARARGS, NULL},
+PyMethodDef ptac_module_guard_methods[] = {
+    {"module_guards_install", module_guards_install, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -2,7 +2,7 @@
  * module_guards.h - modules of torch's that do what their class says and nothing else.
  *
  * Who runs two of them as one passes over everything that torch would have called in
- * between. So known_modules_install() remembers what that is, and a module counts as
+ * between. So module_guards_install() remembers what that is, and a module counts as
  * known only while all of it is as it was then: its exact class, the class's methods,
  * the functions that these call, and no hooks anywhere.
  */

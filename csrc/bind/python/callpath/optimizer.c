@@ -8,14 +8,15 @@
 #include <math.h>
 
 /* The row for what was gathered. */
-static const ptac_kernel *consider(ptac_gathering *g, ptac_call *call, ptac_reason *why)
+static const ptac_kernel *consider(ptac_optimizer_args *g, ptac_call *call,
+                                   ptac_reason *why)
 {
     g->step.items = g->items;
     g->step.n_items = g->n_items;
     *call = (ptac_call){.op = g->op, .n_inputs = 1, .params = &g->step};
     call->inputs[0].dtype = g->dtype;
     call->inputs[0].n_elements = g->n_elements;
-    return ptac_consider(call, why);
+    return ptac_probe(call, why);
 }
 
 static void count_step(PyObject *tensor)
@@ -30,7 +31,7 @@ static void count_step(PyObject *tensor)
 }
 
 /* Adam's step counters stand last among the tensors that each item writes. */
-static void count_steps(const ptac_gathering *g)
+static void count_steps(const ptac_optimizer_args *g)
 {
     const Py_ssize_t each = g->step.adam.amsgrad ? 5 : 4;
 
@@ -39,7 +40,7 @@ static void count_steps(const ptac_gathering *g)
 }
 
 /* The sum of gradient times direction of a step of rate 1, from those of its blocks. */
-static double sum_up(const ptac_gathering *g)
+static double sum_up(const ptac_optimizer_args *g)
 {
     double sum = 0;
 
@@ -65,7 +66,7 @@ static void tell(PyObject *sums, double sum)
  * the definition does the work, since other groups of the step may be done already.
  */
 static void run_gathered(const ptac_kernel *row, const ptac_call *call,
-                         ptac_gathering *g, PyObject *sums)
+                         ptac_optimizer_args *g, PyObject *sums)
 {
     PyThreadState *thread;
 
@@ -112,7 +113,7 @@ static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums
 static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
                                  Py_ssize_t n_args)
 {
-    ptac_gathering g;
+    ptac_optimizer_args g;
     ptac_call call;
     ptac_reason why = PTAC_TAKE;
     const ptac_kernel *row = NULL;
@@ -137,11 +138,12 @@ static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
         return PyLong_FromLong(0);
     }
 
-    ptac_verdict result = ptac_gather(&g, args[2], args[1], is_sgd, multiplier);
+    ptac_verdict result =
+        ptac_optimizer_args_read(&g, args[2], args[1], is_sgd, multiplier);
     bool error;
 
     if (ptac_is_fine(result))
-        result = ptac_gather_repeats(&g, 1);
+        result = ptac_optimizer_args_repeat(&g, 1);
     error = result.error;
     if (result.needs_state) {
         answer = -1;
@@ -151,14 +153,14 @@ static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
             row = consider(&g, &call, &why);
         if (why)
             ptac_refuse(g.op, why);
-        error = row && !ptac_create_momenta(&g, args[1]);
+        error = row && !ptac_sgd_state_create(&g, args[1]);
         if (error)
-            ptac_forget_momenta(&g, args[1]);
+            ptac_sgd_state_forget(&g, args[1]);
         else if (row)
             run_gathered(row, &call, &g, sums);
         answer = row || (!why && g.n_items == 0);
     }
-    ptac_gather_release(&g);
+    ptac_optimizer_args_release(&g);
     return error ? NULL : PyLong_FromLong(answer);
 }
 
@@ -168,8 +170,8 @@ enum {
 
 /* Gather every group and find a row for each, or leave everything as it was. */
 static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
-                       double multiplier, ptac_gathering *gathered, ptac_call *calls,
-                       const ptac_kernel **rows, int *n_gathered)
+                       double multiplier, ptac_optimizer_args *gathered,
+                       ptac_call *calls, const ptac_kernel **rows, int *n_gathered)
 {
     const Py_ssize_t n = PyList_Size(groups);
     ptac_reason why;
@@ -177,8 +179,8 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
     if (n > MAX_GROUPS)
         return false;
     for (Py_ssize_t i = 0; i < n; i++) {
-        const ptac_verdict result = ptac_gather(&gathered[i], PyList_GetItem(groups, i),
-                                                states, is_sgd, multiplier);
+        const ptac_verdict result = ptac_optimizer_args_read(
+            &gathered[i], PyList_GetItem(groups, i), states, is_sgd, multiplier);
 
         *n_gathered = (int)i + 1;
         if (!ptac_is_fine(result) || PyList_Size(groups) != n)
@@ -189,7 +191,7 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
         if (!rows[i])
             return false;
     }
-    return ptac_is_fine(ptac_gather_repeats(gathered, *n_gathered));
+    return ptac_is_fine(ptac_optimizer_args_repeat(gathered, *n_gathered));
 }
 
 /*
@@ -200,7 +202,7 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
 static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
                                 Py_ssize_t n_args)
 {
-    ptac_gathering gathered[MAX_GROUPS];
+    ptac_optimizer_args gathered[MAX_GROUPS];
     ptac_call calls[MAX_GROUPS];
     const ptac_kernel *rows[MAX_GROUPS] = {NULL};
     PyObject *groups = NULL, *states = NULL;
@@ -228,9 +230,9 @@ static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
                     rows, &n_gathered))
         goto done;
     for (int i = 0; i < n_gathered; i++) {
-        if (rows[i] && !ptac_create_momenta(&gathered[i], states)) {
+        if (rows[i] && !ptac_sgd_state_create(&gathered[i], states)) {
             for (int j = 0; j <= i; j++)
-                ptac_forget_momenta(&gathered[j], states);
+                ptac_sgd_state_forget(&gathered[j], states);
             goto done;
         }
     }
@@ -240,7 +242,7 @@ static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
     done = true;
 done:
     for (int i = 0; i < n_gathered; i++)
-        ptac_gather_release(&gathered[i]);
+        ptac_optimizer_args_release(&gathered[i]);
     Py_XDECREF(groups);
     Py_XDECREF(states);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(done);

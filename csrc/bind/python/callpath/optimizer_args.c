@@ -120,7 +120,7 @@ static bool read_sgd(PyObject *group, ptac_sgd *sgd, double multiplier)
     return true;
 }
 
-static bool read_adam(PyObject *group, ptac_gathering *g, double multiplier)
+static bool read_adam(PyObject *group, ptac_optimizer_args *g, double multiplier)
 {
     ptac_adam *adam = &g->step.adam;
     PyObject *betas = PyDict_GetItemWithError(group, ptac_s.betas);
@@ -149,7 +149,7 @@ static bool read_adam(PyObject *group, ptac_gathering *g, double multiplier)
     return true;
 }
 
-void ptac_gather_release(ptac_gathering *g)
+void ptac_optimizer_args_release(ptac_optimizer_args *g)
 {
     for (Py_ssize_t i = 0; i < g->n_written; i++)
         Py_DECREF(g->written[i].tensor);
@@ -164,7 +164,7 @@ void ptac_gather_release(ptac_gathering *g)
 }
 
 /* Room for another item and the five tensors that it may write. */
-static bool make_room(ptac_gathering *g)
+static bool make_room(ptac_optimizer_args *g)
 {
     if (g->n_items < g->capacity)
         return true;
@@ -188,7 +188,7 @@ static bool make_room(ptac_gathering *g)
     return true;
 }
 
-static void will_write(ptac_gathering *g, PyObject *tensor, const void *data)
+static void will_write(ptac_optimizer_args *g, PyObject *tensor, const void *data)
 {
     g->written[g->n_written++] = (ptac_written){Py_NewRef(tensor), data};
 }
@@ -221,7 +221,7 @@ static PyObject *find_state(PyObject *states, PyObject *param, Py_ssize_t *posit
     return PyDict_GetItemWithError(states, param);
 }
 
-static ptac_verdict gather_momentum(ptac_gathering *g, PyObject *states,
+static ptac_verdict gather_momentum(ptac_optimizer_args *g, PyObject *states,
                                     PyObject *param, Py_ssize_t *position,
                                     const ptac_view *view, ptac_step_item *item)
 {
@@ -237,7 +237,7 @@ static ptac_verdict gather_momentum(ptac_gathering *g, PyObject *states,
         return raised;
     if (!buffer || buffer == Py_None) {
         item->is_first =
-            true; /* ptac_create_momenta() makes it, once nothing can refuse */
+            true; /* ptac_sgd_state_create() makes it, once nothing can refuse */
         return fine;
     }
     if (!takes_after(buffer, view, &item->state[0]))
@@ -264,9 +264,9 @@ static bool read_step(PyObject *tensor, ptac_view *view, double *count)
     return *count >= 1;
 }
 
-static ptac_verdict gather_moments(ptac_gathering *g, PyObject *states, PyObject *param,
-                                   Py_ssize_t *position, const ptac_view *view,
-                                   ptac_step_item *item)
+static ptac_verdict gather_moments(ptac_optimizer_args *g, PyObject *states,
+                                   PyObject *param, Py_ssize_t *position,
+                                   const ptac_view *view, ptac_step_item *item)
 {
     PyObject *state = find_state(states, param, position);
     PyObject *keys[] = {ptac_s.exp_avg, ptac_s.exp_avg_sq, ptac_s.max_exp_avg_sq};
@@ -301,8 +301,8 @@ static ptac_verdict gather_moments(ptac_gathering *g, PyObject *states, PyObject
 }
 
 /* One parameter with its gradient and state, if it has a gradient. */
-static ptac_verdict gather_param(ptac_gathering *g, PyObject *states, PyObject *param,
-                                 Py_ssize_t *position)
+static ptac_verdict gather_param(ptac_optimizer_args *g, PyObject *states,
+                                 PyObject *param, Py_ssize_t *position)
 {
     ptac_step_item item = {.begin = g->n_elements};
     ptac_view view, grad_view;
@@ -367,7 +367,7 @@ static int by_address(const void *left, const void *right)
 }
 
 /* Parameters that share memory would race, where threads share the work. */
-static ptac_verdict check_overlap(const ptac_gathering *g)
+static ptac_verdict check_overlap(const ptac_optimizer_args *g)
 {
     const size_t width = g->dtype == PTAC_F32 ? 4 : 8;
     const ptac_step_item **sorted;
@@ -391,7 +391,7 @@ static ptac_verdict check_overlap(const ptac_gathering *g)
     return result;
 }
 
-static ptac_verdict read_group(ptac_gathering *g, PyObject *group, bool is_sgd,
+static ptac_verdict read_group(ptac_optimizer_args *g, PyObject *group, bool is_sgd,
                                double multiplier)
 {
     const ptac_reason why = read_implementation(group);
@@ -416,7 +416,7 @@ static const void **place(const void **table, size_t mask, const void *data)
 }
 
 /* Put all that is written into the table; false when something is there already. */
-static bool note_written(const ptac_gathering *g, const void **table, size_t mask)
+static bool note_written(const ptac_optimizer_args *g, const void **table, size_t mask)
 {
     for (Py_ssize_t i = 0; i < g->n_written; i++) {
         const void *data = g->written[i].data;
@@ -432,7 +432,7 @@ static bool note_written(const ptac_gathering *g, const void **table, size_t mas
     return true;
 }
 
-static bool reads_written(const ptac_gathering *g, const void **table, size_t mask)
+static bool reads_written(const ptac_optimizer_args *g, const void **table, size_t mask)
 {
     for (Py_ssize_t i = 0; i < g->n_items; i++)
         if (g->items[i].n && *place(table, mask, g->items[i].grad))
@@ -440,7 +440,7 @@ static bool reads_written(const ptac_gathering *g, const void **table, size_t ma
     return false;
 }
 
-ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n)
+ptac_verdict ptac_optimizer_args_repeat(const ptac_optimizer_args *gathered, int n)
 {
     enum { SMALL = 512 };
     const void *small[SMALL] = {NULL}, **table = small;
@@ -468,8 +468,8 @@ ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n)
     return result;
 }
 
-ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
-                         bool is_sgd, double multiplier)
+ptac_verdict ptac_optimizer_args_read(ptac_optimizer_args *g, PyObject *group,
+                                      PyObject *states, bool is_sgd, double multiplier)
 {
     PyObject *params;
     Py_ssize_t position = 0;

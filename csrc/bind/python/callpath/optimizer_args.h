@@ -51,7 +51,7 @@ typedef struct ptac_written {
 } ptac_written;
 
 /* What a group gathers. */
-typedef struct ptac_gathering {
+typedef struct ptac_optimizer_args {
     ptac_op op;
     ptac_step step;
     ptac_step_item *items;
@@ -65,7 +65,7 @@ typedef struct ptac_gathering {
     int64_t n_elements;
     double beta1;
     double lr; /* Adam: as the step is to use it */
-} ptac_gathering;
+} ptac_optimizer_args;
 
 /* Whether a group could be gathered. */
 typedef struct ptac_verdict {
@@ -84,27 +84,27 @@ ptac_op ptac_optim_op(PyObject *group, bool is_sgd);
 
 /*
  * Look at every parameter of the group and write nothing. What is found stays alive
- * whatever other threads do to the group and the states; ptac_gather_release() gives it
- * back, to be called in any case. The group's rate is multiplied by multiplier, but for
- * decoupled weight decay, which goes by the rate as it is.
+ * whatever other threads do to the group and the states; ptac_optimizer_args_release()
+ * gives it back, to be called in any case. The group's rate is multiplied by
+ * multiplier, but for decoupled weight decay, which goes by the rate as it is.
  */
-ptac_verdict ptac_gather(ptac_gathering *g, PyObject *group, PyObject *states,
-                         bool is_sgd, double multiplier);
-void ptac_gather_release(ptac_gathering *g);
+ptac_verdict ptac_optimizer_args_read(ptac_optimizer_args *g, PyObject *group,
+                                      PyObject *states, bool is_sgd, double multiplier);
+void ptac_optimizer_args_release(ptac_optimizer_args *g);
 
 /*
  * Refuses groups that would write one tensor twice, a parameter that is listed twice or
  * a state that several share, or that would read as a gradient what they write: stock
  * goes over it again for each operation. Tensors are told apart by where they begin.
  */
-ptac_verdict ptac_gather_repeats(const ptac_gathering *gathered, int n);
+ptac_verdict ptac_optimizer_args_repeat(const ptac_optimizer_args *gathered, int n);
 
 /*
  * The buffers that a first SGD step needs; all of them, or a Python exception is set.
  */
-bool ptac_create_momenta(ptac_gathering *g, PyObject *states);
+bool ptac_sgd_state_create(ptac_optimizer_args *g, PyObject *states);
 
-/* Leave the states as before ptac_create_momenta(), whatever exception is set. */
-void ptac_forget_momenta(const ptac_gathering *g, PyObject *states);
+/* Leave the states as before ptac_sgd_state_create(), whatever exception is set. */
+void ptac_sgd_state_forget(const ptac_optimizer_args *g, PyObject *states);
 
 #endif

@@ -21,7 +21,7 @@ static PyObject *new_like(PyObject *param)
 }
 
 /* Make the buffer of item i and put it into its state. */
-static bool make_momentum(ptac_gathering *g, PyObject *states, Py_ssize_t i)
+static bool make_momentum(ptac_optimizer_args *g, PyObject *states, Py_ssize_t i)
 {
     PyObject *state = PyObject_GetItem(states, g->params[i]);
     PyObject *before, *buffer = NULL;
@@ -50,7 +50,7 @@ done:
     return done;
 }
 
-bool ptac_create_momenta(ptac_gathering *g, PyObject *states)
+bool ptac_sgd_state_create(ptac_optimizer_args *g, PyObject *states)
 {
     for (Py_ssize_t i = 0; i < g->n_items; i++) {
         if (!g->items[i].is_first)
@@ -76,7 +76,7 @@ static void restore(PyObject *state, bool said_none)
         PyObject_DelItem(state, ptac_s.momentum_buffer);
 }
 
-void ptac_forget_momenta(const ptac_gathering *g, PyObject *states)
+void ptac_sgd_state_forget(const ptac_optimizer_args *g, PyObject *states)
 {
     PyObject *type, *value, *trace;
     Py_ssize_t n_left = g->n_new;

@@ -88,7 +88,7 @@ static size_t copy_blocks(ptac_stream_pool *pool, copied_block *copies, size_t r
             if (n < room)
                 copies[n] = (copied_block){
                     .address = b->address,
-                    .stream = (uintptr_t)pool->lanes[pool->lane_of[i]].stream,
+                    .stream = (uintptr_t)pool->streams[pool->lists_of[i]].stream,
                     .bytes = b->bytes,
                     .requested = b->requested,
                     .arena = i,

@@ -255,11 +255,11 @@ static PyObject *inject_failure(PyObject *self, PyObject *name)
     Py_RETURN_NONE;
 }
 
-static PyObject *pardon(PyObject *self, PyObject *unused)
+static PyObject *reset_quarantine(PyObject *self, PyObject *unused)
 {
     (void)self;
     (void)unused;
-    ptac_chooser_pardon();
+    ptac_chooser_reset_quarantine();
     Py_RETURN_NONE;
 }
 
@@ -293,6 +293,6 @@ PyMethodDef ptac_switch_methods[] = {
     {"shadow_settle", shadow_settle, METH_VARARGS, NULL},
     {"last_row", last_row, METH_O, NULL},
     {"inject_failure", inject_failure, METH_O, NULL},
-    {"pardon", pardon, METH_NOARGS, NULL},
+    {"reset_quarantine", reset_quarantine, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -165,7 +165,7 @@ const ptac_kernel *ptac_int8_admit(ptac_call *call, ptac_reason why, bool is_ker
         ptac_refuse(call->op, why);
     if (why)
         return NULL;
-    return is_kernel ? ptac_admit(call) : ptac_consider(call, &why);
+    return is_kernel ? ptac_admit(call) : ptac_probe(call, &why);
 }
 
 static PyObject *try_linear(PyObject *const *args, Py_ssize_t n_args, bool is_kernel)

@@ -44,7 +44,7 @@ static PyObject *set_own_threads(PyObject *self, PyObject *n)
     return PyBool_FromLong((long)now == wanted);
 }
 
-PyMethodDef ptac_setting_methods[] = {
+PyMethodDef ptac_float_mode_methods[] = {
     {"float_mode", float_mode, METH_NOARGS, NULL},
     {"set_float_mode", set_float_mode, METH_O, NULL},
     {"set_own_threads", set_own_threads, METH_O, NULL},

@@ -29,8 +29,8 @@ static PyObject *pack_probe(PyObject *self, PyObject *tensor)
         ptac_pack_probe(view.data, view.n_elements, widths[view.dtype]));
 }
 
-/* pack_two_values(x, n, width, bits) -> the two, or None where there is a third. */
-static PyObject *pack_two_values(PyObject *self, PyObject *args)
+/* pack_bitmask(x, n, width, bits) -> the two, or None where there is a third. */
+static PyObject *pack_bitmask(PyObject *self, PyObject *args)
 {
     address x, bits;
     long long n;
@@ -42,15 +42,15 @@ static PyObject *pack_two_values(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "KLiK", &x, &n, &width, &bits))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    packed = ptac_pack_two_values(AT(void, x), n, width, values, AT(uint64_t, bits));
+    packed = ptac_pack_bitmask(AT(void, x), n, width, values, AT(uint64_t, bits));
     Py_END_ALLOW_THREADS
     if (!packed)
         Py_RETURN_NONE;
     return Py_BuildValue("KK", (address)values[0], (address)values[1]);
 }
 
-/* unpack_two_values(bits, first, second, n, width, x) */
-static PyObject *unpack_two_values(PyObject *self, PyObject *args)
+/* unpack_bitmask(bits, first, second, n, width, x) */
+static PyObject *unpack_bitmask(PyObject *self, PyObject *args)
 {
     address x, bits, first, second;
     long long n;
@@ -63,7 +63,7 @@ static PyObject *unpack_two_values(PyObject *self, PyObject *args)
     const uint64_t values[2] = {first, second};
 
     Py_BEGIN_ALLOW_THREADS
-    ptac_unpack_two_values(AT(uint64_t, bits), values, n, width, AT(void, x));
+    ptac_unpack_bitmask(AT(uint64_t, bits), values, n, width, AT(void, x));
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -149,8 +149,8 @@ static PyObject *pack_index_width(PyObject *self, PyObject *args)
     return PyLong_FromLong(width);
 }
 
-/* pack_narrow(x, n, width, narrow) */
-static PyObject *pack_narrow(PyObject *self, PyObject *args)
+/* pack_indices(x, n, width, narrow) */
+static PyObject *pack_indices(PyObject *self, PyObject *args)
 {
     address x, narrow;
     long long n;
@@ -160,13 +160,13 @@ static PyObject *pack_narrow(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "KLiK", &x, &n, &width, &narrow))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    ptac_pack_narrow(AT(int64_t, x), n, width, AT(void, narrow));
+    ptac_pack_indices(AT(int64_t, x), n, width, AT(void, narrow));
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
-/* unpack_narrow(narrow, n, width, x) */
-static PyObject *unpack_narrow(PyObject *self, PyObject *args)
+/* unpack_indices(narrow, n, width, x) */
+static PyObject *unpack_indices(PyObject *self, PyObject *args)
 {
     address x, narrow;
     long long n;
@@ -176,7 +176,7 @@ static PyObject *unpack_narrow(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "KLiK", &narrow, &n, &width, &x))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    ptac_unpack_narrow(AT(void, narrow), n, width, AT(int64_t, x));
+    ptac_unpack_indices(AT(void, narrow), n, width, AT(int64_t, x));
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -258,15 +258,15 @@ static PyObject *saved_bytes_reset(PyObject *self, PyObject *unused)
 
 PyMethodDef ptac_pack_methods[] = {
     {"pack_probe", pack_probe, METH_O, NULL},
-    {"pack_two_values", pack_two_values, METH_VARARGS, NULL},
-    {"unpack_two_values", unpack_two_values, METH_VARARGS, NULL},
+    {"pack_bitmask", pack_bitmask, METH_VARARGS, NULL},
+    {"unpack_bitmask", unpack_bitmask, METH_VARARGS, NULL},
     {"pack_equal", pack_equal, METH_VARARGS, NULL},
     {"pack_count", pack_count, METH_VARARGS, NULL},
     {"pack_nonzero", pack_nonzero, METH_VARARGS, NULL},
     {"unpack_nonzero", unpack_nonzero, METH_VARARGS, NULL},
     {"pack_index_width", pack_index_width, METH_VARARGS, NULL},
-    {"pack_narrow", pack_narrow, METH_VARARGS, NULL},
-    {"unpack_narrow", unpack_narrow, METH_VARARGS, NULL},
+    {"pack_indices", pack_indices, METH_VARARGS, NULL},
+    {"unpack_indices", unpack_indices, METH_VARARGS, NULL},
     {"saved_book", saved_book, METH_VARARGS, NULL},
     {"saved_bytes", saved_bytes, METH_NOARGS, NULL},
     {"saved_bytes_reset", saved_bytes_reset, METH_NOARGS, NULL},

@@ -1,5 +1,6 @@
 /*
- * saved_tensor_hooks.c - what autograd saves for backward, held so that it can be let go.
+ * saved_tensor_hooks.c - what autograd saves for backward, held so that it can be let
+ * go.
  *
  * pack and unpack are default hooks of torch's. Most tensors are small or parameters:
  * these are held as autograd itself would hold them, with the version that torch's own

@@ -17,7 +17,7 @@ typedef struct embedding_job {
     float *y;
     int64_t n_rows, width;
     ptac_int8_row_fn row;
-    int is_wild; /* an index that the table does not have was met */
+    int is_ill_conditioned; /* an index that the table does not have was met */
 } embedding_job;
 
 /* Each index is read once: others may write to them while we run. */
@@ -29,7 +29,7 @@ static void embed(int64_t begin, int64_t end, void *context)
         const int64_t at = __atomic_load_n(&job->indices[i], __ATOMIC_RELAXED);
 
         if (at < 0 || at >= job->n_rows) {
-            __atomic_store_n(&job->is_wild, 1, __ATOMIC_RELAXED);
+            __atomic_store_n(&job->is_ill_conditioned, 1, __ATOMIC_RELAXED);
             return;
         }
         job->row(job->table + at * job->width, job->scales[at], job->width,
@@ -62,7 +62,7 @@ ptac_status ptac_int8_embedding_run(const ptac_call *call, ptac_int8_row_fn row)
     };
 
     ptac_parallel_for(0, p->n_indices, 1 + GRAIN / p->width, embed, &job);
-    return job.is_wild ? PTAC_UNSUITED : PTAC_OK;
+    return job.is_ill_conditioned ? PTAC_UNSUITED : PTAC_OK;
 }
 
 static void row_of(const int8_t *q, float scale, int64_t width, float *y)

@@ -61,7 +61,7 @@ static bool works_in_child(void)
 
 #if defined(UNDER_ADDRESS_SANITIZER)
     /*
-     * No keeper: the sanitizer's allocator, which a new thread asks, may have been
+     * No reclaimer: the sanitizer's allocator, which a new thread asks, may have been
      * locked by another thread when the child was born (gcc 12).
      */
     calls_refuse(CALL_pthread_create, 1, true);
@@ -77,7 +77,7 @@ static bool works_in_child(void)
     }
     ptac_cpu_pool_trim();
 #if !defined(UNDER_ADDRESS_SANITIZER)
-    EXPECT(calls_n_threads() == 1 && calls_tick()); /* a keeper of its own */
+    EXPECT(calls_n_threads() == 1 && calls_tick()); /* a reclaimer of its own */
     EXPECT(fixture_open(NULL));
     EXPECT(calls_n_threads() == 1);
 #endif
@@ -109,7 +109,7 @@ UNIT(children_are_born_in_the_middle_of_requests)
     EXPECT(ptac_cpu_pool_draining() == 0);
 }
 
-static bool has_keeper_after_asking(void)
+static bool has_reclaimer_after_asking(void)
 {
     EXPECT(calls_n_threads() == 0);
     EXPECT(fixture_give(fixture_take(MIB), MIB));
@@ -120,11 +120,11 @@ static bool has_keeper_after_asking(void)
 /* Its parent, a child too, never asked for memory. */
 static bool has_child(void)
 {
-    EXPECT(unit_in_child(has_keeper_after_asking));
+    EXPECT(unit_in_child(has_reclaimer_after_asking));
     return true;
 }
 
-UNIT(a_child_of_a_child_has_a_keeper)
+UNIT(a_child_of_a_child_has_a_reclaimer)
 {
 #if defined(UNDER_THREAD_SANITIZER)
     unit_skip("ThreadSanitizer ends children that start threads");

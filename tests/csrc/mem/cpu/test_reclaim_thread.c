@@ -13,8 +13,8 @@ static int64_t purged(void)
     return fixture_stats().purged_bytes;
 }
 
-/* The keeper of a pool that was closed ends at its next look. */
-static void end_keeper(void)
+/* The reclaimer of a pool that was closed ends at its next look. */
+static void end_reclaimer(void)
 {
     EXPECT(ptac_cpu_pool_draining() == 0);
     EXPECT(!calls_tick());
@@ -48,7 +48,7 @@ UNIT(idle_memory_is_given_back_once)
     EXPECT(calls_tick() && purged() > once);
     EXPECT(fixture_give(two, MIB));
     fixture_shut();
-    end_keeper();
+    end_reclaimer();
 }
 
 UNIT(idle_memory_stays_when_asked_to)
@@ -62,7 +62,7 @@ UNIT(idle_memory_stays_when_asked_to)
         EXPECT(calls_tick() && purged() == 0);
     EXPECT(fixture_give(two, MIB));
     fixture_shut();
-    end_keeper();
+    end_reclaimer();
 }
 
 UNIT(a_new_idle_time_counts_from_now)
@@ -84,7 +84,7 @@ UNIT(a_new_idle_time_counts_from_now)
     EXPECT(calls_tick() && purged() > 0);
     EXPECT(fixture_give(two, MIB));
     fixture_shut();
-    end_keeper();
+    end_reclaimer();
 }
 
 UNIT(a_machine_short_of_memory_gets_it_back)
@@ -110,10 +110,10 @@ UNIT(a_machine_short_of_memory_gets_it_back)
     files_end();
     EXPECT(fixture_give(two, MIB));
     fixture_shut();
-    end_keeper();
+    end_reclaimer();
 }
 
-UNIT(hot_regions_become_huge)
+UNIT(huge_pages_where_memory_is_held)
 {
     EXPECT(fixture_open(NULL));
     for (int i = 0; i < 49; i++)
@@ -139,10 +139,10 @@ UNIT(hot_regions_become_huge)
     EXPECT(!is_possible || calls_made(CALL_madvise) == 2);
     EXPECT(ptac_cpu_pool_free(kept)); /* without its marks */
     fixture_shut();
-    end_keeper();
+    end_reclaimer();
 }
 
-UNIT(a_pool_lives_without_keeper)
+UNIT(a_pool_lives_without_reclaimer)
 {
     calls_refuse(CALL_pthread_create, 1, false);
     EXPECT(fixture_open(NULL));
@@ -152,10 +152,10 @@ UNIT(a_pool_lives_without_keeper)
     EXPECT(fixture_open(NULL)); /* it is tried again */
     EXPECT(calls_n_threads() == 1);
     fixture_shut();
-    end_keeper();
+    end_reclaimer();
 }
 
-UNIT(a_keeper_outlives_a_moment_off)
+UNIT(a_reclaimer_outlives_a_moment_off)
 {
     EXPECT(fixture_open(NULL));
     fixture_shut();
@@ -163,9 +163,9 @@ UNIT(a_keeper_outlives_a_moment_off)
     EXPECT(calls_n_threads() == 1);
     EXPECT(calls_tick());
     fixture_shut();
-    end_keeper();
+    end_reclaimer();
     EXPECT(fixture_open(NULL));
     EXPECT(calls_n_threads() == 1 && calls_tick());
     fixture_shut();
-    end_keeper();
+    end_reclaimer();
 }

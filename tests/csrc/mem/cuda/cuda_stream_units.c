@@ -394,7 +394,7 @@ UNIT(a_graph_keeps_its_addresses_until_it_is_released)
 
     void *second = take(LARGE, 1);
 
-    EXPECT(second == first); /* in the order of the same stream, as in any lane */
+    EXPECT(second == first); /* in the order of the same stream, as in any lists */
     give(second);
     end_capture();
 
@@ -433,10 +433,10 @@ UNIT(a_shared_graph_pool_is_released_by_its_last_holder)
     close_pool();
 }
 
-UNIT(more_streams_than_lanes)
+UNIT(more_streams_than_lists)
 {
     open_pool(MEMORY);
-    for (int i = 0; i < 3 * PTAC_MAX_LANES; i++) {
+    for (int i = 0; i < 3 * PTAC_MAX_STREAMS; i++) {
         const cu_stream stream = (cu_stream)(uintptr_t)(16 * (i % 31) + i / 31);
         void *memory = NULL;
 
@@ -445,7 +445,7 @@ UNIT(more_streams_than_lanes)
         give(memory);
         mock_run_all();
     }
-    EXPECT(pool.n_lanes == PTAC_MAX_LANES);
+    EXPECT(pool.n_streams == PTAC_MAX_STREAMS);
     close_pool();
 }
 

@@ -67,19 +67,19 @@ UNIT(classes_of_sizes_do_not_decrease)
 
 UNIT(the_next_class_is_found)
 {
-    static ptac_size_lists lists;
+    static ptac_size_classes lists;
     ptac_block block = {.bytes = SIZE_MAX}, other = {.bytes = 100};
 
     EXPECT(ptac_size_next(&lists, 0) == -1);
     EXPECT(ptac_size_next(&lists, PTAC_N_SIZE_CLASSES) == -1);
-    ptac_size_lists_add(&lists, &block);
+    ptac_size_classes_add(&lists, &block);
     for (int class = 0; class < PTAC_N_SIZE_CLASSES; class ++)
         EXPECT(ptac_size_next(&lists, class) == PTAC_N_SIZE_CLASSES - 1);
-    ptac_size_lists_add(&lists, &other);
+    ptac_size_classes_add(&lists, &other);
     EXPECT(ptac_size_next(&lists, 0) == ptac_size_class(100));
     EXPECT(ptac_size_next(&lists, ptac_size_class(100) + 1) == PTAC_N_SIZE_CLASSES - 1);
-    ptac_size_lists_drop(&lists, &block);
-    ptac_size_lists_drop(&lists, &other);
+    ptac_size_classes_drop(&lists, &block);
+    ptac_size_classes_drop(&lists, &other);
     EXPECT(ptac_size_next(&lists, 0) == -1 && lists.powers == 0);
 }
 

@@ -43,8 +43,8 @@ void calls_limit_addresses(size_t bytes);
 int64_t calls_bytes_mapped(void);
 
 /*
- * Sleeping threads, which is the keeper, wait for calls_tick() from now on: it lets the
- * sleeper go on and returns when it sleeps again (true) or has ended (false).
+ * Sleeping threads, which is the reclaimer, wait for calls_tick() from now on: it lets
+ * the sleeper go on and returns when it sleeps again (true) or has ended (false).
  */
 void calls_stop_clock(void);
 bool calls_tick(void);

@@ -1,5 +1,6 @@
 /*
- * checked_source.h - a source that keeps its own record of what is held, and may say no.
+ * checked_source.h - a source that keeps its own record of what is held, and may say
+ * no.
  *
  * Behind it is the CPU's source, or nothing: then addresses are invented.
  */

@@ -1,5 +1,6 @@
 /*
- * invariants.c - the invariants of blocks, of what is held, of the table and of the indexes.
+ * invariants.c - the invariants of blocks, of what is held, of the table and of the
+ * indexes.
  */
 #include "invariants.h"
 
@@ -136,7 +137,7 @@ static const char *check_huge(const ptac_arena *arena)
 
 /* --- indexes ------------------------------------------------------------------- */
 
-static const char *check_lists(const ptac_size_lists *lists, size_t n_listed)
+static const char *check_lists(const ptac_size_classes *lists, size_t n_listed)
 {
     size_t n = 0;
 
@@ -225,7 +226,7 @@ static const char *check_index(const ptac_arena *arena, const totals *t)
         trouble =
             check_tree(*(ptac_block **)arena->index, 0, UINTPTR_MAX, &n, &largest);
         HOLDS(trouble || (n == t->n_listed && largest == t->largest_listed));
-    } else if (arena->policy->index_bytes == sizeof(ptac_size_lists)) {
+    } else if (arena->policy->index_bytes == sizeof(ptac_size_classes)) {
         trouble = check_lists(arena->index, t->n_listed);
     }
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !trouble; i++)

@@ -1,6 +1,6 @@
 /*
- * invariants.h - looks at every block, table and list of a pool, and says what is not as
- * csrc/mem promises.
+ * invariants.h - looks at every block, table and list of a pool, and says what is not
+ * as csrc/mem promises.
  */
 #ifndef PTAC_TESTS_MEMORY_WALK_H
 #define PTAC_TESTS_MEMORY_WALK_H

@@ -1,5 +1,6 @@
 /*
- * reference_model.h - a plain model of a pool beside the real one, which has to agree with it.
+ * reference_model.h - a plain model of a pool beside the real one, which has to agree
+ * with it.
  *
  * Every operation goes to both. The model keeps a list of what is in use, writes and
  * reads marks in real memory, and counts every statistic anew in the simplest way.

@@ -252,12 +252,12 @@ UNIT(int8_lookups_meet_their_place_in_the_table)
 
     ptac_chooser_set_gate(PTAC_OP_INT8_EMBEDDING, PTAC_TAKE);
     EXPECT(ptac_chooser_install(&point, 1) == PTAC_OK);
-    EXPECT(ptac_choose(&call, &why) == row && why == PTAC_TAKE);
+    EXPECT(ptac_select(&call, &why) == row && why == PTAC_TAKE);
     p.width = 36; /* nobody has measured it, however many indices there are */
     p.n_indices = 1000;
-    EXPECT(ptac_choose(&call, &why) != row || ptac_cpu_isa() == PTAC_ISA_SCALAR);
+    EXPECT(ptac_select(&call, &why) != row || ptac_cpu_isa() == PTAC_ISA_SCALAR);
     call.inputs[2].dtype = PTAC_OTHER_DTYPE;
-    EXPECT(!ptac_choose(&call, &why) && why == PTAC_DTYPE);
+    EXPECT(!ptac_select(&call, &why) && why == PTAC_DTYPE);
     ptac_chooser_install(NULL, 0);
     ptac_chooser_set_gate(PTAC_OP_INT8_EMBEDDING, PTAC_OFF);
 }

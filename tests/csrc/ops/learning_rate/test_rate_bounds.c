@@ -54,8 +54,9 @@ UNIT(rates_stay_within_their_bounds)
     rng r = {11};
 
     for (int walk = 0; walk < 600; walk++) {
-        const bool is_wild = rng_chance(&r, 50), is_free = rng_chance(&r, 30);
-        double (*const draw)(rng *) = is_wild ? anything : something;
+        const bool is_ill_conditioned = rng_chance(&r, 50),
+                   is_free = rng_chance(&r, 30);
+        double (*const draw)(rng *) = is_ill_conditioned ? anything : something;
         course c = {.most_exponent = mosts[walk % 3],
                     .most_growth = growths[walk / 3 % 3]};
         const double highest = exp(c.most_exponent) * (1 + 1e-12);

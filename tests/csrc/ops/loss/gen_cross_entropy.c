@@ -18,7 +18,7 @@ static ptac_cross_entropy *params_of(test_call *c)
     return (ptac_cross_entropy *)c->params;
 }
 
-static int64_t wild_index(rng *r, int64_t n_classes)
+static int64_t ill_index(rng *r, int64_t n_classes)
 {
     return RNG_PICK(r, n_classes, -1, INT64_MIN, INT64_MAX, INT64_C(1) << 32,
                     -n_classes);
@@ -36,7 +36,7 @@ static void add_indices(rng *r, test_call *c)
     if (rng_chance(r, 5)) {
         int64_t *wild = &target[rng_below(r, p->n_rows)];
 
-        *wild = wild_index(r, p->n_classes);
+        *wild = ill_index(r, p->n_classes);
         c->must_be_given_back = *wild != p->ignore_index;
     }
 }

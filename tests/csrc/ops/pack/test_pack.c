@@ -37,9 +37,9 @@ static void two_values(int width, int64_t n)
 
         memcpy(x + i * width, &element, (size_t)width);
     }
-    EXPECT(ptac_pack_two_values(x, n, width, values, bits));
+    EXPECT(ptac_pack_bitmask(x, n, width, values, bits));
     memset(again, 0xee, (size_t)MOST * 8);
-    ptac_unpack_two_values(bits, values, n, width, again);
+    ptac_unpack_bitmask(bits, values, n, width, again);
     EXPECT(memcmp(x, again, (size_t)(n * width)) == 0);
     EXPECT(n == MOST || again[n * width] == 0xee);
     if (n > 2 && low != high) {
@@ -48,14 +48,14 @@ static void two_values(int width, int64_t n)
         memcpy(x, &low, (size_t)width);
         memcpy(x + width, &high, (size_t)width);
         memcpy(x + (n - 1) * width, &third, (size_t)width);
-        EXPECT(!ptac_pack_two_values(x, n, width, values, bits));
+        EXPECT(!ptac_pack_bitmask(x, n, width, values, bits));
     }
     free(x);
     free(again);
     free(bits);
 }
 
-UNIT(two_values_come_back)
+UNIT(bitmasks_come_back)
 {
     for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
         ptac_cpu_limit(isas[k]);
@@ -131,8 +131,8 @@ UNIT(indices_take_the_least_width)
         EXPECT(width == (cases[k].largest ? cases[k].width : 1));
         if (width == 8)
             continue;
-        ptac_pack_narrow(x, 100, width, narrow);
-        ptac_unpack_narrow(narrow, 100, width, again);
+        ptac_pack_indices(x, 100, width, narrow);
+        ptac_unpack_indices(narrow, 100, width, again);
         EXPECT(memcmp(x, again, sizeof x) == 0);
     }
 }

@@ -49,7 +49,7 @@ typedef enum index_manner {
     WILD,        /* outside the plane: a row must give the call back */
 } index_manner;
 
-static int64_t wild_index(rng *r, int64_t n_in)
+static int64_t ill_index(rng *r, int64_t n_in)
 {
     switch (rng_below(r, 4)) {
     case 0:
@@ -89,7 +89,7 @@ static void fill_indices(rng *r, const ptac_max_pool2d *p, index_manner manner,
         indices[i] = random_index(r, p, manner, at / image->out_w, at % image->out_w);
     }
     if (manner == WILD)
-        indices[rng_below(r, n)] = wild_index(r, image->h * image->w);
+        indices[rng_below(r, n)] = ill_index(r, image->h * image->w);
 }
 
 static void make_backward(rng *r, test_call *c)

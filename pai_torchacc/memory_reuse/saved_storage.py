@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from pai_torchacc._lock import boxes as _lock
-from pai_torchacc.memory_reuse import packing, recipes, setting
-from pai_torchacc.memory_reuse.origins import is_given_other_memory
+from pai_torchacc.memory_reuse import float_mode, packing, recipes
+from pai_torchacc.memory_reuse.data_swaps import is_given_other_memory
 from pai_torchacc.memory_reuse.recipes import Later
 
 ENOUGH = 32 << 20
@@ -80,13 +80,25 @@ class Box:
     """One storage that holders share."""
 
     __slots__ = (
-        "__weakref__", "blocker", "booked", "form", "holders", "is_input", "key",
-        "many", "mechanism", "memory", "n_bytes", "node", "setting", "version",
+        "__weakref__",
+        "blocker",
+        "booked",
+        "float_mode",
+        "form",
+        "holders",
+        "is_input",
+        "key",
+        "many",
+        "mechanism",
+        "memory",
+        "n_bytes",
+        "node",
+        "version",
     )  # fmt: skip
 
     def __init__(self, key: int, n_bytes: int, node: Any):
         self.key, self.n_bytes, self.node = key, n_bytes, node
-        self.setting = setting.noted(_c)
+        self.float_mode = float_mode.noted(_c)
         self.holders: list[weakref.ref[Any]] = []
         self.form: packing.Form | None = None
         self.blocker: weakref.ref[Box] | None = None
@@ -345,7 +357,7 @@ def _computed(holder: Any) -> Tensor:
     form = box.form
     if form is None or form.mechanism != recipes.MECHANISM:
         return box.tensor_of(holder)  # the same in any setting
-    return setting.within(_c, box.setting, lambda: box.tensor_of(holder))
+    return float_mode.within(_c, box.float_mode, lambda: box.tensor_of(holder))
 
 
 def install(c: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pai_torchacc.quantization import numbers
+from pai_torchacc.quantization import quantizer
 
 _kernels: dict[str, Any] = {}
 """The extension's entries, while the switch is on."""
@@ -23,7 +23,7 @@ OPERATORS = ("int8_linear", "int8_conv2d", "int8_embedding")
 
 # Looked up once: a product of one row takes a few microseconds.
 _is_compiling = torch.compiler.is_compiling
-_is_in_graph = numbers.is_in_graph
+_is_in_graph = quantizer.is_in_graph
 _is_grad_enabled = torch.is_grad_enabled
 _is_autocast = torch._C._is_any_autocast_enabled
 
@@ -244,7 +244,9 @@ class _Linear(torch.autograd.Function):
         ctx.sizes = n, k
         result = _kernels["int8_linear_kernel"](x, packed, scale, bias, n, k, 0)
         if result is None:
-            weight = numbers.dequantize(numbers.unpack(packed, (n, k)), scale, x.dtype)
+            weight = quantizer.dequantize(
+                quantizer.unpack(packed, (n, k)), scale, x.dtype
+            )
             return torch._C._nn.linear(x, weight, bias)
         return result
 
@@ -301,6 +303,6 @@ def float_conv2d(
     """Convolve with the dequantized weight."""
     n, c, kh, kw, *rest, groups = geometry
     stride, padding, dilation = rest[:2], rest[2:4], rest[4:]
-    plain = numbers.unpack(packed, (n, c, kh, kw), groups)
-    weight = numbers.dequantize(plain, scale, x.dtype)
+    plain = quantizer.unpack(packed, (n, c, kh, kw), groups)
+    weight = quantizer.dequantize(plain, scale, x.dtype)
     return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from pai_torchacc import (
-    _faults,
     _host,
     _options,
+    _page_faults,
     _switch,
     _table,
     adaptive_lr,
@@ -60,7 +60,7 @@ def document() -> dict[str, Any]:
 def _cpu_memory() -> dict[str, Any]:
     """The pool's statistics, and what the kernel says of this process."""
     return statistics.stats("cpu") | {
-        "page_faults": _faults.count(),
+        "page_faults": _page_faults.count(),
         "saved_bytes": _saved_bytes(),
         "kept": memory_reuse.reasons(),
     }
@@ -149,7 +149,7 @@ def _since_reset(c: Any, name: str) -> tuple[int, int, dict[str, int], int, int,
 def _reset() -> None:
     global _graphs_before  # noqa: PLW0603
     _graphs_before = _graphs()
-    _faults.reset()
+    _page_faults.reset()
     _switch.forget_numerics()
     try:
         c = _host.extension()
@@ -229,7 +229,7 @@ def _memory_lines(cpu: dict[str, Any], is_reusing: bool) -> list[str]:
         why = ", ".join(kept) or "what autograd saved was too little"
         lines.append(f"memory reuse let go of nothing: {why}")
     faults = cpu["page_faults"]
-    return [*lines, f"page faults since {_faults.since()}: {faults}"]
+    return [*lines, f"page faults since {_page_faults.since()}: {faults}"]
 
 
 def _switch_line(entry: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pai_torchacc.quantization import calls
+from pai_torchacc.quantization import dispatch
 from pai_torchacc.quantization.layers import Int8Conv2d, Int8Linear
 
 _IMAGES = 4
@@ -91,7 +91,7 @@ def _multiplied(
 ) -> tuple[int, Tensor | None]:
     """How many of the following modules are in the result."""
     state = layer._int8
-    kernel = calls.kernel_of("int8_linear")
+    kernel = dispatch.kernel_of("int8_linear")
     if kernel is None or state.floats or not _is_relu(following[0]):
         return 0, None
     packed = layer._buffers.get("weight_packed")
@@ -105,7 +105,7 @@ def _convolved(
     layer: Int8Conv2d, following: list[nn.Module], x: Tensor
 ) -> tuple[int, Tensor | None]:
     """The same for a convolution."""
-    kernel = calls.kernel_of("int8_conv2d")
+    kernel = dispatch.kernel_of("int8_conv2d")
     packed, at = layer._buffers.get("weight_packed"), layer._geometry()
     is_fit = kernel is not None and packed is not None and at is not None
     if not is_fit or layer._int8.floats or x.dim() != _IMAGES:
@@ -174,9 +174,9 @@ class ChannelsLastMaxPool2d(nn.MaxPool2d):
             and not self.return_indices
             and not (torch.is_grad_enabled() and x.requires_grad)
             and not torch.jit.is_tracing()
-            and not calls.is_transformed()
+            and not dispatch.is_transformed()
             and x.is_contiguous()
-            and calls.is_detour_worth_it()
+            and dispatch.is_detour_worth_it()
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pai_torchacc.memory_reuse import origins
+from pai_torchacc.memory_reuse import data_swaps
 
 _FURTHEST = 64
 """Nodes to look through for the one that saved its own output."""
@@ -41,7 +41,7 @@ def text(holder: Any, version: int) -> str:
 def _variable(holder: Any) -> Tensor:
     """The tensor whose sizes torch would tell."""
     origin = None if holder.origin is None else holder.origin()
-    if origin is None or origins.is_output(holder, origin):
+    if origin is None or data_swaps.is_output(holder, origin):
         return holder.tensor
     return origin
 

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from pai_torchacc._lock import setting as _lock
+from pai_torchacc._lock import float_mode as _lock
 
-Setting = tuple[int, int, bool]
+FloatMode = tuple[int, int, bool]
 """How many threads share the elements, whose vectors end elsewhere then; how the CPU
 rounds and treats subnormal numbers; and whether oneDNN may be asked. The first two are
 the thread's own, the last is the whole process's.
@@ -22,12 +22,12 @@ _is_mixed = False
 """Whether oneDNN has been switched between what was saved and what was saved later."""
 
 
-def here(c: Any) -> Setting:
+def here(c: Any) -> FloatMode:
     """Tell this thread's."""
     return torch.get_num_threads(), c.float_mode(), torch._C._get_mkldnn_enabled()
 
 
-def noted(c: Any) -> Setting:
+def noted(c: Any) -> FloatMode:
     """Tell this thread's, in which something may be computed again."""
     global _first, _is_mixed  # noqa: PLW0603
     found = here(c)
@@ -45,7 +45,7 @@ def alone(work: Callable[[], _T]) -> _T:
         return work()
 
 
-def within(c: Any, wanted: Setting, work: Callable[[], _T]) -> _T:
+def within(c: Any, wanted: FloatMode, work: Callable[[], _T]) -> _T:
     """What ``work`` gives in that setting.
 
     Where oneDNN's switch is not the same for all, one works at a time: nobody changes
@@ -58,7 +58,7 @@ def within(c: Any, wanted: Setting, work: Callable[[], _T]) -> _T:
         return _changed(c, here(c), wanted, work)
 
 
-def _changed(c: Any, now: Setting, wanted: Setting, work: Callable[[], _T]) -> _T:
+def _changed(c: Any, now: FloatMode, wanted: FloatMode, work: Callable[[], _T]) -> _T:
     try:
         _change(c, now, wanted)
         return work()
@@ -66,7 +66,7 @@ def _changed(c: Any, now: Setting, wanted: Setting, work: Callable[[], _T]) -> _
         _change(c, wanted, now)
 
 
-def _change(c: Any, old: Setting, new: Setting) -> None:
+def _change(c: Any, old: FloatMode, new: FloatMode) -> None:
     """The process's first, of which others would notice an interrupt."""
     if old[2] is not new[2]:
         torch._C._set_mkldnn_enabled(new[2])
