@@ -1,74 +1,27 @@
-"""``python -m pai_torchacc info | demo | bench | verify | calibrate | run``.
-
-``bench memory``, ``bench conv``, ``bench quantization`` and ``bench lr`` are
-subcommands of their own beside ``bench``.
-"""
+"""``python -m pai_torchacc info | demo | bench | verify | calibrate | run``."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pai_torchacc._usage import UsageError, check_environment, check_outputs, count
-
-MEMORY, CONV, QUANTIZATION = "bench memory", "bench conv", "bench quantization"
-LEARNING_RATE = "bench lr"
-"""Two words, one subcommand: their options are none of ``bench``'s."""
-
-
-Add = Callable[[str, Any, str], argparse.ArgumentParser]
-"""Makes a subcommand: its name, its function, what it is about."""
+from pai_torchacc._usage import CommandLine, Result, count
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the process's exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if " ".join(words[:2]) in (MEMORY, CONV, QUANTIZATION, LEARNING_RATE):
-        words[:2] = [" ".join(words[:2])]
-    options, unknown = _parser().parse_known_args(words)
-    if unknown:
-        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    with _one_line_for_errors(options.parser):
-        check_outputs([options.json])
-        check_environment()
-    if options.command is _run:
-        return _run(options)
-    with _one_line_for_errors(options.parser):
-        document, status = options.command(options)
-        if options.json:
-            text = json.dumps(document, indent=2) + "\n"
-            Path(options.json).write_text(text, encoding="utf-8")
-    return status
+    return _commands().run(arguments)
 
 
-@contextmanager
-def _one_line_for_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
-    try:
-        yield
-    except (UsageError, OSError) as error:
-        parser.exit(2, f"{parser.prog}: {error}\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m pai_torchacc",
-        description="Makes unmodified PyTorch programs faster, with a receipt.",
+def _commands() -> CommandLine:
+    commands = CommandLine(
+        "python -m pai_torchacc",
+        "Makes unmodified PyTorch programs faster, with a receipt.",
     )
-    commands = parser.add_subparsers(required=True, metavar="command")
-
-    def add(name: str, function: Any, about: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=about, description=about)
-        command.add_argument(
-            "--json", metavar="FILE", help="also write the result here"
-        )
-        command.set_defaults(command=function, parser=command)
-        return command
-
+    add = commands.add
     add("info", _info, "what runs here: versions, CPU, operators and their rows")
 
     demo = add(
@@ -92,11 +45,6 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--threads", type=count, nargs="+", help="default: 1, 2, 4 ...")
     bench.add_argument("--csv", metavar="FILE", help="write the figures here")
     bench.add_argument("--plot", metavar="FILE", help="draw the ratios here (PNG)")
-
-    _add_memory(add)
-    _add_conv(add)
-    _add_quantization(add)
-    _add_learning_rate(add)
 
     verify = add("verify", _verify, "hold every row of this machine to its contract")
     verify.add_argument(
@@ -123,111 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         "script", nargs="?", help="the script, - for standard input, or a module"
     )
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
-    return parser
-
-
-def _add_memory(add: Add) -> None:
-    memory = add(MEMORY, _bench_memory, "compare allocators in fresh processes")
-    memory.add_argument("--workloads", nargs="+", metavar="NAME", help="or: micro")
-    memory.add_argument(
-        "--variants", nargs="+", metavar="NAME", help="stock is always among them"
-    )
-    memory.add_argument("--threads", type=count, nargs="+", help="default: 1, 2")
-    memory.add_argument("--processes", type=count, help="of each variant; default: 5")
-    memory.add_argument("--steps", type=count, help="of each process")
-    memory.add_argument(
-        "--quick", action="store_true", help="two processes of few steps"
-    )
-    memory.add_argument(
-        "--check", action="store_true", help="compare with benchmarks/targets.toml"
-    )
-    memory.add_argument("--csv", metavar="FILE", help="write the figures here")
-    memory.add_argument(
-        "--replay", action="store_true", help="placement alone, of recorded training"
-    )
-    memory.add_argument(
-        "--prefix",
-        default="",
-        metavar="COMMAND",
-        help="such as taskset -c 0",
-    )
-
-
-def _add_conv(add: Add) -> None:
-    conv = add(CONV, _bench_conv, "compare algorithms of convolution")
-    conv.add_argument("--shapes", nargs="+", metavar="N,C,WIDTH,K[,KERNEL]")
-    conv.add_argument("--threads", type=count, nargs="+", help="default: 1, 2, 4 ...")
-    conv.add_argument("--numerics", choices=("close", "fast"), default="close")
-    conv.add_argument(
-        "--check", action="store_true", help="compare with benchmarks/targets.toml"
-    )
-    conv.add_argument("--csv", metavar="FILE", help="write the figures here")
-
-
-def _add_quantization(add: Add) -> None:
-    quantization = add(
-        QUANTIZATION, _bench_quantization, "compare quantized models with float32"
-    )
-    quantization.add_argument(
-        "--parts",
-        nargs="+",
-        choices=("linear", "convolution", "model", "trained", "bytes"),
-        help="default: all",
-    )
-    quantization.add_argument(
-        "--peers",
-        action="store_true",
-        help="also those of benchmarks/peers-requirements.txt that are installed",
-    )
-    quantization.add_argument("--method", help="of quantize_model; default: its own")
-    quantization.add_argument(
-        "--threads", type=count, nargs="+", help="default: 1, 2, 4 ..."
-    )
-    quantization.add_argument(
-        "--quick", action="store_true", help="fewer cases, shorter"
-    )
-    quantization.add_argument(
-        "--check", action="store_true", help="compare with benchmarks/targets.toml"
-    )
-    quantization.add_argument("--csv", metavar="FILE", help="write the figures here")
-    quantization.add_argument(
-        "--plot", metavar="FILE", help="draw the ratios here (PNG)"
-    )
-
-
-def _add_learning_rate(add: Add) -> None:
-    rate = add(
-        LEARNING_RATE, _bench_learning_rate, "compare adaptive rates with the user's"
-    )
-    rate.add_argument(
-        "--seeds", type=int, nargs="+", default=[0, 1], help="default: 0 1"
-    )
-    rate.add_argument("--problems", nargs="+", metavar="NAME", help="default: all")
-    rate.add_argument(
-        "--methods",
-        nargs="+",
-        metavar="NAME",
-        help="default: ours, textbook rules, and those of "
-        "benchmarks/peers-requirements.txt that are installed",
-    )
-    rate.add_argument("--batch", type=count, default=32, help="default: %(default)s")
-    rate.add_argument(
-        "--scale", type=float, default=1.0, metavar="FACTOR", help="of all epochs"
-    )
-    for name in ("--label-smoothing", "--label-noise"):
-        rate.add_argument(name, type=float, default=0.0, metavar="SHARE")
-    rate.add_argument("--adam", action="store_true", help="of Adam and AdamW instead")
-    rate.add_argument(
-        "--overhead", action="store_true", help="the time that steps take instead"
-    )
-    rate.add_argument(
-        "--check", action="store_true", help="compare with benchmarks/targets.toml"
-    )
-    rate.add_argument("--csv", metavar="FILE", help="write the figures here")
-    rate.add_argument("--plot", metavar="FILE", help="draw loss curves here (PNG)")
-
-
-Result = tuple[Any, int]
+    return commands
 
 
 def _info(options: argparse.Namespace) -> Result:
@@ -250,30 +94,6 @@ def _bench(options: argparse.Namespace) -> Result:
     return run.run(options)
 
 
-def _bench_memory(options: argparse.Namespace) -> Result:
-    from pai_torchacc.bench.memory import replay, run
-
-    return replay.run(options) if options.replay else run.run(options)
-
-
-def _bench_conv(options: argparse.Namespace) -> Result:
-    from pai_torchacc.bench import convolutions
-
-    return convolutions.run(options)
-
-
-def _bench_quantization(options: argparse.Namespace) -> Result:
-    from pai_torchacc.bench.quantization import run
-
-    return run.run(options)
-
-
-def _bench_learning_rate(options: argparse.Namespace) -> Result:
-    from pai_torchacc.bench.learning_rate import run
-
-    return run.run(options)
-
-
 def _verify(options: argparse.Namespace) -> Result:
     from pai_torchacc.bench import contract
 
@@ -286,17 +106,12 @@ def _calibrate(options: argparse.Namespace) -> Result:
     return calibrate.run(Path(options.file), options.ops, options.generic), 0
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> Callable[[], Any]:
     from pai_torchacc import run
 
     if options.script is None:
         options.parser.error("name a script to run, or a module after -m")
-    with _one_line_for_errors(options.parser):
-        program = run.prepare(
-            options.script, options.args, options.is_module, options.json
-        )
-    program()  # whose errors are its own
-    return 0
+    return run.prepare(options.script, options.args, options.is_module, options.json)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,66 @@
-"""What the command line checks before it runs or measures anything."""
+"""Command lines: subcommands, what is checked before they run, errors in one line."""
 
 from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 class UsageError(Exception):
     """A command cannot do what it was asked for; one line for who asked."""
+
+
+Result = tuple[Any, int] | Callable[[], Any]
+"""A document and the exit status, or what is left to do, whose errors are its own."""
+
+
+class CommandLine:
+    """Subcommands under one name, each with ``--json FILE``."""
+
+    def __init__(self, prog: str, description: str):
+        self._parser = argparse.ArgumentParser(prog=prog, description=description)
+        self._commands = self._parser.add_subparsers(required=True, metavar="command")
+
+    def add(
+        self, name: str, command: Callable[[argparse.Namespace], Result], about: str
+    ) -> argparse.ArgumentParser:
+        """A subcommand, to add its options to."""
+        parser = self._commands.add_parser(name, help=about, description=about)
+        parser.add_argument("--json", metavar="FILE", help="also write the result here")
+        parser.set_defaults(command=command, parser=parser)
+        return parser
+
+    def run(self, words: Sequence[str] | None) -> int:
+        """Run one subcommand; the process's exit status."""
+        options, unknown = self._parser.parse_known_args(words)
+        if unknown:
+            options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        with _one_line_for_errors(options.parser):
+            check_outputs([options.json])
+            check_environment()
+            result = options.command(options)
+            if not callable(result):
+                document, status = result
+                if options.json:
+                    text = json.dumps(document, indent=2) + "\n"
+                    Path(options.json).write_text(text, encoding="utf-8")
+                return status
+        result()
+        return 0
+
+
+@contextmanager
+def _one_line_for_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
+    try:
+        yield
+    except (UsageError, OSError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
 
 
 def count(text: str) -> int:

@@ -7,7 +7,7 @@ import csv
 import shlex
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ from pai_torchacc.bench.measure import (
     raise_malloc_thresholds,
     thread_counts,
 )
-from pai_torchacc.bench.targets import Verdict
 
 LONG = ("W4", "W5", "ResNet18@224", "VGG", "UN", level_fast.LOSS.split(",")[0])
 """Workloads that --quick leaves out."""
 
 TARGETS = Path("benchmarks") / "targets.toml"
+
+BESIDE = ("memory", "conv", "quantization", "lr")
+"""What the repository's ``benchmarks`` measures."""
 
 
 def run(options: argparse.Namespace) -> tuple[Any, int]:
@@ -74,8 +76,9 @@ def console() -> Console:
 def _chosen(parts: list[str], quick: bool) -> list[str]:
     names = [n for n in FIGURES if not parts or any(p in n for p in parts)]
     if parts and not names:
+        beside = f" (or python -m benchmarks {parts[0]})" if parts[0] in BESIDE else ""
         raise UsageError(
-            f"no figure is named like {', '.join(parts)}: {'; '.join(FIGURES)}"
+            f"no figure is named like {', '.join(parts)}{beside}: {'; '.join(FIGURES)}"
         )
     if quick and not parts:
         names = [n for n in names if n.split(",")[0] not in LONG and "W4" not in n]
@@ -138,7 +141,8 @@ def write_csv(
     with path.open("w", newline="", encoding="utf-8") as file:
         for key, value in (environment() | dict(more or {})).items():
             file.write(f"# {key}: {value}\n")
-        file.write(f"# command: python -m pai_torchacc {shlex.join(sys.argv[1:])}\n")
+        program = Path(sys.argv[0]).parent.name
+        file.write(f"# command: python -m {program} {shlex.join(sys.argv[1:])}\n")
         writer = csv.DictWriter(file, list(asdict(results[0])), lineterminator="\n")
         writer.writeheader()
         for r in results:
@@ -147,23 +151,6 @@ def write_csv(
                 for k, v in asdict(r).items()
             }
             writer.writerow(row)
-
-
-def say_verdict(
-    screen: Console, verdict: Verdict, more: Iterable[str], is_checked: bool
-) -> None:
-    """Print what else there is to say, what falls short, and what is met."""
-    for line in (
-        *more,
-        *verdict.missed,
-        *(f"not measured: {target}" for target in verdict.unmeasured),
-    ):
-        screen.print(line, highlight=False, soft_wrap=True)
-    if is_checked:
-        screen.print(
-            f"{verdict.met} targets met, {len(verdict.missed)} missed, "
-            f"{len(verdict.unmeasured)} not measured"
-        )
 
 
 def read_targets(table: str) -> list[dict[str, Any]]:

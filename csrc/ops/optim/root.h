@@ -3,11 +3,11 @@
  * made for the CPU (its generic one, which it takes on AMD's).
  *
  * It is not correctly rounded: from the CPU's own reciprocal estimate y of 1/sqrt(x)
- * follow s = x*y, h = y/2, r = 1/2 - s*h, then s += s*r, h += h*r, and the result is
- * s + (x - s*s) * h, each operation rounded (Goldschmidt's iteration, see P. Markstein,
+ * follow s = x*y, h = y/2, r = 1/2 - s*h, then s += s*r, h += h*r, and the result is s
+ * + (x - s*s) * h, each operation rounded (Goldschmidt's iteration, see P. Markstein,
  * IA-64 and Elementary Functions, 2000, chapter 8). The range in which it does so was
- * read off the function's behaviour; bind/torch/host_rounding.c compares the bits in every
- * process before any row uses it.
+ * read off the function's behaviour; bind/torch/host_rounding.c compares the bits in
+ * every process before any row uses it.
  */
 #ifndef PTAC_OPS_OPTIM_ROOT_H
 #define PTAC_OPS_OPTIM_ROOT_H

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 import pai_torchacc as ptac
+from benchmarks.learning_rate.problems import Case
 from pai_torchacc._usage import UsageError
-from pai_torchacc.bench.learning_rate.problems import Case
 
 OURS, STOCK = "adaptive_lr", "stock"
 

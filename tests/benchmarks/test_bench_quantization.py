@@ -1,4 +1,4 @@
-"""``python -m pai_torchacc bench quantization``.
+"""``python -m benchmarks quantization``.
 
 Models are quantized by a stand-in, whose weights are rounded to eight bits and which
 computes in float32, so that what is measured and compared is known.
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.__main__ import main
-from pai_torchacc.bench import targets
-from pai_torchacc.bench.quantization import figures, run, variants, whole
-from pai_torchacc.bench.quantization.cases import CASES, LINEAR, THIN, Case
-from pai_torchacc.bench.quantization.figures import Row, Setting
+from benchmarks import targets
+from benchmarks.__main__ import main
+from benchmarks.quantization import figures, run, variants, whole
+from benchmarks.quantization.cases import CASES, LINEAR, THIN, Case
+from benchmarks.quantization.figures import Row, Setting
 from pai_torchacc.bench.run import read_targets
 
 SETTING = Setting(n_threads=1, blocks=2, block_s=1e-4)
@@ -233,7 +233,7 @@ def test_the_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run, "CASES", (LAYER,))
-    command = ["bench", "quantization", "--quick", "--threads", "1", "--parts", LINEAR]
+    command = ["quantization", "--quick", "--threads", "1", "--parts", LINEAR]
     files = [tmp_path / name for name in ("q.csv", "q.png", "q.json")]
     before = torch.get_num_threads()
     outputs = ["--csv", str(files[0]), "--plot", str(files[1]), "--json", str(files[2])]
@@ -273,7 +273,7 @@ def test_what_fails_is_told(
 
     case = Case("a broken one", LINEAR, broken, torch.empty)
     monkeypatch.setattr(run, "CASES", (case, LAYER))
-    command = ["bench", "quantization", "--quick", "--threads", "1", "--parts", LINEAR]
+    command = ["quantization", "--quick", "--threads", "1", "--parts", LINEAR]
     assert main(command) == 1
     out = capsys.readouterr().out
     assert "failed: a broken one, 1 thread(s), ptac: RuntimeError: no such" in out

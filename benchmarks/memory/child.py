@@ -1,6 +1,6 @@
 """The program that runs one workload under one variant: JSON in, one JSON line out.
 
-``python -m pai_torchacc.bench.memory.child '{"job": "steps", "variant": "stock",
+``python -m benchmarks.memory.child '{"job": "steps", "variant": "stock",
 "workload": "W3", "n_threads": 1, "steps": 20}'``. Jobs: ``steps`` times them and counts
 page faults, ``live`` finds the peak of tensor bytes, ``micro`` times the allocator
 alone.
@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 import pai_torchacc as ptac
+from benchmarks.memory.variants import VARIANTS, Missing
 from pai_torchacc import _host
-from pai_torchacc.bench.memory.variants import VARIANTS, Missing
 from pai_torchacc.bench.workloads import WORKLOADS, Task
 
 POOLED = 64 << 10

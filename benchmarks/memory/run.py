@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks import targets
+from benchmarks.memory import driver, figures
+from benchmarks.memory.figures import GEOMEAN, GEOMEAN_WITH_EW, MICRO
+from benchmarks.memory.variants import PLACING, VARIANTS
+from benchmarks.targets import Row, say_verdict
 from pai_torchacc._usage import UsageError, check_outputs
-from pai_torchacc.bench import targets
 from pai_torchacc.bench.measure import environment
-from pai_torchacc.bench.memory import driver, figures
-from pai_torchacc.bench.memory.figures import GEOMEAN, GEOMEAN_WITH_EW, MICRO
-from pai_torchacc.bench.memory.variants import PLACING, VARIANTS
-from pai_torchacc.bench.run import console, read_targets, say_verdict, write_csv
-from pai_torchacc.bench.targets import Row
+from pai_torchacc.bench.run import console, read_targets, write_csv
 from pai_torchacc.bench.workloads import WORKLOADS
 
 QUICK_PROCESSES, QUICK_STEPS = 2, 12

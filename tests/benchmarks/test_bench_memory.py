@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from pai_torchacc import __main__ as command
-from pai_torchacc.bench import targets
-from pai_torchacc.bench.memory import child, driver, figures, replay, variants
-from pai_torchacc.bench.memory.figures import Live, Micro, Row, Run, Samples
+from benchmarks import __main__ as command
+from benchmarks import targets
+from benchmarks.memory import child, driver, figures, replay, variants
+from benchmarks.memory.figures import Live, Micro, Row, Run, Samples
+from pai_torchacc import __main__ as package
 from pai_torchacc.bench.run import write_csv
 
 MIB = 1 << 20
@@ -307,19 +308,23 @@ def test_the_command_names_what_there_is(
     words: list[str], answer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
-        command.main(["bench", "memory", *words])
+        command.main(["memory", *words])
     assert exit_.value.code == 2
     error = capsys.readouterr().err
     assert answer in error
-    assert "bench memory: " in error
+    assert "benchmarks memory: " in error
 
 
-def test_bench_still_takes_names_of_figures(
+def test_bench_says_where_its_neighbours_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    for words in (["no such figure"], ["memory"]):
+        with pytest.raises(SystemExit):
+            package.main(["bench", *words])
+        assert f"no figure is named like {words[0]}" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        command.main(["bench", "no such figure", "memory"])
-    assert "no figure is named like no such figure, memory" in capsys.readouterr().err
+        package.main(["bench", "memory"])
+    assert "python -m benchmarks memory" in capsys.readouterr().err
 
 
 def test_the_command_writes_what_it_measured(
@@ -333,10 +338,10 @@ def test_the_command_writes_what_it_measured(
         return driver.Measured(runs, missing={"jemalloc": "why"})
 
     monkeypatch.setattr(driver, "measure", measure)
-    monkeypatch.chdir(Path(__file__).parents[1])
+    monkeypatch.chdir(Path(__file__).parents[2])
     file = tmp_path / "all.json"
     words = ["--quick", "--workloads", "W3", "--variants", "pool", "--check"]
-    assert command.main(["bench", "memory", *words, "--json", str(file)]) == 0
+    assert command.main(["memory", *words, "--json", str(file)]) == 0
     shown = capsys.readouterr().out
     assert "2.00x" in shown
     assert "missing: jemalloc: why" in shown
@@ -357,7 +362,7 @@ def test_replay(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The planner is at the live peak, or no worse than the best policy."""
     path = tmp_path / "replay.json"
     names = ["--workloads", "W3", "W1", "--json", str(path)]
-    assert command.main(["bench memory", "--replay", "--check", *names]) == 0
+    assert command.main(["memory", "--replay", "--check", *names]) == 0
     rows = json.loads(path.read_text())["replay"]
     assert [row["workload"] for row in rows] == ["W3", "W1"]
     for row in rows:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pai_torchacc
-from pai_torchacc.bench.memory.figures import MICRO, Live, Micro, Run, Samples
-from pai_torchacc.bench.memory.variants import PLACING, VARIANTS, Missing
+from benchmarks.memory.figures import MICRO, Live, Micro, Run, Samples
+from benchmarks.memory.variants import PLACING, VARIANTS, Missing
 
 STEPS = {
     "W1": 60,
@@ -72,6 +72,8 @@ class ChildFailed(Exception):
 
 
 Progress = Callable[[str, float], None]
+
+FOLDER = Path(__file__).parent
 
 
 def measure(plan: Plan, progress: Progress | None = None) -> Measured:
@@ -157,12 +159,12 @@ def start(variant: str, prefix: Sequence[str] = (), **request: Any) -> dict[str,
         When it does not end with its line.
     """
     environment = VARIANTS[variant].environment()
-    # The package that is running, wherever the command was given.
-    package = str(Path(pai_torchacc.__file__).parents[1])
+    # What is running, wherever the command was given.
+    here = [str(Path(file).parents[1]) for file in (pai_torchacc.__file__, FOLDER)]
     path = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = os.pathsep.join([package, path] if path else [package])
+    environment["PYTHONPATH"] = os.pathsep.join([*here, path] if path else here)
     environment["OMP_NUM_THREADS"] = str(request["n_threads"])
-    command = [sys.executable, "-m", "pai_torchacc.bench.memory.child"]
+    command = [sys.executable, "-m", "benchmarks.memory.child"]
     done = subprocess.run(
         [*prefix, *command, json.dumps({"variant": variant, **request})],
         env=environment,

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pai_torchacc as ptac
-from pai_torchacc.bench.learning_rate.figures import Row
-from pai_torchacc.bench.learning_rate.methods import OURS, STOCK
+from benchmarks.learning_rate.figures import Row
+from benchmarks.learning_rate.methods import OURS, STOCK
 from pai_torchacc.bench.measure import Timing, alternate
 from pai_torchacc.bench.workloads import WORKLOADS, Task
 

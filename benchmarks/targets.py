@@ -9,10 +9,12 @@ the last of the file holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
+
+from rich.console import Console
 
 Target = dict[str, Any]
 
@@ -108,3 +110,20 @@ def describe(target: Target) -> str:
     return f"{target.get('workload', '*')}, {target['figure']}{of}" + (
         f" against {against}" if against else ""
     )
+
+
+def say_verdict(
+    screen: Console, verdict: Verdict, more: Iterable[str], is_checked: bool
+) -> None:
+    """Print what else there is to say, what falls short, and what is met."""
+    for line in (
+        *more,
+        *verdict.missed,
+        *(f"not measured: {target}" for target in verdict.unmeasured),
+    ):
+        screen.print(line, highlight=False, soft_wrap=True)
+    if is_checked:
+        screen.print(
+            f"{verdict.met} targets met, {len(verdict.missed)} missed, "
+            f"{len(verdict.unmeasured)} not measured"
+        )

@@ -14,21 +14,21 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from pai_torchacc._usage import UsageError, check_outputs
-from pai_torchacc.bench import targets
-from pai_torchacc.bench.learning_rate import adam, figures, methods, overhead, plot
-from pai_torchacc.bench.learning_rate.figures import (
+from benchmarks import targets
+from benchmarks.learning_rate import adam, figures, methods, overhead, plot
+from benchmarks.learning_rate.figures import (
     BEST_OF_NINE,
     NINE_RATES,
     Bench,
     Outcomes,
     Row,
 )
-from pai_torchacc.bench.learning_rate.methods import METHODS, OURS, STOCK, Method
-from pai_torchacc.bench.learning_rate.problems import PROBLEMS, RATES, Case, cases
-from pai_torchacc.bench.learning_rate.training import Budget
+from benchmarks.learning_rate.methods import METHODS, OURS, STOCK, Method
+from benchmarks.learning_rate.problems import PROBLEMS, RATES, Case, cases
+from benchmarks.learning_rate.training import Budget
+from pai_torchacc._usage import UsageError, check_outputs
 from pai_torchacc.bench.measure import environment, raise_malloc_thresholds
-from pai_torchacc.bench.run import console, read_targets, say_verdict, write_csv
+from pai_torchacc.bench.run import console, read_targets, write_csv
 
 
 def run(options: argparse.Namespace) -> tuple[Any, int]:
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
         *(f"not installed: {name}" for name in sorted(missing)),
         *(f"failed: {line}" for line in failed),
     )
-    say_verdict(screen, verdict, more, options.check)
+    targets.say_verdict(screen, verdict, more, options.check)
     document = {
         "environment": environment(),
         "peers": peers,

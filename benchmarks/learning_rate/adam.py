@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from pai_torchacc.bench.learning_rate.figures import (
+from benchmarks.learning_rate.figures import (
     FLOOR,
     WORST,
     Bench,
@@ -20,14 +20,14 @@ from pai_torchacc.bench.learning_rate.figures import (
     of_cases,
     row,
 )
-from pai_torchacc.bench.learning_rate.methods import (
+from benchmarks.learning_rate.methods import (
     OURS,
     STOCK,
     Method,
     Parameters,
     adaptive,
 )
-from pai_torchacc.bench.learning_rate.problems import Case, Problem, small_cnn
+from benchmarks.learning_rate.problems import Case, Problem, small_cnn
 
 RATES = (1e-4, 1e-3, 1e-2)
 OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean, mean
 
-from pai_torchacc.bench import targets
-from pai_torchacc.bench.learning_rate.methods import METHODS, STOCK, Method
-from pai_torchacc.bench.learning_rate.problems import Case
-from pai_torchacc.bench.learning_rate.training import Budget, Outcome, train
+from benchmarks import targets
+from benchmarks.learning_rate.methods import METHODS, STOCK, Method
+from benchmarks.learning_rate.problems import Case
+from benchmarks.learning_rate.training import Budget, Outcome, train
 
 FLOOR, COARSE_FLOOR = 1e-4, 1e-2
 """Losses below are as good as these."""

@@ -1,4 +1,4 @@
-"""``python -m pai_torchacc bench conv``."""
+"""``python -m benchmarks conv``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import switching
 import torch
 
 import pai_torchacc as ptac
-from pai_torchacc.__main__ import main
+from benchmarks.__main__ import main
 
 
 def test_every_algorithm_is_measured(
@@ -18,7 +18,7 @@ def test_every_algorithm_is_measured(
 ) -> None:
     path = tmp_path / "conv.csv"
     before = torch.get_num_threads()
-    command = ["bench", "conv", "--shapes", "2,16,16,24", "--threads", "1"]
+    command = ["conv", "--shapes", "2,16,16,24", "--threads", "1"]
     assert main([*command, "--numerics", "fast", "--csv", str(path)]) == 0
     assert torch.get_num_threads() == before
     assert "2x16@16 to 24, 3x3" in capsys.readouterr().out
@@ -41,7 +41,7 @@ def test_every_algorithm_is_measured(
 def test_a_shape_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in ("2,16", "2,16,8,16,4", "2,16,0,16", "two"):
         with pytest.raises(SystemExit) as caught:
-            main(["bench", "conv", "--shapes", wrong])
+            main(["conv", "--shapes", wrong])
         assert caught.value.code == 2
         assert "a shape is N,C,WIDTH,K" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""``python -m pai_torchacc bench lr``.
+"""``python -m benchmarks lr``.
 
 Figures are computed of given losses; trainings are of the smallest problem, shortened.
 """
@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 import pai_torchacc as ptac
-from pai_torchacc.__main__ import main
-from pai_torchacc.bench import targets
-from pai_torchacc.bench.learning_rate import (
+from benchmarks import targets
+from benchmarks.__main__ import main
+from benchmarks.learning_rate import (
     adam,
     figures,
     methods,
@@ -28,10 +28,10 @@ from pai_torchacc.bench.learning_rate import (
     run,
     training,
 )
-from pai_torchacc.bench.learning_rate.figures import Bench
-from pai_torchacc.bench.learning_rate.methods import METHODS, OURS, STOCK, Method
-from pai_torchacc.bench.learning_rate.problems import PROBLEMS, Case, cases
-from pai_torchacc.bench.learning_rate.training import Budget, Outcome, train
+from benchmarks.learning_rate.figures import Bench
+from benchmarks.learning_rate.methods import METHODS, OURS, STOCK, Method
+from benchmarks.learning_rate.problems import PROBLEMS, Case, cases
+from benchmarks.learning_rate.training import Budget, Outcome, train
 from pai_torchacc.bench.run import read_targets
 
 IRIS = Case(PROBLEMS["iris"], 0.9, 0.01)
@@ -254,7 +254,7 @@ def test_methods_train(method: Method) -> None:
     assert not done.diverged
 
 
-COMMAND = ["bench", "lr", "--problems", "iris", "--seeds", "0", "--scale", "0.1"]
+COMMAND = ["lr", "--problems", "iris", "--seeds", "0", "--scale", "0.1"]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

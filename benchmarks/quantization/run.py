@@ -15,16 +15,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from pai_torchacc._usage import check_outputs
-from pai_torchacc.bench import targets
-from pai_torchacc.bench.measure import (
-    environment,
-    raise_malloc_thresholds,
-    thread_counts,
-)
-from pai_torchacc.bench.quantization import figures, variants, whole
-from pai_torchacc.bench.quantization.cases import CASES, CONVOLUTION, LINEAR, MODEL
-from pai_torchacc.bench.quantization.figures import (
+from benchmarks import targets
+from benchmarks.quantization import figures, variants, whole
+from benchmarks.quantization.cases import CASES, CONVOLUTION, LINEAR, MODEL
+from benchmarks.quantization.figures import (
     AGREEMENT,
     BEST_PEER,
     SNR,
@@ -34,8 +28,14 @@ from pai_torchacc.bench.quantization.figures import (
     Row,
     Setting,
 )
-from pai_torchacc.bench.quantization.variants import OURS
-from pai_torchacc.bench.run import console, plot, read_targets, say_verdict, write_csv
+from benchmarks.quantization.variants import OURS
+from pai_torchacc._usage import check_outputs
+from pai_torchacc.bench.measure import (
+    environment,
+    raise_malloc_thresholds,
+    thread_counts,
+)
+from pai_torchacc.bench.run import console, plot, read_targets, write_csv
 
 TRAINED, BYTES = "trained", "bytes"
 PARTS = (LINEAR, CONVOLUTION, MODEL, TRAINED, BYTES)
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
         *(f"not installed: {name}" for name, found in peers.items() if not found),
         *(f"failed: {failure}" for failure in failed),
     )
-    say_verdict(screen, verdict, more, options.check)
+    targets.say_verdict(screen, verdict, more, options.check)
     document = {
         "environment": environment(),
         "peers": peers,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pai_torchacc.bench.memory.variants import PEERS
-from pai_torchacc.bench.targets import Row
+from benchmarks.memory.variants import PEERS
+from benchmarks.targets import Row
 
 WARM_UP = 10
 """Steps before the steady state."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pai_torchacc.bench.learning_rate.methods import Method
-from pai_torchacc.bench.learning_rate.problems import BATCH, Case, Data
+from benchmarks.learning_rate.methods import Method
+from benchmarks.learning_rate.problems import BATCH, Case, Data
 
 FEWEST_EPOCHS = 2
 

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.bench.demo import BATCH, batches, digits
-from pai_torchacc.bench.quantization.figures import (
+from benchmarks.quantization.figures import (
     AGREEMENT,
     Row,
     Setting,
@@ -22,7 +21,8 @@ from pai_torchacc.bench.quantization.figures import (
     passes,
     reference,
 )
-from pai_torchacc.bench.quantization.variants import OURS, quantize
+from benchmarks.quantization.variants import OURS, quantize
+from pai_torchacc.bench.demo import BATCH, batches, digits
 from pai_torchacc.bench.workloads import WORKLOADS, BertSmall, ResNet18
 
 EPOCHS = 12

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
+from benchmarks.quantization.cases import CONVOLUTION
 from pai_torchacc._usage import UsageError
-from pai_torchacc.bench.quantization.cases import CONVOLUTION
 
 OURS = "ptac"
 

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.bench import figures, targets
+from benchmarks import targets
+from benchmarks.quantization.cases import Case
+from benchmarks.quantization.variants import OURS, Peer, on, quantize
+from pai_torchacc.bench import figures
 from pai_torchacc.bench.measure import Timing, alternate, median_interval
-from pai_torchacc.bench.quantization.cases import Case
-from pai_torchacc.bench.quantization.variants import OURS, Peer, on, quantize
 
 STOCK, BEST_PEER = "stock", "best peer"
 SPEED, SNR, AGREEMENT = "speed", "SQNR", "agreement"

@@ -1,4 +1,4 @@
-"""``python -m pai_torchacc bench conv``: every algorithm on shapes of common networks.
+"""``python -m benchmarks conv``: every algorithm on shapes of common networks.
 
 Stock, each row that takes the call, and what the table chooses, in turn in one process;
 GFLOP/s count the direct sum, whatever was computed; errors are against float64, as

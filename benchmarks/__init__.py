@@ -1,0 +1,1 @@
+"""Measuring beside stock and peers; run from the root of the repository."""

@@ -1,0 +1,150 @@
+"""``python -m benchmarks memory | conv | quantization | lr``: figures beside peers.
+
+``python -m pai_torchacc bench`` has the others, and ``pai_torchacc.bench`` what all
+share: workloads, interleaved timing, tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from pai_torchacc._usage import CommandLine, Result, count
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; the process's exit status."""
+    commands = CommandLine("python -m benchmarks", "Measures beside stock and peers.")
+    _add_memory(commands)
+    _add_conv(commands)
+    _add_quantization(commands)
+    _add_learning_rate(commands)
+    return commands.run(arguments)
+
+
+def _add_memory(commands: CommandLine) -> None:
+    memory = commands.add("memory", _memory, "compare allocators in fresh processes")
+    memory.add_argument("--workloads", nargs="+", metavar="NAME", help="or: micro")
+    memory.add_argument(
+        "--variants", nargs="+", metavar="NAME", help="stock is always among them"
+    )
+    memory.add_argument("--threads", type=count, nargs="+", help="default: 1, 2")
+    memory.add_argument("--processes", type=count, help="of each variant; default: 5")
+    memory.add_argument("--steps", type=count, help="of each process")
+    memory.add_argument(
+        "--quick", action="store_true", help="two processes of few steps"
+    )
+    memory.add_argument(
+        "--check", action="store_true", help="compare with benchmarks/targets.toml"
+    )
+    memory.add_argument("--csv", metavar="FILE", help="write the figures here")
+    memory.add_argument(
+        "--replay", action="store_true", help="placement alone, of recorded training"
+    )
+    memory.add_argument(
+        "--prefix",
+        default="",
+        metavar="COMMAND",
+        help="such as taskset -c 0",
+    )
+
+
+def _add_conv(commands: CommandLine) -> None:
+    conv = commands.add("conv", _conv, "compare algorithms of convolution")
+    conv.add_argument("--shapes", nargs="+", metavar="N,C,WIDTH,K[,KERNEL]")
+    conv.add_argument("--threads", type=count, nargs="+", help="default: 1, 2, 4 ...")
+    conv.add_argument("--numerics", choices=("close", "fast"), default="close")
+    conv.add_argument(
+        "--check", action="store_true", help="compare with benchmarks/targets.toml"
+    )
+    conv.add_argument("--csv", metavar="FILE", help="write the figures here")
+
+
+def _add_quantization(commands: CommandLine) -> None:
+    quantization = commands.add(
+        "quantization", _quantization, "compare quantized models with float32"
+    )
+    quantization.add_argument(
+        "--parts",
+        nargs="+",
+        choices=("linear", "convolution", "model", "trained", "bytes"),
+        help="default: all",
+    )
+    quantization.add_argument(
+        "--peers",
+        action="store_true",
+        help="also those of benchmarks/peers-requirements.txt that are installed",
+    )
+    quantization.add_argument("--method", help="of quantize_model; default: its own")
+    quantization.add_argument(
+        "--threads", type=count, nargs="+", help="default: 1, 2, 4 ..."
+    )
+    quantization.add_argument(
+        "--quick", action="store_true", help="fewer cases, shorter"
+    )
+    quantization.add_argument(
+        "--check", action="store_true", help="compare with benchmarks/targets.toml"
+    )
+    quantization.add_argument("--csv", metavar="FILE", help="write the figures here")
+    quantization.add_argument(
+        "--plot", metavar="FILE", help="draw the ratios here (PNG)"
+    )
+
+
+def _add_learning_rate(commands: CommandLine) -> None:
+    rate = commands.add("lr", _learning_rate, "compare adaptive rates with the user's")
+    rate.add_argument(
+        "--seeds", type=int, nargs="+", default=[0, 1], help="default: 0 1"
+    )
+    rate.add_argument("--problems", nargs="+", metavar="NAME", help="default: all")
+    rate.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="NAME",
+        help="default: ours, textbook rules, and those of "
+        "benchmarks/peers-requirements.txt that are installed",
+    )
+    rate.add_argument("--batch", type=count, default=32, help="default: %(default)s")
+    rate.add_argument(
+        "--scale", type=float, default=1.0, metavar="FACTOR", help="of all epochs"
+    )
+    for name in ("--label-smoothing", "--label-noise"):
+        rate.add_argument(name, type=float, default=0.0, metavar="SHARE")
+    rate.add_argument("--adam", action="store_true", help="of Adam and AdamW instead")
+    rate.add_argument(
+        "--overhead", action="store_true", help="the time that steps take instead"
+    )
+    rate.add_argument(
+        "--check", action="store_true", help="compare with benchmarks/targets.toml"
+    )
+    rate.add_argument("--csv", metavar="FILE", help="write the figures here")
+    rate.add_argument("--plot", metavar="FILE", help="draw loss curves here (PNG)")
+
+
+def _memory(options: argparse.Namespace) -> Result:
+    from benchmarks.memory import replay, run
+
+    return replay.run(options) if options.replay else run.run(options)
+
+
+def _conv(options: argparse.Namespace) -> Result:
+    from benchmarks import convolutions
+
+    return convolutions.run(options)
+
+
+def _quantization(options: argparse.Namespace) -> Result:
+    from benchmarks.quantization import run
+
+    return run.run(options)
+
+
+def _learning_rate(options: argparse.Namespace) -> Result:
+    from benchmarks.learning_rate import run
+
+    return run.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
