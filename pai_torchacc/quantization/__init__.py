@@ -60,7 +60,7 @@ def _gate(name: str, config: Config | None) -> str:
 def remove(c: Any) -> None:
     """Switch off; quantized modules run dequantized."""
     _set_gates(c, None)
-    for name in ("calls", "optimizers"):
+    for name in ("dispatch", "optimizers"):
         module = sys.modules.get(f"{__name__}.{name}")
         if module is not None:
             module.remove()

@@ -253,7 +253,7 @@ def test_stub_names_what_the_extension_has() -> None:
 
 
 def test_stub_counts_arguments_as_the_extension_does() -> None:
-    tables = "".join(p.read_text() for p in native.CSRC.glob("bind/python/*.c"))
+    tables = "".join(p.read_text() for p in native.CSRC.glob("bind/python/**/*.c"))
     methods = re.findall(r'\{"(\w+)", \w+, METH_(NOARGS|O),', tables)
     public = [m for m in methods if m[0] in stub()]  # others make objects of theirs
     assert len(public) > len(methods) / 2

@@ -23,7 +23,10 @@ CSRC = ROOT / "csrc"
 TESTS = ROOT / "tests" / "csrc"
 """C tests, in folders that mirror those of csrc."""
 
-HEADERS = ("support", "checkrows", "mem/support", "mem/cuda", "ops/math", "ops/linear")
+HEADERS = (
+    *("support", "checkrows", "mem/support", "mem/cuda"),
+    *("ops/linear", "ops/math", "ops/pool", "ops/softmax"),
+)
 """Folders of C tests whose headers others include."""
 
 OBJECTS = ROOT / "build" / "objects"

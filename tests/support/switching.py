@@ -139,7 +139,9 @@ def run_python(
 ) -> subprocess.CompletedProcess[str]:
     """Run an interpreter that finds this package."""
     clean = {k: v for k, v in os.environ.items() if k not in ENVIRONMENT}
-    here = [str(Path(ptac.__file__).parents[1]), str(Path(__file__).parent)]
+    tests = str(Path(__file__).parents[1])
+    here = [str(Path(ptac.__file__).parents[1])]
+    here += [folder for folder in sys.path if folder.startswith(tests)]
     clean["PYTHONPATH"] = os.pathsep.join([*here, os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, *arguments],
