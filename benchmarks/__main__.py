@@ -1,7 +1,7 @@
-"""``python -m benchmarks memory | conv | quantization | lr``: figures beside peers.
+"""``python -m benchmarks memory | conv | quantization | lr | zoo``.
 
-``python -m pai_torchacc bench`` has the others, and ``pai_torchacc.bench`` what all
-share: workloads, interleaved timing, tables.
+``python -m pai_torchacc bench`` has the other figures, and ``pai_torchacc.bench`` what
+all share: workloads, interleaved timing, tables.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_conv(commands)
     _add_quantization(commands)
     _add_learning_rate(commands)
+    _add_zoo(commands)
     return commands.run(arguments)
 
 
@@ -122,6 +123,14 @@ def _add_learning_rate(commands: CommandLine) -> None:
     rate.add_argument("--plot", metavar="FILE", help="draw loss curves here (PNG)")
 
 
+def _add_zoo(commands: CommandLine) -> None:
+    zoo = commands.add("zoo", _zoo, "models of many kinds, by bare enable()")
+    zoo.add_argument("names", nargs="*", help="parts of names; default: all")
+    zoo.add_argument("--threads", type=count, nargs="+", help="default: 1")
+    zoo.add_argument("--quick", action="store_true", help="shorter blocks")
+    zoo.add_argument("--csv", metavar="FILE", help="write the figures here")
+
+
 def _memory(options: argparse.Namespace) -> Result:
     from benchmarks.memory import replay, run
 
@@ -142,6 +151,12 @@ def _quantization(options: argparse.Namespace) -> Result:
 
 def _learning_rate(options: argparse.Namespace) -> Result:
     from benchmarks.learning_rate import run
+
+    return run.run(options)
+
+
+def _zoo(options: argparse.Namespace) -> Result:
+    from benchmarks.zoo import run
 
     return run.run(options)
 
