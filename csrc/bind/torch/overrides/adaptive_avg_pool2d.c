@@ -32,11 +32,11 @@ static ptac_reason read_params(const ptac_view *x, int64_t out_h, int64_t out_w,
 static void stock_forward(const void *context, at_tensor *out)
 {
     const pool_args *args = context;
-    void *result;
+    at_result result;
 
     if (T.cpu_adaptive_avg_pool2d) {
-        T.cpu_adaptive_avg_pool2d(&result, args->x, at_pair_ints(&args->size));
-        *out = at_adopt(result);
+        result = T.cpu_adaptive_avg_pool2d(args->x, at_pair_ints(&args->size));
+        *out = at_adopt(result.words[0]);
         return;
     }
 
@@ -96,10 +96,10 @@ PTAC_OVERRIDE(adaptive_avg_pool2d)
 static void stock_backward(const void *context, at_tensor *out)
 {
     const pool_args *args = context;
-    void *result;
+    at_result result;
 
-    T.cpu_adaptive_avg_pool2d_backward(&result, args->grad, args->x);
-    *out = at_adopt(result);
+    result = T.cpu_adaptive_avg_pool2d_backward(args->grad, args->x);
+    *out = at_adopt(result.words[0]);
 }
 
 /* ATen divides by the gradient's layout, and gives the result x's. */

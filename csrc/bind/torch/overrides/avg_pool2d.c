@@ -64,13 +64,14 @@ static void stock_forward(const void *context, at_tensor *out)
 {
     const pool_args *args = context;
     const at_window *window = &args->window;
-    void *result;
+    at_result result;
 
     if (T.cpu_avg_pool2d) {
-        T.cpu_avg_pool2d(&result, args->x, at_pair_ints(&window->kernel),
-                         at_pair_ints(&window->stride), at_pair_ints(&window->padding),
-                         window->ceil_mode, args->count_include_pad, args->divisor);
-        *out = at_adopt(result);
+        result = T.cpu_avg_pool2d(args->x, at_pair_ints(&window->kernel),
+                                  at_pair_ints(&window->stride),
+                                  at_pair_ints(&window->padding), window->ceil_mode,
+                                  args->count_include_pad, args->divisor);
+        *out = at_adopt(result.words[0]);
         return;
     }
 
@@ -129,14 +130,14 @@ static void stock_backward(const void *context, at_tensor *out)
 {
     const pool_args *args = context;
     const at_window *window = &args->window;
-    void *result;
+    at_result result;
 
     if (T.cpu_avg_pool2d_backward) {
-        T.cpu_avg_pool2d_backward(
-            &result, args->grad, args->x, at_pair_ints(&window->kernel),
+        result = T.cpu_avg_pool2d_backward(
+            args->grad, args->x, at_pair_ints(&window->kernel),
             at_pair_ints(&window->stride), at_pair_ints(&window->padding),
             window->ceil_mode, args->count_include_pad, args->divisor);
-        *out = at_adopt(result);
+        *out = at_adopt(result.words[0]);
         return;
     }
 

@@ -59,12 +59,13 @@ static void stock_forward(const void *context, at_tensor *out)
         .impl = args->bias ? *(void **)args->bias : NULL,
         .has_value = args->bias != NULL,
     };
-    void *result;
+    at_result result;
 
-    T.convolution(&result, args->x, args->w, &bias, ints_of(&geo->stride),
-                  ints_of(&geo->padding), ints_of(&geo->dilation), geo->is_transposed,
-                  ints_of(&geo->output_padding), geo->groups);
-    *out = at_adopt(result);
+    result =
+        T.convolution(args->x, args->w, &bias, ints_of(&geo->stride),
+                      ints_of(&geo->padding), ints_of(&geo->dilation),
+                      geo->is_transposed, ints_of(&geo->output_padding), geo->groups);
+    *out = at_adopt(result.words[0]);
 }
 
 /* Without memory for the result stock is called, and raises torch's own error. */
@@ -175,14 +176,14 @@ static void stock_grads(const backward_args *args, at_mask3 mask, at_tensor *out
     const ptac_geometry *geo = &args->geo;
     const at_optional_ints bias_sizes = {ints_of(&args->bias_sizes),
                                          args->has_bias_sizes};
-    void *results[N_GRADS];
+    at_result results;
 
-    T.convolution_backward(results, args->grad, args->x, args->w, bias_sizes,
-                           ints_of(&geo->stride), ints_of(&geo->padding),
-                           ints_of(&geo->dilation), geo->is_transposed,
-                           ints_of(&geo->output_padding), geo->groups, mask);
+    results = T.convolution_backward(args->grad, args->x, args->w, bias_sizes,
+                                     ints_of(&geo->stride), ints_of(&geo->padding),
+                                     ints_of(&geo->dilation), geo->is_transposed,
+                                     ints_of(&geo->output_padding), geo->groups, mask);
     for (int i = 0; i < N_GRADS; i++)
-        out[i] = at_adopt(results[N_GRADS - 1 - i]);
+        out[i] = at_adopt(results.words[N_GRADS - 1 - i]);
 }
 
 /* One of our calls, as stock does it: what shadow checks compare with. */

@@ -49,11 +49,11 @@ typedef struct forward_args {
 static void stock_forward(const void *context, at_tensor *out)
 {
     const forward_args *args = context;
-    void *result;
+    at_result result;
 
     if (T.cpu_log_softmax) {
-        T.cpu_log_softmax(&result, args->x, args->dim, args->half_to_float);
-        *out = at_adopt(result);
+        result = T.cpu_log_softmax(args->x, args->dim, args->half_to_float);
+        *out = at_adopt(result.words[0]);
         return;
     }
 
@@ -137,12 +137,12 @@ typedef struct backward_args {
 static void stock_backward(const void *context, at_tensor *out)
 {
     const backward_args *args = context;
-    void *result;
+    at_result result;
 
     if (T.cpu_log_softmax_backward) {
-        T.cpu_log_softmax_backward(&result, args->grad, args->y, args->dim,
-                                   (int8_t)args->input_dtype);
-        *out = at_adopt(result);
+        result = T.cpu_log_softmax_backward(args->grad, args->y, args->dim,
+                                            (int8_t)args->input_dtype);
+        *out = at_adopt(result.words[0]);
         return;
     }
 

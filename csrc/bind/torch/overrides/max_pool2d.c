@@ -41,15 +41,15 @@ static void stock_forward(const void *context, at_tensor *out)
 {
     const pool_args *args = context;
     const at_window *window = &args->window;
-    void *results[2];
+    at_result results;
 
     if (T.cpu_max_pool2d_with_indices) {
-        T.cpu_max_pool2d_with_indices(
-            results, args->x, at_pair_ints(&window->kernel),
-            at_pair_ints(&window->stride), at_pair_ints(&window->padding),
-            at_pair_ints(&window->dilation), window->ceil_mode);
-        out[0] = at_adopt(results[1]);
-        out[1] = at_adopt(results[0]);
+        results = T.cpu_max_pool2d_with_indices(
+            args->x, at_pair_ints(&window->kernel), at_pair_ints(&window->stride),
+            at_pair_ints(&window->padding), at_pair_ints(&window->dilation),
+            window->ceil_mode);
+        out[0] = at_adopt(results.words[1]);
+        out[1] = at_adopt(results.words[0]);
         return;
     }
 
@@ -109,14 +109,14 @@ static void stock_backward(const void *context, at_tensor *out)
 {
     const pool_args *args = context;
     const at_window *window = &args->window;
-    void *result;
+    at_result result;
 
     if (T.cpu_max_pool2d_with_indices_backward) {
-        T.cpu_max_pool2d_with_indices_backward(
-            &result, args->grad, args->x, at_pair_ints(&window->kernel),
+        result = T.cpu_max_pool2d_with_indices_backward(
+            args->grad, args->x, at_pair_ints(&window->kernel),
             at_pair_ints(&window->stride), at_pair_ints(&window->padding),
             at_pair_ints(&window->dilation), window->ceil_mode, args->indices);
-        *out = at_adopt(result);
+        *out = at_adopt(result.words[0]);
         return;
     }
 
