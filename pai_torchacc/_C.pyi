@@ -64,6 +64,9 @@ def pin(op: str, row: str | None, /) -> str | None:
 def override_names() -> list[tuple[str, str]]:
     """Operators of aten that can be overridden, and whose they are."""
 
+def override_schemas() -> list[str]:
+    """The schemas that overrides of aten read their arguments by."""
+
 def override_install(ops: list[str], /) -> str | None:
     """Register the overrides of these operators; what went wrong, or None."""
 
