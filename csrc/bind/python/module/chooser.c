@@ -196,26 +196,6 @@ static PyObject *set_gate(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/*
- * Operators that are switched on and have rows in bfloat16 alone: unless a table wants
- * them, or they are pinned, their overrides are not in the dispatcher.
- */
-static uint64_t open_and_alone(void)
-{
-    uint64_t ops = 0;
-
-    for (int op = 0; op < PTAC_N_OPS; op++) {
-        int n, n_rounding = 0;
-        const ptac_kernel *const *rows = ptac_registry_rows((ptac_op)op, &n);
-
-        for (int i = 0; i < n; i++)
-            n_rounding += rows[i]->in_bf16;
-        if (n > 0 && n_rounding == n && ptac_chooser_gate((ptac_op)op) == PTAC_TAKE)
-            ops |= UINT64_C(1) << op;
-    }
-    return ops;
-}
-
 /* pinned(operator) -> the row that serves all its calls, or None. */
 static PyObject *pinned(PyObject *self, PyObject *name)
 {
@@ -226,6 +206,27 @@ static PyObject *pinned(PyObject *self, PyObject *name)
     if (op == PTAC_N_OPS)
         return NULL;
     return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+}
+
+/*
+ * An operator that is switched on, and its gradient: unless a table or a pin wants
+ * them, their overrides are not in the dispatcher.
+ */
+static uint64_t open_pair(ptac_op op)
+{
+    const size_t length = strlen(ptac_op_name(op));
+    uint64_t ops = 0;
+
+    for (int other = 0; other < PTAC_N_OPS; other++) {
+        const char *name = ptac_op_name((ptac_op)other);
+        const bool is_gradient = strncmp(name, ptac_op_name(op), length) == 0 &&
+                                 strcmp(name + length, "_backward") == 0;
+
+        if ((other == (int)op || is_gradient) &&
+            ptac_chooser_gate((ptac_op)other) == PTAC_TAKE)
+            ops |= UINT64_C(1) << other;
+    }
+    return ops;
 }
 
 /* pin(operator, row or None) -> the row that was pinned before, or None. */
@@ -249,8 +250,8 @@ static PyObject *pin(PyObject *self, PyObject *args)
             return PyErr_Format(PyExc_ValueError, "%U has no row %s on this CPU", name,
                                 row_name);
     }
-    if (row && row->in_bf16) {
-        const char *trouble = ptac_override_install(open_and_alone());
+    if (row) {
+        const char *trouble = ptac_override_install(open_pair(op));
 
         if (trouble)
             return PyErr_Format(PyExc_RuntimeError, "%s", trouble);
