@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import _report, _table, precision, quantization
+from pai_torchacc import _report, _table, precision
 from pai_torchacc.fusion.foreign import Yielding
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _unproven(c: Any) -> set[str]:
         return steps
     if _doubts is None:
         c.optimizer_prepare()
-        pinned = {op: c.pin(op, optimizer.best_row(c, op)) for op in sorted(steps)}
+        pinned = {op: c.pin(op, c.preferred_row(op)) for op in sorted(steps)}
         try:
             for op in steps:
                 c.set_gate(op, 0)
@@ -168,7 +168,7 @@ def remarks() -> list[str]:
 
 def operators(c: Any) -> list[str]:
     """Operators that are this switch's."""
-    return [name for name, _, _ in c.operators() if name not in quantization.OPERATORS]
+    return [op for op, owner in c.op_switches().items() if owner == "operator_fusion"]
 
 
 def _reason(c: Any, text: str) -> int:

@@ -501,3 +501,28 @@ def test_wrong_use(
         hits = switching.hits("linear_act")
         layers.linear(torch.randn(64, 32), torch.randn(16, 32))
         assert hits.forwarded == ({"numerics level": 1} if was_on else {})
+
+
+def test_operators_name_their_switch() -> None:
+    switches = _C.op_switches()
+    assert switches.keys() == {op for op, _, _ in _C.operators()}
+    assert set(switches.values()) == {"operator_fusion", "model_quantization"}
+    assert switches["int8_linear"] == "model_quantization"
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", ""])
+def test_the_preferred_row_runs_here_and_needs_most(isa: str) -> None:
+    program = """
+import torch, pai_torchacc
+from pai_torchacc import _C
+for op, _, rows in _C.operators():
+    can_run = [name for name, level, runs, _ in rows if runs and level != "fast"]
+    print(op, _C.preferred_row(op), *can_run)
+"""
+    for line in switching.python(program, PTAC_CPU_ISA=isa).splitlines():
+        op, row, *can_run = line.split()
+        assert row in can_run or (row == "None" and not can_run), op
+        for best in ("avx512", "avx2"):
+            if any(name.endswith(best) for name in can_run):
+                assert row.endswith((best, "vnni")), (op, row, can_run)
+                break

@@ -68,6 +68,36 @@ static PyObject *operators(PyObject *self, PyObject *unused)
     return list;
 }
 
+/* op_switches() -> {operator: the switch that owns it} */
+static PyObject *op_switches(PyObject *self, PyObject *unused)
+{
+    PyObject *owners = PyDict_New();
+
+    (void)self;
+    (void)unused;
+    for (int op = 0; owners && op < PTAC_N_OPS; op++) {
+        PyObject *owner = PyUnicode_FromString(ptac_op_switch((ptac_op)op));
+
+        if (!owner || PyDict_SetItemString(owners, ptac_op_name((ptac_op)op), owner))
+            Py_CLEAR(owners);
+        Py_XDECREF(owner);
+    }
+    return owners;
+}
+
+/* preferred_row(operator) -> what runs without a table, at level close; or None */
+static PyObject *preferred_row(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+    const ptac_kernel *row;
+
+    (void)self;
+    if (op == PTAC_N_OPS)
+        return NULL;
+    row = ptac_registry_preferred(op, PTAC_CLOSE);
+    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+}
+
 /* [(operator, row)] of rows that round their operands, whether or not they can run. */
 static PyObject *bf16_rows(PyObject *self, PyObject *unused)
 {
@@ -326,6 +356,8 @@ static PyObject *refuse(PyObject *self, PyObject *args)
 
 PyMethodDef ptac_chooser_methods[] = {
     {"operators", operators, METH_NOARGS, NULL},
+    {"op_switches", op_switches, METH_NOARGS, NULL},
+    {"preferred_row", preferred_row, METH_O, NULL},
     {"bf16_rows", bf16_rows, METH_NOARGS, NULL},
     {"bf16_calls", bf16_calls, METH_NOARGS, NULL},
     {"bf16_hardware", bf16_hardware, METH_NOARGS, NULL},
