@@ -61,8 +61,17 @@ def pin(op: str, row: str | None, /) -> str | None:
     Returns what was pinned before.
     """
 
+def op_switches() -> dict[str, str]:
+    """The switch that owns each operator."""
+
+def preferred_row(op: str, /) -> str | None:
+    """The row that runs where no table is asked, at level close."""
+
 def override_names() -> list[tuple[str, str]]:
     """Operators of aten that can be overridden, and whose they are."""
+
+def override_schemas() -> list[str]:
+    """The schemas that overrides of aten read their arguments by."""
 
 def override_install(ops: list[str], /) -> str | None:
     """Register the overrides of these operators; what went wrong, or None."""

@@ -106,9 +106,8 @@ def test_ptac_numerics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"numerics": "close"}, "not measured faster"),
     ):
         with ptac.enable(calibration=table, **options):
-            hits = switching.hits("log_softmax")
-            torch.log_softmax(torch.randn(4, 9), 1)
-            assert hits.forwarded == {reason: 1}
+            left = ptac.status()["operator_fusion"]["left_to_stock"]
+            assert left["log_softmax"] == reason
     monkeypatch.setenv("PTAC_NUMERICS", "best")
     with pytest.raises(ValueError, match=r"PTAC_NUMERICS: .*exact, close, fast"):
         ptac.enable()

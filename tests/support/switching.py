@@ -18,17 +18,6 @@ from typing import Any
 import pai_torchacc as ptac
 from pai_torchacc import _C, fusion
 
-PREFERENCE = (
-    *("scalar", "onednn", "avx2", "blas", "avx512"),
-    *("direct_avx2", "direct_avx512", "winograd_4x4_weight_avx2"),
-    *("winograd_2x2_of_5x5_avx2", "winograd_2x2_of_5x5_avx512"),
-    *("winograd_4x4_weight_avx512", "winograd_2x2_avx2", "winograd_2x2_avx512"),
-    *("winograd_4x2_avx2", "winograd_4x2_avx512"),
-)
-"""Rows from the last choice to the first, which takes most calls: oneDNN refuses small
-products, BLAS none; direct convolution wants few channels.
-"""
-
 ENVIRONMENT = (
     "PTAC_ENABLE",
     "PTAC_DISABLE",
@@ -58,9 +47,9 @@ def operators_with_rows() -> list[str]:
 
 def best_row(op: str) -> str:
     """The row that tests run unless they choose."""
-    known = [row for row in runnable_rows(op) if row in PREFERENCE]
-    assert known, f"{op}: put its rows into PREFERENCE: {runnable_rows(op)}"
-    return max(known, key=PREFERENCE.index)
+    row = _C.preferred_row(op)
+    assert row, f"{op} has no row that this CPU can run"
+    return row
 
 
 @contextmanager
