@@ -13,7 +13,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc import _report, _table, precision
-from pai_torchacc.fusion.foreign import Yielding
+from pai_torchacc.fusion.foreign import Yielding, chains
 
 if TYPE_CHECKING:
     from pai_torchacc._options import Config
@@ -114,6 +114,7 @@ def remove(c: Any) -> None:
     c.scratch_clear()
     _attention_ledger.undo()
     _ledger.undo()
+    chains.release("operator_fusion")
 
 
 def status(c: Any) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def remarks() -> list[str]:
     """Who patched what we did, before us or after us, and who convolves on CUDA."""
     found = [
         remark
-        for ledger in (_ledger, _attention_ledger)
+        for ledger in (_ledger, _attention_ledger, chains)
         for remark in (*ledger.declined, *ledger.remarks)
     ]
     for why in sorted(set(_unserved.values())):
@@ -255,7 +256,7 @@ def _identity(x: Any) -> Any:
 
 def _install_stand_ins(c: Any) -> None:
     from pai_torchacc import _host
-    from pai_torchacc.fusion import linear, loss, node, optimizer
+    from pai_torchacc.fusion import linear, loss, node, optimizer, sequential
 
     if len(_ledger) or not _host.has_lean_paths():
         return
@@ -263,6 +264,7 @@ def _install_stand_ins(c: Any) -> None:
     node.install(c)
     linear.install(c, _ledger)
     loss.install(c, _ledger)
+    sequential.install(c, "operator_fusion")
 
 
 def _install_attention(c: Any, config: Config) -> None:
