@@ -343,7 +343,7 @@ ptac.disable()
 )
 def test_inactive_with_a_reason(trouble: str, reason: str) -> None:
     program = f"import sys, torch\n{trouble}\n" + INACTIVE.replace(", switching", "")
-    said = switching.python(program).splitlines()
+    said = switching.python(program, fresh=True).splitlines()
     assert said[0].startswith(reason)
     assert said[1].startswith(f"operator_fusion is not active: {reason}")
 
@@ -359,7 +359,7 @@ with ptac.disabled():
     pass
 ptac.report(), ptac.status(), ptac.disable()
 """
-    assert "torch cannot be imported" in switching.python(program)
+    assert "torch cannot be imported" in switching.python(program, fresh=True)
 
 
 def test_a_required_symbol_is_missing() -> None:
