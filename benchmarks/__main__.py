@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pai_torchacc._usage import CommandLine, Result, count
+from pai_torchacc.commands.usage import CommandLine, Result, count
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

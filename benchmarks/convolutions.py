@@ -23,7 +23,6 @@ from torch import Tensor
 
 import pai_torchacc as ptac
 from pai_torchacc import _host
-from pai_torchacc._usage import UsageError, check_outputs
 from pai_torchacc.bench.measure import (
     alternate,
     environment,
@@ -31,6 +30,7 @@ from pai_torchacc.bench.measure import (
     thread_counts,
 )
 from pai_torchacc.bench.run import console, read_targets, write_csv
+from pai_torchacc.commands.usage import UsageError, check_outputs
 
 
 class Shape(NamedTuple):

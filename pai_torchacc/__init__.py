@@ -12,14 +12,22 @@ everything; :func:`report` says what ran accelerated and what did not, and why.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
-from pai_torchacc import _options, _switch
-from pai_torchacc import _page_faults as _page_faults  # whose count begins here
-from pai_torchacc._switch import Handle
+from pai_torchacc import (  # importing a switch puts it in the table of features
+    _options,
+    _switch,
+    adaptive_lr,  # noqa: F401
+    fusion,  # noqa: F401
+    memory_pool,  # noqa: F401
+    memory_reuse,  # noqa: F401
+    quantization,  # noqa: F401
+)
+from pai_torchacc._report import at_exit
+from pai_torchacc._switch import Handle, disabled
+from pai_torchacc._version import __version__ as __version__
 from pai_torchacc.adaptive_lr.public import (
     adaptive_lr_report,
     disable_adaptive_lr,
@@ -36,7 +44,7 @@ from pai_torchacc.quantization.public import (
     save_quantized,
 )
 
-__version__ = "0.1.0"
+_switch.when_asked.append(at_exit.ask)
 
 __all__ = [
     "Handle",
@@ -356,27 +364,6 @@ def empty_cache(device: object = None) -> int:
     from pai_torchacc.memory_pool import statistics
 
     return statistics.empty(device)
-
-
-@contextmanager
-def disabled() -> Iterator[None]:
-    """Run stock operators in this thread until the block ends, at the user's rates.
-
-    A block that another thread leaves, as happens to generators, ends for the thread
-    that had entered it.
-    """
-    from pai_torchacc import _host
-
-    try:
-        c = _host.extension()
-    except _host.Unavailable:
-        yield
-        return
-    held = [c.thread_disable()]
-    try:
-        yield
-    finally:
-        held.clear()  # also where a traceback keeps this frame
 
 
 def is_enabled(name: str) -> bool:

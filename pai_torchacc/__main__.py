@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pai_torchacc._usage import CommandLine, Result, count
+from pai_torchacc.commands.usage import CommandLine, Result, count
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,7 +75,7 @@ def _commands() -> CommandLine:
 
 
 def _info(options: argparse.Namespace) -> Result:
-    from pai_torchacc import info
+    from pai_torchacc.commands import info
 
     document = info.document()
     print(info.as_text(document))

@@ -8,22 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pai_torchacc import _host, calibration
-
-FEATURES = (
-    "operator_fusion",
-    "memory_pool",
-    "memory_reuse",
-    "model_quantization",
-    "adaptive_lr",
-)
-"""All switches, in the order in which they are switched on."""
-
-IN_BARE_ENABLE = ("operator_fusion", "memory_pool")
-"""What ``enable()`` without names switches on."""
+from pai_torchacc import _features, _host, calibration
 
 NUMERICS = calibration.LEVELS
 
@@ -91,6 +79,12 @@ class Config:
 OFF = Config()
 
 
+def without_pool_options(config: Config) -> Config:
+    """The configuration without the pool's options, once no feature needs the pool."""
+    is_needed = {"memory_pool", "memory_reuse"} & {*config.features}
+    return config if is_needed else replace(config, pool=PoolOptions())
+
+
 def names_checked(features: Iterable[str]) -> tuple[str, ...]:
     """The features in canonical order.
 
@@ -107,11 +101,10 @@ def names_checked(features: Iterable[str]) -> tuple[str, ...]:
             raise TypeError(
                 f"feature names are strings, not {type(name).__name__}: {name!r}"
             )
-        if name not in FEATURES:
-            raise ValueError(
-                f"unknown feature {name!r}; there are: {', '.join(FEATURES)}"
-            )
-    return tuple(name for name in FEATURES if name in asked)
+        if name not in _features.names():
+            known = ", ".join(_features.names())
+            raise ValueError(f"unknown feature {name!r}; there are: {known}")
+    return tuple(name for name in _features.names() if name in asked)
 
 
 def operators_checked(
@@ -352,13 +345,14 @@ def _from_variable(variable: str, checked: Callable[[str], Any], default: Any) -
 
 def features_from_environment() -> tuple[str, ...]:
     """What ``enable()`` without names means here."""
-    return _from_variable("PTAC_ENABLE", _features_from_text, IN_BARE_ENABLE)
+    bare = _features.in_bare_enable()
+    return _from_variable("PTAC_ENABLE", _features_from_text, bare)
 
 
 def _features_from_text(text: str) -> tuple[str, ...]:
     listed = [n.strip() for n in text.split(",") if n.strip()]
     if listed in ([], ["1"], ["all"], ["true"]):
-        return IN_BARE_ENABLE
+        return _features.in_bare_enable()
     try:
         return names_checked(listed)
     except ValueError as error:

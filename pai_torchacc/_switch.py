@@ -3,27 +3,22 @@
 The state of the package is one immutable :class:`Config`. Enabling, disabling and
 leaving a ``with`` block all mean: go to that Config.
 
-A feature is a module of its name with four functions: ``install(c, config)`` makes it
-be as the Config says and returns None or the reason why it cannot; ``remove(c)`` undoes
-everything, also what an exception has cut short, at once or, where something is still
-on its way, as soon as that is safe;
-``status(c)`` gives what its entry in the status has beyond the ordinary;
-``about(config)`` says in a few words what is on, for the log.
+What a switch does is its row in the table of features: see :mod:`._features`.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from pai_torchacc import _exit_report, _host, precision
+from pai_torchacc import _features, _host
+from pai_torchacc._features import feature
 from pai_torchacc._options import (
-    FEATURES,
     NUMERICS,
     OFF,
     Config,
@@ -36,8 +31,8 @@ from pai_torchacc._quiescence import is_quiet
 
 log = logging.getLogger("pai_torchacc")
 
-_MODULES = {"operator_fusion": "fusion", "model_quantization": "quantization"}
-"""Features that live in a module of another name."""
+when_asked: list[Callable[[], None]] = []
+"""Called after each attempt to switch a feature on."""
 
 
 @dataclass
@@ -146,7 +141,7 @@ def _change(config: Config, strict: bool) -> None:
 
 
 def _go_back(config: Config) -> None:
-    for name in [n for n in reversed(FEATURES) if n in _state.unsure]:
+    for name in [n for n in reversed(_features.names()) if n in _state.unsure]:
         _state.active.pop(name, None)
         _remove(name)
     _apply(config)
@@ -174,12 +169,8 @@ def _apply(config: Config) -> None:
 def _say_on(names: list[str], config: Config) -> None:
     if names:
         verb = "is" if len(names) == 1 else "are"
-        details = [_module(n).about(config) for n in names]
+        details = [feature(n).about(config) for n in names]
         log.info("%s %s on (%s)", ", ".join(names), verb, "; ".join(details))
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(f"pai_torchacc.{_MODULES.get(name, name)}")
 
 
 def _switch_on(name: str, config: Config) -> None:
@@ -196,7 +187,8 @@ def _switch_on(name: str, config: Config) -> None:
         _state.active[name] = _Active(reason=reason)
         log.info("%s is not active: %s", name, reason)
     _state.unsure.discard(name)
-    _exit_report.ask("PTAC_REPORT")
+    for tell in when_asked:
+        tell()
 
 
 def _install(name: str, config: Config) -> str | None:
@@ -208,7 +200,7 @@ def _install(name: str, config: Config) -> str | None:
         return str(error)
     _state.draining = True
     try:
-        reason = _module(name).install(c, config)
+        reason = feature(name).install(c, config)
     except _host.Unavailable as error:
         _remove(name)
         return str(error)
@@ -230,15 +222,17 @@ def _remove(name: str) -> None:
     c = _host.loaded()
     if c is not None:
         _state.draining = True
-        _module(name).remove(c)
+        feature(name).remove(c)
         _note_draining(c)
     _state.unsure.discard(name)
 
 
 def _note_draining(c: Any) -> None:
-    from pai_torchacc import fusion
+    _state.draining = bool(_leftover(c))
 
-    _state.draining = bool(fusion.leftover(c))
+
+def _leftover(c: Any) -> list[str]:
+    return [name for row in _features.all_features() for name in row.leftover(c)]
 
 
 def drain(is_ending: bool = False) -> bool:
@@ -264,9 +258,7 @@ def drain(is_ending: bool = False) -> bool:
 
 
 def _take_out(c: Any) -> None:
-    from pai_torchacc import fusion
-
-    c.override_remove(fusion.leftover(c))
+    c.override_remove(_leftover(c))
     _state.draining = False
 
 
@@ -296,16 +288,16 @@ def switch_status() -> dict[str, dict[str, Any]]:
         drain()
         c = _host.loaded()
         result: dict[str, dict[str, Any]] = {}
-        for name in FEATURES:
-            held = _state.active.get(name, _Active())
+        for row in _features.all_features():
+            held = _state.active.get(row.name, _Active())
             entry: dict[str, Any] = {
                 "active": held.since is not None,
                 "reason": held.reason,
                 "since": held.since,
             }
             if c is not None:
-                entry |= _module(name).status(c)
-            result[name] = entry
+                entry |= row.status(c)
+            result[row.name] = entry
         return result
 
 
@@ -401,12 +393,29 @@ def enable_one(
 def disable(*features: str) -> None:
     """Switch features off; all of them when none is named."""
     with _locked():
-        gone = names_checked(features) if features else FEATURES
+        gone = names_checked(features) if features else _features.names()
         rest = tuple(n for n in current().features if n not in gone)
-        needs_pool = {"memory_pool", "memory_reuse"} & {*rest}
-        pool = current().pool if needs_pool else OFF.pool
-        rate = current().rate if "adaptive_lr" in rest else OFF.rate
-        left = replace(current(), features=rest, pool=pool, rate=rate)
-        if "model_quantization" not in rest:
-            left = precision.given_back(replace(left, training=None))
+        left = replace(current(), features=rest)
+        for row in _features.all_features():
+            if row.name not in rest:
+                left = row.forget(left)
         go_to(left if left.features else OFF)
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Run stock operators in this thread until the block ends, at the user's rates.
+
+    A block that another thread leaves, as happens to generators, ends for the thread
+    that had entered it.
+    """
+    try:
+        c = _host.extension()
+    except _host.Unavailable:
+        yield
+        return
+    held = [c.thread_disable()]
+    try:
+        yield
+    finally:
+        held.clear()  # also where a traceback keeps this frame

@@ -26,8 +26,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from pai_torchacc import _exit_report
-from pai_torchacc._usage import UsageError
+from pai_torchacc._report import at_exit
+from pai_torchacc.commands.usage import UsageError
 
 log = logging.getLogger("pai_torchacc")
 
@@ -50,15 +50,15 @@ def prepare(
         The script cannot be read.
     """
     program = _program(script, is_module)
-    _exit_report.note_start()
-    os.environ.setdefault(_exit_report.FIRST_PROCESS, str(os.getpid()))
+    at_exit.note_start()
+    os.environ.setdefault(at_exit.FIRST_PROCESS, str(os.getpid()))
     os.environ.setdefault("PTAC_ENABLE", "all")
     report = os.environ.get("PTAC_REPORT")
     if report and report != "stderr":
         os.environ["PTAC_REPORT"] = str(Path(report).absolute())
     if json_file:
         file = str(Path(json_file).absolute())
-        atexit.register(_exit_report.write, file, is_json=True)
+        atexit.register(at_exit.write, file, is_json=True)
     _put_first("PYTHONPATH", str(STARTUP))
     enable_with_torch()
     sys.argv = ["-m" if is_module else script, *args]
@@ -162,7 +162,7 @@ def _put_first(variable: str, entry: str) -> None:
 
 def enable_with_torch() -> None:
     """Enable now if torch is imported, else as soon as it is."""
-    _exit_report.note_start()
+    at_exit.note_start()
     if "torch" in sys.modules:
         _enable()
     elif not any(isinstance(f, _AfterTorch) for f in sys.meta_path):

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pai_torchacc import _host, _switch, disabled
+from pai_torchacc import _host, _switch
+from pai_torchacc._switch import disabled
 from pai_torchacc.calibration import BY_NAME
 
 SMALL = 1000

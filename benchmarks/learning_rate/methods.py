@@ -20,7 +20,7 @@ from torch.optim import SGD, Optimizer
 
 import pai_torchacc as ptac
 from benchmarks.learning_rate.problems import Case
-from pai_torchacc._usage import UsageError
+from pai_torchacc.commands.usage import UsageError
 
 OURS, STOCK = "adaptive_lr", "stock"
 

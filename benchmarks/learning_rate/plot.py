@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.learning_rate.methods import METHODS, OURS, STOCK
 from benchmarks.learning_rate.problems import MOMENTA, PROBLEMS, RATES, Case
 from benchmarks.learning_rate.training import Budget, train
-from pai_torchacc._usage import UsageError
+from pai_torchacc.commands.usage import UsageError
 
 SHOWN = ("digits_mlp", "digits_cnn")
 N_TRAININGS = len(SHOWN) * len(MOMENTA) * len(RATES) * 2

@@ -26,9 +26,9 @@ from benchmarks.learning_rate.figures import (
 from benchmarks.learning_rate.methods import METHODS, OURS, STOCK, Method
 from benchmarks.learning_rate.problems import PROBLEMS, RATES, Case, cases
 from benchmarks.learning_rate.training import Budget
-from pai_torchacc._usage import UsageError, check_outputs
 from pai_torchacc.bench.measure import environment, raise_malloc_thresholds
 from pai_torchacc.bench.run import console, read_targets, write_csv
+from pai_torchacc.commands.usage import UsageError, check_outputs
 
 
 def run(options: argparse.Namespace) -> tuple[Any, int]:

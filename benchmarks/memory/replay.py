@@ -16,9 +16,9 @@ from rich.table import Table
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
-from pai_torchacc._usage import UsageError
 from pai_torchacc.bench.run import console
 from pai_torchacc.bench.workloads import WORKLOADS
+from pai_torchacc.commands.usage import UsageError
 
 RECORDED = ("W1", "W3", "W4", "W4g", "W4gv", "W5", "UN", "EW")
 STEPS = 4

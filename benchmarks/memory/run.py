@@ -19,10 +19,10 @@ from benchmarks.memory import driver, figures
 from benchmarks.memory.figures import GEOMEAN, GEOMEAN_WITH_EW, MICRO
 from benchmarks.memory.variants import PLACING, VARIANTS
 from benchmarks.targets import Row, say_verdict
-from pai_torchacc._usage import UsageError, check_outputs
 from pai_torchacc.bench.measure import environment
 from pai_torchacc.bench.run import console, read_targets, write_csv
 from pai_torchacc.bench.workloads import WORKLOADS
+from pai_torchacc.commands.usage import UsageError, check_outputs
 
 QUICK_PROCESSES, QUICK_STEPS = 2, 12
 

@@ -29,13 +29,13 @@ from benchmarks.quantization.figures import (
     Setting,
 )
 from benchmarks.quantization.variants import OURS
-from pai_torchacc._usage import check_outputs
 from pai_torchacc.bench.measure import (
     environment,
     raise_malloc_thresholds,
     thread_counts,
 )
 from pai_torchacc.bench.run import console, plot, read_targets, write_csv
+from pai_torchacc.commands.usage import check_outputs
 
 TRAINED, BYTES = "trained", "bytes"
 PARTS = (LINEAR, CONVOLUTION, MODEL, TRAINED, BYTES)

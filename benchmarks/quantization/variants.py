@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import pai_torchacc as ptac
 from benchmarks.quantization.cases import CONVOLUTION
-from pai_torchacc._usage import UsageError
+from pai_torchacc.commands.usage import UsageError
 
 OURS = "ptac"
 

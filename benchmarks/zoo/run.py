@@ -15,9 +15,9 @@ from rich.table import Table
 import pai_torchacc as ptac
 from benchmarks.zoo import images, sequences, tables
 from benchmarks.zoo.model import MODELS
-from pai_torchacc._usage import UsageError, check_outputs
 from pai_torchacc.bench.measure import alternate, environment, raise_malloc_thresholds
 from pai_torchacc.bench.run import console, write_csv
+from pai_torchacc.commands.usage import UsageError, check_outputs
 
 __all__ = ["images", "run", "sequences", "tables"]
 

@@ -7,10 +7,12 @@ losses and gradients is in csrc/ops/optim/learning_rate.c.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pai_torchacc import _host
-from pai_torchacc._options import Config
+from pai_torchacc._features import Feature, register
+from pai_torchacc._options import Config, RateOptions
 from pai_torchacc.fusion.foreign import Yielding
 
 _ledger = Yielding()
@@ -42,11 +44,6 @@ def remove(c: Any) -> None:
     registry.forget()
 
 
-def status(c: Any) -> dict[str, Any]:
-    """Nothing beyond the ordinary."""
-    return {}
-
-
 def remarks() -> list[str]:
     """What others have changed, before or after us, and we left as it is."""
     return [*_ledger.declined, *_ledger.remarks]
@@ -55,3 +52,16 @@ def remarks() -> list[str]:
 def about(config: Config) -> str:
     """The policy."""
     return f"policy {config.rate.policy}"
+
+
+register(
+    Feature(
+        name="adaptive_lr",
+        rank=5,
+        install=install,
+        remove=remove,
+        forget=lambda config: replace(config, rate=RateOptions()),
+        about=about,
+        remarks=remarks,
+    )
+)

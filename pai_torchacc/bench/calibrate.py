@@ -14,7 +14,6 @@ import torch
 
 import pai_torchacc as ptac
 from pai_torchacc import _host
-from pai_torchacc._usage import UsageError, check_outputs
 from pai_torchacc.bench.cases import Case, Gradient, cases
 from pai_torchacc.bench.measure import (
     alternate,
@@ -23,6 +22,7 @@ from pai_torchacc.bench.measure import (
     thread_counts,
 )
 from pai_torchacc.calibration import BY_NAME, COLUMNS, Measurement, read, worst
+from pai_torchacc.commands.usage import UsageError, check_outputs
 
 ISAS = ("scalar", "avx2", "avx512")
 """Instruction sets, each with what comes before it."""

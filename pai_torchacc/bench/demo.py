@@ -22,9 +22,9 @@ from rich.table import Table
 from torch import Tensor
 
 import pai_torchacc as ptac
-from pai_torchacc._usage import check_outputs
 from pai_torchacc.bench.measure import raise_malloc_thresholds
 from pai_torchacc.bench.workloads import SimpleCNN
+from pai_torchacc.commands.usage import check_outputs
 
 BATCH = 64
 LEARNING_RATE = 0.05

@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from pai_torchacc._usage import UsageError, check_outputs
 from pai_torchacc.bench import level_fast
 from pai_torchacc.bench.figures import FIGURES, Result, Setting
 from pai_torchacc.bench.measure import (
@@ -25,6 +24,7 @@ from pai_torchacc.bench.measure import (
     raise_malloc_thresholds,
     thread_counts,
 )
+from pai_torchacc.commands.usage import UsageError, check_outputs
 
 LONG = ("W4", "W5", "ResNet18@224", "VGG", "UN", level_fast.LOSS.split(",")[0])
 """Workloads that --quick leaves out."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import _report, _table, precision
+from pai_torchacc import _counters, _features, _table, precision
 from pai_torchacc.fusion.foreign import Yielding, chains
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _unproven(c: Any) -> set[str]:
             for op, row in pinned.items():
                 c.set_gate(op, _reason(c, "switched off"))
                 c.pin(op, row)
-        _report.discount(c, steps)
+        _counters.discount(c, steps)
     return set(_doubts)
 
 
@@ -143,14 +143,10 @@ def unserved() -> dict[str, str]:
     return dict(_unserved)
 
 
-def overridden_by_others() -> dict[str, str]:
-    """Operators that somebody else had overridden before us, and who."""
-    return dict(_foreign)
-
-
 def remarks() -> list[str]:
-    """Who patched what we did, before us or after us, and who convolves on CUDA."""
-    found = [
+    """Who overrode or patched what we do, before or after; who convolves on CUDA."""
+    found = [f"{op}: overridden by {who}" for op, who in _foreign.items()]
+    found += [
         remark
         for ledger in (_ledger, _attention_ledger, chains)
         for remark in (*ledger.declined, *ledger.remarks)
@@ -277,3 +273,18 @@ def _install_attention(c: Any, config: Config) -> None:
         from pai_torchacc.fusion import attention
 
         attention.install(c, _attention_ledger)
+
+
+_features.register(
+    _features.Feature(
+        name="operator_fusion",
+        rank=1,
+        is_in_bare_enable=True,
+        install=install,
+        remove=remove,
+        status=status,
+        about=about,
+        leftover=leftover,
+        remarks=remarks,
+    )
+)

@@ -17,6 +17,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pai_torchacc._features import Feature, register
+from pai_torchacc._options import without_pool_options
 from pai_torchacc.memory_pool import cpu, cuda
 
 if TYPE_CHECKING:
@@ -57,3 +59,41 @@ def status(c: Any) -> dict[str, Any]:
 def about(config: Config) -> str:
     """Device and policy, for the log."""
     return f"device {config.pool.device or 'any'}, {config.pool.policy}"
+
+
+def report() -> dict[str, Any]:
+    """The CPU pool's statistics."""
+    from pai_torchacc.memory_pool import statistics
+
+    return {"memory": {"cpu": statistics.stats("cpu")}}
+
+
+def lines(content: dict[str, Any]) -> list[str]:
+    """What the pool holds."""
+    cpu_pool = content["memory"]["cpu"]
+    if not cpu_pool.get("allocation.all.allocated"):
+        return []
+    parts = {
+        "in use": cpu_pool["allocated_bytes.all.current"],
+        "at most": cpu_pool["allocated_bytes.all.peak"],
+        "held": cpu_pool["reserved_bytes.all.current"],
+        "given back": cpu_pool["ptac.purged_bytes"],
+    }
+    said = ", ".join(f"{n / 2**20:.1f} MiB {what}" for what, n in parts.items())
+    return [f"memory pool: {cpu_pool['allocation.all.allocated']} storages; {said}"]
+
+
+register(
+    Feature(
+        name="memory_pool",
+        rank=2,
+        is_in_bare_enable=True,
+        install=install,
+        remove=remove,
+        forget=without_pool_options,
+        status=status,
+        about=about,
+        report=report,
+        lines=lines,
+    )
+)

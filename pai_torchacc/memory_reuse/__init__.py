@@ -15,8 +15,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pai_torchacc import _host
+from pai_torchacc._features import Feature, register
 from pai_torchacc._ledger import Ledger
-from pai_torchacc._options import PoolOptions
+from pai_torchacc._options import PoolOptions, without_pool_options
 from pai_torchacc.memory_pool import cpu
 
 if TYPE_CHECKING:
@@ -32,8 +34,6 @@ _UNLIKE_TORCH = (AttributeError, ImportError, LookupError, TypeError, RuntimeErr
 
 def install(c: Any, config: Config | None = None) -> str | None:
     """Switch on; the reason when that cannot be."""
-    from pai_torchacc import _host
-
     try:
         trouble = cpu.install(c, config.pool if config else PoolOptions(), NAME)
         if trouble is not None:
@@ -107,11 +107,6 @@ def remove(c: Any) -> None:
     hooks.leave_transforms_alone(c)
 
 
-def status(c: Any) -> dict[str, Any]:
-    """Nothing beyond the ordinary."""
-    return {}
-
-
 def about(config: Config) -> str:
     """For the log."""
     return "same bits"
@@ -129,10 +124,29 @@ def saved_bytes(c: Any) -> dict[str, dict[str, int]]:
     }
 
 
-def reasons() -> dict[str, int]:
-    """Why large saved tensors were kept as they are, and how many."""
-    storage = _loaded("saved_storage")
-    return dict(storage.kept) if storage else {}
+def report() -> dict[str, Any]:
+    """The most that each mechanism saved at a time, and why tensors were kept."""
+    c, storage = _host.loaded(), _loaded("saved_storage")
+    saved = saved_bytes(c) if c is not None else {}
+    saved.pop("all", None)
+    peaks = {what: row["peak"] for what, row in saved.items() if row["count"]}
+    kept = dict(storage.kept) if storage else {}
+    return {"memory": {"cpu": {"saved_bytes": peaks, "kept": kept}}}
+
+
+def lines(content: dict[str, Any]) -> list[str]:
+    """What was saved, or why nothing was."""
+    cpu_memory = content["memory"]["cpu"]
+    saved = [
+        f"{n / 2**20:.1f} MiB {what}" for what, n in cpu_memory["saved_bytes"].items()
+    ]
+    if saved:
+        return [f"memory reuse, at most at a time: {', '.join(saved)}"]
+    if not content["switches"][NAME]["active"]:
+        return []
+    kept = [f"{n} {reason}" for reason, n in cpu_memory["kept"].items()]
+    why = ", ".join(kept) or "what autograd saved was too little"
+    return [f"memory reuse let go of nothing: {why}"]
 
 
 def reset(c: Any) -> None:
@@ -152,3 +166,19 @@ def remarks() -> list[str]:
 def _loaded(name: str) -> Any:
     """A module of ours that needs torch, if it has been in use."""
     return sys.modules.get(f"{__name__}.{name}")
+
+
+register(
+    Feature(
+        name=NAME,
+        rank=3,
+        install=install,
+        remove=remove,
+        forget=without_pool_options,
+        about=about,
+        remarks=remarks,
+        report=report,
+        lines=lines,
+        reset=reset,
+    )
+)

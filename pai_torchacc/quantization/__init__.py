@@ -9,9 +9,11 @@ warned about. While it is off, quantized modules compute by the dequantized weig
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc import _table, calibration, precision
+from pai_torchacc._features import Feature, register
 from pai_torchacc._ledger import Ledger
 
 if TYPE_CHECKING:
@@ -92,3 +94,17 @@ def about(config: Config) -> str:
 def remarks() -> list[str]:
     """What others had patched when we took ours back."""
     return list(_ledger.remarks)
+
+
+register(
+    Feature(
+        name="model_quantization",
+        rank=4,
+        install=install,
+        remove=remove,
+        forget=lambda config: precision.given_back(replace(config, training=None)),
+        status=status,
+        about=about,
+        remarks=remarks,
+    )
+)

@@ -366,11 +366,12 @@ def test_verify_shadows_one_call_in_so_many() -> None:
         for _ in range(2):
             pool()  # the first check in a process is no timing
         before = _C.counters("max_pool2d")
-        for _ in range(10):
+        for _ in range(100):
             pool()
         after = _C.counters("max_pool2d")
-        assert after[0] - before[0] == 10
-        assert after[4] - before[4] == 5
+        assert after[0] - before[0] == 100
+        # Multiples of the golden ratio: any stretch of them is nearly even, not quite.
+        assert abs(after[4] - before[4] - 50) <= 2
         assert isinstance(
             json.loads(ptac.report("json"))["ops"]["max_pool2d"]["ms_saved"], float
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from pai_torchacc import _host, _options, _report, _table, calibration
+from pai_torchacc import _features, _host, _report, _table, calibration
 
 
 def document() -> dict[str, Any]:
@@ -26,7 +26,7 @@ def document() -> dict[str, Any]:
         "lean_paths": lean,
         "rounding_known": rounding,
         "missing_symbols": sorted(n for n, found in symbols.items() if not found),
-        "switches": list(_options.FEATURES),
+        "switches": list(_features.names()),
         "operators": {
             name: {
                 "rows": {row: level for row, level, can_run, _ in rows if can_run},

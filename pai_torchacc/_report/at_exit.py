@@ -44,7 +44,7 @@ def note_start() -> None:
         _folder = str(Path.cwd())
 
 
-def ask(variable: str) -> None:
+def ask(variable: str = "PTAC_REPORT") -> None:
     """At exit, write the receipt where this variable says then, if it says."""
     note_start()
     if variable not in _asked:

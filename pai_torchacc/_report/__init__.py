@@ -9,27 +9,24 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 from pai_torchacc import (
+    _counters,
+    _features,
     _host,
     _options,
-    _page_faults,
     _switch,
     _table,
-    adaptive_lr,
-    memory_reuse,
-    quantization,
 )
-from pai_torchacc.memory_pool import statistics
+from pai_torchacc._report import page_faults
+from pai_torchacc._version import __version__
 
 SCHEMA = 1
 
 LEAST_TIMED = 5
 """Timed calls below which nothing is said of the others."""
 
-_baseline: dict[str, tuple[int, int, dict[str, int], int, int]] = {}
 _graphs_before = 0
 
 
@@ -45,43 +42,34 @@ def report(format: str = "text", reset: bool = False) -> str:
 
 def document() -> dict[str, Any]:
     """The report as the structure that JSON shows."""
-    return {
+    features = _features.all_features()
+    content = {
         "schema": SCHEMA,
         "versions": versions(),
         "switches": _switch.switch_status(),
         "ops": operators(),
-        "memory": {"cpu": _cpu_memory()},
+        "memory": {"cpu": {"page_faults": page_faults.count()}},
         "sites": [],
         "bypassed": _bypassed(),
-        "remarks": _remarks(),
+        "remarks": [remark for feature in features for remark in feature.remarks()],
     }
+    for feature in features:
+        _merge(content, feature.report())
+    return content
 
 
-def _cpu_memory() -> dict[str, Any]:
-    """The pool's statistics, and what the kernel says of this process."""
-    return statistics.stats("cpu") | {
-        "page_faults": _page_faults.count(),
-        "saved_bytes": _saved_bytes(),
-        "kept": memory_reuse.reasons(),
-    }
-
-
-def _saved_bytes() -> dict[str, int]:
-    """The most that each mechanism of memory reuse saved at a time."""
-    c = _host.loaded()
-    if c is None:
-        return {}
-    saved = memory_reuse.saved_bytes(c)
-    saved.pop("all")
-    return {what: row["peak"] for what, row in saved.items() if row["count"]}
+def _merge(content: dict[str, Any], part: dict[str, Any]) -> None:
+    for key, value in part.items():
+        if isinstance(content.get(key), dict) and isinstance(value, dict):
+            _merge(content[key], value)
+        else:
+            content[key] = value
 
 
 def versions() -> dict[str, Any]:
     """Package, torch, Python, CPU, and the calibration table in use."""
-    import pai_torchacc
-
     found: dict[str, Any] = {
-        "pai_torchacc": pai_torchacc.__version__,
+        "pai_torchacc": __version__,
         "python": platform.python_version(),
         "torch": getattr(sys.modules.get("torch"), "__version__", None),
     }
@@ -102,7 +90,9 @@ def operators() -> dict[str, dict[str, Any]]:
         return {}
     result = {}
     for name, _, rows in c.operators():
-        accelerated, failed, forwarded, saved_ns, timed, trouble = _since_reset(c, name)
+        accelerated, failed, forwarded, saved_ns, timed, trouble = (
+            _counters.since_reset(c, name)
+        )
         entry: dict[str, Any] = {
             "level": _level(rows),
             "calls": accelerated + failed + sum(forwarded.values()),
@@ -131,38 +121,18 @@ def _ms_saved(accelerated: int, saved_ns: int, timed: int) -> float | None:
     return accelerated * saved_ns / timed / 1e6 if timed >= LEAST_TIMED else None
 
 
-def _since_reset(c: Any, name: str) -> tuple[int, int, dict[str, int], int, int, str]:
-    accelerated, failed, forwarded, saved_ns, timed, trouble = c.counters(name)
-    if name not in _baseline:
-        return accelerated, failed, forwarded, saved_ns, timed, trouble
-    a0, f0, w0, s0, t0 = _baseline[name]
-    return (
-        accelerated - a0,
-        failed - f0,
-        {r: n - w0.get(r, 0) for r, n in forwarded.items() if n > w0.get(r, 0)},
-        saved_ns - s0,
-        timed - t0,
-        trouble,
-    )
-
-
 def _reset() -> None:
     global _graphs_before  # noqa: PLW0603
     _graphs_before = _graphs()
-    _page_faults.reset()
+    page_faults.reset()
     _switch.forget_numerics()
     try:
         c = _host.extension()
     except _host.Unavailable:
         return
-    discount(c, [name for name, _, _ in c.operators()])
-    memory_reuse.reset(c)
-
-
-def discount(c: Any, names: Iterable[str]) -> None:
-    """Leave what these operators have counted up to now out of the report."""
-    for name in names:
-        _baseline[name] = c.counters(name)[:5]
+    _counters.discount(c, [name for name, _, _ in c.operators()])
+    for feature in _features.all_features():
+        feature.reset(c)
 
 
 def _bypassed() -> dict[str, int]:
@@ -180,19 +150,6 @@ def _graphs() -> int:
     return stats.get("unique_graphs", 0)
 
 
-def _remarks() -> list[str]:
-    from pai_torchacc import fusion
-
-    overridden = fusion.overridden_by_others().items()
-    return [
-        *(f"{op}: overridden by {who}" for op, who in overridden),
-        *fusion.remarks(),
-        *adaptive_lr.remarks(),
-        *memory_reuse.remarks(),
-        *quantization.remarks(),
-    ]
-
-
 def as_text(content: dict[str, Any]) -> str:
     """The document as an aligned table."""
     v = content["versions"]
@@ -205,31 +162,11 @@ def as_text(content: dict[str, Any]) -> str:
     lines += [f"bypassed: {why} ({n} graphs)" for why, n in content["bypassed"].items()]
     lines += content["remarks"]
     lines += ["", *_operator_table(content["ops"])]
-    is_reusing = content["switches"].get("memory_reuse", {}).get("active", False)
-    lines += ["", *_memory_lines(content["memory"]["cpu"], is_reusing)]
-    return "\n".join(lines)
-
-
-def _memory_lines(cpu: dict[str, Any], is_reusing: bool) -> list[str]:
-    lines = []
-    if cpu.get("allocation.all.allocated"):
-        parts = {
-            "in use": cpu["allocated_bytes.all.current"],
-            "at most": cpu["allocated_bytes.all.peak"],
-            "held": cpu["reserved_bytes.all.current"],
-            "given back": cpu["ptac.purged_bytes"],
-        }
-        said = ", ".join(f"{n / 2**20:.1f} MiB {what}" for what, n in parts.items())
-        lines.append(f"memory pool: {cpu['allocation.all.allocated']} storages; {said}")
-    saved = [f"{n / 2**20:.1f} MiB {what}" for what, n in cpu["saved_bytes"].items()]
-    if saved:
-        lines.append(f"memory reuse, at most at a time: {', '.join(saved)}")
-    elif is_reusing:
-        kept = [f"{n} {reason}" for reason, n in cpu["kept"].items()]
-        why = ", ".join(kept) or "what autograd saved was too little"
-        lines.append(f"memory reuse let go of nothing: {why}")
-    faults = cpu["page_faults"]
-    return [*lines, f"page faults since {_page_faults.since()}: {faults}"]
+    lines.append("")
+    for feature in _features.all_features():
+        lines += feature.lines(content)
+    faults = content["memory"]["cpu"]["page_faults"]
+    return "\n".join([*lines, f"page faults since {page_faults.since()}: {faults}"])
 
 
 def _switch_line(entry: dict[str, Any]) -> str:

@@ -1,0 +1,85 @@
+"""The table of features: what each switch is called, and what it can do.
+
+A switch's own module puts its row in by :func:`register` when the package is imported.
+``_switch`` and ``_report`` go through the table and import no switch, so imports run
+one way: this module at the bottom, the switches above ``_switch``, the package on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pai_torchacc._options import Config
+
+
+def _nothing(*_: Any) -> Any:
+    return {}
+
+
+def _no_lines(*_: Any) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One switch.
+
+    Functions that take ``c`` get the extension; the others are also called where there
+    is none.
+    """
+
+    name: str
+    rank: int
+    """Features are switched on in the order of their ranks, and off in reverse."""
+    install: Callable[[Any, Config], str | None]
+    """Make the process be as the Config says; the reason where that cannot be."""
+    remove: Callable[[Any], None]
+    """Undo everything, also what an exception cut short, at once or when it is safe."""
+    about: Callable[[Config], str]
+    """What is on, in a few words for the log."""
+    is_in_bare_enable: bool = False
+    forget: Callable[[Config], Config] = lambda config: config
+    """The configuration without this feature's options, once the feature is off."""
+    status: Callable[[Any], dict[str, Any]] = _nothing
+    """What its entry in the status has beyond the ordinary."""
+    leftover: Callable[[Any], list[str]] = _no_lines
+    """Operators whose dispatcher entries wait for a quiet moment to be removed."""
+    remarks: Callable[[], list[str]] = _no_lines
+    """Sentences for the report, such as what others have patched."""
+    report: Callable[[], dict[str, Any]] = _nothing
+    """Its part of the report's document; parts with a common key are merged."""
+    lines: Callable[[dict[str, Any]], list[str]] = _no_lines
+    """The lines of the text report that its part of the document gives."""
+    reset: Callable[[Any], None] = _nothing
+    """Begin counting anew."""
+
+
+_table: dict[str, Feature] = {}
+
+
+def register(feature: Feature) -> None:
+    """Put a switch in the table."""
+    _table[feature.name] = feature
+
+
+def all_features() -> list[Feature]:
+    """All switches, in the order in which they are switched on."""
+    return sorted(_table.values(), key=lambda feature: feature.rank)
+
+
+def names() -> tuple[str, ...]:
+    """The names of all switches, in the same order."""
+    return tuple(feature.name for feature in all_features())
+
+
+def in_bare_enable() -> tuple[str, ...]:
+    """What ``enable()`` without names switches on."""
+    return tuple(f.name for f in all_features() if f.is_in_bare_enable)
+
+
+def feature(name: str) -> Feature:
+    """The switch of this name."""
+    return _table[name]

@@ -1,0 +1,78 @@
+"""Imports inside the package run one way: no module reaches itself through others."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "pai_torchacc"
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """The package's modules by their full names."""
+    found = {}
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        found[".".join(p for p in parts if p != "__init__")] = path
+    return found
+
+
+def imported(path: Path, known: dict[str, Path]) -> set[str]:
+    """Modules among these that a file imports, also inside its functions.
+
+    Imports for type checkers only do not run and do not count.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    unrun: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            unrun.update(n for s in node.body for n in ast.walk(s))
+    found = set()
+    for node in set(ast.walk(tree)) - unrun:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module in known:
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            full.discard("pai_torchacc._C")  # the extension, which imports nothing
+            found |= {n if n in known else node.module for n in full}
+    return found & known.keys()
+
+
+def graph(package: Path) -> dict[str, set[str]]:
+    known = modules(package)
+    return {name: imported(path, known) - {name} for name, path in known.items()}
+
+
+def test_no_module_reaches_itself() -> None:
+    found = graph(PACKAGE)
+    assert len(found) > 50
+    assert any(len(used) > 5 for used in found.values())
+    try:
+        TopologicalSorter(found).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_the_table_of_features_knows_no_switch() -> None:
+    found = graph(PACKAGE)
+    assert not found["pai_torchacc._features"]
+    switches = ("adaptive_lr", "fusion", "memory_pool", "memory_reuse", "quantization")
+    for module in ("_switch", "_report", "_options", "_report.at_exit"):
+        below = found[f"pai_torchacc.{module}"]
+        assert not {name.split(".")[1] for name in below}.intersection(switches)
+
+
+def test_a_cycle_through_a_function_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "house"
+    package.mkdir()
+    for name, text in {
+        "__init__": "",
+        "a": "from house import b\n",
+        "b": "def f():\n    from house import a\n",
+    }.items():
+        (package / f"{name}.py").write_text(text)
+    with pytest.raises(CycleError):
+        TopologicalSorter(graph(package)).prepare()
