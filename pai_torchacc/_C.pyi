@@ -171,10 +171,14 @@ def node_install(top_hooks: Callable[[bool], object | None], /) -> None:
 def linear_install(
     apply: Callable[..., Any],
     matmul_precision: Callable[[], str],
+    full_precisions: tuple[str, ...],
     onednn_enabled: Callable[[], bool],
     /,
 ) -> None:
-    """Remember the node for gradients, and torch's settings of products."""
+    """Remember the node for gradients, and torch's settings for products.
+
+    Calls go to stock unless ``matmul_precision()`` gives one of ``full_precisions``.
+    """
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, /) -> Tensor | None:
     """``x @ w.T + bias``."""

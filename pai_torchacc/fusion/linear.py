@@ -204,13 +204,30 @@ def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
     c.linear_install(
         lean_apply(LinearAct),
-        torch._C._get_float32_matmul_precision,
+        *_matmul_precision(),
         torch._C._get_mkldnn_enabled,
     )
     is_own = is_torchs_own(nn.Linear, "forward")
     forward = _linear_forward(c) if is_own else None
     ledger.set_attribute(nn.Linear, "forward", forward)  # or note who is in the way
     sequential.install(c, ledger, forward)
+
+
+def _matmul_precision() -> tuple[Any, tuple[str, ...]]:
+    """Torch's setting for products on the CPU, and its values that keep float32.
+
+    A CPU without ``amx_fp16`` has no tf32: torch computes in float32 there. Settings of
+    CUDA, such as ``torch.backends.cuda.matmul.allow_tf32``, do not matter.
+    """
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    has_tf32 = capabilities.get("amx_fp16", True)
+    if hasattr(torch._C, "_get_fp32_precision_getter"):
+        of_cpu = functools.partial(
+            torch._C._get_fp32_precision_getter, "mkldnn", "matmul"
+        )
+        return of_cpu, ("none", "ieee") if has_tf32 else ("none", "ieee", "tf32")
+    of_all = torch._C._get_float32_matmul_precision
+    return of_all, ("highest",) if has_tf32 else ("highest", "high")
 
 
 @functools.cache

@@ -13,20 +13,19 @@
 
 /* What linear_install() was given. */
 static PyObject *apply;            /* LinearAct.apply: the way with gradients */
-static PyObject *matmul_precision; /* torch.get_float32_matmul_precision */
+static PyObject *matmul_precision; /* returns torch's setting for products on the CPU */
+static PyObject *full_precisions;  /* the settings by which it keeps float32 */
 static PyObject *onednn_enabled;   /* torch._C._get_mkldnn_enabled */
-static PyObject *s_highest;
 
-/* The user allows less than float32: torch's own product knows what to make of it. */
+/* The user lets torch round the operands of products on this CPU. */
 static bool precision_is_lowered(void)
 {
     PyObject *level = PyObject_CallNoArgs(matmul_precision);
-    const bool lowered =
-        !level || PyUnicode_Compare(level, s_highest) != 0 || PyErr_Occurred();
+    const bool is_full = level && PySequence_Contains(full_precisions, level) == 1;
 
     Py_XDECREF(level);
     PyErr_Clear();
-    return lowered;
+    return !is_full;
 }
 
 /* The user has switched torch's oneDNN off, torch.backends.mkldnn.flags(). */
@@ -42,10 +41,12 @@ static bool onednn_is_off(const char *row_name)
     return enabled != Py_True;
 }
 
-/* torch's settings let this row multiply. */
-static bool settings_allow(const ptac_kernel *row)
+/* Whether torch's settings let this row multiply. */
+static ptac_reason ask_settings(const ptac_kernel *row)
 {
-    return !precision_is_lowered() && !onednn_is_off(row->name);
+    if (precision_is_lowered())
+        return PTAC_PRECISION;
+    return onednn_is_off(row->name) ? PTAC_MODE : PTAC_TAKE;
 }
 
 static at_tensor borrow_or_null(PyObject *tensor)
@@ -89,11 +90,9 @@ static const ptac_kernel *choose(ptac_linear_tensors *t, ptac_act activation,
 
     *why = ptac_linear_read(t, activation, is_training, params, call);
     row = *why ? NULL : ptac_probe(call, why);
-    if (row && !settings_allow(row)) {
-        *why = PTAC_MODE;
-        return NULL;
-    }
-    return row;
+    if (row)
+        *why = ask_settings(row);
+    return *why ? NULL : row;
 }
 
 /*
@@ -351,22 +350,19 @@ static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
 }
 
 /*
- * linear_install(LinearAct.apply, torch.get_float32_matmul_precision,
+ * linear_install(LinearAct.apply, matmul_precision, full_precisions,
  * torch._C._get_mkldnn_enabled)
  */
 static PyObject *linear_install(PyObject *self, PyObject *args)
 {
-    PyObject *function, *precision, *onednn;
+    PyObject *function, *precision, *full, *onednn;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOO", &function, &precision, &onednn))
-        return NULL;
-    if (!s_highest)
-        s_highest = PyUnicode_InternFromString("highest");
-    if (!s_highest)
+    if (!PyArg_ParseTuple(args, "OOOO", &function, &precision, &full, &onednn))
         return NULL;
     ptac_keep(&apply, function);
     ptac_keep(&matmul_precision, precision);
+    ptac_keep(&full_precisions, full);
     ptac_keep(&onednn_enabled, onednn);
     Py_RETURN_NONE;
 }
