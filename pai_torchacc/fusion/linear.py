@@ -1,9 +1,9 @@
 """Linear layers, alone or followed by an activation, as one operator.
 
-``nn.Linear.forward`` gets a stand-in that asks the extension first; what it does not
-take goes on as ever. Where a gradient is needed,
-:class:`LinearAct` is the node in the graph. ``torch.nn.functional.linear`` stays as is:
-tensor subclasses and modes know it by its identity.
+``nn.Linear.forward`` gets a stand-in that goes through the extension, which calls stock
+for what it does not take. Where a gradient is needed, :class:`LinearAct` is the node in
+the graph. ``torch.nn.functional.linear`` stays as is: tensor subclasses and modes know
+it by its identity.
 """
 
 from __future__ import annotations
@@ -207,6 +207,9 @@ def install(c: Any, ledger: Ledger) -> None:
         *_matmul_precision(),
         torch._C._get_mkldnn_enabled,
     )
+    has_own = is_torchs_own(nn.Module, "__getattr__")
+    finds = vars(nn.Module)["__getattr__"] if has_own else None
+    c.linear_module_install(nn.Linear, nn.Module, finds, torch._C._nn.linear)
     is_own = is_torchs_own(nn.Linear, "forward")
     forward = _linear_forward(c) if is_own else None
     ledger.set_attribute(nn.Linear, "forward", forward)  # or note who is in the way
@@ -233,9 +236,9 @@ def _matmul_precision() -> tuple[Any, tuple[str, ...]]:
 @functools.cache
 def _linear_forward(c: Any) -> Any:
     """The one stand-in of ``nn.Linear.forward``, which the extension remembers."""
-    original, accelerated = vars(nn.Linear)["forward"], c.linear
+    original, accelerated = vars(nn.Linear)["forward"], c.linear_module
     stock = torch._C._nn.linear
-    is_compiling = torch.compiler.is_compiling
+    is_compiling = torch.compiler.is_dynamo_compiling
 
     @not_compiled_alone
     @functools.wraps(original)
@@ -243,8 +246,6 @@ def _linear_forward(c: Any) -> Any:
         # Who replaces F.linear wants to be called by this module.
         if is_compiling() or F.linear is not stock:
             return original(self, input)
-        weight, bias = self.weight, self.bias
-        result = accelerated(input, weight, bias)
-        return stock(input, weight, bias) if result is None else result
+        return accelerated(self, input)
 
     return forward
