@@ -73,7 +73,22 @@ static PyObject *apply_with_gradient(PyObject *const *args, const ptac_kernel *r
     return ptac_node_apply(PTAC_OP_CROSS_ENTROPY, apply, all, N_ARGS + 1);
 }
 
-/* The loss, or None where stock has to compute it. The table is asked first. */
+/* These logits are fewer than any row takes, and nothing else sends them to stock. */
+static bool is_too_small(PyObject *x)
+{
+    const ptac_op op = PTAC_OP_CROSS_ENTROPY;
+    int64_t n_elements = 0;
+
+    if (ptac_chooser_gate(op) || ptac_thread_is_disabled() || !ptac_is_plain(x))
+        return false;
+    T.aoti_torch_get_numel(ptac_borrow(x), &n_elements);
+    return n_elements < ptac_chooser_least_work(op);
+}
+
+/*
+ * The loss, or None where stock has to compute it. Sizes come first: they send most
+ * small calls to stock.
+ */
 static PyObject *try_cross_entropy(PyObject *const *args)
 {
     const ptac_op op = PTAC_OP_CROSS_ENTROPY;
@@ -87,7 +102,7 @@ static PyObject *try_cross_entropy(PyObject *const *args)
     PTAC_IN_FLIGHT;
     if (ptac_is_off(op))
         Py_RETURN_NONE;
-    why = read_args(args, &read);
+    why = is_too_small(args[0]) ? PTAC_NOT_FASTER : read_args(args, &read);
     if (!why)
         why = ptac_cross_entropy_read(&read, &params, &call);
     row = why ? NULL : ptac_probe(&call, &why);
@@ -114,7 +129,7 @@ static PyObject *try_cross_entropy(PyObject *const *args)
  */
 static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
-    PyObject *loss;
+    PyObject *loss, *packed;
 
     (void)self;
     if (n_args != N_ARGS)
@@ -123,8 +138,10 @@ static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t
     if (loss != Py_None)
         return loss;
     Py_DECREF(loss);
-    return PyObject_CallFunctionObjArgs(stock, args[0], args[1], args[2], args[3],
-                                        args[4], args[5], NULL);
+    packed = PyTuple_Pack(N_ARGS, args[0], args[1], args[2], args[3], args[4], args[5]);
+    loss = packed ? PyObject_Call(stock, packed, NULL) : NULL;
+    Py_XDECREF(packed);
+    return loss;
 }
 
 /* cross_entropy_forward(the same six, row) -> (loss, p), or None where the row failed.

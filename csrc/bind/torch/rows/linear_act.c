@@ -4,6 +4,7 @@
 #include "bind/torch/rows/linear_act.h"
 
 #include "bind/torch/rows/bf16.h"
+#include "bind/torch/rows/gemm_bf16.h"
 
 enum {
     MAX_DIMS = 16,
