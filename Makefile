@@ -2,9 +2,9 @@
 # have to be there; the rest goes into .venv, in the versions of constraints.txt.
 #
 #   make demo     train a CNN by stock PyTorch and accelerated, and compare
-#   make test     what every change has to pass; about half an hour on 2 cores
-#   make check    all of it: every operator sample, long fuzz, and again with torch
-#                 2.11 and 2.12, each in an environment of its own (several GB); hours
+#   make test     what every change has to pass, by two worker processes
+#   make check    all of it: benchmarks, zoos, leaks, every operator sample, long fuzz;
+#                 again with other versions of torch (several GB each) and of Python
 #   make soak     SOAK_OPERATIONS of the memory pool (half an hour), then random calls
 #                 with ever new seeds for SOAK_MINUTES
 #   make bench    measure against stock
@@ -13,17 +13,20 @@
 #   make clean    remove what was built; environments stay (they are .venv*)
 #
 # PYTHON and CC name others than the first python3 that is new enough, and cc.
+# WORKERS is how many processes run the tests.
 # ARGS goes to the program: make test ARGS="-x -k pool", make bench ARGS=--quick.
 
 VENV = .venv
-OLDER_TORCH = 2.11.0 2.12.0
+WORKERS = 2
+OTHER_TORCH = 2.11.0 2.14.0 2.15.0
+OTHER_PYTHON = 3.12 3.13 3.14
 SOAK_MINUTES = 60
 SOAK_OPERATIONS = 1000000000
 CHECK_SECONDS = 300
 
 BIN = $(VENV)/bin
 PIP_OPTIONS = --quiet --disable-pip-version-check
-PYTEST = python -m pytest
+PYTEST = python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Folders among them, so that a file that went away is noticed as well.
 sources := setup.py pyproject.toml $(shell find csrc -type d -o -name '*.[ch]')
@@ -68,11 +71,17 @@ demo: $(VENV)/.with-bench
 test: $(VENV)/.with-test
 	$(BIN)/$(PYTEST) $(ARGS) $(if $(STATUS),; echo $$? >$(STATUS))
 
-check: $(VENV)/.with-test $(OLDER_TORCH:%=check-torch-%)
+check: $(VENV)/.with-test $(OTHER_TORCH:%=check-torch-%) $(OTHER_PYTHON:%=check-python-%)
 	PTAC_TEST_FULL=1 PTAC_TEST_SECONDS=$(CHECK_SECONDS) $(BIN)/$(PYTEST) $(ARGS)
 
 check-torch-%: .venv-%/.ready $(VENV)/.built
 	.venv-$*/bin/$(PYTEST) $(ARGS)
+
+# The same versions of everything by another Python, where this machine has it.
+check-python-%: constraints.txt
+	@if command -v python$* >/dev/null; then \
+	    $(MAKE) test VENV=.venv-python$* PYTHON=python$* ARGS="$(ARGS)"; \
+	else echo "not tested with Python $*: no python$* here"; fi
 
 soak: $(VENV)/.with-test
 	PTAC_TEST_OPERATIONS=$(SOAK_OPERATIONS) PTAC_TEST_SEED=$$(date +%s) \

@@ -16,7 +16,7 @@ _Row = tuple[str, str, bool, bool]  # name, level, runs on this CPU, quarantined
 _Point = tuple[str, str, str, int, int, str | None]  # calibration.Point
 _Counts = tuple[int, int, dict[str, int], int, int, str]
 _Wants = tuple[bool, bool, bool]
-_Function = tuple[dict[str, Any], str, Any]  # a namespace, a name, what is there
+_Watched = tuple[Any, str, Any]  # an owner, a name, what the name means to it
 
 # Loading, and what there is.
 def load(directory: str, hidden: str | None, /) -> str | None:
@@ -62,8 +62,17 @@ def pin(op: str, row: str | None, /) -> str | None:
     Returns what was pinned before.
     """
 
+def op_switches() -> dict[str, str]:
+    """The switch that owns each operator."""
+
+def preferred_row(op: str, /) -> str | None:
+    """The row that runs where no table is asked, at level close."""
+
 def override_names() -> list[tuple[str, str]]:
     """Operators of aten that can be overridden, and whose they are."""
+
+def override_schemas() -> list[str]:
+    """The schemas that overrides of aten read their arguments by."""
 
 def override_install(ops: list[str], /) -> str | None:
     """Register the overrides of these operators; what went wrong, or None."""
@@ -308,11 +317,11 @@ def int8_embedding_kernel(
     """The same for the dispatcher, below modes."""
 
 def module_guards_install(
-    classes: list[tuple[int, type, list[str], list[_Function], list[str]]],
+    classes: list[tuple[type, list[_Watched]]],
     hooks: list[dict[int, Any]],
     /,
 ) -> None:
-    """Remember torch's classes, their methods and the functions that these call."""
+    """Remember classes of modules, and what names mean to owners that a call asks."""
 
 def sequential(module: Any, input: Any, /) -> Any:
     """What the modules of this ``nn.Sequential`` make of input."""

@@ -19,6 +19,31 @@ __all__ = ["pytest_runtest_logreport", "pytest_terminal_summary"]
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+FIRST = (
+    "csrc/test_rows.py",
+    "fusion/conv/test_conv2d.py",
+    "programs/test_opinfo.py",
+    "programs/test_examples.py",
+    "project/test_package.py",
+    "package/test_environment.py",
+    "csrc/mem/test_memory_engine.py",
+    "memory_pool/test_memory_pool.py",
+)
+"""The files that take longest. They begin first, so that workers end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order files, and leave out what is long unless all was asked for."""
+    places = {str(Path(__file__).parent / name): i for i, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(str(item.path), len(FIRST)))
+    if os.environ.get("PTAC_TEST_FULL") == "1":
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            reason = "takes long: runs with PTAC_TEST_FULL=1, as in make check"
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_compile_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What torch.compile has kept elsewhere may be for other instruction sets."""

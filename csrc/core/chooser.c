@@ -143,21 +143,6 @@ static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape
     return row;
 }
 
-/* The row that needs most of what this CPU has. */
-static const ptac_kernel *most_demanding(ptac_op op)
-{
-    const uint32_t have = ptac_cpu_features();
-    const ptac_kernel *best = NULL;
-    int n;
-    const ptac_kernel *const *rows = ptac_registry_rows(op, &n);
-
-    for (int i = 0; i < n; i++)
-        if (!(rows[i]->needs & ~have) && !rows[i]->asks_table &&
-            (!best || rows[i]->needs > best->needs))
-            best = rows[i];
-    return best;
-}
-
 static uint32_t row_bit(const ptac_kernel *row)
 {
     int n;
@@ -196,7 +181,7 @@ const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why)
             row = NULL;
     }
     if (!row && shapes->is_decided)
-        row = most_demanding(call->op);
+        row = ptac_registry_preferred(call->op, PTAC_FAST);
     if (!row) {
         *why = PTAC_NOT_FASTER;
         return NULL;

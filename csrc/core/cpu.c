@@ -31,11 +31,15 @@ enum {
     BIT_AVX512_BF16 = 1 << 5,
 };
 
+/*
+ * volatile: the compiler must not move it before the check for OSXSAVE, without which
+ * it is an illegal instruction.
+ */
 static uint64_t read_xcr0(void)
 {
     uint32_t low, high;
 
-    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (uint64_t)high << 32 | low;
 }
 

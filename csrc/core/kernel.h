@@ -40,6 +40,8 @@ typedef struct ptac_kernel {
     uint32_t needs; /* PTAC_CPU_* bits */
     /* Chosen only where a table says so, also among rows that give the same bits. */
     bool asks_table;
+    /* Between rows of one instruction set: how early to prefer it without a table. */
+    int rank;
     /*
      * Rounds float32 operands to bfloat16. The level's bound is then that of the same
      * operator of stock's in bfloat16, and the user's autocast goes first.
@@ -104,6 +106,13 @@ void ptac_registry_add_shapes(const ptac_op_shapes *shapes);
 /* The rows of an operator, *n of them, in no particular order. */
 const ptac_kernel *const *ptac_registry_rows(ptac_op op, int *n);
 const ptac_op_shapes *ptac_registry_shapes(ptac_op op);
+
+/*
+ * The row to run where no table is asked: of those that this CPU runs, that do not ask
+ * a table and whose level is not beyond most, the one that needs most of the CPU. Among
+ * equals the highest rank wins, which takes most calls. NULL: there is none.
+ */
+const ptac_kernel *ptac_registry_preferred(ptac_op op, ptac_level most);
 
 /* The row of that name, also one that this CPU cannot run; NULL when unknown. */
 const ptac_kernel *ptac_registry_find(ptac_op op, const char *name);

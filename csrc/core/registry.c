@@ -15,10 +15,21 @@ typedef struct op_entry {
 static op_entry entries[PTAC_N_OPS];
 
 static const char *const op_names[PTAC_N_OPS] = {
-#define X(name, text) text,
+#define X(name, text, owner) text,
     PTAC_OPERATORS(X)
 #undef X
 };
+
+static const char *const op_switches[PTAC_N_OPS] = {
+#define X(name, text, owner) PTAC_SWITCH_##owner,
+    PTAC_OPERATORS(X)
+#undef X
+};
+
+const char *ptac_op_switch(ptac_op op)
+{
+    return op < PTAC_N_OPS ? op_switches[op] : "unknown";
+}
 
 const char *ptac_op_name(ptac_op op)
 {
@@ -66,4 +77,25 @@ const ptac_kernel *ptac_registry_find(ptac_op op, const char *name)
         if (strcmp(entries[op].rows[i]->name, name) == 0)
             return entries[op].rows[i];
     return NULL;
+}
+
+static bool is_before(const ptac_kernel *row, const ptac_kernel *other)
+{
+    return row->needs != other->needs ? row->needs > other->needs
+                                      : row->rank > other->rank;
+}
+
+const ptac_kernel *ptac_registry_preferred(ptac_op op, ptac_level most)
+{
+    const uint32_t have = ptac_cpu_features();
+    const ptac_kernel *best = NULL;
+
+    for (int i = 0; i < entries[op].n_rows; i++) {
+        const ptac_kernel *row = entries[op].rows[i];
+
+        if (!(row->needs & ~have) && !row->asks_table && row->level <= most &&
+            (!best || is_before(row, best)))
+            best = row;
+    }
+    return best;
 }

@@ -105,6 +105,17 @@ static inline bool ptac_view_is_dense(const ptac_view *view)
     return true;
 }
 
+static inline bool ptac_view_has_sizes(const ptac_view *view, int n_dims,
+                                       const int64_t *sizes)
+{
+    if (view->n_dims != n_dims)
+        return false;
+    for (int i = 0; i < n_dims; i++)
+        if (view->sizes[i] != sizes[i])
+            return false;
+    return true;
+}
+
 /* The same sizes at the same strides, where strides matter. */
 static inline bool ptac_view_is_alike(const ptac_view *a, const ptac_view *b)
 {

@@ -12,8 +12,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import _report, _table, precision, quantization
-from pai_torchacc.fusion.foreign import Yielding
+from pai_torchacc import _report, _table, precision
+from pai_torchacc.fusion.foreign import Yielding, chains
 
 if TYPE_CHECKING:
     from pai_torchacc._options import Config
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _ledger = Yielding()
 _attention_ledger = Yielding()
 _foreign: dict[str, str] = {}
+_unserved: dict[str, str] = {}
 _kept: set[str] = set()
 """Operators whose overrides belong in the dispatcher as things stand."""
 
@@ -68,9 +69,10 @@ def _install(c: Any, config: Config, barred: set[str]) -> str | None:
     _find_foreign(c)
     unproven = _unproven(c)  # which opens gates: before there is a way to them
     idle = precision.idle(c, config, _table.claims())
+    _find_unserved(c, config, wanted - idle, barred)
     if config.numerics == "fast":
         precision.learn(c)
-    trouble = _install_overrides(c, wanted - idle)
+    trouble = _install_overrides(c, wanted - idle - _unserved.keys())
     if trouble:
         return trouble
     _install_stand_ins(c)
@@ -90,7 +92,7 @@ def _unproven(c: Any) -> set[str]:
         return steps
     if _doubts is None:
         c.optimizer_prepare()
-        pinned = {op: c.pin(op, optimizer.best_row(c, op)) for op in sorted(steps)}
+        pinned = {op: c.pin(op, c.preferred_row(op)) for op in sorted(steps)}
         try:
             for op in steps:
                 c.set_gate(op, 0)
@@ -106,17 +108,27 @@ def _unproven(c: Any) -> set[str]:
 def remove(c: Any) -> None:
     """Stop all kernels and undo every patch; dispatcher entries become leftover."""
     _kept.clear()
+    _unserved.clear()
     for name in operators(c):
         c.set_gate(name, _reason(c, "switched off"))
     c.scratch_clear()
     _attention_ledger.undo()
     _ledger.undo()
+    chains.release("operator_fusion")
 
 
 def status(c: Any) -> dict[str, Any]:
-    """``draining``: dispatcher entries that wait for a quiet moment."""
+    """``draining``: dispatcher entries that wait for a quiet moment.
+
+    ``left_to_stock``: operators that are not overridden, and why.
+    """
     waiting = leftover(c)
-    return {"draining": len(waiting)} if waiting and not _kept else {}
+    found: dict[str, Any] = {}
+    if waiting and not _kept:
+        found["draining"] = len(waiting)
+    if _unserved:
+        found["left_to_stock"] = unserved()
+    return found
 
 
 def about(config: Config) -> str:
@@ -124,6 +136,11 @@ def about(config: Config) -> str:
     table = _table.in_use()
     name = table.name if table else "no"
     return f"numerics {config.numerics}, {name} table"
+
+
+def unserved() -> dict[str, str]:
+    """Operators of aten that are left to stock, not even looked at, and why."""
+    return dict(_unserved)
 
 
 def overridden_by_others() -> dict[str, str]:
@@ -135,9 +152,12 @@ def remarks() -> list[str]:
     """Who patched what we did, before us or after us, and who convolves on CUDA."""
     found = [
         remark
-        for ledger in (_ledger, _attention_ledger)
+        for ledger in (_ledger, _attention_ledger, chains)
         for remark in (*ledger.declined, *ledger.remarks)
     ]
+    for why in sorted(set(_unserved.values())):
+        names = ", ".join(sorted(op for op in _unserved if _unserved[op] == why))
+        found.append(f"left to stock, {why}: {names}")
     if _kept:
         import torch
 
@@ -149,7 +169,7 @@ def remarks() -> list[str]:
 
 def operators(c: Any) -> list[str]:
     """Operators that are this switch's."""
-    return [name for name, _, _ in c.operators() if name not in quantization.OPERATORS]
+    return [op for op, owner in c.op_switches().items() if owner == "operator_fusion"]
 
 
 def _reason(c: Any, text: str) -> int:
@@ -181,6 +201,22 @@ def _find_foreign(c: Any) -> None:
         for line in torch._C._dispatch_dump(f"aten::{aten}").splitlines():
             if line.startswith("CPU: ") and "RegisterCPU" not in line:
                 _foreign[name] = line.removeprefix("CPU: ").partition(" :: ")[0]
+
+
+def _find_unserved(c: Any, config: Config, wanted: set[str], barred: set[str]) -> None:
+    """Leave operators alone of which no call would be served: looking costs time too.
+
+    A gradient that rounds follows its forward call, not the table.
+    """
+    names = {name for _, name in c.override_names()}
+    served = {op for op, row in _table.claims() if row}
+    served |= {op for op in names if c.pinned(op)}
+    if config.numerics == "fast":
+        rounding = {op for op, _ in c.bf16_rows()}
+        served |= {op for op in rounding if op.removesuffix("_backward") in served}
+    _unserved.clear()
+    for name in names & wanted - served:
+        _unserved[name] = "numerics level" if name in barred else "not measured faster"
 
 
 def _install_overrides(c: Any, wanted: set[str]) -> str | None:
@@ -220,7 +256,7 @@ def _identity(x: Any) -> Any:
 
 def _install_stand_ins(c: Any) -> None:
     from pai_torchacc import _host
-    from pai_torchacc.fusion import linear, loss, node, optimizer
+    from pai_torchacc.fusion import linear, loss, node, optimizer, sequential
 
     if len(_ledger) or not _host.has_lean_paths():
         return
@@ -228,6 +264,7 @@ def _install_stand_ins(c: Any) -> None:
     node.install(c)
     linear.install(c, _ledger)
     loss.install(c, _ledger)
+    sequential.install(c, "operator_fusion")
 
 
 def _install_attention(c: Any, config: Config) -> None:

@@ -60,6 +60,24 @@ class Yielding(Ledger):
         self._unused.clear()
 
 
+class Shared(Yielding):
+    """A ledger of several switches: the last one takes the changes back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users: dict[str, Any] = {}
+        """By switch that is on: what it has to say of the changes."""
+
+    def release(self, switch: str) -> None:
+        """Take a switch out, and the changes back where no other is left."""
+        if self.users.pop(switch, None) is not None and not self.users:
+            self.undo()
+
+
+chains = Shared()
+"""The stand-in of ``nn.Sequential.forward``, see :mod:`.sequential`."""
+
+
 def is_torchs_own(owner: Any, name: str) -> bool:
     """Whether this is a function of torch, inside wrappers of torch, if any.
 

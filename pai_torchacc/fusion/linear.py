@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.fusion import sequential
 from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
 from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.fusion.node import lean_apply
@@ -213,7 +212,6 @@ def install(c: Any, ledger: Ledger) -> None:
     is_own = is_torchs_own(nn.Linear, "forward")
     forward = _linear_forward(c) if is_own else None
     ledger.set_attribute(nn.Linear, "forward", forward)  # or note who is in the way
-    sequential.install(c, ledger, forward)
 
 
 def _matmul_precision() -> tuple[Any, tuple[str, ...]]:

@@ -31,14 +31,6 @@ from pai_torchacc.memory_reuse.steps import note_end
 OPERATORS = ("sgd_step", "adam_step", "adamw_step")
 
 
-def best_row(c: Any, op: str) -> str:
-    """The row for the highest instruction set of this CPU."""
-    rows = {n: names for n, _, names in c.operators()}[op]
-    runnable = [name for name, _, can_run, _ in rows if can_run]
-    order = ("scalar", "avx2", "avx512")
-    return max(runnable, key=lambda row: order.index(row) if row in order else -1)
-
-
 class _Step:
     """A class's ``step`` and what torch would have made of it by now.
 

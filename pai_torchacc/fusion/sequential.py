@@ -1,105 +1,104 @@
-"""Modules of an ``nn.Sequential`` that are run as one, where all are torch's own.
+"""Modules of an ``nn.Sequential`` that are run as one, where all are known.
 
 A Linear and the activation behind it are one ``linear_act``. A Conv2d with what follows
 of BatchNorm2d in eval mode, ReLU and a 2x2 MaxPool2d is one ``conv2d`` where no
 gradient is asked for: scale, shift and the rest are applied while the outputs are in
-the cache. The scale is computed anew from the layer's tensors at each call, so that
-nothing can go stale.
+the cache. An int8 layer computes the BatchNorm2d and the ReLU behind it. The scale is
+computed anew from the norm's tensors at each call, so that nothing can go stale.
 
 That passes over everything that torch would have called in between. So the extension
 remembers what it is, and calls the modules as ever as soon as any of it is another.
+``operator_fusion`` and ``model_quantization`` share the one stand-in.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules import module as _module
 
-from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion.compiled import not_compiled_alone
-from pai_torchacc.fusion.foreign import is_torchs_own
+from pai_torchacc.fusion.foreign import chains, is_torchs_own
+
+_METHODS = ("forward", "__call__", "_call_impl", "__getattr__")
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
     """A class, what its ``forward`` goes through, and where it keeps tensors."""
 
     kind: type
-    functions: tuple[tuple[Any, str], ...]
+    functions: tuple[tuple[Any, str], ...] = ()
     methods: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
 
+    def is_untouched(self) -> bool:
+        """Whether all of it is torch's own, or ours."""
+        methods = itertools.product(self._classes(), (*_METHODS, *self.methods))
+        return all(is_torchs_own(*place) for place in (*methods, *self.functions))
+
+    def watched(self) -> Iterator[tuple[Any, str, Any]]:
+        """Give (owner, name, value) of all that has to stay as it is.
+
+        None for a tensor's name: a property of the class would come before a parameter.
+        """
+        for name in (*_METHODS, *self.methods):
+            yield self.kind, name, getattr(self.kind, name)
+        for owner, name in self.functions:
+            yield vars(owner), name, vars(owner)[name]
+        for cls, name in itertools.product(self._classes(), self.tensors):
+            yield vars(cls), name, None
+
+    def _classes(self) -> tuple[type, ...]:
+        return self.kind.__mro__[:-1]
+
 
 _WEIGHTS = ("weight", "bias")
-_KNOWN = (  # in the order of the extension's kinds
-    _Known(nn.Linear, ((F, "linear"),), (), _WEIGHTS),
-    _Known(nn.Conv2d, ((F, "conv2d"),), ("_conv_forward",), _WEIGHTS),
-    _Known(
+_KNOWN = (
+    Known(nn.Linear, ((F, "linear"),), (), _WEIGHTS),
+    Known(nn.Conv2d, ((F, "conv2d"),), ("_conv_forward",), _WEIGHTS),
+    Known(
         nn.BatchNorm2d,
         ((F, "batch_norm"), (torch, "batch_norm")),
         ("_check_input_dim",),
         (*_WEIGHTS, "running_mean", "running_var"),
     ),
-    _Known(nn.MaxPool2d, ((F, "max_pool2d"), (torch, "max_pool2d"))),
-    _Known(nn.ReLU, ((F, "relu"), (torch, "relu"))),
-    _Known(nn.GELU, ((F, "gelu"),)),
-    _Known(nn.SiLU, ((F, "silu"), (torch._C._nn, "silu"))),
-    _Known(nn.Tanh, ((torch, "tanh"),)),
-    _Known(nn.Sigmoid, ((torch, "sigmoid"),)),
+    Known(nn.MaxPool2d, ((F, "max_pool2d"), (torch, "max_pool2d"))),
+    Known(nn.ReLU, ((F, "relu"), (torch, "relu"))),
+    Known(nn.GELU, ((F, "gelu"),)),
+    Known(nn.SiLU, ((F, "silu"), (torch._C._nn, "silu"))),
+    Known(nn.Tanh, ((torch, "tanh"),)),
+    Known(nn.Sigmoid, ((torch, "sigmoid"),)),
 )
-_METHODS = ("forward", "__call__", "_call_impl", "__getattr__")
 
 
-def install(c: Any, ledger: Ledger, linear_forward: Any) -> None:
-    """Put the stand-in of ``nn.Sequential.forward`` in place; the ledger takes it away.
+def install(c: Any, switch: str, known: tuple[Known, ...] = ()) -> None:
+    """Have a switch use the stand-in of ``nn.Sequential.forward``; chains.release().
 
-    ``linear_forward`` has taken the place of Linear's own. Without one, and with
-    classes and functions that somebody has patched already, modules are called as ever.
+    Called after other changes of the switch: what is there by now is remembered.
+    Classes and functions that somebody has patched already are called as ever.
     """
-    _remember(c, linear_forward)
-    is_own = is_torchs_own(nn.Sequential, "forward")
-    ledger.set_attribute(
-        nn.Sequential, "forward", _sequential_forward(c) if is_own else None
-    )
-
-
-def _remember(c: Any, linear_forward: Any) -> None:
-    from torch.nn.modules import module
-
-    classes = [
-        (
-            i,
-            known.kind,
-            [*_METHODS, *known.methods],
-            [(vars(at), name, vars(at)[name]) for at, name in known.functions],
-            list(known.tensors),
-        )
-        for i, known in enumerate(_KNOWN)
-        if _is_untouched(known)
-        and (known.kind is not nn.Linear or nn.Linear.forward is linear_forward)
-    ]
+    chains.users[switch] = known
+    classes = (*_KNOWN, *itertools.chain.from_iterable(chains.users.values()))
     c.module_guards_install(
-        classes,
+        [(k.kind, list(k.watched())) for k in classes if k.is_untouched()],
         [
-            module._global_backward_pre_hooks,
-            module._global_backward_hooks,
-            module._global_forward_hooks,
-            module._global_forward_pre_hooks,
+            _module._global_backward_pre_hooks,
+            _module._global_backward_hooks,
+            _module._global_forward_hooks,
+            _module._global_forward_pre_hooks,
         ],
     )
-
-
-def _is_untouched(known: _Known) -> bool:
-    methods = [
-        place
-        for place in itertools.product(known.kind.__mro__, (*_METHODS, *known.methods))
-        if place[0] is not object
-    ]
-    return all(is_torchs_own(*place) for place in (*methods, *known.functions))
+    if not len(chains):
+        is_own = is_torchs_own(nn.Sequential, "forward")
+        chains.set_attribute(
+            nn.Sequential, "forward", _sequential_forward(c) if is_own else None
+        )
 
 
 @functools.cache

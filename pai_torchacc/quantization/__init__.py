@@ -26,7 +26,13 @@ _ledger = Ledger()
 def install(c: Any, config: Config) -> str | None:
     """Switch on as ``config`` says; the reason when that cannot be."""
     from pai_torchacc import _host
-    from pai_torchacc.quantization import dispatch, operators, optimizers, states
+    from pai_torchacc.quantization import (
+        dispatch,
+        fused_modules,
+        operators,
+        optimizers,
+        states,
+    )
 
     try:
         _table.install(c, config)
@@ -36,7 +42,8 @@ def install(c: Any, config: Config) -> str | None:
         dispatch.install(c)
         optimizers.install()
         operators.defined()
-        _host.has_lean_paths()
+        if _host.has_lean_paths():
+            fused_modules.install(c)
     except BaseException:
         remove(c)
         raise
@@ -60,7 +67,7 @@ def _gate(name: str, config: Config | None) -> str:
 def remove(c: Any) -> None:
     """Switch off; quantized modules run dequantized."""
     _set_gates(c, None)
-    for name in ("dispatch", "optimizers"):
+    for name in ("dispatch", "fused_modules", "optimizers"):
         module = sys.modules.get(f"{__name__}.{name}")
         if module is not None:
             module.remove()

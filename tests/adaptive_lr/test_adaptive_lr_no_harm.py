@@ -14,6 +14,8 @@ from torch import Tensor, nn, optim
 
 import pai_torchacc as ptac
 
+pytestmark = pytest.mark.long
+
 Data = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -12,6 +12,8 @@ import torch
 import pai_torchacc as ptac
 from benchmarks.__main__ import main
 
+pytestmark = pytest.mark.long
+
 
 def test_every_algorithm_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

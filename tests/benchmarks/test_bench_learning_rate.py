@@ -34,6 +34,8 @@ from benchmarks.learning_rate.problems import PROBLEMS, Case, cases
 from benchmarks.learning_rate.training import Budget, Outcome, train
 from pai_torchacc.bench.run import read_targets
 
+pytestmark = pytest.mark.long
+
 IRIS = Case(PROBLEMS["iris"], 0.9, 0.01)
 SHORT = Budget(scale=0.1)
 

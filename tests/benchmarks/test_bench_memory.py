@@ -17,6 +17,8 @@ from benchmarks.memory.figures import Live, Micro, Row, Run, Samples
 from pai_torchacc import __main__ as package
 from pai_torchacc.bench.run import write_csv
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
 
 

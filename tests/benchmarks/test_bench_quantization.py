@@ -23,6 +23,8 @@ from benchmarks.quantization.cases import CASES, LINEAR, THIN, Case
 from benchmarks.quantization.figures import Row, Setting
 from pai_torchacc.bench.run import read_targets
 
+pytestmark = pytest.mark.long
+
 SETTING = Setting(n_threads=1, blocks=2, block_s=1e-4)
 LAYER = Case(
     "a layer", LINEAR, lambda: nn.Linear(64, 32), lambda: torch.randn(16, 64), ("mean",)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
+from pai_torchacc import _C
 
 OPS = ("cross_entropy", "cross_entropy_backward")
 SHAPES = [(1, 1), (1, 7), (5, 2), (128, 10), (33, 1000), (9, 5003)]
@@ -291,3 +292,16 @@ def test_small_losses_keep_their_reason(tmp_path: Path) -> None:
         assert loss(small) == (0, {"excluded": 1})
     finally:
         ptac.disable()
+
+
+def test_a_gradient_whose_row_does_not_exist() -> None:
+    """A row that nobody has is not said to have broken."""
+    p = torch.rand(8, 5)
+    target = torch.randint(0, 5, (8,))
+    hits = switching.hits(OPS[1])
+    with switching.accelerated(*OPS):
+        made = _C.cross_entropy_backward(
+            p, target, None, 1, -100, 0.0, "nobody's", torch.tensor(1.0), False
+        )
+    assert made is None
+    assert hits.forwarded == {"gradient not supported": 1}

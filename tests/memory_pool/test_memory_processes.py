@@ -69,7 +69,7 @@ def test_another_malloc_beneath(peer: str) -> None:
 
 
 def test_libc_beneath() -> None:
-    assert switching.python(TRAINING).strip() == "ours"
+    assert switching.python(TRAINING, fresh=True).strip() == "ours"
 
 
 def test_under_a_limit_of_addresses() -> None:
@@ -95,7 +95,7 @@ assert all(k.min() == 1 == k.max() for k in kept[::7])  # takes no more memory
 del kept
 assert torch.ones(1 << 24).sum() == 1 << 24
 """
-    assert int(switching.python(program)) > 10
+    assert int(switching.python(program, fresh=True)) > 10
 
 
 def memory_group() -> Path | None:
@@ -137,7 +137,7 @@ assert 0.8 * {limit} < n <= 0.9 * {limit}, n
 print("capped")
 """
     try:
-        assert switching.python(program).strip() == "capped"
+        assert switching.python(program, fresh=True).strip() == "capped"
     finally:
         group.rmdir()
 

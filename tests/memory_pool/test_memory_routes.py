@@ -99,7 +99,7 @@ assert handle.reason == "mallopt: it has neither cap, fill, reserve nor history"
 
 def test_by_mallopt() -> None:
     """In a process of its own, whose heap nobody else has been at."""
-    switching.python(MALLOPT)
+    switching.python(MALLOPT, fresh=True)
 
 
 def test_no_way_at_all(only_way: Callable[..., None]) -> None:

@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 
+pytestmark = pytest.mark.long
+
 FULL = os.environ.get("PTAC_TEST_FULL") == "1"
 
 ALWAYS = ("gelu", "silu", "mish", "softplus", "layer_norm", "relu", "max_pool2d")

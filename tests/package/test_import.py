@@ -24,7 +24,7 @@ footprint.assert_same(before, footprint.take(ops))
 assert threading.active_count() == threads
 print(sorted(n for n in set(sys.modules) - modules if "pai_torchacc" not in n))
 """
-    assert switching.python(program) == "[]\n"
+    assert switching.python(program, fresh=True) == "[]\n"
 
 
 def test_only_one_interpreter_has_the_extension() -> None:
@@ -49,5 +49,5 @@ except ImportError as error:
 ''' % sys.path)
 assert done is None, done
 """
-    found = switching.python(program)
+    found = switching.python(program, fresh=True)
     assert found == "pai_torchacc._C can be imported by one interpreter of a process\n"

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import pai_torchacc as ptac
-from pai_torchacc import _C, calibration, precision
+from pai_torchacc import _C, calibration, fusion, precision
 
 FUSION = "operator_fusion"
 
@@ -153,12 +153,13 @@ def test_status() -> None:
 def test_latest_options_hold() -> None:
     with switching.accelerated(numerics="exact", exclude=["max_pool2d"]):
         assert not is_accelerated()
-        hits = switching.hits("log_softmax")
-        torch.log_softmax(torch.randn(4, 9), 1)
+        x, w = torch.randn(64, 32), torch.randn(16, 32)
+        hits = switching.hits("linear_act")
+        layers.linear(x, w)
         assert hits.forwarded == {"numerics level": 1}
         with ptac.enable():
             assert is_accelerated()
-            torch.log_softmax(torch.randn(4, 9), 1)
+            layers.linear(x, w)
             assert hits.accelerated == 1
         assert not is_accelerated()
 
@@ -315,6 +316,8 @@ def test_a_forward_name_takes_its_backward_along() -> None:
     pair = {"max_pool2d", "max_pool2d_backward"}
     every = {op for _, op in _C.override_names()}
     every -= precision.operators_alone(_C)  # which come with numerics="fast"
+    with ptac.enable():
+        every -= fusion.unserved().keys()
     for options, expected in (
         ({"include": ["max_pool2d"]}, pair),
         ({"include": iter(["max_pool2d_backward"])}, {"max_pool2d_backward"}),
@@ -328,6 +331,25 @@ def test_a_forward_name_takes_its_backward_along() -> None:
             assert set(_C.override_installed()) == expected
     with ptac.enable_operator_fusion(["max_pool2d"]):
         assert set(_C.override_installed()) == pair
+
+
+def test_unserved_operators_are_left_to_stock(tmp_path: Path) -> None:
+    """No row serves them, so no call of them comes to us, until one is pinned."""
+    stock = torch._C._dispatch_dump("aten::_log_softmax")
+    with ptac.enable(calibration=table(tmp_path)):
+        assert torch._C._dispatch_dump("aten::_log_softmax") == stock
+        assert set(_C.override_installed()) == {"max_pool2d"}
+        left = ptac.status()["operator_fusion"]["left_to_stock"]
+        assert left["log_softmax"] == "not measured faster"
+        assert "max_pool2d" not in left
+        assert (
+            "left to stock, not measured faster: adaptive_avg_pool2d," in ptac.report()
+        )
+        with switching.pins(["log_softmax"]):
+            hits = switching.hits("log_softmax")
+            torch.log_softmax(torch.randn(4, 9), 1)
+            assert hits.accelerated == 1
+    assert "left_to_stock" not in ptac.status()["operator_fusion"]
 
 
 def test_numerics_exact_bars_what_rounds_differently() -> None:
@@ -367,9 +389,8 @@ def test_calibration_decides(tmp_path: Path) -> None:
     path = table(tmp_path)
     with ptac.enable(calibration=path):
         assert is_accelerated()
-        hits = switching.hits("log_softmax")
-        torch.log_softmax(torch.randn(4, 9), 1)
-        assert hits.forwarded == {"not measured faster": 1}
+        left = ptac.status()["operator_fusion"]["left_to_stock"]
+        assert left["log_softmax"] == "not measured faster"
         document = json.loads(ptac.report("json"))
         assert document["versions"]["calibration"] == str(path)
 
@@ -477,6 +498,31 @@ def test_wrong_use(
             call()
         footprint.assert_same(before, footprint.take())
         assert ptac.status() == status
-        hits = switching.hits("log_softmax")
-        torch.log_softmax(torch.randn(4, 9), 1)
+        hits = switching.hits("linear_act")
+        layers.linear(torch.randn(64, 32), torch.randn(16, 32))
         assert hits.forwarded == ({"numerics level": 1} if was_on else {})
+
+
+def test_operators_name_their_switch() -> None:
+    switches = _C.op_switches()
+    assert switches.keys() == {op for op, _, _ in _C.operators()}
+    assert set(switches.values()) == {"operator_fusion", "model_quantization"}
+    assert switches["int8_linear"] == "model_quantization"
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", ""])
+def test_the_preferred_row_runs_here_and_needs_most(isa: str) -> None:
+    program = """
+import torch, pai_torchacc
+from pai_torchacc import _C
+for op, _, rows in _C.operators():
+    can_run = [name for name, level, runs, _ in rows if runs and level != "fast"]
+    print(op, _C.preferred_row(op), *can_run)
+"""
+    for line in switching.python(program, PTAC_CPU_ISA=isa).splitlines():
+        op, row, *can_run = line.split()
+        assert row in can_run or (row == "None" and not can_run), op
+        for best in ("avx512", "avx2"):
+            if any(name.endswith(best) for name in can_run):
+                assert row.endswith((best, "vnni")), (op, row, can_run)
+                break

@@ -17,6 +17,8 @@ from torch import nn
 
 import pai_torchacc as ptac
 
+pytestmark = pytest.mark.long
+
 CALLS = 10_000
 CYCLES = 1_000
 

@@ -263,14 +263,12 @@ def test_stub_counts_arguments_as_the_extension_does() -> None:
         assert n == (0 if kind == "NOARGS" else 1), name
 
 
-def test_readme_explains_every_reason() -> None:
-    readme = (native.ROOT / "README.md").read_text()
-    table = readme.partition("Why a call was forwarded:")[2].partition("`ptac.report")[
-        0
-    ]
+def test_docs_explain_every_reason() -> None:
+    page = (native.ROOT / "docs" / "report.md").read_text()
+    table = page.partition("| reason | meaning |")[2].partition("\n\n")[0]
     explained = {
         reason.strip()
-        for line in table.splitlines()[4:]
+        for line in table.splitlines()[2:]
         for reason in line.removeprefix("|").partition("|")[0].split(",")
     }
     assert explained - {""} == set(_C.reasons()) - {"", "switched off"}

@@ -108,6 +108,13 @@ def test_every_c_file_is_built() -> None:
     assert built == set(native.CSRC.rglob("*.c"))
 
 
+def test_assembly_is_volatile() -> None:
+    """Without the word a compiler may move an instruction before the check for it."""
+    for source in native.CSRC.rglob("*.[ch]"):
+        for statement in re.findall(r"\b__asm__\b.*", source.read_text()):
+            assert statement.startswith("__asm__ volatile"), source
+
+
 def test_headers_are_guarded_by_their_path() -> None:
     """Templates are included many times over and undefine what they used instead."""
     for header in native.CSRC.rglob("*.h"):

@@ -299,6 +299,7 @@ def test_the_guard_gives_the_worst_layers_back(
         from pai_torchacc.quantization import dispatch
 
         monkeypatch.setitem(dispatch._kernels, "int8_linear", spoilt)
+        model[2].register_forward_hook(lambda *_: None)  # not run below Python then
         stock = model(int8.ROWS)
         ptac.quantize_model(model, int8.ROWS, method="int8", guard=0.05)
         assert type(model[2]) is nn.Linear

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
 
 import int8
 import native
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.quantization.fused_modules import (
-    ChannelsLastMaxPool2d,
-    Int8Sequential,
-)
+from pai_torchacc.quantization.fused_modules import ChannelsLastMaxPool2d
+from pai_torchacc.quantization.layers import Int8Conv2d, Int8Linear
 
 LEAST_DB = 38
 
@@ -51,6 +53,23 @@ def check(stock: nn.Module, ours: nn.Module, x: Tensor = IMAGES) -> None:
         assert int8.sqnr_db(stock(x), ours(x)) > LEAST_DB
 
 
+def called(model: nn.Module, x: Tensor = IMAGES) -> set[str]:
+    """Classes whose modules were called, looked at from outside."""
+    seen = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name == "_call_impl":
+            seen.add(type(frame.f_locals["self"]).__name__)
+
+    sys.setprofile(note)
+    try:
+        with torch.no_grad():
+            model(x)
+    finally:
+        sys.setprofile(None)
+    return seen - {type(model).__name__}
+
+
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("relu", [True, False])
 def test_what_follows_a_convolution(norm: bool, relu: bool) -> None:
@@ -58,12 +77,12 @@ def test_what_follows_a_convolution(norm: bool, relu: bool) -> None:
     ours = copy.deepcopy(stock)
     with int8.kernels() as made:
         ptac.quantize_model(ours, method="int8")
-        assert type(ours) is Int8Sequential
         made.clear()
         check(stock, ours)
         assert made == ["int8_conv2d"] * 2
+        assert called(ours) == (set() if norm or relu else {"Int8Conv2d"})
         ptac.dequantize_model(ours)
-    assert type(ours) is nn.Sequential
+    assert called(ours) >= {"Conv2d", "BatchNorm2d"}
 
 
 def test_a_relu_behind_a_linear_layer() -> None:
@@ -122,6 +141,119 @@ def test_a_normalization_that_is_another_now(change: Callable[..., None]) -> Non
     change(stock)
     change(ours)
     check(stock, ours)
+
+
+PATCHED = {
+    "ReLU.forward": (nn.ReLU, "forward"),
+    "ReLU.__call__": (nn.ReLU, "__call__"),
+    "BatchNorm2d.forward": (nn.BatchNorm2d, "forward"),
+    "_BatchNorm.forward": (nn.modules.batchnorm._BatchNorm, "forward"),
+    "Int8Conv2d.forward": (Int8Conv2d, "forward"),
+    "Int8Linear.forward": (Int8Linear, "forward"),
+    "F.relu": (F, "relu"),
+    "F.batch_norm": (F, "batch_norm"),
+    "torch.relu": (torch, "relu"),
+    "Sequential.forward": (nn.Sequential, "forward"),
+    "Module._call_impl": (nn.Module, "_call_impl"),
+    "MaxPool2d.forward": (nn.MaxPool2d, "forward"),
+}
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["after", "before"])
+@pytest.mark.parametrize("name", PATCHED)
+def test_patches_of_users_are_called(
+    name: str, is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A patch is called as often as where modules are called one by one."""
+    owner, attribute = PATCHED[name]
+    tail = nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 256, 20), nn.ReLU()
+    conv = nn.Conv2d(16, 32, 3, padding=1)
+    model = nn.Sequential(conv, nn.BatchNorm2d(32), nn.ReLU(), *tail).eval()
+    n_calls = 0
+
+    def patch() -> None:
+        original = getattr(owner, attribute)
+
+        @functools.wraps(original)
+        def patched(*args: Any, **kwargs: Any) -> Any:
+            nonlocal n_calls
+            n_calls += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, attribute, patched)
+
+    ptac.disable_model_quantization()
+    if is_first:
+        patch()
+    with ptac.enable_model_quantization(), torch.no_grad():
+        ptac.quantize_model(model, method="int8", include=["0", "5"])
+        assert isinstance(model[0], Int8Conv2d) and isinstance(model[5], Int8Linear)
+        if not is_first:
+            assert "Int8Conv2d" not in called(model)
+            patch()
+        n_calls = 0
+        model(IMAGES)
+        seen, n_calls = n_calls, 0
+        y = IMAGES
+        for module in model:
+            y = module(y)
+        expected = 1 if owner is nn.Sequential else n_calls
+        expected += name == "Module._call_impl"  # which calls the Sequential
+        assert 0 < seen == expected
+        monkeypatch.undo()
+
+
+def test_a_patch_gives_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ptac.quantize_model(int8.mlp(), method="int8", include=["0"])
+    with torch.no_grad():
+        monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: x.new_full((1,), 7))
+        assert torch.equal(model[:2](int8.ROWS), torch.tensor([7.0]))
+
+
+def test_global_hooks_and_subclasses() -> None:
+    class Halved(nn.ReLU):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) / 2
+
+    ours = ptac.quantize_model(net(), method="int8")
+    shared = nn.modules.module
+    for register in (
+        shared.register_module_forward_hook,
+        shared.register_module_forward_pre_hook,
+        shared.register_module_full_backward_hook,
+        shared.register_module_full_backward_pre_hook,
+    ):
+        handle = register(lambda m, *args: None)
+        try:
+            assert {"Int8Conv2d", "BatchNorm2d", "ReLU"} <= called(ours)
+        finally:
+            handle.remove()
+    assert called(ours) == set()
+    with torch.no_grad():
+        plain = ours[:3](IMAGES)
+        ours[2] = Halved()
+        assert torch.equal(ours[:3](IMAGES) * 2, plain)
+
+
+def test_with_and_without_operator_fusion() -> None:
+    """Both switches share a stand-in, and the last one takes it away."""
+    before = nn.Sequential.forward
+    ptac.disable_model_quantization()
+    stock = nn.Sequential.forward
+    assert stock is not before
+    ours = ptac.quantize_model(net(), method="int8")
+    shared = nn.Sequential.forward
+    assert shared is before and called(ours) == set()
+    with ptac.enable_operator_fusion():
+        assert nn.Sequential.forward is shared
+        assert called(ours) == set()
+    assert nn.Sequential.forward is shared and called(ours) == set()
+    ptac.enable_operator_fusion()
+    ptac.disable_model_quantization()
+    assert nn.Sequential.forward is shared
+    assert called(ours) >= {"Int8Conv2d", "BatchNorm2d", "ReLU"}
+    ptac.disable_operator_fusion()
+    assert nn.Sequential.forward is stock
 
 
 def test_statistics_are_read_at_each_call() -> None:

@@ -7,6 +7,7 @@ that a new operator or row is tested unasked.
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -15,19 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forkserver
+
 import pai_torchacc as ptac
 from pai_torchacc import _C, fusion
-
-PREFERENCE = (
-    *("scalar", "onednn", "avx2", "blas", "avx512"),
-    *("direct_avx2", "direct_avx512", "winograd_4x4_weight_avx2"),
-    *("winograd_2x2_of_5x5_avx2", "winograd_2x2_of_5x5_avx512"),
-    *("winograd_4x4_weight_avx512", "winograd_2x2_avx2", "winograd_2x2_avx512"),
-    *("winograd_4x2_avx2", "winograd_4x2_avx512"),
-)
-"""Rows from the last choice to the first, which takes most calls: oneDNN refuses small
-products, BLAS none; direct convolution wants few channels.
-"""
 
 ENVIRONMENT = (
     "PTAC_ENABLE",
@@ -58,9 +50,9 @@ def operators_with_rows() -> list[str]:
 
 def best_row(op: str) -> str:
     """The row that tests run unless they choose."""
-    known = [row for row in runnable_rows(op) if row in PREFERENCE]
-    assert known, f"{op}: put its rows into PREFERENCE: {runnable_rows(op)}"
-    return max(known, key=PREFERENCE.index)
+    row = _C.preferred_row(op)
+    assert row, f"{op} has no row that this CPU can run"
+    return row
 
 
 @contextmanager
@@ -124,28 +116,44 @@ def hits(op: str) -> Hits:
     return Hits(op)
 
 
-def python(program: str, *args: str, expect: int = 0, **env: str) -> str:
-    """Run a program in a fresh interpreter; its standard output.
+_forks = forkserver.Server()
+atexit.register(_forks.stop)
 
-    The environment is this one without ``PTAC_*``, plus ``env``.
+
+def python(
+    program: str, *args: str, expect: int = 0, fresh: bool = False, **env: str
+) -> str:
+    """Run a program in a process of its own; its standard output.
+
+    The environment is this one without ``PTAC_*``, plus ``env``. torch has been
+    imported already, unless a fresh interpreter is asked for or variables other than
+    ``PTAC_*`` are given, which libraries may read when they are loaded.
     """
-    done = run_python(["-c", program, *args], **env)
+    if fresh or not all(name.startswith("PTAC_") for name in env):
+        done = run_python(["-c", program, *args], **env)
+    else:
+        done = _forks.run(program, args, environment() | env)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout
+
+
+def environment() -> dict[str, str]:
+    """Variables of this process without ``PTAC_*``; Python finds this package."""
+    clean = {k: v for k, v in os.environ.items() if k not in ENVIRONMENT}
+    tests = str(Path(__file__).parents[1])
+    here = [str(Path(ptac.__file__).parents[1])]
+    here += [folder for folder in sys.path if folder.startswith(tests)]
+    clean["PYTHONPATH"] = os.pathsep.join([*here, os.environ.get("PYTHONPATH", "")])
+    return clean
 
 
 def run_python(
     arguments: list[str], cwd: Path | None = None, stdin: str = "", **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run an interpreter that finds this package."""
-    clean = {k: v for k, v in os.environ.items() if k not in ENVIRONMENT}
-    tests = str(Path(__file__).parents[1])
-    here = [str(Path(ptac.__file__).parents[1])]
-    here += [folder for folder in sys.path if folder.startswith(tests)]
-    clean["PYTHONPATH"] = os.pathsep.join([*here, os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, *arguments],
-        env=clean | env,
+        env=environment() | env,
         cwd=cwd,
         input=stdin,
         capture_output=True,

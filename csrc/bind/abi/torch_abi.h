@@ -114,7 +114,17 @@ enum {
       (at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, double,       \
        int32_t, at_tensor *, double *, at_tensor *, at_tensor *, at_tensor *))
 
-/* An ArrayRef<int64_t> and an optional<int64_t> as the x86-64 ABI passes them. */
+/*
+ * What a C++ function returns that has a destructor: a tensor, a tuple of them, a
+ * counted pointer. The caller lends memory for it. Its address travels as that of a C
+ * struct too large for registers does: in rdi on x86-64, before all parameters, and in
+ * x8 on aarch64. Only the words that the C++ type has are written.
+ */
+typedef struct at_result {
+    void *words[3];
+} at_result;
+
+/* An ArrayRef<int64_t> and an optional<int64_t>, which C++ passes as C does. */
 typedef struct at_ints {
     const int64_t *data;
     size_t size;
@@ -144,55 +154,53 @@ typedef struct at_optional_tensor {
 /*
  * M(return type, name, mangled symbol, parameters): C++ functions. The mangled name
  * holds the parameter types, so a changed signature is a missing symbol; results are
- * probed when they are first used. Tensors come back through a hidden first
- * parameter that receives the bare TensorImpl pointers, a tuple's last member first.
+ * probed when they are first used. Tensors come back as bare TensorImpl pointers, a
+ * tuple's last member first.
  *
  * at::cpu::<op> and at::compositeexplicitautograd::<op> are torch's own kernels, below
  * every override.
  */
 #define PTAC_TORCH_MANGLED(M)                                                          \
-    M(void, convolution,                                                               \
+    M(at_result, convolution,                                                          \
       "_ZN2at25compositeexplicitautograd11convolutionERKNS_6TensorES3_"                \
       "RKSt8optionalIS1_EN3c108ArrayRefIlEESA_SA_bSA_l",                               \
-      (void *, at_tensor, at_tensor, const at_optional_tensor *, at_ints, at_ints,     \
-       at_ints, bool, at_ints, int64_t))                                               \
-    M(void, convolution_backward,                                                      \
+      (at_tensor, at_tensor, const at_optional_tensor *, at_ints, at_ints, at_ints,    \
+       bool, at_ints, int64_t))                                                        \
+    M(at_result, convolution_backward,                                                 \
       "_ZN2at25compositeexplicitautograd20convolution_backwardERKNS_6TensorES3_S3_"    \
       "N3c1016OptionalArrayRefIlEENS4_8ArrayRefIlEES8_S8_bS8_lSt5arrayIbLm3EE",        \
-      (void *, at_tensor, at_tensor, at_tensor, at_optional_ints, at_ints, at_ints,    \
-       at_ints, bool, at_ints, int64_t, at_mask3))                                     \
+      (at_tensor, at_tensor, at_tensor, at_optional_ints, at_ints, at_ints, at_ints,   \
+       bool, at_ints, int64_t, at_mask3))                                              \
     M(void *const *, tracing_state, "_ZN5torch3jit6tracer15getTracingStateEv", (void)) \
     M(const void *, global_context, "_ZN2at13globalContextEv", (void))                 \
     M(int, float32_precision,                                                          \
       "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE",          \
       (const void *, int, int))                                                        \
-    M(void, cpu_max_pool2d_with_indices,                                               \
+    M(at_result, cpu_max_pool2d_with_indices,                                          \
       "_ZN2at3cpu23max_pool2d_with_indicesERKNS_6TensorEN3c108ArrayRefIlEES6_S6_S6_b", \
-      (void *, at_tensor, at_ints, at_ints, at_ints, at_ints, bool))                   \
-    M(void, cpu_max_pool2d_with_indices_backward,                                      \
+      (at_tensor, at_ints, at_ints, at_ints, at_ints, bool))                           \
+    M(at_result, cpu_max_pool2d_with_indices_backward,                                 \
       "_ZN2at3cpu32max_pool2d_with_indices_backwardERKNS_6TensorES3_"                  \
       "N3c108ArrayRefIlEES6_S6_S6_bS3_",                                               \
-      (void *, at_tensor, at_tensor, at_ints, at_ints, at_ints, at_ints, bool,         \
-       at_tensor))                                                                     \
-    M(void, cpu_avg_pool2d,                                                            \
+      (at_tensor, at_tensor, at_ints, at_ints, at_ints, at_ints, bool, at_tensor))     \
+    M(at_result, cpu_avg_pool2d,                                                       \
       "_ZN2at3cpu10avg_pool2dERKNS_6TensorEN3c108ArrayRefIlEES6_S6_bbSt8optionalIlE",  \
-      (void *, at_tensor, at_ints, at_ints, at_ints, bool, bool, at_optional_int))     \
-    M(void, cpu_avg_pool2d_backward,                                                   \
+      (at_tensor, at_ints, at_ints, at_ints, bool, bool, at_optional_int))             \
+    M(at_result, cpu_avg_pool2d_backward,                                              \
       "_ZN2at3cpu19avg_pool2d_backwardERKNS_6TensorES3_"                               \
       "N3c108ArrayRefIlEES6_S6_bbSt8optionalIlE",                                      \
-      (void *, at_tensor, at_tensor, at_ints, at_ints, at_ints, bool, bool,            \
-       at_optional_int))                                                               \
-    M(void, cpu_adaptive_avg_pool2d,                                                   \
+      (at_tensor, at_tensor, at_ints, at_ints, at_ints, bool, bool, at_optional_int))  \
+    M(at_result, cpu_adaptive_avg_pool2d,                                              \
       "_ZN2at3cpu20_adaptive_avg_pool2dERKNS_6TensorEN3c108ArrayRefIlEE",              \
-      (void *, at_tensor, at_ints))                                                    \
-    M(void, cpu_adaptive_avg_pool2d_backward,                                          \
+      (at_tensor, at_ints))                                                            \
+    M(at_result, cpu_adaptive_avg_pool2d_backward,                                     \
       "_ZN2at3cpu29_adaptive_avg_pool2d_backwardERKNS_6TensorES3_",                    \
-      (void *, at_tensor, at_tensor))                                                  \
-    M(void, cpu_log_softmax, "_ZN2at3cpu12_log_softmaxERKNS_6TensorElb",               \
-      (void *, at_tensor, int64_t, bool))                                              \
-    M(void, cpu_log_softmax_backward,                                                  \
+      (at_tensor, at_tensor))                                                          \
+    M(at_result, cpu_log_softmax, "_ZN2at3cpu12_log_softmaxERKNS_6TensorElb",          \
+      (at_tensor, int64_t, bool))                                                      \
+    M(at_result, cpu_log_softmax_backward,                                             \
       "_ZN2at3cpu26_log_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",    \
-      (void *, at_tensor, at_tensor, int64_t, int8_t))                                 \
+      (at_tensor, at_tensor, int64_t, int8_t))                                         \
     M(bool, is_autocast_enabled,                                                       \
       "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", (int8_t))             \
     M(int, autocast_enter, "_ZN2at8autocast17increment_nestingEv", (void))             \
@@ -201,21 +209,32 @@ typedef struct at_optional_tensor {
     M(bool, requires_grad, "_ZNK3c1010TensorImpl13requires_gradEv", (const void *))    \
     M(uint64_t, next_node_number, "_ZN2at15sequence_number4peekEv", (void))            \
     M(uint64_t, thread_number, "_ZN2at14RecordFunction15currentThreadIdEv", (void))    \
-    M(void, current_node, "_ZN5torch8autograd16get_current_nodeEv", (void *))          \
+    M(at_result, current_node, "_ZN5torch8autograd16get_current_nodeEv", (void))       \
     M(void, bump_version, "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE",      \
       (at_tensor))                                                                     \
-    M(void, tensor_data, "_ZNK2at10TensorBase11tensor_dataEv", (void *, at_tensor))    \
+    M(at_result, tensor_data, "_ZNK2at10TensorBase11tensor_dataEv", (at_tensor))       \
     M(void *, THPVariable_Wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE", (at_tensor))
 
 /*
- * Not torch's own: MKL's square roots, which torch.sqrt calls where it is built with
- * MKL, and the C++ heap that boxed optionals of torch < 2.13 live on.
+ * Not in torch's headers: MKL's square roots, which torch.sqrt calls where it is built
+ * with MKL, and the C++ heap that boxed optionals of torch < 2.13 live on.
+ *
+ * shared_move is the move assignment of std::shared_ptr. libstdc++ exports it for one
+ * type, and it works for all: the count knows how to destroy what it counts.
+ * node_is_shared is never called: it exists where torch counts autograd's nodes by
+ * std::shared_ptr, which is before 2.13.
  */
 #define PTAC_TORCH_FOREIGN(M)                                                          \
     M(void, mkl_sqrt_f32, "vmsSqrt", (int, const float *, float *, int64_t))           \
     M(void, mkl_sqrt_f64, "vmdSqrt", (int, const double *, double *, int64_t))         \
     M(void *, cxx_new, "_Znwm", (size_t))                                              \
-    M(void, cxx_delete, "_ZdlPv", (void *))
+    M(void, cxx_delete, "_ZdlPv", (void *))                                            \
+    M(void *, shared_move,                                                             \
+      "_ZNSt12__shared_ptrINSt10filesystem7__cxx114_DirE"                              \
+      "LN9__gnu_cxx12_Lock_policyE2EEaSEOS5_",                                         \
+      (void *, void *))                                                                \
+    M(void, node_is_shared,                                                            \
+      "_ZN5torch8autograd18functionToPyObjectERKSt10shared_ptrINS0_4NodeEE", (void))
 
 /*
  * c10's CPU allocator as an object: C++ members, which no prototype can be compared

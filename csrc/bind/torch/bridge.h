@@ -25,6 +25,18 @@ static inline at_tensor at_take_tensor(const stable_ivalue *stack, int i)
     return (at_tensor)(uintptr_t)stack[i];
 }
 
+/* An int[] as it was given; torch convolves in three dimensions at most. */
+typedef struct ptac_dims {
+    int64_t values[4];
+    int n;
+} ptac_dims;
+
+/* Two elements, or one that stands for both. */
+static inline bool ptac_dims_is_pair(const ptac_dims *given)
+{
+    return given->n == 1 || given->n == 2;
+}
+
 /*
  * A boxed int[n], 1 <= n <= 4, into values. A single given element stands for all,
  * as in torch's int[2]. Returns how many elements there were; with more than four

@@ -159,7 +159,9 @@ const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name)
     call->n_threads = ptac_the_host.n_threads();
     if (!why && is_disabled())
         why = PTAC_DISABLED;
-    if (!why && (!row || ptac_chooser_is_quarantined(row)))
+    if (!why && !row)
+        why = PTAC_GRAD;
+    if (!why && ptac_chooser_is_quarantined(row))
         why = PTAC_QUARANTINED;
     if (!why)
         why = row->accepts(call);

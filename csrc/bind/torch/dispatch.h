@@ -41,8 +41,8 @@ const ptac_kernel *ptac_admit(ptac_call *call);
 
 /*
  * For a gradient whose forward call has chosen: the row of that name, whatever tables
- * say, unless the operator is shut or the row broke or does not accept. Counts a
- * refusal.
+ * say, unless the operator is shut, has no such row, or the row broke or does not
+ * accept. Counts a refusal.
  */
 const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name);
 

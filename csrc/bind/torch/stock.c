@@ -6,6 +6,7 @@
 #include "core/clock.h"
 
 #include <math.h>
+#include <string.h>
 
 stable_ivalue at_make_ints(const int64_t *values, int n)
 {
@@ -22,10 +23,14 @@ stable_ivalue at_box_tensor(at_tensor tensor)
     return (stable_ivalue)(uintptr_t)at_share(tensor);
 }
 
-void at_call_out(const char *op, const char *overload, stable_ivalue *args, int n_args,
+void at_call_out(const char *operator, stable_ivalue * args, int n_args,
                  const int32_t *dtypes, at_tensor *outputs, int n_outputs)
 {
     static const int64_t zero = 0, one = 1;
+    const char *overload = strchr(operator, '.') + 1;
+    char op[80] = "";
+
+    strncat(op, operator, (size_t)(overload - 1 - operator));
 
     for (int i = 0; i < n_outputs; i++) {
         outputs[i] = at_empty(1, &zero, &one, dtypes[i]);

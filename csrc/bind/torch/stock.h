@@ -17,11 +17,11 @@ stable_ivalue at_make_ints(const int64_t *values, int n);
 stable_ivalue at_box_tensor(at_tensor tensor);
 
 /*
- * Call op.overload with n_args boxed arguments, which it takes over, followed by
- * n_outputs empty tensors of the given torch dtypes, which it resizes and fills.
- * Throws torch's error. args has room for n_args + n_outputs.
+ * Call an operator, written "aten::name.overload", with n_args boxed arguments, which
+ * it takes over, followed by n_outputs empty tensors of the given torch dtypes, which
+ * it resizes and fills. Throws torch's error. args has room for n_args + n_outputs.
  */
-void at_call_out(const char *op, const char *overload, stable_ivalue *args, int n_args,
+void at_call_out(const char *operator, stable_ivalue * args, int n_args,
                  const int32_t *dtypes, at_tensor *outputs, int n_outputs);
 
 /*

@@ -101,13 +101,17 @@ static inline int64_t ptac_conv2d_work(const ptac_conv2d *p)
 /* Why only a row that takes any convolution may do this call. */
 ptac_reason ptac_conv2d_reason(const ptac_call *call);
 
-/* A row of convolution for the instruction set that ISA and NEEDS name. */
-#define PTAC_CONV_ROW(variable, operation, algorithm, level_, may, work)               \
+/*
+ * A row of convolution for the instruction set that ISA and NEEDS name. Ranks: larger
+ * tiles save more, and direct convolution wants few channels.
+ */
+#define PTAC_CONV_ROW(variable, operation, algorithm, rank_, level_, may, work)        \
     static const ptac_kernel variable = {                                              \
         .op = operation,                                                               \
         .name = algorithm "_" ISA,                                                     \
         .level = level_,                                                               \
         .needs = NEEDS,                                                                \
+        .rank = rank_,                                                                 \
         .spreads = true,                                                               \
         .accepts = may,                                                                \
         .run = work,                                                                   \

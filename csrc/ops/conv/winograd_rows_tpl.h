@@ -32,18 +32,19 @@ static ptac_reason accepts_backward_of_5x5(const ptac_call *call)
     return ptac_winograd_is_short_sum(call) ? PTAC_SHAPE : accepts_2x2_of_5x5(call);
 }
 
-#define ROW(variable, operation, tiles, level, may, work)                              \
-    PTAC_CONV_ROW(variable, operation, "winograd_" tiles, level, may, work)
+#define ROW(variable, operation, tiles, rank, level, may, work)                        \
+    PTAC_CONV_ROW(variable, operation, "winograd_" tiles, rank, level, may, work)
 
-ROW(conv2d_2x2, PTAC_OP_CONV2D, "2x2", PTAC_CLOSE, accepts_2x2, run_2x2)
-ROW(conv2d_4x2, PTAC_OP_CONV2D, "4x2", PTAC_CLOSE, accepts_4x2, run_4x2)
-ROW(conv2d_4x4, PTAC_OP_CONV2D, "4x4", PTAC_FAST, accepts_4x4, run_4x4)
-ROW(conv2d_2x2_of_5x5, PTAC_OP_CONV2D, "2x2_of_5x5", PTAC_CLOSE, accepts_2x2_of_5x5,
+ROW(conv2d_2x2, PTAC_OP_CONV2D, "2x2", 3, PTAC_CLOSE, accepts_2x2, run_2x2)
+ROW(conv2d_4x2, PTAC_OP_CONV2D, "4x2", 4, PTAC_CLOSE, accepts_4x2, run_4x2)
+ROW(conv2d_4x4, PTAC_OP_CONV2D, "4x4", 0, PTAC_FAST, accepts_4x4, run_4x4)
+ROW(conv2d_2x2_of_5x5, PTAC_OP_CONV2D, "2x2_of_5x5", 1, PTAC_CLOSE, accepts_2x2_of_5x5,
     run_2x2_of_5x5)
-ROW(backward_2x2, PTAC_OP_CONV2D_BACKWARD, "2x2", PTAC_CLOSE, accepts_2x2, run_2x2)
-ROW(backward_4x2, PTAC_OP_CONV2D_BACKWARD, "4x2", PTAC_CLOSE, accepts_4x2, run_4x2)
-ROW(data_4x4, PTAC_OP_CONV2D_BACKWARD, "4x4_data", PTAC_FAST, accepts_data_4x4, run_4x4)
-ROW(weight_4x4, PTAC_OP_CONV2D_BACKWARD, "4x4_weight", PTAC_CLOSE, accepts_weight_4x4,
+ROW(backward_2x2, PTAC_OP_CONV2D_BACKWARD, "2x2", 3, PTAC_CLOSE, accepts_2x2, run_2x2)
+ROW(backward_4x2, PTAC_OP_CONV2D_BACKWARD, "4x2", 4, PTAC_CLOSE, accepts_4x2, run_4x2)
+ROW(data_4x4, PTAC_OP_CONV2D_BACKWARD, "4x4_data", 0, PTAC_FAST, accepts_data_4x4,
     run_4x4)
-ROW(backward_2x2_of_5x5, PTAC_OP_CONV2D_BACKWARD, "2x2_of_5x5", PTAC_CLOSE,
+ROW(weight_4x4, PTAC_OP_CONV2D_BACKWARD, "4x4_weight", 2, PTAC_CLOSE,
+    accepts_weight_4x4, run_4x4)
+ROW(backward_2x2_of_5x5, PTAC_OP_CONV2D_BACKWARD, "2x2_of_5x5", 1, PTAC_CLOSE,
     accepts_backward_of_5x5, run_2x2_of_5x5)

@@ -108,18 +108,20 @@ template <> struct crossing<const std::optional<at::Tensor> &> {
     using type = const at_optional_tensor *;
 };
 
-/* Tensors come back through a hidden first parameter. */
+/*
+ * What has a destructor comes back in memory that the caller lends, at an address that
+ * travels as that of a C struct too large for registers does.
+ */
+template <typename Theirs>
+constexpr bool returns_in_memory =
+    sizeof(Theirs) <= sizeof(at_result) && sizeof(at_result) > 2 * sizeof(void *) &&
+    !std::is_trivially_copyable_v<Theirs> && std::is_trivially_copyable_v<at_result>;
+
 template <typename Theirs> struct in_c;
-template <typename... Parameters> struct in_c<at::Tensor (*)(Parameters...)> {
-    using type = void (*)(void *, typename crossing<Parameters>::type...);
-};
-template <typename... Parameters>
-struct in_c<std::tuple<at::Tensor, at::Tensor> (*)(Parameters...)> {
-    using type = void (*)(void *, typename crossing<Parameters>::type...);
-};
-template <typename... Parameters>
-struct in_c<std::tuple<at::Tensor, at::Tensor, at::Tensor> (*)(Parameters...)> {
-    using type = void (*)(void *, typename crossing<Parameters>::type...);
+template <typename Result, typename... Parameters>
+struct in_c<Result (*)(Parameters...)> {
+    using type = at_result (*)(typename crossing<Parameters>::type...);
+    static_assert(returns_in_memory<Result>, "a result that has no place in C");
 };
 template <typename... Parameters> struct in_c<void (*)(Parameters...)> {
     using type = void (*)(typename crossing<Parameters>::type...);
@@ -129,17 +131,11 @@ template <typename T> struct in_c<const std::shared_ptr<T> &(*)()> {
     using type = void *const *(*)();
 };
 template <> struct in_c<at::TensorBase (at::TensorBase::*)() const> {
-    using type = void (*)(void *, at_tensor); /* "this" travels as a reference would */
+    using type = at_result (*)(at_tensor); /* "this" travels as a reference would */
+    static_assert(returns_in_memory<at::TensorBase>);
 };
 template <> struct in_c<at::Context &(*)()> {
     using type = const void *(*)();
-};
-/* A node is handed out as a counted pointer, through a hidden first parameter. */
-template <typename T> struct in_c<c10::intrusive_ptr<T> (*)()> {
-    using type = void (*)(void *);
-};
-template <typename T> struct in_c<std::shared_ptr<T> (*)()> {
-    using type = void (*)(void *);
 };
 template <> struct in_c<uint64_t (*)()> {
     using type = uint64_t (*)();
@@ -211,9 +207,8 @@ constexpr auto THPVariable_Wrap =
 PTAC_TORCH_MANGLED(M)
 #undef M
 
-/* A tensor is one counted pointer, and never travels in registers by itself. */
+/* A tensor is one counted pointer. */
 static_assert(sizeof(at::Tensor) == sizeof(void *));
-static_assert(!std::is_trivially_copyable_v<at::Tensor>);
 static_assert(sizeof(std::tuple<at::Tensor, at::Tensor>) == 2 * sizeof(void *));
 
 /* Our structs travel as theirs do: as large, as aligned, and made of plain words. */

@@ -7,6 +7,7 @@ it is compiled. ``abi_guard.cpp`` does, against the headers of the installed tor
 from __future__ import annotations
 
 import ctypes
+import platform
 import re
 import shutil
 import subprocess
@@ -29,10 +30,11 @@ MISTAKES = {
         "aoti_torch_grad_mode_is_enabled",
     ),
     "mangled": (
-        "(void *, at_tensor, int64_t, bool))",
-        "(void *, at_tensor, int64_t))",
+        "(at_tensor, int64_t, bool))",
+        "(at_tensor, int64_t))",
         "we would call it wrongly: cpu_log_softmax",
     ),
+    "memory": ("    void *words[3];", "    void *words[2];", "returns_in_memory"),
     "dtype": ("AT_DTYPE_BF16 = 15", "AT_DTYPE_BF16 = 14", "AT_DTYPE_BF16"),
     "device": ("AT_DEVICE_CPU = 0", "AT_DEVICE_CPU = 1", "AT_DEVICE_CPU"),
     "layout": (
@@ -129,6 +131,40 @@ def test_symbols_are_in_the_installed_torch(guard: Path) -> None:
     names = symbols_in(guard, "guard_required") + symbols_in(guard, "guard_mangled")
     missing = [n for n in names if not any(hasattr(lib, n) for lib in libraries)]
     assert not missing
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_results_come_back_as_declared(tmp_path: Path, machine: str) -> None:
+    """C++ functions with types like torch's, called by our prototypes."""
+    native_machine = platform.machine() == machine
+    compilers = (
+        (native.CC, native.CXX)
+        if native_machine
+        else (f"{machine}-linux-gnu-gcc", f"{machine}-linux-gnu-g++")
+    )
+    emulator = [] if native_machine else [f"qemu-{machine}"]
+    for tool in (*compilers, *emulator):
+        if shutil.which(tool) is None:
+            pytest.skip(f"no {tool}")
+    objects = []
+    for compiler, standard, name in zip(
+        compilers,
+        ("c11", "c++17"),
+        ("results_ours.c", "results_theirs.cpp"),
+        strict=True,
+    ):
+        objects.append(str(tmp_path / f"{name}.o"))
+        native.run(
+            [
+                *(compiler, f"-std={standard}", "-O2", "-Wall", "-Wextra", "-Werror"),
+                *(f"-I{native.CSRC}", "-c", str(GUARD.parent / name)),
+                *("-o", objects[-1]),
+            ]
+        )
+    program = str(tmp_path / "results")
+    native.run([compilers[1], *objects, "-o", program])
+    options = [] if native_machine else ["-L", f"/usr/{machine}-linux-gnu"]
+    native.run([*emulator, *options, program])
 
 
 def readelf(extension: Path, option: str) -> str:

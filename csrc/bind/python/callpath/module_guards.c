@@ -1,36 +1,37 @@
 /*
- * module_guards.c - what calling a module of torch's goes through, remembered.
+ * module_guards.c - what calling a module goes through, remembered.
  */
 #include "bind/python/callpath/module_guards.h"
 
 enum {
-    MAX_METHODS = 6,
-    MAX_FUNCTIONS = 2,
-    MAX_TENSORS = 4,
+    MOST_WATCHED = 32,
     N_HOOKS = 4,
     N_QUIET = 7,
     N_GLOBAL = 4,
 };
 
-/* A function where it is looked up: in a namespace's dictionary. */
-typedef struct watched_function {
-    PyObject *space, *name, *function;
-} watched_function;
-
-typedef struct watched_method {
-    PyObject *name, *method;
-} watched_method;
+/*
+ * What a name means to an owner: an attribute of a class, or an item of a dictionary.
+ * With None for the value, the owner must not have the name.
+ */
+typedef struct watched {
+    PyObject *owner, *name, *value;
+} watched;
 
 /* A class of modules, and what calling one of them goes through. */
 typedef struct known_class {
     PyTypeObject *type;
-    PyObject *namespaces; /* vars() of the class and of those it inherits from */
-    watched_method methods[MAX_METHODS];
-    watched_function functions[MAX_FUNCTIONS];
-    PyObject *tensors[MAX_TENSORS]; /* names that must not be the class's own */
-    int n_methods, n_functions, n_tensors;
+    watched watched[MOST_WATCHED];
+    int n_watched;
 } known_class;
 
+static const char *const kind_names[] = {
+#define KIND(kind, name) name,
+    PTAC_MODULE_KINDS(KIND)
+#undef KIND
+};
+
+ptac_module_names ptac_names;
 static known_class known[PTAC_N_MODULES];
 static PyObject *global_hooks[N_GLOBAL]; /* dictionaries that must be empty */
 
@@ -40,47 +41,28 @@ static PyObject *global_hooks[N_GLOBAL]; /* dictionaries that must be empty */
 static const char *const quiet_names[N_QUIET] = {
     "_forward_hooks", "_forward_pre_hooks",  "_backward_hooks", "_backward_pre_hooks",
     "forward",        "_compiled_call_impl", "_call_impl"};
-static PyObject *quiet[N_QUIET], *s_parameters, *s_buffers;
+static PyObject *quiet[N_QUIET];
 
-static bool is_attribute(PyObject *owner, PyObject *name, PyObject *expected)
+static bool is_as_remembered(const watched *w)
 {
-    PyObject *value = PyObject_GetAttr(owner, name);
-    const bool same = value == expected;
+    PyObject *value;
 
+    if (w->value == Py_None)
+        return PySequence_Contains(w->owner, w->name) == 0;
+    if (PyDict_Check(w->owner))
+        return PyDict_GetItemWithError(w->owner, w->name) == w->value;
+    value = PyObject_GetAttr(w->owner, w->name);
     Py_XDECREF(value);
-    PyErr_Clear();
-    return same;
-}
-
-/* A property of the class, or of one before it, comes before a parameter. */
-static bool has_class_tensors(const known_class *class)
-{
-    const Py_ssize_t n_bases = PyTuple_Size(class->namespaces);
-
-    for (Py_ssize_t base = 0; base < n_bases; base++) {
-        PyObject *namespace = PyTuple_GetItem(class->namespaces, base);
-
-        for (int i = 0; i < class->n_tensors; i++)
-            if (PySequence_Contains(namespace, class->tensors[i]) != 0)
-                return true;
-    }
-    return false;
+    return value == w->value;
 }
 
 /* Nobody has changed what calling a module of this class goes through. */
 static bool is_unchanged(const known_class *class)
 {
-    for (int i = 0; i < class->n_methods; i++)
-        if (!is_attribute((PyObject *)class->type, class->methods[i].name,
-                          class->methods[i].method))
+    for (int i = 0; i < class->n_watched; i++)
+        if (!is_as_remembered(&class->watched[i]))
             return false;
-    for (int i = 0; i < class->n_functions; i++) {
-        const watched_function *w = &class->functions[i];
-
-        if (PyDict_GetItemWithError(w->space, w->name) != w->function)
-            return false;
-    }
-    return !has_class_tensors(class);
+    return true;
 }
 
 bool ptac_modules_are_unheard(void)
@@ -91,11 +73,12 @@ bool ptac_modules_are_unheard(void)
     return true;
 }
 
-/* A module that does what its class says and nothing else; its dictionary is given. */
+/* The module of these attributes has no method and no hook of its own. */
 static bool is_bare(const known_class *class, PyObject *attributes)
 {
-    for (int i = 0; i < class->n_methods; i++)
-        if (PyDict_GetItemWithError(attributes, class->methods[i].name))
+    for (int i = 0; i < class->n_watched; i++)
+        if (class->watched[i].owner == (PyObject *)class->type &&
+            PyDict_GetItemWithError(attributes, class->watched[i].name))
             return false;
     for (int i = 0; i < N_QUIET; i++) {
         PyObject *value = PyDict_GetItemWithError(attributes, quiet[i]);
@@ -148,113 +131,79 @@ static PyObject *own_tensor(PyObject *attributes, PyObject *home, PyObject *name
 
 PyObject *ptac_module_parameter(PyObject *attributes, PyObject *name)
 {
-    return own_tensor(attributes, s_parameters, name);
+    return own_tensor(attributes, ptac_names._parameters, name);
 }
 
 PyObject *ptac_module_buffer(PyObject *attributes, PyObject *name)
 {
-    return own_tensor(attributes, s_buffers, name);
+    return own_tensor(attributes, ptac_names._buffers, name);
 }
 
 static void forget(known_class *class)
 {
     Py_CLEAR(class->type);
-    Py_CLEAR(class->namespaces);
-    for (int i = 0; i < class->n_methods; i++) {
-        Py_CLEAR(class->methods[i].name);
-        Py_CLEAR(class->methods[i].method);
+    while (class->n_watched > 0) {
+        watched *w = &class->watched[--class->n_watched];
+
+        Py_CLEAR(w->owner);
+        Py_CLEAR(w->name);
+        Py_CLEAR(w->value);
     }
-    for (int i = 0; i < class->n_functions; i++) {
-        Py_CLEAR(class->functions[i].space);
-        Py_CLEAR(class->functions[i].name);
-        Py_CLEAR(class->functions[i].function);
-    }
-    for (int i = 0; i < class->n_tensors; i++)
-        Py_CLEAR(class->tensors[i]);
-    class->n_methods = class->n_functions = class->n_tensors = 0;
 }
 
-static PyObject *interned(PyObject *name)
+/* The place for a class of this name; NULL with ValueError set. */
+static known_class *place_of(PyObject *type)
 {
-    Py_INCREF(name);
-    PyUnicode_InternInPlace(&name);
-    return name;
-}
+    PyObject *name = PyObject_GetAttrString(type, "__name__");
+    int kind = 0;
 
-static bool remember_methods(known_class *class, PyObject *names)
-{
-    for (Py_ssize_t i = 0; i < PyList_Size(names); i++) {
-        PyObject *name = PyList_GetItem(names, i), *method;
-
-        method = PyObject_GetAttr((PyObject *)class->type, name);
-        if (!method)
-            return false;
-        class->methods[class->n_methods].name = interned(name);
-        class->methods[class->n_methods++].method = method;
-    }
-    return true;
-}
-
-static bool remember_functions(known_class *class, PyObject *functions)
-{
-    for (Py_ssize_t i = 0; i < PyList_Size(functions); i++) {
-        watched_function *w = &class->functions[i];
-
-        if (!PyArg_ParseTuple(PyList_GetItem(functions, i), "O!UO", &PyDict_Type,
-                              &w->space, &w->name, &w->function))
-            return false;
-        Py_INCREF(w->space);
-        Py_INCREF(w->name);
-        Py_INCREF(w->function);
-        class->n_functions++;
-    }
-    return true;
-}
-
-/* A new tuple of the dictionaries that an attribute of the class is looked up in. */
-static PyObject *namespaces_of(PyObject *type)
-{
-    PyObject *mro = PyObject_GetAttrString(type, "__mro__"), *found = NULL;
-    const Py_ssize_t n = mro ? PyTuple_Size(mro) : -1;
-
-    if (n >= 0)
-        found = PyTuple_New(n);
-    for (Py_ssize_t i = 0; found && i < n; i++) {
-        PyObject *namespace =
-            PyObject_GetAttrString(PyTuple_GetItem(mro, i), "__dict__");
-
-        if (!namespace || PyTuple_SetItem(found, i, namespace) < 0)
-            Py_CLEAR(found);
-    }
-    Py_XDECREF(mro);
-    return found;
+    if (!name)
+        return NULL;
+    while (kind < PTAC_N_MODULES &&
+           PyUnicode_CompareWithASCIIString(name, kind_names[kind]) != 0)
+        kind++;
+    if (kind == PTAC_N_MODULES)
+        PyErr_Format(PyExc_ValueError, "no kind of module is called %U", name);
+    Py_DECREF(name);
+    return kind < PTAC_N_MODULES ? &known[kind] : NULL;
 }
 
 /* One entry of module_guards_install()'s list. */
 static bool remember(PyObject *entry)
 {
-    PyObject *type, *methods, *functions, *tensors;
+    PyObject *type, *list;
     known_class *class;
-    int kind;
 
-    if (!PyArg_ParseTuple(entry, "iO!O!O!O!", &kind, &PyType_Type, &type, &PyList_Type,
-                          &methods, &PyList_Type, &functions, &PyList_Type, &tensors))
+    if (!PyArg_ParseTuple(entry, "O!O!", &PyType_Type, &type, &PyList_Type, &list))
         return false;
-    if (kind < 0 || kind >= PTAC_N_MODULES || PyList_Size(methods) > MAX_METHODS ||
-        PyList_Size(functions) > MAX_FUNCTIONS || PyList_Size(tensors) > MAX_TENSORS) {
-        PyErr_SetString(PyExc_ValueError, "no such module, or more than can be kept");
+    class = place_of(type);
+    if (!class)
+        return false;
+    if (PyList_Size(list) > MOST_WATCHED) {
+        PyErr_SetString(PyExc_ValueError, "more than can be watched");
         return false;
     }
-    class = &known[kind];
-    class->type = (PyTypeObject *)Py_NewRef(type);
-    class->namespaces = namespaces_of(type);
-    for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++)
-        class->tensors[class->n_tensors++] = interned(PyList_GetItem(tensors, i));
-    if (class->namespaces && remember_methods(class, methods) &&
-        remember_functions(class, functions))
-        return true;
-    forget(class);
-    return false;
+    for (Py_ssize_t i = 0; i < PyList_Size(list); i++) {
+        watched w;
+
+        if (!PyArg_ParseTuple(PyList_GetItem(list, i), "OUO", &w.owner, &w.name,
+                              &w.value)) {
+            forget(class);
+            return false;
+        }
+        Py_INCREF(w.owner);
+        Py_INCREF(w.name);
+        Py_INCREF(w.value);
+        PyUnicode_InternInPlace(&w.name);
+        class->watched[class->n_watched++] = w;
+    }
+    class->type = (PyTypeObject *)Py_NewRef(type); /* known from here on */
+    return true;
+}
+
+static bool intern(PyObject **home, const char *text)
+{
+    return *home || (*home = PyUnicode_InternFromString(text));
 }
 
 static bool intern_names(void)
@@ -262,18 +211,16 @@ static bool intern_names(void)
     bool done = true;
 
     for (int i = 0; i < N_QUIET; i++)
-        done = done &&
-               (quiet[i] || (quiet[i] = PyUnicode_InternFromString(quiet_names[i])));
-    s_parameters =
-        s_parameters ? s_parameters : PyUnicode_InternFromString("_parameters");
-    s_buffers = s_buffers ? s_buffers : PyUnicode_InternFromString("_buffers");
-    return done && s_parameters && s_buffers;
+        done = done && intern(&quiet[i], quiet_names[i]);
+#define NAME(name) done = done && intern(&ptac_names.name, #name);
+    PTAC_MODULE_NAMES(NAME)
+#undef NAME
+    return done;
 }
 
 /*
- * module_guards_install([(kind, class, [method], [(namespace, name, function)],
- * [tensor])], [global hook dictionaries]), methods and tensors by name. Takes the place
- * of what was installed before.
+ * module_guards_install([(class, [(owner, name, value)])], [global hook dictionaries]).
+ * Takes the place of what was installed before.
  */
 static PyObject *module_guards_install(PyObject *self, PyObject *args)
 {
@@ -287,10 +234,8 @@ static PyObject *module_guards_install(PyObject *self, PyObject *args)
         return PyErr_Format(PyExc_ValueError, "wrong number of hooks");
     for (int i = 0; i < PTAC_N_MODULES; i++)
         forget(&known[i]);
-    for (int i = 0; i < N_GLOBAL; i++) {
-        Py_XDECREF(global_hooks[i]);
-        global_hooks[i] = Py_NewRef(PyList_GetItem(hooks, i));
-    }
+    for (int i = 0; i < N_GLOBAL; i++)
+        ptac_keep(&global_hooks[i], PyList_GetItem(hooks, i));
     for (Py_ssize_t i = 0; i < PyList_Size(classes); i++)
         if (!remember(PyList_GetItem(classes, i)))
             return NULL;

@@ -1,35 +1,80 @@
 /*
- * module_guards.h - modules of torch's that do what their class says and nothing else.
+ * module_guards.h - modules that do what their class says and nothing else.
  *
- * Who runs two of them as one passes over everything that torch would have called in
- * between. So module_guards_install() remembers what that is, and a module counts as
- * known only while all of it is as it was then: its exact class, the class's methods,
- * the functions that these call, and no hooks anywhere.
+ * Running two modules as one passes over everything that torch would have called in
+ * between. module_guards_install() remembers what that is. A module is known only while
+ * all of it is as it was then: its exact class, the class's methods, the functions that
+ * these call, and no hooks anywhere.
  */
 #ifndef PTAC_BIND_PYTHON_CALLPATH_MODULE_GUARDS_H
 #define PTAC_BIND_PYTHON_CALLPATH_MODULE_GUARDS_H
 
 #include "bind/python/module/pybind.h"
 
+/* Kinds of modules, by the name of their class. */
+#define PTAC_MODULE_KINDS(KIND)                                                        \
+    KIND(LINEAR, "Linear")                                                             \
+    KIND(CONV2D, "Conv2d")                                                             \
+    KIND(BATCH_NORM2D, "BatchNorm2d")                                                  \
+    KIND(MAX_POOL2D, "MaxPool2d")                                                      \
+    KIND(RELU, "ReLU")                                                                 \
+    KIND(GELU, "GELU")                                                                 \
+    KIND(SILU, "SiLU")                                                                 \
+    KIND(TANH, "Tanh")                                                                 \
+    KIND(SIGMOID, "Sigmoid")                                                           \
+    KIND(INT8_LINEAR, "Int8Linear")                                                    \
+    KIND(INT8_CONV2D, "Int8Conv2d")
+
 typedef enum ptac_module_kind {
-    PTAC_MODULE_LINEAR,
-    PTAC_MODULE_CONV2D,
-    PTAC_MODULE_BATCH_NORM2D,
-    PTAC_MODULE_MAX_POOL2D,
-    PTAC_MODULE_RELU,
-    PTAC_MODULE_GELU,
-    PTAC_MODULE_SILU,
-    PTAC_MODULE_TANH,
-    PTAC_MODULE_SIGMOID,
-    PTAC_N_MODULES,
+#define KIND(kind, name) PTAC_MODULE_##kind,
+    PTAC_MODULE_KINDS(KIND)
+#undef KIND
+        PTAC_N_MODULES,
 } ptac_module_kind;
+
+/* The attributes of modules that are read, as interned strings. */
+#define PTAC_MODULE_NAMES(NAME)                                                        \
+    NAME(_modules)                                                                     \
+    NAME(_parameters)                                                                  \
+    NAME(_buffers)                                                                     \
+    NAME(weight)                                                                       \
+    NAME(bias)                                                                         \
+    NAME(running_mean)                                                                 \
+    NAME(running_var)                                                                  \
+    NAME(training)                                                                     \
+    NAME(track_running_stats)                                                          \
+    NAME(eps)                                                                          \
+    NAME(stride)                                                                       \
+    NAME(padding)                                                                      \
+    NAME(dilation)                                                                     \
+    NAME(groups)                                                                       \
+    NAME(padding_mode)                                                                 \
+    NAME(kernel_size)                                                                  \
+    NAME(return_indices)                                                               \
+    NAME(ceil_mode)                                                                    \
+    NAME(approximate)                                                                  \
+    NAME(weight_packed)                                                                \
+    NAME(weight_scale)                                                                 \
+    NAME(_int8)                                                                        \
+    NAME(floats)                                                                       \
+    NAME(shape)                                                                        \
+    NAME(_geometry)
+
+typedef struct ptac_module_names {
+#define NAME(name) PyObject *name;
+    PTAC_MODULE_NAMES(NAME)
+#undef NAME
+} ptac_module_names;
+
+/* All NULL before the first module_guards_install(). */
+extern ptac_module_names ptac_names;
 
 /* The kind that a module's class has; PTAC_N_MODULES where it is none of these. */
 ptac_module_kind ptac_module_kind_of(PyObject *module);
 
 /*
- * The dictionary of a known module, owned. NULL, without an exception, where it has to
- * be called as ever.
+ * The dictionary of a known module, owned. NULL, without an exception, where the module
+ * has to be called.
  */
 PyObject *ptac_module_attributes(PyObject *module, ptac_module_kind kind);
 
@@ -37,8 +82,8 @@ PyObject *ptac_module_attributes(PyObject *module, ptac_module_kind kind);
 bool ptac_modules_are_unheard(void);
 
 /*
- * A parameter or None, or the same of a buffer, owned, by an interned name; NULL,
- * without an exception, where the name means anything else.
+ * A parameter or a buffer, or None, owned, by an interned name; NULL, without an
+ * exception, where the name means anything else.
  */
 PyObject *ptac_module_parameter(PyObject *attributes, PyObject *name);
 PyObject *ptac_module_buffer(PyObject *attributes, PyObject *name);

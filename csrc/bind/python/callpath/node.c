@@ -13,23 +13,6 @@
 /* What node_install() was given. */
 static PyObject *top_hooks; /* torch._C._autograd._top_saved_tensors_default_hooks */
 
-/* Made here: int8 modules ask also where nobody has installed nodes. */
-int ptac_requires_grad(PyObject *tensor)
-{
-    static PyObject *s_requires_grad;
-
-    if (!s_requires_grad)
-        s_requires_grad = PyUnicode_InternFromString("requires_grad");
-    if (!s_requires_grad)
-        return -1;
-
-    PyObject *value = PyObject_GetAttr(tensor, s_requires_grad);
-    const int truth = value ? PyObject_IsTrue(value) : -1;
-
-    Py_XDECREF(value);
-    return truth;
-}
-
 static int saving_is_hooked(void)
 {
     PyObject *hooks = PyObject_CallFunctionObjArgs(top_hooks, Py_True, NULL);

@@ -6,9 +6,6 @@
 
 #include "bind/python/module/pybind.h"
 
-/* tensor.requires_grad; -1 with an exception set. */
-int ptac_requires_grad(PyObject *tensor);
-
 /*
  * What a node computes: the first output of apply(*args), or None for stock, which has
  * been counted as a refusal of op. The n args are taken over: NULL among them means

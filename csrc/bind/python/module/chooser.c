@@ -68,6 +68,36 @@ static PyObject *operators(PyObject *self, PyObject *unused)
     return list;
 }
 
+/* op_switches() -> {operator: the switch that owns it} */
+static PyObject *op_switches(PyObject *self, PyObject *unused)
+{
+    PyObject *owners = PyDict_New();
+
+    (void)self;
+    (void)unused;
+    for (int op = 0; owners && op < PTAC_N_OPS; op++) {
+        PyObject *owner = PyUnicode_FromString(ptac_op_switch((ptac_op)op));
+
+        if (!owner || PyDict_SetItemString(owners, ptac_op_name((ptac_op)op), owner))
+            Py_CLEAR(owners);
+        Py_XDECREF(owner);
+    }
+    return owners;
+}
+
+/* preferred_row(operator) -> what runs without a table, at level close; or None */
+static PyObject *preferred_row(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+    const ptac_kernel *row;
+
+    (void)self;
+    if (op == PTAC_N_OPS)
+        return NULL;
+    row = ptac_registry_preferred(op, PTAC_CLOSE);
+    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+}
+
 /* [(operator, row)] of rows that round their operands, whether or not they can run. */
 static PyObject *bf16_rows(PyObject *self, PyObject *unused)
 {
@@ -196,26 +226,6 @@ static PyObject *set_gate(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/*
- * Operators that are switched on and have rows in bfloat16 alone: unless a table wants
- * them, or they are pinned, their overrides are not in the dispatcher.
- */
-static uint64_t open_and_alone(void)
-{
-    uint64_t ops = 0;
-
-    for (int op = 0; op < PTAC_N_OPS; op++) {
-        int n, n_rounding = 0;
-        const ptac_kernel *const *rows = ptac_registry_rows((ptac_op)op, &n);
-
-        for (int i = 0; i < n; i++)
-            n_rounding += rows[i]->in_bf16;
-        if (n > 0 && n_rounding == n && ptac_chooser_gate((ptac_op)op) == PTAC_TAKE)
-            ops |= UINT64_C(1) << op;
-    }
-    return ops;
-}
-
 /* pinned(operator) -> the row that serves all its calls, or None. */
 static PyObject *pinned(PyObject *self, PyObject *name)
 {
@@ -226,6 +236,27 @@ static PyObject *pinned(PyObject *self, PyObject *name)
     if (op == PTAC_N_OPS)
         return NULL;
     return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+}
+
+/*
+ * An operator that is switched on, and its gradient: unless a table or a pin wants
+ * them, their overrides are not in the dispatcher.
+ */
+static uint64_t open_pair(ptac_op op)
+{
+    const size_t length = strlen(ptac_op_name(op));
+    uint64_t ops = 0;
+
+    for (int other = 0; other < PTAC_N_OPS; other++) {
+        const char *name = ptac_op_name((ptac_op)other);
+        const bool is_gradient = strncmp(name, ptac_op_name(op), length) == 0 &&
+                                 strcmp(name + length, "_backward") == 0;
+
+        if ((other == (int)op || is_gradient) &&
+            ptac_chooser_gate((ptac_op)other) == PTAC_TAKE)
+            ops |= UINT64_C(1) << other;
+    }
+    return ops;
 }
 
 /* pin(operator, row or None) -> the row that was pinned before, or None. */
@@ -249,8 +280,8 @@ static PyObject *pin(PyObject *self, PyObject *args)
             return PyErr_Format(PyExc_ValueError, "%U has no row %s on this CPU", name,
                                 row_name);
     }
-    if (row && row->in_bf16) {
-        const char *trouble = ptac_override_install(open_and_alone());
+    if (row) {
+        const char *trouble = ptac_override_install(open_pair(op));
 
         if (trouble)
             return PyErr_Format(PyExc_RuntimeError, "%s", trouble);
@@ -325,6 +356,8 @@ static PyObject *refuse(PyObject *self, PyObject *args)
 
 PyMethodDef ptac_chooser_methods[] = {
     {"operators", operators, METH_NOARGS, NULL},
+    {"op_switches", op_switches, METH_NOARGS, NULL},
+    {"preferred_row", preferred_row, METH_O, NULL},
     {"bf16_rows", bf16_rows, METH_NOARGS, NULL},
     {"bf16_calls", bf16_calls, METH_NOARGS, NULL},
     {"bf16_hardware", bf16_hardware, METH_NOARGS, NULL},

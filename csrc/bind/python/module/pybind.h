@@ -78,6 +78,9 @@ bool ptac_is_plain(PyObject *tensor);
 bool ptac_is_plain_and_versioned(PyObject *tensor);
 void ptac_bump_version(PyObject *tensor);
 
+/* tensor.requires_grad; -1 with an exception set. */
+int ptac_requires_grad(PyObject *tensor);
+
 /*
  * Why this tensor, which is not plain, cannot be served: sparse, on a device, or of a
  * class of its own.

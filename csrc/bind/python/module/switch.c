@@ -20,6 +20,21 @@ static PyObject *override_names(PyObject *self, PyObject *unused)
     return list;
 }
 
+/* [schemas that our overrides read arguments by] */
+static PyObject *override_schemas(PyObject *self, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+    int n;
+    const ptac_override *const *overrides = ptac_overrides(&n);
+
+    (void)self;
+    (void)unused;
+    for (int i = 0; list && i < n; i++)
+        if (ptac_append_stolen(list, PyUnicode_FromString(overrides[i]->schema)) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
 /* A bit for each operator of a list of names; false with an exception set. */
 static bool ops_from(PyObject *names, uint64_t *ops)
 {
@@ -279,6 +294,7 @@ static PyObject *last_row(PyObject *self, PyObject *name)
 
 PyMethodDef ptac_switch_methods[] = {
     {"override_names", override_names, METH_NOARGS, NULL},
+    {"override_schemas", override_schemas, METH_NOARGS, NULL},
     {"override_install", override_install, METH_O, NULL},
     {"override_count", override_count, METH_NOARGS, NULL},
     {"override_installed", override_installed, METH_NOARGS, NULL},

@@ -98,6 +98,22 @@ static bool is_true(PyObject *object, const char *attribute)
     return truth == 1;
 }
 
+int ptac_requires_grad(PyObject *tensor)
+{
+    static PyObject *s_requires_grad;
+
+    if (!s_requires_grad)
+        s_requires_grad = PyUnicode_InternFromString("requires_grad");
+    if (!s_requires_grad)
+        return -1;
+
+    PyObject *value = PyObject_GetAttr(tensor, s_requires_grad);
+    const int truth = value ? PyObject_IsTrue(value) : -1;
+
+    Py_XDECREF(value);
+    return truth;
+}
+
 ptac_reason ptac_why_not_plain(PyObject *tensor)
 {
     if (is_true(tensor, "is_sparse"))

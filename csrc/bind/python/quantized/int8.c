@@ -1,82 +1,58 @@
 /*
- * int8.c - calls of int8 operators: from a quantized module, and from the dispatcher.
- *
- * Each function returns None where the caller has to do it by dequantized weights. The
- * functions named _kernel are those of our operators in the dispatcher, from which the
- * others are not called: they leave threads with modes and transforms to them.
+ * int8.c - calls of int8 operators, from a quantized module and from the dispatcher;
+ * int8_linear.
  */
 #include "bind/python/quantized/int8.h"
 
-#include "bind/python/callpath/node.h"
-
-#include "ops/int8/int8_linear.h"
 #include "ops/linear/bias_act.h"
 
-/* A tensor's floats as rows of its last dimension, copied where they have gaps. */
-typedef struct float_rows {
-    ptac_view view;
-    at_tensor copy; /* owned, or NULL */
-    int64_t m, k, stride;
-} float_rows;
-
-at_tensor ptac_int8_dense(at_tensor tensor, bool channels_last)
+ptac_reason ptac_int8_copy(at_tensor tensor, bool channels_last, ptac_int8_args *read)
 {
     at_tensor handle = NULL;
 
     if (T.aoti_torch_new_tensor_handle(tensor, &handle))
-        return NULL;
+        return PTAC_MEMORY;
 
     stable_ivalue stack[2] = {(stable_ivalue)(uintptr_t)handle,
                               channels_last ? AT_MEMORY_FORMAT_CHANNELS_LAST
                                             : AT_MEMORY_FORMAT_CONTIGUOUS};
 
     if (T.torch_call_dispatcher("aten::contiguous", "", stack, PTAC_TORCH_ABI_VERSION))
-        return NULL;
-    return at_take_tensor(stack, 0);
-}
-
-int ptac_int8_is_lean(ptac_op op, PyObject *x, PyObject *bias)
-{
-    int wants = 0;
-
-    if (ptac_is_off(op) || ptac_why_not_lean())
-        return 0;
-    if (T.aoti_torch_grad_mode_is_enabled()) {
-        wants = ptac_is_plain(x) ? ptac_requires_grad(x) : 1;
-        if (wants == 0 && bias != Py_None)
-            wants = ptac_is_plain(bias) ? ptac_requires_grad(bias) : 1;
-    }
-    return wants < 0 ? -1 : !wants;
-}
-
-static ptac_reason read_rows(at_tensor tensor, float_rows *rows)
-{
-    ptac_view *view = &rows->view;
-    int64_t last;
-
-    ptac_view_of(tensor, view);
-    if (view->dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (view->n_dims < 1 || view->n_dims > PTAC_INT8_MOST_DIMS)
-        return PTAC_SHAPE;
-    last = view->n_dims - 1;
-    rows->k = view->sizes[last];
-    rows->m = rows->k ? view->n_elements / rows->k : 0;
-    rows->stride = rows->k;
-    if (ptac_view_is_contiguous(view))
-        return PTAC_TAKE;
-    if (view->n_dims == 2 && view->strides[1] == 1 && view->strides[0] >= rows->k) {
-        rows->stride = view->strides[0];
-        return PTAC_TAKE;
-    }
-    rows->copy = ptac_int8_dense(tensor, false);
-    if (!rows->copy)
         return PTAC_MEMORY;
-    T.aoti_torch_get_data_ptr(rows->copy, &view->data);
+    read->copy = at_take_tensor(stack, 0);
+    ptac_view_of(read->copy, &read->call.inputs[0]);
     return PTAC_TAKE;
 }
 
-bool ptac_int8_run(const ptac_kernel *row, ptac_call *call, at_tensor y)
+/* A call from a module: no mode, no gradient; -1 with an exception set. */
+static int is_lean(const ptac_int8_op *op, PyObject *const *args)
+{
+    const int places[] = {0, op->bias};
+    int wants = 0;
+
+    if (ptac_why_not_lean())
+        return 0;
+    if (op->bias && T.aoti_torch_grad_mode_is_enabled())
+        for (int i = 0; i < 2 && wants == 0; i++) {
+            PyObject *tensor = args[places[i]];
+
+            if (i == 0 || tensor != Py_None)
+                wants = ptac_is_plain(tensor) ? ptac_requires_grad(tensor) : 1;
+        }
+    return wants < 0 ? -1 : !wants;
+}
+
+/* The row for a call that was read, or NULL. */
+static const ptac_kernel *admit(ptac_call *call, ptac_reason why, bool is_kernel)
+{
+    if (is_kernel && why)
+        ptac_refuse(call->op, why);
+    if (why)
+        return NULL;
+    return is_kernel ? ptac_admit(call) : ptac_probe(call, &why);
+}
+
+static bool run(const ptac_kernel *row, ptac_call *call, at_tensor y)
 {
     PyThreadState *thread;
     bool done;
@@ -93,35 +69,70 @@ bool ptac_int8_run(const ptac_kernel *row, ptac_call *call, at_tensor y)
     return done;
 }
 
-/* y has x's sizes but for the last. */
-static at_tensor result_like(const ptac_view *x, int64_t n)
+PyObject *ptac_int8_call(const ptac_int8_op *op, PyObject *const *args,
+                         Py_ssize_t n_args, bool is_kernel)
 {
-    int64_t sizes[PTAC_INT8_MOST_DIMS];
+    ptac_int8_args read = {.call = {.op = op->op, .params = &read.params}};
+    const ptac_kernel *row = NULL;
+    at_tensor y = NULL;
+    ptac_reason why;
+    PyObject *result = NULL;
+    int is_ours;
 
-    for (int i = 0; i < x->n_dims - 1; i++)
-        sizes[i] = x->sizes[i];
-    sizes[x->n_dims - 1] = n;
-    return ptac_int8_new(x->n_dims, sizes, AT_DTYPE_F32);
+    if (n_args != op->n_args)
+        return PyErr_Format(PyExc_TypeError, "%s", op->args);
+    PTAC_IN_FLIGHT;
+    is_ours = !ptac_is_off(op->op);
+    if (is_ours && !is_kernel)
+        is_ours = is_lean(op, args);
+    if (is_ours <= 0)
+        return is_ours < 0 ? NULL : Py_NewRef(Py_None);
+    why = op->read(args, &read);
+    if (!PyErr_Occurred())
+        row = admit(&read.call, why, is_kernel);
+    if (row)
+        y = op->new_output(&read);
+    if (row && run(row, &read.call, y))
+        result = ptac_wrap(at_give(&y));
+    else if (!PyErr_Occurred())
+        result = Py_NewRef(Py_None);
+    at_drop_tensor(&y);
+    at_drop_tensor(&read.copy);
+    return result;
+}
+
+/* The floats as rows of the last dimension, copied where they have gaps. */
+static ptac_reason read_rows(at_tensor tensor, ptac_int8_args *read)
+{
+    ptac_int8_linear *p = &read->params.linear;
+    ptac_view *view = &read->call.inputs[0];
+    int64_t last;
+
+    ptac_view_of(tensor, view);
+    if (view->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (view->n_dims < 1 || view->n_dims > PTAC_INT8_MOST_DIMS)
+        return PTAC_SHAPE;
+    last = view->sizes[view->n_dims - 1];
+    if (last != p->k)
+        return PTAC_SHAPE;
+    p->m = view->n_elements / p->k;
+    p->x_stride = p->k;
+    if (ptac_view_is_contiguous(view))
+        return PTAC_TAKE;
+    if (view->n_dims == 2 && view->strides[1] == 1 && view->strides[0] >= p->k) {
+        p->x_stride = view->strides[0];
+        return PTAC_TAKE;
+    }
+    return ptac_int8_copy(tensor, false, read);
 }
 
 /* x, packed, scale, bias or None, n, k, activation */
-enum {
-    LINEAR_ARGS = 7,
-};
-
-typedef struct linear_args {
-    float_rows rows;
-    ptac_int8_linear params;
-    ptac_call call;
-    at_tensor y;
-} linear_args;
-
-static ptac_reason read_linear(PyObject *const *args, linear_args *read)
+static ptac_reason read_linear(PyObject *const *args, ptac_int8_args *read)
 {
-    ptac_int8_linear *p = &read->params;
+    ptac_int8_linear *p = &read->params.linear;
     const long activation = PyLong_AsLong(args[6]);
     ptac_view *inputs = read->call.inputs;
-    ptac_reason why;
 
     if (!ptac_int8_size(args[4], 1, &p->n) || !ptac_int8_size(args[5], 1, &p->k) ||
         (activation != PTAC_ACT_NONE && activation != PTAC_ACT_RELU))
@@ -138,75 +149,44 @@ static ptac_reason read_linear(PyObject *const *args, linear_args *read)
         return PTAC_ARGUMENT;
     if (args[3] != Py_None && !ptac_int8_read(args[3], AT_DTYPE_F32, p->n, &inputs[3]))
         return PTAC_DTYPE;
-    why = read_rows(ptac_borrow(args[0]), &read->rows);
-    if (why)
-        return why;
-    if (read->rows.k != p->k)
-        return PTAC_SHAPE;
-    p->m = read->rows.m;
-    p->x_stride = read->rows.stride;
     p->relu = activation == PTAC_ACT_RELU;
-    inputs[0] = read->rows.view;
-    read->call.op = PTAC_OP_INT8_LINEAR;
     read->call.n_inputs = args[3] == Py_None ? 3 : 4;
-    read->call.params = p;
-    return PTAC_TAKE;
+    return read_rows(ptac_borrow(args[0]), read);
 }
 
-static bool run_linear(linear_args *read, const ptac_kernel *row)
+/* y has x's sizes but for the last. */
+static at_tensor new_rows(const ptac_int8_args *read)
 {
-    read->y = result_like(&read->rows.view, read->params.n);
-    return ptac_int8_run(row, &read->call, read->y);
+    const ptac_view *x = &read->call.inputs[0];
+    int64_t sizes[PTAC_INT8_MOST_DIMS];
+
+    for (int i = 0; i < x->n_dims - 1; i++)
+        sizes[i] = x->sizes[i];
+    sizes[x->n_dims - 1] = read->params.linear.n;
+    return ptac_int8_new(x->n_dims, sizes, AT_DTYPE_F32);
 }
 
-const ptac_kernel *ptac_int8_admit(ptac_call *call, ptac_reason why, bool is_kernel)
-{
-    if (is_kernel && why)
-        ptac_refuse(call->op, why);
-    if (why)
-        return NULL;
-    return is_kernel ? ptac_admit(call) : ptac_probe(call, &why);
-}
-
-static PyObject *try_linear(PyObject *const *args, Py_ssize_t n_args, bool is_kernel)
-{
-    linear_args read = {.call = {.op = PTAC_OP_INT8_LINEAR}};
-    const ptac_kernel *row;
-    ptac_reason why;
-    int is_ours;
-    PyObject *result;
-
-    if (n_args != LINEAR_ARGS)
-        return PyErr_Format(PyExc_TypeError,
-                            "x, packed, scale, bias, n, k, activation");
-    PTAC_IN_FLIGHT;
-    is_ours = is_kernel ? !ptac_is_off(PTAC_OP_INT8_LINEAR)
-                        : ptac_int8_is_lean(PTAC_OP_INT8_LINEAR, args[0], args[3]);
-    if (is_ours <= 0)
-        return is_ours < 0 ? NULL : Py_NewRef(Py_None);
-    why = read_linear(args, &read);
-    row = PyErr_Occurred() ? NULL : ptac_int8_admit(&read.call, why, is_kernel);
-    if (row && run_linear(&read, row))
-        result = ptac_wrap(at_give(&read.y));
-    else
-        result = PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    at_drop_tensor(&read.y);
-    at_drop_tensor(&read.rows.copy);
-    return result;
-}
+const ptac_int8_op ptac_int8_linear_op = {
+    .op = PTAC_OP_INT8_LINEAR,
+    .n_args = 7,
+    .args = "x, packed, scale, bias, n, k, activation",
+    .bias = 3,
+    .read = read_linear,
+    .new_output = new_rows,
+};
 
 /* int8_linear(x, packed, scale, bias or None, n, k, activation) -> y or None */
 static PyObject *int8_linear(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     (void)self;
-    return try_linear(args, n_args, false);
+    return ptac_int8_call(&ptac_int8_linear_op, args, n_args, false);
 }
 
 static PyObject *int8_linear_kernel(PyObject *self, PyObject *const *args,
                                     Py_ssize_t n_args)
 {
     (void)self;
-    return try_linear(args, n_args, true);
+    return ptac_int8_call(&ptac_int8_linear_op, args, n_args, true);
 }
 
 PyMethodDef ptac_int8_methods[] = {

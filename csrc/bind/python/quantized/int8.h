@@ -5,6 +5,9 @@
 #define PTAC_BIND_PYTHON_QUANTIZED_INT8_H
 
 #include "bind/python/module/pybind.h"
+#include "ops/int8/conv/int8_conv2d.h"
+#include "ops/int8/embedding/int8_embedding.h"
+#include "ops/int8/int8_linear.h"
 
 enum {
     PTAC_INT8_MOST_DIMS = 16,
@@ -20,31 +23,48 @@ bool ptac_int8_read(PyObject *tensor, int32_t dtype, int64_t n_elements,
 /* A Python int; false with an exception set where it is none, or below least. */
 bool ptac_int8_size(PyObject *number, int64_t least, int64_t *size);
 
-/* The tensor without gaps, owned: itself or a copy; NULL without memory. */
-at_tensor ptac_int8_dense(at_tensor tensor, bool channels_last);
+/* The arguments of a call, read. */
+typedef struct ptac_int8_args {
+    union {
+        ptac_int8_linear linear;
+        ptac_int8_conv2d conv2d;
+        ptac_int8_embedding embedding;
+    } params;
+    ptac_call call; /* but for the output */
+    at_tensor copy; /* of the first argument, where that has gaps; owned, or NULL */
+} ptac_int8_args;
+
+/* An operator: what its arguments are, how they are read, and what its output is. */
+typedef struct ptac_int8_op {
+    ptac_op op;
+    int n_args;
+    const char *args;
+    int bias; /* the place among the arguments; 0 where there is none */
+    ptac_reason (*read)(PyObject *const *args, ptac_int8_args *read);
+    at_tensor (*new_output)(const ptac_int8_args *read); /* owned, or NULL */
+} ptac_int8_op;
+
+extern const ptac_int8_op ptac_int8_linear_op, ptac_int8_conv2d_op;
 
 /*
- * Whether a call from a module takes this way: the operator is on, the thread has no
- * mode, and no gradient is asked of x or bias, which is None or a tensor. What does
- * not, comes back by way of the dispatcher and is counted there. -1 with an exception
- * set.
+ * The operator's output, or None where the caller has to compute by dequantized
+ * weights. is_kernel is the call of our operator in the dispatcher, whose refusals are
+ * counted. Calls from modules, which it is not, go there where the thread has a mode or
+ * a gradient is asked of the first argument or of the bias.
+ *
+ * The row runs without the interpreter's lock. It reads arguments of the caller's,
+ * which live as long as the call, and a copy that we own. Others may resize those
+ * tensors meanwhile, so that sizes are not read again. Giving a tensor other memory, as
+ * tensor.set_() does, races with us as with any operator of torch's.
  */
-int ptac_int8_is_lean(ptac_op op, PyObject *x, PyObject *bias);
+PyObject *ptac_int8_call(const ptac_int8_op *op, PyObject *const *args,
+                         Py_ssize_t n_args, bool is_kernel);
 
 /*
- * The row for a call that was read, or NULL. Refusals of kernels are counted; those of
- * modules come again by way of the dispatcher.
+ * What the first argument's memory is read from: a dense copy of the tensor, which read
+ * owns. PTAC_MEMORY where there is none for it.
  */
-const ptac_kernel *ptac_int8_admit(ptac_call *call, ptac_reason why, bool is_kernel);
-
-/*
- * Run a call, whose output is made already, without the interpreter's lock. What it
- * reads are arguments of the caller's, which live as long as the call, and copies that
- * we own; sizes may not be read any more, since others may resize those tensors. Who
- * gives them other memory meanwhile, as tensor.set_() does, races with us as with any
- * operator of torch's. False where y is NULL.
- */
-bool ptac_int8_run(const ptac_kernel *row, ptac_call *call, at_tensor y);
+ptac_reason ptac_int8_copy(at_tensor tensor, bool channels_last, ptac_int8_args *read);
 
 /* A new contiguous tensor on the CPU, owned; NULL without memory. */
 at_tensor ptac_int8_new(int n_dims, const int64_t *sizes, int32_t dtype);

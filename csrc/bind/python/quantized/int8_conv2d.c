@@ -3,24 +3,12 @@
  */
 #include "bind/python/quantized/int8.h"
 
-#include "ops/int8/conv/int8_conv2d.h"
 #include "ops/linear/bias_act.h"
 
-/*
- * x, packed, scale, bias or None, geometry, normalization or None, activation, whether
- * y is channels last although x is not
- */
 enum {
-    CONV_ARGS = 8,
     GEOMETRY = 11,     /* n, c, kernel, stride, padding, dilation (two each), groups */
     NORMALIZATION = 5, /* weight or None, bias or None, mean, variance, eps */
 };
-
-typedef struct conv_args {
-    ptac_int8_conv2d params;
-    ptac_call call;
-    at_tensor copy, y; /* owned, or NULL */
-} conv_args;
 
 /* Two of the geometry's numbers. */
 static bool read_pair(PyObject *tuple, int at, int64_t least, int64_t pair[2])
@@ -43,22 +31,22 @@ static bool read_geometry(PyObject *tuple, ptac_int8_conv2d *p)
 }
 
 /* One number a channel, or None where it may be left out. */
-static bool read_channels(PyObject *tensor, bool may_be_none, conv_args *read,
+static bool read_channels(PyObject *tensor, bool may_be_none, ptac_int8_args *read,
                           int input)
 {
     if (may_be_none && tensor == Py_None)
         return true;
-    return ptac_int8_read(tensor, AT_DTYPE_F32, read->params.n,
+    return ptac_int8_read(tensor, AT_DTYPE_F32, read->params.conv2d.n,
                           &read->call.inputs[input]);
 }
 
-static bool read_normalization(PyObject *tuple, conv_args *read)
+static bool read_normalization(PyObject *tuple, ptac_int8_args *read)
 {
     if (tuple == Py_None)
         return true;
     if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != NORMALIZATION)
         return false;
-    read->params.eps = PyFloat_AsDouble(PyTuple_GetItem(tuple, 4));
+    read->params.conv2d.eps = PyFloat_AsDouble(PyTuple_GetItem(tuple, 4));
     return !PyErr_Occurred() &&
            read_channels(PyTuple_GetItem(tuple, 0), true, read, PTAC_CONV_WEIGHT) &&
            read_channels(PyTuple_GetItem(tuple, 1), true, read, PTAC_CONV_SHIFT) &&
@@ -70,10 +58,11 @@ static bool read_normalization(PyObject *tuple, conv_args *read)
  * The images, row by row or channels last; a copy is made where they have gaps. Strides
  * say which of both it is, as they do to stock.
  */
-static ptac_reason read_images(at_tensor tensor, conv_args *read)
+static ptac_reason read_images(at_tensor tensor, ptac_int8_args *read)
 {
-    ptac_int8_conv2d *p = &read->params;
+    ptac_int8_conv2d *p = &read->params.conv2d;
     ptac_view *x = &read->call.inputs[PTAC_CONV_X];
+    ptac_reason why = PTAC_TAKE;
 
     ptac_view_of(tensor, x);
     if (x->dtype != PTAC_F32)
@@ -83,16 +72,12 @@ static ptac_reason read_images(at_tensor tensor, conv_args *read)
         return PTAC_SHAPE;
     p->x_channels_last = ptac_view_suggests_channels_last(x);
     if (p->x_channels_last ? !ptac_view_is_channels_last(x)
-                           : !ptac_view_is_contiguous(x)) {
-        read->copy = ptac_int8_dense(tensor, p->x_channels_last);
-        if (!read->copy)
-            return PTAC_MEMORY;
-        ptac_view_of(read->copy, x);
-    }
+                           : !ptac_view_is_contiguous(x))
+        why = ptac_int8_copy(tensor, p->x_channels_last, read);
     p->batch = x->sizes[0];
     p->height = x->sizes[2];
     p->width = x->sizes[3];
-    return PTAC_TAKE;
+    return why;
 }
 
 static int64_t places(int64_t size, const ptac_int8_conv2d *p, int axis)
@@ -104,9 +89,13 @@ static int64_t places(int64_t size, const ptac_int8_conv2d *p, int axis)
     return (size + 2 * p->padding[axis] - window) / p->stride[axis] + 1;
 }
 
-static ptac_reason read_conv(PyObject *const *args, conv_args *read)
+/*
+ * x, packed, scale, bias or None, geometry, normalization or None, activation, whether
+ * y is channels last although x is not
+ */
+static ptac_reason read_conv(PyObject *const *args, ptac_int8_args *read)
 {
-    ptac_int8_conv2d *p = &read->params;
+    ptac_int8_conv2d *p = &read->params.conv2d;
     const long activation = PyLong_AsLong(args[6]);
     ptac_reason why;
 
@@ -134,53 +123,33 @@ static ptac_reason read_conv(PyObject *const *args, conv_args *read)
     p->out_width = places(p->width, p, 1);
     p->relu = activation == PTAC_ACT_RELU;
     p->y_channels_last = p->x_channels_last || args[7] == Py_True;
-    read->call.op = PTAC_OP_INT8_CONV2D;
     read->call.n_inputs = PTAC_CONV_INPUTS;
-    read->call.params = p;
     return PTAC_TAKE;
 }
 
-static bool run_conv(conv_args *read, const ptac_kernel *row)
+static at_tensor new_images(const ptac_int8_args *read)
 {
-    const ptac_int8_conv2d *p = &read->params;
+    const ptac_int8_conv2d *p = &read->params.conv2d;
     const int64_t sizes[4] = {p->batch, p->n, p->out_height, p->out_width};
     int64_t strides[4];
+    at_tensor y = NULL;
 
     ptac_image_strides(4, sizes, p->y_channels_last, strides);
     if (T.aoti_torch_empty_strided(4, sizes, strides, AT_DTYPE_F32, AT_DEVICE_CPU, 0,
-                                   &read->y))
-        read->y = NULL;
-    return ptac_int8_run(row, &read->call, read->y);
+                                   &y))
+        return NULL;
+    return y;
 }
 
-static PyObject *try_conv(PyObject *const *args, Py_ssize_t n_args, bool is_kernel)
-{
-    conv_args read = {.call = {.op = PTAC_OP_INT8_CONV2D}};
-    const ptac_kernel *row;
-    ptac_reason why;
-    int is_ours;
-    PyObject *result;
-
-    if (n_args != CONV_ARGS)
-        return PyErr_Format(
-            PyExc_TypeError,
-            "x, packed, scale, bias, geometry, normalization, activation, "
-            "channels_last");
-    PTAC_IN_FLIGHT;
-    is_ours = is_kernel ? !ptac_is_off(PTAC_OP_INT8_CONV2D)
-                        : ptac_int8_is_lean(PTAC_OP_INT8_CONV2D, args[0], args[3]);
-    if (is_ours <= 0)
-        return is_ours < 0 ? NULL : Py_NewRef(Py_None);
-    why = read_conv(args, &read);
-    row = PyErr_Occurred() ? NULL : ptac_int8_admit(&read.call, why, is_kernel);
-    if (row && run_conv(&read, row))
-        result = ptac_wrap(at_give(&read.y));
-    else
-        result = PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    at_drop_tensor(&read.y);
-    at_drop_tensor(&read.copy);
-    return result;
-}
+const ptac_int8_op ptac_int8_conv2d_op = {
+    .op = PTAC_OP_INT8_CONV2D,
+    .n_args = 8,
+    .args = "x, packed, scale, bias, geometry, normalization, activation, "
+            "channels_last",
+    .bias = 3,
+    .read = read_conv,
+    .new_output = new_images,
+};
 
 /*
  * int8_conv2d(x, packed, scale, bias, geometry, normalization, activation,
@@ -189,14 +158,14 @@ static PyObject *try_conv(PyObject *const *args, Py_ssize_t n_args, bool is_kern
 static PyObject *int8_conv2d(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     (void)self;
-    return try_conv(args, n_args, false);
+    return ptac_int8_call(&ptac_int8_conv2d_op, args, n_args, false);
 }
 
 static PyObject *int8_conv2d_kernel(PyObject *self, PyObject *const *args,
                                     Py_ssize_t n_args)
 {
     (void)self;
-    return try_conv(args, n_args, true);
+    return ptac_int8_call(&ptac_int8_conv2d_op, args, n_args, true);
 }
 
 PyMethodDef ptac_int8_conv2d_methods[] = {

@@ -3,20 +3,8 @@
  */
 #include "bind/python/quantized/int8.h"
 
-#include "ops/int8/embedding/int8_embedding.h"
-
-enum {
-    N_ARGS = 3, /* indices, weight_int8, scale */
-};
-
-typedef struct embedding_args {
-    ptac_int8_embedding params;
-    ptac_call call;
-    at_tensor copy, y; /* owned, or NULL: indices without gaps, and the result */
-} embedding_args;
-
 /* Indices in one piece, copied where they are not. */
-static ptac_reason read_indices(at_tensor tensor, embedding_args *read)
+static ptac_reason read_indices(at_tensor tensor, ptac_int8_args *read)
 {
     ptac_view *view = &read->call.inputs[0];
 
@@ -27,16 +15,11 @@ static ptac_reason read_indices(at_tensor tensor, embedding_args *read)
         return PTAC_SHAPE;
     if (ptac_view_is_contiguous(view))
         return PTAC_TAKE;
-    read->copy = ptac_int8_dense(tensor, false);
-    if (!read->copy)
-        return PTAC_MEMORY;
-    T.aoti_torch_get_data_ptr(read->copy, &view->data);
-    return PTAC_TAKE;
+    return ptac_int8_copy(tensor, false, read);
 }
 
-static ptac_reason read_embedding(PyObject *const *args, embedding_args *read)
+static ptac_reason read_embedding(PyObject *const *args, ptac_int8_args *read)
 {
-    ptac_int8_embedding *p = &read->params;
     ptac_view *inputs = read->call.inputs;
     ptac_reason why;
 
@@ -49,71 +32,48 @@ static ptac_reason read_embedding(PyObject *const *args, embedding_args *read)
     why = read_indices(ptac_borrow(args[0]), read);
     if (why)
         return why;
-    *p = (ptac_int8_embedding){
+    read->params.embedding = (ptac_int8_embedding){
         .n_indices = inputs[0].n_elements,
         .n_rows = inputs[1].sizes[0],
         .width = inputs[1].sizes[1],
     };
-    read->call.op = PTAC_OP_INT8_EMBEDDING;
-    read->call.n_inputs = N_ARGS;
-    read->call.params = p;
+    read->call.n_inputs = 3;
     return PTAC_TAKE;
 }
 
 /* The sizes of the indices, and the table's width. */
-static at_tensor new_result(const embedding_args *read)
+static at_tensor new_result(const ptac_int8_args *read)
 {
     const ptac_view *indices = &read->call.inputs[0];
     int64_t sizes[PTAC_INT8_MOST_DIMS];
 
     for (int i = 0; i < indices->n_dims; i++)
         sizes[i] = indices->sizes[i];
-    sizes[indices->n_dims] = read->params.width;
+    sizes[indices->n_dims] = read->params.embedding.width;
     return ptac_int8_new(indices->n_dims + 1, sizes, AT_DTYPE_F32);
 }
 
-static bool run_embedding(embedding_args *read, const ptac_kernel *row)
-{
-    read->y = new_result(read);
-    return ptac_int8_run(row, &read->call, read->y);
-}
-
-static PyObject *try_embedding(PyObject *const *args, Py_ssize_t n_args, bool is_kernel)
-{
-    embedding_args read = {.call = {.op = PTAC_OP_INT8_EMBEDDING}};
-    const ptac_kernel *row;
-    ptac_reason why;
-    PyObject *result;
-
-    if (n_args != N_ARGS)
-        return PyErr_Format(PyExc_TypeError, "indices, weight_int8, scale");
-    PTAC_IN_FLIGHT;
-    if (ptac_is_off(PTAC_OP_INT8_EMBEDDING) || (!is_kernel && ptac_why_not_lean()))
-        Py_RETURN_NONE; /* the kernel counts it */
-    why = read_embedding(args, &read);
-    row = ptac_int8_admit(&read.call, why, is_kernel);
-    if (row && run_embedding(&read, row))
-        result = ptac_wrap(at_give(&read.y));
-    else
-        result = Py_NewRef(Py_None);
-    at_drop_tensor(&read.y);
-    at_drop_tensor(&read.copy);
-    return result;
-}
+static const ptac_int8_op embedding_op = {
+    .op = PTAC_OP_INT8_EMBEDDING,
+    .n_args = 3,
+    .args = "indices, weight_int8, scale",
+    .read = read_embedding,
+    .new_output = new_result,
+};
 
 /* int8_embedding(indices, weight_int8, scale) -> y or None */
 static PyObject *int8_embedding(PyObject *self, PyObject *const *args,
                                 Py_ssize_t n_args)
 {
     (void)self;
-    return try_embedding(args, n_args, false);
+    return ptac_int8_call(&embedding_op, args, n_args, false);
 }
 
 static PyObject *int8_embedding_kernel(PyObject *self, PyObject *const *args,
                                        Py_ssize_t n_args)
 {
     (void)self;
-    return try_embedding(args, n_args, true);
+    return ptac_int8_call(&embedding_op, args, n_args, true);
 }
 
 PyMethodDef ptac_int8_embedding_methods[] = {

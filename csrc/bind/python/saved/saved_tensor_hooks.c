@@ -80,7 +80,7 @@ static PyObject *aliased(PyObject *tensor)
     if (!ptac_is_plain(tensor) || !T.tensor_data ||
         T.aoti_torch_new_uninitialized_tensor(&made) != 0)
         return PyObject_CallMethodObjArgs(tensor, s_detach, NULL);
-    T.tensor_data(made, ptac_borrow(tensor));
+    *(void **)made = T.tensor_data(ptac_borrow(tensor)).words[0];
     return ptac_wrap(made);
 }
 

@@ -1,21 +1,188 @@
 /*
- * override.c - one library object an operator, so that each can come and go alone.
+ * override.c - a call of a described operator, and overrides in and out.
+ *
+ * Each operator has a library object of its own in the dispatcher, so that it can come
+ * and go alone.
  */
 #include "bind/torch/overrides/override.h"
 
+#include "bind/torch/overrides/arguments.h"
+
+#include <stdalign.h>
+#include <string.h>
+
 enum {
-    MAX_OVERRIDES = 32,
+    MAX_OVERRIDES = 64,
 };
 
 static const ptac_override *announced[MAX_OVERRIDES];
 static at_library libraries[MAX_OVERRIDES];
 static int n_announced;
 
-void ptac_override_announce(const ptac_override *override)
+void ptac_override_announce(ptac_override *override, at_boxed_fn boxed)
 {
-    if (n_announced == MAX_OVERRIDES)
+    override->boxed = boxed;
+    if (n_announced == MAX_OVERRIDES || !ptac_schema_read(override))
         __builtin_trap();
     announced[n_announced++] = override;
+}
+
+static bool has_kernel(const ptac_override *override)
+{
+    void *address = NULL;
+
+    if (override->symbol)
+        memcpy(&address, override->symbol, sizeof address);
+    return address;
+}
+
+/* Call the overload that writes to given outputs; it leads to the same kernel. */
+static void call_out(const ptac_arguments *args, at_tensor *out)
+{
+    const ptac_override *override = args->of;
+    const ptac_argument *typed = &args->at[override->dtype_from];
+    stable_ivalue stack[PTAC_MAX_ARGUMENTS + PTAC_MAX_OUTPUTS];
+    int32_t dtypes[2] = {(int32_t)typed->number, AT_DTYPE_I64};
+
+    if (override->types[override->dtype_from] == 't')
+        T.aoti_torch_get_dtype(typed->tensor, &dtypes[0]);
+    ptac_arguments_box(args, stack);
+    at_call_out(override->out, stack, override->n_arguments, dtypes, out,
+                override->n_outputs);
+}
+
+void ptac_override_stock(const void *context, at_tensor *out)
+{
+    const ptac_arguments *args = context;
+    const ptac_override *override = args->of;
+    const int n = override->n_outputs;
+
+    if (override->stock) {
+        override->stock(args, out);
+    } else if (has_kernel(override)) {
+        const at_result result = override->kernel(args);
+
+        for (int i = 0; i < n; i++)
+            out[i] = at_adopt(result.words[n - 1 - i]);
+    } else {
+        call_out(args, out);
+    }
+}
+
+typedef struct tensors {
+    at_tensor at[PTAC_MAX_INPUTS];
+} tensors;
+
+static void drop_tensors(tensors *owned)
+{
+    for (int i = 0; i < PTAC_MAX_INPUTS; i++)
+        at_drop_tensor(&owned->at[i]);
+}
+
+#define AT_OWNED_TENSORS __attribute__((cleanup(drop_tensors)))
+
+/* Inputs without gaps, in the layout of the output. */
+static void make_dense(const ptac_arguments *args, bool channels_last, ptac_call *call,
+                       tensors *owned)
+{
+    for (int i = 0; i < call->n_inputs; i++) {
+        ptac_view *view = &call->inputs[i];
+
+        if (channels_last ? ptac_view_is_channels_last(view)
+                          : ptac_view_is_contiguous(view))
+            continue;
+        owned->at[i] =
+            at_dense(args->at[args->of->inputs[i]].tensor, view, channels_last);
+        ptac_view_of(owned->at[i], view);
+    }
+}
+
+/* Without memory stock is called, which raises torch's own error. */
+static at_error make_outputs(const ptac_output *output, ptac_call *call, tensors *made)
+{
+    int64_t strides[PTAC_MAX_DIMS], elements = 1;
+    at_error error = 0;
+
+    for (int i = output->n_dims - 1; i >= 0; i--) {
+        strides[i] = elements;
+        elements *= output->sizes[i];
+    }
+    if (output->channels_last)
+        ptac_image_strides(output->n_dims, output->sizes, true, strides);
+    for (int i = 0; i < call->n_outputs && !error; i++) {
+        const ptac_dtype dtype = i == 0 ? call->inputs[0].dtype : PTAC_I64;
+
+        error = T.aoti_torch_empty_strided(output->n_dims, output->sizes, strides,
+                                           ptac_torch_dtype_of(dtype), AT_DEVICE_CPU, 0,
+                                           &made->at[i]);
+        if (!error)
+            ptac_view_of(made->at[i], &call->outputs[i]);
+    }
+    return error;
+}
+
+/* False: stock has to do it; the reason has been counted. */
+static bool serve(const ptac_arguments *args, at_tensor *out)
+{
+    const ptac_override *override = args->of;
+    alignas(max_align_t) char params[PTAC_PARAMS_BYTES];
+    ptac_output output;
+    ptac_call call;
+    ptac_reason why;
+
+    call.op = override->op;
+    call.params = params;
+    call.n_inputs = 0;
+    call.n_outputs = override->n_outputs;
+    for (int i = 0; i < override->n_inputs; i++)
+        if (args->at[override->inputs[i]].is_given)
+            call.inputs[call.n_inputs++] = args->at[override->inputs[i]].view;
+    why = override->read(args, &call, params, &output);
+    if (why) {
+        ptac_refuse(call.op, why);
+        return false;
+    }
+
+    const ptac_kernel *row = ptac_admit(&call);
+
+    if (!row)
+        return false;
+
+    AT_OWNED_TENSORS tensors dense = {{NULL}};
+    AT_OWNED_TENSORS tensors made = {{NULL}};
+
+    if (!override->keeps_layout)
+        make_dense(args, output.channels_last, &call, &dense);
+    if (make_outputs(&output, &call, &made)) {
+        ptac_refuse(call.op, PTAC_MEMORY);
+        return false;
+    }
+    if (!ptac_run_checked(row, &call, made.at, ptac_override_stock, args))
+        return false;
+    if (override->served)
+        override->served(args, row);
+    for (int i = 0; i < call.n_outputs; i++)
+        out[i] = at_give(&made.at[i]);
+    return true;
+}
+
+void ptac_override_call(const ptac_override *override, stable_ivalue *stack)
+{
+    PTAC_IN_FLIGHT;
+    __attribute__((cleanup(ptac_arguments_drop))) ptac_arguments args;
+    at_tensor out[PTAC_MAX_OUTPUTS] = {NULL};
+    bool is_served = false;
+
+    args.of = override;
+    ptac_arguments_take(stack, &args);
+    if (!ptac_is_off(override->op)) {
+        ptac_arguments_view(&args);
+        is_served = (override->serve ? override->serve : serve)(&args, out);
+    }
+    if (!is_served)
+        ptac_override_stock(&args, out);
+    for (int i = 0; i < override->n_outputs; i++)
+        stack[i] = (stable_ivalue)(uintptr_t)out[i];
 }
 
 const ptac_override *const *ptac_overrides(int *n)
@@ -26,7 +193,8 @@ const ptac_override *const *ptac_overrides(int *n)
 
 static bool is_possible(const ptac_override *override)
 {
-    return !override->is_possible || override->is_possible();
+    return (override->stock || override->out || has_kernel(override)) &&
+           (!override->is_possible || override->is_possible());
 }
 
 static void remove_one(int i)

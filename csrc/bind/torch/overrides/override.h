@@ -1,30 +1,134 @@
 /*
  * override.h - aten operators whose CPU kernel we replace while a switch is on.
  *
- * A bound operator announces itself with PTAC_OVERRIDE; these announcements are the
- * whitelist. An override sits at the CPU key, below autograd, autocast and functorch,
- * which therefore stay torch's own. Its schema must have no Scalar argument: such an
- * operator registers without complaint and breaks at its first call.
+ * An operator is described by one ptac_override, which PTAC_OVERRIDE announces; these
+ * announcements are the whitelist. override.c reads the arguments, finds a row, makes
+ * the outputs, and calls stock where no row serves the call.
+ *
+ * An override sits at the CPU key, below autograd, autocast and functorch, which
+ * therefore stay torch's own.
  */
 #ifndef PTAC_BIND_TORCH_OVERRIDES_OVERRIDE_H
 #define PTAC_BIND_TORCH_OVERRIDES_OVERRIDE_H
 
-#include "bind/torch/dispatch.h"
+#include "bind/torch/stock.h"
+
+enum {
+    PTAC_MAX_ARGUMENTS = 12,
+    PTAC_MAX_DIMS = 16,
+    PTAC_PARAMS_BYTES = 192,
+};
+
+/* One argument; its type in the schema says which fields hold it. */
+typedef struct ptac_argument {
+    at_tensor tensor; /* Tensor, Tensor?: NULL where there is none */
+    union {
+        ptac_view view; /* of the tensor */
+        ptac_dims ints; /* int[], bool[] */
+        int64_t number; /* int, int?, ScalarType */
+        bool truth;     /* bool */
+        double real;    /* float, float? */
+    };
+    bool is_given; /* false: None */
+} ptac_argument;
+
+struct ptac_override;
+
+/* The arguments of a call, in the schema's order. */
+typedef struct ptac_arguments {
+    const struct ptac_override *of;
+    ptac_argument at[PTAC_MAX_ARGUMENTS];
+} ptac_arguments;
+
+/* What all outputs of a call look like. */
+typedef struct ptac_output {
+    int n_dims; /* at most PTAC_MAX_DIMS */
+    const int64_t *sizes;
+    bool channels_last;   /* else contiguous; inputs are made dense likewise */
+    int64_t own_sizes[4]; /* room for sizes that no tensor has */
+} ptac_output;
 
 typedef struct ptac_override {
-    const char *name; /* in namespace aten, without overload */
+    /* As torch prints it. No Scalar: torch's C ABI breaks at the first call. */
+    const char *schema;
     ptac_op op;
+
+    /*
+     * Torch's own kernel, see PTAC_TORCH_MANGLED, and where its address is kept. Where
+     * a torch lacks it, the overload out is called instead, "aten::name.overload", with
+     * outputs of the dtype of argument dtype_from. Without either there is no override.
+     */
+    at_result (*kernel)(const ptac_arguments *args);
+    const void *symbol;
+    const char *out;
+    int dtype_from;
+
+    /* The arguments that rows take as inputs. An absent last one is left out. */
+    int n_inputs;
+    int inputs[PTAC_MAX_INPUTS];
+    bool keeps_layout; /* rows take inputs as they are; else they are made dense */
+    /* The second output, if there is one, is of int64; the first is like inputs[0]. */
+
+    /*
+     * Fill params, the operator's own struct, and *output, or say why stock has to do
+     * this call. Arguments' views and call->inputs are there.
+     */
+    ptac_reason (*read)(const ptac_arguments *args, const ptac_call *call, void *params,
+                        ptac_output *output);
+
+    /* Hooks, NULL in most descriptions. */
+    bool (*is_possible)(void); /* more that this torch must have */
+    /* The row has served the call. */
+    void (*served)(const ptac_arguments *args, const ptac_kernel *row);
+    /* Instead of read: all outputs, or false for stock, with the reason counted. */
+    bool (*serve)(const ptac_arguments *args, at_tensor *out);
+    /* Instead of kernel and out. */
+    void (*stock)(const ptac_arguments *args, at_tensor *out);
+
+    /* Filled in by ptac_override_announce(). */
+    char name[56];
+    char types[PTAC_MAX_ARGUMENTS];
+    int n_arguments, n_outputs;
     at_boxed_fn boxed;
-    bool (*is_possible)(void); /* NULL, or whether this torch has what boxed needs */
 } ptac_override;
 
+/* At file scope, behind a description. */
 #define PTAC_OVERRIDE(override)                                                        \
+    static void boxed_##override(stable_ivalue *stack, uint64_t n_args, uint64_t n)    \
+    {                                                                                  \
+        (void)n_args;                                                                  \
+        (void)n;                                                                       \
+        ptac_override_call(&override, stack);                                          \
+    }                                                                                  \
     __attribute__((constructor)) static void announce_##override(void)                 \
     {                                                                                  \
-        ptac_override_announce(&override);                                             \
+        ptac_override_announce(&override, boxed_##override);                           \
     }
 
-void ptac_override_announce(const ptac_override *override);
+void ptac_override_announce(ptac_override *override, at_boxed_fn boxed);
+void ptac_override_call(const ptac_override *override, stable_ivalue *stack);
+
+/* Stock's outputs for these arguments, a ptac_stock_fn. */
+void ptac_override_stock(const void *args, at_tensor *out);
+
+/* Arguments as torch's kernels take them. */
+static inline at_tensor ptac_tensor(const ptac_arguments *args, int i)
+{
+    return args->at[i].tensor;
+}
+
+/* As many elements as there were: torch complains about wrong numbers itself. */
+static inline at_ints ptac_ints(const ptac_arguments *args, int i)
+{
+    const ptac_dims *ints = &args->at[i].ints;
+
+    return (at_ints){ints->values, (size_t)(ints->n > 4 ? 4 : ints->n)};
+}
+
+static inline at_optional_int ptac_optional_int(const ptac_arguments *args, int i)
+{
+    return (at_optional_int){args->at[i].number, args->at[i].is_given};
+}
 
 /* All announced overrides, *n of them. */
 const ptac_override *const *ptac_overrides(int *n);

@@ -28,4 +28,11 @@ typedef struct ptac_attention_tensors {
     at_tensor results[PTAC_ATTENTION_N_RESULTS]; /* of a row */
 } ptac_attention_tensors;
 
+/* Torch's kernels, of which other tensors may take the place of a's. */
+bool ptac_attention_is_there(void);
+at_error ptac_attention_forward(const ptac_attention_tensors *a, const at_tensor *in,
+                                at_tensor *out);
+at_error ptac_attention_backward(const ptac_attention_tensors *a, const at_tensor *in,
+                                 at_tensor *out);
+
 #endif

@@ -143,41 +143,45 @@ void ptac_bf16_mark(const at_tensor *inputs, int n)
         __atomic_store_n(place_of(name), name, __ATOMIC_RELAXED);
 }
 
+/* std::shared_ptr: what it points to, and where the count is. */
+typedef struct shared_pointer {
+    void *object, *count;
+} shared_pointer;
+
 /*
- * Torch hands out a counted pointer: since 2.13 an intrusive one, counted as tensors
- * are, and so let go as one; before, a shared one, which has a second word: where the
- * count is. It is never the last one, since whoever computes the node holds it.
+ * Torch hands out a counted pointer, which its own code, or the C++ library's, lets go:
+ * since 2.13 an intrusive one, as tensors are, before a std::shared_ptr.
  */
-static void let_go(void *const counted[2])
+static void let_go(const at_result *node)
 {
     at_tensor handle = NULL;
 
-    if (counted[1]) {
-        __atomic_sub_fetch((int *)((char *)counted[1] + sizeof(void *)), 1,
-                           __ATOMIC_ACQ_REL);
+    if (T.node_is_shared) {
+        shared_pointer held = {node->words[0], node->words[1]}, nothing = {NULL, NULL};
+
+        T.shared_move(&held, &nothing);
         return;
     }
     if (T.aoti_torch_new_uninitialized_tensor(&handle))
         return; /* without memory the node stays */
-    *(void **)handle = counted[0];
+    *(void **)handle = node->words[0];
     T.aoti_torch_delete_tensor_object(handle);
 }
 
 bool ptac_bf16_is_marked(void)
 {
-    void *counted[2] = {NULL, NULL};
     uint64_t name;
 
     if (!can_mark())
         return false;
-    T.current_node(counted);
-    if (!counted[0])
+
+    const at_result node = T.current_node();
+    const uint64_t *words = node.words[0];
+
+    if (!words)
         return false;
-
-    const uint64_t *words = counted[0];
-
     name = name_of(words[thread_word], words[number_word]);
-    let_go(counted);
+    let_go(&node);
     return name && __atomic_load_n(place_of(name), __ATOMIC_RELAXED) == name;
 }
 
@@ -210,6 +214,7 @@ bool ptac_bf16_learn_nodes(const void *const nodes[3], const uint64_t numbers[3]
     int number_at, thread_at;
 
     if (!T.next_node_number || !T.thread_number || !T.current_node ||
+        (T.node_is_shared && !T.shared_move) ||
         T.next_node_number() != numbers[N_SAMPLES - 1] + 1)
         return false;
     for (int i = 0; i < N_SAMPLES; i++)

@@ -3,11 +3,6 @@
  */
 #include "bind/torch/rows/convolution.h"
 
-static bool is_pair(const ptac_dims *given)
-{
-    return given->n == 1 || given->n == 2;
-}
-
 /* A dense batch; *channels_last says of which layout it is to torch. */
 static ptac_reason image_reason(const ptac_view *view, bool *channels_last)
 {
@@ -50,8 +45,9 @@ static ptac_reason geometry_reason(const ptac_view *x, const ptac_view *w,
 {
     enum { MOST = 1 << 24 };
 
-    if (geo->groups != 1 || !is_pair(&geo->stride) || !is_pair(&geo->padding) ||
-        !is_pair(&geo->dilation) || !is_pair(&geo->output_padding))
+    if (geo->groups != 1 || !ptac_dims_is_pair(&geo->stride) ||
+        !ptac_dims_is_pair(&geo->padding) || !ptac_dims_is_pair(&geo->dilation) ||
+        !ptac_dims_is_pair(&geo->output_padding))
         return PTAC_ARGUMENT;
     for (int i = 0; i < 2; i++)
         if (geo->dilation.values[i] != 1 || geo->output_padding.values[i] != 0)
@@ -171,12 +167,19 @@ static ptac_reason bias_reason(const ptac_view *bias, const ptac_conv2d *p)
     return ptac_view_is_contiguous(bias) ? PTAC_TAKE : PTAC_LAYOUT;
 }
 
+ptac_reason ptac_conv_check(const ptac_call *call, const ptac_geometry *geo,
+                            ptac_conv2d *params)
+{
+    const ptac_reason why =
+        ptac_conv_params(&call->inputs[0], &call->inputs[1], geo, params);
+
+    return why || call->n_inputs < 3 ? why : bias_reason(&call->inputs[2], params);
+}
+
 ptac_reason ptac_conv_read(at_tensor x, at_tensor w, at_tensor bias,
                            const ptac_geometry *geo, ptac_conv2d *params,
                            ptac_call *call)
 {
-    ptac_reason why;
-
     *call = (ptac_call){
         .op = PTAC_OP_CONV2D,
         .n_inputs = bias ? 3 : 2,
@@ -185,11 +188,7 @@ ptac_reason ptac_conv_read(at_tensor x, at_tensor w, at_tensor bias,
     };
     ptac_view_of(x, &call->inputs[0]);
     ptac_view_of(w, &call->inputs[1]);
-    why = ptac_conv_params(&call->inputs[0], &call->inputs[1], geo, params);
-    if (bias) {
+    if (bias)
         ptac_view_of(bias, &call->inputs[2]);
-        if (!why)
-            why = bias_reason(&call->inputs[2], params);
-    }
-    return why;
+    return ptac_conv_check(call, geo, params);
 }

@@ -8,12 +8,6 @@
 #include "bind/torch/bridge.h"
 #include "ops/conv/conv2d.h"
 
-/* An int[] as it was given: torch convolves in three dimensions at most. */
-typedef struct ptac_dims {
-    int64_t values[4];
-    int n;
-} ptac_dims;
-
 /* What follows the tensors. */
 typedef struct ptac_geometry {
     ptac_dims stride, padding, dilation, output_padding;
@@ -35,6 +29,10 @@ ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
 ptac_reason ptac_conv_read(at_tensor x, at_tensor w, at_tensor bias,
                            const ptac_geometry *geo, ptac_conv2d *params,
                            ptac_call *call);
+
+/* Likewise, of a call that has its inputs: x, w and, where there is one, the bias. */
+ptac_reason ptac_conv_check(const ptac_call *call, const ptac_geometry *geo,
+                            ptac_conv2d *params);
 
 void ptac_conv_output_sizes(const ptac_conv2d *params, int64_t sizes[4]);
 /* A new float32 batch, owned, and its view; or the error, without memory. */

@@ -370,22 +370,24 @@ static ptac_status backward_bf16(const ptac_call *call)
     return backward(call, PTAC_GEMM_BF16);
 }
 
-#define ROW(variable, operation, library, may, work)                                   \
+#define ROW(variable, operation, library, rank_, may, work)                            \
     static const ptac_kernel variable = {                                              \
         .op = operation,                                                               \
         .name = library,                                                               \
         .level = PTAC_CLOSE,                                                           \
+        .rank = rank_,                                                                 \
         .accepts = may,                                                                \
         .run = work,                                                                   \
     };                                                                                 \
     PTAC_REGISTER(variable)
 
-ROW(linear_act_blas, PTAC_OP_LINEAR_ACT, "blas", accepts_any, forward_blas)
-ROW(linear_act_onednn, PTAC_OP_LINEAR_ACT, "onednn", accepts_onednn, forward_onednn)
-ROW(linear_act_backward_blas, PTAC_OP_LINEAR_ACT_BACKWARD, "blas", accepts_any,
+/* BLAS takes any product, oneDNN refuses small ones. */
+ROW(linear_act_blas, PTAC_OP_LINEAR_ACT, "blas", 1, accepts_any, forward_blas)
+ROW(linear_act_onednn, PTAC_OP_LINEAR_ACT, "onednn", 0, accepts_onednn, forward_onednn)
+ROW(linear_act_backward_blas, PTAC_OP_LINEAR_ACT_BACKWARD, "blas", 1, accepts_any,
     backward_blas)
-ROW(linear_act_backward_onednn, PTAC_OP_LINEAR_ACT_BACKWARD, "onednn", accepts_onednn,
-    backward_onednn)
+ROW(linear_act_backward_onednn, PTAC_OP_LINEAR_ACT_BACKWARD, "onednn", 0,
+    accepts_onednn, backward_onednn)
 
 PTAC_BF16_ROW(linear_act_bf16, PTAC_OP_LINEAR_ACT, "bf16", accepts_any, forward_bf16)
 PTAC_BF16_ROW(linear_act_backward_bf16, PTAC_OP_LINEAR_ACT_BACKWARD, "bf16",

@@ -4,8 +4,7 @@
 #include "ops/int8/conv/conv_job.h"
 
 #include "core/scratch.h"
-
-#include <math.h>
+#include "ops/norm/batch_norm_fold.h"
 
 int64_t ptac_conv_work(const ptac_int8_conv2d *p)
 {
@@ -117,24 +116,19 @@ static void fold(const ptac_call *call, int64_t n_channels, double eps, float *s
 {
     const float *given = call->inputs[PTAC_CONV_SCALES].data;
     const float *bias = call->inputs[PTAC_CONV_BIAS].data;
-    const float *weight = call->inputs[PTAC_CONV_WEIGHT].data;
-    const float *shift = call->inputs[PTAC_CONV_SHIFT].data;
-    const float *mean = call->inputs[PTAC_CONV_MEAN].data;
-    const float *variance = call->inputs[PTAC_CONV_VARIANCE].data;
+    const ptac_batch_norm norm = {
+        .weight = call->inputs[PTAC_CONV_WEIGHT].data,
+        .bias = call->inputs[PTAC_CONV_SHIFT].data,
+        .mean = call->inputs[PTAC_CONV_MEAN].data,
+        .variance = call->inputs[PTAC_CONV_VARIANCE].data,
+        .eps = eps,
+    };
 
     for (int64_t n = 0; n < n_channels; n++) {
-        const float b = bias ? bias[n] : 0.0f;
-
         scales[n] = given[n];
-        biases[n] = b;
-        if (mean) {
-            const double factor =
-                (weight ? (double)weight[n] : 1.0) / sqrt((double)variance[n] + eps);
-
-            scales[n] = (float)((double)given[n] * factor);
-            biases[n] = (float)(((double)b - (double)mean[n]) * factor +
-                                (shift ? (double)shift[n] : 0.0));
-        }
+        biases[n] = bias ? bias[n] : 0.0f;
+        if (norm.mean)
+            ptac_batch_norm_fold(&norm, n, &scales[n], &biases[n]);
     }
 }
 

@@ -1,0 +1,173 @@
+/*
+ * chain.c - reading a layer and what follows it.
+ */
+#include "bind/python/callpath/chain.h"
+
+enum {
+    NORMS = PTAC_KIND_BIT(BATCH_NORM2D),
+    POOLS = PTAC_KIND_BIT(MAX_POOL2D),
+};
+
+static bool read_int(PyObject *object, int64_t *value)
+{
+    if (!object || !PyLong_CheckExact(object))
+        return false;
+    *value = PyLong_AsLongLong(object);
+    if (*value == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        return false;
+    }
+    return true;
+}
+
+bool ptac_module_int(PyObject *attributes, PyObject *name, int64_t *value)
+{
+    return read_int(PyDict_GetItemWithError(attributes, name), value);
+}
+
+bool ptac_module_pair(PyObject *attributes, PyObject *name, int64_t pair[2])
+{
+    PyObject *value = PyDict_GetItemWithError(attributes, name);
+
+    if (value && PyTuple_CheckExact(value) && PyTuple_Size(value) == 2)
+        return read_int(PyTuple_GetItem(value, 0), &pair[0]) &&
+               read_int(PyTuple_GetItem(value, 1), &pair[1]);
+    if (!read_int(value, &pair[0]))
+        return false;
+    pair[1] = pair[0];
+    return true;
+}
+
+bool ptac_module_pair_is(PyObject *attributes, PyObject *name, int64_t value)
+{
+    int64_t pair[2];
+
+    return ptac_module_pair(attributes, name, pair) && pair[0] == value &&
+           pair[1] == value;
+}
+
+int ptac_is_constant(PyObject *tensor, bool may_be_none)
+{
+    int wants = 0;
+
+    if (may_be_none && tensor == Py_None)
+        return 1;
+    if (!ptac_is_plain(tensor))
+        return 0;
+    if (T.aoti_torch_grad_mode_is_enabled())
+        wants = ptac_requires_grad(tensor);
+    return wants < 0 ? -1 : !wants;
+}
+
+static bool is_exactly(PyObject *attributes, PyObject *name, PyObject *value)
+{
+    return PyDict_GetItemWithError(attributes, name) == value;
+}
+
+/* One that normalises by its running statistics and writes nothing. */
+static bool read_norm(PyObject *attributes, ptac_chain *c)
+{
+    PyObject *eps = PyDict_GetItemWithError(attributes, ptac_names.eps);
+
+    if (!is_exactly(attributes, ptac_names.training, Py_False) ||
+        !is_exactly(attributes, ptac_names.track_running_stats, Py_True) || !eps ||
+        !PyFloat_CheckExact(eps))
+        return false;
+    c->eps = PyFloat_AsDouble(eps);
+    if (!(c->eps > 0))
+        return false; /* some versions of torch raise */
+    c->norm[PTAC_NORM_WEIGHT] = ptac_module_parameter(attributes, ptac_names.weight);
+    c->norm[PTAC_NORM_BIAS] = ptac_module_parameter(attributes, ptac_names.bias);
+    c->norm[PTAC_NORM_MEAN] = ptac_module_buffer(attributes, ptac_names.running_mean);
+    c->norm[PTAC_NORM_VARIANCE] =
+        ptac_module_buffer(attributes, ptac_names.running_var);
+    for (int i = 0; i < PTAC_NORM_TENSORS; i++)
+        if (!c->norm[i] || ptac_is_constant(c->norm[i], i < PTAC_NORM_MEAN) <= 0)
+            return false;
+    c->with_norm = true;
+    return true;
+}
+
+static bool read_pool(PyObject *attributes, ptac_chain *c)
+{
+    c->with_pool = ptac_chooser_gate(PTAC_OP_MAX_POOL2D) == PTAC_TAKE &&
+                   ptac_module_pair_is(attributes, ptac_names.kernel_size, 2) &&
+                   ptac_module_pair_is(attributes, ptac_names.stride, 2) &&
+                   ptac_module_pair_is(attributes, ptac_names.padding, 0) &&
+                   ptac_module_pair_is(attributes, ptac_names.dilation, 1) &&
+                   is_exactly(attributes, ptac_names.return_indices, Py_False) &&
+                   is_exactly(attributes, ptac_names.ceil_mode, Py_False);
+    return c->with_pool;
+}
+
+/* GELU's kind; PTAC_ACT_NONE where torch would raise. */
+static ptac_act gelu_of(PyObject *attributes)
+{
+    PyObject *kind = PyDict_GetItemWithError(attributes, ptac_names.approximate);
+
+    if (!kind || !PyUnicode_Check(kind))
+        return PTAC_ACT_NONE;
+    if (PyUnicode_CompareWithASCIIString(kind, "none") == 0)
+        return PTAC_ACT_GELU;
+    return PyUnicode_CompareWithASCIIString(kind, "tanh") == 0 ? PTAC_ACT_GELU_TANH
+                                                               : PTAC_ACT_NONE;
+}
+
+static bool read_activation(ptac_module_kind kind, PyObject *attributes, ptac_chain *c)
+{
+    static const ptac_act activations[PTAC_N_MODULES] = {
+        [PTAC_MODULE_RELU] = PTAC_ACT_RELU,       [PTAC_MODULE_SILU] = PTAC_ACT_SILU,
+        [PTAC_MODULE_TANH] = PTAC_ACT_TANH,       [PTAC_MODULE_GELU] = PTAC_ACT_GELU,
+        [PTAC_MODULE_SIGMOID] = PTAC_ACT_SIGMOID,
+    };
+
+    c->activation = activations[kind];
+    if (c->activation == PTAC_ACT_GELU)
+        c->activation = gelu_of(attributes);
+    return c->activation != PTAC_ACT_NONE;
+}
+
+/* Read the module behind those that were read, if it is of these kinds. */
+static void read_next(PyObject *modules, Py_ssize_t at, unsigned kinds, ptac_chain *c)
+{
+    PyObject *module, *attributes;
+    ptac_module_kind kind;
+
+    if (at + c->n >= PyList_Size(modules))
+        return;
+    module = PyList_GetItem(modules, at + c->n);
+    kind = ptac_module_kind_of(module);
+    attributes = kinds >> kind & 1 ? ptac_module_attributes(module, kind) : NULL;
+    if (!attributes)
+        return;
+    if (kind == PTAC_MODULE_BATCH_NORM2D)
+        c->n += read_norm(attributes, c);
+    else if (kind == PTAC_MODULE_MAX_POOL2D)
+        c->n += read_pool(attributes, c);
+    else
+        c->n += read_activation(kind, attributes, c);
+    Py_DECREF(attributes);
+    PyErr_Clear();
+}
+
+bool ptac_chain_read(PyObject *modules, Py_ssize_t at, unsigned followers,
+                     ptac_chain *chain)
+{
+    PyObject *layer = PyList_GetItem(modules, at);
+
+    *chain = (ptac_chain){.layer = layer, .n = 1};
+    chain->attributes = ptac_module_attributes(layer, ptac_module_kind_of(layer));
+    if (!chain->attributes)
+        return false;
+    read_next(modules, at, followers & NORMS, chain);
+    read_next(modules, at, followers & ~(NORMS | POOLS), chain);
+    read_next(modules, at, followers & POOLS, chain);
+    return chain->n > 1;
+}
+
+void ptac_chain_drop(ptac_chain *chain)
+{
+    Py_CLEAR(chain->attributes);
+    for (int i = 0; i < PTAC_NORM_TENSORS; i++)
+        Py_CLEAR(chain->norm[i]);
+}

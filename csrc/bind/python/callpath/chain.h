@@ -1,0 +1,68 @@
+/*
+ * chain.h - a layer in nn.Sequential together with what follows it.
+ */
+#ifndef PTAC_BIND_PYTHON_CALLPATH_CHAIN_H
+#define PTAC_BIND_PYTHON_CALLPATH_CHAIN_H
+
+#include "bind/python/callpath/module_guards.h"
+#include "ops/linear/bias_act.h"
+
+enum {
+    PTAC_NORM_WEIGHT, /* or None */
+    PTAC_NORM_BIAS,   /* or None */
+    PTAC_NORM_MEAN,
+    PTAC_NORM_VARIANCE,
+    PTAC_NORM_TENSORS,
+};
+
+/* What has been read of the modules. Nothing of it asks for a gradient. */
+typedef struct ptac_chain {
+    PyObject *layer;                   /* borrowed */
+    PyObject *attributes;              /* the layer's dictionary, owned */
+    PyObject *norm[PTAC_NORM_TENSORS]; /* of a BatchNorm2d, plain tensors, owned */
+    double eps;
+    bool with_norm, with_pool;
+    ptac_act activation;
+    Py_ssize_t n; /* modules, the layer included */
+} ptac_chain;
+
+/* Kinds of modules as a set. */
+#define PTAC_KIND_BIT(kind) (1u << PTAC_MODULE_##kind)
+
+/*
+ * Read the chain that begins at a place of the list: the layer and, behind it and in
+ * this order, a BatchNorm2d in eval mode, an activation and a 2x2 MaxPool2d, as far as
+ * they are there and among followers. False where there are less than two modules.
+ * ptac_chain_drop() in either case.
+ */
+bool ptac_chain_read(PyObject *modules, Py_ssize_t at, unsigned followers,
+                     ptac_chain *chain);
+void ptac_chain_drop(ptac_chain *chain);
+
+/*
+ * What a chain makes of x. None where the modules have to be called. chain->n may be
+ * lowered to the number of modules that the result stands for.
+ */
+PyObject *ptac_conv_chain(ptac_chain *chain, PyObject *x);
+PyObject *ptac_int8_linear_chain(ptac_chain *chain, PyObject *x);
+PyObject *ptac_int8_conv2d_chain(ptac_chain *chain, PyObject *x);
+
+/*
+ * A glance at what rows of ours ask of a Conv2d, before all that a call of it goes
+ * through is looked at: calls that are refused should cost little.
+ */
+bool ptac_conv_may_be_ours(PyObject *module);
+
+/*
+ * A plain tensor, or None where that may be, that asks for no gradient; -1 with an
+ * exception set.
+ */
+int ptac_is_constant(PyObject *tensor, bool may_be_none);
+
+/* Attributes that are an int, or an int or a pair of them; false for anything else. */
+bool ptac_module_int(PyObject *attributes, PyObject *name, int64_t *value);
+bool ptac_module_pair(PyObject *attributes, PyObject *name, int64_t pair[2]);
+/* Both are this number. */
+bool ptac_module_pair_is(PyObject *attributes, PyObject *name, int64_t value);
+
+#endif

@@ -1,0 +1,99 @@
+/*
+ * int8_chain.c - an int8 layer of model_quantization and what follows it, run as one.
+ *
+ * As in pai_torchacc/quantization/layers.py, a layer that computes some calls in float
+ * is called as ever.
+ */
+#include "bind/python/callpath/chain.h"
+#include "bind/python/quantized/int8.h"
+
+enum {
+    PACKED,
+    SCALE,
+    BIAS,
+    N_TENSORS,
+};
+
+/*
+ * The layer's tensors, owned, and its state, borrowed. NULL where the modules have to
+ * be called, or with an exception set.
+ */
+static PyObject *read_layer(const ptac_chain *chain, PyObject *tensors[N_TENSORS])
+{
+    PyObject *attributes = chain->attributes, *floats;
+    PyObject *state = PyDict_GetItemWithError(attributes, ptac_names._int8);
+    int has_floats;
+
+    if (!state)
+        return NULL;
+    floats = PyObject_GetAttr(state, ptac_names.floats);
+    has_floats = floats ? PyObject_IsTrue(floats) : -1;
+    Py_XDECREF(floats);
+    if (has_floats != 0)
+        return NULL;
+    tensors[PACKED] = ptac_module_buffer(attributes, ptac_names.weight_packed);
+    tensors[SCALE] = ptac_module_buffer(attributes, ptac_names.weight_scale);
+    tensors[BIAS] = ptac_module_parameter(attributes, ptac_names.bias);
+    return tensors[PACKED] && tensors[SCALE] && tensors[BIAS] ? state : NULL;
+}
+
+/* The result, or None where there is none; NULL where an exception is set. */
+static PyObject *finish(PyObject *result, PyObject *tensors[N_TENSORS])
+{
+    for (int i = 0; i < N_TENSORS; i++)
+        Py_XDECREF(tensors[i]);
+    return result || PyErr_Occurred() ? result : Py_NewRef(Py_None);
+}
+
+PyObject *ptac_int8_linear_chain(ptac_chain *chain, PyObject *x)
+{
+    PyObject *tensors[N_TENSORS] = {NULL}, *result = NULL;
+    PyObject *state = read_layer(chain, tensors);
+    PyObject *shape = state ? PyObject_GetAttr(state, ptac_names.shape) : NULL;
+    PyObject *activation = PyLong_FromLong(chain->activation);
+
+    if (activation && shape && PyTuple_Check(shape) && PyTuple_Size(shape) == 2) {
+        PyObject *const args[] = {x,
+                                  tensors[PACKED],
+                                  tensors[SCALE],
+                                  tensors[BIAS],
+                                  PyTuple_GetItem(shape, 0),
+                                  PyTuple_GetItem(shape, 1),
+                                  activation};
+
+        result = ptac_int8_call(&ptac_int8_linear_op, args, 7, false);
+    }
+    Py_XDECREF(activation);
+    Py_XDECREF(shape);
+    return finish(result, tensors);
+}
+
+/* (weight, bias, mean, variance, eps), or None without a BatchNorm2d. */
+static PyObject *norm_of(const ptac_chain *c)
+{
+    if (!c->with_norm)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(OOOOd)", c->norm[PTAC_NORM_WEIGHT], c->norm[PTAC_NORM_BIAS],
+                         c->norm[PTAC_NORM_MEAN], c->norm[PTAC_NORM_VARIANCE], c->eps);
+}
+
+PyObject *ptac_int8_conv2d_chain(ptac_chain *chain, PyObject *x)
+{
+    PyObject *tensors[N_TENSORS] = {NULL}, *result = NULL, *geometry = NULL;
+    PyObject *norm = norm_of(chain);
+    PyObject *activation = PyLong_FromLong(chain->activation);
+
+    if (norm && activation && read_layer(chain, tensors))
+        geometry = PyObject_CallMethodObjArgs(chain->layer, ptac_names._geometry, NULL);
+    if (geometry && geometry != Py_None) {
+        PyObject *const args[] = {
+            x,    tensors[PACKED], tensors[SCALE], tensors[BIAS], geometry,
+            norm, activation,      Py_False};
+
+        result = ptac_int8_call(&ptac_int8_conv2d_op, args, 8, false);
+    }
+    Py_XDECREF(geometry);
+    Py_XDECREF(activation);
+    Py_XDECREF(norm);
+    return finish(result, tensors);
+}
