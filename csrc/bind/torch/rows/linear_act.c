@@ -3,6 +3,7 @@
  */
 #include "bind/torch/rows/linear_act.h"
 
+#include "bind/torch/dispatch.h"
 #include "bind/torch/rows/bf16.h"
 #include "bind/torch/rows/gemm_bf16.h"
 
