@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from torch import Tensor
+from torch.nn import Module
 
 _Row = tuple[str, str, bool, bool]  # name, level, runs on this CPU, quarantined
 _Point = tuple[str, str, str, int, int, str | None]  # calibration.Point
@@ -180,16 +181,29 @@ def node_install(top_hooks: Callable[[bool], object | None], /) -> None:
 def linear_install(
     apply: Callable[..., Any],
     matmul_precision: Callable[[], str],
+    full_precisions: tuple[str, ...],
     onednn_enabled: Callable[[], bool],
     /,
 ) -> None:
-    """Remember the node for gradients, and torch's settings of products."""
+    """Remember the node for gradients, and torch's settings for products.
 
-def linear(x: Tensor, w: Tensor, bias: Tensor | None, /) -> Tensor | None:
-    """``x @ w.T + bias``."""
+    Calls go to stock unless ``matmul_precision()`` gives one of ``full_precisions``.
+    """
+
+def linear_module_install(
+    linear: type[Module],
+    module: type[Module],
+    getattr: Callable[..., Any] | None,
+    product: Callable[..., Tensor],
+    /,
+) -> None:
+    """Remember two classes, how the second finds parameters, and torch's product."""
+
+def linear_module(module: Module, x: Tensor, /) -> Tensor:
+    """What ``nn.Linear.forward`` gives."""
 
 def linear_row(x: Tensor, w: Tensor, /) -> str | None:
-    """The row by which :func:`linear` would multiply now."""
+    """The row by which :func:`linear_act` would multiply now."""
 
 def linear_act(
     x: Tensor, w: Tensor, bias: Tensor | None, activation: int, /
@@ -313,8 +327,10 @@ def sequential(module: Any, input: Any, /) -> Any:
     """What the modules of this ``nn.Sequential`` make of input."""
 
 # Cross-entropy.
-def cross_entropy_install(apply: Callable[..., Any], /) -> None:
-    """Remember the node for gradients."""
+def cross_entropy_install(
+    apply: Callable[..., Any], stock: Callable[..., Tensor], /
+) -> None:
+    """Remember the node for gradients, and torch's own loss."""
 
 def cross_entropy(
     x: Tensor,
@@ -324,8 +340,8 @@ def cross_entropy(
     ignore_index: int,
     smoothing: float,
     /,
-) -> Tensor | None:
-    """Compute the loss."""
+) -> Tensor:
+    """Compute the loss, by stock where no row takes the call."""
 
 def cross_entropy_kernel(
     x: Tensor,

@@ -60,6 +60,7 @@ typedef enum ptac_level {
     X(OPTIMIZER, "optimizer subclass")                                                 \
     X(AUTOCAST, "autocast")                                                            \
     X(MODE, "mode or transform active")                                                \
+    X(PRECISION, "lowered precision")                                                  \
     X(HOOKS, "hooks")                                                                  \
     X(GRAD, "gradient not supported")                                                  \
     X(FORWARD, "forward call in float32")                                              \

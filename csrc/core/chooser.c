@@ -26,6 +26,7 @@ typedef struct curve {
 typedef struct table {
     struct table *next; /* in the list of retired tables */
     curve curves[PTAC_N_OPS][PTAC_MAX_KINDS][PTAC_N_DTYPES];
+    int64_t least_work[PTAC_N_OPS]; /* of the points that have a row */
     ptac_point points[];
 } table;
 
@@ -74,12 +75,16 @@ ptac_status ptac_chooser_install(const ptac_point *points, int n_points)
     if (n_points > 0)
         memcpy(fresh->points, points, (size_t)n_points * sizeof *points);
     qsort(fresh->points, (size_t)n_points, sizeof *points, by_place);
+    for (int op = 0; op < PTAC_N_OPS; op++)
+        fresh->least_work[op] = INT64_MAX;
     for (int i = 0; i < n_points; i++) {
         const ptac_point *point = &fresh->points[i];
         curve *home = &fresh->curves[point->op][point->kind][point->dtype];
 
         if (home->n_points++ == 0)
             home->points = point;
+        if (point->row && point->work < fresh->least_work[point->op])
+            fresh->least_work[point->op] = point->work;
     }
 
     table *old = __atomic_exchange_n(&current, fresh, __ATOMIC_SEQ_CST);
@@ -187,6 +192,15 @@ const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why)
     }
     *why = row->accepts(call);
     return *why ? NULL : row;
+}
+
+int64_t ptac_chooser_least_work(ptac_op op)
+{
+    const table *now = LOAD(current);
+
+    if (LOAD(states[op].pinned))
+        return 0;
+    return now ? now->least_work[op] : INT64_MAX;
 }
 
 void ptac_chooser_set_gate(ptac_op op, ptac_reason reason)

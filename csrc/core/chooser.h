@@ -44,6 +44,12 @@ bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
                         int n_threads, const ptac_kernel **row);
 
 /*
+ * No call of an operator with less work than this is served, whatever its kind and
+ * dtype: for call paths that can tell the work sooner than the rest.
+ */
+int64_t ptac_chooser_least_work(ptac_op op);
+
+/*
  * An operator's gate: PTAC_TAKE opens it, anything else is the reason to forward.
  * All gates are PTAC_OFF until a switch opens them.
  */

@@ -53,14 +53,14 @@ def install(c: Any, ledger: Ledger) -> None:
 
 
 def _linear(c: Any) -> Linear:
-    accelerated, row_of, stock = c.linear, c.linear_row, torch._C._nn.linear
+    accelerated, row_of, stock = c.linear_act, c.linear_row, torch._C._nn.linear
 
     def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
         dense = x
         if not x.is_contiguous():  # sequences first, of a batch that lies first
             turns = x.dim() > 1 and row_of(x.transpose(0, 1), w) is not None
             dense = x.contiguous() if turns else x
-        result = accelerated(dense, w, bias)
+        result = accelerated(dense, w, bias, 0)  # no activation
         return stock(x, w, bias) if result is None else result
 
     return linear

@@ -1,9 +1,9 @@
 """Linear layers, alone or followed by an activation, as one operator.
 
-``nn.Linear.forward`` gets a stand-in that asks the extension first; what it does not
-take goes on as ever. Where a gradient is needed,
-:class:`LinearAct` is the node in the graph. ``torch.nn.functional.linear`` stays as is:
-tensor subclasses and modes know it by its identity.
+``nn.Linear.forward`` gets a stand-in that goes through the extension, which calls stock
+for what it does not take. Where a gradient is needed, :class:`LinearAct` is the node in
+the graph. ``torch.nn.functional.linear`` stays as is: tensor subclasses and modes know
+it by its identity.
 """
 
 from __future__ import annotations
@@ -203,20 +203,40 @@ def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
     c.linear_install(
         lean_apply(LinearAct),
-        torch._C._get_float32_matmul_precision,
+        *_matmul_precision(),
         torch._C._get_mkldnn_enabled,
     )
+    has_own = is_torchs_own(nn.Module, "__getattr__")
+    finds = vars(nn.Module)["__getattr__"] if has_own else None
+    c.linear_module_install(nn.Linear, nn.Module, finds, torch._C._nn.linear)
     is_own = is_torchs_own(nn.Linear, "forward")
     forward = _linear_forward(c) if is_own else None
     ledger.set_attribute(nn.Linear, "forward", forward)  # or note who is in the way
 
 
+def _matmul_precision() -> tuple[Any, tuple[str, ...]]:
+    """Torch's setting for products on the CPU, and its values that keep float32.
+
+    A CPU without ``amx_fp16`` has no tf32: torch computes in float32 there. Settings of
+    CUDA, such as ``torch.backends.cuda.matmul.allow_tf32``, do not matter.
+    """
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    has_tf32 = capabilities.get("amx_fp16", True)
+    if hasattr(torch._C, "_get_fp32_precision_getter"):
+        of_cpu = functools.partial(
+            torch._C._get_fp32_precision_getter, "mkldnn", "matmul"
+        )
+        return of_cpu, ("none", "ieee") if has_tf32 else ("none", "ieee", "tf32")
+    of_all = torch._C._get_float32_matmul_precision
+    return of_all, ("highest",) if has_tf32 else ("highest", "high")
+
+
 @functools.cache
 def _linear_forward(c: Any) -> Any:
     """The one stand-in of ``nn.Linear.forward``, which the extension remembers."""
-    original, accelerated = vars(nn.Linear)["forward"], c.linear
+    original, accelerated = vars(nn.Linear)["forward"], c.linear_module
     stock = torch._C._nn.linear
-    is_compiling = torch.compiler.is_compiling
+    is_compiling = torch.compiler.is_dynamo_compiling
 
     @not_compiled_alone
     @functools.wraps(original)
@@ -224,8 +244,6 @@ def _linear_forward(c: Any) -> Any:
         # Who replaces F.linear wants to be called by this module.
         if is_compiling() or F.linear is not stock:
             return original(self, input)
-        weight, bias = self.weight, self.bias
-        result = accelerated(input, weight, bias)
-        return stock(input, weight, bias) if result is None else result
+        return accelerated(self, input)
 
     return forward

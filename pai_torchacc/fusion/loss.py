@@ -137,16 +137,17 @@ def gradient(
 
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-in in place; the ledger takes it away."""
-    c.cross_entropy_install(lean_apply(CrossEntropy))
-    stand_in = _cross_entropy(c)
+    own = stock()
+    c.cross_entropy_install(lean_apply(CrossEntropy), own)
+    stand_in = _cross_entropy(c, own)
     ledger.set_attribute(torch._C._nn, "cross_entropy_loss", stand_in)
     table = torch.jit._builtins._get_builtin_table()
     ledger.set_item(table, id(stand_in), "aten::cross_entropy_loss")
 
 
-def _cross_entropy(c: Any) -> Any:
-    stock, accelerated = torch._C._nn.cross_entropy_loss, c.cross_entropy
-    is_compiling = torch.compiler.is_compiling
+def _cross_entropy(c: Any, stock: Any) -> Any:
+    accelerated = c.cross_entropy
+    is_compiling = torch.compiler.is_dynamo_compiling
 
     @not_compiled_alone
     def cross_entropy_loss(
@@ -157,11 +158,8 @@ def _cross_entropy(c: Any) -> Any:
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
     ) -> Tensor:
-        args = self, target, weight, reduction, ignore_index, label_smoothing
-        if is_compiling():
-            return stock(*args)
-        result = accelerated(*args)
-        return stock(*args) if result is None else result
+        loss = stock if is_compiling() else accelerated
+        return loss(self, target, weight, reduction, ignore_index, label_smoothing)
 
     cross_entropy_loss.stock = stock
     cross_entropy_loss.__module__ = stock.__module__  # pickles as stock's name

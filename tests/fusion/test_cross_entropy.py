@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import contract
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import pai_torchacc as ptac
 from pai_torchacc import _C
 
 OPS = ("cross_entropy", "cross_entropy_backward")
@@ -252,6 +254,44 @@ def test_pickles_by_torchs_name() -> None:
         pickled = pickle.dumps(stand_in)
         assert pickle.loads(pickled) is stand_in
     assert pickle.loads(pickled) is stock
+
+
+TABLE = """op,kind,dtype,threads,work,row,ratio,stock_us
+cross_entropy,short,float32,1,640,{row},2.0,10
+"""
+
+
+class Tagged(Tensor):
+    """A subclass that changes nothing."""
+
+
+def test_small_losses_keep_their_reason(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(TABLE.format(row=switching.best_row("cross_entropy")))
+    small, large = torch.randn(8, 4), torch.randn(64, 10)
+    y = torch.zeros(64, dtype=torch.int64)
+    hits = switching.hits("cross_entropy")
+
+    def loss(x: Tensor) -> tuple[int, dict[str, int]]:
+        served, before = hits.accelerated, dict(hits.forwarded)
+        F.cross_entropy(x, y[: len(x)])
+        return hits.accelerated - served, {
+            why: n - before.get(why, 0)
+            for why, n in hits.forwarded.items()
+            if n > before.get(why, 0)
+        }
+
+    try:
+        ptac.enable("operator_fusion", calibration=str(table))
+        assert loss(small) == (0, {"not measured faster": 1})
+        assert loss(large) == (1, {})
+        assert loss(small.as_subclass(Tagged)) == (0, {"tensor subclass": 1})
+        with ptac.disabled():
+            assert loss(small) == (0, {"disabled in this thread": 1})
+        ptac.enable("operator_fusion", calibration=str(table), exclude=OPS)
+        assert loss(small) == (0, {"excluded": 1})
+    finally:
+        ptac.disable()
 
 
 def test_a_gradient_whose_row_does_not_exist() -> None:

@@ -23,6 +23,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
 }
+HAS_TF32 = torch.cpu.get_capabilities().get("amx_fp16", True)
 SIZES = [(64, 33, 17), (40, 30, 50), (130, 64, 256)]
 
 
@@ -99,7 +100,8 @@ def test_gradients_of_some_only(which: int) -> None:
         (lambda: (torch.randn(4, 20).double(), torch.float64), "dtype"),
         (lambda: (torch.randn(4, 20).bfloat16(), torch.bfloat16), "dtype"),
         (lambda: (torch.randn(20), None), "shape"),
-        (lambda: (torch.randn(4, 40)[:, ::2], None), "layout"),
+        (lambda: (torch.randn(4, 20), None), "shape"),
+        (lambda: (torch.randn(40, 40)[:, ::2], None), "layout"),
         (lambda: (torch.randn(4, 21), None), "argument"),
         (lambda: (torch.randn(4, 20).as_subclass(Tagged), None), "tensor subclass"),
     ],
@@ -207,13 +209,45 @@ def test_autocast_is_left_alone() -> None:
     contract.exactly(ours, stock)
 
 
-def test_lowered_precision_is_torchs() -> None:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        off_and_on(lambda: run(pair()), 0)
-    finally:
-        torch.set_float32_matmul_precision(before)
+IN_CHILDREN = """
+import os, sys, torch
+import pai_torchacc as ptac
+from pai_torchacc import _C
+
+torch.set_num_threads(1)
+net, x = torch.nn.Linear(64, 64), torch.randn(64, 64)
+ptac.enable("operator_fusion")
+_C.pin("linear_act", "blas")
+for setting in sys.argv[1:]:
+    if os.fork() == 0:  # torch keeps some of the settings for good
+        exec(setting)
+        with torch.no_grad():
+            net(x)
+        served, _, forwarded, *_ = _C.counters("linear_act")
+        print(served, forwarded, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+NARROW = "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'"
+SETTINGS: dict[str, bool] = {  # whether they lower the precision of products here
+    "torch.backends.cuda.matmul.allow_tf32 = True": False,
+    "torch.backends.cudnn.allow_tf32 = True": False,
+    "torch.backends.cuda.matmul.fp32_precision = 'tf32'": False,
+    "torch.backends.fp32_precision = 'ieee'": False,
+    "torch.set_float32_matmul_precision('high')": HAS_TF32,
+    "torch.set_float32_matmul_precision('medium')": True,
+    "torch.backends.fp32_precision = 'bf16'": True,
+    NARROW: True,
+    f"{NARROW}; torch.backends.cuda.matmul.fp32_precision = 'ieee'": True,
+}
+
+
+def test_only_the_precision_of_this_cpu_counts() -> None:
+    said = switching.python(IN_CHILDREN, *SETTINGS).splitlines()
+    expected = {False: "1 {}", True: "0 {'lowered precision': 1}"}
+    assert dict(zip(SETTINGS, said, strict=True)) == {
+        setting: expected[is_lowered] for setting, is_lowered in SETTINGS.items()
+    }
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")

@@ -318,7 +318,7 @@ def test_settings_of_the_user() -> None:
         torch.set_float32_matmul_precision("medium")
         with rounding("linear_act") as hits:
             net(x)
-            assert hits["linear_act"].forwarded == {"mode or transform active": 2}
+            assert hits["linear_act"].forwarded == {"lowered precision": 2}
     finally:
         torch.set_float32_matmul_precision(before)
 

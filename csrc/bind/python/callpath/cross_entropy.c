@@ -1,13 +1,13 @@
 /*
  * cross_entropy.c - the lean call path to cross_entropy.
  *
- * Functions return None where stock has to be called.
+ * Except cross_entropy() itself, functions return None where stock has to be called.
  */
 #include "bind/torch/rows/cross_entropy.h"
 #include "bind/python/callpath/node.h"
 
-/* CrossEntropy.apply: the way with gradients. */
-static PyObject *apply;
+static PyObject *apply; /* CrossEntropy.apply: the way with gradients */
+static PyObject *stock; /* torch._C._nn.cross_entropy_loss */
 
 /* x, target, weight or None, reduction, ignore_index, label_smoothing */
 enum {
@@ -73,10 +73,23 @@ static PyObject *apply_with_gradient(PyObject *const *args, const ptac_kernel *r
     return ptac_node_apply(PTAC_OP_CROSS_ENTROPY, apply, all, N_ARGS + 1);
 }
 
+/* These logits are fewer than any row takes, and nothing else sends them to stock. */
+static bool is_too_small(PyObject *x)
+{
+    const ptac_op op = PTAC_OP_CROSS_ENTROPY;
+    int64_t n_elements = 0;
+
+    if (ptac_chooser_gate(op) || ptac_thread_is_disabled() || !ptac_is_plain(x))
+        return false;
+    T.aoti_torch_get_numel(ptac_borrow(x), &n_elements);
+    return n_elements < ptac_chooser_least_work(op);
+}
+
 /*
- * cross_entropy(x, target, weight, reduction, ignore_index, smoothing) -> loss or None
+ * The loss, or None where stock has to compute it. Sizes come first: they send most
+ * small calls to stock.
  */
-static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+static PyObject *try_cross_entropy(PyObject *const *args)
 {
     const ptac_op op = PTAC_OP_CROSS_ENTROPY;
     ptac_cross_entropy_args read;
@@ -84,21 +97,19 @@ static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t
     ptac_call call;
     const ptac_kernel *row;
     ptac_reason why;
-    int wants;
+    int wants = 0;
 
-    (void)self;
-    if (n_args != N_ARGS)
-        return PyErr_Format(PyExc_TypeError, "six arguments");
     PTAC_IN_FLIGHT;
     if (ptac_is_off(op))
         Py_RETURN_NONE;
-    why = read_args(args, &read);
-    if (!why)
-        why = ptac_why_not_lean();
+    why = is_too_small(args[0]) ? PTAC_NOT_FASTER : read_args(args, &read);
     if (!why)
         why = ptac_cross_entropy_read(&read, &params, &call);
     row = why ? NULL : ptac_probe(&call, &why);
-    wants = row ? wants_gradient(args) : 0;
+    if (row)
+        why = ptac_why_not_lean();
+    if (!why)
+        wants = wants_gradient(args);
     if (PyErr_Occurred())
         return NULL;
     if (wants < 0)
@@ -110,6 +121,27 @@ static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t
     if (wants || ptac_shadow_is_on())
         return apply_with_gradient(args, row);
     return run(row, &call, false);
+}
+
+/*
+ * cross_entropy(x, target, weight, reduction, ignore_index, smoothing) -> loss, by
+ * stock where no row takes the call
+ */
+static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    PyObject *loss, *packed;
+
+    (void)self;
+    if (n_args != N_ARGS)
+        return PyErr_Format(PyExc_TypeError, "six arguments");
+    loss = try_cross_entropy(args);
+    if (loss != Py_None)
+        return loss;
+    Py_DECREF(loss);
+    packed = PyTuple_Pack(N_ARGS, args[0], args[1], args[2], args[3], args[4], args[5]);
+    loss = packed ? PyObject_Call(stock, packed, NULL) : NULL;
+    Py_XDECREF(packed);
+    return loss;
 }
 
 /* cross_entropy_forward(the same six, row) -> (loss, p), or None where the row failed.
@@ -217,11 +249,16 @@ static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
     return done ? ptac_wrap(grad_x) : Py_NewRef(Py_None);
 }
 
-/* cross_entropy_install(CrossEntropy.apply) */
-static PyObject *cross_entropy_install(PyObject *self, PyObject *function)
+/* cross_entropy_install(CrossEntropy.apply, torch._C._nn.cross_entropy_loss) */
+static PyObject *cross_entropy_install(PyObject *self, PyObject *args)
 {
+    PyObject *function, *loss;
+
     (void)self;
+    if (!PyArg_ParseTuple(args, "OO", &function, &loss))
+        return NULL;
     ptac_keep(&apply, function);
+    ptac_keep(&stock, loss);
     Py_RETURN_NONE;
 }
 
@@ -230,6 +267,6 @@ PyMethodDef ptac_cross_entropy_methods[] = {
     PTAC_FASTCALL(cross_entropy_forward, NULL),
     PTAC_FASTCALL(cross_entropy_kernel, NULL),
     PTAC_FASTCALL(cross_entropy_backward, NULL),
-    {"cross_entropy_install", cross_entropy_install, METH_O, NULL},
+    {"cross_entropy_install", cross_entropy_install, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -1,9 +1,8 @@
 /*
- * linear.c - lean call paths to linear_act: F.linear, and Linear followed by an
- * activation in nn.Sequential.
+ * linear.c - lean call paths to linear_act: a product, and its activation with it.
  *
- * Each function returns None where stock has to be called, so that the Python stand-in
- * calls it with the arguments as they came.
+ * Each function returns None where stock has to be called, so that its caller calls
+ * stock with the arguments as they came.
  */
 #include "bind/python/callpath/linear.h"
 
@@ -13,20 +12,19 @@
 
 /* What linear_install() was given. */
 static PyObject *apply;            /* LinearAct.apply: the way with gradients */
-static PyObject *matmul_precision; /* torch.get_float32_matmul_precision */
+static PyObject *matmul_precision; /* returns torch's setting for products on the CPU */
+static PyObject *full_precisions;  /* the settings by which it keeps float32 */
 static PyObject *onednn_enabled;   /* torch._C._get_mkldnn_enabled */
-static PyObject *s_highest;
 
-/* The user allows less than float32: torch's own product knows what to make of it. */
+/* The user lets torch round the operands of products on this CPU. */
 static bool precision_is_lowered(void)
 {
     PyObject *level = PyObject_CallNoArgs(matmul_precision);
-    const bool lowered =
-        !level || PyUnicode_Compare(level, s_highest) != 0 || PyErr_Occurred();
+    const bool is_full = level && PySequence_Contains(full_precisions, level) == 1;
 
     Py_XDECREF(level);
     PyErr_Clear();
-    return lowered;
+    return !is_full;
 }
 
 /* The user has switched torch's oneDNN off, torch.backends.mkldnn.flags(). */
@@ -42,10 +40,12 @@ static bool onednn_is_off(const char *row_name)
     return enabled != Py_True;
 }
 
-/* torch's settings let this row multiply. */
-static bool settings_allow(const ptac_kernel *row)
+/* Whether torch's settings let this row multiply. */
+static ptac_reason ask_settings(const ptac_kernel *row)
 {
-    return !precision_is_lowered() && !onednn_is_off(row->name);
+    if (precision_is_lowered())
+        return PTAC_PRECISION;
+    return onednn_is_off(row->name) ? PTAC_MODE : PTAC_TAKE;
 }
 
 static at_tensor borrow_or_null(PyObject *tensor)
@@ -80,34 +80,63 @@ static ptac_reason borrow(PyObject *const tensors[3], ptac_linear_tensors *t)
     return PTAC_TAKE;
 }
 
-/* The row for borrowed tensors, with its call; NULL and why stock has to do it. */
+/*
+ * The row for borrowed tensors, with its call; NULL and why stock has to do it. Sizes
+ * come first: they send most small calls to stock.
+ */
 static const ptac_kernel *choose(ptac_linear_tensors *t, ptac_act activation,
                                  bool is_training, ptac_linear_act *params,
                                  ptac_call *call, ptac_reason *why)
 {
-    const ptac_kernel *row;
+    const ptac_kernel *row = NULL;
 
-    *why = ptac_linear_read(t, activation, is_training, params, call);
-    row = *why ? NULL : ptac_probe(call, why);
-    if (row && !settings_allow(row)) {
-        *why = PTAC_MODE;
-        return NULL;
-    }
-    return row;
+    *why = ptac_linear_size(t, activation, is_training, params, call);
+    if (!*why)
+        row = ptac_probe(call, why);
+    if (row)
+        *why = ptac_linear_read(t, call);
+    if (!*why)
+        *why = ask_settings(row);
+    return *why ? NULL : row;
 }
 
 /*
- * Whether a gradient will be asked of x, w or bias; -1 with an exception set.
+ * Whether a gradient will be asked of x, w or bias; -1 with an exception set. Asks w
+ * first: parameters usually want one.
  */
 static int wants_gradient(PyObject *const tensors[3])
 {
+    static const int order[] = {1, 0, 2};
     int wants = 0;
 
     if (T.aoti_torch_grad_mode_is_enabled())
         for (int i = 0; i < 3 && wants == 0; i++)
-            if (tensors[i] != Py_None)
-                wants = ptac_requires_grad(tensors[i]);
+            if (tensors[order[i]] != Py_None)
+                wants = ptac_requires_grad(tensors[order[i]]);
     return wants;
+}
+
+/*
+ * The row for a call of the lean path, NULL where stock has to do it: why says so, or
+ * PTAC_TAKE with an exception set.
+ */
+static const ptac_kernel *choose_lean(PyObject *const tensors[3], ptac_act activation,
+                                      ptac_linear_tensors *t, int *is_training,
+                                      ptac_linear_act *params, ptac_call *call,
+                                      ptac_reason *why)
+{
+    const ptac_kernel *row;
+
+    *why = borrow(tensors, t);
+    if (*why)
+        return NULL;
+    *is_training = wants_gradient(tensors);
+    if (*is_training < 0)
+        return NULL;
+    row = choose(t, activation, *is_training, params, call, why);
+    if (row)
+        *why = ptac_why_not_lean();
+    return *why ? NULL : row;
 }
 
 /* By way of the node: apply(x, w, bias, activation, row, is_training). */
@@ -131,21 +160,15 @@ PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
     ptac_linear_act params;
     ptac_call call;
     ptac_reason why;
-    const ptac_kernel *row = NULL;
-    int is_training = 0;
+    const ptac_kernel *row;
+    int is_training;
 
     PTAC_IN_FLIGHT;
     if (ptac_is_off(op))
         Py_RETURN_NONE;
-    why = borrow(tensors, &t);
-    if (!why)
-        why = ptac_why_not_lean();
-    if (!why) {
-        is_training = wants_gradient(tensors);
-        if (is_training < 0)
-            return NULL;
-        row = choose(&t, activation, is_training, &params, &call, &why);
-    }
+    row = choose_lean(tensors, activation, &t, &is_training, &params, &call, &why);
+    if (!row && !why)
+        return NULL;
     if (!row) {
         if (counts_refusals)
             ptac_refuse(op, why);
@@ -158,18 +181,9 @@ PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
     Py_RETURN_NONE;
 }
 
-/* linear(x, w, bias) -> y or None */
-static PyObject *linear(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
-{
-    (void)self;
-    if (n_args != 3)
-        return PyErr_Format(PyExc_TypeError, "x, w, bias");
-    return ptac_try_linear(args, PTAC_ACT_NONE, true);
-}
-
 /*
- * linear_row(x, w) -> name of the row that linear() would use now, or None. Counts
- * nothing.
+ * linear_row(x, w) -> name of the row that linear_act() would use without an
+ * activation, or None. Counts nothing.
  */
 static PyObject *linear_row(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
@@ -178,7 +192,8 @@ static PyObject *linear_row(PyObject *self, PyObject *const *args, Py_ssize_t n_
     ptac_linear_act params;
     ptac_call call;
     ptac_reason why;
-    const ptac_kernel *row = NULL;
+    const ptac_kernel *row;
+    int is_training;
 
     (void)self;
     if (n_args != 2)
@@ -188,17 +203,10 @@ static PyObject *linear_row(PyObject *self, PyObject *const *args, Py_ssize_t n_
         Py_RETURN_NONE;
     tensors[0] = args[0];
     tensors[1] = args[1];
-    why = borrow(tensors, &t);
-    if (!why)
-        why = ptac_why_not_lean();
-    if (!why) {
-        const int is_training = wants_gradient(tensors);
-
-        if (is_training < 0)
-            return NULL;
-        row = choose(&t, PTAC_ACT_NONE, is_training, &params, &call, &why);
-    }
-    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+    row = choose_lean(tensors, PTAC_ACT_NONE, &t, &is_training, &params, &call, &why);
+    if (row)
+        return PyUnicode_FromString(row->name);
+    return why ? Py_NewRef(Py_None) : NULL;
 }
 
 static bool read_activation(PyObject *code, ptac_act *activation)
@@ -241,7 +249,9 @@ static PyObject *linear_act_forward(PyObject *self, PyObject *const *args,
     row = ptac_registry_find(PTAC_OP_LINEAR_ACT, name);
     why = borrow(args, &t);
     if (!why)
-        why = ptac_linear_read(&t, activation, args[5] == Py_True, &params, &call);
+        why = ptac_linear_size(&t, activation, args[5] == Py_True, &params, &call);
+    if (!why)
+        why = ptac_linear_read(&t, &call);
     if (why || !row)
         ptac_refuse(PTAC_OP_LINEAR_ACT, why ? why : PTAC_ARGUMENT);
     else if (run_unlocked(row, &call))
@@ -351,28 +361,24 @@ static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
 }
 
 /*
- * linear_install(LinearAct.apply, torch.get_float32_matmul_precision,
+ * linear_install(LinearAct.apply, matmul_precision, full_precisions,
  * torch._C._get_mkldnn_enabled)
  */
 static PyObject *linear_install(PyObject *self, PyObject *args)
 {
-    PyObject *function, *precision, *onednn;
+    PyObject *function, *precision, *full, *onednn;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOO", &function, &precision, &onednn))
-        return NULL;
-    if (!s_highest)
-        s_highest = PyUnicode_InternFromString("highest");
-    if (!s_highest)
+    if (!PyArg_ParseTuple(args, "OOOO", &function, &precision, &full, &onednn))
         return NULL;
     ptac_keep(&apply, function);
     ptac_keep(&matmul_precision, precision);
+    ptac_keep(&full_precisions, full);
     ptac_keep(&onednn_enabled, onednn);
     Py_RETURN_NONE;
 }
 
 PyMethodDef ptac_linear_methods[] = {
-    PTAC_FASTCALL(linear, NULL),
     PTAC_FASTCALL(linear_row, NULL),
     PTAC_FASTCALL(linear_act, NULL),
     PTAC_FASTCALL(linear_act_kernel, NULL),

@@ -174,6 +174,7 @@ static int execute(PyObject *module)
                                    ptac_learning_rate_methods,
                                    ptac_node_methods,
                                    ptac_linear_methods,
+                                   ptac_linear_module_methods,
                                    ptac_int8_methods,
                                    ptac_int8_conv2d_methods,
                                    ptac_int8_weight_methods,

@@ -33,6 +33,7 @@ extern PyMethodDef ptac_optimizer_methods[];
 extern PyMethodDef ptac_learning_rate_methods[];
 extern PyMethodDef ptac_node_methods[];
 extern PyMethodDef ptac_linear_methods[];
+extern PyMethodDef ptac_linear_module_methods[];
 extern PyMethodDef ptac_sequential_methods[];
 extern PyMethodDef ptac_module_guard_methods[];
 extern PyMethodDef ptac_cross_entropy_methods[];

@@ -3,6 +3,8 @@
  */
 #include "bind/torch/rows/gemm.h"
 
+#include "bind/torch/rows/gemm_bf16.h"
+
 #include <string.h>
 
 bool ptac_gemm_can(ptac_gemm provider)

@@ -26,7 +26,7 @@
 #ifndef PTAC_BIND_TORCH_ROWS_GEMM_H
 #define PTAC_BIND_TORCH_ROWS_GEMM_H
 
-#include "bind/torch/dispatch.h"
+#include "bind/torch/rows/matrix.h"
 
 typedef enum ptac_gemm {
     PTAC_GEMM_BLAS,
@@ -39,19 +39,6 @@ enum {
     PTAC_GEMM_TERMS = 1024,
     PTAC_GEMM_MANY_TERMS = 4096,
 };
-
-/* A float matrix inside a tensor: borrowed handle, sizes and strides in elements. */
-typedef struct ptac_matrix {
-    at_tensor tensor;
-    int64_t offset; /* from the tensor's first element */
-    int64_t sizes[2], strides[2];
-} ptac_matrix;
-
-static inline ptac_matrix ptac_transposed(ptac_matrix a)
-{
-    return (ptac_matrix){
-        a.tensor, a.offset, {a.sizes[1], a.sizes[0]}, {a.strides[1], a.strides[0]}};
-}
 
 /* The provider exists in this torch. */
 bool ptac_gemm_can(ptac_gemm provider);
@@ -70,12 +57,5 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
  */
 at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
                        at_tensor *out);
-
-/*
- * The matrix in bfloat16, in a tensor of its own unless it is that already; the product
- * of two, which need not be rounded yet.
- */
-at_error ptac_gemm_narrow(const ptac_matrix *a, at_tensor *owner, ptac_matrix *narrow);
-at_error ptac_gemm_bf16(const ptac_matrix *a, const ptac_matrix *b, at_tensor *out);
 
 #endif

@@ -1,8 +1,9 @@
 /*
  * gemm_bf16.c - products of operands that are rounded to bfloat16, by oneDNN.
  */
+#include "bind/torch/rows/gemm_bf16.h"
+
 #include "bind/torch/rows/bf16.h"
-#include "bind/torch/rows/gemm.h"
 #include "ops/bf16/cast.h"
 
 at_error ptac_gemm_narrow(const ptac_matrix *a, at_tensor *owner, ptac_matrix *narrow)

@@ -3,7 +3,9 @@
  */
 #include "bind/torch/rows/linear_act.h"
 
+#include "bind/torch/dispatch.h"
 #include "bind/torch/rows/bf16.h"
+#include "bind/torch/rows/gemm_bf16.h"
 
 enum {
     MAX_DIMS = 16,
@@ -48,44 +50,58 @@ static bool read_matrix(at_tensor tensor, ptac_matrix *matrix)
            is_dense_one_way(matrix);
 }
 
-ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_act activation,
+ptac_reason ptac_linear_size(ptac_linear_tensors *tensors, ptac_act activation,
                              bool is_training, ptac_linear_act *params, ptac_call *call)
 {
-    ptac_view *x = &call->inputs[0], *w = &call->inputs[1], *bias = &call->inputs[2];
-    ptac_matrix *rows = &tensors->rows, *weight = &tensors->weight;
+    ptac_view *x = &call->inputs[0];
+    int64_t n_dims = 0, *sizes = NULL;
 
     *call = (ptac_call){.op = PTAC_OP_LINEAR_ACT, .n_inputs = 2, .params = params};
     ptac_view_of(tensors->x, x);
-    ptac_view_of(tensors->w, w);
-    if (x->dtype != PTAC_F32 || w->dtype != PTAC_F32)
+    T.aoti_torch_get_dim(tensors->w, &n_dims);
+    T.aoti_torch_get_sizes(tensors->w, &sizes);
+    if (x->dtype != PTAC_F32)
         return PTAC_DTYPE;
-    if (w->n_dims != 2 || x->n_dims < 2)
+    if (n_dims != 2 || x->n_dims < 2)
         return PTAC_SHAPE;
-    if (!fold(tensors->x, x, rows) || !fold(tensors->w, w, weight) ||
-        !is_dense_one_way(rows) || !is_dense_one_way(weight))
-        return PTAC_LAYOUT;
-    /* Stock's gradients have the order of what they belong to, ours are row by row. */
-    if (is_training && (rows->strides[1] != 1 || weight->strides[1] != 1))
-        return PTAC_LAYOUT;
-    if (rows->sizes[1] != weight->sizes[1])
+    if (x->sizes[x->n_dims - 1] != sizes[1])
         return PTAC_ARGUMENT;
-    if (tensors->bias) {
-        ptac_view_of(tensors->bias, bias);
-        call->n_inputs = 3;
-        if (bias->dtype != PTAC_F32)
-            return PTAC_DTYPE;
-        if (bias->n_dims != 1 || bias->sizes[0] != weight->sizes[0] ||
-            !ptac_view_is_contiguous(bias))
-            return PTAC_ARGUMENT;
-    }
     *params = (ptac_linear_act){
-        .m = rows->sizes[0],
-        .n = weight->sizes[0],
-        .k = weight->sizes[1],
+        .m = sizes[1] ? x->n_elements / sizes[1] : 0,
+        .n = sizes[0],
+        .k = sizes[1],
         .activation = activation,
         .is_training = is_training,
         .host = tensors,
     };
+    return PTAC_TAKE;
+}
+
+ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_call *call)
+{
+    const ptac_linear_act *params = call->params;
+    const ptac_view *x = &call->inputs[0];
+    ptac_view *w = &call->inputs[1], *bias = &call->inputs[2];
+    ptac_matrix *rows = &tensors->rows, *weight = &tensors->weight;
+
+    ptac_view_of(tensors->w, w);
+    if (w->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (!fold(tensors->x, x, rows) || !fold(tensors->w, w, weight) ||
+        !is_dense_one_way(rows) || !is_dense_one_way(weight))
+        return PTAC_LAYOUT;
+    /* Stock's gradients have the order of what they belong to, ours are row by row. */
+    if (params->is_training && (rows->strides[1] != 1 || weight->strides[1] != 1))
+        return PTAC_LAYOUT;
+    if (!tensors->bias)
+        return PTAC_TAKE;
+    ptac_view_of(tensors->bias, bias);
+    call->n_inputs = 3;
+    if (bias->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (bias->n_dims != 1 || bias->sizes[0] != weight->sizes[0] ||
+        !ptac_view_is_contiguous(bias))
+        return PTAC_ARGUMENT;
     return PTAC_TAKE;
 }
 

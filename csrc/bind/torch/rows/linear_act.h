@@ -11,7 +11,7 @@
 /* The tensors of a forward call: borrowed inputs, owned results. */
 typedef struct ptac_linear_tensors {
     at_tensor x, w, bias;     /* bias may be NULL */
-    ptac_matrix rows, weight; /* x and w as ptac_linear_read() has read them */
+    ptac_matrix rows, weight; /* x and w as ptac_linear_read() reads them */
     at_tensor y;
     at_tensor
         z; /* before the activation; made where the gradient needs it, else NULL */
@@ -27,12 +27,18 @@ typedef struct ptac_linear_gradients {
 } ptac_linear_gradients;
 
 /*
- * Read sizes and say whether these tensors fit: float32, x [..., k] whose rows lie at
- * one stride, w [n, k], bias [n]. tensors must outlive params.
+ * Fill in params and what the chooser asks of the call: float32 x [..., k], w [n, k].
+ * tensors must outlive params. Quick, since most small calls go no further.
  */
-ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_act activation,
+ptac_reason ptac_linear_size(ptac_linear_tensors *tensors, ptac_act activation,
                              bool is_training, ptac_linear_act *params,
                              ptac_call *call);
+
+/*
+ * The rest of such a call: whether the libraries can read these tensors, which are
+ * float32, x with its rows at one stride, bias [n].
+ */
+ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_call *call);
 
 /*
  * The gradients by the row of that name. grad has y's sizes, contiguous. Counts; false

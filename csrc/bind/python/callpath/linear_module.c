@@ -1,0 +1,123 @@
+/*
+ * linear_module.c - nn.Linear.forward: linear_act where a row takes the call, else
+ * torch's own product.
+ *
+ * Small layers are called very often, and torch needs longer to find their weight and
+ * bias than a refusal takes: nn.Module.__getattr__ is Python. As long as nobody has
+ * changed what finds them, we read the same dictionary ourselves.
+ */
+#include "bind/python/callpath/linear.h"
+
+enum {
+    N_CLASSES = 2, /* nn.Linear, nn.Module */
+};
+
+static PyObject *linear_type;
+static PyObject *spaces[N_CLASSES];        /* the attributes of the classes */
+static Py_ssize_t n_attributes[N_CLASSES]; /* how many there were */
+static PyObject *getattr_found;            /* nn.Module.__getattr__, if torch's own */
+static PyObject *stock;                    /* torch._C._nn.linear */
+static PyObject *s_getattr, *s_parameters, *s_weight, *s_bias;
+
+/* The classes have no more attributes than they had, and the same __getattr__. */
+static bool classes_are_as_found(void)
+{
+    PyObject *getattr;
+
+    for (int i = 0; i < N_CLASSES; i++)
+        if (PyObject_Size(spaces[i]) != n_attributes[i])
+            return false;
+    getattr = PyObject_GetItem(spaces[N_CLASSES - 1], s_getattr);
+    Py_XDECREF(getattr);
+    PyErr_Clear();
+    return getattr == getattr_found;
+}
+
+/* What nn.Module.__getattr__ finds for this module; NULL where it has to be asked. */
+static PyObject *own_parameter(PyObject *attributes, PyObject *name)
+{
+    PyObject *parameters = PyDict_GetItemWithError(attributes, s_parameters);
+
+    if (!parameters || !PyDict_CheckExact(parameters) ||
+        PyDict_GetItemWithError(attributes, name))
+        return NULL;
+    return Py_XNewRef(PyDict_GetItemWithError(parameters, name));
+}
+
+/* A parameter of the module as module.name gives it. */
+static PyObject *parameter(PyObject *module, PyObject *attributes, PyObject *name)
+{
+    PyObject *found = attributes ? own_parameter(attributes, name) : NULL;
+
+    return found || PyErr_Occurred() ? found : PyObject_GetAttr(module, name);
+}
+
+/* linear_module(module, x) -> what nn.Linear.forward gives. */
+static PyObject *linear_module(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    PyObject *attributes = NULL, *weight, *bias = NULL, *result = NULL;
+
+    (void)self;
+    if (n_args != 2)
+        return PyErr_Format(PyExc_TypeError, "module, x");
+    if ((PyObject *)Py_TYPE(args[0]) == linear_type && classes_are_as_found()) {
+        attributes = PyObject_GenericGetDict(args[0], NULL);
+        PyErr_Clear();
+    }
+    weight = parameter(args[0], attributes, s_weight);
+    if (weight)
+        bias = parameter(args[0], attributes, s_bias);
+    if (bias) {
+        PyObject *const tensors[3] = {args[1], weight, bias};
+
+        result = ptac_try_linear(tensors, PTAC_ACT_NONE, true);
+    }
+    if (result == Py_None) {
+        Py_DECREF(result);
+        result = PyObject_CallFunctionObjArgs(stock, args[1], weight, bias, NULL);
+    }
+    Py_XDECREF(attributes);
+    Py_XDECREF(weight);
+    Py_XDECREF(bias);
+    return result;
+}
+
+static bool intern(PyObject **home, const char *text)
+{
+    return *home || (*home = PyUnicode_InternFromString(text));
+}
+
+/*
+ * linear_module_install(nn.Linear, nn.Module, torch's own nn.Module.__getattr__ or None
+ * where it has been replaced, torch._C._nn.linear)
+ */
+static PyObject *linear_module_install(PyObject *self, PyObject *args)
+{
+    PyObject *classes[N_CLASSES], *product, *getattr;
+
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!O!OO", &PyType_Type, &classes[0], &PyType_Type,
+                          &classes[1], &getattr, &product) ||
+        !intern(&s_getattr, "__getattr__") || !intern(&s_parameters, "_parameters") ||
+        !intern(&s_weight, "weight") || !intern(&s_bias, "bias"))
+        return NULL;
+    for (int i = 0; i < N_CLASSES; i++) {
+        PyObject *space = PyObject_GetAttrString(classes[i], "__dict__");
+
+        if (!space)
+            return NULL;
+        ptac_keep(&spaces[i], space);
+        n_attributes[i] = PyObject_Size(space);
+        Py_DECREF(space);
+    }
+    ptac_keep(&getattr_found, getattr);
+    ptac_keep(&stock, product);
+    ptac_keep(&linear_type, classes[0]);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef ptac_linear_module_methods[] = {
+    PTAC_FASTCALL(linear_module, NULL),
+    {"linear_module_install", linear_module_install, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
