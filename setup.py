@@ -44,6 +44,7 @@ extension = Extension(
         "-ftls-model=initial-exec",
         "-pthread",
         "-Wall",
+        "-Werror=implicit-function-declaration",
         "-Wextra",
     ],
     extra_link_args=["-Wl,--as-needed", "-Wl,-z,relro,-z,now"],
