@@ -124,14 +124,19 @@ def saved_bytes(c: Any) -> dict[str, dict[str, int]]:
     }
 
 
+def reasons() -> dict[str, int]:
+    """Why large saved tensors were kept as they are, and how many."""
+    storage = _loaded("saved_storage")
+    return dict(storage.kept) if storage else {}
+
+
 def report() -> dict[str, Any]:
     """The most that each mechanism saved at a time, and why tensors were kept."""
-    c, storage = _host.loaded(), _loaded("saved_storage")
+    c = _host.loaded()
     saved = saved_bytes(c) if c is not None else {}
     saved.pop("all", None)
     peaks = {what: row["peak"] for what, row in saved.items() if row["count"]}
-    kept = dict(storage.kept) if storage else {}
-    return {"memory": {"cpu": {"saved_bytes": peaks, "kept": kept}}}
+    return {"memory": {"cpu": {"saved_bytes": peaks, "kept": reasons()}}}
 
 
 def lines(content: dict[str, Any]) -> list[str]:
