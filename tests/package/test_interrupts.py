@@ -22,7 +22,8 @@ import torch
 from interrupting import Interrupt, interrupted
 
 import pai_torchacc as ptac
-from pai_torchacc import _C, _host, info
+from pai_torchacc import _C, _host
+from pai_torchacc.commands import info
 
 FEATURES = ("memory_pool", "memory_reuse")
 
