@@ -16,6 +16,7 @@
  */
 enum {
     LEAST_USES = 48,
+    MAX_NEIGHBOURS = 16, /* more are as good as these */
 };
 
 typedef struct curve {
@@ -109,6 +110,57 @@ void ptac_chooser_collect(void)
     }
 }
 
+static bool is_within(const int64_t *inner, const int64_t *outer)
+{
+    return inner[0] <= outer[0] && inner[1] <= outer[1] && inner[2] <= outer[2];
+}
+
+/*
+ * The row that all neighbours of a product have, or NULL; false where it has none. Of
+ * points with the same threads only later ones, with more work, can exceed one.
+ */
+static bool row_of_neighbours(const ptac_point *points, int n_points,
+                              const int64_t *sizes, const ptac_kernel **row)
+{
+    const ptac_point *neighbours[MAX_NEIGHBOURS];
+    int n = 0;
+
+    *row = NULL;
+    for (int i = n_points - 1; i >= 0 && n < MAX_NEIGHBOURS; i--) {
+        const ptac_point *point = &points[i];
+        bool is_exceeded = false;
+
+        if (!is_within(point->sizes, sizes))
+            continue;
+        for (int j = 0; j < n && !is_exceeded; j++)
+            is_exceeded = is_within(point->sizes, neighbours[j]->sizes);
+        if (is_exceeded)
+            continue;
+        if (n > 0 && point->row != *row) {
+            *row = NULL;
+            return true;
+        }
+        *row = point->row;
+        neighbours[n++] = point;
+    }
+    return n > 0;
+}
+
+/* Points of a curve for the largest calibrated thread count up to the call's. */
+static const ptac_point *points_of_threads(const curve *curve, int n_threads, int *n)
+{
+    const ptac_point *points = curve->points;
+    int end = curve->n_points, begin;
+
+    while (end > 0 && points[end - 1].n_threads > n_threads)
+        end--;
+    for (begin = end; begin > 0; begin--)
+        if (points[begin - 1].n_threads != points[end - 1].n_threads)
+            break;
+    *n = end - begin;
+    return points + begin;
+}
+
 bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
                         int n_threads, const ptac_kernel **row)
 {
@@ -120,6 +172,12 @@ bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
 
     const curve *curve = &now->curves[op][shape->kind][dtype];
 
+    if (shape->sizes[0] && curve->n_points && curve->points->sizes[0]) {
+        int n;
+        const ptac_point *points = points_of_threads(curve, n_threads, &n);
+
+        return row_of_neighbours(points, n, shape->sizes, row);
+    }
     for (int i = 0; i < curve->n_points; i++) {
         const ptac_point *point = &curve->points[i];
 

@@ -4,7 +4,14 @@
  * Calibration leaves, for each operator, shape kind and dtype, points (threads, work)
  * with the row that was measured fastest there, or none where stock was. A call takes
  * the point with the largest calibrated thread count and then the largest work that
- * do not exceed its own. The caller of ptac_chooser_install() has already left out
+ * do not exceed its own.
+ *
+ * Work alone does not tell how fast a product is: 196 rows times a weight of 2048 x 512
+ * lose where 512 x 512 x 512 gain. Points of products have three sizes. A call takes
+ * the points that exceed it in none of them; of these, those that no other of them
+ * exceeds are its neighbours, and stock runs unless all neighbours have the same row.
+ *
+ * The caller of ptac_chooser_install() has already left out
  * rows that the numerics level or the CPU forbids, so a lookup is all that is left.
  */
 #ifndef PTAC_CORE_CHOOSER_H
@@ -18,6 +25,7 @@ typedef struct ptac_point {
     ptac_dtype dtype; /* of the call's first input */
     int n_threads;
     int64_t work;
+    int64_t sizes[3];       /* of a product: rows, terms, columns; else zeros */
     const ptac_kernel *row; /* NULL: stock was faster */
 } ptac_point;
 

@@ -65,6 +65,7 @@ typedef struct ptac_shape {
     int64_t work; /* elements, multiply-adds or what else tells its size in the kind */
     /* Of a product: multiply-adds an element of its three matrices. Else left alone. */
     int64_t uses;
+    int64_t sizes[3]; /* of a product: rows, terms, columns; else zeros */
 } ptac_shape;
 
 /*

@@ -183,7 +183,10 @@ def write(
             file.write(f"# {line}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows(sorted(measurements))
+        for m in sorted(measurements):
+            is_product = isinstance(m.work, tuple)
+            work = "x".join(map(str, m.work)) if is_product else m.work
+            writer.writerow(m._replace(work=work))
 
 
 def generic(measurements: list[Measurement], isa: str) -> list[Measurement]:

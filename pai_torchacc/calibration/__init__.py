@@ -32,14 +32,20 @@ BY_NAME = ("int8_linear", "int8_conv2d", "int8_embedding")
 _HERE = Path(__file__).parent
 
 
+Work = int | tuple[int, int, int]
+
+
 class Measurement(NamedTuple):
-    """One row against stock at one place; ``stock_us`` is stock's time."""
+    """One row against stock at one place; ``stock_us`` is stock's time.
+
+    The work of a product is its three sizes, in the file ``rowsxtermsxcolumns``.
+    """
 
     op: str
     kind: str
     dtype: str
     threads: int
-    work: int
+    work: Work
     row: str
     ratio: float
     stock_us: float
@@ -98,16 +104,30 @@ def _measurement(fields: list[str]) -> Measurement | None:
     try:
         op, kind, dtype, threads, work, row, ratio, stock_us = fields
         m = Measurement(
-            op, kind, dtype, int(threads), int(work), row, float(ratio), float(stock_us)
-        )
+            op, kind, dtype, int(threads), _work(work), row, float(ratio),
+            float(stock_us),
+        )  # fmt: skip
     except ValueError:
         return None
     return m if _is_sound(m) else None
 
 
+def _work(text: str) -> Work:
+    if "x" not in text:
+        return int(text)
+    rows, terms, columns = text.split("x")
+    return int(rows), int(terms), int(columns)
+
+
 def _is_sound(m: Measurement) -> bool:
-    is_whole = 0 < m.threads < 1 << 31 and 0 <= m.work < 1 << 63
+    is_whole = 0 < m.threads < 1 << 31 and _is_work(m.work)
     return is_whole and 0 < m.ratio < math.inf and 0 <= m.stock_us < math.inf
+
+
+def _is_work(work: Work) -> bool:
+    if isinstance(work, int):
+        return 0 <= work < 1 << 63
+    return min(work) > 0 and math.prod(work) < 1 << 63
 
 
 def worst(measurements: Iterable[Measurement]) -> list[Measurement]:
@@ -172,7 +192,7 @@ def _shipped(name: str) -> Table | None:
     return Table(name, read(path), FASTER_ELSEWHERE, False)
 
 
-Point = tuple[str, str, str, int, int, str | None]
+Point = tuple[str, str, str, int, Work, str | None]
 
 
 def points(
@@ -205,7 +225,7 @@ def points(
             name for name, level, can_run, _ in rows
             if can_run and (op in BY_NAME or LEVELS.index(level) <= highest)
         }  # fmt: skip
-    best: dict[tuple[str, str, str, int, int], Measurement | None] = {}
+    best: dict[tuple[str, str, str, int, Work], Measurement | None] = {}
     for m in table.measurements:
         if m.kind not in kinds.get(m.op, ()):
             continue  # measured by another version of this package

@@ -19,6 +19,9 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
                       ? (has_act ? PTAC_LINEAR_TRAIN_ACT : PTAC_LINEAR_TRAIN)
                       : (has_act ? PTAC_LINEAR_INFER_ACT : PTAC_LINEAR_INFER);
     shape->work = p->m * p->n * p->k;
+    shape->sizes[0] = p->m;
+    shape->sizes[1] = p->k;
+    shape->sizes[2] = p->n;
     shape->uses = shape->work / (p->m * p->n + p->m * p->k + p->n * p->k);
     return PTAC_TAKE;
 }

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from pai_torchacc.calibration import Work
+
 Call = Callable[[], Any]
 Make = Callable[[], Call]
 
@@ -28,7 +30,7 @@ class Case:
     op: str
     kind: str
     dtype: str
-    work: int
+    work: Work
     variants: tuple[Make, ...]
     with_ops: tuple[str, ...] = ()
     """Other operators that the call needs switched on."""

@@ -18,7 +18,11 @@ SHAPES = (
     (64, 512, 512),
     (256, 256, 256),
     (64, 784, 1024),
+    (64, 3072, 768),
+    (128, 768, 768),
+    (196, 2048, 512),
     (512, 512, 512),
+    (512, 3072, 768),
     (1024, 256, 1024),
     (1024, 1024, 1024),
 )
@@ -33,7 +37,7 @@ def cases() -> Iterator[Case]:
                 make = partial(_make, m, k, n, bool(act), way == "train")
                 others = ("linear_act_backward",)
                 yield Case(
-                    "linear_act", way + act, "float32", m * k * n, (make,), others
+                    "linear_act", way + act, "float32", (m, k, n), (make,), others
                 )
 
 

@@ -424,3 +424,55 @@ UNIT(what_is_decided_asks_no_table)
     EXPECT(decided_under(PTAC_ISA_AVX512, &fine, &why) == best);
     ptac_chooser_set_gate(DECIDED_FAKE_OP, PTAC_OFF);
 }
+
+UNIT(products_are_found_by_their_sizes)
+{
+    const ptac_kernel *const fast = &fake_rows[1];
+    ptac_point points[] = {
+        {.n_threads = 1, .work = 64 * 64 * 64, .sizes = {64, 64, 64}},
+        {.n_threads = 1, .work = 64 * 512 * 512, .sizes = {64, 512, 512}},
+        {.n_threads = 1,
+         .work = 512 * 512 * 512,
+         .sizes = {512, 512, 512},
+         .row = fast},
+        {.n_threads = 1, .work = 64 * 64 * 4096, .sizes = {64, 64, 4096}, .row = fast},
+        {.n_threads = 4, .work = 64 * 512 * 512, .sizes = {64, 512, 512}, .row = fast},
+    };
+    static const struct {
+        int64_t sizes[3];
+        int n_threads;
+        bool is_known, is_fast;
+    } calls[] = {
+        {{512, 512, 512}, 1, true, true},
+        {{1024, 3072, 768}, 1, true, true},
+        {{196, 2048, 512},
+         1,
+         true,
+         false},                           /* the work of what is fast, not its shape */
+        {{512, 512, 511}, 1, true, false}, /* less than the point in one size */
+        {{64, 64, 8192}, 1, true, true},
+        {{64, 512, 4096}, 1, true, false},   /* two neighbours disagree */
+        {{4096, 4096, 4096}, 1, true, true}, /* and here both have the row */
+        {{63, 9000, 9000}, 1, false, false},
+        {{196, 2048, 512}, 4, true, true},
+        {{196, 2048, 512}, 3, true, false},
+        {{64, 511, 512}, 4, false, false}, /* four threads: their own points only */
+    };
+
+    reset();
+    for (int i = 0; i < 5; i++) {
+        points[i].op = FAKE_OP;
+        points[i].dtype = PTAC_F32;
+    }
+    EXPECT(ptac_chooser_install(points, 5) == PTAC_OK);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        ptac_shape shape = {.work = calls[i].sizes[0] * calls[i].sizes[1]};
+        const ptac_kernel *row = NULL;
+
+        memcpy(shape.sizes, calls[i].sizes, sizeof shape.sizes);
+        EXPECT(ptac_chooser_knows(FAKE_OP, &shape, PTAC_F32, calls[i].n_threads,
+                                  &row) == calls[i].is_known);
+        EXPECT(row == (calls[i].is_fast ? fast : NULL));
+    }
+    reset();
+}

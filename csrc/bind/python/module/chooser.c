@@ -158,21 +158,42 @@ static int kind_from(ptac_op op, const char *name)
     return -1;
 }
 
+/* Work as a table has it: a number, or the three sizes of a product. */
+static int read_work(PyObject *work, ptac_point *point)
+{
+    long long m, k, n;
+
+    if (!PyTuple_Check(work)) {
+        point->work = PyLong_AsLongLong(work);
+        return point->work == -1 && PyErr_Occurred() ? -1 : 0;
+    }
+    if (!PyArg_ParseTuple(work, "LLL", &m, &k, &n))
+        return -1;
+    if (m <= 0 || k <= 0 || n <= 0 || __builtin_mul_overflow(m, k, &point->work) ||
+        __builtin_mul_overflow(point->work, n, &point->work)) {
+        PyErr_Format(PyExc_ValueError, "sizes of no product: %R", work);
+        return -1;
+    }
+    point->sizes[0] = m;
+    point->sizes[1] = k;
+    point->sizes[2] = n;
+    return 0;
+}
+
 static int read_point(PyObject *tuple, ptac_point *point)
 {
-    PyObject *op;
+    PyObject *op, *work;
     const char *kind, *dtype, *row;
-    long long work;
 
-    if (!PyArg_ParseTuple(tuple, "UssiLz", &op, &kind, &dtype, &point->n_threads, &work,
-                          &row))
+    if (!PyArg_ParseTuple(tuple, "UssiOz", &op, &kind, &dtype, &point->n_threads, &work,
+                          &row) ||
+        read_work(work, point) < 0)
         return -1;
     point->op = ptac_op_from(op);
     if (point->op == PTAC_N_OPS)
         return -1;
     point->kind = kind_from(point->op, kind);
     point->dtype = dtype_from(dtype);
-    point->work = work;
     point->row = row ? ptac_registry_find(point->op, row) : NULL;
     if (point->kind < 0 || point->dtype == PTAC_N_DTYPES || (row && !point->row)) {
         PyErr_Format(PyExc_ValueError, "%U has no kind %s, dtype %s or row %s", op,
