@@ -207,7 +207,7 @@ TARGET static void scale_row(const uint16_t *in, float factor, float *out, int64
                       (int)(n - i));
 }
 #else
-#include "ops/pool/bf16.h"
+#include "ops/bf16/bf16.h"
 
 static float score_at(const ptac_attention_part *part, const query *q, int64_t j)
 {

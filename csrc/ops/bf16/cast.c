@@ -7,7 +7,7 @@
 #include "ops/bf16/cast.h"
 
 #include "core/host.h"
-#include "ops/pool/bf16.h"
+#include "ops/bf16/bf16.h"
 
 enum {
     GRAIN = 1 << 15, /* elements worth a thread */

@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET __attribute__((target("avx2,fma,popcnt")))
 #define INLINE TARGET static inline __attribute__((always_inline))
 
 enum {

@@ -13,7 +13,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#define TARGET                                                                         \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,popcnt")))
 #define INLINE TARGET static inline __attribute__((always_inline))
 
 enum {

@@ -5,7 +5,7 @@
  * The algorithm is in avg_pool2d_backward_tpl.h; this file only names the lanes.
  */
 #if defined(__x86_64__)
-#include "ops/pool/lanes_avx2.h"
+#include "ops/math/typed_avx2.h"
 
 #include "ops/pool/avg/avg_pool2d_backward_vec.h"
 

@@ -4,13 +4,13 @@
  * NCHW: each row of outputs is divided once and laid out as the image's columns see it;
  * each row of the image is then written once, as the sum of what lies over it. Where no
  * window lies there is -0, which changes no sum. NHWC: a vector of channels at a time.
- * Included once per element type and instruction set, in the words of lanes.h.
+ * Included once per element type and instruction set, in the words of typed_lanes.h.
  */
 
 /* What one thread works with: rows of shares, and what the outputs along a row have. */
 struct OF(shares) {
     REAL ring[RING_REALS];
-    REAL columns[MOST_OUTPUTS + LANES]; /* part of the divisor */
+    REAL columns[MOST_OUTPUTS + N_LANES]; /* part of the divisor */
     int32_t begin[MOST_OUTPUTS], end[MOST_OUTPUTS];
 };
 
@@ -19,7 +19,7 @@ TARGET static void OF(prepare)(const ptac_avg_pool2d *p, const spread_plan *plan
 {
     for (int64_t i = 0; i < plan->n_rows * plan->row; i++)
         shares->ring[i] = (REAL)-0.0;
-    for (int64_t ow = 0; ow < p->image.out_w + LANES; ow++)
+    for (int64_t ow = 0; ow < p->image.out_w + N_LANES; ow++)
         shares->columns[ow] = 1;
     for (int64_t ow = 0; ow < p->image.out_w; ow++) {
         const ptac_extent w = ptac_avg_extent_w(p, ow);
@@ -30,7 +30,7 @@ TARGET static void OF(prepare)(const ptac_avg_pool2d *p, const spread_plan *plan
     }
 }
 
-/* The shares of LANES outputs from ow on; -0 in lanes behind n. */
+/* The shares of N_LANES outputs from ow on; -0 in lanes behind n. */
 TARGET static inline VEC OF(share)(const ptac_avg_pool2d *p, const ELEM *grad,
                                    const REAL *columns, REAL rows, int n)
 {
@@ -74,10 +74,10 @@ TARGET static inline void OF(lay_out_row)(const ptac_avg_pool2d *p,
     const REAL rows = (REAL)ptac_avg_counted(p, &h);
     const int64_t out_w = p->image.out_w;
     REAL *row = shares->ring + (oh & (plan->n_rows - 1)) * plan->row;
-    REAL spread[MOST_OUTPUTS + LANES];
+    REAL spread[MOST_OUTPUTS + N_LANES];
 
-    for (int64_t ow = 0; ow < out_w; ow += LANES) {
-        const int n = out_w - ow < LANES ? (int)(out_w - ow) : LANES;
+    for (int64_t ow = 0; ow < out_w; ow += N_LANES) {
+        const int n = out_w - ow < N_LANES ? (int)(out_w - ow) : N_LANES;
         const VEC share = OF(share)(p, grad + ow, shares->columns + ow, rows, n);
 
         if (plan->way == SHIFTED) {
@@ -104,8 +104,8 @@ TARGET static inline void OF(collect_rows)(const ptac_avg_pool2d *p,
 {
     const int64_t w = p->image.w;
 
-    for (int64_t iw = 0; iw < w; iw += LANES) {
-        const int n = w - iw < LANES ? (int)(w - iw) : LANES;
+    for (int64_t iw = 0; iw < w; iw += N_LANES) {
+        const int n = w - iw < N_LANES ? (int)(w - iw) : N_LANES;
         VEC sum = SET(0);
 
         for (int64_t oh = cover->first; oh < cover->last; oh++) {
@@ -148,13 +148,13 @@ TARGET static void OF(planes)(int64_t begin, int64_t end, void *context)
 /* One value in n elements; where there are enough, the last vector overlaps. */
 TARGET static inline void OF(fill)(ELEM *out, VEC v, int64_t n)
 {
-    if (n < LANES) {
+    if (n < N_LANES) {
         STORE(out, v, (int)n);
         return;
     }
-    for (int64_t i = 0; i < n - LANES; i += LANES)
-        STORE(out + i, v, LANES);
-    STORE(out + n - LANES, v, LANES);
+    for (int64_t i = 0; i < n - N_LANES; i += N_LANES)
+        STORE(out + i, v, N_LANES);
+    STORE(out + n - N_LANES, v, N_LANES);
 }
 
 /* Planes [begin, end) that have one window each, the whole plane. */
@@ -164,14 +164,14 @@ TARGET static void OF(whole_planes)(int64_t begin, int64_t end, void *context)
     const ptac_avg_pool2d *p = job->call->params;
     const ptac_extent h = ptac_avg_extent_h(p, 0), w = ptac_avg_extent_w(p, 0);
     const int64_t n_in = p->image.h * p->image.w;
-    REAL columns[LANES], shares[LANES];
+    REAL columns[N_LANES], shares[N_LANES];
 
-    for (int lane = 0; lane < LANES; lane++)
+    for (int lane = 0; lane < N_LANES; lane++)
         columns[lane] = (REAL)ptac_avg_counted(p, &w);
-    for (int64_t i = begin; i < end; i += LANES) {
+    for (int64_t i = begin; i < end; i += N_LANES) {
         const ELEM *grad = (const ELEM *)job->call->inputs[0].data + i;
         ELEM *out = (ELEM *)job->call->outputs[0].data + i * n_in;
-        const int n = end - i < LANES ? (int)(end - i) : LANES;
+        const int n = end - i < N_LANES ? (int)(end - i) : N_LANES;
         const VEC share = OF(share)(p, grad, columns, (REAL)ptac_avg_counted(p, &h), n);
 
         STORE_REAL(shares, ADD(share, SET(0))); /* -0 becomes +0 */
@@ -181,21 +181,21 @@ TARGET static void OF(whole_planes)(int64_t begin, int64_t end, void *context)
 }
 
 /* NHWC: add one output's gradient to its window, n_vectors of channels from c on. */
-INLINED void OF(pixel)(const ptac_image *image, const ptac_extent *h,
-                       const ptac_extent *w, REAL divisor, const ELEM *grad, ELEM *out,
-                       int64_t c, int n_vectors, int n)
+INLINE void OF(pixel)(const ptac_image *image, const ptac_extent *h,
+                      const ptac_extent *w, REAL divisor, const ELEM *grad, ELEM *out,
+                      int64_t c, int n_vectors, int n)
 {
     VEC share[MOST_VECTORS];
 
     FOR_VECTORS(i, n_vectors)
-    share[i] = ROUND(DIV(LOAD(grad + c + i * LANES, n), ROUND(SET(divisor))));
+    share[i] = ROUND(DIV(LOAD(grad + c + i * N_LANES, n), ROUND(SET(divisor))));
     for (int64_t ih = h->begin; ih < h->end; ih++) {
         for (int64_t iw = w->begin; iw < w->end; iw++) {
             ELEM *at = out + (ih * image->w + iw) * image->channels + c;
 
             FOR_VECTORS(i, n_vectors)
             {
-                ELEM *home = at + i * LANES;
+                ELEM *home = at + i * N_LANES;
 
                 STORE(home, ROUND(ADD(LOAD(home, n), share[i])), n);
             }

@@ -6,6 +6,7 @@
 #define PTAC_OPS_POOL_AVG_AVG_POOL2D_BACKWARD_VEC_H
 
 #include "ops/pool/avg/avg_pool2d.h"
+#include "ops/pool/channels.h"
 
 #include <string.h>
 

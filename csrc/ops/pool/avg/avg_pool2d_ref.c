@@ -6,7 +6,7 @@
  */
 #include "ops/pool/avg/avg_pool2d.h"
 
-#include "ops/pool/elements.h"
+#include "ops/math/elements.h"
 
 #define INLINED static inline __attribute__((always_inline))
 

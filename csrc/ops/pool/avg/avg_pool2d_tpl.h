@@ -3,10 +3,10 @@
  *
  * A tap outside the image is read as +0: a sum that starts from +0 is never -0, so
  * that adding +0 leaves it as it is. Included once per element type and instruction
- * set, in the words of lanes.h.
+ * set, in the words of typed_lanes.h.
  */
 
-/* LANES neighbouring outputs of every row, n of which exist. */
+/* N_LANES neighbouring outputs of every row, n of which exist. */
 struct OF(piece) {
     int64_t ow;
     int n;
@@ -20,10 +20,10 @@ TARGET static void OF(cut_piece)(const ptac_avg_pool2d *p, int64_t ow,
 {
     const ptac_window *w = &p->window.w;
     const int64_t rest = p->image.out_w - ow;
-    REAL columns[LANES];
+    REAL columns[N_LANES];
 
     piece->ow = ow;
-    piece->n = rest < LANES ? (int)rest : LANES;
+    piece->n = rest < N_LANES ? (int)rest : N_LANES;
     piece->is_tiled = w->kernel == 2 && w->stride == 2 && w->padding == 0 &&
                       2 * (ow + piece->n) <= p->image.w;
     for (int kw = 0; kw < w->kernel; kw++) {
@@ -32,7 +32,7 @@ TARGET static void OF(cut_piece)(const ptac_avg_pool2d *p, int64_t ow,
         ptac_window_lanes(w, p->image.w, ow, piece->n, kw, &lo, &hi);
         piece->spans[kw] = SPAN_OF(w->stride, lo, hi);
     }
-    for (int lane = 0; lane < LANES; lane++) {
+    for (int lane = 0; lane < N_LANES; lane++) {
         const ptac_extent extent = ptac_avg_extent_w(p, ow + lane);
 
         columns[lane] = lane < piece->n ? (REAL)ptac_avg_counted(p, &extent) : 1;
@@ -102,7 +102,7 @@ TARGET static void OF(planes)(int64_t begin, int64_t end, void *context)
     for (int64_t i = begin; i < end; i += 4) {
         const int64_t stop = end - i < 4 ? end : i + 4;
 
-        for (int64_t ow = 0; ow < p->image.out_w; ow += LANES) {
+        for (int64_t ow = 0; ow < p->image.out_w; ow += N_LANES) {
             OF(cut_piece)(p, ow, &piece);
             for (int64_t plane = i; plane < stop; plane++)
                 OF(column)(call, plane, &piece);
@@ -111,9 +111,9 @@ TARGET static void OF(planes)(int64_t begin, int64_t end, void *context)
 }
 
 /* NHWC: n_vectors of channels of one output from c on, the last of n lanes. */
-INLINED void OF(pixel)(const ptac_image *image, const ptac_extent *h,
-                       const ptac_extent *w, REAL divisor, const ELEM *x, ELEM *y,
-                       int64_t c, int n_vectors, int n)
+INLINE void OF(pixel)(const ptac_image *image, const ptac_extent *h,
+                      const ptac_extent *w, REAL divisor, const ELEM *x, ELEM *y,
+                      int64_t c, int n_vectors, int n)
 {
     VEC sum[MOST_VECTORS];
 
@@ -124,11 +124,11 @@ INLINED void OF(pixel)(const ptac_image *image, const ptac_extent *h,
             const ELEM *at = x + (ih * image->w + iw) * image->channels + c;
 
             FOR_VECTORS(i, n_vectors)
-            sum[i] = ADD(sum[i], LOAD(at + i * LANES, n));
+            sum[i] = ADD(sum[i], LOAD(at + i * N_LANES, n));
         }
     }
     FOR_VECTORS(i, n_vectors)
-    STORE(y + c + i * LANES, ROUND(DIV(sum[i], SET(divisor))), n);
+    STORE(y + c + i * N_LANES, ROUND(DIV(sum[i], SET(divisor))), n);
 }
 
 #define STEP(c, n_vectors, n) OF(pixel)(image, &h, &w, divisor, x, y, c, n_vectors, n)

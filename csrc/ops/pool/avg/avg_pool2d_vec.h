@@ -7,6 +7,7 @@
 #define PTAC_OPS_POOL_AVG_AVG_POOL2D_VEC_H
 
 #include "ops/pool/avg/avg_pool2d.h"
+#include "ops/pool/channels.h"
 
 #define OF(name) name##_f32
 #include "ops/pool/avg/avg_pool2d_tpl.h"

@@ -4,7 +4,7 @@
  * The algorithm is in max_pool2d_backward_tpl.h; this file only names the lanes.
  */
 #if defined(__x86_64__)
-#include "ops/pool/lanes_avx512.h"
+#include "ops/math/typed_avx512.h"
 
 #include "ops/pool/max/max_pool2d_backward_vec.h"
 

@@ -5,7 +5,7 @@
  */
 #include "ops/pool/max/max_pool2d_backward.h"
 
-#include "ops/pool/bf16.h"
+#include "ops/bf16/bf16.h"
 
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {

@@ -7,7 +7,7 @@
  * definition does it all again. In NCHW only windows of 2x2 side by side are done so;
  * for others the definition was measured to be faster.
  *
- * Included once per element type and instruction set, in the words of lanes.h.
+ * Included once per element type and instruction set, in the words of typed_lanes.h.
  */
 
 /*
@@ -20,8 +20,8 @@ TARGET static inline bool OF(tiled_row)(const ELEM *grad, const int64_t *index,
 {
     int64_t n_found = 0;
 
-    for (int64_t ow = 0; ow < out_w; ow += LANES) {
-        const int n = out_w - ow < LANES ? (int)(out_w - ow) : LANES;
+    for (int64_t ow = 0; ow < out_w; ow += N_LANES) {
+        const int n = out_w - ow < N_LANES ? (int)(out_w - ow) : N_LANES;
         /* Added to 0 as stock does: -0 becomes +0, and a bfloat16 NaN c10's own. */
         const VEC g = ROUND(ADD(LOAD(grad + ow, n), SET(0)));
         const IVEC chosen = LOAD_INDEX(index + ow, n);
@@ -86,8 +86,8 @@ struct OF(place) {
 };
 
 /* n_vectors of channels from c on, the last of n lanes. */
-INLINED void OF(collect)(const ptac_image *image, struct OF(place) * place, int64_t c,
-                         int n_vectors, int n)
+INLINE void OF(collect)(const ptac_image *image, struct OF(place) * place, int64_t c,
+                        int n_vectors, int n)
 {
     VEC sum[MOST_VECTORS];
 
@@ -100,8 +100,8 @@ INLINED void OF(collect)(const ptac_image *image, struct OF(place) * place, int6
             FOR_VECTORS(i, n_vectors)
             {
                 const MASK here =
-                    INDEX_IS(place->index + from + i * LANES, n, place->at);
-                const VEC g = LOAD(place->grad + from + i * LANES, n);
+                    INDEX_IS(place->index + from + i * N_LANES, n, place->at);
+                const VEC g = LOAD(place->grad + from + i * N_LANES, n);
 
                 sum[i] = ADD_WHERE(here, sum[i], g);
                 place->n_found = TALLY(place->n_found, here);
@@ -109,7 +109,7 @@ INLINED void OF(collect)(const ptac_image *image, struct OF(place) * place, int6
         }
     }
     FOR_VECTORS(i, n_vectors)
-    STORE(place->out + c + i * LANES, sum[i], n);
+    STORE(place->out + c + i * N_LANES, sum[i], n);
 }
 
 #define STEP(c, n_vectors, n) OF(collect)(image, &place, c, n_vectors, n)

@@ -6,6 +6,7 @@
 #define PTAC_OPS_POOL_MAX_MAX_POOL2D_BACKWARD_VEC_H
 
 #include "ops/pool/max/max_pool2d_backward.h"
+#include "ops/pool/channels.h"
 
 #define OF(name) name##_f32
 #include "ops/pool/max/max_pool2d_backward_tpl.h"

@@ -6,7 +6,7 @@
 #include "ops/pool/max/max_pool2d.h"
 
 #include "core/host.h"
-#include "ops/pool/bf16.h"
+#include "ops/bf16/bf16.h"
 
 #include <string.h>
 

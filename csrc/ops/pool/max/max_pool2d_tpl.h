@@ -1,7 +1,7 @@
 /*
  * max_pool2d_tpl.h - max pooling along rows (NCHW) and along channels (NHWC).
  *
- * Included once per element type and instruction set, in the words of lanes.h.
+ * Included once per element type and instruction set, in the words of typed_lanes.h.
  */
 
 /* Lanes where v wins over best. */
@@ -19,15 +19,15 @@ TARGET static inline VEC OF(load_tap)(const ELEM *p, int64_t stride, SPAN span, 
     if (stride == 2)
         return LOAD2_SPAN(p, span);
 
-    ELEM lanes[LANES] = {0};
+    ELEM lanes[N_LANES] = {0};
 
     for (int i = lo; i < hi; i++)
         lanes[i] = p[i * stride];
-    return LOAD(lanes, LANES);
+    return LOAD(lanes, N_LANES);
 }
 
 /*
- * LANES neighbouring outputs of every row, n of which exist. Tap kw exists in lanes
+ * N_LANES neighbouring outputs of every row, n of which exist. Tap kw exists in lanes
  * [lo[kw], hi[kw]), and a lane's first tap is at column first[lane]: where the piece
  * lies between the edges these are all n lanes, and column 0.
  */
@@ -38,7 +38,7 @@ struct OF(piece) {
     int8_t lo[PTAC_MAX_TAPS], hi[PTAC_MAX_TAPS];
     SPAN spans[PTAC_MAX_TAPS];
     MASK lanes[PTAC_MAX_TAPS];
-    int32_t first[LANES];
+    int32_t first[N_LANES];
 };
 
 TARGET static void OF(cut_piece)(const ptac_max_pool2d *p, int64_t ow,
@@ -48,9 +48,9 @@ TARGET static void OF(cut_piece)(const ptac_max_pool2d *p, int64_t ow,
     const int64_t rest = p->image.out_w - ow;
 
     piece->ow = ow;
-    piece->n = rest < LANES ? (int)rest : LANES;
+    piece->n = rest < N_LANES ? (int)rest : N_LANES;
     piece->is_whole = true;
-    for (int lane = 0; lane < LANES; lane++)
+    for (int lane = 0; lane < N_LANES; lane++)
         piece->first[lane] = 0;
     for (int kw = (int)w->kernel - 1; kw >= 0; kw--) {
         int lo, hi;
@@ -114,8 +114,8 @@ TARGET static inline void OF(row)(const ELEM *rows, const ptac_max_pool2d *p,
 TARGET static inline void OF(tiled_row)(const ELEM *upper, int64_t w, int32_t position,
                                         int64_t out_w, ELEM *y, int64_t *index)
 {
-    for (int64_t ow = 0; ow < out_w; ow += LANES) {
-        const int n = out_w - ow < LANES ? (int)(out_w - ow) : LANES;
+    for (int64_t ow = 0; ow < out_w; ow += N_LANES) {
+        const int n = out_w - ow < N_LANES ? (int)(out_w - ow) : N_LANES;
         const int32_t at = position + 2 * (int32_t)ow;
         VEC best, v1, v2, v3;
         MASK m1, m2, m3;
@@ -203,7 +203,7 @@ TARGET static void OF(planes)(int64_t begin, int64_t end, void *context)
     for (int64_t i = begin; i < end; i += 4) {
         const int64_t stop = end - i < 4 ? end : i + 4;
 
-        for (int64_t ow = 0; ow < p->image.out_w; ow += LANES) {
+        for (int64_t ow = 0; ow < p->image.out_w; ow += N_LANES) {
             OF(cut_piece)(p, ow, &piece);
             for (int64_t plane = i; plane < stop; plane++)
                 OF(column)(call, plane, &piece);
@@ -220,8 +220,8 @@ struct OF(taps) {
 };
 
 /* NHWC: n_vectors of channels from c on, the last of n lanes. */
-INLINED void OF(pixel)(const ptac_max_pool2d *p, const struct OF(taps) * taps,
-                       int64_t c, int n_vectors, int n)
+INLINE void OF(pixel)(const ptac_max_pool2d *p, const struct OF(taps) * taps, int64_t c,
+                      int n_vectors, int n)
 {
     const int64_t down = p->window.h.dilation * p->image.w;
     const int64_t channels = p->image.channels;
@@ -232,7 +232,7 @@ INLINED void OF(pixel)(const ptac_max_pool2d *p, const struct OF(taps) * taps,
 
     FOR_VECTORS(i, n_vectors)
     {
-        best[i] = LOAD(x + at * channels + i * LANES, n);
+        best[i] = LOAD(x + at * channels + i * N_LANES, n);
         position[i] = ISET((int32_t)at);
     }
     for (int64_t kh = 0; kh < taps->n_rows; kh++, at += down) {
@@ -241,7 +241,7 @@ INLINED void OF(pixel)(const ptac_max_pool2d *p, const struct OF(taps) * taps,
 
             FOR_VECTORS(i, n_vectors)
             {
-                const VEC v = LOAD(x + here * channels + i * LANES, n);
+                const VEC v = LOAD(x + here * channels + i * N_LANES, n);
                 const MASK beats = OF(beats)(v, best[i]);
 
                 best[i] = PICK(beats, best[i], v);
@@ -251,8 +251,8 @@ INLINED void OF(pixel)(const ptac_max_pool2d *p, const struct OF(taps) * taps,
     }
     FOR_VECTORS(i, n_vectors)
     {
-        STORE(taps->y + c + i * LANES, best[i], n);
-        STORE_INDEX(taps->index + c + i * LANES, position[i], n);
+        STORE(taps->y + c + i * N_LANES, best[i], n);
+        STORE_INDEX(taps->index + c + i * N_LANES, position[i], n);
     }
 }
 

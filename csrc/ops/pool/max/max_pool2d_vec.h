@@ -7,6 +7,7 @@
 #define PTAC_OPS_POOL_MAX_MAX_POOL2D_VEC_H
 
 #include "ops/pool/max/max_pool2d.h"
+#include "ops/pool/channels.h"
 
 #include "core/host.h"
 

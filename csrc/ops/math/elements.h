@@ -4,10 +4,10 @@
  * Templates say OF(name), which the file that includes them defines as name_f32,
  * name_bf16 or name_f64. A bfloat16 is computed with as a float.
  */
-#ifndef PTAC_OPS_POOL_ELEMENTS_H
-#define PTAC_OPS_POOL_ELEMENTS_H
+#ifndef PTAC_OPS_MATH_ELEMENTS_H
+#define PTAC_OPS_MATH_ELEMENTS_H
 
-#include "ops/pool/bf16.h"
+#include "ops/bf16/bf16.h"
 
 typedef float elem_f32, real_f32, real_bf16;
 typedef double elem_f64, real_f64;

@@ -1,8 +1,8 @@
 /*
  * bf16.h - a bfloat16 is the upper half of a float.
  */
-#ifndef PTAC_OPS_POOL_BF16_H
-#define PTAC_OPS_POOL_BF16_H
+#ifndef PTAC_OPS_BF16_BF16_H
+#define PTAC_OPS_BF16_BF16_H
 
 #include <stdint.h>
 #include <string.h>
