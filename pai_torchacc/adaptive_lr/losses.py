@@ -9,12 +9,10 @@ import torch
 from torch._subclasses import FakeTensor
 
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.adaptive_lr.clipping import Versions, gradients_of, versions_of
-from pai_torchacc.adaptive_lr.registry import of_this_thread, tuner_of
-from pai_torchacc.adaptive_lr.tuner import Root, Tuner
+from pai_torchacc.adaptive_lr.registry import tuner_of
+from pai_torchacc.adaptive_lr.tuner import Root
+from pai_torchacc.adaptive_lr.watching import Pass
 from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
-
-Watched = list[tuple[Any, Tuner, Versions]]
 
 
 def install(ledger: Ledger) -> bool:
@@ -34,49 +32,19 @@ def _backward() -> Any:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         if is_compiling() or graph() != -1:  # of checkpoints, inside another one
             return original(tensors, *args, **kwargs)
-        watched, held = _watch()
-        if not watched:
+        running = Pass.begin()
+        if running is None:
             return original(tensors, *args, **kwargs)
-        value = _value(tensors, args, kwargs)
-        result = original(tensors, *args, **kwargs)
-        _note(value, watched)
-        del held
+        root = None
+        try:
+            value = _value(tensors, args, kwargs)
+            result = original(tensors, *args, **kwargs)
+            root = Root(value)
+        finally:
+            running.end(root)
         return result
 
     return backward
-
-
-@not_compiled
-def _watch() -> tuple[Watched, Any]:
-    """Whom a backward pass may reach, and what has to be held while it runs."""
-    here = of_this_thread()
-    if all(tuner.known is None for _, tuner in here):
-        return [], None
-    # Gradients are held: the place of one that is replaced must not be another's.
-    held = [gradients_of(o) for o, _ in here]
-    watched = [
-        (o, tuner, versions_of(grads))
-        for (o, tuner), grads in zip(here, held, strict=True)
-    ]
-    for optimizer, tuner, versions in watched:
-        tuner.drop_thrown_away(optimizer, versions)
-    return watched, held
-
-
-@not_compiled
-def _note(value: float | None, watched: Watched) -> None:
-    reached = []
-    for optimizer, tuner, before in watched:
-        if versions_of(gradients_of(optimizer)) != before:
-            reached.append((optimizer, tuner))
-    root = Root(value)
-    for optimizer, tuner in reached:
-        tuner.note(root, optimizer)
-    if reached and len(reached) < len(watched):
-        tuners = [tuner for _, tuner in reached]
-        for optimizer, tuner, _ in watched:
-            if tuner not in tuners:
-                tuner.note_frozen(optimizer, tuners)
 
 
 @not_compiled

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
-import threading
 from dataclasses import replace
-from threading import get_ident
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -20,6 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from pai_torchacc._ledger import Ledger
 from pai_torchacc._options import RateOptions
 from pai_torchacc.adaptive_lr.tuner import Tuner
+from pai_torchacc.adaptive_lr.watching import watch
 
 _defaults = RateOptions()
 _of_optimizer = WeakIdKeyDictionary()
@@ -27,9 +26,6 @@ _of_optimizer = WeakIdKeyDictionary()
 _tuners: dict[int, tuple[ReferenceType[Any], Tuner]] = {}
 """By id; each step looks here, where WeakIdKeyDictionary would take a microsecond."""
 _NONE = (lambda: None), None
-_seen = threading.local()
-"""By thread: whom it watches, and what ``_changes`` was when it looked."""
-_changes = 0
 
 
 def install(ledger: Ledger) -> None:
@@ -57,8 +53,9 @@ def options_are(options: RateOptions) -> None:
     """Of optimizers that have none of their own."""
     global _defaults
     before, _defaults = _defaults, options
-    for optimizer, tuner in _alive(_pairs()):
-        if optimizer in _of_optimizer:
+    for reference, tuner in _pairs():
+        optimizer = reference()
+        if optimizer is None or optimizer in _of_optimizer:
             continue
         if replace(before, verbose=options.verbose) == options:
             tuner.options = options
@@ -86,23 +83,21 @@ def begin_anew(optimizer: Any) -> Tuner:
         if _tuners.get(key, (None,))[0] is reference:
             _tuners.pop(key, None)  # others may have emptied it meanwhile
 
-    tuner = Tuner(optimizer, options, look_again)
+    before, tuner = known_tuner(optimizer), Tuner(optimizer, options)
     _tuners[key] = ref(optimizer, gone), tuner
-    look_again()
+    watch(tuner)
+    if before is not None:
+        before.retire()
     return tuner
-
-
-def look_again() -> None:
-    """Threads that watch optimizers have others to watch."""
-    global _changes  # noqa: PLW0603
-    _changes += 1
 
 
 def forget() -> None:
     """All optimizers, and the options that they had."""
+    before = _pairs()
     _tuners.clear()
     _of_optimizer.clear()
-    look_again()
+    for _, tuner in before:
+        tuner.retire()
 
 
 def tuner_of(optimizer: Any) -> Tuner:
@@ -116,21 +111,5 @@ def known_tuner(optimizer: Any) -> Tuner | None:
     return tuner if reference() is optimizer else None
 
 
-def of_this_thread() -> list[tuple[Any, Tuner]]:
-    """Optimizers that this thread has made or stepped, and theirs.
-
-    Gradients of others may be written at any moment by the backward passes of other
-    threads, and must not be looked at.
-    """
-    if getattr(_seen, "changes", None) != _changes:
-        here, _seen.changes = get_ident(), _changes
-        _seen.pairs = [pair for pair in _pairs() if pair[1].thread == here]
-    return _alive(_seen.pairs)
-
-
 def _pairs() -> list[tuple[ReferenceType[Any], Tuner]]:
     return list(_tuners.values())  # in one go: other threads may make optimizers
-
-
-def _alive(pairs: list[tuple[ReferenceType[Any], Tuner]]) -> list[tuple[Any, Tuner]]:
-    return [(o, tuner) for reference, tuner in pairs if (o := reference()) is not None]

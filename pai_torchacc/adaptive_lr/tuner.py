@@ -6,8 +6,6 @@ import logging
 import math
 from array import array
 from collections import deque
-from collections.abc import Callable
-from threading import get_ident
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakSet, ref
 
@@ -16,6 +14,7 @@ from torch import Tensor, distributed
 from pai_torchacc._options import RateOptions
 from pai_torchacc.adaptive_lr import update_rules
 from pai_torchacc.adaptive_lr.clipping import Clipping, Versions, params_of
+from pai_torchacc.adaptive_lr.watching import is_of_this_thread, watch
 
 log = logging.getLogger("pai_torchacc")
 
@@ -64,16 +63,17 @@ class Root:
 class Tuner:
     """By how much to multiply the rate of one optimizer."""
 
-    def __init__(
-        self, optimizer: Any, options: RateOptions, has_moved: Callable[[], None]
-    ):
-        self._reference = ref(self)
+    def __init__(self, optimizer: Any, options: RateOptions):
+        self._reference, self.optimizer = ref(self), ref(optimizer)
         self.options = options
         self._floor = options.floor or 0.0
         self._most_growth = math.log(options.max_growth)
-        self.has_moved = has_moved
-        """To be called where ``thread`` changes."""
-        self.thread = get_ident()
+        self.is_retired = self.is_idle = False
+        self.n_passes_without = 0
+        """Backward passes since the latest that reached it, or its latest step."""
+        self.hooks: list[tuple[Any, Any]] = []
+        """While it is idle: nodes that accumulate its gradients, hooks on them."""
+        self.thread: object = None
         """The one whose backward passes reach these parameters, as far as is known."""
         self._begin_numbers()
         self.multiplier = 1.0
@@ -115,6 +115,16 @@ class Tuner:
 
     def _begin_numbers(self) -> None:
         self.numbers = array("d", [0.0] * len(_index))
+
+    def retire(self) -> None:
+        """Another one has taken its place, or none."""
+        self.is_retired = True
+        self.remove_hooks()
+
+    def remove_hooks(self) -> None:
+        """They have told, or are not to."""
+        while self.hooks:
+            self.hooks.pop()[1].remove()
 
     def note(self, root: Root, optimizer: Any) -> None:
         """A backward pass from this loss has reached the parameters."""
@@ -167,9 +177,12 @@ class Tuner:
         """The losses that the coming step goes by."""
         pending, self.pending = self.pending, []
         self._n_dropped = 0
-        if self.thread != get_ident():  # what has reached it may be others' losses
-            self.thread, pending = get_ident(), []
-            self.has_moved()
+        if not is_of_this_thread(self):  # what has reached it may be others' losses
+            pending = []
+            watch(self)
+        elif self.is_idle:
+            watch(self)
+        self.n_passes_without = 0
         if self._used:
             self._see_who_shares()
         for root in pending:
