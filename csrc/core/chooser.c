@@ -17,6 +17,7 @@
 enum {
     LEAST_USES = 48,
     MAX_NEIGHBOURS = 16, /* more are as good as these */
+    FAR = 8, /* neighbours with less of the largest one's work have no say */
 };
 
 typedef struct curve {
@@ -130,6 +131,8 @@ static bool row_of_neighbours(const ptac_point *points, int n_points,
         const ptac_point *point = &points[i];
         bool is_exceeded = false;
 
+        if (n > 0 && point->work < neighbours[0]->work / FAR)
+            break;
         if (!is_within(point->sizes, sizes))
             continue;
         for (int j = 0; j < n && !is_exceeded; j++)

@@ -10,6 +10,7 @@
  * lose where 512 x 512 x 512 gain. Points of products have three sizes. A call takes
  * the points that exceed it in none of them; of these, those that no other of them
  * exceeds are its neighbours, and stock runs unless all neighbours have the same row.
+ * Neighbours with less than an eighth of the largest one's work are too far to say.
  *
  * The caller of ptac_chooser_install() has already left out
  * rows that the numerics level or the CPU forbids, so a lookup is all that is left.

@@ -429,6 +429,7 @@ UNIT(products_are_found_by_their_sizes)
 {
     const ptac_kernel *const fast = &fake_rows[1];
     ptac_point points[] = {
+        {.n_threads = 1, .work = 8 * 1024 * 8, .sizes = {8, 1024, 8}},
         {.n_threads = 1, .work = 64 * 64 * 64, .sizes = {64, 64, 64}},
         {.n_threads = 1, .work = 64 * 512 * 512, .sizes = {64, 512, 512}},
         {.n_threads = 1,
@@ -453,6 +454,7 @@ UNIT(products_are_found_by_their_sizes)
         {{64, 64, 8192}, 1, true, true},
         {{64, 512, 4096}, 1, true, false},   /* two neighbours disagree */
         {{4096, 4096, 4096}, 1, true, true}, /* and here both have the row */
+        {{512, 1024, 512}, 1, true, true},   /* {8, 1024, 8} is far and has no say */
         {{63, 9000, 9000}, 1, false, false},
         {{196, 2048, 512}, 4, true, true},
         {{196, 2048, 512}, 3, true, false},
@@ -460,11 +462,11 @@ UNIT(products_are_found_by_their_sizes)
     };
 
     reset();
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         points[i].op = FAKE_OP;
         points[i].dtype = PTAC_F32;
     }
-    EXPECT(ptac_chooser_install(points, 5) == PTAC_OK);
+    EXPECT(ptac_chooser_install(points, 6) == PTAC_OK);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         ptac_shape shape = {.work = calls[i].sizes[0] * calls[i].sizes[1]};
         const ptac_kernel *row = NULL;
