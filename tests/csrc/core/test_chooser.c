@@ -455,7 +455,7 @@ UNIT(products_are_found_by_their_sizes)
         {{64, 512, 4096}, 1, true, false},   /* two neighbours disagree */
         {{4096, 4096, 4096}, 1, true, true}, /* and here both have the row */
         {{512, 1024, 512}, 1, true, true},   /* {8, 1024, 8} is far and has no say */
-        {{63, 9000, 9000}, 1, false, false},
+        {{7, 9000, 9000}, 1, false, false},
         {{196, 2048, 512}, 4, true, true},
         {{196, 2048, 512}, 3, true, false},
         {{64, 511, 512}, 4, false, false}, /* four threads: their own points only */
