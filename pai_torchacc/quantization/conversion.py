@@ -354,8 +354,7 @@ def dequantize(model: nn.Module) -> nn.Module:
         storage.restore(module, FLOAT_CLASSES[type(module)], parameter)
         optimizers.note_restored(parameter)
     for part in model.modules():
-        if "_int8" in part.__dict__:
-            storage.clean(part)
+        storage.clean(part)
     settle(model)
     for part in model.modules():
         notes.pop(part, None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import io
 import json
 import math
@@ -180,7 +181,8 @@ def load(model: nn.Module, file: Any) -> nn.Module:
     with contextlib.ExitStack() as stack:
         stream = file if hasattr(file, "read") else stack.enter_context(_opened(file))
         try:
-            archive = stack.enter_context(zipfile.ZipFile(stream))
+            with _told_as_damage():
+                archive = stack.enter_context(zipfile.ZipFile(stream))
             header = _header(archive)
             plan = restoring.planned(model, header["tensors"])
             tensors = _tensors(archive, header)
@@ -192,6 +194,20 @@ def load(model: nn.Module, file: Any) -> nn.Module:
         ) as error:
             raise ValueError(f"{_name(file)} is damaged: {error}") from None
     return restoring.restore(model, plan, tensors, header["metadata"])
+
+
+@contextlib.contextmanager
+def _told_as_damage() -> Iterator[None]:
+    """Where bytes are missing, zipfile seeks to a place before the file begins."""
+    try:
+        yield
+    except io.UnsupportedOperation:
+        raise
+    except (OSError, ValueError) as error:
+        is_own = isinstance(error, Damaged)
+        if is_own or (isinstance(error, OSError) and error.errno != errno.EINVAL):
+            raise
+        raise Damaged(f"it is damaged: {error}") from None
 
 
 def _opened(file: Any) -> IO[bytes]:
@@ -213,7 +229,7 @@ def _read(archive: zipfile.ZipFile, name: str, n_bytes: int) -> bytes:
         raise Damaged(f"{name} has a wrong size")
     if info.compress_size != info.file_size:
         raise Damaged(f"{name} has a wrong size")
-    with archive.open(info) as entry:
+    with _told_as_damage(), archive.open(info) as entry:
         content = entry.read(info.file_size + 1)
     if len(content) != info.file_size:
         raise Damaged(f"{name} ends early")

@@ -21,7 +21,7 @@ from pai_torchacc.quantization.layers import (
     Int8OutProjection,
     geometry,
 )
-from pai_torchacc.quantization.storage import MOST_KEPT, Int8Module
+from pai_torchacc.quantization.storage import MOST_KEPT, Int8Module, is_left
 
 CLASSES: dict[type, type[Int8Module]] = {
     nn.Linear: Int8Linear,
@@ -174,6 +174,8 @@ def trouble(module: nn.Module) -> str | None:
         return _no_class(module)
     if "forward" in module.__dict__ or not is_torchs_own(kind, "forward"):
         return "its forward was replaced by others"
+    if "_int8" in module.__dict__ and not is_left(module):
+        return "it has an attribute _int8 of its own"
     if _is_attention(module) and not module._qkv_same_embed_dim:
         return "keys or values have sizes of their own"
     if _is_attention(module) and (module.bias_k is not None or module.add_zero_attn):

@@ -394,9 +394,16 @@ def restore(module: Any, cls: type[nn.Module], parameter: nn.Parameter) -> None:
 
 
 def clean(module: nn.Module) -> None:
-    """Take what is left of int8 out of a float module."""
+    """Take what is left of int8 out of a float module; the user's own stays."""
+    if not is_left(module):
+        return
     for prefix in ("weight", "in_proj_weight"):
         for key in (f"{prefix}_{part}" for part in PARTS):
             module._buffers.pop(key, None)
             module._non_persistent_buffers_set.discard(key)
     module.__dict__.pop("_int8", None)
+
+
+def is_left(module: nn.Module) -> bool:
+    """Whether ``_int8`` is ours; users may have an attribute of that name."""
+    return isinstance(module.__dict__.get("_int8"), State)

@@ -374,3 +374,20 @@ def test_damaged_files(compress: bool, tmp_path: Path) -> None:
         else:
             assert torch.equal(model(x), expected)
     assert n_refused > 200
+
+
+@pytest.mark.parametrize("as_path", [True, False])
+def test_bytes_missing_before_the_directory(as_path: bool, tmp_path: Path) -> None:
+    """Entries are sought before the file begins."""
+    content = files.to_bytes(quantized("mlp")[0])
+    file = tmp_path / "cut"
+    for n_kept in (0, 10, 1000):
+        directory = content[content.index(b"PK\x01\x02") :]
+        data = content[:n_kept] + directory
+        file.write_bytes(data)
+        model = another("mlp")
+        before = snapshot(model)
+        with pytest.raises(ValueError, match="damaged") as caught:
+            ptac.load_quantized(model, file if as_path else io.BytesIO(data))
+        assert (str(file) if as_path else "the file") in str(caught.value)
+        assert_unchanged(model, before)

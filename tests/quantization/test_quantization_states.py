@@ -286,3 +286,12 @@ def test_ema_copies_and_swaps(tmp_path: Path) -> None:
 
     n = parameters_to_vector(model.parameters()).numel()
     assert n == sum(p.numel() for p in model.parameters())
+
+
+def test_an_attribute_of_the_users_own() -> None:
+    """It stays as it is, and a layer that has one stays float."""
+    model: Any = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
+    model._int8, model[1]._int8, model[2]._int8 = "mine", 7, 8
+    ptac.quantize_model(model.eval())
+    ptac.dequantize_model(model)
+    assert (model._int8, model[1]._int8, model[2]._int8) == ("mine", 7, 8)
