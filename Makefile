@@ -22,7 +22,7 @@ OTHER_TORCH = 2.11.0 2.14.0 2.15.0
 OTHER_PYTHON = 3.12 3.13 3.14
 SOAK_MINUTES = 60
 SOAK_OPERATIONS = 1000000000
-CHECK_SECONDS = 300
+CHECK_CASES = 5000
 
 BIN = $(VENV)/bin
 PIP_OPTIONS = --quiet --disable-pip-version-check
@@ -72,7 +72,7 @@ test: $(VENV)/.with-test
 	$(BIN)/$(PYTEST) $(ARGS) $(if $(STATUS),; echo $$? >$(STATUS))
 
 check: $(VENV)/.with-test $(OTHER_TORCH:%=check-torch-%) $(OTHER_PYTHON:%=check-python-%)
-	PTAC_TEST_FULL=1 PTAC_TEST_SECONDS=$(CHECK_SECONDS) $(BIN)/$(PYTEST) $(ARGS)
+	PTAC_TEST_FULL=1 PTAC_TEST_CASES=$(CHECK_CASES) $(BIN)/$(PYTEST) $(ARGS)
 
 check-torch-%: .venv-%/.ready $(VENV)/.built
 	.venv-$*/bin/$(PYTEST) $(ARGS)
@@ -88,7 +88,7 @@ soak: $(VENV)/.with-test
 	    $(BIN)/$(PYTEST) -x tests/csrc/mem/test_memory_engine.py -k "random and not sanitizer"
 	end=$$(($$(date +%s) + 60 * $(SOAK_MINUTES))); \
 	while [ $$(date +%s) -lt $$end ]; do \
-	    PTAC_TEST_SECONDS=120 PTAC_TEST_SEED=$$(date +%s) \
+	    PTAC_TEST_CASES=2000 PTAC_TEST_SEED=$$(date +%s) \
 	        $(BIN)/$(PYTEST) -x tests/csrc/test_rows.py tests/csrc/mem/test_memory_engine.py $(ARGS) || exit; \
 	done
 

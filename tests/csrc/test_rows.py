@@ -1,8 +1,8 @@
 """The torch-free C tests: every kernel row, and the units of the core.
 
-``checkrows/checkrows.c`` runs each row of each operator on random calls; what it takes
-is set by ``PTAC_TEST_SECONDS`` (default 6) and ``PTAC_TEST_SEED`` (default 1). The
-program prints the seed and, for a failure, the command that repeats it.
+``checkrows/checkrows.c`` runs each row of each operator on random calls:
+``PTAC_TEST_CASES`` of each operator (default 300), from ``PTAC_TEST_SEED`` (default 1).
+The program prints the seed and, for a failure, the command that repeats it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import native
 import pytest
 import torch
 
-SECONDS = float(os.environ.get("PTAC_TEST_SECONDS", "6"))
+CASES = int(os.environ.get("PTAC_TEST_CASES", "300"))
 SEED = os.environ.get("PTAC_TEST_SEED", "1")
-LONG = 60
-"""Seconds of a run that has time for compiling everything once more."""
+LONG = 2000
+"""Cases of a run that has time for compiling everything once more."""
 
 DRIVER = ("arena", "checkrows", "faults", "random", "testcall", "threads", "trial")
 UNITS = (
@@ -90,30 +90,26 @@ def build_units(builder: native.Builder, sanitize: str | None = None) -> Path:
     return builder.program("units", sources, sanitize=sanitize, link=WRAPPED)
 
 
-def check_rows(program: Path, seconds: float) -> None:
-    print(
-        native.run(
-            [str(program), "--seed", SEED, "--seconds", str(seconds)],
-            timeout=20 * seconds + 300,
-        )
-    )
+def check_rows(program: Path, cases: int) -> None:
+    command = [str(program), "--seed", SEED, "--cases", str(cases)]
+    print(native.run(command, timeout=300 + cases))
 
 
 def test_rows(builder: native.Builder) -> None:
-    check_rows(build_checkrows(builder), SECONDS)
+    check_rows(build_checkrows(builder), CASES)
 
 
 def test_rows_under_address_sanitizer(
     builder: native.Builder, sanitized: Callable[[str], str]
 ) -> None:
-    check_rows(build_checkrows(builder, sanitized("address")), SECONDS / 2)
+    check_rows(build_checkrows(builder, sanitized("address")), CASES // 3)
 
 
-@pytest.mark.skipif(SECONDS < LONG, reason="rows under two sanitizers: make check")
+@pytest.mark.skipif(CASES < LONG, reason="rows under two sanitizers: make check")
 def test_rows_under_thread_sanitizer(
     builder: native.Builder, sanitized: Callable[[str], str]
 ) -> None:
-    check_rows(build_checkrows(builder, sanitized("thread")), SECONDS / 4)
+    check_rows(build_checkrows(builder, sanitized("thread")), CASES // 6)
 
 
 def failure_of(program: Path, *arguments: str, fault: str = "", status: int = 1) -> str:
@@ -155,7 +151,7 @@ def test_address_sanitizer_sees_guards(
     assert "ERROR: AddressSanitizer" in output
 
 
-@pytest.mark.skipif(SECONDS < LONG, reason="rows under two sanitizers: make check")
+@pytest.mark.skipif(CASES < LONG, reason="rows under two sanitizers: make check")
 def test_thread_sanitizer_sees_races(
     builder: native.Builder, sanitized: Callable[[str], str]
 ) -> None:
