@@ -5,7 +5,10 @@
 
 #include "core/scratch.h"
 
+#include <string.h>
+
 enum {
+    WHOLE_BITS = 12,       /* of the integers that weights are looked at for */
     PATCH_FLOATS = 7168,   /* of a strip: 28 KiB, of a first cache of 32 or more */
     BLOCK_FLOATS = 131072, /* of a block's transformed tiles: half a mebibyte */
     LEAST_TILES = 28,
@@ -368,6 +371,65 @@ static float least_filled(const ptac_winograd_stages *stages)
                                          : 0;
 }
 
+/*
+ * Whether all of n weights are integers of at most WHOLE_BITS bits times one power of
+ * two. Zeros alone are not: tiles are exact there.
+ */
+static bool are_integers(const float *weights, int64_t n)
+{
+    int highest = -1000, lowest = 1000; /* powers of two of the bits in use */
+
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits, mantissa;
+        int exponent;
+
+        memcpy(&bits, weights + i, sizeof bits);
+        exponent = (int)(bits >> 23 & 0xff);
+        mantissa = (bits & 0x7fffff) | (exponent ? 0x800000 : 0);
+        if (exponent == 0xff)
+            return false;
+        if (mantissa == 0)
+            continue;
+        exponent = exponent ? exponent : 1;
+
+        const int top = exponent + 31 - __builtin_clz(mantissa);
+        const int bottom = exponent + __builtin_ctz(mantissa);
+
+        highest = top > highest ? top : highest;
+        lowest = bottom < lowest ? bottom : lowest;
+        if (highest - lowest >= WHOLE_BITS)
+            return false;
+    }
+    return highest >= lowest;
+}
+
+/* Whether the taps of each of n filters are all the same; not zeros alone. */
+static bool are_constant(const float *weights, int64_t n, int taps)
+{
+    bool is_zero = true;
+
+    for (int64_t i = 0; i < n; i++, weights += taps) {
+        is_zero &= weights[0] == 0;
+        for (int j = 1; j < taps; j++)
+            if (weights[j] != weights[0])
+                return false;
+    }
+    return !is_zero;
+}
+
+/*
+ * Integers, and filters whose taps are all equal: stock sums them exactly or nearly so,
+ * tiles do not. Trained weights end both searches within their first few values, so
+ * that each call can afford to look and nothing is kept.
+ */
+static bool are_regular(const ptac_winograd *conv, int r)
+{
+    const int64_t filters = (int64_t)conv->in_channels * conv->out_channels;
+
+    return are_integers(conv->weight, filters * r * r) ||
+           are_constant(conv->weight, filters, r * r);
+}
+
 ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages *stages)
 {
     const ptac_conv2d *p = call->params;
@@ -376,7 +438,8 @@ ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages 
     float *scratch;
     bool is_done = true;
 
-    if (!is_weight && stages->is_unsuited(&plan.conv, least_filled(stages)))
+    if (!is_weight && (are_regular(&plan.conv, stages->r) ||
+                       stages->is_unsuited(&plan.conv, least_filled(stages))))
         return PTAC_UNSUITED;
     scratch = ptac_scratch_take(
         (size_t)(plan.n_shared + plan.n_pieces * plan.n_private) * sizeof *scratch);

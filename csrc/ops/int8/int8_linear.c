@@ -231,13 +231,13 @@ ptac_status ptac_int8_linear_run(const ptac_call *call, const ptac_int8_isa *isa
         .scales = call->inputs[2].data,
         .bias = call->n_inputs > 3 ? call->inputs[3].data : NULL,
         .pitch = pitch,
-        .q = scratch,
-        .rows = (ptac_row_scale *)(scratch + bytes / 64 * 64),
         .n_panels = (p->n + PTAC_PANEL - 1) / PTAC_PANEL,
     };
 
     if (!scratch)
         return PTAC_NO_MEMORY;
+    job.q = scratch;
+    job.rows = (ptac_row_scale *)(scratch + bytes / 64 * 64);
     for (int64_t first = 0; first < p->m; first += m) {
         job.x = (const float *)call->inputs[0].data + first * p->x_stride;
         job.y = (float *)call->outputs[0].data + first * p->n;

@@ -110,6 +110,64 @@ def test_images_that_are_mostly_zero(row: str, filled: float) -> None:
             assert h.forwarded.get("values", 0) == (filled <= least)
 
 
+def counting(w: Tensor) -> Tensor:
+    return torch.ones_like(w)
+
+
+def small_integers(w: Tensor) -> Tensor:
+    return torch.randint(-4, 5, w.shape).to(w.dtype)
+
+
+def quarters(w: Tensor) -> Tensor:
+    return small_integers(w) / 4
+
+
+@pytest.mark.parametrize("weights", [counting, small_integers, quarters])
+@pytest.mark.parametrize("row", TILES)
+def test_integers_are_exact(row: str, weights: Callable[[Tensor], Tensor]) -> None:
+    """Sums of integers have no rounding errors in stock, and can be compared by ==."""
+    x, w, grad = operands(row)
+    x, grad, w = small_integers(x), small_integers(grad), weights(w)
+    expected = results(x.double(), w.double(), grad.double())
+    with switching.accelerated(*OPS, row=row):
+        hits = [switching.hits(op) for op in OPS]
+        ours = results(x, w, grad)
+    for h in hits[: 2 if row in switching.runnable_rows(OPS[1]) else 1]:
+        assert h.forwarded == {"values": 1}
+    for name, found in ours.items():
+        assert torch.equal(found.double(), expected[name])
+
+
+@pytest.mark.parametrize("value", [0.04, 1 / 9])
+@pytest.mark.parametrize("row", CLOSE)
+def test_constant_filters(row: str, value: float) -> None:
+    """Box filters, of which stock's sums have little error."""
+    size = 5 if "5x5" in row else 3
+
+    def case(dtype: torch.dtype) -> dict[str, Tensor]:
+        x = torch.randint(0, 256, (4, 32, 28, 28)).to(dtype)
+        w = torch.full((8, 32, size, size), value).to(dtype)
+        return {"y": F.conv2d(x, w, padding=size // 2)}
+
+    with switching.accelerated(*OPS, row=row):
+        hits = switching.hits("conv2d")
+        contract.hold(case)
+        assert (hits.accelerated, hits.forwarded["values"]) == (0, 1)
+
+
+@pytest.mark.parametrize("row", CLOSE)
+def test_other_weights_are_served(row: str) -> None:
+    """One weight among integers that is none, and weights that are all zero."""
+    x, w, _ = operands(row)
+    nearly = small_integers(w)
+    nearly[-1, -1, -1, -1] = 0.3
+    for weights in (nearly, torch.zeros_like(w)):
+        with switching.accelerated("conv2d", row=row):
+            hits = switching.hits("conv2d")
+            F.conv2d(x, weights, padding=w.shape[2] // 2)
+            assert hits.accelerated == 1
+
+
 def test_denormal_numbers() -> None:
     x, w = torch.randn(2, 32, 12, 12) * 1e-40, torch.randn(32, 32, 3, 3)
     expected = F.conv2d(x.double(), w.double(), padding=1)
