@@ -42,9 +42,10 @@ def layers() -> list[Tensor]:
 
 
 TARGET = torch.arange(8) % 5
+FILTERS = torch.linspace(-0.02, 0.03, 20 * 16 * 9).view(20, 16, 3, 3)
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "conv2d": lambda: gradient_of(
-        lambda x: F.conv2d(x, torch.full((20, 16, 3, 3), 0.01), padding=1),
+        lambda x: F.conv2d(x, FILTERS, padding=1),
         2,
         16,
         12,
