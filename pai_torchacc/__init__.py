@@ -1,4 +1,4 @@
-"""One import makes unmodified PyTorch programs faster, with a receipt.
+"""Makes unmodified PyTorch programs faster, and reports what it did.
 
     import pai_torchacc as ptac
     ptac.enable()
@@ -11,7 +11,9 @@ everything; :func:`report` says what ran accelerated and what did not, and why.
 
 from __future__ import annotations
 
+import difflib
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
@@ -123,7 +125,7 @@ def enable(
     -------
     Handle
         True when active, with ``.reason`` when not. As a context manager it restores
-        at its end the state found at its beginning.
+        at its end the state found at its beginning; as a decorator, around each call.
 
     Raises
     ------
@@ -392,7 +394,7 @@ def status() -> dict[str, dict[str, Any]]:
 
 
 def report(format: Literal["text", "json"] = "text", reset: bool = False) -> str:
-    """The receipt: what ran accelerated, what was forwarded and why.
+    """What ran accelerated, what was forwarded and why.
 
     Parameters
     ----------
@@ -445,4 +447,17 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module("pai_torchacc.ops")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(_what_there_is(name), name=name, obj=sys.modules[__name__])
+
+
+def _what_there_is(name: str) -> str:
+    text = f"module {__name__!r} has no attribute {name!r}"
+    if name.startswith("_"):  # which tools ask for
+        return text
+    near = difflib.get_close_matches(name, __all__, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return f"{text}{hint} There are: {', '.join(__all__)}"
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

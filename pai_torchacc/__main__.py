@@ -1,4 +1,4 @@
-"""``python -m pai_torchacc info | demo | bench | verify | calibrate | run``."""
+"""``python -m pai_torchacc`` and its commands."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _commands() -> CommandLine:
     commands = CommandLine(
         "python -m pai_torchacc",
-        "Makes unmodified PyTorch programs faster, with a receipt.",
+        "Makes unmodified PyTorch programs faster, and reports what it did.",
     )
     add = commands.add
     add("info", _info, "what runs here: versions, CPU, operators and their rows")
+
+    add("env", _env, "what to paste into a bug report: system, versions, settings")
+
+    report = add("report", _report, "show a report that a process wrote as JSON")
+    report.add_argument("file", help="what PTAC_REPORT=FILE.json or run --json wrote")
 
     demo = add(
         "demo", _demo, "train a CNN on handwritten digits, stock and accelerated"
@@ -79,6 +84,22 @@ def _info(options: argparse.Namespace) -> Result:
 
     document = info.document()
     print(info.as_text(document))
+    return document, 0
+
+
+def _env(options: argparse.Namespace) -> Result:
+    from pai_torchacc.commands import env
+
+    document = env.document()
+    print(env.as_text(document))
+    return document, 0
+
+
+def _report(options: argparse.Namespace) -> Result:
+    from pai_torchacc.commands import saved_report
+
+    document = saved_report.read(options.file)
+    print(saved_report.as_text(options.file, document))
     return document, 0
 
 

@@ -8,15 +8,17 @@ What a switch does is its row in the table of features: see :mod:`._features`.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from pai_torchacc import _features, _host
+from pai_torchacc import _features, _host, _warn
 from pai_torchacc._features import feature
 from pai_torchacc._options import (
     NUMERICS,
@@ -30,6 +32,10 @@ from pai_torchacc._options import (
 from pai_torchacc._quiescence import is_quiet
 
 log = logging.getLogger("pai_torchacc")
+
+BY_ENVIRONMENT = "switched off by PTAC_DISABLE"
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 when_asked: list[Callable[[], None]] = []
 """Called after each attempt to switch a feature on."""
@@ -193,7 +199,7 @@ def _switch_on(name: str, config: Config) -> None:
 
 def _install(name: str, config: Config) -> str | None:
     if is_disabled_by_environment():
-        return "switched off by PTAC_DISABLE"
+        return BY_ENVIRONMENT
     try:
         c = _host.load()
     except _host.Unavailable as error:
@@ -305,7 +311,9 @@ class Handle:
     """What ``enable`` returns: true when everything asked for is active.
 
     ``with handle:`` restores, at its end, the state found at its beginning; for a
-    handle that was just made that is the state before its ``enable``.
+    handle that was just made that is the state before its ``enable``. As a decorator,
+    ``@pai_torchacc.enable()``, it does so around each call of the function, and what
+    its own ``enable`` switched on goes off again until then.
     """
 
     def __init__(self, asked: Config, before: Config):
@@ -355,9 +363,46 @@ class Handle:
     ) -> None:
         go_to(self._entered.pop())
 
+    def __call__(self, function: _F) -> _F:
+        """Have each call of a function run with what this handle asks for.
+
+        Of generators and coroutines: from the first step to the end.
+        """
+        if not callable(function):
+            raise TypeError(f"a handle decorates a function, not {function!r}")
+        with _locked():
+            if self._generation == generation():
+                go_to(self._before)
+        return _wrapped(function, self)
+
     def __repr__(self) -> str:
         state = "active" if self else f"inactive: {self.reason}"
         return f"<pai_torchacc {', '.join(self.features)}: {state}>"
+
+
+def _wrapped(function: Any, handle: Handle) -> Any:
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with handle:
+                return await function(*args, **kwargs)
+
+    elif inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with handle:
+                return (yield from function(*args, **kwargs))
+
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with handle:
+                return function(*args, **kwargs)
+
+    return wrapper
 
 
 def is_active(name: str) -> bool:
@@ -366,13 +411,36 @@ def is_active(name: str) -> bool:
     return held is not None and held.since is not None
 
 
+def reason(name: str) -> str | None:
+    """Why this feature was asked for and is not active."""
+    held = _state.active.get(name)
+    return held.reason if held else None
+
+
 def enable(config: Config, strict: bool) -> Handle:
     """Go to ``config`` and return the handle for its features."""
     check_something_left(config)
     with _locked():
         before = current()
         go_to(config, strict)
-        return Handle(config, before)
+        handle = Handle(config, before)
+    _warn_of_silence(config)
+    return handle
+
+
+def _warn_of_silence(config: Config) -> None:
+    """Say what would else be found out much later: it is off, or a name is wrong."""
+    for text in _warn.unknown_variables():
+        _warn.once(text)
+    reasons: dict[str, list[str]] = {}
+    for name in config.features:
+        held = _state.active.get(name)
+        if held and held.reason and held.reason != BY_ENVIRONMENT:
+            reasons.setdefault(held.reason, []).append(name)
+    for reason, names in reasons.items():
+        verb = "is" if len(names) == 1 else "are"
+        text = f"pai_torchacc: {', '.join(names)} {verb} not active: {reason}"
+        _warn.once(text, key=reason)
 
 
 def enable_one(

@@ -3,7 +3,7 @@
 The script is enabled when it first imports torch, and so is every Python process that
 it starts: ``PTAC_ENABLE`` is set, and the folder ``startup`` stands first in
 ``PYTHONPATH``, whose ``sitecustomize`` does for children what is done here. So that
-receipts of several processes stand side by side, ``PTAC_REPORT`` becomes absolute and
+reports of several processes stand side by side, ``PTAC_REPORT`` becomes absolute and
 ``PTAC_RUN_PID`` names the first process.
 """
 
@@ -174,7 +174,8 @@ def _enable() -> None:
 
     try:
         pai_torchacc.enable()
-    except (OSError, ValueError) as error:  # the program has changed what run checked
+    except (OSError, ValueError, Warning) as error:
+        # The program has changed what run checked, or makes warnings errors.
         log.error("pai_torchacc is not enabled: %s", error)
 
 

@@ -322,11 +322,23 @@ def _compare_int8(stock: Results, ours: Results) -> Iterator[Comparison]:
         if is_equal or s.shape != o.shape or not s.is_floating_point():
             yield Comparison(name, s.numel(), is_equal, passes=is_equal)
             continue
-        signal = s.double().square().sum().item()
-        noise = (o.double() - s.double()).square().sum().item()
-        db = 10 * math.log10(signal / noise) if signal > 0 < noise else -math.inf
-        note = f"int8, {db:.1f} dB"
-        yield Comparison(name, s.numel(), False, db >= LEAST_INT8_DB, note=note)
+        differ = (s != o) & ~(s.isnan() & o.isnan())
+        signal = s.double()[s.isfinite()].square().sum().item()
+        noise = (o.double() - s.double())[differ].square().sum().item()
+        passes, note = _int8_verdict(signal, noise)
+        yield Comparison(name, s.numel(), False, passes, note=note)
+
+
+def _int8_verdict(signal: float, noise: float) -> tuple[bool, str]:
+    """Whether a result of int8 layers is near enough, and what to say of it."""
+    if noise == 0:
+        return True, "int8, equal numbers"
+    if not math.isfinite(noise):
+        return False, "int8, not finite where stock is"
+    if signal == 0:
+        return False, "int8, stock gives zeros"
+    db = 10 * math.log10(signal / noise)
+    return db >= LEAST_INT8_DB, f"int8, {db:.1f} dB"
 
 
 def _compare(

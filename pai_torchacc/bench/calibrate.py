@@ -42,6 +42,7 @@ another, both with AVX-512.
 """
 
 Progress = Callable[[str, float], None]
+"""Told what is measured next, and its share of the whole."""
 
 
 def measure(
@@ -62,17 +63,16 @@ def measure(
     }
     listed = [x for x in cases() if only is None or x.op in only]
     threads_before = torch.get_num_threads()
-    done, total = 0, len(listed) * len(thread_counts())
+    total = len(listed) * len(thread_counts())
     try:
         for n_threads in thread_counts():
             torch.set_num_threads(n_threads)
             for case in listed:
+                if progress:
+                    progress(f"{case.op} {case.kind} {case.dtype}", 1 / total)
                 yield from _measure_case(
                     c, case, rows[case.op], n_threads, blocks, block_s
                 )
-                done += 1
-                if progress:
-                    progress(f"{case.op} {case.kind} {case.dtype}", done / total)
     finally:
         torch.set_num_threads(threads_before)
 
@@ -240,15 +240,15 @@ def _generic_file(folder: Path, isa: str) -> Path:
 
 
 def run(path: Path, ops: list[str] | None, is_generic: bool) -> dict[str, Any]:
-    """Calibrate with a progress bar and write the table; a summary as a document."""
-    from rich.progress import Progress as Bar
+    """Calibrate, showing progress, and write the table; a summary as a document."""
+    from pai_torchacc.bench.progress import Steps
 
     _check(path, ops, is_generic)
-    with Bar() as bar:
-        task = bar.add_task("calibrating", total=1.0)
+    with Steps(total=1.0) as steps:
 
         def progress(what: str, share: float) -> None:
-            bar.update(task, completed=share, description=what)
+            steps.begin(what)
+            steps.end(share)
 
         measurements = worst(measure(progress, frozenset(ops) if ops else None))
     if not measurements:

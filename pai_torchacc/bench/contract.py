@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,9 @@ from torch import Tensor, nn
 import pai_torchacc as ptac
 from pai_torchacc import _host, verification
 from pai_torchacc.calibration import LEVELS
+
+if TYPE_CHECKING:
+    from pai_torchacc.bench.progress import Steps
 
 Sample = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -40,7 +43,10 @@ def run(numerics: str) -> tuple[Any, int]:
     from rich.console import Console
     from rich.table import Table
 
-    verdicts = list(verdicts_of_all(numerics))
+    from pai_torchacc.bench.progress import Steps
+
+    with Steps(total=1.0) as steps:
+        verdicts = list(verdicts_of_all(numerics, steps))
     table = Table(title=f"rows of this machine, level {numerics} and stricter")
     for column in ("operator", "row", "level", "calls", "tensors", "verdict"):
         table.add_column(
@@ -55,13 +61,23 @@ def run(numerics: str) -> tuple[Any, int]:
     return [asdict(v) for v in verdicts], 1 if n_broken else 0
 
 
-def verdicts_of_all(numerics: str = "close") -> Iterator[Verdict]:
+def verdicts_of_all(
+    numerics: str = "close", steps: Steps | None = None
+) -> Iterator[Verdict]:
     """One verdict for each row that this CPU can run."""
     c = _host.load()
-    for op, _, rows in c.operators():
-        for row, level, can_run, _ in rows:
-            if can_run and LEVELS.index(level) <= LEVELS.index(numerics):
-                yield _check(c, op, row, level)
+    asked = [
+        (op, row, level)
+        for op, _, rows in c.operators()
+        for row, level, can_run, _ in rows
+        if can_run and LEVELS.index(level) <= LEVELS.index(numerics)
+    ]
+    for op, row, level in asked:
+        if steps:
+            steps.begin(f"{op} {row}")
+        yield _check(c, op, row, level)
+        if steps:
+            steps.end(1 / len(asked))
 
 
 def _check(c: Any, op: str, row: str, level: str) -> Verdict:

@@ -1,4 +1,4 @@
-"""``python -m pai_torchacc demo``: the main job on real data, with a receipt.
+"""``python -m pai_torchacc demo``: the main job on real data, with a report.
 
 Trains the article's CNN on scikit-learn's handwritten digits, enlarged to 28 x 28, by
 stock PyTorch and with ``ptac.enable()``: same seeds, same batches, epochs in turn. Then
@@ -17,12 +17,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from torch import Tensor
 
 import pai_torchacc as ptac
 from pai_torchacc.bench.measure import raise_malloc_thresholds
+from pai_torchacc.bench.progress import Steps
 from pai_torchacc.bench.workloads import SimpleCNN
 from pai_torchacc.commands.usage import check_outputs
 
@@ -129,26 +129,26 @@ def run(epochs: int, threads: int | None, out: Path) -> dict[str, Any]:
     sides = (_side("stock"), _side("accelerated"))
     _first_steps(sides, x, y)
     ptac.report(reset=True)
-    with _progress(console) as progress:
-        task = progress.add_task("training", total=2 * epochs + 2 * INFERENCE_ROUNDS)
+    with Steps(2 * epochs + 2 * INFERENCE_ROUNDS, console) as steps:
         for epoch in range(epochs):
             for side in sides:
+                steps.begin(f"training, epoch {epoch + 1} of {epochs}, {side.name}")
                 _switch(side)
                 _epoch(side, x, y, epoch)
-                progress.advance(task)
-        progress.update(task, description="inference")
+                steps.end()
         for _ in range(INFERENCE_ROUNDS):
             for side in sides:
+                steps.begin(f"inference, {side.name}")
                 _switch(side)
                 scores = _infer(side, test_x)
                 side.accuracy = float((scores.argmax(1) == test_y).float().mean())
-                progress.advance(task)
+                steps.end()
     ptac.enable()
-    receipt = ptac.report()
+    report = ptac.report()
     document = _document(sides, len(x) // BATCH * BATCH, len(test_x))
     ptac.disable()
     console.print(_table(document))
-    console.print(receipt, highlight=False, soft_wrap=True)
+    console.print(report, highlight=False, soft_wrap=True)
     _plot(sides, plot)
     console.print(f"plot: {plot}", highlight=False)
     return document | {"plot": str(plot)}
@@ -159,16 +159,6 @@ def _switch(side: Side) -> None:
         ptac.disable()
     else:
         ptac.enable()
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description:9}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f}%"),
-        TimeRemainingColumn(),
-        console=console,
-    )
 
 
 def _document(sides: tuple[Side, Side], n_train: int, n_test: int) -> dict[str, Any]:

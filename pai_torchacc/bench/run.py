@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 from pai_torchacc.bench import level_fast
 from pai_torchacc.bench.figures import FIGURES, Result, Setting
@@ -24,6 +22,7 @@ from pai_torchacc.bench.measure import (
     raise_malloc_thresholds,
     thread_counts,
 )
+from pai_torchacc.bench.progress import Steps
 from pai_torchacc.commands.usage import UsageError, check_outputs
 
 LONG = ("W4", "W5", "ResNet18@224", "VGG", "UN", level_fast.LOSS.split(",")[0])
@@ -44,16 +43,17 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     raise_malloc_thresholds()
     threads = options.threads or thread_counts()
     results: list[Result] = []
-    with Progress(console=screen) as progress:
-        task = progress.add_task("", total=len(names) * len(threads))
+    _print_row(screen, HEADER)
+    with Steps(len(names) * len(threads), screen) as steps:
         for n in threads:
             for name in names:
-                progress.update(task, description=f"{n} thread(s): {name}")
-                results += _measure(name, n, options)
-                progress.advance(task)
-    screen.print(_table(results), soft_wrap=True)
-    if options.csv:
-        write_csv(Path(options.csv), results)
+                steps.begin(f"{n} thread(s): {name}")
+                for result in _measure(name, n, options):
+                    results.append(result)
+                    _print_row(screen, _cells(result))
+                    if options.csv:
+                        write_csv(Path(options.csv), results)
+                steps.end()
     if options.plot:
         rows = [r for r in results if r.unit == "ratio" and r.rival == "stock"]
         ratios = {f"{r.figure} ({r.n_threads})": r.value for r in rows}
@@ -85,7 +85,9 @@ def _chosen(parts: list[str], quick: bool) -> list[str]:
     return names
 
 
-def _measure(name: str, n_threads: int, options: argparse.Namespace) -> list[Result]:
+def _measure(
+    name: str, n_threads: int, options: argparse.Namespace
+) -> Iterator[Result]:
     setting = Setting(
         n_threads,
         blocks=8 if options.quick else 20,
@@ -96,35 +98,36 @@ def _measure(name: str, n_threads: int, options: argparse.Namespace) -> list[Res
     torch.set_num_threads(n_threads)
     torch.manual_seed(0)
     try:
-        return list(FIGURES[name](setting))
+        yield from FIGURES[name](setting)
     finally:
         torch.set_num_threads(before)
 
 
-def _table(results: list[Result]) -> Table:
-    table = Table()
-    for column in (
-        "figure",
-        "against",
-        "threads",
-        "their us",
-        "our us",
-        "ratio",
-        "of medians",
-    ):
-        side = "left" if column in ("figure", "against") else "right"
-        table.add_column(column, justify=side, no_wrap=True)
-    for r in results:
-        table.add_row(
-            r.figure,
-            r.rival,
-            str(r.n_threads),
-            f"{r.rival_us:.1f}" if r.rival_us else "",
-            f"{r.our_us:.1f}" if r.our_us else "",
-            _value(r) + ("" if r.passes_gate else " NUMBERS!"),
-            f"{r.rival_median_us / r.our_median_us:.2f}x" if r.our_median_us else "",
-        )
-    return table
+HEADER = ("figure", "against", "threads", "their us", "our us", "ratio", "of medians")
+WIDTHS = (50, 12, 7, 9, 9, 15, 10)
+
+
+def _print_row(screen: Console, cells: Sequence[str]) -> None:
+    """One line of the table: what has been measured stands there at once."""
+    n_left = 2
+    line = "  ".join(
+        cell.ljust(width) if i < n_left else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(cells, WIDTHS, strict=True))
+    )
+    screen.print(line, highlight=False, markup=False, soft_wrap=True)
+    screen.file.flush()
+
+
+def _cells(r: Result) -> tuple[str, ...]:
+    return (
+        r.figure,
+        r.rival,
+        str(r.n_threads),
+        f"{r.rival_us:.1f}" if r.rival_us else "",
+        f"{r.our_us:.1f}" if r.our_us else "",
+        _value(r) + ("" if r.passes_gate else " NUMBERS!"),
+        f"{r.rival_median_us / r.our_median_us:.2f}x" if r.our_median_us else "",
+    )
 
 
 def _value(r: Result) -> str:

@@ -6,10 +6,13 @@ import argparse
 import errno
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from pai_torchacc._version import __version__
 
 
 class UsageError(Exception):
@@ -25,7 +28,10 @@ class CommandLine:
 
     def __init__(self, prog: str, description: str):
         self._parser = argparse.ArgumentParser(prog=prog, description=description)
-        self._commands = self._parser.add_subparsers(required=True, metavar="command")
+        self._parser.add_argument(
+            "--version", action="version", version=f"pai_torchacc {__version__}"
+        )
+        self._commands = self._parser.add_subparsers(metavar="command")
 
     def add(
         self, name: str, command: Callable[[argparse.Namespace], Result], about: str
@@ -37,8 +43,11 @@ class CommandLine:
         return parser
 
     def run(self, words: Sequence[str] | None) -> int:
-        """Run one subcommand; the process's exit status."""
+        """Run one subcommand, or print the help; the process's exit status."""
         options, unknown = self._parser.parse_known_args(words)
+        if "command" not in options:
+            self._parser.print_help()
+            return 0
         if unknown:
             options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         with _one_line_for_errors(options.parser):
@@ -76,8 +85,10 @@ def count(text: str) -> int:
 
 def check_environment() -> None:
     """Raise UsageError where a ``PTAC_*`` variable has a value that nobody knows."""
-    from pai_torchacc import _host, _options, _table
+    from pai_torchacc import _host, _options, _table, _warn
 
+    for text in _warn.unknown_variables():
+        print(f"pai_torchacc: {text}", file=sys.stderr)
     try:
         config = _options.config_from_environment()
         _options.features_from_environment()

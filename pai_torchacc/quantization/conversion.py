@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,7 +108,19 @@ def quantize(model: nn.Module, sample: Any, options: Options) -> nn.Module:
         raise
     memo.reasons = {layer.name: layer.reason for layer in found if layer.reason}
     notes[model] = memo
+    if all(layer.reason for layer in found):
+        _say_nothing_done(found)
     return model
+
+
+def _say_nothing_done(found: list[Layer]) -> None:
+    counts = Counter(layer.reason for layer in found).most_common(2)
+    why = "; ".join(f"{n} of {len(found)} layers: {reason}" for reason, n in counts)
+    warnings.warn(
+        f"no layer has become int8 ({why}); "
+        "pai_torchacc.quantization_report(model) tells of each",
+        stacklevel=4,
+    )
 
 
 def _say_done(model: nn.Module, options: Options) -> None:

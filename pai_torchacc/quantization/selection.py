@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from pai_torchacc import _switch
 from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.quantization import quantizer
 from pai_torchacc.quantization.attention import Int8MultiheadAttention
@@ -267,6 +268,8 @@ def _conv_kind(conv: nn.Conv2d) -> str:
 def is_faster(op: str, kind: str, work: int) -> bool:
     """Whether int8 was measured faster than float on this kind of CPU."""
     c = quantizer._extension()
+    if _switch.reason("model_quantization"):
+        return False
     if not hasattr(c, "int8_faster"):
         return quantizer.has(op)
     return c.int8_faster(op, kind, work, torch.get_num_threads()) is True
@@ -280,10 +283,15 @@ def decide(layer: Layer, method: str) -> None:
             layer.refuse(f"fewer than {_LEAST_CHANNELS} channels in a group")
         return
     if len(floats) == len(layer.buckets):
-        layer.refuse("not measured faster")
+        layer.refuse(_why_none_is_faster())
     elif layer.weight.numel() > MOST_KEPT:
         said = {"m1": "1 row", "m2_7": "2 to 7 rows", "m8_31": "8 to 31 rows"}
         layer.refuse(f"not measured faster at {said.get(floats[0], '32 rows')}")
+
+
+def _why_none_is_faster() -> str:
+    why = _switch.reason("model_quantization")
+    return f"int8 kernels are not active: {why}" if why else "not measured faster"
 
 
 def _is_thin(layer: Layer) -> bool:
