@@ -99,6 +99,7 @@ def test_quantize_model_gives_the_true_reason(monkeypatch) -> None:
     with pytest.warns(UserWarning, match="no layer has become int8 .*PTAC_DISABLE"):
         ptac.quantize_model(model)
     layers = ptac.quantization_report(model).as_dict()["layers"]
+    ptac.disable()
     assert {layer["reason"] for layer in layers} == {
         "int8 kernels are not active: switched off by PTAC_DISABLE"
     }
