@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 _Row = tuple[str, str, bool, bool]  # name, level, runs on this CPU, quarantined
-_Point = tuple[str, str, str, int, int, str | None]  # calibration.Point
+_Point = tuple[str, str, str, int, Any, str | None, float, float]
 _Counts = tuple[int, int, dict[str, int], int, int, str]
 _Wants = tuple[bool, bool, bool]
 _Watched = tuple[Any, str, Any]  # an owner, a name, what the name means to it
@@ -104,6 +104,9 @@ def when_forwarded(callback: Callable[[], object], /) -> None:
 # What happened.
 def counters(op: str, /) -> _Counts:
     """Accelerated, failed, forwarded by reason, ns saved, calls timed, trouble."""
+
+def estimates(op: str, /) -> tuple[float, float, float]:
+    """Stock's ns for accelerated calls by the table, saved of it, for others."""
 
 def refuse(op: str, reason: str, /) -> None:
     """Count a call that Python itself sent to stock."""

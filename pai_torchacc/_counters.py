@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+_estimated: dict[str, tuple[float, float, float]] = {}
 _baseline: dict[str, tuple[int, int, dict[str, int], int, int]] = {}
 
 
@@ -27,7 +28,15 @@ def since_reset(c: Any, name: str) -> tuple[int, int, dict[str, int], int, int, 
     )
 
 
+def estimates_since_reset(c: Any, name: str) -> tuple[float, float, float]:
+    """By the table, in ns: stock's time for accelerated calls, saved, for others."""
+    before = _estimated.get(name, (0.0, 0.0, 0.0))
+    now = c.estimates(name)
+    return now[0] - before[0], now[1] - before[1], now[2] - before[2]
+
+
 def discount(c: Any, names: Iterable[str]) -> None:
     """Leave what these operators have counted up to now out of the report."""
     for name in names:
         _baseline[name] = c.counters(name)[:5]
+        _estimated[name] = c.estimates(name)

@@ -117,11 +117,13 @@ static bool is_within(const int64_t *inner, const int64_t *outer)
 }
 
 /*
- * The row that all neighbours of a product have, or NULL; false where it has none. Of
- * points with the same threads only later ones, with more work, can exceed one.
+ * The row that all neighbours of a product have, or NULL; the largest of them, NULL
+ * where it has none. Of points with the same threads only later ones, with more work,
+ * can exceed one.
  */
-static bool row_of_neighbours(const ptac_point *points, int n_points,
-                              const int64_t *sizes, const ptac_kernel **row)
+static const ptac_point *largest_neighbour(const ptac_point *points, int n_points,
+                                           const int64_t *sizes,
+                                           const ptac_kernel **row)
 {
     const ptac_point *neighbours[MAX_NEIGHBOURS];
     int n = 0;
@@ -141,12 +143,12 @@ static bool row_of_neighbours(const ptac_point *points, int n_points,
             continue;
         if (n > 0 && point->row != *row) {
             *row = NULL;
-            return true;
+            break;
         }
         *row = point->row;
         neighbours[n++] = point;
     }
-    return n > 0;
+    return n > 0 ? neighbours[0] : NULL;
 }
 
 /* Points of a curve for the largest calibrated thread count up to the call's. */
@@ -164,14 +166,12 @@ static const ptac_point *points_of_threads(const curve *curve, int n_threads, in
     return points + begin;
 }
 
-bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
-                        int n_threads, const ptac_kernel **row)
+/* The point of a table that speaks for a place, and the row there. */
+static const ptac_point *find_point(const table *now, ptac_op op,
+                                    const ptac_shape *shape, ptac_dtype dtype,
+                                    int n_threads, const ptac_kernel **row)
 {
-    const table *now = LOAD(current);
     const ptac_point *best = NULL;
-
-    if (!now)
-        return false;
 
     const curve *curve = &now->curves[op][shape->kind][dtype];
 
@@ -179,7 +179,7 @@ bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
         int n;
         const ptac_point *points = points_of_threads(curve, n_threads, &n);
 
-        return row_of_neighbours(points, n, shape->sizes, row);
+        return largest_neighbour(points, n, shape->sizes, row);
     }
     for (int i = 0; i < curve->n_points; i++) {
         const ptac_point *point = &curve->points[i];
@@ -195,12 +195,37 @@ bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
     return best;
 }
 
+bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
+                        int n_threads, const ptac_kernel **row)
+{
+    const table *now = LOAD(current);
+
+    return now && find_point(now, op, shape, dtype, n_threads, row);
+}
+
+/* Time grows with the work beyond the point's. */
+static void estimate(ptac_op op, const ptac_point *point, int64_t work)
+{
+    double stock_ns = point->stock_ns;
+
+    if (point->work > 0)
+        stock_ns *= (double)work / (double)point->work;
+    ptac_count_estimate(op, stock_ns,
+                        point->row ? stock_ns * (1 - 1 / point->ratio) : 0);
+}
+
 static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape,
                                   ptac_dtype dtype)
 {
+    const table *now = LOAD(current);
     const ptac_kernel *row = NULL;
+    const ptac_point *point;
 
-    ptac_chooser_knows(call->op, shape, dtype, call->n_threads, &row);
+    if (!now)
+        return NULL;
+    point = find_point(now, call->op, shape, dtype, call->n_threads, &row);
+    if (point && point->stock_ns > 0)
+        estimate(call->op, point, shape->work);
     return row;
 }
 

@@ -28,6 +28,8 @@ typedef struct ptac_point {
     int64_t work;
     int64_t sizes[3];       /* of a product: rows, terms, columns; else zeros */
     const ptac_kernel *row; /* NULL: stock was faster */
+    double stock_ns;        /* stock's time there when it was measured; 0: not known */
+    double ratio;           /* stock's time divided by the row's */
 } ptac_point;
 
 /*
@@ -41,7 +43,8 @@ void ptac_chooser_collect(void);
 
 /*
  * The row for this call, or NULL with *why saying what sends it to stock.
- * Thread-safe, does not lock.
+ * Thread-safe, does not lock. What the tables say of the call's time is counted with
+ * its outcome: see ptac_count_estimate().
  */
 const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why);
 

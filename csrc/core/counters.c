@@ -24,11 +24,32 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t thread_end;
 static bool was_timed[PTAC_N_OPS];
 static __thread block *mine;
+static __thread struct {
+    double stock_ns, saved_ns;
+    ptac_op op;
+    bool is_open;
+} estimated;
 
 #define ADD(field, n)                                                                  \
     __atomic_store_n(&(field), __atomic_load_n(&(field), __ATOMIC_RELAXED) + (n),      \
                      __ATOMIC_RELAXED)
 #define READ(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
+
+/* The same for doubles, which the generic forms of the builtins take. */
+static inline double read_double(const double *field)
+{
+    double value;
+
+    __atomic_load(field, &value, __ATOMIC_RELAXED);
+    return value;
+}
+
+static inline void add_double(double *field, double amount)
+{
+    double sum = read_double(field) + amount;
+
+    __atomic_store(field, &sum, __ATOMIC_RELAXED);
+}
 
 /* Destructors that run later may still count: they adopt anew and end here again. */
 static void release(void *of_thread)
@@ -97,11 +118,31 @@ static inline block *own(void)
     return mine ? mine : adopt();
 }
 
+void ptac_count_estimate(ptac_op op, double stock_ns, double saved_ns)
+{
+    estimated.op = op;
+    estimated.stock_ns = stock_ns;
+    estimated.saved_ns = saved_ns;
+    estimated.is_open = true;
+}
+
+static inline bool take_estimate(ptac_op op)
+{
+    const bool is_of_this_call = estimated.is_open && estimated.op == op;
+
+    estimated.is_open = false;
+    return is_of_this_call;
+}
+
 void ptac_count_accelerated(ptac_op op)
 {
     block *b = own();
 
     ADD(b->ops[op].accelerated, 1);
+    if (take_estimate(op)) {
+        add_double(&b->ops[op].estimated_served_ns, estimated.stock_ns);
+        add_double(&b->ops[op].estimated_saved_ns, estimated.saved_ns);
+    }
 }
 
 void ptac_count_forwarded(ptac_op op, ptac_reason reason)
@@ -109,6 +150,8 @@ void ptac_count_forwarded(ptac_op op, ptac_reason reason)
     block *b = own();
 
     ADD(b->ops[op].forwarded[reason], 1);
+    if (take_estimate(op))
+        add_double(&b->ops[op].estimated_stock_ns, estimated.stock_ns);
 }
 
 void ptac_count_failed(ptac_op op)
@@ -135,6 +178,9 @@ static void add_block(ptac_op_counts *sum, const ptac_op_counts *part)
     sum->failed += READ(part->failed);
     sum->t_saved_ns += READ(part->t_saved_ns);
     sum->n_timed += READ(part->n_timed);
+    sum->estimated_served_ns += read_double(&part->estimated_served_ns);
+    sum->estimated_saved_ns += read_double(&part->estimated_saved_ns);
+    sum->estimated_stock_ns += read_double(&part->estimated_stock_ns);
     for (int i = 0; i < PTAC_N_REASONS; i++)
         sum->forwarded[i] += READ(part->forwarded[i]);
 }

@@ -14,8 +14,11 @@ typedef struct ptac_op_counts {
     uint64_t accelerated;
     uint64_t failed;
     uint64_t forwarded[PTAC_N_REASONS];
-    int64_t t_saved_ns; /* stock minus row, where a shadow check timed both */
-    uint64_t n_timed;   /* shadow checks behind t_saved_ns: all but the first */
+    int64_t t_saved_ns;         /* stock minus row, where a shadow check timed both */
+    uint64_t n_timed;           /* shadow checks behind t_saved_ns: all but the first */
+    double estimated_served_ns; /* by the tables: stock's time for accelerated calls */
+    double estimated_saved_ns;  /* of that, what the rows need less */
+    double estimated_stock_ns;  /* stock's time for forwarded calls */
 } ptac_op_counts;
 
 void ptac_count_accelerated(ptac_op op);
@@ -27,6 +30,12 @@ void ptac_count_failed(ptac_op op);
  * it would speak for find ready (oneDNN's kernels, pages, caches).
  */
 void ptac_count_saved(ptac_op op, int64_t t_saved_ns);
+
+/*
+ * What the tables say of the call of this operator that this thread counts next: its
+ * time by stock, and what of it the row saves.
+ */
+void ptac_count_estimate(ptac_op op, double stock_ns, double saved_ns);
 
 /* The sum over all threads since the process started. */
 void ptac_counters_read(ptac_op op, ptac_op_counts *sum);

@@ -1,4 +1,4 @@
-"""The receipt, as a table for people and as JSON for programs.
+"""The report, as a table for people and as JSON for programs.
 
 The JSON document is a public interface; README describes it. Its ``schema`` number
 changes when a key changes its meaning or goes away.
@@ -19,7 +19,7 @@ from pai_torchacc import (
     _switch,
     _table,
 )
-from pai_torchacc._report import page_faults
+from pai_torchacc._report import page_faults, verdict
 from pai_torchacc._version import __version__
 
 SCHEMA = 1
@@ -37,7 +37,27 @@ def report(format: str = "text", reset: bool = False) -> str:
     content = document()
     if reset:
         _reset()
-    return json.dumps(content, indent=2) if format == "json" else as_text(content)
+    return json.dumps(content, indent=2) if format == "json" else Report(content)
+
+
+class Report(str):
+    """The text of a report; notebooks show it as a table."""
+
+    __slots__ = ("content",)
+
+    def __new__(cls, content: dict[str, Any]) -> Report:
+        """Write the text of a document."""
+        text = super().__new__(cls, as_text(content))
+        text.content = content
+        return text
+
+    def _repr_html_(self) -> str:
+        from pai_torchacc._report import html
+
+        return html.of(self.content, str(self))
+
+    def __getnewargs__(self) -> tuple[dict[str, Any]]:
+        return (self.content,)
 
 
 def document() -> dict[str, Any]:
@@ -45,6 +65,7 @@ def document() -> dict[str, Any]:
     features = _features.all_features()
     content = {
         "schema": SCHEMA,
+        "verdict": {},
         "versions": versions(),
         "switches": _switch.switch_status(),
         "ops": operators(),
@@ -55,6 +76,7 @@ def document() -> dict[str, Any]:
     }
     for feature in features:
         _merge(content, feature.report())
+    content["verdict"] = verdict.of(content)
     return content
 
 
@@ -101,11 +123,18 @@ def operators() -> dict[str, dict[str, Any]]:
             "failed": failed,
             "ms_saved": _ms_saved(accelerated, saved_ns, timed),
             "timed": timed,
+            "estimated_ms": dict(
+                zip(("served", "saved", "forwarded"), _in_ms(c, name), strict=True)
+            ),
         }
         if trouble:
             entry["trouble"] = trouble
         result[name] = entry
     return result
+
+
+def _in_ms(c: Any, name: str) -> list[float]:
+    return [ns / 1e6 for ns in _counters.estimates_since_reset(c, name)]
 
 
 def _level(rows: list[tuple[str, str, bool, bool]]) -> str:
@@ -154,6 +183,8 @@ def as_text(content: dict[str, Any]) -> str:
     """The document as an aligned table."""
     v = content["versions"]
     lines = [
+        *verdict.lines(content.get("verdict") or verdict.of(content)),
+        "",
         f"pai_torchacc {v['pai_torchacc']}, torch {v['torch']}, Python {v['python']}, "
         f"{v['cpu']} ({v['isa']}), calibration {v['calibration']}",
     ]

@@ -2,12 +2,12 @@
 
 An optimizer's update is called with its rate times a multiplier; what the user wrote,
 in ``param_groups`` and in schedulers, is never touched. How the multiplier follows from
-losses and gradients is in csrc/ops/optim/learning_rate.c.
+losses and gradients is in csrc/ops/learning_rate/.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from pai_torchacc import _host
@@ -54,6 +54,31 @@ def about(config: Config) -> str:
     return f"policy {config.rate.policy}"
 
 
+def report() -> dict[str, Any]:
+    """``adaptive_lr``: each optimizer's class and what has become of its rate."""
+    if not len(_ledger):
+        return {}
+    from pai_torchacc.adaptive_lr import public, registry
+
+    found = []
+    for optimizer in registry.optimizers():
+        entry = asdict(public.adaptive_lr_report(optimizer))
+        del entry["history"]
+        found.append({"optimizer": type(optimizer).__name__, **entry})
+    return {"adaptive_lr": [entry for entry in found if entry["steps"]]}
+
+
+def lines(content: dict[str, Any]) -> list[str]:
+    """One for each optimizer that has stepped."""
+    from pai_torchacc.adaptive_lr.public import RateReport
+
+    result = []
+    for entry in content.get("adaptive_lr", []):
+        fields = {k: v for k, v in entry.items() if k != "optimizer"}
+        result.append(f"{entry['optimizer']}: {RateReport(**fields, history=[])}")
+    return result
+
+
 register(
     Feature(
         name="adaptive_lr",
@@ -63,5 +88,7 @@ register(
         forget=lambda config: replace(config, rate=RateOptions()),
         about=about,
         remarks=remarks,
+        report=report,
+        lines=lines,
     )
 )

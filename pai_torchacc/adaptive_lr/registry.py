@@ -111,5 +111,10 @@ def known_tuner(optimizer: Any) -> Tuner | None:
     return tuner if reference() is optimizer else None
 
 
+def optimizers() -> list[Any]:
+    """Those that are known and still there."""
+    return [found for reference, _ in _pairs() if (found := reference()) is not None]
+
+
 def _pairs() -> list[tuple[ReferenceType[Any], Tuner]]:
     return list(_tuners.values())  # in one go: other threads may make optimizers

@@ -192,7 +192,7 @@ def _shipped(name: str) -> Table | None:
     return Table(name, read(path), FASTER_ELSEWHERE, False)
 
 
-Point = tuple[str, str, str, int, Work, str | None]
+Point = tuple[str, str, str, int, Work, str | None, float, float]
 
 
 def points(
@@ -209,8 +209,8 @@ def points(
 
     Returns
     -------
-    points : list of (op, kind, dtype, threads, work, row or None)
-        None stands for stock.
+    points : list of (op, kind, dtype, threads, work, row or None, stock_us, ratio)
+        None stands for stock; ``ratio`` is then 1.
     barred : set of str
         Operators that only the numerics level keeps from running.
     """
@@ -225,14 +225,14 @@ def points(
             name for name, level, can_run, _ in rows
             if can_run and (op in BY_NAME or LEVELS.index(level) <= highest)
         }  # fmt: skip
-    best: dict[tuple[str, str, str, int, Work], Measurement | None] = {}
+    best: dict[tuple[str, str, str, int, Work], tuple[str | None, float, float]] = {}
     for m in table.measurements:
         if m.kind not in kinds.get(m.op, ()):
             continue  # measured by another version of this package
         place = (m.op, m.kind, m.dtype, m.threads, m.work)
-        held = best.setdefault(place, None)
+        row, _, ratio = best.setdefault(place, (None, m.stock_us, 1.0))
         is_fit = m.row in allowed[m.op] and m.ratio >= table.least_ratio
-        if is_fit and (held is None or m.ratio > held.ratio):
-            best[place] = m
+        if is_fit and (row is None or m.ratio > ratio):
+            best[place] = m.row, m.stock_us, m.ratio
     barred = {op for op in runnable if runnable[op] and not allowed[op]}
-    return [(*place, m.row if m else None) for place, m in best.items()], barred
+    return [(*place, *how) for place, how in best.items()], barred

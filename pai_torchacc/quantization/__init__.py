@@ -96,6 +96,36 @@ def remarks() -> list[str]:
     return list(_ledger.remarks)
 
 
+def part_of_report() -> dict[str, Any]:
+    """``quantization``: of each quantized model, its layers in int8 and its bytes."""
+    conversion = sys.modules.get(f"{__name__}.conversion")
+    models = list(conversion.notes.keys()) if conversion else []
+    return {"quantization": [_summary(model) for model in models]} if models else {}
+
+
+def _summary(model: Any) -> dict[str, Any]:
+    from pai_torchacc.quantization import report
+
+    content = report.report(model).as_dict()
+    return {
+        "model": type(model).__name__,
+        "layers": len(content["layers"]),
+        "int8": sum(layer["state"] == "int8" for layer in content["layers"]),
+        "bytes": content["bytes"],
+        "sample": content["sample"],
+    }
+
+
+def lines(content: dict[str, Any]) -> list[str]:
+    """One for each quantized model."""
+    return [
+        f"{entry['model']}: {entry['int8']} of {entry['layers']} layers are int8, "
+        f"state dict {entry['bytes']['float'] / 2**20:.2f} -> "
+        f"{entry['bytes']['int8'] / 2**20:.2f} MiB (quantization_report(model) has all)"
+        for entry in content.get("quantization", [])
+    ]
+
+
 register(
     Feature(
         name="model_quantization",
@@ -106,5 +136,7 @@ register(
         status=status,
         about=about,
         remarks=remarks,
+        report=part_of_report,
+        lines=lines,
     )
 )

@@ -185,10 +185,14 @@ static int read_point(PyObject *tuple, ptac_point *point)
     PyObject *op, *work;
     const char *kind, *dtype, *row;
 
-    if (!PyArg_ParseTuple(tuple, "UssiOz", &op, &kind, &dtype, &point->n_threads, &work,
-                          &row) ||
+    double stock_us = 0, ratio = 1;
+
+    if (!PyArg_ParseTuple(tuple, "UssiOz|dd", &op, &kind, &dtype, &point->n_threads,
+                          &work, &row, &stock_us, &ratio) ||
         read_work(work, point) < 0)
         return -1;
+    point->stock_ns = stock_us * 1e3;
+    point->ratio = ratio > 0 ? ratio : 1;
     point->op = ptac_op_from(op);
     if (point->op == PTAC_N_OPS)
         return -1;
@@ -339,6 +343,20 @@ static PyObject *counters(PyObject *self, PyObject *name)
         forwarded, (long long)sum.t_saved_ns, (unsigned long long)sum.n_timed, trouble);
 }
 
+/* (stock's ns for accelerated calls, ns that rows save of it, ns of forwarded calls) */
+static PyObject *estimates(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+    ptac_op_counts sum;
+
+    (void)self;
+    if (op == PTAC_N_OPS)
+        return NULL;
+    ptac_counters_read(op, &sum);
+    return Py_BuildValue("(ddd)", sum.estimated_served_ns, sum.estimated_saved_ns,
+                         sum.estimated_stock_ns);
+}
+
 static PyObject *reasons(PyObject *self, PyObject *unused)
 {
     PyObject *list = PyList_New(0);
@@ -388,6 +406,7 @@ PyMethodDef ptac_chooser_methods[] = {
     {"pinned", pinned, METH_O, NULL},
     {"pin", pin, METH_VARARGS, NULL},
     {"counters", counters, METH_O, NULL},
+    {"estimates", estimates, METH_O, NULL},
     {"refuse", refuse, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

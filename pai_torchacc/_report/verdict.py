@@ -1,0 +1,144 @@
+"""The report's first lines: what was gained, and what stands in the way.
+
+Times are estimates from the calibration table: stock's time for each call, as it was
+measured when the table was made, on this machine or on another of its kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+MOST_COSTS = 2
+
+ADVICE = {
+    "foreach": "leave foreach unset or False: our step is one call as well",
+    "fused": "fused=True optimizers are torch's own kernels: leave fused unset",
+    "capturable": "leave capturable=False on the CPU",
+    "differentiable": "leave differentiable=False but for gradients through steps",
+    "optimizer subclass": "a subclass of a torch optimizer keeps its own step",
+    "optimizer state": "the optimizer's state has another dtype or layout than torch's",
+    "sparse": "sparse gradients run stock; Embedding(sparse=False) gives dense ones",
+    "autocast": "your torch.autocast decides; without it, enable(numerics='fast') "
+    "multiplies in bfloat16 where that is faster",
+    "lowered precision": "set_float32_matmul_precision('highest') gives products back",
+    "dtype": "float32 is accelerated everywhere, bfloat16 and float64 in part",
+    "layout": "call .contiguous() or use memory_format=torch.channels_last",
+    "tensor subclass": "plain tensors are accelerated, subclasses decide themselves",
+    "mode or transform active": "tracing, torch.func and dispatch modes run stock",
+    "hooks": "hooks see what stock does; remove them where they are not needed",
+    "gradient not supported": "second derivatives, gradients of this input run stock",
+    "disabled in this thread": "you asked for it, by disabled()",
+    "excluded": "you asked for it, by include, exclude or ops",
+    "numerics level": "enable(numerics='close') allows the kernels that this needs",
+    "quarantined": "a kernel failed or differed and was taken out; please tell us",
+    "overridden by others": "another library has replaced this operator",
+    "profiler": "under a profiler modules and steps run stock",
+    "overlapping memory": "give the optimizer tensors that share no memory",
+    "no memory to work in": "kernels found no scratch memory",
+    "device": "only CPU tensors are accelerated",
+}
+"""By reason: what a user can do. Reasons that are not here need nothing."""
+
+_DEFAULT_US = 5.0
+"""What a call is taken to cost of which no table knows."""
+
+
+def of(content: dict[str, Any]) -> dict[str, Any]:
+    """The verdict on the rest of a report's document.
+
+    Returns
+    -------
+    dict
+        ``calls`` and ``accelerated``; ``stock_ms``, ``served_ms`` and ``saved_ms`` by
+        the table; ``gain``, stock's time over ours for these calls, or None;
+        ``measured_ms_saved`` where calls were timed, else None; ``costs``, each with
+        ``op``, ``reason``, ``calls`` and ``advice``; ``off``, why nothing is on.
+    """
+    ops = content["ops"]
+    served = saved = forwarded = 0.0
+    for entry in ops.values():
+        estimate = entry.get("estimated_ms", {})
+        served += estimate.get("served", 0.0)
+        saved += estimate.get("saved", 0.0)
+        forwarded += estimate.get("forwarded", 0.0)
+    stock = served + forwarded
+    measured = [e["ms_saved"] for e in ops.values() if e.get("ms_saved") is not None]
+    return {
+        "calls": sum(entry["calls"] for entry in ops.values()),
+        "accelerated": sum(entry["accelerated"] for entry in ops.values()),
+        "stock_ms": stock,
+        "served_ms": served,
+        "saved_ms": saved,
+        "gain": stock / (stock - saved) if stock > saved else None,
+        "measured_ms_saved": sum(measured) if measured else None,
+        "costs": _costs(ops),
+        "off": _why_off(content["switches"]),
+    }
+
+
+def _why_off(switches: dict[str, dict[str, Any]]) -> str | None:
+    if any(entry["active"] for entry in switches.values()):
+        return None
+    reasons = [entry["reason"] for entry in switches.values() if entry["reason"]]
+    return reasons[0] if reasons else "call pai_torchacc.enable()"
+
+
+def _costs(ops: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """What to do something about, the dearest first."""
+    found = []
+    for op, entry in ops.items():
+        each_us = _call_us(entry)
+        for reason, calls in entry["forwarded"].items():
+            if reason in ADVICE:
+                found.append((calls * each_us, op, reason, calls))
+    found.sort(reverse=True)
+    return [
+        {"op": op, "reason": reason, "calls": calls, "advice": ADVICE[reason]}
+        for _, op, reason, calls in found[:MOST_COSTS]
+    ]
+
+
+def _call_us(entry: dict[str, Any]) -> float:
+    """Stock's mean time for a call of an operator, as far as the table tells."""
+    estimate = entry.get("estimated_ms", {})
+    ms = estimate.get("served", 0.0) + estimate.get("forwarded", 0.0)
+    n = entry["accelerated"] + entry["forwarded"].get("not measured faster", 0)
+    return 1e3 * ms / n if ms and n else _DEFAULT_US
+
+
+def lines(verdict: dict[str, Any]) -> list[str]:
+    """The same in words."""
+    if verdict["off"] and not verdict["calls"]:
+        return [f"nothing is accelerated: {verdict['off']}"]
+    if not verdict["calls"]:
+        return ["nothing to accelerate yet: no operator that we know was called"]
+    share = verdict["accelerated"] / verdict["calls"]
+    text = (
+        f"accelerated: {verdict['accelerated']} of {verdict['calls']} calls "
+        f"of operators that we know ({share:.0%})"
+    )
+    if verdict["stock_ms"]:
+        of_time = verdict["served_ms"] / verdict["stock_ms"]
+        text += f", {of_time:.0%} of their time"
+    result = [text, *_gain(verdict)]
+    result += [
+        f"{cost['op']}: {cost['calls']} calls ran stock ({cost['reason']}): "
+        f"{cost['advice']}"
+        for cost in verdict["costs"]
+    ]
+    if verdict["off"]:
+        result.append(f"now nothing is accelerated: {verdict['off']}")
+    return result
+
+
+def _gain(verdict: dict[str, Any]) -> list[str]:
+    result = []
+    if verdict["gain"] and verdict["served_ms"]:
+        result.append(
+            f"estimate from the calibration table: {verdict['saved_ms']:.1f} ms saved "
+            f"of {verdict['stock_ms']:.1f} ms, these operators {verdict['gain']:.2f}x "
+            "as fast; enable(verify=100) measures"
+        )
+    if verdict["measured_ms_saved"] is not None:
+        result.append(f"measured here: {verdict['measured_ms_saved']:.1f} ms saved")
+    return result
