@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from pai_torchacc import (  # importing a switch puts it in the table of features
+    _exclusion,
     _options,
     _switch,
     adaptive_lr,  # noqa: F401
@@ -27,6 +28,7 @@ from pai_torchacc import (  # importing a switch puts it in the table of feature
     memory_reuse,  # noqa: F401
     quantization,  # noqa: F401
 )
+from pai_torchacc._exclusion import Exclusion
 from pai_torchacc._report import at_exit
 from pai_torchacc._switch import Handle, disabled
 from pai_torchacc._version import __version__ as __version__
@@ -67,6 +69,7 @@ __all__ = [
     "enable_memory_reuse",
     "enable_model_quantization",
     "enable_operator_fusion",
+    "exclude",
     "is_enabled",
     "load_quantized",
     "memory_snapshot",
@@ -378,6 +381,27 @@ def is_enabled(name: str) -> bool:
     """
     _options.names_checked((name,))
     return _switch.is_active(name)
+
+
+def exclude(module: Any) -> Exclusion:
+    """Run stock operators in the forward passes of one module and of what it contains.
+
+    Forward hooks of the module do it, in every thread, until the result's
+    :meth:`remove`, or the end of a ``with`` block. Copies and pickles of the module
+    have the hooks too. The gradients of operators that ran stock are chosen as ever:
+    ``enable(exclude=[...])`` leaves an operator out with its gradient, everywhere.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Such as one layer of a model.
+
+    Raises
+    ------
+    TypeError
+        This is no module.
+    """
+    return _exclusion.exclude(module)
 
 
 def status() -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ import torch
 from torch._subclasses import FakeTensor
 
 from pai_torchacc._ledger import Ledger
+from pai_torchacc._traceback import hide
 from pai_torchacc.adaptive_lr.registry import tuner_of
 from pai_torchacc.adaptive_lr.tuner import Root
 from pai_torchacc.adaptive_lr.watching import Pass
@@ -40,6 +41,9 @@ def _backward() -> Any:
             value = _value(tensors, args, kwargs)
             result = original(tensors, *args, **kwargs)
             root = Root(value)
+        except BaseException as error:
+            hide(error)
+            raise
         finally:
             running.end(root)
         return result

@@ -17,6 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from pai_torchacc._ledger import Ledger
 from pai_torchacc._options import RateOptions
+from pai_torchacc._traceback import hide
 from pai_torchacc.adaptive_lr.tuner import Tuner
 from pai_torchacc.adaptive_lr.watching import watch
 
@@ -42,7 +43,11 @@ def _registering(cls: type) -> Any:
 
     @functools.wraps(original)
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            hide(error)
+            raise
         if "param_groups" in vars(self):
             tuner_of(self)
 

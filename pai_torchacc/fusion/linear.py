@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
+from pai_torchacc._traceback import hide
 from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
 from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.fusion.node import lean_apply
@@ -242,8 +243,12 @@ def _linear_forward(c: Any) -> Any:
     @functools.wraps(original)
     def forward(self: nn.Linear, input: Tensor) -> Tensor:
         # Who replaces F.linear wants to be called by this module.
-        if is_compiling() or F.linear is not stock:
-            return original(self, input)
-        return accelerated(self, input)
+        try:
+            if is_compiling() or F.linear is not stock:
+                return original(self, input)
+            return accelerated(self, input)
+        except BaseException as error:
+            hide(error)
+            raise
 
     return forward

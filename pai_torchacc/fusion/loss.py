@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
+from pai_torchacc._traceback import hide
 from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
 from pai_torchacc.fusion.node import lean_apply
 from pai_torchacc.fusion.shadow import run
@@ -159,7 +160,11 @@ def _cross_entropy(c: Any, stock: Any) -> Any:
         label_smoothing: float = 0.0,
     ) -> Tensor:
         loss = stock if is_compiling() else accelerated
-        return loss(self, target, weight, reduction, ignore_index, label_smoothing)
+        try:
+            return loss(self, target, weight, reduction, ignore_index, label_smoothing)
+        except BaseException as error:
+            hide(error)
+            raise
 
     cross_entropy_loss.stock = stock
     cross_entropy_loss.__module__ = stock.__module__  # pickles as stock's name

@@ -23,6 +23,7 @@ from importlib import import_module
 from typing import Any
 
 from pai_torchacc._ledger import Ledger
+from pai_torchacc._traceback import hide
 from pai_torchacc.adaptive_lr.step_protocol import beneath, coming
 from pai_torchacc.fusion.compiled import frame_callback, not_compiled_alone
 from pai_torchacc.fusion.shadow import Rehearsal
@@ -176,6 +177,13 @@ def _step(c: Any, entry: _Step) -> Any:
     @not_compiled_alone
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return step_or_stock(self, args, kwargs)
+        except BaseException as error:
+            hide(error)
+            raise
+
+    def step_or_stock(self: Any, args: Any, kwargs: Any) -> Any:
         if is_compiling():
             return original(self, *args, **kwargs)
         if type(self) in _installed and compiler() is None:
@@ -240,7 +248,11 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
             done = accelerated(is_sgd, self.state, group, *rate)
         if done > 0 and rehearsal:
             rehearsal.settle(op, time.perf_counter_ns() - start)
-        return False if done > 0 else original(self, group, *lists)
+        try:
+            return False if done > 0 else original(self, group, *lists)
+        except BaseException as error:
+            hide(error)
+            raise
 
     return _init_group
 

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules import module as _module
 
+from pai_torchacc._traceback import hide
 from pai_torchacc.fusion.compiled import not_compiled_alone
 from pai_torchacc.fusion.foreign import chains, is_torchs_own
 
@@ -110,8 +111,12 @@ def _sequential_forward(c: Any) -> Any:
     @not_compiled_alone
     @functools.wraps(original)
     def forward(self: nn.Sequential, input: Any) -> Any:
-        if is_compiling() or type(self).__iter__ is not iterate:
-            return original(self, input)
-        return accelerated(self, input)
+        try:
+            if is_compiling() or type(self).__iter__ is not iterate:
+                return original(self, input)
+            return accelerated(self, input)
+        except BaseException as error:
+            hide(error)
+            raise
 
     return forward

@@ -1,0 +1,71 @@
+"""Modules whose forward passes run stock."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any
+
+from pai_torchacc import _host
+
+_here = threading.local()
+
+
+class Exclusion:
+    """What :func:`pai_torchacc.exclude` returns; :meth:`remove` ends it."""
+
+    def __init__(self, module: Any):
+        self._hooks = (
+            module.register_forward_pre_hook(_enter, prepend=True),
+            module.register_forward_hook(_leave, always_call=True),
+        )
+
+    def remove(self) -> None:
+        """Have the module accelerated again."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def __enter__(self) -> Exclusion:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+def exclude(module: Any) -> Exclusion:
+    """See :func:`pai_torchacc.exclude`."""
+    from torch import nn
+
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module is a torch.nn.Module, not {type(module).__name__}")
+    return Exclusion(module)
+
+
+def _open() -> list[tuple[Any, object]]:
+    """Of this thread: the excluded modules that run, and what disables us meanwhile."""
+    if not hasattr(_here, "open"):
+        _here.open = []
+    return _here.open
+
+
+def _enter(module: Any, args: Any) -> None:
+    c = _host.loaded()
+    if c is not None and not _is_compiling():
+        _open().append((module, c.thread_disable()))
+
+
+def _leave(module: Any, args: Any, result: Any) -> None:
+    # Torch calls this also where a hook before _enter() has raised.
+    if not _is_compiling() and _open() and _open()[-1][0] is module:
+        _open().pop()
+
+
+def _is_compiling() -> bool:
+    import torch
+
+    return torch.compiler.is_compiling()

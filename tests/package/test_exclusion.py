@@ -1,0 +1,92 @@
+"""``ptac.exclude(module)``: one module runs stock, the others do not."""
+
+import copy
+import pickle
+import threading
+
+import pytest
+import switching
+import torch
+from torch import nn
+
+import pai_torchacc as ptac
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.MaxPool2d(2), nn.Sequential(nn.MaxPool2d(2)))
+
+
+def pooled(net: nn.Module) -> int:
+    """Accelerated calls of max pooling in one forward pass."""
+    hits = switching.Hits("max_pool2d")
+    net(torch.randn(4, 8, 32, 32))
+    return hits.accelerated
+
+
+def test_one_module_runs_stock_until_removed() -> None:
+    net = model()
+    with switching.accelerated("max_pool2d"):
+        assert pooled(net) == 2
+        excluded = ptac.exclude(net[1])
+        assert pooled(net) == 1
+        excluded.remove()
+        excluded.remove()
+        assert pooled(net) == 2
+        with ptac.exclude(net):
+            assert pooled(net) == 0
+        assert pooled(net) == 2
+
+
+def test_of_a_fused_chain() -> None:
+    net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU())
+    x = torch.randn(512, 512)
+    hits = switching.Hits("linear_act")
+    with switching.accelerated("linear_act"), torch.no_grad(), ptac.exclude(net[0]):
+        ours = net[0](x)
+        assert hits.accelerated == 0
+        net(x)
+        assert hits.accelerated == 1
+    assert torch.equal(ours, nn.functional.linear(x, net[0].weight, net[0].bias))
+
+
+def test_an_error_in_the_module_leaves_nothing() -> None:
+    net = model()
+    net[1].register_forward_hook(lambda *_: 1 / 0)
+    with switching.accelerated("max_pool2d"), ptac.exclude(net[1]):
+        with pytest.raises(ZeroDivisionError):
+            net(torch.randn(4, 8, 32, 32))
+        assert pooled(nn.MaxPool2d(2)) == 1
+        with pytest.raises(RuntimeError):
+            net[1](torch.randn(3, 3, 1, 1))
+        assert pooled(nn.MaxPool2d(2)) == 1
+
+
+def test_other_threads_are_not_touched() -> None:
+    net, inside, done = model(), threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        inside.set()
+        assert done.wait(60)
+
+    net[1].register_forward_hook(wait)
+    with switching.accelerated("max_pool2d"), ptac.exclude(net[1]):
+        other = threading.Thread(target=net, args=(torch.randn(4, 8, 32, 32),))
+        other.start()
+        assert inside.wait(60)
+        count = pooled(nn.MaxPool2d(2))
+        done.set()
+        other.join()
+    assert count == 1
+
+
+def test_copies_are_excluded_too() -> None:
+    net = model()
+    ptac.exclude(net[1])
+    with switching.accelerated("max_pool2d"):
+        for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            assert pooled(copied) == 1
+
+
+def test_only_modules() -> None:
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module, not str"):
+        ptac.exclude("layer1")

@@ -1,0 +1,71 @@
+"""Errors of the user's program: their tracebacks have no frames of ours."""
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import pai_torchacc as ptac
+
+
+class Failing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("mine")
+
+
+def closure() -> float:
+    raise KeyError("mine")
+
+
+def sparse_step() -> None:
+    layer = nn.Linear(3, 3)
+    optimizer = torch.optim.Adam(layer.parameters())
+    layer.weight.grad = torch.ones(3, 3).to_sparse()
+    optimizer.step()
+
+
+def twice() -> None:
+    loss = nn.Linear(3, 3)(torch.ones(2, 3)).square().sum()
+    loss.backward()
+    loss.backward()
+
+
+def step(cls: type) -> Callable[[], Any]:
+    return lambda: cls(nn.Linear(3, 3).parameters(), lr=0.1).step(closure)
+
+
+X = torch.ones(4, 5)
+CASES: dict[str, Callable[[], Any]] = {
+    "linear": lambda: nn.Linear(6, 3)(X),
+    "sequential": lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU())(X),
+    "module in sequential": lambda: nn.Sequential(nn.ReLU(), Failing())(X),
+    "convolution": lambda: nn.Conv2d(3, 8, 3)(torch.ones(1, 4, 8, 8)),
+    "cross-entropy": lambda: F.cross_entropy(X, torch.tensor([1, 2, 9, 1])),
+    "closure of SGD": step(torch.optim.SGD),
+    "closure of Adam": step(torch.optim.Adam),
+    "sparse gradient": sparse_step,
+    "backward twice": twice,
+    "no parameters": lambda: torch.optim.SGD([], lr=1),
+}
+
+
+def files_of(case: str) -> list[str]:
+    with pytest.raises(Exception) as caught:
+        CASES[case]()
+    return [
+        frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_frame_of_ours(case: str, monkeypatch) -> None:
+    with ptac.enable("operator_fusion", "adaptive_lr", numerics="fast"):
+        assert not [name for name in files_of(case) if "pai_torchacc" in name]
+        monkeypatch.setenv("PTAC_TRACEBACK", "full")
+        full = files_of(case)
+    if case != "convolution":  # which has no stand-in in Python
+        assert [name for name in full if "pai_torchacc" in name]
