@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pai_torchacc import (  # importing a switch puts it in the table of features
     _exclusion,
@@ -47,6 +47,10 @@ from pai_torchacc.quantization.public import (
     quantize_model,
     save_quantized,
 )
+
+if TYPE_CHECKING:
+    from pai_torchacc import ops as ops
+    from pai_torchacc.verification import Verification
 
 _switch.when_asked.append(at_exit.ask)
 
@@ -436,7 +440,7 @@ def report(format: Literal["text", "json"] = "text", reset: bool = False) -> str
     return _report.report(format, reset)
 
 
-def verify(model: Any, *inputs: Any, backward: bool = True) -> Any:
+def verify(model: Any, *inputs: Any, backward: bool = True) -> Verification:
     """Run a model by stock and accelerated and hold both against float64.
 
     Parameters
@@ -466,12 +470,14 @@ def verify(model: Any, *inputs: Any, backward: bool = True) -> Any:
     return verification.verify(model, inputs, backward)
 
 
-def __getattr__(name: str) -> Any:
-    if name == "ops":
-        import importlib
+if not TYPE_CHECKING:  # to checkers, names that are not there are errors
 
-        return importlib.import_module("pai_torchacc.ops")
-    raise AttributeError(_what_there_is(name), name=name, obj=sys.modules[__name__])
+    def __getattr__(name: str) -> Any:
+        if name == "ops":
+            import importlib
+
+            return importlib.import_module("pai_torchacc.ops")
+        raise AttributeError(_what_there_is(name), name=name, obj=sys.modules[__name__])
 
 
 def _what_there_is(name: str) -> str:

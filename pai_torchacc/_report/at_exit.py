@@ -1,4 +1,4 @@
-"""The receipt that a process leaves when it ends.
+"""The report that a process leaves when it ends.
 
 ``PTAC_REPORT`` says where: ``stderr`` or a file, whose name is taken from the folder
 that was current when the program started. A name that ends in ``.json`` gets the
@@ -45,7 +45,7 @@ def note_start() -> None:
 
 
 def ask(variable: str = "PTAC_REPORT") -> None:
-    """At exit, write the receipt where this variable says then, if it says."""
+    """At exit, write the report where this variable says then, if it says."""
     note_start()
     if variable not in _asked:
         _asked.add(variable)
@@ -58,7 +58,7 @@ def _write_where(variable: str) -> None:
 
 
 def write(where: str, is_json: bool = False) -> None:
-    """Write the receipt to ``stderr`` or a file; trouble is a line in the log."""
+    """Write the report to ``stderr`` or a file; trouble is a line in the log."""
     from pai_torchacc import _report
 
     try:

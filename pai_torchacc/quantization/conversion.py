@@ -1,6 +1,6 @@
 """A model made int8 in place, and float again.
 
-Everything that can fail is done on twins of the layers before the first layer of the
+Everything that can fail is done on copies of the layers before the first layer of the
 model is touched; what fails later, as the guard may, is taken back.
 """
 
@@ -90,17 +90,19 @@ def quantize(model: nn.Module, sample: Any, options: Options) -> nn.Module:
     method = "int8" if options.measure else options.method
     found = selection.layers(model, method, options.include, options.exclude)
     _check_any(found)
-    twins = _twins(found, options)
+    copies = _copies(found, options)
     memo = Notes(options)
     swap = Swap(model)
     try:
         if calls is None:
             if options.measure:
-                timing.measure(twins, {}, options.method)
-            swap.do([(layer, twin) for layer, twin in twins if layer.reason is None])
+                timing.measure(copies, {}, options.method)
+            swap.do(
+                [(layer, copied) for layer, copied in copies if layer.reason is None]
+            )
         else:
             samples.Undisturbed(model).run(
-                lambda: _guarded(model, calls, twins, options, memo, swap)
+                lambda: _guarded(model, calls, copies, options, memo, swap)
             )
         swap.finish(options.keep_master)
     except BaseException:
@@ -149,8 +151,8 @@ def _check_any(found: list[Layer]) -> None:
 Pair = tuple[Layer, Int8Module]
 
 
-def _twins(found: list[Layer], options: Options) -> list[Pair]:
-    """Quantized copies beside the layers that can be int8; others get their reason."""
+def _copies(found: list[Layer], options: Options) -> list[Pair]:
+    """Quantized copies of the layers that can be int8; others get their reason."""
     pairs: list[Pair] = []
     made: dict[int, tuple[quantizer.Quantized, Tie | None]] = {}
     for layer in found:
@@ -165,36 +167,36 @@ def _twins(found: list[Layer], options: Options) -> list[Pair]:
             layer.refuse("NaN or Inf in its weight", is_fault=True)
             continue
         record = Record(options.method, layer.buckets)
-        pairs.append((layer, twin_of(layer, quantized, record, tie)))
+        pairs.append((layer, copy_of(layer, quantized, record, tie)))
     bad = {id(layer) for layer in found if layer.reason}
     selection.follow(found)
     if {id(layer) for layer in found if layer.reason} != bad:
         pairs = [pair for pair in pairs if pair[0].reason is None]
     _check_any(found)
-    twins = {layer.module: twin for layer, twin in pairs}
-    for layer, twin in pairs:
-        if isinstance(twin, Int8MultiheadAttention):
-            out = twins.get(layer.module.out_proj)
+    copies = {layer.module: copied for layer, copied in pairs}
+    for layer, copied in pairs:
+        if isinstance(copied, Int8MultiheadAttention):
+            out = copies.get(layer.module.out_proj)
             if out is not None:
-                twin.__dict__["_modules"] = {"out_proj": out}
+                copied.__dict__["_modules"] = {"out_proj": out}
     return pairs
 
 
 def shell(module: nn.Module) -> nn.Module:
     """Another module with the same tensors and settings, and no hooks."""
-    twin = module.__class__.__new__(module.__class__)
-    twin.__dict__.update(module.__dict__)
+    copied = module.__class__.__new__(module.__class__)
+    copied.__dict__.update(module.__dict__)
     for key in ("_parameters", "_buffers", "_modules"):
-        twin.__dict__[key] = dict(module.__dict__[key])
-    twin.__dict__["_non_persistent_buffers_set"] = set()
+        copied.__dict__[key] = dict(module.__dict__[key])
+    copied.__dict__["_non_persistent_buffers_set"] = set()
     for key, value in module.__dict__.items():
         if key.endswith("_hooks") and isinstance(value, dict):
-            twin.__dict__[key] = type(value)()
-    twin.__dict__["training"] = False
-    return twin
+            copied.__dict__[key] = type(value)()
+    copied.__dict__["training"] = False
+    return copied
 
 
-def twin_of(
+def copy_of(
     layer: Layer, quantized: quantizer.Quantized, record: Record, tie: Tie | None
 ) -> Int8Module:
     """A quantized module beside a float one, with the same bias."""
@@ -203,23 +205,23 @@ def twin_of(
     state.keeps_plain = any(
         CLASSES[type(other.module)] is Int8Embedding for other in layer.tied
     )
-    twin: Any = shell(layer.module)
-    storage.swap(twin, layer.cls, state)
+    copied: Any = shell(layer.module)
+    storage.swap(copied, layer.cls, state)
     with quantizer.ordinary():
-        twin._put(twin._laid_out(quantized.int8, quantized.scale))
-    return twin
+        copied._put(copied._laid_out(quantized.int8, quantized.scale))
+    return copied
 
 
 def _guarded(
     model: nn.Module,
     calls: list[samples.Call],
-    twins: list[Pair],
+    copies: list[Pair],
     options: Options,
     memo: Notes,
     swap: Swap,
 ) -> None:
     """Swap, compare with float, and return the worst layers to float until it holds."""
-    watch = samples.Watch({layer.module: twin for layer, twin in twins})
+    watch = samples.Watch({layer.module: copied for layer, copied in copies})
     try:
         watch.open()
         stock = samples.outputs(model, calls)
@@ -229,11 +231,11 @@ def _guarded(
         except BaseException:  # an interrupt
             watch.close()
             raise
-    for layer, twin in twins:
-        twin._int8.output_sqnr = watch.sqnr(layer.module)
+    for layer, copied in copies:
+        copied._int8.output_sqnr = watch.sqnr(layer.module)
     if options.measure:
-        timing.measure(twins, watch.shapes, options.method)
-    swap.do([pair for pair in twins if pair[0].reason is None])
+        timing.measure(copies, watch.shapes, options.method)
+    swap.do([pair for pair in copies if pair[0].reason is None])
     while True:
         result = samples.compared(stock, samples.outputs(model, calls))
         memo.comparison = result.as_dict()
@@ -247,7 +249,7 @@ def _give_up(swap: Swap, result: samples.Comparison) -> None:
     pairs = sorted(swap.pairs, key=_quality)
     worst = [layer for layer, _ in pairs[: max(1, len(pairs) // 8)]]
     for layer in worst:
-        layer.refuse(f"the guard: output SQNR {_db(swap.twin(layer))}")
+        layer.refuse(f"the guard: output SQNR {_db(swap.copied(layer))}")
     everything = [layer for layer, _ in swap.pairs]
     selection.follow(everything)
     swap.back([layer for layer in everything if layer.reason])
@@ -260,8 +262,8 @@ def _quality(pair: Pair) -> float:
     return quantizer.sqnr_db(state.signal, state.noise)
 
 
-def _db(twin: Int8Module) -> str:
-    sqnr = twin._int8.output_sqnr
+def _db(copied: Int8Module) -> str:
+    sqnr = copied._int8.output_sqnr
     return "unknown" if sqnr is None else f"{sqnr:.1f} dB"
 
 
@@ -273,21 +275,23 @@ class Swap:
         self.pairs: list[Pair] = []
         self._before: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
 
-    def twin(self, layer: Layer) -> Int8Module:
+    def copied(self, layer: Layer) -> Int8Module:
         """What a layer has become."""
-        return next(twin for other, twin in self.pairs if other is layer)
+        return next(copied for other, copied in self.pairs if other is layer)
 
     def do(self, pairs: list[Pair]) -> None:
-        """Turn these layers into what their twins are."""
-        for layer, twin in pairs:
+        """Turn these layers into what their copies are."""
+        for layer, copied in pairs:
             module: Any = layer.module
             self._before[id(layer)] = dict(module._parameters), dict(module._buffers)
-            self.pairs.append((layer, twin))
-            own = {k: twin._buffers[k] for k in twin._names() if k in twin._buffers}
-            storage.swap(module, layer.cls, twin._int8)
+            self.pairs.append((layer, copied))
+            own = {
+                k: copied._buffers[k] for k in copied._names() if k in copied._buffers
+            }
+            storage.swap(module, layer.cls, copied._int8)
             module._put(own)
-            if twin._int8.tie is not None:
-                twin._int8.tie.add(module)
+            if copied._int8.tie is not None:
+                copied._int8.tie.add(module)
         settle(self._model)
 
     def back(self, layers: list[Layer]) -> None:

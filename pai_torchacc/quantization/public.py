@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 from pai_torchacc import _options, _switch, precision
 from pai_torchacc._switch import Handle
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pai_torchacc.quantization.report import QuantizationReport
 
 NAME = "model_quantization"
+
+_M = TypeVar("_M", bound="nn.Module")
 
 
 def enable_model_quantization(training: Literal["bf16"] | None = None) -> Handle:
@@ -58,7 +60,7 @@ def _enabled() -> None:
 
 
 def quantize_model(
-    model: nn.Module,
+    model: _M,
     sample: Any = None,
     *,
     method: Literal["auto", "int8", "weight_only"] = "auto",
@@ -67,7 +69,7 @@ def quantize_model(
     guard: float = 0.01,
     keep_master: bool = False,
     measure: bool = False,
-) -> nn.Module:
+) -> _M:
     """Make a model's Linear, Conv2d, Embedding and MultiheadAttention int8, in place.
 
     Modules stay the objects that they are, with their names, hooks and biases; their
@@ -130,7 +132,7 @@ def quantize_model(
         raise
 
 
-def dequantize_model(model: nn.Module) -> nn.Module:
+def dequantize_model(model: _M) -> _M:
     """Make quantized modules float again, in place.
 
     With ``keep_master=True`` they get their own parameters back, bit for bit; else
@@ -214,9 +216,7 @@ def save_quantized(
     files.save(conversion.checked_model(model), file, compress)
 
 
-def load_quantized(
-    model: nn.Module, file: str | os.PathLike[str] | IO[bytes]
-) -> nn.Module:
+def load_quantized(model: _M, file: str | os.PathLike[str] | IO[bytes]) -> _M:
     """Load what :func:`save_quantized` wrote, into a model of the same structure.
 
     The same layers become int8 and are computed alike, whatever table this machine has,

@@ -1,4 +1,4 @@
-"""The receipt of a quantized model: bytes, layers, accuracy, speed."""
+"""The report of a quantized model: bytes, layers, accuracy, speed."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def restore(
     pairs: list[conversion.Pair] = []
     for group in plan.together():
         if group[0].is_int8 and not isinstance(group[0].module, Int8Module):
-            pairs += _twins(group, tensors, records)
+            pairs += _copies(group, tensors, records)
     state = OrderedDict(tensors)
     state._metadata = metadata  # type: ignore[attr-defined]
     swap = conversion.Swap(model)
@@ -210,7 +210,7 @@ def _checked(plan: Plan, tensors: dict[str, Tensor]) -> dict[str, Record]:
     return records
 
 
-def _twins(
+def _copies(
     group: list[_Weight], tensors: dict[str, Tensor], records: dict[str, Record]
 ) -> list[conversion.Pair]:
     group = _distinct(group)
@@ -221,7 +221,7 @@ def _twins(
     quantized = quantizer.Quantized(int8, scale, 0.0, 0.0)
     tie = Tie() if len(group) > 1 else None
     return [
-        (layer, conversion.twin_of(layer, quantized, records[weight.prefix], tie))
+        (layer, conversion.copy_of(layer, quantized, records[weight.prefix], tie))
         for layer, weight in zip(layers, group, strict=True)
     ]
 

@@ -208,21 +208,21 @@ def power(stock: Tensor, ours: Tensor) -> tuple[float, float]:
 
 
 class Watch:
-    """Hooks that compute each layer's int8 twin on what the float layer gets."""
+    """Hooks that compute each layer's int8 copied on what the float layer gets."""
 
-    def __init__(self, twins: dict[nn.Module, nn.Module]):
+    def __init__(self, copies: dict[nn.Module, nn.Module]):
         self._powers: dict[nn.Module, list[float]] = {}
         self.shapes: dict[nn.Module, tuple[int, ...]] = {}
-        self._hooks = {module: self._hook(twin) for module, twin in twins.items()}
+        self._hooks = {module: self._hook(copied) for module, copied in copies.items()}
 
     def open(self) -> None:
         """Hook all layers."""
         for module, hook in self._hooks.items():
             module.register_forward_hook(hook, with_kwargs=True)
 
-    def _hook(self, twin: nn.Module) -> Any:
+    def _hook(self, copied: nn.Module) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            ours = twin(*args, **kwargs)
+            ours = copied(*args, **kwargs)
             held = self._powers.setdefault(module, [0.0, 0.0])
             for a, b in zip(_floats(output), _floats(ours), strict=True):
                 signal, noise = power(a, b)

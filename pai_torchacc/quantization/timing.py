@@ -33,12 +33,12 @@ def measure(
     method: str,
 ) -> None:
     """Time every layer; with method "auto" the times decide instead of the table."""
-    for layer, twin in pairs:
-        state = twin._int8
+    for layer, copied in pairs:
+        state = copied._int8
         buckets = []
         for kind, how in state.record.buckets:
             x = _input(layer, kind, shapes.get(layer.module))
-            ways = _ways(layer.module, twin)
+            ways = _ways(layer.module, copied)
             float_s, int8_s = state.measured[kind] = _timed(*ways, x)
             is_faster = float_s / int8_s >= _FASTER
             measured = "int8" if is_faster else "float"
@@ -47,20 +47,20 @@ def measure(
         state.take(Record(method, layer.buckets))
         selection.decide(layer, method)
         with quantizer.ordinary():
-            twin._put(twin._laid_out(twin._plain(), twin._scale()))
+            copied._put(copied._laid_out(copied._plain(), copied._scale()))
     everything = [layer for layer, _ in pairs]
     selection.follow(everything)
 
 
-def _ways(module: Any, twin: Any) -> tuple[Call, Call]:
+def _ways(module: Any, copied: Any) -> tuple[Call, Call]:
     """What computes in float, and what in int8; of an attention, its projection."""
     if isinstance(module, nn.MultiheadAttention):
         rows = 3 * module.embed_dim
         return (
             lambda x: F.linear(x, module.in_proj_weight, module.in_proj_bias),
-            lambda x: twin._project(x, 0, rows),
+            lambda x: copied._project(x, 0, rows),
         )
-    return partial(type(module).forward, module), partial(type(twin).forward, twin)
+    return partial(type(module).forward, module), partial(type(copied).forward, copied)
 
 
 def _input(layer: Any, kind: str, shape: tuple[int, ...] | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The receipt: its JSON is a public interface, its text is an aligned table."""
+"""The report: its JSON is a public interface, its text is an aligned table."""
 
 from __future__ import annotations
 

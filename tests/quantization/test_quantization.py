@@ -396,7 +396,7 @@ def test_a_weight_shared_with_others_stays_float() -> None:
     ]
 
 
-def test_an_excluded_layer_takes_its_twin_with_it() -> None:
+def test_an_excluded_layer_takes_its_tied_one_with_it() -> None:
     model = int8.language_model()
     ptac.quantize_model(model, method="int8", exclude=["head"])
     assert type(model.embedding) is nn.Embedding
