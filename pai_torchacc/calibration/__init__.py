@@ -93,6 +93,22 @@ def read(path: Path) -> list[Measurement]:
     return list(found.values())
 
 
+def read_shipped(path: Path) -> list[Measurement]:
+    """Read a table of this package, whose tests hold it to :func:`read`, sooner."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line and line[0] != "#"]
+    fields = ",".join(rows[1:]).split(",")
+    op, kind, dtype, threads, work, row, ratio, stock_us = (
+        fields[i :: len(COLUMNS)] for i in range(len(COLUMNS))
+    )
+    sizes = [_work(text) if "x" in text else int(text) for text in work]
+    columns = zip(
+        op, kind, dtype, map(int, threads), sizes, row, map(float, ratio),
+        map(float, stock_us), strict=True,
+    )  # fmt: skip
+    return list(map(Measurement._make, columns))
+
+
 def _fields(rows: Iterator[list[str]]) -> list[str]:
     try:
         return next(rows)
@@ -189,7 +205,7 @@ def _shipped(name: str) -> Table | None:
     path = _HERE / f"{name}.csv"
     if not path.is_file():
         return None
-    return Table(name, read(path), FASTER_ELSEWHERE, False)
+    return Table(name, read_shipped(path), FASTER_ELSEWHERE, False)
 
 
 Point = tuple[str, str, str, int, Work, str | None, float, float]
