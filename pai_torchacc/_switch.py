@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -62,6 +63,8 @@ class _State:
     """The numerics furthest from stock's bits that were in force."""
     is_busy: bool = False
     afterwards: Config | None = None
+    scopes: list[_Scope] = field(default_factory=list)
+    """Blocks that are open, of all threads, in the order in which they began."""
 
 
 _state = _State()
@@ -307,6 +310,44 @@ def switch_status() -> dict[str, dict[str, Any]]:
         return result
 
 
+class _Scope:
+    """A ``with`` block, or a call of a decorated function.
+
+    Blocks of other threads, and of generators, need not end in the reverse of the order
+    in which they began. One that ends while later ones are open changes nothing yet:
+    what it would have restored is restored at their end.
+    """
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._before = OFF
+
+    def begin(self, asked: Config) -> None:
+        with _locked():
+            before = current()
+            go_to(asked)
+            self.begin_as_it_is(before)
+
+    def begin_as_it_is(self, before: Config) -> None:
+        """Begin with what is on; the end will restore ``before``."""
+        with _locked():
+            self._before = before
+            _state.scopes.append(self)
+
+    def end(self) -> None:
+        with _locked():
+            scopes = _state.scopes
+            i = scopes.index(self)
+            del scopes[i]
+            if i < len(scopes):
+                scopes[i]._before = self._before
+            else:
+                go_to(self._before)
+
+    def is_of_this_thread(self) -> bool:
+        return self._thread == threading.get_ident()
+
+
 class Handle:
     """What ``enable`` returns: true when everything asked for is active.
 
@@ -321,7 +362,7 @@ class Handle:
         self._before = before
         self._asked = asked
         self._generation = generation()
-        self._entered: list[Config] = []
+        self._scopes: list[_Scope] = []
 
     def __bool__(self) -> bool:
         return all(is_active(name) for name in self.features)
@@ -347,12 +388,13 @@ class Handle:
         disable(*self.features)
 
     def __enter__(self) -> Handle:
+        scope = _Scope()
         with _locked():
             if self._generation == generation():
-                self._entered.append(self._before)
+                scope.begin_as_it_is(self._before)
             else:
-                self._entered.append(current())
-                go_to(self._asked)
+                scope.begin(self._asked)
+            self._scopes.append(scope)
         return self
 
     def __exit__(
@@ -361,7 +403,11 @@ class Handle:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        go_to(self._entered.pop())
+        with _locked():
+            own = [s for s in self._scopes if s.is_of_this_thread()]
+            scope = (own or self._scopes)[-1]
+            self._scopes.remove(scope)
+            scope.end()
 
     def __call__(self, function: _F) -> _F:
         """Have each call of a function run with what this handle asks for.
@@ -373,33 +419,43 @@ class Handle:
         with _locked():
             if self._generation == generation():
                 go_to(self._before)
-        return _wrapped(function, self)
+        return _wrapped(function, self._asked)
 
     def __repr__(self) -> str:
         state = "active" if self else f"inactive: {self.reason}"
         return f"<pai_torchacc {', '.join(self.features)}: {state}>"
 
 
-def _wrapped(function: Any, handle: Handle) -> Any:
+@contextmanager
+def _running(config: Config) -> Iterator[None]:
+    scope = _Scope()
+    scope.begin(config)
+    try:
+        yield
+    finally:
+        scope.end()
+
+
+def _wrapped(function: Any, config: Config) -> Any:
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with handle:
+            with _running(config):
                 return await function(*args, **kwargs)
 
     elif inspect.isgeneratorfunction(function):
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with handle:
+            with _running(config):
                 return (yield from function(*args, **kwargs))
 
     else:
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with handle:
+            with _running(config):
                 return function(*args, **kwargs)
 
     return wrapper

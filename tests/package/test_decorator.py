@@ -45,24 +45,75 @@ def test_an_exception_restores() -> None:
     assert not is_on()
 
 
-def test_recursion_and_threads() -> None:
-    barrier = threading.Barrier(2)
+def test_recursion() -> None:
     seen = []
 
     @ptac.enable()
     def work(n: int) -> None:
         if n:
             work(n - 1)
-        else:
-            barrier.wait(60)
         seen.append(is_on())
 
-    threads = [threading.Thread(target=work, args=(3,)) for _ in range(2)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert len(seen) == 8
+    work(3)
+    assert seen == [True] * 4
+    assert not is_on()
+
+
+@pytest.mark.parametrize("begun_first_ends_first", [True, False])
+def test_calls_of_two_threads_overlap(begun_first_ends_first: bool) -> None:
+    has_begun = [threading.Event(), threading.Event()]
+    may_end = [threading.Event(), threading.Event()]
+    seen = []
+
+    @ptac.enable()
+    def work(i: int) -> None:
+        has_begun[i].set()
+        assert may_end[i].wait(60)
+        seen.append(is_on())
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for i in range(2):
+        threads[i].start()
+        assert has_begun[i].wait(60)
+    for i in range(2) if begun_first_ends_first else reversed(range(2)):
+        assert is_on()
+        may_end[i].set()
+        threads[i].join()
+    assert seen == [True, True]
+    assert not is_on()
+
+
+def test_blocks_of_one_handle_overlap_in_two_threads() -> None:
+    handle = ptac.enable_memory_pool()
+    handle.disable()
+    with handle:
+        inside, leave = threading.Event(), threading.Event()
+
+        def work() -> None:
+            with handle:
+                inside.set()
+                assert leave.wait(60)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert inside.wait(60)
+    assert ptac.is_enabled("memory_pool")  # the other thread's block is open
+    leave.set()
+    thread.join()
+    assert not ptac.is_enabled("memory_pool")
+
+
+def test_generators_overlap() -> None:
+    @ptac.enable()
+    def steps():
+        yield is_on()
+        yield is_on()
+
+    first, second = steps(), steps()
+    assert next(first) and next(second)
+    first.close()
+    assert next(second)
+    second.close()
     assert not is_on()
 
 
