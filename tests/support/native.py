@@ -141,5 +141,6 @@ class Builder:
         flags += [f"-I{folder}" for folder in build["include_dirs"]]
         flags += [f"-Itests/csrc/{folder}" for folder in HEADERS]
         if sanitize:
-            flags += ["-O1", "-fno-omit-frame-pointer", *SANITIZERS[sanitize]]
+            flags += ["-O1", "-DPTAC_DEBUG", "-fno-omit-frame-pointer"]
+            flags += SANITIZERS[sanitize]
         return tuple(flags)
