@@ -24,22 +24,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return commands.run(arguments)
 
 
+def _add_figures(command: argparse.ArgumentParser, *, checks: bool = True) -> None:
+    """Where figures go, and what they are compared with."""
+    if checks:
+        command.add_argument(
+            "--check", action="store_true", help="compare with benchmarks/targets.toml"
+        )
+    command.add_argument("--csv", metavar="FILE", help="write the figures here")
+
+
+def _add_threads(
+    command: argparse.ArgumentParser, default: str = "1, 2, 4 ..."
+) -> None:
+    command.add_argument("--threads", type=count, nargs="+", help=f"default: {default}")
+
+
 def _add_memory(commands: CommandLine) -> None:
     memory = commands.add("memory", _memory, "compare allocators in fresh processes")
     memory.add_argument("--workloads", nargs="+", metavar="NAME", help="or: micro")
     memory.add_argument(
         "--variants", nargs="+", metavar="NAME", help="stock is always among them"
     )
-    memory.add_argument("--threads", type=count, nargs="+", help="default: 1, 2")
+    _add_threads(memory, "1, 2")
     memory.add_argument("--processes", type=count, help="of each variant; default: 5")
     memory.add_argument("--steps", type=count, help="of each process")
     memory.add_argument(
         "--quick", action="store_true", help="two processes of few steps"
     )
-    memory.add_argument(
-        "--check", action="store_true", help="compare with benchmarks/targets.toml"
-    )
-    memory.add_argument("--csv", metavar="FILE", help="write the figures here")
+    _add_figures(memory)
     memory.add_argument(
         "--replay", action="store_true", help="placement alone, of recorded training"
     )
@@ -54,12 +66,9 @@ def _add_memory(commands: CommandLine) -> None:
 def _add_conv(commands: CommandLine) -> None:
     conv = commands.add("conv", _conv, "compare algorithms of convolution")
     conv.add_argument("--shapes", nargs="+", metavar="N,C,WIDTH,K[,KERNEL]")
-    conv.add_argument("--threads", type=count, nargs="+", help="default: 1, 2, 4 ...")
+    _add_threads(conv)
     conv.add_argument("--numerics", choices=("close", "fast"), default="close")
-    conv.add_argument(
-        "--check", action="store_true", help="compare with benchmarks/targets.toml"
-    )
-    conv.add_argument("--csv", metavar="FILE", help="write the figures here")
+    _add_figures(conv)
 
 
 def _add_quantization(commands: CommandLine) -> None:
@@ -78,16 +87,11 @@ def _add_quantization(commands: CommandLine) -> None:
         help="also those of benchmarks/peers-requirements.txt that are installed",
     )
     quantization.add_argument("--method", help="of quantize_model; default: its own")
-    quantization.add_argument(
-        "--threads", type=count, nargs="+", help="default: 1, 2, 4 ..."
-    )
+    _add_threads(quantization)
     quantization.add_argument(
         "--quick", action="store_true", help="fewer cases, shorter"
     )
-    quantization.add_argument(
-        "--check", action="store_true", help="compare with benchmarks/targets.toml"
-    )
-    quantization.add_argument("--csv", metavar="FILE", help="write the figures here")
+    _add_figures(quantization)
     quantization.add_argument(
         "--plot", metavar="FILE", help="draw the ratios here (PNG)"
     )
@@ -116,19 +120,16 @@ def _add_learning_rate(commands: CommandLine) -> None:
     rate.add_argument(
         "--overhead", action="store_true", help="the time that steps take instead"
     )
-    rate.add_argument(
-        "--check", action="store_true", help="compare with benchmarks/targets.toml"
-    )
-    rate.add_argument("--csv", metavar="FILE", help="write the figures here")
+    _add_figures(rate)
     rate.add_argument("--plot", metavar="FILE", help="draw loss curves here (PNG)")
 
 
 def _add_zoo(commands: CommandLine) -> None:
     zoo = commands.add("zoo", _zoo, "models of many kinds, by bare enable()")
     zoo.add_argument("names", nargs="*", help="parts of names; default: all")
-    zoo.add_argument("--threads", type=count, nargs="+", help="default: 1")
+    _add_threads(zoo, "1")
     zoo.add_argument("--quick", action="store_true", help="shorter blocks")
-    zoo.add_argument("--csv", metavar="FILE", help="write the figures here")
+    _add_figures(zoo, checks=False)
 
 
 def _memory(options: argparse.Namespace) -> Result:

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
 import pai_torchacc as ptac
+from benchmarks.screen import by_threads, new_table
 from pai_torchacc import _host
 from pai_torchacc.bench.measure import (
     alternate,
@@ -99,23 +99,13 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     screen = console()
     check_outputs([options.csv])
     targets = read_targets("conv_target") if options.check else []
-    shapes = _shapes(options.shapes)
+    shapes = {str(shape): shape for shape in _shapes(options.shapes)}
     threads = options.threads or thread_counts()
     raise_malloc_thresholds()
     rows: list[Row] = []
-    before = torch.get_num_threads()
-    try:
-        with Progress(console=screen) as progress:
-            task = progress.add_task("", total=len(threads) * len(shapes))
-            for n in threads:
-                torch.set_num_threads(n)
-                for shape in shapes:
-                    progress.update(task, description=f"{n} thread(s): {shape}")
-                    for result in RESULTS:
-                        rows += measure(shape, result, n, options.numerics)
-                    progress.advance(task)
-    finally:
-        torch.set_num_threads(before)
+    for n, name in by_threads(screen, threads, list(shapes)):
+        for result in RESULTS:
+            rows += measure(shapes[name], result, n, options.numerics)
     screen.print(_table(rows), soft_wrap=True)
     means = list(_means(rows))
     for mean in means:
@@ -246,11 +236,10 @@ def _runs(call: Callable[[], Tensor]) -> bool:
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table()
-    for column in ("convolution", "result", "algorithm"):
-        table.add_column(column, no_wrap=True)
-    for column in ("threads", "ms", "GFLOP/s", "faster", "error"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = new_table(
+        ("convolution", "result", "algorithm"),
+        ("threads", "ms", "GFLOP/s", "faster", "error"),
+    )
     for r in rows:
         numbers = f"{r.ms:.3f}", f"{r.gflops:.0f}", f"{r.ratio:.2f}x", f"{r.error:.2f}"
         what = f"{CHOSEN}: {r.row}" if r.algorithm == CHOSEN else r.algorithm

@@ -26,6 +26,7 @@ from benchmarks.learning_rate.figures import (
 from benchmarks.learning_rate.methods import METHODS, OURS, STOCK, Method
 from benchmarks.learning_rate.problems import PROBLEMS, RATES, Case, cases
 from benchmarks.learning_rate.training import Budget
+from benchmarks.screen import new_table, show, threads_kept
 from pai_torchacc.bench.measure import environment, raise_malloc_thresholds
 from pai_torchacc.bench.run import console, read_targets, write_csv
 from pai_torchacc.commands.usage import UsageError, check_outputs
@@ -43,14 +44,11 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
         plot.check()
     missing = {m.package for m in chosen if m.package and not peers[m.package]}
     chosen = [m for m in chosen if m.package not in missing]
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # small layers are no faster with more
-    try:
+    with threads_kept():
+        torch.set_num_threads(1)  # small layers are no faster with more
         rows, failed = _measure(screen, options, chosen, budget)
         if options.plot:
             plot.draw(Path(options.plot), options.seeds[0], budget)
-    finally:
-        torch.set_num_threads(before)
     _show(screen, rows)
     if options.csv and rows:
         versions = {k: v or "not installed" for k, v in peers.items()}
@@ -159,13 +157,11 @@ def _suite(
 
 def _show(screen: Console, rows: list[Row]) -> None:
     lines = [r for r in rows if not math.isnan(r.loss)]
-    for title, table in (
+    tables = (
         ("final losses, and each method's divided by stock's", _losses(lines)),
         ("figures", _figures([r for r in rows if math.isnan(r.loss)])),
-    ):
-        if table.row_count:
-            table.title = title
-            screen.print(table, soft_wrap=True)
+    )
+    show(screen, tables)
 
 
 def _losses(lines: list[Row]) -> Table:
@@ -173,7 +169,7 @@ def _losses(lines: list[Row]) -> Table:
     names = list(dict.fromkeys(r.variant for r in lines))
     shown = OURS if OURS in names else next(iter(names), "")
     columns = ("stock's loss", f"{shown}'s", *names)
-    table = _table(("case",), columns)
+    table = new_table(("case",), columns)
     at = {(r.workload, r.variant): r for r in lines}
     for workload in dict.fromkeys(r.workload for r in lines):
         first = at[workload, shown]
@@ -190,7 +186,7 @@ def _losses(lines: list[Row]) -> Table:
 def _figures(rows: list[Row]) -> Table:
     """A row for a figure, a column for a method."""
     names = list(dict.fromkeys(r.variant for r in rows))
-    table = _table(("of", "figure"), names)
+    table = new_table(("of", "figure"), names)
     at = {(r.workload, r.figure, r.variant): r for r in rows}
     for workload, figure in dict.fromkeys((r.workload, r.figure) for r in rows):
         found = [at.get((workload, figure, name)) for name in names]
@@ -202,12 +198,3 @@ def _value(r: Row) -> str:
     if r.unit == "ratio":
         return f"{r.value:.3f}"
     return f"{r.value:+.2f}" if r.unit else f"{r.value:g}"
-
-
-def _table(texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table()
-    for column in texts:
-        table.add_column(column, no_wrap=True)
-    for column in numbers:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table

@@ -18,6 +18,7 @@ from benchmarks import targets
 from benchmarks.memory import driver, figures
 from benchmarks.memory.figures import GEOMEAN, GEOMEAN_WITH_EW, MICRO
 from benchmarks.memory.variants import PLACING, VARIANTS
+from benchmarks.screen import new_table, show
 from benchmarks.targets import Row, say_verdict
 from pai_torchacc.bench.measure import environment
 from pai_torchacc.bench.run import console, read_targets, write_csv
@@ -26,7 +27,6 @@ from pai_torchacc.commands.usage import UsageError, check_outputs
 
 QUICK_PROCESSES, QUICK_STEPS = 2, 12
 
-TEXTS = ("workload", "variant", "mean", "figure", "against", "unit", "numbers")
 COLUMNS = (
     ("step", "", "step ms", "{:.2f}"),
     ("step", "stock", "ratio", "{:.2f}x"),
@@ -51,10 +51,10 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     with Progress(console=screen) as progress:
         task = progress.add_task("", total=1.0)
 
-        def show(what: str, share: float) -> None:
+        def tell(what: str, share: float) -> None:
             progress.update(task, completed=share, description=what)
 
-        measured = driver.measure(plan, show)
+        measured = driver.measure(plan, tell)
     rows = figures.rows(measured)
     _show(screen, rows)
     if options.csv and rows:
@@ -118,29 +118,19 @@ def surroundings(plan: driver.Plan) -> dict[str, str]:
 
 
 def _show(screen: Console, rows: list[Row]) -> None:
-    for title, table in (
+    tables = (
         ("workloads", _workloads(rows)),
         ("geometric means", _geomeans(rows)),
         ("the allocator alone", _micro(rows)),
-    ):
-        if table.row_count:
-            table.title = title
-            screen.print(table, soft_wrap=True)
-
-
-def _table(*columns: str) -> Table:
-    table = Table()
-    for column in columns:
-        is_text = column in TEXTS
-        table.add_column(column, justify="left" if is_text else "right", no_wrap=True)
-    return table
+    )
+    show(screen, tables)
 
 
 def _workloads(rows: list[Row]) -> Table:
     told = {(r.figure, r.against) for r in rows if r.variant != "stock"}
     columns = [c for c in COLUMNS if c[:2] in told]
     headings = [c[2] for c in columns]
-    table = _table("workload", "variant", "threads", *headings, "numbers")
+    table = new_table(("workload", "variant"), ("threads", *headings, "numbers"))
     at = {(r.workload, r.n_threads, r.variant, r.figure, r.against): r for r in rows}
     cells = {k[:3]: None for k in at if k[3:] == ("step", "")}
     order = list(VARIANTS)
@@ -160,7 +150,7 @@ def _workloads(rows: list[Row]) -> Table:
 
 
 def _geomeans(rows: list[Row]) -> Table:
-    table = _table("mean", "variant", "against", "threads", "ratio")
+    table = new_table(("mean", "variant", "against"), ("threads", "ratio"))
     for r in rows:
         if r.workload in (GEOMEAN, GEOMEAN_WITH_EW):
             table.add_row(
@@ -172,7 +162,7 @@ def _geomeans(rows: list[Row]) -> Table:
 def _micro(rows: list[Row]) -> Table:
     of = [r for r in rows if r.workload == MICRO and r.against in ("", "stock")]
     variants = [v for v in VARIANTS if any(r.variant == v for r in of)]
-    table = _table("figure", "unit", *variants)
+    table = new_table(("figure", "unit"), variants)
     at = {(r.figure, r.unit, r.variant): f"{r.value:.2f}" for r in of}
     for figure, unit in dict.fromkeys((r.figure, r.unit) for r in of):
         values = [at.get((figure, unit, v), "") for v in variants]

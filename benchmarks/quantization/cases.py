@@ -94,13 +94,9 @@ def _linear() -> Iterator[Case]:
 
 CONVOLUTIONS = (
     (3, 224, 64, 7, 2),
-    (64, 56, 64, 3, 1),
+    *((c, width, c, 3, 1) for c, width in ((64, 56), (128, 28), (256, 14), (512, 7))),
     (64, 56, 128, 3, 2),
-    (128, 28, 128, 3, 1),
-    (256, 14, 256, 3, 1),
-    (512, 7, 512, 3, 1),
-    (64, 56, 128, 1, 2),
-    (128, 28, 256, 1, 2),
+    *((c, width, 2 * c, 1, 2) for c, width in ((64, 56), (128, 28))),
 )
 """Of ResNet-18: channels, width, channels out, kernel size, stride."""
 

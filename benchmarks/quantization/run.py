@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks import targets
@@ -29,6 +27,7 @@ from benchmarks.quantization.figures import (
     Setting,
 )
 from benchmarks.quantization.variants import OURS
+from benchmarks.screen import by_threads, new_table, show
 from pai_torchacc.bench.measure import (
     environment,
     raise_malloc_thresholds,
@@ -75,33 +74,23 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
 def _measure_all(
     screen: Console, options: argparse.Namespace
 ) -> tuple[list[Row], list[Failure]]:
-    threads = options.threads or thread_counts()
     jobs = dict(_jobs(options.parts or PARTS, options.quick))
     rows: list[Row] = []
     failed: list[Failure] = []
-    before = torch.get_num_threads()
-    try:
-        with Progress(console=screen) as progress:
-            task = progress.add_task("", total=len(threads) * len(jobs))
-            for n in threads:
-                torch.set_num_threads(n)
-                setting = Setting(
-                    n,
-                    blocks=6 if options.quick else 20,
-                    block_s=0.005 if options.quick else 0.02,
-                    method=options.method,
-                    peers=variants.installed() if options.peers else (),
-                    failed=failed,
-                )
-                for name, job in jobs.items():
-                    progress.update(task, description=f"{n} thread(s): {name}")
-                    try:
-                        rows += job(setting)
-                    except Exception as error:
-                        setting.fail(name, OURS, error)
-                    progress.advance(task)
-    finally:
-        torch.set_num_threads(before)
+    threads = options.threads or thread_counts()
+    for n, name in by_threads(screen, threads, list(jobs)):
+        setting = Setting(
+            n,
+            blocks=6 if options.quick else 20,
+            block_s=0.005 if options.quick else 0.02,
+            method=options.method,
+            peers=variants.installed() if options.peers else (),
+            failed=failed,
+        )
+        try:
+            rows += jobs[name](setting)
+        except Exception as error:
+            setting.fail(name, OURS, error)
     return rows, failed
 
 
@@ -133,24 +122,13 @@ def _write(
 def _show(screen: Console, rows: list[Row]) -> None:
     cases = {case.name for case in CASES}
     means = {mean for case in CASES for mean in case.means}
-    for title, table in (
+    tables = (
         ("float32 and quantized", _cases(rows)),
         ("others: times as fast as float32, and SQNR", _peers(rows)),
         ("means", _figures([r for r in rows if r.workload in means])),
         ("models", _figures([r for r in rows if r.workload not in cases | means])),
-    ):
-        if table.row_count:
-            table.title = title
-            screen.print(table, soft_wrap=True)
-
-
-def _table(texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table()
-    for column in texts:
-        table.add_column(column, no_wrap=True)
-    for column in numbers:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
+    )
+    show(screen, tables)
 
 
 def _by_cell(rows: list[Row]) -> dict[tuple[str, int], dict[tuple[str, ...], Row]]:
@@ -164,7 +142,7 @@ def _by_cell(rows: list[Row]) -> dict[tuple[str, int], dict[tuple[str, ...], Row
 
 
 def _cases(rows: list[Row]) -> Table:
-    table = _table(
+    table = new_table(
         ("case",),
         (
             *("threads", "stock ms", "ptac ms", "Gop/s", "faster", "of medians"),
@@ -195,7 +173,7 @@ def _cases(rows: list[Row]) -> Table:
 def _peers(rows: list[Row]) -> Table:
     found = {r.variant for r in rows if r.variant != OURS}
     names = [peer.name for peer in variants.PEERS if peer.name in found]
-    table = _table(("case",), ("threads", *names))
+    table = new_table(("case",), ("threads", *names))
     if not names:
         return table
     for (name, n), at in _by_cell(rows).items():
@@ -208,7 +186,7 @@ def _peers(rows: list[Row]) -> Table:
 
 
 def _figures(rows: list[Row]) -> Table:
-    table = _table(
+    table = new_table(
         ("of", "figure", "variant", "against"), ("threads", "value", "of medians")
     )
     for r in rows:

@@ -13,6 +13,7 @@ import torch
 from rich.table import Table
 
 import pai_torchacc as ptac
+from benchmarks.screen import new_table
 from benchmarks.zoo import images, sequences, tables
 from benchmarks.zoo.model import MODELS
 from pai_torchacc.bench.measure import alternate, environment, raise_malloc_thresholds
@@ -104,7 +105,8 @@ def _line(row: Row) -> str:
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table("", "threads", "models", "geometric mean", "least", "slowest model")
+    numbers = "threads", "models", "geometric mean", "least"
+    table = new_table(("",), (*numbers, "slowest model"))
     for way in ("inference", "training"):
         for n in sorted({r.n_threads for r in rows}):
             part = [r for r in rows if (r.way, r.n_threads) == (way, n)]

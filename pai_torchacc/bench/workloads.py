@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -122,15 +124,13 @@ def _l10(**options: Any) -> Task:
     return Task(model, optimizer, _forever(x, y))
 
 
-def _w3(**options: Any) -> Task:
-    model = nn.Sequential(
-        nn.Linear(784, 512),
-        nn.ReLU(),
-        nn.Linear(512, 512),
-        nn.ReLU(),
-        nn.Linear(512, 10),
-    )
-    x, y = torch.randn(64, 784), _classes(10, 64)
+def _mlp(*widths: int, **options: Any) -> Task:
+    """Linear layers of these widths with ReLU between, Adam, batch 64."""
+    layers: list[nn.Module] = []
+    for n_in, n_out in pairwise(widths):
+        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+    model = nn.Sequential(*layers[:-1])
+    x, y = torch.randn(64, widths[0]), _classes(widths[-1], 64)
     optimizer = torch.optim.Adam(model.parameters(), **options)
     return Task(model, optimizer, _forever(x, y))
 
@@ -462,19 +462,6 @@ def _vgg(**options: Any) -> Task:
     return Task(model, optimizer, _forever(x, y))
 
 
-def _mlp64(**options: Any) -> Task:
-    model = nn.Sequential(
-        nn.Linear(64, 1024),
-        nn.ReLU(),
-        nn.Linear(1024, 1024),
-        nn.ReLU(),
-        nn.Linear(1024, 10),
-    )
-    x, y = torch.randn(64, 64), _classes(10, 64)
-    optimizer = torch.optim.Adam(model.parameters(), **options)
-    return Task(model, optimizer, _forever(x, y))
-
-
 def _pair(n_in: int, n_out: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(n_in, n_out, 3, padding=1),
@@ -518,6 +505,9 @@ def _ew() -> Task:
     x = torch.randn(64 << 18)
     return Task(_Chain(), None, _forever(x, x))
 
+
+_w3 = partial(_mlp, 784, 512, 512, 10)
+_mlp64 = partial(_mlp, 64, 1024, 1024, 10)
 
 WORKLOADS = {
     w.name: w
