@@ -55,18 +55,21 @@ extension = Extension(
 class BuildExt(build_ext):
     """Compiles in parallel, and only what has changed, headers included."""
 
-    def build_extension(self, ext: Extension) -> None:
-        """Compile and link the extension where setuptools wants it."""
-        from objects import Objects
-
-        command = [
+    def command(self, ext: Extension) -> list[str]:
+        """What compiles a file. The tests compile by it too."""
+        return [
             *self.compiler.compiler_so,
             *(f"-D{name}={value}" for name, value in ext.define_macros),
             *(f"-I{folder}" for folder in ext.include_dirs),
             *(f"-I{folder}" for folder in self.compiler.include_dirs),
             *ext.extra_compile_args,
         ]
-        objects = Objects(HERE / "build" / "objects", HERE, command)
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile and link the extension where setuptools wants it."""
+        from objects import Objects
+
+        objects = Objects(HERE / "build" / "objects", HERE, self.command(ext))
         self.compiler.link_shared_object(
             [str(o) for o in objects.compile(HERE / s for s in ext.sources)],
             self.get_ext_fullpath(ext.name),

@@ -1,9 +1,9 @@
 """Object files that are compiled again only where their text or their command changed.
 
-Beside each object lies a record of what went into it: a hash of the source and of
-every header that it includes. Objects of different commands or compilers lie in
-different folders. Several processes may use one folder at once. It is safe to remove
-at any time.
+Beside each object lies a record of what went into it, a hash of the source and of
+every header that it includes, and of what the compiler said. Objects of different
+commands or compilers lie in different folders. Several processes may use one folder at
+once. It is safe to remove at any time.
 """
 
 from __future__ import annotations
@@ -46,9 +46,17 @@ class Objects:
         with ThreadPoolExecutor(JOBS) as pool:
             return list(pool.map(self._bring_up_to_date, sources))
 
-    def _bring_up_to_date(self, source: Path) -> Path:
+    def warnings(self, sources: Iterable[Path]) -> str:
+        """What the compiler said about these sources, which are up to date."""
+        records = (self._target(s).with_suffix(".json") for s in sources)
+        return "".join(json.loads(r.read_text())["said"] for r in records)
+
+    def _target(self, source: Path) -> Path:
         name = str(source.relative_to(self.root)).replace("/", ".")
-        target = self.folder / f"{name}.o"
+        return self.folder / f"{name}.o"
+
+    def _bring_up_to_date(self, source: Path) -> Path:
+        target = self._target(source)
         with target.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not self._is_current(target):
@@ -57,8 +65,8 @@ class Objects:
 
     def _is_current(self, target: Path) -> bool:
         try:
-            record = json.loads(target.with_suffix(".json").read_text())
-        except (OSError, ValueError):
+            record = json.loads(target.with_suffix(".json").read_text())["from"]
+        except (OSError, ValueError, KeyError):
             return False
         return target.exists() and all(
             self._hash(self.root / path) == digest for path, digest in record.items()
@@ -75,7 +83,8 @@ class Objects:
             raise CompileError(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
         if done.stderr:
             print(done.stderr, end="")
-        record = {str(p): self._hash(self.root / p) for p in _prerequisites(rule)}
+        read = {str(p): self._hash(self.root / p) for p in _prerequisites(rule)}
+        record = {"from": read, "said": done.stderr}
         target.with_suffix(".json").write_text(json.dumps(record))
         fresh.replace(target)
         rule.unlink()

@@ -104,7 +104,7 @@ def test_the_package_has_no_other_native_code() -> None:
 
 
 def test_every_c_file_is_built() -> None:
-    built = {native.ROOT / source for source in native.extension_build()["sources"]}
+    built = {native.ROOT / source for source in native.extension_build()[0].sources}
     assert built == set(native.CSRC.rglob("*.c"))
 
 
