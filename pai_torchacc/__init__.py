@@ -18,29 +18,27 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pai_torchacc import (  # importing a switch puts it in the table of features
-    _exclusion,
-    _options,
-    _switch,
-    adaptive_lr,  # noqa: F401
-    fusion,  # noqa: F401
-    memory_pool,  # noqa: F401
-    memory_reuse,  # noqa: F401
-    quantization,  # noqa: F401
-)
-from pai_torchacc._exclusion import Exclusion
-from pai_torchacc._report import at_exit
-from pai_torchacc._switch import Handle, disabled
+from pai_torchacc import _environment, _options, _switch
+from pai_torchacc._report import at_exit, report
+from pai_torchacc._switch import Exclusion as Exclusion
+from pai_torchacc._switch import Handle, disable, disabled, disabler, exclude, status
 from pai_torchacc._version import __version__ as __version__
-from pai_torchacc.adaptive_lr.public import (
-    adaptive_lr_report,
-    disable_adaptive_lr,
-    enable_adaptive_lr,
+
+# Importing a switch puts it in the table of features.
+from pai_torchacc.adaptive_lr.public import adaptive_lr_report, enable_adaptive_lr
+from pai_torchacc.fusion.public import enable_operator_fusion
+from pai_torchacc.memory_pool.public import enable_memory_pool
+from pai_torchacc.memory_pool.snapshot import memory_snapshot
+from pai_torchacc.memory_pool.statistics import (
+    empty_cache,
+    memory_stats,
+    memory_summary,
+    reset_peak_memory_stats,
 )
+from pai_torchacc.memory_reuse.public import enable_memory_reuse
 from pai_torchacc.quantization.public import (
     dequantize_model,
     dequantize_state_dict,
-    disable_model_quantization,
     enable_model_quantization,
     load_quantized,
     quantization_report,
@@ -144,12 +142,8 @@ def enable(
     RuntimeError
         ``strict`` and a feature cannot be active.
     """
-    config = _options.config_from_environment()
-    names = (
-        _options.names_checked(features)
-        if features
-        else _options.features_from_environment()
-    )
+    config = _environment.config()
+    names = _options.names_checked(features) if features else _environment.features()
     held = _switch.current()
     lent = held.lent
     if lent is not None and "operator_fusion" in names:
@@ -175,204 +169,31 @@ def enable(
     return _switch.enable(config, _options.strict_checked(strict))
 
 
-def disable(*features: str) -> None:
-    """Switch features off and restore what they changed.
-
-    Without names everything is switched off. Kernels stop at once; dispatcher entries
-    leave when no call of ours is in flight and no backward pass runs, at the latest at
-    the next quiet moment (:func:`status` says ``draining`` until then).
-
-    Raises
-    ------
-    ValueError, TypeError
-        There is no such feature.
-    """
-    _switch.disable(*features)
-
-
-def enable_operator_fusion(ops: Iterable[str] | None = None) -> Handle:
-    """Switch on drop-in kernels, fused operators and optimizer steps.
-
-    Part of a bare :func:`enable`. Other options stay as they are.
-
-    Parameters
-    ----------
-    ops : iterable of str, optional
-        Only these operators, by the names that :func:`report` prints. The name of a
-        forward operator also stands for its ``_backward``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        There is no such operator, or none is left.
-    """
-    lent = _switch.current().lent
-    kept = None if lent is None else (False, lent[1])
-    checked = _options.operators_checked(ops, "ops")
-    return _switch.enable_one("operator_fusion", ops=checked, lent=kept)
-
-
-def disable_operator_fusion() -> None:
-    """Switch operator fusion off and restore what it changed."""
-    disable("operator_fusion")
-
-
-def enable_memory_pool(
-    device: str | None = None,
-    *,
-    cap: int | None = None,
-    reserve: int | None = None,
-    trim: Literal["auto", "never"] | int = "auto",
-    policy: str = "exact_fit",
-    fill: Literal["zero", "junk"] | None = None,
-    history: int = 0,
-) -> Handle:
-    """Have large tensors come from a pool: no page faults in steady state, less memory.
-
-    Part of a bare :func:`enable`. On the CPU, storages of 64 KiB and more are served
-    from one arena of the process, for all threads, from now on; tensors that exist
-    already stay where they are, and are freed as ever. Numbers are not touched.
-
-    Parameters
-    ----------
-    device : {None, "cpu", "cuda"}
-        None: the CPU's pool, and torch's own CUDA allocator at its best setting
-        (expandable segments) where nothing stands against that. ``"cuda"``: a pool of
-        ours below torch instead, to be asked for before CUDA is initialised;
-        :mod:`pai_torchacc.memory_pool.cuda` says what it then lacks. The status has
-        what is done for CUDA, or why nothing is.
-    cap : int, optional
-        Bytes that the pool may hold. Beyond it a request fails with torch's own error
-        for lack of memory, after the pool has given back what it can. Default: nine
-        tenths of the control group's limit; no cap where there is none.
-    reserve : int, optional
-        Bytes to bring into memory at once, which go back like other memory that no
-        tensor uses (see ``trim``). Default: none; pages come at first touch.
-    trim : {"auto", "never"} or int
-        When memory that no tensor uses is given back to the system: after 30 seconds
-        without a request, or so many; when memory is short; at the cap; and by
-        :func:`empty_cache`. ``"never"``: only by the last three.
-    policy : {"exact_fit", "best_fit", "first_fit"}
-        Which free block a request is cut from; ``csrc/mem/README.md`` describes them.
-    fill : {"zero", "junk"}, optional
-        For debugging: what new storages of all sizes hold, instead of what was there.
-    history : int
-        Events to remember for :func:`memory_snapshot`.
-
-    Returns
-    -------
-    Handle
-        Not active, with its reason, where torch's allocator cannot be reached.
-
-    Raises
-    ------
-    ValueError, TypeError
-        An option is wrong; the text names what it may be.
-    """
-    options = _options.PoolOptions(
-        device=None if device is None else _options.device_checked(device),
-        cap=cap,
-        reserve=0 if reserve is None else reserve,
-        trim=trim,
-        policy=policy,
-        fill=fill,
-        history=history,
-    )
-    return _switch.enable_one("memory_pool", pool=_options.pool_checked(options))
-
-
-def disable_memory_pool() -> None:
+disable_operator_fusion = disabler(
+    "operator_fusion", "Switch operator fusion off and restore what it changed."
+)
+disable_memory_pool = disabler(
+    "memory_pool",
     """New storages come from libc; those of the pool return when they are freed.
 
     While ``memory_reuse`` is on, it keeps the pool on, with the options it has.
-    """
-    disable("memory_pool")
+    """,
+)
+disable_memory_reuse = disabler(
+    "memory_reuse",
+    "Autograd keeps what it saves; what is saved already is still given back.",
+)
+disable_adaptive_lr = disabler(
+    "adaptive_lr",
+    "Rates are the user's from the next step on, as if never multiplied.",
+)
+disable_model_quantization = disabler(
+    "model_quantization",
+    """Quantized modules compute by their dequantized weights: correct, and slow.
 
-
-def enable_memory_reuse() -> Handle:
-    """Lower the peak memory of training, with the same bits.
-
-    By name only. Cheap tensors that autograd saves are computed again instead of kept,
-    masks and indices are packed, and repeated steps are placed by a plan. The CPU's
-    memory pool is on as long as this is. Holds for this thread and those that start
-    from now on.
-    """
-    return _switch.enable_one("memory_reuse")
-
-
-def disable_memory_reuse() -> None:
-    """Autograd keeps what it saves; what is saved already is still given back."""
-    disable("memory_reuse")
-
-
-def memory_stats(device: object = "cpu") -> dict[str, int]:
-    """Statistics of a device's pool, with the keys of ``torch.cuda.memory_stats``.
-
-    On the CPU they are about storages of 64 KiB and more, made while the pool was on.
-    Bytes and counts, each ``current``, ``peak``, ``allocated`` and ``freed`` (both
-    since the pool was opened last), for ``all``, ``large_pool`` and ``small_pool`` (up
-    to a MiB); the arena counts as large. Keys that torch lacks begin with ``ptac.``;
-    among them ``ptac.arena_bytes``, what the arena spans up to its last block in use.
-    Empty for CUDA that is not initialised.
-
-    Raises
-    ------
-    ValueError, TypeError
-        There is no pool for such a device.
-    """
-    from pai_torchacc.memory_pool import statistics
-
-    return statistics.stats(device)
-
-
-def memory_summary(device: object = "cpu", abbreviated: bool = False) -> str:
-    """The statistics as a table for people, as ``torch.cuda.memory_summary``."""
-    from pai_torchacc.memory_pool import statistics
-
-    return statistics.summary(device, abbreviated)
-
-
-def reset_peak_memory_stats(device: object = "cpu") -> None:
-    """Every ``peak`` becomes what is current."""
-    from pai_torchacc.memory_pool import statistics
-
-    statistics.reset_peaks(device)
-
-
-def memory_snapshot(
-    device: object = "cpu", path: str | os.PathLike[str] | None = None
-) -> dict[str, Any]:
-    """The pool's blocks, and its last events, as ``torch.cuda.memory._snapshot``.
-
-    Parameters
-    ----------
-    device : {"cpu", "cuda"}
-        Whose pool.
-    path : path, optional
-        Write it there as well, pickled: a file for PyTorch's memory_viz.
-
-    Returns
-    -------
-    dict
-        ``segments``, ``device_traces`` (events, if ``enable_memory_pool(history=n)``
-        was asked for), ``allocator_settings``, ``external_annotations``.
-    """
-    from pai_torchacc.memory_pool import snapshot
-
-    return snapshot.snapshot(device, path)
-
-
-def empty_cache(device: object = None) -> int:
-    """Give memory that no tensor uses back to the system; how many bytes.
-
-    Parameters
-    ----------
-    device : {None, "cpu", "cuda"}
-        Whose pool; None for all.
-    """
-    from pai_torchacc.memory_pool import statistics
-
-    return statistics.empty(device)
+    They stay quantized; :func:`dequantize_model` makes them float again.
+    """,
+)
 
 
 def is_enabled(name: str) -> bool:
@@ -385,59 +206,6 @@ def is_enabled(name: str) -> bool:
     """
     _options.names_checked((name,))
     return _switch.is_active(name)
-
-
-def exclude(module: Any) -> Exclusion:
-    """Run stock operators in the forward passes of one module and of what it contains.
-
-    Forward hooks of the module do it, in every thread, until the result's
-    :meth:`remove`, or the end of a ``with`` block. Copies and pickles of the module
-    have the hooks too. The gradients of operators that ran stock are chosen as ever:
-    ``enable(exclude=[...])`` leaves an operator out with its gradient, everywhere.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Such as one layer of a model.
-
-    Raises
-    ------
-    TypeError
-        This is no module.
-    """
-    return _exclusion.exclude(module)
-
-
-def status() -> dict[str, dict[str, Any]]:
-    """What every switch does now.
-
-    Returns
-    -------
-    dict
-        By feature name: ``active``, ``reason`` when not active although asked for,
-        ``since`` (ISO 8601), and ``draining`` while entries of a switch that is off
-        wait for a quiet moment.
-    """
-    return _switch.switch_status()
-
-
-def report(format: Literal["text", "json"] = "text", reset: bool = False) -> str:
-    """What ran accelerated, what was forwarded and why.
-
-    Parameters
-    ----------
-    format : {"text", "json"}
-        An aligned table, or the document that README describes, as JSON text.
-    reset : bool
-        Start counting anew after this report.
-
-    Returns
-    -------
-    str
-    """
-    from pai_torchacc import _report
-
-    return _report.report(format, reset)
 
 
 def verify(model: Any, *inputs: Any, backward: bool = True) -> Verification:

@@ -128,7 +128,7 @@ def _calibrate(options: argparse.Namespace) -> Result:
 
 
 def _run(options: argparse.Namespace) -> Callable[[], Any]:
-    from pai_torchacc import run
+    from pai_torchacc.commands import run
 
     if options.script is None:
         options.parser.error("name a script to run, or a module after -m")

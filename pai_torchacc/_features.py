@@ -7,12 +7,12 @@ one way: this module at the bottom, the switches above ``_switch``, the package 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import Any
 
-if TYPE_CHECKING:
-    from pai_torchacc._options import Config
+from pai_torchacc._config import Config
 
 
 def _nothing(*_: Any) -> Any:
@@ -35,21 +35,27 @@ class Feature:
     rank: int
     """Features are switched on in the order of their ranks, and off in reverse."""
     install: Callable[[Any, Config], str | None]
-    """Make the process be as the Config says; the reason where that cannot be."""
+    """Make the process be as the Config says; the reason where that cannot be.
+
+    What an exception cuts short is undone by ``remove``. An exception of the kinds that
+    a torch unlike those known brings is a reason as well.
+    """
     remove: Callable[[Any], None]
     """Undo everything, also what an exception cut short, at once or when it is safe."""
     about: Callable[[Config], str]
     """What is on, in a few words for the log."""
     is_in_bare_enable: bool = False
+    options: str | None = None
+    """The Config's field that falls back once all features that name it are off."""
     forget: Callable[[Config], Config] = lambda config: config
-    """The configuration without this feature's options, once the feature is off."""
+    """The configuration without what else this feature put there, once it is off."""
     status: Callable[[Any], dict[str, Any]] = _nothing
     """What its entry in the status has beyond the ordinary."""
     leftover: Callable[[Any], list[str]] = _no_lines
     """Operators whose dispatcher entries wait for a quiet moment to be removed."""
     remarks: Callable[[], list[str]] = _no_lines
     """Sentences for the report, such as what others have patched."""
-    report: Callable[[], dict[str, Any]] = _nothing
+    document: Callable[[], dict[str, Any]] = _nothing
     """Its part of the report's document; parts with a common key are merged."""
     lines: Callable[[dict[str, Any]], list[str]] = _no_lines
     """The lines of the text report that its part of the document gives."""
@@ -60,9 +66,14 @@ class Feature:
 _table: dict[str, Feature] = {}
 
 
-def register(feature: Feature) -> None:
-    """Put a switch in the table."""
-    _table[feature.name] = feature
+def register(module: str, name: str, rank: int, **more: Any) -> None:
+    """Put a switch in the table.
+
+    Its functions are those of this module that have the names of the row's fields.
+    """
+    functions = vars(sys.modules[module])
+    own = {f.name: functions[f.name] for f in fields(Feature) if f.name in functions}
+    _table[name] = Feature(**own, name=name, rank=rank, **more)
 
 
 def all_features() -> list[Feature]:

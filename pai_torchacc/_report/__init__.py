@@ -1,7 +1,7 @@
 """The report, as a table for people and as JSON for programs.
 
-The JSON document is a public interface; README describes it. Its ``schema`` number
-changes when a key changes its meaning or goes away.
+The JSON document is a public interface; docs/report.md describes it. Its ``schema``
+number changes when a key changes its meaning or goes away.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from typing import Any
+from typing import Any, Literal
 
 from pai_torchacc import (
     _counters,
@@ -17,10 +17,10 @@ from pai_torchacc import (
     _host,
     _options,
     _switch,
-    _table,
 )
 from pai_torchacc._report import page_faults, verdict
 from pai_torchacc._version import __version__
+from pai_torchacc.calibration import in_use
 
 SCHEMA = 1
 
@@ -30,8 +30,16 @@ LEAST_TIMED = 5
 _graphs_before = 0
 
 
-def report(format: str = "text", reset: bool = False) -> str:
-    """See :func:`pai_torchacc.report`."""
+def report(format: Literal["text", "json"] = "text", reset: bool = False) -> str:
+    """What ran accelerated, what was forwarded and why.
+
+    Parameters
+    ----------
+    format : {"text", "json"}
+        An aligned table, or the document that docs/report.md describes, as JSON text.
+    reset : bool
+        Start counting anew after this report.
+    """
     if format not in ("text", "json"):
         raise ValueError(f"format={format!r}; there are: text, json")
     content = document()
@@ -67,7 +75,7 @@ def document() -> dict[str, Any]:
         "schema": SCHEMA,
         "verdict": {},
         "versions": versions(),
-        "switches": _switch.switch_status(),
+        "switches": _switch.status(),
         "ops": operators(),
         "memory": {"cpu": {"page_faults": page_faults.count()}},
         "sites": [],
@@ -75,7 +83,7 @@ def document() -> dict[str, Any]:
         "remarks": [remark for feature in features for remark in feature.remarks()],
     }
     for feature in features:
-        _merge(content, feature.report())
+        _merge(content, feature.document())
     content["verdict"] = verdict.of(content)
     return content
 
@@ -99,7 +107,7 @@ def versions() -> dict[str, Any]:
         found["cpu"], found["isa"] = _host.extension().cpu()
     except _host.Unavailable as error:
         found["cpu"], found["isa"] = None, str(error)
-    table = _table.in_use()
+    table = in_use.table()
     found["calibration"] = table.name if table else None
     return found
 

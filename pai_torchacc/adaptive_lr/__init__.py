@@ -7,12 +7,12 @@ losses and gradients is in csrc/ops/learning_rate/.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from pai_torchacc import _host
-from pai_torchacc._features import Feature, register
-from pai_torchacc._options import Config, RateOptions
+from pai_torchacc._config import Config
+from pai_torchacc._features import register
 from pai_torchacc.fusion.foreign import Yielding
 
 _ledger = Yielding()
@@ -54,7 +54,7 @@ def about(config: Config) -> str:
     return f"policy {config.rate.policy}"
 
 
-def report() -> dict[str, Any]:
+def document() -> dict[str, Any]:
     """``adaptive_lr``: each optimizer's class and what has become of its rate."""
     if not len(_ledger):
         return {}
@@ -79,16 +79,4 @@ def lines(content: dict[str, Any]) -> list[str]:
     return result
 
 
-register(
-    Feature(
-        name="adaptive_lr",
-        rank=5,
-        install=install,
-        remove=remove,
-        forget=lambda config: replace(config, rate=RateOptions()),
-        about=about,
-        remarks=remarks,
-        report=report,
-        lines=lines,
-    )
-)
+register(__name__, "adaptive_lr", rank=5, options="rate")

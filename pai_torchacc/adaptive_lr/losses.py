@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch._subclasses import FakeTensor
 
+from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
-from pai_torchacc._traceback import hide
 from pai_torchacc.adaptive_lr.registry import tuner_of
 from pai_torchacc.adaptive_lr.tuner import Root
 from pai_torchacc.adaptive_lr.watching import Pass

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from pai_torchacc import _options, _switch
+from pai_torchacc._config import RateOptions
 from pai_torchacc._switch import Handle
 
 if TYPE_CHECKING:
@@ -77,26 +78,19 @@ def enable_adaptive_lr(
     TypeError, ValueError
         An option is wrong; the text names what it may be.
     """
-    options = _options.rate_checked(
-        _options.RateOptions(policy, floor, max_growth, verbose)
-    )
+    options = _options.rate_checked(RateOptions(policy, floor, max_growth, verbose))
     if optimizer is None:
         return _switch.enable_one("adaptive_lr", rate=options)
     _check_optimizer(optimizer)
     others = _switch.current().rate
     if not _switch.is_active("adaptive_lr"):
-        others = _options.RateOptions(policy="off")
+        others = RateOptions(policy="off")
     handle = _switch.enable_one("adaptive_lr", rate=others)
     if _switch.is_active("adaptive_lr"):
         from pai_torchacc.adaptive_lr import registry
 
         registry.give_options(optimizer, options)
     return handle
-
-
-def disable_adaptive_lr() -> None:
-    """Rates are the user's from the next step on, as if never multiplied."""
-    _switch.disable("adaptive_lr")
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from weakref import ReferenceType, ref
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
+from pai_torchacc._config import RateOptions
+from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
-from pai_torchacc._options import RateOptions
-from pai_torchacc._traceback import hide
 from pai_torchacc.adaptive_lr.tuner import Tuner
 from pai_torchacc.adaptive_lr.watching import watch
 

@@ -13,8 +13,9 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
+from pai_torchacc._config import RateOptions
 from pai_torchacc._ledger import Ledger
-from pai_torchacc._options import RateOptions, rate_checked
+from pai_torchacc._options import rate_checked
 from pai_torchacc.adaptive_lr.registry import (
     begin_anew,
     give_options,

@@ -11,7 +11,7 @@ from weakref import ReferenceType, WeakSet, ref
 
 from torch import Tensor, distributed
 
-from pai_torchacc._options import RateOptions
+from pai_torchacc._config import RateOptions
 from pai_torchacc.adaptive_lr import update_rules
 from pai_torchacc.adaptive_lr.clipping import Clipping, Versions, params_of
 from pai_torchacc.adaptive_lr.watching import is_of_this_thread, watch

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pai_torchacc import _host, _report, _warn
+from pai_torchacc import _environment, _host, _report
 
 _READ = ("PTAC_", "OMP_", "MKL_", "KMP_", "GOMP_", "PYTORCH_", "TORCH_", "MALLOC_")
 _READ_TOO = ("LD_PRELOAD", "ONEDNN_MAX_CPU_ISA", "CUDA_VISIBLE_DEVICES")
@@ -44,7 +44,7 @@ def document() -> dict[str, Any]:
                 for name, value in sorted(os.environ.items())
                 if name.startswith(_READ) or name in _READ_TOO
             },
-            "remarks": _warn.unknown_variables(),
+            "remarks": _environment.unknown_variables(),
         }
     )
 

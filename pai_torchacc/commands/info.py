@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from pai_torchacc import _features, _host, _report, _table, calibration
+from pai_torchacc import _features, _host, _report, calibration
+from pai_torchacc.calibration import in_use
 
 
 def document() -> dict[str, Any]:
@@ -17,7 +18,7 @@ def document() -> dict[str, Any]:
         return {"versions": _report.versions(), "unavailable": str(error)}
     import torch
 
-    table = _table.find(c, os.environ.get("PTAC_CALIBRATION") or None)
+    table = in_use.find(c, os.environ.get("PTAC_CALIBRATION") or None)
     points, _ = calibration.points(table, c.operators(), "close")
     symbols = c.symbols()
     return {

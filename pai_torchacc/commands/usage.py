@@ -85,16 +85,17 @@ def count(text: str) -> int:
 
 def check_environment() -> None:
     """Raise UsageError where a ``PTAC_*`` variable has a value that nobody knows."""
-    from pai_torchacc import _host, _options, _table, _warn
+    from pai_torchacc import _environment, _host
+    from pai_torchacc.calibration import in_use
 
-    for text in _warn.unknown_variables():
+    for text in _environment.unknown_variables():
         print(f"pai_torchacc: {text}", file=sys.stderr)
     try:
-        config = _options.config_from_environment()
-        _options.features_from_environment()
+        config = _environment.config()
+        _environment.features()
         c = _host.extension()
         _host.limit_isa(c)
-        _table.find(c, config.calibration)
+        in_use.find(c, config.calibration)
     except _host.Unavailable:
         pass  # which enable() tells
     except (OSError, ValueError) as error:

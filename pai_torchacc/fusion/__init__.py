@@ -12,11 +12,13 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import _counters, _features, _table, precision
+from pai_torchacc import _counters, _features
+from pai_torchacc.calibration import in_use
+from pai_torchacc.fusion import precision
 from pai_torchacc.fusion.foreign import Yielding, chains
 
 if TYPE_CHECKING:
-    from pai_torchacc._options import Config
+    from pai_torchacc._config import Config
 
 _ledger = Yielding()
 _attention_ledger = Yielding()
@@ -28,9 +30,6 @@ _kept: set[str] = set()
 _doubts: dict[str, str] | None = None
 _is_warning_used_up = False
 
-_UNLIKE_TORCH = (AttributeError, ImportError, LookupError, TypeError, RuntimeError)
-"""What a torch raises that lacks something we look for."""
-
 
 def install(c: Any, config: Config) -> str | None:
     """Switch on as ``config`` says; the reason when that cannot be.
@@ -38,27 +37,8 @@ def install(c: Any, config: Config) -> str | None:
     Overrides that ``config`` does not want stay registered, shut, until the next quiet
     moment: see :func:`leftover`.
     """
-    from pai_torchacc import _host
-
     c.shadow_every(config.verify)
-    barred = _table.install(c, config)
-    try:
-        return _install(c, config, barred)
-    except BaseException as error:
-        remove(c)
-        if isinstance(error, _host.Unavailable):
-            return str(error)
-        if isinstance(error, _UNLIKE_TORCH):
-            return f"this torch is unlike those known: {type(error).__name__}: {error}"
-        raise
-
-
-def leftover(c: Any) -> list[str]:
-    """Operators whose overrides are in the dispatcher but should not be."""
-    return [name for name in c.override_installed() if name not in _kept]
-
-
-def _install(c: Any, config: Config, barred: set[str]) -> str | None:
+    barred = in_use.install(c, config)
     wanted = {
         name
         for name, _, _ in c.operators()
@@ -68,7 +48,7 @@ def _install(c: Any, config: Config, barred: set[str]) -> str | None:
     }
     _find_foreign(c)
     unproven = _unproven(c)  # which opens gates: before there is a way to them
-    idle = precision.idle(c, config, _table.claims())
+    idle = precision.idle(c, config, in_use.claims())
     _find_unserved(c, config, wanted - idle, barred)
     if config.numerics == "fast":
         precision.learn(c)
@@ -79,6 +59,11 @@ def _install(c: Any, config: Config, barred: set[str]) -> str | None:
     _install_attention(c, config)
     _open_gates(c, wanted, barred | unproven)
     return None
+
+
+def leftover(c: Any) -> list[str]:
+    """Operators whose overrides are in the dispatcher but should not be."""
+    return [name for name in c.override_installed() if name not in _kept]
 
 
 def _unproven(c: Any) -> set[str]:
@@ -133,7 +118,7 @@ def status(c: Any) -> dict[str, Any]:
 
 def about(config: Config) -> str:
     """Level and table, for the log."""
-    table = _table.in_use()
+    table = in_use.table()
     name = table.name if table else "no"
     return f"numerics {config.numerics}, {name} table"
 
@@ -205,7 +190,7 @@ def _find_unserved(c: Any, config: Config, wanted: set[str], barred: set[str]) -
     A gradient that rounds follows its forward call, not the table.
     """
     names = {name for _, name in c.override_names()}
-    served = {op for op, row in _table.claims() if row}
+    served = {op for op, row in in_use.claims() if row}
     served |= {op for op in names if c.pinned(op)}
     if config.numerics == "fast":
         rounding = {op for op, _ in c.bf16_rows()}
@@ -275,16 +260,4 @@ def _install_attention(c: Any, config: Config) -> None:
         attention.install(c, _attention_ledger)
 
 
-_features.register(
-    _features.Feature(
-        name="operator_fusion",
-        rank=1,
-        is_in_bare_enable=True,
-        install=install,
-        remove=remove,
-        status=status,
-        about=about,
-        leftover=leftover,
-        remarks=remarks,
-    )
-)
+_features.register(__name__, "operator_fusion", rank=1, is_in_bare_enable=True)

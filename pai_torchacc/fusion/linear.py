@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pai_torchacc import _host
+from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
-from pai_torchacc._traceback import hide
 from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
 from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.fusion.node import lean_apply

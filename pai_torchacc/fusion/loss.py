@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pai_torchacc import _host
+from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
-from pai_torchacc._traceback import hide
 from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
 from pai_torchacc.fusion.node import lean_apply
 from pai_torchacc.fusion.shadow import run

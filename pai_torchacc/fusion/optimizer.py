@@ -22,8 +22,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
-from pai_torchacc._traceback import hide
 from pai_torchacc.adaptive_lr.step_protocol import beneath, coming
 from pai_torchacc.fusion.compiled import frame_callback, not_compiled_alone
 from pai_torchacc.fusion.shadow import Rehearsal

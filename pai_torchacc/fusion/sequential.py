@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules import module as _module
 
-from pai_torchacc._traceback import hide
+from pai_torchacc._frames import hide
 from pai_torchacc.fusion.compiled import not_compiled_alone
 from pai_torchacc.fusion.foreign import chains, is_torchs_own
 

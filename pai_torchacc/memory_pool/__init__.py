@@ -17,12 +17,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc._features import Feature, register
-from pai_torchacc._options import without_pool_options
+from pai_torchacc._features import register
 from pai_torchacc.memory_pool import cpu, cuda
 
 if TYPE_CHECKING:
-    from pai_torchacc._options import Config
+    from pai_torchacc._config import Config
 
 
 def install(c: Any, config: Config) -> str | None:
@@ -61,11 +60,11 @@ def about(config: Config) -> str:
     return f"device {config.pool.device or 'any'}, {config.pool.policy}"
 
 
-def report() -> dict[str, Any]:
+def document() -> dict[str, Any]:
     """The CPU pool's statistics."""
     from pai_torchacc.memory_pool import statistics
 
-    return {"memory": {"cpu": statistics.stats("cpu")}}
+    return {"memory": {"cpu": statistics.memory_stats("cpu")}}
 
 
 def lines(content: dict[str, Any]) -> list[str]:
@@ -83,17 +82,4 @@ def lines(content: dict[str, Any]) -> list[str]:
     return [f"memory pool: {cpu_pool['allocation.all.allocated']} storages; {said}"]
 
 
-register(
-    Feature(
-        name="memory_pool",
-        rank=2,
-        is_in_bare_enable=True,
-        install=install,
-        remove=remove,
-        forget=without_pool_options,
-        status=status,
-        about=about,
-        report=report,
-        lines=lines,
-    )
-)
+register(__name__, "memory_pool", rank=2, is_in_bare_enable=True, options="pool")

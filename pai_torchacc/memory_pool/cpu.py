@@ -20,10 +20,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc import _host
-from pai_torchacc._options import FILLS, NO_CAP
+from pai_torchacc._config import FILLS, NO_CAP
 
 if TYPE_CHECKING:
-    from pai_torchacc._options import PoolOptions
+    from pai_torchacc._config import PoolOptions
 
 IDLE_S = 30
 """Seconds without a request after which memory that nobody uses is given back."""

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc import _host
-from pai_torchacc._options import NO_CAP
+from pai_torchacc._config import NO_CAP
 
 if TYPE_CHECKING:
-    from pai_torchacc._options import PoolOptions
+    from pai_torchacc._config import PoolOptions
 
 TUNE, POOL = "tune", "pool"
 

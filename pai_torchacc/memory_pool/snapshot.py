@@ -19,10 +19,24 @@ from pai_torchacc._options import device_checked
 from pai_torchacc.memory_pool import cuda
 
 
-def snapshot(
-    device: object, path: str | os.PathLike[str] | None = None
+def memory_snapshot(
+    device: object = "cpu", path: str | os.PathLike[str] | None = None
 ) -> dict[str, Any]:
-    """See :func:`pai_torchacc.memory_snapshot`."""
+    """The pool's blocks, and its last events, as ``torch.cuda.memory._snapshot``.
+
+    Parameters
+    ----------
+    device : {"cpu", "cuda"}
+        Whose pool.
+    path : path, optional
+        Write it there as well, pickled: a file for PyTorch's memory_viz.
+
+    Returns
+    -------
+    dict
+        ``segments``, ``device_traces`` (events, if ``enable_memory_pool(history=n)``
+        was asked for), ``allocator_settings``, ``external_annotations``.
+    """
     kind = device_checked(device)
     if kind == "cuda" and cuda.has_pool():
         content = _cuda_snapshot(cuda.index_of(device))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pai_torchacc import _host
 from pai_torchacc._options import device_checked
 from pai_torchacc.memory_pool import cuda
@@ -18,8 +16,21 @@ _NO_OVERSIZE = {
 """torch's keys for blocks above max_split_size, of which the pool has none."""
 
 
-def stats(device: object) -> dict[str, int]:
-    """See :func:`pai_torchacc.memory_stats`."""
+def memory_stats(device: object = "cpu") -> dict[str, int]:
+    """Statistics of a device's pool, with the keys of ``torch.cuda.memory_stats``.
+
+    On the CPU they are about storages of 64 KiB and more, made while the pool was on.
+    Bytes and counts, each ``current``, ``peak``, ``allocated`` and ``freed`` (both
+    since the pool was opened last), for ``all``, ``large_pool`` and ``small_pool`` (up
+    to a MiB); the arena counts as large. Keys that torch lacks begin with ``ptac.``;
+    among them ``ptac.arena_bytes``, what the arena spans up to its last block in use.
+    Empty for CUDA that is not initialised.
+
+    Raises
+    ------
+    ValueError, TypeError
+        There is no pool for such a device.
+    """
     kind = device_checked(device)
     if kind == "cuda" and not cuda.has_pool():
         torch_cuda = cuda.initialized()
@@ -40,8 +51,8 @@ def _cpu_stats() -> dict[str, int]:
     return c.pool_stats() | {"ptac.scratch_bytes.current": c.scratch_kept()}
 
 
-def reset_peaks(device: object) -> None:
-    """See :func:`pai_torchacc.reset_peak_memory_stats`."""
+def reset_peak_memory_stats(device: object = "cpu") -> None:
+    """Every ``peak`` becomes what is current."""
     if device_checked(device) == "cuda":
         _reset_cuda_peaks(cuda.index_of(device))
         return
@@ -60,10 +71,16 @@ def _reset_cuda_peaks(number: int) -> None:
         torch_cuda.reset_peak_memory_stats(number)
 
 
-def empty(device: object) -> int:
-    """See :func:`pai_torchacc.empty_cache`."""
+def empty_cache(device: object = None) -> int:
+    """Give memory that no tensor uses back to the system; how many bytes.
+
+    Parameters
+    ----------
+    device : {None, "cpu", "cuda"}
+        Whose pool; None for all.
+    """
     if device is None:
-        return empty("cpu") + empty("cuda")
+        return empty_cache("cpu") + empty_cache("cuda")
     if device_checked(device) == "cuda":
         return _empty_cuda()
     try:
@@ -97,13 +114,13 @@ _ROWS: tuple[tuple[str, str], ...] = (
 )
 
 
-def summary(device: object, abbreviated: bool) -> str:
-    """See :func:`pai_torchacc.memory_summary`."""
+def memory_summary(device: object = "cpu", abbreviated: bool = False) -> str:
+    """The statistics as a table for people, as ``torch.cuda.memory_summary``."""
     kind = device_checked(device)
     torch_cuda = cuda.initialized()
     if kind == "cuda" and torch_cuda and not cuda.has_pool():
         return torch_cuda.memory_summary(cuda.index_of(device), abbreviated)
-    counted = stats(device)
+    counted = memory_stats(device)
     header = ("", "current", "peak", "total allocated", "total freed")
     rows = [header]
     for title, key in _ROWS if counted else ():
@@ -133,8 +150,3 @@ def _shown(n: int, is_bytes: bool) -> str:
     if not is_bytes:
         return str(n)
     return f"{n} B" if n < 10 * 1024 else f"{n / MIB:.1f} MiB"
-
-
-def totals() -> dict[str, Any]:
-    """For the report: the statistics, without those that are zero."""
-    return {key: n for key, n in stats("cpu").items() if n}

@@ -16,45 +16,34 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc import _host
-from pai_torchacc._features import Feature, register
+from pai_torchacc._config import PoolOptions
+from pai_torchacc._features import register
 from pai_torchacc._ledger import Ledger
-from pai_torchacc._options import PoolOptions, without_pool_options
 from pai_torchacc.memory_pool import cpu
 
 if TYPE_CHECKING:
-    from pai_torchacc._options import Config
+    from pai_torchacc._config import Config
 
 NAME = "memory_reuse"
 
 _ledger = Ledger()
 
-_UNLIKE_TORCH = (AttributeError, ImportError, LookupError, TypeError, RuntimeError)
-"""What a torch raises that lacks something we look for."""
-
 
 def install(c: Any, config: Config | None = None) -> str | None:
     """Switch on; the reason when that cannot be."""
-    try:
-        trouble = cpu.install(c, config.pool if config else PoolOptions(), NAME)
-        if trouble is not None:
-            return trouble
-        if c.saved_is_on():
-            _raise_here(c)
-            return None
-        if not _host.has_lean_paths():
-            trouble = "this torch does not let us look into tensors"
-        else:
-            trouble = _install(c)
-        if trouble is not None:
-            cpu.remove(c, NAME)
+    trouble = cpu.install(c, config.pool if config else PoolOptions(), NAME)
+    if trouble is not None:
         return trouble
-    except BaseException as error:
-        remove(c)
-        if isinstance(error, _host.Unavailable):
-            return str(error)
-        if isinstance(error, _UNLIKE_TORCH):
-            return f"this torch is unlike those known: {type(error).__name__}: {error}"
-        raise
+    if c.saved_is_on():
+        _raise_here(c)
+        return None
+    if not _host.has_lean_paths():
+        trouble = "this torch does not let us look into tensors"
+    else:
+        trouble = _install(c)
+    if trouble is not None:
+        cpu.remove(c, NAME)
+    return trouble
 
 
 def _install(c: Any) -> str | None:
@@ -130,7 +119,7 @@ def reasons() -> dict[str, int]:
     return dict(storage.kept) if storage else {}
 
 
-def report() -> dict[str, Any]:
+def document() -> dict[str, Any]:
     """The most that each mechanism saved at a time, and why tensors were kept."""
     c = _host.loaded()
     saved = saved_bytes(c) if c is not None else {}
@@ -173,17 +162,4 @@ def _loaded(name: str) -> Any:
     return sys.modules.get(f"{__name__}.{name}")
 
 
-register(
-    Feature(
-        name=NAME,
-        rank=3,
-        install=install,
-        remove=remove,
-        forget=without_pool_options,
-        about=about,
-        remarks=remarks,
-        report=report,
-        lines=lines,
-        reset=reset,
-    )
-)
+register(__name__, NAME, rank=3, options="pool")

@@ -12,12 +12,14 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import _table, calibration, precision
-from pai_torchacc._features import Feature, register
+from pai_torchacc import calibration
+from pai_torchacc._features import register
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.calibration import in_use
+from pai_torchacc.fusion import precision
 
 if TYPE_CHECKING:
-    from pai_torchacc._options import Config
+    from pai_torchacc._config import Config
 
 OPERATORS = calibration.BY_NAME
 """Operators that this switch opens; the others are ``operator_fusion``'s."""
@@ -36,19 +38,15 @@ def install(c: Any, config: Config) -> str | None:
         states,
     )
 
-    try:
-        _table.install(c, config)
-        _set_gates(c, config)
-        if not len(_ledger):
-            states.install(_ledger)
-        dispatch.install(c)
-        optimizers.install()
-        operators.defined()
-        if _host.has_lean_paths():
-            fused_modules.install(c)
-    except BaseException:
-        remove(c)
-        raise
+    in_use.install(c, config)
+    _set_gates(c, config)
+    if not len(_ledger):
+        states.install(_ledger)
+    dispatch.install(c)
+    optimizers.install()
+    operators.defined()
+    if _host.has_lean_paths():
+        fused_modules.install(c)
     return None
 
 
@@ -80,7 +78,7 @@ def status(c: Any) -> dict[str, Any]:
     """``training``: what is asked for, or why nothing comes of it."""
     from pai_torchacc import _switch
 
-    training, table = _switch.current().training, _table.in_use()
+    training, table = _switch.current().training, in_use.table()
     if training is None or table is None:
         return {}
     return {"training": precision.reason(c, table) or training}
@@ -96,7 +94,7 @@ def remarks() -> list[str]:
     return list(_ledger.remarks)
 
 
-def part_of_report() -> dict[str, Any]:
+def document() -> dict[str, Any]:
     """``quantization``: of each quantized model, its layers in int8 and its bytes."""
     conversion = sys.modules.get(f"{__name__}.conversion")
     models = list(conversion.notes.keys()) if conversion else []
@@ -126,17 +124,9 @@ def lines(content: dict[str, Any]) -> list[str]:
     ]
 
 
-register(
-    Feature(
-        name="model_quantization",
-        rank=4,
-        install=install,
-        remove=remove,
-        forget=lambda config: precision.given_back(replace(config, training=None)),
-        status=status,
-        about=about,
-        remarks=remarks,
-        report=part_of_report,
-        lines=lines,
-    )
-)
+def forget(config: Config) -> Config:
+    """Without training in bfloat16, and what it has changed."""
+    return precision.given_back(replace(config, training=None))
+
+
+register(__name__, "model_quantization", rank=4)

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
-from pai_torchacc import _options, _switch, precision
+from pai_torchacc import _options, _switch
 from pai_torchacc._switch import Handle
+from pai_torchacc.fusion import precision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,14 +45,6 @@ def enable_model_quantization(training: Literal["bf16"] | None = None) -> Handle
     asked = _options.training_checked(training)
     change = precision.asked if asked else precision.given_back
     return _switch.enable_one(NAME, change, training=asked)
-
-
-def disable_model_quantization() -> None:
-    """Quantized modules compute by their dequantized weights: correct, and slow.
-
-    They stay quantized; :func:`dequantize_model` makes them float again.
-    """
-    _switch.disable(NAME)
 
 
 def _enabled() -> None:

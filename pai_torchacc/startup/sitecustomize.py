@@ -20,7 +20,7 @@ def _run_hidden() -> None:
 
 
 try:
-    from pai_torchacc.run import enable_with_torch
+    from pai_torchacc.commands.run import enable_with_torch
 except ImportError:
     pass  # another Python, without this package
 else:

@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc import _C, _quiescence, _switch, fusion
+from pai_torchacc import _C, fusion
+from pai_torchacc._switch import quiescence, state
 
 FUSION = "operator_fusion"
 
@@ -257,7 +258,7 @@ def test_nothing_is_taken_out_in_the_midst_of_a_change(
     with ptac.enable():
         before = overridden()
     with monkeypatch.context() as patch:
-        patch.setattr(_switch, "is_quiet", lambda *_: False)
+        patch.setattr(state, "is_quiet", lambda *_: False)
         ptac.enable()
         ptac.disable()
         assert "draining" in ptac.status()[FUSION]
@@ -266,7 +267,7 @@ def test_nothing_is_taken_out_in_the_midst_of_a_change(
 
         def and_drain(*args: Any) -> Any:
             result = install(*args)
-            _switch._drain_quietly()
+            state._drain_quietly()
             return result
 
         patch.setattr(fusion, "_install_overrides", and_drain)
@@ -297,13 +298,13 @@ def test_a_change_in_the_midst_of_another_follows_it(
 def test_threads_without_python_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """They may be on their way from the dispatcher's table to our kernel."""
     waits: list[float] = []
-    monkeypatch.setattr(_quiescence.time, "sleep", waits.append)
+    monkeypatch.setattr(quiescence.time, "sleep", waits.append)
     F.max_pool2d(torch.ones(1, 1, 4, 4), 2)
-    assert _quiescence.is_quiet(_C, torch, False)
+    assert quiescence.is_quiet(_C, torch, False)
     n_threads = len(list(Path("/proc/self/task").iterdir()))
     assert len(waits) == (n_threads > 1)
-    monkeypatch.setattr(_quiescence, "Path", lambda _: Path("/does/not/exist"))
-    assert _quiescence.is_quiet(_C, torch, False)
+    monkeypatch.setattr(quiescence, "Path", lambda _: Path("/does/not/exist"))
+    assert quiescence.is_quiet(_C, torch, False)
     assert waits.pop() > 0
 
 

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import pai_torchacc as ptac
-from pai_torchacc import _C, calibration, fusion, precision
+from pai_torchacc import _C, calibration, fusion
+from pai_torchacc.fusion import precision
 
 FUSION = "operator_fusion"
 

@@ -58,9 +58,9 @@ def test_no_module_reaches_itself() -> None:
 
 def test_the_table_of_features_knows_no_switch() -> None:
     found = graph(PACKAGE)
-    assert not found["pai_torchacc._features"]
+    assert found["pai_torchacc._features"] == {"pai_torchacc._config"}
     switches = ("adaptive_lr", "fusion", "memory_pool", "memory_reuse", "quantization")
-    for module in ("_switch", "_report", "_options", "_report.at_exit"):
+    for module in ("_switch.state", "_switch.handle", "_report", "_options"):
         below = found[f"pai_torchacc.{module}"]
         assert not {name.split(".")[1] for name in below}.intersection(switches)
 

@@ -170,7 +170,7 @@ def test_nodes_are_let_go() -> None:
 def test_a_torch_whose_nodes_cannot_be_read() -> None:
     program = """
 import torch, switching
-from pai_torchacc import precision
+from pai_torchacc.fusion import precision
 x = torch.randn(2, 16, 12, 12, requires_grad=True)
 w = torch.randn(24, 16, 3, 3, requires_grad=True)
 ops = "conv2d", "conv2d_backward"

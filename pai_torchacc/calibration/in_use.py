@@ -10,7 +10,7 @@ from pai_torchacc import calibration
 from pai_torchacc._options import operator_names
 
 if TYPE_CHECKING:
-    from pai_torchacc._options import Config
+    from pai_torchacc._config import Config
 
 log = logging.getLogger("pai_torchacc")
 
@@ -18,7 +18,7 @@ _in_use: calibration.Table | None = None
 _claims: set[tuple[str, str | None]] = set()
 
 
-def in_use() -> calibration.Table | None:
+def table() -> calibration.Table | None:
     """The table that the chooser has been given."""
     return _in_use
 

@@ -17,7 +17,9 @@ from lowering import OPS, needs_bf16, rounding
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc import _C, _options, _table, calibration, precision
+from pai_torchacc import _C, _config, calibration
+from pai_torchacc.calibration import in_use
+from pai_torchacc.fusion import precision
 
 
 def flags() -> set[str]:
@@ -527,7 +529,7 @@ def test_thin_products_are_not_rounded(tmp_path: Path) -> None:
 
 
 def test_entrance_for_other_switches(tmp_path: Path) -> None:
-    config = precision.asked(_options.Config(features=("memory_pool",)))
+    config = precision.asked(_config.Config(features=("memory_pool",)))
     assert config.numerics == "fast"
     assert set(config.features) == {"memory_pool", "operator_fusion"}
     found: dict[str, Callable[[], Any]] = {
@@ -536,7 +538,7 @@ def test_entrance_for_other_switches(tmp_path: Path) -> None:
         "": lambda: table_of(tmp_path, 2),
     }
     for text, table in found.items():
-        why = precision.reason(_C, _table.find(_C, str(table())))
+        why = precision.reason(_C, in_use.find(_C, str(table())))
         if not _C.bf16_hardware():
             assert why is not None
         elif text:

@@ -33,7 +33,7 @@ log = logging.getLogger("pai_torchacc")
 
 Program = Callable[[], None]
 
-STARTUP = Path(__file__).parent / "startup"
+STARTUP = Path(__file__).parents[1] / "startup"
 
 
 def prepare(

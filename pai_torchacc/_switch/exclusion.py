@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Any
 
 from pai_torchacc import _host
@@ -28,17 +27,28 @@ class Exclusion:
     def __enter__(self) -> Exclusion:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
 
 def exclude(module: Any) -> Exclusion:
-    """See :func:`pai_torchacc.exclude`."""
+    """Run stock operators in the forward passes of one module and of what it contains.
+
+    Forward hooks of the module do it, in every thread, until the result's
+    :meth:`remove`, or the end of a ``with`` block. Copies and pickles of the module
+    have the hooks too. The gradients of operators that ran stock are chosen as ever:
+    ``enable(exclude=[...])`` leaves an operator out with its gradient, everywhere.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Such as one layer of a model.
+
+    Raises
+    ------
+    TypeError
+        This is no module.
+    """
     from torch import nn
 
     if not isinstance(module, nn.Module):

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pai_torchacc._options import Config, names_checked
+from pai_torchacc._config import Config
+from pai_torchacc._options import names_checked
 
 _is_learnt: bool | None = None
 
@@ -48,7 +49,7 @@ def reason(c: Any, table: Any) -> str | None:
     c : module
         The extension.
     table : calibration.Table
-        What decides, such as :func:`pai_torchacc._table.find` gives.
+        What decides, such as :func:`pai_torchacc.calibration.in_use.find` gives.
     """
     from pai_torchacc import calibration
 

@@ -1,0 +1,43 @@
+"""Our frames and the user's: warnings point to the user's line, tracebacks end there.
+
+A stand-in catches what leaves it, drops its frames from the traceback and raises again
+without an argument, which adds no frame. ``PTAC_TRACEBACK=full`` keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+
+_HERE = str(Path(__file__).parent) + os.sep
+
+_said: set[str] = set()
+
+
+def hide(error: BaseException) -> None:
+    """Drop the frames of this package that the traceback begins with."""
+    trace = error.__traceback__
+    if os.environ.get("PTAC_TRACEBACK") == "full":
+        return
+    while trace and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        trace = trace.tb_next
+    error.__traceback__ = trace
+
+
+def warn_once(text: str, key: str | None = None) -> None:
+    """Give a RuntimeWarning at the line outside this package that led here.
+
+    Not a second one of the same ``key``, which is the text unless said otherwise.
+    """
+    if (key or text) not in _said:
+        _said.add(key or text)
+        warnings.warn(text, RuntimeWarning, stacklevel=_level_outside())
+
+
+def _level_outside() -> int:
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(_HERE):
+        level, frame = level + 1, frame.f_back
+    return level
