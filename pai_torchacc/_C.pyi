@@ -83,6 +83,9 @@ def override_count() -> int:
 def override_installed() -> list[str]:
     """Operators whose overrides are in the dispatcher."""
 
+def override_typed() -> list[str]:
+    """Of those, the operators that torch calls without boxing arguments."""
+
 def override_remove(ops: list[str], /) -> None:
     """Take these overrides out again; no call of ours may be in flight."""
 

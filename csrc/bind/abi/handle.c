@@ -28,6 +28,30 @@ at_tensor at_adopt(void *impl)
     return handle;
 }
 
+/* The undefined tensor, which a fresh handle holds and nobody counts. */
+static void *undefined_impl(void)
+{
+    static void *impl;
+    at_tensor fresh;
+
+    if (!__atomic_load_n(&impl, __ATOMIC_RELAXED)) {
+        at_must(T.aoti_torch_new_uninitialized_tensor(&fresh),
+                "no memory for a handle");
+        __atomic_store_n(&impl, *(void **)fresh, __ATOMIC_RELAXED);
+        T.aoti_torch_delete_tensor_object(fresh);
+    }
+    return impl;
+}
+
+void *at_release(at_tensor handle)
+{
+    void *impl = *(void **)handle;
+
+    *(void **)handle = undefined_impl();
+    T.aoti_torch_delete_tensor_object(handle);
+    return impl;
+}
+
 at_tensor at_empty(int64_t n_dims, const int64_t *sizes, const int64_t *strides,
                    int32_t dtype)
 {

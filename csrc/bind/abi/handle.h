@@ -51,6 +51,9 @@ static inline void at_must(at_error error, const char *what)
 /* A new handle for the TensorImpl that a C++ function returned through result[i]. */
 at_tensor at_adopt(void *impl);
 
+/* The reverse: free the handle, and hand its TensorImpl on. */
+void *at_release(at_tensor handle);
+
 /* A new tensor on the CPU. Throws when there is no memory. */
 at_tensor at_empty(int64_t n_dims, const int64_t *sizes, const int64_t *strides,
                    int32_t dtype);

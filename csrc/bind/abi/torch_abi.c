@@ -78,7 +78,7 @@ const char *ptac_torch_load(const char *directory, const char *hidden)
     PTAC_TORCH_OPTIONAL(F)
     PTAC_TORCH_MANGLED(M)
     PTAC_TORCH_FOREIGN(M)
-    PTAC_TORCH_ALLOCATOR(M)
+    PTAC_TORCH_MEMBERS(M)
 #undef F
 #undef M
     return missing;

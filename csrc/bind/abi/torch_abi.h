@@ -237,10 +237,14 @@ typedef struct at_optional_tensor {
       "_ZN5torch8autograd18functionToPyObjectERKSt10shared_ptrINS0_4NodeEE", (void))
 
 /*
- * c10's CPU allocator as an object: C++ members, which no prototype can be compared
- * with. Who uses them tries the layout of things on the live allocator first.
+ * C++ members of c10, which no prototype can be compared with: its CPU allocator as an
+ * object, and its table of operators. Who uses them tries the layout of the live things
+ * first.
  */
-#define PTAC_TORCH_ALLOCATOR(M)                                                        \
+#define PTAC_TORCH_MEMBERS(M)                                                          \
+    M(void *, c10_dispatcher, "_ZN3c1010Dispatcher13realSingletonEv", (void))          \
+    M(at_result, c10_find_operator,                                                    \
+      "_ZN3c1010Dispatcher10findSchemaERKNS_12OperatorNameE", (void *, const void *))  \
     M(void, c10_set_allocator,                                                         \
       "_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh",                        \
       (int8_t, void *, uint8_t))                                                       \
@@ -258,7 +262,7 @@ typedef struct ptac_torch_symbols {
 #define M(type, name, symbol, parameters) type(*name) parameters;
     PTAC_TORCH_REQUIRED(F)
     PTAC_TORCH_OPTIONAL(F)
-    PTAC_TORCH_MANGLED(M) PTAC_TORCH_FOREIGN(M) PTAC_TORCH_ALLOCATOR(M)
+    PTAC_TORCH_MANGLED(M) PTAC_TORCH_FOREIGN(M) PTAC_TORCH_MEMBERS(M)
 #undef F
 #undef M
 } ptac_torch_symbols;

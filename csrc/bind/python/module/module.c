@@ -42,7 +42,7 @@ static PyObject *symbols(PyObject *self, PyObject *unused)
     PTAC_TORCH_OPTIONAL(F)
     PTAC_TORCH_MANGLED(M)
     PTAC_TORCH_FOREIGN(M)
-    PTAC_TORCH_ALLOCATOR(M)
+    PTAC_TORCH_MEMBERS(M)
 #undef F
 #undef M
     return found;

@@ -67,20 +67,32 @@ static PyObject *override_install(PyObject *self, PyObject *names)
     return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
 }
 
-/* override_installed() -> [operator names] */
-static PyObject *override_installed(PyObject *self, PyObject *unused)
+static PyObject *names_of(uint64_t ops)
 {
-    const uint64_t ops = ptac_override_installed();
     PyObject *list = PyList_New(0);
 
-    (void)self;
-    (void)unused;
     for (int op = 0; list && op < PTAC_N_OPS; op++)
         if (ops & UINT64_C(1) << op &&
             ptac_append_stolen(list, PyUnicode_FromString(ptac_op_name((ptac_op)op))) <
                 0)
             Py_CLEAR(list);
     return list;
+}
+
+/* override_installed() -> [operator names] */
+static PyObject *override_installed(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return names_of(ptac_override_installed());
+}
+
+/* override_typed() -> [operator names] */
+static PyObject *override_typed(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return names_of(ptac_override_typed());
 }
 
 static PyObject *override_count(PyObject *self, PyObject *unused)
@@ -298,6 +310,7 @@ PyMethodDef ptac_switch_methods[] = {
     {"override_install", override_install, METH_O, NULL},
     {"override_count", override_count, METH_NOARGS, NULL},
     {"override_installed", override_installed, METH_NOARGS, NULL},
+    {"override_typed", override_typed, METH_NOARGS, NULL},
     {"override_remove", override_remove, METH_O, NULL},
     {"flight", flight, METH_NOARGS, NULL},
     {"thread_disable", thread_disable, METH_NOARGS, NULL},

@@ -28,6 +28,7 @@ bool ptac_schema_read(ptac_override *override)
 {
     const char *at = override->schema, *end = strstr(at, ") -> ");
     const size_t length = strcspn(at, "(");
+    int n_reals = 0;
 
     if (!end || length >= sizeof override->name)
         return false;
@@ -38,9 +39,11 @@ bool ptac_schema_read(ptac_override *override)
             at += 3;
         if (override->n_arguments == PTAC_MAX_ARGUMENTS || !letter_of(at))
             return false;
+        n_reals += (letter_of(at) | 0x20) == 'd';
         override->types[override->n_arguments++] = letter_of(at);
         at += strcspn(at, ",)");
     }
+    override->can_be_typed = n_reals <= PTAC_TYPED_REALS;
     while ((end = strstr(end, "Tensor"))) {
         override->n_outputs++;
         end++;

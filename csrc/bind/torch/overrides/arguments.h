@@ -6,13 +6,16 @@
 
 #include "bind/torch/overrides/override.h"
 
-/* Fill in name, types, n_arguments and n_outputs; false where we cannot read a type. */
+/* Fill in what comes of the schema; false where we cannot read a type. */
 bool ptac_schema_read(ptac_override *override);
 
 /* Take the arguments of a boxed call over. Views are not filled in. */
 void ptac_arguments_take(const stable_ivalue *stack, ptac_arguments *args);
 void ptac_arguments_view(ptac_arguments *args);
 void ptac_arguments_drop(ptac_arguments *args);
+
+/* The same for the arguments of a C++ call, which stay the caller's. */
+void ptac_arguments_borrow(const ptac_typed_call *call, ptac_arguments *args);
 
 /* Box them again for another call; tensors are shared. */
 void ptac_arguments_box(const ptac_arguments *args, stable_ivalue *stack);

@@ -6,6 +6,7 @@
  */
 #include "bind/torch/overrides/override.h"
 
+#include "bind/abi/dispatch_slot.h"
 #include "bind/torch/overrides/arguments.h"
 
 #include <stdalign.h>
@@ -17,11 +18,11 @@ enum {
 
 static const ptac_override *announced[MAX_OVERRIDES];
 static at_library libraries[MAX_OVERRIDES];
+static bool is_typed[MAX_OVERRIDES];
 static int n_announced;
 
-void ptac_override_announce(ptac_override *override, at_boxed_fn boxed)
+void ptac_override_announce(ptac_override *override)
 {
-    override->boxed = boxed;
     if (n_announced == MAX_OVERRIDES || !ptac_schema_read(override))
         __builtin_trap();
     announced[n_announced++] = override;
@@ -166,20 +167,48 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
     return true;
 }
 
+static bool try_serve(ptac_arguments *args, at_tensor *out)
+{
+    const ptac_override *override = args->of;
+
+    if (ptac_is_off(override->op))
+        return false;
+    ptac_arguments_view(args);
+    return (override->serve ? override->serve : serve)(args, out);
+}
+
+void ptac_override_call_typed(const ptac_override *override,
+                              const ptac_typed_call *call, void **result)
+{
+    PTAC_IN_FLIGHT;
+    const int n = override->n_outputs;
+    ptac_arguments args;
+    at_tensor out[PTAC_MAX_OUTPUTS] = {NULL};
+
+    args.of = override;
+    ptac_arguments_borrow(call, &args);
+    if (!try_serve(&args, out)) {
+        if (has_kernel(override)) {
+            const at_result made = override->kernel(&args);
+
+            memcpy(result, made.words, (size_t)n * sizeof *result);
+            return;
+        }
+        ptac_override_stock(&args, out);
+    }
+    for (int i = 0; i < n; i++)
+        result[n - 1 - i] = at_release(out[i]);
+}
+
 void ptac_override_call(const ptac_override *override, stable_ivalue *stack)
 {
     PTAC_IN_FLIGHT;
     __attribute__((cleanup(ptac_arguments_drop))) ptac_arguments args;
     at_tensor out[PTAC_MAX_OUTPUTS] = {NULL};
-    bool is_served = false;
 
     args.of = override;
     ptac_arguments_take(stack, &args);
-    if (!ptac_is_off(override->op)) {
-        ptac_arguments_view(&args);
-        is_served = (override->serve ? override->serve : serve)(&args, out);
-    }
-    if (!is_served)
+    if (!try_serve(&args, out))
         ptac_override_stock(&args, out);
     for (int i = 0; i < override->n_outputs; i++)
         stack[i] = (stable_ivalue)(uintptr_t)out[i];
@@ -206,15 +235,21 @@ static void remove_one(int i)
 
 static const char *install_one(int i)
 {
+    const ptac_override *override = announced[i];
     at_library library = NULL;
+    at_entry entry = {NULL};
 
     if (T.aoti_torch_library_init_impl("aten", "CPU", "pai_torchacc", 0, &library))
         return "could not open a dispatcher library";
-    if (T.torch_library_impl(library, announced[i]->name, announced[i]->boxed,
+    if (override->typed && override->can_be_typed)
+        at_entry_remember(override->name, &entry);
+    if (T.torch_library_impl(library, override->name, override->boxed,
                              PTAC_TORCH_ABI_VERSION)) {
+        at_entry_forget(&entry);
         T.aoti_torch_delete_library_object(library);
         return "could not register a kernel";
     }
+    is_typed[i] = at_entry_set_typed(&entry, override->boxed, override->typed);
     libraries[i] = library;
     return NULL;
 }
@@ -240,14 +275,24 @@ const char *ptac_override_install(uint64_t ops)
     return NULL;
 }
 
-uint64_t ptac_override_installed(void)
+static uint64_t installed(bool only_typed)
 {
     uint64_t ops = 0;
 
     for (int i = 0; i < n_announced; i++)
-        if (libraries[i])
+        if (libraries[i] && (is_typed[i] || !only_typed))
             ops |= UINT64_C(1) << announced[i]->op;
     return ops;
+}
+
+uint64_t ptac_override_installed(void)
+{
+    return installed(false);
+}
+
+uint64_t ptac_override_typed(void)
+{
+    return installed(true);
 }
 
 void ptac_override_remove(uint64_t ops)

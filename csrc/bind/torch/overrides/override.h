@@ -17,6 +17,8 @@ enum {
     PTAC_MAX_ARGUMENTS = 12,
     PTAC_MAX_DIMS = 16,
     PTAC_PARAMS_BYTES = 192,
+    PTAC_TYPED_REGISTERS = 3, /* of a C++ call's six, behind result, functor and keys */
+    PTAC_TYPED_REALS = 2,
 };
 
 /* One argument; its type in the schema says which fields hold it. */
@@ -89,11 +91,46 @@ typedef struct ptac_override {
     char name[56];
     char types[PTAC_MAX_ARGUMENTS];
     int n_arguments, n_outputs;
+    bool can_be_typed; /* all arguments can be read off a C++ call */
     at_boxed_fn boxed;
+    const void *typed; /* NULL: this machine's C++ calls are not known to us */
 } ptac_override;
+
+/* The arguments of a C++ call where System V's rules for x86-64 have put them. */
+typedef struct ptac_typed_call {
+    uint64_t registers[PTAC_TYPED_REGISTERS];
+    double reals[PTAC_TYPED_REALS];
+    const uint64_t *stack;
+} ptac_typed_call;
+
+/* As a last parameter: by the same rules it lies where the stack's arguments begin. */
+typedef struct ptac_typed_stack {
+    uint64_t words[4 * PTAC_MAX_ARGUMENTS];
+} ptac_typed_stack;
+
+#ifdef __x86_64__
+/* A C++ function's address of its result comes first, and is what it returns. */
+#define PTAC_TYPED(override)                                                           \
+    static void *typed_##override(void **result, void *functor, uint64_t keys,         \
+                                  uint64_t a, uint64_t b, uint64_t c, double x,        \
+                                  double y, ptac_typed_stack stack)                    \
+    {                                                                                  \
+        const ptac_typed_call call = {{a, b, c}, {x, y}, stack.words};                 \
+                                                                                       \
+        (void)functor;                                                                 \
+        (void)keys;                                                                    \
+        ptac_override_call_typed(&override, &call, result);                            \
+        return result;                                                                 \
+    }
+#define PTAC_TYPED_ADDRESS(override) ((const void *)(uintptr_t)typed_##override)
+#else
+#define PTAC_TYPED(override)
+#define PTAC_TYPED_ADDRESS(override) NULL
+#endif
 
 /* At file scope, behind a description. */
 #define PTAC_OVERRIDE(override)                                                        \
+    PTAC_TYPED(override)                                                               \
     static void boxed_##override(stable_ivalue *stack, uint64_t n_args, uint64_t n)    \
     {                                                                                  \
         (void)n_args;                                                                  \
@@ -102,11 +139,17 @@ typedef struct ptac_override {
     }                                                                                  \
     __attribute__((constructor)) static void announce_##override(void)                 \
     {                                                                                  \
-        ptac_override_announce(&override, boxed_##override);                           \
+        override.boxed = boxed_##override;                                             \
+        override.typed = PTAC_TYPED_ADDRESS(override);                                 \
+        ptac_override_announce(&override);                                             \
     }
 
-void ptac_override_announce(ptac_override *override, at_boxed_fn boxed);
+void ptac_override_announce(ptac_override *override);
+
+/* A call with boxed arguments; and one of a C++ function, which fills in result. */
 void ptac_override_call(const ptac_override *override, stable_ivalue *stack);
+void ptac_override_call_typed(const ptac_override *override,
+                              const ptac_typed_call *call, void **result);
 
 /* Stock's outputs for these arguments, a ptac_stock_fn. */
 void ptac_override_stock(const void *args, at_tensor *out);
@@ -140,8 +183,9 @@ const ptac_override *const *ptac_overrides(int *n);
  */
 const char *ptac_override_install(uint64_t ops);
 
-/* Operators whose overrides are in the dispatcher now. */
+/* Operators whose overrides are in the dispatcher now; and those called unboxed. */
 uint64_t ptac_override_installed(void);
+uint64_t ptac_override_typed(void);
 
 /*
  * Take the overrides of these operators out of the dispatcher again. The caller knows

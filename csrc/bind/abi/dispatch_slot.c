@@ -1,0 +1,110 @@
+/*
+ * dispatch_slot.c - finding a kernel's address by what its registration has changed.
+ *
+ * c10::KernelFunction begins with four words: the functor, the boxed function, the
+ * unboxed function, and the one that takes symbolic sizes. Of an operator's entry we
+ * compare all words from before and after. In the CPU's kernel torch's own functions
+ * have given way to a boxed one of torch's library, without unboxed ones, and the
+ * functor holds the address that we have registered. Nothing else looks like that.
+ */
+#define _GNU_SOURCE /* dladdr */
+#include "bind/abi/dispatch_slot.h"
+
+#include <dlfcn.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    FUNCTOR,
+    BOXED,
+    UNBOXED,
+    SYMBOLIC,
+    SLOT_WORDS,
+};
+
+/* std::string; short ones have their text inside, but nobody asks. */
+typedef struct cxx_string {
+    const char *text;
+    size_t length;
+    char inside[16];
+} cxx_string;
+
+typedef struct operator_name {
+    cxx_string name, overload;
+} operator_name;
+
+void at_entry_remember(const char *name, at_entry *entry)
+{
+    char full[80] = "aten::";
+    operator_name key = {{full, 0, ""}, {"", 0, ""}};
+    at_result found; /* the operator, its node in a list, and whether there is one */
+
+    *entry = (at_entry){NULL};
+    if (!T.c10_dispatcher || !T.c10_find_operator)
+        return;
+    strncat(full, name, sizeof full - strlen(full) - 1);
+    key.name.length = strlen(full);
+    found = T.c10_find_operator(T.c10_dispatcher(), &key);
+    if (!((uintptr_t)found.words[2] & 1) ||
+        (char *)found.words[0] != (char *)found.words[1] + 2 * sizeof(void *))
+        return;
+    entry->n_words = malloc_usable_size(found.words[1]) / sizeof(uint64_t) - 2;
+    entry->live = found.words[0];
+    entry->before = malloc(entry->n_words * sizeof(uint64_t));
+    if (entry->before)
+        memcpy(entry->before, entry->live, entry->n_words * sizeof(uint64_t));
+}
+
+void at_entry_forget(at_entry *entry)
+{
+    free(entry->before);
+    entry->before = NULL;
+}
+
+static bool is_torchs_function(uint64_t word)
+{
+    Dl_info found;
+
+    return word && dladdr((void *)(uintptr_t)word, &found) && found.dli_fname &&
+           strstr(found.dli_fname, "libtorch");
+}
+
+static bool holds(uint64_t functor, at_boxed_fn boxed)
+{
+    const uint64_t *words = (const uint64_t *)(uintptr_t)functor;
+    const size_t n = malloc_usable_size((void *)(uintptr_t)functor) / sizeof *words;
+    bool found = false;
+
+    for (size_t i = 0; i < n && i < 8; i++)
+        found |= words[i] == (uint64_t)(uintptr_t)boxed;
+    return found;
+}
+
+static bool is_slot(const uint64_t *before, const uint64_t *now, at_boxed_fn boxed)
+{
+    return now[BOXED] != before[BOXED] && !now[UNBOXED] && !now[SYMBOLIC] &&
+           (before[UNBOXED] || before[SYMBOLIC]) && is_torchs_function(now[BOXED]) &&
+           is_torchs_function(before[BOXED]) &&
+           is_torchs_function(before[UNBOXED] ? before[UNBOXED] : before[SYMBOLIC]) &&
+           now[FUNCTOR] && now[FUNCTOR] % sizeof(void *) == 0 &&
+           holds(now[FUNCTOR], boxed);
+}
+
+bool at_entry_set_typed(at_entry *entry, at_boxed_fn boxed, const void *typed)
+{
+    uint64_t *slot = NULL;
+    int n_found = 0;
+
+    for (size_t i = 0; entry->before && i + SLOT_WORDS <= entry->n_words; i++) {
+        if (is_slot(entry->before + i, entry->live + i, boxed)) {
+            slot = entry->live + i;
+            n_found++;
+        }
+    }
+    at_entry_forget(entry);
+    if (n_found != 1)
+        return false;
+    __atomic_store_n(&slot[UNBOXED], (uint64_t)(uintptr_t)typed, __ATOMIC_RELEASE);
+    return true;
+}
