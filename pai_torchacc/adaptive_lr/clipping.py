@@ -7,21 +7,14 @@ changed, of all. (Versions would not tell: ``.data`` and scalers leave no trace 
 from __future__ import annotations
 
 from math import isfinite, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 from pai_torchacc.adaptive_lr import update_rules
 
 _MOST, _ROUNDING = 1e9, 1e-3
+_ALL = slice(None)
 
 Versions = list[tuple[int, int] | None]
-
-
-class _Measured(NamedTuple):
-    """Gradients after a backward pass."""
-
-    place: int | None
-    """Of the one parameter that was measured; None for all."""
-    squares: float
 
 
 def params_of(optimizer: Any) -> list[Any]:
@@ -47,28 +40,24 @@ class Clipping:
 
     def __init__(self) -> None:
         self.is_seen = False
-        self._measured: _Measured | None = None
-        self._by_size: list[int] = []
+        self._measured: tuple[slice, float] | None = None
+        """After a backward pass: which parameters, and their squares."""
+        self._by_size: list[slice] = []
 
     def note(self, c: Any, optimizer: Any) -> None:
         """Measure gradients that a backward pass has just left."""
         params = params_of(optimizer)
-        self._measured = None
-        if self.is_seen:
-            self._keep(None, _squares(c, params, 1.0))
-            return
         if len(params) != len(self._by_size):
             sizes = [p.numel() for p in params]
-            self._by_size = sorted(range(len(params)), key=sizes.__getitem__)
-        for place in self._by_size:
-            squares = _squares(c, params[place : place + 1], 1.0)
+            order = sorted(range(len(params)), key=sizes.__getitem__)
+            self._by_size = [slice(i, i + 1) for i in order]
+        self._measured = None
+        for place in (_ALL,) if self.is_seen else self._by_size:
+            squares = _squares(c, params[place], 1.0)
             if squares != 0:
-                self._keep(place, squares)
+                if squares is not None and isfinite(squares):
+                    self._measured = place, squares
                 return
-
-    def _keep(self, place: int | None, squares: Any) -> None:
-        if squares is not None and isfinite(squares) and squares > 0:
-            self._measured = _Measured(place, squares)
 
     def forget(self) -> None:
         """The gradients are gone."""
@@ -78,7 +67,7 @@ class Clipping:
         """Whether what was measured has been set to zero."""
         if self._measured is None:
             return False
-        params = _params_at(optimizer, self._measured.place)
+        params = params_of(optimizer)[self._measured[0]]
         has_any = any(p.grad is not None for p in params)
         return has_any and _squares(c, params, 1.0) == 0
 
@@ -92,33 +81,16 @@ class Clipping:
         measured, self._measured = self._measured, None
         if measured is None:
             return 1.0
-        now = _squares(c, _params_at(optimizer, measured.place), scale)
-        kept = loss_scale * sqrt(now / measured.squares) if now else 1.0
+        place, squares = measured
+        now = _squares(c, params_of(optimizer)[place], scale)
+        kept = loss_scale * sqrt(now / squares) if now else 1.0
         if not 1 / _MOST < kept < _MOST:
             return 1.0
         self.is_seen = self.is_seen or abs(kept - 1) > _ROUNDING
         return kept
 
 
-def _params_at(optimizer: Any, place: int | None) -> list[Any]:
-    """The one at this place, as a list; all of them for None."""
-    if place is None:
-        return params_of(optimizer)
-    for group in optimizer.param_groups:
-        params = group["params"]
-        if place < len(params):
-            return params[place : place + 1]
-        place -= len(params)
-    return []
-
-
 def _squares(c: Any, params: list[Any], scale: float) -> float | None:
     """Of their gradients' elements, those that there are."""
-    grads = []
-    for param in params:
-        if (grad := param.grad) is not None:
-            grads.append(grad)
-    if not grads:
-        return 0.0
-    found = c.descent_sum(grads, None, None, scale, None)
-    return update_rules.squares(c, grads, scale) if found is None else found
+    grads = [grad for p in params if (grad := p.grad) is not None]
+    return update_rules.squares(c, grads, scale) if grads else 0.0

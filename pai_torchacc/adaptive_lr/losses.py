@@ -10,8 +10,8 @@ from torch._subclasses import FakeTensor
 
 from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.adaptive_lr.pending import Root
 from pai_torchacc.adaptive_lr.registry import tuner_of
-from pai_torchacc.adaptive_lr.tuner import Root
 from pai_torchacc.adaptive_lr.watching import Pass
 from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
 

@@ -23,6 +23,7 @@ from pai_torchacc.adaptive_lr.registry import (
     own_options,
     tuner_of,
 )
+from pai_torchacc.adaptive_lr.state import load, state_of
 
 log = logging.getLogger("pai_torchacc")
 
@@ -47,7 +48,7 @@ def _state_dict(cls: type) -> Any:
         made = original(self)
         tuner = known_tuner(self)
         if tuner is not None and tuner.n_steps and isinstance(made, dict):
-            made[ENTRY] = tuner.state()
+            made[ENTRY] = state_of(tuner)
         return made
 
     return state_dict
@@ -59,14 +60,14 @@ def _load_state_dict(cls: type) -> Any:
     @functools.wraps(original)
     def load_state_dict(self: Any, state_dict: Any) -> None:
         is_ours = isinstance(state_dict, dict) and ENTRY in state_dict
-        before = tuner_of(self).state() if is_ours else None
+        before = state_of(tuner_of(self)) if is_ours else None
         if is_ours:
-            tuner_of(self).load(state_dict[ENTRY])  # which refuses what is damaged
+            load(tuner_of(self), state_dict[ENTRY])  # which refuses what is damaged
         try:
             original(self, state_dict)
         except BaseException:
             if is_ours:
-                tuner_of(self).load(before)
+                load(tuner_of(self), before)
             raise
         if not is_ours:
             begin_anew(self)
@@ -83,7 +84,7 @@ def _getstate(cls: type) -> Any:
         tuner, own = known_tuner(self), own_options(self)
         if isinstance(made, dict) and (own or (tuner is not None and tuner.n_steps)):
             options = asdict(own) if own else None
-            state = tuner.state() if tuner is not None else None
+            state = state_of(tuner) if tuner is not None else None
             made[ENTRY] = {"options": options, "state": state}
         return made
 
@@ -114,7 +115,7 @@ def _go_on(optimizer: Any, copied: Any) -> None:
         if options is not None:
             give_options(optimizer, rate_checked(RateOptions(**options)))
         if state is not None:
-            tuner_of(optimizer).load(state)
+            load(tuner_of(optimizer), state)
     except (KeyError, TypeError, ValueError) as error:
         log.warning("adaptive_lr begins anew with a copied optimizer: %s", error)
         begin_anew(optimizer)

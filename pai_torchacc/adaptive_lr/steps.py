@@ -51,20 +51,20 @@ def _coming(c: Any, optimizer: Any, group: Any) -> Coming:
         return rehearsed, None
     tuner = tuner_of(optimizer)
     if c.thread_is_disabled():
-        tuner.pending.clear()
+        tuner.roots.clear()
         return 1.0, None
     if tuner.known is not None and _is_skipped(optimizer):
-        tuner.pending.clear()
+        tuner.roots.clear()
         return tuner.multiplier, None
-    if group is None or not tuner.is_stepping or tuner.pending:
+    if group is None or not tuner.is_stepping or tuner.roots:
         stepping = update_rules.with_gradients(optimizer)
         if not stepping:
-            tuner.pending.clear()
+            tuner.roots.clear()
             return tuner.multiplier, None
         tuner.is_stepping = True
-        pending = tuner.begin_step()
+        roots = tuner.begin_step()
         if tuner.known is not None:
-            tuner.next(optimizer, stepping, pending, _scale(optimizer))
+            tuner.next(optimizer, stepping, roots, _scale(optimizer))
     return tuner.multiplier, tuner.wanted
 
 

@@ -173,6 +173,34 @@ def reason_to_leave(optimizer: Any) -> str | None:
     return None
 
 
+def moves(optimizer: Any) -> bool:
+    """Steps at a rate of zero, as warm-ups begin with, change no loss."""
+    return any(float(group["lr"]) != 0 for group in optimizer.param_groups)
+
+
+def highest_rates(optimizer: Any, so_far: list[float]) -> list[float]:
+    """``so_far``, by now: what each group has had, or a scheduler has announced."""
+    groups = optimizer.param_groups
+    if len(so_far) != len(groups):
+        del so_far[len(groups) :]
+        so_far += [0.0] * (len(groups) - len(so_far))
+    for i, group in enumerate(groups):
+        for key in ("lr", "initial_lr", "max_lr"):
+            rate = group.get(key)
+            if rate is not None and _is_rate(rate) and rate > so_far[i]:
+                so_far[i] = float(rate)
+    return so_far
+
+
+def _is_rate(value: Any) -> bool:
+    """Users may keep what they like under the names of schedulers."""
+    if isinstance(value, (float, int)):
+        return True
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1
+    return getattr(value, "ndim", 1) == 0
+
+
 def with_gradients(optimizer: Any) -> list[int]:
     """The places of the groups of which any parameter has a gradient."""
     found = []
@@ -202,19 +230,28 @@ def descent(
     total = 0.0
     for count, some in alike.items():
         states = [optimizer.state.get(p) or {} for p in some]
-        lists = [[p.grad for p in some]] + [
+        of_state = [
             None if name is None or count == 0 else [state[name] for state in states]
             for name in (known.average, known.square)
         ]
-        numbers = known.numbers(group, count + 1)
-        found = c.descent_sum(*lists, scale, numbers)
-        if found is None:
-            lists = [_plain(some) for some in lists]
-            found = c.descent_sum(*lists, scale, numbers)
+        grads = [p.grad for p in some]
+        found = _sum(c, [grads, *of_state], scale, known.numbers(group, count + 1))
         if found is None:
             return None
         total += found
     return total
+
+
+def squares(c: Any, grads: list[Any], scale: float) -> float | None:
+    """The sum of squares, of any floating dtype and order; None of sparse tensors."""
+    return _sum(c, [grads, None, None], scale, None)
+
+
+def _sum(c: Any, lists: list[Any], scale: float, numbers: Any) -> float | None:
+    found = c.descent_sum(*lists, scale, numbers)
+    if found is None:
+        found = c.descent_sum(*map(_plain, lists), scale, numbers)
+    return found
 
 
 def _plain(tensors: list[Any] | None) -> list[Any] | None:
@@ -237,16 +274,6 @@ def _is_dense(tensor: Any) -> bool:
         and tensor.device.type == "cpu"
         and (tensor.is_floating_point() or tensor.is_complex())
         and (not tensor.numel() or tensor.untyped_storage().nbytes() > 0)
-    )
-
-
-def squares(c: Any, grads: list[Any], scale: float) -> float | None:
-    """The sum of squares, of any floating dtype and order; None of sparse tensors."""
-    found = c.descent_sum(grads, None, None, scale, None)
-    return (
-        found
-        if found is not None
-        else c.descent_sum(_plain(grads), None, None, scale, None)
     )
 
 

@@ -20,14 +20,16 @@ def modules(package: Path) -> dict[str, Path]:
     return found
 
 
-def imported(path: Path, known: dict[str, Path]) -> set[str]:
+def imported(path: Path, known: dict[str, Path], for_types: bool = False) -> set[str]:
     """Modules among these that a file imports, also inside its functions.
 
-    Imports for type checkers only do not run and do not count.
+    Imports for type checkers do not run; they count only ``for_types``.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     unrun: set[ast.AST] = set()
     for node in ast.walk(tree):
+        if for_types:
+            break
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             unrun.update(n for s in node.body for n in ast.walk(s))
     found = set()
@@ -41,9 +43,18 @@ def imported(path: Path, known: dict[str, Path]) -> set[str]:
     return found & known.keys()
 
 
-def graph(package: Path) -> dict[str, set[str]]:
+def graph(package: Path, for_types: bool = False) -> dict[str, set[str]]:
     known = modules(package)
-    return {name: imported(path, known) - {name} for name, path in known.items()}
+    return {
+        name: imported(path, known, for_types) - {name} for name, path in known.items()
+    }
+
+
+def test_no_module_of_adaptive_lr_needs_the_types_of_what_needs_it() -> None:
+    found = graph(PACKAGE, for_types=True)
+    room = {name for name in found if name.startswith("pai_torchacc.adaptive_lr.")}
+    assert len(room) > 10
+    TopologicalSorter({name: found[name] & room for name in room}).prepare()
 
 
 def test_no_module_reaches_itself() -> None:
