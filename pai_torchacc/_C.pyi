@@ -426,18 +426,6 @@ def descent_sum(
     sum of squares.
     """
 
-def rate_latest(
-    loss: float,
-    weights: list[float],
-    most_weights: list[float],
-    sums: list[float],
-    /,
-) -> tuple[float, float, float] | None:
-    """The loss, the descent and the most descent of a step.
-
-    None where not all groups have told their sums, or something is not finite.
-    """
-
 def rate_next(
     state: array[float],
     loss: float,

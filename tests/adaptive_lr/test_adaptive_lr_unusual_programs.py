@@ -493,9 +493,6 @@ def test_numbers_that_empty_lists() -> None:
     assert _C.descent_sum(grads, averages, None, 1.0, bad) == 0.0
     with pytest.raises(TypeError, match="tuple"):
         _C.descent_sum([], None, None, 1.0, [1.0] * 5)
-    weights, sums = [1.0] * 9, [1.0] * 9
-    with pytest.raises(IndexError):
-        _C.rate_latest(1.0, [Emptying(weights, sums), *weights[1:]], weights, sums)
 
 
 def test_loss_free_rates_fall_at_once() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn, optim
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
+from pai_torchacc.adaptive_lr.tuner import weighted
 
 SIZES = [(0,), (1,), (7,), (130,), (16383,), (2,), (3, 5001), (50000,)]
 SGD = {
@@ -184,3 +185,17 @@ def test_sums_are_a_list(sums: Any) -> None:
         _C.optimizer_step(True, optimizer, 1.0, sums)
     with pytest.raises(TypeError, match="a list or None"):
         _C.optimizer_group(True, {}, optimizer.param_groups[0], 1.0, sums)
+
+
+def test_sums_count_by_their_weights() -> None:
+    assert weighted(3.0, [1.0, 2.0], [4.0, 8.0], [5.0, 7.0]) == (3.0, 19.0, 76.0)
+    assert weighted(3.0, [], [], []) == (3.0, 0.0, 0.0)
+    for lists in (
+        ([1.0, 2.0], [4.0, 8.0], [5.0]),
+        ([1.0], [4.0, 8.0], [5.0, 7.0]),
+        ([1.0], [4.0], [float("inf")]),
+        ([float("nan")], [4.0], [5.0]),
+        ([1.0], [1e308], [1e308]),
+    ):
+        assert weighted(3.0, *lists) is None
+    assert weighted(float("inf"), [1.0], [1.0], [1.0]) is None

@@ -7,7 +7,6 @@
 #include "ops/learning_rate/descent.h"
 #include "ops/learning_rate/learning_rate.h"
 
-#include <math.h>
 #include <string.h>
 
 /* The tensor's elements where it lies as the gradient does; NULL where it does not. */
@@ -55,7 +54,7 @@ static bool is_list_or_none(PyObject *object, Py_ssize_t n)
 
 /*
  * descent_sum(grads, averages, squares, scale, numbers): the sum over the tensors of
- * gradient times direction, see ops/optim/descent.h; None where they are not plain and
+ * gradient times direction, see ops/learning_rate/descent.h; None where they are not plain and
  * dense, on the CPU, of float32 or float64, each alike. numbers is (keep_average,
  * add_average, keep_square, add_square, eps), or None for plain squares.
  */
@@ -119,72 +118,18 @@ done:
     return result;
 }
 
-static bool read_number(PyObject *list, Py_ssize_t i, double *number)
-{
-    PyObject *item = PyList_GetItem(list, i);
-
-    if (item)
-        *number = PyFloat_AsDouble(item);
-    return !PyErr_Occurred();
-}
-
-/*
- * rate_latest(loss, weights, most_weights, sums) -> the loss, the descent and the most
- * descent of a step: products of the two weights and the sums of its groups. None where
- * sums are missing or something is not finite.
- */
-static PyObject *rate_latest(PyObject *self, PyObject *args)
-{
-    PyObject *lists[3];
-    double loss, descents[2] = {0};
-    Py_ssize_t n;
-
-    (void)self;
-    if (!PyArg_ParseTuple(args, "dO!O!O!", &loss, &PyList_Type, &lists[0], &PyList_Type,
-                          &lists[1], &PyList_Type, &lists[2]))
-        return NULL;
-    n = PyList_Size(lists[2]);
-    if (PyList_Size(lists[0]) != n || PyList_Size(lists[1]) != n)
-        Py_RETURN_NONE;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        double numbers[3];
-
-        for (int k = 0; k < 3; k++)
-            if (!read_number(lists[k], i, &numbers[k]))
-                return NULL;
-        for (int k = 0; k < 2; k++)
-            descents[k] += numbers[k] * numbers[2];
-    }
-    if (!isfinite(loss) || !isfinite(descents[0]) || !isfinite(descents[1]))
-        Py_RETURN_NONE;
-    return Py_BuildValue("ddd", loss, descents[0], descents[1]);
-}
-
-static bool is_rate(const Py_buffer *buffer)
-{
-    return buffer->len == sizeof(ptac_rate) && buffer->format &&
-           strcmp(buffer->format, "d") == 0;
-}
-
-/* Holds the buffer where it returns true. */
-static bool take_rate(PyObject *state, Py_buffer *buffer, ptac_rate *rate)
+/* The numbers that Python keeps, held until they are released; NULL with an error. */
+static ptac_rate *take_rate(PyObject *state, Py_buffer *buffer)
 {
     if (PyObject_GetBuffer(state, buffer, PyBUF_WRITABLE | PyBUF_FORMAT) < 0)
-        return false;
-    if (!is_rate(buffer)) {
-        PyErr_Format(PyExc_ValueError, "the state of a learning rate is %d doubles",
-                     (int)PTAC_RATE_NUMBERS);
-        PyBuffer_Release(buffer);
-        return false;
-    }
-    memcpy(rate, buffer->buf, sizeof *rate);
-    return true;
-}
-
-static void give_back_rate(Py_buffer *buffer, const ptac_rate *rate)
-{
-    memcpy(buffer->buf, rate, sizeof *rate);
+        return NULL;
+    if (buffer->len == sizeof(ptac_rate) && buffer->format &&
+        strcmp(buffer->format, "d") == 0)
+        return buffer->buf;
+    PyErr_Format(PyExc_ValueError, "the state of a learning rate is %d doubles",
+                 (int)PTAC_RATE_NUMBERS);
     PyBuffer_Release(buffer);
+    return NULL;
 }
 
 /*
@@ -195,7 +140,7 @@ static void give_back_rate(Py_buffer *buffer, const ptac_rate *rate)
 static PyObject *rate_next(PyObject *self, PyObject *args)
 {
     ptac_rate_input in;
-    ptac_rate rate;
+    ptac_rate *rate;
     Py_buffer buffer;
     PyObject *state;
     int falls_by_evidence;
@@ -205,11 +150,11 @@ static PyObject *rate_next(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "Oddddddp", &state, &in.loss, &in.descent,
                           &in.most_descent, &in.known_floor, &in.most_exponent,
                           &in.most_growth, &falls_by_evidence) ||
-        !take_rate(state, &buffer, &rate))
+        !(rate = take_rate(state, &buffer)))
         return NULL;
     in.falls_by_evidence = falls_by_evidence;
-    multiplier = ptac_rate_next(&rate, &in);
-    give_back_rate(&buffer, &rate);
+    multiplier = ptac_rate_next(rate, &in);
+    PyBuffer_Release(&buffer);
     return PyFloat_FromDouble(multiplier);
 }
 
@@ -220,7 +165,7 @@ static PyObject *rate_next(PyObject *self, PyObject *args)
 static PyObject *rate_next_free(PyObject *self, PyObject *args)
 {
     ptac_rate_input in = {0};
-    ptac_rate rate;
+    ptac_rate *rate;
     Py_buffer buffer;
     PyObject *state;
     double squares, distance, lr, multiplier;
@@ -228,10 +173,10 @@ static PyObject *rate_next_free(PyObject *self, PyObject *args)
     (void)self;
     if (!PyArg_ParseTuple(args, "Oddddd", &state, &squares, &distance, &lr,
                           &in.most_exponent, &in.most_growth) ||
-        !take_rate(state, &buffer, &rate))
+        !(rate = take_rate(state, &buffer)))
         return NULL;
-    multiplier = ptac_rate_next_free(&rate, squares, distance, lr, &in);
-    give_back_rate(&buffer, &rate);
+    multiplier = ptac_rate_next_free(rate, squares, distance, lr, &in);
+    PyBuffer_Release(&buffer);
     return PyFloat_FromDouble(multiplier);
 }
 
@@ -255,7 +200,6 @@ static PyObject *rate_fields(PyObject *self, PyObject *unused)
 
 PyMethodDef ptac_learning_rate_methods[] = {
     {"descent_sum", descent_sum, METH_VARARGS, NULL},
-    {"rate_latest", rate_latest, METH_VARARGS, NULL},
     {"rate_next", rate_next, METH_VARARGS, NULL},
     {"rate_next_free", rate_next_free, METH_VARARGS, NULL},
     {"rate_fields", rate_fields, METH_NOARGS, NULL},

@@ -120,22 +120,6 @@ def test_wrong_arguments() -> None:
     for state in ([0.0] * n, bytes(8 * n), bytearray(8 * n), array("q", [0] * n)):
         with pytest.raises((TypeError, BufferError, ValueError)):
             _C.rate_next(state, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, False)
-    with pytest.raises(TypeError):
-        _C.rate_latest(1.0, ["a"], [1.0], [1.0])
-
-
-def test_sums_count_by_their_weights() -> None:
-    assert _C.rate_latest(3.0, [1.0, 2.0], [4.0, 8.0], [5.0, 7.0]) == (3.0, 19.0, 76.0)
-    assert _C.rate_latest(3.0, [], [], []) == (3.0, 0.0, 0.0)
-    for lists in (
-        ([1.0, 2.0], [4.0, 8.0], [5.0]),
-        ([1.0], [4.0, 8.0], [5.0, 7.0]),
-        ([1.0], [4.0], [float("inf")]),
-        ([float("nan")], [4.0], [5.0]),
-        ([1.0], [1e308], [1e308]),
-    ):
-        assert _C.rate_latest(3.0, *lists) is None
-    assert _C.rate_latest(float("inf"), [1.0], [1.0], [1.0]) is None
 
 
 def test_no_rate_leaves_its_bounds() -> None:
