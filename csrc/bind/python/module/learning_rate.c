@@ -54,9 +54,9 @@ static bool is_list_or_none(PyObject *object, Py_ssize_t n)
 
 /*
  * descent_sum(grads, averages, squares, scale, numbers): the sum over the tensors of
- * gradient times direction, see ops/learning_rate/descent.h; None where they are not plain and
- * dense, on the CPU, of float32 or float64, each alike. numbers is (keep_average,
- * add_average, keep_square, add_square, eps), or None for plain squares.
+ * gradient times direction, see ops/learning_rate/descent.h. None where they are not
+ * plain and dense, on the CPU, of float32 or float64, each alike. numbers is
+ * (keep_average, add_average, keep_square, add_square, eps), or None for plain squares.
  */
 static PyObject *descent_sum(PyObject *self, PyObject *args)
 {
