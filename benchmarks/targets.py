@@ -9,7 +9,7 @@ the last of the file holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -127,3 +127,24 @@ def say_verdict(
             f"{verdict.met} targets met, {len(verdict.missed)} missed, "
             f"{len(verdict.unmeasured)} not measured"
         )
+
+
+def conclude(
+    screen: Console,
+    rows: Sequence[Row],
+    wanted: Sequence[Target] | None,
+    ours: str,
+    peers: Mapping[str, str | None],
+    failed: Iterable[object],
+) -> Verdict:
+    """Judge the rows and print the verdict; ``wanted`` is None without ``--check``.
+
+    ``peers`` are versions of packages, None of those that are not installed.
+    """
+    verdict = judge(rows, wanted or [], ours=ours)
+    more = (
+        *(f"not installed: {name}" for name, found in peers.items() if not found),
+        *(f"failed: {failure}" for failure in failed),
+    )
+    say_verdict(screen, verdict, more, wanted is not None)
+    return verdict

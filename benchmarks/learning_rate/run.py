@@ -36,14 +36,13 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     """Measure what the options name; the document and the exit status."""
     screen = console()
     check_outputs([options.csv, options.plot])
-    wanted = read_targets("learning_rate_target") if options.check else []
+    wanted = read_targets("learning_rate_target") if options.check else None
     chosen = methods.chosen(options.methods)
     peers = methods.versions(chosen)
     budget = _budget(options)
     if options.plot:
         plot.check()
-    missing = {m.package for m in chosen if m.package and not peers[m.package]}
-    chosen = [m for m in chosen if m.package not in missing]
+    chosen = [m for m in chosen if not m.package or peers[m.package]]
     with threads_kept():
         torch.set_num_threads(1)  # small layers are no faster with more
         rows, failed = _measure(screen, options, chosen, budget)
@@ -53,12 +52,7 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     if options.csv and rows:
         versions = {k: v or "not installed" for k, v in peers.items()}
         write_csv(Path(options.csv), rows, versions, decimals=6)
-    verdict = targets.judge(rows, wanted, ours=OURS)
-    more = (
-        *(f"not installed: {name}" for name in sorted(missing)),
-        *(f"failed: {line}" for line in failed),
-    )
-    targets.say_verdict(screen, verdict, more, options.check)
+    verdict = targets.conclude(screen, rows, wanted, OURS, peers, failed)
     document = {
         "environment": environment(),
         "peers": peers,

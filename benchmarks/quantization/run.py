@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     """Measure what the options name; the document and the exit status."""
     screen = console()
     check_outputs([options.csv, options.plot])
-    wanted = read_targets("quantization_target") if options.check else []
+    wanted = read_targets("quantization_target") if options.check else None
     variants.check(options.method)
     raise_malloc_thresholds()
     rows, failed = _measure_all(screen, options)
@@ -54,12 +54,7 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     _show(screen, rows)
     peers = variants.versions() if options.peers else {}
     _write(options, rows, peers)
-    verdict = targets.judge(rows, wanted, ours=OURS)
-    more = (
-        *(f"not installed: {name}" for name, found in peers.items() if not found),
-        *(f"failed: {failure}" for failure in failed),
-    )
-    targets.say_verdict(screen, verdict, more, options.check)
+    verdict = targets.conclude(screen, rows, wanted, OURS, peers, failed)
     document = {
         "environment": environment(),
         "peers": peers,

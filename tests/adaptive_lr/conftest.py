@@ -15,3 +15,10 @@ def adaptive() -> Iterator[None]:
     with ptac.enable_adaptive_lr():
         yield
     ptac.disable()
+
+
+@pytest.fixture(params=[False, True], ids=["stock", "fused"])
+def with_fusion(request: pytest.FixtureRequest, adaptive: None) -> None:
+    """Without operator_fusion, and with it."""
+    if request.param:
+        ptac.enable("operator_fusion")

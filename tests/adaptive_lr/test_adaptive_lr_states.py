@@ -64,10 +64,8 @@ def test_scales_on_devices_are_not_read_of_optimizers_left_alone() -> None:
     optimizer.step()
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_disabled_threads_have_the_users_rate(fused: bool) -> None:
-    if fused:
-        ptac.enable("operator_fusion")
+@pytest.mark.usefixtures("with_fusion")
+def test_disabled_threads_have_the_users_rate() -> None:
     net, optimizer = linear(1e-4)
     train(net, optimizer, 30)
     before = report(optimizer)
@@ -172,11 +170,9 @@ def test_a_checkpoint_does_not_change_the_policy() -> None:
 
 
 @pytest.mark.parametrize("cls", [optim.SGD, optim.AdamW])
-@pytest.mark.parametrize("fused", [False, True])
-def test_checkpoints_after_a_rate_of_zero(cls: type, fused: bool) -> None:
+@pytest.mark.usefixtures("with_fusion")
+def test_checkpoints_after_a_rate_of_zero(cls: type) -> None:
     """As at the end of a schedule: nothing in them is not a number."""
-    if fused:
-        ptac.enable("operator_fusion")
     net, optimizer = network(cls, lr=1e-3)
     train(net, optimizer, 30)
     optimizer.param_groups[0]["lr"] = 0.0

@@ -164,10 +164,8 @@ def test_generator_and_discriminator(to_none: bool, freezes: bool) -> None:
 
 
 @pytest.mark.parametrize("cls", [optim.SGD, optim.Adam])
-@pytest.mark.parametrize("fused", [False, True])
-def test_steps_without_gradients_do_not_count(cls: type, fused: bool) -> None:
-    if fused:
-        ptac.enable("operator_fusion")
+@pytest.mark.usefixtures("with_fusion")
+def test_steps_without_gradients_do_not_count(cls: type) -> None:
     net, optimizer = network(cls, lr=1e-4)
     for _ in range(5):
         optimizer.step()

@@ -5,7 +5,6 @@ Figures are computed of given losses; trainings are of the smallest problem, sho
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from importlib.metadata import PackageNotFoundError
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from results import rows_of
 from torch import nn
 
 import pai_torchacc as ptac
@@ -268,8 +268,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     out = capsys.readouterr().out
     assert "iris, momentum 0.9, lr 0.01" in out
     assert "0 targets met, 0 missed, 11 not measured" in out
-    lines = files[0].read_text().splitlines()
-    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    rows = rows_of(files[0])
     assert {r["variant"] for r in rows} == {OURS, "dog", "stock_best9"}
     of_case = [r for r in rows if r["workload"].startswith("iris,")]
     assert len(of_case) == 2 * 8

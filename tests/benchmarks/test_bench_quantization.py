@@ -6,13 +6,13 @@ computes in float32, so that what is measured and compared is known.
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from results import rows_of
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
@@ -244,8 +244,7 @@ def test_the_command(
     out = capsys.readouterr().out
     assert "a layer" in out
     assert "speed, mean" in out
-    lines = files[0].read_text().splitlines()
-    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    rows = rows_of(files[0])
     assert {"speed", "SQNR", "agreement", "speed, mean"} <= {r["figure"] for r in rows}
     assert files[1].stat().st_size > 0
     assert json.loads(files[2].read_text())["failed"] == []
