@@ -23,32 +23,38 @@ def enable_adaptive_lr(
 ) -> Handle:
     """Have learning rates adapt to the losses that they lead to.
 
-    By name only. For optimizers of ``torch.optim`` on the CPU, made before or after:
-    SGD, Adam, AdamW, NAdam, RAdam, RMSprop and Adagrad; others are left alone, and
+    By name only. It serves SGD, Adam, AdamW, NAdam, RAdam, RMSprop and Adagrad of
+    ``torch.optim`` on the CPU, made before or after. Others keep their rates, and
     :func:`adaptive_lr_report` says why. Losses are the scalars that ``backward()`` is
-    called on. A step multiplies its rate; ``param_groups``, schedulers and checkpoints
-    show what the user wrote, schedules multiply, groups keep their ratios, decoupled
-    weight decay follows the user's rate.
+    called on. A step multiplies its rate by a factor: ``param_groups``, schedulers and
+    checkpoints show what the user wrote. Schedules multiply, groups keep their ratios,
+    decoupled weight decay follows the user's rate.
 
-    The multiplier is exactly 1 until Polyak's step (loss above its floor, divided by
-    the squared gradient, times the root of 1 - momentum; upwards from momentum 0.99 on,
-    1 - momentum itself), smoothed, lies beyond 2.2 times the user's rate (in the first
-    twelve steps, more; and not while it falls fast) or below a third of it (a fifth,
-    where losses have come to nothing), and again once the two have crossed. In between
-    the rate moves towards Polyak's while losses fall by more than chance (far below it,
-    and before they have fallen by a fifth: while they do not rise), and back while they
-    do not. Losses well above the first take the rate back to the user's, or below where
-    Polyak's is lower or losses explode. Of Adam's kind, multipliers stay within 1/8 and
-    8, and below 1 only while losses rise. Neither clipping nor a schedule's low rates
-    are made up for, nor are rates lowered for them. Where several processes train
-    together, and in steps that are compiled, rates are the user's. Each thread's
-    backward passes are those of the optimizers that it has made or stepped.
+    The yardstick is Polyak's step: the smoothed loss above its floor, divided by the
+    squared gradient, times the root of 1 - momentum (to raise a rate, from momentum
+    0.99 on: times 1 - momentum).
 
-    In the process: ``torch.autograd.backward``, ``torch.amp.GradScaler.step``, the
-    update functions of ``torch.optim`` and ``Optimizer.__init__``, ``__getstate__``,
-    ``__setstate__``, ``state_dict`` and ``load_state_dict`` have stand-ins until
-    :func:`disable_adaptive_lr`. The options of one optimizer hold until then too, also
-    where the handle was used in a ``with`` statement; its copies and pickles have them.
+    - The factor is exactly 1 until the yardstick exceeds 2.2 times the user's rate or
+      falls below a third of it (a fifth, once losses are near zero), and again once the
+      two have crossed. The first twelve steps need a larger excess. A yardstick that
+      falls fast raises no rate.
+    - A rate below the yardstick rises while losses fall by more than chance, and
+      returns while they do not. Far below, until losses have fallen by a fifth, it
+      rises while they do not rise. A rate above the yardstick follows it down.
+    - Losses well above the first one take the rate back to the user's, or lower where
+      the yardstick is lower or losses explode.
+    - Adam's kind stays within 1/8 and 8 times the user's rate, and falls below it only
+      while losses rise.
+    - The tuner ignores gradient clipping and low scheduled rates: it neither
+      compensates for them nor follows them down.
+    - Rates are the user's where several processes train together and in compiled
+      steps. A thread's losses count for optimizers that it has made or stepped.
+
+    Until :func:`disable_adaptive_lr`, ``torch.autograd.backward``,
+    ``torch.amp.GradScaler.step``, the update functions of ``torch.optim`` and
+    ``Optimizer.__init__``, ``__getstate__``, ``__setstate__``, ``state_dict`` and
+    ``load_state_dict`` have stand-ins. The options of one optimizer hold until then
+    too, also after a ``with`` statement; its copies and pickles have them.
 
     Parameters
     ----------

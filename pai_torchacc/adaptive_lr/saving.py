@@ -34,16 +34,18 @@ def install(ledger: Ledger) -> None:
     """Save and load it from now on."""
     from torch.optim import Optimizer
 
-    ledger.set_attribute(Optimizer, "state_dict", _state_dict(Optimizer))
-    ledger.set_attribute(Optimizer, "load_state_dict", _load_state_dict(Optimizer))
-    ledger.set_attribute(Optimizer, "__getstate__", _getstate(Optimizer))
-    ledger.set_attribute(Optimizer, "__setstate__", _setstate(Optimizer))
+    for name, around in {
+        "state_dict": _state_dict,
+        "load_state_dict": _load_state_dict,
+        "__getstate__": _getstate,
+        "__setstate__": _setstate,
+    }.items():
+        original = vars(Optimizer)[name]
+        stand_in = functools.wraps(original)(around(original))
+        ledger.set_attribute(Optimizer, name, stand_in)
 
 
-def _state_dict(cls: type) -> Any:
-    original = vars(cls)["state_dict"]
-
-    @functools.wraps(original)
+def _state_dict(original: Any) -> Any:
     def state_dict(self: Any) -> dict[str, Any]:
         made = original(self)
         tuner = known_tuner(self)
@@ -54,10 +56,7 @@ def _state_dict(cls: type) -> Any:
     return state_dict
 
 
-def _load_state_dict(cls: type) -> Any:
-    original = vars(cls)["load_state_dict"]
-
-    @functools.wraps(original)
+def _load_state_dict(original: Any) -> Any:
     def load_state_dict(self: Any, state_dict: Any) -> None:
         is_ours = isinstance(state_dict, dict) and ENTRY in state_dict
         before = state_of(tuner_of(self)) if is_ours else None
@@ -75,10 +74,7 @@ def _load_state_dict(cls: type) -> Any:
     return load_state_dict
 
 
-def _getstate(cls: type) -> Any:
-    original = vars(cls)["__getstate__"]
-
-    @functools.wraps(original)
+def _getstate(original: Any) -> Any:
     def getstate(self: Any) -> dict[str, Any]:
         made = original(self)
         tuner, own = known_tuner(self), own_options(self)
@@ -91,10 +87,7 @@ def _getstate(cls: type) -> Any:
     return getstate
 
 
-def _setstate(cls: type) -> Any:
-    original = vars(cls)["__setstate__"]
-
-    @functools.wraps(original)
+def _setstate(original: Any) -> Any:
     def setstate(self: Any, state: dict[str, Any]) -> None:
         copied = state.get(ENTRY) if isinstance(state, dict) else None
         original(self, state)

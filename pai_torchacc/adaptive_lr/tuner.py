@@ -15,7 +15,7 @@ from pai_torchacc._config import RateOptions
 from pai_torchacc.adaptive_lr import update_rules
 from pai_torchacc.adaptive_lr.clipping import params_of
 from pai_torchacc.adaptive_lr.pending import Root, Watched
-from pai_torchacc.adaptive_lr.update_rules import highest_rates
+from pai_torchacc.adaptive_lr.update_rules import highest_rates, moves
 from pai_torchacc.adaptive_lr.watching import is_of_this_thread, watch
 
 log = logging.getLogger("pai_torchacc")
@@ -135,7 +135,11 @@ class Tuner(Watched):
             self.go_without_losses("hooks may change gradients, unseen by their losses")
         self._settle(may_grow=not is_urgent)
         if self.mode == "loss" and loss is not None:
-            self._by_loss(optimizer, stepping, loss, scale, kept, is_urgent)
+            self._await(optimizer, stepping, loss, kept)
+            if is_urgent:
+                for i in stepping:
+                    self.tell(optimizer, optimizer.param_groups[i], scale)
+                self._settle(may_grow=True)
         elif self.mode == "loss_free":
             self._by_distance(optimizer, scale)
         if self.options.verbose and self.field("n_rollbacks") > before:
@@ -166,9 +170,7 @@ class Tuner(Watched):
         floor = self._floor
         if loss < floor - 1e-6 * (1 + abs(floor)):
             self.go_without_losses(f"the loss is below {floor:g}")
-        is_same = (
-            loss == self.last_loss and loss > floor and update_rules.moves(optimizer)
-        )
+        is_same = loss == self.last_loss and loss > floor and moves(optimizer)
         self.n_same = self.n_same + 1 if is_same else 0
         self.last_loss = loss
         if self.n_same >= _STEPS_OF_SAME_LOSS:
@@ -184,15 +186,10 @@ class Tuner(Watched):
             return True
         return loss > _JUMP * (numbers[_index["loss"]] + self._floor)
 
-    def _by_loss(
-        self,
-        optimizer: Any,
-        stepping: list[int],
-        loss: float,
-        scale: float,
-        kept: float,
-        is_urgent: bool,
+    def _await(
+        self, optimizer: Any, stepping: list[int], loss: float, kept: float
     ) -> None:
+        """Have the coming step tell its sums."""
         weights, most_weights = [], []
         highest = highest_rates(optimizer, self.references)
         for i in stepping:
@@ -204,10 +201,6 @@ class Tuner(Watched):
             caution = update_rules.caution(group)
             most_weights.append(highest[i] * factor * caution / kept)
         self.awaited, self.sums = (loss, weights, most_weights), []
-        if is_urgent:
-            for i in stepping:
-                self.tell(optimizer, optimizer.param_groups[i], scale)
-            self._settle(may_grow=True)
 
     @property
     def wanted(self) -> list[float] | None:
@@ -248,26 +241,21 @@ class Tuner(Watched):
             self.multiplier = 1.0
             return
         params = params_of(optimizer)
-        if self.begin is None or [b.shape for b in self.begin] != [
-            p.shape for p in params
-        ]:
+        if [b.shape for b in self.begin or ()] != [p.shape for p in params]:
             self.begin = [p.detach().clone() for p in params]
-        squares = weighted = 0.0
-        for group, lr in zip(
-            optimizer.param_groups,
-            highest_rates(optimizer, self.references),
-            strict=True,
-        ):
+        squares = squares_by_rate = 0.0
+        highest = highest_rates(optimizer, self.references)
+        for group, lr in zip(optimizer.param_groups, highest, strict=True):
             part = update_rules.descent(_c, self.known, optimizer, group, scale)
             if part is None:
                 return
             squares += part
-            weighted += part * lr * self.known.factor(group) ** 2
+            squares_by_rate += part * lr * self.known.factor(group) ** 2
         self.multiplier = _c.rate_next_free(
             self.numbers,
             squares,
             update_rules.distance(params, self.begin),
-            weighted / squares if squares > 0 else 0.0,
+            squares_by_rate / squares if squares > 0 else 0.0,
             self.known.most_exponent,
             self._most_growth,
         )

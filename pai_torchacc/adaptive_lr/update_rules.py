@@ -136,12 +136,8 @@ _BY_NAME = {
     "Adagrad": Direction(None, "sum", _adagrad, _unaveraged, log(8), True),
 }
 
-FUNCTIONS = {"SGD": "sgd", "Adam": "adam", "NAdam": "nadam", "RAdam": "radam"} | {
-    "RMSprop": "rmsprop",
-    "Adagrad": "adagrad",
-}
+FUNCTIONS = {name: name.lower() for name in _BY_NAME if name != "AdamW"}
 """By class, the function (and the module) of ``torch.optim`` that makes its update."""
-
 
 unserved: dict[str, str] = {}
 """Names of classes whose updates cannot have another rate, and why."""
@@ -203,13 +199,11 @@ def _is_rate(value: Any) -> bool:
 
 def with_gradients(optimizer: Any) -> list[int]:
     """The places of the groups of which any parameter has a gradient."""
-    found = []
-    for i, group in enumerate(optimizer.param_groups):
-        for param in group["params"]:
-            if param.grad is not None:
-                found.append(i)
-                break
-    return found
+    return [
+        i
+        for i, group in enumerate(optimizer.param_groups)
+        if any(param.grad is not None for param in group["params"])
+    ]
 
 
 def descent(

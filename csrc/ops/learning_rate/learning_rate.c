@@ -1,15 +1,15 @@
 /*
  * learning_rate.c - Polyak's rate, the user's rate, and the evidence between them.
  *
- * Until Polyak's rate, smoothed, lies beyond twice the user's (RIVAL_ABOVE) or below a
- * third of it (RIVAL), the user's is kept, to the bit; and again once the two have
- * crossed. Where it lies higher, the rate moves up while the loss falls by more than
- * chance, and back towards the user's while it does not. Where it lies lower, the rate
- * is Polyak's, and less while the loss rises. Losses well above the first one take the
- * rate back, to the user's or, where Polyak's lies lower or losses explode, below that.
+ * The user's rate is kept, to the bit, until the smoothed rate of Polyak exceeds 2.2
+ * times it (RIVAL_ABOVE) or falls below a third of it (RIVAL), and again once the two
+ * have crossed. Below Polyak's, the rate rises while the loss falls by more than
+ * chance, and returns to the user's while it does not. Above Polyak's, it follows that
+ * down, and falls further while the loss rises. Losses well above the first one take
+ * the rate back to the user's, or lower where Polyak's is lower or losses explode.
  *
- * Clipping and schedules make steps shorter, and Polyak's rate higher. The rate is not
- * lowered where they have done it; nor is it raised to make up for them.
+ * Clipping and schedules shorten steps, which makes Polyak's rate higher. The rate
+ * ignores both: it neither compensates for them nor follows them down.
  */
 #include "ops/learning_rate/learning_rate.h"
 
@@ -21,11 +21,11 @@
 #define STEPS_20 0.05
 #define STEPS_50 0.02
 
-/* Chosen on other seeds than `bench lr` reports; all but FIRST_STEPS, FIRST_RIVAL,
- * FALLING, LAST_RIVAL and RECENT on other batch sizes and budgets too. */
+/* Chosen on other seeds than `bench lr` reports. All but FIRST_STEPS, FIRST_RIVAL,
+ * FALLING, LAST_RIVAL and RECENT were tried on other batch sizes and budgets too. */
 #define RIVAL        1.0986122886681098 /* log 3 */
 #define RIVAL_ABOVE  0.78845736036427   /* log 2.2: upwards, where losses are known */
-#define FIRST_STEPS  12.0               /* whose ratios say little */
+#define FIRST_STEPS  12.0               /* their ratios say little */
 #define FIRST_RIVAL  2.4  /* more than RIVAL_ABOVE at the first, and less with each */
 #define FALLING      0.15 /* latest ratio below the smoothed, by which none rises */
 #define LAST_RIVAL   0.6  /* more than RIVAL as losses come to nothing */
@@ -63,7 +63,7 @@ static double log_ratio(double above, double below)
     return log(clip(above / below, TINY, BEYOND));
 }
 
-/* Whether it is a sum to go by. */
+/* Whether the sum can be used. */
 static bool is_some(double sum)
 {
     return sum > 0 && sum <= LARGE;
