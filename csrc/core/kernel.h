@@ -101,6 +101,28 @@ typedef struct ptac_op_shapes {
         ptac_registry_add_shapes(&shapes);                                             \
     }
 
+/*
+ * Both in a line, where there is no more to say: a row of operator PTAC_OP_<id>, and the
+ * shapes of one, whose kinds come last.
+ */
+#define PTAC_ROW(id, of_name, of_level, features, takes, computes)                     \
+    static const ptac_kernel row_of_##id = {                                           \
+        .op = PTAC_OP_##id,                                                            \
+        .name = of_name,                                                               \
+        .level = of_level,                                                             \
+        .needs = features,                                                             \
+        .accepts = takes,                                                              \
+        .run = computes,                                                               \
+    };                                                                                 \
+    PTAC_REGISTER(row_of_##id)
+#define PTAC_SHAPES(id, by, ...)                                                       \
+    static const ptac_op_shapes shapes_of_##id = {                                     \
+        .op = PTAC_OP_##id,                                                            \
+        .kinds = {__VA_ARGS__},                                                        \
+        .classify = by,                                                                \
+    };                                                                                 \
+    PTAC_REGISTER_SHAPES(shapes_of_##id)
+
 void ptac_registry_add(const ptac_kernel *kernel);
 void ptac_registry_add_shapes(const ptac_op_shapes *shapes);
 
@@ -114,6 +136,9 @@ const ptac_op_shapes *ptac_registry_shapes(ptac_op op);
  * equals the highest rank wins, which takes most calls. NULL: there is none.
  */
 const ptac_kernel *ptac_registry_preferred(ptac_op op, ptac_level most);
+
+/* accepts() of rows that can do whatever classify() lets through. */
+ptac_reason ptac_accept_all(const ptac_call *call);
 
 /* The row of that name, also one that this CPU cannot run; NULL when unknown. */
 const ptac_kernel *ptac_registry_find(ptac_op op, const char *name);

@@ -16,16 +16,6 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
-static const ptac_op_shapes forward_shapes = {
-    .op = PTAC_OP_ATTENTION,
-    .kinds = {"full", "causal", "masked"},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(forward_shapes)
+PTAC_SHAPES(ATTENTION, classify, "full", "causal", "masked")
 
-static const ptac_op_shapes backward_shapes = {
-    .op = PTAC_OP_ATTENTION_BACKWARD,
-    .kinds = {"full", "causal", "masked"},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(backward_shapes)
+PTAC_SHAPES(ATTENTION_BACKWARD, classify, "full", "causal", "masked")

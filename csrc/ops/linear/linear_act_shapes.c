@@ -26,16 +26,6 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
-static const ptac_op_shapes forward_shapes = {
-    .op = PTAC_OP_LINEAR_ACT,
-    .kinds = {"infer", "infer_act", "train", "train_act"},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(forward_shapes)
+PTAC_SHAPES(LINEAR_ACT, classify, "infer", "infer_act", "train", "train_act")
 
-static const ptac_op_shapes backward_shapes = {
-    .op = PTAC_OP_LINEAR_ACT_BACKWARD,
-    .kinds = {"infer", "infer_act", "train", "train_act"},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(backward_shapes)
+PTAC_SHAPES(LINEAR_ACT_BACKWARD, classify, "infer", "infer_act", "train", "train_act")

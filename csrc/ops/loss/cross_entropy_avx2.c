@@ -1,5 +1,5 @@
 /*
- * cross_entropy_avx2.c - cross-entropy, eight float lanes at a time.
+ * cross_entropy_avx2.c - cross-entropy and its gradient, eight float lanes at a time.
  *
  * The algorithm is in cross_entropy_tpl.h; this file only names the lanes.
  */
@@ -8,13 +8,7 @@
 
 #include "ops/loss/cross_entropy_tpl.h"
 
-static const ptac_kernel cross_entropy_avx2 = {
-    .op = PTAC_OP_CROSS_ENTROPY,
-    .name = "avx2",
-    .level = PTAC_CLOSE,
-    .needs = PTAC_CPU_AVX2,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(cross_entropy_avx2)
+PTAC_ROW(CROSS_ENTROPY, "avx2", PTAC_CLOSE, PTAC_CPU_AVX2, ptac_accept_all, forward)
+PTAC_ROW(CROSS_ENTROPY_BACKWARD, "avx2", PTAC_CLOSE, PTAC_CPU_AVX2, ptac_accept_all,
+         backward)
 #endif

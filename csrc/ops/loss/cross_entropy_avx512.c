@@ -1,5 +1,5 @@
 /*
- * cross_entropy_avx512.c - cross-entropy, sixteen float lanes at a time.
+ * cross_entropy_avx512.c - cross-entropy and its gradient, sixteen float lanes at a time.
  *
  * The algorithm is in cross_entropy_tpl.h; this file only names the lanes.
  */
@@ -8,13 +8,7 @@
 
 #include "ops/loss/cross_entropy_tpl.h"
 
-static const ptac_kernel cross_entropy_avx512 = {
-    .op = PTAC_OP_CROSS_ENTROPY,
-    .name = "avx512",
-    .level = PTAC_CLOSE,
-    .needs = PTAC_CPU_AVX512,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(cross_entropy_avx512)
+PTAC_ROW(CROSS_ENTROPY, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all, forward)
+PTAC_ROW(CROSS_ENTROPY_BACKWARD, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all,
+         backward)
 #endif

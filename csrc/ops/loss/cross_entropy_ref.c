@@ -1,19 +1,31 @@
 /*
- * cross_entropy_ref.c - cross-entropy by its definition, in double, and its shape
- * kinds.
+ * cross_entropy_ref.c - cross-entropy and its gradient by their definitions, in double,
+ * and their shape kinds.
  *
- * The row "scalar" runs on any CPU; every other row is tested against it.
+ * The rows "scalar" run on any CPU; every other row is tested against them.
+ *
+ * With u and at_index as in ptac_row_target and g the gradient of the row's loss the
+ * gradient is p[j] * g * (sum(u) + at_index) - g * (u[j] + (j == index ? at_index : 0)).
  */
 #include "ops/loss/cross_entropy.h"
 
 #include <math.h>
 
-static const ptac_op_shapes shapes = {
-    .op = PTAC_OP_CROSS_ENTROPY,
-    .kinds = {"short", "long", "probabilities"},
-    .classify = ptac_cross_entropy_classify,
-};
-PTAC_REGISTER_SHAPES(shapes)
+PTAC_SHAPES(CROSS_ENTROPY, ptac_cross_entropy_classify, "short", "long",
+            "probabilities")
+PTAC_SHAPES(CROSS_ENTROPY_BACKWARD, ptac_cross_entropy_classify, "short", "long",
+            "probabilities")
+
+/* u[i] of a target; 0 where it has none. */
+static double factor(const ptac_row_target *target, int64_t i)
+{
+    const double u = target->t ? (double)target->t[i] * target->scale + target->shift
+                               : target->shift;
+
+    if (!target->is_soft)
+        return 0;
+    return u * (target->w ? target->w[i] : 1);
+}
 
 /* The logarithm of the sum of exp(x[i]), less *max. */
 static double log_sum(const float *x, int64_t n, double *max)
@@ -37,17 +49,12 @@ static double row_loss(const ptac_row_target *target, const float *x, int64_t n,
         return 0;
     if (target->index >= 0)
         loss -= target->at_index * (x[target->index] - max - log_of_sum);
-    for (int64_t i = 0; target->is_soft && i < n; i++) {
-        const double u = target->t
-                             ? (double)target->t[i] * target->scale + target->shift
-                             : target->shift;
-
-        loss -= (x[i] - max - log_of_sum) * u * (target->w ? target->w[i] : 1);
-    }
+    for (int64_t i = 0; target->is_soft && i < n; i++)
+        loss -= (x[i] - max - log_of_sum) * factor(target, i);
     return loss;
 }
 
-static double rows(const ptac_call *call, int64_t begin, int64_t end)
+static double forward_rows(const ptac_call *call, int64_t begin, int64_t end)
 {
     const ptac_cross_entropy *params = call->params;
     const int64_t n = params->n_classes;
@@ -75,22 +82,46 @@ static double rows(const ptac_call *call, int64_t begin, int64_t end)
     return sum;
 }
 
-static ptac_reason accepts(const ptac_call *call)
+static void backward_rows(int64_t begin, int64_t end, void *context)
 {
-    (void)call;
-    return PTAC_TAKE;
+    const ptac_cross_entropy_job *job = context;
+    const ptac_call *call = job->call;
+    const int64_t n = ((const ptac_cross_entropy *)call->params)->n_classes;
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *p =
+            (const float *)call->inputs[PTAC_CROSS_ENTROPY_X].data + row * n;
+        float *grad_x =
+            (float *)call->outputs[PTAC_CROSS_ENTROPY_GRAD_X].data + row * n;
+        ptac_row_target target;
+        double grad = ptac_cross_entropy_grad(job, row), total;
+
+        ptac_cross_entropy_target(call, row, &target);
+        if (target.is_ignored)
+            grad = 0;
+        total = target.at_index;
+        for (int64_t i = 0; i < n; i++)
+            total += factor(&target, i);
+        for (int64_t i = 0; i < n; i++) {
+            double of_class = p[i] * (grad * total);
+
+            if (target.is_soft || i == target.index)
+                of_class -= grad * (factor(&target, i) +
+                                    (i == target.index ? target.at_index : 0));
+            grad_x[i] = (float)of_class;
+        }
+    }
 }
 
-static ptac_status run(const ptac_call *call)
+static ptac_status forward(const ptac_call *call)
 {
-    return ptac_cross_entropy_forward(call, rows);
+    return ptac_cross_entropy_forward(call, forward_rows);
 }
 
-static const ptac_kernel cross_entropy_scalar = {
-    .op = PTAC_OP_CROSS_ENTROPY,
-    .name = "scalar",
-    .level = PTAC_CLOSE,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(cross_entropy_scalar)
+static ptac_status backward(const ptac_call *call)
+{
+    return ptac_cross_entropy_backward(call, backward_rows);
+}
+
+PTAC_ROW(CROSS_ENTROPY, "scalar", PTAC_CLOSE, 0, ptac_accept_all, forward)
+PTAC_ROW(CROSS_ENTROPY_BACKWARD, "scalar", PTAC_CLOSE, 0, ptac_accept_all, backward)

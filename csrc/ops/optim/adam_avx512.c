@@ -74,23 +74,8 @@ static ptac_status run(const ptac_call *call)
     return ptac_step_run(call, adam_range_f32, adam_range_f64);
 }
 
-static const ptac_kernel adam_avx512 = {
-    .op = PTAC_OP_ADAM_STEP,
-    .name = "avx512",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX512,
-    .accepts = ptac_step_accepts_fused,
-    .run = run,
-};
-PTAC_REGISTER(adam_avx512)
+PTAC_ROW(ADAM_STEP, "avx512", PTAC_EXACT, PTAC_CPU_AVX512, ptac_step_accepts_fused, run)
 
-static const ptac_kernel adamw_avx512 = {
-    .op = PTAC_OP_ADAMW_STEP,
-    .name = "avx512",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX512,
-    .accepts = ptac_step_accepts_fused,
-    .run = run,
-};
-PTAC_REGISTER(adamw_avx512)
+PTAC_ROW(ADAMW_STEP, "avx512", PTAC_EXACT, PTAC_CPU_AVX512, ptac_step_accepts_fused,
+         run)
 #endif

@@ -97,20 +97,6 @@ static ptac_status run(const ptac_call *call)
     return ptac_step_run(call, step_f32, step_f64);
 }
 
-static const ptac_kernel adam_scalar = {
-    .op = PTAC_OP_ADAM_STEP,
-    .name = "scalar",
-    .level = PTAC_EXACT,
-    .accepts = ptac_step_accepts,
-    .run = run,
-};
-PTAC_REGISTER(adam_scalar)
+PTAC_ROW(ADAM_STEP, "scalar", PTAC_EXACT, 0, ptac_step_accepts, run)
 
-static const ptac_kernel adamw_scalar = {
-    .op = PTAC_OP_ADAMW_STEP,
-    .name = "scalar",
-    .level = PTAC_EXACT,
-    .accepts = ptac_step_accepts,
-    .run = run,
-};
-PTAC_REGISTER(adamw_scalar)
+PTAC_ROW(ADAMW_STEP, "scalar", PTAC_EXACT, 0, ptac_step_accepts, run)

@@ -21,13 +21,5 @@ static ptac_status run(const ptac_call *call)
     return ptac_step_run(call, sgd_range_f32, sgd_range_f64);
 }
 
-static const ptac_kernel sgd_avx2 = {
-    .op = PTAC_OP_SGD_STEP,
-    .name = "avx2",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX2,
-    .accepts = ptac_step_accepts_fused,
-    .run = run,
-};
-PTAC_REGISTER(sgd_avx2)
+PTAC_ROW(SGD_STEP, "avx2", PTAC_EXACT, PTAC_CPU_AVX2, ptac_step_accepts_fused, run)
 #endif

@@ -21,13 +21,5 @@ static ptac_status run(const ptac_call *call)
     return ptac_step_run(call, sgd_range_f32, sgd_range_f64);
 }
 
-static const ptac_kernel sgd_avx512 = {
-    .op = PTAC_OP_SGD_STEP,
-    .name = "avx512",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX512,
-    .accepts = ptac_step_accepts_fused,
-    .run = run,
-};
-PTAC_REGISTER(sgd_avx512)
+PTAC_ROW(SGD_STEP, "avx512", PTAC_EXACT, PTAC_CPU_AVX512, ptac_step_accepts_fused, run)
 #endif

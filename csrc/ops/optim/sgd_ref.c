@@ -57,11 +57,4 @@ static ptac_status run(const ptac_call *call)
     return ptac_step_run(call, step_f32, step_f64);
 }
 
-static const ptac_kernel sgd_scalar = {
-    .op = PTAC_OP_SGD_STEP,
-    .name = "scalar",
-    .level = PTAC_EXACT,
-    .accepts = ptac_step_accepts,
-    .run = run,
-};
-PTAC_REGISTER(sgd_scalar)
+PTAC_ROW(SGD_STEP, "scalar", PTAC_EXACT, 0, ptac_step_accepts, run)

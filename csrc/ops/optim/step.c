@@ -10,17 +10,9 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
-#define DEFINE_SHAPES(id, name)                                                        \
-    static const ptac_op_shapes name = {                                               \
-        .op = id,                                                                      \
-        .kinds = {"dense"},                                                            \
-        .classify = classify,                                                          \
-    };                                                                                 \
-    PTAC_REGISTER_SHAPES(name)
-
-DEFINE_SHAPES(PTAC_OP_SGD_STEP, sgd_shapes)
-DEFINE_SHAPES(PTAC_OP_ADAM_STEP, adam_shapes)
-DEFINE_SHAPES(PTAC_OP_ADAMW_STEP, adamw_shapes)
+PTAC_SHAPES(SGD_STEP, classify, "dense")
+PTAC_SHAPES(ADAM_STEP, classify, "dense")
+PTAC_SHAPES(ADAMW_STEP, classify, "dense")
 
 ptac_reason ptac_step_accepts(const ptac_call *call)
 {

@@ -1,5 +1,5 @@
 /*
- * log_softmax_avx2.c - log-softmax, eight float lanes at a time.
+ * log_softmax_avx2.c - log-softmax and its gradient, eight float lanes at a time.
  *
  * The algorithm is in log_softmax_tpl.h; this file only names the lanes.
  */
@@ -8,13 +8,7 @@
 
 #include "ops/softmax/log_softmax_tpl.h"
 
-static const ptac_kernel log_softmax_avx2 = {
-    .op = PTAC_OP_LOG_SOFTMAX,
-    .name = "avx2",
-    .level = PTAC_CLOSE,
-    .needs = PTAC_CPU_AVX2,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(log_softmax_avx2)
+PTAC_ROW(LOG_SOFTMAX, "avx2", PTAC_CLOSE, PTAC_CPU_AVX2, ptac_accept_all, forward)
+PTAC_ROW(LOG_SOFTMAX_BACKWARD, "avx2", PTAC_CLOSE, PTAC_CPU_AVX2, ptac_accept_all,
+         backward)
 #endif

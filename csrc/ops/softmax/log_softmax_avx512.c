@@ -1,5 +1,5 @@
 /*
- * log_softmax_avx512.c - log-softmax, sixteen float lanes at a time.
+ * log_softmax_avx512.c - log-softmax and its gradient, sixteen float lanes at a time.
  *
  * The algorithm is in log_softmax_tpl.h; this file only names the lanes.
  */
@@ -8,13 +8,7 @@
 
 #include "ops/softmax/log_softmax_tpl.h"
 
-static const ptac_kernel log_softmax_avx512 = {
-    .op = PTAC_OP_LOG_SOFTMAX,
-    .name = "avx512",
-    .level = PTAC_CLOSE,
-    .needs = PTAC_CPU_AVX512,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(log_softmax_avx512)
+PTAC_ROW(LOG_SOFTMAX, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all, forward)
+PTAC_ROW(LOG_SOFTMAX_BACKWARD, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all,
+         backward)
 #endif

@@ -1,7 +1,8 @@
 /*
- * log_softmax_ref.c - log-softmax by its definition, in double, and its shape kinds.
+ * log_softmax_ref.c - log-softmax and its gradient by their definitions, in double, and
+ * their shape kinds.
  *
- * The row "scalar" runs on any CPU; every other row is tested against it.
+ * The rows "scalar" run on any CPU; every other row is tested against it.
  */
 #include "ops/softmax/log_softmax.h"
 
@@ -29,12 +30,8 @@ ptac_reason ptac_log_softmax_classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
-static const ptac_op_shapes shapes = {
-    .op = PTAC_OP_LOG_SOFTMAX,
-    .kinds = {"short", "long"},
-    .classify = ptac_log_softmax_classify,
-};
-PTAC_REGISTER_SHAPES(shapes)
+PTAC_SHAPES(LOG_SOFTMAX, ptac_log_softmax_classify, "short", "long")
+PTAC_SHAPES(LOG_SOFTMAX_BACKWARD, ptac_log_softmax_classify, "short", "long")
 
 typedef struct blocks {
     const ptac_call *call;
@@ -63,7 +60,7 @@ void ptac_log_softmax_for_rows(const ptac_call *call, ptac_range_fn body)
                           MIN_WORK / (width * ROW_BLOCK) + 1, for_blocks, &blocks);
 }
 
-static void rows(int64_t begin, int64_t end, void *context)
+static void forward_rows(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
     const int64_t n = ptac_log_softmax_width(call);
@@ -82,23 +79,35 @@ static void rows(int64_t begin, int64_t end, void *context)
     }
 }
 
-static ptac_reason accepts(const ptac_call *call)
+static void backward_rows(int64_t begin, int64_t end, void *context)
 {
-    (void)call;
-    return PTAC_TAKE;
+    const ptac_call *call = context;
+    const int64_t n = ptac_log_softmax_width(call);
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *grad = (const float *)call->inputs[0].data + row * n;
+        const float *y = (const float *)call->inputs[1].data + row * n;
+        float *out = (float *)call->outputs[0].data + row * n;
+        double sum = 0;
+
+        for (int64_t i = 0; i < n; i++)
+            sum += grad[i];
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (float)(grad[i] - exp(y[i]) * sum);
+    }
 }
 
-static ptac_status run(const ptac_call *call)
+static ptac_status forward(const ptac_call *call)
 {
-    ptac_log_softmax_for_rows(call, rows);
+    ptac_log_softmax_for_rows(call, forward_rows);
     return PTAC_OK;
 }
 
-static const ptac_kernel log_softmax_scalar = {
-    .op = PTAC_OP_LOG_SOFTMAX,
-    .name = "scalar",
-    .level = PTAC_CLOSE,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(log_softmax_scalar)
+static ptac_status backward(const ptac_call *call)
+{
+    ptac_log_softmax_for_rows(call, backward_rows);
+    return PTAC_OK;
+}
+
+PTAC_ROW(LOG_SOFTMAX, "scalar", PTAC_CLOSE, 0, ptac_accept_all, forward)
+PTAC_ROW(LOG_SOFTMAX_BACKWARD, "scalar", PTAC_CLOSE, 0, ptac_accept_all, backward)

@@ -1,5 +1,8 @@
 /*
- * log_softmax_tpl.h - log-softmax of rows, on the lanes named before.
+ * log_softmax_tpl.h - log-softmax of rows and its gradient.
+ *
+ * Expects the words of lanes_<isa>.h. Leaves forward(call) and backward(call), the
+ * run() of rows of the two operators.
  */
 #include "ops/softmax/log_softmax.h"
 #include "ops/softmax/softmax_tpl.h"
@@ -9,7 +12,7 @@ INLINE void log_lanes(const float *x, vec max, vec log_sum, int n, float *y)
     v_store_first(y, v_sub(v_sub(v_load_first(x, n), max), log_sum), n);
 }
 
-TARGET static void long_rows(int64_t begin, int64_t end, void *context)
+TARGET static void forward_long_rows(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
     const int64_t n = ptac_log_softmax_width(call);
@@ -29,7 +32,7 @@ TARGET static void long_rows(int64_t begin, int64_t end, void *context)
     }
 }
 
-TARGET static void short_rows(int64_t begin, int64_t end, void *context)
+TARGET static void forward_short_rows(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
     const int64_t width = ptac_log_softmax_width(call);
@@ -51,16 +54,86 @@ TARGET static void short_rows(int64_t begin, int64_t end, void *context)
     }
 }
 
-static ptac_reason accepts(const ptac_call *call)
-{
-    (void)call;
-    return PTAC_TAKE;
-}
-
-static ptac_status run(const ptac_call *call)
+static ptac_status forward(const ptac_call *call)
 {
     const bool is_short = ptac_log_softmax_width(call) <= PTAC_SHORT_ROW;
 
-    ptac_log_softmax_for_rows(call, is_short ? short_rows : long_rows);
+    ptac_log_softmax_for_rows(call, is_short ? forward_short_rows : forward_long_rows);
+    return PTAC_OK;
+}
+
+TARGET static double row_sum(const float *x, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
+        const int64_t end = least(n, begin + SUM_BLOCK);
+        vec a = v_zero(), b = v_zero();
+        int64_t i = begin;
+
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {
+            a = v_add(a, v_load(x + i));
+            b = v_add(b, v_load(x + i + LANES));
+        }
+        for (; i < end; i += LANES)
+            a = v_add(a, v_load_first(x + i, (int)least(end - i, LANES)));
+        sum += v_sum_f64(v_add(a, b));
+    }
+    return sum;
+}
+
+INLINE void grad_lanes(const float *grad, const float *y, vec sum, int n, float *out)
+{
+    const vec p = v_exp(v_load_first(y, n));
+
+    v_store_first(out, v_fnma(p, sum, v_load_first(grad, n)), n);
+}
+
+TARGET static void backward_long_rows(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const int64_t n = ptac_log_softmax_width(call);
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *grad = (const float *)call->inputs[0].data + row * n;
+        const float *y = (const float *)call->inputs[1].data + row * n;
+        float *out = (float *)call->outputs[0].data + row * n;
+        const vec sum = v_set((float)row_sum(grad, n));
+        int64_t i = 0;
+
+        for (; i + LANES <= n; i += LANES)
+            grad_lanes(grad + i, y + i, sum, LANES, out + i);
+        if (i < n)
+            grad_lanes(grad + i, y + i, sum, (int)(n - i), out + i);
+    }
+}
+
+TARGET static void backward_short_rows(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const int64_t width = ptac_log_softmax_width(call);
+    const float *grad = call->inputs[0].data, *y = call->inputs[1].data;
+    float *out = call->outputs[0].data;
+    vec grads[PTAC_SHORT_ROW], columns[PTAC_SHORT_ROW];
+
+    for (int64_t row = begin; row < end; row += LANES) {
+        const int n = (int)least(end - row, LANES);
+        vec sum;
+
+        load_columns(grad + row * width, width, n, grads);
+        load_columns(y + row * width, width, n, columns);
+        sum = columns_sum(grads, width);
+        for (int64_t j = 0; j < width; j++)
+            columns[j] = v_fnma(v_exp(columns[j]), sum, grads[j]);
+        store_columns(out + row * width, width, n, columns);
+    }
+}
+
+static ptac_status backward(const ptac_call *call)
+{
+    const bool is_short = ptac_log_softmax_width(call) <= PTAC_SHORT_ROW;
+
+    ptac_log_softmax_for_rows(call,
+                              is_short ? backward_short_rows : backward_long_rows);
     return PTAC_OK;
 }

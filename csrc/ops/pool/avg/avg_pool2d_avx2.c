@@ -8,23 +8,8 @@
 
 #include "ops/pool/avg/avg_pool2d_vec.h"
 
-static const ptac_kernel avg_pool2d_avx2 = {
-    .op = PTAC_OP_AVG_POOL2D,
-    .name = "avx2",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX2,
-    .accepts = ptac_avg_pool2d_accepts,
-    .run = run,
-};
-PTAC_REGISTER(avg_pool2d_avx2)
+PTAC_ROW(AVG_POOL2D, "avx2", PTAC_EXACT, PTAC_CPU_AVX2, ptac_avg_pool2d_accepts, run)
 
-static const ptac_kernel adaptive_avg_pool2d_avx2 = {
-    .op = PTAC_OP_ADAPTIVE_AVG_POOL2D,
-    .name = "avx2",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX2,
-    .accepts = ptac_avg_pool2d_accepts,
-    .run = run,
-};
-PTAC_REGISTER(adaptive_avg_pool2d_avx2)
+PTAC_ROW(ADAPTIVE_AVG_POOL2D, "avx2", PTAC_EXACT, PTAC_CPU_AVX2,
+         ptac_avg_pool2d_accepts, run)
 #endif

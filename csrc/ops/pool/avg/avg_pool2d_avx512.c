@@ -8,23 +8,9 @@
 
 #include "ops/pool/avg/avg_pool2d_vec.h"
 
-static const ptac_kernel avg_pool2d_avx512 = {
-    .op = PTAC_OP_AVG_POOL2D,
-    .name = "avx512",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX512,
-    .accepts = ptac_avg_pool2d_accepts,
-    .run = run,
-};
-PTAC_REGISTER(avg_pool2d_avx512)
+PTAC_ROW(AVG_POOL2D, "avx512", PTAC_EXACT, PTAC_CPU_AVX512, ptac_avg_pool2d_accepts,
+         run)
 
-static const ptac_kernel adaptive_avg_pool2d_avx512 = {
-    .op = PTAC_OP_ADAPTIVE_AVG_POOL2D,
-    .name = "avx512",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX512,
-    .accepts = ptac_avg_pool2d_accepts,
-    .run = run,
-};
-PTAC_REGISTER(adaptive_avg_pool2d_avx512)
+PTAC_ROW(ADAPTIVE_AVG_POOL2D, "avx512", PTAC_EXACT, PTAC_CPU_AVX512,
+         ptac_avg_pool2d_accepts, run)
 #endif

@@ -9,23 +9,8 @@
 
 #include "ops/pool/avg/avg_pool2d_backward_vec.h"
 
-static const ptac_kernel avg_pool2d_backward_avx512 = {
-    .op = PTAC_OP_AVG_POOL2D_BACKWARD,
-    .name = "avx512",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX512,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(avg_pool2d_backward_avx512)
+PTAC_ROW(AVG_POOL2D_BACKWARD, "avx512", PTAC_EXACT, PTAC_CPU_AVX512, accepts, run)
 
-static const ptac_kernel adaptive_avg_pool2d_backward_avx512 = {
-    .op = PTAC_OP_ADAPTIVE_AVG_POOL2D_BACKWARD,
-    .name = "avx512",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX512,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(adaptive_avg_pool2d_backward_avx512)
+PTAC_ROW(ADAPTIVE_AVG_POOL2D_BACKWARD, "avx512", PTAC_EXACT, PTAC_CPU_AVX512, accepts,
+         run)
 #endif

@@ -125,27 +125,12 @@ ptac_status ptac_avg_pool2d_backward_by_definition(const ptac_call *call)
     return for_groups(call, groups);
 }
 
-#define DEFINE_OPERATOR(which, operator, definition)                                   \
-    static const ptac_op_shapes which##_shapes = {                                     \
-        .op = operator,                                                                \
-        .kinds = {"nchw", "nchw_far", "nchw_narrow", "nhwc"},                          \
-        .classify = ptac_avg_pool2d_classify,                                          \
-    };                                                                                 \
-    PTAC_REGISTER_SHAPES(which##_shapes)                                               \
-                                                                                       \
-    static const ptac_kernel which##_scalar = {                                        \
-        .op = operator,                                                                \
-        .name = "scalar",                                                              \
-        .level = PTAC_EXACT,                                                           \
-        .accepts = ptac_avg_pool2d_accepts,                                            \
-        .run = definition,                                                             \
-    };                                                                                 \
-    PTAC_REGISTER(which##_scalar)
+#define DEFINE_OPERATOR(id, definition)                                                \
+    PTAC_SHAPES(id, ptac_avg_pool2d_classify, "nchw", "nchw_far", "nchw_narrow",       \
+                "nhwc")                                                                \
+    PTAC_ROW(id, "scalar", PTAC_EXACT, 0, ptac_avg_pool2d_accepts, definition)
 
-DEFINE_OPERATOR(avg_pool2d, PTAC_OP_AVG_POOL2D, ptac_avg_pool2d_by_definition)
-DEFINE_OPERATOR(avg_pool2d_backward, PTAC_OP_AVG_POOL2D_BACKWARD,
-                ptac_avg_pool2d_backward_by_definition)
-DEFINE_OPERATOR(adaptive_avg_pool2d, PTAC_OP_ADAPTIVE_AVG_POOL2D,
-                ptac_avg_pool2d_by_definition)
-DEFINE_OPERATOR(adaptive_avg_pool2d_backward, PTAC_OP_ADAPTIVE_AVG_POOL2D_BACKWARD,
-                ptac_avg_pool2d_backward_by_definition)
+DEFINE_OPERATOR(AVG_POOL2D, ptac_avg_pool2d_by_definition)
+DEFINE_OPERATOR(ADAPTIVE_AVG_POOL2D, ptac_avg_pool2d_by_definition)
+DEFINE_OPERATOR(AVG_POOL2D_BACKWARD, ptac_avg_pool2d_backward_by_definition)
+DEFINE_OPERATOR(ADAPTIVE_AVG_POOL2D_BACKWARD, ptac_avg_pool2d_backward_by_definition)

@@ -32,6 +32,9 @@ enum {
     PTAC_MAX_POOL2D_BACKWARD_CHANNELS_LAST,
 };
 
+/* What every row accepts, most in both directions: the types of elements.h. */
+ptac_reason ptac_max_pool2d_accepts(const ptac_call *call);
+
 /* Windows of 2x2 side by side, none of which hangs over the image's edge. */
 static inline bool ptac_max_pool2d_is_tiled(const ptac_max_pool2d *p)
 {

@@ -8,13 +8,5 @@
 
 #include "ops/pool/max/max_pool2d_vec.h"
 
-static const ptac_kernel max_pool2d_avx2 = {
-    .op = PTAC_OP_MAX_POOL2D,
-    .name = "avx2",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX2,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(max_pool2d_avx2)
+PTAC_ROW(MAX_POOL2D, "avx2", PTAC_EXACT, PTAC_CPU_AVX2, accepts, run)
 #endif

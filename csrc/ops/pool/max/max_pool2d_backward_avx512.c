@@ -8,13 +8,6 @@
 
 #include "ops/pool/max/max_pool2d_backward_vec.h"
 
-static const ptac_kernel max_pool2d_backward_avx512 = {
-    .op = PTAC_OP_MAX_POOL2D_BACKWARD,
-    .name = "avx512",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX512,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(max_pool2d_backward_avx512)
+PTAC_ROW(MAX_POOL2D_BACKWARD, "avx512", PTAC_EXACT, PTAC_CPU_AVX512,
+         ptac_max_pool2d_accepts, run)
 #endif

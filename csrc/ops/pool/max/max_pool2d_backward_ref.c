@@ -21,12 +21,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
-static const ptac_op_shapes shapes = {
-    .op = PTAC_OP_MAX_POOL2D_BACKWARD,
-    .kinds = {"nchw_tiled", "nchw", "nhwc"},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(shapes)
+PTAC_SHAPES(MAX_POOL2D_BACKWARD, classify, "nchw_tiled", "nchw", "nhwc")
 
 #define PLAIN_ADD(a, b) ((a) + (b))
 
@@ -117,11 +112,6 @@ void ptac_scatter_all(ptac_scatter *job)
                           16384 / (image->h * image->w) + 1, planes[dtype], job);
 }
 
-static ptac_reason accepts(const ptac_call *call)
-{
-    return call->inputs[0].dtype <= PTAC_F64 ? PTAC_TAKE : PTAC_DTYPE;
-}
-
 static ptac_status run(const ptac_call *call)
 {
     ptac_scatter job = {.call = call};
@@ -130,11 +120,4 @@ static ptac_status run(const ptac_call *call)
     return job.out_of_range ? PTAC_UNSUPPORTED : PTAC_OK;
 }
 
-static const ptac_kernel max_pool2d_backward_scalar = {
-    .op = PTAC_OP_MAX_POOL2D_BACKWARD,
-    .name = "scalar",
-    .level = PTAC_EXACT,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(max_pool2d_backward_scalar)
+PTAC_ROW(MAX_POOL2D_BACKWARD, "scalar", PTAC_EXACT, 0, ptac_max_pool2d_accepts, run)

@@ -17,11 +17,6 @@
 #define OF(name) name##_f64
 #include "ops/pool/max/max_pool2d_backward_tpl.h"
 
-static ptac_reason accepts(const ptac_call *call)
-{
-    return call->inputs[0].dtype <= PTAC_F64 ? PTAC_TAKE : PTAC_DTYPE;
-}
-
 /*
  * Collecting NHWC gradients costs a comparison for each window over each position, and
  * is faster than scattering them while both are few.

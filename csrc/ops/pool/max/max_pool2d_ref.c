@@ -58,14 +58,9 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
-static const ptac_op_shapes shapes = {
-    .op = PTAC_OP_MAX_POOL2D,
-    .kinds = {"nchw", "nchw_far", "nhwc"},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(shapes)
+PTAC_SHAPES(MAX_POOL2D, classify, "nchw", "nchw_far", "nhwc")
 
-static ptac_reason accepts(const ptac_call *call)
+ptac_reason ptac_max_pool2d_accepts(const ptac_call *call)
 {
     return call->inputs[0].dtype <= PTAC_F64 ? PTAC_TAKE : PTAC_DTYPE;
 }
@@ -157,11 +152,4 @@ static ptac_status run(const ptac_call *call)
     return PTAC_OK;
 }
 
-static const ptac_kernel max_pool2d_scalar = {
-    .op = PTAC_OP_MAX_POOL2D,
-    .name = "scalar",
-    .level = PTAC_EXACT,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(max_pool2d_scalar)
+PTAC_ROW(MAX_POOL2D, "scalar", PTAC_EXACT, 0, ptac_max_pool2d_accepts, run)
