@@ -4,16 +4,12 @@
  * The algorithm is in sgd_tpl.h; this file only names the lanes.
  */
 #if defined(__x86_64__)
-#include "ops/optim/step.h"
+#include "ops/optim/step_avx512.h"
 
-#include "ops/optim/avx512_f32_tpl.h"
-
+#define OF(name) name##_f32
 #include "ops/optim/sgd_tpl.h"
-
-#include "ops/optim/undef_tpl.h"
-
-#include "ops/optim/avx512_f64_tpl.h"
-
+#undef OF
+#define OF(name) name##_f64
 #include "ops/optim/sgd_tpl.h"
 
 static ptac_status run(const ptac_call *call)

@@ -1,21 +1,22 @@
 /*
- * sgd_tpl.h - the SGD step, a vector at a time. Included once per element type and
- * instruction set; the file that includes it names the lanes, see avx512_f32_tpl.h.
+ * sgd_tpl.h - the SGD step, a vector at a time.
+ *
+ * Included once for each type that OF(name) names, f32 and f64, in the words of
+ * typed_lanes.h and step_lanes.h. Leaves OF(sgd_range), a ptac_range_fn.
  */
 
-typedef struct SUFFIX(sgd_scalars) {
+typedef struct OF(sgd_scalars) {
     VEC momentum, weight_decay, one_minus_dampening, lr_neg, flip;
-} SUFFIX(sgd_scalars);
+} OF(sgd_scalars);
 
-/* Elements [at, at + m), m <= LANES, of one parameter; returns their gradients. */
-TARGET static inline VEC SUFFIX(sgd_lanes)(const ptac_step_item *item, int64_t at,
-                                           int m, const ptac_sgd *sgd,
-                                           const SUFFIX(sgd_scalars) * s)
+/* Elements [at, at + m), m <= N_LANES, of one parameter; returns their gradients. */
+TARGET static inline VEC OF(sgd_lanes)(const ptac_step_item *item, int64_t at, int m,
+                                       const ptac_sgd *sgd, const OF(sgd_scalars) * s)
 {
-    TYPE *p = (TYPE *)item->param + at;
-    TYPE *buffer = (TYPE *)item->state[0];
+    REAL *p = (REAL *)item->param + at;
+    REAL *buffer = (REAL *)item->state[0];
     const VEC x = LOAD(p, m);
-    const VEC grad = LOAD((const TYPE *)item->grad + at, m);
+    const VEC grad = LOAD((const REAL *)item->grad + at, m);
     VEC g = XOR(grad, s->flip);
 
     if (sgd->weight_decay != 0)
@@ -33,11 +34,11 @@ TARGET static inline VEC SUFFIX(sgd_lanes)(const ptac_step_item *item, int64_t a
     return grad;
 }
 
-TARGET static inline double SUFFIX(sgd_part)(const ptac_step_item *item, int64_t first,
-                                             int64_t n, const ptac_step *step)
+TARGET static inline double OF(sgd_part)(const ptac_step_item *item, int64_t first,
+                                         int64_t n, const ptac_step *step)
 {
     const ptac_sgd *sgd = &step->sgd;
-    const SUFFIX(sgd_scalars) s = {
+    const OF(sgd_scalars) s = {
         .momentum = SET(sgd->momentum),
         .weight_decay = SET(sgd->weight_decay),
         .one_minus_dampening = SET(sgd->one_minus_dampening),
@@ -48,25 +49,25 @@ TARGET static inline double SUFFIX(sgd_part)(const ptac_step_item *item, int64_t
     int64_t i = 0;
 
     if (step->sums) {
-        for (; i + LANES <= n; i += LANES) {
-            const VEC grad = SUFFIX(sgd_lanes)(item, first + i, LANES, sgd, &s);
+        for (; i + N_LANES <= n; i += N_LANES) {
+            const VEC grad = OF(sgd_lanes)(item, first + i, N_LANES, sgd, &s);
 
             sum = DOT(sum, grad, grad);
         }
     }
-    for (; i + LANES <= n; i += LANES)
-        SUFFIX(sgd_lanes)(item, first + i, LANES, sgd, &s);
+    for (; i + N_LANES <= n; i += N_LANES)
+        OF(sgd_lanes)(item, first + i, N_LANES, sgd, &s);
     if (i < n) { /* lanes beyond are zero */
-        const VEC grad = SUFFIX(sgd_lanes)(item, first + i, (int)(n - i), sgd, &s);
+        const VEC grad = OF(sgd_lanes)(item, first + i, (int)(n - i), sgd, &s);
 
         sum = DOT(sum, grad, grad);
     }
     return TOTAL(sum);
 }
 
-TARGET static void SUFFIX(sgd_range)(int64_t begin, int64_t end, void *context)
+TARGET static void OF(sgd_range)(int64_t begin, int64_t end, void *context)
 {
     const ptac_step *step = context;
 
-    PTAC_STEP_EACH(step, begin, end, SUFFIX(sgd_part));
+    PTAC_STEP_EACH(step, begin, end, OF(sgd_part));
 }
