@@ -102,8 +102,8 @@ typedef struct ptac_op_shapes {
     }
 
 /*
- * Both in a line, where there is no more to say: a row of operator PTAC_OP_<id>, and the
- * shapes of one, whose kinds come last.
+ * Both in a line, where there is no more to say: a row of the operator PTAC_OP_<id>, and
+ * its shapes, whose kinds come last.
  */
 #define PTAC_ROW(id, of_name, of_level, features, takes, computes)                     \
     static const ptac_kernel row_of_##id = {                                           \
