@@ -1,5 +1,6 @@
 /*
- * cross_entropy_avx512.c - cross-entropy and its gradient, sixteen float lanes at a time.
+ * cross_entropy_avx512.c - cross-entropy and its gradient, sixteen float lanes at a
+ * time.
  *
  * The algorithm is in cross_entropy_tpl.h; this file only names the lanes.
  */

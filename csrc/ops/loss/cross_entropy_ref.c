@@ -4,8 +4,8 @@
  *
  * The rows "scalar" run on any CPU; every other row is tested against them.
  *
- * With u and at_index as in ptac_row_target and g the gradient of the row's loss the
- * gradient is p[j] * g * (sum(u) + at_index) - g * (u[j] + (j == index ? at_index : 0)).
+ * With u and at_index as in ptac_row_target and g the gradient of the row's loss it is
+ * p[j] * g * (sum(u) + at_index) - g * (u[j] + (j == index ? at_index : 0)).
  */
 #include "ops/loss/cross_entropy.h"
 

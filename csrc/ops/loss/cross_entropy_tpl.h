@@ -160,7 +160,7 @@ static ptac_status forward(const ptac_call *call)
     return ptac_cross_entropy_forward(call, is_short ? short_rows : long_rows);
 }
 
-/* Backward: every element of p is read before grad_x, maybe in its place, is written. */
+/* Backward: each element of p is read before grad_x, maybe in its place, is written. */
 
 /* out[j] = p[j] * c, and less c where j is index, which is -1 for an ignored row. */
 INLINE void plain_row(const float *p, int64_t n, float c, int64_t index, float *out)
