@@ -102,7 +102,7 @@ typedef struct ptac_op_shapes {
     }
 
 /*
- * Both in a line, where there is no more to say: a row of the operator PTAC_OP_<id>, and
+ * Both in a line, where that says all: a row of the operator PTAC_OP_<id>, and
  * its shapes, whose kinds come last.
  */
 #define PTAC_ROW(id, of_name, of_level, features, takes, computes)                     \
