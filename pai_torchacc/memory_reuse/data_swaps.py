@@ -16,12 +16,15 @@ from pai_torchacc.memory_reuse.recipes import VIEWS
 
 _RAW = "_raw_saved_"
 
-_ARGUMENTS = frozenset((
+INPUTS = frozenset((
     "self", "other", "input", "weight", "bias", "mat1", "mat2", "batch1", "batch2",
     "tensor1", "tensor2", "vec", "vec1", "vec2", "mask", "condition", "target",
-    "exponent", "result1", "result2", "result3",
+    "exponent",
 ))  # fmt: skip
-"""What torch's nodes save that is not their first output."""
+"""What torch's nodes call inputs that they save."""
+
+_ARGUMENTS = INPUTS | {"result1", "result2", "result3"}
+"""What they save that is not their first output."""
 
 
 def saves_outputs(kind: type) -> bool:
@@ -53,8 +56,13 @@ def is_output(holder: Any, origin: Any) -> bool:
     node = origin.grad_fn
     if origin._base is not None and _was_written(node):
         return True  # by a node that does not show
-    names = [name for name in dir(type(node)) if name.startswith(_RAW)]
-    return any(_has(node, name, holder) for name in names)
+    return name_in(node, holder) != ""
+
+
+def name_in(node: Any, holder: Any) -> str:
+    """As what a node has saved the tensor in this holder; empty if it has not."""
+    names = (name for name in dir(type(node)) if name.startswith(_RAW))
+    return next((n.removeprefix(_RAW) for n in names if _has(node, n, holder)), "")
 
 
 def _has(node: Any, name: str, holder: Any) -> bool:

@@ -1,53 +1,71 @@
-"""Torch's words for a saved tensor that was changed before backward.
+"""Torch's errors for a saved tensor that was changed, or detached, before backward.
 
-They differ between versions; so torch is brought to say them of a tensor of our own,
-and what belongs to that one is replaced.
+Their words differ between versions. So torch is brought to say them of tensors of our
+own, and only the numbers and the node's name are replaced.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
-from pai_torchacc.memory_reuse import data_swaps
+from pai_torchacc.memory_reuse import data_swaps, hooks
+from pai_torchacc.memory_reuse.recipes import VIEWS
 
-_FURTHEST = 64
-"""Nodes to look through for the one that saved its own output."""
+_GENERIC = (
+    "one of the variables needed for gradient computation has been modified by an "
+    "inplace operation: [{}] is at version 1; expected version 0 instead."
+)
+"""For tensors that torch itself cannot describe, as jagged ones."""
 
 
-def text(holder: Any, version: int) -> str:
-    """What torch would say of the tensor in this holder, which has that version now."""
-    tensor = _variable(holder)
+def text(holder: Any, version: int, is_detached: bool) -> str | None:
+    """What torch would say of the tensor in this holder, which has that version now.
+
+    None where torch would not complain.
+    """
+    node = torch._C._current_autograd_node()
+    name = data_swaps.name_in(node, holder)
+    if is_detached and name in data_swaps.INPUTS:
+        return _said_of_a_detached_input()
+    if version == holder.version:
+        return None
     model = _said_of_an_output()
-    sizes = ", ".join(map(str, tensor.shape))
-    told = re.sub(r"\[\S+ \[3\]\]", f"[{_type(tensor.dtype)} [{sizes}]]", model)
+    told = _said_of(_variable(holder))
     told = told.replace("at version 1;", f"at version {version};")
     told = told.replace("expected version 0", f"expected version {holder.version}")
-    which = re.search(r", which is output 0 of (\w+),", model)
-    if which is None:
+    clause = re.search(r", which is output 0 of (\w+),", model)
+    maker = _maker(holder, node, name) if clause else None
+    if maker is None:
         return told
-    maker, clause = _maker(holder), ""
-    if maker is not None:
-        name, number = maker
-        if "Backward" not in which[1]:
-            name = re.sub(r"Backward\d*$", "", name)
-        clause = f", which is output {number} of {name},"
-    return told.replace(which[0], clause)
+    by, number = maker
+    if "Backward" not in clause[1]:
+        by = re.sub(r"Backward\d*$", "", by)
+    return told.replace(
+        "] is at version", f"], which is output {number} of {by}, is at version"
+    )
 
 
 def _variable(holder: Any) -> Tensor:
     """The tensor whose sizes torch would tell."""
-    origin = None if holder.origin is None else holder.origin()
+    origin = _origin(holder)
     if origin is None or data_swaps.is_output(holder, origin):
         return holder.tensor
     return origin
 
 
+def _origin(holder: Any) -> Tensor | None:
+    """What was saved, if somebody still has it."""
+    return holder.tensor if holder.origin is None else holder.origin()
+
+
 class _Keeper(torch.autograd.Function):
-    """Saves any tensor."""
+    """Saves any tensor but nested ones."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kept: Tensor) -> Tensor:
@@ -55,63 +73,84 @@ class _Keeper(torch.autograd.Function):
         return x * 1
 
 
-def _type(dtype: torch.dtype) -> str:
-    """Torch's name for tensors of this dtype, in this connection."""
-    from pai_torchacc.memory_reuse import hooks
+def _saved_by_a_function(kept: Tensor) -> Callable[[], object]:
+    x = torch.zeros(3, device="cpu").requires_grad_()
+    made = _Keeper.apply(x, kept)  # older torch clears its node with it
+    return lambda: made.grad_fn.saved_tensors
 
-    with hooks.none_in_this_thread(), torch.enable_grad():
-        kept = torch.zeros(3, dtype=dtype, device="cpu")
-        node = _Keeper.apply(torch.zeros(3).requires_grad_(), kept).grad_fn
-        kept.zero_()
-        try:
-            node.saved_tensors  # noqa: B018
-        except RuntimeError as error:
-            found = re.search(r"\[(\S+) \[3\]\]", str(error))
-            if found:
-                return found[1]
-    return kept.type()
+
+def _saved_by_a_sine(kept: Tensor) -> Callable[[], object]:
+    node = kept.requires_grad_().sin().grad_fn
+    return lambda: node._saved_self
+
+
+def _said_of(tensor: Tensor) -> str:
+    """Of a tensor of this type and size that was changed once."""
+    for saved_by in (_saved_by_a_function, _saved_by_a_sine):
+        with hooks.none_in_this_thread(), torch.enable_grad():
+            kept = tensor.data  # with a version of its own
+            try:
+                unpack = saved_by(kept)
+                increment_version(kept)
+                unpack()
+            except (RuntimeError, TypeError) as error:
+                if "] is at version" in str(error):
+                    return str(error)
+    return _GENERIC.format(f"{tensor.type()} {list(tensor.shape)}")
 
 
 def _said_of_an_output() -> str:
     """Of the output of a sigmoid with three elements, changed once."""
-    from pai_torchacc.memory_reuse import hooks
-
     with hooks.none_in_this_thread(), torch.enable_grad():
         changed = torch.zeros(3, dtype=torch.float32, device="cpu").requires_grad_()
         changed = changed.sigmoid()
         node = changed.grad_fn
-        with torch.no_grad():
-            changed.add_(1)
+        increment_version(changed)
         try:
             node._saved_result  # noqa: B018
         except RuntimeError as error:
             return str(error)
-    return "one of the variables needed for gradient computation has been modified"
+    return _GENERIC
 
 
-def _maker(holder: Any) -> tuple[str, int] | None:
-    """Name and output number of the node that torch would name."""
-    origin = holder.tensor if holder.origin is None else holder.origin()
-    if not isinstance(origin, Tensor) or origin.grad_fn is None:
-        return None
-    saver = _saver(origin.grad_fn, holder)
-    return (saver or origin.grad_fn).name(), origin.output_nr
-
-
-def _saver(node: Any, holder: Any) -> Any:
-    """The node behind the tensor that saved its own output in this holder."""
-    ahead, seen = [node], 0
-    while ahead and seen < _FURTHEST:
-        node, seen = ahead.pop(0), seen + 1
-        for name in dir(type(node)):
-            if name.startswith("_raw_saved_result") and _holds(node, name, holder):
-                return node
-        ahead += [n for n, _ in node.next_functions if n is not None]
+def _said_of_a_detached_input() -> str | None:
+    """Of the input of a sine, detached in place."""
+    with hooks.none_in_this_thread(), torch.enable_grad():
+        detached = torch.zeros(3, device="cpu").requires_grad_().clone()
+        node = detached.sin().grad_fn
+        detached.detach_()
+        try:
+            node(torch.zeros(3))
+        except RuntimeError as error:
+            return str(error)
     return None
 
 
-def _holds(node: Any, name: str, holder: Any) -> bool:
-    try:
-        return getattr(node, name).data is holder
-    except (AttributeError, RuntimeError):
-        return False
+def _maker(holder: Any, node: Any, name: str) -> tuple[str, int] | None:
+    """Name and output number of the node that torch would name.
+
+    Torch counts outputs only of those that a node has saved itself: an input is always
+    output 0. ``node`` unpacks the holder, which it has saved as ``name``.
+    """
+    origin = _origin(holder)
+    if name.startswith("result"):
+        return node.name(), int(name.removeprefix("result") or 0)
+    if origin is not None:
+        if origin.grad_fn is None:
+            return None
+        number = origin.output_nr if data_swaps.is_output(holder, origin) else 0
+        return origin.grad_fn.name(), number
+    edge = _edge(node, name)
+    if edge is None:
+        return None
+    return ("AsStrided" if type(edge).__name__ in VIEWS else edge.name()), 0
+
+
+def _edge(node: Any, name: str) -> Any:
+    """The node that made an input of this one, where that can be told."""
+    makers = [n for n, _ in node.next_functions] if name in data_swaps.INPUTS else []
+    made = {n for n in makers if n is not None and n.name() != "AccumulateGrad"}
+    if len(made) == 1:
+        return made.pop()
+    at = {"self": 0, "other": 1, "mat2": 1}.get(name, len(makers))
+    return makers[at] if at < len(makers) else None

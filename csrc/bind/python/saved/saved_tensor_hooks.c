@@ -28,6 +28,7 @@ typedef struct held {
     PyObject *geometry; /* what saved_release() was given with the tensor */
     PyObject *weakrefs;
     long long version;
+    bool was_leaf;
 } held;
 
 static PyTypeObject *held_type;
@@ -84,7 +85,7 @@ static PyObject *aliased(PyObject *tensor)
     return ptac_wrap(made);
 }
 
-static held *hold(PyObject *tensor, bool as_it_is)
+static held *hold(PyObject *tensor, bool is_leaf, bool as_it_is)
 {
     held *made = PyObject_GC_New(held, held_type);
 
@@ -92,6 +93,7 @@ static held *hold(PyObject *tensor, bool as_it_is)
         return NULL;
     made->tensor = made->origin = made->box = NULL;
     made->geometry = made->weakrefs = NULL;
+    made->was_leaf = is_leaf;
     if (as_it_is) {
         made->tensor = Py_NewRef(tensor);
     } else {
@@ -224,7 +226,7 @@ static PyObject *packed(PyObject *tensor, PyObject *consider_now)
         wanted = !kept;
     }
     as_it_is = wanted ? false : is_leaf ? true : is_surely_input(tensor);
-    holder = as_it_is < 0 ? NULL : hold(tensor, as_it_is);
+    holder = as_it_is < 0 ? NULL : hold(tensor, is_leaf, as_it_is);
     if (holder && wanted) {
         holder->box = call(consider_now, (PyObject *)holder, tensor);
         if (!holder->box)
@@ -251,15 +253,19 @@ bool ptac_saved_is_pack(PyObject *hook)
     return PyCFunction_Check(hook) && PyCFunction_GetFunction(hook) == saved_pack;
 }
 
-static PyObject *complaint(PyObject *holder, long long now)
+/* NULL and torch's error, or None where torch has none. */
+static PyObject *complaint(PyObject *holder, long long now, bool is_detached)
 {
-    PyObject *version = PyLong_FromLongLong(now);
-    PyObject *text = version ? call(complain, holder, version) : NULL;
+    PyObject *version = PyLong_FromLongLong(now), *text = NULL;
 
-    if (text)
-        PyErr_SetObject(PyExc_RuntimeError, text);
+    if (version)
+        text = PyObject_CallFunctionObjArgs(complain, holder, version,
+                                            is_detached ? Py_True : Py_False, NULL);
     Py_XDECREF(version);
-    Py_XDECREF(text);
+    if (!text || text == Py_None)
+        return text;
+    PyErr_SetObject(PyExc_RuntimeError, text);
+    Py_DECREF(text);
     return NULL;
 }
 
@@ -283,27 +289,42 @@ static bool is_same_memory(PyObject *one, PyObject *other)
 }
 
 /* The tensor in a holder; or what it was taken from, if autograd would hold that. */
-static PyObject *as_autograd(PyObject *holder, PyObject *tensor)
+static PyObject *as_autograd(PyObject *holder, PyObject *tensor, PyObject *origin)
 {
-    PyObject *weak = ((held *)holder)->origin;
-    PyObject *origin = Py_XNewRef(weak ? PyWeakref_GetObject(weak) : NULL), *found;
-
-    if (!origin || origin == Py_None ||
-        (ptac_is_plain(tensor) && ptac_is_plain(origin) &&
-         is_same_memory(tensor, origin)))
-        found = Py_NewRef(tensor);
-    else
-        found = call(current, holder, origin);
-    Py_XDECREF(origin);
-    return found;
+    if (tensor == origin || (ptac_is_plain(tensor) && ptac_is_plain(origin) &&
+                             is_same_memory(tensor, origin)))
+        return Py_NewRef(tensor);
+    return call(current, holder, origin);
 }
 
-/* unpack(holder): the tensor, or torch's own complaint where it has been changed. */
+/*
+ * The same, or torch's error. origin: what was saved, or None where that is gone. An
+ * input that was detached in place has become a leaf.
+ */
+static PyObject *checked(held *holder, PyObject *tensor, PyObject *origin)
+{
+    const int is_leaf =
+        holder->was_leaf || origin == Py_None ? false : is_true(origin, s_is_leaf);
+    long long now;
+
+    if (is_leaf < 0 || version_of(tensor, &now) < 0)
+        return NULL;
+    if (is_leaf || now != holder->version) {
+        PyObject *said = complaint((PyObject *)holder, now, is_leaf);
+
+        if (!said)
+            return NULL;
+        Py_DECREF(said);
+    }
+    return origin == Py_None ? Py_NewRef(tensor)
+                             : as_autograd((PyObject *)holder, tensor, origin);
+}
+
+/* unpack(holder): the tensor, or torch's own error where it has been changed. */
 static PyObject *saved_unpack(PyObject *self, PyObject *object)
 {
-    PyObject *tensor, *found = NULL;
+    PyObject *tensor, *origin, *found;
     held *holder = (held *)object;
-    long long now;
 
     (void)self;
     if (Py_TYPE(object) != held_type)
@@ -311,9 +332,9 @@ static PyObject *saved_unpack(PyObject *self, PyObject *object)
     if (!holder->tensor)
         return call(restore, object, NULL);
     tensor = Py_NewRef(holder->tensor);
-    if (version_of(tensor, &now) == 0)
-        found = now == holder->version ? as_autograd(object, tensor)
-                                       : complaint(object, now);
+    origin = Py_NewRef(holder->origin ? PyWeakref_GetObject(holder->origin) : tensor);
+    found = checked(holder, tensor, origin);
+    Py_DECREF(origin);
     Py_DECREF(tensor);
     return found;
 }
@@ -415,7 +436,8 @@ static int prepare(void)
  *
  *   consider(holder, tensor)   a large tensor is being saved; its box
  *   restore(holder)            the tensor that the holder has let go of
- *   complain(holder, version)  torch's words for a tensor changed since it was saved
+ *   complain(holder, version, is_detached)  torch's words for a tensor that was changed
+ *                              or detached since it was saved, or None
  *   leave()                    take the hooks away from this thread
  *   current(holder, origin)    the tensor, where what it was taken from may have other
  *                              memory now
