@@ -1,5 +1,5 @@
 /*
- * conv2d_ref.c - convolution by its definition, summed in double, and its shape kinds.
+ * conv2d_ref.c - convolution by its definition, summed in double.
  *
  * The rows "scalar" run on any CPU; every other row is tested against them. They are
  * there for small calls: nobody waits for large ones.
@@ -11,119 +11,6 @@
 enum {
     MOST_WORK = 1 << 24, /* multiply-adds */
 };
-
-/* The channels that a call sums over. */
-static int summed_channels(const ptac_call *call)
-{
-    const ptac_conv2d *p = call->params;
-    const bool is_transposed =
-        call->op == PTAC_OP_CONV2D && p->result == PTAC_CONV_DATA;
-
-    return is_transposed ? p->out_channels : p->in_channels;
-}
-
-static int kind_of(const ptac_call *call)
-{
-    const ptac_conv2d *p = call->params;
-    const bool is_5x5 = p->kernel_h == 5;
-    const int last = is_5x5 ? PTAC_CONV_5X5_64 : PTAC_CONV_3X3_512;
-    const int fewer =
-        p->in_channels < p->out_channels ? p->in_channels : p->out_channels;
-    int kind = is_5x5 ? PTAC_CONV_5X5_FEW : PTAC_CONV_3X3_FEW;
-
-    if (summed_channels(call) <= PTAC_CONV_FIRST_CHANNELS)
-        return is_5x5 ? PTAC_CONV_5X5_FIRST : PTAC_CONV_3X3_FIRST;
-    for (int n = 16; n <= fewer && kind < last; n *= is_5x5 ? 4 : 2)
-        kind++;
-    return kind;
-}
-
-/*
- * Far more channels on one side than on the other, hardly any to sum over and too many
- * to be the first layer's, or the transpose of a convolution of many: nobody has
- * measured that, or it was not faster.
- */
-static bool is_unlike_cases(const ptac_call *call)
-{
-    enum { MOST = 8, MOST_OF_TRANSPOSED = 256, LEAST_SUMMED = 8, LEAST_RESULTS = 4 };
-    const ptac_conv2d *p = call->params;
-
-    if (p->result == PTAC_CONV_FORWARD && p->in_channels > PTAC_CONV_FIRST_CHANNELS &&
-        (p->in_channels < LEAST_SUMMED || p->out_channels < LEAST_RESULTS))
-        return true;
-    if (call->op == PTAC_OP_CONV2D && p->result == PTAC_CONV_DATA &&
-        p->out_channels > MOST_OF_TRANSPOSED)
-        return true;
-    return summed_channels(call) > PTAC_CONV_FIRST_CHANNELS &&
-           (p->in_channels > MOST * p->out_channels ||
-            p->out_channels > MOST * p->in_channels);
-}
-
-ptac_reason ptac_conv2d_reason(const ptac_call *call)
-{
-    const ptac_conv2d *p = call->params;
-
-    if (p->channels_last)
-        return PTAC_LAYOUT;
-    if (p->kernel_h != p->kernel_w || (p->kernel_h != 3 && p->kernel_h != 5) ||
-        p->stride_h != 1 || p->stride_w != 1 || is_unlike_cases(call))
-        return PTAC_SHAPE;
-    return PTAC_TAKE;
-}
-
-static int kind_of_others(const ptac_conv2d *p)
-{
-    if (p->channels_last)
-        return PTAC_CONV_NHWC;
-    if (p->kernel_h == 1 && p->kernel_w == 1)
-        return PTAC_CONV_1X1;
-    return p->stride_h != 1 || p->stride_w != 1 ? PTAC_CONV_STRIDED : PTAC_CONV_OTHER;
-}
-
-static int64_t uses_of(const ptac_conv2d *p)
-{
-    const int64_t channels = (int64_t)p->in_channels * p->out_channels;
-    const int64_t n_elements = p->n * p->in_channels * p->h * p->w +
-                               p->n * p->out_channels * p->out_h * p->out_w +
-                               channels * p->kernel_h * p->kernel_w;
-
-    return n_elements > 0 ? ptac_conv2d_work(p) / n_elements : 0;
-}
-
-static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
-{
-    const ptac_conv2d *p = call->params;
-    const bool is_ours = ptac_conv2d_reason(call) == PTAC_TAKE;
-
-    if (p->n == 0 || p->in_channels == 0 || p->out_channels == 0)
-        return PTAC_EMPTY;
-    shape->kind = is_ours ? kind_of(call) : kind_of_others(p);
-    shape->work = is_ours ? ptac_conv2d_pixels(p) : ptac_conv2d_work(p);
-    shape->uses = uses_of(p);
-    if (p->result == PTAC_CONV_WEIGHT)
-        shape->kind += PTAC_CONV_N_KINDS;
-    return PTAC_TAKE;
-}
-
-#define KINDS(after)                                                                   \
-    "3x3_first" after, "3x3_few" after, "3x3_16" after, "3x3_32" after,                \
-        "3x3_64" after, "3x3_128" after, "3x3_256" after, "3x3_512" after,             \
-        "5x5_first" after, "5x5_few" after, "5x5_16" after, "5x5_64" after,            \
-        "1x1" after, "strided" after, "nhwc" after, "other" after
-
-static const ptac_op_shapes forward_shapes = {
-    .op = PTAC_OP_CONV2D,
-    .kinds = {KINDS("")},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(forward_shapes)
-
-static const ptac_op_shapes backward_shapes = {
-    .op = PTAC_OP_CONV2D_BACKWARD,
-    .kinds = {KINDS("_data"), KINDS("_weight")},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(backward_shapes)
 
 static ptac_reason accepts(const ptac_call *call)
 {
@@ -278,7 +165,7 @@ static void weight_points(int64_t begin, int64_t end, void *context)
     }
 }
 
-static void sum_biases(const ptac_call *call)
+static void sum_bias_gradients(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
     const float *grad = call->inputs[1].data;
@@ -302,7 +189,7 @@ static ptac_status run(const ptac_call *call)
     ptac_parallel_for(0, call->outputs[0].n_elements, 64, points[p->result],
                       (void *)call);
     if (p->result == PTAC_CONV_WEIGHT && call->n_outputs > 1)
-        sum_biases(call);
+        sum_bias_gradients(call);
     return PTAC_OK;
 }
 

@@ -8,123 +8,21 @@
  * of Computations, 1980; A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural
  * Networks, 2015.
  *
- * Words: a tile is mh x mw outputs; its points are the elements of a transformed tile.
- * A strip is a rectangle of tiles of one image, which passes through the first cache; a
- * wild one has values that must not be mixed with their neighbours, NaN among them, and
- * is convolved by the definition. A block is a run of strips, whose transformed tiles
- * stay in the second. A panel is 2 * LANES output channels.
+ * winograd_plan.h has the words.
  */
 #ifndef PTAC_OPS_CONV_WINOGRAD_H
 #define PTAC_OPS_CONV_WINOGRAD_H
 
 #include "core/host.h"
-#include "ops/conv/conv2d.h"
-
-/* y = conv(x, weight), NCHW, stride 1, with the epilogue of conv2d.h. */
-typedef struct ptac_winograd {
-    const float *x, *weight;
-    const float *bias, *scale; /* each may be NULL */
-    bool with_relu, with_pool;
-    float *y;
-    int64_t n;
-    int in_channels, out_channels;
-    int h, w, out_h, out_w;
-    int pad_h, pad_w;
-    /*
-     * The gradient of the input: weight is [in_channels][out_channels][r][r] instead of
-     * [out_channels][in_channels][r][r], and its taps come in reverse.
-     */
-    bool is_transposed;
-} ptac_winograd;
-
-/* How a convolution is cut. All counts are of tiles, strips, floats. */
-typedef struct ptac_winograd_plan {
-    ptac_winograd conv;
-    int mh, mw, r, lanes;
-    int n_points;
-    int tiles_h, tiles_w;   /* of an image */
-    int strip_h, strip_w;   /* tiles of a strip, but for the last ones */
-    int strips_h, strips_w; /* of an image */
-    int64_t n_strips;       /* of all images */
-    int block;              /* strips of a block, at most */
-    int n_pieces;           /* runs of strips, one a thread */
-    int max_tiles;          /* of a block */
-    int64_t tile_step;      /* between the points of transformed tiles */
-    int64_t marks_at;       /* behind a block's tiles: which of its strips are wild */
-    int64_t n_block;        /* floats of both */
-    int64_t product_step;   /* between the points of products */
-    int64_t n_patch;        /* floats of a strip on its way in or out */
-    int64_t n_weights;      /* floats of all transformed weights */
-    int64_t n_private;      /* floats of scratch of each thread */
-    int64_t n_shared;       /* floats of scratch of all */
-    /* The gradient of the weights; y has the gradients of the outputs then. */
-    float *grad_weight, *grad_bias; /* grad_bias may be NULL */
-    int n_panels;
-    int64_t grad_step;       /* between the points of transformed gradients */
-    int64_t sum_step;        /* between the points of a panel's sums */
-    int64_t panel_sums;      /* floats of them */
-    int64_t most_ill, n_ill; /* strips; threads count up the second */
-    /* With large weights threads share the tiles of one block at a time. */
-    bool is_shared;
-    float *tiles;
-    int64_t block_start, n_in_block; /* strips */
-    bool is_single;                  /* block */
-    int n_slots, pass, n_passes;     /* panels of a thread whose sums are kept */
-    int n_tiles;
-    float *weights; /* scratch that threads share */
-    float *scratch; /* n_pieces times n_private */
-} ptac_winograd_plan;
-
-enum {
-    PTAC_DWARFING =
-        1024, /* a pixel so many times another's size leaves it three digits */
-};
-
-/*
- * The definition is slower than stock's convolution: where more strips are wild than it
- * pays for, stock does the call. That is known for good once it is known.
- */
-static inline bool ptac_winograd_is_ill_conditioned(const ptac_winograd_plan *plan)
-{
-    return __atomic_load_n(&plan->n_ill, __ATOMIC_RELAXED) > plan->most_ill;
-}
-
-static inline void ptac_winograd_count_ill(const ptac_winograd_plan *plan)
-{
-    __atomic_fetch_add((int64_t *)&plan->n_ill, 1, __ATOMIC_RELAXED);
-}
-
-typedef struct ptac_strip {
-    int64_t image;
-    int row, column;       /* of its first tile */
-    int n_rows, n_columns; /* tiles */
-} ptac_strip;
-
-static inline ptac_strip ptac_strip_at(const ptac_winograd_plan *plan, int64_t i)
-{
-    const int64_t across = i % plan->strips_w, rest = i / plan->strips_w;
-    ptac_strip s = {
-        .image = rest / plan->strips_h,
-        .row = (int)(rest % plan->strips_h) * plan->strip_h,
-        .column = (int)across * plan->strip_w,
-    };
-
-    s.n_rows = plan->tiles_h - s.row;
-    if (s.n_rows > plan->strip_h)
-        s.n_rows = plan->strip_h;
-    s.n_columns = plan->tiles_w - s.column;
-    if (s.n_columns > plan->strip_w)
-        s.n_columns = plan->strip_w;
-    return s;
-}
+#include "ops/conv/winograd_plan.h"
 
 /* What the template makes of a tile size; each works on [begin, end) of a plan. */
 typedef struct ptac_winograd_stages {
-    int mh, mw, r, lanes;
+    ptac_tile_size tile;
     ptac_range_fn transform_halves, run_pieces, share_tiles, run_panels;
     ptac_range_fn sum_pieces, store_pieces, sum_panels, sum_biases;
     /*
-     * Whether so many strips will be wild that stock had better begin at once, or the
+     * Whether so many strips will be ill-conditioned that stock had better begin at once, or the
      * images are so empty that tiles are not close; by a sample.
      */
     bool (*is_unsuited)(const ptac_winograd *conv, float least_filled);

@@ -134,8 +134,8 @@ INLINE void copy_padded(const float *x, int h, int w, int top, int left, int row
 }
 
 /* Sums of LANES channels of a strip by the definition: a channel's taps at a time. */
-INLINE void sum_strip(const ptac_winograd_plan *plan, const ptac_strip *s, int channel,
-                      int mh, int mw, int r, float *patch)
+INLINE void sum_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
+                      int channel, int mh, int mw, int r, float *patch)
 {
     const ptac_winograd *conv = &plan->conv;
     const int rows = s->n_rows * mh, columns = s->n_columns * mw;
@@ -188,7 +188,7 @@ INLINE void finish_patch(const finish *f, int rows, int columns, float *patch)
 }
 
 /* LANES channels, from channel on, of a strip. */
-INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
+INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
                          bool is_ill_conditioned, int tile, int channel, int mh, int mw,
                          int r, const float *products, float *patch)
 {
@@ -206,7 +206,7 @@ INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
         finish_patch(&f, rows, columns, patch);
     } else {
         for (int i = 0; i < s->n_rows; i++)
-            outputs_row(products + i * s->n_columns * PANEL, plan->product_step,
+            outputs_row(products + i * s->n_columns * PANEL, plan->at.product_step,
                         s->n_columns, mh, mw, r, &f,
                         patch + (i * mh >> half) * row_step, row_step);
     }
@@ -223,7 +223,7 @@ INLINE void output_panel(const ptac_winograd_plan *plan, int64_t first, int64_t 
     int tile = 0;
 
     for (int64_t i = first; i < last; i++) {
-        const ptac_strip s = ptac_strip_at(plan, i);
+        const ptac_tile_strip s = ptac_tile_strip_at(plan, i);
 
         for (int half = 0; half < PANEL; half += LANES)
             if (channel + half < plan->conv.out_channels)

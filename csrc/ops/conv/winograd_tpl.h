@@ -72,7 +72,7 @@ INLINE void transform_row(const float *patch, int64_t row_step, int n_tiles, int
  * All channels of a strip, whose first tile is number tile of its block. Whether any of
  * them is wild.
  */
-INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
+INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
                             int tile, int mh, int mw, int r, float *tiles, float *patch)
 {
     bool is_ill_conditioned = false;
@@ -90,7 +90,7 @@ INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_strip *s,
                        s->column * mw - conv->pad_w, rows, columns, patch);
         for (int i = 0; i < s->n_rows; i++)
             transform_row(patch + i * mh * row_step, row_step, s->n_columns, mh, mw, r,
-                          tiles + i * s->n_columns * LANES, plan->tile_step);
+                          tiles + i * s->n_columns * LANES, plan->at.tile_step);
         tiles += (int64_t)plan->max_tiles * LANES;
     }
     if (is_ill_conditioned)
@@ -195,25 +195,24 @@ INLINE void run_block(const ptac_winograd_plan *plan, int64_t first, int64_t las
                       int mh, int mw, int r, float *scratch)
 {
     const int n_points = (mh + r - 1) * (mw + r - 1);
-    const int64_t point_weights = (int64_t)plan->conv.in_channels * PANEL;
     float *tiles = scratch;
-    bool *are_ill_conditioned = (bool *)(tiles + plan->marks_at);
-    float *products = tiles + plan->n_block;
-    float *patch = products + (n_points * plan->product_step + 15) / 16 * 16;
-    const float *weights = plan->weights;
+    bool *are_ill_conditioned = (bool *)(tiles + plan->at.marks_at);
+    float *products = scratch + plan->at.products_at;
+    float *patch = scratch + plan->at.patch_at;
+    const float *weights = plan->shared;
     int n_tiles = 0;
 
     for (int64_t i = first; i < last; i++) {
-        const ptac_strip s = ptac_strip_at(plan, i);
+        const ptac_tile_strip s = ptac_tile_strip_at(plan, i);
 
         are_ill_conditioned[i - first] =
             transform_strip(plan, &s, n_tiles, mh, mw, r, tiles, patch);
         n_tiles += s.n_rows * s.n_columns;
     }
     for (int channel = 0; channel < plan->conv.out_channels; channel += PANEL) {
-        for (int p = 0; p < n_points; p++, weights += point_weights)
-            multiply_point(plan, n_tiles, tiles + p * plan->tile_step, weights,
-                           products + p * plan->product_step);
+        for (int p = 0; p < n_points; p++, weights += plan->at.panel_step)
+            multiply_point(plan, n_tiles, tiles + p * plan->at.tile_step, weights,
+                           products + p * plan->at.product_step);
         output_panel(plan, first, last, are_ill_conditioned, channel, mh, mw, r,
                      products, patch);
     }
@@ -225,12 +224,12 @@ INLINE void run_pieces(int64_t begin, int64_t end, void *context, int mh, int mw
     const ptac_winograd_plan *plan = context;
 
     for (int64_t i = begin; i < end; i++) {
-        const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
+        const int64_t last = plan->strips.n * (i + 1) / plan->n_pieces;
 
-        for (int64_t at = plan->n_strips * i / plan->n_pieces;
+        for (int64_t at = plan->strips.n * i / plan->n_pieces;
              at < last && !ptac_winograd_is_ill_conditioned(plan); at += plan->block)
             run_block(plan, at, at + plan->block < last ? at + plan->block : last, mh,
-                      mw, r, plan->scratch + i * plan->n_private);
+                      mw, r, plan->scratch + i * plan->at.n_private);
     }
 }
 
@@ -240,7 +239,7 @@ INLINE void transform_weights(const ptac_winograd_plan *plan, int output, int in
 {
     const ptac_winograd *conv = &plan->conv;
     const int nh = mh + r - 1, nw = mw + r - 1;
-    const int64_t point = (int64_t)conv->in_channels * PANEL;
+    const int64_t point = plan->at.panel_step;
     float *to = panel + input * PANEL + output % PANEL;
     vec taps[25], columns[5][MAX_POINTS];
 
@@ -274,12 +273,11 @@ INLINE void transform_halves(int64_t begin, int64_t end, void *context, int mh, 
 {
     const ptac_winograd_plan *plan = context;
     const int n = plan->conv.in_channels;
-    const int64_t panel = (int64_t)(mh + r - 1) * (mw + r - 1) * n * PANEL;
 
     for (int64_t i = begin; i < end; i++)
         for (int c = 0; c < n; c++)
             transform_weights(plan, (int)i * LANES, c, mh, mw, r,
-                              plan->weights + i / 2 * panel);
+                              plan->shared + i / 2 * plan->at.panel);
 }
 
 /*
@@ -290,20 +288,21 @@ INLINE void share_tiles(int64_t begin, int64_t end, void *context, int mh, int m
                         int r)
 {
     const ptac_winograd_plan *plan = context;
-    bool *are_ill_conditioned = (bool *)(plan->tiles + plan->marks_at);
+    const int64_t n = plan->turn.last - plan->turn.first;
+    bool *are_ill_conditioned = (bool *)(plan->shared + plan->at.marks_at);
 
     for (int64_t i = begin; i < end; i++) {
-        const int64_t first = plan->n_in_block * i / plan->n_pieces;
-        const int64_t last = plan->n_in_block * (i + 1) / plan->n_pieces;
+        const int64_t first = n * i / plan->n_pieces;
+        const int64_t last = n * (i + 1) / plan->n_pieces;
         int n_tiles = 0;
 
         for (int64_t j = 0; j < last; j++) {
-            const ptac_strip s = ptac_strip_at(plan, plan->block_start + j);
+            const ptac_tile_strip s = ptac_tile_strip_at(plan, plan->turn.first + j);
 
             if (j >= first)
-                are_ill_conditioned[j] =
-                    transform_strip(plan, &s, n_tiles, mh, mw, r, plan->tiles,
-                                    plan->scratch + i * plan->n_private);
+                are_ill_conditioned[j] = transform_strip(
+                    plan, &s, n_tiles, mh, mw, r, plan->shared,
+                    plan->scratch + i * plan->at.n_private + plan->at.patch_at);
             n_tiles += s.n_rows * s.n_columns;
         }
     }
@@ -317,9 +316,10 @@ INLINE void run_panels(int64_t begin, int64_t end, void *context, int mh, int mw
 
     for (int64_t i = begin; i < end; i++) {
         const int64_t last = plan->n_panels * (i + 1) / plan->n_pieces;
-        float *patch = plan->scratch + i * plan->n_private;
-        float *products = patch + plan->n_patch;
-        float *weights = products + (n_points * plan->product_step + 15) / 16 * 16;
+        float *scratch = plan->scratch + i * plan->at.n_private;
+        float *patch = scratch + plan->at.patch_at;
+        float *products = scratch + plan->at.products_at;
+        float *weights = scratch + plan->at.panels_at;
 
         for (int64_t j = plan->n_panels * i / plan->n_pieces; j < last; j++) {
             const int channel = (int)j * PANEL;
@@ -328,12 +328,13 @@ INLINE void run_panels(int64_t begin, int64_t end, void *context, int mh, int mw
                 for (int half = 0; half < PANEL; half += LANES)
                     transform_weights(plan, channel + half, c, mh, mw, r, weights);
             for (int p = 0; p < n_points; p++)
-                multiply_point(plan, plan->n_tiles, plan->tiles + p * plan->tile_step,
-                               weights + p * (int64_t)n * PANEL,
-                               products + p * plan->product_step);
-            output_panel(plan, plan->block_start, plan->block_start + plan->n_in_block,
-                         (const bool *)(plan->tiles + plan->marks_at), channel, mh, mw,
-                         r, products, patch);
+                multiply_point(plan, plan->turn.n_tiles,
+                               plan->shared + p * plan->at.tile_step,
+                               weights + p * plan->at.panel_step,
+                               products + p * plan->at.product_step);
+            output_panel(plan, plan->turn.first, plan->turn.last,
+                         (const bool *)(plan->shared + plan->at.marks_at), channel, mh,
+                         mw, r, products, patch);
         }
     }
 }

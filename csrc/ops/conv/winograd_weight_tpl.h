@@ -8,6 +8,7 @@
  *   grads      [point][group of LANES output channels][tile][LANES]
  *   sums       [panel][point][input channel][2 * LANES output channels]
  */
+#include "ops/conv/winograd.h"
 #include "ops/conv/winograd_tpl.h"
 
 enum {
@@ -49,7 +50,7 @@ INLINE void transform_grad_row(const float *patch, int64_t row_step, int n_tiles
 }
 
 /* Output channels [first, last) of a strip's gradients. */
-INLINE void transform_grads(const ptac_winograd_plan *plan, const ptac_strip *s,
+INLINE void transform_grads(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
                             int tile, int first, int last, int mh, int mw, int r,
                             float *grads, float *patch)
 {
@@ -66,7 +67,7 @@ INLINE void transform_grads(const ptac_winograd_plan *plan, const ptac_strip *s,
         for (int i = 0; i < s->n_rows; i++)
             transform_grad_row(patch + i * mh * row_step, row_step, s->n_columns, mh,
                                mw, r, grads + i * s->n_columns * LANES,
-                               plan->grad_step);
+                               plan->at.product_step);
         grads += (int64_t)plan->max_tiles * LANES;
     }
 }
@@ -117,14 +118,14 @@ TARGET static void multiply_panel(const ptac_winograd_plan *plan, int n_points,
     const int64_t group = (int64_t)plan->max_tiles * LANES;
 
     for (int p = 0; p < n_points; p++) {
-        const float *left = grads + p * plan->grad_step;
+        const float *left = grads + p * plan->at.product_step;
         const float *right = is_wide ? left + group : left;
 
         for (int c = first; c < last; c += MAX_CHANNELS)
             add_products(MAX_CHANNELS,
-                         tiles + p * plan->tile_step + c / LANES * group + c % LANES,
+                         tiles + p * plan->at.tile_step + c / LANES * group + c % LANES,
                          left, right, n_tiles, is_first,
-                         sums + p * plan->sum_step + c * PANEL);
+                         sums + p * plan->at.panel_step + c * PANEL);
     }
 }
 
@@ -149,7 +150,7 @@ INLINE void store_weights(const ptac_winograd_plan *plan, int output, int input,
 
 #pragma GCC unroll 6
             for (int i = 0; i < nh; i++)
-                in[i] = v_load(sums + (i * nw + j) * plan->sum_step);
+                in[i] = v_load(sums + (i * nw + j) * plan->at.panel_step);
             transform_products(nh, r, in, columns[j]);
         }
 #pragma GCC unroll 5
@@ -193,12 +194,12 @@ INLINE void sum_pieces(int64_t begin, int64_t end, void *context, int mh, int mw
     const int n_points = (mh + r - 1) * (mw + r - 1);
 
     for (int64_t i = begin; i < end; i++) {
-        const int64_t start = plan->n_strips * i / plan->n_pieces;
-        const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
-        float *sums = plan->scratch + i * plan->n_private;
-        float *tiles = sums + plan->n_panels * plan->panel_sums;
-        float *grads = tiles + plan->n_block;
-        float *patch = grads + (n_points * plan->grad_step + 15) / 16 * 16;
+        const int64_t start = plan->strips.n * i / plan->n_pieces;
+        const int64_t last = plan->strips.n * (i + 1) / plan->n_pieces;
+        float *tiles = plan->scratch + i * plan->at.n_private;
+        float *grads = tiles + plan->at.products_at;
+        float *sums = tiles + plan->at.panels_at;
+        float *patch = tiles + plan->at.patch_at;
 
         for (int64_t block = start; block < last; block += plan->block) {
             const int64_t block_end =
@@ -206,7 +207,7 @@ INLINE void sum_pieces(int64_t begin, int64_t end, void *context, int mh, int mw
             int n_tiles = 0;
 
             for (int64_t j = block; j < block_end; j++) {
-                const ptac_strip s = ptac_strip_at(plan, j);
+                const ptac_tile_strip s = ptac_tile_strip_at(plan, j);
 
                 transform_strip(plan, &s, n_tiles, mh, mw, r, tiles, patch);
                 transform_grads(plan, &s, n_tiles, 0, conv->out_channels, mh, mw, r,
@@ -217,7 +218,7 @@ INLINE void sum_pieces(int64_t begin, int64_t end, void *context, int mh, int mw
                 multiply_panel(plan, n_points, n_tiles, 0, conv->in_channels,
                                is_wide(plan, panel), tiles,
                                grads + panel * 2 * (int64_t)plan->max_tiles * LANES,
-                               block == start, sums + panel * plan->panel_sums);
+                               block == start, sums + panel * plan->at.panel);
         }
     }
 }
@@ -232,13 +233,13 @@ INLINE void store_pieces(int64_t begin, int64_t end, void *context, int mh, int 
 
     for (int64_t i = begin; i < end; i++) {
         const int panel = (int)(i / n_groups), c = (int)(i % n_groups) * LANES;
-        float *sums = plan->scratch + panel * plan->panel_sums;
+        float *sums = plan->scratch + plan->at.panels_at + panel * plan->at.panel;
 
         for (int piece = 1; piece < plan->n_pieces; piece++) {
-            const float *others = sums + piece * plan->n_private;
+            const float *others = sums + piece * plan->at.n_private;
 
             for (int p = 0; p < n_points; p++) {
-                const int64_t at = p * plan->sum_step + c * PANEL;
+                const int64_t at = p * plan->at.panel_step + c * PANEL;
 
                 for (int j = 0; j < LANES * PANEL; j += LANES)
                     v_store(sums + at + j,
@@ -260,26 +261,27 @@ INLINE void sum_panels(int64_t begin, int64_t end, void *context, int mh, int mw
     const ptac_winograd_plan *plan = context;
     const ptac_winograd *conv = &plan->conv;
     const int n_points = (mh + r - 1) * (mw + r - 1);
-    const bool is_first = plan->block_start == 0;
-    const bool is_last = plan->block_start + plan->n_in_block == plan->n_strips;
+    const ptac_turn *turn = &plan->turn;
+    const bool is_single = ptac_winograd_is_single(plan);
+    const bool is_first = turn->first == 0, is_last = turn->last == plan->strips.n;
 
     for (int64_t i = begin; i < end; i++) {
-        float *patch = plan->scratch + i * plan->n_private;
-        float *grads = patch + plan->n_patch;
-        float *slots = grads + (n_points * plan->grad_step + 15) / 16 * 16;
+        float *grads = plan->scratch + i * plan->at.n_private;
+        float *slots = grads + plan->at.panels_at;
+        float *patch = grads + plan->at.patch_at;
         const int start = (int)(plan->n_panels * i / plan->n_pieces);
         const int last = (int)(plan->n_panels * (i + 1) / plan->n_pieces);
-        const int n = plan->is_single ? last - start : plan->n_slots;
+        const int n = is_single ? last - start : plan->n_slots;
 
         for (int j = 0; j < n; j++) {
-            const int panel = start + plan->pass * n + j, output = panel * PANEL;
-            float *sums = slots + (plan->is_single ? 0 : j * plan->panel_sums);
+            const int panel = start + turn->pass * n + j, output = panel * PANEL;
+            float *sums = slots + (is_single ? 0 : j * plan->at.panel);
             int n_tiles = 0;
 
             if (panel >= last)
                 break;
-            for (int64_t k = 0; k < plan->n_in_block; k++) {
-                const ptac_strip s = ptac_strip_at(plan, plan->block_start + k);
+            for (int64_t k = turn->first; k < turn->last; k++) {
+                const ptac_tile_strip s = ptac_tile_strip_at(plan, k);
 
                 transform_grads(plan, &s, n_tiles, output,
                                 lesser(output + PANEL, conv->out_channels), mh, mw, r,
@@ -290,7 +292,7 @@ INLINE void sum_panels(int64_t begin, int64_t end, void *context, int mh, int mw
                 const int c_end = lesser(c + CHANNEL_CHUNK, conv->in_channels);
 
                 multiply_panel(plan, n_points, n_tiles, c, c_end, is_wide(plan, panel),
-                               plan->tiles, grads, is_first, sums);
+                               plan->shared, grads, is_first, sums);
                 if (is_last)
                     store_panel(plan, panel, c, c_end, mh, mw, r, sums);
             }
@@ -299,7 +301,7 @@ INLINE void sum_panels(int64_t begin, int64_t end, void *context, int mh, int mw
 }
 
 /* Gradients of biases [begin, end): each the sum of its channel's. */
-INLINE void sum_biases(int64_t begin, int64_t end, void *context)
+INLINE void add_up_biases(int64_t begin, int64_t end, void *context)
 {
     enum { BLOCK = 64 * LANES };
     const ptac_winograd_plan *plan = context;
@@ -333,9 +335,9 @@ INLINE void sum_biases(int64_t begin, int64_t end, void *context)
     }
 }
 
-TARGET static void sum_biases_stage(int64_t begin, int64_t end, void *context)
+TARGET static void add_biases(int64_t begin, int64_t end, void *context)
 {
-    sum_biases(begin, end, context);
+    add_up_biases(begin, end, context);
 }
 
 #define DEFINE_WINOGRAD(name, mh_, mw_, r_)                                            \
@@ -347,10 +349,7 @@ TARGET static void sum_biases_stage(int64_t begin, int64_t end, void *context)
     DEFINE_STAGE(store_pieces, name, mh_, mw_, r_)                                     \
     DEFINE_STAGE(sum_panels, name, mh_, mw_, r_)                                       \
     static const ptac_winograd_stages stages_##name = {                                \
-        .mh = mh_,                                                                     \
-        .mw = mw_,                                                                     \
-        .r = r_,                                                                       \
-        .lanes = LANES,                                                                \
+        .tile = {mh_, mw_, r_, LANES},                                                 \
         .transform_halves = transform_halves_##name,                                   \
         .run_pieces = run_pieces_##name,                                               \
         .share_tiles = share_tiles_##name,                                             \
@@ -358,7 +357,7 @@ TARGET static void sum_biases_stage(int64_t begin, int64_t end, void *context)
         .sum_pieces = sum_pieces_##name,                                               \
         .store_pieces = store_pieces_##name,                                           \
         .sum_panels = sum_panels_##name,                                               \
-        .sum_biases = sum_biases_stage,                                                \
+        .sum_biases = add_biases,                                                      \
         .is_unsuited = is_unsuited,                                                    \
     };                                                                                 \
     static ptac_reason accepts_##name(const ptac_call *call)                           \
