@@ -4,11 +4,14 @@
 #include "core/scratch.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum {
     PLACES = 8,
     LINE = 64,
     HUGE_PAGE = 2 << 20,
+    KEPT_A_CPU = 8 << 20, /* bytes that wait, and */
+    KEPT_AT_LEAST = 64 << 20,
 };
 
 /* In front of the memory that is handed out, a line of its own. */
@@ -17,6 +20,7 @@ typedef struct piece {
 } piece;
 
 static piece *cache[PLACES];
+static size_t n_kept; /* bytes of what is in it */
 
 static void unmap(piece *p)
 {
@@ -47,6 +51,31 @@ static piece *map(size_t n_bytes)
     return p;
 }
 
+static size_t most_kept(void)
+{
+    static size_t known; /* the system reads a file for it */
+    size_t most = __atomic_load_n(&known, __ATOMIC_RELAXED);
+
+    if (most == 0) {
+        const long n_cpus = sysconf(_SC_NPROCESSORS_CONF);
+
+        most = n_cpus > 0 ? (size_t)n_cpus * KEPT_A_CPU : 0;
+        most = most > KEPT_AT_LEAST ? most : KEPT_AT_LEAST;
+        __atomic_store_n(&known, most, __ATOMIC_RELAXED);
+    }
+    return most;
+}
+
+/* What is in a place, which is then empty. */
+static piece *take_from(int place)
+{
+    piece *p = __atomic_exchange_n(&cache[place], NULL, __ATOMIC_ACQ_REL);
+
+    if (p)
+        __atomic_fetch_sub(&n_kept, p->n_bytes, __ATOMIC_RELAXED);
+    return p;
+}
+
 void *ptac_scratch_take(size_t n_bytes)
 {
     const size_t needed = n_bytes + LINE;
@@ -55,7 +84,7 @@ void *ptac_scratch_take(size_t n_bytes)
     if (needed < n_bytes)
         return NULL;
     for (int i = 0; i < PLACES && !found; i++) {
-        found = __atomic_exchange_n(&cache[i], NULL, __ATOMIC_ACQ_REL);
+        found = take_from(i);
         if (found && found->n_bytes < needed) { /* larger ones take its place */
             unmap(found);
             found = NULL;
@@ -69,31 +98,25 @@ void *ptac_scratch_take(size_t n_bytes)
 void ptac_scratch_give(void *scratch)
 {
     piece *p = scratch ? (piece *)((char *)scratch - LINE) : NULL;
+    const size_t n_bytes = p ? p->n_bytes : 0;
 
-    for (int i = 0; i < PLACES && p; i++) {
-        piece *empty = NULL;
+    if (__atomic_add_fetch(&n_kept, n_bytes, __ATOMIC_RELAXED) <= most_kept())
+        for (int i = 0; i < PLACES && p; i++) {
+            piece *empty = NULL;
 
-        if (__atomic_compare_exchange_n(&cache[i], &empty, p, false, __ATOMIC_ACQ_REL,
-                                        __ATOMIC_RELAXED))
-            p = NULL;
-    }
-    if (p)
+            if (__atomic_compare_exchange_n(&cache[i], &empty, p, false,
+                                            __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+                p = NULL;
+        }
+    if (p) {
+        __atomic_fetch_sub(&n_kept, n_bytes, __ATOMIC_RELAXED);
         unmap(p);
+    }
 }
 
 size_t ptac_scratch_kept(void)
 {
-    size_t n_bytes = 0;
-
-    for (int i = 0; i < PLACES; i++) {
-        piece *p = __atomic_exchange_n(&cache[i], NULL, __ATOMIC_ACQ_REL);
-
-        if (p) {
-            n_bytes += p->n_bytes;
-            ptac_scratch_give((char *)p + LINE);
-        }
-    }
-    return n_bytes;
+    return __atomic_load_n(&n_kept, __ATOMIC_RELAXED);
 }
 
 size_t ptac_scratch_clear(void)
@@ -101,7 +124,7 @@ size_t ptac_scratch_clear(void)
     size_t n_bytes = 0;
 
     for (int i = 0; i < PLACES; i++) {
-        piece *p = __atomic_exchange_n(&cache[i], NULL, __ATOMIC_ACQ_REL);
+        piece *p = take_from(i);
 
         if (p) {
             n_bytes += p->n_bytes;

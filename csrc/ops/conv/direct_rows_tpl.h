@@ -1,6 +1,12 @@
 /*
- * direct_rows_tpl.h - the rows of convolution of few input channels, for the
- * instruction set that ISA and NEEDS name.
+ * direct_rows_tpl.h - the rows of convolution of few input channels.
+ *
+ * The includer defines
+ *
+ *   TARGET, INLINE, LANES, vec, v_*   by including ops/math/lanes_<isa>.h; LANES is 8
+ *                                     or 16
+ *   ISA                               string: the end of the rows' names
+ *   NEEDS                             PTAC_CPU_*: what the CPU must have
  */
 #include "ops/conv/direct_tpl.h"
 

@@ -1,5 +1,6 @@
 /*
- * direct_tpl.h - convolution of few input channels, on the lanes named before.
+ * direct_tpl.h - convolution of few input channels. The includer defines the lanes, see
+ * direct_rows_tpl.h; functions take the kernel's side r, 3 or 5, as a constant.
  *
  * A strip of the image is copied with its padding, so that every tap of every output is
  * a load from there:

@@ -1,6 +1,6 @@
 /*
- * winograd_outputs_tpl.h - from products of tiles to outputs, on the lanes named
- * before.
+ * winograd_outputs_tpl.h - from products of tiles to outputs. The includer defines the
+ * lanes (winograd_rows_tpl.h), PANEL (2 * LANES) and MAX_POINTS (6, of a tile's side).
  *
  * While a strip's outputs of LANES channels lie in the first cache, the epilogue is
  * applied: a scale and a shift for each channel, ReLU, 2x2 max pooling. A strip that

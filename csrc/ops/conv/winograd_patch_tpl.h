@@ -1,6 +1,6 @@
 /*
- * winograd_patch_tpl.h - rectangles of images turned on their side, on the lanes named
- * before.
+ * winograd_patch_tpl.h - rectangles of images turned on their side. The includer
+ * defines the lanes, see winograd_rows_tpl.h.
  *
  *   patch      [row][column][LANES channels]
  *
@@ -76,13 +76,13 @@ INLINE vec is_filled(vec pixels)
 }
 
 /*
- * A look at one group of channels in eight, few in all: whether one in sixteen is wild,
+ * A look at one group of channels in eight, few in all: whether one in sixteen is ill-conditioned,
  * and with several groups to a strip far more strips, or less than the least part of
  * the pixels is other than zero.
  */
 TARGET static bool is_unsuited(const ptac_winograd *conv, float least_filled)
 {
-    enum { SHARE = 8, SAMPLES = 32, WILD = 16, PIXELS = 448 };
+    enum { SHARE = 8, SAMPLES = 32, ILL = 16, PIXELS = 448 };
     const int64_t plane = (int64_t)conv->h * conv->w;
     const int groups = (conv->in_channels + LANES - 1) / LANES;
     const int64_t n_groups = conv->n * groups, few = (n_groups + SHARE - 1) / SHARE;
@@ -118,7 +118,7 @@ TARGET static bool is_unsuited(const ptac_winograd *conv, float least_filled)
         n_seen += seen.n;
         n_ill += is_ill_conditioned(&seen, &values);
     }
-    return n_ill * WILD > n_samples || v_sum(n_filled) < least_filled * (float)n_seen;
+    return n_ill * ILL > n_samples || v_sum(n_filled) < least_filled * (float)n_seen;
 }
 
 /* Walking a patch in the order of an image's pixels. */
@@ -215,7 +215,7 @@ INLINE int greater(int a, int b)
 
 /*
  * The part of an image that a patch of rows x columns at (top, left) covers; outside
- * the image a patch is zero. Whether it is wild, see is_ill_conditioned().
+ * the image a patch is zero. Whether it must not be mixed, see is_ill_conditioned().
  */
 INLINE bool load_patch(const float *x, int h, int w, int n_channels, int top, int left,
                        int rows, int columns, float *patch)

@@ -15,7 +15,7 @@ enum {
     PRIVATE_FLOATS = 2031616, /* of one thread with what is shared: 7.75 MiB */
     SUMS_FLOATS = 1228800,    /* of one thread; 4.7 MiB */
     SHARED_STRIP = 16, /* tiles: many strips of a block, for any number of threads */
-    WILD_SHARE = 16,   /* of all strips one in so many may be ill-conditioned */
+    ILL_SHARE = 16,    /* of all strips one in so many may be ill-conditioned */
 };
 
 static int64_t least(int64_t a, int64_t b)
@@ -250,8 +250,8 @@ ptac_winograd_plan ptac_winograd_plan_of(const ptac_call *call, ptac_tile_size t
     const ptac_conv2d *p = call->params;
     ptac_winograd_plan plan = cut(call, tile);
 
-    plan.most_ill = plan.strips.n / WILD_SHARE;
-    if (plan.most_ill == 0 && plan.strips.n >= WILD_SHARE / 2)
+    plan.most_ill = plan.strips.n / ILL_SHARE;
+    if (plan.most_ill == 0 && plan.strips.n >= ILL_SHARE / 2)
         plan.most_ill = 1;
     lay_out(&plan, p->result == PTAC_CONV_WEIGHT);
     return plan;

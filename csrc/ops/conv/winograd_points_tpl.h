@@ -1,5 +1,6 @@
 /*
- * winograd_points_tpl.h - the transforms of one dimension, on the lanes named before.
+ * winograd_points_tpl.h - the transforms of one dimension. The includer defines the
+ * lanes, see winograd_rows_tpl.h.
  *
  * For n points p, distinct, the last of them infinity, a tile of n inputs, a kernel of
  * r taps and m = n - r + 1 outputs follow Toom and Cook: outputs = A^T [(G g) * (B^T

@@ -1,6 +1,14 @@
 /*
- * winograd_rows_tpl.h - the rows of convolution by transformed tiles, for the
- * instruction set that ISA and NEEDS name.
+ * winograd_rows_tpl.h - the rows of convolution by transformed tiles.
+ *
+ * The includer defines
+ *
+ *   TARGET, INLINE, LANES, vec, v_*   by including ops/math/lanes_<isa>.h; LANES is a
+ *                                     power of two, 8 or 16
+ *   ROWS_OF_TILES                     int, 6 or 7: tiles that multiply() takes at once;
+ *                                     their sums fill 2 * ROWS_OF_TILES registers
+ *   ISA                               string: the end of the rows' names
+ *   NEEDS                             PTAC_CPU_*: what the CPU must have
  */
 #include "ops/conv/winograd_weight_tpl.h"
 

@@ -1,5 +1,9 @@
 /*
- * winograd_tpl.h - convolution by transformed tiles, on the lanes named before.
+ * winograd_tpl.h - convolution by transformed tiles.
+ *
+ * The includer defines the lanes and ROWS_OF_TILES, see winograd_rows_tpl.h. Functions
+ * take the tile's mh, mw and r as constants: mh outputs high, 2 to 4 and even; mw wide,
+ * 2 or 4; r taps a side, 3 or 5; mh + r - 1 and mw + r - 1 are 4 or 6.
  *
  * Images are turned on their side on the way in and out, so that a lane holds a
  * channel. Layouts:
@@ -70,7 +74,7 @@ INLINE void transform_row(const float *patch, int64_t row_step, int n_tiles, int
 
 /*
  * All channels of a strip, whose first tile is number tile of its block. Whether any of
- * them is wild.
+ * them is ill-conditioned.
  */
 INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
                             int tile, int mh, int mw, int r, float *tiles, float *patch)

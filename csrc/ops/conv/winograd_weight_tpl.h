@@ -1,5 +1,6 @@
 /*
- * winograd_weight_tpl.h - the gradient of the weights by transformed tiles.
+ * winograd_weight_tpl.h - the gradient of the weights by transformed tiles. The
+ * includer defines what winograd_rows_tpl.h lists.
  *
  * A tile of mh x mw output gradients is the kernel here, the r x r taps are outputs:
  * the same minimal filtering with the roles exchanged. Products are summed over tiles,

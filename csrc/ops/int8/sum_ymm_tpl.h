@@ -9,13 +9,13 @@
  *     row 5  r13                ymm10     ymm11      free: ymm12 to ymm15
  *
  * The panel is read in chunks of K, 8 KiB of it at most, whose other channels are
- * still in the first cache when their turn comes. Who includes this defines
+ * still in the first cache when their turn comes. The includer defines
  *
- *     TARGET
+ *     TARGET      the functions' target attribute; AVX2 at least
  *     STEP(EACH)  assembly of a step of k: 4 activations of each row, 64 bytes of
  *                 weights at %[w]. EACH(DO) is DO(i, register, sum, sum) for each row,
  *                 whose activations are at (register, %[k])
- *     CHUNK       most steps at a time
+ *     CHUNK       int: most steps at a time, CHUNK * 256 bytes of weights
  *     chunk       a struct with ends[]: what registers point to, k being negative
  *     prepare()   sets ends[r] for n_quads steps of a row
  *

@@ -6,6 +6,7 @@
 #include "unit.h"
 
 #include <string.h>
+#include <unistd.h>
 
 UNIT(scratch_is_kept_for_the_next_call)
 {
@@ -55,6 +56,25 @@ UNIT(the_cache_has_places_for_a_few)
         ptac_scratch_give(all[i]);
     }
     EXPECT(ptac_scratch_kept() >= 8 * 10000 && ptac_scratch_kept() < MANY * 10000);
+    ptac_scratch_clear();
+}
+
+/* 8 MiB for each CPU, 64 at least: more than that goes back at once. */
+UNIT(little_is_kept)
+{
+    enum { PIECE = 24 << 20, MANY = 4 };
+    const long n_cpus = sysconf(_SC_NPROCESSORS_CONF);
+    const size_t most = n_cpus > 8 ? (size_t)n_cpus << 23 : 64 << 20;
+    void *all[MANY], *huge = ptac_scratch_take(most + 1);
+
+    ptac_scratch_clear();
+    ptac_scratch_give(huge);
+    EXPECT(huge && ptac_scratch_kept() == 0);
+    for (int i = 0; i < MANY; i++)
+        all[i] = ptac_scratch_take(PIECE);
+    for (int i = 0; i < MANY; i++)
+        ptac_scratch_give(all[i]);
+    EXPECT(ptac_scratch_kept() >= PIECE && ptac_scratch_kept() <= most);
     ptac_scratch_clear();
 }
 

@@ -7,7 +7,6 @@
 #include "ops/int8/conv/conv_job.h"
 
 #include "core/host.h"
-#include "core/scratch.h"
 
 enum {
     GRAIN_PRODUCT = 1 << 21, /* multiply-adds that are worth a thread */
@@ -154,7 +153,7 @@ static void convolve_parts(int64_t begin, int64_t end, void *context)
     }
 }
 
-ptac_status ptac_convolve_points(const ptac_conv_job *conv)
+ptac_status ptac_convolve_points(ptac_conv_job *conv)
 {
     const ptac_int8_conv2d *p = conv->p;
     const bool is_shared = p->batch * ptac_conv_work(p) >= 2 * GRAIN_PRODUCT;
@@ -172,15 +171,15 @@ ptac_status ptac_convolve_points(const ptac_conv_job *conv)
         job.strips_per_band = (conv->n_strips + 1) / 2; /* two threads may share one */
     job.n_bands = (conv->n_strips + job.strips_per_band - 1) / job.strips_per_band;
     job.band_pixels = job.strips_per_band * PTAC_STRIP;
-    job.n_parts = is_shared ? conv->n_threads : 1;
+    job.n_parts = is_shared ? conv->call->n_threads : 1;
     if (job.n_parts > p->batch * job.n_bands)
         job.n_parts = p->batch * job.n_bands;
     job.part_bytes = job.band_pixels * (job.pixel_bytes + picked_bytes) + LINE;
     job.part_bytes = job.part_bytes / LINE * LINE;
-    job.scratch = ptac_scratch_take((size_t)(job.n_parts * job.part_bytes));
+    job.scratch = ptac_conv_scratch(conv, job.n_parts * job.part_bytes);
     if (!job.scratch)
         return PTAC_NO_MEMORY;
     ptac_parallel_for(0, job.n_parts, 1, convolve_parts, &job);
-    ptac_scratch_give(job.scratch);
+    ptac_conv_give_scratch(conv);
     return PTAC_OK;
 }

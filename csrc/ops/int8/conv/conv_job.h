@@ -12,16 +12,16 @@ enum {
 
 typedef struct ptac_conv_job {
     const ptac_int8_isa *isa;
+    const ptac_call *call;
     const ptac_int8_conv2d *p;
     ptac_packed_shape shape;
     const float *x;
     float *y;
     const int8_t *packed;
-    const float *scales, *bias; /* with the normalization in them */
-    int n_threads;
-    int64_t group_bytes; /* of a quantized pixel, those of one group */
-    int64_t n_panels;    /* of all groups */
-    int64_t n_strips;    /* of one image */
+    const float *scales, *bias; /* with the normalization in them, in scratch */
+    int64_t group_bytes;        /* of a quantized pixel, those of one group */
+    int64_t n_panels;           /* of all groups */
+    int64_t n_strips;           /* of one image */
 } ptac_conv_job;
 
 /* Quantized activations of a strip: where its windows begin. */
@@ -47,8 +47,15 @@ void ptac_multiply_strip(const ptac_conv_job *job, const ptac_strip *strip,
 /* Multiply-adds of one image. */
 int64_t ptac_conv_work(const ptac_int8_conv2d *p);
 
+/*
+ * The call's only scratch: scales and bias, which are filled in, and behind them n_bytes
+ * at a cache line. NULL: no memory.
+ */
+void *ptac_conv_scratch(ptac_conv_job *job, int64_t n_bytes);
+void ptac_conv_give_scratch(const ptac_conv_job *job);
+
 /* PTAC_OK or PTAC_NO_MEMORY. */
-ptac_status ptac_convolve_windows(const ptac_conv_job *job);
-ptac_status ptac_convolve_points(const ptac_conv_job *job);
+ptac_status ptac_convolve_windows(ptac_conv_job *job);
+ptac_status ptac_convolve_points(ptac_conv_job *job);
 
 #endif

@@ -8,7 +8,6 @@
 #include "ops/int8/conv/conv_job.h"
 
 #include "core/host.h"
-#include "core/scratch.h"
 
 #include <string.h>
 
@@ -197,7 +196,7 @@ static void quantize_images(int64_t begin, int64_t end, void *context)
 
 static void quantize(window_job *job)
 {
-    const int64_t few = job->conv->n_threads;
+    const int64_t few = job->conv->call->n_threads;
     const int64_t per_piece = 1 + PIECE / job->image_floats;
 
     job->n_bands = 1;
@@ -256,7 +255,7 @@ static void multiply_parts(int64_t begin, int64_t end, void *context)
 static void share_out(window_job *job)
 {
     const int64_t n_strips = job->batch * job->conv->n_strips;
-    const int64_t n = job->conv->n_threads;
+    const int64_t n = job->conv->call->n_threads;
 
     job->strip_parts = job->panel_parts = 1;
     if (n <= 1 || job->batch * ptac_conv_work(job->conv->p) < 2 * GRAIN_PRODUCT)
@@ -267,20 +266,20 @@ static void share_out(window_job *job)
         job->strip_parts = n_strips < n ? n_strips : n;
 }
 
-ptac_status ptac_convolve_windows(const ptac_conv_job *conv)
+ptac_status ptac_convolve_windows(ptac_conv_job *conv)
 {
     const ptac_int8_conv2d *p = conv->p;
-    const int64_t bands = conv->n_threads;
+    const int64_t bands = conv->call->n_threads;
     window_job job = {.conv = conv};
     int64_t most;
     char *scratch;
 
     lay_out(&job);
-    most = conv->n_threads * (1 + MOST_BYTES / job.image_bytes);
+    most = conv->call->n_threads * (1 + MOST_BYTES / job.image_bytes);
     most = most < p->batch ? most : p->batch;
-    scratch = ptac_scratch_take((size_t)(most * job.image_bytes +
-                                         most * bands * (int64_t)sizeof(ptac_range) +
-                                         most * (int64_t)sizeof(ptac_row_scale)));
+    scratch = ptac_conv_scratch(conv, most * job.image_bytes +
+                                          most * bands * (int64_t)sizeof(ptac_range) +
+                                          most * (int64_t)sizeof(ptac_row_scale));
     if (!scratch)
         return PTAC_NO_MEMORY;
     job.q = (uint8_t *)scratch;
@@ -295,6 +294,6 @@ ptac_status ptac_convolve_windows(const ptac_conv_job *conv)
         ptac_parallel_for(0, job.strip_parts * job.panel_parts, 1, multiply_parts,
                           &job);
     }
-    ptac_scratch_give(scratch);
+    ptac_conv_give_scratch(conv);
     return PTAC_OK;
 }

@@ -1,8 +1,10 @@
 /*
  * int8_embedding_tpl.h - a row of an int8 table as floats, LANES at a time.
  *
- * Who includes this has lanes (ops/math/lanes_*.h) and FLOATS(q), the first LANES bytes
- * at q as floats.
+ * The includer defines
+ *
+ *   TARGET, LANES, vec, v_*   by including ops/math/lanes_<isa>.h
+ *   FLOATS(q)                 vec: the LANES int8 at q as floats
  */
 #include "ops/int8/embedding/int8_embedding.h"
 
