@@ -91,7 +91,7 @@ static void run_stage(ptac_range_fn stage, int64_t n, ptac_winograd_plan *plan)
     ptac_parallel_for(0, n, 1, stage, plan);
 }
 
-/* False where too many strips were ill-conditioned: what has been written is of no use. */
+/* False where too many strips were ill-conditioned: the outputs hold anything then. */
 static bool run_outputs(ptac_winograd_plan *plan, const ptac_winograd_stages *stages)
 {
     if (plan->is_shared) {
