@@ -8,5 +8,5 @@
 
 #define ISA   "avx512"
 #define NEEDS PTAC_CPU_AVX512
-#include "ops/conv/direct_rows_tpl.h"
+#include "ops/conv/direct_tpl.h"
 #endif

@@ -1,6 +1,14 @@
 /*
- * direct_tpl.h - convolution of few input channels. The includer defines the lanes, see
- * direct_rows_tpl.h; functions take the kernel's side r, 3 or 5, as a constant.
+ * direct_tpl.h - convolution of few input channels, and its rows.
+ *
+ * The includer defines
+ *
+ *   TARGET, INLINE, LANES, vec, v_*   by including ops/math/lanes_<isa>.h; LANES is 8
+ *                                     or 16
+ *   ISA                               string: the end of the rows' names
+ *   NEEDS                             PTAC_CPU_*: what the CPU must have
+ *
+ * Functions take the kernel's side r, 3 or 5, as a constant.
  *
  * A strip of the image is copied with its padding, so that every tap of every output is
  * a load from there:
@@ -321,3 +329,8 @@ static ptac_status run_direct(const ptac_call *call)
 
     return ptac_direct_run(call, p->kernel_h == 3 ? &stages_3 : &stages_5);
 }
+
+PTAC_CONV_ROW(conv2d_direct, PTAC_OP_CONV2D, "direct", 0, PTAC_CLOSE,
+              ptac_direct_accepts, run_direct)
+PTAC_CONV_ROW(backward_direct, PTAC_OP_CONV2D_BACKWARD, "direct", 0, PTAC_CLOSE,
+              ptac_direct_accepts, run_direct)

@@ -7,8 +7,13 @@
 
 #include <string.h>
 
+/* The part of the taps' places that must be inside the image, for 5x5 kernels. */
+#define LEAST_INSIDE 0.2F
+
 enum {
     WHOLE_BITS = 12, /* of the integers that weights are looked at for */
+    SHORT_BITS = 14, /* of 24: integers, bfloat16, float16 */
+    SAMPLES = 64,
     MOST_SIZE = 1 << 20,
     MOST_CHANNELS = 1024, /* or blocks get too small for their weights */
     LONG_SUM = 1024,
@@ -41,6 +46,32 @@ static double gain(const ptac_conv2d *p, const ptac_winograd_stages *stages, int
     return (double)out_h * out_w * p->kernel_h * p->kernel_w / (tiles * points);
 }
 
+/* The part of the taps' places along an axis that lie inside the image. */
+static float part_inside(int size, int out_size, int kernel, int pad)
+{
+    int64_t n_inside = 0;
+
+    for (int tap = 0; tap < kernel; tap++) {
+        const int first = pad - tap > 0 ? pad - tap : 0;
+        const int last = size + pad - tap < out_size ? size + pad - tap : out_size;
+
+        n_inside += last > first ? last - first : 0;
+    }
+    return (float)n_inside / (float)((int64_t)out_size * kernel);
+}
+
+/* Of images that are mostly padding stock sums few terms, with less error. */
+static bool is_mostly_padding(const ptac_conv2d *p)
+{
+    const bool is_data = p->result == PTAC_CONV_DATA;
+    const int r = p->kernel_h;
+
+    return (is_data ? part_inside(p->out_h, p->h, r, r - 1 - p->pad_h) *
+                          part_inside(p->out_w, p->w, r, r - 1 - p->pad_w)
+                    : part_inside(p->h, p->out_h, r, p->pad_h) *
+                          part_inside(p->w, p->out_w, r, p->pad_w)) < LEAST_INSIDE;
+}
+
 ptac_reason ptac_winograd_accepts(const ptac_call *call,
                                   const ptac_winograd_stages *stages)
 {
@@ -58,7 +89,7 @@ ptac_reason ptac_winograd_accepts(const ptac_call *call,
         p->in_channels > MOST_CHANNELS || p->out_channels > MOST_CHANNELS)
         return PTAC_SHAPE;
     if (stages->tile.r == 5 && p->result != PTAC_CONV_WEIGHT &&
-        (summed < LEAST_OF_5X5 || summed > MOST_OF_5X5))
+        (summed < LEAST_OF_5X5 || summed > MOST_OF_5X5 || is_mostly_padding(p)))
         return PTAC_SHAPE;
     if (gain(p, stages, is_data ? p->h : p->out_h, is_data ? p->w : p->out_w) <
         LEAST_GAIN)
@@ -190,17 +221,133 @@ static bool are_constant(const float *weights, int64_t n, int taps)
     return !is_zero;
 }
 
-/*
- * Integers, and filters whose taps are all equal: stock sums them exactly or nearly so,
- * tiles do not. Trained weights end both searches within their first few values, so
- * that each call can afford to look and nothing is kept.
- */
-static bool are_regular(const ptac_winograd *conv, int r)
-{
-    const int64_t filters = (int64_t)conv->in_channels * conv->out_channels;
+/* What a sample of n values says about all of them. */
+typedef struct sample {
+    int n_seen, n_filled; /* values, and those that are not zero */
+    int n_short;          /* those with at most SHORT_BITS significant bits */
+} sample;
 
-    return are_integers(conv->weight, filters * r * r) ||
-           are_constant(conv->weight, filters, r * r);
+static void look_at(sample *s, float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    s->n_seen++;
+    s->n_filled += value != 0;
+    s->n_short += value != 0 && (bits & ((1u << (24 - SHORT_BITS)) - 1)) == 0;
+}
+
+/* SAMPLES values all over the tensor; where these are zero, the first that is not. */
+static sample sample_of(const float *values, int64_t n)
+{
+    const int64_t step = n > SAMPLES ? n / SAMPLES : 1;
+    sample s = {0};
+
+    for (int64_t i = step / 2; i < n; i += step)
+        look_at(&s, values[i]);
+    for (int64_t i = 0; i < n && s.n_filled == 0; i++)
+        look_at(&s, values[i]);
+    return s;
+}
+
+/*
+ * Whether most values have few bits, as integers and bfloat16 have. Of two such factors
+ * stock sums products with hardly an error.
+ */
+static bool is_short(const sample *s)
+{
+    return 2 * s->n_short > s->n_filled;
+}
+
+/* A polynomial of five coefficients, step apart, at a point. */
+static float at_point(const float *taps, int step, float x)
+{
+    float value = taps[4 * step];
+
+    for (int i = 3; i >= 0; i--)
+        value = value * x + taps[i * step];
+    return value;
+}
+
+/*
+ * How much larger than their outputs the tiles of 5x5 filters are: the sum over all
+ * points of a transformed filter, squared, times what the other transforms do to white
+ * noise there, for one of the filter's own sum of squares. 116 of random filters; 270
+ * of constant ones, whose outputs are as small as the rest of a tile is large.
+ */
+static bool are_ill_conditioned(const float *filter, int64_t n)
+{
+    enum { MOST = 170, FILTERS = 32, TAPS = 5, POINTS = 6 };
+    /* Of each point: |column of A^T| |row of B^T| / product of its distances. */
+    static const float gains[POINTS] = {11.32F,  5.556F,  5.556F,
+                                        0.1739F, 0.1739F, 8.745F};
+    static const float points[POINTS - 1] = {0, 0.625F, -0.625F, 1.5F, -1.5F};
+    const int64_t step = n > FILTERS ? n / FILTERS : 1;
+    double mixed = 0, own = 0;
+
+    for (int64_t i = 0; i < n; i += step) {
+        const float *g = filter + i * TAPS * TAPS;
+        float columns[POINTS][TAPS];
+
+        for (int b = 0; b < TAPS; b++) {
+            for (int p = 0; p < POINTS - 1; p++)
+                columns[p][b] = at_point(g + b, TAPS, points[p]);
+            columns[POINTS - 1][b] = g[(TAPS - 1) * TAPS + b];
+        }
+        for (int p = 0; p < POINTS; p++) {
+            float row = 0;
+
+            for (int q = 0; q < POINTS - 1; q++) {
+                const float u = at_point(columns[p], 1, points[q]);
+
+                row += u * u * gains[q];
+            }
+            row += columns[p][TAPS - 1] * columns[p][TAPS - 1] * gains[POINTS - 1];
+            mixed += (double)(row * gains[p]);
+        }
+        for (int j = 0; j < TAPS * TAPS; j++)
+            own += (double)(g[j] * g[j]);
+    }
+    return mixed > MOST * own;
+}
+
+/*
+ * Whether stock's sums are exact or much better than those of tiles. Each call looks,
+ * and nothing is kept: trained weights end every search within their first few values.
+ */
+static bool is_better_summed(const ptac_winograd *conv, const ptac_winograd_stages *s)
+{
+    const int r = s->tile.r;
+    const int64_t filters = (int64_t)conv->in_channels * conv->out_channels;
+    const int64_t n_pixels = conv->n * conv->in_channels * conv->h * (int64_t)conv->w;
+    const sample weights = sample_of(conv->weight, filters * r * r);
+    float filled;
+
+    if (are_integers(conv->weight, filters * r * r) ||
+        are_constant(conv->weight, filters, r * r))
+        return true;
+    if (is_short(&weights)) {
+        const sample pixels = sample_of(conv->x, n_pixels);
+
+        if (is_short(&pixels))
+            return true;
+    }
+    if (weights.n_filled == 0)
+        return false; /* zeros are exact */
+    if (r < 5)
+        return s->is_unsuited(conv, least_filled(s));
+    filled = (float)weights.n_filled / (float)weights.n_seen;
+    return s->is_unsuited(conv, least_filled(s) / filled) ||
+           are_ill_conditioned(conv->weight, filters);
+}
+
+/* The same for the gradient of the weight. */
+static bool is_weight_better_summed(const ptac_call *call)
+{
+    const sample pixels = sample_of(call->inputs[0].data, call->inputs[0].n_elements);
+    const sample grads = sample_of(call->inputs[1].data, call->inputs[1].n_elements);
+
+    return is_short(&pixels) && is_short(&grads);
 }
 
 ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages *stages)
@@ -211,8 +358,8 @@ ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages 
     float *scratch;
     bool is_done = true;
 
-    if (!is_weight && (are_regular(&plan.conv, stages->tile.r) ||
-                       stages->is_unsuited(&plan.conv, least_filled(stages))))
+    if (is_weight ? is_weight_better_summed(call)
+                  : is_better_summed(&plan.conv, stages))
         return PTAC_UNSUITED;
     scratch = ptac_scratch_take(
         (size_t)(plan.at.n_shared + plan.n_pieces * plan.at.n_private) *

@@ -22,8 +22,8 @@ typedef struct ptac_winograd_stages {
     ptac_range_fn transform_halves, run_pieces, share_tiles, run_panels;
     ptac_range_fn sum_pieces, store_pieces, sum_panels, sum_biases;
     /*
-     * Whether so many strips will be ill-conditioned that stock had better begin at once, or the
-     * images are so empty that tiles are not close; by a sample.
+     * By a sample: whether so many strips will be ill-conditioned that stock had better
+     * begin at once, or the images are so empty that tiles are not close.
      */
     bool (*is_unsuited)(const ptac_winograd *conv, float least_filled);
 } ptac_winograd_stages;

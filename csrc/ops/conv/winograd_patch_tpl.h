@@ -76,9 +76,9 @@ INLINE vec is_filled(vec pixels)
 }
 
 /*
- * A look at one group of channels in eight, few in all: whether one in sixteen is ill-conditioned,
- * and with several groups to a strip far more strips, or less than the least part of
- * the pixels is other than zero.
+ * A look at one group of channels in eight, few in all: whether one in sixteen is
+ * ill-conditioned, and with several groups to a strip far more strips, or less than the
+ * least part of the pixels is other than zero.
  */
 TARGET static bool is_unsuited(const ptac_winograd *conv, float least_filled)
 {

@@ -45,7 +45,7 @@ typedef struct ptac_strips {
 
 /*
  * Where things lie, in floats. A thread's scratch holds at 0 the transformed tiles of a
- * block, unless threads share them; behind them the marks of its ill-conditioned strips.
+ * block, unless threads share them; behind these marks of its ill-conditioned strips.
  */
 typedef struct ptac_layout {
     int64_t tile_step;    /* between the points of transformed tiles, */

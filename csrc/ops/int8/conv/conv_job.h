@@ -48,8 +48,8 @@ void ptac_multiply_strip(const ptac_conv_job *job, const ptac_strip *strip,
 int64_t ptac_conv_work(const ptac_int8_conv2d *p);
 
 /*
- * The call's only scratch: scales and bias, which are filled in, and behind them n_bytes
- * at a cache line. NULL: no memory.
+ * The call's only scratch: scales and bias, which are filled in, and behind them
+ * n_bytes at a cache line. NULL: no memory.
  */
 void *ptac_conv_scratch(ptac_conv_job *job, int64_t n_bytes);
 void ptac_conv_give_scratch(const ptac_conv_job *job);
