@@ -4,6 +4,7 @@
 #include "core/chooser.h"
 
 #include "core/counters.h"
+#include "core/debug.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,51 @@ static int by_place(const void *left, const void *right)
     return (a->work > b->work) - (a->work < b->work);
 }
 
+#ifdef PTAC_DEBUG
+/* Points ascend, and lie where curves are; rows are their operator's. */
+static void check_points(const ptac_point *points, int n_points)
+{
+    for (int i = 0; i < n_points; i++) {
+        const ptac_point *point = &points[i];
+
+        PTAC_ASSERT(i == 0 || by_place(&points[i - 1], point) <= 0);
+        PTAC_ASSERT(point->op < PTAC_N_OPS && point->dtype < PTAC_N_DTYPES);
+        PTAC_ASSERT(point->kind >= 0 && point->kind < PTAC_MAX_KINDS);
+        PTAC_ASSERT(point->n_threads >= 1 && point->work >= 0);
+        PTAC_ASSERT(!point->row || point->row->op == point->op);
+    }
+}
+
+/* Sizes and elements agree, and a view that has elements lies somewhere. */
+static void check_view(const ptac_view *view)
+{
+    int64_t n = 1;
+
+    PTAC_ASSERT(view->dtype <= PTAC_OTHER_DTYPE);
+    PTAC_ASSERT(view->n_dims >= 0 && view->n_elements >= 0);
+    if (!view->sizes || !view->strides)
+        return; /* what stands for many tensors has no sizes of its own */
+    for (int i = 0; i < view->n_dims; i++) {
+        PTAC_ASSERT(view->sizes[i] >= 0);
+        n *= view->sizes[i];
+    }
+    PTAC_ASSERT(n == view->n_elements);
+}
+
+static void check_call(const ptac_call *call)
+{
+    PTAC_ASSERT(call->op < PTAC_N_OPS && ptac_registry_shapes(call->op));
+    PTAC_ASSERT(call->n_inputs >= 0 && call->n_inputs <= PTAC_MAX_INPUTS);
+    PTAC_ASSERT(call->n_outputs >= 0 && call->n_outputs <= PTAC_MAX_OUTPUTS);
+    PTAC_ASSERT(call->n_threads >= 1);
+    for (int i = 0; i < call->n_inputs; i++)
+        check_view(&call->inputs[i]);
+}
+#else
+#define check_points(points, n_points) ((void)(points))
+#define check_call(call)               ((void)(call))
+#endif
+
 ptac_status ptac_chooser_install(const ptac_point *points, int n_points)
 {
     table *fresh = calloc(1, sizeof *fresh + (size_t)n_points * sizeof *points);
@@ -77,6 +123,7 @@ ptac_status ptac_chooser_install(const ptac_point *points, int n_points)
     if (n_points > 0)
         memcpy(fresh->points, points, (size_t)n_points * sizeof *points);
     qsort(fresh->points, (size_t)n_points, sizeof *points, by_place);
+    check_points(fresh->points, n_points);
     for (int op = 0; op < PTAC_N_OPS; op++)
         fresh->least_work[op] = INT64_MAX;
     for (int i = 0; i < n_points; i++) {
@@ -250,6 +297,7 @@ const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why)
     *why = LOAD(state->gate);
     if (*why)
         return NULL;
+    check_call(call);
     dtype = call->inputs[shapes->typed_input].dtype;
     if (dtype >= PTAC_N_DTYPES) {
         *why = PTAC_DTYPE;

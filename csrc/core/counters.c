@@ -3,6 +3,8 @@
  */
 #include "core/counters.h"
 
+#include "core/debug.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -209,6 +211,7 @@ void ptac_call_leave(void)
 {
     block *b = own();
 
+    PTAC_ASSERT(READ(b->depth) > 0); /* entered, by this thread */
     __atomic_fetch_sub(&b->depth, 1, __ATOMIC_SEQ_CST);
 }
 

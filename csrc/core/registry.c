@@ -3,6 +3,8 @@
  */
 #include "core/kernel.h"
 
+#include "core/debug.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,10 +47,25 @@ ptac_op ptac_op_find(const char *name)
     return (ptac_op)op;
 }
 
+#ifdef PTAC_DEBUG
+/* What holds of every row: it can be named, run and ranked. */
+static void check_row(const ptac_kernel *row)
+{
+    PTAC_ASSERT(row->op < PTAC_N_OPS);
+    PTAC_ASSERT(row->name && row->name[0]);
+    PTAC_ASSERT(row->level <= PTAC_FAST);
+    PTAC_ASSERT(row->accepts && row->run);
+    PTAC_ASSERT(!row->in_bf16 || row->level == PTAC_FAST);
+}
+#else
+#define check_row(row) ((void)(row))
+#endif
+
 void ptac_registry_add(const ptac_kernel *kernel)
 {
     op_entry *entry = &entries[kernel->op];
 
+    check_row(kernel);
     /* A table that is too small is a mistake of the build, not of a user. */
     if (entry->n_rows == PTAC_MAX_ROWS)
         abort();
@@ -57,6 +74,9 @@ void ptac_registry_add(const ptac_kernel *kernel)
 
 void ptac_registry_add_shapes(const ptac_op_shapes *shapes)
 {
+    PTAC_ASSERT(shapes->op < PTAC_N_OPS && shapes->classify && shapes->kinds[0]);
+    PTAC_ASSERT(shapes->typed_input >= 0 && shapes->typed_input < PTAC_MAX_INPUTS);
+    PTAC_ASSERT(!entries[shapes->op].shapes); /* one an operator */
     entries[shapes->op].shapes = shapes;
 }
 

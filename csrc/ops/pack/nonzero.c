@@ -141,6 +141,11 @@ static bool has_avx512(void)
 }
 #endif
 
+int64_t ptac_pack_chunks(int64_t n)
+{
+    return (n + PTAC_PACK_CHUNK - 1) / PTAC_PACK_CHUNK;
+}
+
 static int64_t end_of(const job *j, int64_t chunk)
 {
     const int64_t end = (chunk + 1) * PTAC_PACK_CHUNK;

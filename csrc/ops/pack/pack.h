@@ -16,10 +16,8 @@ enum {
     PTAC_PACK_CHUNK = 4096, /* elements that are packed together; a multiple of 64 */
 };
 
-static inline int64_t ptac_pack_chunks(int64_t n)
-{
-    return (n + PTAC_PACK_CHUNK - 1) / PTAC_PACK_CHUNK;
-}
+/* How many chunks n elements are. */
+int64_t ptac_pack_chunks(int64_t n);
 
 /* What a sample of the elements promises. */
 typedef enum ptac_pack_promise {

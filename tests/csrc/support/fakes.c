@@ -44,8 +44,12 @@ static ptac_status run(const ptac_call *call)
 const ptac_kernel fake_rows[N_FAKE_ROWS] = {
     ROW(FAKE_OP, "scalar"), ROW(FAKE_OP, "avx2"), ROW(FAKE_OP, "avx512")};
 const ptac_kernel other_fake_row = ROW(OTHER_FAKE_OP, "scalar");
-const ptac_kernel rounding_fake_row = {
-    .op = FAKE_OP, .name = "bf16", .in_bf16 = true, .accepts = accepts, .run = run};
+const ptac_kernel rounding_fake_row = {.op = FAKE_OP,
+                                       .name = "bf16",
+                                       .level = PTAC_FAST,
+                                       .in_bf16 = true,
+                                       .accepts = accepts,
+                                       .run = run};
 
 #define DECIDED(text, cpu)                                                             \
     {                                                                                  \
