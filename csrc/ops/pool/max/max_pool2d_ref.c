@@ -10,40 +10,6 @@
 
 #include <string.h>
 
-/* One NCHW output. */
-#define DEFINE_POINT(type, name, to_real)                                              \
-    static void name(const type *plane, const ptac_max_pool2d *p, int64_t oh,          \
-                     int64_t ow, type *y, int64_t *index)                              \
-    {                                                                                  \
-        const ptac_window *h = &p->window.h, *w = &p->window.w;                        \
-        const int64_t ih = oh * h->stride - h->padding;                                \
-        const int64_t iw = ow * w->stride - w->padding;                                \
-        int64_t h0, h1, w0, w1;                                                        \
-                                                                                       \
-        ptac_window_clip(h, ih, p->image.h, &h0, &h1);                                 \
-        ptac_window_clip(w, iw, p->image.w, &w0, &w1);                                 \
-                                                                                       \
-        int64_t best = (ih + h0 * h->dilation) * p->image.w + iw + w0 * w->dilation;   \
-                                                                                       \
-        for (int64_t kh = h0; kh < h1; kh++) {                                         \
-            for (int64_t kw = w0; kw < w1; kw++) {                                     \
-                const int64_t at =                                                     \
-                    (ih + kh * h->dilation) * p->image.w + iw + kw * w->dilation;      \
-                                                                                       \
-                if (to_real(plane[at]) > to_real(plane[best]) ||                       \
-                    to_real(plane[at]) != to_real(plane[at]))                          \
-                    best = at;                                                         \
-            }                                                                          \
-        }                                                                              \
-        *y = plane[best];                                                              \
-        *index = best;                                                                 \
-    }
-
-#define AS_IS(x) (x)
-DEFINE_POINT(float, point_f32, AS_IS)
-DEFINE_POINT(double, point_f64, AS_IS)
-DEFINE_POINT(uint16_t, point_bf16, bf16_to_f32)
-
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_max_pool2d *p = call->params;
@@ -65,39 +31,21 @@ ptac_reason ptac_max_pool2d_accepts(const ptac_call *call)
     return call->inputs[0].dtype <= PTAC_F64 ? PTAC_TAKE : PTAC_DTYPE;
 }
 
-/* Outputs [begin, end), counted along N, C, H, W whatever the layout. */
-#define DEFINE_POINTS(type, name, point)                                               \
-    static void name(int64_t begin, int64_t end, void *context)                        \
-    {                                                                                  \
-        const ptac_call *call = context;                                               \
-        const ptac_max_pool2d *p = call->params;                                       \
-        const int64_t n_out = p->image.out_h * p->image.out_w;                         \
-        const int64_t n_in = p->image.h * p->image.w;                                  \
-        const type *x = call->inputs[0].data;                                          \
-        type *y = call->outputs[0].data;                                               \
-        int64_t *indices = call->outputs[1].data;                                      \
-                                                                                       \
-        for (int64_t i = begin; i < end; i++) {                                        \
-            const int64_t at = i % n_out;                                              \
-                                                                                       \
-            point(x + i / n_out * n_in, p, at / p->image.out_w, at % p->image.out_w,   \
-                  &y[i], &indices[i]);                                                 \
-        }                                                                              \
-    }
+#define AS_IS(x) (x)
 
-DEFINE_POINTS(float, points_f32, point_f32)
-DEFINE_POINTS(double, points_f64, point_f64)
-DEFINE_POINTS(uint16_t, points_bf16, point_bf16)
-
-/* NHWC: pixels [begin, end) of the output, all channels of each. */
-#define DEFINE_PIXELS(type, name, to_real)                                             \
+/*
+ * Outputs [begin, end), each of all channels that lie next to each other: those of a
+ * pixel in NHWC, one in NCHW.
+ */
+#define DEFINE_OUTPUTS(type, name, to_real)                                            \
     static void name(int64_t begin, int64_t end, void *context)                        \
     {                                                                                  \
         const ptac_call *call = context;                                               \
         const ptac_max_pool2d *p = call->params;                                       \
         const ptac_image *image = &p->image;                                           \
         const ptac_window *h = &p->window.h, *w = &p->window.w;                        \
-        const int64_t n_out = image->out_h * image->out_w, channels = image->channels; \
+        const int64_t n_out = image->out_h * image->out_w;                             \
+        const int64_t channels = image->channels_last ? image->channels : 1;           \
                                                                                        \
         for (int64_t i = begin; i < end; i++) {                                        \
             const int64_t oh = i % n_out / image->out_w, ow = i % image->out_w;        \
@@ -132,23 +80,20 @@ DEFINE_POINTS(uint16_t, points_bf16, point_bf16)
         }                                                                              \
     }
 
-DEFINE_PIXELS(float, pixels_f32, AS_IS)
-DEFINE_PIXELS(double, pixels_f64, AS_IS)
-DEFINE_PIXELS(uint16_t, pixels_bf16, bf16_to_f32)
+DEFINE_OUTPUTS(float, outputs_f32, AS_IS)
+DEFINE_OUTPUTS(double, outputs_f64, AS_IS)
+DEFINE_OUTPUTS(uint16_t, outputs_bf16, bf16_to_f32)
 
 static ptac_status run(const ptac_call *call)
 {
-    static const ptac_range_fn points[] = {points_f32, points_bf16, points_f64};
-    static const ptac_range_fn pixels[] = {pixels_f32, pixels_bf16, pixels_f64};
+    static const ptac_range_fn outputs[] = {outputs_f32, outputs_bf16, outputs_f64};
     const ptac_image *image = &((const ptac_max_pool2d *)call->params)->image;
     const int64_t n = image->n * image->out_h * image->out_w;
-    const ptac_dtype dtype = call->inputs[0].dtype;
+    const bool is_nhwc = image->channels_last;
 
-    if (image->channels_last)
-        ptac_parallel_for(0, n, 4096 / image->channels + 1, pixels[dtype],
-                          (void *)call);
-    else
-        ptac_parallel_for(0, n * image->channels, 4096, points[dtype], (void *)call);
+    ptac_parallel_for(0, is_nhwc ? n : n * image->channels,
+                      is_nhwc ? 4096 / image->channels + 1 : 4096,
+                      outputs[call->inputs[0].dtype], (void *)call);
     return PTAC_OK;
 }
 
