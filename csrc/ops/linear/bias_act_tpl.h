@@ -1,6 +1,8 @@
 /*
- * bias_act_tpl.h - bias, activation and their gradient, on the lanes named before.
+ * bias_act_tpl.h - bias, activation and their gradient.
  *
+ * Expects the words of lanes_<isa>.h. Leaves forward(job) and backward(job), as
+ * ptac_bias_act has them.
  * Functions that take the activation are inlined into one function for each.
  */
 #include "ops/linear/bias_act_run.h"

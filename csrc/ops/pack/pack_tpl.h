@@ -1,8 +1,12 @@
 /*
  * pack_tpl.h - two-valued elements of one width.
  *
- * Expects T (the element's unsigned type) and NAME(function). Words of 64 elements
- * each, so that threads never share one.
+ * Expects, and undefines:
+ *
+ *   T           the element's type: uint8_t, uint16_t, uint32_t or uint64_t
+ *   NAME(f)     the function's name for this type, f_1, f_2, f_4 or f_8
+ *
+ * Words of 64 elements each, so that threads never share one.
  */
 static bool NAME(pack_word)(const T *x, int n, T low, T high, uint64_t *word)
 {

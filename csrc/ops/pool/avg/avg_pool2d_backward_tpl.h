@@ -4,7 +4,11 @@
  * NCHW: each row of outputs is divided once and laid out as the image's columns see it;
  * each row of the image is then written once, as the sum of what lies over it. Where no
  * window lies there is -0, which changes no sum. NHWC: a vector of channels at a time.
- * Included once per element type and instruction set, in the words of typed_lanes.h.
+ *
+ * Expects OF(name), which gives name_f32, name_bf16 or name_f64, and behind it words
+ * of typed_lanes.h from typed_<isa>.h; channels.h; what the _vec.h that includes it
+ * defines. Leaves OF(planes), OF(whole_planes) and OF(images), each a ptac_range_fn
+ * of a spread_job.
  */
 
 /* What one thread works with: rows of shares, and what the outputs along a row have. */

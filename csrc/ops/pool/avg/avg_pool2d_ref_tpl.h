@@ -1,7 +1,9 @@
 /*
  * avg_pool2d_ref_tpl.h - average pooling by its definition, for one type of element.
  *
- * Included once per type of elements.h.
+ * Expects OF(name), which gives name_f32, name_bf16 or name_f64, words of elements.h,
+ * and INLINED, what makes a function static and always inlined. Leaves
+ * OF(average_groups) and OF(spread_groups), each a ptac_range_fn of a ptac_call.
  */
 
 /* One output of n_planes planes. */

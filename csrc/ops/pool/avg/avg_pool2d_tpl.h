@@ -2,8 +2,11 @@
  * avg_pool2d_tpl.h - average pooling along rows (NCHW) and along channels (NHWC).
  *
  * A tap outside the image is read as +0: a sum that starts from +0 is never -0, so
- * that adding +0 leaves it as it is. Included once per element type and instruction
- * set, in the words of typed_lanes.h.
+ * that adding +0 leaves it as it is.
+ *
+ * Expects OF(name), which gives name_f32, name_bf16 or name_f64, and behind it words
+ * of typed_lanes.h from typed_<isa>.h; channels.h; what the _vec.h that includes it
+ * defines. Leaves OF(planes) and OF(pixel_rows), each a ptac_range_fn of a ptac_call.
  */
 
 /* N_LANES neighbouring outputs of every row, n of which exist. */

@@ -7,7 +7,10 @@
  * definition does it all again. In NCHW only windows of 2x2 side by side are done so;
  * for others the definition was measured to be faster.
  *
- * Included once per element type and instruction set, in the words of typed_lanes.h.
+ * Expects OF(name), which gives name_f32, name_bf16 or name_f64, and behind it words
+ * of typed_lanes.h from typed_<isa>.h; channels.h; what the _vec.h that includes it
+ * defines. Leaves OF(tiled_planes) and OF(pixel_rows), each a ptac_range_fn of a
+ * ptac_scatter.
  */
 
 /*

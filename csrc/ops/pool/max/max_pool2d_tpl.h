@@ -1,7 +1,10 @@
 /*
  * max_pool2d_tpl.h - max pooling along rows (NCHW) and along channels (NHWC).
  *
- * Included once per element type and instruction set, in the words of typed_lanes.h.
+ * Expects OF(name), which gives name_f32, name_bf16 or name_f64, and behind it words
+ * of typed_lanes.h from typed_<isa>.h; channels.h; what the _vec.h that includes it
+ * defines. Leaves OF(tiled_planes), OF(planes) and OF(pixel_rows), each a
+ * ptac_range_fn of a ptac_call.
  */
 
 /* Lanes where v wins over best. */
