@@ -143,7 +143,7 @@ def _maker(holder: Any, node: Any, name: str) -> tuple[str, int] | None:
     edge = _edge(node, name)
     if edge is None:
         return None
-    return ("AsStrided" if type(edge).__name__ in VIEWS else edge.name()), 0
+    return ("AsStridedBackward0" if type(edge).__name__ in VIEWS else edge.name()), 0
 
 
 def _edge(node: Any, name: str) -> Any:

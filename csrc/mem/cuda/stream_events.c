@@ -27,20 +27,6 @@ static void drop(ptac_stream_pool *pool, ptac_stream_use **at)
     pool->spare_uses = use;
 }
 
-bool ptac_stream_events_record(ptac_stream_pool *pool, cu_event *event,
-                               cu_stream stream)
-{
-    bool is_done = false;
-
-    if (!ptac_cuda_enter(&pool->device))
-        return false;
-    is_done = *event || ptac_cuda_done(pool, ptac_cuda.event_create(
-                                                 event, PTAC_CU_EVENT_DISABLE_TIMING));
-    is_done = is_done && ptac_cuda_done(pool, ptac_cuda.event_record(*event, stream));
-    ptac_cuda_leave();
-    return is_done;
-}
-
 /* The next wait for the device to begin tells when nothing uses the block. */
 static void be_unsure(ptac_stream_pool *pool, ptac_block *block)
 {
