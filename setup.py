@@ -114,9 +114,9 @@ class BuildPy(build_py):
 
 
 # pip shows a line that ends the build; what setuptools prints before it stays short.
-if supported and {"bdist_wheel", "build_ext", "editable_wheel"}.intersection(sys.argv):
-    if trouble := missing():
-        sys.exit(f"pai_torchacc: {trouble}")
+BUILDING = {"bdist_wheel", "build_ext", "editable_wheel"}
+if supported and BUILDING.intersection(sys.argv) and (trouble := missing()):
+    sys.exit(f"pai_torchacc: {trouble}")
 
 setup(
     version=version(HERE),

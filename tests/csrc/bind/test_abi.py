@@ -11,6 +11,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import native
@@ -165,6 +166,23 @@ def test_results_come_back_as_declared(tmp_path: Path, machine: str) -> None:
     native.run([compilers[1], *objects, "-o", program])
     options = [] if native_machine else ["-L", f"/usr/{machine}-linux-gnu"]
     native.run([*emulator, *options, program])
+
+
+def test_everything_is_c_for_aarch64() -> None:
+    """All of csrc, by the extension's own flags, warnings as errors."""
+    compiler = "aarch64-linux-gnu-gcc"
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    build, _ = native.extension_build()
+    headers = sysconfig.get_path("include")
+    sources = [str(native.ROOT / source) for source in build.sources]
+    native.run(
+        [
+            *(compiler, *build.extra_compile_args, "-Werror", "-fsyntax-only"),
+            *(f"-I{native.CSRC}", f"-I{headers}", "-DPy_LIMITED_API=0x030B0000"),
+            *sources,
+        ]
+    )
 
 
 def readelf(extension: Path, option: str) -> str:
