@@ -5,10 +5,15 @@
 
 #include "core/scratch.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The part of the taps' places that must be inside the image, for 5x5 kernels. */
-#define LEAST_INSIDE 0.2F
+#define LEAST_INSIDE 0.23F
+
+/* That part times the part of pixels other than zero, unless nearly all are. */
+#define LEAST_OF_BOTH 0.33F
+#define NEARLY_ALL    0.9F
 
 enum {
     WHOLE_BITS = 12, /* of the integers that weights are looked at for */
@@ -321,7 +326,7 @@ static bool is_better_summed(const ptac_winograd *conv, const ptac_winograd_stag
     const int64_t filters = (int64_t)conv->in_channels * conv->out_channels;
     const int64_t n_pixels = conv->n * conv->in_channels * conv->h * (int64_t)conv->w;
     const sample weights = sample_of(conv->weight, filters * r * r);
-    float filled;
+    float filled, inside, least;
 
     if (are_integers(conv->weight, filters * r * r) ||
         are_constant(conv->weight, filters, r * r))
@@ -337,7 +342,10 @@ static bool is_better_summed(const ptac_winograd *conv, const ptac_winograd_stag
     if (r < 5)
         return s->is_unsuited(conv, least_filled(s));
     filled = (float)weights.n_filled / (float)weights.n_seen;
-    return s->is_unsuited(conv, least_filled(s) / filled) ||
+    inside = part_inside(conv->h, conv->out_h, r, conv->pad_h) *
+             part_inside(conv->w, conv->out_w, r, conv->pad_w);
+    least = fmaxf(least_filled(s), fminf(LEAST_OF_BOTH / inside, NEARLY_ALL));
+    return s->is_unsuited(conv, least / filled) ||
            are_ill_conditioned(conv->weight, filters);
 }
 
