@@ -82,12 +82,23 @@ class Clipping:
         if measured is None:
             return 1.0
         place, squares = measured
-        now = _squares(c, params_of(optimizer)[place], scale)
+        now = _squares(c, _params_at(optimizer, place), scale)
         kept = loss_scale * sqrt(now / squares) if now else 1.0
         if not 1 / _MOST < kept < _MOST:
             return 1.0
         self.is_seen = self.is_seen or abs(kept - 1) > _ROUNDING
         return kept
+
+
+def _params_at(optimizer: Any, place: slice) -> list[Any]:
+    """Those of all groups; of one parameter without a list of all."""
+    at = place.start
+    for group in optimizer.param_groups if at is not None else ():
+        params = group["params"]
+        if at < len(params):
+            return params[at : at + 1]
+        at -= len(params)
+    return params_of(optimizer)[place]
 
 
 def _squares(c: Any, params: list[Any], scale: float) -> float | None:

@@ -118,12 +118,19 @@ class Watched:
             self._part_ways(self.n_turns, self._beside, _TURNS)
             self._beside = None
 
-    def see_who_shares(self) -> bool:
-        """Whether others have stepped by the losses of the last step, as not before."""
+    def see_who_shares(self) -> None:
+        """The losses of the last step: by now others have stepped by them too."""
         if not self.used:
-            return False
-        n_sharing = max(len(root.used_by) for root in self.used)
-        is_new, self.n_sharing = n_sharing != self.n_sharing, n_sharing
+            return
+        n_sharing = 1
+        for root in self.used:
+            n_sharing = max(n_sharing, len(root.used_by))
+        if n_sharing != self.n_sharing:
+            self.share_changes()
+            self.n_sharing = n_sharing
         if n_sharing > 1:
             self.n_of_others = 0
-        return is_new
+
+    def share_changes(self) -> None:
+        """More, or fewer, have stepped by the last losses than by those before."""
+        raise NotImplementedError

@@ -6,7 +6,6 @@ import logging
 import math
 from array import array
 from collections import deque
-from operator import mul
 from typing import Any, NamedTuple
 
 from torch import distributed
@@ -104,12 +103,10 @@ class Tuner(Watched):
         self.use(roots)
         return roots
 
-    def see_who_shares(self) -> bool:
+    def share_changes(self) -> None:
         """Begin anew where the first loss was counted as another share."""
-        is_new = super().see_who_shares()
-        if is_new and self.field("n_steps") <= 1:
+        if self.field("n_steps") <= 1:
             self._begin_numbers()
-        return is_new
 
     def next(
         self, optimizer: Any, stepping: list[int], roots: list[Root], scale: float
@@ -280,8 +277,13 @@ def weighted(
     """
     if not len(weights) == len(most_weights) == len(sums):
         return None
-    found = loss, sum(map(mul, weights, sums)), sum(map(mul, most_weights, sums))
-    return found if math.isfinite(sum(found)) else None
+    descent = most_descent = 0.0
+    for i, found in enumerate(sums):
+        descent += weights[i] * found
+        most_descent += most_weights[i] * found
+    if not math.isfinite(loss + descent + most_descent):
+        return None
+    return loss, descent, most_descent
 
 
 def _has_others() -> bool:
