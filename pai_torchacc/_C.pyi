@@ -6,7 +6,7 @@ and reasons go by the names that the report prints; reasons are numbered as in
 """
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from torch import Tensor
@@ -256,9 +256,6 @@ def int8_quantize(weight: Tensor, /) -> tuple[Tensor, Tensor, float, float] | No
     None where one is not finite.
     """
 
-def int8_dequantize(weight_int8: Tensor, scales: Tensor, /) -> Tensor:
-    """``scale * q`` for each row."""
-
 def int8_faster(operator: str, kind: str, work: int, threads: int, /) -> bool | None:
     """Whether the table has a row faster than stock there; None: no such place."""
 
@@ -269,58 +266,39 @@ def int8_linear(
     bias: Tensor | None,
     n: int,
     k: int,
-    activation: int,
+    activation: int = 0,
     /,
 ) -> Tensor | None:
-    """``activation(x @ w.T + bias)`` by int8; None where a mode is active."""
+    """``activation(x @ w.T + bias)`` by int8; None where a mode is active.
 
-def int8_linear_kernel(
-    x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    bias: Tensor | None,
-    n: int,
-    k: int,
-    activation: int,
-    /,
-) -> Tensor | None:
-    """The same for the dispatcher, below modes."""
+    ``int8_linear_kernel`` is the same for the dispatcher, below modes, and so are the
+    other two.
+    """
+
+int8_linear_kernel = int8_linear
 
 def int8_conv2d(
     x: Tensor,
     packed: Tensor,
     scales: Tensor,
     bias: Tensor | None,
-    geometry: tuple[int, ...],
-    normalization: tuple[Tensor | None, Tensor | None, Tensor, Tensor, float] | None,
-    activation: int,
-    channels_last: bool,
+    geometry: Sequence[int],
+    activation: int = 0,
+    normalization: (
+        tuple[Tensor | None, Tensor | None, Tensor, Tensor, float] | None
+    ) = None,
     /,
 ) -> Tensor | None:
     """Convolve by int8; the geometry's numbers are those of quantization.layers."""
 
-def int8_conv2d_kernel(
-    x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    bias: Tensor | None,
-    geometry: tuple[int, ...],
-    normalization: tuple[Tensor | None, Tensor | None, Tensor, Tensor, float] | None,
-    activation: int,
-    channels_last: bool,
-    /,
-) -> Tensor | None:
-    """The same for the dispatcher, below modes."""
+int8_conv2d_kernel = int8_conv2d
 
 def int8_embedding(
     indices: Tensor, weight_int8: Tensor, scale: Tensor, /
 ) -> Tensor | None:
     """``(scale[:, None] * weight_int8)[indices]``; None where a mode is active."""
 
-def int8_embedding_kernel(
-    indices: Tensor, weight_int8: Tensor, scale: Tensor, /
-) -> Tensor | None:
-    """The same for the dispatcher, below modes."""
+int8_embedding_kernel = int8_embedding
 
 def module_guards_install(
     classes: list[tuple[type, list[_Watched]]],

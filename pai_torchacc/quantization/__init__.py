@@ -30,21 +30,14 @@ _ledger = Ledger()
 def install(c: Any, config: Config) -> str | None:
     """Switch on as ``config`` says; the reason when that cannot be."""
     from pai_torchacc import _host
-    from pai_torchacc.quantization import (
-        dispatch,
-        fused_modules,
-        operators,
-        optimizers,
-        states,
-    )
+    from pai_torchacc.quantization import fused_modules, operators, optimizers, states
 
     in_use.install(c, config)
     _set_gates(c, config)
     if not len(_ledger):
         states.install(_ledger)
-    dispatch.install(c)
+    operators.install(c)
     optimizers.install()
-    operators.defined()
     if _host.has_lean_paths():
         fused_modules.install(c)
     return None
@@ -67,7 +60,7 @@ def _gate(name: str, config: Config | None) -> str:
 def remove(c: Any) -> None:
     """Switch off; quantized modules run dequantized."""
     _set_gates(c, None)
-    for name in ("dispatch", "fused_modules", "optimizers"):
+    for name in ("operators", "fused_modules", "optimizers"):
         module = sys.modules.get(f"{__name__}.{name}")
         if module is not None:
             module.remove()

@@ -30,16 +30,6 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
 
     weight_name = "in_proj_weight"
 
-    @property
-    def in_proj_weight(self) -> Tensor:  # type: ignore[override]
-        """The dequantized weight, a copy."""
-        return self._fresh_weight()
-
-    @property
-    def in_proj_weight_int8(self) -> Tensor:
-        """The int8 weight, a copy."""
-        return self._plain().clone()
-
     def _reset_parameters(self) -> None:
         self.reset_parameters()
 
@@ -82,7 +72,7 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         return result, weights
 
     def _is_ours(self, *inputs: Tensor) -> bool:
-        if not quantizer.is_in_graph() and "int8_linear" not in dispatch._kernels:
+        if not quantizer.is_in_graph() and dispatch.kernel_of("int8_linear") is None:
             return False
         if self._scale().device.type != "cpu":
             return False
@@ -263,8 +253,9 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
             own = None if bias is None else bias[begin:at]
             part = None
             if not is_float:
-                part = dispatch.linear(
-                    x, piece, scale[begin:at], own, rows, self.embed_dim
+                part = dispatch.product(
+                    *("int8_linear", x, piece, scale[begin:at], own),
+                    *(rows, self.embed_dim, 0),
                 )
             if part is None:
                 weight = self._float_weight(x.dtype)[begin:at]
@@ -278,7 +269,3 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         if isinstance(projection, Int8Module):
             return type(projection).forward(projection, x)
         return F.linear(x, projection.weight, projection.bias)
-
-    def extra_repr(self) -> str:
-        """Say int8."""
-        return "int8"

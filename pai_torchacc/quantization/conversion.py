@@ -28,7 +28,7 @@ from pai_torchacc.quantization import (
 from pai_torchacc.quantization.attention import Int8MultiheadAttention
 from pai_torchacc.quantization.layers import Int8Embedding
 from pai_torchacc.quantization.record import METHODS, Record, State, Tie
-from pai_torchacc.quantization.selection import CLASSES, FLOAT_CLASSES, Layer
+from pai_torchacc.quantization.selection import CLASSES, Layer
 from pai_torchacc.quantization.storage import Int8Module
 
 
@@ -168,10 +168,8 @@ def _copies(found: list[Layer], options: Options) -> list[Pair]:
             continue
         record = Record(options.method, layer.buckets)
         pairs.append((layer, copy_of(layer, quantized, record, tie)))
-    bad = {id(layer) for layer in found if layer.reason}
     selection.follow(found)
-    if {id(layer) for layer in found if layer.reason} != bad:
-        pairs = [pair for pair in pairs if pair[0].reason is None]
+    pairs = [pair for pair in pairs if pair[0].reason is None]
     _check_any(found)
     copies = {layer.module: copied for layer, copied in pairs}
     for layer, copied in pairs:
@@ -259,7 +257,7 @@ def _quality(pair: Pair) -> float:
     state = pair[1]._int8
     if state.output_sqnr is not None:
         return state.output_sqnr
-    return quantizer.sqnr_db(state.signal, state.noise)
+    return state.weight_sqnr()
 
 
 def _db(copied: Int8Module) -> str:
@@ -368,7 +366,7 @@ def dequantize(model: nn.Module) -> nn.Module:
     for module, parameter in made:  # all of them: what is tied stays so
         module._int8.master = parameter
     for module, parameter in made:
-        storage.restore(module, FLOAT_CLASSES[type(module)], parameter)
+        storage.restore(module, parameter)
         optimizers.note_restored(parameter)
     for part in model.modules():
         storage.clean(part)

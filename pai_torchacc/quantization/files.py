@@ -179,39 +179,34 @@ def load(model: nn.Module, file: Any) -> nn.Module:
     from pai_torchacc.quantization import restoring
 
     with contextlib.ExitStack() as stack:
-        stream = file if hasattr(file, "read") else stack.enter_context(_opened(file))
-        try:
-            with _told_as_damage():
-                archive = stack.enter_context(zipfile.ZipFile(stream))
+        is_open = hasattr(file, "read")
+        stream = file if is_open else stack.enter_context(Path(file).open("rb"))
+        with _told_as_damage(file):
+            archive = stack.enter_context(zipfile.ZipFile(stream))
             header = _header(archive)
-            plan = restoring.planned(model, header["tensors"])
+        plan = restoring.planned(model, header["tensors"])
+        with _told_as_damage(file):
             tensors = _tensors(archive, header)
-        except Damaged as error:
-            raise ValueError(f"{_name(file)}: {error}") from None
-        except (
-            *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError),
-            *(RuntimeError, UnicodeDecodeError, OverflowError),
-        ) as error:
-            raise ValueError(f"{_name(file)} is damaged: {error}") from None
     return restoring.restore(model, plan, tensors, header["metadata"])
 
 
 @contextlib.contextmanager
-def _told_as_damage() -> Iterator[None]:
-    """Where bytes are missing, zipfile seeks to a place before the file begins."""
+def _told_as_damage(file: Any) -> Iterator[None]:
+    """Raise ValueError with the file's name for what damage makes others raise."""
     try:
         yield
+    except Damaged as error:
+        raise ValueError(f"{_name(file)}: {error}") from None
     except io.UnsupportedOperation:
         raise
-    except (OSError, ValueError) as error:
-        is_own = isinstance(error, Damaged)
-        if is_own or (isinstance(error, OSError) and error.errno != errno.EINVAL):
+    except (
+        *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError),
+        *(RuntimeError, OverflowError, ValueError, OSError),
+    ) as error:
+        # Where bytes are missing, zipfile seeks to a place before the file begins.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        raise Damaged(f"it is damaged: {error}") from None
-
-
-def _opened(file: Any) -> IO[bytes]:
-    return Path(file).open("rb")
+        raise ValueError(f"{_name(file)} is damaged: {error}") from None
 
 
 def _name(file: Any) -> str:
@@ -229,7 +224,7 @@ def _read(archive: zipfile.ZipFile, name: str, n_bytes: int) -> bytes:
         raise Damaged(f"{name} has a wrong size")
     if info.compress_size != info.file_size:
         raise Damaged(f"{name} has a wrong size")
-    with _told_as_damage(), archive.open(info) as entry:
+    with archive.open(info) as entry:
         content = entry.read(info.file_size + 1)
     if len(content) != info.file_size:
         raise Damaged(f"{name} ends early")
@@ -335,10 +330,3 @@ def _block(coded: memoryview, length: int) -> Any:
     if len(block) != length or not decoder.eof:
         raise Damaged("a block has a wrong length")
     return block
-
-
-def to_bytes(model: nn.Module, compress: bool = True) -> bytes:
-    """Give the file as bytes."""
-    stream = io.BytesIO()
-    save(model, stream, compress)
-    return stream.getvalue()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from pai_torchacc.quantization import dispatch
+from pai_torchacc.quantization import dispatch, operators
 from pai_torchacc.quantization.storage import Int8Module
 
 _SPATIAL = 2
@@ -19,16 +19,6 @@ is_compiling = torch.compiler.is_compiling
 
 class Int8Linear(Int8Module, nn.Linear):
     """``nn.Linear`` with an int8 weight."""
-
-    @property
-    def weight(self) -> Tensor:  # type: ignore[override]
-        """The dequantized weight, a copy."""
-        return self._fresh_weight()
-
-    @property
-    def weight_int8(self) -> Tensor:
-        """The int8 weight, a copy."""
-        return self._plain().clone()
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute what ``nn.Linear`` does."""
@@ -42,17 +32,15 @@ class Int8Linear(Int8Module, nn.Linear):
                 result = kernel(input, packed, scale, bias, n, k, 0)
                 if result is not None:
                     return result
-            result = dispatch.linear_otherwise(input, packed, scale, bias, n, k)
+            result = dispatch.otherwise(
+                "int8_linear", input, packed, scale, bias, n, k, 0
+            )
             if result is not None:
                 return result
         held = buffers.get("weight_float")
         if held is None or held.dtype != input.dtype:
             held = self._float_weight(input.dtype)
         return F.linear(input, held, bias)
-
-    def extra_repr(self) -> str:
-        """Say int8."""
-        return f"{super().extra_repr()}, int8"
 
 
 class Int8OutProjection(Int8Linear, NonDynamicallyQuantizableLinear):
@@ -61,16 +49,6 @@ class Int8OutProjection(Int8Linear, NonDynamicallyQuantizableLinear):
 
 class Int8Conv2d(Int8Module, nn.Conv2d):
     """``nn.Conv2d`` with an int8 weight."""
-
-    @property
-    def weight(self) -> Tensor:  # type: ignore[override]
-        """The dequantized weight, a copy."""
-        return self._fresh_weight()
-
-    @property
-    def weight_int8(self) -> Tensor:
-        """The int8 weight, a copy."""
-        return self._plain().clone()
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute what ``nn.Conv2d`` does."""
@@ -81,24 +59,20 @@ class Int8Conv2d(Int8Module, nn.Conv2d):
             scale = self._buffers["weight_scale"]
             is_single = input.dim() == _SPATIAL + 1
             images = input.unsqueeze(0) if is_single else input
-            result = dispatch.conv2d(images, packed, scale, bias, at)
+            result = dispatch.product("int8_conv2d", images, packed, scale, bias, at, 0)
             if result is not None:
                 return result.squeeze(0) if is_single else result
         return self._conv_forward(input, self._float_weight(input.dtype), bias)
 
     def _geometry(self) -> tuple[int, ...] | None:
         """As :func:`geometry`, which is asked again when a setting has changed."""
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return geometry(self)
         state = self._int8
         now = self.stride, self.padding, self.dilation, self.groups, self.padding_mode
         if state.geometry is None or state.geometry[0] != now:
             state.geometry = now, geometry(self)
         return state.geometry[1]
-
-    def extra_repr(self) -> str:
-        """Say int8."""
-        return f"{super().extra_repr()}, int8"
 
 
 def geometry(conv: Any) -> tuple[int, ...] | None:
@@ -131,27 +105,12 @@ class Int8Embedding(Int8Module, nn.Embedding):
 
     is_packed = False
 
-    @property
-    def weight(self) -> Tensor:  # type: ignore[override]
-        """The dequantized weight, a copy."""
-        return self._fresh_weight()
-
-    @property
-    def weight_int8(self) -> Tensor:
-        """The int8 weight, a copy."""
-        return self._plain().clone()
-
     def forward(self, input: Tensor) -> Tensor:
         """Look rows up."""
         buffers = self._buffers
         int8, scale = buffers["weight_int8"], buffers["weight_scale"]
         result = dispatch.embedding(input, int8, scale)
         if result is None:
-            rows = F.embedding(input, int8).to(torch.float32)
-            result = rows * F.embedding(input, scale[:, None])
+            result = operators.embedding(input, int8, scale)
         dtype = self._int8.dtype
         return result if dtype == torch.float32 else result.to(dtype)
-
-    def extra_repr(self) -> str:
-        """Say int8."""
-        return f"{super().extra_repr()}, int8"

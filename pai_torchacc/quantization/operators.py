@@ -2,203 +2,233 @@
 
 Packed weights are those of this process: a program that is exported, saved and loaded
 elsewhere needs a CPU for which weights are laid out alike. Off the CPU, and where no
-kernel takes the call, they compute by the dequantized weight. Importing this module
-defines them; they stay for the life of the process.
+kernel takes the call, they compute by the dequantized weight. Gradients are straight
+through: forward in int8, backward as if the weight were float. Importing this module
+defines the operators; they stay for the life of the process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pai_torchacc.quantization import dispatch, quantizer
+from pai_torchacc.quantization import quantizer
+
+OPERATORS = ("int8_linear", "int8_conv2d", "int8_embedding")
+
+kernels: dict[str, Any] = {}
+"""The extension's entries, while the switch is on."""
+
+functions: dict[str, Any] = {}
+"""By operator: a ``torch.autograd.Function`` of it, quicker than torch.library's."""
 
 _library = torch.library.Library("pai_torchacc", "FRAGMENT")
+
+
+def install(c: Any) -> None:
+    """Use the extension's kernels."""
+    for op in OPERATORS:
+        for name in (op, f"{op}_kernel"):
+            kernels[name] = getattr(c, name)
+
+
+def remove() -> None:
+    """Stop using them."""
+    kernels.clear()
+
+
+# By the dequantized weight.
 
 
 def _linear(
     x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None, n: int, k: int,
     activation: int = 0,
 ) -> Tensor:  # fmt: skip
-    plain = _unpack(packed, [n, k], 1)
-    result = F.linear(x, quantizer.dequantize(plain, scale, x.dtype), bias)
+    weight = quantizer.dequantize(_unpack(packed, [n, k], 1), scale, x.dtype)
+    result = F.linear(x, weight, bias)
     return result.relu() if activation else result
 
 
-def _linear_kernel(
-    x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None, n: int, k: int,
-    activation: int = 0,
-) -> Tensor:  # fmt: skip
-    args = x, packed, scale, bias, n, k, activation
-    kernel = dispatch.below("int8_linear")
-    result = kernel(*args) if kernel else None
-    return _linear(*args) if result is None else result
-
-
-def _fake_linear(
-    x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None, n: int, k: int,
-    activation: int = 0,
-) -> Tensor:  # fmt: skip
-    return x.new_empty((*x.shape[:-1], n))
-
-
 def _conv2d(
-    x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None, geometry: list[int],
-    activation: int = 0,
+    x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None,
+    geometry: Sequence[int], activation: int = 0,
 ) -> Tensor:  # fmt: skip
-    result = dispatch.float_conv2d(x, packed, scale, bias, geometry)
+    sizes, groups = geometry[:4], geometry[-1]
+    weight = quantizer.dequantize(_unpack(packed, sizes, groups), scale, x.dtype)
+    result = torch.conv2d(x, weight, bias, *_steps(geometry), groups)
     order = torch._prims_common.suggest_memory_format(x)
     return (result.relu() if activation else result).contiguous(memory_format=order)
 
 
-def _conv2d_kernel(
-    x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None, geometry: list[int],
-    activation: int = 0,
-) -> Tensor:  # fmt: skip
-    kernel = dispatch.below("int8_conv2d")
-    result = None
-    if kernel:
-        result = kernel(
-            x, packed, scale, bias, tuple(geometry), None, activation, False
-        )
-    if result is None:
-        return _conv2d(x, packed, scale, bias, geometry, activation)
-    return result
+def _steps(geometry: Sequence[int]) -> tuple[Sequence[int], ...]:
+    """Stride, padding and dilation."""
+    return geometry[4:6], geometry[6:8], geometry[8:10]
 
 
-def _fake_conv2d(
-    x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None, geometry: list[int],
-    activation: int = 0,
-) -> Tensor:  # fmt: skip
-    n, _, kh, kw, sh, sw, ph, pw, dh, dw, _ = geometry
-    height = (x.shape[2] + 2 * ph - dh * (kh - 1) - 1) // sh + 1
-    width = (x.shape[3] + 2 * pw - dw * (kw - 1) - 1) // sw + 1
-    result = x.new_empty((x.shape[0], n, height, width))
-    return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
-
-
-def _embedding(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor:
+def embedding(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor:
+    """Rows of an int8 weight, as float32."""
     rows = F.embedding(indices, int8).to(torch.float32)
     return rows * F.embedding(indices, scale[:, None])
 
 
-def _embedding_kernel(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor:
-    kernel = dispatch.below("int8_embedding")
-    result = kernel(indices, int8, scale) if kernel else None
-    return _embedding(indices, int8, scale) if result is None else result
+def _unpack(packed: Tensor, sizes: Sequence[int], groups: int) -> Tensor:
+    return quantizer.unpack(packed.cpu(), sizes, groups).to(packed.device)
+
+
+def _dequantize(
+    packed: Tensor, scale: Tensor, sizes: Sequence[int], groups: int
+) -> Tensor:
+    return quantizer.dequantize(_unpack(packed, sizes, groups), scale)
+
+
+# Shapes.
+
+
+def _fake_linear(x: Tensor, _p: Any, _s: Any, _b: Any, n: int, *_: int) -> Tensor:
+    return x.new_empty((*x.shape[:-1], n))
+
+
+def _fake_conv2d(
+    x: Tensor, _p: Any, _s: Any, _b: Any, geometry: Sequence[int], *_: int
+) -> Tensor:
+    kernel = geometry[2:4]
+    settings = zip(x.shape[2:], kernel, *_steps(geometry), strict=True)
+    sizes = [(w + 2 * p - d * (k - 1) - 1) // s + 1 for w, k, s, p, d in settings]
+    result = x.new_empty((x.shape[0], geometry[0], *sizes))
+    return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
 
 
 def _fake_embedding(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor:
     return scale.new_empty((*indices.shape, int8.shape[1]))
 
 
-def _unpack(packed: Tensor, sizes: list[int], groups: int) -> Tensor:
-    return quantizer.unpack(packed.cpu(), sizes, groups).to(packed.device)
-
-
-def _fake_unpack(packed: Tensor, sizes: list[int], groups: int) -> Tensor:
+def _fake_unpack(packed: Tensor, sizes: Sequence[int], groups: int) -> Tensor:
     return packed.new_empty(tuple(sizes), dtype=torch.int8)
 
 
-def _dequantize(packed: Tensor, scale: Tensor, sizes: list[int], groups: int) -> Tensor:
-    return quantizer.dequantize(_unpack(packed, sizes, groups), scale)
-
-
 def _fake_dequantize(
-    packed: Tensor, scale: Tensor, sizes: list[int], groups: int
+    packed: Tensor, scale: Tensor, sizes: Sequence[int], groups: int
 ) -> Tensor:
     return scale.new_empty(tuple(sizes))
 
 
-def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    _, packed, scale, _, ctx.n, ctx.k, ctx.activation = inputs
-    ctx.save_for_backward(packed, scale, output if ctx.activation else None)
+# Gradients.
 
 
-def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    packed, scale, output = ctx.saved_tensors
-    if output is not None:
-        grad = grad * (output > 0)
-    for_x = for_bias = None
-    if ctx.needs_input_grad[0]:
-        for_x = dispatch.linear_input_gradient(grad, packed, scale, ctx.n, ctx.k)
-    if ctx.needs_input_grad[3]:
-        for_bias = grad.reshape(-1, grad.shape[-1]).sum(0)
-    return for_x, None, None, for_bias, None, None, None
-
-
-def _conv2d_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, packed, scale, _, ctx.geometry, ctx.activation = inputs
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, packed, scale, _, *ctx.how, activation = inputs
     ctx.sizes = x.shape
-    ctx.save_for_backward(packed, scale, output if ctx.activation else None)
+    ctx.save_for_backward(packed, scale, output if activation else None)
 
 
-def _conv2d_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    packed, scale, output = ctx.saved_tensors
-    if output is not None:
-        grad = grad * (output > 0)
-    for_x = for_bias = None
-    if ctx.needs_input_grad[0]:
-        for_x = dispatch.conv2d_input_gradient(
-            grad, packed, scale, ctx.sizes, ctx.geometry
+def _linear_gradients(
+    grad: Tensor, packed: Tensor, scale: Tensor, sizes: Any, n: int, k: int
+) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+    """How the gradients of x and bias are computed."""
+
+    def of_x() -> Tensor:
+        weight = torch.ops.pai_torchacc.int8_dequantize(packed, scale, [n, k], 1)
+        return grad.matmul(weight.to(grad.dtype))
+
+    return of_x, lambda: grad.reshape(-1, grad.shape[-1]).sum(0)
+
+
+def _conv2d_gradients(
+    grad: Tensor, packed: Tensor, scale: Tensor, sizes: Any, geometry: Sequence[int]
+) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+    def of_x() -> Tensor:
+        weight = torch.ops.pai_torchacc.int8_dequantize(
+            packed, scale, geometry[:4], geometry[-1]
+        ).to(grad.dtype)
+        return torch.nn.grad.conv2d_input(
+            tuple(sizes), weight, grad, *_steps(geometry), geometry[-1]
         )
-    if ctx.needs_input_grad[3]:
-        for_bias = grad.sum((0, 2, 3))
-    return for_x, None, None, for_bias, None, None
+
+    return of_x, lambda: grad.sum((0, 2, 3))
 
 
-_OPERATORS = (
+def _backward_by(gradients: Any) -> Callable[..., tuple[Any, ...]]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        packed, scale, output = ctx.saved_tensors
+        if output is not None:
+            grad = grad * (output > 0)
+        of_x, of_bias = gradients(grad, packed, scale, ctx.sizes, *ctx.how)
+        for_x = of_x() if ctx.needs_input_grad[0] else None
+        for_bias = of_bias() if ctx.needs_input_grad[3] else None
+        return for_x, None, None, for_bias, *(None,) * (len(ctx.how) + 1)
+
+    return backward
+
+
+def _function(kernel: Any, formula: Any) -> Any:
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        result = kernel(*args)
+        _remember(ctx, args, result)
+        return result
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(formula)}
+    return type("Int8Backward", (torch.autograd.Function,), members)
+
+
+_PRODUCT = "Tensor x, Tensor packed, Tensor scale, Tensor? bias"
+
+_DESCRIPTIONS = (
     (
-        "int8_linear(Tensor x, Tensor packed, Tensor scale, Tensor? bias, int n, int k,"
-        " int activation=0) -> Tensor",
-        (_linear_kernel, _linear, _fake_linear),
-        (_linear_context, _linear_backward),
+        f"int8_linear({_PRODUCT}, int n, int k, int activation=0) -> Tensor",
+        (_linear, _fake_linear, _linear_gradients),
     ),
     (
-        "int8_conv2d(Tensor x, Tensor packed, Tensor scale, Tensor? bias,"
-        " int[] geometry, int activation=0) -> Tensor",
-        (_conv2d_kernel, _conv2d, _fake_conv2d),
-        (_conv2d_context, _conv2d_backward),
+        f"int8_conv2d({_PRODUCT}, int[] geometry, int activation=0) -> Tensor",
+        (_conv2d, _fake_conv2d, _conv2d_gradients),
     ),
     (
         "int8_embedding(Tensor indices, Tensor weight_int8, Tensor scale) -> Tensor",
-        (_embedding_kernel, _embedding, _fake_embedding),
-        None,
+        (embedding, _fake_embedding, None),
     ),
     (
         "int8_unpack(Tensor packed, int[] sizes, int groups) -> Tensor",
-        (_unpack, _unpack, _fake_unpack),
-        None,
+        (_unpack, _fake_unpack, None),
     ),
     (
         "int8_dequantize(Tensor packed, Tensor scale, int[] sizes, int groups)"
         " -> Tensor",
-        (_dequantize, _dequantize, _fake_dequantize),
-        None,
+        (_dequantize, _fake_dequantize, None),
     ),
 )
+"""Schema; what computes it where no kernel does, its shape, its gradients."""
+
+
+def _with_kernel(op: str, portable: Any) -> Any:
+    """By the extension's kernel while there is one and it takes the call."""
+    name = f"{op}_kernel"
+
+    def on_cpu(*args: Any) -> Tensor:
+        kernel = kernels.get(name)
+        result = None if kernel is None else kernel(*args)
+        return portable(*args) if result is None else result
+
+    return on_cpu
 
 
 def _define() -> None:
-    for schema, (kernel, portable, fake), formula in _OPERATORS:
-        name = f"pai_torchacc::{schema.partition('(')[0]}"
+    for schema, (portable, fake, gradients) in _DESCRIPTIONS:
+        op = schema.partition("(")[0]
+        name = f"pai_torchacc::{op}"
+        on_cpu = _with_kernel(op, portable)
         _library.define(schema)
-        _library.impl(name, kernel, "CPU")
+        _library.impl(name, on_cpu, "CPU")
         _library.impl(name, portable, "CompositeExplicitAutograd")
         torch.library.register_fake(name, fake, lib=_library)
-        if formula:
-            context, backward = formula
+        if gradients:
+            formula = _backward_by(gradients)
+            functions[op] = _function(on_cpu, formula)
             torch.library.register_autograd(
-                name, backward, setup_context=context, lib=_library
+                name, formula, setup_context=_remember, lib=_library
             )
-
-
-def defined() -> bool:
-    """Whether they are: importing this module has done it."""
-    return bool(_library.ns)
 
 
 _define()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 from pai_torchacc import _options, _switch
@@ -47,9 +48,17 @@ def enable_model_quantization(training: Literal["bf16"] | None = None) -> Handle
     return _switch.enable_one(NAME, change, training=asked)
 
 
-def _enabled() -> None:
+@contextmanager
+def _switched_on() -> Iterator[None]:
+    """Within, and afterwards unless there was an error, the switch is on."""
+    before = _switch.current()
     if not _switch.is_active(NAME):
         _switch.enable_one(NAME)
+    try:
+        yield
+    except BaseException:
+        _switch.go_to(before)
+        raise
 
 
 def quantize_model(
@@ -116,13 +125,8 @@ def quantize_model(
     conversion.checked_model(model)
     options = conversion.Options(method, include, exclude, guard, keep_master, measure)
     options.checked()
-    before = _switch.current()
-    _enabled()
-    try:
+    with _switched_on():
         return conversion.quantize(model, sample, options)
-    except BaseException:
-        _switch.go_to(before)
-        raise
 
 
 def dequantize_model(model: _M) -> _M:
@@ -231,10 +235,5 @@ def load_quantized(model: _M, file: str | os.PathLike[str] | IO[bytes]) -> _M:
     from pai_torchacc.quantization import conversion, files
 
     conversion.checked_model(model)
-    before = _switch.current()
-    _enabled()
-    try:
+    with _switched_on():
         return files.load(model, file)
-    except BaseException:
-        _switch.go_to(before)
-        raise

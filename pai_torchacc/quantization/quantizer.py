@@ -38,17 +38,12 @@ _UNSOUND = Quantized(torch.empty(0, dtype=torch.int8), torch.tensor([torch.nan])
 
 
 @functools.cache
-def _extension() -> Any:
+def extension() -> Any:
     """The extension, which lays weights out in one way for the whole process."""
     try:
         return _host.learnt()
     except _host.Unavailable:
         return None
-
-
-def has(entry: str) -> bool:
-    """Whether the extension has this entry."""
-    return hasattr(_extension(), entry)
 
 
 def is_in_graph() -> bool:
@@ -95,10 +90,11 @@ def quantize(weight: Tensor) -> Quantized:
     """
     with ordinary():
         weight = weight.detach().contiguous()
-        if has("int8_quantize"):
-            made = _extension().int8_quantize(weight)
-            return _UNSOUND if made is None else Quantized(*made)
-        return _quantize(weight)
+        c = extension()
+        if c is None:
+            return _quantize(weight)
+        made = c.int8_quantize(weight)
+        return _UNSOUND if made is None else Quantized(*made)
 
 
 def _quantize(weight: Tensor) -> Quantized:
@@ -126,9 +122,10 @@ def dequantize(
 def pack(int8: Tensor, groups: int = 1) -> Tensor:
     """Lay a weight [n, c, *taps] out as this CPU's kernels want it."""
     with ordinary():
-        if has("int8_pack"):
-            return _extension().int8_pack(int8.contiguous(), groups)
-        return int8.reshape(-1).clone()
+        c = extension()
+        if c is None:
+            return int8.reshape(-1).clone()
+        return c.int8_pack(int8.contiguous(), groups)
 
 
 def unpack(packed: Tensor, sizes: Sequence[int], groups: int = 1) -> Tensor:
@@ -136,9 +133,15 @@ def unpack(packed: Tensor, sizes: Sequence[int], groups: int = 1) -> Tensor:
     with ordinary():
         if packed.is_meta:
             return torch.empty(tuple(sizes), dtype=torch.int8, device="meta")
-        if has("int8_unpack"):
-            return _extension().int8_unpack(packed, tuple(sizes), groups)
-        return packed.reshape(tuple(sizes)).clone()
+        c = extension()
+        if c is None:
+            return packed.reshape(tuple(sizes)).clone()
+        return c.int8_unpack(packed, tuple(sizes), groups)
+
+
+def version_of(tensor: Tensor) -> int:
+    """Its version; -1 for one made in inference mode, which has none."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def sqnr_db(signal: float, noise: float) -> float:

@@ -11,18 +11,34 @@ import math
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from pai_torchacc.quantization.quantizer import is_in_graph
+from pai_torchacc.quantization.quantizer import is_in_graph, sqnr_db, version_of
 
 VERSION = 1
 METHODS = ("auto", "int8", "weight_only")
 CHOICES = ("int8", "float")
-ROWS = {"m1": (0, 1), "m2_7": (2, 7), "m8_31": (8, 31), "m32_up": (32, math.inf)}
-"""Kinds of call of a linear layer: from so many rows to so many."""
+
+
+class Rows(NamedTuple):
+    """Calls of a linear layer with so many rows, the bounds included."""
+
+    least: float
+    most: float
+    typical: int
+    said: str
+
+
+ROWS = {
+    "m1": Rows(0, 1, 1, "1 row"),
+    "m2_7": Rows(2, 7, 4, "2 to 7 rows"),
+    "m8_31": Rows(8, 31, 16, "8 to 31 rows"),
+    "m32_up": Rows(32, math.inf, 64, "32 rows"),
+}
+"""Kinds of call of a linear layer."""
 
 _MOST_BYTES = 1 << 16
 _MOST_BUCKETS = 64
@@ -70,22 +86,17 @@ def from_tensor(tensor: Any) -> Record:
         raise ValueError("the record of quantization has a wrong size")
     try:
         content = json.loads(bytes(tensor.tolist()).decode())
-        return from_json(content)
+        if not isinstance(content, dict) or content.get("version") != VERSION:
+            raise ValueError(f"it is not of version {VERSION}")
+        method, buckets = content.get("method"), content.get("buckets")
+        if method not in METHODS:
+            raise ValueError(f"its method is not one of {', '.join(METHODS)}")
+        if not isinstance(buckets, dict) or len(buckets) > _MOST_BUCKETS:
+            raise ValueError("its buckets are missing")
+        if not all(how in CHOICES for how in buckets.values()):
+            raise ValueError(f"its buckets are not among {', '.join(CHOICES)}")
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the record of quantization is damaged: {error}") from None
-
-
-def from_json(content: Any) -> Record:
-    """Check the content of a record and take it."""
-    if not isinstance(content, dict) or content.get("version") != VERSION:
-        raise ValueError(f"it is not of version {VERSION}")
-    method, buckets = content.get("method"), content.get("buckets")
-    if method not in METHODS:
-        raise ValueError(f"its method is not one of {', '.join(METHODS)}")
-    if not isinstance(buckets, dict) or len(buckets) > _MOST_BUCKETS:
-        raise ValueError("its buckets are missing")
-    if not all(how in CHOICES for how in buckets.values()):
-        raise ValueError(f"its buckets are not among {', '.join(CHOICES)}")
     return Record(method, tuple(buckets.items()))
 
 
@@ -121,11 +132,11 @@ class Tie:
             of, held, version, who = self._made[what]
             result = held()
             is_same = of() is source and result is not None and who() is by
-            if is_same and _version(result) == version:
+            if is_same and version_of(result) == version:
                 return result
         result = make()
         who = _nobody if by is None else _reference(by)
-        made = weakref.ref(source), weakref.ref(result), _version(result), who
+        made = weakref.ref(source), weakref.ref(result), version_of(result), who
         self._made[what] = made
         return result
 
@@ -150,10 +161,6 @@ def _reference(thing: Any) -> Callable[[], Any]:
         return lambda: thing
 
 
-def _version(tensor: Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
-
-
 @dataclass
 class State:
     """What a quantized module keeps beside its tensors."""
@@ -176,8 +183,8 @@ class State:
     measured: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By kind of call: seconds in float and in int8."""
     floats: frozenset[str] = frozenset()
-    float_rows: tuple[tuple[int, float], ...] = ()
-    """The same of a linear layer, as ranges of rows."""
+    float_rows: tuple[Rows, ...] = ()
+    """The same of a linear layer."""
     geometry: tuple[Any, Any] | None = None
     """A convolution's settings, and what they mean to kernels."""
 
@@ -185,6 +192,10 @@ class State:
         """Compute as this record says from now on."""
         self.record, self.floats = record, record.floats()
         self.float_rows = tuple(ROWS[kind] for kind in self.floats if kind in ROWS)
+
+    def weight_sqnr(self) -> float:
+        """Of the weight, in dB."""
+        return sqnr_db(self.signal, self.noise)
 
     def is_float(self, x: Tensor, k: int) -> bool:
         """Whether a linear layer computes these rows of ``k`` in float.
@@ -194,4 +205,4 @@ class State:
         if is_in_graph():
             return len(self.floats) == len(self.record.buckets)
         rows = x.numel() // k
-        return any(least <= rows <= most for least, most in self.float_rows)
+        return any(kind.least <= rows <= kind.most for kind in self.float_rows)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pai_torchacc import _switch
-from pai_torchacc.quantization import conversion, quantizer, selection
+from pai_torchacc.quantization import conversion, selection
 from pai_torchacc.quantization.storage import Int8Module
 
 SCHEMA = 1
@@ -38,13 +38,11 @@ def report(model: nn.Module) -> QuantizationReport:
     """See :func:`pai_torchacc.quantization_report`."""
     memo = conversion.notes.get(model)
     reasons = memo.reasons if memo else {}
-    layers = []
-    for name, module in model.named_modules():
-        if isinstance(module, Int8Module):
-            layers.append(_int8_entry(name, module))
-        elif selection._has_weight(module):
-            why = reasons.get(name) or selection.trouble(module) or "not quantized"
-            layers.append(_float_entry(name, module, why))
+    layers = [
+        _entry(name, module, reasons)
+        for name, module in model.named_modules()
+        if isinstance(module, Int8Module) or selection.has_weight(module)
+    ]
     return QuantizationReport(
         {
             "schema": SCHEMA,
@@ -66,20 +64,34 @@ def _undo(model: nn.Module) -> str | None:
     return "bit-exact" if has_masters else "dequantized"
 
 
-def _int8_entry(name: str, module: Int8Module) -> dict[str, Any]:
-    state = module._int8
-    known = state.signal > 0 or state.noise > 0
-    return {
+def _entry(name: str, module: nn.Module, reasons: dict[str, str]) -> dict[str, Any]:
+    """One layer, in int8 or float."""
+    entry: dict[str, Any] = {
         "name": name,
-        "kind": selection.FLOAT_CLASSES[type(module)].__name__,
+        "kind": type(module).__name__,
+        "shape": [],
+        "state": "float",
+        "reason": None,
+        "method": None,
+        "buckets": {},
+        "weight_sqnr_db": None,
+        "output_sqnr_db": None,
+        "measured": {},
+    }
+    if not isinstance(module, Int8Module):
+        weights = [p for p in module._parameters.values() if p is not None]
+        if weights and not selection.is_lazy(weights[0]):
+            entry["shape"] = list(weights[0].shape)
+        why = reasons.get(name) or selection.trouble(module)
+        return entry | {"reason": why or "not quantized"}
+    state = module._int8
+    return entry | {
+        "kind": module.float_class.__name__,
         "shape": list(state.shape),
         "state": "int8",
-        "reason": None,
         "method": state.record.method,
         "buckets": dict(state.record.buckets),
-        "weight_sqnr_db": (
-            quantizer.sqnr_db(state.signal, state.noise) if known else None
-        ),
+        "weight_sqnr_db": state.weight_sqnr() if state.signal or state.noise else None,
         "output_sqnr_db": state.output_sqnr,
         "measured": {
             kind: {"float_s": a, "int8_s": b, "ratio": a / b}
@@ -88,70 +100,34 @@ def _int8_entry(name: str, module: Int8Module) -> dict[str, Any]:
     }
 
 
-def _float_entry(name: str, module: nn.Module, why: str) -> dict[str, Any]:
-    weights = [p for p in module._parameters.values() if p is not None]
-    is_known = bool(weights) and not selection._is_lazy(weights[0])
-    shape = list(weights[0].shape) if is_known else []
-    return {
-        "name": name,
-        "kind": type(module).__name__,
-        "shape": shape,
-        "state": "float",
-        "reason": why,
-        "method": None,
-        "buckets": {},
-        "weight_sqnr_db": None,
-        "output_sqnr_db": None,
-        "measured": {},
-    }
-
-
 def sizes(model: nn.Module) -> dict[str, int]:
     """Bytes of the float model's state dict, of this one's, and in memory now."""
+    found = {"float": 0, "int8": 0, "memory": 0}
     seen: set[Any] = set()
-    before = saved = memory = 0
+
+    def count(tensor: Tensor | None, *where: str) -> None:
+        if tensor is not None and not selection.is_lazy(tensor):
+            for key in where:
+                if (key, id(tensor)) not in seen:
+                    seen.add((key, id(tensor)))
+                    found[key] += tensor.numel() * tensor.element_size()
+
     for module in model.modules():
-        own = module._names() if isinstance(module, Int8Module) else ()
-        persistent = [*module._parameters.values()]
+        for parameter in module._parameters.values():
+            count(parameter, *found)
         for key, buffer in module._buffers.items():
-            if buffer is None:
-                continue
-            memory += _once(buffer, seen)
-            if key not in own and key not in module._non_persistent_buffers_set:
-                persistent.append(buffer)
-        for tensor in persistent:
-            if tensor is not None and not selection._is_lazy(tensor):
-                size = _once(tensor, seen) if tensor is not None else 0
-                is_buffer = any(tensor is b for b in module._buffers.values())
-                if is_buffer:
-                    size = _bytes(tensor) if ("b", id(tensor)) not in seen else 0
-                    seen.add(("b", id(tensor)))
-                    before, saved = before + size, saved + size
-                else:
-                    before, saved, memory = before + size, saved + size, memory + size
-        if own:
+            is_saved = key not in module._non_persistent_buffers_set
+            count(buffer, *(found if is_saved else ("memory",)))
+        if isinstance(module, Int8Module):
             state = module._int8
-            n_record = state.record.as_tensor().numel()
-            tie = ("tie", id(state.tie))
-            if state.tie is not None and tie in seen:
-                saved += n_record
-                continue
-            seen.add(tie)
-            n = math.prod(state.shape)
-            before += 4 * n
-            saved += n + 4 * state.shape[0] + n_record
-    return {"float": before, "int8": saved, "memory": memory}
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _once(tensor: Tensor, seen: set[Any]) -> int:
-    if id(tensor) in seen:
-        return 0
-    seen.add(id(tensor))
-    return _bytes(tensor)
+            found["int8"] += state.record.as_tensor().numel()
+            weight = id(state.tie or state)
+            if weight not in seen:
+                seen.add(weight)
+                n = math.prod(state.shape)
+                found["float"] += 4 * n
+                found["int8"] += n + 4 * state.shape[0]
+    return found
 
 
 def _finite(value: Any) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from pai_torchacc.quantization import conversion, quantizer, selection, storage
 from pai_torchacc.quantization.record import Record, Tie, from_tensor
-from pai_torchacc.quantization.selection import CLASSES, FLOAT_CLASSES, Layer
+from pai_torchacc.quantization.selection import CLASSES, Layer
 from pai_torchacc.quantization.storage import Int8Module, check_int8
 
 _MOST_RECORD_BYTES = 1 << 16
@@ -20,15 +19,19 @@ _MOST_RECORD_BYTES = 1 << 16
 
 @dataclass
 class _Weight:
-    """A module that may be int8, in the model and in the file."""
+    """A module that may be int8, under one of its names."""
 
     name: str
-    prefix: str
     module: nn.Module
     kind: type
-    shape: tuple[int, ...]
-    is_int8: bool
+    """The module's class as long as it is float."""
+    is_int8: bool = False
     """In the file."""
+
+    @property
+    def prefix(self) -> str:
+        """Of its names in the state dict."""
+        return f"{self.name}." if self.name else ""
 
     @property
     def key(self) -> str:
@@ -40,26 +43,26 @@ class _Weight:
         """Names in the state dict when it is int8."""
         return f"{self.key}_int8", f"{self.key}_scale", f"{self.prefix}quantization"
 
+    @property
+    def parameter(self) -> Tensor | None:
+        """Its weight while it is float."""
+        return self.module._parameters.get(CLASSES[self.kind].weight_name)
+
+    def shape(self) -> tuple[int, ...] | None:
+        """Of its weight; None without one."""
+        if isinstance(self.module, Int8Module):
+            return self.module._int8.shape
+        return None if self.parameter is None else tuple(self.parameter.shape)
+
     def identity(self) -> int:
         """The same for modules with one weight."""
         if isinstance(self.module, Int8Module):
-            tie = self.module._int8.tie
-            return id(self.module if tie is None else tie)
-        return id(self.module._parameters[CLASSES[self.kind].weight_name])
+            return id(self.module._int8.tie or self.module)
+        return id(self.parameter)
 
 
-@dataclass
-class Plan:
-    """What the file says of each module that may be int8."""
-
-    weights: list[_Weight] = field(default_factory=list)
-
-    def together(self) -> list[list[_Weight]]:
-        """Give modules with one weight together."""
-        groups: dict[int, list[_Weight]] = {}
-        for weight in self.weights:
-            groups.setdefault(weight.identity(), []).append(weight)
-        return list(groups.values())
+Plan = list[list[_Weight]]
+"""What may be int8; modules with one weight together."""
 
 
 def planned(model: nn.Module, entries: dict[str, Any]) -> Plan:
@@ -70,52 +73,32 @@ def planned(model: nn.Module, entries: dict[str, Any]) -> Plan:
     ValueError
         The file is for another model.
     """
-    plan, expected = Plan(), _expected(model)
-    for name, module in _named(model):
-        kind = FLOAT_CLASSES.get(type(module), type(module))
+    expected: dict[str, Any] = {
+        key: tuple(value.shape) if isinstance(value, Tensor) else None
+        for key, value in model.state_dict().items()
+    }
+    groups: dict[int, list[_Weight]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        kind = getattr(type(module), "float_class", type(module))
         if kind not in CLASSES:
             continue
-        prefix = f"{name}." if name else ""
-        key = f"{prefix}{CLASSES[kind].weight_name}"
-        if expected.get(key) is None:
+        weight = _Weight(name, module, kind)
+        shape = weight.shape()
+        if shape is None:
             continue
-        is_int8 = f"{key}_int8" in entries
-        weight = _Weight(name, prefix, module, kind, expected[key], is_int8)
-        plan.weights.append(weight)
-        if is_int8:
-            del expected[key]
-            shapes = weight.shape, weight.shape[:1], None
+        weight.is_int8 = weight.keys[0] in entries
+        groups.setdefault(weight.identity(), []).append(weight)
+        for key in (weight.key, *weight.keys):
+            expected.pop(key, None)
+        if weight.is_int8:
+            shapes = shape, shape[:1], None
             expected.update(zip(weight.keys, shapes, strict=True))
+        else:
+            expected[weight.key] = shape
     _check_keys(expected, entries)
+    plan = list(groups.values())
     _check_modules(model, plan)
     return plan
-
-
-def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """All modules under all their names, as a state dict has them."""
-    return model.named_modules(remove_duplicate=False)
-
-
-def _distinct(group: list[_Weight]) -> list[_Weight]:
-    """One weight for each module, under its first name."""
-    first = {id(weight.module): weight for weight in reversed(group)}
-    return list(reversed(first.values()))
-
-
-def _expected(model: nn.Module) -> dict[str, Any]:
-    """Shapes of the float model's state dict; None for what may have any."""
-    found: dict[str, Any] = {}
-    for key, value in model.state_dict().items():
-        found[key] = tuple(value.shape) if isinstance(value, Tensor) else None
-    for name, module in _named(model):
-        if not isinstance(module, Int8Module):
-            continue
-        prefix = f"{name}." if name else ""
-        key = f"{prefix}{module.weight_name}"
-        for gone in (f"{key}_int8", f"{key}_scale", f"{prefix}quantization"):
-            found.pop(gone, None)
-        found[key] = module._int8.shape
-    return found
 
 
 def _check_keys(expected: dict[str, Any], entries: dict[str, Any]) -> None:
@@ -141,17 +124,19 @@ def _check_keys(expected: dict[str, Any], entries: dict[str, Any]) -> None:
 def _check_modules(model: nn.Module, plan: Plan) -> None:
     """Raise ValueError where a module cannot be what it is in the file."""
     held = selection.holders(model)
-    int8 = {id(w.module) for w in plan.weights if w.is_int8}
-    for weight in plan.weights:
-        if isinstance(weight.module, Int8Module) or not weight.is_int8:
-            continue
-        reason = selection.trouble(weight.module)
-        others = [h for h in held.get(weight.identity(), ()) if id(h[2]) not in int8]
-        if others and not reason:
-            reason = f"shared with {others[0][0] or 'the model'}"
-        if reason:
-            raise ValueError(f"{weight.name} cannot be int8 as in the file: {reason}")
-    for group in plan.together():
+    int8 = {id(weight.module) for group in plan for weight in group if weight.is_int8}
+    for group in plan:
+        for weight in group:
+            if isinstance(weight.module, Int8Module) or not weight.is_int8:
+                continue
+            reason = selection.trouble(weight.module)
+            others = [h for h in held[weight.identity()] if id(h[2]) not in int8]
+            if others and not reason:
+                reason = f"shared with {others[0][0] or 'the model'}"
+            if reason:
+                raise ValueError(
+                    f"{weight.name} cannot be int8 as in the file: {reason}"
+                )
         if len({weight.is_int8 for weight in group}) > 1:
             names = ", ".join(weight.name for weight in group)
             raise ValueError(f"{names} share a weight: all are int8, or none")
@@ -167,17 +152,33 @@ def restore(
     ValueError
         The tensors are no int8 weights; the model is as it was.
     """
-    records = _checked(plan, tensors)
     pairs: list[conversion.Pair] = []
-    for group in plan.together():
-        if group[0].is_int8 and not isinstance(group[0].module, Int8Module):
-            pairs += _copies(group, tensors, records)
+    made_float: list[tuple[list[Int8Module], Tensor]] = []
+    for group in plan:
+        _check_alike(group, tensors)
+        modules = {id(weight.module): weight for weight in reversed(group)}
+        distinct = list(reversed(modules.values()))
+        if not group[0].is_int8:
+            int8 = [w.module for w in distinct if isinstance(w.module, Int8Module)]
+            if int8:
+                made_float.append((int8, tensors[group[0].key]))
+            continue
+        records = [_record(weight, tensors) for weight in group]
+        if not isinstance(group[0].module, Int8Module):
+            of = {w.name: r for w, r in zip(group, records, strict=True)}
+            pairs += _copies(distinct, tensors, of)
     state = OrderedDict(tensors)
     state._metadata = metadata  # type: ignore[attr-defined]
     swap = conversion.Swap(model)
     try:
         swap.do(pairs)
-        _make_float(plan, tensors)
+        for int8, weight in made_float:
+            before = int8[0]._int8
+            parameter = nn.Parameter(
+                weight.to(before.dtype).clone(), requires_grad=before.requires_grad
+            )
+            for module in int8:
+                storage.restore(module, parameter)
         model.load_state_dict(state, strict=True)
         swap.finish(keep_master=False)
     except BaseException:
@@ -188,32 +189,34 @@ def restore(
     return model
 
 
-def _checked(plan: Plan, tensors: dict[str, Tensor]) -> dict[str, Record]:
-    records: dict[str, Record] = {}
-    for weight in plan.weights:
-        if weight.is_int8:
-            int8, scale = (tensors[key] for key in weight.keys[:2])
-            check_int8(weight.keys[0], int8, weight.keys[1], scale, weight.shape)
-            records[weight.prefix] = from_tensor(tensors[weight.keys[2]])
-    for group in plan.together():
-        first = group[0]
-        keys = first.keys[:2] if first.is_int8 else (first.key,)
-        for other in group[1:]:
-            own = other.keys[:2] if other.is_int8 else (other.key,)
-            for a, b in zip(keys, own, strict=True):
-                is_same = tensors[a] is tensors[b]
-                if not is_same and not torch.equal(tensors[a], tensors[b]):
-                    raise ValueError(
-                        f"{first.name} and {other.name} share a weight in the model, "
-                        "but not in the file"
-                    )
-    return records
+def _record(weight: _Weight, tensors: dict[str, Tensor]) -> Record:
+    """How it is computed; raises ValueError where its tensors are no int8 weight."""
+    int8, scale, record = weight.keys
+    shape = weight.shape() or ()
+    check_int8(int8, tensors[int8], scale, tensors[scale], shape)
+    return from_tensor(tensors[record])
+
+
+def _check_alike(group: list[_Weight], tensors: dict[str, Tensor]) -> None:
+    """Raise ValueError where what is one weight in the model is not in the file."""
+    first, *others = group
+    for other in others:
+        for a, b in (
+            zip(first.keys[:2], other.keys[:2], strict=True)
+            if first.is_int8
+            else ((first.key, other.key),)
+        ):
+            is_same = tensors[a] is tensors[b]
+            if not is_same and not torch.equal(tensors[a], tensors[b]):
+                raise ValueError(
+                    f"{first.name} and {other.name} share a weight in the model, "
+                    "but not in the file"
+                )
 
 
 def _copies(
     group: list[_Weight], tensors: dict[str, Tensor], records: dict[str, Record]
 ) -> list[conversion.Pair]:
-    group = _distinct(group)
     layers = [Layer(weight.name, weight.module) for weight in group]
     for layer in layers:
         layer.tied = [other for other in layers if other is not layer]
@@ -221,26 +224,6 @@ def _copies(
     quantized = quantizer.Quantized(int8, scale, 0.0, 0.0)
     tie = Tie() if len(group) > 1 else None
     return [
-        (layer, conversion.copy_of(layer, quantized, records[weight.prefix], tie))
-        for layer, weight in zip(layers, group, strict=True)
+        (layer, conversion.copy_of(layer, quantized, records[layer.name], tie))
+        for layer in layers
     ]
-
-
-def _make_float(plan: Plan, tensors: dict[str, Tensor]) -> None:
-    """Give modules that are int8 and are float in the file their parameters."""
-    for group in plan.together():
-        if group[0].is_int8:
-            continue
-        modules = [
-            weight.module
-            for weight in _distinct(group)
-            if isinstance(weight.module, Int8Module)
-        ]
-        if modules:
-            state = modules[0]._int8
-            parameter = nn.Parameter(
-                tensors[group[0].key].to(state.dtype).clone(),
-                requires_grad=state.requires_grad,
-            )
-            for module in modules:
-                storage.restore(module, FLOAT_CLASSES[type(module)], parameter)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from pai_torchacc.quantization import quantizer
+from pai_torchacc.quantization.quantizer import version_of
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -65,7 +66,9 @@ class Undisturbed:
     def __init__(self, model: nn.Module):
         self._model = model
         self._flags = [(m, m.training) for m in model.modules()]
-        self._buffers = [(b, b.detach().clone(), _version(b)) for b in model.buffers()]
+        self._buffers = [
+            (b, b.detach().clone(), version_of(b)) for b in model.buffers()
+        ]
         self._places = [(m, dict(m._buffers)) for m in model.modules()]
         self._state = torch.get_rng_state()
 
@@ -86,7 +89,7 @@ class Undisturbed:
         torch.set_rng_state(self._state)
         with quantizer.ordinary():
             for buffer, before, version in self._buffers:
-                if _version(buffer) != version:
+                if version_of(buffer) != version:
                     buffer.copy_(before)
         for module, places in self._places:
             for name, buffer in module._buffers.items():
@@ -94,10 +97,6 @@ class Undisturbed:
                     module._buffers[name] = places[name]
         for module, flag in self._flags:
             module.__dict__["training"] = flag
-
-
-def _version(tensor: Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
 
 
 def outputs(model: nn.Module, calls: list[Call]) -> list[Tensor]:

@@ -22,20 +22,18 @@ from pai_torchacc.quantization.layers import (
     Int8OutProjection,
     geometry,
 )
+from pai_torchacc.quantization.record import ROWS
 from pai_torchacc.quantization.storage import MOST_KEPT, Int8Module, is_left
 
 CLASSES: dict[type, type[Int8Module]] = {
-    nn.Linear: Int8Linear,
-    NonDynamicallyQuantizableLinear: Int8OutProjection,
-    nn.Conv2d: Int8Conv2d,
-    nn.Embedding: Int8Embedding,
-    nn.MultiheadAttention: Int8MultiheadAttention,
+    cls.float_class: cls
+    for cls in (
+        *(Int8Linear, Int8OutProjection, Int8Conv2d, Int8Embedding),
+        Int8MultiheadAttention,
+    )
 }
 """By exact class: what it becomes."""
 
-FLOAT_CLASSES = {int8: cls for cls, int8 in CLASSES.items()}
-
-LINEAR_KINDS = ("m1", "m2_7", "m8_31", "m32_up")
 _LONGEST_SUM = 1 << 16
 _LEAST_CHANNELS = 16
 
@@ -95,7 +93,7 @@ def layers(model: nn.Module, method: str, include: Any, exclude: Any) -> list[La
     modules = dict(model.named_modules())
     wanted = None if include is None else matching(modules, include, "include")
     unwanted = matching(modules, exclude, "exclude")
-    found = [Layer(n, m) for n, m in modules.items() if _has_weight(m)]
+    found = [Layer(n, m) for n, m in modules.items() if has_weight(m)]
     for layer in found:
         reason = trouble(layer.module)
         if reason:
@@ -152,19 +150,20 @@ def matching(modules: dict[str, nn.Module], asked: Any, option: str) -> set[str]
     return found
 
 
-def _has_weight(module: nn.Module) -> bool:
+def has_weight(module: nn.Module) -> bool:
     """Whether it owns a matrix, or would if it were float."""
     if isinstance(module, tuple(CLASSES)):
         return True
     if isinstance(module, torch.nn.utils.parametrize.ParametrizationList):
         return False  # what it parametrizes is listed
     return any(
-        p is not None and (_is_lazy(p) or p.dim() > 1)
+        p is not None and (is_lazy(p) or p.dim() > 1)
         for p in module._parameters.values()
     )
 
 
-def _is_lazy(parameter: Tensor) -> bool:
+def is_lazy(parameter: Tensor) -> bool:
+    """Whether it has no sizes yet."""
     return torch.nn.parameter.is_lazy(parameter)
 
 
@@ -206,7 +205,7 @@ def _no_class(module: nn.Module) -> str:
 
 
 def _weight_trouble(weight: Tensor) -> str | None:
-    if _is_lazy(weight):
+    if is_lazy(weight):
         return "not initialised yet"
     if type(weight) is not nn.Parameter:
         return f"its weight is a {type(weight).__name__}"
@@ -253,7 +252,7 @@ def _places(layer: Layer) -> tuple[str, tuple[str, ...], int]:
     if isinstance(layer.module, nn.Conv2d):
         groups = layer.module.groups
         return "int8_conv2d", (_conv_kind(layer.module),), weight.numel() // groups
-    return "int8_linear", LINEAR_KINDS, weight.numel()
+    return "int8_linear", tuple(ROWS), weight.numel()
 
 
 def _conv_kind(conv: nn.Conv2d) -> str:
@@ -267,12 +266,10 @@ def _conv_kind(conv: nn.Conv2d) -> str:
 
 def is_faster(op: str, kind: str, work: int) -> bool:
     """Whether int8 was measured faster than float on this kind of CPU."""
-    c = quantizer._extension()
     if _switch.reason("model_quantization"):
         return False
-    if not hasattr(c, "int8_faster"):
-        return quantizer.has(op)
-    return c.int8_faster(op, kind, work, torch.get_num_threads()) is True
+    n_threads = torch.get_num_threads()
+    return quantizer.extension().int8_faster(op, kind, work, n_threads) is True
 
 
 def decide(layer: Layer, method: str) -> None:
@@ -285,8 +282,7 @@ def decide(layer: Layer, method: str) -> None:
     if len(floats) == len(layer.buckets):
         layer.refuse(_why_none_is_faster())
     elif layer.weight.numel() > MOST_KEPT:
-        said = {"m1": "1 row", "m2_7": "2 to 7 rows", "m8_31": "8 to 31 rows"}
-        layer.refuse(f"not measured faster at {said.get(floats[0], '32 rows')}")
+        layer.refuse(f"not measured faster at {ROWS[floats[0]].said}")
 
 
 def _why_none_is_faster() -> str:
@@ -313,26 +309,28 @@ def _tie(model: nn.Module, found: list[Layer]) -> None:
     by_module = {id(layer.module): layer for layer in found}
     held = holders(model)
     for layer in found:
-        if type(layer.module) not in CLASSES:
+        if layer.kind not in CLASSES:
             continue
         weight = layer.module._parameters.get(layer.cls.weight_name)
-        others = [h for h in held.get(id(weight), ()) if h[2] is not layer.module]
-        for name, key, module in others:
+        for name, key, module in held.get(id(weight), ()):
             other = by_module.get(id(module))
-            is_alike = (
-                other is not None
-                and type(module) in CLASSES
-                and key == CLASSES[type(module)].weight_name == "weight"
-                and layer.cls.weight_name == "weight"
-                and not isinstance(module, NonDynamicallyQuantizableLinear)
-                and not isinstance(layer.module, NonDynamicallyQuantizableLinear)
-                and other.groups == layer.groups
-            )
-            if is_alike:
+            if other is layer:
+                continue
+            if other is not None and key == "weight" and _may_share(layer, other):
                 layer.tied.append(other)
             else:
                 layer.refuse(f"shared with {name or 'the model'}", is_fault=True)
     _tie_again(found)
+
+
+def _may_share(layer: Layer, other: Layer) -> bool:
+    """Whether both can have one int8 weight; attention has one of its own."""
+    return layer.groups == other.groups and all(
+        one.kind in CLASSES
+        and one.cls.weight_name == "weight"
+        and one.kind is not NonDynamicallyQuantizableLinear
+        for one in (layer, other)
+    )
 
 
 def _tie_again(found: list[Layer]) -> None:

@@ -38,7 +38,21 @@ class Int8Module(nn.Module):
     weight_name = "weight"
     is_packed = True
 
+    float_class: type[nn.Module]
+    """What it is a quantized form of."""
+
     _int8: State
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        name, plain = cls.weight_name, Int8Module._plain
+        cls.float_class = cls.__bases__[-1]
+        setattr(cls, name, property(Int8Module._fresh_weight))
+        setattr(cls, f"{name}_int8", property(lambda self: plain(self).clone()))
+
+    def extra_repr(self) -> str:
+        """Say int8."""
+        return ", ".join(filter(None, (super().extra_repr(), "int8")))
 
     def _names(self) -> tuple[str, ...]:
         return tuple(f"{self.weight_name}_{part}" for part in PARTS)
@@ -380,7 +394,7 @@ def swap(module: nn.Module, cls: type[Int8Module], state: State) -> None:
     module.__class__ = cls
 
 
-def restore(module: Any, cls: type[nn.Module], parameter: nn.Parameter) -> None:
+def restore(module: Any, parameter: nn.Parameter) -> None:
     """Turn it back into a float module with this parameter.
 
     Interrupted it is one or the other; :func:`clean` does the rest.
@@ -389,7 +403,7 @@ def restore(module: Any, cls: type[nn.Module], parameter: nn.Parameter) -> None:
     names = [n for n in module._int8.order if n in parameters]
     names += [n for n in parameters if n not in names]
     module.__dict__["_parameters"] = {n: parameters[n] for n in names}
-    module.__class__ = cls
+    module.__class__ = module.float_class
     clean(module)
 
 

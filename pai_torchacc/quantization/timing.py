@@ -15,12 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pai_torchacc.quantization import quantizer, selection
-from pai_torchacc.quantization.record import Record
+from pai_torchacc.quantization.record import ROWS, Record
 from pai_torchacc.quantization.storage import Int8Module
 
 Call = Callable[[Tensor], Tensor]
 
-_ROWS = {"m1": 1, "m2_7": 4, "m8_31": 16, "m32_up": 64}
 _BLOCKS = 9
 _BLOCK_NS = 400_000
 _FASTER = 1.05
@@ -71,7 +70,7 @@ def _input(layer: Any, kind: str, shape: tuple[int, ...] | None) -> Tensor:
     if isinstance(module, nn.Conv2d):
         sizes = shape or (1, module.in_channels, *_IMAGE)
         return torch.randn(sizes, generator=generator, device="cpu")
-    sizes = _ROWS[kind], layer.weight.shape[1]
+    sizes = ROWS[kind].typical, layer.weight.shape[1]
     return torch.randn(sizes, generator=generator, device="cpu")
 
 

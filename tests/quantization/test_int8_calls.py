@@ -68,10 +68,10 @@ def conv_arguments() -> tuple[Tensor, Tensor, Tensor]:
 def test_a_geometry_that_overflows(at: int, huge: int) -> None:
     geometry = (*GEOMETRY[:at], huge, *GEOMETRY[at + 1 :])
     x, packed, scale = conv_arguments()
-    assert _C.int8_conv2d(x, packed, scale, None, GEOMETRY, None, 0, False) is not None
+    assert _C.int8_conv2d(x, packed, scale, None, GEOMETRY) is not None
     for entry in (_C.int8_conv2d, _C.int8_conv2d_kernel):
         hits = switching.hits("int8_conv2d")
-        assert entry(x, packed, scale, None, geometry, None, 0, False) is None
+        assert entry(x, packed, scale, None, geometry) is None
         assert hits.accelerated == 0, hits
 
 
@@ -93,7 +93,7 @@ def test_a_program_whose_sizes_wrap(kind: str) -> None:
     packed, scale = torch.zeros(16 * 4 + 64, dtype=torch.int8), torch.ones(16)
     for n_bytes in (64, 128):
         args = torch.zeros(size), packed[:n_bytes], scale, None
-        assert _C.int8_conv2d(*args, geometry, None, 0, False) is None
+        assert _C.int8_conv2d(*args, geometry) is None
         with pytest.raises((ValueError, TypeError, RuntimeError)):
             torch.ops.pai_torchacc.int8_conv2d(*args, list(geometry))
 
@@ -103,7 +103,7 @@ def test_a_margin_that_nothing_can_hold() -> None:
     geometry = (16, 1, 1, 1, 2**30, 2**30, 2**30, 2**30, 1, 1, 1)
     args = torch.zeros(1, 1, 1, 1), packed, torch.ones(16), None
     hits = switching.hits("int8_conv2d")
-    assert _C.int8_conv2d_kernel(*args, geometry, None, 0, False) is None
+    assert _C.int8_conv2d_kernel(*args, geometry) is None
     assert hits.forwarded == {"shape": 1}, hits
 
 
@@ -210,7 +210,7 @@ def test_inputs_that_are_not_aligned(op: str, at: int) -> None:
         tensors, rest = [torch.randn(2, 4), packed], (16, 4, 0)
     else:
         x, packed, _ = conv_arguments()
-        tensors, rest = [x, packed], (GEOMETRY, None, 0, False)
+        tensors, rest = [x, packed], (GEOMETRY,)
     tensors += [torch.rand(16), torch.rand(16)]
     expected = entry(*tensors, *rest)
     for by in (1, 2, 4, 12):

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.quantization import conversion, dispatch, quantizer, selection
+from pai_torchacc.quantization import conversion, operators, quantizer, selection
 from pai_torchacc.quantization.layers import Int8Conv2d, Int8Embedding, Int8Linear
 
 NAME = "model_quantization"
@@ -195,7 +195,7 @@ def test_quantize_model_switches_on_and_disable_switches_off() -> None:
     assert not ptac.is_enabled(NAME)
     after = [vars(c).get("_load_from_state_dict") for c in (nn.Linear, nn.Embedding)]
     assert after == own
-    assert dispatch._kernels == {}
+    assert operators.kernels == {}
 
 
 def test_bare_enable_leaves_it_off() -> None:
@@ -484,9 +484,9 @@ def test_verify_holds_int8_to_its_own_bound(monkeypatch: Any) -> None:
         found = ptac.verify(model, int8.ROWS)
         assert found and "int8_linear" in made._names(), str(found)
         assert "dB" in str(found)
-        right = dispatch._kernels["int8_linear"]
+        right = operators.kernels["int8_linear"]
         monkeypatch.setitem(
-            dispatch._kernels,
+            operators.kernels,
             "int8_linear",
             lambda *args: None if (y := right(*args)) is None else y * 1.2,
         )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.quantization import dispatch
+from pai_torchacc.quantization import operators
 from pai_torchacc.quantization.attention import Int8MultiheadAttention
 
 EMBED, HEADS, BATCH, SOURCES, TARGETS = 16, 4, 3, 7, 5
@@ -24,23 +24,6 @@ def inference() -> Iterator[None]:
     with torch.no_grad():
         yield
     ptac.disable()
-
-
-def exact_linear(
-    x: Tensor,
-    packed: Tensor,
-    scale: Tensor,
-    bias: Tensor | None,
-    n: int,
-    k: int,
-    activation: int,
-) -> Tensor:
-    """A product without rounding of its input: only the weight is int8."""
-    from pai_torchacc.quantization import quantizer
-
-    int8.calls_made.append("int8_linear")
-    weight = quantizer.dequantize(quantizer.unpack(packed, (n, k)), scale)
-    return torch.nn.functional.linear(x, weight, bias)
 
 
 def pair(**options: Any) -> tuple[nn.MultiheadAttention, nn.MultiheadAttention]:
@@ -59,7 +42,7 @@ def pair(**options: Any) -> tuple[nn.MultiheadAttention, nn.MultiheadAttention]:
 
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     ptac.enable_model_quantization()
-    monkeypatch.setitem(dispatch._kernels, "int8_linear", exact_linear)
+    monkeypatch.setitem(operators.kernels, "int8_linear", int8.exact_linear)
     int8.calls_made.clear()
 
 

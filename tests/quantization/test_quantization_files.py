@@ -88,7 +88,7 @@ def test_the_same_numbers_wherever_it_is_loaded(
 @pytest.mark.parametrize("name", CASES)
 def test_a_float_model(name: str) -> None:
     model, x = int8.MODELS[name][0](), int8.MODELS[name][1]
-    stream = io.BytesIO(files.to_bytes(model))
+    stream = io.BytesIO(int8.file_of(model))
     other = ptac.quantize_model(another(name), method="int8")
     ptac.load_quantized(other, stream)
     assert not list(selection.int8_modules(other))
@@ -107,11 +107,11 @@ def test_a_module_under_two_names() -> None:
         )
 
     model, floats = ptac.quantize_model(make(), method="int8"), make()
-    other = ptac.load_quantized(make(), io.BytesIO(files.to_bytes(model)))
+    other = ptac.load_quantized(make(), io.BytesIO(int8.file_of(model)))
     assert other.a is other.b is other.c[0]
     assert torch.equal(other.b.weight, model.b.weight)
     assert torch.equal(other.d.weight, model.d.weight)
-    ptac.load_quantized(other, io.BytesIO(files.to_bytes(floats)))
+    ptac.load_quantized(other, io.BytesIO(int8.file_of(floats)))
     assert type(other.b) is nn.Linear
     assert other.d.weight is other.b.weight
     assert torch.equal(other.b.weight, floats.b.weight)
@@ -122,7 +122,7 @@ def test_decisions_are_the_saved_ones(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(selection, "is_faster", lambda op, kind, work: kind != "m1")
             model = ptac.quantize_model(int8.mlp(), exclude=["2"])
-        other = ptac.load_quantized(another("mlp"), io.BytesIO(files.to_bytes(model)))
+        other = ptac.load_quantized(another("mlp"), io.BytesIO(int8.file_of(model)))
         assert type(other[2]) is nn.Linear
         made.clear()
         other(int8.ROWS[:1])
@@ -133,7 +133,7 @@ def test_decisions_are_the_saved_ones(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_loading_switches_on() -> None:
     model, _ = quantized("mlp")
-    content = files.to_bytes(model)
+    content = int8.file_of(model)
     ptac.disable()
     ptac.load_quantized(another("mlp"), io.BytesIO(content))
     assert ptac.is_enabled("model_quantization")
@@ -152,7 +152,7 @@ def test_coded_files_are_below_a_quarter(n: int, k: int) -> None:
     model = nn.Sequential(trained_like(n, k))
     n_float = sum(4 * p.numel() for p in model.parameters())
     ptac.quantize_model(model, method="int8")
-    coded, raw = (len(files.to_bytes(model, compress)) for compress in (True, False))
+    coded, raw = (len(int8.file_of(model, compress)) for compress in (True, False))
     print(f"{n}x{k}: {100 * coded / n_float:.2f} %, {100 * raw / n_float:.2f} % raw")
     assert coded <= 0.245 * n_float
     assert raw <= 0.26 * n_float
@@ -171,7 +171,7 @@ def test_dtypes_shapes_and_emptiness() -> None:
             self.register_buffer("long", torch.arange(1 << 19) * by)
 
     model, other = Odd(1), Odd(2)
-    ptac.load_quantized(other, io.BytesIO(files.to_bytes(model)))
+    ptac.load_quantized(other, io.BytesIO(int8.file_of(model)))
     pairs = zip(model.state_dict().values(), other.state_dict().values(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
@@ -228,9 +228,9 @@ def test_a_file_has_the_usual_rights(tmp_path: Path) -> None:
 
 
 def test_files_for_other_models(tmp_path: Path) -> None:
-    content = files.to_bytes(quantized("mlp")[0])
+    content = int8.file_of(quantized("mlp")[0])
     shared = nn.Sequential(*(nn.Linear(4, 4) for _ in range(2)))
-    apart = files.to_bytes(ptac.quantize_model(shared, method="int8"))
+    apart = int8.file_of(ptac.quantize_model(shared, method="int8"))
     tied = nn.Sequential(*(nn.Linear(4, 4) for _ in range(2)))
     tied[1].weight = tied[0].weight
     small = nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 32))
@@ -331,7 +331,7 @@ TRICKS = {
 
 @pytest.mark.parametrize("trick", TRICKS)
 def test_tricks_are_seen(trick: str) -> None:
-    content = files.to_bytes(quantized("mlp")[0])
+    content = int8.file_of(quantized("mlp")[0])
 
     def change(entries: dict[str, bytes]) -> int | None:
         result = TRICKS[trick](entries)
@@ -349,7 +349,7 @@ def test_tricks_are_seen(trick: str) -> None:
 def test_damaged_files(compress: bool, tmp_path: Path) -> None:
     """Flipped and missing bytes: an error that names the file, or the same numbers."""
     saved, x = quantized("mlp")
-    content = files.to_bytes(saved, compress)
+    content = int8.file_of(saved, compress)
     expected = saved(x)
     chance = random.Random(0)
     file = tmp_path / "damaged"
@@ -379,7 +379,7 @@ def test_damaged_files(compress: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("as_path", [True, False])
 def test_bytes_missing_before_the_directory(as_path: bool, tmp_path: Path) -> None:
     """Entries are sought before the file begins."""
-    content = files.to_bytes(quantized("mlp")[0])
+    content = int8.file_of(quantized("mlp")[0])
     file = tmp_path / "cut"
     for n_kept in (0, 10, 1000):
         directory = content[content.index(b"PK\x01\x02") :]

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.quantization import dispatch, optimizers, selection, training
+from pai_torchacc.quantization import operators, optimizers, selection, training
 
 
 @pytest.fixture(autouse=True)
@@ -360,7 +360,7 @@ def samples(name: str) -> tuple[object, ...]:
     return torch.randn(2, 3, 8, requires_grad=True), packed, q.scale, bias, 6, 8, 1
 
 
-@pytest.mark.parametrize("name", [*dispatch.OPERATORS, "int8_unpack"])
+@pytest.mark.parametrize("name", [*operators.OPERATORS, "int8_unpack"])
 def test_operators_are_sound(name: str) -> None:
     """Fake kernels, autograd registration, AOT dispatch: torch's own checks."""
     operator = getattr(torch.ops.pai_torchacc, name).default

@@ -16,7 +16,7 @@ from torch import nn
 
 import pai_torchacc as ptac
 from pai_torchacc import _C, quantization
-from pai_torchacc.quantization import dispatch, files, optimizers, selection
+from pai_torchacc.quantization import operators, optimizers, selection
 
 NAME = "model_quantization"
 LOADERS = (nn.Linear, nn.Conv2d, nn.Embedding, nn.MultiheadAttention)
@@ -34,7 +34,7 @@ def check_switch() -> None:
     is_on = ptac.is_enabled(NAME)
     patched = ["_load_from_state_dict" in vars(cls) for cls in LOADERS]
     assert patched == [is_on] * len(LOADERS)
-    assert not dispatch._kernels or is_on
+    assert not operators.kernels or is_on
     assert (len(quantization._ledger) > 0) == is_on
 
 
@@ -68,7 +68,7 @@ def model_of(name: str) -> tuple[nn.Module, Any]:
 
 
 def states() -> dict[str, Callable[[nn.Module, Any], object]]:
-    saved = files.to_bytes(ptac.quantize_model(int8.language_model(), method="int8"))
+    saved = int8.file_of(ptac.quantize_model(int8.language_model(), method="int8"))
     return {
         "quantize": lambda m, x: ptac.quantize_model(m, method="int8"),
         "with a sample": lambda m, x: ptac.quantize_model(m, x, method="int8"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +12,19 @@ from torch import Tensor, nn
 
 import pai_torchacc as ptac
 from pai_torchacc import _host
-from pai_torchacc.quantization import dispatch, quantizer
+from pai_torchacc.quantization import operators, quantizer
 
 calls_made: list[str] = []
 """Operators that the reference kernels have computed."""
+
+
+def exact_linear(
+    x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None, n: int, *how: int
+) -> Tensor:
+    """A product without rounding of its input: only the weight is int8."""
+    calls_made.append("int8_linear")
+    weight = quantizer.dequantize(quantizer.unpack(packed, (n, how[0])), scale)
+    return F.linear(x, weight, bias)
 
 
 def quantized_rows(x: Tensor, levels: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,36 +60,6 @@ def linear(
         return y.to(torch.float32).reshape(*x.shape[:-1], n)
 
 
-def conv2d(
-    x: Tensor,
-    packed: Tensor,
-    scale: Tensor,
-    bias: Tensor | None,
-    geometry: tuple[int, ...],
-    bn: Any,
-    activation: int,
-) -> Tensor | None:
-    if x.dtype != torch.float32 or type(x) is not Tensor:
-        return None
-    calls_made.append("int8_conv2d")
-    assert bn is None
-    with torch.no_grad():
-        n, c, kh, kw, *rest, groups = geometry
-        stride, padding, dilation = rest[:2], rest[2:4], rest[4:]
-        q, s, z = quantized_rows(x.reshape(x.shape[0], -1), 255)
-        images = (q - z[:, None]).reshape(x.shape)
-        w = quantizer.unpack(packed, (n, c, kh, kw), groups).double()
-        y = F.conv2d(images, w, None, stride, padding, dilation, groups)
-        y = y * s[:, None, None, None] * scale[:, None, None]
-        y = y if bias is None else y + bias.detach()[:, None, None]
-        return (y.relu() if activation else y).to(torch.float32)
-
-
-def embedding(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor:
-    calls_made.append("int8_embedding")
-    return F.embedding(indices, int8).float() * F.embedding(indices, scale[:, None])
-
-
 class Made:
     """What the extension's int8 kernels have computed since the last ``clear()``."""
 
@@ -89,7 +68,7 @@ class Made:
         self.clear()
 
     def _counted(self) -> list[int]:
-        return [self._c.counters(op)[0] for op in dispatch.OPERATORS]
+        return [self._c.counters(op)[0] for op in operators.OPERATORS]
 
     def clear(self) -> None:
         self._before = self._counted()
@@ -97,7 +76,7 @@ class Made:
     def _names(self) -> list[str]:
         pairs = zip(self._counted(), self._before, strict=True)
         counts = [now - before for now, before in pairs]
-        named = zip(dispatch.OPERATORS, counts, strict=True)
+        named = zip(operators.OPERATORS, counts, strict=True)
         return [op for op, n in named for _ in range(n)]
 
     def __len__(self) -> int:
@@ -118,6 +97,13 @@ def kernels() -> Iterator[Made]:
     with ptac.enable_model_quantization() as handle:
         assert handle, handle.reason
         yield Made()
+
+
+def file_of(model: nn.Module, compress: bool = True) -> bytes:
+    """What ``save_quantized`` writes."""
+    stream = io.BytesIO()
+    ptac.save_quantized(model, stream, compress)
+    return stream.getvalue()
 
 
 def sqnr_db(stock: Tensor, ours: Tensor) -> float:

@@ -1,5 +1,5 @@
 /*
- * weight.c - quantizing and dequantizing weights, once in a model's life.
+ * weight.c - quantizing weights, once in a model's life.
  */
 #include "ops/int8/weight.h"
 
@@ -21,11 +21,8 @@ enum {
 typedef struct weight_job {
     const ptac_weight_rows *rows;
     const float *weight;
-    float *floats;
     int8_t *quantized;
-    const int8_t *given;
     float *scales;
-    const float *given_scales;
     ptac_weight_error *errors;
     int64_t k;
     int all_finite;
@@ -107,27 +104,4 @@ bool ptac_quantize_weight(const float *weight, int64_t n, int64_t k, int8_t *qua
 
     ptac_parallel_for(0, n, 1 + GRAIN / (1 + k), quantize_rows, &job);
     return job.all_finite;
-}
-
-static void dequantize_rows(int64_t begin, int64_t end, void *context)
-{
-    const weight_job *job = context;
-
-    for (int64_t n = begin; n < end; n++) {
-        const float scale = job->given_scales[n];
-        const int8_t *q = job->given + n * job->k;
-        float *w = job->floats + n * job->k;
-
-        for (int64_t i = 0; i < job->k; i++)
-            w[i] = scale * (float)q[i];
-    }
-}
-
-void ptac_dequantize_weight(const int8_t *quantized, const float *scales, int64_t n,
-                            int64_t k, float *weight)
-{
-    weight_job job = {
-        .given = quantized, .given_scales = scales, .floats = weight, .k = k};
-
-    ptac_parallel_for(0, n, 1 + GRAIN / (1 + k), dequantize_rows, &job);
 }

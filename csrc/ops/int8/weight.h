@@ -34,8 +34,4 @@ extern const ptac_weight_rows ptac_weight_avx512;
 bool ptac_quantize_weight(const float *weight, int64_t n, int64_t k, int8_t *quantized,
                           float *scales, ptac_weight_error *errors);
 
-/* weight = scale * q */
-void ptac_dequantize_weight(const int8_t *quantized, const float *scales, int64_t n,
-                            int64_t k, float *weight);
-
 #endif

@@ -98,7 +98,7 @@ def _linear(m: int, n: int, k: int) -> Call:
     c = _host.learnt()
     x, weight, bias = torch.randn(m, k), torch.randn(n, k), torch.randn(n)
     int8, scale, _, _ = c.int8_quantize(weight)
-    args = x, c.int8_pack(int8, 1), scale, bias, n, k, 0
+    args = x, c.int8_pack(int8, 1), scale, bias, n, k
     return Layer(lambda: F.linear(x, weight, bias), c.int8_linear, args)
 
 
@@ -109,7 +109,7 @@ def _conv(n: int, channels: int, window: int, size: int) -> Call:
     int8, scale, _, _ = c.int8_quantize(weight)
     half = window // 2
     geometry = n, channels, window, window, 1, 1, half, half, 1, 1, 1
-    args = x, c.int8_pack(int8, 1), scale, bias, geometry, None, 0, False
+    args = x, c.int8_pack(int8, 1), scale, bias, geometry
     return Layer(lambda: F.conv2d(x, weight, bias, 1, half), c.int8_conv2d, args)
 
 

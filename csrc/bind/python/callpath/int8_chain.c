@@ -87,10 +87,10 @@ PyObject *ptac_int8_conv2d_chain(ptac_chain *chain, PyObject *x)
         geometry = PyObject_CallMethodObjArgs(chain->layer, ptac_names._geometry, NULL);
     if (geometry && geometry != Py_None) {
         PyObject *const args[] = {
-            x,    tensors[PACKED], tensors[SCALE], tensors[BIAS], geometry,
-            norm, activation,      Py_False};
+            x,   tensors[PACKED], tensors[SCALE], tensors[BIAS], geometry, activation,
+            norm};
 
-        result = ptac_int8_call(&ptac_int8_conv2d_op, args, 8, false);
+        result = ptac_int8_call(&ptac_int8_conv2d_op, args, 7, false);
     }
     Py_XDECREF(geometry);
     Py_XDECREF(activation);

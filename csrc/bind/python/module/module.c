@@ -175,7 +175,7 @@ static int execute(PyObject *module)
                                    ptac_node_methods,
                                    ptac_linear_methods,
                                    ptac_linear_module_methods,
-                                   ptac_int8_methods,
+                                   ptac_int8_linear_methods,
                                    ptac_int8_conv2d_methods,
                                    ptac_int8_weight_methods,
                                    ptac_int8_embedding_methods,

@@ -44,7 +44,7 @@ extern PyMethodDef ptac_float_mode_methods[];
 extern PyMethodDef ptac_fork_methods[];
 extern PyMethodDef ptac_pack_methods[];
 extern PyMethodDef ptac_layer_norm_methods[];
-extern PyMethodDef ptac_int8_methods[];
+extern PyMethodDef ptac_int8_linear_methods[];
 extern PyMethodDef ptac_int8_conv2d_methods[];
 extern PyMethodDef ptac_int8_weight_methods[];
 extern PyMethodDef ptac_int8_embedding_methods[];

@@ -72,14 +72,15 @@ static bool run(const ptac_kernel *row, ptac_call *call, at_tensor y)
 PyObject *ptac_int8_call(const ptac_int8_op *op, PyObject *const *args,
                          Py_ssize_t n_args, bool is_kernel)
 {
-    ptac_int8_args read = {.call = {.op = op->op, .params = &read.params}};
+    ptac_int8_args read = {.call = {.op = op->op, .params = &read.params},
+                           .n_args = n_args};
     const ptac_kernel *row = NULL;
     at_tensor y = NULL;
     ptac_reason why;
     PyObject *result = NULL;
     int is_ours;
 
-    if (n_args != op->n_args)
+    if (n_args > op->n_args || n_args < op->n_args - op->n_optional)
         return PyErr_Format(PyExc_TypeError, "%s", op->args);
     PTAC_IN_FLIGHT;
     is_ours = !ptac_is_off(op->op);
@@ -127,15 +128,23 @@ static ptac_reason read_rows(at_tensor tensor, ptac_int8_args *read)
     return ptac_int8_copy(tensor, false, read);
 }
 
+bool ptac_int8_activation(PyObject *const *args, const ptac_int8_args *read, int at,
+                          bool *is_relu)
+{
+    const long activation = at < read->n_args ? PyLong_AsLong(args[at]) : PTAC_ACT_NONE;
+
+    *is_relu = activation == PTAC_ACT_RELU;
+    return !PyErr_Occurred() && (*is_relu || activation == PTAC_ACT_NONE);
+}
+
 /* x, packed, scale, bias or None, n, k, activation */
 static ptac_reason read_linear(PyObject *const *args, ptac_int8_args *read)
 {
     ptac_int8_linear *p = &read->params.linear;
-    const long activation = PyLong_AsLong(args[6]);
     ptac_view *inputs = read->call.inputs;
 
     if (!ptac_int8_size(args[4], 1, &p->n) || !ptac_int8_size(args[5], 1, &p->k) ||
-        (activation != PTAC_ACT_NONE && activation != PTAC_ACT_RELU))
+        !ptac_int8_activation(args, read, 6, &p->relu))
         return PTAC_ARGUMENT;
 
     const ptac_packed_shape shape = {.n = p->n, .c = p->k, .taps = 1, .groups = 1};
@@ -149,7 +158,6 @@ static ptac_reason read_linear(PyObject *const *args, ptac_int8_args *read)
         return PTAC_ARGUMENT;
     if (args[3] != Py_None && !ptac_int8_read(args[3], AT_DTYPE_F32, p->n, &inputs[3]))
         return PTAC_DTYPE;
-    p->relu = activation == PTAC_ACT_RELU;
     read->call.n_inputs = args[3] == Py_None ? 3 : 4;
     return read_rows(ptac_borrow(args[0]), read);
 }
@@ -169,28 +177,12 @@ static at_tensor new_rows(const ptac_int8_args *read)
 const ptac_int8_op ptac_int8_linear_op = {
     .op = PTAC_OP_INT8_LINEAR,
     .n_args = 7,
+    .n_optional = 1,
     .args = "x, packed, scale, bias, n, k, activation",
     .bias = 3,
     .read = read_linear,
     .new_output = new_rows,
 };
 
-/* int8_linear(x, packed, scale, bias or None, n, k, activation) -> y or None */
-static PyObject *int8_linear(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
-{
-    (void)self;
-    return ptac_int8_call(&ptac_int8_linear_op, args, n_args, false);
-}
-
-static PyObject *int8_linear_kernel(PyObject *self, PyObject *const *args,
-                                    Py_ssize_t n_args)
-{
-    (void)self;
-    return ptac_int8_call(&ptac_int8_linear_op, args, n_args, true);
-}
-
-PyMethodDef ptac_int8_methods[] = {
-    PTAC_FASTCALL(int8_linear, NULL),
-    PTAC_FASTCALL(int8_linear_kernel, NULL),
-    {NULL, NULL, 0, NULL},
-};
+/* int8_linear(x, packed, scale, bias or None, n, k, activation=0) -> y or None */
+PTAC_INT8_METHODS(int8_linear, ptac_int8_linear_op);

@@ -32,12 +32,14 @@ typedef struct ptac_int8_args {
     } params;
     ptac_call call; /* but for the output */
     at_tensor copy; /* of the first argument, where that has gaps; owned, or NULL */
+    Py_ssize_t n_args;
 } ptac_int8_args;
 
 /* An operator: what its arguments are, how they are read, and what its output is. */
 typedef struct ptac_int8_op {
     ptac_op op;
     int n_args;
+    int n_optional; /* the last of them, which may be left out */
     const char *args;
     int bias; /* the place among the arguments; 0 where there is none */
     ptac_reason (*read)(PyObject *const *args, ptac_int8_args *read);
@@ -65,6 +67,32 @@ PyObject *ptac_int8_call(const ptac_int8_op *op, PyObject *const *args,
  * owns. PTAC_MEMORY where there is none for it.
  */
 ptac_reason ptac_int8_copy(at_tensor tensor, bool channels_last, ptac_int8_args *read);
+
+/* activation, an optional argument; false where it is none that rows compute. */
+bool ptac_int8_activation(PyObject *const *args, const ptac_int8_args *read, int at,
+                          bool *is_relu);
+
+/*
+ * The method table of an operator: op(...) for modules, and op_kernel(...) for the
+ * dispatcher.
+ */
+#define PTAC_INT8_METHODS(name, description)                                           \
+    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t n_args)    \
+    {                                                                                  \
+        (void)self;                                                                    \
+        return ptac_int8_call(&(description), args, n_args, false);                    \
+    }                                                                                  \
+    static PyObject *name##_kernel(PyObject *self, PyObject *const *args,              \
+                                   Py_ssize_t n_args)                                  \
+    {                                                                                  \
+        (void)self;                                                                    \
+        return ptac_int8_call(&(description), args, n_args, true);                     \
+    }                                                                                  \
+    PyMethodDef ptac_##name##_methods[] = {                                            \
+        PTAC_FASTCALL(name, NULL),                                                     \
+        PTAC_FASTCALL(name##_kernel, NULL),                                            \
+        {NULL, NULL, 0, NULL},                                                         \
+    }
 
 /* A new contiguous tensor on the CPU, owned; NULL without memory. */
 at_tensor ptac_int8_new(int n_dims, const int64_t *sizes, int32_t dtype);

@@ -17,17 +17,20 @@ static bool read_pair(PyObject *tuple, int at, int64_t least, int64_t pair[2])
            ptac_int8_size(PyTuple_GetItem(tuple, at + 1), least, &pair[1]);
 }
 
-static bool read_geometry(PyObject *tuple, ptac_int8_conv2d *p)
+static bool read_geometry(PyObject *sequence, ptac_int8_conv2d *p)
 {
-    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != GEOMETRY) {
-        PyErr_SetString(PyExc_TypeError, "a geometry is a tuple of eleven numbers");
-        return false;
-    }
-    return ptac_int8_size(PyTuple_GetItem(tuple, 0), 1, &p->n) &&
+    PyObject *tuple = PySequence_Tuple(sequence);
+    bool done = tuple && PyTuple_Size(tuple) == GEOMETRY;
+
+    if (tuple && !done)
+        PyErr_SetString(PyExc_TypeError, "a geometry is eleven numbers");
+    done = done && ptac_int8_size(PyTuple_GetItem(tuple, 0), 1, &p->n) &&
            ptac_int8_size(PyTuple_GetItem(tuple, 1), 1, &p->c) &&
            read_pair(tuple, 2, 1, p->kernel) && read_pair(tuple, 4, 1, p->stride) &&
            read_pair(tuple, 6, 0, p->padding) && read_pair(tuple, 8, 1, p->dilation) &&
            ptac_int8_size(PyTuple_GetItem(tuple, 10), 1, &p->groups);
+    Py_XDECREF(tuple);
+    return done;
 }
 
 /* One number a channel, or None where it may be left out. */
@@ -89,18 +92,13 @@ static int64_t places(int64_t size, const ptac_int8_conv2d *p, int axis)
     return (size + 2 * p->padding[axis] - window) / p->stride[axis] + 1;
 }
 
-/*
- * x, packed, scale, bias or None, geometry, normalization or None, activation, whether
- * y is channels last although x is not
- */
+/* x, packed, scale, bias or None, geometry, activation, normalization or None */
 static ptac_reason read_conv(PyObject *const *args, ptac_int8_args *read)
 {
     ptac_int8_conv2d *p = &read->params.conv2d;
-    const long activation = PyLong_AsLong(args[6]);
     ptac_reason why;
 
-    if (PyErr_Occurred() || !read_geometry(args[4], p) ||
-        (activation != PTAC_ACT_NONE && activation != PTAC_ACT_RELU) ||
+    if (!read_geometry(args[4], p) || !ptac_int8_activation(args, read, 5, &p->relu) ||
         !ptac_int8_conv2d_is_sound(p))
         return PTAC_ARGUMENT;
 
@@ -114,15 +112,14 @@ static ptac_reason read_conv(PyObject *const *args, ptac_int8_args *read)
         !read_channels(args[2], false, read, PTAC_CONV_SCALES))
         return PTAC_ARGUMENT;
     if (!read_channels(args[3], true, read, PTAC_CONV_BIAS) ||
-        !read_normalization(args[5], read))
+        (read->n_args > 6 && !read_normalization(args[6], read)))
         return PTAC_DTYPE;
     why = read_images(ptac_borrow(args[0]), read);
     if (why)
         return why;
     p->out_height = places(p->height, p, 0);
     p->out_width = places(p->width, p, 1);
-    p->relu = activation == PTAC_ACT_RELU;
-    p->y_channels_last = p->x_channels_last || args[7] == Py_True;
+    p->y_channels_last = p->x_channels_last;
     read->call.n_inputs = PTAC_CONV_INPUTS;
     return PTAC_TAKE;
 }
@@ -143,33 +140,16 @@ static at_tensor new_images(const ptac_int8_args *read)
 
 const ptac_int8_op ptac_int8_conv2d_op = {
     .op = PTAC_OP_INT8_CONV2D,
-    .n_args = 8,
-    .args = "x, packed, scale, bias, geometry, normalization, activation, "
-            "channels_last",
+    .n_args = 7,
+    .n_optional = 2,
+    .args = "x, packed, scale, bias, geometry, activation, normalization",
     .bias = 3,
     .read = read_conv,
     .new_output = new_images,
 };
 
 /*
- * int8_conv2d(x, packed, scale, bias, geometry, normalization, activation,
- * channels_last) -> y or None
+ * int8_conv2d(x, packed, scale, bias, geometry, activation=0, normalization=None) -> y
+ * or None
  */
-static PyObject *int8_conv2d(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
-{
-    (void)self;
-    return ptac_int8_call(&ptac_int8_conv2d_op, args, n_args, false);
-}
-
-static PyObject *int8_conv2d_kernel(PyObject *self, PyObject *const *args,
-                                    Py_ssize_t n_args)
-{
-    (void)self;
-    return ptac_int8_call(&ptac_int8_conv2d_op, args, n_args, true);
-}
-
-PyMethodDef ptac_int8_conv2d_methods[] = {
-    PTAC_FASTCALL(int8_conv2d, NULL),
-    PTAC_FASTCALL(int8_conv2d_kernel, NULL),
-    {NULL, NULL, 0, NULL},
-};
+PTAC_INT8_METHODS(int8_conv2d, ptac_int8_conv2d_op);

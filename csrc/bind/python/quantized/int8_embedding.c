@@ -62,22 +62,4 @@ static const ptac_int8_op embedding_op = {
 };
 
 /* int8_embedding(indices, weight_int8, scale) -> y or None */
-static PyObject *int8_embedding(PyObject *self, PyObject *const *args,
-                                Py_ssize_t n_args)
-{
-    (void)self;
-    return ptac_int8_call(&embedding_op, args, n_args, false);
-}
-
-static PyObject *int8_embedding_kernel(PyObject *self, PyObject *const *args,
-                                       Py_ssize_t n_args)
-{
-    (void)self;
-    return ptac_int8_call(&embedding_op, args, n_args, true);
-}
-
-PyMethodDef ptac_int8_embedding_methods[] = {
-    PTAC_FASTCALL(int8_embedding, NULL),
-    PTAC_FASTCALL(int8_embedding_kernel, NULL),
-    {NULL, NULL, 0, NULL},
-};
+PTAC_INT8_METHODS(int8_embedding, embedding_op);

@@ -214,36 +214,6 @@ static PyObject *int8_quantize(PyObject *self, PyObject *weight)
                          sum.noise);
 }
 
-/* int8_dequantize(weight_int8, scales) -> weight */
-static PyObject *int8_dequantize(PyObject *self, PyObject *const *args,
-                                 Py_ssize_t n_args)
-{
-    ptac_view q, scales;
-    at_tensor weight;
-    int64_t n, k;
-
-    (void)self;
-    if (n_args != 2)
-        return PyErr_Format(PyExc_TypeError, "weight_int8, scales");
-    if (!ptac_int8_read(args[0], AT_DTYPE_I8, -1, &q) || q.n_dims < 1 ||
-        q.n_dims > PTAC_INT8_MOST_DIMS ||
-        !ptac_int8_read(args[1], AT_DTYPE_F32, q.sizes[0], &scales))
-        return PyErr_Format(PyExc_TypeError,
-                            "contiguous int8 weights and a float32 scale a row");
-    n = q.sizes[0];
-    k = n ? q.n_elements / n : 0;
-    weight = ptac_int8_new(q.n_dims, q.sizes, AT_DTYPE_F32);
-    if (!weight)
-        return PyErr_NoMemory();
-
-    PyThreadState *thread = PyEval_SaveThread();
-
-    if (k > 0)
-        ptac_dequantize_weight(q.data, scales.data, n, k, data_of(weight));
-    PyEval_RestoreThread(thread);
-    return ptac_wrap(weight);
-}
-
 /*
  * int8_faster(operator, kind, work, threads) -> whether the table says that a row is
  * faster than stock there; None where it says nothing.
@@ -283,7 +253,6 @@ PyMethodDef ptac_int8_weight_methods[] = {
     PTAC_FASTCALL(int8_pack, NULL),
     PTAC_FASTCALL(int8_unpack, NULL),
     {"int8_quantize", int8_quantize, METH_O, NULL},
-    PTAC_FASTCALL(int8_dequantize, NULL),
     {"int8_faster", int8_faster, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

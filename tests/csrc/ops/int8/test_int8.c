@@ -384,14 +384,13 @@ UNIT(int8_weights_next_to_nothing)
 
 static void quantized_rows(rng *r, int64_t n, int64_t k)
 {
-    float *w = some((size_t)(n * k) * sizeof *w), *back = some((size_t)(n * k) * 4);
+    float *w = some((size_t)(n * k) * sizeof *w);
     float *scale = some((size_t)n * sizeof *scale);
     ptac_weight_error *errors = some((size_t)n * sizeof *errors);
     int8_t *q = some((size_t)(n * k));
 
     fill_smooth(r, PTAC_F32, w, n * k, ldexp(1, (int)rng_between(r, -60, 60)));
     EXPECT(ptac_quantize_weight(w, n, k, q, scale, errors));
-    ptac_dequantize_weight(q, scale, n, k, back);
     for (int64_t i = 0; i < n; i++) {
         double signal = 0, noise = 0;
         int largest = 0;
@@ -399,7 +398,6 @@ static void quantized_rows(rng *r, int64_t n, int64_t k)
         for (int64_t j = i * k; j < (i + 1) * k; j++) {
             const double missed = w[j] - (double)scale[i] * q[j];
 
-            EXPECT(back[j] == scale[i] * (float)q[j]);
             EXPECT(fabs(missed) <= 0.50001 * scale[i]);
             largest = abs(q[j]) > largest ? abs(q[j]) : largest;
             signal += (double)w[j] * w[j];
@@ -411,7 +409,6 @@ static void quantized_rows(rng *r, int64_t n, int64_t k)
         EXPECT(fabs(errors[i].noise - noise) <= 3e-4 * noise + 1e-9 * signal);
     }
     free(w);
-    free(back);
     free(scale);
     free(errors);
     free(q);
