@@ -12,7 +12,7 @@
 #define LEAST_INSIDE 0.23F
 
 /* That part times the part of pixels other than zero, unless nearly all are. */
-#define LEAST_OF_BOTH 0.33F
+#define LEAST_OF_BOTH 0.31F
 #define NEARLY_ALL    0.9F
 
 enum {
