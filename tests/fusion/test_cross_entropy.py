@@ -305,3 +305,22 @@ def test_a_gradient_whose_row_does_not_exist() -> None:
         )
     assert made is None
     assert hits.forwarded == {"gradient not supported": 1}
+
+
+def test_want_of_memory_is_the_reason_where_it_is() -> None:
+    """The softmax does not fit under the pool's limit; stock's tensors do not."""
+    program = """
+import torch, switching
+import torch.nn.functional as F
+import pai_torchacc as ptac
+x = torch.randn(4096, 4096, requires_grad=True)
+target = torch.zeros(4096, dtype=torch.int64)
+with switching.accelerated("cross_entropy"), ptac.enable_memory_pool(cap=8 << 20):
+    hits = switching.hits("cross_entropy")
+    try:
+        F.cross_entropy(x, target)
+    except RuntimeError:
+        pass
+    assert hits.forwarded == {"no memory to work in": 1}, hits
+"""
+    switching.python(program)

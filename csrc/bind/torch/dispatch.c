@@ -119,15 +119,21 @@ bool ptac_thread_is_disabled(void)
     return is_disabled();
 }
 
+/* Why no call of the operator is served now. A switch that is off comes first. */
+static ptac_reason shut(ptac_op op)
+{
+    const ptac_reason gate = ptac_chooser_gate(op);
+
+    return gate != PTAC_OFF && is_disabled() ? PTAC_DISABLED : gate;
+}
+
 const ptac_kernel *ptac_probe(ptac_call *call, ptac_reason *why)
 {
-    const ptac_reason gate = ptac_chooser_gate(call->op);
     const ptac_kernel *row;
 
-    if (gate == PTAC_OFF || is_disabled()) {
-        *why = gate == PTAC_OFF ? PTAC_OFF : PTAC_DISABLED;
+    *why = shut(call->op);
+    if (*why)
         return NULL;
-    }
     call->n_threads = ptac_the_host.n_threads();
     row = ptac_select(call, why);
     if (row && row->in_bf16)
@@ -154,11 +160,9 @@ const ptac_kernel *ptac_admit(ptac_call *call)
 const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name)
 {
     const ptac_kernel *row = ptac_registry_find(call->op, row_name);
-    ptac_reason why = ptac_chooser_gate(call->op);
+    ptac_reason why = shut(call->op);
 
     call->n_threads = ptac_the_host.n_threads();
-    if (!why && is_disabled())
-        why = PTAC_DISABLED;
     if (!why && !row)
         why = PTAC_GRAD;
     if (!why && ptac_chooser_is_quarantined(row))

@@ -42,6 +42,15 @@ static ptac_reason read_args(PyObject *const *args, ptac_cross_entropy_args *rea
     return read_numbers(args, read) ? PTAC_TAKE : PTAC_ARGUMENT;
 }
 
+/* The same, and the call that they make. */
+static ptac_reason read_call(PyObject *const *args, ptac_cross_entropy_args *read,
+                             ptac_cross_entropy *params, ptac_call *call)
+{
+    const ptac_reason why = read_args(args, read);
+
+    return why ? why : ptac_cross_entropy_read(read, params, call);
+}
+
 /* 1: x wants a gradient; 0: none is wanted; -1: of others than x, which is stock's. */
 static int wants_gradient(PyObject *const *args)
 {
@@ -102,9 +111,8 @@ static PyObject *try_cross_entropy(PyObject *const *args)
     PTAC_IN_FLIGHT;
     if (ptac_is_off(op))
         Py_RETURN_NONE;
-    why = is_too_small(args[0]) ? PTAC_NOT_FASTER : read_args(args, &read);
-    if (!why)
-        why = ptac_cross_entropy_read(&read, &params, &call);
+    why = is_too_small(args[0]) ? PTAC_NOT_FASTER
+                                : read_call(args, &read, &params, &call);
     row = why ? NULL : ptac_probe(&call, &why);
     if (row)
         why = ptac_why_not_lean();
@@ -144,34 +152,41 @@ static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t
     return loss;
 }
 
-/* cross_entropy_forward(the same six, row) -> (loss, p), or None where the row failed.
- * Called by CrossEntropy.forward for what cross_entropy() has accepted. */
-static PyObject *cross_entropy_forward(PyObject *self, PyObject *const *args,
-                                       Py_ssize_t n_args)
+/* The loss and p by the row of that name, or by the chooser's where there is none. */
+static PyObject *run_with_p(PyObject *const *args, const char *row_name)
 {
     ptac_cross_entropy_args read;
     ptac_cross_entropy params;
     ptac_call call;
     const ptac_kernel *row;
-    const char *row_name;
     ptac_reason why;
+
+    PTAC_IN_FLIGHT;
+    if (!row_name && ptac_is_off(PTAC_OP_CROSS_ENTROPY))
+        Py_RETURN_NONE;
+    why = read_call(args, &read, &params, &call);
+    if (why) {
+        ptac_refuse(PTAC_OP_CROSS_ENTROPY, why);
+        Py_RETURN_NONE;
+    }
+    row = row_name ? ptac_admit_row(&call, row_name) : ptac_admit(&call);
+    return row ? run(row, &call, true) : Py_NewRef(Py_None);
+}
+
+/*
+ * cross_entropy_forward(the same six, row) -> (loss, p), or None where the row failed.
+ * Called by CrossEntropy.forward for what cross_entropy() has accepted.
+ */
+static PyObject *cross_entropy_forward(PyObject *self, PyObject *const *args,
+                                       Py_ssize_t n_args)
+{
+    const char *row_name;
 
     (void)self;
     if (n_args != N_ARGS + 1)
         return PyErr_Format(PyExc_TypeError, "seven arguments");
     row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
-    if (!row_name)
-        return NULL;
-    PTAC_IN_FLIGHT;
-    why = read_args(args, &read);
-    if (!why)
-        why = ptac_cross_entropy_read(&read, &params, &call);
-    if (why) {
-        ptac_refuse(PTAC_OP_CROSS_ENTROPY, why);
-        Py_RETURN_NONE;
-    }
-    row = ptac_admit_row(&call, row_name);
-    return row ? run(row, &call, true) : Py_NewRef(Py_None);
+    return row_name ? run_with_p(args, row_name) : NULL;
 }
 
 /*
@@ -181,28 +196,10 @@ static PyObject *cross_entropy_forward(PyObject *self, PyObject *const *args,
 static PyObject *cross_entropy_kernel(PyObject *self, PyObject *const *args,
                                       Py_ssize_t n_args)
 {
-    const ptac_op op = PTAC_OP_CROSS_ENTROPY;
-    ptac_cross_entropy_args read;
-    ptac_cross_entropy params;
-    ptac_call call;
-    const ptac_kernel *row;
-    ptac_reason why;
-
     (void)self;
     if (n_args != N_ARGS)
         return PyErr_Format(PyExc_TypeError, "six arguments");
-    PTAC_IN_FLIGHT;
-    if (ptac_is_off(op))
-        Py_RETURN_NONE;
-    why = read_args(args, &read);
-    if (!why)
-        why = ptac_cross_entropy_read(&read, &params, &call);
-    if (why) {
-        ptac_refuse(op, why);
-        Py_RETURN_NONE;
-    }
-    row = ptac_admit(&call);
-    return row ? run(row, &call, true) : Py_NewRef(Py_None);
+    return run_with_p(args, NULL);
 }
 
 /*

@@ -62,14 +62,14 @@ at_error ptac_bf16_in_order(const ptac_view *view, at_tensor *made);
  */
 ptac_status ptac_bf16_widened(at_tensor narrow, at_tensor *made);
 
-/* A row of this room. */
+/* What rows of this room have in common. */
+#define PTAC_IN_BF16 .level = PTAC_FAST, .needs = PTAC_CPU_AVX512_BF16, .in_bf16 = true
+
 #define PTAC_BF16_ROW(variable, operation, row_name, may, work)                        \
     static const ptac_kernel variable = {                                              \
         .op = operation,                                                               \
         .name = row_name,                                                              \
-        .level = PTAC_FAST,                                                            \
-        .needs = PTAC_CPU_AVX512_BF16,                                                 \
-        .in_bf16 = true,                                                               \
+        PTAC_IN_BF16,                                                                  \
         .accepts = may,                                                                \
         .run = work,                                                                   \
     };                                                                                 \

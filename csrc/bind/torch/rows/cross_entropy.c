@@ -94,7 +94,7 @@ static at_error over(at_tensor p, const ptac_cross_entropy *params, at_tensor *a
 
 static bool no_memory(ptac_op op)
 {
-    ptac_refuse(op, PTAC_ARGUMENT);
+    ptac_refuse(op, PTAC_MEMORY);
     return false;
 }
 

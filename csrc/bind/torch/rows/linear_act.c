@@ -341,55 +341,25 @@ static ptac_reason accepts_onednn(const ptac_call *call)
     return p->m < PTAC_GEMM_PIECE ? PTAC_SHAPE : PTAC_TAKE;
 }
 
-static ptac_status forward_blas(const ptac_call *call)
-{
-    return forward(call, PTAC_GEMM_BLAS);
-}
-
-static ptac_status forward_onednn(const ptac_call *call)
-{
-    return forward(call, PTAC_GEMM_ONEDNN);
-}
-
-static ptac_status backward_blas(const ptac_call *call)
-{
-    return backward(call, PTAC_GEMM_BLAS);
-}
-
-static ptac_status backward_onednn(const ptac_call *call)
-{
-    return backward(call, PTAC_GEMM_ONEDNN);
-}
-
-static ptac_status forward_bf16(const ptac_call *call)
-{
-    return forward(call, PTAC_GEMM_BF16);
-}
-
-static ptac_status backward_bf16(const ptac_call *call)
-{
-    return backward(call, PTAC_GEMM_BF16);
-}
-
-#define ROW(variable, operation, library, rank_, may, work)                            \
-    static const ptac_kernel variable = {                                              \
+/* The rows of a library, forward and backward. */
+#define ROW(operation, library, provider, may, direction, ...)                         \
+    static ptac_status direction##_##provider(const ptac_call *call)                   \
+    {                                                                                  \
+        return direction(call, PTAC_GEMM_##provider);                                  \
+    }                                                                                  \
+    static const ptac_kernel direction##_row_##provider = {                            \
         .op = operation,                                                               \
         .name = library,                                                               \
-        .level = PTAC_CLOSE,                                                           \
-        .rank = rank_,                                                                 \
         .accepts = may,                                                                \
-        .run = work,                                                                   \
+        .run = direction##_##provider,                                                 \
+        __VA_ARGS__,                                                                   \
     };                                                                                 \
-    PTAC_REGISTER(variable)
+    PTAC_REGISTER(direction##_row_##provider)
+#define ROWS(library, provider, may, ...)                                              \
+    ROW(PTAC_OP_LINEAR_ACT, library, provider, may, forward, __VA_ARGS__)              \
+    ROW(PTAC_OP_LINEAR_ACT_BACKWARD, library, provider, may, backward, __VA_ARGS__)
 
 /* BLAS takes any product, oneDNN refuses small ones. */
-ROW(linear_act_blas, PTAC_OP_LINEAR_ACT, "blas", 1, accepts_any, forward_blas)
-ROW(linear_act_onednn, PTAC_OP_LINEAR_ACT, "onednn", 0, accepts_onednn, forward_onednn)
-ROW(linear_act_backward_blas, PTAC_OP_LINEAR_ACT_BACKWARD, "blas", 1, accepts_any,
-    backward_blas)
-ROW(linear_act_backward_onednn, PTAC_OP_LINEAR_ACT_BACKWARD, "onednn", 0,
-    accepts_onednn, backward_onednn)
-
-PTAC_BF16_ROW(linear_act_bf16, PTAC_OP_LINEAR_ACT, "bf16", accepts_any, forward_bf16)
-PTAC_BF16_ROW(linear_act_backward_bf16, PTAC_OP_LINEAR_ACT_BACKWARD, "bf16",
-              accepts_any, backward_bf16)
+ROWS("blas", BLAS, accepts_any, .level = PTAC_CLOSE, .rank = 1)
+ROWS("onednn", ONEDNN, accepts_onednn, .level = PTAC_CLOSE)
+ROWS("bf16", BF16, accepts_any, PTAC_IN_BF16)
