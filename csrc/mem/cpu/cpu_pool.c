@@ -145,18 +145,18 @@ static bool populate(size_t bytes)
            (trim() > 0 && ptac_arena_populate(arena, bytes));
 }
 
-/* What can fail about new options; the ring is to be used when all has succeeded. */
-static const char *prepare(const ptac_cpu_pool_options *wanted, ptac_history *ring)
+/* What can fail about new options; ring and index are to be used when all succeeded. */
+static const char *prepare(const ptac_cpu_pool_options *wanted, ptac_history *ring,
+                           void **index)
 {
-    ptac_arena *arena = pool.arenas[0];
-
     pool.budget.cap = in_chunks(wanted->cap);
     if (wanted->reserve_bytes != options.reserve_bytes &&
         !populate(wanted->reserve_bytes))
         return "the bytes to reserve cannot be had";
     if (!ptac_history_open(ring, wanted->n_history))
         return "no memory for the history";
-    if (!ptac_arena_set_policy(arena, wanted->policy))
+    if (wanted->policy != pool.arenas[0]->policy &&
+        !(*index = ptac_arena_make_index(wanted->policy)))
         return "no memory for the policy's index";
     return NULL;
 }
@@ -165,21 +165,24 @@ static const char *prepare(const ptac_cpu_pool_options *wanted, ptac_history *ri
 static const char *take_options(const ptac_cpu_pool_options *wanted,
                                 bool (*install)(void))
 {
-    const ptac_policy *policy = pool.arenas[0]->policy;
     const size_t cap = pool.budget.cap;
     const bool keeps_ring = state != CLOSED && wanted->n_history == options.n_history;
     ptac_history ring = keeps_ring ? pool.history : (ptac_history){0};
-    const char *trouble = prepare(wanted, &ring);
+    void *index = NULL;
+    const char *trouble = prepare(wanted, &ring, &index);
 
     if (!trouble && state != ON && !install())
         trouble = "torch's allocator could not be hooked";
     if (trouble) {
         pool.budget.cap = cap;
-        ptac_arena_set_policy(pool.arenas[0], policy);
+        if (index)
+            ptac_arena_drop_index(wanted->policy, index);
         if (!keeps_ring)
             ptac_history_close(&ring);
         return trouble;
     }
+    if (index)
+        ptac_arena_use_policy(pool.arenas[0], wanted->policy, index);
     if (!keeps_ring)
         ptac_history_close(&pool.history);
     pool.history = ring;

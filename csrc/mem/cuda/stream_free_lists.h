@@ -7,6 +7,7 @@
 #define PTAC_MEM_CUDA_STREAM_FREE_LISTS_H
 
 #include "mem/cuda/stream_pool.h"
+#include "mem/cuda/stream_record.h"
 
 /* The lists of the stream, or of the graph that it is captured for; NULL: too many. */
 ptac_free_lists *ptac_free_lists_find(ptac_stream_pool *pool, cu_stream stream,
@@ -50,21 +51,9 @@ bool ptac_stream_events_wait(ptac_stream_pool *pool, ptac_free_lists *lists,
                              size_t bytes);
 void ptac_stream_events_close(ptac_stream_pool *pool);
 
-/* Makes the event if there is none, and records it behind the stream's work. */
-bool ptac_stream_events_record(ptac_stream_pool *pool, cu_event *event,
-                               cu_stream stream);
-
 static inline bool ptac_is_small(size_t bytes)
 {
     return bytes <= PTAC_SMALL_BYTES;
-}
-
-/* Notes what the driver says; whether it is success. */
-static inline bool ptac_cuda_done(ptac_stream_pool *pool, cu_result result)
-{
-    if (result != PTAC_CU_OK && result != PTAC_CU_NOT_READY)
-        pool->error = result;
-    return result == PTAC_CU_OK;
 }
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * stream_record.c - an event behind a stream's work, for free lists and for uses alike.
  */
-#include "mem/cuda/stream_free_lists.h"
+#include "mem/cuda/stream_record.h"
 
 bool ptac_stream_events_record(ptac_stream_pool *pool, cu_event *event,
                                cu_stream stream)

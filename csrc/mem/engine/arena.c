@@ -433,22 +433,24 @@ size_t ptac_arena_trim(ptac_arena *arena)
     return released;
 }
 
-bool ptac_arena_set_policy(ptac_arena *arena, const ptac_policy *policy)
+void *ptac_arena_make_index(const ptac_policy *policy)
 {
-    void *index;
+    return table_take(policy->index_bytes);
+}
 
-    if (policy == arena->policy)
-        return true;
-    index = table_take(policy->index_bytes);
-    if (!index)
-        return false;
-    munmap(arena->index, arena->policy->index_bytes);
+void ptac_arena_drop_index(const ptac_policy *policy, void *index)
+{
+    munmap(index, policy->index_bytes);
+}
+
+void ptac_arena_use_policy(ptac_arena *arena, const ptac_policy *policy, void *index)
+{
+    ptac_arena_drop_index(arena->policy, arena->index);
     arena->index = index;
     arena->policy = policy;
     for (ptac_block *b = arena->last; b; b = b->below)
         if (b->flags & PTAC_BLOCK_LISTED)
             policy->add(index, b);
-    return true;
 }
 
 bool ptac_arena_populate(ptac_arena *arena, size_t bytes)

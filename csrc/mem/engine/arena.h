@@ -88,8 +88,11 @@ bool ptac_arena_has_room(const ptac_arena *arena, size_t bytes);
 /* Gives back every whole chunk that no used block touches; the bytes. */
 size_t ptac_arena_trim(ptac_arena *arena);
 
-/* Places by another policy from now on; false without memory for its index. */
-bool ptac_arena_set_policy(ptac_arena *arena, const ptac_policy *policy);
+/* An empty index for a policy, to be used or dropped; NULL without memory for it. */
+void *ptac_arena_make_index(const ptac_policy *policy);
+void ptac_arena_drop_index(const ptac_policy *policy, void *index);
+/* Places by this policy from now on, with an index that was made for it. */
+void ptac_arena_use_policy(ptac_arena *arena, const ptac_policy *policy, void *index);
 
 /* Asks for huge pages behind regions that have become hot; the bytes asked for. */
 size_t ptac_arena_promote(ptac_arena *arena);

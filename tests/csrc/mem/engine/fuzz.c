@@ -170,10 +170,16 @@ static void seldom(const shape *f)
     ptac_budget *budget = &s.pool.budget;
 
     switch (rng_below(&s.r, 8)) {
-    case 0:
-        if (!ptac_arena_set_policy(arena, any_policy(&s.r)))
+    case 0: {
+        const ptac_policy *policy = any_policy(&s.r);
+        void *index = ptac_arena_make_index(policy);
+
+        if (!index)
             shadow_wrong(&s, "the policy could not be changed");
+        else
+            ptac_arena_use_policy(arena, policy, index);
         break;
+    }
     case 1:
         budget->cap = rng_chance(&s.r, 50) ? SIZE_MAX
                                            : (size_t)budget->held.current +
