@@ -185,13 +185,13 @@ def node_install(top_hooks: Callable[[bool], object | None], /) -> None:
 
 # Linear layers; activation is an index into fusion.linear.ACTIVATIONS.
 def linear_install(
-    apply: Callable[..., Any],
+    applies: tuple[Callable[..., Any], ...],
     matmul_precision: Callable[[], str],
     full_precisions: tuple[str, ...],
     onednn_enabled: Callable[[], bool],
     /,
 ) -> None:
-    """Remember the node for gradients, and torch's settings for products.
+    """Remember the nodes, one an activation, and torch's settings for products.
 
     Calls go to stock unless ``matmul_precision()`` gives one of ``full_precisions``.
     """

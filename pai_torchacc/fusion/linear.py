@@ -20,11 +20,15 @@ from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
 from pai_torchacc.fusion.foreign import is_torchs_own
-from pai_torchacc.fusion.node import lean_apply
+from pai_torchacc.fusion.node import lean_apply, named_like
 from pai_torchacc.fusion.shadow import run
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 """Names of activations; the index is the extension's code."""
+
+_LAST_NODES = ("Addmm", "Relu", "Gelu", "Gelu", "Silu", "Tanh", "Sigmoid")
+"""Names of the last of torch's own nodes for each. Ours are called so, too: torch names
+nodes where it prints a tensor and in errors about changes in place."""
 
 
 class LinearAct(torch.autograd.Function):
@@ -203,7 +207,7 @@ def _product_gradients(
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
     c.linear_install(
-        lean_apply(LinearAct),
+        tuple(lean_apply(named_like(LinearAct, n)) for n in _LAST_NODES),
         *_matmul_precision(),
         torch._C._get_mkldnn_enabled,
     )

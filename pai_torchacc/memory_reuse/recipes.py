@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 
 from pai_torchacc.memory_reuse import float_mode
 
@@ -163,7 +164,12 @@ def producer(node: Any) -> Any:
     """The node that computed this memory, if there may be a recipe for it."""
     while node is not None and type(node).__name__ in VIEWS:
         node = node.next_functions[0][0]
-    return node if type(node).__name__ in _PRODUCERS else None
+    return node if _name(node) in _PRODUCERS else None
+
+
+def _name(node: Any) -> str:
+    """The name of torch's own node. Nodes of Python functions may be called the same."""
+    return "" if isinstance(node, BackwardCFunction) else type(node).__name__
 
 
 def find(c: Any, box: Any, flat: Tensor) -> Any:
@@ -196,7 +202,7 @@ def _proven(c: Any, expression: Expression, box: Any, flat: Tensor) -> Any:
 
 
 def _expression(node: Any, depth: int, box: Any) -> Expression:
-    name = type(node).__name__
+    name = _name(node)
     if depth > DEEPEST:
         raise _NotPossible
     if name in _UNARY:

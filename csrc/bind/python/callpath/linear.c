@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* What linear_install() was given. */
-static PyObject *apply;            /* LinearAct.apply: the way with gradients */
+static PyObject *applies;          /* of the nodes, in the order of ptac_act */
 static PyObject *matmul_precision; /* returns torch's setting for products on the CPU */
 static PyObject *full_precisions;  /* the settings by which it keeps float32 */
 static PyObject *onednn_enabled;   /* torch._C._get_mkldnn_enabled */
@@ -149,7 +149,8 @@ static PyObject *apply_node(PyObject *const tensors[3], ptac_act activation,
         PyUnicode_FromString(row->name), PyBool_FromLong(is_training),
     };
 
-    return ptac_node_apply(PTAC_OP_LINEAR_ACT, apply, args, 6);
+    return ptac_node_apply(PTAC_OP_LINEAR_ACT, PyTuple_GetItem(applies, activation),
+                           args, 6);
 }
 
 PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
@@ -361,17 +362,22 @@ static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
 }
 
 /*
- * linear_install(LinearAct.apply, matmul_precision, full_precisions,
+ * linear_install(an apply for each activation, matmul_precision, full_precisions,
  * torch._C._get_mkldnn_enabled)
  */
 static PyObject *linear_install(PyObject *self, PyObject *args)
 {
-    PyObject *function, *precision, *full, *onednn;
+    PyObject *functions, *precision, *full, *onednn;
 
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOO", &function, &precision, &full, &onednn))
+    if (!PyArg_ParseTuple(args, "O!OOO", &PyTuple_Type, &functions, &precision, &full,
+                          &onednn))
         return NULL;
-    ptac_keep(&apply, function);
+    if (PyTuple_Size(functions) != PTAC_N_ACTS) {
+        PyErr_SetString(PyExc_ValueError, "each activation has a node");
+        return NULL;
+    }
+    ptac_keep(&applies, functions);
     ptac_keep(&matmul_precision, precision);
     ptac_keep(&full_precisions, full);
     ptac_keep(&onednn_enabled, onednn);
