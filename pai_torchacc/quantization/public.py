@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 from pai_torchacc import _options, _switch
-from pai_torchacc._switch import Handle
+from pai_torchacc._switch import Handle, state
 from pai_torchacc.fusion import precision
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _switched_on() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _switch.go_to(before)
+        state.go_to(before)
         raise
 
 
