@@ -168,7 +168,7 @@ def producer(node: Any) -> Any:
 
 
 def _name(node: Any) -> str:
-    """The name of torch's own node. Nodes of Python functions may be called the same."""
+    """The name of torch's own node; nodes of Python functions may have the same."""
     return "" if isinstance(node, BackwardCFunction) else type(node).__name__
 
 
