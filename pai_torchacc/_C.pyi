@@ -71,14 +71,8 @@ def preferred_row(op: str, /) -> str | None:
 def override_names() -> list[tuple[str, str]]:
     """Operators of aten that can be overridden, and whose they are."""
 
-def override_schemas() -> list[str]:
-    """The schemas that overrides of aten read their arguments by."""
-
 def override_install(ops: list[str], /) -> str | None:
     """Register the overrides of these operators; what went wrong, or None."""
-
-def override_count() -> int:
-    """How many overrides are in the dispatcher."""
 
 def override_installed() -> list[str]:
     """Operators whose overrides are in the dispatcher."""
@@ -130,15 +124,6 @@ def shadow_settle(
 ) -> bool:
     """Whether results agree; if not, the row that gave them is quarantined."""
 
-def last_row(op: str, /) -> str | None:
-    """The row that this thread last ran of the operator."""
-
-def inject_failure(op: str, /) -> None:
-    """Break the next run of the operator's row before it writes (tests)."""
-
-def reset_quarantine() -> None:
-    """Lift all quarantines."""
-
 # What this torch is like.
 def tensor_learn(
     tensor: type[Tensor],
@@ -163,12 +148,6 @@ def thread_learn(
     /,
 ) -> None:
     """Remember the dispatch keys of inference mode, and exclusions without effect."""
-
-def is_plain(tensor: object, /) -> bool:
-    """Whether this is a tensor that lean call paths take (tests)."""
-
-def thread_is_plain() -> bool:
-    """Whether this thread runs ordinary eager code (tests)."""
 
 def learn_sqrt(x: Tensor, roots: Tensor, /) -> bool:
     """Whether our square roots round as these of torch's."""

@@ -22,12 +22,19 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 FIRST = (
     "csrc/test_rows.py",
     "fusion/conv/test_conv2d.py",
-    "programs/test_opinfo.py",
     "programs/test_examples.py",
     "project/test_package.py",
-    "package/test_environment.py",
+    "programs/test_opinfo.py",
     "csrc/mem/test_memory_engine.py",
+    "memory_reuse/test_memory_reuse.py",
+    "precision/test_precision.py",
+    "package/test_environment.py",
+    "adaptive_lr/test_adaptive_lr_programs.py",
+    "package/test_run.py",
+    "programs/test_composition_tools.py",
+    "memory_reuse/test_memory_reuse_threads.py",
     "memory_pool/test_memory_pool.py",
+    "package/test_silence.py",
 )
 """The files that take longest. They begin first, so that workers end together."""
 
@@ -97,6 +104,7 @@ def stock_before_and_after(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def assert_stock() -> None:
     """Fail where a test has left something of ours behind."""
+    import internals
     import switching
 
     import pai_torchacc as ptac
@@ -107,7 +115,7 @@ def assert_stock() -> None:
     if "draining" in ptac.status()["operator_fusion"]:
         left.append("kernels wait for a quiet moment")
     left += [f"{op} is pinned" for op in switching.pinned]
-    if _C.override_count():
+    if _C.override_installed():
         left.append("kernels are in the dispatcher")
     if len(fusion._ledger) or len(quantization._ledger):
         left.append("patches are in place")
@@ -119,7 +127,7 @@ def assert_stock() -> None:
     ]
     if left:
         ptac.disable()
-        _C.reset_quarantine()
+        internals.reset_quarantine()
         for op in list(switching.pinned):
             _C.pin(op, None)
         switching.pinned.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import internals
 import pytest
 import switching
 import torch
@@ -13,7 +14,6 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 import pai_torchacc as ptac
-from pai_torchacc import _C
 
 OPS = ("linear_act", "linear_act_backward", "cross_entropy", "cross_entropy_backward")
 
@@ -35,7 +35,7 @@ BETWEEN: dict[str, Callable[[], object]] = {
     "nothing": lambda: None,
     "disabled": ptac.disable,
     "enabled": ptac.enable,
-    "a fault": lambda: _C.inject_failure("linear_act"),
+    "a fault": lambda: internals.inject_failure("linear_act"),
 }
 
 
@@ -54,10 +54,10 @@ def test_checkpoints_do_not_depend_on_switches(what: str, n: int) -> None:
                 found = gradients(BETWEEN[what], n)
                 assert hits.forwarded["hooks"] >= 2
     finally:
-        _C.inject_failure("linear_act")  # used up below
+        internals.inject_failure("linear_act")  # used up below
         with switching.accelerated(*OPS), torch.no_grad():
             nn.Linear(32, 32)(torch.randn(64, 32))
-        _C.reset_quarantine()
+        internals.reset_quarantine()
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import internals
 import pytest
 import switching
 import torch
@@ -89,7 +90,7 @@ def test_an_injected_failure(op: str) -> None:
         with switching.accelerated():
             hits, row = switching.hits(op), switching.best_row(op)
             failed = entry(op)["failed"]
-            _C.inject_failure(op)
+            internals.inject_failure(op)
             torch.testing.assert_close(program(), stock)
             assert (hits.accelerated, hits.failed) == (0, 1), hits
             assert rows(op)[row]
@@ -102,13 +103,13 @@ def test_an_injected_failure(op: str) -> None:
             assert hits.accelerated == 0
             assert sum(hits.forwarded.values()) >= 1
         assert rows(op)[row]
-        _C.reset_quarantine()
+        internals.reset_quarantine()
         with switching.accelerated():
             hits = switching.hits(op)
             torch.testing.assert_close(program(), stock)
             assert hits.accelerated >= 1
     finally:
-        _C.reset_quarantine()
+        internals.reset_quarantine()
 
 
 def test_training_goes_on() -> None:
@@ -129,7 +130,7 @@ def test_training_goes_on() -> None:
         for step in range(6):
             if sabotage and step == 3:
                 for op in switching.operators_with_rows():
-                    _C.inject_failure(op)
+                    internals.inject_failure(op)
             opt.zero_grad()
             loss = F.cross_entropy(net(x), y)
             loss.backward()
@@ -152,7 +153,7 @@ def test_training_goes_on() -> None:
         with switching.accelerated():
             for op in switching.operators_with_rows():
                 call_of(op)()
-        _C.reset_quarantine()
+        internals.reset_quarantine()
 
 
 def test_shadow_checks_find_nothing_in_sound_rows() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import internals
 import layers
 import pytest
 import switching
@@ -14,7 +15,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import pai_torchacc as ptac
-from pai_torchacc import _C
 from pai_torchacc.fusion import linear, optimizer
 
 STEPS = 6
@@ -23,7 +23,7 @@ STEPS = 6
 @pytest.fixture(autouse=True)
 def reset_quarantine() -> Iterator[None]:
     yield
-    _C.reset_quarantine()
+    internals.reset_quarantine()
 
 
 def train(optimizer_class: type, steps: int = STEPS) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import internals
 import pytest
 import switching
 import torch
@@ -22,7 +23,7 @@ def types(schema: torch.FunctionSchema) -> tuple[list[str], int]:
     return [str(a.type) for a in schema.arguments], len(schema.returns)
 
 
-@pytest.mark.parametrize("schema", _C.override_schemas())
+@pytest.mark.parametrize("schema", internals.override_schemas())
 def test_schemas_are_torchs(schema: str) -> None:
     ours = torch._C.parse_schema(f"aten::{schema}")
     stock = torch._C._get_schema(ours.name, "")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import contract
+import internals
 import leaking
 import pytest
 import switching
@@ -171,11 +172,11 @@ def test_a_failure_is_stocks_to_mend(op: str) -> None:
     model = net()
     with switching.accelerated(*OPS):
         expected, hits = step(model), switching.hits(op)
-        _C.inject_failure(op)
+        internals.inject_failure(op)
         near(step(model), expected)
         assert hits.failed == 1
         assert hits.forwarded["quarantined"] >= 2
-        _C.reset_quarantine()
+        internals.reset_quarantine()
         contract.exactly(step(model), expected)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import contract
+import internals
 import pytest
 import switching
 import torch
@@ -452,7 +453,7 @@ def test_shadow_checks_find_wrong_numbers() -> None:
         assert _C.shadow_settle("linear_act", (y + y.abs().max() / 40,), (y,), 0, 0)
         assert not _C.shadow_settle("linear_act", (y + y.abs().max() / 8,), (y,), 0, 0)
         assert "shadow check" in _C.counters("linear_act")[5]
-    _C.reset_quarantine()
+    internals.reset_quarantine()
 
 
 @needs_bf16

@@ -18,6 +18,17 @@ ptac_op ptac_op_from(PyObject *name)
     return op;
 }
 
+int ptac_op_read(PyObject *name, void *op)
+{
+    *(ptac_op *)op = ptac_op_from(name);
+    return *(ptac_op *)op != PTAC_N_OPS;
+}
+
+static PyObject *name_of(const ptac_kernel *row)
+{
+    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+}
+
 int ptac_append_stolen(PyObject *list, PyObject *item)
 {
     const int error = item ? PyList_Append(list, item) : -1;
@@ -60,8 +71,6 @@ static PyObject *operators(PyObject *self, PyObject *unused)
 {
     PyObject *list = PyList_New(0);
 
-    (void)self;
-    (void)unused;
     for (int op = 0; list && op < PTAC_N_OPS; op++)
         if (ptac_append_stolen(list, describe_op((ptac_op)op)) < 0)
             Py_CLEAR(list);
@@ -73,8 +82,6 @@ static PyObject *op_switches(PyObject *self, PyObject *unused)
 {
     PyObject *owners = PyDict_New();
 
-    (void)self;
-    (void)unused;
     for (int op = 0; owners && op < PTAC_N_OPS; op++) {
         PyObject *owner = PyUnicode_FromString(ptac_op_switch((ptac_op)op));
 
@@ -89,13 +96,8 @@ static PyObject *op_switches(PyObject *self, PyObject *unused)
 static PyObject *preferred_row(PyObject *self, PyObject *name)
 {
     const ptac_op op = ptac_op_from(name);
-    const ptac_kernel *row;
 
-    (void)self;
-    if (op == PTAC_N_OPS)
-        return NULL;
-    row = ptac_registry_preferred(op, PTAC_CLOSE);
-    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+    return op == PTAC_N_OPS ? NULL : name_of(ptac_registry_preferred(op, PTAC_CLOSE));
 }
 
 /* [(operator, row)] of rows that round their operands, whether or not they can run. */
@@ -103,8 +105,6 @@ static PyObject *bf16_rows(PyObject *self, PyObject *unused)
 {
     PyObject *list = PyList_New(0);
 
-    (void)self;
-    (void)unused;
     for (int op = 0; list && op < PTAC_N_OPS; op++) {
         int n;
         const ptac_kernel *const *rows = ptac_registry_rows((ptac_op)op, &n);
@@ -121,8 +121,6 @@ static PyObject *bf16_rows(PyObject *self, PyObject *unused)
 
 static PyObject *bf16_calls(PyObject *self, PyObject *unused)
 {
-    (void)self;
-    (void)unused;
     return PyLong_FromUnsignedLongLong(ptac_bf16_calls());
 }
 
@@ -131,8 +129,6 @@ static PyObject *bf16_hardware(PyObject *self, PyObject *unused)
 {
     const uint32_t have = ptac_cpu_features();
 
-    (void)self;
-    (void)unused;
     return PyUnicode_FromString(!(have & PTAC_CPU_AVX512_BF16) ? ""
                                 : have & PTAC_CPU_AMX_BF16     ? "avx512, amx"
                                                                : "avx512");
@@ -182,26 +178,22 @@ static int read_work(PyObject *work, ptac_point *point)
 
 static int read_point(PyObject *tuple, ptac_point *point)
 {
-    PyObject *op, *work;
+    PyObject *work;
     const char *kind, *dtype, *row;
-
     double stock_us = 0, ratio = 1;
 
-    if (!PyArg_ParseTuple(tuple, "UssiOz|dd", &op, &kind, &dtype, &point->n_threads,
-                          &work, &row, &stock_us, &ratio) ||
+    if (!PyArg_ParseTuple(tuple, "O&ssiOz|dd", ptac_op_read, &point->op, &kind, &dtype,
+                          &point->n_threads, &work, &row, &stock_us, &ratio) ||
         read_work(work, point) < 0)
         return -1;
     point->stock_ns = stock_us * 1e3;
     point->ratio = ratio > 0 ? ratio : 1;
-    point->op = ptac_op_from(op);
-    if (point->op == PTAC_N_OPS)
-        return -1;
     point->kind = kind_from(point->op, kind);
     point->dtype = dtype_from(dtype);
     point->row = row ? ptac_registry_find(point->op, row) : NULL;
     if (point->kind < 0 || point->dtype == PTAC_N_DTYPES || (row && !point->row)) {
-        PyErr_Format(PyExc_ValueError, "%U has no kind %s, dtype %s or row %s", op,
-                     kind, dtype, row ? row : "");
+        PyErr_Format(PyExc_ValueError, "%s has no kind %s, dtype %s or row %s",
+                     ptac_op_name(point->op), kind, dtype, row ? row : "");
         return -1;
     }
     return 0;
@@ -213,7 +205,6 @@ static PyObject *install_table(PyObject *self, PyObject *list)
     PyObject *result = NULL;
     ptac_point *points;
 
-    (void)self;
     if (n < 0)
         return PyErr_Format(PyExc_TypeError, "a list of points is expected");
     points = PyMem_Calloc((size_t)n + 1, sizeof *points);
@@ -234,16 +225,10 @@ done:
 
 static PyObject *set_gate(PyObject *self, PyObject *args)
 {
-    PyObject *name;
+    ptac_op op;
     int reason;
 
-    (void)self;
-    if (!PyArg_ParseTuple(args, "Ui", &name, &reason))
-        return NULL;
-
-    const ptac_op op = ptac_op_from(name);
-
-    if (op == PTAC_N_OPS)
+    if (!PyArg_ParseTuple(args, "O&i", ptac_op_read, &op, &reason))
         return NULL;
     if (reason < 0 || reason >= PTAC_N_REASONS)
         return PyErr_Format(PyExc_ValueError, "no reason %d", reason);
@@ -255,12 +240,8 @@ static PyObject *set_gate(PyObject *self, PyObject *args)
 static PyObject *pinned(PyObject *self, PyObject *name)
 {
     const ptac_op op = ptac_op_from(name);
-    const ptac_kernel *row = op == PTAC_N_OPS ? NULL : ptac_chooser_pinned(op);
 
-    (void)self;
-    if (op == PTAC_N_OPS)
-        return NULL;
-    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+    return op == PTAC_N_OPS ? NULL : name_of(ptac_chooser_pinned(op));
 }
 
 /*
@@ -287,23 +268,17 @@ static uint64_t open_pair(ptac_op op)
 /* pin(operator, row or None) -> the row that was pinned before, or None. */
 static PyObject *pin(PyObject *self, PyObject *args)
 {
-    PyObject *name;
     const char *row_name;
     const ptac_kernel *row = NULL;
+    ptac_op op;
 
-    (void)self;
-    if (!PyArg_ParseTuple(args, "Uz", &name, &row_name))
-        return NULL;
-
-    const ptac_op op = ptac_op_from(name);
-
-    if (op == PTAC_N_OPS)
+    if (!PyArg_ParseTuple(args, "O&z", ptac_op_read, &op, &row_name))
         return NULL;
     if (row_name) {
         row = ptac_registry_find(op, row_name);
         if (!row || row->needs & ~ptac_cpu_features())
-            return PyErr_Format(PyExc_ValueError, "%U has no row %s on this CPU", name,
-                                row_name);
+            return PyErr_Format(PyExc_ValueError, "%s has no row %s on this CPU",
+                                ptac_op_name(op), row_name);
     }
     if (row) {
         const char *trouble = ptac_override_install(open_pair(op));
@@ -311,8 +286,7 @@ static PyObject *pin(PyObject *self, PyObject *args)
         if (trouble)
             return PyErr_Format(PyExc_RuntimeError, "%s", trouble);
     }
-    row = ptac_chooser_pin(op, row);
-    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+    return name_of(ptac_chooser_pin(op, row));
 }
 
 /* (accelerated, failed, {reason: forwarded}, ns saved, calls timed, trouble) */
@@ -323,7 +297,6 @@ static PyObject *counters(PyObject *self, PyObject *name)
     char trouble[PTAC_TROUBLE_BYTES];
     PyObject *forwarded;
 
-    (void)self;
     if (op == PTAC_N_OPS)
         return NULL;
     ptac_counters_read(op, &sum);
@@ -349,7 +322,6 @@ static PyObject *estimates(PyObject *self, PyObject *name)
     const ptac_op op = ptac_op_from(name);
     ptac_op_counts sum;
 
-    (void)self;
     if (op == PTAC_N_OPS)
         return NULL;
     ptac_counters_read(op, &sum);
@@ -361,8 +333,6 @@ static PyObject *reasons(PyObject *self, PyObject *unused)
 {
     PyObject *list = PyList_New(0);
 
-    (void)self;
-    (void)unused;
     for (int i = 0; list && i < PTAC_N_REASONS; i++)
         if (ptac_append_stolen(
                 list, PyUnicode_FromString(ptac_reason_text((ptac_reason)i))) < 0)
@@ -373,16 +343,10 @@ static PyObject *reasons(PyObject *self, PyObject *unused)
 /* refuse(operator, reason): count a call that Python itself sent to stock. */
 static PyObject *refuse(PyObject *self, PyObject *args)
 {
-    PyObject *name;
+    ptac_op op;
     const char *text;
 
-    (void)self;
-    if (!PyArg_ParseTuple(args, "Us", &name, &text))
-        return NULL;
-
-    const ptac_op op = ptac_op_from(name);
-
-    if (op == PTAC_N_OPS)
+    if (!PyArg_ParseTuple(args, "O&s", ptac_op_read, &op, &text))
         return NULL;
     for (int why = 0; why < PTAC_N_REASONS; why++) {
         if (strcmp(ptac_reason_text((ptac_reason)why), text) == 0) {

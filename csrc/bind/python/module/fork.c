@@ -27,7 +27,6 @@ static PyObject *before_fork(PyObject *locks, PyObject *unused)
 {
     PyObject *kept = NULL;
 
-    (void)unused;
     for (Py_ssize_t i = 0; i < PyTuple_Size(locks); i++) {
         PyObject *lock = PyTuple_GetItem(locks, i), *taken;
 
@@ -69,7 +68,6 @@ static PyObject *in_parent(PyObject *locks, PyObject *unused)
 {
     PyObject *kept = interrupt;
 
-    (void)unused;
     interrupt = NULL;
     release(locks);
     if (kept && Py_AddPendingCall(raise_interrupt, kept) < 0) {
@@ -81,7 +79,6 @@ static PyObject *in_parent(PyObject *locks, PyObject *unused)
 
 static PyObject *in_child(PyObject *locks, PyObject *unused)
 {
-    (void)unused;
     Py_CLEAR(interrupt);
     release(locks);
     Py_RETURN_NONE;
@@ -95,7 +92,6 @@ static PyObject *fork_guards(PyObject *self, PyObject *locks)
                                     {"in_child", in_child, METH_NOARGS, NULL}};
     PyObject *guards[3];
 
-    (void)self;
     if (!PyTuple_Check(locks))
         return PyErr_Format(PyExc_TypeError, "a tuple is expected, not %R", locks);
     for (int i = 0; i < 3; i++)

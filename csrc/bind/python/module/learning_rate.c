@@ -65,7 +65,6 @@ static PyObject *descent_sum(PyObject *self, PyObject *args)
     double *partial = NULL, sum = 0;
     Py_ssize_t n, n_taken = 0;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "O!OOdO", &PyList_Type, &lists[0], &lists[1], &lists[2],
                           &like.scale, &numbers))
         return NULL;
@@ -146,7 +145,6 @@ static PyObject *rate_next(PyObject *self, PyObject *args)
     int falls_by_evidence;
     double multiplier;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "Oddddddp", &state, &in.loss, &in.descent,
                           &in.most_descent, &in.known_floor, &in.most_exponent,
                           &in.most_growth, &falls_by_evidence) ||
@@ -170,7 +168,6 @@ static PyObject *rate_next_free(PyObject *self, PyObject *args)
     PyObject *state;
     double squares, distance, lr, multiplier;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "Oddddd", &state, &squares, &distance, &lr,
                           &in.most_exponent, &in.most_growth) ||
         !(rate = take_rate(state, &buffer)))
@@ -190,8 +187,6 @@ static PyObject *rate_fields(PyObject *self, PyObject *unused)
     };
     PyObject *list = PyList_New(0);
 
-    (void)self;
-    (void)unused;
     for (int i = 0; list && i < PTAC_RATE_NUMBERS; i++)
         if (ptac_append_stolen(list, PyUnicode_FromString(names[i])) < 0)
             Py_CLEAR(list);

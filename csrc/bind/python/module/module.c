@@ -14,7 +14,6 @@ static PyObject *load(PyObject *self, PyObject *args)
 {
     const char *directory, *hidden;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "sz", &directory, &hidden))
         return NULL;
 
@@ -30,8 +29,6 @@ static PyObject *symbols(PyObject *self, PyObject *unused)
 {
     PyObject *found = PyDict_New();
 
-    (void)self;
-    (void)unused;
     if (!found)
         return NULL;
 #define F(type, name, parameters)                                                      \
@@ -53,8 +50,6 @@ fail:
 
 static PyObject *cpu(PyObject *self, PyObject *unused)
 {
-    (void)self;
-    (void)unused;
     return Py_BuildValue("ss", ptac_cpu_model(), ptac_isa_name(ptac_cpu_isa()));
 }
 
@@ -62,7 +57,6 @@ static PyObject *limit_isa(PyObject *self, PyObject *name)
 {
     const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
 
-    (void)self;
     for (int isa = PTAC_ISA_SCALAR; text && isa <= PTAC_ISA_AVX512; isa++) {
         if (strcmp(text, ptac_isa_name((ptac_isa)isa)) == 0) {
             ptac_cpu_limit((ptac_isa)isa);
@@ -107,7 +101,6 @@ static PyObject *learn_sqrt(PyObject *self, PyObject *args)
     PyObject *tensors[2]; /* x, roots */
     ptac_view views[2];
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "OO", &tensors[0], &tensors[1]) ||
         !sample_views(tensors, 2, true, views))
         return NULL;
@@ -121,7 +114,6 @@ static PyObject *learn_fma(PyObject *self, PyObject *args)
     ptac_view views[3];
     double alpha;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "OOdO", &tensors[0], &tensors[1], &alpha,
                           &tensors[2]) ||
         !sample_views(tensors, 3, false, views))
@@ -166,30 +158,9 @@ static bool is_at_home(void)
 
 static int execute(PyObject *module)
 {
-    PyMethodDef *const tables[] = {methods,
-                                   ptac_chooser_methods,
-                                   ptac_switch_methods,
-                                   ptac_tensor_methods,
-                                   ptac_optimizer_methods,
-                                   ptac_learning_rate_methods,
-                                   ptac_node_methods,
-                                   ptac_linear_methods,
-                                   ptac_linear_module_methods,
-                                   ptac_int8_linear_methods,
-                                   ptac_int8_conv2d_methods,
-                                   ptac_int8_weight_methods,
-                                   ptac_int8_embedding_methods,
-                                   ptac_sequential_methods,
-                                   ptac_module_guard_methods,
-                                   ptac_cross_entropy_methods,
-                                   ptac_memory_methods,
-                                   ptac_memory_trace_methods,
-                                   ptac_cuda_memory_methods,
-                                   ptac_saved_methods,
-                                   ptac_float_mode_methods,
-                                   ptac_fork_methods,
-                                   ptac_pack_methods,
-                                   ptac_layer_norm_methods};
+#define X(name) , ptac_##name##_methods
+    PyMethodDef *const tables[] = {methods PTAC_METHOD_TABLES(X)};
+#undef X
 
     if (!is_at_home())
         return -1;

@@ -19,36 +19,26 @@
 #include "bind/torch/dispatch.h"
 #include "mem/engine/pool.h"
 
+/* Methods have the parameters that their table wants. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 #define PTAC_FASTCALL(function, doc)                                                   \
     {                                                                                  \
         .ml_name = #function, .ml_meth = (PyCFunction)(void (*)(void))function,        \
         .ml_flags = METH_FASTCALL, .ml_doc = doc                                       \
     }
 
-/* Method tables of the other files; module.c adds them to the module. */
-extern PyMethodDef ptac_chooser_methods[];
-extern PyMethodDef ptac_switch_methods[];
-extern PyMethodDef ptac_tensor_methods[];
-extern PyMethodDef ptac_optimizer_methods[];
-extern PyMethodDef ptac_learning_rate_methods[];
-extern PyMethodDef ptac_node_methods[];
-extern PyMethodDef ptac_linear_methods[];
-extern PyMethodDef ptac_linear_module_methods[];
-extern PyMethodDef ptac_sequential_methods[];
-extern PyMethodDef ptac_module_guard_methods[];
-extern PyMethodDef ptac_cross_entropy_methods[];
-extern PyMethodDef ptac_memory_methods[];
-extern PyMethodDef ptac_memory_trace_methods[];
-extern PyMethodDef ptac_saved_methods[];
-extern PyMethodDef ptac_float_mode_methods[];
-extern PyMethodDef ptac_fork_methods[];
-extern PyMethodDef ptac_pack_methods[];
-extern PyMethodDef ptac_layer_norm_methods[];
-extern PyMethodDef ptac_int8_linear_methods[];
-extern PyMethodDef ptac_int8_conv2d_methods[];
-extern PyMethodDef ptac_int8_weight_methods[];
-extern PyMethodDef ptac_int8_embedding_methods[];
-extern PyMethodDef ptac_cuda_memory_methods[];
+/* The other files, each with a table of methods; module.c adds them to _C. */
+/* clang-format off */
+#define PTAC_METHOD_TABLES(X)                                                          \
+    X(chooser) X(switch) X(tensor) X(optimizer) X(learning_rate) X(node) X(linear)     \
+    X(linear_module) X(int8_linear) X(int8_conv2d) X(int8_weight) X(int8_embedding)    \
+    X(sequential) X(module_guard) X(cross_entropy) X(memory) X(memory_trace)           \
+    X(cuda_memory) X(saved) X(float_mode) X(fork) X(pack) X(layer_norm)
+/* clang-format on */
+#define X(name) extern PyMethodDef ptac_##name##_methods[];
+PTAC_METHOD_TABLES(X)
+#undef X
 
 /* The statistics as entries of the dict, with torch's keys; -1 with an exception. */
 int ptac_put_mem_stats(PyObject *dict, const ptac_mem_stats *stats);
@@ -120,5 +110,8 @@ int ptac_append_stolen(PyObject *list, PyObject *item);
 
 /* The operator of that name; PTAC_N_OPS with ValueError set when there is none. */
 ptac_op ptac_op_from(PyObject *name);
+
+/* The same for PyArg_ParseTuple()'s "O&". */
+int ptac_op_read(PyObject *name, void *op);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * switch.c - dispatcher entries in and out, quiet moments, shadow checks, faults.
+ * switch.c - dispatcher entries in and out, quiet moments, shadow checks.
  */
 #include "bind/python/module/pybind.h"
 
@@ -11,26 +11,9 @@ static PyObject *override_names(PyObject *self, PyObject *unused)
     int n;
     const ptac_override *const *overrides = ptac_overrides(&n);
 
-    (void)self;
-    (void)unused;
     for (int i = 0; list && i < n; i++)
         if (ptac_append_stolen(list, Py_BuildValue("(ss)", overrides[i]->name,
                                                    ptac_op_name(overrides[i]->op))) < 0)
-            Py_CLEAR(list);
-    return list;
-}
-
-/* [schemas that our overrides read arguments by] */
-static PyObject *override_schemas(PyObject *self, PyObject *unused)
-{
-    PyObject *list = PyList_New(0);
-    int n;
-    const ptac_override *const *overrides = ptac_overrides(&n);
-
-    (void)self;
-    (void)unused;
-    for (int i = 0; list && i < n; i++)
-        if (ptac_append_stolen(list, PyUnicode_FromString(overrides[i]->schema)) < 0)
             Py_CLEAR(list);
     return list;
 }
@@ -58,7 +41,6 @@ static PyObject *override_install(PyObject *self, PyObject *names)
 {
     uint64_t ops;
 
-    (void)self;
     if (!ops_from(names, &ops))
         return NULL;
 
@@ -82,24 +64,13 @@ static PyObject *names_of(uint64_t ops)
 /* override_installed() -> [operator names] */
 static PyObject *override_installed(PyObject *self, PyObject *unused)
 {
-    (void)self;
-    (void)unused;
     return names_of(ptac_override_installed());
 }
 
 /* override_typed() -> [operator names] */
 static PyObject *override_typed(PyObject *self, PyObject *unused)
 {
-    (void)self;
-    (void)unused;
     return names_of(ptac_override_typed());
-}
-
-static PyObject *override_count(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    return PyLong_FromLong(__builtin_popcountll(ptac_override_installed()));
 }
 
 /* override_remove([operator names]) */
@@ -107,7 +78,6 @@ static PyObject *override_remove(PyObject *self, PyObject *names)
 {
     uint64_t ops;
 
-    (void)self;
     if (!ops_from(names, &ops))
         return NULL;
     ptac_override_remove(ops);
@@ -118,8 +88,6 @@ static PyObject *override_remove(PyObject *self, PyObject *names)
 /* (calls in flight, calls ever entered) */
 static PyObject *flight(PyObject *self, PyObject *unused)
 {
-    (void)self;
-    (void)unused;
     return Py_BuildValue("LK", (long long)ptac_calls_in_flight(),
                          (unsigned long long)ptac_calls_entered());
 }
@@ -137,8 +105,6 @@ static PyObject *thread_disable(PyObject *self, PyObject *unused)
     ptac_blocks *blocks = ptac_thread_disable();
     PyObject *capsule;
 
-    (void)self;
-    (void)unused;
     if (!blocks)
         return PyErr_NoMemory();
     capsule = PyCapsule_New(blocks, blocks_name, end_block);
@@ -150,8 +116,6 @@ static PyObject *thread_disable(PyObject *self, PyObject *unused)
 /* thread_is_disabled() -> whether it is, by either of the two. */
 static PyObject *thread_is_disabled(PyObject *self, PyObject *unused)
 {
-    (void)self;
-    (void)unused;
     return PyBool_FromLong(ptac_thread_is_disabled());
 }
 
@@ -159,7 +123,6 @@ static PyObject *thread_mute(PyObject *self, PyObject *by)
 {
     const long step = PyLong_AsLong(by);
 
-    (void)self;
     if (step == -1 && PyErr_Occurred())
         return NULL;
     ptac_thread_mute((int)step);
@@ -174,7 +137,6 @@ static int call_after_forward(void *unused)
 {
     PyObject *callback = after_forward, *result;
 
-    (void)unused;
     after_forward = NULL;
     if (!callback)
         return 0;
@@ -195,7 +157,6 @@ static void ask_after_forward(void)
 /* when_forwarded(callback): call it once, soon after a call that finds us off. */
 static PyObject *when_forwarded(PyObject *self, PyObject *callback)
 {
-    (void)self;
     Py_INCREF(callback);
     Py_XDECREF(after_forward);
     after_forward = callback;
@@ -208,7 +169,6 @@ static PyObject *shadow_every(PyObject *self, PyObject *every)
 {
     const long long n = PyLong_AsLongLong(every);
 
-    (void)self;
     if (n == -1 && PyErr_Occurred())
         return NULL;
     ptac_shadow_every(n);
@@ -220,7 +180,6 @@ static PyObject *shadow_due(PyObject *self, PyObject *name)
 {
     const ptac_op op = ptac_op_from(name);
 
-    (void)self;
     return op == PTAC_N_OPS ? NULL : PyBool_FromLong(ptac_shadow_due(op));
 }
 
@@ -242,21 +201,18 @@ static bool comparable(PyObject *ours, PyObject *stock, ptac_view views[2])
  */
 static PyObject *shadow_settle(PyObject *self, PyObject *args)
 {
-    PyObject *name, *ours, *stock;
+    PyObject *ours, *stock;
     long long t_ours_ns, t_stock_ns;
     bool agrees = true;
+    ptac_op op;
 
-    (void)self;
-    if (!PyArg_ParseTuple(args, "UO!O!LL", &name, &PyTuple_Type, &ours, &PyTuple_Type,
-                          &stock, &t_ours_ns, &t_stock_ns))
+    if (!PyArg_ParseTuple(args, "O&O!O!LL", ptac_op_read, &op, &PyTuple_Type, &ours,
+                          &PyTuple_Type, &stock, &t_ours_ns, &t_stock_ns))
         return NULL;
 
-    const ptac_op op = ptac_op_from(name);
     const Py_ssize_t n = PyTuple_Size(ours);
-    const ptac_kernel *row = op == PTAC_N_OPS ? NULL : ptac_last_row(op);
+    const ptac_kernel *row = ptac_last_row(op);
 
-    if (op == PTAC_N_OPS)
-        return NULL;
     if (PyTuple_Size(stock) != n)
         return PyErr_Format(PyExc_ValueError, "two tuples of one length are expected");
     for (Py_ssize_t i = 0; i < n && row && agrees; i++) {
@@ -271,44 +227,9 @@ static PyObject *shadow_settle(PyObject *self, PyObject *args)
     return PyBool_FromLong(agrees);
 }
 
-static PyObject *inject_failure(PyObject *self, PyObject *name)
-{
-    const ptac_op op = ptac_op_from(name);
-
-    (void)self;
-    if (op == PTAC_N_OPS)
-        return NULL;
-    ptac_inject_failure(op);
-    Py_RETURN_NONE;
-}
-
-static PyObject *reset_quarantine(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    ptac_chooser_reset_quarantine();
-    Py_RETURN_NONE;
-}
-
-/* last_row(op): what this thread's last call of the operator ran by, or None. */
-static PyObject *last_row(PyObject *self, PyObject *name)
-{
-    const ptac_op op = ptac_op_from(name);
-    const ptac_kernel *row = op == PTAC_N_OPS ? NULL : ptac_last_row(op);
-
-    (void)self;
-    if (op == PTAC_N_OPS)
-        return NULL;
-    if (!row)
-        Py_RETURN_NONE;
-    return PyUnicode_FromString(row->name);
-}
-
 PyMethodDef ptac_switch_methods[] = {
     {"override_names", override_names, METH_NOARGS, NULL},
-    {"override_schemas", override_schemas, METH_NOARGS, NULL},
     {"override_install", override_install, METH_O, NULL},
-    {"override_count", override_count, METH_NOARGS, NULL},
     {"override_installed", override_installed, METH_NOARGS, NULL},
     {"override_typed", override_typed, METH_NOARGS, NULL},
     {"override_remove", override_remove, METH_O, NULL},
@@ -320,8 +241,5 @@ PyMethodDef ptac_switch_methods[] = {
     {"shadow_every", shadow_every, METH_O, NULL},
     {"shadow_due", shadow_due, METH_O, NULL},
     {"shadow_settle", shadow_settle, METH_VARARGS, NULL},
-    {"last_row", last_row, METH_O, NULL},
-    {"inject_failure", inject_failure, METH_O, NULL},
-    {"reset_quarantine", reset_quarantine, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

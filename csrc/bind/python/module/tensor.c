@@ -270,7 +270,6 @@ static PyObject *tensor_learn(PyObject *self, PyObject *args)
     uint64_t impl_words[MAX_SAMPLES], key_words[MAX_SAMPLES];
     Py_ssize_t last_of_objects = LAST_OBJECT_OFFSET, last_of_impls = LAST_IMPL_OFFSET;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "OOOOO!", &types[0], &types[1], &steal, &increment,
                           &PyList_Type, &samples))
         return NULL;
@@ -314,8 +313,6 @@ static PyObject *read_thread_state(PyObject *self, PyObject *unused)
 {
     const uint64_t *state = find_thread_state();
 
-    (void)self;
-    (void)unused;
     if (!state)
         Py_RETURN_NONE;
     return Py_BuildValue("KK", (unsigned long long)state[0],
@@ -334,7 +331,6 @@ static PyObject *thread_learn(PyObject *self, PyObject *args)
     unsigned long long included, excluded, harmless;
     PyObject *counter, *profiler, *levels;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "KKKOOO!", &included, &excluded, &harmless, &counter,
                           &profiler, &PyDict_Type, &levels))
         return NULL;
@@ -352,25 +348,9 @@ static PyObject *thread_learn(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* is_plain(tensor), thread_is_plain(): for tests. */
-static PyObject *is_plain(PyObject *self, PyObject *tensor)
-{
-    (void)self;
-    return PyBool_FromLong(ptac_is_plain(tensor));
-}
-
-static PyObject *thread_is_plain(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    return PyBool_FromLong(ptac_thread_is_plain());
-}
-
 PyMethodDef ptac_tensor_methods[] = {
     {"tensor_learn", tensor_learn, METH_VARARGS, NULL},
     {"thread_state", read_thread_state, METH_NOARGS, NULL},
     {"thread_learn", thread_learn, METH_VARARGS, NULL},
-    {"is_plain", is_plain, METH_O, NULL},
-    {"thread_is_plain", thread_is_plain, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
