@@ -124,6 +124,9 @@ def shadow_settle(
 ) -> bool:
     """Whether results agree; if not, the row that gave them is quarantined."""
 
+def last_row(op: str, /) -> str | None:
+    """The row that this thread last ran of the operator."""
+
 # What this torch is like.
 def tensor_learn(
     tensor: type[Tensor],
@@ -148,6 +151,9 @@ def thread_learn(
     /,
 ) -> None:
     """Remember the dispatch keys of inference mode, and exclusions without effect."""
+
+def thread_is_plain() -> bool:
+    """Whether this thread runs ordinary eager code."""
 
 def learn_sqrt(x: Tensor, roots: Tensor, /) -> bool:
     """Whether our square roots round as these of torch's."""

@@ -227,6 +227,17 @@ static PyObject *shadow_settle(PyObject *self, PyObject *args)
     return PyBool_FromLong(agrees);
 }
 
+/* last_row(op) -> what this thread's last call of the operator ran by, or None. */
+static PyObject *last_row(PyObject *self, PyObject *name)
+{
+    const ptac_op op = ptac_op_from(name);
+    const ptac_kernel *row = op == PTAC_N_OPS ? NULL : ptac_last_row(op);
+
+    if (op == PTAC_N_OPS)
+        return NULL;
+    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
+}
+
 PyMethodDef ptac_switch_methods[] = {
     {"override_names", override_names, METH_NOARGS, NULL},
     {"override_install", override_install, METH_O, NULL},
@@ -241,5 +252,6 @@ PyMethodDef ptac_switch_methods[] = {
     {"shadow_every", shadow_every, METH_O, NULL},
     {"shadow_due", shadow_due, METH_O, NULL},
     {"shadow_settle", shadow_settle, METH_VARARGS, NULL},
+    {"last_row", last_row, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -348,9 +348,16 @@ static PyObject *thread_learn(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* thread_is_plain() -> whether this thread runs ordinary eager code. */
+static PyObject *thread_is_plain(PyObject *self, PyObject *unused)
+{
+    return PyBool_FromLong(ptac_thread_is_plain());
+}
+
 PyMethodDef ptac_tensor_methods[] = {
     {"tensor_learn", tensor_learn, METH_VARARGS, NULL},
     {"thread_state", read_thread_state, METH_NOARGS, NULL},
     {"thread_learn", thread_learn, METH_VARARGS, NULL},
+    {"thread_is_plain", thread_is_plain, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
