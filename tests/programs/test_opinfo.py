@@ -3,7 +3,7 @@
 Values, strides, dtypes, exceptions and gradients are compared. What rounds differently
 is held to torch.testing's tolerances here and to the contract in files of its own;
 everything else must be the same to the bit. ``PTAC_TEST_FULL=1`` runs all of torch's
-operators and modules instead of a fixed sample.
+operators, modules and samples instead of a fixed part.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ OURS: dict[str, tuple[str, ...]] = {
 
 TOO_SMALL = ("linear_act",)
 """Operators that get the samples, and leave all of them to stock for their size."""
+
+EACH = {"nn.functional.max_pool2d": 1 if FULL else 7}
+"""Of operators with very many samples, one in so many: here 206 of 1440. The samples
+are a product of options, of which none has seven values."""
 
 ROUNDS = (
     "log_softmax",
@@ -182,7 +186,8 @@ def test_operator(op: Any, dtype: torch.dtype) -> None:
     counted = OURS.get(op.name, ())
     total = dict.fromkeys(counted, 0)
     limit = None if FULL or counted else 12
-    for number, sample in enumerate(islice(samples(op, dtype), limit)):
+    chosen = islice(samples(op, dtype), 0, limit, EACH.get(op.name, 1))
+    for number, sample in enumerate(chosen):
         args = (sample.input, *sample.args)
         stock = run(function, args, sample.kwargs)
         with switching.accelerated():
