@@ -421,9 +421,9 @@ for tensor in torch.empty(2, device=cpu), inference:
     assert internals.is_plain(tensor)
 assert not internals.is_plain(torch.empty(2, device="meta"))
 with torch.inference_mode():
-    assert internals.thread_is_plain() == {plain}
+    assert _C.thread_is_plain() == {plain}
     with torch.autocast("cpu"):
-        assert not internals.thread_is_plain()
+        assert not _C.thread_is_plain()
 """
 
 

@@ -54,11 +54,6 @@ def is_plain(tensor: Tensor) -> bool:
     return bool(_function("ptac_is_plain", ctypes.c_bool, ctypes.py_object)(tensor))
 
 
-def thread_is_plain() -> bool:
-    """Whether this thread runs ordinary eager code."""
-    return bool(_function("ptac_thread_is_plain", ctypes.c_bool)())
-
-
 def override_schemas() -> list[str]:
     """The schemas that overrides of aten read their arguments by."""
     n = ctypes.c_int()
