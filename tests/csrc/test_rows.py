@@ -23,7 +23,10 @@ SEED = os.environ.get("PTAC_TEST_SEED", "1")
 LONG = 2000
 """Cases of a run that has time for compiling everything once more."""
 
-DRIVER = ("arena", "checkrows", "faults", "random", "testcall", "threads", "trial")
+DRIVER = (
+    *("arena", "checkrows", "faults", "random", "testcall", "threads"),
+    *("timing", "trial"),
+)
 UNITS = (
     *("arena", "fakes", "heap", "random", "testcall", "threads", "unit"),
     *("act_bounds", "math_avx2", "math_avx512"),
@@ -97,6 +100,22 @@ def check_rows(program: Path, cases: int) -> None:
 
 def test_rows(builder: native.Builder) -> None:
     check_rows(build_checkrows(builder), CASES)
+
+
+def test_rows_are_timed_on_the_same_calls(builder: native.Builder) -> None:
+    program = str(build_checkrows(builder))
+    table = native.run([program, "--bench", "--cases", "5"])
+    for operator in ("max_pool2d", "log_softmax", "adam_step"):
+        assert re.search(rf"^{operator}$", table, re.MULTILINE), table
+    if "avx2" in table:
+        assert re.search(r"avx2 +\d+ calls, +\d+\.\d\dx scalar, from", table), table
+
+    one = [program, "--bench", "--op", "max_pool2d", "--case", "4"]
+    (title, call, *times), (_, again, *_) = (
+        native.run(one).splitlines() for _ in range(2)
+    )
+    assert call == again
+    assert any(re.match(r"  scalar +\d+ ns", line) for line in times), title
 
 
 def test_rows_under_address_sanitizer(

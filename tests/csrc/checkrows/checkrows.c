@@ -1,16 +1,17 @@
 /*
  * checkrows.c - every row of every operator against the operator's row "scalar".
  *
- *   checkrows [--seed N] [--cases N] [--op NAME [--case K]]
+ *   checkrows [--bench] [--seed N] [--cases N] [--op NAME [--case K]]
  *
  * After dav1d's checkasm: random calls, each run on buffers that notice stray reads and
  * writes, under every instruction set limit and with several threads. Case K depends on
  * the seed, the operator's name and K alone, so a failure is repeated by its last line.
+ * With --bench the same calls are timed instead, each row beside "scalar".
  */
 #include "checkrows.h"
 
-#include "core/clock.h"
 #include "faults.h"
+#include "timing.h"
 #include "trial.h"
 
 #include <stdio.h>
@@ -35,6 +36,7 @@ typedef struct options {
     int64_t n_cases;
     int64_t only_case;
     ptac_op only_op;
+    bool benches;
 } options;
 
 static const generator *generators[PTAC_N_OPS];
@@ -102,6 +104,19 @@ static bool check_op(const options *asked, const generator *g)
     return false;
 }
 
+static void time_op(const options *asked, const generator *g)
+{
+    row_speed speeds[PTAC_MAX_ROWS] = {{0}};
+
+    if (asked->only_case >= 0) {
+        time_case(g, asked->seed, asked->only_case, true, speeds);
+        return;
+    }
+    for (int64_t k = 0; k < asked->n_cases; k++)
+        time_case(g, asked->seed, k, false, speeds);
+    print_speeds(g->op, speeds);
+}
+
 static const char *excuse(ptac_op op)
 {
     for (size_t i = 0; i < sizeof excused / sizeof *excused; i++)
@@ -150,21 +165,26 @@ static bool read_options(int argc, char **argv, options *asked)
 {
     *asked =
         (options){.seed = 1, .n_cases = 300, .only_case = -1, .only_op = PTAC_N_OPS};
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--seed") == 0)
-            asked->seed = strtoull(argv[i + 1], NULL, 0);
-        else if (strcmp(argv[i], "--cases") == 0)
-            asked->n_cases = atoll(argv[i + 1]);
-        else if (strcmp(argv[i], "--case") == 0)
-            asked->only_case = atoll(argv[i + 1]);
-        else if (strcmp(argv[i], "--op") == 0)
-            asked->only_op = ptac_op_find(argv[i + 1]);
-        else
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i];
+
+        if (strcmp(name, "--bench") == 0) {
+            asked->benches = true;
+            continue;
+        }
+        if (++i == argc)
             return false;
-        if (strcmp(argv[i], "--op") == 0 && asked->only_op == PTAC_N_OPS)
+        if (strcmp(name, "--seed") == 0)
+            asked->seed = strtoull(argv[i], NULL, 0);
+        else if (strcmp(name, "--cases") == 0)
+            asked->n_cases = atoll(argv[i]);
+        else if (strcmp(name, "--case") == 0)
+            asked->only_case = atoll(argv[i]);
+        else if (strcmp(name, "--op") != 0 ||
+                 (asked->only_op = ptac_op_find(argv[i])) == PTAC_N_OPS)
             return false;
     }
-    return argc % 2 == 1;
+    return true;
 }
 
 int main(int argc, char **argv)
@@ -174,7 +194,7 @@ int main(int argc, char **argv)
     int n_ops = 0, n_rows;
 
     if (!read_options(argc, argv, &asked)) {
-        fprintf(stderr, "usage: checkrows [--seed N] [--cases N] "
+        fprintf(stderr, "usage: checkrows [--bench] [--seed N] [--cases N] "
                         "[--op NAME [--case K]]\n");
         return 2;
     }
@@ -191,7 +211,9 @@ int main(int argc, char **argv)
             todo[op] = ++n_ops;
     }
     for (int op = 0; op < PTAC_N_OPS; op++)
-        if (todo[op])
+        if (todo[op] && asked.benches)
+            time_op(&asked, generators[op]);
+        else if (todo[op])
             fine &= check_op(&asked, generators[op]);
     forget_case();
     printf("%s: %d operators\n", fine ? "passed" : "FAILED", n_ops);

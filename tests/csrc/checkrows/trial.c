@@ -42,7 +42,7 @@ static uint64_t hash(const char *text)
     return h;
 }
 
-static rng rng_for(uint64_t seed, ptac_op op, int64_t number)
+rng rng_for_case(uint64_t seed, ptac_op op, int64_t number)
 {
     rng r = {seed ^ hash(ptac_op_name(op))};
 
@@ -54,7 +54,7 @@ static rng rng_for(uint64_t seed, ptac_op op, int64_t number)
 /* Places and threads of a run do not depend on which other rows there are. */
 static rng rng_for_run(const trial *t)
 {
-    rng r = rng_for(t->seed, t->row->op, t->number);
+    rng r = rng_for_case(t->seed, t->row->op, t->number);
 
     r.state ^= hash(t->row->name) + (uint64_t)t->limit * 16 + (uint64_t)t->n_threads;
     r.state = rng_next(&r);
@@ -296,7 +296,7 @@ bool check_case(const generator *g, uint64_t seed, int64_t number, tally *record
 {
     const ptac_kernel *scalar = ptac_registry_find(g->op, "scalar");
     trial t = {.gen = g, .row = scalar, .seed = seed, .number = number};
-    rng r = rng_for(seed, g->op, number);
+    rng r = rng_for_case(seed, g->op, number);
     results expected = {{NULL}};
     ptac_status outcome;
     ptac_reason why;

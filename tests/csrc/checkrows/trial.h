@@ -19,6 +19,9 @@ typedef struct tally {
  */
 bool check_case(const generator *g, uint64_t seed, int64_t number, tally *records);
 
+/* Random numbers that depend on these three alone. */
+rng rng_for_case(uint64_t seed, ptac_op op, int64_t number);
+
 /* The name of the buffer in this slot of the arena, in the call that is run now. */
 const char *name_of_buffer(int slot);
 
