@@ -201,7 +201,6 @@ static void close_when_drained(void)
 
     const int error = errno; /* free() keeps it */
 
-    ptac_step_plan_close(&plan, &pool);
     close_arena();
     drained();
     errno = error;

@@ -9,11 +9,6 @@
 
 #include <sys/mman.h>
 
-static uintptr_t up(uintptr_t address, size_t unit)
-{
-    return (address + unit - 1) & ~(uintptr_t)(unit - 1);
-}
-
 static uintptr_t down(uintptr_t address, size_t unit)
 {
     return address & ~(uintptr_t)(unit - 1);
@@ -167,7 +162,7 @@ static bool hold(ptac_arena *arena, uintptr_t from, uintptr_t to)
 static size_t release(ptac_arena *arena, uintptr_t from, uintptr_t to)
 {
     const size_t chunk = arena->source->chunk_bytes;
-    const size_t first = chunk_of(arena, up(from, chunk));
+    const size_t first = chunk_of(arena, ptac_round_up(from, chunk));
     const size_t end = chunk_of(arena, down(to, chunk));
     size_t released = 0;
 
@@ -277,7 +272,7 @@ ptac_block *ptac_arena_alloc(ptac_arena *arena, size_t bytes)
 
     if (bytes > arena->end - arena->base)
         return NULL;
-    bytes = up(bytes, arena->granule);
+    bytes = ptac_round_up(bytes, arena->granule);
     block = arena->policy->find(arena->index, bytes);
     block = block ? cut(arena, block, bytes) : grow(arena, bytes);
     if (block)
@@ -289,7 +284,7 @@ bool ptac_arena_has_room(const ptac_arena *arena, size_t bytes)
 {
     if (bytes > arena->end - arena->base)
         return false;
-    bytes = up(bytes, arena->granule);
+    bytes = ptac_round_up(bytes, arena->granule);
     return bytes <= arena->end - arena->top ||
            arena->policy->find(arena->index, bytes) != NULL;
 }
@@ -335,80 +330,46 @@ void ptac_arena_free(ptac_arena *arena, ptac_block *block)
 
 /* --- blocks within a block -------------------------------------------------------- */
 
-static size_t count_gaps(const ptac_block *whole, ptac_block *const *parts, size_t n)
-{
-    uintptr_t at = whole->address;
-    size_t n_gaps = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        n_gaps += parts[i]->address > at;
-        at = parts[i]->address + parts[i]->bytes;
-    }
-    return n_gaps + (at < whole->address + whole->bytes);
-}
-
-/* So many records, linked by next; all or none. */
-static bool take_records(ptac_records *records, size_t n, ptac_block **first)
-{
-    *first = NULL;
-    for (size_t i = 0; i < n; i++) {
-        ptac_block *record = ptac_record_take(records);
-
-        if (!record) {
-            while ((record = *first)) {
-                *first = record->next;
-                ptac_record_give(records, record);
-            }
-            return false;
-        }
-        record->next = *first;
-        *first = record;
-    }
-    return true;
-}
-
-static void put_above(ptac_arena *arena, ptac_block *below, ptac_block *block)
-{
-    block->arena = arena->number;
-    block->below = below;
-    if (below)
-        below->above = block;
-}
-
-bool ptac_arena_dissolve(ptac_arena *arena, ptac_block *whole, ptac_block *const *parts,
+bool ptac_arena_dissolve(ptac_arena *arena, ptac_block *whole, void *const *parts,
                          size_t n)
 {
     const uintptr_t end = whole->address + whole->bytes;
-    ptac_block *above = whole->above, *last = whole->below, *gaps;
+    ptac_block *const below = whole->below, *const above = whole->above, *last = below;
     uintptr_t at = whole->address;
 
-    if (!take_records(arena->records, count_gaps(whole, parts, n), &gaps))
+    if (!ptac_records_prepare(arena->records, n + 1))
         return false;
     ptac_record_give(arena->records, whole);
-    for (ptac_block *gap = gaps; gap || n > 0;) {
-        const uintptr_t next = n > 0 ? (*parts)->address : end;
+    for (size_t i = 0; at < end;) {
+        ptac_block *block = i < n ? parts[i] : NULL;
 
-        if (at < next) {
-            gap->address = at;
-            gap->bytes = next - at;
-            put_above(arena, last, gap);
-            last = gap;
-            gap = gap->next;
+        if (!block || at < block->address) { /* a gap */
+            const uintptr_t next = block ? block->address : end;
+
+            block = ptac_record_take(arena->records);
+            block->address = at;
+            block->bytes = next - at;
         } else {
-            put_above(arena, last, *parts++);
-            last = parts[-1];
-            n--;
+            i++;
         }
-        at = last->address + last->bytes;
+        block->arena = arena->number;
+        block->below = last;
+        if (last)
+            last->above = block;
+        last = block;
+        at = block->address + block->bytes;
     }
     last->above = above;
     if (above)
         above->below = last;
     else
         arena->last = last;
-    for (ptac_block *gap = gaps, *next; gap; gap = next) {
-        next = gap->next;
-        ptac_arena_free(arena, gap);
+    for (ptac_block *b = last, *next; b != below; b = next) {
+        next = b->below;
+        if (b->flags & PTAC_BLOCK_PLANNED)
+            b->flags &= ~(uint32_t)PTAC_BLOCK_PLANNED;
+        else
+            ptac_arena_free(arena, b);
     }
     return true;
 }
@@ -456,13 +417,13 @@ void ptac_arena_use_policy(ptac_arena *arena, const ptac_policy *policy, void *i
 bool ptac_arena_populate(ptac_arena *arena, size_t bytes)
 {
     const size_t chunk = arena->source->chunk_bytes;
-    const uintptr_t from = up(arena->top, chunk);
+    const uintptr_t from = ptac_round_up(arena->top, chunk);
 
     if (!arena->source->populate || bytes > arena->end - from)
         return false;
     if (bytes == 0)
         return true;
-    bytes = up(bytes, chunk);
+    bytes = ptac_round_up(bytes, chunk);
     if (!hold(arena, arena->top, from + bytes))
         return false;
     if (arena->high < from + bytes)

@@ -72,11 +72,11 @@ ptac_block *ptac_arena_alloc(ptac_arena *arena, size_t bytes);
 void ptac_arena_free(ptac_arena *arena, ptac_block *block);
 
 /*
- * A used block falls apart: n > 0 records whose bytes lie within it, in the order of
- * their addresses, become used blocks, and what is between them becomes free. False,
- * and nothing is done, without records for that.
+ * A used block falls apart: n > 0 records of planned blocks that lie within it, in the
+ * order of their addresses, become used blocks of the arena, and what is between them
+ * becomes free. False, and nothing is done, without records for that.
  */
-bool ptac_arena_dissolve(ptac_arena *arena, ptac_block *whole, ptac_block *const *parts,
+bool ptac_arena_dissolve(ptac_arena *arena, ptac_block *whole, void *const *parts,
                          size_t n);
 
 /* A part of a used block is about to be used: counts for huge pages as a request. */

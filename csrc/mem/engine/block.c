@@ -45,6 +45,18 @@ bool ptac_records_add(ptac_records *records)
     return true;
 }
 
+bool ptac_records_prepare(ptac_records *records, size_t n)
+{
+    const ptac_block *record = records->free;
+
+    for (; n > 0; record = record->next, n--) {
+        if (!record && !ptac_records_add(records))
+            return false;
+        record = record ? record : records->free;
+    }
+    return true;
+}
+
 void ptac_records_close(ptac_records *records)
 {
     while (records->slabs) {

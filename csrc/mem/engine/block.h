@@ -29,6 +29,12 @@ enum {
     PTAC_BLOCK_UNSURE = 32,  /* freed by its user, and any work may still use it */
 };
 
+/* The next multiple of unit, a power of two. */
+static inline uintptr_t ptac_round_up(uintptr_t n, size_t unit)
+{
+    return (n + unit - 1) & ~(uintptr_t)(unit - 1);
+}
+
 typedef struct ptac_block {
     uintptr_t address;
     size_t bytes;
@@ -59,6 +65,8 @@ typedef struct ptac_records {
 } ptac_records;
 
 bool ptac_records_add(ptac_records *records);
+/* So many can be taken for certain; false without memory for them. */
+bool ptac_records_prepare(ptac_records *records, size_t n);
 
 /* A zeroed record, or NULL when there is no memory for one. */
 static inline ptac_block *ptac_record_take(ptac_records *records)

@@ -3,7 +3,8 @@
  */
 #include "mem/planning/plan.h"
 
-#include <stdlib.h>
+#include "mem/engine/block.h"
+
 #include <string.h>
 
 enum {
@@ -11,19 +12,33 @@ enum {
     MOST_TRIES = 200,
 };
 
-static int by_size(const void *a, const void *b)
+void ptac_sort(void **items, size_t n, bool (*is_before)(const void *a, const void *b))
 {
-    const ptac_lifetime *x = *(ptac_lifetime *const *)a;
-    const ptac_lifetime *y = *(ptac_lifetime *const *)b;
+    for (size_t root = n / 2, end = n, child; end > 1;) {
+        void *item;
+        size_t hole;
 
-    if (x->bytes != y->bytes)
-        return x->bytes < y->bytes ? 1 : -1;
-    return x->from < y->from ? -1 : x->from > y->from;
+        if (root > 0) {
+            item = items[--root];
+        } else {
+            item = items[--end];
+            items[end] = items[0];
+        }
+        for (hole = root; (child = 2 * hole + 1) < end; hole = child) {
+            child += child + 1 < end && is_before(items[child], items[child + 1]);
+            if (!is_before(item, items[child]))
+                break;
+            items[hole] = items[child];
+        }
+        items[hole] = item;
+    }
 }
 
-static size_t up(size_t bytes, size_t granule)
+static bool is_larger(const void *a, const void *b)
 {
-    return (bytes + granule - 1) & ~(granule - 1);
+    const ptac_lifetime *x = a, *y = b;
+
+    return x->bytes != y->bytes ? x->bytes > y->bytes : x->from < y->from;
 }
 
 /* Whether two are in use at the same time. */
@@ -44,57 +59,58 @@ static bool meet(const ptac_lifetime *a, const ptac_lifetime *b)
  * The lowest offset for a block: placed[] are n earlier ones by their offsets, so that
  * the first gap that is wide enough is the lowest.
  */
-static size_t lowest_gap(ptac_lifetime *const *placed, size_t n,
-                         const ptac_lifetime *block, size_t granule)
+static size_t lowest_gap(void *const *placed, size_t n, const ptac_lifetime *block,
+                         size_t granule)
 {
     size_t offset = 0;
 
     for (size_t i = 0; i < n; i++) {
         const ptac_lifetime *other = placed[i];
+        const size_t end = other->offset + ptac_round_up(other->bytes, granule);
 
         if (!meet(block, other))
             continue;
         if (other->offset >= offset && other->offset - offset >= block->bytes)
             break;
-        if (offset < other->offset + up(other->bytes, granule))
-            offset = other->offset + up(other->bytes, granule);
+        if (offset < end)
+            offset = end;
     }
     return offset;
 }
 
-static void insert_by_offset(ptac_lifetime **placed, size_t n, ptac_lifetime *block)
-{
-    for (; n > 0 && placed[n - 1]->offset > block->offset; n--)
-        placed[n] = placed[n - 1];
-    placed[n] = block;
-}
-
 /* Places all of them in this order; the height. */
-static size_t place_in_order(ptac_lifetime *const *order, ptac_lifetime **placed,
-                             size_t n, size_t granule)
+static size_t place_in_order(void *const *order, void **placed, size_t n,
+                             size_t granule)
 {
     size_t height = 0;
 
     for (size_t i = 0; i < n; i++) {
         ptac_lifetime *block = order[i];
-        size_t end;
+        size_t end, at = i;
 
         block->offset = lowest_gap(placed, i, block, granule);
-        insert_by_offset(placed, i, block);
-        end = block->offset + up(block->bytes, granule);
+        for (; at > 0; at--) {
+            placed[at] = placed[at - 1];
+            if (((ptac_lifetime *)placed[at])->offset <= block->offset)
+                break;
+        }
+        placed[at] = block;
+        end = block->offset + ptac_round_up(block->bytes, granule);
         height = end > height ? end : height;
     }
     return height;
 }
 
 /* The blocks that reach the height come first from now on, the others as before. */
-static void put_highest_first(ptac_lifetime **order, ptac_lifetime **spare, size_t n,
-                              size_t height, size_t granule)
+static void put_highest_first(void **order, void **spare, size_t n, size_t height,
+                              size_t granule)
 {
     size_t n_first = 0, n_rest = 0;
 
     for (size_t i = 0; i < n; i++) {
-        if (order[i]->offset + up(order[i]->bytes, granule) == height)
+        const ptac_lifetime *block = order[i];
+
+        if (block->offset + ptac_round_up(block->bytes, granule) == height)
             order[n_first++] = order[i];
         else
             spare[n_rest++] = order[i];
@@ -102,84 +118,56 @@ static void put_highest_first(ptac_lifetime **order, ptac_lifetime **spare, size
     memcpy(order + n_first, spare, n_rest * sizeof *order);
 }
 
-/* Where a block's use begins or ends. */
-typedef struct edge {
-    size_t bytes;
-    uint32_t at;
-    bool begins;
-} edge;
-
-/* Ends come first: what ends where another begins does not meet it. */
-static int by_time(const void *a, const void *b)
-{
-    const edge *x = a, *y = b;
-
-    if (x->at != y->at)
-        return x->at < y->at ? -1 : 1;
-    return x->begins - y->begins;
-}
-
 /*
- * The most bytes in use at a time, below which no placement can stay; 0 without memory
- * to find out.
+ * The most bytes in use at a time, below which no placement can stay. What ends where
+ * another begins does not meet it. change: by how much each event changes the sum,
+ * modulo 2^64.
  */
-static size_t live_peak(const ptac_lifetime *blocks, size_t n, size_t granule)
+static size_t live_peak(void *const *order, size_t n, size_t granule, size_t *change,
+                        size_t n_events)
 {
-    edge *edges = malloc((2 * n + 1) * sizeof *edges);
-    size_t n_edges = 0, live = 0, most = 0;
+    size_t live = 0, most = 0;
 
-    for (size_t i = 0; edges && i < n; i++) {
-        const ptac_lifetime *b = &blocks[i];
-        const size_t bytes = up(b->bytes, granule);
+    memset(change, 0, n_events * sizeof *change);
+    for (size_t i = 0; i < n; i++) {
+        const ptac_lifetime *b = order[i];
+        const size_t bytes = ptac_round_up(b->bytes, granule);
 
-        if (b->from == b->to)
-            continue;
-        edges[n_edges++] = (edge){.bytes = bytes, .at = b->from, .begins = true};
-        edges[n_edges++] = (edge){.bytes = bytes, .at = b->to};
+        change[b->from] += bytes;
+        change[b->to] -= bytes;
         live += b->to < b->from ? bytes : 0;
     }
-    if (edges)
-        qsort(edges, n_edges, sizeof *edges, by_time);
-    for (size_t i = 0; i < n_edges; i++) {
-        live = edges[i].begins ? live + edges[i].bytes : live - edges[i].bytes;
+    for (size_t i = 0; i < n_events; i++) {
+        live += change[i];
         most = live > most ? live : most;
     }
-    free(edges);
     return most;
 }
 
-static void keep_offsets(const ptac_lifetime *blocks, size_t n, size_t *offsets)
+size_t ptac_plan_place(ptac_lifetime *blocks, size_t n, size_t granule, size_t n_events,
+                       ptac_plan_word *work)
 {
-    for (size_t i = 0; i < n; i++)
-        offsets[i] = blocks[i].offset;
-}
+    size_t *kept = (size_t *)(work + 2 * n), n_placed = 0, best = SIZE_MAX, least,
+           n_tries;
+    void **order = (void **)work, **spare = order + n;
 
-size_t ptac_plan_place(ptac_lifetime *blocks, size_t n, size_t granule)
-{
-    ptac_lifetime **order = calloc(2 * n + 1, sizeof *order);
-    size_t *offsets = calloc(n + 1, sizeof *offsets);
-    size_t best = SIZE_MAX;
-
-    if (order && offsets) {
-        const size_t least = live_peak(blocks, n, granule);
-        const size_t n_tries = 1 + MOST_COMPARISONS / (n * n + 1);
-
-        for (size_t i = 0; i < n; i++)
-            order[i] = &blocks[i];
-        qsort(order, n, sizeof *order, by_size);
-        for (size_t try = 0; try < n_tries && try < MOST_TRIES && best > least; try++) {
-            const size_t height = place_in_order(order, order + n, n, granule);
-
-            if (height < best) {
-                best = height;
-                keep_offsets(blocks, n, offsets);
-            }
-            put_highest_first(order, order + n, n, height, granule);
-        }
-        for (size_t i = 0; i < n; i++)
-            blocks[i].offset = offsets[i];
+    for (size_t i = 0; i < n; i++) {
+        kept[i] = blocks[i].offset = SIZE_MAX;
+        if (blocks[i].to != PTAC_NOT_PLACED)
+            order[n_placed++] = &blocks[i];
     }
-    free(offsets);
-    free(order);
+    least = live_peak(order, n_placed, granule, kept + n, n_events);
+    n_tries = 1 + MOST_COMPARISONS / (n_placed * n_placed + 1);
+    ptac_sort(order, n_placed, is_larger);
+    for (size_t try = 0; try < n_tries && try < MOST_TRIES && best > least; try++) {
+        const size_t height = place_in_order(order, spare, n_placed, granule);
+
+        for (size_t i = 0; height < best && i < n; i++)
+            kept[i] = blocks[i].offset;
+        best = height < best ? height : best;
+        put_highest_first(order, spare, n_placed, height, granule);
+    }
+    for (size_t i = 0; i < n; i++)
+        blocks[i].offset = kept[i];
     return best;
 }

@@ -64,6 +64,7 @@ static bool run(ptac_pool *pool, const ptac_trace_step *steps, size_t n_steps,
 static size_t plan_all(const ptac_trace_step *steps, size_t n_steps, size_t granule)
 {
     ptac_lifetime *blocks = calloc(n_steps + 1, sizeof *blocks);
+    ptac_plan_word *work = calloc((PTAC_PLAN_WORDS + 1) * (n_steps + 1), sizeof *work);
     size_t n = 0, height = SIZE_MAX;
 
     for (size_t i = 0; blocks && i < n_steps; i++) {
@@ -73,8 +74,9 @@ static size_t plan_all(const ptac_trace_step *steps, size_t n_steps, size_t gran
         else
             blocks[steps[i].n].to = (uint32_t)i;
     }
-    if (blocks)
-        height = ptac_plan_place(blocks, n, granule);
+    if (blocks && work)
+        height = ptac_plan_place(blocks, n, granule, n_steps + 1, work);
+    free(work);
     free(blocks);
     return height;
 }

@@ -26,8 +26,8 @@ HELPERS = ("calls", "files", "fixture", "invariants", "random", "unit", "test_go
 WRAPPED = tuple(
     f"-Wl,--wrap={function}"
     for function in (
-        *("madvise", "mmap", "mprotect", "munmap", "nanosleep", "open"),
-        *("pthread_create", "sysconf"),
+        *("calloc", "madvise", "malloc", "mmap", "mprotect", "munmap", "nanosleep"),
+        *("open", "pthread_create", "qsort", "realloc", "sysconf"),
     )
 )
 

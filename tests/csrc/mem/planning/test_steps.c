@@ -2,6 +2,7 @@
  * test_steps.c - steps that repeat, more or less: plans, and what becomes of them.
  */
 #include "mem/planning/plan.h"
+#include "calls.h"
 #include "fixture.h"
 #include "random.h"
 #include "unit.h"
@@ -160,6 +161,26 @@ UNIT(steps_that_repeat_are_planned)
     EXPECT(fixture_stats().plan_hits > 1000);
     ptac_cpu_pool_plan_steps(false);
     fixture_shut();
+}
+
+/* A slow malloc, or one that calls a hook of ours, would hold up all other threads. */
+UNIT(nothing_is_allocated_under_the_lock)
+{
+    trainer t = new_trainer(1, 30);
+    int n_before;
+
+    EXPECT(fixture_open(NULL));
+    n_before = calls_under_lock();
+    ptac_cpu_pool_plan_steps(true);
+    train(&t, 20, 0);
+    EXPECT(fixture_stats().plan_hits > 0);
+    ptac_cpu_pool_trim(); /* in the midst of a step, with planned blocks in use */
+    request(&t, t.script[0].bytes, 1);
+    train(&t, 20, 3);
+    ptac_cpu_pool_plan_steps(false);
+    end(&t);
+    fixture_shut();
+    EXPECT(calls_under_lock() == n_before);
 }
 
 UNIT(steps_that_differ_now_and_then)
@@ -385,6 +406,7 @@ UNIT(plans_never_overlap)
 {
     enum { N = 80 };
     ptac_lifetime blocks[N];
+    ptac_plan_word work[PTAC_PLAN_WORDS * N + 2 * N + 1];
     rng r = {7};
 
     for (int round = 0; round < 200; round++) {
@@ -398,7 +420,7 @@ UNIT(plans_never_overlap)
             blocks[i] = (ptac_lifetime){
                 .bytes = 1 + (size_t)rng_below(&r, 5000), .from = from, .to = to};
         }
-        height = ptac_plan_place(blocks, N, 64);
+        height = ptac_plan_place(blocks, N, 64, 2 * N + 1, work);
         for (uint32_t at = 0; at < 2 * N; at++) {
             for (int i = 0; i < N; i++) {
                 const ptac_lifetime *a = &blocks[i];

@@ -6,6 +6,8 @@
 #endif
 #include "calls.h"
 
+#include "mem/cpu/cpu_pool.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -26,6 +28,11 @@ int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
 int __real_nanosleep(const struct timespec *time, struct timespec *left);
 int __real_open(const char *path, int flags, ...);
 long __real_sysconf(int name);
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t n, size_t bytes);
+void *__real_realloc(void *memory, size_t bytes);
+void __real_qsort(void *items, size_t n, size_t bytes,
+                  int (*compare)(const void *, const void *));
 void *__wrap_mmap(void *at, size_t bytes, int access, int flags, int file,
                   off_t offset);
 int __wrap_munmap(void *at, size_t bytes);
@@ -36,6 +43,11 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
 int __wrap_open(const char *path, int flags, ...);
 long __wrap_sysconf(int name);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t n, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
+void __wrap_qsort(void *items, size_t n, size_t bytes,
+                  int (*compare)(const void *, const void *));
 
 #define READ(word)     __atomic_load_n(&(word), __ATOMIC_RELAXED)
 #define WRITE(word, n) __atomic_store_n(&(word), n, __ATOMIC_RELAXED)
@@ -155,6 +167,46 @@ int __wrap_madvise(void *at, size_t bytes, int advice)
         return -1;
     }
     return __real_madvise(at, bytes, advice);
+}
+
+/* --- heaps ------------------------------------------------------------------------ */
+
+static int n_under_lock;
+
+int calls_under_lock(void)
+{
+    return READ(n_under_lock);
+}
+
+static void note_heap(void)
+{
+    if (READ(ptac_cpu_pool()->lock.word))
+        ADD(n_under_lock, 1);
+}
+
+void *__wrap_malloc(size_t bytes)
+{
+    note_heap();
+    return __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t n, size_t bytes)
+{
+    note_heap();
+    return __real_calloc(n, bytes);
+}
+
+void *__wrap_realloc(void *memory, size_t bytes)
+{
+    note_heap();
+    return __real_realloc(memory, bytes);
+}
+
+void __wrap_qsort(void *items, size_t n, size_t bytes,
+                  int (*compare)(const void *, const void *))
+{
+    note_heap();
+    __real_qsort(items, n, bytes, compare);
 }
 
 /* --- threads that sleep ----------------------------------------------------------- */

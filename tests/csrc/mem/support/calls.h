@@ -36,6 +36,9 @@ void calls_allow(void);
 int calls_made(call_kind kind);
 bool calls_were_refused(void);
 
+/* Calls that allocate, or may, made while somebody had the CPU pool's lock. */
+int calls_under_lock(void);
+
 /* mmap of more bytes than these fails, as under a limit of addresses. */
 void calls_limit_addresses(size_t bytes);
 
