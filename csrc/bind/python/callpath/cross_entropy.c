@@ -135,11 +135,10 @@ static PyObject *try_cross_entropy(PyObject *const *args)
  * cross_entropy(x, target, weight, reduction, ignore_index, smoothing) -> loss, by
  * stock where no row takes the call
  */
-static PyObject *cross_entropy(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+PTAC_FASTCALL(cross_entropy)
 {
     PyObject *loss, *packed;
 
-    (void)self;
     if (n_args != N_ARGS)
         return PyErr_Format(PyExc_TypeError, "six arguments");
     loss = try_cross_entropy(args);
@@ -177,12 +176,10 @@ static PyObject *run_with_p(PyObject *const *args, const char *row_name)
  * cross_entropy_forward(the same six, row) -> (loss, p), or None where the row failed.
  * Called by CrossEntropy.forward for what cross_entropy() has accepted.
  */
-static PyObject *cross_entropy_forward(PyObject *self, PyObject *const *args,
-                                       Py_ssize_t n_args)
+PTAC_FASTCALL(cross_entropy_forward)
 {
     const char *row_name;
 
-    (void)self;
     if (n_args != N_ARGS + 1)
         return PyErr_Format(PyExc_TypeError, "seven arguments");
     row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
@@ -193,10 +190,8 @@ static PyObject *cross_entropy_forward(PyObject *self, PyObject *const *args,
  * cross_entropy_kernel(the same six) -> (loss, p), or None for stock: the kernel of our
  * own operator, called by the dispatcher below autograd.
  */
-static PyObject *cross_entropy_kernel(PyObject *self, PyObject *const *args,
-                                      Py_ssize_t n_args)
+PTAC_FASTCALL(cross_entropy_kernel)
 {
-    (void)self;
     if (n_args != N_ARGS)
         return PyErr_Format(PyExc_TypeError, "six arguments");
     return run_with_p(args, NULL);
@@ -206,8 +201,7 @@ static PyObject *cross_entropy_kernel(PyObject *self, PyObject *const *args,
  * cross_entropy_backward(p, target, weight, reduction, ignore_index, smoothing, row,
  * grad, over_p) -> gradient of x, or None
  */
-static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
-                                        Py_ssize_t n_args)
+PTAC_FASTCALL(cross_entropy_backward)
 {
     const ptac_op op = PTAC_OP_CROSS_ENTROPY_BACKWARD;
     ptac_cross_entropy_args read;
@@ -216,7 +210,6 @@ static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
     ptac_reason why;
     bool done;
 
-    (void)self;
     if (n_args != N_ARGS + 3)
         return PyErr_Format(PyExc_TypeError, "nine arguments");
     row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
@@ -247,23 +240,13 @@ static PyObject *cross_entropy_backward(PyObject *self, PyObject *const *args,
 }
 
 /* cross_entropy_install(CrossEntropy.apply, torch._C._nn.cross_entropy_loss) */
-static PyObject *cross_entropy_install(PyObject *self, PyObject *args)
+PTAC_VARARGS(cross_entropy_install)
 {
     PyObject *function, *loss;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "OO", &function, &loss))
         return NULL;
     ptac_keep(&apply, function);
     ptac_keep(&stock, loss);
     Py_RETURN_NONE;
 }
-
-PyMethodDef ptac_cross_entropy_methods[] = {
-    PTAC_FASTCALL(cross_entropy, NULL),
-    PTAC_FASTCALL(cross_entropy_forward, NULL),
-    PTAC_FASTCALL(cross_entropy_kernel, NULL),
-    PTAC_FASTCALL(cross_entropy_backward, NULL),
-    {"cross_entropy_install", cross_entropy_install, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -186,7 +186,7 @@ PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
  * linear_row(x, w) -> name of the row that linear_act() would use without an
  * activation, or None. Counts nothing.
  */
-static PyObject *linear_row(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+PTAC_FASTCALL(linear_row)
 {
     PyObject *tensors[3] = {NULL, NULL, Py_None};
     ptac_linear_tensors t = {0};
@@ -196,7 +196,6 @@ static PyObject *linear_row(PyObject *self, PyObject *const *args, Py_ssize_t n_
     const ptac_kernel *row;
     int is_training;
 
-    (void)self;
     if (n_args != 2)
         return PyErr_Format(PyExc_TypeError, "x, w");
     PTAC_IN_FLIGHT;
@@ -228,8 +227,7 @@ static bool read_activation(PyObject *code, ptac_act *activation)
  * where the row failed. Called by LinearAct.forward for what ptac_try_linear() has
  * accepted.
  */
-static PyObject *linear_act_forward(PyObject *self, PyObject *const *args,
-                                    Py_ssize_t n_args)
+PTAC_FASTCALL(linear_act_forward)
 {
     ptac_act activation;
     ptac_linear_tensors t = {0};
@@ -239,7 +237,6 @@ static PyObject *linear_act_forward(PyObject *self, PyObject *const *args,
     const ptac_kernel *row;
     ptac_reason why;
 
-    (void)self;
     if (n_args != 6)
         return PyErr_Format(PyExc_TypeError,
                             "x, w, bias, activation, row, is_training");
@@ -264,11 +261,10 @@ static PyObject *linear_act_forward(PyObject *self, PyObject *const *args,
  * linear_act(x, w, bias, activation) -> y, or None for stock: what ptac_try_linear()
  * does for nn.Sequential, for callers in Python.
  */
-static PyObject *linear_act(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+PTAC_FASTCALL(linear_act)
 {
     ptac_act activation;
 
-    (void)self;
     if (n_args != 4)
         return PyErr_Format(PyExc_TypeError, "x, w, bias, activation");
     if (!read_activation(args[3], &activation))
@@ -280,8 +276,7 @@ static PyObject *linear_act(PyObject *self, PyObject *const *args, Py_ssize_t n_
  * linear_act_kernel(x, w, bias, activation) -> y, (y, z), or None for stock: the kernel
  * of our own operator, called by the dispatcher below autograd.
  */
-static PyObject *linear_act_kernel(PyObject *self, PyObject *const *args,
-                                   Py_ssize_t n_args)
+PTAC_FASTCALL(linear_act_kernel)
 {
     ptac_linear_tensors t = {0};
     ptac_linear_act params;
@@ -290,7 +285,6 @@ static PyObject *linear_act_kernel(PyObject *self, PyObject *const *args,
     ptac_call call;
     const ptac_kernel *row;
 
-    (void)self;
     if (n_args != 4)
         return PyErr_Format(PyExc_TypeError, "x, w, bias, activation");
     if (!read_activation(args[3], &activation))
@@ -316,8 +310,7 @@ static PyObject *wrap_or_none(at_tensor *owned)
  * linear_act_backward(row, activation, grad, x, w, saved, wants) -> (gx, gw, gbias), or
  * None for stock. x, w and saved may be None where not needed; wants is three bools.
  */
-static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
-                                     Py_ssize_t n_args)
+PTAC_FASTCALL(linear_act_backward)
 {
     const ptac_op op = PTAC_OP_LINEAR_ACT_BACKWARD;
     ptac_linear_gradients g = {0};
@@ -326,7 +319,6 @@ static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
     ptac_reason why = PTAC_TAKE;
     bool done;
 
-    (void)self;
     if (n_args != 7 || !PyTuple_Check(args[6]) || PyTuple_Size(args[6]) != 3)
         return PyErr_Format(PyExc_TypeError,
                             "row, activation, grad, x, w, saved, wants");
@@ -365,11 +357,10 @@ static PyObject *linear_act_backward(PyObject *self, PyObject *const *args,
  * linear_install(an apply for each activation, matmul_precision, full_precisions,
  * torch._C._get_mkldnn_enabled)
  */
-static PyObject *linear_install(PyObject *self, PyObject *args)
+PTAC_VARARGS(linear_install)
 {
     PyObject *functions, *precision, *full, *onednn;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "O!OOO", &PyTuple_Type, &functions, &precision, &full,
                           &onednn))
         return NULL;
@@ -383,13 +374,3 @@ static PyObject *linear_install(PyObject *self, PyObject *args)
     ptac_keep(&onednn_enabled, onednn);
     Py_RETURN_NONE;
 }
-
-PyMethodDef ptac_linear_methods[] = {
-    PTAC_FASTCALL(linear_row, NULL),
-    PTAC_FASTCALL(linear_act, NULL),
-    PTAC_FASTCALL(linear_act_kernel, NULL),
-    PTAC_FASTCALL(linear_act_forward, NULL),
-    PTAC_FASTCALL(linear_act_backward, NULL),
-    {"linear_install", linear_install, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -53,11 +53,10 @@ static PyObject *parameter(PyObject *module, PyObject *attributes, PyObject *nam
 }
 
 /* linear_module(module, x) -> what nn.Linear.forward gives. */
-static PyObject *linear_module(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+PTAC_FASTCALL(linear_module)
 {
     PyObject *attributes = NULL, *weight, *bias = NULL, *result = NULL;
 
-    (void)self;
     if (n_args != 2)
         return PyErr_Format(PyExc_TypeError, "module, x");
     if ((PyObject *)Py_TYPE(args[0]) == linear_type && classes_are_as_found()) {
@@ -91,11 +90,10 @@ static bool intern(PyObject **home, const char *text)
  * linear_module_install(nn.Linear, nn.Module, torch's own nn.Module.__getattr__ or None
  * where it has been replaced, torch._C._nn.linear)
  */
-static PyObject *linear_module_install(PyObject *self, PyObject *args)
+PTAC_VARARGS(linear_module_install)
 {
     PyObject *classes[N_CLASSES], *product, *getattr;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "O!O!OO", &PyType_Type, &classes[0], &PyType_Type,
                           &classes[1], &getattr, &product) ||
         !intern(&s_getattr, "__getattr__") || !intern(&s_parameters, "_parameters") ||
@@ -115,9 +113,3 @@ static PyObject *linear_module_install(PyObject *self, PyObject *args)
     ptac_keep(&linear_type, classes[0]);
     Py_RETURN_NONE;
 }
-
-PyMethodDef ptac_linear_module_methods[] = {
-    PTAC_FASTCALL(linear_module, NULL),
-    {"linear_module_install", linear_module_install, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

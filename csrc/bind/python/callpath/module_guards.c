@@ -222,11 +222,10 @@ static bool intern_names(void)
  * module_guards_install([(class, [(owner, name, value)])], [global hook dictionaries]).
  * Takes the place of what was installed before.
  */
-static PyObject *module_guards_install(PyObject *self, PyObject *args)
+PTAC_VARARGS(module_guards_install)
 {
     PyObject *classes, *hooks;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &classes, &PyList_Type, &hooks) ||
         !intern_names())
         return NULL;
@@ -241,8 +240,3 @@ static PyObject *module_guards_install(PyObject *self, PyObject *args)
             return NULL;
     Py_RETURN_NONE;
 }
-
-PyMethodDef ptac_module_guard_methods[] = {
-    {"module_guards_install", module_guards_install, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

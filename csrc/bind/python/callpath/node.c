@@ -64,9 +64,8 @@ PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject **args, int n)
 }
 
 /* node_install(torch._C._autograd._top_saved_tensors_default_hooks) */
-static PyObject *node_install(PyObject *self, PyObject *function)
+PTAC_O(node_install, function)
 {
-    (void)self;
     ptac_keep(&top_hooks, function);
     Py_RETURN_NONE;
 }
@@ -76,14 +75,13 @@ static PyObject *node_install(PyObject *self, PyObject *function)
  * which this thread has just made, and their sequence numbers -> whether we can read
  * them.
  */
-static PyObject *node_learn(PyObject *self, PyObject *samples)
+PTAC_O(node_learn, samples)
 {
     PyObject *objects[3];
     const void *nodes[3];
     unsigned long long found[3];
     uint64_t numbers[3];
 
-    (void)self;
     if (!PyArg_ParseTuple(samples, "(OK)(OK)(OK)", &objects[0], &found[0], &objects[1],
                           &found[1], &objects[2], &found[2]))
         return NULL;
@@ -95,9 +93,3 @@ static PyObject *node_learn(PyObject *self, PyObject *samples)
     }
     return PyBool_FromLong(ptac_bf16_learn_nodes(nodes, numbers));
 }
-
-PyMethodDef ptac_node_methods[] = {
-    {"node_install", node_install, METH_O, NULL},
-    {"node_learn", node_learn, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -110,8 +110,7 @@ static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums
  * which the step has taken, with weight decay and amsgrad. Groups without gradients
  * tell nothing.
  */
-static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
-                                 Py_ssize_t n_args)
+PTAC_FASTCALL(optimizer_group)
 {
     ptac_optimizer_args g;
     ptac_call call;
@@ -121,7 +120,6 @@ static PyObject *optimizer_group(PyObject *self, PyObject *const *args,
     double multiplier;
     PyObject *sums;
 
-    (void)self;
     if (n_args != 5)
         return PyErr_Format(PyExc_TypeError, "is_sgd, states, group, multiplier, sums");
 
@@ -199,8 +197,7 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
  * done. When it is not, nothing was written, counted or told, and the optimizer's own
  * step() finds out group by group what can be accelerated.
  */
-static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
-                                Py_ssize_t n_args)
+PTAC_FASTCALL(optimizer_step)
 {
     ptac_optimizer_args gathered[MAX_GROUPS];
     ptac_call calls[MAX_GROUPS];
@@ -211,7 +208,6 @@ static PyObject *optimizer_step(PyObject *self, PyObject *const *args,
     double multiplier;
     PyObject *sums;
 
-    (void)self;
     if (n_args != 4)
         return PyErr_Format(PyExc_TypeError, "is_sgd, optimizer, multiplier, sums");
     if (!read_rate(&args[2], &multiplier, &sums))
@@ -291,12 +287,11 @@ static bool zero_group(PyObject *params)
 }
 
 /* zero_grads(param_groups) -> whether all gradients are None now. */
-static PyObject *zero_grads(PyObject *self, PyObject *groups)
+PTAC_O(zero_grads, groups)
 {
     const ptac_op op = PTAC_OP_ZERO_GRAD;
     ptac_reason why = ptac_chooser_gate(op);
 
-    (void)self;
     if (!why && ptac_thread_is_disabled())
         why = PTAC_DISABLED;
     if (!why && !ptac_thread_is_plain())
@@ -322,19 +317,9 @@ static PyObject *zero_grads(PyObject *self, PyObject *groups)
 }
 
 /* optimizer_prepare(): to be called once before the others. */
-static PyObject *optimizer_prepare(PyObject *self, PyObject *unused)
+PTAC_NOARGS(optimizer_prepare)
 {
-    (void)self;
-    (void)unused;
     if (ptac_optim_intern() < 0)
         return NULL;
     Py_RETURN_NONE;
 }
-
-PyMethodDef ptac_optimizer_methods[] = {
-    PTAC_FASTCALL(optimizer_group, NULL),
-    PTAC_FASTCALL(optimizer_step, NULL),
-    {"zero_grads", zero_grads, METH_O, NULL},
-    {"optimizer_prepare", optimizer_prepare, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

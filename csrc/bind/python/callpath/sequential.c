@@ -97,11 +97,10 @@ static PyObject *run_modules(PyObject *modules, PyObject *input)
  * sequential(module, input) -> what the modules of this Sequential make of input.
  * module_guards_install() comes first.
  */
-static PyObject *sequential(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+PTAC_FASTCALL(sequential)
 {
     PyObject *children, *modules, *result;
 
-    (void)self;
     if (n_args != 2 || !ptac_names._modules)
         return PyErr_Format(PyExc_TypeError, "module, input; guards are installed");
     children = PyObject_GetAttr(args[0], ptac_names._modules);
@@ -116,8 +115,3 @@ static PyObject *sequential(PyObject *self, PyObject *const *args, Py_ssize_t n_
     Py_DECREF(modules);
     return result;
 }
-
-PyMethodDef ptac_sequential_methods[] = {
-    PTAC_FASTCALL(sequential, NULL),
-    {NULL, NULL, 0, NULL},
-};

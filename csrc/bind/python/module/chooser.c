@@ -67,7 +67,7 @@ done:
     return result;
 }
 
-static PyObject *operators(PyObject *self, PyObject *unused)
+PTAC_NOARGS(operators)
 {
     PyObject *list = PyList_New(0);
 
@@ -78,7 +78,7 @@ static PyObject *operators(PyObject *self, PyObject *unused)
 }
 
 /* op_switches() -> {operator: the switch that owns it} */
-static PyObject *op_switches(PyObject *self, PyObject *unused)
+PTAC_NOARGS(op_switches)
 {
     PyObject *owners = PyDict_New();
 
@@ -93,7 +93,7 @@ static PyObject *op_switches(PyObject *self, PyObject *unused)
 }
 
 /* preferred_row(operator) -> what runs without a table, at level close; or None */
-static PyObject *preferred_row(PyObject *self, PyObject *name)
+PTAC_O(preferred_row, name)
 {
     const ptac_op op = ptac_op_from(name);
 
@@ -101,7 +101,7 @@ static PyObject *preferred_row(PyObject *self, PyObject *name)
 }
 
 /* [(operator, row)] of rows that round their operands, whether or not they can run. */
-static PyObject *bf16_rows(PyObject *self, PyObject *unused)
+PTAC_NOARGS(bf16_rows)
 {
     PyObject *list = PyList_New(0);
 
@@ -119,13 +119,13 @@ static PyObject *bf16_rows(PyObject *self, PyObject *unused)
     return list;
 }
 
-static PyObject *bf16_calls(PyObject *self, PyObject *unused)
+PTAC_NOARGS(bf16_calls)
 {
     return PyLong_FromUnsignedLongLong(ptac_bf16_calls());
 }
 
 /* How this CPU multiplies bfloat16: "", "avx512", or "avx512, amx". */
-static PyObject *bf16_hardware(PyObject *self, PyObject *unused)
+PTAC_NOARGS(bf16_hardware)
 {
     const uint32_t have = ptac_cpu_features();
 
@@ -199,7 +199,7 @@ static int read_point(PyObject *tuple, ptac_point *point)
     return 0;
 }
 
-static PyObject *install_table(PyObject *self, PyObject *list)
+PTAC_O(install_table, list)
 {
     const Py_ssize_t n = PyList_Check(list) ? PyList_Size(list) : -1;
     PyObject *result = NULL;
@@ -223,7 +223,7 @@ done:
     return result;
 }
 
-static PyObject *set_gate(PyObject *self, PyObject *args)
+PTAC_VARARGS(set_gate)
 {
     ptac_op op;
     int reason;
@@ -237,7 +237,7 @@ static PyObject *set_gate(PyObject *self, PyObject *args)
 }
 
 /* pinned(operator) -> the row that serves all its calls, or None. */
-static PyObject *pinned(PyObject *self, PyObject *name)
+PTAC_O(pinned, name)
 {
     const ptac_op op = ptac_op_from(name);
 
@@ -266,7 +266,7 @@ static uint64_t open_pair(ptac_op op)
 }
 
 /* pin(operator, row or None) -> the row that was pinned before, or None. */
-static PyObject *pin(PyObject *self, PyObject *args)
+PTAC_VARARGS(pin)
 {
     const char *row_name;
     const ptac_kernel *row = NULL;
@@ -290,7 +290,7 @@ static PyObject *pin(PyObject *self, PyObject *args)
 }
 
 /* (accelerated, failed, {reason: forwarded}, ns saved, calls timed, trouble) */
-static PyObject *counters(PyObject *self, PyObject *name)
+PTAC_O(counters, name)
 {
     const ptac_op op = ptac_op_from(name);
     ptac_op_counts sum;
@@ -317,7 +317,7 @@ static PyObject *counters(PyObject *self, PyObject *name)
 }
 
 /* (stock's ns for accelerated calls, ns that rows save of it, ns of forwarded calls) */
-static PyObject *estimates(PyObject *self, PyObject *name)
+PTAC_O(estimates, name)
 {
     const ptac_op op = ptac_op_from(name);
     ptac_op_counts sum;
@@ -329,7 +329,7 @@ static PyObject *estimates(PyObject *self, PyObject *name)
                          sum.estimated_stock_ns);
 }
 
-static PyObject *reasons(PyObject *self, PyObject *unused)
+PTAC_NOARGS(reasons)
 {
     PyObject *list = PyList_New(0);
 
@@ -341,7 +341,7 @@ static PyObject *reasons(PyObject *self, PyObject *unused)
 }
 
 /* refuse(operator, reason): count a call that Python itself sent to stock. */
-static PyObject *refuse(PyObject *self, PyObject *args)
+PTAC_VARARGS(refuse)
 {
     ptac_op op;
     const char *text;
@@ -356,21 +356,3 @@ static PyObject *refuse(PyObject *self, PyObject *args)
     }
     return PyErr_Format(PyExc_ValueError, "unknown reason %s", text);
 }
-
-PyMethodDef ptac_chooser_methods[] = {
-    {"operators", operators, METH_NOARGS, NULL},
-    {"op_switches", op_switches, METH_NOARGS, NULL},
-    {"preferred_row", preferred_row, METH_O, NULL},
-    {"bf16_rows", bf16_rows, METH_NOARGS, NULL},
-    {"bf16_calls", bf16_calls, METH_NOARGS, NULL},
-    {"bf16_hardware", bf16_hardware, METH_NOARGS, NULL},
-    {"reasons", reasons, METH_NOARGS, NULL},
-    {"install_table", install_table, METH_O, NULL},
-    {"set_gate", set_gate, METH_VARARGS, NULL},
-    {"pinned", pinned, METH_O, NULL},
-    {"pin", pin, METH_VARARGS, NULL},
-    {"counters", counters, METH_O, NULL},
-    {"estimates", estimates, METH_O, NULL},
-    {"refuse", refuse, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -9,12 +9,11 @@
 #include <stdlib.h>
 
 /* cuda_pool_open(policy, cap, history): None, or what is wrong. */
-static PyObject *cuda_pool_open(PyObject *self, PyObject *args)
+PTAC_VARARGS(cuda_pool_open)
 {
     unsigned long long cap, history;
     const char *policy, *trouble;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "sKK", &policy, &cap, &history))
         return NULL;
 
@@ -30,12 +29,10 @@ static PyObject *cuda_pool_open(PyObject *self, PyObject *args)
 }
 
 /* cuda_pool_entries() -> {name in torch: address} */
-static PyObject *cuda_pool_entries(PyObject *self, PyObject *unused)
+PTAC_NOARGS(cuda_pool_entries)
 {
     PyObject *dict = PyDict_New();
 
-    (void)self;
-    (void)unused;
 #define X(name, result, parameters)                                                    \
     if (dict) {                                                                        \
         PyObject *address = PyLong_FromVoidPtr(                                        \
@@ -50,14 +47,13 @@ static PyObject *cuda_pool_entries(PyObject *self, PyObject *unused)
 }
 
 /* cuda_pool_stats(device) -> dict, empty while the device has not been used */
-static PyObject *cuda_pool_stats(PyObject *self, PyObject *number)
+PTAC_O(cuda_pool_stats, number)
 {
     const long device = PyLong_AsLong(number);
     ptac_stream_pool *pool = ptac_cuda_pool((int)device);
     ptac_mem_stats stats;
     PyObject *dict;
 
-    (void)self;
     if (device == -1 && PyErr_Occurred())
         return NULL;
     dict = PyDict_New();
@@ -116,7 +112,7 @@ static PyObject *block_row(ptac_stream_pool *pool, const copied_block *b)
  * cuda_pool_blocks(device) -> [(arena's base, bytes it holds, address, bytes,
  * requested, is free, is small, stream)] by address within an arena
  */
-static PyObject *cuda_pool_blocks(PyObject *self, PyObject *number)
+PTAC_O(cuda_pool_blocks, number)
 {
     const long device = PyLong_AsLong(number);
     ptac_stream_pool *pool = ptac_cuda_pool((int)device);
@@ -124,7 +120,6 @@ static PyObject *cuda_pool_blocks(PyObject *self, PyObject *number)
     PyObject *list;
     size_t n = 0, room = 0;
 
-    (void)self;
     if (device == -1 && PyErr_Occurred())
         return NULL;
     while (pool && (room == 0 || n > room)) {
@@ -144,22 +139,20 @@ static PyObject *cuda_pool_blocks(PyObject *self, PyObject *number)
 }
 
 /* cuda_pool_history(device) -> as pool_history() */
-static PyObject *cuda_pool_history(PyObject *self, PyObject *number)
+PTAC_O(cuda_pool_history, number)
 {
     const long device = PyLong_AsLong(number);
     ptac_stream_pool *pool = ptac_cuda_pool((int)device);
 
-    (void)self;
     if (device == -1 && PyErr_Occurred())
         return NULL;
     return pool ? ptac_history_list(&pool->pool) : PyList_New(0);
 }
 
-static PyObject *cuda_pool_reset_peaks(PyObject *self, PyObject *number)
+PTAC_O(cuda_pool_reset_peaks, number)
 {
     const long device = PyLong_AsLong(number);
 
-    (void)self;
     if (device == -1 && PyErr_Occurred())
         return NULL;
     if (ptac_cuda_pool((int)device))
@@ -167,12 +160,10 @@ static PyObject *cuda_pool_reset_peaks(PyObject *self, PyObject *number)
     Py_RETURN_NONE;
 }
 
-static PyObject *cuda_pool_trim(PyObject *self, PyObject *unused)
+PTAC_NOARGS(cuda_pool_trim)
 {
     size_t bytes;
 
-    (void)self;
-    (void)unused;
     Py_BEGIN_ALLOW_THREADS
     bytes = ptac_cuda_trim();
     Py_END_ALLOW_THREADS
@@ -180,13 +171,12 @@ static PyObject *cuda_pool_trim(PyObject *self, PyObject *unused)
 }
 
 /* pinned_open(bytes, threads): None, or what is wrong. */
-static PyObject *pinned_open(PyObject *self, PyObject *args)
+PTAC_VARARGS(pinned_open)
 {
     unsigned long long bytes;
     const char *trouble;
     int n_threads;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "Ki", &bytes, &n_threads))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -198,12 +188,10 @@ static PyObject *pinned_open(PyObject *self, PyObject *args)
 }
 
 /* pinned_close() -> whether it is gone: no block is used. */
-static PyObject *pinned_close(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pinned_close)
 {
     bool is_closed;
 
-    (void)self;
-    (void)unused;
     Py_BEGIN_ALLOW_THREADS
     is_closed = ptac_pinned_close();
     Py_END_ALLOW_THREADS
@@ -211,53 +199,33 @@ static PyObject *pinned_close(PyObject *self, PyObject *unused)
 }
 
 /* pinned_alloc(bytes) -> address, or None when there is no room */
-static PyObject *pinned_alloc(PyObject *self, PyObject *number)
+PTAC_O(pinned_alloc, number)
 {
     const size_t bytes = PyLong_AsSize_t(number);
     void *memory;
 
-    (void)self;
     if (bytes == (size_t)-1 && PyErr_Occurred())
         return NULL;
     memory = ptac_pinned_alloc(bytes);
     return memory ? PyLong_FromVoidPtr(memory) : Py_NewRef(Py_None);
 }
 
-static PyObject *pinned_free(PyObject *self, PyObject *address)
+PTAC_O(pinned_free, address)
 {
     void *memory = PyLong_AsVoidPtr(address);
 
-    (void)self;
     if (!memory && PyErr_Occurred())
         return NULL;
     return PyBool_FromLong(ptac_pinned_free(memory));
 }
 
-static PyObject *pinned_stats(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pinned_stats)
 {
     PyObject *dict = PyDict_New();
     ptac_mem_stats stats;
 
-    (void)self;
-    (void)unused;
     ptac_pinned_stats(&stats);
     if (dict && ptac_put_mem_stats(dict, &stats) < 0)
         Py_CLEAR(dict);
     return dict;
 }
-
-PyMethodDef ptac_cuda_memory_methods[] = {
-    {"cuda_pool_open", cuda_pool_open, METH_VARARGS, NULL},
-    {"cuda_pool_entries", cuda_pool_entries, METH_NOARGS, NULL},
-    {"cuda_pool_stats", cuda_pool_stats, METH_O, NULL},
-    {"cuda_pool_blocks", cuda_pool_blocks, METH_O, NULL},
-    {"cuda_pool_history", cuda_pool_history, METH_O, NULL},
-    {"cuda_pool_reset_peaks", cuda_pool_reset_peaks, METH_O, NULL},
-    {"cuda_pool_trim", cuda_pool_trim, METH_NOARGS, NULL},
-    {"pinned_open", pinned_open, METH_VARARGS, NULL},
-    {"pinned_close", pinned_close, METH_NOARGS, NULL},
-    {"pinned_alloc", pinned_alloc, METH_O, NULL},
-    {"pinned_free", pinned_free, METH_O, NULL},
-    {"pinned_stats", pinned_stats, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

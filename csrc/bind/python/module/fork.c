@@ -85,7 +85,7 @@ static PyObject *in_child(PyObject *locks, PyObject *unused)
 }
 
 /* fork_guards(locks) -> what os.register_at_fork() wants, so that forks wait. */
-static PyObject *fork_guards(PyObject *self, PyObject *locks)
+PTAC_O(fork_guards, locks)
 {
     static PyMethodDef methods[] = {{"before_fork", before_fork, METH_NOARGS, NULL},
                                     {"in_parent", in_parent, METH_NOARGS, NULL},
@@ -105,8 +105,3 @@ static PyObject *fork_guards(PyObject *self, PyObject *locks)
         Py_XDECREF(guards[i]);
     return made;
 }
-
-PyMethodDef ptac_fork_methods[] = {
-    {"fork_guards", fork_guards, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -58,7 +58,7 @@ static bool is_list_or_none(PyObject *object, Py_ssize_t n)
  * plain and dense, on the CPU, of float32 or float64, each alike. numbers is
  * (keep_average, add_average, keep_square, add_square, eps), or None for plain squares.
  */
-static PyObject *descent_sum(PyObject *self, PyObject *args)
+PTAC_VARARGS(descent_sum)
 {
     ptac_descent like = {.add_average = 1}, *items = NULL;
     PyObject *lists[3], *numbers, *held[3] = {NULL}, *result = NULL;
@@ -136,7 +136,7 @@ static ptac_rate *take_rate(PyObject *state, Py_buffer *buffer)
  * most_growth, falls_by_evidence) -> the multiplier for the coming step; state, an
  * array of doubles, is brought up to date.
  */
-static PyObject *rate_next(PyObject *self, PyObject *args)
+PTAC_VARARGS(rate_next)
 {
     ptac_rate_input in;
     ptac_rate *rate;
@@ -160,7 +160,7 @@ static PyObject *rate_next(PyObject *self, PyObject *args)
  * rate_next_free(state, squares, distance, lr, most_exponent, most_growth) -> the same
  * where there is no loss to go by.
  */
-static PyObject *rate_next_free(PyObject *self, PyObject *args)
+PTAC_VARARGS(rate_next_free)
 {
     ptac_rate_input in = {0};
     ptac_rate *rate;
@@ -178,7 +178,7 @@ static PyObject *rate_next_free(PyObject *self, PyObject *args)
 }
 
 /* rate_fields(): names of the numbers in a state, in order. */
-static PyObject *rate_fields(PyObject *self, PyObject *unused)
+PTAC_NOARGS(rate_fields)
 {
     static const char *const names[] = {
 #define X(name) #name,
@@ -192,11 +192,3 @@ static PyObject *rate_fields(PyObject *self, PyObject *unused)
             Py_CLEAR(list);
     return list;
 }
-
-PyMethodDef ptac_learning_rate_methods[] = {
-    {"descent_sum", descent_sum, METH_VARARGS, NULL},
-    {"rate_next", rate_next, METH_VARARGS, NULL},
-    {"rate_next_free", rate_next_free, METH_VARARGS, NULL},
-    {"rate_fields", rate_fields, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

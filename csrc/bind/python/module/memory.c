@@ -12,14 +12,13 @@
 #include <time.h>
 
 /* pool_enable(route, policy, cap, reserve, history, idle_s, fill): None, or trouble. */
-static PyObject *pool_enable(PyObject *self, PyObject *args)
+PTAC_VARARGS(pool_enable)
 {
     unsigned long long cap, reserve, history;
     long long idle_s;
     const char *way, *policy, *trouble;
     int fill;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "ssKKKLi", &way, &policy, &cap, &reserve, &history,
                           &idle_s, &fill))
         return NULL;
@@ -44,10 +43,8 @@ static PyObject *pool_enable(PyObject *self, PyObject *args)
     return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
 }
 
-static PyObject *pool_disable(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_disable)
 {
-    (void)self;
-    (void)unused;
     Py_BEGIN_ALLOW_THREADS
     ptac_cpu_allocator_disable();
     Py_END_ALLOW_THREADS
@@ -55,12 +52,10 @@ static PyObject *pool_disable(PyObject *self, PyObject *unused)
 }
 
 /* pool_routes() -> names of the ways to torch's allocator, the best first */
-static PyObject *pool_routes(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_routes)
 {
     PyObject *list = PyList_New(0);
 
-    (void)self;
-    (void)unused;
     for (int i = 0; list && ptac_cpu_route_at(i); i++)
         if (ptac_append_stolen(list, PyUnicode_FromString(ptac_cpu_route_at(i)->name)) <
             0)
@@ -72,12 +67,11 @@ static PyObject *pool_routes(PyObject *self, PyObject *unused)
  * malloc_keeps(whether): glibc's malloc maps nothing for itself and gives nothing back,
  * or does as it would by default; whether it can be told.
  */
-static PyObject *malloc_keeps(PyObject *self, PyObject *is_wanted)
+PTAC_O(malloc_keeps, is_wanted)
 {
     const bool keeps = PyObject_IsTrue(is_wanted) == 1;
     bool is_done = false;
 
-    (void)self;
 #ifdef __GLIBC__
     is_done = mallopt(M_MMAP_MAX, keeps ? 0 : 64 << 10) &&
               mallopt(M_TRIM_THRESHOLD, keeps ? -1 : 128 << 10);
@@ -88,13 +82,11 @@ static PyObject *malloc_keeps(PyObject *self, PyObject *is_wanted)
 }
 
 /* pool_state() -> ("off" | "on" | "draining", blocks still in use, was overtaken) */
-static PyObject *pool_state(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_state)
 {
     static const char *const names[] = {"off", "on", "draining"};
     const int64_t n = ptac_cpu_pool_draining();
 
-    (void)self;
-    (void)unused;
     return Py_BuildValue("sLi", names[ptac_cpu_allocator_state()], (long long)n,
                          (int)ptac_cpu_allocator_was_overtaken());
 }
@@ -110,32 +102,27 @@ static PyObject *slot_values(const got_slots *slots)
 }
 
 /* pool_slots() -> what libc10's imports of posix_memalign and of free lead to */
-static PyObject *pool_slots(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_slots)
 {
     got_slots memalign = {0}, frees = {0};
 
-    (void)self;
-    (void)unused;
     ptac_cpu_allocator_slots(&memalign, &frees);
     return Py_BuildValue("NN", slot_values(&memalign), slot_values(&frees));
 }
 
-static PyObject *pool_owns(PyObject *self, PyObject *address)
+PTAC_O(pool_owns, address)
 {
     void *memory = PyLong_AsVoidPtr(address);
 
-    (void)self;
     if (!memory && PyErr_Occurred())
         return NULL;
     return PyBool_FromLong(ptac_cpu_pool_owns(memory));
 }
 
-static PyObject *pool_trim(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_trim)
 {
     size_t bytes;
 
-    (void)self;
-    (void)unused;
     Py_BEGIN_ALLOW_THREADS
     bytes = ptac_cpu_pool_trim();
     Py_END_ALLOW_THREADS
@@ -143,59 +130,46 @@ static PyObject *pool_trim(PyObject *self, PyObject *unused)
 }
 
 /* scratch_kept() -> bytes that kernels keep to work in */
-static PyObject *scratch_kept(PyObject *self, PyObject *unused)
+PTAC_NOARGS(scratch_kept)
 {
-    (void)self;
-    (void)unused;
     return PyLong_FromSize_t(ptac_scratch_kept());
 }
 
 /* scratch_clear() -> bytes given back of these */
-static PyObject *scratch_clear(PyObject *self, PyObject *unused)
+PTAC_NOARGS(scratch_clear)
 {
-    (void)self;
-    (void)unused;
     return PyLong_FromSize_t(ptac_scratch_clear());
 }
 
-static PyObject *pool_begin_probe(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_begin_probe)
 {
-    (void)self;
-    (void)unused;
     ptac_cpu_allocator_begin_probe();
     Py_RETURN_NONE;
 }
 
 /* pool_end_probe(): whether a request of this thread came to us since, and its free. */
-static PyObject *pool_end_probe(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_end_probe)
 {
-    (void)self;
-    (void)unused;
     return PyBool_FromLong(ptac_cpu_allocator_end_probe());
 }
 
 /* pool_plan_steps(whether) */
-static PyObject *pool_plan_steps(PyObject *self, PyObject *is_wanted)
+PTAC_O(pool_plan_steps, is_wanted)
 {
-    (void)self;
     ptac_cpu_pool_plan_steps(PyObject_IsTrue(is_wanted) == 1);
     Py_RETURN_NONE;
 }
 
-static PyObject *pool_end_step(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_end_step)
 {
-    (void)self;
-    (void)unused;
     ptac_cpu_pool_end_step();
     Py_RETURN_NONE;
 }
 
-static PyObject *pool_policies(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_policies)
 {
     PyObject *list = PyList_New(0);
 
-    (void)self;
-    (void)unused;
     for (int i = 0; list && ptac_policy_at(i); i++)
         if (ptac_append_stolen(list, PyUnicode_FromString(ptac_policy_at(i)->name)) < 0)
             Py_CLEAR(list);
@@ -257,46 +231,39 @@ int ptac_put_mem_stats(PyObject *dict, const ptac_mem_stats *s)
     return put_stat(dict, "ptac.arena_bytes", "", &s->arena_bytes);
 }
 
-static PyObject *pool_stats(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_stats)
 {
     PyObject *dict = PyDict_New();
     ptac_mem_stats stats;
 
-    (void)self;
-    (void)unused;
     ptac_pool_stats(ptac_cpu_pool(), &stats);
     if (dict && ptac_put_mem_stats(dict, &stats) < 0)
         Py_CLEAR(dict);
     return dict;
 }
 
-static PyObject *pool_reset_peaks(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_reset_peaks)
 {
-    (void)self;
-    (void)unused;
     ptac_pool_reset_peaks(ptac_cpu_pool());
     Py_RETURN_NONE;
 }
 
 /* memory_limit() -> bytes that the control group may have, or None */
-static PyObject *memory_limit(PyObject *self, PyObject *unused)
+PTAC_NOARGS(memory_limit)
 {
     const size_t limit = ptac_cgroup_limit();
 
-    (void)self;
-    (void)unused;
     return limit == SIZE_MAX ? Py_NewRef(Py_None) : PyLong_FromSize_t(limit);
 }
 
 /* pool_pair_ns(bytes, n): nanoseconds that an alloc and a free of it take. */
-static PyObject *pool_pair_ns(PyObject *self, PyObject *args)
+PTAC_VARARGS(pool_pair_ns)
 {
     unsigned long long bytes;
     long n;
     struct timespec from, to;
     bool is_refused;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "Kl", &bytes, &n))
         return NULL;
     clock_gettime(CLOCK_MONOTONIC, &from);
@@ -312,26 +279,3 @@ static PyObject *pool_pair_ns(PyObject *self, PyObject *args)
                                (double)(to.tv_nsec - from.tv_nsec)) /
                               (double)(n > 0 ? n : 1));
 }
-
-PyMethodDef ptac_memory_methods[] = {
-    {"pool_routes", pool_routes, METH_NOARGS, NULL},
-    {"malloc_keeps", malloc_keeps, METH_O, NULL},
-    {"pool_enable", pool_enable, METH_VARARGS, NULL},
-    {"pool_disable", pool_disable, METH_NOARGS, NULL},
-    {"pool_state", pool_state, METH_NOARGS, NULL},
-    {"pool_slots", pool_slots, METH_NOARGS, NULL},
-    {"pool_owns", pool_owns, METH_O, NULL},
-    {"pool_trim", pool_trim, METH_NOARGS, NULL},
-    {"scratch_kept", scratch_kept, METH_NOARGS, NULL},
-    {"scratch_clear", scratch_clear, METH_NOARGS, NULL},
-    {"pool_begin_probe", pool_begin_probe, METH_NOARGS, NULL},
-    {"pool_end_probe", pool_end_probe, METH_NOARGS, NULL},
-    {"pool_plan_steps", pool_plan_steps, METH_O, NULL},
-    {"pool_end_step", pool_end_step, METH_NOARGS, NULL},
-    {"pool_policies", pool_policies, METH_NOARGS, NULL},
-    {"pool_stats", pool_stats, METH_NOARGS, NULL},
-    {"pool_reset_peaks", pool_reset_peaks, METH_NOARGS, NULL},
-    {"memory_limit", memory_limit, METH_NOARGS, NULL},
-    {"pool_pair_ns", pool_pair_ns, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -80,7 +80,7 @@ static PyObject *list_blocks(const copied_block *blocks, size_t n, uintptr_t bas
 }
 
 /* pool_blocks() -> (base, bytes held, [(address, bytes, requested, is free)]) */
-static PyObject *pool_blocks(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_blocks)
 {
     ptac_pool *pool = ptac_cpu_pool();
     copied_block *copies = NULL;
@@ -88,8 +88,6 @@ static PyObject *pool_blocks(PyObject *self, PyObject *unused)
     uintptr_t base, top;
     PyObject *list;
 
-    (void)self;
-    (void)unused;
     for (bool is_done = false; !is_done;) {
         free(copies);
         room = 2 * n + 64;
@@ -149,10 +147,8 @@ PyObject *ptac_history_list(ptac_pool *pool)
     return list;
 }
 
-static PyObject *pool_history(PyObject *self, PyObject *unused)
+PTAC_NOARGS(pool_history)
 {
-    (void)self;
-    (void)unused;
     return ptac_history_list(ptac_cpu_pool());
 }
 
@@ -160,14 +156,13 @@ static PyObject *pool_history(PyObject *self, PyObject *unused)
  * pool_replay(policy, granule, least, [(bytes, n)]) -> peaks: live, arena, planned; see
  * mem/replay.h.
  */
-static PyObject *pool_replay(PyObject *self, PyObject *args)
+PTAC_VARARGS(pool_replay)
 {
     unsigned long long granule, least;
     const char *name;
     PyObject *list, *result = NULL;
     ptac_replay_result found;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "sKKO!", &name, &granule, &least, &PyList_Type, &list))
         return NULL;
 
@@ -196,10 +191,3 @@ done:
     free(steps);
     return result;
 }
-
-PyMethodDef ptac_memory_trace_methods[] = {
-    {"pool_blocks", pool_blocks, METH_NOARGS, NULL},
-    {"pool_history", pool_history, METH_NOARGS, NULL},
-    {"pool_replay", pool_replay, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-static PyObject *load(PyObject *self, PyObject *args)
+PTAC_VARARGS(load)
 {
     const char *directory, *hidden;
 
@@ -25,7 +25,7 @@ static PyObject *load(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *symbols(PyObject *self, PyObject *unused)
+PTAC_NOARGS(symbols)
 {
     PyObject *found = PyDict_New();
 
@@ -48,12 +48,12 @@ fail:
     return NULL;
 }
 
-static PyObject *cpu(PyObject *self, PyObject *unused)
+PTAC_NOARGS(cpu)
 {
     return Py_BuildValue("ss", ptac_cpu_model(), ptac_isa_name(ptac_cpu_isa()));
 }
 
-static PyObject *limit_isa(PyObject *self, PyObject *name)
+PTAC_O(limit_isa, name)
 {
     const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
 
@@ -96,7 +96,7 @@ static bool sample_views(PyObject *const *tensors, int n, bool doubles,
 }
 
 /* learn_sqrt(x, torch.sqrt(x)) -> whether we know how this torch rounds roots. */
-static PyObject *learn_sqrt(PyObject *self, PyObject *args)
+PTAC_VARARGS(learn_sqrt)
 {
     PyObject *tensors[2]; /* x, roots */
     ptac_view views[2];
@@ -108,7 +108,7 @@ static PyObject *learn_sqrt(PyObject *self, PyObject *args)
 }
 
 /* learn_fma(a, b, alpha, torch.add(a, b, alpha=alpha)) -> likewise for products. */
-static PyObject *learn_fma(PyObject *self, PyObject *args)
+PTAC_VARARGS(learn_fma)
 {
     PyObject *tensors[3]; /* a, b, sum */
     ptac_view views[3];
@@ -122,15 +122,13 @@ static PyObject *learn_fma(PyObject *self, PyObject *args)
         ptac_learn_fma(&views[0], &views[1], (float)alpha, &views[2]));
 }
 
-static PyMethodDef methods[] = {
-    {"load", load, METH_VARARGS, NULL},
-    {"symbols", symbols, METH_NOARGS, NULL},
-    {"cpu", cpu, METH_NOARGS, NULL},
-    {"limit_isa", limit_isa, METH_O, NULL},
-    {"learn_sqrt", learn_sqrt, METH_VARARGS, NULL},
-    {"learn_fma", learn_fma, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
+static ptac_method *announced;
+
+void ptac_method_announce(ptac_method *method)
+{
+    method->next = announced;
+    announced = method;
+}
 
 /* The interpreter that has the module; objects of one that has ended are gone. */
 static int64_t home = -1;
@@ -158,14 +156,10 @@ static bool is_at_home(void)
 
 static int execute(PyObject *module)
 {
-#define X(name) , ptac_##name##_methods
-    PyMethodDef *const tables[] = {methods PTAC_METHOD_TABLES(X)};
-#undef X
-
     if (!is_at_home())
         return -1;
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        if (PyModule_AddFunctions(module, tables[i]) < 0)
+    for (ptac_method *method = announced; method; method = method->next)
+        if (PyModule_AddFunctions(module, method->table) < 0)
             return -1;
     return 0;
 }

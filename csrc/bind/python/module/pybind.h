@@ -22,23 +22,33 @@
 /* Methods have the parameters that their table wants. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-#define PTAC_FASTCALL(function, doc)                                                   \
+/*
+ * A method of _C has one of these heads in place of a function's. It takes nothing; one
+ * object, of that name; a tuple, args; or n_args objects, args. Each announces itself,
+ * and module.c adds all that did. pai_torchacc/_C.pyi has their signatures.
+ */
+#define PTAC_NOARGS(name)      PTAC_METHOD(name, METH_NOARGS, PyObject *unused)
+#define PTAC_O(name, argument) PTAC_METHOD(name, METH_O, PyObject *argument)
+#define PTAC_VARARGS(name)     PTAC_METHOD(name, METH_VARARGS, PyObject *args)
+#define PTAC_FASTCALL(name)                                                            \
+    PTAC_METHOD(name, METH_FASTCALL, PyObject *const *args, Py_ssize_t n_args)
+#define PTAC_METHOD(name, flags, ...)                                                  \
+    static PyObject *name(PyObject *self, __VA_ARGS__);                                \
+    __attribute__((constructor)) static void announce_##name(void)                     \
     {                                                                                  \
-        .ml_name = #function, .ml_meth = (PyCFunction)(void (*)(void))function,        \
-        .ml_flags = METH_FASTCALL, .ml_doc = doc                                       \
-    }
+        static ptac_method method = {                                                  \
+            .table = {{#name, (PyCFunction)(void (*)(void))name, flags, NULL}}};       \
+                                                                                       \
+        ptac_method_announce(&method);                                                 \
+    }                                                                                  \
+    static PyObject *name(PyObject *self, __VA_ARGS__)
 
-/* The other files, each with a table of methods; module.c adds them to _C. */
-/* clang-format off */
-#define PTAC_METHOD_TABLES(X)                                                          \
-    X(chooser) X(switch) X(tensor) X(optimizer) X(learning_rate) X(node) X(linear)     \
-    X(linear_module) X(int8_linear) X(int8_conv2d) X(int8_weight) X(int8_embedding)    \
-    X(sequential) X(module_guard) X(cross_entropy) X(memory) X(memory_trace)           \
-    X(cuda_memory) X(saved) X(float_mode) X(fork) X(pack) X(layer_norm)
-/* clang-format on */
-#define X(name) extern PyMethodDef ptac_##name##_methods[];
-PTAC_METHOD_TABLES(X)
-#undef X
+typedef struct ptac_method {
+    PyMethodDef table[2]; /* with the end that CPython looks for */
+    struct ptac_method *next;
+} ptac_method;
+
+void ptac_method_announce(ptac_method *method);
 
 /* The statistics as entries of the dict, with torch's keys; -1 with an exception. */
 int ptac_put_mem_stats(PyObject *dict, const ptac_mem_stats *stats);

@@ -5,7 +5,7 @@
 
 #include "bind/torch/overrides/override.h"
 
-static PyObject *override_names(PyObject *self, PyObject *unused)
+PTAC_NOARGS(override_names)
 {
     PyObject *list = PyList_New(0);
     int n;
@@ -37,7 +37,7 @@ static bool ops_from(PyObject *names, uint64_t *ops)
 }
 
 /* override_install([operator names]): None, or what went wrong. */
-static PyObject *override_install(PyObject *self, PyObject *names)
+PTAC_O(override_install, names)
 {
     uint64_t ops;
 
@@ -62,19 +62,19 @@ static PyObject *names_of(uint64_t ops)
 }
 
 /* override_installed() -> [operator names] */
-static PyObject *override_installed(PyObject *self, PyObject *unused)
+PTAC_NOARGS(override_installed)
 {
     return names_of(ptac_override_installed());
 }
 
 /* override_typed() -> [operator names] */
-static PyObject *override_typed(PyObject *self, PyObject *unused)
+PTAC_NOARGS(override_typed)
 {
     return names_of(ptac_override_typed());
 }
 
 /* override_remove([operator names]) */
-static PyObject *override_remove(PyObject *self, PyObject *names)
+PTAC_O(override_remove, names)
 {
     uint64_t ops;
 
@@ -86,7 +86,7 @@ static PyObject *override_remove(PyObject *self, PyObject *names)
 }
 
 /* (calls in flight, calls ever entered) */
-static PyObject *flight(PyObject *self, PyObject *unused)
+PTAC_NOARGS(flight)
 {
     return Py_BuildValue("LK", (long long)ptac_calls_in_flight(),
                          (unsigned long long)ptac_calls_entered());
@@ -100,7 +100,7 @@ static void end_block(PyObject *capsule)
 }
 
 /* thread_disable() -> what keeps this thread disabled while it lives. */
-static PyObject *thread_disable(PyObject *self, PyObject *unused)
+PTAC_NOARGS(thread_disable)
 {
     ptac_blocks *blocks = ptac_thread_disable();
     PyObject *capsule;
@@ -114,12 +114,12 @@ static PyObject *thread_disable(PyObject *self, PyObject *unused)
 }
 
 /* thread_is_disabled() -> whether it is, by either of the two. */
-static PyObject *thread_is_disabled(PyObject *self, PyObject *unused)
+PTAC_NOARGS(thread_is_disabled)
 {
     return PyBool_FromLong(ptac_thread_is_disabled());
 }
 
-static PyObject *thread_mute(PyObject *self, PyObject *by)
+PTAC_O(thread_mute, by)
 {
     const long step = PyLong_AsLong(by);
 
@@ -155,7 +155,7 @@ static void ask_after_forward(void)
 }
 
 /* when_forwarded(callback): call it once, soon after a call that finds us off. */
-static PyObject *when_forwarded(PyObject *self, PyObject *callback)
+PTAC_O(when_forwarded, callback)
 {
     Py_INCREF(callback);
     Py_XDECREF(after_forward);
@@ -165,7 +165,7 @@ static PyObject *when_forwarded(PyObject *self, PyObject *callback)
     Py_RETURN_NONE;
 }
 
-static PyObject *shadow_every(PyObject *self, PyObject *every)
+PTAC_O(shadow_every, every)
 {
     const long long n = PyLong_AsLongLong(every);
 
@@ -176,7 +176,7 @@ static PyObject *shadow_every(PyObject *self, PyObject *every)
 }
 
 /* shadow_due(operator) -> whether stock is to repeat this call; counts the call. */
-static PyObject *shadow_due(PyObject *self, PyObject *name)
+PTAC_O(shadow_due, name)
 {
     const ptac_op op = ptac_op_from(name);
 
@@ -199,7 +199,7 @@ static bool comparable(PyObject *ours, PyObject *stock, ptac_view views[2])
  * tensors of these two tuples agree; see ptac_shadow_agrees(). Those that are of other
  * dtypes, or with gaps, are left out.
  */
-static PyObject *shadow_settle(PyObject *self, PyObject *args)
+PTAC_VARARGS(shadow_settle)
 {
     PyObject *ours, *stock;
     long long t_ours_ns, t_stock_ns;
@@ -228,7 +228,7 @@ static PyObject *shadow_settle(PyObject *self, PyObject *args)
 }
 
 /* last_row(op) -> what this thread's last call of the operator ran by, or None. */
-static PyObject *last_row(PyObject *self, PyObject *name)
+PTAC_O(last_row, name)
 {
     const ptac_op op = ptac_op_from(name);
     const ptac_kernel *row = op == PTAC_N_OPS ? NULL : ptac_last_row(op);
@@ -237,21 +237,3 @@ static PyObject *last_row(PyObject *self, PyObject *name)
         return NULL;
     return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
 }
-
-PyMethodDef ptac_switch_methods[] = {
-    {"override_names", override_names, METH_NOARGS, NULL},
-    {"override_install", override_install, METH_O, NULL},
-    {"override_installed", override_installed, METH_NOARGS, NULL},
-    {"override_typed", override_typed, METH_NOARGS, NULL},
-    {"override_remove", override_remove, METH_O, NULL},
-    {"flight", flight, METH_NOARGS, NULL},
-    {"thread_disable", thread_disable, METH_NOARGS, NULL},
-    {"thread_is_disabled", thread_is_disabled, METH_NOARGS, NULL},
-    {"thread_mute", thread_mute, METH_O, NULL},
-    {"when_forwarded", when_forwarded, METH_O, NULL},
-    {"shadow_every", shadow_every, METH_O, NULL},
-    {"shadow_due", shadow_due, METH_O, NULL},
-    {"shadow_settle", shadow_settle, METH_VARARGS, NULL},
-    {"last_row", last_row, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -26,7 +26,7 @@ static uint64_t inference_state[2];
 static uint64_t
     harmless_exclusions; /* backward passes of torch < 2.13 leave out names */
 static bool state_is_known;
-static __thread const uint64_t *thread_state;
+static __thread const uint64_t *state_here;
 
 static PyObject *len_function_modes, *profiler_enabled;
 static PyObject *forward_ad, *s_current_level; /* where it tells of dual levels */
@@ -122,7 +122,7 @@ ptac_reason ptac_why_not_plain(PyObject *tensor)
 }
 
 /* dlsym on a thread-local symbol gives the calling thread's own instance. */
-static const uint64_t *find_thread_state(void)
+static const uint64_t *find_state(void)
 {
     void *c10 = dlopen("libc10.so", RTLD_NOW | RTLD_NOLOAD);
     const uint64_t *found = dlsym(c10 ? c10 : RTLD_DEFAULT, state_symbol);
@@ -149,11 +149,11 @@ bool ptac_thread_is_plain(void)
 {
     if (!state_is_known || !no_dual_level())
         return false;
-    if (!thread_state)
-        thread_state = find_thread_state();
+    if (!state_here)
+        state_here = find_state();
 
-    const uint64_t included = thread_state[0];
-    const uint64_t excluded = thread_state[1] & ~harmless_exclusions;
+    const uint64_t included = state_here[0];
+    const uint64_t excluded = state_here[1] & ~harmless_exclusions;
 
     if ((included | excluded) != 0 &&
         (included != inference_state[0] || excluded != inference_state[1]))
@@ -262,7 +262,7 @@ void ptac_keep(PyObject **home, PyObject *object)
  * mode, others of other kinds so that a coincidence shows. Returns whether both offsets
  * were found, and the first two samples differ.
  */
-static PyObject *tensor_learn(PyObject *self, PyObject *args)
+PTAC_VARARGS(tensor_learn)
 {
     enum { MAX_SAMPLES = 16 };
     PyObject *samples, *types[2], *steal, *increment;
@@ -309,9 +309,9 @@ static PyObject *tensor_learn(PyObject *self, PyObject *args)
 }
 
 /* thread_state(): this thread's two words, or None where torch does not show them. */
-static PyObject *read_thread_state(PyObject *self, PyObject *unused)
+PTAC_NOARGS(thread_state)
 {
-    const uint64_t *state = find_thread_state();
+    const uint64_t *state = find_state();
 
     if (!state)
         Py_RETURN_NONE;
@@ -326,7 +326,7 @@ static PyObject *read_thread_state(PyObject *self, PyObject *unused)
  * tensors, torch's function that counts function modes, and the dictionary of
  * torch.autograd.forward_ad.
  */
-static PyObject *thread_learn(PyObject *self, PyObject *args)
+PTAC_VARARGS(thread_learn)
 {
     unsigned long long included, excluded, harmless;
     PyObject *counter, *profiler, *levels;
@@ -349,15 +349,7 @@ static PyObject *thread_learn(PyObject *self, PyObject *args)
 }
 
 /* thread_is_plain() -> whether this thread runs ordinary eager code. */
-static PyObject *thread_is_plain(PyObject *self, PyObject *unused)
+PTAC_NOARGS(thread_is_plain)
 {
     return PyBool_FromLong(ptac_thread_is_plain());
 }
-
-PyMethodDef ptac_tensor_methods[] = {
-    {"tensor_learn", tensor_learn, METH_VARARGS, NULL},
-    {"thread_state", read_thread_state, METH_NOARGS, NULL},
-    {"thread_learn", thread_learn, METH_VARARGS, NULL},
-    {"thread_is_plain", thread_is_plain, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -185,4 +185,4 @@ const ptac_int8_op ptac_int8_linear_op = {
 };
 
 /* int8_linear(x, packed, scale, bias or None, n, k, activation=0) -> y or None */
-PTAC_INT8_METHODS(int8_linear, ptac_int8_linear_op);
+PTAC_INT8_METHODS(int8_linear, ptac_int8_linear_op)

@@ -72,26 +72,15 @@ ptac_reason ptac_int8_copy(at_tensor tensor, bool channels_last, ptac_int8_args 
 bool ptac_int8_activation(PyObject *const *args, const ptac_int8_args *read, int at,
                           bool *is_relu);
 
-/*
- * The method table of an operator: op(...) for modules, and op_kernel(...) for the
- * dispatcher.
- */
+/* An operator's methods: op(...) for modules, op_kernel(...) for the dispatcher. */
 #define PTAC_INT8_METHODS(name, description)                                           \
-    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t n_args)    \
+    PTAC_FASTCALL(name)                                                                \
     {                                                                                  \
-        (void)self;                                                                    \
         return ptac_int8_call(&(description), args, n_args, false);                    \
     }                                                                                  \
-    static PyObject *name##_kernel(PyObject *self, PyObject *const *args,              \
-                                   Py_ssize_t n_args)                                  \
+    PTAC_FASTCALL(name##_kernel)                                                       \
     {                                                                                  \
-        (void)self;                                                                    \
         return ptac_int8_call(&(description), args, n_args, true);                     \
-    }                                                                                  \
-    PyMethodDef ptac_##name##_methods[] = {                                            \
-        PTAC_FASTCALL(name, NULL),                                                     \
-        PTAC_FASTCALL(name##_kernel, NULL),                                            \
-        {NULL, NULL, 0, NULL},                                                         \
     }
 
 /* A new contiguous tensor on the CPU, owned; NULL without memory. */

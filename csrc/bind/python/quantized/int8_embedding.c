@@ -62,4 +62,4 @@ static const ptac_int8_op embedding_op = {
 };
 
 /* int8_embedding(indices, weight_int8, scale) -> y or None */
-PTAC_INT8_METHODS(int8_embedding, embedding_op);
+PTAC_INT8_METHODS(int8_embedding, embedding_op)

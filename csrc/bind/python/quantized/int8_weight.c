@@ -86,14 +86,13 @@ static bool shape_of(int n_dims, const int64_t *sizes, int64_t groups,
 }
 
 /* int8_pack(weight_int8, groups) -> packed */
-static PyObject *int8_pack(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+PTAC_FASTCALL(int8_pack)
 {
     ptac_packed_shape shape;
     ptac_view plain;
     int64_t groups, bytes;
     at_tensor packed;
 
-    (void)self;
     if (n_args != 2)
         return PyErr_Format(PyExc_TypeError, "weight_int8, groups");
     if (!ptac_int8_size(args[1], 1, &groups))
@@ -131,7 +130,7 @@ static bool read_sizes(PyObject *tuple, int *n_dims, int64_t *sizes)
 }
 
 /* int8_unpack(packed, sizes, groups) -> weight_int8 */
-static PyObject *int8_unpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+PTAC_FASTCALL(int8_unpack)
 {
     ptac_packed_shape shape;
     ptac_view packed;
@@ -139,7 +138,6 @@ static PyObject *int8_unpack(PyObject *self, PyObject *const *args, Py_ssize_t n
     int n_dims;
     at_tensor plain;
 
-    (void)self;
     if (n_args != 3)
         return PyErr_Format(PyExc_TypeError, "packed, sizes, groups");
     if (!read_sizes(args[1], &n_dims, sizes) || !ptac_int8_size(args[2], 1, &groups) ||
@@ -173,7 +171,7 @@ static ptac_weight_error total(const ptac_weight_error *rows, int64_t n)
  * int8_quantize(weight) -> (weight_int8, scales, signal, noise), or None where a weight
  * is not finite. A row is what lies under the first dimension.
  */
-static PyObject *int8_quantize(PyObject *self, PyObject *weight)
+PTAC_O(int8_quantize, weight)
 {
     ptac_view w;
     at_tensor quantized = NULL, scales = NULL;
@@ -181,7 +179,6 @@ static PyObject *int8_quantize(PyObject *self, PyObject *weight)
     int64_t n, k;
     bool is_finite;
 
-    (void)self;
     if (!ptac_int8_read(weight, AT_DTYPE_F32, -1, &w) || w.n_dims < 1 ||
         w.n_dims > PTAC_INT8_MOST_DIMS)
         return PyErr_Format(PyExc_TypeError,
@@ -218,7 +215,7 @@ static PyObject *int8_quantize(PyObject *self, PyObject *weight)
  * int8_faster(operator, kind, work, threads) -> whether the table says that a row is
  * faster than stock there; None where it says nothing.
  */
-static PyObject *int8_faster(PyObject *self, PyObject *args)
+PTAC_VARARGS(int8_faster)
 {
     PyObject *name;
     const char *kind;
@@ -227,7 +224,6 @@ static PyObject *int8_faster(PyObject *self, PyObject *args)
     const ptac_kernel *row = NULL;
     int n_threads;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "UsLi", &name, &kind, &work, &n_threads))
         return NULL;
 
@@ -248,11 +244,3 @@ static PyObject *int8_faster(PyObject *self, PyObject *args)
         Py_RETURN_NONE;
     return PyBool_FromLong(row != NULL);
 }
-
-PyMethodDef ptac_int8_weight_methods[] = {
-    PTAC_FASTCALL(int8_pack, NULL),
-    PTAC_FASTCALL(int8_unpack, NULL),
-    {"int8_quantize", int8_quantize, METH_O, NULL},
-    {"int8_faster", int8_faster, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -5,18 +5,15 @@
 #include "core/float_mode.h"
 
 /* float_mode() -> the thread's, as set_float_mode(mode) takes it */
-static PyObject *float_mode(PyObject *self, PyObject *unused)
+PTAC_NOARGS(float_mode)
 {
-    (void)self;
-    (void)unused;
     return PyLong_FromUnsignedLong(ptac_float_mode());
 }
 
-static PyObject *set_float_mode(PyObject *self, PyObject *mode)
+PTAC_O(set_float_mode, mode)
 {
     const unsigned long wanted = PyLong_AsUnsignedLong(mode);
 
-    (void)self;
     if (PyErr_Occurred())
         return NULL;
     ptac_set_float_mode((uint32_t)wanted);
@@ -27,13 +24,12 @@ static PyObject *set_float_mode(PyObject *self, PyObject *mode)
  * set_own_threads(n) -> whether this thread now shares its work among so many. Torch's
  * own function would also tell threads that have not asked yet.
  */
-static PyObject *set_own_threads(PyObject *self, PyObject *n)
+PTAC_O(set_own_threads, n)
 {
     const long wanted = PyLong_AsLong(n);
     void (*set)(int) = NULL;
     uint32_t now = 0;
 
-    (void)self;
     if (PyErr_Occurred())
         return NULL;
     *(void **)&set = ptac_torch_symbol("omp_set_num_threads");
@@ -43,10 +39,3 @@ static PyObject *set_own_threads(PyObject *self, PyObject *n)
     T.torch_get_num_threads(&now);
     return PyBool_FromLong((long)now == wanted);
 }
-
-PyMethodDef ptac_float_mode_methods[] = {
-    {"float_mode", float_mode, METH_NOARGS, NULL},
-    {"set_float_mode", set_float_mode, METH_O, NULL},
-    {"set_own_threads", set_own_threads, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -39,12 +39,11 @@ static bool call_of(PyObject *args, ptac_layer_norm *norm, float **y)
 }
 
 /* layer_norm_apply(x, mean, rstd, weight, bias, y) -> whether y was computed. */
-static PyObject *layer_norm_apply(PyObject *self, PyObject *args)
+PTAC_VARARGS(layer_norm_apply)
 {
     ptac_layer_norm norm;
     float *y;
 
-    (void)self;
     if (!call_of(args, &norm, &y))
         Py_RETURN_FALSE;
     Py_BEGIN_ALLOW_THREADS
@@ -54,13 +53,12 @@ static PyObject *layer_norm_apply(PyObject *self, PyObject *args)
 }
 
 /* layer_norm_matches(x, mean, rstd, weight, bias, y) -> whether it would be that y. */
-static PyObject *layer_norm_matches(PyObject *self, PyObject *args)
+PTAC_VARARGS(layer_norm_matches)
 {
     ptac_layer_norm norm;
     bool matches;
     float *y;
 
-    (void)self;
     if (!call_of(args, &norm, &y))
         Py_RETURN_FALSE;
     Py_BEGIN_ALLOW_THREADS
@@ -68,9 +66,3 @@ static PyObject *layer_norm_matches(PyObject *self, PyObject *args)
     Py_END_ALLOW_THREADS
     return PyBool_FromLong(matches);
 }
-
-PyMethodDef ptac_layer_norm_methods[] = {
-    {"layer_norm_apply", layer_norm_apply, METH_VARARGS, NULL},
-    {"layer_norm_matches", layer_norm_matches, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

@@ -14,12 +14,11 @@ typedef unsigned long long address;
 #define AT(type, a) ((type *)(uintptr_t)(a))
 
 /* pack_probe(tensor) -> a ptac_pack_promise; nothing for what is not dense floats. */
-static PyObject *pack_probe(PyObject *self, PyObject *tensor)
+PTAC_O(pack_probe, tensor)
 {
     static const int widths[] = {4, 2, 8};
     ptac_view view;
 
-    (void)self;
     if (!ptac_is_plain(tensor))
         return PyLong_FromLong(PTAC_PACK_NOTHING);
     ptac_view_of(ptac_borrow(tensor), &view);
@@ -30,7 +29,7 @@ static PyObject *pack_probe(PyObject *self, PyObject *tensor)
 }
 
 /* pack_bitmask(x, n, width, bits) -> the two, or None where there is a third. */
-static PyObject *pack_bitmask(PyObject *self, PyObject *args)
+PTAC_VARARGS(pack_bitmask)
 {
     address x, bits;
     long long n;
@@ -38,7 +37,6 @@ static PyObject *pack_bitmask(PyObject *self, PyObject *args)
     uint64_t values[2];
     bool packed;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "KLiK", &x, &n, &width, &bits))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -50,13 +48,12 @@ static PyObject *pack_bitmask(PyObject *self, PyObject *args)
 }
 
 /* unpack_bitmask(bits, first, second, n, width, x) */
-static PyObject *unpack_bitmask(PyObject *self, PyObject *args)
+PTAC_VARARGS(unpack_bitmask)
 {
     address x, bits, first, second;
     long long n;
     int width;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "KKKLiK", &bits, &first, &second, &n, &width, &x))
         return NULL;
 
@@ -69,14 +66,13 @@ static PyObject *unpack_bitmask(PyObject *self, PyObject *args)
 }
 
 /* pack_equal(x, y, n) -> whether n bytes are the same. */
-static PyObject *pack_equal(PyObject *self, PyObject *args)
+PTAC_VARARGS(pack_equal)
 {
     PyThreadState *state;
     address x, y;
     unsigned long long n;
     bool is_equal;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "KKK", &x, &y, &n))
         return NULL;
     state = PyEval_SaveThread();
@@ -86,12 +82,11 @@ static PyObject *pack_equal(PyObject *self, PyObject *args)
 }
 
 /* pack_count(x, n, starts) -> how many are not zero. */
-static PyObject *pack_count(PyObject *self, PyObject *args)
+PTAC_VARARGS(pack_count)
 {
     address x, starts;
     long long n, total;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "KLK", &x, &n, &starts))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -101,13 +96,12 @@ static PyObject *pack_count(PyObject *self, PyObject *args)
 }
 
 /* pack_nonzero(x, n, starts, bits, values) -> whether x is still as counted. */
-static PyObject *pack_nonzero(PyObject *self, PyObject *args)
+PTAC_VARARGS(pack_nonzero)
 {
     address x, starts, bits, values;
     long long n;
     bool packed;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "KLKKK", &x, &n, &starts, &bits, &values))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -118,12 +112,11 @@ static PyObject *pack_nonzero(PyObject *self, PyObject *args)
 }
 
 /* unpack_nonzero(bits, values, starts, n, x) */
-static PyObject *unpack_nonzero(PyObject *self, PyObject *args)
+PTAC_VARARGS(unpack_nonzero)
 {
     address x, starts, bits, values;
     long long n;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "KKKLK", &bits, &values, &starts, &n, &x))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -134,13 +127,12 @@ static PyObject *unpack_nonzero(PyObject *self, PyObject *args)
 }
 
 /* pack_index_width(x, n) -> 1, 2, 4 or 8 bytes */
-static PyObject *pack_index_width(PyObject *self, PyObject *args)
+PTAC_VARARGS(pack_index_width)
 {
     address x;
     long long n;
     int width;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "KL", &x, &n))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -150,13 +142,12 @@ static PyObject *pack_index_width(PyObject *self, PyObject *args)
 }
 
 /* pack_indices(x, n, width, narrow) */
-static PyObject *pack_indices(PyObject *self, PyObject *args)
+PTAC_VARARGS(pack_indices)
 {
     address x, narrow;
     long long n;
     int width;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "KLiK", &x, &n, &width, &narrow))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -166,13 +157,12 @@ static PyObject *pack_indices(PyObject *self, PyObject *args)
 }
 
 /* unpack_indices(narrow, n, width, x) */
-static PyObject *unpack_indices(PyObject *self, PyObject *args)
+PTAC_VARARGS(unpack_indices)
 {
     address x, narrow;
     long long n;
     int width;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "KLiK", &narrow, &n, &width, &x))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -208,12 +198,11 @@ static void book(account *a, int64_t bytes)
 }
 
 /* saved_book(mechanism, bytes): so many are saved from now on; no more, if negative. */
-static PyObject *saved_book(PyObject *self, PyObject *args)
+PTAC_VARARGS(saved_book)
 {
     const char *name;
     long long bytes;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "sL", &name, &bytes))
         return NULL;
     for (int i = 0; i < N_MECHANISMS; i++) {
@@ -227,12 +216,10 @@ static PyObject *saved_book(PyObject *self, PyObject *args)
 }
 
 /* saved_bytes() -> {mechanism: (current, peak, total, count)}, with "all". */
-static PyObject *saved_bytes(PyObject *self, PyObject *unused)
+PTAC_NOARGS(saved_bytes)
 {
     PyObject *found = PyDict_New();
 
-    (void)self;
-    (void)unused;
     for (int i = 0; found && i <= N_MECHANISMS; i++) {
         const account *a = &accounts[i];
         PyObject *row = Py_BuildValue("LLLL", (long long)a->current, (long long)a->peak,
@@ -247,28 +234,9 @@ static PyObject *saved_bytes(PyObject *self, PyObject *unused)
 }
 
 /* saved_bytes_reset(): totals and peaks begin anew. */
-static PyObject *saved_bytes_reset(PyObject *self, PyObject *unused)
+PTAC_NOARGS(saved_bytes_reset)
 {
-    (void)self;
-    (void)unused;
     for (int i = 0; i <= N_MECHANISMS; i++)
         accounts[i] = (account){accounts[i].current, accounts[i].current, 0, 0};
     Py_RETURN_NONE;
 }
-
-PyMethodDef ptac_pack_methods[] = {
-    {"pack_probe", pack_probe, METH_O, NULL},
-    {"pack_bitmask", pack_bitmask, METH_VARARGS, NULL},
-    {"unpack_bitmask", unpack_bitmask, METH_VARARGS, NULL},
-    {"pack_equal", pack_equal, METH_VARARGS, NULL},
-    {"pack_count", pack_count, METH_VARARGS, NULL},
-    {"pack_nonzero", pack_nonzero, METH_VARARGS, NULL},
-    {"unpack_nonzero", unpack_nonzero, METH_VARARGS, NULL},
-    {"pack_index_width", pack_index_width, METH_VARARGS, NULL},
-    {"pack_indices", pack_indices, METH_VARARGS, NULL},
-    {"unpack_indices", unpack_indices, METH_VARARGS, NULL},
-    {"saved_book", saved_book, METH_VARARGS, NULL},
-    {"saved_bytes", saved_bytes, METH_NOARGS, NULL},
-    {"saved_bytes_reset", saved_bytes_reset, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};

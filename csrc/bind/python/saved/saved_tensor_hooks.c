@@ -236,11 +236,10 @@ static PyObject *packed(PyObject *tensor, PyObject *consider_now)
 }
 
 /* pack(tensor): its holder. */
-static PyObject *saved_pack(PyObject *self, PyObject *tensor)
+PTAC_O(saved_pack, tensor)
 {
     PyObject *consider_now = Py_XNewRef(consider), *holder;
 
-    (void)self;
     if (!consider_now && leave_thread() < 0)
         return NULL;
     holder = packed(tensor, consider_now);
@@ -321,12 +320,11 @@ static PyObject *checked(held *holder, PyObject *tensor, PyObject *origin)
 }
 
 /* unpack(holder): the tensor, or torch's own error where it has been changed. */
-static PyObject *saved_unpack(PyObject *self, PyObject *object)
+PTAC_O(saved_unpack, object)
 {
     PyObject *tensor, *origin, *found;
     held *holder = (held *)object;
 
-    (void)self;
     if (Py_TYPE(object) != held_type)
         return PyErr_Format(PyExc_TypeError, "a holder is expected, not %R", object);
     if (!holder->tensor)
@@ -340,12 +338,11 @@ static PyObject *saved_unpack(PyObject *self, PyObject *object)
 }
 
 /* saved_release(holder, geometry): it lets go of the tensor, which looked like that. */
-static PyObject *saved_release(PyObject *self, PyObject *args)
+PTAC_VARARGS(saved_release)
 {
     PyObject *geometry;
     held *holder;
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "O!O", held_type, &holder, &geometry))
         return NULL;
     ptac_keep(&holder->geometry, geometry);
@@ -443,11 +440,10 @@ static int prepare(void)
  *                              memory now
  *   saves_outputs(type)        whether a node of this type may save its first output
  */
-static PyObject *saved_install(PyObject *self, PyObject *args)
+PTAC_VARARGS(saved_install)
 {
     PyObject *given[6];
 
-    (void)self;
     if (!PyArg_ParseTuple(args, "OOOOOO", &given[0], &given[1], &given[2], &given[3],
                           &given[4], &given[5]))
         return NULL;
@@ -474,40 +470,24 @@ static PyObject *saved_install(PyObject *self, PyObject *args)
 }
 
 /* saved_remove(): consider nothing any more; what is held can still be restored. */
-static PyObject *saved_remove(PyObject *self, PyObject *unused)
+PTAC_NOARGS(saved_remove)
 {
-    (void)self;
-    (void)unused;
     Py_CLEAR(consider);
     Py_RETURN_NONE;
 }
 
 /* saved_least(bytes) -> what it was: look at tensors from that size on. */
-static PyObject *saved_least(PyObject *self, PyObject *bytes)
+PTAC_O(saved_least, bytes)
 {
     const long long before = least_bytes, now = PyLong_AsLongLong(bytes);
 
-    (void)self;
     if (PyErr_Occurred())
         return NULL;
     least_bytes = now;
     return PyLong_FromLongLong(before);
 }
 
-static PyObject *saved_is_on(PyObject *self, PyObject *unused)
+PTAC_NOARGS(saved_is_on)
 {
-    (void)self;
-    (void)unused;
     return PyBool_FromLong(consider != NULL);
 }
-
-PyMethodDef ptac_saved_methods[] = {
-    {"saved_least", saved_least, METH_O, NULL},
-    {"saved_is_on", saved_is_on, METH_NOARGS, NULL},
-    {"saved_pack", saved_pack, METH_O, NULL},
-    {"saved_unpack", saved_unpack, METH_O, NULL},
-    {"saved_release", saved_release, METH_VARARGS, NULL},
-    {"saved_install", saved_install, METH_VARARGS, NULL},
-    {"saved_remove", saved_remove, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
