@@ -199,7 +199,7 @@ PTAC_FASTCALL(cross_entropy_kernel)
 
 /*
  * cross_entropy_backward(p, target, weight, reduction, ignore_index, smoothing, row,
- * grad, over_p) -> gradient of x, or None
+ * grad, over_p) -> gradient of x, or None; over_p: p may be overwritten
  */
 PTAC_FASTCALL(cross_entropy_backward)
 {

@@ -355,7 +355,8 @@ PTAC_FASTCALL(linear_act_backward)
 
 /*
  * linear_install(an apply for each activation, matmul_precision, full_precisions,
- * torch._C._get_mkldnn_enabled)
+ * torch._C._get_mkldnn_enabled). Calls go to stock unless matmul_precision() gives one
+ * of full_precisions.
  */
 PTAC_VARARGS(linear_install)
 {

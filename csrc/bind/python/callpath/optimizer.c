@@ -103,7 +103,8 @@ static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums
 
 /*
  * optimizer_group(is_sgd, states, group, multiplier, sums) -> 1: done; 0: stock has to
- * do it; -1: stock has to make the states, then ask again.
+ * do it; -1: stock has to make the states, then ask again. The rate is multiplied;
+ * decoupled weight decay goes by the rate as it is.
  *
  * sums is None, or a list: of a group that has stepped, the sum of gradient times
  * direction is appended, see ops/optim/descent.h; of Adam's, that of the direction

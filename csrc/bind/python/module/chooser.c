@@ -67,6 +67,7 @@ done:
     return result;
 }
 
+/* operators() -> [(name, [shape kinds], [rows, as describe_row() has them])] */
 PTAC_NOARGS(operators)
 {
     PyObject *list = PyList_New(0);
@@ -100,7 +101,7 @@ PTAC_O(preferred_row, name)
     return op == PTAC_N_OPS ? NULL : name_of(ptac_registry_preferred(op, PTAC_CLOSE));
 }
 
-/* [(operator, row)] of rows that round their operands, whether or not they can run. */
+/* bf16_rows() -> [(operator, row)] that round operands, whether or not they can run */
 PTAC_NOARGS(bf16_rows)
 {
     PyObject *list = PyList_New(0);
@@ -119,12 +120,13 @@ PTAC_NOARGS(bf16_rows)
     return list;
 }
 
+/* bf16_calls() -> how many such rows have served since the process started */
 PTAC_NOARGS(bf16_calls)
 {
     return PyLong_FromUnsignedLongLong(ptac_bf16_calls());
 }
 
-/* How this CPU multiplies bfloat16: "", "avx512", or "avx512, amx". */
+/* bf16_hardware() -> what multiplies bfloat16: "", "avx512" or "avx512, amx" */
 PTAC_NOARGS(bf16_hardware)
 {
     const uint32_t have = ptac_cpu_features();
@@ -199,6 +201,7 @@ static int read_point(PyObject *tuple, ptac_point *point)
     return 0;
 }
 
+/* install_table([(operator, kind, dtype, threads, work, row, stock's us, ratio)]) */
 PTAC_O(install_table, list)
 {
     const Py_ssize_t n = PyList_Check(list) ? PyList_Size(list) : -1;
@@ -223,6 +226,7 @@ done:
     return result;
 }
 
+/* set_gate(operator, reason): open it, 0, or close it for that reason. */
 PTAC_VARARGS(set_gate)
 {
     ptac_op op;
@@ -265,7 +269,10 @@ static uint64_t open_pair(ptac_op op)
     return ops;
 }
 
-/* pin(operator, row or None) -> the row that was pinned before, or None. */
+/*
+ * pin(operator, row or None): serve it by this row whatever the table says -> the row
+ * that was pinned before, or None
+ */
 PTAC_VARARGS(pin)
 {
     const char *row_name;
@@ -289,7 +296,10 @@ PTAC_VARARGS(pin)
     return name_of(ptac_chooser_pin(op, row));
 }
 
-/* (accelerated, failed, {reason: forwarded}, ns saved, calls timed, trouble) */
+/*
+ * counters(operator) -> (accelerated, failed, {reason: forwarded}, ns saved, calls
+ * timed, trouble)
+ */
 PTAC_O(counters, name)
 {
     const ptac_op op = ptac_op_from(name);
@@ -316,7 +326,10 @@ PTAC_O(counters, name)
         forwarded, (long long)sum.t_saved_ns, (unsigned long long)sum.n_timed, trouble);
 }
 
-/* (stock's ns for accelerated calls, ns that rows save of it, ns of forwarded calls) */
+/*
+ * estimates(operator) -> by the table, (stock's ns for accelerated calls, ns that rows
+ * save of it, ns of forwarded calls)
+ */
 PTAC_O(estimates, name)
 {
     const ptac_op op = ptac_op_from(name);
@@ -329,6 +342,7 @@ PTAC_O(estimates, name)
                          sum.estimated_stock_ns);
 }
 
+/* reasons() -> why a call may go to stock; the first, empty, is none */
 PTAC_NOARGS(reasons)
 {
     PyObject *list = PyList_New(0);

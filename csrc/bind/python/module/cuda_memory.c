@@ -149,6 +149,7 @@ PTAC_O(cuda_pool_history, number)
     return pool ? ptac_history_list(&pool->pool) : PyList_New(0);
 }
 
+/* cuda_pool_reset_peaks(device): peaks become what is current. */
 PTAC_O(cuda_pool_reset_peaks, number)
 {
     const long device = PyLong_AsLong(number);
@@ -160,6 +161,7 @@ PTAC_O(cuda_pool_reset_peaks, number)
     Py_RETURN_NONE;
 }
 
+/* cuda_pool_trim(): wait for all devices -> bytes given back that no block used */
 PTAC_NOARGS(cuda_pool_trim)
 {
     size_t bytes;
@@ -210,6 +212,7 @@ PTAC_O(pinned_alloc, number)
     return memory ? PyLong_FromVoidPtr(memory) : Py_NewRef(Py_None);
 }
 
+/* pinned_free(address) -> whether a used block began there */
 PTAC_O(pinned_free, address)
 {
     void *memory = PyLong_AsVoidPtr(address);
@@ -219,6 +222,7 @@ PTAC_O(pinned_free, address)
     return PyBool_FromLong(ptac_pinned_free(memory));
 }
 
+/* pinned_stats() -> dict with torch's keys */
 PTAC_NOARGS(pinned_stats)
 {
     PyObject *dict = PyDict_New();

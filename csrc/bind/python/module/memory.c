@@ -43,6 +43,7 @@ PTAC_VARARGS(pool_enable)
     return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
 }
 
+/* pool_disable(): requests go to libc; blocks in use still come back. */
 PTAC_NOARGS(pool_disable)
 {
     Py_BEGIN_ALLOW_THREADS
@@ -110,6 +111,7 @@ PTAC_NOARGS(pool_slots)
     return Py_BuildValue("NN", slot_values(&memalign), slot_values(&frees));
 }
 
+/* pool_owns(address) -> whether it lies in the pool's arena */
 PTAC_O(pool_owns, address)
 {
     void *memory = PyLong_AsVoidPtr(address);
@@ -119,6 +121,7 @@ PTAC_O(pool_owns, address)
     return PyBool_FromLong(ptac_cpu_pool_owns(memory));
 }
 
+/* pool_trim() -> bytes given back that no block used */
 PTAC_NOARGS(pool_trim)
 {
     size_t bytes;
@@ -141,6 +144,7 @@ PTAC_NOARGS(scratch_clear)
     return PyLong_FromSize_t(ptac_scratch_clear());
 }
 
+/* pool_begin_probe(): this thread's requests go to libc now, and count nowhere. */
 PTAC_NOARGS(pool_begin_probe)
 {
     ptac_cpu_allocator_begin_probe();
@@ -153,19 +157,21 @@ PTAC_NOARGS(pool_end_probe)
     return PyBool_FromLong(ptac_cpu_allocator_end_probe());
 }
 
-/* pool_plan_steps(whether) */
+/* pool_plan_steps(whether steps that repeat are placed by a plan) */
 PTAC_O(pool_plan_steps, is_wanted)
 {
     ptac_cpu_pool_plan_steps(PyObject_IsTrue(is_wanted) == 1);
     Py_RETURN_NONE;
 }
 
+/* pool_end_step(): a step of training ends here. */
 PTAC_NOARGS(pool_end_step)
 {
     ptac_cpu_pool_end_step();
     Py_RETURN_NONE;
 }
 
+/* pool_policies() -> names of the placement policies */
 PTAC_NOARGS(pool_policies)
 {
     PyObject *list = PyList_New(0);
@@ -231,6 +237,7 @@ int ptac_put_mem_stats(PyObject *dict, const ptac_mem_stats *s)
     return put_stat(dict, "ptac.arena_bytes", "", &s->arena_bytes);
 }
 
+/* pool_stats() -> dict with torch's keys */
 PTAC_NOARGS(pool_stats)
 {
     PyObject *dict = PyDict_New();
@@ -242,6 +249,7 @@ PTAC_NOARGS(pool_stats)
     return dict;
 }
 
+/* pool_reset_peaks(): peaks become what is current. */
 PTAC_NOARGS(pool_reset_peaks)
 {
     ptac_pool_reset_peaks(ptac_cpu_pool());

@@ -147,6 +147,7 @@ PyObject *ptac_history_list(ptac_pool *pool)
     return list;
 }
 
+/* pool_history() -> as ptac_history_list() */
 PTAC_NOARGS(pool_history)
 {
     return ptac_history_list(ptac_cpu_pool());
@@ -154,7 +155,7 @@ PTAC_NOARGS(pool_history)
 
 /*
  * pool_replay(policy, granule, least, [(bytes, n)]) -> peaks: live, arena, planned; see
- * mem/replay.h.
+ * mem/planning/replay.h.
  */
 PTAC_VARARGS(pool_replay)
 {

@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+/* load(folder of libtorch, symbols to hide or None) -> a symbol that lacks, or None */
 PTAC_VARARGS(load)
 {
     const char *directory, *hidden;
@@ -25,6 +26,7 @@ PTAC_VARARGS(load)
     Py_RETURN_NONE;
 }
 
+/* symbols() -> {symbol of libtorch: whether it was found} */
 PTAC_NOARGS(symbols)
 {
     PyObject *found = PyDict_New();
@@ -48,11 +50,13 @@ fail:
     return NULL;
 }
 
+/* cpu() -> ("vendor-family-model", instruction set in use) */
 PTAC_NOARGS(cpu)
 {
     return Py_BuildValue("ss", ptac_cpu_model(), ptac_isa_name(ptac_cpu_isa()));
 }
 
+/* limit_isa(name): run only rows of "scalar", "avx2" or "avx512" and below. */
 PTAC_O(limit_isa, name)
 {
     const char *text = PyUnicode_AsUTF8AndSize(name, NULL);

@@ -19,7 +19,7 @@
 #include "bind/torch/dispatch.h"
 #include "mem/engine/pool.h"
 
-/* Methods have the parameters that their table wants. */
+/* Methods have the parameters that CPython gives them. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /*

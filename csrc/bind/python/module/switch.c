@@ -5,6 +5,7 @@
 
 #include "bind/torch/overrides/override.h"
 
+/* override_names() -> [(operator of aten, the operator of ours that it is)] */
 PTAC_NOARGS(override_names)
 {
     PyObject *list = PyList_New(0);
@@ -61,19 +62,19 @@ static PyObject *names_of(uint64_t ops)
     return list;
 }
 
-/* override_installed() -> [operator names] */
+/* override_installed() -> [operators whose overrides are in the dispatcher] */
 PTAC_NOARGS(override_installed)
 {
     return names_of(ptac_override_installed());
 }
 
-/* override_typed() -> [operator names] */
+/* override_typed() -> [of those, operators that torch calls without boxing] */
 PTAC_NOARGS(override_typed)
 {
     return names_of(ptac_override_typed());
 }
 
-/* override_remove([operator names]) */
+/* override_remove([operator names]): no call of ours may be in flight. */
 PTAC_O(override_remove, names)
 {
     uint64_t ops;
@@ -85,7 +86,7 @@ PTAC_O(override_remove, names)
     Py_RETURN_NONE;
 }
 
-/* (calls in flight, calls ever entered) */
+/* flight() -> (calls in flight, calls ever entered) */
 PTAC_NOARGS(flight)
 {
     return Py_BuildValue("LK", (long long)ptac_calls_in_flight(),
@@ -119,6 +120,7 @@ PTAC_NOARGS(thread_is_disabled)
     return PyBool_FromLong(ptac_thread_is_disabled());
 }
 
+/* thread_mute(by): disable likewise, and do not count what is refused. */
 PTAC_O(thread_mute, by)
 {
     const long step = PyLong_AsLong(by);
@@ -165,6 +167,7 @@ PTAC_O(when_forwarded, callback)
     Py_RETURN_NONE;
 }
 
+/* shadow_every(n): compare one call in so many with stock; 0 for none. */
 PTAC_O(shadow_every, every)
 {
     const long long n = PyLong_AsLongLong(every);

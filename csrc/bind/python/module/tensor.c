@@ -321,10 +321,9 @@ PTAC_NOARGS(thread_state)
 
 /*
  * thread_learn(included, excluded, harmless, len_function_modes, profiler_enabled,
- * forward_ad): the two
- * words as they are in inference mode, exclusions that change nothing for plain
- * tensors, torch's function that counts function modes, and the dictionary of
- * torch.autograd.forward_ad.
+ * forward_ad): the two words as they are in inference mode, exclusions that change
+ * nothing for plain tensors, torch's function that counts function modes, and the
+ * dictionary of torch.autograd.forward_ad.
  */
 PTAC_VARARGS(thread_learn)
 {
@@ -348,7 +347,7 @@ PTAC_VARARGS(thread_learn)
     Py_RETURN_NONE;
 }
 
-/* thread_is_plain() -> whether this thread runs ordinary eager code. */
+/* thread_is_plain() -> as ptac_thread_is_plain() */
 PTAC_NOARGS(thread_is_plain)
 {
     return PyBool_FromLong(ptac_thread_is_plain());

@@ -150,6 +150,6 @@ const ptac_int8_op ptac_int8_conv2d_op = {
 
 /*
  * int8_conv2d(x, packed, scale, bias, geometry, activation=0, normalization=None) -> y
- * or None
+ * or None. The numbers of geometry are those of quantization.layers.
  */
 PTAC_INT8_METHODS(int8_conv2d, ptac_int8_conv2d_op)

@@ -85,7 +85,7 @@ static bool shape_of(int n_dims, const int64_t *sizes, int64_t groups,
     return false;
 }
 
-/* int8_pack(weight_int8, groups) -> packed */
+/* int8_pack(weight_int8, groups) -> [n, c, *taps] in the kernels' order, with sums */
 PTAC_FASTCALL(int8_pack)
 {
     ptac_packed_shape shape;
@@ -168,8 +168,9 @@ static ptac_weight_error total(const ptac_weight_error *rows, int64_t n)
 }
 
 /*
- * int8_quantize(weight) -> (weight_int8, scales, signal, noise), or None where a weight
- * is not finite. A row is what lies under the first dimension.
+ * int8_quantize(weight) -> (weight_int8, scales, signal, noise), the last two sums of
+ * w**2 and (w - scale * q)**2; None where a weight is not finite. A row is what lies
+ * under the first dimension.
  */
 PTAC_O(int8_quantize, weight)
 {

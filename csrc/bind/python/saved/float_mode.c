@@ -10,6 +10,7 @@ PTAC_NOARGS(float_mode)
     return PyLong_FromUnsignedLong(ptac_float_mode());
 }
 
+/* set_float_mode(mode): as float_mode() gave it. */
 PTAC_O(set_float_mode, mode)
 {
     const unsigned long wanted = PyLong_AsUnsignedLong(mode);

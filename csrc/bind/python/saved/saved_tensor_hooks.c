@@ -235,7 +235,7 @@ static PyObject *packed(PyObject *tensor, PyObject *consider_now)
     return (PyObject *)holder;
 }
 
-/* pack(tensor): its holder. */
+/* saved_pack(tensor) -> its holder: the hook for what is saved */
 PTAC_O(saved_pack, tensor)
 {
     PyObject *consider_now = Py_XNewRef(consider), *holder;
@@ -319,7 +319,7 @@ static PyObject *checked(held *holder, PyObject *tensor, PyObject *origin)
                              : as_autograd((PyObject *)holder, tensor, origin);
 }
 
-/* unpack(holder): the tensor, or torch's own error where it has been changed. */
+/* saved_unpack(holder) -> the tensor, or torch's own error where it was changed */
 PTAC_O(saved_unpack, object)
 {
     PyObject *tensor, *origin, *found;
@@ -487,6 +487,7 @@ PTAC_O(saved_least, bytes)
     return PyLong_FromLongLong(before);
 }
 
+/* saved_is_on() -> whether large tensors are considered */
 PTAC_NOARGS(saved_is_on)
 {
     return PyBool_FromLong(consider != NULL);
