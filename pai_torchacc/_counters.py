@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _estimated: dict[str, tuple[float, float, float]] = {}
@@ -40,3 +41,24 @@ def discount(c: Any, names: Iterable[str]) -> None:
     for name in names:
         _baseline[name] = c.counters(name)[:5]
         _estimated[name] = c.estimates(name)
+
+
+@contextmanager
+def left_out(c: Any) -> Iterator[None]:
+    """Leave what operators count meanwhile, in any thread, out of the report."""
+    held = {
+        name: (since_reset(c, name), estimates_since_reset(c, name))
+        for name, _, _ in c.operators()
+    }
+    try:
+        yield
+    finally:
+        for name, ((a, f, w, s, t, _), estimated) in held.items():
+            a1, f1, w1, s1, t1, _ = c.counters(name)
+            reasons = {r: n - w.get(r, 0) for r, n in w1.items()}
+            _baseline[name] = a1 - a, f1 - f, reasons, s1 - s, t1 - t
+            served, saved, others = c.estimates(name)
+            _estimated[name] = (
+                *(served - estimated[0], saved - estimated[1]),
+                others - estimated[2],
+            )

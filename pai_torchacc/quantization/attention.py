@@ -255,7 +255,7 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
             if not is_float:
                 part = dispatch.product(
                     *("int8_linear", x, piece, scale[begin:at], own),
-                    *(rows, self.embed_dim, 0),
+                    *(rows, self.embed_dim),
                 )
             if part is None:
                 weight = self._float_weight(x.dtype)[begin:at]

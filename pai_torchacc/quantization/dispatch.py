@@ -18,57 +18,57 @@ from pai_torchacc.quantization.operators import kernels
 
 # Looked up once: a product of one row takes a few microseconds.
 _is_compiling = torch.compiler.is_compiling
-_is_in_graph = quantizer.is_in_graph
+_is_tracing = torch._C._is_tracing
 _is_autocast = torch._C._is_any_autocast_enabled
 
 kernel_of = kernels.get
 """The entry of that name; None while the switch is off."""
 
+_functions = operators.functions
+
 _LOWERED = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def product(op: str, x: Tensor, packed: Tensor | None, *rest: Any) -> Tensor | None:
-    """Give the operator's result for its arguments, all of them."""
+def product(op: str, *args: Any) -> Tensor | None:
+    """Give the operator's result for its arguments, all but an activation."""
     kernel = kernel_of(op)
-    if kernel is not None and packed is not None and not _is_compiling():
-        result = kernel(x, packed, *rest)
+    if kernel is not None and args[1] is not None and not _is_compiling():
+        result = kernel(*args)
         if result is not None:
             return result
-    return otherwise(op, x, packed, *rest)
+    return otherwise(op, *args)
 
 
-def otherwise(op: str, x: Tensor, packed: Tensor | None, *rest: Any) -> Tensor | None:
+def otherwise(op: str, *args: Any) -> Tensor | None:
     """In a mode, with gradients, or where no kernel takes the call."""
-    if packed is None:
+    x, bias = args[0], args[3]
+    if args[1] is None:
         return None
-    if _is_in_graph():
-        if not _is_cpu(x):
+    is_in_graph = _is_compiling() or _is_tracing()
+    if not is_in_graph:
+        if op not in kernels:
             return None
-        result = _operator(op)(x, packed, *rest)
+        if _is_autocast() and torch.is_autocast_enabled("cpu"):
+            return _lowered(op, *args)
+        if is_transformed():
+            return None
+    if not _is_cpu(x):
+        return None
+    if is_in_graph:
+        result = getattr(torch.ops.pai_torchacc, op)(*args)
         if torch.is_autocast_enabled("cpu"):
             return result.to(torch.get_autocast_dtype("cpu"))
         return result
-    if op not in kernels:
-        return None
-    if _is_autocast() and torch.is_autocast_enabled("cpu"):
-        return _lowered(op, x, packed, *rest)
-    if is_transformed() or not _is_cpu(x):
-        return None
-    bias = rest[1]
     if torch.is_grad_enabled() and (
         x.requires_grad or (bias is not None and bias.requires_grad)
     ):
-        return operators.functions[op].apply(x, packed, *rest)
-    return _operator(op)(x, packed, *rest)
-
-
-def _operator(op: str) -> Any:
-    return getattr(torch.ops.pai_torchacc, op)
+        return _functions[op].apply(*args)
+    return getattr(torch.ops.pai_torchacc, op)(*args)
 
 
 def embedding(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor | None:
     """Rows of an int8 weight [v, d], as float32."""
-    is_in_graph = _is_in_graph()
+    is_in_graph = quantizer.is_in_graph()
     kernel = kernel_of("int8_embedding")
     if kernel is None and not is_in_graph:
         return None
@@ -86,11 +86,11 @@ def is_detour_worth_it() -> bool:
 
 
 def _is_cpu(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype in _LOWERED
+    return x.is_cpu and x.dtype in _LOWERED
 
 
 def _are_indices(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype in (torch.int64, torch.int32)
+    return x.is_cpu and x.dtype in (torch.int64, torch.int32)
 
 
 def is_transformed() -> bool:

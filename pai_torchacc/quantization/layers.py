@@ -29,12 +29,10 @@ class Int8Linear(Int8Module, nn.Linear):
             packed, scale = buffers.get("weight_packed"), buffers["weight_scale"]
             kernel = dispatch.kernel_of("int8_linear")
             if kernel is not None and packed is not None and not is_compiling():
-                result = kernel(input, packed, scale, bias, n, k, 0)
+                result = kernel(input, packed, scale, bias, n, k)
                 if result is not None:
                     return result
-            result = dispatch.otherwise(
-                "int8_linear", input, packed, scale, bias, n, k, 0
-            )
+            result = dispatch.otherwise("int8_linear", input, packed, scale, bias, n, k)
             if result is not None:
                 return result
         held = buffers.get("weight_float")
@@ -55,13 +53,18 @@ class Int8Conv2d(Int8Module, nn.Conv2d):
         state, bias = self._int8, self._parameters["bias"]
         at = self._geometry()
         if at is not None and not state.floats:
-            packed = self._buffers.get("weight_packed")
-            scale = self._buffers["weight_scale"]
-            is_single = input.dim() == _SPATIAL + 1
-            images = input.unsqueeze(0) if is_single else input
-            result = dispatch.product("int8_conv2d", images, packed, scale, bias, at, 0)
+            buffers, result = self._buffers, None
+            packed, scale = buffers.get("weight_packed"), buffers["weight_scale"]
+            images = input.unsqueeze(0) if input.dim() == _SPATIAL + 1 else input
+            kernel = dispatch.kernel_of("int8_conv2d")
+            if kernel is not None and packed is not None and not is_compiling():
+                result = kernel(images, packed, scale, bias, at)
+            if result is None:
+                result = dispatch.otherwise(
+                    "int8_conv2d", images, packed, scale, bias, at
+                )
             if result is not None:
-                return result.squeeze(0) if is_single else result
+                return result if images is input else result.squeeze(0)
         return self._conv_forward(input, self._float_weight(input.dtype), bias)
 
     def _geometry(self) -> tuple[int, ...] | None:

@@ -9,8 +9,8 @@ defines the operators; they stay for the life of the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +48,7 @@ def _linear(
     x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None, n: int, k: int,
     activation: int = 0,
 ) -> Tensor:  # fmt: skip
-    weight = quantizer.dequantize(_unpack(packed, [n, k], 1), scale, x.dtype)
+    weight = _dequantize(packed, scale, (n, k), 1, x.dtype)
     result = F.linear(x, weight, bias)
     return result.relu() if activation else result
 
@@ -57,8 +57,8 @@ def _conv2d(
     x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None,
     geometry: Sequence[int], activation: int = 0,
 ) -> Tensor:  # fmt: skip
-    sizes, groups = geometry[:4], geometry[-1]
-    weight = quantizer.dequantize(_unpack(packed, sizes, groups), scale, x.dtype)
+    groups = geometry[-1]
+    weight = _dequantize(packed, scale, geometry[:4], groups, x.dtype)
     result = torch.conv2d(x, weight, bias, *_steps(geometry), groups)
     order = torch._prims_common.suggest_memory_format(x)
     return (result.relu() if activation else result).contiguous(memory_format=order)
@@ -80,9 +80,13 @@ def _unpack(packed: Tensor, sizes: Sequence[int], groups: int) -> Tensor:
 
 
 def _dequantize(
-    packed: Tensor, scale: Tensor, sizes: Sequence[int], groups: int
+    packed: Tensor,
+    scale: Tensor,
+    sizes: Sequence[int],
+    groups: int,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    return quantizer.dequantize(_unpack(packed, sizes, groups), scale)
+    return quantizer.dequantize(_unpack(packed, sizes, groups), scale, dtype)
 
 
 # Shapes.
@@ -116,90 +120,95 @@ def _fake_dequantize(
     return scale.new_empty(tuple(sizes))
 
 
-# Gradients.
+# Gradients of x; those of the weight are nobody's, and the bias's are sums.
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, packed, scale, _, *ctx.how, activation = inputs
-    ctx.sizes = x.shape
-    ctx.save_for_backward(packed, scale, output if activation else None)
+def _linear_input(
+    grad: Tensor, packed: Tensor, scale: Tensor, n: int, k: int
+) -> Tensor:
+    weight = torch.ops.pai_torchacc.int8_dequantize(packed, scale, [n, k], 1)
+    return grad.matmul(weight.to(grad.dtype))
 
 
-def _linear_gradients(
-    grad: Tensor, packed: Tensor, scale: Tensor, sizes: Any, n: int, k: int
-) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
-    """How the gradients of x and bias are computed."""
-
-    def of_x() -> Tensor:
-        weight = torch.ops.pai_torchacc.int8_dequantize(packed, scale, [n, k], 1)
-        return grad.matmul(weight.to(grad.dtype))
-
-    return of_x, lambda: grad.reshape(-1, grad.shape[-1]).sum(0)
-
-
-def _conv2d_gradients(
-    grad: Tensor, packed: Tensor, scale: Tensor, sizes: Any, geometry: Sequence[int]
-) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
-    def of_x() -> Tensor:
-        weight = torch.ops.pai_torchacc.int8_dequantize(
-            packed, scale, geometry[:4], geometry[-1]
-        ).to(grad.dtype)
-        return torch.nn.grad.conv2d_input(
-            tuple(sizes), weight, grad, *_steps(geometry), geometry[-1]
-        )
-
-    return of_x, lambda: grad.sum((0, 2, 3))
+def _conv2d_input(
+    grad: Tensor, packed: Tensor, scale: Tensor, geometry: Sequence[int], sizes: Any
+) -> Tensor:
+    groups = geometry[-1]
+    weight = torch.ops.pai_torchacc.int8_dequantize(
+        packed, scale, geometry[:4], groups
+    ).to(grad.dtype)
+    steps = _steps(geometry)
+    return torch.nn.grad.conv2d_input(tuple(sizes), weight, grad, *steps, groups)
 
 
-def _backward_by(gradients: Any) -> Callable[..., tuple[Any, ...]]:
+def _formula(op: str) -> tuple[Any, Any]:
+    """What is remembered of a call, and its backward."""
+    is_linear = op == "int8_linear"
+    input_gradient = _linear_input if is_linear else _conv2d_input
+
+    def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, packed, scale, _, *how, activation = inputs
+        ctx.how = how if is_linear else (*how, x.shape)
+        ctx.save_for_backward(packed, scale, *[output] * bool(activation))
+
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        packed, scale, output = ctx.saved_tensors
-        if output is not None:
-            grad = grad * (output > 0)
-        of_x, of_bias = gradients(grad, packed, scale, ctx.sizes, *ctx.how)
-        for_x = of_x() if ctx.needs_input_grad[0] else None
-        for_bias = of_bias() if ctx.needs_input_grad[3] else None
-        return for_x, None, None, for_bias, *(None,) * (len(ctx.how) + 1)
+        packed, scale, *output = ctx.saved_tensors
+        if output:
+            grad = grad * (output[0] > 0)
+        wants = ctx.needs_input_grad
+        for_x = for_bias = None
+        if wants[0]:
+            for_x = input_gradient(grad, packed, scale, *ctx.how)
+        if wants[3]:
+            rows = grad.reshape(-1, grad.shape[-1]) if is_linear else grad
+            for_bias = rows.sum(0 if is_linear else (0, 2, 3))
+        return for_x, None, None, for_bias, *(None,) * (len(wants) - 4)
 
-    return backward
+    return remember, backward
 
 
-def _function(kernel: Any, formula: Any) -> Any:
+def _function(op: str, portable: Any, backward: Any) -> Any:
+    """Without an activation, and with as few steps a call as there can be."""
+    name, has_sizes = f"{op}_kernel", op != "int8_linear"
+
     def forward(ctx: Any, *args: Any) -> Tensor:
-        result = kernel(*args)
-        _remember(ctx, args, result)
-        return result
+        ctx.how = (*args[4:], args[0].shape) if has_sizes else args[4:]
+        ctx.save_for_backward(args[1], args[2])
+        if name in kernels and (result := kernels[name](*args)) is not None:
+            return result
+        return portable(*args)
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(formula)}
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type("Int8Backward", (torch.autograd.Function,), members)
 
 
-_PRODUCT = "Tensor x, Tensor packed, Tensor scale, Tensor? bias"
+class _Operator(NamedTuple):
+    schema: str
+    portable: Any
+    """What computes it where no kernel does."""
+    fake: Any
+    """Its shape."""
+    has_gradients: bool = False
 
-_DESCRIPTIONS = (
-    (
-        f"int8_linear({_PRODUCT}, int n, int k, int activation=0) -> Tensor",
-        (_linear, _fake_linear, _linear_gradients),
+
+_PRODUCT = "Tensor x, Tensor packed, Tensor scale, Tensor? bias"
+_SIZES = "int[] sizes, int groups"
+
+_DESCRIPTIONS = {
+    "int8_linear": _Operator(
+        f"({_PRODUCT}, int n, int k, int activation=0)", _linear, _fake_linear, True
     ),
-    (
-        f"int8_conv2d({_PRODUCT}, int[] geometry, int activation=0) -> Tensor",
-        (_conv2d, _fake_conv2d, _conv2d_gradients),
+    "int8_conv2d": _Operator(
+        f"({_PRODUCT}, int[] geometry, int activation=0)", _conv2d, _fake_conv2d, True
     ),
-    (
-        "int8_embedding(Tensor indices, Tensor weight_int8, Tensor scale) -> Tensor",
-        (embedding, _fake_embedding, None),
+    "int8_embedding": _Operator(
+        "(Tensor indices, Tensor weight_int8, Tensor scale)", embedding, _fake_embedding
     ),
-    (
-        "int8_unpack(Tensor packed, int[] sizes, int groups) -> Tensor",
-        (_unpack, _fake_unpack, None),
+    "int8_unpack": _Operator(f"(Tensor packed, {_SIZES})", _unpack, _fake_unpack),
+    "int8_dequantize": _Operator(
+        f"(Tensor packed, Tensor scale, {_SIZES})", _dequantize, _fake_dequantize
     ),
-    (
-        "int8_dequantize(Tensor packed, Tensor scale, int[] sizes, int groups)"
-        " -> Tensor",
-        (_dequantize, _fake_dequantize, None),
-    ),
-)
-"""Schema; what computes it where no kernel does, its shape, its gradients."""
+}
 
 
 def _with_kernel(op: str, portable: Any) -> Any:
@@ -215,19 +224,17 @@ def _with_kernel(op: str, portable: Any) -> Any:
 
 
 def _define() -> None:
-    for schema, (portable, fake, gradients) in _DESCRIPTIONS:
-        op = schema.partition("(")[0]
+    for op, of in _DESCRIPTIONS.items():
         name = f"pai_torchacc::{op}"
-        on_cpu = _with_kernel(op, portable)
-        _library.define(schema)
-        _library.impl(name, on_cpu, "CPU")
-        _library.impl(name, portable, "CompositeExplicitAutograd")
-        torch.library.register_fake(name, fake, lib=_library)
-        if gradients:
-            formula = _backward_by(gradients)
-            functions[op] = _function(on_cpu, formula)
+        _library.define(f"{op}{of.schema} -> Tensor")
+        _library.impl(name, _with_kernel(op, of.portable), "CPU")
+        _library.impl(name, of.portable, "CompositeExplicitAutograd")
+        torch.library.register_fake(name, of.fake, lib=_library)
+        if of.has_gradients:
+            remember, backward = _formula(op)
+            functions[op] = _function(op, of.portable, backward)
             torch.library.register_autograd(
-                name, formula, setup_context=_remember, lib=_library
+                name, backward, setup_context=remember, lib=_library
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
-from pai_torchacc import _options, _switch
+from pai_torchacc import _counters, _host, _options, _switch
 from pai_torchacc._switch import Handle, state
 from pai_torchacc.fusion import precision
 
@@ -59,6 +59,18 @@ def _switched_on() -> Iterator[None]:
     except BaseException:
         state.go_to(before)
         raise
+
+
+@contextmanager
+def _uncounted() -> Iterator[None]:
+    """Calls that we make ourselves are not in the user's report."""
+    try:
+        c = _host.extension()
+    except _host.Unavailable:
+        yield
+        return
+    with _counters.left_out(c):
+        yield
 
 
 def quantize_model(
@@ -125,7 +137,7 @@ def quantize_model(
     conversion.checked_model(model)
     options = conversion.Options(method, include, exclude, guard, keep_master, measure)
     options.checked()
-    with _switched_on():
+    with _switched_on(), _uncounted():
         return conversion.quantize(model, sample, options)
 
 

@@ -287,10 +287,8 @@ def test_the_guard_gives_the_worst_layers_back(
 ) -> None:
     """One layer is spoilt: a kernel that is wrong for its shape only."""
 
-    def spoilt(
-        x: Any, packed: Any, scale: Any, bias: Any, n: int, k: int, a: int
-    ) -> Any:
-        y = int8.linear(x, packed, scale, bias, n, k, a)
+    def spoilt(x: Any, packed: Any, scale: Any, bias: Any, n: int, k: int) -> Any:
+        y = int8.linear(x, packed, scale, bias, n, k)
         return y if (n, k) != (32, 48) else torch.full_like(y, 3.0).cumsum(1)
 
     model = int8.mlp()
@@ -336,6 +334,31 @@ def test_samples_that_are_not_finite(value: float) -> None:
         assert content["layers"][0]["state"] == state
         assert (content["sample"]["agreement"] is None) == (state == "float")
     assert samples.Comparison(None, None, -4000.0).badness() > 1
+
+
+def test_calls_on_the_sample_are_not_in_the_report() -> None:
+    ptac.enable()
+    ptac.report(reset=True)
+
+    def counted() -> dict[str, Any]:
+        ops = json.loads(ptac.report("json"))["ops"]
+        return {
+            op: (entry["calls"], entry["forwarded"], entry["estimated_ms"])
+            for op, entry in ops.items()
+        }
+
+    nothing = counted()
+    x = torch.randn(2, 3, 12, 12)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3))
+    ptac.quantize_model(net, x, method="int8", measure=True)
+    assert counted() == nothing
+    with torch.no_grad():
+        net(x)
+    assert counted()["int8_conv2d"][0] == 2
+    before = counted()
+    ptac.dequantize_model(net)
+    ptac.quantize_model(net, x, method="int8")
+    assert counted() == before
 
 
 def test_the_guard_knows_tied_layers() -> None:

@@ -44,7 +44,7 @@ def linear(
     bias: Tensor | None,
     n: int,
     k: int,
-    activation: int,
+    activation: int = 0,
 ) -> Tensor | None:
     if x.dtype != torch.float32 or type(x) is not Tensor:
         return None
