@@ -46,7 +46,6 @@ enum {
 #define OR            V(or)
 #define AND           V(and)
 #define IS_NONE(m)    (V(movemask)(m) == 0)
-#define IS_EVERY(m)   (V(movemask)(m) == (1 << N_LANES) - 1)
 #define COUNT(m)      __builtin_popcount((unsigned)V(movemask)(m))
 #define KEEP          V(and)
 #define PICK(m, a, b) V(blendv)(a, b, m)

@@ -26,7 +26,7 @@
  *   PICK(m, a, b), IPICK(m, a, b)             m ? b : a
  *   GREATER(a, b), UNORDERED(a, b), IEQUAL(a, b)
  *   OR(m, m), AND(m, m), RANGE(lo, hi)        masks; RANGE is lanes [lo, hi)
- *   IS_NONE(m), IS_EVERY(m), COUNT(m)         no lane; all lanes; how many
+ *   IS_NONE(m), COUNT(m)                      no lane; how many lanes
  *
  *   ISET(i), IADD(a, b), ILOAD(p)
  *   IRAMP(step)        {0, step, 2 * step ...}

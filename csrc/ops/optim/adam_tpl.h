@@ -1,8 +1,8 @@
 /*
  * adam_tpl.h - the Adam and AdamW steps, a vector at a time.
  *
- * Included once for each type that OF(name) names, f32 and f64, in the words of
- * typed_lanes.h and step_lanes.h. Leaves OF(adam_range), a ptac_range_fn.
+ * Included by step_tpl.h for each type that OF(name) names, f32 and f64. Leaves
+ * OF(adam_range), a ptac_range_fn.
  */
 
 /* The scalars of a call, spread over the lanes. */
@@ -184,12 +184,9 @@ TARGET static inline double OF(adam_called)(const ptac_step_item *item, int64_t 
     return TOTAL(sum);
 }
 
-TARGET static void OF(adam_range)(int64_t begin, int64_t end, void *context)
-{
-    const ptac_step *step = context;
+#define ADAM_PART(...)                                                                 \
+    (CAN_ROOT ? OF(adam_fused)(__VA_ARGS__) : OF(adam_called)(__VA_ARGS__))
 
-    if (CAN_ROOT)
-        PTAC_STEP_EACH(step, begin, end, OF(adam_fused));
-    else
-        PTAC_STEP_EACH(step, begin, end, OF(adam_called));
-}
+TARGET PTAC_STEP_RANGE(OF(adam_range), ADAM_PART)
+
+#undef ADAM_PART

@@ -1,8 +1,8 @@
 /*
  * sgd_tpl.h - the SGD step, a vector at a time.
  *
- * Included once for each type that OF(name) names, f32 and f64, in the words of
- * typed_lanes.h and step_lanes.h. Leaves OF(sgd_range), a ptac_range_fn.
+ * Included by step_tpl.h for each type that OF(name) names, f32 and f64. Leaves
+ * OF(sgd_range), a ptac_range_fn.
  */
 
 typedef struct OF(sgd_scalars) {
@@ -65,9 +65,4 @@ TARGET static inline double OF(sgd_part)(const ptac_step_item *item, int64_t fir
     return TOTAL(sum);
 }
 
-TARGET static void OF(sgd_range)(int64_t begin, int64_t end, void *context)
-{
-    const ptac_step *step = context;
-
-    PTAC_STEP_EACH(step, begin, end, OF(sgd_part));
-}
+TARGET PTAC_STEP_RANGE(OF(sgd_range), OF(sgd_part))

@@ -82,12 +82,14 @@ enum {
 };
 
 /*
- * For each part of an item inside elements [begin, end): run(item, first, n, step),
- * which gives its part of the sum. A macro, so that run is inlined with its vector
- * types.
+ * A ptac_range_fn of that name over elements of a step, its context, which calls
+ * part(item, first, n, step) for each part of an item in them and adds up what it
+ * returns. A macro, so that part is inlined with its vector types.
  */
-#define PTAC_STEP_EACH(step, begin, end, run)                                          \
-    do {                                                                               \
+#define PTAC_STEP_RANGE(name, part)                                                    \
+    static void name(int64_t begin, int64_t end, void *context)                        \
+    {                                                                                  \
+        const ptac_step *step = context;                                               \
         const ptac_step_item *item = ptac_step_find(step, begin);                      \
         double sum = 0;                                                                \
                                                                                        \
@@ -96,12 +98,12 @@ enum {
             const int64_t left = item->n - first;                                      \
             const int64_t n = left < end - at ? left : end - at;                       \
                                                                                        \
-            sum += run(item, first, n, step);                                          \
+            sum += part(item, first, n, step);                                         \
             at += n;                                                                   \
         }                                                                              \
         if (step->sums)                                                                \
             step->sums[begin / PTAC_STEP_BLOCK] = sum;                                 \
-    } while (0)
+    }
 
 /* Both floating types; of rows that fuse multiply and add, only where ATen does. */
 ptac_reason ptac_step_accepts(const ptac_call *call);

@@ -1,13 +1,17 @@
 /*
- * step_lanes.h - what optimizer steps ask of lanes beyond the words of typed_lanes.h.
+ * step_tpl.h - the optimizers' steps in vectors. Leaves sgd(call) and adam(call), the
+ * run() of rows of the three operators.
  *
- * Included behind typed_<isa>.h and step_<isa>.h, which defines
+ * Included once by step_<isa>.c, behind typed_<isa>.h. Expects
  *
  *   SUM, TOTAL(sum)       a vector of doubles, and their sum
  *   dot_f32(sum, a, b)    sum + the products of all lanes, in double
  *   root_estimate(x)      1 / sqrt(x) of floats, as the CPU's rsqrtps gives it
+ *   ZEROS(i)              lanes of 32-bit i that are 0, for WITHOUT(zeros, m), other
+ *                         lanes of m, and CLEAR(zeros, v), v and there 0
+ *   BEYOND(i, limit)      i >= limit, unsigned
  *
- * Gives for each type
+ * and gives sgd_tpl.h and adam_tpl.h, for each type,
  *
  *   DOT(sum, a, b)        sum + the products of all lanes, in double
  *   MAXIMUM(a, b)         NaN if either is
@@ -15,9 +19,6 @@
  *   CAN_ROOT, ROOT(v)     square roots as the host rounds them, if we know how
  *   HOST_ROOT(in, out, n) by the host itself
  */
-#ifndef PTAC_OPS_OPTIM_STEP_LANES_H
-#define PTAC_OPS_OPTIM_STEP_LANES_H
-
 #include "ops/optim/root.h"
 #include "ops/optim/step.h"
 
@@ -42,15 +43,15 @@
  */
 INLINE vec_f32 refined_root(vec_f32 x)
 {
-    const vec_f32 first = (vec_f32)ISET(PTAC_ROOT_FIRST);
-    const vec_f32 last = (vec_f32)ISET(PTAC_ROOT_LAST);
-    const mask_f32 zero = IEQUAL((ivec_f32)x, ISET(0));
-    const mask_f32 even =
-        AND(COMPARE(x, first, _CMP_GE_OQ), COMPARE(x, last, _CMP_LE_OQ));
+    const ivec_f32 bits = (ivec_f32)x, first = ISET(PTAC_ROOT_FIRST);
+    const ivec_f32 limit = ISET(PTAC_ROOT_LAST - PTAC_ROOT_FIRST + 1);
+    const mask_f32 zeros = ZEROS(bits);
+    /* Unsigned, so that what is below the first is beyond the last. */
+    const mask_f32 odd = BEYOND(I(sub)(bits, first), limit);
     const vec_f32 half = SET(0.5f), y = root_estimate(x);
     vec_f32 s = MUL(x, y), h = MUL(half, y), r;
 
-    if (__builtin_expect(!IS_EVERY(OR(even, zero)), 0)) {
+    if (__builtin_expect(!IS_NONE(WITHOUT(zeros, odd)), 0)) {
         float in[N_LANES], out[N_LANES];
 
         STORE_REAL(in, x);
@@ -61,7 +62,7 @@ INLINE vec_f32 refined_root(vec_f32 x)
     s = ADD(s, MUL(s, r));
     h = ADD(h, MUL(h, r));
     r = SUB(x, MUL(s, s));
-    return KEEP(COMPARE(x, SET(0), _CMP_NEQ_UQ), ADD(s, MUL(r, h)));
+    return CLEAR(zeros, ADD(s, MUL(r, h)));
 }
 
 INLINE vec_f32 root_f32(vec_f32 x)
@@ -69,6 +70,19 @@ INLINE vec_f32 root_f32(vec_f32 x)
     return ptac_the_host.sqrt_rule == PTAC_SQRT_IEEE ? V(sqrt)(x) : refined_root(x);
 }
 
+#include "ops/optim/adam_tpl.h"
+#include "ops/optim/sgd_tpl.h"
 #undef OF
+#define OF(name) name##_f64
+#include "ops/optim/adam_tpl.h"
+#include "ops/optim/sgd_tpl.h"
 
-#endif
+static ptac_status sgd(const ptac_call *call)
+{
+    return ptac_step_run(call, sgd_range_f32, sgd_range_f64);
+}
+
+static ptac_status adam(const ptac_call *call)
+{
+    return ptac_step_run(call, adam_range_f32, adam_range_f64);
+}

@@ -1,0 +1,23 @@
+/*
+ * step_avx2.c - the steps of SGD, Adam and AdamW, eight floats or four doubles
+ * at a time.
+ */
+#if defined(__x86_64__)
+#include "ops/math/typed_avx2.h"
+#include "ops/optim/avx2_sum.h"
+
+#define SUM               __m256d
+#define TOTAL             ptac_avx2_total
+#define ZEROS(i)          IEQUAL(i, ISET(0))
+#define BEYOND(i, limit)  IEQUAL(_mm256_max_epu32(i, limit), i)
+#define WITHOUT(zeros, m) V(andnot)(zeros, m)
+#define CLEAR(zeros, v)   V(andnot)(zeros, v)
+#define dot_f32           ptac_avx2_dot
+#define root_estimate     _mm256_rsqrt_ps
+
+#include "ops/optim/step_tpl.h"
+
+PTAC_ROW(SGD_STEP, "avx2", PTAC_EXACT, PTAC_CPU_AVX2, ptac_step_accepts_fused, sgd)
+PTAC_ROW(ADAM_STEP, "avx2", PTAC_EXACT, PTAC_CPU_AVX2, ptac_step_accepts_fused, adam)
+PTAC_ROW(ADAMW_STEP, "avx2", PTAC_EXACT, PTAC_CPU_AVX2, ptac_step_accepts_fused, adam)
+#endif

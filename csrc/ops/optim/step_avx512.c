@@ -1,0 +1,48 @@
+/*
+ * step_avx512.c - the steps of SGD, Adam and AdamW, sixteen floats or eight doubles
+ * at a time.
+ */
+#if defined(__x86_64__)
+#include "ops/math/typed_avx512.h"
+
+#define SUM   __m512d
+#define TOTAL _mm512_reduce_add_pd
+/* Zeros by the mask of the others, for which one instruction looks. */
+#define ZEROS(i)          _mm512_test_epi32_mask(i, i)
+#define BEYOND(i, limit)  _mm512_cmpge_epu32_mask(i, limit)
+#define WITHOUT(zeros, m) AND(zeros, m)
+#define CLEAR(zeros, v)   KEEP(zeros, v)
+
+/* A step has just read what it writes: no masked store is slow there. */
+#undef STORE
+#define STORE(p, v, n)                                                                 \
+    ((n) == N_LANES ? STORE_REAL(p, v) : V(mask_storeu)(p, RANGE(0, n), v))
+
+/* The two halves join before the sum, which then waits for one addition alone. */
+INLINE __m512d dot_f32(__m512d sum, __m512 a, __m512 b)
+{
+    const __m512d high = _mm512_mul_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)),
+                                       _mm512_cvtps_pd(_mm512_extractf32x8_ps(b, 1)));
+    const __m512d both =
+        _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(a)),
+                        _mm512_cvtps_pd(_mm512_castps512_ps256(b)), high);
+
+    return _mm512_add_pd(sum, both);
+}
+
+/* AVX-512's own estimate is another one. */
+INLINE __m512 root_estimate(__m512 x)
+{
+    return _mm512_insertf32x8(
+        _mm512_castps256_ps512(_mm256_rsqrt_ps(_mm512_castps512_ps256(x))),
+        _mm256_rsqrt_ps(_mm512_extractf32x8_ps(x, 1)), 1);
+}
+
+#include "ops/optim/step_tpl.h"
+
+PTAC_ROW(SGD_STEP, "avx512", PTAC_EXACT, PTAC_CPU_AVX512, ptac_step_accepts_fused, sgd)
+PTAC_ROW(ADAM_STEP, "avx512", PTAC_EXACT, PTAC_CPU_AVX512, ptac_step_accepts_fused,
+         adam)
+PTAC_ROW(ADAMW_STEP, "avx512", PTAC_EXACT, PTAC_CPU_AVX512, ptac_step_accepts_fused,
+         adam)
+#endif
