@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import contract
@@ -31,6 +32,7 @@ class Tagged(Tensor):
     pass
 
 
+@lru_cache(2)
 def layer_case(
     size: tuple[int, int, int],
     activation: Callable[[], nn.Module],
@@ -54,10 +56,10 @@ def layer_case(
     return case
 
 
+@pytest.mark.parametrize("row", switching.runnable_rows("linear_act"))
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("row", switching.runnable_rows("linear_act"))
 def test_contract(
     activation: str, size: tuple[int, int, int], bias: bool, row: str
 ) -> None:

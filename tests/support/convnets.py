@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
+import contract
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 OPS = ("conv2d", "conv2d_backward")
 
+Shape = tuple[int, int, int, int, int]
+"""Images, channels in and out, height and width."""
+
+SHAPES: list[Shape] = [(2, 16, 24, 20, 17), (1, 33, 40, 9, 50), (3, 64, 32, 8, 8)]
+
 MOST = 3
 """Errors of ours in stock's, as root mean squares: what a layer's may be."""
+
+
+@lru_cache(2)
+def case(
+    shape: Shape,
+    padding: int = 1,
+    bias: bool = True,
+    size: int = 3,
+    is_transposed: bool = False,
+) -> contract.Case:
+    """A convolution and its gradients; the same object for rows one after the other."""
+    n, c, k, h, w = shape
+    weights, function = (k, c, size, size), F.conv2d
+    if is_transposed:
+        weights, function = (c, k, size, size), F.conv_transpose2d
+
+    def run(dtype: torch.dtype) -> dict[str, Tensor]:
+        x = contract.draw(n, c, h, w, dtype=dtype).requires_grad_()
+        scale = 1 / (size * math.sqrt(c))
+        weight = contract.draw(*weights, dtype=dtype, scale=scale).requires_grad_()
+        b = contract.draw(k, dtype=dtype).requires_grad_() if bias else None
+        y = function(x, weight, b, padding=padding)
+        y.backward(contract.draw(*y.shape, dtype=dtype))
+        found = {"y": y, "x": x.grad, "weight": weight.grad}
+        return found | ({} if b is None else {"bias": b.grad})
+
+    return run
 
 
 def conv(c: int, k: int, size: int = 3, **options: int) -> nn.Conv2d:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import contract
+import convnets
 import pytest
 import switching
 import torch
@@ -14,42 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 OPS = ("conv2d", "conv2d_backward")
-SHAPES = [
-    (2, 16, 24, 20, 17),
-    (1, 33, 40, 9, 50),
-    (3, 64, 32, 8, 8),
-    (6, 20, 24, 16, 17),
-    (4, 3, 40, 14, 60),
-    (6, 1, 20, 28, 28),
-]
-"""Images, channels in and out, height and width."""
+SHAPES = [*convnets.SHAPES, (6, 20, 24, 16, 17), (4, 3, 40, 14, 60), (6, 1, 20, 28, 28)]
 
 ROWS = sorted({row for op in OPS for row in switching.runnable_rows(op)})
 
 
-def conv_case(
-    shape: tuple[int, int, int, int, int],
-    padding: int = 1,
-    bias: bool = True,
-    kernel: int = 3,
-) -> contract.Case:
-    n, c, k, h, w = shape
-
-    def case(dtype: torch.dtype) -> dict[str, Tensor]:
-        x = contract.draw(n, c, h, w, dtype=dtype).requires_grad_()
-        scale = 1 / (kernel * math.sqrt(c))
-        weight = contract.draw(k, c, kernel, kernel, dtype=dtype, scale=scale)
-        weight.requires_grad_()
-        b = contract.draw(k, dtype=dtype).requires_grad_() if bias else None
-        y = F.conv2d(x, weight, b, padding=padding)
-        y.backward(contract.draw(*y.shape, dtype=dtype))
-        found = {"y": y, "x": x.grad, "weight": weight.grad}
-        return found | ({"bias": b.grad} if bias else {})
-
-    return case
-
-
-def takes(row: str, shape: tuple[int, int, int, int, int]) -> bool:
+def takes(row: str, shape: convnets.Shape) -> bool:
     if row.startswith("direct"):
         return shape[1] <= 4
     if "of_5x5" in row:
@@ -59,29 +29,25 @@ def takes(row: str, shape: tuple[int, int, int, int, int]) -> bool:
     return row.startswith("winograd")
 
 
+@pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("row", ROWS)
-def test_contract(
-    row: str, shape: tuple[int, int, int, int, int], padding: int
-) -> None:
+def test_contract(row: str, shape: convnets.Shape, padding: int) -> None:
     ops = [op for op in OPS if row in switching.runnable_rows(op)]
     with switching.accelerated(*ops, row=row):
         hits = [switching.hits(op) for op in ops]
-        contract.hold(conv_case(shape, padding, bias=padding != 1))
+        contract.hold(convnets.case(shape, padding, padding != 1))
     if takes(row, shape):
         assert all(h.accelerated >= 1 for h in hits)
 
 
+@pytest.mark.parametrize("row", [r for r in ROWS if "5x5" in r or "direct" in r])
 @pytest.mark.parametrize("padding", [0, 2, 4])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("row", [r for r in ROWS if "5x5" in r or "direct" in r])
-def test_contract_of_5x5(
-    row: str, shape: tuple[int, int, int, int, int], padding: int
-) -> None:
+def test_contract_of_5x5(row: str, shape: convnets.Shape, padding: int) -> None:
     with switching.accelerated(*OPS, row=row):
         hits = [switching.hits(op) for op in OPS]
-        contract.hold(conv_case(shape, padding, padding != 2, kernel=5))
+        contract.hold(convnets.case(shape, padding, padding != 2, 5))
         if shape[1] >= 4 if "5x5" in row else shape[1] < 4:
             assert all(h.accelerated >= 1 for h in hits)
 
@@ -94,7 +60,7 @@ def test_same_bits_each_time(threads: int) -> None:
         torch.set_num_threads(threads)
         for shape in shapes:
             with switching.accelerated(*OPS):
-                case = conv_case(shape)
+                case = convnets.case(shape)
                 results = []
                 for _ in range(3):
                     torch.manual_seed(0)
@@ -113,7 +79,7 @@ def test_threads_change_sums_over_the_batch_only() -> None:
             torch.set_num_threads(threads)
             with switching.accelerated(*OPS):
                 torch.manual_seed(0)
-                found.append(conv_case((5, 48, 40, 12, 19))(torch.float32))
+                found.append(convnets.case((5, 48, 40, 12, 19))(torch.float32))
     finally:
         torch.set_num_threads(before)
     for other in found[1:]:

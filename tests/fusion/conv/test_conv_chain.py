@@ -7,10 +7,12 @@ import copy
 import math
 import sys
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
 import contract
+import convnets
 import internals
 import pytest
 import switching
@@ -22,14 +24,7 @@ import pai_torchacc as ptac
 CHAINS = ("r", "n", "p", "nr", "rp", "np", "nrp")
 """What follows the Conv2d: n(orm), r(elu), p(ool)."""
 
-SHAPES = [
-    (2, 16, 24, 20, 17),
-    (1, 33, 40, 9, 50),
-    (3, 64, 32, 8, 8),
-    (4, 3, 40, 28, 31),
-    (2, 256, 256, 6, 7),
-]
-"""Images, channels in and out, height and width."""
+SHAPES = [*convnets.SHAPES, (4, 3, 40, 28, 31), (2, 256, 256, 6, 7)]
 
 OPS = "conv2d", "max_pool2d"
 ROWS = [row for row in switching.runnable_rows("conv2d") if "4x4" not in row]
@@ -58,8 +53,9 @@ def net(
     return nn.Sequential(conv, *behind(chain, k))
 
 
+@lru_cache(2)
 def chain_case(
-    chain: str, shape: tuple[int, int, int, int, int], kernel: int, bias: bool
+    chain: str, shape: convnets.Shape, kernel: int, bias: bool
 ) -> contract.Case:
     n, c, k, h, w = shape
 
@@ -95,16 +91,16 @@ def called(run: Callable[[], Any]) -> set[str]:
     return seen - {"sequential.py"}
 
 
-def takes(row: str, shape: tuple[int, int, int, int, int], kernel: int) -> bool:
+def takes(row: str, shape: convnets.Shape, kernel: int) -> bool:
     if row.startswith("direct"):
         return shape[1] <= 4
     return row.startswith("winograd") and (kernel == 3 or 4 <= shape[1] <= 128)
 
 
+@pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("row", ROWS)
-def test_contract(row: str, chain: str, shape: tuple[int, int, int, int, int]) -> None:
+def test_contract(row: str, chain: str, shape: convnets.Shape) -> None:
     kernel = 5 if "5x5" in row else 3
     with serving(row):
         hits, pools = switching.hits("conv2d"), switching.hits("max_pool2d")

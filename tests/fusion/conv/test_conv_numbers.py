@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import contract
@@ -61,11 +62,10 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("channels", [8, 64, 128, 512])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("row", CLOSE)
-def test_contract(row: str, kind: Callable[[Tensor], Tensor], channels: int) -> None:
-    size = 5 if "5x5" in row else 3
+@lru_cache(2)
+def kind_case(
+    kind: Callable[[Tensor], Tensor], channels: int, size: int
+) -> contract.Case:
     width = 6 if channels >= 128 else 14
 
     def case(dtype: torch.dtype) -> dict[str, Tensor]:
@@ -77,19 +77,23 @@ def test_contract(row: str, kind: Callable[[Tensor], Tensor], channels: int) -> 
         y.backward(contract.draw(*y.shape, dtype=dtype))
         return {"y": y, "x": x.grad, "weight": w.grad}
 
+    return case
+
+
+@pytest.mark.parametrize("row", CLOSE)
+@pytest.mark.parametrize("channels", [8, 64, 128, 512])
+@pytest.mark.parametrize("kind", KINDS)
+def test_contract(row: str, kind: Callable[[Tensor], Tensor], channels: int) -> None:
+    size = 5 if "5x5" in row else 3
     with switching.accelerated(*OPS, row=row):
         hits = switching.hits("conv2d")
-        contract.hold(case)
+        contract.hold(kind_case(kind, channels, size))
         is_served = size == 3 or (channels <= 128 and kind is not sparse)
         assert (hits.accelerated == 1) == is_served
 
 
-@pytest.mark.parametrize("filled", [0.5, 0.3, 0.12, 0.05, 0.01])
-@pytest.mark.parametrize("row", CLOSE)
-def test_images_that_are_mostly_zero(row: str, filled: float) -> None:
-    """As a deep ReLU leaves them, and max pooling its gradients."""
-    size = 5 if "5x5" in row else 3
-
+@lru_cache(2)
+def thin_case(filled: float, size: int) -> contract.Case:
     def thinned(dtype: torch.dtype) -> Tensor:
         kept = torch.rand(4, 32, 28, 28) < filled
         return torch.where(kept, contract.draw(4, 32, 28, 28, dtype=dtype), 0)
@@ -101,10 +105,18 @@ def test_images_that_are_mostly_zero(row: str, filled: float) -> None:
         y.backward(thinned(dtype))
         return {"y": y, "x": x.grad}
 
+    return case
+
+
+@pytest.mark.parametrize("row", CLOSE)
+@pytest.mark.parametrize("filled", [0.5, 0.3, 0.12, 0.05, 0.01])
+def test_images_that_are_mostly_zero(row: str, filled: float) -> None:
+    """As a deep ReLU leaves them, and max pooling its gradients."""
+    size = 5 if "5x5" in row else 3
     least = 0.4 if size == 5 else 0.0625 if "4x2" in row else 0
     with switching.accelerated(*OPS, row=row):
         hits = [switching.hits(op) for op in OPS]
-        contract.hold(case)
+        contract.hold(thin_case(filled, size))
         for h in hits[: 2 if row in switching.runnable_rows(OPS[1]) else 1]:
             assert h.accelerated == (filled > least)
             assert h.forwarded.get("values", 0) == (filled <= least)

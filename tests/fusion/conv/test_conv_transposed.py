@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import contract
+import convnets
 import pytest
 import switching
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 OPS = ("conv2d", "conv2d_backward")
 ROWS = [
@@ -18,32 +17,16 @@ ROWS = [
     if row.startswith("winograd") and "4x4" not in row
 ]
 SHAPES = [(2, 16, 24, 20, 17), (3, 64, 32, 8, 8), (6, 40, 9, 16, 17)]
-"""Images, channels in and out, height and width."""
 
 
+@pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("row", ROWS)
-def test_contract(
-    row: str, shape: tuple[int, int, int, int, int], padding: int
-) -> None:
-    n, c, k, h, w = shape
+def test_contract(row: str, shape: convnets.Shape, padding: int) -> None:
     size = 5 if "5x5" in row else 3
-
-    def case(dtype: torch.dtype) -> dict[str, Tensor]:
-        x = contract.draw(n, c, h, w, dtype=dtype).requires_grad_()
-        scale = 1 / (size * math.sqrt(c))
-        weight = contract.draw(c, k, size, size, dtype=dtype, scale=scale)
-        weight.requires_grad_()
-        b = contract.draw(k, dtype=dtype).requires_grad_() if padding != 1 else None
-        y = F.conv_transpose2d(x, weight, b, padding=padding)
-        y.backward(contract.draw(*y.shape, dtype=dtype))
-        found = {"y": y, "x": x.grad, "weight": weight.grad}
-        return found | ({} if b is None else {"bias": b.grad})
-
     with switching.accelerated(*OPS, row=row):
         hits = [switching.hits(op) for op in OPS]
-        contract.hold(case)
+        contract.hold(convnets.case(shape, padding, padding != 1, size, True))
         assert hits[0].accelerated >= 1
         assert hits[1].accelerated >= 1
 
