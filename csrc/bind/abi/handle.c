@@ -43,24 +43,13 @@ static void *undefined_impl(void)
     return impl;
 }
 
-void *at_release(at_tensor handle)
+void *at_release(at_tensor *owned)
 {
-    void *impl = *(void **)handle;
+    void *impl = *(void **)*owned;
 
-    *(void **)handle = undefined_impl();
-    T.aoti_torch_delete_tensor_object(handle);
+    *(void **)*owned = undefined_impl();
+    at_drop_tensor(owned);
     return impl;
-}
-
-at_tensor at_empty(int64_t n_dims, const int64_t *sizes, const int64_t *strides,
-                   int32_t dtype)
-{
-    at_tensor made = NULL;
-
-    at_must(T.aoti_torch_empty_strided(n_dims, sizes, strides, dtype, AT_DEVICE_CPU, 0,
-                                       &made),
-            "could not allocate an output");
-    return made;
 }
 
 stable_ivalue at_open_optional(stable_ivalue boxed, bool *has_value)

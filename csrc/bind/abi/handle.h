@@ -3,6 +3,7 @@
  *
  *   AT_OWNED at_tensor x = ...;    released when x goes out of scope, also while a C++
  *                                  exception passes through (-fexceptions)
+ *   AT_OWNED_ALL at_tensors x      likewise, of several
  *   at_give(&x)                    hands x on and forgets it
  *
  * A handle is a heap at::Tensor, that is one word holding a TensorImpl pointer. So the
@@ -17,6 +18,22 @@ static inline void at_drop_tensor(at_tensor *owned)
 {
     if (*owned)
         T.aoti_torch_delete_tensor_object(*owned);
+    *owned = NULL;
+}
+
+enum {
+    AT_MAX_TENSORS = 6,
+};
+
+/* The inputs or outputs of a call. */
+typedef struct at_tensors {
+    at_tensor at[AT_MAX_TENSORS];
+} at_tensors;
+
+static inline void at_drop_tensors(at_tensors *owned)
+{
+    for (int i = 0; i < AT_MAX_TENSORS; i++)
+        at_drop_tensor(&owned->at[i]);
 }
 
 static inline void at_drop_list(at_list *owned)
@@ -26,6 +43,7 @@ static inline void at_drop_list(at_list *owned)
 }
 
 #define AT_OWNED      __attribute__((cleanup(at_drop_tensor)))
+#define AT_OWNED_ALL  __attribute__((cleanup(at_drop_tensors)))
 #define AT_OWNED_LIST __attribute__((cleanup(at_drop_list)))
 
 static inline at_tensor at_give(at_tensor *owned)
@@ -52,11 +70,7 @@ static inline void at_must(at_error error, const char *what)
 at_tensor at_adopt(void *impl);
 
 /* The reverse: free the handle, and hand its TensorImpl on. */
-void *at_release(at_tensor handle);
-
-/* A new tensor on the CPU. Throws when there is no memory. */
-at_tensor at_empty(int64_t n_dims, const int64_t *sizes, const int64_t *strides,
-                   int32_t dtype);
+void *at_release(at_tensor *owned);
 
 /* Boxed optionals: 0, or a pointer to the value. Both free or make the box. */
 stable_ivalue at_open_optional(stable_ivalue boxed, bool *has_value);

@@ -62,12 +62,27 @@ int at_take_ints(stable_ivalue boxed, int64_t values[4])
     return (int)n;
 }
 
+at_error ptac_new(ptac_dtype dtype, int n_dims, const int64_t *sizes,
+                  const int64_t *strides, at_tensor *made, ptac_view *view)
+{
+    int64_t contiguous[PTAC_MAX_DIMS], elements = 1;
+    at_error error;
+
+    for (int i = n_dims - 1; i >= 0 && !strides; i--) {
+        contiguous[i] = elements;
+        elements *= sizes[i];
+    }
+    error =
+        T.aoti_torch_empty_strided(n_dims, sizes, strides ? strides : contiguous,
+                                   ptac_torch_dtype_of(dtype), AT_DEVICE_CPU, 0, made);
+    if (!error && view)
+        ptac_view_of(*made, view);
+    return error;
+}
+
 at_error ptac_new_matrix(int64_t m, int64_t n, at_tensor *made)
 {
-    const int64_t sizes[2] = {m, n}, strides[2] = {n, 1};
-
-    return T.aoti_torch_empty_strided(2, sizes, strides, AT_DTYPE_F32, AT_DEVICE_CPU, 0,
-                                      made);
+    return ptac_new(PTAC_F32, 2, (int64_t[]){m, n}, NULL, made, NULL);
 }
 
 at_tensor at_share(at_tensor tensor)
@@ -78,21 +93,31 @@ at_tensor at_share(at_tensor tensor)
     return shared;
 }
 
+at_error at_contiguous(at_tensor given, bool channels_last, at_tensor *made)
+{
+    stable_ivalue stack[2] = {
+        (stable_ivalue)(uintptr_t)given,
+        channels_last ? AT_MEMORY_FORMAT_CHANNELS_LAST : AT_MEMORY_FORMAT_CONTIGUOUS,
+    };
+    const at_error error =
+        T.torch_call_dispatcher("aten::contiguous", "", stack, PTAC_TORCH_ABI_VERSION);
+
+    if (!error)
+        *made = at_take_tensor(stack, 0);
+    return error;
+}
+
 at_tensor at_dense(at_tensor tensor, const ptac_view *view, bool channels_last)
 {
+    at_tensor dense = NULL;
+
     if (channels_last ? ptac_view_is_channels_last(view)
                       : ptac_view_is_contiguous(view))
         return at_share(tensor);
 
-    stable_ivalue stack[2] = {
-        (stable_ivalue)(uintptr_t)at_share(tensor),
-        channels_last ? AT_MEMORY_FORMAT_CHANNELS_LAST : AT_MEMORY_FORMAT_CONTIGUOUS,
-    };
-
-    at_must(
-        T.torch_call_dispatcher("aten::contiguous", "", stack, PTAC_TORCH_ABI_VERSION),
-        "could not make a tensor contiguous");
-    return at_take_tensor(stack, 0);
+    at_must(at_contiguous(at_share(tensor), channels_last, &dense),
+            "could not make a tensor contiguous");
+    return dense;
 }
 
 void ptac_image_strides(int n_dims, const int64_t *sizes, bool channels_last,

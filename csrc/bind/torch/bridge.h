@@ -44,10 +44,24 @@ static inline bool ptac_dims_is_pair(const ptac_dims *given)
  */
 int at_take_ints(stable_ivalue boxed, int64_t values[4]);
 
+/* The tensor behind a handle, which is taken over, in that memory format. */
+at_error at_contiguous(at_tensor given, bool channels_last, at_tensor *made);
+
 /* The tensor itself, or a dense copy in that memory format (a new handle each time). */
 at_tensor at_dense(at_tensor tensor, const ptac_view *view, bool channels_last);
 
-/* A new float matrix, row by row; unlike at_empty() it does not throw. */
+enum {
+    PTAC_MAX_DIMS = 16,
+};
+
+/*
+ * A new tensor on the CPU, contiguous where strides is NULL, of at most PTAC_MAX_DIMS
+ * dimensions; and its view, unless that is NULL.
+ */
+at_error ptac_new(ptac_dtype dtype, int n_dims, const int64_t *sizes,
+                  const int64_t *strides, at_tensor *made, ptac_view *view);
+
+/* A new contiguous float matrix. */
 at_error ptac_new_matrix(int64_t m, int64_t n, at_tensor *made);
 
 /* The same tensor under another handle. */

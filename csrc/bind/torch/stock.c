@@ -33,7 +33,9 @@ void at_call_out(const char *operator, stable_ivalue * args, int n_args,
     strncat(op, operator, (size_t)(overload - 1 - operator));
 
     for (int i = 0; i < n_outputs; i++) {
-        outputs[i] = at_empty(1, &zero, &one, dtypes[i]);
+        at_must(T.aoti_torch_empty_strided(1, &zero, &one, dtypes[i], AT_DEVICE_CPU, 0,
+                                           &outputs[i]),
+                "could not allocate an output");
         /*
          * The second handle keeps the tensor alive: torch 2.11 returns dangling
          * tensors from boxed calls with several outputs.

@@ -70,56 +70,55 @@ void ptac_override_stock(const void *context, at_tensor *out)
     }
 }
 
-typedef struct tensors {
-    at_tensor at[PTAC_MAX_INPUTS];
-} tensors;
-
-static void drop_tensors(tensors *owned)
-{
-    for (int i = 0; i < PTAC_MAX_INPUTS; i++)
-        at_drop_tensor(&owned->at[i]);
-}
-
-#define AT_OWNED_TENSORS __attribute__((cleanup(drop_tensors)))
-
 /* Inputs without gaps, in the layout of the output. */
-static void make_dense(const ptac_arguments *args, bool channels_last, ptac_call *call,
-                       tensors *owned)
+static void make_dense(const ptac_arguments *args, const ptac_output *output,
+                       ptac_call *call, at_tensors *owned)
 {
     for (int i = 0; i < call->n_inputs; i++) {
         ptac_view *view = &call->inputs[i];
 
-        if (channels_last ? ptac_view_is_channels_last(view)
-                          : ptac_view_is_contiguous(view))
+        if (!(output->dense >> i & 1) ||
+            (output->channels_last ? ptac_view_is_channels_last(view)
+                                   : ptac_view_is_contiguous(view)))
             continue;
         owned->at[i] =
-            at_dense(args->at[args->of->inputs[i]].tensor, view, channels_last);
+            at_dense(args->at[args->of->inputs[i]].tensor, view, output->channels_last);
         ptac_view_of(owned->at[i], view);
     }
 }
 
 /* Without memory stock is called, which raises torch's own error. */
-static at_error make_outputs(const ptac_output *output, ptac_call *call, tensors *made)
+static at_error make_outputs(const ptac_output *output, ptac_call *call)
 {
-    int64_t strides[PTAC_MAX_DIMS], elements = 1;
+    int64_t strides[PTAC_MAX_DIMS];
     at_error error = 0;
 
-    for (int i = output->n_dims - 1; i >= 0; i--) {
-        strides[i] = elements;
-        elements *= output->sizes[i];
-    }
+    if (output->n_dims < 0)
+        return 0;
     if (output->channels_last)
         ptac_image_strides(output->n_dims, output->sizes, true, strides);
-    for (int i = 0; i < call->n_outputs && !error; i++) {
-        const ptac_dtype dtype = i == 0 ? call->inputs[0].dtype : PTAC_I64;
-
-        error = T.aoti_torch_empty_strided(output->n_dims, output->sizes, strides,
-                                           ptac_torch_dtype_of(dtype), AT_DEVICE_CPU, 0,
-                                           &made->at[i]);
-        if (!error)
-            ptac_view_of(made->at[i], &call->outputs[i]);
-    }
+    for (int i = 0; i < call->n_outputs && !error; i++)
+        error = ptac_new(i == 0 ? call->inputs[0].dtype : PTAC_I64, output->n_dims,
+                         output->sizes, output->channels_last ? strides : NULL,
+                         &output->made[i], &call->outputs[i]);
     return error;
+}
+
+static bool run(const ptac_arguments *args, const ptac_kernel *row, ptac_call *call,
+                const ptac_output *output)
+{
+    AT_OWNED_ALL at_tensors dense = {{NULL}};
+
+    make_dense(args, output, call, &dense);
+    if (make_outputs(output, call)) {
+        ptac_refuse(call->op, PTAC_MEMORY);
+        return false;
+    }
+    if (!ptac_run_checked(row, call, output->made, ptac_override_stock, args))
+        return false;
+    if (args->of->served)
+        args->of->served(args, row);
+    return true;
 }
 
 /* False: stock has to do it; the reason has been counted. */
@@ -127,6 +126,7 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
 {
     const ptac_override *override = args->of;
     alignas(max_align_t) char params[PTAC_PARAMS_BYTES];
+    const ptac_kernel *row;
     ptac_output output;
     ptac_call call;
     ptac_reason why;
@@ -138,33 +138,21 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
     for (int i = 0; i < override->n_inputs; i++)
         if (args->at[override->inputs[i]].is_given)
             call.inputs[call.n_inputs++] = args->at[override->inputs[i]].view;
+    output.made = out;
+    output.dense = ~0u;
     why = override->read(args, &call, params, &output);
     if (why) {
         ptac_refuse(call.op, why);
         return false;
     }
-
-    const ptac_kernel *row = ptac_admit(&call);
-
+    row = override->admit ? override->admit(&call) : ptac_admit(&call);
     if (!row)
         return false;
-
-    AT_OWNED_TENSORS tensors dense = {{NULL}};
-    AT_OWNED_TENSORS tensors made = {{NULL}};
-
-    if (!override->keeps_layout)
-        make_dense(args, output.channels_last, &call, &dense);
-    if (make_outputs(&output, &call, &made)) {
-        ptac_refuse(call.op, PTAC_MEMORY);
-        return false;
-    }
-    if (!ptac_run_checked(row, &call, made.at, ptac_override_stock, args))
-        return false;
-    if (override->served)
-        override->served(args, row);
+    if (run(args, row, &call, &output))
+        return true;
     for (int i = 0; i < call.n_outputs; i++)
-        out[i] = at_give(&made.at[i]);
-    return true;
+        at_drop_tensor(&out[i]);
+    return false;
 }
 
 static bool try_serve(ptac_arguments *args, at_tensor *out)
@@ -182,36 +170,36 @@ void ptac_override_call_typed(const ptac_override *override,
 {
     PTAC_IN_FLIGHT;
     const int n = override->n_outputs;
+    AT_OWNED_ALL at_tensors out = {{NULL}};
     ptac_arguments args;
-    at_tensor out[PTAC_MAX_OUTPUTS] = {NULL};
 
     args.of = override;
     ptac_arguments_borrow(call, &args);
-    if (!try_serve(&args, out)) {
+    if (!try_serve(&args, out.at)) {
         if (has_kernel(override)) {
             const at_result made = override->kernel(&args);
 
             memcpy(result, made.words, (size_t)n * sizeof *result);
             return;
         }
-        ptac_override_stock(&args, out);
+        ptac_override_stock(&args, out.at);
     }
     for (int i = 0; i < n; i++)
-        result[n - 1 - i] = at_release(out[i]);
+        result[n - 1 - i] = at_release(&out.at[i]);
 }
 
 void ptac_override_call(const ptac_override *override, stable_ivalue *stack)
 {
     PTAC_IN_FLIGHT;
     __attribute__((cleanup(ptac_arguments_drop))) ptac_arguments args;
-    at_tensor out[PTAC_MAX_OUTPUTS] = {NULL};
+    AT_OWNED_ALL at_tensors out = {{NULL}};
 
     args.of = override;
     ptac_arguments_take(stack, &args);
-    if (!try_serve(&args, out))
-        ptac_override_stock(&args, out);
+    if (!try_serve(&args, out.at))
+        ptac_override_stock(&args, out.at);
     for (int i = 0; i < override->n_outputs; i++)
-        stack[i] = (stable_ivalue)(uintptr_t)out[i];
+        stack[i] = (stable_ivalue)(uintptr_t)at_give(&out.at[i]);
 }
 
 const ptac_override *const *ptac_overrides(int *n)

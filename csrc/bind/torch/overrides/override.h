@@ -15,7 +15,6 @@
 
 enum {
     PTAC_MAX_ARGUMENTS = 12,
-    PTAC_MAX_DIMS = 16,
     PTAC_PARAMS_BYTES = 192,
     PTAC_TYPED_REGISTERS = 3, /* of a C++ call's six, behind result, functor and keys */
     PTAC_TYPED_REALS = 2,
@@ -42,11 +41,14 @@ typedef struct ptac_arguments {
     ptac_argument at[PTAC_MAX_ARGUMENTS];
 } ptac_arguments;
 
-/* What all outputs of a call look like. */
+/* What all outputs of a call look like, and which inputs it needs. */
 typedef struct ptac_output {
+    at_tensor
+        *made;  /* where the outputs go; of n_dims < 0, which the row makes itself */
     int n_dims; /* at most PTAC_MAX_DIMS */
     const int64_t *sizes;
-    bool channels_last;   /* else contiguous; inputs are made dense likewise */
+    bool channels_last;   /* else contiguous; inputs are made dense likewise: */
+    uint32_t dense;       /* a bit for each, all unless read() says otherwise */
     int64_t own_sizes[4]; /* room for sizes that no tensor has */
 } ptac_output;
 
@@ -56,19 +58,19 @@ typedef struct ptac_override {
     ptac_op op;
 
     /*
-     * Torch's own kernel, see PTAC_TORCH_MANGLED, and where its address is kept. Where
-     * a torch lacks it, the overload out is called instead, "aten::name.overload", with
-     * outputs of the dtype of argument dtype_from. Without either there is no override.
+     * Where a torch lacks the kernel that PTAC_OVERRIDE names, this overload is called
+     * instead, "aten::name.overload", with outputs of the dtype of argument dtype_from.
+     * Without either there is no override.
      */
-    at_result (*kernel)(const ptac_arguments *args);
-    const void *symbol;
     const char *out;
     int dtype_from;
 
+    /* Outputs have the sizes of this argument; options follow it. 0: forward. */
+    int self;
+
     /* The arguments that rows take as inputs. An absent last one is left out. */
     int n_inputs;
-    int inputs[PTAC_MAX_INPUTS];
-    bool keeps_layout; /* rows take inputs as they are; else they are made dense */
+    int inputs[AT_MAX_TENSORS];
     /* The second output, if there is one, is of int64; the first is like inputs[0]. */
 
     /*
@@ -79,14 +81,18 @@ typedef struct ptac_override {
                         ptac_output *output);
 
     /* Hooks, NULL in most descriptions. */
-    bool (*is_possible)(void); /* more that this torch must have */
+    bool (*is_possible)(void);                    /* more that this torch must have */
+    const ptac_kernel *(*admit)(ptac_call *call); /* instead of ptac_admit() */
     /* The row has served the call. */
     void (*served)(const ptac_arguments *args, const ptac_kernel *row);
     /* Instead of read: all outputs, or false for stock, with the reason counted. */
     bool (*serve)(const ptac_arguments *args, at_tensor *out);
-    /* Instead of kernel and out. */
+    /* Instead of torch's kernel and out. */
     void (*stock)(const ptac_arguments *args, at_tensor *out);
 
+    /* Filled in by PTAC_OVERRIDE: torch's kernel, and where its address is kept. */
+    at_result (*kernel)(const ptac_arguments *args);
+    const void *symbol;
     /* Filled in by ptac_override_announce(). */
     char name[56];
     char types[PTAC_MAX_ARGUMENTS];
@@ -128,8 +134,7 @@ typedef struct ptac_typed_stack {
 #define PTAC_TYPED_ADDRESS(override) NULL
 #endif
 
-/* At file scope, behind a description. */
-#define PTAC_OVERRIDE(override)                                                        \
+#define PTAC_ANNOUNCE(override, of_torch, address)                                     \
     PTAC_TYPED(override)                                                               \
     static void boxed_##override(stable_ivalue *stack, uint64_t n_args, uint64_t n)    \
     {                                                                                  \
@@ -139,10 +144,38 @@ typedef struct ptac_typed_stack {
     }                                                                                  \
     __attribute__((constructor)) static void announce_##override(void)                 \
     {                                                                                  \
+        override.kernel = of_torch;                                                    \
+        override.symbol = address;                                                     \
         override.boxed = boxed_##override;                                             \
         override.typed = PTAC_TYPED_ADDRESS(override);                                 \
         ptac_override_announce(&override);                                             \
     }
+
+/*
+ * At file scope, behind a description: torch's own kernel, by its name in
+ * PTAC_TORCH_MANGLED, and its arguments by the macros below, in the schema's order.
+ */
+#define PTAC_OVERRIDE(override, torchs, ...)                                           \
+    static at_result kernel_##override(const ptac_arguments *args)                     \
+    {                                                                                  \
+        return T.torchs(__VA_ARGS__);                                                  \
+    }                                                                                  \
+    PTAC_ANNOUNCE(override, kernel_##override, &T.torchs)
+
+/* Likewise, where the description has stock. */
+#define PTAC_OVERRIDE_STOCK(override) PTAC_ANNOUNCE(override, NULL, NULL)
+
+/* Arguments as C++ takes them. */
+#define TENSOR(i) args->at[i].tensor
+#define OPTIONAL_TENSOR(i)                                                             \
+    ((at_optional_tensor){TENSOR(i) ? *(void **)TENSOR(i) : NULL, TENSOR(i) != NULL})
+#define INTS(i)          ptac_ints(&args->at[i].ints)
+#define OPTIONAL_INTS(i) ((at_optional_ints){INTS(i), args->at[i].is_given})
+#define MASK(i)          ptac_mask(&args->at[i].ints)
+#define INT(i)           args->at[i].number
+#define OPTIONAL_INT(i)  ((at_optional_int){INT(i), args->at[i].is_given})
+#define BOOL(i)          args->at[i].truth
+#define DTYPE(i)         ((int8_t)INT(i))
 
 void ptac_override_announce(ptac_override *override);
 
@@ -154,23 +187,21 @@ void ptac_override_call_typed(const ptac_override *override,
 /* Stock's outputs for these arguments, a ptac_stock_fn. */
 void ptac_override_stock(const void *args, at_tensor *out);
 
-/* Arguments as torch's kernels take them. */
-static inline at_tensor ptac_tensor(const ptac_arguments *args, int i)
-{
-    return args->at[i].tensor;
-}
-
 /* As many elements as there were: torch complains about wrong numbers itself. */
-static inline at_ints ptac_ints(const ptac_arguments *args, int i)
+static inline at_ints ptac_ints(const ptac_dims *ints)
 {
-    const ptac_dims *ints = &args->at[i].ints;
-
     return (at_ints){ints->values, (size_t)(ints->n > 4 ? 4 : ints->n)};
 }
 
-static inline at_optional_int ptac_optional_int(const ptac_arguments *args, int i)
+static inline at_mask3 ptac_mask(const ptac_dims *bools)
 {
-    return (at_optional_int){args->at[i].number, args->at[i].is_given};
+    return (at_mask3){{bools->values[0], bools->values[1], bools->values[2]}};
+}
+
+/* The arguments behind self. */
+static inline const ptac_argument *ptac_options(const ptac_arguments *args)
+{
+    return args->at + args->of->self + 1;
 }
 
 /* All announced overrides, *n of them. */

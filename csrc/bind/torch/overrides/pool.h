@@ -8,23 +8,20 @@
 #include "ops/pool/window2d.h"
 
 /*
- * Fill in the window and the pooled image of x, or say why stock must look at the call.
- * The arguments from first on are kernel, stride and padding, then dilation where there
- * is one, then ceil_mode.
+ * Fill in the window, the pooled image of self and the output, or say why stock must
+ * look at the call. The options begin with kernel, stride and padding, then dilation
+ * where there is one, then ceil_mode.
  */
-ptac_reason ptac_read_window(const ptac_arguments *args, int first, bool has_dilation,
-                             const ptac_view *x, ptac_window2d *window,
-                             ptac_image *image);
-
-/* Forward: outputs have the sizes of x but for the last two. */
-ptac_reason ptac_pooled(const ptac_view *x, const ptac_image *image,
-                        ptac_output *output);
+ptac_reason ptac_pool_read(const ptac_arguments *args, const ptac_call *call,
+                           bool has_dilation, ptac_window2d *window, ptac_image *image,
+                           ptac_output *output);
 
 /*
- * Backward: the output is like x. All inputs must have the pooled sizes; the first has
- * x's dtype and a second holds indices.
+ * The output. Forward gives it the sizes of self but for the last two. Backward makes
+ * it like self: all inputs must have the pooled sizes; the first has self's dtype and a
+ * second holds indices.
  */
-ptac_reason ptac_pool_gradient(const ptac_call *call, const ptac_view *x,
-                               const ptac_image *image, ptac_output *output);
+ptac_reason ptac_pool_output(const ptac_arguments *args, const ptac_call *call,
+                             const ptac_image *image, ptac_output *output);
 
 #endif

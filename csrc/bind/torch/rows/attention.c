@@ -38,6 +38,105 @@ bool ptac_attention_is_there(void)
     return FORWARD && BACKWARD;
 }
 
+/* What a forward call in bfloat16 has left is of no use to a gradient in float32. */
+at_error ptac_attention_stock_backward(ptac_attention_tensors *a, at_tensor *out)
+{
+    AT_OWNED_ALL at_tensors again = {{NULL}};
+
+    if (ptac_bf16_is_signed(a->sums)) {
+        if (ptac_attention_forward(a, a->tensors, again.at))
+            return 1;
+        a->tensors[PTAC_ATTENTION_OUT] = again.at[0];
+        a->sums = again.at[1];
+    }
+    return ptac_attention_backward(a, a->tensors, out);
+}
+
+/* Rows of d numbers one behind the other, at any distance from each other. */
+static ptac_reason view_reason(const ptac_view *view)
+{
+    if (view->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (view->n_dims != 4)
+        return PTAC_SHAPE;
+    for (int i = 0; i < 3; i++)
+        if (view->strides[i] == 0 && view->sizes[i] > 1)
+            return PTAC_LAYOUT;
+    return view->sizes[3] > 1 && view->strides[3] != 1 ? PTAC_LAYOUT : PTAC_TAKE;
+}
+
+/* One for each score, or for all along a dimension. */
+static bool fits_mask(at_tensor tensor, const int64_t *q, const int64_t *k)
+{
+    const int64_t scores[4] = {q[0], q[1], q[2], k[2]};
+    ptac_view mask;
+
+    ptac_view_of(tensor, &mask);
+    if (mask.dtype != PTAC_F32 || (mask.n_dims != 2 && mask.n_dims != 4))
+        return false;
+    for (int i = 0; i < mask.n_dims; i++)
+        if (mask.sizes[i] != 1 && mask.sizes[i] != scores[4 - mask.n_dims + i])
+            return false;
+    return true;
+}
+
+/* Calls that torch would refuse are torch's to refuse, and no row's to break at. */
+static ptac_reason sizes_reason(const ptac_attention_tensors *a, const ptac_call *call)
+{
+    const ptac_view *in = call->inputs;
+    const int64_t *q = in[PTAC_ATTENTION_QUERY].sizes,
+                  *k = in[PTAC_ATTENTION_KEY].sizes;
+
+    if (!ptac_view_has_sizes(&in[PTAC_ATTENTION_VALUE], 4, k) || q[0] != k[0] ||
+        q[1] != k[1] || q[3] != k[3])
+        return PTAC_SHAPE;
+    for (int i = PTAC_ATTENTION_OUT; i < call->n_inputs; i++)
+        if (!ptac_view_has_sizes(&in[i], 4, q))
+            return PTAC_SHAPE;
+    return a->mask && !fits_mask(a->mask, q, k) ? PTAC_ARGUMENT : PTAC_TAKE;
+}
+
+ptac_reason ptac_attention_read(ptac_attention_tensors *a, const ptac_call *call,
+                                ptac_attention *params, uint32_t *dense)
+{
+    *dense = 0;
+    for (int i = 0; i < call->n_inputs; i++) {
+        const ptac_reason why = view_reason(&call->inputs[i]);
+
+        /* The gradient of a sum is one number seen many times. */
+        if (i == PTAC_ATTENTION_GRAD && why == PTAC_LAYOUT)
+            *dense = 1u << i;
+        else if (why)
+            return why;
+    }
+
+    const int64_t *q = call->inputs[PTAC_ATTENTION_QUERY].sizes,
+                  *k = call->inputs[PTAC_ATTENTION_KEY].sizes;
+
+    *params = (ptac_attention){
+        .n_heads = q[0] * q[1],
+        .n_queries = q[2],
+        .n_keys = k[2],
+        .d = q[3],
+        .is_causal = a->is_causal,
+        .has_mask = a->mask != NULL,
+        .host = a,
+    };
+    return sizes_reason(a, call);
+}
+
+const ptac_kernel *ptac_attention_admit_backward(ptac_call *call)
+{
+    const ptac_attention *p = call->params;
+    const ptac_attention_tensors *a = p->host;
+
+    if (ptac_bf16_is_signed(a->sums))
+        return ptac_admit_row(call, "bf16");
+    if (ptac_admit(call))
+        ptac_refuse(call->op, PTAC_FORWARD);
+    return NULL;
+}
+
 static ptac_reason accepts(const ptac_call *call)
 {
     const ptac_attention *p = call->params;
@@ -46,49 +145,32 @@ static ptac_reason accepts(const ptac_call *call)
     return a->dropout != 0 ? PTAC_ARGUMENT : PTAC_TAKE;
 }
 
-static void drop_tensors(at_tensor (*tensors)[PTAC_ATTENTION_N_TENSORS])
-{
-    for (int i = 0; i < PTAC_ATTENTION_N_TENSORS; i++)
-        at_drop_tensor(&(*tensors)[i]);
-}
-
-#define AT_OWNED_TENSORS __attribute__((cleanup(drop_tensors)))
-
 static ptac_status compute(const ptac_call *call, int n_narrow,
                            at_error (*library)(const ptac_attention_tensors *,
                                                const at_tensor *, at_tensor *))
 {
     const ptac_attention *p = call->params;
-    ptac_attention_tensors *a = p->host;
-    AT_OWNED_TENSORS at_tensor in[PTAC_ATTENTION_N_TENSORS] = {NULL},
-                               out[PTAC_ATTENTION_N_TENSORS] = {NULL};
-    ptac_status status = PTAC_OK;
-    at_error error = 0;
+    const ptac_attention_tensors *a = p->host;
+    AT_OWNED_ALL at_tensors in = {{NULL}}, out = {{NULL}};
 
-    for (int i = 0; i < call->n_inputs && !error; i++)
-        error = ptac_bf16_in_order(&call->inputs[i], &in[i]);
-    if (error)
-        return PTAC_NO_MEMORY;
-    if (library(a, in, out))
+    for (int i = 0; i < call->n_inputs; i++)
+        if (ptac_bf16_in_order(&call->inputs[i], &in.at[i]))
+            return PTAC_NO_MEMORY;
+    if (library(a, in.at, out.at))
         return PTAC_UNSUPPORTED; /* stock says in its own words what is wrong */
-    for (int i = 0; i < n_narrow && !status; i++)
-        status = ptac_bf16_widened(out[i], &a->results[i]);
-    if (status) {
-        for (int i = 0; i < PTAC_ATTENTION_N_RESULTS; i++) {
-            at_drop_tensor(&a->results[i]);
-            a->results[i] = NULL;
-        }
-        return status;
+    for (int i = 0; i < call->n_outputs; i++) {
+        const ptac_status status =
+            i < n_narrow ? ptac_bf16_widened(out.at[i], &a->results[i]) : PTAC_OK;
+
+        if (status)
+            return status;
+        if (i >= n_narrow)
+            a->results[i] = at_give(&out.at[i]);
     }
-    if (call->op == PTAC_OP_ATTENTION && !ptac_bf16_sign(out[1]) &&
-        ptac_bf16_wants_grad(a->tensors, 3)) {
-        at_drop_tensor(&a->results[0]);
-        a->results[0] = NULL;
-        return PTAC_UNSUITED;
-    }
-    for (int i = n_narrow; i < call->n_outputs; i++)
-        a->results[i] = at_give(&out[i]);
-    return PTAC_OK;
+    return call->op == PTAC_OP_ATTENTION && !ptac_bf16_sign(a->results[1]) &&
+                   ptac_bf16_wants_grad(a->tensors, 3)
+               ? PTAC_UNSUITED
+               : PTAC_OK;
 }
 
 /* The sums of exponentials are float32 in any case. */
@@ -99,7 +181,7 @@ static ptac_status forward(const ptac_call *call)
 
 static ptac_status backward(const ptac_call *call)
 {
-    return compute(call, PTAC_ATTENTION_N_RESULTS, ptac_attention_backward);
+    return compute(call, 3, ptac_attention_backward);
 }
 
 PTAC_BF16_ROW(attention_bf16, PTAC_OP_ATTENTION, "bf16", accepts, forward)

@@ -4,7 +4,7 @@
 #ifndef PTAC_BIND_TORCH_ROWS_ATTENTION_H
 #define PTAC_BIND_TORCH_ROWS_ATTENTION_H
 
-#include "bind/torch/bridge.h"
+#include "bind/torch/dispatch.h"
 #include "ops/attention/attention.h"
 
 enum {
@@ -14,19 +14,27 @@ enum {
     PTAC_ATTENTION_OUT, /* of backward */
     PTAC_ATTENTION_GRAD,
     PTAC_ATTENTION_N_TENSORS,
-    PTAC_ATTENTION_N_RESULTS = 3,
 };
 
 typedef struct ptac_attention_tensors {
     at_tensor tensors[PTAC_ATTENTION_N_TENSORS];
-    at_tensor dense; /* grad_out in memory of its own, where that was needed */
-    at_tensor sums;  /* logsumexp, of backward */
-    at_tensor mask;  /* or NULL */
+    at_tensor sums; /* logsumexp, of backward */
+    at_tensor mask; /* or NULL */
     double dropout, scale;
     bool is_causal, has_scale;
-    bool is_in_bf16;                             /* backward: the forward call was */
-    at_tensor results[PTAC_ATTENTION_N_RESULTS]; /* of a row */
+    at_tensor *results; /* where a row leaves them, also where it fails then */
 } ptac_attention_tensors;
+
+/*
+ * Fill in params of a call with its inputs, or say why stock must look at it: dropout
+ * apart, anything that torch would refuse. A bit of *dense is set for an input that
+ * rows need in memory without gaps, which is the gradient at most.
+ */
+ptac_reason ptac_attention_read(ptac_attention_tensors *a, const ptac_call *call,
+                                ptac_attention *params, uint32_t *dense);
+
+/* A gradient runs in the precision of its forward call. */
+const ptac_kernel *ptac_attention_admit_backward(ptac_call *call);
 
 /* Torch's kernels, of which other tensors may take the place of a's. */
 bool ptac_attention_is_there(void);
@@ -34,5 +42,8 @@ at_error ptac_attention_forward(const ptac_attention_tensors *a, const at_tensor
                                 at_tensor *out);
 at_error ptac_attention_backward(const ptac_attention_tensors *a, const at_tensor *in,
                                  at_tensor *out);
+
+/* The latter for a's own, in float32 whatever the forward call was in. */
+at_error ptac_attention_stock_backward(ptac_attention_tensors *a, at_tensor *out);
 
 #endif

@@ -145,14 +145,9 @@ at_error ptac_conv_try_image(const int64_t *sizes, bool channels_last, at_tensor
                              ptac_view *view)
 {
     int64_t strides[4];
-    at_error error;
 
     ptac_image_strides(4, sizes, channels_last, strides);
-    error = T.aoti_torch_empty_strided(4, sizes, strides, AT_DTYPE_F32, AT_DEVICE_CPU,
-                                       0, made);
-    if (!error)
-        ptac_view_of(*made, view);
-    return error;
+    return ptac_new(PTAC_F32, 4, sizes, strides, made, view);
 }
 
 static ptac_reason bias_reason(const ptac_view *bias, const ptac_conv2d *p)

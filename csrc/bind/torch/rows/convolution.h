@@ -34,7 +34,28 @@ ptac_reason ptac_conv_read(at_tensor x, at_tensor w, at_tensor bias,
 ptac_reason ptac_conv_check(const ptac_call *call, const ptac_geometry *geo,
                             ptac_conv2d *params);
 
+/* torch.jit.trace records what stock's kernel calls in turn. */
+static inline bool ptac_is_tracing(void)
+{
+    return *T.tracing_state() != NULL;
+}
+
+/* The gradients of a convolution: handles and views are borrowed. */
+typedef struct ptac_conv_gradients {
+    at_tensor grad;
+    const ptac_view *grad_view, *x, *w;
+    ptac_geometry geo;
+    bool wants[3]; /* of the data, the weight and the bias */
+    /* Stock's, of those that mask asks for; the others are undefined tensors. */
+    void (*stock)(const void *context, const bool mask[3], at_tensor *out);
+    const void *context;
+} ptac_conv_gradients;
+
+/* All that is wanted, in part by stock; or false where none is ours, counted. */
+bool ptac_conv_backward(const ptac_conv_gradients *gradients, at_tensor *out);
+
 void ptac_conv_output_sizes(const ptac_conv2d *params, int64_t sizes[4]);
+
 /* A new float32 batch, owned, and its view; or the error, without memory. */
 at_error ptac_conv_try_image(const int64_t *sizes, bool channels_last, at_tensor *made,
                              ptac_view *view);

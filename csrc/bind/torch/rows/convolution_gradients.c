@@ -1,0 +1,170 @@
+/*
+ * convolution_gradients.c - the gradients of a convolution: two calls of rows of ours,
+ * for the data and for the weight, and stock for what they leave.
+ */
+#include "bind/torch/rows/bf16.h"
+#include "bind/torch/rows/convolution.h"
+#include "bind/torch/stock.h"
+
+enum {
+    DATA,
+    WEIGHT,
+    BIAS,
+    N_GRADS,
+};
+
+/* One of our calls, as stock does it: what shadow checks compare with. */
+typedef struct one_result {
+    const ptac_conv_gradients *of;
+    bool mask[N_GRADS];
+} one_result;
+
+static void stock_one(const void *context, at_tensor *out)
+{
+    const one_result *one = context;
+    AT_OWNED_ALL at_tensors grads = {{NULL}};
+    int n = 0;
+
+    one->of->stock(one->of->context, one->mask, grads.at);
+    for (int i = 0; i < N_GRADS; i++)
+        if (one->mask[i])
+            out[n++] = at_give(&grads.at[i]);
+}
+
+/* Rounds only where the forward call has. */
+static const ptac_kernel *admit(ptac_call *call)
+{
+    const ptac_kernel *row = ptac_admit(call);
+
+    if (!row || !row->in_bf16 || ptac_bf16_is_marked())
+        return row;
+    ptac_refuse(call->op, PTAC_FORWARD);
+    return NULL;
+}
+
+/* grad_output, and what it is once a row has been found that needs it without gaps. */
+typedef struct gradient {
+    at_tensor dense;
+    ptac_view view;
+} gradient;
+
+static void drop_dense(gradient *grad)
+{
+    at_drop_tensor(&grad->dense);
+}
+
+static void make_dense(at_tensor grad_y, bool channels_last, gradient *grad)
+{
+    if (grad->dense)
+        return;
+    grad->dense = at_dense(grad_y, &grad->view, channels_last);
+    ptac_view_of(grad->dense, &grad->view);
+}
+
+static at_error make_outputs(const ptac_conv_gradients *g, bool is_weight,
+                             ptac_call *call, at_tensor *made)
+{
+    const ptac_conv2d *p = call->params;
+    const int64_t *sizes = is_weight ? g->w->sizes : g->x->sizes;
+    const int64_t n_biases = p->out_channels;
+
+    return ptac_conv_try_image(sizes, p->channels_last, &made[0], &call->outputs[0]) ||
+           (call->n_outputs > 1 &&
+            ptac_new(PTAC_F32, 1, &n_biases, NULL, &made[1], &call->outputs[1]));
+}
+
+/*
+ * The gradient of x, in a transposed convolution a convolution of grad_y; or those of
+ * the weight and, where it is asked for, of the bias. For the weight of a transposed
+ * convolution x and grad_y change places, and the bias is stock's.
+ */
+static void try_row(const ptac_conv_gradients *g, bool is_weight, gradient *grad,
+                    ptac_conv2d *params, at_tensor *out)
+{
+    const bool is_transposed = g->geo.is_transposed;
+    const bool with_bias = is_weight && g->wants[BIAS] && !is_transposed;
+    const int place = is_weight && !is_transposed; /* of grad_y */
+    const one_result one = {g, {!is_weight, is_weight, with_bias}};
+    ptac_call call = {
+        .op = PTAC_OP_CONV2D_BACKWARD,
+        .n_inputs = 2,
+        .n_outputs = with_bias ? 2 : 1,
+        .params = params,
+    };
+    AT_OWNED_ALL at_tensors made = {{NULL}};
+    const ptac_kernel *row;
+
+    params->result = is_weight       ? PTAC_CONV_WEIGHT
+                     : is_transposed ? PTAC_CONV_FORWARD
+                                     : PTAC_CONV_DATA;
+    call.inputs[place] = grad->view;
+    call.inputs[!place] = is_weight ? *g->x : *g->w;
+    row = admit(&call);
+    if (!row)
+        return;
+    make_dense(g->grad, params->channels_last, grad);
+    call.inputs[place] = grad->view;
+    /* Without memory for the result stock is called, and raises torch's own error. */
+    if (make_outputs(g, is_weight, &call, made.at)) {
+        ptac_refuse(call.op, PTAC_MEMORY);
+        return;
+    }
+    if (!ptac_run_checked(row, &call, made.at, stock_one, &one))
+        return;
+    out[is_weight ? WEIGHT : DATA] = at_give(&made.at[0]);
+    if (with_bias)
+        out[BIAS] = at_give(&made.at[1]);
+}
+
+/* What about grad_output speaks against us. */
+static ptac_reason grad_reason(const ptac_view *grad, const ptac_conv2d *p)
+{
+    int64_t sizes[4];
+
+    if (grad->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    ptac_conv_output_sizes(p, sizes);
+    return ptac_view_has_sizes(grad, 4, sizes) ? PTAC_TAKE : PTAC_ARGUMENT;
+}
+
+/* What is asked for and not there yet; what is not asked for is undefined. */
+static void add_stock(const ptac_conv_gradients *g, at_tensor *out)
+{
+    AT_OWNED_ALL at_tensors rest = {{NULL}};
+    bool left[N_GRADS];
+
+    for (int i = 0; i < N_GRADS; i++)
+        left[i] = g->wants[i] && !out[i];
+    if (left[DATA] || left[WEIGHT] || left[BIAS])
+        g->stock(g->context, left, rest.at);
+    for (int i = 0; i < N_GRADS; i++) {
+        if (out[i])
+            continue;
+        out[i] = at_give(&rest.at[i]);
+        if (!out[i])
+            at_must(T.aoti_torch_new_uninitialized_tensor(&out[i]),
+                    "no memory for a handle");
+    }
+}
+
+bool ptac_conv_backward(const ptac_conv_gradients *g, at_tensor *out)
+{
+    __attribute__((cleanup(drop_dense))) gradient grad = {NULL, *g->grad_view};
+    ptac_conv2d params;
+    ptac_reason why = ptac_conv_params(g->x, g->w, &g->geo, &params);
+
+    if (!why)
+        why = grad_reason(&grad.view, &params);
+    if (!why && ptac_is_tracing())
+        why = PTAC_MODE;
+    for (int i = DATA; i <= WEIGHT; i++) {
+        if (why && g->wants[i])
+            ptac_refuse(PTAC_OP_CONV2D_BACKWARD, why);
+        else if (g->wants[i])
+            try_row(g, i == WEIGHT, &grad, &params, out);
+    }
+    if (!out[DATA] && !out[WEIGHT])
+        return false;
+    add_stock(g, out);
+    return true;
+}
