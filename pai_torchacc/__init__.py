@@ -231,7 +231,8 @@ def verify(model: Any, *inputs: Any, backward: bool = True) -> Verification:
         dequantized weights; the table gives the dB.
         Where one run does not keep it, four more of both sides from numbers that
         differ in the last bit are judged with it: gradients jump where a ReLU's input
-        is next to zero, stock's too.
+        is next to zero, stock's too. Where max pooling picked another of equal numbers
+        than stock, gradients are compared at that position, and the text says so.
     """
     from pai_torchacc import verification
 

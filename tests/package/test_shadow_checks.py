@@ -77,6 +77,19 @@ def test_checks_change_nothing(optimizer: type, every: int) -> None:
         assert (checked[op]["ms_saved"] is None) == (checked[op]["timed"] < 5)
 
 
+def test_ties_of_a_pool_are_no_fault() -> None:
+    """Checks compare a pool, and its gradient, on the same numbers."""
+    layers = nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2)
+    flat = torch.full((4, 8, 32, 32), 0.3, requires_grad=True)
+    ptac.report(reset=True)
+    with switching.accelerated(verify=1):
+        nn.Sequential(*layers)(flat).sum().backward()
+        found = ops()
+    assert not [op for op, entry in found.items() if entry.get("trouble")]
+    assert found["conv2d"]["accelerated"] == 1
+    assert found["max_pool2d_backward"]["accelerated"] == 1
+
+
 def test_a_lean_row_with_other_numbers_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
     stock = linear.stock_forward
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import pai_torchacc as ptac
-from pai_torchacc import verification
+from pai_torchacc.verification import comparing
 
 WITHOUT_EXTENSION = "import sys; sys.modules['pai_torchacc._C'] = None\n"
 TOO_OLD = "import torch; torch.__version__ = '2.9.1'\n"
@@ -107,7 +107,7 @@ def test_quantize_model_gives_the_true_reason(monkeypatch) -> None:
 
 def test_dB_is_a_number_or_a_sentence() -> None:  # noqa: N802
     def verdict(stock: list[float], ours: list[float]) -> tuple[bool, str]:
-        (found,) = verification._compare_int8(
+        (found,) = comparing.compare_int8(
             {"y": torch.tensor(stock)}, {"y": torch.tensor(ours)}
         )
         return found.passes, found.note

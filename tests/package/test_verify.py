@@ -119,6 +119,53 @@ def test_kinks_are_stocks_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not ptac.verify(model, x)
 
 
+class Placed(nn.Module):
+    """A convolution of flat images, whose place parameter sees each pick of the pool.
+
+    Nudging changes neither whole numbers nor zeros, so that stock's ties stay ties.
+    """
+
+    def __init__(self, shift: int) -> None:
+        super().__init__()
+        self.place = nn.Parameter(torch.zeros(1, 16, 32, 32))
+        self.conv = nn.Conv2d(16, 16, 3)
+        self.shift = shift
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = image.to(self.place.dtype) / 200 + self.place
+        y = F.max_pool2d(self.conv(x).relu(), 2)
+        if self.shift and not is_stock():
+            y.grad_fn._saved_result1.data.add_(self.shift).remainder_(30 * 30)
+        return y
+
+
+FLAT = torch.full((4, 16, 32, 32), 200, dtype=torch.uint8)
+
+
+def test_ties_of_a_pool_may_be_broken_otherwise() -> None:
+    """In a flat area stock's convolution gives equal numbers, ours a bit apart."""
+    with switching.accelerated():
+        found = ptac.verify(Placed(shift=0), FLAT)
+    assert found, found
+    assert found.ties
+    assert found.ties.n_ties > 100
+    assert found.ties.n_others == 0
+    assert f"{found.ties.n_ties} ties, for which gradients" in str(found)
+
+
+@pytest.mark.parametrize("image", [FLAT, torch.randint_like(FLAT, 256)])
+def test_a_pool_that_picks_wrong_positions_is_no_tie(image: Tensor) -> None:
+    """Not even where the numbers there are equal."""
+    with switching.accelerated():
+        found = ptac.verify(Placed(shift=1), image)
+    assert not found
+    (row,) = [r for r in found.rows if r.name == "grad place"]
+    assert not row.passes
+    assert found.ties
+    assert found.ties.n_others > 1000
+    assert f"{found.ties.n_others} faults" in str(found)
+
+
 def test_what_changes_from_run_to_run_is_excused_nothing() -> None:
     """A kernel that is wrong at times only is wrong."""
     calls = []
