@@ -27,11 +27,12 @@ HAS_CUDA = torch.cuda._is_compiled()
 
 
 def program(text: str, **environment: str) -> str:
-    """Run a Python program; its output."""
+    """Run a Python program, which finds the package and tests' support; its output."""
+    folders = f"{native.ROOT}:{native.ROOT / 'tests' / 'support'}"
     return native.run(
         [sys.executable, "-c", textwrap.dedent(text)],
         timeout=300,
-        env={**os.environ, "PYTHONPATH": str(native.ROOT), **environment},
+        env={**os.environ, "PYTHONPATH": folders, **environment},
     )
 
 
@@ -173,7 +174,7 @@ def test_pinned_memory_is_cut_and_reused(mock_driver: Path) -> None:
         mock_driver,
         """
         import torch
-        from pai_torchacc import _C
+        import internals
         from pai_torchacc.memory_pool import pinned
         pinned.reserve(8 << 20, threads=3)
         try:
@@ -185,7 +186,7 @@ def test_pinned_memory_is_cut_and_reused(mock_driver: Path) -> None:
         x = pinned.empty((3, 1000), torch.float64)
         assert x.shape == (3, 1000) and x.dtype == torch.float64
         x.fill_(2)
-        used = _C.pinned_stats()["allocated_bytes.all.current"]
+        used = internals.pinned_stats()["allocated_bytes.all.current"]
         assert used == (24000 + 511) // 512 * 512  # no power of two
         assert not pinned.release()
         first = x.data_ptr()

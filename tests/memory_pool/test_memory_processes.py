@@ -20,7 +20,7 @@ PEERS = {
 FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 
 TRAINING = """
-import sys, threading, torch
+import sys, threading, torch, internals
 import pai_torchacc as ptac
 from pai_torchacc import _C
 
@@ -40,7 +40,7 @@ stock = train()
 handle = ptac.enable_memory_pool()
 assert handle or handle.reason
 x = torch.randn(1 << 20)
-print("ours" if _C.pool_owns(x.data_ptr()) else f"inert: {handle.reason}")
+print("ours" if internals.pool_owns(x.data_ptr()) else f"inert: {handle.reason}")
 assert train() == stock
 holder = [x]
 del x
@@ -75,7 +75,7 @@ def test_libc_beneath() -> None:
 def test_under_a_limit_of_addresses() -> None:
     """The arena is smaller then, and beyond the limit torch's own error comes."""
     program = """
-import resource
+import resource, internals
 limit = 4 << 30
 import torch, pai_torchacc as ptac
 from pai_torchacc import _C
@@ -83,7 +83,7 @@ resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 handle = ptac.enable_memory_pool()
 assert handle, handle.reason
 x = torch.ones(1 << 20)
-assert _C.pool_owns(x.data_ptr())
+assert internals.pool_owns(x.data_ptr())
 kept = []
 try:
     while True:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import internals
 import pytest
 import switching
 import torch
@@ -40,7 +41,9 @@ def places() -> list[Any]:
         autograd._saved_tensors_hooks_enable,
         autograd._top_saved_tensors_default_hooks(True),
     ]
-    return found if _C.pool_state()[0] == "draining" else [*found, _C.pool_slots()]
+    return (
+        found if _C.pool_state()[0] == "draining" else [*found, internals.pool_slots()]
+    )
 
 
 def check(stock: list[Any]) -> None:

@@ -60,3 +60,51 @@ def override_schemas() -> list[str]:
     described = ctypes.POINTER(ctypes.POINTER(ctypes.c_char_p))
     overrides = _function("ptac_overrides", described, ctypes.POINTER(ctypes.c_int))(n)
     return [overrides[i][0].decode() for i in range(n.value)]  # the first field
+
+
+def override_typed() -> list[str]:
+    """Operators that are overridden and that torch calls without boxing arguments."""
+    bits = _function("ptac_override_typed", ctypes.c_uint64)()
+    return [name for i, (name, *_) in enumerate(_C.operators()) if bits >> i & 1]
+
+
+def pool_owns(address: int) -> bool:
+    """Whether this address lies in the memory pool's arena."""
+    region, size_bits = 2 << 20, 28  # as ptac_cpu_pool_owns() has them
+    found = ctypes.c_uint64.from_address(_symbols()["ptac_cpu_range"]).value
+    first, size = found >> size_bits, found & (1 << size_bits) - 1
+    return first <= address // region < first + size
+
+
+class _Slots(ctypes.Structure):
+    """got_slots of csrc/bind/abi/got.h."""
+
+    _fields_ = (
+        ("n", ctypes.c_int),
+        ("at", ctypes.c_void_p * 4),
+        ("found", ctypes.c_size_t * 4),
+    )
+
+
+def pool_slots() -> tuple[list[int], list[int]]:
+    """What libc10's imports of posix_memalign and free lead to now."""
+    both = _Slots(), _Slots()
+    pointer = ctypes.POINTER(_Slots)
+    _function("ptac_cpu_allocator_slots", ctypes.c_bool, pointer, pointer)(*both)
+    memalign, frees = (list(slots.found[: slots.n]) for slots in both)
+    return memalign, frees
+
+
+def pinned_stats() -> dict[str, int]:
+    """Statistics of the pinned memory, by torch's keys."""
+    stats = ctypes.create_string_buffer(1 << 12)
+    _function("ptac_pinned_stats", None, ctypes.c_char_p)(stats)
+    read = _function("ptac_mem_stats_dict", ctypes.py_object, ctypes.c_char_p)
+    return read(stats)
+
+
+def saved_least(n_bytes: int) -> int:
+    """Have memory reuse look at tensors from this size on; what it was."""
+    least = ctypes.c_int64.from_address(_symbols()["ptac_saved_least_bytes"])
+    before, least.value = least.value, n_bytes
+    return before

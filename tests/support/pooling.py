@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 
+import internals
 import pytest
 import torch
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
+
+slots = internals.pool_slots
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -24,16 +27,11 @@ def closed_before_and_after() -> Iterator[None]:
 
 
 def is_ours(x: torch.Tensor) -> bool:
-    return _C.pool_owns(x.untyped_storage().data_ptr())
+    return internals.pool_owns(x.untyped_storage().data_ptr())
 
 
 def floats(n_bytes: int) -> torch.Tensor:
     return torch.empty(n_bytes // 4)
-
-
-def slots() -> tuple[list[int], list[int]]:
-    """What libc10's imports of posix_memalign and free lead to now."""
-    return _C.pool_slots()
 
 
 def stats(key: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import internals
 import pytest
 
 from pai_torchacc import _host, memory_reuse
@@ -32,11 +33,11 @@ def reused(least: int = 0, smallest: int = 256 << 10) -> Iterator[Saved]:
         patch.setattr(saved_storage, "_is_worthwhile", True)
         patch.setattr(saved_storage, "_LITTLE", 0)
         assert memory_reuse.install(c) is None
-        before = c.saved_least(smallest)
+        before = internals.saved_least(smallest)
         try:
             yield Saved()
         finally:
-            c.saved_least(before)
+            internals.saved_least(before)
             memory_reuse.remove(c)
 
 

@@ -44,7 +44,7 @@ BOXED = "c10_find_operator"
 def test_torch_calls_without_boxing(hidden: str) -> None:
     """All operators on x86-64; both ways read the same arguments and count alike."""
     program = f"""
-import platform, torch, torch.nn.functional as F, switching
+import platform, torch, torch.nn.functional as F, internals, switching
 from pai_torchacc import _C
 torch.manual_seed(0)
 x, w, bias = torch.randn(2, 4, 9, 9), torch.randn(4, 4, 3, 3), torch.randn(4)
@@ -73,7 +73,7 @@ with switching.accelerated():
     installed = set(_C.override_installed())
     assert len(installed) >= 10, installed
     known = platform.machine() == "x86_64" and not {hidden!r}
-    assert set(_C.override_typed()) == (installed if known else set())
+    assert set(internals.override_typed()) == (installed if known else set())
     for is_pinned in True, False:
         if not is_pinned:
             for op in operators:
@@ -84,7 +84,7 @@ with switching.accelerated():
             torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
         assert sum(h.accelerated + sum(h.forwarded.values()) for h in hits) >= 24
         assert sum(h.accelerated for h in hits) >= 10 * is_pinned, hits
-assert not _C.override_typed()
+assert not internals.override_typed()
 assert all(torch.equal(a, b) for a, b in zip(expected, results(), strict=True))
 """
     switching.python(program, PTAC_HIDE_SYMBOLS=hidden)

@@ -26,15 +26,7 @@ int ptac_op_read(PyObject *name, void *op)
 
 static PyObject *name_of(const ptac_kernel *row)
 {
-    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
-}
-
-int ptac_append_stolen(PyObject *list, PyObject *item)
-{
-    const int error = item ? PyList_Append(list, item) : -1;
-
-    Py_XDECREF(item);
-    return error;
+    return Py_BuildValue("z", row ? row->name : NULL);
 }
 
 /* One row as (name, level, whether this CPU runs it, whether it is quarantined). */
@@ -48,23 +40,15 @@ static PyObject *describe_row(const ptac_kernel *row)
 static PyObject *describe_op(ptac_op op)
 {
     const ptac_op_shapes *shapes = ptac_registry_shapes(op);
-    PyObject *kinds = PyList_New(0), *rows = PyList_New(0), *result = NULL;
+    PyObject *kinds = PyList_New(0), *rows = PyList_New(0);
     int n;
     const ptac_kernel *const *row = ptac_registry_rows(op, &n);
 
-    if (!kinds || !rows)
-        goto done;
     for (int i = 0; shapes && i < PTAC_MAX_KINDS && shapes->kinds[i]; i++)
-        if (ptac_append_stolen(kinds, PyUnicode_FromString(shapes->kinds[i])) < 0)
-            goto done;
+        ptac_append(&kinds, PyUnicode_FromString(shapes->kinds[i]));
     for (int i = 0; i < n; i++)
-        if (ptac_append_stolen(rows, describe_row(row[i])) < 0)
-            goto done;
-    result = Py_BuildValue("(sOO)", ptac_op_name(op), kinds, rows);
-done:
-    Py_XDECREF(kinds);
-    Py_XDECREF(rows);
-    return result;
+        ptac_append(&rows, describe_row(row[i]));
+    return Py_BuildValue("sNN", ptac_op_name(op), kinds, rows);
 }
 
 /* operators() -> [(name, [shape kinds], [rows, as describe_row() has them])] */
@@ -73,8 +57,7 @@ PTAC_NOARGS(operators)
     PyObject *list = PyList_New(0);
 
     for (int op = 0; list && op < PTAC_N_OPS; op++)
-        if (ptac_append_stolen(list, describe_op((ptac_op)op)) < 0)
-            Py_CLEAR(list);
+        ptac_append(&list, describe_op((ptac_op)op));
     return list;
 }
 
@@ -83,13 +66,9 @@ PTAC_NOARGS(op_switches)
 {
     PyObject *owners = PyDict_New();
 
-    for (int op = 0; owners && op < PTAC_N_OPS; op++) {
-        PyObject *owner = PyUnicode_FromString(ptac_op_switch((ptac_op)op));
-
-        if (!owner || PyDict_SetItemString(owners, ptac_op_name((ptac_op)op), owner))
-            Py_CLEAR(owners);
-        Py_XDECREF(owner);
-    }
+    for (int op = 0; owners && op < PTAC_N_OPS; op++)
+        ptac_put(&owners, ptac_op_name((ptac_op)op),
+                 PyUnicode_FromString(ptac_op_switch((ptac_op)op)));
     return owners;
 }
 
@@ -111,11 +90,9 @@ PTAC_NOARGS(bf16_rows)
         const ptac_kernel *const *rows = ptac_registry_rows((ptac_op)op, &n);
 
         for (int i = 0; list && i < n; i++)
-            if (rows[i]->in_bf16 &&
-                ptac_append_stolen(list,
-                                   Py_BuildValue("(ss)", ptac_op_name((ptac_op)op),
-                                                 rows[i]->name)) < 0)
-                Py_CLEAR(list);
+            if (rows[i]->in_bf16)
+                ptac_append(&list, Py_BuildValue("ss", ptac_op_name((ptac_op)op),
+                                                 rows[i]->name));
     }
     return list;
 }
@@ -286,8 +263,7 @@ PTAC_VARARGS(pin)
         if (!row || row->needs & ~ptac_cpu_features())
             return PyErr_Format(PyExc_ValueError, "%s has no row %s on this CPU",
                                 ptac_op_name(op), row_name);
-    }
-    if (row) {
+
         const char *trouble = ptac_override_install(open_pair(op));
 
         if (trouble)
@@ -312,18 +288,12 @@ PTAC_O(counters, name)
     ptac_counters_read(op, &sum);
     ptac_trouble(op, trouble);
     forwarded = PyDict_New();
-    for (int i = 0; forwarded && i < PTAC_N_REASONS; i++) {
-        PyObject *n =
-            sum.forwarded[i] ? PyLong_FromUnsignedLongLong(sum.forwarded[i]) : NULL;
-
-        if (n &&
-            PyDict_SetItemString(forwarded, ptac_reason_text((ptac_reason)i), n) < 0)
-            Py_CLEAR(forwarded);
-        Py_XDECREF(n);
-    }
-    return Py_BuildValue(
-        "KKNLKs", (unsigned long long)sum.accelerated, (unsigned long long)sum.failed,
-        forwarded, (long long)sum.t_saved_ns, (unsigned long long)sum.n_timed, trouble);
+    for (int i = 0; forwarded && i < PTAC_N_REASONS; i++)
+        if (sum.forwarded[i])
+            ptac_put(&forwarded, ptac_reason_text((ptac_reason)i),
+                     PyLong_FromUnsignedLongLong(sum.forwarded[i]));
+    return Py_BuildValue("kkNlks", sum.accelerated, sum.failed, forwarded,
+                         sum.t_saved_ns, sum.n_timed, trouble);
 }
 
 /*
@@ -348,9 +318,7 @@ PTAC_NOARGS(reasons)
     PyObject *list = PyList_New(0);
 
     for (int i = 0; list && i < PTAC_N_REASONS; i++)
-        if (ptac_append_stolen(
-                list, PyUnicode_FromString(ptac_reason_text((ptac_reason)i))) < 0)
-            Py_CLEAR(list);
+        ptac_append(&list, PyUnicode_FromString(ptac_reason_text((ptac_reason)i)));
     return list;
 }
 

@@ -11,21 +11,18 @@
 /* cuda_pool_open(policy, cap, history): None, or what is wrong. */
 PTAC_VARARGS(cuda_pool_open)
 {
-    unsigned long long cap, history;
+    ptac_stream_pool_options options = {0};
     const char *policy, *trouble;
 
-    if (!PyArg_ParseTuple(args, "sKK", &policy, &cap, &history))
+    if (!PyArg_ParseTuple(args, "skk", &policy, &options.cap, &options.n_history))
         return NULL;
-
-    const ptac_stream_pool_options options = {
-        .policy = ptac_policy_find(policy), .cap = cap, .n_history = history};
-
+    options.policy = ptac_policy_find(policy);
     if (!options.policy)
         return PyErr_Format(PyExc_ValueError, "there is no policy %s", policy);
     Py_BEGIN_ALLOW_THREADS
     trouble = ptac_cuda_allocator_open(&options);
     Py_END_ALLOW_THREADS
-    return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
+    return Py_BuildValue("z", trouble);
 }
 
 /* cuda_pool_entries() -> {name in torch: address} */
@@ -34,35 +31,35 @@ PTAC_NOARGS(cuda_pool_entries)
     PyObject *dict = PyDict_New();
 
 #define X(name, result, parameters)                                                    \
-    if (dict) {                                                                        \
-        PyObject *address = PyLong_FromVoidPtr(                                        \
-            *(void **)&(result(*[1]) parameters){ptac_cuda_##name});                   \
-        if (!address || PyDict_SetItemString(dict, #name, address) < 0)                \
-            Py_CLEAR(dict);                                                            \
-        Py_XDECREF(address);                                                           \
-    }
+    ptac_put(                                                                          \
+        &dict, #name,                                                                  \
+        PyLong_FromVoidPtr(*(void **)&(result(*[1]) parameters){ptac_cuda_##name}));
     PTAC_CUDA_ENTRIES(X)
 #undef X
     return dict;
 }
 
-/* cuda_pool_stats(device) -> dict, empty while the device has not been used */
-PTAC_O(cuda_pool_stats, number)
+/* The device's pool, NULL while it has not been used; false with an exception set. */
+static bool pool_of(PyObject *device, ptac_stream_pool **pool)
 {
-    const long device = PyLong_AsLong(number);
-    ptac_stream_pool *pool = ptac_cuda_pool((int)device);
-    ptac_mem_stats stats;
-    PyObject *dict;
+    const long number = PyLong_AsLong(device);
 
-    if (device == -1 && PyErr_Occurred())
+    *pool = ptac_cuda_pool((int)number);
+    return number != -1 || !PyErr_Occurred();
+}
+
+/* cuda_pool_stats(device) -> dict, empty while the device has not been used */
+PTAC_O(cuda_pool_stats, device)
+{
+    ptac_stream_pool *pool;
+    ptac_mem_stats stats;
+
+    if (!pool_of(device, &pool))
         return NULL;
-    dict = PyDict_New();
-    if (!dict || !pool)
-        return dict;
+    if (!pool)
+        return PyDict_New();
     ptac_stream_pool_stats(pool, &stats);
-    if (ptac_put_mem_stats(dict, &stats) < 0)
-        Py_CLEAR(dict);
-    return dict;
+    return ptac_mem_stats_dict(&stats);
 }
 
 /* One record of a snapshot, copied under the lock: no object is made there. */
@@ -100,27 +97,23 @@ static PyObject *block_row(ptac_stream_pool *pool, const copied_block *b)
     const ptac_arena *arena = pool->pool.arenas[b->arena];
     const bool is_free = b->flags & PTAC_BLOCK_FREE;
 
-    return Py_BuildValue("KKKKKNNK", (unsigned long long)arena->base,
-                         (unsigned long long)arena->held.current,
-                         (unsigned long long)b->address, (unsigned long long)b->bytes,
-                         (unsigned long long)(is_free ? 0 : b->requested),
-                         PyBool_FromLong(is_free), PyBool_FromLong(arena->is_small),
-                         (unsigned long long)b->stream);
+    return Py_BuildValue("klkkkNNk", arena->base, arena->held.current, b->address,
+                         b->bytes, is_free ? 0 : b->requested, PyBool_FromLong(is_free),
+                         PyBool_FromLong(arena->is_small), b->stream);
 }
 
 /*
  * cuda_pool_blocks(device) -> [(arena's base, bytes it holds, address, bytes,
  * requested, is free, is small, stream)] by address within an arena
  */
-PTAC_O(cuda_pool_blocks, number)
+PTAC_O(cuda_pool_blocks, device)
 {
-    const long device = PyLong_AsLong(number);
-    ptac_stream_pool *pool = ptac_cuda_pool((int)device);
+    ptac_stream_pool *pool;
     copied_block *copies = NULL;
     PyObject *list;
     size_t n = 0, room = 0;
 
-    if (device == -1 && PyErr_Occurred())
+    if (!pool_of(device, &pool))
         return NULL;
     while (pool && (room == 0 || n > room)) {
         free(copies);
@@ -132,32 +125,30 @@ PTAC_O(cuda_pool_blocks, number)
     }
     list = PyList_New(0);
     for (size_t i = n; list && i-- > 0;)
-        if (ptac_append_stolen(list, block_row(pool, &copies[i])) < 0)
-            Py_CLEAR(list);
+        ptac_append(&list, block_row(pool, &copies[i]));
     free(copies);
     return list;
 }
 
 /* cuda_pool_history(device) -> as pool_history() */
-PTAC_O(cuda_pool_history, number)
+PTAC_O(cuda_pool_history, device)
 {
-    const long device = PyLong_AsLong(number);
-    ptac_stream_pool *pool = ptac_cuda_pool((int)device);
+    ptac_stream_pool *pool;
 
-    if (device == -1 && PyErr_Occurred())
+    if (!pool_of(device, &pool))
         return NULL;
     return pool ? ptac_history_list(&pool->pool) : PyList_New(0);
 }
 
 /* cuda_pool_reset_peaks(device): peaks become what is current. */
-PTAC_O(cuda_pool_reset_peaks, number)
+PTAC_O(cuda_pool_reset_peaks, device)
 {
-    const long device = PyLong_AsLong(number);
+    ptac_stream_pool *pool;
 
-    if (device == -1 && PyErr_Occurred())
+    if (!pool_of(device, &pool))
         return NULL;
-    if (ptac_cuda_pool((int)device))
-        ptac_pool_reset_peaks(&ptac_cuda_pool((int)device)->pool);
+    if (pool)
+        ptac_pool_reset_peaks(&pool->pool);
     Py_RETURN_NONE;
 }
 
@@ -175,18 +166,18 @@ PTAC_NOARGS(cuda_pool_trim)
 /* pinned_open(bytes, threads): None, or what is wrong. */
 PTAC_VARARGS(pinned_open)
 {
-    unsigned long long bytes;
     const char *trouble;
+    size_t bytes;
     int n_threads;
 
-    if (!PyArg_ParseTuple(args, "Ki", &bytes, &n_threads))
+    if (!PyArg_ParseTuple(args, "ki", &bytes, &n_threads))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     trouble = ptac_cuda_load("libcuda.so.1");
     if (!trouble)
         trouble = ptac_pinned_open(bytes, n_threads);
     Py_END_ALLOW_THREADS
-    return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
+    return Py_BuildValue("z", trouble);
 }
 
 /* pinned_close() -> whether it is gone: no block is used. */
@@ -220,16 +211,4 @@ PTAC_O(pinned_free, address)
     if (!memory && PyErr_Occurred())
         return NULL;
     return PyBool_FromLong(ptac_pinned_free(memory));
-}
-
-/* pinned_stats() -> dict with torch's keys */
-PTAC_NOARGS(pinned_stats)
-{
-    PyObject *dict = PyDict_New();
-    ptac_mem_stats stats;
-
-    ptac_pinned_stats(&stats);
-    if (dict && ptac_put_mem_stats(dict, &stats) < 0)
-        Py_CLEAR(dict);
-    return dict;
 }

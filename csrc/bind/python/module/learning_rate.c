@@ -188,7 +188,6 @@ PTAC_NOARGS(rate_fields)
     PyObject *list = PyList_New(0);
 
     for (int i = 0; list && i < PTAC_RATE_NUMBERS; i++)
-        if (ptac_append_stolen(list, PyUnicode_FromString(names[i])) < 0)
-            Py_CLEAR(list);
+        ptac_append(&list, PyUnicode_FromString(names[i]));
     return list;
 }

@@ -14,33 +14,25 @@
 /* pool_enable(route, policy, cap, reserve, history, idle_s, fill): None, or trouble. */
 PTAC_VARARGS(pool_enable)
 {
-    unsigned long long cap, reserve, history;
-    long long idle_s;
+    ptac_cpu_pool_options options = {0};
+    const ptac_cpu_route *route;
     const char *way, *policy, *trouble;
     int fill;
 
-    if (!PyArg_ParseTuple(args, "ssKKKLi", &way, &policy, &cap, &reserve, &history,
-                          &idle_s, &fill))
+    if (!PyArg_ParseTuple(args, "sskkkli", &way, &policy, &options.cap,
+                          &options.reserve_bytes, &options.n_history, &options.idle_s,
+                          &fill))
         return NULL;
-
-    const ptac_cpu_pool_options options = {
-        .policy = ptac_policy_find(policy),
-        .cap = cap,
-        .reserve_bytes = reserve,
-        .n_history = history,
-        .idle_s = idle_s,
-        .fill = (ptac_fill)fill,
-    };
-
-    const ptac_cpu_route *route = ptac_cpu_route_find(way);
-
+    options.policy = ptac_policy_find(policy);
+    options.fill = (ptac_fill)fill;
+    route = ptac_cpu_route_find(way);
     if (!options.policy || !route)
         return PyErr_Format(PyExc_ValueError, "there is no policy %s, or no route %s",
                             policy, way);
     Py_BEGIN_ALLOW_THREADS
     trouble = ptac_cpu_allocator_enable(route, &options);
     Py_END_ALLOW_THREADS
-    return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
+    return Py_BuildValue("z", trouble);
 }
 
 /* pool_disable(): requests go to libc; blocks in use still come back. */
@@ -58,9 +50,7 @@ PTAC_NOARGS(pool_routes)
     PyObject *list = PyList_New(0);
 
     for (int i = 0; list && ptac_cpu_route_at(i); i++)
-        if (ptac_append_stolen(list, PyUnicode_FromString(ptac_cpu_route_at(i)->name)) <
-            0)
-            Py_CLEAR(list);
+        ptac_append(&list, PyUnicode_FromString(ptac_cpu_route_at(i)->name));
     return list;
 }
 
@@ -86,39 +76,9 @@ PTAC_O(malloc_keeps, is_wanted)
 PTAC_NOARGS(pool_state)
 {
     static const char *const names[] = {"off", "on", "draining"};
-    const int64_t n = ptac_cpu_pool_draining();
 
-    return Py_BuildValue("sLi", names[ptac_cpu_allocator_state()], (long long)n,
-                         (int)ptac_cpu_allocator_was_overtaken());
-}
-
-static PyObject *slot_values(const got_slots *slots)
-{
-    PyObject *list = PyList_New(0);
-
-    for (int i = 0; list && i < slots->n; i++)
-        if (ptac_append_stolen(list, PyLong_FromSize_t(slots->found[i])) < 0)
-            Py_CLEAR(list);
-    return list;
-}
-
-/* pool_slots() -> what libc10's imports of posix_memalign and of free lead to */
-PTAC_NOARGS(pool_slots)
-{
-    got_slots memalign = {0}, frees = {0};
-
-    ptac_cpu_allocator_slots(&memalign, &frees);
-    return Py_BuildValue("NN", slot_values(&memalign), slot_values(&frees));
-}
-
-/* pool_owns(address) -> whether it lies in the pool's arena */
-PTAC_O(pool_owns, address)
-{
-    void *memory = PyLong_AsVoidPtr(address);
-
-    if (!memory && PyErr_Occurred())
-        return NULL;
-    return PyBool_FromLong(ptac_cpu_pool_owns(memory));
+    return Py_BuildValue("sli", names[ptac_cpu_allocator_state()],
+                         ptac_cpu_pool_draining(), ptac_cpu_allocator_was_overtaken());
 }
 
 /* pool_trim() -> bytes given back that no block used */
@@ -177,22 +137,12 @@ PTAC_NOARGS(pool_policies)
     PyObject *list = PyList_New(0);
 
     for (int i = 0; list && ptac_policy_at(i); i++)
-        if (ptac_append_stolen(list, PyUnicode_FromString(ptac_policy_at(i)->name)) < 0)
-            Py_CLEAR(list);
+        ptac_append(&list, PyUnicode_FromString(ptac_policy_at(i)->name));
     return list;
 }
 
-static int put(PyObject *dict, const char *key, int64_t value)
-{
-    PyObject *number = PyLong_FromLongLong(value);
-    const int status = number ? PyDict_SetItemString(dict, key, number) : -1;
-
-    Py_XDECREF(number);
-    return status;
-}
-
-static int put_stat(PyObject *dict, const char *name, const char *class,
-                    const ptac_stat *stat)
+static void put_stat(PyObject **dict, const char *name, const char *class,
+                     const ptac_stat *stat)
 {
     const struct {
         const char *name;
@@ -204,49 +154,40 @@ static int put_stat(PyObject *dict, const char *name, const char *class,
     char key[96];
 
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        snprintf(key, sizeof key, "%s%s%s.%s", name, *class ? "." : "", class,
-                 parts[i].name);
-        if (put(dict, key, parts[i].value) < 0)
-            return -1;
+        snprintf(key, sizeof key, "%s%s.%s", name, class, parts[i].name);
+        ptac_put(dict, key, PyLong_FromLongLong(parts[i].value));
     }
-    return 0;
 }
 
-int ptac_put_mem_stats(PyObject *dict, const ptac_mem_stats *s)
+PyObject *ptac_mem_stats_dict(const ptac_mem_stats *s)
 {
-    static const char *const classes[PTAC_N_CLASSES] = {
-        [PTAC_ALL] = "all", [PTAC_LARGE] = "large_pool", [PTAC_SMALL] = "small_pool"};
+    static const char *const classes[PTAC_N_CLASSES] = {[PTAC_ALL] = ".all",
+                                                        [PTAC_LARGE] = ".large_pool",
+                                                        [PTAC_SMALL] = ".small_pool"};
+    PyObject *dict = PyDict_New();
 
     for (int c = 0; c < PTAC_N_CLASSES; c++) {
-#define X(name)                                                                        \
-    if (put_stat(dict, #name, classes[c], &s->name[c]) < 0)                            \
-        return -1;
+#define X(name) put_stat(&dict, #name, classes[c], &s->name[c]);
         PTAC_CLASS_STATS(X)
 #undef X
     }
-#define X(name)                                                                        \
-    if (put(dict, #name, s->name) < 0)                                                 \
-        return -1;
+#define X(name) ptac_put(&dict, #name, PyLong_FromLongLong(s->name));
     PTAC_PLAIN_STATS(X)
 #undef X
-#define X(name)                                                                        \
-    if (put(dict, "ptac." #name, s->name) < 0)                                         \
-        return -1;
+#define X(name) ptac_put(&dict, "ptac." #name, PyLong_FromLongLong(s->name));
     PTAC_OWN_STATS(X)
 #undef X
-    return put_stat(dict, "ptac.arena_bytes", "", &s->arena_bytes);
+    put_stat(&dict, "ptac.arena_bytes", "", &s->arena_bytes);
+    return dict;
 }
 
 /* pool_stats() -> dict with torch's keys */
 PTAC_NOARGS(pool_stats)
 {
-    PyObject *dict = PyDict_New();
     ptac_mem_stats stats;
 
     ptac_pool_stats(ptac_cpu_pool(), &stats);
-    if (dict && ptac_put_mem_stats(dict, &stats) < 0)
-        Py_CLEAR(dict);
-    return dict;
+    return ptac_mem_stats_dict(&stats);
 }
 
 /* pool_reset_peaks(): peaks become what is current. */

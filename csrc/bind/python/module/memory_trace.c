@@ -49,13 +49,10 @@ static size_t copy_blocks(const ptac_pool *pool, copied_block *copies, size_t ro
     return n;
 }
 
-static int append_block(PyObject *list, const copied_block *block)
+static void append_block(PyObject **list, const copied_block *b)
 {
-    return ptac_append_stolen(
-        list, Py_BuildValue("KKKN", (unsigned long long)block->address,
-                            (unsigned long long)block->bytes,
-                            (unsigned long long)block->requested,
-                            PyBool_FromLong(block->flags & PTAC_BLOCK_FREE)));
+    ptac_append(list, Py_BuildValue("kkkN", b->address, b->bytes, b->requested,
+                                    PyBool_FromLong(b->flags & PTAC_BLOCK_FREE)));
 }
 
 /* From base to top without a gap: between blocks a plan's region has nothing in use. */
@@ -70,11 +67,12 @@ static PyObject *list_blocks(const copied_block *blocks, size_t n, uintptr_t bas
         const copied_block gap = {
             .address = at, .bytes = next - at, .flags = PTAC_BLOCK_FREE};
 
-        if ((gap.bytes && append_block(list, &gap) < 0) ||
-            (i < n && append_block(list, &blocks[i]) < 0))
-            Py_CLEAR(list);
-        if (i < n)
+        if (gap.bytes)
+            append_block(&list, &gap);
+        if (i < n) {
+            append_block(&list, &blocks[i]);
             at = blocks[i].address + blocks[i].bytes;
+        }
     }
     return list;
 }
@@ -110,9 +108,7 @@ PTAC_NOARGS(pool_blocks)
     qsort(copies, n, sizeof *copies, by_address);
     list = list_blocks(copies, n, base, top);
     free(copies);
-    return list ? Py_BuildValue("KKN", (unsigned long long)base,
-                                (unsigned long long)held, list)
-                : NULL;
+    return Py_BuildValue("kkN", base, held, list);
 }
 
 /* [(event, address, bytes, stream, nanoseconds)], the oldest first */
@@ -135,14 +131,11 @@ PyObject *ptac_history_list(ptac_pool *pool)
     }
     list = PyList_New(0);
     for (size_t i = 0; list && i < n; i++)
-        if (ptac_append_stolen(
-                list,
-                Py_BuildValue("sKKKL", ptac_event_name((ptac_event_kind)copies[i].kind),
-                              (unsigned long long)copies[i].address,
-                              (unsigned long long)copies[i].bytes,
-                              (unsigned long long)copies[i].stream,
-                              (long long)copies[i].t_ns)) < 0)
-            Py_CLEAR(list);
+        ptac_append(&list,
+                    Py_BuildValue("skkkl",
+                                  ptac_event_name((ptac_event_kind)copies[i].kind),
+                                  copies[i].address, copies[i].bytes, copies[i].stream,
+                                  copies[i].t_ns));
     free(copies);
     return list;
 }
@@ -159,12 +152,12 @@ PTAC_NOARGS(pool_history)
  */
 PTAC_VARARGS(pool_replay)
 {
-    unsigned long long granule, least;
+    size_t granule, least;
     const char *name;
     PyObject *list, *result = NULL;
     ptac_replay_result found;
 
-    if (!PyArg_ParseTuple(args, "sKKO!", &name, &granule, &least, &PyList_Type, &list))
+    if (!PyArg_ParseTuple(args, "skkO!", &name, &granule, &least, &PyList_Type, &list))
         return NULL;
 
     const ptac_policy *policy = ptac_policy_find(name);
@@ -173,21 +166,16 @@ PTAC_VARARGS(pool_replay)
 
     if (!steps)
         return PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < n; i++) {
-        unsigned long long bytes, number;
-
-        if (!PyArg_ParseTuple(PyList_GetItem(list, i), "KK", &bytes, &number))
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!PyArg_ParseTuple(PyList_GetItem(list, i), "kk", &steps[i].bytes,
+                              &steps[i].n))
             goto done;
-        steps[i] = (ptac_trace_step){.bytes = bytes, .n = number};
-    }
     if (!policy || granule == 0 || granule & (granule - 1))
         PyErr_SetString(PyExc_ValueError, "no such policy, or no power of two");
     else if (!ptac_replay(policy, granule, least, steps, (size_t)n, &found))
         PyErr_SetString(PyExc_ValueError, "the trace frees what is not in use");
     else
-        result = Py_BuildValue("KKK", (unsigned long long)found.peak_live,
-                               (unsigned long long)found.peak_arena,
-                               (unsigned long long)found.planned);
+        result = Py_BuildValue("kkk", found.peak_live, found.peak_arena, found.planned);
 done:
     free(steps);
     return result;

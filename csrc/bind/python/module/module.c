@@ -20,10 +20,14 @@ PTAC_VARARGS(load)
 
     const char *missing = ptac_torch_load(directory, hidden);
 
-    if (missing)
-        return PyUnicode_FromString(missing);
-    ptac_host_install();
-    Py_RETURN_NONE;
+    if (!missing)
+        ptac_host_install();
+    return Py_BuildValue("z", missing);
+}
+
+static void put_truth(PyObject **dict, const char *key, bool truth)
+{
+    ptac_put(dict, key, PyBool_FromLong(truth));
 }
 
 /* symbols() -> {symbol of libtorch: whether it was found} */
@@ -31,11 +35,7 @@ PTAC_NOARGS(symbols)
 {
     PyObject *found = PyDict_New();
 
-    if (!found)
-        return NULL;
-#define F(type, name, parameters)                                                      \
-    if (PyDict_SetItemString(found, #name, T.name ? Py_True : Py_False) < 0)           \
-        goto fail;
+#define F(type, name, parameters)         put_truth(&found, #name, T.name);
 #define M(type, name, symbol, parameters) F(type, name, parameters)
     PTAC_TORCH_REQUIRED(F)
     PTAC_TORCH_OPTIONAL(F)
@@ -45,9 +45,6 @@ PTAC_NOARGS(symbols)
 #undef F
 #undef M
     return found;
-fail:
-    Py_DECREF(found);
-    return NULL;
 }
 
 /* cpu() -> ("vendor-family-model", instruction set in use) */

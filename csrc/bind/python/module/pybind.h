@@ -50,8 +50,8 @@ typedef struct ptac_method {
 
 void ptac_method_announce(ptac_method *method);
 
-/* The statistics as entries of the dict, with torch's keys; -1 with an exception. */
-int ptac_put_mem_stats(PyObject *dict, const ptac_mem_stats *stats);
+/* The statistics by torch's keys, a new dict. */
+PyObject *ptac_mem_stats_dict(const ptac_mem_stats *stats);
 /* A pool's last events: (event, address, bytes, stream, nanoseconds), a new list. */
 PyObject *ptac_history_list(ptac_pool *pool);
 
@@ -115,8 +115,15 @@ bool ptac_saved_is_pack(PyObject *hook);
 /* Put an object, which gets a reference, in the place of what was remembered there. */
 void ptac_keep(PyObject **home, PyObject *object);
 
-/* Append an item and drop it, also where it is NULL, which is an error. */
-int ptac_append_stolen(PyObject *list, PyObject *item);
+/*
+ * Add an item, which is taken over. Where it is NULL, as an error leaves it, or cannot
+ * be added, the list or dict is dropped and becomes NULL; nothing more is added then.
+ */
+void ptac_append(PyObject **list, PyObject *item);
+void ptac_put(PyObject **dict, const char *key, PyObject *value);
+
+/* Whether an attribute is true; -1 with an exception set. */
+int ptac_truth(PyObject *object, PyObject *attribute);
 
 /* The operator of that name; PTAC_N_OPS with ValueError set when there is none. */
 ptac_op ptac_op_from(PyObject *name);

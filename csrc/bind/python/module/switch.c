@@ -13,9 +13,8 @@ PTAC_NOARGS(override_names)
     const ptac_override *const *overrides = ptac_overrides(&n);
 
     for (int i = 0; list && i < n; i++)
-        if (ptac_append_stolen(list, Py_BuildValue("(ss)", overrides[i]->name,
-                                                   ptac_op_name(overrides[i]->op))) < 0)
-            Py_CLEAR(list);
+        ptac_append(&list, Py_BuildValue("ss", overrides[i]->name,
+                                         ptac_op_name(overrides[i]->op)));
     return list;
 }
 
@@ -45,33 +44,19 @@ PTAC_O(override_install, names)
     if (!ops_from(names, &ops))
         return NULL;
 
-    const char *trouble = ptac_override_install(ops);
-
-    return trouble ? PyUnicode_FromString(trouble) : Py_NewRef(Py_None);
-}
-
-static PyObject *names_of(uint64_t ops)
-{
-    PyObject *list = PyList_New(0);
-
-    for (int op = 0; list && op < PTAC_N_OPS; op++)
-        if (ops & UINT64_C(1) << op &&
-            ptac_append_stolen(list, PyUnicode_FromString(ptac_op_name((ptac_op)op))) <
-                0)
-            Py_CLEAR(list);
-    return list;
+    return Py_BuildValue("z", ptac_override_install(ops));
 }
 
 /* override_installed() -> [operators whose overrides are in the dispatcher] */
 PTAC_NOARGS(override_installed)
 {
-    return names_of(ptac_override_installed());
-}
+    const uint64_t ops = ptac_override_installed();
+    PyObject *list = PyList_New(0);
 
-/* override_typed() -> [of those, operators that torch calls without boxing] */
-PTAC_NOARGS(override_typed)
-{
-    return names_of(ptac_override_typed());
+    for (int op = 0; list && op < PTAC_N_OPS; op++)
+        if (ops & UINT64_C(1) << op)
+            ptac_append(&list, PyUnicode_FromString(ptac_op_name((ptac_op)op)));
+    return list;
 }
 
 /* override_remove([operator names]): no call of ours may be in flight. */
@@ -89,8 +74,7 @@ PTAC_O(override_remove, names)
 /* flight() -> (calls in flight, calls ever entered) */
 PTAC_NOARGS(flight)
 {
-    return Py_BuildValue("LK", (long long)ptac_calls_in_flight(),
-                         (unsigned long long)ptac_calls_entered());
+    return Py_BuildValue("lk", ptac_calls_in_flight(), ptac_calls_entered());
 }
 
 static const char *blocks_name = "pai_torchacc disabled";
@@ -159,9 +143,7 @@ static void ask_after_forward(void)
 /* when_forwarded(callback): call it once, soon after a call that finds us off. */
 PTAC_O(when_forwarded, callback)
 {
-    Py_INCREF(callback);
-    Py_XDECREF(after_forward);
-    after_forward = callback;
+    ptac_keep(&after_forward, callback);
     __atomic_store_n(&after_forward_asked, true, __ATOMIC_RELAXED);
     ptac_when_forwarded(ask_after_forward);
     Py_RETURN_NONE;

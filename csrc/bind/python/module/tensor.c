@@ -23,8 +23,7 @@ static uint64_t plain_keys, inference_keys;
 /* The thread's dispatch state in torch: included and excluded keys, zero by default. */
 static const char *state_symbol = "_ZN3c104impl26raw_local_dispatch_key_setE";
 static uint64_t inference_state[2];
-static uint64_t
-    harmless_exclusions; /* backward passes of torch < 2.13 leave out names */
+static uint64_t harmless_exclusions; /* torch < 2.13 leaves out names in backward */
 static bool state_is_known;
 static __thread const uint64_t *state_here;
 
@@ -107,11 +106,7 @@ int ptac_requires_grad(PyObject *tensor)
     if (!s_requires_grad)
         return -1;
 
-    PyObject *value = PyObject_GetAttr(tensor, s_requires_grad);
-    const int truth = value ? PyObject_IsTrue(value) : -1;
-
-    Py_XDECREF(value);
-    return truth;
+    return ptac_truth(tensor, s_requires_grad);
 }
 
 ptac_reason ptac_why_not_plain(PyObject *tensor)
@@ -247,14 +242,6 @@ static Py_ssize_t find_offset(void *const *bases, const uint64_t *words, int n,
     return found;
 }
 
-void ptac_keep(PyObject **home, PyObject *object)
-{
-    PyObject *before = *home;
-
-    *home = Py_NewRef(object);
-    Py_XDECREF(before);
-}
-
 /*
  * tensor_learn(Tensor, Parameter, steal, increment_version, samples): steal makes a
  * tensor from a capsule that holds a handle, increment_version counts a write; samples
@@ -276,10 +263,8 @@ PTAC_VARARGS(tensor_learn)
 
     const Py_ssize_t n = PyList_Size(samples);
 
-    if (n < 2 || n > MAX_SAMPLES) {
-        PyErr_SetString(PyExc_ValueError, "2 to 16 samples are expected");
-        return NULL;
-    }
+    if (n < 2 || n > MAX_SAMPLES)
+        return PyErr_Format(PyExc_ValueError, "2 to 16 samples are expected");
     for (Py_ssize_t i = 0; i < n; i++) {
         unsigned long long cdata, keys;
 
@@ -313,10 +298,7 @@ PTAC_NOARGS(thread_state)
 {
     const uint64_t *state = find_state();
 
-    if (!state)
-        Py_RETURN_NONE;
-    return Py_BuildValue("KK", (unsigned long long)state[0],
-                         (unsigned long long)state[1]);
+    return state ? Py_BuildValue("kk", state[0], state[1]) : Py_NewRef(Py_None);
 }
 
 /*

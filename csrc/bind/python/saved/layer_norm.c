@@ -38,31 +38,32 @@ static bool call_of(PyObject *args, ptac_layer_norm *norm, float **y)
            views[Y].n_elements == views[X].n_elements;
 }
 
-/* layer_norm_apply(x, mean, rstd, weight, bias, y) -> whether y was computed. */
-PTAC_VARARGS(layer_norm_apply)
+/* Whether y is what it gives; computed, where that is wanted. */
+static PyObject *run(PyObject *args, bool computes)
 {
     ptac_layer_norm norm;
+    bool is_so = true;
     float *y;
 
     if (!call_of(args, &norm, &y))
         Py_RETURN_FALSE;
     Py_BEGIN_ALLOW_THREADS
-    ptac_layer_norm_apply(&norm, y);
+    if (computes)
+        ptac_layer_norm_apply(&norm, y);
+    else
+        is_so = ptac_layer_norm_matches(&norm, y);
     Py_END_ALLOW_THREADS
-    Py_RETURN_TRUE;
+    return PyBool_FromLong(is_so);
 }
 
-/* layer_norm_matches(x, mean, rstd, weight, bias, y) -> whether it would be that y. */
+/* layer_norm_apply(x, mean, rstd, weight, bias, y) -> whether y was computed */
+PTAC_VARARGS(layer_norm_apply)
+{
+    return run(args, true);
+}
+
+/* layer_norm_matches(x, mean, rstd, weight, bias, y) -> whether it would be that y */
 PTAC_VARARGS(layer_norm_matches)
 {
-    ptac_layer_norm norm;
-    bool matches;
-    float *y;
-
-    if (!call_of(args, &norm, &y))
-        Py_RETURN_FALSE;
-    Py_BEGIN_ALLOW_THREADS
-    matches = ptac_layer_norm_matches(&norm, y);
-    Py_END_ALLOW_THREADS
-    return PyBool_FromLong(matches);
+    return run(args, false);
 }

@@ -6,12 +6,9 @@
 #include "bind/python/module/pybind.h"
 #include "ops/pack/pack.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
-typedef unsigned long long address;
-
-#define AT(type, a) ((type *)(uintptr_t)(a))
+#define AT(a) ((void *)(uintptr_t)(a))
 
 /* pack_probe(tensor) -> a ptac_pack_promise; nothing for what is not dense floats. */
 PTAC_O(pack_probe, tensor)
@@ -28,148 +25,75 @@ PTAC_O(pack_probe, tensor)
         ptac_pack_probe(view.data, view.n_elements, widths[view.dtype]));
 }
 
-/* pack_bitmask(x, n, width, bits) -> the two, or None where there is a third. */
-PTAC_VARARGS(pack_bitmask)
+/* The numbers of a call, n of them; false with an exception set. */
+static bool read_numbers(PyObject *const *args, Py_ssize_t n_args, int64_t *numbers,
+                         int n)
 {
-    address x, bits;
-    long long n;
-    int width;
+    if (n_args != n)
+        PyErr_Format(PyExc_TypeError, "%d numbers are expected", n);
+    for (int i = 0; i < n && n_args == n; i++)
+        numbers[i] = (int64_t)PyLong_AsUnsignedLongLongMask(args[i]);
+    return !PyErr_Occurred();
+}
+
+/* A method of n numbers, a[0] on: what the expression gives without the GIL. */
+#define PTAC_OF_NUMBERS(name, n, expression)                                           \
+    PTAC_FASTCALL(name)                                                                \
+    {                                                                                  \
+        int64_t a[n] = {0}, found;                                                     \
+                                                                                       \
+        if (!read_numbers(args, n_args, a, n))                                         \
+            return NULL;                                                               \
+        Py_BEGIN_ALLOW_THREADS;                                                        \
+        found = (expression);                                                          \
+        Py_END_ALLOW_THREADS;                                                          \
+        return PyLong_FromLongLong(found);                                             \
+    }
+
+/* pack_bitmask(x, n, width, bits) -> the two values, or None where there is a third */
+PTAC_FASTCALL(pack_bitmask)
+{
     uint64_t values[2];
+    int64_t a[4];
     bool packed;
 
-    if (!PyArg_ParseTuple(args, "KLiK", &x, &n, &width, &bits))
+    if (!read_numbers(args, n_args, a, 4))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    packed = ptac_pack_bitmask(AT(void, x), n, width, values, AT(uint64_t, bits));
+    packed = ptac_pack_bitmask(AT(a[0]), a[1], (int)a[2], values, AT(a[3]));
     Py_END_ALLOW_THREADS
-    if (!packed)
-        Py_RETURN_NONE;
-    return Py_BuildValue("KK", (address)values[0], (address)values[1]);
+    return packed ? Py_BuildValue("kk", values[0], values[1]) : Py_NewRef(Py_None);
 }
 
-/* unpack_bitmask(bits, first, second, n, width, x) */
-PTAC_VARARGS(unpack_bitmask)
-{
-    address x, bits, first, second;
-    long long n;
-    int width;
+/* unpack_bitmask(bits, first, second, n, width, x) -> 0 */
+PTAC_OF_NUMBERS(
+    unpack_bitmask, 6,
+    (ptac_unpack_bitmask(AT(a[0]), (uint64_t *)&a[1], a[3], (int)a[4], AT(a[5])), 0))
 
-    if (!PyArg_ParseTuple(args, "KKKLiK", &bits, &first, &second, &n, &width, &x))
-        return NULL;
+/* pack_equal(x, y, n) -> whether n bytes are the same */
+PTAC_OF_NUMBERS(pack_equal, 3, memcmp(AT(a[0]), AT(a[1]), (size_t)a[2]) == 0)
 
-    const uint64_t values[2] = {first, second};
+/* pack_count(x, n, starts) -> how many are not zero */
+PTAC_OF_NUMBERS(pack_count, 3, ptac_pack_count(AT(a[0]), a[1], AT(a[2])))
 
-    Py_BEGIN_ALLOW_THREADS
-    ptac_unpack_bitmask(AT(uint64_t, bits), values, n, width, AT(void, x));
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
+/* pack_nonzero(x, n, starts, bits, values) -> whether x is still as counted */
+PTAC_OF_NUMBERS(pack_nonzero, 5,
+                ptac_pack_nonzero(AT(a[0]), a[1], AT(a[2]), AT(a[3]), AT(a[4])))
 
-/* pack_equal(x, y, n) -> whether n bytes are the same. */
-PTAC_VARARGS(pack_equal)
-{
-    PyThreadState *state;
-    address x, y;
-    unsigned long long n;
-    bool is_equal;
-
-    if (!PyArg_ParseTuple(args, "KKK", &x, &y, &n))
-        return NULL;
-    state = PyEval_SaveThread();
-    is_equal = memcmp(AT(void, x), AT(void, y), n) == 0;
-    PyEval_RestoreThread(state);
-    return PyBool_FromLong(is_equal);
-}
-
-/* pack_count(x, n, starts) -> how many are not zero. */
-PTAC_VARARGS(pack_count)
-{
-    address x, starts;
-    long long n, total;
-
-    if (!PyArg_ParseTuple(args, "KLK", &x, &n, &starts))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    total = ptac_pack_count(AT(uint32_t, x), n, AT(int64_t, starts));
-    Py_END_ALLOW_THREADS
-    return PyLong_FromLongLong(total);
-}
-
-/* pack_nonzero(x, n, starts, bits, values) -> whether x is still as counted. */
-PTAC_VARARGS(pack_nonzero)
-{
-    address x, starts, bits, values;
-    long long n;
-    bool packed;
-
-    if (!PyArg_ParseTuple(args, "KLKKK", &x, &n, &starts, &bits, &values))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    packed = ptac_pack_nonzero(AT(uint32_t, x), n, AT(int64_t, starts),
-                               AT(uint64_t, bits), AT(uint32_t, values));
-    Py_END_ALLOW_THREADS
-    return PyBool_FromLong(packed);
-}
-
-/* unpack_nonzero(bits, values, starts, n, x) */
-PTAC_VARARGS(unpack_nonzero)
-{
-    address x, starts, bits, values;
-    long long n;
-
-    if (!PyArg_ParseTuple(args, "KKKLK", &bits, &values, &starts, &n, &x))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    ptac_unpack_nonzero(AT(uint64_t, bits), AT(uint32_t, values), AT(int64_t, starts),
-                        n, AT(uint32_t, x));
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
+/* unpack_nonzero(bits, values, starts, n, x) -> 0 */
+PTAC_OF_NUMBERS(unpack_nonzero, 5,
+                (ptac_unpack_nonzero(AT(a[0]), AT(a[1]), AT(a[2]), a[3], AT(a[4])), 0))
 
 /* pack_index_width(x, n) -> 1, 2, 4 or 8 bytes */
-PTAC_VARARGS(pack_index_width)
-{
-    address x;
-    long long n;
-    int width;
+PTAC_OF_NUMBERS(pack_index_width, 2, ptac_pack_index_width(AT(a[0]), a[1]))
 
-    if (!PyArg_ParseTuple(args, "KL", &x, &n))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    width = ptac_pack_index_width(AT(int64_t, x), n);
-    Py_END_ALLOW_THREADS
-    return PyLong_FromLong(width);
-}
+/* pack_indices(x, n, width, narrow) -> 0 */
+PTAC_OF_NUMBERS(pack_indices, 4,
+                (ptac_pack_indices(AT(a[0]), a[1], (int)a[2], AT(a[3])), 0))
 
-/* pack_indices(x, n, width, narrow) */
-PTAC_VARARGS(pack_indices)
-{
-    address x, narrow;
-    long long n;
-    int width;
-
-    if (!PyArg_ParseTuple(args, "KLiK", &x, &n, &width, &narrow))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    ptac_pack_indices(AT(int64_t, x), n, width, AT(void, narrow));
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-/* unpack_indices(narrow, n, width, x) */
-PTAC_VARARGS(unpack_indices)
-{
-    address x, narrow;
-    long long n;
-    int width;
-
-    if (!PyArg_ParseTuple(args, "KLiK", &narrow, &n, &width, &x))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    ptac_unpack_indices(AT(void, narrow), n, width, AT(int64_t, x));
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
+/* unpack_indices(narrow, n, width, x) -> 0 */
+PTAC_OF_NUMBERS(unpack_indices, 4,
+                (ptac_unpack_indices(AT(a[0]), a[1], (int)a[2], AT(a[3])), 0))
 
 /* Bytes that are saved now, were at most, and have been in all; and how often. */
 typedef struct account {
@@ -222,13 +146,9 @@ PTAC_NOARGS(saved_bytes)
 
     for (int i = 0; found && i <= N_MECHANISMS; i++) {
         const account *a = &accounts[i];
-        PyObject *row = Py_BuildValue("LLLL", (long long)a->current, (long long)a->peak,
-                                      (long long)a->total, (long long)a->count);
 
-        if (!row || PyDict_SetItemString(
-                        found, i < N_MECHANISMS ? mechanisms[i] : "all", row) < 0)
-            Py_CLEAR(found);
-        Py_XDECREF(row);
+        ptac_put(&found, i < N_MECHANISMS ? mechanisms[i] : "all",
+                 Py_BuildValue("llll", a->current, a->peak, a->total, a->count));
     }
     return found;
 }

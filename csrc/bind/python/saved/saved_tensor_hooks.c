@@ -17,12 +17,12 @@
 #include <string.h>
 #include <structmember.h>
 
-/* Below that nothing is worth a look; tests look at everything. */
-static int64_t least_bytes = 256 << 10;
+/* Below that nothing is worth a look; tests find it by its name and look at all. */
+int64_t ptac_saved_least_bytes = 256 << 10;
 
 typedef struct held {
-    PyObject_HEAD PyObject
-        *tensor;        /* what was saved, or shares its memory and version; or NULL */
+    PyObject head;
+    PyObject *tensor;   /* what was saved, or shares its memory and version; or NULL */
     PyObject *origin;   /* a weak reference to what was saved, where that is not it */
     PyObject *box;      /* the package's, for large tensors */
     PyObject *geometry; /* what saved_release() was given with the tensor */
@@ -41,8 +41,12 @@ static PyObject *consider, *restore, *complain, *leave, *current, *saves_outputs
 
 static PyObject *node_types; /* what saves_outputs() said of types of torch's nodes */
 
-static PyObject *s_version, *s_is_leaf, *s_requires_grad, *s_base, *s_detach;
-static PyObject *s_grad_fn, *s_output_nr;
+/* Attributes of tensors. */
+#define NAMES(X)                                                                       \
+    X(_version) X(is_leaf) X(requires_grad) X(_base) X(detach) X(grad_fn) X(output_nr)
+#define X(name) static PyObject *s_##name;
+NAMES(X)
+#undef X
 
 /* One of those above, which stays as long as the call lasts. */
 static PyObject *call(PyObject *function, PyObject *first, PyObject *second)
@@ -55,20 +59,11 @@ static PyObject *call(PyObject *function, PyObject *first, PyObject *second)
     return result;
 }
 
-static int is_true(PyObject *object, PyObject *name)
+static int read_number(PyObject *object, PyObject *attribute, long long *number)
 {
-    PyObject *value = PyObject_GetAttr(object, name);
-    const int truth = value ? PyObject_IsTrue(value) : -1;
+    PyObject *value = PyObject_GetAttr(object, attribute);
 
-    Py_XDECREF(value);
-    return truth;
-}
-
-static int version_of(PyObject *tensor, long long *version)
-{
-    PyObject *value = PyObject_GetAttr(tensor, s_version);
-
-    *version = value ? PyLong_AsLongLong(value) : -1;
+    *number = value ? PyLong_AsLongLong(value) : -1;
     Py_XDECREF(value);
     return PyErr_Occurred() ? -1 : 0;
 }
@@ -101,7 +96,7 @@ static held *hold(PyObject *tensor, bool is_leaf, bool as_it_is)
         made->origin = made->tensor ? PyWeakref_NewRef(tensor, NULL) : NULL;
     }
     if (!made->tensor || (!as_it_is && !made->origin) ||
-        version_of(made->tensor, &made->version) < 0) {
+        read_number(made->tensor, s__version, &made->version) < 0) {
         Py_DECREF(made);
         return NULL;
     }
@@ -118,7 +113,7 @@ static bool is_large(PyObject *tensor)
         return false;
     ptac_view_of(ptac_borrow(tensor), &view);
     return view.data && view.n_elements > 0 &&
-           view.n_elements * bytes[view.dtype] >= least_bytes;
+           view.n_elements * bytes[view.dtype] >= ptac_saved_least_bytes;
 }
 
 /* A parameter, or a view of one, stays whatever happens here. */
@@ -128,13 +123,13 @@ static int is_kept_anyway(PyObject *tensor, bool is_leaf)
     int kept;
 
     if (is_leaf)
-        return is_true(tensor, s_requires_grad);
-    base = PyObject_GetAttr(tensor, s_base);
+        return ptac_truth(tensor, s_requires_grad);
+    base = PyObject_GetAttr(tensor, s__base);
     if (!base)
         return -1;
-    kept = base == Py_None ? 0 : is_true(base, s_is_leaf);
+    kept = base == Py_None ? 0 : ptac_truth(base, s_is_leaf);
     if (kept > 0)
-        kept = is_true(base, s_requires_grad);
+        kept = ptac_truth(base, s_requires_grad);
     Py_DECREF(base);
     return kept;
 }
@@ -155,32 +150,15 @@ static int type_saves_outputs(PyObject *type)
     return said == Py_True;
 }
 
-static int is_first_output(PyObject *tensor)
-{
-    PyObject *number = PyObject_GetAttr(tensor, s_output_nr);
-    const long value = number ? PyLong_AsLong(number) : -1;
-
-    Py_XDECREF(number);
-    return PyErr_Occurred() ? -1 : value == 0;
-}
-
-static int is_view(PyObject *tensor)
-{
-    PyObject *base = PyObject_GetAttr(tensor, s_base);
-    const int is = base ? base != Py_None : -1;
-
-    Py_XDECREF(base);
-    return is;
-}
-
 /*
  * Whether this tensor, which is no leaf, is certainly not saved by the node that made
  * it. A view may have been written by a node that is not the one it shows.
  */
 static int is_surely_input(PyObject *tensor)
 {
-    PyObject *node;
-    int saves = true, view;
+    PyObject *node, *base;
+    int saves = true;
+    long long number;
 
     if (!ptac_is_tensor(tensor))
         return false;
@@ -192,8 +170,11 @@ static int is_surely_input(PyObject *tensor)
     Py_DECREF(node);
     if (saves)
         return saves < 0 ? -1 : false;
-    view = is_view(tensor);
-    return view ? (view < 0 ? -1 : false) : is_first_output(tensor);
+    base = PyObject_GetAttr(tensor, s__base);
+    Py_XDECREF(base);
+    if (base != Py_None)
+        return base ? false : -1;
+    return read_number(tensor, s_output_nr, &number) < 0 ? -1 : number == 0;
 }
 
 /* Switched off, in a thread that did not hear of it; -1 for an interrupt. */
@@ -211,7 +192,7 @@ static int leave_thread(void)
 /* A holder of a tensor; consider_now, unless NULL, is asked about it if it is large. */
 static PyObject *packed(PyObject *tensor, PyObject *consider_now)
 {
-    const int is_leaf = is_true(tensor, s_is_leaf);
+    const int is_leaf = ptac_truth(tensor, s_is_leaf);
     bool wanted = false;
     int as_it_is;
     held *holder;
@@ -303,10 +284,10 @@ static PyObject *as_autograd(PyObject *holder, PyObject *tensor, PyObject *origi
 static PyObject *checked(held *holder, PyObject *tensor, PyObject *origin)
 {
     const int is_leaf =
-        holder->was_leaf || origin == Py_None ? false : is_true(origin, s_is_leaf);
+        holder->was_leaf || origin == Py_None ? false : ptac_truth(origin, s_is_leaf);
     long long now;
 
-    if (is_leaf < 0 || version_of(tensor, &now) < 0)
+    if (is_leaf < 0 || read_number(tensor, s__version, &now) < 0)
         return NULL;
     if (is_leaf || now != holder->version) {
         PyObject *said = complaint((PyObject *)holder, now, is_leaf);
@@ -411,20 +392,14 @@ static PyType_Spec held_spec = {
     .slots = held_slots,
 };
 
-static int prepare(void)
+static bool prepare(void)
 {
-    s_version = PyUnicode_InternFromString("_version");
-    s_is_leaf = PyUnicode_InternFromString("is_leaf");
-    s_requires_grad = PyUnicode_InternFromString("requires_grad");
-    s_base = PyUnicode_InternFromString("_base");
-    s_detach = PyUnicode_InternFromString("detach");
-    s_grad_fn = PyUnicode_InternFromString("grad_fn");
-    s_output_nr = PyUnicode_InternFromString("output_nr");
+#define X(name) s_##name = PyUnicode_InternFromString(#name);
+    NAMES(X)
+#undef X
     node_types = PyDict_New();
-    return s_version && s_is_leaf && s_requires_grad && s_base && s_detach &&
-                   s_grad_fn && s_output_nr && node_types
-               ? 0
-               : -1;
+    held_type = PyErr_Occurred() ? NULL : (PyTypeObject *)PyType_FromSpec(&held_spec);
+    return held_type;
 }
 
 /*
@@ -447,19 +422,15 @@ PTAC_VARARGS(saved_install)
     if (!PyArg_ParseTuple(args, "OOOOOO", &given[0], &given[1], &given[2], &given[3],
                           &given[4], &given[5]))
         return NULL;
-    if (!held_type) {
-        if (prepare() < 0)
-            return NULL;
-        held_type = (PyTypeObject *)PyType_FromSpec(&held_spec);
-        if (!held_type)
-            return NULL;
-    }
+    if (!held_type && !prepare())
+        return NULL;
 #ifdef __x86_64__ /* elsewhere results come back another way */
-    if (!T.tensor_data)
-        Py_RETURN_FALSE;
+    const bool can = T.tensor_data;
 #else
-    Py_RETURN_FALSE;
+    const bool can = false;
 #endif
+    if (!can)
+        Py_RETURN_FALSE;
     ptac_keep(&restore, given[1]);
     ptac_keep(&complain, given[2]);
     ptac_keep(&leave, given[3]);
@@ -474,17 +445,6 @@ PTAC_NOARGS(saved_remove)
 {
     Py_CLEAR(consider);
     Py_RETURN_NONE;
-}
-
-/* saved_least(bytes) -> what it was: look at tensors from that size on. */
-PTAC_O(saved_least, bytes)
-{
-    const long long before = least_bytes, now = PyLong_AsLongLong(bytes);
-
-    if (PyErr_Occurred())
-        return NULL;
-    least_bytes = now;
-    return PyLong_FromLongLong(before);
 }
 
 /* saved_is_on() -> whether large tensors are considered */

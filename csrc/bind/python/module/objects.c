@@ -1,0 +1,35 @@
+/*
+ * objects.c - what the files of this folder do with objects of Python's.
+ */
+#include "bind/python/module/pybind.h"
+
+void ptac_keep(PyObject **home, PyObject *object)
+{
+    PyObject *before = *home;
+
+    *home = Py_NewRef(object);
+    Py_XDECREF(before);
+}
+
+void ptac_append(PyObject **list, PyObject *item)
+{
+    if (*list && (!item || PyList_Append(*list, item) < 0))
+        Py_CLEAR(*list);
+    Py_XDECREF(item);
+}
+
+void ptac_put(PyObject **dict, const char *key, PyObject *value)
+{
+    if (*dict && (!value || PyDict_SetItemString(*dict, key, value) < 0))
+        Py_CLEAR(*dict);
+    Py_XDECREF(value);
+}
+
+int ptac_truth(PyObject *object, PyObject *attribute)
+{
+    PyObject *value = PyObject_GetAttr(object, attribute);
+    const int truth = value ? PyObject_IsTrue(value) : -1;
+
+    Py_XDECREF(value);
+    return truth;
+}
