@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,11 +13,14 @@ from pai_torchacc import _environment, _features, _host
 from pai_torchacc._config import OFF, Config
 from pai_torchacc._features import feature
 from pai_torchacc._options import NUMERICS
-from pai_torchacc._switch.quiescence import is_quiet
+from pai_torchacc._switch import quiescence
 
 log = logging.getLogger("pai_torchacc")
 
 BY_ENVIRONMENT = "switched off by PTAC_DISABLE"
+
+_PATIENCE_S = 0.05
+"""How long a switch waits for other threads to sleep; then its entries leave later."""
 
 _UNLIKE_TORCH = (AttributeError, ImportError, LookupError, TypeError, RuntimeError)
 """What a torch raises that lacks something we look for."""
@@ -226,12 +230,12 @@ def _leftover(c: Any) -> list[str]:
     return [name for row in _features.all_features() for name in row.leftover(c)]
 
 
-def drain(is_ending: bool = False) -> bool:
+def drain(is_ending: bool = False, patience_s: float = _PATIENCE_S) -> bool:
     """Take kernels that are switched off out of the dispatcher, if this is the time.
 
     Not in the midst of a change, which pending calls and signal handlers come into: the
     change ends by doing this itself. ``is_ending`` says that a backward pass calls this
-    as the last thing it does.
+    as the last thing it does; ``patience_s``, how long other threads may take to sleep.
     """
     with locked():
         if not _state.draining:
@@ -241,16 +245,21 @@ def drain(is_ending: bool = False) -> bool:
         c = _host.load()
         import torch
 
-        if not is_quiet(c, torch, is_ending):
+        _alone(lambda: _take_out(c, torch, is_ending, patience_s))
+        if _state.draining:
             _try_again_later(c, torch, is_ending)
-            return False
-        _alone(lambda: _take_out(c))
         return not _state.draining
 
 
-def _take_out(c: Any) -> None:
-    c.override_remove(_leftover(c))
-    _state.draining = False
+def _take_out(c: Any, torch: Any, is_ending: bool, patience_s: float) -> None:
+    until = time.monotonic() + patience_s
+    while quiescence.is_outside_backward(torch, is_ending):
+        if c.override_remove(_leftover(c)):
+            _state.draining = False
+            return
+        if time.monotonic() > until:
+            return
+        time.sleep(patience_s / 200)  # a team of workers spins before it sleeps
 
 
 def _try_again_later(c: Any, torch: Any, is_ending: bool) -> None:
@@ -266,7 +275,7 @@ def _drain_after_backward() -> None:
 
 
 def _drain_quietly() -> None:
-    drain()
+    drain(patience_s=_PATIENCE_S / 50)
 
 
 def _now() -> str:

@@ -258,7 +258,7 @@ def test_nothing_is_taken_out_in_the_midst_of_a_change(
     with ptac.enable():
         before = overridden()
     with monkeypatch.context() as patch:
-        patch.setattr(state, "is_quiet", lambda *_: False)
+        patch.setattr(quiescence, "is_outside_backward", lambda *_: False)
         ptac.enable()
         ptac.disable()
         assert "draining" in ptac.status()[FUSION]
@@ -295,17 +295,26 @@ def test_a_change_in_the_midst_of_another_follows_it(
     assert overridden() == set()
 
 
-def test_threads_without_python_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may be on their way from the dispatcher's table to our kernel."""
-    waits: list[float] = []
-    monkeypatch.setattr(quiescence.time, "sleep", waits.append)
-    F.max_pool2d(torch.ones(1, 1, 4, 4), 2)
-    assert quiescence.is_quiet(_C, torch, False)
-    n_threads = len(list(Path("/proc/self/task").iterdir()))
-    assert len(waits) == (n_threads > 1)
-    monkeypatch.setattr(quiescence, "Path", lambda _: Path("/does/not/exist"))
-    assert quiescence.is_quiet(_C, torch, False)
-    assert waits.pop() > 0
+def test_entries_stay_while_another_thread_runs_without_the_interpreters_lock() -> None:
+    """It may be on its way from the dispatcher's table to our kernel."""
+    libc, held = ctypes.CDLL(None), ctypes.byref(ctypes.c_int())
+    libc.pthread_spin_init(held, 0)
+    libc.pthread_spin_lock(held)
+    thread = threading.Thread(target=libc.pthread_spin_lock, args=(held,))
+    with switching.accelerated():
+        thread.start()
+        stat = Path(f"/proc/self/task/{thread.native_id}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "R":
+            pass
+        try:
+            ptac.disable()
+            assert _C.override_installed()
+            assert ptac.status()[FUSION]["draining"] > 0
+        finally:
+            libc.pthread_spin_unlock(held)
+            thread.join()
+    ptac.disable()
+    assert not _C.override_installed()
 
 
 @pytest.mark.parametrize("n_threads", [3])

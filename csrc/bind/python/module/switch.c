@@ -59,16 +59,18 @@ PTAC_NOARGS(override_installed)
     return list;
 }
 
-/* override_remove([operator names]): no call of ours may be in flight. */
+/* override_remove([operator names]) -> whether they are out: the moment was quiet. */
 PTAC_O(override_remove, names)
 {
     uint64_t ops;
 
     if (!ops_from(names, &ops))
         return NULL;
+    if (ops && !ptac_is_quiet())
+        Py_RETURN_FALSE;
     ptac_override_remove(ops);
     ptac_chooser_collect();
-    Py_RETURN_NONE;
+    Py_RETURN_TRUE;
 }
 
 /* flight() -> (calls in flight, calls ever entered) */

@@ -219,9 +219,12 @@ uint64_t ptac_override_installed(void);
 uint64_t ptac_override_typed(void);
 
 /*
- * Take the overrides of these operators out of the dispatcher again. The caller knows
- * that no call of ours is in flight and that no other thread is about to make one.
+ * Whether no call of ours is in flight, nor any other thread about to make one as long
+ * as the caller keeps the interpreter's lock.
  */
+bool ptac_is_quiet(void);
+
+/* Take the overrides of these operators out of the dispatcher, in such a moment. */
 void ptac_override_remove(uint64_t ops);
 
 #endif
