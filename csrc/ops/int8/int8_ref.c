@@ -120,9 +120,9 @@ static void quantize16(const float *x, int64_t n, float inverse, float zero,
     }
 }
 
-void ptac_quantize_planes_scalar(const ptac_pixels *image, const float *planes,
-                                 int64_t plane_stride, int64_t begin, int64_t end,
-                                 float inverse, float zero, uint8_t *q)
+static void quantize_planes(const ptac_pixels *image, const float *planes,
+                            int64_t plane_stride, int64_t begin, int64_t end,
+                            float inverse, float zero, uint8_t *q)
 {
     for (int64_t i = begin; i < end; i++) {
         uint8_t *pixel = q + i / image->width * image->line_bytes +
@@ -133,28 +133,18 @@ void ptac_quantize_planes_scalar(const ptac_pixels *image, const float *planes,
     }
 }
 
-void ptac_store_planes_scalar(const float *rows, int n_pixels, int n_columns,
-                              float *planes, int64_t plane_stride)
+static void store_planes(const float *rows, int n_pixels, int n_columns, float *planes,
+                         int64_t plane_stride)
 {
     for (int n = 0; n < n_columns; n++)
         for (int i = 0; i < n_pixels; i++)
             planes[n * plane_stride + i] = rows[i * PTAC_PANEL + n];
 }
 
-void ptac_pick_scalar(const float *x, int64_t step, int64_t n, float *out)
+void ptac_int8_pick(const float *x, int64_t step, int64_t n, float *out)
 {
     for (int64_t i = 0; i < n; i++)
         out[i] = x[i * step];
 }
 
-const ptac_int8_isa ptac_int8_scalar = {
-    .sum = sum,
-    .finish = finish,
-    .finish16 = finish16,
-    .measure = measure,
-    .quantize = quantize,
-    .quantize16 = quantize16,
-    .quantize_planes = ptac_quantize_planes_scalar,
-    .store_planes = ptac_store_planes_scalar,
-    .pick = ptac_pick_scalar,
-};
+const ptac_int8_isa ptac_int8_scalar = {PTAC_INT8_MEMBERS, .pick = ptac_int8_pick};

@@ -5,35 +5,24 @@
 #include "ops/int8/int8_linear.h"
 
 /* Tiles of AMX were never measured by us: a table has to ask for them. */
+#define ROW_OF(id, op_name, set, cpu)                                                  \
+    static ptac_status run_##op_name##_##set(const ptac_call *call)                    \
+    {                                                                                  \
+        return ptac_int8_##op_name##_run(call, &ptac_int8_##set);                      \
+    }                                                                                  \
+    static const ptac_kernel int8_##op_name##_##set = {                                \
+        .op = id,                                                                      \
+        .name = #set,                                                                  \
+        .level = PTAC_EXACT,                                                           \
+        .needs = cpu,                                                                  \
+        .asks_table = ((cpu)&PTAC_CPU_AMX_INT8) != 0,                                  \
+        .accepts = ptac_int8_##op_name##_accepts,                                      \
+        .run = run_##op_name##_##set,                                                  \
+    };                                                                                 \
+    PTAC_REGISTER(int8_##op_name##_##set)
 #define ROW(set, cpu)                                                                  \
-    static ptac_status run_linear_##set(const ptac_call *call)                         \
-    {                                                                                  \
-        return ptac_int8_linear_run(call, &ptac_int8_##set);                           \
-    }                                                                                  \
-    static const ptac_kernel int8_linear_##set = {                                     \
-        .op = PTAC_OP_INT8_LINEAR,                                                     \
-        .name = #set,                                                                  \
-        .level = PTAC_EXACT,                                                           \
-        .needs = cpu,                                                                  \
-        .asks_table = ((cpu)&PTAC_CPU_AMX_INT8) != 0,                                  \
-        .accepts = ptac_int8_linear_accepts,                                           \
-        .run = run_linear_##set,                                                       \
-    };                                                                                 \
-    PTAC_REGISTER(int8_linear_##set)                                                   \
-    static ptac_status run_conv2d_##set(const ptac_call *call)                         \
-    {                                                                                  \
-        return ptac_int8_conv2d_run(call, &ptac_int8_##set);                           \
-    }                                                                                  \
-    static const ptac_kernel int8_conv2d_##set = {                                     \
-        .op = PTAC_OP_INT8_CONV2D,                                                     \
-        .name = #set,                                                                  \
-        .level = PTAC_EXACT,                                                           \
-        .needs = cpu,                                                                  \
-        .asks_table = ((cpu)&PTAC_CPU_AMX_INT8) != 0,                                  \
-        .accepts = ptac_int8_conv2d_accepts,                                           \
-        .run = run_conv2d_##set,                                                       \
-    };                                                                                 \
-    PTAC_REGISTER(int8_conv2d_##set)
+    ROW_OF(PTAC_OP_INT8_LINEAR, linear, set, cpu)                                      \
+    ROW_OF(PTAC_OP_INT8_CONV2D, conv2d, set, cpu)
 
 ROW(scalar, 0)
 #if defined(__x86_64__)

@@ -97,7 +97,7 @@ typedef struct ptac_int8_isa {
                             float inverse, float zero, uint8_t *q);
     /*
      * The way back for results: n_pixels <= 64 rows of 64 floats, of which n_columns
-     * count, to planes.
+     * count, to planes. Up to 15 rows more are read.
      */
     void (*store_planes)(const float *rows, int n_pixels, int n_columns, float *planes,
                          int64_t plane_stride);
@@ -108,18 +108,19 @@ typedef struct ptac_int8_isa {
                        uint8_t *high, uint8_t *low);
 } ptac_int8_isa;
 
+/* The members of which a file of an instruction set has functions by the same name. */
+#define PTAC_INT8_MEMBERS                                                              \
+    .sum = sum, .finish = finish, .finish16 = finish16, .measure = measure,            \
+    .quantize = quantize, .quantize16 = quantize16,                                    \
+    .quantize_planes = quantize_planes, .store_planes = store_planes
+
 extern const ptac_int8_isa ptac_int8_scalar;
+
+/* The member pick, for any step. */
+void ptac_int8_pick(const float *x, int64_t step, int64_t n, float *out);
 
 /* Whether all inputs of a product are aligned to four bytes, packed weights as well. */
 bool ptac_int8_is_aligned(const ptac_call *call);
-
-/* What an instruction set may take from it. */
-void ptac_quantize_planes_scalar(const ptac_pixels *image, const float *planes,
-                                 int64_t plane_stride, int64_t begin, int64_t end,
-                                 float inverse, float zero, uint8_t *q);
-void ptac_store_planes_scalar(const float *rows, int n_pixels, int n_columns,
-                              float *planes, int64_t plane_stride);
-void ptac_pick_scalar(const float *x, int64_t step, int64_t n, float *out);
 
 #if defined(__x86_64__)
 extern const ptac_int8_isa ptac_int8_avx2, ptac_int8_avx512_vnni;

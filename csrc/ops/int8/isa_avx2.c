@@ -7,7 +7,6 @@
 #if defined(__x86_64__)
 #include "ops/int8/isa.h"
 #include "ops/int8/panel.h"
-#include "ops/int8/planes.h"
 #include "ops/math/lanes_avx2.h"
 
 /*
@@ -62,115 +61,21 @@ TARGET static void prepare(chunk *c, int r, const uint8_t *row, int64_t n_quads)
 
 #include "ops/int8/sum_ymm_tpl.h"
 
-static inline int at_most_lanes(int64_t n)
+#define ints            __m256i
+#define i_load(p)       _mm256_loadu_si256((const __m256i *)(p))
+#define i_set           _mm256_set1_epi32
+#define i_mul           _mm256_mullo_epi32
+#define i_sub           _mm256_sub_epi32
+#define i_min           _mm256_min_epi32
+#define i_max           _mm256_max_epi32
+#define i_shift         _mm256_srli_epi32
+#define i_floats        _mm256_cvtepi32_ps
+#define i_round         _mm256_cvtps_epi32
+#define FETCH(p, bytes) ((void)(p))
+
+INLINE ints i_load_first(const int32_t *p, int n)
 {
-    return n < LANES ? (int)n : LANES;
-}
-
-INLINE __m256i load_first(const int32_t *p, int n)
-{
-    return n < LANES ? _mm256_maskload_epi32(p, first_lanes(n))
-                     : _mm256_loadu_si256((const __m256i *)p);
-}
-
-/* What the columns from n on need. */
-typedef struct columns {
-    int n;
-    __m256i sums;
-    vec scale, bias;
-    bool relu;
-} columns;
-
-INLINE columns columns_from(const ptac_epilogue *e, int n)
-{
-    const int left = at_most_lanes(e->n_columns - n);
-
-    return (columns){
-        .n = left,
-        .sums = load_first(e->column_sums + n, left),
-        .scale = v_load_first(e->column_scales + n, left),
-        .bias = e->bias ? v_load_first(e->bias + n, left) : v_zero(),
-        .relu = e->relu,
-    };
-}
-
-/* float(sum - zero * column sum) */
-INLINE vec exact(const columns *c, const int32_t *sums, int32_t zero)
-{
-    const __m256i off = _mm256_mullo_epi32(c->sums, _mm256_set1_epi32(zero));
-
-    return _mm256_cvtepi32_ps(
-        _mm256_sub_epi32(_mm256_loadu_si256((const __m256i *)sums), off));
-}
-
-/* max(0, y) where asked for; the order of the operands keeps NaN. */
-INLINE void store(const columns *c, vec sums, float row_scale, float *y)
-{
-    const vec v = v_fma(sums, v_mul(v_set(row_scale), c->scale), c->bias);
-
-    v_store_first(y, c->relu ? v_max(v_zero(), v) : v, c->n);
-}
-
-TARGET static void finish(const ptac_epilogue *e, const int32_t *sums, int n_rows,
-                          const ptac_row_scale *rows, float *y, int64_t y_stride)
-{
-    for (int n = 0; n < e->n_columns; n += LANES) {
-        const columns c = columns_from(e, n);
-
-        for (int r = 0; r < n_rows; r++)
-            store(&c, exact(&c, sums + r * PTAC_PANEL + n, rows[r].zero), rows[r].scale,
-                  y + r * y_stride + n);
-    }
-}
-
-TARGET static void finish16(const ptac_epilogue *e, const int32_t *sums,
-                            ptac_row_scale row, float *y)
-{
-    for (int n = 0; n < e->n_columns; n += LANES) {
-        const columns c = columns_from(e, n);
-        const vec high = exact(&c, sums + n, row.zero >> 8);
-        const vec low = exact(&c, sums + PTAC_PANEL + n, row.zero & 255);
-
-        store(&c, v_fma(v_set(256.0f), high, low), row.scale, y + n);
-    }
-}
-
-typedef struct lane_range {
-    vec lo, hi, poison;
-} lane_range;
-
-INLINE void widen(lane_range *range, vec v)
-{
-    range->lo = v_min(range->lo, v);
-    range->hi = v_max(range->hi, v);
-    range->poison = v_fma(v, v_zero(), range->poison);
-}
-
-/* Two at a time: what one waits for, the other does. */
-TARGET static void measure(const float *x, int64_t n, ptac_range *range)
-{
-    lane_range a = {v_zero(), v_zero(), v_zero()}, b = a;
-    int64_t i = 0;
-
-    for (; i + 2 * LANES <= n; i += 2 * LANES) {
-        widen(&a, v_load(x + i));
-        widen(&b, v_load(x + i + LANES));
-    }
-    for (; i < n; i += LANES)
-        widen(&a, v_load_first(x + i, at_most_lanes(n - i)));
-
-    const float lo = -v_largest(v_sub(v_zero(), v_min(a.lo, b.lo)));
-    const float hi = v_largest(v_max(a.hi, b.hi));
-
-    range->lo = lo < range->lo ? lo : range->lo;
-    range->hi = hi > range->hi ? hi : range->hi;
-    range->poison += v_sum(v_add(a.poison, b.poison));
-}
-
-/* round(fma(x, by, from)); NaN becomes the least integer. */
-INLINE __m256i round_to(vec x, vec by, vec from)
-{
-    return _mm256_cvtps_epi32(v_fma(x, by, from));
+    return n < LANES ? _mm256_maskload_epi32(p, first_lanes(n)) : i_load(p);
 }
 
 /* Eight integers as bytes, saturated, in the low half. */
@@ -190,6 +95,24 @@ INLINE void store_bytes(uint8_t *to, __m128i bytes, int n)
     else
         _mm_storeu_si32(to, bytes);
 }
+
+INLINE void store_low_bytes(uint8_t *to, ints q, int n)
+{
+    store_bytes(to, bytes_of(_mm256_and_si256(q, i_set(255))), n);
+}
+
+INLINE vec i_bytes(ints a, ints b, ints c, ints d)
+{
+    const __m256i order = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+
+    return _mm256_castsi256_ps(_mm256_shuffle_epi8(
+        _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d)),
+        order));
+}
+
+#include "ops/int8/isa_tpl.h"
+#include "ops/int8/planes_tpl.h"
 
 TARGET static void quantize(const float *x, int64_t n, float inverse, float zero,
                             uint8_t *q)
@@ -216,33 +139,8 @@ TARGET static void quantize(const float *x, int64_t n, float inverse, float zero
     }
 }
 
-TARGET static void quantize16(const float *x, int64_t n, float inverse, float zero,
-                              uint8_t *high, uint8_t *low)
-{
-    const vec by = v_set(inverse), from = v_set(zero);
-    const __m256i least = _mm256_setzero_si256(), most = _mm256_set1_epi32(65535);
-
-    for (int64_t i = 0; i < n; i += LANES) {
-        const int left = at_most_lanes(n - i);
-        const __m256i q = _mm256_min_epi32(
-            _mm256_max_epi32(round_to(v_load_first(x + i, left), by, from), least),
-            most);
-
-        store_bytes(high + i, bytes_of(_mm256_srli_epi32(q, 8)), left);
-        store_bytes(low + i, bytes_of(_mm256_and_si256(q, _mm256_set1_epi32(255))),
-                    left);
-    }
-}
-
 const ptac_int8_isa ptac_int8_avx2 = {
-    .sum = sum,
-    .finish = finish,
-    .finish16 = finish16,
-    .measure = measure,
-    .quantize = quantize,
-    .quantize16 = quantize16,
-    .quantize_planes = ptac_quantize_planes_avx2,
-    .store_planes = ptac_store_planes_avx2,
-    .pick = ptac_pick_scalar,
+    PTAC_INT8_MEMBERS,
+    .pick = ptac_int8_pick,
 };
 #endif

@@ -7,11 +7,7 @@
 #if defined(__x86_64__)
 #include "ops/int8/isa.h"
 #include "ops/int8/panel.h"
-#include "ops/int8/planes.h"
-
-#include <immintrin.h>
-
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+#include "ops/math/lanes_avx512.h"
 
 /*
  * A step takes 4 activations of each row and 64 bytes of each vector of channels. The
@@ -134,171 +130,76 @@ static void sum(const ptac_tile *tile, int n_rows, int n_vectors, int32_t *sums)
     tiles[n_vectors - 1][n_rows - 1](tile, sums);
 }
 
-/* The lanes that are left at column n. */
-TARGET static inline __mmask16 lanes_from(int n, int n_columns)
+#define ints               __m512i
+#define i_load             _mm512_loadu_si512
+#define i_load_first(p, n) _mm512_maskz_loadu_epi32(v_first(n), p)
+#define i_set              _mm512_set1_epi32
+#define i_mul              _mm512_mullo_epi32
+#define i_sub              _mm512_sub_epi32
+#define i_min              _mm512_min_epi32
+#define i_max              _mm512_max_epi32
+#define i_shift            _mm512_srli_epi32
+#define i_floats           _mm512_cvtepi32_ps
+#define i_round            _mm512_cvtps_epi32
+#define FETCH(p, bytes)    _mm_prefetch((const char *)(p) + (bytes), _MM_HINT_T0)
+
+INLINE mask filled_bytes(int n)
 {
-    return n_columns - n >= PTAC_LANES ? 0xffff
-                                       : (__mmask16)((1u << (n_columns - n)) - 1);
+    return v_first((int)ptac_quads(n) * PTAC_QUAD);
 }
 
-/* max(0, y) where asked for; the order of the operands keeps NaN. */
-TARGET static inline __m512 activate(const ptac_epilogue *e, __m512 y)
+INLINE void store_low_bytes(uint8_t *to, ints q, int n)
 {
-    return e->relu ? _mm512_max_ps(_mm512_setzero_ps(), y) : y;
+    _mm_mask_storeu_epi8(to, filled_bytes(n), _mm512_cvtepi32_epi8(q));
 }
 
-TARGET static void finish(const ptac_epilogue *e, const int32_t *sums, int n_rows,
-                          const ptac_row_scale *rows, float *y, int64_t y_stride)
+INLINE vec i_bytes(ints a, ints b, ints c, ints d)
 {
-    for (int n = 0; n < e->n_columns; n += PTAC_LANES) {
-        const __mmask16 lanes = lanes_from(n, e->n_columns);
-        const __m512i column = _mm512_maskz_loadu_epi32(lanes, e->column_sums + n);
-        const __m512 scale = _mm512_maskz_loadu_ps(lanes, e->column_scales + n);
-        const __m512 bias =
-            e->bias ? _mm512_maskz_loadu_ps(lanes, e->bias + n) : _mm512_setzero_ps();
+    const __m512i order = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
 
-        for (int r = 0; r < n_rows; r++) {
-            const __m512i zero = _mm512_set1_epi32(rows[r].zero);
-            const __m512i exact =
-                _mm512_sub_epi32(_mm512_loadu_si512(sums + r * PTAC_PANEL + n),
-                                 _mm512_mullo_epi32(column, zero));
-            const __m512 both = _mm512_mul_ps(_mm512_set1_ps(rows[r].scale), scale);
-
-            _mm512_mask_storeu_ps(
-                y + r * y_stride + n, lanes,
-                activate(e, _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), both, bias)));
-        }
-    }
+    return _mm512_castsi512_ps(_mm512_shuffle_epi8(
+        _mm512_packus_epi16(_mm512_packus_epi32(a, b), _mm512_packus_epi32(c, d)),
+        order));
 }
 
-TARGET static __m512 exact_sum(const int32_t *sums, __m512i column, int32_t zero)
+#include "ops/int8/isa_tpl.h"
+#include "ops/int8/planes_tpl.h"
+
+/* In 0..255. */
+INLINE __m128i bytes_of(vec x, vec by, vec from)
 {
-    return _mm512_cvtepi32_ps(_mm512_sub_epi32(
-        _mm512_loadu_si512(sums), _mm512_mullo_epi32(column, _mm512_set1_epi32(zero))));
-}
-
-TARGET static void finish16(const ptac_epilogue *e, const int32_t *sums,
-                            ptac_row_scale row, float *y)
-{
-    for (int n = 0; n < e->n_columns; n += PTAC_LANES) {
-        const __mmask16 lanes = lanes_from(n, e->n_columns);
-        const __m512i column = _mm512_maskz_loadu_epi32(lanes, e->column_sums + n);
-        const __m512 scale = _mm512_maskz_loadu_ps(lanes, e->column_scales + n);
-        const __m512 bias =
-            e->bias ? _mm512_maskz_loadu_ps(lanes, e->bias + n) : _mm512_setzero_ps();
-        const __m512 exact = _mm512_fmadd_ps(
-            _mm512_set1_ps(256.0f), exact_sum(sums + n, column, row.zero >> 8),
-            exact_sum(sums + PTAC_PANEL + n, column, row.zero & 255));
-
-        _mm512_mask_storeu_ps(
-            y + n, lanes,
-            activate(e, _mm512_fmadd_ps(exact,
-                                        _mm512_mul_ps(_mm512_set1_ps(row.scale), scale),
-                                        bias)));
-    }
-}
-
-/* Three sums of a range, lane by lane. */
-typedef struct lane_range {
-    __m512 lo, hi, poison;
-} lane_range;
-
-TARGET static inline void widen(lane_range *range, __m512 v)
-{
-    range->lo = _mm512_min_ps(range->lo, v);
-    range->hi = _mm512_max_ps(range->hi, v);
-    range->poison = _mm512_fmadd_ps(v, _mm512_setzero_ps(), range->poison);
-}
-
-TARGET static void gather(const lane_range *a, const lane_range *b, ptac_range *range)
-{
-    const float lo = _mm512_reduce_min_ps(_mm512_min_ps(a->lo, b->lo));
-    const float hi = _mm512_reduce_max_ps(_mm512_max_ps(a->hi, b->hi));
-
-    range->lo = lo < range->lo ? lo : range->lo;
-    range->hi = hi > range->hi ? hi : range->hi;
-    range->poison += _mm512_reduce_add_ps(_mm512_add_ps(a->poison, b->poison));
-}
-
-/* Bytes of x that are asked for before they are needed: half of a page. */
-enum { AHEAD_OF_X = 2048 };
-
-/* Two at a time: what one waits for, the other does. */
-TARGET static void measure(const float *x, int64_t n, ptac_range *range)
-{
-    const __m512 none = _mm512_setzero_ps();
-    lane_range a = {none, none, none}, b = a;
-    int64_t i = 0;
-
-    for (; i + 2 * PTAC_LANES <= n; i += 2 * PTAC_LANES) {
-        _mm_prefetch((const char *)(x + i) + AHEAD_OF_X, _MM_HINT_T0);
-        _mm_prefetch((const char *)(x + i + PTAC_LANES) + AHEAD_OF_X, _MM_HINT_T0);
-        widen(&a, _mm512_loadu_ps(x + i));
-        widen(&b, _mm512_loadu_ps(x + i + PTAC_LANES));
-    }
-    for (; i < n; i += PTAC_LANES) {
-        const int left = n - i < PTAC_LANES ? (int)(n - i) : PTAC_LANES;
-
-        widen(&a, _mm512_maskz_loadu_ps(lanes_from(0, left), x + i));
-    }
-
-    gather(&a, &b, range);
-}
-
-/* round(fma(x, inverse, zero)), not below 0. */
-TARGET static inline __m512i round_to(__m512 x, __m512 inverse, __m512 zero)
-{
-    return _mm512_max_epi32(_mm512_cvtps_epi32(_mm512_fmadd_ps(x, inverse, zero)),
-                            _mm512_setzero_si512());
+    return _mm512_cvtusepi32_epi8(i_max(round_to(x, by, from), i_set(0)));
 }
 
 TARGET static void quantize(const float *x, int64_t n, float inverse, float zero,
                             uint8_t *q)
 {
-    const __m512 by = _mm512_set1_ps(inverse), from = _mm512_set1_ps(zero);
+    const vec by = v_set(inverse), from = v_set(zero);
     int64_t i = 0;
 
-    for (; i + PTAC_LANES <= n; i += PTAC_LANES)
-        _mm_storeu_si128((__m128i *)(q + i), _mm512_cvtusepi32_epi8(round_to(
-                                                 _mm512_loadu_ps(x + i), by, from)));
-    if (i < n) {
-        const __mmask16 lanes = lanes_from(0, (int)(n - i));
-        const int filled = (int)ptac_quads(n - i) * PTAC_QUAD;
-
-        _mm_mask_storeu_epi8(q + i, lanes_from(0, filled),
-                             _mm512_cvtusepi32_epi8(round_to(
-                                 _mm512_maskz_loadu_ps(lanes, x + i), by, from)));
-    }
+    for (; i + LANES <= n; i += LANES)
+        _mm_storeu_si128((__m128i *)(q + i), bytes_of(v_load(x + i), by, from));
+    if (i < n)
+        _mm_mask_storeu_epi8(q + i, filled_bytes((int)(n - i)),
+                             bytes_of(v_load_first(x + i, (int)(n - i)), by, from));
 }
 
-TARGET static void quantize16(const float *x, int64_t n, float inverse, float zero,
-                              uint8_t *high, uint8_t *low)
+TARGET static void pick(const float *x, int64_t step, int64_t n, float *out)
 {
-    const __m512 by = _mm512_set1_ps(inverse), from = _mm512_set1_ps(zero);
-    const __m512i most = _mm512_set1_epi32(65535);
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    int64_t i = 0;
 
-    for (int64_t i = 0; i < n; i += PTAC_LANES) {
-        const int left = n - i < PTAC_LANES ? (int)(n - i) : PTAC_LANES;
-        const __mmask16 filled = lanes_from(0, (int)ptac_quads(left) * PTAC_QUAD);
-        const __m512i q = _mm512_min_epi32(
-            round_to(_mm512_maskz_loadu_ps(lanes_from(0, left), x + i), by, from),
-            most);
-
-        _mm_mask_storeu_epi8(high + i, filled,
-                             _mm512_cvtepi32_epi8(_mm512_srli_epi32(q, 8)));
-        _mm_mask_storeu_epi8(low + i, filled, _mm512_cvtepi32_epi8(q));
-    }
+    /* The last number of the second vector is not picked and may not be there. */
+    for (; step == 2 && i + LANES < n; i += LANES)
+        v_store(out + i, _mm512_permutex2var_ps(v_load(x + 2 * i), even,
+                                                v_load(x + 2 * i + LANES)));
+    ptac_int8_pick(x + i * step, step, n - i, out + i);
 }
 
 const ptac_int8_isa ptac_int8_avx512_vnni = {
-    .sum = sum,
-    .finish = finish,
-    .finish16 = finish16,
-    .measure = measure,
-    .quantize = quantize,
-    .quantize16 = quantize16,
-    .quantize_planes = ptac_quantize_planes_avx512,
-    .store_planes = ptac_store_planes_avx512,
-    .pick = ptac_pick_avx512,
+    PTAC_INT8_MEMBERS,
+    .pick = pick,
 };
 #endif

@@ -166,23 +166,10 @@ static ptac_reason read_linear(PyObject *const *args, ptac_int8_args *read)
 static at_tensor new_rows(const ptac_int8_args *read)
 {
     const ptac_view *x = &read->call.inputs[0];
-    int64_t sizes[PTAC_INT8_MOST_DIMS];
 
-    for (int i = 0; i < x->n_dims - 1; i++)
-        sizes[i] = x->sizes[i];
-    sizes[x->n_dims - 1] = read->params.linear.n;
-    return ptac_int8_new(x->n_dims, sizes, AT_DTYPE_F32);
+    return ptac_int8_new_rows(x, x->n_dims - 1, read->params.linear.n);
 }
 
-const ptac_int8_op ptac_int8_linear_op = {
-    .op = PTAC_OP_INT8_LINEAR,
-    .n_args = 7,
-    .n_optional = 1,
-    .args = "x, packed, scale, bias, n, k, activation",
-    .bias = 3,
-    .read = read_linear,
-    .new_output = new_rows,
-};
-
 /* int8_linear(x, packed, scale, bias or None, n, k, activation=0) -> y or None */
-PTAC_INT8_METHODS(int8_linear, ptac_int8_linear_op)
+PTAC_INT8_OP(int8_linear, PTAC_OP_INT8_LINEAR, 7, 1,
+             "x, packed, scale, bias, n, k, activation", 3, read_linear, new_rows)

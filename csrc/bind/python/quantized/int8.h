@@ -46,7 +46,8 @@ typedef struct ptac_int8_op {
     at_tensor (*new_output)(const ptac_int8_args *read); /* owned, or NULL */
 } ptac_int8_op;
 
-extern const ptac_int8_op ptac_int8_linear_op, ptac_int8_conv2d_op;
+extern const ptac_int8_op ptac_int8_linear_op, ptac_int8_conv2d_op,
+    ptac_int8_embedding_op;
 
 /*
  * The operator's output, or None where the caller has to compute by dequantized
@@ -72,16 +73,20 @@ ptac_reason ptac_int8_copy(at_tensor tensor, bool channels_last, ptac_int8_args 
 bool ptac_int8_activation(PyObject *const *args, const ptac_int8_args *read, int at,
                           bool *is_relu);
 
-/* An operator's methods: op(...) for modules, op_kernel(...) for the dispatcher. */
-#define PTAC_INT8_METHODS(name, description)                                           \
+/* ptac_<name>_op and its methods: name(...) for modules, name_kernel(...) for torch. */
+#define PTAC_INT8_OP(name, ...)                                                        \
+    const ptac_int8_op ptac_##name##_op = {__VA_ARGS__};                               \
     PTAC_FASTCALL(name)                                                                \
     {                                                                                  \
-        return ptac_int8_call(&(description), args, n_args, false);                    \
+        return ptac_int8_call(&ptac_##name##_op, args, n_args, false);                 \
     }                                                                                  \
     PTAC_FASTCALL(name##_kernel)                                                       \
     {                                                                                  \
-        return ptac_int8_call(&(description), args, n_args, true);                     \
+        return ptac_int8_call(&ptac_##name##_op, args, n_args, true);                  \
     }
+
+/* As below, of floats: sizes are the first n_dims of a tensor, and last. */
+at_tensor ptac_int8_new_rows(const ptac_view *like, int n_dims, int64_t last);
 
 /* A new contiguous tensor on the CPU, owned; NULL without memory. */
 at_tensor ptac_int8_new(int n_dims, const int64_t *sizes, int32_t dtype);

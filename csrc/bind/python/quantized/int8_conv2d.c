@@ -102,8 +102,7 @@ static ptac_reason read_conv(PyObject *const *args, ptac_int8_args *read)
         !ptac_int8_conv2d_is_sound(p))
         return PTAC_ARGUMENT;
 
-    const ptac_packed_shape shape = {
-        .n = p->n, .c = p->c, .taps = p->kernel[0] * p->kernel[1], .groups = p->groups};
+    const ptac_packed_shape shape = ptac_int8_conv2d_weight(p);
 
     if (!ptac_is_plain(args[0]))
         return PTAC_SUBCLASS;
@@ -138,18 +137,10 @@ static at_tensor new_images(const ptac_int8_args *read)
     return y;
 }
 
-const ptac_int8_op ptac_int8_conv2d_op = {
-    .op = PTAC_OP_INT8_CONV2D,
-    .n_args = 7,
-    .n_optional = 2,
-    .args = "x, packed, scale, bias, geometry, activation, normalization",
-    .bias = 3,
-    .read = read_conv,
-    .new_output = new_images,
-};
-
 /*
  * int8_conv2d(x, packed, scale, bias, geometry, activation=0, normalization=None) -> y
  * or None. The numbers of geometry are those of quantization.layers.
  */
-PTAC_INT8_METHODS(int8_conv2d, ptac_int8_conv2d_op)
+PTAC_INT8_OP(int8_conv2d, PTAC_OP_INT8_CONV2D, 7, 2,
+             "x, packed, scale, bias, geometry, activation, normalization", 3,
+             read_conv, new_images)

@@ -45,21 +45,10 @@ static ptac_reason read_embedding(PyObject *const *args, ptac_int8_args *read)
 static at_tensor new_result(const ptac_int8_args *read)
 {
     const ptac_view *indices = &read->call.inputs[0];
-    int64_t sizes[PTAC_INT8_MOST_DIMS];
 
-    for (int i = 0; i < indices->n_dims; i++)
-        sizes[i] = indices->sizes[i];
-    sizes[indices->n_dims] = read->params.embedding.width;
-    return ptac_int8_new(indices->n_dims + 1, sizes, AT_DTYPE_F32);
+    return ptac_int8_new_rows(indices, indices->n_dims, read->params.embedding.width);
 }
 
-static const ptac_int8_op embedding_op = {
-    .op = PTAC_OP_INT8_EMBEDDING,
-    .n_args = 3,
-    .args = "indices, weight_int8, scale",
-    .read = read_embedding,
-    .new_output = new_result,
-};
-
 /* int8_embedding(indices, weight_int8, scale) -> y or None */
-PTAC_INT8_METHODS(int8_embedding, embedding_op)
+PTAC_INT8_OP(int8_embedding, PTAC_OP_INT8_EMBEDDING, 3, 0,
+             "indices, weight_int8, scale", 0, read_embedding, new_result)

@@ -56,6 +56,16 @@ at_tensor ptac_int8_new(int n_dims, const int64_t *sizes, int32_t dtype)
     return made;
 }
 
+at_tensor ptac_int8_new_rows(const ptac_view *like, int n_dims, int64_t last)
+{
+    int64_t sizes[PTAC_INT8_MOST_DIMS];
+
+    for (int i = 0; i < n_dims; i++)
+        sizes[i] = like->sizes[i];
+    sizes[n_dims] = last;
+    return ptac_int8_new(n_dims + 1, sizes, AT_DTYPE_F32);
+}
+
 static void *data_of(at_tensor tensor)
 {
     void *data = NULL;
@@ -85,13 +95,30 @@ static bool shape_of(int n_dims, const int64_t *sizes, int64_t groups,
     return false;
 }
 
+/* A new tensor that convert() fills from another; NULL with an exception set. */
+static PyObject *converted(const ptac_packed_shape *shape, const ptac_view *from,
+                           void (*convert)(const ptac_packed_shape *, const int8_t *,
+                                           int8_t *),
+                           int n_dims, const int64_t *sizes)
+{
+    at_tensor made = ptac_int8_new(n_dims, sizes, AT_DTYPE_I8);
+
+    if (!made)
+        return PyErr_NoMemory();
+
+    PyThreadState *thread = PyEval_SaveThread();
+
+    convert(shape, from->data, data_of(made));
+    PyEval_RestoreThread(thread);
+    return ptac_wrap(made);
+}
+
 /* int8_pack(weight_int8, groups) -> [n, c, *taps] in the kernels' order, with sums */
 PTAC_FASTCALL(int8_pack)
 {
     ptac_packed_shape shape;
     ptac_view plain;
     int64_t groups, bytes;
-    at_tensor packed;
 
     if (n_args != 2)
         return PyErr_Format(PyExc_TypeError, "weight_int8, groups");
@@ -103,15 +130,7 @@ PTAC_FASTCALL(int8_pack)
     if (!shape_of(plain.n_dims, plain.sizes, groups, &shape))
         return NULL;
     bytes = ptac_packed_bytes(&shape);
-    packed = ptac_int8_new(1, &bytes, AT_DTYPE_I8);
-    if (!packed)
-        return PyErr_NoMemory();
-
-    PyThreadState *thread = PyEval_SaveThread();
-
-    ptac_pack(&shape, plain.data, data_of(packed));
-    PyEval_RestoreThread(thread);
-    return ptac_wrap(packed);
+    return converted(&shape, &plain, ptac_pack, 1, &bytes);
 }
 
 static bool read_sizes(PyObject *tuple, int *n_dims, int64_t *sizes)
@@ -136,7 +155,6 @@ PTAC_FASTCALL(int8_unpack)
     ptac_view packed;
     int64_t groups, sizes[PTAC_INT8_MOST_DIMS];
     int n_dims;
-    at_tensor plain;
 
     if (n_args != 3)
         return PyErr_Format(PyExc_TypeError, "packed, sizes, groups");
@@ -145,26 +163,7 @@ PTAC_FASTCALL(int8_unpack)
         return NULL;
     if (!ptac_int8_read(args[0], AT_DTYPE_I8, ptac_packed_bytes(&shape), &packed))
         return PyErr_Format(PyExc_TypeError, "no packed weight of these sizes");
-    plain = ptac_int8_new(n_dims, sizes, AT_DTYPE_I8);
-    if (!plain)
-        return PyErr_NoMemory();
-
-    PyThreadState *thread = PyEval_SaveThread();
-
-    ptac_unpack(&shape, packed.data, data_of(plain));
-    PyEval_RestoreThread(thread);
-    return ptac_wrap(plain);
-}
-
-static ptac_weight_error total(const ptac_weight_error *rows, int64_t n)
-{
-    ptac_weight_error sum = {0};
-
-    for (int64_t i = 0; i < n; i++) {
-        sum.signal += rows[i].signal;
-        sum.noise += rows[i].noise;
-    }
-    return sum;
+    return converted(&shape, &packed, ptac_unpack, n_dims, sizes);
 }
 
 /*
@@ -176,7 +175,7 @@ PTAC_O(int8_quantize, weight)
 {
     ptac_view w;
     at_tensor quantized = NULL, scales = NULL;
-    ptac_weight_error *errors, sum;
+    ptac_weight_error *errors, sum = {0};
     int64_t n, k;
     bool is_finite;
 
@@ -200,7 +199,10 @@ PTAC_O(int8_quantize, weight)
 
     is_finite =
         ptac_quantize_weight(w.data, n, k, data_of(quantized), data_of(scales), errors);
-    sum = total(errors, is_finite ? n : 0);
+    for (int64_t i = 0; is_finite && i < n; i++) {
+        sum.signal += errors[i].signal;
+        sum.noise += errors[i].noise;
+    }
     PyEval_RestoreThread(thread);
     free(errors);
     if (!is_finite) {

@@ -20,8 +20,7 @@ bool ptac_int8_conv2d_is_sound(const ptac_int8_conv2d *p)
     if (!is_between(p->c, 1, PTAC_INT8_MOST_TERMS) || !is_between(p->n, 1, most))
         return false;
 
-    const ptac_packed_shape shape = {
-        .n = p->n, .c = p->c, .taps = p->kernel[0] * p->kernel[1], .groups = p->groups};
+    const ptac_packed_shape shape = ptac_int8_conv2d_weight(p);
 
     return ptac_packed_is_sound(&shape);
 }

@@ -45,6 +45,12 @@ typedef struct ptac_int8_conv2d {
     bool relu;
 } ptac_int8_conv2d;
 
+static inline ptac_packed_shape ptac_int8_conv2d_weight(const ptac_int8_conv2d *p)
+{
+    return (ptac_packed_shape){
+        .n = p->n, .c = p->c, .taps = p->kernel[0] * p->kernel[1], .groups = p->groups};
+}
+
 enum {
     PTAC_INT8_MOST_TAPS = 128,     /* windows of more places do not occur */
     PTAC_INT8_MOST_STEP = 1 << 30, /* steps, margins, n, sides of images */

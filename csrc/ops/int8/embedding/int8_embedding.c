@@ -76,14 +76,7 @@ static ptac_status run(const ptac_call *call)
     return ptac_int8_embedding_run(call, row_of);
 }
 
-static const ptac_kernel int8_embedding_scalar = {
-    .op = PTAC_OP_INT8_EMBEDDING,
-    .name = "scalar",
-    .level = PTAC_EXACT,
-    .accepts = ptac_int8_embedding_accepts,
-    .run = run,
-};
-PTAC_REGISTER(int8_embedding_scalar)
+PTAC_ROW(INT8_EMBEDDING, "scalar", PTAC_EXACT, 0, ptac_int8_embedding_accepts, run)
 
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {

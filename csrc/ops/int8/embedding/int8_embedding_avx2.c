@@ -8,13 +8,6 @@
     _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(q))))
 #include "ops/int8/embedding/int8_embedding_tpl.h"
 
-static const ptac_kernel int8_embedding_avx2 = {
-    .op = PTAC_OP_INT8_EMBEDDING,
-    .name = "avx2",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX2,
-    .accepts = ptac_int8_embedding_accepts,
-    .run = run,
-};
-PTAC_REGISTER(int8_embedding_avx2)
+PTAC_ROW(INT8_EMBEDDING, "avx2", PTAC_EXACT, PTAC_CPU_AVX2, ptac_int8_embedding_accepts,
+         run)
 #endif

@@ -8,13 +8,6 @@
     _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(q))))
 #include "ops/int8/embedding/int8_embedding_tpl.h"
 
-static const ptac_kernel int8_embedding_avx512 = {
-    .op = PTAC_OP_INT8_EMBEDDING,
-    .name = "avx512",
-    .level = PTAC_EXACT,
-    .needs = PTAC_CPU_AVX512,
-    .accepts = ptac_int8_embedding_accepts,
-    .run = run,
-};
-PTAC_REGISTER(int8_embedding_avx512)
+PTAC_ROW(INT8_EMBEDDING, "avx512", PTAC_EXACT, PTAC_CPU_AVX512,
+         ptac_int8_embedding_accepts, run)
 #endif
