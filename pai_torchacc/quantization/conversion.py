@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import nn
@@ -236,33 +236,26 @@ def _guarded(
     swap.do([pair for pair in copies if pair[0].reason is None])
     while True:
         result = samples.compared(stock, samples.outputs(model, calls))
-        memo.comparison = result.as_dict()
+        memo.comparison = asdict(result)
         if result.badness() <= options.guard or not swap.pairs:
             return
-        _give_up(swap, result)
+        _give_up(swap)
 
 
-def _give_up(swap: Swap, result: samples.Comparison) -> None:
+def _give_up(swap: Swap) -> None:
     """Return the worst eighth of the layers to float."""
     pairs = sorted(swap.pairs, key=_quality)
-    worst = [layer for layer, _ in pairs[: max(1, len(pairs) // 8)]]
-    for layer in worst:
-        layer.refuse(f"the guard: output SQNR {_db(swap.copied(layer))}")
-    everything = [layer for layer, _ in swap.pairs]
-    selection.follow(everything)
-    swap.back([layer for layer in everything if layer.reason])
+    for layer, copied in pairs[: max(1, len(pairs) // 8)]:
+        sqnr = copied._int8.output_sqnr
+        said = "unknown" if sqnr is None else f"{sqnr:.1f} dB"
+        layer.refuse(f"the guard: output SQNR {said}")
+    selection.follow([layer for layer, _ in swap.pairs])
+    swap.back([pair for pair in swap.pairs if pair[0].reason])
 
 
 def _quality(pair: Pair) -> float:
     state = pair[1]._int8
-    if state.output_sqnr is not None:
-        return state.output_sqnr
-    return state.weight_sqnr()
-
-
-def _db(copied: Int8Module) -> str:
-    sqnr = copied._int8.output_sqnr
-    return "unknown" if sqnr is None else f"{sqnr:.1f} dB"
+    return state.weight_sqnr() if state.output_sqnr is None else state.output_sqnr
 
 
 class Swap:
@@ -271,50 +264,38 @@ class Swap:
     def __init__(self, model: nn.Module):
         self._model = model
         self.pairs: list[Pair] = []
-        self._before: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
-
-    def copied(self, layer: Layer) -> Int8Module:
-        """What a layer has become."""
-        return next(copied for other, copied in self.pairs if other is layer)
+        self._parameters: dict[int, Any] = {}
 
     def do(self, pairs: list[Pair]) -> None:
         """Turn these layers into what their copies are."""
         for layer, copied in pairs:
             module: Any = layer.module
-            self._before[id(layer)] = dict(module._parameters), dict(module._buffers)
+            self._parameters[id(layer)] = layer.weight
             self.pairs.append((layer, copied))
-            own = {
-                k: copied._buffers[k] for k in copied._names() if k in copied._buffers
-            }
             storage.swap(module, layer.cls, copied._int8)
-            module._put(own)
+            module._put(copied._own())
             if copied._int8.tie is not None:
                 copied._int8.tie.add(module)
         settle(self._model)
 
-    def back(self, layers: list[Layer]) -> None:
+    def back(self, pairs: list[Pair]) -> None:
         """Turn these layers back, with the parameters that they had."""
-        gone = {id(layer) for layer in layers}
-        for layer, _ in self.pairs:
-            if id(layer) in gone:
-                parameters, buffers = self._before[id(layer)]
-                own = layer.module.__dict__
-                layer.module.__class__ = layer.kind
-                own["_parameters"], own["_buffers"] = parameters, buffers
-                storage.clean(layer.module)
-                optimizers.note_restored(parameters[layer.cls.weight_name])
-        self.pairs = [pair for pair in self.pairs if id(pair[0]) not in gone]
+        for layer, _ in pairs:
+            parameter = self._parameters[id(layer)]
+            storage.restore(layer.module, layer.cls, parameter)
+            optimizers.note_restored(parameter)
+        self.pairs = [pair for pair in self.pairs if pair not in pairs]
         settle(self._model)
 
     def undo(self) -> None:
         """Turn all of them back."""
-        self.back([layer for layer, _ in self.pairs])
+        self.back(self.pairs)
 
     def finish(self, keep_master: bool) -> None:
         """Let go of the parameters, but for masters."""
         for layer, _ in self.pairs:
             module: Any = layer.module
-            parameter = self._before[id(layer)][0][layer.cls.weight_name]
+            parameter = self._parameters[id(layer)]
             if keep_master:
                 module._int8.master = parameter
             optimizers.note_removed(parameter)
@@ -366,7 +347,7 @@ def dequantize(model: nn.Module) -> nn.Module:
     for module, parameter in made:  # all of them: what is tied stays so
         module._int8.master = parameter
     for module, parameter in made:
-        storage.restore(module, parameter)
+        storage.restore(module, type(module), parameter)
         optimizers.note_restored(parameter)
     for part in model.modules():
         storage.clean(part)

@@ -128,17 +128,12 @@ def _write(
             "version": VERSION,
             "block_bytes": _BLOCK_BYTES,
             "tensors": entries,
-            "metadata": _plain_metadata(metadata),
+            "metadata": {  # versions of modules, as state_dict() has them
+                prefix: {k: v for k, v in of.items() if isinstance(v, int)}
+                for prefix, of in metadata.items()
+            },
         }
         archive.writestr(_HEADER, json.dumps(header))
-
-
-def _plain_metadata(metadata: Any) -> dict[str, dict[str, int]]:
-    """Versions of modules, as ``state_dict()`` has them."""
-    return {
-        prefix: {k: v for k, v in of.items() if isinstance(v, int)}
-        for prefix, of in metadata.items()
-    }
 
 
 def _coded(tensor: Tensor, compress: bool, pool: Any) -> Iterator[bytes]:
@@ -170,10 +165,6 @@ def _bytes_of(tensor: Tensor) -> Any:
     return (ctypes.c_ubyte * n).from_address(tensor.data_ptr())
 
 
-class Damaged(ValueError):
-    """The file is not what :func:`save` wrote."""
-
-
 def load(model: nn.Module, file: Any) -> nn.Module:
     """See :func:`pai_torchacc.load_quantized`."""
     from pai_torchacc.quantization import restoring
@@ -195,8 +186,6 @@ def _told_as_damage(file: Any) -> Iterator[None]:
     """Raise ValueError with the file's name for what damage makes others raise."""
     try:
         yield
-    except Damaged as error:
-        raise ValueError(f"{_name(file)}: {error}") from None
     except io.UnsupportedOperation:
         raise
     except (
@@ -206,82 +195,56 @@ def _told_as_damage(file: Any) -> Iterator[None]:
         # Where bytes are missing, zipfile seeks to a place before the file begins.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        raise ValueError(f"{_name(file)} is damaged: {error}") from None
+        name = getattr(file, "name", "the file") if hasattr(file, "read") else file
+        raise ValueError(f"{name} is damaged, or for others to read: {error}") from None
 
 
-def _name(file: Any) -> str:
-    return str(getattr(file, "name", "the file") if hasattr(file, "read") else file)
+def _check(is_so: bool, why: str = "its header is wrong") -> None:
+    if not is_so:
+        raise ValueError(why)
 
 
-def _read(archive: zipfile.ZipFile, name: str, n_bytes: int) -> bytes:
-    """An entry of so many bytes, or fewer than ``-n_bytes``."""
-    try:
-        info = archive.getinfo(name)
-    except KeyError:
-        raise Damaged(f"it has no {name}") from None
-    is_sized = info.file_size == n_bytes if n_bytes >= 0 else info.file_size < -n_bytes
-    if info.compress_type != zipfile.ZIP_STORED or not is_sized:
-        raise Damaged(f"{name} has a wrong size")
-    if info.compress_size != info.file_size:
-        raise Damaged(f"{name} has a wrong size")
-    with archive.open(info) as entry:
-        content = entry.read(info.file_size + 1)
-    if len(content) != info.file_size:
-        raise Damaged(f"{name} ends early")
+def _read(archive: zipfile.ZipFile, name: str, least: int, most: int) -> bytes:
+    """An entry of so many bytes."""
+    _check(name in archive.NameToInfo, f"it has no {name}")
+    info = archive.getinfo(name)
+    is_stored = info.compress_type == zipfile.ZIP_STORED
+    is_sized = least <= info.file_size <= most and info.compress_size == info.file_size
+    _check(is_stored and is_sized, f"{name} has a wrong size")
+    content = archive.read(info)
+    _check(len(content) == info.file_size, f"{name} ends early")
     return content
 
 
 def _header(archive: zipfile.ZipFile) -> dict[str, Any]:
-    try:
-        header = json.loads(_read(archive, _HEADER, -_MOST_HEADER_BYTES))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, Damaged):
-            raise
-        raise Damaged(f"its header is damaged: {error}") from None
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise Damaged("it is no file of save_quantized")
-    if header.get("version") != VERSION:
-        raise Damaged(f"it has version {header.get('version')!r}, not {VERSION}")
-    tensors, metadata = header.get("tensors"), header.get("metadata")
-    if header.get("block_bytes") != _BLOCK_BYTES or not isinstance(tensors, list):
-        raise Damaged("its header is damaged")
-    if not isinstance(metadata, dict) or not all(
-        isinstance(of, dict) and all(isinstance(v, int) for v in of.values())
-        for of in metadata.values()
-    ):
-        raise Damaged("its header is damaged")
-    header["tensors"] = _entries(tensors)
-    return header
-
-
-def _entries(tensors: list[Any]) -> dict[str, dict[str, Any]]:
+    """The header, whose every part is what :func:`_write` makes."""
+    header = json.loads(_read(archive, _HEADER, 0, _MOST_HEADER_BYTES))
     found: dict[str, dict[str, Any]] = {}
-    for entry in tensors:
-        if not isinstance(entry, dict) or not _is_sound(entry, found):
-            raise Damaged("its header is damaged")
-        found[entry["name"]] = entry
-    return found
+    try:
+        _check(header["format"] == FORMAT, "it is no file of save_quantized")
+        version = header["version"]
+        _check(version == VERSION, f"it has version {version!r}, not {VERSION}")
+        _check(header["block_bytes"] == _BLOCK_BYTES)
+        for of in header["metadata"].values():
+            _check(all(isinstance(v, int) for v in of.values()))
+        for entry in header["tensors"]:
+            _check_entry(entry, found)
+            found[entry["name"]] = entry
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"its header is wrong: {error!r}") from None
+    return header | {"tensors": found}
 
 
-def _is_sound(entry: dict[str, Any], before: dict[str, dict[str, Any]]) -> bool:
-    name, shape, same = entry.get("name"), entry.get("shape"), entry.get("same_as")
-    if not isinstance(name, str) or name in before:
-        return False
-    if not isinstance(entry.get("dtype"), str) or entry["dtype"] not in DTYPES:
-        return False
-    if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
-        return False
-    if "same_as" in entry:
-        other = before.get(same) if isinstance(same, str) else None
-        keys = ("dtype", "shape")
-        return other is not None and all(other[k] == entry[k] for k in keys)
-    blocks = entry.get("blocks")
-    if not isinstance(blocks, list) or not _is_count(entry.get("at")):
-        return False
+def _check_entry(entry: dict[str, Any], before: dict[str, dict[str, Any]]) -> None:
+    _check(isinstance(entry["name"], str) and entry["name"] not in before)
+    _check(type(entry["shape"]) is list and all(map(_is_count, entry["shape"])))
     n_blocks = -(-_n_bytes(entry) // _BLOCK_BYTES)
-    return len(blocks) == n_blocks and all(
-        _is_count(n) and n <= _BLOCK_BYTES for n in blocks
-    )
+    if "same_as" in entry:
+        other = before[entry["same_as"]]
+        _check(all(other[k] == entry[k] for k in ("dtype", "shape")))
+    else:
+        _check(_is_count(entry["at"]) and len(entry["blocks"]) == n_blocks)
+        _check(all(_is_count(n) and n <= _BLOCK_BYTES for n in entry["blocks"]))
 
 
 def _is_count(value: Any) -> bool:
@@ -300,7 +263,8 @@ def _tensors(archive: zipfile.ZipFile, header: dict[str, Any]) -> dict[str, Tens
             if "same_as" in entry:
                 found[name] = found[entry["same_as"]]
                 continue
-            content = _read(archive, f"tensors/{entry['at']}", sum(entry["blocks"]))
+            n = sum(entry["blocks"])
+            content = _read(archive, f"tensors/{entry['at']}", n, n)
             found[name] = _decoded(content, entry, pool)
     return found
 
@@ -327,6 +291,5 @@ def _block(coded: memoryview, length: int) -> Any:
         return coded
     decoder = zlib.decompressobj(-zlib.MAX_WBITS)
     block = decoder.decompress(coded, length + 1)
-    if len(block) != length or not decoder.eof:
-        raise Damaged("a block has a wrong length")
+    _check(len(block) == length and decoder.eof, "a block has a wrong length")
     return block

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 from pai_torchacc import _counters, _host, _options, _switch
@@ -50,27 +50,20 @@ def enable_model_quantization(training: Literal["bf16"] | None = None) -> Handle
 
 @contextmanager
 def _switched_on() -> Iterator[None]:
-    """Within, and afterwards unless there was an error, the switch is on."""
+    """Within, and afterwards unless there was an error, the switch is on.
+
+    Calls that we make ourselves are not in the user's report.
+    """
     before = _switch.current()
     if not _switch.is_active(NAME):
         _switch.enable_one(NAME)
+    c = _host.loaded()
     try:
-        yield
+        with _counters.left_out(c) if c else nullcontext():
+            yield
     except BaseException:
         state.go_to(before)
         raise
-
-
-@contextmanager
-def _uncounted() -> Iterator[None]:
-    """Calls that we make ourselves are not in the user's report."""
-    try:
-        c = _host.extension()
-    except _host.Unavailable:
-        yield
-        return
-    with _counters.left_out(c):
-        yield
 
 
 def quantize_model(
@@ -137,7 +130,7 @@ def quantize_model(
     conversion.checked_model(model)
     options = conversion.Options(method, include, exclude, guard, keep_master, measure)
     options.checked()
-    with _switched_on(), _uncounted():
+    with _switched_on():
         return conversion.quantize(model, sample, options)
 
 
@@ -235,14 +228,14 @@ def load_quantized(model: _M, file: str | os.PathLike[str] | IO[bytes]) -> _M:
     Returns
     -------
     nn.Module
-        The same object.
+        The model that was given.
 
     Raises
     ------
-    ValueError
-        The file is damaged or for another model, which is as it was.
     OSError
         The file cannot be read.
+    ValueError
+        It is damaged or for another model, which is as it was.
     """
     from pai_torchacc.quantization import conversion, files
 

@@ -51,13 +51,11 @@ def is_in_graph() -> bool:
     return _is_compiling() or _is_tracing()
 
 
-def ordinary() -> Any:
-    """Without gradients, also for tensors that outlive ``inference_mode``."""
-    return _Ordinary()
+class ordinary:  # noqa: N801 as torch.no_grad
+    """Without gradients, also for tensors that outlive ``inference_mode``.
 
-
-class _Ordinary:
-    """Also where an interrupt comes in between, all is as before at the end."""
+    Also where an interrupt comes in between, all is as before at the end.
+    """
 
     def __init__(self) -> None:
         self._had_gradients = torch.is_grad_enabled()
@@ -152,12 +150,42 @@ def sqnr_db(signal: float, noise: float) -> float:
     return -math.inf if ratio == 0 else 10 * math.log10(ratio)
 
 
-def check(int8_key: str, int8: Tensor, scale_key: str, scale: Tensor) -> None:
-    """Raise ValueError where quantizing gives no such numbers."""
+def check_shape(key: str, tensor: Any, shape: tuple[int, ...]) -> None:
+    """Raise ValueError, in stock's words, for what is no tensor of this shape."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(
+            f'While copying the parameter named "{key}", expected torch.Tensor or '
+            f"Tensor-like object from checkpoint but received {type(tensor)}"
+        )
+    if tensor.shape != shape:
+        raise ValueError(
+            f"size mismatch for {key}: copying a param with shape {tensor.shape} from "
+            f"checkpoint, the shape in current model is {torch.Size(shape)}."
+        )
+
+
+def check(key: str, int8: Any, scale: Any, shape: tuple[int, ...] | None) -> None:
+    """Raise ValueError where these are no ``key_int8`` and ``key_scale`` of a shape.
+
+    Without a shape: of any.
+    """
+    if shape is None:
+        shape = getattr(int8, "shape", ())
+    for name, tensor, sizes, dtype in (
+        (f"{key}_int8", int8, shape, torch.int8),
+        (f"{key}_scale", scale, shape[:1], torch.float32),
+    ):
+        check_shape(name, tensor, sizes)
+        if tensor.dtype != dtype or not sizes:
+            raise ValueError(
+                f"{name} should be {dtype} [n, ...], not {tensor.dtype} {list(sizes)}"
+            )
+    if int8.is_meta or scale.is_meta:
+        return
     if not bool((torch.isfinite(scale) & (scale >= 0)).all()):
-        raise ValueError(f"{scale_key} has values that are not finite and positive")
+        raise ValueError(f"{key}_scale has values that are not finite and positive")
     if int8.numel() and int(int8.amin()) < -LARGEST:
-        raise ValueError(f"{int8_key} has values below -{LARGEST}")
+        raise ValueError(f"{key}_int8 has values below -{LARGEST}")
 
 
 def is_sound(quantized: Quantized) -> bool:

@@ -131,13 +131,16 @@ class Tie:
         if what in self._made:
             of, held, version, who = self._made[what]
             result = held()
-            is_same = of() is source and result is not None and who() is by
+            is_same = of() is source and result is not None and who is by
             if is_same and version_of(result) == version:
                 return result
         result = make()
-        who = _nobody if by is None else _reference(by)
-        made = weakref.ref(source), weakref.ref(result), version_of(result), who
-        self._made[what] = made
+        self._made[what] = (
+            weakref.ref(source),
+            weakref.ref(result),
+            version_of(result),
+            by,
+        )
         return result
 
     def __getstate__(self) -> dict[str, Any]:
@@ -148,17 +151,6 @@ class Tie:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tie:
         return Tie()
-
-
-def _nobody() -> None:
-    return None
-
-
-def _reference(thing: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(thing)
-    except TypeError:
-        return lambda: thing
 
 
 @dataclass

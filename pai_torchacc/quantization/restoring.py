@@ -12,19 +12,15 @@ from torch import Tensor, nn
 from pai_torchacc.quantization import conversion, quantizer, selection, storage
 from pai_torchacc.quantization.record import Record, Tie, from_tensor
 from pai_torchacc.quantization.selection import CLASSES, Layer
-from pai_torchacc.quantization.storage import Int8Module, check_int8
+from pai_torchacc.quantization.storage import Int8Module
 
 _MOST_RECORD_BYTES = 1 << 16
 
 
 @dataclass
-class _Weight:
+class _Weight(Layer):
     """A module that may be int8, under one of its names."""
 
-    name: str
-    module: nn.Module
-    kind: type
-    """The module's class as long as it is float."""
     is_int8: bool = False
     """In the file."""
 
@@ -36,29 +32,25 @@ class _Weight:
     @property
     def key(self) -> str:
         """The name of its float weight."""
-        return f"{self.prefix}{CLASSES[self.kind].weight_name}"
+        return f"{self.prefix}{self.cls.weight_name}"
 
     @property
     def keys(self) -> tuple[str, str, str]:
         """Names in the state dict when it is int8."""
         return f"{self.key}_int8", f"{self.key}_scale", f"{self.prefix}quantization"
 
-    @property
-    def parameter(self) -> Tensor | None:
-        """Its weight while it is float."""
-        return self.module._parameters.get(CLASSES[self.kind].weight_name)
-
     def shape(self) -> tuple[int, ...] | None:
         """Of its weight; None without one."""
         if isinstance(self.module, Int8Module):
             return self.module._int8.shape
-        return None if self.parameter is None else tuple(self.parameter.shape)
+        parameter = self.module._parameters.get(self.cls.weight_name)
+        return None if parameter is None else tuple(parameter.shape)
 
     def identity(self) -> int:
         """The same for modules with one weight."""
         if isinstance(self.module, Int8Module):
             return id(self.module._int8.tie or self.module)
-        return id(self.parameter)
+        return id(self.weight)
 
 
 Plan = list[list[_Weight]]
@@ -79,11 +71,8 @@ def planned(model: nn.Module, entries: dict[str, Any]) -> Plan:
     }
     groups: dict[int, list[_Weight]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        kind = getattr(type(module), "float_class", type(module))
-        if kind not in CLASSES:
-            continue
-        weight = _Weight(name, module, kind)
-        shape = weight.shape()
+        weight = _Weight(name, module)
+        shape = weight.shape() if weight.kind in CLASSES else None
         if shape is None:
             continue
         weight.is_int8 = weight.keys[0] in entries
@@ -178,7 +167,7 @@ def restore(
                 weight.to(before.dtype).clone(), requires_grad=before.requires_grad
             )
             for module in int8:
-                storage.restore(module, parameter)
+                storage.restore(module, type(module), parameter)
         model.load_state_dict(state, strict=True)
         swap.finish(keep_master=False)
     except BaseException:
@@ -191,10 +180,9 @@ def restore(
 
 def _record(weight: _Weight, tensors: dict[str, Tensor]) -> Record:
     """How it is computed; raises ValueError where its tensors are no int8 weight."""
-    int8, scale, record = weight.keys
-    shape = weight.shape() or ()
-    check_int8(int8, tensors[int8], scale, tensors[scale], shape)
-    return from_tensor(tensors[record])
+    int8, scale, record = (tensors[key] for key in weight.keys)
+    quantizer.check(weight.key, int8, scale, weight.shape())
+    return from_tensor(record)
 
 
 def _check_alike(group: list[_Weight], tensors: dict[str, Tensor]) -> None:
@@ -217,13 +205,12 @@ def _check_alike(group: list[_Weight], tensors: dict[str, Tensor]) -> None:
 def _copies(
     group: list[_Weight], tensors: dict[str, Tensor], records: dict[str, Record]
 ) -> list[conversion.Pair]:
-    layers = [Layer(weight.name, weight.module) for weight in group]
-    for layer in layers:
-        layer.tied = [other for other in layers if other is not layer]
+    for weight in group:
+        weight.tied = [other for other in group if other is not weight]
     int8, scale = (tensors[key].clone() for key in group[0].keys[:2])
     quantized = quantizer.Quantized(int8, scale, 0.0, 0.0)
     tie = Tie() if len(group) > 1 else None
     return [
-        (layer, conversion.copy_of(layer, quantized, records[layer.name], tie))
-        for layer in layers
+        (weight, conversion.copy_of(weight, quantized, records[weight.name], tie))
+        for weight in group
     ]

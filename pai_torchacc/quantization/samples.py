@@ -30,20 +30,15 @@ def calls_of(sample: Any) -> list[Call]:
     ValueError, TypeError
         It is none of these, or empty.
     """
-    if isinstance(sample, (Tensor, dict)):
-        return [_call(sample)]
-    if isinstance(sample, (tuple, list)):
-        if not sample:
-            raise ValueError("sample is empty")
-        if all(isinstance(item, (tuple, list, dict)) for item in sample):
-            return [_call(item) for item in sample]
-        return [_call(sample)]
     if isinstance(sample, (str, bytes)) or not isinstance(sample, Iterable):
         raise TypeError(
             "sample is a tensor, a tuple of arguments, a dict of keyword arguments, or "
             f"an iterable of these, not {type(sample).__name__}"
         )
-    found = [_call(item) for item in sample]
+    is_one = isinstance(sample, (Tensor, dict))
+    if isinstance(sample, (tuple, list)):
+        is_one = not all(isinstance(item, (tuple, list, dict)) for item in sample)
+    found = [_call(item) for item in ([sample] if is_one else sample)]
     if not found:
         raise ValueError("sample is empty")
     return found
@@ -137,23 +132,15 @@ class Comparison:
 
     agreement: float | None
     """Share of positions whose largest class is the same; None without classes."""
-    divergence: float | None
+    kl_divergence: float | None
     """Mean Kullback-Leibler divergence of the softmax, in nats."""
-    sqnr: float
+    output_sqnr_db: float
 
     def badness(self) -> float:
         """What the guard limits: disagreement, else noise in units of the signal."""
         if self.agreement is not None:
             return 1 - self.agreement
-        return 10 ** min(-self.sqnr / 10, _MOST_NOISE)
-
-    def as_dict(self) -> dict[str, float | None]:
-        """Give the figures by name."""
-        return {
-            "agreement": self.agreement,
-            "kl_divergence": self.divergence,
-            "output_sqnr_db": self.sqnr,
-        }
+        return 10 ** min(-self.output_sqnr_db / 10, _MOST_NOISE)
 
 
 def classes_dim(output: Tensor) -> int | None:

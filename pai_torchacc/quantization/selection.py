@@ -57,7 +57,8 @@ class Layer:
     """Its class as long as it is float."""
 
     def __post_init__(self) -> None:
-        self.kind = type(self.module)
+        kind = type(self.module)
+        self.kind = getattr(kind, "float_class", kind)
 
     @property
     def cls(self) -> type[Int8Module]:

@@ -62,24 +62,9 @@ def _identity(tensor: Any) -> tuple[Any, ...]:
 
 
 def _dequantized(name: str, int8: Any, scale: Any) -> Tensor:
-    """``int8 * scale`` for each output channel.
-
-    Raises
-    ------
-    ValueError
-        These are no int8 weight and its scales.
-    """
-    are_tensors = isinstance(int8, Tensor) and isinstance(scale, Tensor)
-    if not are_tensors or int8.dtype != torch.int8:
-        raise ValueError(f"{name}{_SUFFIX} is no int8 tensor")
-    if int8.dim() < 1 or scale.shape != int8.shape[:1] or scale.dtype != torch.float32:
-        raise ValueError(
-            f"{name}_scale should be float32 of shape {tuple(int8.shape[:1])}, "
-            f"not {scale.dtype} of {tuple(scale.shape)}"
-        )
+    """``int8 * scale`` for each output channel, or ValueError."""
     with torch.no_grad():
-        if not int8.is_meta and not scale.is_meta:
-            quantizer.check(f"{name}{_SUFFIX}", int8, f"{name}_scale", scale)
+        quantizer.check(name, int8, scale, None)
         return quantizer.dequantize(int8, scale)
 
 

@@ -57,10 +57,14 @@ class Int8Module(nn.Module):
     def _names(self) -> tuple[str, ...]:
         return tuple(f"{self.weight_name}_{part}" for part in PARTS)
 
+    def _own(self) -> dict[str, Tensor]:
+        """Those that there are."""
+        return {k: self._buffers[k] for k in self._names() if k in self._buffers}
+
     def _packed(self) -> list[Tensor]:
         """The packed pieces, if there are any."""
         name = self.weight_name
-        names = (f"{name}_packed", f"{name}_packed_1", f"{name}_packed_2")
+        names = (f"{name}_{part}" for part in PARTS[:3])
         return [self._buffers[n] for n in names if n in self._buffers]
 
     def _scale(self) -> Tensor:
@@ -71,10 +75,10 @@ class Int8Module(nn.Module):
         held = self._buffers.get(f"{self.weight_name}_int8")
         if held is not None:
             return held
-        pieces, tie = self._packed(), self._int8.tie
-        if tie is not None and not quantizer.is_in_graph():
-            return tie.once("plain", pieces[0], lambda: self._unpacked(pieces))
-        return self._unpacked(pieces)
+        pieces = self._packed()
+        if quantizer.is_in_graph():
+            return self._unpacked(pieces)
+        return self._once("plain", pieces[0], lambda _: self._unpacked(pieces))
 
     def _rows(self, n_pieces: int) -> tuple[int, ...]:
         """Output channels of each packed piece."""
@@ -119,11 +123,9 @@ class Int8Module(nn.Module):
         return found
 
     def _pieces_of(self, plain: Tensor) -> dict[str, Tensor]:
-        key = f"{self.weight_name}_packed"
-        packed = self._once(
-            "packed", plain, lambda w: quantizer.pack(w, self._int8.groups)
-        )
-        return {key: packed}
+        groups = self._int8.groups
+        packed = self._once("packed", plain, lambda w: quantizer.pack(w, groups))
+        return {f"{self.weight_name}_packed": packed}
 
     def _put(self, buffers: dict[str, Tensor], is_in_place: bool = False) -> None:
         """Hold these tensors, in place of any others or written over them."""
@@ -148,9 +150,7 @@ class Int8Module(nn.Module):
     # Moving and copying.
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        names = self._names()
-        own = {k: self._buffers[k] for k in names if k in self._buffers}
-        dtype = self._int8.dtype
+        own, dtype = self._own(), self._int8.dtype
         try:
             for key in own:
                 del self._buffers[key]
@@ -266,26 +266,26 @@ class Int8Module(nn.Module):
             What is there cannot be loaded; nothing is changed then.
         """
         name = prefix + self.weight_name
-        plain_key, scale_key = f"{name}_int8", f"{name}_scale"
-        record_key = f"{prefix}quantization"
-        own = (plain_key, scale_key, record_key)
+        own = (f"{name}_int8", f"{name}_scale", f"{prefix}quantization")
         found = {key: state_dict.pop(key) for key in own if key in state_dict}
         if name in state_dict and not found:
             self._load_float(name, state_dict.pop(name), assign)
             return []
         absent = [key for key in own if key not in found]
-        if plain_key in absent or scale_key in absent:
+        if any(key in absent for key in own[:2]):
             return absent
-        plain, scale = found[plain_key], found[scale_key]
-        check_int8(plain_key, plain, scale_key, scale, self._int8.shape)
-        if record_key in found:
-            self._int8.take(from_tensor(found[record_key]))
+        plain, scale, record = (found.get(key) for key in own)
+        quantizer.check(name, plain, scale, self._int8.shape)
+        if plain.is_meta or scale.is_meta:
+            raise ValueError(f"{name}_int8 has no data: it is on the meta device")
+        if record is not None:
+            self._int8.take(from_tensor(record))
         self._int8.master = None
         self._replace(plain, scale, assign)
         return absent
 
     def _load_float(self, key: str, weight: Any, assign: bool) -> None:
-        check_shape(key, weight, self._int8.shape)
+        quantizer.check_shape(key, weight, self._int8.shape)
         if not weight.is_floating_point() or weight.is_meta:
             raise ValueError(f"{key} is no float tensor with data")
         quantized = quantizer.quantize(weight.detach().to("cpu", torch.float32))
@@ -353,35 +353,6 @@ def _written(held: Tensor | None, new: Tensor) -> Tensor:
     return held.copy_(new)
 
 
-def check_shape(key: str, tensor: Any, shape: tuple[int, ...]) -> None:
-    """Raise ValueError, in stock's words, for what is no tensor of this shape."""
-    if not isinstance(tensor, Tensor):
-        raise ValueError(
-            f'While copying the parameter named "{key}", expected torch.Tensor or '
-            f"Tensor-like object from checkpoint but received {type(tensor)}"
-        )
-    if tensor.shape != shape:
-        raise ValueError(
-            f"size mismatch for {key}: copying a param with shape {tensor.shape} from "
-            f"checkpoint, the shape in current model is {torch.Size(shape)}."
-        )
-
-
-def check_int8(
-    plain_key: str, plain: Any, scale_key: str, scale: Any, shape: tuple[int, ...]
-) -> None:
-    """Raise ValueError where these are no weight and scales of a weight's shape."""
-    check_shape(plain_key, plain, shape)
-    check_shape(scale_key, scale, shape[:1])
-    if plain.dtype != torch.int8:
-        raise ValueError(f"{plain_key} should be torch.int8, not {plain.dtype}")
-    if scale.dtype != torch.float32:
-        raise ValueError(f"{scale_key} should be torch.float32, not {scale.dtype}")
-    if plain.is_meta or scale.is_meta:
-        raise ValueError(f"{plain_key} has no data: it is on the meta device")
-    quantizer.check(plain_key, plain, scale_key, scale)
-
-
 def swap(module: nn.Module, cls: type[Int8Module], state: State) -> None:
     """Turn a float module into ``cls``, still without its tensors."""
     parameter = module._parameters[cls.weight_name]
@@ -394,16 +365,17 @@ def swap(module: nn.Module, cls: type[Int8Module], state: State) -> None:
     module.__class__ = cls
 
 
-def restore(module: Any, parameter: nn.Parameter) -> None:
-    """Turn it back into a float module with this parameter.
+def restore(module: Any, cls: type[Int8Module], parameter: nn.Parameter) -> None:
+    """Turn what is ``cls``, or was about to be, into a float module with this weight.
 
     Interrupted it is one or the other; :func:`clean` does the rest.
     """
-    parameters = {**module._parameters, module.weight_name: parameter}
-    names = [n for n in module._int8.order if n in parameters]
+    parameters = {**module._parameters, cls.weight_name: parameter}
+    order = module._int8.order if is_left(module) else ()
+    names = [n for n in order if n in parameters]
     names += [n for n in parameters if n not in names]
     module.__dict__["_parameters"] = {n: parameters[n] for n in names}
-    module.__class__ = module.float_class
+    module.__class__ = cls.float_class
     clean(module)
 
 
