@@ -293,10 +293,10 @@ def test_the_guard_gives_the_worst_layers_back(
 
     model = int8.mlp()
     parameter = model[2].weight
-    with int8.kernels(), torch.no_grad():
+    with int8.kernels(), torch.no_grad(), monkeypatch.context() as spoiling:
         from pai_torchacc.quantization import operators
 
-        monkeypatch.setitem(operators.kernels, "int8_linear", spoilt)
+        spoiling.setitem(operators.kernels, "int8_linear", spoilt)
         model[2].register_forward_hook(lambda *_: None)  # not run below Python then
         stock = model(int8.ROWS)
         ptac.quantize_model(model, int8.ROWS, method="int8", guard=0.05)
