@@ -149,7 +149,7 @@ static bool run_unlocked(const ptac_kernel *row, ptac_call *call, const int64_t 
 static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)
 {
     float scale[MOST_CHANNELS], shift[MOST_CHANNELS];
-    const at_tensor bias = c->bias == Py_None ? NULL : ptac_borrow(c->bias);
+    const at_tensor bias = ptac_borrow_or_null(c->bias);
     ptac_conv2d params;
     ptac_call call;
     const ptac_kernel *row;

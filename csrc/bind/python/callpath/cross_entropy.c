@@ -14,32 +14,24 @@ enum {
     N_ARGS = 6,
 };
 
-/* Numbers out of Python; false where they are of other types, with no error set. */
-static bool read_numbers(PyObject *const *args, ptac_cross_entropy_args *read)
-{
-    if (!PyLong_CheckExact(args[3]) || !PyLong_CheckExact(args[4]) ||
-        !PyFloat_CheckExact(args[5]))
-        return false;
-    read->reduction = PyLong_AsLongLong(args[3]);
-    read->ignore_index = PyLong_AsLongLong(args[4]);
-    read->label_smoothing = PyFloat_AsDouble(args[5]);
-    if (PyErr_Occurred()) {
-        PyErr_Clear();
-        return false;
-    }
-    return true;
-}
-
 /* PTAC_TAKE with *read filled, or why stock has to see these arguments. */
 static ptac_reason read_args(PyObject *const *args, ptac_cross_entropy_args *read)
 {
-    for (int i = 0; i < 3; i++)
-        if ((i < 2 || args[i] != Py_None) && !ptac_is_plain(args[i]))
-            return PTAC_SUBCLASS;
+    if (!ptac_are_plain(args, 3, 2))
+        return PTAC_SUBCLASS;
     read->x = ptac_borrow(args[0]);
     read->target = ptac_borrow(args[1]);
-    read->weight = args[2] == Py_None ? NULL : ptac_borrow(args[2]);
-    return read_numbers(args, read) ? PTAC_TAKE : PTAC_ARGUMENT;
+    read->weight = ptac_borrow_or_null(args[2]);
+    if (!PyLong_CheckExact(args[3]) || !PyLong_CheckExact(args[4]) ||
+        !PyFloat_CheckExact(args[5]))
+        return PTAC_ARGUMENT;
+    read->reduction = PyLong_AsLongLong(args[3]);
+    read->ignore_index = PyLong_AsLongLong(args[4]);
+    read->label_smoothing = PyFloat_AsDouble(args[5]);
+    if (!PyErr_Occurred())
+        return PTAC_TAKE;
+    PyErr_Clear();
+    return PTAC_ARGUMENT;
 }
 
 /* The same, and the call that they make. */

@@ -48,56 +48,61 @@ static ptac_reason ask_settings(const ptac_kernel *row)
     return onednn_is_off(row->name) ? PTAC_MODE : PTAC_TAKE;
 }
 
-static at_tensor borrow_or_null(PyObject *tensor)
-{
-    return tensor == Py_None ? NULL : ptac_borrow(tensor);
-}
+/* A call, and why stock has to do it. */
+typedef struct lean {
+    ptac_linear_tensors t;
+    ptac_linear_act params;
+    ptac_call call;
+    ptac_reason why;
+} lean;
 
-/* A result that stands for what the operator's outputs are: y, or (y, z). */
-static PyObject *wrap_results(ptac_linear_tensors *t)
+/* y, or (y, z), as the operator's outputs are; None where no row has run. */
+static PyObject *run(const ptac_kernel *row, lean *l)
 {
-    return ptac_wrap_outputs(at_give(&t->y), t->z ? at_give(&t->z) : NULL);
-}
+    PyThreadState *thread;
+    bool done;
 
-static bool run_unlocked(const ptac_kernel *row, const ptac_call *call)
-{
-    PyThreadState *thread = PyEval_SaveThread();
-    const bool done = ptac_run(row, call);
-
+    if (!row)
+        Py_RETURN_NONE;
+    thread = PyEval_SaveThread();
+    done = ptac_run(row, &l->call);
     PyEval_RestoreThread(thread);
-    return done;
+    if (!done)
+        Py_RETURN_NONE;
+    return ptac_wrap_outputs(at_give(&l->t.y), l->t.z ? at_give(&l->t.z) : NULL);
 }
 
-/* Handles of plain tensors x, w, and bias or None. */
-static ptac_reason borrow(PyObject *const tensors[3], ptac_linear_tensors *t)
+/* Handles of plain tensors x, w, and bias or None; false where they are others. */
+static bool borrow(PyObject *const tensors[3], lean *l)
 {
-    for (int i = 0; i < 3; i++)
-        if ((i < 2 || tensors[i] != Py_None) && !ptac_is_plain(tensors[i]))
-            return PTAC_SUBCLASS;
-    t->x = ptac_borrow(tensors[0]);
-    t->w = ptac_borrow(tensors[1]);
-    t->bias = borrow_or_null(tensors[2]);
-    return PTAC_TAKE;
+    const bool are_plain = ptac_are_plain(tensors, 3, 2);
+
+    l->why = are_plain ? PTAC_TAKE : PTAC_SUBCLASS;
+    if (are_plain)
+        l->t = (ptac_linear_tensors){
+            .x = ptac_borrow(tensors[0]),
+            .w = ptac_borrow(tensors[1]),
+            .bias = ptac_borrow_or_null(tensors[2]),
+        };
+    return are_plain;
 }
 
 /*
- * The row for borrowed tensors, with its call; NULL and why stock has to do it. Sizes
- * come first: they send most small calls to stock.
+ * The row for borrowed tensors; NULL where stock has to do it. Sizes come first: they
+ * send most small calls to stock.
  */
-static const ptac_kernel *choose(ptac_linear_tensors *t, ptac_act activation,
-                                 bool is_training, ptac_linear_act *params,
-                                 ptac_call *call, ptac_reason *why)
+static const ptac_kernel *choose(lean *l, ptac_act activation, bool is_training)
 {
     const ptac_kernel *row = NULL;
 
-    *why = ptac_linear_size(t, activation, is_training, params, call);
-    if (!*why)
-        row = ptac_probe(call, why);
+    l->why = ptac_linear_size(&l->t, activation, is_training, &l->params, &l->call);
+    if (!l->why)
+        row = ptac_probe(&l->call, &l->why);
     if (row)
-        *why = ptac_linear_read(t, call);
-    if (!*why)
-        *why = ask_settings(row);
-    return *why ? NULL : row;
+        l->why = ptac_linear_read(&l->t, &l->call);
+    if (!l->why)
+        l->why = ask_settings(row);
+    return l->why ? NULL : row;
 }
 
 /*
@@ -117,26 +122,23 @@ static int wants_gradient(PyObject *const tensors[3])
 }
 
 /*
- * The row for a call of the lean path, NULL where stock has to do it: why says so, or
- * PTAC_TAKE with an exception set.
+ * The row for a call of the lean path, NULL where stock has to do it: l->why says so, or
+ * is PTAC_TAKE with an exception set.
  */
 static const ptac_kernel *choose_lean(PyObject *const tensors[3], ptac_act activation,
-                                      ptac_linear_tensors *t, int *is_training,
-                                      ptac_linear_act *params, ptac_call *call,
-                                      ptac_reason *why)
+                                      lean *l, int *is_training)
 {
     const ptac_kernel *row;
 
-    *why = borrow(tensors, t);
-    if (*why)
+    if (!borrow(tensors, l))
         return NULL;
     *is_training = wants_gradient(tensors);
     if (*is_training < 0)
         return NULL;
-    row = choose(t, activation, *is_training, params, call, why);
+    row = choose(l, activation, *is_training);
     if (row)
-        *why = ptac_why_not_lean();
-    return *why ? NULL : row;
+        l->why = ptac_why_not_lean();
+    return l->why ? NULL : row;
 }
 
 /* By way of the node: apply(x, w, bias, activation, row, is_training). */
@@ -156,30 +158,21 @@ static PyObject *apply_node(PyObject *const tensors[3], ptac_act activation,
 PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
                           bool counts_refusals)
 {
-    const ptac_op op = PTAC_OP_LINEAR_ACT;
-    ptac_linear_tensors t = {0};
-    ptac_linear_act params;
-    ptac_call call;
-    ptac_reason why;
     const ptac_kernel *row;
     int is_training;
+    lean l;
 
     PTAC_IN_FLIGHT;
-    if (ptac_is_off(op))
+    if (ptac_is_off(PTAC_OP_LINEAR_ACT))
         Py_RETURN_NONE;
-    row = choose_lean(tensors, activation, &t, &is_training, &params, &call, &why);
-    if (!row && !why)
+    row = choose_lean(tensors, activation, &l, &is_training);
+    if (!row && !l.why)
         return NULL;
-    if (!row) {
-        if (counts_refusals)
-            ptac_refuse(op, why);
-        Py_RETURN_NONE;
-    }
-    if (is_training || ptac_shadow_is_on())
+    if (l.why && counts_refusals)
+        ptac_refuse(PTAC_OP_LINEAR_ACT, l.why);
+    if (row && (is_training || ptac_shadow_is_on()))
         return apply_node(tensors, activation, row, is_training);
-    if (run_unlocked(row, &call))
-        return wrap_results(&t);
-    Py_RETURN_NONE;
+    return run(row, &l);
 }
 
 /*
@@ -188,25 +181,22 @@ PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
  */
 PTAC_FASTCALL(linear_row)
 {
-    PyObject *tensors[3] = {NULL, NULL, Py_None};
-    ptac_linear_tensors t = {0};
-    ptac_linear_act params;
-    ptac_call call;
-    ptac_reason why;
     const ptac_kernel *row;
     int is_training;
+    lean l;
 
     if (n_args != 2)
         return PyErr_Format(PyExc_TypeError, "x, w");
+
+    PyObject *const tensors[3] = {args[0], args[1], Py_None};
+
     PTAC_IN_FLIGHT;
     if (ptac_is_off(PTAC_OP_LINEAR_ACT))
         Py_RETURN_NONE;
-    tensors[0] = args[0];
-    tensors[1] = args[1];
-    row = choose_lean(tensors, PTAC_ACT_NONE, &t, &is_training, &params, &call, &why);
+    row = choose_lean(tensors, PTAC_ACT_NONE, &l, &is_training);
     if (row)
         return PyUnicode_FromString(row->name);
-    return why ? Py_NewRef(Py_None) : NULL;
+    return l.why ? Py_NewRef(Py_None) : NULL;
 }
 
 static bool read_activation(PyObject *code, ptac_act *activation)
@@ -229,13 +219,10 @@ static bool read_activation(PyObject *code, ptac_act *activation)
  */
 PTAC_FASTCALL(linear_act_forward)
 {
-    ptac_act activation;
-    ptac_linear_tensors t = {0};
-    ptac_linear_act params;
-    ptac_call call;
-    const char *name;
     const ptac_kernel *row;
-    ptac_reason why;
+    const char *name;
+    ptac_act activation;
+    lean l;
 
     if (n_args != 6)
         return PyErr_Format(PyExc_TypeError,
@@ -245,16 +232,16 @@ PTAC_FASTCALL(linear_act_forward)
         return NULL;
     PTAC_IN_FLIGHT;
     row = ptac_registry_find(PTAC_OP_LINEAR_ACT, name);
-    why = borrow(args, &t);
-    if (!why)
-        why = ptac_linear_size(&t, activation, args[5] == Py_True, &params, &call);
-    if (!why)
-        why = ptac_linear_read(&t, &call);
-    if (why || !row)
-        ptac_refuse(PTAC_OP_LINEAR_ACT, why ? why : PTAC_ARGUMENT);
-    else if (run_unlocked(row, &call))
-        return wrap_results(&t);
-    Py_RETURN_NONE;
+    if (borrow(args, &l))
+        l.why =
+            ptac_linear_size(&l.t, activation, args[5] == Py_True, &l.params, &l.call);
+    if (!l.why)
+        l.why = ptac_linear_read(&l.t, &l.call);
+    if (!l.why && !row)
+        l.why = PTAC_ARGUMENT;
+    if (l.why)
+        ptac_refuse(PTAC_OP_LINEAR_ACT, l.why);
+    return run(l.why ? NULL : row, &l);
 }
 
 /*
@@ -278,12 +265,9 @@ PTAC_FASTCALL(linear_act)
  */
 PTAC_FASTCALL(linear_act_kernel)
 {
-    ptac_linear_tensors t = {0};
-    ptac_linear_act params;
-    ptac_act activation;
-    ptac_reason why;
-    ptac_call call;
     const ptac_kernel *row;
+    ptac_act activation;
+    lean l;
 
     if (n_args != 4)
         return PyErr_Format(PyExc_TypeError, "x, w, bias, activation");
@@ -292,13 +276,10 @@ PTAC_FASTCALL(linear_act_kernel)
     PTAC_IN_FLIGHT;
     if (ptac_is_off(PTAC_OP_LINEAR_ACT))
         Py_RETURN_NONE;
-    why = borrow(args, &t);
-    row = why ? NULL : choose(&t, activation, true, &params, &call, &why);
-    if (why)
-        ptac_refuse(PTAC_OP_LINEAR_ACT, why);
-    else if (run_unlocked(row, &call))
-        return wrap_results(&t);
-    Py_RETURN_NONE;
+    row = borrow(args, &l) ? choose(&l, activation, true) : NULL;
+    if (l.why)
+        ptac_refuse(PTAC_OP_LINEAR_ACT, l.why);
+    return run(row, &l);
 }
 
 static PyObject *wrap_or_none(at_tensor *owned)
@@ -316,7 +297,7 @@ PTAC_FASTCALL(linear_act_backward)
     ptac_linear_gradients g = {0};
     ptac_act activation;
     const char *row;
-    ptac_reason why = PTAC_TAKE;
+    ptac_reason why;
     bool done;
 
     if (n_args != 7 || !PyTuple_Check(args[6]) || PyTuple_Size(args[6]) != 3)
@@ -326,9 +307,7 @@ PTAC_FASTCALL(linear_act_backward)
     if (!row || !read_activation(args[1], &activation))
         return NULL;
     PTAC_IN_FLIGHT;
-    for (int i = 2; i < 6; i++)
-        if ((i == 2 || args[i] != Py_None) && !ptac_is_plain(args[i]))
-            why = PTAC_SUBCLASS;
+    why = ptac_are_plain(&args[2], 4, 1) ? PTAC_TAKE : PTAC_SUBCLASS;
     if (!ptac_thread_is_plain() || onednn_is_off(row))
         why = PTAC_MODE;
     if (why) {
@@ -336,9 +315,9 @@ PTAC_FASTCALL(linear_act_backward)
         Py_RETURN_NONE;
     }
     g.grad = ptac_borrow(args[2]);
-    g.x = borrow_or_null(args[3]);
-    g.w = borrow_or_null(args[4]);
-    g.saved = borrow_or_null(args[5]);
+    g.x = ptac_borrow_or_null(args[3]);
+    g.w = ptac_borrow_or_null(args[4]);
+    g.saved = ptac_borrow_or_null(args[5]);
     g.wants_x = PyTuple_GetItem(args[6], 0) == Py_True;
     g.wants_w = PyTuple_GetItem(args[6], 1) == Py_True;
     g.wants_bias = PyTuple_GetItem(args[6], 2) == Py_True;

@@ -7,6 +7,7 @@
  * changed what finds them, we read the same dictionary ourselves.
  */
 #include "bind/python/callpath/linear.h"
+#include "bind/python/callpath/module_guards.h"
 
 enum {
     N_CLASSES = 2, /* nn.Linear, nn.Module */
@@ -17,7 +18,6 @@ static PyObject *spaces[N_CLASSES];        /* the attributes of the classes */
 static Py_ssize_t n_attributes[N_CLASSES]; /* how many there were */
 static PyObject *getattr_found;            /* nn.Module.__getattr__, if torch's own */
 static PyObject *stock;                    /* torch._C._nn.linear */
-static PyObject *s_getattr, *s_parameters, *s_weight, *s_bias;
 
 /* The classes have no more attributes than they had, and the same __getattr__. */
 static bool classes_are_as_found(void)
@@ -27,27 +27,16 @@ static bool classes_are_as_found(void)
     for (int i = 0; i < N_CLASSES; i++)
         if (PyObject_Size(spaces[i]) != n_attributes[i])
             return false;
-    getattr = PyObject_GetItem(spaces[N_CLASSES - 1], s_getattr);
+    getattr = PyObject_GetItem(spaces[N_CLASSES - 1], ptac_names.__getattr__);
     Py_XDECREF(getattr);
     PyErr_Clear();
     return getattr == getattr_found;
 }
 
-/* What nn.Module.__getattr__ finds for this module; NULL where it has to be asked. */
-static PyObject *own_parameter(PyObject *attributes, PyObject *name)
-{
-    PyObject *parameters = PyDict_GetItemWithError(attributes, s_parameters);
-
-    if (!parameters || !PyDict_CheckExact(parameters) ||
-        PyDict_GetItemWithError(attributes, name))
-        return NULL;
-    return Py_XNewRef(PyDict_GetItemWithError(parameters, name));
-}
-
 /* A parameter of the module as module.name gives it. */
 static PyObject *parameter(PyObject *module, PyObject *attributes, PyObject *name)
 {
-    PyObject *found = attributes ? own_parameter(attributes, name) : NULL;
+    PyObject *found = attributes ? ptac_module_parameter(attributes, name) : NULL;
 
     return found || PyErr_Occurred() ? found : PyObject_GetAttr(module, name);
 }
@@ -63,9 +52,9 @@ PTAC_FASTCALL(linear_module)
         attributes = PyObject_GenericGetDict(args[0], NULL);
         PyErr_Clear();
     }
-    weight = parameter(args[0], attributes, s_weight);
+    weight = parameter(args[0], attributes, ptac_names.weight);
     if (weight)
-        bias = parameter(args[0], attributes, s_bias);
+        bias = parameter(args[0], attributes, ptac_names.bias);
     if (bias) {
         PyObject *const tensors[3] = {args[1], weight, bias};
 
@@ -81,11 +70,6 @@ PTAC_FASTCALL(linear_module)
     return result;
 }
 
-static bool intern(PyObject **home, const char *text)
-{
-    return *home || (*home = PyUnicode_InternFromString(text));
-}
-
 /*
  * linear_module_install(nn.Linear, nn.Module, torch's own nn.Module.__getattr__ or None
  * where it has been replaced, torch._C._nn.linear)
@@ -96,8 +80,7 @@ PTAC_VARARGS(linear_module_install)
 
     if (!PyArg_ParseTuple(args, "O!O!OO", &PyType_Type, &classes[0], &PyType_Type,
                           &classes[1], &getattr, &product) ||
-        !intern(&s_getattr, "__getattr__") || !intern(&s_parameters, "_parameters") ||
-        !intern(&s_weight, "weight") || !intern(&s_bias, "bias"))
+        !ptac_module_names_intern())
         return NULL;
     for (int i = 0; i < N_CLASSES; i++) {
         PyObject *space = PyObject_GetAttrString(classes[i], "__dict__");

@@ -206,7 +206,7 @@ static bool intern(PyObject **home, const char *text)
     return *home || (*home = PyUnicode_InternFromString(text));
 }
 
-static bool intern_names(void)
+bool ptac_module_names_intern(void)
 {
     bool done = true;
 
@@ -227,7 +227,7 @@ PTAC_VARARGS(module_guards_install)
     PyObject *classes, *hooks;
 
     if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &classes, &PyList_Type, &hooks) ||
-        !intern_names())
+        !ptac_module_names_intern())
         return NULL;
     if (PyList_Size(hooks) != N_GLOBAL)
         return PyErr_Format(PyExc_ValueError, "wrong number of hooks");

@@ -58,7 +58,8 @@ typedef enum ptac_module_kind {
     NAME(_int8)                                                                        \
     NAME(floats)                                                                       \
     NAME(shape)                                                                        \
-    NAME(_geometry)
+    NAME(_geometry)                                                                    \
+    NAME(__getattr__)
 
 typedef struct ptac_module_names {
 #define NAME(name) PyObject *name;
@@ -66,8 +67,9 @@ typedef struct ptac_module_names {
 #undef NAME
 } ptac_module_names;
 
-/* All NULL before the first module_guards_install(). */
+/* All NULL before the first ptac_module_names_intern(), which may raise. */
 extern ptac_module_names ptac_names;
+bool ptac_module_names_intern(void);
 
 /* The kind that a module's class has; PTAC_N_MODULES where it is none of these. */
 ptac_module_kind ptac_module_kind_of(PyObject *module);

@@ -88,6 +88,24 @@ static void run_gathered(const ptac_kernel *row, const ptac_call *call,
     g->step.sums = NULL;
 }
 
+/* Write all groups that have a row, or none and an exception is set. */
+static bool write_all(ptac_optimizer_args *gathered, const ptac_call *calls,
+                      const ptac_kernel *const *rows, int n, PyObject *states,
+                      PyObject *sums)
+{
+    for (int i = 0; i < n; i++) {
+        if (rows[i] && !ptac_sgd_state_create(&gathered[i], states)) {
+            for (int j = 0; j <= i; j++)
+                ptac_sgd_state_forget(&gathered[j], states);
+            return false;
+        }
+    }
+    for (int i = 0; i < n; i++)
+        if (rows[i])
+            run_gathered(rows[i], &calls[i], &gathered[i], sums);
+    return true;
+}
+
 /* The last two arguments of the functions below. */
 static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums)
 {
@@ -152,11 +170,7 @@ PTAC_FASTCALL(optimizer_group)
             row = consider(&g, &call, &why);
         if (why)
             ptac_refuse(g.op, why);
-        error = row && !ptac_sgd_state_create(&g, args[1]);
-        if (error)
-            ptac_sgd_state_forget(&g, args[1]);
-        else if (row)
-            run_gathered(row, &call, &g, sums);
+        error = !write_all(&g, &call, &row, 1, args[1], sums);
         answer = row || (!why && g.n_items == 0);
     }
     ptac_optimizer_args_release(&g);
@@ -219,25 +233,10 @@ PTAC_FASTCALL(optimizer_step)
         Py_RETURN_FALSE;
     groups = PyObject_GetAttr(args[1], ptac_s.param_groups);
     states = groups ? PyObject_GetAttr(args[1], ptac_s.state) : NULL;
-    if (!states)
-        goto done;
-    if (!PyList_CheckExact(groups))
-        goto done;
-    if (!gather_all(groups, states, args[0] == Py_True, multiplier, gathered, calls,
-                    rows, &n_gathered))
-        goto done;
-    for (int i = 0; i < n_gathered; i++) {
-        if (rows[i] && !ptac_sgd_state_create(&gathered[i], states)) {
-            for (int j = 0; j <= i; j++)
-                ptac_sgd_state_forget(&gathered[j], states);
-            goto done;
-        }
-    }
-    for (int i = 0; i < n_gathered; i++)
-        if (rows[i])
-            run_gathered(rows[i], &calls[i], &gathered[i], sums);
-    done = true;
-done:
+    done = states && PyList_CheckExact(groups) &&
+           gather_all(groups, states, args[0] == Py_True, multiplier, gathered, calls,
+                      rows, &n_gathered) &&
+           write_all(gathered, calls, rows, n_gathered, states, sums);
     for (int i = 0; i < n_gathered; i++)
         ptac_optimizer_args_release(&gathered[i]);
     Py_XDECREF(groups);

@@ -70,6 +70,9 @@ bool ptac_is_tensor(PyObject *object);
  */
 bool ptac_is_plain(PyObject *tensor);
 
+/* The first n_needed of n are plain, and the others are or are None. */
+bool ptac_are_plain(PyObject *const *tensors, int n, int n_needed);
+
 /*
  * Plain, and not made in inference mode: it may be written in place, and counts its
  * versions. ptac_bump_version() tells autograd of a write, before or after it; it
@@ -89,6 +92,9 @@ ptac_reason ptac_why_not_plain(PyObject *tensor);
 
 /* The tensor's handle, borrowed: valid while the object lives. Plain tensors only. */
 at_tensor ptac_borrow(PyObject *tensor);
+
+/* The same, or NULL for None. */
+at_tensor ptac_borrow_or_null(PyObject *tensor);
 
 /*
  * This thread runs ordinary eager code: no transform, no dispatch or function mode, no

@@ -42,6 +42,11 @@ at_tensor ptac_borrow(PyObject *tensor)
     return (at_tensor)((char *)tensor + impl_offset);
 }
 
+at_tensor ptac_borrow_or_null(PyObject *tensor)
+{
+    return tensor == Py_None ? NULL : ptac_borrow(tensor);
+}
+
 bool ptac_is_tensor(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
@@ -65,6 +70,14 @@ bool ptac_is_plain(PyObject *tensor)
     const uint64_t keys = keys_of(tensor);
 
     return keys != 0 && (keys == plain_keys || keys == inference_keys);
+}
+
+bool ptac_are_plain(PyObject *const *tensors, int n, int n_needed)
+{
+    for (int i = 0; i < n; i++)
+        if ((i < n_needed || tensors[i] != Py_None) && !ptac_is_plain(tensors[i]))
+            return false;
+    return true;
 }
 
 bool ptac_is_plain_and_versioned(PyObject *tensor)
