@@ -60,14 +60,7 @@ def linear_act(
             f"activation={activation!r}; there are: {', '.join(ACTIVATIONS)}"
         )
     code = ACTIVATIONS.index(activation)
-    if torch.compiler.is_compiling():
-        return torch.ops.pai_torchacc.linear_act(input, weight, bias, code)[0]
-    result = _call("linear_act", input, weight, bias, code)
-    if result is not None:
-        return result
-    if torch._C._are_functorch_transforms_active():
-        return _stock_linear_act(input, weight, bias, code)[0]
-    return torch.ops.pai_torchacc.linear_act(input, weight, bias, code)[0]
+    return _result("linear_act", _stock_linear_act, input, weight, bias, code)
 
 
 def cross_entropy(
@@ -102,24 +95,22 @@ def cross_entropy(
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction={reduction!r}; there are: {', '.join(REDUCTIONS)}")
     if target.requires_grad or (weight is not None and weight.requires_grad):
-        return F.cross_entropy(
-            input,
-            target,
-            weight,
-            ignore_index=ignore_index,
-            reduction=reduction,
-            label_smoothing=label_smoothing,
-        )
+        options = ignore_index, None, reduction, label_smoothing
+        return F.cross_entropy(input, target, weight, None, *options)
     code = REDUCTIONS.index(reduction)
     args = input, target, weight, code, ignore_index, float(label_smoothing)
-    if torch.compiler.is_compiling():
-        return torch.ops.pai_torchacc.cross_entropy(*args)[0]
-    result = _call("cross_entropy", *args)
-    if result is not None:
-        return result
-    if torch._C._are_functorch_transforms_active():
-        return _stock_cross_entropy(*args)[0]
-    return torch.ops.pai_torchacc.cross_entropy(*args)[0]
+    return _result("cross_entropy", _stock_cross_entropy, *args)
+
+
+def _result(name: str, stock: Any, *args: Any) -> Tensor:
+    """By the extension where it takes the call, else by the operator or its parts."""
+    if not torch.compiler.is_compiling():
+        result = _call(name, *args)
+        if result is not None:
+            return result
+        if torch._C._are_functorch_transforms_active():
+            return stock(*args)[0]
+    return getattr(torch.ops.pai_torchacc, name)(*args)[0]
 
 
 def _call(name: str, *args: Any) -> Any:
@@ -166,40 +157,28 @@ def _linear_act_backward(ctx: Any, grad: Any, grad_z: Any) -> tuple[Any, ...]:
     return *_linear.gradients(grad, grad_z, kept, ctx.activation, wants, None), None
 
 
+_DEFAULTS = None, 1, -100, 0.0
+"""Of weight, reduction, ignore_index and label_smoothing, which torch leaves out."""
+
+
 def _stock_cross_entropy(
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    reduction: int = 1,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
+    x: Tensor, target: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor]:
-    loss = _loss.stock()(x, target, weight, reduction, ignore_index, label_smoothing)
+    loss = _loss.stock()(x, target, *rest, *_DEFAULTS[len(rest) :])
     return loss, F.softmax(x, min(x.dim() - 1, 1))
 
 
-def _fake_cross_entropy(
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    reduction: int = 1,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-) -> tuple[Tensor, Tensor]:
+def _fake_cross_entropy(x: Tensor, target: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     axis = min(x.dim() - 1, 1)
+    _, reduction, *_ = *rest, *_DEFAULTS[len(rest) :]
     sizes = (*x.shape[:axis], *x.shape[axis + 1 :]) if reduction == 0 else ()
     return x.new_empty(sizes), F.softmax(x, axis)
 
 
 def _cross_entropy_kernel(
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    reduction: int = 1,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
+    x: Tensor, target: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor]:
-    args = x, target, weight, reduction, ignore_index, label_smoothing
+    args = x, target, *rest, *_DEFAULTS[len(rest) :]
     result = _call("cross_entropy_kernel", *args)
     return _stock_cross_entropy(*args) if result is None else result
 
@@ -230,27 +209,30 @@ def _define() -> None:
         " int reduction=1, int ignore_index=-100, float label_smoothing=0.0)"
         " -> (Tensor, Tensor)"
     )
-    la, ce = "pai_torchacc::linear_act", "pai_torchacc::cross_entropy"
-    for name, kernel, stock in (
-        (la, _linear_act_kernel, _stock_linear_act),
-        (ce, _cross_entropy_kernel, _stock_cross_entropy),
+    for name, kernel, stock, fake, backward, context in (
+        (
+            "pai_torchacc::linear_act",
+            _linear_act_kernel,
+            _stock_linear_act,
+            _stock_linear_act,
+            _linear_act_backward,
+            _linear_act_context,
+        ),
+        (
+            "pai_torchacc::cross_entropy",
+            _cross_entropy_kernel,
+            _stock_cross_entropy,
+            _fake_cross_entropy,
+            _cross_entropy_backward,
+            _cross_entropy_context,
+        ),
     ):
         _library.impl(name, kernel, "CPU")
         _library.impl(name, stock, "CompositeExplicitAutograd")
-    torch.library.register_fake(la, _stock_linear_act, lib=_library)
-    torch.library.register_fake(ce, _fake_cross_entropy, lib=_library)
-    torch.library.register_autograd(
-        la,
-        _linear_act_backward,
-        setup_context=_linear_act_context,
-        lib=_library,
-    )
-    torch.library.register_autograd(
-        ce,
-        _cross_entropy_backward,
-        setup_context=_cross_entropy_context,
-        lib=_library,
-    )
+        torch.library.register_fake(name, fake, lib=_library)
+        torch.library.register_autograd(
+            name, backward, setup_context=context, lib=_library
+        )
 
 
 _define()

@@ -122,8 +122,8 @@ static int wants_gradient(PyObject *const tensors[3])
 }
 
 /*
- * The row for a call of the lean path, NULL where stock has to do it: l->why says so, or
- * is PTAC_TAKE with an exception set.
+ * The row for a call of the lean path, NULL where stock has to do it: l->why says so,
+ * or is PTAC_TAKE with an exception set.
  */
 static const ptac_kernel *choose_lean(PyObject *const tensors[3], ptac_act activation,
                                       lean *l, int *is_training)
