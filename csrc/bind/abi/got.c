@@ -19,29 +19,32 @@
 #include <unistd.h>
 
 #if defined(__x86_64__)
-static bool is_import(uint64_t type)
-{
-    return type == R_X86_64_JUMP_SLOT || type == R_X86_64_GLOB_DAT ||
-           type == R_X86_64_64;
-}
+#define IMPORTS R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT, R_X86_64_64
 #elif defined(__aarch64__)
-static bool is_import(uint64_t type)
-{
-    return type == R_AARCH64_JUMP_SLOT || type == R_AARCH64_GLOB_DAT ||
-           type == R_AARCH64_ABS64;
-}
+#define IMPORTS R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT, R_AARCH64_ABS64
 #else
+#define IMPORTS UINT32_MAX /* none */
+#endif
+
 static bool is_import(uint64_t type)
 {
-    (void)type;
-    return false;
+    static const uint32_t imports[] = {IMPORTS};
+    bool found = false;
+
+    for (size_t i = 0; i < sizeof imports / sizeof imports[0]; i++)
+        found |= type == imports[i];
+    return found;
 }
-#endif
 
 typedef struct table {
     const ElfW(Rela) * rows;
     size_t n;
 } table;
+
+static table table_of(uintptr_t rows, size_t bytes)
+{
+    return (table){(const void *)rows, rows ? bytes / sizeof(ElfW(Rela)) : 0};
+}
 
 typedef struct imports {
     uintptr_t base;
@@ -53,45 +56,21 @@ typedef struct imports {
 
 static bool read_dynamic(const struct link_map *map, imports *found)
 {
-    size_t calls_bytes = 0, data_bytes = 0;
+    uintptr_t values[DT_ENCODING] = {0}; /* by tag */
 
-    *found = (imports){.base = map->l_addr};
-    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++) {
-        const void *at = (const void *)d->d_un.d_ptr;
-
-        switch (d->d_tag) {
-        case DT_SYMTAB:
-            found->symbols = at;
-            break;
-        case DT_STRTAB:
-            found->names = at;
-            break;
-        case DT_STRSZ:
-            found->names_bytes = d->d_un.d_val;
-            break;
-        case DT_JMPREL:
-            found->calls.rows = at;
-            break;
-        case DT_PLTRELSZ:
-            calls_bytes = d->d_un.d_val;
-            break;
-        case DT_RELA:
-            found->data.rows = at;
-            break;
-        case DT_RELASZ:
-            data_bytes = d->d_un.d_val;
-            break;
-        case DT_PLTREL:
-            if (d->d_un.d_val != DT_RELA)
-                return false;
-            break;
-        default:
-            break;
-        }
-    }
-    found->calls.n = found->calls.rows ? calls_bytes / sizeof *found->calls.rows : 0;
-    found->data.n = found->data.rows ? data_bytes / sizeof *found->data.rows : 0;
-    return found->symbols && found->names;
+    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++)
+        if (d->d_tag > 0 && d->d_tag < DT_ENCODING)
+            values[d->d_tag] = d->d_un.d_val;
+    *found = (imports){
+        .base = map->l_addr,
+        .symbols = (const void *)values[DT_SYMTAB],
+        .names = (const void *)values[DT_STRTAB],
+        .names_bytes = values[DT_STRSZ],
+        .calls = table_of(values[DT_JMPREL], values[DT_PLTRELSZ]),
+        .data = table_of(values[DT_RELA], values[DT_RELASZ]),
+    };
+    return found->symbols && found->names &&
+           (!values[DT_PLTREL] || values[DT_PLTREL] == DT_RELA);
 }
 
 static bool collect(const imports *from, table rows, const char *function,

@@ -66,19 +66,15 @@ const char *ptac_torch_load(const char *directory, const char *hidden)
 
     if (missing)
         return missing;
+#define M(type, name, symbol, parameters)                                              \
+    *(void **)&T.name = resolve(#name, symbol, hidden);
+#define F(type, name, parameters) M(type, name, #name, parameters)
+    PTAC_TORCH_ALL(F, M)
+#undef F
 #define F(type, name, parameters)                                                      \
-    *(void **)&T.name = resolve(#name, #name, hidden);                                 \
     if (!T.name && !missing)                                                           \
         missing = #name;
     PTAC_TORCH_REQUIRED(F)
-#undef F
-#define F(type, name, parameters) *(void **)&T.name = resolve(#name, #name, hidden);
-#define M(type, name, symbol, parameters)                                              \
-    *(void **)&T.name = resolve(#name, symbol, hidden);
-    PTAC_TORCH_OPTIONAL(F)
-    PTAC_TORCH_MANGLED(M)
-    PTAC_TORCH_FOREIGN(M)
-    PTAC_TORCH_MEMBERS(M)
 #undef F
 #undef M
     return missing;

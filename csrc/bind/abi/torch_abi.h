@@ -256,13 +256,18 @@ typedef struct at_optional_tensor {
     M(void, c10_report_delete, "_ZN3c1025ProfiledCPUMemoryReporter6DeleteEPv",         \
       (void *, void *))
 
+#define PTAC_TORCH_ALL(F, M)                                                           \
+    PTAC_TORCH_REQUIRED(F)                                                             \
+    PTAC_TORCH_OPTIONAL(F)                                                             \
+    PTAC_TORCH_MANGLED(M)                                                              \
+    PTAC_TORCH_FOREIGN(M)                                                              \
+    PTAC_TORCH_MEMBERS(M)
+
 #ifndef PTAC_ABI_GUARD
 typedef struct ptac_torch_symbols {
 #define F(type, name, parameters)         type(*name) parameters;
-#define M(type, name, symbol, parameters) type(*name) parameters;
-    PTAC_TORCH_REQUIRED(F)
-    PTAC_TORCH_OPTIONAL(F)
-    PTAC_TORCH_MANGLED(M) PTAC_TORCH_FOREIGN(M) PTAC_TORCH_MEMBERS(M)
+#define M(type, name, symbol, parameters) F(type, name, parameters)
+    PTAC_TORCH_ALL(F, M)
 #undef F
 #undef M
 } ptac_torch_symbols;

@@ -80,9 +80,18 @@ at_error ptac_new(ptac_dtype dtype, int n_dims, const int64_t *sizes,
     return error;
 }
 
-at_error ptac_new_matrix(int64_t m, int64_t n, at_tensor *made)
+at_error ptac_new_matrix(int64_t m, int64_t n, at_tensor *made, ptac_view *view)
 {
-    return ptac_new(PTAC_F32, 2, (int64_t[]){m, n}, NULL, made, NULL);
+    return ptac_new(PTAC_F32, 2, (int64_t[]){m, n}, NULL, made, view);
+}
+
+float *ptac_floats(at_tensor tensor)
+{
+    void *data = NULL;
+
+    if (tensor)
+        T.aoti_torch_get_data_ptr(tensor, &data);
+    return data;
 }
 
 at_tensor at_share(at_tensor tensor)

@@ -61,8 +61,11 @@ enum {
 at_error ptac_new(ptac_dtype dtype, int n_dims, const int64_t *sizes,
                   const int64_t *strides, at_tensor *made, ptac_view *view);
 
-/* A new contiguous float matrix. */
-at_error ptac_new_matrix(int64_t m, int64_t n, at_tensor *made);
+/* Likewise a contiguous matrix of floats. */
+at_error ptac_new_matrix(int64_t m, int64_t n, at_tensor *made, ptac_view *view);
+
+/* Where a tensor of floats lies; NULL of no tensor. */
+float *ptac_floats(at_tensor tensor);
 
 /* The same tensor under another handle. */
 at_tensor at_share(at_tensor tensor);

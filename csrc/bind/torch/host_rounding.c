@@ -9,6 +9,7 @@
 #include "ops/optim/root.h"
 
 #include <math.h>
+#include <string.h>
 
 static void torch_threads(int64_t begin, int64_t end, int64_t grain, ptac_range_fn body,
                           void *context)
@@ -35,17 +36,8 @@ void ptac_host_install(void)
  */
 enum {
     VML_MODE = 0x00000002 | 0x00140000 | 0x00000100,
+    PIECE = 64, /* samples that are asked for at once */
 };
-
-static void mkl_sqrt_f32(const float *in, float *out, int64_t n)
-{
-    T.mkl_sqrt_f32((int)n, in, out, VML_MODE);
-}
-
-static void mkl_sqrt_f64(const double *in, double *out, int64_t n)
-{
-    T.mkl_sqrt_f64((int)n, in, out, VML_MODE);
-}
 
 static bool roots_are_refined(const float *x, const float *roots, int64_t n)
 {
@@ -58,62 +50,54 @@ static bool roots_are_refined(const float *x, const float *roots, int64_t n)
     return true;
 }
 
-static bool learn_sqrt_f32(const float *x, const float *roots, int64_t n)
-{
-    enum { CHUNK = 64 };
-    float chunk[CHUNK];
-    int64_t i = 0;
-
-    while (i < n && sqrtf(x[i]) == roots[i])
-        i++;
-    if (i == n) {
-        ptac_the_host.sqrt_rule = PTAC_SQRT_IEEE;
-        return true;
+/* learn_<type>(): which of two functions gives these roots, in pieces of one length. */
+#define LEARN_SQRT(type, ieee, mkl, function, rule)                                    \
+    static void ieee_##type(const type *in, type *out, int64_t n)                      \
+    {                                                                                  \
+        for (int64_t i = 0; i < n; i++)                                                \
+            out[i] = ieee(in[i]);                                                      \
+    }                                                                                  \
+    static void mkl_##type(const type *in, type *out, int64_t n)                       \
+    {                                                                                  \
+        mkl((int)n, in, out, VML_MODE);                                                \
+    }                                                                                  \
+    static bool gives_##type(void (*root)(const type *, type *, int64_t),              \
+                             const ptac_view *x, const ptac_view *roots)               \
+    {                                                                                  \
+        const type *in = x->data, *expected = roots->data;                             \
+        type piece[PIECE];                                                             \
+                                                                                       \
+        for (int64_t i = 0; i + PIECE <= x->n_elements; i += PIECE) {                  \
+            root(in + i, piece, PIECE);                                                \
+            if (memcmp(piece, expected + i, sizeof piece) != 0)                        \
+                return false;                                                          \
+        }                                                                              \
+        return true;                                                                   \
+    }                                                                                  \
+    static bool learn_##type(const ptac_view *x, const ptac_view *roots)               \
+    {                                                                                  \
+        const bool is_ieee = gives_##type(ieee_##type, x, roots);                      \
+                                                                                       \
+        if (!is_ieee && (!mkl || !gives_##type(mkl_##type, x, roots)))                 \
+            return false;                                                              \
+        if (!is_ieee)                                                                  \
+            ptac_the_host.function = mkl_##type;                                       \
+        ptac_the_host.rule = is_ieee ? PTAC_SQRT_IEEE : PTAC_SQRT_CALL;                \
+        return true;                                                                   \
     }
-    if (!T.mkl_sqrt_f32)
-        return false;
-    for (i = 0; i + CHUNK <= n; i += CHUNK) {
-        mkl_sqrt_f32(x + i, chunk, CHUNK);
-        for (int j = 0; j < CHUNK; j++)
-            if (chunk[j] != roots[i + j])
-                return false;
-    }
-    ptac_the_host.sqrt_f32 = mkl_sqrt_f32;
-    ptac_the_host.sqrt_rule =
-        roots_are_refined(x, roots, n) ? PTAC_SQRT_REFINED : PTAC_SQRT_CALL;
-    return true;
-}
-
-static bool learn_sqrt_f64(const double *x, const double *roots, int64_t n)
-{
-    enum { CHUNK = 64 };
-    double chunk[CHUNK];
-    int64_t i = 0;
-
-    while (i < n && sqrt(x[i]) == roots[i])
-        i++;
-    if (i == n) {
-        ptac_the_host.sqrt_rule_f64 = PTAC_SQRT_IEEE;
-        return true;
-    }
-    if (!T.mkl_sqrt_f64)
-        return false;
-    for (i = 0; i + CHUNK <= n; i += CHUNK) {
-        mkl_sqrt_f64(x + i, chunk, CHUNK);
-        for (int j = 0; j < CHUNK; j++)
-            if (chunk[j] != roots[i + j])
-                return false;
-    }
-    ptac_the_host.sqrt_f64 = mkl_sqrt_f64;
-    ptac_the_host.sqrt_rule_f64 = PTAC_SQRT_CALL;
-    return true;
-}
+LEARN_SQRT(float, sqrtf, T.mkl_sqrt_f32, sqrt_f32, sqrt_rule)
+LEARN_SQRT(double, sqrt, T.mkl_sqrt_f64, sqrt_f64, sqrt_rule_f64)
 
 bool ptac_learn_sqrt(const ptac_view *x, const ptac_view *roots)
 {
-    if (x->dtype == PTAC_F32)
-        return learn_sqrt_f32(x->data, roots->data, x->n_elements);
-    return learn_sqrt_f64(x->data, roots->data, x->n_elements);
+    if (x->dtype == PTAC_F64)
+        return learn_double(x, roots);
+    if (!learn_float(x, roots))
+        return false;
+    if (ptac_the_host.sqrt_rule == PTAC_SQRT_CALL &&
+        roots_are_refined(x->data, roots->data, x->n_elements))
+        ptac_the_host.sqrt_rule = PTAC_SQRT_REFINED;
+    return true;
 }
 
 bool ptac_learn_fma(const ptac_view *a, const ptac_view *b, float alpha,

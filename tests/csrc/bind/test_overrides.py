@@ -120,3 +120,74 @@ for a, b in zip(stock, ours):
     assert a == b or "own kernel failed" in b, (a, b)
 """
     switching.python(program, PTAC_HIDE_SYMBOLS=hidden)
+
+
+@pytest.mark.parametrize("hidden", ["", BOXED])
+@pytest.mark.parametrize("theirs_stays", [False, True], ids=["leaves", "stays"])
+def test_kernels_that_others_register_after_us(hidden: str, theirs_stays: bool) -> None:
+    """Theirs is called while it is there, then ours, and stock's once both are gone."""
+    program = f"""
+import torch, switching
+from pai_torchacc import _C
+torch.manual_seed(0)
+x, w, rows = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3), torch.randn(4, 10)
+aten = torch.ops.aten
+y, indices = aten.max_pool2d_with_indices(x, [2, 2], [2, 2])
+calls = {{
+    "convolution": ("conv2d", lambda: torch.conv2d(x, w)),
+    "max_pool2d_with_indices": ("max_pool2d", lambda: torch.max_pool2d(x, 2)),
+    "max_pool2d_with_indices_backward": (
+        "max_pool2d_backward",
+        lambda: aten.max_pool2d_with_indices_backward(
+            y, x, [2, 2], [2, 2], [0, 0], [1, 1], False, indices
+        ),
+    ),
+    "avg_pool2d": ("avg_pool2d", lambda: aten.avg_pool2d(x, [2, 2], [2, 2])),
+    "_log_softmax": ("log_softmax", lambda: torch.log_softmax(rows, 1)),
+}}
+expected = {{aten_name: call() for aten_name, (_, call) in calls.items()}}
+
+def register(name):
+    sevens = torch.full_like(expected[name], 7)
+    results = sevens, sevens.to(torch.int64)
+    n = len(torch._C._get_schema("aten::" + name, "").returns)
+    library = torch.library.Library("aten", "IMPL")
+    library.impl(name, lambda *args: results if n == 2 else sevens, "CPU")
+    return library
+
+def is_theirs(name):
+    return bool((calls[name][1]() == 7).all())
+
+def is_ours(name):
+    op, call = calls[name]
+    hits = switching.hits(op)
+    torch.testing.assert_close(call(), expected[name], rtol=1e-4, atol=1e-4)
+    return hits.accelerated == 1
+
+others = {{}}
+with switching.accelerated():
+    operators = [op for op, _ in calls.values()]
+    assert _C.override_install(operators) is None
+    for name in calls:
+        assert is_ours(name), name
+        for _ in range(2):  # they come and go as they like
+            others[name] = register(name)
+            assert is_theirs(name), name
+            others.pop(name)._destroy()
+            assert is_ours(name), name
+        others[name] = register(name)
+        assert is_theirs(name), name
+    if not {theirs_stays}:
+        for name in calls:
+            others.pop(name)._destroy()
+            assert is_ours(name), name
+assert not _C.override_installed()
+for name, (op, call) in calls.items():
+    assert is_theirs(name) == {theirs_stays}, name
+    if {theirs_stays}:
+        others[name]._destroy()
+    hits = switching.hits(op)
+    assert torch.equal(call(), expected[name]), name
+    assert hits.accelerated == 0 and not hits.forwarded, hits
+"""
+    switching.python(program, PTAC_HIDE_SYMBOLS=hidden)

@@ -37,11 +37,7 @@ PTAC_NOARGS(symbols)
 
 #define F(type, name, parameters)         put_truth(&found, #name, T.name);
 #define M(type, name, symbol, parameters) F(type, name, parameters)
-    PTAC_TORCH_REQUIRED(F)
-    PTAC_TORCH_OPTIONAL(F)
-    PTAC_TORCH_MANGLED(M)
-    PTAC_TORCH_FOREIGN(M)
-    PTAC_TORCH_MEMBERS(M)
+    PTAC_TORCH_ALL(F, M)
 #undef F
 #undef M
     return found;

@@ -104,9 +104,16 @@ static at_error make_outputs(const ptac_output *output, ptac_call *call)
     return error;
 }
 
+static void drop_outputs(at_tensor **unfinished)
+{
+    for (int i = 0; *unfinished && i < PTAC_MAX_OUTPUTS; i++)
+        at_drop_tensor(&(*unfinished)[i]);
+}
+
 static bool run(const ptac_arguments *args, const ptac_kernel *row, ptac_call *call,
                 const ptac_output *output)
 {
+    __attribute__((cleanup(drop_outputs))) at_tensor *unfinished = output->made;
     AT_OWNED_ALL at_tensors dense = {{NULL}};
 
     make_dense(args, output, call, &dense);
@@ -118,6 +125,7 @@ static bool run(const ptac_arguments *args, const ptac_kernel *row, ptac_call *c
         return false;
     if (args->of->served)
         args->of->served(args, row);
+    unfinished = NULL;
     return true;
 }
 
@@ -146,13 +154,7 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
         return false;
     }
     row = override->admit ? override->admit(&call) : ptac_admit(&call);
-    if (!row)
-        return false;
-    if (run(args, row, &call, &output))
-        return true;
-    for (int i = 0; i < call.n_outputs; i++)
-        at_drop_tensor(&out[i]);
-    return false;
+    return row && run(args, row, &call, &output);
 }
 
 static bool try_serve(ptac_arguments *args, at_tensor *out)
@@ -170,36 +172,36 @@ void ptac_override_call_typed(const ptac_override *override,
 {
     PTAC_IN_FLIGHT;
     const int n = override->n_outputs;
-    AT_OWNED_ALL at_tensors out = {{NULL}};
+    at_tensor out[PTAC_MAX_OUTPUTS] = {NULL};
     ptac_arguments args;
 
     args.of = override;
     ptac_arguments_borrow(call, &args);
-    if (!try_serve(&args, out.at)) {
+    if (!try_serve(&args, out)) {
         if (has_kernel(override)) {
             const at_result made = override->kernel(&args);
 
             memcpy(result, made.words, (size_t)n * sizeof *result);
             return;
         }
-        ptac_override_stock(&args, out.at);
+        ptac_override_stock(&args, out);
     }
     for (int i = 0; i < n; i++)
-        result[n - 1 - i] = at_release(&out.at[i]);
+        result[n - 1 - i] = at_release(&out[i]);
 }
 
 void ptac_override_call(const ptac_override *override, stable_ivalue *stack)
 {
     PTAC_IN_FLIGHT;
     __attribute__((cleanup(ptac_arguments_drop))) ptac_arguments args;
-    AT_OWNED_ALL at_tensors out = {{NULL}};
+    at_tensor out[PTAC_MAX_OUTPUTS] = {NULL};
 
     args.of = override;
     ptac_arguments_take(stack, &args);
-    if (!try_serve(&args, out.at))
-        ptac_override_stock(&args, out.at);
+    if (!try_serve(&args, out))
+        ptac_override_stock(&args, out);
     for (int i = 0; i < override->n_outputs; i++)
-        stack[i] = (stable_ivalue)(uintptr_t)at_give(&out.at[i]);
+        stack[i] = (stable_ivalue)(uintptr_t)out[i];
 }
 
 const ptac_override *const *ptac_overrides(int *n)

@@ -49,8 +49,10 @@ static void read_ints(const uint64_t *words, ptac_dims *ints)
     const int64_t *values = (const int64_t *)(uintptr_t)words[0];
 
     ints->n = (int)words[1];
-    for (int i = 0; i < 4; i++)
-        ints->values[i] = i < ints->n ? values[i] : ints->n == 1 ? values[0] : 0;
+    for (int i = 0; i < ints->n && i < 4; i++)
+        ints->values[i] = values[i];
+    if (ints->n == 1)
+        ints->values[1] = values[0];
 }
 
 /* A tensor's address is a handle; an optional tensor's flag is in its second word. */

@@ -41,6 +41,7 @@ enum {
 
 typedef struct workspace {
     at_tensor made[N_MADE];
+    void *data[N_MADE];
 } workspace;
 
 static void drop_workspace(workspace *w)
@@ -50,6 +51,28 @@ static void drop_workspace(workspace *w)
 }
 
 #define AT_OWNED_WORKSPACE __attribute__((cleanup(drop_workspace)))
+
+static at_error make(workspace *w, int which, ptac_dtype dtype, int n_dims,
+                     const int64_t *sizes, const int64_t *strides)
+{
+    ptac_view view = {NULL};
+    const at_error error =
+        ptac_new(dtype, n_dims, sizes, strides, &w->made[which], &view);
+
+    w->data[which] = view.data;
+    return error;
+}
+
+/* [heads, n, d] without gaps; and as many floats. */
+static at_error make_heads(workspace *w, int which, int64_t heads, int64_t n, int64_t d)
+{
+    return make(w, which, PTAC_BF16, 3, (int64_t[]){heads, n, d}, NULL);
+}
+
+static at_error make_floats(workspace *w, int which, int64_t n)
+{
+    return make(w, which, PTAC_F32, 1, &n, NULL);
+}
 
 static bool is_readable_mask(at_tensor mask)
 {
@@ -73,52 +96,23 @@ static ptac_reason accepts(const ptac_call *call)
     return a->mask && !is_readable_mask(a->mask) ? PTAC_LAYOUT : PTAC_TAKE;
 }
 
-/* [heads, n, d] without gaps. */
-static at_error new_heads(int64_t heads, int64_t n, int64_t d, at_tensor *made,
-                          uint16_t **data)
-{
-    const int64_t sizes[3] = {heads, n, d}, strides[3] = {n * d, d, 1};
-
-    return ptac_bf16_new(3, sizes, strides, made, data);
-}
-
-static at_error new_floats(int n_dims, const int64_t *sizes, const int64_t *strides,
-                           at_tensor *made, float **data)
-{
-    void *memory = NULL;
-    at_error error = T.aoti_torch_empty_strided(n_dims, sizes, strides, AT_DTYPE_F32,
-                                                AT_DEVICE_CPU, 0, made);
-
-    if (!error)
-        error = T.aoti_torch_get_data_ptr(*made, &memory);
-    *data = memory;
-    return error;
-}
-
-static at_error new_row(int64_t n, at_tensor *made, float **data)
-{
-    const int64_t one = 1;
-
-    return new_floats(1, &n, &one, made, data);
-}
-
 /* Results with the strides that torch's kernel gives them. */
-static at_error new_results(const ptac_view *query, workspace *w,
-                            ptac_attention_part *part)
+static at_error make_results(const ptac_view *query, workspace *w,
+                             ptac_attention_part *part)
 {
     const int64_t *q = query->sizes;
     const int64_t sum_strides[3] = {q[1] * q[2], 1, q[1]};
     int64_t strides[4];
-    at_error error;
 
     ptac_strides_in_order(query, strides);
-    error = new_floats(4, q, strides, &w->made[RESULT], &part->results);
-
+    if (make(w, RESULT, PTAC_F32, 4, q, strides) ||
+        make(w, LOG_SUMS, PTAC_F32, 3, q, sum_strides))
+        return 1;
+    part->results = w->data[RESULT];
+    part->log_sums = w->data[LOG_SUMS];
     memcpy(part->results_strides, strides, sizeof part->results_strides);
     memcpy(part->log_sums_strides, sum_strides, sizeof part->log_sums_strides);
-    if (!error)
-        error = new_floats(3, q, sum_strides, &w->made[LOG_SUMS], &part->log_sums);
-    return error;
+    return 0;
 }
 
 /* By which strides a mask of 2 or 4 dimensions is read for every score. */
@@ -157,22 +151,14 @@ static at_error multiply(const product *p, int64_t heads)
     const int64_t a_sizes[3] = {heads, p->m, p->k}, b_sizes[3] = {heads, p->k, p->n};
     const int64_t out_sizes[3] = {heads, p->m, p->n};
     AT_OWNED at_tensor a = NULL, b = NULL, out = NULL;
-    at_error error = some_heads(p->a, p->a_first, a_sizes, false, &a);
 
-    if (!error)
-        error = some_heads(p->b, p->b_first, b_sizes, p->is_transposed, &b);
-    if (!error)
-        error = some_heads(p->out, 0, out_sizes, false, &out);
-    return error ? error : T.aoti_torch_cpu_bmm_out(out, a, b);
+    return some_heads(p->a, p->a_first, a_sizes, false, &a) ||
+           some_heads(p->b, p->b_first, b_sizes, p->is_transposed, &b) ||
+           some_heads(p->out, 0, out_sizes, false, &out) ||
+           T.aoti_torch_cpu_bmm_out(out, a, b);
 }
 
-/* What parts take their share of: queries, and numbers of whole calls. */
-typedef struct common {
-    uint16_t *queries;
-    float *query_means, *key_means, *key_shifts, *shifts;
-} common;
-
-static at_error attend(const workspace *w, const common *all, ptac_attention_part *part)
+static at_error attend(const workspace *w, ptac_attention_part *part)
 {
     const int64_t n_q = part->n_queries, n_k = part->n_keys, d = part->d;
     const int64_t first = part->first_head;
@@ -183,19 +169,18 @@ static at_error attend(const workspace *w, const common *all, ptac_attention_par
     const product values = {
         made[SCORES], made[V], made[VALUES], 0, first, n_q, n_k, d, false,
     };
-    at_error error = multiply(&scores, part->n_heads);
 
-    if (error)
-        return error;
-    part->queries = all->queries + first * n_q * d;
-    part->key_means = all->key_means + first * d;
-    part->key_shifts = all->key_shifts + first * n_k;
-    part->shifts = all->shifts + first;
+    if (multiply(&scores, part->n_heads))
+        return 1;
+    part->queries = (uint16_t *)w->data[Q] + first * n_q * d;
+    part->key_means = (float *)w->data[KEY_MEANS] + first * d;
+    part->key_shifts = (float *)w->data[KEY_SHIFTS] + first * n_k;
+    part->shifts = (float *)w->data[SHIFTS] + first;
     ptac_attention_weigh(part);
-    error = multiply(&values, part->n_heads);
-    if (!error)
-        ptac_attention_finish(part);
-    return error;
+    if (multiply(&values, part->n_heads))
+        return 1;
+    ptac_attention_finish(part);
+    return 0;
 }
 
 static int64_t heads_a_part(const ptac_attention *p, int n_threads)
@@ -213,52 +198,44 @@ static int64_t heads_a_part(const ptac_attention *p, int n_threads)
 static at_error prepare(const ptac_attention *p, int64_t heads, const ptac_view *query,
                         workspace *w, ptac_attention_part *part)
 {
-    at_tensor *made = w->made;
-    uint16_t *values;
-    at_error error =
-        new_heads(heads, p->n_queries, p->n_keys, &made[SCORES], &part->scores);
-
-    if (!error)
-        error = new_heads(heads, p->n_queries, p->d, &made[VALUES], &values);
-    if (!error)
-        error = new_row(heads * p->n_queries, &made[INVERSES], &part->inverses);
-    if (!error)
-        error = new_results(query, w, part);
-    part->sums_of_values = values;
-    return error;
+    if (make_heads(w, SCORES, heads, p->n_queries, p->n_keys) ||
+        make_heads(w, VALUES, heads, p->n_queries, p->d) ||
+        make_floats(w, INVERSES, heads * p->n_queries) || make_results(query, w, part))
+        return 1;
+    part->scores = w->data[SCORES];
+    part->sums_of_values = w->data[VALUES];
+    part->inverses = w->data[INVERSES];
+    return 0;
 }
 
 /*
  * Queries and keys without their means, and values, where all are finite: in a product
  * what is not would reach others.
  */
-static ptac_status narrow_all(const ptac_call *call, float scale, workspace *w,
-                              common *all)
+static ptac_status narrow_all(const ptac_call *call, float scale, workspace *w)
 {
     const ptac_attention *p = call->params;
     const ptac_view *in = call->inputs;
     const int64_t heads = p->n_heads, d = p->d;
-    at_tensor *made = w->made;
-    uint16_t *keys, *values;
+    void **data = w->data;
 
-    if (new_heads(heads, p->n_queries, d, &made[Q], &all->queries) ||
-        new_heads(heads, p->n_keys, d, &made[K], &keys) ||
-        new_heads(heads, p->n_keys, d, &made[V], &values) ||
-        new_row(heads * d, &made[QUERY_MEANS], &all->query_means) ||
-        new_row(heads * d, &made[KEY_MEANS], &all->key_means) ||
-        new_row(heads * p->n_keys, &made[KEY_SHIFTS], &all->key_shifts) ||
-        new_row(heads, &made[SHIFTS], &all->shifts))
+    if (make_heads(w, Q, heads, p->n_queries, d) ||
+        make_heads(w, K, heads, p->n_keys, d) ||
+        make_heads(w, V, heads, p->n_keys, d) ||
+        make_floats(w, QUERY_MEANS, heads * d) ||
+        make_floats(w, KEY_MEANS, heads * d) ||
+        make_floats(w, KEY_SHIFTS, heads * p->n_keys) || make_floats(w, SHIFTS, heads))
         return PTAC_NO_MEMORY;
-    ptac_bf16_narrow_view(&in[PTAC_ATTENTION_VALUE], values);
-    if (!ptac_attention_centre(&in[PTAC_ATTENTION_QUERY], all->query_means,
-                               all->queries) ||
-        !ptac_attention_centre(&in[PTAC_ATTENTION_KEY], all->key_means, keys) ||
-        !ptac_attention_is_finite(values, heads * p->n_keys * d))
+    ptac_bf16_narrow_view(&in[PTAC_ATTENTION_VALUE], data[V]);
+    if (!ptac_attention_centre(&in[PTAC_ATTENTION_QUERY], data[QUERY_MEANS], data[Q]) ||
+        !ptac_attention_centre(&in[PTAC_ATTENTION_KEY], data[KEY_MEANS], data[K]) ||
+        !ptac_attention_is_finite(data[V], heads * p->n_keys * d))
         return PTAC_UNSUITED;
 
     const ptac_attention_means means = {
-        heads,          p->n_keys,       d,           scale, keys, all->query_means,
-        all->key_means, all->key_shifts, all->shifts,
+        heads,           p->n_keys,        d,
+        scale,           data[K],          data[QUERY_MEANS],
+        data[KEY_MEANS], data[KEY_SHIFTS], data[SHIFTS],
     };
 
     ptac_attention_shift(&means);
@@ -271,8 +248,7 @@ static ptac_status run(const ptac_call *call)
     const ptac_view *query = &call->inputs[PTAC_ATTENTION_QUERY];
     ptac_attention_tensors *a = p->host;
     const int64_t heads = heads_a_part(p, call->n_threads);
-    AT_OWNED_WORKSPACE workspace w = {{NULL}};
-    common all;
+    AT_OWNED_WORKSPACE workspace w = {.made = {NULL}};
     ptac_attention_part part = {
         .heads_a_batch = query->sizes[1],
         .n_queries = p->n_queries,
@@ -281,7 +257,7 @@ static ptac_status run(const ptac_call *call)
         .scale = (float)(a->has_scale ? a->scale : 1 / sqrt((double)p->d)),
         .is_causal = p->is_causal,
     };
-    ptac_status status = narrow_all(call, part.scale, &w, &all);
+    ptac_status status = narrow_all(call, part.scale, &w);
 
     if (status)
         return status;
@@ -293,7 +269,7 @@ static ptac_status run(const ptac_call *call)
         const int64_t left = p->n_heads - part.first_head;
 
         part.n_heads = left < heads ? left : heads;
-        if (attend(&w, &all, &part))
+        if (attend(&w, &part))
             return PTAC_UNSUPPORTED;
     }
     ptac_bf16_sign(w.made[LOG_SUMS]); /* for who computes a gradient all the same */

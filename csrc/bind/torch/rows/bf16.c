@@ -43,27 +43,14 @@ uint64_t ptac_bf16_calls(void)
     return __atomic_load_n(&n_calls, __ATOMIC_RELAXED);
 }
 
-at_error ptac_bf16_new(int n_dims, const int64_t *sizes, const int64_t *strides,
-                       at_tensor *made, uint16_t **data)
-{
-    void *memory = NULL;
-    at_error error = T.aoti_torch_empty_strided(n_dims, sizes, strides, AT_DTYPE_BF16,
-                                                AT_DEVICE_CPU, 0, made);
-
-    if (!error)
-        error = T.aoti_torch_get_data_ptr(*made, &memory);
-    *data = memory;
-    return error;
-}
-
 at_error ptac_bf16_alike(const ptac_view *view, at_tensor *made)
 {
-    uint16_t *data;
+    ptac_view copy;
     const at_error error =
-        ptac_bf16_new(view->n_dims, view->sizes, view->strides, made, &data);
+        ptac_new(PTAC_BF16, view->n_dims, view->sizes, view->strides, made, &copy);
 
     if (!error)
-        ptac_bf16_narrow_rows(view->data, 1, view->n_elements, 1, data);
+        ptac_bf16_narrow_rows(view->data, 1, view->n_elements, 1, copy.data);
     return error;
 }
 
@@ -104,8 +91,7 @@ at_error ptac_bf16_in_order(const ptac_view *view, at_tensor *made)
 {
     int64_t sizes[4], from[4], strides[4];
     int order[4] = {0, 1, 2, 3};
-    ptac_view sorted = *view;
-    uint16_t *data;
+    ptac_view sorted = *view, copy;
     at_error error;
 
     sort_dims(view, order);
@@ -116,26 +102,23 @@ at_error ptac_bf16_in_order(const ptac_view *view, at_tensor *made)
     }
     sorted.sizes = sizes;
     sorted.strides = from;
-    error = ptac_bf16_new(view->n_dims, view->sizes, strides, made, &data);
+    error = ptac_new(PTAC_BF16, view->n_dims, view->sizes, strides, made, &copy);
     if (!error)
-        ptac_bf16_narrow_view(&sorted, data);
+        ptac_bf16_narrow_view(&sorted, copy.data);
     return error;
 }
 
 ptac_status ptac_bf16_widened(at_tensor narrow, at_tensor *made)
 {
-    ptac_view in;
-    void *data = NULL;
+    ptac_view in, out;
 
     ptac_view_of(narrow, &in);
     if (in.dtype != PTAC_BF16 || !ptac_view_is_dense(&in)) {
         ptac_error_set("a result in bfloat16 is not as it should be");
         return PTAC_FAILED;
     }
-    if (T.aoti_torch_empty_strided(in.n_dims, in.sizes, in.strides, AT_DTYPE_F32,
-                                   AT_DEVICE_CPU, 0, made) ||
-        T.aoti_torch_get_data_ptr(*made, &data))
+    if (ptac_new(PTAC_F32, in.n_dims, in.sizes, in.strides, made, &out))
         return PTAC_NO_MEMORY;
-    ptac_bf16_widen(in.data, data, in.n_elements);
+    ptac_bf16_widen(in.data, out.data, in.n_elements);
     return PTAC_OK;
 }

@@ -40,10 +40,6 @@ bool ptac_bf16_is_marked(void);
  */
 bool ptac_bf16_learn_nodes(const void *const nodes[3], const uint64_t numbers[3]);
 
-/* A new bfloat16 tensor, and where it lies. */
-at_error ptac_bf16_new(int n_dims, const int64_t *sizes, const int64_t *strides,
-                       at_tensor *made, uint16_t **data);
-
 /* A copy with the view's strides, which leave no gaps. */
 at_error ptac_bf16_alike(const ptac_view *view, at_tensor *made);
 

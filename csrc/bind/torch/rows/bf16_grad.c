@@ -49,53 +49,41 @@ static bool letter(int64_t i)
     return sign >> i % N_LETTERS & 1;
 }
 
-static int64_t n_lettered(at_tensor sums, ptac_view *view)
+/* Whether the numbers spell the word, once it is written where asked for. */
+static bool spell(at_tensor sums, bool writes)
 {
-    ptac_view_of(sums, view);
-    if (view->dtype != PTAC_F32 || !view->data)
-        return 0;
-    return view->n_elements < 2 * N_LETTERS ? view->n_elements : 2 * N_LETTERS;
-}
-
-/* Infinity and NaN carry none. */
-bool ptac_bf16_sign(at_tensor sums)
-{
+    int n_letters = 0;
     ptac_view view;
-    const int64_t n = n_lettered(sums, &view);
-    int n_written = 0;
 
-    for (int64_t i = 0; i < n; i++) {
+    ptac_view_of(sums, &view);
+    if (view.dtype != PTAC_F32 || !view.data)
+        return false;
+    for (int64_t i = 0; i < view.n_elements && i < 2 * N_LETTERS; i++) {
         float *at = element(&view, i);
         uint32_t bits;
 
-        if (!isfinite(*at))
+        if (!isfinite(*at)) /* infinity and NaN carry none */
             continue;
         memcpy(&bits, at, sizeof bits);
-        bits = (bits & ~1u) | letter(i);
-        memcpy(at, &bits, sizeof bits);
-        n_written++;
+        if (writes) {
+            bits = (bits & ~1u) | letter(i);
+            memcpy(at, &bits, sizeof bits);
+        } else if ((bits & 1) != letter(i)) {
+            return false;
+        }
+        n_letters++;
     }
-    return n_written >= LEAST_LETTERS;
+    return n_letters >= LEAST_LETTERS;
+}
+
+bool ptac_bf16_sign(at_tensor sums)
+{
+    return spell(sums, true);
 }
 
 bool ptac_bf16_is_signed(at_tensor sums)
 {
-    ptac_view view;
-    const int64_t n = n_lettered(sums, &view);
-    int n_read = 0;
-
-    for (int64_t i = 0; i < n; i++) {
-        const float *at = element(&view, i);
-        uint32_t bits;
-
-        if (!isfinite(*at))
-            continue;
-        memcpy(&bits, at, sizeof bits);
-        if ((bits & 1) != letter(i))
-            return false;
-        n_read++;
-    }
-    return n_read >= LEAST_LETTERS;
+    return spell(sums, false);
 }
 
 bool ptac_bf16_wants_grad(const at_tensor *inputs, int n)

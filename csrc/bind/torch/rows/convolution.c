@@ -19,12 +19,12 @@ static ptac_reason image_reason(const ptac_view *view, bool *channels_last)
     return PTAC_TAKE;
 }
 
-/* Outputs along one axis; 0 where there are none or torch would complain. */
-static int64_t n_outputs(int64_t size, int64_t kernel, int64_t stride, int64_t padding)
+/* Outputs along one axis; 0 where there are none. */
+static int n_outputs(int size, int kernel, int stride, int padding)
 {
-    const int64_t room = size + 2 * padding - kernel;
+    const int room = size + 2 * padding - kernel;
 
-    return stride > 0 && padding >= 0 && room >= 0 ? room / stride + 1 : 0;
+    return room >= 0 ? room / stride + 1 : 0;
 }
 
 /* The user allows oneDNN less than float32, which it knows what to make of. */
@@ -50,45 +50,28 @@ static ptac_reason geometry_reason(const ptac_view *x, const ptac_view *w,
         !ptac_dims_is_pair(&geo->output_padding))
         return PTAC_ARGUMENT;
     for (int i = 0; i < 2; i++)
-        if (geo->dilation.values[i] != 1 || geo->output_padding.values[i] != 0)
+        if (geo->dilation.values[i] != 1 || geo->output_padding.values[i] != 0 ||
+            geo->stride.values[i] < 1 || geo->padding.values[i] < 0)
             return PTAC_ARGUMENT;
     for (int i = 0; i < 4; i++)
-        if (x->sizes[i] > MOST || w->sizes[i] > MOST)
-            return PTAC_SHAPE;
-    for (int i = 0; i < 2; i++)
-        if (geo->stride.values[i] > MOST || geo->padding.values[i] > MOST)
+        if (x->sizes[i] > MOST || w->sizes[i] > MOST ||
+            geo->stride.values[i % 2] > MOST || geo->padding.values[i % 2] > MOST)
             return PTAC_SHAPE;
     return PTAC_TAKE;
 }
 
 /* A transposed convolution of stride 1 is the gradient of the data of another one. */
-static ptac_reason transposed_params(const ptac_view *x, const ptac_view *w,
-                                     const ptac_geometry *geo, ptac_conv2d *p)
+static ptac_reason transpose(ptac_conv2d *p, int64_t w_channels)
 {
-    const int64_t *stride = geo->stride.values, *padding = geo->padding.values;
-
-    for (int i = 0; i < 2; i++)
-        if (stride[i] != 1 || padding[i] < 0)
-            return PTAC_ARGUMENT;
-    *p = (ptac_conv2d){
-        .result = PTAC_CONV_DATA,
-        .n = x->sizes[0],
-        .in_channels = (int)w->sizes[1],
-        .out_channels = (int)x->sizes[1],
-        .h = (int)(x->sizes[2] + w->sizes[2] - 1 - 2 * padding[0]),
-        .w = (int)(x->sizes[3] + w->sizes[3] - 1 - 2 * padding[1]),
-        .out_h = (int)x->sizes[2],
-        .out_w = (int)x->sizes[3],
-        .kernel_h = (int)w->sizes[2],
-        .kernel_w = (int)w->sizes[3],
-        .stride_h = 1,
-        .stride_w = 1,
-        .pad_h = (int)padding[0],
-        .pad_w = (int)padding[1],
-    };
-    if (w->sizes[0] != x->sizes[1] || p->h <= 0 || p->w <= 0)
-        return PTAC_ARGUMENT; /* torch complains in its own words */
-    return PTAC_TAKE;
+    if (p->stride_h != 1 || p->stride_w != 1)
+        return PTAC_ARGUMENT;
+    p->result = PTAC_CONV_DATA;
+    p->in_channels = (int)w_channels;
+    p->out_h = p->h;
+    p->out_w = p->w;
+    p->h += p->kernel_h - 1 - 2 * p->pad_h;
+    p->w += p->kernel_w - 1 - 2 * p->pad_w;
+    return p->h <= 0 || p->w <= 0 ? PTAC_ARGUMENT : PTAC_TAKE;
 }
 
 ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
@@ -108,16 +91,12 @@ ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
         why = PTAC_MODE;
     if (why)
         return why;
-    if (geo->is_transposed)
-        return transposed_params(x, w, geo, p);
     *p = (ptac_conv2d){
         .n = x->sizes[0],
         .in_channels = (int)x->sizes[1],
         .out_channels = (int)w->sizes[0],
         .h = (int)x->sizes[2],
         .w = (int)x->sizes[3],
-        .out_h = (int)n_outputs(x->sizes[2], w->sizes[2], stride[0], padding[0]),
-        .out_w = (int)n_outputs(x->sizes[3], w->sizes[3], stride[1], padding[1]),
         .kernel_h = (int)w->sizes[2],
         .kernel_w = (int)w->sizes[3],
         .stride_h = (int)stride[0],
@@ -126,9 +105,13 @@ ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
         .pad_w = (int)padding[1],
         .channels_last = x_is_nhwc || w_is_nhwc, /* and so is what torch answers */
     };
-    if (w->sizes[1] != x->sizes[1] || p->out_h == 0 || p->out_w == 0)
+    if (w->sizes[!geo->is_transposed] != x->sizes[1])
         return PTAC_ARGUMENT; /* torch complains in its own words */
-    return PTAC_TAKE;
+    if (geo->is_transposed)
+        return transpose(p, w->sizes[1]);
+    p->out_h = n_outputs(p->h, p->kernel_h, p->stride_h, p->pad_h);
+    p->out_w = n_outputs(p->w, p->kernel_w, p->stride_w, p->pad_w);
+    return p->out_h == 0 || p->out_w == 0 ? PTAC_ARGUMENT : PTAC_TAKE;
 }
 
 void ptac_conv_output_sizes(const ptac_conv2d *p, int64_t sizes[4])

@@ -83,16 +83,9 @@ static at_error unread(const ptac_conv2d *p, bool is_weight, at_tensor *made)
         is_weight ? p->kernel_w : p->w,
     };
     int64_t strides[4];
-    uint16_t *unused;
 
     ptac_image_strides(4, sizes, p->channels_last, strides);
-    return ptac_bf16_new(4, sizes, strides, made, &unused);
-}
-
-static void drop_grads(at_tensor (*grads)[3])
-{
-    for (int i = 0; i < 3; i++)
-        at_drop_tensor(&(*grads)[i]);
+    return ptac_new(PTAC_BF16, 4, sizes, strides, made, NULL);
 }
 
 static ptac_status backward(const ptac_call *call)
@@ -103,20 +96,20 @@ static ptac_status backward(const ptac_call *call)
     const int64_t n_biases = p->out_channels, *biases = &n_biases;
     const int32_t mask[3] = {!is_weight, is_weight, call->n_outputs > 1};
     AT_OWNED at_tensor grad = NULL, x = NULL, w = NULL;
-    __attribute__((cleanup(drop_grads))) at_tensor grads[3] = {NULL};
+    AT_OWNED_ALL at_tensors grads = {{NULL}};
     ptac_view views[2];
 
     if (ptac_bf16_alike(&call->inputs[is_weight], &grad) ||
         (is_weight ? ptac_bf16_alike(&call->inputs[0], &x) : unread(p, false, &x)) ||
         (is_weight ? unread(p, true, &w) : ptac_bf16_alike(&call->inputs[1], &w)))
         return PTAC_NO_MEMORY;
-    if (T.aoti_torch_cpu_convolution_backward(grad, x, w, mask[2] ? &biases : NULL, 1,
-                                              geo.stride, 2, geo.padding, 2,
-                                              geo.dilation, 2, 0, geo.none, 2, 1, mask,
-                                              3, &grads[0], &grads[1], &grads[2]))
+    if (T.aoti_torch_cpu_convolution_backward(
+            grad, x, w, mask[2] ? &biases : NULL, 1, geo.stride, 2, geo.padding, 2,
+            geo.dilation, 2, 0, geo.none, 2, 1, mask, 3, &grads.at[0], &grads.at[1],
+            &grads.at[2]))
         return PTAC_UNSUPPORTED;
-    if (!is_as_expected(grads[is_weight], &call->outputs[0], &views[0]) ||
-        (mask[2] && !is_as_expected(grads[2], &call->outputs[1], &views[1])))
+    if (!is_as_expected(grads.at[is_weight], &call->outputs[0], &views[0]) ||
+        (mask[2] && !is_as_expected(grads.at[2], &call->outputs[1], &views[1])))
         return PTAC_UNSUPPORTED;
     for (int i = 0; i < call->n_outputs; i++)
         ptac_bf16_widen(views[i].data, call->outputs[i].data, views[i].n_elements);

@@ -150,6 +150,7 @@ static void add_stock(const ptac_conv_gradients *g, at_tensor *out)
 bool ptac_conv_backward(const ptac_conv_gradients *g, at_tensor *out)
 {
     __attribute__((cleanup(drop_dense))) gradient grad = {NULL, *g->grad_view};
+    AT_OWNED_ALL at_tensors made = {{NULL}};
     ptac_conv2d params;
     ptac_reason why = ptac_conv_params(g->x, g->w, &g->geo, &params);
 
@@ -161,10 +162,12 @@ bool ptac_conv_backward(const ptac_conv_gradients *g, at_tensor *out)
         if (why && g->wants[i])
             ptac_refuse(PTAC_OP_CONV2D_BACKWARD, why);
         else if (g->wants[i])
-            try_row(g, i == WEIGHT, &grad, &params, out);
+            try_row(g, i == WEIGHT, &grad, &params, made.at);
     }
-    if (!out[DATA] && !out[WEIGHT])
+    if (!made.at[DATA] && !made.at[WEIGHT])
         return false;
-    add_stock(g, out);
+    add_stock(g, made.at);
+    for (int i = 0; i < N_GRADS; i++)
+        out[i] = at_give(&made.at[i]);
     return true;
 }

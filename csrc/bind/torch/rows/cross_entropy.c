@@ -74,15 +74,6 @@ ptac_reason ptac_cross_entropy_read(const ptac_cross_entropy_args *args,
     return PTAC_TAKE;
 }
 
-/* A new float vector of n elements, or a scalar where n is negative. */
-static at_error new_floats(int64_t n, at_tensor *made)
-{
-    static const int64_t one = 1;
-
-    return T.aoti_torch_empty_strided(n >= 0, &n, &one, AT_DTYPE_F32, AT_DEVICE_CPU, 0,
-                                      made);
-}
-
 /* p's memory under a handle that autograd has nothing to say about. */
 static at_error over(at_tensor p, const ptac_cross_entropy *params, at_tensor *alias)
 {
@@ -103,15 +94,15 @@ bool ptac_cross_entropy_run(const ptac_kernel *row, ptac_call *call, at_tensor *
 {
     const ptac_cross_entropy *params = call->params;
     const bool is_reduced = params->reduction != PTAC_REDUCE_NONE;
+    ptac_view *outputs = call->outputs;
     AT_OWNED at_tensor new_loss = NULL, new_p = NULL;
 
-    if (new_floats(is_reduced ? -1 : params->n_rows, &new_loss) ||
-        (p && ptac_new_matrix(params->n_rows, params->n_classes, &new_p)))
+    if (ptac_new(PTAC_F32, is_reduced ? 0 : 1, &params->n_rows, NULL, &new_loss,
+                 &outputs[PTAC_CROSS_ENTROPY_LOSS]) ||
+        (p && ptac_new_matrix(params->n_rows, params->n_classes, &new_p,
+                              &outputs[PTAC_CROSS_ENTROPY_P])))
         return no_memory(call->op);
     call->n_outputs = 2;
-    ptac_view_of(new_loss, &call->outputs[PTAC_CROSS_ENTROPY_LOSS]);
-    if (p)
-        ptac_view_of(new_p, &call->outputs[PTAC_CROSS_ENTROPY_P]);
     if (!ptac_run(row, call))
         return false;
     *loss = at_give(&new_loss);
@@ -150,7 +141,7 @@ bool ptac_cross_entropy_gradient(const char *row_name,
     if (!row)
         return false;
     if (over_p ? over(args->x, &params, &made)
-               : ptac_new_matrix(params.n_rows, params.n_classes, &made))
+               : ptac_new_matrix(params.n_rows, params.n_classes, &made, NULL))
         return no_memory(call.op);
     ptac_view_of(made, &call.outputs[PTAC_CROSS_ENTROPY_GRAD_X]);
     if (!ptac_run(row, &call))

@@ -1,9 +1,11 @@
 /*
- * gemm.c - products through torch's shims, whole or in pieces.
+ * gemm.c - products through torch's shims, whole or in pieces, also of operands
+ * that are rounded to bfloat16.
  */
 #include "bind/torch/rows/gemm.h"
 
-#include "bind/torch/rows/gemm_bf16.h"
+#include "bind/torch/rows/bf16.h"
+#include "ops/bf16/cast.h"
 
 #include <string.h>
 
@@ -61,18 +63,13 @@ static at_error dense_columns(const ptac_matrix *a, int64_t begin, int64_t n,
                               at_tensor *columns)
 {
     AT_OWNED at_tensor part = NULL;
-    at_error error = part_of(a, 0, a->sizes[0], begin, n, &part);
-    stable_ivalue stack[2] = {0, AT_MEMORY_FORMAT_CONTIGUOUS};
 
-    if (error || n == a->sizes[1] || a->strides[0] == 1) {
-        *columns = error ? NULL : at_give(&part);
-        return error;
-    }
-    stack[0] = (stable_ivalue)(uintptr_t)at_give(&part);
-    error =
-        T.torch_call_dispatcher("aten::contiguous", "", stack, PTAC_TORCH_ABI_VERSION);
-    *columns = error ? NULL : at_take_tensor(stack, 0);
-    return error;
+    if (part_of(a, 0, a->sizes[0], begin, n, &part))
+        return 1;
+    if (n < a->sizes[1] && a->strides[0] != 1)
+        return at_contiguous(at_give(&part), false, columns);
+    *columns = at_give(&part);
+    return 0;
 }
 
 /* Rows [first, first + m) of the product, over terms [begin, begin + n), onto *sum. */
@@ -82,17 +79,13 @@ static at_error add_terms(const ptac_matrix *a, const ptac_matrix *b, int64_t fi
 {
     AT_OWNED at_tensor left = NULL, right = NULL;
     at_tensor longer = NULL;
-    at_error error = part_of(a, first, m, begin, n, &left);
 
-    if (!error)
-        error = dense_columns(b, begin, n, &right);
-    if (!error)
-        error = onednn_terms(left, right, bias, *sum, &longer);
-    if (!error) {
-        at_drop_tensor(sum);
-        *sum = longer;
-    }
-    return error;
+    if (part_of(a, first, m, begin, n, &left) || dense_columns(b, begin, n, &right) ||
+        onednn_terms(left, right, bias, *sum, &longer))
+        return 1;
+    at_drop_tensor(sum);
+    *sum = longer;
+    return 0;
 }
 
 /* How many pieces keep a sum of this many terms as exact as BLAS's. */
@@ -110,25 +103,16 @@ static at_error onednn_rows(const ptac_matrix *a, const ptac_matrix *b, int64_t 
     const int64_t n_terms = a->sizes[1], n_pieces = n_sums(n_terms);
     const int64_t piece = (n_terms + n_pieces - 1) / n_pieces;
     AT_OWNED at_tensor sum = NULL;
-    at_error error = 0;
 
-    for (int64_t begin = 0; begin < n_terms && !error; begin += piece) {
+    for (int64_t begin = 0; begin < n_terms; begin += piece) {
         const int64_t rest = n_terms - begin;
 
-        error = add_terms(a, b, first, m, begin, rest < piece ? rest : piece,
-                          begin ? NULL : bias, &sum);
+        if (add_terms(a, b, first, m, begin, rest < piece ? rest : piece,
+                      begin ? NULL : bias, &sum))
+            return 1;
     }
-    if (!error)
-        *out = at_give(&sum);
-    return error;
-}
-
-static float *data_of(at_tensor tensor)
-{
-    void *data = NULL;
-
-    T.aoti_torch_get_data_ptr(tensor, &data);
-    return data;
+    *out = at_give(&sum);
+    return 0;
 }
 
 /* The same put into rows of out. */
@@ -137,27 +121,76 @@ static at_error onednn_rows_into(const ptac_matrix *a, const ptac_matrix *b,
 {
     AT_OWNED at_tensor rows = NULL;
     const int64_t n = b->sizes[0];
-    const at_error error = onednn_rows(a, b, first, m, NULL, &rows);
 
-    if (!error)
-        memcpy(data_of(out) + first * n, data_of(rows),
-               (size_t)(m * n) * sizeof(float));
-    return error;
+    if (onednn_rows(a, b, first, m, NULL, &rows))
+        return 1;
+    memcpy(ptac_floats(out) + first * n, ptac_floats(rows),
+           (size_t)(m * n) * sizeof(float));
+    return 0;
 }
 
-at_error ptac_gemm_blas_rows(const ptac_matrix *a, const ptac_matrix *b, int64_t first,
-                             int64_t m, at_tensor out)
+/* Rows from row on of out: = a b^T by BLAS, or += the terms from term on. */
+static at_error blas(const ptac_matrix *a, const ptac_matrix *b, int64_t row,
+                     int64_t term, at_tensor out)
 {
+    const int64_t m = a->sizes[0] - row, k = a->sizes[1] - term, n = b->sizes[0];
     const ptac_matrix columns = ptac_transposed(*b);
-    const ptac_matrix target = {out, 0, {a->sizes[0], b->sizes[0]}, {b->sizes[0], 1}};
+    const ptac_matrix target = {out, 0, {a->sizes[0], n}, {n, 1}};
     AT_OWNED at_tensor left = NULL, right = NULL, rows = NULL;
-    at_error error = part_of(a, first, m, 0, a->sizes[1], &left);
 
-    if (!error)
-        error = part_of(&columns, 0, columns.sizes[0], 0, columns.sizes[1], &right);
-    if (!error)
-        error = part_of(&target, first, m, 0, b->sizes[0], &rows);
-    return error ? error : T.aoti_torch_cpu_mm_out(rows, left, right);
+    if (part_of(a, row, m, term, k, &left) || part_of(&columns, term, k, 0, n, &right))
+        return 1;
+    if (term > 0)
+        return T.aoti_torch_cpu_addmm_out(out, out, left, right, 1, 1);
+    if (row == 0)
+        return T.aoti_torch_cpu_mm_out(out, left, right);
+    return part_of(&target, row, m, 0, n, &rows) ||
+           T.aoti_torch_cpu_mm_out(rows, left, right);
+}
+
+at_error ptac_gemm_narrow(const ptac_matrix *a, at_tensor *owner, ptac_matrix *narrow)
+{
+    const int inner = a->strides[1] != 1 ? 0 : 1;
+    const int64_t n_rows = a->sizes[!inner], n_cols = a->sizes[inner];
+    ptac_view copy;
+    int32_t dtype = -1;
+
+    *narrow = *a;
+    if (T.aoti_torch_get_dtype(a->tensor, &dtype))
+        return 1;
+    if (dtype == AT_DTYPE_BF16)
+        return 0;
+    narrow->offset = 0;
+    narrow->strides[inner] = 1;
+    narrow->strides[!inner] = n_cols;
+    if (ptac_new(PTAC_BF16, 2, a->sizes, narrow->strides, owner, &copy))
+        return 1;
+    narrow->tensor = *owner;
+    ptac_bf16_narrow_rows(ptac_floats(a->tensor) + a->offset, a->strides[!inner],
+                          n_rows, n_cols, copy.data);
+    return 0;
+}
+
+static at_error all_of(const ptac_matrix *a, at_tensor *tensor)
+{
+    return part_of(a, 0, a->sizes[0], 0, a->sizes[1], tensor);
+}
+
+/* *out = a b^T, where a and b may be rounded already. */
+static at_error bf16_product(const ptac_matrix *a, const ptac_matrix *b, at_tensor *out)
+{
+    const int64_t sizes[2] = {a->sizes[0], b->sizes[0]};
+    AT_OWNED at_tensor a_owner = NULL, b_owner = NULL, left = NULL, right = NULL;
+    AT_OWNED at_tensor product = NULL;
+    ptac_matrix a16, b16;
+
+    if (ptac_gemm_narrow(a, &a_owner, &a16) || ptac_gemm_narrow(b, &b_owner, &b16))
+        return 1;
+    b16 = ptac_transposed(b16);
+    return all_of(&a16, &left) || all_of(&b16, &right) ||
+           ptac_new(PTAC_BF16, 2, sizes, NULL, &product, NULL) ||
+           T.aoti_torch_cpu_mm_out(product, left, right) ||
+           ptac_bf16_widened(product, out) != PTAC_OK;
 }
 
 at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
@@ -166,68 +199,49 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
     const int64_t m = a->sizes[0];
     const bool can = provider == PTAC_GEMM_ONEDNN && is_dense(b);
     AT_OWNED at_tensor made = NULL;
-    at_error error;
     int64_t first = 0;
 
     *has_bias = can && next_piece(m) == m;
     if (provider == PTAC_GEMM_BF16)
-        return ptac_gemm_bf16(a, b, out);
+        return bf16_product(a, b, out);
     if (*has_bias)
         return onednn_rows(a, b, 0, m, bias, out);
-    error = ptac_new_matrix(m, b->sizes[0], &made);
-    while (!error && can && next_piece(m - first)) {
+    if (ptac_new_matrix(m, b->sizes[0], &made, NULL))
+        return 1;
+    while (can && next_piece(m - first)) {
         const int64_t n = next_piece(m - first);
 
-        error = onednn_rows_into(a, b, first, n, made);
+        if (onednn_rows_into(a, b, first, n, made))
+            return 1;
         first += n;
     }
-    if (!error && first < m)
-        error = ptac_gemm_blas_rows(a, b, first, m - first, made);
-    if (!error)
-        *out = at_give(&made);
-    return error;
-}
-
-/* out += a b^T over the terms from first on, by BLAS; = where first is 0. */
-static at_error blas_terms(const ptac_matrix *a, const ptac_matrix *b, int64_t first,
-                           at_tensor out)
-{
-    const ptac_matrix columns = ptac_transposed(*b);
-    const int64_t n = a->sizes[1] - first;
-    AT_OWNED at_tensor left = NULL, right = NULL;
-    at_error error = part_of(a, 0, a->sizes[0], first, n, &left);
-
-    if (!error)
-        error = part_of(&columns, first, n, 0, columns.sizes[1], &right);
-    if (error)
-        return error;
-    return first == 0 ? T.aoti_torch_cpu_mm_out(out, left, right)
-                      : T.aoti_torch_cpu_addmm_out(out, out, left, right, 1, 1);
+    if (first < m && blas(a, b, first, 0, made))
+        return 1;
+    *out = at_give(&made);
+    return 0;
 }
 
 at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
                        at_tensor *out)
 {
     const int64_t n_terms = a->sizes[1];
+    const bool can = provider == PTAC_GEMM_ONEDNN && is_dense(b);
     AT_OWNED at_tensor sum = NULL;
-    at_error error = 0;
     int64_t first = 0;
 
     if (provider == PTAC_GEMM_BF16)
-        return ptac_gemm_bf16(a, b, out);
-    while (!error && provider == PTAC_GEMM_ONEDNN && is_dense(b) &&
-           next_piece(n_terms - first)) {
+        return bf16_product(a, b, out);
+    while (can && next_piece(n_terms - first)) {
         int64_t n = next_piece(n_terms - first);
 
         n = n < PTAC_GEMM_TERMS ? n : PTAC_GEMM_TERMS;
-        error = add_terms(a, b, 0, a->sizes[0], first, n, NULL, &sum);
+        if (add_terms(a, b, 0, a->sizes[0], first, n, NULL, &sum))
+            return 1;
         first += n;
     }
-    if (!error && !sum)
-        error = ptac_new_matrix(a->sizes[0], b->sizes[0], &sum);
-    if (!error && first < n_terms)
-        error = blas_terms(a, b, first, sum);
-    if (!error)
-        *out = at_give(&sum);
-    return error;
+    if ((!sum && ptac_new_matrix(a->sizes[0], b->sizes[0], &sum, NULL)) ||
+        (first < n_terms && blas(a, b, 0, first, sum)))
+        return 1;
+    *out = at_give(&sum);
+    return 0;
 }

@@ -26,7 +26,20 @@
 #ifndef PTAC_BIND_TORCH_ROWS_GEMM_H
 #define PTAC_BIND_TORCH_ROWS_GEMM_H
 
-#include "bind/torch/rows/matrix.h"
+#include "bind/torch/bridge.h"
+
+/* A borrowed handle; sizes and strides count elements. */
+typedef struct ptac_matrix {
+    at_tensor tensor;
+    int64_t offset; /* from the tensor's first element */
+    int64_t sizes[2], strides[2];
+} ptac_matrix;
+
+static inline ptac_matrix ptac_transposed(ptac_matrix a)
+{
+    return (ptac_matrix){
+        a.tensor, a.offset, {a.sizes[1], a.sizes[0]}, {a.strides[1], a.strides[0]}};
+}
 
 typedef enum ptac_gemm {
     PTAC_GEMM_BLAS,
@@ -57,5 +70,11 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
  */
 at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
                        at_tensor *out);
+
+/*
+ * The matrix in bfloat16, in a new tensor *owner unless it is that already: rounded
+ * once, it can be multiplied several times.
+ */
+at_error ptac_gemm_narrow(const ptac_matrix *a, at_tensor *owner, ptac_matrix *narrow);
 
 #endif

@@ -5,11 +5,6 @@
 
 #include "bind/torch/dispatch.h"
 #include "bind/torch/rows/bf16.h"
-#include "bind/torch/rows/gemm_bf16.h"
-
-enum {
-    MAX_DIMS = 16,
-};
 
 /*
  * Leading dimensions folded into one; false where their rows lie at no single stride.
@@ -19,7 +14,7 @@ static bool fold(at_tensor tensor, const ptac_view *view, ptac_matrix *matrix)
     const int last = view->n_dims - 1;
     int64_t rows = 1;
 
-    if (view->n_dims < 2 || view->n_dims > MAX_DIMS)
+    if (view->n_dims < 2 || view->n_dims > PTAC_MAX_DIMS)
         return false;
     if (view->n_dims > 2 && !ptac_view_is_contiguous(view))
         return false;
@@ -105,19 +100,10 @@ ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_call *call)
     return PTAC_TAKE;
 }
 
-static float *floats_of(at_tensor tensor)
-{
-    void *data = NULL;
-
-    if (tensor)
-        T.aoti_torch_get_data_ptr(tensor, &data);
-    return data;
-}
-
 /* The sizes of y, which stock gives it; x may change while the product runs. */
 typedef struct result_shape {
     int n_dims;
-    int64_t sizes[MAX_DIMS], strides[MAX_DIMS];
+    int64_t sizes[PTAC_MAX_DIMS], strides[PTAC_MAX_DIMS];
 } result_shape;
 
 static result_shape shape_like(const ptac_view *x, int64_t last_size)
@@ -133,21 +119,19 @@ static result_shape shape_like(const ptac_view *x, int64_t last_size)
     return shape;
 }
 
-/* The result of a product under these sizes. */
+/* The result of a product, if there is one, under these sizes. */
 static at_error unfold(at_tensor *matrix, const result_shape *shape)
 {
     at_tensor named = NULL;
-    at_error error;
 
-    if (shape->n_dims == 2)
+    if (!*matrix || shape->n_dims == 2)
         return 0;
-    error = T.aoti_torch__reinterpret_tensor(*matrix, shape->n_dims, shape->sizes,
-                                             shape->strides, 0, &named);
-    if (!error) {
-        T.aoti_torch_delete_tensor_object(*matrix);
-        *matrix = named;
-    }
-    return error;
+    if (T.aoti_torch__reinterpret_tensor(*matrix, shape->n_dims, shape->sizes,
+                                         shape->strides, 0, &named))
+        return 1;
+    at_drop_tensor(matrix);
+    *matrix = named;
+    return 0;
 }
 
 /*
@@ -156,29 +140,26 @@ static at_error unfold(at_tensor *matrix, const result_shape *shape)
  */
 static at_error finish(ptac_linear_tensors *t, const ptac_linear_act *p, bool has_bias)
 {
-    const float *bias = has_bias ? NULL : floats_of(t->bias);
-    at_error error = 0;
-
     if (p->is_training && ptac_act_saves_z(p->activation)) {
         t->z = at_give(&t->y);
-        error = ptac_new_matrix(p->m, p->n, &t->y);
+        if (ptac_new_matrix(p->m, p->n, &t->y, NULL))
+            return 1;
     }
-    if (!error) {
-        const ptac_act_forward job = {
-            .z = floats_of(t->z ? t->z : t->y),
-            .ldz = p->n,
-            .bias = bias,
-            .y = floats_of(t->y),
-            .ldy = p->n,
-            .n_rows = p->m,
-            .n_cols = p->n,
-            .act = p->activation,
-            .keep_z = t->z != NULL,
-        };
 
-        ptac_bias_act_best()->forward(&job);
-    }
-    return error;
+    const ptac_act_forward job = {
+        .z = ptac_floats(t->z ? t->z : t->y),
+        .ldz = p->n,
+        .bias = has_bias ? NULL : ptac_floats(t->bias),
+        .y = ptac_floats(t->y),
+        .ldy = p->n,
+        .n_rows = p->m,
+        .n_cols = p->n,
+        .act = p->activation,
+        .keep_z = t->z != NULL,
+    };
+
+    ptac_bias_act_best()->forward(&job);
+    return 0;
 }
 
 static ptac_status forward(const ptac_call *call, ptac_gemm provider)
@@ -188,71 +169,52 @@ static ptac_status forward(const ptac_call *call, ptac_gemm provider)
     const result_shape shape = shape_like(&call->inputs[0], p->n);
     const bool none = p->activation == PTAC_ACT_NONE;
     bool has_bias = false;
-    at_error error =
-        ptac_gemm_rows(provider, &t->rows, &t->weight, t->bias, &t->y, &has_bias);
 
-    if (!error && !(none && (has_bias || !t->bias)))
-        error = finish(t, p, has_bias);
-    if (!error)
-        error = unfold(&t->y, &shape);
-    if (!error && t->z)
-        error = unfold(&t->z, &shape);
-    if (error) {
-        at_drop_tensor(&t->y);
-        at_drop_tensor(&t->z);
-        t->y = t->z = NULL;
-        ptac_error_set("a product of %lld x %lld x %lld failed", (long long)p->m,
-                       (long long)p->n, (long long)p->k);
-        return PTAC_FAILED;
-    }
-    return PTAC_OK;
+    if (!ptac_gemm_rows(provider, &t->rows, &t->weight, t->bias, &t->y, &has_bias) &&
+        ((none && (has_bias || !t->bias)) || !finish(t, p, has_bias)) &&
+        !unfold(&t->y, &shape) && !unfold(&t->z, &shape))
+        return PTAC_OK;
+    at_drop_tensor(&t->y);
+    at_drop_tensor(&t->z);
+    ptac_error_set("a product of %lld x %lld x %lld failed", (long long)p->m,
+                   (long long)p->n, (long long)p->k);
+    return PTAC_FAILED;
 }
 
 static at_error matrix_gradients(ptac_gemm provider, ptac_linear_gradients *g,
                                  const ptac_linear_act *p, at_tensor grad_z)
 {
     ptac_matrix z = {grad_z, 0, {p->m, p->n}, {p->n, 1}};
+    const ptac_matrix w = ptac_transposed(g->weight), right = ptac_transposed(g->rows);
     AT_OWNED at_tensor narrow = NULL; /* rounded once for both */
     bool unused;
-    at_error error = 0;
 
-    if (provider == PTAC_GEMM_BF16)
-        error = ptac_gemm_narrow(&z, &narrow, &z);
-    if (!error && g->wants_x) {
-        const ptac_matrix w = ptac_transposed(g->weight);
+    if (provider == PTAC_GEMM_BF16 && ptac_gemm_narrow(&z, &narrow, &z))
+        return 1;
 
-        error = ptac_gemm_rows(provider, &z, &w, NULL, &g->grad_x, &unused);
-    }
-    if (!error && g->wants_w) {
-        const ptac_matrix left = ptac_transposed(z);
-        const ptac_matrix right = ptac_transposed(g->rows);
+    const ptac_matrix left = ptac_transposed(z);
 
-        error = ptac_gemm_sum(provider, &left, &right, &g->grad_w);
-    }
-    return error;
+    return (g->wants_x &&
+            ptac_gemm_rows(provider, &z, &w, NULL, &g->grad_x, &unused)) ||
+           (g->wants_w && ptac_gemm_sum(provider, &left, &right, &g->grad_w));
 }
 
-static ptac_status backward(const ptac_call *call, ptac_gemm provider)
+/* The gradients of the activation and the bias, then those of the product. */
+static at_error all_gradients(ptac_gemm provider, ptac_linear_gradients *g,
+                              const ptac_linear_act *p)
 {
-    const ptac_linear_act *p = call->params;
-    ptac_linear_gradients *g = p->host;
     const bool none = p->activation == PTAC_ACT_NONE;
-    const int64_t one = 1;
-    const result_shape shape = shape_like(&call->inputs[0], p->k);
     AT_OWNED at_tensor grad_z = NULL;
-    at_error error = 0;
 
-    if (!none)
-        error = ptac_new_matrix(p->m, p->n, &grad_z);
-    if (!error && g->wants_bias)
-        error = T.aoti_torch_empty_strided(1, &p->n, &one, AT_DTYPE_F32, AT_DEVICE_CPU,
-                                           0, &g->grad_bias);
-    if (!error && (!none || g->wants_bias)) {
+    if ((!none && ptac_new_matrix(p->m, p->n, &grad_z, NULL)) ||
+        (g->wants_bias && ptac_new(PTAC_F32, 1, &p->n, NULL, &g->grad_bias, NULL)))
+        return 1;
+    if (!none || g->wants_bias) {
         const ptac_act_backward job = {
-            .g = floats_of(g->grad),
-            .saved = floats_of(g->saved),
-            .gz = floats_of(grad_z),
-            .gb = floats_of(g->grad_bias),
+            .g = ptac_floats(g->grad),
+            .saved = ptac_floats(g->saved),
+            .gz = ptac_floats(grad_z),
+            .gb = ptac_floats(g->grad_bias),
             .n_rows = p->m,
             .n_cols = p->n,
             .act = p->activation,
@@ -260,19 +222,22 @@ static ptac_status backward(const ptac_call *call, ptac_gemm provider)
 
         ptac_bias_act_best()->backward(&job);
     }
-    if (!error)
-        error = matrix_gradients(provider, g, p, none ? g->grad : grad_z);
-    if (!error && g->grad_x)
-        error = unfold(&g->grad_x, &shape);
-    if (error) {
-        at_drop_tensor(&g->grad_x);
-        at_drop_tensor(&g->grad_w);
-        at_drop_tensor(&g->grad_bias);
-        g->grad_x = g->grad_w = g->grad_bias = NULL;
-        ptac_error_set("the gradient of a product failed");
-        return PTAC_FAILED;
-    }
-    return PTAC_OK;
+    return matrix_gradients(provider, g, p, none ? g->grad : grad_z);
+}
+
+static ptac_status backward(const ptac_call *call, ptac_gemm provider)
+{
+    const ptac_linear_act *p = call->params;
+    ptac_linear_gradients *g = p->host;
+    const result_shape shape = shape_like(&call->inputs[0], p->k);
+
+    if (!all_gradients(provider, g, p) && !unfold(&g->grad_x, &shape))
+        return PTAC_OK;
+    at_drop_tensor(&g->grad_x);
+    at_drop_tensor(&g->grad_w);
+    at_drop_tensor(&g->grad_bias);
+    ptac_error_set("the gradient of a product failed");
+    return PTAC_FAILED;
 }
 
 /*
@@ -326,12 +291,6 @@ bool ptac_linear_backward(const char *row_name, ptac_act activation,
     return row && ptac_run(row, &call);
 }
 
-static ptac_reason accepts_any(const ptac_call *call)
-{
-    (void)call;
-    return PTAC_TAKE;
-}
-
 static ptac_reason accepts_onednn(const ptac_call *call)
 {
     const ptac_linear_act *p = call->params;
@@ -360,6 +319,6 @@ static ptac_reason accepts_onednn(const ptac_call *call)
     ROW(PTAC_OP_LINEAR_ACT_BACKWARD, library, provider, may, backward, __VA_ARGS__)
 
 /* BLAS takes any product, oneDNN refuses small ones. */
-ROWS("blas", BLAS, accepts_any, .level = PTAC_CLOSE, .rank = 1)
+ROWS("blas", BLAS, ptac_accept_all, .level = PTAC_CLOSE, .rank = 1)
 ROWS("onednn", ONEDNN, accepts_onednn, .level = PTAC_CLOSE)
-ROWS("bf16", BF16, accepts_any, PTAC_IN_BF16)
+ROWS("bf16", BF16, ptac_accept_all, PTAC_IN_BF16)
