@@ -1,9 +1,10 @@
-"""What a call costs that comes to our override of an aten operator and goes to stock.
+"""What a call costs that comes to our override or stand-in and goes to stock.
 
 ``python -m benchmarks.override_forwarding`` prints nanoseconds a call, the smallest of
 interleaved blocks: stock, and what is added with the operator overridden, switched off
 inside (``off``: torch's way to us and ours to stock) and unserved (``unserved``:
-everything). The backward of a convolution includes autograd's own time.
+everything). The backward of a convolution includes autograd's own time. Stand-ins are
+called in Python: by ``nn.Sequential`` for ``linear_act``, and ``cross_entropy``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch import nn
+from torch.nn import functional
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
@@ -20,9 +23,11 @@ ROUNDS, CALLS = 40, 1000
 
 
 def cases() -> dict[str, Callable[[], object]]:
-    """Small calls of operators that are overridden."""
+    """Small calls of operators that are overridden or have a stand-in."""
     x, w = torch.randn(1, 3, 6, 6), torch.randn(4, 3, 3, 3)
     grad, rows = torch.ones(1, 4, 4, 4), torch.randn(4, 10)
+    targets = torch.arange(4)
+    layers = nn.Sequential(nn.Linear(10, 10), nn.ReLU())
     with torch.inference_mode(False), torch.enable_grad():
         w_learnt = w.clone().requires_grad_()
         y = torch.conv2d(x.clone(), w_learnt)
@@ -36,6 +41,8 @@ def cases() -> dict[str, Callable[[], object]]:
         "conv2d_backward": lambda: torch.autograd.grad(
             y, w_learnt, grad, retain_graph=True
         ),
+        "linear_act": lambda: layers(rows),
+        "cross_entropy": lambda: functional.cross_entropy(rows, targets),
     }
 
 

@@ -25,7 +25,10 @@ static inline at_tensor at_take_tensor(const stable_ivalue *stack, int i)
     return (at_tensor)(uintptr_t)stack[i];
 }
 
-/* An int[] as it was given; torch convolves in three dimensions at most. */
+/*
+ * An int[] of n elements, of which four are kept: torch convolves in three dimensions
+ * at most. Behind a single one stands the same once more.
+ */
 typedef struct ptac_dims {
     int64_t values[4];
     int n;
