@@ -188,6 +188,7 @@ static const char *take_options(const ptac_cpu_pool_options *wanted,
     pool.history = ring;
     if ((size_t)pool.budget.held.current > pool.budget.cap)
         trim();
+    ptac_pool_check(&pool);
     options = *wanted;
     idle_s = 0;
     state = ON;

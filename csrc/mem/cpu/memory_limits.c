@@ -38,96 +38,99 @@ static bool read_text(const char *path, char *text, size_t n)
     return length > 0;
 }
 
-/* A file of one number; "max" and what is no number are SIZE_MAX. */
-static size_t read_number(const char *path)
+/* What follows a name at the beginning of a part of a text, or NULL. */
+static const char *after(const char *text, char between, const char *name)
 {
-    char text[64], *end;
+    const size_t length = strlen(name);
 
-    if (!read_text(path, text, sizeof text))
-        return SIZE_MAX;
-
-    const unsigned long long n = strtoull(text, &end, 10);
-
-    return end == text ? SIZE_MAX : (size_t)n;
+    for (const char *at = text; at; at = strchr(at, between)) {
+        at += *at == between;
+        if (strncmp(at, name, length) == 0)
+            return at + length;
+    }
+    return NULL;
 }
 
 /* The number behind a name at the beginning of a line, or fallback. */
 static size_t number_after(const char *text, const char *name, size_t fallback)
 {
-    const size_t length = strlen(name);
+    const char *found = after(text, '\n', name);
 
-    for (const char *line = text; line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (strncmp(line, name, length) == 0)
-            return (size_t)strtoull(line + length, NULL, 10);
-        if (!*line)
-            break;
-    }
-    return fallback;
+    return found ? (size_t)strtoull(found, NULL, 10) : fallback;
 }
 
-typedef struct group {
+/* Where the system tells of memory groups, by version. */
+typedef struct group_files {
     const char *root, *limit, *usage;
-    const char *const *droppable; /* in memory.stat, to NULL */
+    const char *droppable[4]; /* in memory.stat: clean pages, what is kept in case */
+} group_files;
+
+static const group_files versions[2] = {
+    {"/sys/fs/cgroup/memory",
+     "memory.limit_in_bytes",
+     "memory.usage_in_bytes",
+     {"total_inactive_file ", "total_active_file "}},
+    {"/sys/fs/cgroup",
+     "memory.max",
+     "memory.current",
+     {"inactive_file ", "active_file ", "slab_reclaimable "}},
+};
+
+typedef struct group {
+    const group_files *files;
     char path[PATH_BYTES];
 } group;
 
-/* Clean pages of files, used of late or not, and what the kernel keeps in case. */
-static const char *const droppable_1[] = {"total_inactive_file ", "total_active_file ",
-                                          NULL};
-static const char *const droppable_2[] = {"inactive_file ", "active_file ",
-                                          "slab_reclaimable ", NULL};
-
-/* Whether a list with commas has this word. */
-static bool has_word(const char *list, const char *word)
-{
-    const size_t length = strlen(word);
-
-    for (const char *at = list; at; at = strchr(at, ',')) {
-        at += *at == ',';
-        if (strncmp(at, word, length) == 0 && (!at[length] || at[length] == ','))
-            return true;
-    }
-    return false;
-}
-
-/* Which memory group this process is in. */
+/* Which memory group this process is in; version 1 goes first. */
 static bool find_group(group *g)
 {
     char text[TEXT_BYTES], *line, *rest = text;
 
+    g->files = NULL;
     if (!read_text("/proc/self/cgroup", text, sizeof text))
         return false;
-    g->root = NULL;
     while ((line = strsep(&rest, "\n"))) {
         char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;
+        const char *end;
 
-        if (!path || (g->root && strncmp(line, "0::", 3) == 0))
+        if (!path)
             continue;
         *path++ = '\0';
-        if (has_word(names + 1, "memory")) {
-            g->root = "/sys/fs/cgroup/memory";
-            g->limit = "memory.limit_in_bytes";
-            g->usage = "memory.usage_in_bytes";
-            g->droppable = droppable_1;
-        } else if (strcmp(line, "0:") == 0) {
-            g->root = "/sys/fs/cgroup";
-            g->limit = "memory.max";
-            g->usage = "memory.current";
-            g->droppable = droppable_2;
-        } else {
+        end = after(names + 1, ',', "memory");
+        if (end && (*end == ',' || !*end))
+            g->files = &versions[0];
+        else if (!g->files && strcmp(line, "0:") == 0)
+            g->files = &versions[1];
+        else
             continue;
-        }
         if (snprintf(g->path, sizeof g->path, "%s", path) >= (int)sizeof g->path)
             return false;
     }
-    return g->root != NULL;
+    return g->files != NULL;
 }
 
-static bool group_file(const group *g, const char *name, char *path)
+/* The text of a group's file; false when it cannot be read. */
+static bool read_group(const group *g, const char *name, char *text, size_t n)
 {
-    return snprintf(path, PATH_BYTES, "%s%s/%s", g->root,
-                    strcmp(g->path, "/") == 0 ? "" : g->path, name) < PATH_BYTES;
+    char path[PATH_BYTES];
+    const char *below = strcmp(g->path, "/") == 0 ? "" : g->path;
+
+    return snprintf(path, sizeof path, "%s%s/%s", g->files->root, below, name) <
+               PATH_BYTES &&
+           read_text(path, text, n);
+}
+
+/* A file of one number; "max" and what is no number are SIZE_MAX. */
+static size_t read_number(const group *g, const char *name)
+{
+    char text[64], *end;
+
+    if (!read_group(g, name, text, sizeof text))
+        return SIZE_MAX;
+
+    const unsigned long long n = strtoull(text, &end, 10);
+
+    return end == text ? SIZE_MAX : (size_t)n;
 }
 
 /* From this group to the one around it; false at the outermost. */
@@ -145,17 +148,14 @@ size_t ptac_cgroup_limit(void)
 {
     const size_t physical = ptac_physical_memory();
     size_t least = SIZE_MAX;
-    char path[PATH_BYTES];
     group g;
 
     if (!find_group(&g))
         return SIZE_MAX;
     do {
-        const size_t limit =
-            group_file(&g, g.limit, path) ? read_number(path) : SIZE_MAX;
+        const size_t limit = read_number(&g, g.files->limit);
 
-        if (limit < least)
-            least = limit;
+        least = limit < least ? limit : least;
     } while (go_up(&g));
     return least < physical ? least : SIZE_MAX;
 }
@@ -186,14 +186,14 @@ size_t ptac_addresses_left(void)
 /* What is used of the group's memory, without what the kernel would drop for others. */
 static size_t bytes_kept(const group *g)
 {
-    char path[PATH_BYTES], text[TEXT_BYTES];
-    size_t kept = group_file(g, g->usage, path) ? read_number(path) : SIZE_MAX;
+    char text[TEXT_BYTES];
+    size_t kept = read_number(g, g->files->usage);
 
     if (kept == SIZE_MAX)
         return 0;
-    if (!group_file(g, "memory.stat", path) || !read_text(path, text, sizeof text))
+    if (!read_group(g, "memory.stat", text, sizeof text))
         return kept;
-    for (const char *const *name = g->droppable; *name; name++) {
+    for (const char *const *name = g->files->droppable; *name; name++) {
         const size_t bytes = number_after(text, *name, 0);
 
         kept -= bytes < kept ? bytes : kept;
@@ -203,16 +203,12 @@ static size_t bytes_kept(const group *g)
 
 static bool group_is_short(void)
 {
-    char path[PATH_BYTES];
     group g;
 
     if (!find_group(&g))
         return false;
     do {
-        if (!group_file(&g, g.limit, path))
-            return false;
-
-        const size_t limit = read_number(path);
+        const size_t limit = read_number(&g, g.files->limit);
 
         if (limit < ptac_physical_memory() && bytes_kept(&g) > limit - limit / 20)
             return true;

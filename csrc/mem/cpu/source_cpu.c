@@ -8,6 +8,8 @@
  */
 #include "mem/cpu/source_cpu.h"
 
+#include "mem/engine/block.h"
+
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -30,7 +32,6 @@ static ptac_source_cpu *cpu_of(ptac_source *source)
 
 static bool want_small(ptac_source *source, uintptr_t at, size_t bytes)
 {
-    (void)source;
     return madvise((void *)at, bytes, MADV_NOHUGEPAGE) == 0;
 }
 
@@ -61,8 +62,7 @@ static uintptr_t reserve(ptac_source *source, size_t bytes)
         return 0;
 
     const uintptr_t start = (uintptr_t)found;
-    const uintptr_t base =
-        (start + HUGE_PAGE_BYTES - 1) & ~(uintptr_t)(HUGE_PAGE_BYTES - 1);
+    const uintptr_t base = ptac_round_up(start, HUGE_PAGE_BYTES);
 
     if (base > start)
         munmap(found, base - start);
@@ -122,7 +122,6 @@ static bool is_touched(ptac_source *source, uintptr_t at, size_t bytes)
     unsigned char pages[HUGE_PAGE_BYTES / 4096];
     size_t n_touched = 0;
 
-    (void)source;
     if (n > sizeof pages || mincore((void *)at, bytes, pages) != 0)
         return false;
     for (size_t i = 0; i < n; i++)
@@ -135,7 +134,6 @@ static bool populate(ptac_source *source, uintptr_t at, size_t bytes)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
-    (void)source;
     if (madvise((void *)at, bytes, MADV_POPULATE_WRITE) == 0)
         return true;
     if (errno != EINVAL)
@@ -147,19 +145,7 @@ static bool populate(ptac_source *source, uintptr_t at, size_t bytes)
 
 void ptac_source_cpu_init(ptac_source_cpu *cpu)
 {
-    *cpu = (ptac_source_cpu){
-        .source =
-            {
-                .name = "cpu",
-                .chunk_bytes = CHUNK_BYTES,
-                .reserve = reserve,
-                .unreserve = unreserve,
-                .commit = commit,
-                .release = release,
-                .want_huge = want_huge,
-                .want_small = want_small,
-                .is_touched = is_touched,
-                .populate = populate,
-            },
-    };
+    *cpu = (ptac_source_cpu){.source = {"cpu", CHUNK_BYTES, reserve, unreserve, commit,
+                                        release, want_huge, want_small, is_touched,
+                                        populate}};
 }

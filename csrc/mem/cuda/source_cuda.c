@@ -128,15 +128,7 @@ void ptac_source_cuda_init(ptac_source_cuda *cuda, const ptac_cuda_device *devic
                            size_t chunk_bytes)
 {
     *cuda = (ptac_source_cuda){
-        .source =
-            {
-                .name = "cuda",
-                .chunk_bytes = chunk_bytes,
-                .reserve = reserve,
-                .unreserve = unreserve,
-                .commit = commit,
-                .release = release,
-            },
+        .source = {"cuda", chunk_bytes, reserve, unreserve, commit, release},
         .device = device,
     };
 }

@@ -7,6 +7,8 @@
  */
 #include "mem/cuda/stream_free_lists.h"
 
+#include "core/debug.h"
+
 #include <stdlib.h>
 
 enum {
@@ -17,6 +19,20 @@ typedef struct late_streams {
     cu_stream streams[N_LATE];
     int n;
 } late_streams;
+
+bool ptac_stream_events_record(ptac_stream_pool *pool, cu_event *event,
+                               cu_stream stream)
+{
+    bool is_done = false;
+
+    if (!ptac_cuda_enter(&pool->device))
+        return false;
+    is_done = *event || ptac_cuda_done(pool, ptac_cuda.event_create(
+                                                 event, PTAC_CU_EVENT_DISABLE_TIMING));
+    is_done = is_done && ptac_cuda_done(pool, ptac_cuda.event_record(*event, stream));
+    ptac_cuda_leave();
+    return is_done;
+}
 
 static void drop(ptac_stream_pool *pool, ptac_stream_use **at)
 {
@@ -134,12 +150,28 @@ static void complete(ptac_stream_pool *pool, ptac_block **at)
     ptac_pool_give(&pool->pool, block);
 }
 
+/* Pending blocks are in use, belong to lists, and end where the next is put. */
+static void check_pending(ptac_stream_pool *pool)
+{
+#ifdef PTAC_DEBUG
+    ptac_block **at = &pool->pending;
+
+    for (; *at; at = &(*at)->previous) {
+        PTAC_ASSERT(!((*at)->flags & PTAC_BLOCK_FREE));
+        PTAC_ASSERT(ptac_table_find(&pool->pool.used, (*at)->address) != *at);
+        PTAC_ASSERT(pool->lists_of[(*at)->arena] < pool->n_streams);
+    }
+    PTAC_ASSERT(at == pool->pending_end);
+#endif
+}
+
 void ptac_stream_events_process(ptac_stream_pool *pool)
 {
     late_streams late = {.n = 0};
 
     if (!pool->pending || pool->capturing >= 0)
         return;
+    check_pending(pool);
     for (ptac_block **at = &pool->pending; *at;) {
         if (has_ended(pool, *at, &late))
             complete(pool, at);

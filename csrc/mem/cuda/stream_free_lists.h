@@ -7,7 +7,6 @@
 #define PTAC_MEM_CUDA_STREAM_FREE_LISTS_H
 
 #include "mem/cuda/stream_pool.h"
-#include "mem/cuda/stream_record.h"
 
 /* The lists of the stream, or of the graph that it is captured for; NULL: too many. */
 ptac_free_lists *ptac_free_lists_find(ptac_stream_pool *pool, cu_stream stream,
@@ -39,6 +38,17 @@ bool ptac_free_lists_wait(ptac_stream_pool *pool, ptac_free_lists *lists, bool i
 /* The memory of quiet streams that no block touches goes back to the driver; bytes. */
 size_t ptac_free_lists_trim(ptac_stream_pool *pool);
 
+/* Notes what the driver says; whether it is success. */
+static inline bool ptac_cuda_done(ptac_stream_pool *pool, cu_result result)
+{
+    if (result != PTAC_CU_OK && result != PTAC_CU_NOT_READY)
+        pool->error = result;
+    return result == PTAC_CU_OK;
+}
+
+/* Makes the event if there is none, and records it behind the stream's work. */
+bool ptac_stream_events_record(ptac_stream_pool *pool, cu_event *event,
+                               cu_stream stream);
 /* Note that the stream uses the block; without memory for that, the block is unsure. */
 void ptac_stream_events_add(ptac_stream_pool *pool, ptac_block *block,
                             cu_stream stream);

@@ -42,11 +42,5 @@ static ptac_block *find(void *index, size_t bytes)
     return found;
 }
 
-static const ptac_policy best_fit = {
-    .name = "best_fit",
-    .index_bytes = sizeof(ptac_size_classes),
-    .add = ptac_size_classes_add,
-    .drop = ptac_size_classes_drop,
-    .find = find,
-};
-PTAC_POLICY(best_fit)
+PTAC_POLICY(best_fit, sizeof(ptac_size_classes), false, ptac_size_classes_add,
+            ptac_size_classes_drop, find)

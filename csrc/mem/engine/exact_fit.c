@@ -45,12 +45,5 @@ static ptac_block *find(void *index, size_t bytes)
     return (ptac_block *)(exact ? exact : lowest);
 }
 
-static const ptac_policy exact_fit = {
-    .name = "exact_fit",
-    .index_bytes = sizeof(ptac_size_classes),
-    .takes_lowest = true,
-    .add = ptac_size_classes_add,
-    .drop = ptac_size_classes_drop,
-    .find = find,
-};
-PTAC_POLICY(exact_fit)
+PTAC_POLICY(exact_fit, sizeof(ptac_size_classes), true, ptac_size_classes_add,
+            ptac_size_classes_drop, find)

@@ -112,12 +112,4 @@ static ptac_block *find(void *index, size_t bytes)
     }
 }
 
-static const ptac_policy first_fit = {
-    .name = "first_fit",
-    .index_bytes = sizeof(treap),
-    .takes_lowest = true,
-    .add = add,
-    .drop = drop,
-    .find = find,
-};
-PTAC_POLICY(first_fit)
+PTAC_POLICY(first_fit, sizeof(treap), true, add, drop, find)

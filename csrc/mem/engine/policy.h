@@ -41,9 +41,12 @@ const ptac_policy *ptac_policy_at(int i);
 
 void ptac_policy_register(const ptac_policy *row);
 
-#define PTAC_POLICY(row)                                                               \
-    __attribute__((constructor)) static void register_##row(void)                      \
+/* A row of this name with what follows it in ptac_policy. */
+#define PTAC_POLICY(strategy, ...)                                                     \
+    __attribute__((constructor)) static void register_##strategy(void)                 \
     {                                                                                  \
+        static const ptac_policy row = {#strategy, __VA_ARGS__};                       \
+                                                                                       \
         ptac_policy_register(&row);                                                    \
     }
 

@@ -186,6 +186,7 @@ size_t ptac_pool_trim(ptac_pool *pool)
     size_t released = 0;
 
     ptac_pool_settle(pool);
+    ptac_pool_check(pool);
     for (int i = 0; i < pool->n_arenas; i++)
         released += ptac_arena_trim(pool->arenas[i]);
     pool->stats.purged_bytes += (int64_t)released;
@@ -196,6 +197,7 @@ void ptac_pool_stats(ptac_pool *pool, ptac_mem_stats *stats)
 {
     ptac_lock_take(&pool->lock);
     ptac_pool_settle(pool);
+    ptac_pool_check(pool);
     *stats = pool->stats;
     ptac_class_sum(stats->allocation);
     ptac_class_sum(stats->allocated_bytes);

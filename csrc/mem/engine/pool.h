@@ -64,6 +64,9 @@ void ptac_pool_give(ptac_pool *pool, ptac_block *block);
 /* The spare goes back to its arena, as it does before anybody looks at that. */
 void ptac_pool_settle(ptac_pool *pool);
 
+/* In debug builds: ends the process where the pool's structure is not sound. */
+void ptac_pool_check(const ptac_pool *pool);
+
 /* Gives back what no used block touches, of all arenas; bytes. */
 size_t ptac_pool_trim(ptac_pool *pool);
 

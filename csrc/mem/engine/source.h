@@ -12,6 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Sources have the parameters that arenas give them. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 /*
  * All sizes and addresses that cross this line are multiples of chunk_bytes, a power
  * of two. A call that returns false has changed nothing. Called with the pool's lock

@@ -13,23 +13,15 @@
 
 static uintptr_t reserve(ptac_source *source, size_t bytes)
 {
-    (void)source;
-    (void)bytes;
     return BASE;
 }
 
 static void unreserve(ptac_source *source, uintptr_t base, size_t bytes)
 {
-    (void)source;
-    (void)base;
-    (void)bytes;
 }
 
 static bool agree(ptac_source *source, uintptr_t at, size_t bytes)
 {
-    (void)source;
-    (void)at;
-    (void)bytes;
     return true;
 }
 

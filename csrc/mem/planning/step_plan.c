@@ -190,6 +190,7 @@ bool ptac_step_plan_give_up(ptac_step_plan *plan, ptac_pool *pool)
         return true; /* the region goes with the last block in it */
     plan->n_live = 0;
     plan->region = NULL;
+    ptac_pool_check(pool);
     return true;
 }
 
@@ -220,6 +221,7 @@ void ptac_step_plan_boundary(ptac_step_plan *plan, ptac_pool *pool)
     if (!plan->is_on)
         return;
     ptac_pool_settle(pool);
+    ptac_pool_check(pool);
     if (plan->has_plan) {
         plan->n_lost = plan->is_lost ? plan->n_lost + 1 : 0;
         pool->stats.plan_misses += plan->is_lost;

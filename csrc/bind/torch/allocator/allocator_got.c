@@ -83,10 +83,5 @@ bool ptac_cpu_allocator_slots(got_slots *memalign, got_slots *frees)
            got_find(c10, "free", frees);
 }
 
-const ptac_cpu_route ptac_route_imports = {
-    .name = "imports",
-    .find = find,
-    .install = install,
-    .stop_requests = stop_requests,
-    .stop_frees = stop_frees,
-};
+const ptac_cpu_route ptac_route_imports = {"imports", find, install, stop_requests,
+                                           stop_frees};

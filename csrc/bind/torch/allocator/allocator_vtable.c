@@ -66,7 +66,6 @@ static data_ptr allocate(allocator *self, size_t bytes)
     data_ptr result = {.deleter = delete_storage, .device_index = -1};
     char text[128];
 
-    (void)self;
     if (bytes == 0)
         return result;
     if (ptac_cpu_serve(&result.data, 64, bytes, posix_memalign) != 0) {
@@ -83,7 +82,6 @@ static data_ptr allocate(allocator *self, size_t bytes)
 
 static deleter_fn raw_deleter(allocator *self)
 {
-    (void)self;
     return delete_storage;
 }
 
@@ -124,7 +122,6 @@ static const char *find(ptac_hook_state state)
 
 static bool install(ptac_hook_state state)
 {
-    (void)state;
     T.c10_set_allocator(AT_DEVICE_CPU, &ours, 0);
     return in_force() == &ours; /* another may have a higher priority */
 }
@@ -142,10 +139,5 @@ static bool stop_frees(void)
     return true;
 }
 
-const ptac_cpu_route ptac_route_object = {
-    .name = "object",
-    .find = find,
-    .install = install,
-    .stop_requests = stop_requests,
-    .stop_frees = stop_frees,
-};
+const ptac_cpu_route ptac_route_object = {"object", find, install, stop_requests,
+                                          stop_frees};

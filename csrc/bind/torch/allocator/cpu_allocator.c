@@ -165,11 +165,6 @@ ptac_hook_state ptac_cpu_allocator_state(void)
     return __atomic_load_n(&state, __ATOMIC_ACQUIRE);
 }
 
-const ptac_cpu_route *ptac_cpu_allocator_route(void)
-{
-    return ptac_cpu_allocator_state() == PTAC_HOOK_OFF ? NULL : route;
-}
-
 bool ptac_cpu_allocator_was_overtaken(void)
 {
     return was_overtaken;

@@ -52,9 +52,6 @@ void ptac_cpu_allocator_disable(void);
 
 ptac_hook_state ptac_cpu_allocator_state(void);
 
-/* The route in force or draining, or NULL. */
-const ptac_cpu_route *ptac_cpu_allocator_route(void);
-
 /*
  * Between these the calling thread's requests of 64 KiB and more are served by whoever
  * was asked before us, and count nowhere: a probe. The second tells whether the last of
