@@ -45,7 +45,6 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute what ``nn.MultiheadAttention`` does."""
-        masks = key_padding_mask, attn_mask, is_causal
         # A hint without the mask that it is about means different things to stock.
         is_plain = not is_causal or attn_mask is not None
         if not is_plain or not self._is_ours(query, key, value):
@@ -56,9 +55,11 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         is_batched = F._mha_shape_check(
             query, key, value, key_padding_mask, attn_mask, self.num_heads
         )
-        mask, is_causal = self._mask(query, *masks, need_weights)
         query, key, value = self._sequences_first(query, key, value, is_batched)
-        self._check(query, key, value)
+        mask, is_causal = self._mask(
+            *(query, key, value, key_padding_mask, attn_mask),
+            *(is_causal, need_weights),
+        )
         attended, weights = self._attend(
             query, key, value, mask, is_causal, need_weights
         )
@@ -92,66 +93,67 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         k = q if key is query else turned(key)
         return q, k, k if value is key else turned(value)
 
-    def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        if query.shape[-1] != self.embed_dim:
-            raise AssertionError(
-                f"was expecting embedding dimension of {self.embed_dim}, "
-                f"but got {query.shape[-1]}"
-            )
-        if key.shape != value.shape:
-            raise AssertionError(
-                f"key shape {key.shape} does not match value shape {value.shape}"
-            )
-
     def _mask(
         self,
         query: Tensor,
-        key_padding_mask: Tensor | None,
-        attn_mask: Tensor | None,
+        key: Tensor,
+        value: Tensor,
+        padding: Tensor | None,
+        mask: Tensor | None,
         is_causal: bool,
         need_weights: bool,
-    ) -> tuple[tuple[Tensor | None, Tensor | None], bool]:
-        """Masks as floats to be added, and whether the kernel is to make a causal one.
+    ) -> tuple[Tensor | None, bool]:
+        """Both masks as one that fits [batch, heads, targets, sources], to be added.
 
-        As ``F.multi_head_attention_forward``.
+        And whether the kernel is to make a causal one. Sizes that do not fit are
+        refused. All as in ``F.multi_head_attention_forward``.
         """
+        (n_targets, n_batch), n_sources = query.shape[:2], key.shape[0]
         padding = F._canonical_mask(
-            mask=key_padding_mask,
-            mask_name="key_padding_mask",
-            other_type=F._none_or_dtype(attn_mask),
-            other_name="attn_mask",
-            target_type=query.dtype,
+            padding,
+            *("key_padding_mask", F._none_or_dtype(mask), "attn_mask", query.dtype),
         )
-        if is_causal and padding is None and not need_weights:
-            return (None, None), True
-        mask = F._canonical_mask(
-            mask=attn_mask,
-            mask_name="attn_mask",
-            other_type=None,
-            other_name="",
-            target_type=query.dtype,
-            check_other=False,
-        )
-        return (padding, mask), is_causal and padding is None
+        is_made = is_causal and padding is None and not need_weights
+        mask = None if is_made else mask
+        mask = F._canonical_mask(mask, "attn_mask", None, "", query.dtype, False)
+        sizes: tuple[int, ...] = n_targets, n_sources
+        if mask is not None and mask.dim() == _BATCHED:
+            sizes = n_batch * self.num_heads, *sizes
+        for what, found, right, error in (
+            ("query", query.shape[-1:], (self.embed_dim,), AssertionError),
+            ("value", value.shape, key.shape, AssertionError),
+            ("attn_mask", None if mask is None else mask.shape, sizes, RuntimeError),
+        ):
+            if found is not None and tuple(found) != tuple(right):
+                raise error(
+                    f"{what}: sizes {tuple(found)} should end in {tuple(right)}"
+                )
+        if mask is not None and mask.dim() == _BATCHED:
+            mask = mask.view(n_batch, self.num_heads, n_targets, n_sources)
+        if padding is not None:
+            sizes = (n_batch, n_sources)[2 - padding.dim() :]
+            if not torch.jit.is_tracing() and tuple(padding.shape) != sizes:
+                raise AssertionError(
+                    f"key_padding_mask: {tuple(padding.shape)} should be {sizes}"
+                )
+            padding = padding.reshape(n_batch, 1, 1, n_sources)
+            mask = padding if mask is None else mask + padding
+        return mask, is_causal and padding is None
 
     def _attend(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        masks: tuple[Tensor | None, Tensor | None],
+        mask: Tensor | None,
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Attended values [targets, batch, embed]; weights [batch, heads, t, s]."""
-        n_targets, n_batch = query.shape[:2]
-        n_sources, heads = key.shape[0], self.num_heads
-        q, k, v = self._project_in(query, key, value)
         q, k, v = (
-            x.reshape(x.shape[0], n_batch, heads, self.head_dim).permute(1, 2, 0, 3)
-            for x in (q, k, v)
+            x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+            for x in self._project_in(query, key, value)
         )
-        mask = self._merged(masks, n_targets, n_sources, n_batch)
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
@@ -164,37 +166,6 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         else:
             attended = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal)
         return attended.permute(2, 0, 1, 3).flatten(2), weights
-
-    def _merged(
-        self,
-        masks: tuple[Tensor | None, Tensor | None],
-        n_targets: int,
-        n_sources: int,
-        n_batch: int,
-    ) -> Tensor | None:
-        """Both masks as one that fits [batch, heads, targets, sources]."""
-        padding, mask = masks
-        if mask is not None:
-            sizes = {2: (n_targets, n_sources)}.get(
-                mask.dim(), (n_batch * self.num_heads, n_targets, n_sources)
-            )
-            if tuple(mask.shape) != sizes:
-                raise RuntimeError(
-                    f"The shape of the {mask.dim()}D attn_mask is {mask.shape}, but "
-                    f"should be {sizes}."
-                )
-            if mask.dim() == _BATCHED:
-                mask = mask.view(n_batch, self.num_heads, n_targets, n_sources)
-        if padding is None:
-            return mask
-        sizes = (n_batch, n_sources)[2 - padding.dim() :]
-        if not torch.jit.is_tracing() and tuple(padding.shape) != sizes:
-            raise AssertionError(
-                f"Expected key_padding_mask of shape {sizes}, but got "
-                f"{tuple(padding.shape)}"
-            )
-        padding = padding.reshape(n_batch, 1, 1, n_sources)
-        return padding if mask is None else mask + padding
 
     # Projections.
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pai_torchacc.quantization import operators, quantizer
+from pai_torchacc.quantization import operators
 from pai_torchacc.quantization.operators import kernels
 
 # Looked up once: a product of one row takes a few microseconds.
@@ -52,7 +52,7 @@ def otherwise(op: str, *args: Any) -> Tensor | None:
             return _lowered(op, *args)
         if is_transformed():
             return None
-    if not _is_cpu(x):
+    if not (x.is_cpu and x.dtype in _LOWERED):
         return None
     if is_in_graph:
         result = getattr(torch.ops.pai_torchacc, op)(*args)
@@ -66,33 +66,6 @@ def otherwise(op: str, *args: Any) -> Tensor | None:
     return getattr(torch.ops.pai_torchacc, op)(*args)
 
 
-def embedding(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor | None:
-    """Rows of an int8 weight [v, d], as float32."""
-    is_in_graph = quantizer.is_in_graph()
-    kernel = kernel_of("int8_embedding")
-    if kernel is None and not is_in_graph:
-        return None
-    result = None if is_in_graph else kernel(indices, int8, scale)
-    if result is None and _are_indices(indices):
-        return torch.ops.pai_torchacc.int8_embedding(indices, int8, scale)
-    return result
-
-
-def is_detour_worth_it() -> bool:
-    """Whether pooling goes by way of channels last, having no kernels of ours."""
-    from pai_torchacc import _switch
-
-    return bool(kernels) and not _switch.is_active("operator_fusion")
-
-
-def _is_cpu(x: Tensor) -> bool:
-    return x.is_cpu and x.dtype in _LOWERED
-
-
-def _are_indices(x: Tensor) -> bool:
-    return x.is_cpu and x.dtype in (torch.int64, torch.int32)
-
-
 def is_transformed() -> bool:
     """Whether gradients are not the ordinary ones: torch.func, forward mode."""
     return (
@@ -103,7 +76,7 @@ def is_transformed() -> bool:
 
 def _lowered(op: str, x: Tensor, *rest: Any) -> Any:
     """Under autocast: the same numbers, in the dtype that stock's would have."""
-    if not _is_cpu(x):
+    if not (x.is_cpu and x.dtype in _LOWERED):
         return None
     with torch.autocast("cpu", enabled=False):
         result = product(op, x.to(torch.float32), *rest)

@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pai_torchacc import _switch
 from pai_torchacc.fusion import sequential
 from pai_torchacc.fusion.foreign import chains, is_torchs_own
-from pai_torchacc.quantization import dispatch
+from pai_torchacc.quantization import dispatch, operators
 from pai_torchacc.quantization.layers import Int8Conv2d, Int8Linear
 
 _IMAGES = 4
@@ -78,7 +79,8 @@ class ChannelsLastMaxPool2d(nn.MaxPool2d):
             and not torch.jit.is_tracing()
             and not dispatch.is_transformed()
             and x.is_contiguous()
-            and dispatch.is_detour_worth_it()
+            and bool(operators.kernels)
+            and not _switch.is_active("operator_fusion")
             and is_torchs_own(nn.MaxPool2d, "forward")
         )
 

@@ -9,12 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from pai_torchacc.quantization import dispatch, operators
+from pai_torchacc.quantization import dispatch, operators, quantizer
 from pai_torchacc.quantization.storage import Int8Module
 
 _SPATIAL = 2
 
 is_compiling = torch.compiler.is_compiling
+is_in_graph_now = quantizer.is_in_graph
 
 
 class Int8Linear(Int8Module, nn.Linear):
@@ -112,8 +113,14 @@ class Int8Embedding(Int8Module, nn.Embedding):
         """Look rows up."""
         buffers = self._buffers
         int8, scale = buffers["weight_int8"], buffers["weight_scale"]
-        result = dispatch.embedding(input, int8, scale)
+        kernel, is_in_graph = dispatch.kernel_of("int8_embedding"), is_in_graph_now()
+        result = None
+        if kernel is not None and not is_in_graph:
+            result = kernel(input, int8, scale)
         if result is None:
-            result = operators.embedding(input, int8, scale)
+            is_ours = input.is_cpu and input.dtype in (torch.int64, torch.int32)
+            is_on = is_ours and (kernel is not None or is_in_graph)
+            by = torch.ops.pai_torchacc.int8_embedding if is_on else operators.embedding
+            result = by(input, int8, scale)
         dtype = self._int8.dtype
         return result if dtype == torch.float32 else result.to(dtype)

@@ -106,20 +106,6 @@ def _fake_conv2d(
     return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
 
 
-def _fake_embedding(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor:
-    return scale.new_empty((*indices.shape, int8.shape[1]))
-
-
-def _fake_unpack(packed: Tensor, sizes: Sequence[int], groups: int) -> Tensor:
-    return packed.new_empty(tuple(sizes), dtype=torch.int8)
-
-
-def _fake_dequantize(
-    packed: Tensor, scale: Tensor, sizes: Sequence[int], groups: int
-) -> Tensor:
-    return scale.new_empty(tuple(sizes))
-
-
 # Gradients of x; those of the weight are nobody's, and the bias's are sums.
 
 
@@ -167,16 +153,14 @@ def _formula(op: str) -> tuple[Any, Any]:
     return remember, backward
 
 
-def _function(op: str, portable: Any, backward: Any) -> Any:
+def _function(op: str, on_cpu: Any, backward: Any) -> Any:
     """Without an activation, and with as few steps a call as there can be."""
-    name, has_sizes = f"{op}_kernel", op != "int8_linear"
+    has_sizes = op != "int8_linear"
 
     def forward(ctx: Any, *args: Any) -> Tensor:
         ctx.how = (*args[4:], args[0].shape) if has_sizes else args[4:]
         ctx.save_for_backward(args[1], args[2])
-        if name in kernels and (result := kernels[name](*args)) is not None:
-            return result
-        return portable(*args)
+        return on_cpu(*args)
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type("Int8Backward", (torch.autograd.Function,), members)
@@ -202,11 +186,19 @@ _DESCRIPTIONS = {
         f"({_PRODUCT}, int[] geometry, int activation=0)", _conv2d, _fake_conv2d, True
     ),
     "int8_embedding": _Operator(
-        "(Tensor indices, Tensor weight_int8, Tensor scale)", embedding, _fake_embedding
+        "(Tensor indices, Tensor weight_int8, Tensor scale)",
+        embedding,
+        lambda indices, int8, scale: scale.new_empty((*indices.shape, int8.shape[1])),
     ),
-    "int8_unpack": _Operator(f"(Tensor packed, {_SIZES})", _unpack, _fake_unpack),
+    "int8_unpack": _Operator(
+        f"(Tensor packed, {_SIZES})",
+        _unpack,
+        lambda packed, sizes, _: packed.new_empty(tuple(sizes), dtype=torch.int8),
+    ),
     "int8_dequantize": _Operator(
-        f"(Tensor packed, Tensor scale, {_SIZES})", _dequantize, _fake_dequantize
+        f"(Tensor packed, Tensor scale, {_SIZES})",
+        _dequantize,
+        lambda _, scale, sizes, groups: scale.new_empty(tuple(sizes)),
     ),
 }
 
@@ -227,12 +219,13 @@ def _define() -> None:
     for op, of in _DESCRIPTIONS.items():
         name = f"pai_torchacc::{op}"
         _library.define(f"{op}{of.schema} -> Tensor")
-        _library.impl(name, _with_kernel(op, of.portable), "CPU")
+        on_cpu = _with_kernel(op, of.portable)
+        _library.impl(name, on_cpu, "CPU")
         _library.impl(name, of.portable, "CompositeExplicitAutograd")
         torch.library.register_fake(name, of.fake, lib=_library)
         if of.has_gradients:
             remember, backward = _formula(op)
-            functions[op] = _function(op, of.portable, backward)
+            functions[op] = _function(op, on_cpu, backward)
             torch.library.register_autograd(
                 name, backward, setup_context=remember, lib=_library
             )

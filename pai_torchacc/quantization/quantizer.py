@@ -80,11 +80,8 @@ class ordinary:  # noqa: N801 as torch.no_grad
 def quantize(weight: Tensor) -> Quantized:
     """Round a float32 weight [n, ...] on the CPU to int8.
 
-    Returns
-    -------
-    Quantized
-        A channel with NaN or Inf gives a scale that is not finite. ``signal`` and
-        ``noise`` are sums of squares, of the weight and of what rounding changed.
+    A channel with NaN or Inf gives a scale that is not finite. ``signal`` and ``noise``
+    are sums of squares, of the weight and of what rounding changed.
     """
     with ordinary():
         weight = weight.detach().contiguous()

@@ -73,13 +73,7 @@ class Record:
 
 
 def from_tensor(tensor: Any) -> Record:
-    """Decode what :meth:`Record.as_tensor` gave.
-
-    Raises
-    ------
-    ValueError
-        It is something else.
-    """
+    """Decode what :meth:`Record.as_tensor` gave; ValueError for anything else."""
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.uint8:
         raise ValueError("the record of quantization is no uint8 tensor")
     if tensor.dim() != 1 or tensor.numel() > _MOST_BYTES or tensor.is_meta:

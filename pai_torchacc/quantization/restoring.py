@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pai_torchacc.quantization import conversion, quantizer, selection, storage
-from pai_torchacc.quantization.record import Record, Tie, from_tensor
+from pai_torchacc.quantization.record import Tie, from_tensor
 from pai_torchacc.quantization.selection import CLASSES, Layer
 from pai_torchacc.quantization.storage import Int8Module
 
@@ -23,6 +23,8 @@ class _Weight(Layer):
 
     is_int8: bool = False
     """In the file."""
+    record: Any = None
+    """How it is computed, by the file."""
 
     @property
     def prefix(self) -> str:
@@ -38,6 +40,10 @@ class _Weight(Layer):
     def keys(self) -> tuple[str, str, str]:
         """Names in the state dict when it is int8."""
         return f"{self.key}_int8", f"{self.key}_scale", f"{self.prefix}quantization"
+
+    def file_keys(self) -> tuple[str, ...]:
+        """Names of its numbers in the file."""
+        return self.keys[:2] if self.is_int8 else (self.key,)
 
     def shape(self) -> tuple[int, ...] | None:
         """Of its weight; None without one."""
@@ -58,13 +64,7 @@ Plan = list[list[_Weight]]
 
 
 def planned(model: nn.Module, entries: dict[str, Any]) -> Plan:
-    """Compare a model with a file's list of tensors.
-
-    Raises
-    ------
-    ValueError
-        The file is for another model.
-    """
+    """Compare a model with a file's tensors; ValueError: it is for another model."""
     expected: dict[str, Any] = {
         key: tuple(value.shape) if isinstance(value, Tensor) else None
         for key, value in model.state_dict().items()
@@ -134,39 +134,34 @@ def _check_modules(model: nn.Module, plan: Plan) -> None:
 def restore(
     model: nn.Module, plan: Plan, tensors: dict[str, Tensor], metadata: Any
 ) -> nn.Module:
-    """Change the layers and load the tensors.
-
-    Raises
-    ------
-    ValueError
-        The tensors are no int8 weights; the model is as it was.
-    """
+    """Change the layers and load the tensors, or leave all as it was: ValueError."""
     pairs: list[conversion.Pair] = []
     made_float: list[tuple[list[Int8Module], Tensor]] = []
     for group in plan:
         _check_alike(group, tensors)
-        modules = {id(weight.module): weight for weight in reversed(group)}
-        distinct = list(reversed(modules.values()))
+        distinct = list({id(weight.module): weight for weight in group}.values())
         if not group[0].is_int8:
-            int8 = [w.module for w in distinct if isinstance(w.module, Int8Module)]
-            if int8:
-                made_float.append((int8, tensors[group[0].key]))
+            were_int8 = [w.module for w in distinct if isinstance(w.module, Int8Module)]
+            if were_int8:
+                made_float.append((were_int8, tensors[group[0].key]))
             continue
-        records = [_record(weight, tensors) for weight in group]
+        for weight in group:
+            int8, scale, record = (tensors[key] for key in weight.keys)
+            quantizer.check(weight.key, int8, scale, weight.shape())
+            weight.record = from_tensor(record)
         if not isinstance(group[0].module, Int8Module):
-            of = {w.name: r for w, r in zip(group, records, strict=True)}
-            pairs += _copies(distinct, tensors, of)
+            pairs += _copies(distinct, tensors)
     state = OrderedDict(tensors)
     state._metadata = metadata  # type: ignore[attr-defined]
     swap = conversion.Swap(model)
     try:
         swap.do(pairs)
-        for int8, weight in made_float:
-            before = int8[0]._int8
+        for modules, plain in made_float:
+            before = modules[0]._int8
             parameter = nn.Parameter(
-                weight.to(before.dtype).clone(), requires_grad=before.requires_grad
+                plain.to(before.dtype).clone(), requires_grad=before.requires_grad
             )
-            for module in int8:
+            for module in modules:
                 storage.restore(module, type(module), parameter)
         model.load_state_dict(state, strict=True)
         swap.finish(keep_master=False)
@@ -178,39 +173,25 @@ def restore(
     return model
 
 
-def _record(weight: _Weight, tensors: dict[str, Tensor]) -> Record:
-    """How it is computed; raises ValueError where its tensors are no int8 weight."""
-    int8, scale, record = (tensors[key] for key in weight.keys)
-    quantizer.check(weight.key, int8, scale, weight.shape())
-    return from_tensor(record)
-
-
 def _check_alike(group: list[_Weight], tensors: dict[str, Tensor]) -> None:
     """Raise ValueError where what is one weight in the model is not in the file."""
-    first, *others = group
-    for other in others:
-        for a, b in (
-            zip(first.keys[:2], other.keys[:2], strict=True)
-            if first.is_int8
-            else ((first.key, other.key),)
-        ):
-            is_same = tensors[a] is tensors[b]
-            if not is_same and not torch.equal(tensors[a], tensors[b]):
-                raise ValueError(
-                    f"{first.name} and {other.name} share a weight in the model, "
-                    "but not in the file"
-                )
+    first, *others = ([tensors[k] for k in weight.file_keys()] for weight in group)
+    for i, other in enumerate(others, 1):
+        pairs = zip(first, other, strict=True)
+        if not all(a is b or torch.equal(a, b) for a, b in pairs):
+            raise ValueError(
+                f"{group[0].name} and {group[i].name} share a weight in the model, "
+                "but not in the file"
+            )
 
 
-def _copies(
-    group: list[_Weight], tensors: dict[str, Tensor], records: dict[str, Record]
-) -> list[conversion.Pair]:
+def _copies(group: list[_Weight], tensors: dict[str, Tensor]) -> list[conversion.Pair]:
     for weight in group:
         weight.tied = [other for other in group if other is not weight]
     int8, scale = (tensors[key].clone() for key in group[0].keys[:2])
     quantized = quantizer.Quantized(int8, scale, 0.0, 0.0)
     tie = Tie() if len(group) > 1 else None
     return [
-        (weight, conversion.copy_of(weight, quantized, records[weight.name], tie))
+        (weight, conversion.copy_of(weight, quantized, weight.record, tie))
         for weight in group
     ]

@@ -20,15 +20,10 @@ _MOST_NOISE = 300
 
 
 def calls_of(sample: Any) -> list[Call]:
-    """The calls of the model that a sample stands for.
+    """The calls that a sample stands for; TypeError or ValueError where it is none.
 
     A tensor is one argument, a dict keyword arguments, a tuple or list positional ones;
     any other iterable, and a tuple or list of nothing but these, are several calls.
-
-    Raises
-    ------
-    ValueError, TypeError
-        It is none of these, or empty.
     """
     if isinstance(sample, (str, bytes)) or not isinstance(sample, Iterable):
         raise TypeError(
@@ -95,13 +90,7 @@ class Undisturbed:
 
 
 def outputs(model: nn.Module, calls: list[Call]) -> list[Tensor]:
-    """All float tensors that the model gives, call after call.
-
-    Raises
-    ------
-    ValueError
-        It does not take the sample, or gives no float tensors.
-    """
+    """All float tensors that the model gives, call after call, or ValueError."""
     found: list[Tensor] = []
     for args, kwargs in calls:
         try:
@@ -152,14 +141,7 @@ def classes_dim(output: Tensor) -> int | None:
 
 
 def compared(stock: list[Tensor], ours: list[Tensor]) -> Comparison:
-    """Compare outputs in pairs.
-
-    Raises
-    ------
-    ValueError
-        They are of different numbers or sizes: the model is not a function of its
-        inputs.
-    """
+    """Compare outputs in pairs; ValueError where sizes are others when repeated."""
     if [t.shape for t in stock] != [t.shape for t in ours]:
         raise ValueError(
             "sample: the model gives outputs of other sizes when it is repeated"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.parameter import is_lazy
 
 from pai_torchacc import _switch
 from pai_torchacc.fusion.foreign import is_torchs_own
@@ -84,13 +86,7 @@ class Layer:
 
 
 def layers(model: nn.Module, method: str, include: Any, exclude: Any) -> list[Layer]:
-    """All layers of a model, with those reasons that need no sample.
-
-    Raises
-    ------
-    ValueError, TypeError
-        ``include`` or ``exclude`` is wrong.
-    """
+    """All layers of a model, with those reasons that need no sample."""
     modules = dict(model.named_modules())
     wanted = None if include is None else matching(modules, include, "include")
     unwanted = matching(modules, exclude, "exclude")
@@ -121,10 +117,7 @@ def follow(found: list[Layer]) -> None:
 def matching(modules: dict[str, nn.Module], asked: Any, option: str) -> set[str]:
     """Names of the modules that these names, prefixes, patterns and classes mean.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Something is neither, or a name means no module.
+    TypeError for anything else, ValueError where one means no module.
     """
     if isinstance(asked, (str, type)) or not isinstance(asked, Iterable):
         raise TypeError(
@@ -134,20 +127,14 @@ def matching(modules: dict[str, nn.Module], asked: Any, option: str) -> set[str]
     for item in asked:
         if isinstance(item, type) and issubclass(item, nn.Module):
             found |= {n for n, m in modules.items() if isinstance(m, item)}
-            continue
-        if not isinstance(item, str):
-            raise TypeError(
-                f"{option}: module names are strings, classes those of modules, "
-                f"not {item!r}"
-            )
-        names = {
-            n
-            for n in modules
-            if n == item or n.startswith(f"{item}.") or fnmatch.fnmatchcase(n, item)
-        }
-        if not names or not item:
-            raise ValueError(f"{option}: the model has no module {item!r}")
-        found |= names
+        elif isinstance(item, str):
+            inside, match = f"{item}.", partial(fnmatch.fnmatchcase, pat=item)
+            names = {n for n in modules if f"{n}.".startswith(inside) or match(n)}
+            if not names or not item:
+                raise ValueError(f"{option}: the model has no module {item!r}")
+            found |= names
+        else:
+            raise TypeError(f"{option}: a module name or class, not {item!r}")
     return found
 
 
@@ -161,11 +148,6 @@ def has_weight(module: nn.Module) -> bool:
         p is not None and (is_lazy(p) or p.dim() > 1)
         for p in module._parameters.values()
     )
-
-
-def is_lazy(parameter: Tensor) -> bool:
-    """Whether it has no sizes yet."""
-    return torch.nn.parameter.is_lazy(parameter)
 
 
 def trouble(module: nn.Module) -> str | None:
@@ -235,25 +217,22 @@ def _module_trouble(module: nn.Module, weight: Tensor) -> str | None:
 
 def chosen(layer: Layer, method: str) -> tuple[tuple[str, str], ...]:
     """Per kind of call: int8 or float, by the method and the calibration table."""
-    op, kinds, work = _places(layer)
-    if method != "auto":
-        how = "float" if method == "weight_only" else "int8"
-        if op == "int8_embedding":
-            how = "int8"
-        return tuple((kind, how) for kind in kinds)
-    return tuple(
-        (kind, "int8" if is_faster(op, kind, work) else "float") for kind in kinds
-    )
+    module, weight = layer.module, layer.weight
+    kinds: tuple[str, ...]
+    if isinstance(module, nn.Embedding):
+        op, kinds, work = "int8_embedding", ("rows",), weight.shape[1]
+    elif isinstance(module, nn.Conv2d):
+        kinds, work = (_conv_kind(module),), weight.numel() // module.groups
+        op = "int8_conv2d"
+    else:
+        op, kinds, work = "int8_linear", tuple(ROWS), weight.numel()
 
+    def is_int8(kind: str) -> bool:
+        if method == "auto":
+            return is_faster(op, kind, work)
+        return method == "int8" or op == "int8_embedding"
 
-def _places(layer: Layer) -> tuple[str, tuple[str, ...], int]:
-    weight = layer.weight
-    if isinstance(layer.module, nn.Embedding):
-        return "int8_embedding", ("rows",), weight.shape[1]
-    if isinstance(layer.module, nn.Conv2d):
-        groups = layer.module.groups
-        return "int8_conv2d", (_conv_kind(layer.module),), weight.numel() // groups
-    return "int8_linear", tuple(ROWS), weight.numel()
+    return tuple((kind, "int8" if is_int8(kind) else "float") for kind in kinds)
 
 
 def _conv_kind(conv: nn.Conv2d) -> str:
@@ -277,22 +256,15 @@ def decide(layer: Layer, method: str) -> None:
     """Refuse a layer that would not be faster, with the method "auto"."""
     floats = [kind for kind, how in layer.buckets if how == "float"]
     if method != "auto" or not floats:
-        if method == "auto" and _is_thin(layer):
+        is_thin = layer.groups > 1 and layer.weight.shape[1] < _LEAST_CHANNELS
+        if method == "auto" and is_thin:
             layer.refuse(f"fewer than {_LEAST_CHANNELS} channels in a group")
-        return
-    if len(floats) == len(layer.buckets):
-        layer.refuse(_why_none_is_faster())
+    elif len(floats) == len(layer.buckets):
+        why = _switch.reason("model_quantization")
+        inactive = f"int8 kernels are not active: {why}"
+        layer.refuse(inactive if why else "not measured faster")
     elif layer.weight.numel() > MOST_KEPT:
         layer.refuse(f"not measured faster at {ROWS[floats[0]].said}")
-
-
-def _why_none_is_faster() -> str:
-    why = _switch.reason("model_quantization")
-    return f"int8 kernels are not active: {why}" if why else "not measured faster"
-
-
-def _is_thin(layer: Layer) -> bool:
-    return layer.groups > 1 and layer.weight.shape[1] < _LEAST_CHANNELS
 
 
 def holders(model: nn.Module) -> dict[int, list[tuple[str, str, nn.Module]]]:

@@ -31,13 +31,9 @@ def dequantize_state_dict(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     if hasattr(state_dict, "_metadata"):
         found._metadata = state_dict._metadata  # type: ignore[attr-defined]
     made: dict[tuple[Any, ...], Tensor] = {}
-    weights = [
-        key.removesuffix(_SUFFIX)
-        for key in state_dict
-        if isinstance(key, str)
-        and key.endswith(tuple(f"{n}{_SUFFIX}" for n in _NAMES))
-        and f"{key.removesuffix(_SUFFIX)}_scale" in state_dict
-    ]
+    names = (k for k in state_dict if isinstance(k, str) and k.endswith("weight_int8"))
+    weights = [k.removesuffix(_SUFFIX) for k in names]
+    weights = [w for w in weights if f"{w}_scale" in state_dict]
     left_out = {f"{w}_scale" for w in weights}
     left_out |= {f"{w.rpartition('.')[0]}.quantization".lstrip(".") for w in weights}
     for key, value in state_dict.items():

@@ -228,16 +228,9 @@ class Int8Module(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
+        self, state_dict: dict[str, Any], prefix: str, *rest: Any
     ) -> None:
-        rest = local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        local_metadata, strict, missing_keys, _, error_msgs = rest
         hooks = self._load_state_dict_pre_hooks
         for hook in hooks.values():
             hook(state_dict, prefix, *rest)
@@ -260,10 +253,7 @@ class Int8Module(nn.Module):
     ) -> list[str]:
         """Take the weight out of a checkpoint; names that should be there and are not.
 
-        Raises
-        ------
-        ValueError
-            What is there cannot be loaded; nothing is changed then.
+        ValueError, and nothing changed, where it cannot be loaded.
         """
         name = prefix + self.weight_name
         own = (f"{name}_int8", f"{name}_scale", f"{prefix}quantization")

@@ -92,22 +92,29 @@ static void multiply_tile(const linear_job *job, ptac_tile *tile,
     job->isa->finish(e, sums, n_rows, job->rows + row, y, job->p->n);
 }
 
-/* Rows begin..end of one panel, in tiles as even as can be: 7 rows are 4 and 3. */
-static void multiply_panel(const linear_job *job, int64_t panel, int64_t begin,
-                           int64_t end)
+/* Of a panel, still without its rows. */
+static ptac_tile tile_of(const linear_job *job, int64_t first)
 {
     static const int64_t no_offset = 0;
-    const int64_t first = panel * PTAC_PANEL;
-    const int64_t n_tiles = (end - begin + PTAC_TILE_ROWS - 1) / PTAC_TILE_ROWS;
-    const int64_t least = (end - begin) / n_tiles, n_more = (end - begin) % n_tiles;
-    const ptac_epilogue e = epilogue_of(job, first);
-    float *y = job->y + begin * job->p->n + first;
-    ptac_tile tile = {
+
+    return (ptac_tile){
         .segments = &no_offset,
         .n_segments = 1,
         .n_quads = job->pitch / PTAC_QUAD,
         .panel = job->packed + first * job->pitch,
     };
+}
+
+/* Rows begin..end of one panel, in tiles as even as can be: 7 rows are 4 and 3. */
+static void multiply_panel(const linear_job *job, int64_t panel, int64_t begin,
+                           int64_t end)
+{
+    const int64_t first = panel * PTAC_PANEL;
+    const int64_t n_tiles = (end - begin + PTAC_TILE_ROWS - 1) / PTAC_TILE_ROWS;
+    const int64_t least = (end - begin) / n_tiles, n_more = (end - begin) % n_tiles;
+    const ptac_epilogue e = epilogue_of(job, first);
+    float *y = job->y + begin * job->p->n + first;
+    ptac_tile tile = tile_of(job, first);
 
     for (int64_t t = 0, row = begin; t < n_tiles; t++) {
         const int n_rows = (int)(least + (t < n_more));
@@ -170,21 +177,16 @@ static void multiply(linear_job *job, int n_threads)
 
 static void multiply_panels16(int64_t begin, int64_t end, void *context)
 {
-    static const int64_t no_offset = 0;
     const linear_job *job = context;
     _Alignas(64) int32_t sums[2 * PTAC_PANEL];
 
     for (int64_t panel = begin; panel < end; panel++) {
         const int64_t first = panel * PTAC_PANEL;
         const ptac_epilogue e = epilogue_of(job, first);
-        const ptac_tile tile = {
-            .rows = {job->q, job->q + job->pitch},
-            .segments = &no_offset,
-            .n_segments = 1,
-            .n_quads = job->pitch / PTAC_QUAD,
-            .panel = job->packed + first * job->pitch,
-        };
+        ptac_tile tile = tile_of(job, first);
 
+        tile.rows[0] = job->q;
+        tile.rows[1] = job->q + job->pitch;
         job->isa->sum(&tile, 2, vectors_of(&e), sums);
         job->isa->finish16(&e, sums, job->rows[0], job->y + first);
     }

@@ -24,20 +24,21 @@
  */
 #define AHEAD "1536"
 
+/* EACH_r(DO) is DO(i, register, activations, four sums) for each of r rows. */
+#define EACH_1(DO) DO(0, r8, 28, 0, 1, 2, 3)
+#define EACH_2(DO) EACH_1(DO) DO(1, r9, 29, 4, 5, 6, 7)
+#define EACH_3(DO) EACH_2(DO) DO(2, r10, 30, 8, 9, 10, 11)
+#define EACH_4(DO) EACH_3(DO) DO(3, r11, 31, 12, 13, 14, 15)
+#define EACH_5(DO) EACH_4(DO) DO(4, r12, 28, 16, 17, 18, 19)
+#define EACH_6(DO) EACH_5(DO) DO(5, r13, 29, 20, 21, 22, 23)
+
 #define DOT(weights, row, sum)                                                         \
     "vpdpbusd %%zmm" #weights ", %%zmm" #row ", %%zmm" #sum "\n\t"
-#define ROW_1(reg, row, a, b, c, d)                                                    \
+#define ROW_1(i, reg, row, a, b, c, d)                                                 \
     "vpbroadcastd (%%" #reg ", %[k]), %%zmm" #row "\n\t" DOT(24, row, a)
-#define ROW_2(reg, row, a, b, c, d) ROW_1(reg, row, a, b, c, d) DOT(25, row, b)
-#define ROW_3(reg, row, a, b, c, d) ROW_2(reg, row, a, b, c, d) DOT(26, row, c)
-#define ROW_4(reg, row, a, b, c, d) ROW_3(reg, row, a, b, c, d) DOT(27, row, d)
-
-#define ROWS_1(v) ROW_##v(r8, 28, 0, 1, 2, 3)
-#define ROWS_2(v) ROWS_1(v) ROW_##v(r9, 29, 4, 5, 6, 7)
-#define ROWS_3(v) ROWS_2(v) ROW_##v(r10, 30, 8, 9, 10, 11)
-#define ROWS_4(v) ROWS_3(v) ROW_##v(r11, 31, 12, 13, 14, 15)
-#define ROWS_5(v) ROWS_4(v) ROW_##v(r12, 28, 16, 17, 18, 19)
-#define ROWS_6(v) ROWS_5(v) ROW_##v(r13, 29, 20, 21, 22, 23)
+#define ROW_2(i, reg, row, a, b, c, d) ROW_1(i, reg, row, a, b, c, d) DOT(25, row, b)
+#define ROW_3(i, reg, row, a, b, c, d) ROW_2(i, reg, row, a, b, c, d) DOT(26, row, c)
+#define ROW_4(i, reg, row, a, b, c, d) ROW_3(i, reg, row, a, b, c, d) DOT(27, row, d)
 
 #define WEIGHT(i, offset)                                                              \
     "vmovdqu64 " #offset "(%[w]), %%zmm" #i "\n\t"                                     \
@@ -48,36 +49,20 @@
 #define WEIGHTS_4 WEIGHTS_3 WEIGHT(27, 192)
 
 /* Where a row's next segment ends. */
-#define POINT(reg, offset)                                                             \
-    "movq " #offset "(%[tile]), %%" #reg "\n\t"                                        \
+#define POINT(i, reg, row, a, b, c, d)                                                 \
+    "movq 8*" #i "(%[tile]), %%" #reg "\n\t"                                           \
     "addq %%rax, %%" #reg "\n\t"
-#define POINTS_1 POINT(r8, 0)
-#define POINTS_2 POINTS_1 POINT(r9, 8)
-#define POINTS_3 POINTS_2 POINT(r10, 16)
-#define POINTS_4 POINTS_3 POINT(r11, 24)
-#define POINTS_5 POINTS_4 POINT(r12, 32)
-#define POINTS_6 POINTS_5 POINT(r13, 40)
 
-#define CLEAR(i)            "vpxord %%zmm" #i ", %%zmm" #i ", %%zmm" #i "\n\t"
-#define CLEAR_4(a, b, c, d) CLEAR(a) CLEAR(b) CLEAR(c) CLEAR(d)
-#define CLEARS_1            CLEAR_4(0, 1, 2, 3)
-#define CLEARS_2            CLEARS_1 CLEAR_4(4, 5, 6, 7)
-#define CLEARS_3            CLEARS_2 CLEAR_4(8, 9, 10, 11)
-#define CLEARS_4            CLEARS_3 CLEAR_4(12, 13, 14, 15)
-#define CLEARS_5            CLEARS_4 CLEAR_4(16, 17, 18, 19)
-#define CLEARS_6            CLEARS_5 CLEAR_4(20, 21, 22, 23)
-
-#define KEEP(i, offset)         "vmovdqu64 %%zmm" #i ", " #offset "(%[sums])\n\t"
-#define KEEP_1(row, a, b, c, d) KEEP(a, row * 256)
-#define KEEP_2(row, a, b, c, d) KEEP_1(row, a, b, c, d) KEEP(b, row * 256 + 64)
-#define KEEP_3(row, a, b, c, d) KEEP_2(row, a, b, c, d) KEEP(c, row * 256 + 128)
-#define KEEP_4(row, a, b, c, d) KEEP_3(row, a, b, c, d) KEEP(d, row * 256 + 192)
-#define KEEPS_1(v)              KEEP_##v(0, 0, 1, 2, 3)
-#define KEEPS_2(v)              KEEPS_1(v) KEEP_##v(1, 4, 5, 6, 7)
-#define KEEPS_3(v)              KEEPS_2(v) KEEP_##v(2, 8, 9, 10, 11)
-#define KEEPS_4(v)              KEEPS_3(v) KEEP_##v(3, 12, 13, 14, 15)
-#define KEEPS_5(v)              KEEPS_4(v) KEEP_##v(4, 16, 17, 18, 19)
-#define KEEPS_6(v)              KEEPS_5(v) KEEP_##v(5, 20, 21, 22, 23)
+#define ZERO(i)                         "vpxord %%zmm" #i ", %%zmm" #i ", %%zmm" #i "\n\t"
+#define CLEAR(i, reg, row, a, b, c, d)  ZERO(a) ZERO(b) ZERO(c) ZERO(d)
+#define STORE(i, offset)                "vmovdqu64 %%zmm" #i ", " #offset "(%[sums])\n\t"
+#define KEEP_1(i, reg, row, a, b, c, d) STORE(a, i * 256)
+#define KEEP_2(i, reg, row, a, b, c, d)                                                \
+    KEEP_1(i, reg, row, a, b, c, d) STORE(b, i * 256 + 64)
+#define KEEP_3(i, reg, row, a, b, c, d)                                                \
+    KEEP_2(i, reg, row, a, b, c, d) STORE(c, i * 256 + 128)
+#define KEEP_4(i, reg, row, a, b, c, d)                                                \
+    KEEP_3(i, reg, row, a, b, c, d) STORE(d, i * 256 + 192)
 
 #define TILE(r, v)                                                                     \
     TARGET static void sum_##r##x##v(const ptac_tile *tile, int32_t *sums)             \
@@ -89,18 +74,19 @@
         int64_t k;                                                                     \
                                                                                        \
         __asm__ volatile(                                                              \
-            CLEARS_##r "1:\n\t"                                                        \
-                       "movq (%[segment]), %%rax\n\t"                                  \
-                       "addq %[bytes], %%rax\n\t" POINTS_##r                           \
-            "movq %[bytes], %[k]\n\t"                                                  \
-            "negq %[k]\n\t"                                                            \
-            ".p2align 5\n"                                                             \
-            "2:\n\t" WEIGHTS_##v ROWS_##r(v) "addq $64 * " #v ", %[w]\n\t"             \
-                                             "addq $4, %[k]\n\t"                       \
-                                             "jnz 2b\n\t"                              \
-                                             "addq $8, %[segment]\n\t"                 \
-                                             "cmpq %[end], %[segment]\n\t"             \
-                                             "jne 1b\n\t" KEEPS_##r(v)                 \
+            EACH_##r(CLEAR) "1:\n\t"                                                   \
+                            "movq (%[segment]), %%rax\n\t"                             \
+                            "addq %[bytes], %%rax\n\t" EACH_##r(                       \
+                                POINT) "movq %[bytes], %[k]\n\t"                       \
+                                       "negq %[k]\n\t"                                 \
+                                       ".p2align 5\n"                                  \
+                                       "2:\n\t" WEIGHTS_##v EACH_##r(                  \
+                                           ROW_##v) "addq $64 * " #v ", %[w]\n\t"      \
+                                                    "addq $4, %[k]\n\t"                \
+                                                    "jnz 2b\n\t"                       \
+                                                    "addq $8, %[segment]\n\t"          \
+                                                    "cmpq %[end], %[segment]\n\t"      \
+                                                    "jne 1b\n\t" EACH_##r(KEEP_##v)    \
             : [w] "+&r"(w), [segment] "+&r"(segment), [k] "=&r"(k)                     \
             : [tile] "r"(tile->rows), [sums] "r"(sums), [end] "r"(end),                \
               [bytes] "r"(bytes)                                                       \
