@@ -14,12 +14,11 @@ import int8
 import pytest
 import switching
 import torch
-from torch import Tensor, nn
+from int8 import CASES, another, quantized
+from torch import nn
 
 import pai_torchacc as ptac
 from pai_torchacc.quantization import selection
-
-CASES = list(int8.MODELS)
 
 
 @pytest.fixture(autouse=True)
@@ -27,19 +26,6 @@ def inference() -> Iterator[None]:
     with torch.no_grad():
         yield
     ptac.disable()
-
-
-def quantized(name: str, **options: Any) -> tuple[nn.Module, Tensor]:
-    make, x = int8.MODELS[name]
-    return ptac.quantize_model(make(), method="int8", **options), x
-
-
-def another(name: str) -> nn.Module:
-    """A float model with other numbers."""
-    model = int8.MODELS[name][0]()
-    for p in model.parameters():
-        p.add_(0.1)
-    return model
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -173,3 +174,18 @@ MODELS = {
     "conv": (conv_net, IMAGES),
     "tied": (language_model, TOKENS),
 }
+
+CASES = list(MODELS)
+
+
+def quantized(name: str, **options: Any) -> tuple[nn.Module, Tensor]:
+    make, x = MODELS[name]
+    return ptac.quantize_model(make(), method="int8", **options), x
+
+
+def another(name: str) -> nn.Module:
+    """A float model with other numbers."""
+    model = MODELS[name][0]()
+    for p in model.parameters():
+        p.add_(0.1)
+    return model

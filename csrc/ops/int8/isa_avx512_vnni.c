@@ -53,9 +53,12 @@
     "movq 8*" #i "(%[tile]), %%" #reg "\n\t"                                           \
     "addq %%rax, %%" #reg "\n\t"
 
-#define ZERO(i)                         "vpxord %%zmm" #i ", %%zmm" #i ", %%zmm" #i "\n\t"
-#define CLEAR(i, reg, row, a, b, c, d)  ZERO(a) ZERO(b) ZERO(c) ZERO(d)
-#define STORE(i, offset)                "vmovdqu64 %%zmm" #i ", " #offset "(%[sums])\n\t"
+#define ZERO(i) "vpxord %%zmm" #i ", %%zmm" #i ", %%zmm" #i "\n\t"
+
+#define CLEAR(i, reg, row, a, b, c, d) ZERO(a) ZERO(b) ZERO(c) ZERO(d)
+
+#define STORE(i, offset) "vmovdqu64 %%zmm" #i ", " #offset "(%[sums])\n\t"
+
 #define KEEP_1(i, reg, row, a, b, c, d) STORE(a, i * 256)
 #define KEEP_2(i, reg, row, a, b, c, d)                                                \
     KEEP_1(i, reg, row, a, b, c, d) STORE(b, i * 256 + 64)
