@@ -7,10 +7,10 @@
  * have given way to a boxed one of torch's library, without unboxed ones, and the
  * functor holds the address that we have registered. Nothing else looks like that.
  */
-#define _GNU_SOURCE /* dladdr */
+#define _GNU_SOURCE /* dl_iterate_phdr */
 #include "bind/abi/dispatch_slot.h"
 
-#include <dlfcn.h>
+#include <link.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,12 +62,35 @@ void at_entry_forget(at_entry *entry)
     entry->before = NULL;
 }
 
+typedef struct place {
+    uintptr_t address;
+    bool is_torchs;
+} place;
+
+static int look_in(struct dl_phdr_info *library, size_t unused, void *looked_for)
+{
+    place *p = looked_for;
+
+    (void)unused;
+    for (int i = 0; i < library->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &library->dlpi_phdr[i];
+
+        if (part->p_type == PT_LOAD &&
+            p->address - library->dlpi_addr - part->p_vaddr < part->p_memsz) {
+            p->is_torchs = strstr(library->dlpi_name, "libtorch");
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* By segments: dladdr() would read all symbols of a library, megabytes of torch's. */
 static bool is_torchs_function(uint64_t word)
 {
-    Dl_info found;
+    place found = {(uintptr_t)word, false};
 
-    return word && dladdr((void *)(uintptr_t)word, &found) && found.dli_fname &&
-           strstr(found.dli_fname, "libtorch");
+    dl_iterate_phdr(look_in, &found);
+    return found.is_torchs;
 }
 
 static bool holds(uint64_t functor, at_boxed_fn boxed)
