@@ -25,7 +25,6 @@ from pai_torchacc.quantization import (
     storage,
     timing,
 )
-from pai_torchacc.quantization.attention import Int8MultiheadAttention
 from pai_torchacc.quantization.layers import Int8Embedding
 from pai_torchacc.quantization.record import METHODS, Record, State, Tie
 from pai_torchacc.quantization.selection import CLASSES, Layer
@@ -90,19 +89,16 @@ def quantize(model: nn.Module, sample: Any, options: Options) -> nn.Module:
     method = "int8" if options.measure else options.method
     found = selection.layers(model, method, options.include, options.exclude)
     _check_any(found)
-    copies = _copies(found, options)
-    memo = Notes(options)
-    swap = Swap(model)
+    _copy(found, options)
+    memo, swap = Notes(options), Swap(model)
     try:
         if calls is None:
             if options.measure:
-                timing.measure(copies, {}, options.method)
-            swap.do(
-                [(layer, copied) for layer, copied in copies if layer.reason is None]
-            )
+                timing.measure(_able(found), {}, options.method)
+            swap.do(_able(found))
         else:
             samples.Undisturbed(model).run(
-                lambda: _guarded(model, calls, copies, options, memo, swap)
+                lambda: _guarded(model, calls, found, memo, swap)
             )
         swap.finish(options.keep_master)
     except BaseException:
@@ -110,9 +106,13 @@ def quantize(model: nn.Module, sample: Any, options: Options) -> nn.Module:
         raise
     memo.reasons = {layer.name: layer.reason for layer in found if layer.reason}
     notes[model] = memo
-    if all(layer.reason for layer in found):
+    if not _able(found):
         _say_nothing_done(found)
     return model
+
+
+def _able(found: list[Layer]) -> list[Layer]:
+    return [layer for layer in found if layer.reason is None]
 
 
 def _say_nothing_done(found: list[Layer]) -> None:
@@ -148,36 +148,25 @@ def _check_any(found: list[Layer]) -> None:
     )
 
 
-Pair = tuple[Layer, Int8Module]
-
-
-def _copies(found: list[Layer], options: Options) -> list[Pair]:
+def _copy(found: list[Layer], options: Options) -> None:
     """Quantized copies of the layers that can be int8; others get their reason."""
-    pairs: list[Pair] = []
-    made: dict[int, tuple[quantizer.Quantized, Tie | None]] = {}
-    for layer in found:
-        if layer.reason is not None:
-            continue
+    made: dict[int, tuple[quantizer.Quantized | None, Tie | None]] = {}
+    for layer in _able(found):
         key = id(layer.weight)
         if key not in made:
             quantized = quantizer.quantize(layer.weight)
             made[key] = quantized, Tie() if layer.tied else None
         quantized, tie = made[key]
-        if not quantizer.is_sound(quantized):
+        if quantized is None:
             layer.refuse("NaN or Inf in its weight", is_fault=True)
-            continue
-        record = Record(options.method, layer.buckets)
-        pairs.append((layer, copy_of(layer, quantized, record, tie)))
+        else:
+            copy_of(layer, quantized, Record(options.method, layer.buckets), tie)
     selection.follow(found)
-    pairs = [pair for pair in pairs if pair[0].reason is None]
     _check_any(found)
-    copies = {layer.module: copied for layer, copied in pairs}
-    for layer, copied in pairs:
-        if isinstance(copied, Int8MultiheadAttention):
-            out = copies.get(layer.module.out_proj)
-            if out is not None:
-                copied.__dict__["_modules"] = {"out_proj": out}
-    return pairs
+    copies = {layer.module: layer.copied for layer in _able(found)}
+    for module, copied in copies.items():
+        if isinstance(module, nn.MultiheadAttention) and module.out_proj in copies:
+            copied.__dict__["_modules"] = {"out_proj": copies[module.out_proj]}
 
 
 def shell(module: nn.Module) -> nn.Module:
@@ -196,30 +185,27 @@ def shell(module: nn.Module) -> nn.Module:
 
 def copy_of(
     layer: Layer, quantized: quantizer.Quantized, record: Record, tie: Tie | None
-) -> Int8Module:
-    """A quantized module beside a float one, with the same bias."""
+) -> None:
+    """Make a quantized module beside a float one, with the same bias."""
     state = State(record, tuple(layer.weight.shape), layer.groups, tie=tie)
     state.signal, state.noise = quantized.signal, quantized.noise
-    state.keeps_plain = any(
-        CLASSES[type(other.module)] is Int8Embedding for other in layer.tied
-    )
-    copied: Any = shell(layer.module)
-    storage.swap(copied, layer.cls, state)
+    state.keeps_plain = any(other.cls is Int8Embedding for other in layer.tied)
+    layer.copied = shell(layer.module)
+    storage.swap(layer.copied, layer.cls, state)
     with quantizer.ordinary():
-        copied._put(copied._laid_out(quantized.int8, quantized.scale))
-    return copied
+        layer.copied._put(layer.copied._laid_out(quantized.int8, quantized.scale))
 
 
 def _guarded(
     model: nn.Module,
     calls: list[samples.Call],
-    copies: list[Pair],
-    options: Options,
+    found: list[Layer],
     memo: Notes,
     swap: Swap,
 ) -> None:
     """Swap, compare with float, and return the worst layers to float until it holds."""
-    watch = samples.Watch({layer.module: copied for layer, copied in copies})
+    options, able = memo.options, _able(found)
+    watch = samples.Watch({layer.module: layer.copied for layer in able})
     try:
         watch.open()
         stock = samples.outputs(model, calls)
@@ -229,32 +215,32 @@ def _guarded(
         except BaseException:  # an interrupt
             watch.close()
             raise
-    for layer, copied in copies:
-        copied._int8.output_sqnr = watch.sqnr(layer.module)
+    for layer in able:
+        layer.copied._int8.output_sqnr = watch.sqnr(layer.module)
     if options.measure:
-        timing.measure(copies, watch.shapes, options.method)
-    swap.do([pair for pair in copies if pair[0].reason is None])
+        timing.measure(able, watch.shapes, options.method)
+    swap.do(_able(able))
     while True:
         result = samples.compared(stock, samples.outputs(model, calls))
         memo.comparison = asdict(result)
-        if result.badness() <= options.guard or not swap.pairs:
+        if result.badness() <= options.guard or not swap.layers:
             return
         _give_up(swap)
 
 
 def _give_up(swap: Swap) -> None:
     """Return the worst eighth of the layers to float."""
-    pairs = sorted(swap.pairs, key=_quality)
-    for layer, copied in pairs[: max(1, len(pairs) // 8)]:
-        sqnr = copied._int8.output_sqnr
+    worst = sorted(swap.layers, key=_quality)[: max(1, len(swap.layers) // 8)]
+    for layer in worst:
+        sqnr = layer.copied._int8.output_sqnr
         said = "unknown" if sqnr is None else f"{sqnr:.1f} dB"
         layer.refuse(f"the guard: output SQNR {said}")
-    selection.follow([layer for layer, _ in swap.pairs])
-    swap.back([pair for pair in swap.pairs if pair[0].reason])
+    selection.follow(swap.layers)
+    swap.back([layer for layer in swap.layers if layer.reason])
 
 
-def _quality(pair: Pair) -> float:
-    state = pair[1]._int8
+def _quality(layer: Layer) -> float:
+    state = layer.copied._int8
     return state.weight_sqnr() if state.output_sqnr is None else state.output_sqnr
 
 
@@ -263,42 +249,40 @@ class Swap:
 
     def __init__(self, model: nn.Module):
         self._model = model
-        self.pairs: list[Pair] = []
-        self._parameters: dict[int, Any] = {}
+        self.layers: list[Layer] = []
+        self._parameters: dict[Layer, Any] = {}
 
-    def do(self, pairs: list[Pair]) -> None:
+    def do(self, layers: list[Layer]) -> None:
         """Turn these layers into what their copies are."""
-        for layer, copied in pairs:
-            module: Any = layer.module
-            self._parameters[id(layer)] = layer.weight
-            self.pairs.append((layer, copied))
-            storage.swap(module, layer.cls, copied._int8)
-            module._put(copied._own())
-            if copied._int8.tie is not None:
-                copied._int8.tie.add(module)
+        for layer in layers:
+            module, state = layer.module, layer.copied._int8
+            self._parameters[layer] = layer.weight
+            self.layers.append(layer)
+            storage.swap(module, layer.cls, state)
+            module._put(layer.copied._own())
+            if state.tie is not None:
+                state.tie.add(module)
         settle(self._model)
 
-    def back(self, pairs: list[Pair]) -> None:
+    def back(self, layers: list[Layer]) -> None:
         """Turn these layers back, with the parameters that they had."""
-        for layer, _ in pairs:
-            parameter = self._parameters[id(layer)]
+        for layer in layers:
+            parameter = self._parameters[layer]
             storage.restore(layer.module, layer.cls, parameter)
             optimizers.note_restored(parameter)
-        self.pairs = [pair for pair in self.pairs if pair not in pairs]
+        self.layers = [layer for layer in self.layers if layer not in layers]
         settle(self._model)
 
     def undo(self) -> None:
         """Turn all of them back."""
-        self.back(self.pairs)
+        self.back(self.layers)
 
     def finish(self, keep_master: bool) -> None:
         """Let go of the parameters, but for masters."""
-        for layer, _ in self.pairs:
-            module: Any = layer.module
-            parameter = self._parameters[id(layer)]
+        for layer in self.layers:
             if keep_master:
-                module._int8.master = parameter
-            optimizers.note_removed(parameter)
+                layer.module._int8.master = self._parameters[layer]
+            optimizers.note_removed(self._parameters[layer])
 
 
 _FAST = {
@@ -309,15 +293,9 @@ _FAST = {
 
 
 def settle(model: nn.Module) -> None:
-    """Have the float modules around int8 ones work with them, and others as ever."""
-    _close_fast_paths(model)
-    fused_modules.settle(model)
+    """Have the float modules around int8 ones work with them, and others as ever.
 
-
-def _close_fast_paths(model: nn.Module) -> None:
-    """Have transformers with int8 layers call these, and others as ever.
-
-    ``_before_int8`` of a transformer has what the setting was.
+    ``_before_int8`` of a transformer has what its setting was.
     """
     for module in model.modules():
         for kind, (name, closed) in _FAST.items():
@@ -329,6 +307,7 @@ def _close_fast_paths(model: nn.Module) -> None:
                 own["_before_int8"], own[name] = own[name], closed
             elif not is_quantized and "_before_int8" in own:
                 own[name] = own.pop("_before_int8")
+    fused_modules.settle(model)
 
 
 def dequantize(model: nn.Module) -> nn.Module:

@@ -88,17 +88,14 @@ def geometry(conv: Any) -> tuple[int, ...] | None:
     if conv.padding_mode != "zeros":
         return None
     padding = conv.padding
-    if isinstance(padding, str):
-        if padding == "valid":
-            padding = (0,) * _SPATIAL
-        else:
-            total = [
-                d * (k - 1)
-                for d, k in zip(conv.dilation, conv.kernel_size, strict=True)
-            ]
-            if any(t % 2 for t in total):
-                return None
-            padding = tuple(t // 2 for t in total)
+    if padding == "valid":
+        padding = (0,) * _SPATIAL
+    elif padding == "same":
+        sides = zip(conv.dilation, conv.kernel_size, strict=True)
+        total = [d * (k - 1) for d, k in sides]
+        if any(t % 2 for t in total):
+            return None
+        padding = tuple(t // 2 for t in total)
     channels = conv.in_channels // conv.groups
     sizes = (conv.out_channels, channels, *conv.kernel_size)
     return (*sizes, *conv.stride, *padding, *conv.dilation, conv.groups)

@@ -34,9 +34,6 @@ class Quantized(NamedTuple):
     noise: float
 
 
-_UNSOUND = Quantized(torch.empty(0, dtype=torch.int8), torch.tensor([torch.nan]), 0, 0)
-
-
 @functools.cache
 def extension() -> Any:
     """The extension, which lays weights out in one way for the whole process."""
@@ -77,11 +74,11 @@ class ordinary:  # noqa: N801 as torch.no_grad
             self._inference.__exit__(*error)
 
 
-def quantize(weight: Tensor) -> Quantized:
+def quantize(weight: Tensor) -> Quantized | None:
     """Round a float32 weight [n, ...] on the CPU to int8.
 
-    A channel with NaN or Inf gives a scale that is not finite. ``signal`` and ``noise``
-    are sums of squares, of the weight and of what rounding changed.
+    None where it has NaN or Inf. ``signal`` and ``noise`` are sums of squares, of the
+    weight and of what rounding changed.
     """
     with ordinary():
         weight = weight.detach().contiguous()
@@ -89,12 +86,14 @@ def quantize(weight: Tensor) -> Quantized:
         if c is None:
             return _quantize(weight)
         made = c.int8_quantize(weight)
-        return _UNSOUND if made is None else Quantized(*made)
+        return None if made is None else Quantized(*made)
 
 
-def _quantize(weight: Tensor) -> Quantized:
+def _quantize(weight: Tensor) -> Quantized | None:
     rows = weight.reshape(weight.shape[0], -1)
     largest = rows.abs().amax(1)
+    if not bool(torch.isfinite(largest).all()):
+        return None
     is_zero = largest < _LEAST_ABSMAX
     # A number divided by a tensor is multiplied with its reciprocal: rounded twice.
     inverse = torch.full_like(largest, LARGEST) / largest
@@ -183,8 +182,3 @@ def check(key: str, int8: Any, scale: Any, shape: tuple[int, ...] | None) -> Non
         raise ValueError(f"{key}_scale has values that are not finite and positive")
     if int8.numel() and int(int8.amin()) < -LARGEST:
         raise ValueError(f"{key}_int8 has values below -{LARGEST}")
-
-
-def is_sound(quantized: Quantized) -> bool:
-    """Whether no channel has NaN or Inf."""
-    return bool(torch.isfinite(quantized.scale).all())

@@ -17,7 +17,7 @@ from pai_torchacc.quantization.storage import Int8Module
 _MOST_RECORD_BYTES = 1 << 16
 
 
-@dataclass
+@dataclass(eq=False)
 class _Weight(Layer):
     """A module that may be int8, under one of its names."""
 
@@ -135,7 +135,7 @@ def restore(
     model: nn.Module, plan: Plan, tensors: dict[str, Tensor], metadata: Any
 ) -> nn.Module:
     """Change the layers and load the tensors, or leave all as it was: ValueError."""
-    pairs: list[conversion.Pair] = []
+    changed: list[_Weight] = []
     made_float: list[tuple[list[Int8Module], Tensor]] = []
     for group in plan:
         _check_alike(group, tensors)
@@ -150,12 +150,13 @@ def restore(
             quantizer.check(weight.key, int8, scale, weight.shape())
             weight.record = from_tensor(record)
         if not isinstance(group[0].module, Int8Module):
-            pairs += _copies(distinct, tensors)
+            _copy(distinct, tensors)
+            changed += distinct
     state = OrderedDict(tensors)
     state._metadata = metadata  # type: ignore[attr-defined]
     swap = conversion.Swap(model)
     try:
-        swap.do(pairs)
+        swap.do(changed)
         for modules, plain in made_float:
             before = modules[0]._int8
             parameter = nn.Parameter(
@@ -185,13 +186,11 @@ def _check_alike(group: list[_Weight], tensors: dict[str, Tensor]) -> None:
             )
 
 
-def _copies(group: list[_Weight], tensors: dict[str, Tensor]) -> list[conversion.Pair]:
+def _copy(group: list[_Weight], tensors: dict[str, Tensor]) -> None:
     for weight in group:
         weight.tied = [other for other in group if other is not weight]
     int8, scale = (tensors[key].clone() for key in group[0].keys[:2])
     quantized = quantizer.Quantized(int8, scale, 0.0, 0.0)
     tie = Tie() if len(group) > 1 else None
-    return [
-        (weight, conversion.copy_of(weight, quantized, weight.record, tie))
-        for weight in group
-    ]
+    for weight in group:
+        conversion.copy_of(weight, quantized, weight.record, tie)

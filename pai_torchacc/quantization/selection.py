@@ -42,12 +42,12 @@ _LEAST_CHANNELS = 16
 Name = str | type[nn.Module]
 
 
-@dataclass
+@dataclass(eq=False)
 class Layer:
     """A module that has a weight, and what is to become of it."""
 
     name: str
-    module: nn.Module
+    module: Any
     reason: str | None = None
     """Why it stays float."""
     is_fault: bool = False
@@ -55,12 +55,14 @@ class Layer:
     buckets: tuple[tuple[str, str], ...] = ()
     tied: list[Layer] = field(default_factory=list)
     """Other layers with the same weight."""
-    kind: type = nn.Module
-    """Its class as long as it is float."""
+    copied: Any = None
+    """What it would become, beside it."""
 
-    def __post_init__(self) -> None:
+    @property
+    def kind(self) -> type:
+        """Its class as long as it is float."""
         kind = type(self.module)
-        self.kind = getattr(kind, "float_class", kind)
+        return getattr(kind, "float_class", kind)
 
     @property
     def cls(self) -> type[Int8Module]:

@@ -279,7 +279,7 @@ class Int8Module(nn.Module):
         if not weight.is_floating_point() or weight.is_meta:
             raise ValueError(f"{key} is no float tensor with data")
         quantized = quantizer.quantize(weight.detach().to("cpu", torch.float32))
-        if not quantizer.is_sound(quantized):
+        if quantized is None:
             raise ValueError(f"{key} has NaN or Inf and cannot be int8")
         state = self._int8
         state.signal, state.noise = quantized.signal, quantized.noise

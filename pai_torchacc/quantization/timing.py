@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from pai_torchacc.quantization import quantizer, selection
 from pai_torchacc.quantization.record import ROWS, Record
-from pai_torchacc.quantization.storage import Int8Module
 
 Call = Callable[[Tensor], Tensor]
 
@@ -27,12 +26,11 @@ _IMAGE = (28, 28)
 
 
 def measure(
-    pairs: list[tuple[Any, Int8Module]],
-    shapes: dict[nn.Module, tuple[int, ...]],
-    method: str,
+    layers: list[Any], shapes: dict[nn.Module, tuple[int, ...]], method: str
 ) -> None:
     """Time every layer; with method "auto" the times decide instead of the table."""
-    for layer, copied in pairs:
+    for layer in layers:
+        copied = layer.copied
         state = copied._int8
         buckets = []
         for kind, how in state.record.buckets:
@@ -47,8 +45,7 @@ def measure(
         selection.decide(layer, method)
         with quantizer.ordinary():
             copied._put(copied._laid_out(copied._plain(), copied._scale()))
-    everything = [layer for layer, _ in pairs]
-    selection.follow(everything)
+    selection.follow(layers)
 
 
 def _ways(module: Any, copied: Any) -> tuple[Call, Call]:

@@ -4,61 +4,55 @@
 #if defined(__x86_64__)
 #include "ops/int8/weight.h"
 
-#include <immintrin.h>
-
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#include "ops/math/lanes_avx512.h"
 
 enum {
-    LANES = 16,
     SPAN = 1024, /* weights whose errors add up in float */
 };
 
-TARGET static inline __mmask16 lanes_of(int64_t left)
+INLINE int at_most_lanes(int64_t n)
 {
-    return left >= LANES ? 0xffff : (__mmask16)((1u << left) - 1);
+    return n < LANES ? (int)n : LANES;
 }
 
 TARGET static float absmax(const float *w, int64_t k, float *poison)
 {
-    const __m512 none = _mm512_setzero_ps();
-    __m512 most = none, sum = none;
+    vec most = v_zero(), sum = v_zero();
 
     for (int64_t i = 0; i < k; i += LANES) {
-        const __m512 v = _mm512_abs_ps(_mm512_maskz_loadu_ps(lanes_of(k - i), w + i));
+        const vec v = v_abs(v_load_first(w + i, at_most_lanes(k - i)));
 
-        most = _mm512_max_ps(most, v);
-        sum = _mm512_fmadd_ps(v, none, sum);
+        most = v_max(most, v);
+        sum = v_fma(v, v_zero(), sum);
     }
-    *poison = _mm512_reduce_add_ps(sum);
-    return _mm512_reduce_max_ps(most);
+    *poison = v_sum(sum);
+    return v_largest(most);
 }
 
 /* Errors in units of a step, which neither overflow nor vanish as squares of floats. */
-TARGET static ptac_weight_error round_span(const float *w, int64_t k, __m512 by,
-                                           int8_t *q)
+TARGET static ptac_weight_error round_span(const float *w, int64_t k, vec by, int8_t *q)
 {
-    __m512 signal = _mm512_setzero_ps(), noise = signal;
+    vec signal = v_zero(), noise = signal;
 
     for (int64_t i = 0; i < k; i += LANES) {
-        const __mmask16 lanes = lanes_of(k - i);
-        const __m512 v = _mm512_maskz_loadu_ps(lanes, w + i);
-        const __m512 steps = _mm512_mul_ps(v, by);
+        const int n = at_most_lanes(k - i);
+        const vec v = v_load_first(w + i, n);
+        const vec steps = v_mul(v, by);
         const __m512i whole = _mm512_cvtps_epi32(steps);
-        const __m512 missed = _mm512_sub_ps(steps, _mm512_cvtepi32_ps(whole));
+        const vec missed = v_sub(steps, _mm512_cvtepi32_ps(whole));
 
-        _mm_mask_storeu_epi8(q + i, lanes, _mm512_cvtepi32_epi8(whole));
-        signal = _mm512_fmadd_ps(steps, steps, signal);
-        noise = _mm512_fmadd_ps(missed, missed, noise);
+        _mm_mask_storeu_epi8(q + i, v_first(n), _mm512_cvtepi32_epi8(whole));
+        signal = v_fma(steps, steps, signal);
+        noise = v_fma(missed, missed, noise);
     }
-    return (ptac_weight_error){(double)_mm512_reduce_add_ps(signal),
-                               (double)_mm512_reduce_add_ps(noise)};
+    return (ptac_weight_error){(double)v_sum(signal), (double)v_sum(noise)};
 }
 
 TARGET static ptac_weight_error round_row(const float *w, int64_t k, float by,
                                           float scale, int8_t *q)
 {
     const double square = (double)scale * (double)scale;
-    const __m512 every_by = _mm512_set1_ps(by);
+    const vec every_by = v_set(by);
     ptac_weight_error sum = {0};
 
     for (int64_t i = 0; i < k; i += SPAN) {

@@ -83,15 +83,6 @@ static ptac_reason read_images(at_tensor tensor, ptac_int8_args *read)
     return why;
 }
 
-static int64_t places(int64_t size, const ptac_int8_conv2d *p, int axis)
-{
-    const int64_t window = p->dilation[axis] * (p->kernel[axis] - 1) + 1;
-
-    if (size + 2 * p->padding[axis] < window)
-        return 0;
-    return (size + 2 * p->padding[axis] - window) / p->stride[axis] + 1;
-}
-
 /* x, packed, scale, bias or None, geometry, activation, normalization or None */
 static ptac_reason read_conv(PyObject *const *args, ptac_int8_args *read)
 {
@@ -116,8 +107,8 @@ static ptac_reason read_conv(PyObject *const *args, ptac_int8_args *read)
     why = read_images(ptac_borrow(args[0]), read);
     if (why)
         return why;
-    p->out_height = places(p->height, p, 0);
-    p->out_width = places(p->width, p, 1);
+    p->out_height = ptac_int8_conv2d_places(p, 0);
+    p->out_width = ptac_int8_conv2d_places(p, 1);
     p->y_channels_last = p->x_channels_last;
     read->call.n_inputs = PTAC_CONV_INPUTS;
     return PTAC_TAKE;

@@ -41,20 +41,13 @@ static bool has_countable_images(const ptac_int8_conv2d *p)
     return ptac_int8_is_countable(bytes, 4);
 }
 
-/* y has as many lines and columns as the window has places. */
-static bool fits_its_places(const ptac_int8_conv2d *p)
+int64_t ptac_int8_conv2d_places(const ptac_int8_conv2d *p, int axis)
 {
-    const int64_t sizes[] = {p->height, p->width};
-    const int64_t places[] = {p->out_height, p->out_width};
+    const int64_t size = axis ? p->width : p->height;
+    const int64_t window = p->dilation[axis] * (p->kernel[axis] - 1) + 1;
+    const int64_t room = size + 2 * p->padding[axis] - window;
 
-    for (int i = 0; i < 2; i++) {
-        const int64_t window = p->dilation[i] * (p->kernel[i] - 1) + 1;
-        const int64_t room = sizes[i] + 2 * p->padding[i] - window;
-
-        if (room < 0 || places[i] != room / p->stride[i] + 1)
-            return false;
-    }
-    return true;
+    return room < 0 ? 0 : room / p->stride[axis] + 1;
 }
 
 static ptac_reason why_not(const ptac_int8_conv2d *p)
@@ -65,7 +58,8 @@ static ptac_reason why_not(const ptac_int8_conv2d *p)
         p->out_height <= 0 || p->out_width <= 0)
         return PTAC_EMPTY;
     if (!ptac_int8_conv2d_is_sound(p) || !has_countable_images(p) ||
-        !fits_its_places(p))
+        p->out_height != ptac_int8_conv2d_places(p, 0) ||
+        p->out_width != ptac_int8_conv2d_places(p, 1))
         return PTAC_SHAPE;
     taps = p->kernel[0] * p->kernel[1];
     return taps > PTAC_INT8_MOST_TAPS || p->c * taps > PTAC_INT8_MOST_TERMS ? PTAC_SHAPE

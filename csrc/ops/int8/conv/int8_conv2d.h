@@ -71,6 +71,9 @@ enum {
  */
 bool ptac_int8_conv2d_is_sound(const ptac_int8_conv2d *p);
 
+/* Places of the window on an axis, 0 or 1: what out_height and out_width have to be. */
+int64_t ptac_int8_conv2d_places(const ptac_int8_conv2d *p, int axis);
+
 ptac_reason ptac_int8_conv2d_accepts(const ptac_call *call);
 ptac_status ptac_int8_conv2d_run(const ptac_call *call, const ptac_int8_isa *isa);
 
