@@ -9,8 +9,19 @@
 
 enum {
     GRAIN = 1 << 15, /* elements that are worth a thread */
-    WORD = 64,
+    WORD = 64,       /* elements that are packed together: threads never share them */
 };
+
+/* What is done with elements of one width. */
+typedef struct coder {
+    void (*find_values)(const void *x, int64_t n, uint64_t values[2]);
+    /* Elements [at, at + n), at most WORD; false where one is neither value. */
+    bool (*pack_word)(const void *x, int64_t at, int n, const uint64_t values[2],
+                      uint64_t *word);
+    /* Elements [begin, end), of which the first begins a word. */
+    void (*unpack)(const uint64_t *bits, const uint64_t values[2], int64_t begin,
+                   int64_t end, void *x);
+} coder;
 
 #define T       uint8_t
 #define NAME(f) f##_1
@@ -25,19 +36,29 @@ enum {
 #define NAME(f) f##_8
 #include "ops/pack/pack_tpl.h"
 
+static const coder of_width[] = {
+    [1] = {find_values_1, pack_word_1, unpack_1},
+    [2] = {find_values_2, pack_word_2, unpack_2},
+    [4] = {find_values_4, pack_word_4, unpack_4},
+    [8] = {find_values_8, pack_word_8, unpack_8},
+};
+
 #ifdef __x86_64__
 #include <immintrin.h>
 
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 
-AVX512 static bool pack_word_avx512(const uint32_t *x, uint32_t low, uint32_t high,
-                                    uint64_t *word)
+AVX512 static bool pack_word_avx512(const void *elements, int64_t at, int n,
+                                    const uint64_t values[2], uint64_t *word)
 {
-    const __m512i is_low = _mm512_set1_epi32((int)low);
-    const __m512i is_high = _mm512_set1_epi32((int)high);
+    const uint32_t *x = (const uint32_t *)elements + at;
+    const __m512i is_low = _mm512_set1_epi32((int)values[0]);
+    const __m512i is_high = _mm512_set1_epi32((int)values[1]);
     uint64_t found = 0;
     __mmask16 strange = 0;
 
+    if (n < WORD)
+        return pack_word_4(elements, at, n, values, word);
     for (int i = 0; i < 4; i++) {
         const __m512i v = _mm512_loadu_si512(x + 16 * i);
         const __mmask16 ones = _mm512_cmpeq_epi32_mask(v, is_high);
@@ -49,41 +70,37 @@ AVX512 static bool pack_word_avx512(const uint32_t *x, uint32_t low, uint32_t hi
     return strange == 0;
 }
 
-AVX512 static void unpack_word_avx512(uint64_t word, uint32_t low, uint32_t high,
-                                      uint32_t *x)
+AVX512 static void unpack_avx512(const uint64_t *bits, const uint64_t values[2],
+                                 int64_t begin, int64_t end, void *elements)
 {
-    const __m512i zeros = _mm512_set1_epi32((int)low);
-    const __m512i ones = _mm512_set1_epi32((int)high);
+    const __m512i zeros = _mm512_set1_epi32((int)values[0]);
+    const __m512i ones = _mm512_set1_epi32((int)values[1]);
+    uint32_t *x = elements;
+    int64_t at = begin;
 
-    for (int i = 0; i < 4; i++)
-        _mm512_storeu_si512(
-            x + 16 * i,
-            _mm512_mask_blend_epi32((__mmask16)(word >> (16 * i)), zeros, ones));
-}
+    for (; at + WORD <= end; at += WORD) {
+        const uint64_t word = bits[at / WORD];
 
-static bool has_avx512(void)
-{
-    return ptac_cpu_features() & PTAC_CPU_AVX512;
-}
-#else
-static bool pack_word_avx512(const uint32_t *x, uint32_t low, uint32_t high,
-                             uint64_t *word)
-{
-    return pack_word_4(x, WORD, low, high, word);
-}
-
-static void unpack_word_avx512(uint64_t word, uint32_t low, uint32_t high, uint32_t *x)
-{
-    const uint64_t values[2] = {low, high};
-
-    unpack_words_4(&word, values, 0, WORD, x);
-}
-
-static bool has_avx512(void)
-{
-    return false;
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++)
+            _mm512_storeu_si512(
+                x + at + 16 * i,
+                _mm512_mask_blend_epi32((__mmask16)(word >> (16 * i)), zeros, ones));
+    }
+    unpack_4(bits, values, at, end, x);
 }
 #endif
+
+static const coder *coder_of(int width)
+{
+#ifdef __x86_64__
+    static const coder avx512 = {find_values_4, pack_word_avx512, unpack_avx512};
+
+    if (width == 4 && ptac_cpu_features() & PTAC_CPU_AVX512)
+        return &avx512;
+#endif
+    return &of_width[width];
+}
 
 typedef struct job {
     const void *x;
@@ -91,41 +108,19 @@ typedef struct job {
     uint64_t *bits;
     const uint64_t *values;
     int64_t n;
-    int width;
-    bool wide;
+    const coder *by;
     atomic_bool failed;
 } job;
-
-static bool pack_word(const job *j, int64_t w)
-{
-    const int64_t at = w * WORD;
-    const int n = (int)(j->n - at < WORD ? j->n - at : WORD);
-    const uint64_t low = j->values[0], high = j->values[1];
-
-    switch (j->width) {
-    case 1:
-        return pack_word_1((const uint8_t *)j->x + at, n, (uint8_t)low, (uint8_t)high,
-                           &j->bits[w]);
-    case 2:
-        return pack_word_2((const uint16_t *)j->x + at, n, (uint16_t)low,
-                           (uint16_t)high, &j->bits[w]);
-    case 4:
-        if (j->wide && n == WORD)
-            return pack_word_avx512((const uint32_t *)j->x + at, (uint32_t)low,
-                                    (uint32_t)high, &j->bits[w]);
-        return pack_word_4((const uint32_t *)j->x + at, n, (uint32_t)low,
-                           (uint32_t)high, &j->bits[w]);
-    default:
-        return pack_word_8((const uint64_t *)j->x + at, n, low, high, &j->bits[w]);
-    }
-}
 
 static void pack_range(int64_t begin, int64_t end, void *context)
 {
     job *j = context;
 
     for (int64_t w = begin; w < end; w++) {
-        if (!pack_word(j, w)) {
+        const int64_t rest = j->n - w * WORD;
+
+        if (!j->by->pack_word(j->x, w * WORD, rest < WORD ? (int)rest : WORD, j->values,
+                              &j->bits[w])) {
             atomic_store_explicit(&j->failed, true, memory_order_relaxed);
             return;
         }
@@ -135,22 +130,9 @@ static void pack_range(int64_t begin, int64_t end, void *context)
 bool ptac_pack_bitmask(const void *x, int64_t n, int width, uint64_t values[2],
                        uint64_t *bits)
 {
-    job j = {.x = x, .bits = bits, .values = values, .n = n, .width = width};
+    job j = {.x = x, .bits = bits, .values = values, .n = n, .by = coder_of(width)};
 
-    switch (width) {
-    case 1:
-        find_values_1(x, n, values);
-        break;
-    case 2:
-        find_values_2(x, n, values);
-        break;
-    case 4:
-        find_values_4(x, n, values);
-        break;
-    default:
-        find_values_8(x, n, values);
-    }
-    j.wide = has_avx512();
+    j.by->find_values(x, n, values);
     ptac_parallel_for(0, (n + WORD - 1) / WORD, GRAIN / WORD, pack_range, &j);
     return !atomic_load_explicit(&j.failed, memory_order_relaxed);
 }
@@ -158,39 +140,19 @@ bool ptac_pack_bitmask(const void *x, int64_t n, int width, uint64_t values[2],
 static void unpack_range(int64_t begin, int64_t end, void *context)
 {
     const job *j = context;
-    const int64_t first = begin * WORD, last = end * WORD < j->n ? end * WORD : j->n;
 
-    switch (j->width) {
-    case 1:
-        unpack_words_1(j->bits, j->values, first, last, j->out);
-        break;
-    case 2:
-        unpack_words_2(j->bits, j->values, first, last, j->out);
-        break;
-    case 4:
-        if (j->wide) {
-            uint32_t *x = j->out;
-            int64_t w = begin;
-
-            for (; w < end && (w + 1) * WORD <= j->n; w++)
-                unpack_word_avx512(j->bits[w], (uint32_t)j->values[0],
-                                   (uint32_t)j->values[1], x + w * WORD);
-            unpack_words_4(j->bits, j->values, w * WORD, last, x);
-        } else {
-            unpack_words_4(j->bits, j->values, first, last, j->out);
-        }
-        break;
-    default:
-        unpack_words_8(j->bits, j->values, first, last, j->out);
-    }
+    j->by->unpack(j->bits, j->values, begin * WORD,
+                  end * WORD < j->n ? end * WORD : j->n, j->out);
 }
 
 void ptac_unpack_bitmask(const uint64_t *bits, const uint64_t values[2], int64_t n,
                          int width, void *x)
 {
-    job j = {
-        .out = x, .bits = (uint64_t *)bits, .values = values, .n = n, .width = width};
+    job j = {.out = x,
+             .bits = (uint64_t *)bits,
+             .values = values,
+             .n = n,
+             .by = coder_of(width)};
 
-    j.wide = has_avx512();
     ptac_parallel_for(0, (n + WORD - 1) / WORD, GRAIN / WORD, unpack_range, &j);
 }

@@ -11,8 +11,7 @@ enum {
 };
 
 typedef struct job {
-    const int64_t *x;
-    const void *narrow;
+    const void *x;
     void *out;
     int width;
     atomic_ullong seen; /* all elements, or-ed together */
@@ -24,7 +23,7 @@ static void look(int64_t begin, int64_t end, void *context)
     uint64_t seen = 0;
 
     for (int64_t i = begin; i < end; i++)
-        seen |= (uint64_t)j->x[i];
+        seen |= ((const uint64_t *)j->x)[i];
     atomic_fetch_or_explicit(&j->seen, seen, memory_order_relaxed);
 }
 
@@ -39,19 +38,21 @@ int ptac_pack_index_width(const int64_t *x, int64_t n)
     return seen <= UINT8_MAX ? 1 : seen <= UINT16_MAX ? 2 : seen <= UINT32_MAX ? 4 : 8;
 }
 
+/* Elements [begin, end) of a job as another type. */
+#define COPY(to, from)                                                                 \
+    for (int64_t i = begin; i < end; i++)                                              \
+    ((to *)j->out)[i] = (to)((const from *)j->x)[i]
+
 static void narrow_range(int64_t begin, int64_t end, void *context)
 {
     const job *j = context;
 
     if (j->width == 1)
-        for (int64_t i = begin; i < end; i++)
-            ((uint8_t *)j->out)[i] = (uint8_t)j->x[i];
+        COPY(uint8_t, int64_t);
     else if (j->width == 2)
-        for (int64_t i = begin; i < end; i++)
-            ((uint16_t *)j->out)[i] = (uint16_t)j->x[i];
+        COPY(uint16_t, int64_t);
     else
-        for (int64_t i = begin; i < end; i++)
-            ((uint32_t *)j->out)[i] = (uint32_t)j->x[i];
+        COPY(uint32_t, int64_t);
 }
 
 void ptac_pack_indices(const int64_t *x, int64_t n, int width, void *narrow)
@@ -64,22 +65,18 @@ void ptac_pack_indices(const int64_t *x, int64_t n, int width, void *narrow)
 static void widen_range(int64_t begin, int64_t end, void *context)
 {
     const job *j = context;
-    int64_t *x = j->out;
 
     if (j->width == 1)
-        for (int64_t i = begin; i < end; i++)
-            x[i] = ((const uint8_t *)j->narrow)[i];
+        COPY(int64_t, uint8_t);
     else if (j->width == 2)
-        for (int64_t i = begin; i < end; i++)
-            x[i] = ((const uint16_t *)j->narrow)[i];
+        COPY(int64_t, uint16_t);
     else
-        for (int64_t i = begin; i < end; i++)
-            x[i] = ((const uint32_t *)j->narrow)[i];
+        COPY(int64_t, uint32_t);
 }
 
 void ptac_unpack_indices(const void *narrow, int64_t n, int width, int64_t *x)
 {
-    job j = {.narrow = narrow, .out = x, .width = width};
+    job j = {.x = narrow, .out = x, .width = width};
 
     ptac_parallel_for(0, n, GRAIN, widen_range, &j);
 }

@@ -81,19 +81,7 @@ AVX512 static void match(int64_t begin, int64_t end, void *context)
         atomic_store_explicit(&j->differs, true, memory_order_relaxed);
 }
 #else
-static void apply(int64_t begin, int64_t end, void *context)
-{
-    (void)begin;
-    (void)end;
-    (void)context;
-}
-
-static void match(int64_t begin, int64_t end, void *context)
-{
-    (void)begin;
-    (void)end;
-    (void)context;
-}
+static const ptac_range_fn apply = NULL, match = NULL; /* nobody may call them */
 #endif
 
 static void on_rows(job *j, ptac_range_fn body)

@@ -15,17 +15,15 @@ enum {
     AHEAD = 2048, /* bytes of values to fetch early: no CPU foresees masked loads */
 };
 
-typedef struct job {
-    const uint32_t *x;
-    uint32_t *out;
-    uint64_t *bits;
-    uint32_t *values;
-    const uint32_t *packed;
-    int64_t *starts;
-    int64_t n;
-    bool wide;
-    atomic_bool changed;
-} job;
+/*
+ * How elements are counted, or a word's n of them packed and unpacked, at most WORD.
+ * Each gives the number of those that are not 0.
+ */
+typedef struct coder {
+    int64_t (*count)(const uint32_t *x, int64_t n);
+    int64_t (*pack)(const uint32_t *x, int n, uint64_t *word, uint32_t *values);
+    int64_t (*unpack)(uint64_t word, const uint32_t *values, int n, uint32_t *x);
+} coder;
 
 static int64_t count_scalar(const uint32_t *x, int64_t n)
 {
@@ -78,11 +76,14 @@ AVX512 static int64_t count_avx512(const uint32_t *x, int64_t n)
     return count + count_scalar(x + i, n - i);
 }
 
-AVX512 static int64_t pack_avx512(const uint32_t *x, uint64_t *word, uint32_t *values)
+AVX512 static int64_t pack_avx512(const uint32_t *x, int n_elements, uint64_t *word,
+                                  uint32_t *values)
 {
     uint64_t found = 0;
     int64_t k = 0;
 
+    if (n_elements < WORD)
+        return pack_scalar(x, n_elements, word, values);
     for (int i = 0; i < 4; i++) {
         const __m512i v = _mm512_loadu_si512(x + 16 * i);
         const __mmask16 some = _mm512_test_epi32_mask(v, v);
@@ -98,10 +99,13 @@ AVX512 static int64_t pack_avx512(const uint32_t *x, uint64_t *word, uint32_t *v
     return k;
 }
 
-AVX512 static int64_t unpack_avx512(uint64_t word, const uint32_t *values, uint32_t *x)
+AVX512 static int64_t unpack_avx512(uint64_t word, const uint32_t *values,
+                                    int n_elements, uint32_t *x)
 {
     int64_t k = 0;
 
+    if (n_elements < WORD)
+        return unpack_scalar(word, values, n_elements, x);
     for (int i = 0; i < 4; i++) {
         const __mmask16 some = (__mmask16)(word >> (16 * i));
         const int n = _mm_popcnt_u32(some);
@@ -115,31 +119,30 @@ AVX512 static int64_t unpack_avx512(uint64_t word, const uint32_t *values, uint3
     return k;
 }
 
-static bool has_avx512(void)
-{
-    return ptac_cpu_features() & PTAC_CPU_AVX512;
-}
-#else
-static int64_t count_avx512(const uint32_t *x, int64_t n)
-{
-    return count_scalar(x, n);
-}
-
-static int64_t pack_avx512(const uint32_t *x, uint64_t *word, uint32_t *values)
-{
-    return pack_scalar(x, WORD, word, values);
-}
-
-static int64_t unpack_avx512(uint64_t word, const uint32_t *values, uint32_t *x)
-{
-    return unpack_scalar(word, values, WORD, x);
-}
-
-static bool has_avx512(void)
-{
-    return false;
-}
 #endif
+
+static const coder *best_coder(void)
+{
+    static const coder scalar = {count_scalar, pack_scalar, unpack_scalar};
+#ifdef __x86_64__
+    static const coder avx512 = {count_avx512, pack_avx512, unpack_avx512};
+
+    if (ptac_cpu_features() & PTAC_CPU_AVX512)
+        return &avx512;
+#endif
+    return &scalar;
+}
+
+typedef struct job {
+    const uint32_t *x;
+    uint32_t *out;
+    uint64_t *bits;
+    uint32_t *values;
+    int64_t *starts;
+    int64_t n;
+    const coder *by;
+    atomic_bool changed;
+} job;
 
 int64_t ptac_pack_chunks(int64_t n)
 {
@@ -161,13 +164,13 @@ static void count_range(int64_t begin, int64_t end, void *context)
         const uint32_t *x = j->x + c * PTAC_PACK_CHUNK;
         const int64_t n = end_of(j, c) - c * PTAC_PACK_CHUNK;
 
-        j->starts[c + 1] = j->wide ? count_avx512(x, n) : count_scalar(x, n);
+        j->starts[c + 1] = j->by->count(x, n);
     }
 }
 
 int64_t ptac_pack_count(const uint32_t *x, int64_t n, int64_t *starts)
 {
-    job j = {.x = x, .starts = starts, .n = n, .wide = has_avx512()};
+    job j = {.x = x, .starts = starts, .n = n, .by = best_coder()};
     const int64_t n_chunks = ptac_pack_chunks(n);
 
     starts[0] = 0;
@@ -188,9 +191,7 @@ static bool pack_chunk(const job *j, int64_t c)
         const int n = (int)(last - i < WORD ? last - i : WORD);
         const bool fits = end - values >= WORD;
         uint32_t *to = fits ? values : spare;
-        const int64_t k = j->wide && n == WORD
-                              ? pack_avx512(j->x + i, &j->bits[i / WORD], to)
-                              : pack_scalar(j->x + i, n, &j->bits[i / WORD], to);
+        const int64_t k = j->by->pack(j->x + i, n, &j->bits[i / WORD], to);
 
         if (!fits) {
             if (k > end - values)
@@ -222,7 +223,7 @@ bool ptac_pack_nonzero(const uint32_t *x, int64_t n, const int64_t *starts,
              .starts = (int64_t *)starts,
              .bits = bits,
              .values = values,
-             .wide = has_avx512()};
+             .by = best_coder()};
 
     ptac_parallel_for(0, ptac_pack_chunks(n), GRAIN, pack_range, &j);
     return !atomic_load_explicit(&j.changed, memory_order_relaxed);
@@ -233,15 +234,13 @@ static void unpack_range(int64_t begin, int64_t end, void *context)
     const job *j = context;
 
     for (int64_t c = begin; c < end; c++) {
-        const uint32_t *values = j->packed + j->starts[c];
+        const uint32_t *values = j->values + j->starts[c];
         const int64_t last = end_of(j, c);
 
         for (int64_t i = c * PTAC_PACK_CHUNK; i < last; i += WORD) {
             const int n = (int)(last - i < WORD ? last - i : WORD);
-            const uint64_t word = j->bits[i / WORD];
 
-            values += j->wide && n == WORD ? unpack_avx512(word, values, j->out + i)
-                                           : unpack_scalar(word, values, n, j->out + i);
+            values += j->by->unpack(j->bits[i / WORD], values, n, j->out + i);
         }
     }
 }
@@ -253,8 +252,8 @@ void ptac_unpack_nonzero(const uint64_t *bits, const uint32_t *values,
              .n = n,
              .starts = (int64_t *)starts,
              .bits = (uint64_t *)bits,
-             .packed = values,
-             .wide = has_avx512()};
+             .values = (uint32_t *)values,
+             .by = best_coder()};
 
     ptac_parallel_for(0, ptac_pack_chunks(n), GRAIN, unpack_range, &j);
 }

@@ -6,10 +6,24 @@
  *   T           the element's type: uint8_t, uint16_t, uint32_t or uint64_t
  *   NAME(f)     the function's name for this type, f_1, f_2, f_4 or f_8
  *
- * Words of 64 elements each, so that threads never share one.
+ * Leaves what a coder consists of, see bitmask.c.
  */
-static bool NAME(pack_word)(const T *x, int n, T low, T high, uint64_t *word)
+static void NAME(find_values)(const void *elements, int64_t n, uint64_t values[2])
 {
+    const T *x = elements;
+    int64_t i = 1;
+
+    values[0] = values[1] = n ? x[0] : 0;
+    while (i < n && x[i] == x[0])
+        i++;
+    if (i < n)
+        values[1] = x[i];
+}
+
+static bool NAME(pack_word)(const void *elements, int64_t at, int n,
+                            const uint64_t values[2], uint64_t *word)
+{
+    const T *x = (const T *)elements + at, low = (T)values[0], high = (T)values[1];
     uint64_t found = 0;
     T strange = 0;
 
@@ -21,21 +35,11 @@ static bool NAME(pack_word)(const T *x, int n, T low, T high, uint64_t *word)
     return strange == 0;
 }
 
-static void NAME(find_values)(const T *x, int64_t n, uint64_t values[2])
-{
-    int64_t i = 1;
-
-    values[0] = values[1] = n ? x[0] : 0;
-    while (i < n && x[i] == x[0])
-        i++;
-    if (i < n)
-        values[1] = x[i];
-}
-
-static void NAME(unpack_words)(const uint64_t *bits, const uint64_t values[2],
-                               int64_t begin, int64_t end, T *x)
+static void NAME(unpack)(const uint64_t *bits, const uint64_t values[2], int64_t begin,
+                         int64_t end, void *elements)
 {
     const T low = (T)values[0], difference = (T)(values[0] ^ values[1]);
+    T *x = elements;
 
     for (int64_t i = begin; i < end; i++)
         x[i] = (T)(low ^ (difference & (T) - (T)(bits[i / 64] >> (i % 64) & 1)));
