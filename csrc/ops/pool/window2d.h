@@ -6,6 +6,7 @@
 #ifndef PTAC_OPS_POOL_WINDOW2D_H
 #define PTAC_OPS_POOL_WINDOW2D_H
 
+#include "core/host.h"
 #include "core/kernel.h"
 
 /* One axis of a pooling window, in elements of the input. */
@@ -148,6 +149,20 @@ static inline __attribute__((always_inline)) void ptac_prefetch(const void *memo
 {
     for (int64_t at = 0; at < bytes; at += 64)
         __builtin_prefetch((const void *)((uintptr_t)memory + (uintptr_t)at));
+}
+
+/* Threads share n units of work, each of so many elements. */
+static inline void ptac_share_out(int64_t n, int64_t elements, ptac_range_fn body,
+                                  void *context)
+{
+    ptac_parallel_for(0, n, 16384 / elements + 1, body, context);
+}
+
+/* The same for the planes of a batch. */
+static inline void ptac_share_planes(const ptac_image *image, ptac_range_fn body,
+                                     void *context)
+{
+    ptac_share_out(image->n * image->channels, image->h * image->w, body, context);
 }
 
 /*

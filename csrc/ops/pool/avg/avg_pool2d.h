@@ -12,7 +12,6 @@
 #ifndef PTAC_OPS_POOL_AVG_AVG_POOL2D_H
 #define PTAC_OPS_POOL_AVG_AVG_POOL2D_H
 
-#include "core/host.h"
 #include "ops/pool/window2d.h"
 
 typedef struct ptac_avg_pool2d {
@@ -97,35 +96,7 @@ static inline ptac_divisors ptac_avg_divisors(const ptac_avg_pool2d *p,
     return (ptac_divisors){p->divisor ? p->divisor : n_h * n_w, 1};
 }
 
-/*
- * Up to PTAC_GROUP planes that are worked on together, because their sums do not wait
- * for each other: neighbouring planes in NCHW, neighbouring channels in NHWC.
- */
-enum {
-    PTAC_GROUP = 8,
-};
-
-/* Element offsets: of the group in x and y, from plane to plane, from pixel to pixel.
- */
-typedef struct ptac_group {
-    int64_t x, y, x_plane, y_plane, pixel;
-    int n_planes;
-} ptac_group;
-
-static inline int64_t ptac_groups(const ptac_image *image)
-{
-    const int64_t most = PTAC_GROUP - 1;
-
-    if (image->channels_last)
-        return image->n * ((image->channels + most) / PTAC_GROUP);
-    return (image->n * image->channels + most) / PTAC_GROUP;
-}
-
-ptac_group ptac_group_of(const ptac_image *image, int64_t i);
-
-/* The same for all four operators. */
 int ptac_avg_pool2d_kind(const ptac_avg_pool2d *p);
-ptac_reason ptac_avg_pool2d_classify(const ptac_call *call, ptac_shape *shape);
 
 /* What every row accepts. */
 ptac_reason ptac_avg_pool2d_accepts(const ptac_call *call);

@@ -5,20 +5,22 @@
  * each row of the image is then written once, as the sum of what lies over it. Where no
  * window lies there is -0, which changes no sum. NHWC: a vector of channels at a time.
  *
- * Expects OF(name), which gives name_f32, name_bf16 or name_f64, and behind it words
- * of typed_lanes.h from typed_<isa>.h; channels.h; what the _vec.h that includes it
- * defines. Leaves OF(planes), OF(whole_planes) and OF(images), each a ptac_range_fn
- * of a spread_job.
+ * pool_tpl.h has the words. Leaves OF(spread_planes), OF(spread_whole_planes) and
+ * OF(spread_images), each a ptac_range_fn of a ptac_spread_job.
  */
+#include "ops/pool/avg/avg_pool2d_backward.h"
+#include "ops/pool/walks.h"
+
+#include <string.h>
 
 /* What one thread works with: rows of shares, and what the outputs along a row have. */
 struct OF(shares) {
-    REAL ring[RING_REALS];
-    REAL columns[MOST_OUTPUTS + N_LANES]; /* part of the divisor */
-    int32_t begin[MOST_OUTPUTS], end[MOST_OUTPUTS];
+    REAL ring[PTAC_RING_REALS];
+    REAL columns[PTAC_MOST_OUTPUTS + N_LANES]; /* part of the divisor */
+    int32_t begin[PTAC_MOST_OUTPUTS], end[PTAC_MOST_OUTPUTS];
 };
 
-TARGET static void OF(prepare)(const ptac_avg_pool2d *p, const spread_plan *plan,
+TARGET static void OF(prepare)(const ptac_avg_pool2d *p, const ptac_spread_plan *plan,
                                struct OF(shares) * shares)
 {
     for (int64_t i = 0; i < plan->n_rows * plan->row; i++)
@@ -70,7 +72,7 @@ static inline void OF(spread)(const struct OF(shares) * shares, const REAL *shar
 }
 
 TARGET static inline void OF(lay_out_row)(const ptac_avg_pool2d *p,
-                                          const spread_plan *plan,
+                                          const ptac_spread_plan *plan,
                                           struct OF(shares) * shares, const ELEM *grad,
                                           int64_t oh)
 {
@@ -78,15 +80,15 @@ TARGET static inline void OF(lay_out_row)(const ptac_avg_pool2d *p,
     const REAL rows = (REAL)ptac_avg_counted(p, &h);
     const int64_t out_w = p->image.out_w;
     REAL *row = shares->ring + (oh & (plan->n_rows - 1)) * plan->row;
-    REAL spread[MOST_OUTPUTS + N_LANES];
+    REAL spread[PTAC_MOST_OUTPUTS + N_LANES];
 
     for (int64_t ow = 0; ow < out_w; ow += N_LANES) {
         const int n = out_w - ow < N_LANES ? (int)(out_w - ow) : N_LANES;
         const VEC share = OF(share)(p, grad + ow, shares->columns + ow, rows, n);
 
-        if (plan->way == SHIFTED) {
+        if (plan->way == PTAC_SHIFTED) {
             STORE_REAL(row + plan->lead + ow, share);
-        } else if (plan->way == DOUBLED) {
+        } else if (plan->way == PTAC_DOUBLED) {
             STORE_REAL_PAIRS(row + plan->lead + 2 * ow, share, share);
             if (plan->is_partial)
                 STORE_REAL_PAIRS(row + plan->size + plan->lead + 2 * ow, share,
@@ -95,13 +97,13 @@ TARGET static inline void OF(lay_out_row)(const ptac_avg_pool2d *p,
             STORE_REAL(spread + ow, share);
         }
     }
-    if (plan->way == SPREAD)
+    if (plan->way == PTAC_SPREAD)
         OF(spread)(shares, spread, out_w, row, row + plan->size);
 }
 
 /* n_rows equal rows of the image, from the rows of outputs over them. */
 TARGET static inline void OF(collect_rows)(const ptac_avg_pool2d *p,
-                                           const spread_plan *plan,
+                                           const ptac_spread_plan *plan,
                                            const struct OF(shares) * shares,
                                            const ptac_cover *cover, ELEM *out,
                                            int64_t n_rows)
@@ -123,10 +125,10 @@ TARGET static inline void OF(collect_rows)(const ptac_avg_pool2d *p,
     }
 }
 
-TARGET static void OF(planes)(int64_t begin, int64_t end, void *context)
+TARGET static void OF(spread_planes)(int64_t begin, int64_t end, void *context)
 {
-    const spread_job *job = context;
-    const spread_plan *plan = &job->plan;
+    const ptac_spread_job *job = context;
+    const ptac_spread_plan *plan = &job->plan;
     const ptac_avg_pool2d *p = job->call->params;
     const ptac_image *image = &p->image;
     const int64_t n_out = image->out_h * image->out_w, n_in = image->h * image->w;
@@ -140,7 +142,7 @@ TARGET static void OF(planes)(int64_t begin, int64_t end, void *context)
         int64_t n_laid = 0;
 
         for (int64_t ih = 0, next; ih < image->h; ih = next) {
-            next = cover_rows(p, ih, &cover);
+            next = ptac_cover_rows(p, ih, &cover);
             /* One row ahead: stores are slow to load at once from another offset. */
             for (; n_laid <= cover.last && n_laid < image->out_h; n_laid++)
                 OF(lay_out_row)(p, plan, &shares, grad + n_laid * image->out_w, n_laid);
@@ -162,9 +164,9 @@ TARGET static inline void OF(fill)(ELEM *out, VEC v, int64_t n)
 }
 
 /* Planes [begin, end) that have one window each, the whole plane. */
-TARGET static void OF(whole_planes)(int64_t begin, int64_t end, void *context)
+TARGET static void OF(spread_whole_planes)(int64_t begin, int64_t end, void *context)
 {
-    const spread_job *job = context;
+    const ptac_spread_job *job = context;
     const ptac_avg_pool2d *p = job->call->params;
     const ptac_extent h = ptac_avg_extent_h(p, 0), w = ptac_avg_extent_w(p, 0);
     const int64_t n_in = p->image.h * p->image.w;
@@ -185,9 +187,9 @@ TARGET static void OF(whole_planes)(int64_t begin, int64_t end, void *context)
 }
 
 /* NHWC: add one output's gradient to its window, n_vectors of channels from c on. */
-INLINE void OF(pixel)(const ptac_image *image, const ptac_extent *h,
-                      const ptac_extent *w, REAL divisor, const ELEM *grad, ELEM *out,
-                      int64_t c, int n_vectors, int n)
+INLINE void OF(spread_pixel)(const ptac_image *image, const ptac_extent *h,
+                             const ptac_extent *w, REAL divisor, const ELEM *grad,
+                             ELEM *out, int64_t c, int n_vectors, int n)
 {
     VEC share[MOST_VECTORS];
 
@@ -208,11 +210,11 @@ INLINE void OF(pixel)(const ptac_image *image, const ptac_extent *h,
 }
 
 #define STEP(c, n_vectors, n)                                                          \
-    OF(pixel)(image, &h, &w, divisor, grad, out, c, n_vectors, n)
+    OF(spread_pixel)(image, &h, &w, divisor, grad, out, c, n_vectors, n)
 
-TARGET static void OF(images)(int64_t begin, int64_t end, void *context)
+TARGET static void OF(spread_images)(int64_t begin, int64_t end, void *context)
 {
-    const spread_job *job = context;
+    const ptac_spread_job *job = context;
     const ptac_avg_pool2d *p = job->call->params;
     const ptac_image *image = &p->image;
     const int64_t channels = image->channels, row = image->w * channels;

@@ -8,6 +8,58 @@
 
 #include "ops/math/elements.h"
 
+/*
+ * Up to GROUP planes that are worked on together, because their sums do not wait
+ * for each other: neighbouring planes in NCHW, neighbouring channels in NHWC.
+ */
+enum {
+    GROUP = 8,
+};
+
+/* Element offsets: of the group in x and y, from plane to plane, from pixel to pixel.
+ */
+typedef struct planes {
+    int64_t x, y, x_plane, y_plane, pixel;
+    int n_planes;
+} planes;
+
+static inline int64_t n_groups_of(const ptac_image *image)
+{
+    const int64_t most = GROUP - 1;
+
+    if (image->channels_last)
+        return image->n * ((image->channels + most) / GROUP);
+    return (image->n * image->channels + most) / GROUP;
+}
+
+static planes group_of(const ptac_image *image, int64_t i)
+{
+    const int64_t n_in = image->h * image->w, n_out = image->out_h * image->out_w;
+    const int64_t n_blocks = (image->channels + GROUP - 1) / GROUP;
+    const int64_t first = image->channels_last ? i % n_blocks * GROUP : i * GROUP;
+    const int64_t rest =
+        (image->channels_last ? image->channels : image->n * image->channels) - first;
+    const int n_planes = rest < GROUP ? (int)rest : GROUP;
+
+    if (image->channels_last)
+        return (planes){
+            .x = i / n_blocks * n_in * image->channels + first,
+            .y = i / n_blocks * n_out * image->channels + first,
+            .x_plane = 1,
+            .y_plane = 1,
+            .pixel = image->channels,
+            .n_planes = n_planes,
+        };
+    return (planes){
+        .x = first * n_in,
+        .y = first * n_out,
+        .x_plane = n_in,
+        .y_plane = n_out,
+        .pixel = 1,
+        .n_planes = n_planes,
+    };
+}
+
 #define INLINED static inline __attribute__((always_inline))
 
 #define OF(name) name##_f32
@@ -18,35 +70,6 @@
 #undef OF
 #define OF(name) name##_f64
 #include "ops/pool/avg/avg_pool2d_ref_tpl.h"
-
-ptac_group ptac_group_of(const ptac_image *image, int64_t i)
-{
-    const int64_t n_in = image->h * image->w, n_out = image->out_h * image->out_w;
-    const int64_t n_blocks = (image->channels + PTAC_GROUP - 1) / PTAC_GROUP;
-    const int64_t first =
-        image->channels_last ? i % n_blocks * PTAC_GROUP : i * PTAC_GROUP;
-    const int64_t rest =
-        (image->channels_last ? image->channels : image->n * image->channels) - first;
-    const int n_planes = rest < PTAC_GROUP ? (int)rest : PTAC_GROUP;
-
-    if (image->channels_last)
-        return (ptac_group){
-            .x = i / n_blocks * n_in * image->channels + first,
-            .y = i / n_blocks * n_out * image->channels + first,
-            .x_plane = 1,
-            .y_plane = 1,
-            .pixel = image->channels,
-            .n_planes = n_planes,
-        };
-    return (ptac_group){
-        .x = first * n_in,
-        .y = first * n_out,
-        .x_plane = n_in,
-        .y_plane = n_out,
-        .pixel = 1,
-        .n_planes = n_planes,
-    };
-}
 
 void ptac_avg_pool2d_adapt(ptac_avg_pool2d *p)
 {
@@ -72,7 +95,7 @@ int ptac_avg_pool2d_kind(const ptac_avg_pool2d *p)
                                                     : PTAC_AVG_POOL2D_FAR;
 }
 
-ptac_reason ptac_avg_pool2d_classify(const ptac_call *call, ptac_shape *shape)
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_avg_pool2d *p = call->params;
     const ptac_image *image = &p->image;
@@ -103,9 +126,8 @@ static ptac_status for_groups(const ptac_call *call, const ptac_range_fn *groups
 {
     const ptac_image *image = &((const ptac_avg_pool2d *)call->params)->image;
 
-    ptac_parallel_for(0, ptac_groups(image),
-                      16384 / (PTAC_GROUP * image->h * image->w) + 1,
-                      groups[call->inputs[0].dtype], (void *)call);
+    ptac_share_out(n_groups_of(image), GROUP * image->h * image->w,
+                   groups[call->inputs[0].dtype], (void *)call);
     return PTAC_OK;
 }
 
@@ -126,8 +148,7 @@ ptac_status ptac_avg_pool2d_backward_by_definition(const ptac_call *call)
 }
 
 #define DEFINE_OPERATOR(id, definition)                                                \
-    PTAC_SHAPES(id, ptac_avg_pool2d_classify, "nchw", "nchw_far", "nchw_narrow",       \
-                "nhwc")                                                                \
+    PTAC_SHAPES(id, classify, "nchw", "nchw_far", "nchw_narrow", "nhwc")               \
     PTAC_ROW(id, "scalar", PTAC_EXACT, 0, ptac_avg_pool2d_accepts, definition)
 
 DEFINE_OPERATOR(AVG_POOL2D, ptac_avg_pool2d_by_definition)

@@ -7,14 +7,14 @@
  */
 
 /* One output of n_planes planes. */
-INLINED void OF(average)(const ptac_avg_pool2d *p, const ptac_group *group,
+INLINED void OF(average)(const ptac_avg_pool2d *p, const planes *group,
                          const ptac_extent *h, const ptac_extent *w, const ELEM *x,
                          ELEM *y, int n_planes)
 {
     const ptac_divisors by = ptac_avg_divisors(p, h, w);
     /* Elsewhere ATen adds the mean to a cleared output, which makes -0 positive. */
     const bool keeps_sign = p->is_adaptive || p->image.channels_last;
-    REAL sum[PTAC_GROUP] = {0};
+    REAL sum[GROUP] = {0};
 
     for (int64_t ih = h->begin; ih < h->end; ih++) {
         for (int64_t iw = w->begin; iw < w->end; iw++) {
@@ -33,43 +33,6 @@ INLINED void OF(average)(const ptac_avg_pool2d *p, const ptac_group *group,
     }
 }
 
-INLINED void OF(average_group)(const ptac_call *call, const ptac_group *group,
-                               int n_planes)
-{
-    const ptac_avg_pool2d *p = call->params;
-    const ELEM *x = (const ELEM *)call->inputs[0].data + group->x;
-    ELEM *y = (ELEM *)call->outputs[0].data + group->y;
-
-    for (int64_t oh = 0; oh < p->image.out_h; oh++) {
-        const ptac_extent h = ptac_avg_extent_h(p, oh);
-        const int64_t rows = (h.end - h.begin) * p->image.w * (int64_t)sizeof *x;
-
-        for (int i = 0; group->pixel == 1 && i < n_planes; i++)
-            ptac_prefetch(x + (n_planes + i) * group->x_plane + h.begin * p->image.w,
-                          rows);
-        for (int64_t ow = 0; ow < p->image.out_w; ow++, y += group->pixel) {
-            const ptac_extent w = ptac_avg_extent_w(p, ow);
-
-            OF(average)(p, group, &h, &w, x, y, n_planes);
-        }
-    }
-}
-
-static void OF(average_groups)(int64_t begin, int64_t end, void *context)
-{
-    const ptac_call *call = context;
-    const ptac_avg_pool2d *p = call->params;
-
-    for (int64_t i = begin; i < end; i++) {
-        const ptac_group group = ptac_group_of(&p->image, i);
-
-        if (group.n_planes == PTAC_GROUP)
-            OF(average_group)(call, &group, PTAC_GROUP);
-        else
-            OF(average_group)(call, &group, group.n_planes);
-    }
-}
-
 /* A gradient's share for each position of its window, rounded at each step. */
 static inline ELEM OF(share)(ELEM grad, const ptac_divisors *by)
 {
@@ -80,12 +43,12 @@ static inline ELEM OF(share)(ELEM grad, const ptac_divisors *by)
 }
 
 /* Add one output's gradient of n_planes planes to its window. */
-INLINED void OF(spread)(const ptac_avg_pool2d *p, const ptac_group *group,
+INLINED void OF(spread)(const ptac_avg_pool2d *p, const planes *group,
                         const ptac_extent *h, const ptac_extent *w, const ELEM *grad,
                         ELEM *out, int n_planes)
 {
     const ptac_divisors by = ptac_avg_divisors(p, h, w);
-    ELEM share[PTAC_GROUP];
+    ELEM share[GROUP];
 
     for (int i = 0; i < n_planes; i++)
         share[i] = OF(share)(grad[i * group->y_plane], &by);
@@ -103,39 +66,60 @@ INLINED void OF(spread)(const ptac_avg_pool2d *p, const ptac_group *group,
     }
 }
 
-INLINED void OF(spread_group)(const ptac_call *call, const ptac_group *group,
-                              int n_planes)
+/* All outputs of n_planes planes are computed, or their gradients spread. */
+INLINED void OF(visit_outputs)(const ptac_call *call, const planes *group, int n_planes,
+                               bool is_backward)
 {
     const ptac_avg_pool2d *p = call->params;
-    const int64_t n_in = p->image.h * p->image.w;
-    const ELEM *grad = (const ELEM *)call->inputs[0].data + group->y;
-    ELEM *out = (ELEM *)call->outputs[0].data + group->x;
+    const ELEM *in = call->inputs[0].data;
+    ELEM *out = call->outputs[0].data;
 
-    for (int64_t at = 0; at < n_in; at++)
+    in += is_backward ? group->y : group->x;
+    out += is_backward ? group->x : group->y;
+    for (int64_t at = 0; is_backward && at < p->image.h * p->image.w; at++)
         for (int i = 0; i < n_planes; i++)
             out[at * group->pixel + i * group->x_plane] = 0;
     for (int64_t oh = 0; oh < p->image.out_h; oh++) {
         const ptac_extent h = ptac_avg_extent_h(p, oh);
+        const int64_t row_bytes = p->image.w * (int64_t)sizeof *in;
 
-        for (int64_t ow = 0; ow < p->image.out_w; ow++, grad += group->pixel) {
+        for (int i = 0; !is_backward && group->pixel == 1 && i < n_planes; i++)
+            ptac_prefetch(in + (n_planes + i) * group->x_plane + h.begin * p->image.w,
+                          (h.end - h.begin) * row_bytes);
+        for (int64_t ow = 0; ow < p->image.out_w; ow++) {
             const ptac_extent w = ptac_avg_extent_w(p, ow);
 
-            OF(spread)(p, group, &h, &w, grad, out, n_planes);
+            if (is_backward) {
+                OF(spread)(p, group, &h, &w, in, out, n_planes);
+                in += group->pixel;
+            } else {
+                OF(average)(p, group, &h, &w, in, out, n_planes);
+                out += group->pixel;
+            }
         }
     }
 }
 
+INLINED void OF(visit_groups)(const ptac_call *call, int64_t begin, int64_t end,
+                              bool is_backward)
+{
+    for (int64_t i = begin; i < end; i++) {
+        const ptac_avg_pool2d *p = call->params;
+        const planes group = group_of(&p->image, i);
+
+        if (group.n_planes == GROUP)
+            OF(visit_outputs)(call, &group, GROUP, is_backward);
+        else
+            OF(visit_outputs)(call, &group, group.n_planes, is_backward);
+    }
+}
+
+static void OF(average_groups)(int64_t begin, int64_t end, void *context)
+{
+    OF(visit_groups)(context, begin, end, false);
+}
+
 static void OF(spread_groups)(int64_t begin, int64_t end, void *context)
 {
-    const ptac_call *call = context;
-    const ptac_avg_pool2d *p = call->params;
-
-    for (int64_t i = begin; i < end; i++) {
-        const ptac_group group = ptac_group_of(&p->image, i);
-
-        if (group.n_planes == PTAC_GROUP)
-            OF(spread_group)(call, &group, PTAC_GROUP);
-        else
-            OF(spread_group)(call, &group, group.n_planes);
-    }
+    OF(visit_groups)(context, begin, end, true);
 }

@@ -4,13 +4,14 @@
  * A tap outside the image is read as +0: a sum that starts from +0 is never -0, so
  * that adding +0 leaves it as it is.
  *
- * Expects OF(name), which gives name_f32, name_bf16 or name_f64, and behind it words
- * of typed_lanes.h from typed_<isa>.h; channels.h; what the _vec.h that includes it
- * defines. Leaves OF(planes) and OF(pixel_rows), each a ptac_range_fn of a ptac_call.
+ * pool_tpl.h has the words. Leaves OF(average_planes) and OF(average_rows), each a
+ * ptac_range_fn of a ptac_call.
  */
+#include "ops/pool/avg/avg_pool2d.h"
+#include "ops/pool/walks.h"
 
 /* N_LANES neighbouring outputs of every row, n of which exist. */
-struct OF(piece) {
+struct OF(average_piece) {
     int64_t ow;
     int n;
     bool is_tiled; /* windows two wide, side by side, all inside the image */
@@ -18,8 +19,8 @@ struct OF(piece) {
     VEC columns;               /* each lane's part of the divisor */
 };
 
-TARGET static void OF(cut_piece)(const ptac_avg_pool2d *p, int64_t ow,
-                                 struct OF(piece) * piece)
+TARGET static void OF(cut_averages)(const ptac_avg_pool2d *p, int64_t ow,
+                                    struct OF(average_piece) * piece)
 {
     const ptac_window *w = &p->window.w;
     const int64_t rest = p->image.out_w - ow;
@@ -45,7 +46,8 @@ TARGET static void OF(cut_piece)(const ptac_avg_pool2d *p, int64_t ow,
 
 /* The sums of one row; x is where its first window begins, maybe left of the image. */
 TARGET static inline VEC OF(sum_row)(const ELEM *x, const ptac_avg_pool2d *p,
-                                     const struct OF(piece) * piece, int64_t n_rows)
+                                     const struct OF(average_piece) * piece,
+                                     int64_t n_rows)
 {
     const ptac_window *w = &p->window.w;
     VEC sum = SET(0), even, odd;
@@ -66,8 +68,8 @@ TARGET static inline VEC OF(sum_row)(const ELEM *x, const ptac_avg_pool2d *p,
 }
 
 /* One piece in all rows of one plane. */
-TARGET static void OF(column)(const ptac_call *call, int64_t plane,
-                              const struct OF(piece) * piece)
+TARGET static void OF(average_column)(const ptac_call *call, int64_t plane,
+                                      const struct OF(average_piece) * piece)
 {
     const ptac_avg_pool2d *p = call->params;
     const ptac_image *image = &p->image;
@@ -95,28 +97,25 @@ TARGET static void OF(column)(const ptac_call *call, int64_t plane,
     }
 }
 
-TARGET static void OF(planes)(int64_t begin, int64_t end, void *context)
+#define CUT(ow)       OF(cut_averages)(p, ow, &piece)
+#define COLUMN(plane) OF(average_column)(call, plane, &piece)
+
+TARGET static void OF(average_planes)(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
     const ptac_avg_pool2d *p = call->params;
-    struct OF(piece) piece;
+    struct OF(average_piece) piece;
 
-    /* A few planes at a time, so that the pieces of a row find it in the cache. */
-    for (int64_t i = begin; i < end; i += 4) {
-        const int64_t stop = end - i < 4 ? end : i + 4;
-
-        for (int64_t ow = 0; ow < p->image.out_w; ow += N_LANES) {
-            OF(cut_piece)(p, ow, &piece);
-            for (int64_t plane = i; plane < stop; plane++)
-                OF(column)(call, plane, &piece);
-        }
-    }
+    OVER_PIECES(begin, end, p->image.out_w, CUT, COLUMN)
 }
 
+#undef CUT
+#undef COLUMN
+
 /* NHWC: n_vectors of channels of one output from c on, the last of n lanes. */
-INLINE void OF(pixel)(const ptac_image *image, const ptac_extent *h,
-                      const ptac_extent *w, REAL divisor, const ELEM *x, ELEM *y,
-                      int64_t c, int n_vectors, int n)
+INLINE void OF(average_pixel)(const ptac_image *image, const ptac_extent *h,
+                              const ptac_extent *w, REAL divisor, const ELEM *x,
+                              ELEM *y, int64_t c, int n_vectors, int n)
 {
     VEC sum[MOST_VECTORS];
 
@@ -134,10 +133,11 @@ INLINE void OF(pixel)(const ptac_image *image, const ptac_extent *h,
     STORE(y + c + i * N_LANES, ROUND(DIV(sum[i], SET(divisor))), n);
 }
 
-#define STEP(c, n_vectors, n) OF(pixel)(image, &h, &w, divisor, x, y, c, n_vectors, n)
+#define STEP(c, n_vectors, n)                                                          \
+    OF(average_pixel)(image, &h, &w, divisor, x, y, c, n_vectors, n)
 
 /* NHWC: rows [begin, end) of the output. */
-TARGET static void OF(pixel_rows)(int64_t begin, int64_t end, void *context)
+TARGET static void OF(average_rows)(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
     const ptac_avg_pool2d *p = call->params;

@@ -8,7 +8,6 @@
 #ifndef PTAC_OPS_POOL_MAX_MAX_POOL2D_BACKWARD_H
 #define PTAC_OPS_POOL_MAX_MAX_POOL2D_BACKWARD_H
 
-#include "core/host.h"
 #include "ops/pool/max/max_pool2d.h"
 
 #include <string.h>

@@ -7,19 +7,20 @@
  * definition does it all again. In NCHW only windows of 2x2 side by side are done so;
  * for others the definition was measured to be faster.
  *
- * Expects OF(name), which gives name_f32, name_bf16 or name_f64, and behind it words
- * of typed_lanes.h from typed_<isa>.h; channels.h; what the _vec.h that includes it
- * defines. Leaves OF(tiled_planes) and OF(pixel_rows), each a ptac_range_fn of a
- * ptac_scatter.
+ * pool_tpl.h has the words. Leaves OF(scatter_tiled_planes) and
+ * OF(collect_pixel_rows), each a ptac_range_fn of a ptac_scatter.
  */
+#include "ops/pool/max/max_pool2d_backward.h"
+#include "ops/pool/walks.h"
 
 /*
  * Windows of 2x2 side by side: a row of outputs becomes two rows of inputs. False when
  * an index is none of its window's four positions.
  */
-TARGET static inline bool OF(tiled_row)(const ELEM *grad, const int64_t *index,
-                                        ELEM *upper, ELEM *lower, int32_t position,
-                                        int64_t w, int64_t out_w)
+TARGET static inline bool OF(scatter_tiled_row)(const ELEM *grad, const int64_t *index,
+                                                ELEM *upper, ELEM *lower,
+                                                int32_t position, int64_t w,
+                                                int64_t out_w)
 {
     int64_t n_found = 0;
 
@@ -41,16 +42,16 @@ TARGET static inline bool OF(tiled_row)(const ELEM *grad, const int64_t *index,
     return n_found == out_w;
 }
 
-TARGET static bool OF(tiled_plane)(const ptac_image *image, const ELEM *grad,
-                                   const int64_t *index, ELEM *out)
+TARGET static bool OF(scatter_tiled_plane)(const ptac_image *image, const ELEM *grad,
+                                           const int64_t *index, ELEM *out)
 {
     const int64_t w = image->w, out_w = image->out_w;
 
     for (int64_t oh = 0; oh < image->out_h; oh++) {
         ELEM *upper = out + 2 * oh * w, *lower = upper + w;
 
-        if (!OF(tiled_row)(grad + oh * out_w, index + oh * out_w, upper, lower,
-                           (int32_t)(2 * oh * w), w, out_w))
+        if (!OF(scatter_tiled_row)(grad + oh * out_w, index + oh * out_w, upper, lower,
+                                   (int32_t)(2 * oh * w), w, out_w))
             return false;
         if (w > 2 * out_w)
             upper[w - 1] = lower[w - 1] = 0;
@@ -60,7 +61,7 @@ TARGET static bool OF(tiled_plane)(const ptac_image *image, const ELEM *grad,
     return true;
 }
 
-TARGET static void OF(tiled_planes)(int64_t begin, int64_t end, void *context)
+TARGET static void OF(scatter_tiled_planes)(int64_t begin, int64_t end, void *context)
 {
     ptac_scatter *job = context;
     const ptac_call *call = job->call;
@@ -72,7 +73,7 @@ TARGET static void OF(tiled_planes)(int64_t begin, int64_t end, void *context)
         const int64_t *index = (const int64_t *)call->inputs[1].data + i * n_out;
         ELEM *out = (ELEM *)call->outputs[0].data + i * n_in;
 
-        if (!OF(tiled_plane)(image, grad, index, out) &&
+        if (!OF(scatter_tiled_plane)(image, grad, index, out) &&
             !OF(ptac_scatter_plane)(grad, index, out, n_out, n_in))
             __atomic_store_n(&job->out_of_range, true, __ATOMIC_RELAXED);
     }
@@ -118,7 +119,7 @@ INLINE void OF(collect)(const ptac_image *image, struct OF(place) * place, int64
 #define STEP(c, n_vectors, n) OF(collect)(image, &place, c, n_vectors, n)
 
 /* NHWC: rows [begin, end) of x. */
-TARGET static void OF(pixel_rows)(int64_t begin, int64_t end, void *context)
+TARGET static void OF(collect_pixel_rows)(int64_t begin, int64_t end, void *context)
 {
     ptac_scatter *job = context;
     const ptac_call *call = job->call;

@@ -5,7 +5,6 @@
  */
 #include "ops/pool/max/max_pool2d.h"
 
-#include "core/host.h"
 #include "ops/bf16/bf16.h"
 
 #include <string.h>

@@ -1,11 +1,13 @@
 /*
  * max_pool2d_tpl.h - max pooling along rows (NCHW) and along channels (NHWC).
  *
- * Expects OF(name), which gives name_f32, name_bf16 or name_f64, and behind it words
- * of typed_lanes.h from typed_<isa>.h; channels.h; what the _vec.h that includes it
- * defines. Leaves OF(tiled_planes), OF(planes) and OF(pixel_rows), each a
- * ptac_range_fn of a ptac_call.
+ * pool_tpl.h has the words. Leaves OF(max_tiled_planes), OF(max_planes) and
+ * OF(max_rows), each a ptac_range_fn of a ptac_call.
  */
+#include "ops/pool/max/max_pool2d.h"
+#include "ops/pool/walks.h"
+
+#include <math.h>
 
 /* Lanes where v wins over best. */
 TARGET static inline MASK OF(beats)(VEC v, VEC best)
@@ -34,7 +36,7 @@ TARGET static inline VEC OF(load_tap)(const ELEM *p, int64_t stride, SPAN span, 
  * [lo[kw], hi[kw]), and a lane's first tap is at column first[lane]: where the piece
  * lies between the edges these are all n lanes, and column 0.
  */
-struct OF(piece) {
+struct OF(max_piece) {
     int64_t ow;
     int n;
     bool is_whole;
@@ -44,8 +46,8 @@ struct OF(piece) {
     int32_t first[N_LANES];
 };
 
-TARGET static void OF(cut_piece)(const ptac_max_pool2d *p, int64_t ow,
-                                 struct OF(piece) * piece)
+TARGET static void OF(cut_maxima)(const ptac_max_pool2d *p, int64_t ow,
+                                  struct OF(max_piece) * piece)
 {
     const ptac_window *w = &p->window.w;
     const int64_t rest = p->image.out_w - ow;
@@ -74,9 +76,10 @@ TARGET static void OF(cut_piece)(const ptac_max_pool2d *p, int64_t ow,
  * first column, which for an edge piece may lie left of the image. Positions are kept
  * as offsets from there, the same for all lanes, until the end.
  */
-TARGET static inline void OF(row)(const ELEM *rows, const ptac_max_pool2d *p,
-                                  const struct OF(piece) * piece, int64_t n_rows,
-                                  int32_t position, ELEM *y, int64_t *index)
+TARGET static inline void OF(max_row)(const ELEM *rows, const ptac_max_pool2d *p,
+                                      const struct OF(max_piece) * piece,
+                                      int64_t n_rows, int32_t position, ELEM *y,
+                                      int64_t *index)
 {
     const ptac_window *w = &p->window.w;
     const int64_t down = p->window.h.dilation * p->image.w;
@@ -114,8 +117,9 @@ TARGET static inline void OF(row)(const ELEM *rows, const ptac_max_pool2d *p,
 }
 
 /* Windows of 2x2 side by side: each row pair is read once, as pairs. */
-TARGET static inline void OF(tiled_row)(const ELEM *upper, int64_t w, int32_t position,
-                                        int64_t out_w, ELEM *y, int64_t *index)
+TARGET static inline void OF(max_tiled_row)(const ELEM *upper, int64_t w,
+                                            int32_t position, int64_t out_w, ELEM *y,
+                                            int64_t *index)
 {
     for (int64_t ow = 0; ow < out_w; ow += N_LANES) {
         const int n = out_w - ow < N_LANES ? (int)(out_w - ow) : N_LANES;
@@ -150,7 +154,7 @@ TARGET static inline void OF(tiled_row)(const ELEM *upper, int64_t w, int32_t po
     }
 }
 
-TARGET static void OF(tiled_planes)(int64_t begin, int64_t end, void *context)
+TARGET static void OF(max_tiled_planes)(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
     const ptac_image *image = &((const ptac_max_pool2d *)call->params)->image;
@@ -165,14 +169,14 @@ TARGET static void OF(tiled_planes)(int64_t begin, int64_t end, void *context)
             const int64_t at = 2 * oh * w;
 
             ptac_prefetch(x + at + image->h * w, 2 * w * (int64_t)sizeof *x);
-            OF(tiled_row)(x + at, w, (int32_t)at, out_w, y, index);
+            OF(max_tiled_row)(x + at, w, (int32_t)at, out_w, y, index);
         }
     }
 }
 
 /* One piece in all rows of one plane. */
-TARGET static void OF(column)(const ptac_call *call, int64_t plane,
-                              const struct OF(piece) * piece)
+TARGET static void OF(max_column)(const ptac_call *call, int64_t plane,
+                                  const struct OF(max_piece) * piece)
 {
     const ptac_max_pool2d *p = call->params;
     const ptac_image *image = &p->image;
@@ -190,29 +194,26 @@ TARGET static void OF(column)(const ptac_call *call, int64_t plane,
         ptac_window_clip(h, ih, image->h, &first, &last);
         at = (ih + first * h->dilation) * image->w + piece->ow * w->stride - w->padding;
         ptac_prefetch(x + at + n_in, h->stride * image->w * (int64_t)sizeof *x);
-        OF(row)(x + at, p, piece, last - first, (int32_t)at, y, index);
+        OF(max_row)(x + at, p, piece, last - first, (int32_t)at, y, index);
         y += image->out_w;
         index += image->out_w;
     }
 }
 
-TARGET static void OF(planes)(int64_t begin, int64_t end, void *context)
+#define CUT(ow)       OF(cut_maxima)(p, ow, &piece)
+#define COLUMN(plane) OF(max_column)(call, plane, &piece)
+
+TARGET static void OF(max_planes)(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
     const ptac_max_pool2d *p = call->params;
-    struct OF(piece) piece;
+    struct OF(max_piece) piece;
 
-    /* A few planes at a time, so that the pieces of a row find it in the cache. */
-    for (int64_t i = begin; i < end; i += 4) {
-        const int64_t stop = end - i < 4 ? end : i + 4;
-
-        for (int64_t ow = 0; ow < p->image.out_w; ow += N_LANES) {
-            OF(cut_piece)(p, ow, &piece);
-            for (int64_t plane = i; plane < stop; plane++)
-                OF(column)(call, plane, &piece);
-        }
-    }
+    OVER_PIECES(begin, end, p->image.out_w, CUT, COLUMN)
 }
+
+#undef CUT
+#undef COLUMN
 
 /* The taps of one NHWC output: n_rows by n_columns, the first at position at. */
 struct OF(taps) {
@@ -223,8 +224,8 @@ struct OF(taps) {
 };
 
 /* NHWC: n_vectors of channels from c on, the last of n lanes. */
-INLINE void OF(pixel)(const ptac_max_pool2d *p, const struct OF(taps) * taps, int64_t c,
-                      int n_vectors, int n)
+INLINE void OF(max_pixel)(const ptac_max_pool2d *p, const struct OF(taps) * taps,
+                          int64_t c, int n_vectors, int n)
 {
     const int64_t down = p->window.h.dilation * p->image.w;
     const int64_t channels = p->image.channels;
@@ -259,10 +260,10 @@ INLINE void OF(pixel)(const ptac_max_pool2d *p, const struct OF(taps) * taps, in
     }
 }
 
-#define STEP(c, n_vectors, n) OF(pixel)(p, &taps, c, n_vectors, n)
+#define STEP(c, n_vectors, n) OF(max_pixel)(p, &taps, c, n_vectors, n)
 
 /* NHWC: rows [begin, end) of the output. */
-TARGET static void OF(pixel_rows)(int64_t begin, int64_t end, void *context)
+TARGET static void OF(max_rows)(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
     const ptac_max_pool2d *p = call->params;

@@ -1,14 +1,14 @@
 /*
- * channels.h - walks over the channels of an NHWC pixel, several vectors at a time.
+ * walks.h - the order in which vectors go over images.
  *
  * Included after typed_<isa>.h, whose N_LANES it uses.
  */
-#ifndef PTAC_OPS_POOL_CHANNELS_H
-#define PTAC_OPS_POOL_CHANNELS_H
+#ifndef PTAC_OPS_POOL_WALKS_H
+#define PTAC_OPS_POOL_WALKS_H
 
 /*
- * STEP(c, n_vectors, n) over all channels of a pixel, n of them in the last vector, and
- * as many vectors at a time as the registers hold.
+ * NHWC: STEP(c, n_vectors, n) over all channels of a pixel, n of them in the last
+ * vector, and as many vectors at a time as the registers hold.
  */
 #define OVER_CHANNELS(channels, STEP)                                                  \
     do {                                                                               \
@@ -31,5 +31,21 @@ enum {
 /* Where n_vectors is a constant up to MOST_VECTORS. */
 #define FOR_VECTORS(i, n_vectors)                                                      \
     _Pragma("GCC unroll 4") for (int i = 0; i < (n_vectors); i++)
+
+/*
+ * NCHW: of planes [begin, end), a few at a time, CUT(ow) for each N_LANES outputs of a
+ * row, from ow on, and COLUMN(plane) for these in each of the planes. So the pieces of
+ * a row find it in the cache.
+ */
+#define OVER_PIECES(begin, end, out_w, CUT, COLUMN)                                    \
+    for (int64_t i = begin; i < end; i += 4) {                                         \
+        const int64_t stop = end - i < 4 ? end : i + 4;                                \
+                                                                                       \
+        for (int64_t ow = 0; ow < (out_w); ow += N_LANES) {                            \
+            CUT(ow);                                                                   \
+            for (int64_t plane = i; plane < stop; plane++)                             \
+                COLUMN(plane);                                                         \
+        }                                                                              \
+    }
 
 #endif

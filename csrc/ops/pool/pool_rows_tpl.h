@@ -1,0 +1,127 @@
+/*
+ * pool_rows_tpl.h - the vector rows of pooling.
+ *
+ * The includer defines
+ *
+ *   the words of typed_lanes.h   by including ops/math/typed_<isa>.h
+ *   ISA                          string: the rows' name
+ *   NEEDS                        PTAC_CPU_*: what the CPU must have
+ */
+#define OF(name) name##_f32
+#include "ops/pool/pool_tpl.h"
+#define OF(name) name##_bf16
+#include "ops/pool/pool_tpl.h"
+#define OF(name) name##_f64
+#include "ops/pool/pool_tpl.h"
+
+/* By ptac_dtype. */
+#define TYPES(name)                                                                    \
+    {                                                                                  \
+        name##_f32, name##_bf16, name##_f64                                            \
+    }
+
+static ptac_status average(const ptac_call *call)
+{
+    static const ptac_range_fn planes[] = TYPES(average_planes);
+    static const ptac_range_fn rows[] = TYPES(average_rows);
+    const ptac_avg_pool2d *p = call->params;
+    const ptac_image *image = &p->image;
+    const ptac_dtype dtype = call->inputs[0].dtype;
+
+    if (image->channels_last)
+        ptac_share_out(image->n * image->out_h, image->out_w * image->channels,
+                       rows[dtype], (void *)call);
+    else if (ptac_avg_pool2d_kind(p) == PTAC_AVG_POOL2D_NCHW &&
+             p->window.w.kernel <= PTAC_MAX_TAPS)
+        ptac_share_planes(image, planes[dtype], (void *)call);
+    else
+        return ptac_avg_pool2d_by_definition(call);
+    return PTAC_OK;
+}
+
+static ptac_status spread_averages(const ptac_call *call)
+{
+    static const ptac_range_fn planes[] = TYPES(spread_planes);
+    static const ptac_range_fn whole[] = TYPES(spread_whole_planes);
+    static const ptac_range_fn images[] = TYPES(spread_images);
+    const ptac_avg_pool2d *p = call->params;
+    const ptac_dtype dtype = call->inputs[0].dtype;
+    ptac_spread_job job = {.call = call};
+
+    if (p->image.channels_last)
+        ptac_parallel_for(0, p->image.n, 1, images[dtype], &job);
+    else if (ptac_is_whole(p))
+        ptac_share_planes(&p->image, whole[dtype], &job);
+    else if (ptac_plan_spread(p, &job.plan))
+        ptac_share_planes(&p->image, planes[dtype], &job);
+    else
+        return ptac_avg_pool2d_backward_by_definition(call);
+    return PTAC_OK;
+}
+
+static ptac_reason takes_maxima(const ptac_call *call)
+{
+    const ptac_max_pool2d *p = call->params;
+
+    return p->window.w.kernel <= PTAC_MAX_TAPS ? ptac_max_pool2d_accepts(call)
+                                               : PTAC_SHAPE;
+}
+
+static ptac_status maxima(const ptac_call *call)
+{
+    static const ptac_range_fn tiled[] = TYPES(max_tiled_planes);
+    static const ptac_range_fn planes[] = TYPES(max_planes), rows[] = TYPES(max_rows);
+    const ptac_max_pool2d *p = call->params;
+    const ptac_image *image = &p->image;
+    const ptac_dtype dtype = call->inputs[0].dtype;
+
+    if (image->channels_last)
+        ptac_share_out(image->n * image->out_h, image->out_w * image->channels,
+                       rows[dtype], (void *)call);
+    else
+        ptac_share_planes(image,
+                          ptac_max_pool2d_is_tiled(p) ? tiled[dtype] : planes[dtype],
+                          (void *)call);
+    return PTAC_OK;
+}
+
+/*
+ * Collecting NHWC gradients costs a comparison for each window over each position, and
+ * is faster than scattering them while both are few.
+ */
+static bool can_collect(const ptac_window2d *window)
+{
+    return ptac_window_layers(&window->h) * ptac_window_layers(&window->w) <= 9 &&
+           window->h.stride * window->w.stride <= 4;
+}
+
+static ptac_status scatter_maxima(const ptac_call *call)
+{
+    static const ptac_range_fn tiled[] = TYPES(scatter_tiled_planes);
+    static const ptac_range_fn rows[] = TYPES(collect_pixel_rows);
+    const ptac_max_pool2d *p = call->params;
+    const ptac_image *image = &p->image;
+    const ptac_dtype dtype = call->inputs[0].dtype;
+    ptac_scatter job = {.call = call};
+
+    if (image->channels_last && can_collect(&p->window)) {
+        ptac_share_out(image->n * image->h, image->w * image->channels, rows[dtype],
+                       &job);
+        if (job.n_found != call->inputs[0].n_elements)
+            ptac_scatter_all(&job);
+    } else if (!image->channels_last && ptac_max_pool2d_is_tiled(p)) {
+        ptac_share_planes(image, tiled[dtype], &job);
+    } else {
+        ptac_scatter_all(&job);
+    }
+    return job.out_of_range ? PTAC_UNSUPPORTED : PTAC_OK;
+}
+
+#define ROW(id, takes, run) PTAC_ROW(id, ISA, PTAC_EXACT, NEEDS, takes, run)
+
+ROW(AVG_POOL2D, ptac_avg_pool2d_accepts, average)
+ROW(ADAPTIVE_AVG_POOL2D, ptac_avg_pool2d_accepts, average)
+ROW(AVG_POOL2D_BACKWARD, ptac_avg_pool2d_backward_accepts, spread_averages)
+ROW(ADAPTIVE_AVG_POOL2D_BACKWARD, ptac_avg_pool2d_backward_accepts, spread_averages)
+ROW(MAX_POOL2D, takes_maxima, maxima)
+ROW(MAX_POOL2D_BACKWARD, ptac_max_pool2d_accepts, scatter_maxima)
