@@ -102,16 +102,5 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
         "5x5_first" after, "5x5_few" after, "5x5_16" after, "5x5_64" after,            \
         "1x1" after, "strided" after, "nhwc" after, "other" after
 
-static const ptac_op_shapes forward_shapes = {
-    .op = PTAC_OP_CONV2D,
-    .kinds = {KINDS("")},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(forward_shapes)
-
-static const ptac_op_shapes backward_shapes = {
-    .op = PTAC_OP_CONV2D_BACKWARD,
-    .kinds = {KINDS("_data"), KINDS("_weight")},
-    .classify = classify,
-};
-PTAC_REGISTER_SHAPES(backward_shapes)
+PTAC_SHAPES(CONV2D, classify, KINDS(""))
+PTAC_SHAPES(CONV2D_BACKWARD, classify, KINDS("_data"), KINDS("_weight"))

@@ -98,6 +98,12 @@ static inline int64_t ptac_conv2d_work(const ptac_conv2d *p)
            p->out_h * p->out_w;
 }
 
+/* Parts of n of which each has part, but for the last one. */
+static inline int64_t ptac_parts(int64_t n, int64_t part)
+{
+    return (n + part - 1) / part;
+}
+
 /* Why only a row that takes any convolution may do this call. */
 ptac_reason ptac_conv2d_reason(const ptac_call *call);
 

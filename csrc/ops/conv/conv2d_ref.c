@@ -193,20 +193,5 @@ static ptac_status run(const ptac_call *call)
     return PTAC_OK;
 }
 
-static const ptac_kernel conv2d_scalar = {
-    .op = PTAC_OP_CONV2D,
-    .name = "scalar",
-    .level = PTAC_CLOSE,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(conv2d_scalar)
-
-static const ptac_kernel conv2d_backward_scalar = {
-    .op = PTAC_OP_CONV2D_BACKWARD,
-    .name = "scalar",
-    .level = PTAC_CLOSE,
-    .accepts = accepts,
-    .run = run,
-};
-PTAC_REGISTER(conv2d_backward_scalar)
+PTAC_ROW(CONV2D, "scalar", PTAC_CLOSE, 0, accepts, run)
+PTAC_ROW(CONV2D_BACKWARD, "scalar", PTAC_CLOSE, 0, accepts, run)

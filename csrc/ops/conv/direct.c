@@ -39,16 +39,9 @@ ptac_reason ptac_direct_accepts(const ptac_call *call)
         return ptac_conv2d_reason(call);
     if (p->result == PTAC_CONV_DATA || p->with_pool ||
         p->in_channels > PTAC_CONV_FIRST_CHANNELS || !is_wide_enough(p) ||
-        (p->kernel_h != 3 && p->kernel_h != 5) || p->kernel_w != p->kernel_h ||
-        p->stride_h != 1 || p->stride_w != 1 || p->h > MOST_SIZE || p->w > MOST_WIDTH ||
-        p->out_channels > MOST_OUTPUTS)
+        p->h > MOST_SIZE || p->w > MOST_WIDTH || p->out_channels > MOST_OUTPUTS)
         return PTAC_SHAPE;
     return PTAC_TAKE;
-}
-
-static int64_t n_parts(int64_t n, int64_t part)
-{
-    return (n + part - 1) / part;
 }
 
 static void cut(ptac_direct_plan *plan, int n_threads, bool is_weight)
@@ -59,18 +52,20 @@ static void cut(ptac_direct_plan *plan, int n_threads, bool is_weight)
 
     plan->n_taps = p->in_channels * p->kernel_h * p->kernel_w;
     /* Loads of whole vectors reach behind the last output's pixels. */
-    plan->width = (int)n_parts(p->out_w + p->kernel_w - 1, plan->lanes) * plan->lanes +
-                  plan->lanes;
+    plan->width =
+        (int)ptac_parts(p->out_w + p->kernel_w - 1, plan->lanes) * plan->lanes +
+        plan->lanes;
     rows = STRIP_FLOATS / plan->width / p->in_channels - over;
     if (rows < 1)
         rows = 1;
-    plan->strips = (int)n_parts(p->out_h, rows);
-    plan->strip = (int)n_parts(p->out_h, plan->strips);
-    plan->strips = (int)n_parts(p->out_h, plan->strip);
+    plan->strips = (int)ptac_parts(p->out_h, rows);
+    plan->strip = (int)ptac_parts(p->out_h, plan->strips);
+    plan->strips = (int)ptac_parts(p->out_h, plan->strip);
     plan->n_strips = p->n * plan->strips;
     plan->n_pieces = (int)(n_threads < plan->n_strips ? n_threads : plan->n_strips);
     plan->n_rows =
-        n_parts((int64_t)p->in_channels * (plan->strip + over) * plan->width, 16) * 16;
+        ptac_parts((int64_t)p->in_channels * (plan->strip + over) * plan->width, 16) *
+        16;
     plan->n_private = plan->n_rows;
     if (is_weight)
         plan->n_private += (int64_t)p->out_channels * (plan->n_taps + 1) * plan->lanes;

@@ -88,8 +88,7 @@ ptac_reason ptac_winograd_accepts(const ptac_call *call,
         return PTAC_DTYPE;
     if (ptac_conv2d_reason(call))
         return ptac_conv2d_reason(call);
-    if (p->kernel_h != stages->tile.r || p->kernel_w != stages->tile.r ||
-        p->stride_h != 1 || p->stride_w != 1 || p->pad_h >= stages->tile.r ||
+    if (p->kernel_h != stages->tile.r || p->pad_h >= stages->tile.r ||
         p->pad_w >= stages->tile.r || p->h > MOST_SIZE || p->w > MOST_SIZE ||
         p->in_channels > MOST_CHANNELS || p->out_channels > MOST_CHANNELS)
         return PTAC_SHAPE;

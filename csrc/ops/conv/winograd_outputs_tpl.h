@@ -90,32 +90,21 @@ INLINE void outputs_row(const float *products, int64_t step, int n_tiles, int mh
         vec columns[MAX_POINTS][MAX_POINTS], above[MAX_POINTS];
 
 #pragma GCC unroll 6
-        for (int j = 0; j < nw; j++) {
-            vec in[MAX_POINTS];
-
-#pragma GCC unroll 6
-            for (int i = 0; i < nh; i++)
-                in[i] = v_load(products + (i * nw + j) * step);
-            transform_products(nh, mh, in, columns[j]);
-        }
+        for (int j = 0; j < nw; j++)
+            transform_column(OF_PRODUCTS, nh, mh, products + j * step, nw * step,
+                             columns[j]);
 #pragma GCC unroll 6
         for (int i = 0; i < mh; i++) {
-            vec in[MAX_POINTS], out[MAX_POINTS];
+            vec out[MAX_POINTS];
 
-#pragma GCC unroll 6
-            for (int j = 0; j < nw; j++)
-                in[j] = columns[j][i];
-            transform_products(nw, mw, in, out);
+            transform_row(OF_PRODUCTS, nw, mw, columns, i, out);
 #pragma GCC unroll 6
             for (int j = 0; j < mw; j++)
                 out[j] = finished(f, out[j]);
-            if (f->pools) {
+            if (f->pools)
                 give_pooled(i, mw, above, out, patch + i / 2 * row_step);
-            } else {
-#pragma GCC unroll 6
-                for (int j = 0; j < mw; j++)
-                    v_store(patch + i * row_step + j * LANES, out[j]);
-            }
+            else
+                store_row(mw, out, patch + i * row_step, LANES);
         }
     }
 }

@@ -94,12 +94,6 @@ ptac_winograd_plan ptac_winograd_plan_of(const ptac_call *call, ptac_tile_size t
  */
 bool ptac_winograd_has_work_for_all(const ptac_call *call, ptac_tile_size tile);
 
-/* Parts of n of which each has part, but for the last one. */
-static inline int64_t ptac_parts(int64_t n, int64_t part)
-{
-    return (n + part - 1) / part;
-}
-
 /* Whether one block has all strips: panels are then summed one after the other. */
 static inline bool ptac_winograd_is_single(const ptac_winograd_plan *plan)
 {

@@ -1,6 +1,6 @@
 /*
  * winograd_points_tpl.h - the transforms of one dimension. The includer defines the
- * lanes, see winograd_rows_tpl.h.
+ * lanes, see winograd_rows_tpl.h, and MAX_POINTS (6, of a tile's side).
  *
  * For n points p, distinct, the last of them infinity, a tile of n inputs, a kernel of
  * r taps and m = n - r + 1 outputs follow Toom and Cook: outputs = A^T [(G g) * (B^T
@@ -106,4 +106,49 @@ INLINE void transform_products(int n, int m, const vec *in, vec *out)
             out[4] = v_fma(v_set(A_2 * A_2), sum_a, v_mul(v_set(B_2 * B_2), sum_b));
         out[m - 1] = v_add(out[m - 1], in[5]);
     }
+}
+
+/* Which of them. */
+typedef enum matrix { OF_INPUT, OF_TAPS, OF_PRODUCTS } matrix;
+
+/* out = a matrix times in, from n elements to m. */
+INLINE void transform(matrix of, int n, int m, const vec *in, vec *out)
+{
+    if (of == OF_INPUT)
+        transform_input(n, in, out);
+    else if (of == OF_TAPS)
+        transform_taps(m, n, in, out);
+    else
+        transform_products(n, m, in, out);
+}
+
+/* A column of a tile in memory, whose elements are step floats apart. */
+INLINE void transform_column(matrix of, int n, int m, const float *column, int64_t step,
+                             vec *out)
+{
+    vec in[MAX_POINTS];
+
+#pragma GCC unroll 6
+    for (int i = 0; i < n; i++)
+        in[i] = v_load(column + i * step);
+    transform(of, n, m, in, out);
+}
+
+/* Row i of a tile that is there in columns. */
+INLINE void transform_row(matrix of, int n, int m, vec columns[][MAX_POINTS], int i,
+                          vec *out)
+{
+    vec in[MAX_POINTS];
+
+#pragma GCC unroll 6
+    for (int j = 0; j < n; j++)
+        in[j] = columns[j][i];
+    transform(of, n, m, in, out);
+}
+
+INLINE void store_row(int n, const vec *out, float *row, int64_t step)
+{
+#pragma GCC unroll 6
+    for (int j = 0; j < n; j++)
+        v_store(row + j * step, out[j]);
 }

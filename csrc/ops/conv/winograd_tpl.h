@@ -16,7 +16,6 @@
  * second set of registers, which halves the error of long sums.
  */
 #include "ops/conv/winograd_patch_tpl.h"
-#include "ops/conv/winograd_points_tpl.h"
 
 enum {
     MAX_POINTS = 6, /* along one side of a tile */
@@ -25,44 +24,30 @@ enum {
     MAX_ROWS = ROWS_OF_TILES, /* tiles that are multiplied together */
 };
 
+#include "ops/conv/winograd_points_tpl.h"
+
 #include "ops/conv/winograd_outputs_tpl.h"
 
-/* One column of a tile, in n points. */
-INLINE void transform_column(int n, const float *patch, int64_t row_step, vec *out)
-{
-    vec in[MAX_POINTS];
-
-#pragma GCC unroll 6
-    for (int i = 0; i < n; i++)
-        in[i] = v_load(patch + i * row_step);
-    transform_input(n, in, out);
-}
-
 /* A row of tiles; neighbours share all their columns but mw. */
-INLINE void transform_row(const float *patch, int64_t row_step, int n_tiles, int mh,
-                          int mw, int r, float *tiles, int64_t step)
+INLINE void transform_tiles(const float *patch, int64_t row_step, int n_tiles, int mh,
+                            int mw, int r, float *tiles, int64_t step)
 {
     const int nh = mh + r - 1, nw = mw + r - 1;
     vec columns[MAX_POINTS][MAX_POINTS];
 
 #pragma GCC unroll 6
     for (int j = 0; j < r - 1; j++)
-        transform_column(nh, patch + j * LANES, row_step, columns[j]);
+        transform_column(OF_INPUT, nh, nh, patch + j * LANES, row_step, columns[j]);
     for (int t = 0; t < n_tiles; t++, patch += mw * LANES, tiles += LANES) {
 #pragma GCC unroll 6
         for (int j = r - 1; j < nw; j++)
-            transform_column(nh, patch + j * LANES, row_step, columns[j]);
+            transform_column(OF_INPUT, nh, nh, patch + j * LANES, row_step, columns[j]);
 #pragma GCC unroll 6
         for (int i = 0; i < nh; i++) {
-            vec in[MAX_POINTS], out[MAX_POINTS];
+            vec out[MAX_POINTS];
 
-#pragma GCC unroll 6
-            for (int j = 0; j < nw; j++)
-                in[j] = columns[j][i];
-            transform_input(nw, in, out);
-#pragma GCC unroll 6
-            for (int j = 0; j < nw; j++)
-                v_store(tiles + (i * nw + j) * step, out[j]);
+            transform_row(OF_INPUT, nw, nw, columns, i, out);
+            store_row(nw, out, tiles + i * nw * step, step);
         }
 #pragma GCC unroll 6
         for (int j = 0; j < r - 1; j++)
@@ -93,8 +78,8 @@ INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_tile_stri
                        lesser(LANES, conv->in_channels - c), s->row * mh - conv->pad_h,
                        s->column * mw - conv->pad_w, rows, columns, patch);
         for (int i = 0; i < s->n_rows; i++)
-            transform_row(patch + i * mh * row_step, row_step, s->n_columns, mh, mw, r,
-                          tiles + i * s->n_columns * LANES, plan->at.tile_step);
+            transform_tiles(patch + i * mh * row_step, row_step, s->n_columns, mh, mw,
+                            r, tiles + i * s->n_columns * LANES, plan->at.tile_step);
         tiles += (int64_t)plan->max_tiles * LANES;
     }
     if (is_ill_conditioned)
@@ -223,18 +208,14 @@ INLINE void run_block(const ptac_winograd_plan *plan, int64_t first, int64_t las
 }
 
 /* Pieces [begin, end) of a plan, the context: blocks of their strips, one by one. */
-INLINE void run_pieces(int64_t begin, int64_t end, void *context, int mh, int mw, int r)
+INLINE void run_pieces(const ptac_winograd_plan *plan, int64_t i, int mh, int mw, int r)
 {
-    const ptac_winograd_plan *plan = context;
+    const int64_t last = plan->strips.n * (i + 1) / plan->n_pieces;
 
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t last = plan->strips.n * (i + 1) / plan->n_pieces;
-
-        for (int64_t at = plan->strips.n * i / plan->n_pieces;
-             at < last && !ptac_winograd_is_ill_conditioned(plan); at += plan->block)
-            run_block(plan, at, at + plan->block < last ? at + plan->block : last, mh,
-                      mw, r, plan->scratch + i * plan->at.n_private);
-    }
+    for (int64_t at = plan->strips.n * i / plan->n_pieces;
+         at < last && !ptac_winograd_is_ill_conditioned(plan); at += plan->block)
+        run_block(plan, at, at + plan->block < last ? at + plan->block : last, mh, mw,
+                  r, plan->scratch + i * plan->at.n_private);
 }
 
 /* Half a panel of outputs, from output on, of one input channel. */
@@ -259,92 +240,78 @@ INLINE void transform_weights(const ptac_winograd_plan *plan, int output, int in
     }
 #pragma GCC unroll 6
     for (int a = 0; a < nh; a++) {
-        vec in[5], out[MAX_POINTS];
+        vec out[MAX_POINTS];
 
-#pragma GCC unroll 5
-        for (int b = 0; b < r; b++)
-            in[b] = columns[b][a];
-        transform_taps(nw, r, in, out);
-#pragma GCC unroll 6
-        for (int b = 0; b < nw; b++)
-            v_store(to + (a * nw + b) * point, out[b]);
+        transform_row(OF_TAPS, r, nw, columns, a, out);
+        store_row(nw, out, to + a * nw * point, point);
     }
 }
 
 /* All input channels of half panels [begin, end). */
-INLINE void transform_halves(int64_t begin, int64_t end, void *context, int mh, int mw,
+INLINE void transform_halves(const ptac_winograd_plan *plan, int64_t i, int mh, int mw,
                              int r)
 {
-    const ptac_winograd_plan *plan = context;
     const int n = plan->conv.in_channels;
 
-    for (int64_t i = begin; i < end; i++)
-        for (int c = 0; c < n; c++)
-            transform_weights(plan, (int)i * LANES, c, mh, mw, r,
-                              plan->shared + i / 2 * plan->at.panel);
+    for (int c = 0; c < n; c++)
+        transform_weights(plan, (int)i * LANES, c, mh, mw, r,
+                          plan->shared + i / 2 * plan->at.panel);
 }
 
 /*
  * The other way round, for weights that are large: all threads share the tiles of one
  * block, and each transforms the weights of its own panels when it comes to them.
  */
-INLINE void share_tiles(int64_t begin, int64_t end, void *context, int mh, int mw,
+INLINE void share_tiles(const ptac_winograd_plan *plan, int64_t i, int mh, int mw,
                         int r)
 {
-    const ptac_winograd_plan *plan = context;
     const int64_t n = plan->turn.last - plan->turn.first;
     bool *are_ill_conditioned = (bool *)(plan->shared + plan->at.marks_at);
+    const int64_t first = n * i / plan->n_pieces;
+    const int64_t last = n * (i + 1) / plan->n_pieces;
+    int n_tiles = 0;
 
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t first = n * i / plan->n_pieces;
-        const int64_t last = n * (i + 1) / plan->n_pieces;
-        int n_tiles = 0;
+    for (int64_t j = 0; j < last; j++) {
+        const ptac_tile_strip s = ptac_tile_strip_at(plan, plan->turn.first + j);
 
-        for (int64_t j = 0; j < last; j++) {
-            const ptac_tile_strip s = ptac_tile_strip_at(plan, plan->turn.first + j);
-
-            if (j >= first)
-                are_ill_conditioned[j] = transform_strip(
-                    plan, &s, n_tiles, mh, mw, r, plan->shared,
-                    plan->scratch + i * plan->at.n_private + plan->at.patch_at);
-            n_tiles += s.n_rows * s.n_columns;
-        }
+        if (j >= first)
+            are_ill_conditioned[j] = transform_strip(
+                plan, &s, n_tiles, mh, mw, r, plan->shared,
+                plan->scratch + i * plan->at.n_private + plan->at.patch_at);
+        n_tiles += s.n_rows * s.n_columns;
     }
 }
 
-INLINE void run_panels(int64_t begin, int64_t end, void *context, int mh, int mw, int r)
+INLINE void run_panels(const ptac_winograd_plan *plan, int64_t i, int mh, int mw, int r)
 {
-    const ptac_winograd_plan *plan = context;
     const int n_points = (mh + r - 1) * (mw + r - 1);
     const int n = plan->conv.in_channels;
+    const int64_t last = plan->n_panels * (i + 1) / plan->n_pieces;
+    float *scratch = plan->scratch + i * plan->at.n_private;
+    float *patch = scratch + plan->at.patch_at;
+    float *products = scratch + plan->at.products_at;
+    float *weights = scratch + plan->at.panels_at;
 
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t last = plan->n_panels * (i + 1) / plan->n_pieces;
-        float *scratch = plan->scratch + i * plan->at.n_private;
-        float *patch = scratch + plan->at.patch_at;
-        float *products = scratch + plan->at.products_at;
-        float *weights = scratch + plan->at.panels_at;
+    for (int64_t j = plan->n_panels * i / plan->n_pieces; j < last; j++) {
+        const int channel = (int)j * PANEL;
 
-        for (int64_t j = plan->n_panels * i / plan->n_pieces; j < last; j++) {
-            const int channel = (int)j * PANEL;
-
-            for (int c = 0; c < n; c++)
-                for (int half = 0; half < PANEL; half += LANES)
-                    transform_weights(plan, channel + half, c, mh, mw, r, weights);
-            for (int p = 0; p < n_points; p++)
-                multiply_point(plan, plan->turn.n_tiles,
-                               plan->shared + p * plan->at.tile_step,
-                               weights + p * plan->at.panel_step,
-                               products + p * plan->at.product_step);
-            output_panel(plan, plan->turn.first, plan->turn.last,
-                         (const bool *)(plan->shared + plan->at.marks_at), channel, mh,
-                         mw, r, products, patch);
-        }
+        for (int c = 0; c < n; c++)
+            for (int half = 0; half < PANEL; half += LANES)
+                transform_weights(plan, channel + half, c, mh, mw, r, weights);
+        for (int p = 0; p < n_points; p++)
+            multiply_point(plan, plan->turn.n_tiles,
+                           plan->shared + p * plan->at.tile_step,
+                           weights + p * plan->at.panel_step,
+                           products + p * plan->at.product_step);
+        output_panel(plan, plan->turn.first, plan->turn.last,
+                     (const bool *)(plan->shared + plan->at.marks_at), channel, mh, mw,
+                     r, products, patch);
     }
 }
 
 #define DEFINE_STAGE(stage, name, mh, mw, r)                                           \
     TARGET static void stage##_##name(int64_t begin, int64_t end, void *context)       \
     {                                                                                  \
-        stage(begin, end, context, mh, mw, r);                                         \
+        for (int64_t i = begin; i < end; i++)                                          \
+            stage(context, i, mh, mw, r);                                              \
     }

@@ -27,25 +27,14 @@ INLINE void transform_grad_row(const float *patch, int64_t row_step, int n_tiles
         vec columns[MAX_POINTS][MAX_POINTS];
 
 #pragma GCC unroll 6
-        for (int j = 0; j < mw; j++) {
-            vec in[MAX_POINTS];
-
-#pragma GCC unroll 6
-            for (int i = 0; i < mh; i++)
-                in[i] = v_load(patch + i * row_step + j * LANES);
-            transform_taps(nh, mh, in, columns[j]);
-        }
+        for (int j = 0; j < mw; j++)
+            transform_column(OF_TAPS, mh, nh, patch + j * LANES, row_step, columns[j]);
 #pragma GCC unroll 6
         for (int i = 0; i < nh; i++) {
-            vec in[MAX_POINTS], out[MAX_POINTS];
+            vec out[MAX_POINTS];
 
-#pragma GCC unroll 6
-            for (int j = 0; j < mw; j++)
-                in[j] = columns[j][i];
-            transform_taps(nw, mw, in, out);
-#pragma GCC unroll 6
-            for (int j = 0; j < nw; j++)
-                v_store(grads + (i * nw + j) * step, out[j]);
+            transform_row(OF_TAPS, mw, nw, columns, i, out);
+            store_row(nw, out, grads + i * nw * step, step);
         }
     }
 }
@@ -139,6 +128,7 @@ INLINE void store_weights(const ptac_winograd_plan *plan, int output, int input,
     const int n = lesser(LANES, conv->in_channels - input) * n_taps;
     const int n_outputs = lesser(LANES, conv->out_channels - output);
     const int64_t step = (int64_t)conv->in_channels * n_taps;
+    const int64_t point = plan->at.panel_step;
     float *weight = plan->grad_weight + output * step + (int64_t)input * n_taps;
     vec taps[LANES * 25];
 
@@ -146,23 +136,12 @@ INLINE void store_weights(const ptac_winograd_plan *plan, int output, int input,
         vec columns[MAX_POINTS][MAX_POINTS];
 
 #pragma GCC unroll 6
-        for (int j = 0; j < nw; j++) {
-            vec in[MAX_POINTS];
-
-#pragma GCC unroll 6
-            for (int i = 0; i < nh; i++)
-                in[i] = v_load(sums + (i * nw + j) * plan->at.panel_step);
-            transform_products(nh, r, in, columns[j]);
-        }
+        for (int j = 0; j < nw; j++)
+            transform_column(OF_PRODUCTS, nh, r, sums + j * point, nw * point,
+                             columns[j]);
 #pragma GCC unroll 5
-        for (int i = 0; i < r; i++) {
-            vec in[MAX_POINTS];
-
-#pragma GCC unroll 6
-            for (int j = 0; j < nw; j++)
-                in[j] = columns[j][i];
-            transform_products(nw, r, in, taps + c * n_taps + i * r);
-        }
+        for (int i = 0; i < r; i++)
+            transform_row(OF_PRODUCTS, nw, r, columns, i, taps + c * n_taps + i * r);
     }
     for (int at = 0; at < n; at += LANES) {
         v_transpose(taps + at);
@@ -188,68 +167,60 @@ INLINE bool is_wide(const ptac_winograd_plan *plan, int panel)
 }
 
 /* Pieces of the batch [begin, end), each with sums of its own over all channels. */
-INLINE void sum_pieces(int64_t begin, int64_t end, void *context, int mh, int mw, int r)
+INLINE void sum_pieces(const ptac_winograd_plan *plan, int64_t i, int mh, int mw, int r)
 {
-    const ptac_winograd_plan *plan = context;
     const ptac_winograd *conv = &plan->conv;
     const int n_points = (mh + r - 1) * (mw + r - 1);
+    const int64_t start = plan->strips.n * i / plan->n_pieces;
+    const int64_t last = plan->strips.n * (i + 1) / plan->n_pieces;
+    float *tiles = plan->scratch + i * plan->at.n_private;
+    float *grads = tiles + plan->at.products_at;
+    float *sums = tiles + plan->at.panels_at;
+    float *patch = tiles + plan->at.patch_at;
 
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t start = plan->strips.n * i / plan->n_pieces;
-        const int64_t last = plan->strips.n * (i + 1) / plan->n_pieces;
-        float *tiles = plan->scratch + i * plan->at.n_private;
-        float *grads = tiles + plan->at.products_at;
-        float *sums = tiles + plan->at.panels_at;
-        float *patch = tiles + plan->at.patch_at;
+    for (int64_t block = start; block < last; block += plan->block) {
+        const int64_t block_end =
+            block + plan->block < last ? block + plan->block : last;
+        int n_tiles = 0;
 
-        for (int64_t block = start; block < last; block += plan->block) {
-            const int64_t block_end =
-                block + plan->block < last ? block + plan->block : last;
-            int n_tiles = 0;
+        for (int64_t j = block; j < block_end; j++) {
+            const ptac_tile_strip s = ptac_tile_strip_at(plan, j);
 
-            for (int64_t j = block; j < block_end; j++) {
-                const ptac_tile_strip s = ptac_tile_strip_at(plan, j);
-
-                transform_strip(plan, &s, n_tiles, mh, mw, r, tiles, patch);
-                transform_grads(plan, &s, n_tiles, 0, conv->out_channels, mh, mw, r,
-                                grads, patch);
-                n_tiles += s.n_rows * s.n_columns;
-            }
-            for (int panel = 0; panel < plan->n_panels; panel++)
-                multiply_panel(plan, n_points, n_tiles, 0, conv->in_channels,
-                               is_wide(plan, panel), tiles,
-                               grads + panel * 2 * (int64_t)plan->max_tiles * LANES,
-                               block == start, sums + panel * plan->at.panel);
+            transform_strip(plan, &s, n_tiles, mh, mw, r, tiles, patch);
+            transform_grads(plan, &s, n_tiles, 0, conv->out_channels, mh, mw, r, grads,
+                            patch);
+            n_tiles += s.n_rows * s.n_columns;
         }
+        for (int panel = 0; panel < plan->n_panels; panel++)
+            multiply_panel(plan, n_points, n_tiles, 0, conv->in_channels,
+                           is_wide(plan, panel), tiles,
+                           grads + panel * 2 * (int64_t)plan->max_tiles * LANES,
+                           block == start, sums + panel * plan->at.panel);
     }
 }
 
 /* Groups [begin, end) of input channels of panels: the sums of all pieces together. */
-INLINE void store_pieces(int64_t begin, int64_t end, void *context, int mh, int mw,
+INLINE void store_pieces(const ptac_winograd_plan *plan, int64_t i, int mh, int mw,
                          int r)
 {
-    const ptac_winograd_plan *plan = context;
     const int n_points = (mh + r - 1) * (mw + r - 1);
     const int n_groups = (plan->conv.in_channels + LANES - 1) / LANES;
+    const int panel = (int)(i / n_groups), c = (int)(i % n_groups) * LANES;
+    float *sums = plan->scratch + plan->at.panels_at + panel * plan->at.panel;
 
-    for (int64_t i = begin; i < end; i++) {
-        const int panel = (int)(i / n_groups), c = (int)(i % n_groups) * LANES;
-        float *sums = plan->scratch + plan->at.panels_at + panel * plan->at.panel;
+    for (int piece = 1; piece < plan->n_pieces; piece++) {
+        const float *others = sums + piece * plan->at.n_private;
 
-        for (int piece = 1; piece < plan->n_pieces; piece++) {
-            const float *others = sums + piece * plan->at.n_private;
+        for (int p = 0; p < n_points; p++) {
+            const int64_t at = p * plan->at.panel_step + c * PANEL;
 
-            for (int p = 0; p < n_points; p++) {
-                const int64_t at = p * plan->at.panel_step + c * PANEL;
-
-                for (int j = 0; j < LANES * PANEL; j += LANES)
-                    v_store(sums + at + j,
-                            v_add(v_load(sums + at + j), v_load(others + at + j)));
-            }
+            for (int j = 0; j < LANES * PANEL; j += LANES)
+                v_store(sums + at + j,
+                        v_add(v_load(sums + at + j), v_load(others + at + j)));
         }
-        store_panel(plan, panel, c, lesser(c + LANES, plan->conv.in_channels), mh, mw,
-                    r, sums);
     }
+    store_panel(plan, panel, c, lesser(c + LANES, plan->conv.in_channels), mh, mw, r,
+                sums);
 }
 
 /*
@@ -257,52 +228,48 @@ INLINE void store_pieces(int64_t begin, int64_t end, void *context, int mh, int 
  * have panels of their own, n_slots at a time. With a single block sums need no longer
  * life than a panel, and one slot serves all.
  */
-INLINE void sum_panels(int64_t begin, int64_t end, void *context, int mh, int mw, int r)
+INLINE void sum_panels(const ptac_winograd_plan *plan, int64_t i, int mh, int mw, int r)
 {
-    const ptac_winograd_plan *plan = context;
     const ptac_winograd *conv = &plan->conv;
     const int n_points = (mh + r - 1) * (mw + r - 1);
     const ptac_turn *turn = &plan->turn;
     const bool is_single = ptac_winograd_is_single(plan);
     const bool is_first = turn->first == 0, is_last = turn->last == plan->strips.n;
+    float *grads = plan->scratch + i * plan->at.n_private;
+    float *slots = grads + plan->at.panels_at;
+    float *patch = grads + plan->at.patch_at;
+    const int start = (int)(plan->n_panels * i / plan->n_pieces);
+    const int last = (int)(plan->n_panels * (i + 1) / plan->n_pieces);
+    const int n = is_single ? last - start : plan->n_slots;
 
-    for (int64_t i = begin; i < end; i++) {
-        float *grads = plan->scratch + i * plan->at.n_private;
-        float *slots = grads + plan->at.panels_at;
-        float *patch = grads + plan->at.patch_at;
-        const int start = (int)(plan->n_panels * i / plan->n_pieces);
-        const int last = (int)(plan->n_panels * (i + 1) / plan->n_pieces);
-        const int n = is_single ? last - start : plan->n_slots;
+    for (int j = 0; j < n; j++) {
+        const int panel = start + turn->pass * n + j, output = panel * PANEL;
+        float *sums = slots + (is_single ? 0 : j * plan->at.panel);
+        int n_tiles = 0;
 
-        for (int j = 0; j < n; j++) {
-            const int panel = start + turn->pass * n + j, output = panel * PANEL;
-            float *sums = slots + (is_single ? 0 : j * plan->at.panel);
-            int n_tiles = 0;
+        if (panel >= last)
+            break;
+        for (int64_t k = turn->first; k < turn->last; k++) {
+            const ptac_tile_strip s = ptac_tile_strip_at(plan, k);
 
-            if (panel >= last)
-                break;
-            for (int64_t k = turn->first; k < turn->last; k++) {
-                const ptac_tile_strip s = ptac_tile_strip_at(plan, k);
+            transform_grads(plan, &s, n_tiles, output,
+                            lesser(output + PANEL, conv->out_channels), mh, mw, r,
+                            grads, patch);
+            n_tiles += s.n_rows * s.n_columns;
+        }
+        for (int c = 0; c < conv->in_channels; c += CHANNEL_CHUNK) {
+            const int c_end = lesser(c + CHANNEL_CHUNK, conv->in_channels);
 
-                transform_grads(plan, &s, n_tiles, output,
-                                lesser(output + PANEL, conv->out_channels), mh, mw, r,
-                                grads, patch);
-                n_tiles += s.n_rows * s.n_columns;
-            }
-            for (int c = 0; c < conv->in_channels; c += CHANNEL_CHUNK) {
-                const int c_end = lesser(c + CHANNEL_CHUNK, conv->in_channels);
-
-                multiply_panel(plan, n_points, n_tiles, c, c_end, is_wide(plan, panel),
-                               plan->shared, grads, is_first, sums);
-                if (is_last)
-                    store_panel(plan, panel, c, c_end, mh, mw, r, sums);
-            }
+            multiply_panel(plan, n_points, n_tiles, c, c_end, is_wide(plan, panel),
+                           plan->shared, grads, is_first, sums);
+            if (is_last)
+                store_panel(plan, panel, c, c_end, mh, mw, r, sums);
         }
     }
 }
 
 /* Gradients of biases [begin, end): each the sum of its channel's. */
-INLINE void add_up_biases(int64_t begin, int64_t end, void *context)
+TARGET static void add_biases(int64_t begin, int64_t end, void *context)
 {
     enum { BLOCK = 64 * LANES };
     const ptac_winograd_plan *plan = context;
@@ -334,11 +301,6 @@ INLINE void add_up_biases(int64_t begin, int64_t end, void *context)
         }
         plan->grad_bias[k] = (float)sum;
     }
-}
-
-TARGET static void add_biases(int64_t begin, int64_t end, void *context)
-{
-    add_up_biases(begin, end, context);
 }
 
 #define DEFINE_WINOGRAD(name, mh_, mw_, r_)                                            \
