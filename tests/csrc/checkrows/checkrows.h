@@ -84,12 +84,15 @@ typedef struct generator {
     bool threads_change_bits;
 } generator;
 
-#define GENERATOR(g)                                                                   \
+void generator_add(const generator *g);
+
+/* One operator's generator, by the members of the struct above that are not zero. */
+#define GENERATOR(g, ...)                                                              \
+    static const generator g = {__VA_ARGS__};                                          \
     __attribute__((constructor)) static void add_##g(void)                             \
     {                                                                                  \
         generator_add(&g);                                                             \
     }
-void generator_add(const generator *g);
 
 /*
  * Dense tensors, added to the call in order. channels_last wants four dimensions. The

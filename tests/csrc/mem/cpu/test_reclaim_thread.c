@@ -13,9 +13,11 @@ static int64_t purged(void)
     return fixture_stats().purged_bytes;
 }
 
-/* The reclaimer of a pool that was closed ends at its next look. */
-static void end_reclaimer(void)
+/* Give back what is still used; the reclaimer of a closed pool ends at its next look. */
+static void end_pool(void *used)
 {
+    EXPECT(!used || fixture_give(used, MIB));
+    fixture_shut();
     EXPECT(ptac_cpu_pool_draining() == 0);
     EXPECT(!calls_tick());
     EXPECT(calls_n_threads() == 0);
@@ -46,9 +48,7 @@ UNIT(idle_memory_is_given_back_once)
     for (int i = 0; i < 3; i++)
         EXPECT(calls_tick() && purged() == once);
     EXPECT(calls_tick() && purged() > once);
-    EXPECT(fixture_give(two, MIB));
-    fixture_shut();
-    end_reclaimer();
+    end_pool(two);
 }
 
 UNIT(idle_memory_stays_when_asked_to)
@@ -60,9 +60,7 @@ UNIT(idle_memory_stays_when_asked_to)
     EXPECT(fixture_give(one, MIB));
     for (int i = 0; i < 100; i++)
         EXPECT(calls_tick() && purged() == 0);
-    EXPECT(fixture_give(two, MIB));
-    fixture_shut();
-    end_reclaimer();
+    end_pool(two);
 }
 
 UNIT(a_new_idle_time_counts_from_now)
@@ -82,9 +80,7 @@ UNIT(a_new_idle_time_counts_from_now)
     for (int i = 0; i < 4; i++)
         EXPECT(calls_tick() && purged() == 0);
     EXPECT(calls_tick() && purged() > 0);
-    EXPECT(fixture_give(two, MIB));
-    fixture_shut();
-    end_reclaimer();
+    end_pool(two);
 }
 
 UNIT(a_machine_short_of_memory_gets_it_back)
@@ -108,9 +104,7 @@ UNIT(a_machine_short_of_memory_gets_it_back)
         EXPECT(calls_tick() && purged() == once);
     EXPECT(calls_tick() && purged() > once);
     files_end();
-    EXPECT(fixture_give(two, MIB));
-    fixture_shut();
-    end_reclaimer();
+    end_pool(two);
 }
 
 UNIT(huge_pages_where_memory_is_held)
@@ -138,8 +132,7 @@ UNIT(huge_pages_where_memory_is_held)
     EXPECT(calls_tick());
     EXPECT(!is_possible || calls_made(CALL_madvise) == 2);
     EXPECT(ptac_cpu_pool_free(kept)); /* without its marks */
-    fixture_shut();
-    end_reclaimer();
+    end_pool(NULL);
 }
 
 UNIT(a_pool_lives_without_reclaimer)
@@ -151,8 +144,7 @@ UNIT(a_pool_lives_without_reclaimer)
     EXPECT(fixture_give(fixture_take(MIB), MIB));
     EXPECT(fixture_open(NULL)); /* it is tried again */
     EXPECT(calls_n_threads() == 1);
-    fixture_shut();
-    end_reclaimer();
+    end_pool(NULL);
 }
 
 UNIT(a_reclaimer_outlives_a_moment_off)
@@ -162,10 +154,8 @@ UNIT(a_reclaimer_outlives_a_moment_off)
     EXPECT(fixture_open(NULL));
     EXPECT(calls_n_threads() == 1);
     EXPECT(calls_tick());
-    fixture_shut();
-    end_reclaimer();
+    end_pool(NULL);
     EXPECT(fixture_open(NULL));
     EXPECT(calls_n_threads() == 1 && calls_tick());
-    fixture_shut();
-    end_reclaimer();
+    end_pool(NULL);
 }

@@ -28,7 +28,7 @@ typedef struct shape {
     size_t sizes[16];
 } shape;
 
-static shadow s;
+static reference_model s;
 static int64_t totals[64];
 
 static const ptac_policy *any_policy(rng *r)
@@ -79,9 +79,9 @@ static bool open_pool(const shape *f)
     s.pool.keeps_spare = !s.pool.has_streams && rng_chance(&s.r, 50);
     s.n_arenas = (int)rng_between(&s.r, 1, SHADOW_MAX_ARENAS);
     for (int i = 0; i < s.n_arenas; i++) {
-        watched *source = &s.arenas[i].source;
+        checked_source *source = &s.arenas[i].source;
 
-        watched_init(source, i, is_real, &s.r, &s.all_held);
+        checked_source_init(source, i, is_real, &s.r, &s.all_held);
         const ptac_arena_spec spec = {
             .source = &source->source,
             .policy = any_policy(&s.r),
@@ -102,13 +102,13 @@ static void close_pool(void)
     for (int i = 0; i < s.n_arenas; i++)
         s.arenas[i].source.refused_percent = 0;
     while (s.n_live)
-        shadow_free(&s, (int)rng_below(&s.r, s.n_live));
+        model_free(&s, (int)rng_below(&s.r, s.n_live));
     while (s.n_parted)
-        shadow_give(&s, s.n_parted - 1);
-    shadow_check(&s); /* which settles the spare */
+        model_give(&s, s.n_parted - 1);
+    model_check(&s); /* which settles the spare */
     for (int i = 0; i < s.n_arenas; i++)
         if (s.pool.arenas[i]->last || s.arenas[i].extent.current)
-            shadow_wrong(&s, "an arena without blocks is not empty");
+            model_wrong(&s, "an arena without blocks is not empty");
     ptac_history_open(&s.pool.history, 0);
     ptac_pool_close(&s.pool);
     for (int i = 0; i < s.n_arenas; i++) {
@@ -116,7 +116,7 @@ static void close_pool(void)
         s.n_small += s.arenas[i].source.n_small;
     }
     if (s.all_held.current || s.pool.budget.held.current)
-        shadow_wrong(&s, "something is held by a pool that was closed");
+        model_wrong(&s, "something is held by a pool that was closed");
 }
 
 /* The last, the first, or any: stacks, queues and neither. */
@@ -136,7 +136,7 @@ static void alloc(const shape *f)
 
     if (rng_chance(&s.r, 1))
         bytes = SIZE_MAX - (size_t)rng_below(&s.r, 1 << 20) * 64 % 130;
-    shadow_alloc(&s, arena, bytes);
+    model_alloc(&s, arena, bytes);
 }
 
 static void write_history(void)
@@ -153,7 +153,7 @@ static void write_history(void)
 
     for (size_t i = 0; i < copied; i++)
         if (events[i].address != first - copied + i)
-            shadow_wrong(&s, "history is not in order");
+            model_wrong(&s, "history is not in order");
 }
 
 static void populate(ptac_arena *arena, size_t bytes)
@@ -161,7 +161,7 @@ static void populate(ptac_arena *arena, size_t bytes)
     const bool is_done = ptac_arena_populate(arena, bytes);
 
     if (is_done && bytes && arena->high < arena->top + bytes)
-        shadow_wrong(&s, "memory was promised that is not held");
+        model_wrong(&s, "memory was promised that is not held");
 }
 
 static void seldom(const shape *f)
@@ -175,7 +175,7 @@ static void seldom(const shape *f)
         void *index = ptac_arena_make_index(policy);
 
         if (!index)
-            shadow_wrong(&s, "the policy could not be changed");
+            model_wrong(&s, "the policy could not be changed");
         else
             ptac_arena_use_policy(arena, policy, index);
         break;
@@ -190,22 +190,22 @@ static void seldom(const shape *f)
         break;
     case 3:
         if (!ptac_history_open(&s.pool.history, (size_t)rng_below(&s.r, 3) * 5))
-            shadow_wrong(&s, "history could not be opened");
+            model_wrong(&s, "history could not be opened");
         break;
     case 4:
-        shadow_reset_peaks(&s);
+        model_reset_peaks(&s);
         break;
     case 5:
         populate(arena, (size_t)rng_below(&s.r, 1 << 20));
         break;
     case 6:
         if (ptac_arena_promote(arena) > arena->end - arena->base)
-            shadow_wrong(&s, "more became huge than there is");
+            model_wrong(&s, "more became huge than there is");
         break;
     default:
-        shadow_trim(&s);
+        model_trim(&s);
     }
-    shadow_check(&s);
+    model_check(&s);
 }
 
 static void operate(const shape *f)
@@ -214,13 +214,13 @@ static void operate(const shape *f)
 
     write_history();
     if (s.n_parted && rng_chance(&s.r, 40))
-        shadow_give(&s, (int)rng_below(&s.r, s.n_parted));
+        model_give(&s, (int)rng_below(&s.r, s.n_parted));
     if (s.n_parted > f->most_live)
-        shadow_give(&s, 0);
+        model_give(&s, 0);
     if (rng_chance(&s.r, 1))
         seldom(f);
     else if (s.n_live && (is_full || rng_chance(&s.r, f->free_percent)))
-        shadow_free(&s, any_live());
+        model_free(&s, any_live());
     else
         alloc(f);
 }
@@ -244,11 +244,11 @@ static bool run_round(uint64_t seed, int64_t number, int64_t *n_left)
     const shape f = any_shape(&s.r);
 
     if (!open_pool(&f))
-        shadow_wrong(&s, "a pool could not be opened");
+        model_wrong(&s, "a pool could not be opened");
     for (int64_t i = 0; i < n && !s.trouble; i++) {
         operate(&f);
         if (i % f.period == 0)
-            shadow_check(&s);
+            model_check(&s);
         if (s.trouble)
             printf("operation %" PRId64 " of round %" PRId64 "\n", i, number);
     }

@@ -18,36 +18,25 @@
 #include <unistd.h>
 
 /* Names that the linker's --wrap prescribes. */
-void *__real_mmap(void *at, size_t bytes, int access, int flags, int file,
-                  off_t offset);
-int __real_munmap(void *at, size_t bytes);
-int __real_mprotect(void *at, size_t bytes, int access);
-int __real_madvise(void *at, size_t bytes, int advice);
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-                          void *(*body)(void *), void *argument);
-int __real_nanosleep(const struct timespec *time, struct timespec *left);
-int __real_open(const char *path, int flags, ...);
-long __real_sysconf(int name);
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t n, size_t bytes);
-void *__real_realloc(void *memory, size_t bytes);
-void __real_qsort(void *items, size_t n, size_t bytes,
-                  int (*compare)(const void *, const void *));
-void *__wrap_mmap(void *at, size_t bytes, int access, int flags, int file,
-                  off_t offset);
-int __wrap_munmap(void *at, size_t bytes);
-int __wrap_mprotect(void *at, size_t bytes, int access);
-int __wrap_madvise(void *at, size_t bytes, int advice);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-                          void *(*body)(void *), void *argument);
-int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
-int __wrap_open(const char *path, int flags, ...);
-long __wrap_sysconf(int name);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t n, size_t bytes);
-void *__wrap_realloc(void *memory, size_t bytes);
-void __wrap_qsort(void *items, size_t n, size_t bytes,
-                  int (*compare)(const void *, const void *));
+#define WRAPPED(result, name, ...)                                                     \
+    result __real_##name(__VA_ARGS__);                                                 \
+    result __wrap_##name(__VA_ARGS__)
+
+WRAPPED(void *, mmap, void *at, size_t bytes, int access, int flags, int file,
+        off_t offset);
+WRAPPED(int, munmap, void *at, size_t bytes);
+WRAPPED(int, mprotect, void *at, size_t bytes, int access);
+WRAPPED(int, madvise, void *at, size_t bytes, int advice);
+WRAPPED(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes,
+        void *(*body)(void *), void *argument);
+WRAPPED(int, nanosleep, const struct timespec *time, struct timespec *left);
+WRAPPED(int, open, const char *path, int flags, ...);
+WRAPPED(long, sysconf, int name);
+WRAPPED(void *, malloc, size_t bytes);
+WRAPPED(void *, calloc, size_t n, size_t bytes);
+WRAPPED(void *, realloc, void *memory, size_t bytes);
+WRAPPED(void, qsort, void *items, size_t n, size_t bytes,
+        int (*compare)(const void *, const void *));
 
 #define READ(word)     __atomic_load_n(&(word), __ATOMIC_RELAXED)
 #define WRITE(word, n) __atomic_store_n(&(word), n, __ATOMIC_RELAXED)

@@ -8,12 +8,12 @@
 
 #define INVENTED ((uintptr_t)1 << 40)
 
-static watched *watched_of(ptac_source *source)
+static checked_source *checked(ptac_source *source)
 {
-    return (watched *)source;
+    return (checked_source *)source;
 }
 
-static bool refuses(watched *w)
+static bool refuses(checked_source *w)
 {
     const bool is = w->refused_percent && rng_chance(w->refuser, w->refused_percent);
 
@@ -23,7 +23,7 @@ static bool refuses(watched *w)
 
 static uintptr_t reserve(ptac_source *source, size_t bytes)
 {
-    watched *w = watched_of(source);
+    checked_source *w = checked(source);
 
     w->is_held = calloc(bytes / source->chunk_bytes, 1);
     w->is_huge = calloc(bytes / source->chunk_bytes, 1);
@@ -35,7 +35,7 @@ static uintptr_t reserve(ptac_source *source, size_t bytes)
 
 static void unreserve(ptac_source *source, uintptr_t base, size_t bytes)
 {
-    watched *w = watched_of(source);
+    checked_source *w = checked(source);
 
     if (base != w->base || bytes != w->bytes)
         w->trouble = "another range is ended than was reserved";
@@ -47,8 +47,8 @@ static void unreserve(ptac_source *source, uintptr_t base, size_t bytes)
 }
 
 /* Whether all chunks of a part are so, or are not; it is a part of the range. */
-static bool are_all(const watched *w, const uint8_t *table, uintptr_t at, size_t bytes,
-                    bool are_so)
+static bool are_all(const checked_source *w, const uint8_t *table, uintptr_t at,
+                    size_t bytes, bool are_so)
 {
     const size_t chunk = w->source.chunk_bytes;
 
@@ -61,7 +61,7 @@ static bool are_all(const watched *w, const uint8_t *table, uintptr_t at, size_t
     return true;
 }
 
-static void note(watched *w, uintptr_t at, size_t bytes, bool is_more)
+static void note(checked_source *w, uintptr_t at, size_t bytes, bool is_more)
 {
     const size_t chunk = w->source.chunk_bytes;
 
@@ -70,35 +70,36 @@ static void note(watched *w, uintptr_t at, size_t bytes, bool is_more)
     (is_more ? ptac_stat_add : ptac_stat_sub)(w->all_held, (int64_t)bytes);
 }
 
+static bool change(ptac_source *source, uintptr_t at, size_t bytes, bool is_more)
+{
+    checked_source *w = checked(source);
+    ptac_source *real = &w->cpu.source;
+
+    if (!are_all(w, w->is_held, at, bytes, !is_more))
+        w->trouble = is_more ? "chunks are committed that are held"
+                             : "chunks are released that are not held";
+    if (!is_more && !are_all(w, w->is_huge, at, bytes, false))
+        w->trouble = "chunks are released that huge pages are wanted for";
+    if (refuses(w) ||
+        (w->is_real && !(is_more ? real->commit : real->release)(real, at, bytes)))
+        return false;
+    note(w, at, bytes, is_more);
+    return true;
+}
+
 static bool commit(ptac_source *source, uintptr_t at, size_t bytes)
 {
-    watched *w = watched_of(source);
-
-    if (!are_all(w, w->is_held, at, bytes, false))
-        w->trouble = "chunks are committed that are held";
-    if (refuses(w) || (w->is_real && !w->cpu.source.commit(&w->cpu.source, at, bytes)))
-        return false;
-    note(w, at, bytes, true);
-    return true;
+    return change(source, at, bytes, true);
 }
 
 static bool release(ptac_source *source, uintptr_t at, size_t bytes)
 {
-    watched *w = watched_of(source);
-
-    if (!are_all(w, w->is_held, at, bytes, true))
-        w->trouble = "chunks are released that are not held";
-    if (!are_all(w, w->is_huge, at, bytes, false))
-        w->trouble = "chunks are released that huge pages are wanted for";
-    if (refuses(w) || (w->is_real && !w->cpu.source.release(&w->cpu.source, at, bytes)))
-        return false;
-    note(w, at, bytes, false);
-    return true;
+    return change(source, at, bytes, false);
 }
 
 static bool want_huge(ptac_source *source, uintptr_t at, size_t bytes)
 {
-    watched *w = watched_of(source);
+    checked_source *w = checked(source);
 
     if (!are_all(w, w->is_held, at, bytes, true) ||
         !are_all(w, w->is_huge, at, bytes, false))
@@ -113,7 +114,7 @@ static bool want_huge(ptac_source *source, uintptr_t at, size_t bytes)
 
 static bool want_small(ptac_source *source, uintptr_t at, size_t bytes)
 {
-    watched *w = watched_of(source);
+    checked_source *w = checked(source);
 
     if (!are_all(w, w->is_huge, at, bytes, true))
         w->trouble = "no huge pages are asked for where none were wanted";
@@ -133,7 +134,7 @@ static bool is_touched(ptac_source *source, uintptr_t at, size_t bytes)
 
 static bool populate(ptac_source *source, uintptr_t at, size_t bytes)
 {
-    watched *w = watched_of(source);
+    checked_source *w = checked(source);
 
     if (!are_all(w, w->is_held, at, bytes, true))
         w->trouble = "chunks are populated that are not held";
@@ -141,14 +142,14 @@ static bool populate(ptac_source *source, uintptr_t at, size_t bytes)
            (!w->is_real || w->cpu.source.populate(&w->cpu.source, at, bytes));
 }
 
-void watched_init(watched *w, int number, bool is_real, rng *refuser,
-                  ptac_stat *all_held)
+void checked_source_init(checked_source *w, int number, bool is_real, rng *refuser,
+                         ptac_stat *all_held)
 {
-    *w = (watched){
+    *w = (checked_source){
         .number = number, .is_real = is_real, .refuser = refuser, .all_held = all_held};
     ptac_source_cpu_init(&w->cpu);
     w->source = (ptac_source){
-        .name = "watched",
+        .name = "checked_source",
         .chunk_bytes = w->cpu.source.chunk_bytes,
         .reserve = reserve,
         .unreserve = unreserve,

@@ -4,15 +4,15 @@
  *
  * Behind it is the CPU's source, or nothing: then addresses are invented.
  */
-#ifndef PTAC_TESTS_MEMORY_WATCHED_H
-#define PTAC_TESTS_MEMORY_WATCHED_H
+#ifndef PTAC_TESTS_CHECKED_SOURCE_H
+#define PTAC_TESTS_CHECKED_SOURCE_H
 
 #include "random.h"
 
 #include "mem/cpu/source_cpu.h"
 #include "mem/engine/stats.h"
 
-typedef struct watched {
+typedef struct checked_source {
     ptac_source source;
     ptac_source_cpu cpu;
     int number;
@@ -28,9 +28,9 @@ typedef struct watched {
     ptac_stat *all_held;     /* of several sources */
     int64_t n_huge, n_small; /* times that huge pages were wanted, and no more */
     const char *trouble;     /* what the engine did that it may not */
-} watched;
+} checked_source;
 
-void watched_init(watched *w, int number, bool is_real, rng *refuser,
-                  ptac_stat *all_held);
+void checked_source_init(checked_source *w, int number, bool is_real, rng *refuser,
+                         ptac_stat *all_held);
 
 #endif

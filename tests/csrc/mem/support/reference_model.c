@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void shadow_wrong(shadow *s, const char *what)
+void model_wrong(reference_model *s, const char *what)
 {
     if (!s->trouble)
         s->trouble = what;
@@ -16,12 +16,12 @@ void shadow_wrong(shadow *s, const char *what)
 
 /* --- marks in memory ----------------------------------------------------------- */
 
-static uint64_t *word(const shadow_block *live, size_t offset)
+static uint64_t *word(const model_block *live, size_t offset)
 {
     return (uint64_t *)(live->block->address + offset);
 }
 
-static void write_marks(shadow *s, shadow_block *live)
+static void write_marks(reference_model *s, model_block *live)
 {
     const size_t last = live->block->bytes - 8;
 
@@ -32,16 +32,16 @@ static void write_marks(shadow *s, shadow_block *live)
     *word(live, last) = live->mark;
 }
 
-static void read_marks(shadow *s, const shadow_block *live)
+static void read_marks(reference_model *s, const model_block *live)
 {
     const size_t last = live->block->bytes - 8;
 
     if (*word(live, 0) != live->mark || *word(live, last) != live->mark ||
         *word(live, live->where) != live->mark)
-        shadow_wrong(s, "what was written into a block has changed");
+        model_wrong(s, "what was written into a block has changed");
 }
 
-static bool is_real(const shadow *s)
+static bool is_real(const reference_model *s)
 {
     return s->arenas[0].source.is_real;
 }
@@ -59,20 +59,20 @@ static int class_of(const ptac_block *b)
     return b->requested <= PTAC_SMALL_BYTES ? PTAC_SMALL : PTAC_LARGE;
 }
 
-static void count_used(shadow *s, const ptac_block *b, int sign)
+static void count_used(reference_model *s, const ptac_block *b, int sign)
 {
     count(s->stats.allocation, class_of(b), sign);
     count(s->stats.allocated_bytes, class_of(b), sign * (int64_t)b->bytes);
     count(s->stats.requested_bytes, class_of(b), sign * (int64_t)b->requested);
 }
 
-static void count_active(shadow *s, const ptac_block *b, int sign)
+static void count_active(reference_model *s, const ptac_block *b, int sign)
 {
     count(s->stats.active, class_of(b), sign);
     count(s->stats.active_bytes, class_of(b), sign * (int64_t)b->bytes);
 }
 
-static void count_free(shadow_arena *a, int64_t n, size_t bytes)
+static void count_free(model_arena *a, int64_t n, size_t bytes)
 {
     if (n > 0) {
         ptac_stat_add(&a->n_free, n);
@@ -89,9 +89,9 @@ static bool has_free(const ptac_block *b)
 }
 
 /* A block that is about to go back to its arena. */
-static void count_back(shadow *s, const ptac_block *b)
+static void count_back(reference_model *s, const ptac_block *b)
 {
-    shadow_arena *a = &s->arenas[b->arena];
+    model_arena *a = &s->arenas[b->arena];
     size_t bytes = b->bytes;
 
     if (has_free(b->below)) {
@@ -113,7 +113,7 @@ static void count_back(shadow *s, const ptac_block *b)
 }
 
 /* The same of the spare, before whatever has the pool settle it. */
-static void count_spare_back(shadow *s)
+static void count_spare_back(reference_model *s)
 {
     if (s->pool.spare)
         count_back(s, s->pool.spare);
@@ -126,13 +126,13 @@ static void merge(ptac_stat *stats, int class, const ptac_stat *stat)
 }
 
 /* The model's numbers with those of its arenas. */
-static void sum_up(const shadow *s, ptac_mem_stats *sum)
+static void sum_up(const reference_model *s, ptac_mem_stats *sum)
 {
     const ptac_stat one = {1, 1, 1};
 
     *sum = s->stats;
     for (int i = 0; i < s->n_arenas; i++) {
-        const shadow_arena *a = &s->arenas[i];
+        const model_arena *a = &s->arenas[i];
         const int class = s->pool.arenas[i]->is_small ? PTAC_SMALL : PTAC_LARGE;
 
         merge(sum->segment, class, &one);
@@ -144,7 +144,7 @@ static void sum_up(const shadow *s, ptac_mem_stats *sum)
     sum->reserved_bytes[PTAC_ALL] = s->all_held;
 }
 
-static void compare(shadow *s, const char *name, const ptac_stat *found,
+static void compare(reference_model *s, const char *name, const ptac_stat *found,
                     const ptac_stat *expected)
 {
     if (memcmp(found, expected, sizeof *found) == 0)
@@ -153,10 +153,10 @@ static void compare(shadow *s, const char *name, const ptac_stat *found,
            (long long)found->current, (long long)found->peak,
            (long long)found->allocated, (long long)expected->current,
            (long long)expected->peak, (long long)expected->allocated);
-    shadow_wrong(s, "a statistic is not what a recount gives");
+    model_wrong(s, "a statistic is not what a recount gives");
 }
 
-static void check_stats(shadow *s)
+static void check_stats(reference_model *s)
 {
     ptac_mem_stats found, expected;
 
@@ -170,10 +170,10 @@ static void check_stats(shadow *s)
     }
     compare(s, "arena_bytes", &found.arena_bytes, &expected.arena_bytes);
     if (found.purged_bytes != expected.purged_bytes)
-        shadow_wrong(s, "purged_bytes is not what a recount gives");
+        model_wrong(s, "purged_bytes is not what a recount gives");
 }
 
-void shadow_reset_peaks(shadow *s)
+void model_reset_peaks(reference_model *s)
 {
     count_spare_back(s);
     ptac_pool_reset_peaks(&s->pool);
@@ -183,7 +183,7 @@ void shadow_reset_peaks(shadow *s)
 #undef X
     }
     for (int i = 0; i < s->n_arenas; i++) {
-        shadow_arena *a = &s->arenas[i];
+        model_arena *a = &s->arenas[i];
         ptac_stat *stats[] = {&a->extent, &a->n_free, &a->free_bytes, &a->source.held};
 
         for (int k = 0; k < 4; k++)
@@ -195,7 +195,7 @@ void shadow_reset_peaks(shadow *s)
 /* --- operations ---------------------------------------------------------------- */
 
 /* A failure needs a reason: the system, the cap, or no room. */
-static void check_refusal(shadow *s, int arena, size_t bytes)
+static void check_refusal(reference_model *s, int arena, size_t bytes)
 {
     const ptac_arena *a = s->pool.arenas[arena];
     const size_t rounded = (bytes + a->granule - 1) & ~(a->granule - 1);
@@ -211,11 +211,11 @@ static void check_refusal(shadow *s, int arena, size_t bytes)
     else if (held > cap || needed > cap - held)
         s->n_caps++;
     else if (!is_full || is_sure)
-        shadow_wrong(s, "a request was refused without a reason");
+        model_wrong(s, "a request was refused without a reason");
 }
 
 /* Whether the pool takes the spare as it is. */
-static bool is_spares_place(const shadow *s, const ptac_arena *a, size_t bytes)
+static bool is_spares_place(const reference_model *s, const ptac_arena *a, size_t bytes)
 {
     const ptac_block *spare = s->pool.spare, *found;
 
@@ -238,7 +238,8 @@ static uintptr_t top_without(const ptac_arena *a, const ptac_block *spare)
     return has_free(spare->below) ? spare->below->address : spare->address;
 }
 
-static void note_new(shadow *s, shadow_arena *a, const ptac_block *b, uintptr_t top)
+static void note_new(reference_model *s, model_arena *a, const ptac_block *b,
+                     uintptr_t top)
 {
     if (b->address == top) {
         ptac_stat_add(&a->extent, (int64_t)b->bytes);
@@ -253,7 +254,7 @@ static void note_new(shadow *s, shadow_arena *a, const ptac_block *b, uintptr_t 
     }
 }
 
-void shadow_alloc(shadow *s, int arena, size_t bytes)
+void model_alloc(reference_model *s, int arena, size_t bytes)
 {
     ptac_arena *a = s->pool.arenas[arena];
     const ptac_block *spare = s->pool.spare;
@@ -267,16 +268,16 @@ void shadow_alloc(shadow *s, int arena, size_t bytes)
     s->arenas[arena].source.was_refused = false;
     b = ptac_pool_take(&s->pool, a, bytes);
     if (s->all_held.current > held && (size_t)s->all_held.current > s->pool.budget.cap)
-        shadow_wrong(s, "the pool took more than its cap allows");
+        model_wrong(s, "the pool took more than its cap allows");
     if (!b) {
         check_refusal(s, arena, bytes);
         return;
     }
     if (b->address % a->granule || b->bytes < bytes || b->requested != bytes ||
         b->bytes - bytes >= a->granule || b->arena != (uint32_t)arena)
-        shadow_wrong(s, "a block is not what was asked for");
+        model_wrong(s, "a block is not what was asked for");
     if (is_spare && b != spare)
-        shadow_wrong(s, "the spare was not taken");
+        model_wrong(s, "the spare was not taken");
     if (is_spare)
         s->n_spares++;
     else
@@ -289,7 +290,7 @@ void shadow_alloc(shadow *s, int arena, size_t bytes)
     s->n_live++;
 }
 
-void shadow_give(shadow *s, int i)
+void model_give(reference_model *s, int i)
 {
     ptac_block *b = s->parted[i];
 
@@ -302,9 +303,9 @@ void shadow_give(shadow *s, int i)
     s->parted[i] = s->parted[--s->n_parted];
 }
 
-void shadow_free(shadow *s, int i)
+void model_free(reference_model *s, int i)
 {
-    const shadow_block freed = s->live[i];
+    const model_block freed = s->live[i];
     const uintptr_t address = freed.block->address;
 
     if (is_real(s))
@@ -314,13 +315,13 @@ void shadow_free(shadow *s, int i)
     if (ptac_pool_part(&s->pool, address + 1) ||
         ptac_pool_part(&s->pool, address) != freed.block ||
         ptac_pool_part(&s->pool, address))
-        shadow_wrong(s, "a block is not found by its address, or twice");
+        model_wrong(s, "a block is not found by its address, or twice");
     s->parted[s->n_parted++] = freed.block;
     if (!s->pool.has_streams)
-        shadow_give(s, s->n_parted - 1);
+        model_give(s, s->n_parted - 1);
 }
 
-void shadow_trim(shadow *s)
+void model_trim(reference_model *s)
 {
     const int64_t held = s->all_held.current;
     size_t released;
@@ -328,28 +329,28 @@ void shadow_trim(shadow *s)
     count_spare_back(s);
     released = ptac_pool_trim(&s->pool);
     if ((int64_t)released != held - s->all_held.current)
-        shadow_wrong(s, "other bytes were given back than told");
+        model_wrong(s, "other bytes were given back than told");
     s->stats.purged_bytes += (int64_t)released;
     s->n_released += released > 0;
 }
 
-void shadow_check(shadow *s)
+void model_check(reference_model *s)
 {
     const char *trouble = walk_pool(&s->pool);
 
     if (trouble)
-        shadow_wrong(s, trouble);
+        model_wrong(s, trouble);
     for (int i = 0; i < s->n_arenas; i++)
         if (s->arenas[i].source.trouble)
-            shadow_wrong(s, s->arenas[i].source.trouble);
+            model_wrong(s, s->arenas[i].source.trouble);
     for (int i = 0; i < s->n_live; i++) {
         if (ptac_table_find(&s->pool.used, s->live[i].block->address) !=
             s->live[i].block)
-            shadow_wrong(s, "a block in use is not in the table");
+            model_wrong(s, "a block in use is not in the table");
         if (is_real(s))
             read_marks(s, &s->live[i]);
     }
     if ((size_t)s->n_live != s->pool.used.n_blocks)
-        shadow_wrong(s, "the table holds another number of blocks");
+        model_wrong(s, "the table holds another number of blocks");
     check_stats(s);
 }

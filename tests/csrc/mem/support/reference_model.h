@@ -17,16 +17,16 @@ enum {
     SHADOW_MAX_LIVE = 4096,
 };
 
-typedef struct shadow_block {
+typedef struct model_block {
     ptac_block *block;
     uint64_t mark;
     size_t where; /* the second mark's offset */
-} shadow_block;
+} model_block;
 
-typedef struct shadow_arena {
-    watched source;
+typedef struct model_arena {
+    checked_source source;
     ptac_stat extent, n_free, free_bytes;
-} shadow_arena;
+} model_arena;
 
 /* How often the interesting things have happened. */
 #define SHADOW_COUNTS(X)                                                               \
@@ -43,14 +43,14 @@ typedef struct shadow_arena {
     X(huge)                                                                            \
     X(small)
 
-typedef struct shadow {
+typedef struct reference_model {
     ptac_pool pool;
     rng r;
     int n_arenas;
-    shadow_arena arenas[SHADOW_MAX_ARENAS];
+    model_arena arenas[SHADOW_MAX_ARENAS];
     ptac_mem_stats stats; /* as they should be, but for what arenas keep */
     ptac_stat all_held;
-    shadow_block live[SHADOW_MAX_LIVE];
+    model_block live[SHADOW_MAX_LIVE];
     int n_live;
     ptac_block *parted[SHADOW_MAX_LIVE]; /* freed, and still active */
     int n_parted;
@@ -58,18 +58,18 @@ typedef struct shadow {
     SHADOW_COUNTS(X)
 #undef X
     const char *trouble; /* the first thing that was wrong */
-} shadow;
+} reference_model;
 
-void shadow_alloc(shadow *s, int arena, size_t bytes);
+void model_alloc(reference_model *s, int arena, size_t bytes);
 /* The i-th block in use. */
-void shadow_free(shadow *s, int i);
+void model_free(reference_model *s, int i);
 /* The i-th block that is active only because of a stream. */
-void shadow_give(shadow *s, int i);
-void shadow_trim(shadow *s);
-void shadow_reset_peaks(shadow *s);
+void model_give(reference_model *s, int i);
+void model_trim(reference_model *s);
+void model_reset_peaks(reference_model *s);
 
 /* All marks, all statistics, all of invariants.h. */
-void shadow_check(shadow *s);
-void shadow_wrong(shadow *s, const char *what);
+void model_check(reference_model *s);
+void model_wrong(reference_model *s, const char *what);
 
 #endif

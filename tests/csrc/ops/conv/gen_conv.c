@@ -118,8 +118,12 @@ typedef struct shapes {
     int64_t x[4], w[4], y[4];
 } shapes;
 
-static shapes shapes_of(const ptac_conv2d *p)
+static shapes begin(rng *r, test_call *c, ptac_op op)
 {
+    ptac_conv2d *p = (ptac_conv2d *)c->params;
+
+    c->call.op = op;
+    random_conv(r, p);
     return (shapes){
         .x = {p->n, p->in_channels, p->h, p->w},
         .w = {p->out_channels, p->in_channels, p->kernel_h, p->kernel_w},
@@ -130,11 +134,8 @@ static shapes shapes_of(const ptac_conv2d *p)
 static void make_forward(rng *r, test_call *c)
 {
     ptac_conv2d *p = (ptac_conv2d *)c->params;
-    shapes s;
+    shapes s = begin(r, c, PTAC_OP_CONV2D);
 
-    random_conv(r, p);
-    s = shapes_of(p);
-    c->call.op = PTAC_OP_CONV2D;
     random_images(r, c, s.x);
     random_input(r, c, 4, s.w);
     if (rng_chance(r, 50)) {
@@ -155,12 +156,9 @@ static void make_forward(rng *r, test_call *c)
 static void make_transposed(rng *r, test_call *c)
 {
     ptac_conv2d *p = (ptac_conv2d *)c->params;
-    shapes s;
+    shapes s = begin(r, c, PTAC_OP_CONV2D);
 
-    random_conv(r, p);
     p->result = PTAC_CONV_DATA;
-    s = shapes_of(p);
-    c->call.op = PTAC_OP_CONV2D;
     random_images(r, c, s.y);
     random_input(r, c, 4, s.w);
     if (rng_chance(r, 50))
@@ -180,11 +178,8 @@ static void make_any_forward(rng *r, test_call *c)
 static void make_backward(rng *r, test_call *c)
 {
     ptac_conv2d *p = (ptac_conv2d *)c->params;
-    shapes s;
+    shapes s = begin(r, c, PTAC_OP_CONV2D_BACKWARD);
 
-    random_conv(r, p);
-    s = shapes_of(p);
-    c->call.op = PTAC_OP_CONV2D_BACKWARD;
     if (rng_chance(r, 50)) {
         p->result = PTAC_CONV_DATA;
         random_images(r, c, s.y);
@@ -236,19 +231,9 @@ static void place(test_call *c)
  * widest, by three to six times that; with sqrt(n) in the scale, 48 leaves room for the
  * largest of some thousand elements and stops one wrong tap in any tile.
  */
-static const generator forward = {
-    .op = PTAC_OP_CONV2D,
-    .make = make_any_forward,
-    .place = place,
-    .roundings = 48,
-};
-GENERATOR(forward)
+GENERATOR(forward, .op = PTAC_OP_CONV2D, .make = make_any_forward, .place = place,
+          .roundings = 48)
 
-static const generator backward = {
-    .op = PTAC_OP_CONV2D_BACKWARD,
-    .make = make_backward,
-    .place = place,
-    .roundings = 48,
-    .threads_change_bits = true, /* each has its part of the batch to sum over */
-};
-GENERATOR(backward)
+GENERATOR(backward, .op = PTAC_OP_CONV2D_BACKWARD, .make = make_backward,
+          .place = place, .roundings = 48, .threads_change_bits = true,
+          /* each has its part of the batch to sum over */)

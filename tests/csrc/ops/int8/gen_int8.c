@@ -204,11 +204,7 @@ static void make_linear(rng *r, test_call *c)
              p->relu ? ", relu" : "", c->call.n_inputs > 3 ? ", bias" : "");
 }
 
-static const generator linear = {
-    .op = PTAC_OP_INT8_LINEAR,
-    .make = make_linear,
-};
-GENERATOR(linear)
+GENERATOR(linear, .op = PTAC_OP_INT8_LINEAR, .make = make_linear)
 
 static void make_embedding(rng *r, test_call *c)
 {
@@ -239,8 +235,4 @@ static void make_embedding(rng *r, test_call *c)
              c->must_be_given_back ? ", a wild index" : "");
 }
 
-static const generator embedding = {
-    .op = PTAC_OP_INT8_EMBEDDING,
-    .make = make_embedding,
-};
-GENERATOR(embedding)
+GENERATOR(embedding, .op = PTAC_OP_INT8_EMBEDDING, .make = make_embedding)

@@ -231,8 +231,4 @@ static void make(rng *r, test_call *c)
              has_norm ? ", normalized" : "");
 }
 
-static const generator conv = {
-    .op = PTAC_OP_INT8_CONV2D,
-    .make = make,
-};
-GENERATOR(conv)
+GENERATOR(conv, .op = PTAC_OP_INT8_CONV2D, .make = make)

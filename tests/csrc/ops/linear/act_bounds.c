@@ -7,11 +7,18 @@
  */
 #include "act_bounds.h"
 
+#include "arena.h"
 #include "core/cpu.h"
+#include "threads.h"
+#include "unit.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+
+enum {
+    N_CASES = 150,
+};
 
 static const double U = 0x1p-24;
 
@@ -34,6 +41,28 @@ const char *act_name(ptac_act act)
         "none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"};
 
     return names[act];
+}
+
+void check_act_tables(uint64_t seed, void *job, void (*make)(rng *r, void *job),
+                      void (*check)(rng *r, void *job, const ptac_bias_act *table))
+{
+    const int64_t n_shared = threads_n_shared();
+    rng r = {seed};
+
+    arena_prepare();
+    for (int i = 0; i < N_CASES; i++) {
+        make(&r, job);
+        for (int k = 0; k < N_ACT_TABLES; k++)
+            if (act_table(k))
+                check(&r, job, act_table(k));
+    }
+    EXPECT(threads_n_shared() > n_shared);
+}
+
+void expect_act(float got, float expected, int table, double argument, ptac_act act)
+{
+    if (got != expected && !(isnan(got) && isnan(expected)))
+        unit_fail(act_table(table)->name, (int)argument, act_name(act));
 }
 
 static double sigmoid(double z)

@@ -29,6 +29,13 @@ act_bound act_gradient(ptac_act act, double g, double saved);
 bool act_is_near(float got, act_bound bound, const char *table, ptac_act act,
                  double argument);
 
+/* Run check() on random jobs with each table; some of them must have been shared out. */
+void check_act_tables(uint64_t seed, void *job, void (*make)(rng *r, void *job),
+                      void (*check)(rng *r, void *job, const ptac_bias_act *table));
+
+/* A result that is expected at one element; NaN is one value. */
+void expect_act(float got, float expected, int table, double argument, ptac_act act);
+
 /* Arguments where activations bend, saturate and underflow. */
 void fill_arguments(rng *r, float *z, int64_t n);
 

@@ -196,13 +196,8 @@ static void place_forward(test_call *c)
  * that without regard to its own size: 32. Each term u[j] * l[j] errs by 3 in l, by 3
  * for the factors and their product, by 34 for additions in a row: 40 of the loss.
  */
-static const generator forward = {
-    .op = PTAC_OP_CROSS_ENTROPY,
-    .make = make_forward,
-    .place = place_forward,
-    .roundings = 72,
-};
-GENERATOR(forward)
+GENERATOR(forward, .op = PTAC_OP_CROSS_ENTROPY, .make = make_forward,
+          .place = place_forward, .roundings = 72)
 
 /* Like probabilities, with rows that are sure and rows that are lost. */
 static void fill_p(rng *r, float *p, int64_t n_rows, int64_t n)
@@ -270,10 +265,5 @@ static void place_backward(test_call *c)
  * classes share the smoothing), by 2 u in each factor and by u as a float; four
  * products and a difference follow.
  */
-static const generator backward = {
-    .op = PTAC_OP_CROSS_ENTROPY_BACKWARD,
-    .make = make_backward,
-    .place = place_backward,
-    .roundings = 42,
-};
-GENERATOR(backward)
+GENERATOR(backward, .op = PTAC_OP_CROSS_ENTROPY_BACKWARD, .make = make_backward,
+          .place = place_backward, .roundings = 42)

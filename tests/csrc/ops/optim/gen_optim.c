@@ -164,23 +164,8 @@ static void make_adamw(rng *r, test_call *c)
     make_adam_like(r, c, PTAC_OP_ADAMW_STEP);
 }
 
-static const generator sgd = {
-    .op = PTAC_OP_SGD_STEP,
-    .make = make_sgd,
-    .place = place,
-};
-GENERATOR(sgd)
+GENERATOR(sgd, .op = PTAC_OP_SGD_STEP, .make = make_sgd, .place = place)
 
-static const generator adam = {
-    .op = PTAC_OP_ADAM_STEP,
-    .make = make_adam,
-    .place = place,
-};
-GENERATOR(adam)
+GENERATOR(adam, .op = PTAC_OP_ADAM_STEP, .make = make_adam, .place = place)
 
-static const generator adamw = {
-    .op = PTAC_OP_ADAMW_STEP,
-    .make = make_adamw,
-    .place = place,
-};
-GENERATOR(adamw)
+GENERATOR(adamw, .op = PTAC_OP_ADAMW_STEP, .make = make_adamw, .place = place)

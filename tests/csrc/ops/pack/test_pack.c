@@ -26,7 +26,18 @@ static uint32_t next(void)
     return (uint32_t)(state >> 33);
 }
 
-static void two_values(int width, int64_t n)
+/* Check n elements by both instruction sets, for each length. */
+static void at_all_lengths(void (*check)(int64_t n, int how), int how)
+{
+    for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
+        ptac_cpu_limit(isas[k]);
+        for (int i = 0; i < N_LENGTHS; i++)
+            check(lengths[i], how);
+    }
+    ptac_cpu_limit(PTAC_ISA_AVX512);
+}
+
+static void pack_bitmask(int64_t n, int width)
 {
     uint8_t *x = malloc((size_t)MOST * 8), *again = malloc((size_t)MOST * 8);
     uint64_t *bits = malloc((size_t)(MOST + 63) / 64 * 8), values[2];
@@ -57,16 +68,11 @@ static void two_values(int width, int64_t n)
 
 UNIT(bitmasks_come_back)
 {
-    for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
-        ptac_cpu_limit(isas[k]);
-        for (int width = 1; width <= 8; width *= 2)
-            for (int i = 0; i < N_LENGTHS; i++)
-                two_values(width, lengths[i]);
-    }
-    ptac_cpu_limit(PTAC_ISA_AVX512);
+    for (int width = 1; width <= 8; width *= 2)
+        at_all_lengths(pack_bitmask, width);
 }
 
-static void nonzero(int64_t n, uint32_t one_in)
+static void pack_nonzero(int64_t n, int one_in)
 {
     uint32_t *x = malloc((size_t)(MOST + 1) * 4),
              *again = malloc((size_t)(MOST + 1) * 4);
@@ -75,7 +81,9 @@ static void nonzero(int64_t n, uint32_t one_in)
     uint32_t *values;
 
     for (int64_t i = 0; i < n; i++) {
-        x[i] = next() % one_in ? 0 : next() | 0x80000000u; /* minus zero is not zero */
+        x[i] = next() % (uint32_t)one_in
+                   ? 0
+                   : next() | 0x80000000u; /* minus zero is not zero */
         count += x[i] != 0;
     }
     EXPECT(ptac_pack_count(x, n, starts) == count);
@@ -102,13 +110,8 @@ static void nonzero(int64_t n, uint32_t one_in)
 
 UNIT(nonzero_elements_come_back)
 {
-    for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
-        ptac_cpu_limit(isas[k]);
-        for (uint32_t one_in = 1; one_in <= 5; one_in += 2)
-            for (int i = 0; i < N_LENGTHS; i++)
-                nonzero(lengths[i], one_in);
-    }
-    ptac_cpu_limit(PTAC_ISA_AVX512);
+    for (int one_in = 1; one_in <= 5; one_in += 2)
+        at_all_lengths(pack_nonzero, one_in);
 }
 
 UNIT(indices_take_the_least_width)

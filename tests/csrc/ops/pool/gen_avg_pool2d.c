@@ -78,12 +78,7 @@ static void make_backward(rng *r, test_call *c, ptac_op op)
     {                                                                                  \
         make_call(r, c, operator);                                                     \
     }                                                                                  \
-    static const generator name = {                                                    \
-        .op = operator,                                                                \
-        .make = make_##name,                                                           \
-        .nan_bits = 1u << PTAC_BF16,                                                   \
-    };                                                                                 \
-    GENERATOR(name)
+    GENERATOR(name, .op = operator, .make = make_##name, .nan_bits = 1u << PTAC_BF16)
 
 DEFINE_GENERATOR(plain, PTAC_OP_AVG_POOL2D, make_forward)
 DEFINE_GENERATOR(plain_gradient, PTAC_OP_AVG_POOL2D_BACKWARD, make_backward)

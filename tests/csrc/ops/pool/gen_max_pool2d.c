@@ -24,12 +24,7 @@ static void make_forward(rng *r, test_call *c)
     note_pool(c, &x, &p->window, &p->image);
 }
 
-static const generator forward = {
-    .op = PTAC_OP_MAX_POOL2D,
-    .make = make_forward,
-    .nan_bits = ~0u,
-};
-GENERATOR(forward)
+GENERATOR(forward, .op = PTAC_OP_MAX_POOL2D, .make = make_forward, .nan_bits = ~0u)
 
 /* A tap of one axis that lies in the image, as a position. */
 static int64_t random_tap(rng *r, const ptac_window *axis, int64_t output, int64_t size)
@@ -114,9 +109,5 @@ static void make_backward(rng *r, test_call *c)
     note_pool(c, &x, &p->window, &p->image);
 }
 
-static const generator backward = {
-    .op = PTAC_OP_MAX_POOL2D_BACKWARD,
-    .make = make_backward,
-    .nan_bits = 1u << PTAC_BF16,
-};
-GENERATOR(backward)
+GENERATOR(backward, .op = PTAC_OP_MAX_POOL2D_BACKWARD, .make = make_backward,
+          .nan_bits = 1u << PTAC_BF16)

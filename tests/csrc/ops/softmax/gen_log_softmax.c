@@ -60,12 +60,7 @@ static void make_forward(rng *r, test_call *c)
  * ones add up as a tree, log2(n) deep), by 2.2 u for exp(), and by ln(n) u for what x -
  * max was rounded; all that counts u as little as log(n) <= max |y| is large: 6.
  */
-static const generator forward = {
-    .op = PTAC_OP_LOG_SOFTMAX,
-    .make = make_forward,
-    .roundings = 10,
-};
-GENERATOR(forward)
+GENERATOR(forward, .op = PTAC_OP_LOG_SOFTMAX, .make = make_forward, .roundings = 10)
 
 /*
  * With infinite gradients exp(y) must not vanish in float where it does not in double:
@@ -138,10 +133,5 @@ static void place_backward(test_call *c)
  * grad - exp(y) * sum: the sum errs by u for each of at most 18 additions in a row and
  * once more as a float, exp() by 2.2 u, the difference by u.
  */
-static const generator backward = {
-    .op = PTAC_OP_LOG_SOFTMAX_BACKWARD,
-    .make = make_backward,
-    .place = place_backward,
-    .roundings = 23,
-};
-GENERATOR(backward)
+GENERATOR(backward, .op = PTAC_OP_LOG_SOFTMAX_BACKWARD, .make = make_backward,
+          .place = place_backward, .roundings = 23)
