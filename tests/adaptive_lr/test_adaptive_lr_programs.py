@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import switching
 import torch
 import torch.nn.functional as F
 from adapting import closure_of, data, network, train, weights
@@ -499,13 +498,17 @@ def test_compiled_steps_have_the_users_rate() -> None:
         assert torch.equal(a, b)
 
 
-PROCESS = """
-import sys, torch, pai_torchacc as ptac
+PROCESSES = """
+import os, sys, torch, pai_torchacc as ptac
 from torch import distributed, nn
-rank, file = int(sys.argv[1]), sys.argv[2]
-distributed.init_process_group("gloo", f"file://{file}", rank=rank, world_size=2)
-if sys.argv[3] == "on":
-    ptac.enable_adaptive_lr()
+nn.parallel.DistributedDataParallel  # imported once for both
+torch.set_num_threads(1)
+rank = int(os.fork() == 0)
+distributed.init_process_group("gloo", f"file://{sys.argv[1]}", rank=rank, world_size=2)
+if sys.argv[2] == "fused":
+    assert ptac.enable()
+if sys.argv[2] != "stock":
+    assert ptac.enable_adaptive_lr()
 torch.manual_seed(0)
 net = nn.parallel.DistributedDataParallel(nn.Linear(8, 3))
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
@@ -515,33 +518,32 @@ for _ in range(20):
     optimizer.zero_grad()
     nn.functional.cross_entropy(net(x), y).backward()
     optimizer.step()
-if sys.argv[3] == "on":
-    print(ptac.adaptive_lr_report(optimizer).reason)
-print([p.flatten().tolist() for p in net.parameters()], flush=True)
+reason = sys.argv[2] != "stock" and ptac.adaptive_lr_report(optimizer).reason
+with open(f"{sys.argv[1]}.{rank}", "w") as file:
+    print([p.flatten().tolist() for p in net.parameters()], file=file)
+    print(reason, file=file)
 distributed.barrier()  # gloo may end a process whose peer has gone
 distributed.destroy_process_group()
+if rank == 0:
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 """
 
 
+@pytest.mark.parametrize("adaptive", ["alone"], indirect=True)
 def test_several_processes_keep_the_users_rate(tmp_path: Path) -> None:
     """Their losses differ, and so would their weights."""
 
     def run(state: str) -> list[list[str]]:
-        command = [sys.executable, "-c", PROCESS]
-        started = [
-            subprocess.Popen(
-                [*command, str(rank), str(tmp_path / state), state],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        return [p.communicate(timeout=300)[0].splitlines() for p in started]
+        file = tmp_path / state
+        switching.python(PROCESSES, str(file), state)
+        return [Path(f"{file}.{rank}").read_text().splitlines() for rank in range(2)]
 
-    ours, stock = run("on"), run("off")
-    assert ours[0] == ours[1]
-    assert "several processes" in ours[0][0]
-    assert ours[0][1:] == stock[0] and len(stock[0]) == 1
+    [weights, _], _ = run("stock")
+    for state in ("alone", "fused"):
+        ours = run(state)
+        assert ours[0] == ours[1]
+        assert ours[0][0] == weights
+        assert "several processes" in ours[0][1]
 
 
 def test_shadow_checks_agree() -> None:

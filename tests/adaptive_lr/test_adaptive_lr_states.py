@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import switching
 import torch
 from adapting import linear, network, report, train, weights
 from torch import Tensor, nn, optim
@@ -269,13 +268,7 @@ with open(sys.argv[1], "rb") as file:
 optimizer.step()
 print(optimizer.param_groups[0]["lr"])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "0.0001"
+    assert switching.python(program, str(path)).strip() == "0.0001"
 
 
 def test_a_pickle_does_not_outlive_a_checkpoint() -> None:

@@ -436,7 +436,7 @@ kept = torch.ones(1 << 20)
 class Kept: x = torch.ones(1 << 20)
 """
     program += "ptac.disable()" if is_disabled else ""
-    done = switching.run_python(["-c", program])
+    done = switching.forked(["-c", program])
     assert done.returncode == 0
     assert done.stderr == ""
 

@@ -149,7 +149,7 @@ ptac.enable_memory_pool()
 kept = torch.ones(1 << 20)
 os.kill(os.getpid(), signal.SIGTERM)
 """
-    done = switching.run_python(["-c", program])
+    done = switching.forked(["-c", program])
     assert done.returncode == -signal.SIGTERM
 
 
@@ -174,7 +174,7 @@ if __name__ == "__main__":
 """
     path = tmp_path / "workers.py"
     path.write_text(program)
-    done = switching.run_python([str(path)])
+    done = switching.forked([str(path)])
     assert done.stdout.strip() == "done", done.stderr
 
 

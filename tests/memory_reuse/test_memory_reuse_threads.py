@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import reusing
+import switching
 import torch
 
 from pai_torchacc import memory_reuse
 from pai_torchacc.memory_reuse import float_mode
 
 _autograd = torch._C._autograd
-TIMES = 2
+TIMES = 3
 """What a race shows, it need not show every time."""
 
 PROGRAMS = {
@@ -94,14 +93,9 @@ def test_programs_with_threads_end_well(name: str, ending: str) -> None:
         pytest.skip("no fork on this system")
     enable = "" if name.startswith("enabled") else "pai_torchacc.enable_memory_reuse()"
     program = "\n".join((BEFORE, enable, PROGRAMS[name], ending))
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(TIMES)
-    ]
-    for process in running:
-        assert (process.communicate(timeout=120)[1], process.returncode) == ("", 0)
+    for _ in range(TIMES):
+        done = switching.forked(["-c", program])
+        assert (done.stderr, done.returncode) == ("", 0)
 
 
 def in_a_thread(work: Callable[[], Any]) -> tuple[threading.Event, Callable[[], Any]]:

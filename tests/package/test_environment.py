@@ -163,7 +163,7 @@ def train():
 @pytest.mark.parametrize("where", ["stderr", "report.json"])
 def test_ptac_report(where: str, tmp_path: Path) -> None:
     program = TRAIN + "ptac.enable()\ntrain()\n"
-    done = switching.run_python(["-c", program], cwd=tmp_path, PTAC_REPORT=where)
+    done = switching.forked(["-c", program], cwd=tmp_path, PTAC_REPORT=where)
     assert done.returncode == 0, done.stderr
     text = done.stderr if where == "stderr" else (tmp_path / where).read_text()
     if where.endswith(".json"):
@@ -175,7 +175,7 @@ def test_ptac_report(where: str, tmp_path: Path) -> None:
 
 
 def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
-    done = switching.run_python(
+    done = switching.forked(
         ["-c", "import pai_torchacc as ptac; ptac.enable()"],
         PTAC_REPORT=str(tmp_path),
     )
@@ -185,7 +185,7 @@ def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_chdir_does_not_move_the_report(tmp_path: Path) -> None:
     program = "import os, pai_torchacc as ptac; ptac.enable(); os.chdir('/')"
-    done = switching.run_python(["-c", program], cwd=tmp_path, PTAC_REPORT="r.txt")
+    done = switching.forked(["-c", program], cwd=tmp_path, PTAC_REPORT="r.txt")
     assert not done.stderr
     assert "\npai_torchacc " in (tmp_path / "r.txt").read_text()
 
@@ -215,7 +215,7 @@ if __name__ == "__main__":
 def test_each_process_has_its_report(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(PROCESSES)
-    done = switching.run_python([str(script)], cwd=tmp_path, PTAC_REPORT="r.json")
+    done = switching.forked([str(script)], cwd=tmp_path, PTAC_REPORT="r.json")
     assert done.returncode == 0, done.stderr
     _, forked, spawned = done.stdout.split()
     calls = {
@@ -223,7 +223,7 @@ def test_each_process_has_its_report(tmp_path: Path) -> None:
         for p in tmp_path.glob("r*.json")
     }
     assert calls == {"r.json": 1, f"r.{forked}.json": 2, f"r.{spawned}.json": 1}
-    done = switching.run_python([str(script)], cwd=tmp_path, PTAC_REPORT="stderr")
+    done = switching.forked([str(script)], cwd=tmp_path, PTAC_REPORT="stderr")
     _, forked, spawned = done.stdout.split()
     heads = [x for x in done.stderr.splitlines() if "accelerated: " in x]
     assert [x.partition(" accelerated")[0] for x in heads[:2]] == [
@@ -343,7 +343,7 @@ ptac.disable()
 )
 def test_inactive_with_a_reason(trouble: str, reason: str) -> None:
     program = f"import sys, torch\n{trouble}\n" + INACTIVE.replace(", switching", "")
-    said = switching.python(program, fresh=True).splitlines()
+    said = switching.python(program).splitlines()
     assert said[0].startswith(reason)
     assert said[1].startswith(f"operator_fusion is not active: {reason}")
 

@@ -255,7 +255,7 @@ def test_wrong_commands_are_a_line_before_anything_runs(
 ) -> None:
     (tmp_path / "here.py").write_text("")
     command = ["-m", "pai_torchacc", *arguments.split()]
-    done = switching.run_python(command, cwd=tmp_path)
+    done = switching.forked(command, cwd=tmp_path)
     assert done.returncode == 2
     assert not done.stdout
     name = f"python -m pai_torchacc {arguments.split(maxsplit=1)[0]}"

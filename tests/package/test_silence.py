@@ -25,7 +25,7 @@ def test_inactive_enable_warns_once(before: str, reason: str) -> None:
         "for _ in range(3):\n    ptac.enable(); ptac.enable_memory_pool()\n"
         "ptac.disable()\n"
     )
-    done = switching.run_python(["-c", program])
+    done = switching.forked(["-c", program])
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(reason) == 1
     assert "operator_fusion, memory_pool are not active" in done.stderr
@@ -43,7 +43,7 @@ def test_run_warns_too(tmp_path) -> None:
 
 
 def test_who_asked_for_it_is_not_warned() -> None:
-    done = switching.run_python(
+    done = switching.forked(
         ["-c", "import pai_torchacc as ptac; assert not ptac.enable()"],
         PTAC_DISABLE="1",
     )
@@ -55,7 +55,7 @@ def test_the_warning_points_to_the_users_line(tmp_path) -> None:
     script.write_text(
         WITHOUT_EXTENSION + "import pai_torchacc as ptac\nptac.enable_memory_pool()\n"
     )
-    done = switching.run_python([str(script)])
+    done = switching.forked([str(script)])
     assert f"{script}:3: RuntimeWarning" in done.stderr
 
 
@@ -67,16 +67,16 @@ def test_the_warning_points_to_the_users_line(tmp_path) -> None:
 def test_mistyped_variables_are_named(wrong: str, right: str) -> None:
     text = f"{wrong} is no variable of pai_torchacc; did you mean {right}?"
     program = "import pai_torchacc as ptac; ptac.enable(); ptac.enable()"
-    done = switching.run_python(["-c", program], **{wrong: "1"})
+    done = switching.forked(["-c", program], **{wrong: "1"})
     assert done.stderr.count(text) == 1
-    done = switching.run_python(["-m", "pai_torchacc", "info"], **{wrong: "1"})
+    done = switching.forked(["-m", "pai_torchacc", "info"], **{wrong: "1"})
     assert done.returncode == 0
     assert done.stderr.count(text) == 1
 
 
 def test_known_variables_are_not() -> None:
     program = "import pai_torchacc as ptac; ptac.enable()"
-    done = switching.run_python(
+    done = switching.forked(
         ["-c", program],
         PTAC_ENABLE="all", PTAC_NUMERICS="exact", PTAC_VERIFY="9", PTAC_TEST_SEED="1",
     )  # fmt: skip
@@ -124,13 +124,13 @@ def test_dB_is_a_number_or_a_sentence() -> None:  # noqa: N802
 
 
 def test_bare_command_shows_help() -> None:
-    done = switching.run_python(["-m", "pai_torchacc"])
+    done = switching.forked(["-m", "pai_torchacc"])
     assert (done.returncode, done.stderr) == (0, "")
     assert all(name in done.stdout for name in ("calibrate", "report", "env", "run"))
 
 
 def test_version() -> None:
-    done = switching.run_python(["-m", "pai_torchacc", "--version"])
+    done = switching.forked(["-m", "pai_torchacc", "--version"])
     assert done.stdout == f"pai_torchacc {ptac.__version__}\n"
 
 
@@ -148,8 +148,8 @@ def test_a_saved_report_is_shown(tmp_path) -> None:
         "import torch\ntorch.nn.functional.max_pool2d(torch.ones(8, 16, 32, 32), 2)\n"
     )
     run = ["-m", "pai_torchacc", "run", "--json", str(file), str(script)]
-    assert switching.run_python(run).returncode == 0
-    done = switching.run_python(["-m", "pai_torchacc", "report", str(file)])
+    assert switching.forked(run).returncode == 0
+    done = switching.forked(["-m", "pai_torchacc", "report", str(file)])
     assert done.returncode == 0, done.stderr
     assert "max_pool2d" in done.stdout
 
@@ -160,7 +160,7 @@ def test_a_saved_report_is_shown(tmp_path) -> None:
 def test_what_is_no_report_is_one_line(tmp_path, text: str) -> None:
     file = tmp_path / "report.json"
     file.write_text(text)
-    done = switching.run_python(["-m", "pai_torchacc", "report", str(file)])
+    done = switching.forked(["-m", "pai_torchacc", "report", str(file)])
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert str(file) in done.stderr
@@ -184,7 +184,7 @@ def test_progress_without_a_terminal_is_lines() -> None:
 def test_bench_rows_come_one_by_one(tmp_path) -> None:
     file = tmp_path / "rows.csv"
     bench = ["-m", "pai_torchacc", "bench", "W1", "--quick", "--threads", "1"]
-    done = switching.run_python([*bench, "--csv", str(file)])
+    done = switching.forked([*bench, "--csv", str(file)])
     assert done.returncode == 0, done.stderr
     head, *rows = done.stdout.splitlines()
     assert head.split()[:2] == ["figure", "against"]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -297,15 +295,10 @@ def test_accuracy_is_stocks() -> None:
 
 def run_script(name: str, *options: str) -> str:
     short = {"simple_cnn": ("--epochs", "1"), "operator_fusion": ("--rounds", "2")}
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *options]
-    done = subprocess.run(
-        [*command, *short.get(name, ("--steps", "5"))] if name != MEMORY else command,
-        env={**native.os.environ, "PYTHONPATH": str(native.ROOT)},
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [str(EXAMPLES / f"{name}.py"), *options]
+    if name not in (MEMORY, QUANTIZATION, RATES):
+        command += short.get(name, ("--steps", "5"))
+    done = switching.forked(command, cwd=Path(__file__).parent)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     return done.stdout

@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 import functools
 import io
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import int8
-import native
 import pytest
+import switching
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -310,8 +309,4 @@ for layer, *x in (Linear(64, 64), 2, 64), (Conv2d(16, 16, 3), 1, 16, 9, 9):
 
 def test_gradients_without_other_switches() -> None:
     """In a process where nothing else has been switched on."""
-    command = [sys.executable, "-c", ALONE]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, cwd=native.ROOT
-    )
-    assert done.stdout.split() == ["True", "True"], done.stderr
+    assert switching.python(ALONE).split() == ["True", "True"]

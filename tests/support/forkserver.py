@@ -1,7 +1,7 @@
 """Python programs in processes of their own, without importing torch for each.
 
 A server imports torch once and forks for every program. The fork leaves the server's
-loop and runs the program as ``python -c`` would: its own ``__main__``, environment,
+loop and runs the program as ``python`` would: its own ``__main__``, environment,
 standard streams, exit handlers and exit status. This package is never imported before
 the fork.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -28,20 +29,23 @@ class Server:
         self._owner = 0
 
     def run(
-        self, program: str, args: tuple[str, ...], env: dict[str, str]
+        self, arguments: list[str], env: dict[str, str], cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """What ``python -c`` gives; of the environment only PTAC_* may differ."""
+        """What ``python`` gives for ``-c PROGRAM``, ``-m MODULE`` or a script.
+
+        Of the environment only PTAC_* may differ.
+        """
         process = self._started(env)
         assert process.stdin and process.stdout
         with tempfile.TemporaryDirectory() as folder:
             streams = [str(Path(folder) / name) for name in ("stdout", "stderr")]
-            request = {"program": program, "args": args, "env": env, "to": streams}
-            request["cwd"] = str(Path.cwd())
+            request = {"arguments": arguments, "env": env, "to": streams}
+            request["cwd"] = str(cwd or Path.cwd())
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
             status = json.loads(process.stdout.readline())
             texts = [Path(path).read_text(encoding="utf-8") for path in streams]
-        return subprocess.CompletedProcess(["-c", *args], status, *texts)
+        return subprocess.CompletedProcess(arguments, status, *texts)
 
     def _started(self, env: dict[str, str]) -> subprocess.Popen[str]:
         if self._process is None or self._owner != os.getpid():
@@ -76,24 +80,40 @@ def serve() -> dict[str, Any]:
     sys.exit()
 
 
-def become(request: dict[str, Any]) -> types.CodeType:
-    """Make this process what a fresh one would be; the program's code."""
+def become(request: dict[str, Any]) -> None:
+    """Make this process what a fresh one would be."""
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    sys.argv = ["-c", *request["args"]]
-    sys.path[0] = ""
     sys.stdin = io.StringIO()
     for descriptor, path in enumerate((os.devnull, *request["to"])):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         os.dup2(file, descriptor)
         os.close(file)
     sys.modules["__main__"] = types.ModuleType("__main__")
-    return compile(request["program"], "<string>", "exec")
+    with suppress(KeyError):
+        del sys.modules["forkserver"]
+
+
+def run(arguments: list[str]) -> None:
+    """Run a program in the module ``__main__`` that has been made for it."""
+    kind, sys.argv = arguments[0], list(arguments)
+    main = vars(sys.modules["__main__"])
+    if kind == "-m":
+        sys.argv = arguments[1:]
+        sys.path[0] = str(Path.cwd())
+        runpy._run_module_as_main(arguments[1])
+    elif kind == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        sys.path[0] = ""
+        exec(compile(arguments[1], "<string>", "exec"), main)  # the tests' own text
+    else:
+        sys.path[0] = str(Path(kind).parent)
+        main["__file__"] = kind
+        exec(compile(Path(kind).read_text(), kind, "exec"), main)
 
 
 if __name__ == "__main__":
-    code = become(serve())
-    with suppress(KeyError):
-        del sys.modules["forkserver"]
-    exec(code, vars(sys.modules["__main__"]))  # the tests' own text
+    asked = serve()
+    become(asked)
+    run(asked["arguments"])

@@ -104,6 +104,11 @@ def _objects(command: tuple[str, ...]) -> Any:
     return Objects(OBJECTS, ROOT, command)
 
 
+def shipped_objects() -> Path:
+    """The folder of the objects that the extension is linked from."""
+    return _objects(tuple(extension_build()[1])).folder
+
+
 def test_sources(*stems: str) -> list[Path]:
     """The C files of these names among the tests."""
     found = {p.stem: p for p in TESTS.rglob("*.c")}

@@ -123,18 +123,22 @@ atexit.register(_forks.stop)
 def python(
     program: str, *args: str, expect: int = 0, fresh: bool = False, **env: str
 ) -> str:
-    """Run a program in a process of its own; its standard output.
+    """Run a program as :func:`forked` or :func:`run_python` does; its standard output.
 
-    The environment is this one without ``PTAC_*``, plus ``env``. torch has been
-    imported already, unless a fresh interpreter is asked for or variables other than
+    In a fresh interpreter where that is asked for, or where variables other than
     ``PTAC_*`` are given, which libraries may read when they are loaded.
     """
-    if fresh or not all(name.startswith("PTAC_") for name in env):
-        done = run_python(["-c", program, *args], **env)
-    else:
-        done = _forks.run(program, args, environment() | env)
+    is_fresh = fresh or not all(name.startswith("PTAC_") for name in env)
+    done = (run_python if is_fresh else forked)(["-c", program, *args], **env)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout
+
+
+def forked(
+    arguments: list[str], cwd: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """What :func:`run_python` gives, in a process that has imported torch already."""
+    return _forks.run(arguments, environment() | env, cwd)
 
 
 def environment() -> dict[str, str]:
