@@ -13,7 +13,7 @@ static int64_t purged(void)
     return fixture_stats().purged_bytes;
 }
 
-/* Give back what is still used; the reclaimer of a closed pool ends at its next look. */
+/* Give back what is used; the reclaimer of a closed pool ends at its next look. */
 static void end_pool(void *used)
 {
     EXPECT(!used || fixture_give(used, MIB));
