@@ -29,7 +29,7 @@ act_bound act_gradient(ptac_act act, double g, double saved);
 bool act_is_near(float got, act_bound bound, const char *table, ptac_act act,
                  double argument);
 
-/* Run check() on random jobs with each table; some of them must have been shared out. */
+/* Run check() on random jobs with each table; some must have been shared out. */
 void check_act_tables(uint64_t seed, void *job, void (*make)(rng *r, void *job),
                       void (*check)(rng *r, void *job, const ptac_bias_act *table));
 
