@@ -1,13 +1,20 @@
 /*
  * attention_softmax.c - sixteen keys at a time. Only rows that need AVX512-BF16 come
- * here, so on x86-64 there is AVX-512.
+ * here.
  */
+#if defined(__x86_64__)
 #include "ops/attention/attention_softmax.h"
 
 #include "core/host.h"
+#include "ops/math/lanes_avx512.h"
+
+#include "ops/math/math_tpl.h"
 
 #include <math.h>
 #include <string.h>
+
+#define WITH_BF16                                                                      \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
 
 enum {
     GRAIN = 1 << 13,   /* elements worth a thread */
@@ -42,14 +49,6 @@ static query query_at(const ptac_attention_part *part, int64_t row)
                  q.index * strides[2];
     return q;
 }
-
-#if defined(__x86_64__)
-#include "ops/math/lanes_avx512.h"
-
-#include "ops/math/math_tpl.h"
-
-#define WITH_BF16                                                                      \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
 
 INLINE vec widened(__m256i values)
 {
@@ -206,71 +205,6 @@ TARGET static void scale_row(const uint16_t *in, float factor, float *out, int64
         v_store_first(out + i, v_mul(by, load_widened(in + i, (int)(n - i))),
                       (int)(n - i));
 }
-#else
-#include "ops/bf16/bf16.h"
-
-static float score_at(const ptac_attention_part *part, const query *q, int64_t j)
-{
-    const float score = part->scale * bf16_to_f32(q->scores[j]) + q->shifts[j];
-
-    return q->mask ? score + q->mask[j * part->mask_strides[3]] : score;
-}
-
-static float weigh_query(const ptac_attention_part *part, const query *q,
-                         float *largest)
-{
-    float sum = 0;
-
-    *largest = -INFINITY;
-    for (int64_t j = 0; j < q->n_seen; j++)
-        *largest = fmaxf(*largest, score_at(part, q, j));
-    for (int64_t j = 0; j < q->n_seen; j++) {
-        const float e =
-            *largest == -INFINITY ? 0 : expf(score_at(part, q, j) - *largest);
-
-        q->scores[j] = bf16_from_f32(e);
-        sum += bf16_to_f32(q->scores[j]);
-    }
-    return sum;
-}
-
-bool ptac_attention_is_finite(const uint16_t *values, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        if ((values[i] & EXPONENT) == EXPONENT)
-            return false;
-    return true;
-}
-
-static float dot(const uint16_t *a, const float *b, int64_t n)
-{
-    float sum = 0;
-
-    for (int64_t i = 0; i < n; i++)
-        sum += bf16_to_f32(a[i]) * b[i];
-    return sum;
-}
-
-static void centre(const float *in, int64_t stride, int64_t n, int64_t d, float *means,
-                   uint16_t *out)
-{
-    for (int64_t i = 0; i < d; i++) {
-        means[i] = 0;
-        for (int64_t row = 0; row < n; row++)
-            means[i] += in[row * stride + i];
-        means[i] /= (float)n;
-        for (int64_t row = 0; row < n; row++)
-            out[row * d + i] = bf16_from_f32(in[row * stride + i] - means[i]);
-    }
-}
-
-static void scale_row(const uint16_t *in, float factor, float *out, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        out[i] = factor * bf16_to_f32(in[i]);
-}
-#endif
-
 typedef struct centre_job {
     const ptac_view *in;
     float *means;
@@ -378,3 +312,4 @@ void ptac_attention_finish(const ptac_attention_part *part)
     ptac_parallel_for(0, part->n_heads * part->n_queries, GRAIN / part->d + 1,
                       finish_some, (void *)part);
 }
+#endif

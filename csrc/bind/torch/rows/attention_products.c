@@ -8,6 +8,7 @@
  * as torch's kernel in either precision. A gradient would need scores again that are
  * rounded as these were, so that calls which may have one are left to others.
  */
+#if defined(__x86_64__)
 #include "bind/torch/rows/attention.h"
 #include "bind/torch/rows/bf16.h"
 #include "ops/attention/attention_softmax.h"
@@ -279,3 +280,4 @@ static ptac_status run(const ptac_call *call)
 }
 
 PTAC_BF16_ROW(products, PTAC_OP_ATTENTION, "bf16_products", accepts, run)
+#endif
