@@ -9,7 +9,7 @@
 #include <math.h>
 
 #if defined(__x86_64__)
-#include "ops/optim/avx2_sum.h"
+#include "ops/math/lanes_avx2.h"
 #endif
 
 enum {
@@ -44,54 +44,45 @@ DEFINE_PART(part_f32, float)
 DEFINE_PART(part_f64, double)
 
 #if defined(__x86_64__)
-#define AVX2 __attribute__((target("avx2,fma")))
-
-AVX2 static inline __m256 direction_of(const ptac_descent *d, __m256 g,
-                                       const float *average, const float *square)
+TARGET static inline vec direction_of(const ptac_descent *d, vec g,
+                                      const float *average, const float *square)
 {
-    const __m256 zero = _mm256_setzero_ps();
-    const __m256 m = average ? _mm256_mul_ps(_mm256_loadu_ps(average),
-                                             _mm256_set1_ps((float)d->keep_average))
-                             : zero;
-    const __m256 v = square ? _mm256_mul_ps(_mm256_loadu_ps(square),
-                                            _mm256_set1_ps((float)d->keep_square))
-                            : zero;
-    const __m256 up = _mm256_fmadd_ps(g, _mm256_set1_ps((float)d->add_average), m);
-    const __m256 down = _mm256_sqrt_ps(
-        _mm256_fmadd_ps(_mm256_mul_ps(g, g), _mm256_set1_ps((float)d->add_square), v));
+    const vec m =
+        average ? v_mul(v_load(average), v_set((float)d->keep_average)) : v_zero();
+    const vec v =
+        square ? v_mul(v_load(square), v_set((float)d->keep_square)) : v_zero();
+    const vec up = v_fma(g, v_set((float)d->add_average), m);
+    const vec down = v_fma(v_mul(g, g), v_set((float)d->add_square), v);
 
-    return _mm256_div_ps(up, _mm256_add_ps(down, _mm256_set1_ps((float)d->eps)));
+    return v_div(up, v_add(PS(sqrt)(down), v_set((float)d->eps)));
 }
 
-AVX2 static double part_f32_avx2(const ptac_descent *d, int64_t at, int64_t n)
+TARGET static double part_f32_avx2(const ptac_descent *d, int64_t at, int64_t n)
 {
     const float *grad = (const float *)d->grad + at;
     const float *average = d->average ? (const float *)d->average + at : NULL;
     const float *square = d->square ? (const float *)d->square + at : NULL;
-    const __m256 scale = _mm256_set1_ps((float)d->scale);
-    __m256d sum[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()};
+    vec_f64 sum = {0}, other = {0};
     int64_t i = 0;
 
     if (!d->is_scaled && !average && d->scale == 1) {
-        for (; i + 16 <= n; i += 16) {
-            const __m256 a = _mm256_loadu_ps(grad + i);
-            const __m256 b = _mm256_loadu_ps(grad + i + 8);
+        for (; i + 2 * LANES <= n; i += 2 * LANES) {
+            const vec a = v_load(grad + i), b = v_load(grad + i + LANES);
 
-            sum[0] = ptac_avx2_dot(sum[0], a, a);
-            sum[1] = ptac_avx2_dot(sum[1], b, b);
+            sum = v_dot(sum, a, a);
+            other = v_dot(other, b, b);
         }
-        sum[0] = _mm256_mul_pd(_mm256_add_pd(sum[0], sum[1]),
-                               _mm256_set1_pd(d->add_average));
+        sum = PD(mul)(PD(add)(sum, other), PD(set1)(d->add_average));
     } else if (d->is_scaled) {
-        for (; i + 8 <= n; i += 8) {
-            const __m256 g = _mm256_mul_ps(_mm256_loadu_ps(grad + i), scale);
+        for (; i + LANES <= n; i += LANES) {
+            const vec g = v_mul(v_load(grad + i), v_set((float)d->scale));
 
-            sum[0] = ptac_avx2_dot(sum[0], g,
-                                   direction_of(d, g, average ? average + i : NULL,
-                                                square ? square + i : NULL));
+            sum = v_dot(sum, g,
+                        direction_of(d, g, average ? average + i : NULL,
+                                     square ? square + i : NULL));
         }
     }
-    return ptac_avx2_total(sum[0]) + part_f32(d, at + i, n - i);
+    return v_total(sum) + part_f32(d, at + i, n - i);
 }
 #endif
 

@@ -11,10 +11,8 @@
 #include "ops/math/lanes_avx2.h"
 #include "ops/math/typed_lanes.h"
 
-#define VECTOR _mm256_
-
 typedef __m256 vec_f32, mask_f32;
-typedef __m256d vec_f64, mask_f64;
+typedef __m256d mask_f64;
 typedef __m256i ivec_f32;
 typedef __m128i ivec_f64;
 
@@ -67,22 +65,46 @@ INLINE __m256i lane_bits_f64(int lo, int hi)
                                _mm256_cmpgt_epi64(_mm256_set1_epi64x(hi), lane));
 }
 
-/* Orders what shuffles of 128-bit halves leave as lanes 0, 2, 1, 3 of 64 bits. */
-INLINE __m256d in_order(__m256d v)
-{
-    return _mm256_permute4x64_pd(v, 0xd8);
-}
+#define range_f32(lo, hi)   ((mask_f32)lane_bits_f32(lo, hi))
+#define range_f64(lo, hi)   ((mask_f64)lane_bits_f64(lo, hi))
+#define first_f32(n)        lane_bits_f32(0, n)
+#define first_f64(n)        lane_bits_f64(0, n)
+#define LOW(span)           (span).low
+#define HIGH(span)          (span).high
+#define LOAD_SOME           V(maskload)
+#define STORE_SOME(p, v, n) V(maskstore)(p, OF(first)(n), v)
 
-#define evens_f32(a, b) ((__m256)in_order((__m256d)_mm256_shuffle_ps(a, b, 0x88)))
-#define odds_f32(a, b)  ((__m256)in_order((__m256d)_mm256_shuffle_ps(a, b, 0xdd)))
-#define evens_f64(a, b) in_order(_mm256_unpacklo_pd(a, b))
-#define odds_f64(a, b)  in_order(_mm256_unpackhi_pd(a, b))
+/* Of [lo, hi) the lanes that come from the first vector, and from the second. */
+#define DEFINE_SPAN_OF(type)                                                           \
+    INLINE lane_span span_of_##type(int64_t stride, int lo, int hi)                    \
+    {                                                                                  \
+        if (stride == 1 || hi <= lo)                                                   \
+            return (lane_span){lane_bits_##type(lo, hi), _mm256_setzero_si256()};      \
+        lo *= 2;                                                                       \
+        hi = 2 * hi - 1;                                                               \
+        return (lane_span){lane_bits_##type(lo, hi),                                   \
+                           lane_bits_##type(lo - lanes_##type, hi - lanes_##type)};    \
+    }
+DEFINE_SPAN_OF(f32)
+DEFINE_SPAN_OF(f64)
+
+/* Orders what shuffles of 128-bit halves leave as lanes 0, 2, 1, 3 of 64 bits. */
+#define in_order(v)        _mm256_permute4x64_pd((__m256d)(v), 0xd8)
+#define evens_f32(a, b)    ((__m256)in_order(_mm256_shuffle_ps(a, b, 0x88)))
+#define odds_f32(a, b)     ((__m256)in_order(_mm256_shuffle_ps(a, b, 0xdd)))
+#define evens_f64(a, b)    in_order(_mm256_unpacklo_pd(a, b))
+#define odds_f64(a, b)     in_order(_mm256_unpackhi_pd(a, b))
+#define ZIP(a, b, halves)  V(permute2f128)(V(unpacklo)(a, b), V(unpackhi)(a, b), halves)
+#define zip_low_f32(a, b)  ZIP(a, b, 0x20)
+#define zip_high_f32(a, b) ZIP(a, b, 0x31)
+#define zip_low_f64        zip_low_f32
+#define zip_high_f64       zip_high_f32
 
 #define OF(name) name##_f32
-#include "ops/math/typed_avx2_tpl.h"
+#include "ops/math/typed_tpl.h"
 #undef OF
 #define OF(name) name##_f64
-#include "ops/math/typed_avx2_tpl.h"
+#include "ops/math/typed_tpl.h"
 #undef OF
 
 /* bfloat16 */

@@ -8,10 +8,7 @@
 #include "ops/math/lanes_avx512.h"
 #include "ops/math/typed_lanes.h"
 
-#define VECTOR _mm512_
-
 typedef __m512 vec_f32;
-typedef __m512d vec_f64;
 typedef __m512i ivec_f32;
 typedef __m256i ivec_f64;
 typedef __mmask16 mask_f32;
@@ -60,31 +57,28 @@ INLINE uint32_t span_of(int64_t stride, int lo, int hi)
 #define span_of_bf16 span_of
 #define span_of_f64  span_of
 
-INLINE __m512i even_places_f32(int first)
-{
-    return _mm512_add_epi32(
-        _mm512_set1_epi32(first),
-        _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0));
-}
+#define range_f32(lo, hi)   ((mask_f32)((1u << (hi)) - (1u << (lo))))
+#define range_f64(lo, hi)   ((mask_f64)((1u << (hi)) - (1u << (lo))))
+#define first_f32(n)        range_f32(0, n)
+#define first_f64(n)        range_f64(0, n)
+#define LOW(span)           ((MASK)(span))
+#define HIGH(span)          ((MASK)((span) >> N_LANES))
+#define LOAD_SOME(p, some)  V(maskz_loadu)(some, p)
+#define STORE_SOME(p, v, n) store_bytes(p, (__m512i)(v), (int)sizeof(ELEM) * (n))
 
-INLINE __m512i even_places_f64(int first)
-{
-    return _mm512_add_epi64(_mm512_set1_epi64(first),
-                            _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0));
-}
-
-INLINE __m512i mixed_places_f32(int first)
-{
-    return _mm512_add_epi32(
-        _mm512_set1_epi32(first),
-        _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0));
-}
-
-INLINE __m512i mixed_places_f64(int first)
-{
-    return _mm512_add_epi64(_mm512_set1_epi64(first),
-                            _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0));
-}
+/* Lanes of two vectors, by their numbers. */
+#define number_f32              ((__v16si){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+#define number_f64              ((__v8di){0, 1, 2, 3, 4, 5, 6, 7})
+#define LANES_OF(a, b, numbers) V(permutex2var)(a, (__m512i)(numbers), b)
+#define evens_f32(a, b)         LANES_OF(a, b, OF(number) * 2)
+#define odds_f32(a, b)          LANES_OF(a, b, OF(number) * 2 + 1)
+#define zip_low_f32(a, b)       LANES_OF(a, b, OF(number) / 2 + OF(number) % 2 * N_LANES)
+#define zip_high_f32(a, b)                                                             \
+    LANES_OF(a, b, (OF(number) + N_LANES) / 2 + OF(number) % 2 * N_LANES)
+#define evens_f64    evens_f32
+#define odds_f64     odds_f32
+#define zip_low_f64  zip_low_f32
+#define zip_high_f64 zip_high_f32
 
 /*
  * The first bytes of v, an even number, in whole pieces: Zen 5 takes ten times as long
@@ -126,10 +120,10 @@ INLINE void store_bytes(void *p, __m512i v, int bytes)
 }
 
 #define OF(name) name##_f32
-#include "ops/math/typed_avx512_tpl.h"
+#include "ops/math/typed_tpl.h"
 #undef OF
 #define OF(name) name##_f64
-#include "ops/math/typed_avx512_tpl.h"
+#include "ops/math/typed_tpl.h"
 #undef OF
 
 /* bfloat16 */

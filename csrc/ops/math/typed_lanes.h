@@ -1,9 +1,8 @@
 /*
  * typed_lanes.h - vector lanes for templates over float, bfloat16 and double.
  *
- * One vocabulary for all operators: lanes_<isa>.h gives the words on float lanes alone
- * (v_add ...), this file those that follow the type that OF names. typed_<isa>.h
- * includes both. A bfloat16 is loaded as a float, computed with as one, and rounded.
+ * lanes.h gives the words on float lanes alone (v_add ...), this file those that follow
+ * the type that OF names. typed_<isa>.h includes both. A bfloat16 is loaded as a float, computed with as one, and rounded.
  *
  *   TARGET, INLINE     attributes that permit the instructions
  *   VEC, IVEC, MASK    N_LANES values, N_LANES 32-bit positions, a truth value a lane
@@ -49,14 +48,12 @@
 #define lanes_of_f64(name)  name##_f64
 #define AS_REAL(name)       OF(lanes_of)(name)
 
-/* typed_<isa>.h defines VECTOR, _mm256_ or _mm512_, and index_vector for each type. */
-#define suffix_f32     ps
-#define suffix_f64     pd
-#define JOIN_(a, b, c) a##b##_##c
-#define JOIN(a, b, c)  JOIN_(a, b, c)
-#define V(name)        JOIN(VECTOR, name, AS_REAL(suffix))
-#define I(name)        JOIN(AS_REAL(index_vector), name, epi32)
-#define BITS(name)     JOIN(VECTOR, name, epi32)
+/* typed_<isa>.h defines index_vector, _mm_ to _mm512_, for each type. */
+#define suffix_f32 ps
+#define suffix_f64 pd
+#define V(name)    JOIN(VECTOR, name, AS_REAL(suffix))
+#define I(name)    JOIN(AS_REAL(index_vector), name, epi32)
+#define BITS       EPI32
 
 #define VEC     AS_REAL(vec)
 #define IVEC    AS_REAL(ivec)

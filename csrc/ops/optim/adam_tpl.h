@@ -75,7 +75,8 @@ TARGET static inline VEC OF(change)(VEC average, VEC root, const ptac_step_item 
 }
 
 /* sum + the products of m lanes; beyond these the change may be no number. */
-TARGET static inline SUM OF(dot_first)(SUM sum, const REAL *grad, VEC change, int m)
+TARGET static inline vec_f64 OF(dot_first)(vec_f64 sum, const REAL *grad, VEC change,
+                                           int m)
 {
     REAL changes[N_LANES] = {0};
 
@@ -120,7 +121,7 @@ TARGET static inline double OF(adam_fused)(const ptac_step_item *item, int64_t f
 {
     const OF(adam_scalars) s = OF(spread)(&step->adam);
     const REAL *grad = (const REAL *)item->grad + first;
-    SUM sum = {0};
+    vec_f64 sum = {0};
     int64_t i = 0;
 
     if (step->sums) {
@@ -141,7 +142,7 @@ TARGET static inline double OF(adam_fused)(const ptac_step_item *item, int64_t f
         sum = OF(dot_first)(sum, grad + i,
                             OF(adam_lanes)(item, first + i, m, &step->adam, &s), m);
     }
-    return TOTAL(sum);
+    return v_total(sum);
 }
 
 /*
@@ -154,7 +155,7 @@ TARGET static inline double OF(adam_called)(const ptac_step_item *item, int64_t 
     const ptac_adam *adam = &step->adam;
     const OF(adam_scalars) s = OF(spread)(adam);
     REAL second[BLOCK], roots[BLOCK];
-    SUM sum = {0};
+    vec_f64 sum = {0};
 
     for (int64_t i = 0; i < n; i += BLOCK) {
         const int64_t size = n - i < BLOCK ? n - i : BLOCK;
@@ -181,7 +182,7 @@ TARGET static inline double OF(adam_called)(const ptac_step_item *item, int64_t 
             sum = OF(dot_first)(sum, grad + j, change, m);
         }
     }
-    return TOTAL(sum);
+    return v_total(sum);
 }
 
 #define ADAM_PART(...)                                                                 \

@@ -45,7 +45,7 @@ TARGET static inline double OF(sgd_part)(const ptac_step_item *item, int64_t fir
         .lr_neg = SET(sgd->lr_neg),
         .flip = sgd->maximize ? SET(-0.0) : SET(0.0),
     };
-    SUM sum = {0};
+    vec_f64 sum = {0};
     int64_t i = 0;
 
     if (step->sums) {
@@ -62,7 +62,7 @@ TARGET static inline double OF(sgd_part)(const ptac_step_item *item, int64_t fir
 
         sum = DOT(sum, grad, grad);
     }
-    return TOTAL(sum);
+    return v_total(sum);
 }
 
 TARGET PTAC_STEP_RANGE(OF(sgd_range), OF(sgd_part))

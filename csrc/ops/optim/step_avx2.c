@@ -4,15 +4,11 @@
  */
 #if defined(__x86_64__)
 #include "ops/math/typed_avx2.h"
-#include "ops/optim/avx2_sum.h"
 
-#define SUM               __m256d
-#define TOTAL             ptac_avx2_total
 #define ZEROS(i)          IEQUAL(i, ISET(0))
 #define BEYOND(i, limit)  IEQUAL(_mm256_max_epu32(i, limit), i)
 #define WITHOUT(zeros, m) V(andnot)(zeros, m)
 #define CLEAR(zeros, v)   V(andnot)(zeros, v)
-#define dot_f32           ptac_avx2_dot
 #define root_estimate     _mm256_rsqrt_ps
 
 #include "ops/optim/step_tpl.h"

@@ -5,8 +5,6 @@
 #if defined(__x86_64__)
 #include "ops/math/typed_avx512.h"
 
-#define SUM   __m512d
-#define TOTAL _mm512_reduce_add_pd
 /* Zeros by the mask of the others, for which one instruction looks. */
 #define ZEROS(i)          _mm512_test_epi32_mask(i, i)
 #define BEYOND(i, limit)  _mm512_cmpge_epu32_mask(i, limit)
@@ -17,18 +15,6 @@
 #undef STORE
 #define STORE(p, v, n)                                                                 \
     ((n) == N_LANES ? STORE_REAL(p, v) : V(mask_storeu)(p, RANGE(0, n), v))
-
-/* The two halves join before the sum, which then waits for one addition alone. */
-INLINE __m512d dot_f32(__m512d sum, __m512 a, __m512 b)
-{
-    const __m512d high = _mm512_mul_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)),
-                                       _mm512_cvtps_pd(_mm512_extractf32x8_ps(b, 1)));
-    const __m512d both =
-        _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(a)),
-                        _mm512_cvtps_pd(_mm512_castps512_ps256(b)), high);
-
-    return _mm512_add_pd(sum, both);
-}
 
 /* AVX-512's own estimate is another one. */
 INLINE __m512 root_estimate(__m512 x)

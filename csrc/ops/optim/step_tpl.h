@@ -4,8 +4,6 @@
  *
  * Included once by step_<isa>.c, behind typed_<isa>.h. Expects
  *
- *   SUM, TOTAL(sum)       a vector of doubles, and their sum
- *   dot_f32(sum, a, b)    sum + the products of all lanes, in double
  *   root_estimate(x)      1 / sqrt(x) of floats, as the CPU's rsqrtps gives it
  *   ZEROS(i)              lanes of 32-bit i that are 0, for WITHOUT(zeros, m), other
  *                         lanes of m, and CLEAR(zeros, v), v and there 0
@@ -30,8 +28,9 @@
 /* The instruction gives its second operand when either is NaN. */
 #define MAXIMUM(a, b) PICK(UNORDERED(a, a), V(max)(a, b), a)
 
-#define dot_f64(sum, a, b) JOIN(VECTOR, fmadd, pd)(a, b, sum)
-#define root_f64           JOIN(VECTOR, sqrt, pd)
+#define dot_f32            v_dot
+#define dot_f64(sum, a, b) PD(fmadd)(a, b, sum)
+#define root_f64           PD(sqrt)
 #define can_root_f32       (ptac_the_host.sqrt_rule != PTAC_SQRT_CALL)
 #define can_root_f64       (ptac_the_host.sqrt_rule_f64 == PTAC_SQRT_IEEE)
 
