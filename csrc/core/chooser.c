@@ -218,28 +218,16 @@ static const ptac_point *find_point(const table *now, ptac_op op,
                                     const ptac_shape *shape, ptac_dtype dtype,
                                     int n_threads, const ptac_kernel **row)
 {
-    const ptac_point *best = NULL;
+    int n;
+    const ptac_point *points =
+        points_of_threads(&now->curves[op][shape->kind][dtype], n_threads, &n);
 
-    const curve *curve = &now->curves[op][shape->kind][dtype];
-
-    if (shape->sizes[0] && curve->n_points && curve->points->sizes[0]) {
-        int n;
-        const ptac_point *points = points_of_threads(curve, n_threads, &n);
-
+    if (n && shape->sizes[0] && points->sizes[0])
         return largest_neighbour(points, n, shape->sizes, row);
-    }
-    for (int i = 0; i < curve->n_points; i++) {
-        const ptac_point *point = &curve->points[i];
-
-        if (point->n_threads > n_threads)
-            break;
-        if (point->work <= shape->work)
-            best = point;
-        else if (best && best->n_threads < point->n_threads)
-            best = NULL; /* more threads were measured, but only on larger calls */
-    }
-    *row = best ? best->row : NULL;
-    return best;
+    while (n > 0 && points[n - 1].work > shape->work)
+        n--;
+    *row = n ? points[n - 1].row : NULL;
+    return n ? &points[n - 1] : NULL;
 }
 
 bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,

@@ -24,19 +24,28 @@ static inline bool ptac_view_is_aligned(const ptac_view *view, size_t alignment)
     return ((uintptr_t)view->data & (alignment - 1)) == 0;
 }
 
-/* Rows lie one behind the other, last dimension fastest (torch.contiguous_format). */
-static inline bool ptac_view_is_contiguous(const ptac_view *view)
+/* Elements lie one behind the other; order: dimensions from the fastest, or NULL. */
+static inline bool ptac_view_lies_in(const ptac_view *view, const int *order)
 {
     int64_t expected = 1;
 
-    if (view->n_elements == 0)
-        return true; /* whatever the strides say, as in torch */
-    for (int i = view->n_dims - 1; i >= 0; i--) {
-        if (view->sizes[i] != 1 && view->strides[i] != expected)
+    for (int i = 0; i < view->n_dims; i++) {
+        const int d = order ? order[i] : view->n_dims - 1 - i;
+
+        if (view->sizes[d] != 1 && view->strides[d] != expected)
             return false;
-        expected *= view->sizes[i];
+        expected *= view->sizes[d];
     }
     return true;
+}
+
+/*
+ * Rows lie one behind the other, last dimension fastest (torch.contiguous_format).
+ * Without elements whatever the strides say, as in torch.
+ */
+static inline bool ptac_view_is_contiguous(const ptac_view *view)
+{
+    return view->n_elements == 0 || ptac_view_lies_in(view, NULL);
 }
 
 /*
@@ -66,18 +75,8 @@ static inline bool ptac_view_suggests_channels_last(const ptac_view *view)
 static inline bool ptac_view_is_channels_last(const ptac_view *view)
 {
     static const int order[] = {1, 3, 2, 0};
-    int64_t expected = 1;
 
-    if (view->n_dims != 4)
-        return false;
-    for (int i = 0; i < 4; i++) {
-        const int d = order[i];
-
-        if (view->sizes[d] != 1 && view->strides[d] != expected)
-            return false;
-        expected *= view->sizes[d];
-    }
-    return true;
+    return view->n_dims == 4 && ptac_view_lies_in(view, order);
 }
 
 /* Some order of the dimensions lays the elements one behind the other, each once. */

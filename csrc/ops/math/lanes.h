@@ -98,7 +98,7 @@ INLINE double v_sum_f64(vec v)
     return v_total(PD(add)(v_low_f64(v), v_high_f64(v)));
 }
 
-/* sum + a * b. The halves join before the sum, which so waits for one addition alone. */
+/* sum + a * b. The halves join first: the sum then waits for one addition alone. */
 INLINE vec_f64 v_dot(vec_f64 sum, vec a, vec b)
 {
     const vec_f64 high = PD(mul)(v_high_f64(a), v_high_f64(b));

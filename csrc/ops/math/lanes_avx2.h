@@ -25,7 +25,6 @@ typedef __m256 mask; /* lanes of all ones or all zeros */
 #define v_load_some(p, n) _mm256_maskload_ps(p, first_lanes(n))
 #define v_compare         _mm256_cmp_ps
 #define v_pick(m, a, b)   _mm256_blendv_ps(b, a, m) /* m ? a : b */
-#define v_round(v)        _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_low             _mm256_castps256_ps128
 #define v_high(v)         _mm256_extractf128_ps(v, 1)
 #define v_permute         _mm256_permutevar8x32_ps
@@ -44,6 +43,8 @@ __attribute__((target("avx2"), always_inline)) static inline double v_total(vec_
     return _mm_cvtsd_f64(
         _mm_add_sd(_mm256_castpd256_pd128(pairs), _mm256_extractf128_pd(pairs, 1)));
 }
+
+#define v_round(v) _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 
 #include "ops/math/lanes.h"
 

@@ -67,18 +67,21 @@ INLINE uint32_t span_of(int64_t stride, int lo, int hi)
 #define STORE_SOME(p, v, n) store_bytes(p, (__m512i)(v), (int)sizeof(ELEM) * (n))
 
 /* Lanes of two vectors, by their numbers. */
-#define number_f32              ((__v16si){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+
+#define number_f32 ((__v16si){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+
 #define number_f64              ((__v8di){0, 1, 2, 3, 4, 5, 6, 7})
 #define LANES_OF(a, b, numbers) V(permutex2var)(a, (__m512i)(numbers), b)
-#define evens_f32(a, b)         LANES_OF(a, b, OF(number) * 2)
-#define odds_f32(a, b)          LANES_OF(a, b, OF(number) * 2 + 1)
-#define zip_low_f32(a, b)       LANES_OF(a, b, OF(number) / 2 + OF(number) % 2 * N_LANES)
-#define zip_high_f32(a, b)                                                             \
-    LANES_OF(a, b, (OF(number) + N_LANES) / 2 + OF(number) % 2 * N_LANES)
-#define evens_f64    evens_f32
-#define odds_f64     odds_f32
-#define zip_low_f64  zip_low_f32
-#define zip_high_f64 zip_high_f32
+#define EVEN                    (OF(number) * 2)
+#define IN_TURN                 (OF(number) / 2 + OF(number) % 2 * N_LANES)
+#define evens_f32(a, b)         LANES_OF(a, b, EVEN)
+#define odds_f32(a, b)          LANES_OF(a, b, EVEN + 1)
+#define zip_low_f32(a, b)       LANES_OF(a, b, IN_TURN)
+#define zip_high_f32(a, b)      LANES_OF(a, b, IN_TURN + N_LANES / 2)
+#define evens_f64               evens_f32
+#define odds_f64                odds_f32
+#define zip_low_f64             zip_low_f32
+#define zip_high_f64            zip_high_f32
 
 /*
  * The first bytes of v, an even number, in whole pieces: Zen 5 takes ten times as long

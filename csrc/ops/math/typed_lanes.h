@@ -2,7 +2,8 @@
  * typed_lanes.h - vector lanes for templates over float, bfloat16 and double.
  *
  * lanes.h gives the words on float lanes alone (v_add ...), this file those that follow
- * the type that OF names. typed_<isa>.h includes both. A bfloat16 is loaded as a float, computed with as one, and rounded.
+ * the type that OF names. typed_<isa>.h includes both. A bfloat16 is loaded as a
+ * float, computed with as one, and rounded.
  *
  *   TARGET, INLINE     attributes that permit the instructions
  *   VEC, IVEC, MASK    N_LANES values, N_LANES 32-bit positions, a truth value a lane

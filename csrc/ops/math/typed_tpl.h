@@ -5,12 +5,12 @@
  * defines for each
  *
  *   span_                    the elements to load from two vectors in memory
- *   LOW(span), HIGH(span)    of the first and of the second, as LOAD_SOME(p, some) has it
+ *   LOW(span), HIGH(span)    of the first and the second, for LOAD_SOME(p, some)
  *   first_(n)                the first n lanes, likewise
  *   STORE_SOME(p, v, n)      the first n lanes
  *   evens_(a, b), odds_(a, b)          lanes 0, 2 ... and 1, 3 ... of a, then of b
- *   zip_low_(a, b), zip_high_(a, b)    lanes of a and b in turn: of the lower halves, of
- *                                      the upper ones
+ *   zip_low_(a, b), zip_high_(a, b)    lanes of a and b in turn: of the lower halves,
+ *                                      of the upper ones
  */
 
 INLINE VEC OF(load_span)(const ELEM *p, SPAN span)
