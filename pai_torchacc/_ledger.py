@@ -13,7 +13,7 @@ from typing import Any
 _MISSING = object()
 
 
-class _Attribute:
+class Attribute:
     """One attribute of a module or class."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._entries: list[_Attribute | _Item] = []
+        self._entries: list[Attribute | _Item] = []
         self.remarks: list[str] = []
 
     def __len__(self) -> int:
@@ -92,12 +92,12 @@ class Ledger:
         ``restore`` is given what was there and returns what to put back, where that has
         to differ; it is not called when the attribute has been changed by others.
         """
-        self._do(_Attribute(owner, name, value, restore))
+        self._do(Attribute(owner, name, value, restore))
 
     def has_set(self, owner: Any, name: str) -> bool:
         """Whether ``owner.name`` is what an entry has put there."""
         return any(
-            isinstance(entry, _Attribute)
+            isinstance(entry, Attribute)
             and (entry.owner, entry.name) == (owner, name)
             and vars(owner).get(name) is entry.value
             for entry in self._entries
@@ -107,7 +107,7 @@ class Ledger:
         """Set ``mapping[key]``."""
         self._do(_Item(mapping, key, value))
 
-    def _do(self, entry: _Attribute | _Item) -> None:
+    def _do(self, entry: Attribute | _Item) -> None:
         self._entries.append(entry)
         entry.do()
 

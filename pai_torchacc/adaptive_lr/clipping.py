@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import isfinite, sqrt
 from typing import Any
 
-from pai_torchacc.adaptive_lr import update_rules
+from pai_torchacc.adaptive_lr.update_rules import sum_of
 
 _MOST, _ROUNDING = 1e9, 1e-3
 _ALL = slice(None)
@@ -104,4 +104,4 @@ def _params_at(optimizer: Any, place: slice) -> list[Any]:
 def _squares(c: Any, params: list[Any], scale: float) -> float | None:
     """Of their gradients' elements, those that there are."""
     grads = [grad for p in params if (grad := p.grad) is not None]
-    return update_rules.squares(c, grads, scale) if grads else 0.0
+    return sum_of(c, [grads, None, None], scale, None) if grads else 0.0

@@ -46,14 +46,16 @@ def remove() -> None:
 
 def _coming(c: Any, optimizer: Any, group: Any) -> Coming:
     """For a step of all groups, or of one: then the first has a new one computed."""
-    rehearsed = vars(optimizer).get(REHEARSED)
+    own = vars(optimizer)
+    rehearsed = own.get(REHEARSED)
     if rehearsed is not None:
         return rehearsed, None
     tuner = tuner_of(optimizer)
     if c.thread_is_disabled():
         tuner.roots.clear()
         return 1.0, None
-    if tuner.known is not None and _is_skipped(optimizer):
+    found_inf = own.get("found_inf")  # of a GradScaler, for those that unscale
+    if found_inf is not None and tuner.known is not None and float(found_inf) != 0:
         tuner.roots.clear()
         return tuner.multiplier, None
     if group is None or not tuner.is_stepping or tuner.roots:
@@ -68,15 +70,9 @@ def _coming(c: Any, optimizer: Any, group: Any) -> Coming:
     return tuner.multiplier, tuner.wanted
 
 
-def _is_skipped(optimizer: Any) -> bool:
-    """torch.amp.GradScaler leaves it to optimizers that unscale by themselves."""
-    found_inf = getattr(optimizer, "found_inf", None)
-    return found_inf is not None and float(found_inf) != 0
-
-
 def _scale(optimizer: Any) -> float:
     """What gradients are multiplied by inside the step."""
-    scale = getattr(optimizer, "grad_scale", None)
+    scale = vars(optimizer).get("grad_scale")
     return 1.0 if scale is None else 1 / float(scale)
 
 

@@ -218,7 +218,7 @@ def descent(
     """
     params = [p for p in group["params"] if p.grad is not None]
     if known.numbers is None:
-        return squares(c, [p.grad for p in params], scale)
+        return sum_of(c, [[p.grad for p in params], None, None], scale, None)
     alike: dict[float, list[Any]] = {}
     for p in params:
         count = float((optimizer.state.get(p) or {}).get("step", 0))
@@ -231,19 +231,15 @@ def descent(
             for name in (known.average, known.square)
         ]
         grads = [p.grad for p in some]
-        found = _sum(c, [grads, *of_state], scale, known.numbers(group, count + 1))
+        found = sum_of(c, [grads, *of_state], scale, known.numbers(group, count + 1))
         if found is None:
             return None
         total += found
     return total
 
 
-def squares(c: Any, grads: list[Any], scale: float) -> float | None:
-    """The sum of squares, of any floating dtype and order; None of sparse tensors."""
-    return _sum(c, [grads, None, None], scale, None)
-
-
-def _sum(c: Any, lists: list[Any], scale: float, numbers: Any) -> float | None:
+def sum_of(c: Any, lists: list[Any], scale: float, numbers: Any) -> float | None:
+    """``_C.descent_sum`` of any floating dtype and order; None of sparse tensors."""
     found = c.descent_sum(*lists, scale, numbers)
     if found is None:
         found = c.descent_sum(*map(_plain, lists), scale, numbers)

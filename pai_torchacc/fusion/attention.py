@@ -29,10 +29,10 @@ ATTEND = "multi_head_attention_forward"
 _PROJECTING = (ATTEND, "_in_projection_packed", "_in_projection")
 """Functions of torch that call ``linear`` or each other."""
 
-_OPERATORS = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
-
 _N_POSITIONAL = 13
-"""Arguments of the first that modules give by position."""
+"""Arguments of attention that modules give by position."""
+_N_LAYER = 20
+"""Arguments of an encoder layer."""
 
 Linear = Callable[..., Tensor]
 
@@ -43,13 +43,10 @@ def install(c: Any, ledger: Ledger) -> None:
     linear = _linear(c)
     ledger.set_attribute(F, ATTEND, _attention(c, linear) if is_own else None)
     table = torch.jit._builtins._get_builtin_table()
-    for name, make in zip(_OPERATORS, (_native_attention, _encoder_layer), strict=True):
-        stand_in = make(c, linear, getattr(torch, name))
-        # Graphs of torch.compile and pickles hold it by torch's name.
-        stand_in.__module__ = "torch"
-        stand_in.__name__ = stand_in.__qualname__ = name
-        ledger.set_attribute(torch, name, stand_in)
-        ledger.set_item(table, id(stand_in), f"aten::{name}")
+    for make in (_native_attention, _encoder_layer):
+        stand_in = make(c, linear)
+        ledger.set_attribute(torch, stand_in.__name__, stand_in)
+        ledger.set_item(table, id(stand_in), f"aten::{stand_in.__name__}")
 
 
 def _linear(c: Any) -> Linear:
@@ -64,10 +61,6 @@ def _linear(c: Any) -> Linear:
         return stock(x, w, bias) if result is None else result
 
     return linear
-
-
-def _rounds(c: Any, x: Tensor, weight: Tensor) -> bool:
-    return c.linear_row(x, weight) == "bf16"
 
 
 def _attention(c: Any, linear: Linear) -> Any:
@@ -143,20 +136,23 @@ def _watch() -> Callable[[], bool]:
 def _is_bare(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     """Whether a batch of sequences attends to itself and nothing else is asked."""
     query, key, value, embed, heads, weight = args[:6]
-    bias_k, bias_v, add_zero_attn = args[7:10]
-    if not (query is key is value and weight is not None and query.dim() == 3):  # noqa: PLR2004
-        return False
-    if bias_k is not None or bias_v is not None or add_zero_attn:
-        return False
-    if options.get("need_weights", True) or options.get("is_causal"):
-        return False
-    names = ("key_padding_mask", "attn_mask", "use_separate_proj_weight")
-    if any(options.get(name) is not None for name in names[:2]) or options.get(
-        names[2]
-    ):
-        return False
-    fits = query.shape[2] == embed and weight.shape == (3 * embed, embed)
-    return fits and embed % heads == 0
+    asks = (
+        options.get("need_weights", True),
+        options.get("is_causal"),
+        options.get("use_separate_proj_weight"),
+        args[9],  # add_zero_attn
+    )
+    given = *args[7:9], options.get("key_padding_mask"), options.get("attn_mask")
+    return (
+        query is key is value
+        and weight is not None
+        and not any(asks)
+        and all(tensor is None for tensor in given)
+        and query.dim() == 3  # noqa: PLR2004
+        and query.shape[2] == embed
+        and weight.shape == (3 * embed, embed)
+        and embed % heads == 0
+    )
 
 
 def _heads(projected: Tensor, n_heads: int) -> Any:
@@ -189,56 +185,57 @@ def _within(linear: Linear, x: Tensor, n_heads: int, *weights: Tensor) -> Tensor
     return linear(y.transpose(1, 2).reshape(x.shape), out_weight, out_bias)
 
 
-def _native_attention(c: Any, linear: Linear, stock: Any) -> Any:
-    """``nn.MultiheadAttention`` in inference."""
-    is_compiling = torch.compiler.is_compiling
+def _stand_in(name: str, n_args: int, serve: Callable[..., Any]) -> Any:
+    """An operator of torch's; ``serve`` gives None where it is not to take part."""
+    is_compiling, stock = torch.compiler.is_compiling, getattr(torch, name)
     # Dynamo may have met the stand-in under torch's name, and not the function itself.
-    traced = torch.ops.aten._native_multi_head_attention
+    traced = getattr(torch.ops.aten, name)
 
     @not_compiled_alone
-    def attend(*args: Any, **options: Any) -> Any:
+    def stand_in(*args: Any, **options: Any) -> Any:
         if is_compiling():
             return traced(*args, **options)
-        if options or len(args) != _N_POSITIONAL:
-            return stock(*args, **options)
+        result = None if options or len(args) != n_args else serve(*args)
+        return stock(*args, **options) if result is None else result
+
+    # Graphs of torch.compile and pickles hold it by torch's name.
+    stand_in.__module__ = "torch"
+    stand_in.__name__ = stand_in.__qualname__ = name
+    return stand_in
+
+
+def _rounds(c: Any, x: Tensor, weight: Tensor, embed: int | None = None) -> bool:
+    """Whether this projection runs in bfloat16, and has the size that is said."""
+    fits = embed is None or weight.shape == (3 * embed, embed)
+    return fits and c.linear_row(x, weight) == "bf16"
+
+
+def _native_attention(c: Any, linear: Linear) -> Any:
+    """``nn.MultiheadAttention`` in inference."""
+
+    def attend(*args: Any) -> Any:
         query, key, value, embed, heads, in_weight, *weights = args[:9]
         mask, needs_weights = args[9:11]
         if (
             needs_weights
             or mask is not None
             or not query is key is value
-            or not _rounds(c, query, in_weight)
-            or in_weight.shape != (3 * embed, embed)
+            or not _rounds(c, query, in_weight, embed)
         ):
-            return stock(*args)
+            return None
         return _within(linear, query, heads, in_weight, *weights), None
 
-    return attend
+    return _stand_in("_native_multi_head_attention", _N_POSITIONAL, attend)
 
 
-_N_LAYER = 20
-
-
-def _encoder_layer(c: Any, linear: Linear, stock: Any) -> Any:
+def _encoder_layer(c: Any, linear: Linear) -> Any:
     """``nn.TransformerEncoderLayer`` in inference."""
-    is_compiling = torch.compiler.is_compiling
-    traced = torch.ops.aten._transformer_encoder_layer_fwd
     relu, gelu = (ACTIVATIONS.index(name) for name in ("relu", "gelu"))
 
-    @not_compiled_alone
-    def layer(*args: Any, **options: Any) -> Tensor:
-        if is_compiling():
-            return traced(*args, **options)
-        if options or len(args) != _N_LAYER:
-            return stock(*args, **options)
+    def layer(*args: Any) -> Tensor | None:
         x, embed, heads, in_weight, *_ = args
-        mask = args[18]
-        if (
-            mask is not None
-            or not _rounds(c, x, in_weight)
-            or in_weight.shape != (3 * embed, embed)
-        ):
-            return stock(*args)
+        if args[18] is not None or not _rounds(c, x, in_weight, embed):  # a mask
+            return None
         with_gelu, norm_first, eps = args[7:10]
         norms, (w1, b1, w2, b2) = (args[10:12], args[12:14]), args[14:18]
 
@@ -260,4 +257,4 @@ def _encoder_layer(c: Any, linear: Linear, stock: Any) -> Any:
         x = norm(x + attended(x), 0)
         return norm(x + fed_forward(x), 1)
 
-    return layer
+    return _stand_in("_transformer_encoder_layer_fwd", _N_LAYER, layer)

@@ -9,11 +9,11 @@ optimizer steps, torch.compile's) are torch's own.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from pai_torchacc._ledger import Ledger
+from pai_torchacc._ledger import Attribute, Ledger
 
 Place = tuple[Any, str]
 """A module or class, and an attribute of it."""
@@ -30,24 +30,22 @@ class Yielding(Ledger):
         self.declined: list[str] = []
         self._unused: list[Any] = []
 
-    def set_attribute(
-        self,
-        owner: Any,
-        name: str,
-        value: Any,
-        restore: Callable[[Any], Any] | None = None,
-    ) -> None:
-        """Set ``owner.name``, or note who is in the way."""
-        taken = [
-            place
-            for place in _replaced(owner, name)
-            if not is_torchs_own(*place) and not self.has_set(*place)
-        ]
+    def _do(self, entry: Any) -> None:
+        """Make the change, or note who is in the way."""
+        taken = (
+            [
+                place
+                for place in _replaced(entry.owner, entry.name)
+                if not is_torchs_own(*place) and not self.has_set(*place)
+            ]
+            if isinstance(entry, Attribute)
+            else []
+        )
         if not taken:
-            super().set_attribute(owner, name, value, restore)
+            super()._do(entry)
             return
         # Kept: tables may go by its identity, which must not become another object's.
-        self._unused.append(value)
+        self._unused.append(entry.value)
         for place in taken:
             remark = f"{_name_of(*place)} was changed by others; left as is"
             if remark not in self.declined:

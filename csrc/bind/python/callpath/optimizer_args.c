@@ -154,12 +154,10 @@ void ptac_optimizer_args_release(ptac_optimizer_args *g)
     for (Py_ssize_t i = 0; i < g->n_written; i++)
         Py_DECREF(g->written[i].tensor);
     for (Py_ssize_t i = 0; i < g->n_items; i++)
-        Py_DECREF(g->grads[i]);
+        Py_DECREF(g->owners[i].grad);
     PyMem_Free(g->items);
-    PyMem_Free(g->params);
-    PyMem_Free(g->grads);
+    PyMem_Free(g->owners);
     PyMem_Free(g->written);
-    PyMem_Free(g->said_none);
     memset(g, 0, sizeof *g);
 }
 
@@ -171,16 +169,14 @@ static bool make_room(ptac_optimizer_args *g)
 
     const Py_ssize_t more = g->capacity ? 2 * g->capacity : 64;
     ptac_step_item *items = PyMem_Realloc(g->items, (size_t)more * sizeof *items);
-    PyObject **params = PyMem_Realloc(g->params, (size_t)more * sizeof *params);
-    PyObject **grads = PyMem_Realloc(g->grads, (size_t)more * sizeof *grads);
+    ptac_item_owner *owners = PyMem_Realloc(g->owners, (size_t)more * sizeof *owners);
     ptac_written *written =
         PyMem_Realloc(g->written, 5 * (size_t)more * sizeof *written);
 
     g->items = items ? items : g->items;
-    g->params = params ? params : g->params;
-    g->grads = grads ? grads : g->grads;
+    g->owners = owners ? owners : g->owners;
     g->written = written ? written : g->written;
-    if (!items || !params || !grads || !written) {
+    if (!items || !owners || !written) {
         PyErr_NoMemory();
         return false;
     }
@@ -221,25 +217,17 @@ static PyObject *find_state(PyObject *states, PyObject *param, Py_ssize_t *posit
     return PyDict_GetItemWithError(states, param);
 }
 
-static ptac_verdict gather_momentum(ptac_optimizer_args *g, PyObject *states,
-                                    PyObject *param, Py_ssize_t *position,
+static ptac_verdict gather_momentum(ptac_optimizer_args *g, PyObject *state,
                                     const ptac_view *view, ptac_step_item *item)
 {
-    PyObject *state = find_state(states, param, position);
-    PyObject *buffer = NULL;
-
-    if (state && !PyDict_CheckExact(state))
-        return refused(PTAC_STATE);
-    if (state)
-        buffer = PyDict_GetItemWithError(state, ptac_s.momentum_buffer);
+    PyObject *buffer =
+        state ? PyDict_GetItemWithError(state, ptac_s.momentum_buffer) : NULL;
 
     if (PyErr_Occurred())
         return raised;
-    if (!buffer || buffer == Py_None) {
-        item->is_first =
-            true; /* ptac_sgd_state_create() makes it, once nothing can refuse */
+    item->is_first = !buffer || buffer == Py_None;
+    if (item->is_first) /* ptac_sgd_state_create() makes it, once nothing can refuse */
         return fine;
-    }
     if (!takes_after(buffer, view, &item->state[0]))
         return refused(PTAC_STATE);
     will_write(g, buffer, item->state[0]);
@@ -264,20 +252,15 @@ static bool read_step(PyObject *tensor, ptac_view *view, double *count)
     return *count >= 1;
 }
 
-static ptac_verdict gather_moments(ptac_optimizer_args *g, PyObject *states,
-                                   PyObject *param, Py_ssize_t *position,
+static ptac_verdict gather_moments(ptac_optimizer_args *g, PyObject *state,
                                    const ptac_view *view, ptac_step_item *item)
 {
-    PyObject *state = find_state(states, param, position);
-    PyObject *keys[] = {ptac_s.exp_avg, ptac_s.exp_avg_sq, ptac_s.max_exp_avg_sq};
+    PyObject *keys[] = {ptac_s.exp_avg, ptac_s.exp_avg_sq, ptac_s.max_exp_avg_sq},
+             *step;
     const int n_keys = g->step.adam.amsgrad ? 3 : 2;
     ptac_view step_view;
     double count;
 
-    if (PyErr_Occurred())
-        return raised;
-    if (state && !PyDict_CheckExact(state))
-        return refused(PTAC_STATE);
     if (!state || PyDict_Size(state) == 0)
         return (ptac_verdict){.needs_state = true};
     for (int i = 0; i < n_keys; i++) {
@@ -287,9 +270,7 @@ static ptac_verdict gather_moments(ptac_optimizer_args *g, PyObject *states,
             return refused(PTAC_STATE);
         will_write(g, tensor, item->state[i]);
     }
-
-    PyObject *step = PyDict_GetItemWithError(state, ptac_s.step);
-
+    step = PyDict_GetItemWithError(state, ptac_s.step);
     if (!step || !read_step(step, &step_view, &count))
         return refused(PTAC_STATE);
     will_write(g, step, step_view.data);
@@ -298,6 +279,23 @@ static ptac_verdict gather_moments(ptac_optimizer_args *g, PyObject *states,
         return refused(PTAC_ARGUMENT);
     item->bias_correction2_sqrt = pow(1 - pow(g->step.adam.beta2, count), 0.5);
     return fine;
+}
+
+static ptac_verdict gather_state(ptac_optimizer_args *g, PyObject *states,
+                                 PyObject *param, Py_ssize_t *position,
+                                 const ptac_view *view, ptac_step_item *item)
+{
+    PyObject *state;
+
+    if (g->op == PTAC_OP_SGD_STEP && g->step.sgd.momentum == 0)
+        return fine;
+    state = find_state(states, param, position);
+    if (PyErr_Occurred())
+        return raised;
+    if (state && !PyDict_CheckExact(state))
+        return refused(PTAC_STATE);
+    return g->op == PTAC_OP_SGD_STEP ? gather_momentum(g, state, view, item)
+                                     : gather_moments(g, state, view, item);
 }
 
 /* One parameter with its gradient and state, if it has a gradient. */
@@ -342,13 +340,9 @@ static ptac_verdict gather_param(ptac_optimizer_args *g, PyObject *states,
     item.param = view.data;
     item.grad = grad_view.data;
     will_write(g, param, item.n ? item.param : NULL);
-    if (g->op != PTAC_OP_SGD_STEP)
-        result = gather_moments(g, states, param, position, &view, &item);
-    else if (g->step.sgd.momentum != 0)
-        result = gather_momentum(g, states, param, position, &view, &item);
+    result = gather_state(g, states, param, position, &view, &item);
     if (ptac_is_fine(result)) {
-        g->params[g->n_items] = param;
-        g->grads[g->n_items] = Py_NewRef(grad);
+        g->owners[g->n_items] = (ptac_item_owner){param, Py_NewRef(grad), false};
         g->items[g->n_items++] = item;
         g->n_elements += item.n;
     }

@@ -50,17 +50,22 @@ typedef struct ptac_written {
     const void *data;
 } ptac_written;
 
+/* Whose an item is. */
+typedef struct ptac_item_owner {
+    PyObject *param; /* borrowed from written */
+    PyObject *grad;  /* owned */
+    bool said_none;  /* its state's momentum buffer was None before this step */
+} ptac_item_owner;
+
 /* What a group gathers. */
 typedef struct ptac_optimizer_args {
     ptac_op op;
     ptac_step step;
     ptac_step_item *items;
-    PyObject **params; /* of the items, borrowed from written */
-    PyObject **grads;  /* of the items, owned */
+    ptac_item_owner *owners; /* of the items */
     ptac_written *written;
     Py_ssize_t n_written, n_items, capacity;
     Py_ssize_t n_new; /* momentum buffers that this step makes, last in written */
-    bool *said_none;  /* of the items: their state's buffer was None; or NULL */
     ptac_dtype dtype;
     int64_t n_elements;
     double beta1;

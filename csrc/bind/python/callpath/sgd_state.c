@@ -23,7 +23,7 @@ static PyObject *new_like(PyObject *param)
 /* Make the buffer of item i and put it into its state. */
 static bool make_momentum(ptac_optimizer_args *g, PyObject *states, Py_ssize_t i)
 {
-    PyObject *state = PyObject_GetItem(states, g->params[i]);
+    PyObject *state = PyObject_GetItem(states, g->owners[i].param);
     PyObject *before, *buffer = NULL;
     bool done = false;
 
@@ -31,9 +31,9 @@ static bool make_momentum(ptac_optimizer_args *g, PyObject *states, Py_ssize_t i
         goto done;
     before = PyObject_GetItem(state, ptac_s.momentum_buffer);
     PyErr_Clear();
-    g->said_none[i] = before == Py_None;
+    g->owners[i].said_none = before == Py_None;
     Py_XDECREF(before);
-    buffer = new_like(g->params[i]);
+    buffer = new_like(g->owners[i].param);
     if (!buffer ||
         T.aoti_torch_get_data_ptr(ptac_borrow(buffer), &g->items[i].state[0]) ||
         PyObject_SetItem(state, ptac_s.momentum_buffer, buffer) < 0)
@@ -53,15 +53,7 @@ done:
 bool ptac_sgd_state_create(ptac_optimizer_args *g, PyObject *states)
 {
     for (Py_ssize_t i = 0; i < g->n_items; i++) {
-        if (!g->items[i].is_first)
-            continue;
-        if (!g->said_none)
-            g->said_none = PyMem_Calloc((size_t)g->n_items, sizeof *g->said_none);
-        if (!g->said_none) {
-            PyErr_NoMemory();
-            return false;
-        }
-        if (!make_momentum(g, states, i))
+        if (g->items[i].is_first && !make_momentum(g, states, i))
             return false;
     }
     return true;
@@ -88,9 +80,9 @@ void ptac_sgd_state_forget(const ptac_optimizer_args *g, PyObject *states)
         if (!g->items[i].is_first)
             continue;
         n_left--;
-        state = PyObject_GetItem(states, g->params[i]);
+        state = PyObject_GetItem(states, g->owners[i].param);
         if (state)
-            restore(state, g->said_none[i]);
+            restore(state, g->owners[i].said_none);
         Py_XDECREF(state);
         PyErr_Clear();
     }
