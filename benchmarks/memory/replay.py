@@ -9,7 +9,13 @@ over the most bytes in use at a time, below which no placement can be.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
+import subprocess
+import tempfile
+from functools import cache
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -30,6 +36,14 @@ TARGET = 1.02
 """Arena over live bytes of the planner, or what the best policy takes."""
 
 Trace = list[tuple[int, int]]
+
+ROOT = Path(__file__).parents[2]
+ENGINE = (
+    "tests/csrc/mem/support/replay.c",
+    "csrc/mem/engine/*.c",
+    "csrc/mem/planning/plan.c",
+    "csrc/mem/cpu/huge_pages.c",
+)
 
 
 def run(options: argparse.Namespace) -> tuple[Any, int]:
@@ -85,7 +99,37 @@ def as_trace(history: list[tuple[Any, ...]]) -> Trace:
 
 def replay(trace: Trace) -> tuple[int, dict[str, float]]:
     """The most bytes in use, and each placement's arena over that."""
-    found = {p: _C.pool_replay(p, GRANULE, LEAST, trace) for p in _C.pool_policies()}
+    found = {policy: placed(policy, trace) for policy in _C.pool_policies()}
     live, _, planned = next(iter(found.values()))
     ratios = {policy: arena / live for policy, (_, arena, _) in found.items()}
     return live, ratios | {PLANNED: planned / live}
+
+
+def placed(policy: str, trace: Trace) -> tuple[int, int, int]:
+    """The most bytes in use, the arena, and the arena if all were planned before."""
+    engine = _engine()
+    steps = (ctypes.c_size_t * 2 * len(trace))(*trace)
+    peaks = (ctypes.c_size_t * 3)()
+    engine.ptac_policy_find.restype = ctypes.c_void_p
+    found = ctypes.c_void_p(engine.ptac_policy_find(policy.encode()))
+    sizes = ctypes.c_size_t(GRANULE), ctypes.c_size_t(LEAST)
+    engine.ptac_replay.restype = ctypes.c_bool
+    if not engine.ptac_replay(found, *sizes, steps, ctypes.c_size_t(len(trace)), peaks):
+        raise ValueError("the trace frees what is not in use")
+    live, arena, planned = peaks
+    return live, arena, planned
+
+
+@cache
+def _engine() -> ctypes.CDLL:
+    """The pool's engine alone, compiled from the sources beside this package."""
+    sources = chain.from_iterable(ROOT.glob(pattern) for pattern in ENGINE)
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, "engine.so")
+        subprocess.run(
+            ["cc", "-std=gnu11", "-O2", "-shared", "-fPIC", "-pthread", "-Icsrc",
+             *map(str, sources), "-o", str(library)],
+            cwd=ROOT,
+            check=True,
+        )  # fmt: skip
+        return ctypes.CDLL(str(library))

@@ -22,7 +22,16 @@ SEED = os.environ.get("PTAC_TEST_SEED", "1")
 
 MEMORY_TESTS = native.TESTS / "mem"
 MODEL = ("fuzz", "reference_model", "invariants", "checked_source", "random")
-HELPERS = ("calls", "files", "fixture", "invariants", "random", "unit", "test_got")
+HELPERS = (
+    "calls",
+    "files",
+    "fixture",
+    "invariants",
+    "random",
+    "replay",
+    "test_got",
+    "unit",
+)
 WRAPPED = tuple(
     f"-Wl,--wrap={function}"
     for function in (

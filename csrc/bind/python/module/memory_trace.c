@@ -1,10 +1,9 @@
 /*
- * memory_trace.c - blocks and events of the memory pool, and traces placed anew.
+ * memory_trace.c - blocks and events of the memory pool.
  */
 #include "bind/python/module/pybind.h"
 
 #include "mem/cpu/cpu_pool.h"
-#include "mem/planning/replay.h"
 
 #include <stdlib.h>
 
@@ -144,39 +143,4 @@ PyObject *ptac_history_list(ptac_pool *pool)
 PTAC_NOARGS(pool_history)
 {
     return ptac_history_list(ptac_cpu_pool());
-}
-
-/*
- * pool_replay(policy, granule, least, [(bytes, n)]) -> peaks: live, arena, planned; see
- * mem/planning/replay.h.
- */
-PTAC_VARARGS(pool_replay)
-{
-    size_t granule, least;
-    const char *name;
-    PyObject *list, *result = NULL;
-    ptac_replay_result found;
-
-    if (!PyArg_ParseTuple(args, "skkO!", &name, &granule, &least, &PyList_Type, &list))
-        return NULL;
-
-    const ptac_policy *policy = ptac_policy_find(name);
-    const Py_ssize_t n = PyList_Size(list);
-    ptac_trace_step *steps = calloc((size_t)n + 1, sizeof *steps);
-
-    if (!steps)
-        return PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (!PyArg_ParseTuple(PyList_GetItem(list, i), "kk", &steps[i].bytes,
-                              &steps[i].n))
-            goto done;
-    if (!policy || granule == 0 || granule & (granule - 1))
-        PyErr_SetString(PyExc_ValueError, "no such policy, or no power of two");
-    else if (!ptac_replay(policy, granule, least, steps, (size_t)n, &found))
-        PyErr_SetString(PyExc_ValueError, "the trace frees what is not in use");
-    else
-        result = Py_BuildValue("kkk", found.peak_live, found.peak_arena, found.planned);
-done:
-    free(steps);
-    return result;
 }

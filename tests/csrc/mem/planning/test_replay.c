@@ -2,7 +2,7 @@
  * test_replay.c - traces replayed without memory: known results, and broken traces.
  */
 #include "mem/engine/pool.h"
-#include "mem/planning/replay.h"
+#include "replay.h"
 #include "mem/cpu/source_cpu.h"
 
 #include "calls.h"

@@ -2,10 +2,10 @@
  * replay.h - what a sequence of requests would have taken, without any memory.
  *
  * For recorded traces: the same engine on a source that only invents addresses, and the
- * planner's placement beside it.
+ * planner's placement beside it. benchmarks/memory/replay.py calls it too.
  */
-#ifndef PTAC_MEM_PLANNING_REPLAY_H
-#define PTAC_MEM_PLANNING_REPLAY_H
+#ifndef PTAC_TESTS_MEMORY_REPLAY_H
+#define PTAC_TESTS_MEMORY_REPLAY_H
 
 #include "mem/engine/policy.h"
 

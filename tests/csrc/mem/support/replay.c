@@ -1,7 +1,7 @@
 /*
  * replay.c - a pool of addresses without memory.
  */
-#include "mem/planning/replay.h"
+#include "replay.h"
 
 #include "mem/planning/plan.h"
 #include "mem/engine/pool.h"
