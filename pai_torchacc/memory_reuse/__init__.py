@@ -35,7 +35,9 @@ def install(c: Any, config: Config | None = None) -> str | None:
     if trouble is not None:
         return trouble
     if c.saved_is_on():
-        _raise_here(c)
+        from pai_torchacc.memory_reuse import hooks
+
+        hooks.raise_in_this_thread(c)  # which was there before another switched on
         return None
     if not _host.has_lean_paths():
         trouble = "this torch does not let us look into tensors"
@@ -71,13 +73,6 @@ def _install(c: Any) -> str | None:
     hooks.raise_in_this_thread(c)
     steps.install(c)
     return None
-
-
-def _raise_here(c: Any) -> None:
-    """In a thread that was there before we were switched on in another."""
-    from pai_torchacc.memory_reuse import hooks
-
-    hooks.raise_in_this_thread(c)
 
 
 def remove(c: Any) -> None:

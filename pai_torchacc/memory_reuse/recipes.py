@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from pai_torchacc.memory_reuse import float_mode
+from pai_torchacc.memory_reuse.packing import Form
 
 SMALL = 256 << 10
 """Bytes of inputs that are copied, so that nobody can change them."""
@@ -54,26 +55,15 @@ class _NotPossible(Exception):
     """No recipe."""
 
 
-class Later:
-    """The recipe would do, but somebody still has an input of it."""
-
-    def __init__(self, blocker: Any):
-        self.blocker = blocker
-
-
 class _NotYet(Exception):
-    """The same, on its way out; it would keep frames, so it is not handed on."""
-
-    def __init__(self, blocker: Any):
-        super().__init__()
-        self.blocker = blocker
+    """A recipe would do, but somebody still has an input of it, which is in a box."""
 
 
 class Expression:
-    """A call of an operator on holders, tensors of our own and other calls."""
+    """A call of an operator on holders, copies of small inputs and other calls."""
 
-    def __init__(self, name: str, call: Callable[..., Tensor], *args: Any):
-        self.name, self.call, self.args = name, call, args
+    def __init__(self, call: Callable[..., Tensor], *args: Any):
+        self.call, self.args = call, args
 
     def value(self) -> Tensor:
         """Compute it."""
@@ -118,36 +108,13 @@ class _LayerNorm(Expression):
         return out
 
 
-class _Copy:
-    """A small input, as it was."""
-
-    def __init__(self, tensor: Tensor):
-        self.tensor = tensor.detach().clone()
-
-
 def _value(arg: Any) -> Any:
     if isinstance(arg, Expression):
         return arg.value()
-    if isinstance(arg, _Copy):
-        return arg.tensor
     return arg.box.tensor_of(arg) if _is_holder(arg) else arg
 
 
 MECHANISM = "recompute"
-
-
-class _Recompute:
-    """Memory that follows from other holders'."""
-
-    mechanism = MECHANISM
-
-    def __init__(self, expression: Expression, n: int):
-        self._expression, self._n = expression, n
-        self.bytes = 0
-
-    def content(self) -> Tensor:
-        """See :class:`packing.Form`."""
-        return _flat(self._expression.value(), self._n)
 
 
 def _flat(tensor: Tensor, n: int) -> Tensor:
@@ -173,7 +140,7 @@ def _name(node: Any) -> str:
 
 
 def find(c: Any, box: Any, flat: Tensor) -> Any:
-    """A form for the box whose memory is ``flat``; None, or Later."""
+    """A form for the box whose memory is ``flat``; None; or the box to wait for."""
     if box.node is None or box.is_input:
         return None
     try:
@@ -181,13 +148,13 @@ def find(c: Any, box: Any, flat: Tensor) -> Any:
         return _proven(c, expression, box, flat)
     except _NotPossible:
         return None
-    except _NotYet as waiting:
-        return Later(waiting.blocker)
+    except _NotYet as waiting:  # it would keep frames, so it is not handed on
+        return waiting.args[0]
     except (RuntimeError, MemoryError):  # the node has been used up, or memory has
         return None
 
 
-def _proven(c: Any, expression: Expression, box: Any, flat: Tensor) -> Any:
+def _proven(c: Any, expression: Expression, box: Any, flat: Tensor) -> Form | None:
     """The form, if computing again gives what is there, to the bit, now.
 
     Each time anew: a program may have changed the memory since the node filled it,
@@ -198,7 +165,8 @@ def _proven(c: Any, expression: Expression, box: Any, flat: Tensor) -> Any:
     ):
         return None
     expression.note_inputs()
-    return _Recompute(expression, flat.numel())
+    n = flat.numel()
+    return Form(MECHANISM, 0, lambda: _flat(expression.value(), n))
 
 
 def _expression(node: Any, depth: int, box: Any) -> Expression:
@@ -208,7 +176,7 @@ def _expression(node: Any, depth: int, box: Any) -> Expression:
     if name in _UNARY:
         call, names = _UNARY[name]
         arguments = [getattr(node, f"_saved_{n}") for n in names]
-        return Expression(name, call, _saved(node, "self", box), *arguments)
+        return Expression(call, _saved(node, "self", box), *arguments)
     if name == "NativeLayerNormBackward0":
         return _layer_norm(node, box)
     if name == "MulBackward0":
@@ -229,10 +197,10 @@ def _saved(node: Any, name: str, box: Any) -> Any:
         tensor = holder.tensor
         if tensor.nbytes > SMALL or tensor._version != holder.version:
             raise _NotPossible
-        return _Copy(tensor)
+        return tensor.detach().clone()  # so that it stays as it was
     if holder.box is box or holder.box.float_mode != box.float_mode:
         raise _NotPossible
-    if isinstance(holder.box.form, _Recompute):
+    if holder.box.form is not None and holder.box.form.mechanism == MECHANISM:
         raise _NotPossible  # a chain of them would be computed as a whole
     if not holder.box.is_ours():
         raise _NotYet(holder.box)
@@ -240,13 +208,13 @@ def _saved(node: Any, name: str, box: Any) -> Any:
 
 
 def _product(node: Any, depth: int, box: Any) -> Expression:
-    factors = []
-    for i, name in enumerate(("self", "other")):
-        if _raw(node, name) is not None:
-            factors.append(_saved(node, name, box))
-        else:
-            factors.append(_output(node.next_functions[i], depth + 1, box))
-    return Expression("mul", torch.mul, *factors)
+    factors = [
+        _output(edge, depth + 1, box)
+        if _raw(node, name) is None
+        else _saved(node, name, box)
+        for name, edge in zip(("self", "other"), node.next_functions, strict=True)
+    ]
+    return Expression(torch.mul, *factors)
 
 
 def _output(edge: tuple[Any, int], depth: int, box: Any) -> Any:
@@ -260,10 +228,8 @@ def _output(edge: tuple[Any, int], depth: int, box: Any) -> Any:
 
 
 def _layer_norm(node: Any, box: Any) -> Expression:
-    x = _saved(node, "input", box)
-    mean, rstd = _saved(node, "result1", box), _saved(node, "result2", box)
-    weight, bias = _saved(node, "weight", box), _saved(node, "bias", box)
-    return _LayerNorm("layer_norm", _normalized, x, mean, rstd, weight, bias)
+    names = ("input", "result1", "result2", "weight", "bias")  # results: mean, rstd
+    return _LayerNorm(_normalized, *(_saved(node, name, box) for name in names))
 
 
 def _normalized(

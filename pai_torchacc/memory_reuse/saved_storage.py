@@ -21,7 +21,6 @@ from torch import Tensor
 from pai_torchacc._lock import boxes as _lock
 from pai_torchacc.memory_reuse import float_mode, packing, recipes
 from pai_torchacc.memory_reuse.data_swaps import is_given_other_memory
-from pai_torchacc.memory_reuse.recipes import Later
 
 ENOUGH = 32 << 20
 """Bytes of large saved tensors below which nothing is let go."""
@@ -52,7 +51,6 @@ _c: Any = None
 _n_own = 0
 """References to a storage besides those of its tensors: its Python object's."""
 
-
 _n_alone = 0
 """Python references to the object of a storage that no program has."""
 
@@ -80,20 +78,8 @@ class Box:
     """One storage that holders share."""
 
     __slots__ = (
-        "__weakref__",
-        "blocker",
-        "booked",
-        "float_mode",
-        "form",
-        "holders",
-        "is_input",
-        "key",
-        "many",
-        "mechanism",
-        "memory",
-        "n_bytes",
-        "node",
-        "version",
+        "__weakref__", "blocker", "booked", "float_mode", "form", "holders", "is_input",
+        "key", "many", "mechanism", "memory", "n_bytes", "node", "version",
     )  # fmt: skip
 
     def __init__(self, key: int, n_bytes: int, node: Any):
@@ -164,8 +150,8 @@ class Box:
         except (RuntimeError, MemoryError) as error:
             kept[_said_of(error)] += 1
             return True
-        if isinstance(form, Later):
-            self.blocker = weakref.ref(form.blocker)
+        if isinstance(form, Box):
+            self.blocker = weakref.ref(form)
             return False
         if form is None:
             kept["no form for it"] += 1
@@ -189,9 +175,7 @@ class Box:
     def _form(self, tensor: Tensor, is_last_chance: bool) -> Any:
         flat = tensor.as_strided((self.n_bytes // tensor.element_size(),), (1,), 0)
         form = recipes.find(_c, self, flat)
-        if isinstance(form, Later):
-            if not is_last_chance:
-                return form
+        if isinstance(form, Box) and is_last_chance:
             form = None
         return form or packing.find(_c, flat)
 
