@@ -21,6 +21,7 @@ from rich.table import Table
 from torch import Tensor
 
 import pai_torchacc as ptac
+from benchmarks.extension import last_row
 from benchmarks.screen import by_threads, new_table
 from pai_torchacc import _host
 from pai_torchacc.bench.measure import (
@@ -162,7 +163,7 @@ def measure(
             errors[name] = float((run_it().double() - truth).square().mean().sqrt())
             is_ours = c.counters(op)[0] > before
             if is_ours or name in ("stock", "NNPACK", CHOSEN):
-                ran[name] = c.last_row(op) if is_ours else name
+                ran[name] = last_row(op) if is_ours else name
                 if ran[name] == CHOSEN:
                     ran[name] = "stock"
         timings = alternate(

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 import pai_torchacc as ptac
+from benchmarks.extension import compiled, symbols
 from benchmarks.memory.variants import VARIANTS, Missing
-from pai_torchacc import _host
 from pai_torchacc.bench.workloads import WORKLOADS, Task
 
 POOLED = 64 << 10
@@ -162,11 +162,21 @@ def empty_pair_ns(n_bytes: int, pairs: int = 2000, blocks: int = 7) -> float:
 
 
 def pool_pairs_ns(pairs: int = 100_000) -> dict[str, float] | None:
-    """Time an allocation and its free in a loop in C, where the extension has one."""
-    pair = getattr(_host.load(), "pool_pair_ns", None)
-    if pair is None or not _pool_statistics():
+    """Time an allocation and its free in a loop in C, where the pool is on."""
+    if not _pool_statistics():
         return None
-    return {str(n): min(pair(n, pairs) for _ in range(5)) for n in PAIR_BYTES}
+    pair = compiled("benchmarks/memory/pairs.c").pair_ns
+    pair.restype = ctypes.c_double
+    take, give = symbols()["ptac_cpu_pool_alloc"], symbols()["ptac_cpu_pool_free"]
+
+    def pair_ns(n_bytes: int) -> float:
+        n, bytes_ = ctypes.c_long(pairs), ctypes.c_size_t(n_bytes)
+        found = pair(ctypes.c_void_p(take), ctypes.c_void_p(give), bytes_, n)
+        if found < 0:
+            raise MemoryError
+        return found
+
+    return {str(n): min(pair_ns(n) for _ in range(5)) for n in PAIR_BYTES}
 
 
 def _in_thread(function: Callable[[], Any]) -> Any:

@@ -11,16 +11,12 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import subprocess
-import tempfile
-from functools import cache
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 import pai_torchacc as ptac
+from benchmarks.extension import compiled
 from pai_torchacc import _C
 from pai_torchacc.bench.run import console
 from pai_torchacc.bench.workloads import WORKLOADS
@@ -37,7 +33,6 @@ TARGET = 1.02
 
 Trace = list[tuple[int, int]]
 
-ROOT = Path(__file__).parents[2]
 ENGINE = (
     "tests/csrc/mem/support/replay.c",
     "csrc/mem/engine/*.c",
@@ -107,7 +102,7 @@ def replay(trace: Trace) -> tuple[int, dict[str, float]]:
 
 def placed(policy: str, trace: Trace) -> tuple[int, int, int]:
     """The most bytes in use, the arena, and the arena if all were planned before."""
-    engine = _engine()
+    engine = compiled(*ENGINE)
     steps = (ctypes.c_size_t * 2 * len(trace))(*trace)
     peaks = (ctypes.c_size_t * 3)()
     engine.ptac_policy_find.restype = ctypes.c_void_p
@@ -118,18 +113,3 @@ def placed(policy: str, trace: Trace) -> tuple[int, int, int]:
         raise ValueError("the trace frees what is not in use")
     live, arena, planned = peaks
     return live, arena, planned
-
-
-@cache
-def _engine() -> ctypes.CDLL:
-    """The pool's engine alone, compiled from the sources beside this package."""
-    sources = chain.from_iterable(ROOT.glob(pattern) for pattern in ENGINE)
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder, "engine.so")
-        subprocess.run(
-            ["cc", "-std=gnu11", "-O2", "-shared", "-fPIC", "-pthread", "-Icsrc",
-             *map(str, sources), "-o", str(library)],
-            cwd=ROOT,
-            check=True,
-        )  # fmt: skip
-        return ctypes.CDLL(str(library))

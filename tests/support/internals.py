@@ -1,38 +1,16 @@
 """Functions of the extension that only tests call.
 
-The library exports none of them, and its symbol table names them all. So tests reach
-the functions and the data of the very library that programs load.
+The library exports none of them: ``benchmarks/extension.py`` says how they are found.
 """
 
 from __future__ import annotations
 
 import ctypes
-import subprocess
-from collections.abc import Callable
-from functools import cache
 
 from torch import Tensor
 
+from benchmarks.extension import function, symbols
 from pai_torchacc import _C
-
-
-@cache
-def _symbols() -> dict[str, int]:
-    """Addresses in this process."""
-    table = subprocess.run(
-        ["nm", "--defined-only", _C.__file__],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    offsets = {line.split()[2]: int(line.split()[0], 16) for line in table.splitlines()}
-    entry = ctypes.cast(ctypes.PyDLL(_C.__file__).PyInit__C, ctypes.c_void_p).value
-    assert entry
-    return {name: entry - offsets["PyInit__C"] + at for name, at in offsets.items()}
-
-
-def _function(name: str, result: object, *arguments: type) -> Callable[..., object]:
-    return ctypes.PYFUNCTYPE(result, *arguments)(_symbols()[name])
 
 
 def _number(op: str) -> int:
@@ -41,37 +19,37 @@ def _number(op: str) -> int:
 
 def inject_failure(op: str) -> None:
     """Break the next run of the operator's row before it writes."""
-    _function("ptac_inject_failure", None, ctypes.c_int)(_number(op))
+    function("ptac_inject_failure", None, ctypes.c_int)(_number(op))
 
 
 def reset_quarantine() -> None:
     """Lift all quarantines."""
-    _function("ptac_chooser_reset_quarantine", None)()
+    function("ptac_chooser_reset_quarantine", None)()
 
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether this is a tensor that lean call paths take."""
-    return bool(_function("ptac_is_plain", ctypes.c_bool, ctypes.py_object)(tensor))
+    return bool(function("ptac_is_plain", ctypes.c_bool, ctypes.py_object)(tensor))
 
 
 def override_schemas() -> list[str]:
     """The schemas that overrides of aten read their arguments by."""
     n = ctypes.c_int()
     described = ctypes.POINTER(ctypes.POINTER(ctypes.c_char_p))
-    overrides = _function("ptac_overrides", described, ctypes.POINTER(ctypes.c_int))(n)
+    overrides = function("ptac_overrides", described, ctypes.POINTER(ctypes.c_int))(n)
     return [overrides[i][0].decode() for i in range(n.value)]  # the first field
 
 
 def override_typed() -> list[str]:
     """Operators that are overridden and that torch calls without boxing arguments."""
-    bits = _function("ptac_override_typed", ctypes.c_uint64)()
+    bits = function("ptac_override_typed", ctypes.c_uint64)()
     return [name for i, (name, *_) in enumerate(_C.operators()) if bits >> i & 1]
 
 
 def pool_owns(address: int) -> bool:
     """Whether this address lies in the memory pool's arena."""
     region, size_bits = 2 << 20, 28  # as ptac_cpu_pool_owns() has them
-    found = ctypes.c_uint64.from_address(_symbols()["ptac_cpu_range"]).value
+    found = ctypes.c_uint64.from_address(symbols()["ptac_cpu_range"]).value
     first, size = found >> size_bits, found & (1 << size_bits) - 1
     return first <= address // region < first + size
 
@@ -90,7 +68,7 @@ def pool_slots() -> tuple[list[int], list[int]]:
     """What libc10's imports of posix_memalign and free lead to now."""
     both = _Slots(), _Slots()
     pointer = ctypes.POINTER(_Slots)
-    _function("ptac_cpu_allocator_slots", ctypes.c_bool, pointer, pointer)(*both)
+    function("ptac_cpu_allocator_slots", ctypes.c_bool, pointer, pointer)(*both)
     memalign, frees = (list(slots.found[: slots.n]) for slots in both)
     return memalign, frees
 
@@ -98,13 +76,13 @@ def pool_slots() -> tuple[list[int], list[int]]:
 def pinned_stats() -> dict[str, int]:
     """Statistics of the pinned memory, by torch's keys."""
     stats = ctypes.create_string_buffer(1 << 12)
-    _function("ptac_pinned_stats", None, ctypes.c_char_p)(stats)
-    read = _function("ptac_mem_stats_dict", ctypes.py_object, ctypes.c_char_p)
+    function("ptac_pinned_stats", None, ctypes.c_char_p)(stats)
+    read = function("ptac_mem_stats_dict", ctypes.py_object, ctypes.c_char_p)
     return read(stats)
 
 
 def saved_least(n_bytes: int) -> int:
     """Have memory reuse look at tensors from this size on; what it was."""
-    least = ctypes.c_int64.from_address(_symbols()["ptac_saved_least_bytes"])
+    least = ctypes.c_int64.from_address(symbols()["ptac_saved_least_bytes"])
     before, least.value = least.value, n_bytes
     return before

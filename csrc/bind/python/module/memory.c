@@ -9,7 +9,6 @@
 
 #include <malloc.h>
 #include <stdio.h>
-#include <time.h>
 
 /* pool_enable(route, policy, cap, reserve, history, idle_s, fill): None, or trouble. */
 PTAC_VARARGS(pool_enable)
@@ -203,28 +202,4 @@ PTAC_NOARGS(memory_limit)
     const size_t limit = ptac_cgroup_limit();
 
     return limit == SIZE_MAX ? Py_NewRef(Py_None) : PyLong_FromSize_t(limit);
-}
-
-/* pool_pair_ns(bytes, n): nanoseconds that an alloc and a free of it take. */
-PTAC_VARARGS(pool_pair_ns)
-{
-    unsigned long long bytes;
-    long n;
-    struct timespec from, to;
-    bool is_refused;
-
-    if (!PyArg_ParseTuple(args, "Kl", &bytes, &n))
-        return NULL;
-    clock_gettime(CLOCK_MONOTONIC, &from);
-    for (long i = 0; i < n; i++) {
-        void *memory = ptac_cpu_pool_alloc(bytes, &is_refused);
-
-        if (!memory)
-            return PyErr_NoMemory();
-        ptac_cpu_pool_free(memory);
-    }
-    clock_gettime(CLOCK_MONOTONIC, &to);
-    return PyFloat_FromDouble(((double)(to.tv_sec - from.tv_sec) * 1e9 +
-                               (double)(to.tv_nsec - from.tv_nsec)) /
-                              (double)(n > 0 ? n : 1));
 }

@@ -213,14 +213,3 @@ PTAC_VARARGS(shadow_settle)
     }
     return PyBool_FromLong(agrees);
 }
-
-/* last_row(op) -> what this thread's last call of the operator ran by, or None. */
-PTAC_O(last_row, name)
-{
-    const ptac_op op = ptac_op_from(name);
-    const ptac_kernel *row = op == PTAC_N_OPS ? NULL : ptac_last_row(op);
-
-    if (op == PTAC_N_OPS)
-        return NULL;
-    return row ? PyUnicode_FromString(row->name) : Py_NewRef(Py_None);
-}
