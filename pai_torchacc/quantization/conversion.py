@@ -210,11 +210,7 @@ def _guarded(
         watch.open()
         stock = samples.outputs(model, calls)
     finally:
-        try:
-            watch.close()
-        except BaseException:  # an interrupt
-            watch.close()
-            raise
+        quantizer.surely(watch.close)
     for layer in able:
         layer.copied._int8.output_sqnr = watch.sqnr(layer.module)
     if options.measure:

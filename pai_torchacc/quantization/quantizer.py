@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -72,6 +72,15 @@ class ordinary:  # noqa: N801 as torch.no_grad
         torch._C._set_grad_enabled(self._had_gradients)
         if self._inference is not None:
             self._inference.__exit__(*error)
+
+
+def surely(undo: Callable[[], None]) -> None:
+    """Once more where an interrupt comes in between, which it then raises."""
+    try:
+        undo()
+    except BaseException:
+        undo()
+        raise
 
 
 def quantize(weight: Tensor) -> Quantized | None:

@@ -102,7 +102,7 @@ class Tie:
     """
 
     def __init__(self) -> None:
-        self._made: dict[str, tuple[Any, Any, int, Any]] = {}
+        self._made: dict[str, tuple[Any, Any, tuple[int, int], Any]] = {}
         self._members: list[weakref.ref[nn.Module]] = []
 
     def add(self, module: nn.Module) -> None:
@@ -123,18 +123,14 @@ class Tie:
         ``by`` is who asks: what was made for somebody else is not given.
         """
         if what in self._made:
-            of, held, version, who = self._made[what]
+            of, held, versions, who = self._made[what]
             result = held()
             is_same = of() is source and result is not None and who is by
-            if is_same and version_of(result) == version:
+            if is_same and versions == (version_of(source), version_of(result)):
                 return result
         result = make()
-        self._made[what] = (
-            weakref.ref(source),
-            weakref.ref(result),
-            version_of(result),
-            by,
-        )
+        versions = version_of(source), version_of(result)
+        self._made[what] = weakref.ref(source), weakref.ref(result), versions, by
         return result
 
     def __getstate__(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from pai_torchacc import _switch
 from pai_torchacc.quantization import conversion, selection
@@ -38,6 +39,9 @@ def report(model: nn.Module) -> QuantizationReport:
     """See :func:`pai_torchacc.quantization_report`."""
     memo = conversion.notes.get(model)
     reasons = memo.reasons if memo else {}
+    int8 = [module for _, module in selection.int8_modules(model)]
+    has_masters = all(module._int8.master is not None for module in int8)
+    undo = "bit-exact" if has_masters else "dequantized"
     layers = [
         _entry(name, module, reasons)
         for name, module in model.named_modules()
@@ -48,27 +52,18 @@ def report(model: nn.Module) -> QuantizationReport:
             "schema": SCHEMA,
             "active": _switch.is_active("model_quantization"),
             "bytes": sizes(model),
-            "undo": _undo(model),
+            "undo": undo if int8 else None,
             "sample": memo.comparison if memo else None,
             "layers": layers,
         }
     )
 
 
-def _undo(model: nn.Module) -> str | None:
-    """How exact ``dequantize_model`` would be."""
-    modules = [m for _, m in selection.int8_modules(model)]
-    if not modules:
-        return None
-    has_masters = all(m._int8.master is not None for m in modules)
-    return "bit-exact" if has_masters else "dequantized"
-
-
 def _entry(name: str, module: nn.Module, reasons: dict[str, str]) -> dict[str, Any]:
     """One layer, in int8 or float."""
     entry: dict[str, Any] = {
         "name": name,
-        "kind": type(module).__name__,
+        "kind": getattr(module, "float_class", type(module)).__name__,
         "shape": [],
         "state": "float",
         "reason": None,
@@ -80,18 +75,18 @@ def _entry(name: str, module: nn.Module, reasons: dict[str, str]) -> dict[str, A
     }
     if not isinstance(module, Int8Module):
         weights = [p for p in module._parameters.values() if p is not None]
-        if weights and not selection.is_lazy(weights[0]):
+        if weights and not is_lazy(weights[0]):
             entry["shape"] = list(weights[0].shape)
         why = reasons.get(name) or selection.trouble(module)
         return entry | {"reason": why or "not quantized"}
     state = module._int8
+    if state.signal or state.noise:
+        entry["weight_sqnr_db"] = state.weight_sqnr()
     return entry | {
-        "kind": module.float_class.__name__,
         "shape": list(state.shape),
         "state": "int8",
         "method": state.record.method,
         "buckets": dict(state.record.buckets),
-        "weight_sqnr_db": state.weight_sqnr() if state.signal or state.noise else None,
         "output_sqnr_db": state.output_sqnr,
         "measured": {
             kind: {"float_s": a, "int8_s": b, "ratio": a / b}
@@ -106,7 +101,7 @@ def sizes(model: nn.Module) -> dict[str, int]:
     seen: set[Any] = set()
 
     def count(tensor: Tensor | None, *where: str) -> None:
-        if tensor is not None and not selection.is_lazy(tensor):
+        if tensor is not None and not is_lazy(tensor):
             for key in where:
                 if (key, id(tensor)) not in seen:
                     seen.add((key, id(tensor)))

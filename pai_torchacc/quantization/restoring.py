@@ -99,14 +99,12 @@ def _check_keys(expected: dict[str, Any], entries: dict[str, Any]) -> None:
             names = ", ".join(sorted(some)[:3])
             raise ValueError(f"the file is for another model: it {what} {names}")
     for key, entry in entries.items():
-        shape = tuple(entry["shape"])
-        if expected[key] is None:
-            if len(shape) != 1 or shape[0] > _MOST_RECORD_BYTES:
-                raise ValueError(f"{key} has a wrong size")
-        elif shape != expected[key]:
+        shape, right = tuple(entry["shape"]), expected[key]
+        is_record = right is None and len(shape) == 1 and shape[0] <= _MOST_RECORD_BYTES
+        if shape != right and not is_record:
             raise ValueError(
-                f"size mismatch for {key}: {shape} in the file, {expected[key]} in "
-                "the model"
+                f"size mismatch for {key}: {shape} in the file, "
+                f"{right or 'a record of a few bytes'} in the model"
             )
 
 

@@ -69,11 +69,7 @@ class Undisturbed:
                 self._model.eval()
                 work()
         finally:
-            try:
-                self._restore()
-            except BaseException:  # an interrupt
-                self._restore()
-                raise
+            quantizer.surely(self._restore)
 
     def _restore(self) -> None:
         torch.set_rng_state(self._state)

@@ -374,6 +374,22 @@ def test_two_tied_linears_share_what_is_packed(reference: list[str]) -> None:
     assert model[0].weight is model[1].weight
 
 
+def test_tied_weights_are_read_anew_after_loading(reference: list[str]) -> None:
+    """While an older state dict lives, whose tensors were made for both modules."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].weight = model[0].weight
+    ptac.quantize_model(model, method="int8")
+    before = model.state_dict()
+    old = before["0.weight_int8"].clone()
+    others = {k: v * 0 + 1 if "int8" in k else v.clone() for k, v in before.items()}
+    model.load_state_dict(others)
+    for module in model:
+        assert bool((module.weight_int8 == 1).all())
+        assert torch.equal(module.weight, module.weight_scale[:, None].expand(8, 8))
+    assert bool((model.state_dict()["1.weight_int8"] == 1).all())
+    assert torch.equal(before["0.weight_int8"], old)
+
+
 def test_a_weight_shared_with_others_stays_float() -> None:
     class Own(nn.Module):
         def __init__(self, weight: nn.Parameter):
