@@ -3,19 +3,14 @@
  */
 #include "bind/abi/handle.h"
 
-void at_throw(const char *text)
-{
-    T.aoti_torch_check(false, "", "pai_torchacc", 0, text);
-    __builtin_unreachable();
-}
-
 void at_throw_last(const char *otherwise)
 {
     const char *text = NULL;
 
     if (T.torch_exception_get_what_without_backtrace)
         text = T.torch_exception_get_what_without_backtrace();
-    at_throw(text && *text ? text : otherwise);
+    T.aoti_torch_check(false, "", "pai_torchacc", 0, text && *text ? text : otherwise);
+    __builtin_unreachable();
 }
 
 at_tensor at_adopt(void *impl)

@@ -54,10 +54,10 @@ static inline at_tensor at_give(at_tensor *owned)
     return given;
 }
 
-/* Throw RuntimeError(text) through the dispatcher; does not return. */
-__attribute__((noreturn)) void at_throw(const char *text);
-
-/* Throw what the failing shim left behind, or the given text where torch forgot it. */
+/*
+ * Throw RuntimeError through the dispatcher, with what the failing shim left behind or
+ * the given text where torch forgot it.
+ */
 __attribute__((noreturn)) void at_throw_last(const char *otherwise);
 
 static inline void at_must(at_error error, const char *what)

@@ -216,8 +216,10 @@ typedef struct at_optional_tensor {
     M(void *, THPVariable_Wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE", (at_tensor))
 
 /*
- * Not in torch's headers: MKL's square roots, which torch.sqrt calls where it is built
- * with MKL, and the C++ heap that boxed optionals of torch < 2.13 live on.
+ * What no prototype can be compared with. Not in torch's headers: MKL's square roots,
+ * which torch.sqrt calls where it is built with MKL, and the C++ heap that boxed
+ * optionals of torch < 2.13 live on. Members of c10: its CPU allocator as an object,
+ * and its table of operators; who uses them tries the layout of the live things first.
  *
  * shared_move is the move assignment of std::shared_ptr. libstdc++ exports it for one
  * type, and it works for all: the count knows how to destroy what it counts.
@@ -234,14 +236,7 @@ typedef struct at_optional_tensor {
       "LN9__gnu_cxx12_Lock_policyE2EEaSEOS5_",                                         \
       (void *, void *))                                                                \
     M(void, node_is_shared,                                                            \
-      "_ZN5torch8autograd18functionToPyObjectERKSt10shared_ptrINS0_4NodeEE", (void))
-
-/*
- * C++ members of c10, which no prototype can be compared with: its CPU allocator as an
- * object, and its table of operators. Who uses them tries the layout of the live things
- * first.
- */
-#define PTAC_TORCH_MEMBERS(M)                                                          \
+      "_ZN5torch8autograd18functionToPyObjectERKSt10shared_ptrINS0_4NodeEE", (void))   \
     M(void *, c10_dispatcher, "_ZN3c1010Dispatcher13realSingletonEv", (void))          \
     M(at_result, c10_find_operator,                                                    \
       "_ZN3c1010Dispatcher10findSchemaERKNS_12OperatorNameE", (void *, const void *))  \
@@ -260,8 +255,7 @@ typedef struct at_optional_tensor {
     PTAC_TORCH_REQUIRED(F)                                                             \
     PTAC_TORCH_OPTIONAL(F)                                                             \
     PTAC_TORCH_MANGLED(M)                                                              \
-    PTAC_TORCH_FOREIGN(M)                                                              \
-    PTAC_TORCH_MEMBERS(M)
+    PTAC_TORCH_FOREIGN(M)
 
 #ifndef PTAC_ABI_GUARD
 typedef struct ptac_torch_symbols {

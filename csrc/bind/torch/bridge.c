@@ -3,7 +3,7 @@
  */
 #include "bind/torch/bridge.h"
 
-ptac_dtype ptac_dtype_of(int32_t torch_dtype)
+static ptac_dtype dtype_of(int32_t torch_dtype)
 {
     switch (torch_dtype) {
     case AT_DTYPE_F32:
@@ -43,23 +43,25 @@ void ptac_view_of(at_tensor tensor, ptac_view *view)
     view->sizes = sizes;
     view->strides = strides;
     if (view->data || view->n_elements == 0)
-        view->dtype = ptac_dtype_of(dtype);
+        view->dtype = dtype_of(dtype);
 }
 
-int at_take_ints(stable_ivalue boxed, int64_t values[4])
+ptac_reason ptac_floats_reason(const ptac_view *view, int n_dims)
 {
-    AT_OWNED_LIST at_list list = (at_list)(uintptr_t)boxed;
-    size_t n = 0;
+    if (view->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (view->n_dims != n_dims)
+        return PTAC_SHAPE;
+    return view->n_elements == 0 ? PTAC_EMPTY : PTAC_TAKE;
+}
 
-    T.torch_list_size(list, &n);
-    for (size_t i = 0; i < 4; i++) {
-        stable_ivalue element = 0;
-
-        if (i < n)
-            T.torch_list_get_item(list, i, &element);
-        values[i] = i < n || n != 1 ? (int64_t)element : values[0];
-    }
-    return (int)n;
+ptac_reason ptac_vector_reason(const ptac_view *view, int64_t n)
+{
+    if (view->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (view->n_dims != 1 || view->sizes[0] != n)
+        return PTAC_ARGUMENT;
+    return ptac_view_is_contiguous(view) ? PTAC_TAKE : PTAC_LAYOUT;
 }
 
 at_error ptac_new(ptac_dtype dtype, int n_dims, const int64_t *sizes,

@@ -16,7 +16,12 @@
  */
 void ptac_view_of(at_tensor tensor, ptac_view *view);
 
-ptac_dtype ptac_dtype_of(int32_t torch_dtype);
+/* Why a view is not of floats with so many dimensions, none of them empty. */
+ptac_reason ptac_floats_reason(const ptac_view *view, int n_dims);
+
+/* Why it is not n floats, one behind the other. */
+ptac_reason ptac_vector_reason(const ptac_view *view, int64_t n);
+
 int32_t ptac_torch_dtype_of(ptac_dtype dtype);
 
 /* Argument i of a boxed call, taken over by the caller. */
@@ -39,13 +44,6 @@ static inline bool ptac_dims_is_pair(const ptac_dims *given)
 {
     return given->n == 1 || given->n == 2;
 }
-
-/*
- * A boxed int[n], 1 <= n <= 4, into values. A single given element stands for all,
- * as in torch's int[2]. Returns how many elements there were; with more than four
- * only the count is right. Frees the list.
- */
-int at_take_ints(stable_ivalue boxed, int64_t values[4]);
 
 /* The tensor behind a handle, which is taken over, in that memory format. */
 at_error at_contiguous(at_tensor given, bool channels_last, at_tensor *made);

@@ -216,27 +216,27 @@ const ptac_kernel *ptac_last_row(ptac_op op)
 
 bool ptac_run(const ptac_kernel *row, const ptac_call *call)
 {
+    static const ptac_reason reasons[] = {
+        [PTAC_UNSUPPORTED] = PTAC_ARGUMENT,
+        [PTAC_UNSUITED] = PTAC_VALUES,
+        [PTAC_NO_MEMORY] = PTAC_MEMORY,
+        [PTAC_FAILED] = PTAC_TAKE, /* none: it is counted as a failure */
+    };
+    ptac_status status;
+
     last_rows[row->op] = row;
-    switch (run_or_fail(row, call)) {
-    case PTAC_OK:
+    status = run_or_fail(row, call);
+    if (status == PTAC_OK) {
         ptac_count_accelerated(row->op);
         if (row->in_bf16)
             ptac_bf16_count();
-        return true;
-    case PTAC_UNSUPPORTED:
-        ptac_count_forwarded(row->op, PTAC_ARGUMENT);
-        return false;
-    case PTAC_UNSUITED:
-        ptac_count_forwarded(row->op, PTAC_VALUES);
-        return false;
-    case PTAC_NO_MEMORY:
-        ptac_count_forwarded(row->op, PTAC_MEMORY);
-        return false;
-    default:
+    } else if (reasons[status]) {
+        ptac_count_forwarded(row->op, reasons[status]);
+    } else {
         ptac_count_failed(row->op);
         report_trouble(row, ptac_error_get());
-        return false;
     }
+    return status == PTAC_OK;
 }
 
 void ptac_shadow_every(int64_t every)

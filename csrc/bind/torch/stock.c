@@ -1,59 +1,11 @@
 /*
- * stock.c - the out= route to torch's kernels, and the end of shadow checks.
+ * stock.c - a row's call beside stock's: shadow checks.
  */
 #include "bind/torch/stock.h"
 
 #include "core/clock.h"
 
 #include <math.h>
-#include <string.h>
-
-stable_ivalue at_make_ints(const int64_t *values, int n)
-{
-    at_list list = NULL;
-
-    at_must(T.torch_new_list_reserve_size((size_t)n, &list), "no memory for a list");
-    for (int i = 0; i < n; i++)
-        T.torch_list_push_back(list, (stable_ivalue)values[i]);
-    return (stable_ivalue)(uintptr_t)list;
-}
-
-stable_ivalue at_box_tensor(at_tensor tensor)
-{
-    return (stable_ivalue)(uintptr_t)at_share(tensor);
-}
-
-void at_call_out(const char *operator, stable_ivalue * args, int n_args,
-                 const int32_t *dtypes, at_tensor *outputs, int n_outputs)
-{
-    static const int64_t zero = 0, one = 1;
-    const char *overload = strchr(operator, '.') + 1;
-    char op[80] = "";
-
-    strncat(op, operator, (size_t)(overload - 1 - operator));
-
-    for (int i = 0; i < n_outputs; i++) {
-        at_must(T.aoti_torch_empty_strided(1, &zero, &one, dtypes[i], AT_DEVICE_CPU, 0,
-                                           &outputs[i]),
-                "could not allocate an output");
-        /*
-         * The second handle keeps the tensor alive: torch 2.11 returns dangling
-         * tensors from boxed calls with several outputs.
-         */
-        args[n_args + i] = at_box_tensor(outputs[i]);
-    }
-
-    const at_error error =
-        T.torch_call_dispatcher(op, overload, args, PTAC_TORCH_ABI_VERSION);
-
-    if (error) {
-        for (int i = 0; i < n_outputs; i++)
-            at_drop_tensor(&outputs[i]);
-        at_throw_last("torch's own kernel failed (its message is on stderr)");
-    }
-    for (int i = 0; i < n_outputs; i++)
-        T.aoti_torch_delete_tensor_object(at_take_tensor(args, i));
-}
 
 /* Compare, release the loser and leave the winner in ours. */
 static void settle(const ptac_kernel *row, int n_outputs, at_tensor *ours,

@@ -1,28 +1,10 @@
 /*
- * stock.h - reaching torch's own kernel from under our override of it.
- *
- * First choice is at::cpu::<op>, which is that kernel and nothing else. Where a torch
- * lacks the symbol, the operator's out= overload leads to the same kernel through the
- * dispatcher, a microsecond slower.
+ * stock.h - running a row, and torch's own kernel beside it for a shadow check.
  */
 #ifndef PTAC_BIND_TORCH_STOCK_H
 #define PTAC_BIND_TORCH_STOCK_H
 
 #include "bind/torch/dispatch.h"
-
-/* A new boxed list. */
-stable_ivalue at_make_ints(const int64_t *values, int n);
-
-/* A shared handle, as one argument of a boxed call. */
-stable_ivalue at_box_tensor(at_tensor tensor);
-
-/*
- * Call an operator, written "aten::name.overload", with n_args boxed arguments, which
- * it takes over, followed by n_outputs empty tensors of the given torch dtypes, which
- * it resizes and fills. Throws torch's error. args has room for n_args + n_outputs.
- */
-void at_call_out(const char *operator, stable_ivalue * args, int n_args,
-                 const int32_t *dtypes, at_tensor *outputs, int n_outputs);
 
 /*
  * Torch's own kernel with the arguments in context; throws torch's errors. The handles

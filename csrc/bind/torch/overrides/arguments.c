@@ -51,11 +51,27 @@ bool ptac_schema_read(ptac_override *override)
     return override->n_outputs > 0 && override->n_outputs <= PTAC_MAX_OUTPUTS;
 }
 
+static at_tensor unbox(stable_ivalue tensor)
+{
+    return (at_tensor)(uintptr_t)tensor;
+}
+
+/* Frees the list. */
 static void take_ints(stable_ivalue boxed, char type, ptac_dims *ints)
 {
-    ints->n = at_take_ints(boxed, ints->values);
-    for (int i = 0; type == 'm' && i < 4; i++)
-        ints->values[i] &= 0xff;
+    AT_OWNED_LIST at_list list = (at_list)(uintptr_t)boxed;
+    size_t n = 0;
+
+    T.torch_list_size(list, &n);
+    ints->n = (int)n;
+    for (size_t i = 0; i < n && i < 4; i++) {
+        stable_ivalue element = 0;
+
+        T.torch_list_get_item(list, i, &element);
+        ints->values[i] = (int64_t)element & (type == 'm' ? 0xff : -1);
+    }
+    if (n == 1)
+        ints->values[1] = ints->values[0];
 }
 
 /* Autograd hands on an undefined tensor where there is none. */
@@ -84,10 +100,10 @@ void ptac_arguments_take(const stable_ivalue *stack, ptac_arguments *args)
             value = at_open_optional(value, &to->is_given);
         switch (type) {
         case 't':
-            to->tensor = (at_tensor)(uintptr_t)value;
+            to->tensor = unbox(value);
             break;
         case 'T':
-            to->tensor = if_defined((at_tensor)(uintptr_t)value);
+            to->tensor = if_defined(unbox(value));
             to->is_given = to->tensor;
             break;
         case 'l':
@@ -123,24 +139,75 @@ void ptac_arguments_drop(ptac_arguments *args)
             T.aoti_torch_delete_tensor_object(args->at[i].tensor);
 }
 
-void ptac_arguments_box(const ptac_arguments *args, stable_ivalue *stack)
+static stable_ivalue box_tensor(at_tensor tensor)
 {
-    for (int i = 0; i < args->of->n_arguments; i++) {
-        const ptac_argument *from = &args->at[i];
-        const char type = args->of->types[i];
-        stable_ivalue value = (stable_ivalue)from->number;
+    return (stable_ivalue)(uintptr_t)at_share(tensor);
+}
 
-        if (!from->is_given) {
-            stack[i] = 0;
-            continue;
-        }
-        if (type == 't' || type == 'T')
-            value = at_box_tensor(from->tensor);
-        else if (type == 'l' || type == 'L' || type == 'm')
-            value =
-                at_make_ints(from->ints.values, from->ints.n > 4 ? 4 : from->ints.n);
-        else if (type == 'b')
-            value = from->truth;
-        stack[i] = type < 'a' ? at_box_optional(value) : value;
+static stable_ivalue box_ints(const ptac_dims *ints)
+{
+    const int n = ints->n > 4 ? 4 : ints->n;
+    at_list list = NULL;
+
+    at_must(T.torch_new_list_reserve_size((size_t)n, &list), "no memory for a list");
+    for (int i = 0; i < n; i++)
+        T.torch_list_push_back(list, (stable_ivalue)ints->values[i]);
+    return (stable_ivalue)(uintptr_t)list;
+}
+
+static stable_ivalue box(const ptac_argument *from, char type)
+{
+    stable_ivalue value = (stable_ivalue)from->number;
+
+    if (!from->is_given)
+        return 0;
+    if (type == 't' || type == 'T')
+        value = box_tensor(from->tensor);
+    else if (type == 'l' || type == 'L' || type == 'm')
+        value = box_ints(&from->ints);
+    else if (type == 'b')
+        value = from->truth;
+    return type < 'a' ? at_box_optional(value) : value;
+}
+
+static at_tensor empty(int32_t dtype)
+{
+    static const int64_t zero = 0, one = 1;
+    at_tensor made = NULL;
+
+    at_must(T.aoti_torch_empty_strided(1, &zero, &one, dtype, AT_DEVICE_CPU, 0, &made),
+            "could not allocate an output");
+    return made;
+}
+
+void ptac_arguments_call_out(const ptac_arguments *args, at_tensor *out)
+{
+    const ptac_override *override = args->of;
+    const int n_args = override->n_arguments, n_outputs = override->n_outputs;
+    const ptac_argument *typed = &args->at[override->dtype_from];
+    const char *overload = strchr(override->out, '.') + 1;
+    stable_ivalue stack[PTAC_MAX_ARGUMENTS + PTAC_MAX_OUTPUTS];
+    int32_t dtype = (int32_t)typed->number;
+    char op[80] = "";
+
+    strncat(op, override->out, (size_t)(overload - 1 - override->out));
+    if (override->types[override->dtype_from] == 't')
+        T.aoti_torch_get_dtype(typed->tensor, &dtype);
+    for (int i = 0; i < n_args; i++)
+        stack[i] = box(&args->at[i], override->types[i]);
+    for (int i = 0; i < n_outputs; i++) {
+        out[i] = empty(i == 0 ? dtype : AT_DTYPE_I64);
+        /*
+         * The second handle keeps the tensor alive: torch 2.11 returns dangling
+         * tensors from boxed calls with several outputs.
+         */
+        stack[n_args + i] = box_tensor(out[i]);
     }
+    if (T.torch_call_dispatcher(op, overload, stack, PTAC_TORCH_ABI_VERSION)) {
+        for (int i = 0; i < n_outputs; i++)
+            at_drop_tensor(&out[i]);
+        at_throw_last("torch's own kernel failed (its message is on stderr)");
+    }
+    for (int i = 0; i < n_outputs; i++)
+        T.aoti_torch_delete_tensor_object(unbox(stack[i]));
 }

@@ -37,21 +37,6 @@ static bool has_kernel(const ptac_override *override)
     return address;
 }
 
-/* Call the overload that writes to given outputs; it leads to the same kernel. */
-static void call_out(const ptac_arguments *args, at_tensor *out)
-{
-    const ptac_override *override = args->of;
-    const ptac_argument *typed = &args->at[override->dtype_from];
-    stable_ivalue stack[PTAC_MAX_ARGUMENTS + PTAC_MAX_OUTPUTS];
-    int32_t dtypes[2] = {(int32_t)typed->number, AT_DTYPE_I64};
-
-    if (override->types[override->dtype_from] == 't')
-        T.aoti_torch_get_dtype(typed->tensor, &dtypes[0]);
-    ptac_arguments_box(args, stack);
-    at_call_out(override->out, stack, override->n_arguments, dtypes, out,
-                override->n_outputs);
-}
-
 void ptac_override_stock(const void *context, at_tensor *out)
 {
     const ptac_arguments *args = context;
@@ -66,7 +51,7 @@ void ptac_override_stock(const void *context, at_tensor *out)
         for (int i = 0; i < n; i++)
             out[i] = at_adopt(result.words[n - 1 - i]);
     } else {
-        call_out(args, out);
+        ptac_arguments_call_out(args, out);
     }
 }
 

@@ -171,7 +171,8 @@ typedef struct ptac_typed_stack {
     ((at_optional_tensor){TENSOR(i) ? *(void **)TENSOR(i) : NULL, TENSOR(i) != NULL})
 #define INTS(i)          ptac_ints(&args->at[i].ints)
 #define OPTIONAL_INTS(i) ((at_optional_ints){INTS(i), args->at[i].is_given})
-#define MASK(i)          ptac_mask(&args->at[i].ints)
+#define BOOLS(i)         args->at[i].ints.values
+#define MASK(i)          ((at_mask3){{BOOLS(i)[0], BOOLS(i)[1], BOOLS(i)[2]}})
 #define INT(i)           args->at[i].number
 #define OPTIONAL_INT(i)  ((at_optional_int){INT(i), args->at[i].is_given})
 #define BOOL(i)          args->at[i].truth
@@ -191,11 +192,6 @@ void ptac_override_stock(const void *args, at_tensor *out);
 static inline at_ints ptac_ints(const ptac_dims *ints)
 {
     return (at_ints){ints->values, (size_t)(ints->n > 4 ? 4 : ints->n)};
-}
-
-static inline at_mask3 ptac_mask(const ptac_dims *bools)
-{
-    return (at_mask3){{bools->values[0], bools->values[1], bools->values[2]}};
 }
 
 /* The arguments behind self. */

@@ -69,14 +69,6 @@ static void read_tensor(uint64_t word, bool is_optional, ptac_argument *to)
     to->tensor = to->is_given ? tensor : NULL;
 }
 
-static void read_optional_ints(const uint64_t *words, ptac_argument *to)
-{
-    to->is_given = words[2] & 1;
-    to->ints.n = 0;
-    if (to->is_given)
-        read_ints(words, &to->ints);
-}
-
 /* std::array<bool, n>, whose length the schema has. */
 static void read_mask(uint64_t word, ptac_dims *ints)
 {
@@ -99,7 +91,11 @@ static void read_one(reader *r, char type, ptac_argument *to)
         read_ints(next(r, 2), &to->ints);
         break;
     case 'L':
-        read_optional_ints(next(r, 3), to);
+        words = next(r, 3);
+        to->is_given = words[2] & 1;
+        to->ints.n = 0;
+        if (to->is_given)
+            read_ints(words, &to->ints);
         break;
     case 'm':
         read_mask(*next(r, 1), &to->ints);

@@ -20,7 +20,7 @@ at_error ptac_attention_forward(const ptac_attention_tensors *a, const at_tensor
                    mask ? &mask : NULL, a->has_scale ? &scale : NULL, &out[0], &out[1]);
 }
 
-at_error ptac_attention_backward(const ptac_attention_tensors *a, const at_tensor *in,
+static at_error library_backward(const ptac_attention_tensors *a, const at_tensor *in,
                                  at_tensor *out)
 {
     at_tensor mask = a->mask;
@@ -49,7 +49,7 @@ at_error ptac_attention_stock_backward(ptac_attention_tensors *a, at_tensor *out
         a->tensors[PTAC_ATTENTION_OUT] = again.at[0];
         a->sums = again.at[1];
     }
-    return ptac_attention_backward(a, a->tensors, out);
+    return library_backward(a, a->tensors, out);
 }
 
 /* Rows of d numbers one behind the other, at any distance from each other. */
@@ -181,7 +181,7 @@ static ptac_status forward(const ptac_call *call)
 
 static ptac_status backward(const ptac_call *call)
 {
-    return compute(call, 3, ptac_attention_backward);
+    return compute(call, 3, library_backward);
 }
 
 PTAC_BF16_ROW(attention_bf16, PTAC_OP_ATTENTION, "bf16", accepts, forward)

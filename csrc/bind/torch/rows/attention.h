@@ -36,14 +36,14 @@ ptac_reason ptac_attention_read(ptac_attention_tensors *a, const ptac_call *call
 /* A gradient runs in the precision of its forward call. */
 const ptac_kernel *ptac_attention_admit_backward(ptac_call *call);
 
-/* Torch's kernels, of which other tensors may take the place of a's. */
+/* Whether this torch has the kernels. */
 bool ptac_attention_is_there(void);
+
+/* Its forward one, of which other tensors may take the place of a's. */
 at_error ptac_attention_forward(const ptac_attention_tensors *a, const at_tensor *in,
                                 at_tensor *out);
-at_error ptac_attention_backward(const ptac_attention_tensors *a, const at_tensor *in,
-                                 at_tensor *out);
 
-/* The latter for a's own, in float32 whatever the forward call was in. */
+/* The gradients of a, in float32 whatever the forward call was in. */
 at_error ptac_attention_stock_backward(ptac_attention_tensors *a, at_tensor *out);
 
 #endif

@@ -6,12 +6,10 @@
 /* A dense batch; *channels_last says of which layout it is to torch. */
 static ptac_reason image_reason(const ptac_view *view, bool *channels_last)
 {
-    if (view->dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (view->n_dims != 4)
-        return PTAC_SHAPE;
-    if (view->n_elements == 0)
-        return PTAC_EMPTY;
+    const ptac_reason why = ptac_floats_reason(view, 4);
+
+    if (why)
+        return why;
     *channels_last = ptac_view_suggests_channels_last(view);
     if (*channels_last ? !ptac_view_is_channels_last(view)
                        : !ptac_view_is_contiguous(view))
@@ -138,11 +136,7 @@ static ptac_reason bias_reason(const ptac_view *bias, const ptac_conv2d *p)
     int64_t sizes[4];
 
     ptac_conv_output_sizes(p, sizes);
-    if (bias->dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (bias->n_dims != 1 || bias->sizes[0] != sizes[1])
-        return PTAC_ARGUMENT;
-    return ptac_view_is_contiguous(bias) ? PTAC_TAKE : PTAC_LAYOUT;
+    return ptac_vector_reason(bias, sizes[1]);
 }
 
 ptac_reason ptac_conv_check(const ptac_call *call, const ptac_geometry *geo,

@@ -42,25 +42,6 @@ static const ptac_kernel *admit(ptac_call *call)
     return NULL;
 }
 
-/* grad_output, and what it is once a row has been found that needs it without gaps. */
-typedef struct gradient {
-    at_tensor dense;
-    ptac_view view;
-} gradient;
-
-static void drop_dense(gradient *grad)
-{
-    at_drop_tensor(&grad->dense);
-}
-
-static void make_dense(at_tensor grad_y, bool channels_last, gradient *grad)
-{
-    if (grad->dense)
-        return;
-    grad->dense = at_dense(grad_y, &grad->view, channels_last);
-    ptac_view_of(grad->dense, &grad->view);
-}
-
 static at_error make_outputs(const ptac_conv_gradients *g, bool is_weight,
                              ptac_call *call, at_tensor *made)
 {
@@ -76,10 +57,11 @@ static at_error make_outputs(const ptac_conv_gradients *g, bool is_weight,
 /*
  * The gradient of x, in a transposed convolution a convolution of grad_y; or those of
  * the weight and, where it is asked for, of the bias. For the weight of a transposed
- * convolution x and grad_y change places, and the bias is stock's.
+ * convolution x and grad_y change places, and the bias is stock's. Once there is a row,
+ * grad is the view of *dense, which has no gaps.
  */
-static void try_row(const ptac_conv_gradients *g, bool is_weight, gradient *grad,
-                    ptac_conv2d *params, at_tensor *out)
+static void try_row(const ptac_conv_gradients *g, bool is_weight, ptac_view *grad,
+                    at_tensor *dense, ptac_conv2d *params, at_tensor *out)
 {
     const bool is_transposed = g->geo.is_transposed;
     const bool with_bias = is_weight && g->wants[BIAS] && !is_transposed;
@@ -97,13 +79,16 @@ static void try_row(const ptac_conv_gradients *g, bool is_weight, gradient *grad
     params->result = is_weight       ? PTAC_CONV_WEIGHT
                      : is_transposed ? PTAC_CONV_FORWARD
                                      : PTAC_CONV_DATA;
-    call.inputs[place] = grad->view;
+    call.inputs[place] = *grad;
     call.inputs[!place] = is_weight ? *g->x : *g->w;
     row = admit(&call);
     if (!row)
         return;
-    make_dense(g->grad, params->channels_last, grad);
-    call.inputs[place] = grad->view;
+    if (!*dense) {
+        *dense = at_dense(g->grad, grad, params->channels_last);
+        ptac_view_of(*dense, grad);
+    }
+    call.inputs[place] = *grad;
     /* Without memory for the result stock is called, and raises torch's own error. */
     if (make_outputs(g, is_weight, &call, made.at)) {
         ptac_refuse(call.op, PTAC_MEMORY);
@@ -149,20 +134,21 @@ static void add_stock(const ptac_conv_gradients *g, at_tensor *out)
 
 bool ptac_conv_backward(const ptac_conv_gradients *g, at_tensor *out)
 {
-    __attribute__((cleanup(drop_dense))) gradient grad = {NULL, *g->grad_view};
+    AT_OWNED at_tensor dense = NULL;
+    ptac_view grad = *g->grad_view;
     AT_OWNED_ALL at_tensors made = {{NULL}};
     ptac_conv2d params;
     ptac_reason why = ptac_conv_params(g->x, g->w, &g->geo, &params);
 
     if (!why)
-        why = grad_reason(&grad.view, &params);
+        why = grad_reason(&grad, &params);
     if (!why && ptac_is_tracing())
         why = PTAC_MODE;
     for (int i = DATA; i <= WEIGHT; i++) {
         if (why && g->wants[i])
             ptac_refuse(PTAC_OP_CONV2D_BACKWARD, why);
         else if (g->wants[i])
-            try_row(g, i == WEIGHT, &grad, &params, made.at);
+            try_row(g, i == WEIGHT, &grad, &dense, &params, made.at);
     }
     if (!made.at[DATA] && !made.at[WEIGHT])
         return false;

@@ -3,11 +3,6 @@
  */
 #include "bind/torch/rows/cross_entropy.h"
 
-static bool is_dense_matrix(const ptac_view *view)
-{
-    return view->n_dims == 2 && ptac_view_is_contiguous(view);
-}
-
 /* Class indices [n] or probabilities [n, classes], or why neither. */
 static ptac_reason check_target(const ptac_view *target, const ptac_view *x)
 {
@@ -36,25 +31,17 @@ ptac_reason ptac_cross_entropy_read(const ptac_cross_entropy_args *args,
     call->n_inputs = 3;
     ptac_view_of(args->x, x);
     ptac_view_of(args->target, target);
-    if (x->dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (x->n_dims != 2)
-        return PTAC_SHAPE;
-    if (x->n_elements == 0)
-        return PTAC_EMPTY;
-    if (!is_dense_matrix(x))
-        return PTAC_LAYOUT;
-    why = check_target(target, x);
+    why = ptac_floats_reason(x, 2);
+    if (!why && !ptac_view_is_contiguous(x))
+        why = PTAC_LAYOUT;
+    if (!why)
+        why = check_target(target, x);
+    if (!why && args->weight) {
+        ptac_view_of(args->weight, weight);
+        why = ptac_vector_reason(weight, x->sizes[1]);
+    }
     if (why)
         return why;
-    if (args->weight) {
-        ptac_view_of(args->weight, weight);
-        if (weight->dtype != PTAC_F32)
-            return PTAC_DTYPE;
-        if (weight->n_dims != 1 || weight->sizes[0] != x->sizes[1] ||
-            !ptac_view_is_contiguous(weight))
-            return PTAC_ARGUMENT;
-    }
     if (args->reduction < PTAC_REDUCE_NONE || args->reduction > PTAC_REDUCE_SUM ||
         !(args->label_smoothing >= 0 && args->label_smoothing <= 1))
         return PTAC_ARGUMENT;
@@ -72,15 +59,6 @@ ptac_reason ptac_cross_entropy_read(const ptac_cross_entropy_args *args,
         .reduction = (ptac_reduction)args->reduction,
     };
     return PTAC_TAKE;
-}
-
-/* p's memory under a handle that autograd has nothing to say about. */
-static at_error over(at_tensor p, const ptac_cross_entropy *params, at_tensor *alias)
-{
-    const int64_t sizes[2] = {params->n_rows, params->n_classes};
-    const int64_t strides[2] = {params->n_classes, 1};
-
-    return T.aoti_torch__reinterpret_tensor(p, 2, sizes, strides, 0, alias);
 }
 
 static bool no_memory(ptac_op op)
@@ -140,7 +118,12 @@ bool ptac_cross_entropy_gradient(const char *row_name,
 
     if (!row)
         return false;
-    if (over_p ? over(args->x, &params, &made)
+
+    const int64_t sizes[2] = {params.n_rows, params.n_classes};
+    const int64_t strides[2] = {params.n_classes, 1};
+
+    /* Over p: under a handle that autograd has nothing to say about. */
+    if (over_p ? T.aoti_torch__reinterpret_tensor(args->x, 2, sizes, strides, 0, &made)
                : ptac_new_matrix(params.n_rows, params.n_classes, &made, NULL))
         return no_memory(call.op);
     ptac_view_of(made, &call.outputs[PTAC_CROSS_ENTROPY_GRAD_X]);

@@ -92,12 +92,7 @@ ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_call *call)
         return PTAC_TAKE;
     ptac_view_of(tensors->bias, bias);
     call->n_inputs = 3;
-    if (bias->dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (bias->n_dims != 1 || bias->sizes[0] != weight->sizes[0] ||
-        !ptac_view_is_contiguous(bias))
-        return PTAC_ARGUMENT;
-    return PTAC_TAKE;
+    return ptac_vector_reason(bias, weight->sizes[0]);
 }
 
 /* The sizes of y, which stock gives it; x may change while the product runs. */
