@@ -103,8 +103,6 @@ def load() -> Any:
     Unavailable
         torch is missing or too old, or lacks a symbol that everything rests on.
     """
-    if "c" in _state:
-        return _state["c"]
     if "error" in _state:
         raise Unavailable(_state["error"])
     if "c" not in _state:
@@ -158,10 +156,10 @@ def limit_isa(c: Any) -> None:
 def _learn_tensors(c: Any, torch: Any) -> bool:
     """Show the extension where tensors keep what lean call paths look at."""
     try:
-        inference, state = _inference_sample(c, torch)
-        plain = _empty(torch)
+        with torch.inference_mode():
+            inference, state = _empty(torch), c.thread_state()
         samples = [
-            plain,
+            _empty(torch),
             inference,
             torch.nn.Parameter(_empty(torch)),
             _empty(torch, torch.int64).view(2, 1),
@@ -200,11 +198,6 @@ def _names_key(torch: Any) -> int:
     except RuntimeError:
         key = None
     return torch._C.DispatchKeySet(key).raw_repr() if key is not None else 0
-
-
-def _inference_sample(c: Any, torch: Any) -> tuple[Any, tuple[int, int] | None]:
-    with torch.inference_mode():
-        return _empty(torch), c.thread_state()
 
 
 def _learn_rounding(c: Any, torch: Any) -> bool:

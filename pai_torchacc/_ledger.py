@@ -13,57 +13,51 @@ from typing import Any
 _MISSING = object()
 
 
-class Attribute:
-    """One attribute of a module or class."""
+class _Entry:
+    """One attribute of a module or class, or one item of a dictionary."""
 
     def __init__(
-        self, owner: Any, name: str, value: Any, restore: Callable[[Any], Any] | None
+        self,
+        owner: Any,
+        name: Any,
+        value: Any,
+        restore: Callable[[Any], Any] | None = None,
     ):
         self.owner, self.name, self.value, self.restore = owner, name, value, restore
-        self.original = vars(owner).get(name, _MISSING)
+        self.is_item = isinstance(owner, dict)
+        self.original = self.now()
 
-    def do(self) -> None:
-        setattr(self.owner, self.name, self.value)
+    def now(self) -> Any:
+        content = self.owner if self.is_item else vars(self.owner)
+        return content.get(self.name, _MISSING)
+
+    def put(self, value: Any) -> None:
+        if self.is_item:
+            self.owner[self.name] = value
+        else:
+            setattr(self.owner, self.name, value)
 
     def undo(self) -> str | None:
-        now = vars(self.owner).get(self.name, _MISSING)
+        now = self.now()
         if now is self.original:
             return None
         if now is not self.value:
-            return (
-                f"{_name_of(self.owner)}.{self.name} was changed by others; left as is"
-            )
-        original = self.original
-        if self.restore is not None:
-            original = self.restore(original)
-        if original is _MISSING:
+            return f"{self} was changed by others; left as is"
+        original = self.restore(self.original) if self.restore else self.original
+        if original is not _MISSING:
+            self.put(original)
+        elif self.is_item:
+            del self.owner[self.name]
+        else:
             delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, original)
         return None
 
-
-class _Item:
-    """One item of a dictionary."""
-
-    def __init__(self, mapping: dict[Any, Any], key: Any, value: Any):
-        self.mapping, self.key, self.value = mapping, key, value
-        self.original = mapping.get(key, _MISSING)
-
-    def do(self) -> None:
-        self.mapping[self.key] = self.value
-
-    def undo(self) -> str | None:
-        now = self.mapping.get(self.key, _MISSING)
-        if now is self.original:
-            return None
-        if now is not self.value:
-            return f"item {self.key!r} was changed by others; left as is"
-        if self.original is _MISSING:
-            del self.mapping[self.key]
-        else:
-            self.mapping[self.key] = self.original
-        return None
+    def __str__(self) -> str:
+        if self.is_item:
+            return f"item {self.name!r}"
+        owner = getattr(self.owner, "__qualname__", None)
+        owner = owner or getattr(self.owner, "__name__", repr(self.owner))
+        return f"{owner}.{self.name}"
 
 
 class Ledger:
@@ -74,7 +68,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._entries: list[Attribute | _Item] = []
+        self._entries: list[_Entry] = []
         self.remarks: list[str] = []
 
     def __len__(self) -> int:
@@ -92,24 +86,22 @@ class Ledger:
         ``restore`` is given what was there and returns what to put back, where that has
         to differ; it is not called when the attribute has been changed by others.
         """
-        self._do(Attribute(owner, name, value, restore))
+        self._do(_Entry(owner, name, value, restore))
 
     def has_set(self, owner: Any, name: str) -> bool:
         """Whether ``owner.name`` is what an entry has put there."""
         return any(
-            isinstance(entry, Attribute)
-            and (entry.owner, entry.name) == (owner, name)
-            and vars(owner).get(name) is entry.value
+            (entry.owner, entry.name) == (owner, name) and entry.now() is entry.value
             for entry in self._entries
         )
 
     def set_item(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
         """Set ``mapping[key]``."""
-        self._do(_Item(mapping, key, value))
+        self._do(_Entry(mapping, key, value))
 
-    def _do(self, entry: Attribute | _Item) -> None:
+    def _do(self, entry: _Entry) -> None:
         self._entries.append(entry)
-        entry.do()
+        entry.put(entry.value)
 
     def undo(self) -> None:
         """Take every change back, the latest first."""
@@ -119,9 +111,3 @@ class Ledger:
             del self._entries[-1]
             if remark:
                 self.remarks.append(remark)
-
-
-def _name_of(owner: Any) -> str:
-    return getattr(owner, "__qualname__", None) or getattr(
-        owner, "__name__", repr(owner)
-    )

@@ -109,10 +109,7 @@ def _check_trim(trim: Any) -> None:
             raise ValueError(f"trim={trim!r}; it is 'auto', 'never', or idle seconds")
         return
     _check_type(trim, int, "trim", "a string or an integer")
-    if trim < 1:
-        raise ValueError(f"trim={trim}; idle seconds are 1 or more")
-    if trim > _MOST_SECONDS:
-        raise ValueError(f"trim={trim}; idle seconds are at most {_MOST_SECONDS}")
+    _check_count(trim, "trim", 1, _MOST_SECONDS, "idle seconds are")
 
 
 def rate_checked(options: RateOptions) -> RateOptions:
@@ -186,12 +183,13 @@ def _one_of(value: Any, option: str, known: Sequence[str | None]) -> Any:
     return value
 
 
-def _check_count(value: Any, option: str, least: int, most: int) -> None:
+def _check_count(
+    value: Any, option: str, least: int, most: int, it_is: str = "it is"
+) -> None:
     _check_type(value, int, option, "an integer")
-    if value < least:
-        raise ValueError(f"{option}={value}; it is {least} or more")
-    if value > most:
-        raise ValueError(f"{option}={value}; it is at most {most}")
+    if not least <= value <= most:
+        what = f"{least} or more" if value < least else f"at most {most}"
+        raise ValueError(f"{option}={value}; {it_is} {what}")
 
 
 def _check_finite(value: Any, option: str) -> None:

@@ -11,13 +11,7 @@ import platform
 import sys
 from typing import Any, Literal
 
-from pai_torchacc import (
-    _counters,
-    _features,
-    _host,
-    _options,
-    _switch,
-)
+from pai_torchacc import _counters, _features, _host, _options, _switch
 from pai_torchacc._report import page_faults, verdict
 from pai_torchacc._version import __version__
 from pai_torchacc.calibration import in_use
@@ -227,41 +221,27 @@ def _saved_cell(entry: dict[str, Any]) -> str:
 
 
 _NUMBERS = ("calls", "accelerated", "ms saved")
+_COLUMNS = ("operator", "level", *_NUMBERS, "forwarded, failed")
 
 
 def _operator_table(ops: dict[str, dict[str, Any]]) -> list[str]:
-    header = (
-        "operator",
-        "level",
-        "calls",
-        "accelerated",
-        "ms saved",
-        "forwarded, failed",
-    )
-    rows = [header]
+    rows = [_COLUMNS]
     for name, entry in ops.items():
         if not entry["calls"]:
             continue
         why = [f"{n} {r}" for r, n in sorted(entry["forwarded"].items())]
         if entry["failed"]:
             why.append(f"{entry['failed']} failed ({entry.get('trouble', '')})")
-        rows.append(
-            (
-                name,
-                entry["level"],
-                str(entry["calls"]),
-                str(entry["accelerated"]),
-                _saved_cell(entry),
-                ", ".join(why),
-            )
-        )
+        calls, accelerated = str(entry["calls"]), str(entry["accelerated"])
+        cells = (name, entry["level"], calls, accelerated, _saved_cell(entry))
+        rows.append((*cells, ", ".join(why)))
     if len(rows) == 1:
         return ["no operator that this package knows has been called yet"]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
             cell.rjust(w) if name in _NUMBERS else cell.ljust(w)
-            for name, cell, w in zip(header, row, widths, strict=True)
+            for name, cell, w in zip(_COLUMNS, row, widths, strict=True)
         ).rstrip()
         for row in rows
     ]

@@ -55,12 +55,10 @@ def of(content: dict[str, Any]) -> dict[str, Any]:
         ``op``, ``reason``, ``calls`` and ``advice``; ``off``, why nothing is on.
     """
     ops = content["ops"]
-    served = saved = forwarded = 0.0
-    for entry in ops.values():
-        estimate = entry.get("estimated_ms", {})
-        served += estimate.get("served", 0.0)
-        saved += estimate.get("saved", 0.0)
-        forwarded += estimate.get("forwarded", 0.0)
+    served, saved, forwarded = (
+        sum(_estimate(entry, part) for entry in ops.values())
+        for part in ("served", "saved", "forwarded")
+    )
     stock = served + forwarded
     measured = [e["ms_saved"] for e in ops.values() if e.get("ms_saved") is not None]
     return {
@@ -74,6 +72,10 @@ def of(content: dict[str, Any]) -> dict[str, Any]:
         "costs": _costs(ops),
         "off": _why_off(content["switches"]),
     }
+
+
+def _estimate(entry: dict[str, Any], part: str) -> float:
+    return entry.get("estimated_ms", {}).get(part, 0.0)
 
 
 def _why_off(switches: dict[str, dict[str, Any]]) -> str | None:
@@ -100,8 +102,7 @@ def _costs(ops: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _call_us(entry: dict[str, Any]) -> float:
     """Stock's mean time for a call of an operator, as far as the table tells."""
-    estimate = entry.get("estimated_ms", {})
-    ms = estimate.get("served", 0.0) + estimate.get("forwarded", 0.0)
+    ms = _estimate(entry, "served") + _estimate(entry, "forwarded")
     n = entry["accelerated"] + entry["forwarded"].get("not measured faster", 0)
     return 1e3 * ms / n if ms and n else _DEFAULT_US
 

@@ -33,8 +33,8 @@ when_asked: list[Callable[[], None]] = []
 class _Active:
     """One switch that is on, or was asked for and could not be."""
 
-    since: str | None = None
     reason: str | None = None
+    since: str | None = None
 
 
 @dataclass
@@ -169,15 +169,15 @@ def _say_on(names: list[str], config: Config) -> None:
 
 
 def _switch_on(name: str, config: Config) -> None:
-    held = _state.active.get(name)
-    if not is_active(name):  # else its install() also leads back to what it was
+    since = _held(name).since
+    if not since:  # else its install() also leads back to what it was
         _state.unsure.add(name)
     reason = _install(name, config)
     if reason is None:
-        since = held.since if held and held.since else _now()
-        _state.active[name] = _Active(since=since)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        _state.active[name] = _Active(since=since or now)
     else:
-        if held and held.since:
+        if since:
             _remove(name)
         _state.active[name] = _Active(reason=reason)
         log.info("%s is not active: %s", name, reason)
@@ -199,7 +199,7 @@ def _install(name: str, config: Config) -> str | None:
     except _UNLIKE_TORCH as error:
         _remove(name)
         return f"this torch is unlike those known: {type(error).__name__}: {error}"
-    _note_draining(c)
+    _state.draining = bool(_leftover(c))
     return trouble
 
 
@@ -218,12 +218,8 @@ def _remove(name: str) -> None:
     if c is not None:
         _state.draining = True
         feature(name).remove(c)
-        _note_draining(c)
+        _state.draining = bool(_leftover(c))
     _state.unsure.discard(name)
-
-
-def _note_draining(c: Any) -> None:
-    _state.draining = bool(_leftover(c))
 
 
 def _leftover(c: Any) -> list[str]:
@@ -278,10 +274,6 @@ def _drain_quietly() -> None:
     drain(patience_s=_PATIENCE_S / 50)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def status() -> dict[str, dict[str, Any]]:
     """What every switch does now.
 
@@ -297,25 +289,21 @@ def status() -> dict[str, dict[str, Any]]:
         c = _host.loaded()
         result: dict[str, dict[str, Any]] = {}
         for row in _features.all_features():
-            held = _state.active.get(row.name, _Active())
-            entry: dict[str, Any] = {
-                "active": held.since is not None,
-                "reason": held.reason,
-                "since": held.since,
-            }
-            if c is not None:
-                entry |= row.status(c)
-            result[row.name] = entry
+            held = _held(row.name)
+            entry = {"active": held.since is not None} | vars(held)
+            result[row.name] = entry | (row.status(c) if c is not None else {})
         return result
 
 
 def is_active(name: str) -> bool:
     """Whether this feature runs."""
-    held = _state.active.get(name)
-    return held is not None and held.since is not None
+    return _held(name).since is not None
 
 
 def reason(name: str) -> str | None:
     """Why this feature was asked for and is not active."""
-    held = _state.active.get(name)
-    return held.reason if held else None
+    return _held(name).reason
+
+
+def _held(name: str) -> _Active:
+    return _state.active.get(name) or _Active()

@@ -154,10 +154,9 @@ def _show_from(trace: TracebackType | None) -> None:
 
 
 def _put_first(variable: str, entry: str) -> None:
-    rest = [
-        e for e in os.environ.get(variable, "").split(os.pathsep) if e and e != entry
-    ]
-    os.environ[variable] = os.pathsep.join([entry, *rest])
+    rest = os.environ.get(variable, "").split(os.pathsep)
+    others = [e for e in rest if e and e != entry]
+    os.environ[variable] = os.pathsep.join([entry, *others])
 
 
 def enable_with_torch() -> None:

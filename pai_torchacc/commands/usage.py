@@ -107,16 +107,13 @@ def check_outputs(files: Iterable[str | os.PathLike[str] | None]) -> None:
     for file in files:
         if file is None:
             continue
-        path = Path(file)
+        path, number = Path(file), 0
+        written = path if path.exists() else path.parent
         if path.is_dir():
-            raise _os_error(errno.EISDIR, path)
-        if path.exists() and not os.access(path, os.W_OK):
-            raise _os_error(errno.EACCES, path)
-        if not path.exists() and not path.parent.is_dir():
-            raise _os_error(errno.ENOENT, path.parent)
-        if not path.exists() and not os.access(path.parent, os.W_OK):
-            raise _os_error(errno.EACCES, path)
-
-
-def _os_error(number: int, path: Path) -> OSError:
-    return OSError(number, os.strerror(number), str(path))
+            number = errno.EISDIR
+        elif written != path and not written.is_dir():
+            path, number = written, errno.ENOENT
+        elif not os.access(written, os.W_OK):
+            number = errno.EACCES
+        if number:
+            raise OSError(number, os.strerror(number), str(path))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from pai_torchacc._ledger import Attribute, Ledger
+from pai_torchacc._ledger import Ledger
 
 Place = tuple[Any, str]
 """A module or class, and an attribute of it."""
@@ -38,7 +38,7 @@ class Yielding(Ledger):
                 for place in _replaced(entry.owner, entry.name)
                 if not is_torchs_own(*place) and not self.has_set(*place)
             ]
-            if isinstance(entry, Attribute)
+            if not entry.is_item
             else []
         )
         if not taken:
