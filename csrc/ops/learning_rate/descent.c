@@ -122,8 +122,6 @@ static void run(int64_t begin, int64_t end, void *context)
     const ptac_descent *d = w->items;
     int64_t first = 0; /* block of the item */
 
-    while (begin - first >= n_blocks(d))
-        first += n_blocks(d++);
     for (int64_t block = begin; block < end; block++) {
         int64_t at, left;
 

@@ -1,7 +1,7 @@
 /*
  * bias_act_tpl.h - bias, activation and their gradient.
  *
- * Expects the words of lanes_<isa>.h. Leaves forward(job) and backward(job), as
+ * Expects the words of lanes.h. Leaves forward(job) and backward(job), as
  * ptac_bias_act has them.
  * Functions that take the activation are inlined into one function for each.
  */
@@ -143,13 +143,6 @@ INLINE void add_row_group(const ptac_act_piece *piece, int64_t row, int n_rows,
         add_rows(piece->job, at + j, n_rows, n - j, sums + j, act);
 }
 
-INLINE int64_t end_of_block(const ptac_act_piece *piece, int64_t block)
-{
-    const int64_t end = block + PTAC_ACT_ROW_BLOCK;
-
-    return end < piece->last_row ? end : piece->last_row;
-}
-
 INLINE void backward_piece(const ptac_act_piece *piece, double *totals, ptac_act act)
 {
     const int n = piece->n_columns;
@@ -159,7 +152,8 @@ INLINE void backward_piece(const ptac_act_piece *piece, double *totals, ptac_act
         totals[j] = 0;
     for (int64_t block = piece->row; block < piece->last_row;
          block += PTAC_ACT_ROW_BLOCK) {
-        const int64_t last = end_of_block(piece, block);
+        const int64_t end = block + PTAC_ACT_ROW_BLOCK;
+        const int64_t last = end < piece->last_row ? end : piece->last_row;
         int64_t i = block;
 
         for (int j = 0; j < n; j += LANES)

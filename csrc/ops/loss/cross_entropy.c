@@ -78,17 +78,6 @@ void ptac_cross_entropy_target(const ptac_call *call, int64_t row,
     }
 }
 
-static void cut(task *job)
-{
-    const ptac_cross_entropy *p = job->call->params;
-    int64_t n = (p->n_rows + MAX_CHUNKS - 1) / MAX_CHUNKS;
-
-    if (p->n_classes <= PTAC_SHORT_ROW)
-        n = (n + ROW_BLOCK - 1) / ROW_BLOCK * ROW_BLOCK;
-    job->rows_per_chunk = n;
-    job->n_chunks = (p->n_rows + n - 1) / n;
-}
-
 static void for_chunks(task *job, int64_t work_per_row, int64_t min_work,
                        ptac_range_fn body)
 {
@@ -139,19 +128,27 @@ static double sum_of(const double *values, int64_t n)
     return sum;
 }
 
-/* What the mean divides by; false when an index is out of range. */
-static bool weigh(task *job, double *total)
+/*
+ * Cut the call's rows; what the mean divides by. False when an index is out of range.
+ */
+static bool prepare(task *job, const ptac_call *call, double *total)
 {
-    const ptac_cross_entropy *p = job->call->params;
+    const ptac_cross_entropy *p = call->params;
+    int64_t n = (p->n_rows + MAX_CHUNKS - 1) / MAX_CHUNKS;
 
+    if (p->n_classes <= PTAC_SHORT_ROW)
+        n = (n + ROW_BLOCK - 1) / ROW_BLOCK * ROW_BLOCK;
+    job->call = call;
+    job->rows_per_chunk = n;
+    job->n_chunks = (p->n_rows + n - 1) / n;
+    job->out_of_range = false;
     *total = (double)p->n_rows;
-    if (job->call->inputs[PTAC_CROSS_ENTROPY_TARGET].dtype != PTAC_I64)
+    if (call->inputs[PTAC_CROSS_ENTROPY_TARGET].dtype != PTAC_I64)
         return true;
     for_chunks(job, 1, MIN_TARGETS, weigh_chunks);
-    if (job->out_of_range)
-        return false;
-    *total = sum_of(job->weights, job->n_chunks);
-    return true;
+    if (!job->out_of_range)
+        *total = sum_of(job->weights, job->n_chunks);
+    return !job->out_of_range;
 }
 
 static void forward_chunks(int64_t begin, int64_t end, void *context)
@@ -171,12 +168,9 @@ ptac_status ptac_cross_entropy_forward(const ptac_call *call,
     double total, sum;
     task job;
 
-    job.call = call;
-    job.rows = rows;
-    job.out_of_range = false;
-    cut(&job);
-    if (!weigh(&job, &total))
+    if (!prepare(&job, call, &total))
         return PTAC_UNSUPPORTED;
+    job.rows = rows;
     for_chunks(&job, p->n_classes, MIN_WORK, forward_chunks);
     if (p->reduction != PTAC_REDUCE_NONE) {
         sum = sum_of(job.losses, job.n_chunks);
@@ -193,10 +187,7 @@ ptac_status ptac_cross_entropy_backward(const ptac_call *call, ptac_range_fn bod
     double total;
     task job;
 
-    job.call = call;
-    job.out_of_range = false;
-    cut(&job);
-    if (!weigh(&job, &total))
+    if (!prepare(&job, call, &total))
         return PTAC_UNSUPPORTED;
     if (p->reduction != PTAC_REDUCE_NONE)
         rows_job.grad = p->reduction == PTAC_REDUCE_MEAN ? *grad / total : *grad;

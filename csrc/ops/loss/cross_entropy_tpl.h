@@ -1,7 +1,7 @@
 /*
  * cross_entropy_tpl.h - losses and softmax of rows, and their gradient.
  *
- * Expects the words of lanes_<isa>.h. Leaves forward(call) and backward(call), the
+ * Expects the words of lanes.h. Leaves forward(call) and backward(call), the
  * run() of rows of the two operators.
  */
 #include "ops/loss/cross_entropy.h"
@@ -19,17 +19,20 @@ INLINE vec soft_factors(const ptac_row_target *target, int64_t i, int n)
     return v_keep_first(u, v_zero(), n);
 }
 
-/* u[j] * l[j] of a row, where l[j] = x[j] - max - log_sum. */
-INLINE vec soft_losses(const ptac_row_target *target, const float *x, vec max,
-                       vec log_sum, int64_t i, int n)
+/* u[j] * l[j] of a row, where l[j] = x[j] - max - log_sum; u[j] where x is NULL. */
+INLINE vec soft_terms(const ptac_row_target *target, const float *x, vec max,
+                      vec log_sum, int64_t i, int n)
 {
-    const vec l = v_sub(v_sub(v_load_first(x + i, n), max), log_sum);
+    const vec u = soft_factors(target, i, n);
 
-    return v_keep_first(v_mul(soft_factors(target, i, n), l), v_zero(), n);
+    if (!x)
+        return u;
+    return v_keep_first(v_mul(u, v_sub(v_sub(v_load_first(x + i, n), max), log_sum)),
+                        v_zero(), n);
 }
 
-TARGET static double soft_sum(const ptac_row_target *target, const float *x, int64_t n,
-                              float max, double log_sum)
+INLINE double soft_sum(const ptac_row_target *target, const float *x, int64_t n,
+                       float max, double log_sum)
 {
     const vec top = v_set(max), log_of_sum = v_set((float)log_sum);
     double total = 0;
@@ -40,10 +43,9 @@ TARGET static double soft_sum(const ptac_row_target *target, const float *x, int
         int64_t i = begin;
 
         for (; i + LANES <= end; i += LANES)
-            sum = v_add(sum, soft_losses(target, x, top, log_of_sum, i, LANES));
+            sum = v_add(sum, soft_terms(target, x, top, log_of_sum, i, LANES));
         if (i < end)
-            sum =
-                v_add(sum, soft_losses(target, x, top, log_of_sum, i, (int)(end - i)));
+            sum = v_add(sum, soft_terms(target, x, top, log_of_sum, i, (int)(end - i)));
         total += v_sum_f64(sum);
     }
     return total;
@@ -84,7 +86,7 @@ TARGET static double long_rows(const ptac_call *call, int64_t begin, int64_t end
         const double loss = loss_of_row(call, row, x, max, log(sum));
 
         if (p)
-            row_multiply(p, n, (float)(1 / sum));
+            row_multiply(p, n, (float)(1 / sum), p);
         if (params->reduction == PTAC_REDUCE_NONE)
             losses[row] = (float)loss;
         sum_of_losses += loss;
@@ -162,29 +164,7 @@ static ptac_status forward(const ptac_call *call)
 
 /* Backward: each element of p is read before grad_x, maybe in its place, is written. */
 
-/* out[j] = p[j] * c, and less c where j is index, which is -1 for an ignored row. */
-INLINE void plain_row(const float *p, int64_t n, float c, int64_t index, float *out)
-{
-    const vec factor = v_set(c);
-    const float at_index = index < 0 ? 0 : __builtin_fmaf(p[index], c, -c);
-    int64_t i = 0;
-
-    for (; i + 2 * LANES <= n; i += 2 * LANES) {
-        const vec a = v_mul(v_load(p + i), factor);
-        const vec b = v_mul(v_load(p + i + LANES), factor);
-
-        v_store(out + i, a);
-        v_store(out + i + LANES, b);
-    }
-    for (; i < n; i += LANES) {
-        const int rest = (int)least(n - i, LANES);
-
-        v_store_first(out + i, v_mul(v_load_first(p + i, rest), factor), rest);
-    }
-    if (index >= 0)
-        out[index] = at_index;
-}
-
+/* p[j] * c, and less c where j is the index. */
 TARGET static void plain_rows(int64_t begin, int64_t end, void *context)
 {
     const ptac_cross_entropy_job *job = context;
@@ -197,32 +177,17 @@ TARGET static void plain_rows(int64_t begin, int64_t end, void *context)
 
     for (int64_t row = begin; row < end; row++) {
         const int64_t index = ptac_cross_entropy_index(call, row);
-        double c = 0;
+        float c = 0, at_index = 0;
 
+        if (index >= 0) {
+            c = (float)(ptac_cross_entropy_grad(job, row) *
+                        (weight ? weight[index] : 1));
+            at_index = __builtin_fmaf(p[row * n + index], c, -c);
+        }
+        row_multiply(p + row * n, n, c, grad_x + row * n);
         if (index >= 0)
-            c = ptac_cross_entropy_grad(job, row) * (weight ? weight[index] : 1);
-        plain_row(p + row * n, n, (float)c, index, grad_x + row * n);
+            grad_x[row * n + index] = at_index;
     }
-}
-
-TARGET static double soft_total(const ptac_row_target *target, int64_t n)
-{
-    double total = 0;
-
-    if (!target->is_soft)
-        return 0;
-    for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
-        const int64_t end = least(n, begin + SUM_BLOCK);
-        vec sum = v_zero();
-        int64_t i = begin;
-
-        for (; i + LANES <= end; i += LANES)
-            sum = v_add(sum, soft_factors(target, i, LANES));
-        if (i < end)
-            sum = v_add(sum, soft_factors(target, i, (int)(end - i)));
-        total += v_sum_f64(sum);
-    }
-    return total;
 }
 
 INLINE void soft_lanes(const ptac_row_target *target, vec of_u, const float *p,
@@ -240,7 +205,8 @@ INLINE void soft_lanes(const ptac_row_target *target, vec of_u, const float *p,
 TARGET static void soft_row(const ptac_row_target *target, float grad, const float *p,
                             int64_t n, float *out)
 {
-    const float c = grad * (float)(soft_total(target, n) + target->at_index);
+    const double total = target->is_soft ? soft_sum(target, NULL, n, 0, 0) : 0;
+    const float c = grad * (float)(total + target->at_index);
     const vec of_p = v_set(c), of_u = v_set(grad);
     float at_index = 0;
     int64_t i = 0;

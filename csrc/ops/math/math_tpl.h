@@ -1,10 +1,13 @@
 /*
  * math_tpl.h - exp, log, tanh, erf, sigmoid and their kin on float lanes.
  *
- * Included behind lanes_<isa>.h. Errors are stated in units in the last place (ulp) of
- * the result: no larger one was found against float64, on all floats from 2^-14 to 2^7
- * and on every 97th of the others. The arrays below are what tools/minimax.py prints:
- * it derives them from the functions themselves.
+ * A template whose parameters are LANES, LANES_TABLE(name), the table made for so many
+ * lanes, and the words of lanes.h: it is included behind lanes_<isa>.h, once in a file.
+ *
+ * Errors are stated in units in the last place (ulp) of the result: no larger one was
+ * found against float64, on all floats from 2^-14 to 2^7 and on every 97th of the
+ * others. The arrays below are what tools/minimax.py prints: it derives them from the
+ * functions themselves.
  */
 #ifndef PTAC_OPS_MATH_MATH_TPL_H
 #define PTAC_OPS_MATH_MATH_TPL_H

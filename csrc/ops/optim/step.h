@@ -105,8 +105,7 @@ enum {
             step->sums[begin / PTAC_STEP_BLOCK] = sum;                                 \
     }
 
-/* Both floating types; of rows that fuse multiply and add, only where ATen does. */
-ptac_reason ptac_step_accepts(const ptac_call *call);
+/* accepts() of rows that fuse multiply and add: both floating types, if ATen does. */
 ptac_reason ptac_step_accepts_fused(const ptac_call *call);
 
 /* How many sums there are of so many elements. */

@@ -1,6 +1,6 @@
 /*
- * step_ref.c - the rows "scalar" of SGD, Adam and AdamW, which also serve hosts whose
- * own kernels do not fuse multiply and add.
+ * step_ref.c - what the rows of SGD, Adam and AdamW share, and the rows "scalar", which
+ * also serve hosts whose own kernels do not fuse multiply and add.
  */
 #include "ops/math/elements.h"
 #include "ops/optim/step.h"
@@ -10,6 +10,63 @@
 enum {
     BLOCK = 256,
 };
+
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+{
+    shape->kind = 0;
+    shape->work = call->inputs[0].n_elements;
+    return PTAC_TAKE;
+}
+
+PTAC_SHAPES(SGD_STEP, classify, "dense")
+PTAC_SHAPES(ADAM_STEP, classify, "dense")
+PTAC_SHAPES(ADAMW_STEP, classify, "dense")
+
+static ptac_reason accepts(const ptac_call *call)
+{
+    const ptac_dtype dtype = call->inputs[0].dtype;
+
+    return dtype == PTAC_F32 || dtype == PTAC_F64 ? PTAC_TAKE : PTAC_DTYPE;
+}
+
+ptac_reason ptac_step_accepts_fused(const ptac_call *call)
+{
+    const ptac_reason why = accepts(call);
+
+    return why || ptac_the_host.fma ? why : PTAC_NUMERICS;
+}
+
+typedef struct blocks {
+    ptac_range_fn range;
+    void *step;
+    int64_t n_elements;
+} blocks;
+
+static void run_blocks(int64_t begin, int64_t end, void *context)
+{
+    const blocks *b = context;
+
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t first = i * PTAC_STEP_BLOCK, left = b->n_elements - first;
+
+        b->range(first, first + (left < PTAC_STEP_BLOCK ? left : PTAC_STEP_BLOCK),
+                 b->step);
+    }
+}
+
+ptac_status ptac_step_run(const ptac_call *call, ptac_range_fn f32, ptac_range_fn f64)
+{
+    const ptac_step *step = call->params;
+    const int64_t n = call->inputs[0].n_elements;
+    const ptac_range_fn range = call->inputs[0].dtype == PTAC_F32 ? f32 : f64;
+
+    if (step->sums)
+        ptac_parallel_for(0, ptac_step_sums(n), PTAC_STEP_GRAIN / PTAC_STEP_BLOCK,
+                          run_blocks, &(blocks){range, (void *)step, n});
+    else
+        ptac_parallel_for(0, n, PTAC_STEP_GRAIN, range, (void *)step);
+    return PTAC_OK;
+}
 
 #define fused_f32 fmaf
 #define fused_f64 fma
@@ -30,6 +87,6 @@ static ptac_status adam(const ptac_call *call)
     return ptac_step_run(call, adam_range_f32, adam_range_f64);
 }
 
-PTAC_ROW(SGD_STEP, "scalar", PTAC_EXACT, 0, ptac_step_accepts, sgd)
-PTAC_ROW(ADAM_STEP, "scalar", PTAC_EXACT, 0, ptac_step_accepts, adam)
-PTAC_ROW(ADAMW_STEP, "scalar", PTAC_EXACT, 0, ptac_step_accepts, adam)
+PTAC_ROW(SGD_STEP, "scalar", PTAC_EXACT, 0, accepts, sgd)
+PTAC_ROW(ADAM_STEP, "scalar", PTAC_EXACT, 0, accepts, adam)
+PTAC_ROW(ADAMW_STEP, "scalar", PTAC_EXACT, 0, accepts, adam)

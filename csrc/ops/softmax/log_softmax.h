@@ -29,7 +29,8 @@ static inline int64_t ptac_log_softmax_width(const ptac_call *call)
     return x->sizes[x->n_dims - 1];
 }
 
-/* Call body on pieces of the call's rows, cut at multiples of 16. */
-void ptac_log_softmax_for_rows(const ptac_call *call, ptac_range_fn body);
+/* Call the one for their width on pieces of the call's rows, cut at multiples of 16. */
+void ptac_log_softmax_for_rows(const ptac_call *call, ptac_range_fn of_short,
+                               ptac_range_fn of_long);
 
 #endif

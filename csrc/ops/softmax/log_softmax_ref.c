@@ -48,13 +48,15 @@ static void for_blocks(int64_t begin, int64_t end, void *context)
                  (void *)blocks->call);
 }
 
-void ptac_log_softmax_for_rows(const ptac_call *call, ptac_range_fn body)
+void ptac_log_softmax_for_rows(const ptac_call *call, ptac_range_fn of_short,
+                               ptac_range_fn of_long)
 {
     const int64_t width = ptac_log_softmax_width(call);
-    blocks blocks = {call, body, call->inputs[0].n_elements / width};
+    blocks blocks = {call, of_short, call->inputs[0].n_elements / width};
 
     if (width > PTAC_SHORT_ROW)
-        ptac_parallel_for(0, blocks.n_rows, MIN_WORK / width + 1, body, (void *)call);
+        ptac_parallel_for(0, blocks.n_rows, MIN_WORK / width + 1, of_long,
+                          (void *)call);
     else
         ptac_parallel_for(0, (blocks.n_rows + ROW_BLOCK - 1) / ROW_BLOCK,
                           MIN_WORK / (width * ROW_BLOCK) + 1, for_blocks, &blocks);
@@ -99,13 +101,13 @@ static void backward_rows(int64_t begin, int64_t end, void *context)
 
 static ptac_status forward(const ptac_call *call)
 {
-    ptac_log_softmax_for_rows(call, forward_rows);
+    ptac_log_softmax_for_rows(call, forward_rows, forward_rows);
     return PTAC_OK;
 }
 
 static ptac_status backward(const ptac_call *call)
 {
-    ptac_log_softmax_for_rows(call, backward_rows);
+    ptac_log_softmax_for_rows(call, backward_rows, backward_rows);
     return PTAC_OK;
 }
 

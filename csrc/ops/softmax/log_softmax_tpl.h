@@ -1,7 +1,7 @@
 /*
  * log_softmax_tpl.h - log-softmax of rows and its gradient.
  *
- * Expects the words of lanes_<isa>.h. Leaves forward(call) and backward(call), the
+ * Expects the words of lanes.h. Leaves forward(call) and backward(call), the
  * run() of rows of the two operators.
  */
 #include "ops/softmax/log_softmax.h"
@@ -56,9 +56,7 @@ TARGET static void forward_short_rows(int64_t begin, int64_t end, void *context)
 
 static ptac_status forward(const ptac_call *call)
 {
-    const bool is_short = ptac_log_softmax_width(call) <= PTAC_SHORT_ROW;
-
-    ptac_log_softmax_for_rows(call, is_short ? forward_short_rows : forward_long_rows);
+    ptac_log_softmax_for_rows(call, forward_short_rows, forward_long_rows);
     return PTAC_OK;
 }
 
@@ -131,9 +129,6 @@ TARGET static void backward_short_rows(int64_t begin, int64_t end, void *context
 
 static ptac_status backward(const ptac_call *call)
 {
-    const bool is_short = ptac_log_softmax_width(call) <= PTAC_SHORT_ROW;
-
-    ptac_log_softmax_for_rows(call,
-                              is_short ? backward_short_rows : backward_long_rows);
+    ptac_log_softmax_for_rows(call, backward_short_rows, backward_long_rows);
     return PTAC_OK;
 }

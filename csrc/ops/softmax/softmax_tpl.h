@@ -1,7 +1,8 @@
 /*
  * softmax_tpl.h - the pieces that softmax, log-softmax and cross-entropy are made of.
  *
- * Included behind lanes_<isa>.h. Long rows are walked one by one; of short rows LANES
+ * A template whose parameters are LANES and the words of lanes.h: it is included behind
+ * lanes_<isa>.h, once in a file. Long rows are walked one by one; of short rows LANES
  * are turned on their side together, so that a lane holds a row and nothing is left
  * over at a row's end.
  *
@@ -90,17 +91,24 @@ TARGET static inline double row_exp(const float *x, int64_t n, float max, float 
     return sum;
 }
 
-TARGET static inline void row_multiply(float *x, int64_t n, float factor)
+/* out[i] = x[i] * factor; the two may be the same. */
+TARGET static inline void row_multiply(const float *x, int64_t n, float factor,
+                                       float *out)
 {
     const vec factors = v_set(factor);
     int64_t i = 0;
 
-    for (; i + LANES <= n; i += LANES)
-        v_store(x + i, v_mul(v_load(x + i), factors));
-    if (i < n) {
-        const int rest = (int)(n - i);
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        const vec a = v_mul(v_load(x + i), factors);
+        const vec b = v_mul(v_load(x + i + LANES), factors);
 
-        v_store_first(x + i, v_mul(v_load_first(x + i, rest), factors), rest);
+        v_store(out + i, a);
+        v_store(out + i + LANES, b);
+    }
+    for (; i < n; i += LANES) {
+        const int rest = (int)least(n - i, LANES);
+
+        v_store_first(out + i, v_mul(v_load_first(x + i, rest), factors), rest);
     }
 }
 
