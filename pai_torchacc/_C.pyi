@@ -14,10 +14,12 @@ from torch.nn import Module
 
 _Row = tuple[str, str, bool, bool]  # name, level, runs on this CPU, quarantined
 _Point = tuple[str, str, str, int, Any, str | None, float, float]
+_Opt = Tensor | None
+_Tensors = tuple[Tensor, ...]
 _Counts = tuple[int, int, dict[str, int], int, int, str]
 _Wants = tuple[bool, bool, bool]
 # x, or p for the gradient; target, weight, reduction, ignore_index, smoothing
-_Loss = tuple[Tensor, Tensor, Tensor | None, int, int, float]
+_Loss = tuple[Tensor, Tensor, _Opt, int, int, float]
 _Watched = tuple[Any, str, Any]  # an owner, a name, what the name means to it
 
 # Loading, and what there is.
@@ -55,12 +57,7 @@ def refuse(op: str, reason: str, /) -> None: ...
 def shadow_every(every: int, /) -> None: ...
 def shadow_due(op: str, /) -> bool: ...
 def shadow_settle(
-    op: str,
-    ours: tuple[Tensor, ...],
-    stock: tuple[Tensor, ...],
-    ours_ns: int,
-    stock_ns: int,
-    /,
+    op: str, ours: _Tensors, stock: _Tensors, ours_ns: int, stock_ns: int, /
 ) -> bool: ...
 
 # What this torch is like.
@@ -90,7 +87,7 @@ def learn_fma(a: Tensor, b: Tensor, alpha: float, total: Tensor, /) -> bool: ...
 def node_learn(samples: tuple[tuple[object, int], ...], /) -> bool: ...
 def node_install(top_hooks: Callable[[bool], object | None], /) -> None: ...
 
-# Linear layers; activation is an index into fusion.linear.ACTIVATIONS.
+# Linear layers; act is an index into fusion.linear.ACTIVATIONS.
 def linear_install(
     applies: tuple[Callable[..., Any], ...],
     matmul_precision: Callable[[], str],
@@ -107,31 +104,16 @@ def linear_module_install(
 ) -> None: ...
 def linear_module(module: Module, x: Tensor, /) -> Tensor: ...
 def linear_row(x: Tensor, w: Tensor, /) -> str | None: ...
-def linear_act(
-    x: Tensor, w: Tensor, bias: Tensor | None, activation: int, /
-) -> Tensor | None: ...
+def linear_act(x: Tensor, w: Tensor, bias: _Opt, act: int, /) -> _Opt: ...
 def linear_act_kernel(
-    x: Tensor, w: Tensor, bias: Tensor | None, activation: int, /
+    x: Tensor, w: Tensor, bias: _Opt, act: int, /
 ) -> Tensor | tuple[Tensor, Tensor] | None: ...
 def linear_act_forward(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    activation: int,
-    row: str,
-    is_training: bool,
-    /,
+    x: Tensor, w: Tensor, bias: _Opt, act: int, row: str, is_training: bool, /
 ) -> Tensor | tuple[Tensor, Tensor] | None: ...
 def linear_act_backward(
-    row: str,
-    activation: int,
-    grad: Tensor,
-    x: Tensor | None,
-    w: Tensor | None,
-    saved: Tensor | None,
-    wants: _Wants,
-    /,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None] | None: ...
+    row: str, act: int, grad: Tensor, x: _Opt, w: _Opt, z: _Opt, wants: _Wants, /
+) -> tuple[_Opt, _Opt, _Opt] | None: ...
 def int8_pack(weight_int8: Tensor, groups: int, /) -> Tensor: ...
 def int8_unpack(packed: Tensor, sizes: tuple[int, ...], groups: int, /) -> Tensor: ...
 def int8_quantize(weight: Tensor, /) -> tuple[Tensor, Tensor, float, float] | None: ...
@@ -139,15 +121,8 @@ def int8_faster(
     operator: str, kind: str, work: int, threads: int, /
 ) -> bool | None: ...
 def int8_linear(
-    x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    bias: Tensor | None,
-    n: int,
-    k: int,
-    activation: int = 0,
-    /,
-) -> Tensor | None: ...
+    x: Tensor, w: Tensor, scale: Tensor, bias: _Opt, n: int, k: int, act: int = 0, /
+) -> _Opt: ...
 
 int8_linear_kernel = int8_linear
 
@@ -155,20 +130,16 @@ def int8_conv2d(
     x: Tensor,
     packed: Tensor,
     scales: Tensor,
-    bias: Tensor | None,
+    bias: _Opt,
     geometry: Sequence[int],
     activation: int = 0,
-    normalization: (
-        tuple[Tensor | None, Tensor | None, Tensor, Tensor, float] | None
-    ) = None,
+    normalization: (tuple[_Opt, _Opt, Tensor, Tensor, float] | None) = None,
     /,
-) -> Tensor | None: ...
+) -> _Opt: ...
 
 int8_conv2d_kernel = int8_conv2d
 
-def int8_embedding(
-    indices: Tensor, weight_int8: Tensor, scale: Tensor, /
-) -> Tensor | None: ...
+def int8_embedding(indices: Tensor, weight_int8: Tensor, scale: Tensor, /) -> _Opt: ...
 
 int8_embedding_kernel = int8_embedding
 
@@ -190,7 +161,7 @@ def cross_entropy_forward(
 ) -> tuple[Tensor, Tensor] | None: ...
 def cross_entropy_backward(
     *args_row_grad_over_p: *tuple[*_Loss, str, Tensor, bool],
-) -> Tensor | None: ...
+) -> _Opt: ...
 
 # Optimizers.
 def optimizer_prepare() -> None: ...
@@ -248,7 +219,7 @@ def pool_enable(
     cap: int,
     reserve: int,
     history: int,
-    idle_s: int,
+    idle: int,
     fill: int,
     /,
 ) -> str | None: ...
@@ -291,7 +262,7 @@ def fork_guards(
 class Held:
     """What a node keeps of a tensor that it saved."""
 
-    tensor: Tensor | None
+    tensor: _Opt
     origin: Any
     box: Any
     geometry: Any

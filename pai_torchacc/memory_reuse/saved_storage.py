@@ -43,7 +43,7 @@ _TROUBLE = (
 kept: Counter[str] = Counter()
 """Why boxes keep their memory, and how many."""
 
-_boxes: dict[int, weakref.ref[Box]] = {}
+_boxes: weakref.WeakValueDictionary[int, Box] = weakref.WeakValueDictionary()
 _n_bytes_kept = 0
 _is_worthwhile = False
 _c: Any = None
@@ -99,9 +99,6 @@ class Box:
         if self.form is None:
             _keep(-self.n_bytes)
         self._unbook()
-        ref = _boxes.get(self.key)
-        if ref is not None and ref() in (None, self):
-            del _boxes[self.key]
 
     def add(self, holder: Any) -> None:
         """One more that has saved this storage."""
@@ -180,8 +177,7 @@ class Box:
         return form or packing.find(_c, flat)
 
     def _let_go(self, form: packing.Form, holders: list[Any]) -> None:
-        ref = _boxes.get(self.key)
-        if ref is not None and ref() is self:
+        if _boxes.get(self.key) is self:
             del _boxes[self.key]
         self.form = form
         _keep(-self.n_bytes)
@@ -279,15 +275,14 @@ def _is_torchs_own(storage: torch.UntypedStorage) -> bool:
 def _box_of(tensor: Tensor) -> Box | None:
     storage = tensor.untyped_storage()
     key = storage._cdata
-    ref = _boxes.get(key)
-    box = ref() if ref is not None else None
+    box = _boxes.get(key)
     if box is None:
         if not _is_torchs_own(storage):
             kept["not torch's own memory"] += 1
             return None
         node = recipes.producer(tensor.grad_fn)
         box = Box(key, storage.nbytes(), node)
-        _boxes[key] = weakref.ref(box)
+        _boxes[key] = box
         if node is not None or packing.is_promising(_c, tensor):
             _queue.waiting.append(weakref.ref(box))
     return box

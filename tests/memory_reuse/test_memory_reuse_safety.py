@@ -173,7 +173,7 @@ def test_holders_that_are_gone_are_forgotten() -> None:
         first = saved_by(x)
         for _ in range(200):
             saved_by(x)
-        box = saved_storage._boxes[x.untyped_storage()._cdata]()
+        box = saved_storage._boxes[x.untyped_storage()._cdata]
         assert len(box.holders) <= saved_storage._FEW
         del box, first
 

@@ -43,15 +43,22 @@ PTAC_NOARGS(pool_disable)
     Py_RETURN_NONE;
 }
 
-/* pool_routes() -> names of the ways to torch's allocator, the best first */
-PTAC_NOARGS(pool_routes)
-{
-    PyObject *list = PyList_New(0);
+/* A method that lists the names of what at(0), at(1) ... give until they give NULL. */
+#define PTAC_LIST_NAMES(method, at)                                                    \
+    PTAC_NOARGS(method)                                                                \
+    {                                                                                  \
+        PyObject *list = PyList_New(0);                                                \
+                                                                                       \
+        for (int i = 0; list && at(i); i++)                                            \
+            ptac_append(&list, PyUnicode_FromString(at(i)->name));                     \
+        return list;                                                                   \
+    }
 
-    for (int i = 0; list && ptac_cpu_route_at(i); i++)
-        ptac_append(&list, PyUnicode_FromString(ptac_cpu_route_at(i)->name));
-    return list;
-}
+/* pool_routes() -> names of the ways to torch's allocator, the best first */
+PTAC_LIST_NAMES(pool_routes, ptac_cpu_route_at)
+
+/* pool_policies() -> names of the placement policies */
+PTAC_LIST_NAMES(pool_policies, ptac_policy_at)
 
 /*
  * malloc_keeps(whether): glibc's malloc maps nothing for itself and gives nothing back,
@@ -128,16 +135,6 @@ PTAC_NOARGS(pool_end_step)
 {
     ptac_cpu_pool_end_step();
     Py_RETURN_NONE;
-}
-
-/* pool_policies() -> names of the placement policies */
-PTAC_NOARGS(pool_policies)
-{
-    PyObject *list = PyList_New(0);
-
-    for (int i = 0; list && ptac_policy_at(i); i++)
-        ptac_append(&list, PyUnicode_FromString(ptac_policy_at(i)->name));
-    return list;
 }
 
 static void put_stat(PyObject **dict, const char *name, const char *class,

@@ -31,6 +31,8 @@ typedef struct held {
     bool was_leaf;
 } held;
 
+#define OBJECTS(X) X(tensor) X(origin) X(box) X(geometry)
+
 static PyTypeObject *held_type;
 
 /*
@@ -336,10 +338,9 @@ static int held_traverse(PyObject *self, visitproc visit, void *arg)
     held *holder = (held *)self;
 
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(holder->tensor);
-    Py_VISIT(holder->origin);
-    Py_VISIT(holder->box);
-    Py_VISIT(holder->geometry);
+#define X(member) Py_VISIT(holder->member);
+    OBJECTS(X)
+#undef X
     return 0;
 }
 
@@ -347,10 +348,9 @@ static int held_clear(PyObject *self)
 {
     held *holder = (held *)self;
 
-    Py_CLEAR(holder->tensor);
-    Py_CLEAR(holder->origin);
-    Py_CLEAR(holder->box);
-    Py_CLEAR(holder->geometry);
+#define X(member) Py_CLEAR(holder->member);
+    OBJECTS(X)
+#undef X
     return 0;
 }
 
@@ -367,11 +367,10 @@ static void held_dealloc(PyObject *self)
 }
 
 static PyMemberDef held_members[] = {
-    {"tensor", T_OBJECT, offsetof(held, tensor), READONLY, NULL},
-    {"origin", T_OBJECT, offsetof(held, origin), READONLY, NULL},
-    {"box", T_OBJECT, offsetof(held, box), READONLY, NULL},
-    {"geometry", T_OBJECT, offsetof(held, geometry), READONLY, NULL},
-    {"version", T_LONGLONG, offsetof(held, version), READONLY, NULL},
+#define X(member) {#member, T_OBJECT, offsetof(held, member), READONLY, NULL},
+    OBJECTS(X)
+#undef X
+        {"version", T_LONGLONG, offsetof(held, version), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(held, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
