@@ -116,20 +116,17 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         is_made = is_causal and padding is None and not need_weights
         mask = None if is_made else mask
         mask = F._canonical_mask(mask, "attn_mask", None, "", query.dtype, False)
-        sizes: tuple[int, ...] = n_targets, n_sources
-        if mask is not None and mask.dim() == _BATCHED:
-            sizes = n_batch * self.num_heads, *sizes
-        for what, found, right, error in (
-            ("query", query.shape[-1:], (self.embed_dim,), AssertionError),
-            ("value", value.shape, key.shape, AssertionError),
-            ("attn_mask", None if mask is None else mask.shape, sizes, RuntimeError),
-        ):
-            if found is not None and tuple(found) != tuple(right):
-                raise error(
-                    f"{what}: sizes {tuple(found)} should end in {tuple(right)}"
-                )
-        if mask is not None and mask.dim() == _BATCHED:
-            mask = mask.view(n_batch, self.num_heads, n_targets, n_sources)
+        if query.shape[-1] != self.embed_dim or key.shape != value.shape:
+            shapes = [tuple(x.shape) for x in (query, key, value)]
+            raise AssertionError(f"{shapes} do not fit in {self.embed_dim} dimensions")
+        if mask is not None:
+            sizes: tuple[int, ...] = n_targets, n_sources
+            if mask.dim() == _BATCHED:
+                sizes = n_batch * self.num_heads, *sizes
+            if mask.shape != sizes:
+                raise RuntimeError(f"attn_mask: {tuple(mask.shape)} should be {sizes}")
+            if mask.dim() == _BATCHED:
+                mask = mask.view(n_batch, self.num_heads, n_targets, n_sources)
         if padding is not None:
             sizes = (n_batch, n_sources)[2 - padding.dim() :]
             if not torch.jit.is_tracing() and tuple(padding.shape) != sizes:
@@ -150,8 +147,9 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Attended values [targets, batch, embed]; weights [batch, heads, t, s]."""
+        n_batch, heads = query.shape[1], self.num_heads
         q, k, v = (
-            x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+            x.reshape(x.shape[0], n_batch, heads, self.head_dim).permute(1, 2, 0, 3)
             for x in self._project_in(query, key, value)
         )
         dropout = self.dropout if self.training else 0.0
