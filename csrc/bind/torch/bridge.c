@@ -114,7 +114,7 @@ at_error at_contiguous(at_tensor given, bool channels_last, at_tensor *made)
         T.torch_call_dispatcher("aten::contiguous", "", stack, PTAC_TORCH_ABI_VERSION);
 
     if (!error)
-        *made = at_take_tensor(stack, 0);
+        *made = (at_tensor)(uintptr_t)stack[0];
     return error;
 }
 

@@ -24,12 +24,6 @@ ptac_reason ptac_vector_reason(const ptac_view *view, int64_t n);
 
 int32_t ptac_torch_dtype_of(ptac_dtype dtype);
 
-/* Argument i of a boxed call, taken over by the caller. */
-static inline at_tensor at_take_tensor(const stable_ivalue *stack, int i)
-{
-    return (at_tensor)(uintptr_t)stack[i];
-}
-
 /*
  * An int[] of n elements, of which four are kept: torch convolves in three dimensions
  * at most. Behind a single one stands the same once more.

@@ -10,16 +10,9 @@ ptac_reason ptac_int8_copy(at_tensor tensor, bool channels_last, ptac_int8_args 
 {
     at_tensor handle = NULL;
 
-    if (T.aoti_torch_new_tensor_handle(tensor, &handle))
+    if (T.aoti_torch_new_tensor_handle(tensor, &handle) ||
+        at_contiguous(handle, channels_last, &read->copy))
         return PTAC_MEMORY;
-
-    stable_ivalue stack[2] = {(stable_ivalue)(uintptr_t)handle,
-                              channels_last ? AT_MEMORY_FORMAT_CHANNELS_LAST
-                                            : AT_MEMORY_FORMAT_CONTIGUOUS};
-
-    if (T.torch_call_dispatcher("aten::contiguous", "", stack, PTAC_TORCH_ABI_VERSION))
-        return PTAC_MEMORY;
-    read->copy = at_take_tensor(stack, 0);
     ptac_view_of(read->copy, &read->call.inputs[0]);
     return PTAC_TAKE;
 }
