@@ -47,6 +47,13 @@ def is_idle(optimizer: Any) -> bool:
     return registry.tuner_of(optimizer).is_idle
 
 
+def idle_one() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A net whose optimizer has become idle beside another's training."""
+    (net, optimizer), other = linear(), linear()
+    train(*other, 30)
+    return net, optimizer
+
+
 @pytest.mark.parametrize("cls", [optim.SGD, optim.Adam])
 def test_idle_optimizers_cost_nothing(cls: type) -> None:
     """As many calls a step as without them, also where others are made."""
@@ -101,8 +108,7 @@ def test_parameters_that_were_frozen_meanwhile() -> None:
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints_reach_idle_optimizers(reentrant: bool) -> None:
-    (net, optimizer), (other, of_other) = linear(), linear()
-    train(other, of_other, 30)
+    net, optimizer = idle_one()
     assert is_idle(optimizer)
     x = torch.randn(4, next(net.parameters()).shape[1], requires_grad=True)
     loss = checkpoint(net, x, use_reentrant=reentrant).square().mean()
@@ -113,8 +119,7 @@ def test_checkpoints_reach_idle_optimizers(reentrant: bool) -> None:
 
 def test_a_failed_pass_reaches_nobody() -> None:
     """What an idle optimizer's loss is comes from the pass that succeeds."""
-    (net, optimizer), (other, of_other) = linear(), linear()
-    train(other, of_other, 30)
+    net, optimizer = idle_one()
     x = torch.randn(4, next(net.parameters()).shape[1])
     for fails in (True, False):
         optimizer.zero_grad()
@@ -131,8 +136,7 @@ def test_a_failed_pass_reaches_nobody() -> None:
 
 
 def test_other_threads_do_not_wake_and_may_take_over() -> None:
-    (net, optimizer), (other, of_other) = linear(), linear()
-    train(other, of_other, 30)
+    net, optimizer = idle_one()
     thread = threading.Thread(target=train, args=(net, optimizer, 5))
     thread.start()
     thread.join()
@@ -141,8 +145,7 @@ def test_other_threads_do_not_wake_and_may_take_over() -> None:
 
 
 def test_idle_optimizers_are_freed_and_copied() -> None:
-    (net, optimizer), (other, of_other) = linear(), linear()
-    train(other, of_other, 30)
+    net, optimizer = idle_one()
     assert is_idle(optimizer)
     copied = copy.deepcopy((net, optimizer))
     train(*copied, 1)
@@ -154,8 +157,7 @@ def test_idle_optimizers_are_freed_and_copied() -> None:
 
 
 def test_no_hook_is_left_behind() -> None:
-    (net, optimizer), (other, of_other) = linear(), linear()
-    train(other, of_other, 30)
+    net, optimizer = idle_one()
     hooks = [
         handle.hooks_dict_ref() for _, handle in registry.tuner_of(optimizer).hooks
     ]

@@ -180,13 +180,20 @@ def sparse_steps() -> Tensor:
     return table.weight
 
 
-def test_sparse_gradients() -> None:
-    stock = sparse_steps()
-    with switching.accelerated("sgd_step"):
-        hits = switching.hits("sgd_step")
-        ours = sparse_steps()
-        assert (hits.accelerated, hits.forwarded) == (0, {"sparse": 2})
+def same_as_stock(
+    program: Callable[[], Any], op: str, accelerated: int, forwarded: dict[str, int]
+) -> None:
+    """The program's results are stock's, and its steps are counted so."""
+    stock = program()
+    with switching.accelerated(op):
+        hits = switching.hits(op)
+        ours = program()
+        assert (hits.accelerated, hits.forwarded) == (accelerated, forwarded)
     contract.exactly(ours, stock)
+
+
+def test_sparse_gradients() -> None:
+    same_as_stock(sparse_steps, "sgd_step", 0, {"sparse": 2})
 
 
 @pytest.mark.parametrize("cls", [Adam, AdamW])
@@ -526,12 +533,7 @@ def test_numbers_of_sgd_that_torch_refuses(name: str) -> None:
             opt.step()
         return str(error.value), opt.state_dict()["state"]
 
-    stock = program()
-    with switching.accelerated("sgd_step"):
-        hits = switching.hits("sgd_step")
-        ours = program()
-        assert (hits.accelerated, hits.forwarded) == (1, {"argument": 1})
-    contract.exactly(ours, stock)
+    same_as_stock(program, "sgd_step", 1, {"argument": 1})
 
 
 @pytest.mark.parametrize("count", [0.5, 16_777_215, 16_777_216, 3e38])
