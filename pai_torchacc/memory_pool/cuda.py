@@ -171,14 +171,10 @@ def _stands_against_pool(torch: Any) -> str | None:
 
 def _change(c: Any, torch: Any) -> str | None:
     entries = c.cuda_pool_entries()
-    ours = torch._C._cuda_customAllocator(entries["alloc"], entries["free"])
-    ours.set_record_stream_fn(entries["record_stream"])
-    ours.set_reset_fn(entries["reset"])
-    ours.set_memory_fraction_fn(entries["memory_fraction"])
-    ours.set_base_alloc_fn(entries["base_alloc"])
-    ours.set_begin_allocate_to_pool(entries["begin_allocate_to_pool"])
-    ours.set_end_allocate_to_pool_fn(entries["end_allocate_to_pool"])
-    ours.set_release_pool(entries["release_pool"])
+    ours = torch._C._cuda_customAllocator(entries.pop("alloc"), entries.pop("free"))
+    for name, address in entries.items():
+        is_pool = name in ("begin_allocate_to_pool", "release_pool")
+        getattr(ours, f"set_{name}" if is_pool else f"set_{name}_fn")(address)
     stock = torch._C._cuda_getAllocator()
     try:
         torch._C._cuda_changeCurrentAllocator(ours)

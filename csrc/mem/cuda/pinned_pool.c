@@ -58,23 +58,15 @@ static void touch_all(char *base, int n_threads)
             pthread_join(threads[i], NULL);
 }
 
-static bool do_register(char *base)
+/* Registers all of it with the driver, or ends that. */
+static bool set_registered(char *base, bool is_wanted)
 {
     cu_result result = PTAC_CU_INVALID_CONTEXT;
 
     if (ptac_cuda_enter(&device)) {
-        result = ptac_cuda.host_register(base, bytes, PTAC_CU_HOST_REGISTER_PORTABLE);
-        ptac_cuda_leave();
-    }
-    return result == PTAC_CU_OK;
-}
-
-static bool do_unregister(char *base)
-{
-    cu_result result = PTAC_CU_INVALID_CONTEXT;
-
-    if (ptac_cuda_enter(&device)) {
-        result = ptac_cuda.host_unregister(base);
+        result = is_wanted ? ptac_cuda.host_register(base, bytes,
+                                                     PTAC_CU_HOST_REGISTER_PORTABLE)
+                           : ptac_cuda.host_unregister(base);
         ptac_cuda_leave();
     }
     return result == PTAC_CU_OK;
@@ -108,7 +100,7 @@ static const char *open_arena(int n_threads)
         madvise((void *)arena->base, bytes, MADV_DONTFORK);
         touch_all((char *)arena->base, n_threads);
         ptac_arena_free(arena, all);
-        if (!do_register((char *)arena->base))
+        if (!set_registered((char *)arena->base, true))
             trouble = "the driver does not register host memory of this size";
     }
     if (trouble)
@@ -126,7 +118,7 @@ const char *ptac_pinned_open(size_t wanted, int n_threads)
     if (pool.n_arenas > 0) {
         trouble = "there is a pinned pool already";
     } else {
-        bytes = (wanted + REGION_BYTES - 1) & ~(size_t)(REGION_BYTES - 1);
+        bytes = ptac_round_up(wanted, REGION_BYTES);
         trouble = ptac_cuda_device_open(&device, 0);
         if (!trouble)
             trouble = open_arena(n_threads < 1 ? 1 : n_threads);
@@ -140,8 +132,9 @@ bool ptac_pinned_close(void)
     bool is_closed;
 
     ptac_lock_take(&pool.lock);
-    is_closed = pool.n_arenas == 0 || (pool.used.n_blocks == 0 &&
-                                       do_unregister((char *)pool.arenas[0]->base));
+    is_closed =
+        pool.n_arenas == 0 || (pool.used.n_blocks == 0 &&
+                               set_registered((char *)pool.arenas[0]->base, false));
     if (is_closed)
         ptac_pool_close(&pool);
     ptac_lock_give(&pool.lock);

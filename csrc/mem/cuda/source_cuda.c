@@ -6,6 +6,8 @@
  */
 #include "mem/cuda/source_cuda.h"
 
+#include "mem/engine/block.h"
+
 #include <sys/mman.h>
 
 static ptac_source_cuda *cuda_of(ptac_source *source)
@@ -30,10 +32,9 @@ static uintptr_t reserve(ptac_source *source, size_t bytes)
     ptac_source_cuda *cuda = cuda_of(source);
     const size_t n = bytes / source->chunk_bytes;
     cu_address base = 0;
-    void *table = mmap(NULL, n * sizeof *cuda->chunks, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *table = ptac_pages_take(n * sizeof *cuda->chunks);
 
-    if (table == MAP_FAILED)
+    if (!table)
         return 0;
     if (!is_done(cuda,
                  ptac_cuda.address_reserve(&base, bytes, source->chunk_bytes, 0, 0))) {

@@ -77,7 +77,7 @@ static ptac_arena *open_arena(ptac_stream_pool *pool, ptac_free_lists *lists,
         .policy = pool->options.policy,
         .granule = PTAC_CUDA_GRANULE,
         .least_bytes = is_small ? PTAC_CUDA_GRANULE : PTAC_SMALL_BYTES,
-        .reserve_bytes = (pool->device.total_bytes + chunk - 1) & ~(chunk - 1),
+        .reserve_bytes = ptac_round_up(pool->device.total_bytes, chunk),
         .is_small = is_small,
     };
     ptac_arena *arena;
@@ -117,16 +117,12 @@ static ptac_block *grow(ptac_stream_pool *pool, ptac_free_lists *lists, size_t b
 ptac_block *ptac_free_lists_take(ptac_stream_pool *pool, ptac_free_lists *lists,
                                  size_t bytes, bool may_grow)
 {
-    const bool is_small = ptac_is_small(bytes);
-    ptac_block *block = NULL;
+    ptac_arena *arena = lists->arenas[ptac_is_small(bytes)];
 
-    if (may_grow) {
-        block = grow(pool, lists, bytes);
-    } else if (lists->arenas[is_small]) {
-        pool->pool.budget.cap = (size_t)pool->pool.budget.held.current;
-        block = ptac_pool_take(&pool->pool, lists->arenas[is_small], bytes);
-    }
-    return block;
+    if (may_grow)
+        return grow(pool, lists, bytes);
+    pool->pool.budget.cap = (size_t)pool->pool.budget.held.current;
+    return arena ? ptac_pool_take(&pool->pool, arena, bytes) : NULL;
 }
 
 bool ptac_free_lists_may_have(const ptac_free_lists *lists, size_t bytes)

@@ -310,6 +310,7 @@ void ptac_stream_pool_stats(ptac_stream_pool *pool, ptac_mem_stats *stats)
 
 /* --- graphs -------------------------------------------------------------------- */
 
+/* The slot of a graph that somebody holds; -1: of none. */
 static int find_graph(const ptac_stream_pool *pool, const uint64_t id[2])
 {
     for (int i = 0; i < PTAC_MAX_GRAPHS; i++)
@@ -319,35 +320,23 @@ static int find_graph(const ptac_stream_pool *pool, const uint64_t id[2])
     return -1;
 }
 
-static int add_graph(ptac_stream_pool *pool, const uint64_t id[2])
-{
-    for (int i = 0; i < PTAC_MAX_GRAPHS; i++) {
-        if (pool->graphs[i].n_holders > 0)
-            continue;
-        memcpy(pool->graphs[i].id, id, sizeof pool->graphs[i].id);
-        return i;
-    }
-    return -1;
-}
-
 const char *ptac_stream_pool_capture_begin(ptac_stream_pool *pool, const uint64_t id[2])
 {
     const char *trouble = NULL;
+    int slot;
 
     ptac_lock_take(&pool->pool.lock);
+    slot = find_graph(pool, id);
+    for (int i = 0; slot < 0 && i < PTAC_MAX_GRAPHS; i++)
+        slot = pool->graphs[i].n_holders > 0 ? -1 : i;
     if (pool->capturing >= 0) {
         trouble = "another graph is being captured on this device";
+    } else if (slot < 0) {
+        trouble = "there are too many graphs";
     } else {
-        int i = find_graph(pool, id);
-
-        if (i < 0)
-            i = add_graph(pool, id);
-        if (i < 0) {
-            trouble = "there are too many graphs";
-        } else {
-            pool->graphs[i].n_holders++;
-            pool->capturing = i;
-        }
+        memcpy(pool->graphs[slot].id, id, sizeof pool->graphs[slot].id);
+        pool->graphs[slot].n_holders++;
+        pool->capturing = slot;
     }
     ptac_lock_give(&pool->pool.lock);
     return trouble;

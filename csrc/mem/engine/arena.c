@@ -14,14 +14,6 @@ static uintptr_t down(uintptr_t address, size_t unit)
     return address & ~(uintptr_t)(unit - 1);
 }
 
-static void *table_take(size_t bytes)
-{
-    void *table = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-    return table == MAP_FAILED ? NULL : table;
-}
-
 static size_t chunk_of(const ptac_arena *arena, uintptr_t address)
 {
     return (address - arena->base) / arena->source->chunk_bytes;
@@ -43,8 +35,8 @@ bool ptac_arena_open(ptac_arena *arena, size_t bytes)
     const size_t n_chunks = bytes / arena->source->chunk_bytes;
     const size_t n_regions = bytes / PTAC_REGION_BYTES + 2;
     const size_t tables_bytes = n_regions * (sizeof *arena->visits + 1) + n_chunks;
-    void *index = table_take(arena->policy->index_bytes);
-    void *tables = index ? table_take(tables_bytes) : NULL;
+    void *index = ptac_pages_take(arena->policy->index_bytes);
+    void *tables = index ? ptac_pages_take(tables_bytes) : NULL;
     const uintptr_t base = tables ? arena->source->reserve(arena->source, bytes) : 0;
 
     if (!base) {
@@ -396,7 +388,7 @@ size_t ptac_arena_trim(ptac_arena *arena)
 
 void *ptac_arena_make_index(const ptac_policy *policy)
 {
-    return table_take(policy->index_bytes);
+    return ptac_pages_take(policy->index_bytes);
 }
 
 void ptac_arena_drop_index(const ptac_policy *policy, void *index)

@@ -1,8 +1,5 @@
 /*
  * block.c - records in slabs, and the table of used blocks.
- *
- * Both live in pages of their own from mmap: the heap that the program uses may be the
- * one that torch is being taken away from, and may be locked by the caller.
  */
 #include "mem/engine/block.h"
 
@@ -21,10 +18,10 @@ typedef struct ptac_slab {
 
 _Static_assert(sizeof(ptac_slab) % 64 == 0, "records start on a cache line");
 
-static void *pages_take(size_t bytes)
+void *ptac_pages_take(size_t bytes)
 {
-    void *pages =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     return pages == MAP_FAILED ? NULL : pages;
 }
@@ -32,7 +29,7 @@ static void *pages_take(size_t bytes)
 bool ptac_records_add(ptac_records *records)
 {
     const size_t n = (SLAB_BYTES - sizeof(ptac_slab)) / sizeof(ptac_block);
-    ptac_slab *slab = pages_take(SLAB_BYTES);
+    ptac_slab *slab = ptac_pages_take(SLAB_BYTES);
 
     if (!slab)
         return false;
@@ -80,7 +77,7 @@ bool ptac_table_grow(ptac_block_table *table)
 {
     const ptac_block_table old = *table;
     const size_t n_slots = old.n_slots ? 2 * old.n_slots : LEAST_SLOTS;
-    ptac_block **slots = pages_take(n_slots * sizeof *slots);
+    ptac_block **slots = ptac_pages_take(n_slots * sizeof *slots);
 
     if (!slots)
         return false;

@@ -35,6 +35,12 @@ static inline uintptr_t ptac_round_up(uintptr_t n, size_t unit)
     return (n + unit - 1) & ~(uintptr_t)(unit - 1);
 }
 
+/*
+ * Zeroed memory of whole pages, for munmap() to take back, or NULL. Not from the heap:
+ * torch may just be taken away from that, and the caller may have locked it.
+ */
+void *ptac_pages_take(size_t bytes);
+
 typedef struct ptac_block {
     uintptr_t address;
     size_t bytes;

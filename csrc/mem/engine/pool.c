@@ -12,9 +12,8 @@ ptac_arena *ptac_pool_add_arena(ptac_pool *pool, const ptac_arena_spec *spec)
 
     if (pool->n_arenas == PTAC_MAX_ARENAS)
         return NULL;
-    arena = mmap(NULL, sizeof *arena, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (arena == MAP_FAILED)
+    arena = ptac_pages_take(sizeof *arena);
+    if (!arena)
         return NULL;
     *arena = (ptac_arena){
         .source = spec->source,
@@ -193,17 +192,20 @@ size_t ptac_pool_trim(ptac_pool *pool)
     return released;
 }
 
+static void sum_classes(ptac_mem_stats *stats)
+{
+#define X(name) ptac_class_sum(stats->name);
+    PTAC_CLASS_STATS(X)
+#undef X
+}
+
 void ptac_pool_stats(ptac_pool *pool, ptac_mem_stats *stats)
 {
     ptac_lock_take(&pool->lock);
     ptac_pool_settle(pool);
     ptac_pool_check(pool);
     *stats = pool->stats;
-    ptac_class_sum(stats->allocation);
-    ptac_class_sum(stats->allocated_bytes);
-    ptac_class_sum(stats->requested_bytes);
-    ptac_class_sum(stats->active);
-    ptac_class_sum(stats->active_bytes);
+    sum_classes(stats);
     for (int i = 0; i < pool->n_arenas; i++)
         add_arena(stats, pool->arenas[i]);
     stats->reserved_bytes[PTAC_ALL] = pool->budget.held;
@@ -223,9 +225,7 @@ void ptac_pool_reset_peaks(ptac_pool *pool)
 {
     ptac_lock_take(&pool->lock);
     ptac_pool_settle(pool);
-#define X(name) ptac_class_sum(pool->stats.name);
-    PTAC_CLASS_STATS(X)
-#undef X
+    sum_classes(&pool->stats);
     for (int c = PTAC_ALL; c < PTAC_N_CLASSES; c++) {
 #define X(name) reset(&pool->stats.name[c]);
         PTAC_CLASS_STATS(X)

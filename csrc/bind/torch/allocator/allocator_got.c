@@ -30,6 +30,14 @@ static void our_free(void *memory)
         their_free(memory);
 }
 
+bool ptac_cpu_allocator_slots(got_slots *memalign, got_slots *frees)
+{
+    void *c10 = ptac_torch_c10();
+
+    return c10 && got_find(c10, "posix_memalign", memalign) &&
+           got_find(c10, "free", frees);
+}
+
 /* Finds the slots anew, unless something of ours is still in them. */
 static const char *find(ptac_hook_state state)
 {
@@ -37,8 +45,7 @@ static const char *find(ptac_hook_state state)
 
     if (state != PTAC_HOOK_OFF || is_overtaken)
         return NULL;
-    if (!c10 || !got_find(c10, "posix_memalign", &memalign_slots) ||
-        !got_find(c10, "free", &free_slots))
+    if (!ptac_cpu_allocator_slots(&memalign_slots, &free_slots))
         return "torch's libc10 does not import posix_memalign and free";
     their_memalign = (memalign_fn)got_function(c10, "posix_memalign", &memalign_slots);
     their_free = (free_fn)got_function(c10, "free", &free_slots);
@@ -59,28 +66,22 @@ static bool install(ptac_hook_state state)
     return false;
 }
 
-static bool stop_requests(void)
+static bool restore(got_slots *slots, uintptr_t ours)
 {
-    const bool is_restored = got_restore(&memalign_slots, (uintptr_t)our_memalign);
+    const bool is_restored = got_restore(slots, ours);
 
     is_overtaken |= !is_restored;
     return is_restored;
+}
+
+static bool stop_requests(void)
+{
+    return restore(&memalign_slots, (uintptr_t)our_memalign);
 }
 
 static bool stop_frees(void)
 {
-    const bool is_restored = got_restore(&free_slots, (uintptr_t)our_free);
-
-    is_overtaken |= !is_restored;
-    return is_restored;
-}
-
-bool ptac_cpu_allocator_slots(got_slots *memalign, got_slots *frees)
-{
-    void *c10 = ptac_torch_c10();
-
-    return c10 && got_find(c10, "posix_memalign", memalign) &&
-           got_find(c10, "free", frees);
+    return restore(&free_slots, (uintptr_t)our_free);
 }
 
 const ptac_cpu_route ptac_route_imports = {"imports", find, install, stop_requests,

@@ -71,11 +71,10 @@ const char *ptac_cuda_allocator_open(const ptac_stream_pool_options *wanted)
 
 static const char *open_pool(int device)
 {
-    ptac_stream_pool *pool = mmap(NULL, sizeof *pool, PROT_READ | PROT_WRITE,
-                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ptac_stream_pool *pool = ptac_pages_take(sizeof *pool);
     const char *trouble;
 
-    if (pool == MAP_FAILED)
+    if (!pool)
         return "no memory for the pool itself";
     trouble = ptac_stream_pool_open(pool, device, &options);
     if (trouble)
@@ -110,12 +109,10 @@ typedef char size_text[32];
 
 static const char *in_words(size_text text, size_t bytes)
 {
-    if (bytes < (size_t)1 << 20)
-        snprintf(text, sizeof(size_text), "%.2f KiB", (double)bytes / 0x1p10);
-    else if (bytes < (size_t)1 << 30)
-        snprintf(text, sizeof(size_text), "%.2f MiB", (double)bytes / 0x1p20);
-    else
-        snprintf(text, sizeof(size_text), "%.2f GiB", (double)bytes / 0x1p30);
+    const int unit = (bytes >= (size_t)1 << 20) + (bytes >= (size_t)1 << 30);
+
+    snprintf(text, sizeof(size_text), "%.2f %ciB",
+             (double)bytes / (double)((size_t)1024 << 10 * unit), "KMG"[unit]);
     return text;
 }
 
