@@ -11,29 +11,12 @@
  * give it other memory (tensor.data = ...), and an output by its memory alone, since
  * the tensor would hold the node in turn. The hook is not told which of them it sees.
  */
-#include "bind/python/module/pybind.h"
+#include "bind/python/saved/held.h"
 
-#include <stddef.h>
 #include <string.h>
-#include <structmember.h>
 
 /* Below that nothing is worth a look; tests find it by its name and look at all. */
 int64_t ptac_saved_least_bytes = 256 << 10;
-
-typedef struct held {
-    PyObject head;
-    PyObject *tensor;   /* what was saved, or shares its memory and version; or NULL */
-    PyObject *origin;   /* a weak reference to what was saved, where that is not it */
-    PyObject *box;      /* the package's, for large tensors */
-    PyObject *geometry; /* what saved_release() was given with the tensor */
-    PyObject *weakrefs;
-    long long version;
-    bool was_leaf;
-} held;
-
-#define OBJECTS(X) X(tensor) X(origin) X(box) X(geometry)
-
-static PyTypeObject *held_type;
 
 /*
  * What saved_install() was given; consider is NULL while it is off. Any call into
@@ -82,9 +65,9 @@ static PyObject *aliased(PyObject *tensor)
     return ptac_wrap(made);
 }
 
-static held *hold(PyObject *tensor, bool is_leaf, bool as_it_is)
+static ptac_held *hold(PyObject *tensor, bool is_leaf, bool as_it_is)
 {
-    held *made = PyObject_GC_New(held, held_type);
+    ptac_held *made = PyObject_GC_New(ptac_held, ptac_held_type);
 
     if (!made)
         return NULL;
@@ -197,7 +180,7 @@ static PyObject *packed(PyObject *tensor, PyObject *consider_now)
     const int is_leaf = ptac_truth(tensor, s_is_leaf);
     bool wanted = false;
     int as_it_is;
-    held *holder;
+    ptac_held *holder;
 
     if (is_leaf < 0)
         return NULL;
@@ -283,7 +266,7 @@ static PyObject *as_autograd(PyObject *holder, PyObject *tensor, PyObject *origi
  * The same, or torch's error. origin: what was saved, or None where that is gone. An
  * input that was detached in place has become a leaf.
  */
-static PyObject *checked(held *holder, PyObject *tensor, PyObject *origin)
+static PyObject *checked(ptac_held *holder, PyObject *tensor, PyObject *origin)
 {
     const int is_leaf =
         holder->was_leaf || origin == Py_None ? false : ptac_truth(origin, s_is_leaf);
@@ -306,9 +289,9 @@ static PyObject *checked(held *holder, PyObject *tensor, PyObject *origin)
 PTAC_O(saved_unpack, object)
 {
     PyObject *tensor, *origin, *found;
-    held *holder = (held *)object;
+    ptac_held *holder = (ptac_held *)object;
 
-    if (Py_TYPE(object) != held_type)
+    if (Py_TYPE(object) != ptac_held_type)
         return PyErr_Format(PyExc_TypeError, "a holder is expected, not %R", object);
     if (!holder->tensor)
         return call(restore, object, NULL);
@@ -320,85 +303,13 @@ PTAC_O(saved_unpack, object)
     return found;
 }
 
-/* saved_release(holder, geometry): it lets go of the tensor, which looked like that. */
-PTAC_VARARGS(saved_release)
-{
-    PyObject *geometry;
-    held *holder;
-
-    if (!PyArg_ParseTuple(args, "O!O", held_type, &holder, &geometry))
-        return NULL;
-    ptac_keep(&holder->geometry, geometry);
-    Py_CLEAR(holder->tensor);
-    Py_RETURN_NONE;
-}
-
-static int held_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    held *holder = (held *)self;
-
-    Py_VISIT(Py_TYPE(self));
-#define X(member) Py_VISIT(holder->member);
-    OBJECTS(X)
-#undef X
-    return 0;
-}
-
-static int held_clear(PyObject *self)
-{
-    held *holder = (held *)self;
-
-#define X(member) Py_CLEAR(holder->member);
-    OBJECTS(X)
-#undef X
-    return 0;
-}
-
-static void held_dealloc(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-
-    PyObject_GC_UnTrack(self);
-    if (((held *)self)->weakrefs)
-        PyObject_ClearWeakRefs(self);
-    held_clear(self);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
-}
-
-static PyMemberDef held_members[] = {
-#define X(member) {#member, T_OBJECT, offsetof(held, member), READONLY, NULL},
-    OBJECTS(X)
-#undef X
-        {"version", T_LONGLONG, offsetof(held, version), READONLY, NULL},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(held, weakrefs), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyType_Slot held_slots[] = {
-    {Py_tp_dealloc, (void *)held_dealloc},
-    {Py_tp_traverse, (void *)held_traverse},
-    {Py_tp_clear, (void *)held_clear},
-    {Py_tp_members, (void *)held_members},
-    {0, NULL},
-};
-
-static PyType_Spec held_spec = {
-    .name = "pai_torchacc._C.Held",
-    .basicsize = sizeof(held),
-    .flags =
-        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = held_slots,
-};
-
 static bool prepare(void)
 {
 #define X(name) s_##name = PyUnicode_InternFromString(#name);
     NAMES(X)
 #undef X
     node_types = PyDict_New();
-    held_type = PyErr_Occurred() ? NULL : (PyTypeObject *)PyType_FromSpec(&held_spec);
-    return held_type;
+    return !PyErr_Occurred() && ptac_held_prepare();
 }
 
 /*
@@ -421,7 +332,7 @@ PTAC_VARARGS(saved_install)
     if (!PyArg_ParseTuple(args, "OOOOOO", &given[0], &given[1], &given[2], &given[3],
                           &given[4], &given[5]))
         return NULL;
-    if (!held_type && !prepare())
+    if (!ptac_held_type && !prepare())
         return NULL;
 #ifdef __x86_64__ /* elsewhere results come back another way */
     const bool can = T.tensor_data;
