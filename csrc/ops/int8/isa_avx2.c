@@ -61,22 +61,7 @@ TARGET static void prepare(chunk *c, int r, const uint8_t *row, int64_t n_quads)
 
 #include "ops/int8/sum_ymm_tpl.h"
 
-#define ints            __m256i
-#define i_load(p)       _mm256_loadu_si256((const __m256i *)(p))
-#define i_set           _mm256_set1_epi32
-#define i_mul           _mm256_mullo_epi32
-#define i_sub           _mm256_sub_epi32
-#define i_min           _mm256_min_epi32
-#define i_max           _mm256_max_epi32
-#define i_shift         _mm256_srli_epi32
-#define i_floats        _mm256_cvtepi32_ps
-#define i_round         _mm256_cvtps_epi32
 #define FETCH(p, bytes) ((void)(p))
-
-INLINE ints i_load_first(const int32_t *p, int n)
-{
-    return n < LANES ? _mm256_maskload_epi32(p, first_lanes(n)) : i_load(p);
-}
 
 /* Eight integers as bytes, saturated, in the low half. */
 INLINE __m128i bytes_of(__m256i q)
@@ -98,17 +83,7 @@ INLINE void store_bytes(uint8_t *to, __m128i bytes, int n)
 
 INLINE void store_low_bytes(uint8_t *to, ints q, int n)
 {
-    store_bytes(to, bytes_of(_mm256_and_si256(q, i_set(255))), n);
-}
-
-INLINE vec i_bytes(ints a, ints b, ints c, ints d)
-{
-    const __m256i order = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-
-    return _mm256_castsi256_ps(_mm256_shuffle_epi8(
-        _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d)),
-        order));
+    store_bytes(to, bytes_of(_mm256_and_si256(q, EPI32(set1)(255))), n);
 }
 
 #include "ops/int8/isa_tpl.h"

@@ -119,18 +119,7 @@ static void sum(const ptac_tile *tile, int n_rows, int n_vectors, int32_t *sums)
     tiles[n_vectors - 1][n_rows - 1](tile, sums);
 }
 
-#define ints               __m512i
-#define i_load             _mm512_loadu_si512
-#define i_load_first(p, n) _mm512_maskz_loadu_epi32(v_first(n), p)
-#define i_set              _mm512_set1_epi32
-#define i_mul              _mm512_mullo_epi32
-#define i_sub              _mm512_sub_epi32
-#define i_min              _mm512_min_epi32
-#define i_max              _mm512_max_epi32
-#define i_shift            _mm512_srli_epi32
-#define i_floats           _mm512_cvtepi32_ps
-#define i_round            _mm512_cvtps_epi32
-#define FETCH(p, bytes)    _mm_prefetch((const char *)(p) + (bytes), _MM_HINT_T0)
+#define FETCH(p, bytes) _mm_prefetch((const char *)(p) + (bytes), _MM_HINT_T0)
 
 INLINE mask filled_bytes(int n)
 {
@@ -142,23 +131,13 @@ INLINE void store_low_bytes(uint8_t *to, ints q, int n)
     _mm_mask_storeu_epi8(to, filled_bytes(n), _mm512_cvtepi32_epi8(q));
 }
 
-INLINE vec i_bytes(ints a, ints b, ints c, ints d)
-{
-    const __m512i order = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-
-    return _mm512_castsi512_ps(_mm512_shuffle_epi8(
-        _mm512_packus_epi16(_mm512_packus_epi32(a, b), _mm512_packus_epi32(c, d)),
-        order));
-}
-
 #include "ops/int8/isa_tpl.h"
 #include "ops/int8/planes_tpl.h"
 
 /* In 0..255. */
 INLINE __m128i bytes_of(vec x, vec by, vec from)
 {
-    return _mm512_cvtusepi32_epi8(i_max(round_to(x, by, from), i_set(0)));
+    return _mm512_cvtusepi32_epi8(EPI32(max)(round_to(x, by, from), EPI32(set1)(0)));
 }
 
 TARGET static void quantize(const float *x, int64_t n, float inverse, float zero,

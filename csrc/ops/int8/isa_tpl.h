@@ -3,13 +3,9 @@
  *
  * The includer defines
  *
- *   TARGET, LANES, vec, v_*       by including ops/math/lanes_<isa>.h
- *   ints, i_load, i_set, i_mul,   LANES int32 and their arithmetic; i_shift(v, n) is
- *   i_sub, i_min, i_max, i_shift  v >> n of what is not negative
- *   i_load_first(p, n)            the first n of them; no memory behind is touched
- *   i_floats(v), i_round(v)       to floats, and from them: half to even
- *   store_low_bytes(to, v, n)     the low bytes of the first n and what fills up a quad
- *   FETCH(p, bytes)               asks for memory so many bytes behind p, or nothing
+ *   TARGET, LANES, vec, ints, v_*  by including ops/math/lanes_<isa>.h
+ *   store_low_bytes(to, v, n)      the low bytes of n ints and what fills up a quad
+ *   FETCH(p, bytes)                asks for memory so many bytes behind p, or nothing
  */
 #include "ops/int8/isa.h"
 #include "ops/int8/panel.h"
@@ -33,7 +29,7 @@ INLINE columns columns_from(const ptac_epilogue *e, int n)
 
     return (columns){
         .n = left,
-        .sums = i_load_first(e->column_sums + n, left),
+        .sums = (ints)v_load_first((const float *)e->column_sums + n, left),
         .scale = v_load_first(e->column_scales + n, left),
         .bias = e->bias ? v_load_first(e->bias + n, left) : v_zero(),
         .relu = e->relu,
@@ -43,7 +39,10 @@ INLINE columns columns_from(const ptac_epilogue *e, int n)
 /* float(sum - zero * column sum) */
 INLINE vec exact(const columns *c, const int32_t *sums, int32_t zero)
 {
-    return i_floats(i_sub(i_load(sums), i_mul(c->sums, i_set(zero))));
+    const ints off = EPI32(mullo)(c->sums, EPI32(set1)(zero));
+
+    return JOIN(VECTOR, cvtepi32,
+                ps)(EPI32(sub)((ints)v_load((const float *)sums), off));
 }
 
 /* max(0, y) where asked for; the order of the operands keeps NaN. */
@@ -115,7 +114,7 @@ TARGET static void measure(const float *x, int64_t n, ptac_range *range)
 /* round(fma(x, by, from)); NaN becomes the least integer. */
 INLINE ints round_to(vec x, vec by, vec from)
 {
-    return i_round(v_fma(x, by, from));
+    return JOIN(VECTOR, cvtps, epi32)(v_fma(x, by, from));
 }
 
 TARGET static void quantize16(const float *x, int64_t n, float inverse, float zero,
@@ -126,9 +125,10 @@ TARGET static void quantize16(const float *x, int64_t n, float inverse, float ze
     for (int64_t i = 0; i < n; i += LANES) {
         const int left = at_most_lanes(n - i);
         const ints q = round_to(v_load_first(x + i, left), by, from);
-        const ints within = i_min(i_max(q, i_set(0)), i_set(65535));
+        const ints within =
+            EPI32(min)(EPI32(max)(q, EPI32(set1)(0)), EPI32(set1)(65535));
 
-        store_low_bytes(high + i, i_shift(within, 8), left);
+        store_low_bytes(high + i, EPI32(srli)(within, 8), left);
         store_low_bytes(low + i, within, left);
     }
 }

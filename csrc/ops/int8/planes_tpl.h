@@ -1,13 +1,22 @@
 /*
  * planes_tpl.h - images from planes of channels to pixels of channels and back, LANES
  * pixels by LANES fours of channels at a time.
- *
- * The includer has included isa_tpl.h and defines besides
- *
- *   i_bytes(a, b, c, d)  vec: in each lane, side by side as bytes, those of four ints;
- *                        saturated, which is all that the measured range needs
+ * The includer has included isa_tpl.h.
  */
 #include <string.h>
+
+/* In each lane, side by side as bytes, those of four; saturated, which is enough. */
+INLINE vec bytes_side_by_side(ints a, ints b, ints c, ints d)
+{
+#define ORDER 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15
+    static const _Alignas(64) uint8_t order[] = {ORDER, ORDER, ORDER, ORDER};
+#undef ORDER
+    const ints low = JOIN(VECTOR, packus, epi32)(a, b);
+    const ints high = JOIN(VECTOR, packus, epi32)(c, d);
+
+    return (vec)JOIN(VECTOR, shuffle, epi8)(JOIN(VECTOR, packus, epi16)(low, high),
+                                            (ints)v_load((const float *)order));
+}
 
 /* LANES pixels of up to four planes: in each lane the four channels of a pixel. */
 INLINE vec round_quad(const float *x, int64_t plane_stride, int64_t n_planes, int n,
@@ -18,8 +27,8 @@ INLINE vec round_quad(const float *x, int64_t plane_stride, int64_t n_planes, in
 #pragma GCC unroll 4
     for (int i = 0; i < PTAC_QUAD; i++)
         q[i] = i < n_planes ? round_to(v_load_first(x + i * plane_stride, n), by, from)
-                            : i_set(0);
-    return i_bytes(q[0], q[1], q[2], q[3]);
+                            : EPI32(set1)(0);
+    return bytes_side_by_side(q[0], q[1], q[2], q[3]);
 }
 
 /* Where LANES pixels go, of which n are there. */
