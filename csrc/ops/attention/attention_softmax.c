@@ -205,6 +205,7 @@ TARGET static void scale_row(const uint16_t *in, float factor, float *out, int64
         v_store_first(out + i, v_mul(by, load_widened(in + i, (int)(n - i))),
                       (int)(n - i));
 }
+
 typedef struct centre_job {
     const ptac_view *in;
     float *means;

@@ -38,10 +38,11 @@ __attribute__((target("avx2"), always_inline)) static inline ints first_lanes(in
 /* (0 + 1) + (2 + 3) */
 __attribute__((target("avx2"), always_inline)) static inline double v_total(vec_f64 v)
 {
-    const vec_f64 pairs = _mm256_hadd_pd(v, v);
+    const __m128d low = _mm256_castpd256_pd128(v), high = _mm256_extractf128_pd(v, 1);
+    const __m128d first = _mm_add_sd(low, _mm_unpackhi_pd(low, low));
 
     return _mm_cvtsd_f64(
-        _mm_add_sd(_mm256_castpd256_pd128(pairs), _mm256_extractf128_pd(pairs, 1)));
+        _mm_add_sd(first, _mm_add_sd(high, _mm_unpackhi_pd(high, high))));
 }
 
 #define v_round(v) _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)

@@ -20,7 +20,7 @@ INLINE VEC OF(load_span)(const ELEM *p, SPAN span)
 
 INLINE VEC OF(load)(const ELEM *p, int n)
 {
-    return n >= N_LANES ? LOAD_REAL(p) : LOAD_SOME(p, OF(first)(n));
+    return n == N_LANES ? LOAD_REAL(p) : LOAD_SOME(p, OF(first)(n));
 }
 
 INLINE VEC OF(load2_span)(const ELEM *p, SPAN span)
@@ -31,7 +31,7 @@ INLINE VEC OF(load2_span)(const ELEM *p, SPAN span)
 INLINE void OF(load_pairs)(const ELEM *p, int n, VEC *even, VEC *odd)
 {
     const int half = N_LANES / 2;
-    const VEC low = OF(load)(p, 2 * n);
+    const VEC low = OF(load)(p, n >= half ? N_LANES : 2 * n);
     const VEC high = n > half ? OF(load)(p + N_LANES, 2 * (n - half)) : V(setzero)();
 
     *even = OF(evens)(low, high);

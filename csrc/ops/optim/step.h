@@ -120,4 +120,18 @@ static inline int64_t ptac_step_sums(int64_t n_elements)
  */
 ptac_status ptac_step_run(const ptac_call *call, ptac_range_fn f32, ptac_range_fn f64);
 
+/* The rows of an instruction set, from sgd_range_f32 and its like. */
+#define PTAC_STEP_ROWS(name, features, takes)                                          \
+    static ptac_status sgd(const ptac_call *call)                                      \
+    {                                                                                  \
+        return ptac_step_run(call, sgd_range_f32, sgd_range_f64);                      \
+    }                                                                                  \
+    static ptac_status adam(const ptac_call *call)                                     \
+    {                                                                                  \
+        return ptac_step_run(call, adam_range_f32, adam_range_f64);                    \
+    }                                                                                  \
+    PTAC_ROW(SGD_STEP, name, PTAC_EXACT, features, takes, sgd)                         \
+    PTAC_ROW(ADAM_STEP, name, PTAC_EXACT, features, takes, adam)                       \
+    PTAC_ROW(ADAMW_STEP, name, PTAC_EXACT, features, takes, adam)
+
 #endif

@@ -13,7 +13,5 @@
 
 #include "ops/optim/step_tpl.h"
 
-PTAC_ROW(SGD_STEP, "avx2", PTAC_EXACT, PTAC_CPU_AVX2, ptac_step_accepts_fused, sgd)
-PTAC_ROW(ADAM_STEP, "avx2", PTAC_EXACT, PTAC_CPU_AVX2, ptac_step_accepts_fused, adam)
-PTAC_ROW(ADAMW_STEP, "avx2", PTAC_EXACT, PTAC_CPU_AVX2, ptac_step_accepts_fused, adam)
+PTAC_STEP_ROWS("avx2", PTAC_CPU_AVX2, ptac_step_accepts_fused)
 #endif

@@ -26,9 +26,5 @@ INLINE __m512 root_estimate(__m512 x)
 
 #include "ops/optim/step_tpl.h"
 
-PTAC_ROW(SGD_STEP, "avx512", PTAC_EXACT, PTAC_CPU_AVX512, ptac_step_accepts_fused, sgd)
-PTAC_ROW(ADAM_STEP, "avx512", PTAC_EXACT, PTAC_CPU_AVX512, ptac_step_accepts_fused,
-         adam)
-PTAC_ROW(ADAMW_STEP, "avx512", PTAC_EXACT, PTAC_CPU_AVX512, ptac_step_accepts_fused,
-         adam)
+PTAC_STEP_ROWS("avx512", PTAC_CPU_AVX512, ptac_step_accepts_fused)
 #endif

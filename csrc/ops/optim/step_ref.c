@@ -77,16 +77,4 @@ ptac_status ptac_step_run(const ptac_call *call, ptac_range_fn f32, ptac_range_f
 #define OF(name) name##_f64
 #include "ops/optim/step_ref_tpl.h"
 
-static ptac_status sgd(const ptac_call *call)
-{
-    return ptac_step_run(call, sgd_range_f32, sgd_range_f64);
-}
-
-static ptac_status adam(const ptac_call *call)
-{
-    return ptac_step_run(call, adam_range_f32, adam_range_f64);
-}
-
-PTAC_ROW(SGD_STEP, "scalar", PTAC_EXACT, 0, accepts, sgd)
-PTAC_ROW(ADAM_STEP, "scalar", PTAC_EXACT, 0, accepts, adam)
-PTAC_ROW(ADAMW_STEP, "scalar", PTAC_EXACT, 0, accepts, adam)
+PTAC_STEP_ROWS("scalar", 0, accepts)

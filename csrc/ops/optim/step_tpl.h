@@ -1,6 +1,5 @@
 /*
- * step_tpl.h - the optimizers' steps in vectors. Leaves sgd(call) and adam(call), the
- * run() of rows of the three operators.
+ * step_tpl.h - the optimizers' steps in vectors. Leaves what PTAC_STEP_ROWS asks for.
  *
  * Included once by step_<isa>.c, behind typed_<isa>.h. Expects
  *
@@ -75,13 +74,3 @@ INLINE vec_f32 root_f32(vec_f32 x)
 #define OF(name) name##_f64
 #include "ops/optim/adam_tpl.h"
 #include "ops/optim/sgd_tpl.h"
-
-static ptac_status sgd(const ptac_call *call)
-{
-    return ptac_step_run(call, sgd_range_f32, sgd_range_f64);
-}
-
-static ptac_status adam(const ptac_call *call)
-{
-    return ptac_step_run(call, adam_range_f32, adam_range_f64);
-}
