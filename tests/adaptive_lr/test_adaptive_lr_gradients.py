@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from adapting import (
-    backward,
-    linear,
-    losses_of,
-    multipliers_of,
-    report,
-    train,
-)
+from adapting import backward, linear, losses_of, multipliers_of, report, train
 from torch import nn, optim
 
 import pai_torchacc as ptac

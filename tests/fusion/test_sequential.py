@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -269,33 +268,20 @@ def test_patches_of_users_are_called(
     net = nn.Sequential(nn.Linear(20, 30), activation())
     x = torch.ones(40, 20)
     stock = net(x)
-    n_calls = 0
-
-    def patch() -> None:
-        original = getattr(owner, attribute)
-
-        @functools.wraps(original)
-        def mine(*args: Any, **kwargs: Any) -> Any:
-            nonlocal n_calls
-            n_calls += 1
-            return original(*args, **kwargs)
-
-        monkeypatch.setattr(owner, attribute, mine)
-
     if is_first:
-        patch()
+        calls = switching.count_calls(monkeypatch, owner, attribute)
     with switching.accelerated(*OPS):
         if not is_first:
-            patch()
+            calls = switching.count_calls(monkeypatch, owner, attribute)
         close(net(x), stock)
-        seen = n_calls
+        seen = len(calls)
         assert seen > 0
         monkeypatch.undo()
         close(net(x), stock)
     close(net(x), stock)
-    assert n_calls == seen
+    assert len(calls) == seen
     with switching.accelerated(*OPS):
         hits = switching.hits(OPS[0])
         close(net(x), stock)
         assert hits.accelerated == 1
-        assert n_calls == seen
+        assert len(calls) == seen

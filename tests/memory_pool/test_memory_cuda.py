@@ -12,7 +12,9 @@ import ctypes
 import os
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import native
 import pytest
@@ -339,12 +341,13 @@ if status["tier"] is None:
     return program(start + textwrap.dedent(text), **environment)
 
 
-both = pytest.mark.parametrize("tier", TIERS)
+def on_gpu(test: Callable[[str], None]) -> Any:
+    """A test that needs a device, for both tiers."""
+    test = pytest.mark.parametrize("tier", TIERS)(test)
+    return pytest.mark.gpu(pytest.mark.usefixtures("gpu")(test))
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
-@both
+@on_gpu
 def test_gpu_training_gives_stock_numbers(tier: str) -> None:
     """Ten steps of a small CNN: the allocator changes no bit of the losses."""
     train = """
@@ -372,9 +375,7 @@ def test_gpu_training_gives_stock_numbers(tier: str) -> None:
     assert stock.split("LOSSES")[1] == ours.split("LOSSES")[1]
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
-@both
+@on_gpu
 def test_gpu_blocks_wait_for_recorded_streams(tier: str) -> None:
     """Memory that a busy stream still reads is not handed out, and then is."""
     on_device(
@@ -400,9 +401,7 @@ def test_gpu_blocks_wait_for_recorded_streams(tier: str) -> None:
     )
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
-@both
+@on_gpu
 def test_gpu_many_streams_stay_within_bounds(tier: str) -> None:
     output = on_device(
         tier,
@@ -429,9 +428,7 @@ def test_gpu_many_streams_stay_within_bounds(tier: str) -> None:
     print(output)
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
-@both
+@on_gpu
 def test_gpu_out_of_memory_is_torchs_error_and_passes(tier: str) -> None:
     on_device(
         tier,
@@ -460,9 +457,7 @@ def test_gpu_out_of_memory_is_torchs_error_and_passes(tier: str) -> None:
     )
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
-@both
+@on_gpu
 def test_gpu_empty_cache_gives_memory_back(tier: str) -> None:
     on_device(
         tier,
@@ -481,9 +476,7 @@ def test_gpu_empty_cache_gives_memory_back(tier: str) -> None:
     )
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
-@both
+@on_gpu
 def test_gpu_graphs_keep_their_memory(tier: str) -> None:
     on_device(
         tier,

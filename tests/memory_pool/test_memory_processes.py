@@ -53,6 +53,18 @@ assert train() == stock
 """
 
 
+FILL = """
+def fill(make):
+    kept = []
+    try:
+        while True:
+            kept.append(make(1 << 24))
+    except RuntimeError as error:
+        assert "can't allocate memory" in str(error)
+    return kept
+"""
+
+
 def library(peer: str) -> str:
     for folder in FOLDERS:
         for name in PEERS[peer]:
@@ -84,18 +96,13 @@ handle = ptac.enable_memory_pool()
 assert handle, handle.reason
 x = torch.ones(1 << 20)
 assert internals.pool_owns(x.data_ptr())
-kept = []
-try:
-    while True:
-        kept.append(torch.ones(1 << 24))
-except RuntimeError as error:
-    assert "can't allocate memory" in str(error)
+kept = fill(torch.ones)
 print(len(kept))
 assert all(k.min() == 1 == k.max() for k in kept[::7])  # takes no more memory
 del kept
 assert torch.ones(1 << 24).sum() == 1 << 24
 """
-    assert int(switching.python(program, fresh=True)) > 10
+    assert int(switching.python(FILL + program, fresh=True)) > 10
 
 
 def memory_group() -> Path | None:
@@ -126,18 +133,13 @@ import torch, pai_torchacc as ptac
 from pai_torchacc import _C
 assert _C.memory_limit() == {limit}
 assert ptac.enable_memory_pool()
-kept = []
-try:
-    while True:
-        kept.append(torch.empty(1 << 24))
-except RuntimeError as error:
-    assert "can't allocate memory" in str(error)
+kept = fill(torch.empty)
 n = ptac.memory_stats()["reserved_bytes.all.peak"]
 assert 0.8 * {limit} < n <= 0.9 * {limit}, n
 print("capped")
 """
     try:
-        assert switching.python(program, fresh=True).strip() == "capped"
+        assert switching.python(FILL + program, fresh=True).strip() == "capped"
     finally:
         group.rmdir()
 

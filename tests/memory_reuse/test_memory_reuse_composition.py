@@ -11,6 +11,7 @@ import pytest
 import reusing
 import torch
 import torch.nn.functional as F
+from reusing import SavesBoth
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
@@ -37,6 +38,11 @@ def leaves() -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
     x, w = (torch.randn(WIDE, WIDE, requires_grad=True) for _ in range(2))
     return x, w
+
+
+def gradients(loss: Tensor, x: Tensor, w: Tensor) -> list[Tensor]:
+    loss.backward()
+    return [x.grad, w.grad]
 
 
 def both(run: Callable[[], list[Tensor]], mechanism: str | None = "recompute") -> None:
@@ -133,8 +139,7 @@ def test_checkpoints(reentrant: bool) -> None:
         torch.manual_seed(1)
         y = net(x, w)
         y = checkpoint(net, y, w, use_reentrant=reentrant)
-        net(y, w).sum().backward()
-        return [x.grad, w.grad]
+        return gradients(net(y, w).sum(), x, w)
 
     both(run)
 
@@ -183,8 +188,7 @@ def test_saving_on_the_cpu() -> None:
         torch.manual_seed(1)
         with save_on_cpu():
             y = net(x, w)
-        net(y, w).sum().backward()
-        return [x.grad, w.grad]
+        return gradients(net(y, w).sum(), x, w)
 
     both(run)
 
@@ -341,29 +345,13 @@ def test_another_number_of_threads_in_backward() -> None:
         torch.set_num_threads(before)
 
 
-class Doubling(torch.autograd.Function):
-    """Saves its input and its output."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        out = x * 2
-        ctx.save_for_backward(x, out)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        x, out = ctx.saved_tensors
-        return grad * (out - x) / (out + 1)
-
-
 def test_functions_of_programs() -> None:
     def run() -> list[Tensor]:
         x, w = leaves()
-        y = Doubling.apply(F.softplus(x @ w))
+        y = SavesBoth.apply(F.softplus(x @ w))
         for _ in range(3):
-            y = Doubling.apply(F.softplus(y @ w / 500)) + 1
-        y.sum().backward()
-        return [x.grad, w.grad]
+            y = SavesBoth.apply(F.softplus(y @ w / 500)) + 1
+        return gradients(y.sum(), x, w)
 
     both(run)
 
@@ -386,8 +374,7 @@ def test_backward_under_autocast() -> None:
         torch.manual_seed(1)
         y = net(x, w)
         with torch.autocast("cpu"):
-            y.sum().backward()
-        return [x.grad, w.grad]
+            return gradients(y.sum(), x, w)
 
     both(run)
 
@@ -412,8 +399,7 @@ def test_tracing_and_scripting() -> None:
         y = traced(x, w)
         for _ in range(2):
             y = traced(y / 30, w)
-        y.sum().backward()
-        return [x.grad, w.grad]
+        return gradients(y.sum(), x, w)
 
     both(run, None)
 
@@ -428,8 +414,7 @@ def test_compiled_functions(backend: str) -> None:
         y = compiled(x, w)
         for _ in range(3):
             y = compiled(F.silu(y @ w) / 300, w)
-        y.sum().backward()
-        return [x.grad, w.grad]
+        return gradients(y.sum(), x, w)
 
     both(run, None)
 
@@ -439,9 +424,9 @@ def test_models_are_copied() -> None:
         model = nn.Sequential(nn.Linear(WIDE, WIDE), nn.GELU(), nn.Linear(WIDE, WIDE))
         x = torch.randn(WIDE, WIDE)
         out = model(x)
-        twin = copy.deepcopy(model)
+        copied = copy.deepcopy(model)
         out.sum().backward()
-        same([p.detach() for p in twin.parameters()], [*model.parameters()])
+        same([p.detach() for p in copied.parameters()], [*model.parameters()])
 
 
 def test_anomaly_mode_and_modes_in_backward() -> None:

@@ -51,19 +51,6 @@ def of_output(make: Callable[[Tensor], Tensor]) -> Callable[[int], Made]:
     return made
 
 
-class Both(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = x * 2
-        ctx.save_for_backward(x, y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        x, y = ctx.saved_tensors
-        return g * x + g * y * 10
-
-
 def squared(x: Tensor) -> Tensor:
     return x.exp()
 
@@ -71,7 +58,7 @@ def squared(x: Tensor) -> Tensor:
 def input_of_function(n: int) -> Made:
     v = numbers(n).requires_grad_()
     h = v * 1
-    return h, Both.apply(h).sum(), v
+    return h, reusing.SavesBoth.apply(h).sum(), v
 
 
 KINDS: dict[str, Callable[[int], Made]] = {
@@ -87,7 +74,7 @@ KINDS: dict[str, Callable[[int], Made]] = {
     "output and input": of_output(squared),
     "output in place in a view": of_output(lambda v: (v * 2).view(1, -1)[0].exp_()),
     "input of a function": input_of_function,
-    "output of a function": of_output(lambda v: Both.apply(v * 1)),
+    "output of a function": of_output(lambda v: reusing.SavesBoth.apply(v * 1)),
 }
 
 
@@ -182,7 +169,7 @@ def test_outputs_are_not_held() -> None:
         lambda v: torch.rsqrt(v).reciprocal_(),
         lambda v: F.scaled_dot_product_attention(*[v.view(1, 1, 2, 4)] * 3),
         gru,
-        Both.apply,
+        reusing.SavesBoth.apply,
     ]
     with reusing.reused():
         for i, make in enumerate(makes):

@@ -214,7 +214,7 @@ def test_a_variable_that_the_program_spoils_is_a_line_in_the_log(
     assert re.fullmatch(r"pai_torchacc .*PTAC_NUMERICS.*\n", done.stderr)
 
 
-def test_receipts_are_where_the_program_started(tmp_path: Path) -> None:
+def test_reports_are_where_the_program_started(tmp_path: Path) -> None:
     """One of each process, whatever folders and programs follow."""
     child = "import os, torch; print(os.getpid())"
     (tmp_path / "script.py").write_text(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import io
 import sys
 from collections.abc import Callable, Iterator
@@ -168,35 +167,23 @@ def test_patches_of_users_are_called(
     tail = nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 256, 20), nn.ReLU()
     conv = nn.Conv2d(16, 32, 3, padding=1)
     model = nn.Sequential(conv, nn.BatchNorm2d(32), nn.ReLU(), *tail).eval()
-    n_calls = 0
-
-    def patch() -> None:
-        original = getattr(owner, attribute)
-
-        @functools.wraps(original)
-        def patched(*args: Any, **kwargs: Any) -> Any:
-            nonlocal n_calls
-            n_calls += 1
-            return original(*args, **kwargs)
-
-        monkeypatch.setattr(owner, attribute, patched)
-
     ptac.disable_model_quantization()
     if is_first:
-        patch()
+        calls = switching.count_calls(monkeypatch, owner, attribute)
     with ptac.enable_model_quantization(), torch.no_grad():
         ptac.quantize_model(model, method="int8", include=["0", "5"])
         assert isinstance(model[0], Int8Conv2d) and isinstance(model[5], Int8Linear)
         if not is_first:
             assert "Int8Conv2d" not in called(model)
-            patch()
-        n_calls = 0
+            calls = switching.count_calls(monkeypatch, owner, attribute)
+        calls.clear()
         model(IMAGES)
-        seen, n_calls = n_calls, 0
+        seen = len(calls)
+        calls.clear()
         y = IMAGES
         for module in model:
             y = module(y)
-        expected = 1 if owner is nn.Sequential else n_calls
+        expected = 1 if owner is nn.Sequential else len(calls)
         expected += name == "Module._call_impl"  # which calls the Sequential
         assert 0 < seen == expected
         monkeypatch.undo()

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import internals
 import pytest
+import torch
+from torch import Tensor
 
 from pai_torchacc import _host, memory_reuse
 from pai_torchacc.memory_reuse import saved_storage
 
 c = _host.load()
+
+
+class SavesBoth(torch.autograd.Function):
+    """A function of a program, which saves its input and its output."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x * 2
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        x, y = ctx.saved_tensors
+        return g * x + g * y * 10
 
 
 class Saved:

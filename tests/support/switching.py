@@ -8,6 +8,7 @@ that a new operator or row is tested unasked.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import forkserver
+import pytest
 
 import pai_torchacc as ptac
 from pai_torchacc import _C, fusion
@@ -114,6 +116,19 @@ class Hits:
 def hits(op: str) -> Hits:
     """Count an operator's calls from now on."""
     return Hits(op)
+
+
+def count_calls(patch: pytest.MonkeyPatch, owner: Any, name: str) -> list[None]:
+    """Wrap a function of torch as users do; grows by an element a call."""
+    original, calls = getattr(owner, name), []
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        calls.append(None)
+        return original(*args, **kwargs)
+
+    patch.setattr(owner, name, wrapper)
+    return calls
 
 
 _forks = forkserver.Server()

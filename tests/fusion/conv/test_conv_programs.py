@@ -74,13 +74,15 @@ def assigned(net: nn.Module) -> nn.Module:
     return other
 
 
-@pytest.mark.parametrize("twin_of", [copied, pickled, loaded, assigned])
-def test_twins_give_the_same_bits(twin_of: Callable[[nn.Module], nn.Module]) -> None:
+@pytest.mark.parametrize("copy_of", [copied, pickled, loaded, assigned])
+def test_copies_give_the_same_bits(
+    copy_of: Callable[[nn.Module], nn.Module],
+) -> None:
     with switching.accelerated(*OPS):
         net = trained(basic_blocks())
-        twin = twin_of(net)
+        copied = copy_of(net)
         hits = switching.hits("conv2d")
-        contract.exactly(answer(twin), answer(net))
+        contract.exactly(answer(copied), answer(net))
         assert hits.accelerated == 2 * FAMILIES["basic_blocks"].served
 
 
