@@ -5,7 +5,7 @@
     expandable segments, which leave hardly any memory reserved but unusable. Not done
     where that is known to break what worked: see :func:`_stands_against_tuning`.
 ``pool`` (``device="cuda"``, before CUDA is initialised)
-    Our stream pool (``csrc/mem/stream_pool.h``) by torch's interface for pluggable
+    Our stream pool (``csrc/mem/cuda/stream_pool.h``) by torch's interface for pluggable
     allocators. What that interface lacks is lacking then: sharing CUDA tensors with
     other processes, peer access, torch's own statistics and snapshots (ours are in
     :func:`pai_torchacc.memory_stats`), checkpoints of graph pools.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from pai_torchacc import _host
 from pai_torchacc._options import device_checked
 from pai_torchacc.memory_pool import cuda
@@ -53,22 +55,13 @@ def _cpu_stats() -> dict[str, int]:
 
 def reset_peak_memory_stats(device: object = "cpu") -> None:
     """Every ``peak`` becomes what is current."""
-    if device_checked(device) == "cuda":
-        _reset_cuda_peaks(cuda.index_of(device))
-        return
-    try:
-        _host.extension().pool_reset_peaks()
-    except _host.Unavailable:
-        return
-
-
-def _reset_cuda_peaks(number: int) -> None:
-    if cuda.has_pool():
-        _host.extension().cuda_pool_reset_peaks(number)
-        return
-    torch_cuda = cuda.initialized()
-    if torch_cuda:
-        torch_cuda.reset_peak_memory_stats(number)
+    if device_checked(device) == "cpu":
+        with contextlib.suppress(_host.Unavailable):
+            _host.extension().pool_reset_peaks()
+    elif cuda.has_pool():
+        _host.extension().cuda_pool_reset_peaks(cuda.index_of(device))
+    elif torch_cuda := cuda.initialized():
+        torch_cuda.reset_peak_memory_stats(cuda.index_of(device))
 
 
 def empty_cache(device: object = None) -> int:
