@@ -19,6 +19,7 @@
 /* What the template makes of a tile size; each works on [begin, end) of a plan. */
 typedef struct ptac_winograd_stages {
     ptac_tile_size tile;
+    const struct ptac_winograd_stages *smaller; /* what is close where these are not */
     ptac_range_fn transform_halves, run_pieces, share_tiles, run_panels;
     ptac_range_fn sum_pieces, store_pieces, sum_panels, sum_biases;
     /*
@@ -36,13 +37,7 @@ typedef struct ptac_winograd_stages {
  * up to 128. Of images that are mostly zero stock sums few terms, with less error, and
  * each of ours is in all of a tile: with one pixel in eight the figures double. Stock
  * does what would be outside the contract, see least_filled().
- *
- * For the gradient of the weight 4x4 tiles and 5x5 taps are not close enough where it
- * has few terms. Stock sums those one by one, so that its error grows with their
- * number, and ours by blocks: at 256 terms ours is up to 3.3 times stock's, from 1024
- * on equal, above 3000 less.
  */
-bool ptac_winograd_is_short_sum(const ptac_call *call);
 
 /* Whether tiles of this size serve a call of conv2d or its backward; and serving it. */
 ptac_reason ptac_winograd_accepts(const ptac_call *call,

@@ -12,14 +12,12 @@
  */
 #include "ops/conv/winograd_weight_tpl.h"
 
-DEFINE_WINOGRAD(2x2, 2, 2, 3)
-DEFINE_WINOGRAD(4x2, 4, 2, 3)
-DEFINE_WINOGRAD(4x4, 4, 4, 3)
-DEFINE_WINOGRAD(2x2_of_5x5, 2, 2, 5)
+DEFINE_WINOGRAD(2x2, 2, 2, 3, NULL)
+DEFINE_WINOGRAD(4x2, 4, 2, 3, &stages_2x2)
+DEFINE_WINOGRAD(4x4, 4, 4, 3, NULL)
+DEFINE_WINOGRAD(2x2_of_5x5, 2, 2, 5, NULL)
 
-/*
- * What is not close enough otherwise is not offered, see ptac_winograd_is_short_sum().
- */
+/* Of 4x4 tiles only the gradient of the weight is close. */
 static ptac_reason accepts_data_4x4(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
@@ -30,14 +28,8 @@ static ptac_reason accepts_data_4x4(const ptac_call *call)
 static ptac_reason accepts_weight_4x4(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
-    const bool may = p->result == PTAC_CONV_WEIGHT && !ptac_winograd_is_short_sum(call);
 
-    return may ? accepts_4x4(call) : PTAC_SHAPE;
-}
-
-static ptac_reason accepts_backward_of_5x5(const ptac_call *call)
-{
-    return ptac_winograd_is_short_sum(call) ? PTAC_SHAPE : accepts_2x2_of_5x5(call);
+    return p->result == PTAC_CONV_WEIGHT ? accepts_4x4(call) : PTAC_SHAPE;
 }
 
 #define ROW(variable, operation, tiles, rank, level, may, work)                        \
@@ -55,4 +47,4 @@ ROW(data_4x4, PTAC_OP_CONV2D_BACKWARD, "4x4_data", 0, PTAC_FAST, accepts_data_4x
 ROW(weight_4x4, PTAC_OP_CONV2D_BACKWARD, "4x4_weight", 2, PTAC_CLOSE,
     accepts_weight_4x4, run_4x4)
 ROW(backward_2x2_of_5x5, PTAC_OP_CONV2D_BACKWARD, "2x2_of_5x5", 1, PTAC_CLOSE,
-    accepts_backward_of_5x5, run_2x2_of_5x5)
+    accepts_2x2_of_5x5, run_2x2_of_5x5)

@@ -303,7 +303,8 @@ TARGET static void add_biases(int64_t begin, int64_t end, void *context)
     }
 }
 
-#define DEFINE_WINOGRAD(name, mh_, mw_, r_)                                            \
+/* smaller_ is the address of other stages, or NULL. */
+#define DEFINE_WINOGRAD(name, mh_, mw_, r_, smaller_)                                  \
     DEFINE_STAGE(transform_halves, name, mh_, mw_, r_)                                 \
     DEFINE_STAGE(run_pieces, name, mh_, mw_, r_)                                       \
     DEFINE_STAGE(share_tiles, name, mh_, mw_, r_)                                      \
@@ -313,6 +314,7 @@ TARGET static void add_biases(int64_t begin, int64_t end, void *context)
     DEFINE_STAGE(sum_panels, name, mh_, mw_, r_)                                       \
     static const ptac_winograd_stages stages_##name = {                                \
         .tile = {mh_, mw_, r_, LANES},                                                 \
+        .smaller = smaller_,                                                           \
         .transform_halves = transform_halves_##name,                                   \
         .run_pieces = run_pieces_##name,                                               \
         .share_tiles = share_tiles_##name,                                             \
