@@ -93,46 +93,16 @@ static int64_t rows_a_thread(int64_t n_cols)
     return n_cols < GRAIN ? (GRAIN + n_cols) / (n_cols + 1) : 1;
 }
 
+/* Rows along the last dimension of a view of four, each without gaps. */
 typedef struct rows_job {
     const float *in;
-    int64_t stride, n_cols;
+    int64_t sizes[4], strides[4]; /* the last stride is not looked at */
     uint16_t *out;
 } rows_job;
 
-static void narrow_some_rows(int64_t begin, int64_t end, void *context)
+static void narrow_rows(int64_t begin, int64_t end, void *context)
 {
     const rows_job *job = context;
-
-    if (job->stride == job->n_cols) {
-        narrow(job->in + begin * job->n_cols, job->out + begin * job->n_cols,
-               (end - begin) * job->n_cols);
-        return;
-    }
-    for (int64_t i = begin; i < end; i++)
-        narrow(job->in + i * job->stride, job->out + i * job->n_cols, job->n_cols);
-}
-
-void ptac_bf16_narrow_rows(const float *in, int64_t stride, int64_t n_rows,
-                           int64_t n_cols, uint16_t *out)
-{
-    rows_job job = {in, stride, n_cols, out};
-
-    if (stride == n_cols) { /* threads may then share a long row as well */
-        n_rows *= n_cols;
-        job.stride = job.n_cols = 1;
-    }
-    ptac_parallel_for(0, n_rows, rows_a_thread(job.n_cols), narrow_some_rows, &job);
-}
-
-typedef struct view_job {
-    const float *in;
-    int64_t sizes[4], strides[4]; /* leading ones where the view has fewer */
-    uint16_t *out;
-} view_job;
-
-static void narrow_some_of_view(int64_t begin, int64_t end, void *context)
-{
-    const view_job *job = context;
     const int64_t *size = job->sizes, *stride = job->strides;
     int64_t i = begin % size[2], j = begin / size[2] % size[1];
     int64_t k = begin / size[2] / size[1];
@@ -156,9 +126,27 @@ static void narrow_some_of_view(int64_t begin, int64_t end, void *context)
     }
 }
 
+static void narrow_elements(int64_t begin, int64_t end, void *context)
+{
+    const rows_job *job = context;
+
+    narrow(job->in + begin, job->out + begin, end - begin);
+}
+
+void ptac_bf16_narrow_rows(const float *in, int64_t stride, int64_t n_rows,
+                           int64_t n_cols, uint16_t *out)
+{
+    rows_job job = {in, {1, 1, n_rows, n_cols}, {0, 0, stride}, out};
+
+    if (stride == n_cols) /* threads may then share a long row as well */
+        ptac_parallel_for(0, n_rows * n_cols, rows_a_thread(1), narrow_elements, &job);
+    else
+        ptac_parallel_for(0, n_rows, rows_a_thread(n_cols), narrow_rows, &job);
+}
+
 void ptac_bf16_narrow_view(const ptac_view *in, uint16_t *out)
 {
-    view_job job = {.in = in->data, .sizes = {1, 1, 1, 1}, .out = out};
+    rows_job job = {.in = in->data, .sizes = {1, 1, 1, 1}, .out = out};
     const int first = 4 - in->n_dims;
 
     if (in->n_elements == 0)
@@ -172,7 +160,7 @@ void ptac_bf16_narrow_view(const ptac_view *in, uint16_t *out)
         job.strides[i] = in->strides[i - first];
     }
     ptac_parallel_for(0, job.sizes[0] * job.sizes[1] * job.sizes[2],
-                      rows_a_thread(job.sizes[3]), narrow_some_of_view, &job);
+                      rows_a_thread(job.sizes[3]), narrow_rows, &job);
 }
 
 typedef struct widen_job {
