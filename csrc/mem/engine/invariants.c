@@ -7,14 +7,15 @@
 #include "core/debug.h"
 #include "mem/engine/size_classes.h"
 
+#include <string.h>
+
 static bool is_held(const ptac_arena *arena, uintptr_t from, uintptr_t to)
 {
     const size_t chunk = arena->source->chunk_bytes;
+    const size_t first = (from - arena->base) / chunk;
 
-    for (uintptr_t at = from & ~(uintptr_t)(chunk - 1); at < to; at += chunk)
-        if (!arena->is_held[(at - arena->base) / chunk])
-            return false;
-    return true;
+    return !memchr(&arena->is_held[first], 0,
+                   (to - 1 - arena->base) / chunk - first + 1);
 }
 
 static void check_lists(const ptac_size_classes *lists, size_t n_listed)
