@@ -150,23 +150,24 @@ static at_error blas(const ptac_matrix *a, const ptac_matrix *b, int64_t row,
 
 at_error ptac_gemm_narrow(const ptac_matrix *a, at_tensor *owner, ptac_matrix *narrow)
 {
-    const int inner = a->strides[1] != 1 ? 0 : 1;
-    const int64_t n_rows = a->sizes[!inner], n_cols = a->sizes[inner];
+    const ptac_matrix from = *a; /* narrow may be a itself */
+    const int inner = from.strides[1] != 1 ? 0 : 1;
+    const int64_t n_rows = from.sizes[!inner], n_cols = from.sizes[inner];
     ptac_view copy;
     int32_t dtype = -1;
 
-    *narrow = *a;
-    if (T.aoti_torch_get_dtype(a->tensor, &dtype))
+    *narrow = from;
+    if (T.aoti_torch_get_dtype(from.tensor, &dtype))
         return 1;
     if (dtype == AT_DTYPE_BF16)
         return 0;
     narrow->offset = 0;
     narrow->strides[inner] = 1;
     narrow->strides[!inner] = n_cols;
-    if (ptac_new(PTAC_BF16, 2, a->sizes, narrow->strides, owner, &copy))
+    if (ptac_new(PTAC_BF16, 2, from.sizes, narrow->strides, owner, &copy))
         return 1;
     narrow->tensor = *owner;
-    ptac_bf16_narrow_rows(ptac_floats(a->tensor) + a->offset, a->strides[!inner],
+    ptac_bf16_narrow_rows(ptac_floats(from.tensor) + from.offset, from.strides[!inner],
                           n_rows, n_cols, copy.data);
     return 0;
 }
