@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import native
@@ -27,7 +27,7 @@ FIRST = (
     "programs/test_opinfo.py",
     "csrc/mem/test_memory_engine.py",
     "memory_reuse/test_memory_reuse.py",
-    "precision/test_precision.py",
+    "fusion/precision/test_precision.py",
     "package/test_environment.py",
     "adaptive_lr/test_adaptive_lr_programs.py",
     "package/test_run.py",
@@ -60,18 +60,6 @@ def own_compile_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> native.Builder:
     return native.Builder(tmp_path_factory.mktemp("core"))
-
-
-@pytest.fixture(scope="session")
-def sanitized(builder: native.Builder) -> Callable[[str], str]:
-    """Skip the test where this sanitizer does not work, else its name."""
-
-    def checked(name: str) -> str:
-        if reason := builder.lacks(name):
-            pytest.skip(reason)
-        return name
-
-    return checked
 
 
 @pytest.fixture(scope="session")

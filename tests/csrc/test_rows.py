@@ -118,17 +118,13 @@ def test_rows_are_timed_on_the_same_calls(builder: native.Builder) -> None:
     assert any(re.match(r"  scalar +\d+ ns", line) for line in times), title
 
 
-def test_rows_under_address_sanitizer(
-    builder: native.Builder, sanitized: Callable[[str], str]
-) -> None:
-    check_rows(build_checkrows(builder, sanitized("address")), CASES // 3)
+def test_rows_under_address_sanitizer(builder: native.Builder) -> None:
+    check_rows(build_checkrows(builder, builder.sanitized("address")), CASES // 3)
 
 
 @pytest.mark.skipif(CASES < LONG, reason="rows under two sanitizers: make check")
-def test_rows_under_thread_sanitizer(
-    builder: native.Builder, sanitized: Callable[[str], str]
-) -> None:
-    check_rows(build_checkrows(builder, sanitized("thread")), CASES // 6)
+def test_rows_under_thread_sanitizer(builder: native.Builder) -> None:
+    check_rows(build_checkrows(builder, builder.sanitized("thread")), CASES // 6)
 
 
 def failure_of(program: Path, *arguments: str, fault: str = "", status: int = 1) -> str:
@@ -161,20 +157,16 @@ def test_faults_are_found(builder: native.Builder, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["reads_before", "reads_behind", "writes_behind"])
-def test_address_sanitizer_sees_guards(
-    builder: native.Builder, sanitized: Callable[[str], str], fault: str
-) -> None:
-    program = build_bad_rows(builder, sanitized("address"))
+def test_address_sanitizer_sees_guards(builder: native.Builder, fault: str) -> None:
+    program = build_bad_rows(builder, builder.sanitized("address"))
     output = failure_of(program, *FAULTY, fault=fault)
     assert "while running max_pool2d row bad" in output
     assert "ERROR: AddressSanitizer" in output
 
 
 @pytest.mark.skipif(CASES < LONG, reason="rows under two sanitizers: make check")
-def test_thread_sanitizer_sees_races(
-    builder: native.Builder, sanitized: Callable[[str], str]
-) -> None:
-    program = build_bad_rows(builder, sanitized("thread"))
+def test_thread_sanitizer_sees_races(builder: native.Builder) -> None:
+    program = build_bad_rows(builder, builder.sanitized("thread"))
     output = failure_of(program, *FAULTY, fault="races", status=66)
     assert "WARNING: ThreadSanitizer: data race" in output
     assert "count_pieces" in output
@@ -204,20 +196,17 @@ def test_units(builder: native.Builder) -> None:
     print(native.run([str(build_units(builder))]))
 
 
-def test_units_under_address_sanitizer(
-    builder: native.Builder, sanitized: Callable[[str], str]
-) -> None:
-    print(native.run([str(build_units(builder, sanitized("address")))]))
+def test_units_under_address_sanitizer(builder: native.Builder) -> None:
+    print(native.run([str(build_units(builder, builder.sanitized("address")))]))
 
 
-def test_concurrency_under_thread_sanitizer(
-    builder: native.Builder, sanitized: Callable[[str], str]
-) -> None:
+def test_concurrency_under_thread_sanitizer(builder: native.Builder) -> None:
     sources = [
         *native.shipped_sources("core"),
         *native.test_sources("fakes", "random", "test_concurrent", "unit"),
     ]
-    program = builder.program("concurrent", sources, sanitize=sanitized("thread"))
+    sanitize = builder.sanitized("thread")
+    program = builder.program("concurrent", sources, sanitize=sanitize)
     print(native.run([str(program)]))
 
 

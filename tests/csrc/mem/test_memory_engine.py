@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import native
@@ -79,10 +78,8 @@ def test_random_operations(builder: native.Builder) -> None:
     fuzz(build_fuzz(builder), OPERATIONS)
 
 
-def test_random_operations_under_address_sanitizer(
-    builder: native.Builder, sanitized: Callable[[str], str]
-) -> None:
-    fuzz(build_fuzz(builder, sanitized("address")), OPERATIONS // 4)
+def test_random_operations_under_address_sanitizer(builder: native.Builder) -> None:
+    fuzz(build_fuzz(builder, builder.sanitized("address")), OPERATIONS // 4)
 
 
 @pytest.fixture(scope="module")
@@ -111,19 +108,16 @@ def test_units(builder: native.Builder, libraries: str, tmp_path: Path) -> None:
 
 def test_units_under_address_sanitizer(
     builder: native.Builder,
-    sanitized: Callable[[str], str],
     libraries: str,
     tmp_path: Path,
 ) -> None:
-    program = build_units(builder, sanitized("address"))
+    program = build_units(builder, builder.sanitized("address"))
     run_units(program, libraries=libraries, tmp_path=tmp_path)
 
 
-def test_threads_under_thread_sanitizer(
-    builder: native.Builder, sanitized: Callable[[str], str]
-) -> None:
+def test_threads_under_thread_sanitizer(builder: native.Builder) -> None:
     """Those that do not fork, which this sanitizer cannot follow."""
-    program = build_units(builder, sanitized("thread"))
+    program = build_units(builder, builder.sanitized("thread"))
     names = re.findall(
         r"UNIT\((\w+)\)", (MEMORY_TESTS / "cpu" / "test_threads.c").read_text()
     )

@@ -35,8 +35,7 @@ def test_units(builder: native.Builder) -> None:
 
 
 def test_units_under_address_sanitizer(builder: native.Builder) -> None:
-    if reason := builder.lacks("address"):
-        pytest.skip(reason)
+    builder.sanitized("address")
     print(native.run([str(build_units(builder, "address"))]))
 
 
