@@ -175,25 +175,22 @@ INLINE void output_channels(const ptac_direct_plan *plan, const direct_strip *s,
                    y + (int64_t)i * p->out_w);
 }
 
-INLINE void direct_forward(int64_t begin, int64_t end, void *context, int r)
+/* Piece i. */
+INLINE void forward(const ptac_direct_plan *plan, int64_t i, int r)
 {
-    const ptac_direct_plan *plan = context;
     const int n_outputs = plan->conv->out_channels;
+    const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
+    float *rows = plan->scratch + i * plan->n_private;
 
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
-        float *rows = plan->scratch + i * plan->n_private;
+    for (int64_t j = plan->n_strips * i / plan->n_pieces; j < last; j++) {
+        const direct_strip s = direct_strip_at(plan, j);
+        int k = 0;
 
-        for (int64_t j = plan->n_strips * i / plan->n_pieces; j < last; j++) {
-            const direct_strip s = direct_strip_at(plan, j);
-            int k = 0;
-
-            copy_rows(plan, &s, r, rows);
-            for (; k + OUTPUTS <= n_outputs; k += OUTPUTS)
-                output_channels(plan, &s, r, rows, k, OUTPUTS);
-            for (; k < n_outputs; k++)
-                output_channels(plan, &s, r, rows, k, 1);
-        }
+        copy_rows(plan, &s, r, rows);
+        for (; k + OUTPUTS <= n_outputs; k += OUTPUTS)
+            output_channels(plan, &s, r, rows, k, OUTPUTS);
+        for (; k < n_outputs; k++)
+            output_channels(plan, &s, r, rows, k, 1);
     }
 }
 
@@ -280,46 +277,40 @@ TARGET static void flush_sums(const ptac_direct_plan *plan, float *sums, double 
     memset(sums, 0, (size_t)n * LANES * sizeof *sums);
 }
 
-INLINE void sum_weights(int64_t begin, int64_t end, void *context, int r)
+INLINE void sum_weights(const ptac_direct_plan *plan, int64_t i, int r)
 {
-    const ptac_direct_plan *plan = context;
     const int n_outputs = plan->conv->out_channels;
     const int64_t n_sums = (int64_t)n_outputs * (plan->n_taps + 1);
+    const int64_t first = plan->n_strips * i / plan->n_pieces;
+    const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
+    float *rows = plan->scratch + i * plan->n_private;
+    float *sums = rows + plan->n_rows;
 
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t first = plan->n_strips * i / plan->n_pieces;
-        const int64_t last = plan->n_strips * (i + 1) / plan->n_pieces;
-        float *rows = plan->scratch + i * plan->n_private;
-        float *sums = rows + plan->n_rows;
-        double *totals = plan->sums + i * n_sums;
+    memset(sums, 0, (size_t)n_sums * LANES * sizeof *sums);
+    for (int64_t j = first; j < last; j++) {
+        const direct_strip s = direct_strip_at(plan, j);
+        int k = 0;
 
-        memset(sums, 0, (size_t)n_sums * LANES * sizeof *sums);
-        for (int64_t j = first; j < last; j++) {
-            const direct_strip s = direct_strip_at(plan, j);
-            int k = 0;
-
-            copy_rows(plan, &s, r, rows);
-            for (; k + GRADS <= n_outputs; k += GRADS)
-                add_channels(plan, &s, r, rows, k, GRADS, sums);
-            for (; k < n_outputs; k++)
-                add_channels(plan, &s, r, rows, k, 1, sums);
-            if ((j - first) % FLUSH == FLUSH - 1 || j == last - 1)
-                flush_sums(plan, sums, totals);
-        }
+        copy_rows(plan, &s, r, rows);
+        for (; k + GRADS <= n_outputs; k += GRADS)
+            add_channels(plan, &s, r, rows, k, GRADS, sums);
+        for (; k < n_outputs; k++)
+            add_channels(plan, &s, r, rows, k, 1, sums);
+        if ((j - first) % FLUSH == FLUSH - 1 || j == last - 1)
+            flush_sums(plan, sums, plan->sums + i * n_sums);
     }
 }
 
-#define DEFINE_DIRECT(r)                                                               \
-    TARGET static void forward_##r(int64_t begin, int64_t end, void *context)          \
+#define DEFINE_STAGE(stage, r)                                                         \
+    TARGET static void stage##_##r(int64_t begin, int64_t end, void *context)          \
     {                                                                                  \
-        direct_forward(begin, end, context, r);                                        \
-    }                                                                                  \
-    TARGET static void sum_weights_##r(int64_t begin, int64_t end, void *context)      \
-    {                                                                                  \
-        sum_weights(begin, end, context, r);                                           \
+        for (int64_t i = begin; i < end; i++)                                          \
+            stage(context, i, r);                                                      \
     }
-DEFINE_DIRECT(3)
-DEFINE_DIRECT(5)
+DEFINE_STAGE(forward, 3)
+DEFINE_STAGE(forward, 5)
+DEFINE_STAGE(sum_weights, 3)
+DEFINE_STAGE(sum_weights, 5)
 
 static ptac_status run_direct(const ptac_call *call)
 {
