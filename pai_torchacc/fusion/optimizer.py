@@ -230,25 +230,25 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
             or _caller(sys._getframe(1)) is not caller
         ):
             return original(self, group, *lists)
-        op = _operator(is_sgd, group)
-        if type(self) not in _installed:
-            c.refuse(op, "optimizer subclass")
-            return original(self, group, *lists)
-        if not updates_as_found():
-            c.refuse(op, "overridden by others")
-            return original(self, group, *lists)
-        rehearsal = None
-        rate = coming(self, group)
-        if c.shadow_due(op):
-            rehearsal = Rehearsal(c, self, group, bare_step, original, rate[0])
-        start = time.perf_counter_ns()
-        done = accelerated(is_sgd, self.state, group, *rate)
-        if done < 0:
-            original(self, group, *([] for _ in lists))
-            done = accelerated(is_sgd, self.state, group, *rate)
-        if done > 0 and rehearsal:
-            rehearsal.settle(op, time.perf_counter_ns() - start)
         try:
+            op = _operator(is_sgd, group)
+            if type(self) not in _installed:
+                c.refuse(op, "optimizer subclass")
+                return original(self, group, *lists)
+            if not updates_as_found():
+                c.refuse(op, "overridden by others")
+                return original(self, group, *lists)
+            rehearsal = None
+            rate = coming(self, group)
+            if c.shadow_due(op):
+                rehearsal = Rehearsal(c, self, group, bare_step, original, rate[0])
+            start = time.perf_counter_ns()
+            done = accelerated(is_sgd, self.state, group, *rate)
+            if done < 0:
+                original(self, group, *([] for _ in lists))
+                done = accelerated(is_sgd, self.state, group, *rate)
+            if done > 0 and rehearsal:
+                rehearsal.settle(op, time.perf_counter_ns() - start)
             return False if done > 0 else original(self, group, *lists)
         except BaseException as error:
             hide(error)
