@@ -57,6 +57,13 @@ def own_compile_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def results_end_with_their_file() -> Iterator[None]:
+    yield
+    if "contract" in sys.modules:  # which imports torch
+        sys.modules["contract"].forget()
+
+
 @pytest.fixture(scope="session")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> native.Builder:
     return native.Builder(tmp_path_factory.mktemp("core"))

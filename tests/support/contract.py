@@ -55,6 +55,11 @@ _others: WeakKeyDictionary[Case, dict[tuple[int, bool], list[Results]]]
 _others = WeakKeyDictionary()
 
 
+def forget() -> None:
+    """Let go of results, which may lie in the memory pool and keep it from closing."""
+    _others.clear()
+
+
 def _runs(case: Case, seed: int, bf16: bool) -> list[Results]:
     """Accelerated, by stock and in float64; with bf16 also under autocast."""
     ours = _run(case, seed, torch.float32)
