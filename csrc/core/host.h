@@ -13,9 +13,10 @@ typedef void (*ptac_range_fn)(int64_t begin, int64_t end, void *context);
 
 /* How the host rounds square roots; see ptac_host.sqrt_f32. */
 typedef enum ptac_sqrt_rule {
-    PTAC_SQRT_IEEE = 0, /* correctly rounded, as the instruction does */
-    PTAC_SQRT_REFINED,  /* SSE reciprocal estimate and two refinements, see optim/ */
-    PTAC_SQRT_CALL,     /* only the host's own function gives its bits */
+    PTAC_SQRT_IEEE = 0,  /* correctly rounded, as the instruction does */
+    PTAC_SQRT_REFINED,   /* SSE reciprocal estimate and two refinements, see optim/ */
+    PTAC_SQRT_CORRECTED, /* AVX-512 reciprocal estimate and one correction, there too */
+    PTAC_SQRT_CALL,      /* only the host's own function gives its bits */
 } ptac_sqrt_rule;
 
 typedef struct ptac_host {
@@ -32,7 +33,7 @@ typedef struct ptac_host {
     void (*sqrt_f32)(const float *in, float *out, int64_t n);
     void (*sqrt_f64)(const double *in, double *out, int64_t n);
     ptac_sqrt_rule sqrt_rule;     /* of sqrt_f32 */
-    ptac_sqrt_rule sqrt_rule_f64; /* of sqrt_f64; never PTAC_SQRT_REFINED */
+    ptac_sqrt_rule sqrt_rule_f64; /* of sqrt_f64; PTAC_SQRT_IEEE or PTAC_SQRT_CALL */
     bool fma; /* the host's operators fuse a*b+c, in vectors and in their tails */
 } ptac_host;
 

@@ -132,6 +132,32 @@ def test_bits_of_stock(
     assert_same_bits(ours, stock)
 
 
+@pytest.mark.parametrize("row", switching.runnable_rows("adam_step"))
+def test_bits_for_second_moments_of_any_size(row: str) -> None:
+    # All exponents in order: vectors inside, outside and across the range of root.h.
+    bits = torch.arange(0, 0x7F900000, 0x0000C0DE, dtype=torch.int32)
+    second = bits.view(torch.float32)
+
+    def step(**options: Any) -> tuple[list[Tensor], Any]:
+        param = nn.Parameter(torch.zeros_like(second))
+        optimizer = Adam([param], lr=1.0, betas=(0.5, 0.999), eps=1e-30, **options)
+        param.grad = torch.zeros_like(second)
+        optimizer.state[param] = {
+            "step": torch.tensor(1000.0),
+            "exp_avg": torch.ones_like(second),
+            "exp_avg_sq": second.clone(),
+        }
+        optimizer.step()
+        return [param], optimizer
+
+    stock = step(foreach=False)
+    with switching.accelerated("adam_step", row=row):
+        hits = switching.hits("adam_step")
+        ours = step()
+        assert hits.accelerated == 1, hits
+    assert_same_bits(ours, stock)
+
+
 @pytest.mark.parametrize("numerics", ["exact", "close", "fast"])
 @pytest.mark.parametrize("cls", OPERATOR)
 def test_bits_at_every_level(cls: type, numerics: str) -> None:

@@ -6,6 +6,7 @@
  * reproduces the samples bit for bit is taken for its habit.
  */
 #include "bind/torch/bridge.h"
+#include "core/cpu.h"
 #include "ops/optim/root.h"
 
 #include <math.h>
@@ -39,12 +40,16 @@ enum {
     PIECE = 64, /* samples that are asked for at once */
 };
 
-static bool roots_are_refined(const float *x, const float *roots, int64_t n)
+/* Whether rule gives these roots, where it gives any. */
+static bool are_roots_by(bool (*rule)(float, float *), const ptac_view *x,
+                         const ptac_view *roots)
 {
-    for (int64_t i = 0; i < n; i++) {
+    const float *in = x->data, *expected = roots->data;
+
+    for (int64_t i = 0; i < x->n_elements; i++) {
         float root;
 
-        if (ptac_refined_root(x[i], &root) && root != roots[i])
+        if (rule(in[i], &root) && root != expected[i])
             return false;
     }
     return true;
@@ -94,9 +99,13 @@ bool ptac_learn_sqrt(const ptac_view *x, const ptac_view *roots)
         return learn_double(x, roots);
     if (!learn_float(x, roots))
         return false;
-    if (ptac_the_host.sqrt_rule == PTAC_SQRT_CALL &&
-        roots_are_refined(x->data, roots->data, x->n_elements))
+    if (ptac_the_host.sqrt_rule == PTAC_SQRT_IEEE)
+        return true;
+    if (are_roots_by(ptac_refined_root, x, roots))
         ptac_the_host.sqrt_rule = PTAC_SQRT_REFINED;
+    else if ((ptac_cpu_features() & PTAC_CPU_AVX512) != 0 &&
+             are_roots_by(ptac_corrected_root, x, roots))
+        ptac_the_host.sqrt_rule = PTAC_SQRT_CORRECTED;
     return true;
 }
 

@@ -10,6 +10,8 @@
 #define WITHOUT(zeros, m) V(andnot)(zeros, m)
 #define CLEAR(zeros, v)   V(andnot)(zeros, v)
 #define root_estimate     _mm256_rsqrt_ps
+#define root_estimate_14  root_estimate
+#define HAS_ESTIMATE_14   false
 
 #include "ops/optim/step_tpl.h"
 

@@ -16,6 +16,9 @@
 #define STORE(p, v, n)                                                                 \
     ((n) == N_LANES ? STORE_REAL(p, v) : V(mask_storeu)(p, RANGE(0, n), v))
 
+#define root_estimate_14 _mm512_rsqrt14_ps
+#define HAS_ESTIMATE_14  true
+
 /* AVX-512's own estimate is another one. */
 INLINE __m512 root_estimate(__m512 x)
 {

@@ -4,6 +4,7 @@
  * Included once by step_<isa>.c, behind typed_<isa>.h. Expects
  *
  *   root_estimate(x)      1 / sqrt(x) of floats, as the CPU's rsqrtps gives it
+ *   root_estimate_14(x)   as its vrsqrt14ps does; only where HAS_ESTIMATE_14
  *   ZEROS(i)              lanes of 32-bit i that are 0, for WITHOUT(zeros, m), other
  *                         lanes of m, and CLEAR(zeros, v), v and there 0
  *   BEYOND(i, limit)      i >= limit, unsigned
@@ -30,23 +31,29 @@
 #define dot_f32            v_dot
 #define dot_f64(sum, a, b) PD(fmadd)(a, b, sum)
 #define root_f64           PD(sqrt)
-#define can_root_f32       (ptac_the_host.sqrt_rule != PTAC_SQRT_CALL)
-#define can_root_f64       (ptac_the_host.sqrt_rule_f64 == PTAC_SQRT_IEEE)
+#define can_root_f32                                                                   \
+    (ptac_the_host.sqrt_rule != PTAC_SQRT_CALL &&                                      \
+     (HAS_ESTIMATE_14 || ptac_the_host.sqrt_rule != PTAC_SQRT_CORRECTED))
+#define can_root_f64 (ptac_the_host.sqrt_rule_f64 == PTAC_SQRT_IEEE)
 
 #define OF(name) name##_f32
 
 /*
- * As root.h says. The host decides for lanes outside the iteration's range; zero is
- * common, and zero.
+ * As root.h says. The host decides for lanes outside the rule's range; zero is common,
+ * and zero.
  */
-INLINE vec_f32 refined_root(vec_f32 x)
+INLINE vec_f32 estimated_root(vec_f32 x, bool is_corrected)
 {
-    const ivec_f32 bits = (ivec_f32)x, first = ISET(PTAC_ROOT_FIRST);
-    const ivec_f32 limit = ISET(PTAC_ROOT_LAST - PTAC_ROOT_FIRST + 1);
+    const int32_t from =
+        is_corrected ? PTAC_ROOT_CORRECTED_FIRST : PTAC_ROOT_REFINED_FIRST;
+    const int32_t last =
+        is_corrected ? PTAC_ROOT_CORRECTED_LAST : PTAC_ROOT_REFINED_LAST;
+    const ivec_f32 bits = (ivec_f32)x;
     const mask_f32 zeros = ZEROS(bits);
     /* Unsigned, so that what is below the first is beyond the last. */
-    const mask_f32 odd = BEYOND(I(sub)(bits, first), limit);
-    const vec_f32 half = SET(0.5f), y = root_estimate(x);
+    const mask_f32 odd = BEYOND(I(sub)(bits, ISET(from)), ISET(last - from + 1));
+    const vec_f32 half = SET(0.5f);
+    const vec_f32 y = is_corrected ? root_estimate_14(x) : root_estimate(x);
     vec_f32 s = MUL(x, y), h = MUL(half, y), r;
 
     if (__builtin_expect(!IS_NONE(WITHOUT(zeros, odd)), 0)) {
@@ -56,6 +63,8 @@ INLINE vec_f32 refined_root(vec_f32 x)
         ptac_the_host.sqrt_f32(in, out, N_LANES);
         return LOAD_REAL(out);
     }
+    if (is_corrected)
+        return CLEAR(zeros, FMA(V(fnmadd)(s, s, x), h, s));
     r = SUB(half, MUL(s, h));
     s = ADD(s, MUL(s, r));
     h = ADD(h, MUL(h, r));
@@ -65,7 +74,14 @@ INLINE vec_f32 refined_root(vec_f32 x)
 
 INLINE vec_f32 root_f32(vec_f32 x)
 {
-    return ptac_the_host.sqrt_rule == PTAC_SQRT_IEEE ? V(sqrt)(x) : refined_root(x);
+    switch (ptac_the_host.sqrt_rule) {
+    case PTAC_SQRT_IEEE:
+        return V(sqrt)(x);
+    case PTAC_SQRT_CORRECTED:
+        return estimated_root(x, HAS_ESTIMATE_14);
+    default:
+        return estimated_root(x, false);
+    }
 }
 
 #include "ops/optim/adam_tpl.h"
