@@ -266,12 +266,14 @@ def test_stub_names_what_the_extension_has() -> None:
 
 def test_stub_counts_arguments_as_the_extension_does() -> None:
     files = "".join(p.read_text() for p in native.CSRC.glob("bind/python/**/*.c"))
-    methods = re.findall(r"^PTAC_(NOARGS|O)\((\w+)", files, re.M)
+    counts = {"NOARGS": 0, "DOES": 0, "GIVES": 0, "LIST": 0, "O": 1, "OF_OP": 1}
+    heads = r"^PTAC_(NOARGS|DOES|GIVES|LIST|O|OF_OP|ARGS)\((\w+)(?:, (\d+)\))?"
+    methods = [m for m in re.findall(heads, files, re.M) if m[0] != "ARGS" or m[2]]
     assert len(methods) > len(stub()) / 2
-    for kind, name in methods:
+    for kind, name, number in methods:
         arguments = stub()[name].args
         n = len(arguments.posonlyargs) + len(arguments.args)
-        assert n == (0 if kind == "NOARGS" else 1), name
+        assert n == counts.get(kind, int(number or 0)), name
 
 
 def test_docs_explain_every_reason() -> None:

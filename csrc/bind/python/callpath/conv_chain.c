@@ -138,12 +138,8 @@ static PyObject *call_uncounted(PyObject *x, ptac_chain *c)
 static bool run_unlocked(const ptac_kernel *row, ptac_call *call, const int64_t *sizes,
                          at_tensor *made)
 {
-    PyThreadState *thread = PyEval_SaveThread();
-    const bool done = !ptac_conv_try_image(sizes, false, made, &call->outputs[0]) &&
-                      ptac_run(row, call);
-
-    PyEval_RestoreThread(thread);
-    return done;
+    return PTAC_UNLOCKED(!ptac_conv_try_image(sizes, false, made, &call->outputs[0]) &&
+                         ptac_run(row, call));
 }
 
 static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)

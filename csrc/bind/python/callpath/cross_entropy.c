@@ -57,10 +57,9 @@ static int wants_gradient(PyObject *const *args)
 static PyObject *run(const ptac_kernel *row, ptac_call *call, bool with_p)
 {
     at_tensor loss = NULL, p = NULL;
-    PyThreadState *thread = PyEval_SaveThread();
-    const bool done = ptac_cross_entropy_run(row, call, &loss, with_p ? &p : NULL);
+    const bool done =
+        PTAC_UNLOCKED(ptac_cross_entropy_run(row, call, &loss, with_p ? &p : NULL));
 
-    PyEval_RestoreThread(thread);
     return done ? ptac_wrap_outputs(loss, p) : Py_NewRef(Py_None);
 }
 
@@ -127,12 +126,10 @@ static PyObject *try_cross_entropy(PyObject *const *args)
  * cross_entropy(x, target, weight, reduction, ignore_index, smoothing) -> loss, by
  * stock where no row takes the call
  */
-PTAC_FASTCALL(cross_entropy)
+PTAC_ARGS(cross_entropy, N_ARGS)
 {
     PyObject *loss, *packed;
 
-    if (n_args != N_ARGS)
-        return PyErr_Format(PyExc_TypeError, "six arguments");
     loss = try_cross_entropy(args);
     if (loss != Py_None)
         return loss;
@@ -168,13 +165,10 @@ static PyObject *run_with_p(PyObject *const *args, const char *row_name)
  * cross_entropy_forward(the same six, row) -> (loss, p), or None where the row failed.
  * Called by CrossEntropy.forward for what cross_entropy() has accepted.
  */
-PTAC_FASTCALL(cross_entropy_forward)
+PTAC_ARGS(cross_entropy_forward, N_ARGS + 1)
 {
-    const char *row_name;
+    const char *row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
 
-    if (n_args != N_ARGS + 1)
-        return PyErr_Format(PyExc_TypeError, "seven arguments");
-    row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
     return row_name ? run_with_p(args, row_name) : NULL;
 }
 
@@ -182,10 +176,8 @@ PTAC_FASTCALL(cross_entropy_forward)
  * cross_entropy_kernel(the same six) -> (loss, p), or None for stock: the kernel of our
  * own operator, called by the dispatcher below autograd.
  */
-PTAC_FASTCALL(cross_entropy_kernel)
+PTAC_ARGS(cross_entropy_kernel, N_ARGS)
 {
-    if (n_args != N_ARGS)
-        return PyErr_Format(PyExc_TypeError, "six arguments");
     return run_with_p(args, NULL);
 }
 
@@ -193,18 +185,14 @@ PTAC_FASTCALL(cross_entropy_kernel)
  * cross_entropy_backward(p, target, weight, reduction, ignore_index, smoothing, row,
  * grad, over_p) -> gradient of x, or None; over_p: p may be overwritten
  */
-PTAC_FASTCALL(cross_entropy_backward)
+PTAC_ARGS(cross_entropy_backward, N_ARGS + 3)
 {
     const ptac_op op = PTAC_OP_CROSS_ENTROPY_BACKWARD;
+    const char *row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
     ptac_cross_entropy_args read;
     at_tensor grad_x = NULL;
-    const char *row_name;
     ptac_reason why;
-    bool done;
 
-    if (n_args != N_ARGS + 3)
-        return PyErr_Format(PyExc_TypeError, "nine arguments");
-    row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
     if (!row_name)
         return NULL;
     PTAC_IN_FLIGHT;
@@ -221,11 +209,9 @@ PTAC_FASTCALL(cross_entropy_backward)
     /* Nobody should look at p again; whoever does learns that it has changed. */
     const bool over_p =
         args[N_ARGS + 2] == Py_True && ptac_is_plain_and_versioned(args[0]);
-    PyThreadState *thread = PyEval_SaveThread();
+    const bool done = PTAC_UNLOCKED(ptac_cross_entropy_gradient(
+        row_name, &read, ptac_borrow(args[N_ARGS + 1]), over_p, &grad_x));
 
-    done = ptac_cross_entropy_gradient(row_name, &read, ptac_borrow(args[N_ARGS + 1]),
-                                       over_p, &grad_x);
-    PyEval_RestoreThread(thread);
     if (done && over_p)
         ptac_bump_version(args[0]);
     return done ? ptac_wrap(grad_x) : Py_NewRef(Py_None);

@@ -59,15 +59,7 @@ typedef struct lean {
 /* y, or (y, z), as the operator's outputs are; None where no row has run. */
 static PyObject *run(const ptac_kernel *row, lean *l)
 {
-    PyThreadState *thread;
-    bool done;
-
-    if (!row)
-        Py_RETURN_NONE;
-    thread = PyEval_SaveThread();
-    done = ptac_run(row, &l->call);
-    PyEval_RestoreThread(thread);
-    if (!done)
+    if (!row || !PTAC_UNLOCKED(ptac_run(row, &l->call)))
         Py_RETURN_NONE;
     return ptac_wrap_outputs(at_give(&l->t.y), l->t.z ? at_give(&l->t.z) : NULL);
 }
@@ -179,16 +171,12 @@ PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
  * linear_row(x, w) -> name of the row that linear_act() would use without an
  * activation, or None. Counts nothing.
  */
-PTAC_FASTCALL(linear_row)
+PTAC_ARGS(linear_row, 2)
 {
+    PyObject *const tensors[3] = {args[0], args[1], Py_None};
     const ptac_kernel *row;
     int is_training;
     lean l;
-
-    if (n_args != 2)
-        return PyErr_Format(PyExc_TypeError, "x, w");
-
-    PyObject *const tensors[3] = {args[0], args[1], Py_None};
 
     PTAC_IN_FLIGHT;
     if (ptac_is_off(PTAC_OP_LINEAR_ACT))
@@ -217,16 +205,13 @@ static bool read_activation(PyObject *code, ptac_act *activation)
  * where the row failed. Called by LinearAct.forward for what ptac_try_linear() has
  * accepted.
  */
-PTAC_FASTCALL(linear_act_forward)
+PTAC_ARGS(linear_act_forward, 6)
 {
     const ptac_kernel *row;
     const char *name;
     ptac_act activation;
     lean l;
 
-    if (n_args != 6)
-        return PyErr_Format(PyExc_TypeError,
-                            "x, w, bias, activation, row, is_training");
     name = PyUnicode_AsUTF8AndSize(args[4], NULL);
     if (!name || !read_activation(args[3], &activation))
         return NULL;
@@ -248,29 +233,25 @@ PTAC_FASTCALL(linear_act_forward)
  * linear_act(x, w, bias, activation) -> y, or None for stock: what ptac_try_linear()
  * does for nn.Sequential, for callers in Python.
  */
-PTAC_FASTCALL(linear_act)
+PTAC_ARGS(linear_act, 4)
 {
     ptac_act activation;
 
-    if (n_args != 4)
-        return PyErr_Format(PyExc_TypeError, "x, w, bias, activation");
-    if (!read_activation(args[3], &activation))
-        return NULL;
-    return ptac_try_linear(args, activation, true);
+    return read_activation(args[3], &activation)
+               ? ptac_try_linear(args, activation, true)
+               : NULL;
 }
 
 /*
  * linear_act_kernel(x, w, bias, activation) -> y, (y, z), or None for stock: the kernel
  * of our own operator, called by the dispatcher below autograd.
  */
-PTAC_FASTCALL(linear_act_kernel)
+PTAC_ARGS(linear_act_kernel, 4)
 {
     const ptac_kernel *row;
     ptac_act activation;
     lean l;
 
-    if (n_args != 4)
-        return PyErr_Format(PyExc_TypeError, "x, w, bias, activation");
     if (!read_activation(args[3], &activation))
         return NULL;
     PTAC_IN_FLIGHT;
@@ -291,18 +272,16 @@ static PyObject *wrap_or_none(at_tensor *owned)
  * linear_act_backward(row, activation, grad, x, w, saved, wants) -> (gx, gw, gbias), or
  * None for stock. x, w and saved may be None where not needed; wants is three bools.
  */
-PTAC_FASTCALL(linear_act_backward)
+PTAC_ARGS(linear_act_backward, 7)
 {
     const ptac_op op = PTAC_OP_LINEAR_ACT_BACKWARD;
     ptac_linear_gradients g = {0};
     ptac_act activation;
     const char *row;
     ptac_reason why;
-    bool done;
 
-    if (n_args != 7 || !PyTuple_Check(args[6]) || PyTuple_Size(args[6]) != 3)
-        return PyErr_Format(PyExc_TypeError,
-                            "row, activation, grad, x, w, saved, wants");
+    if (!PyTuple_Check(args[6]) || PyTuple_Size(args[6]) != 3)
+        return PyErr_Format(PyExc_TypeError, "wants are three bools");
     row = PyUnicode_AsUTF8AndSize(args[0], NULL);
     if (!row || !read_activation(args[1], &activation))
         return NULL;
@@ -321,12 +300,7 @@ PTAC_FASTCALL(linear_act_backward)
     g.wants_x = PyTuple_GetItem(args[6], 0) == Py_True;
     g.wants_w = PyTuple_GetItem(args[6], 1) == Py_True;
     g.wants_bias = PyTuple_GetItem(args[6], 2) == Py_True;
-
-    PyThreadState *thread = PyEval_SaveThread();
-
-    done = ptac_linear_backward(row, activation, &g);
-    PyEval_RestoreThread(thread);
-    if (!done)
+    if (!PTAC_UNLOCKED(ptac_linear_backward(row, activation, &g)))
         Py_RETURN_NONE;
     return Py_BuildValue("(NNN)", wrap_or_none(&g.grad_x), wrap_or_none(&g.grad_w),
                          wrap_or_none(&g.grad_bias));

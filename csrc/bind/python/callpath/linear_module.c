@@ -42,12 +42,10 @@ static PyObject *parameter(PyObject *module, PyObject *attributes, PyObject *nam
 }
 
 /* linear_module(module, x) -> what nn.Linear.forward gives. */
-PTAC_FASTCALL(linear_module)
+PTAC_ARGS(linear_module, 2)
 {
     PyObject *attributes = NULL, *weight, *bias = NULL, *result = NULL;
 
-    if (n_args != 2)
-        return PyErr_Format(PyExc_TypeError, "module, x");
     if ((PyObject *)Py_TYPE(args[0]) == linear_type && classes_are_as_found()) {
         attributes = PyObject_GenericGetDict(args[0], NULL);
         PyErr_Clear();

@@ -129,7 +129,7 @@ static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums
  * which the step has taken, with weight decay and amsgrad. Groups without gradients
  * tell nothing.
  */
-PTAC_FASTCALL(optimizer_group)
+PTAC_ARGS(optimizer_group, 5)
 {
     ptac_optimizer_args g;
     ptac_call call;
@@ -138,9 +138,6 @@ PTAC_FASTCALL(optimizer_group)
     long answer = 0;
     double multiplier;
     PyObject *sums;
-
-    if (n_args != 5)
-        return PyErr_Format(PyExc_TypeError, "is_sgd, states, group, multiplier, sums");
 
     const bool is_sgd = args[0] == Py_True;
     const ptac_op op = ptac_optim_op(args[2], is_sgd);
@@ -212,7 +209,7 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
  * done. When it is not, nothing was written, counted or told, and the optimizer's own
  * step() finds out group by group what can be accelerated.
  */
-PTAC_FASTCALL(optimizer_step)
+PTAC_ARGS(optimizer_step, 4)
 {
     ptac_optimizer_args gathered[MAX_GROUPS];
     ptac_call calls[MAX_GROUPS];
@@ -223,8 +220,6 @@ PTAC_FASTCALL(optimizer_step)
     double multiplier;
     PyObject *sums;
 
-    if (n_args != 4)
-        return PyErr_Format(PyExc_TypeError, "is_sgd, optimizer, multiplier, sums");
     if (!read_rate(&args[2], &multiplier, &sums))
         return NULL;
     PTAC_IN_FLIGHT;

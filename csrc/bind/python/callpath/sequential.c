@@ -97,12 +97,12 @@ static PyObject *run_modules(PyObject *modules, PyObject *input)
  * sequential(module, input) -> what the modules of this Sequential make of input.
  * module_guards_install() comes first.
  */
-PTAC_FASTCALL(sequential)
+PTAC_ARGS(sequential, 2)
 {
     PyObject *children, *modules, *result;
 
-    if (n_args != 2 || !ptac_names._modules)
-        return PyErr_Format(PyExc_TypeError, "module, input; guards are installed");
+    if (!ptac_names._modules)
+        return PyErr_Format(PyExc_TypeError, "guards are not installed");
     children = PyObject_GetAttr(args[0], ptac_names._modules);
     modules = children && PyDict_Check(children) ? PyDict_Values(children) : NULL;
     Py_XDECREF(children);

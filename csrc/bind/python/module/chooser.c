@@ -52,14 +52,7 @@ static PyObject *describe_op(ptac_op op)
 }
 
 /* operators() -> [(name, [shape kinds], [rows, as describe_row() has them])] */
-PTAC_NOARGS(operators)
-{
-    PyObject *list = PyList_New(0);
-
-    for (int op = 0; list && op < PTAC_N_OPS; op++)
-        ptac_append(&list, describe_op((ptac_op)op));
-    return list;
-}
+PTAC_LIST(operators, i < PTAC_N_OPS, describe_op((ptac_op)i))
 
 /* op_switches() -> {operator: the switch that owns it} */
 PTAC_NOARGS(op_switches)
@@ -73,11 +66,9 @@ PTAC_NOARGS(op_switches)
 }
 
 /* preferred_row(operator) -> what runs without a table, at level close; or None */
-PTAC_O(preferred_row, name)
+PTAC_OF_OP(preferred_row)
 {
-    const ptac_op op = ptac_op_from(name);
-
-    return op == PTAC_N_OPS ? NULL : name_of(ptac_registry_preferred(op, PTAC_CLOSE));
+    return name_of(ptac_registry_preferred(op, PTAC_CLOSE));
 }
 
 /* bf16_rows() -> [(operator, row)] that round operands, whether or not they can run */
@@ -98,10 +89,7 @@ PTAC_NOARGS(bf16_rows)
 }
 
 /* bf16_calls() -> how many such rows have served since the process started */
-PTAC_NOARGS(bf16_calls)
-{
-    return PyLong_FromUnsignedLongLong(ptac_bf16_calls());
-}
+PTAC_GIVES(bf16_calls, PyLong_FromUnsignedLongLong(ptac_bf16_calls()))
 
 /* bf16_hardware() -> what multiplies bfloat16: "", "avx512" or "avx512, amx" */
 PTAC_NOARGS(bf16_hardware)
@@ -218,11 +206,9 @@ PTAC_VARARGS(set_gate)
 }
 
 /* pinned(operator) -> the row that serves all its calls, or None. */
-PTAC_O(pinned, name)
+PTAC_OF_OP(pinned)
 {
-    const ptac_op op = ptac_op_from(name);
-
-    return op == PTAC_N_OPS ? NULL : name_of(ptac_chooser_pinned(op));
+    return name_of(ptac_chooser_pinned(op));
 }
 
 /*
@@ -276,15 +262,12 @@ PTAC_VARARGS(pin)
  * counters(operator) -> (accelerated, failed, {reason: forwarded}, ns saved, calls
  * timed, trouble)
  */
-PTAC_O(counters, name)
+PTAC_OF_OP(counters)
 {
-    const ptac_op op = ptac_op_from(name);
     ptac_op_counts sum;
     char trouble[PTAC_TROUBLE_BYTES];
     PyObject *forwarded;
 
-    if (op == PTAC_N_OPS)
-        return NULL;
     ptac_counters_read(op, &sum);
     ptac_trouble(op, trouble);
     forwarded = PyDict_New();
@@ -300,27 +283,18 @@ PTAC_O(counters, name)
  * estimates(operator) -> by the table, (stock's ns for accelerated calls, ns that rows
  * save of it, ns of forwarded calls)
  */
-PTAC_O(estimates, name)
+PTAC_OF_OP(estimates)
 {
-    const ptac_op op = ptac_op_from(name);
     ptac_op_counts sum;
 
-    if (op == PTAC_N_OPS)
-        return NULL;
     ptac_counters_read(op, &sum);
     return Py_BuildValue("(ddd)", sum.estimated_served_ns, sum.estimated_saved_ns,
                          sum.estimated_stock_ns);
 }
 
 /* reasons() -> why a call may go to stock; the first, empty, is none */
-PTAC_NOARGS(reasons)
-{
-    PyObject *list = PyList_New(0);
-
-    for (int i = 0; list && i < PTAC_N_REASONS; i++)
-        ptac_append(&list, PyUnicode_FromString(ptac_reason_text((ptac_reason)i)));
-    return list;
-}
+PTAC_LIST(reasons, i < PTAC_N_REASONS,
+          PyUnicode_FromString(ptac_reason_text((ptac_reason)i)))
 
 /* refuse(operator, reason): count a call that Python itself sent to stock. */
 PTAC_VARARGS(refuse)

@@ -12,17 +12,14 @@
 PTAC_VARARGS(cuda_pool_open)
 {
     ptac_stream_pool_options options = {0};
-    const char *policy, *trouble;
+    const char *policy;
 
     if (!PyArg_ParseTuple(args, "skk", &policy, &options.cap, &options.n_history))
         return NULL;
     options.policy = ptac_policy_find(policy);
     if (!options.policy)
         return PyErr_Format(PyExc_ValueError, "there is no policy %s", policy);
-    Py_BEGIN_ALLOW_THREADS
-    trouble = ptac_cuda_allocator_open(&options);
-    Py_END_ALLOW_THREADS
-    return Py_BuildValue("z", trouble);
+    return Py_BuildValue("z", PTAC_UNLOCKED(ptac_cuda_allocator_open(&options)));
 }
 
 /* cuda_pool_entries() -> {name in torch: address} */
@@ -153,15 +150,7 @@ PTAC_O(cuda_pool_reset_peaks, device)
 }
 
 /* cuda_pool_trim(): wait for all devices -> bytes given back that no block used */
-PTAC_NOARGS(cuda_pool_trim)
-{
-    size_t bytes;
-
-    Py_BEGIN_ALLOW_THREADS
-    bytes = ptac_cuda_trim();
-    Py_END_ALLOW_THREADS
-    return PyLong_FromSize_t(bytes);
-}
+PTAC_GIVES(cuda_pool_trim, PyLong_FromSize_t(PTAC_UNLOCKED(ptac_cuda_trim())))
 
 /* pinned_open(bytes, threads): None, or what is wrong. */
 PTAC_VARARGS(pinned_open)
@@ -172,24 +161,14 @@ PTAC_VARARGS(pinned_open)
 
     if (!PyArg_ParseTuple(args, "ki", &bytes, &n_threads))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    trouble = ptac_cuda_load("libcuda.so.1");
+    trouble = PTAC_UNLOCKED(ptac_cuda_load("libcuda.so.1"));
     if (!trouble)
-        trouble = ptac_pinned_open(bytes, n_threads);
-    Py_END_ALLOW_THREADS
+        trouble = PTAC_UNLOCKED(ptac_pinned_open(bytes, n_threads));
     return Py_BuildValue("z", trouble);
 }
 
 /* pinned_close() -> whether it is gone: no block is used. */
-PTAC_NOARGS(pinned_close)
-{
-    bool is_closed;
-
-    Py_BEGIN_ALLOW_THREADS
-    is_closed = ptac_pinned_close();
-    Py_END_ALLOW_THREADS
-    return PyBool_FromLong(is_closed);
-}
+PTAC_GIVES(pinned_close, PyBool_FromLong(PTAC_UNLOCKED(ptac_pinned_close())))
 
 /* pinned_alloc(bytes) -> address, or None when there is no room */
 PTAC_O(pinned_alloc, number)

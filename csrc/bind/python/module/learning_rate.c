@@ -62,7 +62,7 @@ PTAC_VARARGS(descent_sum)
 {
     ptac_descent like = {.add_average = 1}, *items = NULL;
     PyObject *lists[3], *numbers, *held[3] = {NULL}, *result = NULL;
-    double *partial = NULL, sum = 0;
+    double *partial = NULL;
     Py_ssize_t n, n_taken = 0;
 
     if (!PyArg_ParseTuple(args, "O!OOdO", &PyList_Type, &lists[0], &lists[1], &lists[2],
@@ -105,10 +105,7 @@ PTAC_VARARGS(descent_sum)
         PyErr_NoMemory();
         goto done;
     }
-    Py_BEGIN_ALLOW_THREADS;
-    sum = ptac_descent_sum(items, n, partial);
-    Py_END_ALLOW_THREADS;
-    result = PyFloat_FromDouble(sum);
+    result = PyFloat_FromDouble(PTAC_UNLOCKED(ptac_descent_sum(items, n, partial)));
 done:
     PyMem_Free(partial);
     PyMem_Free(items);
@@ -177,17 +174,11 @@ PTAC_VARARGS(rate_next_free)
     return PyFloat_FromDouble(multiplier);
 }
 
-/* rate_fields(): names of the numbers in a state, in order. */
-PTAC_NOARGS(rate_fields)
-{
-    static const char *const names[] = {
+static const char *const rate_names[] = {
 #define X(name) #name,
-        PTAC_RATE_FIELDS(X)
+    PTAC_RATE_FIELDS(X)
 #undef X
-    };
-    PyObject *list = PyList_New(0);
+};
 
-    for (int i = 0; list && i < PTAC_RATE_NUMBERS; i++)
-        ptac_append(&list, PyUnicode_FromString(names[i]));
-    return list;
-}
+/* rate_fields(): names of the numbers in a state, in order. */
+PTAC_LIST(rate_fields, i < PTAC_RATE_NUMBERS, PyUnicode_FromString(rate_names[i]))

@@ -15,7 +15,7 @@ PTAC_VARARGS(pool_enable)
 {
     ptac_cpu_pool_options options = {0};
     const ptac_cpu_route *route;
-    const char *way, *policy, *trouble;
+    const char *way, *policy;
     int fill;
 
     if (!PyArg_ParseTuple(args, "sskkkli", &way, &policy, &options.cap,
@@ -28,37 +28,20 @@ PTAC_VARARGS(pool_enable)
     if (!options.policy || !route)
         return PyErr_Format(PyExc_ValueError, "there is no policy %s, or no route %s",
                             policy, way);
-    Py_BEGIN_ALLOW_THREADS
-    trouble = ptac_cpu_allocator_enable(route, &options);
-    Py_END_ALLOW_THREADS
-    return Py_BuildValue("z", trouble);
+    return Py_BuildValue("z",
+                         PTAC_UNLOCKED(ptac_cpu_allocator_enable(route, &options)));
 }
 
 /* pool_disable(): requests go to libc; blocks in use still come back. */
-PTAC_NOARGS(pool_disable)
-{
-    Py_BEGIN_ALLOW_THREADS
-    ptac_cpu_allocator_disable();
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-/* A method that lists the names of what at(0), at(1) ... give until they give NULL. */
-#define PTAC_LIST_NAMES(method, at)                                                    \
-    PTAC_NOARGS(method)                                                                \
-    {                                                                                  \
-        PyObject *list = PyList_New(0);                                                \
-                                                                                       \
-        for (int i = 0; list && at(i); i++)                                            \
-            ptac_append(&list, PyUnicode_FromString(at(i)->name));                     \
-        return list;                                                                   \
-    }
+PTAC_DOES(pool_disable, PTAC_UNLOCKED((ptac_cpu_allocator_disable(), 0)))
 
 /* pool_routes() -> names of the ways to torch's allocator, the best first */
-PTAC_LIST_NAMES(pool_routes, ptac_cpu_route_at)
+PTAC_LIST(pool_routes, ptac_cpu_route_at(i),
+          PyUnicode_FromString(ptac_cpu_route_at(i)->name))
 
 /* pool_policies() -> names of the placement policies */
-PTAC_LIST_NAMES(pool_policies, ptac_policy_at)
+PTAC_LIST(pool_policies, ptac_policy_at(i),
+          PyUnicode_FromString(ptac_policy_at(i)->name))
 
 /*
  * malloc_keeps(whether): glibc's malloc maps nothing for itself and gives nothing back,
@@ -88,40 +71,19 @@ PTAC_NOARGS(pool_state)
 }
 
 /* pool_trim() -> bytes given back that no block used */
-PTAC_NOARGS(pool_trim)
-{
-    size_t bytes;
-
-    Py_BEGIN_ALLOW_THREADS
-    bytes = ptac_cpu_pool_trim();
-    Py_END_ALLOW_THREADS
-    return PyLong_FromSize_t(bytes);
-}
+PTAC_GIVES(pool_trim, PyLong_FromSize_t(PTAC_UNLOCKED(ptac_cpu_pool_trim())))
 
 /* scratch_kept() -> bytes that kernels keep to work in */
-PTAC_NOARGS(scratch_kept)
-{
-    return PyLong_FromSize_t(ptac_scratch_kept());
-}
+PTAC_GIVES(scratch_kept, PyLong_FromSize_t(ptac_scratch_kept()))
 
 /* scratch_clear() -> bytes given back of these */
-PTAC_NOARGS(scratch_clear)
-{
-    return PyLong_FromSize_t(ptac_scratch_clear());
-}
+PTAC_GIVES(scratch_clear, PyLong_FromSize_t(ptac_scratch_clear()))
 
 /* pool_begin_probe(): this thread's requests go to libc now, and count nowhere. */
-PTAC_NOARGS(pool_begin_probe)
-{
-    ptac_cpu_allocator_begin_probe();
-    Py_RETURN_NONE;
-}
+PTAC_DOES(pool_begin_probe, ptac_cpu_allocator_begin_probe())
 
 /* pool_end_probe(): whether a request of this thread came to us since, and its free. */
-PTAC_NOARGS(pool_end_probe)
-{
-    return PyBool_FromLong(ptac_cpu_allocator_end_probe());
-}
+PTAC_GIVES(pool_end_probe, PyBool_FromLong(ptac_cpu_allocator_end_probe()))
 
 /* pool_plan_steps(whether steps that repeat are placed by a plan) */
 PTAC_O(pool_plan_steps, is_wanted)
@@ -131,11 +93,7 @@ PTAC_O(pool_plan_steps, is_wanted)
 }
 
 /* pool_end_step(): a step of training ends here. */
-PTAC_NOARGS(pool_end_step)
-{
-    ptac_cpu_pool_end_step();
-    Py_RETURN_NONE;
-}
+PTAC_DOES(pool_end_step, ptac_cpu_pool_end_step())
 
 static void put_stat(PyObject **dict, const char *name, const char *class,
                      const ptac_stat *stat)
@@ -187,11 +145,7 @@ PTAC_NOARGS(pool_stats)
 }
 
 /* pool_reset_peaks(): peaks become what is current. */
-PTAC_NOARGS(pool_reset_peaks)
-{
-    ptac_pool_reset_peaks(ptac_cpu_pool());
-    Py_RETURN_NONE;
-}
+PTAC_DOES(pool_reset_peaks, ptac_pool_reset_peaks(ptac_cpu_pool()))
 
 /* memory_limit() -> bytes that the control group may have, or None */
 PTAC_NOARGS(memory_limit)

@@ -44,10 +44,7 @@ PTAC_NOARGS(symbols)
 }
 
 /* cpu() -> ("vendor-family-model", instruction set in use) */
-PTAC_NOARGS(cpu)
-{
-    return Py_BuildValue("ss", ptac_cpu_model(), ptac_isa_name(ptac_cpu_isa()));
-}
+PTAC_GIVES(cpu, Py_BuildValue("ss", ptac_cpu_model(), ptac_isa_name(ptac_cpu_isa())))
 
 /* limit_isa(name): run only rows of "scalar", "avx2" or "avx512" and below. */
 PTAC_O(limit_isa, name)

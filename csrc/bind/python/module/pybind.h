@@ -43,6 +43,58 @@
     }                                                                                  \
     static PyObject *name(PyObject *self, __VA_ARGS__)
 
+/* A method of exactly n objects, args; and one of an operator's name, op. */
+#define PTAC_ARGS(name, n)                                                             \
+    static PyObject *name##_of(PyObject *const *args);                                 \
+    PTAC_FASTCALL(name)                                                                \
+    {                                                                                  \
+        if (n_args != (n))                                                             \
+            return PyErr_Format(PyExc_TypeError, #name "() takes %d arguments", (n));  \
+        return name##_of(args);                                                        \
+    }                                                                                  \
+    static PyObject *name##_of(PyObject *const *args)
+#define PTAC_OF_OP(name)                                                               \
+    static PyObject *name##_of(ptac_op op);                                            \
+    PTAC_O(name, op_name)                                                              \
+    {                                                                                  \
+        const ptac_op op = ptac_op_from(op_name);                                      \
+                                                                                       \
+        return op == PTAC_N_OPS ? NULL : name##_of(op);                                \
+    }                                                                                  \
+    static PyObject *name##_of(ptac_op op)
+
+/* Methods of nothing: to do something, to give something, to list items 0 to i. */
+#define PTAC_DOES(name, statement)                                                     \
+    PTAC_NOARGS(name)                                                                  \
+    {                                                                                  \
+        statement;                                                                     \
+        Py_RETURN_NONE;                                                                \
+    }
+#define PTAC_GIVES(name, expression)                                                   \
+    PTAC_NOARGS(name)                                                                  \
+    {                                                                                  \
+        return expression;                                                             \
+    }
+#define PTAC_LIST(name, is_there, item)                                                \
+    PTAC_NOARGS(name)                                                                  \
+    {                                                                                  \
+        PyObject *list = PyList_New(0);                                                \
+                                                                                       \
+        for (int i = 0; list && (is_there); i++)                                       \
+            ptac_append(&list, item);                                                  \
+        return list;                                                                   \
+    }
+
+/* What an expression gives, computed without the GIL. */
+#define PTAC_UNLOCKED(expression)                                                      \
+    ({                                                                                 \
+        PyThreadState *unlocked_thread = PyEval_SaveThread();                          \
+        __typeof__(expression) unlocked_result = (expression);                         \
+                                                                                       \
+        PyEval_RestoreThread(unlocked_thread);                                         \
+        unlocked_result;                                                               \
+    })
+
 typedef struct ptac_method {
     PyMethodDef table[2]; /* with the end that CPython looks for */
     struct ptac_method *next;

@@ -74,10 +74,7 @@ PTAC_O(override_remove, names)
 }
 
 /* flight() -> (calls in flight, calls ever entered) */
-PTAC_NOARGS(flight)
-{
-    return Py_BuildValue("lk", ptac_calls_in_flight(), ptac_calls_entered());
-}
+PTAC_GIVES(flight, Py_BuildValue("lk", ptac_calls_in_flight(), ptac_calls_entered()))
 
 static const char *blocks_name = "pai_torchacc disabled";
 
@@ -101,10 +98,7 @@ PTAC_NOARGS(thread_disable)
 }
 
 /* thread_is_disabled() -> whether it is, by either of the two. */
-PTAC_NOARGS(thread_is_disabled)
-{
-    return PyBool_FromLong(ptac_thread_is_disabled());
-}
+PTAC_GIVES(thread_is_disabled, PyBool_FromLong(ptac_thread_is_disabled()))
 
 /* thread_mute(by): disable likewise, and do not count what is refused. */
 PTAC_O(thread_mute, by)
@@ -163,11 +157,9 @@ PTAC_O(shadow_every, every)
 }
 
 /* shadow_due(operator) -> whether stock is to repeat this call; counts the call. */
-PTAC_O(shadow_due, name)
+PTAC_OF_OP(shadow_due)
 {
-    const ptac_op op = ptac_op_from(name);
-
-    return op == PTAC_N_OPS ? NULL : PyBool_FromLong(ptac_shadow_due(op));
+    return PyBool_FromLong(ptac_shadow_due(op));
 }
 
 /* Views of two tensors that can be compared element by element. */

@@ -343,7 +343,4 @@ PTAC_VARARGS(thread_learn)
 }
 
 /* thread_is_plain() -> as ptac_thread_is_plain() */
-PTAC_NOARGS(thread_is_plain)
-{
-    return PyBool_FromLong(ptac_thread_is_plain());
-}
+PTAC_GIVES(thread_is_plain, PyBool_FromLong(ptac_thread_is_plain()))

@@ -5,10 +5,7 @@
 #include "core/float_mode.h"
 
 /* float_mode() -> the thread's, as set_float_mode(mode) takes it */
-PTAC_NOARGS(float_mode)
-{
-    return PyLong_FromUnsignedLong(ptac_float_mode());
-}
+PTAC_GIVES(float_mode, PyLong_FromUnsignedLong(ptac_float_mode()))
 
 /* set_float_mode(mode): as float_mode() gave it. */
 PTAC_O(set_float_mode, mode)

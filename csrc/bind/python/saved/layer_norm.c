@@ -42,18 +42,13 @@ static bool call_of(PyObject *args, ptac_layer_norm *norm, float **y)
 static PyObject *run(PyObject *args, bool computes)
 {
     ptac_layer_norm norm;
-    bool is_so = true;
     float *y;
 
     if (!call_of(args, &norm, &y))
         Py_RETURN_FALSE;
-    Py_BEGIN_ALLOW_THREADS
-    if (computes)
-        ptac_layer_norm_apply(&norm, y);
-    else
-        is_so = ptac_layer_norm_matches(&norm, y);
-    Py_END_ALLOW_THREADS
-    return PyBool_FromLong(is_so);
+    return PyBool_FromLong(PTAC_UNLOCKED(computes
+                                             ? (ptac_layer_norm_apply(&norm, y), true)
+                                             : ptac_layer_norm_matches(&norm, y)));
 }
 
 /* layer_norm_apply(x, mean, rstd, weight, bias, y) -> whether y was computed */

@@ -26,43 +26,35 @@ PTAC_O(pack_probe, tensor)
 }
 
 /* The numbers of a call, n of them; false with an exception set. */
-static bool read_numbers(PyObject *const *args, Py_ssize_t n_args, int64_t *numbers,
-                         int n)
+static bool read_numbers(PyObject *const *args, int64_t *numbers, int n)
 {
-    if (n_args != n)
-        PyErr_Format(PyExc_TypeError, "%d numbers are expected", n);
-    for (int i = 0; i < n && n_args == n; i++)
+    for (int i = 0; i < n; i++)
         numbers[i] = (int64_t)PyLong_AsUnsignedLongLongMask(args[i]);
     return !PyErr_Occurred();
 }
 
 /* A method of n numbers, a[0] on: what the expression gives without the GIL. */
 #define PTAC_OF_NUMBERS(name, n, expression)                                           \
-    PTAC_FASTCALL(name)                                                                \
+    PTAC_ARGS(name, n)                                                                 \
     {                                                                                  \
-        int64_t a[n] = {0}, found;                                                     \
+        int64_t a[n];                                                                  \
                                                                                        \
-        if (!read_numbers(args, n_args, a, n))                                         \
-            return NULL;                                                               \
-        Py_BEGIN_ALLOW_THREADS;                                                        \
-        found = (expression);                                                          \
-        Py_END_ALLOW_THREADS;                                                          \
-        return PyLong_FromLongLong(found);                                             \
+        return read_numbers(args, a, n)                                                \
+                   ? PyLong_FromLongLong(PTAC_UNLOCKED(expression))                    \
+                   : NULL;                                                             \
     }
 
 /* pack_bitmask(x, n, width, bits) -> the two values, or None where there is a third */
-PTAC_FASTCALL(pack_bitmask)
+PTAC_ARGS(pack_bitmask, 4)
 {
     uint64_t values[2];
     int64_t a[4];
-    bool packed;
 
-    if (!read_numbers(args, n_args, a, 4))
+    if (!read_numbers(args, a, 4))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    packed = ptac_pack_bitmask(AT(a[0]), a[1], (int)a[2], values, AT(a[3]));
-    Py_END_ALLOW_THREADS
-    return packed ? Py_BuildValue("kk", values[0], values[1]) : Py_NewRef(Py_None);
+    return PTAC_UNLOCKED(ptac_pack_bitmask(AT(a[0]), a[1], (int)a[2], values, AT(a[3])))
+               ? Py_BuildValue("kk", values[0], values[1])
+               : Py_NewRef(Py_None);
 }
 
 /* unpack_bitmask(bits, first, second, n, width, x) -> 0 */

@@ -358,7 +358,4 @@ PTAC_NOARGS(saved_remove)
 }
 
 /* saved_is_on() -> whether large tensors are considered */
-PTAC_NOARGS(saved_is_on)
-{
-    return PyBool_FromLong(consider != NULL);
-}
+PTAC_GIVES(saved_is_on, PyBool_FromLong(consider != NULL))
