@@ -10,8 +10,10 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from types import FrameType
 
 _HERE = str(Path(__file__).parent) + os.sep
+_INSIDE = "pai_torchacc."
 
 _said: set[str] = set()
 
@@ -21,7 +23,7 @@ def hide(error: BaseException) -> None:
     trace = error.__traceback__
     if os.environ.get("PTAC_TRACEBACK") == "full":
         return
-    while trace and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+    while trace and _is_ours(trace.tb_frame):
         trace = trace.tb_next
     error.__traceback__ = trace
 
@@ -38,6 +40,11 @@ def warn_once(text: str, key: str | None = None) -> None:
 
 def _level_outside() -> int:
     level, frame = 1, sys._getframe(1)
-    while frame.f_back and frame.f_code.co_filename.startswith(_HERE):
+    while frame.f_back and _is_ours(frame):
         level, frame = level + 1, frame.f_back
     return level
+
+
+def _is_ours(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__"))  # stand-ins have the file of stock's
+    return frame.f_code.co_filename.startswith(_HERE) or module.startswith(_INSIDE)

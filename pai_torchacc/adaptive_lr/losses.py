@@ -31,13 +31,14 @@ def _backward() -> Any:
     @not_compiled_alone
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        if is_compiling() or graph() != -1:  # of checkpoints, inside another one
+        if is_compiling():
             return original(tensors, *args, **kwargs)
-        running = Pass.begin()
-        if running is None:
-            return original(tensors, *args, **kwargs)
+        # Not of checkpoints, inside another one.
+        running = Pass.begin() if graph() == -1 else None
         root = None
         try:
+            if running is None:
+                return original(tensors, *args, **kwargs)
             value = _value(tensors, args, kwargs)
             result = original(tensors, *args, **kwargs)
             root = Root(value)
@@ -45,7 +46,8 @@ def _backward() -> Any:
             hide(error)
             raise
         finally:
-            running.end(root)
+            if running is not None:
+                running.end(root)
         return result
 
     return backward

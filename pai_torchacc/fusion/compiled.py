@@ -2,7 +2,9 @@
 
 While dynamo traces, a stand-in calls what it stands for, and dynamo sees through it.
 Behind a graph break a program runs as ever, but dynamo looks at each function that is
-called there: those of torch.nn it leaves alone, and so it has to leave ours.
+called there: those of torch.nn it leaves alone, and so it has to leave ours. It knows
+them by their files. ``torch.compile(module)`` asks by the file, too, whether it has to
+put a frame around ``forward`` to see anything at all.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ import torch
 
 
 def not_compiled_alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, which dynamo compiles as part of others only."""
+    """``function``, which dynamo compiles as part of others only.
+
+    Its code is said to lie where that of what it wraps does.
+    """
+    if original := getattr(function, "__wrapped__", None):
+        file, line = original.__code__.co_filename, original.__code__.co_firstlineno
+        code = function.__code__.replace(co_filename=file, co_firstlineno=line)
+        function.__code__ = code
     return _skipped(function, recursively=False)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import pickle
 import shutil
 import threading
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +223,41 @@ def test_compiled_on_top(backend: str) -> None:
     torch.testing.assert_close(ours, stock)
     # Compiled before, used after.
     torch.testing.assert_close(program(compiled), stock)
+
+
+class Named(nn.Sequential):
+    pass
+
+
+@pytest.mark.parametrize("what", ["linear", "sequential", "subclass", "forward"])
+def test_modules_of_torch_compile_on_their_own(what: str) -> None:
+    """Whichever of making, enabling and calling comes first."""
+
+    def made(graphs: list[torch.fx.GraphModule]) -> Any:
+        net = {
+            "linear": lambda: nn.Linear(4, 4),
+            "sequential": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
+            "subclass": lambda: Named(nn.Linear(4, 4), nn.ReLU()),
+            "forward": lambda: nn.Sequential(nn.Linear(4, 4)).forward,
+        }[what]()
+
+        def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+            graphs.append(graph)
+            return graph
+
+        torch._dynamo.reset()
+        return torch.compile(net, fullgraph=True, backend=backend)
+
+    def compile_and_call(makes_on: bool, calls_on: bool) -> int:
+        graphs: list[torch.fx.GraphModule] = []
+        with ptac.enable() if makes_on else nullcontext():
+            compiled = made(graphs)
+        with ptac.enable() if calls_on else nullcontext():
+            compiled(torch.ones(2, 4))
+        return len(graphs)
+
+    for makes_on, calls_on in itertools.product((False, True), repeat=2):
+        assert compile_and_call(makes_on, calls_on) == 1, (makes_on, calls_on)
 
 
 CHILD = """
