@@ -1,4 +1,4 @@
-"""Models of images: convolution networks of many kinds, image Transformers."""
+"""Models of images: convolution networks of many kinds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.zoo.model import adamw, classes, model, sgd
-from benchmarks.zoo.sequences import Block
+from benchmarks.zoo.model import classes, model, sgd
 
 Made = tuple[nn.Module, tuple[Tensor, ...], Tensor]
 
@@ -289,74 +288,3 @@ def _volumes() -> Made:
         *(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(32, 5)),
     )
     return net, (torch.randn(2, 1, 8, 32, 32),), classes(2, 5)
-
-
-class Vit(nn.Module):
-    """A small vision Transformer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, 96, 4, 4)
-        self.places = nn.Parameter(torch.zeros(1, 64, 96))
-        self.blocks = nn.Sequential(*(Block(96, 3) for _ in range(4)))
-        self.head = nn.Linear(96, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
-        x = self.patches(x).flatten(2).transpose(1, 2) + self.places
-        return self.head(self.blocks(x).mean(1))
-
-
-@model("ViT 96, four blocks, 32 x 32, batch 8", optimizer=adamw)
-def _vit() -> Made:
-    return Vit(), images(8, 3, 32), classes(8, 10)
-
-
-class Mixer(nn.Module):
-    """MLP-Mixer's block."""
-
-    def __init__(self, tokens: int, width: int) -> None:
-        super().__init__()
-        self.a, self.b = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.across = self._mlp(tokens)
-        self.along = self._mlp(width)
-
-    @staticmethod
-    def _mlp(n: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(n, 2 * n), nn.GELU(), nn.Linear(2 * n, n))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Mix tokens, then channels."""
-        x = x + self.across(self.a(x).transpose(1, 2)).transpose(1, 2)
-        return x + self.along(self.b(x))
-
-
-@model("MLP-Mixer 128, four blocks, 49 tokens, batch 4", optimizer=adamw)
-def _mixer() -> Made:
-    net = nn.Sequential(*(Mixer(49, 128) for _ in range(4)), nn.Flatten())
-    net.append(nn.Linear(49 * 128, 10))
-    return net, (torch.randn(4, 49, 128),), classes(4, 10)
-
-
-class ConvNext(nn.Module):
-    """ConvNeXt's block."""
-
-    def __init__(self, c: int) -> None:
-        super().__init__()
-        self.deep = nn.Conv2d(c, c, 7, padding=3, groups=c)
-        self.norm, self.a, self.b = (
-            nn.LayerNorm(c),
-            nn.Linear(c, 4 * c),
-            nn.Linear(4 * c, c),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Filter, then transform each pixel."""
-        y = self.norm(self.deep(x).permute(0, 2, 3, 1))
-        return x + self.b(F.gelu(self.a(y))).permute(0, 3, 1, 2)
-
-
-@model("ConvNeXt-like, 64 x 64, batch 2", optimizer=adamw)
-def _convnext() -> Made:
-    parts = [nn.Conv2d(3, 48, 4, 4), *(ConvNext(48) for _ in range(3))]
-    return classifier(nn.Sequential(*parts), 48), images(2, 3, 64), classes(2, 10)

@@ -14,13 +14,13 @@ from rich.table import Table
 
 import pai_torchacc as ptac
 from benchmarks.screen import new_table
-from benchmarks.zoo import images, sequences, tables
+from benchmarks.zoo import images, patches, sequences, tables
 from benchmarks.zoo.model import MODELS
 from pai_torchacc.bench.measure import alternate, environment, raise_malloc_thresholds
 from pai_torchacc.bench.run import console, write_csv
 from pai_torchacc.commands.usage import UsageError, check_outputs
 
-__all__ = ["images", "run", "sequences", "tables"]
+__all__ = ["images", "patches", "run", "sequences", "tables"]
 
 SLOWER = 0.98
 """A ratio below this is a defect, if it stays there when measured again."""
