@@ -62,6 +62,14 @@ INLINE vec load_widened(const uint16_t *p, int n)
     return widened(_mm256_maskz_loadu_epi16(v_first(n), p));
 }
 
+INLINE void store_halves(uint16_t *p, __m256i values, int n)
+{
+    if (__builtin_constant_p(n) && n == LANES)
+        _mm256_storeu_si256((__m256i *)p, values);
+    else
+        _mm256_mask_storeu_epi16(p, v_first(n), values);
+}
+
 /* What is added to scores: nothing, one number for all keys, or one for each. */
 typedef enum addend { NOTHING, ONE, EACH } addend;
 
@@ -78,25 +86,22 @@ INLINE vec scores_at(const query *q, vec scale, addend with, int64_t j, int n)
     return v_keep_first(score, v_set(-INFINITY), n);
 }
 
-typedef struct maximum {
-    vec most;
-    mask nan;
-} maximum;
-
-INLINE void take_maximum(maximum *m, vec score)
+INLINE void take_maximum(vec *most, mask *nan, vec score)
 {
-    m->most = v_max(m->most, score);
-    m->nan |= _mm512_cmp_ps_mask(score, score, _CMP_UNORD_Q);
+    *most = v_max(*most, score);
+    *nan |= _mm512_cmp_ps_mask(score, score, _CMP_UNORD_Q);
 }
 
+/* exp(score - largest) of n lanes, stored as rounded; what it was rounded to. */
 WITH_BF16 static inline __attribute__((always_inline)) vec weight(vec score,
-                                                                  vec largest,
-                                                                  __m256i *rounded)
+                                                                  vec largest, int n,
+                                                                  uint16_t *out)
 {
     const vec e = v_exp_bounded(v_sub(score, largest));
+    const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(e);
 
-    *rounded = (__m256i)_mm512_cvtneps_pbh(e);
-    return widened(*rounded);
+    store_halves(out, rounded, n);
+    return widened(rounded);
 }
 
 WITH_BF16 static inline __attribute__((always_inline)) float weigh_with(query q,
@@ -104,33 +109,21 @@ WITH_BF16 static inline __attribute__((always_inline)) float weigh_with(query q,
                                                                         addend with,
                                                                         float *largest)
 {
-    const int64_t whole = q.n_seen - q.n_seen % LANES;
-    const int rest = (int)(q.n_seen - whole);
-    maximum m = {v_set(-INFINITY), 0};
-    vec factor = v_set(scale), sums = v_zero();
-    __m256i rounded;
+    const vec factor = v_set(scale);
+    vec most = v_set(-INFINITY), sums = v_zero(), top;
+    mask nan = 0;
 
-    for (int64_t j = 0; j < whole; j += LANES)
-        take_maximum(&m, scores_at(&q, factor, with, j, LANES));
-    if (rest)
-        take_maximum(&m, scores_at(&q, factor, with, whole, rest));
-    *largest = m.nan ? NAN : v_largest(m.most);
+    FOR_LANES(j, n, 0, q.n_seen,
+              take_maximum(&most, &nan, scores_at(&q, factor, with, j, n)));
+    *largest = nan ? NAN : v_largest(most);
     if (*largest == -INFINITY) {
         memset(q.scores, 0, (size_t)q.n_seen * sizeof *q.scores);
         return 0;
     }
-    for (int64_t j = 0; j < whole; j += LANES) {
-        const vec score = scores_at(&q, factor, with, j, LANES);
-
-        sums = v_add(sums, weight(score, v_set(*largest), &rounded));
-        _mm256_storeu_si256((__m256i *)(q.scores + j), rounded);
-    }
-    if (rest) {
-        const vec score = scores_at(&q, factor, with, whole, rest);
-
-        sums = v_add(sums, weight(score, v_set(*largest), &rounded));
-        _mm256_mask_storeu_epi16(q.scores + whole, v_first(rest), rounded);
-    }
+    top = v_set(*largest);
+    FOR_LANES(j, n, 0, q.n_seen,
+              sums = v_add(sums, weight(scores_at(&q, factor, with, j, n), top, n,
+                                        q.scores + j)));
     return v_sum(sums);
 }
 
@@ -189,21 +182,16 @@ WITH_BF16 static void centre(const float *in, int64_t stride, int64_t n, int64_t
             const vec left = v_sub(v_load_first(in + row * stride + i, some),
                                    v_load_first(means + i, some));
 
-            _mm256_mask_storeu_epi16(out + row * d + i, v_first(some),
-                                     (__m256i)_mm512_cvtneps_pbh(left));
+            store_halves(out + row * d + i, (__m256i)_mm512_cvtneps_pbh(left), some);
         }
 }
 
 TARGET static void scale_row(const uint16_t *in, float factor, float *out, int64_t n)
 {
     const vec by = v_set(factor);
-    int64_t i = 0;
 
-    for (; i + LANES <= n; i += LANES)
-        v_store(out + i, v_mul(by, load_widened(in + i, LANES)));
-    if (i < n)
-        v_store_first(out + i, v_mul(by, load_widened(in + i, (int)(n - i))),
-                      (int)(n - i));
+    FOR_LANES(i, some, 0, n,
+              v_store_first(out + i, v_mul(by, load_widened(in + i, some)), some));
 }
 
 typedef struct centre_job {

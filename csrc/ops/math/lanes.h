@@ -46,6 +46,24 @@
 #define v_low_f64(v)    PD(cvtps)(v_low(v))
 #define v_high_f64(v)   PD(cvtps)(v_high(v))
 
+/*
+ * A statement for each vector of elements [begin, end), of which it begins at the i-th
+ * and has n, a constant but in the last one.
+ */
+#define FOR_LANES(i, n, begin, end, ...)                                               \
+    do {                                                                               \
+        int64_t i = begin;                                                             \
+                                                                                       \
+        for (; i + LANES <= (end); i += LANES) {                                       \
+            enum { n = LANES };                                                        \
+            __VA_ARGS__;                                                               \
+        }                                                                              \
+        if (i < (end)) {                                                               \
+            const int n = (int)((end)-i);                                              \
+            __VA_ARGS__;                                                               \
+        }                                                                              \
+    } while (0)
+
 INLINE vec v_load_first(const float *p, int n)
 {
     return v_all(n) ? v_load(p) : v_load_some(p, n);

@@ -1,16 +1,11 @@
 /*
  * log_softmax_tpl.h - log-softmax of rows and its gradient.
  *
- * Expects the words of lanes.h. Leaves forward(call) and backward(call), the
- * run() of rows of the two operators.
+ * Expects the words of lanes.h. Leaves log_softmax(call) and
+ * log_softmax_backward(call), the run() of rows.
  */
-#include "ops/softmax/log_softmax.h"
+#include "ops/softmax/softmax.h"
 #include "ops/softmax/softmax_tpl.h"
-
-INLINE void log_lanes(const float *x, vec max, vec log_sum, int n, float *y)
-{
-    v_store_first(y, v_sub(v_sub(v_load_first(x, n), max), log_sum), n);
-}
 
 TARGET static void forward_long_rows(int64_t begin, int64_t end, void *context)
 {
@@ -23,12 +18,11 @@ TARGET static void forward_long_rows(int64_t begin, int64_t end, void *context)
         const float max = row_max(x, n);
         const vec top = v_set(max);
         const vec log_sum = v_set((float)log(row_exp(x, n, max, NULL)));
-        int64_t i = 0;
 
-        for (; i + LANES <= n; i += LANES)
-            log_lanes(x + i, top, log_sum, LANES, y + i);
-        if (i < n)
-            log_lanes(x + i, top, log_sum, (int)(n - i), y + i);
+        FOR_LANES(i, some, 0, n,
+                  v_store_first(y + i,
+                                v_sub(v_sub(v_load_first(x + i, some), top), log_sum),
+                                some));
     }
 }
 
@@ -54,10 +48,9 @@ TARGET static void forward_short_rows(int64_t begin, int64_t end, void *context)
     }
 }
 
-static ptac_status forward(const ptac_call *call)
+static ptac_status log_softmax(const ptac_call *call)
 {
-    ptac_log_softmax_for_rows(call, forward_short_rows, forward_long_rows);
-    return PTAC_OK;
+    return ptac_log_softmax_run(call, forward_short_rows, forward_long_rows);
 }
 
 TARGET static double row_sum(const float *x, int64_t n)
@@ -80,13 +73,6 @@ TARGET static double row_sum(const float *x, int64_t n)
     return sum;
 }
 
-INLINE void grad_lanes(const float *grad, const float *y, vec sum, int n, float *out)
-{
-    const vec p = v_exp(v_load_first(y, n));
-
-    v_store_first(out, v_fnma(p, sum, v_load_first(grad, n)), n);
-}
-
 TARGET static void backward_long_rows(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
@@ -97,12 +83,12 @@ TARGET static void backward_long_rows(int64_t begin, int64_t end, void *context)
         const float *y = (const float *)call->inputs[1].data + row * n;
         float *out = (float *)call->outputs[0].data + row * n;
         const vec sum = v_set((float)row_sum(grad, n));
-        int64_t i = 0;
 
-        for (; i + LANES <= n; i += LANES)
-            grad_lanes(grad + i, y + i, sum, LANES, out + i);
-        if (i < n)
-            grad_lanes(grad + i, y + i, sum, (int)(n - i), out + i);
+        FOR_LANES(i, some, 0, n,
+                  v_store_first(out + i,
+                                v_fnma(v_exp(v_load_first(y + i, some)), sum,
+                                       v_load_first(grad + i, some)),
+                                some));
     }
 }
 
@@ -127,8 +113,7 @@ TARGET static void backward_short_rows(int64_t begin, int64_t end, void *context
     }
 }
 
-static ptac_status backward(const ptac_call *call)
+static ptac_status log_softmax_backward(const ptac_call *call)
 {
-    ptac_log_softmax_for_rows(call, backward_short_rows, backward_long_rows);
-    return PTAC_OK;
+    return ptac_log_softmax_run(call, backward_short_rows, backward_long_rows);
 }

@@ -1,15 +1,56 @@
 /*
- * softmax.h - what rows of the softmax family agree on.
+ * softmax.h - log-softmax over the last dimension of dense tensors, and what
+ * cross-entropy shares with it. Level close.
+ *
+ * Forward: input x, output x - max - log(sum(exp(x - max))) in that order, as ATen's
+ * vec_log_softmax_lastdim computes it. Backward: inputs grad and forward's output y;
+ * output grad - exp(y) * sum(grad).
  */
 #ifndef PTAC_OPS_SOFTMAX_SOFTMAX_H
 #define PTAC_OPS_SOFTMAX_SOFTMAX_H
 
-/*
- * Rows up to this width are worked on in blocks, which is faster than one by one up to
- * about 90 elements with AVX2 and 130 with AVX-512. Calibration measures them apart.
- */
+#include "core/host.h"
+#include "core/kernel.h"
+
 enum {
+    /*
+     * Rows up to this width are worked on in blocks, which is faster than one by one up
+     * to about 90 elements with AVX2 and 130 with AVX-512. Calibration measures them
+     * apart.
+     */
     PTAC_SHORT_ROW = 96,
+    PTAC_SOFTMAX_WORK = 32768, /* elements that are worth another thread */
 };
+
+/* Elements of a row. */
+static inline int64_t ptac_log_softmax_width(const ptac_call *call)
+{
+    const ptac_view *x = &call->inputs[0];
+
+    return x->sizes[x->n_dims - 1];
+}
+
+/* Call the one for their width on pieces of the call's rows; the call is the context. */
+static inline ptac_status ptac_log_softmax_run(const ptac_call *call,
+                                               ptac_range_fn of_short,
+                                               ptac_range_fn of_long)
+{
+    const int64_t width = ptac_log_softmax_width(call);
+
+    ptac_parallel_for(0, call->inputs[0].n_elements / width,
+                      PTAC_SOFTMAX_WORK / width + 1,
+                      width > PTAC_SHORT_ROW ? of_long : of_short, (void *)call);
+    return PTAC_OK;
+}
+
+/* The rows of an instruction set: functions that have the operators' names. */
+#define PTAC_SOFTMAX_ROWS(name, features)                                              \
+    PTAC_ROW(LOG_SOFTMAX, name, PTAC_CLOSE, features, ptac_accept_all, log_softmax)    \
+    PTAC_ROW(LOG_SOFTMAX_BACKWARD, name, PTAC_CLOSE, features, ptac_accept_all,        \
+             log_softmax_backward)                                                     \
+    PTAC_ROW(CROSS_ENTROPY, name, PTAC_CLOSE, features, ptac_accept_all,               \
+             cross_entropy)                                                            \
+    PTAC_ROW(CROSS_ENTROPY_BACKWARD, name, PTAC_CLOSE, features, ptac_accept_all,      \
+             cross_entropy_backward)
 
 #endif

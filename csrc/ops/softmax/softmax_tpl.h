@@ -34,7 +34,7 @@ INLINE vec exp_first(const float *x, vec max, int n)
     return v_keep_first(v_exp_bounded(v_sub(v_load_first(x, n), max)), v_zero(), n);
 }
 
-TARGET static inline float row_max(const float *x, int64_t n)
+INLINE float row_max(const float *x, int64_t n)
 {
     const vec lowest = v_set(-INFINITY);
     vec a = lowest, b = lowest, c = lowest, d = lowest;
@@ -57,7 +57,7 @@ TARGET static inline float row_max(const float *x, int64_t n)
 }
 
 /* The sum of exp(x[i] - max), each of which also goes to out unless that is NULL. */
-TARGET static inline double row_exp(const float *x, int64_t n, float max, float *out)
+INLINE double row_exp(const float *x, int64_t n, float max, float *out)
 {
     const vec top = v_set(max);
     double sum = 0;
@@ -92,8 +92,7 @@ TARGET static inline double row_exp(const float *x, int64_t n, float max, float 
 }
 
 /* out[i] = x[i] * factor; the two may be the same. */
-TARGET static inline void row_multiply(const float *x, int64_t n, float factor,
-                                       float *out)
+INLINE void row_multiply(const float *x, int64_t n, float factor, float *out)
 {
     const vec factors = v_set(factor);
     int64_t i = 0;

@@ -5,7 +5,7 @@
  */
 #include "gen_softmax.h"
 
-#include "ops/softmax/log_softmax.h"
+#include "ops/softmax/softmax.h"
 
 #include <float.h>
 #include <math.h>

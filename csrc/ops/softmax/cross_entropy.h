@@ -21,11 +21,9 @@
  * An index out of range gives PTAC_UNSUPPORTED before anything is written. One that
  * another thread puts there meanwhile counts as ignored.
  */
-#ifndef PTAC_OPS_LOSS_CROSS_ENTROPY_H
-#define PTAC_OPS_LOSS_CROSS_ENTROPY_H
+#ifndef PTAC_OPS_SOFTMAX_CROSS_ENTROPY_H
+#define PTAC_OPS_SOFTMAX_CROSS_ENTROPY_H
 
-#include "core/host.h"
-#include "core/kernel.h"
 #include "ops/softmax/softmax.h"
 
 /* As torch numbers them. */
@@ -54,17 +52,6 @@ enum {
 
     PTAC_CROSS_ENTROPY_GRAD_X = 0, /* output of backward */
 };
-
-/* Shape kinds of both directions: indices on short rows, on long ones, probabilities.
- */
-enum {
-    PTAC_CROSS_ENTROPY_SHORT = 0,
-    PTAC_CROSS_ENTROPY_LONG,
-    PTAC_CROSS_ENTROPY_PROBABILITIES,
-};
-
-/* classify() of both directions. */
-ptac_reason ptac_cross_entropy_classify(const ptac_call *call, ptac_shape *shape);
 
 /*
  * One row's target. Its loss is -at_index * l[index] - sum(u[j] * l[j]), where

@@ -1,10 +1,10 @@
 /*
  * cross_entropy_tpl.h - losses and softmax of rows, and their gradient.
  *
- * Expects the words of lanes.h. Leaves forward(call) and backward(call), the
- * run() of rows of the two operators.
+ * Expects the words of lanes.h. Leaves cross_entropy(call) and
+ * cross_entropy_backward(call), the run() of rows.
  */
-#include "ops/loss/cross_entropy.h"
+#include "ops/softmax/cross_entropy.h"
 #include "ops/softmax/softmax_tpl.h"
 
 /* Factors i to i + n - 1; zeros follow. */
@@ -40,12 +40,9 @@ INLINE double soft_sum(const ptac_row_target *target, const float *x, int64_t n,
     for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
         const int64_t end = least(n, begin + SUM_BLOCK);
         vec sum = v_zero();
-        int64_t i = begin;
 
-        for (; i + LANES <= end; i += LANES)
-            sum = v_add(sum, soft_terms(target, x, top, log_of_sum, i, LANES));
-        if (i < end)
-            sum = v_add(sum, soft_terms(target, x, top, log_of_sum, i, (int)(end - i)));
+        FOR_LANES(i, some, begin, end,
+                  sum = v_add(sum, soft_terms(target, x, top, log_of_sum, i, some)));
         total += v_sum_f64(sum);
     }
     return total;
@@ -153,7 +150,7 @@ TARGET static double short_rows(const ptac_call *call, int64_t begin, int64_t en
     return sum_of_losses;
 }
 
-static ptac_status forward(const ptac_call *call)
+static ptac_status cross_entropy(const ptac_call *call)
 {
     const ptac_cross_entropy *p = call->params;
     const bool is_short =
@@ -190,14 +187,6 @@ TARGET static void plain_rows(int64_t begin, int64_t end, void *context)
     }
 }
 
-INLINE void soft_lanes(const ptac_row_target *target, vec of_u, const float *p,
-                       vec of_p, int64_t i, int n, float *out)
-{
-    const vec of_class = v_mul(v_load_first(p + i, n), of_p);
-
-    v_store_first(out + i, v_sub(of_class, v_mul(soft_factors(target, i, n), of_u)), n);
-}
-
 /*
  * p[j] * grad * (total + at_index) - grad * u[j], and less grad * at_index at index.
  * Each product is rounded, so that they cancel where p is 1 as stock's do.
@@ -209,17 +198,17 @@ TARGET static void soft_row(const ptac_row_target *target, float grad, const flo
     const float c = grad * (float)(total + target->at_index);
     const vec of_p = v_set(c), of_u = v_set(grad);
     float at_index = 0;
-    int64_t i = 0;
 
     if (target->index >= 0) {
         const float u = target->shift * (target->w ? target->w[target->index] : 1);
 
         at_index = p[target->index] * c - grad * (float)(u + target->at_index);
     }
-    for (; i + LANES <= n; i += LANES)
-        soft_lanes(target, of_u, p, of_p, i, LANES, out);
-    if (i < n)
-        soft_lanes(target, of_u, p, of_p, i, (int)(n - i), out);
+    FOR_LANES(i, some, 0, n,
+              v_store_first(out + i,
+                            v_sub(v_mul(v_load_first(p + i, some), of_p),
+                                  v_mul(soft_factors(target, i, some), of_u)),
+                            some));
     if (target->index >= 0)
         out[target->index] = at_index;
 }
@@ -244,7 +233,7 @@ TARGET static void soft_rows(int64_t begin, int64_t end, void *context)
     }
 }
 
-static ptac_status backward(const ptac_call *call)
+static ptac_status cross_entropy_backward(const ptac_call *call)
 {
     return ptac_cross_entropy_backward(
         call, ptac_cross_entropy_is_plain(call) ? plain_rows : soft_rows);

@@ -1,13 +1,13 @@
 /*
  * cross_entropy.c - what is the same for every row of the cross-entropy kernels:
- * checking targets, spreading the rows over threads, and putting the losses together.
+ * shape kinds, checking targets, spreading the rows over threads, and putting the losses
+ * together.
  */
-#include "ops/loss/cross_entropy.h"
+#include "ops/softmax/cross_entropy.h"
 
 enum {
     MAX_CHUNKS = 256,
-    ROW_BLOCK = 16,   /* short rows are worked on in blocks of 8 or 16 */
-    MIN_WORK = 32768, /* elements that are worth another thread */
+    ROW_BLOCK = 16, /* short rows are worked on in blocks of 8 or 16 */
     MIN_TARGETS = 1 << 16,
 };
 
@@ -20,11 +20,15 @@ typedef struct task {
     ptac_cross_entropy_rows rows;
     int64_t rows_per_chunk, n_chunks;
     bool out_of_range;
-    double weights[MAX_CHUNKS];
-    double losses[MAX_CHUNKS];
+    double sums[MAX_CHUNKS]; /* of weights, then of losses */
 } task;
 
-ptac_reason ptac_cross_entropy_classify(const ptac_call *call, ptac_shape *shape)
+/* Indices on short rows, on long ones, and probabilities. */
+enum { SHORT, LONG, PROBABILITIES };
+
+#define KINDS "short", "long", "probabilities"
+
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_cross_entropy *p = call->params;
     const ptac_dtype target = call->inputs[PTAC_CROSS_ENTROPY_TARGET].dtype;
@@ -38,15 +42,15 @@ ptac_reason ptac_cross_entropy_classify(const ptac_call *call, ptac_shape *shape
         return PTAC_EMPTY;
     if (!(p->label_smoothing >= 0 && p->label_smoothing <= 1))
         return PTAC_ARGUMENT;
-    if (target == PTAC_F32)
-        shape->kind = PTAC_CROSS_ENTROPY_PROBABILITIES;
-    else if (p->n_classes <= PTAC_SHORT_ROW)
-        shape->kind = PTAC_CROSS_ENTROPY_SHORT;
-    else
-        shape->kind = PTAC_CROSS_ENTROPY_LONG;
+    shape->kind = target == PTAC_F32               ? PROBABILITIES
+                  : p->n_classes <= PTAC_SHORT_ROW ? SHORT
+                                                   : LONG;
     shape->work = p->n_rows * p->n_classes;
     return PTAC_TAKE;
 }
+
+PTAC_SHAPES(CROSS_ENTROPY, classify, KINDS)
+PTAC_SHAPES(CROSS_ENTROPY_BACKWARD, classify, KINDS)
 
 void ptac_cross_entropy_target(const ptac_call *call, int64_t row,
                                ptac_row_target *target)
@@ -115,16 +119,16 @@ static void weigh_chunks(int64_t begin, int64_t end, void *context)
             }
             sum += weight ? weight[index] : 1;
         }
-        job->weights[chunk] = sum;
+        job->sums[chunk] = sum;
     }
 }
 
-static double sum_of(const double *values, int64_t n)
+static double sum_of_chunks(const task *job)
 {
     double sum = 0;
 
-    for (int64_t i = 0; i < n; i++)
-        sum += values[i];
+    for (int64_t i = 0; i < job->n_chunks; i++)
+        sum += job->sums[i];
     return sum;
 }
 
@@ -147,7 +151,7 @@ static bool prepare(task *job, const ptac_call *call, double *total)
         return true;
     for_chunks(job, 1, MIN_TARGETS, weigh_chunks);
     if (!job->out_of_range)
-        *total = sum_of(job->weights, job->n_chunks);
+        *total = sum_of_chunks(job);
     return !job->out_of_range;
 }
 
@@ -156,7 +160,7 @@ static void forward_chunks(int64_t begin, int64_t end, void *context)
     task *job = context;
 
     for (int64_t chunk = begin; chunk < end; chunk++)
-        job->losses[chunk] =
+        job->sums[chunk] =
             job->rows(job->call, chunk * job->rows_per_chunk, chunk_end(job, chunk));
 }
 
@@ -171,9 +175,9 @@ ptac_status ptac_cross_entropy_forward(const ptac_call *call,
     if (!prepare(&job, call, &total))
         return PTAC_UNSUPPORTED;
     job.rows = rows;
-    for_chunks(&job, p->n_classes, MIN_WORK, forward_chunks);
+    for_chunks(&job, p->n_classes, PTAC_SOFTMAX_WORK, forward_chunks);
     if (p->reduction != PTAC_REDUCE_NONE) {
-        sum = sum_of(job.losses, job.n_chunks);
+        sum = sum_of_chunks(&job);
         *loss = (float)(p->reduction == PTAC_REDUCE_MEAN ? sum / total : sum);
     }
     return PTAC_OK;
@@ -191,6 +195,7 @@ ptac_status ptac_cross_entropy_backward(const ptac_call *call, ptac_range_fn bod
         return PTAC_UNSUPPORTED;
     if (p->reduction != PTAC_REDUCE_NONE)
         rows_job.grad = p->reduction == PTAC_REDUCE_MEAN ? *grad / total : *grad;
-    ptac_parallel_for(0, p->n_rows, MIN_WORK / p->n_classes + 1, body, &rows_job);
+    ptac_parallel_for(0, p->n_rows, PTAC_SOFTMAX_WORK / p->n_classes + 1, body,
+                      &rows_job);
     return PTAC_OK;
 }

@@ -1,0 +1,184 @@
+/*
+ * softmax_ref.c - log-softmax, cross-entropy and their gradients by their definitions,
+ * in double, and the shape kinds of log-softmax.
+ *
+ * The rows "scalar" run on any CPU; every other row is tested against them.
+ */
+#include "ops/softmax/cross_entropy.h"
+
+#include <math.h>
+
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_view *x = &call->inputs[0];
+
+    if (x->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (x->n_dims == 0)
+        return PTAC_SHAPE;
+    if (x->n_elements == 0)
+        return PTAC_EMPTY;
+    shape->kind = ptac_log_softmax_width(call) > PTAC_SHORT_ROW; /* "long" */
+    shape->work = x->n_elements;
+    return PTAC_TAKE;
+}
+
+PTAC_SHAPES(LOG_SOFTMAX, classify, "short", "long")
+PTAC_SHAPES(LOG_SOFTMAX_BACKWARD, classify, "short", "long")
+
+/* The logarithm of the sum of exp(x[i]), less *max. */
+static double log_sum(const float *x, int64_t n, double *max)
+{
+    double sum = 0;
+
+    *max = x[0];
+    for (int64_t i = 1; i < n; i++)
+        *max = x[i] > *max ? x[i] : *max;
+    for (int64_t i = 0; i < n; i++)
+        sum += exp(x[i] - *max);
+    return log(sum);
+}
+
+static void log_softmax_rows(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const int64_t n = ptac_log_softmax_width(call);
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *x = (const float *)call->inputs[0].data + row * n;
+        float *y = (float *)call->outputs[0].data + row * n;
+        double max;
+        const double log_of_sum = log_sum(x, n, &max);
+
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (float)(x[i] - max - log_of_sum);
+    }
+}
+
+static ptac_status log_softmax(const ptac_call *call)
+{
+    return ptac_log_softmax_run(call, log_softmax_rows, log_softmax_rows);
+}
+
+static void log_softmax_gradients(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const int64_t n = ptac_log_softmax_width(call);
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *grad = (const float *)call->inputs[0].data + row * n;
+        const float *y = (const float *)call->inputs[1].data + row * n;
+        float *out = (float *)call->outputs[0].data + row * n;
+        double sum = 0;
+
+        for (int64_t i = 0; i < n; i++)
+            sum += grad[i];
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (float)(grad[i] - exp(y[i]) * sum);
+    }
+}
+
+static ptac_status log_softmax_backward(const ptac_call *call)
+{
+    return ptac_log_softmax_run(call, log_softmax_gradients, log_softmax_gradients);
+}
+
+/* u[i] of a target; 0 where it has none. */
+static double factor(const ptac_row_target *target, int64_t i)
+{
+    const double u = target->t ? (double)target->t[i] * target->scale + target->shift
+                               : target->shift;
+
+    if (!target->is_soft)
+        return 0;
+    return u * (target->w ? target->w[i] : 1);
+}
+
+static double row_loss(const ptac_row_target *target, const float *x, int64_t n,
+                       double max, double log_of_sum)
+{
+    double loss = 0;
+
+    if (target->is_ignored)
+        return 0;
+    if (target->index >= 0)
+        loss -= target->at_index * (x[target->index] - max - log_of_sum);
+    for (int64_t i = 0; target->is_soft && i < n; i++)
+        loss -= (x[i] - max - log_of_sum) * factor(target, i);
+    return loss;
+}
+
+static double cross_entropy_rows(const ptac_call *call, int64_t begin, int64_t end)
+{
+    const ptac_cross_entropy *params = call->params;
+    const int64_t n = params->n_classes;
+    float *loss = call->outputs[PTAC_CROSS_ENTROPY_LOSS].data;
+    float *p = call->outputs[PTAC_CROSS_ENTROPY_P].data;
+    double sum = 0;
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *x =
+            (const float *)call->inputs[PTAC_CROSS_ENTROPY_X].data + row * n;
+        ptac_row_target target;
+        double max;
+        const double log_of_sum = log_sum(x, n, &max);
+
+        for (int64_t i = 0; p && i < n; i++)
+            p[row * n + i] = (float)exp(x[i] - max - log_of_sum);
+        ptac_cross_entropy_target(call, row, &target);
+
+        const double of_row = row_loss(&target, x, n, max, log_of_sum);
+
+        if (params->reduction == PTAC_REDUCE_NONE)
+            loss[row] = (float)of_row;
+        sum += of_row;
+    }
+    return sum;
+}
+
+/*
+ * With u and at_index as in ptac_row_target and g the gradient of the row's loss it is
+ * p[j] * g * (sum(u) + at_index) - g * (u[j] + (j == index ? at_index : 0)).
+ */
+static void cross_entropy_gradients(int64_t begin, int64_t end, void *context)
+{
+    const ptac_cross_entropy_job *job = context;
+    const ptac_call *call = job->call;
+    const int64_t n = ((const ptac_cross_entropy *)call->params)->n_classes;
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *p =
+            (const float *)call->inputs[PTAC_CROSS_ENTROPY_X].data + row * n;
+        float *grad_x =
+            (float *)call->outputs[PTAC_CROSS_ENTROPY_GRAD_X].data + row * n;
+        ptac_row_target target;
+        double grad = ptac_cross_entropy_grad(job, row), total;
+
+        ptac_cross_entropy_target(call, row, &target);
+        if (target.is_ignored)
+            grad = 0;
+        total = target.at_index;
+        for (int64_t i = 0; i < n; i++)
+            total += factor(&target, i);
+        for (int64_t i = 0; i < n; i++) {
+            double of_class = p[i] * (grad * total);
+
+            if (target.is_soft || i == target.index)
+                of_class -= grad * (factor(&target, i) +
+                                    (i == target.index ? target.at_index : 0));
+            grad_x[i] = (float)of_class;
+        }
+    }
+}
+
+static ptac_status cross_entropy(const ptac_call *call)
+{
+    return ptac_cross_entropy_forward(call, cross_entropy_rows);
+}
+
+static ptac_status cross_entropy_backward(const ptac_call *call)
+{
+    return ptac_cross_entropy_backward(call, cross_entropy_gradients);
+}
+
+PTAC_SOFTMAX_ROWS("scalar", 0)
