@@ -52,9 +52,10 @@
  */
 #define FOR_LANES(i, n, begin, end, ...)                                               \
     do {                                                                               \
+        const int64_t last_ = (end)-LANES;                                             \
         int64_t i = begin;                                                             \
                                                                                        \
-        for (; i + LANES <= (end); i += LANES) {                                       \
+        for (; i <= last_; i += LANES) {                                               \
             enum { n = LANES };                                                        \
             __VA_ARGS__;                                                               \
         }                                                                              \

@@ -1,6 +1,6 @@
 /*
- * cross_entropy.c - what is the same for every row of the cross-entropy kernels:
- * shape kinds, checking targets, spreading the rows over threads, and putting the losses
+ * cross_entropy.c - what is the same for every row of the cross-entropy kernels: shape
+ * kinds, checking targets, spreading the rows over threads, and putting the losses
  * together.
  */
 #include "ops/softmax/cross_entropy.h"

@@ -30,7 +30,7 @@ static inline int64_t ptac_log_softmax_width(const ptac_call *call)
     return x->sizes[x->n_dims - 1];
 }
 
-/* Call the one for their width on pieces of the call's rows; the call is the context. */
+/* Call the one for their width on pieces of the rows; the call is the context. */
 static inline ptac_status ptac_log_softmax_run(const ptac_call *call,
                                                ptac_range_fn of_short,
                                                ptac_range_fn of_long)

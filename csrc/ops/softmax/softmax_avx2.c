@@ -1,6 +1,6 @@
 /*
- * softmax_avx2.c - log-softmax, cross-entropy and their gradients, eight float lanes at
- * a time.
+ * softmax_avx2.c - log-softmax, cross-entropy and their gradients, eight float
+ * lanes at a time.
  *
  * The algorithms are in the templates; this file only names the lanes.
  */

@@ -1,6 +1,6 @@
 /*
- * softmax_avx512.c - log-softmax, cross-entropy and their gradients, sixteen float lanes at
- * a time.
+ * softmax_avx512.c - log-softmax, cross-entropy and their gradients, sixteen float
+ * lanes at a time.
  *
  * The algorithms are in the templates; this file only names the lanes.
  */
