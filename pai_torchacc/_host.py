@@ -168,22 +168,24 @@ def _learn_tensors(c: Any, torch: Any) -> bool:
             _empty(torch, torch.complex64).conj(),
         ]
         keys = [torch._C._dispatch_keys(sample).raw_repr() for sample in samples]
-        steal = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
-        increment = torch.autograd.graph.increment_version
-        counter = torch._C._len_torch_function_stack
-        profiling = torch._C._autograd._profiler_enabled
+        c.lend(
+            steal_tensor=torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr,
+            increment_version=torch.autograd.graph.increment_version,
+            len_function_modes=torch._C._len_torch_function_stack,
+            profiler_enabled=torch._C._autograd._profiler_enabled,
+            forward_ad=vars(torch.autograd.forward_ad),
+        )
     except (AttributeError, RuntimeError):
         return False
     rows = [
         (s, s._cdata, k & 0xFFFFFFFFFFFFFFFF)
         for s, k in zip(samples, keys, strict=True)
     ]
-    if not c.tensor_learn(torch.Tensor, torch.nn.Parameter, steal, increment, rows):
+    if not c.tensor_learn(torch.Tensor, torch.nn.Parameter, rows):
         return False
     if state is None:
         return False
-    levels = vars(torch.autograd.forward_ad)
-    c.thread_learn(*state, _names_key(torch), counter, profiling, levels)
+    c.thread_learn(*state, _names_key(torch))
     return True
 
 

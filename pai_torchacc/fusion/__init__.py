@@ -76,7 +76,6 @@ def _unproven(c: Any) -> set[str]:
     if not _host.knows_rounding():
         return steps
     if _doubts is None:
-        c.optimizer_prepare()
         pinned = {op: c.pin(op, c.preferred_row(op)) for op in sorted(steps)}
         try:
             for op in steps:

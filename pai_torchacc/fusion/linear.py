@@ -206,14 +206,17 @@ def _product_gradients(
 
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
-    c.linear_install(
-        tuple(lean_apply(named_like(LinearAct, n)) for n in _LAST_NODES),
-        *_matmul_precision(),
-        torch._C._get_mkldnn_enabled,
+    precision, full = _matmul_precision()
+    c.lend(
+        linear_nodes=tuple(lean_apply(named_like(LinearAct, n)) for n in _LAST_NODES),
+        matmul_precision=precision,
+        full_precisions=full,
+        onednn_enabled=torch._C._get_mkldnn_enabled,
+        stock_linear=torch._C._nn.linear,
     )
     has_own = is_torchs_own(nn.Module, "__getattr__")
     finds = vars(nn.Module)["__getattr__"] if has_own else None
-    c.linear_module_install(nn.Linear, nn.Module, finds, torch._C._nn.linear)
+    c.linear_module_install(nn.Linear, nn.Module, finds)
     is_own = is_torchs_own(nn.Linear, "forward")
     forward = _linear_forward(c) if is_own else None
     ledger.set_attribute(nn.Linear, "forward", forward)  # or note who is in the way

@@ -29,4 +29,4 @@ def install(c: Any) -> None:
 
     Under such hooks it makes no nodes.
     """
-    c.node_install(torch._C._autograd._top_saved_tensors_default_hooks)
+    c.lend(top_hooks=torch._C._autograd._top_saved_tensors_default_hooks)

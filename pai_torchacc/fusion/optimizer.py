@@ -78,7 +78,6 @@ def install(c: Any, ledger: Ledger) -> None:
     from torch.optim import SGD, Adam, AdamW
     from torch.optim.optimizer import Optimizer
 
-    c.optimizer_prepare()
     classes = {SGD: True, Adam: False, AdamW: False}
     adam = _Step(Adam, False, None)
     inherits = "step" not in vars(AdamW)  # torch has wrapped none for it

@@ -59,16 +59,16 @@ def _install(c: Any) -> str | None:
 
     if not saved_storage.install(c):
         return "this torch does not tell who has a tensor's memory"
-    ready = c.saved_install(
-        saved_storage.consider,
-        saved_storage.restore,
-        version_errors.text,
-        lambda: hooks.lower_in_this_thread(c),
-        data_swaps.current,
-        data_swaps.saves_outputs,
-    )
-    if not ready:
+    if not c.saved_is_possible():
         return "this torch or this CPU does not offer tensor_data"
+    c.lend(
+        restore=saved_storage.restore,
+        complain=version_errors.text,
+        leave=lambda: hooks.lower_in_this_thread(c),
+        current=data_swaps.current,
+        saves_outputs=data_swaps.saves_outputs,
+        consider=saved_storage.consider,
+    )
     hooks.install(c, _ledger)
     hooks.raise_in_this_thread(c)
     steps.install(c)

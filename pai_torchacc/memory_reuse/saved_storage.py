@@ -229,7 +229,7 @@ def _keep(n_bytes: int) -> None:
 
 
 def consider(holder: Any, tensor: Tensor) -> Box | None:
-    """Take up a large tensor that is being saved; see ``saved_install``.
+    """Take up a large tensor that is being saved; see ``saved_pack``.
 
     The program's forward pass goes on whatever happens here.
     """

@@ -474,3 +474,55 @@ assert _C.pin("sgd_step", None) == "scalar"
 assert _C.pin("adam_step", None) is None
 """
     switching.python(program)
+
+
+BEFORE = """
+import sys
+import torch
+from torch import nn
+from pai_torchacc import _C, _host
+
+if len(sys.argv) > 1:
+    _host.load()
+x, w = torch.ones(2, 3), torch.ones(4, 3, requires_grad=True)
+layer, target = nn.Linear(3, 4), torch.tensor([0, 1])
+sgd = torch.optim.SGD(layer.parameters(), lr=0.1)
+for call in (
+    lambda: _C.saved_release(x, None),
+    lambda: _C.saved_unpack(x),
+    lambda: _C.cross_entropy(x, target, None, 1, -100, 0.0),
+    lambda: _C.linear_module(layer, x),
+):
+    try:
+        call()
+    except TypeError as error:
+        print(str(error).partition(",")[0])
+holder = _C.saved_pack(w)
+assert _C.saved_unpack(holder) is w
+_C.saved_release(holder, None)
+assert holder.tensor is None
+assert _C.linear_act(x, w, None, 0) is None
+assert _C.sequential(nn.Sequential(layer), x).shape == (2, 4)
+assert _C.optimizer_group(True, {}, sgd.param_groups[0], 1.0, None) == 0
+assert _C.optimizer_step(True, sgd, 1.0, None) is False
+assert _C.zero_grads(sgd.param_groups) is False
+print("alive")
+"""
+
+
+@pytest.mark.parametrize("loaded", [[], ["load"]])
+def test_functions_before_a_switch_has_been_on(loaded: list[str]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", BEFORE, *loaded],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    *errors, last = run.stdout.splitlines()
+    assert (last, run.returncode) == ("alive", 0), run.stderr
+    assert errors == [
+        "a holder is expected",
+        "a holder is expected",
+        *["'NoneType' object is not callable"] * 2,
+    ]

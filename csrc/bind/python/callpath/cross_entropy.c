@@ -6,8 +6,8 @@
 #include "bind/torch/rows/cross_entropy.h"
 #include "bind/python/callpath/node.h"
 
-static PyObject *apply; /* CrossEntropy.apply: the way with gradients */
-static PyObject *stock; /* torch._C._nn.cross_entropy_loss */
+PTAC_LENT(cross_entropy_node)  /* how to apply it: the way with gradients */
+PTAC_LENT(stock_cross_entropy) /* torch._C._nn.cross_entropy_loss */
 
 /* x, target, weight or None, reduction, ignore_index, label_smoothing */
 enum {
@@ -70,7 +70,7 @@ static PyObject *apply_with_gradient(PyObject *const *args, const ptac_kernel *r
     for (int i = 0; i < N_ARGS; i++)
         all[i] = Py_NewRef(args[i]);
     all[N_ARGS] = PyUnicode_FromString(row->name);
-    return ptac_node_apply(PTAC_OP_CROSS_ENTROPY, apply, all, N_ARGS + 1);
+    return ptac_node_apply(PTAC_OP_CROSS_ENTROPY, cross_entropy_node, all, N_ARGS + 1);
 }
 
 /* These logits are fewer than any row takes, and nothing else sends them to stock. */
@@ -135,7 +135,7 @@ PTAC_ARGS(cross_entropy, N_ARGS)
         return loss;
     Py_DECREF(loss);
     packed = PyTuple_Pack(N_ARGS, args[0], args[1], args[2], args[3], args[4], args[5]);
-    loss = packed ? PyObject_Call(stock, packed, NULL) : NULL;
+    loss = packed ? PyObject_Call(stock_cross_entropy, packed, NULL) : NULL;
     Py_XDECREF(packed);
     return loss;
 }
@@ -215,16 +215,4 @@ PTAC_ARGS(cross_entropy_backward, N_ARGS + 3)
     if (done && over_p)
         ptac_bump_version(args[0]);
     return done ? ptac_wrap(grad_x) : Py_NewRef(Py_None);
-}
-
-/* cross_entropy_install(CrossEntropy.apply, torch._C._nn.cross_entropy_loss) */
-PTAC_VARARGS(cross_entropy_install)
-{
-    PyObject *function, *loss;
-
-    if (!PyArg_ParseTuple(args, "OO", &function, &loss))
-        return NULL;
-    ptac_keep(&apply, function);
-    ptac_keep(&stock, loss);
-    Py_RETURN_NONE;
 }

@@ -10,11 +10,10 @@
 
 #include <string.h>
 
-/* What linear_install() was given. */
-static PyObject *applies;          /* of the nodes, in the order of ptac_act */
-static PyObject *matmul_precision; /* returns torch's setting for products on the CPU */
-static PyObject *full_precisions;  /* the settings by which it keeps float32 */
-static PyObject *onednn_enabled;   /* torch._C._get_mkldnn_enabled */
+PTAC_LENT(linear_nodes)     /* how to apply them, a tuple in the order of ptac_act */
+PTAC_LENT(matmul_precision) /* returns torch's setting for products on the CPU */
+PTAC_LENT(full_precisions)  /* the settings by which it keeps float32 */
+PTAC_LENT(onednn_enabled)   /* torch._C._get_mkldnn_enabled */
 
 /* The user lets torch round the operands of products on this CPU. */
 static bool precision_is_lowered(void)
@@ -143,8 +142,8 @@ static PyObject *apply_node(PyObject *const tensors[3], ptac_act activation,
         PyUnicode_FromString(row->name), PyBool_FromLong(is_training),
     };
 
-    return ptac_node_apply(PTAC_OP_LINEAR_ACT, PyTuple_GetItem(applies, activation),
-                           args, 6);
+    return ptac_node_apply(PTAC_OP_LINEAR_ACT,
+                           PyTuple_GetItem(linear_nodes, activation), args, 6);
 }
 
 PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
@@ -304,27 +303,4 @@ PTAC_ARGS(linear_act_backward, 7)
         Py_RETURN_NONE;
     return Py_BuildValue("(NNN)", wrap_or_none(&g.grad_x), wrap_or_none(&g.grad_w),
                          wrap_or_none(&g.grad_bias));
-}
-
-/*
- * linear_install(an apply for each activation, matmul_precision, full_precisions,
- * torch._C._get_mkldnn_enabled). Calls go to stock unless matmul_precision() gives one
- * of full_precisions.
- */
-PTAC_VARARGS(linear_install)
-{
-    PyObject *functions, *precision, *full, *onednn;
-
-    if (!PyArg_ParseTuple(args, "O!OOO", &PyTuple_Type, &functions, &precision, &full,
-                          &onednn))
-        return NULL;
-    if (PyTuple_Size(functions) != PTAC_N_ACTS) {
-        PyErr_SetString(PyExc_ValueError, "each activation has a node");
-        return NULL;
-    }
-    ptac_keep(&applies, functions);
-    ptac_keep(&matmul_precision, precision);
-    ptac_keep(&full_precisions, full);
-    ptac_keep(&onednn_enabled, onednn);
-    Py_RETURN_NONE;
 }

@@ -17,7 +17,8 @@ static PyObject *linear_type;
 static PyObject *spaces[N_CLASSES];        /* the attributes of the classes */
 static Py_ssize_t n_attributes[N_CLASSES]; /* how many there were */
 static PyObject *getattr_found;            /* nn.Module.__getattr__, if torch's own */
-static PyObject *stock;                    /* torch._C._nn.linear */
+
+PTAC_LENT(stock_linear) /* torch._C._nn.linear */
 
 /* The classes have no more attributes than they had, and the same __getattr__. */
 static bool classes_are_as_found(void)
@@ -60,7 +61,8 @@ PTAC_ARGS(linear_module, 2)
     }
     if (result == Py_None) {
         Py_DECREF(result);
-        result = PyObject_CallFunctionObjArgs(stock, args[1], weight, bias, NULL);
+        result =
+            PyObject_CallFunctionObjArgs(stock_linear, args[1], weight, bias, NULL);
     }
     Py_XDECREF(attributes);
     Py_XDECREF(weight);
@@ -70,15 +72,14 @@ PTAC_ARGS(linear_module, 2)
 
 /*
  * linear_module_install(nn.Linear, nn.Module, torch's own nn.Module.__getattr__ or None
- * where it has been replaced, torch._C._nn.linear)
+ * where it has been replaced)
  */
 PTAC_VARARGS(linear_module_install)
 {
-    PyObject *classes[N_CLASSES], *product, *getattr;
+    PyObject *classes[N_CLASSES], *getattr;
 
-    if (!PyArg_ParseTuple(args, "O!O!OO", &PyType_Type, &classes[0], &PyType_Type,
-                          &classes[1], &getattr, &product) ||
-        !ptac_module_names_intern())
+    if (!PyArg_ParseTuple(args, "O!O!O", &PyType_Type, &classes[0], &PyType_Type,
+                          &classes[1], &getattr))
         return NULL;
     for (int i = 0; i < N_CLASSES; i++) {
         PyObject *space = PyObject_GetAttrString(classes[i], "__dict__");
@@ -90,7 +91,6 @@ PTAC_VARARGS(linear_module_install)
         Py_DECREF(space);
     }
     ptac_keep(&getattr_found, getattr);
-    ptac_keep(&stock, product);
     ptac_keep(&linear_type, classes[0]);
     Py_RETURN_NONE;
 }

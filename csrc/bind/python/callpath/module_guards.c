@@ -31,17 +31,17 @@ static const char *const kind_names[] = {
 #undef KIND
 };
 
-ptac_module_names ptac_names;
 static known_class known[PTAC_N_MODULES];
 static PyObject *global_hooks[N_GLOBAL]; /* dictionaries that must be empty */
 
 /*
  * Instance attributes: the first four hold hooks, the others change what a call does.
  */
-static const char *const quiet_names[N_QUIET] = {
-    "_forward_hooks", "_forward_pre_hooks",  "_backward_hooks", "_backward_pre_hooks",
-    "forward",        "_compiled_call_impl", "_call_impl"};
-static PyObject *quiet[N_QUIET];
+static PyObject *const *const quiet[N_QUIET] = {
+    &ptac_names._forward_hooks,  &ptac_names._forward_pre_hooks,
+    &ptac_names._backward_hooks, &ptac_names._backward_pre_hooks,
+    &ptac_names.forward,         &ptac_names._compiled_call_impl,
+    &ptac_names._call_impl};
 
 static bool is_as_remembered(const watched *w)
 {
@@ -81,7 +81,7 @@ static bool is_bare(const known_class *class, PyObject *attributes)
             PyDict_GetItemWithError(attributes, class->watched[i].name))
             return false;
     for (int i = 0; i < N_QUIET; i++) {
-        PyObject *value = PyDict_GetItemWithError(attributes, quiet[i]);
+        PyObject *value = PyDict_GetItemWithError(attributes, *quiet[i]);
         int is_set = value && value != Py_None;
 
         if (is_set && i < N_HOOKS) {
@@ -201,23 +201,6 @@ static bool remember(PyObject *entry)
     return true;
 }
 
-static bool intern(PyObject **home, const char *text)
-{
-    return *home || (*home = PyUnicode_InternFromString(text));
-}
-
-bool ptac_module_names_intern(void)
-{
-    bool done = true;
-
-    for (int i = 0; i < N_QUIET; i++)
-        done = done && intern(&quiet[i], quiet_names[i]);
-#define NAME(name) done = done && intern(&ptac_names.name, #name);
-    PTAC_MODULE_NAMES(NAME)
-#undef NAME
-    return done;
-}
-
 /*
  * module_guards_install([(class, [(owner, name, value)])], [global hook dictionaries]).
  * Takes the place of what was installed before.
@@ -226,8 +209,7 @@ PTAC_VARARGS(module_guards_install)
 {
     PyObject *classes, *hooks;
 
-    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &classes, &PyList_Type, &hooks) ||
-        !ptac_module_names_intern())
+    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &classes, &PyList_Type, &hooks))
         return NULL;
     if (PyList_Size(hooks) != N_GLOBAL)
         return PyErr_Format(PyExc_ValueError, "wrong number of hooks");

@@ -9,7 +9,7 @@
 #ifndef PTAC_BIND_PYTHON_CALLPATH_MODULE_GUARDS_H
 #define PTAC_BIND_PYTHON_CALLPATH_MODULE_GUARDS_H
 
-#include "bind/python/module/pybind.h"
+#include "bind/python/module/names.h"
 
 /* Kinds of modules, by the name of their class. */
 #define PTAC_MODULE_KINDS(KIND)                                                        \
@@ -31,45 +31,6 @@ typedef enum ptac_module_kind {
 #undef KIND
         PTAC_N_MODULES,
 } ptac_module_kind;
-
-/* The attributes of modules that are read, as interned strings. */
-#define PTAC_MODULE_NAMES(NAME)                                                        \
-    NAME(_modules)                                                                     \
-    NAME(_parameters)                                                                  \
-    NAME(_buffers)                                                                     \
-    NAME(weight)                                                                       \
-    NAME(bias)                                                                         \
-    NAME(running_mean)                                                                 \
-    NAME(running_var)                                                                  \
-    NAME(training)                                                                     \
-    NAME(track_running_stats)                                                          \
-    NAME(eps)                                                                          \
-    NAME(stride)                                                                       \
-    NAME(padding)                                                                      \
-    NAME(dilation)                                                                     \
-    NAME(groups)                                                                       \
-    NAME(padding_mode)                                                                 \
-    NAME(kernel_size)                                                                  \
-    NAME(return_indices)                                                               \
-    NAME(ceil_mode)                                                                    \
-    NAME(approximate)                                                                  \
-    NAME(weight_packed)                                                                \
-    NAME(weight_scale)                                                                 \
-    NAME(_int8)                                                                        \
-    NAME(floats)                                                                       \
-    NAME(shape)                                                                        \
-    NAME(_geometry)                                                                    \
-    NAME(__getattr__)
-
-typedef struct ptac_module_names {
-#define NAME(name) PyObject *name;
-    PTAC_MODULE_NAMES(NAME)
-#undef NAME
-} ptac_module_names;
-
-/* All NULL before the first ptac_module_names_intern(), which may raise. */
-extern ptac_module_names ptac_names;
-bool ptac_module_names_intern(void);
 
 /* The kind that a module's class has; PTAC_N_MODULES where it is none of these. */
 ptac_module_kind ptac_module_kind_of(PyObject *module);

@@ -10,8 +10,7 @@
 
 #include "bind/torch/rows/bf16.h"
 
-/* What node_install() was given. */
-static PyObject *top_hooks; /* torch._C._autograd._top_saved_tensors_default_hooks */
+PTAC_LENT(top_hooks) /* torch._C._autograd._top_saved_tensors_default_hooks */
 
 static int saving_is_hooked(void)
 {
@@ -47,7 +46,7 @@ static PyObject *pack(PyObject **args, int n)
 PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject **args, int n)
 {
     PyObject *packed = pack(args, n), *result = NULL, *first;
-    const int hooked = packed ? saving_is_hooked() : -1;
+    const int hooked = packed && apply ? saving_is_hooked() : -1;
 
     if (hooked > 0) {
         ptac_refuse(op, PTAC_HOOKS);
@@ -61,13 +60,6 @@ PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject **args, int n)
     first = Py_XNewRef(PyTuple_GetItem(result, 0));
     Py_DECREF(result);
     return first;
-}
-
-/* node_install(torch._C._autograd._top_saved_tensors_default_hooks) */
-PTAC_O(node_install, function)
-{
-    ptac_keep(&top_hooks, function);
-    Py_RETURN_NONE;
 }
 
 /*

@@ -226,8 +226,8 @@ PTAC_ARGS(optimizer_step, 4)
     if (ptac_chooser_gate(PTAC_OP_SGD_STEP) == PTAC_OFF || !ptac_thread_is_plain() ||
         ptac_shadow_is_on()) /* which goes group by group */
         Py_RETURN_FALSE;
-    groups = PyObject_GetAttr(args[1], ptac_s.param_groups);
-    states = groups ? PyObject_GetAttr(args[1], ptac_s.state) : NULL;
+    groups = PyObject_GetAttr(args[1], ptac_names.param_groups);
+    states = groups ? PyObject_GetAttr(args[1], ptac_names.state) : NULL;
     done = states && PyList_CheckExact(groups) &&
            gather_all(groups, states, args[0] == Py_True, multiplier, gathered, calls,
                       rows, &n_gathered) &&
@@ -245,7 +245,7 @@ static PyObject *params_of(PyObject *groups, Py_ssize_t i)
     PyObject *group = PyList_GetItem(groups, i), *params = NULL;
 
     if (PyDict_CheckExact(group))
-        params = PyDict_GetItemWithError(group, ptac_s.params);
+        params = PyDict_GetItemWithError(group, ptac_names.params);
     return params && PyList_CheckExact(params) ? params : NULL;
 }
 
@@ -274,7 +274,7 @@ static bool zero_group(PyObject *params)
     for (Py_ssize_t i = 0; done && i < PyList_Size(params); i++) {
         PyObject *param = Py_NewRef(PyList_GetItem(params, i));
 
-        done = PyObject_SetAttr(param, ptac_s.grad, Py_None) == 0;
+        done = PyObject_SetAttr(param, ptac_names.grad, Py_None) == 0;
         Py_DECREF(param);
     }
     Py_DECREF(params);
@@ -309,12 +309,4 @@ PTAC_O(zero_grads, groups)
     }
     ptac_count_accelerated(op);
     Py_RETURN_TRUE;
-}
-
-/* optimizer_prepare(): to be called once before the others. */
-PTAC_NOARGS(optimizer_prepare)
-{
-    if (ptac_optim_intern() < 0)
-        return NULL;
-    Py_RETURN_NONE;
 }

@@ -11,18 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-ptac_optim_names ptac_s;
-
-int ptac_optim_intern(void)
-{
-#define X(name)                                                                        \
-    if (!ptac_s.name && !(ptac_s.name = PyUnicode_InternFromString(#name)))            \
-        return -1;
-    PTAC_OPTIM_NAMES(X)
-#undef X
-    return 0;
-}
-
 static const ptac_verdict fine = {PTAC_TAKE, false, false};
 static const ptac_verdict raised = {PTAC_TAKE, true, false};
 
@@ -75,10 +63,10 @@ static ptac_reason read_implementation(PyObject *group)
         PyObject *key;
         ptac_reason why;
     } others[] = {
-        {ptac_s.foreach, PTAC_FOREACH},
-        {ptac_s.fused, PTAC_FUSED},
-        {ptac_s.capturable, PTAC_CAPTURABLE},
-        {ptac_s.differentiable, PTAC_DIFFERENTIABLE},
+        {ptac_names.foreach, PTAC_FOREACH},
+        {ptac_names.fused, PTAC_FUSED},
+        {ptac_names.capturable, PTAC_CAPTURABLE},
+        {ptac_names.differentiable, PTAC_DIFFERENTIABLE},
     };
 
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -97,7 +85,7 @@ ptac_op ptac_optim_op(PyObject *group, bool is_sgd)
 
     if (is_sgd)
         return PTAC_OP_SGD_STEP;
-    flag = PyObject_GetItem(group, ptac_s.decoupled_weight_decay);
+    flag = PyObject_GetItem(group, ptac_names.decoupled_weight_decay);
     is_decoupled = flag == Py_True;
     Py_XDECREF(flag);
     PyErr_Clear();
@@ -108,12 +96,12 @@ static bool read_sgd(PyObject *group, ptac_sgd *sgd, double multiplier)
 {
     double lr, dampening;
 
-    if (!read_number(group, ptac_s.lr, &lr) ||
-        !read_number(group, ptac_s.momentum, &sgd->momentum) ||
-        !read_number(group, ptac_s.dampening, &dampening) ||
-        !read_number(group, ptac_s.weight_decay, &sgd->weight_decay) ||
-        !read_flag(group, ptac_s.nesterov, &sgd->nesterov) ||
-        !read_flag(group, ptac_s.maximize, &sgd->maximize))
+    if (!read_number(group, ptac_names.lr, &lr) ||
+        !read_number(group, ptac_names.momentum, &sgd->momentum) ||
+        !read_number(group, ptac_names.dampening, &dampening) ||
+        !read_number(group, ptac_names.weight_decay, &sgd->weight_decay) ||
+        !read_flag(group, ptac_names.nesterov, &sgd->nesterov) ||
+        !read_flag(group, ptac_names.maximize, &sgd->maximize))
         return false;
     sgd->lr_neg = -(lr * multiplier);
     sgd->one_minus_dampening = 1 - dampening;
@@ -123,21 +111,21 @@ static bool read_sgd(PyObject *group, ptac_sgd *sgd, double multiplier)
 static bool read_adam(PyObject *group, ptac_optimizer_args *g, double multiplier)
 {
     ptac_adam *adam = &g->step.adam;
-    PyObject *betas = PyDict_GetItemWithError(group, ptac_s.betas);
+    PyObject *betas = PyDict_GetItemWithError(group, ptac_names.betas);
     double weight_decay, beta2;
     bool is_decoupled;
 
-    if (!read_flag(group, ptac_s.decoupled_weight_decay, &is_decoupled))
+    if (!read_flag(group, ptac_names.decoupled_weight_decay, &is_decoupled))
         return false;
     if (!betas || !PyTuple_Check(betas) || PyTuple_Size(betas) != 2 ||
         !read_beta(PyTuple_GetItem(betas, 0), &g->beta1) ||
         !read_beta(PyTuple_GetItem(betas, 1), &beta2))
         return false;
-    if (!read_number(group, ptac_s.lr, &g->lr) ||
-        !read_number(group, ptac_s.eps, &adam->eps) ||
-        !read_number(group, ptac_s.weight_decay, &weight_decay) ||
-        !read_flag(group, ptac_s.amsgrad, &adam->amsgrad) ||
-        !read_flag(group, ptac_s.maximize, &adam->maximize))
+    if (!read_number(group, ptac_names.lr, &g->lr) ||
+        !read_number(group, ptac_names.eps, &adam->eps) ||
+        !read_number(group, ptac_names.weight_decay, &weight_decay) ||
+        !read_flag(group, ptac_names.amsgrad, &adam->amsgrad) ||
+        !read_flag(group, ptac_names.maximize, &adam->maximize))
         return false;
     adam->one_minus_beta1 = 1 - g->beta1;
     adam->beta2 = beta2;
@@ -221,7 +209,7 @@ static ptac_verdict gather_momentum(ptac_optimizer_args *g, PyObject *state,
                                     const ptac_view *view, ptac_step_item *item)
 {
     PyObject *buffer =
-        state ? PyDict_GetItemWithError(state, ptac_s.momentum_buffer) : NULL;
+        state ? PyDict_GetItemWithError(state, ptac_names.momentum_buffer) : NULL;
 
     if (PyErr_Occurred())
         return raised;
@@ -255,7 +243,8 @@ static bool read_step(PyObject *tensor, ptac_view *view, double *count)
 static ptac_verdict gather_moments(ptac_optimizer_args *g, PyObject *state,
                                    const ptac_view *view, ptac_step_item *item)
 {
-    PyObject *keys[] = {ptac_s.exp_avg, ptac_s.exp_avg_sq, ptac_s.max_exp_avg_sq},
+    PyObject *keys[] = {ptac_names.exp_avg, ptac_names.exp_avg_sq,
+                        ptac_names.max_exp_avg_sq},
              *step;
     const int n_keys = g->step.adam.amsgrad ? 3 : 2;
     ptac_view step_view;
@@ -270,7 +259,7 @@ static ptac_verdict gather_moments(ptac_optimizer_args *g, PyObject *state,
             return refused(PTAC_STATE);
         will_write(g, tensor, item->state[i]);
     }
-    step = PyDict_GetItemWithError(state, ptac_s.step);
+    step = PyDict_GetItemWithError(state, ptac_names.step);
     if (!step || !read_step(step, &step_view, &count))
         return refused(PTAC_STATE);
     will_write(g, step, step_view.data);
@@ -308,7 +297,7 @@ static ptac_verdict gather_param(ptac_optimizer_args *g, PyObject *states,
 
     Py_INCREF(param);
 
-    PyObject *grad = PyObject_GetAttr(param, ptac_s.grad);
+    PyObject *grad = PyObject_GetAttr(param, ptac_names.grad);
 
     if (!grad) {
         Py_DECREF(param);
@@ -476,7 +465,7 @@ ptac_verdict ptac_optimizer_args_read(ptac_optimizer_args *g, PyObject *group,
     result = read_group(g, group, is_sgd, multiplier);
     if (!ptac_is_fine(result))
         return result;
-    params = PyDict_GetItemWithError(group, ptac_s.params);
+    params = PyDict_GetItemWithError(group, ptac_names.params);
     if (!params || !PyList_CheckExact(params))
         return PyErr_Occurred() ? raised : refused(PTAC_ARGUMENT);
     /* Reading a gradient may run code of the user's, which may do anything to them. */

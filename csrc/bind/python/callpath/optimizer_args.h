@@ -4,45 +4,8 @@
 #ifndef PTAC_BIND_PYTHON_CALLPATH_OPTIMIZER_ARGS_H
 #define PTAC_BIND_PYTHON_CALLPATH_OPTIMIZER_ARGS_H
 
-#include "bind/python/module/pybind.h"
+#include "bind/python/module/names.h"
 #include "ops/optim/step.h"
-
-/* Interned once; looked up thousands of times. */
-#define PTAC_OPTIM_NAMES(X)                                                            \
-    X(param_groups)                                                                    \
-    X(params)                                                                          \
-    X(state)                                                                           \
-    X(grad)                                                                            \
-    X(lr)                                                                              \
-    X(momentum)                                                                        \
-    X(dampening)                                                                       \
-    X(weight_decay)                                                                    \
-    X(nesterov)                                                                        \
-    X(maximize)                                                                        \
-    X(foreach)                                                                         \
-    X(fused)                                                                           \
-    X(capturable)                                                                      \
-    X(differentiable)                                                                  \
-    X(betas)                                                                           \
-    X(eps)                                                                             \
-    X(amsgrad)                                                                         \
-    X(decoupled_weight_decay)                                                          \
-    X(momentum_buffer)                                                                 \
-    X(step)                                                                            \
-    X(exp_avg)                                                                         \
-    X(exp_avg_sq)                                                                      \
-    X(max_exp_avg_sq)
-
-typedef struct ptac_optim_names {
-#define X(name) PyObject *name;
-    PTAC_OPTIM_NAMES(X)
-#undef X
-} ptac_optim_names;
-
-extern ptac_optim_names ptac_s;
-
-/* Fill ptac_s; -1 with a Python exception set. To be called before all else. */
-int ptac_optim_intern(void);
 
 /* A tensor that a kernel writes, owned, and where; NULL where it has no elements. */
 typedef struct ptac_written {

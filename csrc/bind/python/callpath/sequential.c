@@ -99,12 +99,10 @@ static PyObject *run_modules(PyObject *modules, PyObject *input)
  */
 PTAC_ARGS(sequential, 2)
 {
-    PyObject *children, *modules, *result;
+    PyObject *children = PyObject_GetAttr(args[0], ptac_names._modules), *result;
+    PyObject *modules =
+        children && PyDict_Check(children) ? PyDict_Values(children) : NULL;
 
-    if (!ptac_names._modules)
-        return PyErr_Format(PyExc_TypeError, "guards are not installed");
-    children = PyObject_GetAttr(args[0], ptac_names._modules);
-    modules = children && PyDict_Check(children) ? PyDict_Values(children) : NULL;
     Py_XDECREF(children);
     if (!modules) {
         if (!PyErr_Occurred())

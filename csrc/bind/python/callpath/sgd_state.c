@@ -29,14 +29,14 @@ static bool make_momentum(ptac_optimizer_args *g, PyObject *states, Py_ssize_t i
 
     if (!state)
         goto done;
-    before = PyObject_GetItem(state, ptac_s.momentum_buffer);
+    before = PyObject_GetItem(state, ptac_names.momentum_buffer);
     PyErr_Clear();
     g->owners[i].said_none = before == Py_None;
     Py_XDECREF(before);
     buffer = new_like(g->owners[i].param);
     if (!buffer ||
         T.aoti_torch_get_data_ptr(ptac_borrow(buffer), &g->items[i].state[0]) ||
-        PyObject_SetItem(state, ptac_s.momentum_buffer, buffer) < 0)
+        PyObject_SetItem(state, ptac_names.momentum_buffer, buffer) < 0)
         goto done;
     g->written[g->n_written++] =
         (ptac_written){Py_NewRef(buffer), g->items[i].state[0]};
@@ -63,9 +63,9 @@ bool ptac_sgd_state_create(ptac_optimizer_args *g, PyObject *states)
 static void restore(PyObject *state, bool said_none)
 {
     if (said_none)
-        PyObject_SetItem(state, ptac_s.momentum_buffer, Py_None);
+        PyObject_SetItem(state, ptac_names.momentum_buffer, Py_None);
     else
-        PyObject_DelItem(state, ptac_s.momentum_buffer);
+        PyObject_DelItem(state, ptac_names.momentum_buffer);
 }
 
 void ptac_sgd_state_forget(const ptac_optimizer_args *g, PyObject *states)

@@ -6,7 +6,7 @@
  * package. What they remember belongs to the process and holds Python objects, so that
  * only one interpreter can have them.
  */
-#include "bind/python/module/pybind.h"
+#include "bind/python/module/names.h"
 
 #include <string.h>
 
@@ -116,6 +116,33 @@ PTAC_VARARGS(learn_fma)
         ptac_learn_fma(&views[0], &views[1], (float)alpha, &views[2]));
 }
 
+static ptac_lent *all_lent;
+
+void ptac_lent_announce(ptac_lent *lent)
+{
+    lent->next = all_lent;
+    all_lent = lent;
+}
+
+/* lend(name=object, ...): what the files with PTAC_LENT(name) use from now on. */
+PTAC_METHOD(lend, METH_VARARGS | METH_KEYWORDS, PyObject *args, PyObject *objects)
+{
+    PyObject *name, *object;
+    Py_ssize_t at = 0;
+
+    while (objects && PyDict_Next(objects, &at, &name, &object)) {
+        const ptac_lent *lent = all_lent;
+
+        while (lent && PyUnicode_CompareWithASCIIString(name, lent->name) != 0)
+            lent = lent->next;
+        if (!lent)
+            return PyErr_Format(PyExc_TypeError, "nothing of the name %R is used",
+                                name);
+        ptac_keep(lent->home, object);
+    }
+    Py_RETURN_NONE;
+}
+
 static ptac_method *announced;
 
 void ptac_method_announce(ptac_method *method)
@@ -150,8 +177,10 @@ static bool is_at_home(void)
 
 static int execute(PyObject *module)
 {
-    if (!is_at_home())
+    if (!is_at_home() || !ptac_names_intern())
         return -1;
+    for (ptac_lent *lent = all_lent; lent; lent = lent->next)
+        ptac_keep(lent->home, Py_None);
     for (ptac_method *method = announced; method; method = method->next)
         if (PyModule_AddFunctions(module, method->table) < 0)
             return -1;

@@ -1,7 +1,22 @@
 /*
  * objects.c - what the files of this folder do with objects of Python's.
  */
-#include "bind/python/module/pybind.h"
+#include "bind/python/module/names.h"
+
+struct ptac_names ptac_names;
+
+bool ptac_names_intern(void)
+{
+#define X(name) #name
+    static const char *const texts[] = {PTAC_NAMES(X)};
+#undef X
+    PyObject **names = (PyObject **)&ptac_names;
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (!(names[i] = PyUnicode_InternFromString(texts[i])))
+            return false;
+    return true;
+}
 
 void ptac_keep(PyObject **home, PyObject *object)
 {

@@ -102,6 +102,24 @@ typedef struct ptac_method {
 
 void ptac_method_announce(ptac_method *method);
 
+/* An object that the package lends, by lend(name=object). It is None before. */
+#define PTAC_LENT(name)                                                                \
+    static PyObject *name;                                                             \
+    __attribute__((constructor)) static void announce_##name(void)                     \
+    {                                                                                  \
+        static ptac_lent lent = {#name, &name, NULL};                                  \
+                                                                                       \
+        ptac_lent_announce(&lent);                                                     \
+    }
+
+typedef struct ptac_lent {
+    const char *name;
+    PyObject **home;
+    struct ptac_lent *next;
+} ptac_lent;
+
+void ptac_lent_announce(ptac_lent *lent);
+
 /* The statistics by torch's keys, a new dict. */
 PyObject *ptac_mem_stats_dict(const ptac_mem_stats *stats);
 /* A pool's last events: (event, address, bytes, stream, nanoseconds), a new list. */

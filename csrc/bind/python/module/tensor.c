@@ -5,7 +5,7 @@
  * itself tells: where the object keeps its TensorImpl pointer (_cdata), and where the
  * TensorImpl keeps its dispatch key set (torch._C._dispatch_keys).
  */
-#include "bind/python/module/pybind.h"
+#include "bind/python/module/names.h"
 
 #include <dlfcn.h>
 #include <malloc.h>
@@ -27,10 +27,11 @@ static uint64_t harmless_exclusions; /* torch < 2.13 leaves out names in backwar
 static bool state_is_known;
 static __thread const uint64_t *state_here;
 
-static PyObject *len_function_modes, *profiler_enabled;
-static PyObject *forward_ad, *s_current_level; /* where it tells of dual levels */
-static PyObject *increment_version;
-static PyObject *steal_tensor; /* the slower way from a handle to an object */
+PTAC_LENT(len_function_modes) /* torch's function that counts them */
+PTAC_LENT(profiler_enabled)   /* torch's function that says so */
+PTAC_LENT(forward_ad)         /* dictionary of the module, which tells of dual levels */
+PTAC_LENT(increment_version)  /* the slower way to count a write */
+PTAC_LENT(steal_tensor) /* the slower way from a capsule with a handle to a tensor */
 
 static uint64_t word_at(const void *base, Py_ssize_t offset)
 {
@@ -100,33 +101,18 @@ void ptac_bump_version(PyObject *tensor)
     PyErr_Clear();
 }
 
-static bool is_true(PyObject *object, const char *attribute)
-{
-    PyObject *value = PyObject_GetAttrString(object, attribute);
-    const int truth = value ? PyObject_IsTrue(value) : -1;
-
-    Py_XDECREF(value);
-    PyErr_Clear();
-    return truth == 1;
-}
-
 int ptac_requires_grad(PyObject *tensor)
 {
-    static PyObject *s_requires_grad;
-
-    if (!s_requires_grad)
-        s_requires_grad = PyUnicode_InternFromString("requires_grad");
-    if (!s_requires_grad)
-        return -1;
-
-    return ptac_truth(tensor, s_requires_grad);
+    return ptac_truth(tensor, ptac_names.requires_grad);
 }
 
 ptac_reason ptac_why_not_plain(PyObject *tensor)
 {
-    if (is_true(tensor, "is_sparse"))
-        return PTAC_SPARSE;
-    return is_true(tensor, "is_cpu") ? PTAC_SUBCLASS : PTAC_DEVICE;
+    const bool is_sparse = ptac_truth(tensor, ptac_names.is_sparse) == 1;
+    const bool is_cpu = ptac_truth(tensor, ptac_names.is_cpu) == 1;
+
+    PyErr_Clear();
+    return is_sparse ? PTAC_SPARSE : is_cpu ? PTAC_SUBCLASS : PTAC_DEVICE;
 }
 
 /* dlsym on a thread-local symbol gives the calling thread's own instance. */
@@ -146,7 +132,7 @@ static const uint64_t *find_state(void)
  */
 static bool no_dual_level(void)
 {
-    PyObject *level = PyDict_GetItemWithError(forward_ad, s_current_level);
+    PyObject *level = PyDict_GetItemWithError(forward_ad, ptac_names._current_level);
     const bool none = level && PyLong_CheckExact(level) && PyLong_AsLong(level) < 0;
 
     PyErr_Clear();
@@ -256,22 +242,20 @@ static Py_ssize_t find_offset(void *const *bases, const uint64_t *words, int n,
 }
 
 /*
- * tensor_learn(Tensor, Parameter, steal, increment_version, samples): steal makes a
- * tensor from a capsule that holds a handle, increment_version counts a write; samples
- * is a list of (tensor, _cdata, key set), the first plain, the second made in inference
- * mode, others of other kinds so that a coincidence shows. Returns whether both offsets
- * were found, and the first two samples differ.
+ * tensor_learn(Tensor, Parameter, samples): samples is a list of (tensor, _cdata, key
+ * set), the first plain, the second made in inference mode, others of other kinds so
+ * that a coincidence shows. Returns whether both offsets were found, and the first two
+ * samples differ.
  */
 PTAC_VARARGS(tensor_learn)
 {
     enum { MAX_SAMPLES = 16 };
-    PyObject *samples, *types[2], *steal, *increment;
+    PyObject *samples, *types[2];
     void *objects[MAX_SAMPLES], *impls[MAX_SAMPLES];
     uint64_t impl_words[MAX_SAMPLES], key_words[MAX_SAMPLES];
     Py_ssize_t last_of_objects = LAST_OBJECT_OFFSET, last_of_impls = LAST_IMPL_OFFSET;
 
-    if (!PyArg_ParseTuple(args, "OOOOO!", &types[0], &types[1], &steal, &increment,
-                          &PyList_Type, &samples))
+    if (!PyArg_ParseTuple(args, "OOO!", &types[0], &types[1], &PyList_Type, &samples))
         return NULL;
 
     const Py_ssize_t n = PyList_Size(samples);
@@ -293,8 +277,6 @@ PTAC_VARARGS(tensor_learn)
     }
     Py_INCREF(types[0]);
     Py_INCREF(types[1]);
-    ptac_keep(&steal_tensor, steal);
-    ptac_keep(&increment_version, increment);
     tensor_type = (PyTypeObject *)types[0];
     parameter_type = (PyTypeObject *)types[1];
     plain_keys = key_words[0];
@@ -315,29 +297,18 @@ PTAC_NOARGS(thread_state)
 }
 
 /*
- * thread_learn(included, excluded, harmless, len_function_modes, profiler_enabled,
- * forward_ad): the two words as they are in inference mode, exclusions that change
- * nothing for plain tensors, torch's function that counts function modes, and the
- * dictionary of torch.autograd.forward_ad.
+ * thread_learn(included, excluded, harmless): the two words as they are in inference
+ * mode, and exclusions that change nothing for plain tensors.
  */
 PTAC_VARARGS(thread_learn)
 {
     unsigned long long included, excluded, harmless;
-    PyObject *counter, *profiler, *levels;
 
-    if (!PyArg_ParseTuple(args, "KKKOOO!", &included, &excluded, &harmless, &counter,
-                          &profiler, &PyDict_Type, &levels))
-        return NULL;
-    if (!s_current_level)
-        s_current_level = PyUnicode_InternFromString("_current_level");
-    if (!s_current_level)
+    if (!PyArg_ParseTuple(args, "KKK", &included, &excluded, &harmless))
         return NULL;
     harmless_exclusions = harmless;
     inference_state[0] = included;
     inference_state[1] = excluded;
-    ptac_keep(&len_function_modes, counter);
-    ptac_keep(&profiler_enabled, profiler);
-    ptac_keep(&forward_ad, levels);
     state_is_known = true;
     Py_RETURN_NONE;
 }

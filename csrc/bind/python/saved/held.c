@@ -76,14 +76,13 @@ bool ptac_held_prepare(void)
 }
 
 /* saved_release(holder, geometry): it lets go of the tensor, which looked like that. */
-PTAC_VARARGS(saved_release)
+PTAC_ARGS(saved_release, 2)
 {
-    PyObject *geometry;
-    ptac_held *holder;
+    ptac_held *holder = (ptac_held *)args[0];
 
-    if (!PyArg_ParseTuple(args, "O!O", ptac_held_type, &holder, &geometry))
-        return NULL;
-    ptac_keep(&holder->geometry, geometry);
+    if (Py_TYPE(args[0]) != ptac_held_type)
+        return PyErr_Format(PyExc_TypeError, "a holder is expected, not %R", args[0]);
+    ptac_keep(&holder->geometry, args[1]);
     Py_CLEAR(holder->tensor);
     Py_RETURN_NONE;
 }

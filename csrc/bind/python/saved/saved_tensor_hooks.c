@@ -11,6 +11,7 @@
  * give it other memory (tensor.data = ...), and an output by its memory alone, since
  * the tensor would hold the node in turn. The hook is not told which of them it sees.
  */
+#include "bind/python/module/names.h"
 #include "bind/python/saved/held.h"
 
 #include <string.h>
@@ -18,20 +19,17 @@
 /* Below that nothing is worth a look; tests find it by its name and look at all. */
 int64_t ptac_saved_least_bytes = 256 << 10;
 
-/*
- * What saved_install() was given; consider is NULL while it is off. Any call into
- * Python may change them, as collections and other threads do: see call().
- */
-static PyObject *consider, *restore, *complain, *leave, *current, *saves_outputs;
+/* Any call into Python may change these, as other threads do: see call(). */
+PTAC_LENT(consider) /* (holder, large tensor that is saved) -> its box; None: off */
+PTAC_LENT(restore)  /* (holder) -> the tensor that it has let go of */
+PTAC_LENT(
+    complain)    /* (holder, version, is detached) -> torch's words for that, or None */
+PTAC_LENT(leave) /* (): take the hooks away from this thread */
+PTAC_LENT(
+    current) /* (holder, origin) -> the tensor, where origin may have other memory */
+PTAC_LENT(saves_outputs) /* (type of node) -> whether it may save its first output */
 
 static PyObject *node_types; /* what saves_outputs() said of types of torch's nodes */
-
-/* Attributes of tensors. */
-#define NAMES(X)                                                                       \
-    X(_version) X(is_leaf) X(requires_grad) X(_base) X(detach) X(grad_fn) X(output_nr)
-#define X(name) static PyObject *s_##name;
-NAMES(X)
-#undef X
 
 /* One of those above, which stays as long as the call lasts. */
 static PyObject *call(PyObject *function, PyObject *first, PyObject *second)
@@ -60,7 +58,7 @@ static PyObject *aliased(PyObject *tensor)
 
     if (!ptac_is_plain(tensor) || !T.tensor_data ||
         T.aoti_torch_new_uninitialized_tensor(&made) != 0)
-        return PyObject_CallMethodObjArgs(tensor, s_detach, NULL);
+        return PyObject_CallMethodObjArgs(tensor, ptac_names.detach, NULL);
     *(void **)made = T.tensor_data(ptac_borrow(tensor)).words[0];
     return ptac_wrap(made);
 }
@@ -81,7 +79,7 @@ static ptac_held *hold(PyObject *tensor, bool is_leaf, bool as_it_is)
         made->origin = made->tensor ? PyWeakref_NewRef(tensor, NULL) : NULL;
     }
     if (!made->tensor || (!as_it_is && !made->origin) ||
-        read_number(made->tensor, s__version, &made->version) < 0) {
+        read_number(made->tensor, ptac_names._version, &made->version) < 0) {
         Py_DECREF(made);
         return NULL;
     }
@@ -108,13 +106,13 @@ static int is_kept_anyway(PyObject *tensor, bool is_leaf)
     int kept;
 
     if (is_leaf)
-        return ptac_truth(tensor, s_requires_grad);
-    base = PyObject_GetAttr(tensor, s__base);
+        return ptac_truth(tensor, ptac_names.requires_grad);
+    base = PyObject_GetAttr(tensor, ptac_names._base);
     if (!base)
         return -1;
-    kept = base == Py_None ? 0 : ptac_truth(base, s_is_leaf);
+    kept = base == Py_None ? 0 : ptac_truth(base, ptac_names.is_leaf);
     if (kept > 0)
-        kept = ptac_truth(base, s_requires_grad);
+        kept = ptac_truth(base, ptac_names.requires_grad);
     Py_DECREF(base);
     return kept;
 }
@@ -147,7 +145,7 @@ static int is_surely_input(PyObject *tensor)
 
     if (!ptac_is_tensor(tensor))
         return false;
-    node = PyObject_GetAttr(tensor, s_grad_fn);
+    node = PyObject_GetAttr(tensor, ptac_names.grad_fn);
     if (!node)
         return -1;
     if (!(PyType_GetFlags(Py_TYPE(node)) & Py_TPFLAGS_HEAPTYPE))
@@ -155,17 +153,17 @@ static int is_surely_input(PyObject *tensor)
     Py_DECREF(node);
     if (saves)
         return saves < 0 ? -1 : false;
-    base = PyObject_GetAttr(tensor, s__base);
+    base = PyObject_GetAttr(tensor, ptac_names._base);
     Py_XDECREF(base);
     if (base != Py_None)
         return base ? false : -1;
-    return read_number(tensor, s_output_nr, &number) < 0 ? -1 : number == 0;
+    return read_number(tensor, ptac_names.output_nr, &number) < 0 ? -1 : number == 0;
 }
 
 /* Switched off, in a thread that did not hear of it; -1 for an interrupt. */
 static int leave_thread(void)
 {
-    PyObject *left = leave ? call(leave, NULL, NULL) : NULL;
+    PyObject *left = call(leave, NULL, NULL);
 
     Py_XDECREF(left);
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
@@ -174,17 +172,17 @@ static int leave_thread(void)
     return 0;
 }
 
-/* A holder of a tensor; consider_now, unless NULL, is asked about it if it is large. */
+/* A holder of a tensor; consider_now, unless None, is asked about it if it is large. */
 static PyObject *packed(PyObject *tensor, PyObject *consider_now)
 {
-    const int is_leaf = ptac_truth(tensor, s_is_leaf);
+    const int is_leaf = ptac_truth(tensor, ptac_names.is_leaf);
     bool wanted = false;
     int as_it_is;
     ptac_held *holder;
 
     if (is_leaf < 0)
         return NULL;
-    if (consider_now && is_large(tensor) && ptac_thread_is_plain()) {
+    if (consider_now != Py_None && is_large(tensor) && ptac_thread_is_plain()) {
         const int kept = is_kept_anyway(tensor, is_leaf);
 
         if (kept < 0)
@@ -201,15 +199,24 @@ static PyObject *packed(PyObject *tensor, PyObject *consider_now)
     return (PyObject *)holder;
 }
 
+static bool prepare(void)
+{
+    PyObject *types = ptac_held_prepare() ? PyDict_New() : NULL;
+
+    node_types = types;
+    return types;
+}
+
 /* saved_pack(tensor) -> its holder: the hook for what is saved */
 PTAC_O(saved_pack, tensor)
 {
-    PyObject *consider_now = Py_XNewRef(consider), *holder;
+    PyObject *consider_now, *holder;
 
-    if (!consider_now && leave_thread() < 0)
+    if ((consider == Py_None && leave_thread() < 0) || (!node_types && !prepare()))
         return NULL;
+    consider_now = Py_NewRef(consider);
     holder = packed(tensor, consider_now);
-    Py_XDECREF(consider_now);
+    Py_DECREF(consider_now);
     return holder;
 }
 
@@ -268,11 +275,12 @@ static PyObject *as_autograd(PyObject *holder, PyObject *tensor, PyObject *origi
  */
 static PyObject *checked(ptac_held *holder, PyObject *tensor, PyObject *origin)
 {
-    const int is_leaf =
-        holder->was_leaf || origin == Py_None ? false : ptac_truth(origin, s_is_leaf);
+    const int is_leaf = holder->was_leaf || origin == Py_None
+                            ? false
+                            : ptac_truth(origin, ptac_names.is_leaf);
     long long now;
 
-    if (is_leaf < 0 || read_number(tensor, s__version, &now) < 0)
+    if (is_leaf < 0 || read_number(tensor, ptac_names._version, &now) < 0)
         return NULL;
     if (is_leaf || now != holder->version) {
         PyObject *said = complaint((PyObject *)holder, now, is_leaf);
@@ -303,59 +311,15 @@ PTAC_O(saved_unpack, object)
     return found;
 }
 
-static bool prepare(void)
-{
-#define X(name) s_##name = PyUnicode_InternFromString(#name);
-    NAMES(X)
-#undef X
-    node_types = PyDict_New();
-    return !PyErr_Occurred() && ptac_held_prepare();
-}
-
-/*
- * saved_install(consider, restore, complain, leave, current, saves_outputs): the
- * package's part. Returns whether this torch has what the hooks need.
- *
- *   consider(holder, tensor)   a large tensor is being saved; its box
- *   restore(holder)            the tensor that the holder has let go of
- *   complain(holder, version, is_detached)  torch's words for a tensor that was changed
- *                              or detached since it was saved, or None
- *   leave()                    take the hooks away from this thread
- *   current(holder, origin)    the tensor, where what it was taken from may have other
- *                              memory now
- *   saves_outputs(type)        whether a node of this type may save its first output
- */
-PTAC_VARARGS(saved_install)
-{
-    PyObject *given[6];
-
-    if (!PyArg_ParseTuple(args, "OOOOOO", &given[0], &given[1], &given[2], &given[3],
-                          &given[4], &given[5]))
-        return NULL;
-    if (!ptac_held_type && !prepare())
-        return NULL;
-#ifdef __x86_64__ /* elsewhere results come back another way */
-    const bool can = T.tensor_data;
-#else
-    const bool can = false;
+/* saved_is_possible() -> whether this torch has what the hooks need. */
+#ifdef __x86_64__
+PTAC_GIVES(saved_is_possible, PyBool_FromLong(T.tensor_data != NULL))
+#else /* results come back another way */
+PTAC_GIVES(saved_is_possible, PyBool_FromLong(false))
 #endif
-    if (!can)
-        Py_RETURN_FALSE;
-    ptac_keep(&restore, given[1]);
-    ptac_keep(&complain, given[2]);
-    ptac_keep(&leave, given[3]);
-    ptac_keep(&current, given[4]);
-    ptac_keep(&saves_outputs, given[5]);
-    ptac_keep(&consider, given[0]);
-    Py_RETURN_TRUE;
-}
 
 /* saved_remove(): consider nothing any more; what is held can still be restored. */
-PTAC_NOARGS(saved_remove)
-{
-    Py_CLEAR(consider);
-    Py_RETURN_NONE;
-}
+PTAC_DOES(saved_remove, ptac_keep(&consider, Py_None))
 
 /* saved_is_on() -> whether large tensors are considered */
-PTAC_GIVES(saved_is_on, PyBool_FromLong(consider != NULL))
+PTAC_GIVES(saved_is_on, PyBool_FromLong(consider != Py_None))
