@@ -7,16 +7,24 @@
 
 #include <math.h>
 
-/* The row for what was gathered. */
-static const ptac_kernel *consider(ptac_optimizer_args *g, ptac_call *call,
-                                   ptac_reason *why)
+/* Gather a group, and the row that steps it; none where nothing is to do. */
+static ptac_verdict gather(ptac_optimizer_args *g, PyObject *group, PyObject *states,
+                           bool is_sgd, double multiplier)
 {
+    ptac_call *call = &g->call;
+    ptac_reason why = PTAC_TAKE;
+    const ptac_verdict result =
+        ptac_optimizer_args_read(g, group, states, is_sgd, multiplier);
+
+    if (result || g->n_items == 0)
+        return result;
     g->step.items = g->items;
     g->step.n_items = g->n_items;
     *call = (ptac_call){.op = g->op, .n_inputs = 1, .params = &g->step};
     call->inputs[0].dtype = g->dtype;
     call->inputs[0].n_elements = g->n_elements;
-    return ptac_probe(call, why);
+    g->row = ptac_probe(call, &why);
+    return why;
 }
 
 static void count_step(PyObject *tensor)
@@ -65,8 +73,7 @@ static void tell(PyObject *sums, double sum)
  * Write. A row of this kind cannot fail; should one say that it did, before writing,
  * the definition does the work, since other groups of the step may be done already.
  */
-static void run_gathered(const ptac_kernel *row, const ptac_call *call,
-                         ptac_optimizer_args *g, PyObject *sums)
+static void run_gathered(ptac_optimizer_args *g, PyObject *sums)
 {
     PyThreadState *thread;
 
@@ -74,8 +81,8 @@ static void run_gathered(const ptac_kernel *row, const ptac_call *call,
         g->step.sums =
             PyMem_Calloc((size_t)ptac_step_sums(g->n_elements) + 1, sizeof(double));
     thread = g->n_elements < 4096 ? NULL : PyEval_SaveThread();
-    if (!ptac_run(row, call))
-        ptac_registry_find(row->op, "scalar")->run(call);
+    if (!ptac_run(g->row, &g->call))
+        ptac_registry_find(g->op, "scalar")->run(&g->call);
     if (thread)
         PyEval_RestoreThread(thread);
     if (g->op != PTAC_OP_SGD_STEP)
@@ -89,20 +96,19 @@ static void run_gathered(const ptac_kernel *row, const ptac_call *call,
 }
 
 /* Write all groups that have a row, or none and an exception is set. */
-static bool write_all(ptac_optimizer_args *gathered, const ptac_call *calls,
-                      const ptac_kernel *const *rows, int n, PyObject *states,
+static bool write_all(ptac_optimizer_args *groups, int n, PyObject *states,
                       PyObject *sums)
 {
     for (int i = 0; i < n; i++) {
-        if (rows[i] && !ptac_sgd_state_create(&gathered[i], states)) {
+        if (groups[i].row && !ptac_sgd_state_create(&groups[i], states)) {
             for (int j = 0; j <= i; j++)
-                ptac_sgd_state_forget(&gathered[j], states);
+                ptac_sgd_state_forget(&groups[j], states);
             return false;
         }
     }
     for (int i = 0; i < n; i++)
-        if (rows[i])
-            run_gathered(rows[i], &calls[i], &gathered[i], sums);
+        if (groups[i].row)
+            run_gathered(&groups[i], sums);
     return true;
 }
 
@@ -131,16 +137,12 @@ static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums
  */
 PTAC_ARGS(optimizer_group, 5)
 {
-    ptac_optimizer_args g;
-    ptac_call call;
-    ptac_reason why = PTAC_TAKE;
-    const ptac_kernel *row = NULL;
-    long answer = 0;
-    double multiplier;
-    PyObject *sums;
-
     const bool is_sgd = args[0] == Py_True;
     const ptac_op op = ptac_optim_op(args[2], is_sgd);
+    ptac_optimizer_args group;
+    ptac_verdict verdict;
+    double multiplier;
+    PyObject *sums;
 
     if (!read_rate(&args[3], &multiplier, &sums))
         return NULL;
@@ -151,27 +153,17 @@ PTAC_ARGS(optimizer_group, 5)
         ptac_refuse(op, PTAC_MODE);
         return PyLong_FromLong(0);
     }
-
-    ptac_verdict result =
-        ptac_optimizer_args_read(&g, args[2], args[1], is_sgd, multiplier);
-    bool error;
-
-    if (ptac_is_fine(result))
-        result = ptac_optimizer_args_repeat(&g, 1);
-    error = result.error;
-    if (result.needs_state) {
-        answer = -1;
-    } else if (!error) {
-        why = result.why;
-        if (!why && g.n_items > 0)
-            row = consider(&g, &call, &why);
-        if (why)
-            ptac_refuse(g.op, why);
-        error = !write_all(&g, &call, &row, 1, args[1], sums);
-        answer = row || (!why && g.n_items == 0);
-    }
-    ptac_optimizer_args_release(&g);
-    return error ? NULL : PyLong_FromLong(answer);
+    verdict = gather(&group, args[2], args[1], is_sgd, multiplier);
+    if (!verdict)
+        verdict = ptac_optimizer_args_repeat(&group, 1);
+    if (!verdict && !write_all(&group, 1, args[1], sums))
+        verdict = PTAC_RAISED;
+    if (verdict > PTAC_TAKE)
+        ptac_refuse(op, (ptac_reason)verdict);
+    ptac_optimizer_args_release(&group);
+    if (verdict == PTAC_RAISED)
+        return NULL;
+    return PyLong_FromLong(verdict == PTAC_NEEDS_STATE ? -1 : !verdict);
 }
 
 enum {
@@ -181,27 +173,21 @@ enum {
 /* Gather every group and find a row for each, or leave everything as it was. */
 static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
                        double multiplier, ptac_optimizer_args *gathered,
-                       ptac_call *calls, const ptac_kernel **rows, int *n_gathered)
+                       int *n_gathered)
 {
     const Py_ssize_t n = PyList_Size(groups);
-    ptac_reason why;
 
     if (n > MAX_GROUPS)
         return false;
     for (Py_ssize_t i = 0; i < n; i++) {
-        const ptac_verdict result = ptac_optimizer_args_read(
-            &gathered[i], PyList_GetItem(groups, i), states, is_sgd, multiplier);
+        const ptac_verdict result =
+            gather(&gathered[i], PyList_GetItem(groups, i), states, is_sgd, multiplier);
 
         *n_gathered = (int)i + 1;
-        if (!ptac_is_fine(result) || PyList_Size(groups) != n)
-            return false;
-        if (gathered[i].n_items == 0)
-            continue;
-        rows[i] = consider(&gathered[i], &calls[i], &why);
-        if (!rows[i])
+        if (result || PyList_Size(groups) != n)
             return false;
     }
-    return ptac_is_fine(ptac_optimizer_args_repeat(gathered, *n_gathered));
+    return !ptac_optimizer_args_repeat(gathered, *n_gathered);
 }
 
 /*
@@ -212,8 +198,6 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
 PTAC_ARGS(optimizer_step, 4)
 {
     ptac_optimizer_args gathered[MAX_GROUPS];
-    ptac_call calls[MAX_GROUPS];
-    const ptac_kernel *rows[MAX_GROUPS] = {NULL};
     PyObject *groups = NULL, *states = NULL;
     int n_gathered = 0;
     bool done = false;
@@ -229,9 +213,9 @@ PTAC_ARGS(optimizer_step, 4)
     groups = PyObject_GetAttr(args[1], ptac_names.param_groups);
     states = groups ? PyObject_GetAttr(args[1], ptac_names.state) : NULL;
     done = states && PyList_CheckExact(groups) &&
-           gather_all(groups, states, args[0] == Py_True, multiplier, gathered, calls,
-                      rows, &n_gathered) &&
-           write_all(gathered, calls, rows, n_gathered, states, sums);
+           gather_all(groups, states, args[0] == Py_True, multiplier, gathered,
+                      &n_gathered) &&
+           write_all(gathered, n_gathered, states, sums);
     for (int i = 0; i < n_gathered; i++)
         ptac_optimizer_args_release(&gathered[i]);
     Py_XDECREF(groups);

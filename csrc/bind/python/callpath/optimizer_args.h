@@ -32,20 +32,17 @@ typedef struct ptac_optimizer_args {
     ptac_dtype dtype;
     int64_t n_elements;
     double beta1;
-    double lr; /* Adam: as the step is to use it */
+    double lr;              /* Adam: as the step is to use it */
+    const ptac_kernel *row; /* NULL while there is none */
+    ptac_call call;         /* undefined without a row */
 } ptac_optimizer_args;
 
-/* Whether a group could be gathered. */
-typedef struct ptac_verdict {
-    ptac_reason why;  /* PTAC_TAKE, or why stock has to do it */
-    bool error;       /* a Python exception is set */
-    bool needs_state; /* torch has to make the states first */
-} ptac_verdict;
-
-static inline bool ptac_is_fine(ptac_verdict v)
-{
-    return !v.why && !v.error && !v.needs_state;
-}
+/* Whether a group is stepped: PTAC_TAKE, why stock has to do it, or one of these. */
+typedef int ptac_verdict;
+enum {
+    PTAC_RAISED = -1,      /* a Python exception is set */
+    PTAC_NEEDS_STATE = -2, /* torch has to make the states first */
+};
 
 /* The operator that a step of this group is counted as, whatever the group is. */
 ptac_op ptac_optim_op(PyObject *group, bool is_sgd);
@@ -59,6 +56,13 @@ ptac_op ptac_optim_op(PyObject *group, bool is_sgd);
 ptac_verdict ptac_optimizer_args_read(ptac_optimizer_args *g, PyObject *group,
                                       PyObject *states, bool is_sgd, double multiplier);
 void ptac_optimizer_args_release(ptac_optimizer_args *g);
+
+/* Its first part: hyperparameters, and options that are for other implementations. */
+ptac_verdict ptac_optimizer_options_read(ptac_optimizer_args *g, PyObject *group,
+                                         bool is_sgd, double multiplier);
+
+/* Its last: parameters that share memory would race, where threads share the work. */
+ptac_verdict ptac_optimizer_args_overlap(const ptac_optimizer_args *g);
 
 /*
  * Refuses groups that would write one tensor twice, a parameter that is listed twice or
