@@ -23,6 +23,12 @@ at_tensor at_adopt(void *impl)
     return handle;
 }
 
+void at_adopt_all(at_result tuple, int n, at_tensor *made)
+{
+    for (int i = 0; i < n; i++)
+        made[i] = at_adopt(tuple.words[n - 1 - i]);
+}
+
 /* The undefined tensor, which a fresh handle holds and nobody counts. */
 static void *undefined_impl(void)
 {

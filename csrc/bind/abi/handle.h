@@ -66,8 +66,11 @@ static inline void at_must(at_error error, const char *what)
         at_throw_last(what);
 }
 
-/* A new handle for the TensorImpl that a C++ function returned through result[i]. */
+/* A new handle for the TensorImpl that a C++ function returned. */
 at_tensor at_adopt(void *impl);
+
+/* Likewise of a tuple, whose last member comes first. */
+void at_adopt_all(at_result tuple, int n, at_tensor *made);
 
 /* The reverse: free the handle, and hand its TensorImpl on. */
 void *at_release(at_tensor *owned);

@@ -106,13 +106,7 @@ enum {
       (at_tensor, at_tensor, at_tensor, const int64_t **, int64_t, const int64_t *,    \
        int64_t, const int64_t *, int64_t, const int64_t *, int64_t, int32_t,           \
        const int64_t *, int64_t, int64_t, const int32_t *, int64_t, at_tensor *,       \
-       at_tensor *, at_tensor *))                                                      \
-    F(at_error, aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu,            \
-      (at_tensor, at_tensor, at_tensor, double, int32_t, at_tensor *, double *,        \
-       at_tensor *, at_tensor *))                                                      \
-    F(at_error, aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu_backward,   \
-      (at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, double,       \
-       int32_t, at_tensor *, double *, at_tensor *, at_tensor *, at_tensor *))
+       at_tensor *, at_tensor *))
 
 /*
  * What a C++ function returns that has a destructor: a tensor, a tuple of them, a
@@ -124,7 +118,7 @@ typedef struct at_result {
     void *words[3];
 } at_result;
 
-/* An ArrayRef<int64_t> and an optional<int64_t>, which C++ passes as C does. */
+/* An ArrayRef<int64_t> and optional numbers, which C++ passes as C does. */
 typedef struct at_ints {
     const int64_t *data;
     size_t size;
@@ -134,6 +128,11 @@ typedef struct at_optional_int {
     int64_t value;
     bool has_value;
 } at_optional_int;
+
+typedef struct at_optional_real {
+    double value;
+    bool has_value;
+} at_optional_real;
 
 /* An OptionalArrayRef<int64_t>, a std::array<bool, 3>, and an optional<Tensor> behind
  * its address. */
@@ -201,6 +200,16 @@ typedef struct at_optional_tensor {
     M(at_result, cpu_log_softmax_backward,                                             \
       "_ZN2at3cpu26_log_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",    \
       (at_tensor, at_tensor, int64_t, int8_t))                                         \
+    M(at_result, cpu_attention,                                                        \
+      "_ZN2at3cpu43_scaled_dot_product_flash_attention_for_cpu"                        \
+      "ERKNS_6TensorES3_S3_dbRKSt8optionalIS1_ES4_IdE",                                \
+      (at_tensor, at_tensor, at_tensor, double, bool, const at_optional_tensor *,      \
+       at_optional_real))                                                              \
+    M(at_result, cpu_attention_backward,                                               \
+      "_ZN2at3cpu52_scaled_dot_product_flash_attention_for_cpu_backward"               \
+      "ERKNS_6TensorES3_S3_S3_S3_S3_dbRKSt8optionalIS1_ES4_IdE",                       \
+      (at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, double, bool, \
+       const at_optional_tensor *, at_optional_real))                                  \
     M(bool, is_autocast_enabled,                                                       \
       "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", (int8_t))             \
     M(int, autocast_enter, "_ZN2at8autocast17increment_nestingEv", (void))             \

@@ -62,6 +62,12 @@ at_error ptac_new_matrix(int64_t m, int64_t n, at_tensor *made, ptac_view *view)
 /* Where a tensor of floats lies; NULL of no tensor. */
 float *ptac_floats(at_tensor tensor);
 
+/* The tensor, or none, as C++ takes an optional one. */
+static inline at_optional_tensor ptac_optional(at_tensor tensor)
+{
+    return (at_optional_tensor){tensor ? *(void **)tensor : NULL, tensor != NULL};
+}
+
 /* The same tensor under another handle. */
 at_tensor at_share(at_tensor tensor);
 

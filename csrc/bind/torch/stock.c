@@ -7,28 +7,21 @@
 
 #include <math.h>
 
-/* Compare, release the loser and leave the winner in ours. */
-static void settle(const ptac_kernel *row, int n_outputs, at_tensor *ours,
-                   at_tensor *stock, int64_t t_ours_ns, int64_t t_stock_ns)
+/* Compare, and leave in made what agrees with stock. */
+static void settle(const ptac_kernel *row, int n_outputs, at_tensor *made,
+                   at_tensor *expected, int64_t t_ours_ns, int64_t t_stock_ns)
 {
-    ptac_view our_views[PTAC_MAX_OUTPUTS] = {{0}},
-              stock_views[PTAC_MAX_OUTPUTS] = {{0}};
+    ptac_view ours[PTAC_MAX_OUTPUTS], theirs[PTAC_MAX_OUTPUTS];
 
     for (int i = 0; i < n_outputs; i++) {
-        ptac_view_of(ours[i], &our_views[i]);
-        ptac_view_of(stock[i], &stock_views[i]);
+        ptac_view_of(made[i], &ours[i]);
+        ptac_view_of(expected[i], &theirs[i]);
     }
-
-    const bool agree = ptac_shadow_agrees(row, our_views, stock_views, n_outputs,
-                                          t_ours_ns, t_stock_ns);
-
+    if (ptac_shadow_agrees(row, ours, theirs, n_outputs, t_ours_ns, t_stock_ns))
+        return;
     for (int i = 0; i < n_outputs; i++) {
-        at_tensor *loser = agree ? &stock[i] : &ours[i];
-
-        T.aoti_torch_delete_tensor_object(*loser);
-        *loser = NULL;
-        if (!agree)
-            ours[i] = at_give(&stock[i]);
+        at_drop_tensor(&made[i]);
+        made[i] = at_give(&expected[i]);
     }
 }
 
@@ -48,7 +41,7 @@ static bool inputs_are_finite(const ptac_call *call)
 bool ptac_run_checked(const ptac_kernel *row, const ptac_call *call, at_tensor *made,
                       ptac_stock_fn stock, const void *context)
 {
-    at_tensor expected[PTAC_MAX_OUTPUTS];
+    AT_OWNED_ALL at_tensors expected = {{NULL}};
     int64_t t_start, t_middle;
 
     if (!ptac_shadow_due(call->op) || (row->spreads && !inputs_are_finite(call)))
@@ -57,8 +50,8 @@ bool ptac_run_checked(const ptac_kernel *row, const ptac_call *call, at_tensor *
     if (!ptac_run(row, call))
         return false;
     t_middle = ptac_clock_ns();
-    stock(context, expected);
-    settle(row, call->n_outputs, made, expected, t_middle - t_start,
+    stock(context, expected.at);
+    settle(row, call->n_outputs, made, expected.at, t_middle - t_start,
            ptac_clock_ns() - t_middle);
     return true;
 }

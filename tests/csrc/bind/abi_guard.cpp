@@ -20,6 +20,8 @@
 #include <ATen/ops/_adaptive_avg_pool2d_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_cpu_dispatch.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
 #include <ATen/ops/avg_pool2d_backward_cpu_dispatch.h>
 #include <ATen/ops/avg_pool2d_cpu_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
@@ -91,6 +93,9 @@ template <> struct crossing<at::IntArrayRef> {
 };
 template <> struct crossing<std::optional<int64_t>> {
     using type = at_optional_int;
+};
+template <> struct crossing<std::optional<double>> {
+    using type = at_optional_real;
 };
 template <> struct crossing<at::ScalarType> {
     using type = int8_t;
@@ -189,6 +194,9 @@ constexpr auto cpu_adaptive_avg_pool2d_backward =
     &at::cpu::_adaptive_avg_pool2d_backward;
 constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
+constexpr auto cpu_attention = &at::cpu::_scaled_dot_product_flash_attention_for_cpu;
+constexpr auto cpu_attention_backward =
+    &at::cpu::_scaled_dot_product_flash_attention_for_cpu_backward;
 constexpr auto requires_grad = &c10::TensorImpl::requires_grad;
 constexpr auto next_node_number = &at::sequence_number::peek;
 constexpr auto thread_number = &at::RecordFunction::currentThreadId;
@@ -218,6 +226,7 @@ constexpr bool travels_alike =
     std::is_trivially_copyable_v<Theirs> &&std::is_trivially_destructible_v<Theirs>;
 static_assert(travels_alike<at_ints, at::IntArrayRef>);
 static_assert(travels_alike<at_optional_int, std::optional<int64_t>>);
+static_assert(travels_alike<at_optional_real, std::optional<double>>);
 static_assert(travels_alike<at_optional_ints, at::OptionalIntArrayRef>);
 static_assert(travels_alike<at_mask3, std::array<bool, 3>>);
 /* Only its address crosses. */

@@ -5,41 +5,21 @@
 #include "bind/torch/overrides/override.h"
 #include "bind/torch/rows/attention.h"
 
-/*
- * The arguments by name. Torch's backward takes grad_out, query, key, value, out and
- * logsumexp, forward query, key and value; the options follow them.
- */
+/* The arguments by name. Behind the options' self is, in backward, the logsumexp. */
 static ptac_attention_tensors named(const ptac_arguments *args)
 {
-    const bool is_backward = args->of->op == PTAC_OP_ATTENTION_BACKWARD;
-    const ptac_argument *at = args->at, *options = ptac_options(args);
+    const ptac_argument *options = ptac_options(args);
     ptac_attention_tensors a = {
+        .sums = options[-1].tensor,
         .dropout = options[0].real,
         .is_causal = options[1].truth,
         .mask = options[2].tensor,
-        .scale = options[3].real,
-        .has_scale = options[3].is_given,
+        .scale = {options[3].real, options[3].is_given},
     };
 
     for (int i = 0; i < args->of->n_inputs; i++)
-        a.tensors[i] = at[args->of->inputs[i]].tensor;
-    if (is_backward)
-        a.sums = at[5].tensor;
+        a.tensors[i] = TENSOR(args->of->inputs[i]);
     return a;
-}
-
-static void forward(const ptac_arguments *args, at_tensor *out)
-{
-    const ptac_attention_tensors a = named(args);
-
-    at_must(ptac_attention_forward(&a, a.tensors, out), "attention failed");
-}
-
-static void backward(const ptac_arguments *args, at_tensor *out)
-{
-    ptac_attention_tensors a = named(args);
-
-    at_must(ptac_attention_stock_backward(&a, out), "the gradient of attention failed");
 }
 
 /* Rows make their results themselves. */
@@ -55,7 +35,6 @@ static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void 
     p->tensors = named(args);
     p->tensors.results = output->made;
     output->n_dims = -1;
-    output->channels_last = false;
     return ptac_attention_read(&p->tensors, call, &p->params, &output->dense);
 }
 
@@ -69,10 +48,17 @@ static ptac_override attention = {
     .n_inputs = 3,
     .inputs = {0, 1, 2},
     .read = read,
-    .stock = forward,
-    .is_possible = ptac_attention_is_there,
+    .needs = &T.cpu_attention_backward,
 };
-PTAC_OVERRIDE_STOCK(attention)
+PTAC_OVERRIDE(attention, cpu_attention, TENSOR(0), TENSOR(1), TENSOR(2), REAL(3),
+              BOOL(4), OPTIONAL_TENSOR(5), OPTIONAL_REAL(6))
+
+static at_result stock_backward(const ptac_arguments *args)
+{
+    ptac_attention_tensors a = named(args);
+
+    return ptac_attention_stock_backward(&a);
+}
 
 static ptac_override attention_backward = {
     .schema = "_scaled_dot_product_flash_attention_for_cpu_backward("
@@ -86,7 +72,6 @@ static ptac_override attention_backward = {
     .inputs = {1, 2, 3, 4, 0},
     .read = read,
     .admit = ptac_attention_admit_backward,
-    .stock = backward,
-    .is_possible = ptac_attention_is_there,
+    .needs = &T.cpu_attention,
 };
-PTAC_OVERRIDE_STOCK(attention_backward)
+PTAC_OVERRIDE_BY(attention_backward, stock_backward, cpu_attention_backward)

@@ -23,7 +23,6 @@ static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void 
         return PTAC_ARGUMENT;
     output->n_dims = x->n_dims;
     output->sizes = x->sizes;
-    output->channels_last = false;
     return PTAC_TAKE;
 }
 

@@ -8,6 +8,7 @@
 
 #include "bind/abi/dispatch_slot.h"
 #include "bind/torch/overrides/arguments.h"
+#include "bind/torch/rows/bf16.h"
 
 #include <stdalign.h>
 #include <string.h>
@@ -28,31 +29,23 @@ void ptac_override_announce(ptac_override *override)
     announced[n_announced++] = override;
 }
 
-static bool has_kernel(const ptac_override *override)
+/* Whether this torch has a function, by where T keeps its address. */
+static bool is_there(const void *member)
 {
-    void *address = NULL;
+    void *address;
 
-    if (override->symbol)
-        memcpy(&address, override->symbol, sizeof address);
+    memcpy(&address, member, sizeof address);
     return address;
 }
 
 void ptac_override_stock(const void *context, at_tensor *out)
 {
     const ptac_arguments *args = context;
-    const ptac_override *override = args->of;
-    const int n = override->n_outputs;
 
-    if (override->stock) {
-        override->stock(args, out);
-    } else if (has_kernel(override)) {
-        const at_result result = override->kernel(args);
-
-        for (int i = 0; i < n; i++)
-            out[i] = at_adopt(result.words[n - 1 - i]);
-    } else {
+    if (is_there(args->of->symbol))
+        at_adopt_all(args->of->kernel(args), args->of->n_outputs, out);
+    else
         ptac_arguments_call_out(args, out);
-    }
 }
 
 /* Inputs without gaps, in the layout of the output. */
@@ -95,6 +88,18 @@ static void drop_outputs(at_tensor **unfinished)
         at_drop_tensor(&(*unfinished)[i]);
 }
 
+static void mark(const ptac_arguments *args, const ptac_kernel *row)
+{
+    const int n = args->of->n_inputs;
+    at_tensor inputs[AT_MAX_TENSORS];
+
+    if (ptac_chooser_is_quarantined(row)) /* by a shadow check */
+        return;
+    for (int i = 0; i < n; i++)
+        inputs[i] = args->at[args->of->inputs[i]].tensor;
+    ptac_bf16_mark(inputs, n);
+}
+
 static bool run(const ptac_arguments *args, const ptac_kernel *row, ptac_call *call,
                 const ptac_output *output)
 {
@@ -108,8 +113,8 @@ static bool run(const ptac_arguments *args, const ptac_kernel *row, ptac_call *c
     }
     if (!ptac_run_checked(row, call, output->made, ptac_override_stock, args))
         return false;
-    if (args->of->served)
-        args->of->served(args, row);
+    if (row->in_bf16 && args->of->marks)
+        mark(args, row);
     unfinished = NULL;
     return true;
 }
@@ -132,6 +137,8 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
         if (args->at[override->inputs[i]].is_given)
             call.inputs[call.n_inputs++] = args->at[override->inputs[i]].view;
     output.made = out;
+    output.sizes = output.own_sizes;
+    output.channels_last = false;
     output.dense = ~0u;
     why = override->read(args, &call, params, &output);
     if (why) {
@@ -163,7 +170,7 @@ void ptac_override_call_typed(const ptac_override *override,
     args.of = override;
     ptac_arguments_borrow(call, &args);
     if (!try_serve(&args, out)) {
-        if (has_kernel(override)) {
+        if (is_there(override->symbol)) {
             const at_result made = override->kernel(&args);
 
             result[0] = made.words[0]; /* memcpy would be a call */
@@ -201,8 +208,8 @@ const ptac_override *const *ptac_overrides(int *n)
 
 static bool is_possible(const ptac_override *override)
 {
-    return (override->stock || override->out || has_kernel(override)) &&
-           (!override->is_possible || override->is_possible());
+    return (override->out || is_there(override->symbol)) &&
+           (!override->needs || is_there(override->needs));
 }
 
 static void remove_one(int i)

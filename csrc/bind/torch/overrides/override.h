@@ -46,7 +46,7 @@ typedef struct ptac_output {
     at_tensor
         *made;  /* where the outputs go; of n_dims < 0, which the row makes itself */
     int n_dims; /* at most PTAC_MAX_DIMS */
-    const int64_t *sizes;
+    const int64_t *sizes; /* own_sizes, unless read() points it elsewhere */
     bool channels_last;   /* else contiguous; inputs are made dense likewise: */
     uint32_t dense;       /* a bit for each, all unless read() says otherwise */
     int64_t own_sizes[4]; /* room for sizes that no tensor has */
@@ -80,15 +80,15 @@ typedef struct ptac_override {
     ptac_reason (*read)(const ptac_arguments *args, const ptac_call *call, void *params,
                         ptac_output *output);
 
+    /* The address of a member of T, besides torch's kernel, that has to be there. */
+    const void *needs;
+    /* A call in bfloat16 leaves a mark for its gradient, see rows/bf16_grad.c. */
+    bool marks;
+
     /* Hooks, NULL in most descriptions. */
-    bool (*is_possible)(void);                    /* more that this torch must have */
     const ptac_kernel *(*admit)(ptac_call *call); /* instead of ptac_admit() */
-    /* The row has served the call. */
-    void (*served)(const ptac_arguments *args, const ptac_kernel *row);
     /* Instead of read: all outputs, or false for stock, with the reason counted. */
     bool (*serve)(const ptac_arguments *args, at_tensor *out);
-    /* Instead of torch's kernel and out. */
-    void (*stock)(const ptac_arguments *args, at_tensor *out);
 
     /* Filled in by PTAC_OVERRIDE: torch's kernel, and where its address is kept. */
     at_result (*kernel)(const ptac_arguments *args);
@@ -134,7 +134,11 @@ typedef struct ptac_typed_stack {
 #define PTAC_TYPED_ADDRESS(override) NULL
 #endif
 
-#define PTAC_ANNOUNCE(override, of_torch, address)                                     \
+/*
+ * At file scope, behind a description: torch's own kernel, called by a function of ours
+ * where its name in PTAC_TORCH_MANGLED and arguments do not say all.
+ */
+#define PTAC_OVERRIDE_BY(override, function, torchs)                                   \
     PTAC_TYPED(override)                                                               \
     static void boxed_##override(stable_ivalue *stack, uint64_t n_args, uint64_t n)    \
     {                                                                                  \
@@ -144,39 +148,34 @@ typedef struct ptac_typed_stack {
     }                                                                                  \
     __attribute__((constructor)) static void announce_##override(void)                 \
     {                                                                                  \
-        override.kernel = of_torch;                                                    \
-        override.symbol = address;                                                     \
+        override.kernel = function;                                                    \
+        override.symbol = &T.torchs;                                                   \
         override.boxed = boxed_##override;                                             \
         override.typed = PTAC_TYPED_ADDRESS(override);                                 \
         ptac_override_announce(&override);                                             \
     }
 
-/*
- * At file scope, behind a description: torch's own kernel, by its name in
- * PTAC_TORCH_MANGLED, and its arguments by the macros below, in the schema's order.
- */
+/* Else by its arguments, which the macros below name, in the schema's order. */
 #define PTAC_OVERRIDE(override, torchs, ...)                                           \
     static at_result kernel_##override(const ptac_arguments *args)                     \
     {                                                                                  \
         return T.torchs(__VA_ARGS__);                                                  \
     }                                                                                  \
-    PTAC_ANNOUNCE(override, kernel_##override, &T.torchs)
-
-/* Likewise, where the description has stock. */
-#define PTAC_OVERRIDE_STOCK(override) PTAC_ANNOUNCE(override, NULL, NULL)
+    PTAC_OVERRIDE_BY(override, kernel_##override, torchs)
 
 /* Arguments as C++ takes them. */
-#define TENSOR(i) args->at[i].tensor
-#define OPTIONAL_TENSOR(i)                                                             \
-    ((at_optional_tensor){TENSOR(i) ? *(void **)TENSOR(i) : NULL, TENSOR(i) != NULL})
-#define INTS(i)          ptac_ints(&args->at[i].ints)
-#define OPTIONAL_INTS(i) ((at_optional_ints){INTS(i), args->at[i].is_given})
-#define BOOLS(i)         args->at[i].ints.values
-#define MASK(i)          ((at_mask3){{BOOLS(i)[0], BOOLS(i)[1], BOOLS(i)[2]}})
-#define INT(i)           args->at[i].number
-#define OPTIONAL_INT(i)  ((at_optional_int){INT(i), args->at[i].is_given})
-#define BOOL(i)          args->at[i].truth
-#define DTYPE(i)         ((int8_t)INT(i))
+#define TENSOR(i)          args->at[i].tensor
+#define OPTIONAL_TENSOR(i) (&(at_optional_tensor[]){ptac_optional(TENSOR(i))}[0])
+#define INTS(i)            ptac_ints(&args->at[i].ints)
+#define OPTIONAL_INTS(i)   ((at_optional_ints){INTS(i), args->at[i].is_given})
+#define BOOLS(i)           args->at[i].ints.values
+#define MASK(i)            ((at_mask3){{BOOLS(i)[0], BOOLS(i)[1], BOOLS(i)[2]}})
+#define INT(i)             args->at[i].number
+#define OPTIONAL_INT(i)    ((at_optional_int){INT(i), args->at[i].is_given})
+#define BOOL(i)            args->at[i].truth
+#define REAL(i)            args->at[i].real
+#define OPTIONAL_REAL(i)   ((at_optional_real){REAL(i), args->at[i].is_given})
+#define DTYPE(i)           ((int8_t)INT(i))
 
 void ptac_override_announce(ptac_override *override);
 

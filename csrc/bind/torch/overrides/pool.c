@@ -12,7 +12,6 @@ ptac_reason ptac_pool_output(const ptac_arguments *args, const ptac_call *call,
         output->own_sizes[i] = x->sizes[i];
     output->own_sizes[x->n_dims - 2] = image->out_h;
     output->own_sizes[x->n_dims - 1] = image->out_w;
-    output->sizes = output->own_sizes;
     output->n_dims = x->n_dims;
     output->channels_last = image->channels_last;
     if (args->of->self == 0)

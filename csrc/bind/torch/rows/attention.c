@@ -6,50 +6,37 @@
 
 #include "bind/torch/rows/bf16.h"
 
-#define FORWARD  T.aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu
-#define BACKWARD T.aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu_backward
-
-at_error ptac_attention_forward(const ptac_attention_tensors *a, const at_tensor *in,
-                                at_tensor *out)
+/* Torch's kernels, for other tensors in place of a's. */
+static at_result library_forward(const ptac_attention_tensors *a, const at_tensor *in)
 {
-    at_tensor mask = a->mask;
-    double scale = a->scale;
+    const at_optional_tensor mask = ptac_optional(a->mask);
 
-    return FORWARD(in[PTAC_ATTENTION_QUERY], in[PTAC_ATTENTION_KEY],
-                   in[PTAC_ATTENTION_VALUE], a->dropout, a->is_causal,
-                   mask ? &mask : NULL, a->has_scale ? &scale : NULL, &out[0], &out[1]);
+    return T.cpu_attention(in[PTAC_ATTENTION_QUERY], in[PTAC_ATTENTION_KEY],
+                           in[PTAC_ATTENTION_VALUE], a->dropout, a->is_causal, &mask,
+                           a->scale);
 }
 
-static at_error library_backward(const ptac_attention_tensors *a, const at_tensor *in,
-                                 at_tensor *out)
+static at_result library_backward(const ptac_attention_tensors *a, const at_tensor *in)
 {
-    at_tensor mask = a->mask;
-    double scale = a->scale;
+    const at_optional_tensor mask = ptac_optional(a->mask);
 
-    return BACKWARD(in[PTAC_ATTENTION_GRAD], in[PTAC_ATTENTION_QUERY],
-                    in[PTAC_ATTENTION_KEY], in[PTAC_ATTENTION_VALUE],
-                    in[PTAC_ATTENTION_OUT], a->sums, a->dropout, a->is_causal,
-                    mask ? &mask : NULL, a->has_scale ? &scale : NULL, &out[0], &out[1],
-                    &out[2]);
-}
-
-bool ptac_attention_is_there(void)
-{
-    return FORWARD && BACKWARD;
+    return T.cpu_attention_backward(in[PTAC_ATTENTION_GRAD], in[PTAC_ATTENTION_QUERY],
+                                    in[PTAC_ATTENTION_KEY], in[PTAC_ATTENTION_VALUE],
+                                    in[PTAC_ATTENTION_OUT], a->sums, a->dropout,
+                                    a->is_causal, &mask, a->scale);
 }
 
 /* What a forward call in bfloat16 has left is of no use to a gradient in float32. */
-at_error ptac_attention_stock_backward(ptac_attention_tensors *a, at_tensor *out)
+at_result ptac_attention_stock_backward(ptac_attention_tensors *a)
 {
     AT_OWNED_ALL at_tensors again = {{NULL}};
 
     if (ptac_bf16_is_signed(a->sums)) {
-        if (ptac_attention_forward(a, a->tensors, again.at))
-            return 1;
+        at_adopt_all(library_forward(a, a->tensors), 2, again.at);
         a->tensors[PTAC_ATTENTION_OUT] = again.at[0];
         a->sums = again.at[1];
     }
-    return library_backward(a, a->tensors, out);
+    return library_backward(a, a->tensors);
 }
 
 /* Rows of d numbers one behind the other, at any distance from each other. */
@@ -146,8 +133,8 @@ static ptac_reason accepts(const ptac_call *call)
 }
 
 static ptac_status compute(const ptac_call *call, int n_narrow,
-                           at_error (*library)(const ptac_attention_tensors *,
-                                               const at_tensor *, at_tensor *))
+                           at_result (*library)(const ptac_attention_tensors *,
+                                                const at_tensor *))
 {
     const ptac_attention *p = call->params;
     const ptac_attention_tensors *a = p->host;
@@ -156,8 +143,7 @@ static ptac_status compute(const ptac_call *call, int n_narrow,
     for (int i = 0; i < call->n_inputs; i++)
         if (ptac_bf16_in_order(&call->inputs[i], &in.at[i]))
             return PTAC_NO_MEMORY;
-    if (library(a, in.at, out.at))
-        return PTAC_UNSUPPORTED; /* stock says in its own words what is wrong */
+    at_adopt_all(library(a, in.at), call->n_outputs, out.at);
     for (int i = 0; i < call->n_outputs; i++) {
         const ptac_status status =
             i < n_narrow ? ptac_bf16_widened(out.at[i], &a->results[i]) : PTAC_OK;
@@ -176,7 +162,7 @@ static ptac_status compute(const ptac_call *call, int n_narrow,
 /* The sums of exponentials are float32 in any case. */
 static ptac_status forward(const ptac_call *call)
 {
-    return compute(call, 1, ptac_attention_forward);
+    return compute(call, 1, library_forward);
 }
 
 static ptac_status backward(const ptac_call *call)

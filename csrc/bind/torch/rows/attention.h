@@ -18,10 +18,11 @@ enum {
 
 typedef struct ptac_attention_tensors {
     at_tensor tensors[PTAC_ATTENTION_N_TENSORS];
-    at_tensor sums; /* logsumexp, of backward */
+    at_tensor sums; /* of backward: logsumexp */
     at_tensor mask; /* or NULL */
-    double dropout, scale;
-    bool is_causal, has_scale;
+    double dropout;
+    bool is_causal;
+    at_optional_real scale;
     at_tensor *results; /* where a row leaves them, also where it fails then */
 } ptac_attention_tensors;
 
@@ -36,14 +37,10 @@ ptac_reason ptac_attention_read(ptac_attention_tensors *a, const ptac_call *call
 /* A gradient runs in the precision of its forward call. */
 const ptac_kernel *ptac_attention_admit_backward(ptac_call *call);
 
-/* Whether this torch has the kernels. */
-bool ptac_attention_is_there(void);
-
-/* Its forward one, of which other tensors may take the place of a's. */
-at_error ptac_attention_forward(const ptac_attention_tensors *a, const at_tensor *in,
-                                at_tensor *out);
-
-/* The gradients of a, in float32 whatever the forward call was in. */
-at_error ptac_attention_stock_backward(ptac_attention_tensors *a, at_tensor *out);
+/*
+ * Torch's gradients of a, in float32 whatever the forward call was in; throws torch's
+ * errors.
+ */
+at_result ptac_attention_stock_backward(ptac_attention_tensors *a);
 
 #endif

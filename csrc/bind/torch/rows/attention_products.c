@@ -255,7 +255,7 @@ static ptac_status run(const ptac_call *call)
         .n_queries = p->n_queries,
         .n_keys = p->n_keys,
         .d = p->d,
-        .scale = (float)(a->has_scale ? a->scale : 1 / sqrt((double)p->d)),
+        .scale = (float)(a->scale.has_value ? a->scale.value : 1 / sqrt((double)p->d)),
         .is_causal = p->is_causal,
     };
     ptac_status status = narrow_all(call, part.scale, &w);

@@ -40,20 +40,6 @@ static inline bool ptac_is_tracing(void)
     return *T.tracing_state() != NULL;
 }
 
-/* The gradients of a convolution: handles and views are borrowed. */
-typedef struct ptac_conv_gradients {
-    at_tensor grad;
-    const ptac_view *grad_view, *x, *w;
-    ptac_geometry geo;
-    bool wants[3]; /* of the data, the weight and the bias */
-    /* Stock's, of those that mask asks for; the others are undefined tensors. */
-    void (*stock)(const void *context, const bool mask[3], at_tensor *out);
-    const void *context;
-} ptac_conv_gradients;
-
-/* All that is wanted, in part by stock; or false where none is ours, counted. */
-bool ptac_conv_backward(const ptac_conv_gradients *gradients, at_tensor *out);
-
 void ptac_conv_output_sizes(const ptac_conv2d *params, int64_t sizes[4]);
 
 /* A new float32 batch, owned, and its view; or the error, without memory. */

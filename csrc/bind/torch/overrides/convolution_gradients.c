@@ -2,30 +2,47 @@
  * convolution_gradients.c - the gradients of a convolution: two calls of rows of ours,
  * for the data and for the weight, and stock for what they leave.
  */
+#include "bind/torch/overrides/convolution.h"
 #include "bind/torch/rows/bf16.h"
-#include "bind/torch/rows/convolution.h"
-#include "bind/torch/stock.h"
 
 enum {
     DATA,
     WEIGHT,
     BIAS,
     N_GRADS,
+    /* Arguments of aten::convolution_backward: */
+    GRAD_Y = 0,
+    X,
+    W,
+    GEOMETRY = 4,
+    IS_TRANSPOSED = 7,
+    MASK = 10,
 };
 
-/* One of our calls, as stock does it: what shadow checks compare with. */
-typedef struct one_result {
-    const ptac_conv_gradients *of;
+/* Some of the gradients of a call. */
+typedef struct some_gradients {
+    const ptac_arguments *of;
     bool mask[N_GRADS];
-} one_result;
+} some_gradients;
 
+/* By stock; the others are undefined tensors. */
+static void stock(const some_gradients *some, at_tensor *out)
+{
+    ptac_arguments args = *some->of;
+
+    for (int i = 0; i < N_GRADS; i++)
+        args.at[MASK].ints.values[i] = some->mask[i];
+    ptac_override_stock(&args, out);
+}
+
+/* One of our calls, as stock does it: what shadow checks compare with. */
 static void stock_one(const void *context, at_tensor *out)
 {
-    const one_result *one = context;
+    const some_gradients *one = context;
     AT_OWNED_ALL at_tensors grads = {{NULL}};
     int n = 0;
 
-    one->of->stock(one->of->context, one->mask, grads.at);
+    stock(one, grads.at);
     for (int i = 0; i < N_GRADS; i++)
         if (one->mask[i])
             out[n++] = at_give(&grads.at[i]);
@@ -42,11 +59,11 @@ static const ptac_kernel *admit(ptac_call *call)
     return NULL;
 }
 
-static at_error make_outputs(const ptac_conv_gradients *g, bool is_weight,
+static at_error make_outputs(const ptac_arguments *args, bool is_weight,
                              ptac_call *call, at_tensor *made)
 {
     const ptac_conv2d *p = call->params;
-    const int64_t *sizes = is_weight ? g->w->sizes : g->x->sizes;
+    const int64_t *sizes = args->at[is_weight ? W : X].view.sizes;
     const int64_t n_biases = p->out_channels;
 
     return ptac_conv_try_image(sizes, p->channels_last, &made[0], &call->outputs[0]) ||
@@ -60,13 +77,13 @@ static at_error make_outputs(const ptac_conv_gradients *g, bool is_weight,
  * convolution x and grad_y change places, and the bias is stock's. Once there is a row,
  * grad is the view of *dense, which has no gaps.
  */
-static void try_row(const ptac_conv_gradients *g, bool is_weight, ptac_view *grad,
+static void try_row(const ptac_arguments *args, bool is_weight, ptac_view *grad,
                     at_tensor *dense, ptac_conv2d *params, at_tensor *out)
 {
-    const bool is_transposed = g->geo.is_transposed;
-    const bool with_bias = is_weight && g->wants[BIAS] && !is_transposed;
+    const bool is_transposed = args->at[IS_TRANSPOSED].truth;
+    const bool with_bias = is_weight && BOOLS(MASK)[BIAS] && !is_transposed;
     const int place = is_weight && !is_transposed; /* of grad_y */
-    const one_result one = {g, {!is_weight, is_weight, with_bias}};
+    const some_gradients one = {args, {!is_weight, is_weight, with_bias}};
     ptac_call call = {
         .op = PTAC_OP_CONV2D_BACKWARD,
         .n_inputs = 2,
@@ -80,17 +97,17 @@ static void try_row(const ptac_conv_gradients *g, bool is_weight, ptac_view *gra
                      : is_transposed ? PTAC_CONV_FORWARD
                                      : PTAC_CONV_DATA;
     call.inputs[place] = *grad;
-    call.inputs[!place] = is_weight ? *g->x : *g->w;
+    call.inputs[!place] = args->at[is_weight ? X : W].view;
     row = admit(&call);
     if (!row)
         return;
     if (!*dense) {
-        *dense = at_dense(g->grad, grad, params->channels_last);
+        *dense = at_dense(TENSOR(GRAD_Y), grad, params->channels_last);
         ptac_view_of(*dense, grad);
     }
     call.inputs[place] = *grad;
     /* Without memory for the result stock is called, and raises torch's own error. */
-    if (make_outputs(g, is_weight, &call, made.at)) {
+    if (make_outputs(args, is_weight, &call, made.at)) {
         ptac_refuse(call.op, PTAC_MEMORY);
         return;
     }
@@ -113,15 +130,15 @@ static ptac_reason grad_reason(const ptac_view *grad, const ptac_conv2d *p)
 }
 
 /* What is asked for and not there yet; what is not asked for is undefined. */
-static void add_stock(const ptac_conv_gradients *g, at_tensor *out)
+static void add_stock(const ptac_arguments *args, at_tensor *out)
 {
     AT_OWNED_ALL at_tensors rest = {{NULL}};
-    bool left[N_GRADS];
+    some_gradients left = {.of = args};
 
     for (int i = 0; i < N_GRADS; i++)
-        left[i] = g->wants[i] && !out[i];
-    if (left[DATA] || left[WEIGHT] || left[BIAS])
-        g->stock(g->context, left, rest.at);
+        left.mask[i] = BOOLS(MASK)[i] && !out[i];
+    if (left.mask[DATA] || left.mask[WEIGHT] || left.mask[BIAS])
+        stock(&left, rest.at);
     for (int i = 0; i < N_GRADS; i++) {
         if (out[i])
             continue;
@@ -132,27 +149,29 @@ static void add_stock(const ptac_conv_gradients *g, at_tensor *out)
     }
 }
 
-bool ptac_conv_backward(const ptac_conv_gradients *g, at_tensor *out)
+bool ptac_conv_backward(const ptac_arguments *args, at_tensor *out)
 {
+    const ptac_geometry geo = ptac_conv_geometry(args->at + GEOMETRY);
     AT_OWNED at_tensor dense = NULL;
-    ptac_view grad = *g->grad_view;
+    ptac_view grad = args->at[GRAD_Y].view;
     AT_OWNED_ALL at_tensors made = {{NULL}};
     ptac_conv2d params;
-    ptac_reason why = ptac_conv_params(g->x, g->w, &g->geo, &params);
+    ptac_reason why =
+        ptac_conv_params(&args->at[X].view, &args->at[W].view, &geo, &params);
 
     if (!why)
         why = grad_reason(&grad, &params);
     if (!why && ptac_is_tracing())
         why = PTAC_MODE;
     for (int i = DATA; i <= WEIGHT; i++) {
-        if (why && g->wants[i])
+        if (why && BOOLS(MASK)[i])
             ptac_refuse(PTAC_OP_CONV2D_BACKWARD, why);
-        else if (g->wants[i])
-            try_row(g, i == WEIGHT, &grad, &dense, &params, made.at);
+        else if (BOOLS(MASK)[i])
+            try_row(args, i == WEIGHT, &grad, &dense, &params, made.at);
     }
     if (!made.at[DATA] && !made.at[WEIGHT])
         return false;
-    add_stock(g, made.at);
+    add_stock(args, made.at);
     for (int i = 0; i < N_GRADS; i++)
         out[i] = at_give(&made.at[i]);
     return true;
