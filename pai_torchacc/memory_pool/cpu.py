@@ -88,7 +88,7 @@ def remove(c: Any, by: str = "memory_pool") -> None:
 
 def status(c: Any) -> dict[str, Any]:
     """``via``: the way in use; ``draining``: blocks in use of a pool that is off."""
-    state, n_blocks, _ = c.pool_state()
+    state, n_blocks = c.pool_state()
     found: dict[str, Any] = {"via": _installed[0][1]} if _installed else {}
     return found | ({"draining": n_blocks} if state == "draining" else {})
 

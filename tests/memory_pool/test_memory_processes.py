@@ -48,7 +48,7 @@ ptac.disable()
 thread = threading.Thread(target=holder.clear)
 thread.start()
 thread.join()
-assert _C.pool_state() == ("off", 0, 0), _C.pool_state()
+assert _C.pool_state() == ("off", 0), _C.pool_state()
 assert train() == stock
 """
 

@@ -59,7 +59,7 @@ def test_by_an_allocator_object(only_way: Callable[..., None]) -> None:
     x.resize_(2 * MIB)  # by the allocator that made it
     assert not is_ours(x)
     del x, y, small
-    assert _C.pool_state() == ("off", 0, 0)
+    assert _C.pool_state() == ("off", 0)
 
 
 def test_one_way_waits_for_the_blocks_of_another(only_way: Callable[..., None]) -> None:

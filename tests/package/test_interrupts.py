@@ -72,7 +72,7 @@ def begin() -> list[Any]:
 def end() -> None:
     ptac.disable()
     gc.collect()
-    assert _C.pool_state() == ("off", 0, 0), _C.pool_state()
+    assert _C.pool_state() == ("off", 0), _C.pool_state()
     print("well")
 
 

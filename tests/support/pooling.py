@@ -23,7 +23,7 @@ def closed_before_and_after() -> Iterator[None]:
     yield
     ptac.disable()
     gc.collect()
-    assert _C.pool_state() == ("off", 0, 0)
+    assert _C.pool_state() == ("off", 0)
 
 
 def is_ours(x: torch.Tensor) -> bool:

@@ -29,18 +29,21 @@ typedef enum pool_state {
     DRAINING,
 } pool_state;
 
-uint64_t ptac_cpu_range;
+typedef enum reclaimer_state {
+    NO_RECLAIMER,
+    RUNNING,
+    LOST, /* in the child of a fork, until it asks for memory */
+} reclaimer_state;
 
-static bool look_after(void);
+uint64_t ptac_cpu_range;
 
 static ptac_pool pool = {.keeps_spare = true};
 static ptac_source_cpu source;
-static ptac_reclaim_thread reclaimer = {.tick = look_after};
+static reclaimer_state reclaimer;
 static pool_state state;
 static ptac_cpu_pool_options options;
 static ptac_step_plan plan;
 static bool is_plan_wanted;
-static bool has_lost_reclaimer; /* in the child of a fork, until it asks for memory */
 static void (*drained)(void);
 static int64_t seen_uses;       /* when the reclaimer last looked */
 static int64_t idle_s, pause_s; /* since the last use; to the next look */
@@ -59,8 +62,8 @@ static void after_fork(void)
 
 static void after_fork_in_child(void)
 {
-    has_lost_reclaimer = has_lost_reclaimer || reclaimer.is_running;
-    reclaimer.is_running = false;
+    if (reclaimer == RUNNING)
+        reclaimer = LOST;
     ptac_lock_give(&pool.lock);
 }
 
@@ -89,24 +92,24 @@ static size_t reserve_bytes(void)
 
 static bool open_arena(const ptac_policy *policy)
 {
-    ptac_arena_spec spec = {
+    const ptac_arena like = {
         .source = &source.source,
         .policy = policy,
         .granule = GRANULE_BYTES,
         .least_bytes = PTAC_CPU_LEAST_BYTES,
-        .reserve_bytes = reserve_bytes(),
     };
+    size_t bytes = reserve_bytes();
     const ptac_arena *arena;
 
     ptac_source_cpu_init(&source);
     pool.budget = (ptac_budget){.cap = SIZE_MAX};
     pool.stats = (ptac_mem_stats){0};
-    while (!(arena = ptac_pool_add_arena(&pool, &spec))) {
-        if (spec.reserve_bytes == LEAST_RESERVE)
+    while (!(arena = ptac_pool_add_arena(&pool, &like, bytes))) {
+        if (bytes == LEAST_RESERVE)
             return false;
-        spec.reserve_bytes = spec.reserve_bytes / 2 & ~(size_t)(PTAC_REGION_BYTES - 1);
-        if (spec.reserve_bytes < LEAST_RESERVE)
-            spec.reserve_bytes = LEAST_RESERVE;
+        bytes = bytes / 2 & ~(size_t)(PTAC_REGION_BYTES - 1);
+        if (bytes < LEAST_RESERVE)
+            bytes = LEAST_RESERVE;
     }
     __atomic_store_n(&ptac_cpu_range,
                      arena->base / PTAC_REGION_BYTES << PTAC_RANGE_SIZE_BITS |
@@ -129,6 +132,49 @@ static size_t trim(void)
     return ptac_pool_trim(&pool);
 }
 
+/* Requests and frees since the pool was opened. */
+static int64_t n_uses(void)
+{
+    const ptac_stat *large = &pool.stats.allocation[PTAC_LARGE];
+    const ptac_stat *small = &pool.stats.allocation[PTAC_SMALL];
+
+    return 2 * (large->allocated + small->allocated) -
+           (large->current + small->current);
+}
+
+/* Once a second, in the reclaimer's thread; false ends it. */
+static bool look_after(void)
+{
+    const bool is_short = --pause_s <= 0 && ptac_memory_is_short();
+    bool goes_on;
+
+    if (is_short || pause_s < 0)
+        pause_s = is_short ? SHORT_PAUSE_S : 0;
+    ptac_lock_take(&pool.lock);
+    goes_on = state != CLOSED;
+    if (goes_on) {
+        idle_s = n_uses() == seen_uses ? idle_s + 1 : 0;
+        seen_uses = n_uses();
+        if (is_short || idle_s == options.idle_s)
+            trim();
+        pool.stats.huge_bytes += (int64_t)ptac_arena_promote(pool.arenas[0]);
+    } else {
+        reclaimer = NO_RECLAIMER;
+    }
+    ptac_lock_give(&pool.lock);
+    return goes_on;
+}
+
+/* Without the lock. Where there can be no thread, nothing is given back by itself. */
+static void start_reclaimer(void)
+{
+    if (!ptac_reclaim_thread_start(look_after)) {
+        ptac_lock_take(&pool.lock);
+        reclaimer = NO_RECLAIMER;
+        ptac_lock_give(&pool.lock);
+    }
+}
+
 /* Whole chunks, as memory is held: what is within the cap can be had then. */
 static size_t in_chunks(size_t cap)
 {
@@ -145,22 +191,6 @@ static bool populate(size_t bytes)
            (trim() > 0 && ptac_arena_populate(arena, bytes));
 }
 
-/* What can fail about new options; ring and index are to be used when all succeeded. */
-static const char *prepare(const ptac_cpu_pool_options *wanted, ptac_history *ring,
-                           void **index)
-{
-    pool.budget.cap = in_chunks(wanted->cap);
-    if (wanted->reserve_bytes != options.reserve_bytes &&
-        !populate(wanted->reserve_bytes))
-        return "the bytes to reserve cannot be had";
-    if (!ptac_history_open(ring, wanted->n_history))
-        return "no memory for the history";
-    if (wanted->policy != pool.arenas[0]->policy &&
-        !(*index = ptac_arena_make_index(wanted->policy)))
-        return "no memory for the policy's index";
-    return NULL;
-}
-
 /* Of an arena that is there; all or nothing, but for memory that was reserved. */
 static const char *take_options(const ptac_cpu_pool_options *wanted,
                                 bool (*install)(void))
@@ -168,24 +198,25 @@ static const char *take_options(const ptac_cpu_pool_options *wanted,
     const size_t cap = pool.budget.cap;
     const bool keeps_ring = state != CLOSED && wanted->n_history == options.n_history;
     ptac_history ring = keeps_ring ? pool.history : (ptac_history){0};
-    void *index = NULL;
-    const char *trouble = prepare(wanted, &ring, &index);
+    const char *trouble = NULL;
 
-    if (!trouble && state != ON && !install())
+    pool.budget.cap = in_chunks(wanted->cap);
+    if (wanted->reserve_bytes != options.reserve_bytes &&
+        !populate(wanted->reserve_bytes))
+        trouble = "the bytes to reserve cannot be had";
+    else if (!ptac_history_open(&ring, wanted->n_history))
+        trouble = "no memory for the history";
+    else if (state != ON && !install())
         trouble = "torch's allocator could not be hooked";
+    if (!keeps_ring)
+        ptac_history_close(trouble ? &ring : &pool.history);
     if (trouble) {
         pool.budget.cap = cap;
-        if (index)
-            ptac_arena_drop_index(wanted->policy, index);
-        if (!keeps_ring)
-            ptac_history_close(&ring);
         return trouble;
     }
-    if (index)
-        ptac_arena_use_policy(pool.arenas[0], wanted->policy, index);
-    if (!keeps_ring)
-        ptac_history_close(&pool.history);
     pool.history = ring;
+    if (wanted->policy != pool.arenas[0]->policy)
+        ptac_arena_use_policy(pool.arenas[0], wanted->policy);
     if ((size_t)pool.budget.held.current > pool.budget.cap)
         trim();
     ptac_pool_check(&pool);
@@ -211,6 +242,7 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
                                bool (*install)(void))
 {
     const char *trouble = NULL;
+    bool starts = false;
 
     ptac_lock_take(&pool.lock);
     if (!watch_forks())
@@ -221,12 +253,14 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
         trouble = take_options(wanted, install);
     if (!trouble) {
         ptac_step_plan_switch(&plan, &pool, is_plan_wanted);
-        ptac_reclaim_thread_start(
-            &reclaimer); /* without it nothing is given back by itself */
+        starts = reclaimer != RUNNING;
+        reclaimer = RUNNING;
     } else if (state == CLOSED && pool.n_arenas) {
         close_arena();
     }
     ptac_lock_give(&pool.lock);
+    if (starts)
+        start_reclaimer();
     return trouble;
 }
 
@@ -287,17 +321,11 @@ static ptac_block *take_after_trim(size_t bytes)
     return block;
 }
 
-static bool is_beyond_cap(size_t bytes)
-{
-    const size_t held = (size_t)pool.budget.held.current, cap = pool.budget.cap;
-
-    return cap != SIZE_MAX && (held > cap || bytes > cap - held);
-}
-
 void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
 {
     ptac_block *block;
     void *memory = NULL;
+    bool starts = false;
 
     *is_refused = false;
     ptac_lock_take(&pool.lock);
@@ -306,29 +334,22 @@ void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
         if (__builtin_expect(!block, 0))
             block = take_after_trim(bytes);
         if (__builtin_expect(!block, 0)) {
-            *is_refused = is_beyond_cap(bytes);
+            *is_refused =
+                pool.budget.cap != SIZE_MAX && !ptac_budget_allows(&pool.budget, bytes);
         } else {
             memory = (void *)block->address;
             ptac_history_note(&pool.history, PTAC_EVENT_ALLOC, block->address,
                               block->bytes, 0);
         }
-        if (__builtin_expect(has_lost_reclaimer, 0)) {
-            has_lost_reclaimer = false;
-            ptac_reclaim_thread_start(&reclaimer);
+        if (__builtin_expect(reclaimer == LOST, 0)) {
+            reclaimer = RUNNING;
+            starts = true;
         }
     }
     ptac_lock_give(&pool.lock);
+    if (__builtin_expect(starts, 0))
+        start_reclaimer();
     return memory;
-}
-
-/* Requests and frees since the pool was opened. */
-static int64_t n_uses(void)
-{
-    const ptac_stat *large = &pool.stats.allocation[PTAC_LARGE];
-    const ptac_stat *small = &pool.stats.allocation[PTAC_SMALL];
-
-    return 2 * (large->allocated + small->allocated) -
-           (large->current + small->current);
 }
 
 void ptac_cpu_pool_note_oom(size_t bytes)
@@ -386,29 +407,6 @@ size_t ptac_cpu_pool_trim(void)
     released = trim();
     ptac_lock_give(&pool.lock);
     return released;
-}
-
-/* Once a second, in the reclaimer's thread; false ends it. */
-static bool look_after(void)
-{
-    const bool is_short = --pause_s <= 0 && ptac_memory_is_short();
-    bool goes_on;
-
-    if (is_short || pause_s < 0)
-        pause_s = is_short ? SHORT_PAUSE_S : 0;
-    ptac_lock_take(&pool.lock);
-    goes_on = state != CLOSED;
-    if (goes_on) {
-        idle_s = n_uses() == seen_uses ? idle_s + 1 : 0;
-        seen_uses = n_uses();
-        if (is_short || idle_s == options.idle_s)
-            trim();
-        pool.stats.huge_bytes += (int64_t)ptac_arena_promote(pool.arenas[0]);
-    } else {
-        reclaimer.is_running = false;
-    }
-    ptac_lock_give(&pool.lock);
-    return goes_on;
 }
 
 ptac_pool *ptac_cpu_pool(void)

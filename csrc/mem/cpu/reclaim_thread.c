@@ -13,34 +13,31 @@ enum {
 
 static void *run(void *argument)
 {
-    ptac_reclaim_thread *reclaimer = argument;
     const struct timespec second = {.tv_sec = 1};
+    bool (*tick)(void);
 
+    *(void **)&tick = argument;
     do {
         nanosleep(&second, NULL);
-    } while (reclaimer->tick());
+    } while (tick());
     return NULL;
 }
 
-bool ptac_reclaim_thread_start(ptac_reclaim_thread *reclaimer)
+bool ptac_reclaim_thread_start(bool (*tick)(void))
 {
     pthread_attr_t attributes;
     sigset_t all, before;
     pthread_t thread;
-    int error;
+    int error = pthread_attr_init(&attributes);
 
-    if (reclaimer->is_running)
-        return true;
-    error = pthread_attr_init(&attributes);
     if (!error) {
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
         pthread_attr_setstacksize(&attributes, STACK_BYTES);
-        error = pthread_create(&thread, &attributes, run, reclaimer);
+        error = pthread_create(&thread, &attributes, run, *(void **)&tick);
         pthread_attr_destroy(&attributes);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
-    reclaimer->is_running = !error;
     return !error;
 }

@@ -10,15 +10,9 @@
 #include <stdbool.h>
 
 /*
- * tick is called once a second until it returns false, before which it has cleared
- * is_running. A lock of the pool's guards that, and every start.
+ * tick is called once a second until it returns false; false when there can be no
+ * thread. To be called without a lock: the thread's stack may come from the heap.
  */
-typedef struct ptac_reclaim_thread {
-    bool (*tick)(void);
-    bool is_running;
-} ptac_reclaim_thread;
-
-/* Starts it unless it runs; false when there can be no thread. */
-bool ptac_reclaim_thread_start(ptac_reclaim_thread *reclaimer);
+bool ptac_reclaim_thread_start(bool (*tick)(void));
 
 #endif

@@ -75,12 +75,11 @@ static bool set_registered(char *base, bool is_wanted)
 /* All of it is held from the start: the arena neither commits nor releases later. */
 static const char *open_arena(int n_threads)
 {
-    const ptac_arena_spec spec = {
+    const ptac_arena like = {
         .source = &source.source,
         .policy = ptac_policy_find("best_fit"),
         .granule = PTAC_PINNED_GRANULE,
         .least_bytes = PTAC_PINNED_GRANULE,
-        .reserve_bytes = bytes,
     };
     const char *trouble = NULL;
     ptac_block *all;
@@ -89,7 +88,7 @@ static const char *open_arena(int n_threads)
     ptac_source_cpu_init(&source);
     pool.budget = (ptac_budget){.cap = SIZE_MAX};
     pool.stats = (ptac_mem_stats){0};
-    arena = ptac_pool_add_arena(&pool, &spec);
+    arena = ptac_pool_add_arena(&pool, &like, bytes);
     if (!arena)
         return "the system gives no addresses for the pinned pool";
     all = ptac_arena_alloc(arena, bytes);

@@ -9,8 +9,6 @@
 
 #include "core/debug.h"
 
-#include <stdlib.h>
-
 enum {
     N_LATE = 8, /* streams seen not to be there yet: their later events need no look */
 };
@@ -19,20 +17,6 @@ typedef struct late_streams {
     cu_stream streams[N_LATE];
     int n;
 } late_streams;
-
-bool ptac_stream_events_record(ptac_stream_pool *pool, cu_event *event,
-                               cu_stream stream)
-{
-    bool is_done = false;
-
-    if (!ptac_cuda_enter(&pool->device))
-        return false;
-    is_done = *event || ptac_cuda_done(pool, ptac_cuda.event_create(
-                                                 event, PTAC_CU_EVENT_DISABLE_TIMING));
-    is_done = is_done && ptac_cuda_done(pool, ptac_cuda.event_record(*event, stream));
-    ptac_cuda_leave();
-    return is_done;
-}
 
 static void drop(ptac_stream_pool *pool, ptac_stream_use **at)
 {
@@ -60,8 +44,8 @@ void ptac_stream_events_add(ptac_stream_pool *pool, ptac_block *block, cu_stream
     use = pool->spare_uses;
     if (use)
         pool->spare_uses = use->next;
-    else
-        use = calloc(1, sizeof *use);
+    else /* which is zeroed, and not from the heap */
+        use = (ptac_stream_use *)ptac_record_take(&pool->pool.records);
     if (!use) {
         block->flags |= PTAC_BLOCK_UNSURE;
         return;
@@ -79,8 +63,7 @@ static void record_uses(ptac_stream_pool *pool, ptac_block *block)
         ptac_stream_use *use = *at;
 
         if (!use->is_recorded)
-            use->is_recorded =
-                ptac_stream_events_record(pool, &use->event, use->stream);
+            use->is_recorded = ptac_stream_event_record(pool, &use->event, use->stream);
         if (use->is_recorded) {
             at = &use->next;
         } else {
@@ -182,15 +165,10 @@ void ptac_stream_events_process(ptac_stream_pool *pool)
 
 static bool wait_for_uses(ptac_stream_pool *pool, ptac_block *block, cu_stream stream)
 {
-    bool is_done = true;
-
-    if (!ptac_cuda_enter(&pool->device))
-        return false;
-    for (ptac_stream_use *use = block->uses; use && is_done; use = use->next)
-        is_done = use->is_recorded &&
-                  ptac_cuda_done(pool, ptac_cuda.stream_wait(stream, use->event, 0));
-    ptac_cuda_leave();
-    return is_done;
+    for (ptac_stream_use *use = block->uses; use; use = use->next)
+        if (!use->is_recorded || !ptac_stream_event_wait(pool, use->event, stream))
+            return false;
+    return true;
 }
 
 bool ptac_stream_events_wait(ptac_stream_pool *pool, ptac_free_lists *lists,
@@ -212,16 +190,4 @@ bool ptac_stream_events_wait(ptac_stream_pool *pool, ptac_free_lists *lists,
         return true;
     }
     return false;
-}
-
-void ptac_stream_events_close(ptac_stream_pool *pool)
-{
-    while (pool->spare_uses) {
-        ptac_stream_use *use = pool->spare_uses;
-
-        pool->spare_uses = use->next;
-        if (use->event)
-            ptac_cuda.event_destroy(use->event);
-        free(use);
-    }
 }

@@ -4,6 +4,30 @@
  */
 #include "mem/cuda/stream_free_lists.h"
 
+bool ptac_stream_event_record(ptac_stream_pool *pool, cu_event *event, cu_stream stream)
+{
+    bool is_done;
+
+    if (!ptac_cuda_enter(&pool->device))
+        return false;
+    is_done = *event || ptac_cuda_done(pool, ptac_cuda.event_create(
+                                                 event, PTAC_CU_EVENT_DISABLE_TIMING));
+    is_done = is_done && ptac_cuda_done(pool, ptac_cuda.event_record(*event, stream));
+    ptac_cuda_leave();
+    return is_done;
+}
+
+bool ptac_stream_event_wait(ptac_stream_pool *pool, cu_event event, cu_stream stream)
+{
+    bool is_done;
+
+    if (!ptac_cuda_enter(&pool->device))
+        return false;
+    is_done = ptac_cuda_done(pool, ptac_cuda.stream_wait(stream, event, 0));
+    ptac_cuda_leave();
+    return is_done;
+}
+
 static bool is_empty(const ptac_free_lists *lists)
 {
     for (int i = 0; i < 2; i++)
@@ -22,7 +46,7 @@ void ptac_free_lists_note(ptac_stream_pool *pool, ptac_free_lists *lists, bool i
     /* Now, while the stream is sure to be there; a program with one needs none. */
     lists->is_recorded = lists->kind == PTAC_LISTS_STREAM && pool->n_streams > 1 &&
                          pool->capturing < 0 &&
-                         ptac_stream_events_record(pool, &lists->event, lists->stream);
+                         ptac_stream_event_record(pool, &lists->event, lists->stream);
 }
 
 /* Lists that hold nothing, of a stream that may be gone. */
@@ -72,18 +96,18 @@ static ptac_arena *open_arena(ptac_stream_pool *pool, ptac_free_lists *lists,
 {
     const size_t chunk =
         is_small ? pool->options.small_chunk : pool->options.large_chunk;
-    const ptac_arena_spec spec = {
+    const ptac_arena like = {
         .source = &lists->sources[is_small].source,
         .policy = pool->options.policy,
         .granule = PTAC_CUDA_GRANULE,
         .least_bytes = is_small ? PTAC_CUDA_GRANULE : PTAC_SMALL_BYTES,
-        .reserve_bytes = ptac_round_up(pool->device.total_bytes, chunk),
         .is_small = is_small,
     };
     ptac_arena *arena;
 
     ptac_source_cuda_init(&lists->sources[is_small], &pool->device, chunk);
-    arena = ptac_pool_add_arena(&pool->pool, &spec);
+    arena = ptac_pool_add_arena(&pool->pool, &like,
+                                ptac_round_up(pool->device.total_bytes, chunk));
     if (arena)
         pool->lists_of[arena->number] = (uint8_t)(lists - pool->streams);
     return arena;
@@ -115,14 +139,21 @@ static ptac_block *grow(ptac_stream_pool *pool, ptac_free_lists *lists, size_t b
 }
 
 ptac_block *ptac_free_lists_take(ptac_stream_pool *pool, ptac_free_lists *lists,
-                                 size_t bytes, bool may_grow)
+                                 size_t bytes, cu_stream stream, bool may_grow)
 {
-    ptac_arena *arena = lists->arenas[ptac_is_small(bytes)];
+    ptac_arena *arena = lists ? lists->arenas[ptac_is_small(bytes)] : NULL;
+    ptac_block *block = NULL;
 
-    if (may_grow)
-        return grow(pool, lists, bytes);
     pool->pool.budget.cap = (size_t)pool->pool.budget.held.current;
-    return arena ? ptac_pool_take(&pool->pool, arena, bytes) : NULL;
+    if (lists && may_grow)
+        block = grow(pool, lists, bytes);
+    else if (arena)
+        block = ptac_pool_take(&pool->pool, arena, bytes);
+    if (block) {
+        block->stream = (uintptr_t)stream;
+        block->uses = NULL;
+    }
+    return block;
 }
 
 bool ptac_free_lists_may_have(const ptac_free_lists *lists, size_t bytes)
@@ -150,18 +181,12 @@ bool ptac_free_lists_is_quiet(ptac_stream_pool *pool, ptac_free_lists *lists,
 bool ptac_free_lists_wait(ptac_stream_pool *pool, ptac_free_lists *lists, bool is_small,
                           cu_stream stream)
 {
-    bool is_done;
-
     if (is_small || !lists->is_recorded) {
         lists->is_ended = false;
         lists->is_recorded =
-            ptac_stream_events_record(pool, &lists->event, lists->stream);
+            ptac_stream_event_record(pool, &lists->event, lists->stream);
     }
-    if (!lists->is_recorded || !ptac_cuda_enter(&pool->device))
-        return false;
-    is_done = ptac_cuda_done(pool, ptac_cuda.stream_wait(stream, lists->event, 0));
-    ptac_cuda_leave();
-    return is_done;
+    return lists->is_recorded && ptac_stream_event_wait(pool, lists->event, stream);
 }
 
 size_t ptac_free_lists_trim(ptac_stream_pool *pool)

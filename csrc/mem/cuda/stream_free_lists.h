@@ -18,9 +18,12 @@ static inline ptac_free_lists *ptac_free_lists_of(ptac_stream_pool *pool,
     return &pool->streams[pool->lists_of[block->arena]];
 }
 
-/* A block from what the lists hold; with may_grow, from new memory too. */
+/*
+ * A block for this stream from what the lists hold, or with may_grow from new memory;
+ * NULL, as where there are no lists.
+ */
 ptac_block *ptac_free_lists_take(ptac_stream_pool *pool, ptac_free_lists *lists,
-                                 size_t bytes, bool may_grow);
+                                 size_t bytes, cu_stream stream, bool may_grow);
 /* The lists' stream is the last to have used a block of it that becomes free. */
 void ptac_free_lists_note(ptac_stream_pool *pool, ptac_free_lists *lists,
                           bool is_small);
@@ -47,8 +50,10 @@ static inline bool ptac_cuda_done(ptac_stream_pool *pool, cu_result result)
 }
 
 /* Makes the event if there is none, and records it behind the stream's work. */
-bool ptac_stream_events_record(ptac_stream_pool *pool, cu_event *event,
-                               cu_stream stream);
+bool ptac_stream_event_record(ptac_stream_pool *pool, cu_event *event,
+                              cu_stream stream);
+/* Has the stream wait for it. */
+bool ptac_stream_event_wait(ptac_stream_pool *pool, cu_event event, cu_stream stream);
 /* Note that the stream uses the block; without memory for that, the block is unsure. */
 void ptac_stream_events_add(ptac_stream_pool *pool, ptac_block *block,
                             cu_stream stream);
@@ -59,7 +64,6 @@ void ptac_stream_events_process(ptac_stream_pool *pool);
 /* Has the lists' stream wait for pending blocks of its own that have this size. */
 bool ptac_stream_events_wait(ptac_stream_pool *pool, ptac_free_lists *lists,
                              size_t bytes);
-void ptac_stream_events_close(ptac_stream_pool *pool);
 
 static inline bool ptac_is_small(size_t bytes)
 {

@@ -71,34 +71,7 @@ size_t ptac_stream_pool_trim(ptac_stream_pool *pool)
     return released;
 }
 
-bool ptac_stream_pool_close(ptac_stream_pool *pool)
-{
-    bool is_clean;
-
-    ptac_lock_take(&pool->pool.lock);
-    wait_for_device(pool);
-    for (int i = 0; i < pool->n_streams; i++)
-        if (pool->streams[i].event)
-            ptac_cuda.event_destroy(pool->streams[i].event);
-    ptac_stream_events_close(pool);
-    is_clean = !pool->pending && pool->pool.used.n_blocks == 0;
-    if (is_clean && ptac_cuda_enter(&pool->device)) {
-        ptac_pool_close(&pool->pool);
-        ptac_cuda_leave();
-    }
-    ptac_history_close(&pool->pool.history);
-    is_clean &= pool->pool.budget.held.current == 0;
-    ptac_lock_give(&pool->pool.lock);
-    return is_clean;
-}
-
 /* --- requests ----------------------------------------------------------------- */
-
-typedef struct request {
-    size_t bytes;
-    cu_stream stream;
-    int graph; /* -1: none is captured on this stream */
-} request;
 
 /* The slot of the graph that this stream is being captured for; -1: it is not. */
 static int graph_of(ptac_stream_pool *pool, cu_stream stream)
@@ -124,88 +97,75 @@ static void put_back(ptac_stream_pool *pool, ptac_block *block)
  * A free block of another stream's lists: of one without work, or behind a wait for
  * that.
  */
-static ptac_block *steal(ptac_stream_pool *pool, const request *r,
+static ptac_block *steal(ptac_stream_pool *pool, size_t bytes, cu_stream stream,
                          const ptac_free_lists *own, bool may_wait)
 {
-    const bool is_small = ptac_is_small(r->bytes);
+    const bool is_small = ptac_is_small(bytes);
 
     for (int i = 0; i < pool->n_streams; i++) {
         ptac_free_lists *lists = &pool->streams[i];
         ptac_block *block;
 
-        if (lists == own || !ptac_free_lists_may_have(lists, r->bytes))
+        if (lists == own || !ptac_free_lists_may_have(lists, bytes))
             continue;
 
         const bool is_quiet = ptac_free_lists_is_quiet(pool, lists, is_small);
 
         if (!is_quiet && !may_wait)
             continue;
-        block = ptac_free_lists_take(pool, lists, r->bytes, false);
+        block = ptac_free_lists_take(pool, lists, bytes, stream, false);
         if (!block)
             continue;
-        if (!is_quiet && !ptac_free_lists_wait(pool, lists, is_small, r->stream)) {
+        if (!is_quiet && !ptac_free_lists_wait(pool, lists, is_small, stream)) {
             put_back(pool, block);
             continue;
         }
-        block->stream = (uintptr_t)r->stream;
-        block->uses = NULL;
-        ptac_stream_events_add(pool, block, r->stream);
+        ptac_stream_events_add(pool, block, stream);
         pool->pool.stats.stream_steals++;
         return block;
     }
     return NULL;
 }
 
-static ptac_block *take_own(ptac_stream_pool *pool, const request *r,
-                            ptac_free_lists *lists, bool may_grow)
-{
-    ptac_block *block =
-        lists ? ptac_free_lists_take(pool, lists, r->bytes, may_grow) : NULL;
-
-    if (block) {
-        block->stream = (uintptr_t)r->stream;
-        block->uses = NULL;
-    }
-    return block;
-}
-
 /* The driver gives no more: use what others have, then give back what is free. */
-static ptac_block *take_hard(ptac_stream_pool *pool, const request *r,
+static ptac_block *take_hard(ptac_stream_pool *pool, size_t bytes, cu_stream stream,
                              ptac_free_lists *lists)
 {
     ptac_block *block = NULL;
 
-    if (lists && ptac_stream_events_wait(pool, lists, r->bytes))
-        block = take_own(pool, r, lists, false);
+    if (lists && ptac_stream_events_wait(pool, lists, bytes))
+        block = ptac_free_lists_take(pool, lists, bytes, stream, false);
     if (!block)
-        block = steal(pool, r, lists, true);
+        block = steal(pool, bytes, stream, lists, true);
     if (block)
         return block;
     pool->pool.stats.num_alloc_retries++;
     if (ptac_free_lists_trim(pool))
-        block = take_own(pool, r, lists, true);
+        block = ptac_free_lists_take(pool, lists, bytes, stream, true);
     if (block)
         return block;
     wait_for_device(pool);
-    if (pool->capturing >= 0) /* since then: nothing can be given back now */
-        return take_own(pool, r, ptac_free_lists_find(pool, r->stream, -1), true);
-    ptac_free_lists_trim(pool);
-    lists = ptac_free_lists_find(pool, r->stream, -1);
-    block = take_own(pool, r, lists, true);
-    return block ? block : steal(pool, r, lists, true);
+
+    const bool is_capturing = pool->capturing >= 0; /* since then: nothing goes back */
+
+    if (!is_capturing)
+        ptac_free_lists_trim(pool);
+    lists = ptac_free_lists_find(pool, stream, -1);
+    block = ptac_free_lists_take(pool, lists, bytes, stream, true);
+    return block || is_capturing ? block : steal(pool, bytes, stream, lists, true);
 }
 
-static ptac_block *take(ptac_stream_pool *pool, const request *r)
+static ptac_block *take(ptac_stream_pool *pool, size_t bytes, cu_stream stream)
 {
-    ptac_free_lists *lists = ptac_free_lists_find(pool, r->stream, r->graph);
-    ptac_block *block = take_own(pool, r, lists, false);
+    ptac_free_lists *lists = ptac_free_lists_find(pool, stream, graph_of(pool, stream));
+    ptac_block *block = ptac_free_lists_take(pool, lists, bytes, stream, false);
 
-    if (!block && pool->capturing < 0 && !ptac_is_small(r->bytes))
-        block = steal(pool, r, lists, false);
+    if (!block && pool->capturing < 0 && !ptac_is_small(bytes))
+        block = steal(pool, bytes, stream, lists, false);
     if (!block)
-        block = take_own(pool, r, lists, true);
+        block = ptac_free_lists_take(pool, lists, bytes, stream, true);
     if (!block && pool->capturing < 0)
-        block = take_hard(pool, r, lists);
+        block = take_hard(pool, bytes, stream, lists);
     return block;
 }
 
@@ -225,11 +185,7 @@ ptac_alloc_result ptac_stream_pool_alloc(ptac_stream_pool *pool, size_t bytes,
     }
     pool->grow_error = PTAC_CU_OK;
     ptac_stream_events_process(pool);
-
-    const request r = {
-        .bytes = bytes, .stream = stream, .graph = graph_of(pool, stream)};
-
-    block = take(pool, &r);
+    block = take(pool, bytes, stream);
     if (block) {
         *memory = (void *)block->address;
         ptac_history_note(&pool->pool.history, PTAC_EVENT_ALLOC, block->address,

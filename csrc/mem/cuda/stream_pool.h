@@ -42,6 +42,9 @@ typedef struct ptac_stream_use {
     bool is_recorded; /* else a graph was being captured when it should have been */
 } ptac_stream_use;
 
+_Static_assert(sizeof(ptac_stream_use) <= sizeof(ptac_block),
+               "uses are kept in records");
+
 /* Who may be served by these lists. */
 typedef enum ptac_free_lists_kind {
     PTAC_LISTS_VACANT, /* its arenas hold nothing; to be had by anyone */
@@ -100,11 +103,12 @@ typedef enum ptac_alloc_result {
     PTAC_ALLOC_BROKEN, /* the driver fails with another error than memory */
 } ptac_alloc_result;
 
-/* The driver is loaded, the pool zeroed and never moved. NULL, or why it cannot be. */
+/*
+ * The driver is loaded, the pool zeroed; it is never moved, and never closed: a block
+ * may come back as long as the process lives. NULL, or why it cannot be.
+ */
 const char *ptac_stream_pool_open(ptac_stream_pool *pool, int device,
                                   const ptac_stream_pool_options *options);
-/* No block is used. False when the driver kept something. */
-bool ptac_stream_pool_close(ptac_stream_pool *pool);
 
 /* bytes == 0: NULL, and done. Addresses are multiples of PTAC_CUDA_GRANULE. */
 ptac_alloc_result ptac_stream_pool_alloc(ptac_stream_pool *pool, size_t bytes,

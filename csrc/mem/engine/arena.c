@@ -34,22 +34,20 @@ bool ptac_arena_open(ptac_arena *arena, size_t bytes)
 {
     const size_t n_chunks = bytes / arena->source->chunk_bytes;
     const size_t n_regions = bytes / PTAC_REGION_BYTES + 2;
-    const size_t tables_bytes = n_regions * (sizeof *arena->visits + 1) + n_chunks;
-    void *index = ptac_pages_take(arena->policy->index_bytes);
-    void *tables = index ? ptac_pages_take(tables_bytes) : NULL;
+    const size_t tables_bytes =
+        PTAC_INDEX_BYTES + n_regions * (sizeof *arena->visits + 1) + n_chunks;
+    char *tables = ptac_pages_take(tables_bytes);
     const uintptr_t base = tables ? arena->source->reserve(arena->source, bytes) : 0;
 
     if (!base) {
         if (tables)
             munmap(tables, tables_bytes);
-        if (index)
-            munmap(index, arena->policy->index_bytes);
         return false;
     }
     arena->base = arena->top = arena->high = arena->held_end = base;
     arena->end = base + bytes;
-    arena->index = index;
-    arena->visits = tables;
+    arena->index = tables;
+    arena->visits = (uint32_t *)(tables + PTAC_INDEX_BYTES);
     arena->heat = (uint8_t *)(arena->visits + n_regions);
     arena->is_held = arena->heat + n_regions;
     arena->tables_bytes = tables_bytes;
@@ -61,8 +59,7 @@ void ptac_arena_close(ptac_arena *arena)
     ptac_arena_trim(arena);
     arena->source->unreserve(arena->source, arena->base, arena->end - arena->base);
     note_held(arena, (size_t)arena->held.current, false);
-    munmap(arena->visits, arena->tables_bytes);
-    munmap(arena->index, arena->policy->index_bytes);
+    munmap(arena->index, arena->tables_bytes);
     arena->base = arena->end = arena->top = arena->high = arena->held_end = 0;
 }
 
@@ -96,58 +93,32 @@ static size_t release_run(ptac_arena *arena, size_t from, size_t to)
     return release_run(arena, from, middle) + release_run(arena, middle, to);
 }
 
-enum {
-    HELD = 1,
-    HELD_JUST_NOW = 2,
-};
-
-/* Ends the state of chunks of [from, to) that were just held: held, or given back. */
-static void settle(ptac_arena *arena, size_t from, size_t to, bool is_kept)
-{
-    for (size_t i = from, end; i < to; i = end) {
-        end = i + 1;
-        if (arena->is_held[i] != HELD_JUST_NOW)
-            continue;
-        while (end < to && arena->is_held[end] == HELD_JUST_NOW)
-            end++;
-        __builtin_memset(&arena->is_held[i], HELD, end - i);
-        if (!is_kept)
-            release_run(arena, i, end);
-    }
-}
-
-static bool fits(const ptac_budget *budget, size_t bytes)
-{
-    const size_t held = (size_t)budget->held.current;
-
-    return held <= budget->cap && bytes <= budget->cap - held;
-}
-
-/* Has every chunk that [from, to) touches held; false, and no change, if one cannot. */
+/*
+ * Has every chunk that [from, to) touches held; false if one cannot be. Those before it
+ * stay held then, until memory is given back: a request that fails tries that next.
+ */
 static bool hold(ptac_arena *arena, uintptr_t from, uintptr_t to)
 {
     const size_t chunk = arena->source->chunk_bytes;
-    const size_t first = chunk_of(arena, from), end = chunk_of(arena, to - 1) + 1;
-    bool is_done = true;
+    const size_t end = chunk_of(arena, to - 1) + 1;
 
-    for (size_t i = first, next; i < end && is_done; i = next) {
+    for (size_t i = chunk_of(arena, from), next; i < end; i = next) {
         next = run_end(arena, i, end);
         if (arena->is_held[i])
             continue;
 
+        const uintptr_t at = arena->base + i * chunk;
         const size_t bytes = (next - i) * chunk;
 
-        is_done = fits(arena->budget, bytes) &&
-                  arena->source->commit(arena->source, arena->base + i * chunk, bytes);
-        if (is_done) {
-            __builtin_memset(&arena->is_held[i], HELD_JUST_NOW, next - i);
-            note_held(arena, bytes, true);
-        }
+        if (!ptac_budget_allows(arena->budget, bytes) ||
+            !arena->source->commit(arena->source, at, bytes))
+            return false;
+        __builtin_memset(&arena->is_held[i], true, next - i);
+        note_held(arena, bytes, true);
+        if (arena->held_end < at + bytes)
+            arena->held_end = at + bytes;
     }
-    settle(arena, first, end, is_done);
-    if (arena->held_end < arena->base + end * chunk && is_done)
-        arena->held_end = arena->base + end * chunk;
-    return is_done;
+    return true;
 }
 
 /* Gives back the held chunks that lie wholly in [from, to). */
@@ -386,24 +357,13 @@ size_t ptac_arena_trim(ptac_arena *arena)
     return released;
 }
 
-void *ptac_arena_make_index(const ptac_policy *policy)
+void ptac_arena_use_policy(ptac_arena *arena, const ptac_policy *policy)
 {
-    return ptac_pages_take(policy->index_bytes);
-}
-
-void ptac_arena_drop_index(const ptac_policy *policy, void *index)
-{
-    munmap(index, policy->index_bytes);
-}
-
-void ptac_arena_use_policy(ptac_arena *arena, const ptac_policy *policy, void *index)
-{
-    ptac_arena_drop_index(arena->policy, arena->index);
-    arena->index = index;
+    __builtin_memset(arena->index, 0, arena->policy->index_bytes);
     arena->policy = policy;
     for (ptac_block *b = arena->last; b; b = b->below)
         if (b->flags & PTAC_BLOCK_LISTED)
-            policy->add(index, b);
+            policy->add(arena->index, b);
 }
 
 bool ptac_arena_populate(ptac_arena *arena, size_t bytes)

@@ -20,6 +20,13 @@ typedef struct ptac_budget {
     ptac_stat held;
 } ptac_budget;
 
+static inline bool ptac_budget_allows(const ptac_budget *budget, size_t bytes)
+{
+    const size_t held = (size_t)budget->held.current;
+
+    return held <= budget->cap && bytes <= budget->cap - held;
+}
+
 typedef struct ptac_arena {
     ptac_source *source;
     const ptac_policy *policy;
@@ -88,11 +95,8 @@ bool ptac_arena_has_room(const ptac_arena *arena, size_t bytes);
 /* Gives back every whole chunk that no used block touches; the bytes. */
 size_t ptac_arena_trim(ptac_arena *arena);
 
-/* An empty index for a policy, to be used or dropped; NULL without memory for it. */
-void *ptac_arena_make_index(const ptac_policy *policy);
-void ptac_arena_drop_index(const ptac_policy *policy, void *index);
-/* Places by this policy from now on, with an index that was made for it. */
-void ptac_arena_use_policy(ptac_arena *arena, const ptac_policy *policy, void *index);
+/* Places by this policy from now on. */
+void ptac_arena_use_policy(ptac_arena *arena, const ptac_policy *policy);
 
 /* Asks for huge pages behind regions that have become hot; the bytes asked for. */
 size_t ptac_arena_promote(ptac_arena *arena);

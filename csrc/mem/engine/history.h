@@ -15,8 +15,6 @@
     X(ALLOC, "alloc")                                                                  \
     X(FREE_REQUESTED, "free_requested")                                                \
     X(FREE_COMPLETED, "free_completed")                                                \
-    X(SEGMENT_MAP, "segment_map")                                                      \
-    X(SEGMENT_UNMAP, "segment_unmap")                                                  \
     X(OOM, "oom")
 
 typedef enum ptac_event_kind {

@@ -10,13 +10,13 @@
 #include "mem/engine/block.h"
 
 /*
- * A policy keeps its index in index_bytes of zeroed memory that the arena owns. It may
+ * A policy keeps its index in zeroed memory that the arena owns. It may
  * use a listed block's previous, next and requested as it likes, and must not touch
  * anything else of it. No function may allocate, block or fail.
  */
 typedef struct ptac_policy {
-    const char *name; /* what the user writes: enable_memory_pool(policy=name) */
-    size_t index_bytes;
+    const char *name;   /* what the user writes: enable_memory_pool(policy=name) */
+    size_t index_bytes; /* at most PTAC_INDEX_BYTES */
     /*
      * Of larger blocks it takes the lowest it looks at. The pool then spares itself a
      * split and a merge more often; leave it out when in doubt.
@@ -33,6 +33,7 @@ typedef struct ptac_policy {
 
 enum {
     PTAC_MAX_POLICIES = 16,
+    PTAC_INDEX_BYTES = 64 << 10,
 };
 
 /* The row of this name, or NULL; the i-th row, or NULL beyond the last. */
@@ -42,10 +43,11 @@ const ptac_policy *ptac_policy_at(int i);
 void ptac_policy_register(const ptac_policy *row);
 
 /* A row of this name with what follows it in ptac_policy. */
-#define PTAC_POLICY(strategy, ...)                                                     \
+#define PTAC_POLICY(strategy, index_size, ...)                                         \
+    _Static_assert((index_size) <= PTAC_INDEX_BYTES, "the arena's room for it");       \
     __attribute__((constructor)) static void register_##strategy(void)                 \
     {                                                                                  \
-        static const ptac_policy row = {#strategy, __VA_ARGS__};                       \
+        static const ptac_policy row = {#strategy, index_size, __VA_ARGS__};           \
                                                                                        \
         ptac_policy_register(&row);                                                    \
     }

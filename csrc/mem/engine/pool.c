@@ -6,26 +6,18 @@
 #include <string.h>
 #include <sys/mman.h>
 
-ptac_arena *ptac_pool_add_arena(ptac_pool *pool, const ptac_arena_spec *spec)
+ptac_arena *ptac_pool_add_arena(ptac_pool *pool, const ptac_arena *like, size_t bytes)
 {
-    ptac_arena *arena;
+    ptac_arena *arena =
+        pool->n_arenas < PTAC_MAX_ARENAS ? ptac_pages_take(sizeof *arena) : NULL;
 
-    if (pool->n_arenas == PTAC_MAX_ARENAS)
-        return NULL;
-    arena = ptac_pages_take(sizeof *arena);
     if (!arena)
         return NULL;
-    *arena = (ptac_arena){
-        .source = spec->source,
-        .policy = spec->policy,
-        .records = &pool->records,
-        .budget = &pool->budget,
-        .number = (uint32_t)pool->n_arenas,
-        .granule = spec->granule,
-        .least_bytes = spec->least_bytes,
-        .is_small = spec->is_small,
-    };
-    if (!ptac_arena_open(arena, spec->reserve_bytes)) {
+    *arena = *like;
+    arena->records = &pool->records;
+    arena->budget = &pool->budget;
+    arena->number = (uint32_t)pool->n_arenas;
+    if (!ptac_arena_open(arena, bytes)) {
         munmap(arena, sizeof *arena);
         return NULL;
     }

@@ -28,22 +28,15 @@ typedef struct ptac_pool {
     ptac_block *spare; /* freed last, not merged yet: the next request is often alike */
 } ptac_pool;
 
-/* What an arena is opened with. */
-typedef struct ptac_arena_spec {
-    ptac_source *source;
-    const ptac_policy *policy;
-    size_t granule;
-    size_t least_bytes;
-    size_t reserve_bytes;
-    bool is_small;
-} ptac_arena_spec;
-
 /*
  * The functions below are called with the lock held, except where they say otherwise.
  */
 
-/* A new arena of this pool, or NULL. Lives until the pool is closed. */
-ptac_arena *ptac_pool_add_arena(ptac_pool *pool, const ptac_arena_spec *spec);
+/*
+ * A new arena of so many bytes of addresses, or NULL. Lives until the pool is closed.
+ * Source, policy, granule, least_bytes and is_small are as in `like`; the rest is zero.
+ */
+ptac_arena *ptac_pool_add_arena(ptac_pool *pool, const ptac_arena *like, size_t bytes);
 
 /* Every arena goes, and the history; no block is used. Statistics stay to be read. */
 void ptac_pool_close(ptac_pool *pool);

@@ -61,13 +61,13 @@ PTAC_O(malloc_keeps, is_wanted)
     return PyBool_FromLong(is_done);
 }
 
-/* pool_state() -> ("off" | "on" | "draining", blocks still in use, was overtaken) */
+/* pool_state() -> ("off" | "on" | "draining", blocks still in use) */
 PTAC_NOARGS(pool_state)
 {
     static const char *const names[] = {"off", "on", "draining"};
 
-    return Py_BuildValue("sli", names[ptac_cpu_allocator_state()],
-                         ptac_cpu_pool_draining(), ptac_cpu_allocator_was_overtaken());
+    return Py_BuildValue("sl", names[ptac_cpu_allocator_state()],
+                         ptac_cpu_pool_draining());
 }
 
 /* pool_trim() -> bytes given back that no block used */

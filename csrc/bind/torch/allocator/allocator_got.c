@@ -66,22 +66,14 @@ static bool install(ptac_hook_state state)
     return false;
 }
 
-static bool restore(got_slots *slots, uintptr_t ours)
+static void stop_requests(void)
 {
-    const bool is_restored = got_restore(slots, ours);
-
-    is_overtaken |= !is_restored;
-    return is_restored;
+    is_overtaken |= !got_restore(&memalign_slots, (uintptr_t)our_memalign);
 }
 
-static bool stop_requests(void)
+static void stop_frees(void)
 {
-    return restore(&memalign_slots, (uintptr_t)our_memalign);
-}
-
-static bool stop_frees(void)
-{
-    return restore(&free_slots, (uintptr_t)our_free);
+    is_overtaken |= !got_restore(&free_slots, (uintptr_t)our_free);
 }
 
 const ptac_cpu_route ptac_route_imports = {"imports", find, install, stop_requests,

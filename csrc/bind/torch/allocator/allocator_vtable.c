@@ -126,17 +126,15 @@ static bool install(ptac_hook_state state)
     return in_force() == &ours; /* another may have a higher priority */
 }
 
-static bool stop_requests(void)
+static void stop_requests(void)
 {
     if (in_force() == &ours)
         T.c10_set_allocator(AT_DEVICE_CPU, theirs, 0);
-    return in_force() == theirs;
 }
 
 /* Storages bring their deleter with them. */
-static bool stop_frees(void)
+static void stop_frees(void)
 {
-    return true;
 }
 
 const ptac_cpu_route ptac_route_object = {"object", find, install, stop_requests,

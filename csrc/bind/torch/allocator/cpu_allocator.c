@@ -14,7 +14,6 @@ static const ptac_cpu_route *const routes[] = {&ptac_route_imports, &ptac_route_
 static const ptac_cpu_route *route;
 static ptac_hook_state state; /* written under the pool's lock */
 static ptac_fill fill;
-static bool was_overtaken;
 static uintptr_t prober;                 /* a thread, or 0 */
 static void *probe;                      /* what it was given, until it gives it back */
 static bool was_reached, was_given_back; /* by its probe */
@@ -52,10 +51,8 @@ static bool is_probe(size_t bytes)
 {
     const uintptr_t thread = __atomic_load_n(&prober, __ATOMIC_RELAXED);
 
-    if (__builtin_expect(!thread, 1) || thread != (uintptr_t)pthread_self() ||
-        bytes < PTAC_CPU_LEAST_BYTES)
-        return false;
-    return true;
+    return __builtin_expect(thread != 0, 0) && thread == (uintptr_t)pthread_self() &&
+           bytes >= PTAC_CPU_LEAST_BYTES;
 }
 
 /* One that fails has nothing to give back. */
@@ -127,14 +124,14 @@ static bool install(void)
 
 static void stop_requests(void)
 {
-    was_overtaken |= !route->stop_requests();
+    route->stop_requests();
     __atomic_store_n(&fill, PTAC_FILL_NONE, __ATOMIC_RELAXED);
     __atomic_store_n(&state, PTAC_HOOK_DRAINING, __ATOMIC_RELEASE);
 }
 
 static void stop_frees(void)
 {
-    was_overtaken |= !route->stop_frees();
+    route->stop_frees();
     __atomic_store_n(&state, PTAC_HOOK_OFF, __ATOMIC_RELEASE);
 }
 
@@ -163,9 +160,4 @@ void ptac_cpu_allocator_disable(void)
 ptac_hook_state ptac_cpu_allocator_state(void)
 {
     return __atomic_load_n(&state, __ATOMIC_ACQUIRE);
-}
-
-bool ptac_cpu_allocator_was_overtaken(void)
-{
-    return was_overtaken;
 }

@@ -19,14 +19,14 @@ typedef enum ptac_hook_state {
 /*
  * find() looks for what the route needs; NULL, or what is missing. The others are
  * called with the pool's lock held and restore by identity what they have changed; what
- * others have changed since is left to them, and they return false.
+ * others have changed since is left to them.
  */
 typedef struct ptac_cpu_route {
     const char *name;
     const char *(*find)(ptac_hook_state state);
     bool (*install)(ptac_hook_state state);
-    bool (*stop_requests)(void);
-    bool (*stop_frees)(void);
+    void (*stop_requests)(void);
+    void (*stop_frees)(void);
 } ptac_cpu_route;
 
 extern const ptac_cpu_route ptac_route_imports; /* libc10's posix_memalign and free */
@@ -60,9 +60,6 @@ ptac_hook_state ptac_cpu_allocator_state(void);
  */
 void ptac_cpu_allocator_begin_probe(void);
 bool ptac_cpu_allocator_end_probe(void);
-
-/* Whether something that we wrote was changed by others and has been left to them. */
-bool ptac_cpu_allocator_was_overtaken(void);
 
 /*
  * For routes: memory for a storage, from the pool or by `other`, filled as the options

@@ -135,6 +135,16 @@ UNIT(huge_pages_where_memory_is_held)
     end_pool(NULL);
 }
 
+/* A thread's stack may come from the heap, and takes microseconds in any case. */
+UNIT(a_reclaimer_is_started_without_the_lock)
+{
+    const int n_before = calls_under_lock();
+
+    EXPECT(fixture_open(NULL));
+    EXPECT(calls_n_threads() == 1 && calls_under_lock() == n_before);
+    end_pool(NULL);
+}
+
 UNIT(a_pool_lives_without_reclaimer)
 {
     calls_refuse(CALL_pthread_create, 1, false);

@@ -76,7 +76,7 @@ UNIT(it_comes_on_again_while_it_drains)
     others.policy = ptac_policy_find("first_fit");
     others.cap = 5;
     others.n_history = 10;
-    calls_refuse(CALL_mmap, 3, true); /* going back needs no memory of its own */
+    calls_refuse(CALL_mmap, 2, true); /* going back needs no memory of its own */
     EXPECT(!fixture_open(&others));
     calls_allow();
     fixture_refuses_install = false;

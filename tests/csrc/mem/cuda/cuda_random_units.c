@@ -5,6 +5,7 @@
  * some are also read by another stream, with record_stream. The mock runs it all late
  * and in changing order, so that memory handed out too early is found by its contents.
  */
+#include "cuda_close.h"
 #include "cuda_mock.h"
 #include "mem/cuda/stream_pool.h"
 #include "random.h"
@@ -143,7 +144,7 @@ static void close_pool(void)
         if (blocks[i].memory)
             give(&blocks[i]);
     recount();
-    EXPECT(ptac_stream_pool_close(&pool));
+    EXPECT(cuda_close(&pool));
     EXPECT(mock_used() == 0);
     EXPECT(mock_leftovers() == 0);
     if (mock_violations())

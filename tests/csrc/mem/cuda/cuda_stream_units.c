@@ -4,6 +4,7 @@
  * Work is queued on streams of the mock as torch would queue kernels: first the
  * request, then the work, then the free, while the work itself runs later.
  */
+#include "cuda_close.h"
 #include "cuda_mock.h"
 #include "mem/cuda/stream_pool.h"
 #include "unit.h"
@@ -38,7 +39,7 @@ static void open_pool(size_t memory)
 
 static void close_pool(void)
 {
-    EXPECT(ptac_stream_pool_close(&pool));
+    EXPECT(cuda_close(&pool));
     EXPECT(mock_leftovers() == 0);
     if (mock_violations())
         unit_fail(__FILE__, __LINE__, mock_violation());

@@ -13,7 +13,7 @@ import pytest
 
 MOCK = ("cuda_mock", "cuda_mock_streams")
 UNITS = ("cuda_source_units", "cuda_stream_units", "cuda_random_units")
-HELPERS = ("random", "unit")
+HELPERS = ("cuda_close", "random", "unit")
 
 
 @pytest.fixture(scope="module")

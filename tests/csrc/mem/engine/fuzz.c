@@ -82,15 +82,14 @@ static bool open_pool(const shape *f)
         checked_source *source = &s.arenas[i].source;
 
         checked_source_init(source, i, is_real, &s.r, &s.all_held);
-        const ptac_arena_spec spec = {
+        const ptac_arena like = {
             .source = &source->source,
             .policy = any_policy(&s.r),
             .granule = granule,
             .least_bytes = rng_chance(&s.r, 50) ? granule : 65536,
-            .reserve_bytes = f->reserve,
             .is_small = rng_chance(&s.r, 20),
         };
-        if (!ptac_pool_add_arena(&s.pool, &spec))
+        if (!ptac_pool_add_arena(&s.pool, &like, f->reserve))
             return false;
         source->refused_percent = f->refused_percent;
     }
@@ -170,16 +169,9 @@ static void seldom(const shape *f)
     ptac_budget *budget = &s.pool.budget;
 
     switch (rng_below(&s.r, 8)) {
-    case 0: {
-        const ptac_policy *policy = any_policy(&s.r);
-        void *index = ptac_arena_make_index(policy);
-
-        if (!index)
-            model_wrong(&s, "the policy could not be changed");
-        else
-            ptac_arena_use_policy(arena, policy, index);
+    case 0:
+        ptac_arena_use_policy(arena, any_policy(&s.r));
         break;
-    }
     case 1:
         budget->cap = rng_chance(&s.r, 50) ? SIZE_MAX
                                            : (size_t)budget->held.current +

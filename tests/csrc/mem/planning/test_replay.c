@@ -49,15 +49,14 @@ static void compare_with_and_without_spares(const ptac_policy *policy, size_t mo
     rng r = {12};
 
     for (int p = 0; p < N_POOLS; p++) {
-        const ptac_arena_spec spec = {.source = &sources[p].source,
-                                      .policy = policy,
-                                      .granule = 64,
-                                      .least_bytes = 64 * KIB,
-                                      .reserve_bytes = (size_t)1 << 30};
+        const ptac_arena like = {.source = &sources[p].source,
+                                 .policy = policy,
+                                 .granule = 64,
+                                 .least_bytes = 64 * KIB};
 
         ptac_source_cpu_init(&sources[p]);
         pools[p].budget.cap = SIZE_MAX;
-        EXPECT(ptac_pool_add_arena(&pools[p], &spec));
+        EXPECT(ptac_pool_add_arena(&pools[p], &like, (size_t)1 << 30));
     }
     for (int i = 0; i < N; i++) {
         const bool gives = n_live == most || (n_live && rng_chance(&r, 50));

@@ -232,6 +232,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
 
     if (!attributes) /* a test's own, not the engine's */
         return __real_pthread_create(thread, attributes, run_it, argument);
+    note_heap(); /* for its stack */
     if (is_refused(CALL_pthread_create) || !(b = malloc(sizeof *b)))
         return EAGAIN;
     *b = (body){run_it, argument};

@@ -83,14 +83,13 @@ bool ptac_replay(const ptac_policy *policy, size_t granule, size_t least_bytes,
                         .unreserve = unreserve,
                         .commit = agree,
                         .release = agree};
-    const ptac_arena_spec spec = {.source = &none,
-                                  .policy = policy,
-                                  .granule = granule,
-                                  .least_bytes = least_bytes,
-                                  .reserve_bytes = RESERVE};
+    const ptac_arena like = {.source = &none,
+                             .policy = policy,
+                             .granule = granule,
+                             .least_bytes = least_bytes};
     ptac_pool pool = {.budget.cap = SIZE_MAX, .keeps_spare = true};
     uintptr_t *addresses = calloc(n_steps + 1, sizeof *addresses);
-    bool is_done = addresses && ptac_pool_add_arena(&pool, &spec) &&
+    bool is_done = addresses && ptac_pool_add_arena(&pool, &like, RESERVE) &&
                    run(&pool, steps, n_steps, addresses);
     ptac_mem_stats stats;
 
