@@ -32,26 +32,20 @@ static __thread struct {
     bool is_open;
 } estimated;
 
+/* Of whole numbers and doubles, both of which the builtins' generic forms take. */
+#define READ(field)                                                                    \
+    ({                                                                                 \
+        __typeof__((field) + 0) value_;                                                \
+                                                                                       \
+        __atomic_load(&(field), &value_, __ATOMIC_RELAXED);                            \
+        value_;                                                                        \
+    })
 #define ADD(field, n)                                                                  \
-    __atomic_store_n(&(field), __atomic_load_n(&(field), __ATOMIC_RELAXED) + (n),      \
-                     __ATOMIC_RELAXED)
-#define READ(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
-
-/* The same for doubles, which the generic forms of the builtins take. */
-static inline double read_double(const double *field)
-{
-    double value;
-
-    __atomic_load(field, &value, __ATOMIC_RELAXED);
-    return value;
-}
-
-static inline void add_double(double *field, double amount)
-{
-    double sum = read_double(field) + amount;
-
-    __atomic_store(field, &sum, __ATOMIC_RELAXED);
-}
+    do {                                                                               \
+        __typeof__(field) sum_ = READ(field) + (n);                                    \
+                                                                                       \
+        __atomic_store(&(field), &sum_, __ATOMIC_RELAXED);                             \
+    } while (0)
 
 /* Destructors that run later may still count: they adopt anew and end here again. */
 static void release(void *of_thread)
@@ -142,8 +136,8 @@ void ptac_count_accelerated(ptac_op op)
 
     ADD(b->ops[op].accelerated, 1);
     if (take_estimate(op)) {
-        add_double(&b->ops[op].estimated_served_ns, estimated.stock_ns);
-        add_double(&b->ops[op].estimated_saved_ns, estimated.saved_ns);
+        ADD(b->ops[op].estimated_served_ns, estimated.stock_ns);
+        ADD(b->ops[op].estimated_saved_ns, estimated.saved_ns);
     }
 }
 
@@ -153,7 +147,7 @@ void ptac_count_forwarded(ptac_op op, ptac_reason reason)
 
     ADD(b->ops[op].forwarded[reason], 1);
     if (take_estimate(op))
-        add_double(&b->ops[op].estimated_stock_ns, estimated.stock_ns);
+        ADD(b->ops[op].estimated_stock_ns, estimated.stock_ns);
 }
 
 void ptac_count_failed(ptac_op op)
@@ -180,9 +174,9 @@ static void add_block(ptac_op_counts *sum, const ptac_op_counts *part)
     sum->failed += READ(part->failed);
     sum->t_saved_ns += READ(part->t_saved_ns);
     sum->n_timed += READ(part->n_timed);
-    sum->estimated_served_ns += read_double(&part->estimated_served_ns);
-    sum->estimated_saved_ns += read_double(&part->estimated_saved_ns);
-    sum->estimated_stock_ns += read_double(&part->estimated_stock_ns);
+    sum->estimated_served_ns += READ(part->estimated_served_ns);
+    sum->estimated_saved_ns += READ(part->estimated_saved_ns);
+    sum->estimated_stock_ns += READ(part->estimated_stock_ns);
     for (int i = 0; i < PTAC_N_REASONS; i++)
         sum->forwarded[i] += READ(part->forwarded[i]);
 }

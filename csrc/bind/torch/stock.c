@@ -3,9 +3,16 @@
  */
 #include "bind/torch/stock.h"
 
-#include "core/clock.h"
-
 #include <math.h>
+#include <time.h>
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
 
 /* Compare, and leave in made what agrees with stock. */
 static void settle(const ptac_kernel *row, int n_outputs, at_tensor *made,
@@ -46,12 +53,12 @@ bool ptac_run_checked(const ptac_kernel *row, const ptac_call *call, at_tensor *
 
     if (!ptac_shadow_due(call->op) || (row->spreads && !inputs_are_finite(call)))
         return ptac_run(row, call);
-    t_start = ptac_clock_ns();
+    t_start = now_ns();
     if (!ptac_run(row, call))
         return false;
-    t_middle = ptac_clock_ns();
+    t_middle = now_ns();
     stock(context, expected.at);
     settle(row, call->n_outputs, made, expected.at, t_middle - t_start,
-           ptac_clock_ns() - t_middle);
+           now_ns() - t_middle);
     return true;
 }

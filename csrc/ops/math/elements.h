@@ -13,20 +13,12 @@ typedef float elem_f32, real_f32, real_bf16;
 typedef double elem_f64, real_f64;
 typedef uint16_t elem_bf16;
 
-static inline float widen_f32(float x)
-{
-    return x;
-}
-
-static inline double widen_f64(double x)
-{
-    return x;
-}
-
-#define widen_bf16  bf16_to_f32
-#define narrow_f32  widen_f32
-#define narrow_f64  widen_f64
-#define narrow_bf16 bf16_from_f32
+#define widen_f32(x) ((float)(x))
+#define widen_f64(x) ((double)(x))
+#define widen_bf16   bf16_to_f32
+#define narrow_f32   widen_f32
+#define narrow_f64   widen_f64
+#define narrow_bf16  bf16_from_f32
 
 #define ELEM   OF(elem)
 #define REAL   OF(real)

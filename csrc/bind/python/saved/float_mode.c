@@ -2,10 +2,43 @@
  * float_mode.c - what a thread computes with besides its operands, read and changed.
  */
 #include "bind/python/module/pybind.h"
-#include "core/float_mode.h"
 
-/* float_mode() -> the thread's, as set_float_mode(mode) takes it */
-PTAC_GIVES(float_mode, PyLong_FromUnsignedLong(ptac_float_mode()))
+#ifdef __x86_64__
+#include <xmmintrin.h>
+
+enum {
+    STATUS = 0x3f, /* exceptions that have been, which are no mode */
+};
+
+static uint32_t read_mode(void)
+{
+    return _mm_getcsr() & ~(uint32_t)STATUS;
+}
+
+static void write_mode(uint32_t mode)
+{
+    _mm_setcsr(mode | (_mm_getcsr() & STATUS));
+}
+#else
+static uint32_t read_mode(void)
+{
+    uint64_t mode;
+
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return (uint32_t)mode;
+}
+
+static void write_mode(uint32_t mode)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode));
+}
+#endif
+
+/*
+ * float_mode() -> how the thread rounds, and whether subnormal numbers are zeros to it:
+ * what fesetround() and torch.set_flush_denormal() change, for set_float_mode(mode).
+ */
+PTAC_GIVES(float_mode, PyLong_FromUnsignedLong(read_mode()))
 
 /* set_float_mode(mode): as float_mode() gave it. */
 PTAC_O(set_float_mode, mode)
@@ -14,7 +47,7 @@ PTAC_O(set_float_mode, mode)
 
     if (PyErr_Occurred())
         return NULL;
-    ptac_set_float_mode((uint32_t)wanted);
+    write_mode((uint32_t)wanted);
     Py_RETURN_NONE;
 }
 

@@ -6,6 +6,22 @@
 
 #include "bind/torch/rows/bf16.h"
 
+enum { FULL, CAUSAL, MASKED };
+
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_attention *p = call->params;
+
+    if (p->n_heads == 0 || p->n_queries == 0 || p->n_keys == 0 || p->d == 0)
+        return PTAC_EMPTY;
+    shape->kind = p->has_mask ? MASKED : p->is_causal ? CAUSAL : FULL;
+    shape->work = p->n_heads * p->n_queries * p->n_keys * p->d;
+    return PTAC_TAKE;
+}
+
+PTAC_SHAPES(ATTENTION, classify, "full", "causal", "masked")
+PTAC_SHAPES(ATTENTION_BACKWARD, classify, "full", "causal", "masked")
+
 /* Torch's kernels, for other tensors in place of a's. */
 static at_result library_forward(const ptac_attention_tensors *a, const at_tensor *in)
 {

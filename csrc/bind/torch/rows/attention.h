@@ -1,11 +1,16 @@
 /*
- * attention.h - the tensors of a call of attention, which its rows reach through host.
+ * attention.h - scaled dot product attention and its gradients,
+ *
+ *   y = softmax(q k^T * scale + mask) v
+ *
+ * q is [b, h, n_queries, d], k and v are [b, h, n_keys, d]. What computes is torch's
+ * kernel; the only rows are of reduced precision, since on float32 that kernel has the
+ * speed of its products. Rows reach the tensors of a call through host.
  */
 #ifndef PTAC_BIND_TORCH_ROWS_ATTENTION_H
 #define PTAC_BIND_TORCH_ROWS_ATTENTION_H
 
 #include "bind/torch/dispatch.h"
-#include "ops/attention/attention.h"
 
 enum {
     PTAC_ATTENTION_QUERY,
@@ -25,6 +30,13 @@ typedef struct ptac_attention_tensors {
     at_optional_real scale;
     at_tensor *results; /* where a row leaves them, also where it fails then */
 } ptac_attention_tensors;
+
+/* params of a call, whose inputs are q, k and v of the whole batch. */
+typedef struct ptac_attention {
+    int64_t n_heads, n_queries, n_keys, d;
+    bool is_causal, has_mask;
+    ptac_attention_tensors *host;
+} ptac_attention;
 
 /*
  * Fill in params of a call with its inputs, or say why stock must look at it: dropout
