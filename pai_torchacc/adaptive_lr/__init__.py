@@ -20,16 +20,15 @@ _ledger = Yielding()
 
 def install(c: Any, config: Config) -> str | None:
     """Watch losses and multiply rates from now on."""
-    from pai_torchacc.adaptive_lr import losses, registry, saving, steps, tuner
+    _host.learnt()
+    from pai_torchacc.adaptive_lr import losses, registry, saving, steps
 
-    learnt = _host.learnt()
-    tuner.extension_is(learnt)
     registry.options_are(config.rate)
     if not len(_ledger):
         if not losses.install(_ledger):
             _ledger.undo()
             return "torch.autograd.backward was changed by others"
-        steps.install(learnt, _ledger)
+        steps.install(_ledger)
         registry.install(_ledger)
         saving.install(_ledger)
     return None

@@ -44,7 +44,7 @@ class Clipping:
         """After a backward pass: which parameters, and their squares."""
         self._by_size: list[slice] = []
 
-    def note(self, c: Any, optimizer: Any) -> None:
+    def note(self, optimizer: Any) -> None:
         """Measure gradients that a backward pass has just left."""
         params = params_of(optimizer)
         if len(params) != len(self._by_size):
@@ -53,7 +53,7 @@ class Clipping:
             self._by_size = [slice(i, i + 1) for i in order]
         self._measured = None
         for place in (_ALL,) if self.is_seen else self._by_size:
-            squares = _squares(c, params[place], 1.0)
+            squares = _squares(params[place], 1.0)
             if squares != 0:
                 if squares is not None and isfinite(squares):
                     self._measured = place, squares
@@ -63,15 +63,15 @@ class Clipping:
         """The gradients are gone."""
         self._measured = None
 
-    def is_zero_now(self, c: Any, optimizer: Any) -> bool:
+    def is_zero_now(self, optimizer: Any) -> bool:
         """Whether what was measured has been set to zero."""
         if self._measured is None:
             return False
         params = params_of(optimizer)[self._measured[0]]
         has_any = any(p.grad is not None for p in params)
-        return has_any and _squares(c, params, 1.0) == 0
+        return has_any and _squares(params, 1.0) == 0
 
-    def kept(self, c: Any, optimizer: Any, scale: float, loss_scale: float) -> float:
+    def kept(self, optimizer: Any, scale: float, loss_scale: float) -> float:
         """The share that is left of gradients times ``scale``; 1 if unknown.
 
         The measure is taken once, as they are about to be stepped by.
@@ -82,7 +82,7 @@ class Clipping:
         if measured is None:
             return 1.0
         place, squares = measured
-        now = _squares(c, _params_at(optimizer, place), scale)
+        now = _squares(_params_at(optimizer, place), scale)
         kept = loss_scale * sqrt(now / squares) if now else 1.0
         if not 1 / _MOST < kept < _MOST:
             return 1.0
@@ -101,7 +101,7 @@ def _params_at(optimizer: Any, place: slice) -> list[Any]:
     return params_of(optimizer)[place]
 
 
-def _squares(c: Any, params: list[Any], scale: float) -> float | None:
+def _squares(params: list[Any], scale: float) -> float | None:
     """Of their gradients' elements, those that there are."""
     grads = [grad for p in params if (grad := p.grad) is not None]
-    return sum_of(c, [grads, None, None], scale, None) if grads else 0.0
+    return sum_of([grads, None, None], scale, None) if grads else 0.0

@@ -29,8 +29,7 @@ class Root:
 class Watched:
     """An optimizer whose losses are watched."""
 
-    def __init__(self, c: Any, optimizer: Any):
-        self._c = c
+    def __init__(self, optimizer: Any):
         self._reference, self.optimizer = ref(self), ref(optimizer)
         self.is_served = True
         """Whether a rate is to be made of the losses."""
@@ -70,7 +69,7 @@ class Watched:
         if len(self.roots) > _MOST_PENDING:  # of gradients that nobody steps by
             self.roots[:] = [Root(None)]
         if self.is_served:
-            self.clipping.note(self._c, optimizer)
+            self.clipping.note(optimizer)
 
     def note_frozen(self, optimizer: Any, reached: list[Watched]) -> None:
         """A backward pass has reached others, and not these parameters."""
@@ -89,7 +88,7 @@ class Watched:
         """
         if not self.roots or not (
             all(version is None for version in versions)
-            or self.clipping.is_zero_now(self._c, optimizer)
+            or self.clipping.is_zero_now(optimizer)
         ):
             return
         users = [user() for root in self.roots for user in root.used_by]

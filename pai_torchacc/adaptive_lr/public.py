@@ -95,7 +95,7 @@ def enable_adaptive_lr(
     if _switch.is_active("adaptive_lr"):
         from pai_torchacc.adaptive_lr import registry
 
-        registry.give_options(optimizer, options)
+        registry.begin_anew(optimizer, options)
     return handle
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 from torch.optim import Optimizer
-from torch.utils.weak import WeakIdKeyDictionary
 
 from pai_torchacc._config import RateOptions
 from pai_torchacc._frames import hide
@@ -22,8 +21,6 @@ from pai_torchacc.adaptive_lr.tuner import Tuner
 from pai_torchacc.adaptive_lr.watching import watch
 
 _defaults = RateOptions()
-_of_optimizer = WeakIdKeyDictionary()
-"""The options of those that have their own."""
 _tuners: dict[int, tuple[ReferenceType[Any], Tuner]] = {}
 """By id; each step looks here, where WeakIdKeyDictionary would take a microsecond."""
 _NONE = (lambda: None), None
@@ -60,7 +57,7 @@ def options_are(options: RateOptions) -> None:
     before, _defaults = _defaults, options
     for reference, tuner in _pairs():
         optimizer = reference()
-        if optimizer is None or optimizer in _of_optimizer:
+        if optimizer is None or tuner.own_options is not None:
             continue
         if replace(before, verbose=options.verbose) == options:
             tuner.options = options
@@ -68,27 +65,17 @@ def options_are(options: RateOptions) -> None:
             begin_anew(optimizer)
 
 
-def own_options(optimizer: Any) -> RateOptions | None:
-    """Those that an optimizer has of its own."""
-    return _of_optimizer.get(optimizer)
-
-
-def give_options(optimizer: Any, options: RateOptions) -> None:
-    """Give an optimizer its own; it begins anew with them."""
-    _of_optimizer[optimizer] = options
-    begin_anew(optimizer)
-
-
-def begin_anew(optimizer: Any) -> Tuner:
-    """Forget what was learnt about an optimizer."""
-    options = _of_optimizer.get(optimizer, _defaults)
-    key = id(optimizer)
+def begin_anew(optimizer: Any, own: RateOptions | None = None) -> Tuner:
+    """Forget what was learnt about an optimizer, which may get options of its own."""
+    before, key = known_tuner(optimizer), id(optimizer)
+    own = own or (before.own_options if before is not None else None)
 
     def gone(reference: ReferenceType[Any]) -> None:
         if _tuners.get(key, (None,))[0] is reference:
             _tuners.pop(key, None)  # others may have emptied it meanwhile
 
-    before, tuner = known_tuner(optimizer), Tuner(optimizer, options)
+    tuner = Tuner(optimizer, own or _defaults)
+    tuner.own_options = own
     _tuners[key] = ref(optimizer, gone), tuner
     watch(tuner)
     if before is not None:
@@ -100,7 +87,6 @@ def forget() -> None:
     """All optimizers, and the options that they had."""
     before = _pairs()
     _tuners.clear()
-    _of_optimizer.clear()
     for _, tuner in before:
         tuner.retire()
 

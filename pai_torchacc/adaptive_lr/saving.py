@@ -16,13 +16,7 @@ from typing import Any
 from pai_torchacc._config import RateOptions
 from pai_torchacc._ledger import Ledger
 from pai_torchacc._options import rate_checked
-from pai_torchacc.adaptive_lr.registry import (
-    begin_anew,
-    give_options,
-    known_tuner,
-    own_options,
-    tuner_of,
-)
+from pai_torchacc.adaptive_lr.registry import begin_anew, known_tuner, tuner_of
 from pai_torchacc.adaptive_lr.state import load, state_of
 
 log = logging.getLogger("pai_torchacc")
@@ -77,11 +71,13 @@ def _load_state_dict(original: Any) -> Any:
 def _getstate(original: Any) -> Any:
     def getstate(self: Any) -> dict[str, Any]:
         made = original(self)
-        tuner, own = known_tuner(self), own_options(self)
-        if isinstance(made, dict) and (own or (tuner is not None and tuner.n_steps)):
+        tuner = known_tuner(self)
+        if tuner is None or not isinstance(made, dict):
+            return made
+        own = tuner.own_options
+        if own or tuner.n_steps:
             options = asdict(own) if own else None
-            state = state_of(tuner) if tuner is not None else None
-            made[ENTRY] = {"options": options, "state": state}
+            made[ENTRY] = {"options": options, "state": state_of(tuner)}
         return made
 
     return getstate
@@ -106,7 +102,7 @@ def _go_on(optimizer: Any, copied: Any) -> None:
     try:
         options, state = copied["options"], copied["state"]
         if options is not None:
-            give_options(optimizer, rate_checked(RateOptions(**options)))
+            begin_anew(optimizer, rate_checked(RateOptions(**options)))
         if state is not None:
             load(tuner_of(optimizer), state)
     except (KeyError, TypeError, ValueError) as error:

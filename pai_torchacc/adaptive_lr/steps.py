@@ -14,6 +14,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from pai_torchacc import _C
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.adaptive_lr import step_protocol, update_rules
 from pai_torchacc.adaptive_lr.registry import known_tuner, tuner_of
@@ -21,7 +22,7 @@ from pai_torchacc.adaptive_lr.step_protocol import REHEARSED, Coming
 from pai_torchacc.adaptive_lr.update_rules import FUNCTIONS
 
 
-def install(c: Any, ledger: Ledger) -> None:
+def install(ledger: Ledger) -> None:
     """Multiply rates from now on, but for steps of disabled threads."""
     from torch import optim
 
@@ -29,13 +30,13 @@ def install(c: Any, ledger: Ledger) -> None:
         module = import_module(f"torch.optim.{function}")
         code = inspect.unwrap(getattr(optim, name).step).__code__
         original = vars(module)[function]
-        ledger.set_attribute(module, function, _multiplying(c, original, code))
+        ledger.set_attribute(module, function, _multiplying(original, code))
         if not ledger.has_set(module, function):
             reason = f"torch.optim.{function}.{function} was changed by others"
             update_rules.unserved[name] = reason
             if name == "Adam":
                 update_rules.unserved["AdamW"] = reason
-    step_protocol.answers(functools.partial(_coming, c))
+    step_protocol.answers(_coming)
 
 
 def remove() -> None:
@@ -44,14 +45,14 @@ def remove() -> None:
     update_rules.unserved.clear()
 
 
-def _coming(c: Any, optimizer: Any, group: Any) -> Coming:
+def _coming(optimizer: Any, group: Any) -> Coming:
     """For a step of all groups, or of one: then the first has a new one computed."""
     own = vars(optimizer)
     rehearsed = own.get(REHEARSED)
     if rehearsed is not None:
         return rehearsed, None
     tuner = tuner_of(optimizer)
-    if c.thread_is_disabled():
+    if _C.thread_is_disabled():
         tuner.roots.clear()
         return 1.0, None
     found_inf = own.get("found_inf")  # of a GradScaler, for those that unscale
@@ -82,7 +83,7 @@ def _has_stepped(optimizer: Any, group: Any) -> None:
         tuner.is_stepping = False
 
 
-def _multiplying(c: Any, original: Any, caller: Any) -> Callable[..., Any]:
+def _multiplying(original: Any, caller: Any) -> Callable[..., Any]:
     import torch
 
     is_compiling = torch.compiler.is_compiling
@@ -99,7 +100,7 @@ def _multiplying(c: Any, original: Any, caller: Any) -> Callable[..., Any]:
         if args and not args[0]:  # the update is done, or there is none
             _has_stepped(optimizer, group)
             return original(*args, **kwargs)
-        multiplier, sums = _coming(c, optimizer, group)
+        multiplier, sums = _coming(optimizer, group)
         if sums is not None:
             known_tuner(optimizer).tell(optimizer, group, _scale(optimizer))
         _has_stepped(optimizer, group)

@@ -1,4 +1,4 @@
-"""One optimizer's rate: the what the losses since its last step make of it."""
+"""One optimizer's rate: what the losses since its last step make of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import distributed
 
+from pai_torchacc import _C
 from pai_torchacc._config import RateOptions
 from pai_torchacc.adaptive_lr import update_rules
 from pai_torchacc.adaptive_lr.clipping import params_of
@@ -28,9 +29,8 @@ one, go by the gradients that they are about to step by. Others go by those of t
 before, whose sums that step itself has taken. (All of them: no better, with a pass over
 the gradients in every step. None: spikes are met a step late, and grow.)"""
 
-_c: Any = None
 _can_have_others = distributed.is_available()
-_index: dict[str, int] = {}
+_index: dict[str, int] = {name: i for i, name in enumerate(_C.rate_fields())}
 """Where each of a tuner's numbers stands."""
 
 
@@ -47,8 +47,10 @@ class Tuner(Watched):
     """By how much to multiply the rate of one optimizer."""
 
     def __init__(self, optimizer: Any, options: RateOptions):
-        super().__init__(_c, optimizer)
+        super().__init__(optimizer)
         self.options = options
+        self.own_options: RateOptions | None = None
+        """Those that were given to this optimizer alone."""
         self._floor = options.floor or 0.0
         self._most_growth = math.log(options.max_growth)
         self._begin_numbers()
@@ -122,7 +124,7 @@ class Tuner(Watched):
             self.leave_alone(reason)
             return
         loss = self._loss(roots, optimizer)
-        kept = self.clipping.kept(_c, optimizer, scale, self.loss_scale)
+        kept = self.clipping.kept(optimizer, scale, self.loss_scale)
         self.loss_scale = 1.0
         self.n_steps += 1
         before = self.field("n_rollbacks") if self.options.verbose else 0.0
@@ -208,7 +210,7 @@ class Tuner(Watched):
         """Take the sum of a group that is about to step."""
         if self.known is None:  # since another group of this step
             return
-        part = update_rules.descent(_c, self.known, optimizer, group, scale)
+        part = update_rules.descent(self.known, optimizer, group, scale)
         if part is None:
             self.leave_alone("gradients that are sparse, or of a class of their own")
         else:
@@ -223,7 +225,7 @@ class Tuner(Watched):
         latest, self.awaited = self.latest(), None
         if latest is None or self.mode != "loss":
             return
-        self.multiplier = _c.rate_next(
+        self.multiplier = _C.rate_next(
             self.numbers,
             *latest,
             self._floor,
@@ -243,12 +245,12 @@ class Tuner(Watched):
         squares = squares_by_rate = 0.0
         highest = highest_rates(optimizer, self.references)
         for group, lr in zip(optimizer.param_groups, highest, strict=True):
-            part = update_rules.descent(_c, self.known, optimizer, group, scale)
+            part = update_rules.descent(self.known, optimizer, group, scale)
             if part is None:
                 return
             squares += part
             squares_by_rate += part * lr * self.known.factor(group) ** 2
-        self.multiplier = _c.rate_next_free(
+        self.multiplier = _C.rate_next_free(
             self.numbers,
             squares,
             update_rules.distance(params, self.begin),
@@ -293,10 +295,3 @@ def _has_others() -> bool:
         and distributed.is_initialized()
         and distributed.get_world_size() > 1
     )
-
-
-def extension_is(c: Any) -> None:
-    """Whose functions compute."""
-    global _c  # noqa: PLW0603
-    _c = c
-    _index.update({name: i for i, name in enumerate(c.rate_fields())})

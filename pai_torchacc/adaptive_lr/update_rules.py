@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from pai_torchacc import _C
+
 Group = dict[str, Any]
 Numbers = tuple[float, float, float, float, float]
 
@@ -209,7 +211,7 @@ def with_gradients(optimizer: Any) -> list[int]:
 
 
 def descent(
-    c: Any, known: Direction, optimizer: Any, group: Group, scale: float
+    known: Direction, optimizer: Any, group: Group, scale: float
 ) -> float | None:
     """The sum of gradient times direction over one group.
 
@@ -218,7 +220,7 @@ def descent(
     """
     params = [p for p in group["params"] if p.grad is not None]
     if known.numbers is None:
-        return sum_of(c, [[p.grad for p in params], None, None], scale, None)
+        return sum_of([[p.grad for p in params], None, None], scale, None)
     alike: dict[float, list[Any]] = {}
     for p in params:
         count = float((optimizer.state.get(p) or {}).get("step", 0))
@@ -231,18 +233,18 @@ def descent(
             for name in (known.average, known.square)
         ]
         grads = [p.grad for p in some]
-        found = sum_of(c, [grads, *of_state], scale, known.numbers(group, count + 1))
+        found = sum_of([grads, *of_state], scale, known.numbers(group, count + 1))
         if found is None:
             return None
         total += found
     return total
 
 
-def sum_of(c: Any, lists: list[Any], scale: float, numbers: Any) -> float | None:
+def sum_of(lists: list[Any], scale: float, numbers: Any) -> float | None:
     """``_C.descent_sum`` of any floating dtype and order; None of sparse tensors."""
-    found = c.descent_sum(*lists, scale, numbers)
+    found = _C.descent_sum(*lists, scale, numbers)
     if found is None:
-        found = c.descent_sum(*map(_plain, lists), scale, numbers)
+        found = _C.descent_sum(*map(_plain, lists), scale, numbers)
     return found
 
 
