@@ -55,16 +55,16 @@ static op_state states[PTAC_N_OPS] = {
 static int by_place(const void *left, const void *right)
 {
     const ptac_point *a = left, *b = right;
+    const int64_t keys[][2] = {{a->op, b->op},
+                               {a->kind, b->kind},
+                               {a->dtype, b->dtype},
+                               {a->n_threads, b->n_threads},
+                               {a->work, b->work}};
+    int i = 0;
 
-    if (a->op != b->op)
-        return a->op < b->op ? -1 : 1;
-    if (a->kind != b->kind)
-        return a->kind < b->kind ? -1 : 1;
-    if (a->dtype != b->dtype)
-        return a->dtype < b->dtype ? -1 : 1;
-    if (a->n_threads != b->n_threads)
-        return a->n_threads < b->n_threads ? -1 : 1;
-    return (a->work > b->work) - (a->work < b->work);
+    while (i < 4 && keys[i][0] == keys[i][1])
+        i++;
+    return (keys[i][0] > keys[i][1]) - (keys[i][0] < keys[i][1]);
 }
 
 #ifdef PTAC_DEBUG

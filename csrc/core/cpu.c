@@ -10,7 +10,7 @@
 
 static uint32_t detected;
 static uint32_t limit = ~0u;
-static char model[64] = "generic";
+static char model[64] = "aarch64"; /* CPUID tells on x86 */
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -80,44 +80,29 @@ static void detect_features(void)
 
 static void detect_model(void)
 {
-    uint32_t a, b, c, d;
+    uint32_t a, b, c, d, family, number;
     char vendor[13] = {0};
 
-    if (!__get_cpuid(0, &a, &b, &c, &d))
-        return;
+    __cpuid(0, a, b, c, d);
     memcpy(vendor, &b, 4);
     memcpy(vendor + 4, &d, 4);
     memcpy(vendor + 8, &c, 4);
-    if (!__get_cpuid(1, &a, &b, &c, &d))
-        return;
-
-    uint32_t family = a >> 8 & 0xf;
-    uint32_t number = a >> 4 & 0xf;
-
+    __cpuid(1, a, b, c, d);
+    family = a >> 8 & 0xf;
+    number = a >> 4 & 0xf;
     if (family == 6 || family == 15)
         number |= (a >> 16 & 0xf) << 4;
     if (family == 15)
         family += a >> 20 & 0xff;
     snprintf(model, sizeof model, "%s-%u-%u", vendor, family, number);
 }
-#else
-static void detect_features(void)
-{
-}
-
-static void detect_model(void)
-{
-#if defined(__aarch64__)
-    snprintf(model, sizeof model, "aarch64");
-#endif
-}
-#endif
 
 __attribute__((constructor)) static void detect(void)
 {
     detect_features();
     detect_model();
 }
+#endif
 
 uint32_t ptac_cpu_features(void)
 {

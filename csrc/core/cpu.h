@@ -45,8 +45,8 @@ const char *ptac_isa_name(ptac_isa isa);
 void ptac_cpu_limit(ptac_isa isa);
 
 /*
- * Vendor, family and model as CPUID gives them, "AuthenticAMD-26-2"; on other
- * architectures the architecture's name. The calibration tables' key.
+ * Vendor, family and model as CPUID gives them, "AuthenticAMD-26-2", or "aarch64". The
+ * calibration tables' key.
  */
 const char *ptac_cpu_model(void);
 

@@ -16,33 +16,29 @@ typedef struct op_entry {
 
 static op_entry entries[PTAC_N_OPS];
 
-static const char *const op_names[PTAC_N_OPS] = {
-#define X(name, text, owner) text,
-    PTAC_OPERATORS(X)
-#undef X
-};
-
-static const char *const op_switches[PTAC_N_OPS] = {
-#define X(name, text, owner) PTAC_SWITCH_##owner,
+static const struct {
+    const char *name, *owner;
+} ops[PTAC_N_OPS] = {
+#define X(name, text, owner) {text, PTAC_SWITCH_##owner},
     PTAC_OPERATORS(X)
 #undef X
 };
 
 const char *ptac_op_switch(ptac_op op)
 {
-    return op < PTAC_N_OPS ? op_switches[op] : "unknown";
+    return op < PTAC_N_OPS ? ops[op].owner : "unknown";
 }
 
 const char *ptac_op_name(ptac_op op)
 {
-    return op < PTAC_N_OPS ? op_names[op] : "unknown";
+    return op < PTAC_N_OPS ? ops[op].name : "unknown";
 }
 
 ptac_op ptac_op_find(const char *name)
 {
     int op = 0;
 
-    while (op < PTAC_N_OPS && strcmp(op_names[op], name) != 0)
+    while (op < PTAC_N_OPS && strcmp(ops[op].name, name) != 0)
         op++;
     return (ptac_op)op;
 }

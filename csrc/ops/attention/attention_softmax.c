@@ -142,11 +142,8 @@ TARGET static float dot(const uint16_t *a, const float *b, int64_t n)
 {
     vec sums = v_zero();
 
-    for (int64_t i = 0; i < n; i += LANES) {
-        const int some = n - i < LANES ? (int)(n - i) : LANES;
-
-        sums = v_fma(load_widened(a + i, some), v_load_first(b + i, some), sums);
-    }
+    FOR_LANES(i, some, 0, n,
+              sums = v_fma(load_widened(a + i, some), v_load_first(b + i, some), sums));
     return v_sum(sums);
 }
 
@@ -177,13 +174,12 @@ WITH_BF16 static void centre(const float *in, int64_t stride, int64_t n, int64_t
         v_store_first(means + i, v_div(sums, v_set((float)n)), some);
     }
     for (int64_t row = 0; row < n; row++)
-        for (int64_t i = 0; i < d; i += LANES) {
-            const int some = d - i < LANES ? (int)(d - i) : LANES;
-            const vec left = v_sub(v_load_first(in + row * stride + i, some),
-                                   v_load_first(means + i, some));
-
-            store_halves(out + row * d + i, (__m256i)_mm512_cvtneps_pbh(left), some);
-        }
+        FOR_LANES(i, some, 0, d,
+                  store_halves(out + row * d + i,
+                               (__m256i)_mm512_cvtneps_pbh(
+                                   v_sub(v_load_first(in + row * stride + i, some),
+                                         v_load_first(means + i, some))),
+                               some));
 }
 
 TARGET static void scale_row(const uint16_t *in, float factor, float *out, int64_t n)

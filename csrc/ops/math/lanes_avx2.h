@@ -85,21 +85,16 @@ INLINE vec v_scale(vec v, vec n)
     return v_mul(v_mul(v, power_of_two(half)), power_of_two(EPI32(sub)(whole, half)));
 }
 
-INLINE float v_sum(vec v)
-{
-    __m128 four = _mm_add_ps(v_low(v), v_high(v));
-
-    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
-}
-
-INLINE float v_largest(vec v)
-{
-    __m128 four = _mm_max_ps(v_low(v), v_high(v));
-
-    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
-}
+#define DEFINE_REDUCTION(name, op)                                                     \
+    INLINE float name(vec v)                                                           \
+    {                                                                                  \
+        __m128 four = _mm_##op##_ps(v_low(v), v_high(v));                              \
+                                                                                       \
+        four = _mm_##op##_ps(four, _mm_movehl_ps(four, four));                         \
+        return _mm_cvtss_f32(_mm_##op##_ss(four, _mm_movehdup_ps(four)));              \
+    }
+DEFINE_REDUCTION(v_sum, add)
+DEFINE_REDUCTION(v_largest, max)
 
 INLINE void v_transpose(vec rows[LANES])
 {

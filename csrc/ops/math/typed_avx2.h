@@ -139,10 +139,7 @@ INLINE __m128i load_first_halves(const uint16_t *p, int n)
     return v;
 }
 
-INLINE vec_f32 load_bf16(const uint16_t *p, int n)
-{
-    return widen(load_first_halves(p, n));
-}
+#define load_bf16(p, n) widen(load_first_halves(p, n))
 
 /* Loaded from lane lo on, then moved up to where they belong; bytes below are 0. */
 INLINE vec_f32 load_span_bf16(const uint16_t *p, span_bf16 span)
@@ -215,26 +212,9 @@ INLINE __m256i low_words(__m256i a, __m256i b)
     return (__m256i)evens_f32((__m256)a, (__m256)b);
 }
 
-INLINE ivec_f32 ipick_f32(mask_f32 m, ivec_f32 a, ivec_f32 b)
-{
-    return _mm256_blendv_epi8(a, b, _mm256_castps_si256(m));
-}
-
 INLINE __m128i halved(mask_f64 m)
 {
-    const __m256i mask = _mm256_castpd_si256(m);
-
-    return _mm256_castsi256_si128(low_words(mask, mask));
-}
-
-INLINE ivec_f64 ipick_f64(mask_f64 m, ivec_f64 a, ivec_f64 b)
-{
-    return _mm_blendv_epi8(a, b, halved(m));
-}
-
-INLINE ivec_f64 tally_f64(ivec_f64 i, mask_f64 m)
-{
-    return _mm_sub_epi32(i, halved(m));
+    return _mm256_castsi256_si128(low_words((__m256i)m, (__m256i)m));
 }
 
 INLINE int isum_f64(ivec_f64 i)
@@ -313,14 +293,13 @@ INLINE void store_index_f32(int64_t *p, ivec_f32 v, int n)
     store_4(p + 4, _mm256_extracti128_si256(v, 1), n - 4);
 }
 
-/* Four 32-bit truth values as four of 64 bits. */
-INLINE mask_f64 iequal_f64(ivec_f64 a, ivec_f64 b)
-{
-    return _mm256_castsi256_pd(_mm256_cvtepi32_epi64(_mm_cmpeq_epi32(a, b)));
-}
-
-#define iequal_f32(a, b) ((mask_f32)_mm256_cmpeq_epi32(a, b))
-#define store_index_f64  store_4
-#define tally_f32(i, m)  _mm256_sub_epi32(i, (__m256i)(m))
+/* Truth values have as many bits as VEC's elements, positions have 32. */
+#define iequal_f32(a, b)   ((mask_f32)_mm256_cmpeq_epi32(a, b))
+#define iequal_f64(a, b)   ((mask_f64)_mm256_cvtepi32_epi64(_mm_cmpeq_epi32(a, b)))
+#define ipick_f32(m, a, b) _mm256_blendv_epi8(a, b, (__m256i)(m))
+#define ipick_f64(m, a, b) _mm_blendv_epi8(a, b, halved(m))
+#define tally_f32(i, m)    _mm256_sub_epi32(i, (__m256i)(m))
+#define tally_f64(i, m)    _mm_sub_epi32(i, halved(m))
+#define store_index_f64    store_4
 
 #endif

@@ -143,10 +143,7 @@ INLINE vec_f32 load_span_bf16(const uint16_t *p, uint32_t span)
     return widen(_mm256_maskz_loadu_epi16((__mmask16)span, p));
 }
 
-INLINE vec_f32 load_bf16(const uint16_t *p, int n)
-{
-    return load_span_bf16(p, range_f32(0, n));
-}
+#define load_bf16(p, n) load_span_bf16(p, range_f32(0, n))
 
 /* The even halves are the low ones of each 32-bit lane. */
 INLINE vec_f32 load2_span_bf16(const uint16_t *p, uint32_t span)
@@ -187,10 +184,7 @@ INLINE __m256i load_8(const int64_t *p, __mmask8 mask)
         _mm256_set1_epi32(-1));
 }
 
-INLINE ivec_f64 load_index_f64(const int64_t *p, int n)
-{
-    return load_8(p, range_f64(0, n));
-}
+#define load_index_f64(p, n) load_8(p, range_f64(0, n))
 
 INLINE ivec_f32 load_index_f32(const int64_t *p, int n)
 {
@@ -229,21 +223,9 @@ INLINE void store_index_f32(int64_t *p, ivec_f32 v, int n)
         store_index_f64(p + 8, _mm512_extracti64x4_epi64(v, 1), n - 8);
 }
 
-INLINE ivec_f32 tally_f32(ivec_f32 i, mask_f32 m)
-{
-    return _mm512_mask_sub_epi32(i, m, i, _mm512_set1_epi32(-1));
-}
-
-INLINE ivec_f64 tally_f64(ivec_f64 i, mask_f64 m)
-{
-    return _mm256_mask_sub_epi32(i, m, i, _mm256_set1_epi32(-1));
-}
-
-INLINE int isum_f64(ivec_f64 i)
-{
-    return _mm512_reduce_add_epi32(_mm512_zextsi256_si512(i));
-}
-
-#define isum_f32 _mm512_reduce_add_epi32
+#define tally_f32(i, m) _mm512_mask_sub_epi32(i, m, i, _mm512_set1_epi32(-1))
+#define tally_f64(i, m) _mm256_mask_sub_epi32(i, m, i, _mm256_set1_epi32(-1))
+#define isum_f32        _mm512_reduce_add_epi32
+#define isum_f64(i)     _mm512_reduce_add_epi32(_mm512_zextsi256_si512(i))
 
 #endif
