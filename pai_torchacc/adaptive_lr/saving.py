@@ -17,7 +17,7 @@ from pai_torchacc._config import RateOptions
 from pai_torchacc._ledger import Ledger
 from pai_torchacc._options import rate_checked
 from pai_torchacc.adaptive_lr.registry import begin_anew, known_tuner, tuner_of
-from pai_torchacc.adaptive_lr.state import load, state_of
+from pai_torchacc.adaptive_lr.state import go_on, read, state_of
 
 log = logging.getLogger("pai_torchacc")
 
@@ -53,17 +53,12 @@ def _state_dict(original: Any) -> Any:
 def _load_state_dict(original: Any) -> Any:
     def load_state_dict(self: Any, state_dict: Any) -> None:
         is_ours = isinstance(state_dict, dict) and ENTRY in state_dict
-        before = state_of(tuner_of(self)) if is_ours else None
-        if is_ours:
-            load(tuner_of(self), state_dict[ENTRY])  # which refuses what is damaged
-        try:
-            original(self, state_dict)
-        except BaseException:
-            if is_ours:
-                load(tuner_of(self), before)
-            raise
-        if not is_ours:
+        made = read(state_dict[ENTRY]) if is_ours else None  # refuses what is damaged
+        original(self, state_dict)
+        if made is None:
             begin_anew(self)
+        else:
+            go_on(tuner_of(self), made)
 
     return load_state_dict
 
@@ -104,7 +99,7 @@ def _go_on(optimizer: Any, copied: Any) -> None:
         if options is not None:
             begin_anew(optimizer, rate_checked(RateOptions(**options)))
         if state is not None:
-            load(tuner_of(optimizer), state)
+            go_on(tuner_of(optimizer), read(state))
     except (KeyError, TypeError, ValueError) as error:
         log.warning("adaptive_lr begins anew with a copied optimizer: %s", error)
         begin_anew(optimizer)

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from pai_torchacc.adaptive_lr.clipping import Clipping
-from pai_torchacc.adaptive_lr.tuner import Tuner
+from pai_torchacc.adaptive_lr.tuner import N_NUMBERS, Tuner
 
 _VERSION = 2
 """Of the format; its numbers are those of csrc/ops/learning_rate/learning_rate.h."""
@@ -46,24 +46,26 @@ def _finite(numbers: Any) -> list[float]:
     return found
 
 
-_READ = {
+_ATTRIBUTES = {
     "numbers": lambda found: array("d", _finite(found)),
     "multiplier": lambda found: _finite([found])[0],
     "references": _finite,
     "n_steps": int,
     "last_loss": lambda found: None if found is None else float(found),
     "begin": _copies,
+}
+"""How parts are read that are attributes of a tuner by the same names."""
+_OTHERS = {
     "counts": lambda found: dict(zip(_COUNTS, map(int, found), strict=True)),
     "clips": bool,
     "latest": lambda found: _finite(found or []),
     "mode": lambda found: found,
     "reason": lambda found: found,
 }
-"""How each part is read. The first six are attributes of a tuner by the same names."""
 
 
-def load(tuner: Tuner, state: Any) -> None:
-    """Go on from there; policies other than "auto" stay what they are.
+def read(state: Any) -> dict[str, Any]:
+    """The parts of a state, for ``go_on``.
 
     Raises
     ------
@@ -73,28 +75,30 @@ def load(tuner: Tuner, state: Any) -> None:
     if not isinstance(state, dict) or state.get("version") != _VERSION:
         raise ValueError("adaptive_lr: a state of another version")
     try:
-        read = {name: make(state[name]) for name, make in _READ.items()}
+        made = {k: make(state[k]) for k, make in (_ATTRIBUTES | _OTHERS).items()}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         raise ValueError(f"adaptive_lr: a damaged state: {e!r}") from None
-    latest = read["latest"]
     if (
-        len(read["numbers"]) != len(tuner.numbers)
-        or len(latest) not in (0, 3)
-        or not 0 < read["multiplier"] < _HIGHEST
+        len(made["numbers"]) != N_NUMBERS
+        or len(made["latest"]) not in (0, 3)
+        or not 0 < made["multiplier"] < _HIGHEST
     ):
         raise ValueError("adaptive_lr: a state of other numbers")
+    return made
+
+
+def go_on(tuner: Tuner, made: dict[str, Any]) -> None:
+    """Go on from there; policies other than "auto" stay what they are."""
     if not tuner.is_served:
         return
-    for name in list(_READ)[:6]:
-        setattr(tuner, name, read[name])
-    for name, count in read["counts"].items():
-        setattr(tuner, name, count)
+    vars(tuner).update({name: made[name] for name in _ATTRIBUTES} | made["counts"])
+    latest = made["latest"]
     tuner.used, tuner.n_sharing = [], max(tuner.n_sharing, 1)
     tuner.clipping = Clipping()
-    tuner.clipping.is_seen = read["clips"]
+    tuner.clipping.is_seen = made["clips"]
     tuner.awaited = (latest[0], [1.0, 0.0], [0.0, 1.0]) if latest else None
     tuner.sums = latest[1:]
     tuner.roots.clear()
     tuner.moments.clear()
-    if tuner.options.policy == "auto" and read["mode"] in ("loss", "loss_free"):
-        tuner.mode, tuner.reason = read["mode"], read["reason"]
+    if tuner.options.policy == "auto" and made["mode"] in ("loss", "loss_free"):
+        tuner.mode, tuner.reason = made["mode"], made["reason"]

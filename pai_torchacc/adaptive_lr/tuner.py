@@ -32,6 +32,7 @@ the gradients in every step. None: spikes are met a step late, and grow.)"""
 _can_have_others = distributed.is_available()
 _index: dict[str, int] = {name: i for i, name in enumerate(_C.rate_fields())}
 """Where each of a tuner's numbers stands."""
+N_NUMBERS = len(_index)
 
 
 class Moment(NamedTuple):
@@ -84,7 +85,7 @@ class Tuner(Watched):
                 self.go_without_losses("policy='loss_free'")
 
     def _begin_numbers(self) -> None:
-        self.numbers = array("d", [0.0] * len(_index))
+        self.numbers = array("d", [0.0] * N_NUMBERS)
 
     def go_without_losses(self, reason: str) -> None:
         """From now on, whatever losses come."""

@@ -229,7 +229,7 @@ def descent(
     for count, some in alike.items():
         states = [optimizer.state.get(p) or {} for p in some]
         of_state = [
-            None if name is None or count == 0 else [state[name] for state in states]
+            [state[name] for state in states] if name in states[0] else None
             for name in (known.average, known.square)
         ]
         grads = [p.grad for p in some]

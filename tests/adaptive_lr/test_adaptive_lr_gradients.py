@@ -83,6 +83,17 @@ def test_losses_of_zero_have_no_gradients_measured(
         assert len(measured) == n_measured and report(optimizer).mode == "loss"
 
 
+def test_adagrad_begins_with_the_sum_that_it_was_given() -> None:
+    p = nn.Parameter(torch.zeros(3))
+    p.grad = torch.tensor([1.0, -2.0, 3.0])
+    optimizer = optim.Adagrad([p], lr=0.1, initial_accumulator_value=100.0)
+    known = update_rules.direction_of(optimizer)
+    found = update_rules.descent(known, optimizer, optimizer.param_groups[0], 1.0)
+    optimizer.step()
+    # Of the parameters, which began at zero; float32 rounds each a few times.
+    assert found == pytest.approx(-float(p.grad @ p.detach()) / 0.1, rel=1e-6)
+
+
 def test_a_rate_of_zero_leaves_losses_as_they_are() -> None:
     net, optimizer = linear(lr=0.0)
     for _ in range(30):

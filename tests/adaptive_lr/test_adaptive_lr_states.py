@@ -271,6 +271,17 @@ print(optimizer.param_groups[0]["lr"])
     assert switching.python(program, str(path)).strip() == "0.0001"
 
 
+def test_a_state_that_torch_refuses_changes_nothing() -> None:
+    net, optimizer = network(lr=1e-4, momentum=0.9)
+    train(net, optimizer, 10)
+    saved = optimizer.state_dict()
+    train(net, optimizer, 30)
+    before = report(optimizer)
+    with pytest.raises(ValueError):
+        optimizer.load_state_dict(saved | {"param_groups": []})
+    assert report(optimizer) == before and len(before.history) == 40
+
+
 def test_a_pickle_does_not_outlive_a_checkpoint() -> None:
     """Loaded while the switch is off, it is no news for what is loaded later."""
     net, optimizer = network(lr=1e-4, momentum=0.9)
