@@ -144,13 +144,13 @@ def test_entries_serve_and_count(mock_driver: Path) -> None:
         assert alloc(0, 0, 0) is None
         block = alloc(5 << 20, 0, 16)
         assert block % 512 == 0
-        assert _C.cuda_pool_stats(0)["allocated_bytes.all.current"] == 5 << 20
+        assert _C.pool_stats(0)["allocated_bytes.all.current"] == 5 << 20
         record(block, 32)
         free(block, 5 << 20, 0, 16)
-        assert _C.cuda_pool_stats(0)["active.all.current"] == 1
+        assert _C.pool_stats(0)["active.all.current"] == 1
         mock.mock_run_all()
         free(alloc(1000, 0, 16), 1000, 0, 16)
-        stats = _C.cuda_pool_stats(0)
+        stats = _C.pool_stats(0)
         assert stats["active.all.current"] == 0
         assert stats["allocation.all.allocated"] == 2
         begin(0, 7, 8, None)
@@ -162,7 +162,7 @@ def test_entries_serve_and_count(mock_driver: Path) -> None:
         free(captured, 0, 0, 16)
         let_go(0, 7, 8)
         reset()
-        assert _C.cuda_pool_stats(0)["reserved_bytes.all.current"] == 0
+        assert _C.pool_stats(0)["reserved_bytes.all.current"] == 0
         free(12345, 1, 0, 16)  # said on stderr, and no more
         mock.mock_violation.restype = ctypes.c_char_p
         assert mock.mock_violations() == 0, mock.mock_violation()
@@ -175,6 +175,7 @@ def test_pinned_memory_is_cut_and_reused(mock_driver: Path) -> None:
     with_driver(
         mock_driver,
         """
+        import os
         import torch
         import internals
         from pai_torchacc.memory_pool import pinned
@@ -191,6 +192,14 @@ def test_pinned_memory_is_cut_and_reused(mock_driver: Path) -> None:
         used = internals.pinned_stats()["allocated_bytes.all.current"]
         assert used == (24000 + 511) // 512 * 512  # no power of two
         assert not pinned.release()
+        child = os.fork()
+        if child == 0:
+            try:
+                pinned.empty((1,))
+            except RuntimeError:  # it is not mapped there
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
         first = x.data_ptr()
         view = x[1]
         del x

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum {
     REGION_BYTES = 2 << 20,
@@ -19,6 +20,7 @@ static ptac_pool pool;
 static ptac_source_cpu source;
 static ptac_cuda_device device;
 static size_t bytes;
+static pid_t owner; /* its children do not have the memory */
 
 typedef struct part {
     volatile char *from, *to;
@@ -122,6 +124,7 @@ const char *ptac_pinned_open(size_t wanted, int n_threads)
         if (!trouble)
             trouble = open_arena(n_threads < 1 ? 1 : n_threads);
     }
+    owner = getpid();
     ptac_lock_give(&pool.lock);
     return trouble;
 }
@@ -132,7 +135,7 @@ bool ptac_pinned_close(void)
 
     ptac_lock_take(&pool.lock);
     is_closed =
-        pool.n_arenas == 0 || (pool.used.n_blocks == 0 &&
+        pool.n_arenas == 0 || (pool.used.n_blocks == 0 && owner == getpid() &&
                                set_registered((char *)pool.arenas[0]->base, false));
     if (is_closed)
         ptac_pool_close(&pool);
@@ -145,7 +148,7 @@ void *ptac_pinned_alloc(size_t wanted)
     ptac_block *block = NULL;
 
     ptac_lock_take(&pool.lock);
-    if (pool.n_arenas > 0 && wanted > 0) {
+    if (pool.n_arenas > 0 && wanted > 0 && owner == getpid()) {
         block = ptac_pool_take(&pool, pool.arenas[0], wanted);
         pool.stats.num_ooms += !block;
     }

@@ -4,7 +4,7 @@
  * torch rounds such memory to powers of two and registers each block by itself. Here it
  * is brought into memory by several threads at once, registered once, and cut to size;
  * a transfer never spans two registrations. One a process. Any thread may call.
- * Forked children do not have it.
+ * Forked children do not have it: they are given none, and cannot close it.
  */
 #ifndef PTAC_MEM_CUDA_PINNED_POOL_H
 #define PTAC_MEM_CUDA_PINNED_POOL_H
