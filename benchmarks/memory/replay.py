@@ -71,7 +71,7 @@ def record(name: str, steps: int) -> Trace:
         task = WORKLOADS[name].task()
         for _ in range(steps):
             task.step()
-        history = _C.pool_history()
+        history = _C.pool_history(-1)
         del task
         gc.collect()
     return as_trace(history)

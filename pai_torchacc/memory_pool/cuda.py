@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import _host
 from pai_torchacc._config import NO_CAP
 
 if TYPE_CHECKING:
@@ -229,8 +228,10 @@ def has_pool() -> bool:
 
 
 def index_of(device: object) -> int:
-    """The number of a device; of the current one where none is named."""
-    _, _, text = str(device).partition(":")
+    """The number of a device, -1 for the CPU; the current one where none is named."""
+    kind, _, text = str(device).partition(":")
+    if kind == "cpu":
+        return -1
     if text:
         return int(text)
     torch_cuda = initialized()
@@ -241,8 +242,3 @@ def initialized() -> Any:
     """``torch.cuda`` where it is in use, or None."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch and torch.cuda.is_initialized() else None
-
-
-def stats(device: object) -> dict[str, int]:
-    """Statistics of our pool on this device."""
-    return _host.extension().cuda_pool_stats(index_of(device))

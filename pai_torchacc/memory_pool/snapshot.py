@@ -37,47 +37,39 @@ def memory_snapshot(
         ``segments``, ``device_traces`` (events, if ``enable_memory_pool(history=n)``
         was asked for), ``allocator_settings``, ``external_annotations``.
     """
-    kind = device_checked(device)
-    if kind == "cuda" and cuda.has_pool():
-        content = _cuda_snapshot(cuda.index_of(device))
-    elif kind == "cuda":
+    if device_checked(device) == "cpu" or cuda.has_pool():
+        content = _snapshot(cuda.index_of(device))
+    else:
         torch_cuda = cuda.initialized()
         content = torch_cuda.memory._snapshot() if torch_cuda else _document([], [])
-    else:
-        content = _cpu_snapshot()
     if path is not None:
         with Path(path).open("wb") as file:
             pickle.dump(content, file)
     return content
 
 
-def _cpu_snapshot() -> dict[str, Any]:
+def _snapshot(number: int) -> dict[str, Any]:
+    """A device's pool, -1 for the CPU's; a segment is an arena, two a CUDA stream."""
     try:
         c = _host.extension()
     except _host.Unavailable:
         return _document([], [])
-    base, held, blocks = c.pool_blocks()
-    events = _event_rows(_torch_events(c.pool_history()))
-    return _document(_segments(base, held, blocks), events)
+    arenas: dict[tuple[int, int, bool, int], list[list[int]]] = {}
+    for base, held, is_small, stream, *block in c.pool_blocks(number):
+        arenas.setdefault((base, held, is_small, stream), []).append(block)
+    segments = [
+        _segment(max(number, 0), base, is_small, stream, blocks)
+        for (base, held, is_small, stream), blocks in arenas.items()
+        if held
+    ]
+    events = c.pool_history(number)
+    return _document(segments, _event_rows(events, tells_twice=number >= 0))
 
 
-def _cuda_snapshot(number: int) -> dict[str, Any]:
-    """One device's pool; a segment is an arena, of which there are two a stream."""
-    c = _host.extension()
-    arenas: dict[tuple[int, int, bool, int], list[tuple[int, int, int, bool]]] = {}
-    for base, held, *block, is_small, stream in c.cuda_pool_blocks(number):
-        arenas.setdefault((base, held, is_small, stream), []).append(tuple(block))
-    segments = []
-    for (base, held, is_small, stream), blocks in arenas.items():
-        for segment in _segments(base, held, blocks):
-            segment["device"] = number
-            segment["stream"] = stream
-            segment["segment_type"] = "small" if is_small else "large"
-            segments.append(segment)
-    return _document(segments, _event_rows(c.cuda_pool_history(number)))
-
-
-def _event_rows(events: Any) -> list[dict[str, Any]]:
+def _event_rows(
+    events: list[tuple[str, int, int, int, int]], tells_twice: bool
+) -> list[dict[str, Any]]:
+    """Torch tells of a free twice: when it was asked for, and when it was done."""
     return [
         {
             "action": action,
@@ -87,25 +79,18 @@ def _event_rows(events: Any) -> list[dict[str, Any]]:
             "time_us": t_ns // 1000,
             "frames": [],
         }
-        for action, address, size, stream, t_ns in events
+        for event, address, size, stream, t_ns in events
+        for action in (
+            ("free_requested", event)
+            if event == "free_completed" and not tells_twice
+            else (event,)
+        )
     ]
 
 
-def _torch_events(history: list[tuple[Any, ...]]) -> Any:
-    """Torch tells of a free twice: when it was asked for, and when it was done."""
-    for event in history:
-        if event[0] == "free_completed":
-            yield ("free_requested", *event[1:])
-        yield event
-
-
-def _segments(
-    base: int, held: int, blocks: list[tuple[int, int, int, bool]]
-) -> list[dict[str, Any]]:
-    if not held:
-        return []
-    end = blocks[-1][0] + blocks[-1][1] if blocks else base
-    total = max(held, end - base)
+def _segment(
+    number: int, base: int, is_small: bool, stream: int, blocks: list[list[int]]
+) -> dict[str, Any]:
     rows = [
         {
             "address": address,
@@ -116,34 +101,21 @@ def _segments(
         }
         for address, size, requested, is_free in blocks
     ]
-    if end < base + total:
-        rows.append(
-            {
-                "address": end,
-                "size": base + total - end,
-                "requested_size": 0,
-                "state": "inactive",
-                "frames": [],
-            }
-        )
-    used = [row for row in rows if row["state"] != "inactive"]
-    allocated = sum(row["size"] for row in used)
-    return [
-        {
-            "device": 0,
-            "address": base,
-            "total_size": total,
-            "allocated_size": allocated,
-            "active_size": allocated,
-            "requested_size": sum(row["requested_size"] for row in used),
-            "stream": 0,
-            "segment_type": "large",
-            "segment_pool_id": (0, 0),
-            "is_expandable": True,
-            "frames": [],
-            "blocks": rows,
-        }
-    ]
+    allocated = sum(size for _, size, _, is_free in blocks if not is_free)
+    return {
+        "device": number,
+        "address": base,
+        "total_size": sum(size for _, size, _, _ in blocks),
+        "allocated_size": allocated,
+        "active_size": allocated,
+        "requested_size": sum(requested for _, _, requested, _ in blocks),
+        "stream": stream,
+        "segment_type": "small" if is_small else "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": True,
+        "frames": [],
+        "blocks": rows,
+    }
 
 
 def _document(

@@ -40,26 +40,22 @@ def memory_stats(device: object = "cpu") -> dict[str, int]:
             dict(torch_cuda.memory_stats(cuda.index_of(device))) if torch_cuda else {}
         )
     try:
-        counted = cuda.stats(device) if kind == "cuda" else _cpu_stats()
+        c = _host.extension()
     except _host.Unavailable:
         return {}
+    counted = c.pool_stats(cuda.index_of(device))
     if not counted:
         return {}
+    if kind == "cpu":
+        counted["ptac.scratch_bytes.current"] = c.scratch_kept()
     return dict(sorted((counted | _NO_OVERSIZE | {"max_split_size": -1}).items()))
-
-
-def _cpu_stats() -> dict[str, int]:
-    c = _host.extension()
-    return c.pool_stats() | {"ptac.scratch_bytes.current": c.scratch_kept()}
 
 
 def reset_peak_memory_stats(device: object = "cpu") -> None:
     """Every ``peak`` becomes what is current."""
-    if device_checked(device) == "cpu":
+    if device_checked(device) == "cpu" or cuda.has_pool():
         with contextlib.suppress(_host.Unavailable):
-            _host.extension().pool_reset_peaks()
-    elif cuda.has_pool():
-        _host.extension().cuda_pool_reset_peaks(cuda.index_of(device))
+            _host.extension().pool_reset_peaks(cuda.index_of(device))
     elif torch_cuda := cuda.initialized():
         torch_cuda.reset_peak_memory_stats(cuda.index_of(device))
 

@@ -66,11 +66,13 @@ class _Slots(ctypes.Structure):
 
 def pool_slots() -> tuple[list[int], list[int]]:
     """What libc10's imports of posix_memalign and free lead to now."""
-    both = _Slots(), _Slots()
-    pointer = ctypes.POINTER(_Slots)
-    function("ptac_cpu_allocator_slots", ctypes.c_bool, pointer, pointer)(*both)
-    memalign, frees = (list(slots.found[: slots.n]) for slots in both)
-    return memalign, frees
+    c10 = ctypes.c_void_p(function("ptac_torch_c10", ctypes.c_void_p)())
+    taken = ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Slots)
+    find = function("got_find", ctypes.c_bool, *taken)
+    memalign, frees = _Slots(), _Slots()
+    find(c10, b"posix_memalign", memalign)
+    find(c10, b"free", frees)
+    return list(memalign.found[: memalign.n]), list(frees.found[: frees.n])
 
 
 def pinned_stats() -> dict[str, int]:

@@ -81,7 +81,6 @@ typedef ptac_cu_access cu_access;
     F(event_create, cuEventCreate, (cu_event *, unsigned int))                         \
     F(event_record, cuEventRecord, (cu_event, cu_stream))                              \
     F(event_query, cuEventQuery, (cu_event))                                           \
-    F(event_synchronize, cuEventSynchronize, (cu_event))                               \
     F(event_destroy, cuEventDestroy_v2, (cu_event))                                    \
     F(stream_wait, cuStreamWaitEvent, (cu_stream, cu_event, unsigned int))             \
     F(stream_is_capturing, cuStreamIsCapturing, (cu_stream, cu_capture_status *))      \
@@ -92,14 +91,9 @@ typedef ptac_cu_access cu_access;
 /* Values of the driver's enums. */
 enum {
     PTAC_CU_OK = 0,
-    PTAC_CU_INVALID_VALUE = 1,
     PTAC_CU_OUT_OF_MEMORY = 2,
-    PTAC_CU_DEINITIALIZED = 4,
     PTAC_CU_INVALID_CONTEXT = 201,
-    PTAC_CU_INVALID_HANDLE = 400,
     PTAC_CU_NOT_READY = 600,
-    PTAC_CU_CONTEXT_IS_DESTROYED = 709,
-    PTAC_CU_CAPTURE_UNSUPPORTED = 900,
 
     PTAC_CU_ATTRIBUTE_VMM = 102,      /* has virtual memory management */
     PTAC_CU_ATTRIBUTE_VMM_RDMA = 110, /* and network cards may read such memory */

@@ -86,6 +86,9 @@ ptac_free_lists *ptac_free_lists_find(ptac_stream_pool *pool, cu_stream stream,
         vacant->graph = graph;
         vacant->is_recorded = vacant->is_ended = false;
         vacant->freed_at[0] = vacant->freed_at[1] = -1;
+        for (int i = 0; i < 2; i++)
+            if (vacant->arenas[i])
+                vacant->arenas[i]->stream = (uintptr_t)stream;
     }
     return vacant;
 }
@@ -102,6 +105,7 @@ static ptac_arena *open_arena(ptac_stream_pool *pool, ptac_free_lists *lists,
         .granule = PTAC_CUDA_GRANULE,
         .least_bytes = is_small ? PTAC_CUDA_GRANULE : PTAC_SMALL_BYTES,
         .is_small = is_small,
+        .stream = (uintptr_t)lists->stream,
     };
     ptac_arena *arena;
 

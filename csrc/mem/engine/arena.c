@@ -19,15 +19,10 @@ static size_t chunk_of(const ptac_arena *arena, uintptr_t address)
     return (address - arena->base) / arena->source->chunk_bytes;
 }
 
-static void note_held(ptac_arena *arena, size_t bytes, bool is_more)
+static void note_released(ptac_arena *arena, size_t bytes)
 {
-    if (is_more) {
-        ptac_stat_add(&arena->held, (int64_t)bytes);
-        ptac_stat_add(&arena->budget->held, (int64_t)bytes);
-    } else {
-        ptac_stat_sub(&arena->held, (int64_t)bytes);
-        ptac_stat_sub(&arena->budget->held, (int64_t)bytes);
-    }
+    ptac_stat_sub(&arena->held, (int64_t)bytes);
+    ptac_stat_sub(&arena->budget->held, (int64_t)bytes);
 }
 
 bool ptac_arena_open(ptac_arena *arena, size_t bytes)
@@ -58,7 +53,7 @@ void ptac_arena_close(ptac_arena *arena)
 {
     ptac_arena_trim(arena);
     arena->source->unreserve(arena->source, arena->base, arena->end - arena->base);
-    note_held(arena, (size_t)arena->held.current, false);
+    note_released(arena, (size_t)arena->held.current);
     munmap(arena->index, arena->tables_bytes);
     arena->base = arena->end = arena->top = arena->high = arena->held_end = 0;
 }
@@ -85,7 +80,7 @@ static size_t release_run(ptac_arena *arena, size_t from, size_t to)
     if (ptac_arena_cool(arena, at, at + bytes) &&
         arena->source->release(arena->source, at, bytes)) {
         __builtin_memset(&arena->is_held[from], 0, to - from);
-        note_held(arena, bytes, false);
+        note_released(arena, bytes);
         return bytes;
     }
     if (middle == from)
@@ -114,7 +109,8 @@ static bool hold(ptac_arena *arena, uintptr_t from, uintptr_t to)
             !arena->source->commit(arena->source, at, bytes))
             return false;
         __builtin_memset(&arena->is_held[i], true, next - i);
-        note_held(arena, bytes, true);
+        ptac_stat_add(&arena->held, (int64_t)bytes);
+        ptac_stat_add(&arena->budget->held, (int64_t)bytes);
         if (arena->held_end < at + bytes)
             arena->held_end = at + bytes;
     }

@@ -34,6 +34,7 @@ typedef struct ptac_arena {
     ptac_budget *budget;
     uint32_t number;
     bool is_small;      /* for blocks of the small pool alone */
+    uintptr_t stream;   /* whose requests it serves, in pools with streams */
     size_t granule;     /* sizes are multiples of it; a power of two */
     size_t least_bytes; /* smaller free blocks wait for a neighbour, unlisted */
 

@@ -14,7 +14,7 @@ const char *ptac_event_name(ptac_event_kind kind)
 #undef X
     };
 
-    return kind < PTAC_N_EVENTS ? names[kind] : "unknown";
+    return names[kind];
 }
 
 bool ptac_history_open(ptac_history *history, size_t n)

@@ -34,7 +34,7 @@ typedef struct ptac_pool {
 
 /*
  * A new arena of so many bytes of addresses, or NULL. Lives until the pool is closed.
- * Source, policy, granule, least_bytes and is_small are as in `like`; the rest is zero.
+ * Source, policy, granule, least_bytes, is_small and stream are as in `like`.
  */
 ptac_arena *ptac_pool_add_arena(ptac_pool *pool, const ptac_arena *like, size_t bytes);
 

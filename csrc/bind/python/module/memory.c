@@ -1,5 +1,5 @@
 /*
- * memory.c - the memory pool's switch and statistics, for Python.
+ * memory.c - the memory pool's switch, for Python.
  */
 #include "bind/python/module/pybind.h"
 
@@ -8,7 +8,7 @@
 #include "mem/cpu/memory_limits.h"
 
 #include <malloc.h>
-#include <stdio.h>
+#include <string.h>
 
 /* pool_enable(route, policy, cap, reserve, history, idle_s, fill): None, or trouble. */
 PTAC_VARARGS(pool_enable)
@@ -24,7 +24,8 @@ PTAC_VARARGS(pool_enable)
         return NULL;
     options.policy = ptac_policy_find(policy);
     options.fill = (ptac_fill)fill;
-    route = ptac_cpu_route_find(way);
+    for (int i = 0; (route = ptac_cpu_route_at(i)) && strcmp(route->name, way) != 0;)
+        i++;
     if (!options.policy || !route)
         return PyErr_Format(PyExc_ValueError, "there is no policy %s, or no route %s",
                             policy, way);
@@ -94,58 +95,6 @@ PTAC_O(pool_plan_steps, is_wanted)
 
 /* pool_end_step(): a step of training ends here. */
 PTAC_DOES(pool_end_step, ptac_cpu_pool_end_step())
-
-static void put_stat(PyObject **dict, const char *name, const char *class,
-                     const ptac_stat *stat)
-{
-    const struct {
-        const char *name;
-        int64_t value;
-    } parts[] = {{"current", stat->current},
-                 {"peak", stat->peak},
-                 {"allocated", stat->allocated},
-                 {"freed", stat->allocated - stat->current}};
-    char key[96];
-
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        snprintf(key, sizeof key, "%s%s.%s", name, class, parts[i].name);
-        ptac_put(dict, key, PyLong_FromLongLong(parts[i].value));
-    }
-}
-
-PyObject *ptac_mem_stats_dict(const ptac_mem_stats *s)
-{
-    static const char *const classes[PTAC_N_CLASSES] = {[PTAC_ALL] = ".all",
-                                                        [PTAC_LARGE] = ".large_pool",
-                                                        [PTAC_SMALL] = ".small_pool"};
-    PyObject *dict = PyDict_New();
-
-    for (int c = 0; c < PTAC_N_CLASSES; c++) {
-#define X(name) put_stat(&dict, #name, classes[c], &s->name[c]);
-        PTAC_CLASS_STATS(X)
-#undef X
-    }
-#define X(name) ptac_put(&dict, #name, PyLong_FromLongLong(s->name));
-    PTAC_PLAIN_STATS(X)
-#undef X
-#define X(name) ptac_put(&dict, "ptac." #name, PyLong_FromLongLong(s->name));
-    PTAC_OWN_STATS(X)
-#undef X
-    put_stat(&dict, "ptac.arena_bytes", "", &s->arena_bytes);
-    return dict;
-}
-
-/* pool_stats() -> dict with torch's keys */
-PTAC_NOARGS(pool_stats)
-{
-    ptac_mem_stats stats;
-
-    ptac_pool_stats(ptac_cpu_pool(), &stats);
-    return ptac_mem_stats_dict(&stats);
-}
-
-/* pool_reset_peaks(): peaks become what is current. */
-PTAC_DOES(pool_reset_peaks, ptac_pool_reset_peaks(ptac_cpu_pool()))
 
 /* memory_limit() -> bytes that the control group may have, or None */
 PTAC_NOARGS(memory_limit)

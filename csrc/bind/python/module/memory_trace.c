@@ -1,125 +1,238 @@
 /*
- * memory_trace.c - blocks and events of the memory pool.
+ * memory_trace.c - what a memory pool tells: statistics, blocks, events.
+ *
+ * The argument of each method is a CUDA device, or -1 for the CPU's pool.
  */
 #include "bind/python/module/pybind.h"
 
+#include "bind/torch/allocator/cuda_allocator.h"
 #include "mem/cpu/cpu_pool.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+
+/* NULL while the device has not been used; false with an exception set. */
+static bool pool_of(PyObject *device, ptac_pool **pool)
+{
+    const long number = PyLong_AsLong(device);
+    ptac_stream_pool *streams = ptac_cuda_pool((int)number);
+
+    *pool = number == -1 ? ptac_cpu_pool() : streams ? &streams->pool : NULL;
+    return number != -1 || !PyErr_Occurred();
+}
+
+/* --- statistics ------------------------------------------------------------------- */
+
+static void put_stat(PyObject **dict, const char *name, const char *class,
+                     const ptac_stat *stat)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } parts[] = {{"current", stat->current},
+                 {"peak", stat->peak},
+                 {"allocated", stat->allocated},
+                 {"freed", stat->allocated - stat->current}};
+    char key[96];
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        snprintf(key, sizeof key, "%s%s.%s", name, class, parts[i].name);
+        ptac_put(dict, key, PyLong_FromLongLong(parts[i].value));
+    }
+}
+
+PyObject *ptac_mem_stats_dict(const ptac_mem_stats *s)
+{
+    static const char *const classes[PTAC_N_CLASSES] = {[PTAC_ALL] = ".all",
+                                                        [PTAC_LARGE] = ".large_pool",
+                                                        [PTAC_SMALL] = ".small_pool"};
+    PyObject *dict = PyDict_New();
+
+    for (int c = 0; c < PTAC_N_CLASSES; c++) {
+#define X(name) put_stat(&dict, #name, classes[c], &s->name[c]);
+        PTAC_CLASS_STATS(X)
+#undef X
+    }
+#define X(name) ptac_put(&dict, #name, PyLong_FromLongLong(s->name));
+    PTAC_PLAIN_STATS(X)
+#undef X
+#define X(name) ptac_put(&dict, "ptac." #name, PyLong_FromLongLong(s->name));
+    PTAC_OWN_STATS(X)
+#undef X
+    put_stat(&dict, "ptac.arena_bytes", "", &s->arena_bytes);
+    return dict;
+}
+
+/* pool_stats(device) -> dict with torch's keys, empty while it has not been used */
+PTAC_O(pool_stats, device)
+{
+    ptac_mem_stats stats;
+    ptac_pool *pool;
+
+    if (!pool_of(device, &pool))
+        return NULL;
+    if (!pool)
+        return PyDict_New();
+    if (pool->has_streams)
+        ptac_stream_pool_stats((ptac_stream_pool *)pool, &stats); /* its first member */
+    else
+        ptac_pool_stats(pool, &stats);
+    return ptac_mem_stats_dict(&stats);
+}
+
+/* pool_reset_peaks(device): peaks become what is current. */
+PTAC_O(pool_reset_peaks, device)
+{
+    ptac_pool *pool;
+
+    if (!pool_of(device, &pool))
+        return NULL;
+    if (pool)
+        ptac_pool_reset_peaks(pool);
+    Py_RETURN_NONE;
+}
+
+/* --- blocks ----------------------------------------------------------------------- */
 
 /* One record of a snapshot, copied under the lock: no object is made there. */
 typedef struct copied_block {
-    uintptr_t address;
-    size_t bytes, requested;
-    uint32_t flags;
+    uintptr_t base, address, stream;
+    size_t held, bytes, requested;
+    bool is_small, is_free;
 } copied_block;
 
 static int by_address(const void *a, const void *b)
 {
     const copied_block *x = a, *y = b;
 
-    return x->address < y->address ? -1 : x->address > y->address;
+    return x->base != y->base        ? (x->base < y->base ? -1 : 1)
+           : x->address < y->address ? -1
+                                     : x->address > y->address;
 }
 
 /*
- * At most room blocks, in any order; their number may be larger. A plan's region is in
- * no table and left out, and its blocks that are in use are no neighbours of others.
+ * Copies with room for so many, in any order; their number may be larger. A plan's
+ * region is in no table and left out; its blocks in use are no neighbours of others.
+ * An empty copy marks the end of what an arena spans or holds.
  */
 static size_t copy_blocks(const ptac_pool *pool, copied_block *copies, size_t room)
 {
     size_t n = 0;
 
-    for (const ptac_block *b = pool->arenas[0]->last; b; b = b->below) {
-        const bool is_free = b->flags & PTAC_BLOCK_FREE;
+    for (int i = 0; i < pool->n_arenas; i++) {
+        const ptac_arena *arena = pool->arenas[i];
+        const uintptr_t held_end = arena->base + (size_t)arena->held.current;
+        copied_block copy = {
+            .base = arena->base,
+            .address = held_end > arena->top ? held_end : arena->top,
+            .stream = arena->stream,
+            .held = (size_t)arena->held.current,
+            .is_small = arena->is_small,
+        };
 
-        if (!is_free && ptac_table_find(&pool->used, b->address) != b)
-            continue;
         if (n++ < room)
-            copies[n - 1] = (copied_block){b->address, b->bytes,
-                                           is_free ? 0 : b->requested, b->flags};
+            copies[n - 1] = copy;
+        for (const ptac_block *b = arena->last; b; b = b->below) {
+            copy.is_free = b->flags & PTAC_BLOCK_FREE;
+            copy.address = b->address;
+            copy.bytes = b->bytes;
+            copy.requested = copy.is_free ? 0 : b->requested;
+            if (!copy.is_free && !pool->has_streams &&
+                ptac_table_find(&pool->used, b->address) != b)
+                continue;
+            if (n++ < room)
+                copies[n - 1] = copy;
+        }
     }
     for (size_t i = 0; i < pool->used.n_slots; i++) {
         const ptac_block *b = pool->used.slots[i];
 
         if (b && b->flags & PTAC_BLOCK_PLANNED && n++ < room)
             copies[n - 1] =
-                (copied_block){b->address, b->bytes, b->requested, b->flags};
+                (copied_block){.base = pool->arenas[0]->base,
+                               .held = (size_t)pool->arenas[0]->held.current,
+                               .address = b->address,
+                               .bytes = b->bytes,
+                               .requested = b->requested};
     }
     return n;
 }
 
 static void append_block(PyObject **list, const copied_block *b)
 {
-    ptac_append(list, Py_BuildValue("kkkN", b->address, b->bytes, b->requested,
-                                    PyBool_FromLong(b->flags & PTAC_BLOCK_FREE)));
+    if (b->bytes)
+        ptac_append(list,
+                    Py_BuildValue("kkNkkkkN", b->base, b->held,
+                                  PyBool_FromLong(b->is_small), b->stream, b->address,
+                                  b->bytes, b->requested, PyBool_FromLong(b->is_free)));
 }
 
-/* From base to top without a gap: between blocks a plan's region has nothing in use. */
-static PyObject *list_blocks(const copied_block *blocks, size_t n, uintptr_t base,
-                             uintptr_t top)
+/* Sorted, and without a gap: between blocks a plan's region has nothing in use. */
+static PyObject *list_blocks(const copied_block *copies, size_t n)
 {
     PyObject *list = PyList_New(0);
-    uintptr_t at = base;
+    uintptr_t at = 0;
 
-    for (size_t i = 0; list && i <= n; i++) {
-        const uintptr_t next = i < n ? blocks[i].address : top;
-        const copied_block gap = {
-            .address = at, .bytes = next - at, .flags = PTAC_BLOCK_FREE};
+    for (size_t i = 0; list && i < n; i++) {
+        copied_block gap = copies[i];
 
-        if (gap.bytes)
-            append_block(&list, &gap);
-        if (i < n) {
-            append_block(&list, &blocks[i]);
-            at = blocks[i].address + blocks[i].bytes;
-        }
+        gap.address = i > 0 && copies[i - 1].base == gap.base ? at : gap.base;
+        gap.bytes = copies[i].address - gap.address;
+        gap.requested = 0;
+        gap.is_free = true;
+        append_block(&list, &gap);
+        append_block(&list, &copies[i]);
+        at = copies[i].address + copies[i].bytes;
     }
     return list;
 }
 
-/* pool_blocks() -> (base, bytes held, [(address, bytes, requested, is free)]) */
-PTAC_NOARGS(pool_blocks)
+/*
+ * pool_blocks(device) -> [(arena's base, bytes it holds, is small, stream, address,
+ * bytes, requested, is free)] by address within an arena, from its base on
+ */
+PTAC_O(pool_blocks, device)
 {
-    ptac_pool *pool = ptac_cpu_pool();
     copied_block *copies = NULL;
-    size_t n = 0, room, held;
-    uintptr_t base, top;
+    size_t n = 0, room = 0;
+    ptac_pool *pool;
     PyObject *list;
 
-    for (bool is_done = false; !is_done;) {
+    if (!pool_of(device, &pool))
+        return NULL;
+    while (pool && (room == 0 || n > room)) {
         free(copies);
         room = 2 * n + 64;
-        n = held = 0;
-        base = top = 0; /* the pool may have closed since the last round */
         copies = malloc(room * sizeof *copies);
         if (!copies)
             return PyErr_NoMemory();
         ptac_lock_take(&pool->lock);
         ptac_pool_settle(pool);
-        if (pool->n_arenas > 0) {
-            base = pool->arenas[0]->base;
-            top = pool->arenas[0]->top;
-            held = (size_t)pool->arenas[0]->held.current;
-            n = copy_blocks(pool, copies, room);
-        }
+        n = copy_blocks(pool, copies, room);
         ptac_lock_give(&pool->lock);
-        is_done = n <= room;
     }
-    qsort(copies, n, sizeof *copies, by_address);
-    list = list_blocks(copies, n, base, top);
+    if (n)
+        qsort(copies, n, sizeof *copies, by_address);
+    list = list_blocks(copies, n);
     free(copies);
-    return Py_BuildValue("kkN", base, held, list);
+    return list;
 }
 
-/* [(event, address, bytes, stream, nanoseconds)], the oldest first */
-PyObject *ptac_history_list(ptac_pool *pool)
+/* pool_history(device) -> [(event, address, bytes, stream, ns)], the oldest first */
+PTAC_O(pool_history, device)
 {
     ptac_event *copies = NULL;
-    size_t n = 0, n_slots;
+    size_t n = 0, n_slots = 0;
+    ptac_pool *pool;
     PyObject *list;
 
-    ptac_lock_take(&pool->lock);
-    n_slots = pool->history.n_slots;
-    ptac_lock_give(&pool->lock);
+    if (!pool_of(device, &pool))
+        return NULL;
+    if (pool) {
+        ptac_lock_take(&pool->lock);
+        n_slots = pool->history.n_slots;
+        ptac_lock_give(&pool->lock);
+    }
     if (n_slots) {
         copies = malloc(n_slots * sizeof *copies);
         if (!copies)
@@ -137,10 +250,4 @@ PyObject *ptac_history_list(ptac_pool *pool)
                                   copies[i].t_ns));
     free(copies);
     return list;
-}
-
-/* pool_history() -> as ptac_history_list() */
-PTAC_NOARGS(pool_history)
-{
-    return ptac_history_list(ptac_cpu_pool());
 }

@@ -122,8 +122,6 @@ void ptac_lent_announce(ptac_lent *lent);
 
 /* The statistics by torch's keys, a new dict. */
 PyObject *ptac_mem_stats_dict(const ptac_mem_stats *stats);
-/* A pool's last events: (event, address, bytes, stream, nanoseconds), a new list. */
-PyObject *ptac_history_list(ptac_pool *pool);
 
 /*
  * Look into torch.Tensor objects. The two offsets are learnt by ptac_tensor_learn and

@@ -6,6 +6,7 @@
  * else's malloc as it is. What was found in the slots is what we forward to: libc's
  * functions, those of a preloaded malloc, or somebody's hook.
  */
+#include "bind/abi/got.h"
 #include "bind/abi/torch_abi.h"
 #include "bind/torch/allocator/cpu_allocator.h"
 
@@ -30,14 +31,6 @@ static void our_free(void *memory)
         their_free(memory);
 }
 
-bool ptac_cpu_allocator_slots(got_slots *memalign, got_slots *frees)
-{
-    void *c10 = ptac_torch_c10();
-
-    return c10 && got_find(c10, "posix_memalign", memalign) &&
-           got_find(c10, "free", frees);
-}
-
 /* Finds the slots anew, unless something of ours is still in them. */
 static const char *find(ptac_hook_state state)
 {
@@ -45,7 +38,8 @@ static const char *find(ptac_hook_state state)
 
     if (state != PTAC_HOOK_OFF || is_overtaken)
         return NULL;
-    if (!ptac_cpu_allocator_slots(&memalign_slots, &free_slots))
+    if (!c10 || !got_find(c10, "posix_memalign", &memalign_slots) ||
+        !got_find(c10, "free", &free_slots))
         return "torch's libc10 does not import posix_memalign and free";
     their_memalign = (memalign_fn)got_function(c10, "posix_memalign", &memalign_slots);
     their_free = (free_fn)got_function(c10, "free", &free_slots);

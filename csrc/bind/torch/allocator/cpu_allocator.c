@@ -23,16 +23,6 @@ const ptac_cpu_route *ptac_cpu_route_at(int i)
     return i >= 0 && i < (int)(sizeof routes / sizeof *routes) ? routes[i] : NULL;
 }
 
-const ptac_cpu_route *ptac_cpu_route_find(const char *name)
-{
-    const ptac_cpu_route *found;
-
-    for (int i = 0; (found = ptac_cpu_route_at(i)); i++)
-        if (strcmp(found->name, name) == 0)
-            break;
-    return found;
-}
-
 void ptac_cpu_allocator_begin_probe(void)
 {
     was_reached = was_given_back = false;

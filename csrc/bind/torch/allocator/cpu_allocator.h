@@ -7,7 +7,6 @@
 #ifndef PTAC_BIND_TORCH_ALLOCATOR_CPU_ALLOCATOR_H
 #define PTAC_BIND_TORCH_ALLOCATOR_CPU_ALLOCATOR_H
 
-#include "bind/abi/got.h"
 #include "mem/cpu/cpu_pool.h"
 
 typedef enum ptac_hook_state {
@@ -32,8 +31,7 @@ typedef struct ptac_cpu_route {
 extern const ptac_cpu_route ptac_route_imports; /* libc10's posix_memalign and free */
 extern const ptac_cpu_route ptac_route_object;  /* an allocator of our own for c10 */
 
-/* The route of this name, or NULL; the i-th to try, or NULL beyond the last. */
-const ptac_cpu_route *ptac_cpu_route_find(const char *name);
+/* The i-th to try, or NULL beyond the last. */
 const ptac_cpu_route *ptac_cpu_route_at(int i);
 
 /*
@@ -68,11 +66,5 @@ bool ptac_cpu_allocator_end_probe(void);
 int ptac_cpu_serve(void **memory, size_t alignment, size_t bytes,
                    int (*other)(void **memory, size_t alignment, size_t bytes));
 bool ptac_cpu_take_back(void *memory);
-
-/*
- * What libc10's slots of posix_memalign and free hold now; false where there are none.
- * For tests and the curious.
- */
-bool ptac_cpu_allocator_slots(got_slots *memalign, got_slots *frees);
 
 #endif

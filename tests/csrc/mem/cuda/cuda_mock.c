@@ -158,7 +158,7 @@ bool mock_is_usable(uintptr_t at, size_t bytes)
 
 MOCK_API cu_result cuInit(unsigned int flags)
 {
-    return flags ? PTAC_CU_INVALID_VALUE : PTAC_CU_OK;
+    return flags ? MOCK_INVALID_VALUE : PTAC_CU_OK;
 }
 
 MOCK_API cu_result cuGetErrorString(cu_result result, const char **text)
@@ -176,7 +176,7 @@ MOCK_API cu_result cuDeviceGetCount(int *n)
 MOCK_API cu_result cuDeviceGet(cu_device *device, int number)
 {
     *device = number;
-    return number == 0 ? PTAC_CU_OK : PTAC_CU_INVALID_VALUE;
+    return number == 0 ? PTAC_CU_OK : MOCK_INVALID_VALUE;
 }
 
 MOCK_API cu_result cuDeviceGetAttribute(int *value, cu_attribute what, cu_device device)
@@ -232,7 +232,7 @@ MOCK_API cu_result cuMemGetAllocationGranularity(size_t *bytes, const cu_prop *p
     return prop->type == PTAC_CU_ALLOCATION_PINNED &&
                    prop->location.type == PTAC_CU_LOCATION_DEVICE
                ? PTAC_CU_OK
-               : PTAC_CU_INVALID_VALUE;
+               : MOCK_INVALID_VALUE;
 }
 
 static void *no_access(void *where, size_t bytes, int flags)
@@ -249,7 +249,7 @@ MOCK_API cu_result cuMemAddressReserve(cu_address *at, size_t bytes, size_t alig
 
     if (bytes == 0 || bytes % MOCK_GRANULARITY || alignment & (alignment - 1) || hint ||
         flags)
-        return PTAC_CU_INVALID_VALUE;
+        return MOCK_INVALID_VALUE;
     while (i < MAX_RANGES && ranges[i].bytes > 0)
         i++;
     if (i == MAX_RANGES || mock_fails())
@@ -274,7 +274,7 @@ MOCK_API cu_result cuMemAddressFree(cu_address at, size_t bytes)
             mappings[i].base >= at + bytes)
             continue;
         mock_violate("addresses freed while memory is mapped there");
-        return PTAC_CU_INVALID_VALUE;
+        return MOCK_INVALID_VALUE;
     }
     for (int i = 0; i < MAX_RANGES; i++) {
         if (ranges[i].bytes != bytes || ranges[i].base != at)
@@ -284,7 +284,7 @@ MOCK_API cu_result cuMemAddressFree(cu_address at, size_t bytes)
         return PTAC_CU_OK;
     }
     mock_violate("addresses freed that were not reserved");
-    return PTAC_CU_INVALID_VALUE;
+    return MOCK_INVALID_VALUE;
 }
 
 MOCK_API cu_result cuMemCreate(cu_handle *made, size_t bytes, const cu_prop *prop,
@@ -295,7 +295,7 @@ MOCK_API cu_result cuMemCreate(cu_handle *made, size_t bytes, const cu_prop *pro
     (void)prop;
     need_no_capture("cuMemCreate during a capture");
     if (bytes == 0 || bytes % MOCK_GRANULARITY || flags)
-        return PTAC_CU_INVALID_VALUE;
+        return MOCK_INVALID_VALUE;
     while (i < MAX_HANDLES && handles[i].bytes > 0)
         i++;
     if (mock_fails() || i == MAX_HANDLES || used + bytes > limit)
@@ -327,7 +327,7 @@ MOCK_API cu_result cuMemRelease(cu_handle number)
 
     if (number == 0 || number > MAX_HANDLES || h->bytes == 0 || !h->is_owned) {
         mock_violate("released memory that is not ours");
-        return PTAC_CU_INVALID_VALUE;
+        return MOCK_INVALID_VALUE;
     }
     if (mock_fails())
         return MOCK_FAILURE;
@@ -355,7 +355,7 @@ MOCK_API cu_result cuMemMap(cu_address at, size_t bytes, size_t offset,
     if (number == 0 || number > MAX_HANDLES || !h->is_owned || bytes != h->bytes ||
         offset || flags || at % MOCK_GRANULARITY || !is_reserved(at, bytes)) {
         mock_violate("cuMemMap of what cannot be mapped");
-        return PTAC_CU_INVALID_VALUE;
+        return MOCK_INVALID_VALUE;
     }
     for (int i = 0; i < MAX_HANDLES; i++) {
         const mapping *m = &mappings[i];
@@ -364,7 +364,7 @@ MOCK_API cu_result cuMemMap(cu_address at, size_t bytes, size_t offset,
             slot = i;
         } else if (m->base < at + bytes && at < m->base + m->bytes) {
             mock_violate("mapped twice");
-            return PTAC_CU_INVALID_VALUE;
+            return MOCK_INVALID_VALUE;
         }
     }
     if (slot < 0 || mock_fails() ||
@@ -393,7 +393,7 @@ MOCK_API cu_result cuMemUnmap(cu_address at, size_t bytes)
         return PTAC_CU_OK;
     }
     mock_violate("cuMemUnmap of what is no whole mapping");
-    return PTAC_CU_INVALID_VALUE;
+    return MOCK_INVALID_VALUE;
 }
 
 MOCK_API cu_result cuMemSetAccess(cu_address at, size_t bytes, const cu_access *access,
@@ -410,7 +410,7 @@ MOCK_API cu_result cuMemSetAccess(cu_address at, size_t bytes, const cu_access *
             covered += mappings[i].bytes;
     if (covered != bytes || n != 1 || access->flags != PTAC_CU_ACCESS_READ_WRITE) {
         mock_violate("cuMemSetAccess of what is not mapped");
-        return PTAC_CU_INVALID_VALUE;
+        return MOCK_INVALID_VALUE;
     }
     for (int i = 0; i < MAX_HANDLES; i++)
         if (mappings[i].bytes > 0 && mappings[i].base >= at &&
@@ -437,7 +437,7 @@ MOCK_API cu_result cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int
     mock_need_context("cuMemHostRegister without a context");
     if (bytes == 0 || (uintptr_t)memory % 4096 || bytes % 4096 ||
         flags != PTAC_CU_HOST_REGISTER_PORTABLE)
-        return PTAC_CU_INVALID_VALUE;
+        return MOCK_INVALID_VALUE;
     for (int i = 0; i < MAX_HOST; i++) {
         const uintptr_t at = (uintptr_t)memory;
 
@@ -445,7 +445,7 @@ MOCK_API cu_result cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int
             slot = i;
         } else if (hosts[i].base < at + bytes && at < hosts[i].base + hosts[i].bytes) {
             mock_violate("host memory registered twice");
-            return PTAC_CU_INVALID_VALUE;
+            return MOCK_INVALID_VALUE;
         }
     }
     if (slot < 0 || mock_fails())
@@ -466,5 +466,5 @@ MOCK_API cu_result cuMemHostUnregister(void *memory)
         return PTAC_CU_OK;
     }
     mock_violate("host memory unregistered that was not registered");
-    return PTAC_CU_INVALID_VALUE;
+    return MOCK_INVALID_VALUE;
 }

@@ -8,6 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What the driver says of mistakes that the pool does not make. */
+enum {
+    MOCK_INVALID_VALUE = 1,
+    MOCK_INVALID_HANDLE = 400,
+    MOCK_CAPTURE_UNSUPPORTED = 900,
+};
+
 void mock_violate(const char *what);
 /* Counts a call that may fail; whether this one is to. */
 bool mock_fails(void);

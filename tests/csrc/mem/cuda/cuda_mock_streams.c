@@ -230,7 +230,7 @@ MOCK_API cu_result cuEventDestroy_v2(cu_event e)
 
     if (found)
         found->is_used = false;
-    return found ? PTAC_CU_OK : PTAC_CU_INVALID_HANDLE;
+    return found ? PTAC_CU_OK : MOCK_INVALID_HANDLE;
 }
 
 MOCK_API cu_result cuEventRecord(cu_event e, cu_stream s)
@@ -239,7 +239,7 @@ MOCK_API cu_result cuEventRecord(cu_event e, cu_stream s)
 
     mock_need_context("cuEventRecord without a context");
     if (!found || streams[index_of(s)].is_destroyed)
-        return PTAC_CU_INVALID_HANDLE;
+        return MOCK_INVALID_HANDLE;
     if (mock_is_capturing())
         mock_violate("cuEventRecord during a capture");
     if (mock_fails())
@@ -258,10 +258,10 @@ MOCK_API cu_result cuEventQuery(cu_event e)
     n_queries++;
     if (mock_is_capturing()) {
         mock_violate("cuEventQuery during a capture");
-        return PTAC_CU_CAPTURE_UNSUPPORTED;
+        return MOCK_CAPTURE_UNSUPPORTED;
     }
     if (!found)
-        return PTAC_CU_INVALID_HANDLE;
+        return MOCK_INVALID_HANDLE;
     if (mock_fails())
         return MOCK_FAILURE;
     if (runs_on_query)
@@ -269,22 +269,12 @@ MOCK_API cu_result cuEventQuery(cu_event e)
     return found->passed == found->recorded ? PTAC_CU_OK : PTAC_CU_NOT_READY;
 }
 
-MOCK_API cu_result cuEventSynchronize(cu_event e)
-{
-    if (mock_is_capturing())
-        mock_violate("cuEventSynchronize during a capture");
-    if (!event_of(e, "waited for an event that is none"))
-        return PTAC_CU_INVALID_HANDLE;
-    mock_run_all();
-    return PTAC_CU_OK;
-}
-
 MOCK_API cu_result cuStreamWaitEvent(cu_stream s, cu_event e, unsigned int flags)
 {
     event *found = event_of(e, "made a stream wait for an event that is none");
 
     if (!found || flags || streams[index_of(s)].is_destroyed)
-        return PTAC_CU_INVALID_HANDLE;
+        return MOCK_INVALID_HANDLE;
     if (mock_is_capturing())
         mock_violate("cuStreamWaitEvent during a capture");
     if (mock_fails())
@@ -308,7 +298,7 @@ MOCK_API cu_result cuCtxSynchronize(void)
     mock_need_context("cuCtxSynchronize without a context");
     if (mock_is_capturing()) {
         mock_violate("cuCtxSynchronize during a capture");
-        return PTAC_CU_CAPTURE_UNSUPPORTED;
+        return MOCK_CAPTURE_UNSUPPORTED;
     }
     if (mock_fails())
         return MOCK_FAILURE;
