@@ -86,12 +86,9 @@ INLINE void forward_rows(const ptac_act_forward *job, int64_t begin, int64_t end
     for (int64_t i = begin; i < end; i++) {
         float *z = job->z + i * job->ldz, *y = job->y + i * job->ldy;
         const float *bias = job->bias;
-        int64_t j = 0;
 
-        for (; j + LANES <= n; j += LANES)
-            forward_lanes(job, z + j, bias ? bias + j : NULL, y + j, LANES, act);
-        if (j < n)
-            forward_lanes(job, z + j, bias ? bias + j : NULL, y + j, (int)(n - j), act);
+        FOR_LANES(j, some, 0, n,
+                  forward_lanes(job, z + j, bias ? bias + j : NULL, y + j, some, act));
     }
 }
 
@@ -110,12 +107,7 @@ INLINE vec backward_lanes(const ptac_act_backward *job, int64_t at, int n, ptac_
 INLINE void backward_elements(const ptac_act_backward *job, int64_t begin, int64_t end,
                               ptac_act act)
 {
-    int64_t i = begin;
-
-    for (; i + LANES <= end; i += LANES)
-        backward_lanes(job, i, LANES, act);
-    if (i < end)
-        backward_lanes(job, i, (int)(end - i), act);
+    FOR_LANES(i, some, begin, end, backward_lanes(job, i, some, act));
 }
 
 /* Adds n columns of n_rows rows to sums. */
@@ -134,13 +126,9 @@ INLINE void add_row_group(const ptac_act_piece *piece, int64_t row, int n_rows,
                           float *sums, ptac_act act)
 {
     const int64_t at = row * piece->job->n_cols + piece->column;
-    const int n = piece->n_columns;
-    int j = 0;
 
-    for (; j + LANES <= n; j += LANES)
-        add_rows(piece->job, at + j, n_rows, LANES, sums + j, act);
-    if (j < n)
-        add_rows(piece->job, at + j, n_rows, n - j, sums + j, act);
+    FOR_LANES(j, some, 0, piece->n_columns,
+              add_rows(piece->job, at + j, n_rows, some, sums + j, act));
 }
 
 INLINE void backward_piece(const ptac_act_piece *piece, double *totals, ptac_act act)

@@ -6,6 +6,28 @@
 #include "bind/torch/dispatch.h"
 #include "bind/torch/rows/bf16.h"
 
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_linear_act *p = call->params;
+
+    if (p->m == 0 || p->n == 0 || p->k == 0)
+        return PTAC_EMPTY;
+    /* Products with a thin side run at the speed of memory, by every library. */
+    if (p->m < 8 || p->n < 16 || p->k < 16)
+        return PTAC_SHAPE;
+    shape->kind = 2 * p->is_training + (p->activation != PTAC_ACT_NONE); /* of KINDS */
+    shape->work = p->m * p->n * p->k;
+    shape->sizes[0] = p->m;
+    shape->sizes[1] = p->k;
+    shape->sizes[2] = p->n;
+    shape->uses = shape->work / (p->m * p->n + p->m * p->k + p->n * p->k);
+    return PTAC_TAKE;
+}
+
+#define KINDS "infer", "infer_act", "train", "train_act"
+PTAC_SHAPES(LINEAR_ACT, classify, KINDS)
+PTAC_SHAPES(LINEAR_ACT_BACKWARD, classify, KINDS)
+
 /*
  * Leading dimensions folded into one; false where their rows lie at no single stride.
  */

@@ -1,12 +1,26 @@
 /*
- * linear_act.h - linear_act and its gradients on handles, for Python's call paths and
- * for the operator in the dispatcher.
+ * linear_act.h - y = act(x w^T + bias) and its gradients on handles, for Python's call
+ * paths and for the operator in the dispatcher.
+ *
+ * The product is a GEMM library's of torch's; bias and activation are ours. Level close:
+ * stock adds the bias inside its product, and the libraries sum in different orders.
  */
 #ifndef PTAC_BIND_TORCH_ROWS_LINEAR_ACT_H
 #define PTAC_BIND_TORCH_ROWS_LINEAR_ACT_H
 
 #include "bind/torch/rows/gemm.h"
-#include "ops/linear/linear_act.h"
+#include "ops/linear/bias_act.h"
+
+/*
+ * params of a call, whose inputs[0] is x: x is [m, k], w is [n, k], y is [m, n]; leading
+ * dimensions of x and y are folded into m.
+ */
+typedef struct ptac_linear_act {
+    int64_t m, n, k;
+    ptac_act activation;
+    bool is_training; /* a gradient will be asked for */
+    void *host;       /* the tensors, of either direction */
+} ptac_linear_act;
 
 /* The tensors of a forward call: borrowed inputs, owned results. */
 typedef struct ptac_linear_tensors {
