@@ -70,7 +70,6 @@ def coefficients(fit: Fit) -> tuple[list[np.float32], float]:
 HALF_LN2 = 0.3466
 SQRT_HALF = 0.70711
 TANH_SPLIT = 0.5625
-ERF_SPLIT = 0.875
 
 
 FITS = [
@@ -101,15 +100,6 @@ FITS = [
         4,
         0,
         TANH_SPLIT**2,
-    ),
-    Fit(
-        "erf_terms",
-        "erf(x) / x - 1 in x^2 for |x| < 0.875, relative to erf(x) / x",
-        lambda s: mp.erf(mp.sqrt(s)) / mp.sqrt(s) - 1,
-        lambda s: mp.sqrt(s) / mp.erf(mp.sqrt(s)),
-        5,
-        0,
-        ERF_SPLIT**2,
     ),
 ]
 

@@ -67,7 +67,6 @@ static int by_place(const void *left, const void *right)
     return (keys[i][0] > keys[i][1]) - (keys[i][0] < keys[i][1]);
 }
 
-#ifdef PTAC_DEBUG
 /* Points ascend, and lie where curves are; rows are their operator's. */
 static void check_points(const ptac_point *points, int n_points)
 {
@@ -107,10 +106,6 @@ static void check_call(const ptac_call *call)
     for (int i = 0; i < call->n_inputs; i++)
         check_view(&call->inputs[i]);
 }
-#else
-#define check_points(points, n_points) ((void)(points))
-#define check_call(call)               ((void)(call))
-#endif
 
 ptac_status ptac_chooser_install(const ptac_point *points, int n_points)
 {

@@ -43,7 +43,6 @@ ptac_op ptac_op_find(const char *name)
     return (ptac_op)op;
 }
 
-#ifdef PTAC_DEBUG
 /* What holds of every row: it can be named, run and ranked. */
 static void check_row(const ptac_kernel *row)
 {
@@ -53,9 +52,6 @@ static void check_row(const ptac_kernel *row)
     PTAC_ASSERT(row->accepts && row->run);
     PTAC_ASSERT(!row->in_bf16 || row->level == PTAC_FAST);
 }
-#else
-#define check_row(row) ((void)(row))
-#endif
 
 void ptac_registry_add(const ptac_kernel *kernel)
 {

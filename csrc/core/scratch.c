@@ -22,11 +22,6 @@ typedef struct piece {
 static piece *cache[PLACES];
 static size_t n_kept; /* bytes of what is in it */
 
-static void unmap(piece *p)
-{
-    munmap(p, p->n_bytes);
-}
-
 /*
  * Two mebibytes and more lie on huge pages where the system allows it: all of it is
  * touched by the call that asked.
@@ -86,7 +81,7 @@ void *ptac_scratch_take(size_t n_bytes)
     for (int i = 0; i < PLACES && !found; i++) {
         found = take_from(i);
         if (found && found->n_bytes < needed) { /* larger ones take its place */
-            unmap(found);
+            munmap(found, found->n_bytes);
             found = NULL;
         }
     }
@@ -110,7 +105,7 @@ void ptac_scratch_give(void *scratch)
         }
     if (p) {
         __atomic_fetch_sub(&n_kept, n_bytes, __ATOMIC_RELAXED);
-        unmap(p);
+        munmap(p, p->n_bytes);
     }
 }
 
@@ -128,7 +123,7 @@ size_t ptac_scratch_clear(void)
 
         if (p) {
             n_bytes += p->n_bytes;
-            unmap(p);
+            munmap(p, p->n_bytes);
         }
     }
     return n_bytes;

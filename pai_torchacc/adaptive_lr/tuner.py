@@ -29,7 +29,6 @@ one, go by the gradients that they are about to step by. Others go by those of t
 before, whose sums that step itself has taken. (All of them: no better, with a pass over
 the gradients in every step. None: spikes are met a step late, and grow.)"""
 
-_can_have_others = distributed.is_available()
 _index: dict[str, int] = {name: i for i, name in enumerate(_C.rate_fields())}
 """Where each of a tuner's numbers stands."""
 N_NUMBERS = len(_index)
@@ -292,7 +291,7 @@ def weighted(
 def _has_others() -> bool:
     """Whether other processes train with us: their multipliers would be others."""
     return (
-        _can_have_others
+        distributed.is_available()
         and distributed.is_initialized()
         and distributed.get_world_size() > 1
     )

@@ -1,5 +1,5 @@
 /*
- * math_tpl.h - exp, log, tanh, erf, sigmoid and their kin on float lanes.
+ * math_tpl.h - exp, log, tanh, sigmoid and their kin on float lanes.
  *
  * A template whose parameters are LANES, LANES_TABLE(name), the table made for so many
  * lanes, and the words of lanes.h: it is included behind lanes_<isa>.h, once in a file.
@@ -153,22 +153,6 @@ INLINE vec v_gelu_slope(vec x)
     const vec slope = v_pick(v_less(x, v_zero()), tail, v_sub(v_set(1), tail));
 
     return v_fma(x, v_zero(), slope);
-}
-
-/* erf(x) / x - 1 in x^2 for |x| < 0.875, relative to erf(x) / x: 2^-26.1 */
-static const float erf_terms[] = {0.128379151f,   -0.376125067f,  0.112819649f,
-                                  -0.0267724283f, 0.00500232307f, -0.00060407212f};
-
-/* erf(x), 1.7 ulp. */
-INLINE vec v_erf(vec x)
-{
-    const vec away = v_abs(x);
-    const vec root2 = v_set(0x1.6a09e6p0f);
-    const vec tail = PIECEWISE(v_mul(away, root2), normal_tail);
-    const vec far = v_with_sign(v_fnma(v_set(2), tail, v_set(1)), x);
-    const vec near = v_fma(x, POLYNOMIAL(v_mul(x, x), erf_terms), x);
-
-    return v_pick(v_less(away, v_set(0.875f)), near, far);
 }
 
 #endif

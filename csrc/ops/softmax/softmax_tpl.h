@@ -46,13 +46,8 @@ INLINE float row_max(const float *x, int64_t n)
         c = v_max(c, v_load(x + i + 2 * LANES));
         d = v_max(d, v_load(x + i + 3 * LANES));
     }
-    for (; i + LANES <= n; i += LANES)
-        a = v_max(a, v_load(x + i));
-    if (i < n) {
-        const int rest = (int)(n - i);
-
-        b = v_max(b, v_keep_first(v_load_first(x + i, rest), lowest, rest));
-    }
+    FOR_LANES(j, some, i, n,
+              a = v_max(a, v_keep_first(v_load_first(x + j, some), lowest, some)));
     return v_largest(v_max(v_max(a, b), v_max(c, d)));
 }
 
@@ -104,11 +99,8 @@ INLINE void row_multiply(const float *x, int64_t n, float factor, float *out)
         v_store(out + i, a);
         v_store(out + i + LANES, b);
     }
-    for (; i < n; i += LANES) {
-        const int rest = (int)least(n - i, LANES);
-
-        v_store_first(out + i, v_mul(v_load_first(x + i, rest), factors), rest);
-    }
+    FOR_LANES(j, some, i, n,
+              v_store_first(out + j, v_mul(v_load_first(x + j, some), factors), some));
 }
 
 /*

@@ -14,7 +14,6 @@ typedef enum math_function {
     MATH_SIGMOID_OF_SLOPE, /* v_sigmoid_slope() returns the one ... */
     MATH_SIGMOID_SLOPE,    /* ... and sets the other */
     MATH_TANH,
-    MATH_ERF,
     MATH_NORMAL,
     MATH_GELU_SLOPE,
     N_MATH_FUNCTIONS,

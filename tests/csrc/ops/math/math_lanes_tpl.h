@@ -33,12 +33,11 @@ DEFINE_MAP(sigmoid, v_sigmoid)
 DEFINE_MAP(sigmoid_of_slope, sigmoid_of_slope)
 DEFINE_MAP(sigmoid_slope, sigmoid_slope)
 DEFINE_MAP(tanh, v_tanh)
-DEFINE_MAP(erf, v_erf)
 DEFINE_MAP(normal, v_normal)
 DEFINE_MAP(gelu_slope, v_gelu_slope)
 
 #define ALL_MAPS                                                                       \
     {                                                                                  \
         map_exp, map_exp_bounded, map_log, map_sigmoid, map_sigmoid_of_slope,          \
-            map_sigmoid_slope, map_tanh, map_erf, map_normal, map_gelu_slope           \
+            map_sigmoid_slope, map_tanh, map_normal, map_gelu_slope                    \
     }

@@ -69,7 +69,6 @@ static const subject subjects[N_MATH_FUNCTIONS] = {
     [MATH_SIGMOID_SLOPE] = {"slope of sigmoid", sigmoid_slope, 5.1, 0, -INFINITY,
                             INFINITY},
     [MATH_TANH] = {"tanh", tanh, 1.6, 0, -INFINITY, INFINITY},
-    [MATH_ERF] = {"erf", erf, 1.7, 0, -INFINITY, INFINITY},
     [MATH_NORMAL] = {"normal", normal, 0, 1.2 * 0x1p-24, -INFINITY, INFINITY},
     [MATH_GELU_SLOPE] = {"slope of gelu", gelu_slope, 0, 0x1p-23, -FLT_MAX, FLT_MAX},
 };
@@ -187,7 +186,6 @@ CHECK(vector_sigmoid, MATH_SIGMOID)
 CHECK(vector_sigmoid_with_slope, MATH_SIGMOID_OF_SLOPE)
 CHECK(vector_sigmoid_slope, MATH_SIGMOID_SLOPE)
 CHECK(vector_tanh, MATH_TANH)
-CHECK(vector_erf, MATH_ERF)
 CHECK(vector_normal, MATH_NORMAL)
 CHECK(vector_gelu_slope, MATH_GELU_SLOPE)
 
@@ -244,11 +242,6 @@ UNIT(vector_functions_at_special_arguments)
         {MATH_TANH, -INFINITY, -1},
         {MATH_TANH, FLT_TRUE_MIN, FLT_TRUE_MIN},
         {MATH_TANH, NAN, NAN},
-        {MATH_ERF, 0, 0},
-        {MATH_ERF, -0.0f, -0.0f},
-        {MATH_ERF, INFINITY, 1},
-        {MATH_ERF, -INFINITY, -1},
-        {MATH_ERF, NAN, NAN},
         {MATH_NORMAL, 0, 0.5f},
         {MATH_NORMAL, INFINITY, 1},
         {MATH_NORMAL, -INFINITY, 0},
