@@ -2,8 +2,9 @@
  * linear_act.h - y = act(x w^T + bias) and its gradients on handles, for Python's call
  * paths and for the operator in the dispatcher.
  *
- * The product is a GEMM library's of torch's; bias and activation are ours. Level close:
- * stock adds the bias inside its product, and the libraries sum in different orders.
+ * The product is that of a GEMM library of torch's; bias and activation are ours.
+ * Level close: stock adds the bias inside its product, and the libraries sum in
+ * different orders.
  */
 #ifndef PTAC_BIND_TORCH_ROWS_LINEAR_ACT_H
 #define PTAC_BIND_TORCH_ROWS_LINEAR_ACT_H
@@ -12,8 +13,8 @@
 #include "ops/linear/bias_act.h"
 
 /*
- * params of a call, whose inputs[0] is x: x is [m, k], w is [n, k], y is [m, n]; leading
- * dimensions of x and y are folded into m.
+ * params of a call, whose inputs[0] is x: x is [m, k], w is [n, k], y is [m, n];
+ * leading dimensions of x and y are folded into m.
  */
 typedef struct ptac_linear_act {
     int64_t m, n, k;
