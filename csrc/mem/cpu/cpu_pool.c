@@ -23,12 +23,6 @@ enum {
 #define LEAST_RESERVE ((size_t)256 << 20)
 #define MOST_RESERVE  ((size_t)16 << 40)
 
-typedef enum pool_state {
-    CLOSED,
-    ON,
-    DRAINING,
-} pool_state;
-
 typedef enum reclaimer_state {
     NO_RECLAIMER,
     RUNNING,
@@ -40,7 +34,7 @@ uint64_t ptac_cpu_range;
 static ptac_pool pool = {.keeps_spare = true};
 static ptac_source_cpu source;
 static reclaimer_state reclaimer;
-static pool_state state;
+static ptac_cpu_state state;
 static ptac_cpu_pool_options options;
 static ptac_step_plan plan;
 static bool is_plan_wanted;
@@ -122,7 +116,7 @@ static void close_arena(void)
 {
     __atomic_store_n(&ptac_cpu_range, 0, __ATOMIC_RELAXED);
     ptac_pool_close(&pool);
-    state = CLOSED;
+    state = PTAC_CPU_OFF;
 }
 
 /* A plan's memory too: of later steps another can be made. */
@@ -151,7 +145,7 @@ static bool look_after(void)
     if (is_short || pause_s < 0)
         pause_s = is_short ? SHORT_PAUSE_S : 0;
     ptac_lock_take(&pool.lock);
-    goes_on = state != CLOSED;
+    goes_on = state != PTAC_CPU_OFF;
     if (goes_on) {
         idle_s = n_uses() == seen_uses ? idle_s + 1 : 0;
         seen_uses = n_uses();
@@ -193,10 +187,11 @@ static bool populate(size_t bytes)
 
 /* Of an arena that is there; all or nothing, but for memory that was reserved. */
 static const char *take_options(const ptac_cpu_pool_options *wanted,
-                                bool (*install)(void))
+                                bool (*install)(ptac_cpu_state before))
 {
     const size_t cap = pool.budget.cap;
-    const bool keeps_ring = state != CLOSED && wanted->n_history == options.n_history;
+    const bool keeps_ring =
+        state != PTAC_CPU_OFF && wanted->n_history == options.n_history;
     ptac_history ring = keeps_ring ? pool.history : (ptac_history){0};
     const char *trouble = NULL;
 
@@ -206,7 +201,7 @@ static const char *take_options(const ptac_cpu_pool_options *wanted,
         trouble = "the bytes to reserve cannot be had";
     else if (!ptac_history_open(&ring, wanted->n_history))
         trouble = "no memory for the history";
-    else if (state != ON && !install())
+    else if (state != PTAC_CPU_ON && !install(state))
         trouble = "torch's allocator could not be hooked";
     if (!keeps_ring)
         ptac_history_close(trouble ? &ring : &pool.history);
@@ -222,13 +217,13 @@ static const char *take_options(const ptac_cpu_pool_options *wanted,
     ptac_pool_check(&pool);
     options = *wanted;
     idle_s = 0;
-    state = ON;
+    state = PTAC_CPU_ON;
     return NULL;
 }
 
 static void close_when_drained(void)
 {
-    if (state != DRAINING || pool.used.n_blocks > 0)
+    if (state != PTAC_CPU_DRAINING || pool.used.n_blocks > 0)
         return;
 
     const int error = errno; /* free() keeps it */
@@ -239,7 +234,7 @@ static void close_when_drained(void)
 }
 
 const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
-                               bool (*install)(void))
+                               bool (*install)(ptac_cpu_state before))
 {
     const char *trouble = NULL;
     bool starts = false;
@@ -247,7 +242,7 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
     ptac_lock_take(&pool.lock);
     if (!watch_forks())
         trouble = "no handler for forks can be registered";
-    else if (state == CLOSED && !open_arena(wanted->policy))
+    else if (state == PTAC_CPU_OFF && !open_arena(wanted->policy))
         trouble = "the system gives no addresses for an arena";
     else
         trouble = take_options(wanted, install);
@@ -255,7 +250,7 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
         ptac_step_plan_switch(&plan, &pool, is_plan_wanted);
         starts = reclaimer != RUNNING;
         reclaimer = RUNNING;
-    } else if (state == CLOSED && pool.n_arenas) {
+    } else if (state == PTAC_CPU_OFF && pool.n_arenas) {
         close_arena();
     }
     ptac_lock_give(&pool.lock);
@@ -267,15 +262,25 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
 void ptac_cpu_pool_shut(void (*remove)(void), void (*when_drained)(void))
 {
     ptac_lock_take(&pool.lock);
-    if (state == ON) {
+    if (state == PTAC_CPU_ON) {
         remove();
         ptac_step_plan_switch(&plan, &pool, false);
         drained = when_drained;
-        state = DRAINING;
+        state = PTAC_CPU_DRAINING;
         options.reserve_bytes = 0;
         close_when_drained();
     }
     ptac_lock_give(&pool.lock);
+}
+
+ptac_cpu_state ptac_cpu_pool_state(void)
+{
+    ptac_cpu_state now;
+
+    ptac_lock_take(&pool.lock);
+    now = state;
+    ptac_lock_give(&pool.lock);
+    return now;
 }
 
 int64_t ptac_cpu_pool_draining(void)
@@ -283,7 +288,7 @@ int64_t ptac_cpu_pool_draining(void)
     int64_t n;
 
     ptac_lock_take(&pool.lock);
-    n = state == ON ? -1 : (int64_t)pool.used.n_blocks;
+    n = state == PTAC_CPU_ON ? -1 : (int64_t)pool.used.n_blocks;
     ptac_lock_give(&pool.lock);
     return n;
 }
@@ -329,7 +334,7 @@ void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
 
     *is_refused = false;
     ptac_lock_take(&pool.lock);
-    if (state == ON) {
+    if (state == PTAC_CPU_ON) {
         block = take(bytes);
         if (__builtin_expect(!block, 0))
             block = take_after_trim(bytes);
@@ -355,7 +360,7 @@ void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
 void ptac_cpu_pool_note_oom(size_t bytes)
 {
     ptac_lock_take(&pool.lock);
-    if (state == ON) {
+    if (state == PTAC_CPU_ON) {
         pool.stats.num_ooms++;
         ptac_history_note(&pool.history, PTAC_EVENT_OOM, 0, bytes, 0);
     }
@@ -384,7 +389,7 @@ void ptac_cpu_pool_plan_steps(bool is_wanted)
 {
     ptac_lock_take(&pool.lock);
     is_plan_wanted = is_wanted;
-    if (state == ON)
+    if (state == PTAC_CPU_ON)
         ptac_step_plan_switch(&plan, &pool, is_wanted);
     ptac_lock_give(&pool.lock);
 }
@@ -392,7 +397,7 @@ void ptac_cpu_pool_plan_steps(bool is_wanted)
 void ptac_cpu_pool_end_step(void)
 {
     ptac_lock_take(&pool.lock);
-    if (state == ON)
+    if (state == PTAC_CPU_ON)
         ptac_step_plan_boundary(&plan, &pool);
     ptac_lock_give(&pool.lock);
 }

@@ -1,9 +1,8 @@
 /*
  * cpu_pool.h - the pool that torch's CPU storages come from.
  *
- * One a process. It is closed, on, or draining: switched off while blocks are still in
- * use. Everything may be called from any thread, in a forked child too, but not from a
- * signal handler.
+ * One a process. Everything may be called from any thread, in a forked child too, but
+ * not from a signal handler.
  */
 #ifndef PTAC_MEM_CPU_CPU_POOL_H
 #define PTAC_MEM_CPU_CPU_POOL_H
@@ -13,6 +12,12 @@
 enum {
     PTAC_CPU_LEAST_BYTES = 64 << 10, /* smaller storages stay with libc */
 };
+
+typedef enum ptac_cpu_state {
+    PTAC_CPU_OFF,
+    PTAC_CPU_ON,
+    PTAC_CPU_DRAINING, /* requests go elsewhere again, blocks of ours still come back */
+} ptac_cpu_state;
 
 typedef enum ptac_fill {
     PTAC_FILL_NONE = 0,
@@ -36,7 +41,7 @@ typedef struct ptac_cpu_pool_options {
  * before, but for memory that was reserved.
  */
 const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *options,
-                               bool (*install)(void));
+                               bool (*install)(ptac_cpu_state before));
 
 /*
  * No block is handed out from now on. remove() is called with the lock held, at once;
@@ -44,6 +49,7 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *options,
  */
 void ptac_cpu_pool_shut(void (*remove)(void), void (*drained)(void));
 
+ptac_cpu_state ptac_cpu_pool_state(void);
 /* Blocks in use while it is draining; -1 when it is on, 0 when it is closed. */
 int64_t ptac_cpu_pool_draining(void);
 

@@ -150,13 +150,11 @@ size_t ptac_cgroup_limit(void)
     size_t least = SIZE_MAX;
     group g;
 
-    if (!find_group(&g))
-        return SIZE_MAX;
-    do {
+    for (bool is_one = find_group(&g); is_one; is_one = go_up(&g)) {
         const size_t limit = read_number(&g, g.files->limit);
 
         least = limit < least ? limit : least;
-    } while (go_up(&g));
+    }
     return least < physical ? least : SIZE_MAX;
 }
 
@@ -205,14 +203,12 @@ static bool group_is_short(void)
 {
     group g;
 
-    if (!find_group(&g))
-        return false;
-    do {
+    for (bool is_one = find_group(&g); is_one; is_one = go_up(&g)) {
         const size_t limit = read_number(&g, g.files->limit);
 
         if (limit < ptac_physical_memory() && bytes_kept(&g) > limit - limit / 20)
             return true;
-    } while (go_up(&g));
+    }
     return false;
 }
 

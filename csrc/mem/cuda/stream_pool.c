@@ -3,8 +3,6 @@
  */
 #include "mem/cuda/stream_free_lists.h"
 
-#include <string.h>
-
 enum {
     SMALL_CHUNK = 2 << 20,
     LARGE_CHUNK = 16 << 20,
@@ -259,68 +257,6 @@ void ptac_stream_pool_stats(ptac_stream_pool *pool, ptac_mem_stats *stats)
         for (int k = 0; k < 2; k++) {
             stats->num_device_alloc += pool->streams[i].sources[k].n_created;
             stats->num_device_free += pool->streams[i].sources[k].n_released;
-        }
-    }
-    ptac_lock_give(&pool->pool.lock);
-}
-
-/* --- graphs -------------------------------------------------------------------- */
-
-/* The slot of a graph that somebody holds; -1: of none. */
-static int find_graph(const ptac_stream_pool *pool, const uint64_t id[2])
-{
-    for (int i = 0; i < PTAC_MAX_GRAPHS; i++)
-        if (pool->graphs[i].n_holders > 0 &&
-            memcmp(pool->graphs[i].id, id, sizeof pool->graphs[i].id) == 0)
-            return i;
-    return -1;
-}
-
-const char *ptac_stream_pool_capture_begin(ptac_stream_pool *pool, const uint64_t id[2])
-{
-    const char *trouble = NULL;
-    int slot;
-
-    ptac_lock_take(&pool->pool.lock);
-    slot = find_graph(pool, id);
-    for (int i = 0; slot < 0 && i < PTAC_MAX_GRAPHS; i++)
-        slot = pool->graphs[i].n_holders > 0 ? -1 : i;
-    if (pool->capturing >= 0) {
-        trouble = "another graph is being captured on this device";
-    } else if (slot < 0) {
-        trouble = "there are too many graphs";
-    } else {
-        memcpy(pool->graphs[slot].id, id, sizeof pool->graphs[slot].id);
-        pool->graphs[slot].n_holders++;
-        pool->capturing = slot;
-    }
-    ptac_lock_give(&pool->pool.lock);
-    return trouble;
-}
-
-void ptac_stream_pool_capture_end(ptac_stream_pool *pool, const uint64_t id[2])
-{
-    ptac_lock_take(&pool->pool.lock);
-    if (pool->capturing >= 0 && pool->capturing == find_graph(pool, id))
-        pool->capturing = -1;
-    ptac_lock_give(&pool->pool.lock);
-}
-
-void ptac_stream_pool_capture_release(ptac_stream_pool *pool, const uint64_t id[2])
-{
-    ptac_lock_take(&pool->pool.lock);
-
-    const int graph = find_graph(pool, id);
-
-    if (graph >= 0 && --pool->graphs[graph].n_holders == 0) {
-        for (int i = 0; i < pool->n_streams; i++) {
-            ptac_free_lists *lists = &pool->streams[i];
-
-            if (lists->kind != PTAC_LISTS_GRAPH || lists->graph != graph)
-                continue;
-            lists->kind = PTAC_LISTS_RELEASED; /* it may still be replayed just now */
-            lists->freed_at[0] = lists->freed_at[1] = pool->waits_begun;
-            lists->is_recorded = lists->is_ended = false;
         }
     }
     ptac_lock_give(&pool->pool.lock);

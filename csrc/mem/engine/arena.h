@@ -93,6 +93,12 @@ void ptac_arena_note_visit(ptac_arena *arena, const ptac_block *part);
 /* Whether there are addresses for it, so that all it may lack is memory. */
 bool ptac_arena_has_room(const ptac_arena *arena, size_t bytes);
 
+/*
+ * Has every chunk that [from, to) touches held; false if one cannot be. Those before it
+ * stay held then, until memory is given back: a request that fails tries that next.
+ */
+bool ptac_arena_hold(ptac_arena *arena, uintptr_t from, uintptr_t to);
+
 /* Gives back every whole chunk that no used block touches; the bytes. */
 size_t ptac_arena_trim(ptac_arena *arena);
 

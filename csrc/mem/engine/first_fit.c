@@ -7,20 +7,10 @@
  */
 #include "mem/engine/policy.h"
 
+/* A listed block's fields are the tree's: previous lies below it, next above it. */
 typedef struct treap {
     ptac_block *root;
 } treap;
-
-/* A listed block's own fields are the tree's. */
-static ptac_block **left(ptac_block *b)
-{
-    return &b->previous;
-}
-
-static ptac_block **right(ptac_block *b)
-{
-    return &b->next;
-}
 
 static size_t largest(const ptac_block *b)
 {
@@ -37,7 +27,7 @@ static uint64_t priority(const ptac_block *b)
 
 static void update(ptac_block *b)
 {
-    const size_t below = largest(*left(b)), above = largest(*right(b));
+    const size_t below = largest(b->previous), above = largest(b->next);
     const size_t most = below > above ? below : above;
 
     b->requested = most > b->bytes ? most : b->bytes;
@@ -50,11 +40,11 @@ static void split(ptac_block *tree, uintptr_t address, ptac_block **low,
     if (!tree) {
         *low = *high = NULL;
     } else if (tree->address < address) {
-        split(*right(tree), address, right(tree), high);
+        split(tree->next, address, &tree->next, high);
         *low = tree;
         update(tree);
     } else {
-        split(*left(tree), address, low, left(tree));
+        split(tree->previous, address, low, &tree->previous);
         *high = tree;
         update(tree);
     }
@@ -66,11 +56,11 @@ static ptac_block *join(ptac_block *low, ptac_block *high)
     if (!low || !high)
         return low ? low : high;
     if (priority(low) > priority(high)) {
-        *right(low) = join(*right(low), high);
+        low->next = join(low->next, high);
         update(low);
         return low;
     }
-    *left(high) = join(low, *left(high));
+    high->previous = join(low, high->previous);
     update(high);
     return high;
 }
@@ -80,7 +70,7 @@ static void add(void *index, ptac_block *block)
     treap *t = index;
     ptac_block *low, *high;
 
-    *left(block) = *right(block) = NULL;
+    block->previous = block->next = NULL;
     update(block);
     split(t->root, block->address, &low, &high);
     t->root = join(join(low, block), high);
@@ -103,12 +93,12 @@ static ptac_block *find(void *index, size_t bytes)
     if (largest(b) < bytes)
         return NULL;
     for (;;) {
-        if (largest(*left(b)) >= bytes)
-            b = *left(b);
+        if (largest(b->previous) >= bytes)
+            b = b->previous;
         else if (b->bytes >= bytes)
             return b;
         else
-            b = *right(b);
+            b = b->next;
     }
 }
 

@@ -6,17 +6,6 @@
 #include <sys/mman.h>
 #include <time.h>
 
-const char *ptac_event_name(ptac_event_kind kind)
-{
-    static const char *const names[PTAC_N_EVENTS] = {
-#define X(name, text) text,
-        PTAC_EVENTS(X)
-#undef X
-    };
-
-    return names[kind];
-}
-
 bool ptac_history_open(ptac_history *history, size_t n)
 {
     ptac_event *ring;

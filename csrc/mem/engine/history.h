@@ -21,7 +21,6 @@ typedef enum ptac_event_kind {
 #define X(name, text) PTAC_EVENT_##name,
     PTAC_EVENTS(X)
 #undef X
-        PTAC_N_EVENTS
 } ptac_event_kind;
 
 typedef struct ptac_event {
@@ -37,8 +36,6 @@ typedef struct ptac_history {
     size_t n_slots;
     uint64_t n_written;
 } ptac_history;
-
-const char *ptac_event_name(ptac_event_kind kind);
 
 /* Keep the last n events from now on; 0 ends it. False without memory for them. */
 bool ptac_history_open(ptac_history *history, size_t n);

@@ -3,17 +3,14 @@
  */
 #include "mem/planning/step_plan.h"
 
+#include <string.h>
+
 enum event_kind {
     REQUEST,
     FREE_OF_STEP,
     FREE_OF_PREVIOUS,
     FREE_OF_OLDER,
 };
-
-static bool is_alike(const ptac_step_event *a, const ptac_step_event *b)
-{
-    return a->bytes == b->bytes && a->n == b->n && a->kind == b->kind;
-}
 
 static ptac_step_log *last_log(ptac_step_plan *plan)
 {
@@ -42,8 +39,8 @@ static bool follows(ptac_step_plan *plan, ptac_step_event event)
         return true; /* not planned, so of no consequence when it happens */
     while (plan->cursor < last->n && last->events[plan->cursor].kind == FREE_OF_OLDER)
         plan->cursor++;
-    plan->is_lost =
-        plan->cursor == last->n || !is_alike(&last->events[plan->cursor], &event);
+    plan->is_lost = plan->cursor == last->n ||
+                    memcmp(&last->events[plan->cursor], &event, sizeof event) != 0;
     plan->cursor += !plan->is_lost;
     return !plan->is_lost;
 }
@@ -52,12 +49,8 @@ static bool follows(ptac_step_plan *plan, ptac_step_event event)
 
 static bool are_alike(const ptac_step_log *a, const ptac_step_log *b)
 {
-    if (a->n != b->n || a->n == 0 || a->is_partial || b->is_partial)
-        return false;
-    for (size_t i = 0; i < a->n; i++)
-        if (!is_alike(&a->events[i], &b->events[i]))
-            return false;
-    return true;
+    return a->n > 0 && a->n == b->n && !a->is_partial && !b->is_partial &&
+           memcmp(a->events, b->events, a->n * sizeof *a->events) == 0;
 }
 
 /*

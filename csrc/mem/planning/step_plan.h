@@ -30,6 +30,8 @@ typedef struct ptac_step_event {
     uint32_t kind;
 } ptac_step_event;
 
+_Static_assert(sizeof(ptac_step_event) == sizeof(size_t) + 8, "compared as bytes");
+
 typedef struct ptac_step_log {
     size_t n;
     size_t most_extent; /* of the arena, in the course of the step */

@@ -35,7 +35,7 @@ PTAC_NOARGS(cuda_pool_entries)
 }
 
 /* cuda_pool_trim(): wait for all devices -> bytes given back that no block used */
-PTAC_GIVES(cuda_pool_trim, PyLong_FromSize_t(PTAC_UNLOCKED(ptac_cuda_trim())))
+PTAC_GIVES(cuda_pool_trim, PyLong_FromSize_t(PTAC_UNLOCKED(ptac_cuda_reset())))
 
 /* pinned_open(bytes, threads): None, or what is wrong. */
 PTAC_VARARGS(pinned_open)

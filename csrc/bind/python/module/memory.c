@@ -67,8 +67,7 @@ PTAC_NOARGS(pool_state)
 {
     static const char *const names[] = {"off", "on", "draining"};
 
-    return Py_BuildValue("sl", names[ptac_cpu_allocator_state()],
-                         ptac_cpu_pool_draining());
+    return Py_BuildValue("sl", names[ptac_cpu_pool_state()], ptac_cpu_pool_draining());
 }
 
 /* pool_trim() -> bytes given back that no block used */

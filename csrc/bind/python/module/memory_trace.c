@@ -221,6 +221,11 @@ PTAC_O(pool_blocks, device)
 /* pool_history(device) -> [(event, address, bytes, stream, ns)], the oldest first */
 PTAC_O(pool_history, device)
 {
+    static const char *const names[] = {
+#define X(name, text) text,
+        PTAC_EVENTS(X)
+#undef X
+    };
     ptac_event *copies = NULL;
     size_t n = 0, n_slots = 0;
     ptac_pool *pool;
@@ -244,10 +249,8 @@ PTAC_O(pool_history, device)
     list = PyList_New(0);
     for (size_t i = 0; list && i < n; i++)
         ptac_append(&list,
-                    Py_BuildValue("skkkl",
-                                  ptac_event_name((ptac_event_kind)copies[i].kind),
-                                  copies[i].address, copies[i].bytes, copies[i].stream,
-                                  copies[i].t_ns));
+                    Py_BuildValue("skkkl", names[copies[i].kind], copies[i].address,
+                                  copies[i].bytes, copies[i].stream, copies[i].t_ns));
     free(copies);
     return list;
 }

@@ -32,11 +32,11 @@ static void our_free(void *memory)
 }
 
 /* Finds the slots anew, unless something of ours is still in them. */
-static const char *find(ptac_hook_state state)
+static const char *find(ptac_cpu_state before)
 {
     void *c10 = ptac_torch_c10();
 
-    if (state != PTAC_HOOK_OFF || is_overtaken)
+    if (before != PTAC_CPU_OFF || is_overtaken)
         return NULL;
     if (!c10 || !got_find(c10, "posix_memalign", &memalign_slots) ||
         !got_find(c10, "free", &free_slots))
@@ -47,15 +47,15 @@ static const char *find(ptac_hook_state state)
 }
 
 /* Where others have written after us, writing again would close a circle. */
-static bool install(ptac_hook_state state)
+static bool install(ptac_cpu_state before)
 {
     if (is_overtaken)
         return true;
-    if (state == PTAC_HOOK_OFF && !got_write(&free_slots, (uintptr_t)our_free))
+    if (before == PTAC_CPU_OFF && !got_write(&free_slots, (uintptr_t)our_free))
         return false;
     if (got_write(&memalign_slots, (uintptr_t)our_memalign))
         return true;
-    if (state == PTAC_HOOK_OFF)
+    if (before == PTAC_CPU_OFF)
         got_restore(&free_slots, (uintptr_t)our_free);
     return false;
 }

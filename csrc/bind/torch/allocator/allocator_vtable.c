@@ -101,7 +101,7 @@ static bool layout_is_known(allocator *live)
     return is_known;
 }
 
-static const char *find(ptac_hook_state state)
+static const char *find(ptac_cpu_state before)
 {
     allocator *live;
 
@@ -109,7 +109,7 @@ static const char *find(ptac_hook_state state)
         !T.c10_report_new || !T.c10_report_delete)
         return "torch does not offer its CPU allocator's functions";
     live = in_force();
-    if (state != PTAC_HOOK_OFF || live == &ours)
+    if (before != PTAC_CPU_OFF || live == &ours)
         return NULL;
     if (!live || !layout_is_known(live))
         return "torch's CPU allocator is laid out in a way that is not known";
@@ -120,7 +120,7 @@ static const char *find(ptac_hook_state state)
     return NULL;
 }
 
-static bool install(ptac_hook_state state)
+static bool install(ptac_cpu_state before)
 {
     T.c10_set_allocator(AT_DEVICE_CPU, &ours, 0);
     return in_force() == &ours; /* another may have a higher priority */

@@ -12,7 +12,6 @@
 static const ptac_cpu_route *const routes[] = {&ptac_route_imports, &ptac_route_object};
 
 static const ptac_cpu_route *route;
-static ptac_hook_state state; /* written under the pool's lock */
 static ptac_fill fill;
 static uintptr_t prober;                 /* a thread, or 0 */
 static void *probe;                      /* what it was given, until it gives it back */
@@ -104,39 +103,24 @@ bool ptac_cpu_take_back(void *memory)
     return true;
 }
 
-static bool install(void)
-{
-    if (!route->install(state))
-        return false;
-    __atomic_store_n(&state, PTAC_HOOK_ON, __ATOMIC_RELEASE);
-    return true;
-}
-
 static void stop_requests(void)
 {
     route->stop_requests();
     __atomic_store_n(&fill, PTAC_FILL_NONE, __ATOMIC_RELAXED);
-    __atomic_store_n(&state, PTAC_HOOK_DRAINING, __ATOMIC_RELEASE);
-}
-
-static void stop_frees(void)
-{
-    route->stop_frees();
-    __atomic_store_n(&state, PTAC_HOOK_OFF, __ATOMIC_RELEASE);
 }
 
 const char *ptac_cpu_allocator_enable(const ptac_cpu_route *wanted,
                                       const ptac_cpu_pool_options *options)
 {
-    const ptac_hook_state now = ptac_cpu_allocator_state();
+    const ptac_cpu_state now = ptac_cpu_pool_state();
     const char *trouble = NULL;
 
-    if (now != PTAC_HOOK_OFF && wanted != route)
+    if (now != PTAC_CPU_OFF && wanted != route)
         return "storages of another way to the allocator are still in use";
     route = wanted;
     trouble = route->find(now);
     if (!trouble)
-        trouble = ptac_cpu_pool_open(options, install);
+        trouble = ptac_cpu_pool_open(options, route->install);
     if (!trouble)
         __atomic_store_n(&fill, options->fill, __ATOMIC_RELAXED);
     return trouble;
@@ -144,10 +128,6 @@ const char *ptac_cpu_allocator_enable(const ptac_cpu_route *wanted,
 
 void ptac_cpu_allocator_disable(void)
 {
-    ptac_cpu_pool_shut(stop_requests, stop_frees);
-}
-
-ptac_hook_state ptac_cpu_allocator_state(void)
-{
-    return __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+    if (route)
+        ptac_cpu_pool_shut(stop_requests, route->stop_frees);
 }

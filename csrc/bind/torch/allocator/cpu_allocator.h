@@ -9,12 +9,6 @@
 
 #include "mem/cpu/cpu_pool.h"
 
-typedef enum ptac_hook_state {
-    PTAC_HOOK_OFF = 0,
-    PTAC_HOOK_ON,
-    PTAC_HOOK_DRAINING, /* requests go to libc again, blocks of ours still come back */
-} ptac_hook_state;
-
 /*
  * find() looks for what the route needs; NULL, or what is missing. The others are
  * called with the pool's lock held and restore by identity what they have changed; what
@@ -22,8 +16,8 @@ typedef enum ptac_hook_state {
  */
 typedef struct ptac_cpu_route {
     const char *name;
-    const char *(*find)(ptac_hook_state state);
-    bool (*install)(ptac_hook_state state);
+    const char *(*find)(ptac_cpu_state before);
+    bool (*install)(ptac_cpu_state before);
     void (*stop_requests)(void);
     void (*stop_frees)(void);
 } ptac_cpu_route;
@@ -47,8 +41,6 @@ const char *ptac_cpu_allocator_enable(const ptac_cpu_route *route,
  * nothing of ours is left.
  */
 void ptac_cpu_allocator_disable(void);
-
-ptac_hook_state ptac_cpu_allocator_state(void);
 
 /*
  * Between these the calling thread's requests of 64 KiB and more are served by whoever

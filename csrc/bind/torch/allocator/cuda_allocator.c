@@ -196,7 +196,7 @@ void ptac_cuda_record_stream(void *memory, cu_stream stream)
             return;
 }
 
-size_t ptac_cuda_trim(void)
+size_t ptac_cuda_reset(void)
 {
     size_t released = 0;
 
@@ -204,11 +204,6 @@ size_t ptac_cuda_trim(void)
         if (ptac_cuda_pool(i))
             released += ptac_stream_pool_trim(ptac_cuda_pool(i));
     return released;
-}
-
-void ptac_cuda_reset(void)
-{
-    ptac_cuda_trim();
 }
 
 void ptac_cuda_memory_fraction(double fraction, int device)

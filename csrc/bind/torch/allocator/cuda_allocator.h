@@ -24,7 +24,7 @@ ptac_stream_pool *ptac_cuda_pool(int device);
     X(alloc, void *, (size_t bytes, int device, cu_stream stream))                     \
     X(free, void, (void *memory, size_t bytes, int device, cu_stream stream))          \
     X(record_stream, void, (void *memory, cu_stream stream))                           \
-    X(reset, void, (void))                                                             \
+    X(reset, size_t, (void)) /* what all pools give back; bytes */                     \
     X(memory_fraction, void, (double fraction, int device))                            \
     X(base_alloc, void *, (void *memory, size_t *bytes))                               \
     X(begin_allocate_to_pool, void,                                                    \
@@ -35,8 +35,5 @@ ptac_stream_pool *ptac_cuda_pool(int device);
 #define X(name, result, parameters) result ptac_cuda_##name parameters;
 PTAC_CUDA_ENTRIES(X)
 #undef X
-
-/* What all devices' pools give back; bytes. */
-size_t ptac_cuda_trim(void);
 
 #endif

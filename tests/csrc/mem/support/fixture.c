@@ -18,8 +18,9 @@ __attribute__((constructor)) static void stop_clock(void)
     calls_stop_clock();
 }
 
-static bool install(void)
+static bool install(ptac_cpu_state before)
 {
+    (void)before;
     fixture_called.n_installed++;
     return !fixture_refuses_install;
 }
