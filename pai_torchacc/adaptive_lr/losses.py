@@ -12,8 +12,8 @@ from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.adaptive_lr.pending import Root
 from pai_torchacc.adaptive_lr.registry import tuner_of
-from pai_torchacc.adaptive_lr.watching import Pass
-from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
+from pai_torchacc.adaptive_lr.watching import Pass, aside
+from pai_torchacc.fusion.compiled import not_compiled_alone
 
 
 def install(ledger: Ledger) -> bool:
@@ -53,7 +53,7 @@ def _backward() -> Any:
     return backward
 
 
-@not_compiled
+@aside
 def _value(tensors: Any, args: Any, kwargs: Any) -> float | None:
     """The loss, where there is one real scalar, with the weight that it is given."""
     root = _alone(tensors)
@@ -85,6 +85,7 @@ def _is_scalar(tensor: Any) -> bool:
         and tensor.dtype.is_floating_point
         and tensor.device.type == "cpu"
         and tensor.layout is torch.strided
+        and not tensor.is_nested
         and not isinstance(tensor, FakeTensor)
     )
 

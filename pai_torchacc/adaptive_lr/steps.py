@@ -20,6 +20,7 @@ from pai_torchacc.adaptive_lr import step_protocol, update_rules
 from pai_torchacc.adaptive_lr.registry import known_tuner, tuner_of
 from pai_torchacc.adaptive_lr.step_protocol import REHEARSED, Coming
 from pai_torchacc.adaptive_lr.update_rules import FUNCTIONS
+from pai_torchacc.adaptive_lr.watching import aside
 
 
 def install(ledger: Ledger) -> None:
@@ -45,6 +46,7 @@ def remove() -> None:
     update_rules.unserved.clear()
 
 
+@aside
 def _coming(optimizer: Any, group: Any) -> Coming:
     """For a step of all groups, or of one: then the first has a new one computed."""
     own = vars(optimizer)

@@ -16,7 +16,7 @@ from pai_torchacc.adaptive_lr import update_rules
 from pai_torchacc.adaptive_lr.clipping import params_of
 from pai_torchacc.adaptive_lr.pending import Root, Watched
 from pai_torchacc.adaptive_lr.update_rules import highest_rates, moves
-from pai_torchacc.adaptive_lr.watching import is_of_this_thread, watch
+from pai_torchacc.adaptive_lr.watching import aside, is_of_this_thread, watch
 
 log = logging.getLogger("pai_torchacc")
 
@@ -206,6 +206,7 @@ class Tuner(Watched):
         """The list that sums of the groups of this step belong into."""
         return None if self.awaited is None else self.sums
 
+    @aside
     def tell(self, optimizer: Any, group: Any, scale: float) -> None:
         """Take the sum of a group that is about to step."""
         if self.known is None:  # since another group of this step

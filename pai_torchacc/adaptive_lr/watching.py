@@ -8,7 +8,9 @@ it. So a pass costs time in proportion to the parameters that take part in it.
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 from weakref import ReferenceType, WeakSet, ref
 
@@ -26,6 +28,20 @@ from pai_torchacc.fusion.compiled import not_compiled
 _PATIENCE = 8
 """Passes without it after which an optimizer is idle. Programs that train several
 models in turn come back to each of them sooner."""
+
+
+def aside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, unseen by dynamo and by torch-function modes of the program.
+
+    A default device is such a mode, and would be asked about each gradient looked at.
+    """
+
+    @functools.wraps(function)
+    def unseen(*args: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return function(*args)
+
+    return not_compiled(unseen)
 
 
 class _Thread(threading.local):
@@ -62,7 +78,7 @@ class Pass:
         self._held: list[Any] = []
 
     @staticmethod
-    @not_compiled
+    @aside
     def begin() -> Pass | None:
         """The pass that this thread begins; None where no rate can depend on it."""
         found, is_wanted = [], bool(_thread.idle)
@@ -89,7 +105,7 @@ class Pass:
         one.drop_thrown_away(optimizer, versions)
         self._looked_at.append((optimizer, one, versions))
 
-    @not_compiled
+    @aside
     def end(self, root: Root | None) -> None:
         """Tell those that were reached of the loss; None where the pass has failed."""
         _thread.running = None

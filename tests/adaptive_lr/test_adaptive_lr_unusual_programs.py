@@ -25,6 +25,7 @@ from adapting import (
 )
 from torch import Tensor, nn, optim
 from torch._subclasses import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import pai_torchacc as ptac
@@ -513,3 +514,39 @@ def test_trackers_know_those_that_existed_and_copies() -> None:
     copied = copy.deepcopy(later)
     for optimizer in (before, later, copied):
         assert registry.known_tuner(optimizer) is not None
+
+
+@pytest.mark.parametrize("cls", [optim.SGD, optim.Adam])
+def test_function_modes_see_what_they_see_of_stock(cls: type) -> None:
+    """A default device is one; it takes microseconds for each function it is told."""
+    seen: list[Any] = []
+
+    class Seeing(TorchFunctionMode):
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    def last_step_of(n_steps: int) -> list[Any]:
+        net, optimizer = network(cls, lr=1e-3)
+        train(net, optimizer, n_steps - 1)
+        seen.clear()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(data()[0]), data()[1])
+        with Seeing():
+            loss.backward()
+            optimizer.step()
+        return [str(function) for function in seen]
+
+    ours = [last_step_of(n) for n in (2, 30)]
+    ptac.disable()
+    assert ours == [last_step_of(n) for n in (2, 30)] and min(map(len, ours)) > 8
+
+
+def test_nested_losses_of_one_element() -> None:
+    net, optimizer = network(lr=1e-3)
+    loss = sum(p.square().sum() for p in net.parameters())
+    torch.nested.as_nested_tensor([loss.reshape(1)]).backward()
+    optimizer.step()
+    assert losses_of(optimizer) == [None]
