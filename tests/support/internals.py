@@ -75,14 +75,6 @@ def pool_slots() -> tuple[list[int], list[int]]:
     return list(memalign.found[: memalign.n]), list(frees.found[: frees.n])
 
 
-def pinned_stats() -> dict[str, int]:
-    """Statistics of the pinned memory, by torch's keys."""
-    stats = ctypes.create_string_buffer(1 << 12)
-    function("ptac_pinned_stats", None, ctypes.c_char_p)(stats)
-    read = function("ptac_mem_stats_dict", ctypes.py_object, ctypes.c_char_p)
-    return read(stats)
-
-
 def saved_least(n_bytes: int) -> int:
     """Have memory reuse look at tensors from this size on; what it was."""
     least = ctypes.c_int64.from_address(symbols()["ptac_saved_least_bytes"])

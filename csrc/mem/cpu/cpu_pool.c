@@ -159,10 +159,17 @@ static bool look_after(void)
     return goes_on;
 }
 
-/* Without the lock. Where there can be no thread, nothing is given back by itself. */
+/* Where none runs; without the lock. Nothing is given back by itself without one. */
 static void start_reclaimer(void)
 {
-    if (!ptac_reclaim_thread_start(look_after)) {
+    bool starts;
+
+    ptac_lock_take(&pool.lock);
+    starts = reclaimer != RUNNING && state != PTAC_CPU_OFF;
+    if (starts)
+        reclaimer = RUNNING;
+    ptac_lock_give(&pool.lock);
+    if (starts && !ptac_reclaim_thread_start(look_after)) {
         ptac_lock_take(&pool.lock);
         reclaimer = NO_RECLAIMER;
         ptac_lock_give(&pool.lock);
@@ -237,7 +244,6 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
                                bool (*install)(ptac_cpu_state before))
 {
     const char *trouble = NULL;
-    bool starts = false;
 
     ptac_lock_take(&pool.lock);
     if (!watch_forks())
@@ -246,15 +252,12 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
         trouble = "the system gives no addresses for an arena";
     else
         trouble = take_options(wanted, install);
-    if (!trouble) {
+    if (!trouble)
         ptac_step_plan_switch(&plan, &pool, is_plan_wanted);
-        starts = reclaimer != RUNNING;
-        reclaimer = RUNNING;
-    } else if (state == PTAC_CPU_OFF && pool.n_arenas) {
+    else if (state == PTAC_CPU_OFF && pool.n_arenas)
         close_arena();
-    }
     ptac_lock_give(&pool.lock);
-    if (starts)
+    if (!trouble)
         start_reclaimer();
     return trouble;
 }
@@ -273,24 +276,15 @@ void ptac_cpu_pool_shut(void (*remove)(void), void (*when_drained)(void))
     ptac_lock_give(&pool.lock);
 }
 
-ptac_cpu_state ptac_cpu_pool_state(void)
+ptac_cpu_state ptac_cpu_pool_state(int64_t *n_blocks)
 {
     ptac_cpu_state now;
 
     ptac_lock_take(&pool.lock);
     now = state;
+    *n_blocks = (int64_t)pool.used.n_blocks;
     ptac_lock_give(&pool.lock);
     return now;
-}
-
-int64_t ptac_cpu_pool_draining(void)
-{
-    int64_t n;
-
-    ptac_lock_take(&pool.lock);
-    n = state == PTAC_CPU_ON ? -1 : (int64_t)pool.used.n_blocks;
-    ptac_lock_give(&pool.lock);
-    return n;
 }
 
 /* --- blocks ----------------------------------------------------------------------- */
@@ -330,7 +324,7 @@ void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
 {
     ptac_block *block;
     void *memory = NULL;
-    bool starts = false;
+    bool is_lost = false;
 
     *is_refused = false;
     ptac_lock_take(&pool.lock);
@@ -346,13 +340,10 @@ void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
             ptac_history_note(&pool.history, PTAC_EVENT_ALLOC, block->address,
                               block->bytes, 0);
         }
-        if (__builtin_expect(reclaimer == LOST, 0)) {
-            reclaimer = RUNNING;
-            starts = true;
-        }
+        is_lost = reclaimer == LOST;
     }
     ptac_lock_give(&pool.lock);
-    if (__builtin_expect(starts, 0))
+    if (__builtin_expect(is_lost, 0))
         start_reclaimer();
     return memory;
 }

@@ -49,9 +49,8 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *options,
  */
 void ptac_cpu_pool_shut(void (*remove)(void), void (*drained)(void));
 
-ptac_cpu_state ptac_cpu_pool_state(void);
-/* Blocks in use while it is draining; -1 when it is on, 0 when it is closed. */
-int64_t ptac_cpu_pool_draining(void);
+/* And how many blocks are in use. */
+ptac_cpu_state ptac_cpu_pool_state(int64_t *n_blocks);
 
 /*
  * A block of at least bytes at a multiple of 64 bytes, or NULL. is_refused tells that

@@ -89,7 +89,6 @@ static const char *open_arena(int n_threads)
 
     ptac_source_cpu_init(&source);
     pool.budget = (ptac_budget){.cap = SIZE_MAX};
-    pool.stats = (ptac_mem_stats){0};
     arena = ptac_pool_add_arena(&pool, &like, bytes);
     if (!arena)
         return "the system gives no addresses for the pinned pool";
@@ -148,10 +147,8 @@ void *ptac_pinned_alloc(size_t wanted)
     ptac_block *block = NULL;
 
     ptac_lock_take(&pool.lock);
-    if (pool.n_arenas > 0 && wanted > 0 && owner == getpid()) {
+    if (pool.n_arenas > 0 && wanted > 0 && owner == getpid())
         block = ptac_pool_take(&pool, pool.arenas[0], wanted);
-        pool.stats.num_ooms += !block;
-    }
     ptac_lock_give(&pool.lock);
     return block ? (void *)block->address : NULL;
 }
@@ -166,9 +163,4 @@ bool ptac_pinned_free(void *memory)
         ptac_pool_give(&pool, block);
     ptac_lock_give(&pool.lock);
     return block != NULL;
-}
-
-void ptac_pinned_stats(ptac_mem_stats *stats)
-{
-    ptac_pool_stats(&pool, stats);
 }

@@ -31,6 +31,4 @@ void *ptac_pinned_alloc(size_t bytes);
 /* False, and nothing done, when no used block begins there. */
 bool ptac_pinned_free(void *memory);
 
-void ptac_pinned_stats(ptac_mem_stats *stats);
-
 #endif

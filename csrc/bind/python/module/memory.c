@@ -67,7 +67,10 @@ PTAC_NOARGS(pool_state)
 {
     static const char *const names[] = {"off", "on", "draining"};
 
-    return Py_BuildValue("sl", names[ptac_cpu_pool_state()], ptac_cpu_pool_draining());
+    int64_t n_blocks;
+    const ptac_cpu_state state = ptac_cpu_pool_state(&n_blocks);
+
+    return Py_BuildValue("sl", names[state], n_blocks);
 }
 
 /* pool_trim() -> bytes given back that no block used */

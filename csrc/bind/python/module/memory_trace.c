@@ -41,7 +41,7 @@ static void put_stat(PyObject **dict, const char *name, const char *class,
     }
 }
 
-PyObject *ptac_mem_stats_dict(const ptac_mem_stats *s)
+static PyObject *stats_dict(const ptac_mem_stats *s)
 {
     static const char *const classes[PTAC_N_CLASSES] = {[PTAC_ALL] = ".all",
                                                         [PTAC_LARGE] = ".large_pool",
@@ -77,7 +77,7 @@ PTAC_O(pool_stats, device)
         ptac_stream_pool_stats((ptac_stream_pool *)pool, &stats); /* its first member */
     else
         ptac_pool_stats(pool, &stats);
-    return ptac_mem_stats_dict(&stats);
+    return stats_dict(&stats);
 }
 
 /* pool_reset_peaks(device): peaks become what is current. */

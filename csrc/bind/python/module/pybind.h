@@ -17,7 +17,6 @@
 #include <Python.h>
 
 #include "bind/torch/dispatch.h"
-#include "mem/engine/pool.h"
 
 /* Methods have the parameters that CPython gives them. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -119,9 +118,6 @@ typedef struct ptac_lent {
 } ptac_lent;
 
 void ptac_lent_announce(ptac_lent *lent);
-
-/* The statistics by torch's keys, a new dict. */
-PyObject *ptac_mem_stats_dict(const ptac_mem_stats *stats);
 
 /*
  * Look into torch.Tensor objects. The two offsets are learnt by ptac_tensor_learn and

@@ -112,7 +112,8 @@ static void stop_requests(void)
 const char *ptac_cpu_allocator_enable(const ptac_cpu_route *wanted,
                                       const ptac_cpu_pool_options *options)
 {
-    const ptac_cpu_state now = ptac_cpu_pool_state();
+    int64_t n_blocks;
+    const ptac_cpu_state now = ptac_cpu_pool_state(&n_blocks);
     const char *trouble = NULL;
 
     if (now != PTAC_CPU_OFF && wanted != route)

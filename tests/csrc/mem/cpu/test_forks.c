@@ -106,7 +106,7 @@ UNIT(children_are_born_in_the_middle_of_requests)
     EXPECT(fixture_give(inherited, MIB));
     EXPECT(!fixture_trouble());
     fixture_shut();
-    EXPECT(ptac_cpu_pool_draining() == 0);
+    EXPECT(fixture_draining() == 0);
 }
 
 static bool has_reclaimer_after_asking(void)
@@ -139,8 +139,8 @@ UNIT(a_child_of_a_child_has_a_reclaimer)
 static bool drains_in_child(void)
 {
     fixture_shut();
-    return ptac_cpu_pool_draining() == 1 && fixture_give(inherited, MIB) &&
-           ptac_cpu_pool_draining() == 0 && fixture_called.n_drained == 1;
+    return fixture_draining() == 1 && fixture_give(inherited, MIB) &&
+           fixture_draining() == 0 && fixture_called.n_drained == 1;
 }
 
 UNIT(a_child_may_switch_off_alone)
@@ -148,7 +148,7 @@ UNIT(a_child_may_switch_off_alone)
     EXPECT(fixture_open(NULL));
     inherited = fixture_take(MIB);
     EXPECT(unit_in_child(drains_in_child));
-    EXPECT(ptac_cpu_pool_draining() == -1 && fixture_called.n_removed == 0);
+    EXPECT(fixture_draining() == -1 && fixture_called.n_removed == 0);
     EXPECT(fixture_give(inherited, MIB));
     fixture_shut();
 }
@@ -212,7 +212,7 @@ static bool says_why_not(void)
     const ptac_cpu_pool_options o = fixture_options();
 
     return limit_addresses(100 * MIB) && ptac_cpu_pool_open(&o, yes) != NULL &&
-           ptac_cpu_pool_draining() == 0;
+           fixture_draining() == 0;
 }
 
 /* No more than 150 MiB of data: what is refused is refused, the rest is served. */
@@ -230,7 +230,7 @@ static bool serves_within_a_limit_of_data(void)
 
 UNIT(limits_of_the_process_are_kept)
 {
-    EXPECT(ptac_cpu_pool_draining() == 0);
+    EXPECT(fixture_draining() == 0);
     EXPECT(unit_in_child(opens_within_a_limit));
     EXPECT(unit_in_child(says_why_not));
     EXPECT(unit_in_child(serves_within_a_limit_of_data));

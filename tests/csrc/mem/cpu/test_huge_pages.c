@@ -68,7 +68,7 @@ static bool open_and_heat(void)
 static void end(void)
 {
     fixture_shut();
-    EXPECT(ptac_cpu_pool_draining() == 0);
+    EXPECT(fixture_draining() == 0);
     EXPECT(!calls_tick());
 }
 

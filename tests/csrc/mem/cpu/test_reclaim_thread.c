@@ -18,7 +18,7 @@ static void end_pool(void *used)
 {
     EXPECT(!used || fixture_give(used, MIB));
     fixture_shut();
-    EXPECT(ptac_cpu_pool_draining() == 0);
+    EXPECT(fixture_draining() == 0);
     EXPECT(!calls_tick());
     EXPECT(calls_n_threads() == 0);
 }

@@ -15,10 +15,10 @@ UNIT(it_opens_once_and_shuts_at_once_without_blocks)
 {
     bool is_refused = true;
 
-    EXPECT(ptac_cpu_pool_draining() == 0);
+    EXPECT(fixture_draining() == 0);
     EXPECT(!ptac_cpu_pool_alloc(MIB, &is_refused) && !is_refused);
     EXPECT(fixture_open(NULL));
-    EXPECT(ptac_cpu_pool_draining() == -1);
+    EXPECT(fixture_draining() == -1);
     EXPECT(fixture_open(NULL));
     EXPECT(fixture_called.n_installed == 1);
 
@@ -33,7 +33,7 @@ UNIT(it_opens_once_and_shuts_at_once_without_blocks)
     EXPECT(!ptac_cpu_pool_free(memory));
     fixture_shut();
     EXPECT(fixture_called.n_removed == 1 && fixture_called.n_drained == 1);
-    EXPECT(ptac_cpu_pool_draining() == 0 && !ptac_cpu_pool_owns(memory));
+    EXPECT(fixture_draining() == 0 && !ptac_cpu_pool_owns(memory));
     fixture_shut();
     EXPECT(fixture_called.n_removed == 1 && fixture_called.n_drained == 1);
     EXPECT(fixture_open(NULL) && fixture_called.n_installed == 1);
@@ -50,15 +50,15 @@ UNIT(it_drains_while_blocks_are_in_use)
 
     fixture_shut();
     EXPECT(fixture_called.n_removed == 1 && fixture_called.n_drained == 0);
-    EXPECT(ptac_cpu_pool_draining() == 2);
+    EXPECT(fixture_draining() == 2);
     EXPECT(!ptac_cpu_pool_alloc(MIB, &is_refused) && !is_refused);
     EXPECT(fixture_give(one, 100000));
-    EXPECT(ptac_cpu_pool_draining() == 1 && fixture_called.n_drained == 0);
+    EXPECT(fixture_draining() == 1 && fixture_called.n_drained == 0);
     EXPECT(!fixture_trouble());
     errno = 99;
     EXPECT(fixture_give(two, 3 * MIB));
     EXPECT(errno == 99);
-    EXPECT(ptac_cpu_pool_draining() == 0 && fixture_called.n_drained == 1);
+    EXPECT(fixture_draining() == 0 && fixture_called.n_drained == 1);
     EXPECT(!ptac_cpu_pool_owns(two));
 }
 
@@ -80,7 +80,7 @@ UNIT(it_comes_on_again_while_it_drains)
     EXPECT(!fixture_open(&others));
     calls_allow();
     fixture_refuses_install = false;
-    EXPECT(ptac_cpu_pool_draining() == 1);
+    EXPECT(fixture_draining() == 1);
     EXPECT(ptac_cpu_pool()->arenas[0]->policy == ptac_policy_find("exact_fit"));
     EXPECT(ptac_cpu_pool()->budget.cap == SIZE_MAX);
     EXPECT(!ptac_cpu_pool()->history.ring);
@@ -91,7 +91,7 @@ UNIT(it_comes_on_again_while_it_drains)
 
     EXPECT(two && two != one);
     EXPECT(fixture_give(one, MIB) && fixture_give(two, MIB));
-    EXPECT(ptac_cpu_pool_draining() == -1);
+    EXPECT(fixture_draining() == -1);
     fixture_shut();
     EXPECT(fixture_called.n_drained == 1);
 }
@@ -103,7 +103,7 @@ UNIT(it_stays_closed_when_nothing_can_be_installed)
     fixture_refuses_install = true;
     EXPECT(!fixture_open(NULL));
     fixture_refuses_install = false;
-    EXPECT(ptac_cpu_pool_draining() == 0);
+    EXPECT(fixture_draining() == 0);
     EXPECT(calls_bytes_mapped() == mapped);
 }
 
@@ -133,7 +133,7 @@ UNIT(options_change_while_it_is_on)
     for (int i = 1; i < 10; i += 2)
         EXPECT(fixture_give(blocks[i], MIB));
     fixture_shut();
-    EXPECT(ptac_cpu_pool_draining() == 0);
+    EXPECT(fixture_draining() == 0);
 }
 
 UNIT(a_cap_refuses_and_is_kept)
@@ -220,7 +220,7 @@ UNIT(a_pool_that_has_closed_keeps_its_statistics)
     EXPECT(memory);
     fixture_shut();
     EXPECT(fixture_give(memory, 2 * MIB));
-    EXPECT(ptac_cpu_pool_draining() == 0);
+    EXPECT(fixture_draining() == 0);
 
     const ptac_mem_stats s = fixture_stats();
 
@@ -264,7 +264,7 @@ UNIT(reserved_bytes_are_in_memory)
     }
     o.reserve_bytes = SIZE_MAX;
     EXPECT(!fixture_open(&o));
-    EXPECT(ptac_cpu_pool_draining() == 0);
+    EXPECT(fixture_draining() == 0);
 }
 
 /* Held blocks that nobody uses lie below what is to be reserved. */

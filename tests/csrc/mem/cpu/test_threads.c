@@ -132,7 +132,7 @@ static void look(rng *r)
         ptac_pool_reset_peaks(ptac_cpu_pool());
         break;
     case 2:
-        EXPECT(ptac_cpu_pool_draining() >= -1);
+        EXPECT(fixture_draining() >= -1);
         break;
     default:
         stats = fixture_stats();
@@ -210,7 +210,7 @@ static void trade_beside(void *(*other)(void *))
     EXPECT(!fixture_trouble());
     EXPECT(fixture_open(NULL));
     fixture_shut();
-    EXPECT(ptac_cpu_pool_draining() == 0);
+    EXPECT(fixture_draining() == 0);
 }
 
 UNIT(blocks_change_hands)

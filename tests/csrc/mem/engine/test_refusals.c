@@ -84,7 +84,7 @@ static bool was_survived(call_kind kind, int n, bool and_later)
     EXPECT(!fixture_trouble());
     EXPECT(fixture_stats().reserved_bytes[PTAC_ALL].peak <= (int64_t)CAP);
     calls_allow();
-    EXPECT(ptac_cpu_pool_draining() == -1 || n_taken == 0);
+    EXPECT(fixture_draining() == -1 || n_taken == 0);
     EXPECT(fixture_open(NULL));
     take(3 * MIB); /* a smaller batch is served */
     EXPECT(n_taken > 0 && all[n_taken - 1].bytes == 3 * MIB);
@@ -95,7 +95,7 @@ static bool was_survived(call_kind kind, int n, bool and_later)
         give(n_taken / 2);
     fixture_shut();
     calls_allow();
-    EXPECT(ptac_cpu_pool_draining() == 0 && fixture_called.n_drained == 1);
+    EXPECT(fixture_draining() == 0 && fixture_called.n_drained == 1);
     EXPECT(!calls_tick());
     ptac_history_close(&ptac_cpu_pool()->history);
     if (kind != CALL_munmap)

@@ -231,7 +231,7 @@ UNIT(a_pool_drains_from_the_midst_of_a_planned_step)
             request(&t, t.script[j].bytes, t.script[j].lasts);
         fixture_shut();
         end(&t);
-        EXPECT(ptac_cpu_pool_draining() == 0);
+        EXPECT(fixture_draining() == 0);
         EXPECT(ptac_cpu_pool()->n_arenas == 0);
     }
     ptac_cpu_pool_plan_steps(false);

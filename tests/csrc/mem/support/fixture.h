@@ -22,6 +22,8 @@ ptac_cpu_pool_options fixture_options(void);
 /* With these, or NULL for the above; true when the pool is on. */
 bool fixture_open(const ptac_cpu_pool_options *options);
 void fixture_shut(void);
+/* Blocks in use while it is draining; -1 when it is on, 0 when it is off. */
+int64_t fixture_draining(void);
 
 /* A block with marks at its ends and in between, or NULL. */
 void *fixture_take(size_t bytes);
