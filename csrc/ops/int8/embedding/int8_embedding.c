@@ -16,7 +16,7 @@ typedef struct embedding_job {
     const float *scales;
     float *y;
     int64_t n_rows, width;
-    ptac_int8_row_fn row;
+    ptac_int8_row_fn widen;
     int is_ill_conditioned; /* an index that the table does not have was met */
 } embedding_job;
 
@@ -32,8 +32,8 @@ static void embed(int64_t begin, int64_t end, void *context)
             __atomic_store_n(&job->is_ill_conditioned, 1, __ATOMIC_RELAXED);
             return;
         }
-        job->row(job->table + at * job->width, job->scales[at], job->width,
-                 job->y + i * job->width);
+        job->widen(job->table + at * job->width, job->scales[at], job->width,
+                   job->y + i * job->width);
     }
 }
 
@@ -48,7 +48,7 @@ ptac_reason ptac_int8_embedding_accepts(const ptac_call *call)
     return ptac_int8_is_countable(y, 2) ? PTAC_TAKE : PTAC_SHAPE;
 }
 
-ptac_status ptac_int8_embedding_run(const ptac_call *call, ptac_int8_row_fn row)
+ptac_status ptac_int8_embedding_run(const ptac_call *call, ptac_int8_row_fn widen)
 {
     const ptac_int8_embedding *p = call->params;
     embedding_job job = {
@@ -58,7 +58,7 @@ ptac_status ptac_int8_embedding_run(const ptac_call *call, ptac_int8_row_fn row)
         .y = call->outputs[0].data,
         .n_rows = p->n_rows,
         .width = p->width,
-        .row = row,
+        .widen = widen,
     };
 
     ptac_parallel_for(0, p->n_indices, 1 + GRAIN / p->width, embed, &job);

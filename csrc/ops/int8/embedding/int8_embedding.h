@@ -20,6 +20,6 @@ typedef struct ptac_int8_embedding {
 typedef void (*ptac_int8_row_fn)(const int8_t *q, float scale, int64_t width, float *y);
 
 ptac_reason ptac_int8_embedding_accepts(const ptac_call *call);
-ptac_status ptac_int8_embedding_run(const ptac_call *call, ptac_int8_row_fn row);
+ptac_status ptac_int8_embedding_run(const ptac_call *call, ptac_int8_row_fn widen);
 
 #endif
