@@ -50,13 +50,13 @@ class Direction:
 
 def _momentum(group: Group) -> float:
     """Rates with momentum compare by the root of what the gradients add up to."""
-    if not group.get("momentum"):
-        return 1 - float(group.get("dampening", 0))
+    if not group.get("momentum"):  # dampening is of momentum alone
+        return 1.0
     return (1 - float(group.get("dampening", 0))) / sqrt(_rest(group))
 
 
 def _rest(group: Group) -> float:
-    return 1 - min(max(float(group.get("momentum", 0)), 0.0), 0.9999)
+    return 1 - min(max(float(group.get("momentum") or 0), 0.0), 0.9999)
 
 
 def caution(group: Group) -> float:
@@ -65,8 +65,6 @@ def caution(group: Group) -> float:
     Beyond momentum 0.9 the root goes over into the sum itself, which it is from 0.99
     on: losses of ten steps do not show what higher rates lead to.
     """
-    if not group.get("momentum"):
-        return 1.0
     rest = _rest(group)
     return min(max(1, 0.1 / rest), 1 / sqrt(rest))
 

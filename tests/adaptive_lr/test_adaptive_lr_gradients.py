@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from adapting import backward, linear, losses_of, multipliers_of, report, train
+from adapting import (
+    backward,
+    linear,
+    losses_of,
+    multipliers_of,
+    network,
+    report,
+    train,
+)
 from torch import nn, optim
 
 import pai_torchacc as ptac
@@ -92,6 +100,15 @@ def test_adagrad_begins_with_the_sum_that_it_was_given() -> None:
     optimizer.step()
     # Of the parameters, which began at zero; float32 rounds each a few times.
     assert found == pytest.approx(-float(p.grad @ p.detach()) / 0.1, rel=1e-6)
+
+
+def test_dampening_without_momentum_is_none() -> None:
+    ends = []
+    for dampening in (0.0, 0.9):
+        net, optimizer = network(lr=1e-3, dampening=dampening)
+        train(net, optimizer, 30)
+        ends.append(report(optimizer).multiplier)
+    assert ends[0] == ends[1] > 1
 
 
 def test_a_rate_of_zero_leaves_losses_as_they_are() -> None:

@@ -16,6 +16,8 @@
 #define WITH_BF16                                                                      \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
 
+#define INLINE_BF16 WITH_BF16 static inline __attribute__((always_inline))
+
 enum {
     GRAIN = 1 << 13,   /* elements worth a thread */
     EXPONENT = 0x7f80, /* of a number in bfloat16 that is not finite */
@@ -93,9 +95,7 @@ INLINE void take_maximum(vec *most, mask *nan, vec score)
 }
 
 /* exp(score - largest) of n lanes, stored as rounded; what it was rounded to. */
-WITH_BF16 static inline __attribute__((always_inline)) vec weight(vec score,
-                                                                  vec largest, int n,
-                                                                  uint16_t *out)
+INLINE_BF16 vec weight(vec score, vec largest, int n, uint16_t *out)
 {
     const vec e = v_exp_bounded(v_sub(score, largest));
     const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(e);
@@ -104,10 +104,7 @@ WITH_BF16 static inline __attribute__((always_inline)) vec weight(vec score,
     return widened(rounded);
 }
 
-WITH_BF16 static inline __attribute__((always_inline)) float weigh_with(query q,
-                                                                        float scale,
-                                                                        addend with,
-                                                                        float *largest)
+INLINE_BF16 float weigh_with(query q, float scale, addend with, float *largest)
 {
     const vec factor = v_set(scale);
     vec most = v_set(-INFINITY), sums = v_zero(), top;

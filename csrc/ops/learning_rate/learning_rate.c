@@ -166,17 +166,10 @@ static double moved_up(const ptac_rate *r, double polyak, double evidence,
 static double moved_down(const ptac_rate *r, double polyak, double evidence,
                          bool falls_by_evidence)
 {
-    const double top = fmin(polyak, 0);
+    const double top = falls_by_evidence ? 0 : fmin(polyak, 0);
     const double stride = evidence < -CHANCE ? -STRIDE : STRIDE / 2;
 
-    if (falls_by_evidence)
-        return clip(r->exponent + stride, lowest(r, polyak), 0);
     return clip(r->exponent + stride, lowest(r, polyak), top);
-}
-
-static double moved_back(double exponent)
-{
-    return exponent > 0 ? fmax(exponent - STRIDE, 0) : fmin(exponent + STRIDE, 0);
 }
 
 static bool is_too_high(const ptac_rate *r, double fast)
@@ -276,7 +269,7 @@ double ptac_rate_next(ptac_rate *r, const ptac_rate_input *input)
     else if (side < 0)
         r->exponent = moved_down(r, lower, evidence, input->falls_by_evidence);
     else
-        r->exponent = moved_back(r->exponent);
+        r->exponent = clip(0, r->exponent - STRIDE, r->exponent + STRIDE);
     if (takes_back(r, fmin(r->exponent, exponent), fast) && !did_take_back)
         r->n_rollbacks += 1;
     limit(r, fast, lower, input->most_exponent);
