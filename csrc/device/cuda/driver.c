@@ -9,25 +9,12 @@
 
 ptac_cuda_functions ptac_cuda;
 
-static const char *find_all(void *library)
-{
-    const char *missing = NULL;
-
-#define F(member, symbol, parameters)                                                  \
-    *(void **)&ptac_cuda.member = dlsym(library, #symbol);                             \
-    if (!ptac_cuda.member && !missing)                                                 \
-        missing = #symbol;
-    PTAC_CUDA_FUNCTIONS(F)
-#undef F
-    return missing;
-}
-
 const char *ptac_cuda_load(const char *name)
 {
     static char reason[256];
     static bool is_loaded;
     void *library;
-    const char *missing;
+    const char *missing = NULL;
     cu_result result;
 
     if (is_loaded)
@@ -37,7 +24,12 @@ const char *ptac_cuda_load(const char *name)
         snprintf(reason, sizeof reason, "no NVIDIA driver: %s", dlerror());
         return reason;
     }
-    missing = find_all(library);
+#define F(member, symbol, parameters)                                                  \
+    *(void **)&ptac_cuda.member = dlsym(library, #symbol);                             \
+    if (!ptac_cuda.member && !missing)                                                 \
+        missing = #symbol;
+    PTAC_CUDA_FUNCTIONS(F)
+#undef F
     if (missing) {
         snprintf(reason, sizeof reason, "the NVIDIA driver is too old: it lacks %s",
                  missing);

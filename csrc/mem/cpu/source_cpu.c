@@ -145,7 +145,7 @@ static bool populate(ptac_source *source, uintptr_t at, size_t bytes)
 
 void ptac_source_cpu_init(ptac_source_cpu *cpu)
 {
-    *cpu = (ptac_source_cpu){.source = {"cpu", CHUNK_BYTES, reserve, unreserve, commit,
-                                        release, want_huge, want_small, is_touched,
-                                        populate}};
+    *cpu =
+        (ptac_source_cpu){.source = {CHUNK_BYTES, reserve, unreserve, commit, release,
+                                     want_huge, want_small, is_touched, populate}};
 }

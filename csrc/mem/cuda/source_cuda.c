@@ -129,7 +129,7 @@ void ptac_source_cuda_init(ptac_source_cuda *cuda, const ptac_cuda_device *devic
                            size_t chunk_bytes)
 {
     *cuda = (ptac_source_cuda){
-        .source = {"cuda", chunk_bytes, reserve, unreserve, commit, release},
+        .source = {chunk_bytes, reserve, unreserve, commit, release},
         .device = device,
     };
 }

@@ -111,7 +111,7 @@ static bool has_ended(ptac_stream_pool *pool, ptac_block *block, late_streams *l
                 late->streams[late->n++] = stream;
             return false;
         }
-        if (!ptac_cuda_done(pool, result))
+        if (result != PTAC_CU_OK)
             be_unsure(pool, block);
         drop(pool, at);
     }

@@ -10,9 +10,9 @@ bool ptac_stream_event_record(ptac_stream_pool *pool, cu_event *event, cu_stream
 
     if (!ptac_cuda_enter(&pool->device))
         return false;
-    is_done = *event || ptac_cuda_done(pool, ptac_cuda.event_create(
-                                                 event, PTAC_CU_EVENT_DISABLE_TIMING));
-    is_done = is_done && ptac_cuda_done(pool, ptac_cuda.event_record(*event, stream));
+    is_done = *event ||
+              ptac_cuda.event_create(event, PTAC_CU_EVENT_DISABLE_TIMING) == PTAC_CU_OK;
+    is_done = is_done && ptac_cuda.event_record(*event, stream) == PTAC_CU_OK;
     ptac_cuda_leave();
     return is_done;
 }
@@ -23,7 +23,7 @@ bool ptac_stream_event_wait(ptac_stream_pool *pool, cu_event event, cu_stream st
 
     if (!ptac_cuda_enter(&pool->device))
         return false;
-    is_done = ptac_cuda_done(pool, ptac_cuda.stream_wait(stream, event, 0));
+    is_done = ptac_cuda.stream_wait(stream, event, 0) == PTAC_CU_OK;
     ptac_cuda_leave();
     return is_done;
 }
@@ -127,8 +127,8 @@ static ptac_block *grow(ptac_stream_pool *pool, ptac_free_lists *lists, size_t b
 
     if (!ptac_cuda_enter(&pool->device))
         return NULL;
-    if (!is_capturing || ptac_cuda_done(pool, ptac_cuda.capture_mode(&mode))) {
-        pool->pool.budget.cap = pool->cap;
+    if (!is_capturing || ptac_cuda.capture_mode(&mode) == PTAC_CU_OK) {
+        pool->pool.budget.cap = pool->options.cap;
         lists->sources[is_small].error = PTAC_CU_OK;
         if (!lists->arenas[is_small])
             lists->arenas[is_small] = open_arena(pool, lists, is_small);
@@ -136,7 +136,7 @@ static ptac_block *grow(ptac_stream_pool *pool, ptac_free_lists *lists, size_t b
             block = ptac_pool_take(&pool->pool, lists->arenas[is_small], bytes);
         pool->grow_error = lists->sources[is_small].error;
         if (is_capturing)
-            ptac_cuda_done(pool, ptac_cuda.capture_mode(&mode));
+            ptac_cuda.capture_mode(&mode);
     }
     ptac_cuda_leave();
     return block;
@@ -176,7 +176,7 @@ bool ptac_free_lists_is_quiet(ptac_stream_pool *pool, ptac_free_lists *lists,
     if (!is_small && lists->is_recorded && !lists->is_ended) {
         const cu_result result = ptac_cuda.event_query(lists->event);
 
-        lists->is_ended = ptac_cuda_done(pool, result);
+        lists->is_ended = result == PTAC_CU_OK;
         lists->is_recorded = lists->is_ended || result == PTAC_CU_NOT_READY;
     }
     return !is_small && lists->is_ended;

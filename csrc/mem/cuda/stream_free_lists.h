@@ -41,14 +41,6 @@ bool ptac_free_lists_wait(ptac_stream_pool *pool, ptac_free_lists *lists, bool i
 /* The memory of quiet streams that no block touches goes back to the driver; bytes. */
 size_t ptac_free_lists_trim(ptac_stream_pool *pool);
 
-/* Notes what the driver says; whether it is success. */
-static inline bool ptac_cuda_done(ptac_stream_pool *pool, cu_result result)
-{
-    if (result != PTAC_CU_OK && result != PTAC_CU_NOT_READY)
-        pool->error = result;
-    return result == PTAC_CU_OK;
-}
-
 /* Makes the event if there is none, and records it behind the stream's work. */
 bool ptac_stream_event_record(ptac_stream_pool *pool, cu_event *event,
                               cu_stream stream);

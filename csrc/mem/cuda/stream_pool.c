@@ -25,7 +25,6 @@ const char *ptac_stream_pool_open(ptac_stream_pool *pool, int device,
         return "the device maps memory in larger pieces than ours";
     if (!ptac_history_open(&pool->pool.history, options->n_history))
         return "no memory for the history";
-    pool->cap = options->cap;
     pool->pool.has_streams = true;
     pool->pending_end = &pool->pending;
     pool->capturing = -1;
@@ -50,7 +49,7 @@ static void wait_for_device(ptac_stream_pool *pool)
         ptac_cuda_leave();
     }
     ptac_lock_take(&pool->pool.lock);
-    if (ptac_cuda_done(pool, result) && number > pool->waited_for)
+    if (result == PTAC_CU_OK && number > pool->waited_for)
         pool->waited_for = number;
     ptac_stream_events_process(pool);
 }
@@ -78,8 +77,7 @@ static int graph_of(ptac_stream_pool *pool, cu_stream stream)
 
     if (pool->capturing < 0)
         return -1;
-    return ptac_cuda_done(pool, ptac_cuda.stream_is_capturing(stream, &status)) &&
-                   status != 0
+    return ptac_cuda.stream_is_capturing(stream, &status) == PTAC_CU_OK && status != 0
                ? pool->capturing
                : -1;
 }
@@ -245,7 +243,7 @@ bool ptac_stream_pool_record(ptac_stream_pool *pool, void *memory, cu_stream str
 void ptac_stream_pool_set_cap(ptac_stream_pool *pool, size_t cap)
 {
     ptac_lock_take(&pool->pool.lock);
-    pool->cap = cap;
+    pool->options.cap = cap;
     ptac_lock_give(&pool->pool.lock);
 }
 

@@ -82,7 +82,6 @@ typedef struct ptac_stream_pool {
     ptac_pool pool; /* its budget's cap is what it holds, except while it may grow */
     ptac_cuda_device device;
     ptac_stream_pool_options options;
-    size_t cap;
     ptac_free_lists streams[PTAC_MAX_STREAMS];
     int n_streams;
     uint8_t lists_of[PTAC_MAX_ARENAS];
@@ -91,7 +90,6 @@ typedef struct ptac_stream_pool {
     ptac_block *pending, **pending_end; /* linked by previous */
     ptac_stream_use *spare_uses;
     int64_t waits_begun, waited_for; /* for the device: how many; the last that ended */
-    cu_result error;                 /* of the last call that failed */
     cu_result grow_error; /* why the last request for new memory had none; 0: the cap */
     bool is_child;        /* the process was forked: the device is the parent's */
 } ptac_stream_pool;

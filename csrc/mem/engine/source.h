@@ -21,7 +21,6 @@
  * held; may not call back.
  */
 typedef struct ptac_source {
-    const char *name;
     size_t chunk_bytes;
 
     /* A range of addresses without memory; 0 when there is none of this size. */

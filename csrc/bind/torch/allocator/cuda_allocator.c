@@ -139,9 +139,9 @@ static void throw_oom(ptac_stream_pool *pool, size_t bytes)
                  "capacity of %s of which %s is free. ",
                  in_words(asked, bytes), pool->device.number,
                  in_words(total, total_bytes), in_words(left, free_bytes));
-    if (pool->cap < total_bytes)
+    if (pool->options.cap < total_bytes)
         n += snprintf(text + n, sizeof text - (size_t)n, "%s allowed; ",
-                      in_words(allowed, pool->cap));
+                      in_words(allowed, pool->options.cap));
     snprintf(text + n, sizeof text - (size_t)n,
              "Of the allocated memory %s is allocated by PyTorch, and %s is reserved "
              "by PyTorch but unallocated (pai_torchacc's pool).",

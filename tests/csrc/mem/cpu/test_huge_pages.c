@@ -225,7 +225,6 @@ static bool count_small(ptac_source *source, uintptr_t at, size_t bytes)
 }
 
 static ptac_source none = {
-    .name = "none",
     .chunk_bytes = CHUNK,
     .reserve = reserve,
     .unreserve = unreserve,

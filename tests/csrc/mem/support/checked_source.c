@@ -149,7 +149,6 @@ void checked_source_init(checked_source *w, int number, bool is_real, rng *refus
         .number = number, .is_real = is_real, .refuser = refuser, .all_held = all_held};
     ptac_source_cpu_init(&w->cpu);
     w->source = (ptac_source){
-        .name = "checked_source",
         .chunk_bytes = w->cpu.source.chunk_bytes,
         .reserve = reserve,
         .unreserve = unreserve,

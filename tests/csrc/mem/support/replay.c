@@ -77,8 +77,7 @@ bool ptac_replay(const ptac_policy *policy, size_t granule, size_t least_bytes,
                  const ptac_trace_step *steps, size_t n_steps,
                  ptac_replay_result *result)
 {
-    ptac_source none = {.name = "none",
-                        .chunk_bytes = 2 << 20,
+    ptac_source none = {.chunk_bytes = 2 << 20,
                         .reserve = reserve,
                         .unreserve = unreserve,
                         .commit = agree,
