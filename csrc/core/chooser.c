@@ -233,17 +233,6 @@ bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
     return now && find_point(now, op, shape, dtype, n_threads, row);
 }
 
-/* Time grows with the work beyond the point's. */
-static void estimate(ptac_op op, const ptac_point *point, int64_t work)
-{
-    double stock_ns = point->stock_ns;
-
-    if (point->work > 0)
-        stock_ns *= (double)work / (double)point->work;
-    ptac_count_estimate(op, stock_ns,
-                        point->row ? stock_ns * (1 - 1 / point->ratio) : 0);
-}
-
 static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape,
                                   ptac_dtype dtype)
 {
@@ -254,8 +243,15 @@ static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape
     if (!now)
         return NULL;
     point = find_point(now, call->op, shape, dtype, call->n_threads, &row);
-    if (point && point->stock_ns > 0)
-        estimate(call->op, point, shape->work);
+    if (point && point->stock_ns > 0) {
+        /* Time grows with the work beyond the point's. */
+        const double times =
+            point->work > 0 ? (double)shape->work / (double)point->work : 1;
+        const double stock_ns = point->stock_ns * times;
+
+        ptac_count_estimate(call->op, stock_ns,
+                            point->row ? stock_ns * (1 - 1 / point->ratio) : 0);
+    }
     return row;
 }
 

@@ -43,7 +43,7 @@ static uint64_t read_xcr0(void)
     return (uint64_t)high << 32 | low;
 }
 
-static void detect_features(void)
+__attribute__((constructor)) static void detect_features(void)
 {
     uint32_t a, b, c, d, leaf1_c;
     uint64_t xcr0;
@@ -78,7 +78,7 @@ static void detect_features(void)
         detected |= PTAC_CPU_AVX512_BF16;
 }
 
-static void detect_model(void)
+__attribute__((constructor)) static void detect_model(void)
 {
     uint32_t a, b, c, d, family, number;
     char vendor[13] = {0};
@@ -95,12 +95,6 @@ static void detect_model(void)
     if (family == 15)
         family += a >> 20 & 0xff;
     snprintf(model, sizeof model, "%s-%u-%u", vendor, family, number);
-}
-
-__attribute__((constructor)) static void detect(void)
-{
-    detect_features();
-    detect_model();
 }
 #endif
 

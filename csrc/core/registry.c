@@ -43,21 +43,15 @@ ptac_op ptac_op_find(const char *name)
     return (ptac_op)op;
 }
 
-/* What holds of every row: it can be named, run and ranked. */
-static void check_row(const ptac_kernel *row)
-{
-    PTAC_ASSERT(row->op < PTAC_N_OPS);
-    PTAC_ASSERT(row->name && row->name[0]);
-    PTAC_ASSERT(row->level <= PTAC_FAST);
-    PTAC_ASSERT(row->accepts && row->run);
-    PTAC_ASSERT(!row->in_bf16 || row->level == PTAC_FAST);
-}
-
 void ptac_registry_add(const ptac_kernel *kernel)
 {
     op_entry *entry = &entries[kernel->op];
 
-    check_row(kernel);
+    PTAC_ASSERT(kernel->op < PTAC_N_OPS);
+    PTAC_ASSERT(kernel->name && kernel->name[0]);
+    PTAC_ASSERT(kernel->level <= PTAC_FAST);
+    PTAC_ASSERT(kernel->accepts && kernel->run);
+    PTAC_ASSERT(!kernel->in_bf16 || kernel->level == PTAC_FAST);
     /* A table that is too small is a mistake of the build, not of a user. */
     if (entry->n_rows == PTAC_MAX_ROWS)
         abort();

@@ -17,8 +17,6 @@ enum {
 };
 
 /* A block's share: elements [at, at + n) of an item. */
-typedef double (*part_fn)(const ptac_descent *d, int64_t at, int64_t n);
-
 #define DEFINE_PART(name, type)                                                        \
     static double name(const ptac_descent *d, int64_t at, int64_t n)                   \
     {                                                                                  \
@@ -84,18 +82,9 @@ TARGET static double part_f32_avx2(const ptac_descent *d, int64_t at, int64_t n)
     }
     return v_total(sum) + part_f32(d, at + i, n - i);
 }
+#else
+#define part_f32_avx2 part_f32
 #endif
-
-static part_fn part_for(const ptac_descent *d)
-{
-    if (d->is_double)
-        return part_f64;
-#if defined(__x86_64__)
-    if (ptac_cpu_features() & PTAC_CPU_AVX2)
-        return part_f32_avx2;
-#endif
-    return part_f32;
-}
 
 static int64_t n_blocks(const ptac_descent *d)
 {
@@ -120,16 +109,19 @@ static void run(int64_t begin, int64_t end, void *context)
 {
     const work *w = context;
     const ptac_descent *d = w->items;
+    const bool has_avx2 = ptac_cpu_features() & PTAC_CPU_AVX2;
     int64_t first = 0; /* block of the item */
 
     for (int64_t block = begin; block < end; block++) {
-        int64_t at, left;
+        int64_t at, n;
 
         while (block - first >= n_blocks(d))
             first += n_blocks(d++);
         at = (block - first) * BLOCK;
-        left = d->n - at;
-        w->partial[block] = part_for(d)(d, at, left < BLOCK ? left : BLOCK);
+        n = d->n - at < BLOCK ? d->n - at : BLOCK;
+        w->partial[block] = d->is_double ? part_f64(d, at, n)
+                            : has_avx2   ? part_f32_avx2(d, at, n)
+                                         : part_f32(d, at, n);
     }
 }
 

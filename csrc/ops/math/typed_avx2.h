@@ -117,10 +117,7 @@ INLINE span_bf16 span_of_bf16(int64_t stride, int lo, int hi)
     return (span_bf16){lo, hi};
 }
 
-INLINE vec_f32 widen(__m128i halves)
-{
-    return (vec_f32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16);
-}
+#define widen(halves) ((vec_f32)EPI32(slli)(_mm256_cvtepu16_epi32(halves), 16))
 
 INLINE __m128i load_first_halves(const uint16_t *p, int n)
 {
@@ -207,10 +204,7 @@ INLINE void store_bf16(uint16_t *p, vec_f32 v, int n)
 /* Positions */
 
 /* The even 32-bit lanes of two vectors, in order. */
-INLINE __m256i low_words(__m256i a, __m256i b)
-{
-    return (__m256i)evens_f32((__m256)a, (__m256)b);
-}
+#define low_words(a, b) ((__m256i)evens_f32((__m256)(a), (__m256)(b)))
 
 INLINE __m128i halved(mask_f64 m)
 {

@@ -38,12 +38,6 @@ enum {
 #define PICK       V(mask_blend)
 #define IPICK      I(mask_blend)
 
-/* The first 2n elements of a pair of vectors. */
-INLINE uint32_t first_pairs(int n)
-{
-    return (uint32_t)((UINT64_C(1) << 2 * n) - 1);
-}
-
 INLINE uint32_t span_of(int64_t stride, int lo, int hi)
 {
     if (hi <= lo)
@@ -133,17 +127,10 @@ INLINE void store_bytes(void *p, __m512i v, int bytes)
 
 #define OF(name) name##_bf16
 
-INLINE vec_f32 widen(__m256i halves)
-{
-    return (vec_f32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
-}
+#define widen(halves) ((vec_f32)EPI32(slli)(_mm512_cvtepu16_epi32(halves), 16))
 
-INLINE vec_f32 load_span_bf16(const uint16_t *p, uint32_t span)
-{
-    return widen(_mm256_maskz_loadu_epi16((__mmask16)span, p));
-}
-
-#define load_bf16(p, n) load_span_bf16(p, range_f32(0, n))
+#define load_span_bf16(p, span) widen(_mm256_maskz_loadu_epi16((__mmask16)(span), p))
+#define load_bf16(p, n)         load_span_bf16(p, range_f32(0, n))
 
 /* The even halves are the low ones of each 32-bit lane. */
 INLINE vec_f32 load2_span_bf16(const uint16_t *p, uint32_t span)
@@ -160,7 +147,7 @@ INLINE void store_bf16(uint16_t *p, vec_f32 v, int n)
 
 INLINE __m512i load_halves(const uint16_t *p, int n)
 {
-    return _mm512_maskz_loadu_epi16(first_pairs(n), p);
+    return _mm512_maskz_loadu_epi16((uint32_t)((UINT64_C(1) << 2 * n) - 1), p);
 }
 
 INLINE void store_halves(uint16_t *p, __m512i pairs, int n)

@@ -114,18 +114,25 @@ done:
     return result;
 }
 
-/* The numbers that Python keeps, held until they are released; NULL with an error. */
-static ptac_rate *take_rate(PyObject *state, Py_buffer *buffer)
+/* The next multiplier by numbers that Python keeps; without a loss, by three others. */
+static PyObject *next(PyObject *state, const ptac_rate_input *in, const double *others)
 {
-    if (PyObject_GetBuffer(state, buffer, PyBUF_WRITABLE | PyBUF_FORMAT) < 0)
+    PyObject *multiplier = NULL;
+    Py_buffer buffer;
+
+    if (PyObject_GetBuffer(state, &buffer, PyBUF_WRITABLE | PyBUF_FORMAT) < 0)
         return NULL;
-    if (buffer->len == sizeof(ptac_rate) && buffer->format &&
-        strcmp(buffer->format, "d") == 0)
-        return buffer->buf;
-    PyErr_Format(PyExc_ValueError, "the state of a learning rate is %d doubles",
-                 (int)PTAC_RATE_NUMBERS);
-    PyBuffer_Release(buffer);
-    return NULL;
+    if (buffer.len != sizeof(ptac_rate) || !buffer.format ||
+        strcmp(buffer.format, "d") != 0)
+        PyErr_Format(PyExc_ValueError, "the state of a learning rate is %d doubles",
+                     (int)PTAC_RATE_NUMBERS);
+    else
+        multiplier =
+            PyFloat_FromDouble(others ? ptac_rate_next_free(buffer.buf, others[0],
+                                                            others[1], others[2], in)
+                                      : ptac_rate_next(buffer.buf, in));
+    PyBuffer_Release(&buffer);
+    return multiplier;
 }
 
 /*
@@ -136,21 +143,15 @@ static ptac_rate *take_rate(PyObject *state, Py_buffer *buffer)
 PTAC_VARARGS(rate_next)
 {
     ptac_rate_input in;
-    ptac_rate *rate;
-    Py_buffer buffer;
     PyObject *state;
     int falls_by_evidence;
-    double multiplier;
 
     if (!PyArg_ParseTuple(args, "Oddddddp", &state, &in.loss, &in.descent,
                           &in.most_descent, &in.known_floor, &in.most_exponent,
-                          &in.most_growth, &falls_by_evidence) ||
-        !(rate = take_rate(state, &buffer)))
+                          &in.most_growth, &falls_by_evidence))
         return NULL;
     in.falls_by_evidence = falls_by_evidence;
-    multiplier = ptac_rate_next(rate, &in);
-    PyBuffer_Release(&buffer);
-    return PyFloat_FromDouble(multiplier);
+    return next(state, &in, NULL);
 }
 
 /*
@@ -160,18 +161,13 @@ PTAC_VARARGS(rate_next)
 PTAC_VARARGS(rate_next_free)
 {
     ptac_rate_input in = {0};
-    ptac_rate *rate;
-    Py_buffer buffer;
     PyObject *state;
-    double squares, distance, lr, multiplier;
+    double others[3];
 
-    if (!PyArg_ParseTuple(args, "Oddddd", &state, &squares, &distance, &lr,
-                          &in.most_exponent, &in.most_growth) ||
-        !(rate = take_rate(state, &buffer)))
+    if (!PyArg_ParseTuple(args, "Oddddd", &state, &others[0], &others[1], &others[2],
+                          &in.most_exponent, &in.most_growth))
         return NULL;
-    multiplier = ptac_rate_next_free(rate, squares, distance, lr, &in);
-    PyBuffer_Release(&buffer);
-    return PyFloat_FromDouble(multiplier);
+    return next(state, &in, others);
 }
 
 static const char *const rate_names[] = {
