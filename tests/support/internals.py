@@ -42,7 +42,7 @@ def override_schemas() -> list[str]:
 
 def override_typed() -> list[str]:
     """Operators that are overridden and that torch calls without boxing arguments."""
-    bits = function("ptac_override_typed", ctypes.c_uint64)()
+    bits = function("ptac_override_installed", ctypes.c_uint64, ctypes.c_bool)(True)
     return [name for i, (name, *_) in enumerate(_C.operators()) if bits >> i & 1]
 
 

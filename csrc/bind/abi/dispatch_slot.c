@@ -23,21 +23,14 @@ enum {
     SLOT_WORDS,
 };
 
-/* std::string; short ones have their text inside, but nobody asks. */
-typedef struct cxx_string {
-    const char *text;
-    size_t length;
-    char inside[16];
-} cxx_string;
-
 typedef struct operator_name {
-    cxx_string name, overload;
+    at_string name, overload;
 } operator_name;
 
 void at_entry_remember(const char *name, at_entry *entry)
 {
     char full[80] = "aten::";
-    operator_name key = {{full, 0, ""}, {"", 0, ""}};
+    operator_name key = {{.text = full}, {.text = ""}};
     at_result found; /* the operator, its node in a list, and whether there is one */
 
     *entry = (at_entry){NULL};

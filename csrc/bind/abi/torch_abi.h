@@ -150,6 +150,16 @@ typedef struct at_optional_tensor {
     bool has_value;
 } at_optional_tensor;
 
+/* std::string of libstdc++ since GCC 5; a short text lies inside, where text points. */
+typedef struct at_string {
+    const char *text;
+    size_t length;
+    union {
+        char inside[16];
+        size_t capacity;
+    };
+} at_string;
+
 /*
  * M(return type, name, mangled symbol, parameters): C++ functions. The mangled name
  * holds the parameter types, so a changed signature is a missing symbol; results are

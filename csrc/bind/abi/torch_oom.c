@@ -26,21 +26,11 @@ typedef struct source_location {
     uint32_t line;
 } source_location;
 
-/* std::string of libstdc++ since GCC 5. */
-typedef struct cxx_string {
-    char *text;
-    size_t length;
-    union {
-        char local[16];
-        size_t capacity;
-    };
-} cxx_string;
-
 static struct parts {
     void *(*allocate)(size_t bytes);
     void (*throw)(void *error, void *type, void (*destructor)(void *))
         __attribute__((noreturn));
-    void (*init)(void *error, source_location where, cxx_string *text);
+    void (*init)(void *error, source_location where, at_string *text);
     void *type;
     char *table;
 } parts;
@@ -73,18 +63,17 @@ void ptac_torch_throw(const char *text)
 void ptac_torch_throw_oom(const char *text)
 {
     const source_location where = {"ptac_cuda_allocator", __FILE__, __LINE__};
-    cxx_string string = {.length = strlen(text)};
+    at_string string = {.length = strlen(text)};
     void **error;
 
     if (!ptac_torch_has_oom())
         ptac_torch_throw(text);
     string.capacity = string.length;
-    string.text = T.cxx_new(string.length + 1);
-    memcpy(string.text, text, string.length + 1);
+    string.text = memcpy(T.cxx_new(string.length + 1), text, string.length + 1);
     error = parts.allocate(ROOM);
     parts.init(error, where, &string);
-    if (string.text != string.local)
-        T.cxx_delete(string.text);
+    if (string.text != string.inside)
+        T.cxx_delete((void *)(uintptr_t)string.text);
     *error = parts.table + TO_FUNCTIONS;
     parts.throw(error, parts.type, ((void (**)(void *)) * error)[DESTRUCTOR]);
 }

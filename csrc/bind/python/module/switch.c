@@ -50,7 +50,7 @@ PTAC_O(override_install, names)
 /* override_installed() -> [operators whose overrides are in the dispatcher] */
 PTAC_NOARGS(override_installed)
 {
-    const uint64_t ops = ptac_override_installed();
+    const uint64_t ops = ptac_override_installed(false);
     PyObject *list = PyList_New(0);
 
     for (int op = 0; list && op < PTAC_N_OPS; op++)

@@ -184,17 +184,18 @@ void ptac_arguments_call_out(const ptac_arguments *args, at_tensor *out)
 {
     const ptac_override *override = args->of;
     const int n_args = override->n_arguments, n_outputs = override->n_outputs;
-    const ptac_argument *typed = &args->at[override->dtype_from];
     const char *overload = strchr(override->out, '.') + 1;
     stable_ivalue stack[PTAC_MAX_ARGUMENTS + PTAC_MAX_OUTPUTS];
-    int32_t dtype = (int32_t)typed->number;
+    int32_t dtype = -1;
     char op[80] = "";
 
     strncat(op, override->out, (size_t)(overload - 1 - override->out));
-    if (override->types[override->dtype_from] == 't')
-        T.aoti_torch_get_dtype(typed->tensor, &dtype);
-    for (int i = 0; i < n_args; i++)
+    T.aoti_torch_get_dtype(args->at[override->self].tensor, &dtype);
+    for (int i = 0; i < n_args; i++) {
         stack[i] = box(&args->at[i], override->types[i]);
+        if (override->types[i] == 's')
+            dtype = (int32_t)args->at[i].number;
+    }
     for (int i = 0; i < n_outputs; i++) {
         out[i] = empty(i == 0 ? dtype : AT_DTYPE_I64);
         /*

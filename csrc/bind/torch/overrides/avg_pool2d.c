@@ -38,7 +38,6 @@ static ptac_override avg_pool2d_backward = {
     .op = PTAC_OP_AVG_POOL2D_BACKWARD,
     .out = "aten::avg_pool2d_backward.grad_input",
     .self = 1,
-    .dtype_from = 1,
     .n_inputs = 1,
     .read = read,
 };

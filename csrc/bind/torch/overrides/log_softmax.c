@@ -41,7 +41,6 @@ static ptac_override log_softmax_backward = {
     .op = PTAC_OP_LOG_SOFTMAX_BACKWARD,
     .out = "aten::_log_softmax_backward_data.out",
     .self = 1,
-    .dtype_from = 3,
     .n_inputs = 2,
     .inputs = {0, 1},
     .read = read,

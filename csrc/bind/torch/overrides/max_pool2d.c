@@ -31,7 +31,6 @@ static ptac_override max_pool2d_backward = {
     .op = PTAC_OP_MAX_POOL2D_BACKWARD,
     .out = "aten::max_pool2d_with_indices_backward.grad_input",
     .self = 1,
-    .dtype_from = 1,
     .n_inputs = 2,
     .inputs = {0, 7},
     .read = read,

@@ -242,7 +242,7 @@ static const char *install_one(int i)
 
 const char *ptac_override_install(uint64_t ops)
 {
-    const uint64_t before = ptac_override_installed();
+    const uint64_t before = ptac_override_installed(false);
 
     for (int i = 0; i < n_announced; i++) {
         const uint64_t bit = UINT64_C(1) << announced[i]->op;
@@ -261,7 +261,7 @@ const char *ptac_override_install(uint64_t ops)
     return NULL;
 }
 
-static uint64_t installed(bool only_typed)
+uint64_t ptac_override_installed(bool only_typed)
 {
     uint64_t ops = 0;
 
@@ -269,16 +269,6 @@ static uint64_t installed(bool only_typed)
         if (libraries[i] && (is_typed[i] || !only_typed))
             ops |= UINT64_C(1) << announced[i]->op;
     return ops;
-}
-
-uint64_t ptac_override_installed(void)
-{
-    return installed(false);
-}
-
-uint64_t ptac_override_typed(void)
-{
-    return installed(true);
 }
 
 void ptac_override_remove(uint64_t ops)

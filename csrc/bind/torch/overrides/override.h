@@ -59,11 +59,10 @@ typedef struct ptac_override {
 
     /*
      * Where a torch lacks the kernel that PTAC_OVERRIDE names, this overload is called
-     * instead, "aten::name.overload", with outputs of the dtype of argument dtype_from.
-     * Without either there is no override.
+     * instead, "aten::name.overload", with outputs of the ScalarType among the
+     * arguments or else of self's. Without either there is no override.
      */
     const char *out;
-    int dtype_from;
 
     /* Outputs have the sizes of this argument; options follow it. 0: forward. */
     int self;
@@ -209,9 +208,8 @@ const ptac_override *const *ptac_overrides(int *n);
  */
 const char *ptac_override_install(uint64_t ops);
 
-/* Operators whose overrides are in the dispatcher now; and those called unboxed. */
-uint64_t ptac_override_installed(void);
-uint64_t ptac_override_typed(void);
+/* Operators whose overrides are in the dispatcher now, or those called unboxed. */
+uint64_t ptac_override_installed(bool only_typed);
 
 /*
  * Whether no call of ours is in flight, nor any other thread about to make one as long

@@ -30,13 +30,15 @@ enum {
     V,
     SCORES, /* of a part */
     VALUES,
-    INVERSES,
-    RESULT,
-    LOG_SUMS,
+    N_NARROW,
+    INVERSES = N_NARROW,
     QUERY_MEANS,
     KEY_MEANS,
     KEY_SHIFTS,
     SHIFTS,
+    N_TEMPORARY,
+    RESULT = N_TEMPORARY,
+    LOG_SUMS,
     N_MADE,
 };
 
@@ -64,15 +66,22 @@ static at_error make(workspace *w, int which, ptac_dtype dtype, int n_dims,
     return error;
 }
 
-/* [heads, n, d] without gaps; and as many floats. */
-static at_error make_heads(workspace *w, int which, int64_t heads, int64_t n, int64_t d)
+/* All but the results; heads of a part. */
+static at_error make_temporary(workspace *w, const ptac_attention *p, int64_t heads)
 {
-    return make(w, which, PTAC_BF16, 3, (int64_t[]){heads, n, d}, NULL);
-}
+    const int64_t all = p->n_heads, n_q = p->n_queries, n_k = p->n_keys, d = p->d;
+    const int64_t sizes[N_TEMPORARY][3] = {
+        [Q] = {all, n_q, d},          [K] = {all, n_k, d},
+        [V] = {all, n_k, d},          [SCORES] = {heads, n_q, n_k},
+        [VALUES] = {heads, n_q, d},   [INVERSES] = {heads, n_q, 1},
+        [QUERY_MEANS] = {all, d, 1},  [KEY_MEANS] = {all, d, 1},
+        [KEY_SHIFTS] = {all, n_k, 1}, [SHIFTS] = {all, 1, 1},
+    };
+    at_error error = 0;
 
-static at_error make_floats(workspace *w, int which, int64_t n)
-{
-    return make(w, which, PTAC_F32, 1, &n, NULL);
+    for (int i = 0; i < N_TEMPORARY && !error; i++)
+        error = make(w, i, i < N_NARROW ? PTAC_BF16 : PTAC_F32, 3, sizes[i], NULL);
+    return error;
 }
 
 static bool is_readable_mask(at_tensor mask)
@@ -196,37 +205,17 @@ static int64_t heads_a_part(const ptac_attention *p, int n_threads)
     return n > 1 ? n : 1;
 }
 
-static at_error prepare(const ptac_attention *p, int64_t heads, const ptac_view *query,
-                        workspace *w, ptac_attention_part *part)
-{
-    if (make_heads(w, SCORES, heads, p->n_queries, p->n_keys) ||
-        make_heads(w, VALUES, heads, p->n_queries, p->d) ||
-        make_floats(w, INVERSES, heads * p->n_queries) || make_results(query, w, part))
-        return 1;
-    part->scores = w->data[SCORES];
-    part->sums_of_values = w->data[VALUES];
-    part->inverses = w->data[INVERSES];
-    return 0;
-}
-
 /*
  * Queries and keys without their means, and values, where all are finite: in a product
  * what is not would reach others.
  */
-static ptac_status narrow_all(const ptac_call *call, float scale, workspace *w)
+static ptac_status narrow_all(const ptac_call *call, float scale, const workspace *w)
 {
     const ptac_attention *p = call->params;
     const ptac_view *in = call->inputs;
     const int64_t heads = p->n_heads, d = p->d;
-    void **data = w->data;
+    void *const *data = w->data;
 
-    if (make_heads(w, Q, heads, p->n_queries, d) ||
-        make_heads(w, K, heads, p->n_keys, d) ||
-        make_heads(w, V, heads, p->n_keys, d) ||
-        make_floats(w, QUERY_MEANS, heads * d) ||
-        make_floats(w, KEY_MEANS, heads * d) ||
-        make_floats(w, KEY_SHIFTS, heads * p->n_keys) || make_floats(w, SHIFTS, heads))
-        return PTAC_NO_MEMORY;
     ptac_bf16_narrow_view(&in[PTAC_ATTENTION_VALUE], data[V]);
     if (!ptac_attention_centre(&in[PTAC_ATTENTION_QUERY], data[QUERY_MEANS], data[Q]) ||
         !ptac_attention_centre(&in[PTAC_ATTENTION_KEY], data[KEY_MEANS], data[K]) ||
@@ -258,14 +247,18 @@ static ptac_status run(const ptac_call *call)
         .scale = (float)(a->scale.has_value ? a->scale.value : 1 / sqrt((double)p->d)),
         .is_causal = p->is_causal,
     };
-    ptac_status status = narrow_all(call, part.scale, &w);
+    ptac_status status;
 
+    if (make_temporary(&w, p, heads) || make_results(query, &w, &part))
+        return PTAC_NO_MEMORY;
+    part.scores = w.data[SCORES];
+    part.sums_of_values = w.data[VALUES];
+    part.inverses = w.data[INVERSES];
+    status = narrow_all(call, part.scale, &w);
     if (status)
         return status;
     if (a->mask)
         read_mask(a->mask, &part);
-    if (prepare(p, heads, query, &w, &part))
-        return PTAC_NO_MEMORY;
     for (; part.first_head < p->n_heads; part.first_head += heads) {
         const int64_t left = p->n_heads - part.first_head;
 

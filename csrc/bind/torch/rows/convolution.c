@@ -131,21 +131,17 @@ at_error ptac_conv_try_image(const int64_t *sizes, bool channels_last, at_tensor
     return ptac_new(PTAC_F32, 4, sizes, strides, made, view);
 }
 
-static ptac_reason bias_reason(const ptac_view *bias, const ptac_conv2d *p)
-{
-    int64_t sizes[4];
-
-    ptac_conv_output_sizes(p, sizes);
-    return ptac_vector_reason(bias, sizes[1]);
-}
-
 ptac_reason ptac_conv_check(const ptac_call *call, const ptac_geometry *geo,
                             ptac_conv2d *params)
 {
     const ptac_reason why =
         ptac_conv_params(&call->inputs[0], &call->inputs[1], geo, params);
+    int64_t sizes[4];
 
-    return why || call->n_inputs < 3 ? why : bias_reason(&call->inputs[2], params);
+    if (why || call->n_inputs < 3)
+        return why;
+    ptac_conv_output_sizes(params, sizes);
+    return ptac_vector_reason(&call->inputs[2], sizes[1]);
 }
 
 ptac_reason ptac_conv_read(at_tensor x, at_tensor w, at_tensor bias,
