@@ -4,7 +4,8 @@
 #   make demo     train a CNN by stock PyTorch and accelerated, and compare
 #   make test     what every change has to pass, by two worker processes
 #   make check    all of it: benchmarks, zoos, leaks, every operator sample, long fuzz;
-#                 again with other versions of torch (several GB each) and of Python
+#                 again with other versions of torch (several GB each) and of Python, and
+#                 the wheel in a Debian root that has no compiler
 #   make soak     SOAK_OPERATIONS of the memory pool (half an hour), then random calls
 #                 with ever new seeds for SOAK_MINUTES
 #   make bench    measure against stock
@@ -31,7 +32,7 @@ PYTEST = python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Folders among them, so that a file that went away is noticed as well.
 sources := setup.py pyproject.toml $(shell find csrc -type d -o -name '*.[ch]')
 
-.PHONY: install demo test check soak bench wheel format clean
+.PHONY: install demo test check check-wheel soak bench wheel format clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -71,7 +72,8 @@ demo: $(VENV)/.with-bench
 test: $(VENV)/.with-test
 	$(BIN)/$(PYTEST) $(ARGS) $(if $(STATUS),; echo $$? >$(STATUS))
 
-check: $(VENV)/.with-test $(OTHER_TORCH:%=check-torch-%) $(OTHER_PYTHON:%=check-python-%)
+check: $(VENV)/.with-test $(OTHER_TORCH:%=check-torch-%) $(OTHER_PYTHON:%=check-python-%) \
+       check-wheel
 	PTAC_TEST_FULL=1 PTAC_TEST_CASES=$(CHECK_CASES) $(BIN)/$(PYTEST) $(ARGS)
 
 check-torch-%: .venv-%/.ready $(VENV)/.built
@@ -82,6 +84,9 @@ check-python-%: constraints.txt
 	@if command -v python$* >/dev/null; then \
 	    $(MAKE) test VENV=.venv-python$* PYTHON=python$* ARGS="$(ARGS)"; \
 	else echo "not tested with Python $*: no python$* here"; fi
+
+check-wheel: wheel
+	tools/check_wheel.sh $(BIN)/python dist/*.whl
 
 soak: $(VENV)/.with-test
 	PTAC_TEST_OPERATIONS=$(SOAK_OPERATIONS) PTAC_TEST_SEED=$$(date +%s) \
