@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -208,7 +208,9 @@ def is_enabled(name: str) -> bool:
     return _switch.is_active(name)
 
 
-def verify(model: Any, *inputs: Any, backward: bool = True) -> Verification:
+def verify(
+    model: Callable[..., Any], *inputs: Any, backward: bool = True
+) -> Verification:
     """Run a model by stock and accelerated and hold both against float64.
 
     Parameters

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pai_torchacc import _host
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _here = threading.local()
 
@@ -13,7 +16,7 @@ _here = threading.local()
 class Exclusion:
     """What :func:`pai_torchacc.exclude` returns; :meth:`remove` ends it."""
 
-    def __init__(self, module: Any):
+    def __init__(self, module: nn.Module):
         self._hooks = (
             module.register_forward_pre_hook(_enter, prepend=True),
             module.register_forward_hook(_leave, always_call=True),
@@ -31,7 +34,7 @@ class Exclusion:
         self.remove()
 
 
-def exclude(module: Any) -> Exclusion:
+def exclude(module: nn.Module) -> Exclusion:
     """Run stock operators in the forward passes of one module and of what it contains.
 
     Forward hooks of the module do it, in every thread, until the result's

@@ -86,7 +86,9 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2e}"
 
 
-def verify(model: Any, inputs: tuple[Any, ...], backward: bool = True) -> Verification:
+def verify(
+    model: Callable[..., Any], inputs: tuple[Any, ...], backward: bool = True
+) -> Verification:
     """See :func:`pai_torchacc.verify`."""
     state = torch.get_rng_state()
     try:

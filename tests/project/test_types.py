@@ -40,6 +40,8 @@ WRONG = {
     "ptac.verfy(model)": "attr-defined",
     'ptac.enable_memory_pool(device="cpu", cap="1")': "arg-type",
     'ptac.report("html")': "arg-type",
+    "ptac.exclude(2)": "arg-type",
+    "ptac.verify(2)": "arg-type",
 }
 
 
