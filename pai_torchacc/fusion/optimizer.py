@@ -190,7 +190,8 @@ def _step(c: Any, entry: _Step) -> Any:
                 for group in self.param_groups:
                     c.refuse(_operator(is_sgd, group), "overridden by others")
             elif (
-                not args
+                not any(map(_kernel_asked_for, self.param_groups[:1]))
+                and not args
                 and not kwargs
                 and not self._optimizer_step_pre_hooks
                 and not self._optimizer_step_post_hooks
@@ -226,8 +227,11 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
             is_compiling()
             or compiler() is not None
             or _installed.get(cls) is not _init_group
-            or _caller(sys._getframe(1)) is not caller
+            or not _is_called_by(caller, sys._getframe(1))
         ):
+            return original(self, group, *lists)
+        if asked := _kernel_asked_for(group):
+            c.refuse(_operator(is_sgd, group), asked)
             return original(self, group, *lists)
         try:
             op = _operator(is_sgd, group)
@@ -256,17 +260,26 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
     return _init_group
 
 
+def _kernel_asked_for(group: dict[str, Any]) -> str | None:
+    """Which of torch's own kernels the user has asked for."""
+    if group.get("foreach"):
+        return "foreach"
+    return "fused" if group.get("fused") else None
+
+
 def _operator(is_sgd: bool, group: dict[str, Any]) -> str:
     if is_sgd:
         return "sgd_step"
     return "adamw_step" if group.get("decoupled_weight_decay") else "adam_step"
 
 
-def _caller(frame: Any) -> Any:
-    """The code that called, past the wrapper that torch.compile puts around us."""
-    while _is_of_compile(frame.f_globals):
+def _is_called_by(code: Any, frame: Any) -> bool:
+    """Whether the frame runs this code, past the wrappers of torch.compile."""
+    while frame.f_code is not code:
+        if not _is_of_compile(frame.f_globals):
+            return False
         frame = frame.f_back
-    return frame.f_code
+    return True
 
 
 def _zero_grad(c: Any, base: type) -> Any:
