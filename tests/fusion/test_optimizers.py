@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
 
+import pai_torchacc as ptac
+
 STEPS = 4
 OPERATOR = {SGD: "sgd_step", Adam: "adam_step", AdamW: "adamw_step"}
 
@@ -286,3 +288,24 @@ def test_pickled_with_its_model(cls: type) -> None:
     with switching.accelerated(OPERATOR[cls]):
         model, optimizer = train_one()
     assert_same_bits((list(model.parameters()), optimizer), stock)
+
+
+@pytest.mark.parametrize("cls", OPERATOR)
+@pytest.mark.parametrize("n", [0, 1, 14, 255])
+def test_steps_below_the_least_measured_size_are_served(cls: type, n: int) -> None:
+    """By every table: they gain as the least measured ones do."""
+
+    def program(foreach: bool | None) -> Tensor:
+        p = nn.Parameter(torch.linspace(-1, 1, n))
+        opt = cls([p], lr=0.1, foreach=foreach)
+        for _ in range(STEPS):
+            p.grad = p.detach() * 3
+            opt.step()
+        return p.detach()
+
+    stock = program(foreach=False)
+    with ptac.enable("operator_fusion", numerics="exact"):
+        hits = switching.hits(OPERATOR[cls])
+        ours = program(foreach=None)
+        assert (hits.accelerated, hits.forwarded) == (STEPS, {})
+    contract.exactly(ours, stock)
