@@ -212,29 +212,39 @@ static ptac_verdict gather_param(ptac_optimizer_args *g, PyObject *states,
     return result;
 }
 
-ptac_verdict ptac_optimizer_args_read(ptac_optimizer_args *g, PyObject *group,
-                                      PyObject *states, bool is_sgd, double multiplier)
+/* The parameters of a group that is held, with its options. */
+static ptac_verdict gather_group(ptac_optimizer_args *g, PyObject *group,
+                                 PyObject *states, bool is_sgd, double multiplier)
 {
     PyObject *params;
     Py_ssize_t position = 0;
     ptac_verdict result;
 
-    memset(g, 0, offsetof(ptac_optimizer_args, call));
-    g->op = ptac_optim_op(group, is_sgd);
-    if (!PyDict_CheckExact(group) || !PyDict_Check(states))
-        return PTAC_ARGUMENT;
     result = ptac_optimizer_options_read(g, group, is_sgd, multiplier);
     if (result)
         return result;
     params = PyDict_GetItemWithError(group, ptac_names.params);
     if (!params || !PyList_CheckExact(params))
         return PyErr_Occurred() ? PTAC_RAISED : PTAC_ARGUMENT;
-    /* Reading a gradient may run code of the user's, which may do anything to them. */
-    Py_INCREF(group);
     Py_INCREF(params);
     for (Py_ssize_t i = 0; !result && i < PyList_Size(params); i++)
         result = gather_param(g, states, PyList_GetItem(params, i), &position);
     Py_DECREF(params);
-    Py_DECREF(group);
     return result ? result : ptac_optimizer_args_overlap(g);
+}
+
+ptac_verdict ptac_optimizer_args_read(ptac_optimizer_args *g, PyObject *group,
+                                      PyObject *states, bool is_sgd, double multiplier)
+{
+    ptac_verdict result = PTAC_ARGUMENT;
+
+    memset(g, 0, offsetof(ptac_optimizer_args, call));
+    /* Reading an option or a gradient may run code of the user's, which may do anything
+       to the lists that hold them. */
+    Py_INCREF(group);
+    g->op = ptac_optim_op(group, is_sgd);
+    if (PyDict_CheckExact(group) && PyDict_Check(states))
+        result = gather_group(g, group, states, is_sgd, multiplier);
+    Py_DECREF(group);
+    return result;
 }

@@ -229,11 +229,13 @@ bool ptac_saved_is_pack(PyObject *hook)
 static PyObject *complaint(PyObject *holder, long long now, bool is_detached)
 {
     PyObject *version = PyLong_FromLongLong(now), *text = NULL;
+    PyObject *function = Py_NewRef(complain); /* as in call(), which takes two */
 
     if (version)
-        text = PyObject_CallFunctionObjArgs(complain, holder, version,
+        text = PyObject_CallFunctionObjArgs(function, holder, version,
                                             is_detached ? Py_True : Py_False, NULL);
     Py_XDECREF(version);
+    Py_DECREF(function);
     if (!text || text == Py_None)
         return text;
     PyErr_SetObject(PyExc_RuntimeError, text);
