@@ -11,6 +11,7 @@ fi
 
 root=$(mktemp -d)
 trap 'umount "$root/proc" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
+trap 'exit 1' INT TERM
 mmdebstrap --quiet --variant=minbase --include=python3,python3-venv bookworm "$root"
 mount -t proc proc "$root/proc"
 

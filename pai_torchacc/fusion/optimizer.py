@@ -190,7 +190,7 @@ def _step(c: Any, entry: _Step) -> Any:
                 for group in self.param_groups:
                     c.refuse(_operator(is_sgd, group), "overridden by others")
             elif (
-                not any(map(_kernel_asked_for, self.param_groups[:1]))
+                not _kernel_asked_for(next(iter(self.param_groups), {}))
                 and not args
                 and not kwargs
                 and not self._optimizer_step_pre_hooks
@@ -230,13 +230,13 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
             or not _is_called_by(caller, sys._getframe(1))
         ):
             return original(self, group, *lists)
-        if asked := _kernel_asked_for(group):
-            c.refuse(_operator(is_sgd, group), asked)
-            return original(self, group, *lists)
         try:
             op = _operator(is_sgd, group)
             if type(self) not in _installed:
                 c.refuse(op, "optimizer subclass")
+                return original(self, group, *lists)
+            if kernel := _kernel_asked_for(group):
+                c.refuse(op, kernel)
                 return original(self, group, *lists)
             if not updates_as_found():
                 c.refuse(op, "overridden by others")

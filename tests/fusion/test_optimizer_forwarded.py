@@ -275,6 +275,7 @@ with switching.accelerated():
         assert steps(cls, foreach=True) == (0, {"foreach": 2}), cls
 for cls in (SGD, Adam, AdamW):
     assert steps(cls) == (0, {}), cls
+    assert steps(cls, foreach=True) == (0, {}), cls
 for _ in range(2):
     with switching.accelerated():
         for cls in (SGD, Adam, AdamW):
