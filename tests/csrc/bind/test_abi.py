@@ -179,9 +179,8 @@ def test_everything_is_c_for_aarch64(tmp_path: Path) -> None:
         pytest.skip(f"no {compiler}")
     build, _ = native.extension_build()
     headers = Path(sysconfig.get_path("include"))
-    settings = tmp_path / "aarch64-linux-gnu" / headers.name / "pyconfig.h"
-    settings.parent.mkdir(parents=True)
-    settings.symlink_to(sysconfig.get_config_h_filename())
+    of_this_machine = headers.parent / str(sysconfig.get_config_var("MULTIARCH"))
+    (tmp_path / "aarch64-linux-gnu").symlink_to(of_this_machine)
     sources = [str(native.ROOT / source) for source in build.sources]
     native.run(
         [
