@@ -210,7 +210,10 @@ def _guarded(
         watch.open()
         stock = samples.outputs(model, calls)
     finally:
-        quantizer.surely(watch.close)
+        try:
+            watch.close()
+        finally:  # also where an interrupt came while the first went on
+            watch.close()
     for layer in able:
         layer.copied._int8.output_sqnr = watch.sqnr(layer.module)
     if options.measure:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -51,7 +51,7 @@ def is_in_graph() -> bool:
 class ordinary:  # noqa: N801 as torch.no_grad
     """Without gradients, also for tensors that outlive ``inference_mode``.
 
-    Also where an interrupt comes in between, all is as before at the end.
+    An interrupt on the way in leaves gradients as they were.
     """
 
     def __init__(self) -> None:
@@ -72,15 +72,6 @@ class ordinary:  # noqa: N801 as torch.no_grad
         torch._C._set_grad_enabled(self._had_gradients)
         if self._inference is not None:
             self._inference.__exit__(*error)
-
-
-def surely(undo: Callable[[], None]) -> None:
-    """Once more where an interrupt comes in between, which it then raises."""
-    try:
-        undo()
-    except BaseException:
-        undo()
-        raise
 
 
 def quantize(weight: Tensor) -> Quantized | None:

@@ -69,7 +69,10 @@ class Undisturbed:
                 self._model.eval()
                 work()
         finally:
-            quantizer.surely(self._restore)
+            try:
+                self._restore()
+            finally:  # also where an interrupt came while the first went on
+                self._restore()
 
     def _restore(self) -> None:
         torch.set_rng_state(self._state)
