@@ -42,7 +42,7 @@ class Options:
     keep_master: bool = False
     measure: bool = False
 
-    def checked(self) -> Options:
+    def __post_init__(self) -> None:
         """Raise ValueError or TypeError where they are wrong."""
         if self.method not in METHODS:
             raise ValueError(f"method={self.method!r}; there are: {', '.join(METHODS)}")
@@ -57,7 +57,6 @@ class Options:
             value = getattr(self, name)
             if isinstance(value, Iterable) and not isinstance(value, (str, type)):
                 setattr(self, name, tuple(value))
-        return self
 
 
 @dataclass
@@ -249,26 +248,23 @@ class Swap:
     def __init__(self, model: nn.Module):
         self._model = model
         self.layers: list[Layer] = []
-        self._parameters: dict[Layer, Any] = {}
 
     def do(self, layers: list[Layer]) -> None:
         """Turn these layers into what their copies are."""
         for layer in layers:
             module, state = layer.module, layer.copied._int8
-            self._parameters[layer] = layer.weight
             self.layers.append(layer)
             storage.swap(module, layer.cls, state)
             module._put(layer.copied._own())
             if state.tie is not None:
-                state.tie.add(module)
+                state.tie.members.add(module)
         settle(self._model)
 
     def back(self, layers: list[Layer]) -> None:
         """Turn these layers back, with the parameters that they had."""
         for layer in layers:
-            parameter = self._parameters[layer]
-            storage.restore(layer.module, layer.cls, parameter)
-            optimizers.note_restored(parameter)
+            storage.restore(layer.module, layer.cls, layer.weight)
+            optimizers.note_restored(layer.weight)
         self.layers = [layer for layer in self.layers if layer not in layers]
         settle(self._model)
 
@@ -280,8 +276,8 @@ class Swap:
         """Let go of the parameters, but for masters."""
         for layer in self.layers:
             if keep_master:
-                layer.module._int8.master = self._parameters[layer]
-            optimizers.note_removed(self._parameters[layer])
+                layer.module._int8.master = layer.weight
+            optimizers.note_removed(layer.weight)
 
 
 _FAST = {
@@ -311,17 +307,15 @@ def settle(model: nn.Module) -> None:
 
 def dequantize(model: nn.Module) -> nn.Module:
     """See :func:`pai_torchacc.dequantize_model`."""
-    modules = list(selection.int8_modules(model))
-    parameters: dict[int, nn.Parameter] = {}
+    parameters: dict[Any, nn.Parameter] = {}
     made: list[tuple[Int8Module, nn.Parameter]] = []
     with quantizer.ordinary():
-        for _, module in modules:
+        for _, module in selection.int8_modules(model):
             state = module._int8
-            key = id(state.tie) if state.tie is not None else id(module)
-            if key not in parameters:
-                held = state.master
-                parameters[key] = _float_parameter(module) if held is None else held
-            made.append((module, parameters[key]))
+            key = state.tie or module
+            if key not in parameters and state.master is None:
+                parameters[key] = state.parameter(module._fresh_weight())
+            made.append((module, parameters.setdefault(key, state.master)))
     for module, parameter in made:  # all of them: what is tied stays so
         module._int8.master = parameter
     for module, parameter in made:
@@ -333,9 +327,3 @@ def dequantize(model: nn.Module) -> nn.Module:
     for part in model.modules():
         notes.pop(part, None)
     return model
-
-
-def _float_parameter(module: Int8Module) -> nn.Parameter:
-    state = module._int8
-    weight = module._fresh_weight().to(state.dtype)
-    return nn.Parameter(weight, requires_grad=state.requires_grad)

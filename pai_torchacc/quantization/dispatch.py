@@ -45,13 +45,8 @@ def otherwise(op: str, *args: Any) -> Tensor | None:
     if args[1] is None:
         return None
     is_in_graph = _is_compiling() or _is_tracing()
-    if not is_in_graph:
-        if op not in kernels:
-            return None
-        if _is_autocast() and torch.is_autocast_enabled("cpu"):
-            return _lowered(op, *args)
-        if is_transformed():
-            return None
+    if not is_in_graph and op not in kernels:
+        return None
     if not (x.is_cpu and x.dtype in _LOWERED):
         return None
     if is_in_graph:
@@ -59,6 +54,13 @@ def otherwise(op: str, *args: Any) -> Tensor | None:
         if torch.is_autocast_enabled("cpu"):
             return result.to(torch.get_autocast_dtype("cpu"))
         return result
+    if _is_autocast() and torch.is_autocast_enabled("cpu"):
+        # The same numbers, in the dtype that stock's would have.
+        with torch.autocast("cpu", enabled=False):
+            result = product(op, x.to(torch.float32), *args[1:])
+        return None if result is None else result.to(torch.get_autocast_dtype("cpu"))
+    if is_transformed():
+        return None
     if torch.is_grad_enabled() and (
         x.requires_grad or (bias is not None and bias.requires_grad)
     ):
@@ -72,12 +74,3 @@ def is_transformed() -> bool:
         torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
     )
-
-
-def _lowered(op: str, x: Tensor, *rest: Any) -> Any:
-    """Under autocast: the same numbers, in the dtype that stock's would have."""
-    if not (x.is_cpu and x.dtype in _LOWERED):
-        return None
-    with torch.autocast("cpu", enabled=False):
-        result = product(op, x.to(torch.float32), *rest)
-    return None if result is None else result.to(torch.get_autocast_dtype("cpu"))

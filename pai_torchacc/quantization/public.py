@@ -129,7 +129,6 @@ def quantize_model(
 
     conversion.checked_model(model)
     options = conversion.Options(method, include, exclude, guard, keep_master, measure)
-    options.checked()
     with _switched_on():
         return conversion.quantize(model, sample, options)
 

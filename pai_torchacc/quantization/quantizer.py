@@ -17,6 +17,9 @@ from torch import Tensor
 
 from pai_torchacc import _host
 
+WEIGHTS = ("weight", "in_proj_weight")
+"""Names of the parameters that become int8."""
+
 LARGEST = 127
 _LEAST_ABSMAX = 2.0**-113
 """Below it the inverse of a scale is infinite or nearly so."""
@@ -144,6 +147,11 @@ def sqnr_db(signal: float, noise: float) -> float:
         return math.inf
     ratio = signal / noise
     return -math.inf if ratio == 0 else 10 * math.log10(ratio)
+
+
+def saved_keys(prefix: str, name: str) -> tuple[str, str, str]:
+    """Names in a state dict of an int8 weight, its scales and its record."""
+    return f"{prefix}{name}_int8", f"{prefix}{name}_scale", f"{prefix}quantization"
 
 
 def check_shape(key: str, tensor: Any, shape: tuple[int, ...]) -> None:

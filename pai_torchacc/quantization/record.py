@@ -40,7 +40,9 @@ ROWS = {
 }
 """Kinds of call of a linear layer."""
 
-_MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 16
+"""Of a record in a checkpoint."""
+
 _MOST_BUCKETS = 64
 
 
@@ -76,7 +78,7 @@ def from_tensor(tensor: Any) -> Record:
     """Decode what :meth:`Record.as_tensor` gave; ValueError for anything else."""
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.uint8:
         raise ValueError("the record of quantization is no uint8 tensor")
-    if tensor.dim() != 1 or tensor.numel() > _MOST_BYTES or tensor.is_meta:
+    if tensor.dim() != 1 or tensor.numel() > MOST_BYTES or tensor.is_meta:
         raise ValueError("the record of quantization has a wrong size")
     try:
         content = json.loads(bytes(tensor.tolist()).decode())
@@ -103,17 +105,7 @@ class Tie:
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[Any, Any, tuple[int, int], Any]] = {}
-        self._members: list[weakref.ref[nn.Module]] = []
-
-    def add(self, module: nn.Module) -> None:
-        """Have a module take part."""
-        self._members = [m for m in self._members if m() is not None]
-        if all(m() is not module for m in self._members):
-            self._members.append(weakref.ref(module))
-
-    def members(self) -> list[nn.Module]:
-        """All modules that take part."""
-        return [module for m in self._members if (module := m()) is not None]
+        self.members: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def once(
         self, what: str, source: Tensor, make: Callable[[], Tensor], by: Any = None
@@ -174,6 +166,10 @@ class State:
         """Compute as this record says from now on."""
         self.record, self.floats = record, record.floats()
         self.float_rows = tuple(ROWS[kind] for kind in self.floats if kind in ROWS)
+
+    def parameter(self, weight: Tensor) -> nn.Parameter:
+        """Make the parameter that the layer would have if it were float."""
+        return nn.Parameter(weight.to(self.dtype), requires_grad=self.requires_grad)
 
     def weight_sqnr(self) -> float:
         """Of the weight, in dB."""

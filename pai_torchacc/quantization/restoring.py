@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from pai_torchacc.quantization import conversion, quantizer, selection, storage
-from pai_torchacc.quantization.record import Tie, from_tensor
+from pai_torchacc.quantization.record import MOST_BYTES, Tie, from_tensor
 from pai_torchacc.quantization.selection import CLASSES, Layer
 from pai_torchacc.quantization.storage import Int8Module
-
-_MOST_RECORD_BYTES = 1 << 16
 
 
 @dataclass(eq=False)
@@ -39,7 +37,7 @@ class _Weight(Layer):
     @property
     def keys(self) -> tuple[str, str, str]:
         """Names in the state dict when it is int8."""
-        return f"{self.key}_int8", f"{self.key}_scale", f"{self.prefix}quantization"
+        return quantizer.saved_keys(self.prefix, self.cls.weight_name)
 
     def file_keys(self) -> tuple[str, ...]:
         """Names of its numbers in the file."""
@@ -100,7 +98,7 @@ def _check_keys(expected: dict[str, Any], entries: dict[str, Any]) -> None:
             raise ValueError(f"the file is for another model: it {what} {names}")
     for key, entry in entries.items():
         shape, right = tuple(entry["shape"]), expected[key]
-        is_record = right is None and len(shape) == 1 and shape[0] <= _MOST_RECORD_BYTES
+        is_record = right is None and len(shape) == 1 and shape[0] <= MOST_BYTES
         if shape != right and not is_record:
             raise ValueError(
                 f"size mismatch for {key}: {shape} in the file, "
@@ -156,10 +154,7 @@ def restore(
     try:
         swap.do(changed)
         for modules, plain in made_float:
-            before = modules[0]._int8
-            parameter = nn.Parameter(
-                plain.to(before.dtype).clone(), requires_grad=before.requires_grad
-            )
+            parameter = modules[0]._int8.parameter(plain.clone())
             for module in modules:
                 storage.restore(module, type(module), parameter)
         model.load_state_dict(state, strict=True)

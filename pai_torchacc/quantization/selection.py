@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -69,9 +69,9 @@ class Layer:
         """What it would become."""
         return CLASSES[self.kind]
 
-    @property
-    def weight(self) -> Tensor:
-        """Its parameter."""
+    @cached_property
+    def weight(self) -> nn.Parameter:
+        """Its parameter, also when it has become int8."""
         parameter = self.module._parameters[self.cls.weight_name]
         assert parameter is not None
         return parameter
@@ -101,7 +101,6 @@ def layers(model: nn.Module, method: str, include: Any, exclude: Any) -> list[La
             layer.refuse("excluded")
         if wanted is not None and layer.name not in wanted:
             layer.refuse("not included")
-    for layer in found:
         if layer.reason is None:
             layer.buckets = chosen(layer, method)
             decide(layer, method)
@@ -113,7 +112,13 @@ def layers(model: nn.Module, method: str, include: Any, exclude: Any) -> list[La
 def follow(found: list[Layer]) -> None:
     """Have layers stay float whose attention does, or with which they are tied."""
     _follow_attention(found)
-    _tie_again(found)
+    for layer in found:
+        for other in layer.tied:
+            if other.reason:
+                layer.refuse(
+                    f"shared with {other.name}, which stays float ({other.reason})",
+                    other.is_fault,
+                )
 
 
 def matching(modules: dict[str, nn.Module], asked: Any, option: str) -> set[str]:
@@ -295,7 +300,6 @@ def _tie(model: nn.Module, found: list[Layer]) -> None:
                 layer.tied.append(other)
             else:
                 layer.refuse(f"shared with {name or 'the model'}", is_fault=True)
-    _tie_again(found)
 
 
 def _may_share(layer: Layer, other: Layer) -> bool:
@@ -306,16 +310,6 @@ def _may_share(layer: Layer, other: Layer) -> bool:
         and one.kind is not NonDynamicallyQuantizableLinear
         for one in (layer, other)
     )
-
-
-def _tie_again(found: list[Layer]) -> None:
-    for layer in found:
-        for other in layer.tied:
-            if other.reason and not layer.reason:
-                layer.refuse(
-                    f"shared with {other.name}, which stays float ({other.reason})",
-                    other.is_fault,
-                )
 
 
 def _follow_attention(found: list[Layer]) -> None:

@@ -18,7 +18,6 @@ from pai_torchacc._ledger import Ledger
 from pai_torchacc.quantization import quantizer
 
 _LOADERS = (nn.Linear, nn.Conv2d, nn.Embedding, nn.MultiheadAttention)
-_NAMES = ("weight", "in_proj_weight")
 _SUFFIX = "_int8"
 
 
@@ -31,23 +30,23 @@ def dequantize_state_dict(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     if hasattr(state_dict, "_metadata"):
         found._metadata = state_dict._metadata  # type: ignore[attr-defined]
     made: dict[tuple[Any, ...], Tensor] = {}
-    names = (k for k in state_dict if isinstance(k, str) and k.endswith("weight_int8"))
-    weights = [k.removesuffix(_SUFFIX) for k in names]
-    weights = [w for w in weights if f"{w}_scale" in state_dict]
-    left_out = {f"{w}_scale" for w in weights}
-    left_out |= {f"{w.rpartition('.')[0]}.quantization".lstrip(".") for w in weights}
+    scale_of, left_out = {}, set()
+    for key in state_dict:
+        if isinstance(key, str) and key.endswith("weight_int8"):
+            prefix, dot, name = key.removesuffix(_SUFFIX).rpartition(".")
+            int8, scale, record = quantizer.saved_keys(prefix + dot, name)
+            if scale in state_dict:
+                scale_of[int8] = state_dict[scale]
+                left_out |= {scale, record}
     for key, value in state_dict.items():
-        if key in left_out:
-            continue
-        name = key.removesuffix(_SUFFIX) if isinstance(key, str) else key
-        if name == key or name not in weights:
+        if key in scale_of:
+            scale, name = scale_of[key], key.removesuffix(_SUFFIX)
+            same = (_identity(value), _identity(scale))
+            if same not in made:
+                made[same] = _dequantized(name, value, scale)
+            found[name] = made[same]
+        elif key not in left_out:
             found[key] = value
-            continue
-        scale = state_dict[f"{name}_scale"]
-        same = (_identity(value), _identity(scale))
-        if same not in made:
-            made[same] = _dequantized(name, value, scale)
-        found[name] = made[same]
     return found
 
 
@@ -78,7 +77,7 @@ def _loader(cls: type[nn.Module]) -> Any:
         self: Any, state_dict: Any, prefix: str, *rest: Any, **more: Any
     ) -> None:
         errors = more["error_msgs"] if "error_msgs" in more else rest[-1]
-        for name in _NAMES:
+        for name in quantizer.WEIGHTS:
             if f"{prefix}{name}{_SUFFIX}" in state_dict and name in self._parameters:
                 _make_float(state_dict, prefix, name, errors)
         if own is not None:
@@ -90,16 +89,15 @@ def _loader(cls: type[nn.Module]) -> Any:
 
 
 def _make_float(state_dict: Any, prefix: str, name: str, errors: list[str]) -> None:
-    key = prefix + name
-    if f"{key}_scale" not in state_dict or key in state_dict:
+    key, saved = prefix + name, quantizer.saved_keys(prefix, name)
+    int8, scale, _ = (state_dict.get(of) for of in saved)
+    if saved[1] not in state_dict or key in state_dict:
         return
     try:
-        weight = _dequantized(
-            key, state_dict[f"{key}_int8"], state_dict[f"{key}_scale"]
-        )
+        weight = _dequantized(key, int8, scale)
     except ValueError as error:
         errors.append(str(error))
         return
-    for gone in (f"{key}_int8", f"{key}_scale", f"{prefix}quantization"):
+    for gone in saved:
         state_dict.pop(gone, None)
     state_dict[key] = weight

@@ -198,17 +198,16 @@ class Int8Module(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if self._int8.tie is not None:
-            self._int8.tie.add(self)
+            self._int8.tie.members.add(self)
         name = self.weight_name
         plain, scale = self._buffers[f"{name}_int8"], self._scale()
         self._put(self._laid_out(plain, scale))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        new = type(self).__new__(type(self))
-        memo[id(self)] = new
+        new = memo[id(self)] = type(self).__new__(type(self))
         new.__dict__.update(copy.deepcopy(self.__dict__, memo))
         if new._int8.tie is not None:
-            new._int8.tie.add(new)
+            new._int8.tie.members.add(new)
         return new
 
     def __copy__(self) -> Any:
@@ -221,10 +220,10 @@ class Int8Module(nn.Module):
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
-        name = prefix + self.weight_name
-        destination[f"{name}_int8"] = self._plain()
-        destination[f"{name}_scale"] = self._scale()
-        destination[f"{prefix}quantization"] = self._int8.record.as_tensor()
+        int8, scale, record = quantizer.saved_keys(prefix, self.weight_name)
+        destination[int8] = self._plain()
+        destination[scale] = self._scale()
+        destination[record] = self._int8.record.as_tensor()
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(
@@ -256,7 +255,7 @@ class Int8Module(nn.Module):
         ValueError, and nothing changed, where it cannot be loaded.
         """
         name = prefix + self.weight_name
-        own = (f"{name}_int8", f"{name}_scale", f"{prefix}quantization")
+        own = quantizer.saved_keys(prefix, self.weight_name)
         found = {key: state_dict.pop(key) for key in own if key in state_dict}
         if name in state_dict and not found:
             self._load_float(name, state_dict.pop(name), assign)
@@ -302,7 +301,7 @@ class Int8Module(nn.Module):
             elif not assign:
                 plain, scale = plain.clone(), scale.clone()
             tie = self._int8.tie
-            for module in tie.members() if tie is not None else [self]:
+            for module in list(tie.members) if tie is not None else [self]:
                 module._put(module._laid_out(plain, scale), not assign)
 
     # Refusals that say what to do.
@@ -362,9 +361,10 @@ def restore(module: Any, cls: type[Int8Module], parameter: nn.Parameter) -> None
     """
     parameters = {**module._parameters, cls.weight_name: parameter}
     order = module._int8.order if is_left(module) else ()
-    names = [n for n in order if n in parameters]
-    names += [n for n in parameters if n not in names]
-    module.__dict__["_parameters"] = {n: parameters[n] for n in names}
+    names = dict.fromkeys((*order, *parameters))
+    module.__dict__["_parameters"] = {
+        n: parameters[n] for n in names if n in parameters
+    }
     module.__class__ = cls.float_class
     clean(module)
 
@@ -373,8 +373,8 @@ def clean(module: nn.Module) -> None:
     """Take what is left of int8 out of a float module; the user's own stays."""
     if not is_left(module):
         return
-    for prefix in ("weight", "in_proj_weight"):
-        for key in (f"{prefix}_{part}" for part in PARTS):
+    for name in quantizer.WEIGHTS:
+        for key in (f"{name}_{part}" for part in PARTS):
             module._buffers.pop(key, None)
             module._non_persistent_buffers_set.discard(key)
     module.__dict__.pop("_int8", None)

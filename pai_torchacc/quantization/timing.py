@@ -37,9 +37,8 @@ def measure(
             x = _input(layer, kind, shapes.get(layer.module))
             ways = _ways(layer.module, copied)
             float_s, int8_s = state.measured[kind] = _timed(*ways, x)
-            is_faster = float_s / int8_s >= _FASTER
-            measured = "int8" if is_faster else "float"
-            buckets.append((kind, {"auto": measured}.get(method, how)))
+            measured = "int8" if float_s / int8_s >= _FASTER else "float"
+            buckets.append((kind, measured if method == "auto" else how))
         layer.buckets = tuple(buckets)
         state.take(Record(method, layer.buckets))
         selection.decide(layer, method)
@@ -61,13 +60,13 @@ def _ways(module: Any, copied: Any) -> tuple[Call, Call]:
 
 def _input(layer: Any, kind: str, shape: tuple[int, ...] | None) -> Tensor:
     module = layer.module
-    generator = torch.Generator().manual_seed(0)
     if isinstance(module, nn.Embedding):
         return torch.arange(128, device="cpu") % module.num_embeddings
     if isinstance(module, nn.Conv2d):
         sizes = shape or (1, module.in_channels, *_IMAGE)
-        return torch.randn(sizes, generator=generator, device="cpu")
-    sizes = ROWS[kind].typical, layer.weight.shape[1]
+    else:
+        sizes = ROWS[kind].typical, layer.weight.shape[1]
+    generator = torch.Generator().manual_seed(0)
     return torch.randn(sizes, generator=generator, device="cpu")
 
 
