@@ -44,12 +44,11 @@ static int64_t fewest_terms(ptac_tile_size tile)
 static double gain(const ptac_conv2d *p, const ptac_winograd_stages *stages, int out_h,
                    int out_w)
 {
-    const double points =
-        (stages->tile.mh + stages->tile.r - 1) * (stages->tile.mw + stages->tile.r - 1);
     const double tiles =
         (double)ptac_parts(out_h, stages->tile.mh) * ptac_parts(out_w, stages->tile.mw);
 
-    return (double)out_h * out_w * p->kernel_h * p->kernel_w / (tiles * points);
+    return (double)out_h * out_w * p->kernel_h * p->kernel_w /
+           (tiles * stages->tile.n_points);
 }
 
 /* The part of the taps' places along an axis that lie inside the image. */

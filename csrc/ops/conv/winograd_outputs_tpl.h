@@ -80,31 +80,31 @@ INLINE void give_pooled(int i, int mw, vec *above, const vec *row, float *patch)
 }
 
 /* A row of tiles into a patch. */
-INLINE void outputs_row(const float *products, int64_t step, int n_tiles, int mh,
-                        int mw, int r, const finish *f, float *patch, int64_t row_step)
+INLINE void outputs_row(const float *products, int64_t step, int n_tiles,
+                        ptac_tile_size size, const finish *f, float *patch,
+                        int64_t row_step)
 {
-    const int nh = mh + r - 1, nw = mw + r - 1;
-    const int64_t tile_step = (mw >> f->pools) * LANES;
+    const int64_t tile_step = (size.mw >> f->pools) * LANES;
 
     for (int t = 0; t < n_tiles; t++, products += PANEL, patch += tile_step) {
         vec columns[MAX_POINTS][MAX_POINTS], above[MAX_POINTS];
 
 #pragma GCC unroll 6
-        for (int j = 0; j < nw; j++)
-            transform_column(OF_PRODUCTS, nh, mh, products + j * step, nw * step,
-                             columns[j]);
+        for (int j = 0; j < size.nw; j++)
+            transform_column(OF_PRODUCTS, size.nh, size.mh, products + j * step,
+                             size.nw * step, columns[j]);
 #pragma GCC unroll 6
-        for (int i = 0; i < mh; i++) {
+        for (int i = 0; i < size.mh; i++) {
             vec out[MAX_POINTS];
 
-            transform_row(OF_PRODUCTS, nw, mw, columns, i, out);
+            transform_row(OF_PRODUCTS, size.nw, size.mw, columns, i, out);
 #pragma GCC unroll 6
-            for (int j = 0; j < mw; j++)
+            for (int j = 0; j < size.mw; j++)
                 out[j] = finished(f, out[j]);
             if (f->pools)
-                give_pooled(i, mw, above, out, patch + i / 2 * row_step);
+                give_pooled(i, size.mw, above, out, patch + i / 2 * row_step);
             else
-                store_row(mw, out, patch + i * row_step, LANES);
+                store_row(size.mw, out, patch + i * row_step, LANES);
         }
     }
 }
@@ -124,11 +124,11 @@ INLINE void copy_padded(const float *x, int h, int w, int top, int left, int row
 
 /* Sums of LANES channels of a strip by the definition: a channel's taps at a time. */
 INLINE void sum_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
-                      int channel, int mh, int mw, int r, float *patch)
+                      int channel, ptac_tile_size size, float *patch)
 {
     const ptac_winograd *conv = &plan->conv;
-    const int rows = s->n_rows * mh, columns = s->n_columns * mw;
-    const int width = columns + r - 1;
+    const int rows = s->n_rows * size.mh, columns = s->n_columns * size.mw;
+    const int width = columns + size.r - 1;
     const int64_t n = (int64_t)rows * columns * LANES,
                   plane = (int64_t)conv->h * conv->w;
     const float *x = conv->x + s->image * conv->in_channels * plane;
@@ -139,19 +139,21 @@ INLINE void sum_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
         vec taps[25];
         float *to = patch;
 
-        load_taps(conv, channel, c, r * r, taps);
-        copy_padded(x, conv->h, conv->w, s->row * mh - conv->pad_h,
-                    s->column * mw - conv->pad_w, rows + r - 1, width, padded);
+        load_taps(conv, channel, c, size.r * size.r, taps);
+        copy_padded(x, conv->h, conv->w, s->row * size.mh - conv->pad_h,
+                    s->column * size.mw - conv->pad_w, rows + size.r - 1, width,
+                    padded);
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < columns; j++, to += LANES) {
                 const float *from = padded + i * width + j;
                 vec sum = v_zero();
 
 #pragma GCC unroll 5
-                for (int a = 0; a < r; a++)
+                for (int a = 0; a < size.r; a++)
 #pragma GCC unroll 5
-                    for (int b = 0; b < r; b++)
-                        sum = v_fma(v_set(from[a * width + b]), taps[a * r + b], sum);
+                    for (int b = 0; b < size.r; b++)
+                        sum = v_fma(v_set(from[a * width + b]), taps[a * size.r + b],
+                                    sum);
                 v_store(to, v_add(v_load(to), sum));
             }
     }
@@ -178,12 +180,12 @@ INLINE void finish_patch(const finish *f, int rows, int columns, float *patch)
 
 /* LANES channels, from channel on, of a strip. */
 INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
-                         bool is_ill_conditioned, int tile, int channel, int mh, int mw,
-                         int r, const float *products, float *patch)
+                         bool is_ill_conditioned, int tile, int channel,
+                         ptac_tile_size size, const float *products, float *patch)
 {
     const ptac_winograd *conv = &plan->conv;
     const int half = conv->with_pool;
-    const int rows = s->n_rows * mh, columns = s->n_columns * mw;
+    const int rows = s->n_rows * size.mh, columns = s->n_columns * size.mw;
     const int h = conv->out_h >> half, w = conv->out_w >> half;
     const int64_t row_step = (int64_t)(columns >> half) * LANES;
     float *y = conv->y + (s->image * conv->out_channels + channel) * (int64_t)h * w;
@@ -191,23 +193,23 @@ INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *
 
     products += tile * PANEL;
     if (is_ill_conditioned) {
-        sum_strip(plan, s, channel, mh, mw, r, patch);
+        sum_strip(plan, s, channel, size, patch);
         finish_patch(&f, rows, columns, patch);
     } else {
         for (int i = 0; i < s->n_rows; i++)
             outputs_row(products + i * s->n_columns * PANEL, plan->at.product_step,
-                        s->n_columns, mh, mw, r, &f,
-                        patch + (i * mh >> half) * row_step, row_step);
+                        s->n_columns, size, &f,
+                        patch + (i * size.mh >> half) * row_step, row_step);
     }
     store_patch(y, h, w, lesser(LANES, conv->out_channels - channel),
-                s->row * mh >> half, s->column * mw >> half, rows >> half,
+                s->row * size.mh >> half, s->column * size.mw >> half, rows >> half,
                 columns >> half, patch);
 }
 
 /* A panel of outputs of strips [first, last), which are one block. */
 INLINE void output_panel(const ptac_winograd_plan *plan, int64_t first, int64_t last,
-                         const bool *are_ill_conditioned, int channel, int mh, int mw,
-                         int r, const float *products, float *patch)
+                         const bool *are_ill_conditioned, int channel,
+                         ptac_tile_size size, const float *products, float *patch)
 {
     int tile = 0;
 
@@ -217,7 +219,7 @@ INLINE void output_panel(const ptac_winograd_plan *plan, int64_t first, int64_t 
         for (int half = 0; half < PANEL; half += LANES)
             if (channel + half < plan->conv.out_channels)
                 output_strip(plan, &s, are_ill_conditioned[i - first], tile,
-                             channel + half, mh, mw, r, products + half, patch);
+                             channel + half, size, products + half, patch);
         tile += s.n_rows * s.n_columns;
     }
 }

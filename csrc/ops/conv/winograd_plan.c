@@ -45,17 +45,11 @@ static int64_t groups_of(const ptac_winograd_plan *plan, int channels)
     return ptac_parts(channels, plan->tile.lanes);
 }
 
-static int n_points(const ptac_winograd_plan *plan)
-{
-    const ptac_tile_size *tile = &plan->tile;
-
-    return (tile->mh + tile->r - 1) * (tile->mw + tile->r - 1);
-}
-
 /* Floats of one transformed tile of all input channels. */
 static int64_t tile_floats(const ptac_winograd_plan *plan)
 {
-    return n_points(plan) * groups_of(plan, plan->conv.in_channels) * plan->tile.lanes;
+    return plan->tile.n_points * groups_of(plan, plan->conv.in_channels) *
+           plan->tile.lanes;
 }
 
 /* Strips of at most most_tiles tiles whose patches fit the first cache. */
@@ -114,10 +108,10 @@ static void cut_outputs(ptac_winograd_plan *plan, int n_threads)
     const int64_t tile = tile_floats(plan);
 
     plan->at.panel_step = (int64_t)plan->conv.in_channels * 2 * plan->tile.lanes;
-    plan->at.panel = n_points(plan) * plan->at.panel_step;
+    plan->at.panel = plan->tile.n_points * plan->at.panel_step;
     plan->is_shared = plan->n_panels * plan->at.panel > WEIGHTS_FLOATS;
     if (plan->is_shared) {
-        const int64_t product = (int64_t)n_points(plan) * 2 * plan->tile.lanes;
+        const int64_t product = (int64_t)plan->tile.n_points * 2 * plan->tile.lanes;
         const int64_t room = PRIVATE_FLOATS - PATCH_FLOATS - plan->at.panel;
         const int64_t most = least(SHARED_FLOATS / tile, room / (tile + product));
 
@@ -139,7 +133,7 @@ static void cut_sums(ptac_winograd_plan *plan, int n_threads)
     int64_t sums;
 
     plan->at.panel_step = groups_of(plan, conv->in_channels) * lanes * 2 * lanes + PAD;
-    plan->at.panel = n_points(plan) * plan->at.panel_step;
+    plan->at.panel = plan->tile.n_points * plan->at.panel_step;
     sums = plan->n_panels * plan->at.panel;
     plan->n_slots = plan->n_panels;
     plan->is_shared = sums > SUMS_FLOATS || LEAST_TILES * tile > SUMS_FLOATS / 2;
@@ -161,7 +155,7 @@ static void cut_sums(ptac_winograd_plan *plan, int n_threads)
     } else {
         const int64_t room = PRIVATE_FLOATS - 2 * PATCH_FLOATS - sums;
         const int64_t both =
-            tile + n_points(plan) * groups_of(plan, conv->out_channels) * lanes;
+            tile + plan->tile.n_points * groups_of(plan, conv->out_channels) * lanes;
 
         cut_pieces(plan, n_threads,
                    least(between(LEAST_TILES, BLOCK_FLOATS / tile, MOST_TILES),
@@ -181,11 +175,11 @@ static void lay_out(ptac_winograd_plan *plan, bool is_sum)
 
     at->tile_step = groups_of(plan, plan->conv.in_channels) * tiles + PAD;
     at->product_step = wide * tiles + PAD;
-    at->marks_at = lines(n_points(plan) * at->tile_step);
+    at->marks_at = lines(plan->tile.n_points * at->tile_step);
     n_block = at->marks_at + lines(plan->block);
     n_panels = is_sum ? plan->n_slots : plan->is_shared ? 1 : 0;
     at->products_at = plan->is_shared ? 0 : n_block;
-    at->panels_at = at->products_at + lines(n_points(plan) * at->product_step);
+    at->panels_at = at->products_at + lines(plan->tile.n_points * at->product_step);
     at->patch_at = at->panels_at + lines(n_panels * at->panel);
     at->n_private = at->patch_at + patch_floats(plan);
     at->n_shared = plan->is_shared ? n_block

@@ -12,18 +12,26 @@
 
 #include "ops/conv/conv2d.h"
 
-/* Outputs of a tile, taps along one side of a kernel, floats of a vector. */
+/*
+ * Outputs of a tile, taps along one side of a kernel, floats of a vector; the tile's
+ * points.
+ */
 typedef struct ptac_tile_size {
     int mh, mw, r, lanes;
+    int nh, nw, n_points;
 } ptac_tile_size;
+
+#define PTAC_TILE_SIZE(mh, mw, r, lanes)                                               \
+    {                                                                                  \
+        mh, mw, r, lanes, mh + r - 1, mw + r - 1, (mh + r - 1) * (mw + r - 1)          \
+    }
 
 /* y = conv(x, weight), NCHW, stride 1, with the epilogue of conv2d.h. */
 typedef struct ptac_winograd {
     const float *x, *weight;
     const float *bias, *scale; /* each may be NULL */
     bool with_relu, with_pool;
-    float
-        *y; /* where the weight's gradient is asked for: the gradient of y, only read */
+    float *y; /* only read where the weight's gradient is asked for: y's gradient */
     int64_t n;
     int in_channels, out_channels;
     int h, w, out_h, out_w;
@@ -81,8 +89,7 @@ typedef struct ptac_winograd_plan {
 } ptac_winograd_plan;
 
 enum {
-    PTAC_DWARFING =
-        1024, /* a pixel so many times another's size leaves it three digits */
+    PTAC_DWARFING = 1024, /* so many times a pixel's size leaves it three digits */
 };
 
 /* Cut a call; scratch and gradients are left to whoever runs it. */

@@ -2,8 +2,8 @@
  * winograd_tpl.h - convolution by transformed tiles.
  *
  * The includer defines the lanes and ROWS_OF_TILES, see winograd_rows_tpl.h. Functions
- * take the tile's mh, mw and r as constants: mh outputs high, 2 to 4 and even; mw wide,
- * 2 or 4; r taps a side, 3 or 5; mh + r - 1 and mw + r - 1 are 4 or 6.
+ * take the size of a tile as a constant: mh 2 to 4 and even, mw 2 or 4, r 3 or 5, nh
+ * and nw 4 or 6.
  *
  * Images are turned on their side on the way in and out, so that a lane holds a
  * channel. Layouts:
@@ -28,60 +28,80 @@ enum {
 
 #include "ops/conv/winograd_outputs_tpl.h"
 
-/* A row of tiles; neighbours share all their columns but mw. */
-INLINE void transform_tiles(const float *patch, int64_t row_step, int n_tiles, int mh,
-                            int mw, int r, float *tiles, int64_t step)
+/*
+ * A row of tiles, of inputs or of gradients of outputs. Tiles of inputs share all their
+ * columns but mw with their neighbours.
+ */
+INLINE void transform_tiles(matrix of, ptac_tile_size size, const float *patch,
+                            int64_t row_step, int n_tiles, float *tiles, int64_t step)
 {
-    const int nh = mh + r - 1, nw = mw + r - 1;
+    const int h = of == OF_INPUT ? size.nh : size.mh;
+    const int w = of == OF_INPUT ? size.nw : size.mw, n_shared = w - size.mw;
     vec columns[MAX_POINTS][MAX_POINTS];
 
 #pragma GCC unroll 6
-    for (int j = 0; j < r - 1; j++)
-        transform_column(OF_INPUT, nh, nh, patch + j * LANES, row_step, columns[j]);
-    for (int t = 0; t < n_tiles; t++, patch += mw * LANES, tiles += LANES) {
+    for (int j = 0; j < n_shared; j++)
+        transform_column(of, h, size.nh, patch + j * LANES, row_step, columns[j]);
+    for (int t = 0; t < n_tiles; t++, patch += size.mw * LANES, tiles += LANES) {
 #pragma GCC unroll 6
-        for (int j = r - 1; j < nw; j++)
-            transform_column(OF_INPUT, nh, nh, patch + j * LANES, row_step, columns[j]);
+        for (int j = n_shared; j < w; j++)
+            transform_column(of, h, size.nh, patch + j * LANES, row_step, columns[j]);
 #pragma GCC unroll 6
-        for (int i = 0; i < nh; i++) {
+        for (int i = 0; i < size.nh; i++) {
             vec out[MAX_POINTS];
 
-            transform_row(OF_INPUT, nw, nw, columns, i, out);
-            store_row(nw, out, tiles + i * nw * step, step);
+            transform_row(of, w, size.nw, columns, i, out);
+            store_row(size.nw, out, tiles + i * size.nw * step, step);
         }
 #pragma GCC unroll 6
-        for (int j = 0; j < r - 1; j++)
+        for (int j = 0; j < n_shared; j++)
 #pragma GCC unroll 6
-            for (int i = 0; i < nh; i++)
-                columns[j][i] = columns[j + mw][i];
+            for (int i = 0; i < size.nh; i++)
+                columns[j][i] = columns[j + size.mw][i];
     }
 }
 
 /*
- * All channels of a strip, whose first tile is number tile of its block. Whether any of
- * them is ill-conditioned.
+ * Channels [first, last) of a strip's inputs, or of the gradients of its outputs. Its
+ * first tile is number tile of its block. Whether any of them is ill-conditioned.
  */
-INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
-                            int tile, int mh, int mw, int r, float *tiles, float *patch)
+INLINE bool transform_channels(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
+                               int tile, matrix of, ptac_tile_size size, int first,
+                               int last, float *tiles, float *patch)
 {
-    bool is_ill_conditioned = false;
     const ptac_winograd *conv = &plan->conv;
-    const int rows = s->n_rows * mh + r - 1, columns = s->n_columns * mw + r - 1;
-    const int64_t row_step = (int64_t)columns * LANES;
-    const int64_t plane = (int64_t)conv->h * conv->w;
-    const float *x = conv->x + s->image * conv->in_channels * plane;
+    const bool is_input = of == OF_INPUT;
+    const int h = is_input ? conv->h : conv->out_h, over = is_input ? size.r - 1 : 0;
+    const int w = is_input ? conv->w : conv->out_w;
+    const int top = s->row * size.mh - (is_input ? conv->pad_h : 0);
+    const int left = s->column * size.mw - (is_input ? conv->pad_w : 0);
+    const int rows = s->n_rows * size.mh + over;
+    const int columns = s->n_columns * size.mw + over;
+    const int64_t row_step = (int64_t)columns * LANES, plane = (int64_t)h * w;
+    const int64_t step = is_input ? plan->at.tile_step : plan->at.product_step;
+    const float *x = is_input ? conv->x + s->image * conv->in_channels * plane
+                              : conv->y + s->image * conv->out_channels * plane;
+    bool is_ill_conditioned = false;
 
     tiles += tile * LANES;
-    for (int c = 0; c < conv->in_channels; c += LANES) {
-        is_ill_conditioned |=
-            load_patch(x + c * plane, conv->h, conv->w,
-                       lesser(LANES, conv->in_channels - c), s->row * mh - conv->pad_h,
-                       s->column * mw - conv->pad_w, rows, columns, patch);
+    for (int c = first; c < last; c += LANES) {
+        is_ill_conditioned |= load_patch(x + c * plane, h, w, lesser(LANES, last - c),
+                                         top, left, rows, columns, patch);
         for (int i = 0; i < s->n_rows; i++)
-            transform_tiles(patch + i * mh * row_step, row_step, s->n_columns, mh, mw,
-                            r, tiles + i * s->n_columns * LANES, plan->at.tile_step);
+            transform_tiles(of, size, patch + i * size.mh * row_step, row_step,
+                            s->n_columns, tiles + i * s->n_columns * LANES, step);
         tiles += (int64_t)plan->max_tiles * LANES;
     }
+    return is_ill_conditioned;
+}
+
+/* All channels of a strip's inputs. */
+INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
+                            int tile, ptac_tile_size size, float *tiles, float *patch)
+{
+    const bool is_ill_conditioned = transform_channels(
+        plan, s, tile, OF_INPUT, size, 0, plan->conv.in_channels, tiles, patch);
+
     if (is_ill_conditioned)
         ptac_winograd_count_ill(plan);
     return is_ill_conditioned;
@@ -181,9 +201,8 @@ TARGET static void multiply_point(const ptac_winograd_plan *plan, int n_tiles,
 
 /* Strips [first, last), which are one block. */
 INLINE void run_block(const ptac_winograd_plan *plan, int64_t first, int64_t last,
-                      int mh, int mw, int r, float *scratch)
+                      ptac_tile_size size, float *scratch)
 {
-    const int n_points = (mh + r - 1) * (mw + r - 1);
     float *tiles = scratch;
     bool *are_ill_conditioned = (bool *)(tiles + plan->at.marks_at);
     float *products = scratch + plan->at.products_at;
@@ -195,66 +214,65 @@ INLINE void run_block(const ptac_winograd_plan *plan, int64_t first, int64_t las
         const ptac_tile_strip s = ptac_tile_strip_at(plan, i);
 
         are_ill_conditioned[i - first] =
-            transform_strip(plan, &s, n_tiles, mh, mw, r, tiles, patch);
+            transform_strip(plan, &s, n_tiles, size, tiles, patch);
         n_tiles += s.n_rows * s.n_columns;
     }
     for (int channel = 0; channel < plan->conv.out_channels; channel += PANEL) {
-        for (int p = 0; p < n_points; p++, weights += plan->at.panel_step)
+        for (int p = 0; p < size.n_points; p++, weights += plan->at.panel_step)
             multiply_point(plan, n_tiles, tiles + p * plan->at.tile_step, weights,
                            products + p * plan->at.product_step);
-        output_panel(plan, first, last, are_ill_conditioned, channel, mh, mw, r,
-                     products, patch);
+        output_panel(plan, first, last, are_ill_conditioned, channel, size, products,
+                     patch);
     }
 }
 
 /* Pieces [begin, end) of a plan, the context: blocks of their strips, one by one. */
-INLINE void run_pieces(const ptac_winograd_plan *plan, int64_t i, int mh, int mw, int r)
+INLINE void run_pieces(const ptac_winograd_plan *plan, int64_t i, ptac_tile_size size)
 {
     const int64_t last = plan->strips.n * (i + 1) / plan->n_pieces;
 
     for (int64_t at = plan->strips.n * i / plan->n_pieces;
          at < last && !ptac_winograd_is_ill_conditioned(plan); at += plan->block)
-        run_block(plan, at, at + plan->block < last ? at + plan->block : last, mh, mw,
-                  r, plan->scratch + i * plan->at.n_private);
+        run_block(plan, at, at + plan->block < last ? at + plan->block : last, size,
+                  plan->scratch + i * plan->at.n_private);
 }
 
 /* Half a panel of outputs, from output on, of one input channel. */
 INLINE void transform_weights(const ptac_winograd_plan *plan, int output, int input,
-                              int mh, int mw, int r, float *panel)
+                              ptac_tile_size size, float *panel)
 {
     const ptac_winograd *conv = &plan->conv;
-    const int nh = mh + r - 1, nw = mw + r - 1;
     const int64_t point = plan->at.panel_step;
     float *to = panel + input * PANEL + output % PANEL;
     vec taps[25], columns[5][MAX_POINTS];
 
-    load_taps(conv, output, input, r * r, taps);
+    load_taps(conv, output, input, size.r * size.r, taps);
 #pragma GCC unroll 5
-    for (int b = 0; b < r; b++) {
+    for (int b = 0; b < size.r; b++) {
         vec in[5];
 
 #pragma GCC unroll 5
-        for (int a = 0; a < r; a++)
-            in[a] = taps[a * r + b];
-        transform_taps(nh, r, in, columns[b]);
+        for (int a = 0; a < size.r; a++)
+            in[a] = taps[a * size.r + b];
+        transform_taps(size.nh, size.r, in, columns[b]);
     }
 #pragma GCC unroll 6
-    for (int a = 0; a < nh; a++) {
+    for (int a = 0; a < size.nh; a++) {
         vec out[MAX_POINTS];
 
-        transform_row(OF_TAPS, r, nw, columns, a, out);
-        store_row(nw, out, to + a * nw * point, point);
+        transform_row(OF_TAPS, size.r, size.nw, columns, a, out);
+        store_row(size.nw, out, to + a * size.nw * point, point);
     }
 }
 
 /* All input channels of half panels [begin, end). */
-INLINE void transform_halves(const ptac_winograd_plan *plan, int64_t i, int mh, int mw,
-                             int r)
+INLINE void transform_halves(const ptac_winograd_plan *plan, int64_t i,
+                             ptac_tile_size size)
 {
     const int n = plan->conv.in_channels;
 
     for (int c = 0; c < n; c++)
-        transform_weights(plan, (int)i * LANES, c, mh, mw, r,
+        transform_weights(plan, (int)i * LANES, c, size,
                           plan->shared + i / 2 * plan->at.panel);
 }
 
@@ -262,8 +280,7 @@ INLINE void transform_halves(const ptac_winograd_plan *plan, int64_t i, int mh, 
  * The other way round, for weights that are large: all threads share the tiles of one
  * block, and each transforms the weights of its own panels when it comes to them.
  */
-INLINE void share_tiles(const ptac_winograd_plan *plan, int64_t i, int mh, int mw,
-                        int r)
+INLINE void share_tiles(const ptac_winograd_plan *plan, int64_t i, ptac_tile_size size)
 {
     const int64_t n = plan->turn.last - plan->turn.first;
     bool *are_ill_conditioned = (bool *)(plan->shared + plan->at.marks_at);
@@ -276,15 +293,14 @@ INLINE void share_tiles(const ptac_winograd_plan *plan, int64_t i, int mh, int m
 
         if (j >= first)
             are_ill_conditioned[j] = transform_strip(
-                plan, &s, n_tiles, mh, mw, r, plan->shared,
+                plan, &s, n_tiles, size, plan->shared,
                 plan->scratch + i * plan->at.n_private + plan->at.patch_at);
         n_tiles += s.n_rows * s.n_columns;
     }
 }
 
-INLINE void run_panels(const ptac_winograd_plan *plan, int64_t i, int mh, int mw, int r)
+INLINE void run_panels(const ptac_winograd_plan *plan, int64_t i, ptac_tile_size size)
 {
-    const int n_points = (mh + r - 1) * (mw + r - 1);
     const int n = plan->conv.in_channels;
     const int64_t last = plan->n_panels * (i + 1) / plan->n_pieces;
     float *scratch = plan->scratch + i * plan->at.n_private;
@@ -297,21 +313,21 @@ INLINE void run_panels(const ptac_winograd_plan *plan, int64_t i, int mh, int mw
 
         for (int c = 0; c < n; c++)
             for (int half = 0; half < PANEL; half += LANES)
-                transform_weights(plan, channel + half, c, mh, mw, r, weights);
-        for (int p = 0; p < n_points; p++)
+                transform_weights(plan, channel + half, c, size, weights);
+        for (int p = 0; p < size.n_points; p++)
             multiply_point(plan, plan->turn.n_tiles,
                            plan->shared + p * plan->at.tile_step,
                            weights + p * plan->at.panel_step,
                            products + p * plan->at.product_step);
         output_panel(plan, plan->turn.first, plan->turn.last,
-                     (const bool *)(plan->shared + plan->at.marks_at), channel, mh, mw,
-                     r, products, patch);
+                     (const bool *)(plan->shared + plan->at.marks_at), channel, size,
+                     products, patch);
     }
 }
 
-#define DEFINE_STAGE(stage, name, mh, mw, r)                                           \
+#define DEFINE_STAGE(stage, name)                                                      \
     TARGET static void stage##_##name(int64_t begin, int64_t end, void *context)       \
     {                                                                                  \
         for (int64_t i = begin; i < end; i++)                                          \
-            stage(context, i, mh, mw, r);                                              \
+            stage(context, i, size_##name);                                            \
     }

@@ -18,50 +18,6 @@ enum {
     MAX_CHANNELS = LANES / 2, /* input channels that are multiplied together */
 };
 
-INLINE void transform_grad_row(const float *patch, int64_t row_step, int n_tiles,
-                               int mh, int mw, int r, float *grads, int64_t step)
-{
-    const int nh = mh + r - 1, nw = mw + r - 1;
-
-    for (int t = 0; t < n_tiles; t++, patch += mw * LANES, grads += LANES) {
-        vec columns[MAX_POINTS][MAX_POINTS];
-
-#pragma GCC unroll 6
-        for (int j = 0; j < mw; j++)
-            transform_column(OF_TAPS, mh, nh, patch + j * LANES, row_step, columns[j]);
-#pragma GCC unroll 6
-        for (int i = 0; i < nh; i++) {
-            vec out[MAX_POINTS];
-
-            transform_row(OF_TAPS, mw, nw, columns, i, out);
-            store_row(nw, out, grads + i * nw * step, step);
-        }
-    }
-}
-
-/* Output channels [first, last) of a strip's gradients. */
-INLINE void transform_grads(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
-                            int tile, int first, int last, int mh, int mw, int r,
-                            float *grads, float *patch)
-{
-    const ptac_winograd *conv = &plan->conv;
-    const int rows = s->n_rows * mh, columns = s->n_columns * mw;
-    const int64_t row_step = (int64_t)columns * LANES;
-    const int64_t plane = (int64_t)conv->out_h * conv->out_w;
-    const float *grad = conv->y + (s->image * conv->out_channels + first) * plane;
-
-    grads += tile * LANES;
-    for (int k = first; k < last; k += LANES, grad += LANES * plane) {
-        load_patch(grad, conv->out_h, conv->out_w, lesser(LANES, last - k), s->row * mh,
-                   s->column * mw, rows, columns, patch);
-        for (int i = 0; i < s->n_rows; i++)
-            transform_grad_row(patch + i * mh * row_step, row_step, s->n_columns, mh,
-                               mw, r, grads + i * s->n_columns * LANES,
-                               plan->at.product_step);
-        grads += (int64_t)plan->max_tiles * LANES;
-    }
-}
-
 /* sums[c] = (is_first ? 0 : sums[c]) + tiles[t][c] * grads[t], for n channels c. */
 INLINE void add_products(int n, const float *tiles, const float *left,
                          const float *right, int n_tiles, bool is_first, float *sums)
@@ -100,14 +56,13 @@ INLINE void add_products(int n, const float *tiles, const float *left,
 }
 
 /* Input channels [first, last) of one panel, whose sums those are. */
-TARGET static void multiply_panel(const ptac_winograd_plan *plan, int n_points,
-                                  int n_tiles, int first, int last, bool is_wide,
-                                  const float *tiles, const float *grads, bool is_first,
-                                  float *sums)
+TARGET static void multiply_panel(const ptac_winograd_plan *plan, int n_tiles,
+                                  int first, int last, bool is_wide, const float *tiles,
+                                  const float *grads, bool is_first, float *sums)
 {
     const int64_t group = (int64_t)plan->max_tiles * LANES;
 
-    for (int p = 0; p < n_points; p++) {
+    for (int p = 0; p < plan->tile.n_points; p++) {
         const float *left = grads + p * plan->at.product_step;
         const float *right = is_wide ? left + group : left;
 
@@ -120,11 +75,11 @@ TARGET static void multiply_panel(const ptac_winograd_plan *plan, int n_points,
 }
 
 /* LANES output channels, from output on, and LANES input channels, from input on. */
-INLINE void store_weights(const ptac_winograd_plan *plan, int output, int input, int mh,
-                          int mw, int r, const float *sums)
+INLINE void store_weights(const ptac_winograd_plan *plan, int output, int input,
+                          ptac_tile_size size, const float *sums)
 {
     const ptac_winograd *conv = &plan->conv;
-    const int nh = mh + r - 1, nw = mw + r - 1, n_taps = r * r;
+    const int n_taps = size.r * size.r;
     const int n = lesser(LANES, conv->in_channels - input) * n_taps;
     const int n_outputs = lesser(LANES, conv->out_channels - output);
     const int64_t step = (int64_t)conv->in_channels * n_taps;
@@ -136,12 +91,13 @@ INLINE void store_weights(const ptac_winograd_plan *plan, int output, int input,
         vec columns[MAX_POINTS][MAX_POINTS];
 
 #pragma GCC unroll 6
-        for (int j = 0; j < nw; j++)
-            transform_column(OF_PRODUCTS, nh, r, sums + j * point, nw * point,
-                             columns[j]);
+        for (int j = 0; j < size.nw; j++)
+            transform_column(OF_PRODUCTS, size.nh, size.r, sums + j * point,
+                             size.nw * point, columns[j]);
 #pragma GCC unroll 5
-        for (int i = 0; i < r; i++)
-            transform_row(OF_PRODUCTS, nw, r, columns, i, taps + c * n_taps + i * r);
+        for (int i = 0; i < size.r; i++)
+            transform_row(OF_PRODUCTS, size.nw, size.r, columns, i,
+                          taps + c * n_taps + i * size.r);
     }
     for (int at = 0; at < n; at += LANES) {
         v_transpose(taps + at);
@@ -152,12 +108,12 @@ INLINE void store_weights(const ptac_winograd_plan *plan, int output, int input,
 
 /* Both halves of a panel, of input channels [first, last). */
 INLINE void store_panel(const ptac_winograd_plan *plan, int panel, int first, int last,
-                        int mh, int mw, int r, const float *sums)
+                        ptac_tile_size size, const float *sums)
 {
     for (int half = 0; half < PANEL; half += LANES)
         if (panel * PANEL + half < plan->conv.out_channels)
             for (int c = first; c < last; c += LANES)
-                store_weights(plan, panel * PANEL + half, c, mh, mw, r,
+                store_weights(plan, panel * PANEL + half, c, size,
                               sums + c * PANEL + half);
 }
 
@@ -167,10 +123,9 @@ INLINE bool is_wide(const ptac_winograd_plan *plan, int panel)
 }
 
 /* Pieces of the batch [begin, end), each with sums of its own over all channels. */
-INLINE void sum_pieces(const ptac_winograd_plan *plan, int64_t i, int mh, int mw, int r)
+INLINE void sum_pieces(const ptac_winograd_plan *plan, int64_t i, ptac_tile_size size)
 {
     const ptac_winograd *conv = &plan->conv;
-    const int n_points = (mh + r - 1) * (mw + r - 1);
     const int64_t start = plan->strips.n * i / plan->n_pieces;
     const int64_t last = plan->strips.n * (i + 1) / plan->n_pieces;
     float *tiles = plan->scratch + i * plan->at.n_private;
@@ -186,24 +141,21 @@ INLINE void sum_pieces(const ptac_winograd_plan *plan, int64_t i, int mh, int mw
         for (int64_t j = block; j < block_end; j++) {
             const ptac_tile_strip s = ptac_tile_strip_at(plan, j);
 
-            transform_strip(plan, &s, n_tiles, mh, mw, r, tiles, patch);
-            transform_grads(plan, &s, n_tiles, 0, conv->out_channels, mh, mw, r, grads,
-                            patch);
+            transform_strip(plan, &s, n_tiles, size, tiles, patch);
+            transform_channels(plan, &s, n_tiles, OF_TAPS, size, 0, conv->out_channels,
+                               grads, patch);
             n_tiles += s.n_rows * s.n_columns;
         }
         for (int panel = 0; panel < plan->n_panels; panel++)
-            multiply_panel(plan, n_points, n_tiles, 0, conv->in_channels,
-                           is_wide(plan, panel), tiles,
-                           grads + panel * 2 * (int64_t)plan->max_tiles * LANES,
+            multiply_panel(plan, n_tiles, 0, conv->in_channels, is_wide(plan, panel),
+                           tiles, grads + panel * 2 * (int64_t)plan->max_tiles * LANES,
                            block == start, sums + panel * plan->at.panel);
     }
 }
 
 /* Groups [begin, end) of input channels of panels: the sums of all pieces together. */
-INLINE void store_pieces(const ptac_winograd_plan *plan, int64_t i, int mh, int mw,
-                         int r)
+INLINE void store_pieces(const ptac_winograd_plan *plan, int64_t i, ptac_tile_size size)
 {
-    const int n_points = (mh + r - 1) * (mw + r - 1);
     const int n_groups = (plan->conv.in_channels + LANES - 1) / LANES;
     const int panel = (int)(i / n_groups), c = (int)(i % n_groups) * LANES;
     float *sums = plan->scratch + plan->at.panels_at + panel * plan->at.panel;
@@ -211,7 +163,7 @@ INLINE void store_pieces(const ptac_winograd_plan *plan, int64_t i, int mh, int 
     for (int piece = 1; piece < plan->n_pieces; piece++) {
         const float *others = sums + piece * plan->at.n_private;
 
-        for (int p = 0; p < n_points; p++) {
+        for (int p = 0; p < size.n_points; p++) {
             const int64_t at = p * plan->at.panel_step + c * PANEL;
 
             for (int j = 0; j < LANES * PANEL; j += LANES)
@@ -219,8 +171,7 @@ INLINE void store_pieces(const ptac_winograd_plan *plan, int64_t i, int mh, int 
                         v_add(v_load(sums + at + j), v_load(others + at + j)));
         }
     }
-    store_panel(plan, panel, c, lesser(c + LANES, plan->conv.in_channels), mh, mw, r,
-                sums);
+    store_panel(plan, panel, c, lesser(c + LANES, plan->conv.in_channels), size, sums);
 }
 
 /*
@@ -228,10 +179,9 @@ INLINE void store_pieces(const ptac_winograd_plan *plan, int64_t i, int mh, int 
  * have panels of their own, n_slots at a time. With a single block sums need no longer
  * life than a panel, and one slot serves all.
  */
-INLINE void sum_panels(const ptac_winograd_plan *plan, int64_t i, int mh, int mw, int r)
+INLINE void sum_panels(const ptac_winograd_plan *plan, int64_t i, ptac_tile_size size)
 {
     const ptac_winograd *conv = &plan->conv;
-    const int n_points = (mh + r - 1) * (mw + r - 1);
     const ptac_turn *turn = &plan->turn;
     const bool is_single = ptac_winograd_is_single(plan);
     const bool is_first = turn->first == 0, is_last = turn->last == plan->strips.n;
@@ -252,18 +202,18 @@ INLINE void sum_panels(const ptac_winograd_plan *plan, int64_t i, int mh, int mw
         for (int64_t k = turn->first; k < turn->last; k++) {
             const ptac_tile_strip s = ptac_tile_strip_at(plan, k);
 
-            transform_grads(plan, &s, n_tiles, output,
-                            lesser(output + PANEL, conv->out_channels), mh, mw, r,
-                            grads, patch);
+            transform_channels(plan, &s, n_tiles, OF_TAPS, size, output,
+                               lesser(output + PANEL, conv->out_channels), grads,
+                               patch);
             n_tiles += s.n_rows * s.n_columns;
         }
         for (int c = 0; c < conv->in_channels; c += CHANNEL_CHUNK) {
             const int c_end = lesser(c + CHANNEL_CHUNK, conv->in_channels);
 
-            multiply_panel(plan, n_points, n_tiles, c, c_end, is_wide(plan, panel),
-                           plan->shared, grads, is_first, sums);
+            multiply_panel(plan, n_tiles, c, c_end, is_wide(plan, panel), plan->shared,
+                           grads, is_first, sums);
             if (is_last)
-                store_panel(plan, panel, c, c_end, mh, mw, r, sums);
+                store_panel(plan, panel, c, c_end, size, sums);
         }
     }
 }
@@ -305,15 +255,16 @@ TARGET static void add_biases(int64_t begin, int64_t end, void *context)
 
 /* smaller_ is the address of other stages, or NULL. */
 #define DEFINE_WINOGRAD(name, mh_, mw_, r_, smaller_)                                  \
-    DEFINE_STAGE(transform_halves, name, mh_, mw_, r_)                                 \
-    DEFINE_STAGE(run_pieces, name, mh_, mw_, r_)                                       \
-    DEFINE_STAGE(share_tiles, name, mh_, mw_, r_)                                      \
-    DEFINE_STAGE(run_panels, name, mh_, mw_, r_)                                       \
-    DEFINE_STAGE(sum_pieces, name, mh_, mw_, r_)                                       \
-    DEFINE_STAGE(store_pieces, name, mh_, mw_, r_)                                     \
-    DEFINE_STAGE(sum_panels, name, mh_, mw_, r_)                                       \
+    static const ptac_tile_size size_##name = PTAC_TILE_SIZE(mh_, mw_, r_, LANES);     \
+    DEFINE_STAGE(transform_halves, name)                                               \
+    DEFINE_STAGE(run_pieces, name)                                                     \
+    DEFINE_STAGE(share_tiles, name)                                                    \
+    DEFINE_STAGE(run_panels, name)                                                     \
+    DEFINE_STAGE(sum_pieces, name)                                                     \
+    DEFINE_STAGE(store_pieces, name)                                                   \
+    DEFINE_STAGE(sum_panels, name)                                                     \
     static const ptac_winograd_stages stages_##name = {                                \
-        .tile = {mh_, mw_, r_, LANES},                                                 \
+        .tile = PTAC_TILE_SIZE(mh_, mw_, r_, LANES),                                   \
         .smaller = smaller_,                                                           \
         .transform_halves = transform_halves_##name,                                   \
         .run_pieces = run_pieces_##name,                                               \
