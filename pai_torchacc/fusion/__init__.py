@@ -39,13 +39,7 @@ def install(c: Any, config: Config) -> str | None:
     """
     c.shadow_every(config.verify)
     barred = in_use.install(c, config)
-    wanted = {
-        name
-        for name, _, _ in c.operators()
-        if (config.ops is None or name in config.ops)
-        and (config.include is None or name in config.include)
-        and name not in config.exclude
-    }
+    wanted = config.wanted(name for name, _, _ in c.operators())
     _find_foreign(c)
     unproven = _unproven(c)  # which opens gates: before there is a way to them
     idle = precision.idle(c, config, in_use.claims())
@@ -79,11 +73,11 @@ def _unproven(c: Any) -> set[str]:
         pinned = {op: c.pin(op, c.preferred_row(op)) for op in sorted(steps)}
         try:
             for op in steps:
-                c.set_gate(op, 0)
+                c.set_gate(op, "")
             _doubts = _host.aside(optimizer.prove, c)
         finally:
             for op, row in pinned.items():
-                c.set_gate(op, _reason(c, "switched off"))
+                c.set_gate(op, "switched off")
                 c.pin(op, row)
         _counters.discount(c, steps)
     return set(_doubts)
@@ -94,7 +88,7 @@ def remove(c: Any) -> None:
     _kept.clear()
     _unserved.clear()
     for name in operators(c):
-        c.set_gate(name, _reason(c, "switched off"))
+        c.set_gate(name, "switched off")
     c.scratch_clear()
     _attention_ledger.undo()
     _ledger.undo()
@@ -152,10 +146,6 @@ def operators(c: Any) -> list[str]:
     return [op for op, owner in c.op_switches().items() if owner == "operator_fusion"]
 
 
-def _reason(c: Any, text: str) -> int:
-    return c.reasons().index(text)
-
-
 def _open_gates(c: Any, wanted: set[str], barred: set[str]) -> None:
     for name in operators(c):
         if name not in wanted:
@@ -166,7 +156,7 @@ def _open_gates(c: Any, wanted: set[str], barred: set[str]) -> None:
             gate = "numerics level"
         else:
             gate = ""
-        c.set_gate(name, _reason(c, gate))
+        c.set_gate(name, gate)
 
 
 def _find_foreign(c: Any) -> None:
@@ -224,14 +214,10 @@ def _use_up_override_warning(torch: Any) -> None:
         try:
             library.define("overridden_once(Tensor x) -> Tensor")
             for _ in range(2):
-                library.impl("overridden_once", _identity, "CPU", allow_override=True)
+                library.impl("overridden_once", abs, "CPU", allow_override=True)
         finally:
             library._destroy()
     _is_warning_used_up = True
-
-
-def _identity(x: Any) -> Any:
-    return x
 
 
 def _install_stand_ins(c: Any) -> None:

@@ -47,7 +47,7 @@ def _set_gates(c: Any, config: Config | None) -> None:
     """Open these operators as ``config`` says; without it, close them."""
     for name, _, _ in c.operators():
         if name in OPERATORS:
-            c.set_gate(name, c.reasons().index(_gate(name, config)))
+            c.set_gate(name, _gate(name, config))
 
 
 def _gate(name: str, config: Config | None) -> str:

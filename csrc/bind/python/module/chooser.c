@@ -191,17 +191,31 @@ done:
     return result;
 }
 
-/* set_gate(operator, reason): open it, 0, or close it for that reason. */
+/* An operator and a reason by their names; false with an exception set. */
+static bool read_reason(PyObject *args, ptac_op *op, ptac_reason *why)
+{
+    const char *text;
+    int i = 0;
+
+    if (!PyArg_ParseTuple(args, "O&s", ptac_op_read, op, &text))
+        return false;
+    while (i < PTAC_N_REASONS && strcmp(ptac_reason_text((ptac_reason)i), text) != 0)
+        i++;
+    if (i == PTAC_N_REASONS)
+        PyErr_Format(PyExc_ValueError, "unknown reason %s", text);
+    *why = (ptac_reason)i;
+    return i < PTAC_N_REASONS;
+}
+
+/* set_gate(operator, reason): open it, "", or close it for that reason. */
 PTAC_VARARGS(set_gate)
 {
     ptac_op op;
-    int reason;
+    ptac_reason why;
 
-    if (!PyArg_ParseTuple(args, "O&i", ptac_op_read, &op, &reason))
+    if (!read_reason(args, &op, &why))
         return NULL;
-    if (reason < 0 || reason >= PTAC_N_REASONS)
-        return PyErr_Format(PyExc_ValueError, "no reason %d", reason);
-    ptac_chooser_set_gate(op, (ptac_reason)reason);
+    ptac_chooser_set_gate(op, why);
     Py_RETURN_NONE;
 }
 
@@ -300,15 +314,10 @@ PTAC_LIST(reasons, i < PTAC_N_REASONS,
 PTAC_VARARGS(refuse)
 {
     ptac_op op;
-    const char *text;
+    ptac_reason why;
 
-    if (!PyArg_ParseTuple(args, "O&s", ptac_op_read, &op, &text))
+    if (!read_reason(args, &op, &why))
         return NULL;
-    for (int why = 0; why < PTAC_N_REASONS; why++) {
-        if (strcmp(ptac_reason_text((ptac_reason)why), text) == 0) {
-            ptac_refuse(op, (ptac_reason)why);
-            Py_RETURN_NONE;
-        }
-    }
-    return PyErr_Format(PyExc_ValueError, "unknown reason %s", text);
+    ptac_refuse(op, why);
+    Py_RETURN_NONE;
 }
