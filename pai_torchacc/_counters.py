@@ -6,59 +6,45 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_estimated: dict[str, tuple[float, float, float]] = {}
-_baseline: dict[str, tuple[int, int, dict[str, int], int, int]] = {}
+Counts = tuple[Any, ...]
+"""Calls accelerated, failed, forwarded by reason; ns saved; calls timed; and by the
+table, in ns: stock's time for accelerated calls, saved of it, for others."""
+
+_before: dict[str, Counts] = {}
 
 
-def since_reset(c: Any, name: str) -> tuple[int, int, dict[str, int], int, int, str]:
-    """Calls accelerated, failed, forwarded by reason; ns saved; calls timed; trouble.
+def since_reset(c: Any, name: str) -> Counts:
+    """What an operator has counted since its last :func:`discount`."""
+    now = _now(c, name)
+    return _less(now, _before[name]) if name in _before else now
 
-    Each counted from the last :func:`discount` of the operator.
-    """
-    accelerated, failed, forwarded, saved_ns, timed, trouble = c.counters(name)
-    if name not in _baseline:
-        return accelerated, failed, forwarded, saved_ns, timed, trouble
-    a0, f0, w0, s0, t0 = _baseline[name]
-    return (
-        accelerated - a0,
-        failed - f0,
-        {r: n - w0.get(r, 0) for r, n in forwarded.items() if n > w0.get(r, 0)},
-        saved_ns - s0,
-        timed - t0,
-        trouble,
+
+def _now(c: Any, name: str) -> Counts:
+    return *c.counters(name)[:5], *c.estimates(name)
+
+
+def _less(now: Counts, before: Counts) -> Counts:
+    """What was added, number by number and reason by reason."""
+    return tuple(
+        {r: n - b.get(r, 0) for r, n in a.items() if n > b.get(r, 0)}
+        if isinstance(a, dict)
+        else a - b
+        for a, b in zip(now, before, strict=True)
     )
-
-
-def estimates_since_reset(c: Any, name: str) -> tuple[float, float, float]:
-    """By the table, in ns: stock's time for accelerated calls, saved, for others."""
-    before = _estimated.get(name, (0.0, 0.0, 0.0))
-    now = c.estimates(name)
-    return now[0] - before[0], now[1] - before[1], now[2] - before[2]
 
 
 def discount(c: Any, names: Iterable[str]) -> None:
     """Leave what these operators have counted up to now out of the report."""
     for name in names:
-        _baseline[name] = c.counters(name)[:5]
-        _estimated[name] = c.estimates(name)
+        _before[name] = _now(c, name)
 
 
 @contextmanager
 def left_out(c: Any) -> Iterator[None]:
     """Leave what operators count meanwhile, in any thread, out of the report."""
-    held = {
-        name: (since_reset(c, name), estimates_since_reset(c, name))
-        for name, _, _ in c.operators()
-    }
+    held = {name: since_reset(c, name) for name, _, _ in c.operators()}
     try:
         yield
     finally:
-        for name, ((a, f, w, s, t, _), estimated) in held.items():
-            a1, f1, w1, s1, t1, _ = c.counters(name)
-            reasons = {r: n - w.get(r, 0) for r, n in w1.items()}
-            _baseline[name] = a1 - a, f1 - f, reasons, s1 - s, t1 - t
-            served, saved, others = c.estimates(name)
-            _estimated[name] = (
-                *(served - estimated[0], saved - estimated[1]),
-                others - estimated[2],
-            )
+        for name, counted in held.items():
+            _before[name] = _less(_now(c, name), counted)

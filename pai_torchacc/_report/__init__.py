@@ -21,6 +21,8 @@ SCHEMA = 1
 LEAST_TIMED = 5
 """Timed calls below which nothing is said of the others."""
 
+_ESTIMATED = ("served", "saved", "forwarded")
+
 _graphs_before = 0
 
 
@@ -114,29 +116,30 @@ def operators() -> dict[str, dict[str, Any]]:
         return {}
     result = {}
     for name, _, rows in c.operators():
-        accelerated, failed, forwarded, saved_ns, timed, trouble = (
+        accelerated, failed, forwarded, saved_ns, timed, *estimated_ns = (
             _counters.since_reset(c, name)
         )
+        trouble = c.counters(name)[-1]
         entry: dict[str, Any] = {
             "level": _level(rows),
             "calls": accelerated + failed + sum(forwarded.values()),
             "accelerated": accelerated,
             "forwarded": forwarded,
             "failed": failed,
-            "ms_saved": _ms_saved(accelerated, saved_ns, timed),
+            # Shadow checks timed some calls on both sides; others are taken as alike.
+            "ms_saved": accelerated * saved_ns / timed / 1e6
+            if timed >= LEAST_TIMED
+            else None,
             "timed": timed,
-            "estimated_ms": dict(
-                zip(("served", "saved", "forwarded"), _in_ms(c, name), strict=True)
-            ),
+            "estimated_ms": {
+                part: ns / 1e6
+                for part, ns in zip(_ESTIMATED, estimated_ns, strict=True)
+            },
         }
         if trouble:
             entry["trouble"] = trouble
         result[name] = entry
     return result
-
-
-def _in_ms(c: Any, name: str) -> list[float]:
-    return [ns / 1e6 for ns in _counters.estimates_since_reset(c, name)]
 
 
 def _level(rows: list[tuple[str, str, bool, bool]]) -> str:
@@ -145,11 +148,6 @@ def _level(rows: list[tuple[str, str, bool, bool]]) -> str:
     most = rank(_switch.furthest_numerics())
     levels = [level for _, level, can_run, _ in rows if can_run and rank(level) <= most]
     return max(levels, key=rank, default="exact")
-
-
-def _ms_saved(accelerated: int, saved_ns: int, timed: int) -> float | None:
-    """Shadow checks timed some calls on both sides; the others are taken as alike."""
-    return accelerated * saved_ns / timed / 1e6 if timed >= LEAST_TIMED else None
 
 
 def _reset() -> None:
