@@ -57,7 +57,6 @@ class Table(NamedTuple):
     name: str
     measurements: list[Measurement]
     least_ratio: float
-    is_of_this_machine: bool
 
 
 def read(path: Path) -> list[Measurement]:
@@ -173,11 +172,11 @@ def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:
         A table to use instead.
     """
     if path is not None:
-        return Table(path, read(Path(path)), FASTER, True)
+        return Table(path, read(Path(path)), FASTER)
     name = model.rpartition("-")[0]
     family = _shipped(f"{name}-{isa}") or _shipped(name)
     name = f"generic-{isa}"
-    generic = _shipped(name) or Table(name, [], FASTER_ELSEWHERE, False)
+    generic = _shipped(name) or Table(name, [], FASTER_ELSEWHERE)
     if family and not is_limited:
         return _completed(family._replace(least_ratio=FASTER), generic)
     return generic
@@ -205,7 +204,7 @@ def _shipped(name: str) -> Table | None:
     path = _HERE / f"{name}.csv"
     if not path.is_file():
         return None
-    return Table(name, read_shipped(path), FASTER_ELSEWHERE, False)
+    return Table(name, read_shipped(path), FASTER_ELSEWHERE)
 
 
 Point = tuple[str, str, str, int, Work, str | None, float, float]

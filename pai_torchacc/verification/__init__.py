@@ -197,13 +197,3 @@ def _more(run: Callable[..., Results], first: Results) -> Iterator[Results]:
             continue
         if is_alike(found, first):
             yield found
-
-
-def _lowered(run: Callable[..., Results], first: Results) -> Iterator[Results]:
-    """Stock's results in bfloat16, where autocast can run the model."""
-    try:
-        found = run(lowered=True)
-    except Exception:  # autocast does not know every operator
-        return
-    if is_alike(found, first):
-        yield found
