@@ -6,6 +6,7 @@ changed, of all. (Versions would not tell: ``.data`` and scalers leave no trace 
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from math import isfinite, sqrt
 from typing import Any
 
@@ -67,7 +68,7 @@ class Clipping:
         """Whether what was measured has been set to zero."""
         if self._measured is None:
             return False
-        params = params_of(optimizer)[self._measured[0]]
+        params = _params_at(optimizer, self._measured[0])
         has_any = any(p.grad is not None for p in params)
         return has_any and _squares(params, 1.0) == 0
 
@@ -91,14 +92,8 @@ class Clipping:
 
 
 def _params_at(optimizer: Any, place: slice) -> list[Any]:
-    """Those of all groups; of one parameter without a list of all."""
-    at = place.start
-    for group in optimizer.param_groups if at is not None else ():
-        params = group["params"]
-        if at < len(params):
-            return params[at : at + 1]
-        at -= len(params)
-    return params_of(optimizer)[place]
+    params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    return list(islice(params, place.start, place.stop))
 
 
 def _squares(params: list[Any], scale: float) -> float | None:

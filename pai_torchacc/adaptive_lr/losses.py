@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch._subclasses import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
@@ -62,14 +64,9 @@ def _value(tensors: Any, args: Any, kwargs: Any) -> float | None:
         return None
     if kwargs.get("grad_variables") is not None:
         return None
-    if torch._C._len_torch_dispatch_stack() > 0:
-        with torch.utils._python_dispatch._disable_current_modes():
-            return _product(root, weight)
-    return _product(root, weight)
-
-
-def _product(root: Any, weight: Any) -> float:
-    return root.item() if weight is None else root.item() * weight.item()
+    has_modes = torch._C._len_torch_dispatch_stack() > 0
+    with _disable_current_modes() if has_modes else nullcontext():
+        return root.item() if weight is None else root.item() * weight.item()
 
 
 def _alone(tensors: Any) -> Any:

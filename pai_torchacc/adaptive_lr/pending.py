@@ -121,9 +121,7 @@ class Watched:
         """The losses of the last step: by now others have stepped by them too."""
         if not self.used:
             return
-        n_sharing = 1
-        for root in self.used:
-            n_sharing = max(n_sharing, len(root.used_by))
+        n_sharing = max(len(root.used_by) for root in self.used)
         if n_sharing != self.n_sharing:
             self.share_changes()
             self.n_sharing = n_sharing

@@ -32,23 +32,17 @@ def enable_adaptive_lr(
 
     The yardstick is Polyak's step: the smoothed loss above its floor, divided by the
     squared gradient, times the root of 1 - momentum (to raise a rate, from momentum
-    0.99 on: times 1 - momentum).
+    0.99 on: times 1 - momentum). The factor is exactly 1 until the yardstick exceeds
+    2.2 times the user's rate or falls below a third of it (a fifth, once losses are
+    near zero), and again once the two have crossed. A rate below the yardstick rises
+    while losses fall by more than chance, one above follows it down; losses well above
+    the first one take the rate back to the user's, or lower. Adam's kind stays within
+    1/8 and 8 times the user's rate, and falls below it only while losses rise.
 
-    - The factor is exactly 1 until the yardstick exceeds 2.2 times the user's rate or
-      falls below a third of it (a fifth, once losses are near zero), and again once the
-      two have crossed. The first twelve steps need a larger excess. A yardstick that
-      falls fast raises no rate.
-    - A rate below the yardstick rises while losses fall by more than chance, and
-      returns while they do not. Far below, until losses have fallen by a fifth, it
-      rises while they do not rise. A rate above the yardstick follows it down.
-    - Losses well above the first one take the rate back to the user's, or lower where
-      the yardstick is lower or losses explode.
-    - Adam's kind stays within 1/8 and 8 times the user's rate, and falls below it only
-      while losses rise.
-    - The tuner ignores gradient clipping and low scheduled rates: it neither
-      compensates for them nor follows them down.
-    - Rates are the user's where several processes train together and in compiled
-      steps. A thread's losses count for optimizers that it has made or stepped.
+    The tuner ignores gradient clipping and low scheduled rates: it neither compensates
+    for them nor follows them down. Rates are the user's where several processes train
+    together and in compiled steps. A thread's losses count for optimizers that it has
+    made or stepped.
 
     Until :func:`disable_adaptive_lr`, ``torch.autograd.backward``,
     ``torch.amp.GradScaler.step``, the update functions of ``torch.optim`` and

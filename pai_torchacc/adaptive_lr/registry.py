@@ -28,15 +28,15 @@ _NONE = (lambda: None), None
 
 def install(ledger: Ledger) -> None:
     """Register those that exist, and from now on those that are made."""
-    ledger.set_attribute(Optimizer, "__init__", _registering(Optimizer))
+    ledger.set_attribute(Optimizer, "__init__", _registering())
     for found in gc.get_objects():
         # not isinstance(), which asks objects that are none of ours for their class
         if issubclass(type(found), Optimizer) and "param_groups" in vars(found):
             tuner_of(found)
 
 
-def _registering(cls: type) -> Any:
-    original = vars(cls)["__init__"]
+def _registering() -> Any:
+    original = Optimizer.__init__
 
     @functools.wraps(original)
     def make(self: Any, *args: Any, **kwargs: Any) -> None:

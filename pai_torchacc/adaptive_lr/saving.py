@@ -28,68 +28,63 @@ def install(ledger: Ledger) -> None:
     """Save and load it from now on."""
     from torch.optim import Optimizer
 
-    for name, around in {
+    for name, ours in {
         "state_dict": _state_dict,
         "load_state_dict": _load_state_dict,
         "__getstate__": _getstate,
         "__setstate__": _setstate,
     }.items():
         original = vars(Optimizer)[name]
-        stand_in = functools.wraps(original)(around(original))
-        ledger.set_attribute(Optimizer, name, stand_in)
+        ledger.set_attribute(Optimizer, name, _around(original, ours))
 
 
-def _state_dict(original: Any) -> Any:
-    def state_dict(self: Any) -> dict[str, Any]:
-        made = original(self)
-        tuner = known_tuner(self)
-        if tuner is not None and tuner.n_steps and isinstance(made, dict):
-            made[ENTRY] = state_of(tuner)
+def _around(original: Any, ours: Any) -> Any:
+    @functools.wraps(original)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return ours(original, *args, **kwargs)
+
+    return stand_in
+
+
+def _state_dict(original: Any, optimizer: Any) -> dict[str, Any]:
+    made: dict[str, Any] = original(optimizer)
+    tuner = known_tuner(optimizer)
+    if tuner is not None and tuner.n_steps and isinstance(made, dict):
+        made[ENTRY] = state_of(tuner)
+    return made
+
+
+def _load_state_dict(original: Any, optimizer: Any, state_dict: Any) -> None:
+    is_ours = isinstance(state_dict, dict) and ENTRY in state_dict
+    made = read(state_dict[ENTRY]) if is_ours else None  # refuses what is damaged
+    original(optimizer, state_dict)
+    if made is None:
+        begin_anew(optimizer)
+    else:
+        go_on(tuner_of(optimizer), made)
+
+
+def _getstate(original: Any, optimizer: Any) -> dict[str, Any]:
+    made: dict[str, Any] = original(optimizer)
+    tuner = known_tuner(optimizer)
+    if tuner is None or not isinstance(made, dict):
         return made
-
-    return state_dict
-
-
-def _load_state_dict(original: Any) -> Any:
-    def load_state_dict(self: Any, state_dict: Any) -> None:
-        is_ours = isinstance(state_dict, dict) and ENTRY in state_dict
-        made = read(state_dict[ENTRY]) if is_ours else None  # refuses what is damaged
-        original(self, state_dict)
-        if made is None:
-            begin_anew(self)
-        else:
-            go_on(tuner_of(self), made)
-
-    return load_state_dict
+    own = tuner.own_options
+    if own or tuner.n_steps:
+        options = asdict(own) if own else None
+        made[ENTRY] = {"options": options, "state": state_of(tuner)}
+    return made
 
 
-def _getstate(original: Any) -> Any:
-    def getstate(self: Any) -> dict[str, Any]:
-        made = original(self)
-        tuner = known_tuner(self)
-        if tuner is None or not isinstance(made, dict):
-            return made
-        own = tuner.own_options
-        if own or tuner.n_steps:
-            options = asdict(own) if own else None
-            made[ENTRY] = {"options": options, "state": state_of(tuner)}
-        return made
-
-    return getstate
-
-
-def _setstate(original: Any) -> Any:
-    def setstate(self: Any, state: dict[str, Any]) -> None:
-        copied = state.get(ENTRY) if isinstance(state, dict) else None
-        original(self, state)
-        vars(self).pop(ENTRY, None)
-        if "param_groups" not in vars(self):
-            return
-        tuner_of(self)  # backward passes look at it from now on
-        if copied is not None:
-            _go_on(self, copied)
-
-    return setstate
+def _setstate(original: Any, optimizer: Any, state: Any) -> None:
+    copied = state.get(ENTRY) if isinstance(state, dict) else None
+    original(optimizer, state)
+    vars(optimizer).pop(ENTRY, None)
+    if "param_groups" not in vars(optimizer):
+        return
+    tuner_of(optimizer)  # backward passes look at it from now on
+    if copied is not None:
+        _go_on(optimizer, copied)
 
 
 def _go_on(optimizer: Any, copied: Any) -> None:

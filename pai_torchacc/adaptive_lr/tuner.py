@@ -178,12 +178,11 @@ class Tuner(Watched):
 
     def _is_urgent(self, loss: float) -> bool:
         """Whether the rate is to go by the step that is about to be made."""
-        numbers = self.numbers
         if loss <= self._floor:  # nothing is left that a rate could be wrong for
             return False
-        if numbers[_index["n_steps"]] < _STEPS_AT_ONCE:
+        if self.field("n_steps") < _STEPS_AT_ONCE:
             return True
-        return loss > _JUMP * (numbers[_index["loss"]] + self._floor)
+        return loss > _JUMP * (self.field("loss") + self._floor)
 
     def _await(
         self, optimizer: Any, stepping: list[int], loss: float, kept: float

@@ -199,13 +199,11 @@ def _is_rate(value: Any) -> bool:
 
 def with_gradients(optimizer: Any) -> list[int]:
     """The places of the groups of which any parameter has a gradient."""
-    found = []
-    for i, group in enumerate(optimizer.param_groups):
-        for param in group["params"]:
-            if param.grad is not None:
-                found.append(i)
-                break
-    return found
+    return [
+        i
+        for i, group in enumerate(optimizer.param_groups)
+        if any(param.grad is not None for param in group["params"])
+    ]
 
 
 def descent(
