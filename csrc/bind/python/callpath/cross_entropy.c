@@ -65,12 +65,13 @@ static PyObject *run(const ptac_kernel *row, ptac_call *call, bool with_p)
 
 static PyObject *apply_with_gradient(PyObject *const *args, const ptac_kernel *row)
 {
-    PyObject *all[N_ARGS + 1];
+    PyObject *name = PyUnicode_FromString(row->name);
+    PyObject *all = name ? PyTuple_Pack(N_ARGS + 1, args[0], args[1], args[2], args[3],
+                                        args[4], args[5], name)
+                         : NULL;
 
-    for (int i = 0; i < N_ARGS; i++)
-        all[i] = Py_NewRef(args[i]);
-    all[N_ARGS] = PyUnicode_FromString(row->name);
-    return ptac_node_apply(PTAC_OP_CROSS_ENTROPY, cross_entropy_node, all, N_ARGS + 1);
+    Py_XDECREF(name);
+    return ptac_node_apply(PTAC_OP_CROSS_ENTROPY, cross_entropy_node, all);
 }
 
 /* These logits are fewer than any row takes, and nothing else sends them to stock. */
@@ -128,16 +129,13 @@ static PyObject *try_cross_entropy(PyObject *const *args)
  */
 PTAC_ARGS(cross_entropy, N_ARGS)
 {
-    PyObject *loss, *packed;
+    PyObject *loss = try_cross_entropy(args);
 
-    loss = try_cross_entropy(args);
     if (loss != Py_None)
         return loss;
     Py_DECREF(loss);
-    packed = PyTuple_Pack(N_ARGS, args[0], args[1], args[2], args[3], args[4], args[5]);
-    loss = packed ? PyObject_Call(stock_cross_entropy, packed, NULL) : NULL;
-    Py_XDECREF(packed);
-    return loss;
+    return PyObject_CallFunctionObjArgs(stock_cross_entropy, args[0], args[1], args[2],
+                                        args[3], args[4], args[5], NULL);
 }
 
 /* The loss and p by the row of that name, or by the chooser's where there is none. */

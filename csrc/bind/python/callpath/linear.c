@@ -136,14 +136,17 @@ static const ptac_kernel *choose_lean(PyObject *const tensors[3], ptac_act activ
 static PyObject *apply_node(PyObject *const tensors[3], ptac_act activation,
                             const ptac_kernel *row, bool is_training)
 {
-    PyObject *args[] = {
-        Py_NewRef(tensors[0]),           Py_NewRef(tensors[1]),
-        Py_NewRef(tensors[2]),           PyLong_FromLong(activation),
-        PyUnicode_FromString(row->name), PyBool_FromLong(is_training),
-    };
+    PyObject *code = PyLong_FromLong(activation);
+    PyObject *name = PyUnicode_FromString(row->name);
+    PyObject *args = code && name
+                         ? PyTuple_Pack(6, tensors[0], tensors[1], tensors[2], code,
+                                        name, is_training ? Py_True : Py_False)
+                         : NULL;
 
+    Py_XDECREF(code);
+    Py_XDECREF(name);
     return ptac_node_apply(PTAC_OP_LINEAR_ACT,
-                           PyTuple_GetItem(linear_nodes, activation), args, 6);
+                           PyTuple_GetItem(linear_nodes, activation), args);
 }
 
 PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,

@@ -23,38 +23,18 @@ static int saving_is_hooked(void)
     return hooked;
 }
 
-/* A tuple of args, which it takes over. */
-static PyObject *pack(PyObject **args, int n)
+PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject *args)
 {
-    PyObject *tuple = PyTuple_New(n);
-    bool whole = tuple;
-
-    for (int i = 0; i < n; i++) {
-        if (!args[i])
-            whole = false;
-        if (tuple)
-            PyTuple_SetItem(tuple, i, args[i]);
-        else
-            Py_XDECREF(args[i]);
-    }
-    if (whole)
-        return tuple;
-    Py_XDECREF(tuple);
-    return NULL;
-}
-
-PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject **args, int n)
-{
-    PyObject *packed = pack(args, n), *result = NULL, *first;
-    const int hooked = packed && apply ? saving_is_hooked() : -1;
+    const int hooked = args && apply ? saving_is_hooked() : -1;
+    PyObject *result = NULL, *first;
 
     if (hooked > 0) {
         ptac_refuse(op, PTAC_HOOKS);
         result = Py_NewRef(Py_None);
     } else if (hooked == 0) {
-        result = PyObject_CallObject(apply, packed);
+        result = PyObject_CallObject(apply, args);
     }
-    Py_XDECREF(packed);
+    Py_XDECREF(args);
     if (!result || !PyTuple_Check(result))
         return result;
     first = Py_XNewRef(PyTuple_GetItem(result, 0));
@@ -70,7 +50,7 @@ PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject **args, int n)
 PTAC_O(node_learn, samples)
 {
     PyObject *objects[3];
-    const void *nodes[3];
+    void *nodes[3];
     unsigned long long found[3];
     uint64_t numbers[3];
 

@@ -8,9 +8,9 @@
 
 /*
  * What a node computes: the first output of apply(*args), or None for stock, which has
- * been counted as a refusal of op. The n args are taken over: NULL among them, or for
+ * been counted as a refusal of op. The tuple args is taken over: NULL for it, or for
  * apply, means that an exception is set, and gives NULL.
  */
-PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject **args, int n);
+PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject *args);
 
 #endif
