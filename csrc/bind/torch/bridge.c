@@ -143,3 +143,23 @@ void ptac_image_strides(int n_dims, const int64_t *sizes, bool channels_last,
     if (n_dims == 4)
         strides[0] = channels * hw[0] * hw[1];
 }
+
+int64_t ptac_only_offset(void *const *objects, const uint64_t *words, int n,
+                         int64_t first, int64_t last)
+{
+    int64_t found = 0;
+
+    for (int64_t offset = first; offset <= last; offset += 8) {
+        int i = 0;
+
+        while (i < n &&
+               *(const uint64_t *)((const char *)objects[i] + offset) == words[i])
+            i++;
+        if (i < n)
+            continue;
+        if (found)
+            return 0;
+        found = offset;
+    }
+    return found;
+}

@@ -75,6 +75,13 @@ at_tensor at_share(at_tensor tensor);
 void ptac_image_strides(int n_dims, const int64_t *sizes, bool channels_last,
                         int64_t *strides);
 
+/*
+ * Of the offsets from first to last, in bytes, the only one at which each of n objects
+ * has its word; 0 where none is, or several are.
+ */
+int64_t ptac_only_offset(void *const *objects, const uint64_t *words, int n,
+                         int64_t first, int64_t last);
+
 /* Lend torch's threads to the core. */
 void ptac_host_install(void);
 

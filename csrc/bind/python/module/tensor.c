@@ -221,26 +221,6 @@ static Py_ssize_t least(Py_ssize_t a, Py_ssize_t b)
     return a < b ? a : b;
 }
 
-/* The only offset at which every sample holds its word; 0 when none or several do. */
-static Py_ssize_t find_offset(void *const *bases, const uint64_t *words, int n,
-                              Py_ssize_t last)
-{
-    Py_ssize_t found = 0;
-
-    for (Py_ssize_t offset = FIRST_OFFSET; offset <= last; offset += 8) {
-        int i = 0;
-
-        while (i < n && word_at(bases[i], offset) == words[i])
-            i++;
-        if (i == n) {
-            if (found)
-                return 0;
-            found = offset;
-        }
-    }
-    return found;
-}
-
 /*
  * tensor_learn(Tensor, Parameter, samples): samples is a list of (tensor, _cdata, key
  * set), the first plain, the second made in inference mode, others of other kinds so
@@ -282,9 +262,11 @@ PTAC_VARARGS(tensor_learn)
     plain_keys = key_words[0];
     inference_keys = key_words[1];
     keys_offset = 0;
-    impl_offset = find_offset(objects, impl_words, (int)n, last_of_objects);
+    impl_offset =
+        ptac_only_offset(objects, impl_words, (int)n, FIRST_OFFSET, last_of_objects);
     if (impl_offset && plain_keys != inference_keys)
-        keys_offset = find_offset(impls, key_words, (int)n, last_of_impls);
+        keys_offset =
+            ptac_only_offset(impls, key_words, (int)n, FIRST_OFFSET, last_of_impls);
     return PyBool_FromLong(keys_offset != 0);
 }
 

@@ -38,7 +38,7 @@ bool ptac_bf16_is_marked(void);
  * Learn how to read nodes from three that this thread has just made, and their sequence
  * numbers. False: nothing is ever marked.
  */
-bool ptac_bf16_learn_nodes(const void *const nodes[3], const uint64_t numbers[3]);
+bool ptac_bf16_learn_nodes(void *const nodes[3], const uint64_t numbers[3]);
 
 /* A copy with the view's strides, which leave no gaps. */
 at_error ptac_bf16_alike(const ptac_view *view, at_tensor *made);

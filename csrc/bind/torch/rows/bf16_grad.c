@@ -26,8 +26,8 @@ enum {
     LEAST_LETTERS = 48,
     N_MARKS = 1 << 15, /* nodes between a forward call and its gradient */
     NUMBER_BITS = 40,
-    FIRST_WORD = 1, /* of a node, behind its table of functions */
-    LAST_WORD = 8,
+    FIRST_OFFSET = 8, /* of a node, behind its table of functions */
+    LAST_OFFSET = 64,
     N_SAMPLES = 3,
 };
 
@@ -173,33 +173,10 @@ bool ptac_bf16_is_marked(void)
     return name && __atomic_load_n(place_of(name), __ATOMIC_RELAXED) == name;
 }
 
-static bool has_all(const void *const nodes[3], const uint64_t values[3], int word)
-{
-    for (int i = 0; i < N_SAMPLES; i++)
-        if (((const uint64_t *)nodes[i])[word] != values[i])
-            return false;
-    return true;
-}
-
-/* The only word that has these values; 0 where none has or several have. */
-static int find_word(const void *const nodes[3], const uint64_t values[3], int first)
-{
-    int found = 0;
-
-    for (int word = first; word <= LAST_WORD; word++) {
-        if (!has_all(nodes, values, word))
-            continue;
-        if (found)
-            return 0;
-        found = word;
-    }
-    return found;
-}
-
-bool ptac_bf16_learn_nodes(const void *const nodes[3], const uint64_t numbers[3])
+bool ptac_bf16_learn_nodes(void *const nodes[3], const uint64_t numbers[3])
 {
     uint64_t threads[N_SAMPLES];
-    int number_at, thread_at;
+    int64_t number_at, thread_at = 0;
 
     if (!T.next_node_number || !T.thread_number || !T.current_node ||
         (T.node_is_shared && !T.shared_move) ||
@@ -207,11 +184,13 @@ bool ptac_bf16_learn_nodes(const void *const nodes[3], const uint64_t numbers[3]
         return false;
     for (int i = 0; i < N_SAMPLES; i++)
         threads[i] = T.thread_number();
-    number_at = find_word(nodes, numbers, FIRST_WORD);
-    thread_at = number_at ? find_word(nodes, threads, number_at + 1) : 0;
+    number_at = ptac_only_offset(nodes, numbers, N_SAMPLES, FIRST_OFFSET, LAST_OFFSET);
+    if (number_at)
+        thread_at =
+            ptac_only_offset(nodes, threads, N_SAMPLES, number_at + 8, LAST_OFFSET);
     if (!thread_at)
         return false;
-    number_word = number_at;
-    __atomic_store_n(&thread_word, thread_at, __ATOMIC_RELEASE);
+    number_word = (int)number_at / 8;
+    __atomic_store_n(&thread_word, (int)thread_at / 8, __ATOMIC_RELEASE);
     return true;
 }
