@@ -47,11 +47,8 @@ enum {
 
 /* F(return type, name, parameters): the package is inactive without these. */
 #define PTAC_TORCH_REQUIRED(F)                                                         \
-    F(at_error, aoti_torch_library_init_fragment,                                      \
-      (const char *, const char *, uint32_t, at_library *))                            \
     F(at_error, aoti_torch_library_init_impl,                                          \
       (const char *, const char *, const char *, uint32_t, at_library *))              \
-    F(at_error, aoti_torch_library_def, (at_library, const char *))                    \
     F(at_error, torch_library_impl, (at_library, const char *, at_boxed_fn, uint64_t)) \
     F(at_error, aoti_torch_delete_library_object, (at_library))                        \
     F(at_error, torch_call_dispatcher,                                                 \
@@ -69,9 +66,7 @@ enum {
     F(at_error, aoti_torch_get_numel, (at_tensor, int64_t *))                          \
     F(at_error, aoti_torch_get_sizes, (at_tensor, int64_t **))                         \
     F(at_error, aoti_torch_get_strides, (at_tensor, int64_t **))                       \
-    F(at_error, aoti_torch_get_storage_offset, (at_tensor, int64_t *))                 \
     F(at_error, aoti_torch_get_dtype, (at_tensor, int32_t *))                          \
-    F(at_error, aoti_torch_get_device_type, (at_tensor, int32_t *))                    \
     F(at_error, aoti_torch_is_defined, (at_tensor, bool *))                            \
     F(bool, aoti_torch_grad_mode_is_enabled, (void))                                   \
     F(void, aoti_torch_check,                                                          \
