@@ -78,12 +78,10 @@ def unknown_variables() -> list[str]:
     return [
         f"{name} is no variable of pai_torchacc; did you mean {_nearest(name)}?"
         for name in sorted(os.environ)
-        if name.startswith("PTAC_") and not _is_known(name)
+        if name.startswith("PTAC_")
+        and name not in (*VARIABLES, *_OURS)
+        and not name.startswith(_OURS_BEGIN)
     ]
-
-
-def _is_known(name: str) -> bool:
-    return name in (*VARIABLES, *_OURS) or name.startswith(_OURS_BEGIN)
 
 
 def _nearest(name: str) -> str:

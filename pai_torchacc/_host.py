@@ -181,9 +181,7 @@ def _learn_tensors(c: Any, torch: Any) -> bool:
         (s, s._cdata, k & 0xFFFFFFFFFFFFFFFF)
         for s, k in zip(samples, keys, strict=True)
     ]
-    if not c.tensor_learn(torch.Tensor, torch.nn.Parameter, rows):
-        return False
-    if state is None:
+    if not c.tensor_learn(torch.Tensor, torch.nn.Parameter, rows) or state is None:
         return False
     c.thread_learn(*state, _names_key(torch))
     return True
@@ -213,14 +211,11 @@ def _learn_rounding(c: Any, torch: Any) -> bool:
     x = x * torch.exp2(torch.arange(4096, **double) % 120 - 60.0)
     with torch.no_grad():
         knows_sum = c.learn_fma(a, b, 0.3, torch.add(a, b, alpha=0.3))
+        # In pieces for which MKL starts no threads: those cost up to 10 ms a call.
         return knows_sum and all(
-            c.learn_sqrt(s, _roots(torch, s)) for s in (x.float(), x)
+            c.learn_sqrt(s, torch.cat([piece.sqrt() for piece in s.split(64)]))
+            for s in (x.float(), x)
         )
-
-
-def _roots(torch: Any, x: Any) -> Any:
-    """In pieces for which MKL starts no threads: those cost up to 10 ms a call."""
-    return torch.cat([piece.sqrt() for piece in x.split(64)])
 
 
 def has_lean_paths() -> bool:

@@ -63,7 +63,8 @@ def write(where: str, is_json: bool = False) -> None:
 
     try:
         if where == "stderr":
-            print(_heading() + _report.report(), file=sys.stderr)
+            heading = "" if _is_first() else f"process {os.getpid()}: "
+            print(heading + _report.report(), file=sys.stderr)
         else:
             is_json = is_json or where.endswith(".json")
             text = _report.report("json" if is_json else "text")
@@ -78,10 +79,6 @@ def _is_first() -> bool:
         return False
     own = os.getpid()
     return own == _pid and os.environ.get(FIRST_PROCESS, str(own)) == str(own)
-
-
-def _heading() -> str:
-    return "" if _is_first() else f"process {os.getpid()}: "
 
 
 def _write_file(path: Path, text: str) -> None:

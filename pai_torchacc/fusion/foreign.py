@@ -32,15 +32,11 @@ class Yielding(Ledger):
 
     def _do(self, entry: Any) -> None:
         """Make the change, or note who is in the way."""
-        taken = (
-            [
-                place
-                for place in _replaced(entry.owner, entry.name)
-                if not is_torchs_own(*place) and not self.has_set(*place)
-            ]
-            if not entry.is_item
-            else []
-        )
+        taken = [
+            place
+            for place in (() if entry.is_item else _replaced(entry.owner, entry.name))
+            if not is_torchs_own(*place) and not self.has_set(*place)
+        ]
         if not taken:
             super()._do(entry)
             return

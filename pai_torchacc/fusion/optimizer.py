@@ -78,24 +78,18 @@ def install(c: Any, ledger: Ledger) -> None:
     from torch.optim import SGD, Adam, AdamW
     from torch.optim.optimizer import Optimizer
 
-    classes = {SGD: True, Adam: False, AdamW: False}
-    adam = _Step(Adam, False, None)
+    sgd, adam = _Step(SGD, True, None), _Step(Adam, False, None)
     inherits = "step" not in vars(AdamW)  # torch has wrapped none for it
-    steps = [
-        _Step(SGD, True, None),
-        adam,
-        _Step(AdamW, False, adam if inherits else None),
-    ]
+    steps = [sgd, adam, _Step(AdamW, False, adam if inherits else None)]
     for entry in steps:
         if entry.base and not ledger.has_set(entry.base.cls, "step"):
             continue  # somebody is in the way, also for those who inherit
         entry.stand_in = _step(c, entry)
         ledger.set_attribute(entry.cls, "step", entry.stand_in, entry.restored)
-    for cls, is_sgd in classes.items():
+    for cls, is_sgd in ((e.cls, e.is_sgd) for e in steps):
         if "_init_group" in vars(cls):
-            stand_in = _init_group(c, cls, is_sgd)
-            ledger.set_attribute(cls, "_init_group", stand_in)
-            _installed[cls] = stand_in
+            _installed[cls] = _init_group(c, cls, is_sgd)
+            ledger.set_attribute(cls, "_init_group", _installed[cls])
         else:
             _installed[cls] = _installed[Adam]
     ledger.set_attribute(Optimizer, "_patch_step_function", _noting(steps, Optimizer))
@@ -157,10 +151,6 @@ def _updates_as_found(is_sgd: bool) -> Callable[[], bool]:
     return are_as_found
 
 
-def _is_only_ours(hooks: dict[int, Any]) -> bool:
-    return list(hooks.values()) == [note_end]
-
-
 def _step(c: Any, entry: _Step) -> Any:
     import torch
     from torch.optim import optimizer
@@ -196,7 +186,7 @@ def _step(c: Any, entry: _Step) -> Any:
                 and not self._optimizer_step_pre_hooks
                 and not self._optimizer_step_post_hooks
                 and not global_pre
-                and (not global_post or _is_only_ours(global_post))
+                and (not global_post or list(global_post.values()) == [note_end])
                 and not is_profiling()
                 and updates_as_found()
                 and accelerated(is_sgd, self, *coming(self))

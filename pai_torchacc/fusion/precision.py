@@ -77,7 +77,7 @@ def idle(c: Any, config: Config, claims: set[tuple[str, str | None]]) -> set[str
     return {op for op in alone if op.removesuffix("_backward") not in served}
 
 
-def learn(c: Any) -> bool:
+def learn(c: Any) -> None:
     """Show the extension where torch's nodes keep their names, once a process.
 
     By them gradients of convolutions know how their forward calls ran; without them
@@ -88,7 +88,6 @@ def learn(c: Any) -> bool:
 
     if _is_learnt is None and c.bf16_hardware():
         _is_learnt = _host.aside(_learn, c)
-    return bool(_is_learnt)
 
 
 def _learn(c: Any, torch: Any) -> bool:

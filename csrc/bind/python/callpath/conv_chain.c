@@ -134,14 +134,6 @@ static PyObject *call_uncounted(PyObject *x, ptac_chain *c)
     return y;
 }
 
-/* Make the output and run. *made is NULL where there is no memory for it. */
-static bool run_unlocked(const ptac_kernel *row, ptac_call *call, const int64_t *sizes,
-                         at_tensor *made)
-{
-    return PTAC_UNLOCKED(!ptac_conv_try_image(sizes, false, made, &call->outputs[0]) &&
-                         ptac_run(row, call));
-}
-
 static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)
 {
     float scale[MOST_CHANNELS], shift[MOST_CHANNELS];
@@ -169,7 +161,8 @@ static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)
     if (!row)
         Py_RETURN_NONE;
     ptac_conv_output_sizes(&params, sizes);
-    if (run_unlocked(row, &call, sizes, &made))
+    if (PTAC_UNLOCKED(!ptac_conv_try_image(sizes, false, &made, &call.outputs[0]) &&
+                      ptac_run(row, &call)))
         return ptac_wrap(made);
     if (!made)
         Py_RETURN_NONE; /* the modules will raise torch's own error */

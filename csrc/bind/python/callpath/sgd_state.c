@@ -11,12 +11,8 @@ static PyObject *new_like(PyObject *param)
 
     ptac_view_of(ptac_borrow(param), &view);
     if (view.dtype >= PTAC_N_DTYPES ||
-        T.aoti_torch_empty_strided(view.n_dims, view.sizes, view.strides,
-                                   ptac_torch_dtype_of(view.dtype), AT_DEVICE_CPU, 0,
-                                   &made)) {
-        PyErr_NoMemory();
-        return NULL;
-    }
+        ptac_new(view.dtype, view.n_dims, view.sizes, view.strides, &made, NULL))
+        return PyErr_NoMemory();
     return ptac_wrap(made);
 }
 

@@ -87,25 +87,18 @@ PTAC_VARARGS(descent_sum)
             goto done;
     }
     items = PyMem_Calloc((size_t)n + 1, sizeof *items);
-    if (!items) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    for (; n_taken < n; n_taken++) {
+    for (; items && n_taken < n; n_taken++) {
         items[n_taken] = like;
         if (!take_item(&items[n_taken], held, n_taken))
             break;
     }
-    if (n_taken < n) {
-        result = Py_NewRef(Py_None);
-        goto done;
-    }
-    partial = PyMem_Calloc((size_t)ptac_descent_blocks(items, n) + 1, sizeof *partial);
-    if (!partial) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    result = PyFloat_FromDouble(PTAC_UNLOCKED(ptac_descent_sum(items, n, partial)));
+    if (items && n_taken == n)
+        partial =
+            PyMem_Calloc((size_t)ptac_descent_blocks(items, n) + 1, sizeof *partial);
+    if (partial)
+        result = PyFloat_FromDouble(PTAC_UNLOCKED(ptac_descent_sum(items, n, partial)));
+    else
+        result = items && n_taken < n ? Py_NewRef(Py_None) : PyErr_NoMemory();
 done:
     PyMem_Free(partial);
     PyMem_Free(items);

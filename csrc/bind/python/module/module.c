@@ -25,17 +25,13 @@ PTAC_VARARGS(load)
     return Py_BuildValue("z", missing);
 }
 
-static void put_truth(PyObject **dict, const char *key, bool truth)
-{
-    ptac_put(dict, key, PyBool_FromLong(truth));
-}
-
 /* symbols() -> {symbol of libtorch: whether it was found} */
 PTAC_NOARGS(symbols)
 {
     PyObject *found = PyDict_New();
 
-#define F(type, name, parameters)         put_truth(&found, #name, T.name);
+#define F(type, name, parameters)                                                      \
+    ptac_put(&found, #name, PyBool_FromLong(T.name != NULL));
 #define M(type, name, symbol, parameters) F(type, name, parameters)
     PTAC_TORCH_ALL(F, M)
 #undef F

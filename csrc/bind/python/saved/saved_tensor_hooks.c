@@ -32,12 +32,13 @@ PTAC_LENT(saves_outputs) /* (type of node) -> whether it may save its first outp
 static PyObject *node_types; /* what saves_outputs() said of types of torch's nodes */
 
 /* One of those above, which stays as long as the call lasts. */
-static PyObject *call(PyObject *function, PyObject *first, PyObject *second)
+static PyObject *call(PyObject *function, PyObject *first, PyObject *second,
+                      PyObject *third)
 {
     PyObject *result;
 
     Py_INCREF(function);
-    result = PyObject_CallFunctionObjArgs(function, first, second, NULL);
+    result = PyObject_CallFunctionObjArgs(function, first, second, third, NULL);
     Py_DECREF(function);
     return result;
 }
@@ -124,7 +125,7 @@ static int type_saves_outputs(PyObject *type)
 
     if (said || PyErr_Occurred())
         return said ? said == Py_True : -1;
-    said = call(saves_outputs, type, NULL);
+    said = call(saves_outputs, type, NULL, NULL);
     if (!said || PyDict_SetItem(node_types, type, said) < 0) {
         Py_XDECREF(said);
         return -1;
@@ -163,7 +164,7 @@ static int is_surely_input(PyObject *tensor)
 /* Switched off, in a thread that did not hear of it; -1 for an interrupt. */
 static int leave_thread(void)
 {
-    PyObject *left = call(leave, NULL, NULL);
+    PyObject *left = call(leave, NULL, NULL, NULL);
 
     Py_XDECREF(left);
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
@@ -192,7 +193,7 @@ static PyObject *packed(PyObject *tensor, PyObject *consider_now)
     as_it_is = wanted ? false : is_leaf ? true : is_surely_input(tensor);
     holder = as_it_is < 0 ? NULL : hold(tensor, is_leaf, as_it_is);
     if (holder && wanted) {
-        holder->box = call(consider_now, (PyObject *)holder, tensor);
+        holder->box = call(consider_now, (PyObject *)holder, tensor, NULL);
         if (!holder->box)
             Py_CLEAR(holder);
     }
@@ -201,10 +202,8 @@ static PyObject *packed(PyObject *tensor, PyObject *consider_now)
 
 static bool prepare(void)
 {
-    PyObject *types = ptac_held_prepare() ? PyDict_New() : NULL;
-
-    node_types = types;
-    return types;
+    node_types = ptac_held_prepare() ? PyDict_New() : NULL;
+    return node_types;
 }
 
 /* saved_pack(tensor) -> its holder: the hook for what is saved */
@@ -229,13 +228,10 @@ bool ptac_saved_is_pack(PyObject *hook)
 static PyObject *complaint(PyObject *holder, long long now, bool is_detached)
 {
     PyObject *version = PyLong_FromLongLong(now), *text = NULL;
-    PyObject *function = Py_NewRef(complain); /* as in call(), which takes two */
 
     if (version)
-        text = PyObject_CallFunctionObjArgs(function, holder, version,
-                                            is_detached ? Py_True : Py_False, NULL);
+        text = call(complain, holder, version, is_detached ? Py_True : Py_False);
     Py_XDECREF(version);
-    Py_DECREF(function);
     if (!text || text == Py_None)
         return text;
     PyErr_SetObject(PyExc_RuntimeError, text);
@@ -268,7 +264,7 @@ static PyObject *as_autograd(PyObject *holder, PyObject *tensor, PyObject *origi
     if (tensor == origin || (ptac_is_plain(tensor) && ptac_is_plain(origin) &&
                              is_same_memory(tensor, origin)))
         return Py_NewRef(tensor);
-    return call(current, holder, origin);
+    return call(current, holder, origin, NULL);
 }
 
 /*
@@ -304,7 +300,7 @@ PTAC_O(saved_unpack, object)
     if (Py_TYPE(object) != ptac_held_type)
         return PyErr_Format(PyExc_TypeError, "a holder is expected, not %R", object);
     if (!holder->tensor)
-        return call(restore, object, NULL);
+        return call(restore, object, NULL, NULL);
     tensor = Py_NewRef(holder->tensor);
     origin = Py_NewRef(holder->origin ? PyWeakref_GetObject(holder->origin) : tensor);
     found = checked(holder, tensor, origin);
