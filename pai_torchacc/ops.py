@@ -199,40 +199,32 @@ def _cross_entropy_backward(ctx: Any, grad: Any, grad_p: Any) -> tuple[Any, ...]
     return total, *(None,) * 5
 
 
-def _define() -> None:
-    _library.define(
-        "linear_act(Tensor input, Tensor weight, Tensor? bias, int activation)"
-        " -> (Tensor, Tensor)"
-    )
-    _library.define(
-        "cross_entropy(Tensor input, Tensor target, Tensor? weight=None,"
-        " int reduction=1, int ignore_index=-100, float label_smoothing=0.0)"
-        " -> (Tensor, Tensor)"
-    )
-    for name, kernel, stock, fake, backward, context in (
-        (
-            "pai_torchacc::linear_act",
-            _linear_act_kernel,
-            _stock_linear_act,
-            _stock_linear_act,
-            _linear_act_backward,
-            _linear_act_context,
-        ),
-        (
-            "pai_torchacc::cross_entropy",
-            _cross_entropy_kernel,
-            _stock_cross_entropy,
-            _fake_cross_entropy,
-            _cross_entropy_backward,
-            _cross_entropy_context,
-        ),
-    ):
-        _library.impl(name, kernel, "CPU")
-        _library.impl(name, stock, "CompositeExplicitAutograd")
-        torch.library.register_fake(name, fake, lib=_library)
-        torch.library.register_autograd(
-            name, backward, setup_context=context, lib=_library
-        )
+def _define(
+    schema: str, kernel: Any, stock: Any, fake: Any, backward: Any, context: Any
+) -> None:
+    name = f"pai_torchacc::{schema.partition('(')[0]}"
+    _library.define(schema)
+    _library.impl(name, kernel, "CPU")
+    _library.impl(name, stock, "CompositeExplicitAutograd")
+    torch.library.register_fake(name, fake, lib=_library)
+    torch.library.register_autograd(name, backward, setup_context=context, lib=_library)
 
 
-_define()
+_define(
+    "linear_act(Tensor input, Tensor weight, Tensor? bias, int activation)"
+    " -> (Tensor, Tensor)",
+    _linear_act_kernel,
+    _stock_linear_act,
+    _stock_linear_act,
+    _linear_act_backward,
+    _linear_act_context,
+)
+_define(
+    "cross_entropy(Tensor input, Tensor target, Tensor? weight=None, int reduction=1,"
+    " int ignore_index=-100, float label_smoothing=0.0) -> (Tensor, Tensor)",
+    _cross_entropy_kernel,
+    _stock_cross_entropy,
+    _fake_cross_entropy,
+    _cross_entropy_backward,
+    _cross_entropy_context,
+)
