@@ -87,17 +87,17 @@ _SHORTEST = 5
 
 def _radam(group: Group, count: float) -> Numbers:
     """Adam's, rectified; in the first steps the average alone, divided by one."""
-    beta1, beta2 = map(float, group["betas"])
-    first, second = 1 - beta1**count, 1 - beta2**count
+    keep, add, keep_square, add_square, eps = _adam(group, count)
+    beta2 = float(group["betas"][1])
+    second = 1 - beta2**count
     longest = 2 / (1 - beta2) - 1
     length = longest - 2 * count * beta2**count / second
     if length <= _SHORTEST:
-        return beta1 / first, (1 - beta1) / first, 0.0, 0.0, 1.0
+        return keep, add, 0.0, 0.0, 1.0
     rectified = sqrt(
         (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
     )
-    keep, add, keep_square, add_square, _ = _adam(group, count)
-    eps = float(group["eps"]) / sqrt(second)
+    eps /= sqrt(second)
     return keep * rectified, add * rectified, keep_square, add_square, eps
 
 

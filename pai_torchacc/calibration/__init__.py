@@ -124,7 +124,9 @@ def _measurement(fields: list[str]) -> Measurement | None:
         )  # fmt: skip
     except ValueError:
         return None
-    return m if _is_sound(m) else None
+    is_whole = 0 < m.threads < 1 << 31 and _is_work(m.work)
+    is_sound = is_whole and 0 < m.ratio < math.inf and 0 <= m.stock_us < math.inf
+    return m if is_sound else None
 
 
 def _work(text: str) -> Work:
@@ -132,11 +134,6 @@ def _work(text: str) -> Work:
         return int(text)
     rows, terms, columns = text.split("x")
     return int(rows), int(terms), int(columns)
-
-
-def _is_sound(m: Measurement) -> bool:
-    is_whole = 0 < m.threads < 1 << 31 and _is_work(m.work)
-    return is_whole and 0 < m.ratio < math.inf and 0 <= m.stock_us < math.inf
 
 
 def _is_work(work: Work) -> bool:

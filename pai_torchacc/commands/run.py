@@ -23,7 +23,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from pai_torchacc._report import at_exit
@@ -100,7 +100,7 @@ def _run_module(name: str, names_itself: bool) -> None:
     try:
         runpy._run_module_as_main(name, names_itself)  # which "python -m" calls
     except BaseException as error:
-        _show_from(_after_ours(error))
+        _show_without_ours(error)
         raise
 
 
@@ -117,7 +117,7 @@ def _run_source(source: bytes, path: str, folder: str) -> None:
         code = code or compile(source, path, "exec", dont_inherit=True)
         exec(code, main.__dict__)
     except BaseException as error:
-        _show_from(_after_ours(error))
+        _show_without_ours(error)
         raise
 
 
@@ -134,17 +134,11 @@ def _new_main() -> ModuleType:
     return main
 
 
-def _after_ours(error: BaseException) -> TracebackType | None:
-    """The traceback without the frames of this file that it begins with."""
-    trace = error.__traceback__
+def _show_without_ours(error: BaseException) -> None:
+    """Have whatever shows what ends the program leave out the frames of this file."""
+    hook, trace = sys.excepthook, error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    return trace
-
-
-def _show_from(trace: TracebackType | None) -> None:
-    """Have whatever shows the exception that ends the program show this traceback."""
-    hook = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, _: Any) -> None:
         sys.excepthook = hook

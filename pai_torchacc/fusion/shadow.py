@@ -81,7 +81,10 @@ class Rehearsal:
         self._double._init_group = functools.partial(init_group, self._double)
         self._double.param_groups = [{**group, "params": copies}]
         self._double.state = {
-            copy: {k: _copied(v) for k, v in self._state.get(p, {}).items()}
+            copy: {
+                k: v.clone() if isinstance(v, Tensor) else v
+                for k, v in self._state.get(p, {}).items()
+            }
             for copy, p in zip(copies, self._params, strict=True)
         }
         start = time.perf_counter_ns()
@@ -105,7 +108,3 @@ class Rehearsal:
             for key, value in self._double.state.get(copy, {}).items():
                 if isinstance(value, Tensor):
                     yield self._state[p][key], value
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value

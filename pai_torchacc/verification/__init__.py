@@ -142,9 +142,8 @@ class _Verifying:
             stock = [self._stock()]
             if exact:
                 exact, _ = self._exact(Pools(broken.exact))
-        lowered: list[Results] = []
-        if rounded and numerics == "fast":
-            lowered = list(self._lowered(stock[0]))
+        is_lowered = rounded and numerics == "fast"
+        lowered = list(self._lowered(stock[0])) if is_lowered else []
         compared = list(compare(stock, ours, lowered, exact, numerics))
         if (
             exact
@@ -168,11 +167,7 @@ class _Verifying:
 
 
 def _accelerated_calls() -> tuple[int, int, int]:
-    """Of all operators and threads so far.
-
-    And among them those that rounded operands to bfloat16, and those of int8 layers.
-    None where nothing can be accelerated.
-    """
+    """So far, in all threads; those that rounded to bfloat16; those of int8 layers."""
     try:
         c = _host.extension()
     except _host.Unavailable:

@@ -129,13 +129,15 @@ static PyObject *try_cross_entropy(PyObject *const *args)
  */
 PTAC_ARGS(cross_entropy, N_ARGS)
 {
-    PyObject *loss = try_cross_entropy(args);
+    PyObject *loss = try_cross_entropy(args), *packed;
 
     if (loss != Py_None)
         return loss;
     Py_DECREF(loss);
-    return PyObject_CallFunctionObjArgs(stock_cross_entropy, args[0], args[1], args[2],
-                                        args[3], args[4], args[5], NULL);
+    packed = PyTuple_Pack(N_ARGS, args[0], args[1], args[2], args[3], args[4], args[5]);
+    loss = packed ? PyObject_CallObject(stock_cross_entropy, packed) : NULL;
+    Py_XDECREF(packed);
+    return loss;
 }
 
 /* The loss and p by the row of that name, or by the chooser's where there is none. */

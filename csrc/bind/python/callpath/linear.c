@@ -39,14 +39,6 @@ static bool onednn_is_off(const char *row_name)
     return enabled != Py_True;
 }
 
-/* Whether torch's settings let this row multiply. */
-static ptac_reason ask_settings(const ptac_kernel *row)
-{
-    if (precision_is_lowered())
-        return PTAC_PRECISION;
-    return onednn_is_off(row->name) ? PTAC_MODE : PTAC_TAKE;
-}
-
 /* A call, and why stock has to do it. */
 typedef struct lean {
     ptac_linear_tensors t;
@@ -91,8 +83,10 @@ static const ptac_kernel *choose(lean *l, ptac_act activation, bool is_training)
         row = ptac_probe(&l->call, &l->why);
     if (row)
         l->why = ptac_linear_read(&l->t, &l->call);
-    if (!l->why)
-        l->why = ask_settings(row);
+    if (!l->why && precision_is_lowered())
+        l->why = PTAC_PRECISION;
+    if (!l->why && onednn_is_off(row->name))
+        l->why = PTAC_MODE;
     return l->why ? NULL : row;
 }
 

@@ -27,24 +27,20 @@ static ptac_verdict gather(ptac_optimizer_args *g, PyObject *group, PyObject *st
     return why;
 }
 
-static void count_step(PyObject *tensor)
-{
-    ptac_view view;
-
-    ptac_view_of(ptac_borrow(tensor), &view);
-    if (view.dtype == PTAC_F32)
-        *(float *)view.data += 1;
-    else
-        *(double *)view.data += 1;
-}
-
 /* Adam's step counters stand last among the tensors that each item writes. */
 static void count_steps(const ptac_optimizer_args *g)
 {
     const Py_ssize_t each = g->step.adam.amsgrad ? 5 : 4;
 
-    for (Py_ssize_t i = each - 1; i < g->n_written; i += each)
-        count_step(g->written[i].tensor);
+    for (Py_ssize_t i = each - 1; i < g->n_written; i += each) {
+        ptac_view view;
+
+        ptac_view_of(ptac_borrow(g->written[i].tensor), &view);
+        if (view.dtype == PTAC_F32)
+            *(float *)view.data += 1;
+        else
+            *(double *)view.data += 1;
+    }
 }
 
 /* The sum of gradient times direction of a step of rate 1, from those of its blocks. */

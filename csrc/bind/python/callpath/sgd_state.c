@@ -55,15 +55,6 @@ bool ptac_sgd_state_create(ptac_optimizer_args *g, PyObject *states)
     return true;
 }
 
-/* What was there before a buffer was made; errors leave the new one. */
-static void restore(PyObject *state, bool said_none)
-{
-    if (said_none)
-        PyObject_SetItem(state, ptac_names.momentum_buffer, Py_None);
-    else
-        PyObject_DelItem(state, ptac_names.momentum_buffer);
-}
-
 void ptac_sgd_state_forget(const ptac_optimizer_args *g, PyObject *states)
 {
     PyObject *type, *value, *trace;
@@ -77,10 +68,12 @@ void ptac_sgd_state_forget(const ptac_optimizer_args *g, PyObject *states)
             continue;
         n_left--;
         state = PyObject_GetItem(states, g->owners[i].param);
-        if (state)
-            restore(state, g->owners[i].said_none);
+        if (state && g->owners[i].said_none)
+            PyObject_SetItem(state, ptac_names.momentum_buffer, Py_None);
+        else if (state)
+            PyObject_DelItem(state, ptac_names.momentum_buffer);
         Py_XDECREF(state);
-        PyErr_Clear();
+        PyErr_Clear(); /* which leaves the new one */
     }
     PyErr_Restore(type, value, trace);
 }
