@@ -15,14 +15,6 @@ from typing import Any
 from pai_torchacc._config import Config
 
 
-def _nothing(*_: Any) -> Any:
-    return {}
-
-
-def _no_lines(*_: Any) -> list[str]:
-    return []
-
-
 @dataclass(frozen=True)
 class Feature:
     """One switch.
@@ -49,17 +41,17 @@ class Feature:
     """The Config's field that falls back once all features that name it are off."""
     forget: Callable[[Config], Config] = lambda config: config
     """The configuration without what else this feature put there, once it is off."""
-    status: Callable[[Any], dict[str, Any]] = _nothing
+    status: Callable[[Any], dict[str, Any]] = lambda c: {}
     """What its entry in the status has beyond the ordinary."""
-    leftover: Callable[[Any], list[str]] = _no_lines
+    leftover: Callable[[Any], list[str]] = lambda c: []
     """Operators whose dispatcher entries wait for a quiet moment to be removed."""
-    remarks: Callable[[], list[str]] = _no_lines
+    remarks: Callable[[], list[str]] = lambda: []
     """Sentences for the report, such as what others have patched."""
-    document: Callable[[], dict[str, Any]] = _nothing
+    document: Callable[[], dict[str, Any]] = lambda: {}
     """Its part of the report's document; parts with a common key are merged."""
-    lines: Callable[[dict[str, Any]], list[str]] = _no_lines
+    lines: Callable[[dict[str, Any]], list[str]] = lambda content: []
     """The lines of the text report that its part of the document gives."""
-    reset: Callable[[Any], None] = _nothing
+    reset: Callable[[Any], None] = lambda c: None
     """Begin counting anew."""
 
 

@@ -21,7 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-COLUMNS = ("op", "kind", "dtype", "threads", "work", "row", "ratio", "stock_us")
 FASTER = 1.05
 FASTER_ELSEWHERE = 1.15
 LEVELS = ("exact", "close", "fast")
@@ -49,6 +48,9 @@ class Measurement(NamedTuple):
     row: str
     ratio: float
     stock_us: float
+
+
+COLUMNS = Measurement._fields
 
 
 class Table(NamedTuple):

@@ -158,12 +158,10 @@ def stock_forward(
     match ACTIVATIONS[activation]:
         case "none":
             return z
-        case "gelu":
-            y = torch._C._nn.gelu(z)
         case "gelu_tanh":
             y = torch._C._nn.gelu(z, approximate="tanh")
-        case "silu":
-            y = torch._C._nn.silu(z)
+        case "gelu" | "silu" as name:
+            y = getattr(torch._C._nn, name)(z)
         case name:
             return getattr(torch, name)(z)
     return (y, z) if is_training else y
@@ -184,9 +182,8 @@ def _through_activation(
         case "gelu_tanh":
             return aten.gelu_backward(grad, saved, approximate="tanh")
         case "silu":
-            return (
-                grad * torch.sigmoid(saved) * (1 + saved * (1 - torch.sigmoid(saved)))
-            )
+            share = torch.sigmoid(saved)
+            return grad * share * (1 + saved * (1 - share))
         case "tanh":
             return grad * (1 - saved * saved)
         case _:
