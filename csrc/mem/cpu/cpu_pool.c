@@ -140,23 +140,21 @@ static int64_t n_uses(void)
 static bool look_after(void)
 {
     const bool is_short = --pause_s <= 0 && ptac_memory_is_short();
-    bool goes_on;
 
     if (is_short || pause_s < 0)
         pause_s = is_short ? SHORT_PAUSE_S : 0;
-    ptac_lock_take(&pool.lock);
-    goes_on = state != PTAC_CPU_OFF;
-    if (goes_on) {
-        idle_s = n_uses() == seen_uses ? idle_s + 1 : 0;
-        seen_uses = n_uses();
-        if (is_short || idle_s == options.idle_s)
-            trim();
-        pool.stats.huge_bytes += (int64_t)ptac_arena_promote(pool.arenas[0]);
-    } else {
+
+    PTAC_LOCKED(&pool.lock);
+    if (state == PTAC_CPU_OFF) {
         reclaimer = NO_RECLAIMER;
+        return false;
     }
-    ptac_lock_give(&pool.lock);
-    return goes_on;
+    idle_s = n_uses() == seen_uses ? idle_s + 1 : 0;
+    seen_uses = n_uses();
+    if (is_short || idle_s == options.idle_s)
+        trim();
+    pool.stats.huge_bytes += (int64_t)ptac_arena_promote(pool.arenas[0]);
+    return true;
 }
 
 /* Where none runs; without the lock. Nothing is given back by itself without one. */
@@ -170,9 +168,8 @@ static void start_reclaimer(void)
         reclaimer = RUNNING;
     ptac_lock_give(&pool.lock);
     if (starts && !ptac_reclaim_thread_start(look_after)) {
-        ptac_lock_take(&pool.lock);
+        PTAC_LOCKED(&pool.lock);
         reclaimer = NO_RECLAIMER;
-        ptac_lock_give(&pool.lock);
     }
 }
 
@@ -264,27 +261,22 @@ const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
 
 void ptac_cpu_pool_shut(void (*remove)(void), void (*when_drained)(void))
 {
-    ptac_lock_take(&pool.lock);
-    if (state == PTAC_CPU_ON) {
-        remove();
-        ptac_step_plan_switch(&plan, &pool, false);
-        drained = when_drained;
-        state = PTAC_CPU_DRAINING;
-        options.reserve_bytes = 0;
-        close_when_drained();
-    }
-    ptac_lock_give(&pool.lock);
+    PTAC_LOCKED(&pool.lock);
+    if (state != PTAC_CPU_ON)
+        return;
+    remove();
+    ptac_step_plan_switch(&plan, &pool, false);
+    drained = when_drained;
+    state = PTAC_CPU_DRAINING;
+    options.reserve_bytes = 0;
+    close_when_drained();
 }
 
 ptac_cpu_state ptac_cpu_pool_state(int64_t *n_blocks)
 {
-    ptac_cpu_state now;
-
-    ptac_lock_take(&pool.lock);
-    now = state;
+    PTAC_LOCKED(&pool.lock);
     *n_blocks = (int64_t)pool.used.n_blocks;
-    ptac_lock_give(&pool.lock);
-    return now;
+    return state;
 }
 
 /* --- blocks ----------------------------------------------------------------------- */
@@ -350,27 +342,24 @@ void *ptac_cpu_pool_alloc(size_t bytes, bool *is_refused)
 
 void ptac_cpu_pool_note_oom(size_t bytes)
 {
-    ptac_lock_take(&pool.lock);
-    if (state == PTAC_CPU_ON) {
-        pool.stats.num_ooms++;
-        ptac_history_note(&pool.history, PTAC_EVENT_OOM, 0, bytes, 0);
-    }
-    ptac_lock_give(&pool.lock);
+    PTAC_LOCKED(&pool.lock);
+    if (state != PTAC_CPU_ON)
+        return;
+    pool.stats.num_ooms++;
+    ptac_history_note(&pool.history, PTAC_EVENT_OOM, 0, bytes, 0);
 }
 
 bool ptac_cpu_pool_free(void *memory)
 {
-    ptac_block *block;
+    PTAC_LOCKED(&pool.lock);
+    ptac_block *block = ptac_pool_part(&pool, (uintptr_t)memory);
 
-    ptac_lock_take(&pool.lock);
-    block = ptac_pool_part(&pool, (uintptr_t)memory);
     if (block) {
         ptac_history_note(&pool.history, PTAC_EVENT_FREE_COMPLETED, block->address,
                           block->bytes, 0);
         give(block);
         close_when_drained();
     }
-    ptac_lock_give(&pool.lock);
     return block != NULL;
 }
 
@@ -378,31 +367,25 @@ bool ptac_cpu_pool_free(void *memory)
 
 void ptac_cpu_pool_plan_steps(bool is_wanted)
 {
-    ptac_lock_take(&pool.lock);
+    PTAC_LOCKED(&pool.lock);
     is_plan_wanted = is_wanted;
     if (state == PTAC_CPU_ON)
         ptac_step_plan_switch(&plan, &pool, is_wanted);
-    ptac_lock_give(&pool.lock);
 }
 
 void ptac_cpu_pool_end_step(void)
 {
-    ptac_lock_take(&pool.lock);
+    PTAC_LOCKED(&pool.lock);
     if (state == PTAC_CPU_ON)
         ptac_step_plan_boundary(&plan, &pool);
-    ptac_lock_give(&pool.lock);
 }
 
 /* --- memory given back ----------------------------------------------------------- */
 
 size_t ptac_cpu_pool_trim(void)
 {
-    size_t released;
-
-    ptac_lock_take(&pool.lock);
-    released = trim();
-    ptac_lock_give(&pool.lock);
-    return released;
+    PTAC_LOCKED(&pool.lock);
+    return trim();
 }
 
 ptac_pool *ptac_cpu_pool(void)

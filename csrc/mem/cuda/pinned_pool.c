@@ -114,53 +114,42 @@ const char *ptac_pinned_open(size_t wanted, int n_threads)
 
     if (wanted == 0 || wanted > SIZE_MAX / 2)
         return "a pinned pool has at least one byte";
-    ptac_lock_take(&pool.lock);
-    if (pool.n_arenas > 0) {
-        trouble = "there is a pinned pool already";
-    } else {
-        bytes = ptac_round_up(wanted, REGION_BYTES);
-        trouble = ptac_cuda_device_open(&device, 0);
-        if (!trouble)
-            trouble = open_arena(n_threads < 1 ? 1 : n_threads);
-    }
+
+    PTAC_LOCKED(&pool.lock);
+    if (pool.n_arenas > 0)
+        return "there is a pinned pool already";
     owner = getpid();
-    ptac_lock_give(&pool.lock);
-    return trouble;
+    bytes = ptac_round_up(wanted, REGION_BYTES);
+    trouble = ptac_cuda_device_open(&device, 0);
+    return trouble ? trouble : open_arena(n_threads < 1 ? 1 : n_threads);
 }
 
 bool ptac_pinned_close(void)
 {
-    bool is_closed;
-
-    ptac_lock_take(&pool.lock);
-    is_closed =
-        pool.n_arenas == 0 || (pool.used.n_blocks == 0 && owner == getpid() &&
-                               set_registered((char *)pool.arenas[0]->base, false));
-    if (is_closed)
-        ptac_pool_close(&pool);
-    ptac_lock_give(&pool.lock);
-    return is_closed;
+    PTAC_LOCKED(&pool.lock);
+    if (pool.n_arenas > 0 && (pool.used.n_blocks > 0 || owner != getpid() ||
+                              !set_registered((char *)pool.arenas[0]->base, false)))
+        return false;
+    ptac_pool_close(&pool);
+    return true;
 }
 
 void *ptac_pinned_alloc(size_t wanted)
 {
+    PTAC_LOCKED(&pool.lock);
     ptac_block *block = NULL;
 
-    ptac_lock_take(&pool.lock);
     if (pool.n_arenas > 0 && wanted > 0 && owner == getpid())
         block = ptac_pool_take(&pool, pool.arenas[0], wanted);
-    ptac_lock_give(&pool.lock);
     return block ? (void *)block->address : NULL;
 }
 
 bool ptac_pinned_free(void *memory)
 {
-    ptac_block *block;
+    PTAC_LOCKED(&pool.lock);
+    ptac_block *block = ptac_pool_part(&pool, (uintptr_t)memory);
 
-    ptac_lock_take(&pool.lock);
-    block = ptac_pool_part(&pool, (uintptr_t)memory);
     if (block)
         ptac_pool_give(&pool, block);
-    ptac_lock_give(&pool.lock);
     return block != NULL;
 }

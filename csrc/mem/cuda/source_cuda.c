@@ -58,7 +58,7 @@ static void give_back(ptac_source_cuda *cuda, size_t i)
                                                   cuda->source.chunk_bytes));
     if (chunk->is_owned && !chunk->is_mapped) {
         chunk->is_owned = !is_done(cuda, ptac_cuda.memory_release(chunk->handle));
-        cuda->n_released += !chunk->is_owned;
+        cuda->source.n_released += !chunk->is_owned;
     }
 }
 
@@ -66,7 +66,7 @@ static void unreserve(ptac_source *source, uintptr_t base, size_t bytes)
 {
     ptac_source_cuda *cuda = cuda_of(source);
 
-    if (cuda->n_created > cuda->n_released)
+    if (cuda->source.n_created > cuda->source.n_released)
         for (size_t i = 0; i < cuda->n_chunks; i++)
             give_back(cuda, i);
     is_done(cuda, ptac_cuda.address_free(base, bytes));
@@ -85,7 +85,7 @@ static bool take(ptac_source_cuda *cuda, size_t i)
         chunk->is_owned =
             is_done(cuda, ptac_cuda.memory_create(&chunk->handle, bytes,
                                                   &cuda->device->prop, 0));
-        cuda->n_created += chunk->is_owned;
+        cuda->source.n_created += chunk->is_owned;
     }
     if (chunk->is_owned && !chunk->is_mapped)
         chunk->is_mapped =

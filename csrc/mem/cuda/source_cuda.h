@@ -19,7 +19,6 @@ typedef struct ptac_source_cuda {
     uintptr_t base;
     ptac_cuda_chunk *chunks;
     size_t n_chunks;
-    int64_t n_created, n_released;
     cu_result error; /* of the last call that failed */
 } ptac_source_cuda;
 

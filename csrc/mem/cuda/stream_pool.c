@@ -56,16 +56,11 @@ static void wait_for_device(ptac_stream_pool *pool)
 
 size_t ptac_stream_pool_trim(ptac_stream_pool *pool)
 {
-    size_t released = 0;
-
-    ptac_lock_take(&pool->pool.lock);
-    if (pool->capturing < 0 && !pool->is_child) {
-        wait_for_device(pool);
-        if (pool->capturing < 0)
-            released = ptac_free_lists_trim(pool);
-    }
-    ptac_lock_give(&pool->pool.lock);
-    return released;
+    PTAC_LOCKED(&pool->pool.lock);
+    if (pool->capturing >= 0 || pool->is_child)
+        return 0;
+    wait_for_device(pool);
+    return pool->capturing < 0 ? ptac_free_lists_trim(pool) : 0;
 }
 
 /* --- requests ----------------------------------------------------------------- */
@@ -168,17 +163,15 @@ static ptac_block *take(ptac_stream_pool *pool, size_t bytes, cu_stream stream)
 ptac_alloc_result ptac_stream_pool_alloc(ptac_stream_pool *pool, size_t bytes,
                                          cu_stream stream, void **memory)
 {
-    ptac_alloc_result result = PTAC_ALLOC_DONE;
     ptac_block *block;
 
     *memory = NULL;
     if (bytes == 0)
         return PTAC_ALLOC_DONE;
-    ptac_lock_take(&pool->pool.lock);
-    if (pool->is_child) {
-        result = PTAC_ALLOC_FORKED;
-        goto done;
-    }
+
+    PTAC_LOCKED(&pool->pool.lock);
+    if (pool->is_child)
+        return PTAC_ALLOC_FORKED;
     pool->grow_error = PTAC_CU_OK;
     ptac_stream_events_process(pool);
     block = take(pool, bytes, stream);
@@ -186,32 +179,28 @@ ptac_alloc_result ptac_stream_pool_alloc(ptac_stream_pool *pool, size_t bytes,
         *memory = (void *)block->address;
         ptac_history_note(&pool->pool.history, PTAC_EVENT_ALLOC, block->address,
                           block->bytes, (uintptr_t)stream);
-        goto done;
+        return PTAC_ALLOC_DONE;
     }
     pool->pool.stats.num_ooms++;
     ptac_history_note(&pool->pool.history, PTAC_EVENT_OOM, 0, bytes, (uintptr_t)stream);
-    result = pool->grow_error == PTAC_CU_OK || pool->grow_error == PTAC_CU_OUT_OF_MEMORY
-                 ? PTAC_ALLOC_OUT_OF_MEMORY
-                 : PTAC_ALLOC_BROKEN;
-done:
-    ptac_lock_give(&pool->pool.lock);
-    return result;
+    return pool->grow_error == PTAC_CU_OK || pool->grow_error == PTAC_CU_OUT_OF_MEMORY
+               ? PTAC_ALLOC_OUT_OF_MEMORY
+               : PTAC_ALLOC_BROKEN;
 }
 
 bool ptac_stream_pool_free(ptac_stream_pool *pool, void *memory)
 {
     ptac_block *block;
-    bool is_known = true;
 
     if (!memory)
         return true;
-    ptac_lock_take(&pool->pool.lock);
+
+    PTAC_LOCKED(&pool->pool.lock);
     if (pool->is_child)
-        goto done;
+        return true;
     block = ptac_pool_part(&pool->pool, (uintptr_t)memory);
-    is_known = block != NULL;
     if (!block)
-        goto done;
+        return false;
     ptac_history_note(&pool->pool.history, PTAC_EVENT_FREE_REQUESTED, block->address,
                       block->bytes, block->stream);
     if (block->uses || block->flags & PTAC_BLOCK_UNSURE) {
@@ -223,41 +212,23 @@ bool ptac_stream_pool_free(ptac_stream_pool *pool, void *memory)
                              pool->pool.arenas[block->arena]->is_small);
         ptac_pool_give(&pool->pool, block);
     }
-done:
-    ptac_lock_give(&pool->pool.lock);
-    return is_known;
+    return true;
 }
 
 bool ptac_stream_pool_record(ptac_stream_pool *pool, void *memory, cu_stream stream)
 {
-    ptac_block *block;
+    PTAC_LOCKED(&pool->pool.lock);
+    ptac_block *block = ptac_table_find(&pool->pool.used, (uintptr_t)memory);
 
-    ptac_lock_take(&pool->pool.lock);
-    block = ptac_table_find(&pool->pool.used, (uintptr_t)memory);
     if (block && block->stream != (uintptr_t)stream && !pool->is_child)
         ptac_stream_events_add(pool, block, stream);
-    ptac_lock_give(&pool->pool.lock);
     return block != NULL;
 }
 
 void ptac_stream_pool_set_cap(ptac_stream_pool *pool, size_t cap)
 {
-    ptac_lock_take(&pool->pool.lock);
+    PTAC_LOCKED(&pool->pool.lock);
     pool->options.cap = cap;
-    ptac_lock_give(&pool->pool.lock);
-}
-
-void ptac_stream_pool_stats(ptac_stream_pool *pool, ptac_mem_stats *stats)
-{
-    ptac_pool_stats(&pool->pool, stats);
-    ptac_lock_take(&pool->pool.lock);
-    for (int i = 0; i < pool->n_streams; i++) {
-        for (int k = 0; k < 2; k++) {
-            stats->num_device_alloc += pool->streams[i].sources[k].n_created;
-            stats->num_device_free += pool->streams[i].sources[k].n_released;
-        }
-    }
-    ptac_lock_give(&pool->pool.lock);
 }
 
 /* --- fork ---------------------------------------------------------------------- */

@@ -119,7 +119,6 @@ bool ptac_stream_pool_record(ptac_stream_pool *pool, void *memory, cu_stream str
 /* Waits for the device and gives back what is free, but graphs keep theirs; bytes. */
 size_t ptac_stream_pool_trim(ptac_stream_pool *pool);
 void ptac_stream_pool_set_cap(ptac_stream_pool *pool, size_t cap);
-void ptac_stream_pool_stats(ptac_stream_pool *pool, ptac_mem_stats *stats);
 
 /*
  * Between begin and end, requests of streams that are being captured are served by

@@ -44,4 +44,20 @@ static inline void ptac_lock_give(ptac_lock *lock)
         ptac_lock_wake(lock);
 }
 
+static inline ptac_lock *ptac_lock_taken(ptac_lock *lock)
+{
+    ptac_lock_take(lock);
+    return lock;
+}
+
+static inline void ptac_lock_end(ptac_lock *const *lock)
+{
+    ptac_lock_give(*lock);
+}
+
+/* Holds the lock from here to the end of the block, whichever way that is left. */
+#define PTAC_LOCKED(lock)                                                              \
+    __attribute__((cleanup(ptac_lock_end))) ptac_lock *const lock_held =               \
+        ptac_lock_taken(lock)
+
 #endif

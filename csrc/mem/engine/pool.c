@@ -39,6 +39,8 @@ static void add_arena(ptac_mem_stats *s, const ptac_arena *arena)
         ptac_stat_merge(&s->reserved_bytes[c], &arena->held);
     }
     ptac_stat_merge(&s->arena_bytes, &arena->extent);
+    s->num_device_alloc += arena->source->n_created;
+    s->num_device_free += arena->source->n_released;
 }
 
 void ptac_pool_close(ptac_pool *pool)
@@ -193,7 +195,7 @@ static void sum_classes(ptac_mem_stats *stats)
 
 void ptac_pool_stats(ptac_pool *pool, ptac_mem_stats *stats)
 {
-    ptac_lock_take(&pool->lock);
+    PTAC_LOCKED(&pool->lock);
     ptac_pool_settle(pool);
     ptac_pool_check(pool);
     *stats = pool->stats;
@@ -205,7 +207,6 @@ void ptac_pool_stats(ptac_pool *pool, ptac_mem_stats *stats)
         stats->active[c] = stats->allocation[c];
         stats->active_bytes[c] = stats->allocated_bytes[c];
     }
-    ptac_lock_give(&pool->lock);
 }
 
 static void reset(ptac_stat *stat)
@@ -215,7 +216,7 @@ static void reset(ptac_stat *stat)
 
 void ptac_pool_reset_peaks(ptac_pool *pool)
 {
-    ptac_lock_take(&pool->lock);
+    PTAC_LOCKED(&pool->lock);
     ptac_pool_settle(pool);
     sum_classes(&pool->stats);
     for (int c = PTAC_ALL; c < PTAC_N_CLASSES; c++) {
@@ -231,5 +232,4 @@ void ptac_pool_reset_peaks(ptac_pool *pool)
     }
     reset(&pool->budget.held);
     reset(&pool->stats.arena_bytes); /* of a pool that has closed */
-    ptac_lock_give(&pool->lock);
 }

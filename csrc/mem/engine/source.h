@@ -40,6 +40,8 @@ typedef struct ptac_source {
     bool (*is_touched)(struct ptac_source *source, uintptr_t at, size_t bytes);
     /* Have memory behind committed chunks now rather than at first touch; or NULL. */
     bool (*populate)(struct ptac_source *source, uintptr_t at, size_t bytes);
+
+    int64_t n_created, n_released; /* handles, of a device that has such */
 } ptac_source;
 
 #endif

@@ -73,10 +73,7 @@ PTAC_O(pool_stats, device)
         return NULL;
     if (!pool)
         return PyDict_New();
-    if (pool->has_streams)
-        ptac_stream_pool_stats((ptac_stream_pool *)pool, &stats); /* its first member */
-    else
-        ptac_pool_stats(pool, &stats);
+    ptac_pool_stats(pool, &stats);
     return stats_dict(&stats);
 }
 

@@ -129,7 +129,7 @@ static void throw_oom(ptac_stream_pool *pool, size_t bytes)
         ptac_cuda.memory_info(&free_bytes, &total_bytes);
         ptac_cuda_leave();
     }
-    ptac_stream_pool_stats(pool, &stats);
+    ptac_pool_stats(&pool->pool, &stats);
 
     const size_t allocated = (size_t)stats.allocated_bytes[PTAC_ALL].current;
     const size_t reserved = (size_t)stats.reserved_bytes[PTAC_ALL].current;

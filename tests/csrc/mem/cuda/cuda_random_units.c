@@ -121,7 +121,7 @@ static void recount(void)
         bytes[is_small] += (int64_t)blocks[i].rounded;
         requested[is_small] += (int64_t)blocks[i].bytes;
     }
-    ptac_stream_pool_stats(&pool, &s);
+    ptac_pool_stats(&pool.pool, &s);
     EXPECT(s.allocation[PTAC_SMALL].current == n[1]);
     EXPECT(s.allocation[PTAC_LARGE].current == n[0]);
     EXPECT(s.allocated_bytes[PTAC_SMALL].current == bytes[1]);
@@ -161,7 +161,7 @@ UNIT(random_programs_find_their_bytes)
         if (i % 50 == 0)
             recount();
     }
-    ptac_stream_pool_stats(&pool, &s);
+    ptac_pool_stats(&pool.pool, &s);
     EXPECT(s.num_ooms > 0 && s.stream_steals > 0 && s.num_alloc_retries > 0);
     EXPECT(s.num_sync_all_streams > 0);
     close_pool();

@@ -50,7 +50,7 @@ UNIT(source_maps_and_unmaps)
     EXPECT(source->commit(source, base + 2 * CHUNK, CHUNK));
     EXPECT(memory[2 * CHUNK] == 0); /* other memory than before */
     EXPECT(source->release(source, base + CHUNK, 3 * CHUNK));
-    EXPECT(cuda.n_created == 4 && cuda.n_released == 4);
+    EXPECT(cuda.source.n_created == 4 && cuda.source.n_released == 4);
     source->unreserve(source, base, N_CHUNKS * CHUNK);
     expect_clean();
 }

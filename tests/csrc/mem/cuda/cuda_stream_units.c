@@ -64,7 +64,7 @@ static ptac_mem_stats stats(void)
 {
     ptac_mem_stats now;
 
-    ptac_stream_pool_stats(&pool, &now);
+    ptac_pool_stats(&pool.pool, &now);
     return now;
 }
 
