@@ -99,9 +99,10 @@ bool ptac_cuda_enter(const ptac_cuda_device *device)
     return ptac_cuda.context_push(device->context) == PTAC_CU_OK;
 }
 
-void ptac_cuda_leave(void)
+cu_result ptac_cuda_leave(cu_result result)
 {
     cu_context left;
 
     ptac_cuda.context_pop(&left);
+    return result;
 }

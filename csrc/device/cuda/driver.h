@@ -140,7 +140,12 @@ const char *ptac_cuda_device_open(ptac_cuda_device *device, int number);
  * context's: between these two it is the device's, whatever the thread had before.
  */
 bool ptac_cuda_enter(const ptac_cuda_device *device);
-void ptac_cuda_leave(void);
+/* Gives its argument on. */
+cu_result ptac_cuda_leave(cu_result result);
+
+/* What a call of the driver gives between these two. */
+#define PTAC_CUDA_WITHIN(device, call)                                                 \
+    (ptac_cuda_enter(device) ? ptac_cuda_leave(call) : PTAC_CU_INVALID_CONTEXT)
 
 /* The driver's words for a result. */
 const char *ptac_cuda_text(cu_result result);

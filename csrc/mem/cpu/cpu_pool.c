@@ -4,20 +4,22 @@
  * Memory goes back when nothing was asked for a while, when the machine or the control
  * group runs short, when the cap is reached, and when asked; never in steady state.
  * Huge pages are asked for behind regions that many requests have used, since the first
- * touch of one may take milliseconds (huge_pages.c).
+ * touch of one may take milliseconds (arena_memory.c).
  */
 #include "mem/cpu/cpu_pool.h"
-#include "mem/cpu/reclaim_thread.h"
 #include "mem/cpu/memory_limits.h"
 #include "mem/cpu/source_cpu.h"
 #include "mem/planning/step_plan.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
+#include <time.h>
 
 enum {
     GRANULE_BYTES = 64, /* what torch aligns CPU storages to */
     SHORT_PAUSE_S = 10, /* between two looks at a machine that is short of memory */
+    STACK_BYTES = 256 << 10,
 };
 
 #define LEAST_RESERVE ((size_t)256 << 20)
@@ -72,16 +74,17 @@ static bool watch_forks(void)
 
 /* --- open and shut ---------------------------------------------------------------- */
 
+static size_t in_regions(size_t bytes)
+{
+    return bytes < LEAST_RESERVE ? LEAST_RESERVE : bytes - bytes % PTAC_REGION_BYTES;
+}
+
 static size_t reserve_bytes(void)
 {
     const size_t left = ptac_addresses_left(), physical = ptac_physical_memory();
-    size_t bytes = physical < MOST_RESERVE / 4 ? 4 * physical : MOST_RESERVE;
+    const size_t bytes = physical < MOST_RESERVE / 4 ? 4 * physical : MOST_RESERVE;
 
-    if (left != SIZE_MAX && bytes > left / 2)
-        bytes = left / 2;
-    if (bytes < LEAST_RESERVE)
-        bytes = LEAST_RESERVE;
-    return bytes & ~(size_t)(PTAC_REGION_BYTES - 1);
+    return in_regions(left != SIZE_MAX && bytes > left / 2 ? left / 2 : bytes);
 }
 
 static bool open_arena(const ptac_policy *policy)
@@ -101,9 +104,7 @@ static bool open_arena(const ptac_policy *policy)
     while (!(arena = ptac_pool_add_arena(&pool, &like, bytes))) {
         if (bytes == LEAST_RESERVE)
             return false;
-        bytes = bytes / 2 & ~(size_t)(PTAC_REGION_BYTES - 1);
-        if (bytes < LEAST_RESERVE)
-            bytes = LEAST_RESERVE;
+        bytes = in_regions(bytes / 2);
     }
     __atomic_store_n(&ptac_cpu_range,
                      arena->base / PTAC_REGION_BYTES << PTAC_RANGE_SIZE_BITS |
@@ -136,7 +137,7 @@ static int64_t n_uses(void)
            (large->current + small->current);
 }
 
-/* Once a second, in the reclaimer's thread; false ends it. */
+/* Once a second, in the reclaimer's thread; false ends that. */
 static bool look_after(void)
 {
     const bool is_short = --pause_s <= 0 && ptac_memory_is_short();
@@ -157,7 +158,40 @@ static bool look_after(void)
     return true;
 }
 
-/* Where none runs; without the lock. Nothing is given back by itself without one. */
+static void *reclaim(void *unused)
+{
+    const struct timespec second = {.tv_sec = 1};
+
+    do {
+        nanosleep(&second, NULL);
+    } while (look_after());
+    return NULL;
+}
+
+/* Detached, and all signals blocked; an error number where there can be no thread. */
+static int start_thread(void)
+{
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    pthread_t thread;
+    int error = pthread_attr_init(&attributes);
+
+    if (error)
+        return error;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    error = pthread_create(&thread, &attributes, reclaim, NULL);
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+/*
+ * Where none runs. Nothing is given back by itself without one. Without the lock: the
+ * thread's stack may come from the heap.
+ */
 static void start_reclaimer(void)
 {
     bool starts;
@@ -167,7 +201,7 @@ static void start_reclaimer(void)
     if (starts)
         reclaimer = RUNNING;
     ptac_lock_give(&pool.lock);
-    if (starts && !ptac_reclaim_thread_start(look_after)) {
+    if (starts && start_thread() != 0) {
         PTAC_LOCKED(&pool.lock);
         reclaimer = NO_RECLAIMER;
     }
@@ -225,7 +259,8 @@ static const char *take_options(const ptac_cpu_pool_options *wanted,
     return NULL;
 }
 
-static void close_when_drained(void)
+/* Out of line: every free() passes here. */
+__attribute__((noinline)) static void close_when_drained(void)
 {
     if (state != PTAC_CPU_DRAINING || pool.used.n_blocks > 0)
         return;
@@ -240,7 +275,7 @@ static void close_when_drained(void)
 const char *ptac_cpu_pool_open(const ptac_cpu_pool_options *wanted,
                                bool (*install)(ptac_cpu_state before))
 {
-    const char *trouble = NULL;
+    const char *trouble;
 
     ptac_lock_take(&pool.lock);
     if (!watch_forks())
@@ -351,15 +386,17 @@ void ptac_cpu_pool_note_oom(size_t bytes)
 
 bool ptac_cpu_pool_free(void *memory)
 {
-    PTAC_LOCKED(&pool.lock);
-    ptac_block *block = ptac_pool_part(&pool, (uintptr_t)memory);
+    ptac_block *block;
 
+    ptac_lock_take(&pool.lock);
+    block = ptac_pool_part(&pool, (uintptr_t)memory);
     if (block) {
         ptac_history_note(&pool.history, PTAC_EVENT_FREE_COMPLETED, block->address,
                           block->bytes, 0);
         give(block);
         close_when_drained();
     }
+    ptac_lock_give(&pool.lock);
     return block != NULL;
 }
 

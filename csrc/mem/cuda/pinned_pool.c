@@ -63,15 +63,10 @@ static void touch_all(char *base, int n_threads)
 /* Registers all of it with the driver, or ends that. */
 static bool set_registered(char *base, bool is_wanted)
 {
-    cu_result result = PTAC_CU_INVALID_CONTEXT;
-
-    if (ptac_cuda_enter(&device)) {
-        result = is_wanted ? ptac_cuda.host_register(base, bytes,
-                                                     PTAC_CU_HOST_REGISTER_PORTABLE)
-                           : ptac_cuda.host_unregister(base);
-        ptac_cuda_leave();
-    }
-    return result == PTAC_CU_OK;
+    return PTAC_CUDA_WITHIN(&device,
+                            is_wanted ? ptac_cuda.host_register(
+                                            base, bytes, PTAC_CU_HOST_REGISTER_PORTABLE)
+                                      : ptac_cuda.host_unregister(base)) == PTAC_CU_OK;
 }
 
 /* All of it is held from the start: the arena neither commits nor releases later. */

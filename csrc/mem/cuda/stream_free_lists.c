@@ -6,26 +6,21 @@
 
 bool ptac_stream_event_record(ptac_stream_pool *pool, cu_event *event, cu_stream stream)
 {
-    bool is_done;
+    cu_result result = PTAC_CU_OK;
 
     if (!ptac_cuda_enter(&pool->device))
         return false;
-    is_done = *event ||
-              ptac_cuda.event_create(event, PTAC_CU_EVENT_DISABLE_TIMING) == PTAC_CU_OK;
-    is_done = is_done && ptac_cuda.event_record(*event, stream) == PTAC_CU_OK;
-    ptac_cuda_leave();
-    return is_done;
+    if (!*event)
+        result = ptac_cuda.event_create(event, PTAC_CU_EVENT_DISABLE_TIMING);
+    if (result == PTAC_CU_OK)
+        result = ptac_cuda.event_record(*event, stream);
+    return ptac_cuda_leave(result) == PTAC_CU_OK;
 }
 
 bool ptac_stream_event_wait(ptac_stream_pool *pool, cu_event event, cu_stream stream)
 {
-    bool is_done;
-
-    if (!ptac_cuda_enter(&pool->device))
-        return false;
-    is_done = ptac_cuda.stream_wait(stream, event, 0) == PTAC_CU_OK;
-    ptac_cuda_leave();
-    return is_done;
+    return PTAC_CUDA_WITHIN(&pool->device, ptac_cuda.stream_wait(stream, event, 0)) ==
+           PTAC_CU_OK;
 }
 
 static bool is_empty(const ptac_free_lists *lists)
@@ -138,7 +133,7 @@ static ptac_block *grow(ptac_stream_pool *pool, ptac_free_lists *lists, size_t b
         if (is_capturing)
             ptac_cuda.capture_mode(&mode);
     }
-    ptac_cuda_leave();
+    ptac_cuda_leave(PTAC_CU_OK);
     return block;
 }
 
@@ -210,7 +205,7 @@ size_t ptac_free_lists_trim(ptac_stream_pool *pool)
         if (lists->kind == PTAC_LISTS_RELEASED && is_empty(lists))
             lists->kind = PTAC_LISTS_VACANT;
     }
-    ptac_cuda_leave();
+    ptac_cuda_leave(PTAC_CU_OK);
     pool->pool.stats.purged_bytes += (int64_t)released;
     return released;
 }

@@ -40,14 +40,11 @@ const char *ptac_stream_pool_open(ptac_stream_pool *pool, int device,
 static void wait_for_device(ptac_stream_pool *pool)
 {
     const int64_t number = ++pool->waits_begun;
-    cu_result result = PTAC_CU_INVALID_CONTEXT;
+    cu_result result;
 
     pool->pool.stats.num_sync_all_streams++;
     ptac_lock_give(&pool->pool.lock);
-    if (ptac_cuda_enter(&pool->device)) {
-        result = ptac_cuda.context_synchronize();
-        ptac_cuda_leave();
-    }
+    result = PTAC_CUDA_WITHIN(&pool->device, ptac_cuda.context_synchronize());
     ptac_lock_take(&pool->pool.lock);
     if (result == PTAC_CU_OK && number > pool->waited_for)
         pool->waited_for = number;

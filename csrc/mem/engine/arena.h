@@ -47,7 +47,7 @@ typedef struct ptac_arena {
     void *index;      /* the policy's */
     uint8_t *is_held; /* a byte a chunk */
     uint32_t *visits; /* what the n-th region got more visits than the one before it */
-    uint8_t *heat;    /* a byte a region: huge_pages.c */
+    uint8_t *heat;    /* a byte a region: cold, huge or cooled */
     size_t tables_bytes;
     size_t n_hot_runs; /* of huge regions beside one another */
 } ptac_arena;
@@ -107,13 +107,6 @@ void ptac_arena_use_policy(ptac_arena *arena, const ptac_policy *policy);
 
 /* Asks for huge pages behind regions that have become hot; the bytes asked for. */
 size_t ptac_arena_promote(ptac_arena *arena);
-
-/*
- * Before chunks in [from, to) are given back: ends that behind every region that this
- * touches, and behind its neighbours where there would be too many runs. False: some
- * regions are as they were, and none of their chunks may be given back.
- */
-bool ptac_arena_cool(ptac_arena *arena, uintptr_t from, uintptr_t to);
 
 /* Has memory behind the first bytes above the top, which then are held. */
 bool ptac_arena_populate(ptac_arena *arena, size_t bytes);

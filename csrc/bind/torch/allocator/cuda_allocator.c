@@ -125,10 +125,7 @@ static void throw_oom(ptac_stream_pool *pool, size_t bytes)
     char text[600];
     int n;
 
-    if (ptac_cuda_enter(&pool->device)) {
-        ptac_cuda.memory_info(&free_bytes, &total_bytes);
-        ptac_cuda_leave();
-    }
+    PTAC_CUDA_WITHIN(&pool->device, ptac_cuda.memory_info(&free_bytes, &total_bytes));
     ptac_pool_stats(&pool->pool, &stats);
 
     const size_t allocated = (size_t)stats.allocated_bytes[PTAC_ALL].current;
@@ -174,13 +171,11 @@ void *ptac_cuda_alloc(size_t bytes, int device, cu_stream stream)
     return memory;
 }
 
-/* Called by destructors, which may not throw. */
+/* Called by destructors, which may not throw. The pool knows bytes and stream. */
 void ptac_cuda_free(void *memory, size_t bytes, int device, cu_stream stream)
 {
     ptac_stream_pool *pool = ptac_cuda_pool(device);
 
-    (void)bytes;
-    (void)stream; /* the one that the block was asked for; the pool knows */
     if (memory && (!pool || !ptac_stream_pool_free(pool, memory))) {
         static const char text[] = "pai_torchacc: unknown CUDA memory was freed\n";
 
@@ -218,20 +213,20 @@ void ptac_cuda_memory_fraction(double fraction, int device)
 
 void *ptac_cuda_base_alloc(void *memory, size_t *bytes)
 {
-    (void)memory;
-    (void)bytes;
     ptac_torch_throw("CUDA memory of pai_torchacc's pool cannot be shared with other "
                      "processes: its handles are cut into blocks");
 }
 
-/* A pair of numbers and a std::function by value: two registers and a reference. */
+/*
+ * A pair of numbers and a std::function by value: two registers and a reference. The
+ * filter is not asked: the driver tells which streams are captured.
+ */
 void ptac_cuda_begin_allocate_to_pool(int device, uint64_t id_0, uint64_t id_1,
                                       void *filter)
 {
     const char *trouble = ptac_stream_pool_capture_begin(
         pool_of(device), (const uint64_t[2]){id_0, id_1});
 
-    (void)filter; /* the driver tells which streams are captured */
     if (trouble)
         ptac_torch_throw(trouble);
 }

@@ -17,7 +17,7 @@ bool cuda_close(ptac_stream_pool *pool)
     is_clean = !pool->pending && pool->pool.used.n_blocks == 0;
     if (is_clean && ptac_cuda_enter(&pool->device)) {
         ptac_pool_close(&pool->pool);
-        ptac_cuda_leave();
+        ptac_cuda_leave(PTAC_CU_OK);
     }
     ptac_history_close(&pool->pool.history);
     return is_clean && pool->pool.budget.held.current == 0;
