@@ -1,10 +1,10 @@
 """Stand-ins in programs that use torch.compile.
 
-While dynamo traces, a stand-in calls what it stands for, and dynamo sees through it.
-Behind a graph break a program runs as ever, but dynamo looks at each function that is
-called there: those of torch.nn it leaves alone, and so it has to leave ours. It knows
-them by their files. ``torch.compile(module)`` asks by the file, too, whether it has to
-put a frame around ``forward`` to see anything at all.
+Dynamo traces what a stand-in stands for: by its attribute, or as what the stand-in
+calls while dynamo traces. Behind a graph break a program runs as ever, but dynamo looks
+at each function that is called there: those of torch.nn it leaves alone, and so it has
+to leave ours. It knows them by their files. ``torch.compile(module)`` asks by the file,
+too, whether it has to put a frame around ``forward`` to see anything at all.
 """
 
 from __future__ import annotations
@@ -26,6 +26,20 @@ def not_compiled_alone(function: Callable[..., Any]) -> Callable[..., Any]:
         code = function.__code__.replace(co_filename=file, co_firstlineno=line)
         function.__code__ = code
     return _skipped(function, recursively=False)
+
+
+def traced_as(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a stand-in that dynamo does not see: it traces ``original`` there.
+
+    Dynamo finds the function by the attribute that ``torch.compile`` sets on what it
+    returns. A stand-in that asks whether it is traced costs 40 ns more a call.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        function._torchdynamo_inline = original
+        return not_compiled_alone(function)
+
+    return decorate
 
 
 def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:

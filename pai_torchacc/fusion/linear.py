@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pai_torchacc import _host
 from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
+from pai_torchacc.fusion.compiled import not_compiled, traced_as
 from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.fusion.node import lean_apply, named_like
 from pai_torchacc.fusion.shadow import run
@@ -241,14 +241,13 @@ def _linear_forward(c: Any) -> Any:
     """The one stand-in of ``nn.Linear.forward``, which the extension remembers."""
     original, accelerated = vars(nn.Linear)["forward"], c.linear_module
     stock = torch._C._nn.linear
-    is_compiling = torch.compiler.is_dynamo_compiling
 
-    @not_compiled_alone
+    @traced_as(original)
     @functools.wraps(original)
     def forward(self: nn.Linear, input: Tensor) -> Tensor:
         # Who replaces F.linear wants to be called by this module.
         try:
-            if is_compiling() or F.linear is not stock:
+            if F.linear is not stock:
                 return original(self, input)
             return accelerated(self, input)
         except BaseException as error:

@@ -15,7 +15,7 @@ from torch import Tensor
 from pai_torchacc import _host
 from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.fusion.compiled import not_compiled, not_compiled_alone
+from pai_torchacc.fusion.compiled import not_compiled, traced_as
 from pai_torchacc.fusion.node import lean_apply
 from pai_torchacc.fusion.shadow import run
 
@@ -148,9 +148,8 @@ def install(c: Any, ledger: Ledger) -> None:
 
 def _cross_entropy(c: Any, stock: Any) -> Any:
     accelerated = c.cross_entropy
-    is_compiling = torch.compiler.is_dynamo_compiling
 
-    @not_compiled_alone
+    @traced_as(stock)
     def cross_entropy_loss(
         self: Tensor,
         target: Tensor,
@@ -159,9 +158,10 @@ def _cross_entropy(c: Any, stock: Any) -> Any:
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
     ) -> Tensor:
-        loss = stock if is_compiling() else accelerated
         try:
-            return loss(self, target, weight, reduction, ignore_index, label_smoothing)
+            return accelerated(
+                self, target, weight, reduction, ignore_index, label_smoothing
+            )
         except BaseException as error:
             hide(error)
             raise

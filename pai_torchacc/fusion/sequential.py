@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.modules import module as _module
 
 from pai_torchacc._frames import hide
-from pai_torchacc.fusion.compiled import not_compiled_alone
+from pai_torchacc.fusion.compiled import traced_as
 from pai_torchacc.fusion.foreign import chains, is_torchs_own
 
 _METHODS = ("forward", "__call__", "_call_impl", "__getattr__")
@@ -106,13 +106,12 @@ def install(c: Any, switch: str, known: tuple[Known, ...] = ()) -> None:
 def _sequential_forward(c: Any) -> Any:
     original, accelerated = vars(nn.Sequential)["forward"], c.sequential
     iterate = nn.Sequential.__iter__
-    is_compiling = torch.compiler.is_compiling
 
-    @not_compiled_alone
+    @traced_as(original)
     @functools.wraps(original)
     def forward(self: nn.Sequential, input: Any) -> Any:
         try:
-            if is_compiling() or type(self).__iter__ is not iterate:
+            if type(self).__iter__ is not iterate:
                 return original(self, input)
             return accelerated(self, input)
         except BaseException as error:
