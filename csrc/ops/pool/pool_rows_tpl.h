@@ -104,16 +104,13 @@ static ptac_status scatter_maxima(const ptac_call *call)
     const ptac_dtype dtype = call->inputs[0].dtype;
     ptac_scatter job = {.call = call};
 
-    if (image->channels_last && can_collect(&p->window)) {
+    if (image->channels_last && can_collect(&p->window))
         ptac_share_out(image->n * image->h, image->w * image->channels, rows[dtype],
                        &job);
-        if (job.n_found != call->inputs[0].n_elements)
-            ptac_scatter_all(&job);
-    } else if (!image->channels_last && ptac_max_pool2d_is_tiled(p)) {
+    else if (!image->channels_last && ptac_max_pool2d_is_tiled(p))
         ptac_share_planes(image, tiled[dtype], &job);
-    } else {
+    if (job.n_found != call->inputs[0].n_elements)
         ptac_scatter_all(&job);
-    }
     return job.out_of_range ? PTAC_UNSUPPORTED : PTAC_OK;
 }
 

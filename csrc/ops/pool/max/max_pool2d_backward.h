@@ -15,23 +15,14 @@
 /* A run over planes or images, and what its threads have found. */
 typedef struct ptac_scatter {
     const ptac_call *call;
-    int64_t
-        n_found; /* outputs that gave their gradient to a position of their window */
+    int64_t n_found; /* outputs whose index is a position of their window */
     bool out_of_range;
 } ptac_scatter;
 
 /*
- * The definition, any window: clear one plane of grad_x, then add each gradient where
- * its index says. False when an index lies outside the plane.
+ * The definition, any window: clear grad_x, then add each gradient where its index says.
+ * Notes when an index lies outside its plane.
  */
-bool ptac_scatter_plane_f32(const float *grad, const int64_t *index, float *out,
-                            int64_t n_out, int64_t n_in);
-bool ptac_scatter_plane_bf16(const uint16_t *grad, const int64_t *index, uint16_t *out,
-                             int64_t n_out, int64_t n_in);
-bool ptac_scatter_plane_f64(const double *grad, const int64_t *index, double *out,
-                            int64_t n_out, int64_t n_in);
-
-/* The same for the planes of an NCHW call, or the images of an NHWC one. */
 void ptac_scatter_all(ptac_scatter *job);
 
 #endif

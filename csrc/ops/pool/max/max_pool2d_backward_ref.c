@@ -53,12 +53,6 @@ PTAC_SHAPES(MAX_POOL2D_BACKWARD, classify, "nchw_tiled", "nchw", "nhwc")
         return in_range;                                                               \
     }                                                                                  \
                                                                                        \
-    bool ptac_scatter_plane_##suffix(const type *grad, const int64_t *index,           \
-                                     type *out, int64_t n_out, int64_t n_in)           \
-    {                                                                                  \
-        return scatter_##suffix(grad, index, out, n_out, n_in, 1);                     \
-    }                                                                                  \
-                                                                                       \
     static void units_##suffix(int64_t begin, int64_t end, void *context)              \
     {                                                                                  \
         ptac_scatter *job = context;                                                   \
@@ -73,7 +67,7 @@ PTAC_SHAPES(MAX_POOL2D_BACKWARD, classify, "nchw_tiled", "nchw", "nhwc")
                 (const int64_t *)call->inputs[1].data + i * n_out * n;                 \
             type *out = (type *)call->outputs[0].data + i * n_in * n;                  \
                                                                                        \
-            if (n == 1 ? !ptac_scatter_plane_##suffix(grad, index, out, n_out, n_in)   \
+            if (n == 1 ? !scatter_##suffix(grad, index, out, n_out, n_in, 1)           \
                        : !scatter_##suffix(grad, index, out, n_out, n_in, n))          \
                 __atomic_store_n(&job->out_of_range, true, __ATOMIC_RELAXED);          \
         }                                                                              \

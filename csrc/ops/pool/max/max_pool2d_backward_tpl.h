@@ -14,13 +14,13 @@
 #include "ops/pool/walks.h"
 
 /*
- * Windows of 2x2 side by side: a row of outputs becomes two rows of inputs. False when
- * an index is none of its window's four positions.
+ * Windows of 2x2 side by side: a row of outputs becomes two rows of inputs. The number of
+ * indices that are one of their window's four positions.
  */
-TARGET static inline bool OF(scatter_tiled_row)(const ELEM *grad, const int64_t *index,
-                                                ELEM *upper, ELEM *lower,
-                                                int32_t position, int64_t w,
-                                                int64_t out_w)
+TARGET static inline int64_t OF(scatter_tiled_row)(const ELEM *grad,
+                                                   const int64_t *index, ELEM *upper,
+                                                   ELEM *lower, int32_t position,
+                                                   int64_t w, int64_t out_w)
 {
     int64_t n_found = 0;
 
@@ -39,26 +39,7 @@ TARGET static inline bool OF(scatter_tiled_row)(const ELEM *grad, const int64_t 
         STORE_PAIRS(upper + 2 * ow, KEEP(m0, g), KEEP(m1, g), n);
         STORE_PAIRS(lower + 2 * ow, KEEP(m2, g), KEEP(m3, g), n);
     }
-    return n_found == out_w;
-}
-
-TARGET static bool OF(scatter_tiled_plane)(const ptac_image *image, const ELEM *grad,
-                                           const int64_t *index, ELEM *out)
-{
-    const int64_t w = image->w, out_w = image->out_w;
-
-    for (int64_t oh = 0; oh < image->out_h; oh++) {
-        ELEM *upper = out + 2 * oh * w, *lower = upper + w;
-
-        if (!OF(scatter_tiled_row)(grad + oh * out_w, index + oh * out_w, upper, lower,
-                                   (int32_t)(2 * oh * w), w, out_w))
-            return false;
-        if (w > 2 * out_w)
-            upper[w - 1] = lower[w - 1] = 0;
-    }
-    if (image->h > 2 * image->out_h)
-        memset(out + 2 * image->out_h * w, 0, (size_t)w * sizeof *out);
-    return true;
+    return n_found;
 }
 
 TARGET static void OF(scatter_tiled_planes)(int64_t begin, int64_t end, void *context)
@@ -66,17 +47,27 @@ TARGET static void OF(scatter_tiled_planes)(int64_t begin, int64_t end, void *co
     ptac_scatter *job = context;
     const ptac_call *call = job->call;
     const ptac_image *image = &((const ptac_max_pool2d *)call->params)->image;
-    const int64_t n_out = image->out_h * image->out_w, n_in = image->h * image->w;
+    const int64_t w = image->w, out_w = image->out_w, n_out = image->out_h * out_w;
+    int64_t n_found = 0;
 
     for (int64_t i = begin; i < end; i++) {
         const ELEM *grad = (const ELEM *)call->inputs[0].data + i * n_out;
         const int64_t *index = (const int64_t *)call->inputs[1].data + i * n_out;
-        ELEM *out = (ELEM *)call->outputs[0].data + i * n_in;
+        ELEM *out = (ELEM *)call->outputs[0].data + i * image->h * w;
 
-        if (!OF(scatter_tiled_plane)(image, grad, index, out) &&
-            !OF(ptac_scatter_plane)(grad, index, out, n_out, n_in))
-            __atomic_store_n(&job->out_of_range, true, __ATOMIC_RELAXED);
+        for (int64_t oh = 0; oh < image->out_h; oh++) {
+            ELEM *upper = out + 2 * oh * w, *lower = upper + w;
+
+            n_found +=
+                OF(scatter_tiled_row)(grad + oh * out_w, index + oh * out_w, upper,
+                                      lower, (int32_t)(2 * oh * w), w, out_w);
+            if (w > 2 * out_w)
+                upper[w - 1] = lower[w - 1] = 0;
+        }
+        if (image->h > 2 * image->out_h)
+            memset(out + 2 * image->out_h * w, 0, (size_t)w * sizeof *out);
     }
+    __atomic_fetch_add(&job->n_found, n_found, __ATOMIC_RELAXED);
 }
 
 /* One NHWC position of x, and the outputs whose windows reach over it. */
