@@ -41,7 +41,7 @@ CXX = os.environ.get("CXX", "c++")
 FULL = os.environ.get("PTAC_TEST_FULL") == "1"
 
 TILES = re.compile("avx|amx")
-"""Files of unrolled vector code. With sanitizers, gcc optimizes winograd_avx2.c in 68 s
+"""Files of unrolled vector code. With sanitizers, gcc optimizes conv_avx2.c in 68 s
 and translates it in 10 as it stands; make check has the time."""
 
 SANITIZERS = {

@@ -301,16 +301,16 @@ INLINE void sum_weights(const ptac_direct_plan *plan, int64_t i, int r)
     }
 }
 
-#define DEFINE_STAGE(stage, r)                                                         \
+#define DEFINE_DIRECT(stage, r)                                                        \
     TARGET static void stage##_##r(int64_t begin, int64_t end, void *context)          \
     {                                                                                  \
         for (int64_t i = begin; i < end; i++)                                          \
             stage(context, i, r);                                                      \
     }
-DEFINE_STAGE(forward, 3)
-DEFINE_STAGE(forward, 5)
-DEFINE_STAGE(sum_weights, 3)
-DEFINE_STAGE(sum_weights, 5)
+DEFINE_DIRECT(forward, 3)
+DEFINE_DIRECT(forward, 5)
+DEFINE_DIRECT(sum_weights, 3)
+DEFINE_DIRECT(sum_weights, 5)
 
 static ptac_status run_direct(const ptac_call *call)
 {
