@@ -54,6 +54,8 @@ ptac_reason ptac_conv2d_reason(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
 
+    if (call->inputs[0].dtype != PTAC_F32)
+        return PTAC_DTYPE;
     if (p->channels_last)
         return PTAC_LAYOUT;
     if (p->kernel_h != p->kernel_w || (p->kernel_h != 3 && p->kernel_h != 5) ||

@@ -14,11 +14,9 @@ enum {
 
 static ptac_reason accepts(const ptac_call *call)
 {
-    if (call->inputs[0].dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (ptac_conv2d_reason(call))
-        return ptac_conv2d_reason(call);
-    return ptac_conv2d_work(call->params) <= MOST_WORK ? PTAC_TAKE : PTAC_SHAPE;
+    const ptac_reason why = ptac_conv2d_reason(call);
+
+    return why || ptac_conv2d_work(call->params) <= MOST_WORK ? why : PTAC_SHAPE;
 }
 
 /*

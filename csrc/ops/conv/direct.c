@@ -32,11 +32,10 @@ static bool is_wide_enough(const ptac_conv2d *p)
 ptac_reason ptac_direct_accepts(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
+    const ptac_reason why = ptac_conv2d_reason(call);
 
-    if (call->inputs[0].dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (ptac_conv2d_reason(call))
-        return ptac_conv2d_reason(call);
+    if (why)
+        return why;
     if (p->result == PTAC_CONV_DATA || p->with_pool ||
         p->in_channels > PTAC_CONV_FIRST_CHANNELS || !is_wide_enough(p) ||
         p->h > MOST_SIZE || p->w > MOST_WIDTH || p->out_channels > MOST_OUTPUTS)

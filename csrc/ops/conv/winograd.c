@@ -83,11 +83,10 @@ ptac_reason ptac_winograd_accepts(const ptac_call *call,
     const ptac_conv2d *p = call->params;
     const bool is_data = p->result == PTAC_CONV_DATA;
     const int summed = is_data ? p->out_channels : p->in_channels;
+    const ptac_reason why = ptac_conv2d_reason(call);
 
-    if (call->inputs[0].dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (ptac_conv2d_reason(call))
-        return ptac_conv2d_reason(call);
+    if (why)
+        return why;
     if (p->kernel_h != stages->tile.r || p->pad_h >= stages->tile.r ||
         p->pad_w >= stages->tile.r || p->h > MOST_SIZE || p->w > MOST_SIZE ||
         p->in_channels > MOST_CHANNELS || p->out_channels > MOST_CHANNELS)

@@ -206,11 +206,6 @@ INLINE void store_bf16(uint16_t *p, vec_f32 v, int n)
 /* The even 32-bit lanes of two vectors, in order. */
 #define low_words(a, b) ((__m256i)evens_f32((__m256)(a), (__m256)(b)))
 
-INLINE __m128i halved(mask_f64 m)
-{
-    return _mm256_castsi256_si128(low_words((__m256i)m, (__m256i)m));
-}
-
 INLINE int isum_f64(ivec_f64 i)
 {
     i = _mm_add_epi32(i, _mm_shuffle_epi32(i, 0x4e));
@@ -271,14 +266,13 @@ INLINE ivec_f64 load_index_f64(const int64_t *p, int n)
 
 INLINE mask_f64 index_is_f64(const int64_t *p, int n, int64_t i)
 {
-    return _mm256_castsi256_pd(_mm256_cmpeq_epi64(load_4(p, n), _mm256_set1_epi64x(i)));
+    return (mask_f64)_mm256_cmpeq_epi64(load_4(p, n), _mm256_set1_epi64x(i));
 }
 
 INLINE mask_f32 index_is_f32(const int64_t *p, int n, int64_t i)
 {
-    return _mm256_castsi256_ps(
-        low_words(_mm256_castpd_si256(index_is_f64(p, n, i)),
-                  _mm256_castpd_si256(index_is_f64(p + 4, n - 4, i))));
+    return evens_f32((__m256)index_is_f64(p, n, i),
+                     (__m256)index_is_f64(p + 4, n - 4, i));
 }
 
 INLINE void store_index_f32(int64_t *p, ivec_f32 v, int n)
@@ -288,6 +282,7 @@ INLINE void store_index_f32(int64_t *p, ivec_f32 v, int n)
 }
 
 /* Truth values have as many bits as VEC's elements, positions have 32. */
+#define halved(m)          _mm256_castsi256_si128(low_words(m, m))
 #define iequal_f32(a, b)   ((mask_f32)_mm256_cmpeq_epi32(a, b))
 #define iequal_f64(a, b)   ((mask_f64)_mm256_cvtepi32_epi64(_mm_cmpeq_epi32(a, b)))
 #define ipick_f32(m, a, b) _mm256_blendv_epi8(a, b, (__m256i)(m))

@@ -13,7 +13,6 @@ enum {
 typedef struct job {
     const void *x;
     void *out;
-    int width;
     atomic_ullong seen; /* all elements, or-ed together */
 } job;
 
@@ -39,44 +38,35 @@ int ptac_pack_index_width(const int64_t *x, int64_t n)
 }
 
 /* Elements [begin, end) of a job as another type. */
-#define COPY(to, from)                                                                 \
-    for (int64_t i = begin; i < end; i++)                                              \
-    ((to *)j->out)[i] = (to)((const from *)j->x)[i]
+#define DEFINE_COPY(name, to, from)                                                    \
+    static void name(int64_t begin, int64_t end, void *context)                        \
+    {                                                                                  \
+        const job *j = context;                                                        \
+                                                                                       \
+        for (int64_t i = begin; i < end; i++)                                          \
+            ((to *)j->out)[i] = (to)((const from *)j->x)[i];                           \
+    }
+DEFINE_COPY(narrow_1, uint8_t, int64_t)
+DEFINE_COPY(narrow_2, uint16_t, int64_t)
+DEFINE_COPY(narrow_4, uint32_t, int64_t)
+DEFINE_COPY(widen_1, int64_t, uint8_t)
+DEFINE_COPY(widen_2, int64_t, uint16_t)
+DEFINE_COPY(widen_4, int64_t, uint32_t)
 
-static void narrow_range(int64_t begin, int64_t end, void *context)
-{
-    const job *j = context;
-
-    if (j->width == 1)
-        COPY(uint8_t, int64_t);
-    else if (j->width == 2)
-        COPY(uint16_t, int64_t);
-    else
-        COPY(uint32_t, int64_t);
-}
+static const ptac_range_fn narrow_to[] = {
+    [1] = narrow_1, [2] = narrow_2, [4] = narrow_4};
+static const ptac_range_fn widen_from[] = {[1] = widen_1, [2] = widen_2, [4] = widen_4};
 
 void ptac_pack_indices(const int64_t *x, int64_t n, int width, void *narrow)
 {
-    job j = {.x = x, .out = narrow, .width = width};
+    job j = {.x = x, .out = narrow};
 
-    ptac_parallel_for(0, n, GRAIN, narrow_range, &j);
-}
-
-static void widen_range(int64_t begin, int64_t end, void *context)
-{
-    const job *j = context;
-
-    if (j->width == 1)
-        COPY(int64_t, uint8_t);
-    else if (j->width == 2)
-        COPY(int64_t, uint16_t);
-    else
-        COPY(int64_t, uint32_t);
+    ptac_parallel_for(0, n, GRAIN, narrow_to[width], &j);
 }
 
 void ptac_unpack_indices(const void *narrow, int64_t n, int width, int64_t *x)
 {
-    job j = {.x = narrow, .out = x, .width = width};
+    job j = {.x = narrow, .out = x};
 
-    ptac_parallel_for(0, n, GRAIN, widen_range, &j);
+    ptac_parallel_for(0, n, GRAIN, widen_from[width], &j);
 }
