@@ -52,24 +52,10 @@ static query query_at(const ptac_attention_part *part, int64_t row)
     return q;
 }
 
-INLINE vec widened(__m256i values)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
-}
-
 INLINE vec load_widened(const uint16_t *p, int n)
 {
-    if (__builtin_constant_p(n) && n == LANES)
-        return widened(_mm256_loadu_si256((const __m256i *)p));
-    return widened(_mm256_maskz_loadu_epi16(v_first(n), p));
-}
-
-INLINE void store_halves(uint16_t *p, __m256i values, int n)
-{
-    if (__builtin_constant_p(n) && n == LANES)
-        _mm256_storeu_si256((__m256i *)p, values);
-    else
-        _mm256_mask_storeu_epi16(p, v_first(n), values);
+    return v_widen(v_all(n) ? _mm256_loadu_si256((const __m256i *)p)
+                            : _mm256_maskz_loadu_epi16(v_first(n), p));
 }
 
 /* What is added to scores: nothing, one number for all keys, or one for each. */
@@ -100,8 +86,8 @@ INLINE_BF16 vec weight(vec score, vec largest, int n, uint16_t *out)
     const vec e = v_exp_bounded(v_sub(score, largest));
     const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(e);
 
-    store_halves(out, rounded, n);
-    return widened(rounded);
+    v_store_halves(out, rounded, n);
+    return v_widen(rounded);
 }
 
 INLINE_BF16 float weigh_with(query q, float scale, addend with, float *largest)
@@ -172,11 +158,11 @@ WITH_BF16 static void centre(const float *in, int64_t stride, int64_t n, int64_t
     }
     for (int64_t row = 0; row < n; row++)
         FOR_LANES(i, some, 0, d,
-                  store_halves(out + row * d + i,
-                               (__m256i)_mm512_cvtneps_pbh(
-                                   v_sub(v_load_first(in + row * stride + i, some),
-                                         v_load_first(means + i, some))),
-                               some));
+                  v_store_halves(out + row * d + i,
+                                 (__m256i)_mm512_cvtneps_pbh(
+                                     v_sub(v_load_first(in + row * stride + i, some),
+                                           v_load_first(means + i, some))),
+                                 some));
 }
 
 TARGET static void scale_row(const uint16_t *in, float factor, float *out, int64_t n)

@@ -7,7 +7,6 @@
 #include "ops/bf16/cast.h"
 
 #include "core/host.h"
-#include "ops/bf16/bf16.h"
 
 enum {
     GRAIN = 1 << 15, /* elements worth a thread */
@@ -15,77 +14,48 @@ enum {
 };
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include "ops/math/lanes_avx512.h"
 
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
-
-TARGET static inline __attribute__((always_inline)) __m256i rounded(__m512 x)
+INLINE __m256i rounded(vec x)
 {
-    const __m512i half = _mm512_set1_epi32(0x7fff), one = _mm512_set1_epi32(1);
-    const __m512i nan = _mm512_set1_epi32(0x7fc0), bits = _mm512_castps_si512(x);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
-    const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, half));
+    const ints half = EPI32(set1)(0x7fff), one = EPI32(set1)(1);
+    const ints nan = EPI32(set1)(0x7fc0), bits = (ints)x;
+    const ints odd = EPI32(srli)(bits, 16) & one;
+    const ints up = EPI32(add)(bits, EPI32(add)(odd, half));
 
-    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(
-        _mm512_srli_epi32(up, 16), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan));
+    return _mm512_cvtepi32_epi16(
+        _mm512_mask_mov_epi32(EPI32(srli)(up, 16), v_compare(x, x, _CMP_UNORD_Q), nan));
 }
 
 TARGET static void narrow(const float *in, uint16_t *out, int64_t n)
 {
-    int64_t i = 0;
-
-    for (; i + 16 <= n; i += 16)
-        _mm256_storeu_si256((__m256i *)(out + i), rounded(_mm512_loadu_ps(in + i)));
-    if (i < n) {
-        const __mmask16 some = (__mmask16)((1u << (n - i)) - 1);
-
-        _mm256_mask_storeu_epi16(out + i, some,
-                                 rounded(_mm512_maskz_loadu_ps(some, in + i)));
-    }
+    FOR_LANES(i, some, 0, n,
+              v_store_halves(out + i, rounded(v_load_first(in + i, some)), some));
 }
 
 /* scale and shift are one number for all, or one for each of the n where vary is set */
 TARGET static void widen(const uint16_t *in, float *out, int64_t n, const float *scale,
                          const float *shift, bool vary, bool with_relu)
 {
-    const __m512 zero = _mm512_setzero_ps();
-    const __m512 a = _mm512_set1_ps(scale ? *scale : 1);
-    const __m512 b = _mm512_set1_ps(shift ? *shift : 0);
+    const vec a = v_set(scale ? *scale : 1), b = v_set(shift ? *shift : 0);
 
-    for (int64_t i = 0; i < n; i += 16) {
-        const __mmask16 some =
-            n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
-        const __m512i bits = _mm512_slli_epi32(
-            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, in + i)), 16);
-        __m512 y = _mm512_castsi512_ps(bits);
+    for (int64_t i = 0; i < n; i += LANES) {
+        const mask some = n - i < LANES ? v_first(n - i) : (mask)~0;
+        vec y = v_widen(_mm256_maskz_loadu_epi16(some, in + i));
 
         if (scale)
-            y = _mm512_mul_ps(y, vary ? _mm512_maskz_loadu_ps(some, scale + i) : a);
+            y = v_mul(y, vary ? _mm512_maskz_loadu_ps(some, scale + i) : a);
         if (shift)
-            y = _mm512_add_ps(y, vary ? _mm512_maskz_loadu_ps(some, shift + i) : b);
+            y = v_add(y, vary ? _mm512_maskz_loadu_ps(some, shift + i) : b);
         if (with_relu)
-            y = _mm512_max_ps(zero, y); /* the second operand where one is NaN */
+            y = v_max(v_zero(), y); /* NaN stays */
         _mm512_mask_storeu_ps(out + i, some, y);
     }
 }
-#else
-static void narrow(const float *in, uint16_t *out, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        out[i] = bf16_from_f32(in[i]);
-}
-
-static void widen(const uint16_t *in, float *out, int64_t n, const float *scale,
-                  const float *shift, bool vary, bool with_relu)
-{
-    for (int64_t i = 0; i < n; i++) {
-        float y = bf16_to_f32(in[i]);
-
-        y = scale ? y * scale[vary ? i : 0] : y;
-        y = shift ? y + shift[vary ? i : 0] : y;
-        out[i] = with_relu && y < 0 ? 0 : y;
-    }
-}
+#else /* nobody may call them */
+static void (*const narrow)(const float *, uint16_t *, int64_t) = NULL;
+static void (*const widen)(const uint16_t *, float *, int64_t, const float *,
+                           const float *, bool, bool) = NULL;
 #endif
 
 static int64_t rows_a_thread(int64_t n_cols)

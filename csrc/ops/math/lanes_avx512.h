@@ -47,6 +47,20 @@ INLINE void v_store_first(float *p, vec v, int n)
         _mm512_mask_storeu_ps(p, v_first(n), v);
 }
 
+/* The same of bfloat16, the lower halves of lanes. */
+INLINE void v_store_halves(uint16_t *p, __m256i halves, int n)
+{
+    if (v_all(n))
+        _mm256_storeu_si256((__m256i *)p, halves);
+    else
+        _mm256_mask_storeu_epi16(p, v_first(n), halves);
+}
+
+INLINE vec v_widen(__m256i halves)
+{
+    return (vec)EPI32(slli)(_mm512_cvtepu16_epi32(halves), 16);
+}
+
 INLINE void v_transpose(vec rows[LANES])
 {
     transpose_parts(rows);

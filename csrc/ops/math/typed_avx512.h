@@ -127,9 +127,7 @@ INLINE void store_bytes(void *p, __m512i v, int bytes)
 
 #define OF(name) name##_bf16
 
-#define widen(halves) ((vec_f32)EPI32(slli)(_mm512_cvtepu16_epi32(halves), 16))
-
-#define load_span_bf16(p, span) widen(_mm256_maskz_loadu_epi16((__mmask16)(span), p))
+#define load_span_bf16(p, span) v_widen(_mm256_maskz_loadu_epi16((__mmask16)(span), p))
 #define load_bf16(p, n)         load_span_bf16(p, range_f32(0, n))
 
 /* The even halves are the low ones of each 32-bit lane. */
