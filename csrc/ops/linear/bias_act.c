@@ -1,7 +1,7 @@
 /*
  * bias_act.c - the choice between the rows of bias_act, and their threads.
  */
-#include "ops/linear/bias_act_run.h"
+#include "ops/linear/bias_act.h"
 
 #include "core/cpu.h"
 
@@ -27,11 +27,11 @@ const ptac_bias_act *ptac_bias_act_best(void)
     return &ptac_bias_act_scalar;
 }
 
-void ptac_bias_act_run_forward(const ptac_act_forward *job, ptac_range_fn rows)
+void ptac_bias_act_forward(const ptac_bias_act *by, const ptac_act_forward *job)
 {
     if (job->n_cols > 0)
-        ptac_parallel_for(0, job->n_rows, MIN_WORK / job->n_cols + 1, rows,
-                          (void *)job);
+        ptac_parallel_for(0, job->n_rows, MIN_WORK / job->n_cols + 1,
+                          by->forward[job->act], (void *)job);
 }
 
 /* Pieces are numbered panel by panel, and in a panel group by group. */
@@ -114,14 +114,13 @@ static void run_with_sums(const ptac_act_backward *job, ptac_act_sum sum)
         add_groups(&plan);
 }
 
-void ptac_bias_act_run_backward(const ptac_act_backward *job, ptac_range_fn elements,
-                                ptac_act_sum sum)
+void ptac_bias_act_backward(const ptac_bias_act *by, const ptac_act_backward *job)
 {
     if (job->n_cols == 0)
         return;
     if (job->gb)
-        run_with_sums(job, sum);
+        run_with_sums(job, by->sum[job->act]);
     else if (job->gz)
-        ptac_parallel_for(0, job->n_rows * job->n_cols, MIN_WORK, elements,
-                          (void *)job);
+        ptac_parallel_for(0, job->n_rows * job->n_cols, MIN_WORK,
+                          by->backward[job->act], (void *)job);
 }

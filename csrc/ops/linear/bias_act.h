@@ -8,7 +8,7 @@
 #ifndef PTAC_OPS_LINEAR_BIAS_ACT_H
 #define PTAC_OPS_LINEAR_BIAS_ACT_H
 
-#include "core/base.h"
+#include "core/host.h"
 
 typedef enum ptac_act {
     PTAC_ACT_NONE = 0,
@@ -61,18 +61,39 @@ typedef struct ptac_act_backward {
     ptac_act act;
 } ptac_act_backward;
 
+enum {
+    PTAC_ACT_PANEL = 1024,   /* columns summed together, at most */
+    PTAC_ACT_ROW_BLOCK = 32, /* rows summed in float */
+};
+
+/* One panel of one group of rows, for which sums come back in double. */
+typedef struct ptac_act_piece {
+    const ptac_act_backward *job;
+    int64_t row, last_row;
+    int64_t column;
+    int n_columns;
+} ptac_act_piece;
+
+typedef void (*ptac_act_sum)(const ptac_act_piece *piece, double sums[PTAC_ACT_PANEL]);
+
+/* A row, by ptac_act. A ptac_range_fn has the job as its context. */
+typedef struct ptac_bias_act {
+    const char *name;
+    ptac_range_fn forward[PTAC_N_ACTS];  /* rows [begin, end) */
+    ptac_range_fn backward[PTAC_N_ACTS]; /* elements, without sums */
+    ptac_act_sum sum[PTAC_N_ACTS];       /* a piece, with them */
+} ptac_bias_act;
+
 /*
  * Results that are not finite agree with stock's, except that
  * - GELU of +inf is +inf and of a large z finite, where oneDNN's is NaN and infinite;
  * - an infinite g gives an infinite gz far out in the tails of GELU and SiLU, where
  *   stock's slope is 0, hence its product NaN.
  *
- * Both use the host's threads where the work is worth it. They cannot fail. */
-typedef struct ptac_bias_act {
-    const char *name;
-    void (*forward)(const ptac_act_forward *job);
-    void (*backward)(const ptac_act_backward *job);
-} ptac_bias_act;
+ * Both use the host's threads where the work is worth it. They cannot fail.
+ */
+void ptac_bias_act_forward(const ptac_bias_act *by, const ptac_act_forward *job);
+void ptac_bias_act_backward(const ptac_bias_act *by, const ptac_act_backward *job);
 
 extern const ptac_bias_act ptac_bias_act_scalar;
 #if defined(__x86_64__)

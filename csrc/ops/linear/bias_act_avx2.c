@@ -8,5 +8,5 @@
 
 #include "ops/linear/bias_act_tpl.h"
 
-const ptac_bias_act ptac_bias_act_avx2 = {"avx2", forward, backward};
+const ptac_bias_act ptac_bias_act_avx2 = ROW("avx2");
 #endif

@@ -9,5 +9,5 @@
 
 #include "ops/linear/bias_act_tpl.h"
 
-const ptac_bias_act ptac_bias_act_avx512 = {"avx512", forward, backward};
+const ptac_bias_act ptac_bias_act_avx512 = ROW("avx512");
 #endif

@@ -3,7 +3,7 @@
  *
  * Runs on any CPU; the other rows are tested against it.
  */
-#include "ops/linear/bias_act_run.h"
+#include "ops/linear/bias_act.h"
 
 #include <math.h>
 
@@ -111,14 +111,10 @@ static void sum_piece(const ptac_act_piece *piece, double sums[PTAC_ACT_PANEL])
             sums[j] += grad_of(piece->job, i * n_cols + piece->column + j);
 }
 
-static void forward(const ptac_act_forward *job)
-{
-    ptac_bias_act_run_forward(job, forward_rows);
-}
+#define EACH_ACT(function)                                                             \
+    {                                                                                  \
+        [0 ... PTAC_N_ACTS - 1] = function                                             \
+    }
 
-static void backward(const ptac_act_backward *job)
-{
-    ptac_bias_act_run_backward(job, elements, sum_piece);
-}
-
-const ptac_bias_act ptac_bias_act_scalar = {"scalar", forward, backward};
+const ptac_bias_act ptac_bias_act_scalar = {"scalar", EACH_ACT(forward_rows),
+                                            EACH_ACT(elements), EACH_ACT(sum_piece)};

@@ -1,11 +1,10 @@
 /*
  * bias_act_tpl.h - bias, activation and their gradient.
  *
- * Expects the words of lanes.h. Leaves forward(job) and backward(job), as
- * ptac_bias_act has them.
+ * Expects the words of lanes.h. Leaves ROW(name), a ptac_bias_act.
  * Functions that take the activation are inlined into one function for each.
  */
-#include "ops/linear/bias_act_run.h"
+#include "ops/linear/bias_act.h"
 #include "ops/math/math_tpl.h"
 
 #define SQRT_2_PI 0x1.988454p-1f /* sqrt(2 / pi) */
@@ -183,17 +182,7 @@ DEFINE_ACT(sigmoid, PTAC_ACT_SIGMOID)
             prefix##tanh, prefix##sigmoid                                              \
     }
 
-static void forward(const ptac_act_forward *job)
-{
-    static const ptac_range_fn rows[PTAC_N_ACTS] = ALL_ACTS(forward_);
-
-    ptac_bias_act_run_forward(job, rows[job->act]);
-}
-
-static void backward(const ptac_act_backward *job)
-{
-    static const ptac_range_fn elements[PTAC_N_ACTS] = ALL_ACTS(elements_);
-    static const ptac_act_sum pieces[PTAC_N_ACTS] = ALL_ACTS(piece_);
-
-    ptac_bias_act_run_backward(job, elements[job->act], pieces[job->act]);
-}
+#define ROW(name)                                                                      \
+    {                                                                                  \
+        name, ALL_ACTS(forward_), ALL_ACTS(elements_), ALL_ACTS(piece_)                \
+    }

@@ -14,6 +14,7 @@
  *   v_fma, v_fnma                 a * b + c and c - a * b, rounded once
  *   v_max, v_min                  b where either is NaN, so NaN in b stays
  *   v_scale(v, n)                 v * 2^n for a whole n, -250 < n < 250; rounded once
+ *   v_widen(halves)               LANES bfloat16 as floats
  *   v_transpose(rows)             rows[i][j] and rows[j][i] change places
  */
 #ifndef PTAC_OPS_MATH_LANES_H
@@ -45,6 +46,7 @@
 #define v_at_most(a, b) v_compare(a, b, _CMP_LE_OQ)
 #define v_low_f64(v)    PD(cvtps)(v_low(v))
 #define v_high_f64(v)   PD(cvtps)(v_high(v))
+#define v_widen(halves) ((vec)EPI32(slli)(EPI32(cvtepu16)(halves), 16))
 
 /*
  * A statement for each vector of elements [begin, end), of which it begins at the i-th

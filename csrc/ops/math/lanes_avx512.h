@@ -56,11 +56,6 @@ INLINE void v_store_halves(uint16_t *p, __m256i halves, int n)
         _mm256_mask_storeu_epi16(p, v_first(n), halves);
 }
 
-INLINE vec v_widen(__m256i halves)
-{
-    return (vec)EPI32(slli)(_mm512_cvtepu16_epi32(halves), 16);
-}
-
 INLINE void v_transpose(vec rows[LANES])
 {
     transpose_parts(rows);

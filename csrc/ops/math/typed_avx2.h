@@ -117,8 +117,6 @@ INLINE span_bf16 span_of_bf16(int64_t stride, int lo, int hi)
     return (span_bf16){lo, hi};
 }
 
-#define widen(halves) ((vec_f32)EPI32(slli)(_mm256_cvtepu16_epi32(halves), 16))
-
 INLINE __m128i load_first_halves(const uint16_t *p, int n)
 {
     const __m128i pair = _mm_set_epi32(3, 2, 1, 0);
@@ -136,7 +134,7 @@ INLINE __m128i load_first_halves(const uint16_t *p, int n)
     return v;
 }
 
-#define load_bf16(p, n) widen(load_first_halves(p, n))
+#define load_bf16(p, n) v_widen(load_first_halves(p, n))
 
 /* Loaded from lane lo on, then moved up to where they belong; bytes below are 0. */
 INLINE vec_f32 load_span_bf16(const uint16_t *p, span_bf16 span)
@@ -150,7 +148,7 @@ INLINE vec_f32 load_span_bf16(const uint16_t *p, span_bf16 span)
     v = load_first_halves(p + span.lo, span.hi - span.lo);
     if (span.lo > 0)
         v = _mm_shuffle_epi8(v, _mm_sub_epi8(byte, _mm_set1_epi8((char)(2 * span.lo))));
-    return widen(v);
+    return v_widen(v);
 }
 
 /* The last lane's element has no partner that might be read. */

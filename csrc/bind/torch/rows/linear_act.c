@@ -175,7 +175,7 @@ static at_error finish(ptac_linear_tensors *t, const ptac_linear_act *p, bool ha
         .keep_z = t->z != NULL,
     };
 
-    ptac_bias_act_best()->forward(&job);
+    ptac_bias_act_forward(ptac_bias_act_best(), &job);
     return 0;
 }
 
@@ -237,7 +237,7 @@ static at_error all_gradients(ptac_gemm provider, ptac_linear_gradients *g,
             .act = p->activation,
         };
 
-        ptac_bias_act_best()->backward(&job);
+        ptac_bias_act_backward(ptac_bias_act_best(), &job);
     }
     return matrix_gradients(provider, g, p, none ? g->grad : grad_z);
 }
