@@ -54,8 +54,9 @@ static query query_at(const ptac_attention_part *part, int64_t row)
 
 INLINE vec load_widened(const uint16_t *p, int n)
 {
-    return v_widen(v_all(n) ? _mm256_loadu_si256((const __m256i *)p)
-                            : _mm256_maskz_loadu_epi16(v_first(n), p));
+    if (v_all(n))
+        return v_widen(_mm256_loadu_si256((const __m256i *)p));
+    return v_widen(_mm256_maskz_loadu_epi16(v_first(n), p));
 }
 
 /* What is added to scores: nothing, one number for all keys, or one for each. */
