@@ -82,7 +82,6 @@ def build_units(builder: native.Builder, sanitize: str | None = None) -> Path:
     bias_act = (native.CSRC / "ops" / "linear").glob("bias_act*.c")
     sources = [
         *native.shipped_sources("core"),
-        native.CSRC / "ops" / "pool" / "window2d.c",
         *sorted((native.CSRC / "ops" / "learning_rate").glob("*.c")),
         *sorted(bias_act),
         *sorted((native.CSRC / "ops" / "pack").glob("*.c")),
@@ -213,8 +212,7 @@ def test_concurrency_under_thread_sanitizer(builder: native.Builder) -> None:
 @pytest.fixture(scope="module")
 def ask_geometry(builder: native.Builder) -> Callable[[list[str]], list[list[int]]]:
     """Send questions to geometry.c, a line each; its answers."""
-    window2d = native.CSRC / "ops" / "pool" / "window2d.c"
-    program = builder.program("geometry", [window2d, *native.test_sources("geometry")])
+    program = builder.program("geometry", native.test_sources("geometry"))
 
     def ask(questions: list[str]) -> list[list[int]]:
         output = native.run([str(program)], input="\n".join(questions))

@@ -18,52 +18,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/*
- * All of them double, so that a checkpoint holds them as a list; zero at the start.
- *
- *   n_steps                 steps whose loss was known
- *   loss                    above the known floor, over about five steps
- *   descent, most_descent   the same of the two inputs
- *   fast_loss, slow_loss    sums of weighted losses, over about 10 and 50 steps
- *   trend                   of the losses, over 50 steps or two thirds of all so far
- *   fast_root, slow_root    the same of the square roots of most_descent
- *   variance                of the loss about its fast average
- *   lowest                  slow loss so far
- *   first_loss              of all; follows the losses while the rate is the user's
- *   floor                   estimate of the loss that cannot be gone below
- *   above, below            logarithm of Polyak's rate over the user's, smoothed: by
- *                           the estimated floor and most_descent, and by the known
- *                           floor and descent
- *   side                    1: moves above the user's rate, -1: below, 0: to it
- *   exponent                logarithm of the multiplier
- *   ceiling                 of the exponent; lowered where losses exceed the first
- *   n_rollbacks             times that losses have begun to take the rate back
- *   n_free                  steps without a loss; then: sum of squared gradients, and
- *   squares, distance       the farthest that the parameters were from their start
- */
+/* All of them double, so that a checkpoint holds them as a list; zero at the start. */
 #define PTAC_RATE_FIELDS(X)                                                            \
-    X(n_steps)                                                                         \
-    X(loss)                                                                            \
-    X(descent)                                                                         \
-    X(most_descent)                                                                    \
-    X(fast_loss)                                                                       \
-    X(slow_loss)                                                                       \
-    X(trend)                                                                           \
-    X(fast_root)                                                                       \
-    X(slow_root)                                                                       \
-    X(variance)                                                                        \
-    X(lowest)                                                                          \
-    X(first_loss)                                                                      \
-    X(floor)                                                                           \
-    X(above)                                                                           \
-    X(below)                                                                           \
-    X(side)                                                                            \
-    X(exponent)                                                                        \
-    X(ceiling)                                                                         \
-    X(n_rollbacks)                                                                     \
-    X(n_free)                                                                          \
-    X(squares)                                                                         \
-    X(distance)
+    X(n_steps)      /* whose loss was known */                                         \
+    X(loss)         /* above the known floor, over about five steps */                 \
+    X(descent)      /* the same of the input of this name, */                          \
+    X(most_descent) /* and of this one */                                              \
+    X(fast_loss)    /* sum of weighted losses, over about 10 steps, */                 \
+    X(slow_loss)    /* and over 50 */                                                  \
+    X(trend)        /* of losses, over 50 steps or two thirds of all so far */         \
+    X(fast_root)    /* as fast_loss, of the square roots of most_descent, */           \
+    X(slow_root)    /* and as slow_loss */                                             \
+    X(variance)     /* of the loss about its fast average */                           \
+    X(lowest)       /* slow loss so far */                                             \
+    X(first_loss)   /* of all; follows the losses while the rate is the user's */      \
+    X(floor)        /* estimate of the loss that cannot be gone below */               \
+    /* The logarithm of Polyak's rate over the user's, smoothed: */                    \
+    X(above)       /* by the estimated floor and most_descent, */                      \
+    X(below)       /* and by the known floor and descent */                            \
+    X(side)        /* 1: moves above the user's rate, -1: below, 0: to it */           \
+    X(exponent)    /* logarithm of the multiplier */                                   \
+    X(ceiling)     /* of the exponent; lowered where losses exceed the first */        \
+    X(n_rollbacks) /* times that losses have begun to take the rate back */            \
+    X(n_free)      /* steps without a loss; then */                                    \
+    X(squares)     /* the sum of squared gradients, */                                 \
+    X(distance)    /* and the farthest that parameters were from their start */
 
 typedef struct ptac_rate {
 #define X(name) double name;

@@ -44,11 +44,9 @@ static const coder of_width[] = {
 };
 
 #ifdef __x86_64__
-#include <immintrin.h>
+#include "ops/math/lanes_avx512.h"
 
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
-
-AVX512 static bool pack_word_avx512(const void *elements, int64_t at, int n,
+TARGET static bool pack_word_avx512(const void *elements, int64_t at, int n,
                                     const uint64_t values[2], uint64_t *word)
 {
     const uint32_t *x = (const uint32_t *)elements + at;
@@ -70,7 +68,7 @@ AVX512 static bool pack_word_avx512(const void *elements, int64_t at, int n,
     return strange == 0;
 }
 
-AVX512 static void unpack_avx512(const uint64_t *bits, const uint64_t values[2],
+TARGET static void unpack_avx512(const uint64_t *bits, const uint64_t values[2],
                                  int64_t begin, int64_t end, void *elements)
 {
     const __m512i zeros = _mm512_set1_epi32((int)values[0]);

@@ -21,12 +21,10 @@ typedef struct job {
 } job;
 
 #ifdef __x86_64__
-#include <immintrin.h>
-
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#include "ops/math/lanes_avx512.h"
 
 /* Columns of a row; lanes that are not of it are 0 and not touched in memory. */
-AVX512 static inline __m512 lanes(const ptac_layer_norm *norm, int64_t row, int64_t c,
+TARGET static inline __m512 lanes(const ptac_layer_norm *norm, int64_t row, int64_t c,
                                   __mmask16 in)
 {
     const __m512 mean = _mm512_set1_ps(norm->mean[row]);
@@ -38,7 +36,7 @@ AVX512 static inline __m512 lanes(const ptac_layer_norm *norm, int64_t row, int6
     return _mm512_fmadd_ps(_mm512_mul_ps(_mm512_sub_ps(x, mean), rstd), weight, bias);
 }
 
-AVX512 static inline __mmask16 unlike(__m512 again, const float *y, __mmask16 in)
+TARGET static inline __mmask16 unlike(__m512 again, const float *y, __mmask16 in)
 {
     return _mm512_mask_cmpneq_epi32_mask(in, _mm512_castps_si512(again),
                                          _mm512_maskz_loadu_epi32(in, y));
@@ -48,7 +46,7 @@ AVX512 static inline __mmask16 unlike(__m512 again, const float *y, __mmask16 in
  * The last lanes are masked. A mask that is constant makes plain loads of the others,
  * which the CPU fetches ahead; masked ones are four times slower out of memory.
  */
-AVX512 static void apply(int64_t begin, int64_t end, void *context)
+TARGET static void apply(int64_t begin, int64_t end, void *context)
 {
     const job *j = context;
     const int64_t n = j->norm->n_columns, whole = n & ~15;
@@ -63,7 +61,7 @@ AVX512 static void apply(int64_t begin, int64_t end, void *context)
     }
 }
 
-AVX512 static void match(int64_t begin, int64_t end, void *context)
+TARGET static void match(int64_t begin, int64_t end, void *context)
 {
     job *j = context;
     const int64_t n = j->norm->n_columns, whole = n & ~15;

@@ -60,11 +60,9 @@ static int64_t unpack_scalar(uint64_t word, const uint32_t *values, int n, uint3
 }
 
 #ifdef __x86_64__
-#include <immintrin.h>
+#include "ops/math/lanes_avx512.h"
 
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,popcnt")))
-
-AVX512 static int64_t count_avx512(const uint32_t *x, int64_t n)
+TARGET static int64_t count_avx512(const uint32_t *x, int64_t n)
 {
     int64_t count = 0, i = 0;
 
@@ -76,7 +74,7 @@ AVX512 static int64_t count_avx512(const uint32_t *x, int64_t n)
     return count + count_scalar(x + i, n - i);
 }
 
-AVX512 static int64_t pack_avx512(const uint32_t *x, int n_elements, uint64_t *word,
+TARGET static int64_t pack_avx512(const uint32_t *x, int n_elements, uint64_t *word,
                                   uint32_t *values)
 {
     uint64_t found = 0;
@@ -99,7 +97,7 @@ AVX512 static int64_t pack_avx512(const uint32_t *x, int n_elements, uint64_t *w
     return k;
 }
 
-AVX512 static int64_t unpack_avx512(uint64_t word, const uint32_t *values,
+TARGET static int64_t unpack_avx512(uint64_t word, const uint32_t *values,
                                     int n_elements, uint32_t *x)
 {
     int64_t k = 0;

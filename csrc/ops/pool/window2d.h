@@ -169,6 +169,26 @@ static inline void ptac_share_planes(const ptac_image *image, ptac_range_fn body
  * Read CHW or NCHW sizes, and the layout that torch would give a result, out of a view;
  * or say why this is no image batch for us. Gaps in memory do not matter here.
  */
-ptac_reason ptac_image_of(const ptac_view *input, ptac_image *image);
+static inline ptac_reason ptac_image_of(const ptac_view *input, ptac_image *image)
+{
+    const int64_t *sizes = input->sizes;
+
+    if (input->n_dims != 3 && input->n_dims != 4)
+        return PTAC_SHAPE;
+    if (input->n_elements == 0)
+        return PTAC_EMPTY;
+
+    const bool batched = input->n_dims == 4;
+
+    image->n = batched ? sizes[0] : 1;
+    image->channels = sizes[batched];
+    image->h = sizes[batched + 1];
+    image->w = sizes[batched + 2];
+    image->channels_last = ptac_view_suggests_channels_last(input);
+    /* Kernels count positions inside one image in 32 bits. */
+    if (image->h >= INT32_MAX / image->w)
+        return PTAC_SHAPE;
+    return PTAC_TAKE;
+}
 
 #endif
