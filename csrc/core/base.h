@@ -85,10 +85,7 @@ const char *ptac_reason_text(ptac_reason reason);
 const char *ptac_dtype_name(ptac_dtype dtype);
 const char *ptac_level_name(ptac_level level);
 
-/*
- * Detail of the calling thread's last PTAC_FAILED, printf style, cut at 95
- * characters. ptac_error_get() returns "" when nothing was set.
- */
+/* Detail of this thread's last PTAC_FAILED, at most 95 characters; "" without one. */
 void ptac_error_set(const char *format, ...) __attribute__((format(printf, 1, 2)));
 const char *ptac_error_get(void);
 

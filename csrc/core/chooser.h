@@ -48,23 +48,14 @@ void ptac_chooser_collect(void);
  */
 const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why);
 
-/*
- * What the tables say of a place: true with the row, NULL where stock was faster; false
- * where they have no such place.
- */
+/* False where tables have no such place; else its row, NULL where stock was faster. */
 bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
                         int n_threads, const ptac_kernel **row);
 
-/*
- * No call of an operator with less work than this is served, whatever its kind and
- * dtype: for call paths that can tell the work sooner than the rest.
- */
+/* Calls with less work are never served: for call paths that can tell it early. */
 int64_t ptac_chooser_least_work(ptac_op op);
 
-/*
- * An operator's gate: PTAC_TAKE opens it, anything else is the reason to forward.
- * All gates are PTAC_OFF until a switch opens them.
- */
+/* An operator's gate: PTAC_TAKE opens it, else why to forward. PTAC_OFF at first. */
 void ptac_chooser_set_gate(ptac_op op, ptac_reason reason);
 ptac_reason ptac_chooser_gate(ptac_op op);
 

@@ -25,25 +25,16 @@ void ptac_count_accelerated(ptac_op op);
 void ptac_count_forwarded(ptac_op op, ptac_reason reason);
 void ptac_count_failed(ptac_op op);
 
-/*
- * An operator's first time in a process is left out: such a call makes what those that
- * it would speak for find ready (oneDNN's kernels, pages, caches).
- */
+/* An operator's first time is left out: that call makes ready what later ones find. */
 void ptac_count_saved(ptac_op op, int64_t t_saved_ns);
 
-/*
- * What the tables say of the call of this operator that this thread counts next: its
- * time by stock, and what of it the row saves.
- */
+/* By the tables, of this thread's next call of op: stock's time, what the row saves. */
 void ptac_count_estimate(ptac_op op, double stock_ns, double saved_ns);
 
 /* The sum over all threads since the process started. */
 void ptac_counters_read(ptac_op op, ptac_op_counts *sum);
 
-/*
- * A call of ours is in flight from ptac_call_enter() to ptac_call_leave(), which
- * nest. While none is, tables may be freed and dispatcher entries removed.
- */
+/* Nest. While no call is in flight, tables are freed and dispatcher entries removed. */
 void ptac_call_enter(void);
 void ptac_call_leave(void);
 int64_t ptac_calls_in_flight(void);

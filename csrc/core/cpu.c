@@ -31,10 +31,7 @@ enum {
     BIT_AVX512_BF16 = 1 << 5,
 };
 
-/*
- * volatile: the compiler must not move it before the check for OSXSAVE, without which
- * it is an illegal instruction.
- */
+/* volatile, so as to stay behind the check for OSXSAVE, without which it is illegal. */
 static uint64_t read_xcr0(void)
 {
     uint32_t low, high;

@@ -44,10 +44,7 @@ const char *ptac_isa_name(ptac_isa isa);
  */
 void ptac_cpu_limit(ptac_isa isa);
 
-/*
- * Vendor, family and model as CPUID gives them, "AuthenticAMD-26-2", or "aarch64". The
- * calibration tables' key.
- */
+/* Tables' key: CPUID's vendor, family and model, "AuthenticAMD-26-2"; or "aarch64". */
 const char *ptac_cpu_model(void);
 
 #endif

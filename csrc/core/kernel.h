@@ -19,10 +19,7 @@ enum {
     PTAC_MAX_KINDS = 32, /* shape kinds an operator may distinguish */
 };
 
-/*
- * params is the operator's own struct, declared in its header under csrc/ops/.
- * When accepts() is asked the outputs are not there yet.
- */
+/* params is the operator's own struct, see csrc/ops/. accepts() sees no outputs yet. */
 typedef struct ptac_call {
     ptac_op op;
     int n_inputs;
@@ -76,10 +73,7 @@ typedef struct ptac_op_shapes {
     ptac_op op;
     const char *kinds[PTAC_MAX_KINDS]; /* NULL ends the list, where it is not full */
     ptac_reason (*classify)(const ptac_call *call, ptac_shape *shape);
-    /*
-     * The input whose dtype the table tells, as benchmarks write it: of a lookup that
-     * of the numbers, not of the indices.
-     */
+    /* The input whose dtype tables tell: of a lookup the numbers, not the indices. */
     int typed_input;
     /*
      * Who calls has asked the table before, with ptac_chooser_knows(): each call is
@@ -101,10 +95,7 @@ typedef struct ptac_op_shapes {
         ptac_registry_add_shapes(&shapes);                                             \
     }
 
-/*
- * Both in a line, where that says all: a row of the operator PTAC_OP_<id>, and
- * its shapes, whose kinds come last.
- */
+/* In a line, where that says all: a row of PTAC_OP_<id>, and its shapes, kinds last. */
 #define PTAC_ROW(id, of_name, of_level, features, takes, computes)                     \
     static const ptac_kernel row_of_##id = {                                           \
         .op = PTAC_OP_##id,                                                            \

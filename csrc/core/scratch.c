@@ -22,10 +22,7 @@ typedef struct piece {
 static piece *cache[PLACES];
 static size_t n_kept; /* bytes of what is in it */
 
-/*
- * Two mebibytes and more lie on huge pages where the system allows it: all of it is
- * touched by the call that asked.
- */
+/* 2 MiB and more on huge pages where allowed: the call that asked touches all of it. */
 static piece *map(size_t n_bytes)
 {
     const size_t unit = n_bytes >= HUGE_PAGE ? HUGE_PAGE : 4096;

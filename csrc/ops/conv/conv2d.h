@@ -39,10 +39,7 @@ typedef enum ptac_conv_result {
     PTAC_CONV_WEIGHT,
 } ptac_conv_result;
 
-/*
- * The forward convolution, whichever result is asked for. with_relu and with_pool are
- * of conv2d.
- */
+/* The forward convolution, whichever result is asked for; with_* are of conv2d. */
 typedef struct ptac_conv2d {
     ptac_conv_result result;
     int64_t n;

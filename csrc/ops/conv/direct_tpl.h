@@ -248,8 +248,7 @@ INLINE void add_row_of_taps(const ptac_direct_plan *plan, const direct_strip *s,
     }
 }
 
-/* All taps of n output channels. sums are [channel][tap][LANES], behind them
- * [channel][LANES]. */
+/* All taps of n output channels. sums: [channel][tap][LANES], then [channel][LANES]. */
 INLINE void add_channels(const ptac_direct_plan *plan, const direct_strip *s, int r,
                          const float *rows, int channel, int n, float *sums)
 {

@@ -181,10 +181,7 @@ static float least_filled(const ptac_winograd_stages *stages)
                                                    : 0;
 }
 
-/*
- * Whether all of n weights are integers of at most WHOLE_BITS bits times one power of
- * two. Zeros alone are not: tiles are exact there.
- */
+/* Whether weights are integers of WHOLE_BITS bits times one power of two; not all 0. */
 static bool are_integers(const float *weights, int64_t n)
 {
     int highest = -1000, lowest = 1000; /* powers of two of the bits in use */
@@ -256,10 +253,7 @@ static sample sample_of(const float *values, int64_t n)
     return s;
 }
 
-/*
- * Whether most values have few bits, as integers and bfloat16 have. Of two such factors
- * stock sums products with hardly an error.
- */
+/* Few bits, as bfloat16 has: stock sums products of two such with hardly an error. */
 static bool is_short(const sample *s)
 {
     return 2 * s->n_short > s->n_filled;
@@ -337,10 +331,7 @@ static bool is_better_summed(const ptac_winograd *conv, const ptac_winograd_stag
            are_ill_conditioned(conv->weight, filters, s->tile);
 }
 
-/*
- * Whether only smaller tiles are close. Of sums of few terms, as of few channels or of
- * filters that are mostly zeros, stock has hardly an error.
- */
+/* Whether only smaller tiles are close: stock has hardly an error with few terms. */
 static bool wants_smaller_tiles(const ptac_call *call, ptac_tile_size tile)
 {
     enum { TERMS = 512, CHANNELS = 5 };

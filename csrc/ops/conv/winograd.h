@@ -22,10 +22,7 @@ typedef struct ptac_winograd_stages {
     const struct ptac_winograd_stages *smaller; /* what is close where these are not */
     ptac_range_fn transform_halves, run_pieces, share_tiles, run_panels;
     ptac_range_fn sum_pieces, store_pieces, sum_panels, sum_biases;
-    /*
-     * By a sample: whether so many strips will be ill-conditioned that stock had better
-     * begin at once, or the images are so empty that tiles are not close.
-     */
+    /* By a sample: too many strips will be ill-conditioned, or images are too empty. */
     bool (*is_unsuited)(const ptac_winograd *conv, float least_filled);
 } ptac_winograd_stages;
 

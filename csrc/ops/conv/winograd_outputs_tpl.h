@@ -37,10 +37,7 @@ INLINE vec larger(vec a, vec b)
     return v_pick(v_at_most(a, a), v_max(a, b), a);
 }
 
-/*
- * The weights of LANES output channels, from output on, and one input channel: taps[i]
- * has tap i of all of them, zeros where there are no more.
- */
+/* taps[i]: tap i of one input channel and LANES outputs from output on, or zeros. */
 INLINE void load_taps(const ptac_winograd *conv, int output, int input, int n_taps,
                       vec *taps)
 {
@@ -64,9 +61,7 @@ INLINE void load_taps(const ptac_winograd *conv, int output, int input, int n_ta
     }
 }
 
-/*
- * Row i of a tile: an even one is kept for the next, which gives the largest of four.
- */
+/* Row i of a tile: an even one waits for the next, which gives the largest of four. */
 INLINE void give_pooled(int i, int mw, vec *above, const vec *row, float *patch)
 {
 #pragma GCC unroll 6

@@ -12,10 +12,7 @@
 
 #include "ops/conv/conv2d.h"
 
-/*
- * Outputs of a tile, taps along one side of a kernel, floats of a vector; the tile's
- * points.
- */
+/* Outputs of a tile, taps of a kernel's side, floats of a vector; the tile's points. */
 typedef struct ptac_tile_size {
     int mh, mw, r, lanes;
     int nh, nw, n_points;

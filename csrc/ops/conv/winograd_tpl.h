@@ -28,10 +28,7 @@ enum {
 
 #include "ops/conv/winograd_outputs_tpl.h"
 
-/*
- * A row of tiles, of inputs or of gradients of outputs. Tiles of inputs share all their
- * columns but mw with their neighbours.
- */
+/* A row of tiles. Those of inputs share all columns but mw with their neighbours. */
 INLINE void transform_tiles(matrix of, ptac_tile_size size, const float *patch,
                             int64_t row_step, int n_tiles, float *tiles, int64_t step)
 {
@@ -107,10 +104,7 @@ INLINE bool transform_strip(const ptac_winograd_plan *plan, const ptac_tile_stri
     return is_ill_conditioned;
 }
 
-/*
- * rows tiles times a panel: products = tiles * weights, summed over channels. step lies
- * between groups of channels.
- */
+/* products = rows tiles * a panel, over all channels, whose groups are step apart. */
 INLINE void multiply(int rows, const float *tiles, int64_t step, const float *weights,
                      int n_channels, float *products)
 {

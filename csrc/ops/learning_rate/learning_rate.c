@@ -177,10 +177,7 @@ static bool is_too_high(const ptac_rate *r, double fast)
     return fast > TOO_HIGH * r->first_loss;
 }
 
-/*
- * Whether these losses take back a rate of this exponent: the user's own only where
- * Polyak's lies lower.
- */
+/* Whether losses take this exponent back: the user's only where Polyak's is lower. */
 static bool takes_back(const ptac_rate *r, double exponent, double fast)
 {
     return is_too_high(r, fast) && (r->side < 0 || exponent > 0);

@@ -88,8 +88,7 @@ static void add_groups(const plan *plan)
     }
 }
 
-/* n things in at most max_parts equal parts of a multiple of step; sets their number.
- */
+/* n things in at most max_parts equal parts of whole steps; sets their number. */
 static int64_t cut(int64_t n, int64_t max_parts, int64_t step, int64_t *n_parts)
 {
     const int64_t part = ((n + max_parts - 1) / max_parts + step - 1) / step * step;

@@ -48,10 +48,7 @@
 #define v_high_f64(v)   PD(cvtps)(v_high(v))
 #define v_widen(halves) ((vec)EPI32(slli)(EPI32(cvtepu16)(halves), 16))
 
-/*
- * A statement for each vector of elements [begin, end), of which it begins at the i-th
- * and has n, a constant but in the last one.
- */
+/* For each vector of [begin, end): it begins at i, n is constant but in the last. */
 #define FOR_LANES(i, n, begin, end, ...)                                               \
     do {                                                                               \
         const int64_t last_ = (end)-LANES;                                             \

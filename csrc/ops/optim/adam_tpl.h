@@ -27,10 +27,7 @@ TARGET static inline OF(adam_scalars) OF(spread)(const ptac_adam *adam)
     };
 }
 
-/*
- * Everything up to the root: decays *x, updates the moments in memory, and returns the
- * second moment that the step divides by.
- */
+/* Decays *x, updates the moments in memory; returns what the step takes the root of. */
 TARGET static inline VEC OF(moments)(const ptac_step_item *item, int64_t at, int m,
                                      const ptac_adam *adam, const OF(adam_scalars) * s,
                                      VEC *x, VEC *average)
@@ -145,9 +142,7 @@ TARGET static inline double OF(adam_fused)(const ptac_step_item *item, int64_t f
     return v_total(sum);
 }
 
-/*
- * Where only the host knows its square root: a block of moments, its roots, the step.
- */
+/* Where only the host knows its square root: a block of moments, roots, the step. */
 TARGET static inline double OF(adam_called)(const ptac_step_item *item, int64_t first,
                                             int64_t n, const ptac_step *step)
 {

@@ -41,10 +41,7 @@ typedef struct ptac_adam {
     bool amsgrad, maximize;
 } ptac_adam;
 
-/*
- * params of a call. inputs[0] stands for all parameters: its dtype, and in n_elements
- * their number of elements together.
- */
+/* params. inputs[0] stands for all parameters: their dtype, and n_elements together. */
 typedef struct ptac_step {
     union {
         ptac_sgd sgd;
@@ -114,10 +111,7 @@ static inline int64_t ptac_step_sums(int64_t n_elements)
     return (n_elements + PTAC_STEP_BLOCK - 1) / PTAC_STEP_BLOCK;
 }
 
-/*
- * Run over all elements, in torch's threads, the range function of the call's dtype;
- * where sums are wanted, a block at a time.
- */
+/* Run the range function of the dtype in torch's threads; block by block for sums. */
 ptac_status ptac_step_run(const ptac_call *call, ptac_range_fn f32, ptac_range_fn f64);
 
 /* The rows of an instruction set, from sgd_range_f32 and its like. */

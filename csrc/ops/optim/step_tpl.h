@@ -38,10 +38,7 @@
 
 #define OF(name) name##_f32
 
-/*
- * As root.h says. The host decides for lanes outside the rule's range; zero is common,
- * and zero.
- */
+/* As root.h says; the host decides for lanes out of range but the common one, zero. */
 INLINE vec_f32 estimated_root(vec_f32 x, bool is_corrected)
 {
     const int32_t from =

@@ -15,10 +15,7 @@ enum {
     AHEAD = 2048, /* bytes of values to fetch early: no CPU foresees masked loads */
 };
 
-/*
- * How elements are counted, or a word's n of them packed and unpacked, at most WORD.
- * Each gives the number of those that are not 0.
- */
+/* Counts, or packs and unpacks at most WORD elements; gives how many are not 0. */
 typedef struct coder {
     int64_t (*count)(const uint32_t *x, int64_t n);
     int64_t (*pack)(const uint32_t *x, int n, uint64_t *word, uint32_t *values);

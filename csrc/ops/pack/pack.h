@@ -52,10 +52,7 @@ bool ptac_pack_nonzero(const uint32_t *x, int64_t n, const int64_t *starts,
 void ptac_unpack_nonzero(const uint64_t *bits, const uint32_t *values,
                          const int64_t *starts, int64_t n, uint32_t *x);
 
-/*
- * Integers of 8 bytes: the least width (1, 2 or 4 bytes, else 8) that holds all of
- * them unsigned, and the way there and back.
- */
+/* int64: the least width (1, 2, 4, else 8) that holds all unsigned; there and back. */
 int ptac_pack_index_width(const int64_t *x, int64_t n);
 void ptac_pack_indices(const int64_t *x, int64_t n, int width, void *narrow);
 void ptac_unpack_indices(const void *narrow, int64_t n, int width, int64_t *x);

@@ -85,10 +85,7 @@ static ptac_status maxima(const ptac_call *call)
     return PTAC_OK;
 }
 
-/*
- * Collecting NHWC gradients costs a comparison for each window over each position, and
- * is faster than scattering them while both are few.
- */
+/* NHWC: collecting compares each window at each position, faster while both are few. */
 static bool can_collect(const ptac_window2d *window)
 {
     return ptac_window_layers(&window->h) * ptac_window_layers(&window->w) <= 9 &&

@@ -42,10 +42,7 @@ static inline void ptac_window_clip(const ptac_window *axis, int64_t start,
         *last = axis->kernel;
 }
 
-/*
- * Of n neighbouring outputs, from output first on, those whose tap lies inside the
- * image are lanes [*lo, *hi).
- */
+/* Of n outputs from first on, lanes [*lo, *hi) have this tap inside the image. */
 static inline void ptac_window_lanes(const ptac_window *axis, int64_t size,
                                      int64_t first, int n, int64_t tap, int *lo,
                                      int *hi)
@@ -66,8 +63,7 @@ static inline int64_t ptac_window_reach(const ptac_window *axis)
     return axis->dilation * (axis->kernel - 1) + 1;
 }
 
-/* The most windows that cover one position, dilated ones counted as if they were not.
- */
+/* The most windows that cover one position, dilated ones as if they had no holes. */
 static inline int64_t ptac_window_layers(const ptac_window *axis)
 {
     return (ptac_window_reach(axis) + axis->stride - 1) / axis->stride;

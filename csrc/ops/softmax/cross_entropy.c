@@ -132,9 +132,7 @@ static double sum_of_chunks(const task *job)
     return sum;
 }
 
-/*
- * Cut the call's rows; what the mean divides by. False when an index is out of range.
- */
+/* Cut the rows; what the mean divides by. False when an index is out of range. */
 static bool prepare(task *job, const ptac_call *call, double *total)
 {
     const ptac_cross_entropy *p = call->params;

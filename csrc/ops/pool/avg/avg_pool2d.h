@@ -34,10 +34,7 @@ enum {
     PTAC_AVG_POOL2D_CHANNELS_LAST, /* NHWC */
 };
 
-/*
- * One axis of one output's window: its positions inside the image are [begin, end), and
- * n_padded of them count when padding is included.
- */
+/* A window along one axis: [begin, end) in the image, n_padded with its padding. */
 typedef struct ptac_extent {
     int64_t begin, end, n_padded;
 } ptac_extent;

@@ -53,8 +53,7 @@ TARGET static inline VEC OF(share)(const ptac_avg_pool2d *p, const ELEM *grad,
     return PICK(RANGE(0, n), SET((REAL)-0.0), ROUND(share));
 }
 
-/* Lay shares out over their windows; where two overlap, the later one in a layer above.
- */
+/* Lay shares out over windows; where two overlap, the later one in a layer above. */
 static inline void OF(spread)(const struct OF(shares) * shares, const REAL *share,
                               int64_t n_outputs, REAL *lower, REAL *upper)
 {

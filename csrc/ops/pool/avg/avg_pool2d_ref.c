@@ -8,16 +8,12 @@
 
 #include "ops/math/elements.h"
 
-/*
- * Up to GROUP planes that are worked on together, because their sums do not wait
- * for each other: neighbouring planes in NCHW, neighbouring channels in NHWC.
- */
+/* Planes in NCHW, channels in NHWC, that go together: their sums do not wait. */
 enum {
     GROUP = 8,
 };
 
-/* Element offsets: of the group in x and y, from plane to plane, from pixel to pixel.
- */
+/* Element offsets: of the group in x and y, between planes, and between pixels. */
 typedef struct planes {
     int64_t x, y, x_plane, y_plane, pixel;
     int n_planes;

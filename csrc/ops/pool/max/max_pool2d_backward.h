@@ -19,10 +19,7 @@ typedef struct ptac_scatter {
     bool out_of_range;
 } ptac_scatter;
 
-/*
- * The definition, any window: clear grad_x, then add each gradient where its index says.
- * Notes when an index lies outside its plane.
- */
+/* The definition: clear grad_x, add where indices say, note those out of range. */
 void ptac_scatter_all(ptac_scatter *job);
 
 #endif

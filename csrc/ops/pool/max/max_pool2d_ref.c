@@ -32,10 +32,7 @@ ptac_reason ptac_max_pool2d_accepts(const ptac_call *call)
 
 #define AS_IS(x) (x)
 
-/*
- * Outputs [begin, end), each of all channels that lie next to each other: those of a
- * pixel in NHWC, one in NCHW.
- */
+/* Outputs [begin, end), each of all channels next to each other: one in NCHW. */
 #define DEFINE_OUTPUTS(type, name, to_real)                                            \
     static void name(int64_t begin, int64_t end, void *context)                        \
     {                                                                                  \
