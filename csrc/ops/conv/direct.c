@@ -14,10 +14,7 @@ enum {
     MOST_OUTPUTS = 1024,
 };
 
-/*
- * Whether rows of outputs fill vectors well enough. With one channel of input stock is
- * slow; with more, idle lanes cost what there is to gain.
- */
+/* Whether outputs fill vectors. One channel, slow in stock, pays for idle lanes. */
 static bool is_wide_enough(const ptac_conv2d *p)
 {
     enum { WHOLE = 16 };

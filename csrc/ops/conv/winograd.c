@@ -106,13 +106,13 @@ ptac_reason ptac_winograd_accepts(const ptac_call *call,
                : PTAC_TAKE;
 }
 
-/* The next block of strips, or the first; false when there is none. */
-static bool next_block(ptac_winograd_plan *plan, bool is_first)
+/* The next block of strips; the first where turn.last is 0. False: there is none. */
+static bool next_block(ptac_winograd_plan *plan)
 {
     ptac_turn *turn = &plan->turn;
-    const int64_t rest = plan->strips.n - (is_first ? 0 : turn->last);
+    const int64_t rest = plan->strips.n - turn->last;
 
-    turn->first = is_first ? 0 : turn->last;
+    turn->first = turn->last;
     turn->last = turn->first + (rest < plan->block ? rest : plan->block);
     turn->n_tiles = 0;
     for (int64_t i = turn->first; i < turn->last; i++) {
@@ -132,9 +132,7 @@ static void run_stage(ptac_range_fn stage, int64_t n, ptac_winograd_plan *plan)
 static bool run_outputs(ptac_winograd_plan *plan, const ptac_winograd_stages *stages)
 {
     if (plan->is_shared) {
-        for (bool is_first = true;
-             next_block(plan, is_first) && !ptac_winograd_is_ill_conditioned(plan);
-             is_first = false) {
+        while (next_block(plan) && !ptac_winograd_is_ill_conditioned(plan)) {
             run_stage(stages->share_tiles, plan->n_pieces, plan);
             run_stage(stages->run_panels, plan->n_pieces, plan);
         }
@@ -156,11 +154,13 @@ static int n_passes(const ptac_winograd_plan *plan)
 static void run_sums(ptac_winograd_plan *plan, const ptac_winograd_stages *stages)
 {
     if (plan->is_shared) {
-        for (plan->turn.pass = 0; plan->turn.pass < n_passes(plan); plan->turn.pass++)
-            for (bool is_first = true; next_block(plan, is_first); is_first = false) {
+        for (; plan->turn.pass < n_passes(plan); plan->turn.pass++) {
+            plan->turn.last = 0;
+            while (next_block(plan)) {
                 run_stage(stages->share_tiles, plan->n_pieces, plan);
                 run_stage(stages->sum_panels, plan->n_pieces, plan);
             }
+        }
     } else {
         const int64_t groups = ptac_parts(plan->conv.in_channels, plan->tile.lanes);
 

@@ -73,8 +73,7 @@ bool ptac_is_whole(const ptac_avg_pool2d *p)
            h.end == p->image.h && w.end == p->image.w;
 }
 
-/* What cannot be planned is left to stock, but for adaptive windows, which ATen is slow
- * to find. */
+/* What has no plan goes to stock; not adaptive windows, which ATen is slow to find. */
 ptac_reason ptac_avg_pool2d_backward_accepts(const ptac_call *call)
 {
     const ptac_avg_pool2d *p = call->params;

@@ -32,27 +32,20 @@ static planes group_of(const ptac_image *image, int64_t i)
 {
     const int64_t n_in = image->h * image->w, n_out = image->out_h * image->out_w;
     const int64_t n_blocks = (image->channels + GROUP - 1) / GROUP;
-    const int64_t first = image->channels_last ? i % n_blocks * GROUP : i * GROUP;
-    const int64_t rest =
-        (image->channels_last ? image->channels : image->n * image->channels) - first;
-    const int n_planes = rest < GROUP ? (int)rest : GROUP;
+    const bool is_nhwc = image->channels_last;
+    const int64_t pixel = is_nhwc ? image->channels : 1;
+    const int64_t before = is_nhwc ? i / n_blocks * pixel : 0; /* planes, of images */
+    const int64_t first = is_nhwc ? i % n_blocks * GROUP : i * GROUP;
+    const int64_t rest = (is_nhwc ? pixel : image->n * image->channels) - first;
+    const int64_t x_plane = is_nhwc ? 1 : n_in, y_plane = is_nhwc ? 1 : n_out;
 
-    if (image->channels_last)
-        return (planes){
-            .x = i / n_blocks * n_in * image->channels + first,
-            .y = i / n_blocks * n_out * image->channels + first,
-            .x_plane = 1,
-            .y_plane = 1,
-            .pixel = image->channels,
-            .n_planes = n_planes,
-        };
     return (planes){
-        .x = first * n_in,
-        .y = first * n_out,
-        .x_plane = n_in,
-        .y_plane = n_out,
-        .pixel = 1,
-        .n_planes = n_planes,
+        .x = before * n_in + first * x_plane,
+        .y = before * n_out + first * y_plane,
+        .x_plane = x_plane,
+        .y_plane = y_plane,
+        .pixel = pixel,
+        .n_planes = rest < GROUP ? (int)rest : GROUP,
     };
 }
 

@@ -14,8 +14,8 @@
 #include "ops/pool/walks.h"
 
 /*
- * Windows of 2x2 side by side: a row of outputs becomes two rows of inputs. The number of
- * indices that are one of their window's four positions.
+ * Windows of 2x2 side by side: a row of outputs becomes two rows of inputs. How many
+ * indices are one of their window's four positions.
  */
 TARGET static inline int64_t OF(scatter_tiled_row)(const ELEM *grad,
                                                    const int64_t *index, ELEM *upper,
