@@ -196,7 +196,7 @@ def _names_key(torch: Any) -> int:
     try:
         key = torch._C._parse_dispatch_key("Named")
     except RuntimeError:
-        key = None
+        return 0
     return torch._C.DispatchKeySet(key).raw_repr() if key is not None else 0
 
 

@@ -12,7 +12,8 @@ is next called.
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from itertools import chain
+from traceback import walk_stack
 from typing import Any
 
 
@@ -25,13 +26,5 @@ def is_outside_backward(torch: Any, is_ending: bool) -> bool:
     if torch._C._current_graph_task_id() != -1 and not is_ending:
         return False
     backward = torch.autograd.graph._engine_run_backward.__code__
-    frames = sys._current_frames().values()
-    return sum(_count(frame, backward) for frame in frames) <= is_ending
-
-
-def _count(frame: FrameType | None, code: Any) -> int:
-    n = 0
-    while frame is not None:
-        n += frame.f_code is code
-        frame = frame.f_back
-    return n
+    frames = chain.from_iterable(map(walk_stack, sys._current_frames().values()))
+    return sum(frame.f_code is backward for frame, _ in frames) <= is_ending

@@ -6,6 +6,7 @@
 #include "bind/torch/rows/bf16.h"
 #include "bind/torch/overrides/override.h"
 
+#include <stdio.h>
 #include <string.h>
 
 ptac_op ptac_op_from(PyObject *name)
@@ -231,18 +232,15 @@ PTAC_OF_OP(pinned)
  */
 static uint64_t open_pair(ptac_op op)
 {
-    const size_t length = strlen(ptac_op_name(op));
+    ptac_op pair[] = {op, PTAC_N_OPS};
+    char gradient[64];
     uint64_t ops = 0;
 
-    for (int other = 0; other < PTAC_N_OPS; other++) {
-        const char *name = ptac_op_name((ptac_op)other);
-        const bool is_gradient = strncmp(name, ptac_op_name(op), length) == 0 &&
-                                 strcmp(name + length, "_backward") == 0;
-
-        if ((other == (int)op || is_gradient) &&
-            ptac_chooser_gate((ptac_op)other) == PTAC_TAKE)
-            ops |= UINT64_C(1) << other;
-    }
+    snprintf(gradient, sizeof gradient, "%s_backward", ptac_op_name(op));
+    pair[1] = ptac_op_find(gradient);
+    for (int i = 0; i < 2; i++)
+        if (pair[i] != PTAC_N_OPS && ptac_chooser_gate(pair[i]) == PTAC_TAKE)
+            ops |= UINT64_C(1) << pair[i];
     return ops;
 }
 
