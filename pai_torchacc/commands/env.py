@@ -19,7 +19,11 @@ _PACKAGES = ("numpy", "torchvision", "lightning", "transformers", "accelerate")
 def document() -> dict[str, Any]:
     """System, versions, processor, torch's settings, variables that matter."""
     versions = _report.versions()
-    content: dict[str, Any] = {
+    try:
+        extension = Path(_host.load().__file__).name
+    except _host.Unavailable as error:
+        extension = f"not in use: {error}"
+    return {
         "pai_torchacc": versions["pai_torchacc"],
         "platform": f"{platform.platform()}, {'-'.join(platform.libc_ver())}",
         "python": f"{versions['python']} ({platform.python_implementation()})",
@@ -28,25 +32,16 @@ def document() -> dict[str, Any]:
         "cpu": f"{versions['cpu']} ({versions['isa']})",
         "cores": f"{_cores()} of {os.cpu_count()} usable",
         "memory_gib": _memory_gib(),
+        "extension": extension,
+        **_torch(),
+        "packages": {p: v for p in _PACKAGES if (v := _version(p))},
+        "variables": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(_READ) or name in _READ_TOO
+        },
+        "remarks": _environment.unknown_variables(),
     }
-    try:
-        c = _host.load()
-        content["extension"] = str(Path(c.__file__).name)
-    except _host.Unavailable as error:
-        content["extension"] = f"not in use: {error}"
-    return (
-        content
-        | _torch()
-        | {
-            "packages": {p: v for p in _PACKAGES if (v := _version(p))},
-            "variables": {
-                name: value
-                for name, value in sorted(os.environ.items())
-                if name.startswith(_READ) or name in _READ_TOO
-            },
-            "remarks": _environment.unknown_variables(),
-        }
-    )
 
 
 def _torch() -> dict[str, Any]:
