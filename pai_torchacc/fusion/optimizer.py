@@ -86,9 +86,9 @@ def install(c: Any, ledger: Ledger) -> None:
             continue  # somebody is in the way, also for those who inherit
         entry.stand_in = _step(c, entry)
         ledger.set_attribute(entry.cls, "step", entry.stand_in, entry.restored)
-    for cls, is_sgd in ((e.cls, e.is_sgd) for e in steps):
+    for cls in (entry.cls for entry in steps):
         if "_init_group" in vars(cls):
-            _installed[cls] = _init_group(c, cls, is_sgd)
+            _installed[cls] = _init_group(c, cls, cls is SGD)
             ledger.set_attribute(cls, "_init_group", _installed[cls])
         else:
             _installed[cls] = _installed[Adam]
