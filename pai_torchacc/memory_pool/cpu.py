@@ -80,9 +80,7 @@ def _undo(c: Any, way: str) -> None:
 def remove(c: Any, by: str = "memory_pool") -> None:
     """Requests go to libc from now on, unless another switch needs the pool."""
     _wanted_by.discard(by)
-    if _wanted_by:
-        return
-    if _installed:
+    if _installed and not _wanted_by:
         _undo(c, _installed[0][1])
 
 
@@ -102,31 +100,19 @@ def _switch_on(c: Any, way: str, options: PoolOptions) -> str | None:
         if options.cap or options.fill or options.reserve or options.history:
             return "it has neither cap, fill, reserve nor history"
         return None if c.malloc_keeps(True) else "the C library is not glibc"
+    cap = options.cap
+    if cap is None:
+        limit = c.memory_limit()
+        cap = NO_CAP if limit is None else int(limit * CAP_SHARE)
+    trim = options.trim
+    idle_s = trim if isinstance(trim, int) else {"auto": IDLE_S, "never": -1}[trim]
+    fill = FILLS.index(options.fill)
     trouble = c.pool_enable(
-        way,
-        options.policy,
-        _cap(c, options.cap),
-        options.reserve,
-        options.history,
-        _idle_s(options.trim),
-        FILLS.index(options.fill),
+        way, options.policy, cap, options.reserve, options.history, idle_s, fill
     )
     if trouble is None and not _host.aside(_is_in_use, c):
         trouble = "torch's storages do not pass through it"
     return trouble
-
-
-def _cap(c: Any, asked: int | None) -> int:
-    if asked is not None:
-        return asked
-    limit = c.memory_limit()
-    return NO_CAP if limit is None else int(limit * CAP_SHARE)
-
-
-def _idle_s(trim: str | int) -> int:
-    if isinstance(trim, int):
-        return trim
-    return IDLE_S if trim == "auto" else -1
 
 
 def _is_in_use(c: Any, torch: Any) -> bool:

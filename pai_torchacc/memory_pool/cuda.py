@@ -136,9 +136,7 @@ def _has_network_cards() -> bool:
 
 
 def _has_private_pools(torch: Any) -> bool:
-    if not torch.cuda.is_initialized():
-        return False
-    segments = torch.cuda.memory_snapshot()
+    segments = torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else []
     return any(tuple(s.get("segment_pool_id", (0, 0))) != (0, 0) for s in segments)
 
 
@@ -188,19 +186,14 @@ def remove(c: Any) -> None:
     torch = sys.modules.get("torch")
     if _state.tier == TUNE and torch is not None:
         _set(torch, _users_settings())
-    if _state.tier == POOL and torch is not None and not _change_back(torch):
-        _state.stays = True
-        return
+    if _state.tier == POOL and torch is not None:
+        try:
+            torch._C._cuda_changeCurrentAllocator(_state.stock)
+        except RuntimeError:
+            _state.stays = True
+            return
     _state.tier = _state.reason = _state.stock = None
     _state.stays = False
-
-
-def _change_back(torch: Any) -> bool:
-    try:
-        torch._C._cuda_changeCurrentAllocator(_state.stock)
-    except RuntimeError:
-        return False
-    return True
 
 
 def status(is_asked: bool) -> dict[str, Any]:
@@ -214,11 +207,9 @@ def status(is_asked: bool) -> dict[str, Any]:
         if _state.stays
         else _state.reason,
     }
-    torch = sys.modules.get("torch")
-    if _state.tier == TUNE and torch is not None and torch.cuda.is_initialized():
-        entry["num_alloc_retries"] = torch.cuda.memory_stats().get(
-            "num_alloc_retries", 0
-        )
+    if _state.tier == TUNE and (torch_cuda := initialized()):
+        retries = torch_cuda.memory_stats().get("num_alloc_retries", 0)
+        entry["num_alloc_retries"] = retries
     return {"cuda": entry}
 
 

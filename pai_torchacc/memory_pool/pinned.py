@@ -63,7 +63,8 @@ def empty(shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tenso
     import torch
 
     dtype = dtype or torch.get_default_dtype()
-    n_bytes = max(torch.Size(shape).numel() * dtype.itemsize, 1)
+    n_used = torch.Size(shape).numel() * dtype.itemsize
+    n_bytes = max(n_used, 1)
     c = _host.load()
     address = c.pinned_alloc(n_bytes)
     if address is None:
@@ -74,7 +75,6 @@ def empty(shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tenso
     memory = (ctypes.c_char * n_bytes).from_address(address)
     weakref.finalize(memory, _returned.append, address)
     flat = torch.frombuffer(memory, dtype=torch.uint8)
-    n_used = torch.Size(shape).numel() * dtype.itemsize
     return flat[:n_used].view(dtype).view(tuple(shape))
 
 

@@ -9,6 +9,7 @@ Source: torch/cuda/memory.py, ``_snapshot``.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 from pathlib import Path
@@ -43,8 +44,7 @@ def memory_snapshot(
         torch_cuda = cuda.initialized()
         content = torch_cuda.memory._snapshot() if torch_cuda else _document([], [])
     if path is not None:
-        with Path(path).open("wb") as file:
-            pickle.dump(content, file)
+        Path(path).write_bytes(pickle.dumps(content))
     return content
 
 
@@ -54,12 +54,11 @@ def _snapshot(number: int) -> dict[str, Any]:
         c = _host.extension()
     except _host.Unavailable:
         return _document([], [])
-    arenas: dict[tuple[int, int, bool, int], list[list[int]]] = {}
-    for base, held, is_small, stream, *block in c.pool_blocks(number):
-        arenas.setdefault((base, held, is_small, stream), []).append(block)
     segments = [
-        _segment(max(number, 0), base, is_small, stream, blocks)
-        for (base, held, is_small, stream), blocks in arenas.items()
+        _segment(max(number, 0), base, is_small, stream, [row[4:] for row in rows])
+        for (base, held, is_small, stream), rows in itertools.groupby(
+            c.pool_blocks(number), lambda row: row[:4]
+        )
         if held
     ]
     events = c.pool_history(number)
@@ -89,7 +88,7 @@ def _event_rows(
 
 
 def _segment(
-    number: int, base: int, is_small: bool, stream: int, blocks: list[list[int]]
+    number: int, base: int, is_small: bool, stream: int, blocks: list[Any]
 ) -> dict[str, Any]:
     rows = [
         {

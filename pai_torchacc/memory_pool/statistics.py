@@ -36,9 +36,8 @@ def memory_stats(device: object = "cpu") -> dict[str, int]:
     kind = device_checked(device)
     if kind == "cuda" and not cuda.has_pool():
         torch_cuda = cuda.initialized()
-        return (
-            dict(torch_cuda.memory_stats(cuda.index_of(device))) if torch_cuda else {}
-        )
+        stats = torch_cuda.memory_stats(cuda.index_of(device)) if torch_cuda else {}
+        return dict(stats)
     try:
         c = _host.extension()
     except _host.Unavailable:

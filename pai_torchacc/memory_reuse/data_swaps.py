@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pai_torchacc.memory_reuse.recipes import VIEWS
+from pai_torchacc.memory_reuse import recipes
 
 _RAW = "_raw_saved_"
 
@@ -54,7 +54,8 @@ def is_given_other_memory(holders: list[Any]) -> bool:
 def is_output(holder: Any, origin: Any) -> bool:
     """Whether the node that made a tensor has saved it in this holder."""
     node = origin.grad_fn
-    if origin._base is not None and _was_written(node):
+    is_view = origin._base is not None
+    if is_view and type(recipes.behind_views(node)).__name__ == "CopySlices":
         return True  # by a node that does not show
     return name_in(node, holder) != ""
 
@@ -72,12 +73,6 @@ def _has(node: Any, name: str, holder: Any) -> bool:
         return any(one is not None and one.data is holder for one in several)
     except (AttributeError, RuntimeError):  # it has let go of it
         return False
-
-
-def _was_written(node: Any) -> bool:
-    while node is not None and type(node).__name__ in VIEWS:
-        node = node.next_functions[0][0]
-    return type(node).__name__ == "CopySlices"
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:

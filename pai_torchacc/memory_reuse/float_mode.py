@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -39,9 +40,7 @@ def noted(c: Any) -> FloatMode:
 
 def alone(work: Callable[[], _T]) -> _T:
     """What ``work`` gives while nobody else of us has another setting for a while."""
-    if not _is_mixed:
-        return work()
-    with _lock:
+    with _lock if _is_mixed else nullcontext():
         return work()
 
 

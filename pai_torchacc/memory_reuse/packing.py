@@ -7,6 +7,7 @@ same bits. What it may be used for is decided by looking at the contents.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,15 +22,15 @@ TWO_VALUES = 1
 """What ``pack_probe`` says of them."""
 
 
+@dataclass(eq=False)
 class Form:
     """What stands for memory that was let go."""
 
-    def __init__(self, mechanism: str, n_bytes: int, content: Callable[[], Tensor]):
-        self.mechanism = mechanism
-        self.bytes = n_bytes
-        """That it occupies itself."""
-        self.content = content
-        """Gives the memory anew, as a flat tensor."""
+    mechanism: str
+    bytes: int
+    """That it occupies itself."""
+    content: Callable[[], Tensor]
+    """Gives the memory anew, as a flat tensor."""
 
 
 def _packed(

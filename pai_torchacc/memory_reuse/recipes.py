@@ -127,10 +127,16 @@ def _is_holder(thing: Any) -> bool:
     return type(thing).__name__ == "Held"
 
 
-def producer(node: Any) -> Any:
-    """The node that computed this memory, if there may be a recipe for it."""
+def behind_views(node: Any) -> Any:
+    """The node that filled the memory of what this one gave."""
     while node is not None and type(node).__name__ in VIEWS:
         node = node.next_functions[0][0]
+    return node
+
+
+def producer(node: Any) -> Any:
+    """The node that computed this memory, if there may be a recipe for it."""
+    node = behind_views(node)
     return node if _name(node) in _PRODUCERS else None
 
 

@@ -55,10 +55,6 @@ _n_alone = 0
 """Python references to the object of a storage that no program has."""
 
 
-def _n_references(storage: torch.UntypedStorage) -> int:
-    return sys.getrefcount(storage)
-
-
 def _n_tensors(key: int) -> int:
     return torch._C._storage_Use_Count(key) - _n_own
 
@@ -122,9 +118,7 @@ class Box:
         return (
             bool(holders)
             and _n_tensors(self.key) == len(holders)
-            and all(h.tensor._version == h.version for h in holders)
-            and not is_given_other_memory(holders)
-            and _obstacle_of(holders[0].tensor) is None
+            and _obstacle(holders) is None
         )
 
     def settle(self, is_last_chance: bool) -> bool:
@@ -139,7 +133,10 @@ class Box:
         blocker = self.blocker() if self.blocker else None
         if blocker is not None and not is_last_chance and not blocker.is_ours():
             return False
-        if obstacle := self._obstacle(holders):
+        obstacle = _obstacle(holders)
+        if len({h.tensor.dtype for h in holders}) > 1:
+            obstacle = "several dtypes"
+        if obstacle:
             kept[obstacle] += 1
             return True
         try:
@@ -157,17 +154,6 @@ class Box:
         else:
             kept["changed while packing"] += 1
         return True
-
-    def _obstacle(self, holders: list[Any]) -> str | None:
-        """Why the memory cannot be let go of, now or later."""
-        tensor = holders[0].tensor
-        if any(h.tensor._version != h.version for h in holders):
-            return "changed in place"
-        if any(h.tensor.dtype != tensor.dtype for h in holders[1:]):
-            return "several dtypes"
-        if is_given_other_memory(holders):
-            return "given other memory"
-        return _obstacle_of(tensor)
 
     def _form(self, tensor: Tensor, is_last_chance: bool) -> Any:
         flat = tensor.as_strided((self.n_bytes // tensor.element_size(),), (1,), 0)
@@ -257,12 +243,16 @@ def _said_of(error: Exception) -> str:
     return f"trouble: {type(error).__name__}"
 
 
-def _obstacle_of(tensor: Tensor) -> str | None:
-    """Who could write to the memory with no tensor of it, or take it away."""
-    storage = tensor.untyped_storage()
+def _obstacle(holders: list[Any]) -> str | None:
+    """Who has changed the memory, could with no tensor of it, or take it away."""
+    if any(h.tensor._version != h.version for h in holders):
+        return "changed in place"
+    if is_given_other_memory(holders):
+        return "given other memory"
+    storage = holders[0].tensor.untyped_storage()
     if not _is_torchs_own(storage):
         return "not torch's own memory"
-    if _n_references(storage) != _n_alone:
+    if sys.getrefcount(storage) != _n_alone:
         return "storage in use"
     return None
 
@@ -347,7 +337,7 @@ def install(c: Any) -> bool:
     key = tensor.untyped_storage()._cdata
     _n_own = torch._C._storage_Use_Count(key) - 1
     storage = tensor.untyped_storage()
-    _n_alone = _n_references(storage)
+    _n_alone = sys.getrefcount(storage)
     del storage
     alias = tensor.detach()
     is_told = _n_tensors(key) == 2  # noqa: PLR2004

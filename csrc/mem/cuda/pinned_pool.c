@@ -28,10 +28,8 @@ typedef struct part {
 
 static void *touch(void *argument)
 {
-    const part *p = argument;
-
-    for (volatile char *page = p->from; page < p->to; page += PAGE_BYTES)
-        *page = 0;
+    for (part *p = argument; p->from < p->to; p->from += PAGE_BYTES)
+        *p->from = 0;
     return NULL;
 }
 

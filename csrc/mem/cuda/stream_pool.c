@@ -74,13 +74,6 @@ static int graph_of(ptac_stream_pool *pool, cu_stream stream)
                : -1;
 }
 
-/* A block was taken from another stream's lists and cannot be used after all. */
-static void put_back(ptac_stream_pool *pool, ptac_block *block)
-{
-    ptac_pool_part(&pool->pool, block->address);
-    ptac_pool_give(&pool->pool, block);
-}
-
 /*
  * A free block of another stream's lists: of one without work, or behind a wait for
  * that.
@@ -105,7 +98,8 @@ static ptac_block *steal(ptac_stream_pool *pool, size_t bytes, cu_stream stream,
         if (!block)
             continue;
         if (!is_quiet && !ptac_free_lists_wait(pool, lists, is_small, stream)) {
-            put_back(pool, block);
+            ptac_pool_part(&pool->pool, block->address);
+            ptac_pool_give(&pool->pool, block);
             continue;
         }
         ptac_stream_events_add(pool, block, stream);
@@ -226,17 +220,4 @@ void ptac_stream_pool_set_cap(ptac_stream_pool *pool, size_t cap)
 {
     PTAC_LOCKED(&pool->pool.lock);
     pool->options.cap = cap;
-}
-
-/* --- fork ---------------------------------------------------------------------- */
-
-void ptac_stream_pool_before_fork(ptac_stream_pool *pool)
-{
-    ptac_lock_take(&pool->pool.lock);
-}
-
-void ptac_stream_pool_after_fork(ptac_stream_pool *pool, bool is_child)
-{
-    pool->is_child |= is_child;
-    ptac_lock_give(&pool->pool.lock);
 }

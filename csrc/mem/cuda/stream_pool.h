@@ -91,7 +91,8 @@ typedef struct ptac_stream_pool {
     ptac_stream_use *spare_uses;
     int64_t waits_begun, waited_for; /* for the device: how many; the last that ended */
     cu_result grow_error; /* why the last request for new memory had none; 0: the cap */
-    bool is_child;        /* the process was forked: the device is the parent's */
+    bool is_child;        /* the process was forked: the device is the parent's, and
+                             frees do nothing. Whoever forks holds the lock. */
 } ptac_stream_pool;
 
 typedef enum ptac_alloc_result {
@@ -130,9 +131,5 @@ const char *ptac_stream_pool_capture_begin(ptac_stream_pool *pool,
                                            const uint64_t id[2]);
 void ptac_stream_pool_capture_end(ptac_stream_pool *pool, const uint64_t id[2]);
 void ptac_stream_pool_capture_release(ptac_stream_pool *pool, const uint64_t id[2]);
-
-/* Around fork(): the lock, and the child's frees do nothing from now on. */
-void ptac_stream_pool_before_fork(ptac_stream_pool *pool);
-void ptac_stream_pool_after_fork(ptac_stream_pool *pool, bool is_child);
 
 #endif

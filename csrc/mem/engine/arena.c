@@ -31,23 +31,17 @@ void ptac_arena_note_visit(ptac_arena *arena, const ptac_block *block)
     arena->visits[(from + block->bytes - 1) / PTAC_REGION_BYTES + 1]--;
 }
 
-/* The free block found, cut to size. It is left as it was when that cannot be. */
+/* The free block found, cut to size. It stays as it was, but held, if it cannot be. */
 static ptac_block *cut(ptac_arena *arena, ptac_block *block, size_t bytes)
 {
     const size_t rest_bytes = block->bytes - bytes;
     ptac_block *rest = NULL;
 
-    if (rest_bytes) {
-        rest = ptac_record_take(arena->records);
-        if (!rest)
-            return NULL;
-    }
     if (block->flags & PTAC_BLOCK_HOLED &&
-        !ptac_arena_hold(arena, block->address, block->address + bytes)) {
-        if (rest)
-            ptac_record_give(arena->records, rest);
+        !ptac_arena_hold(arena, block->address, block->address + bytes))
         return NULL;
-    }
+    if (rest_bytes && !(rest = ptac_record_take(arena->records)))
+        return NULL;
     unlist(arena, block);
     if (rest) {
         rest->address = block->address + bytes;
@@ -71,16 +65,14 @@ static ptac_block *grow(ptac_arena *arena, size_t bytes)
 
     if (bytes > arena->end - arena->top)
         return NULL;
+    if (arena->top + bytes > arena->high) {
+        if (!ptac_arena_hold(arena, arena->top, arena->top + bytes))
+            return NULL;
+        arena->high = arena->top + bytes;
+    }
     block = ptac_record_take(arena->records);
     if (!block)
         return NULL;
-    if (arena->top + bytes > arena->high) {
-        if (!ptac_arena_hold(arena, arena->top, arena->top + bytes)) {
-            ptac_record_give(arena->records, block);
-            return NULL;
-        }
-        arena->high = arena->top + bytes;
-    }
     block->address = arena->top;
     block->bytes = bytes;
     block->arena = arena->number;

@@ -5,10 +5,9 @@
  * chunk of free blocks that are not marked as holed. So the common request, which takes
  * a free block or grows up to where the arena has been before, looks at no table.
  *
- * Where the system may use a huge page, the first touch of a single chunk brings in all
- * 32 of the region, and what is missing there may come by itself later. So they are
- * asked for where every chunk of a region is held, and no longer wanted before one is
- * given back: else there would be memory that nobody has counted, above any cap.
+ * Huge pages are asked for where every chunk of a region is held, and no longer wanted
+ * before one is given back: a touch brings in the whole region, which nobody would have
+ * counted, above any cap.
  */
 #include "mem/engine/arena.h"
 

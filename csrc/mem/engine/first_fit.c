@@ -4,13 +4,10 @@
  * A treap (Seidel, Aragon 1996) of the free blocks by address, each node with the
  * largest size below it; priorities are mixed from addresses, so the same requests
  * always give the same tree. Expected O(log n) in the number of free blocks.
+ *
+ * The index is the root. Of a listed block, previous lies below it, next above it.
  */
 #include "mem/engine/policy.h"
-
-/* A listed block's fields are the tree's: previous lies below it, next above it. */
-typedef struct treap {
-    ptac_block *root;
-} treap;
 
 static size_t largest(const ptac_block *b)
 {
@@ -67,28 +64,26 @@ static ptac_block *join(ptac_block *low, ptac_block *high)
 
 static void add(void *index, ptac_block *block)
 {
-    treap *t = index;
-    ptac_block *low, *high;
+    ptac_block **root = index, *low, *high;
 
     block->previous = block->next = NULL;
     update(block);
-    split(t->root, block->address, &low, &high);
-    t->root = join(join(low, block), high);
+    split(*root, block->address, &low, &high);
+    *root = join(join(low, block), high);
 }
 
 static void drop(void *index, ptac_block *block)
 {
-    treap *t = index;
-    ptac_block *low, *rest, *self, *high;
+    ptac_block **root = index, *low, *rest, *self, *high;
 
-    split(t->root, block->address, &low, &rest);
+    split(*root, block->address, &low, &rest);
     split(rest, block->address + 1, &self, &high);
-    t->root = join(low, high);
+    *root = join(low, high);
 }
 
 static ptac_block *find(void *index, size_t bytes)
 {
-    ptac_block *b = ((treap *)index)->root;
+    ptac_block *b = *(ptac_block **)index;
 
     if (largest(b) < bytes)
         return NULL;
@@ -102,4 +97,4 @@ static ptac_block *find(void *index, size_t bytes)
     }
 }
 
-PTAC_POLICY(first_fit, sizeof(treap), true, add, drop, find)
+PTAC_POLICY(first_fit, sizeof(ptac_block *), true, add, drop, find)

@@ -8,21 +8,19 @@
 
 bool ptac_history_open(ptac_history *history, size_t n)
 {
-    ptac_event *ring;
+    ptac_event *ring = NULL;
 
     if (n == history->n_slots)
         return true;
     if (n > SIZE_MAX / sizeof *ring)
         return false;
-    if (n) {
+    if (n)
         ring = mmap(NULL, n * sizeof *ring, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (ring == MAP_FAILED)
-            return false;
-    }
+    if (ring == MAP_FAILED)
+        return false;
     ptac_history_close(history);
-    if (n)
-        *history = (ptac_history){.ring = ring, .n_slots = n};
+    *history = (ptac_history){.ring = ring, .n_slots = n};
     return true;
 }
 

@@ -94,15 +94,12 @@ void ptac_pool_settle(ptac_pool *pool)
 }
 
 /*
- * Whether the arena, had it the spare back, would cut the request from its place.
- *
- * It would where the policy finds no other block and the spare would merge with none:
- * it is then the only one that fits, or at the top. Merged with a free neighbour above,
- * it would be another block of another size, which a policy that goes by size might
- * pass over. One that takes the lowest of those that are larger would not, if that
- * neighbour is what it takes now. (Where very many blocks are free, exact_fit may not
- * come to see the merged one; a place of just the size asked for, and lower, is no
- * worse.)
+ * Whether the arena, had it the spare back, would cut the request from its place: it is
+ * at the top or would merge with none, and the policy finds no other block. Merged with
+ * a free neighbour above it has another size, for which a policy might pass it over;
+ * one that takes the lowest would not, if that neighbour is what it takes now. (Where
+ * very many blocks are free, exact_fit may not come to see the merged one; a place of
+ * just the size asked for, and lower, is no worse.)
  */
 static bool would_do(const ptac_block *spare, const ptac_arena *arena, size_t bytes)
 {
@@ -142,7 +139,6 @@ ptac_block *ptac_pool_take(ptac_pool *pool, ptac_arena *arena, size_t bytes)
 ptac_block *ptac_pool_part(ptac_pool *pool, uintptr_t address)
 {
     ptac_block *block = ptac_table_take(&pool->used, address);
-
     ptac_mem_stats *s = &pool->stats;
 
     if (block) {

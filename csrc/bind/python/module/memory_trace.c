@@ -11,14 +11,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* NULL while the device has not been used; false with an exception set. */
-static bool pool_of(PyObject *device, ptac_pool **pool)
+/* A method of a device's pool, NULL while the device has not been used. */
+#define OF_POOL(name)                                                                  \
+    static PyObject *name##_of(ptac_pool *pool);                                       \
+    PTAC_O(name, device)                                                               \
+    {                                                                                  \
+        const long number = PyLong_AsLong(device);                                     \
+                                                                                       \
+        return PyErr_Occurred() ? NULL : name##_of(pool_of(number));                   \
+    }                                                                                  \
+    static PyObject *name##_of(ptac_pool *pool)
+
+static ptac_pool *pool_of(long number)
 {
-    const long number = PyLong_AsLong(device);
     ptac_stream_pool *streams = ptac_cuda_pool((int)number);
 
-    *pool = number == -1 ? ptac_cpu_pool() : streams ? &streams->pool : NULL;
-    return number != -1 || !PyErr_Occurred();
+    return number == -1 ? ptac_cpu_pool() : streams ? &streams->pool : NULL;
 }
 
 /* --- statistics ------------------------------------------------------------------- */
@@ -64,13 +72,10 @@ static PyObject *stats_dict(const ptac_mem_stats *s)
 }
 
 /* pool_stats(device) -> dict with torch's keys, empty while it has not been used */
-PTAC_O(pool_stats, device)
+OF_POOL(pool_stats)
 {
     ptac_mem_stats stats;
-    ptac_pool *pool;
 
-    if (!pool_of(device, &pool))
-        return NULL;
     if (!pool)
         return PyDict_New();
     ptac_pool_stats(pool, &stats);
@@ -78,12 +83,8 @@ PTAC_O(pool_stats, device)
 }
 
 /* pool_reset_peaks(device): peaks become what is current. */
-PTAC_O(pool_reset_peaks, device)
+OF_POOL(pool_reset_peaks)
 {
-    ptac_pool *pool;
-
-    if (!pool_of(device, &pool))
-        return NULL;
     if (pool)
         ptac_pool_reset_peaks(pool);
     Py_RETURN_NONE;
@@ -188,25 +189,22 @@ static PyObject *list_blocks(const copied_block *copies, size_t n)
  * pool_blocks(device) -> [(arena's base, bytes it holds, is small, stream, address,
  * bytes, requested, is free)] by address within an arena, from its base on
  */
-PTAC_O(pool_blocks, device)
+OF_POOL(pool_blocks)
 {
     copied_block *copies = NULL;
     size_t n = 0, room = 0;
-    ptac_pool *pool;
     PyObject *list;
 
-    if (!pool_of(device, &pool))
-        return NULL;
     while (pool && (room == 0 || n > room)) {
         free(copies);
         room = 2 * n + 64;
         copies = malloc(room * sizeof *copies);
         if (!copies)
             return PyErr_NoMemory();
-        ptac_lock_take(&pool->lock);
+
+        PTAC_LOCKED(&pool->lock);
         ptac_pool_settle(pool);
         n = copy_blocks(pool, copies, room);
-        ptac_lock_give(&pool->lock);
     }
     if (n)
         qsort(copies, n, sizeof *copies, by_address);
@@ -216,7 +214,7 @@ PTAC_O(pool_blocks, device)
 }
 
 /* pool_history(device) -> [(event, address, bytes, stream, ns)], the oldest first */
-PTAC_O(pool_history, device)
+OF_POOL(pool_history)
 {
     static const char *const names[] = {
 #define X(name, text) text,
@@ -225,23 +223,19 @@ PTAC_O(pool_history, device)
     };
     ptac_event *copies = NULL;
     size_t n = 0, n_slots = 0;
-    ptac_pool *pool;
     PyObject *list;
 
-    if (!pool_of(device, &pool))
-        return NULL;
     if (pool) {
-        ptac_lock_take(&pool->lock);
+        PTAC_LOCKED(&pool->lock);
         n_slots = pool->history.n_slots;
-        ptac_lock_give(&pool->lock);
     }
     if (n_slots) {
         copies = malloc(n_slots * sizeof *copies);
         if (!copies)
             return PyErr_NoMemory();
-        ptac_lock_take(&pool->lock);
+
+        PTAC_LOCKED(&pool->lock);
         n = ptac_history_copy(&pool->history, copies, n_slots);
-        ptac_lock_give(&pool->lock);
     }
     list = PyList_New(0);
     for (size_t i = 0; list && i < n; i++)

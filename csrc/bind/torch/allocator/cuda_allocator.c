@@ -32,14 +32,16 @@ static void before_fork(void)
     ptac_lock_take(&lock);
     for (int i = 0; i < PTAC_MAX_DEVICES; i++)
         if (pools[i])
-            ptac_stream_pool_before_fork(pools[i]);
+            ptac_lock_take(&pools[i]->pool.lock);
 }
 
 static void after_fork(bool is_child)
 {
     for (int i = PTAC_MAX_DEVICES; i-- > 0;)
-        if (pools[i])
-            ptac_stream_pool_after_fork(pools[i], is_child);
+        if (pools[i]) {
+            pools[i]->is_child |= is_child;
+            ptac_lock_give(&pools[i]->pool.lock);
+        }
     ptac_lock_give(&lock);
 }
 

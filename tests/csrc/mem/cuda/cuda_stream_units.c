@@ -465,8 +465,7 @@ static bool child_is_harmless(void)
 
 static bool child_of_fork(void)
 {
-    ptac_stream_pool_before_fork(&pool);
-    ptac_stream_pool_after_fork(&pool, true);
+    pool.is_child = true;
     return child_is_harmless();
 }
 
