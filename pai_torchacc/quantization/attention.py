@@ -187,25 +187,19 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         e = self.embed_dim
         return ((3 * e,), (e, 2 * e), (e, e, e))[n_pieces - 1]
 
-    def _pieces_of(self, plain: Tensor) -> dict[str, Tensor]:
-        """In as many pieces as there are."""
-        return self._in_pieces(plain, max(len(self._packed()), 1))
-
-    def _in_pieces(self, plain: Tensor, n_pieces: int) -> dict[str, Tensor]:
-        names = ("packed", "packed_1", "packed_2")
-        parts = plain.split(list(self._rows(n_pieces)))
+    def _pieces_of(self, plain: Tensor, n_pieces: int = 0) -> dict[str, Tensor]:
+        """In so many pieces, or in as many as there are."""
+        parts = plain.split(self._rows(n_pieces or len(self._packed()) or 1))
         return {
-            f"{self.weight_name}_{name}": quantizer.pack(part)
-            for name, part in zip(names, parts, strict=False)
+            name: quantizer.pack(part)
+            for name, part in zip(self._names, parts, strict=False)
         }
 
     def _split(self, n_pieces: int) -> None:
         """Pack the weight in at least so many pieces."""
-        if quantizer.is_in_graph():
-            return
-        if 0 < len(self._packed()) < n_pieces:
+        if 0 < len(self._packed()) < n_pieces and not quantizer.is_in_graph():
             with quantizer.ordinary():
-                pieces = self._in_pieces(self._plain(), n_pieces)
+                pieces = self._pieces_of(self._plain(), n_pieces)
             self.__dict__["_buffers"] = self._buffers | pieces
 
     def _project(self, x: Tensor, first: int, last: int) -> Tensor:

@@ -96,8 +96,8 @@ def quantize(model: nn.Module, sample: Any, options: Options) -> nn.Module:
                 timing.measure(_able(found), {}, options.method)
             swap.do(_able(found))
         else:
-            samples.Undisturbed(model).run(
-                lambda: _guarded(model, calls, found, memo, swap)
+            samples.undisturbed(
+                model, lambda: _guarded(model, calls, found, memo, swap)
             )
         swap.finish(options.keep_master)
     except BaseException:

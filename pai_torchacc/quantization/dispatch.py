@@ -15,10 +15,9 @@ from torch import Tensor
 
 from pai_torchacc.quantization import operators
 from pai_torchacc.quantization.operators import kernels
+from pai_torchacc.quantization.quantizer import is_compiling, is_in_graph
 
 # Looked up once: a product of one row takes a few microseconds.
-_is_compiling = torch.compiler.is_compiling
-_is_tracing = torch._C._is_tracing
 _is_autocast = torch._C._is_any_autocast_enabled
 
 kernel_of = kernels.get
@@ -32,7 +31,7 @@ _LOWERED = (torch.float32, torch.bfloat16, torch.float16)
 def product(op: str, *args: Any) -> Tensor | None:
     """Give the operator's result for its arguments, all but an activation."""
     kernel = kernel_of(op)
-    if kernel is not None and args[1] is not None and not _is_compiling():
+    if kernel is not None and args[1] is not None and not is_compiling():
         result = kernel(*args)
         if result is not None:
             return result
@@ -44,12 +43,12 @@ def otherwise(op: str, *args: Any) -> Tensor | None:
     x, bias = args[0], args[3]
     if args[1] is None:
         return None
-    is_in_graph = _is_compiling() or _is_tracing()
-    if not is_in_graph and op not in kernels:
+    is_graph = is_in_graph()
+    if not is_graph and op not in kernels:
         return None
     if not (x.is_cpu and x.dtype in _LOWERED):
         return None
-    if is_in_graph:
+    if is_graph:
         result = getattr(torch.ops.pai_torchacc, op)(*args)
         if torch.is_autocast_enabled("cpu"):
             return result.to(torch.get_autocast_dtype("cpu"))

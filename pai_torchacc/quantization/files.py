@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import errno
 import io
+import itertools
 import json
 import math
 import os
@@ -274,14 +275,14 @@ def _decoded(content: bytes, entry: dict[str, Any], pool: Any) -> Tensor:
     dtype = DTYPES[entry["dtype"]]
     if not n:
         return torch.empty(entry["shape"], dtype=dtype)
-    view, jobs, at = memoryview(content), [], 0
-    for i, size in enumerate(entry["blocks"]):
-        length = min(_BLOCK_BYTES, n - i * _BLOCK_BYTES)
-        jobs.append((view[at : at + size], length))
-        at += size
+    view, sizes = memoryview(content), entry["blocks"]
+    ends = itertools.accumulate(sizes)
+    coded = [view[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    starts = range(0, n, _BLOCK_BYTES)
+    lengths = [min(_BLOCK_BYTES, n - start) for start in starts]
     raw = bytearray(n)
-    for i, block in enumerate(pool.map(lambda job: _block(*job), jobs)):
-        raw[i * _BLOCK_BYTES : i * _BLOCK_BYTES + len(block)] = block
+    for start, block in zip(starts, pool.map(_block, coded, lengths), strict=True):
+        raw[start : start + len(block)] = block
     return torch.frombuffer(raw, dtype=dtype).reshape(entry["shape"])
 
 

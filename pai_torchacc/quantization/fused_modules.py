@@ -18,10 +18,9 @@ from pai_torchacc.fusion import sequential
 from pai_torchacc.fusion.foreign import chains, is_torchs_own
 from pai_torchacc.quantization import dispatch, operators
 from pai_torchacc.quantization.layers import Int8Conv2d, Int8Linear
+from pai_torchacc.quantization.quantizer import is_compiling
 
 _IMAGES = 4
-
-is_compiling = torch.compiler.is_compiling
 
 _SWITCH = "model_quantization"
 _KNOWN = tuple(

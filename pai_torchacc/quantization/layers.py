@@ -9,13 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from pai_torchacc.quantization import dispatch, operators, quantizer
+from pai_torchacc.quantization import dispatch, operators
+from pai_torchacc.quantization.quantizer import is_compiling, is_in_graph
 from pai_torchacc.quantization.storage import Int8Module
 
 _SPATIAL = 2
-
-is_compiling = torch.compiler.is_compiling
-is_in_graph_now = quantizer.is_in_graph
 
 
 class Int8Linear(Int8Module, nn.Linear):
@@ -110,13 +108,13 @@ class Int8Embedding(Int8Module, nn.Embedding):
         """Look rows up."""
         buffers = self._buffers
         int8, scale = buffers["weight_int8"], buffers["weight_scale"]
-        kernel, is_in_graph = dispatch.kernel_of("int8_embedding"), is_in_graph_now()
+        kernel, is_graph = dispatch.kernel_of("int8_embedding"), is_in_graph()
         result = None
-        if kernel is not None and not is_in_graph:
+        if kernel is not None and not is_graph:
             result = kernel(input, int8, scale)
         if result is None:
             is_ours = input.is_cpu and input.dtype in (torch.int64, torch.int32)
-            is_on = is_ours and (kernel is not None or is_in_graph)
+            is_on = is_ours and (kernel is not None or is_graph)
             by = torch.ops.pai_torchacc.int8_embedding if is_on else operators.embedding
             result = by(input, int8, scale)
         dtype = self._int8.dtype

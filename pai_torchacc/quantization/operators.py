@@ -80,12 +80,9 @@ def _unpack(packed: Tensor, sizes: Sequence[int], groups: int) -> Tensor:
 
 
 def _dequantize(
-    packed: Tensor,
-    scale: Tensor,
-    sizes: Sequence[int],
-    groups: int,
+    packed: Tensor, scale: Tensor, sizes: Sequence[int], groups: int,
     dtype: torch.dtype = torch.float32,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     return quantizer.dequantize(_unpack(packed, sizes, groups), scale, dtype)
 
 
@@ -99,10 +96,8 @@ def _fake_linear(x: Tensor, _p: Any, _s: Any, _b: Any, n: int, *_: int) -> Tenso
 def _fake_conv2d(
     x: Tensor, _p: Any, _s: Any, _b: Any, geometry: Sequence[int], *_: int
 ) -> Tensor:
-    kernel = geometry[2:4]
-    settings = zip(x.shape[2:], kernel, *_steps(geometry), strict=True)
-    sizes = [(w + 2 * p - d * (k - 1) - 1) // s + 1 for w, k, s, p, d in settings]
-    result = x.new_empty((x.shape[0], geometry[0], *sizes))
+    weight = x.new_empty(geometry[:4])
+    result = torch.conv2d(x, weight, None, *_steps(geometry), geometry[-1])
     return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
 
 
@@ -119,12 +114,10 @@ def _linear_input(
 def _conv2d_input(
     grad: Tensor, packed: Tensor, scale: Tensor, geometry: Sequence[int], sizes: Any
 ) -> Tensor:
-    groups = geometry[-1]
-    weight = torch.ops.pai_torchacc.int8_dequantize(
-        packed, scale, geometry[:4], groups
-    ).to(grad.dtype)
-    steps = _steps(geometry)
-    return torch.nn.grad.conv2d_input(tuple(sizes), weight, grad, *steps, groups)
+    of, groups = geometry[:4], geometry[-1]
+    weight = torch.ops.pai_torchacc.int8_dequantize(packed, scale, of, groups)
+    how = (*_steps(geometry), groups)
+    return torch.nn.grad.conv2d_input(tuple(sizes), weight.to(grad.dtype), grad, *how)
 
 
 def _formula(op: str) -> tuple[Any, Any]:

@@ -24,7 +24,7 @@ LARGEST = 127
 _LEAST_ABSMAX = 2.0**-113
 """Below it the inverse of a scale is infinite or nearly so."""
 
-_is_compiling = torch.compiler.is_compiling
+is_compiling = torch.compiler.is_compiling
 _is_tracing = torch._C._is_tracing
 
 
@@ -48,7 +48,7 @@ def extension() -> Any:
 
 def is_in_graph() -> bool:
     """Whether a graph is being made of what is computed: compiled, exported, traced."""
-    return _is_compiling() or _is_tracing()
+    return is_compiling() or _is_tracing()
 
 
 class ordinary:  # noqa: N801 as torch.no_grad

@@ -47,45 +47,35 @@ def _call(item: Any) -> Call:
     return (item,), {}
 
 
-class Undisturbed:
-    """In eval mode, without gradients; training flags, buffers, randomness as before.
+def undisturbed(model: nn.Module, work: Callable[[], None]) -> None:
+    """Work in eval mode, without gradients; flags, buffers, randomness as before.
 
     Buffers are those of float modules; quantized ones do not change theirs.
     """
+    buffers = [(b, b.detach().clone(), version_of(b)) for b in model.buffers()]
+    modules = [(m, m.training, dict(m._buffers)) for m in model.modules()]
+    randomness = torch.get_rng_state()
 
-    def __init__(self, model: nn.Module):
-        self._model = model
-        self._flags = [(m, m.training) for m in model.modules()]
-        self._buffers = [
-            (b, b.detach().clone(), version_of(b)) for b in model.buffers()
-        ]
-        self._places = [(m, dict(m._buffers)) for m in model.modules()]
-        self._state = torch.get_rng_state()
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Do the work."""
-        try:
-            with quantizer.ordinary():
-                self._model.eval()
-                work()
-        finally:
-            try:
-                self._restore()
-            finally:  # also where an interrupt came while the first went on
-                self._restore()
-
-    def _restore(self) -> None:
-        torch.set_rng_state(self._state)
+    def restore() -> None:
+        torch.set_rng_state(randomness)
         with quantizer.ordinary():
-            for buffer, before, version in self._buffers:
+            for buffer, before, version in buffers:
                 if version_of(buffer) != version:
                     buffer.copy_(before)
-        for module, places in self._places:
-            for name, buffer in module._buffers.items():
-                if name in places and buffer is not places[name]:
-                    module._buffers[name] = places[name]
-        for module, flag in self._flags:
+        for module, flag, places in modules:
+            held = module._buffers
+            held.update({name: places[name] for name in held if name in places})
             module.__dict__["training"] = flag
+
+    try:
+        with quantizer.ordinary():
+            model.eval()
+            work()
+    finally:
+        try:
+            restore()
+        finally:  # also where an interrupt came while the first went on
+            restore()
 
 
 def outputs(model: nn.Module, calls: list[Call]) -> list[Tensor]:

@@ -166,21 +166,16 @@ def trouble(module: nn.Module) -> str | None:
         return "its forward was replaced by others"
     if "_int8" in module.__dict__ and not is_left(module):
         return "it has an attribute _int8 of its own"
-    if _is_attention(module) and not module._qkv_same_embed_dim:
-        return "keys or values have sizes of their own"
-    if _is_attention(module) and (module.bias_k is not None or module.add_zero_attn):
-        return "bias_kv and zero attention are not supported"
+    why = _settings_trouble(module)
+    if why:
+        return why
     name = CLASSES[kind].weight_name
     weight = module._parameters.get(name)
     own = {k for k, p in module._parameters.items() if p is not None}
     own -= {name, "bias", "in_proj_bias"}
     if weight is None or own or module._buffers:
         return "its weight is computed from other tensors"
-    return _weight_trouble(weight) or _module_trouble(module, weight)
-
-
-def _is_attention(module: Any) -> bool:
-    return isinstance(module, nn.MultiheadAttention)
+    return _weight_trouble(weight)
 
 
 def _no_class(module: nn.Module) -> str:
@@ -214,7 +209,12 @@ def _weight_trouble(weight: Tensor) -> str | None:
     return None
 
 
-def _module_trouble(module: nn.Module, weight: Tensor) -> str | None:
+def _settings_trouble(module: nn.Module) -> str | None:
+    if isinstance(module, nn.MultiheadAttention):
+        if not module._qkv_same_embed_dim:
+            return "keys or values have sizes of their own"
+        if module.bias_k is not None or module.add_zero_attn:
+            return "bias_kv and zero attention are not supported"
     if isinstance(module, nn.Embedding) and module.max_norm is not None:
         return "max_norm changes the weight"
     if isinstance(module, nn.Conv2d) and geometry(module) is None:

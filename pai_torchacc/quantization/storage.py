@@ -23,7 +23,8 @@ from pai_torchacc.quantization import quantizer, training
 from pai_torchacc.quantization.record import State, from_tensor
 
 PARTS = ("packed", "packed_1", "packed_2", "int8", "scale", "float")
-"""Ends of the names of a quantized module's buffers."""
+"""Ends of the names of a quantized module's buffers; the packed pieces come first."""
+_MOST_PIECES = 3
 
 MOST_KEPT = 1 << 16
 """Elements of a weight of which a float32 copy is kept for calls that want one."""
@@ -41,12 +42,16 @@ class Int8Module(nn.Module):
     float_class: type[nn.Module]
     """What it is a quantized form of."""
 
+    _names: tuple[str, ...]
+    """Of the buffers that hold the weight."""
+
     _int8: State
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         name, plain = cls.weight_name, Int8Module._plain
         cls.float_class = cls.__bases__[-1]
+        cls._names = tuple(f"{name}_{part}" for part in PARTS)
         setattr(cls, name, property(Int8Module._fresh_weight))
         setattr(cls, f"{name}_int8", property(lambda self: plain(self).clone()))
 
@@ -54,17 +59,17 @@ class Int8Module(nn.Module):
         """Say int8."""
         return ", ".join(filter(None, (super().extra_repr(), "int8")))
 
-    def _names(self) -> tuple[str, ...]:
-        return tuple(f"{self.weight_name}_{part}" for part in PARTS)
-
     def _own(self) -> dict[str, Tensor]:
         """Those that there are."""
-        return {k: self._buffers[k] for k in self._names() if k in self._buffers}
+        return {k: self._buffers[k] for k in self._names if k in self._buffers}
+
+    def _others(self) -> dict[str, Any]:
+        """Buffers that are not of the weight."""
+        return {k: v for k, v in self._buffers.items() if k not in self._names}
 
     def _packed(self) -> list[Tensor]:
         """The packed pieces, if there are any."""
-        name = self.weight_name
-        names = (f"{name}_{part}" for part in PARTS[:3])
+        names = self._names[:_MOST_PIECES]
         return [self._buffers[n] for n in names if n in self._buffers]
 
     def _scale(self) -> Tensor:
@@ -129,11 +134,12 @@ class Int8Module(nn.Module):
 
     def _put(self, buffers: dict[str, Tensor], is_in_place: bool = False) -> None:
         """Hold these tensors, in place of any others or written over them."""
-        held = {k: v for k, v in self._buffers.items() if k not in self._names()}
         if is_in_place:
             buffers = {k: _written(self._buffers.get(k), v) for k, v in buffers.items()}
-        self._non_persistent_buffers_set.update(self._names())
-        self.__dict__["_buffers"] = held | buffers  # at once, for other threads
+        self._non_persistent_buffers_set.update(self._names)
+        self.__dict__["_buffers"] = (
+            self._others() | buffers
+        )  # at once, for other threads
 
     def _once(
         self,
@@ -183,12 +189,9 @@ class Int8Module(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        left_out = set(self._names())
-        buffers = {k: v for k, v in self._buffers.items() if k not in left_out}
-        name = self.weight_name
-        plain, scale = self._plain(), self._scale()
-        buffers[f"{name}_int8"], buffers[f"{name}_scale"] = plain, scale
-        state["_buffers"] = buffers
+        name, plain = self.weight_name, self._plain()
+        ours = {f"{name}_int8": plain, f"{name}_scale": self._scale()}
+        state["_buffers"] = self._others() | ours
         process = get_spawning_popen()
         if process is not None:
             # Its memory is passed to the child, which starts when pickling is over.
@@ -199,9 +202,8 @@ class Int8Module(nn.Module):
         super().__setstate__(state)
         if self._int8.tie is not None:
             self._int8.tie.members.add(self)
-        name = self.weight_name
-        plain, scale = self._buffers[f"{name}_int8"], self._scale()
-        self._put(self._laid_out(plain, scale))
+        plain = self._buffers[f"{self.weight_name}_int8"]
+        self._put(self._laid_out(plain, self._scale()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         new = memo[id(self)] = type(self).__new__(type(self))

@@ -14,8 +14,7 @@ enum {
     BLOCK_BYTES = 384 << 10, /* of activations that stay in cache */
     ALL_BYTES = 4 << 20,     /* of activations that are quantized at a time */
     GRAIN_QUANTIZE = 1 << 15,
-    GRAIN_PRODUCT = 1 << 21, /* multiply-adds that are worth a thread */
-    GRAIN_SINGLE = 1 << 18,  /* the same of a single row, whose weights have to come */
+    GRAIN_SINGLE = 1 << 18, /* the same of a single row, whose weights have to come */
 };
 
 /* A piece of the call: so many rows that their bytes fit in scratch. */
@@ -157,7 +156,8 @@ static void share_out(linear_job *job, int n_threads)
     const int64_t n_tiles = (job->m + PTAC_TILE_ROWS - 1) / PTAC_TILE_ROWS;
 
     job->tile_parts = job->panel_parts = 1;
-    if (n_threads <= 1 || job->m * job->p->n * job->pitch < 2 * (int64_t)GRAIN_PRODUCT)
+    if (n_threads <= 1 ||
+        job->m * job->p->n * job->pitch < 2 * (int64_t)PTAC_INT8_GRAIN)
         return;
     if (n_tiles < 8 * (int64_t)n_threads)
         job->panel_parts = n_threads < job->n_panels ? n_threads : job->n_panels;

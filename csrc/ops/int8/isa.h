@@ -14,6 +14,7 @@ enum {
     PTAC_TILE_ROWS = 6, /* 6 x 4 vectors of sums fill 24 of 32 registers */
     /* Sums of more products would overflow: 2^31 / (255 * 127) = 66311. */
     PTAC_INT8_MOST_TERMS = 65536,
+    PTAC_INT8_GRAIN = 1 << 21, /* multiply-adds that are worth a thread */
 };
 
 /*

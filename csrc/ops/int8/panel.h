@@ -41,7 +41,13 @@ static inline int64_t ptac_packed_columns(int64_t n)
     return (n + PTAC_LANES - 1) / PTAC_LANES * PTAC_LANES;
 }
 
-/* Bytes of a group's panels, and of everything; where the panel of channel n begins. */
+/* So many bytes or a few more: what begins behind them begins a cache line. */
+static inline int64_t ptac_whole_lines(int64_t n_bytes)
+{
+    return (n_bytes + PTAC_PANEL_LINE - 1) / PTAC_PANEL_LINE * PTAC_PANEL_LINE;
+}
+
+/* Bytes of a group's panels, of all of them, and of everything. */
 static inline int64_t ptac_group_bytes(const ptac_packed_shape *s)
 {
     return ptac_packed_columns(s->n / s->groups) * s->taps * ptac_quads(s->c) *
@@ -50,9 +56,7 @@ static inline int64_t ptac_group_bytes(const ptac_packed_shape *s)
 
 static inline int64_t ptac_panels_bytes(const ptac_packed_shape *s)
 {
-    const int64_t bytes = s->groups * ptac_group_bytes(s);
-
-    return (bytes + PTAC_PANEL_LINE - 1) / PTAC_PANEL_LINE * PTAC_PANEL_LINE;
+    return ptac_whole_lines(s->groups * ptac_group_bytes(s));
 }
 
 static inline int64_t ptac_packed_bytes(const ptac_packed_shape *s)

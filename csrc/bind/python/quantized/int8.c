@@ -100,15 +100,12 @@ static ptac_reason read_rows(at_tensor tensor, ptac_int8_args *read)
 {
     ptac_int8_linear *p = &read->params.linear;
     ptac_view *view = &read->call.inputs[0];
-    int64_t last;
 
     ptac_view_of(tensor, view);
     if (view->dtype != PTAC_F32)
         return PTAC_DTYPE;
-    if (view->n_dims < 1 || view->n_dims > PTAC_INT8_MOST_DIMS)
-        return PTAC_SHAPE;
-    last = view->sizes[view->n_dims - 1];
-    if (last != p->k)
+    if (view->n_dims < 1 || view->n_dims > PTAC_MAX_DIMS ||
+        view->sizes[view->n_dims - 1] != p->k)
         return PTAC_SHAPE;
     p->m = view->n_elements / p->k;
     p->x_stride = p->k;
@@ -128,6 +125,18 @@ bool ptac_int8_activation(PyObject *const *args, const ptac_int8_args *read, int
 
     *is_relu = activation == PTAC_ACT_RELU;
     return !PyErr_Occurred() && (*is_relu || activation == PTAC_ACT_NONE);
+}
+
+at_tensor ptac_int8_new_rows(const ptac_view *like, int n_dims, int64_t last)
+{
+    int64_t sizes[PTAC_MAX_DIMS];
+    at_tensor made = NULL;
+
+    for (int i = 0; i < n_dims; i++)
+        sizes[i] = like->sizes[i];
+    sizes[n_dims] = last;
+    ptac_new(PTAC_F32, n_dims + 1, sizes, NULL, &made, NULL);
+    return made;
 }
 
 /* x, packed, scale, bias or None, n, k, activation */

@@ -9,10 +9,6 @@
 #include "ops/int8/embedding/int8_embedding.h"
 #include "ops/int8/int8_linear.h"
 
-enum {
-    PTAC_INT8_MOST_DIMS = 16,
-};
-
 /*
  * A plain, contiguous tensor of that dtype of torch's and, unless it is negative, so
  * many elements. False with nothing set where it is something else.
@@ -85,10 +81,7 @@ bool ptac_int8_activation(PyObject *const *args, const ptac_int8_args *read, int
         return ptac_int8_call(&ptac_##name##_op, args, n_args, true);                  \
     }
 
-/* As below, of floats: sizes are the first n_dims of a tensor, and last. */
+/* New floats, owned, or NULL: sizes are the first n_dims of a tensor, and last. */
 at_tensor ptac_int8_new_rows(const ptac_view *like, int n_dims, int64_t last);
-
-/* A new contiguous tensor on the CPU, owned; NULL without memory. */
-at_tensor ptac_int8_new(int n_dims, const int64_t *sizes, int32_t dtype);
 
 #endif

@@ -50,11 +50,11 @@ static bool read_normalization(PyObject *tuple, ptac_int8_args *read)
     if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != NORMALIZATION)
         return false;
     read->params.conv2d.eps = PyFloat_AsDouble(PyTuple_GetItem(tuple, 4));
-    return !PyErr_Occurred() &&
-           read_channels(PyTuple_GetItem(tuple, 0), true, read, PTAC_CONV_WEIGHT) &&
-           read_channels(PyTuple_GetItem(tuple, 1), true, read, PTAC_CONV_SHIFT) &&
-           read_channels(PyTuple_GetItem(tuple, 2), false, read, PTAC_CONV_MEAN) &&
-           read_channels(PyTuple_GetItem(tuple, 3), false, read, PTAC_CONV_VARIANCE);
+    for (int i = PTAC_CONV_WEIGHT; i <= PTAC_CONV_VARIANCE; i++)
+        if (!read_channels(PyTuple_GetItem(tuple, i - PTAC_CONV_WEIGHT),
+                           i < PTAC_CONV_MEAN, read, i))
+            return false;
+    return !PyErr_Occurred();
 }
 
 /*
@@ -122,9 +122,7 @@ static at_tensor new_images(const ptac_int8_args *read)
     at_tensor y = NULL;
 
     ptac_image_strides(4, sizes, p->y_channels_last, strides);
-    if (T.aoti_torch_empty_strided(4, sizes, strides, AT_DTYPE_F32, AT_DEVICE_CPU, 0,
-                                   &y))
-        return NULL;
+    ptac_new(PTAC_F32, 4, sizes, strides, &y, NULL);
     return y;
 }
 

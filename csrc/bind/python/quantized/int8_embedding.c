@@ -11,7 +11,7 @@ static ptac_reason read_indices(at_tensor tensor, ptac_int8_args *read)
     ptac_view_of(tensor, view);
     if (view->dtype != PTAC_I64)
         return PTAC_DTYPE;
-    if (view->n_dims >= PTAC_INT8_MOST_DIMS)
+    if (view->n_dims >= PTAC_MAX_DIMS)
         return PTAC_SHAPE;
     if (ptac_view_is_contiguous(view))
         return PTAC_TAKE;

@@ -40,9 +40,10 @@ bool ptac_int8_size(PyObject *number, int64_t least, int64_t *size)
     return false;
 }
 
-at_tensor ptac_int8_new(int n_dims, const int64_t *sizes, int32_t dtype)
+/* A contiguous tensor on the CPU, owned; NULL without memory. */
+static at_tensor new_tensor(int n_dims, const int64_t *sizes, int32_t dtype)
 {
-    int64_t strides[PTAC_INT8_MOST_DIMS], stride = 1;
+    int64_t strides[PTAC_MAX_DIMS], stride = 1;
     at_tensor made = NULL;
 
     for (int i = n_dims - 1; i >= 0; i--) {
@@ -50,20 +51,8 @@ at_tensor ptac_int8_new(int n_dims, const int64_t *sizes, int32_t dtype)
         if (__builtin_mul_overflow(stride, sizes[i] > 1 ? sizes[i] : 1, &stride))
             return NULL;
     }
-    if (T.aoti_torch_empty_strided(n_dims, sizes, strides, dtype, AT_DEVICE_CPU, 0,
-                                   &made))
-        return NULL;
+    T.aoti_torch_empty_strided(n_dims, sizes, strides, dtype, AT_DEVICE_CPU, 0, &made);
     return made;
-}
-
-at_tensor ptac_int8_new_rows(const ptac_view *like, int n_dims, int64_t last)
-{
-    int64_t sizes[PTAC_INT8_MOST_DIMS];
-
-    for (int i = 0; i < n_dims; i++)
-        sizes[i] = like->sizes[i];
-    sizes[n_dims] = last;
-    return ptac_int8_new(n_dims + 1, sizes, AT_DTYPE_F32);
 }
 
 static void *data_of(at_tensor tensor)
@@ -79,7 +68,7 @@ static bool shape_of(int n_dims, const int64_t *sizes, int64_t groups,
                      ptac_packed_shape *shape)
 {
     *shape = (ptac_packed_shape){.taps = 1, .groups = groups};
-    if (n_dims < 2 || n_dims > PTAC_INT8_MOST_DIMS) {
+    if (n_dims < 2 || n_dims > PTAC_MAX_DIMS) {
         PyErr_SetString(PyExc_ValueError, "a weight has two dimensions or more");
         return false;
     }
@@ -101,7 +90,7 @@ static PyObject *converted(const ptac_packed_shape *shape, const ptac_view *from
                                            int8_t *),
                            int n_dims, const int64_t *sizes)
 {
-    at_tensor made = ptac_int8_new(n_dims, sizes, AT_DTYPE_I8);
+    at_tensor made = new_tensor(n_dims, sizes, AT_DTYPE_I8);
 
     if (!made)
         return PyErr_NoMemory();
@@ -137,7 +126,7 @@ static bool read_sizes(PyObject *tuple, int *n_dims, int64_t *sizes)
 {
     const Py_ssize_t n = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
 
-    if (n < 0 || n > PTAC_INT8_MOST_DIMS) {
+    if (n < 0 || n > PTAC_MAX_DIMS) {
         PyErr_SetString(PyExc_TypeError, "sizes are a tuple");
         return false;
     }
@@ -153,7 +142,7 @@ PTAC_FASTCALL(int8_unpack)
 {
     ptac_packed_shape shape;
     ptac_view packed;
-    int64_t groups, sizes[PTAC_INT8_MOST_DIMS];
+    int64_t groups, sizes[PTAC_MAX_DIMS];
     int n_dims;
 
     if (n_args != 3)
@@ -177,41 +166,36 @@ PTAC_O(int8_quantize, weight)
     at_tensor quantized = NULL, scales = NULL;
     ptac_weight_error *errors, sum = {0};
     int64_t n, k;
-    bool is_finite;
+    bool has_memory, is_finite = false;
 
     if (!ptac_int8_read(weight, AT_DTYPE_F32, -1, &w) || w.n_dims < 1 ||
-        w.n_dims > PTAC_INT8_MOST_DIMS)
+        w.n_dims > PTAC_MAX_DIMS)
         return PyErr_Format(PyExc_TypeError,
                             "a contiguous float32 CPU tensor is expected");
     n = w.sizes[0];
     k = n ? w.n_elements / n : 0;
     errors = calloc((size_t)(n ? n : 1), sizeof *errors);
-    quantized = ptac_int8_new(w.n_dims, w.sizes, AT_DTYPE_I8);
-    scales = ptac_int8_new(1, &n, AT_DTYPE_F32);
-    if (!errors || !quantized || !scales) {
-        free(errors);
-        at_drop_tensor(&quantized);
-        at_drop_tensor(&scales);
-        return PyErr_NoMemory();
-    }
+    quantized = new_tensor(w.n_dims, w.sizes, AT_DTYPE_I8);
+    scales = new_tensor(1, &n, AT_DTYPE_F32);
+    has_memory = errors && quantized && scales;
+    if (has_memory) {
+        PyThreadState *thread = PyEval_SaveThread();
 
-    PyThreadState *thread = PyEval_SaveThread();
-
-    is_finite =
-        ptac_quantize_weight(w.data, n, k, data_of(quantized), data_of(scales), errors);
-    for (int64_t i = 0; is_finite && i < n; i++) {
-        sum.signal += errors[i].signal;
-        sum.noise += errors[i].noise;
+        is_finite = ptac_quantize_weight(w.data, n, k, data_of(quantized),
+                                         data_of(scales), errors);
+        for (int64_t i = 0; is_finite && i < n; i++) {
+            sum.signal += errors[i].signal;
+            sum.noise += errors[i].noise;
+        }
+        PyEval_RestoreThread(thread);
     }
-    PyEval_RestoreThread(thread);
     free(errors);
-    if (!is_finite) {
-        at_drop_tensor(&quantized);
-        at_drop_tensor(&scales);
-        Py_RETURN_NONE;
-    }
-    return Py_BuildValue("NNdd", ptac_wrap(quantized), ptac_wrap(scales), sum.signal,
-                         sum.noise);
+    if (is_finite)
+        return Py_BuildValue("NNdd", ptac_wrap(quantized), ptac_wrap(scales),
+                             sum.signal, sum.noise);
+    at_drop_tensor(&quantized);
+    at_drop_tensor(&scales);
+    return has_memory ? Py_NewRef(Py_None) : PyErr_NoMemory();
 }
 
 /*

@@ -9,9 +9,7 @@
 #include "core/host.h"
 
 enum {
-    GRAIN_PRODUCT = 1 << 21, /* multiply-adds that are worth a thread */
-    BAND_BYTES = 512 << 10,  /* of floats */
-    LINE = 64,
+    BAND_BYTES = 512 << 10, /* of floats */
 };
 
 typedef struct points_job {
@@ -156,7 +154,7 @@ static void convolve_parts(int64_t begin, int64_t end, void *context)
 ptac_status ptac_convolve_points(ptac_conv_job *conv)
 {
     const ptac_int8_conv2d *p = conv->p;
-    const bool is_shared = p->batch * ptac_conv_work(p) >= 2 * GRAIN_PRODUCT;
+    const bool is_shared = p->batch * ptac_conv_work(p) >= 2 * PTAC_INT8_GRAIN;
     points_job job = {
         .conv = conv,
         .n_channels = p->groups * p->c,
@@ -174,8 +172,8 @@ ptac_status ptac_convolve_points(ptac_conv_job *conv)
     job.n_parts = is_shared ? conv->call->n_threads : 1;
     if (job.n_parts > p->batch * job.n_bands)
         job.n_parts = p->batch * job.n_bands;
-    job.part_bytes = job.band_pixels * (job.pixel_bytes + picked_bytes) + LINE;
-    job.part_bytes = job.part_bytes / LINE * LINE;
+    job.part_bytes =
+        ptac_whole_lines(job.band_pixels * (job.pixel_bytes + picked_bytes));
     job.scratch = ptac_conv_scratch(conv, job.n_parts * job.part_bytes);
     if (!job.scratch)
         return PTAC_NO_MEMORY;

@@ -134,7 +134,7 @@ static void fold(const ptac_conv_job *job, float *scales, float *biases)
 
 void *ptac_conv_scratch(ptac_conv_job *job, int64_t n_bytes)
 {
-    const int64_t n = (job->p->n + PTAC_LANES - 1) / PTAC_LANES * PTAC_LANES;
+    const int64_t n = ptac_packed_columns(job->p->n);
     float *folded =
         ptac_scratch_take((size_t)(2 * n) * sizeof *folded + (size_t)n_bytes);
 

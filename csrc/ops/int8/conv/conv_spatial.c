@@ -12,10 +12,8 @@
 #include <string.h>
 
 enum {
-    PIECE = 1 << 15,         /* floats that are worth a thread */
-    MOST_BYTES = 512 << 10,  /* of quantized images a thread, that stay in cache */
-    GRAIN_PRODUCT = 1 << 21, /* multiply-adds that are worth a thread */
-    LINE = 64,
+    PIECE = 1 << 15,        /* floats that are worth a thread */
+    MOST_BYTES = 512 << 10, /* of quantized images a thread, that stay in cache */
 };
 
 typedef struct window_job {
@@ -25,7 +23,7 @@ typedef struct window_job {
     int64_t batch; /* images at a time */
     int64_t image_floats;
     ptac_pixels pixels; /* of a quantized image, margin included in line_bytes */
-    int64_t image_bytes, margin[2];
+    int64_t image_bytes;
     int64_t segments[PTAC_INT8_MOST_TAPS];
     int64_t n_segments, n_quads;
     int64_t n_bands; /* of an image, that are measured and quantized apart */
@@ -35,11 +33,6 @@ typedef struct window_job {
     int64_t strip_parts, panel_parts;
 } window_job;
 
-static int64_t rounded(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
 /* Sizes of the quantized image, and where the pieces of a window lie in it. */
 static void lay_out(window_job *job)
 {
@@ -47,8 +40,6 @@ static void lay_out(window_job *job)
     const int64_t pixel_bytes = p->groups * job->conv->group_bytes;
     const bool is_run = p->groups == 1 && p->dilation[1] == 1;
 
-    job->margin[0] = p->padding[0];
-    job->margin[1] = p->padding[1];
     job->image_floats = p->groups * p->c * p->height * p->width;
     job->pixels = (ptac_pixels){
         .n_channels = p->c,
@@ -57,7 +48,7 @@ static void lay_out(window_job *job)
         .line_bytes = (p->width + 2 * p->padding[1]) * pixel_bytes,
     };
     job->image_bytes =
-        rounded((p->height + 2 * p->padding[0]) * job->pixels.line_bytes, LINE);
+        ptac_whole_lines((p->height + 2 * p->padding[0]) * job->pixels.line_bytes);
     job->n_quads = (is_run ? p->kernel[1] : 1) * ptac_quads(p->c);
     job->n_segments = 0;
     for (int64_t i = 0; i < p->kernel[0]; i++)
@@ -78,16 +69,17 @@ typedef struct band {
 
 static band band_of(const window_job *job, int64_t part)
 {
+    const ptac_int8_conv2d *p = job->conv->p;
     const int64_t i = part / job->n_bands, j = part % job->n_bands;
     uint8_t *image = job->q + i * job->image_bytes;
 
     return (band){
-        .begin = job->conv->p->height * j / job->n_bands,
-        .end = job->conv->p->height * (j + 1) / job->n_bands,
+        .begin = p->height * j / job->n_bands,
+        .end = p->height * (j + 1) / job->n_bands,
         .x = job->x + i * job->image_floats,
         .image = image,
-        .pixels = image + job->margin[0] * job->pixels.line_bytes +
-                  job->margin[1] * job->pixels.pixel_bytes,
+        .pixels = image + p->padding[0] * job->pixels.line_bytes +
+                  p->padding[1] * job->pixels.pixel_bytes,
         .by = job->scales[i],
     };
 }
@@ -95,15 +87,15 @@ static band band_of(const window_job *job, int64_t part)
 /* The ends of the band's lines; the first band has the lines above, the last below. */
 static void write_margin(const window_job *job, const band *b)
 {
-    const int64_t line = job->pixels.line_bytes;
-    const int64_t side = job->margin[1] * job->pixels.pixel_bytes;
-    const size_t edge = (size_t)(job->margin[0] * line);
-    uint8_t *first = b->image + job->margin[0] * line;
+    const ptac_int8_conv2d *p = job->conv->p;
+    const int64_t line = job->pixels.line_bytes, edge = p->padding[0] * line;
+    const int64_t side = p->padding[1] * job->pixels.pixel_bytes;
+    uint8_t *first = b->image + edge;
 
     if (b->begin == 0)
-        memset(b->image, b->by.zero, edge);
-    if (b->end == job->conv->p->height)
-        memset(first + job->conv->p->height * line, b->by.zero, edge);
+        memset(b->image, b->by.zero, (size_t)edge);
+    if (b->end == p->height)
+        memset(first + p->height * line, b->by.zero, (size_t)edge);
     for (int64_t i = b->begin; side > 0 && i < b->end; i++) {
         memset(first + i * line, b->by.zero, (size_t)side);
         memset(first + (i + 1) * line - side, b->by.zero, (size_t)side);
@@ -258,7 +250,7 @@ static void share_out(window_job *job)
     const int64_t n = job->conv->call->n_threads;
 
     job->strip_parts = job->panel_parts = 1;
-    if (n <= 1 || job->batch * ptac_conv_work(job->conv->p) < 2 * GRAIN_PRODUCT)
+    if (n <= 1 || job->batch * ptac_conv_work(job->conv->p) < 2 * PTAC_INT8_GRAIN)
         return;
     if (job->conv->n_panels % n == 0 && n_strips < 16 * n)
         job->panel_parts = n;

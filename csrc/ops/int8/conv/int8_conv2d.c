@@ -1,7 +1,8 @@
 /*
- * int8_conv2d.c - which calls of int8_conv2d are sound, and their shape kinds.
+ * int8_conv2d.c - which calls of int8_conv2d are sound, their shape kinds, and their
+ * way: by windows or by points.
  */
-#include "ops/int8/conv/int8_conv2d.h"
+#include "ops/int8/conv/conv_job.h"
 
 static bool is_between(int64_t number, int64_t least, int64_t most)
 {
@@ -69,6 +70,31 @@ static ptac_reason why_not(const ptac_int8_conv2d *p)
 ptac_reason ptac_int8_conv2d_accepts(const ptac_call *call)
 {
     return ptac_int8_is_aligned(call) ? why_not(call->params) : PTAC_LAYOUT;
+}
+
+static bool is_points(const ptac_int8_conv2d *p)
+{
+    return p->kernel[0] == 1 && p->kernel[1] == 1 && p->padding[0] == 0 &&
+           p->padding[1] == 0;
+}
+
+ptac_status ptac_int8_conv2d_run(const ptac_call *call, const ptac_int8_isa *isa)
+{
+    const ptac_int8_conv2d *p = call->params;
+    ptac_conv_job job = {
+        .isa = isa,
+        .call = call,
+        .p = p,
+        .shape = ptac_int8_conv2d_weight(p),
+        .x = call->inputs[PTAC_CONV_X].data,
+        .y = call->outputs[0].data,
+        .packed = call->inputs[PTAC_CONV_PACKED].data,
+        .group_bytes = ptac_quads(p->c) * PTAC_QUAD,
+        .n_panels = p->groups * ((p->n / p->groups + PTAC_PANEL - 1) / PTAC_PANEL),
+        .n_strips = (p->out_height * p->out_width + PTAC_STRIP - 1) / PTAC_STRIP,
+    };
+
+    return is_points(p) ? ptac_convolve_points(&job) : ptac_convolve_windows(&job);
 }
 
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
