@@ -45,16 +45,13 @@ def install(c: Any, config: Config) -> str | None:
 
 def _set_gates(c: Any, config: Config | None) -> None:
     """Open these operators as ``config`` says; without it, close them."""
-    for name, _, _ in c.operators():
-        if name in OPERATORS:
-            c.set_gate(name, _gate(name, config))
-
-
-def _gate(name: str, config: Config | None) -> str:
-    if config is None:
-        return "switched off"
-    is_wanted = config.include is None or name in config.include
-    return "" if is_wanted and name not in config.exclude else "excluded"
+    for name in OPERATORS:
+        if config is None:
+            why = "switched off"
+        else:
+            is_wanted = config.include is None or name in config.include
+            why = "" if is_wanted and name not in config.exclude else "excluded"
+        c.set_gate(name, why)
 
 
 def remove(c: Any) -> None:

@@ -80,7 +80,7 @@ def checked_model(model: Any) -> nn.Module:
 
 def quantize(model: nn.Module, sample: Any, options: Options) -> nn.Module:
     """See :func:`pai_torchacc.quantize_model`."""
-    if list(selection.int8_modules(model)):
+    if selection.int8_modules(model):
         _say_done(model, options)
         return model
     calls = None if sample is None else samples.calls_of(sample)

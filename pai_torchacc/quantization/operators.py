@@ -16,9 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pai_torchacc.quantization import quantizer
-
-OPERATORS = ("int8_linear", "int8_conv2d", "int8_embedding")
+from pai_torchacc.quantization import OPERATORS, quantizer
 
 kernels: dict[str, Any] = {}
 """The extension's entries, while the switch is on."""

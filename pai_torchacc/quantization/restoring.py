@@ -40,8 +40,8 @@ class _Weight(Layer):
         return quantizer.saved_keys(self.prefix, self.cls.weight_name)
 
     def file_keys(self) -> tuple[str, ...]:
-        """Names of its numbers in the file."""
-        return self.keys[:2] if self.is_int8 else (self.key,)
+        """Names in the file."""
+        return self.keys if self.is_int8 else (self.key,)
 
     def shape(self) -> tuple[int, ...] | None:
         """Of its weight; None without one."""
@@ -77,11 +77,8 @@ def planned(model: nn.Module, entries: dict[str, Any]) -> Plan:
         groups.setdefault(weight.identity(), []).append(weight)
         for key in (weight.key, *weight.keys):
             expected.pop(key, None)
-        if weight.is_int8:
-            shapes = shape, shape[:1], None
-            expected.update(zip(weight.keys, shapes, strict=True))
-        else:
-            expected[weight.key] = shape
+        shapes = shape, shape[:1], None
+        expected.update(zip(weight.file_keys(), shapes, strict=False))
     _check_keys(expected, entries)
     plan = list(groups.values())
     _check_modules(model, plan)
@@ -169,7 +166,7 @@ def restore(
 
 def _check_alike(group: list[_Weight], tensors: dict[str, Tensor]) -> None:
     """Raise ValueError where what is one weight in the model is not in the file."""
-    first, *others = ([tensors[k] for k in weight.file_keys()] for weight in group)
+    first, *others = ([tensors[k] for k in w.file_keys()[:2]] for w in group)
     for i, other in enumerate(others, 1):
         pairs = zip(first, other, strict=True)
         if not all(a is b or torch.equal(a, b) for a, b in pairs):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -328,8 +328,6 @@ def _follow_attention(found: list[Layer]) -> None:
                 layer.refuse("its attention stays float", owner.is_fault)
 
 
-def int8_modules(model: nn.Module) -> Iterator[tuple[str, Int8Module]]:
+def int8_modules(model: nn.Module) -> list[tuple[str, Int8Module]]:
     """The quantized modules of a model."""
-    for name, module in model.named_modules():
-        if isinstance(module, Int8Module):
-            yield name, module
+    return [(n, m) for n, m in model.named_modules() if isinstance(m, Int8Module)]
