@@ -30,8 +30,7 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
 
     weight_name = "in_proj_weight"
 
-    def _reset_parameters(self) -> None:
-        self.reset_parameters()
+    _reset_parameters = Int8Module.reset_parameters
 
     def forward(
         self,

@@ -14,21 +14,23 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from pai_torchacc.quantization.operators import kernels
+
 _removed: Any = WeakIdKeyDictionary()
 _warned: weakref.WeakSet[Any] = weakref.WeakSet()
 _registered: list[Any] = []
-_state = {"is_on": False}
 
 
 def install() -> None:
-    """Watch, if there is anything to watch for."""
-    _state["is_on"] = True
-    _watch()
+    """Watch, if there is anything to watch for and the switch is on."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    if kernels and not _registered and len(_removed):
+        _registered.append(register_optimizer_step_pre_hook(_before_step))
 
 
 def remove() -> None:
     """Stop watching."""
-    _state["is_on"] = False
     while _registered:
         _registered.pop().remove()
 
@@ -36,20 +38,13 @@ def remove() -> None:
 def note_removed(parameter: nn.Parameter) -> None:
     """A model no longer has this parameter."""
     _removed[parameter] = True
-    _watch()
+    install()
 
 
 def note_restored(parameter: nn.Parameter) -> None:
     """A model has it again."""
     if parameter in _removed:
         del _removed[parameter]
-
-
-def _watch() -> None:
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-    if _state["is_on"] and not _registered and len(_removed):
-        _registered.append(register_optimizer_step_pre_hook(_before_step))
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:

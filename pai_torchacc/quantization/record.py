@@ -57,10 +57,6 @@ class Record:
     method: str
     buckets: tuple[tuple[str, str], ...]
 
-    def floats(self) -> frozenset[str]:
-        """Kinds of call that are computed in float32."""
-        return frozenset(kind for kind, how in self.buckets if how == "float")
-
     def as_tensor(self) -> Tensor:
         """Encode as JSON text for a checkpoint."""
         content = {
@@ -157,6 +153,7 @@ class State:
     measured: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By kind of call: seconds in float and in int8."""
     floats: frozenset[str] = frozenset()
+    """Kinds of call that are computed in float32."""
     float_rows: tuple[Rows, ...] = ()
     """The same of a linear layer."""
     geometry: tuple[Any, Any] | None = None
@@ -164,7 +161,8 @@ class State:
 
     def take(self, record: Record) -> None:
         """Compute as this record says from now on."""
-        self.record, self.floats = record, record.floats()
+        self.record = record
+        self.floats = frozenset(kind for kind, how in record.buckets if how == "float")
         self.float_rows = tuple(ROWS[kind] for kind in self.floats if kind in ROWS)
 
     def parameter(self, weight: Tensor) -> nn.Parameter:

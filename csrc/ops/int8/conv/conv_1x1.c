@@ -109,7 +109,6 @@ static ptac_row_scale quantize_pixels(const points_job *job, const float *image,
 static void convolve_band(const points_job *job, int64_t image, int64_t band,
                           char *scratch)
 {
-    static const int64_t no_offset = 0;
     const ptac_conv_job *conv = job->conv;
     const ptac_int8_conv2d *p = conv->p;
     const float *x = conv->x + image * job->n_channels * p->height * p->width;
@@ -133,7 +132,7 @@ static void convolve_band(const points_job *job, int64_t image, int64_t band,
             strip.first = ptac_strip_begin(conv, s);
             strip.from = strip.first - first;
             strip.n_pixels = (int)(ptac_strip_begin(conv, s + 1) - strip.first);
-            ptac_multiply_strip(conv, &strip, panel, &no_offset, 1, ptac_quads(p->c));
+            ptac_multiply_strip(conv, &strip, panel);
         }
 }
 
@@ -161,9 +160,13 @@ ptac_status ptac_convolve_points(ptac_conv_job *conv)
         .pixel_bytes = p->groups * conv->group_bytes,
         .skips = p->stride[0] > 1 || p->stride[1] > 1,
     };
+    static const int64_t no_offset = 0;
     const int64_t float_bytes = job.n_channels * (int64_t)sizeof(float);
     const int64_t picked_bytes = job.skips && !p->x_channels_last ? float_bytes : 0;
 
+    conv->segments = &no_offset;
+    conv->n_segments = 1;
+    conv->n_quads = ptac_quads(p->c);
     job.strips_per_band = 1 + BAND_BYTES / (PTAC_STRIP * float_bytes);
     if (job.strips_per_band > (conv->n_strips + 1) / 2)
         job.strips_per_band = (conv->n_strips + 1) / 2; /* two threads may share one */

@@ -73,8 +73,7 @@ static void multiply_tiles(const ptac_conv_job *job, const ptac_strip *strip,
 }
 
 void ptac_multiply_strip(const ptac_conv_job *job, const ptac_strip *strip,
-                         int64_t panel, const int64_t *segments, int64_t n_segments,
-                         int64_t n_quads)
+                         int64_t panel)
 {
     const ptac_int8_conv2d *p = job->p;
     const int64_t per_group = p->n / p->groups;
@@ -91,9 +90,9 @@ void ptac_multiply_strip(const ptac_conv_job *job, const ptac_strip *strip,
         .relu = p->relu,
     };
     ptac_tile tile = {
-        .segments = segments,
-        .n_segments = n_segments,
-        .n_quads = n_quads,
+        .segments = job->segments,
+        .n_segments = job->n_segments,
+        .n_quads = job->n_quads,
         .panel = job->packed + group * ptac_group_bytes(&job->shape) +
                  in_group * job->shape.taps * job->group_bytes,
     };

@@ -19,9 +19,11 @@ typedef struct ptac_conv_job {
     float *y;
     const int8_t *packed;
     const float *scales, *bias; /* with the normalization in them, in scratch */
-    int64_t group_bytes;        /* of a quantized pixel, those of one group */
-    int64_t n_panels;           /* of all groups */
-    int64_t n_strips;           /* of one image */
+    const int64_t *segments;    /* of a tile, as n_segments and n_quads are */
+    int64_t n_segments, n_quads;
+    int64_t group_bytes; /* of a quantized pixel, those of one group */
+    int64_t n_panels;    /* of all groups */
+    int64_t n_strips;    /* of one image */
 } ptac_conv_job;
 
 /* Quantized activations of a strip: where its windows begin. */
@@ -39,10 +41,9 @@ typedef struct ptac_strip {
 /* The first pixel of strip i of an image, and with i + 1 the end of it. */
 int64_t ptac_strip_begin(const ptac_conv_job *job, int64_t i);
 
-/* One strip by one panel; segments and n_quads are those of a tile. */
+/* One strip by one panel. */
 void ptac_multiply_strip(const ptac_conv_job *job, const ptac_strip *strip,
-                         int64_t panel, const int64_t *segments, int64_t n_segments,
-                         int64_t n_quads);
+                         int64_t panel);
 
 /* Multiply-adds of one image. */
 int64_t ptac_conv_work(const ptac_int8_conv2d *p);

@@ -25,7 +25,6 @@ typedef struct window_job {
     ptac_pixels pixels; /* of a quantized image, margin included in line_bytes */
     int64_t image_bytes;
     int64_t segments[PTAC_INT8_MOST_TAPS];
-    int64_t n_segments, n_quads;
     int64_t n_bands; /* of an image, that are measured and quantized apart */
     ptac_range *ranges;
     ptac_row_scale *scales;
@@ -34,10 +33,10 @@ typedef struct window_job {
 } window_job;
 
 /* Sizes of the quantized image, and where the pieces of a window lie in it. */
-static void lay_out(window_job *job)
+static void lay_out(ptac_conv_job *conv, window_job *job)
 {
-    const ptac_int8_conv2d *p = job->conv->p;
-    const int64_t pixel_bytes = p->groups * job->conv->group_bytes;
+    const ptac_int8_conv2d *p = conv->p;
+    const int64_t pixel_bytes = p->groups * conv->group_bytes;
     const bool is_run = p->groups == 1 && p->dilation[1] == 1;
 
     job->image_floats = p->groups * p->c * p->height * p->width;
@@ -49,11 +48,11 @@ static void lay_out(window_job *job)
     };
     job->image_bytes =
         ptac_whole_lines((p->height + 2 * p->padding[0]) * job->pixels.line_bytes);
-    job->n_quads = (is_run ? p->kernel[1] : 1) * ptac_quads(p->c);
-    job->n_segments = 0;
+    conv->segments = job->segments;
+    conv->n_quads = (is_run ? p->kernel[1] : 1) * ptac_quads(p->c);
     for (int64_t i = 0; i < p->kernel[0]; i++)
         for (int64_t j = 0; j < (is_run ? 1 : p->kernel[1]); j++)
-            job->segments[job->n_segments++] =
+            job->segments[conv->n_segments++] =
                 i * p->dilation[0] * job->pixels.line_bytes +
                 j * p->dilation[1] * pixel_bytes;
 }
@@ -237,8 +236,7 @@ static void multiply_parts(int64_t begin, int64_t end, void *context)
             for (int64_t s = n_strips * i / job->strip_parts; s < last_strip; s++) {
                 const ptac_strip strip = strip_of(job, s);
 
-                ptac_multiply_strip(job->conv, &strip, n, job->segments,
-                                    job->n_segments, job->n_quads);
+                ptac_multiply_strip(job->conv, &strip, n);
             }
     }
 }
@@ -266,7 +264,7 @@ ptac_status ptac_convolve_windows(ptac_conv_job *conv)
     int64_t most;
     char *scratch;
 
-    lay_out(&job);
+    lay_out(conv, &job);
     most = conv->call->n_threads * (1 + MOST_BYTES / job.image_bytes);
     most = most < p->batch ? most : p->batch;
     scratch = ptac_conv_scratch(conv, most * job.image_bytes +
