@@ -52,8 +52,11 @@ static void sum(const ptac_tile *tile, int n_rows, int n_vectors, int32_t *sums)
             }
 }
 
-static float activate(const ptac_epilogue *e, float y)
+static float finish_one(const ptac_epilogue *e, int n, float exact, float row_scale)
 {
+    const float bias = e->bias ? e->bias[n] : 0.0f;
+    const float y = fmaf(exact, row_scale * e->column_scales[n], bias);
+
     return e->relu && y < 0.0f ? 0.0f : y;
 }
 
@@ -64,10 +67,8 @@ static void finish(const ptac_epilogue *e, const int32_t *sums, int n_rows,
         for (int n = 0; n < e->n_columns; n++) {
             const int32_t exact =
                 sums[r * PTAC_PANEL + n] - rows[r].zero * e->column_sums[n];
-            const float bias = e->bias ? e->bias[n] : 0.0f;
 
-            y[r * y_stride + n] = activate(
-                e, fmaf((float)exact, rows[r].scale * e->column_scales[n], bias));
+            y[r * y_stride + n] = finish_one(e, n, (float)exact, rows[r].scale);
         }
 }
 
@@ -78,10 +79,8 @@ static void finish16(const ptac_epilogue *e, const int32_t *sums, ptac_row_scale
         const int32_t column = e->column_sums[n];
         const int32_t high = sums[n] - (row.zero >> 8) * column;
         const int32_t low = sums[PTAC_PANEL + n] - (row.zero & 255) * column;
-        const float exact = fmaf(256.0f, (float)high, (float)low);
-        const float bias = e->bias ? e->bias[n] : 0.0f;
 
-        y[n] = activate(e, fmaf(exact, row.scale * e->column_scales[n], bias));
+        y[n] = finish_one(e, n, fmaf(256.0f, (float)high, (float)low), row.scale);
     }
 }
 
