@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pai_torchacc.quantization import OPERATORS, quantizer
+from pai_torchacc.calibration import BY_NAME as OPERATORS
+from pai_torchacc.quantization import quantizer
 
 kernels: dict[str, Any] = {}
 """The extension's entries, while the switch is on."""
