@@ -29,10 +29,25 @@ _NONE = (lambda: None), None
 def install(ledger: Ledger) -> None:
     """Register those that exist, and from now on those that are made."""
     ledger.set_attribute(Optimizer, "__init__", _registering())
-    for found in gc.get_objects():
-        # not isinstance(), which asks objects that are none of ours for their class
-        if issubclass(type(found), Optimizer) and "param_groups" in vars(found):
-            tuner_of(found)
+    for optimizer in _existing():
+        tuner_of(optimizer)
+
+
+def _existing() -> list[Any]:
+    """Optimizers that have been made: each refers to its class.
+
+    A list of all objects would hold the tuples, too, that other threads are making, and
+    Python does not finish a tuple that somebody else holds.
+    """
+    classes: list[type] = [Optimizer]
+    for cls in classes:
+        classes += type.__subclasses__(cls)
+    # not isinstance(), which asks objects that are none of ours for their class
+    return [
+        found
+        for found in gc.get_referrers(*classes)
+        if issubclass(type(found), Optimizer) and "param_groups" in vars(found)
+    ]
 
 
 def _registering() -> Any:

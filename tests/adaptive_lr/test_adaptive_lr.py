@@ -6,6 +6,7 @@ import copy
 import io
 import itertools
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from adapting import assert_same, closure_of, network, train, weights
 from torch import nn, optim
 
 import pai_torchacc as ptac
+from pai_torchacc.adaptive_lr import registry
 
 KNOWN = [
     optim.SGD,
@@ -282,6 +284,36 @@ def test_one_optimizer_alone_and_all_but_one() -> None:
     assert ptac.adaptive_lr_report(left).mode == "off"
     train(net, optimizer, 60)
     assert ptac.adaptive_lr_report(optimizer).mode == "loss"
+
+
+class _Meta(type):
+    pass
+
+
+class _Derived(optim.Adam, metaclass=_Meta):
+    pass
+
+
+def test_optimizers_that_exist_are_found_beside_threads_that_make_tuples() -> None:
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def make_tuples() -> None:
+        try:
+            while not stop.is_set():
+                tuple(i for i in range(1000))
+        except BaseException as error:
+            failures.append(error)
+
+    optimizers = [network(lr=1e-4)[1], _Derived(network(lr=1e-4)[0].parameters())]
+    other = threading.Thread(target=make_tuples)
+    other.start()
+    for _ in range(5):
+        with ptac.enable_adaptive_lr():
+            assert all(registry.known_tuner(o) is not None for o in optimizers)
+    stop.set()
+    other.join()
+    assert failures == []
 
 
 @pytest.mark.parametrize(
