@@ -29,27 +29,37 @@ def run(
 
     ``lowered`` runs it under torch's autocast to bfloat16.
     """
-    parameters: dict[str, Tensor] = {}
-    if isinstance(model, torch.nn.Module):
-        model = copy.deepcopy(model)
-        if dtype is not None:
-            model = model.to(dtype)
-        parameters = dict(model.named_parameters())
-    taken = [_map(i, lambda t: _fresh(t, dtype)) for i in inputs]
-    named = {f"grad {n}": p for n, p in parameters.items()}
-    for i, value in enumerate(taken):
-        named |= {f"grad input {i}{n}": t for n, t in _tensors(value)}
-    if nudge:
-        _nudge(list(named.values()), nudge)
-    autocast = torch.autocast("cpu", torch.bfloat16) if lowered else nullcontext()
-    with torch.set_grad_enabled(backward), autocast:
-        output = model(*taken)
-    results = {f"output{name}": t for name, t in _tensors(output)}
-    if backward:
-        pools.look(results.values())
-        wanted = {name: t for name, t in named.items() if t.requires_grad}
-        results |= _gradients(wanted, results.values())
-    return {name: t.detach() for name, t in results.items()}
+    with torch.inference_mode(False), torch.set_grad_enabled(backward):
+        parameters: dict[str, Tensor] = {}
+        if isinstance(model, torch.nn.Module):
+            model = copy.deepcopy(model)
+            if dtype is not None:
+                model = model.to(dtype)
+            parameters = dict(model.named_parameters())
+        taken = [_map(i, lambda t: _fresh(t, dtype)) for i in inputs]
+        named = {f"grad {n}": p for n, p in parameters.items()}
+        for i, value in enumerate(taken):
+            named |= {f"grad input {i}{n}": t for n, t in _tensors(value)}
+        if nudge:
+            _nudge(list(named.values()), nudge)
+        with torch.autocast("cpu", torch.bfloat16) if lowered else nullcontext():
+            output = model(*taken)
+        results = {f"output{name}": t for name, t in _tensors(output)}
+        if backward:
+            pools.look(results.values())
+            wanted = {name: t for name, t in named.items() if t.requires_grad}
+            results |= _gradients(wanted, results.values())
+        return {name: _dense(t.detach()) for name, t in results.items()}
+
+
+def _dense(t: Tensor) -> Tensor:
+    """The same numbers in a layout and a type that can be compared."""
+    if t.is_nested:
+        return torch.cat([part.flatten() for part in t.unbind()])
+    if t.is_quantized:
+        return t.dequantize()
+    t = t.to_dense()
+    return t.float() if t.is_floating_point() and t.itemsize == 1 else t
 
 
 def is_alike(found: Results, first: Results) -> bool:

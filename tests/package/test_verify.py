@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import switching
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, nested, nn
 
 import pai_torchacc as ptac
 from pai_torchacc import verification
@@ -262,3 +263,40 @@ def test_what_was_not_accelerated_is_said() -> None:
     assert found
     assert found.accelerated == 0
     assert "nothing ran accelerated" in str(found)
+
+
+UNUSUAL_RESULTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sparse": lambda x: x.to_sparse(),
+    "compressed": lambda x: x.to_sparse_csr(),
+    "float8": lambda x: x.to(torch.float8_e4m3fn),
+    "quantized": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+    "jagged": lambda x: nested.nested_tensor([x, x[:3]], layout=torch.jagged),
+    "nested": lambda x: nested.nested_tensor([x, x[:3]]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested:UserWarning")
+@pytest.mark.parametrize("kind", UNUSUAL_RESULTS)
+def test_results_of_any_layout_and_type_are_compared(kind: str) -> None:
+    result, x = UNUSUAL_RESULTS[kind], torch.rand(64, 64)
+    with switching.accelerated():
+        assert ptac.verify(result, x)
+        changed = when_accelerated(lambda t: t + 1)
+        assert not ptac.verify(lambda x: result(changed(x)), x)
+
+
+def test_gradients_may_be_sparse() -> None:
+    model = nn.Sequential(nn.Embedding(1000, 64, sparse=True), nn.Linear(64, 64))
+    assert ptac.verify(model, torch.randint(0, 1000, (64, 16)))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_gradients_are_compared_whatever_mode_it_is_called_in(
+    mode: Callable[[], AbstractContextManager[None]],
+) -> None:
+    with mode():
+        found = ptac.verify(nn.Linear(64, 64), torch.randn(64, 64))
+    assert found
+    assert "grad weight" in {r.name for r in found.rows}
