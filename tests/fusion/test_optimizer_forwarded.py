@@ -314,6 +314,31 @@ def test_a_tensor_that_is_written_twice(cls: type, shared: str) -> None:
     contract.exactly(ours, stock)
 
 
+@CLASSES
+@pytest.mark.parametrize("gradient_at", [0, 5, 15])
+def test_a_gradient_that_lies_over_its_parameter(cls: type, gradient_at: int) -> None:
+    def program() -> Any:
+        memory = torch.linspace(0, 1, 30)
+        p = memory[10:20].requires_grad_()
+        p.grad = memory[gradient_at : gradient_at + 10].detach()
+        try:
+            cls([p], lr=0.1).step()
+        except RuntimeError as error:
+            return str(error)
+        return memory.detach()
+
+    stock = program()
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = program()
+        is_over = gradient_at != 0
+        assert hits.forwarded.keys() == ({"overlapping memory"} if is_over else set())
+    if isinstance(stock, str):
+        assert ours == stock
+    else:
+        contract.exactly(ours, stock)
+
+
 def own_parameter(opt: Any) -> list[Tensor]:
     return [p.detach() for group in opt.param_groups for p in group["params"]]
 

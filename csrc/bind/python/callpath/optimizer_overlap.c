@@ -13,9 +13,14 @@ static int by_address(const void *left, const void *right)
     return (a->param > b->param) - (a->param < b->param);
 }
 
+/* Bytes of a parameter, and of its gradient. */
+static size_t size_of(const ptac_optimizer_args *g, const ptac_step_item *item)
+{
+    return (size_t)item->n * (g->dtype == PTAC_F32 ? 4 : 8);
+}
+
 ptac_verdict ptac_optimizer_args_overlap(const ptac_optimizer_args *g)
 {
-    const size_t width = g->dtype == PTAC_F32 ? 4 : 8;
     const ptac_step_item **sorted;
     ptac_verdict result = PTAC_TAKE;
 
@@ -30,7 +35,7 @@ ptac_verdict ptac_optimizer_args_overlap(const ptac_optimizer_args *g)
         sorted[i] = &g->items[i];
     qsort(sorted, (size_t)g->n_items, sizeof *sorted, by_address);
     for (Py_ssize_t i = 1; i < g->n_items; i++)
-        if ((char *)sorted[i - 1]->param + (size_t)sorted[i - 1]->n * width >
+        if ((char *)sorted[i - 1]->param + size_of(g, sorted[i - 1]) >
             (char *)sorted[i]->param)
             result = PTAC_OVERLAP;
     PyMem_Free(sorted);
@@ -65,11 +70,17 @@ static bool note_written(const ptac_optimizer_args *g, const void **table, size_
     return true;
 }
 
+/* A gradient begins where something is written, or lies over a part of its parameter. */
 static bool reads_written(const ptac_optimizer_args *g, const void **table, size_t mask)
 {
-    for (Py_ssize_t i = 0; i < g->n_items; i++)
-        if (g->items[i].n && *place(table, mask, g->items[i].grad))
+    for (Py_ssize_t i = 0; i < g->n_items; i++) {
+        const ptac_step_item *item = &g->items[i];
+        const uintptr_t param = (uintptr_t)item->param, grad = (uintptr_t)item->grad;
+        const size_t apart = param < grad ? grad - param : param - grad;
+
+        if (item->n && (apart < size_of(g, item) || *place(table, mask, item->grad)))
             return true;
+    }
     return false;
 }
 
