@@ -70,7 +70,7 @@ static bool note_written(const ptac_optimizer_args *g, const void **table, size_
     return true;
 }
 
-/* A gradient begins where something is written, or lies over a part of its parameter. */
+/* A gradient begins where something is written, or lies over its own parameter. */
 static bool reads_written(const ptac_optimizer_args *g, const void **table, size_t mask)
 {
     for (Py_ssize_t i = 0; i < g->n_items; i++) {
