@@ -81,6 +81,17 @@ typedef enum ptac_reason {
         PTAC_N_REASONS
 } ptac_reason;
 
+static inline int64_t ptac_least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Parts of n of which each has part, but for the last one. */
+static inline int64_t ptac_parts(int64_t n, int64_t part)
+{
+    return (n + part - 1) / part;
+}
+
 const char *ptac_reason_text(ptac_reason reason);
 const char *ptac_dtype_name(ptac_dtype dtype);
 const char *ptac_level_name(ptac_level level);

@@ -95,22 +95,26 @@ typedef struct ptac_op_shapes {
         ptac_registry_add_shapes(&shapes);                                             \
     }
 
-/* In a line, where that says all: a row of PTAC_OP_<id>, and its shapes, kinds last. */
-#define PTAC_ROW(id, of_name, of_level, features, takes, computes)                     \
-    static const ptac_kernel row_of_##id = {                                           \
+/* In a line: a row of PTAC_OP_<id>, what else it has last; its shapes, kinds last. */
+#define PTAC_ROW(id, of_name, of_level, features, takes, computes, ...)                \
+    static const ptac_kernel row_##id##_##takes##_##computes = {                       \
         .op = PTAC_OP_##id,                                                            \
         .name = of_name,                                                               \
         .level = of_level,                                                             \
         .needs = features,                                                             \
         .accepts = takes,                                                              \
         .run = computes,                                                               \
+        ##__VA_ARGS__,                                                                 \
     };                                                                                 \
-    PTAC_REGISTER(row_of_##id)
-#define PTAC_SHAPES(id, by, ...)                                                       \
+    PTAC_REGISTER(row_##id##_##takes##_##computes)
+#define PTAC_SHAPES(id, by, ...) PTAC_SHAPES_OF(id, by, 0, false, __VA_ARGS__)
+#define PTAC_SHAPES_OF(id, by, input, decided, ...)                                    \
     static const ptac_op_shapes shapes_of_##id = {                                     \
         .op = PTAC_OP_##id,                                                            \
         .kinds = {__VA_ARGS__},                                                        \
         .classify = by,                                                                \
+        .typed_input = input,                                                          \
+        .is_decided = decided,                                                         \
     };                                                                                 \
     PTAC_REGISTER_SHAPES(shapes_of_##id)
 

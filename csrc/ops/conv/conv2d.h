@@ -95,12 +95,6 @@ static inline int64_t ptac_conv2d_work(const ptac_conv2d *p)
            p->out_h * p->out_w;
 }
 
-/* Parts of n of which each has part, but for the last one. */
-static inline int64_t ptac_parts(int64_t n, int64_t part)
-{
-    return (n + part - 1) / part;
-}
-
 /* Why only a row that takes any convolution may do this call. */
 ptac_reason ptac_conv2d_reason(const ptac_call *call);
 
@@ -108,17 +102,8 @@ ptac_reason ptac_conv2d_reason(const ptac_call *call);
  * A row of convolution for the instruction set that ISA and NEEDS name. Ranks: larger
  * tiles save more, and direct convolution wants few channels.
  */
-#define PTAC_CONV_ROW(variable, operation, algorithm, rank_, level_, may, work)        \
-    static const ptac_kernel variable = {                                              \
-        .op = operation,                                                               \
-        .name = algorithm "_" ISA,                                                     \
-        .level = level_,                                                               \
-        .needs = NEEDS,                                                                \
-        .rank = rank_,                                                                 \
-        .spreads = true,                                                               \
-        .accepts = may,                                                                \
-        .run = work,                                                                   \
-    };                                                                                 \
-    PTAC_REGISTER(variable)
+#define PTAC_CONV_ROW(id, algorithm, of_rank, of_level, takes, computes)               \
+    PTAC_ROW(id, algorithm "_" ISA, of_level, NEEDS, takes, computes, .rank = of_rank, \
+             .spreads = true)
 
 #endif

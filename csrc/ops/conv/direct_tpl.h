@@ -320,7 +320,5 @@ static ptac_status run_direct(const ptac_call *call)
     return ptac_direct_run(call, p->kernel_h == 3 ? &stages_3 : &stages_5);
 }
 
-PTAC_CONV_ROW(conv2d_direct, PTAC_OP_CONV2D, "direct", 0, PTAC_CLOSE,
-              ptac_direct_accepts, run_direct)
-PTAC_CONV_ROW(backward_direct, PTAC_OP_CONV2D_BACKWARD, "direct", 0, PTAC_CLOSE,
-              ptac_direct_accepts, run_direct)
+PTAC_CONV_ROW(CONV2D, "direct", 0, PTAC_CLOSE, ptac_direct_accepts, run_direct)
+PTAC_CONV_ROW(CONV2D_BACKWARD, "direct", 0, PTAC_CLOSE, ptac_direct_accepts, run_direct)

@@ -41,18 +41,17 @@ static int64_t fewest_terms(ptac_tile_size tile)
 }
 
 /* The direct sum's multiplications for one of transformed tiles, edges included. */
-static double gain(const ptac_conv2d *p, const ptac_winograd_stages *stages, int out_h,
-                   int out_w)
+static double gain(const ptac_winograd *conv, ptac_tile_size tile)
 {
     const double tiles =
-        (double)ptac_parts(out_h, stages->tile.mh) * ptac_parts(out_w, stages->tile.mw);
+        (double)ptac_parts(conv->out_h, tile.mh) * ptac_parts(conv->out_w, tile.mw);
 
-    return (double)out_h * out_w * p->kernel_h * p->kernel_w /
-           (tiles * stages->tile.n_points);
+    return (double)conv->out_h * conv->out_w * tile.r * tile.r /
+           (tiles * tile.n_points);
 }
 
 /* The part of the taps' places along an axis that lie inside the image. */
-static float part_inside(int size, int out_size, int kernel, int pad)
+static float part_along(int size, int out_size, int kernel, int pad)
 {
     int64_t n_inside = 0;
 
@@ -66,42 +65,35 @@ static float part_inside(int size, int out_size, int kernel, int pad)
 }
 
 /* Of images that are mostly padding stock sums few terms, with less error. */
-static bool is_mostly_padding(const ptac_conv2d *p)
+static float part_inside(const ptac_winograd *conv, int r)
 {
-    const bool is_data = p->result == PTAC_CONV_DATA;
-    const int r = p->kernel_h;
-
-    return (is_data ? part_inside(p->out_h, p->h, r, r - 1 - p->pad_h) *
-                          part_inside(p->out_w, p->w, r, r - 1 - p->pad_w)
-                    : part_inside(p->h, p->out_h, r, p->pad_h) *
-                          part_inside(p->w, p->out_w, r, p->pad_w)) < LEAST_INSIDE;
+    return part_along(conv->h, conv->out_h, r, conv->pad_h) *
+           part_along(conv->w, conv->out_w, r, conv->pad_w);
 }
 
 ptac_reason ptac_winograd_accepts(const ptac_call *call,
                                   const ptac_winograd_stages *stages)
 {
     const ptac_conv2d *p = call->params;
-    const bool is_data = p->result == PTAC_CONV_DATA;
-    const int summed = is_data ? p->out_channels : p->in_channels;
+    const ptac_tile_size tile = stages->tile;
+    const ptac_winograd conv = ptac_winograd_of(call);
     const ptac_reason why = ptac_conv2d_reason(call);
 
     if (why)
         return why;
-    if (p->kernel_h != stages->tile.r || p->pad_h >= stages->tile.r ||
-        p->pad_w >= stages->tile.r || p->h > MOST_SIZE || p->w > MOST_SIZE ||
-        p->in_channels > MOST_CHANNELS || p->out_channels > MOST_CHANNELS)
+    if (p->kernel_h != tile.r || p->pad_h >= tile.r || p->pad_w >= tile.r ||
+        p->h > MOST_SIZE || p->w > MOST_SIZE || p->in_channels > MOST_CHANNELS ||
+        p->out_channels > MOST_CHANNELS)
         return PTAC_SHAPE;
-    if (p->result == PTAC_CONV_WEIGHT &&
-        ptac_conv2d_pixels(p) < fewest_terms(stages->tile))
+    if (p->result == PTAC_CONV_WEIGHT && ptac_conv2d_pixels(p) < fewest_terms(tile))
         return PTAC_SHAPE;
-    if (stages->tile.r == 5 && p->result != PTAC_CONV_WEIGHT &&
-        (summed < LEAST_OF_5X5 || summed > MOST_OF_5X5 || is_mostly_padding(p)))
+    if (tile.r == 5 && p->result != PTAC_CONV_WEIGHT &&
+        (conv.in_channels < LEAST_OF_5X5 || conv.in_channels > MOST_OF_5X5 ||
+         part_inside(&conv, tile.r) < LEAST_INSIDE))
         return PTAC_SHAPE;
-    if (gain(p, stages, is_data ? p->h : p->out_h, is_data ? p->w : p->out_w) <
-        LEAST_GAIN)
+    if (gain(&conv, tile) < LEAST_GAIN)
         return PTAC_SHAPE;
-    return call->n_threads > FEW_THREADS &&
-                   !ptac_winograd_has_work_for_all(call, stages->tile)
+    return call->n_threads > FEW_THREADS && !ptac_winograd_has_work_for_all(call, tile)
                ? PTAC_NOT_FASTER
                : PTAC_TAKE;
 }
@@ -308,7 +300,7 @@ static bool is_better_summed(const ptac_winograd *conv, const ptac_winograd_stag
     const int64_t filters = (int64_t)conv->in_channels * conv->out_channels;
     const int64_t n_pixels = conv->n * conv->in_channels * conv->h * (int64_t)conv->w;
     const sample weights = sample_of(conv->weight, filters * r * r);
-    float filled, inside, least;
+    float filled, least;
 
     if (are_integers(conv->weight, filters * r * r) ||
         are_constant(conv->weight, filters, r * r))
@@ -324,9 +316,8 @@ static bool is_better_summed(const ptac_winograd *conv, const ptac_winograd_stag
     if (r < 5)
         return s->is_unsuited(conv, least_filled(s));
     filled = (float)weights.n_filled / (float)weights.n_seen;
-    inside = part_inside(conv->h, conv->out_h, r, conv->pad_h) *
-             part_inside(conv->w, conv->out_w, r, conv->pad_w);
-    least = fmaxf(least_filled(s), fminf(LEAST_OF_BOTH / inside, NEARLY_ALL));
+    least =
+        fmaxf(least_filled(s), fminf(LEAST_OF_BOTH / part_inside(conv, r), NEARLY_ALL));
     return s->is_unsuited(conv, least / filled) ||
            are_ill_conditioned(conv->weight, filters, s->tile);
 }
@@ -336,16 +327,15 @@ static bool wants_smaller_tiles(const ptac_call *call, ptac_tile_size tile)
 {
     enum { TERMS = 512, CHANNELS = 5 };
     const ptac_conv2d *p = call->params;
-    const int channels = p->result == PTAC_CONV_DATA ? p->out_channels : p->in_channels;
+    const ptac_winograd conv = ptac_winograd_of(call);
     const int64_t filters = (int64_t)p->in_channels * p->out_channels;
-    const float *weight = call->inputs[1].data;
     sample weights;
 
     if (p->result == PTAC_CONV_WEIGHT)
         return ptac_conv2d_pixels(p) < TERMS;
-    weights = sample_of(weight, filters * tile.r * tile.r);
-    return channels * weights.n_filled < CHANNELS * weights.n_seen ||
-           are_ill_conditioned(weight, filters, tile);
+    weights = sample_of(conv.weight, filters * tile.r * tile.r);
+    return conv.in_channels * weights.n_filled < CHANNELS * weights.n_seen ||
+           are_ill_conditioned(conv.weight, filters, tile);
 }
 
 /* The same for the gradient of the weight. */

@@ -187,7 +187,7 @@ static void lay_out(ptac_winograd_plan *plan, bool is_sum)
                                    : lines(plan->n_panels * at->panel);
 }
 
-static ptac_winograd conv_of(const ptac_call *call)
+ptac_winograd ptac_winograd_of(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
     const bool is_data = p->result == PTAC_CONV_DATA;
@@ -221,7 +221,7 @@ static ptac_winograd conv_of(const ptac_call *call)
 static ptac_winograd_plan cut(const ptac_call *call, ptac_tile_size tile)
 {
     const ptac_conv2d *p = call->params;
-    ptac_winograd_plan plan = {.conv = conv_of(call), .tile = tile};
+    ptac_winograd_plan plan = {.conv = ptac_winograd_of(call), .tile = tile};
 
     plan.n_panels = (int)ptac_parts(plan.conv.out_channels, 2 * tile.lanes);
     if (p->result == PTAC_CONV_WEIGHT)

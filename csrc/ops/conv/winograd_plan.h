@@ -89,6 +89,9 @@ enum {
     PTAC_DWARFING = 1024, /* so many times a pixel's size leaves it three digits */
 };
 
+/* A call as a convolution of stride 1, a gradient of the data turned round. */
+ptac_winograd ptac_winograd_of(const ptac_call *call);
+
 /* Cut a call; scratch and gradients are left to whoever runs it. */
 ptac_winograd_plan ptac_winograd_plan_of(const ptac_call *call, ptac_tile_size tile);
 

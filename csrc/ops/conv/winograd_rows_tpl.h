@@ -32,19 +32,15 @@ static ptac_reason accepts_weight_4x4(const ptac_call *call)
     return p->result == PTAC_CONV_WEIGHT ? accepts_4x4(call) : PTAC_SHAPE;
 }
 
-#define ROW(variable, operation, tiles, rank, level, may, work)                        \
-    PTAC_CONV_ROW(variable, operation, "winograd_" tiles, rank, level, may, work)
+#define ROW(id, tiles, rank, level, takes, computes)                                   \
+    PTAC_CONV_ROW(id, "winograd_" tiles, rank, level, takes, computes)
 
-ROW(conv2d_2x2, PTAC_OP_CONV2D, "2x2", 3, PTAC_CLOSE, accepts_2x2, run_2x2)
-ROW(conv2d_4x2, PTAC_OP_CONV2D, "4x2", 4, PTAC_CLOSE, accepts_4x2, run_4x2)
-ROW(conv2d_4x4, PTAC_OP_CONV2D, "4x4", 0, PTAC_FAST, accepts_4x4, run_4x4)
-ROW(conv2d_2x2_of_5x5, PTAC_OP_CONV2D, "2x2_of_5x5", 1, PTAC_CLOSE, accepts_2x2_of_5x5,
-    run_2x2_of_5x5)
-ROW(backward_2x2, PTAC_OP_CONV2D_BACKWARD, "2x2", 3, PTAC_CLOSE, accepts_2x2, run_2x2)
-ROW(backward_4x2, PTAC_OP_CONV2D_BACKWARD, "4x2", 4, PTAC_CLOSE, accepts_4x2, run_4x2)
-ROW(data_4x4, PTAC_OP_CONV2D_BACKWARD, "4x4_data", 0, PTAC_FAST, accepts_data_4x4,
-    run_4x4)
-ROW(weight_4x4, PTAC_OP_CONV2D_BACKWARD, "4x4_weight", 2, PTAC_CLOSE,
-    accepts_weight_4x4, run_4x4)
-ROW(backward_2x2_of_5x5, PTAC_OP_CONV2D_BACKWARD, "2x2_of_5x5", 1, PTAC_CLOSE,
-    accepts_2x2_of_5x5, run_2x2_of_5x5)
+ROW(CONV2D, "2x2", 3, PTAC_CLOSE, accepts_2x2, run_2x2)
+ROW(CONV2D, "4x2", 4, PTAC_CLOSE, accepts_4x2, run_4x2)
+ROW(CONV2D, "4x4", 0, PTAC_FAST, accepts_4x4, run_4x4)
+ROW(CONV2D, "2x2_of_5x5", 1, PTAC_CLOSE, accepts_2x2_of_5x5, run_2x2_of_5x5)
+ROW(CONV2D_BACKWARD, "2x2", 3, PTAC_CLOSE, accepts_2x2, run_2x2)
+ROW(CONV2D_BACKWARD, "4x2", 4, PTAC_CLOSE, accepts_4x2, run_4x2)
+ROW(CONV2D_BACKWARD, "4x4_data", 0, PTAC_FAST, accepts_data_4x4, run_4x4)
+ROW(CONV2D_BACKWARD, "4x4_weight", 2, PTAC_CLOSE, accepts_weight_4x4, run_4x4)
+ROW(CONV2D_BACKWARD, "2x2_of_5x5", 1, PTAC_CLOSE, accepts_2x2_of_5x5, run_2x2_of_5x5)

@@ -267,10 +267,4 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
-static const ptac_op_shapes shapes = {
-    .op = PTAC_OP_INT8_LINEAR,
-    .kinds = {"m1", "m2_7", "m8_31", "m32_up"},
-    .classify = classify,
-    .is_decided = true,
-};
-PTAC_REGISTER_SHAPES(shapes)
+PTAC_SHAPES_OF(INT8_LINEAR, classify, 0, true, "m1", "m2_7", "m8_31", "m32_up")

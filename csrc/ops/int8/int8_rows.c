@@ -10,19 +10,11 @@
     {                                                                                  \
         return ptac_int8_##op_name##_run(call, &ptac_int8_##set);                      \
     }                                                                                  \
-    static const ptac_kernel int8_##op_name##_##set = {                                \
-        .op = id,                                                                      \
-        .name = #set,                                                                  \
-        .level = PTAC_EXACT,                                                           \
-        .needs = cpu,                                                                  \
-        .asks_table = ((cpu)&PTAC_CPU_AMX_INT8) != 0,                                  \
-        .accepts = ptac_int8_##op_name##_accepts,                                      \
-        .run = run_##op_name##_##set,                                                  \
-    };                                                                                 \
-    PTAC_REGISTER(int8_##op_name##_##set)
+    PTAC_ROW(id, #set, PTAC_EXACT, cpu, ptac_int8_##op_name##_accepts,                 \
+             run_##op_name##_##set, .asks_table = ((cpu)&PTAC_CPU_AMX_INT8) != 0)
 #define ROW(set, cpu)                                                                  \
-    ROW_OF(PTAC_OP_INT8_LINEAR, linear, set, cpu)                                      \
-    ROW_OF(PTAC_OP_INT8_CONV2D, conv2d, set, cpu)
+    ROW_OF(INT8_LINEAR, linear, set, cpu)                                              \
+    ROW_OF(INT8_CONV2D, conv2d, set, cpu)
 
 ROW(scalar, 0)
 #if defined(__x86_64__)

@@ -10,11 +10,6 @@
 #include "ops/int8/isa.h"
 #include "ops/int8/panel.h"
 
-static inline int at_most_lanes(int64_t n)
-{
-    return n < LANES ? (int)n : LANES;
-}
-
 /* What the columns from n on need. */
 typedef struct columns {
     int n;

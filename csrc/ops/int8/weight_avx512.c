@@ -10,11 +10,6 @@ enum {
     SPAN = 1024, /* weights whose errors add up in float */
 };
 
-INLINE int at_most_lanes(int64_t n)
-{
-    return n < LANES ? (int)n : LANES;
-}
-
 TARGET static float absmax(const float *w, int64_t k, float *poison)
 {
     vec most = v_zero(), sum = v_zero();

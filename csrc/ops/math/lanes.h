@@ -48,7 +48,7 @@
 #define v_high_f64(v)   PD(cvtps)(v_high(v))
 #define v_widen(halves) ((vec)EPI32(slli)(EPI32(cvtepu16)(halves), 16))
 
-/* For each vector of [begin, end): it begins at i, n is constant but in the last. */
+/* For each vector of [begin, end), its n elements from i on; n varies in the last. */
 #define FOR_LANES(i, n, begin, end, ...)                                               \
     do {                                                                               \
         const int64_t last_ = (end)-LANES;                                             \
@@ -63,6 +63,11 @@
             __VA_ARGS__;                                                               \
         }                                                                              \
     } while (0)
+
+INLINE int at_most_lanes(int64_t n)
+{
+    return n < LANES ? (int)n : LANES;
+}
 
 INLINE vec v_load_first(const float *p, int n)
 {

@@ -73,10 +73,9 @@ static ptac_reason read_images(at_tensor tensor, ptac_int8_args *read)
     if (x->n_dims != 4 || x->sizes[1] != p->groups * p->c ||
         x->sizes[2] > PTAC_INT8_MOST_STEP || x->sizes[3] > PTAC_INT8_MOST_STEP)
         return PTAC_SHAPE;
-    p->x_channels_last = ptac_view_suggests_channels_last(x);
-    if (p->x_channels_last ? !ptac_view_is_channels_last(x)
-                           : !ptac_view_is_contiguous(x))
-        why = ptac_int8_copy(tensor, p->x_channels_last, read);
+    p->channels_last = ptac_view_suggests_channels_last(x);
+    if (p->channels_last ? !ptac_view_is_channels_last(x) : !ptac_view_is_contiguous(x))
+        why = ptac_int8_copy(tensor, p->channels_last, read);
     p->batch = x->sizes[0];
     p->height = x->sizes[2];
     p->width = x->sizes[3];
@@ -109,7 +108,6 @@ static ptac_reason read_conv(PyObject *const *args, ptac_int8_args *read)
         return why;
     p->out_height = ptac_int8_conv2d_places(p, 0);
     p->out_width = ptac_int8_conv2d_places(p, 1);
-    p->y_channels_last = p->x_channels_last;
     read->call.n_inputs = PTAC_CONV_INPUTS;
     return PTAC_TAKE;
 }
@@ -121,7 +119,7 @@ static at_tensor new_images(const ptac_int8_args *read)
     int64_t strides[4];
     at_tensor y = NULL;
 
-    ptac_image_strides(4, sizes, p->y_channels_last, strides);
+    ptac_image_strides(4, sizes, p->channels_last, strides);
     ptac_new(PTAC_F32, 4, sizes, strides, &y, NULL);
     return y;
 }

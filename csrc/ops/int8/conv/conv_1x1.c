@@ -122,8 +122,8 @@ static void convolve_band(const points_job *job, int64_t image, int64_t band,
         .origin = q,
         .width = job->band_pixels,
         .step_x = job->pixel_bytes,
-        .by = p->x_channels_last ? quantize_pixels(job, x, first, n_pixels, q)
-                                 : quantize_planes(job, x, first, n_pixels, picked, q),
+        .by = p->channels_last ? quantize_pixels(job, x, first, n_pixels, q)
+                               : quantize_planes(job, x, first, n_pixels, picked, q),
         .y = conv->y + image * p->n * p->out_height * p->out_width,
     };
 
@@ -162,7 +162,7 @@ ptac_status ptac_convolve_points(ptac_conv_job *conv)
     };
     static const int64_t no_offset = 0;
     const int64_t float_bytes = job.n_channels * (int64_t)sizeof(float);
-    const int64_t picked_bytes = job.skips && !p->x_channels_last ? float_bytes : 0;
+    const int64_t picked_bytes = job.skips && !p->channels_last ? float_bytes : 0;
 
     conv->segments = &no_offset;
     conv->n_segments = 1;

@@ -63,7 +63,7 @@ static void multiply_tiles(const ptac_conv_job *job, const ptac_strip *strip,
                 line += strip->step_y;
             }
         }
-        if (!job->p->y_channels_last)
+        if (!job->p->channels_last)
             fetch_planes(strip, plane, first + e->n_columns * t / n_tiles,
                          first + e->n_columns * (t + 1) / n_tiles);
         job->isa->sum(tile, n_rows, n_vectors, sums);
@@ -98,7 +98,7 @@ void ptac_multiply_strip(const ptac_conv_job *job, const ptac_strip *strip,
     };
     _Alignas(64) float rows[(PTAC_STRIP + PTAC_LANES) * PTAC_PANEL];
 
-    if (p->y_channels_last) {
+    if (p->channels_last) {
         multiply_tiles(job, strip, &e, &tile, group * job->group_bytes, first,
                        strip->y + strip->first * p->n + first, p->n);
         return;

@@ -129,7 +129,7 @@ static void quantize_band(const window_job *job, int64_t part)
     const band b = band_of(job, part);
 
     write_margin(job, &b);
-    if (p->x_channels_last) {
+    if (p->channels_last) {
         quantize_pixels(job, &b);
         return;
     }

@@ -116,10 +116,4 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
-static const ptac_op_shapes shapes = {
-    .op = PTAC_OP_INT8_CONV2D,
-    .kinds = {"1x1", "3x3", "other", "few", "grouped"},
-    .classify = classify,
-    .is_decided = true,
-};
-PTAC_REGISTER_SHAPES(shapes)
+PTAC_SHAPES_OF(INT8_CONV2D, classify, 0, true, "1x1", "3x3", "other", "few", "grouped")

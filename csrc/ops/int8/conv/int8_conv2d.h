@@ -33,16 +33,15 @@ enum {
 };
 
 /*
- * x is [batch, groups * c, height, width], y [batch, n, out_height, out_width], each
- * dense and NCHW or NHWC. c counts the input channels of one group.
+ * x is [batch, groups * c, height, width], y [batch, n, out_height, out_width], both
+ * dense and NCHW, or NHWC. c counts the input channels of one group.
  */
 typedef struct ptac_int8_conv2d {
     int64_t batch, groups, c, n;
     int64_t height, width, out_height, out_width;
     int64_t kernel[2], stride[2], padding[2], dilation[2];
     double eps;
-    bool x_channels_last, y_channels_last;
-    bool relu;
+    bool channels_last, relu;
 } ptac_int8_conv2d;
 
 static inline ptac_packed_shape ptac_int8_conv2d_weight(const ptac_int8_conv2d *p)

@@ -89,11 +89,4 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
-static const ptac_op_shapes shapes = {
-    .op = PTAC_OP_INT8_EMBEDDING,
-    .kinds = {"rows"},
-    .classify = classify,
-    .typed_input = 2,
-    .is_decided = true,
-};
-PTAC_REGISTER_SHAPES(shapes)
+PTAC_SHAPES_OF(INT8_EMBEDDING, classify, 2, true, "rows")

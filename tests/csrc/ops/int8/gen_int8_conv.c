@@ -193,13 +193,12 @@ static void make(rng *r, test_call *c)
         empty(r, c);
     p->relu = rng_chance(r, 40);
     p->eps = 1e-5;
-    p->x_channels_last = rng_chance(r, 40);
-    p->y_channels_last = p->x_channels_last || rng_chance(r, 30);
+    p->channels_last = rng_chance(r, 40);
     sizes[0] = p->batch;
     sizes[1] = p->groups * p->c;
     sizes[2] = p->height;
     sizes[3] = p->width;
-    x = test_input(c, PTAC_F32, 4, sizes, p->x_channels_last);
+    x = test_input(c, PTAC_F32, 4, sizes, p->channels_last);
     for (int64_t i = 0; i < p->batch; i++)
         fill_image(r, x + i * sizes[1] * sizes[2] * sizes[3],
                    sizes[1] * sizes[2] * sizes[3]);
@@ -213,7 +212,7 @@ static void make(rng *r, test_call *c)
     sizes[1] = p->n;
     sizes[2] = p->out_height;
     sizes[3] = p->out_width;
-    test_output(c, PTAC_F32, 4, sizes, p->y_channels_last);
+    test_output(c, PTAC_F32, 4, sizes, p->channels_last);
 
     const int64_t n_channels = p->groups * p->c;
 
