@@ -30,9 +30,8 @@ typedef struct ptac_cpu_pool_options {
     size_t cap;           /* most bytes to hold, in whole chunks; SIZE_MAX: no limit */
     size_t reserve_bytes; /* brought into memory now, from the top of the arena on */
     size_t n_history;     /* events to remember */
-    int64_t
-        idle_s; /* without request or free for so long, give memory back; -1: never */
-    ptac_fill fill; /* the caller's to do; kept here for both */
+    int64_t idle_s;       /* without request or free, to give memory back; -1: never */
+    ptac_fill fill;       /* the caller's to do; kept here for both */
 } ptac_cpu_pool_options;
 
 /*

@@ -150,7 +150,7 @@ WITH_BF16 static void centre(const float *in, int64_t stride, int64_t n, int64_t
                              float *means, uint16_t *out)
 {
     for (int64_t i = 0; i < d; i += LANES) {
-        const int some = d - i < LANES ? (int)(d - i) : LANES;
+        const int some = at_most_lanes(d - i);
         vec sums = v_zero();
 
         for (int64_t row = 0; row < n; row++)

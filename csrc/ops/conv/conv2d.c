@@ -18,8 +18,7 @@ static int kind_of(const ptac_call *call)
     const ptac_conv2d *p = call->params;
     const bool is_5x5 = p->kernel_h == 5;
     const int last = is_5x5 ? PTAC_CONV_5X5_64 : PTAC_CONV_3X3_512;
-    const int fewer =
-        p->in_channels < p->out_channels ? p->in_channels : p->out_channels;
+    const int64_t fewer = ptac_least(p->in_channels, p->out_channels);
     int kind = is_5x5 ? PTAC_CONV_5X5_FEW : PTAC_CONV_3X3_FEW;
 
     if (summed_channels(call) <= PTAC_CONV_FIRST_CHANNELS)

@@ -18,11 +18,6 @@ enum {
     ILL_SHARE = 16,    /* of all strips one in so many may be ill-conditioned */
 };
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static int64_t between(int64_t least, int64_t n, int64_t most)
 {
     return n < least ? least : n > most ? most : n;
@@ -63,11 +58,11 @@ static void cut_strips(ptac_winograd_plan *plan, int64_t most_tiles)
 
     s->tiles_h = (int)ptac_parts(conv->out_h, tile->mh);
     s->tiles_w = (int)ptac_parts(conv->out_w, tile->mw);
-    s->wide = (int)part_of(s->tiles_w, least(most_tiles, widest));
+    s->wide = (int)part_of(s->tiles_w, ptac_least(most_tiles, widest));
 
     const int columns = s->wide * tile->mw + over;
     const int64_t high =
-        least(most_tiles / s->wide, (pixels / columns - over) / tile->mh);
+        ptac_least(most_tiles / s->wide, (pixels / columns - over) / tile->mh);
 
     s->tall = (int)part_of(s->tiles_h, high > 1 ? high : 1);
     s->down = (int)ptac_parts(s->tiles_h, s->tall);
@@ -99,7 +94,7 @@ static void cut_blocks(ptac_winograd_plan *plan, int64_t n_strips, int64_t most_
 static void cut_pieces(ptac_winograd_plan *plan, int n_threads, int64_t most_tiles)
 {
     cut_strips(plan, most_tiles);
-    plan->n_pieces = (int)least(n_threads, plan->strips.n);
+    plan->n_pieces = (int)ptac_least(n_threads, plan->strips.n);
     cut_blocks(plan, ptac_parts(plan->strips.n, plan->n_pieces), most_tiles);
 }
 
@@ -113,7 +108,7 @@ static void cut_outputs(ptac_winograd_plan *plan, int n_threads)
     if (plan->is_shared) {
         const int64_t product = (int64_t)plan->tile.n_points * 2 * plan->tile.lanes;
         const int64_t room = PRIVATE_FLOATS - PATCH_FLOATS - plan->at.panel;
-        const int64_t most = least(SHARED_FLOATS / tile, room / (tile + product));
+        const int64_t most = ptac_least(SHARED_FLOATS / tile, room / (tile + product));
 
         cut_strips(plan, between(1, most, SHARED_STRIP));
         cut_blocks(plan, plan->strips.n, most);
@@ -146,7 +141,7 @@ static void cut_sums(ptac_winograd_plan *plan, int n_threads)
         const bool is_single = plan->strips.n * strip <= most;
 
         cut_blocks(plan, plan->strips.n, is_single ? most : most / 3);
-        plan->n_pieces = (int)least(n_threads, plan->n_panels);
+        plan->n_pieces = (int)ptac_least(n_threads, plan->n_panels);
 
         const int64_t panels = ptac_parts(plan->n_panels, plan->n_pieces);
 
@@ -158,8 +153,8 @@ static void cut_sums(ptac_winograd_plan *plan, int n_threads)
             tile + plan->tile.n_points * groups_of(plan, conv->out_channels) * lanes;
 
         cut_pieces(plan, n_threads,
-                   least(between(LEAST_TILES, BLOCK_FLOATS / tile, MOST_TILES),
-                         between(1, room / both, MOST_TILES)));
+                   ptac_least(between(LEAST_TILES, BLOCK_FLOATS / tile, MOST_TILES),
+                              between(1, room / both, MOST_TILES)));
     }
 }
 

@@ -227,7 +227,7 @@ INLINE void run_pieces(const ptac_winograd_plan *plan, int64_t i, ptac_tile_size
 
     for (int64_t at = plan->strips.n * i / plan->n_pieces;
          at < last && !ptac_winograd_is_ill_conditioned(plan); at += plan->block)
-        run_block(plan, at, at + plan->block < last ? at + plan->block : last, size,
+        run_block(plan, at, ptac_least(at + plan->block, last), size,
                   plan->scratch + i * plan->at.n_private);
 }
 

@@ -134,8 +134,7 @@ INLINE void sum_pieces(const ptac_winograd_plan *plan, int64_t i, ptac_tile_size
     float *patch = tiles + plan->at.patch_at;
 
     for (int64_t block = start; block < last; block += plan->block) {
-        const int64_t block_end =
-            block + plan->block < last ? block + plan->block : last;
+        const int64_t block_end = ptac_least(block + plan->block, last);
         int n_tiles = 0;
 
         for (int64_t j = block; j < block_end; j++) {
@@ -233,7 +232,7 @@ TARGET static void add_biases(int64_t begin, int64_t end, void *context)
             const float *grad = conv->y + (n * conv->out_channels + k) * plane;
 
             for (int64_t at = 0; at < plane; at += BLOCK) {
-                const int64_t last = at + BLOCK < plane ? at + BLOCK : plane;
+                const int64_t last = ptac_least(at + BLOCK, plane);
                 vec sums[2] = {v_zero(), v_zero()};
                 int64_t i = at;
 
@@ -243,9 +242,7 @@ TARGET static void add_biases(int64_t begin, int64_t end, void *context)
                 }
                 for (; i < last; i += LANES)
                     sums[0] =
-                        v_add(sums[0],
-                              v_load_first(grad + i,
-                                           last - i < LANES ? (int)(last - i) : LANES));
+                        v_add(sums[0], v_load_first(grad + i, at_most_lanes(last - i)));
                 sum += v_sum_f64(v_add(sums[0], sums[1]));
             }
         }

@@ -51,13 +51,11 @@ static void quantize_rows(int64_t begin, int64_t end, void *context)
 
 static ptac_epilogue epilogue_of(const linear_job *job, int64_t first)
 {
-    const int64_t left = job->p->n - first;
-
     return (ptac_epilogue){
         .column_sums = ptac_packed_sums(&job->shape, job->packed) + first,
         .column_scales = job->scales + first,
         .bias = job->bias ? job->bias + first : NULL,
-        .n_columns = (int)(left < PTAC_PANEL ? left : PTAC_PANEL),
+        .n_columns = (int)ptac_least(job->p->n - first, PTAC_PANEL),
         .relu = job->p->relu,
     };
 }
@@ -137,7 +135,7 @@ static void multiply_parts(int64_t begin, int64_t end, void *context)
         const int64_t last_panel = job->n_panels * (j + 1) / job->panel_parts;
 
         for (int64_t r = job->m * i / job->tile_parts; r < last_row; r += block) {
-            const int64_t last = r + block < last_row ? r + block : last_row;
+            const int64_t last = ptac_least(r + block, last_row);
 
             if (job->panel_parts == 1)
                 quantize_rows(r, last, job);
@@ -160,10 +158,8 @@ static void share_out(linear_job *job, int n_threads)
         job->m * job->p->n * job->pitch < 2 * (int64_t)PTAC_INT8_GRAIN)
         return;
     if (n_tiles < 8 * (int64_t)n_threads)
-        job->panel_parts = n_threads < job->n_panels ? n_threads : job->n_panels;
-    job->tile_parts = n_threads / job->panel_parts;
-    if (job->tile_parts > n_tiles)
-        job->tile_parts = n_tiles;
+        job->panel_parts = ptac_least(n_threads, job->n_panels);
+    job->tile_parts = ptac_least(n_threads / job->panel_parts, n_tiles);
 }
 
 static void multiply(linear_job *job, int n_threads)
@@ -222,7 +218,7 @@ ptac_status ptac_int8_linear_run(const ptac_call *call, const ptac_int8_isa *isa
     const ptac_int8_linear *p = call->params;
     const int64_t pitch = ptac_quads(p->k) * PTAC_QUAD;
     const int64_t most = pitch < ALL_BYTES ? ALL_BYTES / pitch : 1;
-    const int64_t m = p->m < most ? p->m : most;
+    const int64_t m = ptac_least(p->m, most);
     const size_t bytes = (size_t)((m + 1) * pitch + 64);
     uint8_t *scratch = ptac_scratch_take(bytes + (size_t)m * sizeof(ptac_row_scale));
     linear_job job = {
@@ -243,7 +239,7 @@ ptac_status ptac_int8_linear_run(const ptac_call *call, const ptac_int8_isa *isa
     for (int64_t first = 0; first < p->m; first += m) {
         job.x = (const float *)call->inputs[0].data + first * p->x_stride;
         job.y = (float *)call->outputs[0].data + first * p->n;
-        job.m = p->m - first < m ? p->m - first : m;
+        job.m = ptac_least(p->m - first, m);
         if (p->m == 1)
             multiply16(&job);
         else

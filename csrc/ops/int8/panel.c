@@ -25,8 +25,8 @@ static column column_of(const ptac_packed_shape *s, int64_t n)
     const int64_t per_group = s->n / s->groups;
     const int64_t group = n / per_group, in_group = n % per_group;
     const int64_t panel = in_group / PTAC_PANEL * PTAC_PANEL;
-    const int64_t left = ptac_packed_columns(per_group) - panel;
-    const int64_t width = left < PTAC_PANEL ? left : PTAC_PANEL;
+    const int64_t width =
+        ptac_least(ptac_packed_columns(per_group) - panel, PTAC_PANEL);
     const int64_t depth = s->taps * ptac_quads(s->c) * PTAC_QUAD;
 
     return (column){

@@ -88,7 +88,7 @@ TARGET static double part_f32_avx2(const ptac_descent *d, int64_t at, int64_t n)
 
 static int64_t n_blocks(const ptac_descent *d)
 {
-    return (d->n + BLOCK - 1) / BLOCK;
+    return ptac_parts(d->n, BLOCK);
 }
 
 int64_t ptac_descent_blocks(const ptac_descent *items, int64_t n_items)
@@ -118,7 +118,7 @@ static void run(int64_t begin, int64_t end, void *context)
         while (block - first >= n_blocks(d))
             first += n_blocks(d++);
         at = (block - first) * BLOCK;
-        n = d->n - at < BLOCK ? d->n - at : BLOCK;
+        n = ptac_least(d->n - at, BLOCK);
         w->partial[block] = d->is_double ? part_f64(d, at, n)
                             : has_avx2   ? part_f32_avx2(d, at, n)
                                          : part_f32(d, at, n);

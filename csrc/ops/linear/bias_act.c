@@ -43,11 +43,6 @@ typedef struct plan {
     double *partials;        /* [group][column]; a single group's sums go to gb */
 } plan;
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static void run_pieces(int64_t begin, int64_t end, void *context)
 {
     const plan *plan = context;
@@ -60,9 +55,9 @@ static void run_pieces(int64_t begin, int64_t end, void *context)
         const ptac_act_piece piece = {
             .job = job,
             .row = group * plan->group,
-            .last_row = least(job->n_rows, (group + 1) * plan->group),
+            .last_row = ptac_least(job->n_rows, (group + 1) * plan->group),
             .column = column,
-            .n_columns = (int)least(job->n_cols - column, plan->panel),
+            .n_columns = (int)ptac_least(job->n_cols - column, plan->panel),
         };
 
         plan->sum(&piece, sums);
@@ -100,7 +95,7 @@ static int64_t cut(int64_t n, int64_t max_parts, int64_t step, int64_t *n_parts)
 static void run_with_sums(const ptac_act_backward *job, ptac_act_sum sum)
 {
     const int64_t n_panels = (job->n_cols + PTAC_ACT_PANEL - 1) / PTAC_ACT_PANEL;
-    const int64_t n_groups = least(MAX_GROUPS, MAX_PARTIALS / job->n_cols);
+    const int64_t n_groups = ptac_least(MAX_GROUPS, MAX_PARTIALS / job->n_cols);
     double partials[MAX_PARTIALS];
     plan plan = {.job = job, .sum = sum, .partials = partials};
 

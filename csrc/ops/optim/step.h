@@ -108,7 +108,7 @@ ptac_reason ptac_step_accepts_fused(const ptac_call *call);
 /* How many sums there are of so many elements. */
 static inline int64_t ptac_step_sums(int64_t n_elements)
 {
-    return (n_elements + PTAC_STEP_BLOCK - 1) / PTAC_STEP_BLOCK;
+    return ptac_parts(n_elements, PTAC_STEP_BLOCK);
 }
 
 /* Run the range function of the dtype in torch's threads; block by block for sums. */

@@ -55,10 +55,9 @@ static void run_blocks(int64_t begin, int64_t end, void *context)
     const blocks *b = context;
 
     for (int64_t i = begin; i < end; i++) {
-        const int64_t first = i * PTAC_STEP_BLOCK, left = b->n_elements - first;
+        const int64_t first = i * PTAC_STEP_BLOCK;
 
-        b->range(first, first + (left < PTAC_STEP_BLOCK ? left : PTAC_STEP_BLOCK),
-                 b->step);
+        b->range(first, ptac_least(first + PTAC_STEP_BLOCK, b->n_elements), b->step);
     }
 }
 

@@ -141,14 +141,12 @@ typedef struct job {
 
 int64_t ptac_pack_chunks(int64_t n)
 {
-    return (n + PTAC_PACK_CHUNK - 1) / PTAC_PACK_CHUNK;
+    return ptac_parts(n, PTAC_PACK_CHUNK);
 }
 
 static int64_t end_of(const job *j, int64_t chunk)
 {
-    const int64_t end = (chunk + 1) * PTAC_PACK_CHUNK;
-
-    return end < j->n ? end : j->n;
+    return ptac_least((chunk + 1) * PTAC_PACK_CHUNK, j->n);
 }
 
 static void count_range(int64_t begin, int64_t end, void *context)

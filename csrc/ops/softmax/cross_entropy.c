@@ -92,9 +92,8 @@ static void for_chunks(task *job, int64_t work_per_row, int64_t min_work,
 static int64_t chunk_end(const task *job, int64_t chunk)
 {
     const ptac_cross_entropy *p = job->call->params;
-    const int64_t end = (chunk + 1) * job->rows_per_chunk;
 
-    return end < p->n_rows ? end : p->n_rows;
+    return ptac_least((chunk + 1) * job->rows_per_chunk, p->n_rows);
 }
 
 /* Chunks [begin, end): the sum of the weights that their rows' indices select. */
@@ -136,13 +135,13 @@ static double sum_of_chunks(const task *job)
 static bool prepare(task *job, const ptac_call *call, double *total)
 {
     const ptac_cross_entropy *p = call->params;
-    int64_t n = (p->n_rows + MAX_CHUNKS - 1) / MAX_CHUNKS;
+    int64_t n = ptac_parts(p->n_rows, MAX_CHUNKS);
 
     if (p->n_classes <= PTAC_SHORT_ROW)
-        n = (n + ROW_BLOCK - 1) / ROW_BLOCK * ROW_BLOCK;
+        n = ptac_parts(n, ROW_BLOCK) * ROW_BLOCK;
     job->call = call;
     job->rows_per_chunk = n;
-    job->n_chunks = (p->n_rows + n - 1) / n;
+    job->n_chunks = ptac_parts(p->n_rows, n);
     job->out_of_range = false;
     *total = (double)p->n_rows;
     if (call->inputs[PTAC_CROSS_ENTROPY_TARGET].dtype != PTAC_I64)

@@ -38,7 +38,7 @@ INLINE double soft_sum(const ptac_row_target *target, const float *x, int64_t n,
     double total = 0;
 
     for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
-        const int64_t end = least(n, begin + SUM_BLOCK);
+        const int64_t end = ptac_least(n, begin + SUM_BLOCK);
         vec sum = v_zero();
 
         FOR_LANES(i, some, begin, end,
@@ -131,7 +131,7 @@ TARGET static double short_rows(const ptac_call *call, int64_t begin, int64_t en
     double sum_of_losses = 0;
 
     for (int64_t row = begin; row < end; row += LANES) {
-        const int n = (int)least(end - row, LANES);
+        const int n = at_most_lanes(end - row);
         vec sum, max;
 
         load_columns(x + row * width, width, n, columns);

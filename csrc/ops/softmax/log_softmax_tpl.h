@@ -35,7 +35,7 @@ TARGET static void forward_short_rows(int64_t begin, int64_t end, void *context)
     vec columns[PTAC_SHORT_ROW], exps[PTAC_SHORT_ROW];
 
     for (int64_t row = begin; row < end; row += LANES) {
-        const int n = (int)least(end - row, LANES);
+        const int n = at_most_lanes(end - row);
         vec max, log_sum;
 
         load_columns(x + row * width, width, n, columns);
@@ -58,7 +58,7 @@ TARGET static double row_sum(const float *x, int64_t n)
     double sum = 0;
 
     for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
-        const int64_t end = least(n, begin + SUM_BLOCK);
+        const int64_t end = ptac_least(n, begin + SUM_BLOCK);
         vec a = v_zero(), b = v_zero();
         int64_t i = begin;
 
@@ -67,7 +67,7 @@ TARGET static double row_sum(const float *x, int64_t n)
             b = v_add(b, v_load(x + i + LANES));
         }
         for (; i < end; i += LANES)
-            a = v_add(a, v_load_first(x + i, (int)least(end - i, LANES)));
+            a = v_add(a, v_load_first(x + i, at_most_lanes(end - i)));
         sum += v_sum_f64(v_add(a, b));
     }
     return sum;
@@ -101,7 +101,7 @@ TARGET static void backward_short_rows(int64_t begin, int64_t end, void *context
     vec grads[PTAC_SHORT_ROW], columns[PTAC_SHORT_ROW];
 
     for (int64_t row = begin; row < end; row += LANES) {
-        const int n = (int)least(end - row, LANES);
+        const int n = at_most_lanes(end - row);
         vec sum;
 
         load_columns(grad + row * width, width, n, grads);

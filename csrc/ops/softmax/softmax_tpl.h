@@ -23,11 +23,6 @@ enum {
     SUM_BLOCK = 32 * LANES,
 };
 
-INLINE int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The first n of an exponential's lanes; the others may hold anything, but add 0. */
 INLINE vec exp_first(const float *x, vec max, int n)
 {
@@ -58,7 +53,7 @@ INLINE double row_exp(const float *x, int64_t n, float max, float *out)
     double sum = 0;
 
     for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
-        const int64_t end = least(n, begin + SUM_BLOCK);
+        const int64_t end = ptac_least(n, begin + SUM_BLOCK);
         vec a = v_zero(), b = v_zero();
         int64_t i = begin;
 
@@ -74,7 +69,7 @@ INLINE double row_exp(const float *x, int64_t n, float max, float *out)
             }
         }
         for (; i < end; i += LANES) {
-            const int rest = (int)least(end - i, LANES);
+            const int rest = at_most_lanes(end - i);
             const vec e = exp_first(x + i, top, rest);
 
             a = v_add(a, e);
@@ -110,7 +105,7 @@ INLINE void row_multiply(const float *x, int64_t n, float factor, float *out)
 INLINE void load_columns(const float *x, int64_t width, int n, vec *columns)
 {
     for (int64_t j = 0; j < width; j += LANES) {
-        const int rest = (int)least(width - j, LANES);
+        const int rest = at_most_lanes(width - j);
 
         for (int i = 0; i < LANES; i++)
             columns[j + i] = i < n ? v_load_first(x + i * width + j, rest) : v_zero();
@@ -122,7 +117,7 @@ INLINE void load_columns(const float *x, int64_t width, int n, vec *columns)
 INLINE void store_columns(float *out, int64_t width, int n, vec *columns)
 {
     for (int64_t j = 0; j < width; j += LANES) {
-        const int rest = (int)least(width - j, LANES);
+        const int rest = at_most_lanes(width - j);
 
         v_transpose(columns + j);
         for (int i = 0; i < n; i++)

@@ -32,8 +32,7 @@ static void pick(const points_job *job, const float *image, int64_t first,
         int64_t y = first / p->out_width, x = first % p->out_width;
 
         for (int64_t i = 0; i < n_pixels;) {
-            const int64_t left = n_pixels - i, in_line = p->out_width - x;
-            const int64_t n = left < in_line ? left : in_line;
+            const int64_t n = ptac_least(n_pixels - i, p->out_width - x);
 
             job->conv->isa->pick(plane + (y * p->stride[0]) * p->width +
                                      x * p->stride[1],
@@ -112,8 +111,8 @@ static void convolve_band(const points_job *job, int64_t image, int64_t band,
     const ptac_conv_job *conv = job->conv;
     const ptac_int8_conv2d *p = conv->p;
     const float *x = conv->x + image * job->n_channels * p->height * p->width;
-    const int64_t i = band * job->strips_per_band, j = i + job->strips_per_band;
-    const int64_t last = j < conv->n_strips ? j : conv->n_strips;
+    const int64_t i = band * job->strips_per_band;
+    const int64_t last = ptac_least(i + job->strips_per_band, conv->n_strips);
     const int64_t first = ptac_strip_begin(conv, i);
     const int64_t n_pixels = ptac_strip_begin(conv, last) - first;
     uint8_t *q = (uint8_t *)scratch;
@@ -167,14 +166,13 @@ ptac_status ptac_convolve_points(ptac_conv_job *conv)
     conv->segments = &no_offset;
     conv->n_segments = 1;
     conv->n_quads = ptac_quads(p->c);
-    job.strips_per_band = 1 + BAND_BYTES / (PTAC_STRIP * float_bytes);
-    if (job.strips_per_band > (conv->n_strips + 1) / 2)
-        job.strips_per_band = (conv->n_strips + 1) / 2; /* two threads may share one */
-    job.n_bands = (conv->n_strips + job.strips_per_band - 1) / job.strips_per_band;
+    job.strips_per_band = /* two threads may share an image */
+        ptac_least(1 + BAND_BYTES / (PTAC_STRIP * float_bytes),
+                   ptac_parts(conv->n_strips, 2));
+    job.n_bands = ptac_parts(conv->n_strips, job.strips_per_band);
     job.band_pixels = job.strips_per_band * PTAC_STRIP;
-    job.n_parts = is_shared ? conv->call->n_threads : 1;
-    if (job.n_parts > p->batch * job.n_bands)
-        job.n_parts = p->batch * job.n_bands;
+    job.n_parts =
+        ptac_least(is_shared ? conv->call->n_threads : 1, p->batch * job.n_bands);
     job.part_bytes =
         ptac_whole_lines(job.band_pixels * (job.pixel_bytes + picked_bytes));
     job.scratch = ptac_conv_scratch(conv, job.n_parts * job.part_bytes);

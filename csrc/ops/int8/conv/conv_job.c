@@ -43,9 +43,9 @@ static void multiply_tiles(const ptac_conv_job *job, const ptac_strip *strip,
                            int64_t y_stride)
 {
     const int64_t plane = job->p->out_height * job->p->out_width;
-    const int n_tiles = (strip->n_pixels + PTAC_TILE_ROWS - 1) / PTAC_TILE_ROWS;
+    const int n_tiles = (int)ptac_parts(strip->n_pixels, PTAC_TILE_ROWS);
     const int least = strip->n_pixels / n_tiles, n_more = strip->n_pixels % n_tiles;
-    const int n_vectors = (e->n_columns + PTAC_LANES - 1) / PTAC_LANES;
+    const int n_vectors = (int)ptac_parts(e->n_columns, PTAC_LANES);
     const ptac_row_scale by = strip->by;
     const ptac_row_scale rows[PTAC_TILE_ROWS] = {by, by, by, by, by, by};
     const uint8_t *line =
@@ -77,16 +77,16 @@ void ptac_multiply_strip(const ptac_conv_job *job, const ptac_strip *strip,
 {
     const ptac_int8_conv2d *p = job->p;
     const int64_t per_group = p->n / p->groups;
-    const int64_t panels_per_group = (per_group + PTAC_PANEL - 1) / PTAC_PANEL;
+    const int64_t panels_per_group = ptac_parts(per_group, PTAC_PANEL);
     const int64_t group = panel / panels_per_group;
     const int64_t in_group = panel % panels_per_group * PTAC_PANEL;
-    const int64_t first = group * per_group + in_group, left = per_group - in_group;
+    const int64_t first = group * per_group + in_group;
     const int64_t plane = p->out_height * p->out_width;
     const ptac_epilogue e = {
         .column_sums = ptac_packed_sums(&job->shape, job->packed) + first,
         .column_scales = job->scales + first,
         .bias = job->bias + first,
-        .n_columns = (int)(left < PTAC_PANEL ? left : PTAC_PANEL),
+        .n_columns = (int)ptac_least(per_group - in_group, PTAC_PANEL),
         .relu = p->relu,
     };
     ptac_tile tile = {

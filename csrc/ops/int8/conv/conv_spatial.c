@@ -195,7 +195,7 @@ static void quantize(window_job *job)
         ptac_parallel_for(0, job->batch, per_piece, quantize_images, job);
         return;
     }
-    job->n_bands = few < job->conv->p->height ? few : job->conv->p->height;
+    job->n_bands = ptac_least(few, job->conv->p->height);
     ptac_parallel_for(0, job->batch * job->n_bands, 1, measure_bands, job);
     for (int64_t i = 0; i < job->batch; i++)
         find_scale(job, i);
@@ -253,7 +253,7 @@ static void share_out(window_job *job)
     if (job->conv->n_panels % n == 0 && n_strips < 16 * n)
         job->panel_parts = n;
     else
-        job->strip_parts = n_strips < n ? n_strips : n;
+        job->strip_parts = ptac_least(n_strips, n);
 }
 
 ptac_status ptac_convolve_windows(ptac_conv_job *conv)
@@ -265,8 +265,7 @@ ptac_status ptac_convolve_windows(ptac_conv_job *conv)
     char *scratch;
 
     lay_out(conv, &job);
-    most = conv->call->n_threads * (1 + MOST_BYTES / job.image_bytes);
-    most = most < p->batch ? most : p->batch;
+    most = ptac_least(bands * (1 + MOST_BYTES / job.image_bytes), p->batch);
     scratch = ptac_conv_scratch(conv, most * job.image_bytes +
                                           most * bands * (int64_t)sizeof(ptac_range) +
                                           most * (int64_t)sizeof(ptac_row_scale));
@@ -276,7 +275,7 @@ ptac_status ptac_convolve_windows(ptac_conv_job *conv)
     job.ranges = (ptac_range *)(scratch + most * job.image_bytes);
     job.scales = (ptac_row_scale *)(job.ranges + most * bands);
     for (int64_t first = 0; first < p->batch; first += most) {
-        job.batch = p->batch - first < most ? p->batch - first : most;
+        job.batch = ptac_least(p->batch - first, most);
         job.x = conv->x + first * job.image_floats;
         job.y = conv->y + first * p->n * p->out_height * p->out_width;
         quantize(&job);

@@ -53,18 +53,16 @@ int64_t ptac_int8_conv2d_places(const ptac_int8_conv2d *p, int axis)
 
 static ptac_reason why_not(const ptac_int8_conv2d *p)
 {
-    int64_t taps;
-
     if (p->batch <= 0 || p->n <= 0 || p->c <= 0 || p->height <= 0 || p->width <= 0 ||
         p->out_height <= 0 || p->out_width <= 0)
         return PTAC_EMPTY;
     if (!ptac_int8_conv2d_is_sound(p) || !has_countable_images(p) ||
         p->out_height != ptac_int8_conv2d_places(p, 0) ||
-        p->out_width != ptac_int8_conv2d_places(p, 1))
+        p->out_width != ptac_int8_conv2d_places(p, 1) ||
+        p->kernel[0] * p->kernel[1] > PTAC_INT8_MOST_TAPS ||
+        p->c * p->kernel[0] * p->kernel[1] > PTAC_INT8_MOST_TERMS)
         return PTAC_SHAPE;
-    taps = p->kernel[0] * p->kernel[1];
-    return taps > PTAC_INT8_MOST_TAPS || p->c * taps > PTAC_INT8_MOST_TERMS ? PTAC_SHAPE
-                                                                            : PTAC_TAKE;
+    return PTAC_TAKE;
 }
 
 ptac_reason ptac_int8_conv2d_accepts(const ptac_call *call)

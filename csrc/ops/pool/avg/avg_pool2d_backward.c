@@ -51,16 +51,15 @@ static bool plan_columns(const ptac_avg_pool2d *p, ptac_spread_plan *plan)
 bool ptac_plan_spread(const ptac_avg_pool2d *p, ptac_spread_plan *plan)
 {
     const ptac_image *image = &p->image;
-    int64_t n_over = p->is_regular ? ptac_window_layers(&p->window.h)
-                                   : (image->out_h + image->h - 1) / image->h + 1;
+    const int64_t n_over = p->is_regular ? ptac_window_layers(&p->window.h)
+                                         : ptac_parts(image->out_h, image->h) + 1;
 
     if (image->out_w > PTAC_MOST_OUTPUTS || !plan_columns(p, plan))
         return false;
-    if (n_over > image->out_h)
-        n_over = image->out_h;
     plan->row = 2 * plan->size;
     plan->n_rows = 1;
-    while (plan->n_rows < n_over + 1 && plan->n_rows < PTAC_RING_REALS)
+    while (plan->n_rows <= ptac_least(n_over, image->out_h) &&
+           plan->n_rows < PTAC_RING_REALS)
         plan->n_rows *= 2;
     return plan->n_rows * plan->row <= PTAC_RING_REALS;
 }

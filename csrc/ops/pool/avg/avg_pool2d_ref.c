@@ -21,17 +21,14 @@ typedef struct planes {
 
 static inline int64_t n_groups_of(const ptac_image *image)
 {
-    const int64_t most = GROUP - 1;
-
-    if (image->channels_last)
-        return image->n * ((image->channels + most) / GROUP);
-    return (image->n * image->channels + most) / GROUP;
+    return image->channels_last ? image->n * ptac_parts(image->channels, GROUP)
+                                : ptac_parts(image->n * image->channels, GROUP);
 }
 
 static planes group_of(const ptac_image *image, int64_t i)
 {
     const int64_t n_in = image->h * image->w, n_out = image->out_h * image->out_w;
-    const int64_t n_blocks = (image->channels + GROUP - 1) / GROUP;
+    const int64_t n_blocks = ptac_parts(image->channels, GROUP);
     const bool is_nhwc = image->channels_last;
     const int64_t pixel = is_nhwc ? image->channels : 1;
     const int64_t before = is_nhwc ? i / n_blocks * pixel : 0; /* planes, of images */
@@ -45,7 +42,7 @@ static planes group_of(const ptac_image *image, int64_t i)
         .x_plane = x_plane,
         .y_plane = y_plane,
         .pixel = pixel,
-        .n_planes = rest < GROUP ? (int)rest : GROUP,
+        .n_planes = (int)ptac_least(rest, GROUP),
     };
 }
 
