@@ -8,16 +8,19 @@ them by then: torch would take them off its stack where there is no interpreter 
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
+from pai_torchacc import _host
 from pai_torchacc._ledger import Ledger
 from pai_torchacc._lock import hooks as _lock
+
+_R = TypeVar("_R")
 
 _autograd = torch._C._autograd
 _lowered = threading.local()
@@ -51,20 +54,6 @@ class _Mark:
         leave_transforms_alone(self._c)
 
 
-def _taken_down() -> list[tuple[Any, Any]]:
-    """All hooks of this thread, the top one first, off the stack."""
-    found = []
-    while (top := _autograd._top_saved_tensors_default_hooks(True)) is not None:
-        _autograd._pop_saved_tensors_default_hooks()
-        found.append(top)
-    return found
-
-
-def _put_back(hooks: list[tuple[Any, Any]]) -> None:
-    for pack, unpack in reversed(hooks):
-        _autograd._push_saved_tensors_default_hooks(pack, unpack)
-
-
 def _is_allowed() -> bool:
     return _autograd._saved_tensors_hooks_get_disabled_error_message() is None
 
@@ -76,17 +65,11 @@ def raise_in_this_thread(c: Any) -> None:
         return
     if not hasattr(_raised, "mark"):
         _raised.mark = _Mark(c)
-    others = [h for h in _taken_down() if h[0] is not c.saved_pack]
-    _put_back([*others, (c.saved_pack, c.saved_unpack)])
+    c.saved_hooks((c.saved_pack, c.saved_unpack))
 
 
 def _take_out(c: Any) -> bool:
-    if not _is_allowed():
-        return False
-    hooks = _taken_down()
-    others = [h for h in hooks if h[0] is not c.saved_pack]
-    _put_back(others)
-    return len(others) < len(hooks)
+    return _is_allowed() and c.saved_hooks(None)
 
 
 def lower_in_this_thread(c: Any) -> bool:
@@ -98,18 +81,23 @@ def lower_in_this_thread(c: Any) -> bool:
     return was_there
 
 
-@contextmanager
-def none_in_this_thread() -> Iterator[None]:
-    """Nobody's hooks for a while."""
-    hooks = _taken_down()
-    try:
-        yield
-    finally:
-        _put_back(hooks)
+def without_any(function: Callable[..., _R]) -> Callable[..., _R]:
+    """``function``, run where this thread has nobody's hooks."""
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        return _host.load().saved_without_hooks(lambda: function(*args))
+
+    return run
 
 
 def install(c: Any, ledger: Ledger) -> None:
     """Have new threads begin with our hooks, and transforms run without them."""
+    c.lend(
+        top_hooks=_autograd._top_saved_tensors_default_hooks,
+        pop_hooks=_autograd._pop_saved_tensors_default_hooks,
+        push_hooks=_autograd._push_saved_tensors_default_hooks,
+    )
     ledger.set_attribute(
         threading.Thread,
         "_bootstrap_inner",

@@ -84,10 +84,11 @@ def _saved_by_a_sine(kept: Tensor) -> Callable[[], object]:
     return lambda: node._saved_self
 
 
+@hooks.without_any
 def _said_of(tensor: Tensor) -> str:
     """Of a tensor of this type and size that was changed once."""
     for saved_by in (_saved_by_a_function, _saved_by_a_sine):
-        with hooks.none_in_this_thread(), torch.enable_grad():
+        with torch.enable_grad():
             kept = tensor.data  # with a version of its own
             try:
                 unpack = saved_by(kept)
@@ -99,9 +100,10 @@ def _said_of(tensor: Tensor) -> str:
     return _GENERIC.format(f"{tensor.type()} {list(tensor.shape)}")
 
 
+@hooks.without_any
 def _said_of_an_output() -> str:
     """Of the output of a sigmoid with three elements, changed once."""
-    with hooks.none_in_this_thread(), torch.enable_grad():
+    with torch.enable_grad():
         changed = torch.zeros(3, dtype=torch.float32, device="cpu").requires_grad_()
         changed = changed.sigmoid()
         node = changed.grad_fn
@@ -113,9 +115,10 @@ def _said_of_an_output() -> str:
     return _GENERIC
 
 
+@hooks.without_any
 def _said_of_a_detached_input() -> str | None:
     """Of the input of a sine, detached in place."""
-    with hooks.none_in_this_thread(), torch.enable_grad():
+    with torch.enable_grad():
         detached = torch.zeros(3, device="cpu").requires_grad_().clone()
         node = detached.sin().grad_fn
         detached.detach_()
