@@ -142,31 +142,36 @@ def enable(
     RuntimeError
         ``strict`` and a feature cannot be active.
     """
-    config = _environment.config()
-    names = _options.names_checked(features) if features else _environment.features()
-    held = _switch.current()
-    lent = held.lent
-    if lent is not None and "operator_fusion" in names:
-        lent = False, lent[1] if numerics is None else numerics
-    config = replace(
-        config,
-        lent=lent,
-        features=_options.names_checked((*held.features, *names)),
-        include=_options.operators_checked(include, "include"),
-        exclude=_options.operators_checked(exclude, "exclude") or frozenset(),
-        pool=held.pool,
-        rate=held.rate,
-        training=held.training,
-    )
-    if held.training is not None:
-        config = replace(config, numerics="fast")
-    if numerics is not None:
-        config = replace(config, numerics=_options.numerics_checked(numerics))
-    if verify is not None:
-        config = replace(config, verify=_options.verify_checked(verify))
-    if calibration is not None:
-        config = replace(config, calibration=_options.calibration_checked(calibration))
-    return _switch.enable(config, _options.strict_checked(strict))
+    with _switch.locked():
+        config = _environment.config()
+        names = (
+            _options.names_checked(features) if features else _environment.features()
+        )
+        held = _switch.current()
+        lent = held.lent
+        if lent is not None and "operator_fusion" in names:
+            lent = False, lent[1] if numerics is None else numerics
+        config = replace(
+            config,
+            lent=lent,
+            features=_options.names_checked((*held.features, *names)),
+            include=_options.operators_checked(include, "include"),
+            exclude=_options.operators_checked(exclude, "exclude") or frozenset(),
+            pool=held.pool,
+            rate=held.rate,
+            training=held.training,
+        )
+        if held.training is not None:
+            config = replace(config, numerics="fast")
+        if numerics is not None:
+            config = replace(config, numerics=_options.numerics_checked(numerics))
+        if verify is not None:
+            config = replace(config, verify=_options.verify_checked(verify))
+        if calibration is not None:
+            config = replace(
+                config, calibration=_options.calibration_checked(calibration)
+            )
+        return _switch.enable(config, _options.strict_checked(strict))
 
 
 disable_operator_fusion = disabler(
@@ -216,7 +221,8 @@ def verify(
     Parameters
     ----------
     model : torch.nn.Module or callable
-        Left as it was: parameters, buffers, gradients, random state.
+        Left as it was: parameters, buffers, gradients, random state. So is the module
+        of a bound method; what another callable uses is run itself.
     *inputs
         Its arguments; tensors, or anything else it takes.
     backward : bool

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
+from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc import _host
+from pai_torchacc._switch import state
 
 if TYPE_CHECKING:
     from torch import nn
 
-_here = threading.local()
+
+@dataclass(frozen=True)
+class _Call:
+    """A forward pass of an excluded module."""
+
+    module: nn.Module
+    frame: FrameType
+    """That calls the hooks."""
+    disabled: object
+    """What keeps this thread disabled."""
+
+
+class _Here(threading.local):
+    """Of one thread."""
+
+    def __init__(self) -> None:
+        self.calls: list[_Call] = []
+
+
+_here = _Here()
 
 
 class Exclusion:
@@ -26,6 +50,7 @@ class Exclusion:
         """Have the module accelerated again."""
         for hook in self._hooks:
             hook.remove()
+        _drop_ended()
 
     def __enter__(self) -> Exclusion:
         return self
@@ -39,8 +64,9 @@ def exclude(module: nn.Module) -> Exclusion:
 
     Forward hooks of the module do it, in every thread, until the result's
     :meth:`remove`, or the end of a ``with`` block. Copies and pickles of the module
-    have the hooks too. The gradients of operators that ran stock are chosen as ever:
-    ``enable(exclude=[...])`` leaves an operator out with its gradient, everywhere.
+    have the hooks too. TorchScript refuses modules that have them. The gradients of
+    operators that ran stock are chosen as ever: ``enable(exclude=[...])`` leaves an
+    operator out with its gradient, everywhere.
 
     Parameters
     ----------
@@ -59,23 +85,28 @@ def exclude(module: nn.Module) -> Exclusion:
     return Exclusion(module)
 
 
-def _open() -> list[tuple[Any, object]]:
-    """Of this thread: the excluded modules that run, and what disables us meanwhile."""
-    if not hasattr(_here, "open"):
-        _here.open = []
-    return _here.open
+def _drop_ended() -> None:
+    """Forget calls that an interrupt has ended, after which torch calls no hooks."""
+    if _here.calls:
+        running = {id(frame) for frame, _ in traceback.walk_stack(sys._getframe())}
+        _here.calls = [call for call in _here.calls if id(call.frame) in running]
+
+
+state.when_asked.append(_drop_ended)
 
 
 def _enter(module: Any, args: Any) -> None:
     c = _host.loaded()
     if c is not None and not _is_compiling():
-        _open().append((module, c.thread_disable()))
+        _drop_ended()
+        _here.calls.append(_Call(module, sys._getframe(1), c.thread_disable()))
 
 
 def _leave(module: Any, args: Any, result: Any) -> None:
     # Torch calls this also where a hook before _enter() has raised.
-    if not _is_compiling() and _open() and _open()[-1][0] is module:
-        _open().pop()
+    calls = _here.calls
+    if not _is_compiling() and calls and calls[-1].module is module:
+        calls.pop()
 
 
 def _is_compiling() -> bool:

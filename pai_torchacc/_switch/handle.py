@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -139,12 +139,28 @@ def _wrapped(function: Any, config: Config) -> Any:
         with _running(config):
             return (yield from function(*args, **kwargs))
 
+    async def stream(*args: Any, **kwargs: Any) -> Any:
+        with _running(config):
+            async with aclosing(function(*args, **kwargs)) as inner:
+                step = inner.asend(None)
+                while True:
+                    try:
+                        item = await step
+                    except StopAsyncIteration:
+                        return
+                    try:
+                        step = inner.asend((yield item))
+                    except Exception as error:
+                        step = inner.athrow(error)
+
     def plain(*args: Any, **kwargs: Any) -> Any:
         with _running(config):
             return function(*args, **kwargs)
 
     wrapper: Callable[..., Any] = plain
-    if inspect.iscoroutinefunction(function):
+    if inspect.isasyncgenfunction(function):
+        wrapper = stream
+    elif inspect.iscoroutinefunction(function):
         wrapper = coroutine
     elif inspect.isgeneratorfunction(function):
         wrapper = generator
@@ -184,12 +200,13 @@ def enable_one(
 
     But for ``changes`` and what ``change`` makes of the configuration.
     """
-    held = state.current()
-    if not held.features:
-        held = _environment.config()
-    names = names_checked((*held.features, name))
-    config = replace(held, features=names, **changes)
-    return enable(change(config) if change else config)
+    with state.locked():
+        held = state.current()
+        if not held.features:
+            held = _environment.config()
+        names = names_checked((*held.features, name))
+        config = replace(held, features=names, **changes)
+        return enable(change(config) if change else config)
 
 
 def disable(*features: str) -> None:

@@ -45,13 +45,18 @@ class _Mark:
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # a daemon thread's, and this module is no more
             return
-        if not self._thread:  # interrupted before there was anything
+        if not self._thread:  # interrupted before there was anything, or has gone
             return
         # In the child of a fork all marks of other threads go, in the one that is left.
         if threading.get_ident() == self._thread:
             _take_out(self._c)
+        self.go()
+
+    def go(self) -> None:
+        """Before it is dropped: an interrupt in __del__ reaches nobody."""
         _threads.discard(self._thread)
         leave_transforms_alone(self._c)
+        self._thread = 0
 
 
 def _is_allowed() -> bool:
@@ -76,8 +81,9 @@ def lower_in_this_thread(c: Any) -> bool:
     """Take ours out; whether they were there."""
     _lowered.by = None
     was_there = _take_out(c)
-    _threads.discard(threading.get_ident())  # nobody hears of an interrupt in __del__
-    _raised.__dict__.pop("mark", None)
+    mark = _raised.__dict__.pop("mark", None)
+    if mark is not None:
+        mark.go()
     return was_there
 
 
@@ -94,9 +100,9 @@ def without_any(function: Callable[..., _R]) -> Callable[..., _R]:
 def install(c: Any, ledger: Ledger) -> None:
     """Have new threads begin with our hooks, and transforms run without them."""
     c.lend(
-        top_hooks=_autograd._top_saved_tensors_default_hooks,
-        pop_hooks=_autograd._pop_saved_tensors_default_hooks,
-        push_hooks=_autograd._push_saved_tensors_default_hooks,
+        top_saved_hooks=_autograd._top_saved_tensors_default_hooks,
+        pop_saved_hooks=_autograd._pop_saved_tensors_default_hooks,
+        push_saved_hooks=_autograd._push_saved_tensors_default_hooks,
     )
     ledger.set_attribute(
         threading.Thread,

@@ -79,16 +79,17 @@ class Box:
     )  # fmt: skip
 
     def __init__(self, key: int, n_bytes: int, node: Any):
-        self.key, self.n_bytes, self.node = key, n_bytes, node
+        self.form: packing.Form | None = None
+        self.n_bytes = self.version = self.booked = 0
+        self.key, self.node = key, node
         self.float_mode = float_mode.noted(_c)
         self.holders: list[weakref.ref[Any]] = []
-        self.form: packing.Form | None = None
         self.blocker: weakref.ref[Box] | None = None
         self.memory: Tensor | None = None
-        self.version = self.booked = 0
         self.many = _FEW
         self.is_input = False  # of a recipe, so that none is used for this one
         self.mechanism = ""
+        self.n_bytes = n_bytes
         _keep(n_bytes)
 
     def __del__(self) -> None:

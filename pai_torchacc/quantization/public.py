@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 from pai_torchacc import _counters, _host, _options, _switch
-from pai_torchacc._switch import Handle, state
+from pai_torchacc._switch import Handle
 from pai_torchacc.fusion import precision
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _switched_on() -> Iterator[None]:
 
     Calls that we make ourselves are not in the user's report.
     """
-    before = _switch.current()
+    was_asked_for = NAME in _switch.current().features
     if not _switch.is_active(NAME):
         _switch.enable_one(NAME)
     c = _host.loaded()
@@ -62,7 +62,8 @@ def _switched_on() -> Iterator[None]:
         with _counters.left_out(c) if c else nullcontext():
             yield
     except BaseException:
-        state.go_to(before)
+        if not was_asked_for:
+            _switch.disable(NAME)
         raise
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from types import MethodType
 from typing import Any
 
 import torch
@@ -31,11 +32,13 @@ def run(
     """
     with torch.inference_mode(False), torch.set_grad_enabled(backward):
         parameters: dict[str, Tensor] = {}
-        if isinstance(model, torch.nn.Module):
-            model = copy.deepcopy(model)
+        owner = getattr(model, "__self__", model)  # of a bound method
+        if isinstance(owner, torch.nn.Module):
+            copied = copy.deepcopy(owner)
             if dtype is not None:
-                model = model.to(dtype)
-            parameters = dict(model.named_parameters())
+                copied = copied.to(dtype)
+            parameters = dict(copied.named_parameters())
+            model = copied if owner is model else MethodType(model.__func__, copied)
         taken = [_map(i, lambda t: _fresh(t, dtype)) for i in inputs]
         named = {f"grad {n}": p for n, p in parameters.items()}
         for i, value in enumerate(taken):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import interrupting
 import numpy as np
 import pytest
 import reusing
@@ -17,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import pai_torchacc as ptac
 from pai_torchacc import _host, memory_reuse
 from pai_torchacc.memory_reuse import hooks, packing, recipes, saved_storage
 
@@ -104,6 +107,29 @@ def test_only_interrupts_reach_a_thread_that_is_told_late(
                 saved_by(mostly_zeros())
         else:
             saved_by(mostly_zeros()).sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_programs_own_hooks_outlive_interrupts() -> None:
+    autograd, own = torch._C._autograd, (lambda t: t, lambda t: t)
+
+    def switch() -> None:
+        with ptac.enable_memory_reuse():
+            pass
+
+    switch()
+    autograd._push_saved_tensors_default_hooks(*own)
+    try:
+        for k in itertools.count(1):
+            is_over = not interrupting.interrupted(switch, k)
+            ptac.disable()
+            assert autograd._top_saved_tensors_default_hooks(True) == own, k
+            if is_over:
+                break
+    finally:
+        autograd._pop_saved_tensors_default_hooks()
+    assert autograd._top_saved_tensors_default_hooks(True) is None
+    assert k > 20
 
 
 OTHERS: dict[str, Callable[[], Tensor]] = {

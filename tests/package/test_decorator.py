@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -136,6 +137,37 @@ def test_generators_and_coroutines() -> None:
         return is_on()
 
     assert asyncio.run(wait())
+    assert not is_on()
+
+
+def test_asynchronous_generators() -> None:
+    closed = []
+
+    @ptac.enable()
+    async def steps(seen: list[object]) -> AsyncGenerator[bool, int]:
+        try:
+            seen.append((yield is_on()))
+            try:
+                yield is_on()
+            except LookupError as error:
+                seen.append(error)
+            yield is_on()
+        finally:
+            closed.append(is_on())
+
+    async def main() -> list[object]:
+        seen: list[object] = []
+        run = steps(seen)
+        assert not is_on()
+        assert await anext(run) is True
+        assert await run.asend(5) is True
+        assert await run.athrow(error := LookupError()) is True
+        assert seen == [5, error]
+        await run.aclose()
+        return [on async for on in steps([])]
+
+    assert asyncio.run(main()) == [True, True, True]
+    assert closed == [True, True]
     assert not is_on()
 
 

@@ -90,3 +90,28 @@ def test_copies_are_excluded_too() -> None:
 def test_only_modules() -> None:
     with pytest.raises(TypeError, match=r"torch\.nn\.Module, not str"):
         ptac.exclude("layer1")
+
+
+class _Interrupted(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", ["remove", "enable", "another"])
+def test_an_interrupted_forward_pass_is_over(after: str) -> None:
+    net = nn.Sequential(_Interrupted())
+    other = nn.MaxPool2d(2)
+    with switching.accelerated("max_pool2d"):
+        excluded, others = ptac.exclude(net), ptac.exclude(other)
+        with pytest.raises(KeyboardInterrupt):
+            net(torch.ones(1))
+        assert pooled(nn.MaxPool2d(2)) == 0
+        if after == "remove":
+            excluded.remove()
+        elif after == "enable":
+            ptac.enable_operator_fusion()
+        else:
+            assert pooled(other) == 0
+        others.remove()
+        assert pooled(nn.MaxPool2d(2)) == 1
+        excluded.remove()

@@ -55,6 +55,15 @@ def ops() -> dict[str, dict[str, object]]:
     return json.loads(ptac.report("json"))["ops"]
 
 
+def test_a_thread_is_mute_while_somebody_holds_it() -> None:
+    held = [_C.thread_mute(), _C.thread_mute()]
+    assert _C.thread_is_disabled()
+    held.pop()
+    assert _C.thread_is_disabled()
+    held.clear()
+    assert not _C.thread_is_disabled()
+
+
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 @pytest.mark.parametrize("every", [1, 3])
 def test_checks_change_nothing(optimizer: type, every: int) -> None:

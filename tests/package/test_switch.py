@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,6 +195,30 @@ def test_disable_within_a_block() -> None:
         ptac.disable()
         assert not ptac.is_enabled(FUSION)
     assert not ptac.is_enabled(FUSION)
+
+
+def test_switches_of_two_threads_are_both_on() -> None:
+    switches = (ptac.enable_memory_pool, ptac.enable_model_quantization)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(50):
+            barrier = threading.Barrier(2)
+
+            def switch(on: Callable[[], object]) -> None:
+                barrier.wait()  # noqa: B023
+                on()
+
+            threads = [threading.Thread(target=switch, args=(on,)) for on in switches]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert ptac.is_enabled("memory_pool")
+            assert ptac.is_enabled("model_quantization")
+            ptac.disable()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_disabled_is_of_this_thread() -> None:

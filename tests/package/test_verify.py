@@ -300,3 +300,12 @@ def test_gradients_are_compared_whatever_mode_it_is_called_in(
         found = ptac.verify(nn.Linear(64, 64), torch.randn(64, 64))
     assert found
     assert "grad weight" in {r.name for r in found.rows}
+
+
+def test_the_module_of_a_method_is_left_as_it_was() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    found = ptac.verify(model.forward, torch.randn(4, 3, 16, 16))
+    assert found
+    assert "grad 0.weight" in {r.name for r in found.rows}
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())

@@ -100,15 +100,20 @@ PTAC_NOARGS(thread_disable)
 /* thread_is_disabled() -> whether it is, by either of the two. */
 PTAC_GIVES(thread_is_disabled, PyBool_FromLong(ptac_thread_is_disabled()))
 
-/* thread_mute(by): disable likewise, and do not count what is refused. */
-PTAC_O(thread_mute, by)
+static void end_mute(PyObject *capsule)
 {
-    const long step = PyLong_AsLong(by);
+    ptac_thread_mute(-1);
+}
 
-    if (step == -1 && PyErr_Occurred())
-        return NULL;
-    ptac_thread_mute((int)step);
-    Py_RETURN_NONE;
+/* thread_mute() -> likewise, of its own thread; and what is refused is not counted. */
+PTAC_NOARGS(thread_mute)
+{
+    static char muted;
+    PyObject *capsule = PyCapsule_New(&muted, NULL, end_mute);
+
+    if (capsule)
+        ptac_thread_mute(1);
+    return capsule;
 }
 
 static PyObject *after_forward;

@@ -5,9 +5,10 @@
  */
 #include "bind/python/module/pybind.h"
 
-PTAC_LENT(top_hooks) /* torch's: (whether also those of tracing) -> a pair, or None */
-PTAC_LENT(pop_hooks)
-PTAC_LENT(push_hooks) /* (pack, unpack) */
+PTAC_LENT(
+    top_saved_hooks) /* torch's: (whether also those of tracing) -> a pair, or None */
+PTAC_LENT(pop_saved_hooks)
+PTAC_LENT(push_saved_hooks) /* (pack, unpack) */
 
 /* All of them, the top one first. */
 static PyObject *taken_down(void)
@@ -15,12 +16,12 @@ static PyObject *taken_down(void)
     PyObject *found = PyList_New(0), *pair, *popped;
 
     while (found) {
-        pair = PyObject_CallFunctionObjArgs(top_hooks, Py_True, NULL);
+        pair = PyObject_CallFunctionObjArgs(top_saved_hooks, Py_True, NULL);
         if (pair == Py_None) {
             Py_DECREF(pair);
             break;
         }
-        popped = pair ? PyObject_CallNoArgs(pop_hooks) : NULL;
+        popped = pair ? PyObject_CallNoArgs(pop_saved_hooks) : NULL;
         ptac_append(&found, popped ? pair : NULL);
         Py_XDECREF(popped);
     }
@@ -29,7 +30,7 @@ static PyObject *taken_down(void)
 
 static bool push(PyObject *pair)
 {
-    PyObject *pushed = PyObject_CallObject(push_hooks, pair);
+    PyObject *pushed = PyObject_CallObject(push_saved_hooks, pair);
 
     Py_XDECREF(pushed);
     return pushed;
