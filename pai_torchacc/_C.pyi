@@ -79,10 +79,7 @@ def node_learn(samples: tuple[tuple[object, int], ...], /) -> bool: ...
 
 # Linear layers; act is an index into fusion.linear.ACTIVATIONS.
 def linear_module_install(
-    linear: type[Module],
-    module: type[Module],
-    getattr: Callable[..., Any] | None,
-    /,
+    linear: type[Module], module: type[Module], getattr: Callable[..., Any] | None, /
 ) -> None: ...
 def linear_module(module: Module, x: Tensor, /) -> Tensor: ...
 def linear_row(x: Tensor, w: Tensor, /) -> str | None: ...
@@ -126,9 +123,7 @@ def int8_embedding(indices: Tensor, weight_int8: Tensor, scale: Tensor, /) -> _O
 int8_embedding_kernel = int8_embedding
 
 def module_guards_install(
-    classes: list[tuple[type, list[_Watched]]],
-    hooks: list[dict[int, Any]],
-    /,
+    classes: list[tuple[type, list[_Watched]]], hooks: list[dict[int, Any]], /
 ) -> None: ...
 def sequential(module: Any, input: Any, /) -> Any: ...
 

@@ -189,8 +189,7 @@ disable_memory_reuse = disabler(
     "Autograd keeps what it saves; what is saved already is still given back.",
 )
 disable_adaptive_lr = disabler(
-    "adaptive_lr",
-    "Rates are the user's from the next step on, as if never multiplied.",
+    "adaptive_lr", "Rates are the user's from the next step on, as if never multiplied."
 )
 disable_model_quantization = disabler(
     "model_quantization",

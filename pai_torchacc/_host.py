@@ -95,6 +95,14 @@ def extension() -> Any:
     return _C
 
 
+def compiled() -> Any | None:
+    """The C extension where the package has one."""
+    try:
+        return extension()
+    except Unavailable:
+        return None
+
+
 def load() -> Any:
     """Load the extension against the installed torch and return it.
 

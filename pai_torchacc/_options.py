@@ -66,10 +66,8 @@ def check_something_left(config: Config) -> None:
 
 def operator_names() -> list[str]:
     """All operators, or nothing where the extension is missing."""
-    try:
-        return [name for name, _, _ in _host.extension().operators()]
-    except _host.Unavailable:
-        return []
+    c = _host.compiled()
+    return [name for name, _, _ in c.operators()] if c else []
 
 
 def numerics_checked(level: str) -> str:
@@ -159,10 +157,8 @@ def calibration_checked(path: str | os.PathLike[str]) -> str:
 
 def _policy_names() -> Sequence[str]:
     """Placement policies, or nothing where the extension is missing."""
-    try:
-        return _host.extension().pool_policies()
-    except _host.Unavailable:
-        return ()
+    c = _host.compiled()
+    return c.pool_policies() if c else ()
 
 
 def _check_type(value: Any, kind: Any, option: str, what: str) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pai_torchacc import _counters, _features, _host, _options, _switch
 from pai_torchacc._report import page_faults, verdict
+from pai_torchacc._table import aligned
 from pai_torchacc._version import __version__
 from pai_torchacc.calibration import in_use
 
@@ -110,9 +111,7 @@ def versions() -> dict[str, Any]:
 
 def operators() -> dict[str, dict[str, Any]]:
     """Per operator: level, calls, and where they went; how many were timed."""
-    try:
-        c = _host.extension()
-    except _host.Unavailable:
+    if (c := _host.compiled()) is None:
         return {}
     result = {}
     for name, _, rows in c.operators():
@@ -155,9 +154,7 @@ def _reset() -> None:
     _graphs_before = _graphs()
     page_faults.reset()
     _switch.forget_numerics()
-    try:
-        c = _host.extension()
-    except _host.Unavailable:
+    if (c := _host.compiled()) is None:
         return
     _counters.discount(c, [name for name, _, _ in c.operators()])
     for feature in _features.all_features():
@@ -218,8 +215,9 @@ def _saved_cell(entry: dict[str, Any]) -> str:
     return timed if saved is None else f"{saved:.1f} {timed}"
 
 
-_NUMBERS = ("calls", "accelerated", "ms saved")
-_COLUMNS = ("operator", "level", *_NUMBERS, "forwarded, failed")
+_COLUMNS = (
+    "operator", "level", "calls", "accelerated", "ms saved", "forwarded, failed"
+)  # fmt: skip
 
 
 def _operator_table(ops: dict[str, dict[str, Any]]) -> list[str]:
@@ -235,11 +233,4 @@ def _operator_table(ops: dict[str, dict[str, Any]]) -> list[str]:
         rows.append((*cells, ", ".join(why)))
     if len(rows) == 1:
         return ["no operator that this package knows has been called yet"]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(w) if name in _NUMBERS else cell.ljust(w)
-            for name, cell, w in zip(_COLUMNS, row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    return aligned(rows, right=range(2, 5))

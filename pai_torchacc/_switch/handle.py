@@ -253,12 +253,8 @@ def disabled() -> Iterator[None]:
     A block that another thread leaves, as happens to generators, ends for the thread
     that had entered it.
     """
-    try:
-        c = _host.extension()
-    except _host.Unavailable:
-        yield
-        return
-    held = [c.thread_disable()]
+    c = _host.compiled()
+    held = [c.thread_disable()] if c else []
     try:
         yield
     finally:

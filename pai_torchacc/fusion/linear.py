@@ -147,11 +147,7 @@ def gradients(
 
 
 def stock_forward(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    activation: int,
-    is_training: bool = True,
+    x: Tensor, w: Tensor, bias: Tensor | None, activation: int, is_training: bool = True
 ) -> Any:
     """Compute y by torch's own operators, or (y, z) where a gradient needs z."""
     z = torch._C._nn.linear(x, w, bias)

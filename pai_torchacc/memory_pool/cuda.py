@@ -146,10 +146,9 @@ def install(c: Any, torch: Any, options: PoolOptions) -> str | None:
         _state.stays = False
         return None
     remove(c)
+    cap = NO_CAP if options.cap is None else options.cap
     _state.reason = _stands_against_pool(torch) or c.cuda_pool_open(
-        options.policy,
-        NO_CAP if options.cap is None else options.cap,
-        options.history,
+        options.policy, cap, options.history
     )
     if _state.reason is None:
         _state.reason = _change(c, torch)

@@ -50,9 +50,7 @@ def memory_snapshot(
 
 def _snapshot(number: int) -> dict[str, Any]:
     """A device's pool, -1 for the CPU's; a segment is an arena, two a CUDA stream."""
-    try:
-        c = _host.extension()
-    except _host.Unavailable:
+    if (c := _host.compiled()) is None:
         return _document([], [])
     segments = [
         _segment(max(number, 0), base, is_small, stream, [row[4:] for row in rows])

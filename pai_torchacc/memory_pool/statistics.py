@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from pai_torchacc import _host
 from pai_torchacc._options import device_checked
+from pai_torchacc._table import aligned
 from pai_torchacc.memory_pool import cuda
 
 MIB = 1 << 20
@@ -38,11 +37,8 @@ def memory_stats(device: object = "cpu") -> dict[str, int]:
         torch_cuda = cuda.initialized()
         stats = torch_cuda.memory_stats(cuda.index_of(device)) if torch_cuda else {}
         return dict(stats)
-    try:
-        c = _host.extension()
-    except _host.Unavailable:
-        return {}
-    counted = c.pool_stats(cuda.index_of(device))
+    c = _host.compiled()
+    counted = c.pool_stats(cuda.index_of(device)) if c else {}
     if not counted:
         return {}
     if kind == "cpu":
@@ -53,8 +49,8 @@ def memory_stats(device: object = "cpu") -> dict[str, int]:
 def reset_peak_memory_stats(device: object = "cpu") -> None:
     """Every ``peak`` becomes what is current."""
     if device_checked(device) == "cpu" or cuda.has_pool():
-        with contextlib.suppress(_host.Unavailable):
-            _host.extension().pool_reset_peaks(cuda.index_of(device))
+        if c := _host.compiled():
+            c.pool_reset_peaks(cuda.index_of(device))
     elif torch_cuda := cuda.initialized():
         torch_cuda.reset_peak_memory_stats(cuda.index_of(device))
 
@@ -71,11 +67,8 @@ def empty_cache(device: object = None) -> int:
         return empty_cache("cpu") + empty_cache("cuda")
     if device_checked(device) == "cuda":
         return _empty_cuda()
-    try:
-        c = _host.extension()
-    except _host.Unavailable:
-        return 0
-    return c.pool_trim() + c.scratch_clear()
+    c = _host.compiled()
+    return c.pool_trim() + c.scratch_clear() if c else 0
 
 
 def _empty_cuda() -> int:
@@ -109,21 +102,13 @@ def memory_summary(device: object = "cpu", abbreviated: bool = False) -> str:
     if kind == "cuda" and torch_cuda and not cuda.has_pool():
         return torch_cuda.memory_summary(cuda.index_of(device), abbreviated)
     counted = memory_stats(device)
-    header = ("", "current", "peak", "total allocated", "total freed")
-    rows = [header]
+    rows = [("", "current", "peak", "total allocated", "total freed")]
     for title, key in _ROWS if counted else ():
         for pool in ("all",) if abbreviated else ("all", "large_pool", "small_pool"):
             parts = [counted[f"{key}.{pool}.{p}"] for p in _PARTS]
             shown = [_shown(n, key.endswith("bytes")) for n in parts]
             rows.append((title if pool == "all" else f"  from {pool}", *shown))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    lines = [
-        " | ".join(
-            [row[0].ljust(widths[0])]
-            + [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
-        )
-        for row in rows
-    ]
+    lines = aligned(rows, right=range(1, 5), between=" | ")
     rule = "-" * len(lines[0])
     about = f"{kind.upper()} memory pool: {counted.get('num_ooms', 0)} out of memory, "
     about += f"{counted.get('num_alloc_retries', 0)} retries, "

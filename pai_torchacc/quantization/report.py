@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from pai_torchacc import _switch
+from pai_torchacc._table import aligned
 from pai_torchacc.quantization import conversion, selection
 from pai_torchacc.quantization.storage import Int8Module
 
@@ -157,14 +158,7 @@ def _lines(content: dict[str, Any]) -> list[str]:
         ]
         lines.append(f"on the sample: {', '.join(said)}")
     header = ("layer", "kind", "state", "weight dB", "output dB", "how, why")
-    rows = [header, *(_row(layer) for layer in layers)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    lines.append("")
-    lines += [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    return lines
+    return [*lines, "", *aligned([header, *map(_row, layers)])]
 
 
 def _row(layer: dict[str, Any]) -> tuple[str, ...]:

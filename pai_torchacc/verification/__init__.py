@@ -11,6 +11,7 @@ import torch
 
 from pai_torchacc import _host, _switch
 from pai_torchacc._switch import disabled
+from pai_torchacc._table import aligned
 from pai_torchacc.calibration import BY_NAME
 from pai_torchacc.verification import ties
 from pai_torchacc.verification.comparing import (
@@ -65,13 +66,8 @@ class Verification:
             )
             for r in self.rows
         ]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(_HEADER))]
-        lines = [
-            "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
-            for row in cells
-        ]
-        if not self.rows:
-            lines = ["the model gives no tensors to compare"]
+        nothing = ["the model gives no tensors to compare"]
+        lines = aligned(cells) if self.rows else nothing
         if self.float64_error:
             lines.append(f"no float64 reference: {self.float64_error}")
         if self.ties:
@@ -168,9 +164,7 @@ class _Verifying:
 
 def _accelerated_calls() -> tuple[int, int, int]:
     """So far, in all threads; those that rounded to bfloat16; those of int8 layers."""
-    try:
-        c = _host.extension()
-    except _host.Unavailable:
+    if (c := _host.compiled()) is None:
         return 0, 0, 0
     calls = {op: c.counters(op)[0] for op, _, _ in c.operators()}
     return sum(calls.values()), c.bf16_calls(), sum(calls[op] for op in BY_NAME)
