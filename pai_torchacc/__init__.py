@@ -25,9 +25,9 @@ from pai_torchacc._switch import Handle, disable, disabled, disabler, exclude, s
 from pai_torchacc._version import __version__ as __version__
 
 # Importing a switch puts it in the table of features.
-from pai_torchacc.adaptive_lr.public import adaptive_lr_report, enable_adaptive_lr
-from pai_torchacc.fusion.public import enable_operator_fusion
-from pai_torchacc.memory_pool.public import enable_memory_pool
+from pai_torchacc.adaptive_lr import adaptive_lr_report, enable_adaptive_lr
+from pai_torchacc.fusion import enable_operator_fusion
+from pai_torchacc.memory_pool import enable_memory_pool
 from pai_torchacc.memory_pool.snapshot import memory_snapshot
 from pai_torchacc.memory_pool.statistics import (
     empty_cache,
@@ -35,7 +35,7 @@ from pai_torchacc.memory_pool.statistics import (
     memory_summary,
     reset_peak_memory_stats,
 )
-from pai_torchacc.memory_reuse.public import enable_memory_reuse
+from pai_torchacc.memory_reuse import enable_memory_reuse
 from pai_torchacc.quantization.public import (
     dequantize_model,
     dequantize_state_dict,

@@ -10,9 +10,11 @@ through. Both ask the same chooser, and both end in stock when it says no.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import _counters, _features
+from pai_torchacc import _counters, _features, _host, _options, _switch
+from pai_torchacc._switch import Handle
 from pai_torchacc.calibration import in_use
 from pai_torchacc.fusion import precision
 from pai_torchacc.fusion.foreign import Yielding, chains
@@ -63,7 +65,6 @@ def leftover(c: Any) -> list[str]:
 def _unproven(c: Any) -> set[str]:
     """Optimizers whose bits this torch does not confirm; found out once a process."""
     global _doubts  # noqa: PLW0603
-    from pai_torchacc import _host
     from pai_torchacc.fusion import optimizer
 
     steps = set(optimizer.OPERATORS)
@@ -221,7 +222,6 @@ def _use_up_override_warning(torch: Any) -> None:
 
 
 def _install_stand_ins(c: Any) -> None:
-    from pai_torchacc import _host
     from pai_torchacc.fusion import linear, loss, node, optimizer, sequential
 
     if len(_ledger) or not _host.has_lean_paths():
@@ -235,14 +235,34 @@ def _install_stand_ins(c: Any) -> None:
 
 def _install_attention(c: Any, config: Config) -> None:
     """Only where something may be rounded: at other levels torch's own is as good."""
-    from pai_torchacc import _host
-
     if config.numerics != "fast" or not c.bf16_hardware():
         _attention_ledger.undo()
     elif not len(_attention_ledger) and _host.has_lean_paths():
         from pai_torchacc.fusion import attention
 
         attention.install(c, _attention_ledger)
+
+
+def enable_operator_fusion(ops: Iterable[str] | None = None) -> Handle:
+    """Switch on drop-in kernels, fused operators and optimizer steps.
+
+    Part of a bare :func:`enable`. Other options stay as they are.
+
+    Parameters
+    ----------
+    ops : iterable of str, optional
+        Only these operators, by the names that :func:`report` prints. The name of a
+        forward operator also stands for its ``_backward``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        There is no such operator, or none is left.
+    """
+    lent = _switch.current().lent
+    kept = None if lent is None else (False, lent[1])
+    checked = _options.operators_checked(ops, "ops")
+    return _switch.enable_one("operator_fusion", ops=checked, lent=kept)
 
 
 _features.register(__name__, "operator_fusion", rank=1, is_in_bare_enable=True)

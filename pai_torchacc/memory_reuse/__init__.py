@@ -15,10 +15,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import _host
+from pai_torchacc import _host, _switch
 from pai_torchacc._config import PoolOptions
 from pai_torchacc._features import register
 from pai_torchacc._ledger import Ledger
+from pai_torchacc._switch import Handle
 from pai_torchacc.memory_pool import cpu
 
 if TYPE_CHECKING:
@@ -155,6 +156,17 @@ def remarks() -> list[str]:
 def _loaded(name: str) -> Any:
     """A module of ours that needs torch, if it has been in use."""
     return sys.modules.get(f"{__name__}.{name}")
+
+
+def enable_memory_reuse() -> Handle:
+    """Lower the peak memory of training, with the same bits.
+
+    By name only. Cheap tensors that autograd saves are computed again instead of kept,
+    masks and indices are packed, and repeated steps are placed by a plan. The CPU's
+    memory pool is on as long as this is. Holds for this thread and those that start
+    from now on.
+    """
+    return _switch.enable_one(NAME)
 
 
 register(__name__, NAME, rank=3, options="pool")

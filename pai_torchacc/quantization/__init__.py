@@ -33,7 +33,9 @@ def install(c: Any, config: Config) -> str | None:
     from pai_torchacc.quantization import fused_modules, operators, optimizers, states
 
     in_use.install(c, config)
-    _set_gates(c, config)
+    wanted = replace(config, ops=None).wanted(OPERATORS)  # ops are operator_fusion's
+    for name in OPERATORS:
+        c.set_gate(name, "" if name in wanted else "excluded")
     if not len(_ledger):
         states.install(_ledger)
     operators.install(c)
@@ -43,20 +45,10 @@ def install(c: Any, config: Config) -> str | None:
     return None
 
 
-def _set_gates(c: Any, config: Config | None) -> None:
-    """Open these operators as ``config`` says; without it, close them."""
-    for name in OPERATORS:
-        if config is None:
-            why = "switched off"
-        else:
-            is_wanted = config.include is None or name in config.include
-            why = "" if is_wanted and name not in config.exclude else "excluded"
-        c.set_gate(name, why)
-
-
 def remove(c: Any) -> None:
     """Switch off; quantized modules run dequantized."""
-    _set_gates(c, None)
+    for name in OPERATORS:
+        c.set_gate(name, "switched off")
     for name in ("operators", "fused_modules", "optimizers"):
         module = sys.modules.get(f"{__name__}.{name}")
         if module is not None:
