@@ -180,6 +180,7 @@ def _learn_tensors(c: Any, torch: Any) -> bool:
             steal_tensor=torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr,
             increment_version=torch.autograd.graph.increment_version,
             len_function_modes=torch._C._len_torch_function_stack,
+            top_hooks=torch._C._autograd._top_saved_tensors_default_hooks,
             profiler_enabled=torch._C._autograd._profiler_enabled,
             forward_ad=vars(torch.autograd.forward_ad),
         )

@@ -50,7 +50,7 @@ def remove(c: Any) -> None:
 
 def remarks() -> list[str]:
     """What others have changed, before or after us, and we left as it is."""
-    return [*_ledger.declined, *_ledger.remarks]
+    return list(_ledger.remarks)
 
 
 def about(config: Config) -> str:

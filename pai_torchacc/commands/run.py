@@ -111,7 +111,10 @@ def _run_source(source: bytes, path: str, folder: str) -> None:
     main = _new_main()
     main.__dict__.update(__file__=path, __cached__=None)
     if path != "<stdin>":
-        main.__loader__ = _loader_class(path)("__main__", path)
+        machinery, is_compiled = importlib.machinery, path.endswith(".pyc")
+        source_loader = machinery.SourceFileLoader
+        loader = machinery.SourcelessFileLoader if is_compiled else source_loader
+        main.__loader__ = loader("__main__", path)
     try:
         code = pkgutil.read_code(io.BytesIO(source))  # of a .pyc
         code = code or compile(source, path, "exec", dont_inherit=True)
@@ -119,12 +122,6 @@ def _run_source(source: bytes, path: str, folder: str) -> None:
     except BaseException as error:
         _show_without_ours(error)
         raise
-
-
-def _loader_class(path: str) -> Any:
-    machinery = importlib.machinery
-    is_compiled = path.endswith(".pyc")
-    return machinery.SourcelessFileLoader if is_compiled else machinery.SourceFileLoader
 
 
 def _new_main() -> ModuleType:

@@ -128,7 +128,7 @@ def remarks() -> list[str]:
     found += [
         remark
         for ledger in (_ledger, _attention_ledger, chains)
-        for remark in (*ledger.declined, *ledger.remarks)
+        for remark in ledger.remarks
     ]
     for why in sorted(set(_unserved.values())):
         names = ", ".join(sorted(op for op in _unserved if _unserved[op] == why))
@@ -222,12 +222,11 @@ def _use_up_override_warning(torch: Any) -> None:
 
 
 def _install_stand_ins(c: Any) -> None:
-    from pai_torchacc.fusion import linear, loss, node, optimizer, sequential
+    from pai_torchacc.fusion import linear, loss, optimizer, sequential
 
     if len(_ledger) or not _host.has_lean_paths():
         return
     optimizer.install(c, _ledger)
-    node.install(c)
     linear.install(c, _ledger)
     loss.install(c, _ledger)
     sequential.install(c, "operator_fusion")

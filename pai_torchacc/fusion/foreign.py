@@ -27,7 +27,6 @@ class Yielding(Ledger):
 
     def __init__(self) -> None:
         super().__init__()
-        self.declined: list[str] = []
         self._unused: list[Any] = []
 
     def _do(self, entry: Any) -> None:
@@ -44,13 +43,12 @@ class Yielding(Ledger):
         self._unused.append(entry.value)
         for place in taken:
             remark = f"{_name_of(*place)} was changed by others; left as is"
-            if remark not in self.declined:
-                self.declined.append(remark)
+            if remark not in self.remarks:
+                self.remarks.append(remark)
 
     def undo(self) -> None:
         """Take every change back, and forget who was in the way."""
         super().undo()
-        self.declined.clear()
         self._unused.clear()
 
 

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.autograd import Function
 
 
@@ -22,11 +21,3 @@ def named_like(node: type[Function], operator: str) -> type[Function]:
     backward: type = named._backward_cls  # type: ignore[attr-defined]
     backward.__name__ = f"{operator}Backward0"
     return named
-
-
-def install(c: Any) -> None:
-    """Tell the extension how to ask for hooks on what nodes save.
-
-    Under such hooks it makes no nodes.
-    """
-    c.lend(top_hooks=torch._C._autograd._top_saved_tensors_default_hooks)

@@ -7,12 +7,11 @@ from pai_torchacc._options import device_checked
 from pai_torchacc._table import aligned
 from pai_torchacc.memory_pool import cuda
 
-MIB = 1 << 20
-
+_PARTS = ("current", "peak", "allocated", "freed")
 _NO_OVERSIZE = {
     f"oversize_{what}.{part}": 0
     for what in ("allocations", "segments")
-    for part in ("current", "peak", "allocated", "freed")
+    for part in _PARTS
 }
 """torch's keys for blocks above max_split_size, of which the pool has none."""
 
@@ -116,10 +115,7 @@ def memory_summary(device: object = "cpu", abbreviated: bool = False) -> str:
     return "\n".join([rule, about, rule, lines[0], rule, *lines[1:], rule])
 
 
-_PARTS: tuple[str, ...] = ("current", "peak", "allocated", "freed")
-
-
 def _shown(n: int, is_bytes: bool) -> str:
     if not is_bytes:
         return str(n)
-    return f"{n} B" if n < 10 * 1024 else f"{n / MIB:.1f} MiB"
+    return f"{n} B" if n < 10 * 1024 else f"{n / 2**20:.1f} MiB"

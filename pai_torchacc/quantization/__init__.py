@@ -30,7 +30,7 @@ _ledger = Ledger()
 def install(c: Any, config: Config) -> str | None:
     """Switch on as ``config`` says; the reason when that cannot be."""
     from pai_torchacc import _host
-    from pai_torchacc.quantization import fused_modules, operators, optimizers, states
+    from pai_torchacc.quantization import fused_modules, operators, states, training
 
     in_use.install(c, config)
     wanted = replace(config, ops=None).wanted(OPERATORS)  # ops are operator_fusion's
@@ -39,7 +39,7 @@ def install(c: Any, config: Config) -> str | None:
     if not len(_ledger):
         states.install(_ledger)
     operators.install(c)
-    optimizers.install()
+    training.install()
     if _host.has_lean_paths():
         fused_modules.install(c)
     return None
@@ -49,7 +49,7 @@ def remove(c: Any) -> None:
     """Switch off; quantized modules run dequantized."""
     for name in OPERATORS:
         c.set_gate(name, "switched off")
-    for name in ("operators", "fused_modules", "optimizers"):
+    for name in ("operators", "fused_modules", "training"):
         module = sys.modules.get(f"{__name__}.{name}")
         if module is not None:
             module.remove()

@@ -18,12 +18,12 @@ from torch import nn
 from pai_torchacc.quantization import (
     fused_modules,
     operators,  # noqa: F401 which defines torch.ops.pai_torchacc.int8_*
-    optimizers,
     quantizer,
     samples,
     selection,
     storage,
     timing,
+    training,
 )
 from pai_torchacc.quantization.layers import Int8Embedding
 from pai_torchacc.quantization.record import METHODS, Record, State, Tie
@@ -264,7 +264,7 @@ class Swap:
         """Turn these layers back, with the parameters that they had."""
         for layer in layers:
             storage.restore(layer.module, layer.cls, layer.weight)
-            optimizers.note_restored(layer.weight)
+            training.note_restored(layer.weight)
         self.layers = [layer for layer in self.layers if layer not in layers]
         settle(self._model)
 
@@ -277,7 +277,7 @@ class Swap:
         for layer in self.layers:
             if keep_master:
                 layer.module._int8.master = layer.weight
-            optimizers.note_removed(layer.weight)
+            training.note_removed(layer.weight)
 
 
 _FAST = {
@@ -320,7 +320,7 @@ def dequantize(model: nn.Module) -> nn.Module:
         module._int8.master = parameter
     for module, parameter in made:
         storage.restore(module, type(module), parameter)
-        optimizers.note_restored(parameter)
+        training.note_restored(parameter)
     for part in model.modules():
         storage.clean(part)
     settle(model)

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pai_torchacc.quantization import operators
-from pai_torchacc.quantization.operators import kernels
+from pai_torchacc.quantization.operators import functions, kernels
 from pai_torchacc.quantization.quantizer import is_compiling, is_in_graph
 
 # Looked up once: a product of one row takes a few microseconds.
@@ -22,8 +21,6 @@ _is_autocast = torch._C._is_any_autocast_enabled
 
 kernel_of = kernels.get
 """The entry of that name; None while the switch is off."""
-
-_functions = operators.functions
 
 _LOWERED = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -63,7 +60,7 @@ def otherwise(op: str, *args: Any) -> Tensor | None:
     if torch.is_grad_enabled() and (
         x.requires_grad or (bias is not None and bias.requires_grad)
     ):
-        return _functions[op].apply(*args)
+        return functions[op].apply(*args)
     return getattr(torch.ops.pai_torchacc, op)(*args)
 
 

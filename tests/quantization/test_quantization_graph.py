@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc.quantization import operators, optimizers, selection, training
+from pai_torchacc.quantization import operators, selection, training
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def off_at_the_end() -> Iterator[None]:
     yield
     ptac.disable()
     torch._dynamo.reset()
-    assert optimizers._registered == []
+    assert training._registered == []
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv"])

@@ -16,7 +16,7 @@ from torch import nn
 
 import pai_torchacc as ptac
 from pai_torchacc import _C, quantization
-from pai_torchacc.quantization import operators, optimizers, selection
+from pai_torchacc.quantization import operators, selection, training
 
 NAME = "model_quantization"
 LOADERS = (nn.Linear, nn.Conv2d, nn.Embedding, nn.MultiheadAttention)
@@ -58,7 +58,7 @@ def test_switching(change: str) -> None:
         assert ptac.enable_model_quantization()
     assert k > 10
     ptac.disable()
-    assert optimizers._registered == []
+    assert training._registered == []
     assert not _C.override_installed()
 
 
