@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,11 @@ def _commands() -> CommandLine:
         "Makes unmodified PyTorch programs faster, and reports what it did.",
     )
     add = commands.add
-    add("info", _info, "what runs here: versions, CPU, operators and their rows")
-
-    add("env", _env, "what to paste into a bug report: system, versions, settings")
+    for name, about in (
+        ("info", "what runs here: versions, CPU, operators and their rows"),
+        ("env", "what to paste into a bug report: system, versions, settings"),
+    ):
+        add(name, partial(_show, name), about)
 
     report = add("report", _report, "show a report that a process wrote as JSON")
     report.add_argument("file", help="what PTAC_REPORT=FILE.json or run --json wrote")
@@ -79,19 +83,11 @@ def _commands() -> CommandLine:
     return commands
 
 
-def _info(options: argparse.Namespace) -> Result:
-    from pai_torchacc.commands import info
-
-    document = info.document()
-    print(info.as_text(document))
-    return document, 0
-
-
-def _env(options: argparse.Namespace) -> Result:
-    from pai_torchacc.commands import env
-
-    document = env.document()
-    print(env.as_text(document))
+def _show(command: str, options: argparse.Namespace) -> Result:
+    """Print the document that a command is about."""
+    module = import_module(f"pai_torchacc.commands.{command}")
+    document = module.document()
+    print(module.as_text(document))
     return document, 0
 
 

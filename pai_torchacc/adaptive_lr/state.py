@@ -65,13 +65,7 @@ _OTHERS = {
 
 
 def read(state: Any) -> dict[str, Any]:
-    """The parts of a state, for ``go_on``.
-
-    Raises
-    ------
-    ValueError
-        This is no such state.
-    """
+    """The parts of a state, for ``go_on``; ValueError where this is no such state."""
     if not isinstance(state, dict) or state.get("version") != _VERSION:
         raise ValueError("adaptive_lr: a state of another version")
     try:

@@ -21,31 +21,21 @@ Numbers = tuple[float, float, float, float, float]
 
 @dataclass(frozen=True)
 class Direction:
-    """What is to be known of an optimizer class.
-
-    Attributes
-    ----------
-    average, square : str or None
-        Names in the optimizer's state of the averages of gradients and of their
-        squares.
-    numbers : callable
-        Of a group and the count of the coming step: the coefficients of
-        ``_C.descent_sum``; None where the direction is the gradient.
-    factor : callable
-        Of a group: by what its rate is multiplied when compared with Polyak's.
-    most_exponent : float
-        The multiplier's logarithm lies within +- this.
-    falls_by_evidence : bool
-        Whether the rate is lowered only while losses rise. Of directions that are
-        scaled by element, Polyak's rate says too little to lower one that works.
-    """
+    """What is to be known of an optimizer class."""
 
     average: str | None
     square: str | None
+    """Names in the optimizer's state of averages: of gradients, of their squares."""
     numbers: Callable[[Group, float], Numbers] | None
+    """Of a group and the count of the coming step: the coefficients of
+    ``_C.descent_sum``; None where the direction is the gradient."""
     factor: Callable[[Group], float]
+    """Of a group: by what its rate is multiplied when compared with Polyak's."""
     most_exponent: float
+    """The multiplier's logarithm lies within +- this."""
     falls_by_evidence: bool
+    """Whether the rate is lowered only while losses rise. Of directions that are scaled
+    by element, Polyak's rate says too little to lower one that works."""
 
 
 def _momentum(group: Group) -> float:

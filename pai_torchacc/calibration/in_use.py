@@ -44,10 +44,8 @@ def install(c: Any, config: Config) -> set[str]:
 def find(c: Any, path: str | None) -> calibration.Table:
     """The calibration table for this CPU, or the one asked for by its path.
 
-    Raises
-    ------
-    OSError, ValueError
-        The file cannot be read, or is no table; the text says who asked for it.
+    OSError, ValueError where the file cannot be read or is no table: the text says who
+    asked for it.
     """
     model, isa = c.cpu()
     is_limited = bool(os.environ.get("PTAC_CPU_ISA"))

@@ -42,12 +42,8 @@ def prepare(
     """Make ready for a script or module; what is returned runs it as ``python`` would.
 
     ``-`` is a script on standard input. The module ``__main__`` becomes the program's
-    and stays so, for what runs after its last line.
-
-    Raises
-    ------
-    UsageError
-        The script cannot be read.
+    and stays so, for what runs after its last line. UsageError where the script cannot
+    be read.
     """
     program = _program(script, is_module)
     at_exit.note_start()

@@ -15,12 +15,8 @@ MOST_BYTES = 64 << 20
 def read(file: str) -> dict[str, Any]:
     """The document of a file that ``PTAC_REPORT`` or ``run --json`` wrote.
 
-    Raises
-    ------
-    UsageError
-        The file is no report, or one of another schema.
-    OSError
-        It cannot be read.
+    UsageError where it is no report, or one of another schema; OSError where it cannot
+    be read.
     """
     with Path(file).open("rb") as opened:
         data = opened.read(MOST_BYTES + 1)

@@ -295,12 +295,9 @@ def _zero_grad(c: Any, base: type) -> Any:
 
 
 def prove(c: Any, torch: Any) -> dict[str, str]:
-    """Run torch's own update beside ours on a few numbers and compare the bits.
+    """By operator, why it must not run with this torch; empty when all is well.
 
-    Returns
-    -------
-    dict
-        By operator, why it must not run with this torch. Empty when all is well.
+    Torch's own update runs beside ours on a few numbers, and the bits are compared.
     """
     doubts = {}
     for op, arguments in _PROOFS.items():

@@ -42,15 +42,7 @@ def given_back(config: Config) -> Config:
 
 
 def reason(c: Any, table: Any) -> str | None:
-    """Why nothing will run in bfloat16 here; None where something will.
-
-    Parameters
-    ----------
-    c : module
-        The extension.
-    table : calibration.Table
-        What decides, such as :func:`pai_torchacc.calibration.in_use.find` gives.
-    """
+    """Why nothing runs in bfloat16 here by this table; None where something will."""
     from pai_torchacc import calibration
 
     if not c.bf16_hardware():

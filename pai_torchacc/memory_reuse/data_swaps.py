@@ -46,11 +46,6 @@ def current(holder: Any, origin: Any) -> Tensor:
     return origin
 
 
-def is_given_other_memory(holders: list[Any]) -> bool:
-    """Whether a tensor that was saved is still there, where nobody has its memory."""
-    return any(h.origin is not None and h.origin() is not None for h in holders)
-
-
 def is_output(holder: Any, origin: Any) -> bool:
     """Whether the node that made a tensor has saved it in this holder."""
     node = origin.grad_fn

@@ -184,7 +184,9 @@ def _expression(node: Any, depth: int, box: Any) -> Expression:
         arguments = [getattr(node, f"_saved_{n}") for n in names]
         return Expression(call, _saved(node, "self", box), *arguments)
     if name == "NativeLayerNormBackward0":
-        return _layer_norm(node, box)
+        # The results are mean and rstd.
+        arguments = "input", "result1", "result2", "weight", "bias"
+        return _LayerNorm(_normalized, *(_saved(node, n, box) for n in arguments))
     if name == "MulBackward0":
         return _product(node, depth, box)
     raise _NotPossible
@@ -231,11 +233,6 @@ def _output(edge: tuple[Any, int], depth: int, box: Any) -> Any:
     if hasattr(type(node), "_raw_saved_result"):
         return _saved(node, "result", box)
     return _expression(node, depth, box)
-
-
-def _layer_norm(node: Any, box: Any) -> Expression:
-    names = ("input", "result1", "result2", "weight", "bias")  # results: mean, rstd
-    return _LayerNorm(_normalized, *(_saved(node, name, box) for name in names))
 
 
 def _normalized(

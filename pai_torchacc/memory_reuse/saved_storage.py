@@ -20,7 +20,6 @@ from torch import Tensor
 
 from pai_torchacc._lock import boxes as _lock
 from pai_torchacc.memory_reuse import float_mode, packing, recipes
-from pai_torchacc.memory_reuse.data_swaps import is_given_other_memory
 
 ENOUGH = 32 << 20
 """Bytes of large saved tensors below which nothing is let go."""
@@ -248,7 +247,8 @@ def _obstacle(holders: list[Any]) -> str | None:
     """Who has changed the memory, could with no tensor of it, or take it away."""
     if any(h.tensor._version != h.version for h in holders):
         return "changed in place"
-    if is_given_other_memory(holders):
+    # A tensor that was saved is still there, where nobody has its memory.
+    if any(h.origin is not None and h.origin() is not None for h in holders):
         return "given other memory"
     storage = holders[0].tensor.untyped_storage()
     if not _is_torchs_own(storage):

@@ -139,7 +139,9 @@ def _write(
 
 def _coded(tensor: Tensor, compress: bool, pool: Any) -> Iterator[bytes]:
     """Blocks as they are in the file; one of full length is stored as it is."""
-    view = memoryview(_bytes_of(tensor))
+    n = tensor.nbytes  # of memory that outlives the view
+    memory = (ctypes.c_ubyte * n).from_address(tensor.data_ptr()) if n else b""
+    view = memoryview(memory)
     blocks = [view[i : i + _BLOCK_BYTES] for i in range(0, len(view), _BLOCK_BYTES)]
     if not compress:
         yield from blocks
@@ -156,14 +158,6 @@ def _coded(tensor: Tensor, compress: bool, pool: Any) -> Iterator[bytes]:
         return coded if len(coded) < len(block) else bytes(block)
 
     yield from pool.map(code, blocks)
-
-
-def _bytes_of(tensor: Tensor) -> Any:
-    """A contiguous CPU tensor's memory, which it has to outlive."""
-    n = tensor.numel() * tensor.element_size()
-    if not n:
-        return b""
-    return (ctypes.c_ubyte * n).from_address(tensor.data_ptr())
 
 
 def load(model: nn.Module, file: Any) -> nn.Module:

@@ -137,9 +137,8 @@ class Int8Module(nn.Module):
         if is_in_place:
             buffers = {k: _written(self._buffers.get(k), v) for k, v in buffers.items()}
         self._non_persistent_buffers_set.update(self._names)
-        self.__dict__["_buffers"] = (
-            self._others() | buffers
-        )  # at once, for other threads
+        # At once, for other threads.
+        self.__dict__["_buffers"] = self._others() | buffers
 
     def _once(
         self,

@@ -50,14 +50,9 @@ def missing(stock: Results, ours: Results) -> Iterator[Comparison]:
         yield Comparison(name, size, False, False, note=f"only {who} gives it")
 
 
-def in_both(stock: Results, ours: Results) -> list[str]:
-    """Names of results that both sides give."""
-    return [name for name in stock if name in ours]
-
-
 def compare_int8(stock: Results, ours: Results) -> Iterator[Comparison]:
     """Int8 layers beside their dequantized weights: the switch has its own bound."""
-    for name in in_both(stock, ours):
+    for name in filter(ours.__contains__, stock):
         s, o = stock[name], ours[name]
         passes, note = is_equal, _ = equal(s, o), ""
         if not is_equal and s.shape == o.shape and s.is_floating_point():
@@ -93,7 +88,7 @@ def compare(
     """
     stock, our = stocks[0], ours[0]
     small: list[list[Tensor]] = []
-    for name in in_both(stock, our):
+    for name in filter(our.__contains__, stock):
         s, o, reference = stock[name], our[name], exact.get(name)
         is_equal = equal(s, o)
         if _strides(s) != _strides(o):
