@@ -34,10 +34,9 @@ def is_plain(tensor: Tensor) -> bool:
 
 def override_schemas() -> list[str]:
     """The schemas that overrides of aten read their arguments by."""
-    n = ctypes.c_int()
-    described = ctypes.POINTER(ctypes.POINTER(ctypes.c_char_p))
-    overrides = function("ptac_overrides", described, ctypes.POINTER(ctypes.c_int))(n)
-    return [overrides[i][0].decode() for i in range(n.value)]  # the first field
+    described = ctypes.POINTER(ctypes.c_char_p)  # the first field
+    override_at = function("ptac_override_at", described, ctypes.c_int)
+    return [override_at(i)[0].decode() for i in range(len(_C.override_names()))]
 
 
 def override_typed() -> list[str]:

@@ -122,29 +122,27 @@ static int kind_from(ptac_op op, const char *name)
     return -1;
 }
 
-/* Work as a table has it: a number, or the three sizes of a product. */
-static int read_work(PyObject *work, ptac_point *point)
+/* Work as a table has it: a number, or the sizes of a product; or an exception. */
+static bool read_work(PyObject *work, ptac_point *point)
 {
     long long m, k, n;
 
     if (!PyTuple_Check(work)) {
         point->work = PyLong_AsLongLong(work);
-        return point->work == -1 && PyErr_Occurred() ? -1 : 0;
+        return point->work != -1 || !PyErr_Occurred();
     }
     if (!PyArg_ParseTuple(work, "LLL", &m, &k, &n))
-        return -1;
+        return false;
     if (m <= 0 || k <= 0 || n <= 0 || __builtin_mul_overflow(m, k, &point->work) ||
-        __builtin_mul_overflow(point->work, n, &point->work)) {
-        PyErr_Format(PyExc_ValueError, "sizes of no product: %R", work);
-        return -1;
-    }
+        __builtin_mul_overflow(point->work, n, &point->work))
+        return PyErr_Format(PyExc_ValueError, "sizes of no product: %R", work);
     point->sizes[0] = m;
     point->sizes[1] = k;
     point->sizes[2] = n;
-    return 0;
+    return true;
 }
 
-static int read_point(PyObject *tuple, ptac_point *point)
+static bool read_point(PyObject *tuple, ptac_point *point)
 {
     PyObject *work;
     const char *kind, *dtype, *row;
@@ -152,27 +150,24 @@ static int read_point(PyObject *tuple, ptac_point *point)
 
     if (!PyArg_ParseTuple(tuple, "O&ssiOz|dd", ptac_op_read, &point->op, &kind, &dtype,
                           &point->n_threads, &work, &row, &stock_us, &ratio) ||
-        read_work(work, point) < 0)
-        return -1;
+        !read_work(work, point))
+        return false;
     point->stock_ns = stock_us * 1e3;
     point->ratio = ratio > 0 ? ratio : 1;
     point->kind = kind_from(point->op, kind);
     point->dtype = dtype_from(dtype);
     point->row = row ? ptac_registry_find(point->op, row) : NULL;
-    if (point->kind < 0 || point->dtype == PTAC_N_DTYPES || (row && !point->row)) {
-        PyErr_Format(PyExc_ValueError, "%s has no kind %s, dtype %s or row %s",
-                     ptac_op_name(point->op), kind, dtype, row ? row : "");
-        return -1;
-    }
-    return 0;
+    if (point->kind < 0 || point->dtype == PTAC_N_DTYPES || (row && !point->row))
+        return PyErr_Format(PyExc_ValueError, "%s has no kind %s, dtype %s or row %s",
+                            ptac_op_name(point->op), kind, dtype, row ? row : "");
+    return true;
 }
 
 /* install_table([(operator, kind, dtype, threads, work, row, stock's us, ratio)]) */
 PTAC_O(install_table, list)
 {
     const Py_ssize_t n = PyList_Check(list) ? PyList_Size(list) : -1;
-    PyObject *result = NULL;
-    ptac_point *points;
+    PTAC_FREED ptac_point *points = NULL;
 
     if (n < 0)
         return PyErr_Format(PyExc_TypeError, "a list of points is expected");
@@ -180,32 +175,47 @@ PTAC_O(install_table, list)
     if (!points)
         return PyErr_NoMemory();
     for (Py_ssize_t i = 0; i < n; i++)
-        if (read_point(PyList_GetItem(list, i), &points[i]) < 0)
-            goto done;
-    if (ptac_chooser_install(points, (int)n) != PTAC_OK) {
-        PyErr_SetString(PyExc_MemoryError, ptac_error_get());
-        goto done;
-    }
-    result = Py_NewRef(Py_None);
-done:
-    PyMem_Free(points);
-    return result;
+        if (!read_point(PyList_GetItem(list, i), &points[i]))
+            return NULL;
+    if (ptac_chooser_install(points, (int)n) != PTAC_OK)
+        return PyErr_Format(PyExc_MemoryError, "%s", ptac_error_get());
+    Py_RETURN_NONE;
 }
 
-/* An operator and a reason by their names; false with an exception set. */
-static bool read_reason(PyObject *args, ptac_op *op, ptac_reason *why)
+/*
+ * int8_faster(operator, kind, work, threads) -> whether the table says that a row is
+ * faster than stock there; None where it says nothing.
+ */
+PTAC_VARARGS(int8_faster)
 {
-    const char *text;
-    int i = 0;
+    const char *kind;
+    const ptac_kernel *row = NULL;
+    ptac_shape shape = {0};
+    ptac_op op;
+    int n_threads;
 
-    if (!PyArg_ParseTuple(args, "O&s", ptac_op_read, op, &text))
-        return false;
-    while (i < PTAC_N_REASONS && strcmp(ptac_reason_text((ptac_reason)i), text) != 0)
-        i++;
-    if (i == PTAC_N_REASONS)
-        PyErr_Format(PyExc_ValueError, "unknown reason %s", text);
-    *why = (ptac_reason)i;
-    return i < PTAC_N_REASONS;
+    if (!PyArg_ParseTuple(args, "O&sli", ptac_op_read, &op, &kind, &shape.work,
+                          &n_threads))
+        return NULL;
+    shape.kind = kind_from(op, kind);
+    if (shape.kind < 0)
+        return PyErr_Format(PyExc_ValueError, "%s has no kind %s", ptac_op_name(op),
+                            kind);
+    if (!ptac_chooser_knows(op, &shape, PTAC_F32, n_threads, &row))
+        Py_RETURN_NONE;
+    return PyBool_FromLong(row != NULL);
+}
+
+/* A reason by its text, for "O&". */
+static int read_reason(PyObject *text, void *why)
+{
+    for (int i = 0; PyUnicode_Check(text) && i < PTAC_N_REASONS; i++) {
+        *(ptac_reason *)why = (ptac_reason)i;
+        if (PyUnicode_CompareWithASCIIString(text, ptac_reason_text((ptac_reason)i)) ==
+            0)
+            return true;
+    }
+    return PyErr_Format(PyExc_ValueError, "unknown reason %S", text) != NULL;
 }
 
 /* set_gate(operator, reason): open it, "", or close it for that reason. */
@@ -214,7 +224,7 @@ PTAC_VARARGS(set_gate)
     ptac_op op;
     ptac_reason why;
 
-    if (!read_reason(args, &op, &why))
+    if (!PyArg_ParseTuple(args, "O&O&", ptac_op_read, &op, read_reason, &why))
         return NULL;
     ptac_chooser_set_gate(op, why);
     Py_RETURN_NONE;
@@ -314,7 +324,7 @@ PTAC_VARARGS(refuse)
     ptac_op op;
     ptac_reason why;
 
-    if (!read_reason(args, &op, &why))
+    if (!PyArg_ParseTuple(args, "O&O&", ptac_op_read, &op, read_reason, &why))
         return NULL;
     ptac_refuse(op, why);
     Py_RETURN_NONE;

@@ -47,6 +47,13 @@ static bool take_item(ptac_descent *item, PyObject *const *lists, Py_ssize_t i)
     return true;
 }
 
+/* An own list: other threads may change that one while the GIL is not held. */
+static PyObject *copied(PyObject *list)
+{
+    return list == Py_None ? Py_NewRef(Py_None)
+                           : PyList_GetSlice(list, 0, PyList_Size(list));
+}
+
 static bool is_list_or_none(PyObject *object, Py_ssize_t n)
 {
     return object == Py_None || (PyList_CheckExact(object) && PyList_Size(object) == n);
@@ -60,10 +67,8 @@ static bool is_list_or_none(PyObject *object, Py_ssize_t n)
  */
 PTAC_VARARGS(descent_sum)
 {
-    ptac_descent like = {.add_average = 1}, *items = NULL;
-    PyObject *lists[3], *numbers, *held[3] = {NULL}, *result = NULL;
-    double *partial = NULL;
-    Py_ssize_t n, n_taken = 0;
+    ptac_descent like = {.add_average = 1};
+    PyObject *lists[3], *numbers;
 
     if (!PyArg_ParseTuple(args, "O!OOdO", &PyList_Type, &lists[0], &lists[1], &lists[2],
                           &like.scale, &numbers))
@@ -76,35 +81,31 @@ PTAC_VARARGS(descent_sum)
         !PyArg_ParseTuple(numbers, "ddddd", &like.keep_average, &like.add_average,
                           &like.keep_square, &like.add_square, &like.eps))
         return NULL;
-    n = PyList_Size(lists[0]);
+
+    const Py_ssize_t n = PyList_Size(lists[0]);
+
     if (!is_list_or_none(lists[1], n) || !is_list_or_none(lists[2], n))
         return PyErr_Format(PyExc_ValueError, "lists of the same length, or None");
-    /* Own lists: other threads may change these while the GIL is not held. */
-    for (int k = 0; k < 3; k++) {
-        held[k] =
-            lists[k] == Py_None ? Py_NewRef(Py_None) : PyList_GetSlice(lists[k], 0, n);
-        if (!held[k])
-            goto done;
+
+    PTAC_OWNED PyObject *grads = copied(lists[0]), *averages = copied(lists[1]),
+                        *squares = copied(lists[2]);
+    PyObject *const held[] = {grads, averages, squares};
+    PTAC_FREED ptac_descent *items = PyMem_Calloc((size_t)n + 1, sizeof *items);
+
+    if (!grads || !averages || !squares || !items)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < n; i++) {
+        items[i] = like;
+        if (!take_item(&items[i], held, i))
+            Py_RETURN_NONE;
     }
-    items = PyMem_Calloc((size_t)n + 1, sizeof *items);
-    for (; items && n_taken < n; n_taken++) {
-        items[n_taken] = like;
-        if (!take_item(&items[n_taken], held, n_taken))
-            break;
-    }
-    if (items && n_taken == n)
-        partial =
-            PyMem_Calloc((size_t)ptac_descent_blocks(items, n) + 1, sizeof *partial);
-    if (partial)
-        result = PyFloat_FromDouble(PTAC_UNLOCKED(ptac_descent_sum(items, n, partial)));
-    else
-        result = items && n_taken < n ? Py_NewRef(Py_None) : PyErr_NoMemory();
-done:
-    PyMem_Free(partial);
-    PyMem_Free(items);
-    for (int k = 0; k < 3; k++)
-        Py_XDECREF(held[k]);
-    return result;
+
+    PTAC_FREED double *partial =
+        PyMem_Calloc((size_t)ptac_descent_blocks(items, n) + 1, sizeof *partial);
+
+    return partial
+               ? PyFloat_FromDouble(PTAC_UNLOCKED(ptac_descent_sum(items, n, partial)))
+               : PyErr_NoMemory();
 }
 
 /* The next multiplier by numbers that Python keeps; without a loss, by three others. */

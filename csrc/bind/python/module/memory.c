@@ -48,15 +48,14 @@ PTAC_LIST(pool_policies, ptac_policy_at(i),
  * malloc_keeps(whether): glibc's malloc maps nothing for itself and gives nothing back,
  * or does as it would by default; whether it can be told.
  */
-PTAC_O(malloc_keeps, is_wanted)
+PTAC_OF_NUMBER(malloc_keeps)
 {
-    const bool keeps = PyObject_IsTrue(is_wanted) == 1;
     bool is_done = false;
 
 #ifdef __GLIBC__
-    is_done = mallopt(M_MMAP_MAX, keeps ? 0 : 64 << 10) &&
-              mallopt(M_TRIM_THRESHOLD, keeps ? -1 : 128 << 10);
-    if (!keeps)
+    is_done = mallopt(M_MMAP_MAX, number ? 0 : 64 << 10) &&
+              mallopt(M_TRIM_THRESHOLD, number ? -1 : 128 << 10);
+    if (!number)
         malloc_trim(0);
 #endif
     return PyBool_FromLong(is_done);
@@ -89,9 +88,9 @@ PTAC_DOES(pool_begin_probe, ptac_cpu_allocator_begin_probe())
 PTAC_GIVES(pool_end_probe, PyBool_FromLong(ptac_cpu_allocator_end_probe()))
 
 /* pool_plan_steps(whether steps that repeat are placed by a plan) */
-PTAC_O(pool_plan_steps, is_wanted)
+PTAC_OF_NUMBER(pool_plan_steps)
 {
-    ptac_cpu_pool_plan_steps(PyObject_IsTrue(is_wanted) == 1);
+    ptac_cpu_pool_plan_steps(number);
     Py_RETURN_NONE;
 }
 

@@ -13,14 +13,12 @@
 
 /* A method of a device's pool, NULL while the device has not been used. */
 #define OF_POOL(name)                                                                  \
-    static PyObject *name##_of(ptac_pool *pool);                                       \
-    PTAC_O(name, device)                                                               \
+    static PyObject *name##_of_pool(ptac_pool *pool);                                  \
+    PTAC_OF_NUMBER(name)                                                               \
     {                                                                                  \
-        const long number = PyLong_AsLong(device);                                     \
-                                                                                       \
-        return PyErr_Occurred() ? NULL : name##_of(pool_of(number));                   \
+        return name##_of_pool(pool_of(number));                                        \
     }                                                                                  \
-    static PyObject *name##_of(ptac_pool *pool)
+    static PyObject *name##_of_pool(ptac_pool *pool)
 
 static ptac_pool *pool_of(long number)
 {
@@ -191,14 +189,13 @@ static PyObject *list_blocks(const copied_block *copies, size_t n)
  */
 OF_POOL(pool_blocks)
 {
-    copied_block *copies = NULL;
+    PTAC_FREED copied_block *copies = NULL;
     size_t n = 0, room = 0;
-    PyObject *list;
 
     while (pool && (room == 0 || n > room)) {
-        free(copies);
+        PyMem_Free(copies);
         room = 2 * n + 64;
-        copies = malloc(room * sizeof *copies);
+        copies = PyMem_Malloc(room * sizeof *copies);
         if (!copies)
             return PyErr_NoMemory();
 
@@ -208,9 +205,7 @@ OF_POOL(pool_blocks)
     }
     if (n)
         qsort(copies, n, sizeof *copies, by_address);
-    list = list_blocks(copies, n);
-    free(copies);
-    return list;
+    return list_blocks(copies, n);
 }
 
 /* pool_history(device) -> [(event, address, bytes, stream, ns)], the oldest first */
@@ -221,7 +216,7 @@ OF_POOL(pool_history)
         PTAC_EVENTS(X)
 #undef X
     };
-    ptac_event *copies = NULL;
+    PTAC_FREED ptac_event *copies = NULL;
     size_t n = 0, n_slots = 0;
     PyObject *list;
 
@@ -230,7 +225,7 @@ OF_POOL(pool_history)
         n_slots = pool->history.n_slots;
     }
     if (n_slots) {
-        copies = malloc(n_slots * sizeof *copies);
+        copies = PyMem_Malloc(n_slots * sizeof *copies);
         if (!copies)
             return PyErr_NoMemory();
 
@@ -242,6 +237,5 @@ OF_POOL(pool_history)
         ptac_append(&list,
                     Py_BuildValue("skkkl", names[copies[i].kind], copies[i].address,
                                   copies[i].bytes, copies[i].stream, copies[i].t_ns));
-    free(copies);
     return list;
 }

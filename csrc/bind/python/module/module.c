@@ -69,18 +69,14 @@ static bool sample_views(PyObject *const *tensors, int n, bool doubles,
     for (int i = 0; i < n; i++) {
         ptac_view *view = &views[i];
 
-        if (!ptac_is_plain(tensors[i])) {
-            PyErr_SetString(PyExc_TypeError, "a plain tensor is expected");
-            return false;
-        }
+        if (!ptac_is_plain(tensors[i]))
+            return PyErr_Format(PyExc_TypeError, "a plain tensor is expected");
         ptac_view_of(ptac_borrow(tensors[i]), view);
         if ((view->dtype != PTAC_F32 && !(doubles && view->dtype == PTAC_F64)) ||
             view->dtype != views[0].dtype || view->n_elements != views[0].n_elements ||
-            !ptac_view_is_contiguous(view)) {
-            PyErr_SetString(PyExc_TypeError,
-                            "contiguous floats of one length are expected");
-            return false;
-        }
+            !ptac_view_is_contiguous(view))
+            return PyErr_Format(PyExc_TypeError,
+                                "contiguous floats of one length are expected");
     }
     return true;
 }
@@ -166,9 +162,9 @@ static bool is_at_home(void)
         home = here;
     if (home == here && !home_has_ended)
         return true;
-    PyErr_SetString(PyExc_ImportError,
-                    "pai_torchacc._C can be imported by one interpreter of a process");
-    return false;
+    return PyErr_Format(
+        PyExc_ImportError,
+        "pai_torchacc._C can be imported by one interpreter of a process");
 }
 
 static int execute(PyObject *module)

@@ -42,9 +42,7 @@ void ptac_put(PyObject **dict, const char *key, PyObject *value)
 
 int ptac_truth(PyObject *object, PyObject *attribute)
 {
-    PyObject *value = PyObject_GetAttr(object, attribute);
-    const int truth = value ? PyObject_IsTrue(value) : -1;
+    PTAC_OWNED PyObject *value = PyObject_GetAttr(object, attribute);
 
-    Py_XDECREF(value);
-    return truth;
+    return value ? PyObject_IsTrue(value) : -1;
 }

@@ -61,6 +61,16 @@
         return op == PTAC_N_OPS ? NULL : name##_of(op);                                \
     }                                                                                  \
     static PyObject *name##_of(ptac_op op)
+/* Likewise of one int, number. */
+#define PTAC_OF_NUMBER(name)                                                           \
+    static PyObject *name##_of(long number);                                           \
+    PTAC_O(name, object)                                                               \
+    {                                                                                  \
+        const long number = PyLong_AsLong(object);                                     \
+                                                                                       \
+        return number == -1 && PyErr_Occurred() ? NULL : name##_of(number);            \
+    }                                                                                  \
+    static PyObject *name##_of(long number)
 
 /* Methods of nothing: to do something, to give something, to list items 0 to i. */
 #define PTAC_DOES(name, statement)                                                     \
@@ -83,6 +93,20 @@
             ptac_append(&list, item);                                                  \
         return list;                                                                   \
     }
+
+/* A reference, or PyMem's memory, that its scope gives back unless it is NULL. */
+#define PTAC_OWNED __attribute__((cleanup(ptac_drop)))
+#define PTAC_FREED __attribute__((cleanup(ptac_free)))
+
+static inline void ptac_drop(PyObject **owned)
+{
+    Py_XDECREF(*owned);
+}
+
+static inline void ptac_free(void *home)
+{
+    PyMem_Free(*(void **)home);
+}
 
 /* What an expression gives, computed without the GIL. */
 #define PTAC_UNLOCKED(expression)                                                      \

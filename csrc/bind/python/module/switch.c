@@ -6,34 +6,24 @@
 #include "bind/torch/overrides/override.h"
 
 /* override_names() -> [(operator of aten, the operator of ours that it is)] */
-PTAC_NOARGS(override_names)
-{
-    PyObject *list = PyList_New(0);
-    int n;
-    const ptac_override *const *overrides = ptac_overrides(&n);
-
-    for (int i = 0; list && i < n; i++)
-        ptac_append(&list, Py_BuildValue("ss", overrides[i]->name,
-                                         ptac_op_name(overrides[i]->op)));
-    return list;
-}
+PTAC_LIST(override_names, ptac_override_at(i),
+          Py_BuildValue("ss", ptac_override_at(i)->name,
+                        ptac_op_name(ptac_override_at(i)->op)))
 
 /* A bit for each operator of a list of names; false with an exception set. */
 static bool ops_from(PyObject *names, uint64_t *ops)
 {
-    const Py_ssize_t n = PyList_Check(names) ? PyList_Size(names) : -1;
-
     *ops = 0;
-    if (n < 0)
-        PyErr_SetString(PyExc_TypeError, "a list of operators is expected");
-    for (Py_ssize_t i = 0; i < n; i++) {
+    if (!PyList_Check(names))
+        return PyErr_Format(PyExc_TypeError, "a list of operators is expected");
+    for (Py_ssize_t i = 0; i < PyList_Size(names); i++) {
         const ptac_op op = ptac_op_from(PyList_GetItem(names, i));
 
         if (op == PTAC_N_OPS)
             return false;
         *ops |= UINT64_C(1) << op;
     }
-    return n >= 0;
+    return true;
 }
 
 /* override_install([operator names]): None, or what went wrong. */
@@ -41,10 +31,8 @@ PTAC_O(override_install, names)
 {
     uint64_t ops;
 
-    if (!ops_from(names, &ops))
-        return NULL;
-
-    return Py_BuildValue("z", ptac_override_install(ops));
+    return ops_from(names, &ops) ? Py_BuildValue("z", ptac_override_install(ops))
+                                 : NULL;
 }
 
 /* override_installed() -> [operators whose overrides are in the dispatcher] */
@@ -122,15 +110,12 @@ static bool after_forward_asked;
 /* In the main thread, between two instructions of its program. */
 static int call_after_forward(void *unused)
 {
-    PyObject *callback = after_forward, *result;
+    PTAC_OWNED PyObject *callback = after_forward, *result = NULL;
 
     after_forward = NULL;
-    if (!callback)
-        return 0;
-    result = PyObject_CallNoArgs(callback);
-    Py_DECREF(callback);
-    Py_XDECREF(result);
-    return result ? 0 : -1;
+    if (callback)
+        result = PyObject_CallNoArgs(callback);
+    return callback && !result ? -1 : 0;
 }
 
 static void ask_after_forward(void)
@@ -151,13 +136,9 @@ PTAC_O(when_forwarded, callback)
 }
 
 /* shadow_every(n): compare one call in so many with stock; 0 for none. */
-PTAC_O(shadow_every, every)
+PTAC_OF_NUMBER(shadow_every)
 {
-    const long long n = PyLong_AsLongLong(every);
-
-    if (n == -1 && PyErr_Occurred())
-        return NULL;
-    ptac_shadow_every(n);
+    ptac_shadow_every(number);
     Py_RETURN_NONE;
 }
 

@@ -208,10 +208,10 @@ PyObject *ptac_wrap_outputs(at_tensor first, at_tensor second)
 /* The last offset of a word in an object of this type; -1 where the type tells none. */
 static Py_ssize_t last_word(PyTypeObject *type)
 {
-    PyObject *size = PyObject_GetAttrString((PyObject *)type, "__basicsize__");
+    PTAC_OWNED PyObject *size =
+        PyObject_GetAttrString((PyObject *)type, "__basicsize__");
     const Py_ssize_t bytes = size ? PyLong_AsSsize_t(size) : -1;
 
-    Py_XDECREF(size);
     PyErr_Clear();
     return bytes - (Py_ssize_t)sizeof(uint64_t);
 }

@@ -6,12 +6,10 @@
  */
 #include "bind/python/quantized/int8.h"
 
-#include "core/chooser.h"
 #include "ops/int8/panel.h"
 #include "ops/int8/weight.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 bool ptac_int8_read(PyObject *tensor, int32_t dtype, int64_t n_elements,
                     ptac_view *view)
@@ -196,38 +194,4 @@ PTAC_O(int8_quantize, weight)
     at_drop_tensor(&quantized);
     at_drop_tensor(&scales);
     return has_memory ? Py_NewRef(Py_None) : PyErr_NoMemory();
-}
-
-/*
- * int8_faster(operator, kind, work, threads) -> whether the table says that a row is
- * faster than stock there; None where it says nothing.
- */
-PTAC_VARARGS(int8_faster)
-{
-    PyObject *name;
-    const char *kind;
-    long long work;
-    ptac_shape shape = {.kind = -1};
-    const ptac_kernel *row = NULL;
-    int n_threads;
-
-    if (!PyArg_ParseTuple(args, "UsLi", &name, &kind, &work, &n_threads))
-        return NULL;
-
-    const ptac_op op = ptac_op_from(name);
-
-    if (op == PTAC_N_OPS)
-        return NULL;
-    shape.work = work;
-
-    const ptac_op_shapes *shapes = ptac_registry_shapes(op);
-
-    for (int i = 0; shapes && i < PTAC_MAX_KINDS && shapes->kinds[i]; i++)
-        if (strcmp(shapes->kinds[i], kind) == 0)
-            shape.kind = i;
-    if (shape.kind < 0)
-        return PyErr_Format(PyExc_ValueError, "%U has no kind %s", name, kind);
-    if (!ptac_chooser_knows(op, &shape, PTAC_F32, n_threads, &row))
-        Py_RETURN_NONE;
-    return PyBool_FromLong(row != NULL);
 }

@@ -41,13 +41,9 @@ static void write_mode(uint32_t mode)
 PTAC_GIVES(float_mode, PyLong_FromUnsignedLong(read_mode()))
 
 /* set_float_mode(mode): as float_mode() gave it. */
-PTAC_O(set_float_mode, mode)
+PTAC_OF_NUMBER(set_float_mode)
 {
-    const unsigned long wanted = PyLong_AsUnsignedLong(mode);
-
-    if (PyErr_Occurred())
-        return NULL;
-    write_mode((uint32_t)wanted);
+    write_mode((uint32_t)number);
     Py_RETURN_NONE;
 }
 
@@ -55,18 +51,15 @@ PTAC_O(set_float_mode, mode)
  * set_own_threads(n) -> whether this thread now shares its work among so many. Torch's
  * own function would also tell threads that have not asked yet.
  */
-PTAC_O(set_own_threads, n)
+PTAC_OF_NUMBER(set_own_threads)
 {
-    const long wanted = PyLong_AsLong(n);
     void (*set)(int) = NULL;
     uint32_t now = 0;
 
-    if (PyErr_Occurred())
-        return NULL;
     *(void **)&set = ptac_torch_symbol("omp_set_num_threads");
-    if (!set || wanted < 1)
+    if (!set || number < 1)
         Py_RETURN_FALSE;
-    set((int)wanted);
+    set((int)number);
     T.torch_get_num_threads(&now);
-    return PyBool_FromLong((long)now == wanted);
+    return PyBool_FromLong((long)now == number);
 }

@@ -200,10 +200,9 @@ void ptac_override_call(const ptac_override *override, stable_ivalue *stack)
         stack[i] = (stable_ivalue)(uintptr_t)out[i];
 }
 
-const ptac_override *const *ptac_overrides(int *n)
+const ptac_override *ptac_override_at(int i)
 {
-    *n = n_announced;
-    return announced;
+    return i < n_announced ? announced[i] : NULL;
 }
 
 static bool is_possible(const ptac_override *override)

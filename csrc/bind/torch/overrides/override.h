@@ -198,8 +198,8 @@ static inline const ptac_argument *ptac_options(const ptac_arguments *args)
     return args->at + args->of->self + 1;
 }
 
-/* All announced overrides, *n of them. */
-const ptac_override *const *ptac_overrides(int *n);
+/* The i-th announced override, or NULL beyond the last. */
+const ptac_override *ptac_override_at(int i);
 
 /*
  * Put the overrides of these operators (a bit each, by ptac_op) into the dispatcher, in
