@@ -15,6 +15,12 @@ typedef struct conv {
     PyObject *weight, *bias;
 } conv;
 
+static void drop_conv(conv *c)
+{
+    Py_XDECREF(c->weight);
+    Py_XDECREF(c->bias);
+}
+
 static bool read_pair(PyObject *attributes, PyObject *name, ptac_dims *pair)
 {
     pair->n = 2;
@@ -41,7 +47,7 @@ static bool read_conv(PyObject *attributes, conv *c)
 
 bool ptac_conv_may_be_ours(PyObject *module)
 {
-    PyObject *attributes = PyObject_GenericGetDict(module, NULL);
+    PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(module, NULL);
     bool may = false;
     int64_t groups;
 
@@ -50,7 +56,6 @@ bool ptac_conv_may_be_ours(PyObject *module)
                ptac_module_pair_is(attributes, ptac_names.kernel_size, 5)) &&
               ptac_module_pair_is(attributes, ptac_names.stride, 1) &&
               ptac_module_int(attributes, ptac_names.groups, &groups) && groups == 1;
-    Py_XDECREF(attributes);
     PyErr_Clear();
     return may;
 }
@@ -65,8 +70,7 @@ static bool channel_floats(PyObject *tensor, int n, const float **values)
         return true;
     ptac_view_of(ptac_borrow(tensor), &view);
     *values = view.data;
-    return view.dtype == PTAC_F32 && view.n_dims == 1 && view.sizes[0] == n &&
-           ptac_view_is_contiguous(&view);
+    return ptac_vector_reason(&view, n) == PTAC_TAKE;
 }
 
 /* The convolution's outputs, which have a bias or none, as scale * sum + shift. */
@@ -172,24 +176,20 @@ static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)
 
 PyObject *ptac_conv_chain(ptac_chain *chain, PyObject *x)
 {
-    conv c = {0};
-    PyObject *result = NULL;
-    int are = 0;
+    __attribute__((cleanup(drop_conv))) conv c = {0};
+    int are;
 
     PTAC_IN_FLIGHT;
     /* A shadow check repeats one operator of stock's. */
-    if (!ptac_is_off(PTAC_OP_CONV2D) && !ptac_shadow_is_on() &&
-        read_conv(chain->attributes, &c) && ptac_why_not_lean() == PTAC_TAKE)
-        are = ptac_is_constant(x, false);
+    if (ptac_is_off(PTAC_OP_CONV2D) || ptac_shadow_is_on() ||
+        !read_conv(chain->attributes, &c) || ptac_why_not_lean())
+        Py_RETURN_NONE;
+    are = ptac_is_constant(x, false);
     if (are > 0)
         are = ptac_is_constant(c.weight, false);
     if (are > 0)
         are = ptac_is_constant(c.bias, true);
     if (are > 0)
-        result = run_chain(chain, &c, x);
-    else if (are == 0)
-        result = Py_NewRef(Py_None);
-    Py_XDECREF(c.weight);
-    Py_XDECREF(c.bias);
-    return result;
+        return run_chain(chain, &c, x);
+    return are < 0 ? NULL : Py_NewRef(Py_None);
 }

@@ -65,12 +65,12 @@ static PyObject *run(const ptac_kernel *row, ptac_call *call, bool with_p)
 
 static PyObject *apply_with_gradient(PyObject *const *args, const ptac_kernel *row)
 {
-    PyObject *name = PyUnicode_FromString(row->name);
-    PyObject *all = name ? PyTuple_Pack(N_ARGS + 1, args[0], args[1], args[2], args[3],
-                                        args[4], args[5], name)
-                         : NULL;
+    PTAC_OWNED PyObject *name = PyUnicode_FromString(row->name);
+    PTAC_OWNED PyObject *all = name
+                                   ? PyTuple_Pack(N_ARGS + 1, args[0], args[1], args[2],
+                                                  args[3], args[4], args[5], name)
+                                   : NULL;
 
-    Py_XDECREF(name);
     return ptac_node_apply(PTAC_OP_CROSS_ENTROPY, cross_entropy_node, all);
 }
 
@@ -129,15 +129,14 @@ static PyObject *try_cross_entropy(PyObject *const *args)
  */
 PTAC_ARGS(cross_entropy, N_ARGS)
 {
-    PyObject *loss = try_cross_entropy(args), *packed;
+    PyObject *loss = try_cross_entropy(args);
+    PTAC_OWNED PyObject *packed = NULL;
 
     if (loss != Py_None)
         return loss;
     Py_DECREF(loss);
     packed = PyTuple_Pack(N_ARGS, args[0], args[1], args[2], args[3], args[4], args[5]);
-    loss = packed ? PyObject_CallObject(stock_cross_entropy, packed) : NULL;
-    Py_XDECREF(packed);
-    return loss;
+    return packed ? PyObject_CallObject(stock_cross_entropy, packed) : NULL;
 }
 
 /* The loss and p by the row of that name, or by the chooser's where there is none. */

@@ -20,16 +20,10 @@ enum {
  */
 static PyObject *read_layer(const ptac_chain *chain, PyObject *tensors[N_TENSORS])
 {
-    PyObject *attributes = chain->attributes, *floats;
+    PyObject *attributes = chain->attributes;
     PyObject *state = PyDict_GetItemWithError(attributes, ptac_names._int8);
-    int has_floats;
 
-    if (!state)
-        return NULL;
-    floats = PyObject_GetAttr(state, ptac_names.floats);
-    has_floats = floats ? PyObject_IsTrue(floats) : -1;
-    Py_XDECREF(floats);
-    if (has_floats != 0)
+    if (!state || ptac_truth(state, ptac_names.floats) != 0)
         return NULL;
     tensors[PACKED] = ptac_module_buffer(attributes, ptac_names.weight_packed);
     tensors[SCALE] = ptac_module_buffer(attributes, ptac_names.weight_scale);
@@ -49,8 +43,9 @@ PyObject *ptac_int8_linear_chain(ptac_chain *chain, PyObject *x)
 {
     PyObject *tensors[N_TENSORS] = {NULL}, *result = NULL;
     PyObject *state = read_layer(chain, tensors);
-    PyObject *shape = state ? PyObject_GetAttr(state, ptac_names.shape) : NULL;
-    PyObject *activation = PyLong_FromLong(chain->activation);
+    PTAC_OWNED PyObject *shape =
+        state ? PyObject_GetAttr(state, ptac_names.shape) : NULL;
+    PTAC_OWNED PyObject *activation = PyLong_FromLong(chain->activation);
 
     if (activation && shape && PyTuple_Check(shape) && PyTuple_Size(shape) == 2) {
         PyObject *const args[] = {x,
@@ -63,8 +58,6 @@ PyObject *ptac_int8_linear_chain(ptac_chain *chain, PyObject *x)
 
         result = ptac_int8_call(&ptac_int8_linear_op, args, 7, false);
     }
-    Py_XDECREF(activation);
-    Py_XDECREF(shape);
     return finish(result, tensors);
 }
 
@@ -79,9 +72,9 @@ static PyObject *norm_of(const ptac_chain *c)
 
 PyObject *ptac_int8_conv2d_chain(ptac_chain *chain, PyObject *x)
 {
-    PyObject *tensors[N_TENSORS] = {NULL}, *result = NULL, *geometry = NULL;
-    PyObject *norm = norm_of(chain);
-    PyObject *activation = PyLong_FromLong(chain->activation);
+    PyObject *tensors[N_TENSORS] = {NULL}, *result = NULL;
+    PTAC_OWNED PyObject *norm = norm_of(chain), *geometry = NULL;
+    PTAC_OWNED PyObject *activation = PyLong_FromLong(chain->activation);
 
     if (norm && activation && read_layer(chain, tensors))
         geometry = PyObject_CallMethodObjArgs(chain->layer, ptac_names._geometry, NULL);
@@ -92,8 +85,5 @@ PyObject *ptac_int8_conv2d_chain(ptac_chain *chain, PyObject *x)
 
         result = ptac_int8_call(&ptac_int8_conv2d_op, args, 7, false);
     }
-    Py_XDECREF(geometry);
-    Py_XDECREF(activation);
-    Py_XDECREF(norm);
     return finish(result, tensors);
 }

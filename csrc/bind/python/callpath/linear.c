@@ -18,10 +18,9 @@ PTAC_LENT(onednn_enabled)   /* torch._C._get_mkldnn_enabled */
 /* The user lets torch round the operands of products on this CPU. */
 static bool precision_is_lowered(void)
 {
-    PyObject *level = PyObject_CallNoArgs(matmul_precision);
+    PTAC_OWNED PyObject *level = PyObject_CallNoArgs(matmul_precision);
     const bool is_full = level && PySequence_Contains(full_precisions, level) == 1;
 
-    Py_XDECREF(level);
     PyErr_Clear();
     return !is_full;
 }
@@ -130,15 +129,13 @@ static const ptac_kernel *choose_lean(PyObject *const tensors[3], ptac_act activ
 static PyObject *apply_node(PyObject *const tensors[3], ptac_act activation,
                             const ptac_kernel *row, bool is_training)
 {
-    PyObject *code = PyLong_FromLong(activation);
-    PyObject *name = PyUnicode_FromString(row->name);
-    PyObject *args = code && name
-                         ? PyTuple_Pack(6, tensors[0], tensors[1], tensors[2], code,
-                                        name, is_training ? Py_True : Py_False)
-                         : NULL;
+    PTAC_OWNED PyObject *code = PyLong_FromLong(activation);
+    PTAC_OWNED PyObject *name = PyUnicode_FromString(row->name);
+    PTAC_OWNED PyObject *args =
+        code && name ? PyTuple_Pack(6, tensors[0], tensors[1], tensors[2], code, name,
+                                    is_training ? Py_True : Py_False)
+                     : NULL;
 
-    Py_XDECREF(code);
-    Py_XDECREF(name);
     return ptac_node_apply(PTAC_OP_LINEAR_ACT,
                            PyTuple_GetItem(linear_nodes, activation), args);
 }

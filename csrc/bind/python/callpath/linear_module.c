@@ -45,7 +45,8 @@ static PyObject *parameter(PyObject *module, PyObject *attributes, PyObject *nam
 /* linear_module(module, x) -> what nn.Linear.forward gives. */
 PTAC_ARGS(linear_module, 2)
 {
-    PyObject *attributes = NULL, *weight, *bias = NULL, *result = NULL;
+    PTAC_OWNED PyObject *attributes = NULL, *weight = NULL, *bias = NULL;
+    PyObject *result = NULL;
 
     if ((PyObject *)Py_TYPE(args[0]) == linear_type && classes_are_as_found()) {
         attributes = PyObject_GenericGetDict(args[0], NULL);
@@ -64,9 +65,6 @@ PTAC_ARGS(linear_module, 2)
         result =
             PyObject_CallFunctionObjArgs(stock_linear, args[1], weight, bias, NULL);
     }
-    Py_XDECREF(attributes);
-    Py_XDECREF(weight);
-    Py_XDECREF(bias);
     return result;
 }
 

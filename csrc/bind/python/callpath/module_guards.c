@@ -154,18 +154,15 @@ static void forget(known_class *class)
 /* The place for a class of this name; NULL with ValueError set. */
 static known_class *place_of(PyObject *type)
 {
-    PyObject *name = PyObject_GetAttrString(type, "__name__");
-    int kind = 0;
+    PTAC_OWNED PyObject *name = PyObject_GetAttrString(type, "__name__");
 
     if (!name)
         return NULL;
-    while (kind < PTAC_N_MODULES &&
-           PyUnicode_CompareWithASCIIString(name, kind_names[kind]) != 0)
-        kind++;
-    if (kind == PTAC_N_MODULES)
-        PyErr_Format(PyExc_ValueError, "no kind of module is called %U", name);
-    Py_DECREF(name);
-    return kind < PTAC_N_MODULES ? &known[kind] : NULL;
+    for (int kind = 0; kind < PTAC_N_MODULES; kind++)
+        if (PyUnicode_CompareWithASCIIString(name, kind_names[kind]) == 0)
+            return &known[kind];
+    PyErr_Format(PyExc_ValueError, "no kind of module is called %U", name);
+    return NULL;
 }
 
 /* One entry of module_guards_install()'s list. */
@@ -179,10 +176,8 @@ static bool remember(PyObject *entry)
     class = place_of(type);
     if (!class)
         return false;
-    if (PyList_Size(list) > MOST_WATCHED) {
-        PyErr_SetString(PyExc_ValueError, "more than can be watched");
-        return false;
-    }
+    if (PyList_Size(list) > MOST_WATCHED)
+        return PyErr_Format(PyExc_ValueError, "more than can be watched");
     for (Py_ssize_t i = 0; i < PyList_Size(list); i++) {
         watched w;
 

@@ -14,12 +14,11 @@ PTAC_LENT(top_hooks) /* torch._C._autograd._top_saved_tensors_default_hooks */
 
 static int saving_is_hooked(void)
 {
-    PyObject *hooks = PyObject_CallFunctionObjArgs(top_hooks, Py_True, NULL);
+    PTAC_OWNED PyObject *hooks = PyObject_CallFunctionObjArgs(top_hooks, Py_True, NULL);
     int hooked = hooks ? hooks != Py_None : -1;
 
     if (hooked > 0 && PyTuple_Check(hooks) && PyTuple_Size(hooks) > 0)
         hooked = !ptac_saved_is_pack(PyTuple_GetItem(hooks, 0));
-    Py_XDECREF(hooks);
     return hooked;
 }
 
@@ -30,11 +29,10 @@ PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject *args)
 
     if (hooked > 0) {
         ptac_refuse(op, PTAC_HOOKS);
-        result = Py_NewRef(Py_None);
-    } else if (hooked == 0) {
-        result = PyObject_CallObject(apply, args);
+        Py_RETURN_NONE;
     }
-    Py_XDECREF(args);
+    if (hooked == 0)
+        result = PyObject_CallObject(apply, args);
     if (!result || !PyTuple_Check(result))
         return result;
     first = Py_XNewRef(PyTuple_GetItem(result, 0));

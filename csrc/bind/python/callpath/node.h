@@ -8,8 +8,8 @@
 
 /*
  * What a node computes: the first output of apply(*args), or None for stock, which has
- * been counted as a refusal of op. The tuple args is taken over: NULL for it, or for
- * apply, means that an exception is set, and gives NULL.
+ * been counted as a refusal of op. NULL for the tuple args, or for apply, means that an
+ * exception is set, and gives NULL.
  */
 PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject *args);
 

@@ -58,11 +58,10 @@ static double sum_up(const ptac_optimizer_args *g)
 /* The step is done: what cannot be told any more is left untold. */
 static void tell(PyObject *sums, double sum)
 {
-    PyObject *number = PyFloat_FromDouble(sum);
+    PTAC_OWNED PyObject *number = PyFloat_FromDouble(sum);
 
     if (!number || PyList_Append(sums, number) < 0)
         PyErr_Clear();
-    Py_XDECREF(number);
 }
 
 /*
@@ -115,10 +114,8 @@ static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums
     if (PyErr_Occurred())
         return false;
     *sums = args[1];
-    if (*sums == Py_None || PyList_CheckExact(*sums))
-        return true;
-    PyErr_Format(PyExc_TypeError, "sums are a list or None");
-    return false;
+    return *sums == Py_None || PyList_CheckExact(*sums) ||
+           PyErr_Format(PyExc_TypeError, "sums are a list or None");
 }
 
 /*
@@ -194,7 +191,7 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
 PTAC_ARGS(optimizer_step, 4)
 {
     ptac_optimizer_args gathered[MAX_GROUPS];
-    PyObject *groups = NULL, *states = NULL;
+    PTAC_OWNED PyObject *groups = NULL, *states = NULL;
     int n_gathered = 0;
     bool done = false;
     double multiplier;
@@ -214,8 +211,6 @@ PTAC_ARGS(optimizer_step, 4)
            write_all(gathered, n_gathered, states, sums);
     for (int i = 0; i < n_gathered; i++)
         ptac_optimizer_args_release(&gathered[i]);
-    Py_XDECREF(groups);
-    Py_XDECREF(states);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(done);
 }
 
@@ -246,19 +241,17 @@ static bool are_usual(PyObject *groups)
 }
 
 /* Freeing a gradient may run code of the user's, which may do anything to the lists. */
-static bool zero_group(PyObject *params)
+static bool zero_group(PyObject *borrowed)
 {
-    bool done = true;
+    PTAC_OWNED PyObject *params = Py_NewRef(borrowed);
 
-    Py_INCREF(params);
-    for (Py_ssize_t i = 0; done && i < PyList_Size(params); i++) {
-        PyObject *param = Py_NewRef(PyList_GetItem(params, i));
+    for (Py_ssize_t i = 0; i < PyList_Size(params); i++) {
+        PTAC_OWNED PyObject *param = Py_NewRef(PyList_GetItem(params, i));
 
-        done = PyObject_SetAttr(param, ptac_names.grad, Py_None) == 0;
-        Py_DECREF(param);
+        if (PyObject_SetAttr(param, ptac_names.grad, Py_None) < 0)
+            return false;
     }
-    Py_DECREF(params);
-    return done;
+    return true;
 }
 
 /* zero_grads(param_groups) -> whether all gradients are None now. */

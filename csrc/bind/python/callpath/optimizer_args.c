@@ -197,39 +197,32 @@ static ptac_verdict gather_pair(ptac_optimizer_args *g, PyObject *states,
 }
 
 static ptac_verdict gather_param(ptac_optimizer_args *g, PyObject *states,
-                                 PyObject *param, Py_ssize_t *position)
+                                 PyObject *borrowed, Py_ssize_t *position)
 {
-    ptac_verdict result = PTAC_RAISED;
-    PyObject *grad;
+    PTAC_OWNED PyObject *param = Py_NewRef(borrowed);
+    PTAC_OWNED PyObject *grad = PyObject_GetAttr(param, ptac_names.grad);
 
-    Py_INCREF(param);
-    grad = PyObject_GetAttr(param, ptac_names.grad);
-    if (grad)
-        result =
-            grad == Py_None ? PTAC_TAKE : gather_pair(g, states, param, grad, position);
-    Py_XDECREF(grad);
-    Py_DECREF(param);
-    return result;
+    if (!grad)
+        return PTAC_RAISED;
+    return grad == Py_None ? PTAC_TAKE : gather_pair(g, states, param, grad, position);
 }
 
 /* The parameters of a group that is held, with its options. */
 static ptac_verdict gather_group(ptac_optimizer_args *g, PyObject *group,
                                  PyObject *states, bool is_sgd, double multiplier)
 {
-    PyObject *params;
+    PTAC_OWNED PyObject *params = NULL;
     Py_ssize_t position = 0;
     ptac_verdict result;
 
     result = ptac_optimizer_options_read(g, group, is_sgd, multiplier);
     if (result)
         return result;
-    params = PyDict_GetItemWithError(group, ptac_names.params);
+    params = Py_XNewRef(PyDict_GetItemWithError(group, ptac_names.params));
     if (!params || !PyList_CheckExact(params))
         return PyErr_Occurred() ? PTAC_RAISED : PTAC_ARGUMENT;
-    Py_INCREF(params);
     for (Py_ssize_t i = 0; !result && i < PyList_Size(params); i++)
         result = gather_param(g, states, PyList_GetItem(params, i), &position);
-    Py_DECREF(params);
     return result ? result : ptac_optimizer_args_overlap(g);
 }
 

@@ -21,7 +21,7 @@ static size_t size_of(const ptac_optimizer_args *g, const ptac_step_item *item)
 
 ptac_verdict ptac_optimizer_args_overlap(const ptac_optimizer_args *g)
 {
-    const ptac_step_item **sorted;
+    PTAC_FREED const ptac_step_item **sorted = NULL;
     ptac_verdict result = PTAC_TAKE;
 
     if (g->n_elements <= PTAC_STEP_GRAIN || ptac_the_host.n_threads() == 1)
@@ -38,7 +38,6 @@ ptac_verdict ptac_optimizer_args_overlap(const ptac_optimizer_args *g)
         if ((char *)sorted[i - 1]->param + size_of(g, sorted[i - 1]) >
             (char *)sorted[i]->param)
             result = PTAC_OVERLAP;
-    PyMem_Free(sorted);
     return result;
 }
 

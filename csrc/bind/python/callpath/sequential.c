@@ -15,16 +15,14 @@ enum {
 /* linear_act of a Linear and the activation behind it. */
 static PyObject *linear_chain(ptac_chain *chain, PyObject *x)
 {
-    PyObject *weight = ptac_module_parameter(chain->attributes, ptac_names.weight);
-    PyObject *bias = ptac_module_parameter(chain->attributes, ptac_names.bias);
+    PTAC_OWNED PyObject *weight =
+        ptac_module_parameter(chain->attributes, ptac_names.weight);
+    PTAC_OWNED PyObject *bias =
+        ptac_module_parameter(chain->attributes, ptac_names.bias);
     PyObject *const tensors[3] = {x, weight, bias};
-    PyObject *result = weight && bias
-                           ? ptac_try_linear(tensors, chain->activation, false)
-                           : Py_NewRef(Py_None);
 
-    Py_XDECREF(bias);
-    Py_XDECREF(weight);
-    return result;
+    return weight && bias ? ptac_try_linear(tensors, chain->activation, false)
+                          : Py_NewRef(Py_None);
 }
 
 /* What may follow a layer, and what runs them as one. */
@@ -99,17 +97,13 @@ static PyObject *run_modules(PyObject *modules, PyObject *input)
  */
 PTAC_ARGS(sequential, 2)
 {
-    PyObject *children = PyObject_GetAttr(args[0], ptac_names._modules), *result;
-    PyObject *modules =
+    PTAC_OWNED PyObject *children = PyObject_GetAttr(args[0], ptac_names._modules);
+    PTAC_OWNED PyObject *modules =
         children && PyDict_Check(children) ? PyDict_Values(children) : NULL;
 
-    Py_XDECREF(children);
-    if (!modules) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a Sequential without modules");
-        return NULL;
-    }
-    result = run_modules(modules, args[1]);
-    Py_DECREF(modules);
-    return result;
+    if (modules)
+        return run_modules(modules, args[1]);
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "a Sequential without modules");
+    return NULL;
 }

@@ -19,39 +19,32 @@ static PyObject *new_like(PyObject *param)
 /* Make the buffer of item i and put it into its state. */
 static bool make_momentum(ptac_optimizer_args *g, PyObject *states, Py_ssize_t i)
 {
-    PyObject *state = PyObject_GetItem(states, g->owners[i].param);
-    PyObject *before, *buffer = NULL;
-    bool done = false;
+    PTAC_OWNED PyObject *state = PyObject_GetItem(states, g->owners[i].param);
+    PTAC_OWNED PyObject *before = NULL, *buffer = NULL;
 
     if (!state)
-        goto done;
+        return false;
     before = PyObject_GetItem(state, ptac_names.momentum_buffer);
     PyErr_Clear();
     g->owners[i].said_none = before == Py_None;
-    Py_XDECREF(before);
     buffer = new_like(g->owners[i].param);
-    if (!buffer ||
-        T.aoti_torch_get_data_ptr(ptac_borrow(buffer), &g->items[i].state[0]) ||
-        PyObject_SetItem(state, ptac_names.momentum_buffer, buffer) < 0)
-        goto done;
+    if (!buffer)
+        return false;
+    if (T.aoti_torch_get_data_ptr(ptac_borrow(buffer), &g->items[i].state[0]))
+        return PyErr_NoMemory();
+    if (PyObject_SetItem(state, ptac_names.momentum_buffer, buffer) < 0)
+        return false;
     g->written[g->n_written++] =
         (ptac_written){Py_NewRef(buffer), g->items[i].state[0]};
     g->n_new++;
-    done = true;
-done:
-    Py_XDECREF(buffer);
-    Py_XDECREF(state);
-    if (!done && !PyErr_Occurred())
-        PyErr_NoMemory();
-    return done;
+    return true;
 }
 
 bool ptac_sgd_state_create(ptac_optimizer_args *g, PyObject *states)
 {
-    for (Py_ssize_t i = 0; i < g->n_items; i++) {
+    for (Py_ssize_t i = 0; i < g->n_items; i++)
         if (g->items[i].is_first && !make_momentum(g, states, i))
             return false;
-    }
     return true;
 }
 

@@ -47,19 +47,13 @@ static const ptac_kernel *admit(ptac_call *call, ptac_reason why, bool is_kernel
 
 static bool run(const ptac_kernel *row, ptac_call *call, at_tensor y)
 {
-    PyThreadState *thread;
-    bool done;
-
     if (!y) {
         ptac_refuse(call->op, PTAC_MEMORY);
         return false;
     }
     ptac_view_of(y, &call->outputs[0]);
     call->n_outputs = 1;
-    thread = PyEval_SaveThread();
-    done = ptac_run(row, call);
-    PyEval_RestoreThread(thread);
-    return done;
+    return PTAC_UNLOCKED(ptac_run(row, call));
 }
 
 PyObject *ptac_int8_call(const ptac_int8_op *op, PyObject *const *args,

@@ -32,23 +32,19 @@ PTAC_LENT(saves_outputs) /* (type of node) -> whether it may save its first outp
 static PyObject *node_types; /* what saves_outputs() said of types of torch's nodes */
 
 /* One of those above, which stays as long as the call lasts. */
-static PyObject *call(PyObject *function, PyObject *first, PyObject *second,
+static PyObject *call(PyObject *lent, PyObject *first, PyObject *second,
                       PyObject *third)
 {
-    PyObject *result;
+    PTAC_OWNED PyObject *function = Py_NewRef(lent);
 
-    Py_INCREF(function);
-    result = PyObject_CallFunctionObjArgs(function, first, second, third, NULL);
-    Py_DECREF(function);
-    return result;
+    return PyObject_CallFunctionObjArgs(function, first, second, third, NULL);
 }
 
 static int read_number(PyObject *object, PyObject *attribute, long long *number)
 {
-    PyObject *value = PyObject_GetAttr(object, attribute);
+    PTAC_OWNED PyObject *value = PyObject_GetAttr(object, attribute);
 
     *number = value ? PyLong_AsLongLong(value) : -1;
-    Py_XDECREF(value);
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -103,7 +99,7 @@ static bool is_large(PyObject *tensor)
 /* A parameter, or a view of one, stays whatever happens here. */
 static int is_kept_anyway(PyObject *tensor, bool is_leaf)
 {
-    PyObject *base;
+    PTAC_OWNED PyObject *base = NULL;
     int kept;
 
     if (is_leaf)
@@ -112,25 +108,20 @@ static int is_kept_anyway(PyObject *tensor, bool is_leaf)
     if (!base)
         return -1;
     kept = base == Py_None ? 0 : ptac_truth(base, ptac_names.is_leaf);
-    if (kept > 0)
-        kept = ptac_truth(base, ptac_names.requires_grad);
-    Py_DECREF(base);
-    return kept;
+    return kept > 0 ? ptac_truth(base, ptac_names.requires_grad) : kept;
 }
 
 /* What the package says of a type of torch's own nodes, which are static. */
 static int type_saves_outputs(PyObject *type)
 {
-    PyObject *said = PyDict_GetItemWithError(node_types, type);
+    PyObject *known = PyDict_GetItemWithError(node_types, type);
+    PTAC_OWNED PyObject *said = NULL;
 
-    if (said || PyErr_Occurred())
-        return said ? said == Py_True : -1;
+    if (known || PyErr_Occurred())
+        return known ? known == Py_True : -1;
     said = call(saves_outputs, type, NULL, NULL);
-    if (!said || PyDict_SetItem(node_types, type, said) < 0) {
-        Py_XDECREF(said);
+    if (!said || PyDict_SetItem(node_types, type, said) < 0)
         return -1;
-    }
-    Py_DECREF(said);
     return said == Py_True;
 }
 
@@ -140,7 +131,7 @@ static int type_saves_outputs(PyObject *type)
  */
 static int is_surely_input(PyObject *tensor)
 {
-    PyObject *node, *base;
+    PTAC_OWNED PyObject *node = NULL, *base = NULL;
     int saves = true;
     long long number;
 
@@ -151,11 +142,9 @@ static int is_surely_input(PyObject *tensor)
         return -1;
     if (!(PyType_GetFlags(Py_TYPE(node)) & Py_TPFLAGS_HEAPTYPE))
         saves = type_saves_outputs((PyObject *)Py_TYPE(node));
-    Py_DECREF(node);
     if (saves)
         return saves < 0 ? -1 : false;
     base = PyObject_GetAttr(tensor, ptac_names._base);
-    Py_XDECREF(base);
     if (base != Py_None)
         return base ? false : -1;
     return read_number(tensor, ptac_names.output_nr, &number) < 0 ? -1 : number == 0;
@@ -164,9 +153,8 @@ static int is_surely_input(PyObject *tensor)
 /* Switched off, in a thread that did not hear of it; -1 for an interrupt. */
 static int leave_thread(void)
 {
-    PyObject *left = call(leave, NULL, NULL, NULL);
+    PTAC_OWNED PyObject *left = call(leave, NULL, NULL, NULL);
 
-    Py_XDECREF(left);
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
         return -1;
     PyErr_Clear();
@@ -209,14 +197,12 @@ static bool prepare(void)
 /* saved_pack(tensor) -> its holder: the hook for what is saved */
 PTAC_O(saved_pack, tensor)
 {
-    PyObject *consider_now, *holder;
+    PTAC_OWNED PyObject *consider_now = NULL;
 
     if ((consider == Py_None && leave_thread() < 0) || (!node_types && !prepare()))
         return NULL;
     consider_now = Py_NewRef(consider);
-    holder = packed(tensor, consider_now);
-    Py_DECREF(consider_now);
-    return holder;
+    return packed(tensor, consider_now);
 }
 
 bool ptac_saved_is_pack(PyObject *hook)
@@ -224,19 +210,16 @@ bool ptac_saved_is_pack(PyObject *hook)
     return PyCFunction_Check(hook) && PyCFunction_GetFunction(hook) == saved_pack;
 }
 
-/* NULL and torch's error, or None where torch has none. */
-static PyObject *complaint(PyObject *holder, long long now, bool is_detached)
+/* Whether torch has nothing to complain of; else its error is set. */
+static bool is_well(PyObject *holder, long long now, bool is_detached)
 {
-    PyObject *version = PyLong_FromLongLong(now), *text = NULL;
+    PTAC_OWNED PyObject *version = PyLong_FromLongLong(now), *text = NULL;
 
     if (version)
         text = call(complain, holder, version, is_detached ? Py_True : Py_False);
-    Py_XDECREF(version);
-    if (!text || text == Py_None)
-        return text;
-    PyErr_SetObject(PyExc_RuntimeError, text);
-    Py_DECREF(text);
-    return NULL;
+    if (text && text != Py_None)
+        PyErr_SetObject(PyExc_RuntimeError, text);
+    return text == Py_None;
 }
 
 /* Whether two plain tensors are the same piece of memory, looked at in the same way. */
@@ -280,13 +263,9 @@ static PyObject *checked(ptac_held *holder, PyObject *tensor, PyObject *origin)
 
     if (is_leaf < 0 || read_number(tensor, ptac_names._version, &now) < 0)
         return NULL;
-    if (is_leaf || now != holder->version) {
-        PyObject *said = complaint((PyObject *)holder, now, is_leaf);
-
-        if (!said)
-            return NULL;
-        Py_DECREF(said);
-    }
+    if ((is_leaf || now != holder->version) &&
+        !is_well((PyObject *)holder, now, is_leaf))
+        return NULL;
     return origin == Py_None ? Py_NewRef(tensor)
                              : as_autograd((PyObject *)holder, tensor, origin);
 }
@@ -294,7 +273,7 @@ static PyObject *checked(ptac_held *holder, PyObject *tensor, PyObject *origin)
 /* saved_unpack(holder) -> the tensor, or torch's own error where it was changed */
 PTAC_O(saved_unpack, object)
 {
-    PyObject *tensor, *origin, *found;
+    PTAC_OWNED PyObject *tensor = NULL, *origin = NULL;
     ptac_held *holder = (ptac_held *)object;
 
     if (Py_TYPE(object) != ptac_held_type)
@@ -303,10 +282,7 @@ PTAC_O(saved_unpack, object)
         return call(restore, object, NULL, NULL);
     tensor = Py_NewRef(holder->tensor);
     origin = Py_NewRef(holder->origin ? PyWeakref_GetObject(holder->origin) : tensor);
-    found = checked(holder, tensor, origin);
-    Py_DECREF(origin);
-    Py_DECREF(tensor);
-    return found;
+    return checked(holder, tensor, origin);
 }
 
 /* saved_is_possible() -> whether this torch has what the hooks need. */
