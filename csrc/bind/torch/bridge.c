@@ -19,14 +19,6 @@ static ptac_dtype dtype_of(int32_t torch_dtype)
     }
 }
 
-int32_t ptac_torch_dtype_of(ptac_dtype dtype)
-{
-    static const int32_t codes[] = {AT_DTYPE_F32, AT_DTYPE_BF16, AT_DTYPE_F64,
-                                    AT_DTYPE_I64};
-
-    return codes[dtype];
-}
-
 void ptac_view_of(at_tensor tensor, ptac_view *view)
 {
     int64_t n_dims = 0, *sizes = NULL, *strides = NULL;
@@ -64,22 +56,40 @@ ptac_reason ptac_vector_reason(const ptac_view *view, int64_t n)
     return ptac_view_is_contiguous(view) ? PTAC_TAKE : PTAC_LAYOUT;
 }
 
+at_error at_new(int32_t dtype, int n_dims, const int64_t *sizes, at_tensor *made)
+{
+    int64_t strides[PTAC_MAX_DIMS], elements = 1;
+
+    for (int i = n_dims - 1; i >= 0; i--) {
+        strides[i] = elements;
+        elements *= sizes[i];
+    }
+    return T.aoti_torch_empty_strided(n_dims, sizes, strides, dtype, AT_DEVICE_CPU, 0,
+                                      made);
+}
+
 at_error ptac_new(ptac_dtype dtype, int n_dims, const int64_t *sizes,
                   const int64_t *strides, at_tensor *made, ptac_view *view)
 {
-    int64_t contiguous[PTAC_MAX_DIMS], elements = 1;
-    at_error error;
+    static const int32_t codes[] = {AT_DTYPE_F32, AT_DTYPE_BF16, AT_DTYPE_F64,
+                                    AT_DTYPE_I64};
+    const at_error error =
+        strides ? T.aoti_torch_empty_strided(n_dims, sizes, strides, codes[dtype],
+                                             AT_DEVICE_CPU, 0, made)
+                : at_new(codes[dtype], n_dims, sizes, made);
 
-    for (int i = n_dims - 1; i >= 0 && !strides; i--) {
-        contiguous[i] = elements;
-        elements *= sizes[i];
-    }
-    error =
-        T.aoti_torch_empty_strided(n_dims, sizes, strides ? strides : contiguous,
-                                   ptac_torch_dtype_of(dtype), AT_DEVICE_CPU, 0, made);
     if (!error && view)
         ptac_view_of(*made, view);
     return error;
+}
+
+at_error ptac_new_images(ptac_dtype dtype, const int64_t sizes[4], bool channels_last,
+                         at_tensor *made, ptac_view *view)
+{
+    int64_t strides[4];
+
+    ptac_image_strides(4, sizes, channels_last, strides);
+    return ptac_new(dtype, 4, sizes, strides, made, view);
 }
 
 at_error ptac_new_matrix(int64_t m, int64_t n, at_tensor *made, ptac_view *view)
@@ -87,7 +97,7 @@ at_error ptac_new_matrix(int64_t m, int64_t n, at_tensor *made, ptac_view *view)
     return ptac_new(PTAC_F32, 2, (int64_t[]){m, n}, NULL, made, view);
 }
 
-float *ptac_floats(at_tensor tensor)
+void *at_data(at_tensor tensor)
 {
     void *data = NULL;
 

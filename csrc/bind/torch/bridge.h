@@ -22,8 +22,6 @@ ptac_reason ptac_floats_reason(const ptac_view *view, int n_dims);
 /* Why it is not n floats, one behind the other. */
 ptac_reason ptac_vector_reason(const ptac_view *view, int64_t n);
 
-int32_t ptac_torch_dtype_of(ptac_dtype dtype);
-
 /*
  * An int[] of n elements, of which four are kept: torch convolves in three dimensions
  * at most. Behind a single one stands the same once more.
@@ -56,11 +54,18 @@ enum {
 at_error ptac_new(ptac_dtype dtype, int n_dims, const int64_t *sizes,
                   const int64_t *strides, at_tensor *made, ptac_view *view);
 
+/* Likewise, contiguous, of a dtype of torch's. */
+at_error at_new(int32_t dtype, int n_dims, const int64_t *sizes, at_tensor *made);
+
+/* Likewise a dense batch of images in that memory format. */
+at_error ptac_new_images(ptac_dtype dtype, const int64_t sizes[4], bool channels_last,
+                         at_tensor *made, ptac_view *view);
+
 /* Likewise a contiguous matrix of floats. */
 at_error ptac_new_matrix(int64_t m, int64_t n, at_tensor *made, ptac_view *view);
 
-/* Where a tensor of floats lies; NULL of no tensor. */
-float *ptac_floats(at_tensor tensor);
+/* Where a tensor's elements lie; NULL of no tensor. */
+void *at_data(at_tensor tensor);
 
 /* The tensor, or none, as C++ takes an optional one. */
 static inline at_optional_tensor ptac_optional(at_tensor tensor)

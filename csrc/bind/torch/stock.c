@@ -1,7 +1,7 @@
 /*
  * stock.c - a row's call beside stock's: shadow checks.
  */
-#include "bind/torch/stock.h"
+#include "bind/torch/dispatch.h"
 
 #include <math.h>
 #include <time.h>

@@ -141,16 +141,22 @@ static PyObject *call_uncounted(PyObject *x, ptac_chain *c)
 static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)
 {
     float scale[MOST_CHANNELS], shift[MOST_CHANNELS];
-    const at_tensor bias = ptac_borrow_or_null(c->bias);
     ptac_conv2d params;
-    ptac_call call;
+    ptac_call call = {
+        .op = PTAC_OP_CONV2D,
+        .n_inputs = c->bias == Py_None ? 2 : 3,
+        .n_outputs = 1,
+        .params = &params,
+    };
     const ptac_kernel *row;
     int64_t n_channels, sizes[4];
     at_tensor made = NULL;
 
-    if (ptac_conv_read(ptac_borrow(x), ptac_borrow(c->weight), bias, &c->geometry,
-                       &params, &call) != PTAC_TAKE ||
-        params.channels_last)
+    ptac_view_of(ptac_borrow(x), &call.inputs[0]);
+    ptac_view_of(ptac_borrow(c->weight), &call.inputs[1]);
+    if (call.n_inputs == 3)
+        ptac_view_of(ptac_borrow(c->bias), &call.inputs[2]);
+    if (ptac_conv_check(&call, &c->geometry, &params) || params.channels_last)
         Py_RETURN_NONE;
     n_channels = params.out_channels;
     if (chain->with_norm) {
@@ -165,7 +171,7 @@ static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)
     if (!row)
         Py_RETURN_NONE;
     ptac_conv_output_sizes(&params, sizes);
-    if (PTAC_UNLOCKED(!ptac_conv_try_image(sizes, false, &made, &call.outputs[0]) &&
+    if (PTAC_UNLOCKED(!ptac_new(PTAC_F32, 4, sizes, NULL, &made, &call.outputs[0]) &&
                       ptac_run(row, &call)))
         return ptac_wrap(made);
     if (!made)

@@ -4,7 +4,7 @@
  * Except cross_entropy() itself, functions return None where stock has to be called.
  */
 #include "bind/torch/rows/cross_entropy.h"
-#include "bind/python/callpath/node.h"
+#include "bind/python/callpath/lean.h"
 
 PTAC_LENT(cross_entropy_node)  /* how to apply it: the way with gradients */
 PTAC_LENT(stock_cross_entropy) /* torch._C._nn.cross_entropy_loss */

@@ -4,9 +4,7 @@
  * Each function returns None where stock has to be called, so that its caller calls
  * stock with the arguments as they came.
  */
-#include "bind/python/callpath/linear.h"
-
-#include "bind/python/callpath/node.h"
+#include "bind/python/callpath/lean.h"
 
 #include <string.h>
 

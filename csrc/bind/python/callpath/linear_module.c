@@ -6,7 +6,7 @@
  * bias than a refusal takes: nn.Module.__getattr__ is Python. As long as nobody has
  * changed what finds them, we read the same dictionary ourselves.
  */
-#include "bind/python/callpath/linear.h"
+#include "bind/python/callpath/lean.h"
 #include "bind/python/callpath/module_guards.h"
 
 enum {

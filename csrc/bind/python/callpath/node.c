@@ -6,7 +6,7 @@
  * by one; our nodes save other tensors than torch's, so that neither a switch in
  * between nor a quarantine may decide which nodes there are.
  */
-#include "bind/python/callpath/node.h"
+#include "bind/python/callpath/lean.h"
 
 #include "bind/torch/rows/bf16.h"
 

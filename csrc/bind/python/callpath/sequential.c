@@ -5,7 +5,7 @@
  * could notice. Every other module is called as ever.
  */
 #include "bind/python/callpath/chain.h"
-#include "bind/python/callpath/linear.h"
+#include "bind/python/callpath/lean.h"
 
 enum {
     ACTIVATIONS = PTAC_KIND_BIT(RELU) | PTAC_KIND_BIT(GELU) | PTAC_KIND_BIT(SILU) |

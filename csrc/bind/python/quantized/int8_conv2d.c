@@ -116,11 +116,9 @@ static at_tensor new_images(const ptac_int8_args *read)
 {
     const ptac_int8_conv2d *p = &read->params.conv2d;
     const int64_t sizes[4] = {p->batch, p->n, p->out_height, p->out_width};
-    int64_t strides[4];
     at_tensor y = NULL;
 
-    ptac_image_strides(4, sizes, p->channels_last, strides);
-    ptac_new(PTAC_F32, 4, sizes, strides, &y, NULL);
+    ptac_new_images(PTAC_F32, sizes, p->channels_last, &y, NULL);
     return y;
 }
 

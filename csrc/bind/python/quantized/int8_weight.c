@@ -9,8 +9,6 @@
 #include "ops/int8/panel.h"
 #include "ops/int8/weight.h"
 
-#include <stdlib.h>
-
 bool ptac_int8_read(PyObject *tensor, int32_t dtype, int64_t n_elements,
                     ptac_view *view)
 {
@@ -38,48 +36,22 @@ bool ptac_int8_size(PyObject *number, int64_t least, int64_t *size)
     return false;
 }
 
-/* A contiguous tensor on the CPU, owned; NULL without memory. */
-static at_tensor new_tensor(int n_dims, const int64_t *sizes, int32_t dtype)
-{
-    int64_t strides[PTAC_MAX_DIMS], stride = 1;
-    at_tensor made = NULL;
-
-    for (int i = n_dims - 1; i >= 0; i--) {
-        strides[i] = stride;
-        if (__builtin_mul_overflow(stride, sizes[i] > 1 ? sizes[i] : 1, &stride))
-            return NULL;
-    }
-    T.aoti_torch_empty_strided(n_dims, sizes, strides, dtype, AT_DEVICE_CPU, 0, &made);
-    return made;
-}
-
-static void *data_of(at_tensor tensor)
-{
-    void *data = NULL;
-
-    T.aoti_torch_get_data_ptr(tensor, &data);
-    return data;
-}
-
 /* [n, c, *taps] and the number of groups; false with ValueError set. */
 static bool shape_of(int n_dims, const int64_t *sizes, int64_t groups,
                      ptac_packed_shape *shape)
 {
     *shape = (ptac_packed_shape){.taps = 1, .groups = groups};
-    if (n_dims < 2 || n_dims > PTAC_MAX_DIMS) {
-        PyErr_SetString(PyExc_ValueError, "a weight has two dimensions or more");
-        return false;
-    }
+    if (n_dims < 2 || n_dims > PTAC_MAX_DIMS)
+        return PyErr_Format(PyExc_ValueError, "a weight has two dimensions or more");
     shape->n = sizes[0];
     shape->c = sizes[1];
     for (int i = 2; i < n_dims; i++)
         if (__builtin_mul_overflow(shape->taps, sizes[i], &shape->taps))
             shape->taps = 0;
-    if (ptac_packed_is_sound(shape))
-        return true;
-    PyErr_SetString(PyExc_ValueError, "a weight that is empty or larger than tensors "
-                                      "are, or whose channels groups do not divide");
-    return false;
+    return ptac_packed_is_sound(shape) ||
+           PyErr_Format(PyExc_ValueError,
+                        "a weight that is empty or larger than tensors are, or whose "
+                        "channels groups do not divide");
 }
 
 /* A new tensor that convert() fills from another; NULL with an exception set. */
@@ -88,15 +60,11 @@ static PyObject *converted(const ptac_packed_shape *shape, const ptac_view *from
                                            int8_t *),
                            int n_dims, const int64_t *sizes)
 {
-    at_tensor made = new_tensor(n_dims, sizes, AT_DTYPE_I8);
+    at_tensor made = NULL;
 
-    if (!made)
+    if (at_new(AT_DTYPE_I8, n_dims, sizes, &made))
         return PyErr_NoMemory();
-
-    PyThreadState *thread = PyEval_SaveThread();
-
-    convert(shape, from->data, data_of(made));
-    PyEval_RestoreThread(thread);
+    PTAC_UNLOCKED((convert(shape, from->data, at_data(made)), 0));
     return ptac_wrap(made);
 }
 
@@ -124,10 +92,8 @@ static bool read_sizes(PyObject *tuple, int *n_dims, int64_t *sizes)
 {
     const Py_ssize_t n = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
 
-    if (n < 0 || n > PTAC_MAX_DIMS) {
-        PyErr_SetString(PyExc_TypeError, "sizes are a tuple");
-        return false;
-    }
+    if (n < 0 || n > PTAC_MAX_DIMS)
+        return PyErr_Format(PyExc_TypeError, "sizes are a tuple");
     *n_dims = (int)n;
     for (Py_ssize_t i = 0; i < n; i++)
         if (!ptac_int8_size(PyTuple_GetItem(tuple, i), 0, &sizes[i]))
@@ -161,10 +127,10 @@ PTAC_FASTCALL(int8_unpack)
 PTAC_O(int8_quantize, weight)
 {
     ptac_view w;
-    at_tensor quantized = NULL, scales = NULL;
-    ptac_weight_error *errors, sum = {0};
+    AT_OWNED at_tensor quantized = NULL, scales = NULL;
+    PTAC_FREED ptac_weight_error *errors = NULL;
+    ptac_weight_error sum = {0};
     int64_t n, k;
-    bool has_memory, is_finite = false;
 
     if (!ptac_int8_read(weight, AT_DTYPE_F32, -1, &w) || w.n_dims < 1 ||
         w.n_dims > PTAC_MAX_DIMS)
@@ -172,26 +138,17 @@ PTAC_O(int8_quantize, weight)
                             "a contiguous float32 CPU tensor is expected");
     n = w.sizes[0];
     k = n ? w.n_elements / n : 0;
-    errors = calloc((size_t)(n ? n : 1), sizeof *errors);
-    quantized = new_tensor(w.n_dims, w.sizes, AT_DTYPE_I8);
-    scales = new_tensor(1, &n, AT_DTYPE_F32);
-    has_memory = errors && quantized && scales;
-    if (has_memory) {
-        PyThreadState *thread = PyEval_SaveThread();
-
-        is_finite = ptac_quantize_weight(w.data, n, k, data_of(quantized),
-                                         data_of(scales), errors);
-        for (int64_t i = 0; is_finite && i < n; i++) {
-            sum.signal += errors[i].signal;
-            sum.noise += errors[i].noise;
-        }
-        PyEval_RestoreThread(thread);
+    errors = PyMem_Calloc((size_t)n + 1, sizeof *errors);
+    if (!errors || at_new(AT_DTYPE_I8, w.n_dims, w.sizes, &quantized) ||
+        at_new(AT_DTYPE_F32, 1, &n, &scales))
+        return PyErr_NoMemory();
+    if (!PTAC_UNLOCKED(ptac_quantize_weight(w.data, n, k, at_data(quantized),
+                                            at_data(scales), errors)))
+        Py_RETURN_NONE;
+    for (int64_t i = 0; i < n; i++) {
+        sum.signal += errors[i].signal;
+        sum.noise += errors[i].noise;
     }
-    free(errors);
-    if (is_finite)
-        return Py_BuildValue("NNdd", ptac_wrap(quantized), ptac_wrap(scales),
-                             sum.signal, sum.noise);
-    at_drop_tensor(&quantized);
-    at_drop_tensor(&scales);
-    return has_memory ? Py_NewRef(Py_None) : PyErr_NoMemory();
+    return Py_BuildValue("NNdd", ptac_wrap(at_give(&quantized)),
+                         ptac_wrap(at_give(&scales)), sum.signal, sum.noise);
 }

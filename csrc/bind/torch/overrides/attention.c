@@ -26,16 +26,13 @@ static ptac_attention_tensors named(const ptac_arguments *args)
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,
                         ptac_output *output)
 {
-    struct {
-        ptac_attention params;
-        ptac_attention_tensors tensors;
-    } *p = params;
+    ptac_attention *p = params;
 
     _Static_assert(sizeof *p <= PTAC_PARAMS_BYTES, "there is too little room");
-    p->tensors = named(args);
-    p->tensors.results = output->made;
+    p->host = named(args);
+    p->host.results = output->made;
     output->n_dims = -1;
-    return ptac_attention_read(&p->tensors, call, &p->params, &output->dense);
+    return ptac_attention_read(call, p, &output->dense);
 }
 
 static ptac_override attention = {

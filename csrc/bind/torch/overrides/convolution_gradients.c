@@ -66,7 +66,8 @@ static at_error make_outputs(const ptac_arguments *args, bool is_weight,
     const int64_t *sizes = args->at[is_weight ? W : X].view.sizes;
     const int64_t n_biases = p->out_channels;
 
-    return ptac_conv_try_image(sizes, p->channels_last, &made[0], &call->outputs[0]) ||
+    return ptac_new_images(PTAC_F32, sizes, p->channels_last, &made[0],
+                           &call->outputs[0]) ||
            (call->n_outputs > 1 &&
             ptac_new(PTAC_F32, 1, &n_biases, NULL, &made[1], &call->outputs[1]));
 }

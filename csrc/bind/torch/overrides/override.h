@@ -11,7 +11,7 @@
 #ifndef PTAC_BIND_TORCH_OVERRIDES_OVERRIDE_H
 #define PTAC_BIND_TORCH_OVERRIDES_OVERRIDE_H
 
-#include "bind/torch/stock.h"
+#include "bind/torch/dispatch.h"
 
 enum {
     PTAC_MAX_ARGUMENTS = 12,

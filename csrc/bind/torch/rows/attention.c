@@ -14,7 +14,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 
     if (p->n_heads == 0 || p->n_queries == 0 || p->n_keys == 0 || p->d == 0)
         return PTAC_EMPTY;
-    shape->kind = p->has_mask ? MASKED : p->is_causal ? CAUSAL : FULL;
+    shape->kind = p->host.mask ? MASKED : p->host.is_causal ? CAUSAL : FULL;
     shape->work = p->n_heads * p->n_queries * p->n_keys * p->d;
     return PTAC_TAKE;
 }
@@ -99,8 +99,8 @@ static ptac_reason sizes_reason(const ptac_attention_tensors *a, const ptac_call
     return a->mask && !fits_mask(a->mask, q, k) ? PTAC_ARGUMENT : PTAC_TAKE;
 }
 
-ptac_reason ptac_attention_read(ptac_attention_tensors *a, const ptac_call *call,
-                                ptac_attention *params, uint32_t *dense)
+ptac_reason ptac_attention_read(const ptac_call *call, ptac_attention *params,
+                                uint32_t *dense)
 {
     *dense = 0;
     for (int i = 0; i < call->n_inputs; i++) {
@@ -116,24 +116,18 @@ ptac_reason ptac_attention_read(ptac_attention_tensors *a, const ptac_call *call
     const int64_t *q = call->inputs[PTAC_ATTENTION_QUERY].sizes,
                   *k = call->inputs[PTAC_ATTENTION_KEY].sizes;
 
-    *params = (ptac_attention){
-        .n_heads = q[0] * q[1],
-        .n_queries = q[2],
-        .n_keys = k[2],
-        .d = q[3],
-        .is_causal = a->is_causal,
-        .has_mask = a->mask != NULL,
-        .host = a,
-    };
-    return sizes_reason(a, call);
+    params->n_heads = q[0] * q[1];
+    params->n_queries = q[2];
+    params->n_keys = k[2];
+    params->d = q[3];
+    return sizes_reason(&params->host, call);
 }
 
 const ptac_kernel *ptac_attention_admit_backward(ptac_call *call)
 {
     const ptac_attention *p = call->params;
-    const ptac_attention_tensors *a = p->host;
 
-    if (ptac_bf16_is_signed(a->sums))
+    if (ptac_bf16_is_signed(p->host.sums))
         return ptac_admit_row(call, "bf16");
     if (ptac_admit(call))
         ptac_refuse(call->op, PTAC_FORWARD);
@@ -143,9 +137,8 @@ const ptac_kernel *ptac_attention_admit_backward(ptac_call *call)
 static ptac_reason accepts(const ptac_call *call)
 {
     const ptac_attention *p = call->params;
-    const ptac_attention_tensors *a = p->host;
 
-    return a->dropout != 0 ? PTAC_ARGUMENT : PTAC_TAKE;
+    return p->host.dropout != 0 ? PTAC_ARGUMENT : PTAC_TAKE;
 }
 
 static ptac_status compute(const ptac_call *call, int n_narrow,
@@ -153,7 +146,7 @@ static ptac_status compute(const ptac_call *call, int n_narrow,
                                                 const at_tensor *))
 {
     const ptac_attention *p = call->params;
-    const ptac_attention_tensors *a = p->host;
+    const ptac_attention_tensors *a = &p->host;
     AT_OWNED_ALL at_tensors in = {{NULL}}, out = {{NULL}};
 
     for (int i = 0; i < call->n_inputs; i++)

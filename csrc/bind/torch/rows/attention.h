@@ -34,17 +34,16 @@ typedef struct ptac_attention_tensors {
 /* params of a call, whose inputs are q, k and v of the whole batch. */
 typedef struct ptac_attention {
     int64_t n_heads, n_queries, n_keys, d;
-    bool is_causal, has_mask;
-    ptac_attention_tensors *host;
+    ptac_attention_tensors host;
 } ptac_attention;
 
 /*
- * Fill in params of a call with its inputs, or say why stock must look at it: dropout
- * apart, anything that torch would refuse. A bit of *dense is set for an input that
- * rows need in memory without gaps, which is the gradient at most.
+ * Fill in the sizes of a call with its inputs, or say why stock must look at it:
+ * dropout apart, anything that torch would refuse. A bit of *dense is set for an input
+ * that rows need in memory without gaps, which is the gradient at most.
  */
-ptac_reason ptac_attention_read(ptac_attention_tensors *a, const ptac_call *call,
-                                ptac_attention *params, uint32_t *dense);
+ptac_reason ptac_attention_read(const ptac_call *call, ptac_attention *params,
+                                uint32_t *dense);
 
 /* A gradient runs in the precision of its forward call. */
 const ptac_kernel *ptac_attention_admit_backward(ptac_call *call);

@@ -95,7 +95,7 @@ static bool is_readable_mask(at_tensor mask)
 static ptac_reason accepts(const ptac_call *call)
 {
     const ptac_attention *p = call->params;
-    const ptac_attention_tensors *a = p->host;
+    const ptac_attention_tensors *a = &p->host;
 
     if (!T.aoti_torch_cpu_bmm_out || a->dropout != 0)
         return PTAC_ARGUMENT;
@@ -236,7 +236,7 @@ static ptac_status run(const ptac_call *call)
 {
     const ptac_attention *p = call->params;
     const ptac_view *query = &call->inputs[PTAC_ATTENTION_QUERY];
-    ptac_attention_tensors *a = p->host;
+    const ptac_attention_tensors *a = &p->host;
     const int64_t heads = heads_a_part(p, call->n_threads);
     AT_OWNED_WORKSPACE workspace w = {.made = {NULL}};
     ptac_attention_part part = {
@@ -245,7 +245,7 @@ static ptac_status run(const ptac_call *call)
         .n_keys = p->n_keys,
         .d = p->d,
         .scale = (float)(a->scale.has_value ? a->scale.value : 1 / sqrt((double)p->d)),
-        .is_causal = p->is_causal,
+        .is_causal = a->is_causal,
     };
     ptac_status status;
 

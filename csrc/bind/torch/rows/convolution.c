@@ -122,15 +122,6 @@ void ptac_conv_output_sizes(const ptac_conv2d *p, int64_t sizes[4])
     sizes[3] = is_data ? p->w : p->out_w >> p->with_pool;
 }
 
-at_error ptac_conv_try_image(const int64_t *sizes, bool channels_last, at_tensor *made,
-                             ptac_view *view)
-{
-    int64_t strides[4];
-
-    ptac_image_strides(4, sizes, channels_last, strides);
-    return ptac_new(PTAC_F32, 4, sizes, strides, made, view);
-}
-
 ptac_reason ptac_conv_check(const ptac_call *call, const ptac_geometry *geo,
                             ptac_conv2d *params)
 {
@@ -142,21 +133,4 @@ ptac_reason ptac_conv_check(const ptac_call *call, const ptac_geometry *geo,
         return why;
     ptac_conv_output_sizes(params, sizes);
     return ptac_vector_reason(&call->inputs[2], sizes[1]);
-}
-
-ptac_reason ptac_conv_read(at_tensor x, at_tensor w, at_tensor bias,
-                           const ptac_geometry *geo, ptac_conv2d *params,
-                           ptac_call *call)
-{
-    *call = (ptac_call){
-        .op = PTAC_OP_CONV2D,
-        .n_inputs = bias ? 3 : 2,
-        .n_outputs = 1,
-        .params = params,
-    };
-    ptac_view_of(x, &call->inputs[0]);
-    ptac_view_of(w, &call->inputs[1]);
-    if (bias)
-        ptac_view_of(bias, &call->inputs[2]);
-    return ptac_conv_check(call, geo, params);
 }

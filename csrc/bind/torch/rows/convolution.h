@@ -22,14 +22,6 @@ typedef struct ptac_geometry {
 ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
                              const ptac_geometry *geo, ptac_conv2d *params);
 
-/*
- * Likewise, and fill in a call of conv2d but for its output. bias may be NULL; params
- * must outlive the call.
- */
-ptac_reason ptac_conv_read(at_tensor x, at_tensor w, at_tensor bias,
-                           const ptac_geometry *geo, ptac_conv2d *params,
-                           ptac_call *call);
-
 /* Likewise, of a call that has its inputs: x, w and, where there is one, the bias. */
 ptac_reason ptac_conv_check(const ptac_call *call, const ptac_geometry *geo,
                             ptac_conv2d *params);
@@ -41,9 +33,5 @@ static inline bool ptac_is_tracing(void)
 }
 
 void ptac_conv_output_sizes(const ptac_conv2d *params, int64_t sizes[4]);
-
-/* A new float32 batch, owned, and its view; or the error, without memory. */
-at_error ptac_conv_try_image(const int64_t *sizes, bool channels_last, at_tensor *made,
-                             ptac_view *view);
 
 #endif

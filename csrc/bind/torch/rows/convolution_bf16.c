@@ -82,10 +82,8 @@ static at_error unread(const ptac_conv2d *p, bool is_weight, at_tensor *made)
         is_weight ? p->kernel_h : p->h,
         is_weight ? p->kernel_w : p->w,
     };
-    int64_t strides[4];
 
-    ptac_image_strides(4, sizes, p->channels_last, strides);
-    return ptac_new(PTAC_BF16, 4, sizes, strides, made, NULL);
+    return ptac_new_images(PTAC_BF16, sizes, p->channels_last, made, NULL);
 }
 
 static ptac_status backward(const ptac_call *call)

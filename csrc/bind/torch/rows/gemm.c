@@ -124,7 +124,7 @@ static at_error onednn_rows_into(const ptac_matrix *a, const ptac_matrix *b,
 
     if (onednn_rows(a, b, first, m, NULL, &rows))
         return 1;
-    memcpy(ptac_floats(out) + first * n, ptac_floats(rows),
+    memcpy((float *)at_data(out) + first * n, at_data(rows),
            (size_t)(m * n) * sizeof(float));
     return 0;
 }
@@ -167,8 +167,8 @@ at_error ptac_gemm_narrow(const ptac_matrix *a, at_tensor *owner, ptac_matrix *n
     if (ptac_new(PTAC_BF16, 2, from.sizes, narrow->strides, owner, &copy))
         return 1;
     narrow->tensor = *owner;
-    ptac_bf16_narrow_rows(ptac_floats(from.tensor) + from.offset, from.strides[!inner],
-                          n_rows, n_cols, copy.data);
+    ptac_bf16_narrow_rows((float *)at_data(from.tensor) + from.offset,
+                          from.strides[!inner], n_rows, n_cols, copy.data);
     return 0;
 }
 

@@ -164,10 +164,10 @@ static at_error finish(ptac_linear_tensors *t, const ptac_linear_act *p, bool ha
     }
 
     const ptac_act_forward job = {
-        .z = ptac_floats(t->z ? t->z : t->y),
+        .z = at_data(t->z ? t->z : t->y),
         .ldz = p->n,
-        .bias = has_bias ? NULL : ptac_floats(t->bias),
-        .y = ptac_floats(t->y),
+        .bias = has_bias ? NULL : at_data(t->bias),
+        .y = at_data(t->y),
         .ldy = p->n,
         .n_rows = p->m,
         .n_cols = p->n,
@@ -228,10 +228,10 @@ static at_error all_gradients(ptac_gemm provider, ptac_linear_gradients *g,
         return 1;
     if (!none || g->wants_bias) {
         const ptac_act_backward job = {
-            .g = ptac_floats(g->grad),
-            .saved = ptac_floats(g->saved),
-            .gz = ptac_floats(grad_z),
-            .gb = ptac_floats(g->grad_bias),
+            .g = at_data(g->grad),
+            .saved = at_data(g->saved),
+            .gz = at_data(grad_z),
+            .gb = at_data(g->grad_bias),
             .n_rows = p->m,
             .n_cols = p->n,
             .act = p->activation,

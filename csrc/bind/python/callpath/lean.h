@@ -1,8 +1,8 @@
 /*
- * linear.h - the call path that linear and sequential share.
+ * lean.h - what lean call paths have in common.
  */
-#ifndef PTAC_BIND_PYTHON_CALLPATH_LINEAR_H
-#define PTAC_BIND_PYTHON_CALLPATH_LINEAR_H
+#ifndef PTAC_BIND_PYTHON_CALLPATH_LEAN_H
+#define PTAC_BIND_PYTHON_CALLPATH_LEAN_H
 
 #include "bind/python/module/pybind.h"
 #include "bind/torch/rows/linear_act.h"
@@ -14,5 +14,12 @@
  */
 PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
                           bool counts_refusals);
+
+/*
+ * What a node of ours in autograd's graph computes: the first output of apply(*args),
+ * or None for stock, which has been counted as a refusal of op. NULL for the tuple
+ * args, or for apply, means that an exception is set, and gives NULL.
+ */
+PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject *args);
 
 #endif
