@@ -92,9 +92,9 @@ static bool read_sizes(PyObject *tuple, int *n_dims, int64_t *sizes)
 {
     const Py_ssize_t n = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
 
+    *n_dims = (int)n;
     if (n < 0 || n > PTAC_MAX_DIMS)
         return PyErr_Format(PyExc_TypeError, "sizes are a tuple");
-    *n_dims = (int)n;
     for (Py_ssize_t i = 0; i < n; i++)
         if (!ptac_int8_size(PyTuple_GetItem(tuple, i), 0, &sizes[i]))
             return false;
