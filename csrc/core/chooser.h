@@ -12,8 +12,8 @@
  * exceeds are its neighbours, and stock runs unless all neighbours have the same row.
  * Neighbours with less than an eighth of the largest one's work are too far to say.
  *
- * The caller of ptac_chooser_install() has already left out
- * rows that the numerics level or the CPU forbids, so a lookup is all that is left.
+ * The caller of ptac_chooser_install() has already left out rows that the numerics
+ * level or the CPU forbids, so a lookup is all that is left.
  */
 #ifndef PTAC_CORE_CHOOSER_H
 #define PTAC_CORE_CHOOSER_H

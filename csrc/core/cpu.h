@@ -39,8 +39,7 @@ const char *ptac_isa_name(ptac_isa isa);
 
 /*
  * Pretend that the CPU ends at isa, which for PTAC_ISA_AVX2 is before AVX-VNNI;
- * PTAC_ISA_AVX512 takes the limit away.
- * Not to be called while kernels run.
+ * PTAC_ISA_AVX512 takes the limit away. Not to be called while kernels run.
  */
 void ptac_cpu_limit(ptac_isa isa);
 

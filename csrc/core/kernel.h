@@ -50,8 +50,7 @@ typedef struct ptac_kernel {
     ptac_reason (*accepts)(const ptac_call *call);
     /*
      * Computes the outputs. Never locks, prints or synchronises, and allocates nothing
-     * but scratch.
-     * Whatever is not PTAC_OK leaves the inputs as they were.
+     * but scratch. Whatever is not PTAC_OK leaves the inputs as they were.
      */
     ptac_status (*run)(const ptac_call *call);
 } ptac_kernel;

@@ -44,8 +44,7 @@ static void (*drained)(void);
 static int64_t seen_uses;       /* when the reclaimer last looked */
 static int64_t idle_s, pause_s; /* since the last use; to the next look */
 
-/* --- fork: the child has the forking thread and a copy of everything ------------- */
-
+/* A forked child has the forking thread and a copy of everything. */
 static void before_fork(void)
 {
     ptac_lock_take(&pool.lock);
@@ -71,8 +70,6 @@ static bool watch_forks(void)
         is_watching = pthread_atfork(before_fork, after_fork, after_fork_in_child) == 0;
     return is_watching;
 }
-
-/* --- open and shut ---------------------------------------------------------------- */
 
 static size_t in_regions(size_t bytes)
 {
@@ -314,8 +311,6 @@ ptac_cpu_state ptac_cpu_pool_state(int64_t *n_blocks)
     return state;
 }
 
-/* --- blocks ----------------------------------------------------------------------- */
-
 static ptac_block *take(size_t bytes)
 {
     return plan.is_on ? ptac_step_plan_take(&plan, &pool, bytes)
@@ -400,8 +395,6 @@ bool ptac_cpu_pool_free(void *memory)
     return block != NULL;
 }
 
-/* --- steps ------------------------------------------------------------------------ */
-
 void ptac_cpu_pool_plan_steps(bool is_wanted)
 {
     PTAC_LOCKED(&pool.lock);
@@ -416,8 +409,6 @@ void ptac_cpu_pool_end_step(void)
     if (state == PTAC_CPU_ON)
         ptac_step_plan_boundary(&plan, &pool);
 }
-
-/* --- memory given back ----------------------------------------------------------- */
 
 size_t ptac_cpu_pool_trim(void)
 {

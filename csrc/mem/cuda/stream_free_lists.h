@@ -30,9 +30,7 @@ void ptac_free_lists_note(ptac_stream_pool *pool, ptac_free_lists *lists,
 
 /* Whether the lists may have so much free memory without growing. */
 bool ptac_free_lists_may_have(const ptac_free_lists *lists, size_t bytes);
-/*
- * Whether all work on what is free in this arena of the lists is known to have ended.
- */
+/* Whether work on what is free in this arena of the lists is known to have ended. */
 bool ptac_free_lists_is_quiet(ptac_stream_pool *pool, ptac_free_lists *lists,
                               bool is_small);
 /* Has the stream wait for that work; false when it cannot be made to. */

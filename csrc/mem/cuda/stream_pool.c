@@ -31,8 +31,6 @@ const char *ptac_stream_pool_open(ptac_stream_pool *pool, int device,
     return NULL;
 }
 
-/* --- waits for the device ------------------------------------------------------- */
-
 /*
  * Everything queued so far ends. Without the lock: work on the host that a stream waits
  * for may want it. What was freed before the wait began is quiet afterwards.
@@ -60,8 +58,6 @@ size_t ptac_stream_pool_trim(ptac_stream_pool *pool)
     return pool->capturing < 0 ? ptac_free_lists_trim(pool) : 0;
 }
 
-/* --- requests ----------------------------------------------------------------- */
-
 /* The slot of the graph that this stream is being captured for; -1: it is not. */
 static int graph_of(ptac_stream_pool *pool, cu_stream stream)
 {
@@ -74,10 +70,7 @@ static int graph_of(ptac_stream_pool *pool, cu_stream stream)
                : -1;
 }
 
-/*
- * A free block of another stream's lists: of one without work, or behind a wait for
- * that.
- */
+/* A free block of another stream's lists, behind a wait where that has work. */
 static ptac_block *steal(ptac_stream_pool *pool, size_t bytes, cu_stream stream,
                          const ptac_free_lists *own, bool may_wait)
 {

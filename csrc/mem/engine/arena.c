@@ -147,8 +147,6 @@ void ptac_arena_free(ptac_arena *arena, ptac_block *block)
     ptac_record_give(arena->records, block);
 }
 
-/* --- blocks within a block -------------------------------------------------------- */
-
 bool ptac_arena_dissolve(ptac_arena *arena, ptac_block *whole, void *const *parts,
                          size_t n)
 {

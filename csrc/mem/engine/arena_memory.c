@@ -14,11 +14,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static uintptr_t down(uintptr_t address, size_t unit)
-{
-    return address & ~(uintptr_t)(unit - 1);
-}
-
 static size_t chunk_of(const ptac_arena *arena, uintptr_t address)
 {
     return (address - arena->base) / arena->source->chunk_bytes;
@@ -155,7 +150,7 @@ static size_t release(ptac_arena *arena, uintptr_t from, uintptr_t to)
 {
     const size_t chunk = arena->source->chunk_bytes;
     const size_t first = chunk_of(arena, ptac_round_up(from, chunk));
-    const size_t end = chunk_of(arena, down(to, chunk));
+    const size_t end = chunk_of(arena, to);
     size_t released = 0;
 
     for (size_t i = first, next; i < end; i = next) {

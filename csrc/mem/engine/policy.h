@@ -10,9 +10,9 @@
 #include "mem/engine/block.h"
 
 /*
- * A policy keeps its index in zeroed memory that the arena owns. It may
- * use a listed block's previous, next and requested as it likes, and must not touch
- * anything else of it. No function may allocate, block or fail.
+ * A policy keeps its index in zeroed memory that the arena owns. It may use a listed
+ * block's previous, next and requested as it likes, and must not touch anything else of
+ * it. No function may allocate, block or fail.
  */
 typedef struct ptac_policy {
     const char *name;   /* what the user writes: enable_memory_pool(policy=name) */

@@ -29,12 +29,9 @@ typedef struct ptac_pool {
 } ptac_pool;
 
 /*
- * The functions below are called with the lock held, except where they say otherwise.
- */
-
-/*
  * A new arena of so many bytes of addresses, or NULL. Lives until the pool is closed.
- * Source, policy, granule, least_bytes, is_small and stream are as in `like`.
+ * Source, policy, granule, least_bytes, is_small and stream are as in `like`. This and
+ * what follows is called with the lock held, except where it says otherwise.
  */
 ptac_arena *ptac_pool_add_arena(ptac_pool *pool, const ptac_arena *like, size_t bytes);
 

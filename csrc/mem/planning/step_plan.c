@@ -45,8 +45,6 @@ static bool follows(ptac_step_plan *plan, ptac_step_event event)
     return !plan->is_lost;
 }
 
-/* --- making a plan --------------------------------------------------------------- */
-
 static bool are_alike(const ptac_step_log *a, const ptac_step_log *b)
 {
     return a->n > 0 && a->n == b->n && !a->is_partial && !b->is_partial &&
@@ -147,8 +145,6 @@ static void adopt(ptac_step_plan *plan, ptac_pool *pool)
     plan->is_settled = false;
 }
 
-/* --- giving it up --------------------------------------------------------------- */
-
 static bool is_below(const void *a, const void *b)
 {
     return ((const ptac_block *)a)->address < ((const ptac_block *)b)->address;
@@ -186,8 +182,6 @@ bool ptac_step_plan_give_up(ptac_step_plan *plan, ptac_pool *pool)
     ptac_pool_check(pool);
     return true;
 }
-
-/* --- steps ----------------------------------------------------------------------- */
 
 static void begin(ptac_step_plan *plan, const ptac_pool *pool)
 {

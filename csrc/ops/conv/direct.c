@@ -58,7 +58,7 @@ static void cut(ptac_direct_plan *plan, int n_threads, bool is_weight)
     plan->strip = (int)ptac_parts(p->out_h, plan->strips);
     plan->strips = (int)ptac_parts(p->out_h, plan->strip);
     plan->n_strips = p->n * plan->strips;
-    plan->n_pieces = (int)(n_threads < plan->n_strips ? n_threads : plan->n_strips);
+    plan->n_pieces = (int)(ptac_least(n_threads, plan->n_strips));
     plan->n_rows =
         ptac_parts((int64_t)p->in_channels * (plan->strip + over) * plan->width, 16) *
         16;

@@ -88,8 +88,7 @@ static void sum(const ptac_tile *tile, int n_rows, int n_vectors, int32_t *sums)
     memset(sums, 0, (size_t)n_rows * PTAC_PANEL * sizeof *sums);
     for (int64_t s = 0; s < tile->n_segments; s++)
         for (int64_t k = 0; k < tile->n_quads; k += CHUNK) {
-            const int64_t left = tile->n_quads - k;
-            const int64_t n = left < CHUNK ? left : CHUNK;
+            const int64_t n = ptac_least(tile->n_quads - k, CHUNK);
 
             for (int r = 0; r < n_rows; r++)
                 prepare(&c, r, tile->rows[r] + tile->segments[s] + k * PTAC_QUAD, n);

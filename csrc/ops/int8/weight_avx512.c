@@ -51,7 +51,7 @@ TARGET static ptac_weight_error round_row(const float *w, int64_t k, float by,
     ptac_weight_error sum = {0};
 
     for (int64_t i = 0; i < k; i += SPAN) {
-        const int64_t n = k - i < SPAN ? k - i : SPAN;
+        const int64_t n = ptac_least(k - i, SPAN);
         const ptac_weight_error span = round_span(w + i, n, every_by, q + i);
 
         sum.signal += square * span.signal;

@@ -86,15 +86,15 @@ static void add_groups(const plan *plan)
 /* n things in at most max_parts equal parts of whole steps; sets their number. */
 static int64_t cut(int64_t n, int64_t max_parts, int64_t step, int64_t *n_parts)
 {
-    const int64_t part = ((n + max_parts - 1) / max_parts + step - 1) / step * step;
+    const int64_t part = ptac_parts(ptac_parts(n, max_parts), step) * step;
 
-    *n_parts = part ? (n + part - 1) / part : 1;
+    *n_parts = part ? ptac_parts(n, part) : 1;
     return part ? part : step;
 }
 
 static void run_with_sums(const ptac_act_backward *job, ptac_act_sum sum)
 {
-    const int64_t n_panels = (job->n_cols + PTAC_ACT_PANEL - 1) / PTAC_ACT_PANEL;
+    const int64_t n_panels = ptac_parts(job->n_cols, PTAC_ACT_PANEL);
     const int64_t n_groups = ptac_least(MAX_GROUPS, MAX_PARTIALS / job->n_cols);
     double partials[MAX_PARTIALS];
     plan plan = {.job = job, .sum = sum, .partials = partials};

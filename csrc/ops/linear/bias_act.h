@@ -14,8 +14,7 @@ typedef enum ptac_act {
     PTAC_ACT_NONE = 0,
     PTAC_ACT_RELU,      /* max(0, z); NaN stays */
     PTAC_ACT_GELU,      /* z * (1 + erf(z / sqrt(2))) / 2 */
-    PTAC_ACT_GELU_TANH, /* its approximation, z * sigmoid(2 u(z)), see gelu_tanh_inner()
-                         */
+    PTAC_ACT_GELU_TANH, /* nearly that: z * sigmoid(2 u(z)), see gelu_tanh_inner() */
     PTAC_ACT_SILU,      /* z * sigmoid(z) */
     PTAC_ACT_TANH,
     PTAC_ACT_SIGMOID,

@@ -115,10 +115,8 @@ static void pack_range(int64_t begin, int64_t end, void *context)
     job *j = context;
 
     for (int64_t w = begin; w < end; w++) {
-        const int64_t rest = j->n - w * WORD;
-
-        if (!j->by->pack_word(j->x, w * WORD, rest < WORD ? (int)rest : WORD, j->values,
-                              &j->bits[w])) {
+        if (!j->by->pack_word(j->x, w * WORD, (int)ptac_least(j->n - w * WORD, WORD),
+                              j->values, &j->bits[w])) {
             atomic_store_explicit(&j->failed, true, memory_order_relaxed);
             return;
         }
@@ -131,7 +129,7 @@ bool ptac_pack_bitmask(const void *x, int64_t n, int width, uint64_t values[2],
     job j = {.x = x, .bits = bits, .values = values, .n = n, .by = coder_of(width)};
 
     j.by->find_values(x, n, values);
-    ptac_parallel_for(0, (n + WORD - 1) / WORD, GRAIN / WORD, pack_range, &j);
+    ptac_parallel_for(0, ptac_parts(n, WORD), GRAIN / WORD, pack_range, &j);
     return !atomic_load_explicit(&j.failed, memory_order_relaxed);
 }
 
@@ -139,8 +137,8 @@ static void unpack_range(int64_t begin, int64_t end, void *context)
 {
     const job *j = context;
 
-    j->by->unpack(j->bits, j->values, begin * WORD,
-                  end * WORD < j->n ? end * WORD : j->n, j->out);
+    j->by->unpack(j->bits, j->values, begin * WORD, ptac_least(end * WORD, j->n),
+                  j->out);
 }
 
 void ptac_unpack_bitmask(const uint64_t *bits, const uint64_t values[2], int64_t n,
@@ -152,5 +150,5 @@ void ptac_unpack_bitmask(const uint64_t *bits, const uint64_t values[2], int64_t
              .n = n,
              .by = coder_of(width)};
 
-    ptac_parallel_for(0, (n + WORD - 1) / WORD, GRAIN / WORD, unpack_range, &j);
+    ptac_parallel_for(0, ptac_parts(n, WORD), GRAIN / WORD, unpack_range, &j);
 }

@@ -181,7 +181,7 @@ static bool pack_chunk(const job *j, int64_t c)
     const int64_t last = end_of(j, c);
 
     for (int64_t i = c * PTAC_PACK_CHUNK; i < last; i += WORD) {
-        const int n = (int)(last - i < WORD ? last - i : WORD);
+        const int n = (int)ptac_least(last - i, WORD);
         const bool fits = end - values >= WORD;
         uint32_t *to = fits ? values : spare;
         const int64_t k = j->by->pack(j->x + i, n, &j->bits[i / WORD], to);
@@ -231,7 +231,7 @@ static void unpack_range(int64_t begin, int64_t end, void *context)
         const int64_t last = end_of(j, c);
 
         for (int64_t i = c * PTAC_PACK_CHUNK; i < last; i += WORD) {
-            const int n = (int)(last - i < WORD ? last - i : WORD);
+            const int n = (int)ptac_least(last - i, WORD);
 
             values += j->by->unpack(j->bits[i / WORD], values, n, j->out + i);
         }

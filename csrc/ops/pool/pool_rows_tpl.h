@@ -106,9 +106,7 @@ static ptac_status scatter_maxima(const ptac_call *call)
                        &job);
     else if (!image->channels_last && ptac_max_pool2d_is_tiled(p))
         ptac_share_planes(image, tiled[dtype], &job);
-    if (job.n_found != call->inputs[0].n_elements)
-        ptac_scatter_all(&job);
-    return job.out_of_range ? PTAC_UNSUPPORTED : PTAC_OK;
+    return job.n_found == call->inputs[0].n_elements ? PTAC_OK : ptac_scatter_all(&job);
 }
 
 #define ROW(id, takes, run) PTAC_ROW(id, ISA, PTAC_EXACT, NEEDS, takes, run)

@@ -19,7 +19,7 @@ typedef struct ptac_scatter {
     bool out_of_range;
 } ptac_scatter;
 
-/* The definition: clear grad_x, add where indices say, note those out of range. */
-void ptac_scatter_all(ptac_scatter *job);
+/* The definition; PTAC_UNSUPPORTED where an index lies outside of its plane. */
+ptac_status ptac_scatter_all(ptac_scatter *job);
 
 #endif

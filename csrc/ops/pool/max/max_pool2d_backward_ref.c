@@ -77,7 +77,7 @@ DEFINE_SCATTER(float, f32, PLAIN_ADD)
 DEFINE_SCATTER(double, f64, PLAIN_ADD)
 DEFINE_SCATTER(uint16_t, bf16, bf16_add)
 
-void ptac_scatter_all(ptac_scatter *job)
+ptac_status ptac_scatter_all(ptac_scatter *job)
 {
     static const ptac_range_fn units[] = {units_f32, units_bf16, units_f64};
     const ptac_image *image = &((const ptac_max_pool2d *)job->call->params)->image;
@@ -86,14 +86,12 @@ void ptac_scatter_all(ptac_scatter *job)
     ptac_parallel_for(0, is_nhwc ? image->n : image->n * image->channels,
                       is_nhwc ? 1 : 16384 / (image->h * image->w) + 1,
                       units[job->call->inputs[0].dtype], job);
+    return job->out_of_range ? PTAC_UNSUPPORTED : PTAC_OK;
 }
 
 static ptac_status run(const ptac_call *call)
 {
-    ptac_scatter job = {.call = call};
-
-    ptac_scatter_all(&job);
-    return job.out_of_range ? PTAC_UNSUPPORTED : PTAC_OK;
+    return ptac_scatter_all(&(ptac_scatter){.call = call});
 }
 
 PTAC_ROW(MAX_POOL2D_BACKWARD, "scalar", PTAC_EXACT, 0, ptac_max_pool2d_accepts, run)
