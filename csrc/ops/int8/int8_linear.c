@@ -60,11 +60,6 @@ static ptac_epilogue epilogue_of(const linear_job *job, int64_t first)
     };
 }
 
-static int vectors_of(const ptac_epilogue *e)
-{
-    return (e->n_columns + PTAC_LANES - 1) / PTAC_LANES;
-}
-
 /*
  * y's lines travel while the sums are made: it is larger than caches where the call is
  * large, and storing to a line waits for it.
@@ -85,7 +80,7 @@ static void multiply_tile(const linear_job *job, ptac_tile *tile,
         tile->rows[r] = job->q + (row + r) * job->pitch;
         fetch_line(y + r * job->p->n, e->n_columns);
     }
-    job->isa->sum(tile, n_rows, vectors_of(e), sums);
+    job->isa->sum(tile, n_rows, (int)ptac_parts(e->n_columns, PTAC_LANES), sums);
     job->isa->finish(e, sums, n_rows, job->rows + row, y, job->p->n);
 }
 
@@ -107,7 +102,7 @@ static void multiply_panel(const linear_job *job, int64_t panel, int64_t begin,
                            int64_t end)
 {
     const int64_t first = panel * PTAC_PANEL;
-    const int64_t n_tiles = (end - begin + PTAC_TILE_ROWS - 1) / PTAC_TILE_ROWS;
+    const int64_t n_tiles = ptac_parts(end - begin, PTAC_TILE_ROWS);
     const int64_t least = (end - begin) / n_tiles, n_more = (end - begin) % n_tiles;
     const ptac_epilogue e = epilogue_of(job, first);
     float *y = job->y + begin * job->p->n + first;
@@ -151,7 +146,7 @@ static void multiply_parts(int64_t begin, int64_t end, void *context)
  */
 static void share_out(linear_job *job, int n_threads)
 {
-    const int64_t n_tiles = (job->m + PTAC_TILE_ROWS - 1) / PTAC_TILE_ROWS;
+    const int64_t n_tiles = ptac_parts(job->m, PTAC_TILE_ROWS);
 
     job->tile_parts = job->panel_parts = 1;
     if (n_threads <= 1 ||
@@ -183,7 +178,7 @@ static void multiply_panels16(int64_t begin, int64_t end, void *context)
 
         tile.rows[0] = job->q;
         tile.rows[1] = job->q + job->pitch;
-        job->isa->sum(&tile, 2, vectors_of(&e), sums);
+        job->isa->sum(&tile, 2, (int)ptac_parts(e.n_columns, PTAC_LANES), sums);
         job->isa->finish16(&e, sums, job->rows[0], job->y + first);
     }
 }
@@ -229,7 +224,7 @@ ptac_status ptac_int8_linear_run(const ptac_call *call, const ptac_int8_isa *isa
         .scales = call->inputs[2].data,
         .bias = call->n_inputs > 3 ? call->inputs[3].data : NULL,
         .pitch = pitch,
-        .n_panels = (p->n + PTAC_PANEL - 1) / PTAC_PANEL,
+        .n_panels = ptac_parts(p->n, PTAC_PANEL),
     };
 
     if (!scratch)

@@ -33,18 +33,18 @@ typedef struct ptac_packed_shape {
 /* Activations of one tap as the kernels read them: channels filled up. */
 static inline int64_t ptac_quads(int64_t c)
 {
-    return (c + PTAC_QUAD - 1) / PTAC_QUAD;
+    return ptac_parts(c, PTAC_QUAD);
 }
 
 static inline int64_t ptac_packed_columns(int64_t n)
 {
-    return (n + PTAC_LANES - 1) / PTAC_LANES * PTAC_LANES;
+    return ptac_parts(n, PTAC_LANES) * PTAC_LANES;
 }
 
 /* So many bytes or a few more: what begins behind them begins a cache line. */
 static inline int64_t ptac_whole_lines(int64_t n_bytes)
 {
-    return (n_bytes + PTAC_PANEL_LINE - 1) / PTAC_PANEL_LINE * PTAC_PANEL_LINE;
+    return ptac_parts(n_bytes, PTAC_PANEL_LINE) * PTAC_PANEL_LINE;
 }
 
 /* Bytes of a group's panels, of all of them, and of everything. */

@@ -122,22 +122,26 @@ static void quantize_pixels(const window_job *job, const band *b)
     }
 }
 
-static void quantize_band(const window_job *job, int64_t part)
+static void quantize_bands(int64_t begin, int64_t end, void *context)
 {
+    const window_job *job = context;
     const ptac_int8_conv2d *p = job->conv->p;
     const int64_t plane = p->height * p->width;
-    const band b = band_of(job, part);
 
-    write_margin(job, &b);
-    if (p->channels_last) {
-        quantize_pixels(job, &b);
-        return;
+    for (int64_t part = begin; part < end; part++) {
+        const band b = band_of(job, part);
+
+        write_margin(job, &b);
+        if (p->channels_last) {
+            quantize_pixels(job, &b);
+            continue;
+        }
+        for (int64_t g = 0; g < p->groups; g++)
+            job->conv->isa->quantize_planes(&job->pixels, b.x + g * p->c * plane, plane,
+                                            b.begin * p->width, b.end * p->width,
+                                            b.by.inverse, (float)b.by.zero,
+                                            b.pixels + g * job->conv->group_bytes);
     }
-    for (int64_t g = 0; g < p->groups; g++)
-        job->conv->isa->quantize_planes(&job->pixels, b.x + g * p->c * plane, plane,
-                                        b.begin * p->width, b.end * p->width,
-                                        b.by.inverse, (float)b.by.zero,
-                                        b.pixels + g * job->conv->group_bytes);
 }
 
 static void measure_bands(int64_t begin, int64_t end, void *context)
@@ -169,19 +173,13 @@ static void find_scale(const window_job *job, int64_t image)
     job->scales[image] = ptac_scale_of(&all, 255.0f);
 }
 
-static void quantize_bands(int64_t begin, int64_t end, void *context)
-{
-    for (int64_t part = begin; part < end; part++)
-        quantize_band(context, part);
-}
-
 /* Images in cache: what has been measured is quantized at once. */
 static void quantize_images(int64_t begin, int64_t end, void *context)
 {
     for (int64_t i = begin; i < end; i++) {
         measure_bands(i, i + 1, context);
         find_scale(context, i);
-        quantize_band(context, i);
+        quantize_bands(i, i + 1, context);
     }
 }
 

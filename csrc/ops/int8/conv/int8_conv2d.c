@@ -88,8 +88,8 @@ ptac_status ptac_int8_conv2d_run(const ptac_call *call, const ptac_int8_isa *isa
         .y = call->outputs[0].data,
         .packed = call->inputs[PTAC_CONV_PACKED].data,
         .group_bytes = ptac_quads(p->c) * PTAC_QUAD,
-        .n_panels = p->groups * ((p->n / p->groups + PTAC_PANEL - 1) / PTAC_PANEL),
-        .n_strips = (p->out_height * p->out_width + PTAC_STRIP - 1) / PTAC_STRIP,
+        .n_panels = p->groups * ptac_parts(p->n / p->groups, PTAC_PANEL),
+        .n_strips = ptac_parts(p->out_height * p->out_width, PTAC_STRIP),
     };
 
     return is_points(p) ? ptac_convolve_points(&job) : ptac_convolve_windows(&job);
