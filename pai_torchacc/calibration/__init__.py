@@ -154,21 +154,12 @@ def worst(measurements: Iterable[Measurement]) -> list[Measurement]:
 
 
 def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:
-    """Choose the table for a CPU.
+    """Choose the table for a CPU, which the extension calls ``vendor-family-model``.
 
     A family's own comes first, named ``vendor-family`` or, where a family has CPUs of
-    several instruction sets, ``vendor-family-isa``.
-
-    Parameters
-    ----------
-    model : str
-        ``vendor-family-model``, as the extension names this CPU.
-    isa : str
-        ``scalar``, ``avx2`` or ``avx512``.
-    is_limited : bool
-        A lower instruction set was forced: the family's table does not apply.
-    path : str or None
-        A table to use instead.
+    several instruction sets, ``vendor-family-isa``. It does not apply where
+    ``is_limited``: a lower instruction set was forced. ``path`` names a table to use
+    instead of any.
     """
     if path is not None:
         return Table(path, read(Path(path)), FASTER)

@@ -112,19 +112,12 @@ def gradients(
     wants: tuple[bool, ...],
     row: str | None,
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of x, w and bias.
+    """Gradients of x, w and bias, of which ``wants`` says what is asked for.
 
-    Parameters
-    ----------
-    grad, grad_z : Tensor or None
-        Of the result, and of what the activation was applied to.
-    kept : tuple
-        x, w, and what the activation's gradient is computed from.
-    wants : tuple of bool
-        Which of the three are asked for.
-    row : str or None
-        The kernel row that ran forward. Without it, and where it may not run, torch's
-        own operators do it, and can be differentiated again.
+    ``grad`` and ``grad_z`` are those of the result, and of what the activation was
+    applied to; ``kept`` is x, w, and what the activation's gradient is computed from;
+    ``row`` is the kernel row that ran forward. Without it, and where it may not run,
+    torch's own operators do it, and can be differentiated again.
     """
     x, w, saved = kept
     if row and grad is not None and grad_z is None and not torch.is_grad_enabled():
