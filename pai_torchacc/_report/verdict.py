@@ -27,7 +27,7 @@ ADVICE = {
     "mode or transform active": "tracing, torch.func and dispatch modes run stock",
     "hooks": "hooks see what stock does; remove them where they are not needed",
     "gradient not supported": "second derivatives, gradients of this input run stock",
-    "disabled in this thread": "you asked for it, by disabled()",
+    "disabled in this thread": "you asked for it, by disabled() or exclude()",
     "excluded": "you asked for it, by include, exclude or ops",
     "numerics level": "enable(numerics='close') allows the kernels that this needs",
     "quarantined": "a kernel failed or differed and was taken out; please tell us",
@@ -50,16 +50,17 @@ def of(content: dict[str, Any]) -> dict[str, Any]:
     -------
     dict
         ``calls`` and ``accelerated``; ``stock_ms``, ``served_ms`` and ``saved_ms`` by
-        the table; ``gain``, stock's time over ours for these calls, or None;
-        ``measured_ms_saved`` where calls were timed, else None; ``costs``, each with
-        ``op``, ``reason``, ``calls`` and ``advice``; ``off``, why nothing is on.
+        the table, calls that it does not know guessed; ``gain``, stock's time over ours
+        for these calls, or None; ``measured_ms_saved`` where calls were timed, else
+        None; ``costs``, each with ``op``, ``reason``, ``calls`` and ``advice``;
+        ``off``, why nothing is on.
     """
     ops = content["ops"]
-    served, saved, forwarded = (
+    served, saved = (
         sum(_estimate(entry, part) for entry in ops.values())
-        for part in ("served", "saved", "forwarded")
+        for part in ("served", "saved")
     )
-    stock = served + forwarded
+    stock = served + sum(map(_forwarded_ms, ops.values()))
     measured = [e["ms_saved"] for e in ops.values() if e.get("ms_saved") is not None]
     return {
         "calls": sum(entry["calls"] for entry in ops.values()),
@@ -76,6 +77,15 @@ def of(content: dict[str, Any]) -> dict[str, Any]:
 
 def _estimate(entry: dict[str, Any], part: str) -> float:
     return entry.get("estimated_ms", {}).get(part, 0.0)
+
+
+def _forwarded_ms(entry: dict[str, Any]) -> float:
+    """Of calls that ran stock; those that no table knows are taken to be as others."""
+    known = _estimate(entry, "forwarded")
+    n_unknown = sum(entry["forwarded"].values())
+    if known:
+        n_unknown -= entry["forwarded"].get("not measured faster", 0)
+    return known + 1e-3 * n_unknown * _call_us(entry)
 
 
 def _why_off(switches: dict[str, dict[str, Any]]) -> str | None:
@@ -102,8 +112,10 @@ def _costs(ops: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _call_us(entry: dict[str, Any]) -> float:
     """Stock's mean time for a call of an operator, as far as the table tells."""
-    ms = _estimate(entry, "served") + _estimate(entry, "forwarded")
-    n = entry["accelerated"] + entry["forwarded"].get("not measured faster", 0)
+    forwarded = _estimate(entry, "forwarded")
+    ms, n = _estimate(entry, "served") + forwarded, entry["accelerated"]
+    if forwarded:
+        n += entry["forwarded"].get("not measured faster", 0)
     return 1e3 * ms / n if ms and n else _DEFAULT_US
 
 
@@ -137,8 +149,8 @@ def _gain(verdict: dict[str, Any]) -> list[str]:
     if verdict["gain"] and verdict["served_ms"]:
         result.append(
             f"estimate from the calibration table: {verdict['saved_ms']:.1f} ms saved "
-            f"of {verdict['stock_ms']:.1f} ms, these operators {verdict['gain']:.2f}x "
-            "as fast; enable(verify=100) measures"
+            f"of {verdict['stock_ms']:.1f} ms in these operators, which are "
+            f"{verdict['gain']:.2f}x as fast; enable(verify=100) measures"
         )
     if verdict["measured_ms_saved"] is not None:
         result.append(f"measured here: {verdict['measured_ms_saved']:.1f} ms saved")

@@ -207,12 +207,12 @@ def descent(
     params = [p for p in group["params"] if p.grad is not None]
     if known.numbers is None:
         return sum_of([[p.grad for p in params], None, None], scale, None)
-    alike: dict[float, list[Any]] = {}
+    alike: dict[tuple[float, bool], list[Any]] = {}
     for p in params:
-        count = float((optimizer.state.get(p) or {}).get("step", 0))
-        alike.setdefault(count, []).append(p)
+        state = optimizer.state.get(p) or {}
+        alike.setdefault((float(state.get("step", 0)), bool(state)), []).append(p)
     total = 0.0
-    for count, some in alike.items():
+    for (count, _), some in alike.items():
         states = [optimizer.state.get(p) or {} for p in some]
         of_state = [
             [state[name] for state in states] if name in states[0] else None

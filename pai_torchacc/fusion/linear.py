@@ -76,15 +76,19 @@ class LinearAct(torch.autograd.Function):
         x, w, saved = ctx.saved_tensors
         wants = ctx.needs_input_grad[:3]
         as_it_was = ctx.w_as_it_was
+        if torch.compiler.is_compiling():  # by compiled autograd
+            done = gradients(
+                grad, grad_z, (x, w, saved), ctx.activation, wants, row=None
+            )
+            return *done, None, None, None
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.w_as_it_was = None
         if not torch.is_grad_enabled():
             w = as_it_was
         elif w is not None and w.data_ptr() != as_it_was.data_ptr():
             w = _AsItWas.apply(w, as_it_was)
-        done = gradients(
-            grad, grad_z, (x, w, saved), ctx.activation, wants, row=ctx.row
-        )
+        kept = x, w, saved
+        done = gradients(grad, grad_z, kept, ctx.activation, wants, row=ctx.row)
         return *done, None, None, None
 
 

@@ -56,7 +56,9 @@ class CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, grad_p: Tensor | None = None) -> Any:
         """Return the gradient of x."""
         kept = *ctx.saved_tensors, *ctx.options
-        if grad is not None and grad_p is None and not torch.is_grad_enabled():
+        if torch.compiler.is_compiling():  # by compiled autograd
+            total = total_gradient(grad, grad_p, *kept[:-1])
+        elif grad is not None and grad_p is None and not torch.is_grad_enabled():
             keeps = torch._C._autograd._get_current_graph_task_keep_graph()
             total = run(
                 "cross_entropy_backward",

@@ -222,8 +222,10 @@ class Int8Module(nn.Module):
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         int8, scale, record = quantizer.saved_keys(prefix, self.weight_name)
-        destination[int8] = self._plain()
-        destination[scale] = self._scale()
+        destination[int8], destination[scale] = self._plain(), self._scale()
+        if self._buffers.get(f"{self.weight_name}_int8") is None:
+            # A copy of what is packed: scales that change with the module would not fit.
+            destination[scale] = destination[scale].clone()
         destination[record] = self._int8.record.as_tensor()
         super()._save_to_state_dict(destination, prefix, keep_vars)
 

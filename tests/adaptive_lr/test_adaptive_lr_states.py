@@ -158,6 +158,17 @@ def test_states_from_before_the_first_step_begin_anew() -> None:
     assert torch.equal(ends[0], ends[1]) and torch.equal(ends[0], ends[2])
 
 
+def test_states_of_some_parameters_only() -> None:
+    """One is as before its first step, another has none."""
+    params = [torch.nn.Parameter(torch.randn(5)) for _ in range(2)]
+    optimizer = optim.Adam(params, lr=1e-2)
+    zeros = {name: torch.zeros(5) for name in ("exp_avg", "exp_avg_sq")}
+    optimizer.state[params[0]] = {"step": torch.tensor(0.0)} | zeros
+    sum(p.square().sum() for p in params).backward()
+    optimizer.step()
+    assert report(optimizer).steps == 1
+
+
 def test_a_checkpoint_does_not_change_the_policy() -> None:
     net, optimizer = linear(1e-4)
     train(net, optimizer, 30)

@@ -77,6 +77,19 @@ def test_time_of_calls_that_run_stock_counts(tmp_path) -> None:
     assert 1 < said["gain"] < 2  # of the first call alone it would be 2
 
 
+def test_time_of_calls_that_no_table_knows_counts(tmp_path) -> None:
+    asked = {"include": ["max_pool2d"], "calibration": table(tmp_path, 2.0, 100.0)}
+    with ptac.enable("operator_fusion", **asked):
+        ptac.report(reset=True)
+        pool(4)
+        F.max_pool2d(torch.randn(1, 4, 16, 16).half(), 2)
+        found = document()
+    said = found["verdict"]
+    assert found["ops"]["max_pool2d"]["forwarded"] == {"dtype": 1}
+    assert said["stock_ms"] == pytest.approx(2 * said["served_ms"])
+    assert ", 50% of their time" in ptac.report().splitlines()[0]
+
+
 def test_a_reset_begins_anew(tmp_path) -> None:
     asked = {"include": ["max_pool2d"], "calibration": table(tmp_path, 2.0, 100.0)}
     with ptac.enable("operator_fusion", **asked):

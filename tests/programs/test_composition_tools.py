@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from composing import Cases, batch, check, gradients, model
 from torch import Tensor, nn
+from torch._dynamo import compiled_autograd
 
 import pai_torchacc as ptac
 
@@ -310,3 +311,23 @@ def test_children(tmp_path: Path) -> None:
     script.write_text(CHILD)
     done = switching.forked([str(script)])
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+def test_compiled_autograd_traces_our_nodes() -> None:
+    model = nn.Sequential(nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 10))
+    x, y = torch.randn(512, 512), torch.randint(0, 10, (512,))
+
+    def trained(compiled: bool) -> list[Tensor]:
+        model.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        whole = torch.compile(backend="eager", fullgraph=True)
+        with compiled_autograd._enable(whole) if compiled else nullcontext():
+            loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    stock = trained(compiled=False)
+    with switching.accelerated("linear_act", "cross_entropy"):
+        hits = switching.hits("linear_act"), switching.hits("cross_entropy")
+        ours = trained(compiled=True)
+        assert all(hit.accelerated for hit in hits)
+    torch.testing.assert_close(ours, stock)

@@ -68,6 +68,21 @@ def test_int8_into_float(name: str, assign: bool) -> None:
     assert torch.equal(other(x), model(x))
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_state_holds_weights_of_one_moment(name: str) -> None:
+    """Rows and scales go together, whatever the model loads afterwards."""
+    with int8.kernels():
+        model, _ = quantized(name)
+        before = ptac.dequantize_state_dict(copy.deepcopy(model.state_dict()))
+        state = model.state_dict()
+        model.load_state_dict(another(name).state_dict())
+        after, now = map(ptac.dequantize_state_dict, (state, model.state_dict()))
+        for prefix, module in selection.int8_modules(model):
+            own = f"{prefix}.{module.weight_name}" if prefix else module.weight_name
+            is_packed = f"{module.weight_name}_int8" not in module._buffers
+            assert torch.equal(after[own], (before if is_packed else now)[own])
+
+
 @pytest.mark.parametrize("assign", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_float_into_int8(name: str, assign: bool) -> None:
