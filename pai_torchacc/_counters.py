@@ -20,7 +20,8 @@ def since_reset(c: Any, name: str) -> Counts:
 
 
 def _now(c: Any, name: str) -> Counts:
-    return *c.counters(name)[:5], *c.estimates(name)
+    # Whole nanoseconds: differences of sums are exact.
+    return *c.counters(name)[:5], *map(round, c.estimates(name))
 
 
 def _less(now: Counts, before: Counts) -> Counts:

@@ -90,8 +90,7 @@ def extension() -> Any:
     try:
         from pai_torchacc import _C
     except ImportError as error:
-        where = f"{platform.system()} {platform.machine()}, {sys.version.split()[0]}"
-        raise Unavailable(f"no compiled extension for {where}: {error}") from None
+        raise Unavailable(f"no compiled extension {_where(error)}") from None
     return _C
 
 
@@ -101,6 +100,17 @@ def compiled() -> Any | None:
         return extension()
     except Unavailable:
         return None
+
+
+def _where(error: ImportError) -> str:
+    package = Path(__file__).parent
+    if (package.parent / "setup.py").exists() and not any(package.glob("_C.*so")):
+        return (
+            f"in the source folder {package.parent}: start from another folder, "
+            "or run `pip install -e .` there"
+        )
+    version = sys.version.split()[0]
+    return f"for {platform.system()} {platform.machine()}, {version}: {error}"
 
 
 def load() -> Any:

@@ -28,7 +28,8 @@ def names_checked(features: Iterable[str]) -> tuple[str, ...]:
     for name in asked:
         if not isinstance(name, str):
             kind = type(name).__name__
-            raise TypeError(f"feature names are strings, not {kind}: {name!r}")
+            hint = "; a decorator is @pai_torchacc.enable()" if callable(name) else ""
+            raise TypeError(f"feature names are strings, not {kind}: {name!r}{hint}")
         if name not in _features.names():
             known = ", ".join(_features.names())
             raise ValueError(f"unknown feature {name!r}; there are: {known}")

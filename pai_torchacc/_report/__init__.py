@@ -217,7 +217,8 @@ def _saved_cell(entry: dict[str, Any]) -> str:
 
 _COLUMNS = (
     "operator", "level", "calls", "accelerated", "ms saved", "forwarded, failed"
-)  # fmt: skip
+) _SAVED = _COLUMNS.index("ms saved")
+ # fmt: skip
 
 
 def _operator_table(ops: dict[str, dict[str, Any]]) -> list[str]:
@@ -233,4 +234,6 @@ def _operator_table(ops: dict[str, dict[str, Any]]) -> list[str]:
         rows.append((*cells, ", ".join(why)))
     if len(rows) == 1:
         return ["no operator that this package knows has been called yet"]
-    return aligned(rows, right=range(2, 5))
+    if not any(row[_SAVED] for row in rows[1:]):
+        rows = [(*row[:_SAVED], *row[_SAVED + 1 :]) for row in rows]
+    return aligned(rows, right=range(2, len(rows[0]) - 1))

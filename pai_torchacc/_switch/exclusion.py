@@ -46,10 +46,17 @@ class Exclusion:
             module.register_forward_hook(_leave, always_call=True),
         )
 
+        self._name, self._is_removed = type(module).__name__, False
+
+    def __repr__(self) -> str:
+        state = "removed" if self._is_removed else "active"
+        return f"<pai_torchacc exclude({self._name}): {state}>"
+
     def remove(self) -> None:
         """Have the module accelerated again."""
         for hook in self._hooks:
             hook.remove()
+        self._is_removed = True
         _drop_ended()
 
     def __enter__(self) -> Exclusion:

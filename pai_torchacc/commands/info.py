@@ -42,15 +42,16 @@ def document() -> dict[str, Any]:
 def as_text(content: dict[str, Any]) -> str:
     """The document for people."""
     v = content["versions"]
+    if "unavailable" in content:
+        return "\n".join(
+            [
+                f"pai_torchacc {v['pai_torchacc']}, Python {v['python']}",
+                f"nothing can be accelerated: {content['unavailable']}",
+            ]
+        )
     lines = [
         f"pai_torchacc {v['pai_torchacc']}, torch {v['torch']}, Python {v['python']}",
         f"CPU {v['cpu']}, instruction set {v['isa']}",
-    ]
-    if "unavailable" in content:
-        return "\n".join(
-            [*lines, f"nothing can be accelerated: {content['unavailable']}"]
-        )
-    lines += [
         f"threads {content['threads']}, calibration table {v['calibration']}",
         f"switches: {', '.join(content['switches'])}",
         "lean call paths: " + ("yes" if content["lean_paths"] else "no"),

@@ -17,6 +17,11 @@ from pai_torchacc.quantization.storage import Int8Module
 
 SCHEMA = 1
 
+_UNDONE = {
+    "bit-exact": "would give the float weights back, bit for bit",
+    "dequantized": "would give rounded weights; keep_master=True keeps the exact ones",
+}
+
 
 @dataclass
 class QuantizationReport:
@@ -149,7 +154,7 @@ def _lines(content: dict[str, Any]) -> list[str]:
     if n_int8 and not content["active"]:
         lines.append("model_quantization is off: int8 layers run dequantized")
     if content["undo"]:
-        lines.append(f"dequantize_model would be {content['undo']}")
+        lines.append(f"dequantize_model() {_UNDONE[content['undo']]}")
     if content["sample"]:
         said = [
             f"{key} {value:.4g}"

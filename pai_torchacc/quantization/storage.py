@@ -224,7 +224,7 @@ class Int8Module(nn.Module):
         int8, scale, record = quantizer.saved_keys(prefix, self.weight_name)
         destination[int8], destination[scale] = self._plain(), self._scale()
         if self._buffers.get(f"{self.weight_name}_int8") is None:
-            # A copy of what is packed: scales that change with the module would not fit.
+            # Rows are a copy of what is packed: the module's scales may change.
             destination[scale] = destination[scale].clone()
         destination[record] = self._int8.record.as_tensor()
         super()._save_to_state_dict(destination, prefix, keep_vars)
