@@ -15,7 +15,14 @@ from pai_torchacc.commands.usage import CommandLine, Result, count
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the process's exit status."""
-    return _commands().run(arguments)
+    try:
+        return _commands().run(arguments)
+    except ModuleNotFoundError as error:
+        if error.name not in ("matplotlib", "rich", "sklearn"):
+            raise
+        text = f"this needs {error.name}: pip install 'pai_torchacc[bench]'"
+        print(f"python -m pai_torchacc: {text}", file=sys.stderr)
+        return 2
 
 
 def _commands() -> CommandLine:

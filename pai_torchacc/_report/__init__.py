@@ -217,8 +217,8 @@ def _saved_cell(entry: dict[str, Any]) -> str:
 
 _COLUMNS = (
     "operator", "level", "calls", "accelerated", "ms saved", "forwarded, failed"
-) _SAVED = _COLUMNS.index("ms saved")
- # fmt: skip
+)  # fmt: skip
+_SAVED = _COLUMNS.index("ms saved")
 
 
 def _operator_table(ops: dict[str, dict[str, Any]]) -> list[str]:

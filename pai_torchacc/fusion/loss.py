@@ -153,7 +153,7 @@ def _cross_entropy(c: Any, stock: Any) -> Any:
 
     @traced_as(stock)
     def cross_entropy_loss(
-        self: Tensor,
+        input: Tensor,
         target: Tensor,
         weight: Tensor | None = None,
         reduction: int = NONE,  # as torch parses its own default
@@ -162,7 +162,7 @@ def _cross_entropy(c: Any, stock: Any) -> Any:
     ) -> Tensor:
         try:
             return accelerated(
-                self, target, weight, reduction, ignore_index, label_smoothing
+                input, target, weight, reduction, ignore_index, label_smoothing
             )
         except BaseException as error:
             hide(error)

@@ -27,7 +27,7 @@ from pai_torchacc._frames import hide
 from pai_torchacc.fusion.compiled import traced_as
 from pai_torchacc.fusion.foreign import chains, is_torchs_own
 
-_METHODS = ("forward", "__call__", "_call_impl", "__getattr__")
+_METHODS = ("forward", "__call__", "_call_impl", "__getattr__", "__getattribute__")
 
 
 class Known(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -285,3 +286,65 @@ def test_patches_of_users_are_called(
         close(net(x), stock)
         assert hits.accelerated == 1
         assert len(calls) == seen
+
+
+class _Swapping(nn.Module):
+    """Puts another module in a place of a Sequential while that runs."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+        self.inside: list[nn.Sequential] = []
+
+    def forward(self, x: Tensor) -> torch.Tensor:
+        self.inside[0][self.at] = nn.Tanh()
+        return x * 2
+
+
+@pytest.mark.parametrize("at", [2, 3, 4])
+def test_modules_that_are_replaced_while_it_runs(at: int) -> None:
+    x = torch.randn(32, 64)
+
+    def program() -> Tensor:
+        torch.manual_seed(0)
+        swapping = _Swapping(at)
+        net = nn.Sequential(
+            nn.Linear(64, 64), swapping, nn.Linear(64, 64), nn.GELU(), nn.ReLU()
+        )
+        swapping.inside.append(net)
+        return net(x)
+
+    stock = program()
+    with switching.accelerated("linear_act"):
+        hits = switching.hits("linear_act")
+        ours = program()
+        assert hits.accelerated >= 1
+    torch.testing.assert_close(ours, stock)
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_sequential_that_grows_while_it_runs(at: int) -> None:
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    net[at].register_forward_hook(lambda *_: net.append(nn.Linear(10, 3)) and None)
+    with pytest.raises(RuntimeError, match="changed size") as stock:
+        net(torch.randn(4, 64))
+    with switching.accelerated(), pytest.raises(RuntimeError) as ours:
+        net(torch.randn(4, 64))
+    assert str(ours.value) == str(stock.value)
+
+
+class _Backwards(dict[str, nn.Module]):
+    def values(self) -> Any:
+        return reversed(list(super().values()))
+
+
+@pytest.mark.parametrize("kind", [_Backwards, OrderedDict])
+def test_children_in_an_order_of_their_own(kind: type) -> None:
+    net = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16))
+    net._modules = kind(net._modules)
+    if kind is OrderedDict:
+        net._modules.move_to_end("0")
+    x = torch.randn(4, 16)
+    stock = net(x)
+    with switching.accelerated():
+        torch.testing.assert_close(net(x), stock)

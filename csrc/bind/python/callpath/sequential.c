@@ -71,11 +71,31 @@ static PyObject *try_at(PyObject *modules, Py_ssize_t at, PyObject *x, Py_ssize_
     return result;
 }
 
-/* Run the modules in turn; the list keeps them, whatever they do to each other. */
-static PyObject *run_modules(PyObject *modules, PyObject *input)
+/* Take up modules that the one before has replaced, as torch's own loop does. */
+static bool follow_changes(PyObject *children, PyObject **modules)
 {
-    const Py_ssize_t n = PyList_Size(modules);
-    PyObject *x = Py_NewRef(input);
+    Py_ssize_t at = 0, n = 0;
+    PyObject *child;
+
+    if (PyDict_Size(children) != PyList_Size(*modules)) {
+        PyErr_SetString(PyExc_RuntimeError, "dictionary changed size during iteration");
+        return false;
+    }
+    while (PyDict_Next(children, &at, NULL, &child))
+        if (child != PyList_GetItem(*modules, n++)) {
+            Py_DECREF(*modules);
+            *modules = PyDict_Values(children);
+            return *modules;
+        }
+    return true;
+}
+
+/* Run the modules in turn; the list keeps them, whatever they do to each other. */
+static PyObject *run_modules(PyObject *children, PyObject *input)
+{
+    PTAC_OWNED PyObject *modules = PyDict_Values(children);
+    const Py_ssize_t n = modules ? PyList_Size(modules) : 0;
+    PyObject *x = modules ? Py_NewRef(input) : NULL;
 
     for (Py_ssize_t i = 0, n_done = 1; i < n && x; i += n_done) {
         PyObject *y = try_at(modules, i, x, &n_done);
@@ -84,10 +104,31 @@ static PyObject *run_modules(PyObject *modules, PyObject *input)
             Py_DECREF(y);
             y = PyObject_CallFunctionObjArgs(PyList_GetItem(modules, i), x, NULL);
             n_done = 1;
+            if (y && !follow_changes(children, &modules))
+                Py_CLEAR(y);
         }
         Py_DECREF(x);
         x = y;
     }
+    return x;
+}
+
+/* The same of what is no plain dict, and has an order or values of its own. */
+static PyObject *run_values(PyObject *children, PyObject *input)
+{
+    PTAC_OWNED PyObject *values = PyObject_CallMethod(children, "values", NULL);
+    PTAC_OWNED PyObject *iterator = values ? PyObject_GetIter(values) : NULL;
+    PyObject *x = iterator ? Py_NewRef(input) : NULL, *module;
+
+    while (x && (module = PyIter_Next(iterator))) {
+        PyObject *y = PyObject_CallFunctionObjArgs(module, x, NULL);
+
+        Py_DECREF(module);
+        Py_DECREF(x);
+        x = y;
+    }
+    if (PyErr_Occurred())
+        Py_CLEAR(x);
     return x;
 }
 
@@ -98,12 +139,9 @@ static PyObject *run_modules(PyObject *modules, PyObject *input)
 PTAC_ARGS(sequential, 2)
 {
     PTAC_OWNED PyObject *children = PyObject_GetAttr(args[0], ptac_names._modules);
-    PTAC_OWNED PyObject *modules =
-        children && PyDict_Check(children) ? PyDict_Values(children) : NULL;
 
-    if (modules)
-        return run_modules(modules, args[1]);
-    if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_TypeError, "a Sequential without modules");
-    return NULL;
+    if (!children)
+        return NULL;
+    return PyDict_CheckExact(children) ? run_modules(children, args[1])
+                                       : run_values(children, args[1]);
 }
