@@ -53,7 +53,8 @@ def of(content: dict[str, Any]) -> dict[str, Any]:
         the table, calls that it does not know guessed; ``gain``, stock's time over ours
         for these calls, or None; ``measured_ms_saved`` where calls were timed, else
         None; ``costs``, each with ``op``, ``reason``, ``calls`` and ``advice``;
-        ``off``, why nothing is on.
+        ``uncounted``, operators whose calls go to stock uncounted, by reason; ``off``,
+        why nothing is on.
     """
     ops = content["ops"]
     served, saved = (
@@ -71,6 +72,7 @@ def of(content: dict[str, Any]) -> dict[str, Any]:
         "gain": stock / (stock - saved) if stock > saved else None,
         "measured_ms_saved": sum(measured) if measured else None,
         "costs": _costs(ops),
+        "uncounted": _uncounted(content["switches"]),
         "off": _why_off(content["switches"]),
     }
 
@@ -86,6 +88,16 @@ def _forwarded_ms(entry: dict[str, Any]) -> float:
     if known:
         n_unknown -= entry["forwarded"].get("not measured faster", 0)
     return known + 1e-3 * n_unknown * _call_us(entry)
+
+
+def _uncounted(switches: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+    """Those that the user's own options keep from being overridden."""
+    found: dict[str, list[str]] = {}
+    for entry in switches.values():
+        for op, reason in entry.get("left_to_stock", {}).items():
+            if reason in ADVICE:
+                found.setdefault(reason, []).append(op)
+    return found
 
 
 def _why_off(switches: dict[str, dict[str, Any]]) -> str | None:
@@ -139,6 +151,10 @@ def lines(verdict: dict[str, Any]) -> list[str]:
         f"{cost['advice']}"
         for cost in verdict["costs"]
     ]
+    result += [
+        f"not counted, since left to stock ({reason}): {', '.join(ops)}"
+        for reason, ops in verdict["uncounted"].items()
+    ]
     if verdict["off"]:
         result.append(f"now nothing is accelerated: {verdict['off']}")
     return result
@@ -146,12 +162,14 @@ def lines(verdict: dict[str, Any]) -> list[str]:
 
 def _gain(verdict: dict[str, Any]) -> list[str]:
     result = []
+    is_measured = verdict["measured_ms_saved"] is not None
     if verdict["gain"] and verdict["served_ms"]:
         result.append(
             f"estimate from the calibration table: {verdict['saved_ms']:.1f} ms saved "
             f"of {verdict['stock_ms']:.1f} ms in these operators, which are "
-            f"{verdict['gain']:.2f}x as fast; enable(verify=100) measures"
+            f"{verdict['gain']:.2f}x as fast"
+            + ("" if is_measured else "; enable(verify=100) measures")
         )
-    if verdict["measured_ms_saved"] is not None:
+    if is_measured:
         result.append(f"measured here: {verdict['measured_ms_saved']:.1f} ms saved")
     return result

@@ -90,6 +90,16 @@ def test_time_of_calls_that_no_table_knows_counts(tmp_path) -> None:
     assert ", 50% of their time" in ptac.report().splitlines()[0]
 
 
+def test_what_options_leave_to_stock_is_said() -> None:
+    with ptac.enable("operator_fusion", numerics="exact"):
+        ptac.report(reset=True)
+        pool(4)
+        said = ptac.report()
+    [line] = [x for x in said.splitlines() if x.startswith("not counted, since left")]
+    assert "(numerics level): " in line and "conv2d" in line
+    assert "max_pool2d" not in line
+
+
 def test_a_reset_begins_anew(tmp_path) -> None:
     asked = {"include": ["max_pool2d"], "calibration": table(tmp_path, 2.0, 100.0)}
     with ptac.enable("operator_fusion", **asked):
