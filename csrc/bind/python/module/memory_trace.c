@@ -27,8 +27,6 @@ static ptac_pool *pool_of(long number)
     return number == -1 ? ptac_cpu_pool() : streams ? &streams->pool : NULL;
 }
 
-/* --- statistics ------------------------------------------------------------------- */
-
 static void put_stat(PyObject **dict, const char *name, const char *class,
                      const ptac_stat *stat)
 {
@@ -87,8 +85,6 @@ OF_POOL(pool_reset_peaks)
         ptac_pool_reset_peaks(pool);
     Py_RETURN_NONE;
 }
-
-/* --- blocks ----------------------------------------------------------------------- */
 
 /* One record of a snapshot, copied under the lock: no object is made there. */
 typedef struct copied_block {

@@ -13,26 +13,26 @@ PTAC_LENT(push_saved_hooks) /* (pack, unpack) */
 /* All of them, the top one first. */
 static PyObject *taken_down(void)
 {
-    PyObject *found = PyList_New(0), *pair, *popped;
+    PyObject *found = PyList_New(0);
 
     while (found) {
-        pair = PyObject_CallFunctionObjArgs(top_saved_hooks, Py_True, NULL);
-        if (pair == Py_None) {
-            Py_DECREF(pair);
+        PTAC_OWNED PyObject *pair =
+            PyObject_CallFunctionObjArgs(top_saved_hooks, Py_True, NULL);
+        PTAC_OWNED PyObject *popped = NULL;
+
+        if (pair == Py_None)
             break;
-        }
-        popped = pair ? PyObject_CallNoArgs(pop_saved_hooks) : NULL;
-        ptac_append(&found, popped ? pair : NULL);
-        Py_XDECREF(popped);
+        if (pair)
+            popped = PyObject_CallNoArgs(pop_saved_hooks);
+        ptac_append(&found, popped ? Py_NewRef(pair) : NULL);
     }
     return found;
 }
 
 static bool push(PyObject *pair)
 {
-    PyObject *pushed = PyObject_CallObject(push_saved_hooks, pair);
+    PTAC_OWNED PyObject *pushed = PyObject_CallObject(push_saved_hooks, pair);
 
-    Py_XDECREF(pushed);
     return pushed;
 }
 
@@ -42,7 +42,7 @@ static bool push(PyObject *pair)
  */
 PTAC_O(saved_hooks, ours)
 {
-    PyObject *found = taken_down();
+    PTAC_OWNED PyObject *found = taken_down();
     bool done = found && (ours == Py_None || push(ours)), were_there = false;
 
     for (Py_ssize_t i = found ? PyList_Size(found) : 0; done && i-- > 0;) {
@@ -53,14 +53,14 @@ PTAC_O(saved_hooks, ours)
         else
             done = push(pair);
     }
-    Py_XDECREF(found);
     return done ? PyBool_FromLong(were_there) : NULL;
 }
 
 /* saved_without_hooks(function) -> what it gives where this thread has no hooks */
 PTAC_O(saved_without_hooks, function)
 {
-    PyObject *found = taken_down(), *result, *type, *value, *trace;
+    PTAC_OWNED PyObject *found = taken_down();
+    PyObject *result, *type, *value, *trace;
 
     if (!found)
         return NULL;
@@ -70,6 +70,5 @@ PTAC_O(saved_without_hooks, function)
         if (!push(PyList_GetItem(found, i)))
             PyErr_Clear();
     PyErr_Restore(type, value, trace);
-    Py_DECREF(found);
     return result;
 }

@@ -1,7 +1,7 @@
 /*
  * arguments.c - reading schemas, and boxed arguments by them.
  */
-#include "bind/torch/overrides/arguments.h"
+#include "bind/torch/overrides/override.h"
 
 #include <string.h>
 

@@ -7,7 +7,6 @@
 #include "bind/torch/overrides/override.h"
 
 #include "bind/abi/dispatch_slot.h"
-#include "bind/torch/overrides/arguments.h"
 #include "bind/torch/rows/bf16.h"
 
 #include <stdalign.h>

@@ -5,7 +5,7 @@
  * of two words is in two registers, or wholly on the stack where two are not left. One
  * of three words is always on the stack.
  */
-#include "bind/torch/overrides/arguments.h"
+#include "bind/torch/overrides/override.h"
 
 #include <string.h>
 

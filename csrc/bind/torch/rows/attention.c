@@ -179,6 +179,5 @@ static ptac_status backward(const ptac_call *call)
     return compute(call, 3, library_backward);
 }
 
-PTAC_BF16_ROW(attention_bf16, PTAC_OP_ATTENTION, "bf16", accepts, forward)
-PTAC_BF16_ROW(attention_backward_bf16, PTAC_OP_ATTENTION_BACKWARD, "bf16", accepts,
-              backward)
+PTAC_BF16_ROW(ATTENTION, "bf16", accepts, forward)
+PTAC_BF16_ROW(ATTENTION_BACKWARD, "bf16", accepts, backward)

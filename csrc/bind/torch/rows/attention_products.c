@@ -272,5 +272,5 @@ static ptac_status run(const ptac_call *call)
     return PTAC_OK;
 }
 
-PTAC_BF16_ROW(products, PTAC_OP_ATTENTION, "bf16_products", accepts, run)
+PTAC_BF16_ROW(ATTENTION, "bf16_products", accepts, run)
 #endif

@@ -58,17 +58,9 @@ at_error ptac_bf16_in_order(const ptac_view *view, at_tensor *made);
  */
 ptac_status ptac_bf16_widened(at_tensor narrow, at_tensor *made);
 
-/* What rows of this room have in common. */
-#define PTAC_IN_BF16 .level = PTAC_FAST, .needs = PTAC_CPU_AVX512_BF16, .in_bf16 = true
-
-#define PTAC_BF16_ROW(variable, operation, row_name, may, work)                        \
-    static const ptac_kernel variable = {                                              \
-        .op = operation,                                                               \
-        .name = row_name,                                                              \
-        PTAC_IN_BF16,                                                                  \
-        .accepts = may,                                                                \
-        .run = work,                                                                   \
-    };                                                                                 \
-    PTAC_REGISTER(variable)
+/* A row of this room. */
+#define PTAC_BF16_ROW(id, row_name, takes, computes)                                   \
+    PTAC_ROW(id, row_name, PTAC_FAST, PTAC_CPU_AVX512_BF16, takes, computes,           \
+             .in_bf16 = true)
 
 #endif

@@ -114,5 +114,5 @@ static ptac_status backward(const ptac_call *call)
     return PTAC_OK;
 }
 
-PTAC_BF16_ROW(conv2d_bf16, PTAC_OP_CONV2D, "bf16", accepts, forward)
-PTAC_BF16_ROW(conv2d_backward_bf16, PTAC_OP_CONV2D_BACKWARD, "bf16", accepts, backward)
+PTAC_BF16_ROW(CONV2D, "bf16", accepts, forward)
+PTAC_BF16_ROW(CONV2D_BACKWARD, "bf16", accepts, backward)

@@ -317,25 +317,20 @@ static ptac_reason accepts_onednn(const ptac_call *call)
     return p->m < PTAC_GEMM_PIECE ? PTAC_SHAPE : PTAC_TAKE;
 }
 
-/* The rows of a library, forward and backward. */
-#define ROW(operation, library, provider, may, direction, ...)                         \
+/* The rows of a library, forward and backward: how PTAC_ROW goes on behind them. */
+#define ROW(id, library, provider, direction, ...)                                     \
     static ptac_status direction##_##provider(const ptac_call *call)                   \
     {                                                                                  \
         return direction(call, PTAC_GEMM_##provider);                                  \
     }                                                                                  \
-    static const ptac_kernel direction##_row_##provider = {                            \
-        .op = operation,                                                               \
-        .name = library,                                                               \
-        .accepts = may,                                                                \
-        .run = direction##_##provider,                                                 \
-        __VA_ARGS__,                                                                   \
-    };                                                                                 \
-    PTAC_REGISTER(direction##_row_##provider)
-#define ROWS(library, provider, may, ...)                                              \
-    ROW(PTAC_OP_LINEAR_ACT, library, provider, may, forward, __VA_ARGS__)              \
-    ROW(PTAC_OP_LINEAR_ACT_BACKWARD, library, provider, may, backward, __VA_ARGS__)
+    PTAC_ROW(id, library, __VA_ARGS__)
+#define ROWS(library, provider, level, needs, accepts, ...)                            \
+    ROW(LINEAR_ACT, library, provider, forward, level, needs, accepts,                 \
+        forward_##provider, ##__VA_ARGS__)                                             \
+    ROW(LINEAR_ACT_BACKWARD, library, provider, backward, level, needs, accepts,       \
+        backward_##provider, ##__VA_ARGS__)
 
 /* BLAS takes any product, oneDNN refuses small ones. */
-ROWS("blas", BLAS, ptac_accept_all, .level = PTAC_CLOSE, .rank = 1)
-ROWS("onednn", ONEDNN, accepts_onednn, .level = PTAC_CLOSE)
-ROWS("bf16", BF16, ptac_accept_all, PTAC_IN_BF16)
+ROWS("blas", BLAS, PTAC_CLOSE, 0, ptac_accept_all, .rank = 1)
+ROWS("onednn", ONEDNN, PTAC_CLOSE, 0, accepts_onednn)
+ROWS("bf16", BF16, PTAC_FAST, PTAC_CPU_AVX512_BF16, ptac_accept_all, .in_bf16 = true)

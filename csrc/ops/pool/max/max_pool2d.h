@@ -45,4 +45,20 @@ static inline bool ptac_max_pool2d_is_tiled(const ptac_max_pool2d *p)
            2 * p->image.out_h <= p->image.h && 2 * p->image.out_w <= p->image.w;
 }
 
+/*
+ * What the rows of the gradient share. Indices come from the caller, who may have made
+ * them up: a row checks each before it writes, leaves out -1 as stock does, and gives
+ * the call back when one lies outside its plane.
+ */
+
+/* A run over planes or images, and what its threads have found. */
+typedef struct ptac_scatter {
+    const ptac_call *call;
+    int64_t n_found; /* outputs whose index is a position of their window */
+    bool out_of_range;
+} ptac_scatter;
+
+/* The definition; PTAC_UNSUPPORTED where an index lies outside of its plane. */
+ptac_status ptac_scatter_all(ptac_scatter *job);
+
 #endif

@@ -3,9 +3,11 @@
  *
  * The row "scalar" runs on any CPU; every other row is tested against it.
  */
-#include "ops/pool/max/max_pool2d_backward.h"
+#include "ops/pool/max/max_pool2d.h"
 
 #include "ops/bf16/bf16.h"
+
+#include <string.h>
 
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {

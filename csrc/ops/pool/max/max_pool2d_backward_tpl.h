@@ -10,8 +10,10 @@
  * pool_tpl.h has the words. Leaves OF(scatter_tiled_planes) and
  * OF(collect_pixel_rows), each a ptac_range_fn of a ptac_scatter.
  */
-#include "ops/pool/max/max_pool2d_backward.h"
+#include "ops/pool/max/max_pool2d.h"
 #include "ops/pool/walks.h"
+
+#include <string.h>
 
 /*
  * Windows of 2x2 side by side: a row of outputs becomes two rows of inputs. How many
