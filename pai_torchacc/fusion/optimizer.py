@@ -19,6 +19,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -32,6 +33,7 @@ from pai_torchacc.memory_reuse.steps import note_end
 OPERATORS = ("sgd_step", "adam_step", "adamw_step")
 
 
+@dataclass
 class _Step:
     """A class's ``step`` and what torch would have made of it by now.
 
@@ -39,31 +41,30 @@ class _Step:
     unless that, own or inherited, is wrapped already. Ours passes for wrapped.
     """
 
-    def __init__(self, cls: type, is_sgd: bool, base: _Step | None):
-        self.cls = cls
-        self.is_sgd = is_sgd
-        self.base = base  # the class that it inherits its step from
-        self.original = cls.step
-        self.stand_in: Any = None
-        self._hooked: Any = None
+    cls: Any
+    is_sgd: bool
+    base: _Step | None = None
+    """Of the class that it inherits its step from."""
+    hooked: Any = None
+    """Torch's wrapper around it, where that would be by now."""
+    stand_in: Any = None
+
+    def __post_init__(self) -> None:
+        self.original = self.cls.step
 
     def is_hooked(self) -> bool:
         """Whether torch's own would be wrapped."""
-        if self._hooked or getattr(self.original, "hooked", False):
+        if self.hooked or getattr(self.original, "hooked", False):
             return True
         return self.base is not None and self.base.is_hooked()
 
-    def hook(self) -> None:
-        """Wrap it."""
-        self._hooked = hooked(self.cls, self.original)
-
     def stock(self) -> Any:
         """What torch would call."""
-        return self._hooked or (self.base.stock() if self.base else self.original)
+        return self.hooked or (self.base.stock() if self.base else self.original)
 
     def restored(self, before: Any) -> Any:
         """What torch would have in the class, where ``before`` was."""
-        return self._hooked or before
+        return self.hooked or before
 
 
 def hooked(cls: type, step: Any) -> Any:
@@ -78,9 +79,9 @@ def install(c: Any, ledger: Ledger) -> None:
     from torch.optim import SGD, Adam, AdamW
     from torch.optim.optimizer import Optimizer
 
-    sgd, adam = _Step(SGD, True, None), _Step(Adam, False, None)
+    adam = _Step(Adam, False)
     inherits = "step" not in vars(AdamW)  # torch has wrapped none for it
-    steps = [sgd, adam, _Step(AdamW, False, adam if inherits else None)]
+    steps = [_Step(SGD, True), adam, _Step(AdamW, False, adam if inherits else None)]
     for entry in steps:
         if entry.base and not ledger.has_set(entry.base.cls, "step"):
             continue  # somebody is in the way, also for those who inherit
@@ -106,7 +107,7 @@ def _noting(steps: list[_Step], base: type) -> Callable[[Any], None]:
         entry = next((e for e in steps if cls.step is e.stand_in), None)
         if entry and not entry.is_hooked():
             if cls is entry.cls:
-                entry.hook()
+                entry.hooked = hooked(cls, entry.original)
             else:
                 cls.step = hooked(cls, entry.original)
         original(self)
@@ -223,13 +224,13 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
         try:
             op = _operator(is_sgd, group)
             if type(self) not in _installed:
-                c.refuse(op, "optimizer subclass")
-                return original(self, group, *lists)
-            if kernel := _kernel_asked_for(group):
-                c.refuse(op, kernel)
-                return original(self, group, *lists)
-            if not updates_as_found():
-                c.refuse(op, "overridden by others")
+                reason = "optimizer subclass"
+            else:
+                reason = _kernel_asked_for(group)
+            if not reason and not updates_as_found():
+                reason = "overridden by others"
+            if reason:
+                c.refuse(op, reason)
                 return original(self, group, *lists)
             rehearsal = None
             rate = coming(self, group)
@@ -309,24 +310,10 @@ def prove(c: Any, torch: Any) -> dict[str, str]:
     return doubts
 
 
-_ADAM = {
-    "betas": (0.9, 0.999),
-    "eps": 1e-8,
-    "amsgrad": True,
-    "maximize": False,
-    "weight_decay": 0.01,
-    "lr": 0.003,
-}
-
+_BOTH = {"lr": 0.003, "weight_decay": 0.01, "maximize": False}
+_ADAM = {**_BOTH, "eps": 1e-8, "amsgrad": True, "beta1": 0.9, "beta2": 0.999}
 _PROOFS: dict[str, dict[str, Any]] = {
-    "sgd_step": {
-        "lr": 0.003,
-        "momentum": 0.9,
-        "dampening": 0.1,
-        "weight_decay": 0.01,
-        "nesterov": False,
-        "maximize": False,
-    },
+    "sgd_step": {**_BOTH, "momentum": 0.9, "dampening": 0.1, "nesterov": False},
     "adam_step": {**_ADAM, "decoupled_weight_decay": False},
     "adamw_step": {**_ADAM, "decoupled_weight_decay": True},
 }
@@ -338,42 +325,19 @@ def _agrees(c: Any, torch: Any, op: str, arguments: dict[str, Any]) -> bool:
     numbers = [torch.randn(37, generator=generator, **single) for _ in range(5)]
     step = torch.tensor(3.0, **single)
     numbers[3:] = [n.abs() * 1e-3 for n in numbers[3:]]
-    ours, stock = ([n.clone() for n in numbers] for _ in range(2))
-    if op == "sgd_step":
-        _stock_sgd(stock, arguments)
-        states = {ours[0]: {"momentum_buffer": ours[2]}}
+    ours, stock = [n.clone() for n in numbers], [[n] for n in numbers]
+    is_sgd, group = op == "sgd_step", {"params": ours[:1], **arguments}
+    if is_sgd:
+        update = import_module("torch.optim.sgd")._single_tensor_sgd
+        update(*stock[:3], None, None, has_sparse_grad=False, **arguments)
+        state = {"momentum_buffer": ours[2]}
     else:
-        _stock_adam(stock, step.clone(), arguments)
-        keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
-        states = {ours[0]: dict(zip(keys, ours[2:], strict=True))}
-        states[ours[0]]["step"] = step
+        update = import_module("torch.optim.adam")._single_tensor_adam
+        off = dict.fromkeys(("has_complex", "capturable", "differentiable"), False)
+        update(*stock, [step.clone()], None, None, **off, **arguments)
+        keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step")
+        state = dict(zip(keys, (*ours[2:], step), strict=True))
+        group["betas"] = arguments["beta1"], arguments["beta2"]
     ours[0].grad = ours[1]
-    done = c.optimizer_group(
-        op == "sgd_step", states, {"params": ours[:1], **arguments}, 1.0, None
-    )
-    return done == 1 and all(
-        torch.equal(a, b) for a, b in zip(ours, stock, strict=True)
-    )
-
-
-def _stock_sgd(numbers: list[Any], arguments: dict[str, Any]) -> None:
-    p, g, buffer = numbers[:3]
-    import_module("torch.optim.sgd")._single_tensor_sgd(
-        [p], [g], [buffer], None, None, has_sparse_grad=False, **arguments
-    )
-
-
-def _stock_adam(numbers: list[Any], step: Any, arguments: dict[str, Any]) -> None:
-    rest = {k: v for k, v in arguments.items() if k != "betas"}
-    import_module("torch.optim.adam")._single_tensor_adam(
-        *([n] for n in numbers),
-        [step],
-        None,
-        None,
-        beta1=arguments["betas"][0],
-        beta2=arguments["betas"][1],
-        has_complex=False,
-        capturable=False,
-        differentiable=False,
-        **rest,
-    )
+    done = c.optimizer_group(is_sgd, {ours[0]: state}, group, 1.0, None)
+    return done == 1 and all(map(torch.equal, ours, numbers))
