@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, closing, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ class _Scope:
         self._before = before
         _scopes.append(self)
 
-    def end(self) -> None:
+    def close(self) -> None:
         with state.locked():
             i = _scopes.index(self)
             del _scopes[i]
@@ -102,7 +102,7 @@ class Handle:
             own = [s for s in self._open if s.is_of_this_thread()]
             scope = (own or self._open)[-1]
             self._open.remove(scope)
-            scope.end()
+            scope.close()
 
     def __call__(self, function: _F) -> _F:
         """Have each call of a function run with what this handle asks for.
@@ -121,26 +121,17 @@ class Handle:
         return f"<pai_torchacc {', '.join(self.features)}: {now}>"
 
 
-@contextmanager
-def _running(config: Config) -> Iterator[None]:
-    scope = _begin(config)
-    try:
-        yield
-    finally:
-        scope.end()
-
-
 def _wrapped(function: Any, config: Config) -> Any:
     async def coroutine(*args: Any, **kwargs: Any) -> Any:
-        with _running(config):
+        with closing(_begin(config)):
             return await function(*args, **kwargs)
 
     def generator(*args: Any, **kwargs: Any) -> Any:
-        with _running(config):
+        with closing(_begin(config)):
             return (yield from function(*args, **kwargs))
 
     async def stream(*args: Any, **kwargs: Any) -> Any:
-        with _running(config):
+        with closing(_begin(config)):
             async with aclosing(function(*args, **kwargs)) as inner:
                 step = inner.asend(None)
                 while True:
@@ -154,7 +145,7 @@ def _wrapped(function: Any, config: Config) -> Any:
                         step = inner.athrow(error)
 
     def plain(*args: Any, **kwargs: Any) -> Any:
-        with _running(config):
+        with closing(_begin(config)):
             return function(*args, **kwargs)
 
     wrapper: Callable[..., Any] = plain
