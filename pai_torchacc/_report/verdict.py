@@ -103,8 +103,8 @@ def _uncounted(switches: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
 def _why_off(switches: dict[str, dict[str, Any]]) -> str | None:
     if any(entry["active"] for entry in switches.values()):
         return None
-    reasons = [entry["reason"] for entry in switches.values() if entry["reason"]]
-    return reasons[0] if reasons else "call pai_torchacc.enable()"
+    reasons = filter(None, (entry["reason"] for entry in switches.values()))
+    return next(reasons, "call pai_torchacc.enable()")
 
 
 def _costs(ops: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:

@@ -101,7 +101,7 @@ def quantize(model: nn.Module, sample: Any, options: Options) -> nn.Module:
             )
         swap.finish(options.keep_master)
     except BaseException:
-        swap.undo()
+        swap.back(swap.layers)
         raise
     memo.reasons = {layer.name: layer.reason for layer in found if layer.reason}
     notes[model] = memo
@@ -267,10 +267,6 @@ class Swap:
             training.note_restored(layer.weight)
         self.layers = [layer for layer in self.layers if layer not in layers]
         settle(self._model)
-
-    def undo(self) -> None:
-        """Turn all of them back."""
-        self.back(self.layers)
 
     def finish(self, keep_master: bool) -> None:
         """Let go of the parameters, but for masters."""

@@ -157,7 +157,7 @@ def restore(
         model.load_state_dict(state, strict=True)
         swap.finish(keep_master=False)
     except BaseException:
-        swap.undo()
+        swap.back(swap.layers)
         raise
     conversion.settle(model)
     conversion.notes.pop(model, None)
