@@ -75,11 +75,11 @@ TARGET static double long_rows(const ptac_call *call, int64_t begin, int64_t end
     double sum_of_losses = 0;
 
     for (int64_t row = begin; row < end; row++) {
-        const float *x =
-            (const float *)call->inputs[PTAC_CROSS_ENTROPY_X].data + row * n;
+        const float *x = ptac_row(&call->inputs[PTAC_CROSS_ENTROPY_X], row, n);
         float *p = all_p ? all_p + row * n : NULL;
         const float max = row_max(x, n);
-        const double sum = row_exp(x, n, max, p);
+        const vec top = v_set(max);
+        const double sum = row_sum(x, n, &top, p);
         const double loss = loss_of_row(call, row, x, max, log(sum));
 
         if (p)
@@ -97,8 +97,7 @@ TARGET static double losses_of_block(const ptac_call *call, int64_t row, int n, 
 {
     const ptac_cross_entropy *params = call->params;
     const int64_t width = params->n_classes;
-    const float *x =
-        (const float *)call->inputs[PTAC_CROSS_ENTROPY_X].data + row * width;
+    const float *x = ptac_row(&call->inputs[PTAC_CROSS_ENTROPY_X], row, width);
     const float *weight = call->inputs[PTAC_CROSS_ENTROPY_WEIGHT].data;
     float *losses = call->outputs[PTAC_CROSS_ENTROPY_LOSS].data;
     float maxima[LANES], log_sums[LANES];
@@ -220,9 +219,8 @@ TARGET static void soft_rows(int64_t begin, int64_t end, void *context)
     const int64_t n = ((const ptac_cross_entropy *)call->params)->n_classes;
 
     for (int64_t row = begin; row < end; row++) {
-        const float *p =
-            (const float *)call->inputs[PTAC_CROSS_ENTROPY_X].data + row * n;
-        float *out = (float *)call->outputs[PTAC_CROSS_ENTROPY_GRAD_X].data + row * n;
+        const float *p = ptac_row(&call->inputs[PTAC_CROSS_ENTROPY_X], row, n);
+        float *out = ptac_row(&call->outputs[PTAC_CROSS_ENTROPY_GRAD_X], row, n);
         ptac_row_target target;
         float grad = 0;
 

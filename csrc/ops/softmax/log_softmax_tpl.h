@@ -13,15 +13,14 @@ TARGET static void forward_long_rows(int64_t begin, int64_t end, void *context)
     const int64_t n = ptac_log_softmax_width(call);
 
     for (int64_t row = begin; row < end; row++) {
-        const float *x = (const float *)call->inputs[0].data + row * n;
-        float *y = (float *)call->outputs[0].data + row * n;
-        const float max = row_max(x, n);
-        const vec top = v_set(max);
-        const vec log_sum = v_set((float)log(row_exp(x, n, max, NULL)));
+        const float *x = ptac_row(&call->inputs[0], row, n);
+        float *y = ptac_row(&call->outputs[0], row, n);
+        const vec max = v_set(row_max(x, n));
+        const vec log_sum = v_set((float)log(row_sum(x, n, &max, NULL)));
 
         FOR_LANES(i, some, 0, n,
                   v_store_first(y + i,
-                                v_sub(v_sub(v_load_first(x + i, some), top), log_sum),
+                                v_sub(v_sub(v_load_first(x + i, some), max), log_sum),
                                 some));
     }
 }
@@ -53,36 +52,16 @@ static ptac_status log_softmax(const ptac_call *call)
     return ptac_log_softmax_run(call, forward_short_rows, forward_long_rows);
 }
 
-TARGET static double row_sum(const float *x, int64_t n)
-{
-    double sum = 0;
-
-    for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
-        const int64_t end = ptac_least(n, begin + SUM_BLOCK);
-        vec a = v_zero(), b = v_zero();
-        int64_t i = begin;
-
-        for (; i + 2 * LANES <= end; i += 2 * LANES) {
-            a = v_add(a, v_load(x + i));
-            b = v_add(b, v_load(x + i + LANES));
-        }
-        for (; i < end; i += LANES)
-            a = v_add(a, v_load_first(x + i, at_most_lanes(end - i)));
-        sum += v_sum_f64(v_add(a, b));
-    }
-    return sum;
-}
-
 TARGET static void backward_long_rows(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
     const int64_t n = ptac_log_softmax_width(call);
 
     for (int64_t row = begin; row < end; row++) {
-        const float *grad = (const float *)call->inputs[0].data + row * n;
-        const float *y = (const float *)call->inputs[1].data + row * n;
-        float *out = (float *)call->outputs[0].data + row * n;
-        const vec sum = v_set((float)row_sum(grad, n));
+        const float *grad = ptac_row(&call->inputs[0], row, n);
+        const float *y = ptac_row(&call->inputs[1], row, n);
+        float *out = ptac_row(&call->outputs[0], row, n);
+        const vec sum = v_set((float)row_sum(grad, n, NULL, NULL));
 
         FOR_LANES(i, some, 0, n,
                   v_store_first(out + i,

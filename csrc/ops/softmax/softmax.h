@@ -30,6 +30,12 @@ static inline int64_t ptac_log_softmax_width(const ptac_call *call)
     return x->sizes[x->n_dims - 1];
 }
 
+/* A row of a tensor whose rows have n elements. */
+static inline float *ptac_row(const ptac_view *view, int64_t row, int64_t n)
+{
+    return (float *)view->data + row * n;
+}
+
 /* Call the one for their width on pieces of the rows; the call is the context. */
 static inline ptac_status ptac_log_softmax_run(const ptac_call *call,
                                                ptac_range_fn of_short,

@@ -45,8 +45,8 @@ static void log_softmax_rows(int64_t begin, int64_t end, void *context)
     const int64_t n = ptac_log_softmax_width(call);
 
     for (int64_t row = begin; row < end; row++) {
-        const float *x = (const float *)call->inputs[0].data + row * n;
-        float *y = (float *)call->outputs[0].data + row * n;
+        const float *x = ptac_row(&call->inputs[0], row, n);
+        float *y = ptac_row(&call->outputs[0], row, n);
         double max;
         const double log_of_sum = log_sum(x, n, &max);
 
@@ -66,9 +66,9 @@ static void log_softmax_gradients(int64_t begin, int64_t end, void *context)
     const int64_t n = ptac_log_softmax_width(call);
 
     for (int64_t row = begin; row < end; row++) {
-        const float *grad = (const float *)call->inputs[0].data + row * n;
-        const float *y = (const float *)call->inputs[1].data + row * n;
-        float *out = (float *)call->outputs[0].data + row * n;
+        const float *grad = ptac_row(&call->inputs[0], row, n);
+        const float *y = ptac_row(&call->inputs[1], row, n);
+        float *out = ptac_row(&call->outputs[0], row, n);
         double sum = 0;
 
         for (int64_t i = 0; i < n; i++)
@@ -117,8 +117,7 @@ static double cross_entropy_rows(const ptac_call *call, int64_t begin, int64_t e
     double sum = 0;
 
     for (int64_t row = begin; row < end; row++) {
-        const float *x =
-            (const float *)call->inputs[PTAC_CROSS_ENTROPY_X].data + row * n;
+        const float *x = ptac_row(&call->inputs[PTAC_CROSS_ENTROPY_X], row, n);
         ptac_row_target target;
         double max;
         const double log_of_sum = log_sum(x, n, &max);
@@ -147,10 +146,8 @@ static void cross_entropy_gradients(int64_t begin, int64_t end, void *context)
     const int64_t n = ((const ptac_cross_entropy *)call->params)->n_classes;
 
     for (int64_t row = begin; row < end; row++) {
-        const float *p =
-            (const float *)call->inputs[PTAC_CROSS_ENTROPY_X].data + row * n;
-        float *grad_x =
-            (float *)call->outputs[PTAC_CROSS_ENTROPY_GRAD_X].data + row * n;
+        const float *p = ptac_row(&call->inputs[PTAC_CROSS_ENTROPY_X], row, n);
+        float *grad_x = ptac_row(&call->outputs[PTAC_CROSS_ENTROPY_GRAD_X], row, n);
         ptac_row_target target;
         double grad = ptac_cross_entropy_grad(job, row), total;
 

@@ -23,12 +23,6 @@ enum {
     SUM_BLOCK = 32 * LANES,
 };
 
-/* The first n of an exponential's lanes; the others may hold anything, but add 0. */
-INLINE vec exp_first(const float *x, vec max, int n)
-{
-    return v_keep_first(v_exp_bounded(v_sub(v_load_first(x, n), max)), v_zero(), n);
-}
-
 INLINE float row_max(const float *x, int64_t n)
 {
     const vec lowest = v_set(-INFINITY);
@@ -46,10 +40,20 @@ INLINE float row_max(const float *x, int64_t n)
     return v_largest(v_max(v_max(a, b), v_max(c, d)));
 }
 
-/* The sum of exp(x[i] - max), each of which also goes to out unless that is NULL. */
-INLINE double row_exp(const float *x, int64_t n, float max, float *out)
+/*
+ * exp(x[i] - *max), or x[i] where max is NULL, of n lanes; 0 in the others, whose
+ * exponential may be anything.
+ */
+INLINE vec term_first(const float *x, const vec *max, int n)
 {
-    const vec top = v_set(max);
+    const vec v = v_load_first(x, n);
+
+    return max ? v_keep_first(v_exp_bounded(v_sub(v, *max)), v_zero(), n) : v;
+}
+
+/* The sum of these terms, each of which also goes to out unless that is NULL. */
+INLINE double row_sum(const float *x, int64_t n, const vec *max, float *out)
+{
     double sum = 0;
 
     for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
@@ -58,8 +62,8 @@ INLINE double row_exp(const float *x, int64_t n, float max, float *out)
         int64_t i = begin;
 
         for (; i + 2 * LANES <= end; i += 2 * LANES) {
-            const vec e = v_exp_bounded(v_sub(v_load(x + i), top));
-            const vec f = v_exp_bounded(v_sub(v_load(x + i + LANES), top));
+            const vec e = term_first(x + i, max, LANES);
+            const vec f = term_first(x + i + LANES, max, LANES);
 
             a = v_add(a, e);
             b = v_add(b, f);
@@ -70,7 +74,7 @@ INLINE double row_exp(const float *x, int64_t n, float max, float *out)
         }
         for (; i < end; i += LANES) {
             const int rest = at_most_lanes(end - i);
-            const vec e = exp_first(x + i, top, rest);
+            const vec e = term_first(x + i, max, rest);
 
             a = v_add(a, e);
             if (out)
