@@ -22,6 +22,7 @@ import runpy
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -58,7 +59,7 @@ def prepare(
     _put_first("PYTHONPATH", str(STARTUP))
     enable_with_torch()
     sys.argv = ["-m" if is_module else script, *args]
-    return program
+    return partial(_run, program)
 
 
 def _program(script: str, is_module: bool) -> Program:
@@ -93,11 +94,7 @@ def _start_path(entry: str) -> None:
 
 def _run_module(name: str, names_itself: bool) -> None:
     _new_main()
-    try:
-        runpy._run_module_as_main(name, names_itself)  # which "python -m" calls
-    except BaseException as error:
-        _show_without_ours(error)
-        raise
+    runpy._run_module_as_main(name, names_itself)  # which "python -m" calls
 
 
 def _run_source(source: bytes, path: str, folder: str) -> None:
@@ -111,13 +108,9 @@ def _run_source(source: bytes, path: str, folder: str) -> None:
         source_loader = machinery.SourceFileLoader
         loader = machinery.SourcelessFileLoader if is_compiled else source_loader
         main.__loader__ = loader("__main__", path)
-    try:
-        code = pkgutil.read_code(io.BytesIO(source))  # of a .pyc
-        code = code or compile(source, path, "exec", dont_inherit=True)
-        exec(code, main.__dict__)
-    except BaseException as error:
-        _show_without_ours(error)
-        raise
+    code = pkgutil.read_code(io.BytesIO(source))  # of a .pyc
+    code = code or compile(source, path, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
 
 
 def _new_main() -> ModuleType:
@@ -127,17 +120,21 @@ def _new_main() -> ModuleType:
     return main
 
 
-def _show_without_ours(error: BaseException) -> None:
-    """Have whatever shows what ends the program leave out the frames of this file."""
-    hook, trace = sys.excepthook, error.__traceback__
-    while trace and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
+def _run(program: Program) -> None:
+    """Whatever shows what ends the program leaves out the frames of this file."""
+    try:
+        program()
+    except BaseException as error:
+        hook, trace = sys.excepthook, error.__traceback__
+        while trace and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
 
-    def show(kind: type[BaseException], error: BaseException, _: Any) -> None:
-        sys.excepthook = hook
-        hook(kind, error.with_traceback(trace), trace)
+        def show(kind: type[BaseException], error: BaseException, _: Any) -> None:
+            sys.excepthook = hook
+            hook(kind, error.with_traceback(trace), trace)
 
-    sys.excepthook = show
+        sys.excepthook = show
+        raise
 
 
 def _put_first(variable: str, entry: str) -> None:
