@@ -76,13 +76,10 @@ def _names(text: str) -> tuple[str, ...]:
 def unknown_variables() -> list[str]:
     """A sentence for each ``PTAC_*`` variable that nothing reads."""
     return [
-        f"{name} is no variable of pai_torchacc; did you mean {_nearest(name)}?"
+        f"{name} is no variable of pai_torchacc; did you mean "
+        f"{difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.0)[0]}?"
         for name in sorted(os.environ)
         if name.startswith("PTAC_")
         and name not in (*VARIABLES, *_OURS)
         and not name.startswith(_OURS_BEGIN)
     ]
-
-
-def _nearest(name: str) -> str:
-    return difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.0)[0]

@@ -163,8 +163,7 @@ def _load() -> Any:
 
 def limit_isa(c: Any) -> None:
     """Leave out the rows that ``PTAC_CPU_ISA`` forbids."""
-    isa = os.environ.get("PTAC_CPU_ISA")
-    if isa:
+    if isa := os.environ.get("PTAC_CPU_ISA"):
         try:
             c.limit_isa(isa)
         except ValueError as error:

@@ -96,7 +96,8 @@ def pool_checked(options: PoolOptions) -> PoolOptions:
             raise ValueError(
                 f"reserve={options.reserve} is more than cap={options.cap} allows"
             )
-    _one_of(options.policy, "policy", _policy_names())
+    c = _host.compiled()
+    _one_of(options.policy, "policy", c.pool_policies() if c else ())
     _one_of(options.fill, "fill", FILLS)
     _check_trim(options.trim)
     return options
@@ -154,12 +155,6 @@ def calibration_checked(path: str | os.PathLike[str]) -> str:
     if not text:
         raise ValueError("calibration='' is no path of a table")
     return text
-
-
-def _policy_names() -> Sequence[str]:
-    """Placement policies, or nothing where the extension is missing."""
-    c = _host.compiled()
-    return c.pool_policies() if c else ()
 
 
 def _check_type(value: Any, kind: Any, option: str, what: str) -> Any:

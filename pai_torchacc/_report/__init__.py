@@ -185,12 +185,10 @@ def as_text(content: dict[str, Any]) -> str:
         f"pai_torchacc {v['pai_torchacc']}, torch {v['torch']}, Python {v['python']}, "
         f"{v['cpu']} ({v['isa']}), calibration {v['calibration']}",
     ]
-    for name, entry in content["switches"].items():
-        lines.append(f"{name}: {_switch_line(entry)}")
+    lines += [f"{name}: {_switch_line(e)}" for name, e in content["switches"].items()]
     lines += [f"bypassed: {why} ({n} graphs)" for why, n in content["bypassed"].items()]
     lines += content["remarks"]
-    lines += ["", *_operator_table(content["ops"])]
-    lines.append("")
+    lines += ["", *_operator_table(content["ops"]), ""]
     for feature in _features.all_features():
         lines += feature.lines(content)
     faults = content["memory"]["cpu"]["page_faults"]

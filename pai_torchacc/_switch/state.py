@@ -144,8 +144,7 @@ def _go_back(config: Config) -> None:
 
 def _insist(config: Config) -> None:
     for name in config.features:
-        reason = _state.active[name].reason
-        if reason:
+        if reason := _state.active[name].reason:
             raise RuntimeError(f"{name} is not active: {reason}")
 
 

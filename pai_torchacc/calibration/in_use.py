@@ -64,7 +64,6 @@ def _who_asked(path: str | None) -> str:
 
 
 def _say_unknown(table: calibration.Table) -> None:
-    unknown = {m.op for m in table.measurements}.difference(operator_names())
-    if unknown:
+    if unknown := {m.op for m in table.measurements}.difference(operator_names()):
         names = ", ".join(sorted(unknown))
         log.warning("%s: operators unknown here are left out: %s", table.name, names)

@@ -43,11 +43,9 @@ def as_text(content: dict[str, Any]) -> str:
     """The document for people."""
     v = content["versions"]
     if "unavailable" in content:
-        return "\n".join(
-            [
-                f"pai_torchacc {v['pai_torchacc']}, Python {v['python']}",
-                f"nothing can be accelerated: {content['unavailable']}",
-            ]
+        return (
+            f"pai_torchacc {v['pai_torchacc']}, Python {v['python']}\n"
+            f"nothing can be accelerated: {content['unavailable']}"
         )
     lines = [
         f"pai_torchacc {v['pai_torchacc']}, torch {v['torch']}, Python {v['python']}",

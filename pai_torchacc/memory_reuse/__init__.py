@@ -142,8 +142,7 @@ def lines(content: dict[str, Any]) -> list[str]:
 def reset(c: Any) -> None:
     """Count from here."""
     c.saved_bytes_reset()
-    storage = _loaded("saved_storage")
-    if storage:
+    if storage := _loaded("saved_storage"):
         storage.kept.clear()
 
 

@@ -94,8 +94,7 @@ def layers(model: nn.Module, method: str, include: Any, exclude: Any) -> list[La
     unwanted = matching(modules, exclude, "exclude")
     found = [Layer(n, m) for n, m in modules.items() if has_weight(m)]
     for layer in found:
-        reason = trouble(layer.module)
-        if reason:
+        if reason := trouble(layer.module):
             layer.refuse(reason, is_fault=True)
         if layer.name in unwanted:
             layer.refuse("excluded")
@@ -166,8 +165,7 @@ def trouble(module: nn.Module) -> str | None:
         return "its forward was replaced by others"
     if "_int8" in module.__dict__ and not is_left(module):
         return "it has an attribute _int8 of its own"
-    why = _settings_trouble(module)
-    if why:
+    if why := _settings_trouble(module):
         return why
     name = CLASSES[kind].weight_name
     weight = module._parameters.get(name)
