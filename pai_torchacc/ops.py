@@ -122,19 +122,15 @@ def _call(name: str, *args: Any) -> Any:
     return getattr(c, name)(*args)
 
 
-def _stock_linear_act(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: int
-) -> tuple[Tensor, Tensor]:
-    result = _linear.stock_forward(x, weight, bias, activation)
+def _stock_linear_act(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    result = _linear.stock_forward(x, *rest)
     return result if isinstance(result, tuple) else (result, x.new_empty(0))
 
 
-def _linear_act_kernel(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: int
-) -> tuple[Tensor, Tensor]:
-    result = _call("linear_act_kernel", x, weight, bias, activation)
+def _linear_act_kernel(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    result = _call("linear_act_kernel", x, *rest)
     if result is None:
-        return _stock_linear_act(x, weight, bias, activation)
+        return _stock_linear_act(x, *rest)
     return result if isinstance(result, tuple) else (result, x.new_empty(0))
 
 
