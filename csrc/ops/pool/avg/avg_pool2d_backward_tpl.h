@@ -208,9 +208,6 @@ INLINE void OF(spread_pixel)(const ptac_image *image, const ptac_extent *h,
     }
 }
 
-#define STEP(c, n_vectors, n)                                                          \
-    OF(spread_pixel)(image, &h, &w, divisor, grad, out, c, n_vectors, n)
-
 TARGET static void OF(spread_images)(int64_t begin, int64_t end, void *context)
 {
     const ptac_spread_job *job = context;
@@ -233,12 +230,11 @@ TARGET static void OF(spread_images)(int64_t begin, int64_t end, void *context)
                 const ptac_extent w = ptac_avg_extent_w(p, ow);
                 const REAL divisor = (REAL)ptac_avg_divisors(p, &h, &w).first;
 
-                OVER_CHANNELS(channels, STEP);
+                OVER_CHANNELS(channels, OF(spread_pixel), image, &h, &w, divisor, grad,
+                              out);
             }
         }
         for (; n_cleared < image->h; n_cleared++)
             memset(out + n_cleared * row, 0, (size_t)row * sizeof *out);
     }
 }
-
-#undef STEP

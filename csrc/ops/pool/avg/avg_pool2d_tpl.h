@@ -97,20 +97,8 @@ TARGET static void OF(average_column)(const ptac_call *call, int64_t plane,
     }
 }
 
-#define CUT(ow)       OF(cut_averages)(p, ow, &piece)
-#define COLUMN(plane) OF(average_column)(call, plane, &piece)
-
-TARGET static void OF(average_planes)(int64_t begin, int64_t end, void *context)
-{
-    const ptac_call *call = context;
-    const ptac_avg_pool2d *p = call->params;
-    struct OF(average_piece) piece;
-
-    OVER_PIECES(begin, end, p->image.out_w, CUT, COLUMN)
-}
-
-#undef CUT
-#undef COLUMN
+OVER_PIECES(OF(average_planes), ptac_avg_pool2d, struct OF(average_piece),
+            OF(cut_averages), OF(average_column))
 
 /* NHWC: n_vectors of channels of one output from c on, the last of n lanes. */
 INLINE void OF(average_pixel)(const ptac_image *image, const ptac_extent *h,
@@ -133,9 +121,6 @@ INLINE void OF(average_pixel)(const ptac_image *image, const ptac_extent *h,
     STORE(y + c + i * N_LANES, ROUND(DIV(sum[i], SET(divisor))), n);
 }
 
-#define STEP(c, n_vectors, n)                                                          \
-    OF(average_pixel)(image, &h, &w, divisor, x, y, c, n_vectors, n)
-
 /* NHWC: rows [begin, end) of the output. */
 TARGET static void OF(average_rows)(int64_t begin, int64_t end, void *context)
 {
@@ -154,9 +139,7 @@ TARGET static void OF(average_rows)(int64_t begin, int64_t end, void *context)
             const ptac_extent w = ptac_avg_extent_w(p, ow);
             const REAL divisor = (REAL)ptac_avg_divisors(p, &h, &w).first;
 
-            OVER_CHANNELS(channels, STEP);
+            OVER_CHANNELS(channels, OF(average_pixel), image, &h, &w, divisor, x, y);
         }
     }
 }
-
-#undef STEP

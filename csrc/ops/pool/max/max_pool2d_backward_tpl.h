@@ -109,8 +109,6 @@ INLINE void OF(collect)(const ptac_image *image, struct OF(place) * place, int64
     STORE(place->out + c + i * N_LANES, sum[i], n);
 }
 
-#define STEP(c, n_vectors, n) OF(collect)(image, &place, c, n_vectors, n)
-
 /* NHWC: rows [begin, end) of x. */
 TARGET static void OF(collect_pixel_rows)(int64_t begin, int64_t end, void *context)
 {
@@ -135,7 +133,7 @@ TARGET static void OF(collect_pixel_rows)(int64_t begin, int64_t end, void *cont
         ptac_cover_advance(&place.h, &p->window.h, ih, image->out_h);
         for (int64_t iw = 0; iw < image->w; iw++) {
             ptac_cover_advance(&place.w, &p->window.w, iw, image->out_w);
-            OVER_CHANNELS(channels, STEP);
+            OVER_CHANNELS(channels, OF(collect), image, &place);
             place.at++;
             place.out += channels;
         }
@@ -143,5 +141,3 @@ TARGET static void OF(collect_pixel_rows)(int64_t begin, int64_t end, void *cont
     }
     __atomic_fetch_add(&job->n_found, n_found, __ATOMIC_RELAXED);
 }
-
-#undef STEP

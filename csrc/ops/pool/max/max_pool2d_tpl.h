@@ -200,20 +200,8 @@ TARGET static void OF(max_column)(const ptac_call *call, int64_t plane,
     }
 }
 
-#define CUT(ow)       OF(cut_maxima)(p, ow, &piece)
-#define COLUMN(plane) OF(max_column)(call, plane, &piece)
-
-TARGET static void OF(max_planes)(int64_t begin, int64_t end, void *context)
-{
-    const ptac_call *call = context;
-    const ptac_max_pool2d *p = call->params;
-    struct OF(max_piece) piece;
-
-    OVER_PIECES(begin, end, p->image.out_w, CUT, COLUMN)
-}
-
-#undef CUT
-#undef COLUMN
+OVER_PIECES(OF(max_planes), ptac_max_pool2d, struct OF(max_piece), OF(cut_maxima),
+            OF(max_column))
 
 /* The taps of one NHWC output: n_rows by n_columns, the first at position at. */
 struct OF(taps) {
@@ -260,8 +248,6 @@ INLINE void OF(max_pixel)(const ptac_max_pool2d *p, const struct OF(taps) * taps
     }
 }
 
-#define STEP(c, n_vectors, n) OF(max_pixel)(p, &taps, c, n_vectors, n)
-
 /* NHWC: rows [begin, end) of the output. */
 TARGET static void OF(max_rows)(int64_t begin, int64_t end, void *context)
 {
@@ -290,11 +276,9 @@ TARGET static void OF(max_rows)(int64_t begin, int64_t end, void *context)
             ptac_window_clip(w, iw, image->w, &w0, &w1);
             taps.n_columns = w1 - w0;
             taps.at = (ih + h0 * h->dilation) * image->w + iw + w0 * w->dilation;
-            OVER_CHANNELS(channels, STEP);
+            OVER_CHANNELS(channels, OF(max_pixel), p, &taps);
             taps.y += channels;
             taps.index += channels;
         }
     }
 }
-
-#undef STEP
