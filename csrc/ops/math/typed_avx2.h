@@ -102,10 +102,8 @@ DEFINE_SPAN_OF(f64)
 
 #define OF(name) name##_f32
 #include "ops/math/typed_tpl.h"
-#undef OF
 #define OF(name) name##_f64
 #include "ops/math/typed_tpl.h"
-#undef OF
 
 /* bfloat16 */
 
@@ -196,8 +194,6 @@ INLINE void store_bf16(uint16_t *p, vec_f32 v, int n)
 }
 
 #include "ops/math/typed_bf16_tpl.h"
-
-#undef OF
 
 /* Positions */
 

@@ -118,10 +118,8 @@ INLINE void store_bytes(void *p, __m512i v, int bytes)
 
 #define OF(name) name##_f32
 #include "ops/math/typed_tpl.h"
-#undef OF
 #define OF(name) name##_f64
 #include "ops/math/typed_tpl.h"
-#undef OF
 
 /* bfloat16 */
 
@@ -154,8 +152,6 @@ INLINE void store_halves(uint16_t *p, __m512i pairs, int n)
 }
 
 #include "ops/math/typed_bf16_tpl.h"
-
-#undef OF
 
 /* Positions */
 

@@ -1,6 +1,6 @@
 /*
  * typed_bf16_tpl.h - bfloat16 lanes, those words that read the same for each
- * instruction set. Included once, at the end of typed_<isa>.h, which defines
+ * instruction set. Undefines OF. Included once, in typed_<isa>.h, which defines
  *
  *   vec_f32, ivec_f32       the vectors of floats and of 32-bit integers
  *   load_halves(p, n)       the first n of a vector of pairs of bfloat16
@@ -36,3 +36,4 @@ INLINE vec_f32 round_bf16(vec_f32 v)
 
     return PICK(UNORDERED(v, v), (vec_f32)upper_halves(near), (vec_f32)nan);
 }
+#undef OF

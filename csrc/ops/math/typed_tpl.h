@@ -2,7 +2,7 @@
  * typed_tpl.h - the words of typed_lanes.h that move floats and doubles.
  *
  * Included once for OF(name) name_f32 and once for name_f64, by typed_<isa>.h, which
- * defines for each
+ * defines for each what follows. Undefines OF.
  *
  *   span_                    the elements to load from two vectors in memory
  *   LOW(span), HIGH(span)    of the first and the second, for LOAD_SOME(p, some)
@@ -54,3 +54,4 @@ INLINE void OF(store_pairs)(ELEM *p, VEC even, VEC odd, int n)
     if (n > half)
         OF(store)(p + N_LANES, OF(zip_high)(even, odd), 2 * (n - half));
 }
+#undef OF

@@ -14,16 +14,10 @@
 #define OF(name) name##_f64
 #include "ops/pool/pool_tpl.h"
 
-/* By ptac_dtype. */
-#define TYPES(name)                                                                    \
-    {                                                                                  \
-        name##_f32, name##_bf16, name##_f64                                            \
-    }
-
 static ptac_status average(const ptac_call *call)
 {
-    static const ptac_range_fn planes[] = TYPES(average_planes);
-    static const ptac_range_fn rows[] = TYPES(average_rows);
+    static const ptac_range_fn planes[] = PTAC_OF_TYPES(average_planes);
+    static const ptac_range_fn rows[] = PTAC_OF_TYPES(average_rows);
     const ptac_avg_pool2d *p = call->params;
     const ptac_image *image = &p->image;
     const ptac_dtype dtype = call->inputs[0].dtype;
@@ -41,9 +35,9 @@ static ptac_status average(const ptac_call *call)
 
 static ptac_status spread_averages(const ptac_call *call)
 {
-    static const ptac_range_fn planes[] = TYPES(spread_planes);
-    static const ptac_range_fn whole[] = TYPES(spread_whole_planes);
-    static const ptac_range_fn images[] = TYPES(spread_images);
+    static const ptac_range_fn planes[] = PTAC_OF_TYPES(spread_planes);
+    static const ptac_range_fn whole[] = PTAC_OF_TYPES(spread_whole_planes);
+    static const ptac_range_fn images[] = PTAC_OF_TYPES(spread_images);
     const ptac_avg_pool2d *p = call->params;
     const ptac_dtype dtype = call->inputs[0].dtype;
     ptac_spread_job job = {.call = call};
@@ -69,8 +63,9 @@ static ptac_reason takes_maxima(const ptac_call *call)
 
 static ptac_status maxima(const ptac_call *call)
 {
-    static const ptac_range_fn tiled[] = TYPES(max_tiled_planes);
-    static const ptac_range_fn planes[] = TYPES(max_planes), rows[] = TYPES(max_rows);
+    static const ptac_range_fn tiled[] = PTAC_OF_TYPES(max_tiled_planes);
+    static const ptac_range_fn planes[] = PTAC_OF_TYPES(max_planes);
+    static const ptac_range_fn rows[] = PTAC_OF_TYPES(max_rows);
     const ptac_max_pool2d *p = call->params;
     const ptac_image *image = &p->image;
     const ptac_dtype dtype = call->inputs[0].dtype;
@@ -94,8 +89,8 @@ static bool can_collect(const ptac_window2d *window)
 
 static ptac_status scatter_maxima(const ptac_call *call)
 {
-    static const ptac_range_fn tiled[] = TYPES(scatter_tiled_planes);
-    static const ptac_range_fn rows[] = TYPES(collect_pixel_rows);
+    static const ptac_range_fn tiled[] = PTAC_OF_TYPES(scatter_tiled_planes);
+    static const ptac_range_fn rows[] = PTAC_OF_TYPES(collect_pixel_rows);
     const ptac_max_pool2d *p = call->params;
     const ptac_image *image = &p->image;
     const ptac_dtype dtype = call->inputs[0].dtype;

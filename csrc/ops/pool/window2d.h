@@ -9,6 +9,12 @@
 #include "core/host.h"
 #include "core/kernel.h"
 
+/* A function of each type, by ptac_dtype. */
+#define PTAC_OF_TYPES(name)                                                            \
+    {                                                                                  \
+        name##_f32, name##_bf16, name##_f64                                            \
+    }
+
 /* One axis of a pooling window, in elements of the input. */
 typedef struct ptac_window {
     int64_t kernel, stride, padding, dilation;

@@ -50,10 +50,8 @@ static planes group_of(const ptac_image *image, int64_t i)
 
 #define OF(name) name##_f32
 #include "ops/pool/avg/avg_pool2d_ref_tpl.h"
-#undef OF
 #define OF(name) name##_bf16
 #include "ops/pool/avg/avg_pool2d_ref_tpl.h"
-#undef OF
 #define OF(name) name##_f64
 #include "ops/pool/avg/avg_pool2d_ref_tpl.h"
 
@@ -119,16 +117,14 @@ static ptac_status for_groups(const ptac_call *call, const ptac_range_fn *groups
 
 ptac_status ptac_avg_pool2d_by_definition(const ptac_call *call)
 {
-    static const ptac_range_fn groups[] = {average_groups_f32, average_groups_bf16,
-                                           average_groups_f64};
+    static const ptac_range_fn groups[] = PTAC_OF_TYPES(average_groups);
 
     return for_groups(call, groups);
 }
 
 ptac_status ptac_avg_pool2d_backward_by_definition(const ptac_call *call)
 {
-    static const ptac_range_fn groups[] = {spread_groups_f32, spread_groups_bf16,
-                                           spread_groups_f64};
+    static const ptac_range_fn groups[] = PTAC_OF_TYPES(spread_groups);
 
     return for_groups(call, groups);
 }

@@ -1,8 +1,8 @@
 /*
  * avg_pool2d_ref_tpl.h - average pooling by its definition, for one type of element.
  *
- * Expects OF(name), which gives name_f32, name_bf16 or name_f64, words of elements.h,
- * and INLINED, what makes a function static and always inlined. Leaves
+ * Expects OF(name), which gives name_f32, name_bf16 or name_f64, and undefines it;
+ * words of elements.h; and INLINED: static and always inlined. Leaves
  * OF(average_groups) and OF(spread_groups), each a ptac_range_fn of a ptac_call.
  */
 
@@ -123,3 +123,4 @@ static void OF(spread_groups)(int64_t begin, int64_t end, void *context)
 {
     OF(visit_groups)(context, begin, end, true);
 }
+#undef OF

@@ -81,7 +81,7 @@ DEFINE_SCATTER(uint16_t, bf16, bf16_add)
 
 ptac_status ptac_scatter_all(ptac_scatter *job)
 {
-    static const ptac_range_fn units[] = {units_f32, units_bf16, units_f64};
+    static const ptac_range_fn units[] = PTAC_OF_TYPES(units);
     const ptac_image *image = &((const ptac_max_pool2d *)job->call->params)->image;
     const bool is_nhwc = image->channels_last;
 

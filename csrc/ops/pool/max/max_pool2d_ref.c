@@ -82,7 +82,7 @@ DEFINE_OUTPUTS(uint16_t, outputs_bf16, bf16_to_f32)
 
 static ptac_status run(const ptac_call *call)
 {
-    static const ptac_range_fn outputs[] = {outputs_f32, outputs_bf16, outputs_f64};
+    static const ptac_range_fn outputs[] = PTAC_OF_TYPES(outputs);
     const ptac_image *image = &((const ptac_max_pool2d *)call->params)->image;
     const int64_t n = image->n * image->out_h * image->out_w;
     const bool is_nhwc = image->channels_last;
