@@ -218,17 +218,24 @@ static int read_reason(PyObject *text, void *why)
     return PyErr_Format(PyExc_ValueError, "unknown reason %S", text) != NULL;
 }
 
-/* set_gate(operator, reason): open it, "", or close it for that reason. */
-PTAC_VARARGS(set_gate)
-{
-    ptac_op op;
-    ptac_reason why;
+/* Methods of an operator and a reason, which do something with them. */
+#define FOR_REASON(name, does)                                                         \
+    PTAC_VARARGS(name)                                                                 \
+    {                                                                                  \
+        ptac_op op;                                                                    \
+        ptac_reason why;                                                               \
+                                                                                       \
+        if (!PyArg_ParseTuple(args, "O&O&", ptac_op_read, &op, read_reason, &why))     \
+            return NULL;                                                               \
+        does(op, why);                                                                 \
+        Py_RETURN_NONE;                                                                \
+    }
 
-    if (!PyArg_ParseTuple(args, "O&O&", ptac_op_read, &op, read_reason, &why))
-        return NULL;
-    ptac_chooser_set_gate(op, why);
-    Py_RETURN_NONE;
-}
+/* set_gate(operator, reason): open it, "", or close it for that reason. */
+FOR_REASON(set_gate, ptac_chooser_set_gate)
+
+/* refuse(operator, reason): count a call that Python itself sent to stock. */
+FOR_REASON(refuse, ptac_refuse)
 
 /* pinned(operator) -> the row that serves all its calls, or None. */
 PTAC_OF_OP(pinned)
@@ -317,15 +324,3 @@ PTAC_OF_OP(estimates)
 /* reasons() -> why a call may go to stock; the first, empty, is none */
 PTAC_LIST(reasons, i < PTAC_N_REASONS,
           PyUnicode_FromString(ptac_reason_text((ptac_reason)i)))
-
-/* refuse(operator, reason): count a call that Python itself sent to stock. */
-PTAC_VARARGS(refuse)
-{
-    ptac_op op;
-    ptac_reason why;
-
-    if (!PyArg_ParseTuple(args, "O&O&", ptac_op_read, &op, read_reason, &why))
-        return NULL;
-    ptac_refuse(op, why);
-    Py_RETURN_NONE;
-}
