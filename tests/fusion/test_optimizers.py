@@ -9,6 +9,7 @@ import copy
 import itertools
 import pickle
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import contract
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
 
 import pai_torchacc as ptac
+from pai_torchacc import _host
+from pai_torchacc.fusion import optimizer
 
 STEPS = 4
 OPERATOR = {SGD: "sgd_step", Adam: "adam_step", AdamW: "adamw_step"}
@@ -309,3 +312,27 @@ def test_steps_below_the_least_measured_size_are_served(cls: type, n: int) -> No
         ours = program(foreach=None)
         assert (hits.accelerated, hits.forwarded) == (STEPS, {})
     contract.exactly(ours, stock)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_a_torch_whose_update_gives_other_bits_is_not_trusted(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = import_module(f"torch.optim.{name}")
+    original = getattr(module, f"_single_tensor_{name}")
+
+    def other(params: list[Tensor], *rest: Any, **options: Any) -> None:
+        original(params, *rest, **options)
+        params[0].nextafter_(torch.full((), torch.inf))
+
+    ops = {"sgd": ["sgd_step"], "adam": ["adam_step", "adamw_step"]}[name]
+    c = _host.load()
+    with switching.accelerated(*OPERATOR.values()):
+        assert optimizer.prove(c, torch) == {}
+        monkeypatch.setattr(module, f"_single_tensor_{name}", other)
+        said = "torch's own update gives other bits"
+        assert optimizer.prove(c, torch) == dict.fromkeys(ops, said)
+        monkeypatch.delattr(module, f"_single_tensor_{name}")
+        doubts = optimizer.prove(c, torch)
+    assert list(doubts) == ops
+    assert all("could not be run" in doubt for doubt in doubts.values())
