@@ -26,6 +26,8 @@ typedef struct ptac_chain {
     Py_ssize_t n; /* modules, the layer included */
 } ptac_chain;
 
+enum { PTAC_LONGEST_CHAIN = 4 }; /* a layer, its norm, its activation, a pool */
+
 /* Kinds of modules as a set. */
 #define PTAC_KIND_BIT(kind) (1u << PTAC_MODULE_##kind)
 

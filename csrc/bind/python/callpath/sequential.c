@@ -71,22 +71,32 @@ static PyObject *try_at(PyObject *modules, Py_ssize_t at, PyObject *x, Py_ssize_
     return result;
 }
 
-/* Take up modules that the one before has replaced, as torch's own loop does. */
-static bool follow_changes(PyObject *children, PyObject **modules)
+/* The modules of a Sequential that runs, and where it is. */
+typedef struct place {
+    PyObject *children; /* the live dictionary, which modules may change as they run */
+    PyObject *modules;  /* a list of its values, right for what may run at i */
+    Py_ssize_t i, n, in_children;
+} place;
+
+/* What a module has put in the place of others runs, as by torch's own loop. */
+static bool follow_changes(place *p)
 {
-    Py_ssize_t at = 0, n = 0;
+    const Py_ssize_t end = ptac_least(p->n, p->i + PTAC_LONGEST_CHAIN);
+    Py_ssize_t at = p->in_children;
     PyObject *child;
 
-    if (PyDict_Size(children) != PyList_Size(*modules)) {
-        PyErr_SetString(PyExc_RuntimeError, "dictionary changed size during iteration");
-        return false;
+    if (PyDict_Size(p->children) != p->n)
+        return PyErr_Format(PyExc_RuntimeError,
+                            "dictionary changed size during iteration");
+    for (Py_ssize_t k = p->i; k < end; k++) {
+        if (!PyDict_Next(p->children, &at, NULL, &child))
+            return PyErr_Format(PyExc_RuntimeError,
+                                "dictionary keys changed during iteration");
+        if (child != PyList_GetItem(p->modules, k))
+            PyList_SetItem(p->modules, k, Py_NewRef(child));
+        if (!layers[ptac_module_kind_of(child)].run && k == p->i)
+            break; /* no chain begins here */
     }
-    while (PyDict_Next(children, &at, NULL, &child))
-        if (child != PyList_GetItem(*modules, n++)) {
-            Py_DECREF(*modules);
-            *modules = PyDict_Values(children);
-            return *modules;
-        }
     return true;
 }
 
@@ -94,19 +104,22 @@ static bool follow_changes(PyObject *children, PyObject **modules)
 static PyObject *run_modules(PyObject *children, PyObject *input)
 {
     PTAC_OWNED PyObject *modules = PyDict_Values(children);
-    const Py_ssize_t n = modules ? PyList_Size(modules) : 0;
+    place p = {.children = children, .modules = modules, .n = PyDict_Size(children)};
     PyObject *x = modules ? Py_NewRef(input) : NULL;
 
-    for (Py_ssize_t i = 0, n_done = 1; i < n && x; i += n_done) {
-        PyObject *y = try_at(modules, i, x, &n_done);
+    while (x && p.i < p.n) {
+        Py_ssize_t n_done = 1;
+        PyObject *y = try_at(modules, p.i, x, &n_done);
 
         if (y == Py_None) {
             Py_DECREF(y);
-            y = PyObject_CallFunctionObjArgs(PyList_GetItem(modules, i), x, NULL);
+            y = PyObject_CallFunctionObjArgs(PyList_GetItem(modules, p.i), x, NULL);
             n_done = 1;
-            if (y && !follow_changes(children, &modules))
-                Py_CLEAR(y);
         }
+        for (; n_done > 0; n_done--, p.i++)
+            PyDict_Next(children, &p.in_children, NULL, NULL);
+        if (y && !follow_changes(&p))
+            Py_CLEAR(y);
         Py_DECREF(x);
         x = y;
     }
