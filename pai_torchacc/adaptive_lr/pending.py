@@ -5,6 +5,7 @@ What backward passes (``watching``) tell one optimizer. ``tuner`` makes a rate o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 from weakref import ReferenceType, WeakSet, ref
 
@@ -26,7 +27,7 @@ class Root:
         self.used_by: list[ReferenceType[Watched]] = []
 
 
-class Watched:
+class Watched(ABC):
     """An optimizer whose losses are watched."""
 
     def __init__(self, optimizer: Any):
@@ -49,9 +50,9 @@ class Watched:
         self._beside: WeakSet[Watched] | None = None
         """Whom backward passes have reached while these parameters were frozen."""
 
+    @abstractmethod
     def go_without_losses(self, reason: str) -> None:
         """From now on, whatever losses come."""
-        raise NotImplementedError
 
     def retire(self) -> None:
         """Another one has taken its place, or none."""
@@ -128,6 +129,6 @@ class Watched:
         if n_sharing > 1:
             self.n_of_others = 0
 
+    @abstractmethod
     def share_changes(self) -> None:
         """More, or fewer, have stepped by the last losses than by those before."""
-        raise NotImplementedError
