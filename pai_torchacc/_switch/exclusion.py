@@ -8,6 +8,7 @@ import traceback
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from pai_torchacc import _host
 from pai_torchacc._switch import state
@@ -45,7 +46,7 @@ class Exclusion:
             module.register_forward_pre_hook(_enter, prepend=True),
             module.register_forward_hook(_leave, always_call=True),
         )
-
+        self._module = ref(module)
         self._name, self._is_removed = type(module).__name__, False
 
     def __repr__(self) -> str:
@@ -58,6 +59,9 @@ class Exclusion:
             hook.remove()
         self._is_removed = True
         _drop_ended()
+        # Where it runs just now, the hook that would have ended this is no more.
+        module = self._module()
+        _here.calls = [call for call in _here.calls if call.module is not module]
 
     def __enter__(self) -> Exclusion:
         return self

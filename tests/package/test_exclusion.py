@@ -115,3 +115,12 @@ def test_an_interrupted_forward_pass_is_over(after: str) -> None:
         others.remove()
         assert pooled(nn.MaxPool2d(2)) == 1
         excluded.remove()
+
+
+def test_removed_while_the_module_runs() -> None:
+    net = nn.Sequential(nn.MaxPool2d(2))
+    with switching.accelerated("max_pool2d"):
+        excluded = ptac.exclude(net)
+        net[0].register_forward_hook(lambda *_: excluded.remove())
+        assert pooled(net) == 0
+        assert pooled(net) == 1
