@@ -18,9 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _commands().run(arguments)
     except ModuleNotFoundError as error:
-        if error.name not in ("matplotlib", "rich", "sklearn"):
+        package = str(error.name).partition(".")[0]
+        if package not in ("matplotlib", "rich", "sklearn"):
             raise
-        text = f"this needs {error.name}: pip install 'pai_torchacc[bench]'"
+        text = f"this needs {package}: pip install 'pai_torchacc[bench]'"
         print(f"python -m pai_torchacc: {text}", file=sys.stderr)
         return 2
 

@@ -1,7 +1,9 @@
 """What would otherwise stay silent: inactive switches, wrong names, wrong variables."""
 
 import math
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import switching
@@ -40,6 +42,40 @@ def test_run_warns_too(tmp_path) -> None:
         done = switching.run_python([*option, *command])
         assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
         assert done.stderr.count("no compiled extension") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "package"),
+    [("bench", "rich"), ("calibrate FILE", "rich"), ("verify", "rich"),
+     ("demo", "rich"), ("demo --epochs 1 --out OUT", "sklearn")],
+)  # fmt: skip
+def test_commands_say_which_extra_they_need(
+    command: str, package: str, tmp_path
+) -> None:
+    program = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        "from pai_torchacc.__main__ import main\n"
+        f"sys.exit(main({command.split()!r}))"
+    )
+    done = switching.run_python(["-c", program], cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    text = f"this needs {package}: pip install 'pai_torchacc[bench]'"
+    assert done.stderr == f"python -m pai_torchacc: {text}\n"
+
+
+def test_a_source_folder_without_extension_says_so(tmp_path) -> None:
+    package = tmp_path / "pai_torchacc"
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(Path(ptac.__file__).parent, package, ignore=ignored)
+    (tmp_path / "setup.py").touch()
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{WITHOUT_EXTENSION}"
+        "import pai_torchacc as ptac; print(ptac.enable().reason)\n"
+    )
+    done = switching.run_python(["-c", program])
+    folder = f"no compiled extension in the source folder {tmp_path}: "
+    assert done.stdout.startswith(folder), done.stdout + done.stderr
+    assert "pip install -e ." in done.stdout
 
 
 def test_who_asked_for_it_is_not_warned() -> None:
