@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,10 +94,15 @@ def read(path: Path) -> list[Measurement]:
     return list(found.values())
 
 
-def read_shipped(path: Path) -> list[Measurement]:
-    """Read a table of this package, whose tests hold it to :func:`read`, sooner."""
+def read_shipped(path: Path, without: Container[str] = ()) -> list[Measurement]:
+    """Read a table of this package, whose tests hold it to :func:`read`, sooner.
+
+    Lines of operators that are not wanted are not made tuples: the garbage collector
+    would look at all objects of torch's for a few thousand more of them.
+    """
     lines = path.read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line and line[0] != "#"]
+    rows = [line for line in rows if line.partition(",")[0] not in without]
     fields = ",".join(rows[1:]).split(",")
     op, kind, dtype, threads, work, row, ratio, stock_us = (
         fields[i :: len(COLUMNS)] for i in range(len(COLUMNS))
@@ -166,35 +171,32 @@ def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:
     name = model.rpartition("-")[0]
     family = _shipped(f"{name}-{isa}") or _shipped(name)
     name = f"generic-{isa}"
-    generic = _shipped(name) or Table(name, [], FASTER_ELSEWHERE)
     if family and not is_limited:
-        return _completed(family._replace(least_ratio=FASTER), generic)
-    return generic
+        return _completed(family._replace(least_ratio=FASTER), name)
+    return _shipped(name) or Table(name, [], FASTER_ELSEWHERE)
 
 
-def _completed(family: Table, generic: Table) -> Table:
+def _completed(family: Table, name: str) -> Table:
     """A family's table, with what the generic one has of operators that it lacks."""
-    measured = {m.op for m in family.measurements}
+    generic = _shipped(name, frozenset(m.op for m in family.measurements))
+    if generic is None or not generic.measurements:
+        return family
     others = [
         m if m.ratio >= generic.least_ratio else m._replace(ratio=min(m.ratio, 1.0))
         for m in generic.measurements
-        if m.op not in measured
     ]
-    if not others:
-        return family
     return family._replace(
-        name=f"{family.name}+{generic.name}",
-        measurements=[*family.measurements, *others],
+        name=f"{family.name}+{name}", measurements=[*family.measurements, *others]
     )
 
 
 @cache
-def _shipped(name: str) -> Table | None:
+def _shipped(name: str, without: frozenset[str] = frozenset()) -> Table | None:
     """A table of this package, whose files stay as they are while it runs."""
     path = _HERE / f"{name}.csv"
     if not path.is_file():
         return None
-    return Table(name, read_shipped(path), FASTER_ELSEWHERE)
+    return Table(name, read_shipped(path, without), FASTER_ELSEWHERE)
 
 
 Point = tuple[str, str, str, int, Work, str | None, float, float]
