@@ -144,9 +144,7 @@ def enable(
     """
     with _switch.locked():
         config = _environment.config()
-        names = (
-            _options.names_checked(features) if features else _environment.features()
-        )
+        names = features or _environment.features()
         held = _switch.current()
         lent = held.lent
         if lent is not None and "operator_fusion" in names:
@@ -168,9 +166,8 @@ def enable(
         if verify is not None:
             config = replace(config, verify=_options.verify_checked(verify))
         if calibration is not None:
-            config = replace(
-                config, calibration=_options.calibration_checked(calibration)
-            )
+            path = _options.calibration_checked(calibration)
+            config = replace(config, calibration=path)
         return _switch.enable(config, _options.strict_checked(strict))
 
 

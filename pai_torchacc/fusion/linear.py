@@ -77,9 +77,8 @@ class LinearAct(torch.autograd.Function):
         wants = ctx.needs_input_grad[:3]
         as_it_was = ctx.w_as_it_was
         if torch.compiler.is_compiling():  # by compiled autograd
-            done = gradients(
-                grad, grad_z, (x, w, saved), ctx.activation, wants, row=None
-            )
+            kept = x, w, saved
+            done = gradients(grad, grad_z, kept, ctx.activation, wants, row=None)
             return *done, None, None, None
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.w_as_it_was = None

@@ -22,11 +22,9 @@ int64_t ptac_saved_least_bytes = 256 << 10;
 /* Any call into Python may change these, as other threads do: see call(). */
 PTAC_LENT(consider) /* (holder, large tensor that is saved) -> its box; None: off */
 PTAC_LENT(restore)  /* (holder) -> the tensor that it has let go of */
-PTAC_LENT(
-    complain)    /* (holder, version, is detached) -> torch's words for that, or None */
-PTAC_LENT(leave) /* (): take the hooks away from this thread */
-PTAC_LENT(
-    current) /* (holder, origin) -> the tensor, where origin may have other memory */
+PTAC_LENT(complain) /* (holder, version, is detached) -> torch's words, or None */
+PTAC_LENT(leave)    /* (): take the hooks away from this thread */
+PTAC_LENT(current)  /* (holder, origin of maybe other memory) -> the tensor */
 PTAC_LENT(saves_outputs) /* (type of node) -> whether it may save its first output */
 
 static PyObject *node_types; /* what saves_outputs() said of types of torch's nodes */

@@ -5,8 +5,7 @@
  */
 #include "bind/python/module/pybind.h"
 
-PTAC_LENT(
-    top_saved_hooks) /* torch's: (whether also those of tracing) -> a pair, or None */
+PTAC_LENT(top_saved_hooks) /* torch's: (also those of tracing) -> a pair, or None */
 PTAC_LENT(pop_saved_hooks)
 PTAC_LENT(push_saved_hooks) /* (pack, unpack) */
 
