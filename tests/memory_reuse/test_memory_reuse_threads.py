@@ -59,6 +59,7 @@ done.wait()
 """,
     "fork": """
 import os
+save()  # registers exits of torch's; glibc forks the lock of that as it is
 def work():
     save()
     time.sleep(0.2)
