@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from pai_torchacc import _host
 from pai_torchacc._switch import state
@@ -17,15 +17,28 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+class _Calls(dict[object, object]):
+    """What keeps threads disabled by one exclusion, of each forward pass that runs."""
+
+    def __reduce__(self) -> Any:
+        return _Calls, ()  # a copy of the module does not run
+
+
 @dataclass(frozen=True)
 class _Call:
     """A forward pass of an excluded module."""
 
-    module: nn.Module
+    calls: _Calls
     frame: FrameType
     """That calls the hooks."""
-    disabled: object
-    """What keeps this thread disabled."""
+    key: object = field(default_factory=object)
+    """Of this in ``calls``, until it ends."""
+
+    def is_running(self) -> bool:
+        return self.key in self.calls
+
+    def end(self) -> None:
+        self.calls.pop(self.key, None)
 
 
 class _Here(threading.local):
@@ -42,11 +55,12 @@ class Exclusion:
     """What :func:`pai_torchacc.exclude` returns; :meth:`remove` ends it."""
 
     def __init__(self, module: nn.Module):
+        self._calls = _Calls()
+        enter, leave = partial(_enter, self._calls), partial(_leave, self._calls)
         self._hooks = (
-            module.register_forward_pre_hook(_enter, prepend=True),
-            module.register_forward_hook(_leave, always_call=True),
+            module.register_forward_pre_hook(enter, prepend=True),
+            module.register_forward_hook(leave, always_call=True),
         )
-        self._module = ref(module)
         self._name, self._is_removed = type(module).__name__, False
 
     def __repr__(self) -> str:
@@ -54,14 +68,11 @@ class Exclusion:
         return f"<pai_torchacc exclude({self._name}): {state}>"
 
     def remove(self) -> None:
-        """Have the module accelerated again."""
+        """Have the module accelerated again, at once where it runs just now."""
         for hook in self._hooks:
             hook.remove()
         self._is_removed = True
-        _drop_ended()
-        # Where it runs just now, the hook that would have ended this is no more.
-        module = self._module()
-        _here.calls = [call for call in _here.calls if call.module is not module]
+        self._calls.clear()  # which no hook ends any more
 
     def __enter__(self) -> Exclusion:
         return self
@@ -100,24 +111,31 @@ def _drop_ended() -> None:
     """Forget calls that an interrupt has ended, after which torch calls no hooks."""
     if _here.calls:
         running = {id(frame) for frame, _ in traceback.walk_stack(sys._getframe())}
-        _here.calls = [call for call in _here.calls if id(call.frame) in running]
+        for call in _here.calls:
+            if id(call.frame) not in running:
+                call.end()
+        _here.calls = [call for call in _here.calls if call.is_running()]
 
 
 state.when_asked.append(_drop_ended)
 
 
-def _enter(module: Any, args: Any) -> None:
+def _enter(calls: _Calls, module: Any, args: Any) -> None:
     c = _host.loaded()
     if c is not None and not _is_compiling():
         _drop_ended()
-        _here.calls.append(_Call(module, sys._getframe(1), c.thread_disable()))
+        call = _Call(calls, sys._getframe(1))
+        _here.calls.append(call)
+        calls[call.key] = c.thread_disable()
 
 
-def _leave(module: Any, args: Any, result: Any) -> None:
+def _leave(calls: _Calls, module: Any, args: Any, result: Any) -> None:
     # Torch calls this also where a hook before _enter() has raised.
-    calls = _here.calls
-    if not _is_compiling() and calls and calls[-1].module is module:
-        calls.pop()
+    if not _is_compiling() and _here.calls:
+        here = _here.calls = [call for call in _here.calls if call.is_running()]
+        if here and here[-1].calls is calls:
+            here[-1].end()
+            here.pop()
 
 
 def _is_compiling() -> bool:

@@ -111,9 +111,10 @@ def _sequential_forward(c: Any) -> Any:
     @functools.wraps(original)
     def forward(self: nn.Sequential, input: Any) -> Any:
         try:
-            if type(self).__iter__ is not iterate:
+            children = self._modules
+            if type(children) is not dict or type(self).__iter__ is not iterate:
                 return original(self, input)
-            return accelerated(self, input)
+            return accelerated(children, input)
         except BaseException as error:
             hide(error)
             raise

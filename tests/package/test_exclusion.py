@@ -124,3 +124,61 @@ def test_removed_while_the_module_runs() -> None:
         net[0].register_forward_hook(lambda *_: excluded.remove())
         assert pooled(net) == 0
         assert pooled(net) == 1
+
+
+def test_two_exclusions_of_one_module() -> None:
+    net = nn.Sequential(nn.MaxPool2d(2), nn.MaxPool2d(2))
+    with switching.accelerated("max_pool2d"):
+        first, second = ptac.exclude(net), ptac.exclude(net)
+        hook = net[0].register_forward_hook(lambda *_: first.remove())
+        assert pooled(net) == 0
+        hook.remove()
+        assert pooled(net) == 0
+        net[0].register_forward_hook(lambda *_: ptac.exclude(net).remove())
+        assert pooled(net) == 0
+        net[0].register_forward_hook(lambda *_: second.remove())
+        assert pooled(net) == 1
+
+
+@pytest.mark.parametrize("by", ["one", "two"])
+def test_removed_while_another_thread_runs_the_module(by: str) -> None:
+    net, inside, go_on = model(), threading.Event(), threading.Event()
+    counts = []
+
+    def wait(*_: object) -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    def run() -> None:
+        counts.append(pooled(net))
+
+    net[1].register_forward_pre_hook(wait)
+    with switching.accelerated("max_pool2d"):
+        whole = ptac.exclude(net)
+        excluded = ptac.exclude(net[1])
+        other = threading.Thread(target=run)
+        other.start()
+        assert inside.wait(60)
+        excluded.remove()
+        if by == "two":
+            whole.remove()
+        go_on.set()
+        other.join()
+        assert counts == [0 if by == "one" else 1]
+        assert pooled(net[1]) == 1
+
+
+def test_copied_while_it_runs() -> None:
+    net, copies = model(), []
+
+    def copy_it(*_: object) -> None:
+        hook.remove()
+        copies.append(copy.deepcopy(net))
+
+    hook = net[1].register_forward_hook(copy_it)
+    with switching.accelerated("max_pool2d"):
+        with ptac.exclude(net):
+            assert pooled(net) == 0
+        assert pooled(net) == 2
+        assert pooled(copies[0]) == 0
+        assert pooled(nn.MaxPool2d(2)) == 1

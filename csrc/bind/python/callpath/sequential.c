@@ -74,7 +74,7 @@ static PyObject *try_at(PyObject *modules, Py_ssize_t at, PyObject *x, Py_ssize_
 /* The modules of a Sequential that runs, and where it is. */
 typedef struct place {
     PyObject *children; /* the live dictionary, which modules may change as they run */
-    PyObject *modules;  /* a list of its values, right for what may run at i */
+    PyObject *modules;  /* a list of its values, right for what may run next */
     Py_ssize_t i, n, in_children;
 } place;
 
@@ -100,13 +100,17 @@ static bool follow_changes(place *p)
     return true;
 }
 
-/* Run the modules in turn; the list keeps them, whatever they do to each other. */
-static PyObject *run_modules(PyObject *children, PyObject *input)
+/*
+ * sequential(children, input) -> what the modules of this plain dict make of input in
+ * turn. module_guards_install() comes first.
+ */
+PTAC_ARGS(sequential, 2)
 {
+    PyObject *children = args[0], *x = args[1];
     PTAC_OWNED PyObject *modules = PyDict_Values(children);
     place p = {.children = children, .modules = modules, .n = PyDict_Size(children)};
-    PyObject *x = modules ? Py_NewRef(input) : NULL;
 
+    x = modules ? Py_NewRef(x) : NULL;
     while (x && p.i < p.n) {
         Py_ssize_t n_done = 1;
         PyObject *y = try_at(modules, p.i, x, &n_done);
@@ -116,45 +120,12 @@ static PyObject *run_modules(PyObject *children, PyObject *input)
             y = PyObject_CallFunctionObjArgs(PyList_GetItem(modules, p.i), x, NULL);
             n_done = 1;
         }
+        Py_DECREF(x);
+        x = y;
         for (; n_done > 0; n_done--, p.i++)
             PyDict_Next(children, &p.in_children, NULL, NULL);
-        if (y && !follow_changes(&p))
-            Py_CLEAR(y);
-        Py_DECREF(x);
-        x = y;
+        if (x && !follow_changes(&p))
+            Py_CLEAR(x);
     }
     return x;
-}
-
-/* The same of what is no plain dict, and has an order or values of its own. */
-static PyObject *run_values(PyObject *children, PyObject *input)
-{
-    PTAC_OWNED PyObject *values = PyObject_CallMethod(children, "values", NULL);
-    PTAC_OWNED PyObject *iterator = values ? PyObject_GetIter(values) : NULL;
-    PyObject *x = iterator ? Py_NewRef(input) : NULL, *module;
-
-    while (x && (module = PyIter_Next(iterator))) {
-        PyObject *y = PyObject_CallFunctionObjArgs(module, x, NULL);
-
-        Py_DECREF(module);
-        Py_DECREF(x);
-        x = y;
-    }
-    if (PyErr_Occurred())
-        Py_CLEAR(x);
-    return x;
-}
-
-/*
- * sequential(module, input) -> what the modules of this Sequential make of input.
- * module_guards_install() comes first.
- */
-PTAC_ARGS(sequential, 2)
-{
-    PTAC_OWNED PyObject *children = PyObject_GetAttr(args[0], ptac_names._modules);
-
-    if (!children)
-        return NULL;
-    return PyDict_CheckExact(children) ? run_modules(children, args[1])
-                                       : run_values(children, args[1]);
 }
