@@ -59,7 +59,7 @@ done.wait()
 """,
     "fork": """
 import os
-save()  # registers exits of torch's; glibc forks the lock of that as it is
+save()  # the first registers exit handlers: a fork meanwhile would copy glibc's lock
 def work():
     save()
     time.sleep(0.2)

@@ -46,42 +46,17 @@ static const layer_kind layers[PTAC_N_MODULES + 1] = {
                                  NULL, ptac_int8_conv2d_chain},
 };
 
-/*
- * What the module at a place, and some behind it, make of x in one; *n is how many.
- * None where the module has to be called. Asked before each module: the one before may
- * have changed any of this.
- */
-static PyObject *try_at(PyObject *modules, Py_ssize_t at, PyObject *x, Py_ssize_t *n)
-{
-    PyObject *module = PyList_GetItem(modules, at), *result;
-    const layer_kind *layer = &layers[ptac_module_kind_of(module)];
-    ptac_chain chain;
-
-    if (!layer->run || at + 1 == PyList_Size(modules) || !ptac_modules_are_unheard() ||
-        !(layer->followers >> ptac_module_kind_of(PyList_GetItem(modules, at + 1)) &
-          1) ||
-        ptac_chooser_gate(layer->op) != PTAC_TAKE ||
-        (layer->may_be_ours && !layer->may_be_ours(module)))
-        Py_RETURN_NONE;
-    result = ptac_chain_read(modules, at, layer->followers, &chain)
-                 ? layer->run(&chain, x)
-                 : Py_NewRef(Py_None);
-    *n = chain.n;
-    ptac_chain_drop(&chain);
-    return result;
-}
-
 /* The modules of a Sequential that runs, and where it is. */
 typedef struct place {
     PyObject *children; /* the live dictionary, which modules may change as they run */
-    PyObject *modules;  /* a list of its values, right for what may run next */
+    PyObject *modules;  /* a list of its values as they were seen */
     Py_ssize_t i, n, in_children;
 } place;
 
-/* What a module has put in the place of others runs, as by torch's own loop. */
-static bool follow_changes(place *p)
+/* See what modules have put in the place of the n_next next ones. */
+static bool follow_changes(place *p, Py_ssize_t n_next)
 {
-    const Py_ssize_t end = ptac_least(p->n, p->i + PTAC_LONGEST_CHAIN);
+    const Py_ssize_t end = ptac_least(p->n, p->i + n_next);
     Py_ssize_t at = p->in_children;
     PyObject *child;
 
@@ -94,10 +69,37 @@ static bool follow_changes(place *p)
                                 "dictionary keys changed during iteration");
         if (child != PyList_GetItem(p->modules, k))
             PyList_SetItem(p->modules, k, Py_NewRef(child));
-        if (!layers[ptac_module_kind_of(child)].run && k == p->i)
-            break; /* no chain begins here */
     }
     return true;
+}
+
+/*
+ * What the next module, and some behind it, make of x in one; *n is how many. None
+ * where the module has to be called. Asked before each module: the one before may have
+ * changed any of this.
+ */
+static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
+{
+    PyObject *module = PyList_GetItem(p->modules, p->i), *result;
+    const layer_kind *layer = &layers[ptac_module_kind_of(module)];
+    ptac_chain chain;
+
+    if (!layer->run || p->i + 1 == p->n || !ptac_modules_are_unheard())
+        Py_RETURN_NONE;
+    if (!follow_changes(p, PTAC_LONGEST_CHAIN))
+        return NULL;
+    if (!(layer->followers >>
+              ptac_module_kind_of(PyList_GetItem(p->modules, p->i + 1)) &
+          1) ||
+        ptac_chooser_gate(layer->op) != PTAC_TAKE ||
+        (layer->may_be_ours && !layer->may_be_ours(module)))
+        Py_RETURN_NONE;
+    result = ptac_chain_read(p->modules, p->i, layer->followers, &chain)
+                 ? layer->run(&chain, x)
+                 : Py_NewRef(Py_None);
+    *n = chain.n;
+    ptac_chain_drop(&chain);
+    return result;
 }
 
 /*
@@ -106,14 +108,13 @@ static bool follow_changes(place *p)
  */
 PTAC_ARGS(sequential, 2)
 {
-    PyObject *children = args[0], *x = args[1];
-    PTAC_OWNED PyObject *modules = PyDict_Values(children);
-    place p = {.children = children, .modules = modules, .n = PyDict_Size(children)};
+    PTAC_OWNED PyObject *modules = PyDict_Values(args[0]);
+    place p = {args[0], modules, .n = PyDict_Size(args[0])};
+    PyObject *x = modules ? Py_NewRef(args[1]) : NULL;
 
-    x = modules ? Py_NewRef(x) : NULL;
     while (x && p.i < p.n) {
         Py_ssize_t n_done = 1;
-        PyObject *y = try_at(modules, p.i, x, &n_done);
+        PyObject *y = try_chain(&p, x, &n_done);
 
         if (y == Py_None) {
             Py_DECREF(y);
@@ -123,8 +124,8 @@ PTAC_ARGS(sequential, 2)
         Py_DECREF(x);
         x = y;
         for (; n_done > 0; n_done--, p.i++)
-            PyDict_Next(children, &p.in_children, NULL, NULL);
-        if (x && !follow_changes(&p))
+            PyDict_Next(p.children, &p.in_children, NULL, NULL);
+        if (x && !follow_changes(&p, 1))
             Py_CLEAR(x);
     }
     return x;
