@@ -492,6 +492,7 @@ for call in (
     lambda: _C.saved_unpack(x),
     lambda: _C.cross_entropy(x, target, None, 1, -100, 0.0),
     lambda: _C.linear_module(layer, x),
+    lambda: _C.sequential(nn.Sequential(layer), x),
 ):
     try:
         call()
@@ -502,7 +503,7 @@ assert _C.saved_unpack(holder) is w
 _C.saved_release(holder, None)
 assert holder.tensor is None
 assert _C.linear_act(x, w, None, 0) is None
-assert _C.sequential(nn.Sequential(layer), x).shape == (2, 4)
+assert _C.sequential({"0": layer}, x).shape == (2, 4)
 assert _C.optimizer_group(True, {}, sgd.param_groups[0], 1.0, None) == 0
 assert _C.optimizer_step(True, sgd, 1.0, None) is False
 assert _C.zero_grads(sgd.param_groups) is False
@@ -525,4 +526,5 @@ def test_functions_before_a_switch_has_been_on(loaded: list[str]) -> None:
         "a holder is expected",
         "a holder is expected",
         *["'NoneType' object is not callable"] * 2,
+        "children are a plain dict",
     ]

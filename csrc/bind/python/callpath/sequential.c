@@ -108,8 +108,11 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
  */
 PTAC_ARGS(sequential, 2)
 {
-    PTAC_OWNED PyObject *modules = PyDict_Values(args[0]);
-    place p = {args[0], modules, .n = PyDict_Size(args[0])};
+    PTAC_OWNED PyObject *modules =
+        PyDict_CheckExact(args[0])
+            ? PyDict_Values(args[0])
+            : PyErr_Format(PyExc_TypeError, "children are a plain dict");
+    place p = {args[0], modules, .n = modules ? PyList_Size(modules) : 0};
     PyObject *x = modules ? Py_NewRef(args[1]) : NULL;
 
     while (x && p.i < p.n) {
