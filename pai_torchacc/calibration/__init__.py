@@ -103,7 +103,7 @@ def read_shipped(path: Path, without: Container[str] = ()) -> list[Measurement]:
     lines = path.read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line and line[0] != "#"]
     rows = [line for line in rows if line.partition(",")[0] not in without]
-    fields = ",".join(rows[1:]).split(",")
+    fields = ",".join(rows[1:]).split(",") if rows[1:] else []
     op, kind, dtype, threads, work, row, ratio, stock_us = (
         fields[i :: len(COLUMNS)] for i in range(len(COLUMNS))
     )
