@@ -17,8 +17,8 @@ if "--stock" not in sys.argv:
 def train(device: str, n_steps: int = 20) -> None:
     """Print loss, page faults and seconds of each step of a small network."""
     torch.manual_seed(0)
-    hidden = [m for _ in range(3) for m in (nn.Linear(1024, 1024), nn.GELU())]
-    model = nn.Sequential(nn.Linear(784, 1024), *hidden, nn.Linear(1024, 10))
+    hidden = [m for _ in range(3) for m in (nn.Linear(512, 512), nn.GELU())]
+    model = nn.Sequential(nn.Linear(784, 512), *hidden, nn.Linear(512, 10))
     model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     x, y = torch.randn(2048, 784), torch.randint(0, 10, (2048,))

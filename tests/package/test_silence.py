@@ -57,7 +57,7 @@ def test_commands_say_which_extra_they_need(
         "from pai_torchacc.__main__ import main\n"
         f"sys.exit(main({command.split()!r}))"
     )
-    done = switching.run_python(["-c", program], cwd=tmp_path)
+    done = switching.forked(["-c", program], cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     text = f"this needs {package}: pip install 'pai_torchacc[bench]'"
     assert done.stderr == f"python -m pai_torchacc: {text}\n"
@@ -72,7 +72,7 @@ def test_a_source_folder_without_extension_says_so(tmp_path) -> None:
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{WITHOUT_EXTENSION}"
         "import pai_torchacc as ptac; print(ptac.enable().reason)\n"
     )
-    done = switching.run_python(["-c", program])
+    done = switching.forked(["-c", program])
     folder = f"no compiled extension in the source folder {tmp_path}: "
     assert done.stdout.startswith(folder), done.stdout + done.stderr
     assert "pip install -e ." in done.stdout

@@ -1,9 +1,9 @@
 """Python programs in processes of their own, without importing torch for each.
 
 A server imports torch once, with what the first optimizer of a process imports in three
-more seconds, and forks for every program. The fork leaves the server's loop and runs the
-program as ``python`` would: its own ``__main__``, environment, standard streams, exit
-handlers and exit status. This package is never imported before the fork.
+more seconds, and forks for every program. The fork leaves the server's loop and runs
+the program as ``python`` would: its own ``__main__``, environment, standard streams,
+exit handlers and exit status. This package is never imported before the fork.
 
 The garbage collector leaves torch's objects alone. Looking at half a million of them,
 the last time when the process ends, copies the pages they lie on.

@@ -64,6 +64,13 @@ static int status_of_child(bool (*check)(void))
     return status;
 }
 
+uint64_t unit_amount(uint64_t usual, uint64_t full)
+{
+    const char *is_full = getenv("PTAC_TEST_FULL");
+
+    return is_full && strcmp(is_full, "1") == 0 ? full : usual;
+}
+
 bool unit_in_child(bool (*check)(void))
 {
     const int status = status_of_child(check);

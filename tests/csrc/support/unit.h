@@ -27,6 +27,9 @@ void unit_fail(const char *file, int line, const char *what);
 /* Say why a test cannot be run in this build; it then returns. */
 void unit_skip(const char *reason);
 
+/* How much to do: in full with PTAC_TEST_FULL=1, as in make check. */
+uint64_t unit_amount(uint64_t usual, uint64_t full);
+
 /* Call check in a child process: true when it returned true there. */
 bool unit_in_child(bool (*check)(void));
 

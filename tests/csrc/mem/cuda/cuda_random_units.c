@@ -170,11 +170,12 @@ UNIT(random_programs_find_their_bytes)
 /* The n-th call of the driver fails: nothing is lost, and nothing handed out early. */
 UNIT(every_call_of_the_driver_may_fail)
 {
+    const long between = (long)unit_amount(6, 2); /* the source's own units take all */
     long n = 0;
 
     do {
         open_pool((uint64_t)(1000 + n % 7), (size_t)48 << 20);
-        mock_fail_at(n += 2); /* the source's own units take every one */
+        mock_fail_at(n += between);
         for (int i = 0; i < N_FAILING; i++)
             step();
 

@@ -187,7 +187,7 @@ UNIT(steps_that_differ_now_and_then)
 {
     EXPECT(fixture_open(NULL));
     ptac_cpu_pool_plan_steps(true);
-    for (uint64_t seed = 1; seed < 40; seed++) {
+    for (uint64_t seed = 1; seed <= unit_amount(12, 40); seed++) {
         trainer t = new_trainer(seed, seed % 2 ? 30 : 3 * N_SCRIPT / 2);
 
         train(&t, N_STEPS, 2 + (int)seed);
@@ -203,7 +203,7 @@ UNIT(steps_that_differ_now_and_then)
 UNIT(planning_is_switched_while_planned_blocks_are_in_use)
 {
     EXPECT(fixture_open(NULL));
-    for (uint64_t seed = 1; seed < 20; seed++) {
+    for (uint64_t seed = 1; seed <= unit_amount(6, 20); seed++) {
         trainer t = new_trainer(seed, 50);
 
         for (int i = 0; i < 30; i++) {
