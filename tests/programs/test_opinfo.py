@@ -51,9 +51,9 @@ OURS: dict[str, tuple[str, ...]] = {
 TOO_SMALL = ("linear_act",)
 """Operators that get the samples, and leave all of them to stock for their size."""
 
-EACH = {"nn.functional.max_pool2d": 1 if FULL else 7}
-"""Of operators with very many samples, one in so many: here 206 of 1440. The samples
-are a product of options, of which none has seven values."""
+EACH = {"nn.functional.max_pool2d": 1 if FULL else 13}
+"""Of operators with very many samples, one in so many: here 111 of 1440. The samples
+are a product of options, of which none has thirteen values."""
 
 ROUNDS = (
     "log_softmax",

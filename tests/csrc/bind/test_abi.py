@@ -97,6 +97,7 @@ def test_prototypes_are_torchs(guard: Path) -> None:
     assert guard.exists()
 
 
+@pytest.mark.long
 def test_wrong_prototypes_do_not_compile(guard: Path, tmp_path: Path) -> None:
     header = (native.CSRC / "bind" / "abi" / "torch_abi.h").read_text()
     wrong = header
