@@ -1,9 +1,10 @@
 """Python programs in processes of their own, without importing torch for each.
 
-A server imports torch once, with what the first optimizer of a process imports in three
-more seconds, and forks for every program. The fork leaves the server's loop and runs
-the program as ``python`` would: its own ``__main__``, environment, standard streams,
-exit handlers and exit status. This package is never imported before the fork.
+A server imports torch once, where it can with what the first optimizer of a process
+imports in three more seconds, and forks for every program. The fork leaves the server's
+loop and runs the program as ``python`` would: its own ``__main__``, environment,
+standard streams, exit handlers and exit status. This package is never imported before
+the fork.
 
 The garbage collector leaves torch's objects alone. Looking at half a million of them,
 the last time when the process ends, copies the pages they lie on.
@@ -12,6 +13,7 @@ the last time when the process ends, copies the pages they lie on.
 from __future__ import annotations
 
 import gc
+import importlib.util
 import io
 import json
 import os
@@ -72,8 +74,12 @@ class Server:
 
 def serve() -> dict[str, Any]:
     """Fork for each request; returns in the forked processes only."""
-    import torch._dynamo  # noqa: F401
+    import torch
 
+    # With dynamo a torch for CUDA imports triton, which complains, when a process ends,
+    # of objects that the collector has left alone.
+    if importlib.util.find_spec("triton") is None:
+        import torch._dynamo  # noqa: F401
     assert not [name for name in sys.modules if name.startswith("pai_torchacc")]
     gc.collect()
     gc.freeze()
