@@ -106,7 +106,7 @@ def stock_before_and_after(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     for variable in switching.ENVIRONMENT:
         monkeypatch.delenv(variable, raising=False)
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     yield
     assert_stock()
 

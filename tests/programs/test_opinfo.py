@@ -211,7 +211,7 @@ def test_errors_of_operators(op: Any) -> None:
     """What torch lists as errors are the same errors."""
     if op.error_inputs_func is None:
         return
-    for given in op.error_inputs("cpu"):
+    for given in op.error_inputs_func(op, "cpu"):
         args = (given.sample_input.input, *given.sample_input.args)
         stock = run(function_of(op), args, given.sample_input.kwargs)
         assert isinstance(stock[0], str)
@@ -221,7 +221,7 @@ def test_errors_of_operators(op: Any) -> None:
 
 
 def module_run(info: Any, given: Any, training: bool) -> list[Any]:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     made = given.constructor_input
     module = info.module_cls(*made.args, **made.kwargs)
     module.train(training)
@@ -247,7 +247,7 @@ def test_module(info: Any) -> None:
     op = MODULES.get(info.name)
     total = 0
     for training in (True, False):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         inputs = info.module_inputs_func(
             info, device="cpu", dtype=torch.float32, requires_grad=True,
             training=training,

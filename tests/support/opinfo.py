@@ -30,7 +30,11 @@ def name_of(value: Any) -> str:
 
 
 def run(function: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Results and gradients of a call with fresh leaves, or what it raises."""
+    """Results and gradients of a call with fresh leaves, or what it raises.
+
+    Only the CPU's generator is seeded. ``torch.manual_seed`` would keep the text of the
+    whole call stack for GPUs, each time.
+    """
 
     def fresh(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.layout is not torch.strided:
@@ -41,7 +45,7 @@ def run(function: Any, args: Any, kwargs: Any) -> list[Any]:
         return leaf.requires_grad_(value.requires_grad)
 
     args, kwargs = tree_map(fresh, (args, kwargs))
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     try:
         out = function(*args, **kwargs)
         outs = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor)]
@@ -61,6 +65,7 @@ def run(function: Any, args: Any, kwargs: Any) -> list[Any]:
 
 
 def samples(op: Any, dtype: torch.dtype) -> Iterator[Any]:
-    torch.manual_seed(0)
+    """What ``op.sample_inputs`` gives, which seeks a unittest in all frames besides."""
+    torch.default_generator.manual_seed(0)
     needs_grad = dtype in op.supported_backward_dtypes("cpu")
-    yield from op.sample_inputs("cpu", dtype, requires_grad=needs_grad)
+    yield from op.sample_inputs_func(op, "cpu", dtype, needs_grad)
