@@ -25,7 +25,7 @@ def digits() -> list[Tensor]:
     return [x.float(), y, x_test.float(), y_test]
 
 
-def trained(x: Tensor, y: Tensor, n_steps: int = 300) -> nn.Module:
+def trained(x: Tensor, y: Tensor, n_steps: int = 150) -> nn.Module:
     """A multi-layer perceptron after a few epochs."""
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pai_torchacc.quantization import dispatch, quantizer
+from pai_torchacc.quantization import dispatch, operators, quantizer
 from pai_torchacc.quantization.storage import Int8Module
 
 _BATCHED = 3
@@ -72,7 +72,7 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         return result, weights
 
     def _is_ours(self, *inputs: Tensor) -> bool:
-        if not quantizer.is_in_graph() and dispatch.kernel_of("int8_linear") is None:
+        if not quantizer.is_in_graph() and operators.kernels.get("int8_linear") is None:
             return False
         if self._scale().device.type != "cpu":
             return False

@@ -19,15 +19,12 @@ from pai_torchacc.quantization.quantizer import is_compiling, is_in_graph
 # Looked up once: a product of one row takes a few microseconds.
 _is_autocast = torch._C._is_any_autocast_enabled
 
-kernel_of = kernels.get
-"""The entry of that name; None while the switch is off."""
-
 _LOWERED = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def product(op: str, *args: Any) -> Tensor | None:
     """Give the operator's result for its arguments, all but an activation."""
-    kernel = kernel_of(op)
+    kernel = kernels.get(op)
     if kernel is not None and args[1] is not None and not is_compiling():
         result = kernel(*args)
         if result is not None:

@@ -26,7 +26,7 @@ class Int8Linear(Int8Module, nn.Linear):
         n, k = state.shape
         if not state.floats or not state.is_float(input, k):
             packed, scale = buffers.get("weight_packed"), buffers["weight_scale"]
-            kernel = dispatch.kernel_of("int8_linear")
+            kernel = operators.kernels.get("int8_linear")
             if kernel is not None and packed is not None and not is_compiling():
                 result = kernel(input, packed, scale, bias, n, k)
                 if result is not None:
@@ -55,7 +55,7 @@ class Int8Conv2d(Int8Module, nn.Conv2d):
             buffers, result = self._buffers, None
             packed, scale = buffers.get("weight_packed"), buffers["weight_scale"]
             images = input.unsqueeze(0) if input.dim() == _SPATIAL + 1 else input
-            kernel = dispatch.kernel_of("int8_conv2d")
+            kernel = operators.kernels.get("int8_conv2d")
             if kernel is not None and packed is not None and not is_compiling():
                 result = kernel(images, packed, scale, bias, at)
             if result is None:
@@ -108,7 +108,7 @@ class Int8Embedding(Int8Module, nn.Embedding):
         """Look rows up."""
         buffers = self._buffers
         int8, scale = buffers["weight_int8"], buffers["weight_scale"]
-        kernel, is_graph = dispatch.kernel_of("int8_embedding"), is_in_graph()
+        kernel, is_graph = operators.kernels.get("int8_embedding"), is_in_graph()
         result = None
         if kernel is not None and not is_graph:
             result = kernel(input, int8, scale)

@@ -15,6 +15,7 @@ from typing import Any
 
 import footprint
 import hypothesis
+import native
 import pytest
 import switching
 import torch
@@ -122,7 +123,9 @@ def constructed_before() -> None:
         getattr(torch.ops.aten, name)
 
 
-@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
+@hypothesis.settings(
+    max_examples=60 if native.FULL else 30, deadline=None, derandomize=True
+)
 @hypothesis.given(st.lists(actions, max_size=8))
 def test_any_sequence_leaves_nothing(sequence: list[tuple[Any, ...]]) -> None:
     before = footprint.take()

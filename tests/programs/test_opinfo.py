@@ -184,22 +184,20 @@ def test_operator(op: Any, dtype: torch.dtype) -> None:
     rounds = any(part in op.name for part in ROUNDS)
     function = function_of(op)
     counted = OURS.get(op.name, ())
-    total = dict.fromkeys(counted, 0)
     limit = None if FULL or counted else 12
     chosen = islice(samples(op, dtype), 0, limit, EACH.get(op.name, 1))
-    for number, sample in enumerate(chosen):
-        args = (sample.input, *sample.args)
-        stock = run(function, args, sample.kwargs)
-        with switching.accelerated():
-            hits = {name: switching.hits(name) for name in counted}
-            ours = run(function, args, sample.kwargs)
-            for name, h in hits.items():
-                total[name] += seen(h)
-        exact = partial(run, function, *tree_map(in_float64, (args, sample.kwargs)))
+    calls = [((sample.input, *sample.args), sample.kwargs) for sample in chosen]
+    stock = [run(function, *call) for call in calls]
+    with switching.accelerated():
+        hits = {name: switching.hits(name) for name in counted}
+        ours = [run(function, *call) for call in calls]
+        total = {name: seen(h) for name, h in hits.items()}
+    for number, (call, a, b) in enumerate(zip(calls, ours, stock, strict=True)):
+        exact = partial(run, function, *tree_map(in_float64, call))
         try:
-            compare(ours, stock, rounds, f"{op.name}, sample {number}", exact)
+            compare(a, b, rounds, f"{op.name}, sample {number}", exact)
         except AssertionError:
-            if gives_the_same(function, args, sample.kwargs, stock):
+            if gives_the_same(function, *call, b):
                 raise
     # A variant asks for another dtype, which no row takes.
     if dtype is torch.float32 and not op.variant_test_name:
@@ -252,15 +250,14 @@ def test_module(info: Any) -> None:
             info, device="cpu", dtype=torch.float32, requires_grad=True,
             training=training,
         )  # fmt: skip
-        for number, given in enumerate(inputs):
-            if given.forward_input is None:
-                continue
-            stock = module_run(info, given, training)
-            with switching.accelerated():
-                hits = switching.hits(op) if op else None
-                ours = module_run(info, given, training)
-                total += seen(hits) if hits else 0
-            compare(ours, stock, rounds, f"{info.name}, input {number}")
+        inputs = [given for given in inputs if given.forward_input is not None]
+        stock = [module_run(info, given, training) for given in inputs]
+        with switching.accelerated():
+            hits = switching.hits(op) if op else None
+            ours = [module_run(info, given, training) for given in inputs]
+            total += seen(hits) if hits else 0
+        for number, (a, b) in enumerate(zip(ours, stock, strict=True)):
+            compare(a, b, rounds, f"{info.name}, input {number}")
     assert total or not op
 
 
