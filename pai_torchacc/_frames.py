@@ -15,7 +15,7 @@ from types import FrameType
 _HERE = str(Path(__file__).parent) + os.sep
 _INSIDE = "pai_torchacc."
 
-_said: set[str] = set()
+said: set[str] = set()  # not to be said again
 
 
 def hide(error: BaseException) -> None:
@@ -33,8 +33,8 @@ def warn_once(text: str, key: str | None = None) -> None:
 
     Not a second one of the same ``key``, which is the text unless said otherwise.
     """
-    if (key or text) not in _said:
-        _said.add(key or text)
+    if (key or text) not in said:
+        said.add(key or text)
         warnings.warn(text, RuntimeWarning, stacklevel=_level_outside())
 
 

@@ -12,7 +12,8 @@ import _thread
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +34,17 @@ class NotNow(Unavailable):
 
 _PATIENCE_S = 5
 """For which an interrupt waits for the thread aside, which it cannot reach."""
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Nothing of ours runs in this thread, or counts."""
+    c = loaded()
+    held = [c.thread_mute()] if c else []
+    try:
+        yield
+    finally:
+        held.clear()  # also where a traceback keeps this frame
 
 
 def aside(ask: Callable[[Any, Any], _T], c: Any) -> _T:

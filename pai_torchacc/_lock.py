@@ -16,7 +16,7 @@ import threading
 float_mode = threading.RLock()
 switch = threading.RLock()
 hooks = threading.RLock()
-boxes = threading.RLock()
+saved_storage = threading.RLock()
 
 
 def _guard() -> None:
@@ -24,7 +24,8 @@ def _guard() -> None:
         from pai_torchacc import _C
     except ImportError:  # nothing can be switched on
         return
-    before, in_parent, in_child = _C.fork_guards((float_mode, switch, hooks, boxes))
+    locks = float_mode, switch, hooks, saved_storage
+    before, in_parent, in_child = _C.fork_guards(locks)
     os.register_at_fork(
         before=before, after_in_parent=in_parent, after_in_child=in_child
     )

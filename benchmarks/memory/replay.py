@@ -37,7 +37,6 @@ ENGINE = (
     "tests/csrc/mem/support/replay.c",
     "csrc/mem/engine/*.c",
     "csrc/mem/planning/plan.c",
-    "csrc/mem/cpu/huge_pages.c",
 )
 
 

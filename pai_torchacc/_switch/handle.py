@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, closing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ _scopes: list[_Scope] = []
 """Blocks that are open, of all threads, in the order in which they began."""
 
 
-class _Scope:
+class _Scope(AbstractContextManager[Any]):
     """A ``with`` block, or a call of a decorated function.
 
     Blocks of other threads, and of generators, need not end in the reverse of the order
@@ -33,6 +33,11 @@ class _Scope:
         self._thread = threading.get_ident()
         self._before = before
         _scopes.append(self)
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self.close()
+        if error is not None:
+            _frames.hide(error)
 
     def close(self) -> None:
         with state.locked():
@@ -123,15 +128,15 @@ class Handle:
 
 def _wrapped(function: Any, config: Config) -> Any:
     async def coroutine(*args: Any, **kwargs: Any) -> Any:
-        with closing(_begin(config)):
+        with _begin(config):
             return await function(*args, **kwargs)
 
     def generator(*args: Any, **kwargs: Any) -> Any:
-        with closing(_begin(config)):
+        with _begin(config):
             return (yield from function(*args, **kwargs))
 
     async def stream(*args: Any, **kwargs: Any) -> Any:
-        with closing(_begin(config)):
+        with _begin(config):
             async with aclosing(function(*args, **kwargs)) as inner:
                 step = inner.asend(None)
                 while True:
@@ -145,7 +150,7 @@ def _wrapped(function: Any, config: Config) -> Any:
                         step = inner.athrow(error)
 
     def plain(*args: Any, **kwargs: Any) -> Any:
-        with closing(_begin(config)):
+        with _begin(config):
             return function(*args, **kwargs)
 
     wrapper: Callable[..., Any] = plain

@@ -149,15 +149,6 @@ def _is_work(work: Work) -> bool:
     return min(work) > 0 and math.prod(work) < 1 << 63
 
 
-def worst(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """One measurement for each row at each place: that of the least ratio."""
-    found: dict[tuple[Any, ...], Measurement] = {}
-    for m in measurements:
-        if m[:6] not in found or m.ratio < found[m[:6]].ratio:
-            found[m[:6]] = m
-    return list(found.values())
-
-
 def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:
     """Choose the table for a CPU, which the extension calls ``vendor-family-model``.
 

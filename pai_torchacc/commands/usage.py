@@ -85,11 +85,12 @@ def count(text: str) -> int:
 
 def check_environment() -> None:
     """Raise UsageError where a ``PTAC_*`` variable has a value that nobody knows."""
-    from pai_torchacc import _environment, _host
+    from pai_torchacc import _environment, _frames, _host
     from pai_torchacc.calibration import in_use
 
     for text in _environment.unknown_variables():
         print(f"pai_torchacc: {text}", file=sys.stderr)
+        _frames.said.add(text)
     try:
         config = _environment.config()
         _environment.features()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,16 +17,6 @@ from torch import Tensor
 
 from pai_torchacc import _host
 from pai_torchacc.adaptive_lr.step_protocol import REHEARSED
-
-
-@contextmanager
-def _stock(c: Any) -> Iterator[None]:
-    """Nothing of ours runs in this thread, or counts."""
-    held = [c.thread_mute()]
-    try:
-        yield
-    finally:
-        held.clear()  # also where a traceback keeps this frame
 
 
 def run(
@@ -43,7 +32,7 @@ def run(
         result = ours(*args)
         return stock() if result is None else result
     start = time.perf_counter_ns()  # stock first: ours may write over its inputs
-    with _stock(c):
+    with _host.muted():
         expected = stock()
     middle = time.perf_counter_ns()
     result = ours(*args)
@@ -88,7 +77,7 @@ class Rehearsal:
             for copy, p in zip(copies, self._params, strict=True)
         }
         start = time.perf_counter_ns()
-        with _stock(c), torch.no_grad():
+        with _host.muted(), torch.no_grad():
             step(self._double)
         self._t_stock_ns = time.perf_counter_ns() - start
         self._copies = copies

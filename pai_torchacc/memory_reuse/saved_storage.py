@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pai_torchacc._lock import boxes as _lock
+from pai_torchacc._lock import saved_storage as _lock
 from pai_torchacc.memory_reuse import float_mode, packing, recipes
 
 ENOUGH = 32 << 20
@@ -40,7 +40,7 @@ _TROUBLE = (
 """What our part of saving may raise; what else signal handlers do is let through."""
 
 kept: Counter[str] = Counter()
-"""Why boxes keep their memory, and how many."""
+"""Why saved tensors keep their memory, and how many."""
 
 _boxes: weakref.WeakValueDictionary[int, Box] = weakref.WeakValueDictionary()
 _n_bytes_kept = 0

@@ -106,7 +106,7 @@ class _Verifying:
         return self._run(options.pop("pools", Pools()), **options)
 
     def _stock(self, **options: Any) -> Results:
-        with disabled():
+        with disabled(), _host.muted():
             return self._ours(**{"pools": Pools(self._forced), **options})
 
     def _exact(self, pools: Pools) -> tuple[Results, str | None]:

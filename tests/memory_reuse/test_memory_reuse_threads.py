@@ -35,12 +35,13 @@ list(pool.map(lambda _: save(), range(8)))
 """,
     "daemons": """
 saved = threading.Barrier(5)
-def work(n):
+def work(stays):
     save()
     saved.wait()
-    time.sleep(n)
-for n in (0, 0, 0, 100):
-    threading.Thread(target=work, args=(n,), daemon=True).start()
+    if stays:
+        threading.Event().wait()
+for stays in (False, False, False, True):
+    threading.Thread(target=work, args=(stays,), daemon=True).start()
 saved.wait()
 """,
     "enabled in a thread": """
@@ -60,12 +61,14 @@ done.wait()
     "fork": """
 import os
 save()  # the first registers exit handlers: a fork meanwhile would copy glibc's lock
+forked = threading.Event()
 def work():
     save()
-    time.sleep(0.2)
+    forked.wait()
 t = threading.Thread(target=work)
 t.start()
 if os.fork():
+    forked.set()
     os.wait()
 else:
     assert torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
@@ -73,7 +76,7 @@ else:
 }
 
 BEFORE = """
-import threading, time, torch, pai_torchacc
+import threading, torch, pai_torchacc
 from concurrent.futures import ThreadPoolExecutor
 torch.set_num_threads(1)
 def save():

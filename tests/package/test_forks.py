@@ -16,7 +16,7 @@ BEFORE = """
 import faulthandler, os, signal, sys, threading
 from pai_torchacc import _lock
 faulthandler.dump_traceback_later(60, exit=True)
-LOCKS = [_lock.float_mode, _lock.switch, _lock.hooks, _lock.boxes]
+LOCKS = [_lock.float_mode, _lock.switch, _lock.hooks, _lock.saved_storage]
 
 def free_in_another_thread():
     found = []

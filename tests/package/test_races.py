@@ -10,28 +10,25 @@ from __future__ import annotations
 import pytest
 import switching
 
-SECONDS = 1.5
-
-PROGRAM = f"""
-import threading, time
+PROGRAM = """
+import sys, threading
 import switching, torch
 import torch.nn.functional as F
 from torch import nn
 
 torch.set_num_threads(1)
+sys.setswitchinterval(1e-4)
 
-def race(op, work, disturb):
+def race(op, n, work, disturb):
     stop = threading.Event()
     def loop():
         while not stop.is_set():
             disturb()
-            time.sleep(0.0005)
     with switching.accelerated(op):
         hits = switching.hits(op)
         other = threading.Thread(target=loop)
         other.start()
-        end = time.time() + {SECONDS}
-        while time.time() < end:
+        for _ in range(n):
             work()
         stop.set()
         other.join()
@@ -39,7 +36,7 @@ def race(op, work, disturb):
     print("survived")
 """
 
-# FloatMode p.grad to None is a race in torch itself: reading it meanwhile finds the
+# Setting p.grad to None is a race in torch itself: reading it meanwhile finds the
 # gradient that is being freed. Replacing it is not.
 GRADIENT = """
 N = 1 << 23
@@ -49,7 +46,7 @@ for cls, op in ((torch.optim.SGD, "sgd_step"), (torch.optim.Adam, "adam_step")):
     opt = cls([p], lr=0.1)
     def disturb():
         p.grad = torch.ones(N)
-    race(op, opt.step, disturb)
+    race(op, 100, opt.step, disturb)
 """
 
 
@@ -69,7 +66,7 @@ def disturb():
     # What was freed is soon written over.
     kept[:] = kept[-20:] + [torch.full((2048,), 1e6)]
     torch.full((2048, 2048), 1e6)
-race("linear_act", work, disturb)
+race("linear_act", 50, work, disturb)
 assert max(seen) < 1, max(seen)
 """
 
@@ -90,8 +87,7 @@ for classes in (10, 1000):
     def disturb():
         target.copy_(wrong)
         target.copy_(right)
-        time.sleep(0.0002)
-    race("cross_entropy", work, disturb)
+    race("cross_entropy", 200, work, disturb)
 """
 
 

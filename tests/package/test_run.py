@@ -202,6 +202,13 @@ def test_wrong_variables_are_said_before_the_program_starts(
     assert done.returncode == 2
 
 
+def test_an_unknown_variable_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import torch")
+    command = ["-m", "pai_torchacc", "run", "script.py"]
+    done = switching.run_python(command, cwd=tmp_path, PTAC_DISABLED="1")
+    assert done.stderr.count("did you mean PTAC_DISABLE?") == 1, done.stderr
+
+
 def test_a_variable_that_the_program_spoils_is_a_line_in_the_log(
     tmp_path: Path,
 ) -> None:

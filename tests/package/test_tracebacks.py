@@ -1,7 +1,7 @@
-"""Errors of the user's program: their tracebacks have no frames of ours."""
+"""Errors of the user's program: no frames of what stands in for stock's functions."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -38,6 +38,22 @@ def step(cls: type) -> Callable[[], Any]:
     return lambda: cls(nn.Linear(3, 3).parameters(), lr=0.1).step(closure)
 
 
+@ptac.enable("memory_pool")
+def decorated() -> None:
+    raise KeyError("mine")
+
+
+@ptac.enable("memory_pool")
+def generator() -> Iterator[int]:
+    yield 1
+    raise KeyError("mine")
+
+
+@ptac.enable("memory_pool")
+async def coroutine() -> None:
+    raise KeyError("mine")
+
+
 X = torch.ones(4, 5)
 CASES: dict[str, Callable[[], Any]] = {
     "linear": lambda: nn.Linear(6, 3)(X),
@@ -49,6 +65,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "closure of Adam": step(torch.optim.Adam),
     "sparse gradient": sparse_step,
     "backward twice": twice,
+    "decorated function": decorated,
+    "decorated generator": lambda: list(generator()),
+    "decorated coroutine": lambda: coroutine().send(None),
     "no parameters": lambda: torch.optim.SGD([], lr=1),
 }
 

@@ -265,6 +265,15 @@ def test_what_was_not_accelerated_is_said() -> None:
     assert "nothing ran accelerated" in str(found)
 
 
+def test_stock_s_part_is_not_counted() -> None:
+    """It would stand in the report as calls that the program had run stock."""
+    model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2))
+    with switching.accelerated():
+        hits = [switching.hits(op) for op in ("conv2d", "max_pool2d")]
+        assert ptac.verify(model, torch.randn(4, 8, 20, 20, requires_grad=True))
+        assert all(h.accelerated and not h.forwarded for h in hits), hits
+
+
 UNUSUAL_RESULTS: dict[str, Callable[[Tensor], Tensor]] = {
     "sparse": lambda x: x.to_sparse(),
     "compressed": lambda x: x.to_sparse_csr(),

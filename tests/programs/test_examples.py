@@ -1,6 +1,6 @@
 """The scripts of examples/, by stock and accelerated in one run, held against float64.
 
-Figures (time per step both ways) are printed: ``pytest -s tests/test_examples.py``.
+Figures (time per step both ways) are printed, by ``pytest -s`` and this file's name.
 They assert nothing.
 """
 

@@ -128,6 +128,22 @@ def test_headers_are_guarded_by_their_path() -> None:
         assert guard[1] == f"PTAC_{'_'.join(path).upper()}_H", header
 
 
+def test_files_that_are_named_exist() -> None:
+    """In comments and documents; files of torch's own folders stand behind its name."""
+    named = re.compile(
+        r"(?<![\w/.])(?:csrc|tests|benchmarks|docs|examples|tools)/[\w/]+"
+        r"\.(?:c|h|cpp|cu|py|md|csv|toml|sh)\b"
+    )
+    documents = [*native.ROOT.glob("*.md"), *native.ROOT.glob("docs/*.md")]
+    missing = [
+        f"{path.relative_to(native.ROOT)}: {name}"
+        for path in [*files(".c", ".h", ".cpp", ".py", ".md"), *documents]
+        for name in named.findall(path.read_text(encoding="utf-8"))
+        if not any((native.ROOT / base / name).exists() for base in ("", "tests"))
+    ]
+    assert not missing
+
+
 def test_files_open_by_saying_what_they_are() -> None:
     for source in files(*C_SUFFIXES):
         opening = source.read_text()

@@ -1,6 +1,6 @@
 """Networks trained on handwritten digits keep their accuracy in int8.
 
-The figures are printed: ``pytest -s tests/test_quantization_accuracy.py``.
+The figures are printed: ``pytest -s tests/quantization/test_quantization_accuracy.py``.
 """
 
 from __future__ import annotations

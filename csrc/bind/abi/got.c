@@ -4,9 +4,7 @@
  * Sources: System V ABI, chapter 5 (dynamic section, relocations), its supplements for
  * x86-64 and AArch64, and the manual page of dlinfo(3).
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#define _GNU_SOURCE 1
 #include "bind/abi/got.h"
 
 #include <dlfcn.h>

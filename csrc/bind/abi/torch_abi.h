@@ -2,8 +2,8 @@
  * torch_abi.h - the part of libtorch's C ABI that we call, in our own prototypes.
  *
  * Nothing is linked: ptac_torch_load() looks each symbol up in the libtorch that the
- * process has loaded. tests/abi_guard.cpp compiles this list beside the headers of the
- * installed torch and fails where a type differs.
+ * process has loaded. tests/csrc/bind/abi_guard.cpp, compiled beside the headers of the
+ * installed torch, fails where a type differs.
  *
  * Sources: torch/csrc/inductor/aoti_torch/c/shim.h and torch/csrc/stable/c/shim.h.
  */

@@ -3,8 +3,8 @@
  *
  * torch's C ABI throws c10::Error only. c10::OutOfMemoryError is the same object with
  * another virtual table, all of whose symbols are exported: the constructor of its base
- * by libc10, type and table by every library that throws it. tests/error_guard.cpp
- * throws one and catches it as torch does.
+ * by libc10, type and table by every library that throws it.
+ * tests/csrc/bind/error_guard.cpp throws one and catches it as torch does.
  *
  * Source: Itanium C++ ABI, 2.4 (throwing), 3.1 (std::string by invisible reference).
  */

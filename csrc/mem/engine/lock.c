@@ -3,9 +3,7 @@
  *
  * Drepper, Futexes Are Tricky (2011), mutex2; and a time limit for each sleep.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#define _GNU_SOURCE 1
 #include "mem/engine/lock.h"
 
 #include <errno.h>

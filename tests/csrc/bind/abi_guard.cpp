@@ -1,9 +1,9 @@
 /*
  * abi_guard.cpp - our prototypes of libtorch beside torch's own headers.
  *
- * tests/test_abi.py compiles this file against the installed torch and runs nothing: a
- * type, an enum code or a layout that differs is a failed static_assert. The tables at
- * its end hold every symbol for the test to look up.
+ * test_abi.py compiles this file against the installed torch and runs nothing: a type,
+ * an enum code or a layout that differs is a failed static_assert. The tables at its
+ * end hold every symbol for the test to look up.
  */
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>

@@ -50,9 +50,9 @@ static bool read_normalization(PyObject *tuple, ptac_int8_args *read)
     if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != NORMALIZATION)
         return false;
     read->params.conv2d.eps = PyFloat_AsDouble(PyTuple_GetItem(tuple, 4));
-    for (int i = PTAC_CONV_WEIGHT; i <= PTAC_CONV_VARIANCE; i++)
-        if (!read_channels(PyTuple_GetItem(tuple, i - PTAC_CONV_WEIGHT),
-                           i < PTAC_CONV_MEAN, read, i))
+    for (int i = PTAC_INT8_CONV_WEIGHT; i <= PTAC_INT8_CONV_VARIANCE; i++)
+        if (!read_channels(PyTuple_GetItem(tuple, i - PTAC_INT8_CONV_WEIGHT),
+                           i < PTAC_INT8_CONV_MEAN, read, i))
             return false;
     return !PyErr_Occurred();
 }
@@ -64,7 +64,7 @@ static bool read_normalization(PyObject *tuple, ptac_int8_args *read)
 static ptac_reason read_images(at_tensor tensor, ptac_int8_args *read)
 {
     ptac_int8_conv2d *p = &read->params.conv2d;
-    ptac_view *x = &read->call.inputs[PTAC_CONV_X];
+    ptac_view *x = &read->call.inputs[PTAC_INT8_CONV_X];
     ptac_reason why = PTAC_TAKE;
 
     ptac_view_of(tensor, x);
@@ -97,10 +97,10 @@ static ptac_reason read_conv(PyObject *const *args, ptac_int8_args *read)
     if (!ptac_is_plain(args[0]))
         return PTAC_SUBCLASS;
     if (!ptac_int8_read(args[1], AT_DTYPE_I8, ptac_packed_bytes(&shape),
-                        &read->call.inputs[PTAC_CONV_PACKED]) ||
-        !read_channels(args[2], false, read, PTAC_CONV_SCALES))
+                        &read->call.inputs[PTAC_INT8_CONV_PACKED]) ||
+        !read_channels(args[2], false, read, PTAC_INT8_CONV_SCALES))
         return PTAC_ARGUMENT;
-    if (!read_channels(args[3], true, read, PTAC_CONV_BIAS) ||
+    if (!read_channels(args[3], true, read, PTAC_INT8_CONV_BIAS) ||
         (read->n_args > 6 && !read_normalization(args[6], read)))
         return PTAC_DTYPE;
     why = read_images(ptac_borrow(args[0]), read);
@@ -108,7 +108,7 @@ static ptac_reason read_conv(PyObject *const *args, ptac_int8_args *read)
         return why;
     p->out_height = ptac_int8_conv2d_places(p, 0);
     p->out_width = ptac_int8_conv2d_places(p, 1);
-    read->call.n_inputs = PTAC_CONV_INPUTS;
+    read->call.n_inputs = PTAC_INT8_CONV_INPUTS;
     return PTAC_TAKE;
 }
 

@@ -113,13 +113,13 @@ void ptac_multiply_strip(const ptac_conv_job *job, const ptac_strip *strip,
 static void fold(const ptac_conv_job *job, float *scales, float *biases)
 {
     const ptac_call *call = job->call;
-    const float *given = call->inputs[PTAC_CONV_SCALES].data;
-    const float *bias = call->inputs[PTAC_CONV_BIAS].data;
+    const float *given = call->inputs[PTAC_INT8_CONV_SCALES].data;
+    const float *bias = call->inputs[PTAC_INT8_CONV_BIAS].data;
     const ptac_batch_norm norm = {
-        .weight = call->inputs[PTAC_CONV_WEIGHT].data,
-        .bias = call->inputs[PTAC_CONV_SHIFT].data,
-        .mean = call->inputs[PTAC_CONV_MEAN].data,
-        .variance = call->inputs[PTAC_CONV_VARIANCE].data,
+        .weight = call->inputs[PTAC_INT8_CONV_WEIGHT].data,
+        .bias = call->inputs[PTAC_INT8_CONV_SHIFT].data,
+        .mean = call->inputs[PTAC_INT8_CONV_MEAN].data,
+        .variance = call->inputs[PTAC_INT8_CONV_VARIANCE].data,
         .eps = job->p->eps,
     };
 

@@ -21,15 +21,15 @@
 #include "ops/int8/panel.h"
 
 enum {
-    PTAC_CONV_X,
-    PTAC_CONV_PACKED,
-    PTAC_CONV_SCALES,
-    PTAC_CONV_BIAS,     /* no data: 0 */
-    PTAC_CONV_WEIGHT,   /* of the normalization; no data: 1 */
-    PTAC_CONV_SHIFT,    /* its bias; no data: 0 */
-    PTAC_CONV_MEAN,     /* no data: nothing is folded in */
-    PTAC_CONV_VARIANCE, /* there where mean is */
-    PTAC_CONV_INPUTS,
+    PTAC_INT8_CONV_X,
+    PTAC_INT8_CONV_PACKED,
+    PTAC_INT8_CONV_SCALES,
+    PTAC_INT8_CONV_BIAS,     /* no data: 0 */
+    PTAC_INT8_CONV_WEIGHT,   /* of the normalization; no data: 1 */
+    PTAC_INT8_CONV_SHIFT,    /* its bias; no data: 0 */
+    PTAC_INT8_CONV_MEAN,     /* no data: nothing is folded in */
+    PTAC_INT8_CONV_VARIANCE, /* there where mean is */
+    PTAC_INT8_CONV_INPUTS,
 };
 
 /*

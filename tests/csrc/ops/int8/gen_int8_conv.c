@@ -139,7 +139,7 @@ static void add_packed(rng *r, test_call *c)
             (int8_t)(is_extreme ? RNG_PICK(r, -127, 127) : rng_between(r, -127, 127));
     ptac_pack(&shape, plain, (int8_t *)packed);
     free(plain);
-    c->call.inputs[PTAC_CONV_PACKED].dtype = PTAC_OTHER_DTYPE;
+    c->call.inputs[PTAC_INT8_CONV_PACKED].dtype = PTAC_OTHER_DTYPE;
 }
 
 static void add_channels(rng *r, test_call *c, bool is_there, bool is_positive)

@@ -128,7 +128,7 @@ UNIT(int8_inputs_are_aligned)
         int n_inputs, unaligned; /* the one that may lie anywhere */
     } cases[] = {
         {PTAC_OP_INT8_LINEAR, &linear, 4, -1},
-        {PTAC_OP_INT8_CONV2D, &ordinary, PTAC_CONV_INPUTS, -1},
+        {PTAC_OP_INT8_CONV2D, &ordinary, PTAC_INT8_CONV_INPUTS, -1},
         {PTAC_OP_INT8_EMBEDDING, &embedding, 3, 1},
     };
 
@@ -203,7 +203,7 @@ static size_t scratch_of(int64_t stride)
     _Alignas(64) int8_t packed[16 * 512 + 4], plain[512] = {0};
     const ptac_call call = {
         .op = PTAC_OP_INT8_CONV2D,
-        .n_inputs = PTAC_CONV_INPUTS,
+        .n_inputs = PTAC_INT8_CONV_INPUTS,
         .n_outputs = 1,
         .n_threads = 1,
         .inputs = {{.data = x}, {.data = packed}, {.data = &scale}},

@@ -20,7 +20,7 @@ enum {
  *
  * Where a step has sums, the first run, which all others are compared with, does
  * without: parameters and states have the same bits. The sums themselves may differ in
- * the last bits from row to row; tests/test_step_sums.py looks at them.
+ * the last bits from row to row; tests/adaptive_lr/test_step_sums.py looks at them.
  */
 typedef struct random_step {
     ptac_step step;

@@ -1,7 +1,7 @@
 /*
  * test_geometry.c - layout predicates and window arithmetic against plain definitions.
  *
- * The expectations of the layout table were read off torch 2.13. tests/test_core.py
+ * The expectations of the layout table were read off torch 2.13. tests/csrc/test_rows.py
  * asks the installed torch again, about many more, through geometry.c.
  */
 #include "core/view.h"
