@@ -1,8 +1,8 @@
 /*
  * calls.h - what the engine asks of the system: counted, refused, answered by the test.
  *
- * The programs are linked with --wrap for these functions (test_memory_engine.py has the
- * list), so this is about calls from our own objects alone.
+ * The programs are linked with --wrap for these functions (the list is in
+ * test_memory_engine.py), so this is about calls from our own objects alone.
  */
 #ifndef PTAC_TESTS_MEMORY_CALLS_H
 #define PTAC_TESTS_MEMORY_CALLS_H
