@@ -1,8 +1,8 @@
 /*
  * test_geometry.c - layout predicates and window arithmetic against plain definitions.
  *
- * The expectations of the layout table were read off torch 2.13. tests/csrc/test_rows.py
- * asks the installed torch again, about many more, through geometry.c.
+ * The expectations of the layout table were read off torch 2.13. test_rows.py asks the
+ * installed torch again, about many more, through geometry.c.
  */
 #include "core/view.h"
 #include "ops/pool/window2d.h"
