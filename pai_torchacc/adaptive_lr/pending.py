@@ -9,8 +9,11 @@ from abc import ABC, abstractmethod
 from typing import Any
 from weakref import ReferenceType, WeakSet, ref
 
-from pai_torchacc.adaptive_lr.clipping import Clipping, Versions
+from pai_torchacc.adaptive_lr.clipping import Clipping, Versions, params_of
 
+PATIENCE = 8
+"""Passes without it after which an optimizer is idle. Programs that train several
+models in turn come back to each of them sooner."""
 _LOSSES_OF_OTHERS = 3
 _MOST_PENDING = 4096
 _AGAINST_EACH_OTHER = "losses that other optimizers step by, and this one throws away"
@@ -35,6 +38,7 @@ class Watched(ABC):
         self.is_served = True
         """Whether a rate is to be made of the losses."""
         self.is_retired = self.is_idle = False
+        self.is_replaced = False  # by another one, that steps these parameters
         self.n_passes_without = 0
         """Backward passes since the latest that reached it, or its latest step."""
         self.hooks: list[tuple[Any, Any]] = []
@@ -98,6 +102,10 @@ class Watched(ABC):
             self.n_of_others += 1
         self._n_dropped += 1
         self._part_ways(self.n_of_others, others, _AGAINST_EACH_OTHER)
+        if self._n_dropped > PATIENCE:
+            theirs = [found for other in others if (found := other.optimizer())]
+            params = ({*map(id, params_of(found))} for found in (optimizer, *theirs))
+            self.is_replaced = any(map(next(params).issubset, params))
         self.roots.clear()
         self.clipping.forget()
 
@@ -108,7 +116,7 @@ class Watched(ABC):
 
     def use(self, roots: list[Root]) -> None:
         """A step is about to be made by these losses."""
-        self.n_passes_without = self._n_dropped = 0
+        self.n_passes_without, self._n_dropped, self.is_replaced = 0, 0, False
         self.see_who_shares()
         for root in roots:
             root.used_by.append(self._reference)

@@ -2,8 +2,9 @@
 
 A pass compares the gradients of each watched optimizer before and after. An optimizer
 that has been neither reached nor stepped for some passes becomes idle: it is not
-looked at until a hook on one of its parameters' gradients tells that a pass reaches
-it. So a pass costs time in proportion to the parameters that take part in it.
+looked at until a hook on one of its parameters' gradients tells that a pass reaches it.
+Where another one steps the same parameters, it is not looked at until its next step.
+So a pass costs time in proportion to the parameters that take part in it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,8 @@ from pai_torchacc.adaptive_lr.clipping import (
     params_of,
     versions_of,
 )
-from pai_torchacc.adaptive_lr.pending import Root, Watched
+from pai_torchacc.adaptive_lr.pending import PATIENCE, Root, Watched
 from pai_torchacc.fusion.compiled import not_compiled
-
-_PATIENCE = 8
-"""Passes without it after which an optimizer is idle. Programs that train several
-models in turn come back to each of them sooner."""
 
 
 def aside(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,7 +100,11 @@ class Pass:
         self._held.append(gradients)
         versions = versions_of(gradients)
         one.drop_thrown_away(optimizer, versions)
-        self._looked_at.append((optimizer, one, versions))
+        if one.is_replaced:
+            one.is_idle = True
+            del _thread.watched[one]
+        else:
+            self._looked_at.append((optimizer, one, versions))
 
     @aside
     def end(self, root: Root | None) -> None:
@@ -125,7 +126,7 @@ class Pass:
             if ones and one not in ones:
                 one.note_frozen(optimizer, ones)
             one.n_passes_without += 1
-            if one.n_passes_without > _PATIENCE:
+            if one.n_passes_without > PATIENCE:
                 _make_idle(optimizer, one)
 
 

@@ -74,6 +74,32 @@ def test_idle_optimizers_cost_nothing(cls: type) -> None:
     assert counts[1] == counts[0]
 
 
+@pytest.mark.parametrize("cls", [optim.SGD, optim.Adam])
+def test_optimizers_of_the_same_parameters_cost_nothing(cls: type) -> None:
+    """While another one steps them; one that steps again is looked at again."""
+    counts = []
+    for n_idle in (0, N_IDLE):
+        net, optimizer = linear()
+        idle = [cls(net.parameters(), lr=0.1) for _ in range(n_idle)]
+        train(net, optimizer, 40)
+        counts.append(n_calls(lambda n=net, o=optimizer: train(n, o, 5)))
+        assert all(map(is_idle, idle)) and not is_idle(optimizer)
+    assert counts[1] == counts[0]
+    train(net, idle[0], 20)
+    assert not is_idle(idle[0]) and is_idle(optimizer)
+    assert None not in losses_of(idle[0])[1:]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_parameters_that_nobody_else_steps_stay_looked_at(more: int) -> None:
+    """Many passes go by between its steps, whose losses another one steps by."""
+    net, optimizer = linear()
+    own = [nn.Parameter(torch.ones(3)) for _ in range(more)]
+    other = optim.SGD([*net.parameters(), *own][more - 1 :], lr=0.1)
+    train(net, other, 20)
+    assert is_idle(optimizer) == (more == 1)
+
+
 def trained(checks: bool, n_alone: int, freezes: bool = False) -> tuple[Any, Any]:
     """An optimizer that waits while another one trains, and then goes on."""
     torch.manual_seed(3)

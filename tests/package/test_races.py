@@ -46,7 +46,7 @@ for cls, op in ((torch.optim.SGD, "sgd_step"), (torch.optim.Adam, "adam_step")):
     opt = cls([p], lr=0.1)
     def disturb():
         p.grad = torch.ones(N)
-    race(op, 100, opt.step, disturb)
+    race(op, 30, opt.step, disturb)
 """
 
 
@@ -66,7 +66,7 @@ def disturb():
     # What was freed is soon written over.
     kept[:] = kept[-20:] + [torch.full((2048,), 1e6)]
     torch.full((2048, 2048), 1e6)
-race("linear_act", 50, work, disturb)
+race("linear_act", 30, work, disturb)
 assert max(seen) < 1, max(seen)
 """
 
@@ -87,7 +87,7 @@ for classes in (10, 1000):
     def disturb():
         target.copy_(wrong)
         target.copy_(right)
-    race("cross_entropy", 200, work, disturb)
+    race("cross_entropy", 100, work, disturb)
 """
 
 

@@ -35,7 +35,7 @@ SCRIPTS = sorted(
 # The contract pools scalars over at least 32 seeds: one rounding says nothing.
 SEEDS = range(32)
 STEPS = 2
-BLOCKS = 6
+BLOCKS = 3
 
 
 Work = tuple[Callable[[], object], int]

@@ -5,7 +5,6 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <string.h>
 
 ptac_cuda_functions ptac_cuda;
 

@@ -3,7 +3,6 @@
  */
 #include "mem/engine/pool.h"
 
-#include <string.h>
 #include <sys/mman.h>
 
 ptac_arena *ptac_pool_add_arena(ptac_pool *pool, const ptac_arena *like, size_t bytes)

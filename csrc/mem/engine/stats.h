@@ -6,8 +6,6 @@
 #ifndef PTAC_MEM_ENGINE_STATS_H
 #define PTAC_MEM_ENGINE_STATS_H
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 typedef struct ptac_stat {

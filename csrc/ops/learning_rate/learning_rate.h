@@ -16,7 +16,6 @@
 #define PTAC_OPS_LEARNING_RATE_LEARNING_RATE_H
 
 #include <stdbool.h>
-#include <stdint.h>
 
 /* All of them double, so that a checkpoint holds them as a list; zero at the start. */
 #define PTAC_RATE_FIELDS(X)                                                            \

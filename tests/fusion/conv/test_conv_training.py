@@ -1,6 +1,6 @@
 """Training by accelerated convolutions goes as it does by stock's.
 
-A small residual network learns scikit-learn's digits, in 200 steps (in ``make check``
+A small residual network learns scikit-learn's digits, in 150 steps (in ``make check``
 300) from each of three seeds, which choose weights and batches. Noise is what stock
 itself shows between the seeds: the largest less the smallest of three figures, measured
 in the same run.
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 pytest.importorskip("sklearn", reason="scikit-learn has the digits")
 
 OPS = ("conv2d", "conv2d_backward")
-SEEDS, STEPS, BATCH, WINDOW = 3, 300 if native.FULL else 200, 32, 50
+SEEDS, STEPS, BATCH, WINDOW = 3, 300 if native.FULL else 150, 32, 50
 
 RATE = 0.02
 """Of learning; from 0.05 on losses jump now and then, by stock as by ours."""

@@ -3,8 +3,6 @@
  */
 #include "bind/python/quantized/int8.h"
 
-#include "ops/linear/bias_act.h"
-
 enum {
     GEOMETRY = 11,     /* n, c, kernel, stride, padding, dilation (two each), groups */
     NORMALIZATION = 5, /* weight or None, bias or None, mean, variance, eps */

@@ -2,7 +2,6 @@
  * log_softmax.c - aten::_log_softmax and its backward, over the last dimension.
  */
 #include "bind/torch/overrides/override.h"
-#include "ops/softmax/softmax.h"
 
 /* Outputs are contiguous, as stock makes them. Backward gets the output as self. */
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,

@@ -7,8 +7,6 @@
 
 #include "ops/bf16/bf16.h"
 
-#include <string.h>
-
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_max_pool2d *p = call->params;
