@@ -11,7 +11,7 @@ typedef struct OF(adam_scalars) {
     bool lerp_from_start; /* torch.lerp starts from the end for weights from 0.5 on */
 } OF(adam_scalars);
 
-TARGET static inline OF(adam_scalars) OF(spread)(const ptac_adam *adam)
+INLINE OF(adam_scalars) OF(spread)(const ptac_adam *adam)
 {
     const REAL weight = (REAL)adam->one_minus_beta1;
 
@@ -28,9 +28,9 @@ TARGET static inline OF(adam_scalars) OF(spread)(const ptac_adam *adam)
 }
 
 /* Decays *x, updates the moments in memory; returns what the step takes the root of. */
-TARGET static inline VEC OF(moments)(const ptac_step_item *item, int64_t at, int m,
-                                     const ptac_adam *adam, const OF(adam_scalars) * s,
-                                     VEC *x, VEC *average)
+INLINE VEC OF(moments)(const ptac_step_item *item, int64_t at, int m,
+                       const ptac_adam *adam, const OF(adam_scalars) * s, VEC *x,
+                       VEC *average)
 {
     REAL *first = (REAL *)item->state[0] + at, *second = (REAL *)item->state[1] + at;
     VEC g = XOR(LOAD((const REAL *)item->grad + at, m), s->flip);
@@ -63,8 +63,8 @@ TARGET static inline VEC OF(moments)(const ptac_step_item *item, int64_t at, int
 }
 
 /* What is added to the parameter. */
-TARGET static inline VEC OF(change)(VEC average, VEC root, const ptac_step_item *item,
-                                    const OF(adam_scalars) * s)
+INLINE VEC OF(change)(VEC average, VEC root, const ptac_step_item *item,
+                      const OF(adam_scalars) * s)
 {
     const VEC denominator = ADD(DIV(root, SET(item->bias_correction2_sqrt)), s->eps);
 
@@ -72,8 +72,7 @@ TARGET static inline VEC OF(change)(VEC average, VEC root, const ptac_step_item 
 }
 
 /* sum + the products of m lanes; beyond these the change may be no number. */
-TARGET static inline vec_f64 OF(dot_first)(vec_f64 sum, const REAL *grad, VEC change,
-                                           int m)
+INLINE vec_f64 OF(dot_first)(vec_f64 sum, const REAL *grad, VEC change, int m)
 {
     REAL changes[N_LANES] = {0};
 
@@ -84,9 +83,8 @@ TARGET static inline vec_f64 OF(dot_first)(vec_f64 sum, const REAL *grad, VEC ch
 }
 
 /* Where the host's square root is ours to compute: one pass. */
-TARGET static inline VEC OF(adam_lanes)(const ptac_step_item *item, int64_t at, int m,
-                                        const ptac_adam *adam,
-                                        const OF(adam_scalars) * s)
+INLINE VEC OF(adam_lanes)(const ptac_step_item *item, int64_t at, int m,
+                          const ptac_adam *adam, const OF(adam_scalars) * s)
 {
     VEC x, average;
     const VEC v = OF(moments)(item, at, m, adam, s, &x, &average);
