@@ -1,8 +1,9 @@
-"""The inner loops of int8 tiles, as the built extension has them.
+"""Inner loops as the built extension has them.
 
-Each sum has to stay in its register for the whole loop: a compiler that keeps some on
-the stack costs half of the speed and no test of numbers notices. So the loop of a tile
-holds what its algorithm needs and nothing else of the vector unit.
+Functions that give a vector are parts of a loop, not calls. In tiles of int8 each sum
+has to stay in its register for the whole loop: a compiler that keeps some on the stack
+costs half of the speed and no test of numbers notices. So the loop of a tile holds what
+its algorithm needs and nothing else of the vector unit.
 """
 
 from __future__ import annotations
@@ -108,3 +109,21 @@ def test_operands_that_change_have_registers_of_their_own() -> None:
 def test_tiles_of_amx_are_there(functions: list[tuple[str, str]]) -> None:
     [code] = [code for name, code in functions if name.startswith("sum_by_tiles")]
     assert code.count("tdpbusd") == 8
+
+
+def test_functions_of_lanes_are_not_called(functions: list[tuple[str, str]]) -> None:
+    """A call a vector made Adam's steps half as slow again."""
+    made = {re.sub(r"_(f32|f64|bf16)$", "", name) for name, _ in functions}
+    gives_lanes = re.compile(
+        r"(?:static inline|INLINE) (?:VEC|vec\w*|MASK|mask\w*) (?:OF\((\w+)\)|(\w+))\("
+    )
+    sources = [*native.CSRC.rglob("*_tpl.h"), *native.CSRC.rglob("ops/**/*.c")]
+    lanes = {
+        name
+        for source in sources
+        for names in gives_lanes.findall(source.read_text(encoding="utf-8"))
+        for name in names
+        if name
+    }
+    assert {"moments", "change", "load_tap", "v_exp"} <= lanes
+    assert lanes & made <= {"load"}, lanes & made  # the module has one, too

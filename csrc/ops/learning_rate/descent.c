@@ -42,8 +42,8 @@ DEFINE_PART(part_f32, float)
 DEFINE_PART(part_f64, double)
 
 #if defined(__x86_64__)
-TARGET static inline vec direction_of(const ptac_descent *d, vec g,
-                                      const float *average, const float *square)
+INLINE vec direction_of(const ptac_descent *d, vec g, const float *average,
+                        const float *square)
 {
     const vec m =
         average ? v_mul(v_load(average), v_set((float)d->keep_average)) : v_zero();

@@ -10,8 +10,8 @@ typedef struct OF(sgd_scalars) {
 } OF(sgd_scalars);
 
 /* Elements [at, at + m), m <= N_LANES, of one parameter; returns their gradients. */
-TARGET static inline VEC OF(sgd_lanes)(const ptac_step_item *item, int64_t at, int m,
-                                       const ptac_sgd *sgd, const OF(sgd_scalars) * s)
+INLINE VEC OF(sgd_lanes)(const ptac_step_item *item, int64_t at, int m,
+                         const ptac_sgd *sgd, const OF(sgd_scalars) * s)
 {
     REAL *p = (REAL *)item->param + at;
     REAL *buffer = (REAL *)item->state[0];

@@ -37,8 +37,8 @@ TARGET static void OF(prepare)(const ptac_avg_pool2d *p, const ptac_spread_plan 
 }
 
 /* The shares of N_LANES outputs from ow on; -0 in lanes behind n. */
-TARGET static inline VEC OF(share)(const ptac_avg_pool2d *p, const ELEM *grad,
-                                   const REAL *columns, REAL rows, int n)
+INLINE VEC OF(share)(const ptac_avg_pool2d *p, const ELEM *grad, const REAL *columns,
+                     REAL rows, int n)
 {
     VEC share = LOAD(grad, n);
 

@@ -45,9 +45,8 @@ TARGET static void OF(cut_averages)(const ptac_avg_pool2d *p, int64_t ow,
 }
 
 /* The sums of one row; x is where its first window begins, maybe left of the image. */
-TARGET static inline VEC OF(sum_row)(const ELEM *x, const ptac_avg_pool2d *p,
-                                     const struct OF(average_piece) * piece,
-                                     int64_t n_rows)
+INLINE VEC OF(sum_row)(const ELEM *x, const ptac_avg_pool2d *p,
+                       const struct OF(average_piece) * piece, int64_t n_rows)
 {
     const ptac_window *w = &p->window.w;
     VEC sum = SET(0), even, odd;

@@ -10,14 +10,13 @@
 #include <math.h>
 
 /* Lanes where v wins over best. */
-TARGET static inline MASK OF(beats)(VEC v, VEC best)
+INLINE MASK OF(beats)(VEC v, VEC best)
 {
     return OR(GREATER(v, best), UNORDERED(v, v));
 }
 
 /* One tap of the lanes in span; larger strides collect them one by one. */
-TARGET static inline VEC OF(load_tap)(const ELEM *p, int64_t stride, SPAN span, int lo,
-                                      int hi)
+INLINE VEC OF(load_tap)(const ELEM *p, int64_t stride, SPAN span, int lo, int hi)
 {
     if (stride == 1)
         return LOAD_SPAN(p, span);
