@@ -59,7 +59,8 @@ _thread.start_new_thread(run, ())
 done.wait()
 """,
     "fork": """
-import os
+import os, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside a thread
 save()  # the first registers exit handlers: a fork meanwhile would copy glibc's lock
 forked = threading.Event()
 def work():

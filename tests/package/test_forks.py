@@ -13,8 +13,11 @@ import switching
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 BEFORE = """
-import faulthandler, os, signal, sys, threading
+import faulthandler, os, signal, sys, threading, warnings
 from pai_torchacc import _lock
+# Python 3.12 and later warn of forks beside threads: an interrupt that is raised while
+# the warning is shown does not reach the program.
+warnings.simplefilter("ignore", DeprecationWarning)
 faulthandler.dump_traceback_later(60, exit=True)
 LOCKS = [_lock.float_mode, _lock.switch, _lock.hooks, _lock.saved_storage]
 
