@@ -12,8 +12,8 @@ from weakref import ReferenceType, WeakSet, ref
 from pai_torchacc.adaptive_lr.clipping import Clipping, Versions, params_of
 
 PATIENCE = 8
-"""Passes without it after which an optimizer is idle. Programs that train several
-models in turn come back to each of them sooner."""
+"""Passes without it, or whose losses only others step by, after which an optimizer is
+idle. Programs that train several models in turn come back to each of them sooner."""
 _LOSSES_OF_OTHERS = 3
 _MOST_PENDING = 4096
 _AGAINST_EACH_OTHER = "losses that other optimizers step by, and this one throws away"
@@ -103,9 +103,9 @@ class Watched(ABC):
         self._n_dropped += 1
         self._part_ways(self.n_of_others, others, _AGAINST_EACH_OTHER)
         if self._n_dropped > PATIENCE:
-            theirs = [found for other in others if (found := other.optimizer())]
-            params = ({*map(id, params_of(found))} for found in (optimizer, *theirs))
-            self.is_replaced = any(map(next(params).issubset, params))
+            found = [optimizer, *(other.optimizer() for other in others)]
+            mine, *theirs = (set(map(id, params_of(o))) for o in found if o is not None)
+            self.is_replaced = any(map(mine.issubset, theirs))
         self.roots.clear()
         self.clipping.forget()
 

@@ -131,7 +131,7 @@ def test_headers_are_guarded_by_their_path() -> None:
 def test_files_that_are_named_exist() -> None:
     """In comments and documents; files of torch's own folders stand behind its name."""
     named = re.compile(
-        r"(?<![\w/.])(?:csrc|tests|benchmarks|docs|examples|tools)/[\w/]+"
+        r"(?<![\w/.])(?:csrc|tests|benchmarks|docs|examples|tools)/[\w/-]+"
         r"\.(?:c|h|cpp|cu|py|md|csv|toml|sh)\b"
     )
     documents = [*native.ROOT.glob("*.md"), *native.ROOT.glob("docs/*.md")]

@@ -8,7 +8,9 @@
  * while the caller holds it.
  *
  * Threads are looked at one after the other, twice. Where each sleeps both times and
- * has not been switched in between, all of them slept between the two rounds.
+ * has not been switched in between, all of them slept between the two rounds. What a
+ * timer or another process wakes after that, and what then calls torch without the
+ * interpreter's lock, is not seen.
  */
 #define _GNU_SOURCE 1
 #include "bind/torch/overrides/override.h"
