@@ -6,7 +6,8 @@ import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import native
@@ -111,10 +112,19 @@ def stock_before_and_after(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert_stock()
 
 
+def in_new_thread(function: Callable[[], int]) -> int:
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
 def assert_stock() -> None:
     """Fail where a test has left something of ours behind."""
     import internals
     import switching
+    import torch
 
     import pai_torchacc as ptac
     from pai_torchacc import _C, fusion, quantization
@@ -134,8 +144,12 @@ def assert_stock() -> None:
         for row, _, _, is_quarantined in rows
         if is_quarantined
     ]
+    n, n_of_new = torch.get_num_threads(), in_new_thread(torch.get_num_threads)
+    if n_of_new != n:  # which other tests' sums would show
+        left.append(f"torch has {n} threads, in a new thread {n_of_new}")
     if left:
         ptac.disable()
+        torch.set_num_threads(n)
         internals.reset_quarantine()
         for op in list(switching.pinned):
             _C.pin(op, None)

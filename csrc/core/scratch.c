@@ -3,6 +3,7 @@
  */
 #include "core/scratch.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,6 +22,24 @@ typedef struct piece {
 
 static piece *cache[PLACES];
 static size_t n_kept; /* bytes of what is in it */
+static size_t most_kept = KEPT_AT_LEAST;
+
+/* In a child: another thread may have been between the cache and the count. */
+static void count_again(void)
+{
+    n_kept = 0;
+    for (int i = 0; i < PLACES; i++)
+        n_kept += cache[i] ? cache[i]->n_bytes : 0;
+}
+
+__attribute__((constructor)) static void prepare(void)
+{
+    const long n_cpus = sysconf(_SC_NPROCESSORS_CONF);
+
+    if (n_cpus > KEPT_AT_LEAST / KEPT_A_CPU)
+        most_kept = (size_t)n_cpus * KEPT_A_CPU;
+    pthread_atfork(NULL, NULL, count_again);
+}
 
 /* 2 MiB and more on huge pages where allowed: the call that asked touches all of it. */
 static piece *map(size_t n_bytes)
@@ -41,21 +60,6 @@ static piece *map(size_t n_bytes)
     p = memory;
     p->n_bytes = whole;
     return p;
-}
-
-static size_t most_kept(void)
-{
-    static size_t known; /* the system reads a file for it */
-    size_t most = __atomic_load_n(&known, __ATOMIC_RELAXED);
-
-    if (most == 0) {
-        const long n_cpus = sysconf(_SC_NPROCESSORS_CONF);
-
-        most = n_cpus > 0 ? (size_t)n_cpus * KEPT_A_CPU : 0;
-        most = most > KEPT_AT_LEAST ? most : KEPT_AT_LEAST;
-        __atomic_store_n(&known, most, __ATOMIC_RELAXED);
-    }
-    return most;
 }
 
 /* What is in a place, which is then empty. */
@@ -92,7 +96,7 @@ void ptac_scratch_give(void *scratch)
     piece *p = scratch ? (piece *)((char *)scratch - LINE) : NULL;
     const size_t n_bytes = p ? p->n_bytes : 0;
 
-    if (__atomic_add_fetch(&n_kept, n_bytes, __ATOMIC_RELAXED) <= most_kept())
+    if (__atomic_add_fetch(&n_kept, n_bytes, __ATOMIC_RELAXED) <= most_kept)
         for (int i = 0; i < PLACES && p; i++) {
             piece *empty = NULL;
 

@@ -5,6 +5,7 @@
 
 #include "unit.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -83,4 +84,36 @@ UNIT(scratch_that_cannot_be_had_is_null)
     EXPECT(!ptac_scratch_take(SIZE_MAX));
     EXPECT(!ptac_scratch_take(SIZE_MAX / 2));
     ptac_scratch_give(NULL);
+}
+
+static bool is_over;
+
+static void *take_and_give(void *unused)
+{
+    while (!__atomic_load_n(&is_over, __ATOMIC_RELAXED))
+        ptac_scratch_give(ptac_scratch_take(10000));
+    return unused;
+}
+
+static bool is_right_when_cleared(void)
+{
+    ptac_scratch_clear();
+    return ptac_scratch_kept() == 0;
+}
+
+UNIT(children_keep_what_is_in_their_cache)
+{
+    enum { FORKS = 200 };
+    pthread_t threads[2];
+    int n_right = 0;
+
+    for (int i = 0; i < 2; i++)
+        EXPECT(pthread_create(&threads[i], NULL, take_and_give, NULL) == 0);
+    for (int i = 0; i < FORKS; i++)
+        n_right += unit_in_child(is_right_when_cleared);
+    __atomic_store_n(&is_over, true, __ATOMIC_RELAXED);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    EXPECT(n_right == FORKS);
+    ptac_scratch_clear();
 }

@@ -209,13 +209,9 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
         return onednn_rows(a, b, 0, m, bias, out);
     if (ptac_new_matrix(m, b->sizes[0], &made, NULL))
         return 1;
-    while (can && next_piece(m - first)) {
-        const int64_t n = next_piece(m - first);
-
+    for (int64_t n; can && (n = next_piece(m - first)) > 0; first += n)
         if (onednn_rows_into(a, b, first, n, made))
             return 1;
-        first += n;
-    }
     if (first < m && blas(a, b, first, 0, made))
         return 1;
     *out = at_give(&made);
@@ -232,13 +228,10 @@ at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matr
 
     if (provider == PTAC_GEMM_BF16)
         return bf16_product(a, b, out);
-    while (can && next_piece(n_terms - first)) {
-        int64_t n = next_piece(n_terms - first);
-
+    for (int64_t n; can && (n = next_piece(n_terms - first)) > 0; first += n) {
         n = n < PTAC_GEMM_TERMS ? n : PTAC_GEMM_TERMS;
         if (add_terms(a, b, 0, a->sizes[0], first, n, NULL, &sum))
             return 1;
-        first += n;
     }
     if ((!sum && ptac_new_matrix(a->sizes[0], b->sizes[0], &sum, NULL)) ||
         (first < n_terms && blas(a, b, 0, first, sum)))
