@@ -3,20 +3,33 @@
 A child has only the thread that forked: it must not inherit a lock that another thread
 held, nor a state that another thread was in the midst of changing.
 
-Who needs several takes them in this order, as forks do. They are C's own, which an
-interrupt cannot leave held. Importing this module changes what a fork does: that is
-left until one of them is needed.
+Who needs several takes them in this order, as forks do. An interrupt leaves none held.
+Importing this module changes what a fork does: that is left until one is needed.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from _thread import RLock
 
-float_mode = threading.RLock()
-switch = threading.RLock()
-hooks = threading.RLock()
-saved_storage = threading.RLock()
+
+class Lock(RLock):
+    """From 3.14 on Python looks for signals between ``__enter__`` and the block."""
+
+    def __enter__(self) -> bool:
+        n = self._recursion_count()
+        try:
+            return self.acquire()
+        except BaseException:
+            if self._recursion_count() > n:
+                self.release()
+            raise
+
+
+_kind = Lock if sys.version_info >= (3, 14) else threading.RLock
+float_mode, switch, hooks, saved_storage = (_kind() for _ in range(4))
 
 
 def _guard() -> None:
@@ -25,10 +38,8 @@ def _guard() -> None:
     except ImportError:  # nothing can be switched on
         return
     locks = float_mode, switch, hooks, saved_storage
-    before, in_parent, in_child = _C.fork_guards(locks)
-    os.register_at_fork(
-        before=before, after_in_parent=in_parent, after_in_child=in_child
-    )
+    before, parent, child = _C.fork_guards(locks)
+    os.register_at_fork(before=before, after_in_parent=parent, after_in_child=child)
 
 
 _guard()

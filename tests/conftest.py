@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import native
@@ -112,12 +112,27 @@ def stock_before_and_after(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert_stock()
 
 
-def in_new_thread(function: Callable[[], int]) -> int:
-    found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(function()))
+def seen_by_a_new_thread() -> tuple[int, list[str]]:
+    """How many threads torch would give it, and which locks of ours are not free."""
+    import torch
+
+    from pai_torchacc import _lock
+
+    n_threads, held = [], []
+
+    def look() -> None:
+        n_threads.append(torch.get_num_threads())
+        for name in ("float_mode", "switch", "hooks", "saved_storage"):
+            lock = getattr(_lock, name)
+            if lock.acquire(timeout=10):
+                lock.release()
+            else:
+                held.append(f"the lock {name} is held: {lock}")
+
+    thread = threading.Thread(target=look)
     thread.start()
     thread.join()
-    return found[0]
+    return n_threads[0], held
 
 
 def assert_stock() -> None:
@@ -144,7 +159,8 @@ def assert_stock() -> None:
         for row, _, _, is_quarantined in rows
         if is_quarantined
     ]
-    n, n_of_new = torch.get_num_threads(), in_new_thread(torch.get_num_threads)
+    n, (n_of_new, held) = torch.get_num_threads(), seen_by_a_new_thread()
+    left += held
     if n_of_new != n:  # which other tests' sums would show
         left.append(f"torch has {n} threads, in a new thread {n_of_new}")
     if left:

@@ -11,6 +11,7 @@ import gc
 import itertools
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +24,7 @@ import torch
 from interrupting import Interrupt, interrupted
 
 import pai_torchacc as ptac
-from pai_torchacc import _C, _host
+from pai_torchacc import _C, _host, _lock
 from pai_torchacc.commands import info
 
 FEATURES = ("memory_pool", "memory_reuse")
@@ -135,6 +136,23 @@ def at_each_moment() -> None:
 )
 def test_interrupts(program: str) -> None:
     assert switching.python(f"import {__name__}; {__name__}.{program}") == "well\n"
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 14), reason="before 3.14 no interrupt comes before a block"
+)
+@pytest.mark.parametrize("lock", [_lock.switch, _lock.saved_storage])
+def test_no_interrupt_leaves_a_lock_held(lock: Any) -> None:
+    def hold_twice() -> None:
+        with lock, lock:
+            pass
+
+    for k in itertools.count(1):
+        was_interrupted = interrupted(hold_twice, k, where="")
+        assert lock._recursion_count() == 0
+        if not was_interrupted:
+            break
+    assert k > 4
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ class Interrupt(KeyboardInterrupt):
     pass
 
 
-def interrupted(change: Callable[[], object], k: int) -> bool:
-    """Interrupt at the k-th moment in the package; whether there are so many.
+def interrupted(change: Callable[[], object], k: int, where: str = PACKAGE) -> bool:
+    """Interrupt at the k-th moment in files of a folder; whether there are so many.
 
     Python looks for signals where calls begin and where those of C functions end.
     """
@@ -26,7 +26,7 @@ def interrupted(change: Callable[[], object], k: int) -> bool:
     def profile(frame: FrameType, event: str, _: object) -> None:
         nonlocal n
         is_moment = event in ("call", "c_return")
-        if is_moment and frame.f_code.co_filename.startswith(PACKAGE):
+        if is_moment and frame.f_code.co_filename.startswith(where):
             n += 1
             if n == k:
                 raise Interrupt

@@ -108,6 +108,8 @@ INLINE void row_multiply(const float *x, int64_t n, float factor, float *out)
  */
 INLINE void load_columns(const float *x, int64_t width, int n, vec *columns)
 {
+    if (width < 1)
+        __builtin_unreachable(); /* no row is empty */
     for (int64_t j = 0; j < width; j += LANES) {
         const int rest = at_most_lanes(width - j);
 
