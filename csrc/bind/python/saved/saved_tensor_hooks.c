@@ -279,8 +279,8 @@ PTAC_O(saved_unpack, object)
     if (!holder->tensor)
         return call(restore, object, NULL, NULL);
     tensor = Py_NewRef(holder->tensor);
-    origin = Py_NewRef(holder->origin ? PyWeakref_GetObject(holder->origin) : tensor);
-    return checked(holder, tensor, origin);
+    origin = holder->origin ? PyObject_CallNoArgs(holder->origin) : Py_NewRef(tensor);
+    return origin ? checked(holder, tensor, origin) : NULL;
 }
 
 /* saved_is_possible() -> whether this torch has what the hooks need. */
