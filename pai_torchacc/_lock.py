@@ -3,7 +3,7 @@
 A child has only the thread that forked: it must not inherit a lock that another thread
 held, nor a state that another thread was in the midst of changing.
 
-Who needs several takes them in this order, as forks do. An interrupt leaves none held.
+Who needs several takes them in this order, as forks do. One interrupt leaves none held.
 Importing this module changes what a fork does: that is left until one is needed.
 """
 

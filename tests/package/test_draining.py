@@ -227,8 +227,9 @@ def test_a_full_queue_of_the_interpreter_only_delays_it() -> None:
         go_on.set()
         end(backward)
         answers = list(itertools.starmap(operator.call, calls))
-        if answers[-2] != -1:
-            pytest.skip("the interpreter emptied its queue in the midst of a call")
+        if answers[-2] != -1 and sys.version_info >= (3, 14):
+            pytest.skip("Python emptied its queue in the midst of a call, as 3.14 may")
+        assert answers[-2] == -1
         assert _C.override_installed()
         F.max_pool2d(x, 2)
         assert not _C.override_installed()
