@@ -26,6 +26,7 @@ from pai_torchacc._version import __version__ as __version__
 
 # Importing a switch puts it in the table of features.
 from pai_torchacc.adaptive_lr import adaptive_lr_report, enable_adaptive_lr
+from pai_torchacc.data_pipeline import enable_data_pipeline, prefetch
 from pai_torchacc.fusion import enable_operator_fusion
 from pai_torchacc.memory_pool import enable_memory_pool
 from pai_torchacc.memory_pool.snapshot import memory_snapshot
@@ -59,6 +60,7 @@ __all__ = [
     "dequantize_state_dict",
     "disable",
     "disable_adaptive_lr",
+    "disable_data_pipeline",
     "disable_memory_pool",
     "disable_memory_reuse",
     "disable_model_quantization",
@@ -67,6 +69,7 @@ __all__ = [
     "empty_cache",
     "enable",
     "enable_adaptive_lr",
+    "enable_data_pipeline",
     "enable_memory_pool",
     "enable_memory_reuse",
     "enable_model_quantization",
@@ -78,6 +81,7 @@ __all__ = [
     "memory_stats",
     "memory_summary",
     "ops",
+    "prefetch",
     "quantization_report",
     "quantize_model",
     "report",
@@ -187,6 +191,10 @@ disable_memory_reuse = disabler(
 )
 disable_adaptive_lr = disabler(
     "adaptive_lr", "Rates are the user's from the next step on, as if never multiplied."
+)
+disable_data_pipeline = disabler(
+    "data_pipeline",
+    "Loaders fetch as stock, iterators under way too: the same batches.",
 )
 disable_model_quantization = disabler(
     "model_quantization",

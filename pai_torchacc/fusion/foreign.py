@@ -78,6 +78,8 @@ def is_torchs_own(owner: Any, name: str) -> bool:
     if name not in vars(owner):
         return True
     function = vars(owner)[name]
+    if isinstance(function, staticmethod):
+        function = function.__func__
     if isinstance(function, BuiltinFunctionType):
         return function.__name__ == name
     while isinstance(function, FunctionType):

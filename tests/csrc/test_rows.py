@@ -77,11 +77,11 @@ def build_checkrows(
 
 
 def build_units(builder: native.Builder, sanitize: str | None = None) -> Path:
-    folders = (native.TESTS / folder for folder in ("core", "checkrows", "ops"))
+    folders = (native.TESTS / folder for folder in ("core", "checkrows", "data", "ops"))
     tests = sorted(p for folder in folders for p in folder.rglob("test_*.c"))
     bias_act = (native.CSRC / "ops" / "linear").glob("bias_act*.c")
     sources = [
-        *native.shipped_sources("core"),
+        *native.shipped_sources("core", "data"),
         *sorted((native.CSRC / "ops" / "learning_rate").glob("*.c")),
         *sorted(bias_act),
         *sorted((native.CSRC / "ops" / "pack").glob("*.c")),

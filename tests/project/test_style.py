@@ -70,10 +70,11 @@ def includes_of(source: Path) -> list[str]:
 # A folder is a floor: what it stands on, besides the C library and instructions.
 STANDS_ON = {
     "core": {"core"},
+    "data": {"core", "data"},
     "device": {"core", "device"},
     "mem": {"core", "device", "mem"},
     "ops": {"core", "device", "ops"},
-    "bind": {"core", "device", "mem", "ops", "bind"},
+    "bind": {"core", "data", "device", "mem", "ops", "bind"},
 }
 
 
@@ -91,7 +92,7 @@ def test_no_arrow_runs_back_up() -> None:
             )
 
 
-@pytest.mark.parametrize("room", ["core", "device", "mem", "ops"])
+@pytest.mark.parametrize("room", ["core", "data", "device", "mem", "ops"])
 def test_only_bind_knows_python_and_torch(room: str) -> None:
     stranger = re.compile(r"Python\.h|torch|ATen|c10|bind/")
     for source in (native.CSRC / room).rglob("*.[ch]"):

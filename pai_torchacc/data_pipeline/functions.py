@@ -1,0 +1,138 @@
+"""Functions that a sample's code may call, for whole batches.
+
+Each gives for many samples what it gives for one: elements are computed one by one, in
+the same dtype, or only moved.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pai_torchacc.data_pipeline.methods import cast, integers, unsqueezed
+from pai_torchacc.data_pipeline.values import (
+    NUMBERS,
+    Column,
+    Known,
+    Picture,
+    Unproved,
+    dtype_of,
+    is_none,
+)
+
+_Options = dict[str, Any]
+"""The arguments behind the first one, by name."""
+
+_PICTURES = {"L": 3, "RGB": 4}
+"""Dimensions of a table of PIL's images, by their mode."""
+
+
+def call(function: Any, arguments: list[Any], named: _Options) -> Any:
+    """``function(*arguments, **named)`` for the batch."""
+    if function is torch.is_tensor and len(arguments) == 1:
+        return Known(_is_tensor(arguments[0]))
+    first, *rest = arguments or [None]
+    for known, second, compute in _known():
+        if function is known and isinstance(first, Column) and len(rest) <= 1:
+            options = {**named, **dict.fromkeys((second,) * len(rest), *rest[:1])}
+            if options.keys() <= {second}:
+                return compute(first, options.get(second))
+    raise Unproved(
+        f"a call of {getattr(function, '__name__', type(function).__name__)}"
+    )
+
+
+def _known() -> Iterator[tuple[Any, str, Callable[[Column, Any], Any]]]:
+    """Functions, the name of their second argument, and what they are for a batch."""
+    yield int, "base", lambda column, base: _number(column, base, int)
+    yield float, "", lambda column, _: _number(column, None, float)
+    yield torch.tensor, "dtype", _new_tensor
+    yield torch.as_tensor, "dtype", _tensor
+    yield torch.from_numpy, "", _from_numpy
+    for kind in (torch.Tensor, torch.FloatTensor):
+        yield kind, "", lambda column, _: _float_tensor(column)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        yield numpy.array, "dtype", _array
+        yield numpy.asarray, "dtype", _array
+        yield numpy.expand_dims, "axis", _expanded
+    for module, name in (
+        ("PIL.Image", "fromarray"),
+        ("torchvision.utils", "_Image_fromarray"),
+    ):
+        if module in sys.modules:
+            yield getattr(sys.modules[module], name, None), "mode", _picture
+
+
+def _is_tensor(argument: Any) -> bool:
+    if isinstance(argument, Column):
+        return argument.kind == "tensor"
+    return isinstance(argument, Known) and isinstance(argument.value, Tensor)
+
+
+def _number(column: Column, base: Any, function: Callable[[Any], Any]) -> Column:
+    if base is not None:
+        raise Unproved("a number of another base")
+    if column.kind == function.__name__:
+        return column
+
+    def convert(_: Any) -> list[Any]:
+        return [function(v) for v in column.numbers()]
+
+    return column.then(function.__name__, convert, function)
+
+
+def _new_tensor(column: Column, dtype: Any) -> Column:
+    if column.kind == "tensor":
+        raise Unproved("torch.tensor() of a tensor, which warns")
+    return _tensor(column, dtype)
+
+
+def _tensor(column: Column, dtype: Any) -> Column:
+    wanted = None if dtype is None or is_none(dtype) else dtype_of(dtype)
+    if column.kind in NUMBERS:
+        return column.then("tensor", lambda d: torch.tensor(d, dtype=wanted), wanted)
+    return column.then(
+        "tensor", lambda d: d if wanted is None else d.to(wanted), wanted
+    )
+
+
+def _from_numpy(column: Column, _: Any) -> Column:
+    if column.kind != "array":
+        raise Unproved("torch.from_numpy() of something else than an array")
+    return column.then("tensor", lambda data: data)
+
+
+def _float_tensor(column: Column) -> Column:
+    if column.kind != "array":
+        raise Unproved("a tensor of something else than an array")
+    return _tensor(column, Known(torch.float32))
+
+
+def _array(column: Column, dtype: Any) -> Column:
+    if column.kind != "array":
+        raise Unproved("an array of something else than an array")
+    return column.then("array", lambda d: d) if dtype is None else cast(column, dtype)
+
+
+def _expanded(column: Column, axis: Any) -> Column:
+    dims = integers([axis])
+    if column.kind != "array" or dims is None:
+        raise Unproved("an axis that is no integer")
+    return column.then("array", lambda data: unsqueezed(data, dims), dims)
+
+
+def _picture(column: Column, mode: Any) -> Picture:
+    asked = mode.value if isinstance(mode, Known) else None
+    container = column.rows[0] if column.rows else None
+    found = [m for m, n in _PICTURES.items() if n == getattr(container, "ndim", 0)]
+    is_bytes = column.kind == "array" and column.signature[1] in (torch.uint8, "uint8")
+    if not is_bytes or not found or (mode is not None and asked not in (None, *found)):
+        raise Unproved("an image of something else than bytes")
+    if found == ["RGB"] and container.shape[-1] != len("RGB"):
+        raise Unproved("an image of other channels than red, green and blue")
+    return Picture(column)

@@ -1,0 +1,395 @@
+"""Datasets of classes that the package has not seen: read, tried out, or left alone."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import loading
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset
+
+import pai_torchacc as ptac
+
+N = 100
+
+
+class Table(Dataset[Any]):
+    """What the classes below keep their samples in."""
+
+    def __init__(self, **content: Any):
+        digits = load_digits()
+        self.images = digits.images[:N].astype(np.float32)
+        self.bytes = (digits.images[:N] * 15).astype(np.uint8)
+        self.doubles = digits.data[:N]
+        self.labels = digits.target[:N]
+        self.tensor = torch.from_numpy(digits.data[:N]).float()
+        self.classes = torch.from_numpy(digits.target[:N])
+        self.list = digits.target[:N].tolist()
+        self.order = list(range(N))[::-1]
+        self.scale, self.transform, self.training = 16.0, None, True
+        self.__dict__.update(content)
+
+    def __len__(self) -> int:
+        return N
+
+
+class Tensors(Table):
+    def __getitem__(self, index: int) -> Any:
+        return self.tensor[index], self.classes[index]
+
+
+class Arrays(Table):
+    def __getitem__(self, idx: int) -> Any:
+        """Numbers of numpy, and a row."""
+        x = self.images[idx]
+        y = self.labels[idx]
+        return x, y
+
+
+class Lists(Table):
+    def __getitem__(self, i: int) -> Any:
+        return self.tensor[i], self.list[i], i
+
+
+class Tutorial(Table):
+    """As the tutorials write it."""
+
+    def __getitem__(self, idx: int) -> Any:
+        if torch.is_tensor(idx):
+            idx = idx.tolist()  # type: ignore[attr-defined]
+        image = torch.from_numpy(self.images[idx]).unsqueeze(0)
+        label = torch.tensor(self.labels[idx], dtype=torch.long)
+        sample = {"image": image, "label": label}
+        if self.transform:
+            sample = self.transform(sample)
+        return sample
+
+
+class Scaled(Table):
+    def __getitem__(self, i: int) -> Any:
+        image = self.bytes[i].astype(np.float32) / 255.0
+        image = (image - 0.1307) / 0.3081
+        image = image[None, :, :]
+        return torch.from_numpy(image), int(self.labels[i])
+
+
+class Shaped(Table):
+    def __getitem__(self, i: int) -> Any:
+        x = torch.tensor(self.doubles[i], dtype=torch.float32).view(1, 8, -1)
+        y = np.expand_dims(self.images[i], 0)
+        z = torch.as_tensor(self.images[i]).permute(1, 0)
+        return [x / self.scale, y, z, self.doubles[i].reshape(8, 8)]
+
+
+class Numbers(Table):
+    def __getitem__(self, i: int) -> Any:
+        return float(self.doubles[i, 0]) if self.training else 1.0
+
+
+class Scalars(Table):
+    def __getitem__(self, i: int) -> Any:
+        j = self.order[i]
+        return {
+            "item": self.classes[j].item(),
+            "int": int(self.classes[j]),
+            "float": float(self.labels[i]),
+            "scalar": self.labels[j],
+            "index": j,
+        }
+
+
+class Nested(Table):
+    def __getitem__(self, i: int) -> Any:
+        x = self.tensor[i] if self.training is True else self.tensor[i] * 2
+        x: Tensor = x.double()
+        return (x, (self.list[i], self.labels[i]), [self.classes[i].float()])
+
+
+class Private(Table):
+    def __init__(self) -> None:
+        super().__init__()
+        self.__data = self.tensor
+
+    def __getitem__(self, i: int) -> Any:
+        return self.__data[i]
+
+
+AT_ONCE = (Tensors, Arrays, Lists, Tutorial, Scaled, Shaped, Scalars, Nested, Private)
+
+
+@pytest.mark.parametrize("cls", AT_ONCE)
+@pytest.mark.parametrize("batch", [1, 3, 64])
+def test_served(cls: Any, batch: int) -> None:
+    data = cls()
+    loading.assert_same(lambda: DataLoader(data, batch, shuffle=True), at_once=True)
+    part = Subset(data, list(range(10, 50)))
+    loading.assert_same(lambda: DataLoader(part, batch, shuffle=True), at_once=True)
+
+
+def test_numpy_scalars_of_all_dtypes() -> None:
+    for dtype in (
+        np.float16,
+        np.float32,
+        np.float64,
+        np.int8,
+        np.int32,
+        np.uint8,
+        bool,
+    ):
+        labels = (np.arange(N) % 2).astype(dtype)
+        data = Arrays(labels=labels)
+        loading.assert_same(lambda data=data: DataLoader(data, 16), at_once=True)
+
+
+class Counting(Table):
+    calls = 0
+
+    def __getitem__(self, i: int) -> Any:
+        self.calls += 1
+        return self.tensor[i]
+
+
+class Random(Table):
+    def __getitem__(self, i: int) -> Any:
+        return self.tensor[i] + torch.randn(64)
+
+
+class NumpyRandom(Table):
+    def __getitem__(self, i: int) -> Any:
+        return self.images[i] * np.random.rand()
+
+
+class InPlace(Table):
+    def __getitem__(self, i: int) -> Any:
+        x = self.tensor[i]
+        x /= 2
+        return x
+
+
+class ByValue(Table):
+    def __getitem__(self, i: int) -> Any:
+        x = self.tensor[i]
+        if x.sum() > 300:
+            return x * 0
+        return x
+
+
+class Loop(Table):
+    def __getitem__(self, i: int) -> Any:
+        return sum(self.list[k] for k in range(i % 3 + 1))
+
+
+class Neighbour(Table):
+    def __getitem__(self, i: int) -> Any:
+        return self.tensor[i], self.tensor[(i + 1) % N]
+
+
+class Whole(Table):
+    def __getitem__(self, i: int) -> Any:
+        return self.tensor[0], self.list[i]
+
+
+class Computed(Table):
+    @property
+    def view(self) -> Tensor:
+        return self.tensor * 2
+
+    def __getitem__(self, i: int) -> Any:
+        return self.view[i]
+
+
+class Watched(Table):
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__(name)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.tensor[i]
+
+
+class Text(Table):
+    def __getitem__(self, i: int) -> Any:
+        return self.tensor[i], "text"
+
+
+class Chosen(Table):
+    def __getitem__(self, i: int, j: int = 0) -> Any:
+        return self.tensor[i], self.list[j]
+
+
+class Reduced(Table):
+    def __getitem__(self, i: int) -> Any:
+        return self.tensor[i].sum(), self.images[i].mean()
+
+
+BY_STOCK = (
+    *(Counting, Random, NumpyRandom, InPlace, ByValue, Loop, Neighbour, Whole),
+    *(Computed, Watched, Text, Chosen, Reduced, Numbers),
+)
+
+
+@pytest.mark.parametrize("cls", BY_STOCK)
+def test_left_to_stock(cls: Any) -> None:
+    """Each makes its own data anew, for those that change it."""
+    loading.assert_same(lambda: DataLoader(cls(), 16, shuffle=True), at_once=False)
+
+
+def test_effects_are_those_of_stock() -> None:
+    data = Counting()
+    with ptac.enable_data_pipeline():
+        loading.epochs(DataLoader(data, 16), n=1)
+    assert data.calls == N
+
+
+def test_transforms_of_ones_own_are_not_called_for_nothing() -> None:
+    calls = []
+
+    def transform(sample: Any) -> Any:
+        calls.append(1)
+        return sample
+
+    data = Tutorial(transform=transform)
+    loading.assert_same(lambda: DataLoader(data, 16), at_once=False, reason="a call of")
+    assert len(calls) == 4 * N
+
+
+def test_attributes_are_asked_each_time() -> None:
+    """What changes between batches, in kind too, is seen; and tried out anew."""
+    seen = []
+    for is_on in (False, True):
+        data = Nested()
+        if is_on:
+            ptac.enable_data_pipeline()
+        found = []
+        for i, batch in enumerate(DataLoader(data, 10)):
+            found.append(batch)
+            if i == 2:
+                data.training = False
+            if i == 4:
+                data.labels = data.labels.astype(np.float64)
+            if i == 6:
+                data.tensor = data.tensor.half()
+        seen.append(found)
+    ptac.disable()
+    assert all(map(loading.is_same, *seen))
+
+
+def test_methods_replaced_later() -> None:
+    class Changing(Table):
+        def __getitem__(self, i: int) -> Any:
+            return self.tensor[i]
+
+    data = Changing()
+    loading.assert_same(lambda: DataLoader(data, 10), at_once=True)
+
+    def other(self: Any, i: int) -> Any:
+        return self.tensor[i] * 2
+
+    Changing.__getitem__ = other  # type: ignore[method-assign]
+    loading.assert_same(lambda: DataLoader(data, 10), at_once=True)
+    namespace: dict[str, Any] = {}
+    exec("def hidden(self, i):\n    return self.tensor[i]", namespace)
+    Changing.__getitem__ = namespace["hidden"]  # type: ignore[method-assign]
+    loading.assert_same(
+        lambda: DataLoader(data, 10), at_once=False, reason="cannot be had"
+    )
+
+
+def test_a_file_that_has_changed_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "kept.py"
+    text = textwrap.dedent(
+        """
+        import torch
+
+        class Kept(torch.utils.data.Dataset):
+            def __init__(self):
+                self.tensor = torch.arange(40.0)
+
+            def __len__(self):
+                return 40
+
+            def __getitem__(self, i):
+                return self.tensor[i] * 2
+        """
+    )
+    module = ModuleType("kept")
+    exec(compile(text, str(path), "exec"), module.__dict__)
+    data = module.Kept()
+    path.write_text(text.replace("* 2", "* 3"))
+    loading.assert_same(
+        lambda: DataLoader(data, 10), at_once=False, reason="cannot be had"
+    )
+
+
+def test_constants_that_differ_only_in_type_are_seen(tmp_path: Path) -> None:
+    path = tmp_path / "other.py"
+    text = "class D:\n    def __getitem__(self, i):\n        return 1\n"
+    module = ModuleType("other")
+    exec(compile(text.replace("1", "1.0"), str(path), "exec"), module.__dict__)
+    path.write_text(text)
+    from pai_torchacc.data_pipeline.reading import definition_of
+
+    assert definition_of(module.D.__getitem__) is None
+
+
+def test_errors_are_those_of_stock() -> None:
+    data = Tensors()
+    data.classes = data.classes[:50]
+    with ptac.enable_data_pipeline(), pytest.raises(IndexError, match="out of bounds"):
+        list(DataLoader(data, 16))
+    short = Arrays(labels=np.arange(30))
+    with ptac.enable_data_pipeline(), pytest.raises(IndexError, match="axis 0"):
+        list(DataLoader(short, 16))
+    holes = Scalars(classes=torch.full((N,), torch.nan))
+    with ptac.enable_data_pipeline(), pytest.raises(ValueError, match="NaN"):
+        list(DataLoader(holes, 16))
+
+
+def test_arrays_of_files(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", Table().images)
+    images = np.load(tmp_path / "images.npy", mmap_mode="r")
+    assert isinstance(images, np.memmap)
+    with pytest.warns(UserWarning, match="not writable"):
+        loading.assert_same(lambda: DataLoader(Arrays(images=images), 16), at_once=True)
+
+
+def test_byte_orders_and_strides() -> None:
+    swapped = Arrays(images=Table().images.astype(">f4"))
+    with ptac.enable_data_pipeline(), pytest.raises(ValueError, match="byte order"):
+        list(DataLoader(swapped, 16))
+    gaps = Arrays(images=Table().images[:, :, ::2])
+    loading.assert_same(lambda: DataLoader(gaps, 16), at_once=False)
+    backwards = Arrays(labels=Table().labels[::-1])
+    loading.assert_same(lambda: DataLoader(backwards, 16), at_once=True)
+
+
+def test_default_dtype() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        data = Arrays(labels=np.linspace(0, 1, N))
+        loading.assert_same(lambda: DataLoader(data, 16), at_once=True)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    loading.assert_same(lambda: DataLoader(data, 16), at_once=True)
+
+
+def test_datasets_that_nothing_can_refer_to_weakly() -> None:
+    class Slotted:
+        __slots__ = ("tensor",)
+
+        def __init__(self) -> None:
+            self.tensor = torch.arange(40.0)
+
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, i: int) -> Any:
+            return self.tensor[i]
+
+    loading.assert_same(lambda: DataLoader(Slotted(), 8), at_once=False)  # type: ignore[arg-type]
