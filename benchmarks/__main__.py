@@ -1,4 +1,4 @@
-"""``python -m benchmarks memory | conv | quantization | lr | zoo``.
+"""``python -m benchmarks memory | conv | quantization | lr | zoo | loaders``.
 
 ``python -m pai_torchacc bench`` has the other figures, and ``pai_torchacc.bench`` what
 all share: workloads, interleaved timing, tables.
@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_quantization(commands)
     _add_learning_rate(commands)
     _add_zoo(commands)
+    _add_loaders(commands)
     return commands.run(arguments)
 
 
@@ -132,6 +133,14 @@ def _add_zoo(commands: CommandLine) -> None:
     _add_figures(zoo, checks=False)
 
 
+def _add_loaders(commands: CommandLine) -> None:
+    loaders = commands.add("loaders", _loaders, "epochs of data loaders")
+    loaders.add_argument("names", nargs="*", help="parts of names; default: all")
+    _add_threads(loaders, "1, 2")
+    loaders.add_argument("--quick", action="store_true", help="fewer epochs")
+    _add_figures(loaders)
+
+
 def _memory(options: argparse.Namespace) -> Result:
     from benchmarks.memory import replay, run
 
@@ -160,6 +169,12 @@ def _zoo(options: argparse.Namespace) -> Result:
     from benchmarks.zoo import run
 
     return run.run(options)
+
+
+def _loaders(options: argparse.Namespace) -> Result:
+    from benchmarks import loaders
+
+    return loaders.run(options)
 
 
 if __name__ == "__main__":

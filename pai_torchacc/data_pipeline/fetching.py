@@ -162,7 +162,7 @@ def batch_of(dataset: Any, index: Any, known: Knowledge) -> Any:
     run = Interpreter(dataset, index)
     returned = run.run()
     _try_out(dataset, index, known, (*run.signature, *_signatures(returned)))
-    return _collated_or_undone(returned)
+    return _collated_or_undone(returned) if run.draws else collated(returned)
 
 
 def is_quiet(dataset: Any) -> bool:

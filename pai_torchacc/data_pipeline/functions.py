@@ -80,10 +80,25 @@ def _number(column: Column, base: Any, function: Callable[[Any], Any]) -> Column
     if column.kind == function.__name__:
         return column
 
-    def convert(_: Any) -> list[Any]:
+    wanted = torch.int64 if function is int else torch.float64
+
+    def convert(data: Any) -> Any:
+        if (
+            isinstance(data, Tensor)
+            and data.ndim == 1
+            and data.dtype in _EXACT[function]
+        ):
+            return data.to(wanted)
         return [function(v) for v in column.numbers()]
 
     return column.then(function.__name__, convert, function)
+
+
+_EXACT: dict[Any, tuple[torch.dtype, ...]] = {
+    int: (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+    float: (torch.float64, torch.float32),
+}
+"""Dtypes whose values are Python's numbers of that kind, each of them."""
 
 
 def _new_tensor(column: Column, dtype: Any) -> Column:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
 import operator
 from collections.abc import Sequence
 from types import FunctionType, ModuleType
@@ -49,11 +48,12 @@ _PLAIN = (type(None), bool, int, float, str)
 class Interpreter:
     """One batch of one dataset.
 
-    ``signature`` collects what the result rests on besides code and index.
+    ``signature`` collects what the result rests on besides code and index; ``draws`` is
+    true where random numbers may be drawn for it.
     """
 
     def __init__(self, dataset: Any, index: list[int]):
-        function = inspect.getattr_static(type(dataset), "__getitem__", None)
+        function = _class_attribute(type(dataset), "__getitem__")
         if not isinstance(function, FunctionType):
             raise Unproved("__getitem__ is no plain function")
         definition = definition_of(function)
@@ -69,8 +69,9 @@ class Interpreter:
             raise Unproved("__getitem__ takes other arguments than an index")
         me, which = names
         self._locals: dict[str, Any] = {me: Known(dataset)}
-        self._locals[which] = Column("int", lambda: index, ())
+        self._index = self._locals[which] = Column("int", lambda: index, ())
         self._private = f"_{class_of(function).lstrip('_')}__"
+        self.draws = False
         self.signature: list[Any] = [function.__code__, torch.get_default_dtype()]
 
     def run(self) -> Any:
@@ -82,65 +83,91 @@ class Interpreter:
 
     def _do(self, statements: Sequence[ast.stmt]) -> Any:
         for statement in statements:
-            match statement:
-                case ast.Return(value=ast.expr() as value):
-                    return self._value(value)
-                case ast.Assign(targets=[target], value=value):
-                    self._bind(target, self._value(value))
-                case ast.AnnAssign(target=target, value=ast.expr() as value):
-                    self._bind(target, self._value(value))
-                case ast.If(test=test, body=body, orelse=otherwise):
-                    chosen = body if self._truth(self._value(test)) else otherwise
-                    returned = self._do(chosen)
-                    if returned is not None:
-                        return returned
-                case ast.Pass() | ast.Expr(value=ast.Constant()):
-                    pass
-                case _:
-                    raise Unproved(f"__getitem__ has {_name(statement)}")
+            kind = type(statement)
+            if kind not in _STATEMENTS:
+                raise Unproved(f"__getitem__ has {_name(statement)}")
+            returned = _STATEMENTS[kind](self, statement)
+            if returned is not None:
+                return returned
         return None
 
+    def _return(self, node: ast.Return) -> Any:
+        return self._value(node.value) if node.value else None
+
+    def _assign(self, node: ast.Assign) -> None:
+        if len(node.targets) != 1:
+            raise Unproved(f"__getitem__ has {_name(node)}")
+        self._bind(node.targets[0], self._value(node.value))
+
+    def _annotated(self, node: ast.AnnAssign) -> None:
+        if node.value:
+            self._bind(node.target, self._value(node.value))
+
+    def _if(self, node: ast.If) -> Any:
+        return self._do(
+            node.body if self._truth(self._value(node.test)) else node.orelse
+        )
+
+    def _pass(self, node: ast.Pass | ast.Expr) -> None:
+        if isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
+            raise Unproved(f"__getitem__ has {_name(node)}")
+
     def _bind(self, target: ast.expr, value: Any) -> None:
-        match target:
-            case ast.Name(id=name):
-                self._locals[name] = value
-            case ast.Tuple(elts=targets) if (
-                isinstance(value, Group)
-                and value.kind is tuple
-                and len(value.parts) == len(targets)
-            ):
-                for part, item in zip(targets, value.parts, strict=True):
-                    self._bind(part, item)
-            case _:
-                raise Unproved(f"__getitem__ assigns to {_name(target)}")
+        if isinstance(target, ast.Name):
+            self._locals[target.id] = value
+            return
+        is_tuple = isinstance(value, Group) and value.kind is tuple
+        if not (isinstance(target, ast.Tuple) and is_tuple) or (
+            len(value.parts) != len(target.elts)
+        ):
+            raise Unproved(f"__getitem__ assigns to {_name(target)}")
+        for part, item in zip(target.elts, value.parts, strict=True):
+            self._bind(part, item)
 
     def _value(self, node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=value):
-                return Known(value)
-            case ast.Name(id=name):
-                return self._name(name)
-            case ast.Attribute(value=owner, attr=name):
-                return self._attribute(self._value(owner), name)
-            case ast.Subscript(value=owner, slice=key):
-                return self._item(self._value(owner), self._value(_plain_key(key)))
-            case ast.Tuple() | ast.List() | ast.Dict():
-                return self._group(node)
-            case ast.Call():
-                return self._call(node)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                both = self._value(left), self._value(right)
-                return methods.arithmetic(_OPERATORS[type(op)], *both)
-            case ast.UnaryOp(
-                op=ast.USub(), operand=ast.Constant(value=int() | float() as v)
-            ):
-                return Known(-v)
-            case ast.IfExp(test=test, body=body, orelse=otherwise):
-                return self._value(
-                    body if self._truth(self._value(test)) else otherwise
-                )
-            case _:
-                return Known(self._condition(node))
+        compute = _VALUES.get(type(node))
+        if compute is None:
+            raise Unproved(f"__getitem__ has {_name(node)}")
+        return compute(self, node)
+
+    def _constant(self, node: ast.Constant) -> Known:
+        return Known(node.value)
+
+    def _attribute_of(self, node: ast.Attribute) -> Known:
+        return self._attribute(self._value(node.value), node.attr)
+
+    def _subscript(self, node: ast.Subscript) -> Any:
+        return self._item(self._value(node.value), self._value(_plain_key(node.slice)))
+
+    def _binary(self, node: ast.BinOp) -> Any:
+        if type(node.op) not in _OPERATORS:
+            raise Unproved(f"__getitem__ has {_name(node.op)}")
+        both = self._value(node.left), self._value(node.right)
+        return methods.arithmetic(_OPERATORS[type(node.op)], *both)
+
+    def _unary(self, node: ast.UnaryOp) -> Known:
+        operand = self._value(node.operand)
+        if isinstance(node.op, ast.Not):
+            return Known(not self._truth(operand))
+        value = operand.value if isinstance(operand, Known) else None
+        if not isinstance(node.op, ast.USub) or type(value) not in (int, float):
+            raise Unproved(f"__getitem__ has {_name(node)}")
+        return Known(-value)
+
+    def _either(self, node: ast.IfExp) -> Any:
+        return self._value(
+            node.body if self._truth(self._value(node.test)) else node.orelse
+        )
+
+    def _all_or_any(self, node: ast.BoolOp) -> Known:
+        decide = all if isinstance(node.op, ast.And) else any
+        return Known(decide(self._truth(self._value(v)) for v in node.values))
+
+    def _comparison(self, node: ast.Compare) -> Known:
+        if len(node.ops) != 1 or type(node.ops[0]) not in _COMPARISONS:
+            raise Unproved(f"__getitem__ has {_name(node)}")
+        both = self._value(node.left), self._value(node.comparators[0])
+        return Known(self._compare(_COMPARISONS[type(node.ops[0])], *both))
 
     def _group(self, node: ast.Tuple | ast.List | ast.Dict) -> Group:
         if isinstance(node, ast.Dict):
@@ -150,21 +177,6 @@ class Interpreter:
             return Group(dict, [self._value(v) for v in node.values], tuple(keys))
         kind = tuple if isinstance(node, ast.Tuple) else list
         return Group(kind, [self._value(part) for part in node.elts])
-
-    def _condition(self, node: ast.expr) -> bool:
-        match node:
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return not self._truth(self._value(operand))
-            case ast.BoolOp(op=op, values=values):
-                decide = all if isinstance(op, ast.And) else any
-                return decide(self._truth(self._value(v)) for v in values)
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if (
-                type(op) in _COMPARISONS
-            ):
-                both = self._value(left), self._value(right)
-                return self._compare(_COMPARISONS[type(op)], *both)
-            case _:
-                raise Unproved(f"__getitem__ has {_name(node)}")
 
     def _compare(self, compare: Any, left: Any, right: Any) -> bool:
         is_identity = compare in (operator.is_, operator.is_not)
@@ -186,7 +198,8 @@ class Interpreter:
             raise Unproved(f"whether a {type(value.value).__name__} is true")
         return True
 
-    def _name(self, name: str) -> Any:
+    def _name(self, node: ast.Name) -> Any:
+        name = node.id
         if name in self._locals:
             return self._locals[name]
         namespace = self._function.__globals__
@@ -213,7 +226,7 @@ class Interpreter:
         if not isinstance(owner, Known) or not isinstance(key, Column):
             raise Unproved("an item that is not the sample's")
         rows = key.numbers()
-        if any(type(row) is not int for row in rows):
+        if key is not self._index and any(type(row) is not int for row in rows):
             raise Unproved("an index that is no integer")
         column = rows_of(owner.value, rows)
         self.signature.append(column.signature)
@@ -238,6 +251,7 @@ class Interpreter:
         transform = images.recognised(function.value)
         if transform is not None and len(arguments) == 1 and not named:
             self.signature.append(transform.signature)
+            self.draws = True
             return transform.apply(arguments[0])
         return functions.call(function.value, arguments, named)
 
@@ -265,7 +279,7 @@ def plain_attribute(owner: Any, name: str) -> Any:
     cls, own = type(owner), owner.__dict__
     if cls.__getattribute__ is not object.__getattribute__:
         raise Unproved("the dataset has a __getattribute__ of its own")
-    static = next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None)
+    static = _class_attribute(cls, name)
     if hasattr(type(static), "__get__") and (
         name not in own or hasattr(type(static), "__set__")
     ):
@@ -277,6 +291,39 @@ def plain_attribute(owner: Any, name: str) -> Any:
     return static
 
 
+def _class_attribute(cls: type, name: str) -> Any:
+    for base in cls.__mro__:
+        content = base.__dict__
+        if name in content:
+            return content[name]
+    return None
+
+
 def _name(node: ast.AST) -> str:
     line = getattr(node, "lineno", 0)
     return f"{type(node).__name__} in its line {line}"
+
+
+_STATEMENTS: dict[type, Any] = {
+    ast.Return: Interpreter._return,
+    ast.Assign: Interpreter._assign,
+    ast.AnnAssign: Interpreter._annotated,
+    ast.If: Interpreter._if,
+    ast.Pass: Interpreter._pass,
+    ast.Expr: Interpreter._pass,
+}
+_VALUES: dict[type, Any] = {
+    ast.Constant: Interpreter._constant,
+    ast.Name: Interpreter._name,
+    ast.Attribute: Interpreter._attribute_of,
+    ast.Subscript: Interpreter._subscript,
+    ast.Tuple: Interpreter._group,
+    ast.List: Interpreter._group,
+    ast.Dict: Interpreter._group,
+    ast.Call: Interpreter._call,
+    ast.BinOp: Interpreter._binary,
+    ast.UnaryOp: Interpreter._unary,
+    ast.IfExp: Interpreter._either,
+    ast.BoolOp: Interpreter._all_or_any,
+    ast.Compare: Interpreter._comparison,
+}

@@ -71,7 +71,7 @@ class Clock:
     __slots__ = ("_epoch", "_key", "_last_ns", "entry")
 
     def __init__(self, iterator: Any):
-        self._key = type(iterator._dataset).__name__, iterator._num_workers
+        self._key = _name_of(iterator._dataset), iterator._num_workers
         self._look_up()
 
     def _look_up(self) -> None:
@@ -93,6 +93,15 @@ class Clock:
             entry.computed_ns += begin_ns - self._last_ns
         self._last_ns = end_ns
         return entry
+
+
+def _name_of(dataset: Any) -> str:
+    """The class of a dataset, or of what a subset is of."""
+    from torch.utils.data import Subset
+
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return type(dataset).__name__
 
 
 def clock_of(iterator: Any) -> Clock:

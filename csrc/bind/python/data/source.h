@@ -1,5 +1,5 @@
 /*
- * source.h - tables that Python's objects hold: tensors, and arrays through their buffer.
+ * source.h - tables that Python's objects hold: tensors, and arrays by their buffer.
  */
 #ifndef PTAC_BIND_PYTHON_DATA_SOURCE_H
 #define PTAC_BIND_PYTHON_DATA_SOURCE_H
