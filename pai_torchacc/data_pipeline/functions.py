@@ -33,28 +33,20 @@ _PICTURES = {"L": 3, "RGB": 4}
 
 def call(function: Any, arguments: list[Any], named: _Options) -> Any:
     """``function(*arguments, **named)`` for the batch."""
-    if function is torch.is_tensor and len(arguments) == 1:
+    if function is _IS_TENSOR and len(arguments) == 1:
         return Known(_is_tensor(arguments[0]))
     first, *rest = arguments or [None]
-    for known, second, compute in _known():
+    for known, second, compute in (*_KNOWN, *_loaded()):
         if function is known and isinstance(first, Column) and len(rest) <= 1:
             options = {**named, **dict.fromkeys((second,) * len(rest), *rest[:1])}
             if options.keys() <= {second}:
                 return compute(first, options.get(second))
-    raise Unproved(
-        f"a call of {getattr(function, '__name__', type(function).__name__)}"
-    )
+    name = getattr(function, "__name__", type(function).__name__)
+    raise Unproved(f"a call of {name}")
 
 
-def _known() -> Iterator[tuple[Any, str, Callable[[Column, Any], Any]]]:
-    """Functions, the name of their second argument, and what they are for a batch."""
-    yield int, "base", lambda column, base: _number(column, base, int)
-    yield float, "", lambda column, _: _number(column, None, float)
-    yield torch.tensor, "dtype", _new_tensor
-    yield torch.as_tensor, "dtype", _tensor
-    yield torch.from_numpy, "", _from_numpy
-    for kind in (torch.Tensor, torch.FloatTensor):
-        yield kind, "", lambda column, _: _float_tensor(column)
+def _loaded() -> Iterator[tuple[Any, str, Callable[[Column, Any], Any]]]:
+    """Functions of modules that may be there."""
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         yield numpy.array, "dtype", _array
@@ -151,3 +143,17 @@ def _picture(column: Column, mode: Any) -> Picture:
     if found == ["RGB"] and container.shape[-1] != len("RGB"):
         raise Unproved("an image of other channels than red, green and blue")
     return Picture(column)
+
+
+_IS_TENSOR = torch.is_tensor
+_KNOWN: tuple[tuple[Any, str, Callable[[Column, Any], Any]], ...] = (
+    (int, "base", lambda column, base: _number(column, base, int)),
+    (float, "", lambda column, _: _number(column, None, float)),
+    (torch.tensor, "dtype", _new_tensor),
+    (torch.as_tensor, "dtype", _tensor),
+    (torch.from_numpy, "", _from_numpy),
+    (torch.Tensor, "", lambda column, _: _float_tensor(column)),
+    (torch.FloatTensor, "", lambda column, _: _float_tensor(column)),
+)
+"""Functions as they were when this module was imported, the name of their second
+argument, and what they are for a batch."""

@@ -138,7 +138,10 @@ class Slot:
 
     def _packed_tensor(self, tensor: Tensor) -> Any:
         part = self._parts.get(tensor.data_ptr())
-        if part is not None and part.shape == tuple(tensor.shape):
+        if part is not None and (part.dtype, part.shape) == (
+            tensor.dtype,
+            tensor.shape,
+        ):
             return part
         if tensor.requires_grad or not tensor.is_contiguous() or not is_dense(tensor):
             return tensor

@@ -7,6 +7,8 @@ made before the workers are and closed with it.
 
 from __future__ import annotations
 
+import sys
+import threading
 import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -14,6 +16,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import dataloader
+from torch.utils.data._utils import worker
 
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.data_pipeline import fetching, waiting
@@ -29,8 +32,10 @@ _init = _Workers.__init__
 _is_profiled = torch.autograd._profiler_enabled
 
 _rings: weakref.WeakKeyDictionary[Any, Ring] = weakref.WeakKeyDictionary()
-_being_forked: list[Ring] = []
-"""The ring of the iterator that starts its workers in this moment."""
+_forking = threading.local()
+"""``ring``: of the iterator that starts its workers in this thread, also in them."""
+
+_worker_loop = worker._worker_loop.__code__
 
 
 def install(ledger: Ledger) -> None:
@@ -47,7 +52,9 @@ def create_fetcher(
     is_map = kind == _Kind.Map
     if fetching.why_not(dataset, is_map, auto_collation, collate_fn):
         return _create_fetcher(kind, dataset, auto_collation, collate_fn, drop_last)
-    ring = _being_forked[-1] if _being_forked else None
+    # Not where the dataset of a worker has a loader of its own.
+    is_of_worker = sys._getframe(1).f_code is _worker_loop
+    ring = getattr(_forking, "ring", None) if is_of_worker else None
     return fetching.Fetcher(dataset, auto_collation, collate_fn, drop_last, ring=ring)
 
 
@@ -87,11 +94,11 @@ def begin_workers(self: Any, loader: Any) -> None:
     if ring is None:
         _init(self, loader)
         return
-    _being_forked.append(ring)
+    _forking.ring = ring
     try:
         _init(self, loader)
     finally:
-        _being_forked.remove(ring)
+        _forking.ring = None
     _rings[self] = ring
     self._process_data = _opened_first(self)
 

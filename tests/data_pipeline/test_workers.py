@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ class Samples(Dataset[Any]):
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_tensors(shuffle: bool, workers: int) -> None:
     data = dataset()
     through_ring(lambda: loader(data, workers=workers, shuffle=shuffle))
@@ -256,6 +257,43 @@ def test_random_numbers_of_workers() -> None:
     transform = own.T.Compose([own.T.RandomCrop(20), own.T.ToTensor()])
     data = own.Images(own.pixels(32, 32, 3), transform)
     through_ring(lambda: loader(data, 8, shuffle=True))
+
+
+class Inner(Dataset[Any]):
+    """Each sample comes from a loader that the worker has."""
+
+    def __init__(self) -> None:
+        self.data = dataset()
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, i: int) -> Any:
+        return [x.sum() * i for x, _ in DataLoader(self.data, 20)]
+
+
+def test_loaders_inside_of_workers() -> None:
+    through_ring(lambda: loader(Inner(), 2))
+
+
+def test_loaders_of_several_threads() -> None:
+    """Rings of iterators whose workers start at the same time are not mixed up."""
+    found: dict[int, Any] = {}
+
+    def load(k: int) -> None:
+        data = TensorDataset(torch.full((64, 50), float(k)))
+        found[k] = torch.cat([x for (x,) in loader(data, 4)])
+
+    with ptac.enable_data_pipeline():
+        threads = [threading.Thread(target=load, args=(k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    for k, values in found.items():
+        assert values.shape == (64, 50)
+        assert (values == k).all()
+    assert len(found) == 4
 
 
 def test_switched_off_under_way() -> None:

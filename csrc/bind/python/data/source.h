@@ -7,7 +7,7 @@
 #include "bind/python/module/pybind.h"
 #include "data/rows.h"
 
-/* A table, and what a tensor of its rows is like. Give it back by ptac_source_close(). */
+/* A table, and what a tensor of its rows is like; ptac_source_close() gives it back. */
 typedef struct ptac_source {
     ptac_table table;
     int32_t dtype; /* torch's code */
