@@ -54,12 +54,14 @@ $(VENV)/.with-%: pyproject.toml constraints.txt | $(VENV)/.built
 	@touch $@
 
 # Other versions of torch run the binary of .venv, by a path to this folder. They have
-# limits of their own for setuptools.
+# limits of their own for setuptools; the one torchvision's transforms do for all.
 .venv-%/.ready: constraints.txt tools/venv.sh
 	tools/venv.sh .venv-$*
-	grep -v -E '^(torch|setuptools)==' constraints.txt >.venv-$*/requirements.txt
+	grep -v -E '^(torch|torchvision|setuptools)==' constraints.txt >.venv-$*/requirements.txt
 	.venv-$*/bin/python -m pip install $(PIP_OPTIONS) torch==$* \
 	    --requirement .venv-$*/requirements.txt
+	.venv-$*/bin/python -m pip install $(PIP_OPTIONS) --no-deps \
+	    $$(grep '^torchvision==' constraints.txt)
 	echo '$(CURDIR)' >"$$(echo .venv-$*/lib/python3*/site-packages)/this.pth"
 	@touch $@
 

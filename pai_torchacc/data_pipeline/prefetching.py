@@ -217,6 +217,7 @@ class _CopiedAhead:
     ):
         self._inner, self._device = inner, device
         self._depth = depth if is_ahead else 1
+        torch.empty(0, device=device)  # without such a device, torch's own error
         self._stream = torch.cuda.Stream(device)
         self._copies: deque[tuple[Any, Any, Any]] = deque()
         self._pinned: deque[tuple[Any, Any]] = deque()
