@@ -26,6 +26,7 @@ from pai_torchacc._version import __version__ as __version__
 
 # Importing a switch puts it in the table of features.
 from pai_torchacc.adaptive_lr import adaptive_lr_report, enable_adaptive_lr
+from pai_torchacc.data_parallelism import enable_data_parallelism, explain_parallelism
 from pai_torchacc.data_pipeline import enable_data_pipeline, prefetch
 from pai_torchacc.fusion import enable_operator_fusion
 from pai_torchacc.memory_pool import enable_memory_pool
@@ -60,6 +61,7 @@ __all__ = [
     "dequantize_state_dict",
     "disable",
     "disable_adaptive_lr",
+    "disable_data_parallelism",
     "disable_data_pipeline",
     "disable_memory_pool",
     "disable_memory_reuse",
@@ -69,12 +71,14 @@ __all__ = [
     "empty_cache",
     "enable",
     "enable_adaptive_lr",
+    "enable_data_parallelism",
     "enable_data_pipeline",
     "enable_memory_pool",
     "enable_memory_reuse",
     "enable_model_quantization",
     "enable_operator_fusion",
     "exclude",
+    "explain_parallelism",
     "is_enabled",
     "load_quantized",
     "memory_snapshot",
@@ -162,6 +166,7 @@ def enable(
             pool=held.pool,
             rate=held.rate,
             training=held.training,
+            parallelism=held.parallelism,
         )
         if held.training is not None:
             config = replace(config, numerics="fast")
@@ -201,6 +206,13 @@ disable_model_quantization = disabler(
     """Quantized modules compute by their dequantized weights: correct, and slow.
 
     They stay quantized; :func:`dequantize_model` makes them float again.
+    """,
+)
+disable_data_parallelism = disabler(
+    "data_parallelism",
+    """DataParallel is torch's own from the next call on; threads are as before.
+
+    The process group stays until the process ends, if it was made by us.
     """,
 )
 

@@ -48,6 +48,8 @@ class Config:
     pool: PoolOptions = field(default_factory=PoolOptions)
     rate: RateOptions = field(default_factory=RateOptions)
     training: str | None = None
+    parallelism: str = "auto"
+    """The mode of data parallelism."""
     lent: tuple[bool, str] | None = None
     """What ``training`` changed: whether fusion was off, and the numerics before."""
 

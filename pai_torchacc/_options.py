@@ -144,6 +144,11 @@ def training_checked(training: str | None) -> str | None:
     return _one_of(training, "training", (None, "bf16"))
 
 
+def parallelism_checked(mode: str) -> str:
+    """A mode of data parallelism."""
+    return _one_of(mode, "mode", ("auto", "off", "dp", "ddp"))
+
+
 def strict_checked(strict: bool) -> bool:
     """True or False."""
     return _check_type(strict, bool, "strict", "True or False")

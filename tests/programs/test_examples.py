@@ -28,8 +28,9 @@ from pai_torchacc import _C
 
 EXAMPLES = native.ROOT / "examples"
 MEMORY, QUANTIZATION, RATES = "memory_pool", "model_quantization", "adaptive_lr"
+RANKS = "data_parallel"  # which tests of data_parallelism run
 SCRIPTS = sorted(
-    {p.stem for p in EXAMPLES.glob("*.py")} - {MEMORY, QUANTIZATION, RATES}
+    {p.stem for p in EXAMPLES.glob("*.py")} - {MEMORY, QUANTIZATION, RATES, RANKS}
 )
 
 # The contract pools scalars over at least 32 seeds: one rounding says nothing.

@@ -71,6 +71,7 @@ def test_the_table_of_features_knows_no_switch() -> None:
     found = graph(PACKAGE)
     assert found["pai_torchacc._features"] == {"pai_torchacc._config"}
     switches = ("adaptive_lr", "fusion", "memory_pool", "memory_reuse", "quantization")
+    switches += ("data_parallelism",)
     for module in ("_switch.state", "_switch.handle", "_report", "_options"):
         below = found[f"pai_torchacc.{module}"]
         assert not {name.split(".")[1] for name in below}.intersection(switches)

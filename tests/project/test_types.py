@@ -12,6 +12,7 @@ PROGRAM = """
 import torch
 from typing import assert_type
 import pai_torchacc as ptac
+from pai_torchacc.data_parallelism.explaining import Explanation
 from pai_torchacc.quantization.report import QuantizationReport
 from pai_torchacc.verification import Verification
 
@@ -32,6 +33,8 @@ assert_type(ptac.quantize_model(model), torch.nn.Linear)
 assert_type(ptac.dequantize_model(model), torch.nn.Linear)
 assert_type(ptac.quantization_report(model), QuantizationReport)
 assert_type(ptac.memory_stats(), dict[str, int])
+assert_type(ptac.enable_data_parallelism("ddp"), ptac.Handle)
+assert_type(ptac.explain_parallelism(), Explanation)
 assert_type(ptac.is_enabled("memory_pool"), bool)
 """
 
@@ -39,6 +42,7 @@ WRONG = {
     'ptac.enable(numerics="clos")': "arg-type",
     "ptac.verfy(model)": "attr-defined",
     'ptac.enable_memory_pool(device="cpu", cap="1")': "arg-type",
+    'ptac.enable_data_parallelism("fsdp")': "arg-type",
     'ptac.report("html")': "arg-type",
     "ptac.exclude(2)": "arg-type",
     "ptac.verify(2)": "arg-type",

@@ -1,0 +1,140 @@
+"""What torch.nn.parallel does between GPUs of a process, between processes.
+
+A tensor is *common* where every rank has all of it, and all have the same. The script
+sees only such: it computes its loss from all rows on every rank. So the gradients that
+come from it are common too. Inside a divided call a rank has its own *rows* of inputs
+and outputs, and *uses* parameters for these alone: the gradient with respect to a
+common parameter is the sum over the ranks of what their uses give.
+
+====================  ==========================  ================
+from, to              forward                     backward
+====================  ==========================  ================
+common to rows        :class:`Rows`               :class:`Whole`
+rows to common        :class:`Whole`              :class:`Rows`
+common to used        :class:`Used`: itself       :class:`Summed`
+used to common        :class:`Summed`: all-reduce :class:`Used`
+====================  ==========================  ================
+
+Each is the other's transpose, so gradients of gradients hold as well. All ranks run the
+same program, so they come to each collective in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from pai_torchacc.data_parallelism.group import Group
+
+Tensors = tuple[Tensor, ...]
+Gradients = tuple[Any, ...]
+"""A tensor or None for each argument of forward."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Which rows of a batch are whose."""
+
+    group: Group
+    dim: int
+    sizes: tuple[int, ...]
+
+    @property
+    def start(self) -> int:
+        """The first row of this rank."""
+        return sum(self.sizes[: self.group.rank])
+
+    @property
+    def length(self) -> int:
+        """How many rows it has."""
+        return self.sizes[self.group.rank]
+
+
+class Rows(Function):
+    """Rows of this rank, of common tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, shares: Shares, *tensors: Tensor) -> Tensors:
+        ctx.shares = shares
+        wanted = shares.dim, shares.start, shares.length
+        return tuple(t.narrow(*wanted).clone() for t in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Gradients:
+        wanted = ctx.needs_input_grad[1:]
+        present = [
+            g for g, is_wanted in zip(gradients, wanted, strict=True) if is_wanted
+        ]
+        return None, *_spread(wanted, Whole.apply(ctx.shares, *present))
+
+
+class Whole(Function):
+    """Common tensors of every rank's rows."""
+
+    @staticmethod
+    def forward(ctx: Any, shares: Shares, *tensors: Tensor) -> Tensors:
+        ctx.shares = shares
+        ctx.set_materialize_grads(False)
+        result = tuple(shares.group.rows_of_all(tensors, shares.dim, shares.sizes))
+        wanted = ctx.needs_input_grad[1:]
+        constant = [
+            t for t, is_wanted in zip(result, wanted, strict=True) if not is_wanted
+        ]
+        ctx.mark_non_differentiable(*constant)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
+        wanted = [g is not None for g in gradients]
+        present = [g for g in gradients if g is not None]
+        return None, *_spread(wanted, Rows.apply(ctx.shares, *present))
+
+
+class Used(Function):
+    """Common tensors, for this rank's rows alone; gradients are times ``weight``."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Group, weight: float, *tensors: Tensor) -> Tensors:
+        ctx.group, ctx.weight = group, weight
+        ctx.kinds = [(t.shape, t.dtype, t.device) for t in tensors]
+        ctx.set_materialize_grads(False)
+        return tuple(t.view_as(t) for t in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
+        # Rows may decide which parameters are used. One that none uses has no gradient.
+        everyones = ctx.group.exchange([g is not None for g in gradients])
+        wanted = [any(column) for column in zip(*everyones, strict=True)]
+        present = [
+            torch.zeros(kind[0], dtype=kind[1], device=kind[2]) if g is None else g
+            for g, kind, is_wanted in zip(gradients, ctx.kinds, wanted, strict=True)
+            if is_wanted
+        ]
+        summed = Summed.apply(ctx.group, *present)
+        if ctx.weight != 1:
+            summed = [g * ctx.weight for g in summed]
+        return None, None, *_spread(wanted, summed)
+
+
+class Summed(Function):
+    """The sum over the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Group, *tensors: Tensor) -> Tensors:
+        ctx.group = group
+        return tuple(group.sums(tensors))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Gradients:
+        return None, *Used.apply(ctx.group, 1, *gradients)
+
+
+def _spread(wanted: Sequence[bool], present: Iterable[Tensor]) -> Gradients:
+    """The tensors at the places where one is wanted."""
+    rest = iter(present)
+    return tuple(next(rest) if is_wanted else None for is_wanted in wanted)

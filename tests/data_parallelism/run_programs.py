@@ -1,0 +1,33 @@
+"""Run every program on this rank, and write what came of each.
+
+torchrun --nproc-per-node=2 tests/data_parallelism/run_programs.py FOLDER [NAME ...]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import programs_beside  # noqa: F401  # which adds its own
+from programs import PROGRAMS, RANK
+
+import pai_torchacc as ptac
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """All of them, or those of these names."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in names or PROGRAMS:
+        try:
+            found[name] = PROGRAMS[name]()
+        except Exception:
+            found[name] = {"traceback": traceback.format_exc()}
+        ptac.disable()
+    (folder / f"{RANK}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
