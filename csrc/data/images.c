@@ -154,7 +154,7 @@ ptac_status ptac_images_extent(const ptac_images *images, int32_t *height,
     return PTAC_OK;
 }
 
-/* The first x from which on start + x*step lies in [0, extent), and the first behind. */
+/* From which x on start + x*step lies in [0, extent), and the first x behind. */
 static void range_inside(int32_t start, int32_t step, int32_t extent, int32_t n,
                          int32_t *begin, int32_t *end)
 {
