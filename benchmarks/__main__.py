@@ -1,4 +1,4 @@
-"""``python -m benchmarks memory | conv | quantization | lr | zoo | loaders``.
+"""``python -m benchmarks memory | conv | quantization | lr | zoo | loaders | ...``.
 
 ``python -m pai_torchacc bench`` has the other figures, and ``pai_torchacc.bench`` what
 all share: workloads, interleaved timing, tables.
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_learning_rate(commands)
     _add_zoo(commands)
     _add_loaders(commands)
+    _add_distributed(commands)
     return commands.run(arguments)
 
 
@@ -141,6 +142,20 @@ def _add_loaders(commands: CommandLine) -> None:
     _add_figures(loaders)
 
 
+def _add_distributed(commands: CommandLine) -> None:
+    distributed = commands.add(
+        "distributed", _distributed, "ranks here and on a slow link, stock and tuned"
+    )
+    distributed.add_argument(
+        "--parts",
+        nargs="+",
+        choices=("script", "steps", "link", "fsdp", "watch", "model", "simulated"),
+        help="default: all",
+    )
+    distributed.add_argument("--quick", action="store_true", help="fewer blocks")
+    _add_figures(distributed, checks=False)
+
+
 def _memory(options: argparse.Namespace) -> Result:
     from benchmarks.memory import replay, run
 
@@ -175,6 +190,12 @@ def _loaders(options: argparse.Namespace) -> Result:
     from benchmarks import loaders
 
     return loaders.run(options)
+
+
+def _distributed(options: argparse.Namespace) -> Result:
+    from benchmarks.distributed import run
+
+    return run.run(options)
 
 
 if __name__ == "__main__":

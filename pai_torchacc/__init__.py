@@ -28,6 +28,9 @@ from pai_torchacc._version import __version__ as __version__
 from pai_torchacc.adaptive_lr import adaptive_lr_report, enable_adaptive_lr
 from pai_torchacc.data_parallelism import enable_data_parallelism, explain_parallelism
 from pai_torchacc.data_pipeline import enable_data_pipeline, prefetch
+from pai_torchacc.distributed.fsdp import tune_fsdp
+from pai_torchacc.distributed.tuning import tune_ddp
+from pai_torchacc.distributed.watching import watch_ranks
 from pai_torchacc.fusion import enable_operator_fusion
 from pai_torchacc.memory_pool import enable_memory_pool
 from pai_torchacc.memory_pool.snapshot import memory_snapshot
@@ -92,7 +95,10 @@ __all__ = [
     "reset_peak_memory_stats",
     "save_quantized",
     "status",
+    "tune_ddp",
+    "tune_fsdp",
     "verify",
+    "watch_ranks",
 ]
 
 
@@ -165,6 +171,8 @@ def enable(
             exclude=_options.operators_checked(exclude, "exclude") or frozenset(),
             pool=held.pool,
             rate=held.rate,
+            ddp=held.ddp,
+            watch=held.watch,
             training=held.training,
             parallelism=held.parallelism,
         )

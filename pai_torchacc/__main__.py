@@ -83,12 +83,30 @@ def _commands() -> CommandLine:
     )
 
     run = add("run", _run, "run a script with everything enabled, its children too")
+    _add_device(run)
     run.add_argument("-m", dest="is_module", action="store_true", help="a module name")
     run.add_argument(
         "script", nargs="?", help="the script, - for standard input, or a module"
     )
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+
+    launch = add(
+        "launch",
+        _launch,
+        "torchrun with everything enabled in every rank",
+        passes_on=True,
+    )
+    _add_device(launch)
+    launch.add_argument(
+        "args", nargs=argparse.REMAINDER, help="options of torchrun, script, arguments"
+    )
     return commands
+
+
+def _add_device(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--device", choices=("cpu",), help="have a script that names CUDA use the CPU"
+    )
 
 
 def _show(command: str, options: argparse.Namespace) -> Result:
@@ -136,7 +154,17 @@ def _run(options: argparse.Namespace) -> Callable[[], Any]:
 
     if options.script is None:
         options.parser.error("name a script to run, or a module after -m")
-    return run.prepare(options.script, options.args, options.is_module, options.json)
+    return run.prepare(
+        options.script, options.args, options.is_module, options.json, options.device
+    )
+
+
+def _launch(options: argparse.Namespace) -> Callable[[], Any]:
+    from pai_torchacc.commands import launch
+
+    if not options.args:
+        options.parser.error("name a script to launch, after options of torchrun")
+    return launch.prepare(options.args, options.json, options.device)
 
 
 if __name__ == "__main__":

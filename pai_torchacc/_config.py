@@ -35,6 +35,20 @@ class RateOptions:
 
 
 @dataclass(frozen=True)
+class DdpOptions:
+    """How DistributedDataParallel is to be tuned."""
+
+    comm: str = "none"
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """How ranks are to be watched."""
+
+    after: float = 10.0
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything that can be switched or chosen."""
 
@@ -47,6 +61,8 @@ class Config:
     calibration: str | None = None
     pool: PoolOptions = field(default_factory=PoolOptions)
     rate: RateOptions = field(default_factory=RateOptions)
+    ddp: DdpOptions = field(default_factory=DdpOptions)
+    watch: WatchOptions = field(default_factory=WatchOptions)
     training: str | None = None
     parallelism: str = "auto"
     """The mode of data parallelism."""

@@ -22,7 +22,10 @@ VARIABLES = (
 )
 """What users may set; others of the prefix are of the package and of its tests."""
 
-_OURS = ("PTAC_HIDE_SYMBOLS", "PTAC_RUN_PID", "PTAC_REQUIRE_GPU")
+_OURS = (
+    *("PTAC_DEVICE", "PTAC_HIDE_SYMBOLS", "PTAC_LAUNCH_PID", "PTAC_RANK_THREADS"),
+    *("PTAC_REQUIRE_GPU", "PTAC_RUN_PID"),
+)
 _OURS_BEGIN = ("PTAC_TEST_", "PTAC_BENCH_")
 
 
@@ -65,10 +68,13 @@ def _verify(text: str) -> int:
 
 def _names(text: str) -> tuple[str, ...]:
     listed = [n.strip() for n in text.split(",") if n.strip()]
-    if listed in ([], ["1"], ["all"], ["true"]):
+    if listed in ([], ["1"], ["true"]):
         return _features.in_bare_enable()
+    named = [n for n in listed if n != "all"]
+    if "all" in listed:
+        named += _features.in_bare_enable()
     try:
-        return _options.names_checked(listed)
+        return _options.names_checked(named)
     except ValueError as error:
         raise ValueError(f"{error}; or all") from None
 

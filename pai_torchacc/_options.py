@@ -12,10 +12,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pai_torchacc import _features, _host, calibration
-from pai_torchacc._config import FILLS, Config, PoolOptions, RateOptions
+from pai_torchacc._config import (
+    FILLS,
+    Config,
+    DdpOptions,
+    PoolOptions,
+    RateOptions,
+    WatchOptions,
+)
 
 NUMERICS = calibration.LEVELS
 DEVICES = ("cpu", "cuda")
+COMMUNICATIONS = ("none", "bf16", "auto")
+"""How ``tune_ddp`` may have gradients sent."""
 
 _MOST_BYTES = (1 << 62) - 1
 _MOST_EVENTS = 1 << 28
@@ -121,6 +130,26 @@ def rate_checked(options: RateOptions) -> RateOptions:
     if options.max_growth <= 1:
         raise ValueError(f"max_growth={options.max_growth}; it is more than 1")
     _check_type(options.verbose, bool, "verbose", "a bool")
+    return options
+
+
+def count_checked(value: int, option: str) -> int:
+    """A number of bytes, 0 or more."""
+    _check_count(value, option, 0, _MOST_BYTES)
+    return value
+
+
+def ddp_checked(options: DdpOptions) -> DdpOptions:
+    """Options of ``tune_ddp``."""
+    _one_of(options.comm, "comm", COMMUNICATIONS)
+    return options
+
+
+def watch_checked(options: WatchOptions) -> WatchOptions:
+    """Options of ``watch_ranks``."""
+    _check_finite(options.after, "after")
+    if options.after <= 0:
+        raise ValueError(f"after={options.after}; it is more than 0 seconds")
     return options
 
 

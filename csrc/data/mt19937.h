@@ -2,8 +2,8 @@
  * mt19937.h - torch's random numbers on the CPU, many at a time.
  *
  * torch's default generator is a Mersenne Twister whose state it tells and takes as
- * bytes: torch.get_rng_state(). A batch of draws from such bytes leaves them as the same
- * draws one by one through torch would.
+ * bytes: torch.get_rng_state(). A batch of draws from such bytes leaves them as the
+ * same draws one by one through torch would.
  *
  * Source: M. Matsumoto and T. Nishimura, Mersenne Twister: A 623-dimensionally
  * equidistributed uniform pseudo-random number generator, ACM TOMACS 8 (1998).

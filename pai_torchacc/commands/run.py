@@ -19,6 +19,7 @@ import logging
 import os
 import pkgutil
 import runpy
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -29,37 +30,81 @@ from typing import Any
 
 from pai_torchacc._report import at_exit
 from pai_torchacc.commands.usage import UsageError
+from pai_torchacc.distributed import cores, on_cpu
 
 log = logging.getLogger("pai_torchacc")
 
 Program = Callable[[], None]
 
+LAUNCHER = "PTAC_LAUNCH_PID"
+"""By which ``launch`` tells the processes it starts which one it is."""
+
+_PR_SET_PDEATHSIG = 1
+"""See prctl(2)."""
+
 STARTUP = Path(__file__).parents[1] / "startup"
 
 
 def prepare(
-    script: str, args: list[str], is_module: bool, json_file: str | None
+    script: str,
+    args: list[str],
+    is_module: bool,
+    json_file: str | None,
+    device: str | None = None,
 ) -> Program:
     """Make ready for a script or module; what is returned runs it as ``python`` would.
 
-    ``-`` is a script on standard input. The module ``__main__`` becomes the program's
-    and stays so, for what runs after its last line. UsageError where the script cannot
-    be read.
+    ``-`` is a script on standard input. ``device="cpu"`` has scripts that name CUDA run
+    on the CPU, see :mod:`pai_torchacc.distributed.on_cpu`. The module ``__main__``
+    becomes the program's and stays so, for what runs after its last line. UsageError
+    where the script cannot be read.
     """
     program = _program(script, is_module)
     at_exit.note_start()
-    os.environ.setdefault(at_exit.FIRST_PROCESS, str(os.getpid()))
-    os.environ.setdefault("PTAC_ENABLE", "all")
-    report = os.environ.get("PTAC_REPORT")
-    if report and report != "stderr":
-        os.environ["PTAC_REPORT"] = str(Path(report).absolute())
+    prepare_environment("all", device)
     if json_file:
         file = str(Path(json_file).absolute())
         atexit.register(at_exit.write, file, is_json=True)
-    _put_first("PYTHONPATH", str(STARTUP))
     enable_with_torch()
     sys.argv = ["-m" if is_module else script, *args]
     return partial(_run, program)
+
+
+def prepare_environment(features: str, device: str | None) -> None:
+    """Set what this process's children start with; users' own settings stay.
+
+    ``features`` are those that are on where ``PTAC_ENABLE`` does not say.
+    """
+    os.environ.setdefault(at_exit.FIRST_PROCESS, str(os.getpid()))
+    os.environ.setdefault("PTAC_ENABLE", features)
+    report = os.environ.get("PTAC_REPORT")
+    if report and report != "stderr":
+        os.environ["PTAC_REPORT"] = str(Path(report).absolute())
+    if device == "cpu":
+        os.environ[on_cpu.VARIABLE] = device
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    _put_first("PYTHONPATH", str(STARTUP))
+
+
+def start_child() -> None:
+    """What a Python process does first that a program under ``run`` has started.
+
+    Nothing in the launcher of ranks, which trains nothing.
+    """
+    if os.environ.get(LAUNCHER) == str(os.getpid()):
+        return
+    if LAUNCHER in os.environ and os.environ[LAUNCHER] == str(os.getppid()):
+        _end_with_parent()
+    cores.take_share()
+    enable_with_torch()
+
+
+def _end_with_parent() -> None:
+    """Have the kernel send SIGTERM once the launcher is gone, however it went."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _program(script: str, is_module: bool) -> Program:
@@ -155,6 +200,8 @@ def enable_with_torch() -> None:
 def _enable() -> None:
     import pai_torchacc
 
+    if on_cpu.is_asked():
+        on_cpu.install()
     try:
         pai_torchacc.enable()
     except (OSError, ValueError, Warning) as error:

@@ -34,12 +34,20 @@ class CommandLine:
         self._commands = self._parser.add_subparsers(metavar="command")
 
     def add(
-        self, name: str, command: Callable[[argparse.Namespace], Result], about: str
+        self,
+        name: str,
+        command: Callable[[argparse.Namespace], Result],
+        about: str,
+        passes_on: bool = False,
     ) -> argparse.ArgumentParser:
-        """A subcommand, to add its options to."""
+        """A subcommand, to add its options to.
+
+        One that ``passes_on`` has ``args``, before which options that it does not know
+        are put.
+        """
         parser = self._commands.add_parser(name, help=about, description=about)
         parser.add_argument("--json", metavar="FILE", help="also write the result here")
-        parser.set_defaults(command=command, parser=parser)
+        parser.set_defaults(command=command, parser=parser, passes_on=passes_on)
         return parser
 
     def run(self, words: Sequence[str] | None) -> int:
@@ -48,7 +56,9 @@ class CommandLine:
         if "command" not in options:
             self._parser.print_help()
             return 0
-        if unknown:
+        if unknown and options.passes_on:
+            options.args = unknown + options.args
+        elif unknown:
             options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         with _one_line_for_errors(options.parser):
             check_outputs([options.json])

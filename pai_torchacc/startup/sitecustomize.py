@@ -1,4 +1,4 @@
-"""For Python processes that a script under ``python -m pai_torchacc run`` starts.
+"""For Python processes under ``python -m pai_torchacc run``, and ranks of ``launch``.
 
 Enables with torch, then gives way to the sitecustomize that this one hides, if any.
 """
@@ -20,9 +20,9 @@ def _run_hidden() -> None:
 
 
 try:
-    from pai_torchacc.commands.run import enable_with_torch
+    from pai_torchacc.commands.run import start_child
 except ImportError:
     pass  # another Python, without this package
 else:
-    enable_with_torch()
+    start_child()
 _run_hidden()

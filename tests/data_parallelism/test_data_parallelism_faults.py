@@ -8,9 +8,9 @@ import socket
 import textwrap
 from pathlib import Path
 
+import launched as ranks
 import native
 import pytest
-import ranks
 import switching
 
 EXAMPLE = native.ROOT / "examples" / "data_parallel.py"

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import launched as ranks
 import pytest
-import ranks
 
 HERE = Path(__file__).parent
 
