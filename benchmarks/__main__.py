@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_zoo(commands)
     _add_loaders(commands)
     _add_distributed(commands)
+    _add_batch_size(commands)
     return commands.run(arguments)
 
 
@@ -156,6 +157,16 @@ def _add_distributed(commands: CommandLine) -> None:
     _add_figures(distributed, checks=False)
 
 
+def _add_batch_size(commands: CommandLine) -> None:
+    size = commands.add("batch_size", _batch_size, "find_batch_size and all sizes")
+    size.add_argument("--models", nargs="+", metavar="NAME", help="default: all")
+    size.add_argument(
+        "--quick", action="store_true", help="two short turns, accelerated only"
+    )
+    _add_figures(size, checks=False)
+    size.add_argument("--plot", metavar="FILE", help="draw throughputs here (PNG)")
+
+
 def _memory(options: argparse.Namespace) -> Result:
     from benchmarks.memory import replay, run
 
@@ -194,6 +205,12 @@ def _loaders(options: argparse.Namespace) -> Result:
 
 def _distributed(options: argparse.Namespace) -> Result:
     from benchmarks.distributed import run
+
+    return run.run(options)
+
+
+def _batch_size(options: argparse.Namespace) -> Result:
+    from benchmarks.batch_size import run
 
     return run.run(options)
 

@@ -26,6 +26,7 @@ from pai_torchacc._version import __version__ as __version__
 
 # Importing a switch puts it in the table of features.
 from pai_torchacc.adaptive_lr import adaptive_lr_report, enable_adaptive_lr
+from pai_torchacc.batch_size import find_batch_size
 from pai_torchacc.data_parallelism import enable_data_parallelism, explain_parallelism
 from pai_torchacc.data_pipeline import enable_data_pipeline, prefetch
 from pai_torchacc.distributed.fsdp import tune_fsdp
@@ -82,6 +83,7 @@ __all__ = [
     "enable_operator_fusion",
     "exclude",
     "explain_parallelism",
+    "find_batch_size",
     "is_enabled",
     "load_quantized",
     "memory_snapshot",

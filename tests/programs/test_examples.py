@@ -28,9 +28,11 @@ from pai_torchacc import _C
 
 EXAMPLES = native.ROOT / "examples"
 MEMORY, QUANTIZATION, RATES = "memory_pool", "model_quantization", "adaptive_lr"
-RANKS = "data_parallel"  # which tests of data_parallelism run
+ELSEWHERE = {"batch_size", "data_parallel", "data_pipeline", "distributed"}
+"""Their tests are beside those of what they show."""
+
 SCRIPTS = sorted(
-    {p.stem for p in EXAMPLES.glob("*.py")} - {MEMORY, QUANTIZATION, RATES, RANKS}
+    {p.stem for p in EXAMPLES.glob("*.py")} - {MEMORY, QUANTIZATION, RATES} - ELSEWHERE
 )
 
 # The contract pools scalars over at least 32 seeds: one rounding says nothing.

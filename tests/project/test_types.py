@@ -13,6 +13,7 @@ import torch
 from typing import assert_type
 import pai_torchacc as ptac
 from pai_torchacc.data_parallelism.explaining import Explanation
+from pai_torchacc.batch_size.result import BatchSize
 from pai_torchacc.quantization.report import QuantizationReport
 from pai_torchacc.verification import Verification
 
@@ -36,6 +37,11 @@ assert_type(ptac.memory_stats(), dict[str, int])
 assert_type(ptac.enable_data_parallelism("ddp"), ptac.Handle)
 assert_type(ptac.explain_parallelism(), Explanation)
 assert_type(ptac.is_enabled("memory_pool"), bool)
+
+def make_batch(n: int) -> torch.Tensor:
+    return torch.ones(n, 2)
+
+assert_type(ptac.find_batch_size(model, make_batch, keep_effective=64), BatchSize)
 """
 
 WRONG = {
@@ -46,6 +52,7 @@ WRONG = {
     'ptac.report("html")': "arg-type",
     "ptac.exclude(2)": "arg-type",
     "ptac.verify(2)": "arg-type",
+    "ptac.find_batch_size(model, model, budget=None)": "arg-type",
 }
 
 

@@ -1,0 +1,167 @@
+"""What the child process of one trial does: steps of one batch size, measured.
+
+It says what it sees in messages, dictionaries that JSON can hold: first ``base``, then
+``step`` after each step, and ``end`` or ``error``. Everything changed here ends with
+the process, so nothing is undone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pai_torchacc.batch_size import errors, limits, meter
+from pai_torchacc.batch_size.meter import Leak
+from pai_torchacc.memory_pool.statistics import (
+    memory_stats,
+    reset_peak_memory_stats,
+)
+
+WARM_UP = 2
+"""Steps that are not timed: the first one makes gradients and optimizer state."""
+
+_LEAST_TIMED = 3
+
+_POOL_STEPS = 3
+"""Steps from which memory is known, where the pool is not on already."""
+
+N_STEPS = WARM_UP + _LEAST_TIMED + 1 + _POOL_STEPS
+"""Steps of a trial at least."""
+
+_MOST_SHAPES = 16
+
+Send = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a trial runs, and what it may take."""
+
+    step: Callable[[Any], Any]
+    make_batch: Callable[[int], Any]
+    n: int
+    seconds: float
+    """Of timed steps, at least three of them."""
+    budget: float
+    most_bytes: int
+    """What the whole process may hold."""
+
+
+def run(task: Task, send: Send) -> None:
+    """Run the trial; what it raises is sent."""
+    try:
+        _leave_process_groups()
+        _Trial(task, send).run()
+        send({"kind": "end"})
+    except BaseException as error:
+        send({"kind": "error", **errors.described(error)})
+
+
+class _Trial:
+    def __init__(self, task: Task, send: Send):
+        self._task, self._send = task, send
+        self._base = self._in_use = 0
+        self._batch: Any = None
+        self._cuda: Any = None
+
+    def run(self) -> None:
+        task = self._task
+        self._base = meter.settle()
+        self._in_use = meter.in_use("current")
+        most = max(0, task.most_bytes - self._base)
+        meter.cap(most)
+        self._send({"kind": "base", "base": self._base, "limit": most})
+        left = self._timed_steps()
+        need = self._memory()["peak"]
+        grown = meter.leak(left, need, Leak.COUNTED if self._cuda else Leak.SEEN)
+        if not self._cuda and meter.has_pool():
+            need, grown = self._pool_steps()
+        self._send({"kind": "need", "need": need, "leak": grown})
+
+    def _pool_steps(self) -> tuple[int, int]:
+        """Bytes in use at most, and by how many they grow in a step.
+
+        The pool counts storages in use, without an allocator's slack: glibc keeps some
+        100 MiB that was freed, for one size more than for a larger one.
+        """
+        self._batch = None
+        self._one_step()  # replaces gradients that are not the pool's
+        meter.settle()
+        reset_peak_memory_stats()
+        storages, everything = [], []
+        for _ in range(_POOL_STEPS):
+            self._one_step()
+            storages.append(memory_stats()["allocated_bytes.all.current"])
+            everything.append(meter.in_use("current"))
+        need = meter.in_use("peak") - self._in_use
+        grown = meter.leak(storages, need, Leak.COUNTED)
+        return need, grown or meter.leak(everything, need, Leak.SEEN)
+
+    def _timed_steps(self) -> list[int]:
+        timed, left = 0.0, list[int]()
+        while len(left) < WARM_UP + _LEAST_TIMED or timed < self._task.seconds:
+            message = self._one_step()
+            left.append(message["left"])
+            timed += message["seconds"] if len(left) > WARM_UP else 0.0
+            self._send({"kind": "step", **message})
+        return left
+
+    def _one_step(self) -> dict[str, Any]:
+        self._batch = self._task.make_batch(self._task.n)  # while the last one is there
+        start = time.perf_counter()
+        self._task.step(self._batch)
+        if self._cuda is None:
+            self._cuda = meter.cuda_in_use()
+        if self._cuda:
+            self._cuda.synchronize()
+        seconds = time.perf_counter() - start
+        return {"seconds": seconds, "shapes": _shapes(self._batch), **self._memory()}
+
+    def _memory(self) -> dict[str, int]:
+        """Bytes at most and after this step, beyond what was there at the beginning."""
+        if self._cuda:
+            return meter.cuda_memory(self._cuda, self._task.budget)
+        now = limits.status()
+        peak = now["VmHWM"] - now["RssFile"] - now["RssShmem"]
+        return {"peak": peak - self._base, "left": now["RssAnon"] - self._base}
+
+
+def _leave_process_groups() -> None:
+    """Have DDP modules run by themselves, and collectives fail instead of waiting.
+
+    The threads that would answer them are not in this process.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available():
+        return
+    if distributed.is_initialized():
+        distributed.GroupMember.WORLD = None
+    if wrapper := sys.modules.get("torch.nn.parallel.distributed"):
+        wrapper.DistributedDataParallel.forward = _forward_of_its_module
+
+
+def _forward_of_its_module(ddp: Any, *args: Any, **kwargs: Any) -> Any:
+    """Without preparing a backward pass, in which gradients then stay as they are."""
+    return ddp.module(*args, **kwargs)
+
+
+def _shapes(batch: Any) -> list[list[int]]:
+    """Shapes of the tensors that a batch is made of, as far as it is plain."""
+    found: list[list[int]] = []
+
+    def look(part: Any) -> None:
+        if len(found) >= _MOST_SHAPES:
+            return
+        if isinstance(part, dict):
+            part = list(part.values())
+        if isinstance(part, (list, tuple)):
+            for inner in part:
+                look(inner)
+        elif isinstance(getattr(part, "shape", None), tuple):
+            found.append([int(size) for size in part.shape])
+
+    look(batch)
+    return found
