@@ -1,8 +1,8 @@
 /*
  * rows.h - rows of tables, gathered into a batch.
  *
- * What a data loader does sample by sample: row index[i] of a table becomes row i of the
- * batch. Bytes are moved, so any element type will do.
+ * What a data loader does sample by sample: row index[i] of a table becomes row i of
+ * the batch. Bytes are moved, so any element type will do.
  */
 #ifndef PTAC_DATA_ROWS_H
 #define PTAC_DATA_ROWS_H
