@@ -9,7 +9,7 @@
 
 #include "core/base.h"
 
-/* A table of rows; a row's bytes lie one behind the other, rows as far apart as stride. */
+/* A table of rows; bytes of a row lie one behind the other, rows are stride apart. */
 typedef struct ptac_table {
     const char *data;
     int64_t n_rows;

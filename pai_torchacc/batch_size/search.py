@@ -219,7 +219,7 @@ def trial_of(found: Outcome) -> Trial:
         batch=found.n,
         seconds=statistics.median(faster) if faster else 0.0,
         n_steps=len(timed),
-        need_bytes=found.need,
+        need_bytes=max(found.need, 0),  # of few bytes, allocators show none
         predicted_bytes=None,
         held_bytes=found.held,
         leak_bytes=found.leak,

@@ -92,6 +92,7 @@ def test_quadratic_memory_is_noticed() -> None:
     assert "memory is not a straight line over the batch size" in str(found)
 
 
+@pytest.mark.long
 def test_memory_that_jumps_is_noticed() -> None:
     """A workspace of 60 MiB from 20 samples on, which no smaller batch shows."""
     found = find(lambda n: takes((n + 60 * (n >= 20)) * MIB))
@@ -204,6 +205,7 @@ print(json.dumps([found.memory.predict(512), in_use, peak]))
 """
 
 
+@pytest.mark.long
 def test_prediction_comes_true_in_the_program() -> None:
     """At four times the largest trial, and in the program itself, not in a child.
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import switching
 
 PATIENCE_S = 180
@@ -120,6 +121,7 @@ def run(program: str, folder: Path) -> list[dict]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.long
 def test_all_take_the_same_batch_and_ddp_goes_on(tmp_path: Path) -> None:
     first, second = run(DDP, tmp_path)
     assert first["batch"] == second["batch"]
@@ -138,6 +140,7 @@ def test_smallest_of_all(tmp_path: Path) -> None:
     assert first["batch"] <= 16 and first["accumulation"] == 1
 
 
+@pytest.mark.long
 def test_failure_of_one_is_raised_in_all(tmp_path: Path) -> None:
     first, second = run(FAILING, tmp_path)
     assert second == {"kind": "LookupError", "text": "rank 1 has lost its data"}
@@ -147,12 +150,14 @@ def test_failure_of_one_is_raised_in_all(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_wrong_argument_in_one_is_raised_in_all(tmp_path: Path) -> None:
     first, second = run(WRONG_ARGUMENT, tmp_path)
     assert (first["kind"], second["kind"]) == ("RuntimeError", "ValueError")
     assert "failed in rank 1: ValueError: budget=9" in first["text"]
 
 
+@pytest.mark.long
 def test_effective_batch_of_all_processes(tmp_path: Path) -> None:
     for answer in run(ODD, tmp_path):
         assert answer["kind"] == "ValueError"
@@ -161,6 +166,7 @@ def test_effective_batch_of_all_processes(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.long
 def test_collectives_in_a_trial_raise(tmp_path: Path) -> None:
     """They would wait for threads that a child does not have."""
     for answer in run(COLLECTIVE, tmp_path):

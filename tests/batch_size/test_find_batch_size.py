@@ -71,7 +71,8 @@ def assert_chosen_by_its_own_table(found: BatchSize) -> None:
     best = max(t.throughput for t in fitting)
     enough = [t.batch for t in fitting if t.throughput >= 0.95 * best]
     assert found.batch == min(enough)
-    assert all(0 < t.need_bytes <= found.limit_bytes for t in fitting)
+    # A batch of some KiB may find its place in what the process has already.
+    assert all(0 <= t.need_bytes <= found.limit_bytes for t in fitting)
 
 
 @pytest.mark.parametrize("is_on", [False, True], ids=["stock", "accelerated"])

@@ -38,6 +38,7 @@ def training(folder: Path, each_step: str = "", first: str = "") -> Path:
     return script
 
 
+@pytest.mark.long
 def test_a_rank_that_does_not_come(tmp_path: Path) -> None:
     """The others wait for a bounded time, then each trains by itself, and is told."""
     env = ranks.place(0, 2, ranks.free_port()) | {"PTAC_TEST_WAIT_S": "1"}
@@ -47,6 +48,7 @@ def test_a_rank_that_does_not_come(tmp_path: Path) -> None:
     assert "data_parallelism is not active: the processes did not meet" in done.stderr
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         env = ranks.place(0, 2, taken.getsockname()[1])
@@ -56,6 +58,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert "the processes did not meet" in done.stderr
 
 
+@pytest.mark.long
 def test_scripts_without_seeds_draw_the_same(tmp_path: Path) -> None:
     """Else each process would have a batch of its own, and none would be divided."""
     for done in ranks.side_by_side(2, training(tmp_path)):
@@ -65,6 +68,7 @@ def test_scripts_without_seeds_draw_the_same(tmp_path: Path) -> None:
         assert "5 calls divided" in done.stdout
 
 
+@pytest.mark.long
 def test_a_group_of_the_scripts_own_is_used(tmp_path: Path) -> None:
     first = "torch.distributed.init_process_group('gloo'); torch.manual_seed(0)"
     first += "; random.seed(0)"
@@ -89,6 +93,7 @@ SPAWNING = """
 """
 
 
+@pytest.mark.long
 def test_spawned_workers_are_no_ranks(tmp_path: Path) -> None:
     """They import the script again, and have the variables of their rank."""
     script = tmp_path / "spawning.py"
@@ -102,6 +107,7 @@ def test_spawned_workers_are_no_ranks(tmp_path: Path) -> None:
 FAILING = "if step == 2 and os.environ['RANK'] == '1': {}"
 
 
+@pytest.mark.long
 def test_a_rank_that_raises_ends_the_others(tmp_path: Path) -> None:
     """By themselves, also where no launcher looks after them."""
     script = training(tmp_path, FAILING.format("raise ValueError('no more data')"))

@@ -52,8 +52,11 @@ ON_FOUR = (
 )  # fmt: skip
 """What four ranks run, which have one core or less each."""
 
-BOTH = [(2, name) for name in DIVIDED]
-BOTH += [(4, name) for name in DIVIDED if name in ON_FOUR]
+BOTH: list[Any] = [(2, name) for name in DIVIDED]
+FOUR = pytest.param(4, marks=pytest.mark.long)
+BOTH += [
+    pytest.param(4, name, marks=pytest.mark.long) for name in DIVIDED if name in ON_FOUR
+]
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +106,12 @@ def test_what_dividing_would_change_is_computed_whole(found: Any, name: str) -> 
     assert not found(2, name)[1]["warned"]
 
 
-@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("n", [2, FOUR])
 def test_batch_norm_on_more_ranks(found: Any, n: int) -> None:
     assert all(entry["divided"] == [0] for entry in found(n, "batch_norm"))
 
 
-@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("n", [2, FOUR])
 def test_few_rows_are_not_divided(found: Any, n: int) -> None:
     """A last batch of one, one row a rank: some models squeeze them."""
     for entry in found(n, "few_rows"):
@@ -117,7 +120,7 @@ def test_few_rows_are_not_divided(found: Any, n: int) -> None:
         assert entry["losses"] <= 1e-5 and entry["gradients"] <= 1e-6
 
 
-@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("n", [2, FOUR])
 def test_a_sampler_of_the_scripts_own_divides(found: Any, n: int) -> None:
     """Then the numbers are those of DistributedDataParallel on the same shares."""
     shown = found(n, "script_with_a_sampler_of_ranks")
@@ -129,7 +132,7 @@ def test_a_sampler_of_the_scripts_own_divides(found: Any, n: int) -> None:
     assert shown[0]["losses_shown"] != shown[1]["losses_shown"], "the shares differ"
 
 
-@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("n", [2, FOUR])
 def test_dropout_draws_other_numbers_on_each_rank(found: Any, n: int) -> None:
     shown = found(n, "dropout")
     for entry in shown:

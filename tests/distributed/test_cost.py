@@ -142,6 +142,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_tune_fsdp(tmp_path: Path) -> None:
     ranks.run(SHARDED, 2, tmp_path)
 

@@ -35,8 +35,13 @@ def test_the_example_unedited(n: int) -> None:
     [stock] = losses(ranks.TORCHRUN, n)
     [ours] = losses(ranks.LAUNCH, n)
     assert ours == pytest.approx(stock, rel=1e-3)
+
+
+@pytest.mark.long
+def test_the_example_for_gpus_on_the_cpu() -> None:
+    [stock] = losses(ranks.TORCHRUN, 2)
     on_cpu = (*ranks.LAUNCH, "--device", "cpu")
-    [as_cuda] = losses(on_cpu, n, "--backend", "nccl", PTAC_NUMERICS="exact")
+    [as_cuda] = losses(on_cpu, 2, "--backend", "nccl", PTAC_NUMERICS="exact")
     assert as_cuda == pytest.approx(stock, rel=1e-3)
 
 
@@ -66,6 +71,7 @@ def test_every_rank_is_enabled_and_has_its_threads(tmp_path: Path) -> None:
         assert f"{rank} {on} {n_threads} {usable} 64\n" in done.stdout, done.stdout
 
 
+@pytest.mark.long
 def test_threads_that_the_user_has_set_are_kept(tmp_path: Path) -> None:
     output = ranks.launched(STATE, 1, tmp_path, ranks.LAUNCH, OMP_NUM_THREADS="1")
     assert f" 1 {cores.usable()} 64\n" in output, output
@@ -103,12 +109,14 @@ def test_device_cpu(tmp_path: Path) -> None:
     assert ranks.launched(CUDA, 2, tmp_path, by).count("well") == 2
 
 
+@pytest.mark.long
 def test_nccl_fails_as_ever_unless_told(tmp_path: Path) -> None:
     source = "dist.init_process_group('nccl')"
     output = ranks.launched(source, 1, tmp_path, ranks.LAUNCH, status=1)
     assert "NCCL" in output
 
 
+@pytest.mark.long
 def test_device_cpu_under_run(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch\nprint(torch.ones(1).cuda().device)\n")
@@ -117,6 +125,7 @@ def test_device_cpu_under_run(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("cpu\n", 0), done.stderr
 
 
+@pytest.mark.long
 def test_the_exit_status_of_torchrun(tmp_path: Path) -> None:
     """Stock's status is 1 whatever a rank's was; what it prints names the rank's."""
     source = "sys.exit(7 if os.environ['RANK'] == '1' else 0)"
@@ -141,6 +150,7 @@ while True:
         ranks.assert_alone(process.pid)
 
 
+@pytest.mark.long
 def test_a_killed_launcher_takes_its_ranks_along(tmp_path: Path) -> None:
     source = "print('here', flush=True)\nwhile True: time.sleep(0.1)\n"
     script = ranks.write(source, tmp_path)
@@ -169,12 +179,14 @@ dist.init_process_group("gloo", timeout=timedelta(seconds=1))
 """
 
 
+@pytest.mark.long
 def test_a_wrong_world_size_ends_with_stocks_error(tmp_path: Path) -> None:
     done = alone(WAITS, tmp_path, RANK="0", WORLD_SIZE="2")
     assert done.returncode == 1
     assert re.search(r"DistStoreError: .*[Tt]imed out", done.stderr), done.stderr
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_ends_with_stocks_error(tmp_path: Path) -> None:
     import socket
 
@@ -187,6 +199,7 @@ def test_a_port_that_is_taken_ends_with_stocks_error(tmp_path: Path) -> None:
     assert "EADDRINUSE" in done.stderr, done.stderr
 
 
+@pytest.mark.long
 def test_a_late_joiner_is_waited_for(tmp_path: Path) -> None:
     ranks.run(
         """

@@ -120,6 +120,7 @@ assert same(train(wrapper), stock)
     )
 
 
+@pytest.mark.long
 def test_a_hook_of_the_program_is_kept(tmp_path: Path) -> None:
     well(
         """
@@ -139,6 +140,7 @@ assert "the program has a hook of its own" in ptac.report()
     )
 
 
+@pytest.mark.long
 def test_auto_decides_alike_and_says_so(tmp_path: Path) -> None:
     output = well(
         """
@@ -157,6 +159,7 @@ assert len({int(c) for c in everywhere}) == 1
     assert "DDP of Sequential sends gradients in " in output
 
 
+@pytest.mark.long
 def test_arguments_of_the_program_are_kept(tmp_path: Path) -> None:
     well(
         """
@@ -180,6 +183,7 @@ else:
     )
 
 
+@pytest.mark.long
 def test_detach_in_place_still_works(tmp_path: Path) -> None:
     """Old training loops detach gradients before they zero them."""
     well(
@@ -228,6 +232,7 @@ assert "static_graph=True may do" in ptac.report()
     )
 
 
+@pytest.mark.long
 def test_without_init_sync_nothing_is_measured(tmp_path: Path) -> None:
     """The constructor calls no collective then: ranks may make it at any time."""
     well(

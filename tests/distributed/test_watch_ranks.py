@@ -60,7 +60,7 @@ def test_a_killed_rank_is_named(
     source = START + PLACES[place].format(event=event)
     output = ranks.launched(source, 3, tmp_path, ranks.TORCHRUN, status=1)
     said = re.findall(
-        r"^pai_torchacc: (rank \d) \(process \d+\) was (\S+ by \w+)", output, re.M
+        r"pai_torchacc: (rank \d) \(process \d+\) was (\S+ by \w+)", output
     )
     assert said == [("rank 1", "killed by SIGKILL")], output
 
@@ -85,6 +85,7 @@ def test_a_stopped_rank_is_named(
     assert output.count("goes on") == 3
 
 
+@pytest.mark.long
 def test_a_failing_rank_is_named_with_its_error(tmp_path: Path) -> None:
     source = START + "if rank == 1: raise ValueError('no such column')\n"
     source += "dist.all_reduce(x)\n"
@@ -95,6 +96,7 @@ def test_a_failing_rank_is_named_with_its_error(tmp_path: Path) -> None:
     assert ", after 0 " not in said[0]
 
 
+@pytest.mark.long
 def test_a_missing_rank_is_named_with_the_collective(tmp_path: Path) -> None:
     """Rank 1 does something else until the others have said so."""
     source = (
@@ -136,6 +138,7 @@ print("through", rank)
 )
 
 
+@pytest.mark.long
 def test_uneven_inputs_without_join(tmp_path: Path) -> None:
     """Stock says that a connection was closed; here the rank that has left is named."""
     script = ranks.write(UNEVEN, tmp_path)
@@ -156,6 +159,7 @@ def test_uneven_inputs_with_join(tmp_path: Path) -> None:
     assert "pai_torchacc:" not in output
 
 
+@pytest.mark.long
 def test_switching_in_mid_training_and_forks(tmp_path: Path) -> None:
     """On with a group that is there, off and on again; a child has no watcher."""
     ranks.run(

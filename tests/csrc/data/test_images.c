@@ -222,7 +222,7 @@ UNIT(moves_that_cannot_be_made_are_refused)
     EXPECT(ptac_images_extent(&images, &height, &width, &n_draws) == PTAC_UNSUPPORTED);
 }
 
-/* The state that torch.manual_seed(seed) leaves: initialised as Matsumoto's code does. */
+/* The state that torch.manual_seed(seed) leaves, which is that of the paper. */
 static ptac_mt19937 seeded(uint32_t seed)
 {
     ptac_mt19937 state = {.seed = seed, .left = 1, .is_seeded = 1};
