@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from rich.table import Table
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -75,8 +76,6 @@ class Images(Dataset[Any]):
         return len(self.data)
 
     def __getitem__(self, index: int) -> Any:
-        from PIL import Image
-
         img, target = self.data[index], self.targets[index]
         img = Image.fromarray(img)
         img = self.transform(img)

@@ -278,7 +278,7 @@ def data_images(
     moves: list[_Move],
     values: Tensor,
     fill: Tensor,
-    state: _Opt,
+    generator: Any,
     /,
 ) -> Tensor | None: ...
 def data_draw(state: Tensor, n: int, /) -> list[int]: ...

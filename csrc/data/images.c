@@ -3,7 +3,7 @@
  */
 #include "data/images.h"
 
-#include "core/host.h"
+#include "data/threads.h"
 
 enum {
     LEVELS = 256,            /* values of a byte */
@@ -233,7 +233,7 @@ void ptac_images_batch(const ptac_images *images, const int64_t *index, int64_t 
     int32_t height, width;
 
     if (ptac_images_extent(images, &height, &width, &b.n_draws) == PTAC_OK)
-        ptac_parallel_for(
+        ptac_data_parallel_for(
             0, n, ptac_parts(THREAD_PIXELS, (int64_t)height * width * images->channels),
             make_images, &b);
 }

@@ -3,7 +3,7 @@
  */
 #include "data/rows.h"
 
-#include "core/host.h"
+#include "data/threads.h"
 
 #include <string.h>
 
@@ -86,5 +86,5 @@ void ptac_rows_gather(const ptac_table *table, const int64_t *index, int64_t n,
     const int64_t bytes = table->row_bytes;
 
     if (bytes > 0)
-        ptac_parallel_for(0, n, ptac_parts(THREAD_BYTES, bytes), gather, &g);
+        ptac_data_parallel_for(0, n, ptac_parts(THREAD_BYTES, bytes), gather, &g);
 }

@@ -126,10 +126,10 @@ def prefetch(loader: Any, device: Any = None, depth: int = 2) -> Any:
 
     Needs no switch. The batches are the loader's, bit for bit, in its order, and
     random number generators end in the same state. So a thread fetches ahead only where
-    that cannot shift anybody's numbers: the loader has worker processes, or fetching is
-    known to be pure (a ``TensorDataset``; see :func:`enable_data_pipeline`), and its
-    sampler is one of torch's without a generator of the user's. Elsewhere batches are
-    fetched when they are asked for, and ``.reason`` says why.
+    that cannot shift anybody's numbers: the loader has worker processes, its class
+    iterates as torch's does, and its sampler is one of torch's without a generator of
+    the user's. Elsewhere batches are fetched when they are asked for, and ``.reason``
+    says why.
 
     Parameters
     ----------

@@ -16,24 +16,40 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset, TensorDataset
-from torch.utils.data._utils.collate import default_collate, default_collate_fn_map
+from torch.utils.data._utils import collate
+from torch.utils.data._utils.collate import default_collate
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from pai_torchacc import _C
-from pai_torchacc.data_pipeline.interpreting import Interpreter, plain_attribute
+from pai_torchacc.data_pipeline.interpreting import (
+    Interpreter,
+    class_attribute,
+    plain_attribute,
+)
 from pai_torchacc.data_pipeline.ring import (
     Ring,
     Slot,
     collated_into,
     slot_of_this_worker,
 )
-from pai_torchacc.data_pipeline.values import Column, Group, Unproved
+from pai_torchacc.data_pipeline.values import Column, Group, Known, Unproved
 from pai_torchacc.data_pipeline.waiting import Clock
+from pai_torchacc.fusion.foreign import is_torchs_own
 
 N_TRIED = 8
 """Samples that are fetched both ways."""
 
-_collated = dict(default_collate_fn_map)
+_FEWEST = 16
+"""Below so many samples, following the code takes longer than running it."""
+
+_LONGEST_PAUSE = 127
+
+_TORCHS = (
+    (TensorDataset, "__getitem__"),
+    *((Subset, "__getitem__"), (Subset, "__getitems__")),
+    *((collate, "default_collate"), (collate, "collate")),
+    (_MapDatasetFetcher, "fetch"),
+)
 _TENSORS = TensorDataset.__getitem__
 _SUBSET = (Subset.__getitem__, Subset.__getitems__)
 
@@ -52,12 +68,24 @@ class Knowledge:
         What stock takes for a sample, where it was timed.
     samples : int
         How many were fetched at once.
+    has_images : bool or None
+        Whether samples are transformed images, where that is known.
+    pause, paused : int
+        For how many batches nothing is tried after a refusal, and how many of them are
+        left: what stock had to fetch once, it mostly has to again.
     """
 
     reasons: dict[Any, str | None] = field(default_factory=dict)
     last: str | None = None
     stock_ns: float | None = None
     samples: int = 0
+    has_images: bool | None = None
+    pause: int = 0
+    paused: int = 0
+
+
+class FewSamples(Unproved):
+    """A batch that is too small to gain; the next one may not be."""
 
 
 _known: dict[int, tuple[Any, Knowledge]] = {}
@@ -121,17 +149,24 @@ class Fetcher(_MapDatasetFetcher):
         if not self.is_on:
             known.last = "switched off"
             return None
+        if known.paused:
+            known.paused -= 1
+            return None
         try:
             made = (batch_of(self.dataset, index, known),)
-        except Unproved as why:
+        except FewSamples as why:
             known.last = str(why)
             return None
+        except Unproved as why:
+            known.last = str(why)
         except Exception as error:
             known.last = f"{type(error).__name__}, which is stock's to raise"
-            return None
-        known.last = None
-        known.samples += len(index)
-        return made
+        else:
+            known.last, known.pause = None, 0
+            known.samples += len(index)
+            return made
+        known.paused = known.pause = min(2 * known.pause + 1, _LONGEST_PAUSE)
+        return None
 
 
 def why_not(
@@ -142,8 +177,19 @@ def why_not(
         return "an iterable dataset"
     if not auto_collation:
         return "no batches are asked for"
-    if collate_fn is not default_collate or _collated != default_collate_fn_map:
+    if collate_fn is not default_collate:
         return "a collate function of one's own"
+    return changed_by_others()
+
+
+def changed_by_others() -> str | None:
+    """What of torch's loading is not torch's any more; None where all of it is."""
+    for owner, name in _TORCHS:
+        if not is_torchs_own(owner, name):
+            return f"{owner.__name__}.{name} was changed by others"
+    functions = collate.default_collate_fn_map.values()
+    if any(f.__module__ != collate.__name__ for f in functions):
+        return "the default collate functions were changed by others"
     return None
 
 
@@ -155,42 +201,49 @@ def batch_of(dataset: Any, index: Any, known: Knowledge) -> Any:
         raise Unproved("indices that are no list")
     if type(dataset) is not TensorDataset:
         dataset, index = _whole(dataset, index)
-    if getattr(dataset, "__getitems__", None):
+    if "__getitems__" in vars(dataset) or class_attribute(
+        type(dataset), "__getitems__"
+    ):
         raise Unproved("the dataset has a __getitems__ of its own")
     if _getitem(dataset) is _TENSORS:
         return _of_tensors(dataset, index, known)
+    if set(map(type, index)) != {int}:
+        raise Unproved("indices that are no integers")
+    if len(index) < _FEWEST and known.has_images is False:
+        raise FewSamples("few samples in a batch")
     run = Interpreter(dataset, index)
     returned = run.run()
+    known.has_images = run.has_images
+    if len(index) < _FEWEST and not run.has_images:
+        raise FewSamples("few samples in a batch")
     _try_out(dataset, index, known, (*run.signature, *_signatures(returned)))
-    return _collated_or_undone(returned) if run.draws else collated(returned)
-
-
-def is_quiet(dataset: Any) -> bool:
-    """Whether fetching runs no code but what is known, and draws no random number."""
-    random = torch.get_rng_state()
-    try:
-        tried = list(range(min(N_TRIED, len(dataset))))
-        batch_of(dataset, tried, knowledge_of(dataset))
-        return torch.equal(torch.get_rng_state(), random)
-    except Exception:
-        return False
-    finally:
-        torch.set_rng_state(random)
-
-
-def _collated_or_undone(returned: Any) -> Any:
-    """The batch; where there is none, no random number has been drawn for it."""
-    random = torch.get_rng_state()
-    try:
-        return collated(returned)
-    except BaseException:
-        torch.set_rng_state(random)
-        raise
+    return _finished(run, returned)
 
 
 def try_out(dataset: Any) -> None:
     """Try a dataset out now, before worker processes that will fetch from it."""
-    is_quiet(dataset)
+    random = torch.get_rng_state()
+    try:
+        index = list(range(min(_FEWEST, len(dataset))))
+        batch_of(dataset, index, knowledge_of(dataset))
+    except Exception:
+        return  # the workers' first batches will show the same
+    finally:
+        torch.set_rng_state(random)
+
+
+def _finished(run: Interpreter, returned: Any) -> Any:
+    """The batch; where there is none, no random number has been drawn for it."""
+    n = len(run.index)
+    if run.drawn is None:
+        return collated(returned, n)
+    random = torch.get_rng_state()
+    try:
+        run.drawn.data()  # once, also where the sample's code drops it
+        return collated(returned, n)
+    except BaseException:
+        torch.set_rng_state(random)
+        raise
 
 
 def _getitem(dataset: Any) -> Any:
@@ -203,14 +256,14 @@ def _whole(dataset: Any, index: list[Any]) -> tuple[Any, list[Any]]:
         getattr(type(dataset), "__getitems__", None) is _SUBSET[1]
         and "__getitems__" not in vars(dataset)
     ):
-        indices = dataset.indices
+        indices = plain_attribute(dataset, "indices")
         if type(indices) not in (list, tuple, range):
             raise Unproved("a subset whose indices are no list")
         try:
             index = [indices[i] for i in index]
         except (IndexError, TypeError):
             raise Unproved("an index that is no sample") from None
-        dataset = dataset.dataset
+        dataset = plain_attribute(dataset, "dataset")
     return dataset, index
 
 
@@ -224,19 +277,24 @@ def _of_tensors(dataset: Any, index: list[int], known: Knowledge) -> list[Tensor
     return rows
 
 
-def collated(value: Any) -> Any:
-    """What the default collate function makes of a batch of such values."""
+def collated(value: Any, n: int, given: set[int] | None = None) -> Any:
+    """What the default collate function makes of a batch of n such values."""
+    given = set() if given is None else given
     if isinstance(value, Column):
-        return value.collated()
+        return value.collated(given)
+    if isinstance(value, Known) and type(value.value) in (int, float, bool):
+        return default_collate([value.value] * n)
     if not isinstance(value, Group):
         raise Unproved("samples that are no tensors or numbers")
-    parts = [collated(part) for part in value.parts]
+    parts = [collated(part, n, given) for part in value.parts]
     return dict(zip(value.keys, parts, strict=True)) if value.kind is dict else parts
 
 
 def _signatures(value: Any) -> tuple[Any, ...]:
     if isinstance(value, Column):
         return (value.kind, *value.signature)
+    if isinstance(value, Known):
+        return (type(value.value),)
     return tuple(_signatures(part) for part in getattr(value, "parts", ()))
 
 
@@ -245,23 +303,28 @@ def _try_out(
 ) -> None:
     """Fetch a few samples both ways, the first time that this signature is seen."""
     if signature not in known.reasons:
-        tried = index[:N_TRIED]
+        tried = (index * 2 if len(index) == 1 else index)[:N_TRIED]
         random = torch.get_rng_state()
         try:
-            theirs = _time_stock(dataset, tried, known)
+            run = Interpreter(dataset, tried)
+            ours = _finished(run, run.run())
             after = torch.get_rng_state()
             torch.set_rng_state(random)
-            ours = collated(Interpreter(dataset, tried).run())
+            theirs = _time_stock(dataset, tried, known)
             is_same = is_identical(ours, theirs) and torch.equal(
                 torch.get_rng_state(), after
             )
-        except Unproved:
-            raise
+            known.reasons[signature] = (
+                None if is_same else "a batch differed from stock's"
+            )
+        except Unproved as why:
+            known.reasons[signature] = str(why)
         except Exception as error:
-            raise Unproved(f"stock says {type(error).__name__}") from None
+            raise Unproved(
+                f"{type(error).__name__}, which is stock's to raise"
+            ) from None
         finally:
             torch.set_rng_state(random)
-        known.reasons[signature] = None if is_same else "a batch differed from stock's"
     reason = known.reasons[signature]
     if reason:
         raise Unproved(reason)

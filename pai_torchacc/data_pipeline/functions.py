@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -46,18 +47,20 @@ def call(function: Any, arguments: list[Any], named: _Options) -> Any:
 
 
 def _loaded() -> Iterator[tuple[Any, str, Callable[[Column, Any], Any]]]:
-    """Functions of modules that may be there."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        yield numpy.array, "dtype", _array
-        yield numpy.asarray, "dtype", _array
-        yield numpy.expand_dims, "axis", _expanded
-    for module, name in (
-        ("PIL.Image", "fromarray"),
-        ("torchvision.utils", "_Image_fromarray"),
+    """Functions of modules that may be there, unless others have changed them."""
+    for module, name, second, compute in (
+        ("numpy", "array", "dtype", _array),
+        ("numpy", "asarray", "dtype", _array),
+        ("numpy", "expand_dims", "axis", _expanded),
+        ("PIL.Image", "fromarray", "mode", _picture),
+        ("torchvision.utils", "_Image_fromarray", "mode", _picture),
     ):
-        if module in sys.modules:
-            yield getattr(sys.modules[module], name, None), "mode", _picture
+        function = getattr(sys.modules.get(module), name, None)
+        is_own = isinstance(function, (BuiltinFunctionType, FunctionType)) or (
+            type(function).__module__ == "numpy"  # of functions with a dispatcher
+        )
+        if is_own and getattr(function, "__module__", "") == module:
+            yield function, second, compute
 
 
 def _is_tensor(argument: Any) -> bool:
@@ -101,11 +104,26 @@ def _new_tensor(column: Column, dtype: Any) -> Column:
 
 def _tensor(column: Column, dtype: Any) -> Column:
     wanted = None if dtype is None or is_none(dtype) else dtype_of(dtype)
-    if column.kind in NUMBERS:
-        return column.then("tensor", lambda d: torch.tensor(d, dtype=wanted), wanted)
-    return column.then(
-        "tensor", lambda d: d if wanted is None else d.to(wanted), wanted
-    )
+
+    def convert(data: Any) -> Any:
+        is_number = column.kind in (*NUMBERS, "scalar")
+        if not isinstance(data, Tensor):
+            return torch.tensor(data, dtype=wanted)
+        if is_number and not _keeps(data.dtype, wanted):
+            return torch.tensor(column.numbers(), dtype=wanted)  # raises as it does
+        return data if wanted is None else data.to(wanted)
+
+    if wanted is None:
+        # A float becomes torch's default dtype; all else keeps its own.
+        wanted = torch.get_default_dtype() if column.kind == "float" else None
+    return column.then("tensor", convert, wanted)
+
+
+def _keeps(dtype: torch.dtype, wanted: torch.dtype | None) -> bool:
+    """Whether numbers of a dtype become another one alike, alone and many at once."""
+    if wanted in (None, dtype) or (wanted is torch.int64 and dtype in _EXACT[int]):
+        return True
+    return dtype in _EXACT[float] and wanted in _EXACT[float]
 
 
 def _from_numpy(column: Column, _: Any) -> Column:

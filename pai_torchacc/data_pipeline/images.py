@@ -42,16 +42,41 @@ def recognised(function: Any) -> Transform | None:
 
 def _is_plain(step: Any) -> bool:
     """An object of torchvision's whose call does what its class says."""
-    if type(step).__module__ != _MODULE or type(step) is not vars(
-        sys.modules[_MODULE]
-    ).get(type(step).__name__):
+    cls = type(step)
+    if cls.__module__ != _MODULE or not _are_torchvisions(cls):
+        return False
+    if any(name in vars(step) for name in _CALLED):
         return False
     if not isinstance(step, nn.Module):
         return True
-    hooks = (step._forward_hooks, step._forward_pre_hooks)
     everywhere = nn.modules.module
-    hooks += (everywhere._global_forward_hooks, everywhere._global_forward_pre_hooks)
-    return not any(hooks) and "forward" not in vars(step)
+    hooks = (
+        *(step._forward_hooks, step._forward_pre_hooks),
+        *(everywhere._global_forward_hooks, everywhere._global_forward_pre_hooks),
+    )
+    return not any(hooks)
+
+
+_CALLED = ("__call__", "forward", "get_params")
+_FUNCTIONS = (
+    *("to_tensor", "normalize", "pad", "crop", "center_crop", "hflip", "vflip"),
+    "get_dimensions",
+)
+
+
+def _are_torchvisions(cls: type) -> bool:
+    """Whether the class and the functions that it calls are as torchvision has them."""
+    if vars(sys.modules[_MODULE]).get(cls.__name__) is not cls:
+        return False
+    found = [vars(cls)[name] for name in _CALLED if name in vars(cls)]
+    functional = sys.modules["torchvision.transforms.functional"]
+    found += [vars(functional).get(name) for name in _FUNCTIONS]
+    return all(_module_of(f).startswith("torchvision.transforms") for f in found)
+
+
+def _module_of(function: Any) -> str:
+    function = getattr(function, "__func__", function)
+    return str(getattr(function, "__globals__", {}).get("__name__", ""))
 
 
 class Transform:
@@ -64,6 +89,7 @@ class Transform:
             (kind, repr(sorted(_parameters(step).items())))
             for kind, step in zip(kinds, steps, strict=True)
         )
+        self.draws = any(kind.startswith("Random") for kind in kinds)
         if kinds.count("ToTensor") != 1:
             raise Unproved("a transform of images without one ToTensor")
         self._n_before = kinds.index("ToTensor")
@@ -167,12 +193,14 @@ _tables: dict[Any, tuple[Tensor, Tensor]] = {}
 
 
 def _parameters(step: Any) -> dict[str, Any]:
-    ours = ("mean", "std", "inplace", "size", "padding", "pad_if_needed", "fill")
-    return {
-        name: value
-        for name, value in vars(step).items()
-        if name in (*ours, "padding_mode", "p")
-    }
+    """What a step was told, by name; all of it numbers and texts."""
+    names = ("mean", "std", "inplace", "size", "padding", "pad_if_needed", "fill")
+    found = {n: v for n, v in vars(step).items() if n in (*names, "padding_mode", "p")}
+    for name, value in found.items():
+        parts = value if type(value) in (list, tuple) else [value]
+        if not all(type(v) in (int, float, bool, str, type(None)) for v in parts):
+            raise Unproved(f"a transform whose {name} is no number")
+    return found
 
 
 def _extent(move: _Move, height: int, width: int) -> tuple[int, int]:
@@ -247,19 +275,15 @@ _MOVES: dict[str, Callable[[Any, int, int], Sequence[_Move]]] = {
 def _batch(
     container: Any, index: list[int], moves: list[_Move], values: Tensor, fill: Tensor
 ) -> Tensor:
-    generator = torch.default_generator
     extent = _C.data_images_extent(container, moves)
     if extent is None:
         raise Unproved("images that are no dense arrays of bytes")
-    draws = extent[2] > 0
-    if draws and not draws_as_torch():
+    if extent[2] > 0 and not draws_as_torch():
         raise Unproved("torch draws random numbers in another way than those known")
-    state = generator.get_state() if draws else None
-    made = _C.data_images(container, index, moves, values, fill, state)
+    generator = torch.default_generator
+    made = _C.data_images(container, index, moves, values, fill, generator)
     if made is None:
         raise Unproved("an index that is no image")
-    if state is not None:
-        generator.set_state(state)
     return made
 
 

@@ -48,30 +48,31 @@ _PLAIN = (type(None), bool, int, float, str)
 class Interpreter:
     """One batch of one dataset.
 
-    ``signature`` collects what the result rests on besides code and index; ``draws`` is
-    true where random numbers may be drawn for it.
+    ``signature`` collects what the result rests on besides code and index; ``drawn`` is
+    the column that random numbers are drawn for, wherever it goes.
     """
 
     def __init__(self, dataset: Any, index: list[int]):
-        function = _class_attribute(type(dataset), "__getitem__")
+        function = class_attribute(type(dataset), "__getitem__")
         if not isinstance(function, FunctionType):
             raise Unproved("__getitem__ is no plain function")
         definition = definition_of(function)
         if definition is None:
             raise Unproved("the source of __getitem__ cannot be had")
-        self._dataset, self._function = dataset, function
+        self._dataset, self._function, self.index = dataset, function, index
+        self.has_images = False
         self._body = definition.body
         arguments = definition.args
         names = [a.arg for a in arguments.args]
-        if len(names) != len(("self", "index")) or any(
-            (arguments.posonlyargs, arguments.kwonlyargs, arguments.defaults)
-        ):
+        others = arguments.posonlyargs, arguments.kwonlyargs, arguments.defaults
+        others = (*others, arguments.vararg, arguments.kwarg)
+        if len(names) != len(("self", "index")) or any(others):
             raise Unproved("__getitem__ takes other arguments than an index")
         me, which = names
         self._locals: dict[str, Any] = {me: Known(dataset)}
         self._index = self._locals[which] = Column("int", lambda: index, ())
         self._private = f"_{class_of(function).lstrip('_')}__"
-        self.draws = False
+        self.drawn: Column | None = None
         self.signature: list[Any] = [function.__code__, torch.get_default_dtype()]
 
     def run(self) -> Any:
@@ -92,7 +93,7 @@ class Interpreter:
         return None
 
     def _return(self, node: ast.Return) -> Any:
-        return self._value(node.value) if node.value else None
+        return self._value(node.value) if node.value else Known(None)
 
     def _assign(self, node: ast.Assign) -> None:
         if len(node.targets) != 1:
@@ -159,9 +160,14 @@ class Interpreter:
             node.body if self._truth(self._value(node.test)) else node.orelse
         )
 
-    def _all_or_any(self, node: ast.BoolOp) -> Known:
-        decide = all if isinstance(node.op, ast.And) else any
-        return Known(decide(self._truth(self._value(v)) for v in node.values))
+    def _all_or_any(self, node: ast.BoolOp) -> Any:
+        """The operand that decides, which is the last one if no other does."""
+        value: Any = None
+        for operand in node.values:
+            value = self._value(operand)
+            if self._truth(value) is isinstance(node.op, ast.Or):
+                break
+        return value
 
     def _comparison(self, node: ast.Compare) -> Known:
         if len(node.ops) != 1 or type(node.ops[0]) not in _COMPARISONS:
@@ -202,7 +208,9 @@ class Interpreter:
         name = node.id
         if name in self._locals:
             return self._locals[name]
-        namespace = self._function.__globals__
+        if name in self._function.__code__.co_varnames:
+            raise Unproved(f"the name {name} before it has a value")
+        name, namespace = self._mangled(name), self._function.__globals__
         if name in namespace:
             return Known(namespace[name])
         if hasattr(builtins, name):
@@ -212,13 +220,16 @@ class Interpreter:
     def _attribute(self, owner: Any, name: str) -> Known:
         if not isinstance(owner, Known):
             raise Unproved(f"the attribute {name} of a sample's value")
+        name = self._mangled(name)
         if owner.value is self._dataset:
-            if name.startswith("__") and not name.endswith("__"):
-                name = self._private + name[2:]
             return Known(plain_attribute(self._dataset, name))
         if isinstance(owner.value, ModuleType) and name in vars(owner.value):
             return Known(vars(owner.value)[name])
         raise Unproved(f"the attribute {name}")
+
+    def _mangled(self, name: str) -> str:
+        is_private = name.startswith("__") and not name.endswith("__")
+        return self._private + name[2:] if is_private else name
 
     def _item(self, owner: Any, key: Any) -> Any:
         if isinstance(owner, Column):
@@ -251,8 +262,14 @@ class Interpreter:
         transform = images.recognised(function.value)
         if transform is not None and len(arguments) == 1 and not named:
             self.signature.append(transform.signature)
-            self.draws = True
-            return transform.apply(arguments[0])
+            column = transform.apply(arguments[0])
+            self.has_images = True
+            if transform.draws:
+                # Samples would take turns, and so would the two of each.
+                if self.drawn is not None:
+                    raise Unproved("a sample has two random transforms")
+                self.drawn = column
+            return column
         return functions.call(function.value, arguments, named)
 
 
@@ -279,9 +296,11 @@ def plain_attribute(owner: Any, name: str) -> Any:
     cls, own = type(owner), owner.__dict__
     if cls.__getattribute__ is not object.__getattribute__:
         raise Unproved("the dataset has a __getattribute__ of its own")
-    static = _class_attribute(cls, name)
+    static = class_attribute(cls, name)
     if hasattr(type(static), "__get__") and (
-        name not in own or hasattr(type(static), "__set__")
+        name not in own
+        or hasattr(type(static), "__set__")
+        or hasattr(type(static), "__delete__")
     ):
         raise Unproved(f"the attribute {name} is computed")
     if name in own:
@@ -291,7 +310,8 @@ def plain_attribute(owner: Any, name: str) -> Any:
     return static
 
 
-def _class_attribute(cls: type, name: str) -> Any:
+def class_attribute(cls: type, name: str) -> Any:
+    """What a class or its bases have under a name, as it stands there; else None."""
     for base in cls.__mro__:
         content = base.__dict__
         if name in content:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -28,11 +30,15 @@ def cast(column: Column, dtype: Any) -> Column:
         raise Unproved("a dtype that is none of numpy's") from None
     if value is None or wanted.kind not in "fiub" or not wanted.isnative:
         raise Unproved("a dtype that is not of numbers")
-    return column.then(
-        column.kind,
-        lambda data: torch.from_numpy(data.numpy().astype(wanted)),
-        wanted,
-    )
+
+    def convert(data: Any) -> Any:
+        array = data.numpy()
+        if array.dtype.kind == "f" and wanted.kind in "iu" and wanted.name != "int64":
+            # What does not fit is one thing in a vector, and another alone.
+            raise Unproved("floats that become short integers")
+        return torch.from_numpy(array.astype(wanted))
+
+    return column.then(column.kind, convert, wanted)
 
 
 def arithmetic(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
@@ -52,12 +58,19 @@ def arithmetic(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any
     def one(data: Any) -> Any:
         return operate(data, number) if is_left else operate(number, data)
 
-    why = operate.__name__, number
-    if column.kind == "tensor":
+    is_division = operate is operator.truediv and is_left
+    if math.isnan(number) or (is_division and not number):
+        raise Unproved("arithmetic that numpy warns of, or that makes NaNs")
+    why = operate.__name__, type(number)
+    if column.kind == "tensor" and column.signature[1] not in _SHORT:
         return column.then("tensor", one, *why)
     if column.kind == "array":
         return column.then("array", lambda d: torch.from_numpy(one(d.numpy())), *why)
     raise Unproved(f"arithmetic with a {column.kind}")
+
+
+_SHORT = (torch.float16, torch.bfloat16)
+"""Dtypes whose NaNs get other bits alone than in a vector."""
 
 
 def item(column: Column, key: Any) -> Column:

@@ -1,25 +1,26 @@
 """``prefetch``: the next batches while the program works on this one.
 
-Two things are done ahead. Batches are fetched by a thread, where fetching draws no
-random number and runs no code of the user's in this process: elsewhere numbers, or
-effects, would come in another order. Batches are copied to a device on a stream of
+Two things are done ahead. Batches of worker processes are fetched by a thread. Without
+workers, code of the user's would run ahead of time, and its random numbers and effects
+would come in another order. Batches are copied to a device on a stream of
 their own, from pinned memory; the consumer's stream waits for the copy, and memory of
 the device is not used again before the consumer's stream is done with it.
 """
 
 from __future__ import annotations
 
+import atexit
+import copy
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, sampler
 from torch.utils.data.distributed import DistributedSampler
-
-from pai_torchacc import _host
 
 _SAMPLERS = (
     *(sampler.SequentialSampler, sampler.SubsetRandomSampler),
@@ -36,12 +37,16 @@ class Prefetched:
 
     def __init__(self, loader: Any, device: torch.device | None, depth: int):
         self.loader, self.device, self.depth = loader, device, depth
+        self._earlier: weakref.WeakSet[_Shared] = weakref.WeakSet()
 
     def __iter__(self) -> Iterator[Any]:
+        for earlier in list(self._earlier):
+            earlier.wait_if_over()  # persistent workers serve one iterator
         inner = iter(self.loader)
         ahead: Iterator[Any] = inner
         if self.reason is None:
             ahead = _Background(inner, self.depth)
+            self._earlier.add(ahead.shared)
         if self.device is None:
             return ahead
         if self.device.type != "cuda":
@@ -57,7 +62,10 @@ class Prefetched:
         return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # copying and pickling ask before there is one
+        if name in (
+            "loader",
+            "_earlier",
+        ):  # copying and pickling ask before there is one
             raise AttributeError(name)
         return getattr(self.loader, name)
 
@@ -66,21 +74,13 @@ def why_foreground(loader: Any) -> str | None:
     """Why fetching ahead would not be the same; None where it is."""
     if not isinstance(loader, DataLoader):
         return "this is no DataLoader"
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        return "the loader's class iterates in a way of its own"
+    if not loader.num_workers:
+        return "without workers, fetching ahead might shift somebody's numbers"
     batches = loader.batch_sampler
     if type(batches) is not sampler.BatchSampler or not _is_known(batches.sampler):
         return "a sampler of one's own"
-    if loader.num_workers > 0:
-        return None
-    try:
-        _host.learnt()
-    except _host.Unavailable as error:
-        return str(error)
-    from pai_torchacc.data_pipeline import fetching
-
-    if fetching.why_not(loader.dataset, True, True, loader.collate_fn):
-        return "a collate function of one's own, without workers"
-    if not fetching.is_quiet(loader.dataset):
-        return "fetching runs code of the dataset's in this process"
     return None
 
 
@@ -94,34 +94,31 @@ def _is_known(found: Any) -> bool:
 class _Background:
     """Batches of an iterator that a thread has fetched, at most ``depth`` of them.
 
-    The thread begins with the first batch, which is still fetched here: samplers draw
-    their numbers then. It ends with the batches, or with this object.
+    The thread begins behind the first batch, which is fetched here: samplers draw their
+    numbers then. It ends with the batches, with this object, or with the program.
     """
 
     def __init__(self, inner: Iterator[Any], depth: int):
         self._inner: Iterator[Any] | None = inner
-        self._shared = _Shared(depth)
+        self.shared = _Shared(depth)
 
     def __iter__(self) -> _Background:
         return self
 
     def __next__(self) -> Any:
         if self._inner is not None:
+            batch = next(self._inner)
             inner, self._inner = self._inner, None
-            batch = next(inner)
-            arguments = (self._shared, inner, torch.is_inference_mode_enabled())
-            name = "pai_torchacc prefetch"
-            threading.Thread(
-                target=_run, args=arguments, name=name, daemon=True
-            ).start()
+            modes = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+            self.shared.start(inner, modes)
             return batch
-        batch, error = self._shared.take()
+        batch, error = self.shared.take()
         if error is not None:
             raise error
         return batch
 
     def __del__(self) -> None:
-        shared = self.__dict__.get("_shared")
+        shared = self.__dict__.get("shared")
         if shared is not None:
             shared.close()
 
@@ -134,6 +131,16 @@ class _Shared:
         self._ready: deque[tuple[Any, BaseException | None]] = deque()
         self._change = threading.Condition()
         self._is_over = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, inner: Iterator[Any], modes: tuple[bool, bool]) -> None:
+        """Have a thread fetch in these modes of inference and gradients."""
+        name = "pai_torchacc prefetch"
+        arguments = (self, inner, *modes)
+        thread = threading.Thread(target=_run, args=arguments, name=name, daemon=True)
+        self._thread = thread
+        _running.add(self)
+        thread.start()
 
     def put(self, batch: Any, error: BaseException | None) -> bool:
         """Add a batch, or an error in its place; whether more are wanted."""
@@ -165,6 +172,23 @@ class _Shared:
             self._ready.clear()
             self._change.notify_all()
 
+    def wait_if_over(self) -> None:
+        """Return when the thread has left the loader, if it is to."""
+        thread = self._thread
+        if self._is_over and thread not in (None, threading.current_thread()):
+            thread.join()
+
+
+_running: weakref.WeakSet[_Shared] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """End all threads: one that is in torch when Python ends would end in an abort."""
+    for shared in list(_running):
+        shared.close()
+        shared.wait_if_over()
+
 
 def _next_of(inner: Iterator[Any]) -> tuple[Any, BaseException | None]:
     try:
@@ -173,8 +197,10 @@ def _next_of(inner: Iterator[Any]) -> tuple[Any, BaseException | None]:
         return None, error
 
 
-def _run(shared: _Shared, inner: Iterator[Any], is_inference: bool) -> None:
-    with torch.inference_mode(is_inference):
+def _run(
+    shared: _Shared, inner: Iterator[Any], is_inference: bool, has_grad: bool
+) -> None:
+    with torch.inference_mode(is_inference), torch.set_grad_enabled(has_grad):
         while shared.put(*_next_of(inner)):
             pass
 
@@ -189,6 +215,10 @@ def moved(batch: Any, move: Callable[[Tensor], Tensor]) -> Any:
         return type(batch)(moved(part, move) for part in batch)
     if type(batch) is dict:
         return {key: moved(part, move) for key, part in batch.items()}
+    if isinstance(batch, MutableMapping):
+        found = copy.copy(batch)
+        found.update({key: moved(part, move) for key, part in batch.items()})
+        return found
     return batch
 
 

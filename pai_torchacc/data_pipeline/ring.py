@@ -88,6 +88,14 @@ class _Part:
     offset: int
 
 
+@dataclass(frozen=True)
+class _Named:
+    """A named tuple, whose class may do anything when it is called."""
+
+    kind: type
+    parts: tuple[Any, ...]
+
+
 class Slot:
     """A slot that a worker fills."""
 
@@ -133,7 +141,7 @@ class Slot:
         if type(value) is dict:
             return {k: self._packed(v) for k, v in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self._packed(v) for v in value))
+            return _Named(type(value), tuple(self._packed(v) for v in value))
         return value
 
     def _packed_tensor(self, tensor: Tensor) -> Any:
@@ -203,8 +211,8 @@ def _unpacked(value: Any, ring: Ring) -> Any:
         return type(value)([_unpacked(v, ring) for v in value])
     if type(value) is dict:
         return {k: _unpacked(v, ring) for k, v in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_unpacked(v, ring) for v in value))
+    if type(value) is _Named:
+        return tuple.__new__(value.kind, [_unpacked(v, ring) for v in value.parts])
     return value
 
 

@@ -97,14 +97,35 @@ class Column:
         data = self.data()
         return data.tolist() if isinstance(data, Tensor) else data
 
-    def collated(self) -> Tensor:
-        """The batch; a tensor of its own, contiguous."""
+    def collated(self, given: set[int]) -> Tensor:
+        """The batch: a tensor of its own, contiguous.
+
+        ``given`` are the storages that the batch has given out, which nothing else may
+        share: a sample's values do not either once they are stacked.
+        """
         data = self.data()
         if not isinstance(data, Tensor):
-            return torch.tensor(
-                data, dtype=torch.float64 if self.kind == "float" else None
-            )
-        return data.contiguous()  # as torch.stack() makes it of any samples
+            dtype = torch.float64 if self.kind == "float" else None
+            return torch.tensor(data, dtype=dtype)
+        made = data.contiguous()  # as torch.stack() makes it of any samples
+        storage = made.untyped_storage().data_ptr()
+        if storage in given or (1 in made.shape and not _is_canonical(made)):
+            made = made.clone(memory_format=torch.contiguous_format)
+            storage = made.untyped_storage().data_ptr()
+        given.add(storage)
+        return made
+
+
+def _is_canonical(tensor: Tensor) -> bool:
+    """Whether strides are a new tensor's, also of dimensions that have one element."""
+    expected = 1
+    for size, stride in zip(
+        reversed(tensor.shape), reversed(tensor.stride()), strict=True
+    ):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def is_none(value: Any) -> bool:
@@ -124,11 +145,14 @@ def rows_of(container: Any, index: list[int]) -> Column:
     """``container[i]`` for each i of a batch."""
     rows = container, index
     if type(container) is Tensor:
-        signature = (Tensor, container.dtype, container.ndim)
+        signature = (Tensor, container.dtype, container.ndim, container.shape[1:])
         return Column("tensor", lambda: gathered(*rows), signature, rows)
     if is_array(container):
         kind = "array" if container.ndim > 1 else "scalar"
-        signature = (type(container), container.dtype, container.ndim)
+        signature = (
+            *(type(container), container.dtype, container.ndim),
+            container.shape[1:],
+        )
         return Column(kind, lambda: gathered(*rows), signature, rows)
     if type(container) in (list, tuple):
         return _of_list(container, index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import loading
@@ -174,6 +175,67 @@ def test_numbers_that_are_drawn_sample_by_sample() -> None:
         )
     still = TwoViews(pixels(32, 32, 3), T.Compose([T.CenterCrop(20), T.ToTensor()]))
     loading.assert_same(lambda: DataLoader(still, 16, shuffle=True), at_once=True)
+
+
+@pytest.mark.parametrize("first", [1, 8])
+def test_two_views_are_never_drawn_at_once(first: int) -> None:
+    """Not even where the first samples look alike either way."""
+    data = TwoViews(pixels(32, 32, 3), T.Compose([T.RandomCrop(20), T.ToTensor()]))
+    data.data[:8] = 0
+    with ptac.enable_data_pipeline():
+        loading.epochs(DataLoader(data, first), n=1)
+    loading.assert_same(lambda: DataLoader(data, 16, shuffle=True), at_once=False)
+    exact = TwoViews(pixels(20, 20, 3), data.transform)
+    loading.assert_same(lambda: DataLoader(exact, 16), at_once=False)
+
+
+def test_steps_that_others_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    crop = T.RandomCrop(20)
+
+    def check(at_once: bool) -> None:
+        data = Images(pixels(32, 32, 3), T.Compose([crop, T.ToTensor()]))
+        loading.assert_same(lambda: DataLoader(data, 16), at_once=at_once)
+
+    check(True)
+    crop.get_params = lambda *_: (0, 0, 20, 20)
+    check(False)
+    del crop.get_params
+    check(True)
+    with monkeypatch.context() as patch:
+        own = staticmethod(lambda *_: (1, 1, 20, 20))
+        patch.setattr(T.RandomCrop, "get_params", own)
+        check(False)
+    with monkeypatch.context() as patch:
+        patch.setattr(Image, "fromarray", lambda a, **_: Image.new("RGB", (32, 32)))
+        check(False)
+    check(True)
+
+
+def test_means_that_are_tensors() -> None:
+    """They may change without anybody's seeing it."""
+    norm = T.Normalize(torch.full((3,), 0.5), torch.full((3,), 0.2))
+    data = Images(pixels(8, 8, 3), T.Compose([T.ToTensor(), norm]))
+    loading.assert_same(lambda: DataLoader(data, 16), at_once=False, reason="mean")
+
+
+def test_numbers_of_other_threads_are_not_drawn_again() -> None:
+    data = Images(pixels(32, 32, 3), T.Compose([T.RandomCrop(30), T.ToTensor()]))
+    is_over = threading.Event()
+
+    def load() -> None:
+        while not is_over.is_set():
+            list(DataLoader(data, 30))
+
+    with ptac.enable_data_pipeline():
+        list(DataLoader(data, 30))
+        thread = threading.Thread(target=load)
+        thread.start()
+        try:
+            drawn = [torch.randint(0, 1 << 62, (1,)).item() for _ in range(30000)]
+        finally:
+            is_over.set()
+            thread.join()
+    assert len(set(drawn)) == len(drawn)
 
 
 def test_errors_are_those_of_stock() -> None:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 import pai_torchacc as ptac
 
-N = 100
+N = 96
 
 
 class Table(Dataset[Any]):
@@ -93,6 +93,19 @@ class Numbers(Table):
         return float(self.doubles[i, 0]) if self.training else 1.0
 
 
+class Constants(Table):
+    def __getitem__(self, i: int) -> Any:
+        return self.tensor[i], 0, 1.5, True
+
+
+class Twice(Table):
+    """What a sample gives twice is two tensors in a batch."""
+
+    def __getitem__(self, i: int) -> Any:
+        x = self.tensor[i]
+        return x, x, x.view(8, 8), x.float()
+
+
 class Scalars(Table):
     def __getitem__(self, i: int) -> Any:
         j = self.order[i]
@@ -121,15 +134,18 @@ class Private(Table):
         return self.__data[i]
 
 
-AT_ONCE = (Tensors, Arrays, Lists, Tutorial, Scaled, Shaped, Scalars, Nested, Private)
+AT_ONCE = (
+    *(Tensors, Arrays, Lists, Tutorial, Scaled, Shaped, Scalars, Nested, Private),
+    *(Constants, Twice),
+)
 
 
 @pytest.mark.parametrize("cls", AT_ONCE)
-@pytest.mark.parametrize("batch", [1, 3, 64])
+@pytest.mark.parametrize("batch", [16, 48])
 def test_served(cls: Any, batch: int) -> None:
     data = cls()
     loading.assert_same(lambda: DataLoader(data, batch, shuffle=True), at_once=True)
-    part = Subset(data, list(range(10, 50)))
+    part = Subset(data, list(range(10, 58)))
     loading.assert_same(lambda: DataLoader(part, batch, shuffle=True), at_once=True)
 
 
@@ -213,14 +229,14 @@ class Watched(Table):
         return self.tensor[i]
 
 
-class Text(Table):
-    def __getitem__(self, i: int) -> Any:
-        return self.tensor[i], "text"
-
-
 class Chosen(Table):
     def __getitem__(self, i: int, j: int = 0) -> Any:
         return self.tensor[i], self.list[j]
+
+
+class Text(Table):
+    def __getitem__(self, i: int) -> Any:
+        return self.tensor[i], "text"
 
 
 class Reduced(Table):
@@ -238,6 +254,139 @@ BY_STOCK = (
 def test_left_to_stock(cls: Any) -> None:
     """Each makes its own data anew, for those that change it."""
     loading.assert_same(lambda: DataLoader(cls(), 16, shuffle=True), at_once=False)
+
+
+def test_tensors_of_a_batch_share_no_memory() -> None:
+    with ptac.enable_data_pipeline():
+        for x, y, z, u in DataLoader(Twice(), 16):
+            expected = y.clone()
+            x.zero_()
+            assert torch.equal(y, expected)
+            assert torch.equal(z.flatten(1), expected)
+            assert torch.equal(u, expected)
+
+
+class Bare(Table):
+    def __getitem__(self, i: int) -> Any:
+        if not self.training:
+            return
+        return self.tensor[i]
+
+
+class Either(Table):
+    def __getitem__(self, i: int) -> Any:
+        if (self.transform or "train") == "eval":
+            return self.tensor[i] * 16
+        return self.tensor[i]
+
+
+class Late(Table):
+    def __getitem__(self, i: int) -> Any:
+        if self.training:
+            x = self.tensor[i]
+        return x  # where it has no value, a global of the name is not asked
+
+
+x = torch.zeros(3)
+
+
+class Starred(Table):
+    def __getitem__(self, i: int, *x: Any) -> Any:
+        return self.tensor[i], len(x)
+
+
+class Small(Table):
+    def __getitem__(self, i: int) -> Any:
+        return torch.tensor(int(self.labels[i]), dtype=torch.uint8)
+
+
+class Scaling(Table):
+    def __getitem__(self, i: int) -> Any:
+        return self.tensor[i] * self.scale
+
+
+def outcome(data: Any, change: Any) -> list[Any]:
+    found: list[Any] = []
+    try:
+        for k, batch in enumerate(DataLoader(data, 16)):
+            found.append(batch)
+            if k == 1:
+                change(data)
+    except Exception as error:
+        found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cls", "change"),
+    [
+        (Bare, lambda data: data.__dict__.update(training=False)),
+        (Either, lambda data: data.__dict__.update(transform="eval")),
+        (Late, lambda data: data.__dict__.update(training=False)),
+        (Small, lambda data: data.__dict__.update(labels=np.full(N, 300))),
+        (Scaling, lambda data: data.__dict__.update(scale=float("nan"))),
+        (Scaling, lambda data: data.__dict__.update(scale=torch.tensor(2.0))),
+        (Scaled, lambda data: data.__dict__.update(bytes=data.images)),
+    ],
+)
+def test_changes_in_the_midst_are_those_of_stock(cls: Any, change: Any) -> None:
+    """Branches, values and types that the first batch has not shown."""
+    theirs = outcome(cls(), change)
+    with ptac.enable_data_pipeline():
+        ours = outcome(cls(), change)
+    assert len(theirs) == len(ours)
+    assert all(map(loading.is_same, theirs, ours)), (theirs[-1], ours[-1])
+
+
+def test_reasons_do_not_grow_with_numbers() -> None:
+    from pai_torchacc.data_pipeline.fetching import knowledge_of
+
+    data = Scaling()
+    with ptac.enable_data_pipeline():
+        for _ in DataLoader(data, 16):
+            data.scale *= 0.9
+    assert len(knowledge_of(data).reasons) == 1
+
+
+@pytest.mark.parametrize("index", [np.int64(3), np.int32(4), torch.tensor(5), True])
+def test_indices_of_other_types(index: Any) -> None:
+    """What a sample's code makes of an index depends on its type."""
+    batches = [[1] * 16, [index] * 16]
+    data = Lists()
+    loading.assert_same(lambda: DataLoader(data, batch_sampler=batches), at_once=None)
+
+
+def test_what_others_have_changed_before() -> None:
+    """Their functions are called, wherever loading calls torch's."""
+    from torch.utils.data import TensorDataset
+    from torch.utils.data._utils import collate, fetch
+
+    calls: list[str] = []
+
+    def count(owner: Any, name: str, patch: pytest.MonkeyPatch) -> None:
+        original = vars(owner)[name]
+
+        def own(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return original(*args, **kwargs)
+
+        patch.setattr(owner, name, own)
+
+    data = TensorDataset(torch.arange(64.0))
+    for owner, name in (
+        (TensorDataset, "__getitem__"),
+        (collate, "collate"),
+        (fetch._MapDatasetFetcher, "fetch"),
+    ):
+        with pytest.MonkeyPatch.context() as patch, ptac.enable_data_pipeline():
+            count(owner, name, patch)
+            calls.clear()
+            list(DataLoader(data, 16))
+            assert name in calls
+    with pytest.MonkeyPatch.context() as patch, ptac.enable_data_pipeline():
+        own = {**collate.default_collate_fn_map, Tensor: lambda b, **_: len(b)}
+        patch.setattr(collate, "default_collate_fn_map", own)
+        assert [b[0] for b in DataLoader(data, 16)] == [16] * 4
 
 
 def test_effects_are_those_of_stock() -> None:
@@ -267,7 +416,7 @@ def test_attributes_are_asked_each_time() -> None:
         if is_on:
             ptac.enable_data_pipeline()
         found = []
-        for i, batch in enumerate(DataLoader(data, 10)):
+        for i, batch in enumerate(DataLoader(data, 16)):
             found.append(batch)
             if i == 2:
                 data.training = False
@@ -286,18 +435,18 @@ def test_methods_replaced_later() -> None:
             return self.tensor[i]
 
     data = Changing()
-    loading.assert_same(lambda: DataLoader(data, 10), at_once=True)
+    loading.assert_same(lambda: DataLoader(data, 16), at_once=True)
 
     def other(self: Any, i: int) -> Any:
         return self.tensor[i] * 2
 
     Changing.__getitem__ = other  # type: ignore[method-assign]
-    loading.assert_same(lambda: DataLoader(data, 10), at_once=True)
+    loading.assert_same(lambda: DataLoader(data, 16), at_once=True)
     namespace: dict[str, Any] = {}
     exec("def hidden(self, i):\n    return self.tensor[i]", namespace)
     Changing.__getitem__ = namespace["hidden"]  # type: ignore[method-assign]
     loading.assert_same(
-        lambda: DataLoader(data, 10), at_once=False, reason="cannot be had"
+        lambda: DataLoader(data, 16), at_once=False, reason="cannot be had"
     )
 
 
@@ -323,7 +472,7 @@ def test_a_file_that_has_changed_is_not_believed(tmp_path: Path) -> None:
     data = module.Kept()
     path.write_text(text.replace("* 2", "* 3"))
     loading.assert_same(
-        lambda: DataLoader(data, 10), at_once=False, reason="cannot be had"
+        lambda: DataLoader(data, 16), at_once=False, reason="cannot be had"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import loading
 import pytest
+import switching
 import test_own_datasets as own
 import test_workers as workers
 import torch
@@ -50,14 +51,17 @@ def assert_same(make: Any, depth: int = 2, reason: str | None = None) -> None:
     assert torch.equal(after, then)
 
 
+NO_WORKERS = "without workers"
+
+
 @pytest.mark.parametrize("depth", [1, 2, 5, 100])
-@pytest.mark.parametrize("is_on", [False, True])
-def test_batches_are_the_same(depth: int, is_on: bool) -> None:
-    handle = ptac.enable_data_pipeline() if is_on else None
-    for shuffle in (False, True):
-        assert_same(lambda s=shuffle: DataLoader(dataset(), 8, shuffle=s), depth)
-    if handle:
-        ptac.disable()
+def test_batches_are_the_same(depth: int) -> None:
+    def make() -> Any:
+        return workers.loader(dataset(), 8, workers=1, shuffle=True)
+
+    assert_same(make, depth)
+    with ptac.enable_data_pipeline():
+        assert_same(make, depth)
 
 
 def test_with_workers() -> None:
@@ -71,41 +75,33 @@ class Numbers(IterableDataset[Any]):
         return iter(torch.rand(20))
 
 
+class Drawing(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            yield batch[0] + torch.rand(1)
+
+
 def test_where_it_would_shift_numbers() -> None:
-    """Code of the user's, samplers of one's own, generators: nothing is ahead."""
-    generator = torch.Generator()
+    """Code of the user's in this process, samplers of one's own: nothing is ahead."""
+    context = {"num_workers": 1, "multiprocessing_context": workers.FORK}
     for data, options, reason in (
-        (own.Random(), {}, "code of the dataset's"),
-        (own.Counting(), {}, "code of the dataset's"),
-        (own.Tensors(), {"sampler": [1, 2, 3]}, "sampler"),
-        (dataset(), {"sampler": iter(range(9))}, "sampler"),
-        (dataset(), {"collate_fn": list}, "collate"),
-        (Numbers(), {}, "sampler"),
+        (dataset(), {"shuffle": True}, NO_WORKERS),
+        (own.Random(), {}, NO_WORKERS),
+        (dataset(), {"sampler": [1, 2, 3], **context}, "sampler"),
+        (Numbers(), context, "sampler"),
     ):
-        if isinstance(options.get("sampler"), type(iter(range(1)))):
-            options["sampler"] = list(options["sampler"])
         assert_same(
             lambda data=data, options=options: DataLoader(data, 8, **options),
             reason=reason,
         )
-    own_generator = DataLoader(dataset(), 8, shuffle=True, generator=generator)
+    assert_same(lambda: Drawing(dataset(), 8, **context), reason="class iterates")
+    generator = torch.Generator()
+    own_generator = DataLoader(
+        dataset(), 8, shuffle=True, generator=generator, **context
+    )
     assert ptac.prefetch(own_generator).reason == "a sampler of one's own"
     assert ptac.prefetch([1, 2]).reason == "this is no DataLoader"
     assert list(ptac.prefetch([1, 2])) == [1, 2]
-
-
-def test_samples_drawn_by_transforms_are_not_ahead() -> None:
-    import test_image_datasets as images
-
-    steps = images.T
-    drawing = steps.Compose([steps.RandomCrop(20), steps.ToTensor()])
-    still = steps.Compose([steps.CenterCrop(20), steps.ToTensor()])
-    pixels = images.pixels(32, 32, 3)
-    assert_same(
-        lambda: DataLoader(images.Images(pixels, drawing), 8, shuffle=True),
-        reason="code of the dataset's",
-    )
-    assert_same(lambda: DataLoader(images.Images(pixels, still), 8, shuffle=True))
 
 
 def test_it_is_the_loader_to_all_who_ask() -> None:
@@ -122,7 +118,7 @@ def test_it_is_the_loader_to_all_who_ask() -> None:
 
 def test_early_ends_and_two_iterators() -> None:
     """A thread ends with the iteration that it is for."""
-    loader = ptac.prefetch(DataLoader(dataset(), 4))
+    loader = ptac.prefetch(workers.loader(dataset(), 4, workers=1))
     for i, _batch in enumerate(loader):
         if i == 2:
             break
@@ -155,9 +151,9 @@ def test_errors_come_in_their_place() -> None:
 
 
 def test_the_loader_is_let_go() -> None:
-    iterator = iter(ptac.prefetch(DataLoader(dataset(), 4)))
+    iterator = iter(ptac.prefetch(workers.loader(dataset(), 4, workers=1)))
     next(iterator)
-    inner = weakref.ref(iterator._shared)  # type: ignore[attr-defined]
+    inner = weakref.ref(iterator.shared)  # type: ignore[attr-defined]
     del iterator
     for thread in threading.enumerate():
         if thread.name == "pai_torchacc prefetch":
@@ -167,7 +163,7 @@ def test_the_loader_is_let_go() -> None:
 
 
 def test_devices() -> None:
-    loader = DataLoader(dataset(), 8)
+    loader = workers.loader(dataset(), 8, workers=1)
     for (x, y), (u, v) in zip(ptac.prefetch(loader, "cpu"), loader, strict=True):
         assert torch.equal(x, u)
         assert torch.equal(y, v)
@@ -193,8 +189,50 @@ def test_wrong_use(arguments: Any, error: type[Exception], text: str) -> None:
         ptac.prefetch(*arguments)
 
 
-def test_inference_mode_is_that_of_the_program() -> None:
+def test_modes_are_those_of_the_program() -> None:
+    def batches() -> list[Any]:
+        return list(ptac.prefetch(workers.loader(dataset(), 8, workers=1)))
+
     with torch.inference_mode():
-        batches = list(ptac.prefetch(DataLoader(dataset(), 8)))
-    assert all(x.is_inference() for x, _ in batches)
-    assert not any(x.is_inference() for x, _ in ptac.prefetch(DataLoader(dataset(), 8)))
+        assert all(x.is_inference() for x, _ in batches())
+    assert not any(x.is_inference() for x, _ in batches())
+
+
+def test_no_first_batch() -> None:
+    """None, or an error in its place: the iterator goes on as the loader's does."""
+    empty = iter(ptac.prefetch(workers.loader(dataset(), 64, drop_last=True)))
+    assert next(empty, "none") == "none"
+    assert next(empty, "none") == "none"
+    failing = workers.Failing("raise")
+    sampler = torch.utils.data.Subset(failing, list(range(15, 40)))
+    iterator = iter(ptac.prefetch(workers.loader(sampler, 5)))
+    with pytest.raises(KeyError, match="seventeen"):
+        next(iterator)
+    assert next(iterator)[0, 0].item() == 20
+
+
+def test_persistent_workers_after_an_early_end() -> None:
+    made = workers.loader(dataset(), 4, persistent_workers=True)
+    loader = ptac.prefetch(made)
+    for _ in range(3):
+        for i, _batch in enumerate(loader):
+            if i == 2:
+                break
+    assert torch.equal(torch.cat([y for _, y in loader]), torch.arange(N))
+
+
+def test_the_program_may_end_in_the_midst() -> None:
+    program = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import multiprocessing
+import pai_torchacc as ptac
+data = TensorDataset(torch.ones(4000, 500))
+fork = multiprocessing.get_context("fork")
+loader = DataLoader(data, 50, num_workers=1, multiprocessing_context=fork)
+iterator = iter(ptac.prefetch(loader))
+for _ in range(5):
+    next(iterator)
+print("end")
+"""
+    assert switching.python(program) == "end\n"

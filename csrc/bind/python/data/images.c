@@ -143,14 +143,28 @@ static PyObject *batch_of(const ptac_images *images, const int64_t *index, int64
 }
 
 /*
- * data_images(images, index, moves, values, fill, state): a tensor of floats, n x
- * channels x height x width. values is channels x 256, fill is one a channel, state a
- * generator's, which goes on, or None where no move draws. None where the images, or an
- * index, are not served; the state is then as before.
+ * Draw from a torch.Generator. No other thread of Python's comes in between: what it
+ * drew would be drawn again.
+ */
+static bool draw_from(PyObject *generator, uint32_t *drawn, int64_t n)
+{
+    PTAC_OWNED PyObject *state = PyObject_CallMethod(generator, "get_state", NULL);
+    PTAC_OWNED PyObject *done = NULL;
+
+    if (state && draw(state, drawn, n))
+        done = PyObject_CallMethod(generator, "set_state", "O", state);
+    return done != NULL;
+}
+
+/*
+ * data_images(images, index, moves, values, fill, generator): a tensor of floats, n x
+ * channels x height x width. values is channels x 256, fill is one a channel; the
+ * generator is drawn from where a move draws. None where the images, or an index, are
+ * not served; the generator is then as before.
  */
 PTAC_VARARGS(data_images)
 {
-    PyObject *object, *list, *values, *fill, *state;
+    PyObject *object, *list, *values, *fill, *generator;
     PyObject *index_list;
     ptac_move moves[PTAC_MAX_MOVES];
     ptac_images images = {.moves = moves};
@@ -158,7 +172,7 @@ PTAC_VARARGS(data_images)
     int64_t n = 0;
 
     if (!PyArg_ParseTuple(args, "OOO!OOO", &object, &index_list, &PyList_Type, &list,
-                          &values, &fill, &state) ||
+                          &values, &fill, &generator) ||
         !read_moves(list, moves, &images.n_moves))
         return NULL;
 
@@ -178,7 +192,7 @@ PTAC_VARARGS(data_images)
     drawn = PyMem_Malloc((size_t)(n * n_draws + 1) * sizeof(*drawn));
     if (!drawn)
         return PyErr_NoMemory();
-    if (n_draws > 0 && !draw(state, drawn, n * n_draws))
-        Py_RETURN_NONE;
+    if (n_draws > 0 && !draw_from(generator, drawn, n * n_draws))
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     return batch_of(&images, index, n, drawn, height, width);
 }
