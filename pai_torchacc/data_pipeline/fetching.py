@@ -42,7 +42,7 @@ N_TRIED = 8
 _FEWEST = 16
 """Below so many samples, following the code takes longer than running it."""
 
-_LONGEST_PAUSE = 127
+_LONGEST_PAUSE = 31
 
 _TORCHS = (
     (TensorDataset, "__getitem__"),
@@ -84,8 +84,8 @@ class Knowledge:
     paused: int = 0
 
 
-class FewSamples(Unproved):
-    """A batch that is too small to gain; the next one may not be."""
+class NotThisBatch(Unproved):
+    """Nothing speaks against the dataset; the next batch is tried."""
 
 
 _known: dict[int, tuple[Any, Knowledge]] = {}
@@ -154,7 +154,7 @@ class Fetcher(_MapDatasetFetcher):
             return None
         try:
             made = (batch_of(self.dataset, index, known),)
-        except FewSamples as why:
+        except NotThisBatch as why:
             known.last = str(why)
             return None
         except Unproved as why:
@@ -196,7 +196,7 @@ def changed_by_others() -> str | None:
 def batch_of(dataset: Any, index: Any, known: Knowledge) -> Any:
     """The batch of these indices; :class:`Unproved` where stock has to fetch it."""
     if _C.thread_is_disabled() or not _C.thread_is_plain():
-        raise Unproved("disabled in this thread, or a mode or transform is active")
+        raise NotThisBatch("disabled in this thread, or a mode or transform is active")
     if type(index) is not list or not index:
         raise Unproved("indices that are no list")
     if type(dataset) is not TensorDataset:
@@ -210,12 +210,12 @@ def batch_of(dataset: Any, index: Any, known: Knowledge) -> Any:
     if set(map(type, index)) != {int}:
         raise Unproved("indices that are no integers")
     if len(index) < _FEWEST and known.has_images is False:
-        raise FewSamples("few samples in a batch")
+        raise NotThisBatch("few samples in a batch")
     run = Interpreter(dataset, index)
     returned = run.run()
     known.has_images = run.has_images
     if len(index) < _FEWEST and not run.has_images:
-        raise FewSamples("few samples in a batch")
+        raise NotThisBatch("few samples in a batch")
     _try_out(dataset, index, known, (*run.signature, *_signatures(returned)))
     return _finished(run, returned)
 

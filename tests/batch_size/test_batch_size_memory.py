@@ -135,7 +135,12 @@ def unchecked_malloc(n: int) -> None:
         libc.free(block)
 
 
-@pytest.mark.parametrize("step", [python_bytes, numpy_array, unchecked_malloc])
+LONG = [
+    pytest.param(s, marks=pytest.mark.long) for s in (numpy_array, unchecked_malloc)
+]
+
+
+@pytest.mark.parametrize("step", [python_bytes, *LONG])
 def test_memory_that_is_not_torchs(step: Callable[[int], None]) -> None:
     found = find(step, smallest=8)
     assert_found_the_limit(found, lambda n: n * MIB)

@@ -202,7 +202,9 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "kill", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)]
+)
 def test_end_of_the_program_leaves_no_process(
     kill: signal.Signals, tmp_path: Path
 ) -> None:
@@ -230,6 +232,7 @@ def test_end_of_the_program_leaves_no_process(
         program.communicate()
 
 
+@pytest.mark.long
 def test_standard_output_of_the_program_is_its_own() -> None:
     """What it had written is not written twice, and trials' output is dropped."""
     program = """

@@ -118,7 +118,7 @@ def test_rows_are_timed_on_the_same_calls(builder: native.Builder) -> None:
 
 
 def test_rows_under_address_sanitizer(builder: native.Builder) -> None:
-    check_rows(build_checkrows(builder, builder.sanitized("address")), CASES // 6)
+    check_rows(build_checkrows(builder, builder.sanitized("address")), CASES // 10)
 
 
 @pytest.mark.skipif(CASES < LONG, reason="rows under two sanitizers: make check")

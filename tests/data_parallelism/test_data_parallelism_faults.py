@@ -117,6 +117,7 @@ def test_a_rank_that_raises_ends_the_others(tmp_path: Path) -> None:
     assert "trained" not in other.stdout + failing.stdout
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_ends_the_others(tmp_path: Path) -> None:
     script = training(tmp_path, FAILING.format("os.kill(os.getpid(), signal.SIGKILL)"))
     other, killed = ranks.side_by_side(2, script)

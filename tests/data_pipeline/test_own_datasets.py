@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 import pai_torchacc as ptac
+from pai_torchacc.data_pipeline import waiting
 
 N = 96
 
@@ -336,6 +337,29 @@ def test_changes_in_the_midst_are_those_of_stock(cls: Any, change: Any) -> None:
         ours = outcome(cls(), change)
     assert len(theirs) == len(ours)
     assert all(map(loading.is_same, theirs, ours)), (theirs[-1], ours[-1])
+
+
+def test_what_was_disabled_is_served_again() -> None:
+    data = Tensors()
+    with ptac.enable_data_pipeline():
+        with ptac.disabled():
+            loading.epochs(DataLoader(data, 16))
+        loading.epochs(DataLoader(data, 5))  # too few to gain
+    loading.assert_same(lambda: DataLoader(data, 16), at_once=True)
+
+
+def test_refusals_are_not_asked_for_again_and_again() -> None:
+    """But what the code says may change: after a while it is asked."""
+    data = Numbers()
+    with ptac.enable_data_pipeline():
+        waiting.reset()
+        for _ in range(20):
+            list(DataLoader(data, 16))
+        data.training = False
+        for _ in range(20):
+            list(DataLoader(data, 16))
+        (entry,) = waiting.loaders()
+    assert 60 < entry.at_once <= 120
 
 
 def test_reasons_do_not_grow_with_numbers() -> None:

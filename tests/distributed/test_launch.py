@@ -55,6 +55,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_every_rank_is_enabled_and_has_its_threads(tmp_path: Path) -> None:
     env = ranks.environment()
     del env["OMP_NUM_THREADS"]
@@ -104,6 +105,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_device_cpu(tmp_path: Path) -> None:
     by = (*ranks.LAUNCH, "--device", "cpu")
     assert ranks.launched(CUDA, 2, tmp_path, by).count("well") == 2

@@ -97,6 +97,7 @@ for p in ours:
     )
 
 
+@pytest.mark.long
 def test_bf16_is_sent_and_taken_back(tmp_path: Path) -> None:
     """Rounding to 8 bits shows, and is gone once the switch is off."""
     well(

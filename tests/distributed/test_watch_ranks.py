@@ -65,6 +65,7 @@ def test_a_killed_rank_is_named(
     assert said == [("rank 1", "killed by SIGKILL")], output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", LONG_BUT_IN)
 def test_a_stopped_rank_is_named(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

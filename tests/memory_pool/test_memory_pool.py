@@ -127,6 +127,7 @@ def test_enabled_again_while_draining() -> None:
     assert slots() == before
 
 
+@pytest.mark.long
 def test_on_and_off_many_times_while_threads_allocate() -> None:
     is_over = threading.Event()
     errors: list[BaseException] = []

@@ -152,6 +152,7 @@ def between_seeds(figures: Tensor) -> Tensor:
     return figures.amax(0) - figures.amin(0)
 
 
+@pytest.mark.long
 def test_losses_begin_alike() -> None:
     """Before roundings have grown: a step by step of wrong gradients would show."""
     stock, ours = (torch.stack([r.losses[:5] for r in of]) for of in runs())
