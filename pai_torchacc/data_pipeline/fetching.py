@@ -26,6 +26,7 @@ from pai_torchacc.data_pipeline.interpreting import (
     class_attribute,
     plain_attribute,
 )
+from pai_torchacc.data_pipeline.plan import Plan
 from pai_torchacc.data_pipeline.ring import (
     Ring,
     Slot,
@@ -116,6 +117,7 @@ class Fetcher(_MapDatasetFetcher):
         super().__init__(*arguments)
         self.knowledge = knowledge_of(self.dataset)
         self.clock: Clock | None = None
+        self._plans: list[Plan] = []
         self._ring = ring
 
     def fetch(self, possibly_batched_index: Any) -> Any:
@@ -153,7 +155,7 @@ class Fetcher(_MapDatasetFetcher):
             known.paused -= 1
             return None
         try:
-            made = (batch_of(self.dataset, index, known),)
+            made = (batch_of(self.dataset, index, known, self._plans),)
         except NotThisBatch as why:
             known.last = str(why)
             return None
@@ -165,6 +167,7 @@ class Fetcher(_MapDatasetFetcher):
             known.last, known.pause = None, 0
             known.samples += len(index)
             return made
+        self._plans.clear()
         known.paused = known.pause = min(2 * known.pause + 1, _LONGEST_PAUSE)
         return None
 
@@ -193,8 +196,11 @@ def changed_by_others() -> str | None:
     return None
 
 
-def batch_of(dataset: Any, index: Any, known: Knowledge) -> Any:
-    """The batch of these indices; :class:`Unproved` where stock has to fetch it."""
+def batch_of(dataset: Any, index: Any, known: Knowledge, plans: list[Plan]) -> Any:
+    """The batch of these indices; :class:`Unproved` where stock has to fetch it.
+
+    ``plans`` has the iterator's plan, if there is one, and gets a better one.
+    """
     if _C.thread_is_disabled() or not _C.thread_is_plain():
         raise NotThisBatch("disabled in this thread, or a mode or transform is active")
     if type(index) is not list or not index:
@@ -211,13 +217,22 @@ def batch_of(dataset: Any, index: Any, known: Knowledge) -> Any:
         raise Unproved("indices that are no integers")
     if len(index) < _FEWEST and known.has_images is False:
         raise NotThisBatch("few samples in a batch")
+    if plans and plans[0].begins(dataset, index):
+        try:
+            return collated(plans[0].returned, len(index))
+        finally:
+            plans[0].end()
+    plans.clear()
     run = Interpreter(dataset, index)
     returned = run.run()
     known.has_images = run.has_images
     if len(index) < _FEWEST and not run.has_images:
         raise NotThisBatch("few samples in a batch")
     _try_out(dataset, index, known, (*run.signature, *_signatures(returned)))
-    return _finished(run, returned)
+    batch = _finished(run, returned)
+    if run.is_repeatable and not run.has_images:
+        plans.append(Plan(dataset, run, returned))
+    return batch
 
 
 def try_out(dataset: Any) -> None:
@@ -225,7 +240,7 @@ def try_out(dataset: Any) -> None:
     random = torch.get_rng_state()
     try:
         index = list(range(min(_FEWEST, len(dataset))))
-        batch_of(dataset, index, knowledge_of(dataset))
+        batch_of(dataset, index, knowledge_of(dataset), [])
     except Exception:
         return  # the workers' first batches will show the same
     finally:
@@ -234,7 +249,7 @@ def try_out(dataset: Any) -> None:
 
 def _finished(run: Interpreter, returned: Any) -> Any:
     """The batch; where there is none, no random number has been drawn for it."""
-    n = len(run.index)
+    n = len(run.samples.index)
     if run.drawn is None:
         return collated(returned, n)
     random = torch.get_rng_state()

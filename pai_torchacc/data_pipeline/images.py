@@ -102,15 +102,16 @@ class Transform:
             raise Unproved("a transform of something else than images")
         if not is_picture and self._n_before:
             raise Unproved("a transform of arrays")
-        container, index = rows.rows
+        container, key = rows.rows
         channels = container.shape[3] if container.ndim == _WITH_CHANNELS else 1
 
         def make() -> Tensor:
             values, fill = self._tables(channels, is_picture)
             moves = self._moves(container.shape[1], container.shape[2])
-            return _batch(container, index, moves, values, fill)
+            return _batch(container, key.indices(), moves, values, fill)
 
-        return Column("tensor", make, (*rows.signature, *self.signature))
+        signature = (*rows.signature, *self.signature)
+        return Column("tensor", make, signature, rows.samples)
 
     def _tables(self, channels: int, is_picture: bool) -> tuple[Tensor, Tensor]:
         """What each byte becomes, and what padding is, by channel."""

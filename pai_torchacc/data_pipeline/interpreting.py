@@ -23,9 +23,11 @@ from pai_torchacc.data_pipeline.values import (
     Column,
     Group,
     Known,
+    Samples,
     Unproved,
     is_none,
     rows_of,
+    signature_of,
 )
 
 _COMPARISONS: dict[type[ast.cmpop], Any] = {
@@ -45,11 +47,17 @@ _OPERATORS: dict[type[ast.operator], Any] = {
 _PLAIN = (type(None), bool, int, float, str)
 
 
+ABSENT = object()
+"""In place of the value of a name that a dictionary does not have."""
+
+
 class Interpreter:
     """One batch of one dataset.
 
     ``signature`` collects what the result rests on besides code and index; ``drawn`` is
-    the column that random numbers are drawn for, wherever it goes.
+    the column that random numbers are drawn for, wherever it goes. Where the result
+    ``is_repeatable``, it is the same columns for as long as ``reads``, what was found
+    in which dictionary, and ``containers``, with what their rows are like, hold.
     """
 
     def __init__(self, dataset: Any, index: list[int]):
@@ -59,8 +67,12 @@ class Interpreter:
         definition = definition_of(function)
         if definition is None:
             raise Unproved("the source of __getitem__ cannot be had")
-        self._dataset, self._function, self.index = dataset, function, index
+        self._dataset, self._function = dataset, function
+        self.samples = Samples(index)
         self.has_images = False
+        self.is_repeatable = True
+        self.reads: list[tuple[dict[str, Any], str, Any]] = []
+        self.containers: list[tuple[Any, tuple[Any, ...]]] = []
         self._body = definition.body
         arguments = definition.args
         names = [a.arg for a in arguments.args]
@@ -70,7 +82,9 @@ class Interpreter:
             raise Unproved("__getitem__ takes other arguments than an index")
         me, which = names
         self._locals: dict[str, Any] = {me: Known(dataset)}
-        self._index = self._locals[which] = Column("int", lambda: index, ())
+        self._locals[which] = Column(
+            "int", lambda: self.samples.index, (), self.samples
+        )
         self._private = f"_{class_of(function).lstrip('_')}__"
         self.drawn: Column | None = None
         self.signature: list[Any] = [function.__code__, torch.get_default_dtype()]
@@ -212,19 +226,28 @@ class Interpreter:
             raise Unproved(f"the name {name} before it has a value")
         name, namespace = self._mangled(name), self._function.__globals__
         if name in namespace:
-            return Known(namespace[name])
+            return self._read(namespace, name)
         if hasattr(builtins, name):
-            return Known(getattr(builtins, name))
+            self.reads.append((namespace, name, ABSENT))
+            return self._read(vars(builtins), name)
         raise Unproved(f"the name {name}")
+
+    def _read(self, found_in: dict[str, Any], name: str) -> Known:
+        value = found_in[name]
+        self.reads.append((found_in, name, value))
+        return Known(value)
 
     def _attribute(self, owner: Any, name: str) -> Known:
         if not isinstance(owner, Known):
             raise Unproved(f"the attribute {name} of a sample's value")
         name = self._mangled(name)
         if owner.value is self._dataset:
-            return Known(plain_attribute(self._dataset, name))
+            value, own = plain_attribute(self._dataset, name), vars(self._dataset)
+            self.is_repeatable &= name in own
+            self.reads.append((own, name, value))
+            return Known(value)
         if isinstance(owner.value, ModuleType) and name in vars(owner.value):
-            return Known(vars(owner.value)[name])
+            return self._read(vars(owner.value), name)
         raise Unproved(f"the attribute {name}")
 
     def _mangled(self, name: str) -> str:
@@ -236,11 +259,9 @@ class Interpreter:
             return methods.item(owner, key)
         if not isinstance(owner, Known) or not isinstance(key, Column):
             raise Unproved("an item that is not the sample's")
-        rows = key.numbers()
-        if key is not self._index and any(type(row) is not int for row in rows):
-            raise Unproved("an index that is no integer")
-        column = rows_of(owner.value, rows)
+        column = rows_of(owner.value, key)
         self.signature.append(column.signature)
+        self.containers.append((owner.value, signature_of(owner.value)))
         return column
 
     def _call(self, node: ast.Call) -> Any:

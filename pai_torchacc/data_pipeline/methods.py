@@ -108,7 +108,8 @@ def _of_tensor(column: Column, name: str, arguments: list[Any]) -> Column | None
     if name in ("contiguous", "clone"):
         return column.then("tensor", lambda data: data.contiguous())
     if name == "numpy" and column.rows:
-        return Column("array", column.data, (*column.signature, name), column.rows)
+        signature = (*column.signature, name)
+        return Column("array", column.data, signature, column.samples, column.rows)
     return _item(column) if name == "item" else None
 
 
@@ -166,8 +167,15 @@ def integers(arguments: list[Any]) -> tuple[int, ...] | None:
 
 
 def _item(column: Column) -> Column:
-    numbers = column.numbers()
-    kinds = set(map(type, numbers))
+    kinds = set(map(type, column.numbers()))
     if len(kinds) != 1:
         raise Unproved("items of several types")
-    return column.then(kinds.pop().__name__, lambda _: numbers)
+
+    def convert(_: Any) -> list[Any]:
+        found = column.numbers()
+        if set(map(type, found)) != kinds:
+            raise Unproved("items of several types")
+        return found
+
+    (kind,) = kinds
+    return column.then(kind.__name__, convert)

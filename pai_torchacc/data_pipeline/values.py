@@ -48,6 +48,23 @@ class Picture:
     rows: Column
 
 
+class Samples:
+    """The samples of a batch, and what was computed for them.
+
+    Another batch of the same code, data and types has the same columns: they are
+    computed anew for the indices that are put here.
+    """
+
+    def __init__(self, index: list[int]):
+        self.index = index
+        self.columns: list[Column] = []
+
+    def forget(self) -> None:
+        """Nothing is computed yet; what was, belongs to who has it."""
+        for column in self.columns:
+            column.made = None
+
+
 class Column:
     """One value of each sample.
 
@@ -60,8 +77,10 @@ class Column:
         numbers. Called once, when they are needed.
     signature : tuple
         What the values rest on besides the code: types, dtypes, dimensions.
-    rows : (object, list of int), optional
-        The container and indices, where the values are rows as they are.
+    samples : Samples
+        What they are values of.
+    rows : (object, Column), optional
+        The container and the indices, where the values are rows as they are.
     """
 
     def __init__(
@@ -69,17 +88,19 @@ class Column:
         kind: str,
         make: Callable[[], Any],
         signature: tuple[Any, ...],
-        rows: tuple[Any, list[int]] | None = None,
+        samples: Samples,
+        rows: tuple[Any, Column] | None = None,
     ):
         self.kind, self.signature, self.rows = kind, signature, rows
-        self._make = make
-        self._made: Any = None
+        self.samples, self._make = samples, make
+        self.made: Any = None
+        samples.columns.append(self)
 
     def data(self) -> Any:
         """All values."""
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+        if self.made is None:
+            self.made = self._make()
+        return self.made
 
     def n_dims(self) -> int:
         """Dimensions of one value."""
@@ -88,7 +109,8 @@ class Column:
 
     def then(self, kind: str, change: Callable[[Any], Any], *why: Any) -> Column:
         """The column that a change of all values gives."""
-        return Column(kind, lambda: change(self.data()), (*self.signature, *why))
+        signature = (*self.signature, *why)
+        return Column(kind, lambda: change(self.data()), signature, self.samples)
 
     def numbers(self) -> list[Any]:
         """The values as Python's numbers."""
@@ -96,6 +118,13 @@ class Column:
             raise Unproved("a number is made of more than one element")
         data = self.data()
         return data.tolist() if isinstance(data, Tensor) else data
+
+    def indices(self) -> list[int]:
+        """The values as indices of rows."""
+        found = self.numbers()
+        if found is not self.samples.index and set(map(type, found)) != {int}:
+            raise Unproved("an index that is no integer")
+        return found
 
     def collated(self, given: set[int]) -> Tensor:
         """The batch: a tensor of its own, contiguous.
@@ -141,21 +170,28 @@ def dtype_of(given: Any) -> torch.dtype:
     raise Unproved("a dtype that is none of torch's")
 
 
-def rows_of(container: Any, index: list[int]) -> Column:
-    """``container[i]`` for each i of a batch."""
-    rows = container, index
-    if type(container) is Tensor:
-        signature = (Tensor, container.dtype, container.ndim, container.shape[1:])
-        return Column("tensor", lambda: gathered(*rows), signature, rows)
-    if is_array(container):
+def rows_of(container: Any, key: Column) -> Column:
+    """``container[i]`` for each i of a column."""
+    signature = signature_of(container)
+    kind = "tensor"
+    if signature[0] in (list, tuple):
+        return _of_list(container, key, signature)
+    if signature[0] is not Tensor:
         kind = "array" if container.ndim > 1 else "scalar"
-        signature = (
-            *(type(container), container.dtype, container.ndim),
-            container.shape[1:],
-        )
-        return Column(kind, lambda: gathered(*rows), signature, rows)
+
+    def make() -> Tensor:
+        return gathered(container, key.indices())
+
+    return Column(kind, make, signature, key.samples, (container, key))
+
+
+def signature_of(container: Any) -> tuple[Any, ...]:
+    """What rows of a container are like."""
+    if type(container) is Tensor or is_array(container):
+        shape = container.shape[1:]
+        return type(container), container.dtype, container.ndim, shape
     if type(container) in (list, tuple):
-        return _of_list(container, index)
+        return (type(container),)
     raise Unproved(f"samples are kept in a {type(container).__name__}")
 
 
@@ -173,13 +209,23 @@ def gathered(container: Any, index: list[int]) -> Tensor:
     return found[0]
 
 
-def _of_list(container: Any, index: list[int]) -> Column:
-    try:
-        values = [container[i] for i in index]
-    except IndexError:
-        raise Unproved("an index that is no row") from None
-    kinds = set(map(type, values))
-    for kind in (int, float, bool):
-        if kinds == {kind}:
-            return Column(kind.__name__, lambda: values, (list, kind))
-    raise Unproved(f"a list of {', '.join(sorted(k.__name__ for k in kinds))}")
+def _of_list(container: Any, key: Column, signature: tuple[Any, ...]) -> Column:
+    def values() -> tuple[list[Any], set[type]]:
+        try:
+            found = [container[i] for i in key.indices()]
+        except IndexError:
+            raise Unproved("an index that is no row") from None
+        return found, set(map(type, found))
+
+    _, kinds = values()
+    if kinds not in ({int}, {float}, {bool}):
+        raise Unproved(f"a list of {', '.join(sorted(k.__name__ for k in kinds))}")
+
+    def make() -> list[Any]:
+        found, now = values()
+        if now != kinds:
+            raise Unproved("a list of numbers of several types")
+        return found
+
+    (kind,) = kinds
+    return Column(kind.__name__, make, (*signature, kind), key.samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import weakref
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -360,6 +361,32 @@ def test_refusals_are_not_asked_for_again_and_again() -> None:
             list(DataLoader(data, 16))
         (entry,) = waiting.loaders()
     assert 60 < entry.at_once <= 120
+
+
+def test_plans_are_followed_and_let_memory_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code is read for the first batch of an iterator; columns keep nothing."""
+    from pai_torchacc.data_pipeline import fetching
+
+    runs = []
+
+    class Counted(fetching.Interpreter):
+        def run(self) -> Any:
+            runs.append(self)
+            return super().run()
+
+    monkeypatch.setattr(fetching, "Interpreter", Counted)
+    data = Scaled()
+    with ptac.enable_data_pipeline():
+        iterator = iter(DataLoader(data, 16))
+        x, _ = next(iterator)
+        assert len(runs) == 2  # and the samples that are tried
+        last = weakref.ref(x.untyped_storage())
+        for _x, _ in iterator:
+            pass
+        assert len(runs) == 2
+        assert all(column.made is None for column in runs[0].samples.columns)
+    del x
+    assert last() is None
 
 
 def test_reasons_do_not_grow_with_numbers() -> None:
