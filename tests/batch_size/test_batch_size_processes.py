@@ -194,6 +194,8 @@ import sys, torch
 from pathlib import Path
 from test_batch_size_processes import hangs
 import pai_torchacc as ptac
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells may have it ignored
 step = hangs(Path(sys.argv[1]))
 try:
     ptac.find_batch_size(step, torch.zeros)

@@ -117,8 +117,9 @@ def test_rows_are_timed_on_the_same_calls(builder: native.Builder) -> None:
     assert any(re.match(r"  scalar +\d+ ns", line) for line in times), title
 
 
+@pytest.mark.long
 def test_rows_under_address_sanitizer(builder: native.Builder) -> None:
-    check_rows(build_checkrows(builder, builder.sanitized("address")), CASES // 10)
+    check_rows(build_checkrows(builder, builder.sanitized("address")), CASES // 6)
 
 
 @pytest.mark.skipif(CASES < LONG, reason="rows under two sanitizers: make check")

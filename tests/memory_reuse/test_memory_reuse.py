@@ -47,7 +47,10 @@ MECHANISMS = {
 }
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
+LONG = pytest.param("W5", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("name", [n if n != "W5" else LONG for n in MECHANISMS])
 def test_training_has_the_same_bits(name: str) -> None:
     n = 3 if name == "W5" else 6
     stock = steps(name, n)
