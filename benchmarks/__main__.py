@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from pai_torchacc.commands.usage import CommandLine, Result, count
 
@@ -67,7 +68,9 @@ def _add_memory(commands: CommandLine) -> None:
 
 
 def _add_conv(commands: CommandLine) -> None:
-    conv = commands.add("conv", _conv, "compare algorithms of convolution")
+    conv = commands.add(
+        "conv", _run_of("convolutions"), "compare algorithms of convolution"
+    )
     conv.add_argument("--shapes", nargs="+", metavar="N,C,WIDTH,K[,KERNEL]")
     _add_threads(conv)
     conv.add_argument("--numerics", choices=("close", "fast"), default="close")
@@ -76,7 +79,9 @@ def _add_conv(commands: CommandLine) -> None:
 
 def _add_quantization(commands: CommandLine) -> None:
     quantization = commands.add(
-        "quantization", _quantization, "compare quantized models with float32"
+        "quantization",
+        _run_of("quantization.run"),
+        "compare quantized models with float32",
     )
     quantization.add_argument(
         "--parts",
@@ -101,7 +106,9 @@ def _add_quantization(commands: CommandLine) -> None:
 
 
 def _add_learning_rate(commands: CommandLine) -> None:
-    rate = commands.add("lr", _learning_rate, "compare adaptive rates with the user's")
+    rate = commands.add(
+        "lr", _run_of("learning_rate.run"), "compare adaptive rates with the user's"
+    )
     rate.add_argument(
         "--seeds", type=int, nargs="+", default=[0, 1], help="default: 0 1"
     )
@@ -128,7 +135,9 @@ def _add_learning_rate(commands: CommandLine) -> None:
 
 
 def _add_zoo(commands: CommandLine) -> None:
-    zoo = commands.add("zoo", _zoo, "models of many kinds, by bare enable()")
+    zoo = commands.add(
+        "zoo", _run_of("zoo.run"), "models of many kinds, by bare enable()"
+    )
     zoo.add_argument("names", nargs="*", help="parts of names; default: all")
     _add_threads(zoo, "1")
     zoo.add_argument("--quick", action="store_true", help="shorter blocks")
@@ -136,7 +145,7 @@ def _add_zoo(commands: CommandLine) -> None:
 
 
 def _add_loaders(commands: CommandLine) -> None:
-    loaders = commands.add("loaders", _loaders, "epochs of data loaders")
+    loaders = commands.add("loaders", _run_of("loaders"), "epochs of data loaders")
     loaders.add_argument("names", nargs="*", help="parts of names; default: all")
     _add_threads(loaders, "1, 2")
     loaders.add_argument("--quick", action="store_true", help="fewer epochs")
@@ -145,7 +154,9 @@ def _add_loaders(commands: CommandLine) -> None:
 
 def _add_distributed(commands: CommandLine) -> None:
     distributed = commands.add(
-        "distributed", _distributed, "ranks here and on a slow link, stock and tuned"
+        "distributed",
+        _run_of("distributed.run"),
+        "ranks here and on a slow link, stock and tuned",
     )
     distributed.add_argument(
         "--parts",
@@ -158,7 +169,9 @@ def _add_distributed(commands: CommandLine) -> None:
 
 
 def _add_batch_size(commands: CommandLine) -> None:
-    size = commands.add("batch_size", _batch_size, "find_batch_size and all sizes")
+    size = commands.add(
+        "batch_size", _run_of("batch_size.run"), "find_batch_size and all sizes"
+    )
     size.add_argument("--models", nargs="+", metavar="NAME", help="default: all")
     size.add_argument(
         "--quick", action="store_true", help="two short turns, accelerated only"
@@ -167,52 +180,20 @@ def _add_batch_size(commands: CommandLine) -> None:
     size.add_argument("--plot", metavar="FILE", help="draw throughputs here (PNG)")
 
 
+def _run_of(name: str) -> Callable[[argparse.Namespace], Result]:
+    """A module's ``run``, for a module that is imported once it is asked for."""
+
+    def run(options: argparse.Namespace) -> Result:
+        found: Result = import_module(f"benchmarks.{name}").run(options)
+        return found
+
+    return run
+
+
 def _memory(options: argparse.Namespace) -> Result:
     from benchmarks.memory import replay, run
 
     return replay.run(options) if options.replay else run.run(options)
-
-
-def _conv(options: argparse.Namespace) -> Result:
-    from benchmarks import convolutions
-
-    return convolutions.run(options)
-
-
-def _quantization(options: argparse.Namespace) -> Result:
-    from benchmarks.quantization import run
-
-    return run.run(options)
-
-
-def _learning_rate(options: argparse.Namespace) -> Result:
-    from benchmarks.learning_rate import run
-
-    return run.run(options)
-
-
-def _zoo(options: argparse.Namespace) -> Result:
-    from benchmarks.zoo import run
-
-    return run.run(options)
-
-
-def _loaders(options: argparse.Namespace) -> Result:
-    from benchmarks import loaders
-
-    return loaders.run(options)
-
-
-def _distributed(options: argparse.Namespace) -> Result:
-    from benchmarks.distributed import run
-
-    return run.run(options)
-
-
-def _batch_size(options: argparse.Namespace) -> Result:
-    from benchmarks.batch_size import run
-
-    return run.run(options)
 
 
 if __name__ == "__main__":

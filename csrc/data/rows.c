@@ -8,10 +8,11 @@
 #include <string.h>
 
 enum {
-    AHEAD = 4,             /* rows that are asked from memory before their turn */
-    LINE = 64,             /* bytes of a line of the cache */
-    MOST_LINES = 16,       /* behind these the processor goes on by itself */
-    THREAD_BYTES = 1 << 20 /* so many are worth another thread's time */
+    AHEAD = 4,              /* rows that are asked from memory before their turn */
+    LINE = 64,              /* bytes of a line of the cache */
+    MOST_LINES = 16,        /* behind these the processor goes on by itself */
+    THREAD_BYTES = 1 << 20, /* so many are worth another thread's time ... */
+    THREAD_VALUES = 1 << 17 /* ... and so many that are looked up */
 };
 
 typedef struct gathering {
@@ -19,6 +20,7 @@ typedef struct gathering {
     const int64_t *index;
     int64_t n;
     char *out;
+    const float *values; /* of bytes that are looked up */
 } gathering;
 
 bool ptac_rows_resolve(const ptac_table *tables, int n_tables, int64_t *index,
@@ -87,4 +89,30 @@ void ptac_rows_gather(const ptac_table *table, const int64_t *index, int64_t n,
 
     if (bytes > 0)
         ptac_data_parallel_for(0, n, ptac_parts(THREAD_BYTES, bytes), gather, &g);
+}
+
+static void look_up(int64_t begin, int64_t end, void *context)
+{
+    const gathering *g = context;
+    const int64_t bytes = g->table->row_bytes;
+
+    for (int64_t i = begin; i < end; i++) {
+        const uint8_t *row = (const uint8_t *)row_at(g, i);
+        float *out = (float *)g->out + i * bytes;
+
+        if (i + AHEAD < g->n)
+            ask_for(row_at(g, i + AHEAD), bytes);
+        for (int64_t j = 0; j < bytes; j++)
+            out[j] = g->values[row[j]];
+    }
+}
+
+void ptac_rows_look_up(const ptac_table *table, const int64_t *index, int64_t n,
+                       const float *values, float *out)
+{
+    gathering g = {
+        .table = table, .index = index, .n = n, .out = (char *)out, .values = values};
+
+    ptac_data_parallel_for(0, n, ptac_parts(THREAD_VALUES, table->row_bytes), look_up,
+                           &g);
 }

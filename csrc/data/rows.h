@@ -32,4 +32,8 @@ bool ptac_rows_resolve(const ptac_table *tables, int n_tables, int64_t *index,
 void ptac_rows_gather(const ptac_table *table, const int64_t *index, int64_t n,
                       char *out);
 
+/* As ptac_rows_gather(), with values[b], one of 256, in place of each byte b. */
+void ptac_rows_look_up(const ptac_table *table, const int64_t *index, int64_t n,
+                       const float *values, float *out);
+
 #endif

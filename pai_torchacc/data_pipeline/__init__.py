@@ -68,8 +68,9 @@ def lines(content: dict[str, Any]) -> list[str]:
 def _line(entry: dict[str, Any]) -> str:
     workers = f", {entry['workers']} workers" if entry["workers"] else ""
     fast = entry["at_once"] or entry["through_ring"]
-    how = "at once" if entry["at_once"] else "through the ring"
-    text = f"{entry['dataset']}{workers}: {fast} of {entry['batches']} batches {how}"
+    text = f"{entry['dataset']}{workers}: {entry['batches']} batches"
+    if fast:
+        text += f", {fast} " + ("at once" if entry["at_once"] else "through the ring")
     if entry["stall"] is not None:
         text += f"; data is waited for {entry['stall']:.1%} of the time"
         before = entry["stall_before"]

@@ -207,6 +207,9 @@ def batch_of(dataset: Any, index: Any, known: Knowledge, plans: list[Plan]) -> A
         raise Unproved("indices that are no list")
     if type(dataset) is not TensorDataset:
         dataset, index = _whole(dataset, index)
+    if plans and set(map(type, index)) == {int} and plans[0].holds(dataset):
+        return plans[0].batch(index)
+    plans.clear()
     if "__getitems__" in vars(dataset) or class_attribute(
         type(dataset), "__getitems__"
     ):
@@ -217,12 +220,6 @@ def batch_of(dataset: Any, index: Any, known: Knowledge, plans: list[Plan]) -> A
         raise Unproved("indices that are no integers")
     if len(index) < _FEWEST and known.has_images is False:
         raise NotThisBatch("few samples in a batch")
-    if plans and plans[0].begins(dataset, index):
-        try:
-            return collated(plans[0].returned, len(index))
-        finally:
-            plans[0].end()
-    plans.clear()
     run = Interpreter(dataset, index)
     returned = run.run()
     known.has_images = run.has_images
@@ -231,7 +228,7 @@ def batch_of(dataset: Any, index: Any, known: Knowledge, plans: list[Plan]) -> A
     _try_out(dataset, index, known, (*run.signature, *_signatures(returned)))
     batch = _finished(run, returned)
     if run.is_repeatable and not run.has_images:
-        plans.append(Plan(dataset, run, returned))
+        plans.append(Plan(dataset, run, returned, collated))
     return batch
 
 

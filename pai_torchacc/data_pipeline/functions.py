@@ -18,6 +18,7 @@ from pai_torchacc.data_pipeline.methods import cast, integers, unsqueezed
 from pai_torchacc.data_pipeline.values import (
     NUMBERS,
     Column,
+    Effect,
     Known,
     Picture,
     Unproved,
@@ -83,7 +84,7 @@ def _number(column: Column, base: Any, function: Callable[[Any], Any]) -> Column
             and data.ndim == 1
             and data.dtype in _EXACT[function]
         ):
-            return data.to(wanted)
+            return data if data.dtype is wanted else data.to(wanted)
         return [function(v) for v in column.numbers()]
 
     return column.then(function.__name__, convert, function)
@@ -116,7 +117,7 @@ def _tensor(column: Column, dtype: Any) -> Column:
     if wanted is None:
         # A float becomes torch's default dtype; all else keeps its own.
         wanted = torch.get_default_dtype() if column.kind == "float" else None
-    return column.then("tensor", convert, wanted)
+    return column.then("tensor", convert, wanted, effect=Effect.VALUES)
 
 
 def _keeps(dtype: torch.dtype, wanted: torch.dtype | None) -> bool:
@@ -129,7 +130,7 @@ def _keeps(dtype: torch.dtype, wanted: torch.dtype | None) -> bool:
 def _from_numpy(column: Column, _: Any) -> Column:
     if column.kind != "array":
         raise Unproved("torch.from_numpy() of something else than an array")
-    return column.then("tensor", lambda data: data)
+    return column.then("tensor", lambda data: data, effect=Effect.VALUES)
 
 
 def _float_tensor(column: Column) -> Column:
@@ -141,14 +142,18 @@ def _float_tensor(column: Column) -> Column:
 def _array(column: Column, dtype: Any) -> Column:
     if column.kind != "array":
         raise Unproved("an array of something else than an array")
-    return column.then("array", lambda d: d) if dtype is None else cast(column, dtype)
+    if dtype is None:
+        return column.then("array", lambda data: data, effect=Effect.VALUES)
+    return cast(column, dtype)
 
 
 def _expanded(column: Column, axis: Any) -> Column:
     dims = integers([axis])
     if column.kind != "array" or dims is None:
         raise Unproved("an axis that is no integer")
-    return column.then("array", lambda data: unsqueezed(data, dims), dims)
+    return column.then(
+        "array", lambda data: unsqueezed(data, dims), dims, effect=Effect.PLACES
+    )
 
 
 def _picture(column: Column, mode: Any) -> Picture:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pai_torchacc.data_pipeline.values import (
     Column,
+    Effect,
     Known,
     Unproved,
     dtype_of,
@@ -38,7 +39,7 @@ def cast(column: Column, dtype: Any) -> Column:
             raise Unproved("floats that become short integers")
         return torch.from_numpy(array.astype(wanted))
 
-    return column.then(column.kind, convert, wanted)
+    return column.then(column.kind, convert, wanted, effect=Effect.VALUES)
 
 
 def arithmetic(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
@@ -63,9 +64,14 @@ def arithmetic(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any
         raise Unproved("arithmetic that numpy warns of, or that makes NaNs")
     why = operate.__name__, type(number)
     if column.kind == "tensor" and column.signature[1] not in _SHORT:
-        return column.then("tensor", one, *why)
+        return column.then("tensor", one, *why, effect=Effect.VALUES)
     if column.kind == "array":
-        return column.then("array", lambda d: torch.from_numpy(one(d.numpy())), *why)
+        return column.then(
+            "array",
+            lambda d: torch.from_numpy(one(d.numpy())),
+            *why,
+            effect=Effect.VALUES,
+        )
     raise Unproved(f"arithmetic with a {column.kind}")
 
 
@@ -77,7 +83,9 @@ def item(column: Column, key: Any) -> Column:
     """``column[None]``, a new dimension before the sample's."""
     if not is_none(key) or column.kind not in ("tensor", "array"):
         raise Unproved("a part of a sample's value")
-    return column.then(column.kind, lambda data: data.unsqueeze(1))
+    return column.then(
+        column.kind, lambda data: data.unsqueeze(1), effect=Effect.PLACES
+    )
 
 
 def method(
@@ -97,14 +105,23 @@ def method(
 def _of_tensor(column: Column, name: str, arguments: list[Any]) -> Column | None:
     numbers = integers(arguments)
     if name in _SHAPES and numbers is not None:
-        return column.then("tensor", lambda data: _SHAPES[name](data, numbers), numbers)
+        return column.then(
+            "tensor",
+            lambda data: _SHAPES[name](data, numbers),
+            numbers,
+            effect=Effect.PLACES,
+        )
     if name == "to" and len(arguments) == 1:
         dtype = dtype_of(arguments[0])
-        return column.then("tensor", lambda data: data.to(dtype), dtype)
+        return column.then(
+            "tensor", lambda data: data.to(dtype), dtype, effect=Effect.VALUES
+        )
     if arguments:
         return None
     if name in _CASTS:
-        return column.then("tensor", lambda data: data.to(_CASTS[name]), name)
+        return column.then(
+            "tensor", lambda data: data.to(_CASTS[name]), name, effect=Effect.VALUES
+        )
     if name in ("contiguous", "clone"):
         return column.then("tensor", lambda data: data.contiguous())
     if name == "numpy" and column.rows:
@@ -118,9 +135,14 @@ def _of_array(column: Column, name: str, arguments: list[Any]) -> Column | None:
     if name == "astype" and len(arguments) == 1:
         return cast(column, arguments[0])
     if name == "reshape" and column.kind == "array" and numbers is not None:
-        return column.then("array", lambda data: _view(data, numbers), numbers)
+        return column.then(
+            "array",
+            lambda data: _view(data, numbers),
+            numbers,
+            effect=Effect.PLACES,
+        )
     if name == "copy" and not arguments:
-        return column.then(column.kind, lambda data: data)
+        return column.then(column.kind, lambda data: data, effect=Effect.VALUES)
     is_item = name == "item" and column.kind == "scalar" and not arguments
     return _item(column) if is_item else None
 

@@ -62,9 +62,14 @@ def next_batch(self: Any) -> Any:
     """In place of ``_BaseDataLoaderIter.__next__``."""
     fetcher = self.__dict__.get("_dataset_fetcher")
     if type(fetcher) is not fetching.Fetcher:
+        clock = waiting.clock_of(self)
         begin = perf_counter_ns()
         batch = _next(self)
-        waiting.clock_of(self).note(begin, perf_counter_ns())
+        entry = clock.note(begin, perf_counter_ns())
+        if clock.why_stock is None:
+            clock.why_stock = _why_stock(self)
+        if clock.why_stock:
+            entry.because(clock.why_stock)
         return batch
     known = fetcher.knowledge
     samples = known.samples
@@ -84,8 +89,23 @@ def next_batch(self: Any) -> Any:
         entry.fast_ns += end - begin
         entry.stock_ns += (known.samples - samples) * (known.stock_ns or 0.0)
     else:
-        entry.reasons[known.last] = entry.reasons.get(known.last, 0) + 1
+        entry.because(known.last)
     return batch
+
+
+def _why_stock(iterator: Any) -> str:
+    """Why an iterator has no fetcher of ours and no ring; empty where it has a ring."""
+    if iterator in _rings:
+        return ""
+    is_map = iterator._dataset_kind == _Kind.Map
+    reason = fetching.why_not(
+        iterator._dataset, is_map, iterator._auto_collation, iterator._collate_fn
+    )
+    if reason:
+        return reason
+    if iterator._num_workers:
+        return "its workers are not forked, or older than the switch"
+    return "its iterator is older than the switch"
 
 
 def begin_workers(self: Any, loader: Any) -> None:

@@ -7,6 +7,7 @@ function makes of the values.
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ import torch
 from torch import Tensor
 
 from pai_torchacc import _C
+
+_WITH_ELEMENTS = 2
+"""Dimensions of a table whose rows are more than numbers."""
 
 NUMBERS = ("int", "float", "bool")
 """Kinds of columns that are numbers of Python."""
@@ -46,6 +50,16 @@ class Picture:
     """Images as PIL's: rows of an array of bytes, with or without channels."""
 
     rows: Column
+
+
+class Effect(enum.Enum):
+    """What a change of a column does to elements."""
+
+    VALUES = enum.auto()
+    """Each becomes what it would alone, wherever it is."""
+    PLACES = enum.auto()
+    """They stay what they are; dimensions change."""
+    OTHER = enum.auto()
 
 
 class Samples:
@@ -81,6 +95,13 @@ class Column:
         What they are values of.
     rows : (object, Column), optional
         The container and the indices, where the values are rows as they are.
+    changed : (Column, callable, Effect), optional
+        What was changed, by what, and what that does to elements.
+
+    Attributes
+    ----------
+    is_new : bool
+        Whether the last batch had the values themselves, not a copy.
     """
 
     def __init__(
@@ -90,27 +111,72 @@ class Column:
         signature: tuple[Any, ...],
         samples: Samples,
         rows: tuple[Any, Column] | None = None,
+        changed: tuple[Column, Callable[[Any], Any], Effect] | None = None,
     ):
         self.kind, self.signature, self.rows = kind, signature, rows
-        self.samples, self._make = samples, make
+        self.samples, self._make, self._changed = samples, make, changed
+        self._is_followed = self.is_new = False
         self.made: Any = None
         samples.columns.append(self)
 
     def data(self) -> Any:
         """All values."""
         if self.made is None:
+            if not self._is_followed:
+                self._is_followed = True
+                self._make = self._looked_up() or self._make
             self.made = self._make()
         return self.made
+
+    def _looked_up(self) -> Callable[[], Any] | None:
+        """What makes the values of bytes that are changed one by one: by a table.
+
+        None where they are something else.
+        """
+        column, values, places = self, [], []
+        while column._changed is not None:
+            column, change, effect = column._changed
+            if effect is Effect.OTHER:
+                return None
+            (values if effect is Effect.VALUES else places).append(change)
+        if not values or column.rows is None:
+            return None
+        container, key = column.rows
+        table = _table(container, values[::-1])
+        if table is None:
+            return None
+
+        def make() -> Tensor:
+            made = _C.data_look_up(container, key.indices(), table)
+            if made is None:
+                raise Unproved("rows with gaps, or an index that is no row")
+            for change in reversed(places):
+                made = change(made)
+            return made
+
+        return make
 
     def n_dims(self) -> int:
         """Dimensions of one value."""
         data = self.data()
         return data.ndim - 1 if isinstance(data, Tensor) else 0
 
-    def then(self, kind: str, change: Callable[[Any], Any], *why: Any) -> Column:
+    def then(
+        self,
+        kind: str,
+        change: Callable[[Any], Any],
+        *why: Any,
+        effect: Effect = Effect.OTHER,
+    ) -> Column:
         """The column that a change of all values gives."""
-        signature = (*self.signature, *why)
-        return Column(kind, lambda: change(self.data()), signature, self.samples)
+        signature, changed = (*self.signature, *why), (self, change, effect)
+        return Column(
+            kind,
+            lambda: change(self.data()),
+            signature,
+            self.samples,
+            changed=changed,
+        )
 
     def numbers(self) -> list[Any]:
         """The values as Python's numbers."""
@@ -121,8 +187,10 @@ class Column:
 
     def indices(self) -> list[int]:
         """The values as indices of rows."""
+        if self.data() is self.samples.index:
+            return self.samples.index
         found = self.numbers()
-        if found is not self.samples.index and set(map(type, found)) != {int}:
+        if set(map(type, found)) != {int}:
             raise Unproved("an index that is no integer")
         return found
 
@@ -142,6 +210,7 @@ class Column:
             made = made.clone(memory_format=torch.contiguous_format)
             storage = made.untyped_storage().data_ptr()
         given.add(storage)
+        self.is_new = made is data
         return made
 
 
@@ -207,6 +276,22 @@ def gathered(container: Any, index: list[int]) -> Tensor:
     if found is None:
         raise Unproved("rows with gaps, an unusual dtype, or an index that is no row")
     return found[0]
+
+
+def _table(container: Any, changes: list[Callable[[Any], Any]]) -> Tensor | None:
+    """What each byte becomes; None where rows are no bytes, or that is no float32."""
+    if container.dtype not in (torch.uint8, "uint8") or container.ndim < _WITH_ELEMENTS:
+        return None
+    import numpy
+
+    values = torch.arange(256, dtype=torch.uint8)
+    try:
+        with numpy.errstate(all="raise"):  # numpy would warn where such bytes are
+            for change in changes:
+                values = change(values)
+    except (ArithmeticError, Unproved):
+        return None
+    return values if values.dtype is torch.float32 else None
 
 
 def _of_list(container: Any, key: Column, signature: tuple[Any, ...]) -> Column:

@@ -43,6 +43,10 @@ class Waiting:
         waited = self.waited_ns - self.fast_ns + self.stock_ns
         return _share(waited, self.computed_ns)
 
+    def because(self, reason: str) -> None:
+        """A batch was stock's for this reason."""
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
     def document(self) -> dict[str, Any]:
         """For the report."""
         entry = asdict(self)
@@ -66,11 +70,16 @@ _epoch: list[int] = [0]
 
 
 class Clock:
-    """What an iterator's batches count for, and when the last one came."""
+    """What an iterator's batches count for, and when the last one came.
 
-    __slots__ = ("_epoch", "_key", "_last_ns", "entry")
+    ``why_stock`` is why they all are stock's: empty where they are not, None where that
+    is not known yet.
+    """
+
+    __slots__ = ("_epoch", "_key", "_last_ns", "entry", "why_stock")
 
     def __init__(self, iterator: Any):
+        self.why_stock: str | None = None
         self._key = _name_of(iterator._dataset), iterator._num_workers
         self._look_up()
 

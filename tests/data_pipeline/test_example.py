@@ -22,4 +22,4 @@ def test_the_same_training_that_waits_less() -> None:
     assert len(trained) == 6
     assert trained == re.findall(r"^(.* \d: [\d.]+, [\d.]+%)", ours, re.MULTILINE)
     for name in ("TensorDataset", "Digits"):
-        assert f"{name}: 87 of 87 batches at once" in ours
+        assert f"{name}: 87 batches, 87 at once" in ours

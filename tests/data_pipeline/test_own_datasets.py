@@ -12,134 +12,32 @@ import loading
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset
+from own_datasets import (
+    AT_ONCE,
+    BY_STOCK,
+    Arrays,
+    Bare,
+    Counting,
+    Either,
+    Inverse,
+    Late,
+    Lists,
+    N,
+    Nested,
+    Numbers,
+    Scalars,
+    Scaled,
+    Scaling,
+    Small,
+    Table,
+    Tensors,
+    Tutorial,
+    Twice,
+)
+from torch.utils.data import DataLoader, Subset
 
 import pai_torchacc as ptac
 from pai_torchacc.data_pipeline import waiting
-
-N = 96
-
-
-class Table(Dataset[Any]):
-    """What the classes below keep their samples in."""
-
-    def __init__(self, **content: Any):
-        digits = load_digits()
-        self.images = digits.images[:N].astype(np.float32)
-        self.bytes = (digits.images[:N] * 15).astype(np.uint8)
-        self.doubles = digits.data[:N]
-        self.labels = digits.target[:N]
-        self.tensor = torch.from_numpy(digits.data[:N]).float()
-        self.classes = torch.from_numpy(digits.target[:N])
-        self.list = digits.target[:N].tolist()
-        self.order = list(range(N))[::-1]
-        self.scale, self.transform, self.training = 16.0, None, True
-        self.__dict__.update(content)
-
-    def __len__(self) -> int:
-        return N
-
-
-class Tensors(Table):
-    def __getitem__(self, index: int) -> Any:
-        return self.tensor[index], self.classes[index]
-
-
-class Arrays(Table):
-    def __getitem__(self, idx: int) -> Any:
-        """Numbers of numpy, and a row."""
-        x = self.images[idx]
-        y = self.labels[idx]
-        return x, y
-
-
-class Lists(Table):
-    def __getitem__(self, i: int) -> Any:
-        return self.tensor[i], self.list[i], i
-
-
-class Tutorial(Table):
-    """As the tutorials write it."""
-
-    def __getitem__(self, idx: int) -> Any:
-        if torch.is_tensor(idx):
-            idx = idx.tolist()  # type: ignore[attr-defined]
-        image = torch.from_numpy(self.images[idx]).unsqueeze(0)
-        label = torch.tensor(self.labels[idx], dtype=torch.long)
-        sample = {"image": image, "label": label}
-        if self.transform:
-            sample = self.transform(sample)
-        return sample
-
-
-class Scaled(Table):
-    def __getitem__(self, i: int) -> Any:
-        image = self.bytes[i].astype(np.float32) / 255.0
-        image = (image - 0.1307) / 0.3081
-        image = image[None, :, :]
-        return torch.from_numpy(image), int(self.labels[i])
-
-
-class Shaped(Table):
-    def __getitem__(self, i: int) -> Any:
-        x = torch.tensor(self.doubles[i], dtype=torch.float32).view(1, 8, -1)
-        y = np.expand_dims(self.images[i], 0)
-        z = torch.as_tensor(self.images[i]).permute(1, 0)
-        return [x / self.scale, y, z, self.doubles[i].reshape(8, 8)]
-
-
-class Numbers(Table):
-    def __getitem__(self, i: int) -> Any:
-        return float(self.doubles[i, 0]) if self.training else 1.0
-
-
-class Constants(Table):
-    def __getitem__(self, i: int) -> Any:
-        return self.tensor[i], 0, 1.5, True
-
-
-class Twice(Table):
-    """What a sample gives twice is two tensors in a batch."""
-
-    def __getitem__(self, i: int) -> Any:
-        x = self.tensor[i]
-        return x, x, x.view(8, 8), x.float()
-
-
-class Scalars(Table):
-    def __getitem__(self, i: int) -> Any:
-        j = self.order[i]
-        return {
-            "item": self.classes[j].item(),
-            "int": int(self.classes[j]),
-            "float": float(self.labels[i]),
-            "scalar": self.labels[j],
-            "index": j,
-        }
-
-
-class Nested(Table):
-    def __getitem__(self, i: int) -> Any:
-        x = self.tensor[i] if self.training is True else self.tensor[i] * 2
-        x: Tensor = x.double()
-        return (x, (self.list[i], self.labels[i]), [self.classes[i].float()])
-
-
-class Private(Table):
-    def __init__(self) -> None:
-        super().__init__()
-        self.__data = self.tensor
-
-    def __getitem__(self, i: int) -> Any:
-        return self.__data[i]
-
-
-AT_ONCE = (
-    *(Tensors, Arrays, Lists, Tutorial, Scaled, Shaped, Scalars, Nested, Private),
-    *(Constants, Twice),
-)
 
 
 @pytest.mark.parametrize("cls", AT_ONCE)
@@ -166,90 +64,29 @@ def test_numpy_scalars_of_all_dtypes() -> None:
         loading.assert_same(lambda data=data: DataLoader(data, 16), at_once=True)
 
 
-class Counting(Table):
-    calls = 0
-
-    def __getitem__(self, i: int) -> Any:
-        self.calls += 1
-        return self.tensor[i]
-
-
-class Random(Table):
-    def __getitem__(self, i: int) -> Any:
-        return self.tensor[i] + torch.randn(64)
+def test_bytes_that_numpy_warns_of() -> None:
+    """Warnings are of bytes that are there, not of those that a table has."""
+    data = Inverse(bytes=Table().bytes | 1)
+    loading.assert_same(lambda: DataLoader(data, 16), at_once=True)
+    data = Inverse()
+    with pytest.warns(RuntimeWarning, match="divide by zero"):
+        loading.assert_same(lambda: DataLoader(data, 16), at_once=True)
 
 
-class NumpyRandom(Table):
-    def __getitem__(self, i: int) -> Any:
-        return self.images[i] * np.random.rand()
+def test_bytes_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pai_torchacc.data_pipeline import values
 
+    tables = []
+    of_bytes = values._table
 
-class InPlace(Table):
-    def __getitem__(self, i: int) -> Any:
-        x = self.tensor[i]
-        x /= 2
-        return x
+    def table(*arguments: Any) -> Any:
+        tables.append(of_bytes(*arguments))
+        return tables[-1]
 
-
-class ByValue(Table):
-    def __getitem__(self, i: int) -> Any:
-        x = self.tensor[i]
-        if x.sum() > 300:
-            return x * 0
-        return x
-
-
-class Loop(Table):
-    def __getitem__(self, i: int) -> Any:
-        return sum(self.list[k] for k in range(i % 3 + 1))
-
-
-class Neighbour(Table):
-    def __getitem__(self, i: int) -> Any:
-        return self.tensor[i], self.tensor[(i + 1) % N]
-
-
-class Whole(Table):
-    def __getitem__(self, i: int) -> Any:
-        return self.tensor[0], self.list[i]
-
-
-class Computed(Table):
-    @property
-    def view(self) -> Tensor:
-        return self.tensor * 2
-
-    def __getitem__(self, i: int) -> Any:
-        return self.view[i]
-
-
-class Watched(Table):
-    def __getattribute__(self, name: str) -> Any:
-        return super().__getattribute__(name)
-
-    def __getitem__(self, i: int) -> Any:
-        return self.tensor[i]
-
-
-class Chosen(Table):
-    def __getitem__(self, i: int, j: int = 0) -> Any:
-        return self.tensor[i], self.list[j]
-
-
-class Text(Table):
-    def __getitem__(self, i: int) -> Any:
-        return self.tensor[i], "text"
-
-
-class Reduced(Table):
-    def __getitem__(self, i: int) -> Any:
-        return self.tensor[i].sum(), self.images[i].mean()
-
-
-BY_STOCK = (
-    *(Counting, Random, NumpyRandom, InPlace, ByValue, Loop, Neighbour, Whole),
-    *(Computed, Watched, Text, Chosen, Reduced, Numbers),
-)
+    monkeypatch.setattr(values, "_table", table)
+    with ptac.enable_data_pipeline():
+        assert len(list(DataLoader(Scaled(), 16))) == N // 16
+    assert [t.shape for t in tables] == [(256,), (256,)]  # one of them to try it out
 
 
 @pytest.mark.parametrize("cls", BY_STOCK)
@@ -268,43 +105,8 @@ def test_tensors_of_a_batch_share_no_memory() -> None:
             assert torch.equal(u, expected)
 
 
-class Bare(Table):
-    def __getitem__(self, i: int) -> Any:
-        if not self.training:
-            return
-        return self.tensor[i]
-
-
-class Either(Table):
-    def __getitem__(self, i: int) -> Any:
-        if (self.transform or "train") == "eval":
-            return self.tensor[i] * 16
-        return self.tensor[i]
-
-
-class Late(Table):
-    def __getitem__(self, i: int) -> Any:
-        if self.training:
-            x = self.tensor[i]
-        return x  # where it has no value, a global of the name is not asked
-
-
-x = torch.zeros(3)
-
-
-class Starred(Table):
-    def __getitem__(self, i: int, *x: Any) -> Any:
-        return self.tensor[i], len(x)
-
-
-class Small(Table):
-    def __getitem__(self, i: int) -> Any:
-        return torch.tensor(int(self.labels[i]), dtype=torch.uint8)
-
-
-class Scaling(Table):
-    def __getitem__(self, i: int) -> Any:
-        return self.tensor[i] * self.scale
+def give_getitems(data: Any) -> None:
+    data.__getitems__ = lambda index: [(torch.zeros(1), 0) for _ in index]
 
 
 def outcome(data: Any, change: Any) -> list[Any]:
@@ -329,6 +131,9 @@ def outcome(data: Any, change: Any) -> list[Any]:
         (Scaling, lambda data: data.__dict__.update(scale=float("nan"))),
         (Scaling, lambda data: data.__dict__.update(scale=torch.tensor(2.0))),
         (Scaled, lambda data: data.__dict__.update(bytes=data.images)),
+        (Scaled, lambda data: data.__dict__.update(bytes=data.bytes[:, ::2])),
+        (Scaled, lambda data: data.__dict__.update(bytes=data.bytes[:40])),
+        (Scaled, give_getitems),
     ],
 )
 def test_changes_in_the_midst_are_those_of_stock(cls: Any, change: Any) -> None:
@@ -435,7 +240,7 @@ def test_what_others_have_changed_before() -> None:
             list(DataLoader(data, 16))
             assert name in calls
     with pytest.MonkeyPatch.context() as patch, ptac.enable_data_pipeline():
-        own = {**collate.default_collate_fn_map, Tensor: lambda b, **_: len(b)}
+        own = {**collate.default_collate_fn_map, torch.Tensor: lambda b, **_: len(b)}
         patch.setattr(collate, "default_collate_fn_map", own)
         assert [b[0] for b in DataLoader(data, 16)] == [16] * 4
 
@@ -525,6 +330,47 @@ def test_a_file_that_has_changed_is_not_believed(tmp_path: Path) -> None:
     loading.assert_same(
         lambda: DataLoader(data, 16), at_once=False, reason="cannot be had"
     )
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "from torch.utils.data import (\n    Dataset,\n)\n",
+        'x = """\nclass A:\n"""\n',
+    ],
+)
+def test_sources_of_many_forms(tmp_path: Path, before: str) -> None:
+    path = tmp_path / "forms.py"
+    text = textwrap.dedent(
+        """
+        import numpy as np
+        if True:
+            from torch import from_numpy as made
+
+        class Forms:
+            text = '''
+        def __getitem__
+            '''
+
+            def __len__(self):
+                return 64
+
+            # A comment.
+        # Another one.
+            def __getitem__(self, i):
+                return made(self.rows[i].astype(np.float32))
+
+        def behind():
+            return 1
+        """
+    )
+    path.write_text(before + text)
+    module = ModuleType("forms")
+    exec(compile(before + text, str(path), "exec"), module.__dict__)
+    data = module.Forms()
+    data.rows = np.arange(256, dtype=np.uint8).reshape(64, 4)
+    loading.assert_same(lambda: DataLoader(data, 16), at_once=True)
 
 
 def test_constants_that_differ_only_in_type_are_seen(tmp_path: Path) -> None:

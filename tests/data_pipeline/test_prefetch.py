@@ -8,9 +8,9 @@ import weakref
 from typing import Any
 
 import loading
+import own_datasets as own
 import pytest
 import switching
-import test_own_datasets as own
 import test_workers as workers
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset

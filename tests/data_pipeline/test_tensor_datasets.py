@@ -198,17 +198,24 @@ def test_own_collate_functions_and_no_batches() -> None:
     def collate(samples: list[Any]) -> Any:
         return samples[::-1]
 
-    def count(loader: Any) -> int:
+    def reasons(loader: Any) -> dict[str, int]:
         with ptac.enable_data_pipeline():
             waiting.reset()
             list(loader)
-            return sum(e.at_once for e in waiting.loaders())
+            (entry,) = waiting.loaders()
+            assert entry.at_once + sum(entry.reasons.values()) == entry.batches
+            return entry.reasons
 
-    assert count(DataLoader(data, 8, collate_fn=collate)) == 0
-    assert count(DataLoader(data, None)) == 0
+    own = {"a collate function of one's own": 13}
+    assert reasons(DataLoader(data, 8, collate_fn=collate)) == own
+    assert reasons(DataLoader(data, None)) == {"no batches are asked for": N}
     batches = BatchSampler(SequentialSampler(data), 10, drop_last=False)
-    assert count(DataLoader(data, None, sampler=batches)) == 0
-    assert count(DataLoader(data, 8)) > 0
+    assert reasons(DataLoader(data, None, sampler=batches)).keys() == {
+        "no batches are asked for"
+    }
+    assert reasons(DataLoader(data, 8)) == {}
+    older = iter(DataLoader(data, 8))
+    assert reasons(older) == {"its iterator is older than the switch": 13}
 
 
 def test_what_the_tensors_are_is_asked_each_time() -> None:
@@ -314,7 +321,7 @@ def test_the_report_says_what_waits() -> None:
     assert entry["dataset"] == "TensorDataset"
     assert entry["batches"] == entry["at_once"] == -(-N // 8)
     assert 0 < entry["stall"] < entry["stall_before"] < 1
-    assert "TensorDataset: 13 of 13 batches at once" in str(text)
+    assert "TensorDataset: 13 batches, 13 at once" in str(text)
 
 
 class Plain(Dataset[Any]):
@@ -331,6 +338,6 @@ def test_the_report_says_why_stock_fetches(capsys: pytest.CaptureFixture[str]) -
         ptac.report(reset=True)
         list(DataLoader(Plain()))
         text = str(ptac.report())
-    assert "Plain: 0 of 4 batches" in text
+    assert "Plain: 4 batches;" in text
     assert "by stock: __getitem__ has Expr in its line" in text
     assert capsys.readouterr().out.split() == ["0", "1", "2", "3"]

@@ -116,9 +116,15 @@ def collate(samples: list[Any]) -> Any:
 def test_what_is_left_to_stock() -> None:
     """Iterable datasets, collate functions of one's own, no batches, other methods."""
     data = dataset()
-    through_ring(lambda: loader(Numbers(), 4), 0)
-    through_ring(lambda: loader(data, collate_fn=collate), 0)
-    through_ring(lambda: loader(data, None), 0)
+
+    def by_stock(make: Any, reason: str) -> None:
+        (entry,) = loading.assert_same(make, at_once=None, n=1)
+        assert entry.reasons == {reason: entry.batches}
+
+    by_stock(lambda: loader(Numbers(), 4), "an iterable dataset")
+    own = "a collate function of one's own"
+    by_stock(lambda: loader(data, collate_fn=collate), own)
+    by_stock(lambda: loader(data, None), "no batches are asked for")
     spawned = loader(data, N, multiprocessing_context="spawn")
     with ptac.enable_data_pipeline():
         assert stand_ins._ring_for(spawned) is None

@@ -51,6 +51,41 @@ UNIT(rows_are_copied_and_nothing_else)
     }
 }
 
+UNIT(bytes_of_rows_are_looked_up)
+{
+    enum { FEW_BYTES = 300 };
+    rng r = {42};
+    float values[256];
+
+    arena_prepare();
+    for (int b = 0; b < 256; b++)
+        values[b] = (float)(1000 - b);
+    for (uint64_t trial = 0; trial < unit_amount(100, 1000); trial++) {
+        const int64_t n_rows = rng_between(&r, 1, MOST_ROWS);
+        const int64_t bytes = rng_between(&r, 1, FEW_BYTES), gap = rng_below(&r, 9);
+        const int64_t n = rng_between(&r, 1, MOST_ROWS), stride = bytes + gap;
+        uint8_t *rows = arena_place(&r, 0, (size_t)(n_rows * stride - gap), 1);
+        float *out = arena_place(&r, 1, (size_t)(n * bytes) * sizeof(*out), 4);
+        const ptac_table table = {.data = (const char *)rows,
+                                  .n_rows = n_rows,
+                                  .row_bytes = bytes,
+                                  .stride = stride};
+        int64_t index[MOST_ROWS];
+
+        for (int64_t i = 0; i < n_rows * stride - gap; i++)
+            rows[i] = (uint8_t)rng_next(&r);
+        for (int64_t i = 0; i < n; i++)
+            index[i] = rng_below(&r, n_rows);
+        ptac_rows_look_up(&table, index, n, values, out);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < bytes; j++)
+                EXPECT(out[i * bytes + j] ==
+                       (float)(1000 - rows[index[i] * stride + j]));
+        EXPECT(arena_damage(0) == NULL);
+        EXPECT(arena_damage(1) == NULL);
+    }
+}
+
 UNIT(an_index_that_is_no_row_changes_nothing)
 {
     const ptac_table tables[] = {{"", 10, 1, 1}, {"", 7, 1, 1}, {"", 10, 1, 1}};

@@ -7,11 +7,6 @@
 
 #include <string.h>
 
-enum {
-    UINT8 = 0, /* torch's code */
-    LEVELS = 256,
-};
-
 /* The moves of a list of (kind, four numbers, probability); false with an exception. */
 static bool read_moves(PyObject *list, ptac_move *moves, int32_t *n_moves)
 {
@@ -36,26 +31,12 @@ static bool read_moves(PyObject *list, ptac_move *moves, int32_t *n_moves)
     return true;
 }
 
-/* The data of a contiguous float tensor of so many elements, or NULL. */
-static const float *floats_of(PyObject *tensor, int64_t n)
-{
-    ptac_view view;
-
-    if (!ptac_is_plain(tensor))
-        return NULL;
-    ptac_view_of(ptac_borrow(tensor), &view);
-    if (view.dtype != PTAC_F32 || view.n_elements != n ||
-        !ptac_view_is_contiguous(&view))
-        return NULL;
-    return view.data;
-}
-
 /* What the source's rows are as images; false where they are none. */
 static bool read_images(const ptac_source *source, ptac_images *images)
 {
     const bool has_channels = source->n_dims == 4;
 
-    if (source->dtype != UINT8 || (source->n_dims != 3 && !has_channels))
+    if (source->dtype != PTAC_UINT8 || (source->n_dims != 3 && !has_channels))
         return false;
     for (int d = 1; d < source->n_dims; d++)
         if (source->sizes[d] > PTAC_MAX_IMAGE_EXTENT)
@@ -72,7 +53,7 @@ static bool draw(PyObject *state, uint32_t *drawn, int64_t n)
 {
     ptac_mt19937 generator;
     ptac_source bytes;
-    const bool is_one = ptac_source_open(state, &bytes) && bytes.dtype == UINT8 &&
+    const bool is_one = ptac_source_open(state, &bytes) && bytes.dtype == PTAC_UINT8 &&
                         bytes.n_dims == 1 && bytes.table.stride == 1 &&
                         bytes.sizes[0] >= (int64_t)sizeof(generator);
 
@@ -183,8 +164,8 @@ PTAC_VARARGS(data_images)
     if (!ptac_source_open(object, &source) || !read_images(&source, &images) ||
         ptac_images_extent(&images, &height, &width, &n_draws) != PTAC_OK)
         Py_RETURN_NONE;
-    images.values = floats_of(values, (int64_t)images.channels * LEVELS);
-    images.fill = floats_of(fill, images.channels);
+    images.values = ptac_floats_of(values, (int64_t)images.channels * PTAC_BYTE_VALUES);
+    images.fill = ptac_floats_of(fill, images.channels);
     index = ptac_indices(index_list, &n);
     if (!images.values || !images.fill || !index ||
         !ptac_rows_resolve(&images.table, 1, index, n))

@@ -6,7 +6,8 @@
 #include <string.h>
 
 enum {
-    UNLOCKED_BYTES = 1 << 16, /* to copy so much takes longer than others may wait */
+    UNLOCKED_BYTES = 1 << 16,  /* to copy so much takes longer than others may wait, */
+    UNLOCKED_VALUES = 1 << 14, /* and so does looking up so many */
 };
 
 /* Bytes of an element, by torch's code of the dtype; 0 where rows are not served. */
@@ -134,15 +135,40 @@ int64_t *ptac_indices(PyObject *list, int64_t *n)
     return indices;
 }
 
-PyObject *ptac_source_gather(const ptac_source *source, const int64_t *index, int64_t n)
+const float *ptac_floats_of(PyObject *tensor, int64_t n)
+{
+    ptac_view view;
+
+    if (!ptac_is_plain(tensor))
+        return NULL;
+    ptac_view_of(ptac_borrow(tensor), &view);
+    if (view.dtype != PTAC_F32 || view.n_elements != n ||
+        !ptac_view_is_contiguous(&view))
+        return NULL;
+    return view.data;
+}
+
+/* A new tensor for n of the source's rows; NULL with an exception. */
+static at_tensor new_rows(const ptac_source *source, int32_t dtype, int64_t n)
 {
     int64_t sizes[PTAC_MAX_DIMS];
     at_tensor made = NULL;
 
     memcpy(sizes, source->sizes, sizeof(sizes));
     sizes[0] = n;
-    if (at_new(source->dtype, source->n_dims, sizes, &made))
-        return PyErr_NoMemory();
+    if (at_new(dtype, source->n_dims, sizes, &made)) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    return made;
+}
+
+PyObject *ptac_source_gather(const ptac_source *source, const int64_t *index, int64_t n)
+{
+    const at_tensor made = new_rows(source, source->dtype, n);
+
+    if (!made)
+        return NULL;
     if (n * source->table.row_bytes < UNLOCKED_BYTES)
         ptac_rows_gather(&source->table, index, n, at_data(made));
     else
@@ -183,4 +209,30 @@ PTAC_ARGS(data_rows, 2)
     while (n_open > 0)
         ptac_source_close(&sources[--n_open]);
     return rows;
+}
+
+/*
+ * data_look_up(bytes, index, values): the rows that the list names, with values[b], one
+ * of 256 floats, in place of each byte b. None where they are not served.
+ */
+PTAC_ARGS(data_look_up, 3)
+{
+    const float *values = ptac_floats_of(args[2], PTAC_BYTE_VALUES);
+    int64_t n = 0;
+    PTAC_FREED int64_t *index = ptac_indices(args[1], &n);
+    PTAC_SOURCE source;
+    at_tensor made;
+
+    if (!ptac_source_open(args[0], &source) || source.dtype != PTAC_UINT8 || !values ||
+        !index || !ptac_rows_resolve(&source.table, 1, index, n))
+        Py_RETURN_NONE;
+    made = new_rows(&source, AT_DTYPE_F32, n);
+    if (!made)
+        return NULL;
+    if (n * source.table.row_bytes < UNLOCKED_VALUES)
+        ptac_rows_look_up(&source.table, index, n, values, at_data(made));
+    else
+        PTAC_UNLOCKED(
+            (ptac_rows_look_up(&source.table, index, n, values, at_data(made)), 0));
+    return ptac_wrap(made);
 }

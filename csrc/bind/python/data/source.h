@@ -7,6 +7,11 @@
 #include "bind/python/module/pybind.h"
 #include "data/rows.h"
 
+enum {
+    PTAC_UINT8 = 0, /* torch's code */
+    PTAC_BYTE_VALUES = 256,
+};
+
 /* A table, and what a tensor of its rows is like; ptac_source_close() gives it back. */
 typedef struct ptac_source {
     ptac_table table;
@@ -31,6 +36,9 @@ void ptac_source_close(ptac_source *source);
  * exception where the list has anything else: True is a mask to torch.
  */
 int64_t *ptac_indices(PyObject *list, int64_t *n);
+
+/* The data of a contiguous float tensor of so many elements, or NULL. */
+const float *ptac_floats_of(PyObject *tensor, int64_t n);
 
 /* Row index[i] of the source as row i of a new tensor; NULL with an exception. */
 PyObject *ptac_source_gather(const ptac_source *source, const int64_t *index,
