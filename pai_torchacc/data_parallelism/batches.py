@@ -100,6 +100,11 @@ def _has_rows(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.dim() > 0
 
 
+def _are_rows(tensor: Tensor, dim: int, n_rows: int) -> bool:
+    is_plain = tensor.layout is torch.strided and not tensor.is_nested
+    return is_plain and tensor.dim() > dim and tensor.shape[dim] == n_rows
+
+
 class Results:
     """What a module has given for some rows."""
 
@@ -107,10 +112,10 @@ class Results:
         leaves, self._spec = pytree.tree_flatten(value)
         self._is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
         self.tensors: list[Tensor] = [t for t in leaves if isinstance(t, Tensor)]
-        self.are_rows = all(
-            t.dim() > dim and t.shape[dim] == n_rows and t.layout is torch.strided
-            for t in self.tensors
-        ) and all(leaf is None or isinstance(leaf, Tensor) for leaf in leaves)
+        self.are_rows = bool(self.tensors) and all(
+            leaf is None or (isinstance(leaf, Tensor) and _are_rows(leaf, dim, n_rows))
+            for leaf in leaves
+        )
         self._dim = dim
 
     def digest(self) -> int:

@@ -88,8 +88,8 @@ class Group:
             n_bytes = part.numel() * part.itemsize
             columns = everyones[:, start : start + n_bytes]
             of_ranks = columns.contiguous().view(part.dtype).view(-1, *part.shape)
-            rows = [of_ranks[r, :n] for r, n in enumerate(sizes)]
-            joined.append(torch.cat(rows).movedim(0, dim))
+            rows = [of_ranks[r, :n].movedim(0, dim) for r, n in enumerate(sizes)]
+            joined.append(torch.cat(rows, dim))
             start += -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
         return joined
 
@@ -103,28 +103,25 @@ class Group:
         """
         if any(t.layout is not torch.strided for t in tensors):
             raise ValueError("sparse gradients are not summed")
-        result = [torch.empty(0)] * len(tensors)
-        kinds = dict.fromkeys((t.dtype, t.device) for t in tensors)
-        for kind in kinds:
-            places = [i for i, t in enumerate(tensors) if (t.dtype, t.device) == kind]
-            flat, group = self._wire(
-                torch.cat([tensors[i].reshape(-1) for i in places])
-            )
+        found: dict[int, Tensor] = {}
+        for (_, device), alike in _by_kind(tensors).items():
+            flat, group = self._wire(torch.cat([t.reshape(-1) for t in alike]))
             dist.all_reduce(flat, group=group)
-            cut = flat.to(kind[1]).split([tensors[i].numel() for i in places])
-            for i, part in zip(places, cut, strict=True):
-                result[i] = part.view(tensors[i].shape)
-        return result
+            cut = flat.to(device).split([t.numel() for t in alike])
+            for tensor, part in zip(alike, cut, strict=True):
+                found[id(tensor)] = part.view(tensor.shape)
+        return [found[id(tensor)] for tensor in tensors]
 
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
         """Give these the values that they have on rank 0."""
-        with torch.no_grad():
-            for tensor in tensors:
-                values = tensor.detach().clone(memory_format=torch.contiguous_format)
-                values, group = self._wire(values)
-                dist.broadcast(values, 0, group=group)
-                if self.rank:
-                    tensor.copy_(values)
+        for (_, device), alike in _by_kind(tensors).items():
+            flat, group = self._wire(torch.cat([t.detach().flatten() for t in alike]))
+            dist.broadcast(flat, 0, group=group)
+            if self.rank:
+                parts = flat.to(device).split([t.numel() for t in alike])
+                with torch.no_grad():
+                    for tensor, values in zip(alike, parts, strict=True):
+                        tensor.copy_(values.view(tensor.shape))
 
     def draw_alike(self) -> None:
         """Have torch, ``random`` and NumPy go on as they are on rank 0."""
@@ -179,8 +176,16 @@ def _signed(number: int) -> int:
     return int(signed)
 
 
+def _by_kind(tensors: Iterable[Tensor]) -> dict[Any, list[Tensor]]:
+    """By type and device: tensors that one buffer may hold."""
+    kinds: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    return kinds
+
+
 def _padded(rows: Tensor, n: int) -> Tensor:
-    rows = rows.detach().contiguous()
+    rows = rows.detach().contiguous().resolve_conj().resolve_neg()
     if len(rows) == n:
         return rows
     return torch.cat([rows, rows.new_zeros(n - len(rows), *rows.shape[1:])])
