@@ -91,8 +91,13 @@ def _digest(tensor: Tensor) -> int:
         return 0
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
-    bits = tensor.contiguous().view(_INTEGERS[tensor.itemsize])
-    rows = bits.reshape(len(bits), -1).sum(1)
+    rows = tensor.contiguous().view(len(tensor), -1)
+    n_bytes = rows.shape[1] * rows.itemsize
+    # Eight bytes at a time are the fastest. By shapes alone: alike on every rank.
+    size = next(n for n in (8, rows.itemsize) if n_bytes % n == 0)
+    if rows.storage_offset() * rows.itemsize % size:
+        rows = rows.clone()
+    rows = rows.view(_INTEGERS[size]).sum(1)
     return int((rows * torch.arange(1, len(rows) + 1, device=rows.device)).sum())
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 
 from pai_torchacc.data_parallelism import randomness
 from pai_torchacc.data_parallelism.batches import Call, Results
-from pai_torchacc.data_parallelism.functions import Rows, Shares, Used, Whole
+from pai_torchacc.data_parallelism.functions import Rows, Shares, Whole, used
 from pai_torchacc.data_parallelism.group import Group
 
 _FAILED = 2
@@ -111,8 +111,8 @@ def _run(module: nn.Module, call: Call, group: Group, weight: float = 1) -> Any:
     named = {n: p for n, p in module.named_parameters() if p.requires_grad}
     if not named or not torch.is_grad_enabled():
         return module(*args, **kwargs)
-    used: tuple[Tensor, ...] = Used.apply(group, weight, *named.values())
-    return functional_call(module, dict(zip(named, used, strict=True)), args, kwargs)
+    own = used(group, weight, list(named.values()))
+    return functional_call(module, dict(zip(named, own, strict=True)), args, kwargs)
 
 
 def device_of(module: nn.Module) -> torch.device:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +24,9 @@ from pai_torchacc.data_parallelism.launch import Launch
 _WAIT_S = 600
 """How long to wait for a process that does not come, or hangs."""
 
-_ALIGNMENT = 16
-"""Bytes that each tensor in a common buffer begins at a multiple of."""
+
+# torch 2.13 has renamed it, and warns of the old name.
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class Group:
@@ -43,6 +44,8 @@ class Group:
             atexit.register(_destroy, os.getpid())
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._host = dist.new_group(backend="gloo", timeout=wait)
+        # Begun within a backward pass, whose other messages may come before or after.
+        self._sums = dist.new_group(backend="gloo", timeout=wait)
         self._has_nccl = "nccl" in dist.get_backend()
 
     def _wire(self, tensor: Tensor) -> tuple[Tensor, Any]:
@@ -70,31 +73,34 @@ class Group:
         Parameters
         ----------
         tensors : sequence of Tensor
-            On one device; alike on all ranks but for ``dim``.
+            Alike on all ranks but for ``dim``.
         dim : int
             Along which rank r has ``sizes[r]``.
         sizes : sequence of int
             By rank.
         """
-        most = max(sizes)
-        parts = [_padded(t.movedim(dim, 0), most) for t in tensors]
-        packed = _packed([p.reshape(-1).view(torch.uint8) for p in parts])
-        mine, group = self._wire(packed)
-        everyones = mine.new_empty(self.size, mine.numel())
-        dist.all_gather(list(everyones), mine, group=group)
-        everyones = everyones.to(packed.device)
-        joined, start = [], 0
-        for part in parts:
-            n_bytes = part.numel() * part.itemsize
-            columns = everyones[:, start : start + n_bytes]
-            of_ranks = columns.contiguous().view(part.dtype).view(-1, *part.shape)
-            rows = [of_ranks[r, :n].movedim(0, dim) for r, n in enumerate(sizes)]
-            joined.append(torch.cat(rows, dim))
-            start += -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
-        return joined
+        begun = []
+        for tensor in tensors:
+            mine, group = self._wire(_padded(tensor.movedim(dim, 0), max(sizes)))
+            joined = mine.new_empty(self.size * len(mine), *mine.shape[1:])
+            wires = _bytes(joined), _bytes(mine)
+            work = _gather(*wires, group=group, async_op=True)
+            begun.append((work, joined))
+        result = []
+        for tensor, (work, joined) in zip(tensors, begun, strict=True):
+            work.wait()
+            common = joined.to(tensor.device)
+            if dim != 0 or len(set(sizes)) > 1:
+                of_ranks = zip(common.chunk(self.size), sizes, strict=True)
+                rows = [part[:n].movedim(0, dim) for part, n in of_ranks]
+                common = torch.cat(rows, dim)
+            result.append(common)
+        return result
 
-    def sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Each tensor summed over the ranks; they are alike on all of them.
+    def sum_begun(self, tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+        """Begin to sum each tensor over the ranks; what waits for the sums.
+
+        They are of one type, on one device, and alike on all ranks.
 
         Raises
         ------
@@ -103,13 +109,26 @@ class Group:
         """
         if any(t.layout is not torch.strided for t in tensors):
             raise ValueError("sparse gradients are not summed")
+        shapes, device = [t.shape for t in tensors], tensors[0].device
+        flat, group = self._wire(torch.cat([t.reshape(-1) for t in tensors]))
+        if group is not None:
+            group = self._sums
+        work = dist.all_reduce(flat, group=group, async_op=True)
+
+        def end() -> list[Tensor]:
+            work.wait()
+            parts = flat.to(device).split([shape.numel() for shape in shapes])
+            return [p.view(s) for p, s in zip(parts, shapes, strict=True)]
+
+        return end
+
+    def sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Each tensor summed over the ranks; they are alike on all of them."""
+        kinds = _by_kind(tensors).values()
+        begun = [(alike, self.sum_begun(alike)) for alike in kinds]
         found: dict[int, Tensor] = {}
-        for (_, device), alike in _by_kind(tensors).items():
-            flat, group = self._wire(torch.cat([t.reshape(-1) for t in alike]))
-            dist.all_reduce(flat, group=group)
-            cut = flat.to(device).split([t.numel() for t in alike])
-            for tensor, part in zip(alike, cut, strict=True):
-                found[id(tensor)] = part.view(tensor.shape)
+        for alike, end in begun:
+            found |= zip(map(id, alike), end(), strict=True)
         return [found[id(tensor)] for tensor in tensors]
 
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
@@ -191,9 +210,9 @@ def _padded(rows: Tensor, n: int) -> Tensor:
     return torch.cat([rows, rows.new_zeros(n - len(rows), *rows.shape[1:])])
 
 
-def _packed(parts: Sequence[Tensor]) -> Tensor:
-    gaps = [p.new_zeros(-p.numel() % _ALIGNMENT) for p in parts]
-    return torch.cat([t for pair in zip(parts, gaps, strict=True) for t in pair])
+def _bytes(tensor: Tensor) -> Tensor:
+    """A view of them: Gloo does not know every type."""
+    return tensor.view(-1).view(torch.uint8)
 
 
 _made: list[Group] = []
