@@ -38,15 +38,20 @@ class Group:
 
     def __init__(self, launch: Launch):
         wait = _wait()
-        self.is_ours = not dist.is_initialized()
-        if self.is_ours:
+        if not dist.is_initialized():
             dist.init_process_group(_backend(launch), timeout=wait)
             atexit.register(_destroy, os.getpid())
+        self._world = dist.group.WORLD
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._host = dist.new_group(backend="gloo", timeout=wait)
         # Begun within a backward pass, whose other messages may come before or after.
         self._sums = dist.new_group(backend="gloo", timeout=wait)
         self._has_nccl = "nccl" in dist.get_backend()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the script has not destroyed it, or put another in its place."""
+        return dist.is_initialized() and dist.group.WORLD is self._world
 
     def _wire(self, tensor: Tensor) -> tuple[Tensor, Any]:
         """The tensor where a group can send it from, and that group."""
@@ -220,6 +225,6 @@ _made: list[Group] = []
 
 def of(launch: Launch) -> Group:
     """The group of this process, made at the first call, by all ranks at once."""
-    if not _made:
-        _made.append(Group(launch))
+    if not (_made and _made[0].is_there):
+        _made[:] = [Group(launch)]
     return _made[0]

@@ -53,7 +53,7 @@ class Member:
         self.verdicts: dict[_Manner, Verdict] = {}
         self.n_divided = 0
         self.n_whole: Counter[str] = Counter()
-        self._group, self._dim = group, dim
+        self.group, self._dim = group, dim
         self.refusal = self._obstacle(wrapper)
         if self.refusal is None:
             group.draw_alike()
@@ -65,7 +65,7 @@ class Member:
         """Why it stays stock; the same on all ranks."""
         state = _state(wrapper)
         kinds = [(t.shape, t.dtype, t.layout, t.device.type) for t in state]
-        rows = self._group.exchange([zlib.crc32(repr(kinds).encode())])
+        rows = self.group.exchange([zlib.crc32(repr(kinds).encode())])
         if any(row != rows[0] for row in rows):
             return "its parameters have other shapes in another process"
         for name in _OWN_WAYS:
@@ -92,7 +92,7 @@ class Member:
             try:
                 why_whole = self._why_whole(module, call, manner)
                 if why_whole is None:
-                    result = divided(module, call, self._group, self._told(manner))
+                    result = divided(module, call, self.group, self._told(manner))
                     self.n_divided += 1
                     return result
             except Undividable as error:
@@ -104,7 +104,7 @@ class Member:
                 if not error.is_by_script:
                     why_whole = self.refusal = _DIFFERENT
         if self.is_by_script:
-            return by_script(module, call, self._group)
+            return by_script(module, call, self.group)
         assert why_whole is not None
         self.n_whole[why_whole] += 1
         call = call.on(device_of(module))
@@ -123,15 +123,15 @@ class Member:
         """The reason where every rank has to compute the whole batch."""
         verdict = self.verdicts.get(manner)
         obstacle = call.obstacle
-        if obstacle is None and call.n_rows < LEAST_ROWS * self._group.size:
+        if obstacle is None and call.n_rows < LEAST_ROWS * self.group.size:
             obstacle = _FEW_ROWS
         if verdict and verdict.is_divided and not obstacle:
             return None  # dividing compares the batches, too
-        compare(call, self._group, self._told(manner))
+        compare(call, self.group, self._told(manner))
         if obstacle:
             return obstacle
         if verdict is None:
-            verdict = self.verdicts[manner] = check(module, call, self._group)
+            verdict = self.verdicts[manner] = check(module, call, self.group)
         return None if verdict.is_divided else verdict.reason
 
     def _told(self, manner: _Manner) -> Told:
@@ -144,7 +144,7 @@ class Member:
         )
 
     def _warn(self, reason: str) -> None:
-        if self._group.rank == 0:
+        if self.group.rank == 0:
             text = f"pai_torchacc: {self.name} is not divided over processes, which all"
             warn_once(f"{text} compute whole batches: {reason}")
 
@@ -182,8 +182,10 @@ def member(wrapper: nn.DataParallel[Any], dim: int = 0) -> Member | None:
 
     None where this process trains by itself.
     """
+    if _failure:
+        return None
     known = _members.get(wrapper)
-    if known is not None or _failure:
+    if known is not None and known.group.is_there:
         return known
     try:
         launched = launch.found()

@@ -7,7 +7,9 @@ import io
 import os
 import pickle
 import random
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -412,6 +414,23 @@ def on_and_off() -> dict[str, Any]:
         "group": dist.is_initialized(),
         "report": ptac.report(),
     }
+
+
+@program
+def group_made_anew() -> dict[str, Any]:
+    """A script may destroy the process group, and make another, at any time."""
+    x, _ = batch()
+    with ptac.enable_data_parallelism("ddp"):
+        wrapped = nn.DataParallel(mlp())
+        before = wrapped(x)
+        dist.destroy_process_group()
+        # A store of its own: torch's groups mistake what is left in that of another.
+        file = Path(sys.argv[1]).absolute() / "group"
+        where = {"init_method": f"file://{file}", "rank": RANK, "world_size": SIZE}
+        dist.init_process_group("gloo", **where)
+        after = [wrapped(x), nn.DataParallel(mlp())(x)]
+        divided = [m.n_divided for m in ranks.members()]
+    return {"same": [torch.equal(before, a) for a in after], "divided": divided}
 
 
 @program

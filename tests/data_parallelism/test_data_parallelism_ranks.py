@@ -247,6 +247,11 @@ def test_on_and_off(found: Any) -> None:
         assert entry["group"], "it stays until the process ends"
 
 
+def test_a_group_may_be_made_anew(found: Any) -> None:
+    for entry in found(2, "group_made_anew"):
+        assert entry == {"same": [True, True], "divided": [1, 1, 1]}
+
+
 def test_auto_only_says_what_ddp_would_do(found: Any) -> None:
     for entry in found(2, "told_by_auto"):
         assert entry["is_stock"] and entry["decision"] == "stock"
@@ -266,4 +271,5 @@ def test_every_program_is_looked_at(found: Any) -> None:
     names |= {"other_numbers_at_first", "other_batches", "told_by_auto"}
     names |= {"failing_shares", "later_failing_shares", "sampler_after_a_warm_up"}
     names |= {"mistakes_at_first", "two_sizes", "wrapper_in_a_wrapper", "other_modes"}
+    names |= {"group_made_anew"}
     assert set(found(2)[0]) == names
