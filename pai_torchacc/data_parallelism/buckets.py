@@ -76,10 +76,14 @@ class Buckets:
 
 def _divided(tensors: Sequence[Tensor]) -> list[list[int]]:
     full: list[list[int]] = []
-    filling: dict[Any, list[int]] = {}
+    filling: dict[Any, tuple[list[int], int]] = {}
     for i in reversed(range(len(tensors))):
         kind = tensors[i].dtype, tensors[i].device
-        filling.setdefault(kind, []).append(i)
-        if sum(tensors[j].nbytes for j in filling[kind]) >= _BYTES:
-            full.append(filling.pop(kind))
-    return [*full, *filling.values()]
+        places, n_bytes = filling.pop(kind, ([], 0))
+        places.append(i)
+        n_bytes += tensors[i].nbytes
+        if n_bytes >= _BYTES:
+            full.append(places)
+        else:
+            filling[kind] = places, n_bytes
+    return [*full, *(places for places, _ in filling.values())]

@@ -1,9 +1,10 @@
 """Whether a module may be divided: a first batch whole, and divided, compared.
 
 A module whose rows do not depend on each other gives the same outputs, gradients and
-buffers both ways, but for rounding. The losses that follow do not matter, for they are
-computed from whole batches. So gradients are those of the outputs times random numbers,
-which stand for any loss. A difference that may be rounding is judged in float64.
+buffers both ways, but for rounding, and keeps the same in its attributes. The losses
+that follow do not matter, for they are computed from whole batches. So gradients are
+those of the outputs times random numbers, which stand for any loss. A difference that
+may be rounding is judged in float64.
 """
 
 from __future__ import annotations

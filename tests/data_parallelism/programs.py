@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 import pai_torchacc as ptac
-from pai_torchacc.data_parallelism import ranks
+from pai_torchacc.data_parallelism import buckets, ranks
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -222,6 +222,16 @@ class Experts(nn.Module):
 @program
 def experts() -> dict[str, Any]:
     return trained(Experts)
+
+
+@program
+def many_buckets() -> dict[str, Any]:
+    """One for each parameter; a rank fills some of them late, some not at all."""
+    n_bytes, buckets._BYTES = buckets._BYTES, 1
+    try:
+        return trained(lambda: nn.Sequential(Odd(), nn.Linear(5, 20), Experts()))
+    finally:
+        buckets._BYTES = n_bytes
 
 
 @program

@@ -23,6 +23,7 @@ DIVIDED = {
     "accumulation": 12,
     "tied_unused_frozen": 12,
     "experts": 12,
+    "many_buckets": 12,
     "transformer": 12,
     "lstm_with_batch_second": 7,
     "convolution": 12,
