@@ -161,7 +161,16 @@ def _add_distributed(commands: CommandLine) -> None:
     distributed.add_argument(
         "--parts",
         nargs="+",
-        choices=("script", "steps", "link", "fsdp", "watch", "model", "simulated"),
+        choices=[
+            "script",
+            "steps",
+            "divided",
+            "link",
+            "fsdp",
+            "watch",
+            "model",
+            "simulated",
+        ],
         help="default: all",
     )
     distributed.add_argument("--quick", action="store_true", help="fewer blocks")

@@ -5,6 +5,7 @@ Variants take turns within one process, all ranks together. Rank 0 prints a docu
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import statistics
@@ -22,24 +23,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import pai_torchacc as ptac
+from benchmarks.distributed import models
 from pai_torchacc.distributed import cores
 
 Work = Callable[[], Any]
-
-
-def mlp() -> nn.Module:
-    """25 MiB of gradients."""
-    return nn.Sequential(
-        *(nn.Linear(784, 2176), nn.ReLU(), nn.Linear(2176, 2176), nn.ReLU()),
-        nn.Linear(2176, 10),
-    )
-
-
-def cnn() -> nn.Module:
-    """The network of examples/distributed.py."""
-    from examples.distributed import make_model
-
-    return make_model()
 
 
 def batch_of(model: str, n: int) -> tuple[Tensor, Tensor]:
@@ -69,7 +56,7 @@ def _bind(where: list[int]) -> None:
 
 def train(model: str, batch: int, steps: int, blocks: int, variants: list[str]) -> Any:
     """Milliseconds of a step by variant: words of stock, ours, bound, none, bf16."""
-    make = {"mlp": mlp, "cnn": cnn}[model]
+    make = {"mlp": models.mlp, "cnn": models.small_cnn}[model]
     x, y = batch_of(model, batch)
     work = {}
     for variant in variants:
@@ -94,18 +81,59 @@ def train(model: str, batch: int, steps: int, blocks: int, variants: list[str]) 
 
 def _step(wrapper: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> None:
     optimizer.zero_grad()
-    loss: Any = nn.functional.cross_entropy(wrapper(x), y)
+    found: Any = wrapper(x)
+    if found.dim() == 1:  # losses
+        loss = found.mean()
+    else:
+        loss = nn.functional.cross_entropy(found.flatten(0, -2), y.flatten())
     loss.backward()
     optimizer.step()
 
 
-def _milliseconds(work: Work, n: int) -> float:
+def _milliseconds(work: Work, n: int, is_alone: bool = False) -> float:
     work()
-    dist.barrier()
+    if not is_alone:
+        dist.barrier()
     start = time.perf_counter()
     for _ in range(n):
         work()
     return (time.perf_counter() - start) / n * 1e3
+
+
+def divided(model: str, steps: int, blocks: int) -> Any:
+    """Milliseconds of a step of one batch: by one process, divided, by DDP by hand.
+
+    One process has the threads of all ranks; it takes its turn on rank 0 while the
+    others sleep. The script for DDP has its rank's rows, as a DistributedSampler gives.
+    """
+    make, make_batch = models.WHOLE[model]
+    torch.manual_seed(1)
+    x, y = make_batch()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    start = make()
+    work: dict[str, Work] = {}
+    for variant in ("stock", "ours", "DDP"):
+        wrapper: nn.Module = nn.DataParallel(copy.deepcopy(start))
+        if variant == "DDP":
+            wrapper = DistributedDataParallel(copy.deepcopy(start))
+        optimizer = torch.optim.SGD(wrapper.parameters(), lr=0.01)
+        rows = slice(rank, None, size) if variant == "DDP" else slice(None)
+        work[variant] = partial(_step, wrapper, optimizer, x[rows], y[rows])
+    times: dict[str, list[float]] = {variant: [] for variant in work}
+    for block in range(blocks + 1):
+        for variant, step in work.items():
+            dist.barrier()
+            if variant == "stock":
+                if rank:
+                    continue
+                torch.set_num_threads(size)
+            with ptac.enable_data_parallelism("ddp" if variant == "ours" else "off"):
+                ms = _milliseconds(step, steps, is_alone=variant == "stock")
+            torch.set_num_threads(1)
+            if block:
+                times[variant].append(ms)
+    return times
 
 
 def allreduce(sizes: list[int], times: int, is_bound: bool) -> Any:
@@ -172,7 +200,7 @@ def watched(calls: int, blocks: int) -> Any:
 
 
 PROGRAMS: dict[str, Callable[..., Any]] = {
-    program.__name__: program for program in (train, allreduce, fsdp, watched)
+    program.__name__: program for program in (train, divided, allreduce, fsdp, watched)
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.distributed import link, ranks, scripts, simulated
+from benchmarks.distributed import link, models, ranks, scripts, simulated
 from benchmarks.screen import new_table, show
 from benchmarks.targets import Row
 from pai_torchacc.bench.measure import environment
@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     measure: dict[str, Callable[[int], Iterator[Row]]] = {
         "script": _script,
         "steps": _steps,
+        "divided": _divided,
         "link": _link,
         "fsdp": _fsdp,
         "watch": _watch,
@@ -81,6 +82,18 @@ def _steps(blocks: int) -> Iterator[Row]:
     for model, batch in (("cnn", 32), ("mlp", 64)):
         times = ranks.run("train", 2, model=model, batch=batch, **options)
         yield from _ratios("step", f"{model}, 2 ranks, 2 cores", times)
+
+
+def _divided(blocks: int) -> Iterator[Row]:
+    """Two ranks of a thread each beside one process of two threads, and by hand."""
+    for model in models.WHOLE:
+        times = ranks.run("divided", 2, model=model, steps=4, blocks=blocks)
+        workload = f"DataParallel, {model}, 2 ranks"
+        yield from _ratios("step", workload, times)
+        hand, ours = times["DDP"], times["ours"]
+        ratios = min(hand) / min(ours), _median(hand) / _median(ours)
+        for figure, ratio in zip(("step", "step, of medians"), ratios, strict=True):
+            yield Row(figure, workload, "ours", "DDP", 1, ratio, "ratio")
 
 
 def _link(blocks: int) -> Iterator[Row]:

@@ -142,9 +142,10 @@ def enable_data_parallelism(
     In several processes, with ``mode="ddp"``, each call of a DataParallel computes this
     rank's rows of the batch; outputs are gathered, and gradients summed, so that every
     rank has those of the whole batch, whatever the loss. A model's first batch is
-    computed both ways on copies, outputs, gradients and buffers: a difference of their
-    norms above 1e-6, in float64 where float32 rounds more, has all ranks compute whole
-    batches instead, with one warning. BatchNorm in training is such a case.
+    computed both ways on copies, outputs, gradients, buffers and attributes: a
+    difference of their norms above 1e-6, in float64 where float32 rounds more, has all
+    ranks compute whole batches instead, with one warning. BatchNorm in training is such
+    a case, and so are hooks inside the model.
 
     What changes in the process: ``nn.DataParallel.__init__``; with ``mode="ddp"`` also
     ``nn.DataParallel.forward``, ``DistributedSampler.__iter__``, and torch's current
@@ -173,7 +174,8 @@ def enable_data_parallelism(
     ValueError, TypeError
         There is no such mode.
     RuntimeError
-        Later, by a call of the model: the ranks were given different batches.
+        Later, by a call of the model: the ranks were given different batches, or one
+        trains where another evaluates.
     """
     checked = _options.parallelism_checked(mode)
     return _switch.enable_one("data_parallelism", parallelism=checked)

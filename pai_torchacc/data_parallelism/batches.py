@@ -91,13 +91,23 @@ def _digest(tensor: Tensor) -> int:
         return 0
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
-    bits = tensor.contiguous().view(_INTEGERS[tensor.itemsize])
-    rows = bits.reshape(len(bits), -1).sum(1)
+    rows = tensor.contiguous().view(len(tensor), -1)
+    n_bytes = rows.shape[1] * rows.itemsize
+    # Eight bytes at a time are the fastest. By shapes alone: alike on every rank.
+    size = next(n for n in (8, rows.itemsize) if n_bytes % n == 0)
+    if rows.storage_offset() * rows.itemsize % size:
+        rows = rows.clone()
+    rows = rows.view(_INTEGERS[size]).sum(1)
     return int((rows * torch.arange(1, len(rows) + 1, device=rows.device)).sum())
 
 
 def _has_rows(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.dim() > 0
+
+
+def _are_rows(tensor: Tensor, dim: int, n_rows: int) -> bool:
+    is_plain = tensor.layout is torch.strided and not tensor.is_nested
+    return is_plain and tensor.dim() > dim and tensor.shape[dim] == n_rows
 
 
 class Results:
@@ -107,10 +117,10 @@ class Results:
         leaves, self._spec = pytree.tree_flatten(value)
         self._is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
         self.tensors: list[Tensor] = [t for t in leaves if isinstance(t, Tensor)]
-        self.are_rows = all(
-            t.dim() > dim and t.shape[dim] == n_rows and t.layout is torch.strided
-            for t in self.tensors
-        ) and all(leaf is None or isinstance(leaf, Tensor) for leaf in leaves)
+        self.are_rows = bool(self.tensors) and all(
+            leaf is None or (isinstance(leaf, Tensor) and _are_rows(leaf, dim, n_rows))
+            for leaf in leaves
+        )
         self._dim = dim
 
     def digest(self) -> int:

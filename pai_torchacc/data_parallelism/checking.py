@@ -1,9 +1,10 @@
 """Whether a module may be divided: a first batch whole, and divided, compared.
 
 A module whose rows do not depend on each other gives the same outputs, gradients and
-buffers both ways, but for rounding. The losses that follow do not matter, for they are
-computed from whole batches. So gradients are those of the outputs times random numbers,
-which stand for any loss. A difference that may be rounding is judged in float64.
+buffers both ways, but for rounding, and keeps the same in its attributes. The losses
+that follow do not matter, for they are computed from whole batches. So gradients are
+those of the outputs times random numbers, which stand for any loss. A difference that
+may be rounding is judged in float64.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from pai_torchacc.data_parallelism.dividing import Undividable, device_of, divid
 from pai_torchacc.data_parallelism.group import Group
 
 BOUND = 1e-6
-"""Norm of the difference over norm, of all gradients, outputs, buffers together."""
+"""Norm of the difference over norm, of all tensors of a kind together."""
+
+_WHAT = ("outputs", "gradients", "buffers", "attributes")
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,17 @@ class _Found:
     outputs: list[Tensor]
     gradients: list[Tensor | None]
     buffers: list[Tensor]
+    attributes: list[Tensor]
+    strangers: list[Tensor]
 
 
 def check(module: nn.Module, call: Call, group: Group) -> Verdict:
     """Compare on copies; module, arguments and random numbers stay as they are."""
-    call = call.changed(Tensor.detach)
+    watched = sorted({type(m).__name__ for m in module.modules() if is_watched(m)})
+    if not group.all_agree(not watched):
+        who = " and ".join(watched) or "a layer, in another process,"
+        return Verdict(False, f"{who} has a hook, which would see some rows alone")
+    call = call.changed(lambda t: t.detach().clone())
     with randomness.left_alone():
         first = _compared(module, call, group, is_double=False)
         if first.is_divided or math.isnan(first.error):
@@ -73,9 +82,14 @@ def check(module: nn.Module, call: Call, group: Group) -> Verdict:
 def _compared(module: nn.Module, call: Call, group: Group, is_double: bool) -> Verdict:
     """The verdict on one batch; its error is NaN where a run failed."""
     failure, whole, divisible = "", None, module
+    before = call.digest(with_values=True)
     try:
         one, divisible = (_copied(module, is_double) for _ in range(2))
         whole = _found(one, lambda: _called(one, call))
+        if call.digest(with_values=True) != before:
+            whole, failure = None, "it changes its arguments in place"
+    except Undividable as error:
+        failure = str(error)
     except Exception as error:
         failure = f"a copy of it raised {type(error).__name__}: {error}"
     if not group.all_agree(whole is not None) or whole is None:
@@ -83,6 +97,9 @@ def _compared(module: nn.Module, call: Call, group: Group, is_double: bool) -> V
     found = None
     try:
         found = _found(divisible, lambda: divided(divisible, call, group))
+        # A call makes its own tensors; those of two calls are from outside.
+        if set(map(id, whole.strangers)) & set(map(id, found.strangers)):
+            found, failure = None, "it learns a tensor that is none of its parameters"
     except Exception as error:
         kind = "" if isinstance(error, Undividable) else f"{type(error).__name__}: "
         failure = f"{kind}{error}"
@@ -113,11 +130,81 @@ def _found(module: nn.Module, run: Callable[[], Any]) -> _Found:
         parameters = list(module.parameters())
         for parameter in parameters:
             parameter.grad = None
-        if roots := [t for t in outputs if t.requires_grad]:
-            # Not torch.autograd.grad, which leaves out what a checkpoint recomputes.
-            torch.autograd.backward(roots, _weights(roots))
+        roots = [t for t in outputs if t.requires_grad]
+        strangers = _strangers(roots, parameters)
+        if roots:
+            _backward(roots, strangers)
         gradients = [p.grad for p in parameters if p.is_leaf]
-    return _Found([t.detach() for t in outputs], gradients, list(module.buffers()))
+    buffers, attributes = list(module.buffers()), _attributes(module)
+    outputs = [t.detach() for t in outputs]
+    return _Found(outputs, gradients, buffers, attributes, strangers)
+
+
+def _strangers(roots: Iterable[Tensor], own: Iterable[Tensor]) -> list[Tensor]:
+    """What gets a gradient and is no parameter of the module."""
+    known = set(map(id, own))
+    found, seen, to_see = [], set(), [t.grad_fn for t in roots]
+    while to_see:
+        node: Any = to_see.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name().endswith("AccumulateGrad") and id(node.variable) not in known:
+            found.append(node.variable)
+        to_see += [following for following, _ in node.next_functions]
+    return found
+
+
+def _backward(roots: Sequence[Tensor], strangers: Iterable[Tensor]) -> None:
+    """Gradients of the outputs times random numbers; others keep what they have."""
+    before = [(tensor, tensor.grad) for tensor in strangers]
+    for tensor, _ in before:
+        tensor.grad = None
+    try:
+        # Not torch.autograd.grad, which leaves out what a checkpoint recomputes.
+        torch.autograd.backward(roots, _weights(roots))
+    finally:
+        for tensor, gradient in before:
+            tensor.grad = gradient
+
+
+def _attributes(module: nn.Module) -> list[Tensor]:
+    """What the script's layers keep beside parameters and buffers, for others to see.
+
+    Raises
+    ------
+    Undividable
+        A result with gradients is kept, such as an auxiliary loss: of some rows alone.
+    """
+    kept, numbers, torchs_own = [], [], vars(nn.Module())
+    for m in module.modules():
+        names = (
+            [] if _is_of(m, "torch") else [n for n in vars(m) if n not in torchs_own]
+        )
+        for name in names:
+            for leaf in pytree.tree_leaves(vars(m)[name]):
+                if isinstance(leaf, (int, float)):
+                    numbers.append(float(leaf))
+                elif isinstance(leaf, Tensor):
+                    if leaf.grad_fn is not None:
+                        what = f"{type(m).__name__}.{name}"
+                        raise Undividable(f"{what} keeps a result of the call")
+                    kept.append(leaf)
+    return [*kept, torch.tensor(numbers, dtype=torch.float64)]
+
+
+def _is_of(what: Any, *packages: str) -> bool:
+    module = getattr(what, "__module__", None) or ""
+    return module.partition(".")[0] in packages
+
+
+def is_watched(layer: nn.Module) -> bool:
+    """Whether hooks see what the layer takes or gives; not those of torch and ours."""
+    for kind in ("forward", "forward_pre", "backward", "backward_pre"):
+        hooks = getattr(layer, f"_{kind}_hooks", None) or {}
+        if not all(_is_of(hook, "torch", "pai_torchacc") for hook in hooks.values()):
+            return True
+    return False
 
 
 def _weights(roots: Iterable[Tensor]) -> list[Tensor]:
@@ -130,12 +217,13 @@ def _judged(whole: _Found, found: _Found, group: Group, module: nn.Module) -> Ve
         _difference(whole.outputs, found.outputs),
         _difference(whole.gradients, found.gradients),
         _difference(whole.buffers, found.buffers),
+        _difference(whole.attributes, found.attributes),
     )
     # Bits of numbers that are not negative have the order of the numbers.
     rows = group.exchange([struct.unpack("q", struct.pack("d", d))[0] for d in mine])
     columns = [max(column) for column in zip(*rows, strict=True)]
     worst = [struct.unpack("d", struct.pack("q", bits))[0] for bits in columns]
-    parts = zip(("outputs", "gradients", "buffers"), worst, strict=True)
+    parts = zip(_WHAT, worst, strict=True)
     text = ", ".join(f"{what} differ by {difference:.1g}" for what, difference in parts)
     reason = f"first batch divided, beside whole: {text}"
     if max(worst) > BOUND:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 
 from pai_torchacc.data_parallelism import randomness
 from pai_torchacc.data_parallelism.batches import Call, Results
-from pai_torchacc.data_parallelism.functions import Rows, Shares, Used, Whole
+from pai_torchacc.data_parallelism.functions import Rows, Shares, Whole, used
 from pai_torchacc.data_parallelism.group import Group
 
 _FAILED = 2
@@ -22,37 +23,48 @@ class Undividable(Exception):
 
 
 class DifferentBatches(RuntimeError):
-    """The ranks were not called with the same arguments; all of them find it out."""
+    """The ranks did not make the same call; all of them find it out."""
 
     def __init__(self, is_by_script: bool):
         super().__init__(
-            "the processes that train together were given different batches: "
+            "the processes that train together were given different batches, or a "
+            "model in different modes: "
             "each has to run the same program on the same random numbers"
         )
         self.is_by_script = is_by_script
         """Whether all of them have drawn from a DistributedSampler."""
 
 
-def compare(
-    call: Call, group: Group, *told: int, waits: bool = False
-) -> list[list[int]]:
-    """Up to two numbers of each rank, once all are found to have the same batch.
+@dataclass(frozen=True)
+class Told:
+    """What ranks tell each other of a call, beside what it is called with."""
 
-    Values on a GPU are compared only by one who ``waits`` for them.
+    manner: int = 0
+    """How the model is called; a number that has to be the same on all."""
+    has_drawn: bool = False
+    """Whether the script has drawn from a DistributedSampler."""
+    waits: bool = False
+    """Whether values on a GPU are waited for, and compared too."""
+
+
+def compare(
+    call: Call, group: Group, told: Told, results: tuple[int, int] = (0, 0)
+) -> list[list[int]]:
+    """Two numbers of each rank, once all are found to make the same call.
 
     Raises
     ------
     DifferentBatches
     """
     is_here = all(t.device.type == "cpu" for t in call.tensors)
-    digest = call.digest(with_values=waits or is_here)
-    rows = group.exchange([digest, *told, *[0] * (2 - len(told))])
-    if any(row[0] != rows[0][0] for row in rows):
-        raise DifferentBatches(all(row[1] for row in rows))
-    return [row[1:] for row in rows]
+    digest = call.digest(with_values=told.waits or is_here)
+    rows = group.exchange([digest, told.manner, told.has_drawn, *results])
+    if any(row[:2] != rows[0][:2] for row in rows):
+        raise DifferentBatches(all(row[2] for row in rows))
+    return [row[3:] for row in rows]
 
 
-def divided(module: nn.Module, call: Call, group: Group) -> Any:
+def divided(module: nn.Module, call: Call, group: Group, told: Told = Told()) -> Any:
     """What ``module`` gives for a whole batch, of which each rank computes its rows.
 
     Gradients with respect to parameters and arguments are those of the whole batch, on
@@ -73,8 +85,8 @@ def divided(module: nn.Module, call: Call, group: Group) -> Any:
             results = Results(_run(module, own.on(device), group), call.dim, own.n_rows)
         except Exception as error:  # which the whole batch brings again, or does not
             failure = f"on its share of a batch it raised {type(error).__name__}"
-    told = (_FAILED, 0) if results is None else (results.are_rows, results.digest())
-    everyones = compare(call, group, *told)
+    found = (_FAILED, 0) if results is None else (results.are_rows, results.digest())
+    everyones = compare(call, group, told, found)
     if results is None or any(status == _FAILED for status, _ in everyones):
         raise Undividable(failure or "another process failed on its share of a batch")
     if not all(are_rows for are_rows, _ in everyones):
@@ -99,8 +111,8 @@ def _run(module: nn.Module, call: Call, group: Group, weight: float = 1) -> Any:
     named = {n: p for n, p in module.named_parameters() if p.requires_grad}
     if not named or not torch.is_grad_enabled():
         return module(*args, **kwargs)
-    used: tuple[Tensor, ...] = Used.apply(group, weight, *named.values())
-    return functional_call(module, dict(zip(named, used, strict=True)), args, kwargs)
+    own = used(group, weight, list(named.values()))
+    return functional_call(module, dict(zip(named, own, strict=True)), args, kwargs)
 
 
 def device_of(module: nn.Module) -> torch.device:

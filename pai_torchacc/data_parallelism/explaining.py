@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,8 @@ def _alone() -> tuple[str, tuple[str, ...]]:
 
 def _models() -> tuple[str, ...]:
     ranks = sys.modules.get("pai_torchacc.data_parallelism.ranks")
-    return tuple(map(_about, ranks.members())) if ranks is not None else ()
+    texts = Counter(map(_about, ranks.members() if ranks is not None else ()))
+    return tuple(t if n == 1 else f"{t} ({n} such)" for t, n in texts.items())
 
 
 def _advice() -> tuple[str, ...]:

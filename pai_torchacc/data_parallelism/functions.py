@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from pai_torchacc.data_parallelism.buckets import Buckets
 from pai_torchacc.data_parallelism.group import Group
 
 Tensors = tuple[Tensor, ...]
@@ -96,29 +97,71 @@ class Whole(Function):
 
 
 class Used(Function):
-    """Common tensors, for this rank's rows alone; gradients are times ``weight``."""
+    """Common tensors, for this rank's rows alone; gradients are times ``weight``.
+
+    With ``buckets``, each of which a :class:`Filling` follows, gradients are on their
+    way when they come here.
+    """
 
     @staticmethod
-    def forward(ctx: Any, group: Group, weight: float, *tensors: Tensor) -> Tensors:
-        ctx.group, ctx.weight = group, weight
+    def forward(
+        ctx: Any, group: Group, weight: float, buckets: Buckets | None, *tensors: Tensor
+    ) -> Tensors:
+        ctx.group, ctx.weight, ctx.buckets = group, weight, buckets
         ctx.kinds = [(t.shape, t.dtype, t.device) for t in tensors]
         ctx.set_materialize_grads(False)
         return tuple(t.view_as(t) for t in tensors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
-        # Rows may decide which parameters are used. One that none uses has no gradient.
-        everyones = ctx.group.exchange([g is not None for g in gradients])
-        wanted = [any(column) for column in zip(*everyones, strict=True)]
-        present = [
-            torch.zeros(kind[0], dtype=kind[1], device=kind[2]) if g is None else g
-            for g, kind, is_wanted in zip(gradients, ctx.kinds, wanted, strict=True)
-            if is_wanted
-        ]
-        summed = Summed.apply(ctx.group, *present)
+        if ctx.buckets is None or torch.is_grad_enabled():
+            sums = _sums(ctx, gradients)
+        else:
+            sums = ctx.buckets.sums()
         if ctx.weight != 1:
-            summed = [g * ctx.weight for g in summed]
-        return None, None, *_spread(wanted, summed)
+            sums = [None if g is None else g * ctx.weight for g in sums]
+        return None, None, None, *sums
+
+
+def _sums(ctx: Any, gradients: Gradients) -> Sequence[Tensor | None]:
+    # Rows may decide which parameters are used. One that none uses has no gradient.
+    everyones = ctx.group.exchange([g is not None for g in gradients])
+    wanted = [any(column) for column in zip(*everyones, strict=True)]
+    present = [
+        torch.zeros(kind[0], dtype=kind[1], device=kind[2]) if g is None else g
+        for g, kind, is_wanted in zip(gradients, ctx.kinds, wanted, strict=True)
+        if is_wanted
+    ]
+    return _spread(wanted, Summed.apply(ctx.group, *present))
+
+
+class Filling(Function):
+    """Used tensors that share a bucket, which has their gradients from here on."""
+
+    @staticmethod
+    def forward(ctx: Any, buckets: Buckets, bucket: int, *tensors: Tensor) -> Tensors:
+        ctx.buckets, ctx.bucket = buckets, bucket
+        ctx.set_materialize_grads(False)
+        return tuple(t.view_as(t) for t in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
+        if torch.is_grad_enabled():  # gradients of gradients go the way of _sums()
+            return None, None, *gradients
+        ctx.buckets.fill(ctx.bucket, gradients)
+        return None, None, *[None for _ in gradients]
+
+
+def used(group: Group, weight: float, tensors: Sequence[Tensor]) -> Tensors:
+    """By :class:`Used`, and by :class:`Filling` for each bucket."""
+    buckets = Buckets(group, tensors)
+    common = Used.apply(group, weight, buckets, *tensors)
+    result = list(common)
+    for bucket, places in enumerate(buckets.places):
+        own = Filling.apply(buckets, bucket, *[common[i] for i in places])
+        for i, tensor in zip(places, own, strict=True):
+            result[i] = tensor
+    return tuple(result)
 
 
 class Summed(Function):
@@ -131,7 +174,7 @@ class Summed(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
-        return None, *Used.apply(ctx.group, 1, *gradients)
+        return None, *Used.apply(ctx.group, 1, None, *gradients)
 
 
 def _spread(wanted: Sequence[bool], present: Iterable[Tensor]) -> Gradients:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +24,9 @@ from pai_torchacc.data_parallelism.launch import Launch
 _WAIT_S = 600
 """How long to wait for a process that does not come, or hangs."""
 
-_ALIGNMENT = 16
-"""Bytes that each tensor in a common buffer begins at a multiple of."""
+
+# torch 2.13 has renamed it, and warns of the old name.
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class Group:
@@ -37,13 +38,20 @@ class Group:
 
     def __init__(self, launch: Launch):
         wait = _wait()
-        self.is_ours = not dist.is_initialized()
-        if self.is_ours:
+        if not dist.is_initialized():
             dist.init_process_group(_backend(launch), timeout=wait)
             atexit.register(_destroy, os.getpid())
+        self._world = dist.group.WORLD
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._host = dist.new_group(backend="gloo", timeout=wait)
+        # Begun within a backward pass, whose other messages may come before or after.
+        self._sums = dist.new_group(backend="gloo", timeout=wait)
         self._has_nccl = "nccl" in dist.get_backend()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the script has not destroyed it, or put another in its place."""
+        return dist.is_initialized() and dist.group.WORLD is self._world
 
     def _wire(self, tensor: Tensor) -> tuple[Tensor, Any]:
         """The tensor where a group can send it from, and that group."""
@@ -70,31 +78,34 @@ class Group:
         Parameters
         ----------
         tensors : sequence of Tensor
-            On one device; alike on all ranks but for ``dim``.
+            Alike on all ranks but for ``dim``.
         dim : int
             Along which rank r has ``sizes[r]``.
         sizes : sequence of int
             By rank.
         """
-        most = max(sizes)
-        parts = [_padded(t.movedim(dim, 0), most) for t in tensors]
-        packed = _packed([p.reshape(-1).view(torch.uint8) for p in parts])
-        mine, group = self._wire(packed)
-        everyones = mine.new_empty(self.size, mine.numel())
-        dist.all_gather(list(everyones), mine, group=group)
-        everyones = everyones.to(packed.device)
-        joined, start = [], 0
-        for part in parts:
-            n_bytes = part.numel() * part.itemsize
-            columns = everyones[:, start : start + n_bytes]
-            of_ranks = columns.contiguous().view(part.dtype).view(-1, *part.shape)
-            rows = [of_ranks[r, :n] for r, n in enumerate(sizes)]
-            joined.append(torch.cat(rows).movedim(0, dim))
-            start += -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
-        return joined
+        begun = []
+        for tensor in tensors:
+            mine, group = self._wire(_padded(tensor.movedim(dim, 0), max(sizes)))
+            joined = mine.new_empty(self.size * len(mine), *mine.shape[1:])
+            wires = _bytes(joined), _bytes(mine)
+            work = _gather(*wires, group=group, async_op=True)
+            begun.append((work, joined))
+        result = []
+        for tensor, (work, joined) in zip(tensors, begun, strict=True):
+            work.wait()
+            common = joined.to(tensor.device)
+            if dim != 0 or len(set(sizes)) > 1:
+                of_ranks = zip(common.chunk(self.size), sizes, strict=True)
+                rows = [part[:n].movedim(0, dim) for part, n in of_ranks]
+                common = torch.cat(rows, dim)
+            result.append(common)
+        return result
 
-    def sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Each tensor summed over the ranks; they are alike on all of them.
+    def sum_begun(self, tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+        """Begin to sum each tensor over the ranks; what waits for the sums.
+
+        They are of one type, on one device, and alike on all ranks.
 
         Raises
         ------
@@ -103,28 +114,38 @@ class Group:
         """
         if any(t.layout is not torch.strided for t in tensors):
             raise ValueError("sparse gradients are not summed")
-        result = [torch.empty(0)] * len(tensors)
-        kinds = dict.fromkeys((t.dtype, t.device) for t in tensors)
-        for kind in kinds:
-            places = [i for i, t in enumerate(tensors) if (t.dtype, t.device) == kind]
-            flat, group = self._wire(
-                torch.cat([tensors[i].reshape(-1) for i in places])
-            )
-            dist.all_reduce(flat, group=group)
-            cut = flat.to(kind[1]).split([tensors[i].numel() for i in places])
-            for i, part in zip(places, cut, strict=True):
-                result[i] = part.view(tensors[i].shape)
-        return result
+        shapes, device = [t.shape for t in tensors], tensors[0].device
+        flat, group = self._wire(torch.cat([t.reshape(-1) for t in tensors]))
+        if group is not None:
+            group = self._sums
+        work = dist.all_reduce(flat, group=group, async_op=True)
+
+        def end() -> list[Tensor]:
+            work.wait()
+            parts = flat.to(device).split([shape.numel() for shape in shapes])
+            return [p.view(s) for p, s in zip(parts, shapes, strict=True)]
+
+        return end
+
+    def sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Each tensor summed over the ranks; they are alike on all of them."""
+        kinds = _by_kind(tensors).values()
+        begun = [(alike, self.sum_begun(alike)) for alike in kinds]
+        found: dict[int, Tensor] = {}
+        for alike, end in begun:
+            found |= zip(map(id, alike), end(), strict=True)
+        return [found[id(tensor)] for tensor in tensors]
 
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
         """Give these the values that they have on rank 0."""
-        with torch.no_grad():
-            for tensor in tensors:
-                values = tensor.detach().clone(memory_format=torch.contiguous_format)
-                values, group = self._wire(values)
-                dist.broadcast(values, 0, group=group)
-                if self.rank:
-                    tensor.copy_(values)
+        for (_, device), alike in _by_kind(tensors).items():
+            flat, group = self._wire(torch.cat([t.detach().flatten() for t in alike]))
+            dist.broadcast(flat, 0, group=group)
+            if self.rank:
+                parts = flat.to(device).split([t.numel() for t in alike])
+                with torch.no_grad():
+                    for tensor, values in zip(alike, parts, strict=True):
+                        tensor.copy_(values.view(tensor.shape))
 
     def draw_alike(self) -> None:
         """Have torch, ``random`` and NumPy go on as they are on rank 0."""
@@ -179,16 +200,24 @@ def _signed(number: int) -> int:
     return int(signed)
 
 
+def _by_kind(tensors: Iterable[Tensor]) -> dict[Any, list[Tensor]]:
+    """By type and device: tensors that one buffer may hold."""
+    kinds: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    return kinds
+
+
 def _padded(rows: Tensor, n: int) -> Tensor:
-    rows = rows.detach().contiguous()
+    rows = rows.detach().contiguous().resolve_conj().resolve_neg()
     if len(rows) == n:
         return rows
     return torch.cat([rows, rows.new_zeros(n - len(rows), *rows.shape[1:])])
 
 
-def _packed(parts: Sequence[Tensor]) -> Tensor:
-    gaps = [p.new_zeros(-p.numel() % _ALIGNMENT) for p in parts]
-    return torch.cat([t for pair in zip(parts, gaps, strict=True) for t in pair])
+def _bytes(tensor: Tensor) -> Tensor:
+    """A view of them: Gloo does not know every type."""
+    return tensor.view(-1).view(torch.uint8)
 
 
 _made: list[Group] = []
@@ -196,6 +225,6 @@ _made: list[Group] = []
 
 def of(launch: Launch) -> Group:
     """The group of this process, made at the first call, by all ranks at once."""
-    if not _made:
-        _made.append(Group(launch))
+    if not (_made and _made[0].is_there):
+        _made[:] = [Group(launch)]
     return _made[0]

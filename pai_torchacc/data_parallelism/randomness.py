@@ -33,18 +33,22 @@ def of_rank(rank: int, device: torch.device) -> Iterator[None]:
     """
     generators = _generators(device)
     before = [g.get_state() for g in generators]
-    for generator, state in zip(generators, before, strict=True):
-        seed = int(state.view(torch.int64).sum()) + (rank + 1) * _SPREAD
+    # Drawn, and so another one each time: a sum over the state is the same for hundreds
+    # of draws, which only move a place in it.
+    seed = int(torch.randint(1 << 62, ())) + (rank + 1) * _SPREAD
+    after = [g.get_state() for g in generators]
+    for generator in generators:
         generator.manual_seed(seed & (1 << 63) - 1)
     began = [g.get_state() for g in generators]
     try:
         yield
     finally:
-        for g, state, start in zip(generators, before, began, strict=True):
-            has_drawn = not torch.equal(g.get_state(), start)
-            g.set_state(state)
-            if has_drawn:
-                torch.rand(1, generator=g, device=g.device)
+        ended = [g.get_state() for g in generators]
+        has_drawn = not all(map(torch.equal, began, ended))
+        for generator, state in zip(
+            generators, after if has_drawn else before, strict=True
+        ):
+            generator.set_state(state)
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 import zlib
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -15,9 +17,10 @@ from pai_torchacc._frames import warn_once
 from pai_torchacc.data_parallelism import group as groups
 from pai_torchacc.data_parallelism import launch, noted
 from pai_torchacc.data_parallelism.batches import Call
-from pai_torchacc.data_parallelism.checking import Verdict, check
+from pai_torchacc.data_parallelism.checking import Verdict, check, is_watched
 from pai_torchacc.data_parallelism.dividing import (
     DifferentBatches,
+    Told,
     Undividable,
     by_script,
     compare,
@@ -29,11 +32,14 @@ from pai_torchacc.data_parallelism.group import Group
 LEAST_ROWS = 2
 """Of each rank. Models may squeeze a batch of one row, and few rows gain nothing."""
 
+_FEW_ROWS = f"fewer than {LEAST_ROWS} rows a process"
+
 _OWN_WAYS = ("scatter", "replicate", "parallel_apply", "gather")
 
-_ADVICE = (
-    "every process has to draw the same batches: leave random numbers alike, and ranks "
-    "out of the script, or use a DistributedSampler"
+_DIFFERENT = (
+    "the processes were given different batches; every process has to draw the same: "
+    "leave random numbers alike, and ranks out of the script, or use a "
+    "DistributedSampler"
 )
 
 
@@ -47,7 +53,7 @@ class Member:
         self.verdicts: dict[_Manner, Verdict] = {}
         self.n_divided = 0
         self.n_whole: Counter[str] = Counter()
-        self._group, self._dim = group, dim
+        self.group, self._dim = group, dim
         self.refusal = self._obstacle(wrapper)
         if self.refusal is None:
             group.draw_alike()
@@ -59,7 +65,7 @@ class Member:
         """Why it stays stock; the same on all ranks."""
         state = _state(wrapper)
         kinds = [(t.shape, t.dtype, t.layout, t.device.type) for t in state]
-        rows = self._group.exchange([zlib.crc32(repr(kinds).encode())])
+        rows = self.group.exchange([zlib.crc32(repr(kinds).encode())])
         if any(row != rows[0] for row in rows):
             return "its parameters have other shapes in another process"
         for name in _OWN_WAYS:
@@ -79,75 +85,81 @@ class Member:
     def forward(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """What the wrapper gives: by rows, where that is known to be the same."""
         call = Call(args, kwargs, self._dim)
-        why_whole = self._why_whole(module, call)
-        if self.is_by_script:
-            return by_script(module, call, self._group)
-        if why_whole is None:
+        manner = _manner(module)
+        is_new = manner not in self.verdicts
+        why_whole = self.refusal
+        if not (why_whole or self.is_by_script):
             try:
-                result = divided(module, call, self._group)
-                self.n_divided += 1
-                return result
+                why_whole = self._why_whole(module, call, manner)
+                if why_whole is None:
+                    result = divided(module, call, self.group, self._told(manner))
+                    self.n_divided += 1
+                    return result
             except Undividable as error:
                 why_whole = str(error)
+            except DifferentBatches as error:
+                if self.verdicts and not error.is_by_script:
+                    raise
+                self.is_by_script = error.is_by_script
+                if not error.is_by_script:
+                    why_whole = self.refusal = _DIFFERENT
+        if self.is_by_script:
+            return by_script(module, call, self.group)
+        assert why_whole is not None
         self.n_whole[why_whole] += 1
         call = call.on(device_of(module))
         args, kwargs = call.with_tensors(call.tensors)
-        return module(*args, **kwargs)
+        try:
+            result = module(*args, **kwargs)
+        except Exception:
+            if is_new:  # the mistake may be the caller's, and gone the next time
+                self.verdicts.pop(manner, None)
+            raise
+        if why_whole != _FEW_ROWS:
+            self._warn(why_whole)
+        return result
 
-    def _why_whole(self, module: nn.Module, call: Call) -> str | None:
+    def _why_whole(self, module: nn.Module, call: Call, manner: _Manner) -> str | None:
         """The reason where every rank has to compute the whole batch."""
-        if self.refusal or self.is_by_script:
-            return self.refusal
-        manner = _manner(module)
         verdict = self.verdicts.get(manner)
-        is_small = call.n_rows < LEAST_ROWS * self._group.size
-        obstacle = call.obstacle or (
-            f"fewer than {LEAST_ROWS} rows a process" if is_small else None
-        )
+        obstacle = call.obstacle
+        if obstacle is None and call.n_rows < LEAST_ROWS * self.group.size:
+            obstacle = _FEW_ROWS
         if verdict and verdict.is_divided and not obstacle:
             return None  # dividing compares the batches, too
-        if not self._has_same_batches(call):
-            return self.refusal
+        compare(call, self.group, self._told(manner))
         if obstacle:
             return obstacle
-        if verdict:
-            return verdict.reason
-        verdict = self.verdicts[manner] = check(module, call, self._group)
-        if verdict.is_divided:
-            return None
-        self._warn(verdict.reason)
-        return verdict.reason
+        if verdict is None:
+            verdict = self.verdicts[manner] = check(module, call, self.group)
+        return None if verdict.is_divided else verdict.reason
 
-    def _has_same_batches(self, call: Call) -> bool:
-        """Whether all ranks have; if not, it is found out whose doing that is."""
-        try:
-            compare(call, self._group, noted.sampling.is_used, waits=not self.verdicts)
-            return True
-        except DifferentBatches as error:
-            if self.verdicts and not error.is_by_script:
-                raise
-            self.is_by_script = error.is_by_script
-        if not self.is_by_script:
-            self.refusal = f"the processes were given different batches; {_ADVICE}"
-            self._warn(self.refusal)
-        return False
+    def _told(self, manner: _Manner) -> Told:
+        verdict = self.verdicts.get(manner)
+        is_divided = verdict is not None and verdict.is_divided
+        return Told(
+            manner=manner[0] | manner[1] << 1 | is_divided << 2,
+            has_drawn=noted.sampling.is_used,
+            waits=not self.verdicts,
+        )
 
     def _warn(self, reason: str) -> None:
-        if self._group.rank == 0:
+        if self.group.rank == 0:
             text = f"pai_torchacc: {self.name} is not divided over processes, which all"
             warn_once(f"{text} compute whole batches: {reason}")
 
 
 _Manner = tuple[bool, bool, int]
-"""Training mode, whether gradients are recorded, and a number for all layers' modes.
+"""Training mode, whether gradients are recorded, and a number for all layers.
 
-A layer may be thawed, or another one put in its place: that is judged anew.
+A layer may be thawed or watched by a hook, or another one put in its place: that is
+judged anew.
 """
 
 
 def _manner(module: nn.Module) -> _Manner:
-    kinds = hash(tuple((type(m), m.training) for m in module.modules()))
-    return module.training, torch.is_grad_enabled(), kinds
+    kinds = [(type(m), m.training, is_watched(m)) for m in module.modules()]
+    return module.training, torch.is_grad_enabled(), hash(tuple(kinds))
 
 
 def _state(wrapper: nn.Module) -> list[Tensor]:
@@ -170,8 +182,10 @@ def member(wrapper: nn.DataParallel[Any], dim: int = 0) -> Member | None:
 
     None where this process trains by itself.
     """
+    if _failure:
+        return None
     known = _members.get(wrapper)
-    if known is not None or _failure:
+    if known is not None and known.group.is_there:
         return known
     try:
         launched = launch.found()
@@ -182,9 +196,29 @@ def member(wrapper: nn.DataParallel[Any], dim: int = 0) -> Member | None:
         _failure.append(f"the processes did not meet: {error}")
         warn_once(f"pai_torchacc: {_failure[0]}; this one trains by itself")
         return None
+    dim = getattr(wrapper, "dim", dim)  # which torch keeps only where there are GPUs
     known = _members[wrapper] = Member(wrapper, dim, group)
     _all.append(known)
     return known
+
+
+_calls: list[None] = []
+"""Calls of members that have begun and not ended."""
+
+
+@contextmanager
+def inside() -> Iterator[None]:
+    """While a member computes: wrappers inside its module have nothing to divide."""
+    _calls.append(None)
+    try:
+        yield
+    finally:
+        _calls.pop()
+
+
+def is_inside() -> bool:
+    """Whether a member computes."""
+    return bool(_calls)
 
 
 def forget() -> None:

@@ -12,7 +12,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.data_parallelism import noted, ranks
+from pai_torchacc.data_parallelism import noted
 
 
 def install(ledger: Ledger, is_dividing: bool) -> str | None:
@@ -30,6 +30,8 @@ def install(ledger: Ledger, is_dividing: bool) -> str | None:
 def _constructor(is_dividing: bool) -> Any:
     original = nn.DataParallel.__init__
     signature = inspect.signature(original)
+    if is_dividing:
+        from pai_torchacc.data_parallelism import ranks  # which needs torch.distributed
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -47,16 +49,21 @@ def _constructor(is_dividing: bool) -> Any:
 
 
 def _forward() -> Any:
+    from pai_torchacc.data_parallelism import ranks
+
     original = nn.DataParallel.forward
     is_compiling = torch.compiler.is_compiling
 
     @functools.wraps(original)
     def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         try:
+            if ranks.is_inside():
+                return self.module(*inputs, **kwargs)
             member = None if is_compiling() else ranks.member(self)
             if member is None:
                 return original(self, *inputs, **kwargs)
-            return member.forward(self.module, inputs, kwargs)
+            with ranks.inside():
+                return member.forward(self.module, inputs, kwargs)
         except BaseException as error:
             hide(error)
             raise

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 import pai_torchacc as ptac
-from pai_torchacc.data_parallelism import ranks
+from pai_torchacc.data_parallelism import buckets, ranks
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -178,44 +178,6 @@ def accumulation() -> dict[str, Any]:
     return trained(accumulate=3)
 
 
-@program
-def batch_norm() -> dict[str, Any]:
-    return trained(lambda: mlp(nn.BatchNorm1d(32)))
-
-
-class AcrossSamples(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = mlp()
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores = self.inner(x)
-        return scores - 1e-3 * scores.mean(0)
-
-
-@program
-def across_samples() -> dict[str, Any]:
-    return trained(AcrossSamples)
-
-
-class Counting(nn.Module):
-    """Keeps a statistic of the batch that no gradient shows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = mlp()
-        self.register_buffer("largest", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.largest.copy_(torch.maximum(self.largest, x.max()))
-        return self.inner(x)
-
-
-@program
-def statistic_in_a_buffer() -> dict[str, Any]:
-    return trained(Counting)
-
-
 class Odd(nn.Module):
     """A tied, an unused and a frozen parameter, and one that few rows use."""
 
@@ -263,6 +225,16 @@ def experts() -> dict[str, Any]:
 
 
 @program
+def many_buckets() -> dict[str, Any]:
+    """One for each parameter; a rank fills some of them late, some not at all."""
+    n_bytes, buckets._BYTES = buckets._BYTES, 1
+    try:
+        return trained(lambda: nn.Sequential(Odd(), nn.Linear(5, 20), Experts()))
+    finally:
+        buckets._BYTES = n_bytes
+
+
+@program
 def transformer() -> dict[str, Any]:
     """Its keys' bias has no gradient but rounding; dropout draws other numbers."""
 
@@ -301,22 +273,6 @@ def lstm_with_batch_second() -> dict[str, Any]:
         return train(model, batches, lambda h, y: F.cross_entropy(h[-1], y))
 
     return both(once)
-
-
-class LossInside(nn.Module):
-    """Gives one number for a batch, as models of transformers do with labels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = mlp()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x).square().mean()
-
-
-@program
-def loss_inside() -> dict[str, Any]:
-    return trained(LossInside, loss_of=lambda loss, _: loss)
 
 
 @program
@@ -447,17 +403,19 @@ def two_backwards() -> dict[str, Any]:
 
 
 @program
-def checkpoint_that_reenters() -> dict[str, Any]:
-    """Its backward pass uses the parameters themselves: not to be divided."""
+def forces() -> dict[str, Any]:
+    """A model that takes gradients of its own, by a tensor that it makes."""
 
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = mlp()
+            self.inner = mlp(nn.Tanh())
 
         def forward(self, x: Tensor) -> Tensor:
             x = x.detach().requires_grad_()
-            return checkpoint(self.inner, x, use_reentrant=True)
+            energy = self.inner(x).square().sum()
+            [force] = torch.autograd.grad(energy, x, create_graph=True)
+            return force[:, :5]
 
     return trained(Model)
 

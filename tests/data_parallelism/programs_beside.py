@@ -7,7 +7,9 @@ import io
 import os
 import pickle
 import random
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -101,11 +103,12 @@ def dropout() -> dict[str, Any]:
     with ptac.enable_data_parallelism("ddp"):
         wrapped = nn.DataParallel(nn.Dropout(0.5))
         torch.manual_seed(0)
-        dropped = [wrapped(torch.ones(8 * SIZE, 50, requires_grad=True)) for _ in "ab"]
+        ones = torch.ones(8 * SIZE, 50, requires_grad=True)
+        dropped = [wrapped(ones) for _ in range(5)]
         [member] = ranks.members()
         return {
             "shares_differ": len({str(part.tolist()) for part in dropped[0].split(8)}),
-            "steps_differ": not torch.equal(*dropped),
+            "steps_differ": len({str(step.tolist()) for step in dropped}),
             "kept": float((dropped[0] > 0).float().mean()),
             "divided": member.n_divided,
             "next": torch.rand(3).tolist(),
@@ -138,6 +141,92 @@ def script_with_a_sampler_of_ranks() -> dict[str, Any]:
         "advice": list(advice),
         "text": text,
     }
+
+
+@program
+def sampler_after_a_warm_up() -> dict[str, Any]:
+    """A first call on the same batch everywhere says nothing of those to come."""
+    sampler = DistributedSampler(data(), shuffle=False)
+    batches = list(DataLoader(data(), batch_size=8, sampler=sampler))
+    with ptac.enable_data_parallelism("ddp"):
+        wrapped = nn.DataParallel(mlp())
+        with torch.no_grad():
+            wrapped.eval()(batch()[0])
+        wrapped.train()(torch.zeros(8, 20))
+        # As a loader would: not drawn from, it could not be told from a mistake.
+        list(sampler)
+        ours = train(wrapped, batches)
+        text = str(ptac.explain_parallelism())
+    stock = train(DistributedDataParallel(mlp()), batches)
+    return {"gradients": relative(stock.gradients, ours.gradients), "text": text}
+
+
+@program
+def mistakes_at_first() -> dict[str, Any]:
+    """A first call that fails is the user's mistake, and says nothing of the model."""
+    x, _ = batch()
+    errors = []
+    with (
+        ptac.enable_data_parallelism("ddp"),
+        warnings.catch_warnings(record=True) as seen,
+    ):
+        warnings.simplefilter("always")
+        wrapped = nn.DataParallel(mlp())
+        try:
+            wrapped(x[:, :3])
+        except RuntimeError as error:
+            errors.append(str(error))
+        wrapped(x)
+        [member] = ranks.members()
+    return {"errors": errors, "divided": member.n_divided, "warned": len(seen)}
+
+
+@program
+def results_changed_in_place() -> dict[str, Any]:
+    """Scripts do that to what a model gives, of each of a tensor's dimensions."""
+
+    def once() -> Run:
+        model = nn.DataParallel(mlp())
+
+        def loss(scores: Tensor, classes: Tensor) -> Tensor:
+            scores.div_(2)
+            scores[0] = 0
+            return F.cross_entropy(scores.relu_(), classes)
+
+        torch.manual_seed(3)
+        return train(model, shuffled(), loss)
+
+    return both(once)
+
+
+@program
+def wrapper_in_a_wrapper() -> dict[str, Any]:
+    """The outer one divides."""
+
+    def once() -> Run:
+        torch.manual_seed(3)
+        inner = nn.DataParallel(mlp())
+        return train(nn.DataParallel(nn.Sequential(inner, nn.ReLU())), shuffled())
+
+    return both(once)
+
+
+@program
+def other_modes() -> dict[str, Any]:
+    """One rank evaluates: an error on all of them."""
+    x, _ = batch()
+    errors = []
+    with ptac.enable_data_parallelism("ddp"):
+        wrapped = nn.DataParallel(mlp())
+        wrapped(x)
+        for is_training, has_gradients in ((RANK == 0, True), (True, RANK == 0)):
+            wrapped.train(is_training)
+            try:
+                with torch.set_grad_enabled(has_gradients):
+                    wrapped(x)
+            except RuntimeError as error:
+                errors.append(str(error))
+    return {"errors": errors}
 
 
 @program
@@ -276,20 +365,6 @@ def later_failing_shares() -> dict[str, Any]:
     return both(once)
 
 
-class OwnWay(nn.DataParallel[Any]):
-    def scatter(self, *args: Any) -> Any:
-        return super().scatter(*args)
-
-
-@program
-def own_scatter() -> dict[str, Any]:
-    def once() -> Run:
-        torch.manual_seed(3)
-        return train(OwnWay(mlp()), shuffled())
-
-    return both(once)
-
-
 @program
 def thawed() -> dict[str, Any]:
     """BatchNorm with kept statistics may be divided, and no more once it trains."""
@@ -339,6 +414,23 @@ def on_and_off() -> dict[str, Any]:
         "group": dist.is_initialized(),
         "report": ptac.report(),
     }
+
+
+@program
+def group_made_anew() -> dict[str, Any]:
+    """A script may destroy the process group, and make another, at any time."""
+    x, _ = batch()
+    with ptac.enable_data_parallelism("ddp"):
+        wrapped = nn.DataParallel(mlp())
+        before = wrapped(x)
+        dist.destroy_process_group()
+        # A store of its own: torch's groups mistake what is left in that of another.
+        file = Path(sys.argv[1]).absolute() / "group"
+        where = {"init_method": f"file://{file}", "rank": RANK, "world_size": SIZE}
+        dist.init_process_group("gloo", **where)
+        after = [wrapped(x), nn.DataParallel(mlp())(x)]
+        divided = [m.n_divided for m in ranks.members()]
+    return {"same": [torch.equal(before, a) for a in after], "divided": divided}
 
 
 @program

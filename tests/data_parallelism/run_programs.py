@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import programs_beside  # noqa: F401  # which adds its own
+import programs_whole  # noqa: F401  # so does this
 from programs import PROGRAMS, RANK
 
 import pai_torchacc as ptac
+from pai_torchacc import _frames
 
 
 def main(folder: Path, names: list[str]) -> None:
@@ -26,6 +28,7 @@ def main(folder: Path, names: list[str]) -> None:
         except Exception:
             found[name] = {"traceback": traceback.format_exc()}
         ptac.disable()
+        _frames.said.clear()  # the next may be warned of the same
     (folder / f"{RANK}.json").write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -266,3 +266,16 @@ def test_enabling_in_one_process_loads_little() -> None:
     )
     done = switching.forked(["-c", program])
     assert done.returncode == 0, done.stderr
+
+
+def test_only_ddp_needs_torch_distributed() -> None:
+    """Some builds of torch have none of it."""
+    program = (
+        "import sys, torch, pai_torchacc as ptac\n"
+        "sys.modules['torch.distributed.rendezvous'] = None\n"
+        "handle = ptac.enable_data_parallelism()\n"
+        "assert handle, handle.reason\n"
+        "torch.nn.DataParallel(torch.nn.Linear(2, 2))(torch.ones(3, 2))\n"
+    )
+    done = switching.forked(["-c", program])
+    assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import subprocess
 import textwrap
 from pathlib import Path
 
@@ -38,34 +39,40 @@ def training(folder: Path, each_step: str = "", first: str = "") -> Path:
     return script
 
 
+def trained(done: subprocess.CompletedProcess[str]) -> str:
+    """What a rank has printed, whose gradients were right."""
+    assert done.returncode == 0, done.stderr
+    assert "trained True" in done.stdout
+    return done.stdout
+
+
+def alone(script: Path, port: int, **more: str) -> str:
+    """What is said to the first of two ranks that trains by itself."""
+    done = ranks.bounded([str(script)], ranks.place(0, 2, port) | more)
+    trained(done)
+    return str(done.stderr)
+
+
 @pytest.mark.long
 def test_a_rank_that_does_not_come(tmp_path: Path) -> None:
     """The others wait for a bounded time, then each trains by itself, and is told."""
-    env = ranks.place(0, 2, ranks.free_port()) | {"PTAC_TEST_WAIT_S": "1"}
-    done = ranks.bounded([str(training(tmp_path))], env)
-    assert done.returncode == 0, done.stderr
-    assert "trained True" in done.stdout
-    assert "data_parallelism is not active: the processes did not meet" in done.stderr
+    told = alone(training(tmp_path), ranks.free_port(), PTAC_TEST_WAIT_S="1")
+    assert "data_parallelism is not active: the processes did not meet" in told
 
 
 @pytest.mark.long
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        env = ranks.place(0, 2, taken.getsockname()[1])
-        done = ranks.bounded([str(training(tmp_path))], env)
-    assert done.returncode == 0, done.stderr
-    assert "trained True" in done.stdout
-    assert "the processes did not meet" in done.stderr
+        told = alone(training(tmp_path), taken.getsockname()[1])
+    assert "the processes did not meet" in told
 
 
 @pytest.mark.long
 def test_scripts_without_seeds_draw_the_same(tmp_path: Path) -> None:
     """Else each process would have a batch of its own, and none would be divided."""
     for done in ranks.side_by_side(2, training(tmp_path)):
-        assert done.returncode == 0, done.stderr
+        assert "5 calls divided" in trained(done)
         assert not done.stderr
-        assert "trained True" in done.stdout
-        assert "5 calls divided" in done.stdout
 
 
 @pytest.mark.long
@@ -73,9 +80,7 @@ def test_a_group_of_the_scripts_own_is_used(tmp_path: Path) -> None:
     first = "torch.distributed.init_process_group('gloo'); torch.manual_seed(0)"
     first += "; random.seed(0)"
     for done in ranks.side_by_side(2, training(tmp_path, first=first)):
-        assert done.returncode == 0, done.stderr
-        assert "trained True" in done.stdout
-        assert "5 calls divided" in done.stdout
+        assert "5 calls divided" in trained(done)
 
 
 SPAWNING = """

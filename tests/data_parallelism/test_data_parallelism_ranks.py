@@ -23,6 +23,7 @@ DIVIDED = {
     "accumulation": 12,
     "tied_unused_frozen": 12,
     "experts": 12,
+    "many_buckets": 12,
     "transformer": 12,
     "lstm_with_batch_second": 7,
     "convolution": 12,
@@ -33,6 +34,8 @@ DIVIDED = {
     "two_backwards": 7,
     "checkpoint_that_does_not": 12,
     "all_switches": 12,
+    "results_changed_in_place": 7,
+    "forces": 12,
 }
 """Programs whose every call is divided, and how many there are."""
 
@@ -43,6 +46,12 @@ WHOLE = {
     "checkpoint_that_reenters": "gradients differ by",
     "loss_inside": "no row for each of its batch's",
     "own_scatter": "its class has a scatter() of its own",
+    "loss_in_an_attribute": "KeepingLoss.kept keeps a result of the call",
+    "penalty_in_an_attribute": "KeepingPenalty.kept keeps a result of the call",
+    "number_in_an_attribute": "attributes differ by",
+    "hook_in_the_model": "Linear has a hook",
+    "parameter_of_others": "it learns a tensor that is none of its parameters",
+    "argument_in_place": "it changes its arguments in place",
 }
 """Programs that dividing would change, and what is said of them."""
 
@@ -136,8 +145,8 @@ def test_a_sampler_of_the_scripts_own_divides(found: Any, n: int) -> None:
 def test_dropout_draws_other_numbers_on_each_rank(found: Any, n: int) -> None:
     shown = found(n, "dropout")
     for entry in shown:
-        assert entry["divided"] == 2
-        assert entry["shares_differ"] == n and entry["steps_differ"]
+        assert entry["divided"] == 5
+        assert entry["shares_differ"] == n and entry["steps_differ"] == 5
         assert 0.4 < entry["kept"] < 0.6
     assert all(entry["next"] == shown[0]["next"] for entry in shown)
 
@@ -198,12 +207,50 @@ def test_a_thawed_layer_is_judged_anew(found: Any) -> None:
         assert entry["losses"] <= 1e-5 and entry["gradients"] <= 1e-6
 
 
+def test_a_sampler_may_come_after_a_warm_up(found: Any) -> None:
+    for entry in found(2, "sampler_after_a_warm_up"):
+        assert entry["gradients"] <= 1e-6
+        assert "the script's DistributedSampler divides" in entry["text"]
+
+
+def test_a_mistake_in_the_first_call_is_forgotten(found: Any) -> None:
+    for entry in found(2, "mistakes_at_first"):
+        assert "cannot be multiplied" in entry["errors"][0]
+        assert entry["divided"] == 1 and entry["warned"] == 0
+
+
+def test_arguments_of_two_sizes_are_computed_whole(found: Any) -> None:
+    for rank, entry in enumerate(found(2, "two_sizes")):
+        assert entry["divided"] == [0] and entry["losses"] == 0
+        assert entry["whole"] == {
+            "its arguments have different sizes in dimension 0": 7
+        }
+        assert len(entry["warned"]) == (rank == 0)
+
+
+def test_a_wrapper_in_a_wrapper_divides_once(found: Any) -> None:
+    for entry in found(2, "wrapper_in_a_wrapper"):
+        assert entry["divided"] == [0, 7] and not entry["warned"]
+        assert entry["losses"] <= 1e-5 and entry["gradients"] <= 1e-6
+
+
+def test_a_rank_in_another_mode_is_found_out(found: Any) -> None:
+    for entry in found(2, "other_modes"):
+        assert len(entry["errors"]) == 2
+        assert all("a model in different modes" in text for text in entry["errors"])
+
+
 def test_on_and_off(found: Any) -> None:
     for entry in found(2, "on_and_off"):
         assert entry["twice"] and entry["changed"] and entry["restored"]
         assert entry["gradients"] <= 1e-6, "of a step that was divided while it was on"
         assert entry["again"]["divided"] == [1]
         assert entry["group"], "it stays until the process ends"
+
+
+def test_a_group_may_be_made_anew(found: Any) -> None:
+    for entry in found(2, "group_made_anew"):
+        assert entry == {"same": [True, True], "divided": [1, 1, 1]}
 
 
 def test_auto_only_says_what_ddp_would_do(found: Any) -> None:
@@ -223,5 +270,7 @@ def test_every_program_is_looked_at(found: Any) -> None:
         "thawed",
     }
     names |= {"other_numbers_at_first", "other_batches", "told_by_auto"}
-    names |= {"failing_shares", "later_failing_shares"}
+    names |= {"failing_shares", "later_failing_shares", "sampler_after_a_warm_up"}
+    names |= {"mistakes_at_first", "two_sizes", "wrapper_in_a_wrapper", "other_modes"}
+    names |= {"group_made_anew"}
     assert set(found(2)[0]) == names
