@@ -1,16 +1,21 @@
 """The command: what was found beside all sizes of a fine grid, measured in turn.
 
-The grid goes by the root of two from 2 to twice the largest size that was tried. Its
-sizes run in child processes as trials do, in turn, and count by their best of several
-turns. ``throughput`` is that of the best size that ``find_batch_size`` tried, divided
-by that of the best of the grid, both from the grid's measurements. ``chosen`` is the
-same of the chosen size. ``memory error`` is the largest share by which the line is
-wrong at sizes of the grid that are not among its three, from the smallest of these on.
+The grid goes by the root of two from 2 to twice the largest size that was tried, with
+the chosen size and the fastest one that was tried. Its sizes run in child processes as
+trials do, in turn, and count by their best of several turns. ``throughput`` is that of
+the fastest size that ``find_batch_size`` tried, divided by that of the best of the
+grid, both from the grid's measurements. ``chosen`` is the same of the chosen size.
+``memory error`` is the largest share by which the line is wrong at sizes of the grid
+that are not among its three, from the smallest of these on; what is below 40 MiB counts
+as 40, as a prediction may be wrong by 4 MiB whatever the size. ``search`` is how long
+the search took, ``disturbed`` how many sizes of the grid were measured only while
+threads waited for CPUs.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,13 +30,15 @@ from benchmarks.batch_size.cases import MODELS
 from benchmarks.screen import new_table, show
 from pai_torchacc.batch_size import limits, process
 from pai_torchacc.batch_size.result import BatchSize, Trial
-from pai_torchacc.batch_size.search import trial_of
+from pai_torchacc.batch_size.search import merged, trial_of
 from pai_torchacc.batch_size.trial import Task
 from pai_torchacc.bench.measure import environment
 from pai_torchacc.bench.run import console, write_csv
 from pai_torchacc.commands.usage import UsageError, check_outputs
 
 TIMEOUT_S = 300.0
+
+LEAST_BYTES = 40 << 20
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ class Measured:
     name: str
     variant: str
     found: BatchSize
+    search_s: float
     grid: dict[int, Trial]
 
     def rows(self) -> Iterator[targets.Row]:
@@ -52,10 +60,13 @@ class Measured:
         yield self._row("chosen", rates[self.found.batch] / best, "ratio")
         yield self._row("batch", self.found.batch, "samples")
         yield self._row("best batch", max(rates, key=lambda n: rates[n]), "samples")
+        yield self._row("search", self.search_s, "s")
+        n_disturbed = sum(not t.is_quiet for t in self.grid.values())
+        yield self._row("disturbed", n_disturbed, "sizes")
         line = self.found.memory
         if line:
             errors = [
-                abs(line.predict(n) / t.need_bytes - 1)
+                abs(line.predict(n) - t.need_bytes) / max(t.need_bytes, LEAST_BYTES)
                 for n, t in self.grid.items()
                 if not t.trouble and n > line.sizes[0] and n not in line.sizes
             ]
@@ -107,25 +118,31 @@ def _measure(
         ptac.enable(strict=True)
     try:
         step(model.make_batch(8))
+        start = time.perf_counter()
         found = ptac.find_batch_size(step, model.make_batch, seconds=seconds)
+        search_s = time.perf_counter() - start
         grid: dict[int, Trial] = {}
         for _ in range(turns):
             for n in _sizes(found):
                 trial = _trial(Task(step, model.make_batch, n, seconds, 0.9, _most()))
-                if n not in grid or trial.seconds < grid[n].seconds:
-                    grid[n] = trial
+                grid[n] = merged(grid[n], trial) if n in grid else trial
     finally:
         ptac.disable()
     variant = "accelerated" if is_on else "stock"
     return Measured(
-        f"{name}, {'training' if trains else 'inference'}", variant, found, grid
+        f"{name}, {'training' if trains else 'inference'}",
+        variant,
+        found,
+        search_s,
+        grid,
     )
 
 
 def _sizes(found: BatchSize) -> list[int]:
     largest = 2 * max(t.batch for t in found.trials)
     powers = {round(2 ** (i / 2)) for i in range(2, 64)}
-    return sorted(n for n in powers if n <= largest)
+    best = max(found.trials, key=lambda t: t.throughput)
+    return sorted({*(n for n in powers if n <= largest), found.batch, best.batch})
 
 
 def _most() -> int:

@@ -34,11 +34,13 @@ def find_batch_size(
     process: a few steps for time, then a few for memory. The memory of the three
     largest sizes so far gives a line ``fixed + per_sample * batch``. Sizes that it says
     are too large are not tried; between them and the largest that fitted, the line's
-    own limit is, and where memory is no straight line, a bisection. The chosen size and
-    the fastest run once more.
+    own limit is, and where memory is no straight line, a bisection. Then sizes beside
+    the chosen one and the fastest are tried; these two run once more, and others where
+    other programs disturbed them.
 
     The program is as before: parameters, gradients, optimizers, random state, bit for
-    bit. OpenMP's idle workers of this thread end, and start again when needed. What
+    bit, except in shared memory, which a fork does not copy. Garbage is collected once.
+    OpenMP's idle workers of this thread end, and start again when needed. What
     ``step`` writes to files, it writes; what it prints to standard output is dropped.
     A trial runs in a copy of this thread, with its autocast, gradient and other modes.
     Other threads are missing in it.
@@ -68,7 +70,7 @@ def find_batch_size(
         Where the search begins, and ends. Batch normalization refuses single samples.
     seconds : float
         How long steps of one size are timed, at least three steps after two that do not
-        count.
+        count; up to three times as long while other programs take the CPUs.
     timeout : float
         Seconds that one trial may take.
 
@@ -83,7 +85,8 @@ def find_batch_size(
     ------
     ValueError, TypeError
         An argument is wrong; no size from ``smallest`` to ``largest`` divides
-        ``keep_effective``; or ``make_batch`` gives fewer samples than asked for.
+        ``keep_effective``; or ``make_batch`` gives fewer samples than asked for, or
+        always as many.
     MemoryError
         Not even the smallest size fits.
     TimeoutError

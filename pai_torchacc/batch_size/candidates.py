@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+NEAR_BEST = 0.05
+"""By how much less than the best throughput the chosen size may have."""
+
 _FINE = 8
 """Large sizes are multiples of it."""
 
@@ -31,6 +34,13 @@ class Candidates:
         while n is not None:
             yield n
             n = self.at_most(2 * n, n + 1) or self._next(n)
+
+    def between(self, lower: int, upper: int) -> int | None:
+        """A size between two others, as far from both as can be by ratio."""
+        n = self.at_most(math.isqrt(lower * upper), lower + 1)
+        if n is None:
+            n = self._next(lower)
+        return n if n is not None and n < upper else None
 
     def at_most(self, n: int, least: int) -> int | None:
         """The largest size from ``least`` to ``n``."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from pai_torchacc import _frames
@@ -16,6 +18,9 @@ from pai_torchacc.batch_size.result import BatchSize
 from pai_torchacc.batch_size.search import Search
 from pai_torchacc.batch_size.trial import Task
 from pai_torchacc.batch_size.watch import Outcome
+
+_PATIENCE = 60
+"""Disturbed trials are repeated for so many times ``seconds``."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Arguments:
 
 
 def _check_number(name: str, value: Any, most: float | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} is a number, not {type(value).__name__}: {value!r}")
     if not 0 < value < math.inf or (most is not None and value > most):
         bound = "" if most is None else f" and at most {most:g}"
@@ -53,7 +58,7 @@ def _check_number(name: str, value: Any, most: float | None) -> None:
 
 
 def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} is an integer, not {type(value).__name__}: {value!r}")
     if value < 1:
         raise ValueError(f"{name}={value}; it is 1 or more")
@@ -64,10 +69,15 @@ def find(arguments: Arguments, place: Place) -> BatchSize:
     arguments.check()
     candidates = _candidates(arguments, place.world_size)
     _check_can_fork()
-    held = limits.held()
-    available = limits.available() // place.n_on_machine
-    # A trial may copy all that the process holds, and needs that much besides.
-    most = min(int(arguments.budget * (held + available)), available)
+    # Else a trial would: finalizers would run in it too, as those that remove files,
+    # and it would seem to need less.
+    gc.collect()
+    held, everything = limits.held(), limits.available()
+    available = everything // place.n_on_machine
+    most = int(arguments.budget * (held + available))
+    # A trial may copy all that the process holds, and mostly copies little of it: where
+    # there is no room for all, the system is watched.
+    least_available = everything // 20 if most > available else 0
 
     def run(n: int) -> Outcome:
         task = Task(
@@ -77,17 +87,19 @@ def find(arguments: Arguments, place: Place) -> BatchSize:
             arguments.seconds,
             arguments.budget,
             most,
+            least_available,
         )
         return process.run(task, arguments.timeout)
 
-    search = Search(run, candidates, arguments.timeout)
+    patience_s = _PATIENCE * arguments.seconds
+    search = Search(run, candidates, arguments.timeout, patience_s)
     chosen = search.choose()
     leaking = [t for t in search.trials if t.leak_bytes]
     if leaking:
         _frames.warn_once(
             "find_batch_size: memory grows with every step; its result says by how much"
         )
-    per_process = (arguments.keep_effective or 0) // place.world_size
+    per_process = int(arguments.keep_effective or 0) // place.world_size
     return BatchSize(
         batch=chosen.batch,
         accumulation=per_process // chosen.batch or 1,
@@ -101,15 +113,15 @@ def find(arguments: Arguments, place: Place) -> BatchSize:
 
 
 def _candidates(arguments: Arguments, world_size: int) -> Candidates:
-    keep, largest = arguments.keep_effective, arguments.largest
+    keep = arguments.keep_effective
     if keep is not None:
-        keep, rest = divmod(keep, world_size)
+        keep, rest = divmod(int(keep), world_size)
         if rest:
             raise ValueError(
                 f"keep_effective={arguments.keep_effective} is not a multiple of the "
                 f"{world_size} processes"
             )
-    return Candidates(arguments.smallest, largest, keep)
+    return Candidates(int(arguments.smallest), int(arguments.largest), keep)
 
 
 def _check_can_fork() -> None:

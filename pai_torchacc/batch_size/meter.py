@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import logging
+import os
 import resource
 import sys
 from contextlib import suppress
@@ -65,8 +66,15 @@ def cap(most: int) -> None:
     """Have requests beyond these bytes fail instead of bringing the system down."""
     own = resource.getrlimit(resource.RLIMIT_DATA)
     known = [limit for limit in own if limit != resource.RLIM_INFINITY]
-    cap = min([limits.status()["VmData"] + most, *known])
+    cap = min([limits.status()["VmData"] + _stacks() + most, *known])
     resource.setrlimit(resource.RLIMIT_DATA, (cap, own[1]))
+
+
+def _stacks() -> int:
+    """Bytes of addresses for OpenMP's workers, who touch little of them."""
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    known = stack if stack != resource.RLIM_INFINITY else 8 << 20
+    return known * (len(os.sched_getaffinity(0)))
 
 
 def cuda_in_use() -> Any:

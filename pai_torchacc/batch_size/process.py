@@ -9,6 +9,7 @@ happens here; it dies when this process does.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -78,6 +79,7 @@ def _be_child(task: Task, writing: FileIO, mask: set[Any]) -> None:
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    said_to = fcntl.fcntl(writing, fcntl.F_DUPFD_CLOEXEC, 3)  # 0 and 1 may be closed
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
@@ -85,7 +87,7 @@ def _be_child(task: Task, writing: FileIO, mask: set[Any]) -> None:
     def send(message: dict[str, Any]) -> None:
         rest = (json.dumps(message) + "\n").encode()
         while rest:
-            rest = rest[os.write(writing.fileno(), rest) :]
+            rest = rest[os.write(said_to, rest) :]
 
     trial.run(task, send)
 
@@ -95,4 +97,5 @@ def _end(pid: int) -> None:
     for kill in (os.kill, os.killpg):  # it may lead no group yet
         with suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    with suppress(ChildProcessError):  # SIGCHLD is ignored, or its handler was faster
+        os.waitpid(pid, 0)

@@ -23,7 +23,9 @@ class Trial:
     seconds : float
         Of a step: the median of the faster half; of several trials the least.
     n_steps : int
-        How many steps were timed, in the last trial.
+        How many steps were timed.
+    is_quiet : bool
+        Whether its threads had the CPUs while these were timed.
     need_bytes, held_bytes : int
         At most, beyond what the process held before: storages in use and all other
         memory; and all that it held, an allocator's free memory among it.
@@ -38,6 +40,7 @@ class Trial:
     batch: int
     seconds: float
     n_steps: int
+    is_quiet: bool
     need_bytes: int
     predicted_bytes: int | None
     held_bytes: int

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from pai_torchacc.batch_size import line
-from pai_torchacc.batch_size.candidates import Candidates
+from pai_torchacc.batch_size import line, shapes
+from pai_torchacc.batch_size.candidates import NEAR_BEST, Candidates
 from pai_torchacc.batch_size.result import Trial
-from pai_torchacc.batch_size.trial import N_STEPS, WARM_UP
+from pai_torchacc.batch_size.trial import N_STEPS
 from pai_torchacc.batch_size.watch import Outcome
-
-NEAR_BEST = 0.05
-"""By how much less than the best throughput a smaller batch may have."""
 
 _GROWTH, _PATIENCE = 1.03, 2
 """Throughput has stopped growing after so many sizes without such a gain."""
@@ -21,19 +19,30 @@ _GROWTH, _PATIENCE = 1.03, 2
 _CLOSE = 1.1
 """Sizes nearer to each other than this are not told apart by memory."""
 
-_MOST_BETWEEN, _MOST_VERIFIED = 6, 3
+_FAR = 1.3
+"""Sizes further from each other than this have another tried between them."""
+
+_MOST_BETWEEN = 6
+
+_SURE, _MOST = 2, 3
+"""How many trials a size has that decides; where all were disturbed."""
 
 
 class Search:
     """Trials by batch size, and what was noticed. ``run`` runs one in a child."""
 
     def __init__(
-        self, run: Callable[[int], Outcome], candidates: Candidates, timeout: float
+        self,
+        run: Callable[[int], Outcome],
+        candidates: Candidates,
+        timeout: float,
+        patience_s: float,
     ):
+        """``patience_s`` is how long disturbed trials may take before they count."""
         self._run, self._candidates, self._timeout = run, candidates, timeout
-        self._axes: set[tuple[int, int]] = set()
-        self._n_alike = 0
-        self._verified: set[int] = set()
+        self._patience_s = patience_s
+        self._follower = shapes.Follower()
+        self._n_tried: Counter[int] = Counter()
         self._trials: dict[int, Trial] = {}
         self.limit = 0
         self.remarks: list[str] = []
@@ -61,8 +70,10 @@ class Search:
         ended_at = self._ascend()
         if ended_at is not None:
             self._close_in(ended_at)
+        self._verify()
+        self._refine()
         chosen = self._verify()
-        self._notice(chosen)
+        self._notice()
         return chosen
 
     def _ascend(self) -> int | None:
@@ -82,18 +93,22 @@ class Search:
     def _has_stopped_growing(self) -> bool:
         """Whether the last sizes gain nothing, nor when they run once more.
 
-        What else runs on the machine makes a trial slower, and none faster.
+        What else runs on the machine makes a trial slower, and none faster. So it takes
+        more sizes where trials were disturbed.
         """
-        if not self._gains_nothing():
-            return False
-        for trial in self._fitting()[-_PATIENCE:]:
-            self._again(trial.batch)
-        return self._gains_nothing()
+        while len(tail := self._beyond_the_best()) >= _PATIENCE:
+            if not self._again(t.batch for t in tail[-_PATIENCE:]):
+                n_quiet = sum(t.is_quiet for t in tail)
+                is_over = self._patience_s <= 0 or len(tail) >= 2 * _PATIENCE
+                return n_quiet >= _PATIENCE or is_over
+        return False
 
-    def _gains_nothing(self) -> bool:
-        rates = [t.throughput for t in self._fitting()]
-        before, last = rates[:-_PATIENCE], rates[-_PATIENCE:]
-        return bool(before) and max(last) <= _GROWTH * max(before)
+    def _beyond_the_best(self) -> list[Trial]:
+        """Trials of larger batches than the first that is about as good as any."""
+        fitting = self._fitting()
+        best = max(t.throughput for t in fitting)
+        n = [_GROWTH * t.throughput >= best for t in fitting].index(True)
+        return fitting[n + 1 :]
 
     def _is_over(self, n: int) -> bool:
         """Whether a batch is predicted not to fit."""
@@ -101,10 +116,9 @@ class Search:
         return known is not None and known.predict(n) > self.limit
 
     def _is_too_slow(self, n: int) -> bool:
-        if not self._trials:
-            return False
-        last = self.trials[-1]
-        return last.seconds * n / last.batch * N_STEPS > self._timeout
+        """Whether a trial would not end in time, even at the best throughput."""
+        best = max((t.throughput for t in self._fitting()), default=0.0)
+        return best > 0 and n / best * N_STEPS > self._timeout
 
     def _close_in(self, too_large: int) -> None:
         """Find the largest batch that fits: by the line, else by bisection."""
@@ -122,16 +136,28 @@ class Search:
             else:
                 fits = n
 
+    def _refine(self) -> None:
+        """Try sizes beside the chosen one and the best, where powers of two are far."""
+        sizes = [t.batch for t in self._fitting()]
+        chosen, best = (sizes.index(t.batch) for t in self._nearly_best())
+        for i in sorted({chosen, best, best + 1}):
+            if not 0 < i < len(sizes) or sizes[i] < _FAR * sizes[i - 1]:
+                continue
+            n = self._candidates.between(sizes[i - 1], sizes[i])
+            if n is not None and not self._is_too_slow(n):
+                self._try(n)
+
     def _verify(self) -> Trial:
-        """Run the chosen batch and the best once more, until both were chosen twice."""
-        for _ in range(_MOST_VERIFIED):
+        """Run the chosen batch and the best once more, until both were chosen twice.
+
+        Sizes next below the chosen one as well, where their trials were disturbed.
+        """
+        while True:
             chosen, best = self._nearly_best()
-            unsure = {chosen.batch, best.batch} - self._verified
-            if not unsure:
-                break
-            for n in sorted(unsure):
-                self._again(n)
-        return self._nearly_best()[0]
+            below = [t for t in self._fitting() if t.batch < chosen.batch][-_PATIENCE:]
+            disturbed = (t.batch for t in below if not t.is_quiet)
+            if not self._again({chosen.batch, best.batch, *disturbed}):
+                return chosen
 
     def _nearly_best(self) -> tuple[Trial, Trial]:
         """The smallest batch near the best throughput, and the best."""
@@ -142,32 +168,38 @@ class Search:
     def _fitting(self) -> list[Trial]:
         return [t for t in self.trials if not t.trouble]
 
-    def _again(self, n: int) -> None:
-        if n not in self._verified:
-            self._verified.add(n)
+    def _again(self, sizes: Iterable[int]) -> bool:
+        """Run those of these sizes that are not sure yet; whether there were any."""
+
+        def is_sure(n: int) -> bool:
+            counts = self._trials[n].is_quiet or self._patience_s <= 0
+            return self._n_tried[n] >= (_SURE if counts else _MOST)
+
+        unsure = [n for n in sorted(sizes) if not is_sure(n)]
+        for n in unsure:
             self._try(n)
+        return bool(unsure)
 
     def _try(self, n: int) -> Trial:
         """Run a trial; of several of one size the fastest and the largest count."""
         before, known = self._trials.get(n), self.memory()
+        start = time.monotonic()
         found = self._run(n)
+        if not found.is_quiet:
+            self._patience_s -= time.monotonic() - start
         if found.error is not None:
             raise found.error
         self.limit = found.limit or self.limit
         if found.no_memory is None:
-            self._check_size(found)
+            self._follower.check(n, found.shapes)
+        self._n_tried[n] += 1
         trial = trial_of(found)
         if before is None:
-            predicted = known.predict(n) if known else None
+            is_ahead = known and n > known.sizes[-1]
+            predicted = known.predict(n) if known and is_ahead else None
             trial = replace(trial, predicted_bytes=predicted)
         elif not trial.trouble:
-            trial = replace(
-                trial,
-                seconds=min(trial.seconds, before.seconds),
-                need_bytes=max(trial.need_bytes, before.need_bytes),
-                held_bytes=max(trial.held_bytes, before.held_bytes),
-                predicted_bytes=before.predicted_bytes,
-            )
+            trial = merged(before, trial)
         self._trials[n] = trial
         if not self._fitting():
             raise MemoryError(
@@ -176,27 +208,7 @@ class Search:
             )
         return trial
 
-    def _check_size(self, found: Outcome) -> None:
-        """Raise where batches have followed ``n`` up to now, and this one does not."""
-        axes = {
-            (i, axis)
-            for i, shape in enumerate(found.shapes)
-            for axis, size in enumerate(shape)
-            if size == found.n
-        }
-        if self._n_alike == 0:
-            self._axes = axes
-        elif self._n_alike > 1 and self._axes and not self._axes & axes:
-            i, axis = min(self._axes)
-            n = found.shapes[i][axis] if i < len(found.shapes) else "other"
-            raise ValueError(
-                f"make_batch({found.n}) gave {n} samples; largest= ends the search "
-                "before there are too few"
-            )
-        self._axes &= axes
-        self._n_alike += 1
-
-    def _notice(self, chosen: Trial) -> None:
+    def _notice(self) -> None:
         wrong = [t for t in self.trials if t.is_unpredicted]
         if wrong:
             self.remarks.append(
@@ -209,16 +221,33 @@ class Search:
                 f"memory grows by {leaking.leak_bytes / 2**20:.2f} MiB in every step "
                 f"of {leaking.batch}: in a long run no batch size is safe"
             )
+        disturbed = [t for t in self._fitting() if not t.is_quiet]
+        if disturbed:
+            self.remarks.append(
+                "threads waited for CPUs that others used: throughput with "
+                f"{', '.join(str(t.batch) for t in disturbed)} may be higher"
+            )
+
+
+def merged(before: Trial, trial: Trial) -> Trial:
+    """Of two trials of one size: the faster undisturbed one, and the most memory."""
+    faster = min(before, trial, key=lambda t: (not t.is_quiet, t.seconds))
+    return replace(
+        faster,
+        need_bytes=max(trial.need_bytes, before.need_bytes),
+        held_bytes=max(trial.held_bytes, before.held_bytes),
+        leak_bytes=trial.leak_bytes,
+        predicted_bytes=before.predicted_bytes,
+    )
 
 
 def trial_of(found: Outcome) -> Trial:
     """What a trial's outcome says of its size."""
-    timed = sorted(found.seconds[WARM_UP:])
-    faster = timed[: (len(timed) + 1) // 2]
     return Trial(
         batch=found.n,
-        seconds=statistics.median(faster) if faster else 0.0,
-        n_steps=len(timed),
+        seconds=found.seconds,
+        n_steps=found.n_steps,
+        is_quiet=found.is_quiet,
         need_bytes=max(found.need, 0),  # of few bytes, allocators show none
         predicted_bytes=None,
         held_bytes=found.held,

@@ -1,37 +1,42 @@
 """What the child process of one trial does: steps of one batch size, measured.
 
 It says what it sees in messages, dictionaries that JSON can hold: first ``base``, then
-``step`` after each step, and ``end`` or ``error``. Everything changed here ends with
-the process, so nothing is undone.
+``steps`` for each stretch of them, ``time`` and ``need``, and ``end`` or ``error``.
+Everything changed here ends with the process, so nothing is undone.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pai_torchacc.batch_size import errors, limits, meter
+from pai_torchacc.batch_size import cpus, errors, limits, meter, shapes
 from pai_torchacc.batch_size.meter import Leak
 from pai_torchacc.memory_pool.statistics import (
     memory_stats,
     reset_peak_memory_stats,
 )
 
-WARM_UP = 2
+_WARM_UP = 2
 """Steps that are not timed: the first one makes gradients and optimizer state."""
 
-_LEAST_TIMED = 3
+_LEAST_TIMED, _MOST_TIMED = 3, 2000
 
 _POOL_STEPS = 3
 """Steps from which memory is known, where the pool is not on already."""
 
-N_STEPS = WARM_UP + _LEAST_TIMED + 1 + _POOL_STEPS
+N_STEPS = _WARM_UP + _LEAST_TIMED + 1 + _POOL_STEPS
 """Steps of a trial at least."""
 
-_MOST_SHAPES = 16
+_STRETCH_S = 0.02
+"""Steps are timed and reported in stretches: a program that listens takes time too."""
+
+_PATIENCE = 3
+"""How many times as long as asked for a trial waits for the CPUs to be quiet."""
 
 Send = Callable[[dict[str, Any]], None]
 
@@ -48,6 +53,8 @@ class Task:
     budget: float
     most_bytes: int
     """What the whole process may hold."""
+    least_available: int = 0
+    """What the system has to keep, where a trial is watched for it."""
 
 
 def run(task: Task, send: Send) -> None:
@@ -64,6 +71,7 @@ class _Trial:
     def __init__(self, task: Task, send: Send):
         self._task, self._send = task, send
         self._base = self._in_use = 0
+        self._left = list[int]()  # after each step
         self._batch: Any = None
         self._cuda: Any = None
 
@@ -74,12 +82,61 @@ class _Trial:
         most = max(0, task.most_bytes - self._base)
         meter.cap(most)
         self._send({"kind": "base", "base": self._base, "limit": most})
-        left = self._timed_steps()
+        self._stretch(0, _WARM_UP)
+        self._timed_steps()
         need = self._memory()["peak"]
-        grown = meter.leak(left, need, Leak.COUNTED if self._cuda else Leak.SEEN)
+        grown = meter.leak(self._left, need, Leak.COUNTED if self._cuda else Leak.SEEN)
         if not self._cuda and meter.has_pool():
             need, grown = self._pool_steps()
         self._send({"kind": "need", "need": need, "leak": grown})
+
+    def _timed_steps(self) -> None:
+        """Steps until enough of them ran undisturbed, or patience ends."""
+        enough_s = self._task.seconds
+        quiet, every = list[float](), list[float]()
+        while not (
+            _is_enough(quiet, enough_s) or _is_enough(every, _PATIENCE * enough_s)
+        ):
+            before_s, start = cpus.waited_s(), time.perf_counter()
+            seconds = self._stretch(_STRETCH_S, 1)
+            elapsed_s = time.perf_counter() - start
+            every += seconds
+            if cpus.are_quiet(cpus.waited_s() - before_s, elapsed_s):
+                quiet += seconds
+        is_quiet = len(quiet) >= _LEAST_TIMED
+        timed = sorted(quiet if is_quiet else every)
+        faster = timed[: (len(timed) + 1) // 2]
+        self._send(
+            {
+                "kind": "time",
+                "seconds": statistics.median(faster),
+                "n_steps": len(timed),
+                "is_quiet": is_quiet,
+            }
+        )
+
+    def _stretch(self, seconds: float, least: int) -> list[float]:
+        """Steps for so long, and so many at least; how long each took."""
+        timed, message = list[float](), dict[str, Any]()
+        peak, ends_at = 0, time.perf_counter() + seconds
+        while len(timed) < least or time.perf_counter() < ends_at:
+            timed.append(self._one_step())
+            message = self._memory()
+            peak = max(peak, message["peak"])
+            self._left.append(message["left"])
+        said = {"kind": "steps", "shapes": shapes.of(self._batch)}
+        self._send(said | message | {"peak": peak})
+        return timed
+
+    def _one_step(self) -> float:
+        self._batch = self._task.make_batch(self._task.n)  # while the last one is there
+        start = time.perf_counter()
+        self._task.step(self._batch)
+        if self._cuda is None:
+            self._cuda = meter.cuda_in_use()
+        if self._cuda:
+            self._cuda.synchronize()
+        return time.perf_counter() - start
 
     def _pool_steps(self) -> tuple[int, int]:
         """Bytes in use at most, and by how many they grow in a step.
@@ -100,26 +157,6 @@ class _Trial:
         grown = meter.leak(storages, need, Leak.COUNTED)
         return need, grown or meter.leak(everything, need, Leak.SEEN)
 
-    def _timed_steps(self) -> list[int]:
-        timed, left = 0.0, list[int]()
-        while len(left) < WARM_UP + _LEAST_TIMED or timed < self._task.seconds:
-            message = self._one_step()
-            left.append(message["left"])
-            timed += message["seconds"] if len(left) > WARM_UP else 0.0
-            self._send({"kind": "step", **message})
-        return left
-
-    def _one_step(self) -> dict[str, Any]:
-        self._batch = self._task.make_batch(self._task.n)  # while the last one is there
-        start = time.perf_counter()
-        self._task.step(self._batch)
-        if self._cuda is None:
-            self._cuda = meter.cuda_in_use()
-        if self._cuda:
-            self._cuda.synchronize()
-        seconds = time.perf_counter() - start
-        return {"seconds": seconds, "shapes": _shapes(self._batch), **self._memory()}
-
     def _memory(self) -> dict[str, int]:
         """Bytes at most and after this step, beyond what was there at the beginning."""
         if self._cuda:
@@ -127,6 +164,12 @@ class _Trial:
         now = limits.status()
         peak = now["VmHWM"] - now["RssFile"] - now["RssShmem"]
         return {"peak": peak - self._base, "left": now["RssAnon"] - self._base}
+
+
+def _is_enough(timed: list[float], seconds: float) -> bool:
+    if len(timed) >= _MOST_TIMED:
+        return True
+    return len(timed) >= _LEAST_TIMED and sum(timed) >= seconds
 
 
 def _leave_process_groups() -> None:
@@ -146,22 +189,3 @@ def _leave_process_groups() -> None:
 def _forward_of_its_module(ddp: Any, *args: Any, **kwargs: Any) -> Any:
     """Without preparing a backward pass, in which gradients then stay as they are."""
     return ddp.module(*args, **kwargs)
-
-
-def _shapes(batch: Any) -> list[list[int]]:
-    """Shapes of the tensors that a batch is made of, as far as it is plain."""
-    found: list[list[int]] = []
-
-    def look(part: Any) -> None:
-        if len(found) >= _MOST_SHAPES:
-            return
-        if isinstance(part, dict):
-            part = list(part.values())
-        if isinstance(part, (list, tuple)):
-            for inner in part:
-                look(inner)
-        elif isinstance(getattr(part, "shape", None), tuple):
-            found.append([int(size) for size in part.shape])
-
-    look(batch)
-    return found

@@ -15,7 +15,7 @@ from pai_torchacc.batch_size import errors, limits
 from pai_torchacc.batch_size.trial import Task
 
 _LOOK_S = 0.02
-"""How often the child's memory is looked at while it says nothing."""
+"""How often the child's memory is looked at, at least."""
 
 _MUCH = 0.25
 """The share of the limit from which a death is put down to memory."""
@@ -26,8 +26,12 @@ class Outcome:
     """What became of a trial. Bytes are beyond what was held at its beginning."""
 
     n: int
-    seconds: list[float] = field(default_factory=list)
-    """Of each step, those of the warm-up included."""
+    seconds: float = 0.0
+    """Of a step: the median of the faster half."""
+    n_steps: int = 0
+    """How many of them were timed."""
+    is_quiet: bool = True
+    """Whether the CPUs were free for these."""
     held: int = 0
     """Held at most while steps were timed."""
     need: int = 0
@@ -48,6 +52,7 @@ class Watch:
 
     def __init__(self, pid: int, reading: FileIO, task: Task, timeout: float):
         self._pid, self._reading, self._timeout = pid, reading, timeout
+        self._least_available = task.least_available
         self._ends = time.monotonic() + timeout
         self._about = f"in a trial of find_batch_size with a batch of {task.n}"
         self._found = Outcome(task.n)
@@ -66,7 +71,8 @@ class Watch:
             It does not come in time.
         """
         while not self._is_over:
-            if not self._read(_LOOK_S):
+            self._read(_LOOK_S)
+            if not self._is_over:
                 self._look()
             if not self._is_over and time.monotonic() > self._ends:
                 raise TimeoutError(f"{self._timeout:g} seconds were over {self._about}")
@@ -91,12 +97,14 @@ class Watch:
             case "base":
                 self._base = message["base"]
                 self._most = found.limit = message["limit"]
-            case "step":
-                found.seconds.append(message["seconds"])
+            case "steps":
                 found.held = max(found.held, message["peak"])
                 found.limit = message.get("limit", found.limit)
                 found.shapes = message["shapes"]
                 self._most_seen = max(self._most_seen, message["peak"])
+            case "time":
+                found.seconds, found.n_steps = message["seconds"], message["n_steps"]
+                found.is_quiet = message["is_quiet"]
             case "need":
                 found.need, found.leak = message["need"], message["leak"]
             case "error":
@@ -125,19 +133,27 @@ class Watch:
             if grown > self._most:
                 self._found.no_memory = "it needs more"
                 self._is_over = True
-        end = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if end is None:
-            return
+        if self._least_available > 0 and limits.available() < self._least_available:
+            self._found.no_memory = "the system has nothing left"
+            self._is_over = True
+        try:
+            end = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # SIGCHLD is ignored, or its handler was faster
+            is_killed, how = False, "an unknown status"
+        else:
+            if end is None:
+                return
+            is_exit = end.si_code == os.CLD_EXITED
+            is_killed = not is_exit and end.si_status == signal.SIGKILL
+            how = f"{'exit status' if is_exit else 'signal'} {end.si_status}"
         while not self._is_over and self._read(0):
             pass
         if not self._is_over:
-            self._has_died(end.si_code == os.CLD_EXITED, end.si_status)
+            self._has_died(is_killed, how)
 
-    def _has_died(self, is_exit: bool, status: int) -> None:
+    def _has_died(self, is_killed: bool, how: str) -> None:
         """Without having said why; what the system kills, it kills for memory."""
         self._is_over = True
-        how = f"exit status {status}" if is_exit else f"signal {status}"
-        is_killed = not is_exit and status == signal.SIGKILL
         if is_killed or self._held_much():
             self._found.no_memory = f"{how} ended the process"
         else:

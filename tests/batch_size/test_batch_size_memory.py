@@ -6,6 +6,7 @@ Limits here are budgets of some 100 MiB, so that a trial meets them at once.
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import json
 from collections.abc import Callable
@@ -17,15 +18,19 @@ import switching
 import torch
 
 import pai_torchacc as ptac
-from pai_torchacc.batch_size import limits, trial
+from pai_torchacc.batch_size import limits, meter, trial
 from pai_torchacc.batch_size.result import BatchSize
 
 MIB = 1 << 20
 
 
 def budget_for(n_bytes: int) -> float:
-    """The budget that leaves a step about so many bytes."""
-    held = limits.held()
+    """The budget that leaves a step about so many bytes, of memory that is free.
+
+    What a search and its trials would collect and give back is not there any more.
+    """
+    gc.collect()
+    held = meter.settle()
     return (held + n_bytes) / (held + limits.available())
 
 
@@ -34,6 +39,12 @@ def every_step_takes_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that throughput never ends a search."""
     clock = SimpleNamespace(perf_counter=itertools.count().__next__)
     monkeypatch.setattr(trial, "time", clock)
+
+
+@pytest.fixture(autouse=True)
+def others_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget is a share of what is available, which changes under other tests."""
+    monkeypatch.setattr(limits, "available", lambda: 8 << 30)
 
 
 def find(step: Callable[[Any], object], mib: int = 120, **options: Any) -> BatchSize:
@@ -63,7 +74,8 @@ def test_line_leads_to_the_limit() -> None:
 
     found = find(lambda n: takes(need(n)))
     assert_found_the_limit(found, need)
-    assert found.is_linear and not found.remarks
+    assert found.is_linear
+    assert not any("memory" in remark for remark in found.remarks)  # others are of time
     assert found.memory is not None
     for n in (40, 100, 250, 1000):
         assert found.memory.predict(n) == pytest.approx(need(n), rel=0.1)
@@ -72,6 +84,49 @@ def test_line_leads_to_the_limit() -> None:
     assert len(held_back) >= 3
     for t in held_back:
         assert t.predicted_bytes == pytest.approx(t.need_bytes, rel=0.1)
+
+
+class Cycle:
+    """What only the garbage collector frees."""
+
+    def __init__(self) -> None:
+        self.own, self.content = self, torch.ones(40 * MIB, dtype=torch.uint8)
+
+
+def test_garbage_of_the_program_is_no_memory_of_a_step(
+    only_explicit_collections: None,
+) -> None:
+    """It goes before the search, and not in some of the trials."""
+
+    def step(n: int) -> None:
+        takes((20 + n) * MIB)
+        if n == 16:
+            gc.collect()
+
+    budget = budget_for(120 * MIB)
+    Cycle()
+    found = ptac.find_batch_size(step, int, budget, largest=32, seconds=1)
+    assert found.is_linear
+    assert not any("memory" in remark for remark in found.remarks)  # others are of time
+
+
+def test_program_that_holds_more_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As data in memory, of which a trial copies nothing."""
+    data = torch.ones(300 * MIB, dtype=torch.uint8)
+    monkeypatch.setattr(limits, "available", lambda: 200 * MIB)
+    found = ptac.find_batch_size(
+        lambda n: takes(n * MIB + data[0]), int, largest=16, seconds=1
+    )
+    assert not any(t.trouble for t in found.trials)
+
+
+def test_system_that_runs_short_ends_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the program holds more than is left, a trial's copies are watched."""
+    data = torch.ones(300 * MIB, dtype=torch.uint8)
+    answers = itertools.chain([200 * MIB], itertools.repeat(9 * MIB))
+    monkeypatch.setattr(limits, "available", lambda: next(answers))
+    with pytest.raises(MemoryError, match="the system has nothing left"):
+        ptac.find_batch_size(lambda n: data.add_(1), int, largest=16, seconds=1)
 
 
 def test_divisors_up_to_the_limit() -> None:

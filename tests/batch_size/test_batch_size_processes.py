@@ -6,12 +6,14 @@ Every wait ends after a bounded time.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,65 @@ def test_what_the_system_kills_lacks_memory() -> None:
     assert {t.trouble for t in found.trials if t.batch >= 8} == {
         "signal 9 ended the process"
     }
+
+
+def wait_for_any(*_: Any) -> None:
+    with suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.fixture(params=[signal.SIG_IGN, wait_for_any], ids=["ignored", "waited for"])
+def children_end_unheard(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = signal.signal(signal.SIGCHLD, request.param)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("children_end_unheard")
+def test_program_that_waits_for_all_children() -> None:
+    assert find(works_on, largest=8).trials[-1].batch == 8
+    with pytest.raises(RuntimeError, match=r"ended the process in a trial"):
+        find(lambda batch: os._exit(7))
+
+
+def test_trial_runs_no_finalizers_of_the_program(
+    tmp_path: Path, only_explicit_collections: None
+) -> None:
+    """Garbage of the program, as a folder that goes with its last user."""
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.own = self
+
+        def __del__(self) -> None:
+            (tmp_path / str(os.getpid())).touch()
+
+    Cycle()
+    find(lambda batch: gc.collect(), largest=2)
+    assert [path.name for path in tmp_path.iterdir()] == [str(os.getpid())]
+
+
+@pytest.mark.long
+def test_program_without_standard_streams() -> None:
+    """The pipe of a trial has their numbers then."""
+    program = """
+import os, sys
+import torch
+import pai_torchacc as ptac
+os.close(0), os.close(1)
+found = ptac.find_batch_size(lambda batch: None, torch.zeros, largest=4, seconds=0.01)
+print([t.batch for t in found.trials][-1], file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=switching.environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.splitlines()[:1] == ["4"]
 
 
 def is_gone(pid: int) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -205,6 +206,26 @@ def grows(batch: Any) -> None:
     """A step that takes as long whatever the batch, so that larger ones are better."""
     for _ in range(20_000):
         pass
+
+
+@pytest.mark.parametrize("n_samples", [0, 32])
+def test_make_batch_that_ignores_its_argument(n_samples: int) -> None:
+    """Else the largest batch of all would seem to be the fastest."""
+    x = torch.randn(n_samples, 8)
+    with pytest.raises(ValueError, match=r"as many samples as make_batch\(2\)"):
+        ptac.find_batch_size(grows, lambda n: x, **SHORT)
+
+
+def test_numbers_of_numpy() -> None:
+    found = ptac.find_batch_size(
+        grows,
+        torch.zeros,
+        budget=np.float64(0.5),
+        keep_effective=np.int64(8),
+        **SHORT,
+    )
+    assert found.batch * found.accumulation == 8
+    assert type(found.batch) is type(found.accumulation) is int
 
 
 def test_first_size_that_is_asked_for() -> None:
