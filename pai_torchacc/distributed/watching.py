@@ -40,8 +40,9 @@ def install(c: Any, config: Config) -> str | None:
 def remove(c: Any) -> None:
     """Nobody is watched, and this rank is no longer expected to tell where it is."""
     from pai_torchacc.distributed import watcher
+    from pai_torchacc.distributed.watching_thread import UNWATCHED
 
-    watcher.end("is no longer watched")
+    watcher.end(UNWATCHED)
     _ledger.undo()
 
 
@@ -114,7 +115,7 @@ def _begins(stock: Callable[..., Any]) -> Callable[..., Any]:
             raise
         from pai_torchacc.distributed import watcher
 
-        watcher.begin()
+        watcher.begin(is_new=True)
         return result
 
     return init_process_group
