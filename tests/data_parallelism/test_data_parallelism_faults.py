@@ -41,8 +41,9 @@ def training(folder: Path, each_step: str = "", first: str = "") -> Path:
 @pytest.mark.long
 def test_a_rank_that_does_not_come(tmp_path: Path) -> None:
     """The others wait for a bounded time, then each trains by itself, and is told."""
-    env = ranks.place(0, 2, ranks.free_port()) | {"PTAC_TEST_WAIT_S": "1"}
-    done = ranks.bounded([str(training(tmp_path))], env)
+    first = "from pai_torchacc.data_parallelism import group; group._WAIT_S = 1"
+    env = ranks.place(0, 2, ranks.free_port())
+    done = ranks.bounded([str(training(tmp_path, first=first))], env)
     assert done.returncode == 0, done.stderr
     assert "trained True" in done.stdout
     assert "data_parallelism is not active: the processes did not meet" in done.stderr
