@@ -41,8 +41,8 @@ _LAST_LOOK_S = 0.5
 _LAST_WORDS_S = 1.0
 """How long a rank waits for its store to take its last words."""
 
-_BEATS_TO_BE_SURE = 4
-"""How many of its own beats a rank counts before it calls another one silent."""
+_SILENCE_S = 4 * BEAT_S
+"""After how long without a beat of another rank that one is silent."""
 
 _IS_STORE_OF_AGENT = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 """Whether torchrun holds the store, not rank 0."""
@@ -57,10 +57,9 @@ class _Wait:
 
     number: int
     since: float = field(default_factory=time.monotonic)
-    n_looks: int = 0
-    before: dict[int, int] | None = None
-    """Beats of the others in mid-wait, after ``before_looks`` looks."""
-    before_looks: int = 0
+    before: dict[int, int] = field(default_factory=dict)
+    """Beats of the others in mid-wait."""
+    before_at: float | None = None
     is_explained: bool = False
 
 
@@ -256,17 +255,16 @@ class Watcher(threading.Thread):
         self._waits = {g: kept.get(g) or _Wait(number) for g, number in waits.items()}
         self._look_for_stopped(next(iter(kept.items()), None))
         for group, wait in kept.items():
-            wait.n_looks += 1
-            seconds = time.monotonic() - wait.since
-            if wait.before is None and seconds >= self.after / 2:
+            now = time.monotonic()
+            seconds = now - wait.since
+            if wait.before_at is None and seconds >= self.after / 2:
                 self._read(list(self._peers))
                 wait.before = {r: p["beat"] for r, p in self._peers.items()}
-                wait.before_looks = wait.n_looks
-            is_sure = wait.n_looks - wait.before_looks >= _BEATS_TO_BE_SURE
-            if wait.before and is_sure and seconds >= self.after:
-                if not wait.is_explained:
-                    self._explain(group, wait, seconds)
+                wait.before_at = now
+            is_due = seconds >= self.after and not wait.is_explained
+            if is_due and wait.before_at and now - wait.before_at >= _SILENCE_S:
                 wait.is_explained = True
+                self._explain(group, wait, seconds)
 
     def _look_for_stopped(self, waiting: tuple[str, _Wait] | None) -> None:
         if waiting is None:
@@ -315,7 +313,7 @@ class Watcher(threading.Thread):
         if self._store is None:
             return "no longer tells where it is"
         place = f"after collective {peer['begun'].get(group, 0)}"
-        if peer["beat"] == (wait.before or {}).get(rank):
+        if peer["beat"] == wait.before.get(rank):
             return f"is silent, {place}"
         is_there = peer["begun"].get(group, 0) >= wait.number
         return "" if is_there else f"is {place}, and runs"

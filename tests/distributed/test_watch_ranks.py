@@ -250,6 +250,20 @@ while not os.path.exists("done"):
     )
 
 
+@pytest.mark.long
+def test_a_rank_that_watches_alone(tmp_path: Path) -> None:
+    source = """
+if os.environ["RANK"] == "0":
+    ptac.watch_ranks(after=0.5)
+dist.init_process_group("gloo")
+if dist.get_rank():
+    time.sleep(4)
+dist.all_reduce(torch.ones(1))
+"""
+    said = re.findall("has waited .*", ranks.run(source, 2, tmp_path))
+    assert len(said) == 1 and said[0].endswith(". rank 1 is not watched"), said
+
+
 UNEVEN = (
     START
     + """
