@@ -42,13 +42,14 @@ if rank == 1:
         while not os.path.exists("2 is here"):
             time.sleep(0.01)
         {event}
+        open("1 goes on", "w").close()
     threading.Thread(target=later).start()
     open("new", "w").write(str(os.getpid()))
     os.rename("new", "1 is here")
 elif rank == 2:
     open("2 is here", "w").close()
     state = ""
-    while state not in ("T", "Z"):
+    while state not in ("T", "Z") and not os.path.exists("1 goes on"):
         time.sleep(0.01)
         if os.path.exists("1 is here"):
             pid = open("1 is here").read()
