@@ -93,7 +93,7 @@ def start_child() -> None:
     """
     if os.environ.get(LAUNCHER) == str(os.getpid()):
         return
-    if LAUNCHER in os.environ and os.environ[LAUNCHER] == str(os.getppid()):
+    if os.environ.get(LAUNCHER) == str(os.getppid()):
         _end_with_parent()
     cores.take_share()
     enable_with_torch()
@@ -105,6 +105,8 @@ def _end_with_parent() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.environ[LAUNCHER] != str(os.getppid()):  # it went a moment before
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _program(script: str, is_module: bool) -> Program:

@@ -180,7 +180,7 @@ _stores: list[Any] = []
 
 
 def _wait() -> timedelta:
-    return timedelta(seconds=int(os.environ.get("PTAC_TEST_WAIT_S", _WAIT_S)))
+    return timedelta(seconds=_WAIT_S)
 
 
 def _backend(launch: Launch) -> str:

@@ -29,16 +29,44 @@ class Place:
         return self.begun > self.done
 
 
+_names: dict[str, str] = {}
+"""Of groups by the recorder's numbers, in which every process counts for itself."""
+
+_asked: dict[str, int] = {}
+"""For which of its collectives a group without a name was looked for last."""
+
+
 def places() -> dict[str, Place]:
-    """By process group; empty where there is no recorder, or nothing in it."""
-    found = _ask(False).get("pg_status", {})
-    return {
-        group: Place(
-            int(entry.get("last_enqueued_collective", -1)),
-            int(entry.get("last_completed_collective", -1)),
+    """By name of process group, which all its ranks have in common.
+
+    Also of groups that have been destroyed. Empty where there is no recorder, or
+    nothing in it.
+    """
+    found = {
+        number: Place(
+            max(0, int(entry.get("last_enqueued_collective", 0))),
+            max(0, int(entry.get("last_completed_collective", 0))),
         )
-        for group, entry in found.items()
+        for number, entry in _ask(False).get("pg_status", {}).items()
     }
+    new = {n: p.begun for n, p in found.items() if n not in _names and p.begun}
+    if any(_asked.get(n) != begun for n, begun in new.items()):
+        _asked.update(new)
+        for entry in _ask(True).get("entries", []):
+            _names[str(entry.get("pg_id"))] = _group_of(entry)
+    # A name that was used again is that of the latest group.
+    return {_names[n]: found[n] for n in sorted(found, key=int) if n in _names}
+
+
+def ranks_of(group: str) -> list[int]:
+    """The ranks of a process group of this name, none where it has been destroyed."""
+    import torch.distributed as dist
+
+    world = getattr(dist.distributed_c10d, "_world", None)
+    for known, called in list(getattr(world, "pg_names", {}).items()):
+        if called == group:
+            return sorted(world.pg_group_ranks.get(known, {}))
+    return []
 
 
 def is_quick() -> bool:
@@ -51,11 +79,15 @@ def name(group: str, number: int) -> str:
     """A collective in words, such as ``gloo:all_reduce 17 (float32 [10])``."""
     for entry in reversed(_ask(True).get("entries", [])):
         is_it = entry.get("collective_seq_id") == number
-        if is_it and str(entry.get("pg_id")) == group:
+        if is_it and _group_of(entry) == group:
             kinds = ", ".join(map(str, entry.get("input_dtypes", [])))
             sizes = ", ".join(map(str, entry.get("input_sizes", [])))
             return f"{entry.get('profiling_name')} {number} ({kinds} {sizes})"
     return f"collective {number}"
+
+
+def _group_of(entry: dict[str, Any]) -> str:
+    return str((entry.get("process_group") or [""])[0])
 
 
 def _ask(with_entries: bool) -> dict[str, Any]:

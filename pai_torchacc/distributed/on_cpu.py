@@ -19,8 +19,8 @@ VARIABLE = "PTAC_DEVICE"
 """``cpu`` where ``run`` or ``launch`` was told so; its children find it."""
 
 FACTORIES = (
-    *("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint"),
-    *("randn", "randperm", "tensor", "zeros"),
+    *("arange", "as_tensor", "asarray", "empty", "eye", "full", "linspace", "ones"),
+    *("rand", "randint", "randn", "randperm", "tensor", "zeros"),
     *("empty_like", "full_like", "ones_like", "rand_like", "randn_like", "zeros_like"),
 )
 """Functions of torch whose ``device=`` is heeded."""
@@ -42,9 +42,15 @@ def install() -> None:
 
     if len(_ledger):
         return
+    scripted = torch.jit._builtins._get_builtin_table()
     for name in FACTORIES:
-        _put(torch, name, _with_keyword(getattr(torch, name), "device"))
-    _put(torch, "load", _with_keyword(torch.load, "map_location"))
+        stock = getattr(torch, name)
+        stand_in = _with_keyword(stock, "device")
+        _put(torch, name, stand_in)
+        if id(stock) in scripted:
+            _ledger.set_item(scripted, id(stand_in), scripted[id(stock)])
+    _put(torch, "load", _with_keyword(torch.load, "map_location", 1))
+    _put(torch.Tensor, "pin_memory", _returns_itself(torch.Tensor.pin_memory))
     for owner in (torch.Tensor, nn.Module):
         _put(owner, "cuda", _returns_itself(owner.cuda))
         _put(owner, "to", _with_place(owner.to))
@@ -103,10 +109,13 @@ def _calling(stock: Function, change: Callable[[Any, Any], Any]) -> Function:
     return stand_in
 
 
-def _with_keyword(stock: Function, name: str) -> Function:
+def _with_keyword(stock: Function, name: str, place: int | None = None) -> Function:
+    """Of a function that takes a device by this name, and by this place if any."""
+
     def change(args: Any, kwargs: Any) -> Any:
         if name in kwargs:
             kwargs[name] = _placed(kwargs[name])
+        args = tuple(_placed(a) if i == place else a for i, a in enumerate(args))
         return args, kwargs
 
     return _calling(stock, change)
@@ -152,8 +161,8 @@ def _is_nccl(backend: Any) -> bool:
     """Whether this names NCCL, alone or by device; paths and addresses do not."""
     if not isinstance(backend, str):
         return False
-    last = backend.lower().split(",")[-1]
-    return last.removeprefix("cuda:") == "nccl"
+    parts = backend.lower().split(",")
+    return any(part.removeprefix("cuda:") == "nccl" for part in parts)
 
 
 def _without_device_ids(stock: Function) -> Function:
@@ -178,4 +187,6 @@ def _placed(value: Any) -> Any:
         return "cpu"
     if isinstance(value, torch.device) and value.type == "cuda":
         return torch.device("cpu")
+    if isinstance(value, dict):  # of torch.load
+        return {key: _placed(v) for key, v in value.items()}
     return value

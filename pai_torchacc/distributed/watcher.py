@@ -25,49 +25,50 @@ def options_are(options: WatchOptions) -> None:
         _running.after = options.after
 
 
-def begin() -> None:
-    """Start the thread, unless it runs already or there is nobody to watch."""
+def begin(is_new: bool = False) -> None:
+    """Start the thread, unless there is nobody to watch.
+
+    ``is_new`` says that this process has just made the group. Else there may be a
+    watcher: it runs, or it is that of a parent, whose forked child is no rank.
+    """
     global _running  # noqa: PLW0603
     import torch.distributed as dist
 
-    if is_running() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if _running is not None and not is_new:
         return
-    store = dist.distributed_c10d._get_default_store()
-    if not hasattr(store, "clone"):
-        log.info("ranks are not watched: their store has no second connection")
+    if not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    own = dist.distributed_c10d.PrefixStore(_PREFIX, store.clone())
+    try:
+        store = dist.distributed_c10d._get_default_store().clone()
+    except (AttributeError, RuntimeError) as error:
+        log.info("ranks are not watched, no second connection to a store: %s", error)
+        return
+    own = dist.distributed_c10d.PrefixStore(_PREFIX, store)
     rank, size = dist.get_rank(), dist.get_world_size()
     _running = Watcher(own, rank, size, _options.after)
     _running.start()
     atexit.register(_end_at_exit)
 
 
-def is_running() -> bool:
-    """Whether a thread of this process watches; a forked child has none."""
-    return _running is not None and _running.is_of_this_process()
-
-
 def n_watched() -> int:
-    """How many other ranks this one watches now."""
-    return _running.n_met if _running is not None and is_running() else 0
+    """How many other ranks this one watches now; a forked child is none."""
+    is_own = _running is not None and _running.is_of_this_process()
+    return _running.n_met if _running is not None and is_own else 0
 
 
-def end(why: str) -> None:
+def end(why: str, error: BaseException | None = None) -> None:
     """Tell the others why this rank is gone, and stop."""
     global _running  # noqa: PLW0603
-    if _running is not None:
-        if _running.is_of_this_process():
-            _running.leave(why)
+    leaving = _running
+    if leaving is not None and leaving.is_of_this_process():
         _running = None
         atexit.unregister(_end_at_exit)
+        leaving.leave(why, error)
 
 
 def _end_at_exit() -> None:
     error = getattr(sys, "last_value", None)
-    if error is None:
-        end("has ended")
-        return
-    if _running is not None and _running.is_of_this_process():
-        _running.look_for_the_cause(error)
-    end(f"{FAILED}: {type(error).__name__}: {error}".splitlines()[0])
+    why = "has ended"
+    if error is not None:
+        why = f"{FAILED}: {type(error).__name__}: {error}".splitlines()[0]
+    end(why, error)

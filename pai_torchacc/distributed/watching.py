@@ -40,8 +40,9 @@ def install(c: Any, config: Config) -> str | None:
 def remove(c: Any) -> None:
     """Nobody is watched, and this rank is no longer expected to tell where it is."""
     from pai_torchacc.distributed import watcher
+    from pai_torchacc.distributed.watching_thread import UNWATCHED
 
-    watcher.end("is no longer watched")
+    watcher.end(UNWATCHED)
     _ledger.undo()
 
 
@@ -71,8 +72,9 @@ def watch_ranks(after: float = 10.0) -> Handle:
     the log (``pai_torchacc``, level ERROR) are all it does: it ends no process and no
     collective, and never changes a number.
 
-    - A rank of the same machine that is killed, fails, or is stopped is named within a
-      second: by the system, not by a time-out.
+    - A rank of the same machine that is killed, fails, or is stopped while others wait
+      is named within a second: by the system, not by a time-out. Of ends only the first
+      is named; a launcher that ends the other ranks before they can speak names it too.
     - Ranks that all others wait for longer than ``after`` are named with the collective
       that they have not reached; so are ranks that are in another one, have ended, or
       have fallen silent.
@@ -82,13 +84,14 @@ def watch_ranks(after: float = 10.0) -> Handle:
     group's store four times a second where its rank is, over a connection of its own,
     and polls the other processes of the machine. Names of collectives come from torch's
     flight recorder, which keeps them for Gloo unless ``TORCH_FR_BUFFER_SIZE`` is 0;
-    without it there are numbers of collectives only where torch counts them.
+    without it ends are named, and neither waits nor ranks that are stopped.
 
     Parameters
     ----------
     after : float
         Seconds, more than 0. A rank that computes or saves for so long while others
-        wait is named too: a line in the log, once for each collective.
+        wait is named too: a line in the log, once for each collective. It takes a
+        second more where half of this is less.
 
     Returns
     -------
@@ -114,7 +117,7 @@ def _begins(stock: Callable[..., Any]) -> Callable[..., Any]:
             raise
         from pai_torchacc.distributed import watcher
 
-        watcher.begin()
+        watcher.begin(is_new=True)
         return result
 
     return init_process_group

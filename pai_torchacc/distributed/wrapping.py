@@ -23,6 +23,8 @@ LEAST_GAIN = 1.25
 _STEPS_TO_BE_SURE = 10
 
 _detaching = Ledger()
+"""Apart: a ledger that yields to others takes a method of C for one of theirs."""
+
 _options = DdpOptions()
 
 
@@ -65,7 +67,7 @@ def options_are(options: DdpOptions) -> None:
 
 
 def forget() -> None:
-    """Hooks send float32 from the next bucket on; wrappers are no longer ours."""
+    """Hooks send float32 from the next bucket on; ``detach_`` is stock's again."""
     options_are(DdpOptions())
     _detaching.undo()
 
@@ -152,17 +154,20 @@ def _group(given: dict[str, Any]) -> Any:
 
     if mesh := given.get("device_mesh"):
         return mesh.get_group(mesh_dim=0) if mesh.ndim == 1 else None
-    return given.get("process_group") or dist.group.WORLD
+    group = given.get("process_group") or dist.group.WORLD
+    return group if isinstance(group, dist.ProcessGroup) else None
 
 
 def _why_not(group: Any, parameters: list[Any]) -> str | None:
     import torch.distributed as dist
 
-    backend = dist.get_backend(group)
+    # By device: what the group itself is called may be "undefined".
+    config = dist.get_backend_config(group).split(",")
+    backends = dict(part.split(":") for part in config)
     if kinds := {p.device.type for p in parameters} - {"cpu"}:
         return f"on {', '.join(sorted(kinds))} nothing was measured"
-    if "gloo" not in backend:
-        return f"over {backend} nothing was measured"
+    if backends.get("cpu") != "gloo":
+        return f"over {backends.get('cpu')} nothing was measured"
     return "a group of one rank sends nothing" if group.size() == 1 else None
 
 

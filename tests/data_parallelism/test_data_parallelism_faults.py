@@ -56,7 +56,8 @@ def alone(script: Path, port: int, **more: str) -> str:
 @pytest.mark.long
 def test_a_rank_that_does_not_come(tmp_path: Path) -> None:
     """The others wait for a bounded time, then each trains by itself, and is told."""
-    told = alone(training(tmp_path), ranks.free_port(), PTAC_TEST_WAIT_S="1")
+    first = "from pai_torchacc.data_parallelism import group; group._WAIT_S = 1"
+    told = alone(training(tmp_path, first=first), ranks.free_port())
     assert "data_parallelism is not active: the processes did not meet" in told
 
 

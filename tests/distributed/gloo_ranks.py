@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import switching
@@ -30,10 +31,11 @@ import pai_torchacc as ptac
 """What programs of tests begin with."""
 
 
-def environment(**more: str) -> dict[str, str]:
-    """One thread a rank, and loopback only."""
-    quiet = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    return switching.environment() | quiet | {"TORCH_CPP_LOG_LEVEL": "ERROR"} | more
+def environment(**more: str | None) -> dict[str, str]:
+    """One thread a rank, and loopback only; without what is None."""
+    env = switching.environment() | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    changed: dict[str, str | None] = env | {"TORCH_CPP_LOG_LEVEL": "ERROR"} | more
+    return {name: value for name, value in changed.items() if value is not None}
 
 
 def free_port() -> int:
@@ -44,7 +46,7 @@ def free_port() -> int:
 
 @contextmanager
 def started(
-    script: Path, n: int, *words: str, by: tuple[str, ...] = TORCHRUN, **env: str
+    script: Path, n: int, *words: str, by: tuple[str, ...] = TORCHRUN, **env: str | None
 ) -> Iterator[subprocess.Popen[str]]:
     """A launcher and its ranks in a session of their own, all gone at the end."""
     command = [sys.executable, "-m", *by, "--nproc-per-node", str(n), str(script)]
@@ -95,7 +97,12 @@ def write(source: str, folder: Path) -> Path:
 
 
 def launched(
-    source: str, n: int, folder: Path, by: tuple[str, ...], status: int = 0, **env: str
+    source: str,
+    n: int,
+    folder: Path,
+    by: tuple[str, ...],
+    status: int = 0,
+    **env: str | None,
 ) -> str:
     """What a program and its launcher print; they end with this status."""
     with started(write(source, folder), n, by=by, **env) as process:
@@ -105,29 +112,36 @@ def launched(
     return output
 
 
-def run(source: str, n: int, folder: Path, **env: str) -> str:
-    """What the ranks of a program print, without a launcher; all have to do well."""
-    script, port, processes = write(source, folder), str(free_port()), []
-    try:
+def run(source: str, n: int, folder: Path, *ends: int, **env: str | None) -> str:
+    """What the ranks of a program print, without a launcher, of which rank 0 has most.
+
+    They end with these statuses; without any, all have to do well.
+    """
+    script, port, processes, said = write(source, folder), str(free_port()), [], []
+    with ExitStack() as stack:
         for rank in range(n):
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n)}
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            # Files never fill up, as pipes do that nobody reads yet.
+            output = stack.enter_context(tempfile.TemporaryFile("w+"))
             processes.append(
                 subprocess.Popen(
                     [sys.executable, str(script)],
                     env=environment(**place, **env),
-                    stdout=subprocess.PIPE,
+                    stdout=output,
                     stderr=subprocess.STDOUT,
-                    text=True,
                 )
             )
-        said = [p.communicate(timeout=TIMEOUT_S)[0] for p in processes]
-        assert [p.returncode for p in processes] == [0] * n, "".join(said)
-    finally:
+            stack.callback(processes[-1].wait)
+            stack.callback(processes[-1].kill)
+            said.append(output)
         for process in processes:
-            process.kill()
-            process.wait()
-    return "".join(said)
+            process.wait(timeout=TIMEOUT_S)
+        for output in said:
+            output.seek(0)
+        text = "".join(output.read() for output in said)
+    assert [p.returncode for p in processes] == list(ends or [0] * n), text
+    return text
 
 
 def assert_alone(session: int) -> None:
