@@ -6,8 +6,9 @@ trials do, in turn, and count by their best of several turns. ``throughput`` is 
 the fastest size that ``find_batch_size`` tried, divided by that of the best of the
 grid, both from the grid's measurements. ``chosen`` is the same of the chosen size.
 ``memory error`` is the largest share by which the line is wrong at sizes of the grid
-that are not among its three, from the smallest of these on; what is below 40 MiB counts
-as 40, as a prediction may be wrong by 4 MiB whatever the size. ``search`` is how long
+that are not among its three, from the smallest of these on; once of what is needed, and
+once with what is below 40 MiB counted as 40: allocators leave some MiB unused, whatever
+the size. ``search`` is how long
 the search took, ``disturbed`` how many sizes of the grid were measured only while
 threads waited for CPUs.
 """
@@ -65,12 +66,20 @@ class Measured:
         yield self._row("disturbed", n_disturbed, "sizes")
         line = self.found.memory
         if line:
-            errors = [
-                abs(line.predict(n) - t.need_bytes) / max(t.need_bytes, LEAST_BYTES)
+            needs = {
+                n: t.need_bytes
                 for n, t in self.grid.items()
                 if not t.trouble and n > line.sizes[0] and n not in line.sizes
-            ]
-            yield self._row("memory error", 100 * max(errors), "%")
+            }
+            for figure, least in (
+                ("memory error", 1),
+                ("memory error, from 40 MiB", LEAST_BYTES),
+            ):
+                errors = [
+                    abs(line.predict(n) - need) / max(need, least)
+                    for n, need in needs.items()
+                ]
+                yield self._row(figure, 100 * max(errors), "%")
 
     def _row(self, figure: str, value: float, unit: str) -> targets.Row:
         n_threads = torch.get_num_threads()

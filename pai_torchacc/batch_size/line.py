@@ -12,6 +12,9 @@ TOLERANCE = 0.1
 N_SIZES = 3
 """What a line is fitted to."""
 
+_APART = 1.3
+"""By which factor at least its sizes differ."""
+
 _SLACK = 4 << 20
 """Bytes that a prediction may be wrong by whatever the batch size."""
 
@@ -49,10 +52,19 @@ class MemoryLine:
 
 
 def fitted(needs: Mapping[int, int]) -> MemoryLine | None:
-    """The line through the three largest sizes; None where there are fewer."""
-    sizes = sorted(needs)[-N_SIZES:]
+    """The line through the three largest sizes that lie apart; None without three.
+
+    Between sizes close to each other, what a measurement is off by would tilt it. They
+    have to do where there are no others.
+    """
+    apart: list[int] = []
+    for n in sorted(needs, reverse=True):
+        if not apart or _APART * n <= apart[-1]:
+            apart.append(n)
+    sizes = sorted(apart if len(apart) >= N_SIZES else needs, reverse=True)[:N_SIZES]
     if len(sizes) < N_SIZES:
         return None
+    sizes.reverse()
     mean_n, mean_need = statistics.mean(sizes), statistics.mean(needs[n] for n in sizes)
     above = sum((n - mean_n) * (needs[n] - mean_need) for n in sizes)
     slope = above / sum((n - mean_n) ** 2 for n in sizes)

@@ -30,7 +30,7 @@ class Trial:
         At most, beyond what the process held before: storages in use and all other
         memory; and all that it held, an allocator's free memory among it.
     predicted_bytes : int or None
-        What the three largest smaller batches had said of ``need_bytes``.
+        What a line through three smaller batches had said of ``need_bytes``.
     leak_bytes : int
         By which memory grew in every step.
     trouble : str or None

@@ -74,11 +74,11 @@ def test_line_leads_to_the_limit() -> None:
 
     found = find(lambda n: takes(need(n)))
     assert_found_the_limit(found, need)
-    assert found.is_linear
+    assert found.is_linear, str(found)
     assert not any("memory" in remark for remark in found.remarks)  # others are of time
     assert found.memory is not None
     for n in (40, 100, 250, 1000):
-        assert found.memory.predict(n) == pytest.approx(need(n), rel=0.1)
+        assert found.memory.predict(n) == pytest.approx(need(n), rel=0.1), str(found)
     fitting = [t for t in found.trials if not t.trouble]
     held_back = [t for t in fitting if t.predicted_bytes is not None]
     assert len(held_back) >= 3
@@ -106,7 +106,7 @@ def test_garbage_of_the_program_is_no_memory_of_a_step(
     budget = budget_for(120 * MIB)
     Cycle()
     found = ptac.find_batch_size(step, int, budget, largest=32, seconds=1)
-    assert found.is_linear
+    assert found.is_linear, str(found)
     assert not any("memory" in remark for remark in found.remarks)  # others are of time
 
 

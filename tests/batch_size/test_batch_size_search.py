@@ -119,11 +119,20 @@ def test_line_through_points_of_a_line(
     fixed: float, slope: float, sizes: set[int]
 ) -> None:
     found = line.fitted({n: round(fixed + slope * n) for n in sizes})
-    assert found is not None and found.sizes == tuple(sorted(sizes)[-3:])
-    for n in sorted(sizes)[-3:]:
+    assert found is not None and len(set(found.sizes)) == 3
+    assert list(found.sizes) == sorted(found.sizes) and found.sizes[-1] == max(sizes)
+    for n in found.sizes:
         assert found.predict(n) == pytest.approx(fixed + slope * n, rel=1e-6, abs=4)
     most = found.most(found.predict(20_000) + 1)
     assert most is not None and most >= 19_990 - 2 / slope
+
+
+def test_sizes_close_to_each_other_do_not_tilt_the_line() -> None:
+    """A measurement that is off by 4 is not told from growth between 80 and 88."""
+    needs = {16: 36, 32: 52, 64: 84, 80: 100, 88: 104}
+    found = line.fitted(needs)
+    assert found is not None and found.sizes == (32, 64, 88)
+    assert found.predict(16) == pytest.approx(36, abs=4)
 
 
 def test_two_sizes_make_no_line() -> None:

@@ -43,9 +43,9 @@ if rank == 1:
             time.sleep(0.01)
         {event}
         open("1 goes on", "w").close()
-    threading.Thread(target=later).start()
     open("new", "w").write(str(os.getpid()))
     os.rename("new", "1 is here")
+    threading.Thread(target=later).start()
 elif rank == 2:
     open("2 is here", "w").close()
     state = ""
