@@ -101,6 +101,16 @@ def status() -> dict[str, int]:
     return {k: n * _KIB for k, n in numbers.items() if k.startswith(("Vm", "Rss"))}
 
 
+def anonymous() -> int:
+    """Bytes of this process in memory that no file backs, counted page by page.
+
+    What the kernel sums up for ``status()`` may be some MiB behind: each CPU has a
+    share that it tells now and then.
+    """
+    rollup = _numbers(Path("/proc/self/smaps_rollup"))
+    return rollup["Anonymous"] * _KIB if "Anonymous" in rollup else status()["RssAnon"]
+
+
 def held(pid: int | str = "self") -> int:
     """Bytes of a process in memory that no file backs; 0 when it has ended."""
     numbers = [int(n) for n in _text(Path(f"/proc/{pid}/statm")).split()]

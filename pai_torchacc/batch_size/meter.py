@@ -44,18 +44,12 @@ def has_pool() -> bool:
     return _switch.is_active("memory_pool") or bool(memory_pool.enable_memory_pool())
 
 
-def in_use(when: str, held: int | None = None) -> int:
-    """Bytes of storages in use and of everything that is not the pool's.
-
-    ``held`` is what the process held, where that was read before: the next allocation
-    may take back some MiB that were given back just then.
-    """
-    if held is None:
-        held = limits.status()["RssAnon"]
+def in_use(when: str) -> int:
+    """Bytes of storages in use and of everything that is not the pool's."""
     pool = memory_stats("cpu")
     reserved = pool.get("reserved_bytes.all.current", 0)
     in_use = pool.get(f"allocated_bytes.all.{when}", 0)
-    return in_use + held - reserved
+    return in_use + limits.anonymous() - reserved
 
 
 def settle() -> int:
@@ -65,7 +59,7 @@ def settle() -> int:
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):  # then the peak is that of the fork, if steps need less
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return limits.status()["RssAnon"]
+    return limits.anonymous()
 
 
 def cap(most: int) -> None:

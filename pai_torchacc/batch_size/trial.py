@@ -78,7 +78,7 @@ class _Trial:
     def run(self) -> None:
         task = self._task
         self._base = meter.settle()
-        self._in_use = meter.in_use("current", held=self._base)
+        self._in_use = meter.in_use("current")
         most = max(0, task.most_bytes - self._base)
         meter.cap(most)
         self._send({"kind": "base", "base": self._base, "limit": most})
