@@ -43,6 +43,8 @@ struct ptac_bfloat16 {
     unsigned short bits;
 };
 
+#define PTAC_INFINITY __uint_as_float(0x7f800000u)
+
 /* An element as what it is computed with: a float, or a double. */
 PTAC_DEVICE float ptac_real(float x)
 {

@@ -42,6 +42,15 @@ void ptac_cuda_unit_add(ptac_cuda_unit *unit);
         ptac_cuda_unit_add(&unit_##file);                                              \
     }
 
+/* A unit's kernels by the type of their elements, an array; names end in the type's. */
+#define PTAC_CUDA_KERNELS(file, prefix)                                                \
+    {                                                                                  \
+        [PTAC_F32] = {&unit_##file, prefix "_f32", NULL},                              \
+        [PTAC_BF16] = {&unit_##file, prefix "_bf16", NULL},                            \
+        [PTAC_F64] = {&unit_##file, prefix "_f64", NULL},                              \
+        [PTAC_F16] = {&unit_##file, prefix "_f16", NULL},                              \
+    }
+
 /* The first unit; the others follow by next. */
 ptac_cuda_unit *ptac_cuda_units(void);
 

@@ -12,22 +12,15 @@ enum {
 
 PTAC_CUDA_UNIT(max_pool2d)
 
-#define KERNELS(prefix)                                                                \
-    {                                                                                  \
-        [PTAC_F32] = {&unit_max_pool2d, prefix "_f32", NULL},                          \
-        [PTAC_BF16] = {&unit_max_pool2d, prefix "_bf16", NULL},                        \
-        [PTAC_F64] = {&unit_max_pool2d, prefix "_f64", NULL},                          \
-        [PTAC_F16] = {&unit_max_pool2d, prefix "_f16", NULL},                          \
-    }
-
-static ptac_cuda_kernel forward[PTAC_N_DTYPES] = KERNELS("max_pool2d");
-static ptac_cuda_kernel backward[PTAC_N_DTYPES] = KERNELS("max_pool2d_backward");
+static ptac_cuda_kernel forward[] = PTAC_CUDA_KERNELS(max_pool2d, "max_pool2d");
+static ptac_cuda_kernel backward[] =
+    PTAC_CUDA_KERNELS(max_pool2d, "max_pool2d_backward");
 
 static ptac_reason accepts(const ptac_call *call)
 {
     const ptac_dtype dtype = call->inputs[0].dtype;
 
-    if (dtype >= PTAC_N_DTYPES || !forward[dtype].name)
+    if (dtype > PTAC_F64 && dtype != PTAC_F16)
         return PTAC_DTYPE;
     return ptac_cuda_ask(&unit_max_pool2d);
 }
