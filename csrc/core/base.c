@@ -12,8 +12,8 @@ static const char *const reason_texts[PTAC_N_REASONS] = {
 #undef X
 };
 
-static const char *const dtype_names[] = {"float32", "bfloat16", "float64", "int64",
-                                          "other"};
+static const char *const dtype_names[] = {"float32", "bfloat16", "float64",
+                                          "int64",   "float16",  "other"};
 
 static const char *const level_names[] = {"exact", "close", "fast"};
 

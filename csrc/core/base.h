@@ -25,6 +25,7 @@ typedef enum ptac_dtype {
     PTAC_BF16,
     PTAC_F64,
     PTAC_I64,
+    PTAC_F16,
     PTAC_OTHER_DTYPE,
     PTAC_N_DTYPES = PTAC_OTHER_DTYPE,
 } ptac_dtype;
@@ -72,6 +73,7 @@ typedef enum ptac_level {
     X(STATE, "optimizer state")                                                        \
     X(PROFILER, "profiler")                                                            \
     X(OVERLAP, "overlapping memory")                                                   \
+    X(COMPILING, "kernel not compiled yet")                                            \
     X(FOREIGN, "overridden by others")
 
 typedef enum ptac_reason {

@@ -19,12 +19,20 @@ enum {
     PTAC_MAX_KINDS = 32, /* shape kinds an operator may distinguish */
 };
 
+/* Where a row computes; the data of its calls lies there. */
+typedef enum ptac_device {
+    PTAC_ON_CPU = 0,
+    PTAC_ON_CUDA,
+    PTAC_N_DEVICES,
+} ptac_device;
+
 /* params is the operator's own struct, see csrc/ops/. accepts() sees no outputs yet. */
 typedef struct ptac_call {
     ptac_op op;
     int n_inputs;
     int n_outputs;
     int n_threads;
+    void *stream; /* of a CUDA device; what a row launches there follows it */
     ptac_view inputs[PTAC_MAX_INPUTS];
     ptac_view outputs[PTAC_MAX_OUTPUTS];
     const void *params;
@@ -32,6 +40,7 @@ typedef struct ptac_call {
 
 typedef struct ptac_kernel {
     ptac_op op;
+    ptac_device device;
     const char *name; /* the instruction set, or the library that does the work */
     ptac_level level;
     uint32_t needs; /* PTAC_CPU_* bits */
@@ -120,8 +129,9 @@ typedef struct ptac_op_shapes {
 void ptac_registry_add(const ptac_kernel *kernel);
 void ptac_registry_add_shapes(const ptac_op_shapes *shapes);
 
-/* The rows of an operator, *n of them, in no particular order. */
+/* Rows of an operator, *n of them, in no particular order; of the CPU, or of any. */
 const ptac_kernel *const *ptac_registry_rows(ptac_op op, int *n);
+const ptac_kernel *const *ptac_registry_rows_on(ptac_device device, ptac_op op, int *n);
 const ptac_op_shapes *ptac_registry_shapes(ptac_op op);
 
 /*

@@ -10,8 +10,10 @@
 
 typedef struct op_entry {
     const ptac_op_shapes *shapes;
-    const ptac_kernel *rows[PTAC_MAX_ROWS];
-    int n_rows;
+    struct {
+        const ptac_kernel *rows[PTAC_MAX_ROWS];
+        int n;
+    } on[PTAC_N_DEVICES];
 } op_entry;
 
 static op_entry entries[PTAC_N_OPS];
@@ -46,16 +48,17 @@ ptac_op ptac_op_find(const char *name)
 void ptac_registry_add(const ptac_kernel *kernel)
 {
     op_entry *entry = &entries[kernel->op];
+    int *n = &entry->on[kernel->device].n;
 
-    PTAC_ASSERT(kernel->op < PTAC_N_OPS);
+    PTAC_ASSERT(kernel->op < PTAC_N_OPS && kernel->device < PTAC_N_DEVICES);
     PTAC_ASSERT(kernel->name && kernel->name[0]);
     PTAC_ASSERT(kernel->level <= PTAC_FAST);
     PTAC_ASSERT(kernel->accepts && kernel->run);
     PTAC_ASSERT(!kernel->in_bf16 || kernel->level == PTAC_FAST);
     /* A table that is too small is a mistake of the build, not of a user. */
-    if (entry->n_rows == PTAC_MAX_ROWS)
+    if (*n == PTAC_MAX_ROWS)
         abort();
-    entry->rows[entry->n_rows++] = kernel;
+    entry->on[kernel->device].rows[(*n)++] = kernel;
 }
 
 void ptac_registry_add_shapes(const ptac_op_shapes *shapes)
@@ -66,10 +69,15 @@ void ptac_registry_add_shapes(const ptac_op_shapes *shapes)
     entries[shapes->op].shapes = shapes;
 }
 
+const ptac_kernel *const *ptac_registry_rows_on(ptac_device device, ptac_op op, int *n)
+{
+    *n = entries[op].on[device].n;
+    return entries[op].on[device].rows;
+}
+
 const ptac_kernel *const *ptac_registry_rows(ptac_op op, int *n)
 {
-    *n = entries[op].n_rows;
-    return entries[op].rows;
+    return ptac_registry_rows_on(PTAC_ON_CPU, op, n);
 }
 
 ptac_reason ptac_accept_all(const ptac_call *call)
@@ -85,9 +93,12 @@ const ptac_op_shapes *ptac_registry_shapes(ptac_op op)
 
 const ptac_kernel *ptac_registry_find(ptac_op op, const char *name)
 {
-    for (int i = 0; i < entries[op].n_rows; i++)
-        if (strcmp(entries[op].rows[i]->name, name) == 0)
-            return entries[op].rows[i];
+    int n;
+    const ptac_kernel *const *rows = ptac_registry_rows(op, &n);
+
+    for (int i = 0; i < n; i++)
+        if (strcmp(rows[i]->name, name) == 0)
+            return rows[i];
     return NULL;
 }
 
@@ -101,9 +112,11 @@ const ptac_kernel *ptac_registry_preferred(ptac_op op, ptac_level most)
 {
     const uint32_t have = ptac_cpu_features();
     const ptac_kernel *best = NULL;
+    int n;
+    const ptac_kernel *const *rows = ptac_registry_rows(op, &n);
 
-    for (int i = 0; i < entries[op].n_rows; i++) {
-        const ptac_kernel *row = entries[op].rows[i];
+    for (int i = 0; i < n; i++) {
+        const ptac_kernel *row = rows[i];
 
         if (!(row->needs & ~have) && !row->asks_table && row->level <= most &&
             (!best || is_before(row, best)))

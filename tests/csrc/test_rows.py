@@ -70,7 +70,7 @@ def build_checkrows(
     also: tuple[str, ...] = (),
     without: str = "",
 ) -> Path:
-    sources = native.shipped_sources("core", "ops")
+    sources = native.shipped_sources("core", "device", "ops")
     sources += native.test_sources(*DRIVER, *also)
     sources += [g for g in generators() if g.stem != without]
     return builder.program(name, sources, sanitize=sanitize)

@@ -27,7 +27,7 @@ TESTS = ROOT / "tests" / "csrc"
 """C tests, in folders that mirror those of csrc."""
 
 HEADERS = (
-    *("support", "checkrows", "mem/support", "mem/cuda"),
+    *("support", "checkrows", "device", "mem/support", "mem/cuda"),
     *("ops/linear", "ops/math", "ops/pool", "ops/softmax"),
 )
 """Folders of C tests whose headers others include."""
@@ -37,6 +37,11 @@ OBJECTS = ROOT / "build" / "objects"
 
 CC = os.environ.get("CC", "cc")
 CXX = os.environ.get("CXX", "c++")
+
+CXX_SUFFIXES = (".cc", ".cu")
+"""The emulation of CUDA, and the kernels that it runs."""
+
+C_FLAGS = ("-std=gnu11", "-Werror=implicit-function-declaration")
 
 FULL = os.environ.get("PTAC_TEST_FULL") == "1"
 
@@ -121,8 +126,8 @@ def shipped_objects() -> Path:
 
 
 def test_sources(*stems: str) -> list[Path]:
-    """The C files of these names among the tests."""
-    found = {p.stem: p for p in TESTS.rglob("*.c")}
+    """The files of these names among the tests, in C or for the emulation."""
+    found = {p.stem: p for p in TESTS.rglob("*") if p.suffix in (".c", *CXX_SUFFIXES)}
     return [found[stem] for stem in stems]
 
 
@@ -153,7 +158,8 @@ class Builder:
         program = self.folder / f"{name}-{sanitize or 'plain'}"
         options = SANITIZERS.get(sanitize or "", ())
         inputs = (*options, *map(str, compiled), *link, "-lm")
-        run([CC, "-pthread", *inputs, "-o", str(program)])
+        linker = CXX if any(s.suffix in CXX_SUFFIXES for s in sources) else CC
+        run([linker, "-pthread", *inputs, "-o", str(program)])
         return program
 
     @cache  # noqa: B019 - a session has one builder
@@ -173,17 +179,20 @@ class Builder:
 def _command(source: Path, sanitize: str | None) -> tuple[str, ...]:
     """What compiles this source: where nothing differs, as it is shipped."""
     extension, shipped = extension_build()
-    is_shipped = source.is_relative_to(CSRC)
+    is_shipped = source.is_relative_to(CSRC) and source.suffix == ".c"
     if is_shipped and not (sanitize and _can_run(source)):
         return tuple(shipped)
+    is_cxx = source.suffix in CXX_SUFFIXES
     flags = [*extension.extra_compile_args, "-Werror", "-g"]
+    if is_cxx:
+        flags = [f for f in flags if f not in C_FLAGS] + ["-std=c++17", "-x", "c++"]
     flags += [f"-I{folder}" for folder in extension.include_dirs]
     flags += [f"-Itests/csrc/{folder}" for folder in HEADERS]
     if sanitize:
         is_quick = bool(TILES.search(source.stem)) and not FULL
         flags += ["-O1", "-DPTAC_DEBUG", "-fno-omit-frame-pointer"]
         flags += [*SANITIZERS[sanitize], *(QUICK if is_quick else ())]
-    return (CC, *flags)
+    return (CXX if is_cxx else CC, *flags)
 
 
 def _can_run(source: Path) -> bool:

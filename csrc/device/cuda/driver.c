@@ -29,6 +29,10 @@ const char *ptac_cuda_load(const char *name)
         missing = #symbol;
     PTAC_CUDA_FUNCTIONS(F)
 #undef F
+#define F(member, symbol, parameters)                                                  \
+    *(void **)&ptac_cuda.member = dlsym(library, #symbol);
+    PTAC_CUDA_LAUNCH_FUNCTIONS(F)
+#undef F
     if (missing) {
         snprintf(reason, sizeof reason, "the NVIDIA driver is too old: it lacks %s",
                  missing);

@@ -46,6 +46,11 @@ typedef int cu_capture_mode;
 typedef struct cu_context_opaque *cu_context;
 typedef struct cu_stream_opaque *cu_stream;
 typedef struct cu_event_opaque *cu_event;
+typedef struct cu_library_opaque *cu_library;
+typedef struct cu_kernel_opaque *cu_kernel;
+typedef struct cu_kernel_opaque *cu_function; /* kernels of libraries will do */
+typedef int cu_jit_option;
+typedef int cu_library_option;
 typedef unsigned long long cu_address;
 typedef unsigned long long cu_handle; /* memory, which lives until it is unmapped too */
 typedef ptac_cu_prop cu_prop;
@@ -87,6 +92,16 @@ typedef ptac_cu_access cu_access;
     F(host_register, cuMemHostRegister_v2, (void *, size_t, unsigned int))             \
     F(host_unregister, cuMemHostUnregister, (void *))
 
+/* What calls of kernels take besides, see launch.h. */
+#define PTAC_CUDA_LAUNCH_FUNCTIONS(F)                                                  \
+    F(library_load, cuLibraryLoadData,                                                 \
+      (cu_library *, const void *, cu_jit_option *, void **, unsigned int,             \
+       cu_library_option *, void **, unsigned int))                                    \
+    F(library_kernel, cuLibraryGetKernel, (cu_kernel *, cu_library, const char *))     \
+    F(launch, cuLaunchKernel,                                                          \
+      (cu_function, unsigned int, unsigned int, unsigned int, unsigned int,            \
+       unsigned int, unsigned int, unsigned int, cu_stream, void **, void **))
+
 /* Values of the driver's enums. */
 enum {
     PTAC_CU_OK = 0,
@@ -109,10 +124,11 @@ enum {
 typedef struct ptac_cuda_functions {
 #define F(member, symbol, parameters) cu_result(*member) parameters;
     PTAC_CUDA_FUNCTIONS(F)
+    PTAC_CUDA_LAUNCH_FUNCTIONS(F)
 #undef F
 } ptac_cuda_functions;
 
-/* Filled by ptac_cuda_load(). */
+/* Filled by ptac_cuda_load(); of the functions for launches, as far as there are any. */
 extern ptac_cuda_functions ptac_cuda;
 
 /*

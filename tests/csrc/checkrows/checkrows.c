@@ -50,7 +50,7 @@ void generator_add(const generator *g)
 static int n_neglected(ptac_op op, const tally *records, const char **name)
 {
     int n, neglected = 0;
-    const ptac_kernel *const *rows = ptac_registry_rows(op, &n);
+    const ptac_kernel *const *rows = ptac_registry_rows_on(the_device.device, op, &n);
 
     ptac_cpu_limit(PTAC_ISA_AVX512);
     for (int i = 0; i < n; i++) {
@@ -66,7 +66,7 @@ static int n_neglected(ptac_op op, const tally *records, const char **name)
 static void print_record(ptac_op op, int64_t n_cases, const tally *records)
 {
     int n;
-    const ptac_kernel *const *rows = ptac_registry_rows(op, &n);
+    const ptac_kernel *const *rows = ptac_registry_rows_on(the_device.device, op, &n);
 
     printf("%s: %lld cases\n", ptac_op_name(op), (long long)n_cases);
     for (int i = 0; i < n; i++) {
@@ -130,7 +130,7 @@ static bool is_checkable(ptac_op op, int *n_rows)
 {
     const ptac_kernel *scalar = ptac_registry_find(op, "scalar");
     int n;
-    const ptac_kernel *const *rows = ptac_registry_rows(op, &n);
+    const ptac_kernel *const *rows = ptac_registry_rows_on(the_device.device, op, &n);
 
     *n_rows = n;
     if (n == 0)
@@ -199,6 +199,8 @@ int main(int argc, char **argv)
         return 2;
     }
     arena_prepare();
+    if (the_device.begin)
+        the_device.begin();
     faults_watch(name_of_buffer);
     printf("checkrows --seed %llu on %s, %s\n", (unsigned long long)asked.seed,
            ptac_cpu_model(), ptac_isa_name(ptac_cpu_isa()));

@@ -74,6 +74,12 @@ typedef struct generator {
     double roundings;
 
     /*
+     * The same of 16-bit outputs of a device's exact rows, whose stock rounds less often
+     * than the CPU's.
+     */
+    double device_roundings;
+
+    /*
      * Dtypes, a bit each, in whose outputs a NaN must have the right bits, not only be
      * one: all where outputs are copies of inputs; bfloat16 where they are rounded to
      * it, as c10 has but one NaN then. Sums of several float NaNs may have either's.

@@ -28,6 +28,8 @@ typedef struct trial {
 
 static test_call c;
 
+tested_device the_device;
+
 const char *name_of_buffer(int slot)
 {
     return slot < c.n_buffers ? c.buffers[slot].name : "no buffer";
@@ -132,6 +134,9 @@ static bool run_row(const trial *t, ptac_reason *why, ptac_status *status)
     threads_install(t->n_threads, &r);
     test_call_place(&r, &c, t->gen);
     c.call.n_threads = ptac_the_host.n_threads();
+    c.call.stream = the_device.stream;
+    if (the_device.set_order)
+        the_device.set_order(t->n_threads ? rng_next(&r) : 0);
     memcpy(params, c.params, sizeof params);
 
     early = c.call; /* rows are asked before outputs exist */
@@ -175,9 +180,20 @@ static void results_drop(results *kept)
     memset(kept, 0, sizeof *kept);
 }
 
-/* Compare what lies in the outputs; roundings 0 asks for equal bits. */
-static bool agrees(const results *with, uint32_t nan_bits, double roundings,
-                   const char *against)
+/* How far a buffer of the row may lie from that of "scalar"; 0: it has equal bits. */
+static double roundings_for(const trial *t, const test_buffer *b)
+{
+    const ptac_kernel *row = t->row;
+
+    if (strcmp(row->name, "scalar") == 0)
+        return 0;
+    if (row->level != PTAC_EXACT)
+        return t->gen->roundings;
+    return row->device && b->element_bytes == 2 ? t->gen->device_roundings : 0;
+}
+
+/* Compare what lies in the outputs with that of "scalar", or of the row itself. */
+static bool agrees(const results *with, const trial *t, bool with_itself)
 {
     for (int i = 0; i < c.n_buffers; i++) {
         const test_buffer *b = &c.buffers[i];
@@ -185,15 +201,17 @@ static bool agrees(const results *with, uint32_t nan_bits, double roundings,
         if (!is_compared(b))
             continue;
 
+        const double roundings = with_itself ? 0 : roundings_for(t, b);
         const equality rule = {
             .bits = roundings == 0,
-            .nan_bits = nan_bits,
+            .nan_bits = with_itself ? 0 : t->gen->nan_bits,
             .allowed = roundings_of(b, with->of[i], roundings),
         };
         const int64_t at = first_difference(b, with->of[i], b->data, &rule);
 
         if (at >= 0)
-            return fail_at(b, at, with->of[i], b->data, against);
+            return fail_at(b, at, with->of[i], b->data,
+                           with_itself ? "the same row without threads" : "\"scalar\"");
     }
     return true;
 }
@@ -203,9 +221,6 @@ static bool check_row(trial *t, rng *r, const results *expected, ptac_status out
                       tally *record)
 {
     const generator *g = t->gen;
-    const bool is_scalar = strcmp(t->row->name, "scalar") == 0;
-    const double roundings =
-        is_scalar || t->row->level == PTAC_EXACT ? 0 : g->roundings;
     const int n_threads[] = {0, (int)rng_between(r, 1, MAX_THREADS)};
     results serially = {{NULL}};
     bool fine = true, has_serial = false;
@@ -234,9 +249,9 @@ static bool check_row(trial *t, rng *r, const results *expected, ptac_status out
             continue;
         }
         record->n_compared++;
-        fine = agrees(expected, g->nan_bits, roundings, "\"scalar\"");
+        fine = agrees(expected, t, false);
         if (fine && has_serial && !g->threads_change_bits)
-            fine = agrees(&serially, g->nan_bits, 0, "the same row without threads");
+            fine = agrees(&serially, t, true);
         if (i == 0)
             results_keep(&serially);
         has_serial = i == 0;
@@ -250,8 +265,12 @@ static bool check_limit(trial *t, rng *r, const results *expected, ptac_status o
                         tally *records)
 {
     int n;
-    const ptac_kernel *const *rows = ptac_registry_rows(t->gen->op, &n);
+    const ptac_kernel *const *rows =
+        ptac_registry_rows_on(the_device.device, t->gen->op, &n);
 
+    /* Only rows of the CPU know by their values which calls to give back. */
+    if (the_device.device && (c.may_be_given_back || c.must_be_given_back))
+        return true;
     for (int i = 0; i < n; i++) {
         ptac_cpu_limit(t->limit);
         t->row = rows[i];
@@ -267,6 +286,11 @@ static const ptac_isa *limits(int *n)
 {
     static ptac_isa found[PTAC_ISA_AVX512 + 1];
     uint32_t last = ~0u;
+
+    if (the_device.device) {
+        *n = 1;
+        return found;
+    }
 
     *n = 0;
     for (int isa = PTAC_ISA_SCALAR; isa <= PTAC_ISA_AVX512; isa++) {

@@ -6,6 +6,19 @@
 
 #include "checkrows.h"
 
+/*
+ * Whose rows are run against the row "scalar": the CPU's, unless a file of the program
+ * brings the emulation of a device.
+ */
+typedef struct tested_device {
+    ptac_device device;
+    void (*begin)(void);               /* once, or NULL */
+    void *stream;                      /* of its calls */
+    void (*set_order)(uint64_t order); /* of its threads, or NULL */
+} tested_device;
+
+extern tested_device the_device;
+
 /* How often a row of an operator was run, and with which outcome. */
 typedef struct tally {
     int64_t n_compared, n_refused, n_given_back;

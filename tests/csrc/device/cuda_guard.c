@@ -16,6 +16,11 @@ typedef CUstreamCaptureMode cu_capture_mode;
 typedef CUcontext cu_context;
 typedef CUstream cu_stream;
 typedef CUevent cu_event;
+typedef CUlibrary cu_library;
+typedef CUkernel cu_kernel;
+typedef CUfunction cu_function;
+typedef CUjit_option cu_jit_option;
+typedef CUlibraryOption cu_library_option;
 typedef CUdeviceptr cu_address;
 typedef CUmemGenericAllocationHandle cu_handle;
 typedef CUmemAllocationProp cu_prop;
@@ -28,6 +33,7 @@ typedef CUmemAccessDesc cu_access;
         __builtin_types_compatible_p(__typeof__(symbol), cu_result parameters),        \
         #symbol);
 PTAC_CUDA_FUNCTIONS(F)
+PTAC_CUDA_LAUNCH_FUNCTIONS(F)
 
 #define SAME(ours, theirs)                                                             \
     _Static_assert(sizeof(ours) == sizeof(theirs), #ours " has another size");

@@ -1,0 +1,81 @@
+/*
+ * emulated_driver.c - a CUDA device for checkrows: kernels are run by the emulation.
+ *
+ * With this file the program runs the rows of CUDA instead of the CPU's. The driver's
+ * functions take what the real ones take, and refuse what those refuse.
+ */
+#include "device/cuda/launch.h"
+#include "emulator.h"
+#include "trial.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    INVALID_VALUE = 1, /* the driver's numbers */
+    INVALID_IMAGE = 200,
+    NOT_FOUND = 500,
+    SUCCESS = 0,
+};
+
+static const char machine_code[] = "emulated";
+static char a_stream; /* of which only the address matters */
+
+static cu_result load(cu_library *library, const void *code, cu_jit_option *options,
+                      void **values, unsigned int n_options,
+                      cu_library_option *library_options, void **library_values,
+                      unsigned int n_library_options)
+{
+    (void)options, (void)values, (void)library_options, (void)library_values;
+    if (n_options || n_library_options)
+        return INVALID_VALUE;
+    if (strcmp(code, machine_code) != 0)
+        return INVALID_IMAGE;
+    *library = (cu_library)(uintptr_t)machine_code;
+    return SUCCESS;
+}
+
+static cu_result find(cu_kernel *kernel, cu_library library, const char *name)
+{
+    const void *found = emulator_find(name);
+
+    if (library != (cu_library)(uintptr_t)machine_code)
+        return INVALID_VALUE;
+    *kernel = (cu_kernel)(uintptr_t)found;
+    return found ? SUCCESS : NOT_FOUND;
+}
+
+static cu_result launch(cu_function kernel, unsigned int blocks_x,
+                        unsigned int blocks_y, unsigned int blocks_z,
+                        unsigned int threads_x, unsigned int threads_y,
+                        unsigned int threads_z, unsigned int shared_bytes,
+                        cu_stream stream, void **parameters, void **extra)
+{
+    const emulated_grid grid = {{blocks_x, blocks_y, blocks_z},
+                                {threads_x, threads_y, threads_z}};
+
+    if (stream != (cu_stream)(void *)&a_stream || shared_bytes || extra)
+        return INVALID_VALUE;
+    return emulator_launch(kernel, &grid, parameters) ? SUCCESS : INVALID_VALUE;
+}
+
+static void begin(void)
+{
+    ptac_cuda.library_load = load;
+    ptac_cuda.library_kernel = find;
+    ptac_cuda.launch = launch;
+    for (ptac_cuda_unit *unit = ptac_cuda_units(); unit; unit = unit->next)
+        if (ptac_cuda_give(unit, machine_code))
+            abort();
+}
+
+__attribute__((constructor)) static void bring(void)
+{
+    the_device = (tested_device){
+        .device = PTAC_ON_CUDA,
+        .begin = begin,
+        .stream = &a_stream,
+        .set_order = emulator_set_order,
+    };
+}
