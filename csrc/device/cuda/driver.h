@@ -128,7 +128,7 @@ typedef struct ptac_cuda_functions {
 #undef F
 } ptac_cuda_functions;
 
-/* Filled by ptac_cuda_load(); of the functions for launches, as far as there are any. */
+/* Filled by ptac_cuda_load(); those for launches as far as the driver has them. */
 extern ptac_cuda_functions ptac_cuda;
 
 /*

@@ -24,7 +24,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> native.Builder:
 def build_units(builder: native.Builder, sanitize: str | None = None) -> Path:
     stems = (*MOCK, *UNITS, *HELPERS)
     sources = native.shipped_sources("mem", "device")
-    sources += native.test_sources(*stems)
+    sources += [native.CSRC / "core" / "base.c", *native.test_sources(*stems)]
     # The program is its own driver: dlopen(NULL) has to find the mock's functions.
     link = ("-rdynamic", "-ldl")
     return builder.program("cuda", sources, sanitize=sanitize, link=link)
