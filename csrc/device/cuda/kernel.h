@@ -1,5 +1,5 @@
 /*
- * kernel.h - the language of our CUDA kernels: the only header that a .cu file includes.
+ * kernel.h - the language of our CUDA kernels: all that a .cu file includes of CUDA.
  *
  * nvcc and NVRTC compile those files for a device, without any header of a toolkit's.
  * g++ compiles the same files for the CPU, where tests run them (emulate.h). What both

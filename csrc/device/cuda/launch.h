@@ -54,7 +54,7 @@ void ptac_cuda_unit_add(ptac_cuda_unit *unit);
 /* The first unit; the others follow by next. */
 ptac_cuda_unit *ptac_cuda_units(void);
 
-/* PTAC_TAKE where the unit's kernels can be launched; else why not, and it is wanted. */
+/* PTAC_TAKE where the unit has machine code; else why not, and it is wanted. */
 ptac_reason ptac_cuda_ask(ptac_cuda_unit *unit);
 
 /*

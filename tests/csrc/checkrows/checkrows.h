@@ -74,8 +74,8 @@ typedef struct generator {
     double roundings;
 
     /*
-     * The same of 16-bit outputs of a device's exact rows, whose stock rounds less often
-     * than the CPU's.
+     * The same of 16-bit outputs of a device's exact rows, whose stock rounds less
+     * often than the CPU's.
      */
     double device_roundings;
 

@@ -7,7 +7,7 @@
 #include "device/cuda/kernel.h"
 #include "ops/pool/max/max_pool2d_cuda.h"
 
-/* Where an element of an image batch lies: its plane's first, and its row and column. */
+/* Where an element of an image batch lies: its plane's first, its row and column. */
 struct element {
     ptac_i64 plane;
     int row, column;
