@@ -56,7 +56,7 @@ int64_t rng_length(rng *r, int64_t most)
 
 size_t dtype_bytes(ptac_dtype dtype)
 {
-    static const size_t bytes[] = {4, 2, 8, 8, 0};
+    static const size_t bytes[] = {4, 2, 8, 8, 2, 0};
 
     return bytes[dtype <= PTAC_OTHER_DTYPE ? dtype : PTAC_OTHER_DTYPE];
 }

@@ -84,7 +84,9 @@ static ptac_held *hold(PyObject *tensor, bool is_leaf, bool as_it_is)
 
 static bool is_large(PyObject *tensor)
 {
-    static const int bytes[] = {4, 2, 8, 8, 1};
+    static const int bytes[] = {
+        [PTAC_F32] = 4, [PTAC_BF16] = 2, [PTAC_F64] = 8,
+        [PTAC_I64] = 8, [PTAC_F16] = 2,  [PTAC_OTHER_DTYPE] = 1};
     ptac_view view;
 
     if (!ptac_is_plain_and_versioned(tensor))
