@@ -207,6 +207,8 @@ def batch_of(dataset: Any, index: Any, known: Knowledge, plans: list[Plan]) -> A
         raise Unproved("indices that are no list")
     if type(dataset) is not TensorDataset:
         dataset, index = _whole(dataset, index)
+    elif _has_own_tensors(dataset):  # the usual case, on a short way
+        return _of_tensors(dataset.tensors, index, dataset, known)
     if plans and set(map(type, index)) == {int} and plans[0].holds(dataset):
         return plans[0].batch(index)
     plans.clear()
@@ -215,7 +217,8 @@ def batch_of(dataset: Any, index: Any, known: Knowledge, plans: list[Plan]) -> A
     ):
         raise Unproved("the dataset has a __getitems__ of its own")
     if _getitem(dataset) is _TENSORS:
-        return _of_tensors(dataset, index, known)
+        tensors = plain_attribute(dataset, "tensors")
+        return _of_tensors(tensors, index, dataset, known)
     if set(map(type, index)) != {int}:
         raise Unproved("indices that are no integers")
     if len(index) < _FEWEST and known.has_images is False:
@@ -279,8 +282,22 @@ def _whole(dataset: Any, index: list[Any]) -> tuple[Any, list[Any]]:
     return dataset, index
 
 
-def _of_tensors(dataset: Any, index: list[int], known: Knowledge) -> list[Tensor]:
-    tensors = plain_attribute(dataset, "tensors")
+def _has_own_tensors(dataset: Any) -> bool:
+    """Whether a TensorDataset and its class have nothing that torch's do not have."""
+    cls, own = TensorDataset, dataset.__dict__
+    return (
+        len(own) == 1
+        and "tensors" in own
+        and cls.__getitem__ is _TENSORS
+        and cls.__getattribute__ is object.__getattribute__
+        and not hasattr(cls, "tensors")
+        and not hasattr(cls, "__getitems__")
+    )
+
+
+def _of_tensors(
+    tensors: Any, index: list[int], dataset: Any, known: Knowledge
+) -> list[Tensor]:
     rows = _C.data_rows(tensors, index)
     if rows is None:
         raise Unproved("tensors that are not plain, or an index that is no row")
