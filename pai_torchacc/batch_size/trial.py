@@ -7,6 +7,7 @@ Everything changed here ends with the process, so nothing is undone.
 
 from __future__ import annotations
 
+import gc
 import statistics
 import sys
 import time
@@ -77,6 +78,7 @@ class _Trial:
 
     def run(self) -> None:
         task = self._task
+        gc.freeze()  # what the program leaves behind is its own to collect
         self._base = meter.settle()
         self._in_use = meter.in_use("current")
         most = max(0, task.most_bytes - self._base)

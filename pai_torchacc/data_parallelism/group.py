@@ -38,15 +38,24 @@ class Group:
 
     def __init__(self, launch: Launch):
         wait = _wait()
-        if not dist.is_initialized():
+        is_ours = not dist.is_initialized()
+        if is_ours:
             dist.init_process_group(_backend(launch), timeout=wait)
-            atexit.register(_destroy, os.getpid())
+        atexit.register(self._close, os.getpid(), is_ours)
         self._world = dist.group.WORLD
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._host = dist.new_group(backend="gloo", timeout=wait)
         # Begun within a backward pass, whose other messages may come before or after.
         self._sums = dist.new_group(backend="gloo", timeout=wait)
         self._has_nccl = "nccl" in dist.get_backend()
+
+    def _close(self, pid: int, is_ours: bool) -> None:
+        """End what is ours while Python is whole: groups have threads of their own."""
+        if os.getpid() != pid:
+            return
+        if is_ours and dist.is_initialized():
+            dist.destroy_process_group()
+        self._world = self._host = self._sums = None
 
     @property
     def is_there(self) -> bool:
@@ -188,11 +197,6 @@ def _backend(launch: Launch) -> str:
     n_local = int(os.environ.get("LOCAL_WORLD_SIZE", launch.size))
     has_all = torch.cuda.is_available() and torch.cuda.device_count() >= n_local
     return "nccl" if has_all and dist.is_nccl_available() else "gloo"
-
-
-def _destroy(pid: int) -> None:
-    if os.getpid() == pid and dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def _signed(number: int) -> int:
