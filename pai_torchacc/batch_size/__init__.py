@@ -31,10 +31,11 @@ def find_batch_size(
 
     Batches grow by powers of two, or along the divisors of ``keep_effective``, until
     throughput stops growing or memory ends. Each size is tried in a forked child
-    process: a few steps for time, then a few for memory. The memory of the three
-    largest sizes so far gives a line ``fixed + per_sample * batch``. Sizes that it says
-    are too large are not tried; between them and the largest that fitted, the line's
-    own limit is, and where memory is no straight line, a bisection. Then sizes beside
+    process: a few steps for memory, then a few for time. The memory of three
+    sizes, the largest so far that lie apart, gives a line ``fixed + per_sample *
+    batch``. Sizes that it says are too large are not tried; between them and the
+    largest that fitted, the line's own limit is, and where memory is no straight line,
+    a bisection. Then sizes beside
     the chosen one and the fastest are tried; these two run once more, and others where
     other programs disturbed them.
 

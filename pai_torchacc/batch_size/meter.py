@@ -8,7 +8,8 @@ import logging
 import os
 import resource
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,15 @@ def leak(left: list[int], need: int, least: tuple[float, int]) -> int:
     return grown if grown >= max(share * need, n_bytes) else 0
 
 
-def has_pool() -> bool:
-    """Switch the memory pool on in this process; whether that is possible."""
+@contextmanager
+def pool() -> Iterator[bool]:
+    """Have the memory pool on for so long; whether that is possible."""
     logging.disable(logging.INFO)
-    return _switch.is_active("memory_pool") or bool(memory_pool.enable_memory_pool())
+    if _switch.is_active("memory_pool"):
+        yield True
+        return
+    with memory_pool.enable_memory_pool() as handle:
+        yield bool(handle)
 
 
 def in_use(when: str) -> int:

@@ -1,7 +1,9 @@
 """What the child process of one trial does: steps of one batch size, measured.
 
-It says what it sees in messages, dictionaries that JSON can hold: first ``base``, then
-``steps`` for each stretch of them, ``time`` and ``need``, and ``end`` or ``error``.
+Memory comes first, while all storages are the memory pool's, which counts them; then
+time, with the program's own allocator. What it sees it says in messages, dictionaries
+that JSON can hold: ``base``, ``seen`` and ``need``, then ``steps`` for each stretch of
+them and ``time``, and ``end`` or ``error``.
 Everything changed here ends with the process, so nothing is undone.
 """
 
@@ -23,14 +25,14 @@ from pai_torchacc.memory_pool.statistics import (
 )
 
 _WARM_UP = 2
-"""Steps that are not timed: the first one makes gradients and optimizer state."""
+"""Steps that do not count: the first one makes gradients and optimizer state."""
 
 _LEAST_TIMED, _MOST_TIMED = 3, 2000
 
 _POOL_STEPS = 3
-"""Steps from which memory is known, where the pool is not on already."""
+"""Steps that show whether memory grows."""
 
-N_STEPS = _WARM_UP + _LEAST_TIMED + 1 + _POOL_STEPS
+N_STEPS = 2 * _WARM_UP + _LEAST_TIMED + _POOL_STEPS
 """Steps of a trial at least."""
 
 _STRETCH_S = 0.02
@@ -71,7 +73,7 @@ def run(task: Task, send: Send) -> None:
 class _Trial:
     def __init__(self, task: Task, send: Send):
         self._task, self._send = task, send
-        self._base = self._in_use = 0
+        self._base = 0
         self._left = list[int]()  # after each step
         self._batch: Any = None
         self._cuda: Any = None
@@ -80,16 +82,22 @@ class _Trial:
         task = self._task
         gc.freeze()  # what the program leaves behind is its own to collect
         self._base = meter.settle()
-        self._in_use = meter.in_use("current")
         most = max(0, task.most_bytes - self._base)
         meter.cap(most)
         self._send({"kind": "base", "base": self._base, "limit": most})
+        with meter.pool() as has_pool:
+            counted = self._pool_steps() if has_pool else None
+        if counted:
+            self._say_need(*counted)
+        meter.settle()
         self._stretch(0, _WARM_UP)
         self._timed_steps()
-        need = self._memory()["peak"]
-        grown = meter.leak(self._left, need, Leak.COUNTED if self._cuda else Leak.SEEN)
-        if not self._cuda and meter.has_pool():
-            need, grown = self._pool_steps()
+        if not counted:
+            need = self._memory()["peak"]
+            least = Leak.COUNTED if self._cuda else Leak.SEEN
+            self._say_need(need, meter.leak(self._left, need, least))
+
+    def _say_need(self, need: int, grown: int) -> None:
         self._send({"kind": "need", "need": need, "leak": grown})
 
     def _timed_steps(self) -> None:
@@ -140,22 +148,24 @@ class _Trial:
             self._cuda.synchronize()
         return time.perf_counter() - start
 
-    def _pool_steps(self) -> tuple[int, int]:
-        """Bytes in use at most, and by how many they grow in a step.
+    def _pool_steps(self) -> tuple[int, int] | None:
+        """Bytes in use at most, and by how many they grow in a step; on a GPU, None.
 
-        The pool counts storages in use, without an allocator's slack: glibc keeps some
-        100 MiB that was freed, for one size more than for a larger one.
+        The pool counts storages in use. What a process holds besides has an allocator's
+        slack: glibc keeps some 100 MiB that was freed, for one size more than for a
+        larger one, and gives none of it back that lies in an arena of threads.
         """
-        self._batch = None
-        self._one_step()  # replaces gradients that are not the pool's
-        meter.settle()
+        before = meter.in_use("current")
         reset_peak_memory_stats()
         storages, everything = [], []
-        for _ in range(_POOL_STEPS):
+        for _ in range(_WARM_UP + _POOL_STEPS):
             self._one_step()
+            if self._cuda:
+                return None
             storages.append(memory_stats()["allocated_bytes.all.current"])
             everything.append(meter.in_use("current"))
-        need = meter.in_use("peak") - self._in_use
+            self._send({"kind": "seen", "peak": self._memory()["peak"]})
+        need = meter.in_use("peak") - before
         grown = meter.leak(storages, need, Leak.COUNTED)
         return need, grown or meter.leak(everything, need, Leak.SEEN)
 

@@ -102,6 +102,8 @@ class Watch:
                 found.limit = message.get("limit", found.limit)
                 found.shapes = message["shapes"]
                 self._most_seen = max(self._most_seen, message["peak"])
+            case "seen":
+                self._most_seen = max(self._most_seen, message["peak"])
             case "time":
                 found.seconds, found.n_steps = message["seconds"], message["n_steps"]
                 found.is_quiet = message["is_quiet"]

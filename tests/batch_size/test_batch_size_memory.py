@@ -9,6 +9,7 @@ import ctypes
 import gc
 import itertools
 import json
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -108,6 +109,24 @@ def test_garbage_of_the_program_is_no_memory_of_a_step(
     found = ptac.find_batch_size(step, int, budget, largest=32, seconds=1)
     assert found.is_linear, str(found)
     assert not any("memory" in remark for remark in found.remarks)  # others are of time
+
+
+def test_memory_that_an_allocator_keeps_is_no_memory_less() -> None:
+    """The C library gives nothing back that lies at the end of a thread's own arena."""
+
+    def blocks(n: int) -> list[torch.Tensor]:
+        return [torch.ones(100 << 10, dtype=torch.uint8) for _ in range(10 * n)]
+
+    def search() -> None:
+        blocks(20)
+        found.append(find(lambda n: blocks(20 + n), largest=16))
+
+    found: list[BatchSize] = []
+    thread = threading.Thread(target=search)
+    thread.start()
+    thread.join()
+    needs = {t.batch: t.need_bytes / MIB for t in found[0].trials}
+    assert needs == pytest.approx({n: 0.98 * (20 + n) for n in needs}, abs=2)
 
 
 def test_program_that_holds_more_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,4 @@
-"""The torch-free C tests: every kernel row, and the units of the core.
-
-``checkrows/checkrows.c`` runs each row of each operator on random calls:
-``PTAC_TEST_CASES`` of each operator (default 300), from ``PTAC_TEST_SEED`` (default 1).
-The program prints the seed and, for a failure, the command that repeats it.
-"""
+"""The torch-free C tests: every kernel row of the CPU, and the units of the core."""
 
 from __future__ import annotations
 
@@ -14,19 +9,15 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import checkrows
 import native
 import pytest
 import torch
+from checkrows import CASES, DRIVER, SEED, generators
 
-CASES = int(os.environ.get("PTAC_TEST_CASES", "300"))
-SEED = os.environ.get("PTAC_TEST_SEED", "1")
 LONG = 2000
 """Cases of a run that has time for compiling everything once more."""
 
-DRIVER = (
-    *("arena", "checkrows", "faults", "random", "testcall", "threads"),
-    *("timing", "trial"),
-)
 UNITS = (
     *("arena", "fakes", "heap", "random", "testcall", "threads", "unit"),
     *("act_bounds", "math_avx2", "math_avx512"),
@@ -56,10 +47,6 @@ BAD_ROWS = {
     "writes_params": "the params were changed",
     "wrong_index": "output 1 of int64, element",
 }
-
-
-def generators() -> list[Path]:
-    return sorted((native.TESTS / "ops").rglob("gen_*.c"))
 
 
 def build_checkrows(
@@ -92,13 +79,8 @@ def build_units(builder: native.Builder, sanitize: str | None = None) -> Path:
     return builder.program("units", sources, sanitize=sanitize, link=WRAPPED)
 
 
-def check_rows(program: Path, cases: int) -> None:
-    command = [str(program), "--seed", SEED, "--cases", str(cases)]
-    print(native.run(command, timeout=300 + cases))
-
-
 def test_rows(builder: native.Builder) -> None:
-    check_rows(build_checkrows(builder), CASES)
+    checkrows.run(build_checkrows(builder), CASES)
 
 
 def test_rows_are_timed_on_the_same_calls(builder: native.Builder) -> None:
@@ -119,12 +101,12 @@ def test_rows_are_timed_on_the_same_calls(builder: native.Builder) -> None:
 
 @pytest.mark.long
 def test_rows_under_address_sanitizer(builder: native.Builder) -> None:
-    check_rows(build_checkrows(builder, builder.sanitized("address")), CASES // 6)
+    checkrows.run(build_checkrows(builder, builder.sanitized("address")), CASES // 6)
 
 
 @pytest.mark.skipif(CASES < LONG, reason="rows under two sanitizers: make check")
 def test_rows_under_thread_sanitizer(builder: native.Builder) -> None:
-    check_rows(build_checkrows(builder, builder.sanitized("thread")), CASES // 6)
+    checkrows.run(build_checkrows(builder, builder.sanitized("thread")), CASES // 6)
 
 
 def failure_of(program: Path, *arguments: str, fault: str = "", status: int = 1) -> str:

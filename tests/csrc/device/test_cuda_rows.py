@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
+import checkrows
 import native
 import pytest
-
-sys.path.insert(0, str(native.TESTS))
-try:
-    from test_rows import DRIVER, SEED, generators
-finally:
-    del sys.path[0]
-
-CASES = int(os.environ.get("PTAC_TEST_CASES", "300")) // 3
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +20,17 @@ def kernels() -> list[Path]:
 
 def build(builder: native.Builder, sanitize: str | None = None) -> Path:
     sources = native.shipped_sources("core", "device", "ops")
-    sources += native.test_sources(*DRIVER, "emulator", "emulated_driver")
-    sources += [*generators(), *kernels()]
-    link = ("-ldl",)
-    return builder.program("cudarows", sources, sanitize=sanitize, link=link)
+    sources += native.test_sources(*checkrows.DRIVER, "emulator", "emulated_driver")
+    sources += [*checkrows.generators(), *kernels()]
+    return builder.program("cudarows", sources, sanitize=sanitize, link=("-ldl",))
 
 
 def test_rows(builder: native.Builder) -> None:
-    command = [str(build(builder)), "--seed", SEED, "--cases", str(CASES)]
-    print(native.run(command, timeout=300 + CASES))
+    checkrows.run(build(builder), checkrows.CASES // 3)
+
+
+@pytest.mark.long
+def test_rows_under_address_sanitizer(builder: native.Builder) -> None:
+    """And its checks of undefined behaviour: lanes out of bounds, wrong alignment."""
+    program = build(builder, builder.sanitized("address"))
+    checkrows.run(program, checkrows.CASES // 6)
