@@ -5,8 +5,8 @@
  * kept too. The table has a fixed size: a new plan takes the place of an old one. Any
  * thread may read and write it, and none waits.
  */
-#ifndef PTAC_OPS_LINEAR_LT_PLAN_H
-#define PTAC_OPS_LINEAR_LT_PLAN_H
+#ifndef PTAC_OPS_LINEAR_CUDA_LT_PLAN_H
+#define PTAC_OPS_LINEAR_CUDA_LT_PLAN_H
 
 #include "core/base.h"
 #include "device/cuda/cublaslt.h"

@@ -1,7 +1,7 @@
 /*
  * lt_matmul.c - a product in cuBLASLt's words, its plan, and its start.
  */
-#include "ops/linear/lt_matmul.h"
+#include "ops/linear/cuda/lt_matmul.h"
 
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /*
  * bias_act_cuda.h - what bias_act.cu and its launches share.
  */
-#ifndef PTAC_OPS_LINEAR_BIAS_ACT_CUDA_H
-#define PTAC_OPS_LINEAR_BIAS_ACT_CUDA_H
+#ifndef PTAC_OPS_LINEAR_CUDA_BIAS_ACT_CUDA_H
+#define PTAC_OPS_LINEAR_CUDA_BIAS_ACT_CUDA_H
 
 #include "ops/linear/act.h"
 

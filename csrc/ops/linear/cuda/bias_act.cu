@@ -6,7 +6,7 @@
  * of a thread, lines of a block, then groups in double (bias_grad).
  */
 #include "device/cuda/kernel.h"
-#include "ops/linear/bias_act_cuda.h"
+#include "ops/linear/cuda/bias_act_cuda.h"
 
 enum {
     UNIT = PTAC_BIAS_ACT_UNIT,
@@ -28,16 +28,13 @@ PTAC_DEVICE unit load(ptac_input<T> from, ptac_i64 i, int n)
     unit u;
 
     if (is_wide) {
-#pragma unroll
         for (int p = 0; p < UNIT / pack; p++) {
             const ptac_pack<T, pack> values = from.template pack<pack>(i + p * pack);
 
-#pragma unroll
             for (int e = 0; e < pack; e++)
                 u.at[p * pack + e] = ptac_real(values.at[e]);
         }
     } else {
-#pragma unroll
         for (int e = 0; e < UNIT; e++)
             u.at[e] = e < n ? ptac_real(from[i + e]) : 0.0f;
     }
@@ -50,17 +47,14 @@ PTAC_DEVICE void store(ptac_output<T> to, ptac_i64 i, int n, const unit &u)
     constexpr int pack = PTAC_PACK_BYTES / sizeof(T);
 
     if (is_wide) {
-#pragma unroll
         for (int p = 0; p < UNIT / pack; p++) {
             ptac_pack<T, pack> values;
 
-#pragma unroll
             for (int e = 0; e < pack; e++)
                 values.at[e] = ptac_from<T>(u.at[p * pack + e]);
             to.template put<pack>(i + p * pack, values);
         }
     } else {
-#pragma unroll
         for (int e = 0; e < UNIT; e++)
             if (e < n)
                 to.put(i + e, ptac_from<T>(u.at[e]));
@@ -70,7 +64,6 @@ PTAC_DEVICE void store(ptac_output<T> to, ptac_i64 i, int n, const unit &u)
 /* As the matrix that is stored will have it. */
 template <class T> PTAC_DEVICE void round_to(unit *u)
 {
-#pragma unroll
     for (int e = 0; e < UNIT; e++)
         u->at[e] = ptac_real(ptac_from<T>(u->at[e]));
 }
@@ -113,14 +106,14 @@ template <int act> PTAC_DEVICE float act_of(float z)
     }
 }
 
-/* x is what ptac_act_saves_z() says. ReLU has its mask, of whose bits these are 0 or 1. */
+/* x is what ptac_act_saves_z() says; of ReLU's mask, bits as 0 or 1. */
 template <int act> PTAC_DEVICE float grad_of(float g, float x)
 {
     float s;
 
     switch (act) {
     case PTAC_ACT_RELU:
-        return x != 0.0f ? g : 0.0f;
+        return x <= 0.0f ? 0.0f : g;
     case PTAC_ACT_GELU:
         return g * (normal_cdf(x) + x * 0.3989422804f * expf(-0.5f * x * x));
     case PTAC_ACT_GELU_TANH:
@@ -141,14 +134,12 @@ template <int act> PTAC_DEVICE float grad_of(float g, float x)
 
 template <int act> PTAC_DEVICE void all_acts_of(unit *u)
 {
-#pragma unroll
     for (int e = 0; e < UNIT; e++)
         u->at[e] = act_of<act>(u->at[e]);
 }
 
 template <int act> PTAC_DEVICE void all_grads_of(unit *g, const unit &x)
 {
-#pragma unroll
     for (int e = 0; e < UNIT; e++)
         g->at[e] = grad_of<act>(g->at[e], x.at[e]);
 }
@@ -185,7 +176,6 @@ PTAC_DEVICE unsigned char mask_of(const unit &z, int n)
 {
     unsigned int bits = 0;
 
-#pragma unroll
     for (int e = 0; e < UNIT; e++)
         bits |= (e < n && !(z.at[e] <= 0.0f) ? 1u : 0u) << e;
     return (unsigned char)bits;
@@ -195,7 +185,6 @@ PTAC_DEVICE unit unit_of_mask(unsigned char bits)
 {
     unit u;
 
-#pragma unroll
     for (int e = 0; e < UNIT; e++)
         u.at[e] = bits >> e & 1 ? 1.0f : 0.0f;
     return u;
@@ -244,7 +233,6 @@ PTAC_DEVICE void forward(ptac_input<T> z, ptac_input<T> bias, ptac_output<T> y,
         unit u = load<is_wide>(z, row * ld.z + t.column, t.n);
 
         if (bias.data) {
-#pragma unroll
             for (int e = 0; e < UNIT; e++)
                 u.at[e] += b.at[e];
         }
@@ -274,7 +262,6 @@ PTAC_DEVICE void add_lines(const unit &sum, const tile &t, ptac_output<float> pa
     unit whole = sum;
 
     for (int line = 1; line < t.n_lines; line++) {
-#pragma unroll
         for (int e = 0; e < UNIT; e++)
             whole.at[e] += of_thread[line * width + (int)threadIdx.x].at[e];
     }
@@ -301,7 +288,6 @@ PTAC_DEVICE void backward(ptac_input<T> g, ptac_input<T> saved,
             EACH_ACT(act, all_grads_of, &u, x)
             if (gz.data)
                 store<is_wide>(gz, row * ld.gz + t.column, t.n, u);
-#pragma unroll
             for (int e = 0; e < UNIT; e++)
                 sum.at[e] += u.at[e];
         }

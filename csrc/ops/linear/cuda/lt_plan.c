@@ -5,7 +5,7 @@
  * after, and finds nothing where they differ (a sequence lock, without waiting). Words
  * are read and written one by one as atomics, so that no race is undefined.
  */
-#include "ops/linear/lt_plan.h"
+#include "ops/linear/cuda/lt_plan.h"
 
 #include <string.h>
 

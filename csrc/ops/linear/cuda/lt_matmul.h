@@ -5,10 +5,10 @@
  * column by column: it computes the transposed D, its A is our B. Bias, ReLU's mask and
  * the gradient of a bias run along n, as a Linear layer's do.
  */
-#ifndef PTAC_OPS_LINEAR_LT_MATMUL_H
-#define PTAC_OPS_LINEAR_LT_MATMUL_H
+#ifndef PTAC_OPS_LINEAR_CUDA_LT_MATMUL_H
+#define PTAC_OPS_LINEAR_CUDA_LT_MATMUL_H
 
-#include "ops/linear/lt_plan.h"
+#include "ops/linear/cuda/lt_plan.h"
 
 /* A matrix: rows begin ld elements apart, elements of a row lie side by side. */
 typedef struct ptac_lt_matrix {
