@@ -216,6 +216,9 @@ static lt_status check_types(lt_desc desc, lt_layout a, lt_layout b, lt_layout d
         desc->scale_type != (is_int8 ? PTAC_LT_R_32I : PTAC_LT_R_32F) ||
         (desc->compute == PTAC_LT_COMPUTE_TF32 && a->type != PTAC_LT_R_32F))
         return PTAC_LT_NOT_SUPPORTED;
+    /* With fp8 the bias of a float result would have to be bfloat16. */
+    if (is_fp8 && d->type == PTAC_LT_R_32F && (desc->epilogue & 4))
+        return PTAC_LT_NOT_SUPPORTED;
     if (is_int8 ? d->type != PTAC_LT_R_32I : !is_fp8 && d->type != a->type)
         return PTAC_LT_NOT_SUPPORTED;
     if ((is_int8 || is_fp8) &&

@@ -2,10 +2,10 @@
  * bias_act.cu - what follows a product where cuBLASLt has no epilogue for it: bias and
  * activation; the gradient of the activation, with sums over columns for the bias.
  *
- * Formulas as in bias_act_ref.c, in float. Sums over columns have a fixed order: rows
+ * In float. Sums over columns have a fixed order: rows
  * of a thread, lines of a block, then groups in double (bias_grad).
  */
-#include "device/cuda/kernel.h"
+#include "ops/linear/cuda/act_kernel.h"
 #include "ops/linear/cuda/bias_act_cuda.h"
 
 enum {
@@ -68,106 +68,19 @@ template <class T> PTAC_DEVICE void round_to(unit *u)
         u->at[e] = ptac_real(ptac_from<T>(u->at[e]));
 }
 
-/* --- activations --- */
-
-PTAC_DEVICE float sigmoid(float z)
-{
-    return 1.0f / (1.0f + expf(-z));
-}
-
-/* Twice u(z) of bias_act_ref.c. */
-PTAC_DEVICE float gelu_tanh_inner(float z)
-{
-    return 1.5957691216f * (z + 0.044715f * z * z * z);
-}
-
-PTAC_DEVICE float normal_cdf(float z)
-{
-    return 0.5f * erfcf(z * -0.70710678f);
-}
-
-template <int act> PTAC_DEVICE float act_of(float z)
-{
-    switch (act) {
-    case PTAC_ACT_RELU:
-        return z < 0.0f ? 0.0f : z;
-    case PTAC_ACT_GELU:
-        return z * normal_cdf(z);
-    case PTAC_ACT_GELU_TANH:
-        return z * sigmoid(gelu_tanh_inner(z));
-    case PTAC_ACT_SILU:
-        return z * sigmoid(z);
-    case PTAC_ACT_TANH:
-        return tanhf(z);
-    case PTAC_ACT_SIGMOID:
-        return sigmoid(z);
-    default:
-        return z;
-    }
-}
-
-/* x is what ptac_act_saves_z() says; of ReLU's mask, bits as 0 or 1. */
-template <int act> PTAC_DEVICE float grad_of(float g, float x)
-{
-    float s;
-
-    switch (act) {
-    case PTAC_ACT_RELU:
-        return x <= 0.0f ? 0.0f : g;
-    case PTAC_ACT_GELU:
-        return g * (normal_cdf(x) + x * 0.3989422804f * expf(-0.5f * x * x));
-    case PTAC_ACT_GELU_TANH:
-        s = sigmoid(gelu_tanh_inner(x));
-        return g *
-               (s + x * s * (1.0f - s) * 1.5957691216f * (1.0f + 0.134145f * x * x));
-    case PTAC_ACT_SILU:
-        s = sigmoid(x);
-        return g * (s + x * s * (1.0f - s));
-    case PTAC_ACT_TANH:
-        return g * (1.0f - x * x);
-    case PTAC_ACT_SIGMOID:
-        return g * (1.0f - x) * x;
-    default:
-        return g;
-    }
-}
+/* --- activations of units --- */
 
 template <int act> PTAC_DEVICE void all_acts_of(unit *u)
 {
     for (int e = 0; e < UNIT; e++)
-        u->at[e] = act_of<act>(u->at[e]);
+        u->at[e] = ptac_act_of<act>(u->at[e]);
 }
 
 template <int act> PTAC_DEVICE void all_grads_of(unit *g, const unit &x)
 {
     for (int e = 0; e < UNIT; e++)
-        g->at[e] = grad_of<act>(g->at[e], x.at[e]);
+        g->at[e] = ptac_grad_of<act>(g->at[e], x.at[e]);
 }
-
-/* One branch for a unit, the same in all threads. */
-#define EACH_ACT(act, function, ...)                                                   \
-    switch (act) {                                                                     \
-    case PTAC_ACT_RELU:                                                                \
-        function<PTAC_ACT_RELU>(__VA_ARGS__);                                          \
-        break;                                                                         \
-    case PTAC_ACT_GELU:                                                                \
-        function<PTAC_ACT_GELU>(__VA_ARGS__);                                          \
-        break;                                                                         \
-    case PTAC_ACT_GELU_TANH:                                                           \
-        function<PTAC_ACT_GELU_TANH>(__VA_ARGS__);                                     \
-        break;                                                                         \
-    case PTAC_ACT_SILU:                                                                \
-        function<PTAC_ACT_SILU>(__VA_ARGS__);                                          \
-        break;                                                                         \
-    case PTAC_ACT_TANH:                                                                \
-        function<PTAC_ACT_TANH>(__VA_ARGS__);                                          \
-        break;                                                                         \
-    case PTAC_ACT_SIGMOID:                                                             \
-        function<PTAC_ACT_SIGMOID>(__VA_ARGS__);                                       \
-        break;                                                                         \
-    default:                                                                           \
-        break;                                                                         \
-    }
 
 /* --- ReLU's mask --- */
 
@@ -242,7 +155,7 @@ PTAC_DEVICE void forward(ptac_input<T> z, ptac_input<T> bias, ptac_output<T> y,
         }
         if (mask.data)
             mask.put(row * ld.mask + t.column / UNIT, mask_of(u, t.n));
-        EACH_ACT(act, all_acts_of, &u)
+        PTAC_EACH_ACT(act, all_acts_of, &u)
         store<is_wide>(y, row * ld.y + t.column, t.n, u);
     }
 }
@@ -285,7 +198,7 @@ PTAC_DEVICE void backward(ptac_input<T> g, ptac_input<T> saved,
                 x = unit_of_mask(mask[row * ld.mask + t.column / UNIT]);
             else if (saved.data)
                 x = load<is_wide>(saved, row * ld.saved + t.column, t.n);
-            EACH_ACT(act, all_grads_of, &u, x)
+            PTAC_EACH_ACT(act, all_grads_of, &u, x)
             if (gz.data)
                 store<is_wide>(gz, row * ld.gz + t.column, t.n, u);
             for (int e = 0; e < UNIT; e++)

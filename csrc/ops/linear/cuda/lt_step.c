@@ -106,6 +106,12 @@ bool ptac_lt_plan_forward(const ptac_lt_place *place, const ptac_lt_forward *lay
     step->matmul.b = layer->w;
     step->matmul.b_is_transposed = true;
     step->matmul.d = layer->y;
+    if (layer->x_scales) {
+        step->matmul.type = PTAC_LT_R_E4M3;
+        step->matmul.compute = PTAC_LT_COMPUTE_32F;
+        step->matmul.a_scales = layer->x_scales;
+        step->matmul.b_scales = layer->w_scales;
+    }
     return plan_fused_forward(place, layer, step) ||
            (layer->bias && plan_forward_kernel(place, layer, false, step)) ||
            plan_forward_kernel(place, layer, true, step);

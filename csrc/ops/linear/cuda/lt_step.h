@@ -28,7 +28,10 @@ typedef struct ptac_lt_step {
     ptac_act_backward_cuda backward;
 } ptac_lt_step;
 
-/* y [m, n] = act(x [m, k] w^T + bias); w is [n, k]. */
+/*
+ * y [m, n] = act(x [m, k] w^T + bias); w is [n, k]. With scales x and w are fp8 (e4m3),
+ * each row times its scale, and n and k multiples of 16; the rest has the place's dtype.
+ */
 typedef struct ptac_lt_forward {
     int64_t m, n, k;
     ptac_lt_matrix x, w, y;
@@ -36,6 +39,7 @@ typedef struct ptac_lt_forward {
     ptac_lt_matrix
         saved; /* no data: none is wanted; ld as ptac_linear_act_saved_ld() */
     ptac_act act;
+    const float *x_scales, *w_scales; /* [m], [n], or NULL */
 } ptac_lt_forward;
 
 /*

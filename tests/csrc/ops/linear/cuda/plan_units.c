@@ -81,7 +81,7 @@ UNIT(a_plan_is_asked_for_once)
     EXPECT(n_asked(&moved, true) == 0);
     EXPECT(n_asked(&tf32, false) == 1); /* which bfloat16 has none of */
     EXPECT(n_asked(&tf32, false) == 0); /* refusals are kept too */
-    p.matmul.device = 1;
+    p.matmul.device = 9;
     EXPECT(n_asked(&p, false) == 0); /* no such device was opened */
     EXPECT(emulated_lt.n_alive == 0);
     product_drop(&p);

@@ -1,4 +1,4 @@
-"""Linear layers on an emulated CUDA device, with a stand-in for cuBLASLt."""
+"""Linear layers, quantized ones too, on an emulated CUDA device and cuBLASLt."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import native
 import pytest
 
 STAND_INS = ("emulator", "emulated_driver", "emulated_lt", "emulated_lt_math")
+INT8 = ("int8_linear.c", "int8_ref.c", "panel.c")
+"""The CPU's row "scalar", whose bits those of CUDA are."""
+
 HELPERS = ("matrices", "random", "unit")
 
 
@@ -17,11 +20,13 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> native.Builder:
 
 
 def build(builder: native.Builder, sanitize: str | None = None) -> Path:
-    rooms = [native.CSRC / "ops" / "linear" / "cuda", native.CSRC / "device" / "cuda"]
-    sources = [p for room in rooms for p in sorted(room.glob("*.c*"))]
-    sources += native.shipped_sources("core")
+    ops, units = native.CSRC / "ops", native.TESTS / "ops"
+    sources = native.shipped_sources("core", "device")
+    sources += [ops / "int8" / name for name in INT8]
+    for family in ("int8", "linear"):
+        sources += sorted((ops / family / "cuda").glob("*.c*"))
+        sources += sorted((units / family / "cuda").glob("*_units.c"))
     sources += native.test_sources(*STAND_INS, *HELPERS)
-    sources += sorted(Path(__file__).parent.glob("*_units.c"))
     # The program is its own cuBLASLt: dlopen(NULL) has to find the stand-in.
     link = ("-rdynamic", "-ldl")
     return builder.program("linearcuda", sources, sanitize=sanitize, link=link)
