@@ -1,8 +1,5 @@
 /*
- * emulated_lt.c - cuBLASLt's functions for a program without a GPU: what they refuse.
- *
- * Limits are those of the cuBLAS documentation (cublasLtMatmul(), "Tensor Core usage",
- * cublasLtMatmulDescAttributes_t) and, for row-wise scales, of compute capability 9.0.
+ * emulated_lt.c - cuBLASLt's functions for a program without a GPU.
  */
 #include "emulated_lt.h"
 
@@ -29,12 +26,6 @@ typedef struct made_for {
 } made_for;
 
 _Static_assert(sizeof(made_for) <= sizeof(lt_algo), "an algorithm has 64 bytes");
-
-static lt_status misuse(const char *text)
-{
-    emulated_lt.misuse = text;
-    return PTAC_LT_INVALID_VALUE;
-}
 
 static lt_status make(void **made, size_t bytes)
 {
@@ -97,7 +88,7 @@ PUBLIC lt_status cublasLtMatmulDescDestroy(lt_desc desc)
 static lt_status set(void *field, size_t field_bytes, const void *value, size_t bytes)
 {
     if (bytes != field_bytes)
-        return misuse("an attribute of another size");
+        return emulated_lt_misuse("an attribute of another size");
     memcpy(field, value, bytes);
     return PTAC_LT_OK;
 }
@@ -133,7 +124,7 @@ PUBLIC lt_status cublasLtMatmulDescSetAttribute(lt_desc desc, lt_desc_attribute 
     case PTAC_LT_FAST_ACCUM:
         return SET(desc->fast_accum);
     default:
-        return misuse("an attribute that nobody knows");
+        return emulated_lt_misuse("an attribute that nobody knows");
     }
 }
 
@@ -142,9 +133,9 @@ PUBLIC lt_status cublasLtMatrixLayoutCreate(lt_layout *layout, lt_type type,
 {
     *layout = NULL;
     if (!emulated_lt_bytes(type))
-        return misuse("a type that nobody knows");
+        return emulated_lt_misuse("a type that nobody knows");
     if (!rows || !columns || ld < (int64_t)rows)
-        return misuse("a leading dimension below the rows");
+        return emulated_lt_misuse("a leading dimension below the rows");
     make((void **)layout, sizeof **layout);
     **layout = (struct lt_layout_opaque){type, rows, columns, ld};
     return PTAC_LT_OK;
@@ -178,99 +169,14 @@ PUBLIC lt_status cublasLtMatmulPreferenceSetAttribute(lt_preference preference,
         return SET(preference->reductions);
     if (name >= PTAC_LT_ALIGNMENT_A && name <= PTAC_LT_ALIGNMENT_D)
         return SET(preference->alignment[name - PTAC_LT_ALIGNMENT_A]);
-    return misuse("an attribute that nobody knows");
+    return emulated_lt_misuse("an attribute that nobody knows");
 }
 
-/* --- what a product may be --- */
-
-static uint64_t inner(lt_desc desc, lt_layout a)
-{
-    return desc->is_transposed[0] ? a->rows : a->columns;
-}
-
-static lt_status check_sizes(lt_desc desc, lt_layout a, lt_layout b, lt_layout c,
-                             lt_layout d)
-{
-    const int ta = desc->is_transposed[0], tb = desc->is_transposed[1];
-
-    if ((ta ? a->columns : a->rows) != d->rows ||
-        (tb ? b->rows : b->columns) != d->columns ||
-        inner(desc, a) != (tb ? b->columns : b->rows))
-        return misuse("sizes that do not fit");
-    if (memcmp(c, d, sizeof *c) != 0)
-        return misuse("C lies unlike D");
-    return PTAC_LT_OK;
-}
-
-static lt_status check_types(lt_desc desc, lt_layout a, lt_layout b, lt_layout d)
-{
-    const bool is_tn = desc->is_transposed[0] && !desc->is_transposed[1];
-    const bool is_int8 = a->type == PTAC_LT_R_8I, is_fp8 = a->type == PTAC_LT_R_E4M3;
-    const int unit = is_int8 ? 4 : 16;
-
-    if (a->type != b->type ||
-        desc->compute != (is_int8 ? PTAC_LT_COMPUTE_32I
-                          : desc->compute == PTAC_LT_COMPUTE_TF32
-                              ? PTAC_LT_COMPUTE_TF32
-                              : PTAC_LT_COMPUTE_32F) ||
-        desc->scale_type != (is_int8 ? PTAC_LT_R_32I : PTAC_LT_R_32F) ||
-        (desc->compute == PTAC_LT_COMPUTE_TF32 && a->type != PTAC_LT_R_32F))
-        return PTAC_LT_NOT_SUPPORTED;
-    /* With fp8 the bias of a float result would have to be bfloat16. */
-    if (is_fp8 && d->type == PTAC_LT_R_32F && (desc->epilogue & 4))
-        return PTAC_LT_NOT_SUPPORTED;
-    if (is_int8 ? d->type != PTAC_LT_R_32I : !is_fp8 && d->type != a->type)
-        return PTAC_LT_NOT_SUPPORTED;
-    if ((is_int8 || is_fp8) &&
-        (!is_tn || d->rows % unit || inner(desc, a) % unit || a->ld % unit ||
-         b->ld % unit || (is_int8 && desc->epilogue != PTAC_LT_EPI_NONE)))
-        return PTAC_LT_NOT_SUPPORTED;
-    if (!desc->scale[0] != !desc->scale[1] || (desc->scale[0] && !is_fp8))
-        return misuse("scales of a product that has none");
-    if (desc->scale[0] && (desc->scale_mode[0] != PTAC_LT_SCALE_OUTER_VEC ||
-                           desc->scale_mode[1] != PTAC_LT_SCALE_OUTER_VEC))
-        return misuse("scales that are not vectors");
-    return PTAC_LT_OK;
-}
-
-static lt_status check_epilogue(lt_desc desc, lt_layout d)
-{
-    static const uint32_t known[] = {1,   2,   4,   6,   32,  36,  130, 134,
-                                     136, 152, 160, 164, 192, 208, 256, 512};
-    const uint32_t epilogue = desc->epilogue;
-    const bool is_gelu = epilogue & (32 | 64);
-    bool is_known = false;
-
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        is_known |= epilogue == known[i];
-    if (!is_known)
-        return misuse("an epilogue that nobody knows");
-    if ((epilogue & (4 | 16 | 256 | 512)) && !desc->bias)
-        return misuse("an epilogue without its vector");
-    if (epilogue & 128) {
-        if (!desc->aux || (uintptr_t)desc->aux % 16)
-            return misuse("an auxiliary matrix that is not aligned");
-        if (desc->aux_ld < (int64_t)d->rows || desc->aux_ld % (is_gelu ? 8 : 128))
-            return misuse("a leading dimension of the auxiliary matrix");
-    }
-    for (int i = 0; i < EMULATED_LT_MOST_REFUSED && emulated_lt.refused[i]; i++)
-        if (emulated_lt.refused[i] == epilogue)
-            return PTAC_LT_NOT_SUPPORTED;
-    return PTAC_LT_OK;
-}
-
-static lt_status check(lt_desc desc, lt_layout a, lt_layout b, lt_layout c, lt_layout d)
-{
-    lt_status status = check_sizes(desc, a, b, c, d);
-
-    if (status == PTAC_LT_OK)
-        status = check_types(desc, a, b, d);
-    return status == PTAC_LT_OK ? check_epilogue(desc, d) : status;
-}
+/* --- products --- */
 
 static made_for describe(lt_desc desc, lt_layout a, lt_layout d)
 {
-    return (made_for){{d->rows, d->columns, inner(desc, a)},
+    return (made_for){{d->rows, d->columns, emulated_lt_inner(desc, a)},
                       desc->epilogue,
                       {a->type, d->type},
                       {0},
@@ -282,15 +188,15 @@ PUBLIC lt_status cublasLtMatmulAlgoGetHeuristic(lt_handle handle, lt_desc desc,
                                                 lt_layout d, lt_preference preference,
                                                 int most, lt_heuristic *found, int *n)
 {
-    lt_status status = check(desc, a, b, c, d);
+    lt_status status = emulated_lt_check(desc, a, b, c, d);
     made_for made = describe(desc, a, d);
 
     emulated_lt.n_heuristics++;
     *n = 0;
     if (!handle || most < 1)
-        return misuse("no handle, or no place for results");
+        return emulated_lt_misuse("no handle, or no place for results");
     if (preference->reductions != PTAC_LT_REDUCTION_COMPUTE_TYPE)
-        return misuse("sums of parts may be kept in 16 bits");
+        return emulated_lt_misuse("sums of parts may be kept in 16 bits");
     if (status != PTAC_LT_OK || emulated_lt.refuses_all)
         return status ? status : PTAC_LT_NOT_SUPPORTED;
     memset(found, 0, sizeof *found);
@@ -309,21 +215,21 @@ static lt_status check_pointers(const made_for *made, const lt_product *p,
 
     for (int i = 0; i < 4; i++)
         if (!data[i] || (uintptr_t)data[i] % made->alignment[i])
-            return misuse("a pointer that is less aligned than was said");
+            return emulated_lt_misuse("a pointer that is less aligned than was said");
     if (made->types[0] == PTAC_LT_R_E4M3 &&
         ((uintptr_t)p->a_data % 16 || (uintptr_t)p->b_data % 16))
-        return misuse("fp8 at an address that is not aligned");
+        return emulated_lt_misuse("fp8 at an address that is not aligned");
     return PTAC_LT_OK;
 }
 
 static lt_status check_workspace(void *workspace, size_t bytes, const made_for *made)
 {
     if (bytes < made->workspace_bytes)
-        return misuse("a workspace that is too small");
+        return emulated_lt_misuse("a workspace that is too small");
     if (!bytes)
         return PTAC_LT_OK;
     if (!workspace || (uintptr_t)workspace % 256)
-        return misuse("a workspace that is not aligned");
+        return emulated_lt_misuse("a workspace that is not aligned");
     memset(workspace, 0xa5, bytes);
     return PTAC_LT_OK;
 }
@@ -345,15 +251,15 @@ PUBLIC lt_status cublasLtMatmul(lt_handle handle, lt_desc desc, const void *alph
 {
     const lt_product product = {desc, a, b, d, a_data, b_data, d_data};
     made_for made, now = describe(desc, a, d);
-    lt_status status = check(desc, a, b, c, d);
+    lt_status status = emulated_lt_check(desc, a, b, c, d);
 
     if (emulated_lt.failure)
         return emulated_lt.failure;
     if (!handle || stream != emulated_lt.stream || !is_plain(desc, alpha, beta))
-        return misuse("another handle, stream or scale");
+        return emulated_lt_misuse("another handle, stream or scale");
     memcpy(&made, algo, sizeof made);
     if (memcmp(&made, &now, offsetof(made_for, alignment)) != 0)
-        return misuse("an algorithm of another product");
+        return emulated_lt_misuse("an algorithm of another product");
     if (status == PTAC_LT_OK)
         status = check_pointers(&made, &product, c_data);
     if (status == PTAC_LT_OK)

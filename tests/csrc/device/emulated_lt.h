@@ -32,7 +32,7 @@ typedef struct emulated_lt_state {
 
 extern emulated_lt_state emulated_lt;
 
-/* --- between emulated_lt.c and emulated_lt_math.c --- */
+/* --- between the files of the emulation --- */
 
 struct lt_desc_opaque {
     int compute, scale_type;
@@ -59,6 +59,14 @@ typedef struct lt_product {
     const void *a_data, *b_data;
     void *d_data;
 } lt_product;
+
+/* Remembers the text; INVALID_VALUE. */
+lt_status emulated_lt_misuse(const char *text);
+
+lt_status emulated_lt_check(lt_desc desc, lt_layout a, lt_layout b, lt_layout c,
+                            lt_layout d);
+/* The terms of each sum. */
+uint64_t emulated_lt_inner(lt_desc desc, lt_layout a);
 
 int64_t emulated_lt_bytes(int type);
 void emulated_lt_multiply(const lt_product *product);

@@ -9,6 +9,8 @@ from pathlib import Path
 import native
 import pytest
 
+STAND_IN = ("emulated_lt", "emulated_lt_checks", "emulated_lt_math")
+
 CUDA = [p for p in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if p]
 
 
@@ -34,7 +36,7 @@ def build_sizes(builder: native.Builder, stand_in: bool) -> Path:
     sources = [native.CSRC / "device" / "cuda" / "cublaslt.c"]
     sources += native.test_sources("lt_sizes")
     if stand_in:
-        sources += native.test_sources("emulated_lt", "emulated_lt_math")
+        sources += native.test_sources(*STAND_IN)
     name = "emulated_sizes" if stand_in else "sizes"
     return builder.program(name, sources, link=("-rdynamic", "-ldl"))
 

@@ -45,6 +45,16 @@ PTAC_DEVICE unit load(ptac_input<T> x, ptac_i64 row, ptac_i64 i, ptac_i64 n)
     return u;
 }
 
+/* A block's threads take a row's units in turn: this is one's first, and the next. */
+enum {
+    STEP = THREADS * UNIT,
+};
+
+PTAC_DEVICE ptac_i64 first_of_thread()
+{
+    return (ptac_i64)threadIdx.x * UNIT;
+}
+
 /* --- what a row lies between --- */
 
 struct range {
@@ -75,17 +85,21 @@ PTAC_DEVICE range joined_in_block(range r)
     return r;
 }
 
-template <bool is_wide, class T>
-PTAC_DEVICE range measured(ptac_input<T> x, ptac_i64 row, ptac_i64 n)
+PTAC_DEVICE range widened(range r, const unit &u)
 {
-    range r = {0.0f, 0.0f, 1};
+    for (int e = 0; e < UNIT; e++)
+        r = joined(r, {u.at[e], u.at[e], u.at[e] * 0.0f == 0.0f});
+    return r;
+}
 
-    for (ptac_i64 i = (ptac_i64)threadIdx.x * UNIT; i < n; i += THREADS * UNIT) {
-        const unit u = load<is_wide>(x, row, i, n);
+/* Of the row whose unit `mine` is this thread's first; rows of more units are read. */
+template <bool is_wide, class T>
+PTAC_DEVICE range measured(ptac_input<T> x, ptac_i64 row, ptac_i64 n, const unit &mine)
+{
+    range r = widened({0.0f, 0.0f, 1}, mine);
 
-        for (int e = 0; e < UNIT; e++)
-            r = joined(r, {u.at[e], u.at[e], u.at[e] * 0.0f == 0.0f});
-    }
+    for (ptac_i64 i = first_of_thread() + STEP; i < n; i += STEP)
+        r = widened(r, load<is_wide>(x, row, i, n));
     return joined_in_block(r);
 }
 
@@ -126,14 +140,16 @@ PTAC_DEVICE void quantize_int8(ptac_input<T> x, ptac_output<unsigned char> q,
                                ptac_i64 ld, ptac_i64 ld_q)
 {
     const ptac_i64 row = (ptac_i64)blockIdx.x;
-    const int8_scale s = int8_scale_of(measured<is_wide>(x, row * ld, n));
+    unit u = load<is_wide>(x, row * ld, first_of_thread(), n);
+    const int8_scale s = int8_scale_of(measured<is_wide>(x, row * ld, n, u));
 
     if (threadIdx.x == 0)
         scales.put(row, {s.scale, (int)s.zero});
-    for (ptac_i64 i = (ptac_i64)threadIdx.x * UNIT; i < ld_q; i += THREADS * UNIT) {
-        const unit u = load<is_wide>(x, row * ld, i, n);
+    for (ptac_i64 i = first_of_thread(); i < ld_q; i += STEP) {
         bytes packed;
 
+        if (i >= STEP)
+            u = load<is_wide>(x, row * ld, i, n);
         for (int e = 0; e < UNIT; e++)
             packed.at[e] = int8_of(u.at[e], s);
         q.put<UNIT>(row * ld_q + i, packed);
@@ -169,17 +185,19 @@ PTAC_DEVICE void quantize_fp8(ptac_input<T> x, ptac_output<unsigned char> q,
                               ptac_i64 ld_q)
 {
     const ptac_i64 row = (ptac_i64)blockIdx.x;
-    const range r = measured<is_wide>(x, row * ld, n);
+    unit u = load<is_wide>(x, row * ld, first_of_thread(), n);
+    const range r = measured<is_wide>(x, row * ld, n, u);
     const float most = r.hi > -r.lo ? r.hi : -r.lo;
     const float scale = r.is_finite ? most / 448.0f : __uint_as_float(0x7fc00000u);
     const float inverse = scale >= LEAST_SCALE ? 1.0f / scale : 0.0f;
 
     if (threadIdx.x == 0)
         scales.put(row, inverse == 0.0f && r.is_finite ? 0.0f : scale);
-    for (ptac_i64 i = (ptac_i64)threadIdx.x * UNIT; i < ld_q; i += THREADS * UNIT) {
-        const unit u = load<is_wide>(x, row * ld, i, n);
+    for (ptac_i64 i = first_of_thread(); i < ld_q; i += STEP) {
         bytes packed;
 
+        if (i >= STEP)
+            u = load<is_wide>(x, row * ld, i, n);
         for (int e = 0; e < UNIT; e++)
             packed.at[e] = r.is_finite ? e4m3_of(u.at[e] * inverse) : 0;
         q.put<UNIT>(row * ld_q + i, packed);

@@ -178,7 +178,7 @@ UNIT(int8_on_cuda_has_the_bits_of_the_cpu)
     rng r = {21};
 
     device_begin();
-    for (uint64_t i = 0; i < unit_amount(200, 2000); i++) {
+    for (uint64_t i = 0; i < unit_amount(36, 2000); i++) {
         layer l;
         float *expected;
 
@@ -329,7 +329,7 @@ UNIT(fp8_on_cuda_is_the_nearest)
     rng r = {24};
 
     device_begin();
-    for (uint64_t i = 0; i < unit_amount(90, 900); i++) {
+    for (uint64_t i = 0; i < unit_amount(15, 900); i++) {
         layer l;
 
         layer_make(&l, &r, dtypes[i % 3], true);

@@ -7,6 +7,7 @@
 #include "unit.h"
 
 #include "emulated_lt.h"
+#include "emulator.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -258,7 +259,7 @@ static void check_random_layers(const uint32_t *refused, uint64_t seed)
 
     device_begin();
     refuse(refused);
-    for (uint64_t i = 0; i < unit_amount(150, 1500); i++) {
+    for (uint64_t i = 0; i < unit_amount(50, 1500); i++) {
         const bool wants_x = rng_chance(&r, 70), wants_w = rng_chance(&r, 70);
         const bool wants_bias = rng_chance(&r, 70);
         layer l;
@@ -330,4 +331,34 @@ UNIT(linear_act_takes_the_fewest_launches)
     expect_work(PTAC_ACT_GELU_TANH, (work){1, 1, 0}, (work){2, 1, 1});
     expect_work(PTAC_ACT_GELU, (work){1, 1, 1}, (work){2, 1, 1});
     expect_work(PTAC_ACT_SIGMOID, (work){1, 1, 1}, (work){2, 1, 1});
+}
+
+static bool is_least(int64_t bytes, int64_t least)
+{
+    return bytes >= least && 10 * bytes <= 11 * least;
+}
+
+UNIT(kernels_behind_products_move_few_bytes)
+{
+    rng r = {8};
+    layer l = {.dtype = PTAC_BF16, .act = PTAC_ACT_GELU, .m = 256, .n = 256, .k = 1};
+    const int64_t matrix_bytes = 2 * l.m * l.n;
+
+    l.has_bias = l.is_training = true;
+    device_begin();
+    layer_make(&l, &r);
+    call_forward(&l);
+    forget_work();
+    EXPECT(run_call(&l) == PTAC_OK);
+    EXPECT(is_least(emulator_work().bytes_read, matrix_bytes)); /* z */
+    EXPECT(is_least(emulator_work().bytes_written, matrix_bytes));
+    call_backward(&l, true, false, true);
+    l.params.workspace_bytes = the_workspace.bytes;
+    EXPECT(ptac_linear_act_backward_workspace(&l.params, l.dtype) >
+           (size_t)matrix_bytes);
+    forget_work();
+    EXPECT(run_call(&l) == PTAC_OK);
+    EXPECT(is_least(emulator_work().bytes_read, 2 * matrix_bytes)); /* gradient, z */
+    EXPECT(is_least(emulator_work().bytes_written, matrix_bytes));
+    layer_drop(&l);
 }

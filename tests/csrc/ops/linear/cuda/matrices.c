@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum {
-    WORKSPACE_BYTES = 64 << 10,
+    WORKSPACE_BYTES = 256 << 10,
 };
 
 tested_device the_device;

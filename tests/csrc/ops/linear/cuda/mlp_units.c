@@ -205,7 +205,7 @@ static void check_random_blocks(const uint32_t *refused, uint64_t seed)
 
     device_begin();
     refuse(refused);
-    for (uint64_t i = 0; i < unit_amount(100, 1000); i++) {
+    for (uint64_t i = 0; i < unit_amount(30, 1000); i++) {
         block b;
 
         random_block(&b, &r);

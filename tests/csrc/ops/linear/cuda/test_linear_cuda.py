@@ -7,11 +7,11 @@ from pathlib import Path
 import native
 import pytest
 
-STAND_INS = ("emulator", "emulated_driver", "emulated_lt", "emulated_lt_math")
+STAND_INS = ("emulator", "emulated_driver", "emulated_lt", "emulated_lt_checks")
 INT8 = ("int8_linear.c", "int8_ref.c", "panel.c")
 """The CPU's row "scalar", whose bits those of CUDA are."""
 
-HELPERS = ("matrices", "random", "unit")
+HELPERS = ("emulated_lt_math", "matrices", "random", "unit")
 
 
 @pytest.fixture(scope="module")
