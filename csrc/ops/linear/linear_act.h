@@ -1,6 +1,6 @@
 /*
- * linear_act.h - the operators linear_act and linear_act_backward: y = act(x w^T + bias)
- * and its gradients. Level close.
+ * linear_act.h - the operators linear_act and linear_act_backward, which compute
+ * y = act(x w^T + bias) and its gradients. Level close.
  *
  * Rows of the CPU take the tensors of their host (bind/torch/rows/linear_act.h). Rows
  * of CUDA take views, as follows, all of one dtype and each with its rows' elements
@@ -11,9 +11,9 @@
  *
  * saved is there where is_training and the activation is not none, tanh or sigmoid;
  * these two go back by y. Of ReLU it is a mask of bits, rows of
- * ptac_linear_act_saved_ld() bits; of others z = x w^T + bias, rows of so many elements.
- * Backward, ReLU takes no y. At a NaN of z the library's own mask may stop the gradient,
- * which stock lets pass.
+ * ptac_linear_act_saved_ld() bits; of others z = x w^T + bias, in rows of so many
+ * elements. Backward, ReLU takes no y. At a NaN of z the library's own mask may stop
+ * the gradient, which stock lets pass.
  *
  * Nothing is allocated: the call brings workspace of the bytes below, aligned to
  * PTAC_LT_WORKSPACE_ALIGNMENT.
@@ -46,7 +46,10 @@ static inline bool ptac_linear_act_saves(ptac_act act)
 /* Bits between rows of ReLU's mask; else elements between rows of z. */
 int64_t ptac_linear_act_saved_ld(ptac_act act, int64_t n);
 
-/* The workspace that a call is fast with; with less than the gradient before it fails. */
+/*
+ * The workspace that a call is fast with. Backward fails with less than it takes to
+ * hold the gradient before the activation.
+ */
 size_t ptac_linear_act_workspace(const ptac_linear_act *params, ptac_dtype dtype);
 size_t ptac_linear_act_backward_workspace(const ptac_linear_act *params,
                                           ptac_dtype dtype);

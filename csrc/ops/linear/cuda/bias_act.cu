@@ -160,7 +160,7 @@ PTAC_DEVICE void forward(ptac_input<T> z, ptac_input<T> bias, ptac_output<T> y,
     }
 }
 
-/* The sums of a block's lines, in the order of the lines, to the group's partial sums. */
+/* A block's lines, summed in their order, are the group's partial sums. */
 PTAC_DEVICE void add_lines(const unit &sum, const tile &t, ptac_output<float> partials,
                            ptac_i64 at)
 {

@@ -58,7 +58,7 @@ int ptac_lt_type(ptac_dtype dtype);
 bool ptac_lt_plan_for(const ptac_matmul *matmul, const ptac_lt_workspace *workspace,
                       ptac_lt_plan *plan);
 
-/* Starts the product by its plan, on the stream. PTAC_FAILED with the library's words. */
+/* Starts the product on the stream. PTAC_FAILED with the library's words. */
 ptac_status ptac_lt_run(const ptac_matmul *matmul, const ptac_lt_plan *plan,
                         const ptac_lt_workspace *workspace, void *stream);
 

@@ -184,7 +184,7 @@ bool ptac_lt_plan_through(const ptac_lt_place *place, const ptac_lt_through *lay
 bool ptac_lt_plan_weight_grad(const ptac_lt_place *place,
                               const ptac_lt_weight_grad *layer, ptac_lt_step *step)
 {
-    /* Its own activation's gradient has been taken: only sums are left to the kernel. */
+    /* The activation's gradient has been taken: only sums are left to the kernel. */
     const ptac_lt_through sums = {
         .m = layer->m,
         .n = layer->n,

@@ -30,7 +30,8 @@ typedef struct ptac_lt_step {
 
 /*
  * y [m, n] = act(x [m, k] w^T + bias); w is [n, k]. With scales x and w are fp8 (e4m3),
- * each row times its scale, and n and k multiples of 16; the rest has the place's dtype.
+ * each row times its scale, and n and k multiples of 16; the rest has the place's
+ * dtype.
  */
 typedef struct ptac_lt_forward {
     int64_t m, n, k;
@@ -55,7 +56,7 @@ typedef struct ptac_lt_through {
     ptac_act act;
 } ptac_lt_through;
 
-/* gw [n, k] = gz^T x, of gz [m, n] and x [m, k]; gb, unless NULL, sums of gz's columns. */
+/* gw [n, k] = gz^T x, of gz [m, n] and x [m, k]; gb, unless NULL, gz's column sums. */
 typedef struct ptac_lt_weight_grad {
     int64_t m, n, k;
     ptac_lt_matrix gz, x, gw;
