@@ -67,12 +67,13 @@ def build_units(builder: native.Builder, sanitize: str | None = None) -> Path:
     folders = (native.TESTS / folder for folder in ("core", "checkrows", "data", "ops"))
     tests = sorted(p for folder in folders for p in folder.rglob("test_*.c"))
     bias_act = (native.CSRC / "ops" / "linear").glob("bias_act*.c")
+    int8 = native.CSRC / "ops" / "int8"
     sources = [
         *native.shipped_sources("core", "data"),
         *sorted((native.CSRC / "ops" / "learning_rate").glob("*.c")),
         *sorted(bias_act),
         *sorted((native.CSRC / "ops" / "pack").glob("*.c")),
-        *sorted((native.CSRC / "ops" / "int8").rglob("*.c")),
+        *(p for p in sorted(int8.rglob("*.c")) if p.parent.name != "cuda"),
         *native.test_sources(*UNITS),
         *tests,
     ]

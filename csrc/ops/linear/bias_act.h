@@ -9,17 +9,7 @@
 #define PTAC_OPS_LINEAR_BIAS_ACT_H
 
 #include "core/host.h"
-
-typedef enum ptac_act {
-    PTAC_ACT_NONE = 0,
-    PTAC_ACT_RELU,      /* max(0, z); NaN stays */
-    PTAC_ACT_GELU,      /* z * (1 + erf(z / sqrt(2))) / 2 */
-    PTAC_ACT_GELU_TANH, /* nearly that: z * sigmoid(2 u(z)), see gelu_tanh_inner() */
-    PTAC_ACT_SILU,      /* z * sigmoid(z) */
-    PTAC_ACT_TANH,
-    PTAC_ACT_SIGMOID,
-    PTAC_N_ACTS,
-} ptac_act;
+#include "ops/linear/act.h"
 
 /* Backward needs z + bias of these, and y of the others. */
 static inline bool ptac_act_saves_z(ptac_act act)

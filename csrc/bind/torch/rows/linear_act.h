@@ -5,23 +5,14 @@
  * The product is that of a GEMM library of torch's; bias and activation are ours.
  * Level close: stock adds the bias inside its product, and the libraries sum in
  * different orders.
+ *
+ * inputs[0] of a call is x; params are in ops/linear/linear_act.h.
  */
 #ifndef PTAC_BIND_TORCH_ROWS_LINEAR_ACT_H
 #define PTAC_BIND_TORCH_ROWS_LINEAR_ACT_H
 
 #include "bind/torch/rows/gemm.h"
-#include "ops/linear/bias_act.h"
-
-/*
- * params of a call, whose inputs[0] is x: x is [m, k], w is [n, k], y is [m, n];
- * leading dimensions of x and y are folded into m.
- */
-typedef struct ptac_linear_act {
-    int64_t m, n, k;
-    ptac_act activation;
-    bool is_training; /* a gradient will be asked for */
-    void *host;       /* the tensors, of either direction */
-} ptac_linear_act;
+#include "ops/linear/linear_act.h"
 
 /* The tensors of a forward call: borrowed inputs, owned results. */
 typedef struct ptac_linear_tensors {

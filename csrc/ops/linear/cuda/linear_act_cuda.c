@@ -1,0 +1,249 @@
+/*
+ * linear_act_cuda.c - the rows of linear_act on CUDA.
+ */
+#include "ops/linear/linear_act.h"
+#include "ops/linear/cuda/lt_step.h"
+
+enum {
+    GRAD,
+    X = 0,
+    W = 1,
+    BIAS = 2,
+    GRAD_X = 1, /* backward's inputs, behind the gradient */
+    GRAD_W = 2,
+    SAVED = 3,
+};
+
+/* Where so many bytes end, as products want them aligned. */
+static size_t aligned(size_t bytes)
+{
+    const size_t unit = PTAC_LT_WORKSPACE_ALIGNMENT;
+
+    return (bytes + unit - 1) / unit * unit;
+}
+
+static size_t element_bytes(ptac_dtype dtype)
+{
+    return dtype == PTAC_F32 ? 4 : 2;
+}
+
+/* Room for the gradient before the activation, in front of what the steps share. */
+static size_t grad_bytes(const ptac_linear_act *p, ptac_dtype dtype)
+{
+    if (p->activation == PTAC_ACT_NONE)
+        return 0;
+    return aligned((size_t)(p->m * p->n) * element_bytes(dtype));
+}
+
+size_t ptac_linear_act_workspace(const ptac_linear_act *params, ptac_dtype dtype)
+{
+    (void)params, (void)dtype;
+    return PTAC_LT_WORKSPACE_BYTES;
+}
+
+size_t ptac_linear_act_backward_workspace(const ptac_linear_act *params,
+                                          ptac_dtype dtype)
+{
+    const size_t sums = ptac_bias_grad_bytes(params->m, params->n);
+    const size_t shared =
+        sums > PTAC_LT_WORKSPACE_BYTES ? sums : PTAC_LT_WORKSPACE_BYTES;
+
+    return grad_bytes(params, dtype) + shared;
+}
+
+static bool is_matrix(const ptac_view *view, int64_t n_rows, int64_t n_cols)
+{
+    const int64_t sizes[] = {n_rows, n_cols};
+
+    return ptac_view_has_sizes(view, 2, sizes) &&
+           (n_cols == 1 || view->strides[1] == 1) &&
+           (n_rows == 1 || view->strides[0] >= n_cols);
+}
+
+/* A single row may have any stride, which the library would not take. */
+static ptac_lt_matrix matrix_of(const ptac_view *view)
+{
+    if (!view->data || view->n_dims != 2)
+        return (ptac_lt_matrix){NULL, 0};
+    return (ptac_lt_matrix){view->data,
+                            view->sizes[0] == 1 ? view->sizes[1] : view->strides[0]};
+}
+
+static ptac_reason accepts_place(const ptac_call *call)
+{
+    const ptac_linear_act *p = call->params;
+
+    if (ptac_lt_type(call->inputs[0].dtype) < 0)
+        return PTAC_DTYPE;
+    for (int i = 1; i < call->n_inputs; i++)
+        if (i != SAVED && call->inputs[i].data &&
+            call->inputs[i].dtype != call->inputs[0].dtype)
+            return PTAC_DTYPE;
+    if (p->m <= 0 || p->n <= 0 || p->k <= 0)
+        return PTAC_EMPTY;
+    if (p->m > INT32_MAX || p->n > INT32_MAX || p->k > INT32_MAX)
+        return PTAC_SHAPE;
+    if (!ptac_lt_on(p->device) || (uintptr_t)p->workspace % PTAC_LT_WORKSPACE_ALIGNMENT)
+        return PTAC_DEVICE;
+    return ptac_bias_act_ask();
+}
+
+static ptac_reason accepts(const ptac_call *call)
+{
+    const ptac_linear_act *p = call->params;
+    const bool has_bias = call->n_inputs > BIAS && call->inputs[BIAS].data;
+
+    if (!is_matrix(&call->inputs[X], p->m, p->k) ||
+        !is_matrix(&call->inputs[W], p->n, p->k) ||
+        (has_bias && !(ptac_view_has_sizes(&call->inputs[BIAS], 1, &p->n) &&
+                       ptac_view_is_contiguous(&call->inputs[BIAS]))))
+        return PTAC_LAYOUT;
+    return accepts_place(call);
+}
+
+static ptac_lt_place place_of(const ptac_call *call, size_t kept)
+{
+    const ptac_linear_act *p = call->params;
+
+    return (ptac_lt_place){
+        .call = call,
+        .dtype = call->inputs[0].dtype,
+        .allows_tf32 = p->allows_tf32,
+        .device = p->device,
+        .workspace = {(char *)p->workspace + kept, p->workspace_bytes - kept},
+    };
+}
+
+static ptac_status run(const ptac_call *call)
+{
+    const ptac_linear_act *p = call->params;
+    const ptac_lt_place place = place_of(call, 0);
+    const bool saves = p->is_training && ptac_linear_act_saves(p->activation);
+    const ptac_lt_forward layer = {
+        .m = p->m,
+        .n = p->n,
+        .k = p->k,
+        .x = matrix_of(&call->inputs[X]),
+        .w = matrix_of(&call->inputs[W]),
+        .bias = call->n_inputs > BIAS ? call->inputs[BIAS].data : NULL,
+        .y = matrix_of(&call->outputs[0]),
+        .saved = {saves ? call->outputs[1].data : NULL,
+                  ptac_linear_act_saved_ld(p->activation, p->n)},
+        .act = p->activation,
+    };
+    ptac_lt_step step;
+
+    if (!ptac_lt_plan_forward(&place, &layer, &step))
+        return PTAC_UNSUPPORTED;
+    return ptac_lt_step_run(&place, &step);
+}
+
+/* What a backward call computes, planned before anything is written. */
+typedef struct gradients {
+    ptac_lt_through own; /* the layer's activation, and sums for its bias */
+    bool has_kernel, has_x, has_w;
+    ptac_lt_step x, w;
+} gradients;
+
+static bool plan_products(const ptac_call *call, const ptac_lt_place *place,
+                          gradients *g)
+{
+    const ptac_linear_act *p = call->params;
+    void *gb = call->outputs[2].data;
+    const ptac_lt_through of_x = {
+        .m = p->m,
+        .n = p->k,
+        .k = p->n,
+        .g = g->own.gz,
+        .w = matrix_of(&call->inputs[GRAD_W]),
+        .gz = matrix_of(&call->outputs[0]),
+    };
+    const ptac_lt_weight_grad of_w = {
+        .m = p->m,
+        .n = p->n,
+        .k = p->k,
+        .gz = g->own.gz,
+        .x = matrix_of(&call->inputs[GRAD_X]),
+        .gw = matrix_of(&call->outputs[1]),
+        .gb = gb,
+    };
+
+    g->has_x = of_x.gz.data != NULL;
+    g->has_w = of_w.gw.data != NULL;
+    return (!g->has_x || ptac_lt_plan_through(place, &of_x, &g->x)) &&
+           (!g->has_w || ptac_lt_plan_weight_grad(place, &of_w, &g->w));
+}
+
+static bool plan_backward(const ptac_call *call, const ptac_lt_place *place,
+                          gradients *g)
+{
+    const ptac_linear_act *p = call->params;
+    const bool none = p->activation == PTAC_ACT_NONE;
+    const ptac_lt_matrix grad = matrix_of(&call->inputs[GRAD]);
+    const ptac_lt_matrix made = {p->workspace, p->n};
+
+    /* The weight's product sums for the bias, where there is one. */
+    const bool sums = call->outputs[2].data && !call->outputs[1].data;
+
+    g->own = (ptac_lt_through){
+        .m = p->m,
+        .n = p->n,
+        .g = grad,
+        .gz = none ? grad : made,
+        .gb = sums ? call->outputs[2].data : NULL,
+        .saved = {none ? NULL : call->inputs[SAVED].data,
+                  ptac_linear_act_saves(p->activation)
+                      ? ptac_linear_act_saved_ld(p->activation, p->n)
+                      : matrix_of(&call->inputs[SAVED]).ld},
+        .act = p->activation,
+    };
+    g->has_kernel = !none || sums;
+    if (sums && ptac_bias_grad_bytes(p->m, p->n) > place->workspace.bytes)
+        return false;
+    return plan_products(call, place, g);
+}
+
+static ptac_status run_backward(const ptac_call *call)
+{
+    const ptac_linear_act *p = call->params;
+    const size_t kept = grad_bytes(p, call->inputs[0].dtype);
+    ptac_status status = PTAC_OK;
+    ptac_lt_place place;
+    gradients g;
+
+    if (p->workspace_bytes < kept)
+        return PTAC_NO_MEMORY;
+    place = place_of(call, kept);
+    if (!plan_backward(call, &place, &g))
+        return PTAC_UNSUPPORTED;
+    if (g.has_kernel) {
+        ptac_act_backward_cuda job = ptac_lt_act_grad(&place, &g.own);
+
+        if (p->activation == PTAC_ACT_NONE)
+            job.gz = NULL; /* only sums: the gradient stays what it is */
+        status = ptac_bias_act_backward_on(&job, call);
+    }
+    if (status == PTAC_OK && g.has_x)
+        status = ptac_lt_step_run(&place, &g.x);
+    if (status == PTAC_OK && g.has_w)
+        status = ptac_lt_step_run(&place, &g.w);
+    return status;
+}
+
+static ptac_reason accepts_backward(const ptac_call *call)
+{
+    const ptac_linear_act *p = call->params;
+    const ptac_view *x = &call->inputs[GRAD_X], *w = &call->inputs[GRAD_W];
+
+    if (!is_matrix(&call->inputs[GRAD], p->m, p->n) ||
+        (x->data && !is_matrix(x, p->m, p->k)) ||
+        (w->data && !is_matrix(w, p->n, p->k)))
+        return PTAC_LAYOUT;
+    if (p->activation != PTAC_ACT_NONE && !call->inputs[SAVED].data)
+        return PTAC_ARGUMENT;
+    return accepts_place(call);
+}
+
+PTAC_ROW(LINEAR_ACT, "cuda", PTAC_CLOSE, 0, accepts, run, .device = PTAC_ON_CUDA)
+PTAC_ROW(LINEAR_ACT_BACKWARD, "cuda", PTAC_CLOSE, 0, accepts_backward, run_backward,
+         .device = PTAC_ON_CUDA)
