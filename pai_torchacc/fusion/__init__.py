@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import _counters, _features, _host, _options, _switch
+from pai_torchacc import _counters, _features, _host, _options, _switch, cuda_kernels
 from pai_torchacc._switch import Handle
 from pai_torchacc.calibration import in_use
 from pai_torchacc.fusion import precision
@@ -53,8 +53,16 @@ def install(c: Any, config: Config) -> str | None:
         return trouble
     _install_stand_ins(c)
     _install_attention(c, config)
+    _install_cuda_kernels(c)
     _open_gates(c, wanted, barred | unproven)
     return None
+
+
+def _install_cuda_kernels(c: Any) -> None:
+    import torch
+
+    if cuda_kernels.reason(torch) is None:
+        cuda_kernels.install(c)
 
 
 def leftover(c: Any) -> list[str]:
@@ -90,6 +98,7 @@ def remove(c: Any) -> None:
     _unserved.clear()
     for name in operators(c):
         c.set_gate(name, "switched off")
+    cuda_kernels.remove(c)
     c.scratch_clear()
     _attention_ledger.undo()
     _ledger.undo()
@@ -99,7 +108,8 @@ def remove(c: Any) -> None:
 def status(c: Any) -> dict[str, Any]:
     """``draining``: dispatcher entries that wait for a quiet moment.
 
-    ``left_to_stock``: operators that are not overridden, and why.
+    ``left_to_stock``: operators that are not overridden, and why. ``cuda_kernels``:
+    see :func:`pai_torchacc.cuda_kernels.status`.
     """
     waiting = leftover(c)
     found: dict[str, Any] = {}
@@ -107,7 +117,7 @@ def status(c: Any) -> dict[str, Any]:
         found["draining"] = len(waiting)
     if _unserved:
         found["left_to_stock"] = unserved()
-    return found
+    return found | cuda_kernels.status(c)
 
 
 def about(config: Config) -> str:
@@ -139,6 +149,7 @@ def remarks() -> list[str]:
         from pai_torchacc.fusion import cudnn
 
         found += cudnn.remarks(torch)
+        found += cuda_kernels.remarks(_host.load())
     return found
 
 
