@@ -58,6 +58,10 @@ class Objects:
         with ThreadPoolExecutor(JOBS) as pool:
             return list(pool.map(self._bring_up_to_date, sources))
 
+    def is_current(self, source: Path) -> bool:
+        """Whether the object of this source is there already."""
+        return self._is_current(self._target(source))
+
     def warnings(self, sources: Iterable[Path]) -> str:
         """What the compiler said about these sources, which are up to date."""
         records = (self._target(s).with_suffix(".json") for s in sources)

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pai_torchacc.cuda_kernels import nvrtc, providing
-from pai_torchacc.cuda_kernels.shipped import shipped
+from pai_torchacc.cuda_kernels import nvrtc, providing, shipped
 from pai_torchacc.memory_pool.cuda import DRIVER_FILES
 
 _PATIENCE_S = 30
@@ -33,7 +32,7 @@ def install(c: Any) -> None:
         state.is_on = True
         atexit.register(_end)
     c.cuda_when_wanted(partial(providing.run, c))
-    torch, package = sys.modules["torch"], shipped()
+    torch, package = sys.modules["torch"], shipped.contents()
     if package and package.has_fat_binaries() and torch.cuda.is_initialized():
         for name in c.cuda_units():
             c.cuda_want(name)
@@ -58,11 +57,9 @@ def _end() -> None:
 
 def reason(torch: Any) -> str | None:
     """Why no kernel can be provided here, as far as that shows without the driver."""
-    if not torch.cuda._is_compiled() or torch.version.hip:
-        return "this torch has no CUDA"
     if not any(Path(f).exists() for f in DRIVER_FILES):
         return "no NVIDIA driver"
-    package = shipped()
+    package = shipped.contents()
     if package is None:
         return "the package was built without its kernels"
     if not package.has_fat_binaries() and not nvrtc.has_file(torch):
@@ -74,12 +71,9 @@ def status(c: Any) -> dict[str, Any]:
     """``cuda_kernels``: of each unit that was asked for, what became of it.
 
     Its state, where its code is from, or why there is none. ``cache`` says why nothing
-    was kept on disk; ``reason``, why there can be none. Empty where torch has no CUDA.
+    was kept on disk; ``reason``, why there can be none.
     """
-    torch = sys.modules["torch"]
-    if not torch.cuda._is_compiled() or torch.version.hip:
-        return {}
-    return {"cuda_kernels": {"reason": reason(torch)} | _of_units(c)}
+    return {"cuda_kernels": {"reason": reason(sys.modules["torch"])} | _of_units(c)}
 
 
 def _of_units(c: Any) -> dict[str, Any]:

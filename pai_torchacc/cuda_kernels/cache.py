@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,7 +98,7 @@ def read(name: str) -> bytes | None:
 def write(name: str, code: bytes) -> None:
     """Keep code under this name, whole or not at all, and the folder in its bounds."""
     with _opened(folder(), create=True) as directory:
-        fresh = f"{name}.{secrets.token_hex(8)}.new"
+        fresh = f"{name}.{os.urandom(8).hex()}.new"
         try:
             descriptor = os.open(fresh, _CREATE, 0o600, dir_fd=directory)
             with os.fdopen(descriptor, "wb") as file:

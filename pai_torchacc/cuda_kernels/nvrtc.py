@@ -94,13 +94,10 @@ class Nvrtc:
         try:
             arguments = (program, len(options), _strings(options))
             if self.library.nvrtcCompileProgram(*arguments) != 0:
-                log = self._take(
-                    program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog"
-                )
-                text = log.rstrip(b"\0").decode(errors="replace").strip()
+                log = self._take(program, "ProgramLog").rstrip(b"\0")
+                text = log.decode(errors="replace").strip()
                 raise CompileError(text or "NVRTC fails without a log")
-            kind = "CUBIN" if is_cubin else "PTX"
-            return self._take(program, f"nvrtcGet{kind}Size", f"nvrtcGet{kind}")
+            return self._take(program, "CUBIN" if is_cubin else "PTX")
         finally:
             self.library.nvrtcDestroyProgram(byref(program))
 

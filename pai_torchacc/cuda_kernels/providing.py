@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from pai_torchacc.cuda_kernels import cache, nvrtc
-from pai_torchacc.cuda_kernels.shipped import Source, shipped
+from pai_torchacc.cuda_kernels import cache, nvrtc, shipped
+from pai_torchacc.cuda_kernels.shipped import Source
 from pai_torchacc.cuda_kernels.target import NoTarget, Target, of_machine
 
 NOTHING_COMPILES = "neither nvcc at build time nor NVRTC"
@@ -110,7 +110,7 @@ def _give_up(c: Any, name: str, trouble: str) -> None:
 
 
 def _given(c: Any, name: str, target: Target) -> Outcome:
-    package = shipped()
+    package = shipped.contents()
     if package is None:
         raise nvrtc.NoNvrtc("the package was built without its kernels")
     code = package.fat_binary(name, target)

@@ -76,7 +76,7 @@ class Shipped:
 
 
 @cache
-def shipped() -> Shipped | None:
+def contents() -> Shipped | None:
     """None where the package was built without them."""
     try:
         content = json.loads((FOLDER / "kernels.json").read_text(encoding="utf-8"))

@@ -9,11 +9,12 @@ through. Both ask the same chooser, and both end in stock when it says no.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import _counters, _features, _host, _options, _switch, cuda_kernels
+from pai_torchacc import _counters, _features, _host, _options, _switch
 from pai_torchacc._switch import Handle
 from pai_torchacc.calibration import in_use
 from pai_torchacc.fusion import precision
@@ -53,16 +54,20 @@ def install(c: Any, config: Config) -> str | None:
         return trouble
     _install_stand_ins(c)
     _install_attention(c, config)
-    _install_cuda_kernels(c)
+    if (room := _cuda_kernels()) and room.reason(sys.modules["torch"]) is None:
+        room.install(c)
     _open_gates(c, wanted, barred | unproven)
     return None
 
 
-def _install_cuda_kernels(c: Any) -> None:
-    import torch
+def _cuda_kernels() -> Any:
+    """Who provides machine code for them; None where this torch has no CUDA."""
+    torch = sys.modules["torch"]
+    if not torch.cuda._is_compiled() or torch.version.hip:
+        return None
+    from pai_torchacc import cuda_kernels
 
-    if cuda_kernels.reason(torch) is None:
-        cuda_kernels.install(c)
+    return cuda_kernels
 
 
 def leftover(c: Any) -> list[str]:
@@ -98,7 +103,8 @@ def remove(c: Any) -> None:
     _unserved.clear()
     for name in operators(c):
         c.set_gate(name, "switched off")
-    cuda_kernels.remove(c)
+    if room := _cuda_kernels():
+        room.remove(c)
     c.scratch_clear()
     _attention_ledger.undo()
     _ledger.undo()
@@ -117,7 +123,9 @@ def status(c: Any) -> dict[str, Any]:
         found["draining"] = len(waiting)
     if _unserved:
         found["left_to_stock"] = unserved()
-    return found | cuda_kernels.status(c)
+    if room := _cuda_kernels():
+        found |= room.status(c)
+    return found
 
 
 def about(config: Config) -> str:
@@ -149,7 +157,8 @@ def remarks() -> list[str]:
         from pai_torchacc.fusion import cudnn
 
         found += cudnn.remarks(torch)
-        found += cuda_kernels.remarks(_host.load())
+        if room := _cuda_kernels():
+            found += room.remarks(_host.load())
     return found
 
 

@@ -38,8 +38,6 @@ def test_several_units_are_wanted_at_once(fakes: Fakes) -> None:
 cuda_kernels.install(c)
 names = list(c.cuda_units())
 want(*names)
-while "wanted" in c.cuda_units().values():
-    assert providing.wait(60)
 tell(names=names)
 """
     found = fakes.run(program)
@@ -67,9 +65,7 @@ def test_fat_binaries_are_given_at_once_where_cuda_is_in_use(fakes: Fakes) -> No
     program = """
 cuda.is_initialized = lambda: True
 cuda_kernels.install(c)
-assert done.wait(60)
-while "wanted" in c.cuda_units().values():
-    assert providing.wait(60)
+settle()
 tell(states=sorted(set(c.cuda_units().values())))
 """
     found = fakes.run(program, kernels=fakes.kernels(has_fat_binaries=True))
@@ -179,7 +175,7 @@ for _ in range(1000):
 c.cuda_want("max_pool2d")
 before = c.cuda_units()["log_softmax"]
 Path({str(awaited)!r}).touch()
-assert done.wait(60)
+settle()
 tell(before=before)
 """
     found = fakes.run(program, FAKE_NVRTC_WAIT=str(awaited))
@@ -198,12 +194,10 @@ while not compiler.fake_nvrtc_compiled():
 c.cuda_want("max_pool2d")
 cuda_kernels.remove(c)
 Path({str(awaited)!r}).touch()
-assert done.wait(60) and providing.wait(60)
+settle("log_softmax")
 off = c.cuda_units()["max_pool2d"]
 cuda_kernels.install(c)
-done.clear()
-c.cuda_want("max_pool2d")
-assert done.wait(60)
+want("max_pool2d")
 tell(off=off)
 """
     found = fakes.run(program, FAKE_NVRTC_WAIT=str(awaited))
@@ -275,7 +269,7 @@ if child == 0:
         os._exit(4)
 _, status = os.waitpid(child, 0)
 Path({str(awaited)!r}).touch()
-assert done.wait(60)
+settle()
 tell(child=os.waitstatus_to_exitcode(status))
 """
     found = fakes.run(program, FAKE_NVRTC_WAIT=str(awaited))

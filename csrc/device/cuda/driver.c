@@ -106,6 +106,8 @@ const char *ptac_cuda_target_of_machine(ptac_cuda_target *target)
     int n = 0;
 
     *target = (ptac_cuda_target){0};
+    if (!ptac_cuda.library_load)
+        return "driver too old: it lacks cuLibraryLoadData";
     if (!ptac_cuda.driver_version ||
         ptac_cuda.driver_version(&target->driver_version) != PTAC_CU_OK)
         return "the NVIDIA driver does not tell its version";

@@ -86,7 +86,7 @@ const char *ptac_cuda_give(ptac_cuda_unit *unit, const void *code)
     if (LOAD(unit->state) == PTAC_CUDA_READY)
         return NULL;
     if (!ptac_cuda.library_load || !ptac_cuda.library_kernel || !ptac_cuda.launch)
-        return "the NVIDIA driver is too old: it lacks cuLibraryLoadData";
+        return "driver too old: it lacks cuLibraryLoadData";
     result = load(&unit->library, code);
     if (result != PTAC_CU_OK)
         return ptac_cuda_text(result);

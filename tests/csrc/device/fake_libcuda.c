@@ -4,8 +4,8 @@
  * The environment says what it is: FAKE_CUDA_VERSION, FAKE_CUDA_CAPABILITIES ("90,80"),
  * FAKE_CUDA_FAIL_AT, the number of the call that fails. Nothing works before cuInit(),
  * nor in a child of the process that called it, as with the real one. Machine code is
- * what fake_nvrtc.c makes, or a true fat binary. fake_libcuda_rest.c has the functions
- * that nothing here calls.
+ * what fake_nvrtc.c makes, or a true CUBIN or fat binary. fake_libcuda_rest.c has the
+ * functions that nothing here calls.
  */
 #include "device/cuda/driver.h"
 
@@ -130,6 +130,7 @@ cu_result cuDeviceGetAttribute(int *value, cu_attribute attribute, cu_device dev
     return PTAC_CU_OK;
 }
 
+#ifndef WITHOUT_LIBRARIES
 /* Machine code of sm_<n> runs on devices of the same major number, from n on. */
 static bool fits(const char *code)
 {
@@ -143,7 +144,6 @@ static bool fits(const char *code)
     return true;
 }
 
-#ifndef WITHOUT_LIBRARIES
 cu_result cuLibraryLoadData(cu_library *library, const void *code,
                             cu_jit_option *options, void **values,
                             unsigned int n_options, cu_library_option *library_options,
@@ -157,7 +157,8 @@ cu_result cuLibraryLoadData(cu_library *library, const void *code,
         return result;
     if (n_options || n_library_options)
         return INVALID_VALUE;
-    if (memcmp(code, fat_binary, sizeof fat_binary) != 0) {
+    if (memcmp(code, fat_binary, sizeof fat_binary) != 0 &&
+        strncmp(code, "\177ELF", 4) != 0) {
         if (strncmp(code, "FAKE CUBIN sm_", 14) != 0 &&
             strncmp(code, "FAKE PTX compute_", 17) != 0)
             return INVALID_IMAGE;

@@ -24,7 +24,7 @@ import kernels
 FAT_BINARY = b"\x50\xed\x55\xba stands for one"
 
 BEGIN = """
-import ctypes, json, os, sys, threading, types
+import ctypes, json, os, sys, types
 from pathlib import Path
 driver = {driver!r} and ctypes.CDLL({driver!r}, mode=ctypes.RTLD_GLOBAL)
 from pai_torchacc import _C as c, cuda_kernels
@@ -36,19 +36,15 @@ cuda = types.SimpleNamespace(_is_compiled=lambda: True, is_initialized=lambda: F
 version = types.SimpleNamespace(cuda="13.0", hip=None)
 sys.modules["torch"] = torch = types.SimpleNamespace(cuda=cuda, version=version)
 compiler = {nvrtc!r} and ctypes.CDLL({nvrtc!r}[0])
-done, provide = threading.Event(), providing.run
-def run(c):
-    try:
-        provide(c)
-    finally:
-        done.set()
-providing.run = run
+def settle(*units):
+    # until these, or all, are not wanted any more
+    while "wanted" in [c.cuda_units()[unit] for unit in units or c.cuda_units()]:
+        os.sched_yield()
+    assert providing.wait(60)
 def want(*units):
-    done.clear()
     for unit in units:
         c.cuda_want(unit)
-    assert done.wait(60)
-    assert providing.wait(60)
+    settle(*units)
 def tell(**more):
     found = cuda_kernels.status(c)["cuda_kernels"]
     if compiler:
