@@ -30,7 +30,7 @@ PIP_OPTIONS = --quiet --disable-pip-version-check
 PYTEST = python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Folders among them, so that a file that went away is noticed as well.
-sources := setup.py pyproject.toml $(shell find csrc -type d -o -name '*.[ch]')
+sources := setup.py pyproject.toml $(shell find csrc -type d -o -name '*.[ch]' -o -name '*.cu')
 
 .PHONY: install demo test check check-wheel soak bench wheel format clean
 .DELETE_ON_ERROR:
@@ -111,7 +111,7 @@ wheel: | $(BIN)/python
 	@ls dist/*.whl
 
 format: $(VENV)/.with-test
-	find csrc tests -name '*.[ch]' -o -name '*.cpp' | xargs $(BIN)/clang-format -i
+	find csrc tests -name '*.[ch]' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format -i
 	$(BIN)/ruff check --quiet --fix .
 	$(BIN)/ruff format --quiet .
 

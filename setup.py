@@ -4,7 +4,8 @@ The extension uses CPython's stable ABI and finds torch when it runs, so one whe
 serves CPython >= 3.11 and torch >= 2.11. Where it cannot run (not Linux, or a
 free-threaded CPython) the package installs without it and says so.
 
-Objects are kept in build/objects: what has not changed is not compiled again.
+Objects are kept in build/objects: what has not changed is not compiled again. CUDA
+kernels are compiled where nvcc is found (tools/kernels.py); nothing else asks for it.
 """
 
 import os
@@ -20,8 +21,10 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent.absolute()
+CACHE = HERE / "build" / "objects"
 sys.path.insert(0, str(HERE / "tools"))
 
+from kernels import ship  # noqa: E402
 from objects import Objects  # noqa: E402
 from version import version  # noqa: E402
 
@@ -88,7 +91,7 @@ class BuildExt(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Compile and link the extension where setuptools wants it."""
-        objects = Objects(HERE / "build" / "objects", HERE, self.command(ext))
+        objects = Objects(CACHE, HERE, self.command(ext))
         self.compiler.link_shared_object(
             [str(o) for o in objects.compile(HERE / s for s in ext.sources)],
             self.get_ext_fullpath(ext.name),
@@ -97,6 +100,12 @@ class BuildExt(build_ext):
             build_temp=self.build_temp,
             target_lang="c",
         )
+        ship(HERE, CACHE, Path(self.get_ext_fullpath(ext.name)).parent / "_kernels")
+
+    def copy_extensions_to_source(self) -> None:
+        """Put what was built into this tree, of which an editable install runs."""
+        super().copy_extensions_to_source()
+        ship(HERE, CACHE, HERE / "pai_torchacc" / "_kernels")
 
 
 class BuildPy(build_py):

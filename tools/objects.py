@@ -31,11 +31,23 @@ class Objects:
     """Objects of one command, such as ``["cc", "-O2"]``, below ``folder``.
 
     ``root`` is what the paths of sources are told apart by; the compiler runs there.
+    ``kind`` is the compiler's option for what it makes. ``is_quiet``: what it says is
+    only kept, where it says something of every source.
     """
 
-    def __init__(self, folder: Path, root: Path, command: Sequence[str]):
+    def __init__(
+        self,
+        folder: Path,
+        root: Path,
+        command: Sequence[str],
+        *,
+        kind: str = "-c",
+        is_quiet: bool = False,
+    ):
         self.root = root
         self.command = list(command)
+        self.kind = kind
+        self.is_quiet = is_quiet
         identity = json.dumps([self.command, _version(self.command[0])])
         self.folder = folder / hashlib.sha256(identity.encode()).hexdigest()[:12]
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -45,6 +57,10 @@ class Objects:
         """Bring the objects of these sources up to date, in parallel; their paths."""
         with ThreadPoolExecutor(JOBS) as pool:
             return list(pool.map(self._bring_up_to_date, sources))
+
+    def is_current(self, source: Path) -> bool:
+        """Whether the object of this source is there already."""
+        return self._is_current(self._target(source))
 
     def warnings(self, sources: Iterable[Path]) -> str:
         """What the compiler said about these sources, which are up to date."""
@@ -74,14 +90,14 @@ class Objects:
 
     def _compile_one(self, source: Path, target: Path) -> None:
         fresh, rule = target.with_suffix(".new"), target.with_suffix(".d")
-        command = [*self.command, "-MMD", "-MF", str(rule), "-c"]
+        command = [*self.command, "-MMD", "-MF", str(rule), self.kind]
         command += [str(source.relative_to(self.root)), "-o", str(fresh)]
         done = subprocess.run(
             command, cwd=self.root, capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise CompileError(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
-        if done.stderr:
+        if done.stderr and not self.is_quiet:
             print(done.stderr, end="")
         read = {str(p): self._hash(self.root / p) for p in _prerequisites(rule)}
         record = {"from": read, "said": done.stderr}

@@ -9,6 +9,7 @@ through. Both ask the same chooser, and both end in stock when it says no.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -53,8 +54,20 @@ def install(c: Any, config: Config) -> str | None:
         return trouble
     _install_stand_ins(c)
     _install_attention(c, config)
+    if (room := _cuda_kernels()) and room.reason(sys.modules["torch"]) is None:
+        room.install(c)
     _open_gates(c, wanted, barred | unproven)
     return None
+
+
+def _cuda_kernels() -> Any:
+    """Who provides machine code for them; None where this torch has no CUDA."""
+    torch = sys.modules["torch"]
+    if not torch.cuda._is_compiled() or torch.version.hip:
+        return None
+    from pai_torchacc import cuda_kernels
+
+    return cuda_kernels
 
 
 def leftover(c: Any) -> list[str]:
@@ -90,6 +103,8 @@ def remove(c: Any) -> None:
     _unserved.clear()
     for name in operators(c):
         c.set_gate(name, "switched off")
+    if room := _cuda_kernels():
+        room.remove(c)
     c.scratch_clear()
     _attention_ledger.undo()
     _ledger.undo()
@@ -99,7 +114,8 @@ def remove(c: Any) -> None:
 def status(c: Any) -> dict[str, Any]:
     """``draining``: dispatcher entries that wait for a quiet moment.
 
-    ``left_to_stock``: operators that are not overridden, and why.
+    ``left_to_stock``: operators that are not overridden, and why. ``cuda_kernels``:
+    see :func:`pai_torchacc.cuda_kernels.status`.
     """
     waiting = leftover(c)
     found: dict[str, Any] = {}
@@ -107,6 +123,8 @@ def status(c: Any) -> dict[str, Any]:
         found["draining"] = len(waiting)
     if _unserved:
         found["left_to_stock"] = unserved()
+    if room := _cuda_kernels():
+        found |= room.status(c)
     return found
 
 
@@ -139,6 +157,8 @@ def remarks() -> list[str]:
         from pai_torchacc.fusion import cudnn
 
         found += cudnn.remarks(torch)
+        if room := _cuda_kernels():
+            found += room.remarks(_host.load())
     return found
 
 

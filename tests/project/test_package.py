@@ -81,10 +81,11 @@ def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if subprocess.run(pip("--version"), capture_output=True, check=False).returncode:
         pytest.skip(f"{sys.executable} has no pip")
     folder = tmp_path_factory.mktemp("wheel")
+    without_nvcc = {} if native.FULL else {"PTAC_NVCC": "0"}
     try:
         native.run(
             pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(tree)),
-            env=outside(),
+            env=outside(**without_nvcc),
             cwd=folder,
         )
     except AssertionError:
@@ -125,7 +126,18 @@ def test_wheel_has_the_package_and_nothing_else(wheel: Path, tree: Path) -> None
         "pai_torchacc/startup/sitecustomize.py",
     } <= expected
     ours = {m for m in members(wheel) if ".dist-info/" not in m}
-    assert ours == expected | {"pai_torchacc/_C.abi3.so"}
+    built = {"pai_torchacc/_C.abi3.so", "pai_torchacc/_kernels/kernels.json"}
+    fat = {m for m in ours if m.endswith(".fatbin")}  # where nvcc is
+    assert ours - fat == expected | built
+
+
+def test_wheel_has_the_kernels(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        brought = json.loads(archive.read("pai_torchacc/_kernels/kernels.json"))
+    assert brought["units"].keys() == _C.cuda_units().keys()
+    for unit in brought["units"].values():
+        for name in (unit["source"], *unit["headers"]):
+            assert brought["texts"][name] == (native.CSRC / name).read_text()
 
 
 def test_wheel_asks_for_torch_only(wheel: Path) -> None:

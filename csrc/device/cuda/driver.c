@@ -4,11 +4,30 @@
 #include "device/cuda/driver.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 
 ptac_cuda_functions ptac_cuda;
 
-const char *ptac_cuda_load(const char *name)
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+
+/* A child would wait for ever for a thread that it does not have. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&loading);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&loading);
+}
+
+__attribute__((constructor)) static void prepare(void)
+{
+    pthread_atfork(before_fork, after_fork, after_fork);
+}
+
+static const char *load(const char *name)
 {
     static char reason[256];
     static bool is_loaded;
@@ -48,6 +67,16 @@ const char *ptac_cuda_load(const char *name)
     return NULL;
 }
 
+const char *ptac_cuda_load(const char *name)
+{
+    const char *trouble;
+
+    pthread_mutex_lock(&loading);
+    trouble = load(name);
+    pthread_mutex_unlock(&loading);
+    return trouble;
+}
+
 const char *ptac_cuda_text(cu_result result)
 {
     const char *text = NULL;
@@ -55,6 +84,42 @@ const char *ptac_cuda_text(cu_result result)
     if (!ptac_cuda.error_text || ptac_cuda.error_text(result, &text) != PTAC_CU_OK)
         text = NULL;
     return text ? text : "unknown error";
+}
+
+/* 90 for 9.0, or 0. */
+static int capability_of(int number)
+{
+    cu_device device;
+    int major = 0, minor = 0;
+
+    if (ptac_cuda.device_get(&device, number) != PTAC_CU_OK ||
+        ptac_cuda.device_attribute(&major, PTAC_CU_ATTRIBUTE_MAJOR, device) !=
+            PTAC_CU_OK ||
+        ptac_cuda.device_attribute(&minor, PTAC_CU_ATTRIBUTE_MINOR, device) !=
+            PTAC_CU_OK)
+        return 0;
+    return 10 * major + minor;
+}
+
+const char *ptac_cuda_target_of_machine(ptac_cuda_target *target)
+{
+    int n = 0;
+
+    *target = (ptac_cuda_target){0};
+    if (!ptac_cuda.library_load)
+        return "driver too old: it lacks cuLibraryLoadData";
+    if (!ptac_cuda.driver_version ||
+        ptac_cuda.driver_version(&target->driver_version) != PTAC_CU_OK)
+        return "the NVIDIA driver does not tell its version";
+    if (ptac_cuda.device_count(&n) != PTAC_CU_OK || n < 1)
+        return "the NVIDIA driver has no device";
+    for (int i = 0; i < n && i < PTAC_CUDA_MOST_DEVICES; i++) {
+        target->capability[i] = capability_of(i);
+        if (!target->capability[i])
+            return "the NVIDIA driver does not describe its devices";
+        target->n_devices++;
+    }
+    return NULL;
 }
 
 static void describe(ptac_cuda_device *device, cu_device handle)

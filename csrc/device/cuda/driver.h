@@ -94,6 +94,7 @@ typedef ptac_cu_access cu_access;
 
 /* What calls of kernels take besides, see launch.h. */
 #define PTAC_CUDA_LAUNCH_FUNCTIONS(F)                                                  \
+    F(driver_version, cuDriverGetVersion, (int *))                                     \
     F(library_load, cuLibraryLoadData,                                                 \
       (cu_library *, const void *, cu_jit_option *, void **, unsigned int,             \
        cu_library_option *, void **, unsigned int))                                    \
@@ -109,6 +110,8 @@ enum {
     PTAC_CU_INVALID_CONTEXT = 201,
     PTAC_CU_NOT_READY = 600,
 
+    PTAC_CU_ATTRIBUTE_MAJOR = 75, /* of the compute capability */
+    PTAC_CU_ATTRIBUTE_MINOR = 76,
     PTAC_CU_ATTRIBUTE_VMM = 102,      /* has virtual memory management */
     PTAC_CU_ATTRIBUTE_VMM_RDMA = 110, /* and network cards may read such memory */
     PTAC_CU_GRANULARITY_MINIMUM = 0,
@@ -136,6 +139,23 @@ extern ptac_cuda_functions ptac_cuda;
  * program itself (tests). NULL, or why there is none; the text stays good.
  */
 const char *ptac_cuda_load(const char *library);
+
+/*
+ * What machine code has to be for: the driver's CUDA version as 1000 * major + 10 *
+ * minor, and the compute capability of each device, 90 for 9.0. The driver is loaded.
+ * NULL, or why that cannot be told.
+ */
+enum {
+    PTAC_CUDA_MOST_DEVICES = 64,
+};
+
+typedef struct ptac_cuda_target {
+    int driver_version;
+    int n_devices;
+    int capability[PTAC_CUDA_MOST_DEVICES];
+} ptac_cuda_target;
+
+const char *ptac_cuda_target_of_machine(ptac_cuda_target *target);
 
 /* One device, with its primary context retained for good. */
 typedef struct ptac_cuda_device {

@@ -136,6 +136,8 @@ template <class T> inline T shuffle(unsigned int mask, T value, int source, site
 #define PTAC_DEVICE static inline
 #define PTAC_METHOD inline
 
+#define PTAC_AS_WRITTEN
+
 #define PTAC_KERNEL(kernel_name, n_threads, ...)                                       \
     static void kernel_name(__VA_ARGS__);                                              \
     static emulate::kernel kernel_of_##kernel_name = {                                 \

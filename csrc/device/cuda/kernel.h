@@ -18,6 +18,9 @@
 #define PTAC_KERNEL(name, n_threads, ...)                                              \
     extern "C" __global__ void __launch_bounds__(n_threads) name(__VA_ARGS__)
 
+/* Before a loop whose copies would cost registers and gain nothing. */
+#define PTAC_AS_WRITTEN _Pragma("unroll 1")
+
 /* Memory that a block's threads share; it holds anything when the block begins. */
 #define PTAC_SHARED(type, name, n) __shared__ __align__(16) type name[n]
 

@@ -3,10 +3,39 @@
  */
 #include "device/cuda/launch.h"
 
+#include <pthread.h>
+
 #define LOAD(value)       __atomic_load_n(&(value), __ATOMIC_ACQUIRE)
 #define STORE(value, new) __atomic_store_n(&(value), new, __ATOMIC_RELEASE)
 
 static ptac_cuda_unit *units;
+
+static bool (*tell_wanted)(void);
+static bool must_tell; /* of a unit that nobody has been told of */
+
+static void have_told_again(void)
+{
+    STORE(must_tell, true);
+}
+
+__attribute__((constructor)) static void prepare(void)
+{
+    pthread_atfork(NULL, NULL, have_told_again);
+}
+
+void ptac_cuda_when_wanted(bool (*tell)(void))
+{
+    STORE(tell_wanted, tell);
+    STORE(must_tell, true);
+}
+
+static void say_wanted(void)
+{
+    bool (*tell)(void) = LOAD(tell_wanted);
+
+    if (tell && __atomic_exchange_n(&must_tell, false, __ATOMIC_ACQ_REL) && !tell())
+        STORE(must_tell, true);
+}
 
 void ptac_cuda_unit_add(ptac_cuda_unit *unit)
 {
@@ -25,23 +54,50 @@ ptac_reason ptac_cuda_ask(ptac_cuda_unit *unit)
 
     if (state == PTAC_CUDA_READY)
         return PTAC_TAKE;
-    if (state == PTAC_CUDA_UNASKED)
+    if (state == PTAC_CUDA_BROKEN)
+        return PTAC_QUARANTINED;
+    if (state == PTAC_CUDA_UNASKED &&
         __atomic_compare_exchange_n(&unit->state, &state, PTAC_CUDA_WANTED, false,
-                                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-    return state == PTAC_CUDA_BROKEN ? PTAC_QUARANTINED : PTAC_COMPILING;
+                                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        STORE(must_tell, true);
+    if (LOAD(must_tell))
+        say_wanted();
+    return PTAC_COMPILING;
+}
+
+/* Another thread may be capturing a graph, which forbids most of the driver to all. */
+static cu_result load(cu_library *library, const void *code)
+{
+    cu_capture_mode mode = PTAC_CU_CAPTURE_MODE_RELAXED;
+    const bool is_relaxed =
+        ptac_cuda.capture_mode && ptac_cuda.capture_mode(&mode) == PTAC_CU_OK;
+    const cu_result result =
+        ptac_cuda.library_load(library, code, NULL, NULL, 0, NULL, NULL, 0);
+
+    if (is_relaxed)
+        ptac_cuda.capture_mode(&mode);
+    return result;
 }
 
 const char *ptac_cuda_give(ptac_cuda_unit *unit, const void *code)
 {
     cu_result result;
 
-    if (!ptac_cuda.library_load || !ptac_cuda.library_kernel || !ptac_cuda.launch) {
+    if (LOAD(unit->state) == PTAC_CUDA_READY)
+        return NULL;
+    if (!ptac_cuda.library_load || !ptac_cuda.library_kernel || !ptac_cuda.launch)
+        return "driver too old: it lacks cuLibraryLoadData";
+    result = load(&unit->library, code);
+    if (result != PTAC_CU_OK)
+        return ptac_cuda_text(result);
+    STORE(unit->state, PTAC_CUDA_READY);
+    return NULL;
+}
+
+void ptac_cuda_give_up(ptac_cuda_unit *unit)
+{
+    if (LOAD(unit->state) != PTAC_CUDA_READY)
         STORE(unit->state, PTAC_CUDA_BROKEN);
-        return "the NVIDIA driver is too old: it lacks cuLibraryLoadData";
-    }
-    result = ptac_cuda.library_load(&unit->library, code, NULL, NULL, 0, NULL, NULL, 0);
-    STORE(unit->state, result == PTAC_CU_OK ? PTAC_CUDA_READY : PTAC_CUDA_BROKEN);
-    return result == PTAC_CU_OK ? NULL : ptac_cuda_text(result);
 }
 
 static cu_result find(ptac_cuda_kernel *kernel, cu_kernel *found)

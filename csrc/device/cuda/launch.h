@@ -58,10 +58,22 @@ ptac_cuda_unit *ptac_cuda_units(void);
 ptac_reason ptac_cuda_ask(ptac_cuda_unit *unit);
 
 /*
- * Give a unit its machine code, a CUBIN or a fat binary that the driver copies. NULL,
- * or why it does not load; the unit is broken then.
+ * Have somebody told, by whoever asks, that there are units that are wanted: once for
+ * each of them, and once in a child of a fork, which lacks the parent's threads. tell()
+ * does not wait, and says whether it has told; else the next who asks tries again. NULL
+ * for nobody, which is how a program begins.
+ */
+void ptac_cuda_when_wanted(bool (*tell)(void));
+
+/*
+ * Give a unit its machine code, a CUBIN, PTX or a fat binary that the driver copies.
+ * The driver is loaded. NULL, or why the code does not load: the unit is as it was, and
+ * may be given other code.
  */
 const char *ptac_cuda_give(ptac_cuda_unit *unit, const void *code);
+
+/* There will be no code for this unit, unless it has some already. */
+void ptac_cuda_give_up(ptac_cuda_unit *unit);
 
 /*
  * Launch a kernel of a unit that is ready, n_blocks of n_threads along x, behind what

@@ -54,6 +54,7 @@ PTAC_DEVICE void forward(ptac_input<T> x, ptac_output<T> y,
 
             if (from < 0 || from >= p.height)
                 continue;
+            PTAC_AS_WRITTEN
             for (int w = 0; w < p.w.kernel; w++) {
                 const int place = from * p.width + column + w * p.w.dilation;
 
@@ -106,6 +107,7 @@ PTAC_DEVICE void backward(ptac_input<T> grad_y, ptac_input<ptac_i64> indices,
         decltype(ptac_real(T())) sum = 0; /* as stock, also of 16 bits */
 
         for (int row = first_output(p.h, at.row); row < rows; row++) {
+            PTAC_AS_WRITTEN
             for (int column = first_output(p.w, at.column); column < columns;
                  column++) {
                 const ptac_i64 from =
