@@ -4,19 +4,27 @@
 #include "device/cuda/driver.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
+
+enum {
+    NOT_FOUND = 0,
+    FOUND,
+    STARTED,
+};
 
 ptac_cuda_functions ptac_cuda;
 
-const char *ptac_cuda_load(const char *name)
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int state;
+static char reason[256];
+
+static const char *find(const char *name)
 {
-    static char reason[256];
-    static bool is_loaded;
     void *library;
     const char *missing = NULL;
-    cu_result result;
 
-    if (is_loaded)
+    if (state >= FOUND)
         return NULL;
     library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
@@ -38,14 +46,47 @@ const char *ptac_cuda_load(const char *name)
                  missing);
         return reason;
     }
+    state = FOUND;
+    return NULL;
+}
+
+static const char *start(const char *name)
+{
+    const char *missing = find(name);
+    cu_result result;
+
+    if (missing || state == STARTED)
+        return missing;
     result = ptac_cuda.init(0);
     if (result != PTAC_CU_OK) {
         snprintf(reason, sizeof reason, "the NVIDIA driver does not start: %s",
                  ptac_cuda_text(result));
         return reason;
     }
-    is_loaded = true;
+    __atomic_store_n(&state, STARTED, __ATOMIC_RELEASE);
     return NULL;
+}
+
+static const char *locked(const char *(*does)(const char *), const char *name)
+{
+    const char *why;
+
+    pthread_mutex_lock(&lock);
+    why = does(name);
+    pthread_mutex_unlock(&lock);
+    return why;
+}
+
+const char *ptac_cuda_find(const char *name)
+{
+    return locked(find, name);
+}
+
+const char *ptac_cuda_load(const char *name)
+{
+    if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == STARTED)
+        return NULL;
+    return locked(start, name);
 }
 
 const char *ptac_cuda_text(cu_result result)

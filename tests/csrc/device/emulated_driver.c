@@ -5,21 +5,16 @@
  * functions take what the real ones take, and refuse what those refuse.
  */
 #include "device/cuda/launch.h"
-#include "emulator.h"
+#include "emulated_kernels.h"
 #include "trial.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
     INVALID_VALUE = 1, /* the driver's numbers */
-    INVALID_IMAGE = 200,
-    NOT_FOUND = 500,
     SUCCESS = 0,
 };
 
-static const char machine_code[] = "emulated";
 static char a_stream; /* of which only the address matters */
 
 static cu_result load(cu_library *library, const void *code, cu_jit_option *options,
@@ -30,20 +25,7 @@ static cu_result load(cu_library *library, const void *code, cu_jit_option *opti
     (void)options, (void)values, (void)library_options, (void)library_values;
     if (n_options || n_library_options)
         return INVALID_VALUE;
-    if (strcmp(code, machine_code) != 0)
-        return INVALID_IMAGE;
-    *library = (cu_library)(uintptr_t)machine_code;
-    return SUCCESS;
-}
-
-static cu_result find(cu_kernel *kernel, cu_library library, const char *name)
-{
-    const void *found = emulator_find(name);
-
-    if (library != (cu_library)(uintptr_t)machine_code)
-        return INVALID_VALUE;
-    *kernel = (cu_kernel)(uintptr_t)found;
-    return found ? SUCCESS : NOT_FOUND;
+    return emulated_library(library, code);
 }
 
 static cu_result launch(cu_function kernel, unsigned int blocks_x,
@@ -63,10 +45,10 @@ static cu_result launch(cu_function kernel, unsigned int blocks_x,
 static void begin(void)
 {
     ptac_cuda.library_load = load;
-    ptac_cuda.library_kernel = find;
+    ptac_cuda.library_kernel = emulated_kernel;
     ptac_cuda.launch = launch;
     for (ptac_cuda_unit *unit = ptac_cuda_units(); unit; unit = unit->next)
-        if (ptac_cuda_give(unit, machine_code))
+        if (ptac_cuda_give(unit, emulated_machine_code))
             abort();
 }
 

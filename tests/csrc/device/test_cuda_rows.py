@@ -20,7 +20,9 @@ def kernels() -> list[Path]:
 
 def build(builder: native.Builder, sanitize: str | None = None) -> Path:
     sources = native.shipped_sources("core", "device", "ops")
-    sources += native.test_sources(*checkrows.DRIVER, "emulator", "emulated_driver")
+    sources += native.test_sources(
+        *checkrows.DRIVER, "emulator", "emulated_kernels", "emulated_driver"
+    )
     sources += [*checkrows.generators(), *kernels()]
     return builder.program("cudarows", sources, sanitize=sanitize, link=("-ldl",))
 
