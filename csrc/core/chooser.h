@@ -77,8 +77,8 @@ ptac_reason ptac_chooser_gate_on(ptac_device device, ptac_op op);
 
 /*
  * Serve every acceptable call of an operator on the CPU by this row whatever the tables
- * say; NULL takes it back. Returns the row that was pinned before. For tests, calibration
- * and benchmarks.
+ * say; NULL takes it back. Returns the row that was pinned before. For tests,
+ * calibration and benchmarks.
  */
 const ptac_kernel *ptac_chooser_pin(ptac_op op, const ptac_kernel *row);
 const ptac_kernel *ptac_chooser_pinned(ptac_op op);

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import cuda_emulation as emulation
+import emulation
 import internals
 import pytest
 import torch

@@ -15,10 +15,10 @@ FILES = sorted(path.name for path in HERE.glob("emulated_*.py"))
 
 @pytest.mark.parametrize("name", FILES)
 def test_on_cuda(name: str) -> None:
-    paths = [str(native.ROOT), str(native.ROOT / "tests" / "support")]
+    paths = [str(native.ROOT), str(native.ROOT / "tests" / "support"), str(HERE)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     env.pop("PYTEST_XDIST_WORKER", None)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "cuda_emulation"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "emulation"]
     command += ["-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / name)]
     said = native.run(command, env=env, cwd=native.ROOT)
     assert " passed" in said

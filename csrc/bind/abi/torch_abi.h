@@ -176,7 +176,8 @@ typedef struct at_string {
  */
 #define PTAC_TORCH_CUDA(M)                                                             \
     M(at_result, cuda_max_pool2d_with_indices,                                         \
-      "_ZN2at4cuda23max_pool2d_with_indicesERKNS_6TensorEN3c108ArrayRefIlEES6_S6_S6_b",\
+      "_ZN2at4cuda23max_pool2d_with_indices"                                           \
+      "ERKNS_6TensorEN3c108ArrayRefIlEES6_S6_S6_b",                                    \
       (at_tensor, at_ints, at_ints, at_ints, at_ints, bool))                           \
     M(at_result, cuda_max_pool2d_with_indices_backward,                                \
       "_ZN2at4cuda32max_pool2d_with_indices_backwardERKNS_6TensorES3_"                 \

@@ -1,5 +1,5 @@
 /*
- * test_chooser_cuda.c - rows of calls on a CUDA device: ranks, levels, gates, quarantine.
+ * test_chooser_cuda.c - rows of calls on CUDA: ranks, levels, gates, quarantine.
  */
 #include "core/chooser.h"
 #include "unit.h"

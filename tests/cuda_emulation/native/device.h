@@ -2,8 +2,8 @@
  * device.h - two CUDA devices that are none: what the emulated torch and tests ask.
  *
  * The library carries the name and the entry points of the driver, libcuda.so.1, so
- * that the package finds it as it finds the real one. Kernels are run by the emulation of
- * tests/csrc/device, when they are launched. Memory of the devices cannot be touched
+ * that the package finds it as it finds the real one. Kernels are run by the emulation
+ * of tests/csrc/device, when they are launched. Memory of the devices cannot be touched
  * unless a kernel runs, or the emulated torch computes: what reads it on the host ends
  * the process.
  */

@@ -170,7 +170,7 @@ typedef struct ptac_typed_stack {
 
 /*
  * Else by its arguments, which the macros below name, in the schema's order. Where the
- * operator has rows of CUDA there is a second line, PTAC_OVERRIDE_ON_CUDA, or that alone.
+ * operator has rows of CUDA, a second line is PTAC_OVERRIDE_ON_CUDA, or that alone.
  */
 #define PTAC_OVERRIDE(override, torchs, ...)                                           \
     PTAC_OVERRIDE_ON(CPU, override, torchs, __VA_ARGS__)

@@ -4,8 +4,8 @@
 cannot read otherwise, and our kernels are run by the emulation. The package finds both
 as it finds the real ones, by the names of their libraries: ``libcuda.so.1`` and
 ``libtorch_cuda.so``. Torch asks the second one while it is imported, so that this has
-to come first. Nothing of it can be taken back, which is why tests on these devices are run
-in processes of their own, see ``tests/cuda_emulation``.
+to come first. Nothing of it can be taken back: tests on these devices are run in
+processes of their own, by ``test_on_cuda.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import native
 if TYPE_CHECKING:
     import torch
 
-NATIVE = native.ROOT / "tests" / "cuda_emulation" / "native"
+NATIVE = Path(__file__).parent / "native"
 TORCH = Path(str(importlib.util.find_spec("torch").origin)).parent
 LIBRARIES = ("libcuda.so.1", "libtorch_cuda.so")
 
