@@ -4,12 +4,10 @@
 #include "core/chooser.h"
 #include "unit.h"
 
-enum {
-    /* An operator that no other test of the chooser touches. */
-    OP = PTAC_OP_INT8_EMBEDDING,
-};
+/* An operator that no other test of the chooser touches. */
+#define OP PTAC_OP_INT8_EMBEDDING
 
-static ptac_reason answers[4]; /* of accepts(), by row */
+static ptac_reason answers[2]; /* of accepts(): the general row's, the special one's */
 
 static ptac_reason general_accepts(const ptac_call *call)
 {
