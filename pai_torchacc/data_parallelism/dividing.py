@@ -11,7 +11,13 @@ from torch.func import functional_call
 
 from pai_torchacc.data_parallelism import randomness
 from pai_torchacc.data_parallelism.batches import Call, Results
-from pai_torchacc.data_parallelism.functions import Rows, Shares, Whole, used
+from pai_torchacc.data_parallelism.functions import (
+    Rows,
+    Shares,
+    Whole,
+    tied,
+    used,
+)
 from pai_torchacc.data_parallelism.group import Group
 
 _FAILED = 2
@@ -112,7 +118,8 @@ def _run(module: nn.Module, call: Call, group: Group, weight: float = 1) -> Any:
     if not named or not torch.is_grad_enabled():
         return module(*args, **kwargs)
     own = used(group, weight, list(named.values()))
-    return functional_call(module, dict(zip(named, own, strict=True)), args, kwargs)
+    value = functional_call(module, dict(zip(named, own, strict=True)), args, kwargs)
+    return tied(value, own)
 
 
 def device_of(module: nn.Module) -> torch.device:

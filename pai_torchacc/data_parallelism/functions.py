@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.utils import _pytree as pytree
 
 from pai_torchacc.data_parallelism.buckets import Buckets
 from pai_torchacc.data_parallelism.group import Group
@@ -162,6 +163,40 @@ def used(group: Group, weight: float, tensors: Sequence[Tensor]) -> Tensors:
         for i, tensor in zip(places, own, strict=True):
             result[i] = tensor
     return tuple(result)
+
+
+class Tied(Function):
+    """The first ``n`` tensors, which seem to be computed from all the others.
+
+    Gradients of used tensors are summed on every rank or on none. A rank whose rows use
+    no parameter would not come to it by itself.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, n: int, *tensors: Tensor) -> Tensors:
+        ctx.n_others = len(tensors) - n
+        ctx.set_materialize_grads(False)
+        # Not views, which a script may not change in place.
+        return tuple(t.detach() for t in tensors[:n])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
+        return None, *gradients, *[None] * ctx.n_others
+
+
+def tied(value: Any, tensors: Sequence[Tensor]) -> Any:
+    """A value whose tensors with gradients are :class:`Tied` to these."""
+    leaves, spec = pytree.tree_flatten(value)
+    wanted = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves]
+    present = [leaf for leaf, is_one in zip(leaves, wanted, strict=True) if is_one]
+    if not present:
+        return value
+    rest = iter(Tied.apply(len(present), *present, *tensors))
+    found = [
+        next(rest) if is_one else leaf
+        for leaf, is_one in zip(leaves, wanted, strict=True)
+    ]
+    return pytree.tree_unflatten(found, spec)
 
 
 class Summed(Function):

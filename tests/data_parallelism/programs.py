@@ -224,6 +224,27 @@ def experts() -> dict[str, Any]:
     return trained(Experts)
 
 
+class Rare(nn.Module):
+    """Few samples use a parameter, so that some ranks' rows use none at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.rare = nn.Linear(20, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = 1 * x[:, :5].detach().requires_grad_()
+        rows = (x[:, 0] > 1.2).nonzero().flatten()
+        if len(rows):
+            result = result.index_add(0, rows, self.rare(x[rows]))
+        return result
+
+
+@program
+def rare_parameters() -> dict[str, Any]:
+    return trained(Rare)
+
+
 @program
 def many_buckets() -> dict[str, Any]:
     """One for each parameter; a rank fills some of them late, some not at all."""

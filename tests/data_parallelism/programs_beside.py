@@ -18,6 +18,7 @@ import torch.distributed as dist
 from programs import (
     RANK,
     SIZE,
+    Rare,
     Run,
     both,
     data,
@@ -141,6 +142,25 @@ def script_with_a_sampler_of_ranks() -> dict[str, Any]:
         "advice": list(advice),
         "text": text,
     }
+
+
+@program
+def rare_parameters_with_a_sampler_of_ranks() -> dict[str, Any]:
+    """Some ranks' batches use no parameter; and results are the script's to change."""
+
+    def loss(scores: Tensor, classes: Tensor) -> Tensor:
+        return F.cross_entropy(scores.mul_(2), classes)
+
+    def share(rank: int) -> Any:
+        sampler = DistributedSampler(data(), SIZE, rank, shuffle=False)
+        return DataLoader(data(), batch_size=4, sampler=sampler)
+
+    with ptac.enable_data_parallelism("ddp"):
+        ours = train(nn.DataParallel(Rare()), share(RANK), loss)
+        text = str(ptac.explain_parallelism())
+    shares = zip(*map(share, range(SIZE)), strict=True)
+    alone = train(Rare(), (map(torch.cat, zip(*s, strict=True)) for s in shares), loss)
+    return {"parameters": relative(alone.parameters, ours.parameters), "text": text}
 
 
 @program

@@ -23,6 +23,7 @@ DIVIDED = {
     "accumulation": 12,
     "tied_unused_frozen": 12,
     "experts": 12,
+    "rare_parameters": 12,
     "many_buckets": 12,
     "transformer": 12,
     "lstm_with_batch_second": 7,
@@ -139,6 +140,12 @@ def test_a_sampler_of_the_scripts_own_divides(found: Any, n: int) -> None:
         assert "set_epoch" in entry["advice"][0]
         assert "the script's DistributedSampler divides" in entry["text"]
     assert shown[0]["losses_shown"] != shown[1]["losses_shown"], "the shares differ"
+
+
+def test_ranks_that_use_no_parameter_hold_no_other_up(found: Any) -> None:
+    for entry in found(2, "rare_parameters_with_a_sampler_of_ranks"):
+        assert entry["parameters"] <= 1e-6
+        assert "the script's DistributedSampler divides" in entry["text"]
 
 
 @pytest.mark.parametrize("n", [2, FOUR])
