@@ -30,6 +30,13 @@ typedef enum ptac_dtype {
     PTAC_N_DTYPES = PTAC_OTHER_DTYPE,
 } ptac_dtype;
 
+/* Where a row computes, and the data of its calls lies. */
+typedef enum ptac_device {
+    PTAC_ON_CPU = 0,
+    PTAC_ON_CUDA,
+    PTAC_N_DEVICES,
+} ptac_device;
+
 /* How close to stock a row's numbers are; README.md says what the words mean. */
 typedef enum ptac_level {
     PTAC_EXACT = 0,

@@ -34,15 +34,15 @@ typedef struct table {
 } table;
 
 typedef struct op_state {
-    ptac_reason gate;
+    ptac_reason gates[PTAC_N_DEVICES];
     const ptac_kernel *pinned;
-    uint32_t quarantined; /* a bit a row, in registry order */
+    uint32_t quarantined[PTAC_N_DEVICES]; /* a bit a row, in registry order */
 } op_state;
 
 static table *current;
 static table *retired;
 static op_state states[PTAC_N_OPS] = {
-    [0 ... PTAC_N_OPS - 1] = {.gate = PTAC_OFF},
+    [0 ... PTAC_N_OPS - 1] = {.gates = {PTAC_OFF, PTAC_OFF}},
 };
 
 /*
@@ -258,7 +258,7 @@ static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape
 static uint32_t row_bit(const ptac_kernel *row)
 {
     int n;
-    const ptac_kernel *const *rows = ptac_registry_rows(row->op, &n);
+    const ptac_kernel *const *rows = ptac_registry_rows_on(row->device, row->op, &n);
 
     for (int i = 0; i < n; i++)
         if (rows[i] == row)
@@ -273,7 +273,7 @@ const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why)
     ptac_shape shape = {.uses = INT64_MAX};
     ptac_dtype dtype;
 
-    *why = LOAD(state->gate);
+    *why = LOAD(state->gates[PTAC_ON_CPU]);
     if (*why)
         return NULL;
     check_call(call);
@@ -299,7 +299,7 @@ const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why)
         *why = PTAC_NOT_FASTER;
         return NULL;
     }
-    if (LOAD(state->quarantined) && ptac_chooser_is_quarantined(row)) {
+    if (LOAD(state->quarantined[PTAC_ON_CPU]) && ptac_chooser_is_quarantined(row)) {
         *why = PTAC_QUARANTINED;
         return NULL;
     }
@@ -318,12 +318,23 @@ int64_t ptac_chooser_least_work(ptac_op op)
 
 void ptac_chooser_set_gate(ptac_op op, ptac_reason reason)
 {
-    STORE(states[op].gate, reason);
+    for (int device = 0; device < PTAC_N_DEVICES; device++)
+        STORE(states[op].gates[device], reason);
+}
+
+void ptac_chooser_set_gate_on(ptac_device device, ptac_op op, ptac_reason reason)
+{
+    STORE(states[op].gates[device], reason);
 }
 
 ptac_reason ptac_chooser_gate(ptac_op op)
 {
-    return LOAD(states[op].gate);
+    return LOAD(states[op].gates[PTAC_ON_CPU]);
+}
+
+ptac_reason ptac_chooser_gate_on(ptac_device device, ptac_op op)
+{
+    return LOAD(states[op].gates[device]);
 }
 
 const ptac_kernel *ptac_chooser_pin(ptac_op op, const ptac_kernel *row)
@@ -338,16 +349,18 @@ const ptac_kernel *ptac_chooser_pinned(ptac_op op)
 
 void ptac_chooser_quarantine(const ptac_kernel *row)
 {
-    __atomic_fetch_or(&states[row->op].quarantined, row_bit(row), __ATOMIC_RELEASE);
+    __atomic_fetch_or(&states[row->op].quarantined[row->device], row_bit(row),
+                      __ATOMIC_RELEASE);
 }
 
 bool ptac_chooser_is_quarantined(const ptac_kernel *row)
 {
-    return LOAD(states[row->op].quarantined) & row_bit(row);
+    return LOAD(states[row->op].quarantined[row->device]) & row_bit(row);
 }
 
 void ptac_chooser_reset_quarantine(void)
 {
     for (int op = 0; op < PTAC_N_OPS; op++)
-        STORE(states[op].quarantined, 0u);
+        for (int device = 0; device < PTAC_N_DEVICES; device++)
+            STORE(states[op].quarantined[device], 0u);
 }

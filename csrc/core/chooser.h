@@ -14,6 +14,8 @@
  *
  * The caller of ptac_chooser_install() has already left out rows that the numerics
  * level or the CPU forbids, so a lookup is all that is left.
+ *
+ * Calls on a CUDA device ask no table, see chooser_cuda.c.
  */
 #ifndef PTAC_CORE_CHOOSER_H
 #define PTAC_CORE_CHOOSER_H
@@ -55,14 +57,28 @@ bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
 /* Calls with less work are never served: for call paths that can tell it early. */
 int64_t ptac_chooser_least_work(ptac_op op);
 
-/* An operator's gate: PTAC_TAKE opens it, else why to forward. PTAC_OFF at first. */
-void ptac_chooser_set_gate(ptac_op op, ptac_reason reason);
-ptac_reason ptac_chooser_gate(ptac_op op);
+/*
+ * The row for this call on a CUDA device: of those that cannot lose to stock, and are
+ * within ptac_chooser_set_level(), the one of the highest rank that accepts it.
+ */
+const ptac_kernel *ptac_select_on_cuda(const ptac_call *call, ptac_reason *why);
+
+/* How far from stock's bits rows without a table may be. PTAC_CLOSE at first. */
+void ptac_chooser_set_level(ptac_level most);
 
 /*
- * Serve every acceptable call of an operator by this row whatever the tables say;
- * NULL takes it back. Returns the row that was pinned before. For tests, calibration
- * and benchmarks.
+ * An operator's gate: PTAC_TAKE opens it, else why to forward. PTAC_OFF at first. Each
+ * device has one; those of all are set at once, or that of one, and the CPU's is asked.
+ */
+void ptac_chooser_set_gate(ptac_op op, ptac_reason reason);
+void ptac_chooser_set_gate_on(ptac_device device, ptac_op op, ptac_reason reason);
+ptac_reason ptac_chooser_gate(ptac_op op);
+ptac_reason ptac_chooser_gate_on(ptac_device device, ptac_op op);
+
+/*
+ * Serve every acceptable call of an operator on the CPU by this row whatever the tables
+ * say; NULL takes it back. Returns the row that was pinned before. For tests,
+ * calibration and benchmarks.
  */
 const ptac_kernel *ptac_chooser_pin(ptac_op op, const ptac_kernel *row);
 const ptac_kernel *ptac_chooser_pinned(ptac_op op);

@@ -19,20 +19,14 @@ enum {
     PTAC_MAX_KINDS = 32, /* shape kinds an operator may distinguish */
 };
 
-/* Where a row computes; the data of its calls lies there. */
-typedef enum ptac_device {
-    PTAC_ON_CPU = 0,
-    PTAC_ON_CUDA,
-    PTAC_N_DEVICES,
-} ptac_device;
-
 /* params is the operator's own struct, see csrc/ops/. accepts() sees no outputs yet. */
 typedef struct ptac_call {
     ptac_op op;
     int n_inputs;
     int n_outputs;
     int n_threads;
-    void *stream; /* of a CUDA device; what a row launches there follows it */
+    int device;   /* of a CUDA device: its number, */
+    void *stream; /* and what a row launches there follows this stream */
     ptac_view inputs[PTAC_MAX_INPUTS];
     ptac_view outputs[PTAC_MAX_OUTPUTS];
     const void *params;
@@ -40,8 +34,8 @@ typedef struct ptac_call {
 
 typedef struct ptac_kernel {
     ptac_op op;
-    ptac_device device;
-    const char *name; /* the instruction set, or the library that does the work */
+    ptac_device device; /* where it computes, and the data of its calls lies */
+    const char *name;   /* the instruction set, or the library that does the work */
     ptac_level level;
     uint32_t needs; /* PTAC_CPU_* bits */
     /* Chosen only where a table says so, also among rows that give the same bits. */
@@ -58,8 +52,9 @@ typedef struct ptac_kernel {
     /* PTAC_TAKE, or what about the call this row cannot do. Writes nothing. */
     ptac_reason (*accepts)(const ptac_call *call);
     /*
-     * Computes the outputs. Never locks, prints or synchronises, and allocates nothing
-     * but scratch. Whatever is not PTAC_OK leaves the inputs as they were.
+     * Computes the outputs; on CUDA, launches what does. Never locks, prints or
+     * synchronises, and allocates nothing but scratch. Whatever is not PTAC_OK leaves
+     * the inputs as they were.
      */
     ptac_status (*run)(const ptac_call *call);
 } ptac_kernel;
@@ -129,7 +124,10 @@ typedef struct ptac_op_shapes {
 void ptac_registry_add(const ptac_kernel *kernel);
 void ptac_registry_add_shapes(const ptac_op_shapes *shapes);
 
-/* Rows of an operator, *n of them, in no particular order; of the CPU, or of any. */
+/*
+ * Rows of an operator, *n of them: the CPU's, in no particular order, or a device's.
+ * Those of CUDA begin with the highest rank.
+ */
 const ptac_kernel *const *ptac_registry_rows(ptac_op op, int *n);
 const ptac_kernel *const *ptac_registry_rows_on(ptac_device device, ptac_op op, int *n);
 const ptac_op_shapes *ptac_registry_shapes(ptac_op op);

@@ -58,7 +58,13 @@ void ptac_registry_add(const ptac_kernel *kernel)
     /* A table that is too small is a mistake of the build, not of a user. */
     if (*n == PTAC_MAX_ROWS)
         abort();
-    entry->on[kernel->device].rows[(*n)++] = kernel;
+
+    const ptac_kernel **rows = entry->on[kernel->device].rows;
+    int place = (*n)++;
+
+    for (; kernel->device && place && rows[place - 1]->rank < kernel->rank; place--)
+        rows[place] = rows[place - 1];
+    rows[place] = kernel;
 }
 
 void ptac_registry_add_shapes(const ptac_op_shapes *shapes)

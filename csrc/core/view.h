@@ -16,6 +16,7 @@ typedef struct ptac_view {
     int64_t n_elements;
     int32_t n_dims;
     ptac_dtype dtype;
+    int32_t device; /* of a call on CUDA: the device's number, or -1 for the CPU */
 } ptac_view;
 
 /* The data is aligned as C wants its type; no data is. alignment is a power of two. */

@@ -114,13 +114,16 @@ def operators() -> dict[str, dict[str, Any]]:
     if (c := _host.compiled()) is None:
         return {}
     result = {}
+    on_cuda: dict[str, list[Any]] = {}
+    for name, row, level, *_ in [] if c.cuda_reason() else c.cuda_rows():
+        on_cuda.setdefault(name, []).append((row, level, True, False))
     for name, _, rows in c.operators():
         accelerated, failed, forwarded, saved_ns, timed, *estimated_ns = (
             _counters.since_reset(c, name)
         )
         trouble = c.counters(name)[-1]
         entry: dict[str, Any] = {
-            "level": _level(rows),
+            "level": _level([*rows, *on_cuda.get(name, ())]),
             "calls": accelerated + failed + sum(forwarded.values()),
             "accelerated": accelerated,
             "forwarded": forwarded,
@@ -197,7 +200,8 @@ def as_text(content: dict[str, Any]) -> str:
 
 def _switch_line(entry: dict[str, Any]) -> str:
     if entry["active"]:
-        return f"on since {entry['since']}"
+        on_cuda = f"; on CUDA {entry['cuda']}" if "cuda" in entry else ""
+        return f"on since {entry['since']}{on_cuda}"
     if entry["reason"]:
         return f"not active: {entry['reason']}"
     if "draining" in entry:

@@ -35,7 +35,8 @@ ADVICE = {
     "profiler": "under a profiler modules and steps run stock",
     "overlapping memory": "give the optimizer tensors that share no memory",
     "no memory to work in": "kernels found no scratch memory",
-    "device": "only CPU tensors are accelerated",
+    "device": "tensors on the CPU are accelerated, and for some operators on CUDA; "
+    "all of a call's have to be on one device",
 }
 """By reason: what a user can do. Reasons that are not here need nothing."""
 

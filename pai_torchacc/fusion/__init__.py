@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pai_torchacc import _counters, _features, _host, _options, _switch
 from pai_torchacc._switch import Handle
 from pai_torchacc.calibration import in_use
-from pai_torchacc.fusion import precision
+from pai_torchacc.fusion import cuda, precision
 from pai_torchacc.fusion.foreign import Yielding, chains
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def install(c: Any, config: Config) -> str | None:
     _find_unserved(c, config, wanted - idle, barred)
     if config.numerics == "fast":
         precision.learn(c)
-    trouble = _install_overrides(c, wanted - idle - _unserved.keys())
+    trouble = _install_overrides(c, config, wanted, wanted - idle - _unserved.keys())
     if trouble:
         return trouble
     _install_stand_ins(c)
@@ -101,6 +101,7 @@ def remove(c: Any) -> None:
     """Stop all kernels and undo every patch; dispatcher entries become leftover."""
     _kept.clear()
     _unserved.clear()
+    cuda.forget()
     for name in operators(c):
         c.set_gate(name, "switched off")
     if room := _cuda_kernels():
@@ -114,8 +115,9 @@ def remove(c: Any) -> None:
 def status(c: Any) -> dict[str, Any]:
     """``draining``: dispatcher entries that wait for a quiet moment.
 
-    ``left_to_stock``: operators that are not overridden, and why. ``cuda_kernels``:
-    see :func:`pai_torchacc.cuda_kernels.status`.
+    ``left_to_stock``: operators that are not overridden, and why. ``cuda``: how many
+    operators are overridden on CUDA devices, or why none is. ``cuda_kernels``: see
+    :func:`pai_torchacc.cuda_kernels.status`.
     """
     waiting = leftover(c)
     found: dict[str, Any] = {}
@@ -123,6 +125,8 @@ def status(c: Any) -> dict[str, Any]:
         found["draining"] = len(waiting)
     if _unserved:
         found["left_to_stock"] = unserved()
+    if line := cuda.line():
+        found["cuda"] = line
     if room := _cuda_kernels():
         found |= room.status(c)
     return found
@@ -143,6 +147,8 @@ def unserved() -> dict[str, str]:
 def remarks() -> list[str]:
     """Who overrode or patched what we do, before or after; who convolves on CUDA."""
     found = [f"{op}: overridden by {who}" for op, who in _foreign.items()]
+    if c := _host.loaded():
+        found += cuda.remarks(c)
     found += [
         remark
         for ledger in (_ledger, _attention_ledger, chains)
@@ -178,6 +184,7 @@ def _open_gates(c: Any, wanted: set[str], barred: set[str]) -> None:
         else:
             gate = ""
         c.set_gate(name, gate)
+    cuda.open_gates(c, wanted)
 
 
 def _find_foreign(c: Any) -> None:
@@ -210,13 +217,16 @@ def _find_unserved(c: Any, config: Config, wanted: set[str], barred: set[str]) -
         _unserved[name] = "numerics level" if name in barred else "not measured faster"
 
 
-def _install_overrides(c: Any, wanted: set[str]) -> str | None:
+def _install_overrides(
+    c: Any, config: Config, wanted: set[str], on_cpu: set[str]
+) -> str | None:
     import torch
 
     names = {name for _, name in c.override_names()}
     _use_up_override_warning(torch)
     _kept.clear()
-    _kept.update(names & wanted - _foreign.keys())
+    _kept.update(names & on_cpu - _foreign.keys())
+    _kept.update(cuda.places(c, config, wanted))
     return c.override_install(sorted(_kept))
 
 

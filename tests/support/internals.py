@@ -39,10 +39,21 @@ def override_schemas() -> list[str]:
     return [override_at(i)[0].decode() for i in range(len(_C.override_names()))]
 
 
+class _Places(ctypes.Structure):
+    """ptac_places of csrc/bind/torch/overrides/override.h."""
+
+    _fields_ = (("on", ctypes.c_uint64 * 2),)
+
+
 def override_typed() -> list[str]:
     """Operators that are overridden and that torch calls without boxing arguments."""
-    bits = function("ptac_override_installed", ctypes.c_uint64, ctypes.c_bool)(True)
-    return [name for i, (name, *_) in enumerate(_C.operators()) if bits >> i & 1]
+    places = function("ptac_override_installed", _Places, ctypes.c_bool)(True)
+    return [
+        prefix + name
+        for prefix, bits in zip(("", "cuda:"), places.on, strict=True)
+        for i, (name, *_) in enumerate(_C.operators())
+        if bits >> i & 1
+    ]
 
 
 def pool_owns(address: int) -> bool:

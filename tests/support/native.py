@@ -13,6 +13,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -146,21 +147,28 @@ class Builder:
         link: tuple[str, ...] = (),
     ) -> Path:
         """Build a program from C sources; what has not changed is not compiled."""
-        groups: dict[tuple[str, ...], list[Path]] = {}
-        for source in sources:
-            groups.setdefault(_command(source, sanitize), []).append(source)
-        compiled: list[Path] = []
-        for command, group in groups.items():
-            objects = _objects(command)
-            compiled += objects.compile(group)
-            if said := objects.warnings(group):
-                raise AssertionError(said)
+        compiled = _compiled((_command(s, sanitize), s) for s in sources)
         program = self.folder / f"{name}-{sanitize or 'plain'}"
         options = SANITIZERS.get(sanitize or "", ())
         inputs = (*options, *map(str, compiled), *link, "-lm")
         linker = CXX if any(s.suffix in CXX_SUFFIXES for s in sources) else CC
         run([linker, "-pthread", *inputs, "-o", str(program)])
         return program
+
+    def library(
+        self,
+        path: Path,
+        sources: list[Path],
+        *,
+        command: list[str] | None = None,
+        link: tuple[str, ...] = (),
+    ) -> None:
+        """Build a shared library, known by its file's name, by this command or ours."""
+        compiled = _compiled(
+            (tuple(command or (*_command(s, None), "-fPIC")), s) for s in sources
+        )
+        inputs = (*map(str, compiled), *link, f"-Wl,-soname,{path.name}")
+        run([CXX, "-shared", "-pthread", *inputs, "-o", str(path)])
 
     @cache  # noqa: B019 - a session has one builder
     def sanitized(self, sanitize: str) -> str:
@@ -174,6 +182,20 @@ class Builder:
         except AssertionError as error:
             pytest.skip(f"no {sanitize} sanitizer: {error}")
         return sanitize
+
+
+def _compiled(sources: Iterable[tuple[tuple[str, ...], Path]]) -> list[Path]:
+    """The object of each source, by its command. Warnings are errors."""
+    groups: dict[tuple[str, ...], list[Path]] = {}
+    for command, source in sources:
+        groups.setdefault(command, []).append(source)
+    compiled: list[Path] = []
+    for command, group in groups.items():
+        objects = _objects(command)
+        compiled += objects.compile(group)
+        if said := objects.warnings(group):
+            raise AssertionError(said)
+    return compiled
 
 
 def _command(source: Path, sanitize: str | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-    N_LIBRARIES = 5,
+    N_LIBRARIES = 6,
     C10 = 2, /* its place among them */
     PATH_BYTES = 4096,
 };
@@ -21,9 +21,9 @@ static void *libraries[N_LIBRARIES];
 
 static const char *open_libraries(const char *directory)
 {
-    static const char *const names[N_LIBRARIES] = {"libtorch_cpu.so",
-                                                   "libtorch_python.so", "libc10.so",
-                                                   "libtorch.so", "libstdc++.so.6"};
+    static const char *const names[N_LIBRARIES] = {
+        "libtorch_cpu.so", "libtorch_python.so", "libc10.so",
+        "libtorch.so",     "libstdc++.so.6",     "libtorch_cuda.so"};
     char path[PATH_BYTES];
 
     for (int i = 0; i < N_LIBRARIES; i++) {

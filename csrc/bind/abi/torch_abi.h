@@ -33,10 +33,12 @@ enum {
     AT_DTYPE_I8 = 1,
     AT_DTYPE_I32 = 3,
     AT_DTYPE_I64 = 4,
+    AT_DTYPE_F16 = 5,
     AT_DTYPE_F32 = 6,
     AT_DTYPE_F64 = 7,
     AT_DTYPE_BF16 = 15,
     AT_DEVICE_CPU = 0,
+    AT_DEVICE_CUDA = 1,
     AT_FLOAT32_MKLDNN = 2, /* whose float32 */
     AT_FLOAT32_CONV = 1,   /* in which operators */
     AT_FLOAT32_TF32 = 2,   /* is computed how */
@@ -82,8 +84,16 @@ enum {
       (at_tensor, at_tensor, at_tensor, at_tensor, double, double))                    \
     F(at_error, aoti_torch_cpu_mm_out, (at_tensor, at_tensor, at_tensor))
 
+/* What calls on a CUDA device need; the last one only builds for CUDA have. */
+#define PTAC_TORCH_CUDA_C(F)                                                           \
+    F(at_error, aoti_torch_get_device_type, (at_tensor, int32_t *))                    \
+    F(at_error, aoti_torch_get_device_index, (at_tensor, int32_t *))                   \
+    F(at_error, aoti_torch_copy_, (at_tensor, at_tensor, int32_t))                     \
+    F(at_error, aoti_torch_get_current_cuda_stream, (int32_t, void **))
+
 /* What newer versions add, or builds may lack; each has a fallback. */
 #define PTAC_TORCH_OPTIONAL(F)                                                         \
+    PTAC_TORCH_CUDA_C(F)                                                               \
     F(at_error, torch_new_stable_ivalue, (stable_ivalue **))                           \
     F(at_error, torch_delete_stable_ivalue, (stable_ivalue *))                         \
     F(const char *, torch_exception_get_what_without_backtrace, (void))                \
@@ -162,8 +172,23 @@ typedef struct at_string {
  * tuple's last member first.
  *
  * at::cpu::<op> and at::compositeexplicitautograd::<op> are torch's own kernels, below
- * every override.
+ * every override. So are at::cuda::<op>, which only builds for CUDA have.
  */
+#define PTAC_TORCH_CUDA(M)                                                             \
+    M(at_result, cuda_max_pool2d_with_indices,                                         \
+      "_ZN2at4cuda23max_pool2d_with_indices"                                           \
+      "ERKNS_6TensorEN3c108ArrayRefIlEES6_S6_S6_b",                                    \
+      (at_tensor, at_ints, at_ints, at_ints, at_ints, bool))                           \
+    M(at_result, cuda_max_pool2d_with_indices_backward,                                \
+      "_ZN2at4cuda32max_pool2d_with_indices_backwardERKNS_6TensorES3_"                 \
+      "N3c108ArrayRefIlEES6_S6_S6_bS3_",                                               \
+      (at_tensor, at_tensor, at_ints, at_ints, at_ints, at_ints, bool, at_tensor))     \
+    M(at_result, cuda_log_softmax, "_ZN2at4cuda12_log_softmaxERKNS_6TensorElb",        \
+      (at_tensor, int64_t, bool))                                                      \
+    M(at_result, cuda_log_softmax_backward,                                            \
+      "_ZN2at4cuda26_log_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",   \
+      (at_tensor, at_tensor, int64_t, int8_t))
+
 #define PTAC_TORCH_MANGLED(M)                                                          \
     M(at_result, convolution,                                                          \
       "_ZN2at25compositeexplicitautograd11convolutionERKNS_6TensorES3_"                \
@@ -269,6 +294,7 @@ typedef struct at_string {
     PTAC_TORCH_REQUIRED(F)                                                             \
     PTAC_TORCH_OPTIONAL(F)                                                             \
     PTAC_TORCH_MANGLED(M)                                                              \
+    PTAC_TORCH_CUDA(M)                                                                 \
     PTAC_TORCH_FOREIGN(M)
 
 #ifndef PTAC_ABI_GUARD

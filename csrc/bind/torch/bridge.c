@@ -56,31 +56,66 @@ ptac_reason ptac_vector_reason(const ptac_view *view, int64_t n)
     return ptac_view_is_contiguous(view) ? PTAC_TAKE : PTAC_LAYOUT;
 }
 
-at_error at_new(int32_t dtype, int n_dims, const int64_t *sizes, at_tensor *made)
+void ptac_cuda_view_of(at_tensor tensor, ptac_view *view)
 {
-    int64_t strides[PTAC_MAX_DIMS], elements = 1;
+    int32_t type = AT_DEVICE_CPU, dtype = -1;
 
-    for (int i = n_dims - 1; i >= 0; i--) {
-        strides[i] = elements;
+    ptac_view_of(tensor, view);
+    T.aoti_torch_get_dtype(tensor, &dtype);
+    if (dtype == AT_DTYPE_F16 && (view->data || view->n_elements == 0))
+        view->dtype = PTAC_F16;
+    T.aoti_torch_get_device_type(tensor, &type);
+    view->device = -1;
+    if (type == AT_DEVICE_CUDA)
+        T.aoti_torch_get_device_index(tensor, &view->device);
+}
+
+int32_t ptac_torch_dtype(ptac_dtype dtype)
+{
+    static const int32_t codes[PTAC_N_DTYPES] = {
+        [PTAC_F32] = AT_DTYPE_F32, [PTAC_BF16] = AT_DTYPE_BF16,
+        [PTAC_F64] = AT_DTYPE_F64, [PTAC_I64] = AT_DTYPE_I64,
+        [PTAC_F16] = AT_DTYPE_F16,
+    };
+
+    return codes[dtype];
+}
+
+at_error at_new_on(at_device device, int32_t dtype, int n_dims, const int64_t *sizes,
+                   const int64_t *strides, at_tensor *made)
+{
+    int64_t dense[PTAC_MAX_DIMS], elements = 1;
+
+    for (int i = n_dims - 1; i >= 0 && !strides; i--) {
+        dense[i] = elements;
         elements *= sizes[i];
     }
-    return T.aoti_torch_empty_strided(n_dims, sizes, strides, dtype, AT_DEVICE_CPU, 0,
-                                      made);
+    return T.aoti_torch_empty_strided(n_dims, sizes, strides ? strides : dense, dtype,
+                                      device.type, device.number, made);
+}
+
+at_error at_new(int32_t dtype, int n_dims, const int64_t *sizes, at_tensor *made)
+{
+    return at_new_on((at_device){AT_DEVICE_CPU, 0}, dtype, n_dims, sizes, NULL, made);
+}
+
+at_error ptac_new_on(at_device device, ptac_dtype dtype, int n_dims,
+                     const int64_t *sizes, const int64_t *strides, at_tensor *made,
+                     ptac_view *view)
+{
+    const at_error error =
+        at_new_on(device, ptac_torch_dtype(dtype), n_dims, sizes, strides, made);
+
+    if (!error && view)
+        (device.type == AT_DEVICE_CUDA ? ptac_cuda_view_of : ptac_view_of)(*made, view);
+    return error;
 }
 
 at_error ptac_new(ptac_dtype dtype, int n_dims, const int64_t *sizes,
                   const int64_t *strides, at_tensor *made, ptac_view *view)
 {
-    static const int32_t codes[] = {AT_DTYPE_F32, AT_DTYPE_BF16, AT_DTYPE_F64,
-                                    AT_DTYPE_I64};
-    const at_error error =
-        strides ? T.aoti_torch_empty_strided(n_dims, sizes, strides, codes[dtype],
-                                             AT_DEVICE_CPU, 0, made)
-                : at_new(codes[dtype], n_dims, sizes, made);
-
-    if (!error && view)
-        ptac_view_of(*made, view);
-    return error;
+    return ptac_new_on((at_device){AT_DEVICE_CPU, 0}, dtype, n_dims, sizes, strides,
+                       made, view);
 }
 
 at_error ptac_new_images(ptac_dtype dtype, const int64_t sizes[4], bool channels_last,

@@ -16,6 +16,12 @@
  */
 void ptac_view_of(at_tensor tensor, ptac_view *view);
 
+/* Likewise of a tensor that may lie on a CUDA device: which, and float16 is known. */
+void ptac_cuda_view_of(at_tensor tensor, ptac_view *view);
+
+/* Torch's number of a dtype that rows may name. */
+int32_t ptac_torch_dtype(ptac_dtype dtype);
+
 /* Why a view is not of floats with so many dimensions, none of them empty. */
 ptac_reason ptac_floats_reason(const ptac_view *view, int n_dims);
 
@@ -47,6 +53,12 @@ enum {
     PTAC_MAX_DIMS = 16,
 };
 
+/* One of torch's devices. */
+typedef struct at_device {
+    int32_t type;   /* AT_DEVICE_*, which ptac_device equals */
+    int32_t number; /* 0 of the CPU */
+} at_device;
+
 /*
  * A new tensor on the CPU, contiguous where strides is NULL, of at most PTAC_MAX_DIMS
  * dimensions; and its view, unless that is NULL.
@@ -56,6 +68,13 @@ at_error ptac_new(ptac_dtype dtype, int n_dims, const int64_t *sizes,
 
 /* Likewise, contiguous, of a dtype of torch's. */
 at_error at_new(int32_t dtype, int n_dims, const int64_t *sizes, at_tensor *made);
+
+/* Both on any device, whose memory torch's own allocator gives. */
+at_error ptac_new_on(at_device device, ptac_dtype dtype, int n_dims,
+                     const int64_t *sizes, const int64_t *strides, at_tensor *made,
+                     ptac_view *view);
+at_error at_new_on(at_device device, int32_t dtype, int n_dims, const int64_t *sizes,
+                   const int64_t *strides, at_tensor *made);
 
 /* Likewise a dense batch of images in that memory format. */
 at_error ptac_new_images(ptac_dtype dtype, const int64_t sizes[4], bool channels_last,

@@ -115,18 +115,25 @@ bool ptac_thread_is_disabled(void)
 }
 
 /* Why no call of the operator is served now. A switch that is off comes first. */
-static ptac_reason shut(ptac_op op)
+static ptac_reason shut(ptac_device device, ptac_op op)
 {
-    const ptac_reason gate = ptac_chooser_gate(op);
+    const ptac_reason gate = ptac_chooser_gate_on(device, op);
 
     return gate != PTAC_OFF && ptac_thread_is_disabled() ? PTAC_DISABLED : gate;
+}
+
+static const ptac_kernel *probe_on_cuda(ptac_call *call, ptac_reason *why)
+{
+    *why = shut(PTAC_ON_CUDA, call->op);
+    call->n_threads = 1; /* of the host's */
+    return *why ? NULL : ptac_select_on_cuda(call, why);
 }
 
 const ptac_kernel *ptac_probe(ptac_call *call, ptac_reason *why)
 {
     const ptac_kernel *row;
 
-    *why = shut(call->op);
+    *why = shut(PTAC_ON_CPU, call->op);
     if (*why)
         return NULL;
     call->n_threads = ptac_the_host.n_threads();
@@ -144,8 +151,14 @@ void ptac_refuse(ptac_op op, ptac_reason why)
 
 const ptac_kernel *ptac_admit(ptac_call *call)
 {
+    return ptac_admit_on(PTAC_ON_CPU, call);
+}
+
+const ptac_kernel *ptac_admit_on(ptac_device device, ptac_call *call)
+{
     ptac_reason why;
-    const ptac_kernel *row = ptac_probe(call, &why);
+    const ptac_kernel *row =
+        (device == PTAC_ON_CUDA ? probe_on_cuda : ptac_probe)(call, &why);
 
     if (!row)
         ptac_refuse(call->op, why);
@@ -155,7 +168,7 @@ const ptac_kernel *ptac_admit(ptac_call *call)
 const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name)
 {
     const ptac_kernel *row = ptac_registry_find(call->op, row_name);
-    ptac_reason why = shut(call->op);
+    ptac_reason why = shut(PTAC_ON_CPU, call->op);
 
     call->n_threads = ptac_the_host.n_threads();
     if (!why && !row)
@@ -263,12 +276,26 @@ bool ptac_shadow_due(ptac_op op)
     return (uint64_t)(uint32_t)(n * golden) * (uint64_t)every >> 32 == 0;
 }
 
+/* IEEE 754's binary16. */
+static double half(uint16_t bits)
+{
+    const int exponent = bits >> 10 & 0x1f, fraction = bits & 0x3ff;
+    double magnitude =
+        exponent ? ldexp(fraction | 0x400, exponent - 25) : ldexp(fraction, -24);
+
+    if (exponent == 0x1f)
+        magnitude = fraction ? NAN : INFINITY;
+    return bits >> 15 ? -magnitude : magnitude;
+}
+
 static double element(const ptac_view *view, int64_t i)
 {
     uint32_t bits;
     float value;
 
     switch (view->dtype) {
+    case PTAC_F16:
+        return half(((const uint16_t *)view->data)[i]);
     case PTAC_F32:
         return ((const float *)view->data)[i];
     case PTAC_F64:
@@ -284,7 +311,12 @@ static double element(const ptac_view *view, int64_t i)
 
 static double unit_roundoff(ptac_dtype dtype)
 {
-    return dtype == PTAC_F64 ? 0x1p-53 : dtype == PTAC_BF16 ? 0x1p-9 : 0x1p-24;
+    static const double of_dtype[PTAC_N_DTYPES] = {
+        [PTAC_F32] = 0x1p-24, [PTAC_BF16] = 0x1p-9, [PTAC_F64] = 0x1p-53,
+        [PTAC_I64] = 0x1p-24, [PTAC_F16] = 0x1p-11,
+    };
+
+    return of_dtype[dtype];
 }
 
 /*

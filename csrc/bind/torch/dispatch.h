@@ -39,6 +39,9 @@ void ptac_when_forwarded(void (*told)(void));
 /* The row that serves this call. Fills in the thread count; counts a refusal. */
 const ptac_kernel *ptac_admit(ptac_call *call);
 
+/* The same, of calls on this device. */
+const ptac_kernel *ptac_admit_on(ptac_device device, ptac_call *call);
+
 /*
  * For a gradient whose forward call has chosen: the row of that name, whatever tables
  * say, unless the operator is shut, has no such row, or the row broke or does not

@@ -7,19 +7,27 @@
 #include <pthread.h>
 #include <stdio.h>
 
+enum {
+    NOT_FOUND = 0,
+    FOUND,
+    STARTED,
+};
+
 ptac_cuda_functions ptac_cuda;
 
-static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int state;
+static char reason[256];
 
 /* A child would wait for ever for a thread that it does not have. */
 static void before_fork(void)
 {
-    pthread_mutex_lock(&loading);
+    pthread_mutex_lock(&lock);
 }
 
 static void after_fork(void)
 {
-    pthread_mutex_unlock(&loading);
+    pthread_mutex_unlock(&lock);
 }
 
 __attribute__((constructor)) static void prepare(void)
@@ -27,15 +35,12 @@ __attribute__((constructor)) static void prepare(void)
     pthread_atfork(before_fork, after_fork, after_fork);
 }
 
-static const char *load(const char *name)
+static const char *find(const char *name)
 {
-    static char reason[256];
-    static bool is_loaded;
     void *library;
     const char *missing = NULL;
-    cu_result result;
 
-    if (is_loaded)
+    if (state >= FOUND)
         return NULL;
     library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
@@ -57,24 +62,47 @@ static const char *load(const char *name)
                  missing);
         return reason;
     }
+    state = FOUND;
+    return NULL;
+}
+
+static const char *start(const char *name)
+{
+    const char *missing = find(name);
+    cu_result result;
+
+    if (missing || state == STARTED)
+        return missing;
     result = ptac_cuda.init(0);
     if (result != PTAC_CU_OK) {
         snprintf(reason, sizeof reason, "the NVIDIA driver does not start: %s",
                  ptac_cuda_text(result));
         return reason;
     }
-    is_loaded = true;
+    __atomic_store_n(&state, STARTED, __ATOMIC_RELEASE);
     return NULL;
+}
+
+static const char *locked(const char *(*does)(const char *), const char *name)
+{
+    const char *why;
+
+    pthread_mutex_lock(&lock);
+    why = does(name);
+    pthread_mutex_unlock(&lock);
+    return why;
+}
+
+const char *ptac_cuda_find(const char *name)
+{
+    return locked(find, name);
 }
 
 const char *ptac_cuda_load(const char *name)
 {
-    const char *trouble;
-
-    pthread_mutex_lock(&loading);
-    trouble = load(name);
-    pthread_mutex_unlock(&loading);
-    return trouble;
+    if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == STARTED)
+        return NULL;
+    return locked(start, name);
 }
 
 const char *ptac_cuda_text(cu_result result)

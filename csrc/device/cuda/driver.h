@@ -68,6 +68,7 @@ typedef ptac_cu_access cu_access;
     F(context_retain, cuDevicePrimaryCtxRetain, (cu_context *, cu_device))             \
     F(context_push, cuCtxPushCurrent_v2, (cu_context))                                 \
     F(context_pop, cuCtxPopCurrent_v2, (cu_context *))                                 \
+    F(context_current, cuCtxGetCurrent, (cu_context *))                                \
     F(context_synchronize, cuCtxSynchronize, (void))                                   \
     F(memory_info, cuMemGetInfo_v2, (size_t *, size_t *))                              \
     F(granularity, cuMemGetAllocationGranularity,                                      \
@@ -135,8 +136,14 @@ typedef struct ptac_cuda_functions {
 extern ptac_cuda_functions ptac_cuda;
 
 /*
- * Loads the driver and starts it, once. library is "libcuda.so.1", or NULL for the
- * program itself (tests). NULL, or why there is none; the text stays good.
+ * Looks the driver's functions up, once, and does not start it: a process that has
+ * started it cannot use it in its children. NULL, or why there is none.
+ */
+const char *ptac_cuda_find(const char *library);
+
+/*
+ * Finds the driver and starts it, once; thread-safe. library is "libcuda.so.1", or NULL
+ * for the program itself (tests). NULL, or why there is none; the text stays good.
  */
 const char *ptac_cuda_load(const char *library);
 

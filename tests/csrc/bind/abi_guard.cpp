@@ -5,8 +5,11 @@
  * an enum code or a layout that differs is a failed static_assert. The tables at its
  * end hold every symbol for the test to look up.
  */
-#include <torch/csrc/autograd/function.h>
+#define USE_CUDA /* declares what only builds for CUDA have */
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#undef USE_CUDA
+
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim_cpu.h>
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/c/shim.h>
@@ -19,7 +22,9 @@
 #include <ATen/ops/_adaptive_avg_pool2d_backward_cpu_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
+#include <ATen/ops/_log_softmax_backward_data_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_cpu_dispatch.h>
+#include <ATen/ops/_log_softmax_cuda_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
 #include <ATen/ops/avg_pool2d_backward_cpu_dispatch.h>
@@ -27,7 +32,9 @@
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cpu_dispatch.h>
+#include <ATen/ops/max_pool2d_with_indices_backward_cuda_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_cpu_dispatch.h>
+#include <ATen/ops/max_pool2d_with_indices_cuda_dispatch.h>
 
 #include <array>
 #include <cstddef>
@@ -197,6 +204,11 @@ constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
 constexpr auto cpu_attention = &at::cpu::_scaled_dot_product_flash_attention_for_cpu;
 constexpr auto cpu_attention_backward =
     &at::cpu::_scaled_dot_product_flash_attention_for_cpu_backward;
+constexpr auto cuda_max_pool2d_with_indices = &at::cuda::max_pool2d_with_indices;
+constexpr auto cuda_max_pool2d_with_indices_backward =
+    &at::cuda::max_pool2d_with_indices_backward;
+constexpr auto cuda_log_softmax = &at::cuda::_log_softmax;
+constexpr auto cuda_log_softmax_backward = &at::cuda::_log_softmax_backward_data;
 constexpr auto requires_grad = &c10::TensorImpl::requires_grad;
 constexpr auto next_node_number = &at::sequence_number::peek;
 constexpr auto thread_number = &at::RecordFunction::currentThreadId;
@@ -213,6 +225,7 @@ constexpr auto THPVariable_Wrap =
     static_assert(std::is_same_v<in_c_t<decltype(theirs::name)>, type(*) parameters>,  \
                   "we would call it wrongly: " #name);
 PTAC_TORCH_MANGLED(M)
+PTAC_TORCH_CUDA(M)
 #undef M
 
 /* A tensor is one counted pointer. */
@@ -248,6 +261,7 @@ static_assert(std::is_same_v<AOTITorchError, at_error>);
 static_assert(AT_DTYPE_I8 == static_cast<int>(at::ScalarType::Char));
 static_assert(AT_DTYPE_I32 == static_cast<int>(at::ScalarType::Int));
 static_assert(AT_DTYPE_I64 == static_cast<int>(at::ScalarType::Long));
+static_assert(AT_DTYPE_F16 == static_cast<int>(at::ScalarType::Half));
 static_assert(AT_DTYPE_F32 == static_cast<int>(at::ScalarType::Float));
 static_assert(AT_DTYPE_F64 == static_cast<int>(at::ScalarType::Double));
 static_assert(AT_DTYPE_BF16 == static_cast<int>(at::ScalarType::BFloat16));
@@ -259,6 +273,7 @@ static_assert(AT_FLOAT32_CONV == static_cast<int>(at::Float32Op::CONV));
 static_assert(AT_FLOAT32_TF32 == static_cast<int>(at::Float32Precision::TF32));
 static_assert(AT_FLOAT32_BF16 == static_cast<int>(at::Float32Precision::BF16));
 static_assert(AT_DEVICE_CPU == static_cast<int>(at::DeviceType::CPU));
+static_assert(AT_DEVICE_CUDA == static_cast<int>(at::DeviceType::CUDA));
 static_assert(AT_MEMORY_FORMAT_CONTIGUOUS ==
               static_cast<int>(at::MemoryFormat::Contiguous));
 static_assert(AT_MEMORY_FORMAT_CHANNELS_LAST ==
@@ -273,6 +288,7 @@ static_assert(PTAC_TORCH_ABI_VERSION <= TORCH_FEATURE_VERSION);
  */
 #define M(type, name, symbol, parameters) extern "C" char ours_##name[] __asm__(symbol);
 PTAC_TORCH_MANGLED(M)
+PTAC_TORCH_CUDA(M)
 #undef M
 
 /* A member function that is not virtual has an address like any other. */
@@ -281,6 +297,8 @@ PTAC_TORCH_MANGLED(M)
 #define M(type, name, symbol, parameters) {(const void *)(theirs::name), ours_##name},
 IN_SECTION("guard_mangled")
 const void *mangled[][2] = {PTAC_TORCH_MANGLED(M)};
+IN_SECTION("guard_cuda")
+const void *on_cuda[][2] = {PTAC_TORCH_CUDA(M)};
 #undef M
 
 #define F(type, name, parameters) reinterpret_cast<const void *>(&::name),

@@ -119,10 +119,11 @@ def test_wrong_prototypes_do_not_compile(guard: Path, tmp_path: Path) -> None:
 
 
 def test_mangled_names_are_what_the_compiler_makes(guard: Path) -> None:
-    names = symbols_in(guard, "guard_mangled")
-    assert names
-    assert len(names) % 2 == 0
-    assert names[0::2] == names[1::2]
+    for section in ("guard_mangled", "guard_cuda"):
+        names = symbols_in(guard, section)
+        assert names
+        assert len(names) % 2 == 0
+        assert names[0::2] == names[1::2]
 
 
 def test_symbols_are_in_the_installed_torch(guard: Path) -> None:

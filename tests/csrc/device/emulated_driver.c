@@ -8,22 +8,19 @@
  */
 #include "arena.h"
 #include "device/cuda/launch.h"
-#include "emulator.h"
+#include "emulated_kernels.h"
 #include "faults.h"
 #include "trial.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
     INVALID_VALUE = 1, /* the driver's numbers */
-    INVALID_IMAGE = 200,
     NOT_FOUND = 500,
     SUCCESS = 0,
 };
 
-static const char machine_code[] = "emulated";
 static char a_stream; /* of which only the address matters */
 
 static cu_result load(cu_library *library, const void *code, cu_jit_option *options,
@@ -34,20 +31,7 @@ static cu_result load(cu_library *library, const void *code, cu_jit_option *opti
     (void)options, (void)values, (void)library_options, (void)library_values;
     if (n_options || n_library_options)
         return INVALID_VALUE;
-    if (strcmp(code, machine_code) != 0)
-        return INVALID_IMAGE;
-    *library = (cu_library)(uintptr_t)machine_code;
-    return SUCCESS;
-}
-
-static cu_result find(cu_kernel *kernel, cu_library library, const char *name)
-{
-    const void *found = emulator_find(name);
-
-    if (library != (cu_library)(uintptr_t)machine_code)
-        return INVALID_VALUE;
-    *kernel = (cu_kernel)(uintptr_t)found;
-    return found ? SUCCESS : NOT_FOUND;
+    return emulated_library(library, code);
 }
 
 static cu_result launch(cu_function kernel, unsigned int blocks_x,
@@ -101,17 +85,17 @@ static device_work work(void)
 
 static void begin(void)
 {
+    ptac_cuda.library_load = load;
+    ptac_cuda.library_kernel = emulated_kernel;
+    ptac_cuda.launch = launch;
+    for (ptac_cuda_unit *unit = ptac_cuda_units(); unit; unit = unit->next)
+        if (ptac_cuda_give(unit, emulated_machine_code))
+            abort();
 #define F(member, symbol, parameters)                                                  \
     ptac_cuda.member = (cu_result(*) parameters)(void (*)(void))refuse_##member;
     PTAC_CUDA_FUNCTIONS(F)
 #undef F
     ptac_cuda.error_text = error_text;
-    ptac_cuda.library_load = load;
-    ptac_cuda.library_kernel = find;
-    ptac_cuda.launch = launch;
-    for (ptac_cuda_unit *unit = ptac_cuda_units(); unit; unit = unit->next)
-        if (ptac_cuda_give(unit, machine_code))
-            abort();
 }
 
 __attribute__((constructor)) static void bring(void)

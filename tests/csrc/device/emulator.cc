@@ -468,6 +468,11 @@ int emulator_n_parameters(const void *kernel)
     return ((const emulate::kernel *)kernel)->n_parameters;
 }
 
+const char *emulator_name(const void *kernel)
+{
+    return ((const emulate::kernel *)kernel)->name;
+}
+
 bool emulator_launch(const void *kernel, const emulated_grid *grid, void **parameters)
 {
     const uint3 threads = {grid->threads[0], grid->threads[1], grid->threads[2]};

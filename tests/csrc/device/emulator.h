@@ -29,6 +29,7 @@ typedef struct emulated_work {
 /* A kernel by its name, or NULL; kernels are those of the program's .cu files. */
 const void *emulator_find(const char *name);
 int emulator_n_parameters(const void *kernel);
+const char *emulator_name(const void *kernel);
 
 /* Run it. False, and nothing is done, where a device would refuse the grid. */
 bool emulator_launch(const void *kernel, const emulated_grid *grid, void **parameters);

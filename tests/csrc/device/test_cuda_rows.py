@@ -38,7 +38,7 @@ COUNTED = {"launches_twice", "moves_more", "takes_nothing_typical"}
 def build(builder: native.Builder, sanitize: str | None = None, *also: str) -> Path:
     sources = native.shipped_sources("core", "device", "ops")
     sources += native.test_sources(
-        *checkrows.DRIVER, "emulator", "emulated_driver", *also
+        *checkrows.DRIVER, "emulator", "emulated_kernels", "emulated_driver", *also
     )
     sources += [*checkrows.generators(), *kernels()]
     name = also[0] if also else "cudarows"

@@ -234,6 +234,10 @@ static int read_reason(PyObject *text, void *why)
 /* set_gate(operator, reason): open it, "", or close it for that reason. */
 FOR_REASON(set_gate, ptac_chooser_set_gate)
 
+/* set_cuda_gate(operator, reason): likewise, of its calls on CUDA alone. */
+#define SET_CUDA_GATE(op, why) ptac_chooser_set_gate_on(PTAC_ON_CUDA, op, why)
+FOR_REASON(set_cuda_gate, SET_CUDA_GATE)
+
 /* refuse(operator, reason): count a call that Python itself sent to stock. */
 FOR_REASON(refuse, ptac_refuse)
 
@@ -279,7 +283,8 @@ PTAC_VARARGS(pin)
             return PyErr_Format(PyExc_ValueError, "%s has no row %s on this CPU",
                                 ptac_op_name(op), row_name);
 
-        const char *trouble = ptac_override_install(open_pair(op));
+        const ptac_places pair = {{[PTAC_ON_CPU] = open_pair(op)}};
+        const char *trouble = ptac_override_install(pair);
 
         if (trouble)
             return PyErr_Format(PyExc_RuntimeError, "%s", trouble);

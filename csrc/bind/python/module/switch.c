@@ -5,58 +5,85 @@
 
 #include "bind/torch/overrides/override.h"
 
-/* override_names() -> [(operator of aten, the operator of ours that it is)] */
-PTAC_LIST(override_names, ptac_override_at(i),
-          Py_BuildValue("ss", ptac_override_at(i)->name,
-                        ptac_op_name(ptac_override_at(i)->op)))
+#include <string.h>
 
-/* A bit for each operator of a list of names; false with an exception set. */
-static bool ops_from(PyObject *names, uint64_t *ops)
+/* How an override is called here: by its operator, and before that where it lies. */
+static const char *const prefixes[PTAC_N_DEVICES] = {"", "cuda:"};
+
+static PyObject *names_on(ptac_device device)
 {
-    *ops = 0;
+    PyObject *list = PyList_New(0);
+    const ptac_override *override;
+
+    for (int i = 0; list && (override = ptac_override_at(i)); i++)
+        if (override->on[device].boxed)
+            ptac_append(
+                &list, Py_BuildValue("ss", override->name, ptac_op_name(override->op)));
+    return list;
+}
+
+/* override_names() -> [(operator of aten, the operator of ours that it is)] */
+PTAC_GIVES(override_names, names_on(PTAC_ON_CPU))
+
+/* cuda_override_names() -> likewise, of those that lie at the key CUDA */
+PTAC_GIVES(cuda_override_names, names_on(PTAC_ON_CUDA))
+
+/* Those of a list of names, such as "max_pool2d" and "cuda:max_pool2d". */
+static bool places_from(PyObject *names, ptac_places *places)
+{
+    const size_t length = strlen(prefixes[PTAC_ON_CUDA]);
+
+    *places = (ptac_places){{0}};
     if (!PyList_Check(names))
         return PyErr_Format(PyExc_TypeError, "a list of operators is expected");
     for (Py_ssize_t i = 0; i < PyList_Size(names); i++) {
-        const ptac_op op = ptac_op_from(PyList_GetItem(names, i));
+        const char *name = PyUnicode_AsUTF8AndSize(PyList_GetItem(names, i), NULL);
+        const bool on_cuda = name && strncmp(name, prefixes[PTAC_ON_CUDA], length) == 0;
+        PTAC_OWNED PyObject *op_name =
+            name ? PyUnicode_FromString(name + (on_cuda ? length : 0)) : NULL;
+        const ptac_op op = op_name ? ptac_op_from(op_name) : PTAC_N_OPS;
 
         if (op == PTAC_N_OPS)
             return false;
-        *ops |= UINT64_C(1) << op;
+        places->on[on_cuda] |= UINT64_C(1) << op;
     }
     return true;
 }
 
-/* override_install([operator names]): None, or what went wrong. */
+/* override_install([names]): None, or what went wrong. */
 PTAC_O(override_install, names)
 {
-    uint64_t ops;
+    ptac_places places;
 
-    return ops_from(names, &ops) ? Py_BuildValue("z", ptac_override_install(ops))
-                                 : NULL;
+    return places_from(names, &places)
+               ? Py_BuildValue("z", ptac_override_install(places))
+               : NULL;
 }
 
-/* override_installed() -> [operators whose overrides are in the dispatcher] */
+/* override_installed() -> [names of the overrides that are in the dispatcher] */
 PTAC_NOARGS(override_installed)
 {
-    const uint64_t ops = ptac_override_installed(false);
+    const ptac_places places = ptac_override_installed(false);
     PyObject *list = PyList_New(0);
 
-    for (int op = 0; list && op < PTAC_N_OPS; op++)
-        if (ops & UINT64_C(1) << op)
-            ptac_append(&list, PyUnicode_FromString(ptac_op_name((ptac_op)op)));
+    for (int device = 0; device < PTAC_N_DEVICES; device++)
+        for (int op = 0; list && op < PTAC_N_OPS; op++)
+            if (places.on[device] >> op & 1)
+                ptac_append(&list, PyUnicode_FromFormat("%s%s", prefixes[device],
+                                                        ptac_op_name((ptac_op)op)));
     return list;
 }
 
-/* override_remove([operator names]) -> whether they are out: the moment was quiet. */
+/* override_remove([names]) -> whether they are out: the moment was quiet. */
 PTAC_O(override_remove, names)
 {
-    uint64_t ops;
+    ptac_places places;
 
-    if (!ops_from(names, &ops))
+    if (!places_from(names, &places))
         return NULL;
-    if (ops && !ptac_is_quiet())
+    if ((places.on[PTAC_ON_CPU] | places.on[PTAC_ON_CUDA]) && !ptac_is_quiet())
         Py_RETURN_FALSE;
-    ptac_override_remove(ops);
+    ptac_override_remove(places);
     ptac_chooser_collect();
     Py_RETURN_TRUE;
 }

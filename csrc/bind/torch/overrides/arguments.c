@@ -3,6 +3,8 @@
  */
 #include "bind/torch/overrides/override.h"
 
+#include "bind/torch/cuda.h"
+
 #include <string.h>
 
 /* A letter for each way that arguments cross the C ABI; upper case: an optional one. */
@@ -129,7 +131,8 @@ void ptac_arguments_view(ptac_arguments *args)
 {
     for (int i = 0; i < args->of->n_arguments; i++)
         if ((args->of->types[i] | 0x20) == 't' && args->at[i].is_given)
-            ptac_view_of(args->at[i].tensor, &args->at[i].view);
+            (args->on == PTAC_ON_CUDA ? ptac_cuda_view_of : ptac_view_of)(
+                args->at[i].tensor, &args->at[i].view);
 }
 
 void ptac_arguments_drop(ptac_arguments *args)
@@ -170,12 +173,12 @@ static stable_ivalue box(const ptac_argument *from, char type)
     return type < 'a' ? at_box_optional(value) : value;
 }
 
-static at_tensor empty(int32_t dtype)
+static at_tensor empty(int32_t dtype, at_device device)
 {
-    static const int64_t zero = 0, one = 1;
+    static const int64_t zero = 0;
     at_tensor made = NULL;
 
-    at_must(T.aoti_torch_empty_strided(1, &zero, &one, dtype, AT_DEVICE_CPU, 0, &made),
+    at_must(at_new_on(device, dtype, 1, &zero, NULL, &made),
             "could not allocate an output");
     return made;
 }
@@ -186,18 +189,20 @@ void ptac_arguments_call_out(const ptac_arguments *args, at_tensor *out)
     const int n_args = override->n_arguments, n_outputs = override->n_outputs;
     const char *overload = strchr(override->out, '.') + 1;
     stable_ivalue stack[PTAC_MAX_ARGUMENTS + PTAC_MAX_OUTPUTS];
+    const at_tensor self = args->at[override->self].tensor;
+    const at_device device = {args->on, ptac_cuda_device_of(args->on, self)};
     int32_t dtype = -1;
     char op[80] = "";
 
     strncat(op, override->out, (size_t)(overload - 1 - override->out));
-    T.aoti_torch_get_dtype(args->at[override->self].tensor, &dtype);
+    T.aoti_torch_get_dtype(self, &dtype);
     for (int i = 0; i < n_args; i++) {
         stack[i] = box(&args->at[i], override->types[i]);
         if (override->types[i] == 's')
             dtype = (int32_t)args->at[i].number;
     }
     for (int i = 0; i < n_outputs; i++) {
-        out[i] = empty(i == 0 ? dtype : AT_DTYPE_I64);
+        out[i] = empty(i == 0 ? dtype : AT_DTYPE_I64, device);
         /*
          * The second handle keeps the tensor alive: torch 2.11 returns dangling
          * tensors from boxed calls with several outputs.

@@ -14,7 +14,9 @@ static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void 
     (void)params;
     if (x->n_dims == 0 || x->n_dims > PTAC_MAX_DIMS)
         return PTAC_SHAPE;
-    if (is_backward && (self->dtype != x->dtype || options[1].number != AT_DTYPE_F32))
+    if (x->dtype == PTAC_OTHER_DTYPE ||
+        (is_backward &&
+         (self->dtype != x->dtype || options[1].number != ptac_torch_dtype(x->dtype))))
         return PTAC_DTYPE;
     if ((options[0].number != -1 && options[0].number != x->n_dims - 1) ||
         (is_backward ? !ptac_view_has_sizes(self, x->n_dims, x->sizes)
@@ -33,6 +35,7 @@ static ptac_override log_softmax = {
     .read = read,
 };
 PTAC_OVERRIDE(log_softmax, cpu_log_softmax, TENSOR(0), INT(1), BOOL(2))
+PTAC_OVERRIDE_ON_CUDA(log_softmax, cuda_log_softmax, TENSOR(0), INT(1), BOOL(2))
 
 static ptac_override log_softmax_backward = {
     .schema = "_log_softmax_backward_data(Tensor grad_output, Tensor output, int dim, "
@@ -46,3 +49,5 @@ static ptac_override log_softmax_backward = {
 };
 PTAC_OVERRIDE(log_softmax_backward, cpu_log_softmax_backward, TENSOR(0), TENSOR(1),
               INT(2), DTYPE(3))
+PTAC_OVERRIDE_ON_CUDA(log_softmax_backward, cuda_log_softmax_backward, TENSOR(0),
+                      TENSOR(1), INT(2), DTYPE(3))

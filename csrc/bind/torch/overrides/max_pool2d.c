@@ -23,6 +23,8 @@ static ptac_override max_pool2d = {
 };
 PTAC_OVERRIDE(max_pool2d, cpu_max_pool2d_with_indices, TENSOR(0), INTS(1), INTS(2),
               INTS(3), INTS(4), BOOL(5))
+PTAC_OVERRIDE_ON_CUDA(max_pool2d, cuda_max_pool2d_with_indices, TENSOR(0), INTS(1),
+                      INTS(2), INTS(3), INTS(4), BOOL(5))
 
 static ptac_override max_pool2d_backward = {
     .schema = "max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, "
@@ -37,3 +39,6 @@ static ptac_override max_pool2d_backward = {
 };
 PTAC_OVERRIDE(max_pool2d_backward, cpu_max_pool2d_with_indices_backward, TENSOR(0),
               TENSOR(1), INTS(2), INTS(3), INTS(4), INTS(5), BOOL(6), TENSOR(7))
+PTAC_OVERRIDE_ON_CUDA(max_pool2d_backward, cuda_max_pool2d_with_indices_backward,
+                      TENSOR(0), TENSOR(1), INTS(2), INTS(3), INTS(4), INTS(5), BOOL(6),
+                      TENSOR(7))

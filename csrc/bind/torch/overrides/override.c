@@ -1,48 +1,20 @@
 /*
- * override.c - a call of a described operator, and overrides in and out.
- *
- * Each operator has a library object of its own in the dispatcher, so that it can come
- * and go alone.
+ * override.c - a call of a described operator.
  */
 #include "bind/torch/overrides/override.h"
 
-#include "bind/abi/dispatch_slot.h"
+#include "bind/torch/cuda.h"
 #include "bind/torch/rows/bf16.h"
 
 #include <stdalign.h>
-#include <string.h>
-
-enum {
-    MAX_OVERRIDES = 64,
-};
-
-static const ptac_override *announced[MAX_OVERRIDES];
-static at_library libraries[MAX_OVERRIDES];
-static bool is_typed[MAX_OVERRIDES];
-static int n_announced;
-
-void ptac_override_announce(ptac_override *override)
-{
-    if (n_announced == MAX_OVERRIDES || !ptac_schema_read(override))
-        __builtin_trap();
-    announced[n_announced++] = override;
-}
-
-/* Whether this torch has a function, by where T keeps its address. */
-static bool is_there(const void *member)
-{
-    void *address;
-
-    memcpy(&address, member, sizeof address);
-    return address;
-}
 
 void ptac_override_stock(const void *context, at_tensor *out)
 {
     const ptac_arguments *args = context;
+    const ptac_override_side *own = ptac_torchs_own(args);
 
-    if (is_there(args->of->symbol))
-        at_adopt_all(args->of->kernel(args), args->of->n_outputs, out);
+    if (own)
+        at_adopt_all(own->kernel(args), args->of->n_outputs, out);
     else
         ptac_arguments_call_out(args, out);
 }
@@ -65,8 +37,9 @@ static void make_dense(const ptac_arguments *args, const ptac_output *output,
 }
 
 /* Without memory stock is called, which raises torch's own error. */
-static at_error make_outputs(const ptac_output *output, ptac_call *call)
+static at_error make_outputs(const ptac_output *output, ptac_device on, ptac_call *call)
 {
+    const at_device device = {on, on == PTAC_ON_CUDA ? call->device : 0};
     int64_t strides[PTAC_MAX_DIMS];
     at_error error = 0;
 
@@ -75,9 +48,10 @@ static at_error make_outputs(const ptac_output *output, ptac_call *call)
     if (output->channels_last)
         ptac_image_strides(output->n_dims, output->sizes, true, strides);
     for (int i = 0; i < call->n_outputs && !error; i++)
-        error = ptac_new(i == 0 ? call->inputs[0].dtype : PTAC_I64, output->n_dims,
-                         output->sizes, output->channels_last ? strides : NULL,
-                         &output->made[i], &call->outputs[i]);
+        error = ptac_new_on(device, i == 0 ? call->inputs[0].dtype : PTAC_I64,
+                            output->n_dims, output->sizes,
+                            output->channels_last ? strides : NULL, &output->made[i],
+                            &call->outputs[i]);
     return error;
 }
 
@@ -104,9 +78,14 @@ static bool run(const ptac_arguments *args, const ptac_kernel *row, ptac_call *c
 {
     __attribute__((cleanup(drop_outputs))) at_tensor *unfinished = output->made;
     AT_OWNED_ALL at_tensors dense = {{NULL}};
+    PTAC_CUDA_SCOPE scope = {false};
 
+    if (args->on == PTAC_ON_CUDA && !ptac_cuda_begin(call, &scope)) {
+        ptac_refuse(call->op, PTAC_DEVICE);
+        return false;
+    }
     make_dense(args, output, call, &dense);
-    if (make_outputs(output, call)) {
+    if (make_outputs(output, args->on, call)) {
         ptac_refuse(call->op, PTAC_MEMORY);
         return false;
     }
@@ -116,6 +95,23 @@ static bool run(const ptac_arguments *args, const ptac_kernel *row, ptac_call *c
         mark(args, row);
     unfinished = NULL;
     return true;
+}
+
+/* The CUDA device that all tensors of a call lie on, or why stock has to see to it. */
+static ptac_reason place_of(const ptac_arguments *args, int *device)
+{
+    *device = -1;
+    for (int i = 0; i < args->of->n_arguments; i++) {
+        const ptac_argument *argument = &args->at[i];
+
+        if ((args->of->types[i] | 0x20) != 't' || !argument->is_given)
+            continue;
+        if (*device < 0)
+            *device = argument->view.device;
+        if (argument->view.device < 0 || argument->view.device != *device)
+            return PTAC_DEVICE;
+    }
+    return PTAC_TAKE;
 }
 
 /* False: stock has to do it; the reason has been counted. */
@@ -139,12 +135,14 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
     output.sizes = output.own_sizes;
     output.channels_last = false;
     output.dense = ~0u;
-    why = override->read(args, &call, params, &output);
+    why = args->on == PTAC_ON_CUDA ? place_of(args, &call.device) : PTAC_TAKE;
+    if (!why)
+        why = override->read(args, &call, params, &output);
     if (why) {
         ptac_refuse(call.op, why);
         return false;
     }
-    row = override->admit ? override->admit(&call) : ptac_admit(&call);
+    row = override->admit ? override->admit(&call) : ptac_admit_on(args->on, &call);
     return row && run(args, row, &call, &output);
 }
 
@@ -158,7 +156,7 @@ static bool try_serve(ptac_arguments *args, at_tensor *out)
     return (override->serve ? override->serve : serve)(args, out);
 }
 
-void ptac_override_call_typed(const ptac_override *override,
+void ptac_override_call_typed(const ptac_override *override, ptac_device on,
                               const ptac_typed_call *call, void **result)
 {
     PTAC_IN_FLIGHT;
@@ -167,10 +165,13 @@ void ptac_override_call_typed(const ptac_override *override,
     ptac_arguments args;
 
     args.of = override;
+    args.on = on;
     ptac_arguments_borrow(call, &args);
     if (!try_serve(&args, out)) {
-        if (is_there(override->symbol)) {
-            const at_result made = override->kernel(&args);
+        const ptac_override_side *own = ptac_torchs_own(&args);
+
+        if (own) {
+            const at_result made = own->kernel(&args);
 
             result[0] = made.words[0]; /* memcpy would be a call */
             if (n > 1)
@@ -185,94 +186,18 @@ void ptac_override_call_typed(const ptac_override *override,
         result[n - 1 - i] = at_release(&out[i]);
 }
 
-void ptac_override_call(const ptac_override *override, stable_ivalue *stack)
+void ptac_override_call(const ptac_override *override, ptac_device on,
+                        stable_ivalue *stack)
 {
     PTAC_IN_FLIGHT;
     __attribute__((cleanup(ptac_arguments_drop))) ptac_arguments args;
     at_tensor out[PTAC_MAX_OUTPUTS] = {NULL};
 
     args.of = override;
+    args.on = on;
     ptac_arguments_take(stack, &args);
     if (!try_serve(&args, out))
         ptac_override_stock(&args, out);
     for (int i = 0; i < override->n_outputs; i++)
         stack[i] = (stable_ivalue)(uintptr_t)out[i];
-}
-
-const ptac_override *ptac_override_at(int i)
-{
-    return i < n_announced ? announced[i] : NULL;
-}
-
-static bool is_possible(const ptac_override *override)
-{
-    return (override->out || is_there(override->symbol)) &&
-           (!override->needs || is_there(override->needs));
-}
-
-static void remove_one(int i)
-{
-    if (libraries[i])
-        T.aoti_torch_delete_library_object(libraries[i]);
-    libraries[i] = NULL;
-}
-
-static const char *install_one(int i)
-{
-    const ptac_override *override = announced[i];
-    at_library library = NULL;
-    at_entry entry = {NULL};
-
-    if (T.aoti_torch_library_init_impl("aten", "CPU", "pai_torchacc", 0, &library))
-        return "could not open a dispatcher library";
-    if (override->typed && override->can_be_typed)
-        at_entry_remember(override->name, &entry);
-    if (T.torch_library_impl(library, override->name, override->boxed,
-                             PTAC_TORCH_ABI_VERSION)) {
-        at_entry_forget(&entry);
-        T.aoti_torch_delete_library_object(library);
-        return "could not register a kernel";
-    }
-    is_typed[i] = at_entry_set_typed(&entry, override->boxed, override->typed);
-    libraries[i] = library;
-    return NULL;
-}
-
-const char *ptac_override_install(uint64_t ops)
-{
-    const uint64_t before = ptac_override_installed(false);
-
-    for (int i = 0; i < n_announced; i++) {
-        const uint64_t bit = UINT64_C(1) << announced[i]->op;
-        const char *trouble = NULL;
-
-        if (!(ops & bit) || libraries[i] || !is_possible(announced[i]))
-            continue;
-        trouble = install_one(i);
-        if (trouble) {
-            for (int j = 0; j < i; j++)
-                if (!(before & UINT64_C(1) << announced[j]->op))
-                    remove_one(j);
-            return trouble;
-        }
-    }
-    return NULL;
-}
-
-uint64_t ptac_override_installed(bool only_typed)
-{
-    uint64_t ops = 0;
-
-    for (int i = 0; i < n_announced; i++)
-        if (libraries[i] && (is_typed[i] || !only_typed))
-            ops |= UINT64_C(1) << announced[i]->op;
-    return ops;
-}
-
-void ptac_override_remove(uint64_t ops)
-{
-    /* Torch restores the kernel that each registration had covered. */
-    for (int i = n_announced - 1; i >= 0; i--)
-        if (ops & UINT64_C(1) << announced[i]->op)
-            remove_one(i);
 }

@@ -1,17 +1,20 @@
 /*
- * override.h - aten operators whose CPU kernel we replace while a switch is on.
+ * override.h - aten operators whose kernel we replace while a switch is on.
  *
  * An operator is described by one ptac_override, which PTAC_OVERRIDE announces; these
  * announcements are the whitelist. override.c reads the arguments, finds a row, makes
  * the outputs, and calls stock where no row serves the call.
  *
- * An override sits at the CPU key, below autograd, autocast and functorch, which
- * therefore stay torch's own.
+ * An override sits at a device's key, below autograd, autocast and functorch, which
+ * therefore stay torch's own. On CUDA it is served by rows that only launch, on the
+ * current stream; nothing here waits for the device or reads its memory.
  */
 #ifndef PTAC_BIND_TORCH_OVERRIDES_OVERRIDE_H
 #define PTAC_BIND_TORCH_OVERRIDES_OVERRIDE_H
 
 #include "bind/torch/dispatch.h"
+
+#include <string.h>
 
 enum {
     PTAC_MAX_ARGUMENTS = 12,
@@ -38,6 +41,7 @@ struct ptac_override;
 /* The arguments of a call, in the schema's order. */
 typedef struct ptac_arguments {
     const struct ptac_override *of;
+    ptac_device on; /* by whose key it came */
     ptac_argument at[PTAC_MAX_ARGUMENTS];
 } ptac_arguments;
 
@@ -52,13 +56,21 @@ typedef struct ptac_output {
     int64_t own_sizes[4]; /* room for sizes that no tensor has */
 } ptac_output;
 
+/* How calls on a device come in, and torch's own kernel there. */
+typedef struct ptac_override_side {
+    at_result (*kernel)(const ptac_arguments *args);
+    const void *symbol; /* where T keeps the kernel's address */
+    at_boxed_fn boxed;  /* NULL: no override on this device */
+    const void *typed;  /* NULL: this machine's C++ calls are not known to us */
+} ptac_override_side;
+
 typedef struct ptac_override {
     /* As torch prints it. No Scalar: torch's C ABI breaks at the first call. */
     const char *schema;
     ptac_op op;
 
     /*
-     * Where a torch lacks the kernel that PTAC_OVERRIDE names, this overload is called
+     * Where a torch lacks the kernel that a macro below names, this overload is called
      * instead, "aten::name.overload", with outputs of the ScalarType among the
      * arguments or else of self's. Without either there is no override.
      */
@@ -89,16 +101,12 @@ typedef struct ptac_override {
     /* Instead of read: all outputs, or false for stock, with the reason counted. */
     bool (*serve)(const ptac_arguments *args, at_tensor *out);
 
-    /* Filled in by PTAC_OVERRIDE: torch's kernel, and where its address is kept. */
-    at_result (*kernel)(const ptac_arguments *args);
-    const void *symbol;
     /* Filled in by ptac_override_announce(). */
+    ptac_override_side on[PTAC_N_DEVICES];
     char name[56];
     char types[PTAC_MAX_ARGUMENTS];
     int n_arguments, n_outputs;
     bool can_be_typed; /* all arguments can be read off a C++ call */
-    at_boxed_fn boxed;
-    const void *typed; /* NULL: this machine's C++ calls are not known to us */
 } ptac_override;
 
 /* The arguments of a C++ call where System V's rules for x86-64 have put them. */
@@ -115,22 +123,23 @@ typedef struct ptac_typed_stack {
 
 #ifdef __x86_64__
 /* A C++ function's address of its result comes first, and is what it returns. */
-#define PTAC_TYPED(override)                                                           \
-    static void *typed_##override(void **result, void *functor, uint64_t keys,         \
-                                  uint64_t a, uint64_t b, uint64_t c, double x,        \
-                                  double y, ptac_typed_stack stack)                    \
+#define PTAC_TYPED(override, place)                                                    \
+    static void *typed_##place##_##override(                                           \
+        void **result, void *functor, uint64_t keys, uint64_t a, uint64_t b,           \
+        uint64_t c, double x, double y, ptac_typed_stack stack)                        \
     {                                                                                  \
         const ptac_typed_call call = {{a, b, c}, {x, y}, stack.words};                 \
                                                                                        \
         (void)functor;                                                                 \
         (void)keys;                                                                    \
-        ptac_override_call_typed(&override, &call, result);                            \
+        ptac_override_call_typed(&override, PTAC_ON_##place, &call, result);           \
         return result;                                                                 \
     }
-#define PTAC_TYPED_ADDRESS(override) ((const void *)(uintptr_t)typed_##override)
+#define PTAC_TYPED_ADDRESS(override, place)                                            \
+    ((const void *)(uintptr_t)typed_##place##_##override)
 #else
-#define PTAC_TYPED(override)
-#define PTAC_TYPED_ADDRESS(override) NULL
+#define PTAC_TYPED(override, place)
+#define PTAC_TYPED_ADDRESS(override, place) NULL
 #endif
 
 /*
@@ -138,29 +147,41 @@ typedef struct ptac_typed_stack {
  * where its name in PTAC_TORCH_MANGLED and arguments do not say all.
  */
 #define PTAC_OVERRIDE_BY(override, function, torchs)                                   \
-    PTAC_TYPED(override)                                                               \
-    static void boxed_##override(stable_ivalue *stack, uint64_t n_args, uint64_t n)    \
+    PTAC_OVERRIDE_AT(CPU, override, function, torchs)
+#define PTAC_OVERRIDE_AT(place, override, function, torchs)                            \
+    PTAC_TYPED(override, place)                                                        \
+    static void boxed_##place##_##override(stable_ivalue *stack, uint64_t n_args,      \
+                                           uint64_t n)                                 \
     {                                                                                  \
         (void)n_args;                                                                  \
         (void)n;                                                                       \
-        ptac_override_call(&override, stack);                                          \
+        ptac_override_call(&override, PTAC_ON_##place, stack);                         \
     }                                                                                  \
-    __attribute__((constructor)) static void announce_##override(void)                 \
+    __attribute__((constructor)) static void announce_##place##_##override(void)       \
     {                                                                                  \
-        override.kernel = function;                                                    \
-        override.symbol = &T.torchs;                                                   \
-        override.boxed = boxed_##override;                                             \
-        override.typed = PTAC_TYPED_ADDRESS(override);                                 \
+        override.on[PTAC_ON_##place] = (ptac_override_side){                           \
+            .kernel = function,                                                        \
+            .symbol = &T.torchs,                                                       \
+            .boxed = boxed_##place##_##override,                                       \
+            .typed = PTAC_TYPED_ADDRESS(override, place),                              \
+        };                                                                             \
         ptac_override_announce(&override);                                             \
     }
 
-/* Else by its arguments, which the macros below name, in the schema's order. */
+/*
+ * Else by its arguments, which the macros below name, in the schema's order. Where the
+ * operator has rows of CUDA, a second line is PTAC_OVERRIDE_ON_CUDA, or that alone.
+ */
 #define PTAC_OVERRIDE(override, torchs, ...)                                           \
-    static at_result kernel_##override(const ptac_arguments *args)                     \
+    PTAC_OVERRIDE_ON(CPU, override, torchs, __VA_ARGS__)
+#define PTAC_OVERRIDE_ON_CUDA(override, torchs, ...)                                   \
+    PTAC_OVERRIDE_ON(CUDA, override, torchs, __VA_ARGS__)
+#define PTAC_OVERRIDE_ON(place, override, torchs, ...)                                 \
+    static at_result kernel_##place##_##override(const ptac_arguments *args)           \
     {                                                                                  \
         return T.torchs(__VA_ARGS__);                                                  \
     }                                                                                  \
-    PTAC_OVERRIDE_BY(override, kernel_##override, torchs)
+    PTAC_OVERRIDE_AT(place, override, kernel_##place##_##override, torchs)
 
 /* Arguments as C++ takes them. */
 #define TENSOR(i)          args->at[i].tensor
@@ -176,11 +197,13 @@ typedef struct ptac_typed_stack {
 #define OPTIONAL_REAL(i)   ((at_optional_real){REAL(i), args->at[i].is_given})
 #define DTYPE(i)           ((int8_t)INT(i))
 
+/* Once for each side that it has. */
 void ptac_override_announce(ptac_override *override);
 
 /* A call with boxed arguments; and one of a C++ function, which fills in result. */
-void ptac_override_call(const ptac_override *override, stable_ivalue *stack);
-void ptac_override_call_typed(const ptac_override *override,
+void ptac_override_call(const ptac_override *override, ptac_device on,
+                        stable_ivalue *stack);
+void ptac_override_call_typed(const ptac_override *override, ptac_device on,
                               const ptac_typed_call *call, void **result);
 
 /* Stock's outputs for these arguments, a ptac_stock_fn. */
@@ -198,18 +221,39 @@ static inline const ptac_argument *ptac_options(const ptac_arguments *args)
     return args->at + args->of->self + 1;
 }
 
+/* Whether this torch has a function, by where T keeps its address. */
+static inline bool ptac_torch_has(const void *member)
+{
+    void *address;
+
+    memcpy(&address, member, sizeof address);
+    return address;
+}
+
+/* The side with torch's kernel for the call; NULL where this torch offers none. */
+static inline const ptac_override_side *ptac_torchs_own(const ptac_arguments *args)
+{
+    const ptac_override_side *side = &args->of->on[args->on];
+
+    return ptac_torch_has(side->symbol) ? side : NULL;
+}
+
 /* The i-th announced override, or NULL beyond the last. */
 const ptac_override *ptac_override_at(int i);
 
-/*
- * Put the overrides of these operators (a bit each, by ptac_op) into the dispatcher, in
- * addition to those already there, leaving out those that are not possible. NULL, or
- * what went wrong; then none was added.
- */
-const char *ptac_override_install(uint64_t ops);
+/* Operators, a bit each by ptac_op, whose overrides lie at the keys of each device. */
+typedef struct ptac_places {
+    uint64_t on[PTAC_N_DEVICES];
+} ptac_places;
 
-/* Operators whose overrides are in the dispatcher now, or those called unboxed. */
-uint64_t ptac_override_installed(bool only_typed);
+/*
+ * Put these overrides into the dispatcher, in addition to those already there, leaving
+ * out those that are not possible. NULL, or what went wrong; then none was added.
+ */
+const char *ptac_override_install(ptac_places wanted);
+
+/* Those that are in the dispatcher now, or only those that are called unboxed. */
+ptac_places ptac_override_installed(bool only_typed);
 
 /*
  * Whether no call of ours is in flight, nor any other thread about to make one as long
@@ -217,8 +261,8 @@ uint64_t ptac_override_installed(bool only_typed);
  */
 bool ptac_is_quiet(void);
 
-/* Take the overrides of these operators out of the dispatcher, in such a moment. */
-void ptac_override_remove(uint64_t ops);
+/* Take these overrides out of the dispatcher, in such a moment. */
+void ptac_override_remove(ptac_places unwanted);
 
 /* arguments.c: boxed arguments of the dispatcher, by the types of a schema. */
 

@@ -208,6 +208,13 @@ MOCK_API cu_result cuCtxPushCurrent_v2(cu_context context)
     return PTAC_CU_OK;
 }
 
+/* There is one device, and so one context. */
+MOCK_API cu_result cuCtxGetCurrent(cu_context *context)
+{
+    *context = n_contexts > 0 ? (cu_context)&n_violations : NULL;
+    return PTAC_CU_OK;
+}
+
 MOCK_API cu_result cuCtxPopCurrent_v2(cu_context *context)
 {
     *context = (cu_context)&n_violations;

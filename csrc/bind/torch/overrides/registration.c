@@ -1,0 +1,121 @@
+/*
+ * registration.c - overrides into the dispatcher, and out.
+ *
+ * Each operator has a library object of its own for each device, so that it can come
+ * and go alone.
+ */
+#include "bind/torch/overrides/override.h"
+
+#include "bind/abi/dispatch_slot.h"
+
+enum {
+    MAX_OVERRIDES = 64,
+};
+
+static const char *const keys[PTAC_N_DEVICES] = {"CPU", "CUDA"};
+
+static const ptac_override *announced[MAX_OVERRIDES];
+static at_library libraries[MAX_OVERRIDES][PTAC_N_DEVICES];
+static bool is_typed[MAX_OVERRIDES][PTAC_N_DEVICES];
+static int n_announced;
+
+void ptac_override_announce(ptac_override *override)
+{
+    if (override->n_arguments) /* its other side has been announced */
+        return;
+    if (n_announced == MAX_OVERRIDES || !ptac_schema_read(override))
+        __builtin_trap();
+    announced[n_announced++] = override;
+}
+
+const ptac_override *ptac_override_at(int i)
+{
+    return i < n_announced ? announced[i] : NULL;
+}
+
+static bool is_possible(const ptac_override *override, int device)
+{
+    const ptac_override_side *side = &override->on[device];
+
+    return side->boxed && (override->out || ptac_torch_has(side->symbol)) &&
+           (!override->needs || ptac_torch_has(override->needs));
+}
+
+static void remove_one(int i, int device)
+{
+    if (libraries[i][device])
+        T.aoti_torch_delete_library_object(libraries[i][device]);
+    libraries[i][device] = NULL;
+}
+
+static const char *install_one(int i, int device)
+{
+    const ptac_override *override = announced[i];
+    const ptac_override_side *side = &override->on[device];
+    at_library library = NULL;
+    at_entry entry = {NULL};
+
+    if (T.aoti_torch_library_init_impl("aten", keys[device], "pai_torchacc", 0,
+                                       &library))
+        return "could not open a dispatcher library";
+    if (side->typed && override->can_be_typed)
+        at_entry_remember(override->name, &entry);
+    if (T.torch_library_impl(library, override->name, side->boxed,
+                             PTAC_TORCH_ABI_VERSION)) {
+        at_entry_forget(&entry);
+        T.aoti_torch_delete_library_object(library);
+        return "could not register a kernel";
+    }
+    is_typed[i][device] = at_entry_set_typed(&entry, side->boxed, side->typed);
+    libraries[i][device] = library;
+    return NULL;
+}
+
+/* Whether an override is among these places. */
+static bool has(const ptac_places *places, int i, int device)
+{
+    return places->on[device] >> announced[i]->op & 1;
+}
+
+const char *ptac_override_install(ptac_places wanted)
+{
+    const ptac_places before = ptac_override_installed(false);
+
+    for (int i = 0; i < n_announced; i++) {
+        for (int device = 0; device < PTAC_N_DEVICES; device++) {
+            ptac_places added = wanted;
+            const char *trouble = NULL;
+
+            if (has(&wanted, i, device) && !libraries[i][device] &&
+                is_possible(announced[i], device))
+                trouble = install_one(i, device);
+            if (!trouble)
+                continue;
+            for (int each = 0; each < PTAC_N_DEVICES; each++)
+                added.on[each] &= ~before.on[each];
+            ptac_override_remove(added);
+            return trouble;
+        }
+    }
+    return NULL;
+}
+
+ptac_places ptac_override_installed(bool only_typed)
+{
+    ptac_places found = {{0}};
+
+    for (int i = 0; i < n_announced; i++)
+        for (int device = 0; device < PTAC_N_DEVICES; device++)
+            if (libraries[i][device] && (is_typed[i][device] || !only_typed))
+                found.on[device] |= UINT64_C(1) << announced[i]->op;
+    return found;
+}
+
+void ptac_override_remove(ptac_places unwanted)
+{
+    /* Torch restores the kernel that each registration had covered. */
+    for (int i = n_announced - 1; i >= 0; i--)
+        for (int device = 0; device < PTAC_N_DEVICES; device++)
+            if (has(&unwanted, i, device))
+                remove_one(i, device);
+}

@@ -1,0 +1,93 @@
+"""Overrides at the dispatcher's key CUDA: which, and why not.
+
+No table is asked on a GPU: rows serve that cannot lose to stock by construction. On
+machines without CUDA nothing is registered and no driver is looked for; on those with
+it, the driver is not started before the program's own calls do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pai_torchacc._options import NUMERICS
+
+if TYPE_CHECKING:
+    from pai_torchacc._config import Config
+
+PREFIX = "cuda:"
+"""Before the names of operators, where overrides of both devices are named."""
+
+_line: str | None = None
+
+
+def places(c: Any, config: Config, wanted: set[str]) -> set[str]:
+    """The overrides that belong at the key CUDA.
+
+    Parameters
+    ----------
+    c : module
+        The extension.
+    config : Config
+        What is asked for.
+    wanted : set of str
+        Operators that may be served.
+    """
+    global _line  # noqa: PLW0603
+    if why_none := c.cuda_reason():
+        _line = f"none: {why_none}"
+        return set()
+    c.cuda_set_level(config.numerics)
+    names = {op for _, op in c.cuda_override_names()}
+    most = NUMERICS.index(config.numerics)
+    served = {
+        op
+        for op, _, level, needs_no_table, _ in c.cuda_rows()
+        if needs_no_table and NUMERICS.index(level) <= most
+    }
+    kept = names & wanted & served - _foreign(c).keys()
+    _line = (
+        f"{len(kept)} operators" if kept else "none: nothing is wanted that is there"
+    )
+    return {PREFIX + op for op in kept}
+
+
+def open_gates(c: Any, wanted: set[str]) -> None:
+    """Let operators be served on CUDA whatever keeps their rows of the CPU.
+
+    Who is closed there for its numbers may have other rows here.
+    """
+    for op in {op for op, *_ in c.cuda_rows()}:
+        c.set_cuda_gate(op, "" if op in wanted else "excluded")
+
+
+def forget() -> None:
+    """Calls on CUDA come to us no more."""
+    global _line  # noqa: PLW0603
+    _line = None
+
+
+def line() -> str | None:
+    """How many operators may be served on CUDA, or why none; None where all is off."""
+    return _line
+
+
+def remarks(c: Any) -> list[str]:
+    """Who overrode our operators on CUDA."""
+    if not _line or c.cuda_reason():
+        return []
+    return [f"{op} on CUDA: overridden by {who}" for op, who in _foreign(c).items()]
+
+
+def _foreign(c: Any) -> dict[str, str]:
+    """Operators whose kernel on CUDA is not torch's own, and whose it is."""
+    import torch
+
+    ours = set(c.override_installed())
+    found = {}
+    for aten, op in c.cuda_override_names():
+        if PREFIX + op in ours:
+            continue
+        for text in torch._C._dispatch_dump(f"aten::{aten}").splitlines():
+            if text.startswith("CUDA: ") and "RegisterCUDA" not in text:
+                found[op] = text.removeprefix("CUDA: ").partition(" :: ")[0]
+    return found

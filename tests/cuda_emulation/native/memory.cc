@@ -1,0 +1,132 @@
+/*
+ * memory.cc - the memory of emulated devices: an arena each, closed to the host.
+ */
+#include "device.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <sys/mman.h>
+#include <vector>
+
+namespace
+{
+
+constexpr size_t ARENA = (size_t)1 << 30, ALIGNMENT = 512; /* as torch's allocator */
+
+struct arena {
+    char *begin = nullptr;
+    size_t used = 0;
+    std::multimap<size_t, void *> unused; /* blocks that were given back, by size */
+};
+
+/* Never destroyed: tensors may outlive what the program's end takes down. */
+arena *const arenas = new arena[EMULATED_DEVICES];
+std::map<void *, std::pair<int, size_t>> &blocks =
+    *new std::map<void *, std::pair<int, size_t>>;
+std::recursive_mutex &computing = *new std::recursive_mutex;
+std::mutex &allocating = *new std::mutex;
+int depth;
+int64_t n_ever;
+
+void protect(int access)
+{
+    for (int i = 0; i < EMULATED_DEVICES; i++)
+        if (arenas[i].begin && mprotect(arenas[i].begin, ARENA, access))
+            abort();
+}
+
+void *block_of(arena &a, size_t bytes)
+{
+    const auto found = a.unused.find(bytes);
+    void *memory;
+
+    if (found != a.unused.end()) {
+        memory = found->second;
+        a.unused.erase(found);
+        return memory;
+    }
+    if (a.used + bytes > ARENA)
+        return nullptr;
+    memory = a.begin + a.used;
+    a.used += bytes;
+    return memory;
+}
+
+} // namespace
+
+void emulated_open(void)
+{
+    computing.lock();
+    if (depth++ == 0)
+        protect(PROT_READ | PROT_WRITE);
+}
+
+void emulated_close(void)
+{
+    if (--depth == 0)
+        protect(PROT_NONE);
+    computing.unlock();
+}
+
+void *emulated_alloc(int device, size_t wanted)
+{
+    const size_t bytes = (wanted + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    void *memory = nullptr;
+
+    if (bytes == 0)
+        return nullptr;
+    emulated_open();
+    {
+        std::lock_guard<std::mutex> guard(allocating);
+        arena &a = arenas[device];
+
+        if (!a.begin) {
+            void *begin = mmap(nullptr, ARENA, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+            if (begin == MAP_FAILED)
+                abort();
+            a.begin = static_cast<char *>(begin);
+        }
+        memory = block_of(a, bytes);
+        if (memory) {
+            blocks[memory] = {device, bytes};
+            n_ever++;
+            memset(memory, 0xff, bytes);
+        }
+    }
+    emulated_close();
+    return memory;
+}
+
+void emulated_free(void *memory)
+{
+    std::lock_guard<std::mutex> guard(allocating);
+    const auto found = blocks.find(memory);
+
+    if (!memory)
+        return;
+    if (found == blocks.end()) {
+        fprintf(stderr, "device memory given back that was not given\n");
+        abort();
+    }
+    arenas[found->second.first].unused.emplace(found->second.second, memory);
+    blocks.erase(found);
+}
+
+int64_t emulated_blocks(void)
+{
+    std::lock_guard<std::mutex> guard(allocating);
+
+    return (int64_t)blocks.size();
+}
+
+int64_t emulated_blocks_ever(void)
+{
+    std::lock_guard<std::mutex> guard(allocating);
+
+    return n_ever;
+}
