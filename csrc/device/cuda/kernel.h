@@ -18,6 +18,9 @@
 #define PTAC_KERNEL(name, n_threads, ...)                                              \
     extern "C" __global__ void __launch_bounds__(n_threads) name(__VA_ARGS__)
 
+/* A kernel's parameter of many bytes, read where the driver puts it. */
+#define PTAC_CONSTANT(type) const __grid_constant__ type
+
 /* Memory that a block's threads share; it holds anything when the block begins. */
 #define PTAC_SHARED(type, name, n) __shared__ __align__(16) type name[n]
 
