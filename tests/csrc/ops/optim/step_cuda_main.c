@@ -100,14 +100,35 @@ static void give(const void *memory, size_t bytes)
         exit(3);
 }
 
+/* Each block begins with the address of the one before; aligned for 16 bytes. */
+static void *blocks;
+
 /* Zeros; the sanitizer sees what lies behind them. */
+static void *new_block(size_t bytes)
+{
+    enum { HEAD = 16 };
+    void **block = calloc(1, HEAD + bytes);
+
+    if (!block)
+        exit(3);
+    *block = blocks;
+    blocks = block;
+    return (char *)block + HEAD;
+}
+
 static void *new_array(size_t bytes)
 {
-    char *memory = calloc(1, bytes + (size_t)asked.shift + !bytes);
+    return (char *)new_block(bytes + (size_t)asked.shift) + asked.shift;
+}
 
-    if (!memory)
-        exit(3);
-    return memory + asked.shift;
+static void free_blocks(void)
+{
+    while (blocks) {
+        void *before = *(void **)blocks;
+
+        free(blocks);
+        blocks = before;
+    }
 }
 
 static void set_options(ptac_step *step)
@@ -140,7 +161,7 @@ static void set_options(ptac_step *step)
         .lr = asked.lr,
     };
     if (asked.lr_dtype >= 0) {
-        void *lr = new_array(8);
+        void *lr = new_block(sizeof(double));
 
         set_real((ptac_dtype)asked.lr_dtype, lr, 0, asked.lr);
         step->adam.lr = NAN; /* not to be looked at */
@@ -172,11 +193,9 @@ static void read_arrays(arrays *a, ptac_call *call)
 {
     const size_t n = (size_t)asked.n_items, size = dtype_bytes(call->inputs[0].dtype);
 
-    a->items = calloc(n + 1, sizeof *a->items);
-    a->zeros = calloc(n + 1, sizeof *a->zeros);
-    a->bytes = calloc(n + 1, sizeof *a->bytes);
-    if (!a->items || !a->zeros || !a->bytes)
-        exit(3);
+    a->items = new_block(n * sizeof *a->items);
+    a->zeros = new_block(n * sizeof *a->zeros);
+    a->bytes = new_block(n * sizeof *a->bytes);
     for (size_t i = 0; i < n; i++) {
         int64_t elements;
 
@@ -191,7 +210,7 @@ static void read_arrays(arrays *a, ptac_call *call)
 
         item->param = new_array(a->bytes[i]);
         item->grad = new_array(a->bytes[i]);
-        item->step = asked.is_capturable ? new_array(sizeof(double)) : NULL;
+        item->step = asked.is_capturable ? new_block(sizeof(double)) : NULL;
         for (int j = 0; j < asked.n_states; j++)
             item->state[j] = new_array(a->bytes[i]);
         a->zeros[i] = (ptac_zero_item){item->param, (int64_t)a->bytes[i]};
@@ -262,5 +281,6 @@ int main(void)
     said.bytes_written = emulator_work().bytes_written;
     give(&said, sizeof said);
     write_arrays(&a);
+    free_blocks();
     return 0;
 }
