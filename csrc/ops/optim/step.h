@@ -67,6 +67,11 @@ typedef struct ptac_step {
      * parameter (Adam), in double, whatever the number of threads.
      */
     double *sums;
+    /*
+     * Of CUDA, or NULL: set once something may have been written. A launch that the
+     * driver refuses may stand behind others that it has taken.
+     */
+    bool *has_begun;
 } ptac_step;
 
 /* The item that element at belongs to. */

@@ -64,6 +64,7 @@ typedef struct filling {
     int room;      /* entries that it takes before it is launched */
     int64_t ahead; /* entries that are still to come, at least */
     int64_t n_blocks;
+    bool *has_begun; /* as in ptac_step; or NULL */
     ptac_status status;
 } filling;
 
@@ -85,10 +86,13 @@ static void launch(filling *f)
 {
     const bool is_small = f->room == f->by.small_room;
 
-    if (*f->n && !f->status)
+    if (*f->n && !f->status) {
         f->status =
             ptac_cuda_launch(is_small ? f->by.small : f->by.large, f->call, f->n_blocks,
                              PTAC_STEP_THREADS, PTAC_PARAMETERS(f->table, f->options));
+        if (!f->status && f->has_begun)
+            *f->has_begun = true;
+    }
     f->ahead -= *f->n;
     begin(f);
 }
@@ -162,6 +166,7 @@ static ptac_status run_sgd(const ptac_call *call)
 
     FILL(ptac_sgd_entry, table, f, call, KERNELS_OF(sgd_step, dtype, ptac_sgd_entry),
          step->n_items, &options);
+    f.has_begun = step->has_begun;
     for (int64_t i = 0; i < step->n_items; i++) {
         const ptac_step_item *item = &step->items[i];
         const int64_t bytes = item->n * size;
@@ -253,6 +258,7 @@ static ptac_status run_adam(const ptac_call *call)
 
     FILL(ptac_adam_entry, table, f, call, KERNELS_OF(adam_step, dtype, ptac_adam_entry),
          step->n_items, &options);
+    f.has_begun = step->has_begun;
     for (int64_t i = 0; i < step->n_items; i++) {
         const ptac_step_item *item = &step->items[i];
         const int64_t bytes = item->n * size;
