@@ -9,8 +9,8 @@ tensors; torch's update then finds empty lists. That way also serves optimizers 
 
 Both ask at each step whether what torch's own step would call is still torch's or ours.
 
-``zero_grad`` sets the gradients of all parameters to None in one call, and to zero those
-on a CUDA device.
+``zero_grad`` sets the gradients of all parameters to None in one call, and those on a
+CUDA device to zero.
 """
 
 from __future__ import annotations
