@@ -214,7 +214,27 @@ def _learn_tensors(c: Any, torch: Any) -> bool:
     if not c.tensor_learn(torch.Tensor, torch.nn.Parameter, rows) or state is None:
         return False
     c.thread_learn(*state, _names_key(torch))
+    c.cuda_keys_learn(*_cuda_keys(torch, keys[0], keys[1]))
     return True
+
+
+def _cuda_keys(torch: Any, plain: int, inference: int) -> tuple[int, int]:
+    """The key sets of plain tensors on CUDA devices, of which none need exist.
+
+    Put together as those of the CPU's are, which are known; zeros where that fails.
+    """
+
+    def key_sets(device: str) -> tuple[int, int]:
+        names = (device, f"Autocast{device}", f"Autograd{device}", "ADInplaceOrView")
+        sets = [torch._C.DispatchKeySet(torch._C._parse_dispatch_key(n)) for n in names]
+        of_inference = sets[0] | sets[1]
+        of_plain = of_inference | sets[2] | sets[3]
+        return of_plain.raw_repr(), of_inference.raw_repr()
+
+    try:
+        return key_sets("CUDA") if key_sets("CPU") == (plain, inference) else (0, 0)
+    except (AttributeError, RuntimeError, TypeError):
+        return 0, 0
 
 
 def _empty(torch: Any, dtype: Any = None) -> Any:

@@ -9,7 +9,8 @@ tensors; torch's update then finds empty lists. That way also serves optimizers 
 
 Both ask at each step whether what torch's own step would call is still torch's or ours.
 
-``zero_grad`` sets the gradients of all parameters to None in one call.
+``zero_grad`` sets the gradients of all parameters to None in one call, and those on a
+CUDA device to zero.
 """
 
 from __future__ import annotations
@@ -141,13 +142,13 @@ def _is_of_compile(module: dict[str, Any]) -> bool:
 def _updates_as_found(is_sgd: bool) -> Callable[[], bool]:
     """Whether the functions that torch's step calls for the numbers are as now."""
     name = "sgd" if is_sgd else "adam"
-    inner = f"_single_tensor_{name}"
     module = vars(import_module(f"torch.optim.{name}"))
-    outer_found, inner_found = beneath(module[name]), module[inner]
+    inner = [f"_{how}_tensor_{name}" for how in ("single", "multi")]
+    outer_found, inner_found = beneath(module[name]), [module.get(f) for f in inner]
 
     def are_as_found() -> bool:
         outer = beneath(module.get(name))
-        return outer is outer_found and module.get(inner) is inner_found
+        return outer is outer_found and [module.get(f) for f in inner] == inner_found
 
     return are_as_found
 
@@ -234,7 +235,7 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
                 return original(self, group, *lists)
             rehearsal = None
             rate = coming(self, group)
-            if c.shadow_due(op):
+            if c.shadow_due(op) and not _is_captured(group):
                 rehearsal = Rehearsal(c, self, group, bare_step, original, rate[0])
             start = time.perf_counter_ns()
             done = accelerated(is_sgd, self.state, group, *rate)
@@ -258,6 +259,14 @@ def _kernel_asked_for(group: dict[str, Any]) -> str | None:
     return "fused" if group.get("fused") else None
 
 
+def _is_captured(group: dict[str, Any]) -> bool:
+    """Whether a CUDA graph is recording the step, which nothing may wait for."""
+    from torch.cuda import is_current_stream_capturing
+
+    on_cuda = any(p.is_cuda for p in group["params"][:1])
+    return on_cuda and bool(is_current_stream_capturing())
+
+
 def _operator(is_sgd: bool, group: dict[str, Any]) -> str:
     if is_sgd:
         return "sgd_step"
@@ -277,19 +286,15 @@ def _zero_grad(c: Any, base: type) -> Any:
     import torch
 
     original = vars(base)["zero_grad"]
-    accelerated = c.zero_grads
+    to_none, to_zero = c.zero_grads, c.zeros_on_cuda
     is_compiling = torch.compiler.is_compiling
     is_profiling = torch._C._autograd._profiler_enabled
 
     @not_compiled_alone
     @functools.wraps(original)
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
-        if (
-            is_compiling()
-            or not set_to_none
-            or is_profiling()
-            or not accelerated(self.param_groups)
-        ):
+        accelerated = to_none if set_to_none else to_zero
+        if is_compiling() or is_profiling() or not accelerated(self.param_groups):
             original(self, set_to_none)
 
     return zero_grad

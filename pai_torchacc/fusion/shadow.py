@@ -85,7 +85,7 @@ class Rehearsal:
     def settle(self, op: str, t_ours_ns: int) -> None:
         """Compare, and put stock's numbers in place where ours differ."""
         pairs = list(self._pairs())
-        ours, stock = (tuple(pair[i] for pair in pairs) for i in range(2))
+        ours, stock = (tuple(pair[i].cpu() for pair in pairs) for i in range(2))
         if not self._c.shadow_settle(op, ours, stock, t_ours_ns, self._t_stock_ns):
             with torch.no_grad():
                 for x, y in pairs:

@@ -149,6 +149,11 @@ void ptac_refuse(ptac_op op, ptac_reason why)
         ptac_count_forwarded(op, why);
 }
 
+const ptac_kernel *ptac_probe_on(ptac_device device, ptac_call *call, ptac_reason *why)
+{
+    return (device == PTAC_ON_CUDA ? probe_on_cuda : ptac_probe)(call, why);
+}
+
 const ptac_kernel *ptac_admit(ptac_call *call)
 {
     return ptac_admit_on(PTAC_ON_CPU, call);
@@ -157,8 +162,7 @@ const ptac_kernel *ptac_admit(ptac_call *call)
 const ptac_kernel *ptac_admit_on(ptac_device device, ptac_call *call)
 {
     ptac_reason why;
-    const ptac_kernel *row =
-        (device == PTAC_ON_CUDA ? probe_on_cuda : ptac_probe)(call, &why);
+    const ptac_kernel *row = ptac_probe_on(device, call, &why);
 
     if (!row)
         ptac_refuse(call->op, why);

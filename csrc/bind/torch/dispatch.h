@@ -54,6 +54,7 @@ const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name);
  * as.
  */
 const ptac_kernel *ptac_probe(ptac_call *call, ptac_reason *why);
+const ptac_kernel *ptac_probe_on(ptac_device device, ptac_call *call, ptac_reason *why);
 
 /* Count a call that was sent to stock, unless its operator is switched off. */
 void ptac_refuse(ptac_op op, ptac_reason why);

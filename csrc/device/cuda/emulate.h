@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstring>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 struct uint3 {
@@ -79,7 +80,7 @@ unsigned short float_to_bfloat16(float x);
 template <class... P, size_t... i>
 inline void unpack(void (*body)(P...), void **parameters, std::index_sequence<i...>)
 {
-    body(*static_cast<P *>(parameters[i])...);
+    body(*static_cast<std::remove_reference_t<P> *>(parameters[i])...);
 }
 
 template <class... P> constexpr int count(void (*)(P...))
@@ -145,6 +146,9 @@ template <class T> inline T shuffle(unsigned int mask, T value, int source, site
         [](void **parameters) { emulate::unpack(kernel_name, parameters); }, nullptr}; \
     static emulate::adder adder_of_##kernel_name(&kernel_of_##kernel_name);            \
     static void kernel_name(__VA_ARGS__)
+
+/* By reference: a copy for each thread would take longer than the kernel does. */
+#define PTAC_CONSTANT(type) const type &
 
 #define PTAC_SHARED(type, name, n)                                                     \
     static const char declaration_of_##name = 0;                                       \

@@ -21,6 +21,9 @@
 /* Before a loop whose copies would cost registers and gain nothing. */
 #define PTAC_AS_WRITTEN _Pragma("unroll 1")
 
+/* A kernel's parameter of many bytes, read where the driver puts it. */
+#define PTAC_CONSTANT(type) const __grid_constant__ type
+
 /* Memory that a block's threads share; it holds anything when the block begins. */
 #define PTAC_SHARED(type, name, n) __shared__ __align__(16) type name[n]
 

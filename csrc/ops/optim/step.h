@@ -27,6 +27,8 @@ typedef struct ptac_step_item {
     bool is_first;  /* SGD: the momentum buffer is new and takes the gradient */
     /* Adam, which counts steps per parameter: */
     double step_size_neg, bias_correction2_sqrt;
+    void *
+        step; /* capturable: in place of these two, the count, a number on the device */
 } ptac_step_item;
 
 typedef struct ptac_sgd {
@@ -39,6 +41,16 @@ typedef struct ptac_adam {
     double weight_decay; /* added to the gradient; 0 where it is decoupled */
     double decay_factor; /* AdamW: 1 - lr * weight_decay; else 1 */
     bool amsgrad, maximize;
+    /*
+     * A step that a CUDA graph may capture, of rows of CUDA alone: it reads the counts
+     * of steps where they lie on the device, and counts itself among them. The rate is
+     * lr, or lies on the device at lr_at; AdamW's decay_factor is then the kernel's to
+     * compute, from decoupled_decay.
+     */
+    bool is_capturable;
+    ptac_dtype step_dtype, lr_dtype; /* float32 or float64 */
+    double beta1, lr, decoupled_decay;
+    const void *lr_at;
 } ptac_adam;
 
 /* params. inputs[0] stands for all parameters: their dtype, and n_elements together. */
@@ -55,6 +67,11 @@ typedef struct ptac_step {
      * parameter (Adam), in double, whatever the number of threads.
      */
     double *sums;
+    /*
+     * Of CUDA, or NULL: set once something may have been written. A launch that the
+     * driver refuses may stand behind others that it has taken.
+     */
+    bool *has_begun;
 } ptac_step;
 
 /* The item that element at belongs to. */

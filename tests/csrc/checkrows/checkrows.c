@@ -32,6 +32,8 @@ static const struct {
 } excused[] = {
     {PTAC_OP_LINEAR_ACT, "products are cuBLASLt's: tests/csrc/ops/linear"},
     {PTAC_OP_LINEAR_ACT_BACKWARD, "likewise"},
+    {PTAC_OP_ZERO_GRAD,
+     "no row of the CPU's says what is right: see test_step_cuda.py"},
 };
 
 typedef struct options {

@@ -9,7 +9,7 @@
 
 /* Gather a group, and the row that steps it; none where nothing is to do. */
 static ptac_verdict gather(ptac_optimizer_args *g, PyObject *group, PyObject *states,
-                           bool is_sgd, double multiplier)
+                           bool is_sgd, double multiplier, PyObject *sums)
 {
     ptac_call *call = &g->call;
     ptac_reason why = PTAC_TAKE;
@@ -18,12 +18,16 @@ static ptac_verdict gather(ptac_optimizer_args *g, PyObject *group, PyObject *st
 
     if (result || g->n_items == 0)
         return result;
+    if (g->device == PTAC_ON_CUDA && sums != Py_None) /* which Python would wait for */
+        return PTAC_DEVICE;
     g->step.items = g->items;
     g->step.n_items = g->n_items;
-    *call = (ptac_call){.op = g->op, .n_inputs = 1, .params = &g->step};
+    g->step.has_begun = &g->has_begun;
+    *call = (ptac_call){
+        .op = g->op, .n_inputs = 1, .params = &g->step, .device = g->number};
     call->inputs[0].dtype = g->dtype;
     call->inputs[0].n_elements = g->n_elements;
-    g->row = ptac_probe(call, &why);
+    g->row = ptac_probe_on(g->device, call, &why);
     return why;
 }
 
@@ -32,6 +36,8 @@ static void count_steps(const ptac_optimizer_args *g)
 {
     const Py_ssize_t each = g->step.adam.amsgrad ? 5 : 4;
 
+    if (g->step.adam.is_capturable) /* the kernels have done so */
+        return;
     for (Py_ssize_t i = each - 1; i < g->n_written; i += each) {
         ptac_view view;
 
@@ -64,22 +70,46 @@ static void tell(PyObject *sums, double sum)
         PyErr_Clear();
 }
 
+/* On CUDA: false where the driver does not let us, or refuses a launch. */
+static bool launch(ptac_optimizer_args *g)
+{
+    PTAC_CUDA_SCOPE scope = {false};
+
+    if (!ptac_cuda_begin(&g->call, &scope)) {
+        ptac_refuse(g->op, PTAC_DEVICE);
+        return false;
+    }
+    /* Torch does not let it: the count, and so the numbers, would be of this step. */
+    if (g->op != PTAC_OP_SGD_STEP && !g->step.adam.is_capturable &&
+        ptac_cuda_is_capturing(&g->call)) {
+        ptac_refuse(g->op, PTAC_CAPTURABLE);
+        return false;
+    }
+    return ptac_run(g->row, &g->call);
+}
+
 /*
- * Write. A row of this kind cannot fail; should one say that it did, before writing,
- * the definition does the work, since other groups of the step may be done already.
+ * Write. A row of the CPU cannot fail; should one say that it did, before writing, the
+ * definition does the work, since other groups of the step may be done already. False
+ * where a row of CUDA did.
  */
-static void run_gathered(ptac_optimizer_args *g, PyObject *sums)
+static bool run_gathered(ptac_optimizer_args *g, PyObject *sums)
 {
     PyThreadState *thread;
+    bool is_done = true;
 
     if (sums != Py_None)
         g->step.sums =
             PyMem_Calloc((size_t)ptac_step_sums(g->n_elements) + 1, sizeof(double));
     thread = g->n_elements < 4096 ? NULL : PyEval_SaveThread();
-    if (!ptac_run(g->row, &g->call))
+    if (g->device == PTAC_ON_CUDA)
+        is_done = launch(g);
+    else if (!ptac_run(g->row, &g->call))
         ptac_registry_find(g->op, "scalar")->run(&g->call);
     if (thread)
         PyEval_RestoreThread(thread);
+    if (!is_done)
+        return false;
     if (g->op != PTAC_OP_SGD_STEP)
         count_steps(g);
     for (Py_ssize_t i = 0; i < g->n_written - g->n_new; i++)
@@ -88,22 +118,49 @@ static void run_gathered(ptac_optimizer_args *g, PyObject *sums)
         tell(sums, sum_up(g));
     PyMem_Free(g->step.sums);
     g->step.sums = NULL;
+    g->has_begun = true;
+    return true;
 }
 
-/* Write all groups that have a row, or none and an exception is set. */
+/* The driver has refused a launch: an error, where others of the step are under way. */
+static bool has_failed_late(const ptac_optimizer_args *groups, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (groups[i].has_begun) {
+            PyErr_Format(PyExc_RuntimeError, "the optimizer's step is done in part: %s",
+                         ptac_error_get());
+            return true;
+        }
+    }
+    return false;
+}
+
+static void forget_all(const ptac_optimizer_args *groups, int n, PyObject *states)
+{
+    for (int i = 0; i < n; i++)
+        ptac_sgd_state_forget(&groups[i], states);
+}
+
+/*
+ * Write all groups that have a row. Else false: none is written, and stock does the
+ * step; or an exception is set.
+ */
 static bool write_all(ptac_optimizer_args *groups, int n, PyObject *states,
                       PyObject *sums)
 {
     for (int i = 0; i < n; i++) {
         if (groups[i].row && !ptac_sgd_state_create(&groups[i], states)) {
-            for (int j = 0; j <= i; j++)
-                ptac_sgd_state_forget(&groups[j], states);
+            forget_all(groups, i + 1, states);
             return false;
         }
     }
-    for (int i = 0; i < n; i++)
-        if (groups[i].row)
-            run_gathered(&groups[i], sums);
+    for (int i = 0; i < n; i++) {
+        if (groups[i].row && !run_gathered(&groups[i], sums)) {
+            if (!has_failed_late(groups, n))
+                forget_all(groups, n, states);
+            return false;
+        }
+    }
     return true;
 }
 
@@ -134,6 +191,7 @@ PTAC_ARGS(optimizer_group, 5)
     const ptac_op op = ptac_optim_op(args[2], is_sgd);
     ptac_optimizer_args group;
     ptac_verdict verdict;
+    bool is_done;
     double multiplier;
     PyObject *sums;
 
@@ -146,17 +204,16 @@ PTAC_ARGS(optimizer_group, 5)
         ptac_refuse(op, PTAC_MODE);
         return PyLong_FromLong(0);
     }
-    verdict = gather(&group, args[2], args[1], is_sgd, multiplier);
+    verdict = gather(&group, args[2], args[1], is_sgd, multiplier, sums);
     if (!verdict)
         verdict = ptac_optimizer_args_repeat(&group, 1);
-    if (!verdict && !write_all(&group, 1, args[1], sums))
-        verdict = PTAC_RAISED;
+    is_done = !verdict && write_all(&group, 1, args[1], sums);
     if (verdict > PTAC_TAKE)
         ptac_refuse(op, (ptac_reason)verdict);
     ptac_optimizer_args_release(&group);
-    if (verdict == PTAC_RAISED)
+    if (verdict == PTAC_RAISED || PyErr_Occurred())
         return NULL;
-    return PyLong_FromLong(verdict == PTAC_NEEDS_STATE ? -1 : !verdict);
+    return PyLong_FromLong(verdict == PTAC_NEEDS_STATE ? -1 : is_done);
 }
 
 enum {
@@ -165,7 +222,7 @@ enum {
 
 /* Gather every group and find a row for each, or leave everything as it was. */
 static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
-                       double multiplier, ptac_optimizer_args *gathered,
+                       double multiplier, PyObject *sums, ptac_optimizer_args *gathered,
                        int *n_gathered)
 {
     const Py_ssize_t n = PyList_Size(groups);
@@ -173,12 +230,14 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
     if (n > MAX_GROUPS)
         return false;
     for (Py_ssize_t i = 0; i < n; i++) {
-        const ptac_verdict result =
-            gather(&gathered[i], PyList_GetItem(groups, i), states, is_sgd, multiplier);
+        const ptac_verdict result = gather(&gathered[i], PyList_GetItem(groups, i),
+                                           states, is_sgd, multiplier, sums);
 
         *n_gathered = (int)i + 1;
         if (result || PyList_Size(groups) != n)
             return false;
+        if (!is_sgd && gathered[i].step.adam.is_capturable)
+            return false; /* torch's own step() looks whether a graph is captured */
     }
     return !ptac_optimizer_args_repeat(gathered, *n_gathered);
 }
@@ -206,80 +265,10 @@ PTAC_ARGS(optimizer_step, 4)
     groups = PyObject_GetAttr(args[1], ptac_names.param_groups);
     states = groups ? PyObject_GetAttr(args[1], ptac_names.state) : NULL;
     done = states && PyList_CheckExact(groups) &&
-           gather_all(groups, states, args[0] == Py_True, multiplier, gathered,
+           gather_all(groups, states, args[0] == Py_True, multiplier, sums, gathered,
                       &n_gathered) &&
            write_all(gathered, n_gathered, states, sums);
     for (int i = 0; i < n_gathered; i++)
         ptac_optimizer_args_release(&gathered[i]);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(done);
-}
-
-/* The parameters of a group, borrowed; NULL where it is not as torch makes them. */
-static PyObject *params_of(PyObject *groups, Py_ssize_t i)
-{
-    PyObject *group = PyList_GetItem(groups, i), *params = NULL;
-
-    if (PyDict_CheckExact(group))
-        params = PyDict_GetItemWithError(group, ptac_names.params);
-    return params && PyList_CheckExact(params) ? params : NULL;
-}
-
-static bool are_usual(PyObject *groups)
-{
-    if (!PyList_CheckExact(groups))
-        return false;
-    for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
-        PyObject *params = params_of(groups, i);
-
-        if (!params)
-            return false;
-        for (Py_ssize_t j = 0; j < PyList_Size(params); j++)
-            if (!ptac_is_tensor(PyList_GetItem(params, j)))
-                return false;
-    }
-    return true;
-}
-
-/* Freeing a gradient may run code of the user's, which may do anything to the lists. */
-static bool zero_group(PyObject *borrowed)
-{
-    PTAC_OWNED PyObject *params = Py_NewRef(borrowed);
-
-    for (Py_ssize_t i = 0; i < PyList_Size(params); i++) {
-        PTAC_OWNED PyObject *param = Py_NewRef(PyList_GetItem(params, i));
-
-        if (PyObject_SetAttr(param, ptac_names.grad, Py_None) < 0)
-            return false;
-    }
-    return true;
-}
-
-/* zero_grads(param_groups) -> whether all gradients are None now. */
-PTAC_O(zero_grads, groups)
-{
-    const ptac_op op = PTAC_OP_ZERO_GRAD;
-    ptac_reason why = ptac_chooser_gate(op);
-
-    if (!why && ptac_thread_is_disabled())
-        why = PTAC_DISABLED;
-    if (!why && !ptac_thread_is_plain())
-        why = PTAC_MODE;
-    if (!why && !are_usual(groups))
-        why = PTAC_ARGUMENT;
-    for (Py_ssize_t i = 0; !why && i < PyList_Size(groups); i++) {
-        PyObject *params = params_of(groups, i);
-
-        if (!params)
-            why = PTAC_ARGUMENT;
-        else if (!zero_group(params))
-            return NULL;
-    }
-    if (PyErr_Occurred())
-        return NULL;
-    if (why) {
-        ptac_refuse(op, why);
-        Py_RETURN_FALSE;
-    }
-    ptac_count_accelerated(op);
-    Py_RETURN_TRUE;
 }

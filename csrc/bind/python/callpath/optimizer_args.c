@@ -17,6 +17,7 @@ void ptac_optimizer_args_release(ptac_optimizer_args *g)
         Py_DECREF(g->written[i].tensor);
     for (Py_ssize_t i = 0; i < g->n_items; i++)
         Py_DECREF(g->owners[i].grad);
+    Py_XDECREF(g->lr_tensor);
     PyMem_Free(g->items);
     PyMem_Free(g->owners);
     PyMem_Free(g->written);
@@ -50,14 +51,29 @@ static void will_write(ptac_optimizer_args *g, PyObject *tensor, const void *dat
     g->written[g->n_written++] = (ptac_written){Py_NewRef(tensor), data};
 }
 
+/* Look at a tensor that lies where the group's do, and may be written. */
+static bool look_at(const ptac_optimizer_args *g, PyObject *tensor, ptac_view *view)
+{
+    if (g->device == PTAC_ON_CPU) {
+        if (!ptac_is_plain_and_versioned(tensor))
+            return false;
+        ptac_view_of(ptac_borrow(tensor), view);
+        return true;
+    }
+    if (!ptac_is_plain_and_versioned_on_cuda(tensor))
+        return false;
+    ptac_cuda_view_of(ptac_borrow(tensor), view);
+    return view->device == g->number;
+}
+
 /* A state tensor that lies exactly as its parameter does. */
-static bool takes_after(PyObject *tensor, const ptac_view *param, void **data)
+static bool takes_after(const ptac_optimizer_args *g, PyObject *tensor,
+                        const ptac_view *param, void **data)
 {
     ptac_view view;
 
-    if (!ptac_is_plain_and_versioned(tensor))
+    if (!look_at(g, tensor, &view))
         return false;
-    ptac_view_of(ptac_borrow(tensor), &view);
     *data = view.n_elements ? view.data : NULL;
     return view.dtype == param->dtype && ptac_view_is_alike(&view, param);
 }
@@ -89,7 +105,7 @@ static ptac_verdict gather_momentum(ptac_optimizer_args *g, PyObject *state,
     item->is_first = !buffer || buffer == Py_None;
     if (item->is_first) /* ptac_sgd_state_create() makes it, once nothing can refuse */
         return PTAC_TAKE;
-    if (!takes_after(buffer, view, &item->state[0]))
+    if (!takes_after(g, buffer, view, &item->state[0]))
         return PTAC_STATE;
     will_write(g, buffer, item->state[0]);
     return PTAC_TAKE;
@@ -113,6 +129,23 @@ static bool read_step(PyObject *tensor, ptac_view *view, double *count)
     return *count >= 1;
 }
 
+/* Of capturable steps: the count lies on the device, and stays untold here. */
+static ptac_verdict gather_count(ptac_optimizer_args *g, PyObject *tensor,
+                                 ptac_step_item *item)
+{
+    ptac_adam *adam = &g->step.adam;
+    ptac_view view;
+
+    if (!look_at(g, tensor, &view) || view.n_elements != 1 ||
+        (view.dtype != PTAC_F32 && view.dtype != PTAC_F64) ||
+        (g->n_items && view.dtype != adam->step_dtype))
+        return PTAC_STATE;
+    adam->step_dtype = view.dtype;
+    item->step = view.data;
+    will_write(g, tensor, view.data);
+    return PTAC_TAKE;
+}
+
 static ptac_verdict gather_moments(ptac_optimizer_args *g, PyObject *state,
                                    const ptac_view *view, ptac_step_item *item)
 {
@@ -128,11 +161,13 @@ static ptac_verdict gather_moments(ptac_optimizer_args *g, PyObject *state,
     for (int i = 0; i < n_keys; i++) {
         PyObject *tensor = PyDict_GetItemWithError(state, keys[i]);
 
-        if (!tensor || !takes_after(tensor, view, &item->state[i]))
+        if (!tensor || !takes_after(g, tensor, view, &item->state[i]))
             return PTAC_STATE;
         will_write(g, tensor, item->state[i]);
     }
     step = PyDict_GetItemWithError(state, ptac_names.step);
+    if (step && g->step.adam.is_capturable)
+        return gather_count(g, step, item);
     if (!step || !read_step(step, &step_view, &count))
         return PTAC_STATE;
     will_write(g, step, step_view.data);
@@ -161,23 +196,68 @@ static ptac_verdict gather_state(ptac_optimizer_args *g, PyObject *states,
 }
 
 /* One parameter with its gradient and state. */
+static bool takes_dtype(ptac_device device, ptac_dtype dtype)
+{
+    return dtype == PTAC_F32 || dtype == PTAC_F64 ||
+           (device == PTAC_ON_CUDA && (dtype == PTAC_F16 || dtype == PTAC_BF16));
+}
+
+/* Whether a plain tensor of CUDA lies on the group's device. */
+static bool lies_there(const ptac_optimizer_args *g, PyObject *tensor)
+{
+    ptac_view view;
+
+    ptac_cuda_view_of(ptac_borrow(tensor), &view);
+    return g->device == PTAC_ON_CUDA && view.device == g->number;
+}
+
+static ptac_reason why_not(const ptac_optimizer_args *g, PyObject *tensor)
+{
+    const ptac_reason why = ptac_why_not_plain(tensor);
+
+    if (g->device == PTAC_ON_CPU || why == PTAC_SPARSE)
+        return why;
+    return ptac_is_plain(tensor) || ptac_is_plain_on_cuda(tensor) ? PTAC_DEVICE
+                                                                  : PTAC_SUBCLASS;
+}
+
+/* A parameter and its gradient, of which the group's first tell its device. */
+static ptac_verdict view_pair(ptac_optimizer_args *g, PyObject *param, PyObject *grad,
+                              ptac_view *view, ptac_view *grad_view)
+{
+    if (g->n_items == 0 && ptac_is_plain_and_versioned_on_cuda(param)) {
+        ptac_cuda_view_of(ptac_borrow(param), view);
+        g->device = PTAC_ON_CUDA;
+        g->number = view->device;
+    }
+    if (!look_at(g, param, view))
+        return why_not(g, param);
+    if (g->device == PTAC_ON_CPU) {
+        if (!ptac_is_plain(grad))
+            return ptac_why_not_plain(grad);
+        ptac_view_of(ptac_borrow(grad), grad_view);
+        return g->op != PTAC_OP_SGD_STEP && g->step.adam.is_capturable ? PTAC_CAPTURABLE
+                                                                       : PTAC_TAKE;
+    }
+    if (!ptac_is_plain_on_cuda(grad))
+        return why_not(g, grad);
+    ptac_cuda_view_of(ptac_borrow(grad), grad_view);
+    return grad_view->device == g->number ? PTAC_TAKE : PTAC_DEVICE;
+}
+
 static ptac_verdict gather_pair(ptac_optimizer_args *g, PyObject *states,
                                 PyObject *param, PyObject *grad, Py_ssize_t *position)
 {
     ptac_step_item item = {.begin = g->n_elements};
     ptac_view view, grad_view;
-    ptac_verdict result;
+    ptac_verdict result = view_pair(g, param, grad, &view, &grad_view);
 
-    if (!ptac_is_plain_and_versioned(param))
-        return ptac_why_not_plain(param);
-    if (!ptac_is_plain(grad))
-        return ptac_why_not_plain(grad);
-    ptac_view_of(ptac_borrow(param), &view);
-    ptac_view_of(ptac_borrow(grad), &grad_view);
+    if (result)
+        return result;
     if (g->n_items == 0)
         g->dtype = view.dtype;
     if (view.dtype != g->dtype || grad_view.dtype != g->dtype ||
-        (g->dtype != PTAC_F32 && g->dtype != PTAC_F64))
+        !takes_dtype(g->device, g->dtype))
         return PTAC_DTYPE;
     if (!ptac_view_is_dense(&view) || !ptac_view_is_alike(&view, &grad_view))
         return PTAC_LAYOUT;
@@ -223,6 +303,8 @@ static ptac_verdict gather_group(ptac_optimizer_args *g, PyObject *group,
         return PyErr_Occurred() ? PTAC_RAISED : PTAC_ARGUMENT;
     for (Py_ssize_t i = 0; !result && i < PyList_Size(params); i++)
         result = gather_param(g, states, PyList_GetItem(params, i), &position);
+    if (!result && g->lr_tensor && g->n_items && !lies_there(g, g->lr_tensor))
+        result = PTAC_DEVICE;
     return result ? result : ptac_optimizer_args_overlap(g);
 }
 

@@ -5,6 +5,7 @@
 #define PTAC_BIND_PYTHON_CALLPATH_OPTIMIZER_ARGS_H
 
 #include "bind/python/module/names.h"
+#include "bind/torch/cuda.h"
 #include "ops/optim/step.h"
 
 /* A tensor that a kernel writes, owned, and where; NULL where it has no elements. */
@@ -28,11 +29,15 @@ typedef struct ptac_optimizer_args {
     ptac_item_owner *owners; /* of the items */
     ptac_written *written;
     Py_ssize_t n_written, n_items, capacity;
-    Py_ssize_t n_new; /* momentum buffers that this step makes, last in written */
+    Py_ssize_t n_new;   /* momentum buffers that this step makes, last in written */
+    ptac_device device; /* of all its tensors, but for counts of steps */
+    int32_t number;     /* of a CUDA device */
     ptac_dtype dtype;
     int64_t n_elements;
     double beta1;
     double lr;              /* Adam: as the step is to use it */
+    PyObject *lr_tensor;    /* capturable Adam: owned, or NULL where it is a number */
+    bool has_begun;         /* on CUDA: something may have been written */
     const ptac_kernel *row; /* NULL while there is none */
     ptac_call call;         /* undefined without a row */
 } ptac_optimizer_args;

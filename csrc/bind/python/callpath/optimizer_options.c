@@ -44,7 +44,7 @@ static bool read_flag(PyObject *group, PyObject *key, bool *flag)
 }
 
 /* Options that send a group to torch's other implementations. */
-static ptac_reason read_implementation(PyObject *group)
+static ptac_reason read_implementation(PyObject *group, bool *is_capturable)
 {
     const struct {
         PyObject *key;
@@ -59,7 +59,11 @@ static ptac_reason read_implementation(PyObject *group)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         bool flag;
 
-        if (!read_flag(group, others[i].key, &flag) || flag)
+        if (!read_flag(group, others[i].key, &flag))
+            return others[i].why;
+        if (flag && others[i].why == PTAC_CAPTURABLE)
+            *is_capturable = true; /* what that means depends on the device */
+        else if (flag)
             return others[i].why;
     }
     return PTAC_TAKE;
@@ -95,6 +99,27 @@ static bool read_sgd(PyObject *group, ptac_sgd *sgd, double multiplier)
     return true;
 }
 
+/*
+ * A rate that lies on a CUDA device, where captured steps read it; nobody here knows
+ * its value, so it cannot be multiplied.
+ */
+static bool read_rate(PyObject *group, ptac_optimizer_args *g, double multiplier)
+{
+    PyObject *value = PyDict_GetItemWithError(group, ptac_names.lr);
+    ptac_view view;
+
+    if (!g->step.adam.is_capturable || !value || !ptac_is_plain_on_cuda(value))
+        return read_number(group, ptac_names.lr, &g->lr);
+    ptac_cuda_view_of(ptac_borrow(value), &view);
+    if (multiplier != 1 || view.n_elements != 1 ||
+        (view.dtype != PTAC_F32 && view.dtype != PTAC_F64))
+        return false;
+    g->lr_tensor = Py_NewRef(value);
+    g->step.adam.lr_at = view.data;
+    g->step.adam.lr_dtype = view.dtype;
+    return true;
+}
+
 static bool read_adam(PyObject *group, ptac_optimizer_args *g, double multiplier)
 {
     ptac_adam *adam = &g->step.adam;
@@ -108,7 +133,7 @@ static bool read_adam(PyObject *group, ptac_optimizer_args *g, double multiplier
         !read_beta(PyTuple_GetItem(betas, 0), &g->beta1) ||
         !read_beta(PyTuple_GetItem(betas, 1), &beta2))
         return false;
-    if (!read_number(group, ptac_names.lr, &g->lr) ||
+    if (!read_rate(group, g, multiplier) ||
         !read_number(group, ptac_names.eps, &adam->eps) ||
         !read_number(group, ptac_names.weight_decay, &weight_decay) ||
         !read_flag(group, ptac_names.amsgrad, &adam->amsgrad) ||
@@ -118,19 +143,30 @@ static bool read_adam(PyObject *group, ptac_optimizer_args *g, double multiplier
     adam->beta2 = beta2;
     adam->one_minus_beta2 = 1 - beta2;
     adam->weight_decay = is_decoupled ? 0 : weight_decay;
+    adam->decoupled_decay = is_decoupled ? weight_decay : 0;
     adam->decay_factor =
-        is_decoupled && weight_decay != 0 ? 1 - g->lr * weight_decay : 1;
+        adam->decoupled_decay != 0 && !adam->lr_at ? 1 - g->lr * weight_decay : 1;
     g->lr *= multiplier;
+    adam->beta1 = g->beta1;
+    adam->lr = g->lr;
     return true;
 }
 
 ptac_verdict ptac_optimizer_options_read(ptac_optimizer_args *g, PyObject *group,
                                          bool is_sgd, double multiplier)
 {
-    const ptac_reason why = read_implementation(group);
-    const bool is_read = is_sgd ? read_sgd(group, &g->step.sgd, multiplier)
-                                : read_adam(group, g, multiplier);
+    bool is_capturable = false, is_read;
+    const ptac_reason why = read_implementation(group, &is_capturable);
+
+    if (is_sgd) {
+        is_read = read_sgd(group, &g->step.sgd, multiplier);
+    } else {
+        g->step.adam.is_capturable = is_capturable;
+        is_read = read_adam(group, g, multiplier);
+    }
     if (PyErr_Occurred())
         return PTAC_RAISED;
+    if (!why && is_capturable && is_sgd)
+        return PTAC_CAPTURABLE;
     return is_read ? why : PTAC_ARGUMENT;
 }

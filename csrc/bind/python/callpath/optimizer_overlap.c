@@ -16,7 +16,10 @@ static int by_address(const void *left, const void *right)
 /* Bytes of a parameter, and of its gradient. */
 static size_t size_of(const ptac_optimizer_args *g, const ptac_step_item *item)
 {
-    return (size_t)item->n * (g->dtype == PTAC_F32 ? 4 : 8);
+    static const size_t sizes[PTAC_N_DTYPES] = {
+        [PTAC_F32] = 4, [PTAC_F64] = 8, [PTAC_F16] = 2, [PTAC_BF16] = 2};
+
+    return (size_t)item->n * sizes[g->dtype];
 }
 
 ptac_verdict ptac_optimizer_args_overlap(const ptac_optimizer_args *g)
@@ -24,7 +27,8 @@ ptac_verdict ptac_optimizer_args_overlap(const ptac_optimizer_args *g)
     PTAC_FREED const ptac_step_item **sorted = NULL;
     ptac_verdict result = PTAC_TAKE;
 
-    if (g->n_elements <= PTAC_STEP_GRAIN || ptac_the_host.n_threads() == 1)
+    if (g->device == PTAC_ON_CPU &&
+        (g->n_elements <= PTAC_STEP_GRAIN || ptac_the_host.n_threads() == 1))
         return PTAC_TAKE;
     sorted = PyMem_Malloc((size_t)g->n_items * sizeof *sorted);
     if (!sorted) {

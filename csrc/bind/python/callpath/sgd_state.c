@@ -3,15 +3,19 @@
  */
 #include "bind/python/callpath/optimizer_args.h"
 
-/* A new tensor that lies as this one does; owned. */
-static PyObject *new_like(PyObject *param)
+/* A new tensor that lies as this one of the group does; owned. */
+static PyObject *new_like(const ptac_optimizer_args *g, PyObject *param)
 {
+    const at_device device = {
+        g->device == PTAC_ON_CUDA ? AT_DEVICE_CUDA : AT_DEVICE_CPU, g->number};
     at_tensor made = NULL;
     ptac_view view;
 
-    ptac_view_of(ptac_borrow(param), &view);
+    (g->device == PTAC_ON_CUDA ? ptac_cuda_view_of : ptac_view_of)(ptac_borrow(param),
+                                                                   &view);
     if (view.dtype >= PTAC_N_DTYPES ||
-        ptac_new(view.dtype, view.n_dims, view.sizes, view.strides, &made, NULL))
+        ptac_new_on(device, view.dtype, view.n_dims, view.sizes, view.strides, &made,
+                    NULL))
         return PyErr_NoMemory();
     return ptac_wrap(made);
 }
@@ -27,7 +31,7 @@ static bool make_momentum(ptac_optimizer_args *g, PyObject *states, Py_ssize_t i
     before = PyObject_GetItem(state, ptac_names.momentum_buffer);
     PyErr_Clear();
     g->owners[i].said_none = before == Py_None;
-    buffer = new_like(g->owners[i].param);
+    buffer = new_like(g, g->owners[i].param);
     if (!buffer)
         return false;
     if (T.aoti_torch_get_data_ptr(ptac_borrow(buffer), &g->items[i].state[0]))

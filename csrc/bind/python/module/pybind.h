@@ -169,6 +169,10 @@ bool ptac_are_plain(PyObject *const *tensors, int n, int n_needed);
 bool ptac_is_plain_and_versioned(PyObject *tensor);
 void ptac_bump_version(PyObject *tensor);
 
+/* Likewise of tensors on a CUDA device. No, where their keys are not known. */
+bool ptac_is_plain_on_cuda(PyObject *tensor);
+bool ptac_is_plain_and_versioned_on_cuda(PyObject *tensor);
+
 /* tensor.requires_grad; -1 with an exception set. */
 int ptac_requires_grad(PyObject *tensor);
 

@@ -19,6 +19,7 @@ enum {
 static PyTypeObject *tensor_type, *parameter_type;
 static Py_ssize_t impl_offset, keys_offset;
 static uint64_t plain_keys, inference_keys;
+static uint64_t cuda_keys, cuda_inference_keys; /* 0: not known */
 
 /* The thread's dispatch state in torch: included and excluded keys, zero by default. */
 static const char *state_symbol = "_ZN3c104impl26raw_local_dispatch_key_setE";
@@ -86,6 +87,20 @@ bool ptac_is_plain_and_versioned(PyObject *tensor)
     const uint64_t keys = keys_of(tensor);
 
     return keys != 0 && keys == plain_keys && keys != inference_keys;
+}
+
+bool ptac_is_plain_on_cuda(PyObject *tensor)
+{
+    const uint64_t keys = keys_of(tensor);
+
+    return keys != 0 && (keys == cuda_keys || keys == cuda_inference_keys);
+}
+
+bool ptac_is_plain_and_versioned_on_cuda(PyObject *tensor)
+{
+    const uint64_t keys = keys_of(tensor);
+
+    return keys != 0 && keys == cuda_keys;
 }
 
 void ptac_bump_version(PyObject *tensor)
@@ -268,6 +283,18 @@ PTAC_VARARGS(tensor_learn)
         keys_offset =
             ptac_only_offset(impls, key_words, (int)n, FIRST_OFFSET, last_of_impls);
     return PyBool_FromLong(keys_offset != 0);
+}
+
+/* cuda_keys_learn(plain, inference): the key sets of plain tensors on CUDA devices. */
+PTAC_VARARGS(cuda_keys_learn)
+{
+    unsigned long long plain, inference;
+
+    if (!PyArg_ParseTuple(args, "KK", &plain, &inference))
+        return NULL;
+    cuda_keys = plain;
+    cuda_inference_keys = inference;
+    Py_RETURN_NONE;
 }
 
 /* thread_state(): this thread's two words, or None where torch does not show them. */
