@@ -28,7 +28,7 @@ TESTS = ROOT / "tests" / "csrc"
 
 HEADERS = (
     *("support", "checkrows", "device", "mem/support", "mem/cuda"),
-    *("ops/linear", "ops/math", "ops/pool", "ops/softmax"),
+    *("ops/linear", "ops/math", "ops/norm", "ops/pool", "ops/softmax"),
 )
 """Folders of C tests whose headers others include."""
 
