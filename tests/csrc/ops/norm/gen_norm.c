@@ -31,7 +31,8 @@ void random_norm(rng *r, ptac_norm *p, bool is_rms)
     p->width = ptac_least(p->width, most);
     p->n_rows = rng_length(r, most / p->width);
     p->eps = rng_chance(r, 50) ? 1e-5 : 1e-6;
-    p->n_processors = (int)rng_between(r, 1, 3);
+    /* of few, a block has many rows; of many, sums of weights come in many parts */
+    p->n_processors = (int)RNG_PICK(r, 1, 2, 3, 20);
     p->is_rms = is_rms;
 }
 
