@@ -49,6 +49,8 @@ typedef struct ptac_kernel {
     bool in_bf16;
     /* NaN and infinity among the inputs may reach more outputs than stock's. */
     bool spreads;
+    /* What a device's rows are compared with: no call of torch's comes to it. */
+    bool is_definition;
     /* PTAC_TAKE, or what about the call this row cannot do. Writes nothing. */
     ptac_reason (*accepts)(const ptac_call *call);
     /*

@@ -32,6 +32,15 @@
     X(INT8_EMBEDDING, "int8_embedding", QUANTIZATION)                                  \
     X(ATTENTION, "attention", FUSION)                                                  \
     X(ATTENTION_BACKWARD, "attention_backward", FUSION)                                \
+    X(LAYER_NORM, "layer_norm", FUSION)                                                \
+    X(LAYER_NORM_BACKWARD, "layer_norm_backward", FUSION)                              \
+    X(RMS_NORM, "rms_norm", FUSION)                                                    \
+    X(RMS_NORM_BACKWARD, "rms_norm_backward", FUSION)                                  \
+    X(ADD_NORM, "add_norm", FUSION)                                                    \
+    X(ADD_NORM_BACKWARD, "add_norm_backward", FUSION)                                  \
+    X(DROPOUT, "dropout", FUSION)                                                      \
+    X(DROPOUT_BACKWARD, "dropout_backward", FUSION)                                    \
+    X(DROPOUT_ADD, "dropout_add", FUSION)                                              \
     X(SGD_STEP, "sgd_step", FUSION)                                                    \
     X(ADAM_STEP, "adam_step", FUSION)                                                  \
     X(ADAMW_STEP, "adamw_step", FUSION)                                                \

@@ -124,8 +124,8 @@ const ptac_kernel *ptac_registry_preferred(ptac_op op, ptac_level most)
     for (int i = 0; i < n; i++) {
         const ptac_kernel *row = rows[i];
 
-        if (!(row->needs & ~have) && !row->asks_table && row->level <= most &&
-            (!best || is_before(row, best)))
+        if (!(row->needs & ~have) && !row->asks_table && !row->is_definition &&
+            row->level <= most && (!best || is_before(row, best)))
             best = row;
     }
     return best;

@@ -29,7 +29,8 @@ TESTS = ROOT / "tests" / "csrc"
 
 HEADERS = (
     *("support", "checkrows", "device", "mem/support", "mem/cuda"),
-    *("ops/linear", "ops/linear/cuda", "ops/math", "ops/pool", "ops/softmax"),
+    *("ops/linear", "ops/linear/cuda", "ops/math", "ops/norm", "ops/pool"),
+    "ops/softmax",
 )
 """Folders of C tests whose headers others include."""
 

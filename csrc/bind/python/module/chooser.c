@@ -48,7 +48,8 @@ static PyObject *describe_op(ptac_op op)
     for (int i = 0; shapes && i < PTAC_MAX_KINDS && shapes->kinds[i]; i++)
         ptac_append(&kinds, PyUnicode_FromString(shapes->kinds[i]));
     for (int i = 0; i < n; i++)
-        ptac_append(&rows, describe_row(row[i]));
+        if (!row[i]->is_definition)
+            ptac_append(&rows, describe_row(row[i]));
     return Py_BuildValue("sNN", ptac_op_name(op), kinds, rows);
 }
 
