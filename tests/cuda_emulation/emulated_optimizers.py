@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import cuda_emulation as emulation
+import emulation
 import internals
 import pytest
 import torch

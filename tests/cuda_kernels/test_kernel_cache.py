@@ -57,8 +57,8 @@ def test_what_code_depends_on_is_in_the_key(
     assert origin(fakes, folder, FAKE_CUDA_CAPABILITIES="80") == "compiled"
     other = {"FAKE_CUDA_VERSION": "12080", "FAKE_NVRTC_VERSION": "12"}
     assert origin(fakes, folder, **other) == "compiled"
-    for key in ("softmax.cu", "kernel.h"):  # the source, or a header of it
-        kernels = tmp_path / key
+    for key in ("log_softmax.cu", "cuda/kernel.h"):  # the source, or a header of it
+        kernels = tmp_path / Path(key).name
         kernels.mkdir()
         content = json.loads((fakes.kernels() / "kernels.json").read_text())
         [name] = [n for n in content["texts"] if n.endswith(key)]

@@ -46,7 +46,12 @@ def build(builder: native.Builder, sanitize: str | None = None, *also: str) -> P
 
 
 def test_rows(builder: native.Builder) -> None:
-    checkrows.run(build(builder), checkrows.CASES // 3)
+    checkrows.run(build(builder), checkrows.CASES // 10)
+
+
+@pytest.mark.long
+def test_rows_on_many_calls(builder: native.Builder) -> None:
+    checkrows.run(build(builder), checkrows.CASES)
 
 
 def test_what_rows_move_and_launch(builder: native.Builder) -> None:

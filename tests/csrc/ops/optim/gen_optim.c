@@ -62,14 +62,14 @@ static int add_memory(rng *r, test_call *c, buffer_use use, ptac_dtype dtype, in
     return c->n_buffers - 1;
 }
 
-static void add_item(rng *r, test_call *c, ptac_dtype dtype, int n_states)
+static void add_item(rng *r, test_call *c, ptac_dtype dtype, int64_t n, int n_states)
 {
     random_step *s = (random_step *)c->params;
     ptac_step_item *item = &s->items[s->step.n_items];
     int *memory = s->memories[s->step.n_items++];
 
     item->begin = c->call.inputs[0].n_elements;
-    item->n = rng_chance(r, 3) ? rng_between(r, 30000, 40000) : rng_between(r, 0, 70);
+    item->n = n;
     memory[0] = add_memory(r, c, UPDATES, dtype, item->n, false);
     memory[1] = add_memory(r, c, READS, dtype, item->n, false);
     for (int i = 0; i < N_STATES; i++)
@@ -81,6 +81,11 @@ static void add_item(rng *r, test_call *c, ptac_dtype dtype, int n_states)
     c->call.inputs[0].n_elements += item->n;
 }
 
+static int64_t random_size(rng *r)
+{
+    return rng_chance(r, 3) ? rng_between(r, 30000, 40000) : rng_between(r, 0, 70);
+}
+
 static void make_step(rng *r, test_call *c, ptac_op op, int n_states)
 {
     const ptac_dtype dtype = rng_chance(r, 70) ? PTAC_F32 : PTAC_F64;
@@ -90,7 +95,7 @@ static void make_step(rng *r, test_call *c, ptac_op op, int n_states)
     c->call.op = op;
     c->call.inputs[0].dtype = dtype; /* stands for all parameters, and is no tensor */
     for (int i = 0; i < n_items; i++)
-        add_item(r, c, dtype, n_states);
+        add_item(r, c, dtype, random_size(r), n_states);
     s->has_sums = rng_chance(r, 33);
     if (s->has_sums) {
         s->sums = c->n_buffers;
@@ -164,16 +169,66 @@ static void make_adamw(rng *r, test_call *c)
     make_adam_like(r, c, PTAC_OP_ADAMW_STEP);
 }
 
+/* A weight and a bias in float32, or in float64. */
+static bool typical_step(int i, rng *r, test_call *c, ptac_op op, int n_states)
+{
+    const ptac_dtype dtype = i == 0 ? PTAC_F32 : PTAC_F64;
+
+    if (i > 1)
+        return false;
+    c->call.op = op;
+    c->call.inputs[0].dtype = dtype;
+    add_item(r, c, dtype, 128 * 256, n_states);
+    add_item(r, c, dtype, 128, n_states);
+    snprintf(c->note, sizeof c->note, "%s, a weight and a bias, %d states",
+             ptac_dtype_name(dtype), n_states);
+    return true;
+}
+
+static bool typical_sgd(int i, rng *r, test_call *c)
+{
+    ((random_step *)c->params)->step.sgd = (ptac_sgd){
+        .lr_neg = -0.1,
+        .momentum = 0.9,
+        .one_minus_dampening = 1,
+        .weight_decay = 1e-4,
+    };
+    return typical_step(i, r, c, PTAC_OP_SGD_STEP, 1);
+}
+
+static bool typical_adam_like(int i, rng *r, test_call *c, ptac_op op)
+{
+    ((random_step *)c->params)->step.adam = (ptac_adam){
+        .one_minus_beta1 = 1 - 0.9,
+        .beta2 = 0.999,
+        .one_minus_beta2 = 1 - 0.999,
+        .eps = 1e-8,
+        .decay_factor = op == PTAC_OP_ADAMW_STEP ? 1 - 1e-5 : 1,
+    };
+    return typical_step(i, r, c, op, 2);
+}
+
+static bool typical_adam(int i, rng *r, test_call *c)
+{
+    return typical_adam_like(i, r, c, PTAC_OP_ADAM_STEP);
+}
+
+static bool typical_adamw(int i, rng *r, test_call *c)
+{
+    return typical_adam_like(i, r, c, PTAC_OP_ADAMW_STEP);
+}
+
 /*
  * Rows of CUDA follow torch's multi-tensor kernels. Of SGD these round as the CPU does.
  * Of Adam they square the gradient first and divide before they multiply: the squares
  * differ by 2 roundings, the change of a parameter by 4, and adding it rounds once
  * more on either side.
  */
-GENERATOR(sgd, .op = PTAC_OP_SGD_STEP, .make = make_sgd, .place = place, .roundings = 1)
+GENERATOR(sgd, .op = PTAC_OP_SGD_STEP, .make = make_sgd, .place = place, .roundings = 1,
+          .typical = typical_sgd)
 
 GENERATOR(adam, .op = PTAC_OP_ADAM_STEP, .make = make_adam, .place = place,
-          .roundings = 8)
+          .roundings = 8, .typical = typical_adam)
 
 GENERATOR(adamw, .op = PTAC_OP_ADAMW_STEP, .make = make_adamw, .place = place,
-          .roundings = 8)
+          .roundings = 8, .typical = typical_adamw)

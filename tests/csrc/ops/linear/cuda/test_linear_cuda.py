@@ -7,11 +7,14 @@ from pathlib import Path
 import native
 import pytest
 
-STAND_INS = ("emulator", "emulated_driver", "emulated_lt", "emulated_lt_checks")
+STAND_INS = (
+    *("emulator", "emulated_kernels", "emulated_driver"),
+    *("emulated_lt", "emulated_lt_checks"),
+)
 INT8 = ("int8_linear.c", "int8_ref.c", "panel.c")
 """The CPU's row "scalar", whose bits those of CUDA are."""
 
-HELPERS = ("emulated_lt_math", "matrices", "random", "unit")
+HELPERS = ("arena", "emulated_lt_math", "faults", "matrices", "random", "unit")
 
 
 @pytest.fixture(scope="module")
