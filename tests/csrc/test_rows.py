@@ -19,7 +19,7 @@ LONG = 2000
 """Cases of a run that has time for compiling everything once more."""
 
 UNITS = (
-    *("arena", "fakes", "heap", "random", "testcall", "threads", "unit"),
+    *("arena", "fakes", "heap", "narrow", "random", "testcall", "threads", "unit"),
     *("act_bounds", "math_avx2", "math_avx512"),
 )
 WRAPPED = tuple(f"-Wl,--wrap={f}" for f in ("aligned_alloc", "calloc", "free"))

@@ -16,8 +16,8 @@ CASES = int(os.environ.get("PTAC_TEST_CASES", "300"))
 SEED = os.environ.get("PTAC_TEST_SEED", "1")
 
 DRIVER = (
-    *("arena", "checkrows", "faults", "random", "testcall", "threads"),
-    *("timing", "trial"),
+    *("arena", "checkrows", "counting", "faults", "judge", "narrow", "random"),
+    *("testcall", "threads", "timing", "trial"),
 )
 """The program's own files."""
 

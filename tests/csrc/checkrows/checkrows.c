@@ -1,15 +1,17 @@
 /*
  * checkrows.c - every row of every operator against the operator's row "scalar".
  *
- *   checkrows [--bench] [--seed N] [--cases N] [--op NAME [--case K]]
+ *   checkrows [--bench | --count] [--seed N] [--cases N] [--op NAME [--case K]]
  *
  * After dav1d's checkasm: random calls, each run on buffers that notice stray reads and
  * writes, under every instruction set limit and with several threads. Case K depends on
  * the seed, the operator's name and K alone, so a failure is repeated by its last line.
- * With --bench the same calls are timed instead, each row beside "scalar".
+ * With --bench the same calls are timed instead, each row beside "scalar". With --count
+ * a device's rows run on typical calls, and what they move and launch is judged.
  */
 #include "checkrows.h"
 
+#include "counting.h"
 #include "faults.h"
 #include "timing.h"
 #include "trial.h"
@@ -36,7 +38,7 @@ typedef struct options {
     int64_t n_cases;
     int64_t only_case;
     ptac_op only_op;
-    bool benches;
+    bool benches, counts;
 } options;
 
 static const generator *generators[PTAC_N_OPS];
@@ -78,6 +80,10 @@ static void print_record(ptac_op op, int64_t n_cases, const tally *records)
                    rows[i]->name, ptac_level_name(rows[i]->level),
                    (long long)records[i].n_compared, (long long)records[i].n_shared,
                    (long long)records[i].n_refused, (long long)records[i].n_given_back);
+        if (the_device.device)
+            printf("  %-8s of those compared, %lld on float16, %lld on bfloat16\n", "",
+                   (long long)records[i].n_16_bits[0],
+                   (long long)records[i].n_16_bits[1]);
     }
 }
 
@@ -168,8 +174,9 @@ static bool read_options(int argc, char **argv, options *asked)
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i];
 
-        if (strcmp(name, "--bench") == 0) {
-            asked->benches = true;
+        if (strcmp(name, "--bench") == 0 || strcmp(name, "--count") == 0) {
+            asked->benches |= name[2] == 'b';
+            asked->counts |= name[2] == 'c';
             continue;
         }
         if (++i == argc)
@@ -194,7 +201,7 @@ int main(int argc, char **argv)
     int n_ops = 0, n_rows;
 
     if (!read_options(argc, argv, &asked)) {
-        fprintf(stderr, "usage: checkrows [--bench] [--seed N] [--cases N] "
+        fprintf(stderr, "usage: checkrows [--bench | --count] [--seed N] [--cases N] "
                         "[--op NAME [--case K]]\n");
         return 2;
     }
@@ -215,6 +222,8 @@ int main(int argc, char **argv)
     for (int op = 0; op < PTAC_N_OPS; op++)
         if (todo[op] && asked.benches)
             time_op(&asked, generators[op]);
+        else if (todo[op] && asked.counts)
+            fine &= count_op(generators[op]);
         else if (todo[op])
             fine &= check_op(&asked, generators[op]);
     forget_case();

@@ -33,6 +33,7 @@ typedef struct test_buffer {
     void *content;      /* before the run; noise for WRITES */
     void *data;         /* where it lies during the run at hand */
     double least_scale; /* see generator.roundings */
+    bool also_16_bits;  /* see test_also_16_bits() */
     char name[24];
 } test_buffer;
 
@@ -59,11 +60,13 @@ typedef struct generator {
      */
     void (*make)(rng *r, test_call *c);
 
-    /*
-     * Called when buffers have their places, to write those into params or to work out
-     * a least_scale. Optional.
-     */
+    /* Called when buffers have their places, to write those into params. Optional. */
     void (*place)(test_call *c);
+
+    /*
+     * Called before "scalar" runs, to work out a least_scale from the inputs. Optional.
+     */
+    void (*scale)(test_call *c);
 
     /*
      * How far an element of a row that is not exact may lie from that of "scalar": so
@@ -74,17 +77,24 @@ typedef struct generator {
     double roundings;
 
     /*
-     * The same of 16-bit outputs of a device's exact rows, whose stock rounds less
-     * often than the CPU's.
-     */
-    double device_roundings;
-
-    /*
      * Dtypes, a bit each, in whose outputs a NaN must have the right bits, not only be
      * one: all where outputs are copies of inputs; bfloat16 where they are rounded to
      * it, as c10 has but one NaN then. Sums of several float NaNs may have either's.
      */
     uint32_t nan_bits;
+
+    /*
+     * Of operators with rows of a device: make call i of those by which their work is
+     * counted, of shapes that programs have, at most some 100,000 elements; false where
+     * there are no more.
+     */
+    bool (*typical)(int i, rng *r, test_call *c);
+
+    /* Bytes that have to move in such a call; without it test_bytes(). */
+    int64_t (*least_bytes)(const test_call *c);
+
+    /* Launches that such a call may take; 0: one. */
+    int most_launches;
 
     /* The result of a row may depend on the threads. Only with a reason beside it. */
     bool threads_change_bits;
@@ -116,10 +126,23 @@ void test_output_in_place(test_call *c, int input);
 void test_no_input(test_call *c);
 void test_no_output(test_call *c);
 
+/*
+ * The input, output or memory added last may be of 16 bits in rows of a device if it is
+ * of float32. They then run on float16 and bfloat16 too: "scalar" computes in float32
+ * what the rounded inputs give, and the row's results have to lie between those that
+ * the ends of its tolerance round to. A row that is exact thus has the bits of the
+ * rounded reference; one that is close may be half an ulp of 16 bits farther away than
+ * in float32. NaNs agree in kind. Tensors of bfloat16 need no mark.
+ */
+void test_also_16_bits(test_call *c);
+
 /* Memory that params point to: buffers[c->n_buffers - 1]. */
 void *test_memory(test_call *c, buffer_use use, ptac_dtype dtype, int64_t n_elements);
 
-/* test_case.c: what the driver needs besides. */
+/* Of all buffers but SCRATCH, each read or written once; both where in place. */
+int64_t test_bytes(const test_call *c);
+
+/* What the driver needs besides. Without random numbers buffers lie aligned. */
 void test_call_clear(test_call *c);
 void test_call_place(rng *r, test_call *c, const generator *g);
 
@@ -134,6 +157,10 @@ typedef struct equality {
 } equality;
 int64_t first_difference(const test_buffer *like, const void *expected, const void *got,
                          const equality *rule);
+
+/* The same of 16 bits, where expected is of float32: see test_also_16_bits(). */
+int64_t first_difference_16(const test_buffer *like, const float *expected,
+                            const void *got, const equality *rule);
 
 /* Allowed distance from expected: see generator.roundings. */
 double roundings_of(const test_buffer *like, const void *expected, double roundings);

@@ -2,6 +2,7 @@
  * test_compare.c - what checkrows takes for equal, and for close enough.
  */
 #include "checkrows.h"
+#include "narrow.h"
 #include "unit.h"
 
 #include <float.h>
@@ -106,6 +107,101 @@ UNIT(elements_round_as_their_dtype_does)
     EXPECT(half == 0xff80);
     set_real(PTAC_BF16, &half, 0, NAN);
     EXPECT(half == 0x7fc0 && isnan(real_at(PTAC_BF16, &half, 0)));
+}
+
+UNIT(halves_round_as_ieee_has_them)
+{
+    static const struct {
+        double value;
+        uint16_t bits;
+    } numbers[] = {
+        {1, 0x3c00},           {1 + 0x1p-11, 0x3c00}, {1 + 0x3p-11, 0x3c02},
+        {2 - 0x1p-12, 0x4000}, {65504, 0x7bff},       {65519.99, 0x7bff},
+        {65520, 0x7c00},       {-0x1p-14, 0x8400},    {0x1p-24, 1},
+        {0x1p-25, 0},          {0x1.8p-24, 2},        {-0.0, 0x8000},
+        {INFINITY, 0x7c00},    {0x1.ffcp-15, 0x3ff},
+    };
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        uint16_t bits;
+
+        set_real(PTAC_F16, &bits, 0, numbers[i].value);
+        EXPECT(bits == numbers[i].bits);
+    }
+    for (int bits = 0; bits < 0x10000; bits++) {
+        const uint16_t half = (uint16_t)bits;
+        uint16_t again;
+
+        set_real(PTAC_F16, &again, 0, real_at(PTAC_F16, &half, 0));
+        EXPECT(again == half ||
+               (isnan(real_at(PTAC_F16, &half, 0)) && again == 0x7e00));
+    }
+}
+
+/* One number of 16 bits beside float32's, by bits (allowed < 0) or within allowed. */
+static bool narrowed_agree(ptac_dtype dtype, float expected, double got, double allowed)
+{
+    const test_buffer one = like(dtype, 1);
+    const equality rule = {allowed < 0, 0, allowed};
+    uint16_t bits;
+
+    set_real(dtype, &bits, 0, got);
+    return first_difference_16(&one, &expected, &bits, &rule) < 0;
+}
+
+UNIT(results_of_16_bits_lie_where_the_tolerance_rounds_to)
+{
+    const double half_ulp = 0x1p-11; /* of float16 at 1 */
+    const float tie = 1 + (float)half_ulp;
+
+    EXPECT(narrowed_agree(PTAC_F16, tie, 1, -1));
+    EXPECT(!narrowed_agree(PTAC_F16, tie, 1 + 2 * half_ulp, -1));
+    EXPECT(narrowed_agree(PTAC_F16, tie, 1 + 2 * half_ulp, 0x1p-30));
+    EXPECT(!narrowed_agree(PTAC_F16, 1, 1 + 2 * half_ulp, 0.9 * half_ulp));
+    EXPECT(narrowed_agree(PTAC_F16, 1, 1 + 2 * half_ulp, 1.1 * half_ulp));
+    EXPECT(!narrowed_agree(PTAC_BF16, 1, 1 + 0x1p-7, 0x1p-9));
+    EXPECT(narrowed_agree(PTAC_F16, 70000, INFINITY, -1));
+    EXPECT(!narrowed_agree(PTAC_F16, 65000, INFINITY, 1));
+    EXPECT(narrowed_agree(PTAC_F16, 65519, INFINITY, 2));
+    EXPECT(narrowed_agree(PTAC_F16, NAN, NAN, -1));
+    EXPECT(!narrowed_agree(PTAC_F16, NAN, 1, 1e30));
+    EXPECT(!narrowed_agree(PTAC_F16, 1, NAN, 1e30));
+    EXPECT(!narrowed_agree(PTAC_F16, INFINITY, 65504, 1e30));
+    EXPECT(narrowed_agree(PTAC_F16, 0, -0.0, 0));
+    EXPECT(!narrowed_agree(PTAC_F16, 0, -0.0, -1));
+}
+
+UNIT(calls_become_narrow_and_wide)
+{
+    static const int64_t size = 3;
+    static test_call c;
+    float *x, *y;
+
+    test_call_clear(&c);
+    x = test_input(&c, PTAC_F32, 1, &size, false);
+    test_also_16_bits(&c);
+    memcpy(x, (float[]){1e30f, 1 + 0x1p-11f, -INFINITY}, 12);
+    y = test_input(&c, PTAC_F32, 1, &size, false);
+    y[0] = 1e30f;
+    test_output_in_place(&c, 0);
+    test_output(&c, PTAC_I64, 1, &size, false);
+    test_also_16_bits(&c); /* changes nothing: float32 alone is narrowed */
+    EXPECT(test_widen(&c));
+    test_round(&c, PTAC_F16);
+    EXPECT(x[0] == 65504 && x[1] == 1 && x[2] == -INFINITY && y[0] == 1e30f);
+    test_narrow(&c, PTAC_F16);
+    EXPECT(c.call.inputs[0].dtype == PTAC_F16 && c.call.outputs[0].dtype == PTAC_F16);
+    EXPECT(c.call.inputs[1].dtype == PTAC_F32 && c.call.outputs[1].dtype == PTAC_I64);
+    EXPECT(c.buffers[0].element_bytes == 2);
+    EXPECT(memcmp(c.buffers[0].content, (uint16_t[]){0x7bff, 0x3c00, 0xfc00}, 6) == 0);
+    EXPECT(test_bytes(&c) == 2 * 6 + 12 + 24);
+    test_call_clear(&c);
+
+    memset(test_input(&c, PTAC_BF16, 1, &size, false), 0x3f, 6);
+    EXPECT(test_widen(&c) && c.call.inputs[0].dtype == PTAC_F32);
+    EXPECT(c.buffers[0].also_16_bits);
+    EXPECT(memcmp(c.buffers[0].content, (uint32_t[]){0x3f3f0000}, 4) == 0);
+    test_call_clear(&c);
 }
 
 UNIT(calls_are_laid_out_as_generators_ask)

@@ -1,20 +1,17 @@
 /*
- * trial.c - running a row on guarded buffers, and judging what it did to them.
+ * trial.c - running rows on guarded buffers, in every way that they can be run.
  */
 #include "trial.h"
 
 #include "core/host.h"
 #include "faults.h"
+#include "judge.h"
+#include "narrow.h"
 #include "threads.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct results {
-    void *of[MAX_BUFFERS];
-} results;
 
 /* What is run now, and how. */
 typedef struct trial {
@@ -23,7 +20,8 @@ typedef struct trial {
     uint64_t seed;
     int64_t number; /* of the case */
     ptac_isa limit;
-    int n_threads; /* 0: serial */
+    int n_threads;    /* 0: serial */
+    ptac_dtype dtype; /* of what may be of 16 bits */
 } trial;
 
 static test_call c;
@@ -66,57 +64,14 @@ static rng rng_for_run(const trial *t)
 static void describe(const trial *t)
 {
     faults_note("%s row %s, cpu limit %s, %d threads%s\n"
-                "  call: %s\n"
+                "  call: %s%s%s\n"
                 "  again: checkrows --seed %llu --op %s --case %lld",
                 ptac_op_name(t->row->op), t->row->name, ptac_isa_name(t->limit),
                 t->n_threads ? t->n_threads : 1, t->n_threads ? "" : " (serial host)",
-                c.note, (unsigned long long)t->seed, ptac_op_name(t->row->op),
+                c.note, t->dtype == PTAC_F32 ? "" : ", narrowed to ",
+                t->dtype == PTAC_F32 ? "" : ptac_dtype_name(t->dtype),
+                (unsigned long long)t->seed, ptac_op_name(t->row->op),
                 (long long)t->number);
-}
-
-/* Say what went wrong in the run at hand; always false. */
-__attribute__((format(printf, 1, 2))) static bool fail(const char *format, ...)
-{
-    va_list args;
-
-    printf("FAIL %s\n  ", faults_noted());
-    va_start(args, format);
-    vprintf(format, args);
-    va_end(args);
-    printf("\n");
-    return false;
-}
-
-static bool fail_at(const test_buffer *b, int64_t i, const void *expected,
-                    const void *got, const char *against)
-{
-    const size_t at = (size_t)i * b->element_bytes;
-    uint64_t bits[2] = {0, 0};
-
-    memcpy(&bits[0], (const char *)expected + at, b->element_bytes);
-    memcpy(&bits[1], (const char *)got + at, b->element_bytes);
-    return fail("%s of %s, element %lld: %.17g (%llx), but by %s %.17g (%llx)", b->name,
-                ptac_dtype_name(b->dtype), (long long)i, real_at(b->dtype, &bits[1], 0),
-                (unsigned long long)bits[1], against, real_at(b->dtype, &bits[0], 0),
-                (unsigned long long)bits[0]);
-}
-
-/* Guards, inputs and, unless the row said PTAC_OK, everything updated in place. */
-static bool left_alone(ptac_status status)
-{
-    for (int i = 0; i < c.n_buffers; i++) {
-        const test_buffer *b = &c.buffers[i];
-        const size_t bytes = (size_t)b->n_elements * b->element_bytes;
-        const char *damage = arena_damage(i);
-        const bool may_change =
-            b->use == WRITES || b->use == SCRATCH || (b->use == UPDATES && !status);
-
-        if (damage)
-            return fail("%s: %s", b->name, damage);
-        if (!may_change && memcmp(b->data, b->content, bytes) != 0)
-            return fail("%s was changed", b->name);
-    }
-    return true;
 }
 
 /*
@@ -133,6 +88,8 @@ static bool run_row(const trial *t, ptac_reason *why, ptac_status *status)
     ptac_cpu_limit(t->limit);
     threads_install(t->n_threads, &r);
     test_call_place(&r, &c, t->gen);
+    if (t->gen->scale && strcmp(t->row->name, "scalar") == 0)
+        t->gen->scale(&c);
     c.call.n_threads = ptac_the_host.n_threads();
     c.call.stream = the_device.stream;
     if (the_device.set_order)
@@ -142,77 +99,18 @@ static bool run_row(const trial *t, ptac_reason *why, ptac_status *status)
     early = c.call; /* rows are asked before outputs exist */
     memset(early.outputs, 0, sizeof early.outputs);
     *status = PTAC_UNSUPPORTED;
+    arena_forbid(t->row->device != PTAC_ON_CPU);
     *why = t->row->accepts(&early);
     if (!*why)
         *status = t->row->run(&c.call);
+    arena_forbid(false);
     threads_install(0, &r);
-    if (!left_alone(*status))
+    if (!left_alone(&c, *status))
         return false;
     if (memcmp(params, c.params, sizeof params) != 0)
         return fail("the params were changed");
     if (*status == PTAC_FAILED)
         return fail("PTAC_FAILED: %s", ptac_error_get());
-    return true;
-}
-
-static bool is_compared(const test_buffer *b)
-{
-    return b->use == WRITES || b->use == UPDATES;
-}
-
-static void results_keep(results *kept)
-{
-    for (int i = 0; i < c.n_buffers; i++) {
-        const test_buffer *b = &c.buffers[i];
-        const size_t bytes = (size_t)b->n_elements * b->element_bytes;
-
-        free(kept->of[i]);
-        kept->of[i] = is_compared(b) ? malloc(bytes + 1) : NULL;
-        if (kept->of[i])
-            memcpy(kept->of[i], b->data, bytes);
-    }
-}
-
-static void results_drop(results *kept)
-{
-    for (int i = 0; i < MAX_BUFFERS; i++)
-        free(kept->of[i]);
-    memset(kept, 0, sizeof *kept);
-}
-
-/* How far a buffer of the row may lie from that of "scalar"; 0: it has equal bits. */
-static double roundings_for(const trial *t, const test_buffer *b)
-{
-    const ptac_kernel *row = t->row;
-
-    if (strcmp(row->name, "scalar") == 0)
-        return 0;
-    if (row->level != PTAC_EXACT)
-        return t->gen->roundings;
-    return row->device && b->element_bytes == 2 ? t->gen->device_roundings : 0;
-}
-
-/* Compare what lies in the outputs with that of "scalar", or of the row itself. */
-static bool agrees(const results *with, const trial *t, bool with_itself)
-{
-    for (int i = 0; i < c.n_buffers; i++) {
-        const test_buffer *b = &c.buffers[i];
-
-        if (!is_compared(b))
-            continue;
-
-        const double roundings = with_itself ? 0 : roundings_for(t, b);
-        const equality rule = {
-            .bits = roundings == 0,
-            .nan_bits = with_itself ? 0 : t->gen->nan_bits,
-            .allowed = roundings_of(b, with->of[i], roundings),
-        };
-        const int64_t at = first_difference(b, with->of[i], b->data, &rule);
-
-        if (at >= 0)
-            return fail_at(b, at, with->of[i], b->data,
-                           with_itself ? "the same row without threads" : "\"scalar\"");
-    }
     return true;
 }
 
@@ -222,7 +120,7 @@ static bool check_row(trial *t, rng *r, const results *expected, ptac_status out
 {
     const generator *g = t->gen;
     const int n_threads[] = {0, (int)rng_between(r, 1, MAX_THREADS)};
-    results serially = {{NULL}};
+    results serially = {0};
     bool fine = true, has_serial = false;
 
     for (int i = 0; i < 2 && fine; i++) {
@@ -249,11 +147,13 @@ static bool check_row(trial *t, rng *r, const results *expected, ptac_status out
             continue;
         }
         record->n_compared++;
-        fine = agrees(expected, t, false);
+        record->n_16_bits[0] += t->dtype == PTAC_F16;
+        record->n_16_bits[1] += t->dtype == PTAC_BF16;
+        fine = agrees(&c, expected, g, t->row, false);
         if (fine && has_serial && !g->threads_change_bits)
-            fine = agrees(&serially, t, true);
+            fine = agrees(&c, &serially, g, t->row, true);
         if (i == 0)
-            results_keep(&serially);
+            results_keep(&serially, &c);
         has_serial = i == 0;
     }
     results_drop(&serially);
@@ -321,7 +221,7 @@ bool check_case(const generator *g, uint64_t seed, int64_t number, tally *record
     const ptac_kernel *scalar = ptac_registry_find(g->op, "scalar");
     trial t = {.gen = g, .row = scalar, .seed = seed, .number = number};
     rng r = rng_for_case(seed, g->op, number);
-    results expected = {{NULL}};
+    results expected = {0};
     ptac_status outcome;
     ptac_reason why;
     bool fine;
@@ -330,11 +230,17 @@ bool check_case(const generator *g, uint64_t seed, int64_t number, tally *record
 
     test_call_clear(&c);
     g->make(&r, &c);
+    if (the_device.device && test_widen(&c))
+        t.dtype = (ptac_dtype)RNG_PICK(&r, PTAC_F32, PTAC_F16, PTAC_BF16);
+    if (t.dtype != PTAC_F32)
+        test_round(&c, t.dtype);
     describe(&t);
     fine = classifies(g) && run_row(&t, &why, &outcome);
     if (fine && c.must_be_given_back && outcome == PTAC_OK)
         fine = fail("PTAC_OK for a call that no row may do");
-    results_keep(&expected);
+    results_keep(&expected, &c);
+    if (t.dtype != PTAC_F32)
+        test_narrow(&c, t.dtype);
     for (int i = 0; i < n && fine; i++) {
         t.limit = limit[i];
         fine = check_limit(&t, &r, &expected, outcome, records);

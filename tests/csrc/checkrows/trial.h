@@ -6,6 +6,12 @@
 
 #include "checkrows.h"
 
+/* What kernels have done. */
+typedef struct device_work {
+    int64_t n_launches, bytes_read, bytes_written;
+    int64_t n_accesses; /* of the device's memory, by which those bytes came and went */
+} device_work;
+
 /*
  * Whose rows are run against the row "scalar": the CPU's, unless a file of the program
  * brings the emulation of a device.
@@ -15,6 +21,7 @@ typedef struct tested_device {
     void (*begin)(void);               /* once, or NULL */
     void *stream;                      /* of its calls */
     void (*set_order)(uint64_t order); /* of its threads, or NULL */
+    device_work (*work)(void);         /* since the program started */
 } tested_device;
 
 extern tested_device the_device;
@@ -22,7 +29,8 @@ extern tested_device the_device;
 /* How often a row of an operator was run, and with which outcome. */
 typedef struct tally {
     int64_t n_compared, n_refused, n_given_back;
-    int64_t n_shared; /* times that work was given to a host with threads */
+    int64_t n_16_bits[2]; /* of those compared: on float16, on bfloat16 */
+    int64_t n_shared;     /* times that work was given to a host with threads */
 } tally;
 
 /*

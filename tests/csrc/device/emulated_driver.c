@@ -2,10 +2,14 @@
  * emulated_driver.c - a CUDA device for checkrows: kernels are run by the emulation.
  *
  * With this file the program runs the rows of CUDA instead of the CPU's. The driver's
- * functions take what the real ones take, and refuse what those refuse.
+ * functions take what the real ones take, and refuse what those refuse. A row may but
+ * launch: each other function ends the program, and so does touching the device's
+ * memory outside of a kernel.
  */
+#include "arena.h"
 #include "device/cuda/launch.h"
 #include "emulator.h"
+#include "faults.h"
 #include "trial.h"
 
 #include <stdio.h>
@@ -57,11 +61,51 @@ static cu_result launch(cu_function kernel, unsigned int blocks_x,
 
     if (stream != (cu_stream)(void *)&a_stream || shared_bytes || extra)
         return INVALID_VALUE;
-    return emulator_launch(kernel, &grid, parameters) ? SUCCESS : INVALID_VALUE;
+
+    const bool was_forbidden = arena_forbid(false);
+    const bool done = emulator_launch(kernel, &grid, parameters);
+
+    arena_forbid(was_forbidden);
+    return done ? SUCCESS : INVALID_VALUE;
+}
+
+/* What would allocate, wait or copy: never returns. */
+static void refuse(const char *symbol)
+{
+    printf("FAIL %s\n  the row called %s\n", faults_noted(), symbol);
+    fflush(stdout);
+    _Exit(1);
+}
+
+#define F(member, symbol, parameters)                                                  \
+    static void refuse_##member(void)                                                  \
+    {                                                                                  \
+        refuse(#symbol);                                                               \
+    }
+PTAC_CUDA_FUNCTIONS(F)
+#undef F
+
+static cu_result error_text(cu_result result, const char **text)
+{
+    *text = result == NOT_FOUND ? "no such kernel" : "an invalid value";
+    return SUCCESS;
+}
+
+static device_work work(void)
+{
+    const emulated_work done = emulator_work();
+
+    return (device_work){done.n_launches, done.bytes_read, done.bytes_written,
+                         done.n_accesses};
 }
 
 static void begin(void)
 {
+#define F(member, symbol, parameters)                                                  \
+    ptac_cuda.member = (cu_result(*) parameters)(void (*)(void))refuse_##member;
+    PTAC_CUDA_FUNCTIONS(F)
+#undef F
+    ptac_cuda.error_text = error_text;
     ptac_cuda.library_load = load;
     ptac_cuda.library_kernel = find;
     ptac_cuda.launch = launch;
@@ -77,5 +121,6 @@ __attribute__((constructor)) static void bring(void)
         .begin = begin,
         .stream = &a_stream,
         .set_order = emulator_set_order,
+        .work = work,
     };
 }

@@ -402,12 +402,14 @@ void note_read(const void *address, size_t bytes, size_t alignment)
 {
     check_alignment(address, alignment);
     work.bytes_read += (int64_t)bytes;
+    work.n_accesses++;
 }
 
 void note_written(const void *address, size_t bytes, size_t alignment)
 {
     check_alignment(address, alignment);
     work.bytes_written += (int64_t)bytes;
+    work.n_accesses++;
 }
 
 float half_to_float(unsigned short bits)

@@ -23,6 +23,7 @@ typedef struct emulated_grid {
 typedef struct emulated_work {
     int64_t n_launches, n_blocks;
     int64_t bytes_read, bytes_written; /* of the device's memory */
+    int64_t n_accesses;                /* so many reads and writes did that */
 } emulated_work;
 
 /* A kernel by its name, or NULL; kernels are those of the program's .cu files. */

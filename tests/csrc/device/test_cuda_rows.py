@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 from pathlib import Path
 
 import checkrows
@@ -18,15 +21,56 @@ def kernels() -> list[Path]:
     return sorted((native.CSRC / "ops").rglob("*.cu"))
 
 
-def build(builder: native.Builder, sanitize: str | None = None) -> Path:
+# What checkrows has to say of each row of faulty_rows.c, counting or not.
+FAULTS = {
+    "allocates": "the row called cuMemCreate",
+    "clears_its_output": "output 0 belongs to the device: only kernels may touch it",
+    "launches_twice": "took 2 launches where 1 are allowed",
+    "looks_at_the_first_input": "input 0 belongs to the device",
+    "moves_more": "read .* bytes, where the call needs",
+    "rounds_wrongly": r"narrowed to b?float16\n(.*\n)*  output 0 of b?float16, element",
+    "takes_nothing_typical": "took no typical call",
+    "waits": "the row called cuCtxSynchronize",
+}
+COUNTED = {"launches_twice", "moves_more", "takes_nothing_typical"}
+
+
+def build(builder: native.Builder, sanitize: str | None = None, *also: str) -> Path:
     sources = native.shipped_sources("core", "device", "ops")
-    sources += native.test_sources(*checkrows.DRIVER, "emulator", "emulated_driver")
+    sources += native.test_sources(
+        *checkrows.DRIVER, "emulator", "emulated_driver", *also
+    )
     sources += [*checkrows.generators(), *kernels()]
-    return builder.program("cudarows", sources, sanitize=sanitize, link=("-ldl",))
+    name = also[0] if also else "cudarows"
+    return builder.program(name, sources, sanitize=sanitize, link=("-ldl",))
 
 
 def test_rows(builder: native.Builder) -> None:
     checkrows.run(build(builder), checkrows.CASES // 3)
+
+
+def test_what_rows_move_and_launch(builder: native.Builder) -> None:
+    """The bytes that a call needs, each once or as its generator says, and 10 %."""
+    said = native.run([str(build(builder)), "--count"])
+    print(said)
+    assert re.search(r"times \d+ bytes, .*max_pool2d row cuda, .* of float16", said)
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_faults_are_found(builder: native.Builder, fault: str) -> None:
+    program = build(builder, None, "faulty_rows", "faulty_kernels")
+    command = [str(program), "--op", "max_pool2d"]
+    command += ["--count"] if fault in COUNTED else ["--cases", "100"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PTAC_BAD_ROW": fault},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    assert re.search(rf"max_pool2d row bad(.*\n)*.*{FAULTS[fault]}", done.stdout)
 
 
 @pytest.mark.long

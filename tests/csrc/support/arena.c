@@ -30,6 +30,7 @@ typedef struct slot {
 } slot;
 
 static slot slots[ARENA_SLOTS];
+static bool is_forbidden;
 
 void arena_prepare(void)
 {
@@ -89,7 +90,7 @@ void *arena_place(rng *r, int index, size_t bytes, size_t element_bytes)
     }
     unpoison(s);
     s->bytes = bytes;
-    switch (rng_below(r, 4)) {
+    switch (r ? rng_below(r, 4) : 0) {
     case 0:
         s->data = s->begin;
         break;
@@ -106,6 +107,18 @@ void *arena_place(rng *r, int index, size_t bytes, size_t element_bytes)
     ASAN_POISON_MEMORY_REGION(s->data - before(s), before(s));
     ASAN_POISON_MEMORY_REGION(s->data + bytes, behind(s));
     return s->data;
+}
+
+bool arena_forbid(bool all)
+{
+    const bool before = is_forbidden;
+
+    for (int i = 0; i < ARENA_SLOTS && before != all; i++)
+        if (mprotect(slots[i].begin, ARENA_SLOT_BYTES,
+                     all ? PROT_NONE : PROT_READ | PROT_WRITE) != 0)
+            abort();
+    is_forbidden = all;
+    return before;
 }
 
 const char *arena_damage(int index)

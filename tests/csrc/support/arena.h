@@ -21,9 +21,16 @@ void arena_prepare(void);
 
 /*
  * Lay a buffer of so many bytes into the slot, aligned to element_bytes and, by the
- * random numbers, to nothing more. Its bytes are left as they are.
+ * random numbers, to nothing more; without them, to a page. Its bytes are left as they
+ * are.
  */
 void *arena_place(rng *r, int slot, size_t bytes, size_t element_bytes);
+
+/*
+ * Nobody may touch any slot from now on; or only what surrounds them again. Whether
+ * that was so before.
+ */
+bool arena_forbid(bool all);
 
 /* What was written around the slot's buffer, or NULL when nothing was. */
 const char *arena_damage(int slot);

@@ -54,7 +54,10 @@ static void on_fault(int number, siginfo_t *info, void *context)
 
     (void)context;
     printf("FAIL %s\n  %s", note, strsignal(number));
-    if (number == SIGSEGV && arena_locate(info->si_addr, &slot, &distance))
+    if (number == SIGSEGV && arena_forbid(false) &&
+        arena_locate(info->si_addr, &slot, &distance))
+        printf(": %s belongs to the device: only kernels may touch it", name_of(slot));
+    else if (number == SIGSEGV && arena_locate(info->si_addr, &slot, &distance))
         printf(": touched %lld bytes %s %s",
                (long long)(distance < 0 ? -distance : distance),
                distance < 0 ? "before" : "behind the end of", name_of(slot));

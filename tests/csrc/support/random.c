@@ -61,6 +61,37 @@ size_t dtype_bytes(ptac_dtype dtype)
     return bytes[dtype <= PTAC_OTHER_DTYPE ? dtype : PTAC_OTHER_DTYPE];
 }
 
+/* IEEE 754's binary16: 5 bits of exponent, 10 of mantissa. */
+static double half_to_double(uint16_t bits)
+{
+    const int exponent = bits >> 10 & 0x1f, mantissa = bits & 0x3ff;
+    double magnitude =
+        exponent ? ldexp(mantissa | 0x400, exponent - 25) : ldexp(mantissa, -24);
+
+    if (exponent == 0x1f)
+        magnitude = mantissa ? NAN : INFINITY;
+    return bits & 0x8000 ? -magnitude : magnitude;
+}
+
+/* To the nearest, ties to even. */
+static uint16_t double_to_half(double value)
+{
+    const uint16_t sign = signbit(value) ? 0x8000 : 0;
+    const double magnitude = fabs(value);
+    int place;
+
+    if (isnan(value))
+        return 0x7e00;
+    if (magnitude >= 65520) /* what rounds beyond the largest number */
+        return sign | 0x7c00;
+    if (magnitude < 0x1p-14)
+        return (uint16_t)(sign | (int)nearbyint(ldexp(magnitude, 24)));
+    place = ilogb(magnitude) - 10;
+    /* A mantissa that rounds up to 2048 carries into the exponent. */
+    return (uint16_t)(sign | (((place + 25) << 10) +
+                              (int)nearbyint(ldexp(magnitude, -place)) - 1024));
+}
+
 double real_at(ptac_dtype dtype, const void *memory, int64_t i)
 {
     uint32_t bits;
@@ -75,6 +106,8 @@ double real_at(ptac_dtype dtype, const void *memory, int64_t i)
         bits = (uint32_t)((const uint16_t *)memory)[i] << 16;
         memcpy(&single, &bits, sizeof single);
         return single;
+    case PTAC_F16:
+        return half_to_double(((const uint16_t *)memory)[i]);
     default:
         return (double)((const int64_t *)memory)[i];
     }
@@ -96,6 +129,9 @@ void set_real(ptac_dtype dtype, void *memory, int64_t i, double value)
         memcpy(&bits, &single, sizeof bits);
         bits += isnan(value) ? 0x10000 : 0x7fff + (bits >> 16 & 1);
         ((uint16_t *)memory)[i] = isnan(value) ? 0x7fc0 : (uint16_t)(bits >> 16);
+        break;
+    case PTAC_F16:
+        ((uint16_t *)memory)[i] = double_to_half(value);
         break;
     default:
         ((int64_t *)memory)[i] = fabs(value) < 0x1p62 ? (int64_t)value : 0;

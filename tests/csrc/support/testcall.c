@@ -127,7 +127,7 @@ void test_call_place(rng *r, test_call *c, const generator *g)
         b->data = arena_place(r, i, bytes, b->element_bytes);
         /* Noise that no row would write by accident. */
         if (b->use == WRITES || b->use == SCRATCH)
-            memset(b->data, (int)rng_between(r, 0x61, 0x7a), bytes);
+            memset(b->data, r ? (int)rng_between(r, 0x61, 0x7a) : 0x61, bytes);
         else
             memcpy(b->data, b->content, bytes);
     }
@@ -139,9 +139,23 @@ void test_call_place(rng *r, test_call *c, const generator *g)
         g->place(c);
 }
 
+int64_t test_bytes(const test_call *c)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < c->n_buffers; i++) {
+        const test_buffer *b = &c->buffers[i];
+        const int times = b->use == SCRATCH ? 0 : b->use == UPDATES ? 2 : 1;
+
+        bytes += times * b->n_elements * (int64_t)b->element_bytes;
+    }
+    return bytes;
+}
+
 static bool is_real(ptac_dtype dtype)
 {
-    return dtype == PTAC_F32 || dtype == PTAC_BF16 || dtype == PTAC_F64;
+    return dtype == PTAC_F32 || dtype == PTAC_BF16 || dtype == PTAC_F64 ||
+           dtype == PTAC_F16;
 }
 
 int64_t first_difference(const test_buffer *like, const void *expected, const void *got,

@@ -207,12 +207,12 @@ static double largest_of(const ptac_view *view)
 }
 
 /* What results are made of: as many products as a sum has, of the largest factors. */
-static void place(test_call *c)
+static void scale(test_call *c)
 {
     const ptac_conv2d *p = c->call.params;
-    const double scale = c->call.n_inputs > 3 ? largest_of(&c->call.inputs[3]) : 1;
+    const double factor = c->call.n_inputs > 3 ? largest_of(&c->call.inputs[3]) : 1;
     const double product =
-        largest_of(&c->call.inputs[0]) * largest_of(&c->call.inputs[1]) * scale;
+        largest_of(&c->call.inputs[0]) * largest_of(&c->call.inputs[1]) * factor;
     const double taps = p->kernel_h * p->kernel_w;
     const double terms = p->result == PTAC_CONV_FORWARD ? p->in_channels * taps
                          : p->result == PTAC_CONV_DATA
@@ -231,9 +231,9 @@ static void place(test_call *c)
  * widest, by three to six times that; with sqrt(n) in the scale, 48 leaves room for the
  * largest of some thousand elements and stops one wrong tap in any tile.
  */
-GENERATOR(forward, .op = PTAC_OP_CONV2D, .make = make_any_forward, .place = place,
+GENERATOR(forward, .op = PTAC_OP_CONV2D, .make = make_any_forward, .scale = scale,
           .roundings = 48)
 
 GENERATOR(backward, .op = PTAC_OP_CONV2D_BACKWARD, .make = make_backward,
-          .place = place, .roundings = 48, .threads_change_bits = true,
+          .scale = scale, .roundings = 48, .threads_change_bits = true,
           /* each has its part of the batch to sum over */)

@@ -18,13 +18,45 @@ static void make_forward(rng *r, test_call *c)
         x.dtype = PTAC_I64;
     c->call.op = PTAC_OP_MAX_POOL2D;
     values = test_input(c, x.dtype, x.n_dims, x.sizes, x.channels_last);
+    test_also_16_bits(c);
     fill_reals(r, x.dtype, values, c->call.inputs[0].n_elements);
     test_output(c, x.dtype, x.n_dims, x.out_sizes, x.channels_last);
+    test_also_16_bits(c);
     test_output(c, PTAC_I64, x.n_dims, x.out_sizes, x.channels_last);
     note_pool(c, &x, &p->window, &p->image);
 }
 
-GENERATOR(forward, .op = PTAC_OP_MAX_POOL2D, .make = make_forward, .nan_bits = ~0u)
+static bool typical_forward(int i, rng *r, test_call *c)
+{
+    ptac_max_pool2d *p = (ptac_max_pool2d *)c->params;
+    random_image x;
+    float *values;
+
+    if (!typical_pool(i, &x, &p->window, &p->image))
+        return false;
+    c->call.op = PTAC_OP_MAX_POOL2D;
+    values = test_input(c, PTAC_F32, 4, x.sizes, x.channels_last);
+    test_also_16_bits(c);
+    fill_smooth(r, PTAC_F32, values, c->call.inputs[0].n_elements, 1);
+    test_output(c, PTAC_F32, 4, x.out_sizes, x.channels_last);
+    test_also_16_bits(c);
+    test_output(c, PTAC_I64, 4, x.out_sizes, x.channels_last);
+    note_pool(c, &x, &p->window, &p->image);
+    return true;
+}
+
+/* Each tap is read; most of those that windows share come from the nearest cache. */
+static int64_t least_forward(const test_call *c)
+{
+    const ptac_max_pool2d *p = (const ptac_max_pool2d *)c->params;
+    const test_buffer *x = &c->buffers[0];
+
+    return test_bytes(c) + (pool_taps(&p->window, &p->image) - x->n_elements) *
+                               (int64_t)x->element_bytes;
+}
+
+GENERATOR(forward, .op = PTAC_OP_MAX_POOL2D, .make = make_forward, .nan_bits = ~0u,
+          .typical = typical_forward, .least_bytes = least_forward)
 
 /* A tap of one axis that lies in the image, as a position. */
 static int64_t random_tap(rng *r, const ptac_window *axis, int64_t output, int64_t size)
@@ -100,15 +132,48 @@ static void make_backward(rng *r, test_call *c)
     random_pool(r, &x, &p->window, &p->image, true);
     c->call.op = PTAC_OP_MAX_POOL2D_BACKWARD;
     grad = test_input(c, x.dtype, x.n_dims, x.out_sizes, x.channels_last);
+    test_also_16_bits(c);
     fill_reals(r, x.dtype, grad, c->call.inputs[0].n_elements);
     indices = test_input(c, PTAC_I64, x.n_dims, x.out_sizes, x.channels_last);
     fill_indices(r, p, manner, indices, c->call.inputs[1].n_elements);
     test_output(c, x.dtype, x.n_dims, x.sizes, x.channels_last);
+    test_also_16_bits(c);
     c->may_be_given_back = manner == ANYWHERE;
     c->must_be_given_back = manner == WILD;
     note_pool(c, &x, &p->window, &p->image);
 }
 
-/* Of a position that many windows chose, the CPU rounds each of up to 64 sums. */
+static bool typical_backward(int i, rng *r, test_call *c)
+{
+    ptac_max_pool2d *p = (ptac_max_pool2d *)c->params;
+    random_image x;
+    float *grad;
+    int64_t *indices;
+
+    if (!typical_pool(i, &x, &p->window, &p->image))
+        return false;
+    c->call.op = PTAC_OP_MAX_POOL2D_BACKWARD;
+    grad = test_input(c, PTAC_F32, 4, x.out_sizes, x.channels_last);
+    test_also_16_bits(c);
+    fill_smooth(r, PTAC_F32, grad, c->call.inputs[0].n_elements, 1);
+    indices = test_input(c, PTAC_I64, 4, x.out_sizes, x.channels_last);
+    fill_indices(r, p, FROM_WINDOW, indices, c->call.inputs[1].n_elements);
+    test_output(c, PTAC_F32, 4, x.sizes, x.channels_last);
+    test_also_16_bits(c);
+    note_pool(c, &x, &p->window, &p->image);
+    return true;
+}
+
+/* A position reads the index of each window over it. */
+static int64_t least_backward(const test_call *c)
+{
+    const ptac_max_pool2d *p = (const ptac_max_pool2d *)c->params;
+
+    return test_bytes(c) +
+           (pool_taps(&p->window, &p->image) - c->call.inputs[1].n_elements) *
+               (int64_t)sizeof(int64_t);
+}
+
 GENERATOR(backward, .op = PTAC_OP_MAX_POOL2D_BACKWARD, .make = make_backward,
-          .nan_bits = 1u << PTAC_BF16, .device_roundings = 64)
+          .nan_bits = 1u << PTAC_BF16, .typical = typical_backward,
+          .least_bytes = least_backward)

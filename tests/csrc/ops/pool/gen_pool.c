@@ -132,6 +132,37 @@ void random_pool(rng *r, random_image *x, ptac_window2d *window, ptac_image *ima
         ;
 }
 
+bool typical_pool(int i, random_image *x, ptac_window2d *window, ptac_image *image)
+{
+    static const ptac_window axes[] = {{2, 2, 0, 1}, {3, 2, 1, 1}};
+
+    *x = (random_image){.n_dims = 4, .sizes = {2, 32, 28, 56}, .dtype = PTAC_F32};
+    x->channels_last = i & 1;
+    window->h = window->w = axes[i >> 1 & 1];
+    window->ceil_mode = false;
+    if (i > 3 || !read_image(x, image) || !fits(window, image))
+        return false;
+    set_outputs(x, image);
+    return true;
+}
+
+static int64_t axis_taps(const ptac_window *axis, int64_t size, int64_t n_outputs)
+{
+    int64_t n = 0, first, last;
+
+    for (int64_t i = 0; i < n_outputs; i++) {
+        ptac_window_clip(axis, i * axis->stride - axis->padding, size, &first, &last);
+        n += last - first;
+    }
+    return n;
+}
+
+int64_t pool_taps(const ptac_window2d *window, const ptac_image *image)
+{
+    return image->n * image->channels * axis_taps(&window->h, image->h, image->out_h) *
+           axis_taps(&window->w, image->w, image->out_w);
+}
+
 static int64_t random_share(rng *r, int64_t size)
 {
     switch (rng_below(r, 4)) {

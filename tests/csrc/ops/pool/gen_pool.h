@@ -29,6 +29,15 @@ void random_pool(rng *r, random_image *x, ptac_window2d *window, ptac_image *ima
  */
 void random_adaptive_pool(rng *r, random_image *x, ptac_image *image);
 
+/*
+ * Image i of those by which work is counted, with its window: halves of an image, and
+ * the overlapping 3x3 of ResNet's stem, in both layouts. False: there are no more.
+ */
+bool typical_pool(int i, random_image *x, ptac_window2d *window, ptac_image *image);
+
+/* Positions of all windows that lie in the image. */
+int64_t pool_taps(const ptac_window2d *window, const ptac_image *image);
+
 /* The window and the image in words, into c->note. */
 void note_pool(test_call *c, const random_image *x, const ptac_window2d *window,
                const ptac_image *image);

@@ -167,7 +167,7 @@ static double row_factors(const ptac_call *call, int64_t row)
 }
 
 /* Each loss as if its logarithms were at least 1: what they are the difference of. */
-static void place_forward(test_call *c)
+static void scale_forward(test_call *c)
 {
     const ptac_cross_entropy *p = params_of(c);
     double largest = 0, sum = 0;
@@ -197,7 +197,7 @@ static void place_forward(test_call *c)
  * for the factors and their product, by 34 for additions in a row: 40 of the loss.
  */
 GENERATOR(forward, .op = PTAC_OP_CROSS_ENTROPY, .make = make_forward,
-          .place = place_forward, .roundings = 72)
+          .scale = scale_forward, .roundings = 72)
 
 /* Like probabilities, with rows that are sure and rows that are lost. */
 static void fill_p(rng *r, float *p, int64_t n_rows, int64_t n)
@@ -239,7 +239,7 @@ static void make_backward(rng *r, test_call *c)
 }
 
 /* p * (sum of factors) less a factor, times the gradient; p is at most 1. */
-static void place_backward(test_call *c)
+static void scale_backward(test_call *c)
 {
     const ptac_cross_entropy *p = params_of(c);
     ptac_cross_entropy_job job = {.call = &c->call};
@@ -266,4 +266,4 @@ static void place_backward(test_call *c)
  * products and a difference follow.
  */
 GENERATOR(backward, .op = PTAC_OP_CROSS_ENTROPY_BACKWARD, .make = make_backward,
-          .place = place_backward, .roundings = 42)
+          .scale = scale_backward, .roundings = 42)

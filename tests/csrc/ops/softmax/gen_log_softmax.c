@@ -37,6 +37,47 @@ static void note(test_call *c)
              (long long)(c->call.inputs[0].n_elements / width), (long long)width);
 }
 
+/* Classes of images, a vocabulary. */
+static const int64_t typical_sizes[][2] = {{64, 1000}, {3, 32000}};
+
+static bool make_typical(int i, rng *r, test_call *c, ptac_op op)
+{
+    const int64_t *sizes = typical_sizes[i < 2 ? i : 0];
+    const int n_inputs = op == PTAC_OP_LOG_SOFTMAX ? 1 : 2;
+
+    c->call.op = op;
+    for (int k = 0; k < n_inputs; k++) {
+        float *x = test_input(c, PTAC_F32, 2, sizes, false);
+
+        test_also_16_bits(c);
+        fill_smooth(r, PTAC_F32, x, sizes[0] * sizes[1], 4);
+    }
+    test_output(c, PTAC_F32, 2, sizes, false);
+    test_also_16_bits(c);
+    note(c);
+    return i < 2;
+}
+
+/* Long rows do not fit in registers: what is summed up is read again. */
+static int64_t least_bytes(const test_call *c)
+{
+    enum { SHORT = 1024 };
+    const test_buffer *x = &c->buffers[0];
+    const bool is_long = ptac_log_softmax_width(&c->call) > SHORT;
+
+    return test_bytes(c) + is_long * x->n_elements * (int64_t)x->element_bytes;
+}
+
+static bool typical_forward(int i, rng *r, test_call *c)
+{
+    return make_typical(i, r, c, PTAC_OP_LOG_SOFTMAX);
+}
+
+static bool typical_backward(int i, rng *r, test_call *c)
+{
+    return make_typical(i, r, c, PTAC_OP_LOG_SOFTMAX_BACKWARD);
+}
+
 static void make_forward(rng *r, test_call *c)
 {
     int64_t sizes[3];
@@ -50,7 +91,9 @@ static void make_forward(rng *r, test_call *c)
     else
         fill_logits(r, x, c->call.inputs[0].n_elements / sizes[n_dims - 1],
                     sizes[n_dims - 1], FLT_MAX);
+    test_also_16_bits(c);
     test_output(c, PTAC_F32, n_dims, sizes, false);
+    test_also_16_bits(c);
     note(c);
 }
 
@@ -60,7 +103,8 @@ static void make_forward(rng *r, test_call *c)
  * ones add up as a tree, log2(n) deep), by 2.2 u for exp(), and by ln(n) u for what x -
  * max was rounded; all that counts u as little as log(n) <= max |y| is large: 6.
  */
-GENERATOR(forward, .op = PTAC_OP_LOG_SOFTMAX, .make = make_forward, .roundings = 10)
+GENERATOR(forward, .op = PTAC_OP_LOG_SOFTMAX, .make = make_forward, .roundings = 10,
+          .typical = typical_forward, .least_bytes = least_bytes)
 
 /*
  * With infinite gradients exp(y) must not vanish in float where it does not in double:
@@ -87,7 +131,9 @@ static void make_backward(rng *r, test_call *c)
 
     c->call.op = PTAC_OP_LOG_SOFTMAX_BACKWARD;
     grad = test_input(c, PTAC_F32, n_dims, sizes, false);
+    test_also_16_bits(c);
     y = test_input(c, PTAC_F32, n_dims, sizes, false);
+    test_also_16_bits(c);
 
     const int64_t n = c->call.inputs[0].n_elements;
 
@@ -98,6 +144,7 @@ static void make_backward(rng *r, test_call *c)
             grad[i] = rng_chance(r, 50) ? NAN : rng_chance(r, 50) ? INFINITY : 0;
     fill_logarithms(r, y, n, !has_specials);
     test_output(c, PTAC_F32, n_dims, sizes, false);
+    test_also_16_bits(c);
     note(c);
 }
 
@@ -114,7 +161,7 @@ static double row_scale(const float *grad, const float *y, int64_t n)
     return largest + largest_p * sum;
 }
 
-static void place_backward(test_call *c)
+static void scale_backward(test_call *c)
 {
     const int64_t width = ptac_log_softmax_width(&c->call);
     const float *grad = c->call.inputs[0].data, *y = c->call.inputs[1].data;
@@ -134,4 +181,5 @@ static void place_backward(test_call *c)
  * once more as a float, exp() by 2.2 u, the difference by u.
  */
 GENERATOR(backward, .op = PTAC_OP_LOG_SOFTMAX_BACKWARD, .make = make_backward,
-          .place = place_backward, .roundings = 23)
+          .scale = scale_backward, .roundings = 23, .typical = typical_backward,
+          .least_bytes = least_bytes)
