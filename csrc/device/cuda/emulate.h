@@ -65,6 +65,8 @@ uint64_t exchange_in_warp(exchange kind, unsigned int mask, uint64_t given, int 
 /* A block's memory of this declaration, NaNs when the block begins. */
 void *shared_memory(const void *declaration, size_t bytes);
 
+[[noreturn]] void trap(site where);
+
 void note_read(const void *address, size_t bytes, size_t alignment);
 void note_written(const void *address, size_t bytes, size_t alignment);
 
@@ -159,6 +161,11 @@ template <class T> inline T shuffle(unsigned int mask, T value, int source, site
 static inline void __syncthreads(PTAC_HERE)
 {
     emulate::wait_for_block(false, where);
+}
+
+[[noreturn]] static inline void __trap(PTAC_HERE)
+{
+    emulate::trap(where);
 }
 
 static inline int __syncthreads_or(int predicate, PTAC_HERE)

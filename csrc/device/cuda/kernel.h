@@ -27,6 +27,7 @@
 
 typedef long long ptac_i64;
 typedef unsigned int ptac_u32;
+typedef unsigned long long ptac_u64;
 
 enum {
     PTAC_WARP = 32,
@@ -44,6 +45,11 @@ struct ptac_bfloat16 {
 };
 
 #define PTAC_INFINITY __uint_as_float(0x7f800000u)
+
+PTAC_DEVICE float ptac_nan()
+{
+    return __uint_as_float(0x7fc00000u);
+}
 
 /* An element as what it is computed with: a float, or a double. */
 PTAC_DEVICE float ptac_real(float x)

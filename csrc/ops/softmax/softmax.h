@@ -50,13 +50,13 @@ static inline ptac_status ptac_log_softmax_run(const ptac_call *call,
 }
 
 /* The rows of an instruction set: functions that have the operators' names. */
-#define PTAC_SOFTMAX_ROWS(name, features)                                              \
+#define PTAC_SOFTMAX_ROWS(name, features, accepts_cross_entropy)                       \
     PTAC_ROW(LOG_SOFTMAX, name, PTAC_CLOSE, features, ptac_accept_all, log_softmax)    \
     PTAC_ROW(LOG_SOFTMAX_BACKWARD, name, PTAC_CLOSE, features, ptac_accept_all,        \
              log_softmax_backward)                                                     \
-    PTAC_ROW(CROSS_ENTROPY, name, PTAC_CLOSE, features, ptac_accept_all,               \
+    PTAC_ROW(CROSS_ENTROPY, name, PTAC_CLOSE, features, accepts_cross_entropy,         \
              cross_entropy)                                                            \
-    PTAC_ROW(CROSS_ENTROPY_BACKWARD, name, PTAC_CLOSE, features, ptac_accept_all,      \
-             cross_entropy_backward)
+    PTAC_ROW(CROSS_ENTROPY_BACKWARD, name, PTAC_CLOSE, features,                       \
+             accepts_cross_entropy, cross_entropy_backward)
 
 #endif

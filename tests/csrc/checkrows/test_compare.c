@@ -119,7 +119,7 @@ UNIT(halves_round_as_ieee_has_them)
         {2 - 0x1p-12, 0x4000}, {65504, 0x7bff},       {65519.99, 0x7bff},
         {65520, 0x7c00},       {-0x1p-14, 0x8400},    {0x1p-24, 1},
         {0x1p-25, 0},          {0x1.8p-24, 2},        {-0.0, 0x8000},
-        {INFINITY, 0x7c00},    {0x1.ffcp-15, 0x3ff},
+        {INFINITY, 0x7c00},    {0x1.ff8p-15, 0x3ff},
     };
 
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
