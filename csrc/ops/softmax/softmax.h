@@ -1,10 +1,13 @@
 /*
- * softmax.h - log-softmax over the last dimension of dense tensors, and what
- * cross-entropy shares with it. Level close.
+ * softmax.h - softmax and log-softmax over the last dimension of dense tensors, and
+ * what cross-entropy shares with them. Level close.
  *
- * Forward: input x, output x - max - log(sum(exp(x - max))) in that order, as ATen's
- * vec_log_softmax_lastdim computes it. Backward: inputs grad and forward's output y;
- * output grad - exp(y) * sum(grad).
+ * log_softmax: input x, output x - max - log(sum(exp(x - max))) in that order, as
+ * ATen's vec_log_softmax_lastdim computes it. Backward: inputs grad and forward's
+ * output y; output grad - exp(y) * sum(grad).
+ *
+ * softmax, which has no vector rows and is called on CUDA alone: exp(x - max) over its
+ * sum. Backward: inputs grad and forward's output y; output y * (grad - sum(grad * y)).
  */
 #ifndef PTAC_OPS_SOFTMAX_SOFTMAX_H
 #define PTAC_OPS_SOFTMAX_SOFTMAX_H

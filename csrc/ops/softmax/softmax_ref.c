@@ -1,6 +1,6 @@
 /*
- * softmax_ref.c - log-softmax, cross-entropy and their gradients by their definitions,
- * in double, and the shape kinds of log-softmax.
+ * softmax_ref.c - softmax, log-softmax, cross-entropy and their gradients by their
+ * definitions, in double, and the shape kinds of the first two.
  *
  * The rows "scalar" run on any CPU; every other row is tested against them.
  */
@@ -23,6 +23,8 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
+PTAC_SHAPES(SOFTMAX, classify, "short", "long")
+PTAC_SHAPES(SOFTMAX_BACKWARD, classify, "short", "long")
 PTAC_SHAPES(LOG_SOFTMAX, classify, "short", "long")
 PTAC_SHAPES(LOG_SOFTMAX_BACKWARD, classify, "short", "long")
 
@@ -82,6 +84,53 @@ static ptac_status log_softmax_backward(const ptac_call *call)
 {
     return ptac_log_softmax_run(call, log_softmax_gradients, log_softmax_gradients);
 }
+
+static void softmax_rows(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const int64_t n = ptac_log_softmax_width(call);
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *x = ptac_row(&call->inputs[0], row, n);
+        float *y = ptac_row(&call->outputs[0], row, n);
+        double max;
+        const double log_of_sum = log_sum(x, n, &max);
+
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (float)exp(x[i] - max - log_of_sum);
+    }
+}
+
+static ptac_status softmax(const ptac_call *call)
+{
+    return ptac_log_softmax_run(call, softmax_rows, softmax_rows);
+}
+
+static void softmax_gradients(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const int64_t n = ptac_log_softmax_width(call);
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *grad = ptac_row(&call->inputs[0], row, n);
+        const float *y = ptac_row(&call->inputs[1], row, n);
+        float *out = ptac_row(&call->outputs[0], row, n);
+        double sum = 0;
+
+        for (int64_t i = 0; i < n; i++)
+            sum += (double)grad[i] * y[i];
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (float)(y[i] * (grad[i] - sum));
+    }
+}
+
+static ptac_status softmax_backward(const ptac_call *call)
+{
+    return ptac_log_softmax_run(call, softmax_gradients, softmax_gradients);
+}
+
+PTAC_ROW(SOFTMAX, "scalar", PTAC_CLOSE, 0, ptac_accept_all, softmax)
+PTAC_ROW(SOFTMAX_BACKWARD, "scalar", PTAC_CLOSE, 0, ptac_accept_all, softmax_backward)
 
 /* u[i] of a target; 0 where it has none. */
 static double factor(const ptac_row_target *target, int64_t i)
