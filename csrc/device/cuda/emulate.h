@@ -146,6 +146,9 @@ template <class T> inline T shuffle(unsigned int mask, T value, int source, site
     static emulate::adder adder_of_##kernel_name(&kernel_of_##kernel_name);            \
     static void kernel_name(__VA_ARGS__)
 
+#define PTAC_KERNEL_BESIDE(kernel_name, n_threads, n_blocks, ...)                      \
+    PTAC_KERNEL(kernel_name, n_threads, __VA_ARGS__)
+
 #define PTAC_SHARED(type, name, n)                                                     \
     static const char declaration_of_##name = 0;                                       \
     type *const name = static_cast<type *>(                                            \
@@ -261,6 +264,11 @@ template <class T> static inline T atomicMax(T *address, T value)
 
     *address = value > before ? value : before;
     return before;
+}
+
+static inline unsigned int __umulhi(unsigned int a, unsigned int b)
+{
+    return (unsigned int)((unsigned long long)a * b >> 32);
 }
 
 static inline float __uint_as_float(unsigned int bits)

@@ -18,6 +18,10 @@
 #define PTAC_KERNEL(name, n_threads, ...)                                              \
     extern "C" __global__ void __launch_bounds__(n_threads) name(__VA_ARGS__)
 
+/* The same, with registers for n_blocks on a multiprocessor at once and no more. */
+#define PTAC_KERNEL_BESIDE(name, n_threads, n_blocks, ...)                             \
+    extern "C" __global__ void __launch_bounds__(n_threads, n_blocks) name(__VA_ARGS__)
+
 /* Memory that a block's threads share; it holds anything when the block begins. */
 #define PTAC_SHARED(type, name, n) __shared__ __align__(16) type name[n]
 
