@@ -23,6 +23,8 @@
     X(ADAPTIVE_AVG_POOL2D_BACKWARD, "adaptive_avg_pool2d_backward", FUSION)            \
     X(LOG_SOFTMAX, "log_softmax", FUSION)                                              \
     X(LOG_SOFTMAX_BACKWARD, "log_softmax_backward", FUSION)                            \
+    X(SOFTMAX, "softmax", FUSION)                                                      \
+    X(SOFTMAX_BACKWARD, "softmax_backward", FUSION)                                    \
     X(CROSS_ENTROPY, "cross_entropy", FUSION)                                          \
     X(CROSS_ENTROPY_BACKWARD, "cross_entropy_backward", FUSION)                        \
     X(LINEAR_ACT, "linear_act", FUSION)                                                \

@@ -28,7 +28,7 @@ TESTS = ROOT / "tests" / "csrc"
 """C tests, in folders that mirror those of csrc."""
 
 HEADERS = (
-    *("support", "checkrows", "device", "mem/support", "mem/cuda"),
+    *("support", "checkrows", "device", "device/cublaslt", "mem/support", "mem/cuda"),
     *("ops/linear", "ops/linear/cuda", "ops/math", "ops/norm", "ops/pool"),
     "ops/softmax",
 )

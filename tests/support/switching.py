@@ -39,6 +39,10 @@ pinned: set[str] = set()
 """Operators that serve every call by one row now."""
 
 
+_ALONE = ["scalar"]
+"""The names of an operator's rows where it has no others."""
+
+
 def runnable_rows(op: str) -> list[str]:
     """The rows of an operator that this CPU can run at level close."""
     rows = {name: rows for name, _, rows in _C.operators()}[op]
@@ -46,8 +50,14 @@ def runnable_rows(op: str) -> list[str]:
 
 
 def operators_with_rows() -> list[str]:
-    """Operators of operator_fusion that can be accelerated on this machine."""
-    return [name for name in fusion.operators(_C) if runnable_rows(name)]
+    """Operators of operator_fusion that can be accelerated on this machine.
+
+    Those that have but their definition on the CPU are for CUDA: no call reaches it.
+    """
+    reached = {
+        name for name, _, rows in _C.operators() if [row[0] for row in rows] != _ALONE
+    }
+    return [n for n in fusion.operators(_C) if n in reached and runnable_rows(n)]
 
 
 def best_row(op: str) -> str:

@@ -66,6 +66,8 @@ uint64_t exchange_in_warp(exchange kind, unsigned int mask, uint64_t given, int 
 /* A block's memory of this declaration, NaNs when the block begins. */
 void *shared_memory(const void *declaration, size_t bytes);
 
+[[noreturn]] void trap(site where);
+
 void note_read(const void *address, size_t bytes, size_t alignment);
 void note_written(const void *address, size_t bytes, size_t alignment);
 
@@ -137,8 +139,6 @@ template <class T> inline T shuffle(unsigned int mask, T value, int source, site
 #define PTAC_DEVICE static inline
 #define PTAC_METHOD inline
 
-#define PTAC_AS_WRITTEN
-
 #define PTAC_KERNEL(kernel_name, n_threads, ...)                                       \
     static void kernel_name(__VA_ARGS__);                                              \
     static emulate::kernel kernel_of_##kernel_name = {                                 \
@@ -146,6 +146,9 @@ template <class T> inline T shuffle(unsigned int mask, T value, int source, site
         [](void **parameters) { emulate::unpack(kernel_name, parameters); }, nullptr}; \
     static emulate::adder adder_of_##kernel_name(&kernel_of_##kernel_name);            \
     static void kernel_name(__VA_ARGS__)
+
+#define PTAC_KERNEL_BESIDE(kernel_name, n_threads, n_blocks, ...)                      \
+    PTAC_KERNEL(kernel_name, n_threads, __VA_ARGS__)
 
 /* By reference: a copy for each thread would take longer than the kernel does. */
 #define PTAC_CONSTANT(type) const type &
@@ -165,6 +168,11 @@ template <class T> inline T shuffle(unsigned int mask, T value, int source, site
 static inline void __syncthreads(PTAC_HERE)
 {
     emulate::wait_for_block(false, where);
+}
+
+[[noreturn]] static inline void __trap(PTAC_HERE)
+{
+    emulate::trap(where);
 }
 
 static inline int __syncthreads_or(int predicate, PTAC_HERE)
@@ -260,6 +268,11 @@ template <class T> static inline T atomicMax(T *address, T value)
 
     *address = value > before ? value : before;
     return before;
+}
+
+static inline unsigned int __umulhi(unsigned int a, unsigned int b)
+{
+    return (unsigned int)((unsigned long long)a * b >> 32);
 }
 
 static inline float __uint_as_float(unsigned int bits)

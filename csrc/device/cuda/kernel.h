@@ -18,8 +18,9 @@
 #define PTAC_KERNEL(name, n_threads, ...)                                              \
     extern "C" __global__ void __launch_bounds__(n_threads) name(__VA_ARGS__)
 
-/* Before a loop whose copies would cost registers and gain nothing. */
-#define PTAC_AS_WRITTEN _Pragma("unroll 1")
+/* The same, with registers for n_blocks on a multiprocessor at once and no more. */
+#define PTAC_KERNEL_BESIDE(name, n_threads, n_blocks, ...)                             \
+    extern "C" __global__ void __launch_bounds__(n_threads, n_blocks) name(__VA_ARGS__)
 
 /* A kernel's parameter of many bytes, read where the driver puts it. */
 #define PTAC_CONSTANT(type) const __grid_constant__ type
@@ -33,6 +34,7 @@
 
 typedef long long ptac_i64;
 typedef unsigned int ptac_u32;
+typedef unsigned long long ptac_u64;
 
 enum {
     PTAC_WARP = 32,
@@ -50,6 +52,11 @@ struct ptac_bfloat16 {
 };
 
 #define PTAC_INFINITY __uint_as_float(0x7f800000u)
+
+PTAC_DEVICE float ptac_nan()
+{
+    return __uint_as_float(0x7fc00000u);
+}
 
 /* An element as what it is computed with: a float, or a double. */
 PTAC_DEVICE float ptac_real(float x)

@@ -20,6 +20,12 @@
  *
  * An index out of range gives PTAC_UNSUPPORTED before anything is written. One that
  * another thread puts there meanwhile counts as ignored.
+ *
+ * With saves_log_sum, which "scalar" and the rows of CUDA know, backward reads the
+ * logits again and no matrix is kept between. Forward: outputs loss, saved, and on CUDA
+ * work; backward: inputs x, target, weight, grad, saved; output grad_x, which may be x
+ * itself. Nobody waits for CUDA to look at indices: one out of range stops the kernel,
+ * as stock's assertion does, before memory is read by it.
  */
 #ifndef PTAC_OPS_SOFTMAX_CROSS_ENTROPY_H
 #define PTAC_OPS_SOFTMAX_CROSS_ENTROPY_H
@@ -38,17 +44,42 @@ typedef struct ptac_cross_entropy {
     int64_t ignore_index;
     double label_smoothing;
     ptac_reduction reduction;
+    bool saves_log_sum; /* not p */
 } ptac_cross_entropy;
+
+/*
+ * What saved holds, float32: of each row the logarithm of its sum of exponentials; of
+ * each row what p is multiplied with in its gradient, sum(u) + at_index as below; and
+ * what the losses' sum is divided by, 1 where that is no mean.
+ */
+static inline int64_t ptac_cross_entropy_saved(const ptac_cross_entropy *p)
+{
+    return 2 * p->n_rows + 1;
+}
+
+/* Elements of work, float64: sums of parts; in float32, losses and weights of rows. */
+enum {
+    PTAC_CROSS_ENTROPY_PARTS = 128,
+};
+
+static inline int64_t ptac_cross_entropy_work(const ptac_cross_entropy *p)
+{
+    return p->reduction == PTAC_REDUCE_NONE ? 0
+                                            : 2 * PTAC_CROSS_ENTROPY_PARTS + p->n_rows;
+}
 
 /* Where a call keeps its tensors. */
 enum {
-    PTAC_CROSS_ENTROPY_X = 0, /* backward: p */
+    PTAC_CROSS_ENTROPY_X = 0, /* backward: p, unless saves_log_sum */
     PTAC_CROSS_ENTROPY_TARGET,
     PTAC_CROSS_ENTROPY_WEIGHT,
     PTAC_CROSS_ENTROPY_GRAD,
+    PTAC_CROSS_ENTROPY_SAVED_BEFORE, /* forward's PTAC_CROSS_ENTROPY_SAVED */
 
     PTAC_CROSS_ENTROPY_LOSS = 0, /* outputs of forward */
     PTAC_CROSS_ENTROPY_P,
+    PTAC_CROSS_ENTROPY_SAVED = PTAC_CROSS_ENTROPY_P,
+    PTAC_CROSS_ENTROPY_WORK,
 
     PTAC_CROSS_ENTROPY_GRAD_X = 0, /* output of backward */
 };
@@ -87,6 +118,14 @@ static inline int64_t ptac_cross_entropy_index(const ptac_call *call, int64_t ro
 
 void ptac_cross_entropy_target(const ptac_call *call, int64_t row,
                                ptac_row_target *target);
+
+/* What rows accept that save p. */
+static inline ptac_reason ptac_cross_entropy_saves_p(const ptac_call *call)
+{
+    const ptac_cross_entropy *p = call->params;
+
+    return p->saves_log_sum ? PTAC_ARGUMENT : PTAC_TAKE;
+}
 
 /* Class indices without smoothing, the usual case, which rows treat on a short way. */
 static inline bool ptac_cross_entropy_is_plain(const ptac_call *call)

@@ -1,10 +1,13 @@
 /*
- * softmax.h - log-softmax over the last dimension of dense tensors, and what
- * cross-entropy shares with it. Level close.
+ * softmax.h - softmax and log-softmax over the last dimension of dense tensors, and
+ * what cross-entropy shares with them. Level close.
  *
- * Forward: input x, output x - max - log(sum(exp(x - max))) in that order, as ATen's
- * vec_log_softmax_lastdim computes it. Backward: inputs grad and forward's output y;
- * output grad - exp(y) * sum(grad).
+ * log_softmax: input x, output x - max - log(sum(exp(x - max))) in that order, as
+ * ATen's vec_log_softmax_lastdim computes it. Backward: inputs grad and forward's
+ * output y; output grad - exp(y) * sum(grad).
+ *
+ * softmax, which has no vector rows and is called on CUDA alone: exp(x - max) over its
+ * sum. Backward: inputs grad and forward's output y; output y * (grad - sum(grad * y)).
  */
 #ifndef PTAC_OPS_SOFTMAX_SOFTMAX_H
 #define PTAC_OPS_SOFTMAX_SOFTMAX_H
@@ -50,13 +53,13 @@ static inline ptac_status ptac_log_softmax_run(const ptac_call *call,
 }
 
 /* The rows of an instruction set: functions that have the operators' names. */
-#define PTAC_SOFTMAX_ROWS(name, features)                                              \
+#define PTAC_SOFTMAX_ROWS(name, features, accepts_cross_entropy)                       \
     PTAC_ROW(LOG_SOFTMAX, name, PTAC_CLOSE, features, ptac_accept_all, log_softmax)    \
     PTAC_ROW(LOG_SOFTMAX_BACKWARD, name, PTAC_CLOSE, features, ptac_accept_all,        \
              log_softmax_backward)                                                     \
-    PTAC_ROW(CROSS_ENTROPY, name, PTAC_CLOSE, features, ptac_accept_all,               \
+    PTAC_ROW(CROSS_ENTROPY, name, PTAC_CLOSE, features, accepts_cross_entropy,         \
              cross_entropy)                                                            \
-    PTAC_ROW(CROSS_ENTROPY_BACKWARD, name, PTAC_CLOSE, features, ptac_accept_all,      \
-             cross_entropy_backward)
+    PTAC_ROW(CROSS_ENTROPY_BACKWARD, name, PTAC_CLOSE, features,                       \
+             accepts_cross_entropy, cross_entropy_backward)
 
 #endif

@@ -10,5 +10,5 @@
 #include "ops/softmax/cross_entropy_tpl.h"
 #include "ops/softmax/log_softmax_tpl.h"
 
-PTAC_SOFTMAX_ROWS("avx2", PTAC_CPU_AVX2)
+PTAC_SOFTMAX_ROWS("avx2", PTAC_CPU_AVX2, ptac_cross_entropy_saves_p)
 #endif

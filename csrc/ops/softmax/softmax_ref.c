@@ -1,6 +1,6 @@
 /*
- * softmax_ref.c - log-softmax, cross-entropy and their gradients by their definitions,
- * in double, and the shape kinds of log-softmax.
+ * softmax_ref.c - softmax, log-softmax, cross-entropy and their gradients by their
+ * definitions, in double, and the shape kinds of the first two.
  *
  * The rows "scalar" run on any CPU; every other row is tested against them.
  */
@@ -23,6 +23,8 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
+PTAC_SHAPES(SOFTMAX, classify, "short", "long")
+PTAC_SHAPES(SOFTMAX_BACKWARD, classify, "short", "long")
 PTAC_SHAPES(LOG_SOFTMAX, classify, "short", "long")
 PTAC_SHAPES(LOG_SOFTMAX_BACKWARD, classify, "short", "long")
 
@@ -83,6 +85,53 @@ static ptac_status log_softmax_backward(const ptac_call *call)
     return ptac_log_softmax_run(call, log_softmax_gradients, log_softmax_gradients);
 }
 
+static void softmax_rows(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const int64_t n = ptac_log_softmax_width(call);
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *x = ptac_row(&call->inputs[0], row, n);
+        float *y = ptac_row(&call->outputs[0], row, n);
+        double max;
+        const double log_of_sum = log_sum(x, n, &max);
+
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (float)exp(x[i] - max - log_of_sum);
+    }
+}
+
+static ptac_status softmax(const ptac_call *call)
+{
+    return ptac_log_softmax_run(call, softmax_rows, softmax_rows);
+}
+
+static void softmax_gradients(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const int64_t n = ptac_log_softmax_width(call);
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *grad = ptac_row(&call->inputs[0], row, n);
+        const float *y = ptac_row(&call->inputs[1], row, n);
+        float *out = ptac_row(&call->outputs[0], row, n);
+        double sum = 0;
+
+        for (int64_t i = 0; i < n; i++)
+            sum += (double)grad[i] * y[i];
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (float)(y[i] * (grad[i] - sum));
+    }
+}
+
+static ptac_status softmax_backward(const ptac_call *call)
+{
+    return ptac_log_softmax_run(call, softmax_gradients, softmax_gradients);
+}
+
+PTAC_ROW(SOFTMAX, "scalar", PTAC_CLOSE, 0, ptac_accept_all, softmax)
+PTAC_ROW(SOFTMAX_BACKWARD, "scalar", PTAC_CLOSE, 0, ptac_accept_all, softmax_backward)
+
 /* u[i] of a target; 0 where it has none. */
 static double factor(const ptac_row_target *target, int64_t i)
 {
@@ -108,12 +157,39 @@ static double row_loss(const ptac_row_target *target, const float *x, int64_t n,
     return loss;
 }
 
+/* What a row's logarithms are multiplied with, all together. */
+static double sum_of_factors(const ptac_row_target *target, int64_t n)
+{
+    double sum = target->at_index;
+
+    for (int64_t i = 0; target->is_soft && i < n; i++)
+        sum += factor(target, i);
+    return sum;
+}
+
+/* p of a row, or what is saved in its place. */
+static void save_row(const ptac_call *call, int64_t row, const ptac_row_target *target,
+                     double max, double log_of_sum)
+{
+    const ptac_cross_entropy *params = call->params;
+    const int64_t n = params->n_classes, n_rows = params->n_rows;
+    const float *x = ptac_row(&call->inputs[PTAC_CROSS_ENTROPY_X], row, n);
+    float *p = call->outputs[PTAC_CROSS_ENTROPY_P].data;
+
+    if (params->saves_log_sum) {
+        p[row] = (float)(max + log_of_sum);
+        p[n_rows + row] = (float)sum_of_factors(target, n);
+    } else {
+        for (int64_t i = 0; p && i < n; i++)
+            p[row * n + i] = (float)exp(x[i] - max - log_of_sum);
+    }
+}
+
 static double cross_entropy_rows(const ptac_call *call, int64_t begin, int64_t end)
 {
     const ptac_cross_entropy *params = call->params;
     const int64_t n = params->n_classes;
     float *loss = call->outputs[PTAC_CROSS_ENTROPY_LOSS].data;
-    float *p = call->outputs[PTAC_CROSS_ENTROPY_P].data;
     double sum = 0;
 
     for (int64_t row = begin; row < end; row++) {
@@ -122,9 +198,8 @@ static double cross_entropy_rows(const ptac_call *call, int64_t begin, int64_t e
         double max;
         const double log_of_sum = log_sum(x, n, &max);
 
-        for (int64_t i = 0; p && i < n; i++)
-            p[row * n + i] = (float)exp(x[i] - max - log_of_sum);
         ptac_cross_entropy_target(call, row, &target);
+        save_row(call, row, &target, max, log_of_sum);
 
         const double of_row = row_loss(&target, x, n, max, log_of_sum);
 
@@ -143,10 +218,12 @@ static void cross_entropy_gradients(int64_t begin, int64_t end, void *context)
 {
     const ptac_cross_entropy_job *job = context;
     const ptac_call *call = job->call;
-    const int64_t n = ((const ptac_cross_entropy *)call->params)->n_classes;
+    const ptac_cross_entropy *params = call->params;
+    const float *log_sums = call->inputs[PTAC_CROSS_ENTROPY_SAVED_BEFORE].data;
+    const int64_t n = params->n_classes;
 
     for (int64_t row = begin; row < end; row++) {
-        const float *p = ptac_row(&call->inputs[PTAC_CROSS_ENTROPY_X], row, n);
+        const float *x = ptac_row(&call->inputs[PTAC_CROSS_ENTROPY_X], row, n);
         float *grad_x = ptac_row(&call->outputs[PTAC_CROSS_ENTROPY_GRAD_X], row, n);
         ptac_row_target target;
         double grad = ptac_cross_entropy_grad(job, row), total;
@@ -154,11 +231,11 @@ static void cross_entropy_gradients(int64_t begin, int64_t end, void *context)
         ptac_cross_entropy_target(call, row, &target);
         if (target.is_ignored)
             grad = 0;
-        total = target.at_index;
-        for (int64_t i = 0; i < n; i++)
-            total += factor(&target, i);
+        total = sum_of_factors(&target, n);
         for (int64_t i = 0; i < n; i++) {
-            double of_class = p[i] * (grad * total);
+            const double p =
+                params->saves_log_sum ? exp((double)x[i] - log_sums[row]) : x[i];
+            double of_class = p * (grad * total);
 
             if (target.is_soft || i == target.index)
                 of_class -= grad * (factor(&target, i) +
@@ -178,4 +255,4 @@ static ptac_status cross_entropy_backward(const ptac_call *call)
     return ptac_cross_entropy_backward(call, cross_entropy_gradients);
 }
 
-PTAC_SOFTMAX_ROWS("scalar", 0)
+PTAC_SOFTMAX_ROWS("scalar", 0, ptac_accept_all)

@@ -64,7 +64,8 @@ typedef struct generator {
     void (*place)(test_call *c);
 
     /*
-     * Called before "scalar" runs, to work out a least_scale from the inputs. Optional.
+     * Called before "scalar" runs, to work out a least_scale from the inputs, or an
+     * input from the others. Optional.
      */
     void (*scale)(test_call *c);
 

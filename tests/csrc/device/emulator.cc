@@ -398,6 +398,12 @@ void *shared_memory(const void *declaration, size_t bytes)
     return declared.back().bytes.data();
 }
 
+void trap(site where)
+{
+    running->where = where;
+    fail("the kernel stops the device", *running);
+}
+
 void note_read(const void *address, size_t bytes, size_t alignment)
 {
     check_alignment(address, alignment);

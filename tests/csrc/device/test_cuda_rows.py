@@ -61,13 +61,11 @@ def test_what_rows_move_and_launch(builder: native.Builder) -> None:
     assert re.search(r"times \d+ bytes, .*max_pool2d row cuda, .* of float16", said)
 
 
-@pytest.mark.parametrize("fault", sorted(FAULTS))
-def test_faults_are_found(builder: native.Builder, fault: str) -> None:
+def failure_of(builder: native.Builder, fault: str, *arguments: str) -> str:
+    """What checkrows says where a row has this fault, and then the emulation."""
     program = build(builder, None, "faulty_rows", "faulty_kernels")
-    command = [str(program), "--op", "max_pool2d"]
-    command += ["--count"] if fault in COUNTED else ["--cases", "100"]
     done = subprocess.run(
-        command,
+        [str(program), *arguments],
         env={**os.environ, "PTAC_BAD_ROW": fault},
         capture_output=True,
         text=True,
@@ -75,7 +73,25 @@ def test_faults_are_found(builder: native.Builder, fault: str) -> None:
         check=False,
     )
     assert done.returncode == 1, done.stdout
-    assert re.search(rf"max_pool2d row bad(.*\n)*.*{FAULTS[fault]}", done.stdout)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_faults_are_found(builder: native.Builder, fault: str) -> None:
+    how = ["--count"] if fault in COUNTED else ["--cases", "100"]
+    said = failure_of(builder, fault, "--op", "max_pool2d", *how)
+    assert re.search(rf"max_pool2d row bad(.*\n)*.*{FAULTS[fault]}", said), said
+
+
+@pytest.mark.parametrize("fault", ["index_below", "index_beyond"])
+@pytest.mark.parametrize("operator", ["cross_entropy", "cross_entropy_backward"])
+def test_indices_out_of_range_stop_the_device(
+    builder: native.Builder, operator: str, fault: str
+) -> None:
+    """As an assertion of stock's does; nobody could wait to tell Python."""
+    said = failure_of(builder, fault, "--op", operator, "--cases", "20")
+    assert re.search(rf"kernel {operator}_.*the kernel stops the device", said), said
+    assert f"FAIL {operator} row bad" in said
 
 
 @pytest.mark.long

@@ -1,78 +1,92 @@
 /*
  * max_pool2d.cu - max pooling with indices and its gradient, on CUDA. Bits are stock's.
  *
- * A thread has one output, or one input of the gradient, at a time; neighbours in
- * memory are neighbours in a warp.
+ * A thread has one output, or one input of the gradient, at a time, or in NHWC those of
+ * as many channels as 16 bytes hold; neighbours in memory are neighbours in a warp.
  */
 #include "device/cuda/kernel.h"
 #include "ops/pool/max/max_pool2d_cuda.h"
 
+enum {
+    BLOCKS = 4, /* on a multiprocessor: with more, registers are spilled */
+};
+
 /* Where an element of an image batch lies: its plane's first, its row and column. */
 struct element {
-    ptac_i64 plane;
-    int row, column;
+    int plane, row, column;
 };
 
 /* Element i of a batch of planes of height x width; planes are image planes apart. */
-PTAC_DEVICE element element_of(const ptac_cuda_pool &p, ptac_i64 i, int height,
-                               int width, ptac_i64 image)
+PTAC_DEVICE element element_of(const ptac_cuda_pool &p, ptac_u32 i,
+                               const ptac_divisor &height, const ptac_divisor &width,
+                               ptac_u32 image)
 {
-    element at;
+    const ptac_u32 pixel = p.channels_last ? ptac_quotient(i, p.channels) : i;
+    const ptac_u32 row = ptac_quotient(pixel, width), of = ptac_quotient(row, height);
+    const ptac_u32 channels = p.channels_last ? p.channels.by : 1;
 
-    if (p.channels_last) {
-        const ptac_i64 pixel = i / p.channels, row = pixel / width;
-
-        at.plane = row / height * image * p.channels + i % p.channels;
-        at.row = (int)(row % height);
-        at.column = (int)(pixel % width);
-    } else {
-        const ptac_i64 row = i / width;
-
-        at.plane = row / height * image;
-        at.row = (int)(row % height);
-        at.column = (int)(i % width);
-    }
-    return at;
+    return {(int)(of * image * channels + (i - pixel * channels)),
+            (int)(row - of * height.by), (int)(pixel - row * width.by)};
 }
 
-template <class T>
+template <int n>
+PTAC_DEVICE void put_all(ptac_output<ptac_i64> y, int i, const int *from)
+{
+    constexpr int size = n > 1 ? PTAC_PACK_BYTES / sizeof(ptac_i64) : 1;
+
+    for (int k = 0; k < n; k += size) {
+        ptac_pack<ptac_i64, size> pack;
+
+        for (int j = 0; j < size; j++)
+            pack.at[j] = from[k + j];
+        y.template put<size>(i + k, pack);
+    }
+}
+
+template <int n, class T>
 PTAC_DEVICE void forward(ptac_input<T> x, ptac_output<T> y,
                          ptac_output<ptac_i64> indices, const ptac_cuda_pool &p)
 {
-    const ptac_i64 step = p.channels_last ? p.channels : 1;
+    const int step = p.channels_last ? (int)p.channels.by : 1;
+    const int height = (int)p.height.by, width = (int)p.width.by;
 
-    for (ptac_i64 i = ptac_thread(); i < p.n_outputs; i += ptac_n_threads()) {
+    for (ptac_u32 i = n * (ptac_u32)ptac_thread(); i < (ptac_u32)p.n_outputs;
+         i += n * (ptac_u32)ptac_n_threads()) {
         const element at =
-            element_of(p, i, p.out_height, p.out_width, (ptac_i64)p.height * p.width);
-        const int row = at.row * p.h.stride - p.h.padding;
-        const int column = at.column * p.w.stride - p.w.padding;
-        int best = -1;
-        T most = {};
+            element_of(p, i, p.out_height, p.out_width, (ptac_u32)(height * width));
+        const int row = at.row * (int)p.h.stride.by - p.h.padding;
+        const int column = at.column * (int)p.w.stride.by - p.w.padding;
+        int best[n];
+        ptac_pack<T, n> most = {};
 
+        for (int k = 0; k < n; k++)
+            best[k] = -1;
         for (int h = 0; h < p.h.kernel; h++) {
             const int from = row + h * p.h.dilation;
 
-            if (from < 0 || from >= p.height)
+            if (from < 0 || from >= height)
                 continue;
-            PTAC_AS_WRITTEN
             for (int w = 0; w < p.w.kernel; w++) {
-                const int place = from * p.width + column + w * p.w.dilation;
+                const int to = column + w * p.w.dilation, place = from * width + to;
 
-                if (column + w * p.w.dilation < 0 ||
-                    column + w * p.w.dilation >= p.width)
+                if (to < 0 || to >= width)
                     continue;
 
-                const T tap = x[at.plane + place * step];
+                const ptac_pack<T, n> taps =
+                    x.template pack<n>(at.plane + place * step);
 
-                if (best < 0 || ptac_real(tap) > ptac_real(most) ||
-                    ptac_real(tap) != ptac_real(tap)) {
-                    best = place;
-                    most = tap;
+                for (int k = 0; k < n; k++) {
+                    const auto tap = ptac_real(taps.at[k]);
+
+                    if (best[k] < 0 || tap > ptac_real(most.at[k]) || tap != tap) {
+                        best[k] = place;
+                        most.at[k] = taps.at[k];
+                    }
                 }
             }
         }
-        y.put(i, most);
-        indices.put(i, best);
+        y.template put<n>(i, most);
+        put_all<n>(indices, (int)i, best);
     }
 }
 
@@ -82,56 +96,90 @@ PTAC_DEVICE int first_output(const ptac_cuda_window &axis, int position)
     const int at = position + axis.padding,
               reach = axis.dilation * (axis.kernel - 1) + 1;
 
-    return at < reach ? 0 : (at - reach) / axis.stride + 1;
+    return at < reach ? 0 : (int)ptac_quotient((ptac_u32)(at - reach), axis.stride) + 1;
 }
 
 PTAC_DEVICE int last_output(const ptac_cuda_window &axis, int position, int n_outputs)
 {
-    const int last = (position + axis.padding) / axis.stride + 1;
+    const int last =
+        (int)ptac_quotient((ptac_u32)(position + axis.padding), axis.stride) + 1;
 
     return last < n_outputs ? last : n_outputs;
 }
 
-template <class T>
+/* Which of n outputs from i on chose a place, a bit each. */
+template <int n>
+PTAC_DEVICE ptac_u32 chosen_by(ptac_input<ptac_i64> indices, int i, int place)
+{
+    constexpr int size = n > 1 ? PTAC_PACK_BYTES / sizeof(ptac_i64) : 1;
+    ptac_u32 chosen = 0;
+
+    for (int k = 0; k < n; k += size) {
+        const ptac_pack<ptac_i64, size> pack = indices.template pack<size>(i + k);
+
+        for (int j = 0; j < size; j++)
+            chosen |= (ptac_u32)(pack.at[j] == place) << (k + j);
+    }
+    return chosen;
+}
+
+template <int n, class T>
 PTAC_DEVICE void backward(ptac_input<T> grad_y, ptac_input<ptac_i64> indices,
                           ptac_output<T> grad_x, const ptac_cuda_pool &p)
 {
-    const ptac_i64 step = p.channels_last ? p.channels : 1;
+    using real = decltype(ptac_real(T()));
+    const int step = p.channels_last ? (int)p.channels.by : 1;
+    const int out_height = (int)p.out_height.by, out_width = (int)p.out_width.by;
 
-    for (ptac_i64 i = ptac_thread(); i < p.n_inputs; i += ptac_n_threads()) {
+    for (ptac_u32 i = n * (ptac_u32)ptac_thread(); i < (ptac_u32)p.n_inputs;
+         i += n * (ptac_u32)ptac_n_threads()) {
         const element at =
-            element_of(p, i, p.height, p.width, (ptac_i64)p.out_height * p.out_width);
-        const int place = at.row * p.width + at.column;
-        const int rows = last_output(p.h, at.row, p.out_height);
-        const int columns = last_output(p.w, at.column, p.out_width);
-        decltype(ptac_real(T())) sum = 0; /* as stock, also of 16 bits */
+            element_of(p, i, p.height, p.width, (ptac_u32)(out_height * out_width));
+        const int place = at.row * (int)p.width.by + at.column;
+        const int rows = last_output(p.h, at.row, out_height);
+        const int first = first_output(p.w, at.column);
+        const int columns = last_output(p.w, at.column, out_width);
+        real sum[n] = {}; /* as stock, also of 16 bits */
+        ptac_pack<T, n> result;
 
         for (int row = first_output(p.h, at.row); row < rows; row++) {
-            PTAC_AS_WRITTEN
-            for (int column = first_output(p.w, at.column); column < columns;
-                 column++) {
-                const ptac_i64 from =
-                    at.plane + ((ptac_i64)row * p.out_width + column) * step;
+            for (int column = first; column < columns; column++) {
+                const int from = at.plane + (row * out_width + column) * step;
+                const ptac_u32 chosen = chosen_by<n>(indices, from, place);
 
-                if (indices[from] == place)
-                    sum += ptac_real(grad_y[from]);
+                if (!chosen)
+                    continue;
+
+                const ptac_pack<T, n> grads = grad_y.template pack<n>(from);
+
+                for (int k = 0; k < n; k++)
+                    if (chosen >> k & 1)
+                        sum[k] += ptac_real(grads.at[k]);
             }
         }
-        grad_x.put(i, ptac_from<T>(sum));
+        for (int k = 0; k < n; k++)
+            result.at[k] = ptac_from<T>(sum[k]);
+        grad_x.template put<n>(i, result);
     }
 }
 
-#define KERNELS(suffix, T)                                                             \
-    PTAC_KERNEL(max_pool2d_##suffix, PTAC_POOL_THREADS, ptac_input<T> x,               \
-                ptac_output<T> y, ptac_output<ptac_i64> indices, ptac_cuda_pool p)     \
+#define WAYS(name, suffix, T, n)                                                       \
+    PTAC_KERNEL_BESIDE(max_pool2d##name##_##suffix, PTAC_POOL_THREADS, BLOCKS,         \
+                       ptac_input<T> x, ptac_output<T> y,                              \
+                       ptac_output<ptac_i64> indices, ptac_cuda_pool p)                \
     {                                                                                  \
-        forward(x, y, indices, p);                                                     \
+        forward<n>(x, y, indices, p);                                                  \
     }                                                                                  \
-    PTAC_KERNEL(max_pool2d_backward_##suffix, PTAC_POOL_THREADS, ptac_input<T> grad_y, \
-                ptac_input<ptac_i64> indices, ptac_output<T> grad_x, ptac_cuda_pool p) \
+    PTAC_KERNEL_BESIDE(max_pool2d_backward##name##_##suffix, PTAC_POOL_THREADS,        \
+                       BLOCKS, ptac_input<T> grad_y, ptac_input<ptac_i64> indices,     \
+                       ptac_output<T> grad_x, ptac_cuda_pool p)                        \
     {                                                                                  \
-        backward(grad_y, indices, grad_x, p);                                          \
+        backward<n>(grad_y, indices, grad_x, p);                                       \
     }
+
+#define KERNELS(suffix, T)                                                             \
+    WAYS(, suffix, T, 1)                                                               \
+    WAYS(_packs, suffix, T, PTAC_PACK_BYTES / sizeof(T))
 
 KERNELS(f32, float)
 KERNELS(f64, double)

@@ -4,18 +4,22 @@
 #ifndef PTAC_OPS_POOL_MAX_MAX_POOL2D_CUDA_H
 #define PTAC_OPS_POOL_MAX_MAX_POOL2D_CUDA_H
 
+#include "device/cuda/division.h"
+
 enum {
     PTAC_POOL_THREADS = 256,
 };
 
 typedef struct ptac_cuda_window {
-    int kernel, stride, padding, dilation;
+    int kernel, padding, dilation;
+    ptac_divisor stride;
 } ptac_cuda_window;
 
+/* Numbers of elements fit in an int. */
 typedef struct ptac_cuda_pool {
-    long long n_inputs, n_outputs; /* elements */
-    int channels, height, width, out_height, out_width;
+    int n_inputs, n_outputs; /* elements */
     int channels_last;
+    ptac_divisor channels, height, width, out_height, out_width;
     ptac_cuda_window h, w;
 } ptac_cuda_pool;
 

@@ -164,14 +164,20 @@ static bool typical_backward(int i, rng *r, test_call *c)
     return true;
 }
 
-/* A position reads the index of each window over it. */
+/*
+ * A position reads the index of each window over it, and the gradients of those that
+ * chose it: in NHWC, where it looks at several channels at once, about half as many as
+ * there are indices.
+ */
 static int64_t least_backward(const test_call *c)
 {
     const ptac_max_pool2d *p = (const ptac_max_pool2d *)c->params;
+    const int64_t n_out = c->call.inputs[1].n_elements;
+    const int64_t taps = pool_taps(&p->window, &p->image);
+    const int64_t n_grads = p->image.channels_last ? taps / 2 : n_out;
 
-    return test_bytes(c) +
-           (pool_taps(&p->window, &p->image) - c->call.inputs[1].n_elements) *
-               (int64_t)sizeof(int64_t);
+    return test_bytes(c) + (taps - n_out) * (int64_t)sizeof(int64_t) +
+           (n_grads - n_out) * (int64_t)c->buffers[0].element_bytes;
 }
 
 GENERATOR(backward, .op = PTAC_OP_MAX_POOL2D_BACKWARD, .make = make_backward,

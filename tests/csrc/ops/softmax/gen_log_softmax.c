@@ -1,5 +1,5 @@
 /*
- * gen_log_softmax.c - random calls of log-softmax and of its gradient.
+ * gen_log_softmax.c - random calls of softmax and log-softmax, and of their gradients.
  *
  * u is the unit roundoff, n a row's width.
  */
@@ -43,7 +43,8 @@ static const int64_t typical_sizes[][2] = {{64, 1000}, {3, 32000}};
 static bool make_typical(int i, rng *r, test_call *c, ptac_op op)
 {
     const int64_t *sizes = typical_sizes[i < 2 ? i : 0];
-    const int n_inputs = op == PTAC_OP_LOG_SOFTMAX ? 1 : 2;
+    const bool is_forward = op == PTAC_OP_LOG_SOFTMAX || op == PTAC_OP_SOFTMAX;
+    const int n_inputs = is_forward ? 1 : 2;
 
     c->call.op = op;
     for (int k = 0; k < n_inputs; k++) {
@@ -58,33 +59,13 @@ static bool make_typical(int i, rng *r, test_call *c, ptac_op op)
     return i < 2;
 }
 
-/* Long rows do not fit in registers: what is summed up is read again. */
-static int64_t least_bytes(const test_call *c)
-{
-    enum { SHORT = 1024 };
-    const test_buffer *x = &c->buffers[0];
-    const bool is_long = ptac_log_softmax_width(&c->call) > SHORT;
-
-    return test_bytes(c) + is_long * x->n_elements * (int64_t)x->element_bytes;
-}
-
-static bool typical_forward(int i, rng *r, test_call *c)
-{
-    return make_typical(i, r, c, PTAC_OP_LOG_SOFTMAX);
-}
-
-static bool typical_backward(int i, rng *r, test_call *c)
-{
-    return make_typical(i, r, c, PTAC_OP_LOG_SOFTMAX_BACKWARD);
-}
-
-static void make_forward(rng *r, test_call *c)
+static void make_forward(rng *r, test_call *c, ptac_op op)
 {
     int64_t sizes[3];
     const int n_dims = random_sizes(r, sizes);
     float *x;
 
-    c->call.op = PTAC_OP_LOG_SOFTMAX;
+    c->call.op = op;
     x = test_input(c, PTAC_F32, n_dims, sizes, false);
     if (rng_chance(r, 10))
         fill_reals(r, PTAC_F32, x, c->call.inputs[0].n_elements);
@@ -96,15 +77,6 @@ static void make_forward(rng *r, test_call *c)
     test_also_16_bits(c);
     note(c);
 }
-
-/*
- * y = (x - max) - log(sum) is rounded twice, by |y| u at most, and log() errs by 2 |y|
- * u: 4. The sum errs by u for each of at most 18 additions in a row (long rows; short
- * ones add up as a tree, log2(n) deep), by 2.2 u for exp(), and by ln(n) u for what x -
- * max was rounded; all that counts u as little as log(n) <= max |y| is large: 6.
- */
-GENERATOR(forward, .op = PTAC_OP_LOG_SOFTMAX, .make = make_forward, .roundings = 10,
-          .typical = typical_forward, .least_bytes = least_bytes)
 
 /*
  * With infinite gradients exp(y) must not vanish in float where it does not in double:
@@ -122,14 +94,27 @@ static void fill_logarithms(rng *r, float *y, int64_t n, bool may_vanish)
     }
 }
 
-static void make_backward(rng *r, test_call *c)
+/* Probabilities, some certain and some none, now and then a NaN. */
+static void fill_probabilities(rng *r, float *y, int64_t n)
+{
+    const int density = rng_chance(r, 70) ? 0 : (int)RNG_PICK(r, 1, 30);
+
+    fill_smooth(r, PTAC_F32, y, n, 1);
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = fabsf(y[i]);
+        if (density && rng_chance(r, density))
+            y[i] = rng_chance(r, 70) ? 0 : rng_chance(r, 50) ? 1 : NAN;
+    }
+}
+
+static void make_backward(rng *r, test_call *c, ptac_op op)
 {
     const bool has_specials = rng_chance(r, 20);
     int64_t sizes[3];
     const int n_dims = random_sizes(r, sizes);
     float *grad, *y;
 
-    c->call.op = PTAC_OP_LOG_SOFTMAX_BACKWARD;
+    c->call.op = op;
     grad = test_input(c, PTAC_F32, n_dims, sizes, false);
     test_also_16_bits(c);
     y = test_input(c, PTAC_F32, n_dims, sizes, false);
@@ -142,23 +127,30 @@ static void make_backward(rng *r, test_call *c)
     for (int64_t i = 0; has_specials && i < n; i++)
         if (rng_chance(r, 2))
             grad[i] = rng_chance(r, 50) ? NAN : rng_chance(r, 50) ? INFINITY : 0;
-    fill_logarithms(r, y, n, !has_specials);
+    if (op == PTAC_OP_SOFTMAX_BACKWARD)
+        fill_probabilities(r, y, n);
+    else
+        fill_logarithms(r, y, n, !has_specials);
     test_output(c, PTAC_F32, n_dims, sizes, false);
     test_also_16_bits(c);
     note(c);
 }
 
 /* What a row's results are made of: its gradients and their sum, without signs. */
-static double row_scale(const float *grad, const float *y, int64_t n)
+static double row_scale(const test_call *c, const float *grad, const float *y,
+                        int64_t n)
 {
+    const bool are_logs = c->call.op == PTAC_OP_LOG_SOFTMAX_BACKWARD;
     double sum = 0, largest = 0, largest_p = 0;
 
     for (int64_t i = 0; i < n; i++) {
-        sum += fabs(grad[i]);
+        const double p = are_logs ? exp(y[i]) : y[i];
+
+        sum += fabs(grad[i]) * (are_logs ? 1 : p);
         largest = fmax(largest, fabs(grad[i]));
-        largest_p = fmax(largest_p, exp(y[i]));
+        largest_p = fmax(largest_p, p);
     }
-    return largest + largest_p * sum;
+    return (are_logs ? largest : largest_p * largest) + largest_p * sum;
 }
 
 static void scale_backward(test_call *c)
@@ -169,17 +161,53 @@ static void scale_backward(test_call *c)
 
     *scale = 0;
     for (int64_t at = 0; at < c->call.inputs[0].n_elements; at += width) {
-        const double of_row = row_scale(grad + at, y + at, width);
+        const double of_row = row_scale(c, grad + at, y + at, width);
 
         if (isfinite(of_row))
             *scale = fmax(*scale, of_row);
     }
 }
 
+#define DEFINE_GENERATOR(name, operator, direction, ...)                               \
+    static void make_##name(rng *r, test_call *c)                                      \
+    {                                                                                  \
+        make_##direction(r, c, operator);                                              \
+    }                                                                                  \
+    static bool typical_##name(int i, rng *r, test_call *c)                            \
+    {                                                                                  \
+        return make_typical(i, r, c, operator);                                        \
+    }                                                                                  \
+    GENERATOR(name, .op = operator, .make = make_##name, .typical = typical_##name,    \
+              __VA_ARGS__)
+
+/*
+ * y = (x - max) - log(sum) is rounded twice, by |y| u at most, and log() errs by 2 |y|
+ * u: 4. The sum errs by u for each of at most 18 additions in a row (long rows; short
+ * ones add up as a tree, log2(n) deep), by 2.2 u for exp(), and by ln(n) u for what x -
+ * max was rounded; all that counts u as little as log(n) <= max |y| is large: 6.
+ */
+DEFINE_GENERATOR(log_softmax, PTAC_OP_LOG_SOFTMAX, forward, .roundings = 10)
+
+/* exp(x - max) / sum: 2.2 u for exp(), 20 u for the sum, and for what x - max was. */
+DEFINE_GENERATOR(softmax, PTAC_OP_SOFTMAX, forward, .roundings = 26)
+
 /*
  * grad - exp(y) * sum: the sum errs by u for each of at most 18 additions in a row and
  * once more as a float, exp() by 2.2 u, the difference by u.
  */
-GENERATOR(backward, .op = PTAC_OP_LOG_SOFTMAX_BACKWARD, .make = make_backward,
-          .scale = scale_backward, .roundings = 23, .typical = typical_backward,
-          .least_bytes = least_bytes)
+DEFINE_GENERATOR(log_gradient, PTAC_OP_LOG_SOFTMAX_BACKWARD, backward,
+                 .scale = scale_backward, .roundings = 23)
+
+/* Registers keep two rows of 64 KB at most; longer ones are read again. */
+static int64_t least_gradient(const test_call *c)
+{
+    const test_buffer *y = &c->buffers[1];
+    const int64_t width = ptac_log_softmax_width(&c->call);
+    const bool is_long = width * (int64_t)y->element_bytes > INT64_C(1) << 16;
+
+    return test_bytes(c) + 2 * is_long * y->n_elements * (int64_t)y->element_bytes;
+}
+
+/* The same, with a product in each term and one behind the difference. */
+DEFINE_GENERATOR(gradient, PTAC_OP_SOFTMAX_BACKWARD, backward, .scale = scale_backward,
+                 .roundings = 25, .least_bytes = least_gradient)

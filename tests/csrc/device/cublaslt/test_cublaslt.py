@@ -44,7 +44,7 @@ def build_sizes(builder: native.Builder, stand_in: bool) -> Path:
 def test_prototypes_and_values_are_the_librarys() -> None:
     header = find("cublasLt.h", "include")
     toolkit = find("cuda_runtime_api.h", "include")
-    guard = native.TESTS / "device" / "lt_guard.c"
+    guard = native.TESTS / "device" / "cublaslt" / "lt_guard.c"
     folders = [native.CSRC, toolkit.parent, header.parent]
     flags = ["-std=gnu11", "-Wall", "-Werror", "-fsyntax-only"]
     native.run([native.CC, *flags, *(f"-I{f}" for f in folders), str(guard)])
