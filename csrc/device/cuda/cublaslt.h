@@ -2,8 +2,9 @@
  * cublaslt.h - the functions of cuBLASLt that we call, in our own prototypes.
  *
  * A toolkit with nvcc alone brings no header of cuBLAS, and torch's CUDA builds bring
- * the library: ptac_lt_load() looks each symbol up there. tests/csrc/device/cublaslt/lt_guard.c
- * compiles this list beside cublasLt.h and fails where a type or a value differs.
+ * the library: ptac_lt_load() looks each symbol up there. A test,
+ * tests/csrc/device/cublaslt/lt_guard.c, compiles this list beside cublasLt.h and fails
+ * where a type or a value differs.
  *
  * Source: cuBLAS 12.0 to 13.1. Matrices are column by column.
  */
