@@ -3,8 +3,9 @@
  *
  * Included by step_cuda_tpl.h. Operations and roundings are those of
  * torch/optim/sgd.py, _multi_tensor_sgd, whose kernels (ForeachBinaryOpList.cu) compute
- * a + alpha * b fused. Unlike it, nothing is written to the gradients: with nesterov and
- * without weight decay torch adds the momentum to them in place, on this path alone.
+ * a + alpha * b fused. Unlike it, nothing is written to the gradients: with nesterov
+ * and without weight decay torch adds the momentum to them in place, on this path
+ * alone.
  */
 
 template <class T> struct sgd_step {
