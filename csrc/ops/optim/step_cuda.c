@@ -97,7 +97,7 @@ static void launch(filling *f)
     begin(f);
 }
 
-/* Where the next entry goes, of so many blocks; the table goes first where it is full. */
+/* Where the next entry goes, of so many blocks; a table that is full goes first. */
 static int next_entry(filling *f, int64_t n_blocks)
 {
     if (*f->n == f->room || f->n_blocks + n_blocks > INT32_MAX)
