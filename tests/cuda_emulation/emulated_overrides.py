@@ -175,7 +175,7 @@ def test_calls_ask_the_driver_for_launches_alone(on: Any) -> None:
     assert set(emulation.calls()) <= ALLOWED
     assert emulation.launches()[-2:] == [
         "max_pool2d_f32 0 0",
-        "log_softmax_short_f32 0 0",
+        "log_softmax_kept_32_f32 0 0",
     ]
     del pooled_x, indices, y
 
@@ -325,9 +325,9 @@ def test_launches_follow_the_current_stream(on: Any) -> None:
         F.max_pool2d(torch.randn(1, 1, 4, 4).cuda(), 2)
     y.sum().backward()  # by the stream of forward, as autograd has it
     assert emulation.launches()[-3:] == [
-        f"log_softmax_short_f32 0 {first.stream_id}",
+        f"log_softmax_kept_32_f32 0 {first.stream_id}",
         f"max_pool2d_f32 0 {second.stream_id}",
-        f"log_softmax_backward_short_f32 0 {first.stream_id}",
+        f"log_softmax_backward_kept_32_f32 0 {first.stream_id}",
     ]
 
 
@@ -440,7 +440,7 @@ def test_a_driver_that_fails(on: Any, function: str) -> None:
     if function == "cuLaunchKernel":
         assert counted.failed == 1
         assert counted.forwarded["quarantined"] == 1
-        assert "log_softmax_short_f32" in _C.counters("log_softmax")[-1]
+        assert "log_softmax_kept_32_f32" in _C.counters("log_softmax")[-1]
     else:
         assert counted.forwarded["device"] == 1
         assert counted.accelerated == 1

@@ -279,5 +279,5 @@ def test_every_program_is_looked_at(found: Any) -> None:
     names |= {"other_numbers_at_first", "other_batches", "told_by_auto"}
     names |= {"failing_shares", "later_failing_shares", "sampler_after_a_warm_up"}
     names |= {"mistakes_at_first", "two_sizes", "wrapper_in_a_wrapper", "other_modes"}
-    names |= {"group_made_anew"}
+    names |= {"group_made_anew", "rare_parameters_with_a_sampler_of_ranks"}
     assert set(found(2)[0]) == names

@@ -69,9 +69,17 @@ PTAC_DEVICE double ptac_real(double x)
     return x;
 }
 
+/* Not by a shift on a device: the compiler would keep its result, not repeat it. */
 PTAC_DEVICE float ptac_real(ptac_bfloat16 x)
 {
+#ifdef __CUDACC__
+    float result;
+
+    asm("mov.b32 %0, {0, %1};" : "=f"(result) : "h"(x.bits));
+    return result;
+#else
     return __uint_as_float((ptac_u32)x.bits << 16);
+#endif
 }
 
 PTAC_DEVICE float ptac_real(ptac_half x)

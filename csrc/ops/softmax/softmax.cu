@@ -63,9 +63,10 @@ PTAC_DEVICE void backward(ptac_input<T> grad, ptac_input<T> y, ptac_output<T> ou
     }
 
 #define BACKWARD(name, suffix, T, n_threads, n_packs)                                  \
-    PTAC_KERNEL(softmax_backward_##name##_##suffix, PTAC_SOFTMAX_BLOCK(n_threads),     \
-                ptac_input<T> grad, ptac_input<T> y, ptac_output<T> out,               \
-                ptac_i64 n_rows, int n, int has_packs)                                 \
+    PTAC_KERNEL_BESIDE(softmax_backward_##name##_##suffix,                             \
+                       PTAC_SOFTMAX_BLOCK(n_threads), 1, ptac_input<T> grad,           \
+                       ptac_input<T> y, ptac_output<T> out, ptac_i64 n_rows, int n,    \
+                       int has_packs)                                                  \
     {                                                                                  \
         backward<n_threads, n_packs>(grad, y, out, n_rows, n, has_packs);              \
     }

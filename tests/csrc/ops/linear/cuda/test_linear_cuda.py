@@ -39,11 +39,13 @@ def test_units(builder: native.Builder) -> None:
     print(native.run([str(build(builder))]))
 
 
+@pytest.mark.long
 def test_units_under_address_sanitizer(builder: native.Builder) -> None:
     """And its checks of undefined behaviour."""
     print(native.run([str(build(builder, builder.sanitized("address")))]))
 
 
+@pytest.mark.long
 def test_the_table_of_plans_under_thread_sanitizer(builder: native.Builder) -> None:
     program = build(builder, builder.sanitized("thread"))
     print(native.run([str(program), "threads_share_the_table"]))
