@@ -263,6 +263,25 @@ def test_a_row_that_breaks_before_it_writes(on: Any, op: str) -> None:
     agree(params_of(ours), params_of(stock))
 
 
+def test_a_launch_that_fails_behind_others(on: Any) -> None:
+    """What is done cannot be taken back: an error, as stock's own launches give."""
+    few = parameters("cuda")
+    many = [torch.nn.Parameter(p.clone()) for p in parameters("cuda", HALF) * 40]
+    optimizer = torch.optim.SGD([{"params": few}, {"params": many}], lr=0.1)
+    before = [p.detach().clone() for p in (few[0], many[0])]
+    emulation.load().emulated_fail(b"cuLibraryGetKernel")  # of large_sgd_step_f16
+    counted, since = hits("sgd_step"), len(emulation.launches())
+    with pytest.raises(RuntimeError, match=r"done in part: launch of large_sgd_step"):
+        steps(optimizer, 1)
+    assert (counted.accelerated, counted.failed) == (1, 1)
+    assert launched(since) == ["sgd_step_f32"]
+    assert not torch.equal(few[0], before[0])
+    assert torch.equal(many[0], before[1])
+
+
+HALF = torch.float16
+
+
 def test_zero_grad(on: Any) -> None:
     """One launch, also for gradients of several dtypes; versions are counted."""
     params = [*parameters("cuda"), *parameters("cuda", torch.float64)]
