@@ -17,6 +17,7 @@ typedef enum ptac_status {
     PTAC_UNSUITED,  /* likewise, for the values that it has */
     PTAC_NO_MEMORY, /* likewise, for want of memory to work in */
     PTAC_FAILED,    /* the row broke; text in ptac_error_get(): quarantine it */
+    PTAC_NOT_YET,   /* as PTAC_UNSUPPORTED, because a kernel cannot be loaded now */
 } ptac_status;
 
 /* Element types that a kernel row may name; all others are forwarded. */

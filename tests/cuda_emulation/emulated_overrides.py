@@ -383,6 +383,8 @@ def test_a_captured_stream_takes_our_launches() -> None:
     """Also where checks are on, which would wait for the device."""
     x = torch.randn(4, 6, device="cuda")
     stream = torch.Stream("cuda")
+    with ptac.enable(FUSION):
+        F.log_softmax(x, -1)
     with ptac.enable(FUSION, verify=1):
         counted = hits("log_softmax")
         with emulation.capturing(stream):
@@ -392,6 +394,22 @@ def test_a_captured_stream_takes_our_launches() -> None:
         assert counted.accelerated == 1
         assert not stock_was_called("log_softmax")
         assert emulation.launches()[-1].endswith(f" {stream.stream_id}")
+
+
+def test_no_kernel_is_loaded_into_a_capture(on: Any) -> None:
+    """Stock's is captured; afterwards the kernel is, and may be captured too."""
+    x = torch.randn(2, 40000, device="cuda", dtype=torch.bfloat16)  # no other test has
+    stream, counted = torch.Stream("cuda"), hits("log_softmax")
+    since = len(emulation.launches())
+    with emulation.capturing(stream):
+        F.log_softmax(x, -1)
+    assert counted.forwarded == {"kernel not compiled yet": 1}
+    assert stock_was_called("log_softmax")
+    assert len(emulation.launches()) == since
+    F.log_softmax(x, -1)
+    with emulation.capturing(stream):
+        F.log_softmax(x, -1)
+    assert (counted.accelerated, counted.failed) == (2, 0)
 
 
 # --- faults ---

@@ -229,9 +229,8 @@ const ptac_kernel *ptac_last_row(ptac_op op)
 bool ptac_run(const ptac_kernel *row, const ptac_call *call)
 {
     static const ptac_reason reasons[] = {
-        [PTAC_UNSUPPORTED] = PTAC_ARGUMENT,
-        [PTAC_UNSUITED] = PTAC_VALUES,
-        [PTAC_NO_MEMORY] = PTAC_MEMORY,
+        [PTAC_UNSUPPORTED] = PTAC_ARGUMENT, [PTAC_UNSUITED] = PTAC_VALUES,
+        [PTAC_NO_MEMORY] = PTAC_MEMORY,     [PTAC_NOT_YET] = PTAC_COMPILING,
         [PTAC_FAILED] = PTAC_TAKE, /* none: it is counted as a failure */
     };
     ptac_status status;

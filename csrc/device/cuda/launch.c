@@ -113,12 +113,24 @@ static cu_result find(ptac_cuda_kernel *kernel, cu_kernel *found)
     return result;
 }
 
+static bool may_load(const ptac_call *call)
+{
+    cu_capture_status status = 0;
+
+    /* An error: another stream is captured, in whose place the default one stands. */
+    return !ptac_cuda.stream_is_capturing ||
+           (!ptac_cuda.stream_is_capturing(call->stream, &status) && !status);
+}
+
 ptac_status ptac_cuda_launch(ptac_cuda_kernel *kernel, const ptac_call *call,
                              int64_t n_blocks, int n_threads, void **parameters)
 {
     cu_kernel found;
-    cu_result result = find(kernel, &found);
+    cu_result result;
 
+    if (!LOAD(kernel->found) && !may_load(call))
+        return PTAC_NOT_YET;
+    result = find(kernel, &found);
     if (result == PTAC_CU_OK)
         result = ptac_cuda.launch(found, (unsigned int)n_blocks, 1, 1,
                                   (unsigned int)n_threads, 1, 1, 0, call->stream,

@@ -78,7 +78,9 @@ void ptac_cuda_give_up(ptac_cuda_unit *unit);
 /*
  * Launch a kernel of a unit that is ready, n_blocks of n_threads along x, behind what
  * is in the call's stream; parameters are the addresses of the kernel's. PTAC_FAILED,
- * with the driver's words, where the driver refuses.
+ * with the driver's words, where the driver refuses. PTAC_NOT_YET where a graph is
+ * captured and the kernel has never been launched: the driver loads it then, for which
+ * it may wait, and that would end the capture.
  */
 ptac_status ptac_cuda_launch(ptac_cuda_kernel *kernel, const ptac_call *call,
                              int64_t n_blocks, int n_threads, void **parameters);

@@ -75,6 +75,13 @@ static cu_result error_text(cu_result result, const char **text)
     return SUCCESS;
 }
 
+/* A question, which rows may ask. */
+static cu_result is_capturing(cu_stream stream, cu_capture_status *status)
+{
+    *status = 0;
+    return stream == (cu_stream)(void *)&a_stream ? SUCCESS : INVALID_VALUE;
+}
+
 static device_work work(void)
 {
     const emulated_work done = emulator_work();
@@ -96,6 +103,7 @@ static void begin(void)
     PTAC_CUDA_FUNCTIONS(F)
 #undef F
     ptac_cuda.error_text = error_text;
+    ptac_cuda.stream_is_capturing = is_capturing;
 }
 
 __attribute__((constructor)) static void bring(void)

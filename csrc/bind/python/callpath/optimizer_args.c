@@ -195,7 +195,6 @@ static ptac_verdict gather_state(ptac_optimizer_args *g, PyObject *states,
                                      : gather_moments(g, state, view, item);
 }
 
-/* One parameter with its gradient and state. */
 static bool takes_dtype(ptac_device device, ptac_dtype dtype)
 {
     return dtype == PTAC_F32 || dtype == PTAC_F64 ||
@@ -245,6 +244,7 @@ static ptac_verdict view_pair(ptac_optimizer_args *g, PyObject *param, PyObject 
     return grad_view->device == g->number ? PTAC_TAKE : PTAC_DEVICE;
 }
 
+/* One parameter with its gradient and state. */
 static ptac_verdict gather_pair(ptac_optimizer_args *g, PyObject *states,
                                 PyObject *param, PyObject *grad, Py_ssize_t *position)
 {
