@@ -22,10 +22,11 @@ enum {
 /* params is the operator's own struct, see csrc/ops/. accepts() sees no outputs yet. */
 typedef struct ptac_call {
     ptac_op op;
+    ptac_device on; /* where its data lies: which rows may serve it */
     int n_inputs;
     int n_outputs;
     int n_threads;
-    int device;   /* of a CUDA device: its number, */
+    int device;   /* on CUDA: the device's number, */
     void *stream; /* and what a row launches there follows this stream */
     ptac_view inputs[PTAC_MAX_INPUTS];
     ptac_view outputs[PTAC_MAX_OUTPUTS];
@@ -144,7 +145,12 @@ const ptac_kernel *ptac_registry_preferred(ptac_op op, ptac_level most);
 /* accepts() of rows that can do whatever classify() lets through. */
 ptac_reason ptac_accept_all(const ptac_call *call);
 
-/* The row of that name, also one that this CPU cannot run; NULL when unknown. */
+/*
+ * The row of that name, among the CPU's also one that this CPU cannot run, or among a
+ * device's; NULL when unknown.
+ */
 const ptac_kernel *ptac_registry_find(ptac_op op, const char *name);
+const ptac_kernel *ptac_registry_find_on(ptac_device device, ptac_op op,
+                                         const char *name);
 
 #endif

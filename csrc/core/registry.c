@@ -99,8 +99,14 @@ const ptac_op_shapes *ptac_registry_shapes(ptac_op op)
 
 const ptac_kernel *ptac_registry_find(ptac_op op, const char *name)
 {
+    return ptac_registry_find_on(PTAC_ON_CPU, op, name);
+}
+
+const ptac_kernel *ptac_registry_find_on(ptac_device device, ptac_op op,
+                                         const char *name)
+{
     int n;
-    const ptac_kernel *const *rows = ptac_registry_rows(op, &n);
+    const ptac_kernel *const *rows = ptac_registry_rows_on(device, op, &n);
 
     for (int i = 0; i < n; i++)
         if (strcmp(rows[i]->name, name) == 0)

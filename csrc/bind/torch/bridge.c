@@ -107,7 +107,7 @@ at_error ptac_new_on(at_device device, ptac_dtype dtype, int n_dims,
         at_new_on(device, ptac_torch_dtype(dtype), n_dims, sizes, strides, made);
 
     if (!error && view)
-        (device.type == AT_DEVICE_CUDA ? ptac_cuda_view_of : ptac_view_of)(*made, view);
+        ptac_view_on((ptac_device)device.type, *made, view);
     return error;
 }
 

@@ -19,6 +19,12 @@ void ptac_view_of(at_tensor tensor, ptac_view *view);
 /* Likewise of a tensor that may lie on a CUDA device: which, and float16 is known. */
 void ptac_cuda_view_of(at_tensor tensor, ptac_view *view);
 
+/* The one or the other. */
+static inline void ptac_view_on(ptac_device device, at_tensor tensor, ptac_view *view)
+{
+    (device == PTAC_ON_CUDA ? ptac_cuda_view_of : ptac_view_of)(tensor, view);
+}
+
 /* Torch's number of a dtype that rows may name. */
 int32_t ptac_torch_dtype(ptac_dtype dtype);
 

@@ -17,8 +17,9 @@ const char *ptac_cuda_reason(void)
 
 bool ptac_cuda_begin(ptac_call *call, ptac_cuda_scope *scope)
 {
-    return !ptac_cuda_load(driver) && ptac_cuda_scope_enter(call->device, scope) &&
-           !T.aoti_torch_get_current_cuda_stream(call->device, &call->stream);
+    return call->on != PTAC_ON_CUDA ||
+           (!ptac_cuda_load(driver) && ptac_cuda_scope_enter(call->device, scope) &&
+            !T.aoti_torch_get_current_cuda_stream(call->device, &call->stream));
 }
 
 bool ptac_cuda_is_capturing(const ptac_call *call)

@@ -23,7 +23,8 @@ const char *ptac_cuda_reason(void);
 
 /*
  * The call's device is set: have its context be current, and fill in its stream. False
- * where the driver, which runs when there are such calls, does not let us.
+ * where the driver, which runs when there are such calls, does not let us. A call on
+ * the CPU needs nothing of this.
  */
 bool ptac_cuda_begin(ptac_call *call, ptac_cuda_scope *scope);
 

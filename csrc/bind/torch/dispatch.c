@@ -122,22 +122,20 @@ static ptac_reason shut(ptac_device device, ptac_op op)
     return gate != PTAC_OFF && ptac_thread_is_disabled() ? PTAC_DISABLED : gate;
 }
 
-static const ptac_kernel *probe_on_cuda(ptac_call *call, ptac_reason *why)
+static int threads_of(const ptac_call *call)
 {
-    *why = shut(PTAC_ON_CUDA, call->op);
-    call->n_threads = 1; /* of the host's */
-    return *why ? NULL : ptac_select_on_cuda(call, why);
+    return call->on == PTAC_ON_CPU ? ptac_the_host.n_threads() : 1;
 }
 
 const ptac_kernel *ptac_probe(ptac_call *call, ptac_reason *why)
 {
     const ptac_kernel *row;
 
-    *why = shut(PTAC_ON_CPU, call->op);
+    *why = shut(call->on, call->op);
     if (*why)
         return NULL;
-    call->n_threads = ptac_the_host.n_threads();
-    row = ptac_select(call, why);
+    call->n_threads = threads_of(call);
+    row = (call->on == PTAC_ON_CPU ? ptac_select : ptac_select_on_cuda)(call, why);
     if (row && row->in_bf16)
         *why = ptac_bf16_reason();
     return *why ? NULL : row;
@@ -149,20 +147,10 @@ void ptac_refuse(ptac_op op, ptac_reason why)
         ptac_count_forwarded(op, why);
 }
 
-const ptac_kernel *ptac_probe_on(ptac_device device, ptac_call *call, ptac_reason *why)
-{
-    return (device == PTAC_ON_CUDA ? probe_on_cuda : ptac_probe)(call, why);
-}
-
 const ptac_kernel *ptac_admit(ptac_call *call)
 {
-    return ptac_admit_on(PTAC_ON_CPU, call);
-}
-
-const ptac_kernel *ptac_admit_on(ptac_device device, ptac_call *call)
-{
     ptac_reason why;
-    const ptac_kernel *row = ptac_probe_on(device, call, &why);
+    const ptac_kernel *row = ptac_probe(call, &why);
 
     if (!row)
         ptac_refuse(call->op, why);
@@ -171,10 +159,10 @@ const ptac_kernel *ptac_admit_on(ptac_device device, ptac_call *call)
 
 const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name)
 {
-    const ptac_kernel *row = ptac_registry_find(call->op, row_name);
-    ptac_reason why = shut(PTAC_ON_CPU, call->op);
+    const ptac_kernel *row = ptac_registry_find_on(call->on, call->op, row_name);
+    ptac_reason why = shut(call->on, call->op);
 
-    call->n_threads = ptac_the_host.n_threads();
+    call->n_threads = threads_of(call);
     if (!why && !row)
         why = PTAC_GRAD;
     if (!why && ptac_chooser_is_quarantined(row))

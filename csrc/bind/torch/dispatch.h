@@ -36,11 +36,11 @@ bool ptac_is_off(ptac_op op);
 /* Have told called, from any thread, each time that a call finds its operator off. */
 void ptac_when_forwarded(void (*told)(void));
 
-/* The row that serves this call. Fills in the thread count; counts a refusal. */
+/*
+ * The row that serves this call where it lies (call->on). Fills in the thread count;
+ * counts a refusal.
+ */
 const ptac_kernel *ptac_admit(ptac_call *call);
-
-/* The same, of calls on this device. */
-const ptac_kernel *ptac_admit_on(ptac_device device, ptac_call *call);
 
 /*
  * For a gradient whose forward call has chosen: the row of that name, whatever tables
@@ -54,7 +54,6 @@ const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name);
  * as.
  */
 const ptac_kernel *ptac_probe(ptac_call *call, ptac_reason *why);
-const ptac_kernel *ptac_probe_on(ptac_device device, ptac_call *call, ptac_reason *why);
 
 /* Count a call that was sent to stock, unless its operator is switched off. */
 void ptac_refuse(ptac_op op, ptac_reason why);

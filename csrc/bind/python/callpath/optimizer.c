@@ -23,11 +23,14 @@ static ptac_verdict gather(ptac_optimizer_args *g, PyObject *group, PyObject *st
     g->step.items = g->items;
     g->step.n_items = g->n_items;
     g->step.has_begun = &g->has_begun;
-    *call = (ptac_call){
-        .op = g->op, .n_inputs = 1, .params = &g->step, .device = g->number};
+    *call = (ptac_call){.op = g->op,
+                        .on = g->device,
+                        .n_inputs = 1,
+                        .params = &g->step,
+                        .device = g->number};
     call->inputs[0].dtype = g->dtype;
     call->inputs[0].n_elements = g->n_elements;
-    g->row = ptac_probe_on(g->device, call, &why);
+    g->row = ptac_probe(call, &why);
     return why;
 }
 

@@ -195,7 +195,10 @@ static bool zero(zeros *z, const ptac_kernel *row)
 PTAC_O(zeros_on_cuda, groups)
 {
     ptac_zero_grad params = {0};
-    zeros z = {.call = {.op = PTAC_OP_ZERO_GRAD, .n_inputs = 1, .params = &params}};
+    zeros z = {.call = {.op = PTAC_OP_ZERO_GRAD,
+                        .on = PTAC_ON_CUDA,
+                        .n_inputs = 1,
+                        .params = &params}};
     const ptac_kernel *row = NULL;
     bool is_done = false;
     ptac_reason why;
@@ -207,7 +210,7 @@ PTAC_O(zeros_on_cuda, groups)
     PyErr_Clear(); /* stock meets it again */
     params = (ptac_zero_grad){z.items, z.n};
     if (!why)
-        row = ptac_probe_on(PTAC_ON_CUDA, &z.call, &why);
+        row = ptac_probe(&z.call, &why);
     if (row)
         is_done = zero(&z, row);
     else if (z.n)

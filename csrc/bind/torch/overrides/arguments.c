@@ -131,8 +131,7 @@ void ptac_arguments_view(ptac_arguments *args)
 {
     for (int i = 0; i < args->of->n_arguments; i++)
         if ((args->of->types[i] | 0x20) == 't' && args->at[i].is_given)
-            (args->on == PTAC_ON_CUDA ? ptac_cuda_view_of : ptac_view_of)(
-                args->at[i].tensor, &args->at[i].view);
+            ptac_view_on(args->on, args->at[i].tensor, &args->at[i].view);
 }
 
 void ptac_arguments_drop(ptac_arguments *args)

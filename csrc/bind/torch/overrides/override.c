@@ -32,14 +32,14 @@ static void make_dense(const ptac_arguments *args, const ptac_output *output,
             continue;
         owned->at[i] =
             at_dense(args->at[args->of->inputs[i]].tensor, view, output->channels_last);
-        ptac_view_of(owned->at[i], view);
+        ptac_view_on(call->on, owned->at[i], view);
     }
 }
 
 /* Without memory stock is called, which raises torch's own error. */
-static at_error make_outputs(const ptac_output *output, ptac_device on, ptac_call *call)
+static at_error make_outputs(const ptac_output *output, ptac_call *call)
 {
-    const at_device device = {on, on == PTAC_ON_CUDA ? call->device : 0};
+    const at_device device = {call->on, call->device};
     int64_t strides[PTAC_MAX_DIMS];
     at_error error = 0;
 
@@ -80,12 +80,12 @@ static bool run(const ptac_arguments *args, const ptac_kernel *row, ptac_call *c
     AT_OWNED_ALL at_tensors dense = {{NULL}};
     PTAC_CUDA_SCOPE scope = {false};
 
-    if (args->on == PTAC_ON_CUDA && !ptac_cuda_begin(call, &scope)) {
+    if (!ptac_cuda_begin(call, &scope)) {
         ptac_refuse(call->op, PTAC_DEVICE);
         return false;
     }
     make_dense(args, output, call, &dense);
-    if (make_outputs(output, args->on, call)) {
+    if (make_outputs(output, call)) {
         ptac_refuse(call->op, PTAC_MEMORY);
         return false;
     }
@@ -125,6 +125,8 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
     ptac_reason why;
 
     call.op = override->op;
+    call.on = args->on;
+    call.device = 0;
     call.params = params;
     call.n_inputs = 0;
     call.n_outputs = override->n_outputs;
@@ -142,7 +144,7 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
         ptac_refuse(call.op, why);
         return false;
     }
-    row = override->admit ? override->admit(&call) : ptac_admit_on(args->on, &call);
+    row = override->admit ? override->admit(&call) : ptac_admit(&call);
     return row && run(args, row, &call, &output);
 }
 
