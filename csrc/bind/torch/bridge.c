@@ -70,6 +70,23 @@ void ptac_cuda_view_of(at_tensor tensor, ptac_view *view)
         T.aoti_torch_get_device_index(tensor, &view->device);
 }
 
+ptac_reason ptac_call_place(ptac_call *call)
+{
+    int device = -1;
+
+    for (int i = 0; call->on != PTAC_ON_CPU && i < call->n_inputs; i++) {
+        const ptac_view *input = &call->inputs[i];
+
+        if (!input->data)
+            continue;
+        if (input->device < 0 || (device >= 0 && input->device != device))
+            return PTAC_DEVICE;
+        device = input->device;
+    }
+    call->device = device < 0 ? 0 : device;
+    return PTAC_TAKE;
+}
+
 int32_t ptac_torch_dtype(ptac_dtype dtype)
 {
     static const int32_t codes[PTAC_N_DTYPES] = {

@@ -25,6 +25,12 @@ static inline void ptac_view_on(ptac_device device, at_tensor tensor, ptac_view 
     (device == PTAC_ON_CUDA ? ptac_cuda_view_of : ptac_view_of)(tensor, view);
 }
 
+/*
+ * Have call->device be the one that the inputs, but for those without data, lie on; or
+ * say that there is no such device. On the CPU there is nothing to do.
+ */
+ptac_reason ptac_call_place(ptac_call *call);
+
 /* Torch's number of a dtype that rows may name. */
 int32_t ptac_torch_dtype(ptac_dtype dtype);
 

@@ -161,6 +161,9 @@ bool ptac_is_plain(PyObject *tensor);
 /* The first n_needed of n are plain, and the others are or are None. */
 bool ptac_are_plain(PyObject *const *tensors, int n, int n_needed);
 
+/* Likewise where they all lie on the CPU, or all on CUDA devices: *on says which. */
+bool ptac_are_plain_on(PyObject *const *tensors, int n, int n_needed, ptac_device *on);
+
 /*
  * Plain, and not made in inference mode: it may be written in place, and counts its
  * versions. ptac_bump_version() tells autograd of a write, before or after it; it

@@ -74,12 +74,25 @@ bool ptac_is_plain(PyObject *tensor)
     return keys != 0 && (keys == plain_keys || keys == inference_keys);
 }
 
-bool ptac_are_plain(PyObject *const *tensors, int n, int n_needed)
+static bool are_all(bool (*is)(PyObject *), PyObject *const *tensors, int n,
+                    int n_needed)
 {
     for (int i = 0; i < n; i++)
-        if ((i < n_needed || tensors[i] != Py_None) && !ptac_is_plain(tensors[i]))
+        if ((i < n_needed || tensors[i] != Py_None) && !is(tensors[i]))
             return false;
     return true;
+}
+
+bool ptac_are_plain(PyObject *const *tensors, int n, int n_needed)
+{
+    return are_all(ptac_is_plain, tensors, n, n_needed);
+}
+
+bool ptac_are_plain_on(PyObject *const *tensors, int n, int n_needed, ptac_device *on)
+{
+    *on = ptac_is_plain_on_cuda(tensors[0]) ? PTAC_ON_CUDA : PTAC_ON_CPU;
+    return are_all(*on == PTAC_ON_CUDA ? ptac_is_plain_on_cuda : ptac_is_plain, tensors,
+                   n, n_needed);
 }
 
 bool ptac_is_plain_and_versioned(PyObject *tensor)
