@@ -146,6 +146,10 @@ typedef struct at_optional_ints {
     bool has_value;
 } at_optional_ints;
 
+typedef struct at_mask2 {
+    bool values[2];
+} at_mask2;
+
 typedef struct at_mask3 {
     bool values[3];
 } at_mask3;
@@ -187,7 +191,31 @@ typedef struct at_string {
       (at_tensor, int64_t, bool))                                                      \
     M(at_result, cuda_log_softmax_backward,                                            \
       "_ZN2at4cuda26_log_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",   \
-      (at_tensor, at_tensor, int64_t, int8_t))
+      (at_tensor, at_tensor, int64_t, int8_t))                                         \
+    M(at_result, cuda_softmax, "_ZN2at4cuda8_softmaxERKNS_6TensorElb",                 \
+      (at_tensor, int64_t, bool))                                                      \
+    M(at_result, cuda_softmax_backward,                                                \
+      "_ZN2at4cuda22_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",       \
+      (at_tensor, at_tensor, int64_t, int8_t))                                         \
+    M(at_result, cuda_layer_norm,                                                      \
+      "_ZN2at4cuda17native_layer_normERKNS_6TensorEN3c108ArrayRefIlEE"                 \
+      "RKSt8optionalIS1_ESA_d",                                                        \
+      (at_tensor, at_ints, const at_optional_tensor *, const at_optional_tensor *,     \
+       double))                                                                        \
+    M(at_result, cuda_layer_norm_backward,                                             \
+      "_ZN2at4cuda26native_layer_norm_backwardERKNS_6TensorES3_N3c108ArrayRefIlEE"     \
+      "S3_S3_RKSt8optionalIS1_ESA_St5arrayIbLm3EE",                                    \
+      (at_tensor, at_tensor, at_ints, at_tensor, at_tensor,                            \
+       const at_optional_tensor *, const at_optional_tensor *, at_mask3))              \
+    M(at_result, cuda_rms_norm,                                                        \
+      "_ZN2at4cuda15_fused_rms_normERKNS_6TensorEN3c108ArrayRefIlEE"                   \
+      "RKSt8optionalIS1_ES7_IdE",                                                      \
+      (at_tensor, at_ints, const at_optional_tensor *, at_optional_real))              \
+    M(at_result, cuda_rms_norm_backward,                                               \
+      "_ZN2at4cuda24_fused_rms_norm_backwardERKNS_6TensorES3_N3c108ArrayRefIlEES3_"    \
+      "RKSt8optionalIS1_ESt5arrayIbLm2EE",                                             \
+      (at_tensor, at_tensor, at_ints, at_tensor, const at_optional_tensor *,           \
+       at_mask2))
 
 #define PTAC_TORCH_MANGLED(M)                                                          \
     M(at_result, convolution,                                                          \

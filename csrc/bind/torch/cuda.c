@@ -42,8 +42,12 @@ int32_t ptac_cuda_device_of(ptac_device on, at_tensor tensor)
 at_tensor ptac_cuda_copy(at_tensor tensor)
 {
     at_tensor copy = NULL;
+    bool is_defined = false;
     ptac_view view;
 
+    T.aoti_torch_is_defined(tensor, &is_defined);
+    if (!is_defined)
+        return NULL;
     ptac_cuda_view_of(tensor, &view);
     if (view.dtype >= PTAC_N_DTYPES || view.n_dims > PTAC_MAX_DIMS ||
         ptac_new(view.dtype, view.n_dims, view.sizes, view.strides, &copy, NULL))

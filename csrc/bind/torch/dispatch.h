@@ -99,11 +99,12 @@ typedef void (*ptac_stock_fn)(const void *context, at_tensor *out);
 
 /*
  * ptac_run() of an admitted call with outputs already made, followed, where a shadow
- * check is due, by stock's kernel and a comparison, after which made holds what has to
- * be handed out. False: run stock, already counted; made is as it was.
+ * check is due, by stock's kernel and a comparison, after which the n_made outputs that
+ * stock has too are what has to be handed out. False: run stock, already counted; made
+ * is as it was.
  */
-bool ptac_run_checked(const ptac_kernel *row, const ptac_call *call, at_tensor *made,
-                      ptac_stock_fn stock, const void *context);
+bool ptac_run_checked(const ptac_kernel *row, const ptac_call *call, int n_made,
+                      at_tensor *made, ptac_stock_fn stock, const void *context);
 
 /* The row that this thread's last ptac_run() of an operator ran, or NULL. */
 const ptac_kernel *ptac_last_row(ptac_op op);

@@ -62,7 +62,7 @@ static void settle_on_cuda(const ptac_kernel *row, int n_outputs, at_tensor *mad
 }
 
 static bool run_checked_on_cuda(const ptac_kernel *row, const ptac_call *call,
-                                at_tensor *made, ptac_stock_fn stock,
+                                int n_made, at_tensor *made, ptac_stock_fn stock,
                                 const void *context)
 {
     AT_OWNED_ALL at_tensors expected = {{NULL}};
@@ -72,7 +72,7 @@ static bool run_checked_on_cuda(const ptac_kernel *row, const ptac_call *call,
     if (!ptac_run(row, call))
         return false;
     stock(context, expected.at);
-    settle_on_cuda(row, call->n_outputs, made, expected.at);
+    settle_on_cuda(row, n_made, made, expected.at);
     return true;
 }
 
@@ -89,14 +89,14 @@ static bool inputs_are_finite(const ptac_call *call)
     return true;
 }
 
-bool ptac_run_checked(const ptac_kernel *row, const ptac_call *call, at_tensor *made,
-                      ptac_stock_fn stock, const void *context)
+bool ptac_run_checked(const ptac_kernel *row, const ptac_call *call, int n_made,
+                      at_tensor *made, ptac_stock_fn stock, const void *context)
 {
     AT_OWNED_ALL at_tensors expected = {{NULL}};
     int64_t t_start, t_middle;
 
     if (row->device == PTAC_ON_CUDA)
-        return run_checked_on_cuda(row, call, made, stock, context);
+        return run_checked_on_cuda(row, call, n_made, made, stock, context);
     if (!ptac_shadow_due(call->op) || (row->spreads && !inputs_are_finite(call)))
         return ptac_run(row, call);
     t_start = now_ns();
@@ -104,7 +104,6 @@ bool ptac_run_checked(const ptac_kernel *row, const ptac_call *call, at_tensor *
         return false;
     t_middle = now_ns();
     stock(context, expected.at);
-    settle(row, call->n_outputs, made, expected.at, t_middle - t_start,
-           now_ns() - t_middle);
+    settle(row, n_made, made, expected.at, t_middle - t_start, now_ns() - t_middle);
     return true;
 }

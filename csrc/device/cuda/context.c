@@ -1,5 +1,6 @@
 /*
- * context.c - primary contexts, retained when first needed, and for good.
+ * context.c - primary contexts, retained when first needed, and for good, and what the
+ * driver tells of devices.
  */
 #include "device/cuda/context.h"
 
@@ -43,4 +44,15 @@ void ptac_cuda_scope_leave(ptac_cuda_scope *scope)
     if (scope->is_entered)
         ptac_cuda.context_pop(&left);
     scope->is_entered = false;
+}
+
+int ptac_cuda_attribute(int device, cu_attribute attribute)
+{
+    cu_device handle;
+    int value = 0;
+
+    if (!ptac_cuda.device_get || ptac_cuda.device_get(&handle, device) ||
+        ptac_cuda.device_attribute(&value, attribute, handle))
+        return 0;
+    return value;
 }

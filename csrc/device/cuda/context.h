@@ -21,6 +21,12 @@ bool ptac_cuda_scope_enter(int device, ptac_cuda_scope *scope);
 /* Give the thread back the context that it had. */
 void ptac_cuda_scope_leave(ptac_cuda_scope *scope);
 
+/*
+ * A number that the driver tells of a device, PTAC_CU_ATTRIBUTE_MULTIPROCESSORS or
+ * another; 0 where it has not been found, or tells none.
+ */
+int ptac_cuda_attribute(int device, cu_attribute attribute);
+
 /* A scope that is left with the block it is declared in. */
 #define PTAC_CUDA_SCOPE __attribute__((cleanup(ptac_cuda_scope_leave))) ptac_cuda_scope
 

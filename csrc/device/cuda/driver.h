@@ -111,7 +111,9 @@ enum {
     PTAC_CU_INVALID_CONTEXT = 201,
     PTAC_CU_NOT_READY = 600,
 
-    PTAC_CU_ATTRIBUTE_MAJOR = 75, /* of the compute capability */
+    PTAC_CU_ATTRIBUTE_MULTIPROCESSORS = 16,
+    PTAC_CU_ATTRIBUTE_THREADS = 39, /* that a multiprocessor can hold */
+    PTAC_CU_ATTRIBUTE_MAJOR = 75,   /* of the compute capability */
     PTAC_CU_ATTRIBUTE_MINOR = 76,
     PTAC_CU_ATTRIBUTE_VMM = 102,      /* has virtual memory management */
     PTAC_CU_ATTRIBUTE_VMM_RDMA = 110, /* and network cards may read such memory */

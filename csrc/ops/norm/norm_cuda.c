@@ -103,9 +103,10 @@ static ptac_reason accepts_by(const ptac_call *call, ptac_cuda_unit *unit)
         return PTAC_DTYPE;
     if (params->width > INT32_MAX / 2) /* places are ints, also beyond a row's end */
         return PTAC_SHAPE;
-    if (params->n_processors <= 0)
-        return PTAC_ARGUMENT;
-    return ptac_cuda_ask(unit);
+
+    const ptac_reason why = ptac_cuda_ask(unit);
+
+    return !why && params->n_processors <= 0 ? PTAC_DEVICE : why;
 }
 
 static ptac_reason accepts(const ptac_call *call)

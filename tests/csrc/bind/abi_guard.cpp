@@ -21,12 +21,16 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward_cpu_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/_fused_rms_norm_backward_cuda_dispatch.h>
+#include <ATen/ops/_fused_rms_norm_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_cuda_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
+#include <ATen/ops/_softmax_backward_data_cuda_dispatch.h>
+#include <ATen/ops/_softmax_cuda_dispatch.h>
 #include <ATen/ops/avg_pool2d_backward_cpu_dispatch.h>
 #include <ATen/ops/avg_pool2d_cpu_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
@@ -35,6 +39,8 @@
 #include <ATen/ops/max_pool2d_with_indices_backward_cuda_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_cpu_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_cuda_dispatch.h>
+#include <ATen/ops/native_layer_norm_backward_cuda_dispatch.h>
+#include <ATen/ops/native_layer_norm_cuda_dispatch.h>
 
 #include <array>
 #include <cstddef>
@@ -112,6 +118,9 @@ template <> struct crossing<at::DeviceType> {
 };
 template <> struct crossing<at::OptionalIntArrayRef> {
     using type = at_optional_ints;
+};
+template <> struct crossing<std::array<bool, 2>> {
+    using type = at_mask2;
 };
 template <> struct crossing<std::array<bool, 3>> {
     using type = at_mask3;
@@ -209,6 +218,12 @@ constexpr auto cuda_max_pool2d_with_indices_backward =
     &at::cuda::max_pool2d_with_indices_backward;
 constexpr auto cuda_log_softmax = &at::cuda::_log_softmax;
 constexpr auto cuda_log_softmax_backward = &at::cuda::_log_softmax_backward_data;
+constexpr auto cuda_softmax = &at::cuda::_softmax;
+constexpr auto cuda_softmax_backward = &at::cuda::_softmax_backward_data;
+constexpr auto cuda_layer_norm = &at::cuda::native_layer_norm;
+constexpr auto cuda_layer_norm_backward = &at::cuda::native_layer_norm_backward;
+constexpr auto cuda_rms_norm = &at::cuda::_fused_rms_norm;
+constexpr auto cuda_rms_norm_backward = &at::cuda::_fused_rms_norm_backward;
 constexpr auto requires_grad = &c10::TensorImpl::requires_grad;
 constexpr auto next_node_number = &at::sequence_number::peek;
 constexpr auto thread_number = &at::RecordFunction::currentThreadId;
@@ -241,6 +256,7 @@ static_assert(travels_alike<at_ints, at::IntArrayRef>);
 static_assert(travels_alike<at_optional_int, std::optional<int64_t>>);
 static_assert(travels_alike<at_optional_real, std::optional<double>>);
 static_assert(travels_alike<at_optional_ints, at::OptionalIntArrayRef>);
+static_assert(travels_alike<at_mask2, std::array<bool, 2>>);
 static_assert(travels_alike<at_mask3, std::array<bool, 3>>);
 /* Only its address crosses. */
 static_assert(sizeof(at_optional_tensor) == sizeof(std::optional<at::Tensor>));

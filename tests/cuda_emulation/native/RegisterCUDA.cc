@@ -7,15 +7,26 @@
  */
 #include "torch_parts.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_cuda_dispatch.h>
+#include <ATen/ops/_fused_rms_norm_backward_cuda_dispatch.h>
+#include <ATen/ops/_fused_rms_norm_cuda_dispatch.h>
+#include <ATen/ops/_softmax_backward_data_cpu_dispatch.h>
+#include <ATen/ops/_softmax_backward_data_cuda_dispatch.h>
+#include <ATen/ops/_softmax_cpu_dispatch.h>
+#include <ATen/ops/_softmax_cuda_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cpu_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cuda_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_cpu_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_cuda_dispatch.h>
+#include <ATen/ops/native_layer_norm_backward_cpu_dispatch.h>
+#include <ATen/ops/native_layer_norm_backward_cuda_dispatch.h>
+#include <ATen/ops/native_layer_norm_cpu_dispatch.h>
+#include <ATen/ops/native_layer_norm_cuda_dispatch.h>
 #include <torch/library.h>
 
 namespace
@@ -36,6 +47,36 @@ struct stock {
 at::Tensor as_input(const at::Tensor &tensor)
 {
     return tensor.is_cuda() ? emulated::on_cpu(tensor) : tensor;
+}
+
+/* In float32, which CUDA's kernels keep between loads and stores of 16 bits. */
+at::Tensor as_float(const at::Tensor &tensor)
+{
+    return as_input(tensor).toType(at::kFloat);
+}
+
+std::optional<at::Tensor> as_float(const std::optional<at::Tensor> &tensor)
+{
+    return tensor && tensor->defined() ? std::optional(as_float(*tensor))
+                                       : std::nullopt;
+}
+
+/* A result, or the undefined tensor that one is. */
+at::Tensor as_output(const at::Tensor &tensor, const at::Tensor &like)
+{
+    return tensor.defined()
+               ? emulated::on_device(tensor.toType(like.scalar_type()), like.device())
+               : tensor;
+}
+
+/* The dimensions that a norm is taken over. */
+std::vector<int64_t> last_dims(size_t n)
+{
+    std::vector<int64_t> dims;
+
+    for (size_t i = 1; i <= n; i++)
+        dims.push_back(-static_cast<int64_t>(i));
+    return dims;
 }
 
 } // namespace
@@ -91,12 +132,95 @@ EMULATED_API Tensor max_pool2d_with_indices_backward(
                                grad.device());
 }
 
+EMULATED_API Tensor _softmax(const Tensor &self, int64_t dim, bool half_to_float)
+{
+    stock call("aten::_softmax", self);
+    const Tensor y = at::cpu::_softmax(as_float(self), dim, false);
+
+    return half_to_float ? emulated::on_device(y, self.device()) : as_output(y, self);
+}
+
+EMULATED_API Tensor _softmax_backward_data(const Tensor &grad, const Tensor &output,
+                                           int64_t dim, ScalarType dtype)
+{
+    stock call("aten::_softmax_backward_data", grad);
+
+    return emulated::on_device(
+        at::cpu::_softmax_backward_data(as_float(grad), as_float(output), dim, kFloat)
+            .toType(dtype),
+        grad.device());
+}
+
+EMULATED_API std::tuple<Tensor, Tensor, Tensor> native_layer_norm(
+    const Tensor &self, IntArrayRef normalized, const std::optional<Tensor> &weight,
+    const std::optional<Tensor> &bias, double eps)
+{
+    stock call("aten::native_layer_norm", self);
+    const auto [y, mean, rstd] = at::cpu::native_layer_norm(
+        as_float(self), normalized, as_float(weight), as_float(bias), eps);
+
+    return {as_output(y, self), emulated::on_device(mean, self.device()),
+            emulated::on_device(rstd, self.device())};
+}
+
+EMULATED_API std::tuple<Tensor, Tensor, Tensor> native_layer_norm_backward(
+    const Tensor &grad, const Tensor &self, IntArrayRef normalized, const Tensor &mean,
+    const Tensor &rstd, const std::optional<Tensor> &weight,
+    const std::optional<Tensor> &bias, std::array<bool, 3> mask)
+{
+    stock call("aten::native_layer_norm_backward", grad);
+    const auto [of_x, of_weight, of_bias] = at::cpu::native_layer_norm_backward(
+        as_float(grad), as_float(self), normalized, as_input(mean), as_input(rstd),
+        as_float(weight), as_float(bias), mask);
+
+    return {as_output(of_x, self), as_output(of_weight, self),
+            as_output(of_bias, self)};
+}
+
+EMULATED_API std::tuple<Tensor, Tensor> _fused_rms_norm(
+    const Tensor &self, IntArrayRef normalized, const std::optional<Tensor> &weight,
+    std::optional<double> eps)
+{
+    stock call("aten::_fused_rms_norm", self);
+    const Tensor x = as_float(self);
+    const Tensor rstd = x.square()
+                            .mean(last_dims(normalized.size()), true)
+                            .add(eps.value_or(std::numeric_limits<float>::epsilon()))
+                            .rsqrt();
+    const auto w = as_float(weight);
+
+    return {as_output(w ? x * rstd * *w : x * rstd, self),
+            emulated::on_device(rstd, self.device())};
+}
+
+EMULATED_API std::tuple<Tensor, Tensor> _fused_rms_norm_backward(
+    const Tensor &grad, const Tensor &self, IntArrayRef normalized, const Tensor &rstd,
+    const std::optional<Tensor> &weight, std::array<bool, 2> mask)
+{
+    stock call("aten::_fused_rms_norm_backward", grad);
+    const Tensor hat = as_float(self) * as_input(rstd);
+    const auto w = as_float(weight);
+    const Tensor g = w ? as_float(grad) * *w : as_float(grad);
+    const Tensor mean = (g * hat).mean(last_dims(normalized.size()), true);
+    const Tensor of_x = (g - hat * mean) * as_input(rstd);
+    const Tensor of_weight = as_float(grad) * hat;
+
+    return {mask[0] ? as_output(of_x, self) : Tensor(),
+            mask[1] ? as_output(of_weight.sum_to_size(normalized), self) : Tensor()};
+}
+
 } // namespace at::cuda
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m)
 {
     m.impl("_log_softmax", at::cuda::_log_softmax);
     m.impl("_log_softmax_backward_data", at::cuda::_log_softmax_backward_data);
+    m.impl("_softmax", at::cuda::_softmax);
+    m.impl("_softmax_backward_data", at::cuda::_softmax_backward_data);
+    m.impl("_fused_rms_norm", at::cuda::_fused_rms_norm);
+    m.impl("_fused_rms_norm_backward", at::cuda::_fused_rms_norm_backward);
+    m.impl("native_layer_norm", at::cuda::native_layer_norm);
+    m.impl("native_layer_norm_backward", at::cuda::native_layer_norm_backward);
     m.impl("max_pool2d_with_indices", at::cuda::max_pool2d_with_indices);
     m.impl("max_pool2d_with_indices_backward",
            at::cuda::max_pool2d_with_indices_backward);

@@ -108,10 +108,14 @@ EMULATED_API cu_result cuDeviceGetCount(int *n)
 /* An H100: compute capability 9.0; other numbers are nobody's. */
 EMULATED_API cu_result cuDeviceGetAttribute(int *value, cu_attribute what, cu_device)
 {
-    enum { MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76 };
+    enum { MULTIPROCESSORS = 16, THREADS = 39, MAJOR = 75, MINOR = 76 };
 
     NOTE();
-    *value = what == MAJOR ? 9 : what == MINOR ? 0 : what == MULTIPROCESSORS ? 132 : -1;
+    *value = what == MAJOR             ? 9
+             : what == MINOR           ? 0
+             : what == MULTIPROCESSORS ? 132
+             : what == THREADS         ? 2048
+                                       : -1;
     return *value >= 0 ? OK : INVALID_VALUE;
 }
 

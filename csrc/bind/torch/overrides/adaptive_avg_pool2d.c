@@ -6,7 +6,7 @@
 
 /* ATen takes sizes from the gradient and divides by its layout; the result has x's. */
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,
-                        ptac_output *output)
+                        ptac_outputs *outputs)
 {
     const ptac_view *x = &args->at[args->of->self].view, *grad = &call->inputs[0];
     const int64_t *size = args->at[1].ints.values;
@@ -31,7 +31,7 @@ static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void 
     p->image.out_h = size[0];
     p->image.out_w = size[1];
     ptac_avg_pool2d_adapt(p);
-    return ptac_pool_output(args, call, &p->image, output);
+    return ptac_pool_output(args, call, &p->image, outputs);
 }
 
 static ptac_override adaptive_avg_pool2d = {

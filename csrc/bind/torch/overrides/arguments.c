@@ -5,6 +5,7 @@
 
 #include "bind/torch/cuda.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* A letter for each way that arguments cross the C ABI; upper case: an optional one. */
@@ -12,10 +13,10 @@ static const struct {
     const char *name;
     char letter;
 } types[] = {
-    {"Tensor?", 'T'}, {"Tensor", 't'},  {"SymInt[]?", 'L'}, {"int[]?", 'L'},
-    {"SymInt[", 'l'}, {"int[", 'l'},    {"bool[", 'm'},     {"ScalarType ", 's'},
-    {"SymInt ", 'i'}, {"int ", 'i'},    {"int? ", 'I'},     {"bool ", 'b'},
-    {"float ", 'd'},  {"float? ", 'D'},
+    {"Tensor?", 'T'},     {"Tensor", 't'},  {"SymInt[]?", 'L'}, {"int[]?", 'L'},
+    {"SymInt[", 'l'},     {"int[", 'l'},    {"bool[3", 'm'},    {"bool[2", 'p'},
+    {"ScalarType ", 's'}, {"SymInt ", 'i'}, {"int ", 'i'},      {"int? ", 'I'},
+    {"bool ", 'b'},       {"float ", 'd'},  {"float? ", 'D'},
 };
 
 static char letter_of(const char *text)
@@ -58,19 +59,36 @@ static at_tensor unbox(stable_ivalue tensor)
     return (at_tensor)(uintptr_t)tensor;
 }
 
+/* Room for all of them: more than four are on the heap. */
+static int64_t *make_room(ptac_argument *to, size_t n)
+{
+    int64_t *room = to->ints.values;
+
+    if (n > sizeof to->ints.values / sizeof *room)
+        room = malloc(n * sizeof *room);
+
+    at_must(room == NULL, "no memory for a list");
+    return room;
+}
+
 /* Frees the list. */
-static void take_ints(stable_ivalue boxed, char type, ptac_dims *ints)
+static void take_ints(stable_ivalue boxed, char type, ptac_argument *to)
 {
     AT_OWNED_LIST at_list list = (at_list)(uintptr_t)boxed;
+    ptac_dims *ints = &to->ints;
+    int64_t *room;
     size_t n = 0;
 
     T.torch_list_size(list, &n);
+    to->all = room = make_room(to, n);
     ints->n = (int)n;
-    for (size_t i = 0; i < n && i < 4; i++) {
+    for (size_t i = 0; i < n; i++) {
         stable_ivalue element = 0;
 
         T.torch_list_get_item(list, i, &element);
-        ints->values[i] = (int64_t)element & (type == 'm' ? 0xff : -1);
+        room[i] = (int64_t)element & (type == 'l' || type == 'L' ? -1 : 0xff);
+        if (i < 4)
+            ints->values[i] = room[i];
     }
     if (n == 1)
         ints->values[1] = ints->values[0];
@@ -111,9 +129,11 @@ void ptac_arguments_take(const stable_ivalue *stack, ptac_arguments *args)
         case 'l':
         case 'L':
         case 'm':
+        case 'p':
             to->ints.n = 0;
+            to->all = to->ints.values;
             if (to->is_given)
-                take_ints(value, type, &to->ints);
+                take_ints(value, type, to);
             break;
         case 'b':
             to->truth = value & 0xff;
@@ -136,9 +156,15 @@ void ptac_arguments_view(ptac_arguments *args)
 
 void ptac_arguments_drop(ptac_arguments *args)
 {
-    for (int i = 0; i < args->of->n_arguments; i++)
-        if ((args->of->types[i] | 0x20) == 't' && args->at[i].is_given)
-            T.aoti_torch_delete_tensor_object(args->at[i].tensor);
+    for (int i = 0; i < args->of->n_arguments; i++) {
+        ptac_argument *argument = &args->at[i];
+        const char type = args->of->types[i] | 0x20;
+
+        if (type == 't' && argument->is_given)
+            T.aoti_torch_delete_tensor_object(argument->tensor);
+        if (type == 'l' && argument->all != argument->ints.values)
+            free((void *)(uintptr_t)argument->all);
+    }
 }
 
 static stable_ivalue box_tensor(at_tensor tensor)
@@ -146,14 +172,14 @@ static stable_ivalue box_tensor(at_tensor tensor)
     return (stable_ivalue)(uintptr_t)at_share(tensor);
 }
 
-static stable_ivalue box_ints(const ptac_dims *ints)
+static stable_ivalue box_ints(const ptac_argument *from)
 {
-    const int n = ints->n > 4 ? 4 : ints->n;
+    const int n = from->ints.n;
     at_list list = NULL;
 
     at_must(T.torch_new_list_reserve_size((size_t)n, &list), "no memory for a list");
     for (int i = 0; i < n; i++)
-        T.torch_list_push_back(list, (stable_ivalue)ints->values[i]);
+        T.torch_list_push_back(list, (stable_ivalue)from->all[i]);
     return (stable_ivalue)(uintptr_t)list;
 }
 
@@ -165,8 +191,8 @@ static stable_ivalue box(const ptac_argument *from, char type)
         return 0;
     if (type == 't' || type == 'T')
         value = box_tensor(from->tensor);
-    else if (type == 'l' || type == 'L' || type == 'm')
-        value = box_ints(&from->ints);
+    else if (type == 'l' || type == 'L' || type == 'm' || type == 'p')
+        value = box_ints(from);
     else if (type == 'b')
         value = from->truth;
     return type < 'a' ? at_box_optional(value) : value;

@@ -24,15 +24,15 @@ static ptac_attention_tensors named(const ptac_arguments *args)
 
 /* Rows make their results themselves. */
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,
-                        ptac_output *output)
+                        ptac_outputs *outputs)
 {
     ptac_attention *p = params;
 
     _Static_assert(sizeof *p <= PTAC_PARAMS_BYTES, "there is too little room");
     p->host = named(args);
-    p->host.results = output->made;
-    output->n_dims = -1;
-    return ptac_attention_read(call, p, &output->dense);
+    p->host.results = outputs->made;
+    outputs->makes_none = true;
+    return ptac_attention_read(call, p, &outputs->dense);
 }
 
 static ptac_override attention = {

@@ -5,7 +5,7 @@
 #include "ops/pool/avg/avg_pool2d.h"
 
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,
-                        ptac_output *output)
+                        ptac_outputs *outputs)
 {
     const ptac_argument *options = ptac_options(args), *divisor = &options[5];
     ptac_avg_pool2d *p = params;
@@ -16,7 +16,7 @@ static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void 
     p->count_include_pad = options[4].truth;
     p->is_adaptive = false;
     p->is_regular = true;
-    return ptac_pool_read(args, call, false, &p->window, &p->image, output);
+    return ptac_pool_read(args, call, false, &p->window, &p->image, outputs);
 }
 
 static ptac_override avg_pool2d = {

@@ -6,7 +6,7 @@
 #include "bind/torch/overrides/convolution.h"
 
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,
-                        ptac_output *output)
+                        ptac_outputs *outputs)
 {
     const ptac_geometry geo = ptac_conv_geometry(args->at + 3);
     ptac_conv2d *p = params;
@@ -14,10 +14,10 @@ static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void 
 
     if (why)
         return why;
-    ptac_conv_output_sizes(p, output->own_sizes);
-    output->n_dims = 4;
-    output->channels_last = p->channels_last;
-    output->dense = 0;
+    ptac_conv_output_sizes(p, outputs->own_sizes);
+    ptac_outputs_are(outputs, 4, outputs->own_sizes);
+    outputs->channels_last = p->channels_last;
+    outputs->dense = 0;
     return ptac_is_tracing() ? PTAC_MODE : PTAC_TAKE;
 }
 

@@ -112,7 +112,7 @@ static void try_row(const ptac_arguments *args, bool is_weight, ptac_view *grad,
         ptac_refuse(call.op, PTAC_MEMORY);
         return;
     }
-    if (!ptac_run_checked(row, &call, made.at, stock_one, &one))
+    if (!ptac_run_checked(row, &call, call.n_outputs, made.at, stock_one, &one))
         return;
     out[is_weight ? WEIGHT : DATA] = at_give(&made.at[0]);
     if (with_bias)

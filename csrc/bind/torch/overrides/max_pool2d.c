@@ -5,11 +5,11 @@
 #include "ops/pool/max/max_pool2d.h"
 
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,
-                        ptac_output *output)
+                        ptac_outputs *outputs)
 {
     ptac_max_pool2d *p = params;
 
-    return ptac_pool_read(args, call, true, &p->window, &p->image, output);
+    return ptac_pool_read(args, call, true, &p->window, &p->image, outputs);
 }
 
 static ptac_override max_pool2d = {

@@ -19,39 +19,57 @@ void ptac_override_stock(const void *context, at_tensor *out)
         ptac_arguments_call_out(args, out);
 }
 
-/* Inputs without gaps, in the layout of the output. */
-static void make_dense(const ptac_arguments *args, const ptac_output *output,
+/* Inputs without gaps, in the layout of the outputs. */
+static void make_dense(const ptac_arguments *args, const ptac_outputs *outputs,
                        ptac_call *call, at_tensors *owned)
 {
     for (int i = 0; i < call->n_inputs; i++) {
         ptac_view *view = &call->inputs[i];
 
-        if (!(output->dense >> i & 1) ||
-            (output->channels_last ? ptac_view_is_channels_last(view)
-                                   : ptac_view_is_contiguous(view)))
+        if (!(outputs->dense >> i & 1) ||
+            (outputs->channels_last ? ptac_view_is_channels_last(view)
+                                    : ptac_view_is_contiguous(view)))
             continue;
-        owned->at[i] =
-            at_dense(args->at[args->of->inputs[i]].tensor, view, output->channels_last);
+        owned->at[i] = at_dense(args->at[args->of->inputs[i]].tensor, view,
+                                outputs->channels_last);
         ptac_view_on(call->on, owned->at[i], view);
     }
 }
 
-/* Without memory stock is called, which raises torch's own error. */
-static at_error make_outputs(const ptac_output *output, ptac_call *call)
+static at_error make_output(const ptac_outputs *outputs, int i, ptac_call *call,
+                            at_tensor *made)
 {
+    const ptac_output *output = &outputs->at[i];
     const at_device device = {call->on, call->device};
     int64_t strides[PTAC_MAX_DIMS];
-    at_error error = 0;
+    at_error error;
 
     if (output->n_dims < 0)
-        return 0;
-    if (output->channels_last)
+        return T.aoti_torch_new_uninitialized_tensor(made);
+    if (outputs->channels_last)
         ptac_image_strides(output->n_dims, output->sizes, true, strides);
-    for (int i = 0; i < call->n_outputs && !error; i++)
-        error = ptac_new_on(device, i == 0 ? call->inputs[0].dtype : PTAC_I64,
-                            output->n_dims, output->sizes,
-                            output->channels_last ? strides : NULL, &output->made[i],
-                            &call->outputs[i]);
+    error = at_new_on(device, output->dtype, output->n_dims, output->sizes,
+                      outputs->channels_last ? strides : NULL, made);
+    if (!error)
+        ptac_view_on(call->on, *made, &call->outputs[output->place]);
+    return error;
+}
+
+/*
+ * Those of the schema go to outputs->made, others to work. Without memory stock is
+ * called, which raises torch's own error.
+ */
+static at_error make_outputs(const ptac_outputs *outputs, int n_made, ptac_call *call,
+                             at_tensors *work)
+{
+    at_error error = 0;
+
+    call->n_outputs = outputs->n;
+    for (int i = 0; i < PTAC_MAX_OUTPUTS; i++)
+        call->outputs[i] = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
+    for (int i = 0; i < outputs->n && !outputs->makes_none && !error; i++)
+        error = make_output(outputs, i, call,
+                            i < n_made ? &outputs->made[i] : &work->at[i]);
     return error;
 }
 
@@ -74,22 +92,23 @@ static void mark(const ptac_arguments *args, const ptac_kernel *row)
 }
 
 static bool run(const ptac_arguments *args, const ptac_kernel *row, ptac_call *call,
-                const ptac_output *output)
+                const ptac_outputs *outputs)
 {
-    __attribute__((cleanup(drop_outputs))) at_tensor *unfinished = output->made;
-    AT_OWNED_ALL at_tensors dense = {{NULL}};
+    const int n_made = args->of->n_outputs;
+    __attribute__((cleanup(drop_outputs))) at_tensor *unfinished = outputs->made;
+    AT_OWNED_ALL at_tensors dense = {{NULL}}, work = {{NULL}};
     PTAC_CUDA_SCOPE scope = {false};
 
     if (!ptac_cuda_begin(call, &scope)) {
         ptac_refuse(call->op, PTAC_DEVICE);
         return false;
     }
-    make_dense(args, output, call, &dense);
-    if (make_outputs(output, call)) {
+    make_dense(args, outputs, call, &dense);
+    if (make_outputs(outputs, n_made, call, &work)) {
         ptac_refuse(call->op, PTAC_MEMORY);
         return false;
     }
-    if (!ptac_run_checked(row, call, output->made, ptac_override_stock, args))
+    if (!ptac_run_checked(row, call, n_made, outputs->made, ptac_override_stock, args))
         return false;
     if (row->in_bf16 && args->of->marks)
         mark(args, row);
@@ -114,13 +133,43 @@ static ptac_reason place_of(const ptac_arguments *args, int *device)
     return PTAC_TAKE;
 }
 
+static void take_inputs(const ptac_arguments *args, ptac_call *call)
+{
+    call->n_inputs = 0;
+    for (int i = 0; i < args->of->n_inputs; i++) {
+        const int from = args->of->inputs[i];
+
+        call->inputs[i] = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
+        if (from == PTAC_NO_ARGUMENT || !args->at[from].is_given)
+            continue;
+        call->inputs[i] = args->at[from].view;
+        call->n_inputs = i + 1;
+    }
+}
+
+/* As they are where read() says no more. */
+static void expect_outputs(const ptac_call *call, int n, ptac_outputs *outputs)
+{
+    const ptac_dtype dtype = call->inputs[0].dtype;
+
+    outputs->n = n;
+    outputs->makes_none = outputs->channels_last = false;
+    outputs->dense = ~0u;
+    for (int i = 0; i < n; i++)
+        outputs->at[i] = (ptac_output){
+            .dtype = i > 0 || dtype == PTAC_OTHER_DTYPE ? AT_DTYPE_I64
+                                                        : ptac_torch_dtype(dtype),
+            .place = i,
+        };
+}
+
 /* False: stock has to do it; the reason has been counted. */
 static bool serve(const ptac_arguments *args, at_tensor *out)
 {
     const ptac_override *override = args->of;
     alignas(max_align_t) char params[PTAC_PARAMS_BYTES];
     const ptac_kernel *row;
-    ptac_output output;
+    ptac_outputs outputs;
     ptac_call call;
     ptac_reason why;
 
@@ -128,24 +177,18 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
     call.on = args->on;
     call.device = 0;
     call.params = params;
-    call.n_inputs = 0;
-    call.n_outputs = override->n_outputs;
-    for (int i = 0; i < override->n_inputs; i++)
-        if (args->at[override->inputs[i]].is_given)
-            call.inputs[call.n_inputs++] = args->at[override->inputs[i]].view;
-    output.made = out;
-    output.sizes = output.own_sizes;
-    output.channels_last = false;
-    output.dense = ~0u;
+    take_inputs(args, &call);
+    expect_outputs(&call, override->n_outputs, &outputs);
+    outputs.made = out;
     why = args->on == PTAC_ON_CUDA ? place_of(args, &call.device) : PTAC_TAKE;
     if (!why)
-        why = override->read(args, &call, params, &output);
+        why = override->read(args, &call, params, &outputs);
     if (why) {
         ptac_refuse(call.op, why);
         return false;
     }
     row = override->admit ? override->admit(&call) : ptac_admit(&call);
-    return row && run(args, row, &call, &output);
+    return row && run(args, row, &call, &outputs);
 }
 
 static bool try_serve(ptac_arguments *args, at_tensor *out)

@@ -18,6 +18,7 @@
 
 enum {
     PTAC_MAX_ARGUMENTS = 12,
+    PTAC_NO_ARGUMENT = -1,
     PTAC_PARAMS_BYTES = 192,
     PTAC_TYPED_REGISTERS = 3, /* of a C++ call's six, behind result, functor and keys */
     PTAC_TYPED_REALS = 2,
@@ -28,7 +29,10 @@ typedef struct ptac_argument {
     at_tensor tensor; /* Tensor, Tensor?: NULL where there is none */
     union {
         ptac_view view; /* of the tensor */
-        ptac_dims ints; /* int[], bool[] */
+        struct {
+            ptac_dims ints;     /* int[], bool[] */
+            const int64_t *all; /* of int[]: all of them */
+        };
         int64_t number; /* int, int?, ScalarType */
         bool truth;     /* bool */
         double real;    /* float, float? */
@@ -45,16 +49,38 @@ typedef struct ptac_arguments {
     ptac_argument at[PTAC_MAX_ARGUMENTS];
 } ptac_arguments;
 
-/* What all outputs of a call look like, and which inputs it needs. */
+/* A tensor that a row writes, contiguous or channels_last as the call is. */
 typedef struct ptac_output {
-    at_tensor
-        *made;  /* where the outputs go; of n_dims < 0, which the row makes itself */
-    int n_dims; /* at most PTAC_MAX_DIMS */
-    const int64_t *sizes; /* own_sizes, unless read() points it elsewhere */
-    bool channels_last;   /* else contiguous; inputs are made dense likewise: */
-    uint32_t dense;       /* a bit for each, all unless read() says otherwise */
-    int64_t own_sizes[4]; /* room for sizes that no tensor has */
+    int32_t dtype; /* torch's */
+    int n_dims;    /* at most PTAC_MAX_DIMS; < 0: an undefined tensor, or none */
+    const int64_t *sizes;
+    int place; /* among the row's outputs, of which there are as many */
 } ptac_output;
+
+/*
+ * What the outputs of a call look like, and which inputs it needs. Before read() all
+ * are as the first input, with own_sizes, and the second of int64. Behind those of the
+ * schema may be others, which a row works in, or which torch does not want.
+ */
+typedef struct ptac_outputs {
+    int n;
+    ptac_output at[PTAC_MAX_OUTPUTS];
+    bool makes_none;    /* the row does, and puts them here: */
+    at_tensor *made;    /* as many as the schema has */
+    bool channels_last; /* else contiguous; inputs are made dense likewise: */
+    uint32_t dense;     /* a bit for each, all unless read() says otherwise */
+    int64_t own_sizes[PTAC_MAX_DIMS]; /* room for sizes that no tensor has */
+} ptac_outputs;
+
+/* All of them have these sizes, which live on. */
+static inline void ptac_outputs_are(ptac_outputs *outputs, int n_dims,
+                                    const int64_t *sizes)
+{
+    for (int i = 0; i < outputs->n; i++) {
+        outputs->at[i].n_dims = n_dims;
+        outputs->at[i].sizes = sizes;
+    }
+}
 
 /* How calls on a device come in, and torch's own kernel there. */
 typedef struct ptac_override_side {
@@ -79,17 +105,19 @@ typedef struct ptac_override {
     /* Outputs have the sizes of this argument; options follow it. 0: forward. */
     int self;
 
-    /* The arguments that rows take as inputs. An absent last one is left out. */
+    /*
+     * The arguments that rows take as inputs. Those that are absent have no data, and
+     * at the end they are not counted.
+     */
     int n_inputs;
-    int inputs[AT_MAX_TENSORS];
-    /* The second output, if there is one, is of int64; the first is like inputs[0]. */
+    int inputs[AT_MAX_TENSORS]; /* PTAC_NO_ARGUMENT is always absent */
 
     /*
-     * Fill params, the operator's own struct, and *output, or say why stock has to do
+     * Fill params, the operator's own struct, and *outputs, or say why stock has to do
      * this call. Arguments' views and call->inputs are there.
      */
     ptac_reason (*read)(const ptac_arguments *args, const ptac_call *call, void *params,
-                        ptac_output *output);
+                        ptac_outputs *outputs);
 
     /* The address of a member of T, besides torch's kernel, that has to be there. */
     const void *needs;
@@ -186,10 +214,11 @@ typedef struct ptac_typed_stack {
 /* Arguments as C++ takes them. */
 #define TENSOR(i)          args->at[i].tensor
 #define OPTIONAL_TENSOR(i) (&(at_optional_tensor[]){ptac_optional(TENSOR(i))}[0])
-#define INTS(i)            ptac_ints(&args->at[i].ints)
+#define INTS(i)            ptac_ints(&args->at[i])
 #define OPTIONAL_INTS(i)   ((at_optional_ints){INTS(i), args->at[i].is_given})
 #define BOOLS(i)           args->at[i].ints.values
 #define MASK(i)            ((at_mask3){{BOOLS(i)[0], BOOLS(i)[1], BOOLS(i)[2]}})
+#define MASK2(i)           ((at_mask2){{BOOLS(i)[0], BOOLS(i)[1]}})
 #define INT(i)             args->at[i].number
 #define OPTIONAL_INT(i)    ((at_optional_int){INT(i), args->at[i].is_given})
 #define BOOL(i)            args->at[i].truth
@@ -210,9 +239,9 @@ void ptac_override_call_typed(const ptac_override *override, ptac_device on,
 void ptac_override_stock(const void *args, at_tensor *out);
 
 /* As many elements as there were: torch complains about wrong numbers itself. */
-static inline at_ints ptac_ints(const ptac_dims *ints)
+static inline at_ints ptac_ints(const ptac_argument *argument)
 {
-    return (at_ints){ints->values, (size_t)(ints->n > 4 ? 4 : ints->n)};
+    return (at_ints){argument->all, (size_t)argument->ints.n};
 }
 
 /* The arguments behind self. */

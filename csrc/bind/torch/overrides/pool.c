@@ -4,16 +4,16 @@
 #include "bind/torch/overrides/pool.h"
 
 ptac_reason ptac_pool_output(const ptac_arguments *args, const ptac_call *call,
-                             const ptac_image *image, ptac_output *output)
+                             const ptac_image *image, ptac_outputs *outputs)
 {
     const ptac_view *x = &args->at[args->of->self].view;
 
     for (int i = 0; i < x->n_dims; i++)
-        output->own_sizes[i] = x->sizes[i];
-    output->own_sizes[x->n_dims - 2] = image->out_h;
-    output->own_sizes[x->n_dims - 1] = image->out_w;
-    output->n_dims = x->n_dims;
-    output->channels_last = image->channels_last;
+        outputs->own_sizes[i] = x->sizes[i];
+    outputs->own_sizes[x->n_dims - 2] = image->out_h;
+    outputs->own_sizes[x->n_dims - 1] = image->out_w;
+    ptac_outputs_are(outputs, x->n_dims, outputs->own_sizes);
+    outputs->channels_last = image->channels_last;
     if (args->of->self == 0)
         return PTAC_TAKE;
     for (int i = 0; i < call->n_inputs; i++) {
@@ -21,16 +21,16 @@ ptac_reason ptac_pool_output(const ptac_arguments *args, const ptac_call *call,
 
         if (input->dtype != (i == 0 ? x->dtype : PTAC_I64))
             return PTAC_DTYPE;
-        if (!ptac_view_has_sizes(input, x->n_dims, output->sizes))
+        if (!ptac_view_has_sizes(input, x->n_dims, outputs->own_sizes))
             return PTAC_ARGUMENT;
     }
-    output->sizes = x->sizes;
+    ptac_outputs_are(outputs, x->n_dims, x->sizes);
     return PTAC_TAKE;
 }
 
 ptac_reason ptac_pool_read(const ptac_arguments *args, const ptac_call *call,
                            bool has_dilation, ptac_window2d *window, ptac_image *image,
-                           ptac_output *output)
+                           ptac_outputs *outputs)
 {
     static const ptac_dims one = {{1, 1}, 2};
     const ptac_argument *options = ptac_options(args);
@@ -59,5 +59,5 @@ ptac_reason ptac_pool_read(const ptac_arguments *args, const ptac_call *call,
     if (!ptac_window_always_hits(h, image->h, image->out_h) ||
         !ptac_window_always_hits(w, image->w, image->out_w))
         return PTAC_SHAPE;
-    return ptac_pool_output(args, call, image, output);
+    return ptac_pool_output(args, call, image, outputs);
 }

@@ -14,7 +14,7 @@
  */
 ptac_reason ptac_pool_read(const ptac_arguments *args, const ptac_call *call,
                            bool has_dilation, ptac_window2d *window, ptac_image *image,
-                           ptac_output *output);
+                           ptac_outputs *outputs);
 
 /*
  * The output. Forward gives it the sizes of self but for the last two. Backward makes
@@ -22,6 +22,6 @@ ptac_reason ptac_pool_read(const ptac_arguments *args, const ptac_call *call,
  * second holds indices.
  */
 ptac_reason ptac_pool_output(const ptac_arguments *args, const ptac_call *call,
-                             const ptac_image *image, ptac_output *output);
+                             const ptac_image *image, ptac_outputs *outputs);
 
 #endif

@@ -43,16 +43,17 @@ static void read_optional_real(reader *r, ptac_argument *to)
     r->stack += 2;
 }
 
-/* An ArrayRef. With more than four elements only their number is right. */
-static void read_ints(const uint64_t *words, ptac_dims *ints)
+/* An ArrayRef. */
+static void read_ints(const uint64_t *words, ptac_argument *to)
 {
-    const int64_t *values = (const int64_t *)(uintptr_t)words[0];
+    ptac_dims *ints = &to->ints;
 
+    to->all = (const int64_t *)(uintptr_t)words[0];
     ints->n = (int)words[1];
     for (int i = 0; i < ints->n && i < 4; i++)
-        ints->values[i] = values[i];
+        ints->values[i] = to->all[i];
     if (ints->n == 1)
-        ints->values[1] = values[0];
+        ints->values[1] = to->all[0];
 }
 
 /* A tensor's address is a handle; an optional tensor's flag is in its second word. */
@@ -69,12 +70,13 @@ static void read_tensor(uint64_t word, bool is_optional, ptac_argument *to)
     to->tensor = to->is_given ? tensor : NULL;
 }
 
-/* std::array<bool, n>, whose length the schema has. */
-static void read_mask(uint64_t word, ptac_dims *ints)
+/* std::array<bool, n>. */
+static void read_mask(uint64_t word, int n, ptac_argument *to)
 {
-    ints->n = 3;
-    for (int i = 0; i < 4; i++)
-        ints->values[i] = word >> 8 * i & 0xff;
+    to->ints.n = n;
+    to->all = to->ints.values;
+    for (int i = 0; i < n; i++)
+        to->ints.values[i] = word >> 8 * i & 0xff;
 }
 
 static void read_one(reader *r, char type, ptac_argument *to)
@@ -88,17 +90,19 @@ static void read_one(reader *r, char type, ptac_argument *to)
         read_tensor(*next(r, 1), type == 'T', to);
         break;
     case 'l':
-        read_ints(next(r, 2), &to->ints);
+        read_ints(next(r, 2), to);
         break;
     case 'L':
         words = next(r, 3);
         to->is_given = words[2] & 1;
         to->ints.n = 0;
+        to->all = to->ints.values;
         if (to->is_given)
-            read_ints(words, &to->ints);
+            read_ints(words, to);
         break;
     case 'm':
-        read_mask(*next(r, 1), &to->ints);
+    case 'p':
+        read_mask(*next(r, 1), type == 'm' ? 3 : 2, to);
         break;
     case 'b':
         to->truth = *next(r, 1) & 0xff;

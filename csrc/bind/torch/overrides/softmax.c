@@ -1,11 +1,12 @@
 /*
- * log_softmax.c - aten::_log_softmax and its backward, over the last dimension.
+ * softmax.c - aten::_log_softmax and aten::_softmax over the last dimension, and their
+ * gradients.
  */
 #include "bind/torch/overrides/override.h"
 
 /* Outputs are contiguous, as stock makes them. Backward gets the output as self. */
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,
-                        ptac_output *output)
+                        ptac_outputs *outputs)
 {
     const ptac_view *x = &call->inputs[0], *self = &args->at[args->of->self].view;
     const ptac_argument *options = ptac_options(args);
@@ -22,8 +23,7 @@ static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void 
         (is_backward ? !ptac_view_has_sizes(self, x->n_dims, x->sizes)
                      : options[1].truth))
         return PTAC_ARGUMENT;
-    output->n_dims = x->n_dims;
-    output->sizes = x->sizes;
+    ptac_outputs_are(outputs, x->n_dims, x->sizes);
     return PTAC_TAKE;
 }
 
@@ -51,3 +51,25 @@ PTAC_OVERRIDE(log_softmax_backward, cpu_log_softmax_backward, TENSOR(0), TENSOR(
               INT(2), DTYPE(3))
 PTAC_OVERRIDE_ON_CUDA(log_softmax_backward, cuda_log_softmax_backward, TENSOR(0),
                       TENSOR(1), INT(2), DTYPE(3))
+
+static ptac_override softmax = {
+    .schema = "_softmax(Tensor self, int dim, bool half_to_float) -> Tensor",
+    .op = PTAC_OP_SOFTMAX,
+    .out = "aten::_softmax.out",
+    .n_inputs = 1,
+    .read = read,
+};
+PTAC_OVERRIDE_ON_CUDA(softmax, cuda_softmax, TENSOR(0), INT(1), BOOL(2))
+
+static ptac_override softmax_backward = {
+    .schema = "_softmax_backward_data(Tensor grad_output, Tensor output, int dim, "
+              "ScalarType input_dtype) -> Tensor",
+    .op = PTAC_OP_SOFTMAX_BACKWARD,
+    .out = "aten::_softmax_backward_data.out",
+    .self = 1,
+    .n_inputs = 2,
+    .inputs = {0, 1},
+    .read = read,
+};
+PTAC_OVERRIDE_ON_CUDA(softmax_backward, cuda_softmax_backward, TENSOR(0), TENSOR(1),
+                      INT(2), DTYPE(3))
