@@ -101,6 +101,7 @@ def _patch() -> None:
         "set_device": lambda device: exchange(torch.device(device).index or 0),
         "synchronize": lambda device=None: None,
         "is_bf16_supported": lambda including_emulation=True: True,
+        "get_device_capability": lambda device=None: (9, 0),
         "is_current_stream_capturing": lambda: bool(driver.emulated_is_capturing()),
         "_exchange_device": exchange,
         "_maybe_exchange_device": exchange,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import random
 import warnings
-from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -21,7 +20,7 @@ import layers
 import pytest
 import switching
 import torch
-from opinfo import is_comparable, name_of, run, samples
+from opinfo import compare, in_float64, is_comparable, name_of, run, samples
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import module_db
@@ -100,49 +99,6 @@ def chosen_modules() -> list[Any]:
     return ours + others
 
 
-def in_float64(value: Any) -> Any:
-    if not isinstance(value, Tensor) or value.dtype is not torch.float32:
-        return value
-    return value.detach().double().requires_grad_(value.requires_grad)
-
-
-def is_close_enough(ours: Tensor, stock: Tensor, exact: Tensor) -> bool:
-    """The largest error that level close allows, going by the whole result's size."""
-    if not (ours.isfinite().all() and stock.isfinite().all()):
-        return False
-    error_of_stock = float((stock.double() - exact).abs().max())
-    unit = torch.finfo(stock.dtype).eps * float(exact.abs().max())
-    return float((ours.double() - exact).abs().max()) <= 3 * error_of_stock + 2 * unit
-
-
-def compare(
-    ours: Any,
-    stock: Any,
-    rounds: bool,
-    where: str,
-    exact: Callable[[], Any] | None = None,
-) -> None:
-    """What rounds differently may differ as torch.testing says, or as level close does.
-
-    The latter where sums cancel, and against ``exact``, the same in float64.
-    """
-    if not rounds:
-        contract.exactly(ours, stock, where)
-        return
-    mine, theirs = (tree_flatten(r)[0] for r in (ours, stock))
-    assert len(mine) == len(theirs), where
-    for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
-        if not isinstance(b, Tensor):
-            assert a == b, where
-            continue
-        try:
-            torch.testing.assert_close(a, b, equal_nan=True, check_stride=True)
-        except AssertionError:
-            if exact is None or a.stride() != b.stride() or b.dtype != torch.float32:
-                raise
-            assert is_close_enough(a, b, tree_flatten(exact())[0][i]), where
-
-
 def gives_the_same(function: Any, args: Any, kwargs: Any, before: Any) -> bool:
     """Whether stock, called again, gives what it gave before."""
     try:
@@ -194,8 +150,9 @@ def test_operator(op: Any, dtype: torch.dtype) -> None:
         total = {name: seen(h) for name, h in hits.items()}
     for number, (call, a, b) in enumerate(zip(calls, ours, stock, strict=True)):
         exact = partial(run, function, *tree_map(in_float64, call))
+        bound = exact if dtype is torch.float32 else None
         try:
-            compare(a, b, rounds, f"{op.name}, sample {number}", exact)
+            compare(a, b, rounds, f"{op.name}, sample {number}", bound)
         except AssertionError:
             if gives_the_same(function, *call, b):
                 raise

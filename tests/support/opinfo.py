@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import contract
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
@@ -69,3 +70,46 @@ def samples(op: Any, dtype: torch.dtype) -> Iterator[Any]:
     torch.default_generator.manual_seed(0)
     needs_grad = dtype in op.supported_backward_dtypes("cpu")
     yield from op.sample_inputs_func(op, "cpu", dtype, needs_grad)
+
+
+def in_float64(value: Any) -> Any:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return value.detach().double().requires_grad_(value.requires_grad)
+
+
+def is_close_enough(ours: Tensor, stock: Tensor, exact: Tensor) -> bool:
+    """The largest error that level close allows, going by the whole result's size."""
+    if not (ours.isfinite().all() and stock.isfinite().all()):
+        return False
+    error_of_stock = float((stock.double() - exact).abs().max())
+    unit = torch.finfo(stock.dtype).eps * float(exact.abs().max())
+    return float((ours.double() - exact).abs().max()) <= 3 * error_of_stock + 2 * unit
+
+
+def compare(
+    ours: Any,
+    stock: Any,
+    rounds: bool,
+    where: str,
+    exact: Callable[[], Any] | None = None,
+) -> None:
+    """What rounds differently may differ as torch.testing says, or as level close does.
+
+    The latter where sums cancel, and against ``exact``, the same in float64.
+    """
+    if not rounds:
+        contract.exactly(ours, stock, where)
+        return
+    mine, theirs = (tree_flatten(r)[0] for r in (ours, stock))
+    assert len(mine) == len(theirs), where
+    for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        if not isinstance(b, Tensor):
+            assert a == b, where
+            continue
+        try:
+            torch.testing.assert_close(a, b, equal_nan=True, check_stride=True)
+        except AssertionError:
+            if exact is None or a.stride() != b.stride() or a.dtype != b.dtype:
+                raise
+            assert is_close_enough(a, b, tree_flatten(exact())[0][i]), where

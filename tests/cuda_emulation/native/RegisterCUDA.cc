@@ -52,7 +52,9 @@ at::Tensor as_input(const at::Tensor &tensor)
 /* In float32, which CUDA's kernels keep between loads and stores of 16 bits. */
 at::Tensor as_float(const at::Tensor &tensor)
 {
-    return as_input(tensor).toType(at::kFloat);
+    const bool is_double = tensor.scalar_type() == at::kDouble;
+
+    return as_input(tensor).toType(is_double ? at::kDouble : at::kFloat);
 }
 
 std::optional<at::Tensor> as_float(const std::optional<at::Tensor> &tensor)
@@ -87,13 +89,9 @@ namespace at::cuda
 EMULATED_API Tensor _log_softmax(const Tensor &self, int64_t dim, bool half_to_float)
 {
     stock call("aten::_log_softmax", self);
-    const Tensor x = as_input(self);
+    const Tensor y = at::cpu::_log_softmax(as_float(self), dim, false);
 
-    /* The CPU's kernel does not widen; CUDA's does. */
-    return emulated::on_device(half_to_float
-                                   ? at::cpu::_log_softmax(x.toType(kFloat), dim, false)
-                                   : at::cpu::_log_softmax(x, dim, false),
-                               self.device());
+    return half_to_float ? emulated::on_device(y, self.device()) : as_output(y, self);
 }
 
 EMULATED_API Tensor _log_softmax_backward_data(const Tensor &grad, const Tensor &output,
@@ -102,8 +100,8 @@ EMULATED_API Tensor _log_softmax_backward_data(const Tensor &grad, const Tensor 
     stock call("aten::_log_softmax_backward_data", grad);
 
     return emulated::on_device(
-        at::cpu::_log_softmax_backward_data(as_input(grad), as_input(output), dim,
-                                            grad.scalar_type())
+        at::cpu::_log_softmax_backward_data(as_float(grad), as_float(output), dim,
+                                            as_float(grad).scalar_type())
             .toType(dtype),
         grad.device());
 }
@@ -146,7 +144,8 @@ EMULATED_API Tensor _softmax_backward_data(const Tensor &grad, const Tensor &out
     stock call("aten::_softmax_backward_data", grad);
 
     return emulated::on_device(
-        at::cpu::_softmax_backward_data(as_float(grad), as_float(output), dim, kFloat)
+        at::cpu::_softmax_backward_data(as_float(grad), as_float(output), dim,
+                                        as_float(grad).scalar_type())
             .toType(dtype),
         grad.device());
 }
