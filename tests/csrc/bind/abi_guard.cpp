@@ -20,7 +20,9 @@
 #include <ATen/record_function.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward_cpu_dispatch.h>
+#include <ATen/ops/_adaptive_avg_pool2d_backward_cuda_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/_adaptive_avg_pool2d_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_cpu_dispatch.h>
@@ -28,7 +30,9 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
 #include <ATen/ops/avg_pool2d_backward_cpu_dispatch.h>
+#include <ATen/ops/avg_pool2d_backward_cuda_dispatch.h>
 #include <ATen/ops/avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/avg_pool2d_cuda_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cpu_dispatch.h>
@@ -207,6 +211,11 @@ constexpr auto cpu_attention_backward =
 constexpr auto cuda_max_pool2d_with_indices = &at::cuda::max_pool2d_with_indices;
 constexpr auto cuda_max_pool2d_with_indices_backward =
     &at::cuda::max_pool2d_with_indices_backward;
+constexpr auto cuda_avg_pool2d = &at::cuda::avg_pool2d;
+constexpr auto cuda_avg_pool2d_backward = &at::cuda::avg_pool2d_backward;
+constexpr auto cuda_adaptive_avg_pool2d = &at::cuda::_adaptive_avg_pool2d;
+constexpr auto cuda_adaptive_avg_pool2d_backward =
+    &at::cuda::_adaptive_avg_pool2d_backward;
 constexpr auto cuda_log_softmax = &at::cuda::_log_softmax;
 constexpr auto cuda_log_softmax_backward = &at::cuda::_log_softmax_backward_data;
 constexpr auto requires_grad = &c10::TensorImpl::requires_grad;
