@@ -15,6 +15,7 @@ import internals
 import pytest
 import torch
 import torch.nn.functional as F
+from opinfo import samples
 from switching import hits
 from torch import Tensor
 
@@ -35,6 +36,14 @@ SIZES = {"even": (3, 4), "overlapping": (5, 7), "larger": (11, 3), "a row": (1, 
 ROUNDINGS = 8
 """Of a result: a window's sizes, their reciprocals and product, quotients or a product,
 and what is stored; each to the dtype."""
+
+
+def sampled() -> list[Any]:
+    """Pools in torch's database, which asks a device that is there what it can do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        from torch.testing._internal.common_methods_invocations import op_db
+    return [op for op in op_db if "avg_pool" in op.name and "3d" not in op.name]
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +139,24 @@ def test_adaptive(
     assert served_by_stock() == []
 
 
+@pytest.mark.parametrize("op", sampled(), ids=lambda op: op.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_torchs_own_samples(on: Any, op: Any, dtype: torch.dtype) -> None:
+    """In one dimension too: torch makes two of it."""
+    name = "adaptive_avg_pool2d" if "adaptive" in op.name else "avg_pool2d"
+    counted = hits(name), hits(f"{name}_backward")
+    given = list(samples(op, dtype))
+    for sample in given:
+        x = sample.input.detach()
+
+        def pool(t: Tensor, sample: Any = sample) -> Tensor:
+            return op.op(t, *sample.args, **sample.kwargs)
+
+        check(pool, x, terms=x.numel())
+    for counts in counted:
+        assert counts.accelerated > len(given) / 3
+
+
 def test_an_image_without_a_batch(on: Any) -> None:
     x = torch.randn(3, 7, 9)
     counted = [
@@ -188,6 +215,15 @@ def test_a_gradient_of_the_other_layout(on: Any, channels_last: bool) -> None:
     assert found.stride() == x.stride()
     with ptac.disabled():
         torch.testing.assert_close(found.cpu(), backward(grad, x))
+
+
+def test_calls_come_as_cpp_makes_them(on: Any) -> None:
+    names = {
+        f"cuda:{op}{part}"
+        for op in ("avg_pool2d", "adaptive_avg_pool2d")
+        for part in ("", "_backward")
+    }
+    assert names <= set(internals.override_typed())
 
 
 # --- why not ---
