@@ -187,6 +187,19 @@ typedef struct at_string {
       "_ZN2at4cuda32max_pool2d_with_indices_backwardERKNS_6TensorES3_"                 \
       "N3c108ArrayRefIlEES6_S6_S6_bS3_",                                               \
       (at_tensor, at_tensor, at_ints, at_ints, at_ints, at_ints, bool, at_tensor))     \
+    M(at_result, cuda_avg_pool2d,                                                      \
+      "_ZN2at4cuda10avg_pool2dERKNS_6TensorEN3c108ArrayRefIlEES6_S6_bbSt8optionalIlE", \
+      (at_tensor, at_ints, at_ints, at_ints, bool, bool, at_optional_int))             \
+    M(at_result, cuda_avg_pool2d_backward,                                             \
+      "_ZN2at4cuda19avg_pool2d_backwardERKNS_6TensorES3_"                              \
+      "N3c108ArrayRefIlEES6_S6_bbSt8optionalIlE",                                      \
+      (at_tensor, at_tensor, at_ints, at_ints, at_ints, bool, bool, at_optional_int))  \
+    M(at_result, cuda_adaptive_avg_pool2d,                                             \
+      "_ZN2at4cuda20_adaptive_avg_pool2dERKNS_6TensorEN3c108ArrayRefIlEE",             \
+      (at_tensor, at_ints))                                                            \
+    M(at_result, cuda_adaptive_avg_pool2d_backward,                                    \
+      "_ZN2at4cuda29_adaptive_avg_pool2d_backwardERKNS_6TensorES3_",                   \
+      (at_tensor, at_tensor))                                                          \
     M(at_result, cuda_log_softmax, "_ZN2at4cuda12_log_softmaxERKNS_6TensorElb",        \
       (at_tensor, int64_t, bool))                                                      \
     M(at_result, cuda_log_softmax_backward,                                            \

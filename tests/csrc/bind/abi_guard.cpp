@@ -20,9 +20,11 @@
 #include <ATen/record_function.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward_cpu_dispatch.h>
+#include <ATen/ops/_adaptive_avg_pool2d_backward_cuda_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cpu_dispatch.h>
 #include <ATen/ops/_fused_rms_norm_backward_cuda_dispatch.h>
 #include <ATen/ops/_fused_rms_norm_cuda_dispatch.h>
+#include <ATen/ops/_adaptive_avg_pool2d_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_cpu_dispatch.h>
@@ -32,7 +34,9 @@
 #include <ATen/ops/_softmax_backward_data_cuda_dispatch.h>
 #include <ATen/ops/_softmax_cuda_dispatch.h>
 #include <ATen/ops/avg_pool2d_backward_cpu_dispatch.h>
+#include <ATen/ops/avg_pool2d_backward_cuda_dispatch.h>
 #include <ATen/ops/avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/avg_pool2d_cuda_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cpu_dispatch.h>
@@ -216,6 +220,11 @@ constexpr auto cpu_attention_backward =
 constexpr auto cuda_max_pool2d_with_indices = &at::cuda::max_pool2d_with_indices;
 constexpr auto cuda_max_pool2d_with_indices_backward =
     &at::cuda::max_pool2d_with_indices_backward;
+constexpr auto cuda_avg_pool2d = &at::cuda::avg_pool2d;
+constexpr auto cuda_avg_pool2d_backward = &at::cuda::avg_pool2d_backward;
+constexpr auto cuda_adaptive_avg_pool2d = &at::cuda::_adaptive_avg_pool2d;
+constexpr auto cuda_adaptive_avg_pool2d_backward =
+    &at::cuda::_adaptive_avg_pool2d_backward;
 constexpr auto cuda_log_softmax = &at::cuda::_log_softmax;
 constexpr auto cuda_log_softmax_backward = &at::cuda::_log_softmax_backward_data;
 constexpr auto cuda_softmax = &at::cuda::_softmax;

@@ -94,6 +94,12 @@ typedef struct generator {
     /* Bytes that have to move in such a call; without it test_bytes(). */
     int64_t (*least_bytes)(const test_call *c);
 
+    /*
+     * What rows of a device are compared with, where stock's arithmetic there is not
+     * the CPU's: it runs on the CPU, and takes 16 bits as they are. NULL: "scalar".
+     */
+    const ptac_kernel *definition;
+
     /* Launches that such a call may take; 0: one. */
     int most_launches;
 
@@ -133,7 +139,8 @@ void test_no_output(test_call *c);
  * what the rounded inputs give, and the row's results have to lie between those that
  * the ends of its tolerance round to. A row that is exact thus has the bits of the
  * rounded reference; one that is close may be half an ulp of 16 bits farther away than
- * in float32. NaNs agree in kind. Tensors of bfloat16 need no mark.
+ * in float32. NaNs agree in kind. Tensors of bfloat16 need no mark. A definition of the
+ * generator's own computes in 16 bits itself, and is compared with as it is.
  */
 void test_also_16_bits(test_call *c);
 

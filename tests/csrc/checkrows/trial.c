@@ -223,7 +223,9 @@ static bool classifies(const generator *g)
 
 bool check_case(const generator *g, uint64_t seed, int64_t number, tally *records)
 {
-    const ptac_kernel *scalar = ptac_registry_find(g->op, "scalar");
+    const bool has_own = the_device.device && g->definition;
+    const ptac_kernel *scalar =
+        has_own ? g->definition : ptac_registry_find(g->op, "scalar");
     trial t = {.gen = g, .row = scalar, .seed = seed, .number = number};
     rng r = rng_for_case(seed, g->op, number);
     results expected = {0};
@@ -239,12 +241,14 @@ bool check_case(const generator *g, uint64_t seed, int64_t number, tally *record
         t.dtype = (ptac_dtype)RNG_PICK(&r, PTAC_F32, PTAC_F16, PTAC_BF16);
     if (t.dtype != PTAC_F32)
         test_round(&c, t.dtype);
+    if (t.dtype != PTAC_F32 && has_own)
+        test_narrow(&c, t.dtype);
     describe(&t);
     fine = classifies(g) && run_row(&t, &why, &outcome);
     if (fine && c.must_be_given_back && outcome == PTAC_OK)
         fine = fail("PTAC_OK for a call that no row may do");
     results_keep(&expected, &c);
-    if (t.dtype != PTAC_F32)
+    if (t.dtype != PTAC_F32 && !has_own)
         test_narrow(&c, t.dtype);
     for (int i = 0; i < n && fine; i++) {
         t.limit = limit[i];

@@ -9,6 +9,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_adaptive_avg_pool2d_backward_cpu_dispatch.h>
+#include <ATen/ops/_adaptive_avg_pool2d_backward_cuda_dispatch.h>
+#include <ATen/ops/_adaptive_avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/_adaptive_avg_pool2d_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_cpu_dispatch.h>
@@ -19,6 +23,10 @@
 #include <ATen/ops/_softmax_backward_data_cuda_dispatch.h>
 #include <ATen/ops/_softmax_cpu_dispatch.h>
 #include <ATen/ops/_softmax_cuda_dispatch.h>
+#include <ATen/ops/avg_pool2d_backward_cpu_dispatch.h>
+#include <ATen/ops/avg_pool2d_backward_cuda_dispatch.h>
+#include <ATen/ops/avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/avg_pool2d_cuda_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cpu_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cuda_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_cpu_dispatch.h>
@@ -208,6 +216,50 @@ EMULATED_API std::tuple<Tensor, Tensor> _fused_rms_norm_backward(
             mask[1] ? as_output(of_weight.sum_to_size(normalized), self) : Tensor()};
 }
 
+EMULATED_API Tensor avg_pool2d(const Tensor &self, IntArrayRef kernel,
+                               IntArrayRef stride, IntArrayRef padding, bool ceil_mode,
+                               bool count_include_pad, std::optional<int64_t> divisor)
+{
+    stock call("aten::avg_pool2d", self);
+
+    return emulated::on_device(at::cpu::avg_pool2d(as_input(self), kernel, stride,
+                                                   padding, ceil_mode,
+                                                   count_include_pad, divisor),
+                               self.device());
+}
+
+EMULATED_API Tensor avg_pool2d_backward(const Tensor &grad, const Tensor &self,
+                                        IntArrayRef kernel, IntArrayRef stride,
+                                        IntArrayRef padding, bool ceil_mode,
+                                        bool count_include_pad,
+                                        std::optional<int64_t> divisor)
+{
+    stock call("aten::avg_pool2d_backward", grad);
+
+    return emulated::on_device(
+        at::cpu::avg_pool2d_backward(as_input(grad), as_input(self), kernel, stride,
+                                     padding, ceil_mode, count_include_pad, divisor),
+        grad.device());
+}
+
+EMULATED_API Tensor _adaptive_avg_pool2d(const Tensor &self, IntArrayRef size)
+{
+    stock call("aten::_adaptive_avg_pool2d", self);
+
+    return emulated::on_device(at::cpu::_adaptive_avg_pool2d(as_input(self), size),
+                               self.device());
+}
+
+EMULATED_API Tensor _adaptive_avg_pool2d_backward(const Tensor &grad,
+                                                  const Tensor &self)
+{
+    stock call("aten::_adaptive_avg_pool2d_backward", grad);
+
+    return emulated::on_device(
+        at::cpu::_adaptive_avg_pool2d_backward(as_input(grad), as_input(self)),
+        grad.device());
+}
+
 } // namespace at::cuda
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m)
@@ -223,4 +275,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m)
     m.impl("max_pool2d_with_indices", at::cuda::max_pool2d_with_indices);
     m.impl("max_pool2d_with_indices_backward",
            at::cuda::max_pool2d_with_indices_backward);
+    m.impl("avg_pool2d", at::cuda::avg_pool2d);
+    m.impl("avg_pool2d_backward", at::cuda::avg_pool2d_backward);
+    m.impl("_adaptive_avg_pool2d", at::cuda::_adaptive_avg_pool2d);
+    m.impl("_adaptive_avg_pool2d_backward", at::cuda::_adaptive_avg_pool2d_backward);
 }

@@ -4,7 +4,10 @@
 #include "bind/torch/overrides/pool.h"
 #include "ops/pool/avg/avg_pool2d.h"
 
-/* ATen takes sizes from the gradient and divides by its layout; the result has x's. */
+/*
+ * ATen takes sizes from the gradient, and on the CPU divides by its layout; the result
+ * has x's.
+ */
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,
                         ptac_outputs *outputs)
 {
@@ -16,8 +19,8 @@ static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void 
     if (args->of->self != 0) {
         if (grad->n_dims < 2)
             return PTAC_SHAPE;
-        if (ptac_view_suggests_channels_last(grad) !=
-            ptac_view_suggests_channels_last(x))
+        if (call->on == PTAC_ON_CPU && ptac_view_suggests_channels_last(grad) !=
+                                           ptac_view_suggests_channels_last(x))
             return PTAC_LAYOUT;
         size = grad->sizes + grad->n_dims - 2;
     } else if (!ptac_dims_is_pair(&args->at[1].ints)) {
@@ -43,6 +46,7 @@ static ptac_override adaptive_avg_pool2d = {
     .read = read,
 };
 PTAC_OVERRIDE(adaptive_avg_pool2d, cpu_adaptive_avg_pool2d, TENSOR(0), INTS(1))
+PTAC_OVERRIDE_ON_CUDA(adaptive_avg_pool2d, cuda_adaptive_avg_pool2d, TENSOR(0), INTS(1))
 
 static ptac_override adaptive_avg_pool2d_backward = {
     .schema = "_adaptive_avg_pool2d_backward(Tensor grad_output, Tensor self) "
@@ -55,3 +59,5 @@ static ptac_override adaptive_avg_pool2d_backward = {
 };
 PTAC_OVERRIDE(adaptive_avg_pool2d_backward, cpu_adaptive_avg_pool2d_backward, TENSOR(0),
               TENSOR(1))
+PTAC_OVERRIDE_ON_CUDA(adaptive_avg_pool2d_backward, cuda_adaptive_avg_pool2d_backward,
+                      TENSOR(0), TENSOR(1))

@@ -30,6 +30,8 @@ static ptac_override avg_pool2d = {
 };
 PTAC_OVERRIDE(avg_pool2d, cpu_avg_pool2d, TENSOR(0), INTS(1), INTS(2), INTS(3), BOOL(4),
               BOOL(5), OPTIONAL_INT(6))
+PTAC_OVERRIDE_ON_CUDA(avg_pool2d, cuda_avg_pool2d, TENSOR(0), INTS(1), INTS(2), INTS(3),
+                      BOOL(4), BOOL(5), OPTIONAL_INT(6))
 
 static ptac_override avg_pool2d_backward = {
     .schema = "avg_pool2d_backward(Tensor grad_output, Tensor self, "
@@ -43,3 +45,6 @@ static ptac_override avg_pool2d_backward = {
 };
 PTAC_OVERRIDE(avg_pool2d_backward, cpu_avg_pool2d_backward, TENSOR(0), TENSOR(1),
               INTS(2), INTS(3), INTS(4), BOOL(5), BOOL(6), OPTIONAL_INT(7))
+PTAC_OVERRIDE_ON_CUDA(avg_pool2d_backward, cuda_avg_pool2d_backward, TENSOR(0),
+                      TENSOR(1), INTS(2), INTS(3), INTS(4), BOOL(5), BOOL(6),
+                      OPTIONAL_INT(7))

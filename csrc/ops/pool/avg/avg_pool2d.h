@@ -8,6 +8,14 @@
  * Backward: inputs grad_y, x's layout; output grad_x. Each gradient is divided first;
  * a position's add up in the order of the outputs, starting from +0. All of it is
  * rounded to the dtype at each step.
+ *
+ * On CUDA the arithmetic is that of ATen's AveragePool2d.cu and
+ * AdaptiveAveragePooling.cu. Means of adaptive NHWC are multiplied by the reciprocal of
+ * the number of positions, rounded to the dtype. Gradients' shares are rounded to the
+ * dtype, and add up in float or double: adaptive ones are divided by the width and then
+ * by the height; in NHWC multiplied by the product of both reciprocals, all rounded,
+ * and added in one operation. A sum of several adaptive shares is not stock's, which in
+ * NCHW adds them up in any order, and in NHWC rounds each sum to the dtype.
  */
 #ifndef PTAC_OPS_POOL_AVG_AVG_POOL2D_H
 #define PTAC_OPS_POOL_AVG_AVG_POOL2D_H

@@ -5,29 +5,11 @@
  * as many channels as 16 bytes hold; neighbours in memory are neighbours in a warp.
  */
 #include "device/cuda/kernel.h"
-#include "ops/pool/max/max_pool2d_cuda.h"
+#include "ops/pool/pool_kernel.h"
 
 enum {
     BLOCKS = 4, /* on a multiprocessor: with more, registers are spilled */
 };
-
-/* Where an element of an image batch lies: its plane's first, its row and column. */
-struct element {
-    int plane, row, column;
-};
-
-/* Element i of a batch of planes of height x width; planes are image planes apart. */
-PTAC_DEVICE element element_of(const ptac_cuda_pool &p, ptac_u32 i,
-                               const ptac_divisor &height, const ptac_divisor &width,
-                               ptac_u32 image)
-{
-    const ptac_u32 pixel = p.channels_last ? ptac_quotient(i, p.channels) : i;
-    const ptac_u32 row = ptac_quotient(pixel, width), of = ptac_quotient(row, height);
-    const ptac_u32 channels = p.channels_last ? p.channels.by : 1;
-
-    return {(int)(of * image * channels + (i - pixel * channels)),
-            (int)(row - of * height.by), (int)(pixel - row * width.by)};
-}
 
 template <int n>
 PTAC_DEVICE void put_all(ptac_output<ptac_i64> y, int i, const int *from)
@@ -47,13 +29,13 @@ template <int n, class T>
 PTAC_DEVICE void forward(ptac_input<T> x, ptac_output<T> y,
                          ptac_output<ptac_i64> indices, const ptac_cuda_pool &p)
 {
-    const int step = p.channels_last ? (int)p.channels.by : 1;
+    const int step = ptac_pool_step(p);
     const int height = (int)p.height.by, width = (int)p.width.by;
 
     for (ptac_u32 i = n * (ptac_u32)ptac_thread(); i < (ptac_u32)p.n_outputs;
          i += n * (ptac_u32)ptac_n_threads()) {
-        const element at =
-            element_of(p, i, p.out_height, p.out_width, (ptac_u32)(height * width));
+        const ptac_pool_element at = ptac_pool_place(p, i, p.out_height, p.out_width,
+                                                     (ptac_u32)(height * width));
         const int row = at.row * (int)p.h.stride.by - p.h.padding;
         const int column = at.column * (int)p.w.stride.by - p.w.padding;
         int best[n];
@@ -90,23 +72,6 @@ PTAC_DEVICE void forward(ptac_input<T> x, ptac_output<T> y,
     }
 }
 
-/* Outputs [first, last) of one axis whose windows may reach over a position. */
-PTAC_DEVICE int first_output(const ptac_cuda_window &axis, int position)
-{
-    const int at = position + axis.padding,
-              reach = axis.dilation * (axis.kernel - 1) + 1;
-
-    return at < reach ? 0 : (int)ptac_quotient((ptac_u32)(at - reach), axis.stride) + 1;
-}
-
-PTAC_DEVICE int last_output(const ptac_cuda_window &axis, int position, int n_outputs)
-{
-    const int last =
-        (int)ptac_quotient((ptac_u32)(position + axis.padding), axis.stride) + 1;
-
-    return last < n_outputs ? last : n_outputs;
-}
-
 /* Which of n outputs from i on chose a place, a bit each. */
 template <int n>
 PTAC_DEVICE ptac_u32 chosen_by(ptac_input<ptac_i64> indices, int i, int place)
@@ -128,21 +93,21 @@ PTAC_DEVICE void backward(ptac_input<T> grad_y, ptac_input<ptac_i64> indices,
                           ptac_output<T> grad_x, const ptac_cuda_pool &p)
 {
     using real = decltype(ptac_real(T()));
-    const int step = p.channels_last ? (int)p.channels.by : 1;
+    const int step = ptac_pool_step(p);
     const int out_height = (int)p.out_height.by, out_width = (int)p.out_width.by;
 
     for (ptac_u32 i = n * (ptac_u32)ptac_thread(); i < (ptac_u32)p.n_inputs;
          i += n * (ptac_u32)ptac_n_threads()) {
-        const element at =
-            element_of(p, i, p.height, p.width, (ptac_u32)(out_height * out_width));
+        const ptac_pool_element at = ptac_pool_place(
+            p, i, p.height, p.width, (ptac_u32)(out_height * out_width));
         const int place = at.row * (int)p.width.by + at.column;
-        const int rows = last_output(p.h, at.row, out_height);
-        const int first = first_output(p.w, at.column);
-        const int columns = last_output(p.w, at.column, out_width);
+        const int rows = ptac_last_output(p.h, at.row, out_height);
+        const int first = ptac_first_output(p.w, at.column);
+        const int columns = ptac_last_output(p.w, at.column, out_width);
         real sum[n] = {}; /* as stock, also of 16 bits */
         ptac_pack<T, n> result;
 
-        for (int row = first_output(p.h, at.row); row < rows; row++) {
+        for (int row = ptac_first_output(p.h, at.row); row < rows; row++) {
             for (int column = first; column < columns; column++) {
                 const int from = at.plane + (row * out_width + column) * step;
                 const ptac_u32 chosen = chosen_by<n>(indices, from, place);

@@ -1,8 +1,8 @@
 /*
- * max_pool2d_cuda.h - the geometry that launches of max_pool2d.cu pass.
+ * pool_cuda.h - the geometry that launches of pooling pass to their kernels.
  */
-#ifndef PTAC_OPS_POOL_MAX_MAX_POOL2D_CUDA_H
-#define PTAC_OPS_POOL_MAX_MAX_POOL2D_CUDA_H
+#ifndef PTAC_OPS_POOL_POOL_CUDA_H
+#define PTAC_OPS_POOL_POOL_CUDA_H
 
 #include "device/cuda/division.h"
 
