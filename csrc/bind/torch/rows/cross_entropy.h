@@ -6,7 +6,7 @@
 #define PTAC_BIND_TORCH_ROWS_CROSS_ENTROPY_H
 
 #include "bind/torch/dispatch.h"
-#include "ops/softmax/cross_entropy.h"
+#include "ops/loss/cross_entropy.h"
 
 /* Arguments as aten::cross_entropy_loss takes them; handles are borrowed. */
 typedef struct ptac_cross_entropy_args {

@@ -6,7 +6,7 @@
  */
 #include "gen_softmax.h"
 
-#include "ops/softmax/cross_entropy.h"
+#include "ops/loss/cross_entropy.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * cross_entropy_backward.cu - the gradient of cross-entropy, on CUDA: logits are read
  * and their gradients written once, over the logits where the caller wants that.
  */
-#include "ops/softmax/cross_entropy_rows.h"
+#include "ops/loss/cross_entropy_rows.h"
 
 template <int n_threads, bool is_soft, class T>
 PTAC_DEVICE void backward(ptac_input<T> x, const operands<T> &o, ptac_input<T> grad,

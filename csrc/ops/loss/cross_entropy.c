@@ -3,7 +3,7 @@
  * kinds, checking targets, spreading the rows over threads, and putting the losses
  * together.
  */
-#include "ops/softmax/cross_entropy.h"
+#include "ops/loss/cross_entropy.h"
 
 enum {
     MAX_CHUNKS = 256,

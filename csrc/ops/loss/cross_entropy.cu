@@ -5,7 +5,7 @@
  * are kept for the gradient. Losses are added up in double, in an order that their
  * number alone decides.
  */
-#include "ops/softmax/cross_entropy_rows.h"
+#include "ops/loss/cross_entropy_rows.h"
 
 enum {
     PARTS = 128, /* PTAC_CROSS_ENTROPY_PARTS */

@@ -27,8 +27,8 @@
  * itself. Nobody waits for CUDA to look at indices: one out of range stops the kernel,
  * as stock's assertion does, before memory is read by it.
  */
-#ifndef PTAC_OPS_SOFTMAX_CROSS_ENTROPY_H
-#define PTAC_OPS_SOFTMAX_CROSS_ENTROPY_H
+#ifndef PTAC_OPS_LOSS_CROSS_ENTROPY_H
+#define PTAC_OPS_LOSS_CROSS_ENTROPY_H
 
 #include "ops/softmax/softmax.h"
 
@@ -162,5 +162,11 @@ static inline double ptac_cross_entropy_grad(const ptac_cross_entropy_job *job,
 
     return p->reduction == PTAC_REDUCE_NONE ? grad[row] : job->grad;
 }
+
+/* The rows of an instruction set: functions that have the operators' names. */
+#define PTAC_CROSS_ENTROPY_ROWS(name, features, accepts)                               \
+    PTAC_ROW(CROSS_ENTROPY, name, PTAC_CLOSE, features, accepts, cross_entropy)        \
+    PTAC_ROW(CROSS_ENTROPY_BACKWARD, name, PTAC_CLOSE, features, accepts,              \
+             cross_entropy_backward)
 
 #endif
