@@ -48,13 +48,15 @@ typedef struct ptac_cross_entropy {
 } ptac_cross_entropy;
 
 /*
- * What saved holds, float32: of each row the logarithm of its sum of exponentials; of
- * each row what p is multiplied with in its gradient, sum(u) + at_index as below; and
- * what the losses' sum is divided by, 1 where that is no mean.
+ * What saved holds, float32: the maximum of each row; the logarithm of each row's sum
+ * of exp(x - maximum), apart from it, because large maxima would leave few bits of it,
+ * both NaN where the sum is not a number; what p of each row is multiplied with in its
+ * gradient, sum(u) + at_index as below; and what the losses' sum is divided by, 1 where
+ * that is no mean.
  */
 static inline int64_t ptac_cross_entropy_saved(const ptac_cross_entropy *p)
 {
-    return 2 * p->n_rows + 1;
+    return 3 * p->n_rows + 1;
 }
 
 /* Elements of work, float64: sums of parts; in float32, losses and weights of rows. */

@@ -52,8 +52,9 @@ static void save_row(const ptac_call *call, int64_t row, const ptac_row_target *
     float *p = call->outputs[PTAC_CROSS_ENTROPY_P].data;
 
     if (params->saves_log_sum) {
-        p[row] = (float)(max + log_of_sum);
-        p[n_rows + row] = (float)sum_of_factors(target, n);
+        p[row] = isnan(log_of_sum) ? NAN : (float)max;
+        p[n_rows + row] = (float)log_of_sum;
+        p[2 * n_rows + row] = (float)sum_of_factors(target, n);
     } else {
         for (int64_t i = 0; p && i < n; i++)
             p[row * n + i] = (float)exp(x[i] - max - log_of_sum);
@@ -94,7 +95,7 @@ static void cross_entropy_gradients(int64_t begin, int64_t end, void *context)
     const ptac_cross_entropy_job *job = context;
     const ptac_call *call = job->call;
     const ptac_cross_entropy *params = call->params;
-    const float *log_sums = call->inputs[PTAC_CROSS_ENTROPY_SAVED_BEFORE].data;
+    const float *saved = call->inputs[PTAC_CROSS_ENTROPY_SAVED_BEFORE].data;
     const int64_t n = params->n_classes;
 
     for (int64_t row = begin; row < end; row++) {
@@ -109,7 +110,9 @@ static void cross_entropy_gradients(int64_t begin, int64_t end, void *context)
         total = sum_of_factors(&target, n);
         for (int64_t i = 0; i < n; i++) {
             const double p =
-                params->saves_log_sum ? exp((double)x[i] - log_sums[row]) : x[i];
+                params->saves_log_sum
+                    ? exp((double)x[i] - saved[row] - saved[params->n_rows + row])
+                    : x[i];
             double of_class = p * (grad * total);
 
             if (target.is_soft || i == target.index)
