@@ -151,6 +151,15 @@ def loaded() -> Any | None:
     return _state.get("c")
 
 
+def ask(name: str, *args: Any) -> Any:
+    """What a function of the extension says; None where there is no extension."""
+    try:
+        c = learnt()
+    except Unavailable:
+        return None
+    return getattr(c, name)(*args)
+
+
 def _load() -> Any:
     c = extension()
     try:
@@ -213,7 +222,7 @@ def _learn_tensors(c: Any, torch: Any) -> bool:
     ]
     if not c.tensor_learn(torch.Tensor, torch.nn.Parameter, rows) or state is None:
         return False
-    c.thread_learn(*state, _names_key(torch))
+    c.thread_learn(*state, _key(torch, "Named"), _key(torch, "AutocastCUDA"))
     c.cuda_keys_learn(*_cuda_keys(torch, keys[0], keys[1]))
     return True
 
@@ -241,10 +250,10 @@ def _empty(torch: Any, dtype: Any = None) -> Any:
     return torch.empty(2, dtype=dtype or torch.float32, device="cpu")
 
 
-def _names_key(torch: Any) -> int:
-    """The key of named dimensions, as a set, where torch (< 2.13) still has it."""
+def _key(torch: Any, name: str) -> int:
+    """A dispatch key as a set; 0 where torch lacks it, as it does Named since 2.13."""
     try:
-        key = torch._C._parse_dispatch_key("Named")
+        key = torch._C._parse_dispatch_key(name)
     except RuntimeError:
         return 0
     return torch._C.DispatchKeySet(key).raw_repr() if key is not None else 0

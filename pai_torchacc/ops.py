@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pai_torchacc import _host
 from pai_torchacc.fusion import linear as _linear
-from pai_torchacc.fusion import loss as _loss
+from pai_torchacc.fusion import loss_operator as _loss
 from pai_torchacc.fusion.linear import ACTIVATIONS
 
 __all__ = ["ACTIVATIONS", "cross_entropy", "linear_act"]
@@ -99,27 +99,18 @@ def cross_entropy(
         return F.cross_entropy(input, target, weight, None, *options)
     code = REDUCTIONS.index(reduction)
     args = input, target, weight, code, ignore_index, float(label_smoothing)
-    return _result("cross_entropy", _stock_cross_entropy, *args)
+    return _result("cross_entropy", _loss.stock, *args)
 
 
 def _result(name: str, stock: Any, *args: Any) -> Tensor:
     """By the extension where it takes the call, else by the operator or its parts."""
     if not torch.compiler.is_compiling():
-        result = _call(name, *args)
+        result = _host.ask(name, *args)
         if result is not None:
             return result
         if torch._C._are_functorch_transforms_active():
             return stock(*args)[0]
     return getattr(torch.ops.pai_torchacc, name)(*args)[0]
-
-
-def _call(name: str, *args: Any) -> Any:
-    """Ask the extension; None where torch's operators have to do it."""
-    try:
-        c = _host.learnt()
-    except _host.Unavailable:
-        return None
-    return getattr(c, name)(*args)
 
 
 def _stock_linear_act(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -128,7 +119,7 @@ def _stock_linear_act(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 
 def _linear_act_kernel(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    result = _call("linear_act_kernel", x, *rest)
+    result = _host.ask("linear_act_kernel", x, *rest)
     if result is None:
         return _stock_linear_act(x, *rest)
     return result if isinstance(result, tuple) else (result, x.new_empty(0))
@@ -153,48 +144,6 @@ def _linear_act_backward(ctx: Any, grad: Any, grad_z: Any) -> tuple[Any, ...]:
     return *_linear.gradients(grad, grad_z, kept, ctx.activation, wants, None), None
 
 
-_DEFAULTS = None, 1, -100, 0.0
-"""Of weight, reduction, ignore_index and label_smoothing, which torch leaves out."""
-
-
-def _stock_cross_entropy(
-    x: Tensor, target: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor]:
-    loss = _loss.stock()(x, target, *rest, *_DEFAULTS[len(rest) :])
-    return loss, F.softmax(x, min(x.dim() - 1, 1))
-
-
-def _fake_cross_entropy(x: Tensor, target: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    axis = min(x.dim() - 1, 1)
-    _, reduction, *_ = *rest, *_DEFAULTS[len(rest) :]
-    sizes = (*x.shape[:axis], *x.shape[axis + 1 :]) if reduction == 0 else ()
-    return x.new_empty(sizes), F.softmax(x, axis)
-
-
-def _cross_entropy_kernel(
-    x: Tensor, target: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor]:
-    args = x, target, *rest, *_DEFAULTS[len(rest) :]
-    result = _call("cross_entropy_kernel", *args)
-    return _stock_cross_entropy(*args) if result is None else result
-
-
-def _cross_entropy_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    _, target, weight, *ctx.options = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(output[1], target, weight)
-
-
-def _cross_entropy_backward(ctx: Any, grad: Any, grad_p: Any) -> tuple[Any, ...]:
-    if any(ctx.needs_input_grad[1:3]):
-        raise RuntimeError(
-            "pai_torchacc::cross_entropy has gradients of its input only;"
-            " pai_torchacc.ops.cross_entropy has those of target and weight as well"
-        )
-    total = _loss.total_gradient(grad, grad_p, *ctx.saved_tensors, *ctx.options)
-    return total, *(None,) * 5
-
-
 def _define(
     schema: str, kernel: Any, stock: Any, fake: Any, backward: Any, context: Any
 ) -> None:
@@ -217,10 +166,13 @@ _define(
 )
 _define(
     "cross_entropy(Tensor input, Tensor target, Tensor? weight=None, int reduction=1,"
-    " int ignore_index=-100, float label_smoothing=0.0) -> (Tensor, Tensor)",
-    _cross_entropy_kernel,
-    _stock_cross_entropy,
-    _fake_cross_entropy,
-    _cross_entropy_backward,
-    _cross_entropy_context,
+    " int ignore_index=-100, float label_smoothing=0.0, bool in_float32=False)"
+    " -> (Tensor, Tensor)",
+    _loss.kernel,
+    _loss.stock,
+    _loss.fake,
+    _loss.backward,
+    _loss.setup_context,
 )
+_library.impl("cross_entropy", _loss.kernel, "CUDA")
+_library.impl("cross_entropy", _loss.under_autocast, "AutocastCUDA")

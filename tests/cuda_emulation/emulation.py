@@ -15,7 +15,7 @@ import ctypes
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,9 @@ def _patch() -> None:
             driver.emulated_set_device(index)
         return before
 
+    def maybe_exchange(index: int) -> int:
+        return exchange(index)
+
     for name, value in {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
@@ -102,9 +105,11 @@ def _patch() -> None:
         "synchronize": lambda device=None: None,
         "is_bf16_supported": lambda including_emulation=True: True,
         "get_device_capability": lambda device=None: (9, 0),
+        "get_rng_state": lambda device=None: torch.get_rng_state(),
+        "set_rng_state": lambda state, device=None: None,
         "is_current_stream_capturing": lambda: bool(driver.emulated_is_capturing()),
         "_exchange_device": exchange,
-        "_maybe_exchange_device": exchange,
+        "_maybe_exchange_device": maybe_exchange,
     }.items():
         setattr(torch.cuda, name, value)
 
@@ -115,6 +120,15 @@ def launches() -> list[str]:
     return [
         driver.emulated_launch(i).decode() for i in range(driver.emulated_launches())
     ]
+
+
+def most_bytes(program: Callable[[], Any]) -> int:
+    """The most memory of the devices that it has beside what lives before it."""
+    driver = load()
+    before = driver.emulated_bytes()
+    driver.emulated_most_bytes()
+    program()
+    return driver.emulated_most_bytes() - before
 
 
 def calls() -> list[str]:

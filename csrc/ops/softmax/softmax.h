@@ -1,6 +1,6 @@
 /*
  * softmax.h - softmax and log-softmax over the last dimension of dense tensors, and
- * what cross-entropy shares with them. Level close.
+ * what losses share with them. Level close.
  *
  * log_softmax: input x, output x - max - log(sum(exp(x - max))) in that order, as
  * ATen's vec_log_softmax_lastdim computes it. Backward: inputs grad and forward's
@@ -52,14 +52,13 @@ static inline ptac_status ptac_log_softmax_run(const ptac_call *call,
     return PTAC_OK;
 }
 
+/* The logarithm of the sum of exp(x[i]), less *max, by its definition. */
+double ptac_log_sum(const float *x, int64_t n, double *max);
+
 /* The rows of an instruction set: functions that have the operators' names. */
-#define PTAC_SOFTMAX_ROWS(name, features, accepts_cross_entropy)                       \
+#define PTAC_LOG_SOFTMAX_ROWS(name, features)                                          \
     PTAC_ROW(LOG_SOFTMAX, name, PTAC_CLOSE, features, ptac_accept_all, log_softmax)    \
     PTAC_ROW(LOG_SOFTMAX_BACKWARD, name, PTAC_CLOSE, features, ptac_accept_all,        \
-             log_softmax_backward)                                                     \
-    PTAC_ROW(CROSS_ENTROPY, name, PTAC_CLOSE, features, accepts_cross_entropy,         \
-             cross_entropy)                                                            \
-    PTAC_ROW(CROSS_ENTROPY_BACKWARD, name, PTAC_CLOSE, features,                       \
-             accepts_cross_entropy, cross_entropy_backward)
+             log_softmax_backward)
 
 #endif

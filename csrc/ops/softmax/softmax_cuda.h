@@ -6,7 +6,6 @@
 
 enum {
     PTAC_SOFTMAX_THREADS = 256, /* of a block */
-    PTAC_SOFTMAX_SHORT = 1024,  /* cross-entropy: the longest row that a warp takes */
     PTAC_SOFTMAX_PACKS = 8,     /* of a thread, 16 bytes each, that registers keep */
 };
 

@@ -6,7 +6,7 @@
  * are right; their calls have an index out of range.
  */
 #include "device/cuda/launch.h"
-#include "ops/softmax/cross_entropy.h"
+#include "ops/loss/cross_entropy.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -33,6 +33,9 @@ EMULATED_API void emulated_free(void *memory);
 /* Blocks that live, and how many there ever were. */
 EMULATED_API int64_t emulated_blocks(void);
 EMULATED_API int64_t emulated_blocks_ever(void);
+/* Bytes of blocks that live; the most that lived since the last ask, and now. */
+EMULATED_API int64_t emulated_bytes(void);
+EMULATED_API int64_t emulated_most_bytes(void);
 
 /* Between these two, which nest, memory may be touched, by one thread's work. */
 EMULATED_API void emulated_open(void);

@@ -3,6 +3,7 @@
  */
 #include "device.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -29,7 +30,7 @@ std::map<void *, std::pair<int, size_t>> &blocks =
 std::recursive_mutex &computing = *new std::recursive_mutex;
 std::mutex &allocating = *new std::mutex;
 int depth;
-int64_t n_ever;
+int64_t n_ever, bytes_now, bytes_most;
 
 void protect(int access)
 {
@@ -95,6 +96,8 @@ void *emulated_alloc(int device, size_t wanted)
         if (memory) {
             blocks[memory] = {device, bytes};
             n_ever++;
+            bytes_now += (int64_t)bytes;
+            bytes_most = std::max(bytes_most, bytes_now);
             memset(memory, 0xff, bytes);
         }
     }
@@ -114,6 +117,7 @@ void emulated_free(void *memory)
         abort();
     }
     arenas[found->second.first].unused.emplace(found->second.second, memory);
+    bytes_now -= (int64_t)found->second.second;
     blocks.erase(found);
 }
 
@@ -129,4 +133,20 @@ int64_t emulated_blocks_ever(void)
     std::lock_guard<std::mutex> guard(allocating);
 
     return n_ever;
+}
+
+int64_t emulated_bytes(void)
+{
+    std::lock_guard<std::mutex> guard(allocating);
+
+    return bytes_now;
+}
+
+int64_t emulated_most_bytes(void)
+{
+    std::lock_guard<std::mutex> guard(allocating);
+    const int64_t most = bytes_most;
+
+    bytes_most = bytes_now;
+    return most;
 }

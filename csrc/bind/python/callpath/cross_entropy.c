@@ -6,7 +6,9 @@
 #include "bind/torch/rows/cross_entropy.h"
 #include "bind/python/callpath/lean.h"
 
-PTAC_LENT(cross_entropy_node)  /* how to apply it: the way with gradients */
+/* How to apply the nodes: the ways with gradients, on the CPU and on CUDA. */
+PTAC_LENT(cross_entropy_node)
+PTAC_LENT(cross_entropy_node_on_cuda)
 PTAC_LENT(stock_cross_entropy) /* torch._C._nn.cross_entropy_loss */
 
 /* x, target, weight or None, reduction, ignore_index, label_smoothing */
@@ -14,11 +16,22 @@ enum {
     N_ARGS = 6,
 };
 
+/* Of tensors that are not all plain on that device. */
+static ptac_reason why_not_plain(PyObject *const *args)
+{
+    for (int i = 0; i < 3; i++)
+        if (args[i] != Py_None && !ptac_is_plain(args[i]) &&
+            !ptac_is_plain_on_cuda(args[i]))
+            return ptac_why_not_plain(args[i]);
+    return args[1] == Py_None ? PTAC_ARGUMENT : PTAC_DEVICE;
+}
+
 /* PTAC_TAKE with *read filled, or why stock has to see these arguments. */
 static ptac_reason read_args(PyObject *const *args, ptac_cross_entropy_args *read)
 {
-    if (!ptac_are_plain(args, 3, 2))
-        return PTAC_SUBCLASS;
+    if (!ptac_are_plain_on(args, 3, 2, &read->on))
+        return why_not_plain(args);
+    read->autocasts = ptac_thread_autocasts_on(read->on);
     read->x = ptac_borrow(args[0]);
     read->target = ptac_borrow(args[1]);
     read->weight = ptac_borrow_or_null(args[2]);
@@ -54,24 +67,26 @@ static int wants_gradient(PyObject *const *args)
     return ptac_requires_grad(args[0]);
 }
 
-static PyObject *run(const ptac_kernel *row, ptac_call *call, bool with_p)
+static PyObject *run(const ptac_kernel *row, ptac_call *call, bool keeps)
 {
-    at_tensor loss = NULL, p = NULL;
+    at_tensor loss = NULL, kept = NULL;
     const bool done =
-        PTAC_UNLOCKED(ptac_cross_entropy_run(row, call, &loss, with_p ? &p : NULL));
+        PTAC_UNLOCKED(ptac_cross_entropy_run(row, call, &loss, keeps ? &kept : NULL));
 
-    return done ? ptac_wrap_outputs(loss, p) : Py_NewRef(Py_None);
+    return done ? ptac_wrap_outputs(loss, kept) : Py_NewRef(Py_None);
 }
 
 static PyObject *apply_with_gradient(PyObject *const *args, const ptac_kernel *row)
 {
+    PyObject *node =
+        row->device == PTAC_ON_CUDA ? cross_entropy_node_on_cuda : cross_entropy_node;
     PTAC_OWNED PyObject *name = PyUnicode_FromString(row->name);
     PTAC_OWNED PyObject *all = name
                                    ? PyTuple_Pack(N_ARGS + 1, args[0], args[1], args[2],
                                                   args[3], args[4], args[5], name)
                                    : NULL;
 
-    return ptac_node_apply(PTAC_OP_CROSS_ENTROPY, cross_entropy_node, all);
+    return ptac_node_apply(PTAC_OP_CROSS_ENTROPY, node, all);
 }
 
 /* These logits are fewer than any row takes, and nothing else sends them to stock. */
@@ -107,7 +122,7 @@ static PyObject *try_cross_entropy(PyObject *const *args)
                                 : read_call(args, &read, &params, &call);
     row = why ? NULL : ptac_probe(&call, &why);
     if (row)
-        why = ptac_why_not_lean();
+        why = ptac_why_not_lean_on(read.on);
     if (!why)
         wants = wants_gradient(args);
     if (PyErr_Occurred())
@@ -139,8 +154,12 @@ PTAC_ARGS(cross_entropy, N_ARGS)
     return packed ? PyObject_CallObject(stock_cross_entropy, packed) : NULL;
 }
 
-/* The loss and p by the row of that name, or by the chooser's where there is none. */
-static PyObject *run_with_p(PyObject *const *args, const char *row_name)
+/*
+ * The loss and what backward needs, by the row of that name, or by the chooser's where
+ * there is none. autocasts: see ptac_cross_entropy_args, or NULL: as the thread does.
+ */
+static PyObject *run_keeping(PyObject *const *args, const char *row_name,
+                             PyObject *autocasts)
 {
     ptac_cross_entropy_args read;
     ptac_cross_entropy params;
@@ -151,7 +170,11 @@ static PyObject *run_with_p(PyObject *const *args, const char *row_name)
     PTAC_IN_FLIGHT;
     if (!row_name && ptac_is_off(PTAC_OP_CROSS_ENTROPY))
         Py_RETURN_NONE;
-    why = read_call(args, &read, &params, &call);
+    why = read_args(args, &read);
+    if (autocasts)
+        read.autocasts = autocasts == Py_True;
+    if (!why)
+        why = ptac_cross_entropy_read(&read, &params, &call);
     if (why) {
         ptac_refuse(PTAC_OP_CROSS_ENTROPY, why);
         Py_RETURN_NONE;
@@ -161,23 +184,55 @@ static PyObject *run_with_p(PyObject *const *args, const char *row_name)
 }
 
 /*
- * cross_entropy_forward(the same six, row) -> (loss, p), or None where the row failed.
- * Called by CrossEntropy.forward for what cross_entropy() has accepted.
+ * cross_entropy_forward(the same six, row) -> (loss, p), or on CUDA (loss, saved), or
+ * None where the row failed. Called by nodes for what cross_entropy() has accepted.
  */
 PTAC_ARGS(cross_entropy_forward, N_ARGS + 1)
 {
     const char *row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
 
-    return row_name ? run_with_p(args, row_name) : NULL;
+    return row_name ? run_keeping(args, row_name, NULL) : NULL;
 }
 
 /*
- * cross_entropy_kernel(the same six) -> (loss, p), or None for stock: the kernel of our
- * own operator, called by the dispatcher below autograd.
+ * cross_entropy_kernel(the same six, autocasts) -> the same, or None for stock: the
+ * kernel of our own operator, called by the dispatcher below autograd and autocast.
  */
-PTAC_ARGS(cross_entropy_kernel, N_ARGS)
+PTAC_ARGS(cross_entropy_kernel, N_ARGS + 1)
 {
-    return run_with_p(args, NULL);
+    return run_keeping(args, NULL, args[N_ARGS]);
+}
+
+/* The gradient of x, or None; saved: on CUDA; over_p: p may be written over. */
+static PyObject *gradient(PyObject *const *args, PyObject *saved, bool over_p)
+{
+    const ptac_op op = PTAC_OP_CROSS_ENTROPY_BACKWARD;
+    const char *row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
+    PyObject *const others[2] = {args[N_ARGS + 1], saved};
+    ptac_device on = PTAC_ON_CPU;
+    ptac_cross_entropy_args read;
+    at_tensor grad_x = NULL;
+    ptac_reason why;
+
+    if (!row_name)
+        return NULL;
+    why = read_args(args, &read);
+    if (!why && (!ptac_are_plain_on(others, 2, 1, &on) || on != read.on))
+        why = PTAC_SUBCLASS;
+    if (!why && (on == PTAC_ON_CUDA) != (saved != Py_None))
+        why = PTAC_ARGUMENT;
+    if (!why && !ptac_thread_is_plain_on(on))
+        why = PTAC_MODE;
+    if (why) {
+        ptac_refuse(op, why);
+        Py_RETURN_NONE;
+    }
+
+    const bool done = PTAC_UNLOCKED(
+        ptac_cross_entropy_gradient(row_name, &read, ptac_borrow(others[0]),
+                                    ptac_borrow_or_null(saved), over_p, &grad_x));
+
+    return done ? ptac_wrap(grad_x) : Py_NewRef(Py_None);
 }
 
 /*
@@ -186,32 +241,30 @@ PTAC_ARGS(cross_entropy_kernel, N_ARGS)
  */
 PTAC_ARGS(cross_entropy_backward, N_ARGS + 3)
 {
-    const ptac_op op = PTAC_OP_CROSS_ENTROPY_BACKWARD;
-    const char *row_name = PyUnicode_AsUTF8AndSize(args[N_ARGS], NULL);
-    ptac_cross_entropy_args read;
-    at_tensor grad_x = NULL;
-    ptac_reason why;
+    PyObject *grad_x;
 
-    if (!row_name)
-        return NULL;
     PTAC_IN_FLIGHT;
-    if (ptac_is_off(op))
+    if (ptac_is_off(PTAC_OP_CROSS_ENTROPY_BACKWARD))
         Py_RETURN_NONE;
-    why = ptac_thread_is_plain() ? read_args(args, &read) : PTAC_MODE;
-    if (!why && !ptac_is_plain(args[N_ARGS + 1]))
-        why = PTAC_SUBCLASS;
-    if (why) {
-        ptac_refuse(op, why);
-        Py_RETURN_NONE;
-    }
 
     /* Nobody should look at p again; whoever does learns that it has changed. */
     const bool over_p =
         args[N_ARGS + 2] == Py_True && ptac_is_plain_and_versioned(args[0]);
-    const bool done = PTAC_UNLOCKED(ptac_cross_entropy_gradient(
-        row_name, &read, ptac_borrow(args[N_ARGS + 1]), over_p, &grad_x));
 
-    if (done && over_p)
+    grad_x = gradient(args, Py_None, over_p);
+    if (over_p && grad_x && grad_x != Py_None)
         ptac_bump_version(args[0]);
-    return done ? ptac_wrap(grad_x) : Py_NewRef(Py_None);
+    return grad_x;
+}
+
+/*
+ * cross_entropy_backward_from_logits(x, target, weight, reduction, ignore_index,
+ * smoothing, row, grad, saved) -> gradient of x, or None: on CUDA
+ */
+PTAC_ARGS(cross_entropy_backward_from_logits, N_ARGS + 3)
+{
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(PTAC_OP_CROSS_ENTROPY_BACKWARD))
+        Py_RETURN_NONE;
+    return gradient(args, args[N_ARGS + 2], false);
 }

@@ -204,6 +204,14 @@ bool ptac_thread_is_plain(void);
  */
 ptac_reason ptac_why_not_lean(void);
 
+/*
+ * The same of calls on that device, for callers that do what autocast would: on CUDA it
+ * may be on, as the third says.
+ */
+bool ptac_thread_is_plain_on(ptac_device on);
+ptac_reason ptac_why_not_lean_on(ptac_device on);
+bool ptac_thread_autocasts_on(ptac_device on);
+
 /* A Python tensor around an owned handle, which is taken over also on failure. */
 PyObject *ptac_wrap(at_tensor owned);
 

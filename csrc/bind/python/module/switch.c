@@ -175,13 +175,20 @@ PTAC_OF_OP(shadow_due)
     return PyBool_FromLong(ptac_shadow_due(op));
 }
 
+/* Of a tensor on the CPU; of float16 too, as copies of CUDA's may be. */
+static void view_of_copy(PyObject *copy, ptac_view *view)
+{
+    (T.aoti_torch_get_device_type ? ptac_cuda_view_of : ptac_view_of)(ptac_borrow(copy),
+                                                                      view);
+}
+
 /* Views of two tensors that can be compared element by element. */
 static bool comparable(PyObject *ours, PyObject *stock, ptac_view views[2])
 {
     if (!ptac_is_plain(ours) || !ptac_is_plain(stock))
         return false;
-    ptac_view_of(ptac_borrow(ours), &views[0]);
-    ptac_view_of(ptac_borrow(stock), &views[1]);
+    view_of_copy(ours, &views[0]);
+    view_of_copy(stock, &views[1]);
     return views[0].dtype < PTAC_N_DTYPES && ptac_view_is_alike(&views[0], &views[1]) &&
            ptac_view_is_dense(&views[0]);
 }

@@ -25,6 +25,7 @@ static uint64_t cuda_keys, cuda_inference_keys; /* 0: not known */
 static const char *state_symbol = "_ZN3c104impl26raw_local_dispatch_key_setE";
 static uint64_t inference_state[2];
 static uint64_t harmless_exclusions; /* torch < 2.13 leaves out names in backward */
+static uint64_t cuda_autocast; /* what is excluded unless it is on; 0: not known */
 static bool state_is_known;
 static __thread const uint64_t *state_here;
 
@@ -167,7 +168,8 @@ static bool no_dual_level(void)
     return none;
 }
 
-bool ptac_thread_is_plain(void)
+/* Whether the thread is plain but for what these keys change. */
+static bool is_plain_beside(uint64_t keys)
 {
     if (!state_is_known || !no_dual_level())
         return false;
@@ -175,7 +177,7 @@ bool ptac_thread_is_plain(void)
         state_here = find_state();
 
     const uint64_t included = state_here[0];
-    const uint64_t excluded = state_here[1] & ~harmless_exclusions;
+    const uint64_t excluded = state_here[1] & ~harmless_exclusions & ~keys;
 
     if ((included | excluded) != 0 &&
         (included != inference_state[0] || excluded != inference_state[1]))
@@ -189,11 +191,33 @@ bool ptac_thread_is_plain(void)
     return no_mode;
 }
 
+bool ptac_thread_is_plain(void)
+{
+    return is_plain_beside(0);
+}
+
+bool ptac_thread_is_plain_on(ptac_device on)
+{
+    return is_plain_beside(on == PTAC_ON_CUDA ? cuda_autocast : 0);
+}
+
+bool ptac_thread_autocasts_on(ptac_device on)
+{
+    if (!state_here)
+        state_here = find_state();
+    return on == PTAC_ON_CUDA && state_here && (state_here[1] & cuda_autocast);
+}
+
 ptac_reason ptac_why_not_lean(void)
+{
+    return ptac_why_not_lean_on(PTAC_ON_CPU);
+}
+
+ptac_reason ptac_why_not_lean_on(ptac_device on)
 {
     PyObject *profiled;
 
-    if (!ptac_thread_is_plain())
+    if (!ptac_thread_is_plain_on(on))
         return PTAC_MODE;
     profiled = PyObject_CallNoArgs(profiler_enabled);
     Py_XDECREF(profiled);
@@ -319,15 +343,17 @@ PTAC_NOARGS(thread_state)
 }
 
 /*
- * thread_learn(included, excluded, harmless): the two words as they are in inference
- * mode, and exclusions that change nothing for plain tensors.
+ * thread_learn(included, excluded, harmless, autocast): the two words as they are in
+ * inference mode, exclusions that change nothing for plain tensors, and the key of
+ * autocast on CUDA.
  */
 PTAC_VARARGS(thread_learn)
 {
-    unsigned long long included, excluded, harmless;
+    unsigned long long included, excluded, harmless, autocast;
 
-    if (!PyArg_ParseTuple(args, "KKK", &included, &excluded, &harmless))
+    if (!PyArg_ParseTuple(args, "KKKK", &included, &excluded, &harmless, &autocast))
         return NULL;
+    cuda_autocast = autocast;
     harmless_exclusions = harmless;
     inference_state[0] = included;
     inference_state[1] = excluded;

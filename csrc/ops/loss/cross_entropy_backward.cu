@@ -2,7 +2,7 @@
  * cross_entropy_backward.cu - the gradient of cross-entropy, on CUDA: logits are read
  * and their gradients written once, over the logits where the caller wants that.
  */
-#include "ops/softmax/cross_entropy_rows.h"
+#include "ops/loss/cross_entropy_rows.h"
 
 template <int n_threads, bool is_soft, class T>
 PTAC_DEVICE void backward(ptac_input<T> x, const operands<T> &o, ptac_input<T> grad,
@@ -10,7 +10,7 @@ PTAC_DEVICE void backward(ptac_input<T> x, const operands<T> &o, ptac_input<T> g
                           const ptac_cuda_cross_entropy &p)
 {
     const ptac_i64 row = row_of_threads<n_threads>(), begin = row * p.n_classes;
-    float g = 0.0f, log_sum = 0.0f, total = 0.0f, at_index = 0.0f;
+    float g = 0.0f, maximum = 0.0f, log_sum = 0.0f, total = 0.0f, at_index = 0.0f;
     int index = -1;
 
     if (row >= p.n_rows)
@@ -20,12 +20,14 @@ PTAC_DEVICE void backward(ptac_input<T> x, const operands<T> &o, ptac_input<T> g
 
         index = (int)c.index;
         at_index = c.at_index;
-        log_sum = saved[row];
-        total = saved[p.n_rows + row];
+        maximum = saved[row];
+        log_sum = saved[p.n_rows + row];
+        total = saved[2 * p.n_rows + row];
         if (!c.is_ignored)
-            g = operand_at(grad, p.loss, p.is_reduced ? 0 : row) / saved[2 * p.n_rows];
+            g = operand_at(grad, p.loss, p.is_reduced ? 0 : row) / saved[3 * p.n_rows];
     }
     index = of_first_lane(index);
+    maximum = of_first_lane(maximum);
     log_sum = of_first_lane(log_sum);
     g = of_first_lane(g);
     total = g * of_first_lane(total);
@@ -34,7 +36,7 @@ PTAC_DEVICE void backward(ptac_input<T> x, const operands<T> &o, ptac_input<T> g
         constexpr int n = sizeof pack.at / sizeof *pack.at;
 
         for (int k = 0; k < n; k++) {
-            float of_class = exp_less(ptac_real(pack.at[k]), log_sum) * total;
+            float of_class = exp_less(ptac_real(pack.at[k]) - maximum, log_sum) * total;
 
             if (is_soft)
                 of_class -= g * factor(o, p, begin + j + k, j + k);

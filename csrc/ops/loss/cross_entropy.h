@@ -27,8 +27,8 @@
  * itself. Nobody waits for CUDA to look at indices: one out of range stops the kernel,
  * as stock's assertion does, before memory is read by it.
  */
-#ifndef PTAC_OPS_SOFTMAX_CROSS_ENTROPY_H
-#define PTAC_OPS_SOFTMAX_CROSS_ENTROPY_H
+#ifndef PTAC_OPS_LOSS_CROSS_ENTROPY_H
+#define PTAC_OPS_LOSS_CROSS_ENTROPY_H
 
 #include "ops/softmax/softmax.h"
 
@@ -48,13 +48,15 @@ typedef struct ptac_cross_entropy {
 } ptac_cross_entropy;
 
 /*
- * What saved holds, float32: of each row the logarithm of its sum of exponentials; of
- * each row what p is multiplied with in its gradient, sum(u) + at_index as below; and
- * what the losses' sum is divided by, 1 where that is no mean.
+ * What saved holds, float32: the maximum of each row; the logarithm of each row's sum
+ * of exp(x - maximum), apart from it, because large maxima would leave few bits of it,
+ * both NaN where the sum is not a number; what p of each row is multiplied with in its
+ * gradient, sum(u) + at_index as below; and what the losses' sum is divided by, 1 where
+ * that is no mean.
  */
 static inline int64_t ptac_cross_entropy_saved(const ptac_cross_entropy *p)
 {
-    return 2 * p->n_rows + 1;
+    return 3 * p->n_rows + 1;
 }
 
 /* Elements of work, float64: sums of parts; in float32, losses and weights of rows. */
@@ -162,5 +164,11 @@ static inline double ptac_cross_entropy_grad(const ptac_cross_entropy_job *job,
 
     return p->reduction == PTAC_REDUCE_NONE ? grad[row] : job->grad;
 }
+
+/* The rows of an instruction set: functions that have the operators' names. */
+#define PTAC_CROSS_ENTROPY_ROWS(name, features, accepts)                               \
+    PTAC_ROW(CROSS_ENTROPY, name, PTAC_CLOSE, features, accepts, cross_entropy)        \
+    PTAC_ROW(CROSS_ENTROPY_BACKWARD, name, PTAC_CLOSE, features, accepts,              \
+             cross_entropy_backward)
 
 #endif

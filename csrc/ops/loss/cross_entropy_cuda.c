@@ -1,10 +1,10 @@
 /*
  * cross_entropy_cuda.c - launches of cross_entropy.cu and cross_entropy_backward.cu.
  */
-#include "ops/softmax/cross_entropy_cuda.h"
+#include "ops/loss/cross_entropy_cuda.h"
 
 #include "device/cuda/launch.h"
-#include "ops/softmax/cross_entropy.h"
+#include "ops/loss/cross_entropy.h"
 #include "ops/softmax/softmax_cuda.h"
 
 enum {
@@ -83,7 +83,8 @@ static bool is_soft(const ptac_call *call)
 
 static bool is_long(const ptac_call *call)
 {
-    return ((const ptac_cross_entropy *)call->params)->n_classes > PTAC_SOFTMAX_SHORT;
+    return ((const ptac_cross_entropy *)call->params)->n_classes >
+           PTAC_CROSS_ENTROPY_SHORT;
 }
 
 static int64_t n_blocks(const ptac_call *call)

@@ -1,8 +1,12 @@
 /*
  * cross_entropy_cuda.h - what launches of cross_entropy.cu pass.
  */
-#ifndef PTAC_OPS_SOFTMAX_CROSS_ENTROPY_CUDA_H
-#define PTAC_OPS_SOFTMAX_CROSS_ENTROPY_CUDA_H
+#ifndef PTAC_OPS_LOSS_CROSS_ENTROPY_CUDA_H
+#define PTAC_OPS_LOSS_CROSS_ENTROPY_CUDA_H
+
+enum {
+    PTAC_CROSS_ENTROPY_SHORT = 1024, /* the longest row that a warp takes */
+};
 
 /* Of a tensor beside the logits. */
 enum {

@@ -3,7 +3,7 @@
  * kinds, checking targets, spreading the rows over threads, and putting the losses
  * together.
  */
-#include "ops/softmax/cross_entropy.h"
+#include "ops/loss/cross_entropy.h"
 
 enum {
     MAX_CHUNKS = 256,
@@ -174,7 +174,7 @@ ptac_status ptac_cross_entropy_forward(const ptac_call *call,
     job.rows = rows;
     for_chunks(&job, p->n_classes, PTAC_SOFTMAX_WORK, forward_chunks);
     if (p->saves_log_sum)
-        ((float *)call->outputs[PTAC_CROSS_ENTROPY_SAVED].data)[2 * p->n_rows] =
+        ((float *)call->outputs[PTAC_CROSS_ENTROPY_SAVED].data)[3 * p->n_rows] =
             p->reduction == PTAC_REDUCE_MEAN ? (float)total : 1;
     if (p->reduction != PTAC_REDUCE_NONE) {
         sum = sum_of_chunks(&job);

@@ -1,10 +1,10 @@
 /*
  * cross_entropy_rows.h - targets and weights of cross-entropy's rows, on CUDA.
  */
-#ifndef PTAC_OPS_SOFTMAX_CROSS_ENTROPY_ROWS_H
-#define PTAC_OPS_SOFTMAX_CROSS_ENTROPY_ROWS_H
+#ifndef PTAC_OPS_LOSS_CROSS_ENTROPY_ROWS_H
+#define PTAC_OPS_LOSS_CROSS_ENTROPY_ROWS_H
 
-#include "ops/softmax/cross_entropy_cuda.h"
+#include "ops/loss/cross_entropy_cuda.h"
 #include "ops/softmax/softmax_rows.h"
 
 /* The tensors beside the logits. Those of their own dtype are read by that. */

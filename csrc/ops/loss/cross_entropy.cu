@@ -1,11 +1,11 @@
 /*
  * cross_entropy.cu - cross-entropy of logits, on CUDA.
  *
- * The logits are read once, each row by a warp or a block, and two numbers of each row
- * are kept for the gradient. Losses are added up in double, in an order that their
+ * The logits are read once, each row by a warp or a block, and three numbers of each
+ * row are kept for the gradient. Losses are added up in double, in an order that their
  * number alone decides.
  */
-#include "ops/softmax/cross_entropy_rows.h"
+#include "ops/loss/cross_entropy_rows.h"
 
 enum {
     PARTS = 128, /* PTAC_CROSS_ENTROPY_PARTS */
@@ -81,6 +81,7 @@ PTAC_DEVICE void finish_row(ptac_input<T> x, const operands<T> &o, ptac_output<T
     const class_of_row c = read_class(o, p, row);
     const float maximum = sums.exponentials.maximum, r = reference(maximum);
     const float log_of_sum = logf(sums.exponentials.sum);
+    const bool has_sum = maximum > -PTAC_INFINITY && log_of_sum == log_of_sum;
     float lost = 0.0f;
 
     if (c.index >= 0)
@@ -88,8 +89,9 @@ PTAC_DEVICE void finish_row(ptac_input<T> x, const operands<T> &o, ptac_output<T
             c.at_index * (ptac_real(x[row * p.n_classes + c.index]) - r - log_of_sum);
     if (is_soft && !c.is_ignored)
         lost -= sums.weighted - sums.factors * log_of_sum;
-    saved.put(row, maximum == -PTAC_INFINITY ? ptac_nan() : maximum + log_of_sum);
-    saved.put(p.n_rows + row, sums.factors + c.at_index);
+    saved.put(row, has_sum ? maximum : ptac_nan());
+    saved.put(p.n_rows + row, has_sum ? log_of_sum : ptac_nan());
+    saved.put(2 * p.n_rows + row, sums.factors + c.at_index);
     if (p.is_reduced) {
         work.put(4 * PARTS + row, lost);
         work.put(4 * PARTS + p.n_rows + row, c.weight);
@@ -97,7 +99,7 @@ PTAC_DEVICE void finish_row(ptac_input<T> x, const operands<T> &o, ptac_output<T
     }
     put_operand(loss, p.loss, row, lost);
     if (row == 0)
-        saved.put(2 * p.n_rows, 1.0f);
+        saved.put(3 * p.n_rows, 1.0f);
 }
 
 template <int n_threads, bool is_soft, class T>
@@ -185,7 +187,7 @@ PTAC_DEVICE void reduce(ptac_input<float> work, ptac_output<T> loss,
         const double divisor = p.is_mean ? s.weight : 1.0;
 
         put_operand(loss, p.loss, 0, (float)(s.loss / divisor));
-        saved.put(2 * p.n_rows, (float)divisor);
+        saved.put(3 * p.n_rows, (float)divisor);
     }
 }
 

@@ -4,7 +4,7 @@
  * Expects the words of lanes.h. Leaves cross_entropy(call) and
  * cross_entropy_backward(call), the run() of rows.
  */
-#include "ops/softmax/cross_entropy.h"
+#include "ops/loss/cross_entropy.h"
 #include "ops/softmax/softmax_tpl.h"
 
 /* Factors i to i + n - 1; zeros follow. */
