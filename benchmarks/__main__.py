@@ -207,6 +207,7 @@ def _add_gpu(commands: CommandLine) -> None:
         choices=[
             "ceilings",
             "epilogues",
+            "launches",
             "operators",
             "optimizers",
             "models",

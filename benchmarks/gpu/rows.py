@@ -40,6 +40,7 @@ class Row:
     copy_share: float = 0.0
     """Of what the device's own copy was measured at."""
     tflop_s: float = 0.0
+    launches: int = 0
     note: str = ""
 
 

@@ -18,6 +18,7 @@ from benchmarks.gpu import (
     ceilings,
     epilogues,
     first_step,
+    launches,
     machine_code,
     models,
     operators,
@@ -30,6 +31,7 @@ from pai_torchacc.commands.usage import UsageError, check_outputs
 PARTS: dict[str, tuple[float, Callable[[Setting], Iterator[Row]]]] = {
     "ceilings": (0.1, ceilings.rows),
     "epilogues": (0.1, lambda _: epilogues.rows()),
+    "launches": (0.1, lambda _: launches.rows()),
     "operators": (0.4, operators.rows),
     "optimizers": (0.25, optimizers.rows),
     "models": (0.5, models.rows),
@@ -81,9 +83,11 @@ def _why() -> str:
 
 
 def _show(row: Row) -> None:
-    figures = [f"{row.best_us:.1f} us"]
+    figures = [f"{row.best_us:.1f} us"] if row.best_us else []
     if row.ratio and row.variant != "stock":
         figures.append(f"{row.ratio:.2f}x")
+    if row.launches:
+        figures.append(f"{row.launches} launches")
     if row.gb_s:
         figures.append(f"{row.gb_s:.0f} GB/s, {row.copy_share:.0%} of a copy")
     if row.tflop_s:

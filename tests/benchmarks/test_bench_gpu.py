@@ -54,7 +54,7 @@ def measured(folder: Path, *parts: str) -> Rows:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    parts = "ceilings", "epilogues", "operators", "optimizers"
+    parts = "ceilings", "epilogues", "launches", "operators", "optimizers"
     return measured(tmp_path_factory.mktemp("gpu"), *parts)
 
 
@@ -68,7 +68,7 @@ def served(rows: Rows, section: str, name: str) -> set[str]:
 
 
 def test_every_part_has_rows(rows: Rows) -> None:
-    sections = {"device", "epilogue", "operator", "optimizer"}
+    sections = {"device", "epilogue", "launches", "operator", "optimizer"}
     assert {row["section"] for row in rows} == sections
     [copy] = [row for row in rows if row["case"].startswith("copy")]
     assert float(copy["copy_share"]) == 1
@@ -98,6 +98,20 @@ def test_epilogues_are_asked_of_the_library(rows: Rows) -> None:
     own = [r for r in rows if r["section"] == "epilogue"]
     assert len(own) == 9 * 4 * 2
     assert {r["served"] for r in own} == {"supported"}
+
+
+def test_launches_are_counted(rows: Rows) -> None:
+    """Stock's are those of torch's sources, see the benchmark; ours are fewer."""
+    found = {
+        (r["case"].rpartition(", ")[2], r["variant"]): int(r["launches"])
+        for r in rows
+        if r["section"] == "launches"
+    }
+    forward, backward = 13, 22
+    assert found["SGD", "stock"] == forward + backward + 1
+    assert found["SGD", "ours"] < found["SGD", "stock"]
+    assert found["Adam", "ours"] == found["SGD", "ours"]
+    assert found["Adam", "stock"] > found["SGD", "stock"]
 
 
 @pytest.mark.long
