@@ -8,9 +8,9 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.machine_code import is_emulated
 from benchmarks.gpu.rows import Row
 from benchmarks.gpu.timing import Call, Setting, alternate, stock
+from pai_torchacc.bench.measure_cuda import is_emulated
 
 SECTION, COPY = "device", "copy"
 

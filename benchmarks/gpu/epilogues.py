@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from benchmarks.extension import function, symbols
-from benchmarks.gpu.machine_code import is_emulated
 from benchmarks.gpu.rows import Row
+from pai_torchacc.bench.measure_cuda import is_emulated
 
 SECTION = "epilogue"
 

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from benchmarks.gpu.machine_code import is_emulated
 from benchmarks.gpu.rows import Row
+from pai_torchacc.bench.measure_cuda import is_emulated
 from pai_torchacc.cuda_kernels import shipped
 
 SECTION = "first step"

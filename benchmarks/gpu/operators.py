@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.gpu.machine_code import is_emulated
 from benchmarks.gpu.rows import Row, failed, row
 from benchmarks.gpu.timing import Call, Setting, alternate, ours, served, stock
+from pai_torchacc.bench.measure_cuda import is_emulated
 
 SECTION = "operator"
 

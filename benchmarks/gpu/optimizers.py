@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.machine_code import is_emulated
 from benchmarks.gpu.rows import Row, failed, row
 from benchmarks.gpu.timing import Call, Setting, alternate, ours, served, stock
+from pai_torchacc.bench.measure_cuda import is_emulated
 
 SECTION = "optimizer"
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.machine_code import is_emulated
 from benchmarks.gpu.timing import Setting, stock
 from pai_torchacc.bench.measure import Timing, environment
+from pai_torchacc.bench.measure_cuda import is_emulated
 
 EMULATED = "emulated"
 

@@ -19,13 +19,13 @@ from benchmarks.gpu import (
     epilogues,
     first_step,
     launches,
-    machine_code,
     models,
     operators,
     optimizers,
 )
 from benchmarks.gpu.rows import Row, Writer
 from benchmarks.gpu.timing import Budget, Setting
+from pai_torchacc.bench import measure_cuda
 from pai_torchacc.commands.usage import UsageError, check_outputs
 
 PARTS: dict[str, tuple[float, Callable[[Setting], Iterator[Row]]]] = {
@@ -46,12 +46,12 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     check_outputs([options.csv])
     if not torch.cuda.is_available():
         raise UsageError(f"no CUDA device: {_why()}")
-    missing = machine_code.provide()
+    missing = measure_cuda.provide()
     for unit, why in missing.items():
         print(f"no machine code for {unit}: {why}", flush=True)
     writer = Writer(options.csv, options.json, _show)
     setting = Setting(Budget(options.budget))
-    if machine_code.is_emulated():
+    if measure_cuda.is_emulated():
         setting = replace(setting, blocks=1, block_s=0.0)
     try:
         for name in options.parts or PARTS:

@@ -1,22 +1,14 @@
-"""Times of calls on a device, by its events; variants in turn, in one process."""
+"""How long things are measured, and which of our operators did the work."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
 
 import pai_torchacc as ptac
-from benchmarks.gpu.machine_code import is_emulated
 from pai_torchacc import _host
-from pai_torchacc.bench.measure import Timing
-
-Call = Callable[[], Any]
-MOST_CALLS = 200
-"""Of a block: a device takes about a thousand launches before the host waits."""
+from pai_torchacc.bench import measure_cuda
+from pai_torchacc.bench.measure import Call, Timing
 
 
 @dataclass
@@ -47,42 +39,13 @@ class Setting:
     """The device's, once it was measured."""
 
 
-def timed(call: Call, n: int) -> float:
-    """Seconds that a device has spent from the first of n calls to the last's end."""
-    if is_emulated():
-        start = time.perf_counter()
-        for _ in range(n):
-            call()
-        return time.perf_counter() - start
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(n):
-        call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / 1e3
-
-
 def alternate(
     variants: dict[str, tuple[Call, Call]], setting: Setting
 ) -> dict[str, Timing]:
     """Blocks of calls in turn; each variant is (what prepares the process, call)."""
-    counts: dict[str, int] = {}
-    for name, (prepare, call) in variants.items():
-        prepare()
-        for _ in range(2):
-            call()
-        once = max(timed(call, 1), 1e-7)
-        counts[name] = max(1, min(MOST_CALLS, int(setting.block_s / once)))
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for block in range(setting.blocks):
-        if block and setting.budget.left < 0:
-            break
-        for name, (prepare, call) in variants.items():
-            prepare()
-            call()
-            times[name].append(timed(call, counts[name]) / counts[name])
-    return {name: Timing(tuple(t)) for name, t in times.items()}
+    return measure_cuda.alternate(
+        variants, setting.blocks, setting.block_s, lambda: setting.budget.left > 0
+    )
 
 
 def stock() -> None:

@@ -15,7 +15,7 @@ from switching import hits, python
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from benchmarks.gpu import machine_code
+from pai_torchacc.bench import measure_cuda
 
 pytestmark = pytest.mark.gpu
 
@@ -26,7 +26,7 @@ OPS = ("max_pool2d", "max_pool2d_backward", "log_softmax", "log_softmax_backward
 @pytest.fixture(autouse=True)
 def kernels_and_float32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All units have machine code; products and convolutions keep float32."""
-    missing = machine_code.provide()
+    missing = measure_cuda.provide()
     assert not missing
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     yield

@@ -118,9 +118,9 @@ def launches() -> list[str]:
 
 def give_machine_code(*_units: str) -> None:
     """All units have machine code, or the test fails with what kept them from it."""
-    from benchmarks.gpu import machine_code
+    from pai_torchacc.bench import measure_cuda
 
-    if missing := machine_code.provide():
+    if missing := measure_cuda.provide():
         pytest.fail(f"kernels without machine code: {missing}")
     _watch()
 
@@ -172,7 +172,11 @@ def _note_launch(kernel: int, *rest: Any) -> None:
     stream = rest[7]
     device = torch.cuda.current_device()
     current = torch.accelerator.current_stream(device)
-    is_current = (current.native_handle or 0) == (stream or 0)
+    if torch.version.cuda:
+        handle = torch.cuda.current_stream(device).cuda_stream
+    else:
+        handle = current.native_handle  # which older torch lacks
+    is_current = (handle or 0) == (stream or 0)
     number = current.stream_id if is_current else f"not torch's: {stream}"
     _launches.append(f"{_names.get(kernel, '?')} {device} {number}")
 
