@@ -230,6 +230,9 @@ OPERATORS: tuple[Operator, ...] = (
 )  # fmt: skip
 
 
+WAYS = "forward", "forward and backward"
+
+
 def rows(setting: Setting) -> Iterator[Row]:
     """Every operator once at its first size, then the others, while time is left."""
     tiny = is_emulated()
@@ -243,23 +246,57 @@ def rows(setting: Setting) -> Iterator[Row]:
                 yield from measure(operator, sizes[i], dtype, setting)
 
 
+COMPILED = (
+    *("cross_entropy", "layer_norm", "residual + layer_norm", "residual + dropout"),
+    *("Linear, GELU (tanh), Linear", "silu(a) * b"),
+)
+"""Those that torch.compile fuses too, at their first size."""
+
+COMPILES_IN_S = 20
+"""What that takes for one of them, about; it is left out with less time left."""
+
+
+def compiled(setting: Setting) -> Iterator[Row]:
+    """Some operators beside torch.compile, as many as there is time for."""
+    for operator in OPERATORS:
+        if setting.budget.left < COMPILES_IN_S or is_emulated():
+            return
+        if operator.name in COMPILED:
+            first = operator.shapes[0], operator.dtypes[0]
+            yield from measure(operator, *first, setting, against_compile=True)
+
+
 def measure(
-    operator: Operator, shape: Shape, dtype: torch.dtype, setting: Setting
+    operator: Operator,
+    shape: Shape,
+    dtype: torch.dtype,
+    setting: Setting,
+    against_compile: bool = False,
 ) -> Iterator[Row]:
-    """Rows of stock and ours: forward, and forward with backward."""
+    """Rows of stock, ours and rivals: forward, and forward with backward."""
     torch.manual_seed(0)
     name = f"{operator.name}, {'x'.join(map(str, shape))}"
     try:
         forward, wanted = operator.make(shape, dtype)
-        ways = [("forward", _without_gradients(forward))]
-        if operator.has_gradient:
-            ways.append(("forward and backward", _with_gradients(forward, wanted)))
-        for i, (way, call) in enumerate(ways):
-            ops = operator.ops + tuple(f"{op}_backward" for op in operator.ops * i)
-            found = served(ops, call)
-            timings = alternate({"stock": (stock, call), "ours": (ours, call)}, setting)
-            n_bytes = sum(operator.moved(shape, dtype.itemsize)[: i + 1])
-            flops = operator.flops(shape) * (1 + 2 * i)
+        calls = {"stock": forward, "ours": forward}
+        if against_compile:
+            calls["compile"] = torch.compile(forward)
+        for way in WAYS if operator.has_gradient else WAYS[:1]:
+            is_both = way == WAYS[1]
+            variants = {
+                k: _with_gradients(f, wanted) if is_both else _without_gradients(f)
+                for k, f in calls.items()
+            }
+            ops = operator.ops
+            if is_both:
+                ops += tuple(f"{op}_backward" for op in ops)
+            found = served(ops, variants["ours"])
+            timings = alternate(
+                {k: (ours if k == "ours" else stock, v) for k, v in variants.items()},
+                setting,
+            )
+            n_bytes = sum(operator.moved(shape, dtype.itemsize)[: 1 + is_both])
+            flops = operator.flops(shape) * (3 if is_both else 1)
             for variant, timing in timings.items():
                 yield row(
                     (SECTION, f"{name}, {way}", dtype, variant),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ PARTS: dict[str, tuple[float, Callable[[Setting], Iterator[Row]]]] = {
     "optimizers": (0.25, optimizers.rows),
     "models": (0.5, models.rows),
     "first-step": (0.6, lambda _: first_step.rows()),
-    "compiled": (1.0, models.compiled),
+    "compiled": (1.0, lambda s: chain(operators.compiled(s), models.compiled(s))),
 }
 """With the share of the time that is left when a part begins."""
 
