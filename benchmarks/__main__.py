@@ -1,4 +1,4 @@
-"""``python -m benchmarks memory | conv | quantization | lr | zoo | loaders | ...``.
+"""``python -m benchmarks memory | conv | quantization | lr | zoo | gpu | ...``.
 
 ``python -m pai_torchacc bench`` has the other figures, and ``pai_torchacc.bench`` what
 all share: workloads, interleaved timing, tables.
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_loaders(commands)
     _add_distributed(commands)
     _add_batch_size(commands)
+    _add_gpu(commands)
     return commands.run(arguments)
 
 
@@ -187,6 +188,35 @@ def _add_batch_size(commands: CommandLine) -> None:
     )
     _add_figures(size, checks=False)
     size.add_argument("--plot", metavar="FILE", help="draw throughputs here (PNG)")
+
+
+def _add_gpu(commands: CommandLine) -> None:
+    gpu = commands.add(
+        "gpu", _run_of("gpu.run"), "operators, optimizers and models on a CUDA device"
+    )
+    gpu.add_argument(
+        "--budget",
+        type=count,
+        default=150,
+        metavar="SECONDS",
+        help="what has not begun by then is left out; default: %(default)s",
+    )
+    gpu.add_argument(
+        "--parts",
+        nargs="+",
+        choices=[
+            "ceilings",
+            "epilogues",
+            "launches",
+            "operators",
+            "optimizers",
+            "models",
+            "first-step",
+            "compiled",
+        ],
+        help="default: all",
+    )
+    _add_figures(gpu, checks=False)
 
 
 def _run_of(name: str) -> Callable[[argparse.Namespace], Result]:

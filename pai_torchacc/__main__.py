@@ -81,6 +81,12 @@ def _commands() -> CommandLine:
         action="store_true",
         help="also write generic-ISA.csv beside it, for other CPUs",
     )
+    calibrate.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda: a table to read, by which nothing is decided",
+    )
 
     run = add("run", _run, "run a script with everything enabled, its children too")
     _add_device(run)
@@ -144,8 +150,12 @@ def _verify(options: argparse.Namespace) -> Result:
 
 
 def _calibrate(options: argparse.Namespace) -> Result:
-    from pai_torchacc.bench import calibrate
+    from pai_torchacc.bench import calibrate, calibrate_cuda
 
+    if options.device == "cuda":
+        if options.generic:
+            options.parser.error("--generic is for CPUs")
+        return calibrate_cuda.run(Path(options.file), options.ops), 0
     return calibrate.run(Path(options.file), options.ops, options.generic), 0
 
 

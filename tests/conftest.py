@@ -29,6 +29,7 @@ FIRST = (
     "programs/test_opinfo.py",
     "csrc/mem/test_memory_engine.py",
     "memory_reuse/test_memory_reuse.py",
+    "benchmarks/test_bench_gpu.py",
     "fusion/precision/test_precision.py",
     "data_parallelism/test_data_parallelism_ranks.py",
     "package/test_environment.py",

@@ -2,6 +2,7 @@
  * plan_units.c - the table of plans, and what a product does that fails.
  */
 #include "matrices.h"
+#include "ops/linear/cuda/lt_probe.h"
 #include "ops/linear/linear_act.h"
 #include "unit.h"
 
@@ -247,4 +248,34 @@ UNIT(what_fails_says_so_and_what_is_refused_writes_nothing)
                 "a product of 4 x 16 x 8: CUBLAS_STATUS_EXECUTION_FAILED");
     EXPECT(ptac_lt_step_run(&place, &step) == PTAC_OK);
     product_drop(&p);
+}
+
+static bool has(int device, ptac_dtype dtype, int epilogue, int64_t n)
+{
+    return ptac_lt_probe(device, dtype, false, epilogue, 64, n, 32, n % 2 ? 2 : 256);
+}
+
+UNIT(epilogues_are_asked_for_without_data)
+{
+    static const int epilogues[] = {
+        PTAC_LT_EPI_NONE,          PTAC_LT_EPI_BIAS,        PTAC_LT_EPI_RELU_AUX_BIAS,
+        PTAC_LT_EPI_GELU_AUX_BIAS, PTAC_LT_EPI_DRELU_BGRAD, PTAC_LT_EPI_DGELU_BGRAD,
+        PTAC_LT_EPI_BGRADB,
+    };
+    static const uint32_t refused[] = {PTAC_LT_EPI_BGRADB, 0}, none[] = {0};
+    const int n_products = emulated_lt.n_products;
+
+    device_begin();
+    refuse(none);
+    for (size_t i = 0; i < sizeof epilogues / sizeof *epilogues; i++)
+        for (int64_t n = 127; n <= 128; n++)
+            EXPECT(has(0, PTAC_BF16, epilogues[i], n));
+    EXPECT(!has(9, PTAC_BF16, PTAC_LT_EPI_NONE, 128)); /* no such device was opened */
+    EXPECT(!has(0, PTAC_F64, PTAC_LT_EPI_NONE, 128));
+    refuse(refused);
+    EXPECT(!has(0, PTAC_BF16, PTAC_LT_EPI_BGRADB, 128));
+    EXPECT(has(0, PTAC_BF16, PTAC_LT_EPI_DRELU_BGRAD, 128));
+    refuse(none);
+    EXPECT(emulated_lt.n_products == n_products);
+    EXPECT(emulated_lt.n_alive == 0);
 }

@@ -1,0 +1,1 @@
+"""``python -m benchmarks gpu``: operators, optimizers and models on a CUDA device."""
