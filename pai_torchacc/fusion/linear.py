@@ -202,6 +202,7 @@ def install(c: Any, ledger: Ledger) -> None:
         matmul_precision=precision,
         full_precisions=full,
         cuda_products=products(),
+        cuda_autocasts=functools.partial(torch.is_autocast_enabled, "cuda"),
         onednn_enabled=torch._C._get_mkldnn_enabled,
         stock_linear=torch._C._nn.linear,
     )

@@ -38,6 +38,9 @@ PLAIN, RELU, BIAS, RELU_BIAS, GELU_BIAS, GELU_AUX_BIAS, BGRADB = (
 """Products as the emulation calls them, by cuBLASLt's numbers of epilogues."""
 
 
+LEAST = 1 << 34
+"""Multiply-adds from which on a layer with gradients is ours."""
+
 ALLOWED = {
     *("cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"),
     "cuStreamIsCapturing",
@@ -56,7 +59,7 @@ def machine_code() -> Iterator[None]:
     emulation.stock_calls()
     from_work(0)
     yield
-    from_work(1 << 33)
+    from_work(LEAST)
     emulation.cublaslt().emulated_refuse(0)
     emulation.cublaslt().emulated_break(0)
     function("ptac_lt_plan_clear", None)()
@@ -256,7 +259,7 @@ def test_what_is_refused(on: Any) -> None:
 
 def test_small_layers_are_trained_by_stock(on: Any) -> None:
     """Whose node takes less of the host's time than ours."""
-    from_work(1 << 33)
+    from_work(LEAST)
     net, x = layer(6, 8), torch.randn(4, 6, device="cuda")
     forward, backward = hits(FORWARD), hits(BACKWARD)
     net(x).sum().backward()
@@ -267,10 +270,17 @@ def test_small_layers_are_trained_by_stock(on: Any) -> None:
 
 def test_autocast_is_left_alone(on: Any) -> None:
     net, x = layer(6, 8), torch.randn(4, 6, device="cuda")
-    counted = hits(FORWARD)
+    counted, backward = hits(FORWARD), hits(BACKWARD)
     with torch.autocast("cuda", torch.bfloat16):
         assert net(x).dtype == torch.bfloat16
+        ptac.ops.linear_act(x, net[0].weight, net[0].bias, "relu")
     assert counted.accelerated == 0
+    assert counted.forwarded == {"not measured faster": 1, "autocast": 1}
+    loss = net(x).sum()
+    with torch.autocast("cuda", torch.bfloat16):
+        loss.backward()  # by the gradients of what forward was
+    assert (counted.accelerated, backward.accelerated) == (1, 0)
+    assert backward.forwarded == {"mode or transform active": 1}
 
 
 @contextlib.contextmanager

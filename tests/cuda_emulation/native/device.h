@@ -27,7 +27,10 @@ extern "C" {
 
 /* --- memory --- */
 
-/* Poisoned with NaNs, or its first MiB is; NULL where there is none. No bytes are NULL too. */
+/*
+ * NaNs are its poison, in its first MiB; NULL where there is none. No bytes are NULL
+ * too.
+ */
 EMULATED_API void *emulated_alloc(int device, size_t bytes);
 EMULATED_API void emulated_free(void *memory);
 /* Blocks that live, and how many there ever were. */

@@ -16,7 +16,8 @@ enum {
     ALLOWS_TF32 = 8,
 };
 
-PTAC_LENT(cuda_products) /* returns what torch's settings say of products on CUDA */
+PTAC_LENT(cuda_products)  /* returns what torch's settings say of products on CUDA */
+PTAC_LENT(cuda_autocasts) /* returns whether autocast is on for CUDA */
 
 static ptac_reason ask_settings(ptac_dtype dtype, bool *allows_tf32)
 {
@@ -54,11 +55,14 @@ static ptac_reason borrow(PyObject *const tensors[3], ptac_linear_cuda *l)
 static ptac_reason read_call(PyObject *const tensors[3], ptac_act activation,
                              bool is_training, ptac_linear_cuda *l)
 {
-    ptac_reason why = borrow(tensors, l);
+    const ptac_reason why = borrow(tensors, l);
 
-    if (!why)
-        why = ptac_linear_cuda_read(l, activation, is_training);
-    return why ? why : ask_settings(l->call.inputs[0].dtype, &l->params.allows_tf32);
+    return why ? why : ptac_linear_cuda_read(l, activation, is_training);
+}
+
+static ptac_reason ask_settings_of(ptac_linear_cuda *l)
+{
+    return ask_settings(l->call.inputs[0].dtype, &l->params.allows_tf32);
 }
 
 /* y, or (y, z); None where no row has run. */
@@ -77,27 +81,59 @@ static ptac_reason why_shut(void)
     return !gate && ptac_thread_is_disabled() ? PTAC_DISABLED : gate;
 }
 
+/*
+ * Under autocast stock multiplies what it has cast: its casts of weights are kept for
+ * as long as autocast lasts, and where it keeps them nobody else can look.
+ */
+static ptac_reason why_not_plain(void)
+{
+    const ptac_reason why = ptac_why_not_lean();
+    PyObject *on;
+
+    if (why != PTAC_MODE)
+        return why;
+    on = PyObject_CallNoArgs(cuda_autocasts);
+    Py_XDECREF(on);
+    PyErr_Clear();
+    return on == Py_True ? PTAC_AUTOCAST : why;
+}
+
+/*
+ * The row, or NULL and why. What costs least to ask comes first: most layers that are
+ * trained are small, and most that are called stand by themselves.
+ */
+static const ptac_kernel *choose(PyObject *const tensors[3], ptac_act activation,
+                                 bool is_training, ptac_linear_cuda *l,
+                                 ptac_reason *why)
+{
+    *why = read_call(tensors, activation, is_training, l);
+    if (!*why)
+        *why = ptac_linear_cuda_worth(l);
+    if (!*why)
+        *why = why_not_plain();
+    if (!*why)
+        *why = ask_settings_of(l);
+    if (!*why && l->params.allows_tf32) /* by which float32 is worth less */
+        *why = ptac_linear_cuda_worth(l);
+    return *why ? NULL : ptac_linear_cuda_choose(l, why);
+}
+
 PyObject *ptac_try_linear_on_cuda(PyObject *const tensors[3], ptac_act activation,
                                   bool counts_refusals)
 {
-    const int is_training = ptac_linear_wants_gradient(tensors);
+    ptac_reason why = why_shut();
     const ptac_kernel *row = NULL;
     ptac_linear_cuda l;
-    ptac_reason why;
+    int is_training = 0;
 
-    if (is_training < 0)
-        return NULL;
-    why = why_shut();
     if (!why && activation == PTAC_ACT_NONE)
         why = PTAC_NOT_FASTER;
     if (!why)
-        why = read_call(tensors, activation, is_training, &l);
+        is_training = ptac_linear_wants_gradient(tensors);
+    if (is_training < 0)
+        return NULL;
     if (!why)
-        why = ptac_linear_cuda_worth(&l);
-    if (!why)
-        why = ptac_why_not_lean();
-    if (!why)
-        row = ptac_linear_cuda_choose(&l, &why);
+        row = choose(tensors, activation, is_training, &l, &why);
     if (why && counts_refusals)
         ptac_refuse(PTAC_OP_LINEAR_ACT, why);
     if (row && (is_training || ptac_shadow_is_on()))
@@ -109,9 +145,11 @@ PyObject *ptac_linear_forward_on_cuda(PyObject *const tensors[3], ptac_act activ
                                       const ptac_kernel *row, bool is_training)
 {
     ptac_linear_cuda l;
-    const ptac_reason why =
+    ptac_reason why =
         row ? read_call(tensors, activation, is_training, &l) : PTAC_ARGUMENT;
 
+    if (!why)
+        why = ask_settings_of(&l);
     if (why)
         ptac_refuse(PTAC_OP_LINEAR_ACT, why);
     return run(why ? NULL : row, &l);
