@@ -72,10 +72,13 @@ def line() -> str | None:
 
 
 def remarks(c: Any) -> list[str]:
-    """Who overrode our operators on CUDA."""
+    """Who overrode our operators on CUDA; what linear layers lack there."""
     if not _line or c.cuda_reason():
         return []
-    return [f"{op} on CUDA: overridden by {who}" for op, who in _foreign(c).items()]
+    found = [f"{op} on CUDA: overridden by {who}" for op, who in _foreign(c).items()]
+    if why := c.cublaslt_trouble():
+        found.append(f"linear layers on CUDA are stock's: {why}")
+    return found
 
 
 def _foreign(c: Any) -> dict[str, str]:

@@ -20,6 +20,7 @@ from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion.compiled import not_compiled, traced_as
 from pai_torchacc.fusion.foreign import is_torchs_own
+from pai_torchacc.fusion.linear_cuda import products
 from pai_torchacc.fusion.node import lean_apply, named_like
 from pai_torchacc.fusion.shadow import run
 
@@ -200,6 +201,8 @@ def install(c: Any, ledger: Ledger) -> None:
         linear_nodes=tuple(lean_apply(named_like(LinearAct, n)) for n in _LAST_NODES),
         matmul_precision=precision,
         full_precisions=full,
+        cuda_products=products(),
+        cuda_autocasts=functools.partial(torch.is_autocast_enabled, "cuda"),
         onednn_enabled=torch._C._get_mkldnn_enabled,
         stock_linear=torch._C._nn.linear,
     )

@@ -2,10 +2,10 @@
 
 ``device="cuda"`` works: torch computes by its CPU kernels in memory that the host
 cannot read otherwise, and our kernels are run by the emulation. The package finds both
-as it finds the real ones, by the names of their libraries: ``libcuda.so.1`` and
-``libtorch_cuda.so``. Torch asks the second one while it is imported, so that this has
-to come first. Nothing of it can be taken back: tests on these devices are run in
-processes of their own, by ``test_on_cuda.py``.
+as it finds the real ones, by the names of their libraries: ``libcuda.so.1``,
+``libtorch_cuda.so`` and ``libcublasLt.so.13``. Torch asks the second one while it is
+imported, so that this has to come first. Nothing of it can be taken back: tests on
+these devices are run in processes of their own, by ``test_on_cuda.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NATIVE = Path(__file__).parent / "native"
 TORCH = Path(str(importlib.util.find_spec("torch").origin)).parent
-LIBRARIES = ("libcuda.so.1", "libtorch_cuda.so")
+LIBRARIES = ("libcuda.so.1", "libtorch_cuda.so", "libcublasLt.so.13")
 
 _loaded: list[Any] = []
 
@@ -46,8 +46,8 @@ def _torch_command() -> list[str]:
 
 
 def build(folder: Path) -> list[Path]:
-    """Both libraries, in a folder; what is compiled is kept for other sessions."""
-    driver, torchs = (folder / name for name in LIBRARIES)
+    """The libraries, in a folder; what is compiled is kept for other sessions."""
+    driver, torchs, products = (folder / name for name in LIBRARIES)
     builder = native.Builder(folder)
     builder.library(driver, _driver_sources())
     sources = [NATIVE / f"{n}.cc" for n in ("torch_device", "torch_operators")]
@@ -55,7 +55,9 @@ def build(folder: Path) -> list[Path]:
     lib = TORCH / "lib"
     link = (str(driver), f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch_cpu", "-lc10")
     builder.library(torchs, sources, command=_torch_command(), link=link)
-    return [driver, torchs]
+    parts = native.test_sources("emulated_lt", "emulated_lt_checks", "emulated_lt_math")
+    builder.library(products, [NATIVE / "cublaslt.c", *parts], link=(str(driver),))
+    return [driver, torchs, products]
 
 
 def load() -> Any:
@@ -63,10 +65,11 @@ def load() -> Any:
     if not _loaded:
         assert "torch" not in sys.modules, "the emulation has to come before torch"
         with tempfile.TemporaryDirectory() as folder:
-            driver, torchs = build(Path(folder))
+            driver, torchs, products = build(Path(folder))
             _loaded.append(ctypes.CDLL(str(driver)))
             assert _loaded[0].cuInit(0) == 0
             _loaded.append(ctypes.CDLL(str(torchs)))
+            _loaded.append(ctypes.CDLL(str(products)))
         for library, names in zip(_loaded, _TEXTS, strict=True):
             for name in names:
                 getattr(library, name).restype = ctypes.c_char_p
@@ -74,7 +77,11 @@ def load() -> Any:
     return _loaded[0]
 
 
-_TEXTS = (("emulated_calls", "emulated_launch"), ("emulated_stock_calls",))
+_TEXTS = (
+    ("emulated_calls", "emulated_launch"),
+    ("emulated_stock_calls",),
+    ("emulated_misuse",),
+)
 
 
 def _patch() -> None:
@@ -140,6 +147,12 @@ def stock_calls() -> list[str]:
     """Operators that torch itself computed since the last look."""
     load()
     return _loaded[1].emulated_stock_calls().decode().split()
+
+
+def cublaslt() -> Any:
+    """The library of products: what it refuses, and what it was asked."""
+    load()
+    return _loaded[2]
 
 
 @contextlib.contextmanager

@@ -6,14 +6,12 @@
  * of CUDA take views, as follows, all of one dtype and each with its rows' elements
  * side by side; what is not there has no data:
  *
- *   linear_act           x [m, k], w [n, k], bias [n] -> y [m, n], saved
- *   linear_act_backward  grad [m, n], x, w, saved or y -> grad of x, of w, of bias
+ *   linear_act           x [m, k], w [n, k], bias [n] -> y [m, n], z [m, n]
+ *   linear_act_backward  grad [m, n], x, w, saved -> grad of x, of w, of bias
  *
- * saved is there where is_training and the activation is not none, tanh or sigmoid;
- * these two go back by y. Of ReLU it is a mask of bits, rows of
- * ptac_linear_act_saved_ld() bits; of others z = x w^T + bias, in rows of so many
- * elements. Backward, ReLU takes no y. At a NaN of z the library's own mask may stop
- * the gradient, which stock lets pass.
+ * z = x w^T + bias is there where is_training and ptac_act_saves_z(); its rows begin
+ * ptac_linear_act_ldz() elements apart. saved is z, or y of the other activations, in
+ * rows at any distance.
  *
  * Nothing is allocated: the call brings workspace of the bytes below, aligned to
  * PTAC_LT_WORKSPACE_ALIGNMENT.
@@ -32,19 +30,15 @@ typedef struct ptac_linear_act {
     void *host;       /* of the CPU: the tensors, of either direction */
     /* Of CUDA: */
     bool allows_tf32; /* float32 may be multiplied with 10 bits of mantissa */
+    bool only_fused;  /* refuse what takes a kernel behind the product: stock's does */
+    bool only_known;  /* and products that have not been planned before */
     int device;
     void *workspace;
     size_t workspace_bytes;
 } ptac_linear_act;
 
-/* Whether forward keeps something beside y for backward. */
-static inline bool ptac_linear_act_saves(ptac_act act)
-{
-    return act == PTAC_ACT_RELU || ptac_act_saves_z(act);
-}
-
-/* Bits between rows of ReLU's mask; else elements between rows of z. */
-int64_t ptac_linear_act_saved_ld(ptac_act act, int64_t n);
+/* Elements between rows of z. */
+int64_t ptac_linear_act_ldz(int64_t n);
 
 /*
  * The workspace that a call is fast with. Backward fails with less than it takes to

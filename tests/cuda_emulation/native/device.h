@@ -27,7 +27,10 @@ extern "C" {
 
 /* --- memory --- */
 
-/* Poisoned with NaNs; NULL where there is none. No bytes are NULL too. */
+/*
+ * NaNs are its poison, in its first MiB; NULL where there is none. No bytes are NULL
+ * too.
+ */
 EMULATED_API void *emulated_alloc(int device, size_t bytes);
 EMULATED_API void emulated_free(void *memory);
 /* Blocks that live, and how many there ever were. */
@@ -53,6 +56,13 @@ EMULATED_API bool emulated_has_context(void);
 /* Record what is launched on a stream from now on, or no more. */
 EMULATED_API void emulated_capture(int device, int number, bool is_captured);
 EMULATED_API bool emulated_is_capturing(void);
+
+/*
+ * Work of a library's on a stream of the current device, which counts as a launch of
+ * that name: from then on memory may be touched, until emulated_close(). False: the
+ * stream is not of that device.
+ */
+EMULATED_API bool emulated_begin(const char *name, void *stream);
 
 /* --- what has happened --- */
 

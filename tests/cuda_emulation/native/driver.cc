@@ -61,6 +61,14 @@ const cu_stream_opaque *stream_of(cu_stream stream)
     return nullptr;
 }
 
+void note_launch(const std::string &name, const cu_stream_opaque *s)
+{
+    std::lock_guard<std::mutex> guard(lock);
+
+    launched.push_back(name + " " + std::to_string(s->device) + " " +
+                       std::to_string(s->number));
+}
+
 } // namespace
 
 int note_call(const char *name)
@@ -211,15 +219,22 @@ EMULATED_API cu_result cuLaunchKernel(cu_function kernel, unsigned int blocks_x,
         skips_launch || emulator_launch(kernel, &grid, parameters) ? OK : INVALID_VALUE;
     skips_launch = false;
     emulated_close();
-
-    std::lock_guard<std::mutex> guard(lock);
-
-    launched.push_back(std::string(emulator_name(kernel)) + " " +
-                       std::to_string(s->device) + " " + std::to_string(s->number));
+    note_launch(emulator_name(kernel), s);
     return result;
 }
 
 } // extern "C"
+
+bool emulated_begin(const char *name, void *stream)
+{
+    const cu_stream_opaque *s = stream_of(static_cast<cu_stream>(stream));
+
+    if (!current() || !s || s->device != current()->device)
+        return false;
+    note_launch(name, s);
+    emulated_open();
+    return true;
+}
 
 void *emulated_stream(int device, int number)
 {

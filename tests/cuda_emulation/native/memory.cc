@@ -16,6 +16,7 @@ namespace
 {
 
 constexpr size_t ARENA = (size_t)1 << 30, ALIGNMENT = 512; /* as torch's allocator */
+constexpr size_t MOST_POISON = (size_t)1 << 20;            /* what follows stays */
 
 struct arena {
     char *begin = nullptr;
@@ -39,13 +40,15 @@ void protect(int access)
             abort();
 }
 
-void *block_of(arena &a, size_t bytes)
+/* Makes bytes the size of the block, where it was another's that was a little larger. */
+void *block_of(arena &a, size_t &bytes)
 {
-    const auto found = a.unused.find(bytes);
+    const auto found = a.unused.lower_bound(bytes);
     void *memory;
 
-    if (found != a.unused.end()) {
+    if (found != a.unused.end() && found->first <= bytes + bytes / 8) {
         memory = found->second;
+        bytes = found->first;
         a.unused.erase(found);
         return memory;
     }
@@ -74,7 +77,7 @@ void emulated_close(void)
 
 void *emulated_alloc(int device, size_t wanted)
 {
-    const size_t bytes = (wanted + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    size_t bytes = (wanted + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     void *memory = nullptr;
 
     if (bytes == 0)
@@ -98,7 +101,7 @@ void *emulated_alloc(int device, size_t wanted)
             n_ever++;
             bytes_now += (int64_t)bytes;
             bytes_most = std::max(bytes_most, bytes_now);
-            memset(memory, 0xff, bytes);
+            memset(memory, 0xff, std::min(bytes, MOST_POISON));
         }
     }
     emulated_close();

@@ -16,6 +16,27 @@ PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
                           bool counts_refusals);
 
 /*
+ * The same of a call whose x is on a CUDA device and whose switch is on, and what
+ * LinearAct's forward and backward are there: y, or (y, z), or None; false for stock.
+ */
+PyObject *ptac_try_linear_on_cuda(PyObject *const tensors[3], ptac_act activation,
+                                  bool counts_refusals);
+PyObject *ptac_linear_forward_on_cuda(PyObject *const tensors[3], ptac_act activation,
+                                      const ptac_kernel *row, bool is_training);
+bool ptac_linear_backward_on_cuda(const char *row, ptac_act activation,
+                                  ptac_linear_gradients *gradients);
+
+/*
+ * Whether a gradient will be asked of x, w or bias; -1 with an exception set. Asks w
+ * first: parameters usually want one.
+ */
+int ptac_linear_wants_gradient(PyObject *const tensors[3]);
+
+/* By way of LinearAct, for a call that the row takes. */
+PyObject *ptac_linear_node(PyObject *const tensors[3], ptac_act activation,
+                           const ptac_kernel *row, bool is_training);
+
+/*
  * What a node of ours in autograd's graph computes: the first output of apply(*args),
  * or None for stock, which has been counted as a refusal of op. NULL for the tuple
  * args, or for apply, means that an exception is set, and gives NULL.

@@ -87,11 +87,7 @@ static const ptac_kernel *choose(lean *l, ptac_act activation, bool is_training)
     return l->why ? NULL : row;
 }
 
-/*
- * Whether a gradient will be asked of x, w or bias; -1 with an exception set. Asks w
- * first: parameters usually want one.
- */
-static int wants_gradient(PyObject *const tensors[3])
+int ptac_linear_wants_gradient(PyObject *const tensors[3])
 {
     static const int order[] = {1, 0, 2};
     int wants = 0;
@@ -114,7 +110,7 @@ static const ptac_kernel *choose_lean(PyObject *const tensors[3], ptac_act activ
 
     if (!borrow(tensors, l))
         return NULL;
-    *is_training = wants_gradient(tensors);
+    *is_training = ptac_linear_wants_gradient(tensors);
     if (*is_training < 0)
         return NULL;
     row = choose(l, activation, *is_training);
@@ -124,8 +120,8 @@ static const ptac_kernel *choose_lean(PyObject *const tensors[3], ptac_act activ
 }
 
 /* By way of the node: apply(x, w, bias, activation, row, is_training). */
-static PyObject *apply_node(PyObject *const tensors[3], ptac_act activation,
-                            const ptac_kernel *row, bool is_training)
+PyObject *ptac_linear_node(PyObject *const tensors[3], ptac_act activation,
+                           const ptac_kernel *row, bool is_training)
 {
     PTAC_OWNED PyObject *code = PyLong_FromLong(activation);
     PTAC_OWNED PyObject *name = PyUnicode_FromString(row->name);
@@ -148,13 +144,15 @@ PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
     PTAC_IN_FLIGHT;
     if (ptac_is_off(PTAC_OP_LINEAR_ACT))
         Py_RETURN_NONE;
+    if (ptac_is_plain_on_cuda(tensors[0]))
+        return ptac_try_linear_on_cuda(tensors, activation, counts_refusals);
     row = choose_lean(tensors, activation, &l, &is_training);
     if (!row && !l.why)
         return NULL;
     if (l.why && counts_refusals)
         ptac_refuse(PTAC_OP_LINEAR_ACT, l.why);
     if (row && (is_training || ptac_shadow_is_on()))
-        return apply_node(tensors, activation, row, is_training);
+        return ptac_linear_node(tensors, activation, row, is_training);
     return run(row, &l);
 }
 
@@ -207,6 +205,10 @@ PTAC_ARGS(linear_act_forward, 6)
     if (!name || !read_activation(args[3], &activation))
         return NULL;
     PTAC_IN_FLIGHT;
+    if (ptac_is_plain_on_cuda(args[0])) {
+        row = ptac_registry_find_on(PTAC_ON_CUDA, PTAC_OP_LINEAR_ACT, name);
+        return ptac_linear_forward_on_cuda(args, activation, row, args[5] == Py_True);
+    }
     row = ptac_registry_find(PTAC_OP_LINEAR_ACT, name);
     if (borrow(args, &l))
         l.why =
@@ -268,8 +270,10 @@ PTAC_ARGS(linear_act_backward, 7)
     const ptac_op op = PTAC_OP_LINEAR_ACT_BACKWARD;
     ptac_linear_gradients g = {0};
     ptac_act activation;
+    ptac_device on;
     const char *row;
     ptac_reason why;
+    bool is_done;
 
     if (!PyTuple_Check(args[6]) || PyTuple_Size(args[6]) != 3)
         return PyErr_Format(PyExc_TypeError, "wants are three bools");
@@ -277,7 +281,7 @@ PTAC_ARGS(linear_act_backward, 7)
     if (!row || !read_activation(args[1], &activation))
         return NULL;
     PTAC_IN_FLIGHT;
-    why = ptac_are_plain(&args[2], 4, 1) ? PTAC_TAKE : PTAC_SUBCLASS;
+    why = ptac_are_plain_on(&args[2], 4, 1, &on) ? PTAC_TAKE : PTAC_SUBCLASS;
     if (!ptac_thread_is_plain() || onednn_is_off(row))
         why = PTAC_MODE;
     if (why) {
@@ -291,7 +295,10 @@ PTAC_ARGS(linear_act_backward, 7)
     g.wants_x = PyTuple_GetItem(args[6], 0) == Py_True;
     g.wants_w = PyTuple_GetItem(args[6], 1) == Py_True;
     g.wants_bias = PyTuple_GetItem(args[6], 2) == Py_True;
-    if (!PTAC_UNLOCKED(ptac_linear_backward(row, activation, &g)))
+    is_done = on == PTAC_ON_CUDA
+                  ? ptac_linear_backward_on_cuda(row, activation, &g)
+                  : PTAC_UNLOCKED(ptac_linear_backward(row, activation, &g));
+    if (!is_done)
         Py_RETURN_NONE;
     return Py_BuildValue("(NNN)", wrap_or_none(&g.grad_x), wrap_or_none(&g.grad_w),
                          wrap_or_none(&g.grad_bias));

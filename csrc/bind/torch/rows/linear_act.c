@@ -28,25 +28,25 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 PTAC_SHAPES(LINEAR_ACT, classify, KINDS)
 PTAC_SHAPES(LINEAR_ACT_BACKWARD, classify, KINDS)
 
-/*
- * Leading dimensions folded into one; false where their rows lie at no single stride.
- */
-static bool fold(at_tensor tensor, const ptac_view *view, ptac_matrix *matrix)
+bool ptac_linear_fold(at_tensor tensor, const ptac_view *view, ptac_matrix *matrix)
 {
     const int last = view->n_dims - 1;
-    int64_t rows = 1;
+    int64_t rows = 1, stride;
 
     if (view->n_dims < 2 || view->n_dims > PTAC_MAX_DIMS)
         return false;
-    if (view->n_dims > 2 && !ptac_view_is_contiguous(view))
-        return false;
-    for (int i = 0; i < last; i++)
+    stride = view->n_dims == 2 ? view->strides[0] : view->sizes[last];
+    for (int i = last - 1; i >= 0; i--) {
+        if (view->sizes[i] == 1)
+            continue;
+        if (rows == 1)
+            stride = view->strides[i];
+        else if (view->strides[i] != rows * stride)
+            return false;
         rows *= view->sizes[i];
-    *matrix = (ptac_matrix){tensor,
-                            0,
-                            {rows, view->sizes[last]},
-                            {view->n_dims == 2 ? view->strides[0] : view->sizes[last],
-                             view->strides[last]}};
+    }
+    *matrix = (ptac_matrix){
+        tensor, 0, {rows, view->sizes[last]}, {stride, view->strides[last]}};
     return true;
 }
 
@@ -63,7 +63,7 @@ static bool read_matrix(at_tensor tensor, ptac_matrix *matrix)
     ptac_view view;
 
     ptac_view_of(tensor, &view);
-    return view.dtype == PTAC_F32 && fold(tensor, &view, matrix) &&
+    return view.dtype == PTAC_F32 && ptac_linear_fold(tensor, &view, matrix) &&
            is_dense_one_way(matrix);
 }
 
@@ -104,8 +104,9 @@ ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_call *call)
     ptac_view_of(tensors->w, w);
     if (w->dtype != PTAC_F32)
         return PTAC_DTYPE;
-    if (!fold(tensors->x, x, rows) || !fold(tensors->w, w, weight) ||
-        !is_dense_one_way(rows) || !is_dense_one_way(weight))
+    if (!ptac_linear_fold(tensors->x, x, rows) ||
+        !ptac_linear_fold(tensors->w, w, weight) || !is_dense_one_way(rows) ||
+        !is_dense_one_way(weight))
         return PTAC_LAYOUT;
     /* Stock's gradients have the order of what they belong to, ours are row by row. */
     if (params->is_training && (rows->strides[1] != 1 || weight->strides[1] != 1))
@@ -117,15 +118,10 @@ ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_call *call)
     return ptac_vector_reason(bias, weight->sizes[0]);
 }
 
-/* The sizes of y, which stock gives it; x may change while the product runs. */
-typedef struct result_shape {
-    int n_dims;
-    int64_t sizes[PTAC_MAX_DIMS], strides[PTAC_MAX_DIMS];
-} result_shape;
-
-static result_shape shape_like(const ptac_view *x, int64_t last_size)
+/* Stock gives y such sizes; x may change while the product runs. */
+ptac_linear_shape ptac_linear_shape_like(const ptac_view *x, int64_t last_size)
 {
-    result_shape shape = {.n_dims = x->n_dims};
+    ptac_linear_shape shape = {.n_dims = x->n_dims};
     int64_t stride = 1;
 
     for (int i = x->n_dims - 1; i >= 0; i--) {
@@ -137,7 +133,7 @@ static result_shape shape_like(const ptac_view *x, int64_t last_size)
 }
 
 /* The result of a product, if there is one, under these sizes. */
-static at_error unfold(at_tensor *matrix, const result_shape *shape)
+static at_error unfold(at_tensor *matrix, const ptac_linear_shape *shape)
 {
     at_tensor named = NULL;
 
@@ -183,7 +179,7 @@ static ptac_status forward(const ptac_call *call, ptac_gemm provider)
 {
     const ptac_linear_act *p = call->params;
     ptac_linear_tensors *t = p->host;
-    const result_shape shape = shape_like(&call->inputs[0], p->n);
+    const ptac_linear_shape shape = ptac_linear_shape_like(&call->inputs[0], p->n);
     const bool none = p->activation == PTAC_ACT_NONE;
     bool has_bias = false;
 
@@ -246,7 +242,7 @@ static ptac_status backward(const ptac_call *call, ptac_gemm provider)
 {
     const ptac_linear_act *p = call->params;
     ptac_linear_gradients *g = p->host;
-    const result_shape shape = shape_like(&call->inputs[0], p->k);
+    const ptac_linear_shape shape = ptac_linear_shape_like(&call->inputs[0], p->k);
 
     if (!all_gradients(provider, g, p) && !unfold(&g->grad_x, &shape))
         return PTAC_OK;
@@ -268,7 +264,7 @@ static bool read_gradients(ptac_linear_gradients *g, const ptac_view *grad,
     ptac_view saved;
 
     if (grad->dtype != PTAC_F32 || !ptac_view_is_contiguous(grad) ||
-        !fold(g->grad, grad, &rows))
+        !ptac_linear_fold(g->grad, grad, &rows))
         return false;
     p->m = rows.sizes[0];
     p->n = rows.sizes[1];

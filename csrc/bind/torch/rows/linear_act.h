@@ -33,6 +33,19 @@ typedef struct ptac_linear_gradients {
 } ptac_linear_gradients;
 
 /*
+ * Leading dimensions folded into one; false where their rows lie at no single stride.
+ */
+bool ptac_linear_fold(at_tensor tensor, const ptac_view *view, ptac_matrix *matrix);
+
+/* Sizes as those of a tensor but for the last, and the strides of a dense one. */
+typedef struct ptac_linear_shape {
+    int n_dims;
+    int64_t sizes[PTAC_MAX_DIMS], strides[PTAC_MAX_DIMS];
+} ptac_linear_shape;
+
+ptac_linear_shape ptac_linear_shape_like(const ptac_view *x, int64_t last_size);
+
+/*
  * Fill in params and what the chooser asks of the call: float32 x [..., k], w [n, k].
  * tensors must outlive params. Quick, since most small calls go no further.
  */

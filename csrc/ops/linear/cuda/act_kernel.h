@@ -14,6 +14,15 @@ PTAC_DEVICE float ptac_sigmoid(float z)
     return 1.0f / (1.0f + expf(-z));
 }
 
+/* s = sigmoid(z), and s (1 - s) without the difference, which cancels at large z. */
+PTAC_DEVICE float ptac_sigmoid_slope(float z, float *s)
+{
+    const float e = expf(-fabsf(z)), share = 1.0f / (1.0f + e);
+
+    *s = z < 0.0f ? e * share : share;
+    return e * share * share;
+}
+
 /* Twice u(z) of bias_act_ref.c. */
 PTAC_DEVICE float ptac_gelu_tanh_inner(float z)
 {
@@ -48,7 +57,7 @@ template <int act> PTAC_DEVICE float ptac_act_of(float z)
 /* x is what ptac_act_saves_z() says; of ReLU's mask, bits as 0 or 1. */
 template <int act> PTAC_DEVICE float ptac_grad_of(float g, float x)
 {
-    float s;
+    float s, slope;
 
     switch (act) {
     case PTAC_ACT_RELU:
@@ -56,12 +65,11 @@ template <int act> PTAC_DEVICE float ptac_grad_of(float g, float x)
     case PTAC_ACT_GELU:
         return g * (ptac_normal_cdf(x) + x * 0.3989422804f * expf(-0.5f * x * x));
     case PTAC_ACT_GELU_TANH:
-        s = ptac_sigmoid(ptac_gelu_tanh_inner(x));
-        return g *
-               (s + x * s * (1.0f - s) * 1.5957691216f * (1.0f + 0.134145f * x * x));
+        slope = ptac_sigmoid_slope(ptac_gelu_tanh_inner(x), &s);
+        return g * (s + x * slope * 1.5957691216f * (1.0f + 0.134145f * x * x));
     case PTAC_ACT_SILU:
-        s = ptac_sigmoid(x);
-        return g * (s + x * s * (1.0f - s));
+        slope = ptac_sigmoid_slope(x, &s);
+        return g * (s + x * slope);
     case PTAC_ACT_TANH:
         return g * (1.0f - x * x);
     case PTAC_ACT_SIGMOID:

@@ -51,6 +51,11 @@ size_t ptac_linear_act_backward_workspace(const ptac_linear_act *params,
     return grad_bytes(params, dtype) + shared;
 }
 
+int64_t ptac_linear_act_ldz(int64_t n)
+{
+    return ptac_parts(n, PTAC_LT_AUX_UNIT) * PTAC_LT_AUX_UNIT;
+}
+
 static bool is_matrix(const ptac_view *view, int64_t n_rows, int64_t n_cols)
 {
     const int64_t sizes[] = {n_rows, n_cols};
@@ -76,8 +81,7 @@ static ptac_reason accepts_place(const ptac_call *call)
     if (ptac_lt_type(call->inputs[0].dtype) < 0)
         return PTAC_DTYPE;
     for (int i = 1; i < call->n_inputs; i++)
-        if (i != SAVED && call->inputs[i].data &&
-            call->inputs[i].dtype != call->inputs[0].dtype)
+        if (call->inputs[i].data && call->inputs[i].dtype != call->inputs[0].dtype)
             return PTAC_DTYPE;
     if (p->m <= 0 || p->n <= 0 || p->k <= 0)
         return PTAC_EMPTY;
@@ -85,7 +89,7 @@ static ptac_reason accepts_place(const ptac_call *call)
         return PTAC_SHAPE;
     if (!ptac_lt_on(p->device) || (uintptr_t)p->workspace % PTAC_LT_WORKSPACE_ALIGNMENT)
         return PTAC_DEVICE;
-    return ptac_bias_act_ask();
+    return p->only_fused ? PTAC_TAKE : ptac_bias_act_ask();
 }
 
 static ptac_reason accepts(const ptac_call *call)
@@ -109,6 +113,7 @@ static ptac_lt_place place_of(const ptac_call *call, size_t kept)
         .call = call,
         .dtype = call->inputs[0].dtype,
         .allows_tf32 = p->allows_tf32,
+        .only_known = p->only_known,
         .device = p->device,
         .workspace = {(char *)p->workspace + kept, p->workspace_bytes - kept},
     };
@@ -118,7 +123,7 @@ static ptac_status run(const ptac_call *call)
 {
     const ptac_linear_act *p = call->params;
     const ptac_lt_place place = place_of(call, 0);
-    const bool saves = p->is_training && ptac_linear_act_saves(p->activation);
+    const bool saves = p->is_training && ptac_act_saves_z(p->activation);
     const ptac_lt_forward layer = {
         .m = p->m,
         .n = p->n,
@@ -127,14 +132,14 @@ static ptac_status run(const ptac_call *call)
         .w = matrix_of(&call->inputs[W]),
         .bias = call->n_inputs > BIAS ? call->inputs[BIAS].data : NULL,
         .y = matrix_of(&call->outputs[0]),
-        .saved = {saves ? call->outputs[1].data : NULL,
-                  ptac_linear_act_saved_ld(p->activation, p->n)},
+        .saved = {saves ? call->outputs[1].data : NULL, ptac_linear_act_ldz(p->n)},
         .act = p->activation,
     };
     ptac_lt_step step;
 
-    if (!ptac_lt_plan_forward(&place, &layer, &step))
-        return PTAC_UNSUPPORTED;
+    if (!ptac_lt_plan_forward(&place, &layer, &step) ||
+        (p->only_fused && step.then != PTAC_LT_FUSED))
+        return p->only_known ? PTAC_NOT_YET : PTAC_UNSUPPORTED;
     return ptac_lt_step_run(&place, &step);
 }
 
@@ -191,11 +196,9 @@ static bool plan_backward(const ptac_call *call, const ptac_lt_place *place,
         .g = grad,
         .gz = none ? grad : made,
         .gb = sums ? call->outputs[2].data : NULL,
-        .saved = {none ? NULL : call->inputs[SAVED].data,
-                  ptac_linear_act_saves(p->activation)
-                      ? ptac_linear_act_saved_ld(p->activation, p->n)
-                      : matrix_of(&call->inputs[SAVED]).ld},
+        .saved = none ? (ptac_lt_matrix){NULL, 0} : matrix_of(&call->inputs[SAVED]),
         .act = p->activation,
+        .has_y = true,
     };
     g->has_kernel = !none || sums;
     if (sums && ptac_bias_grad_bytes(p->m, p->n) > place->workspace.bytes)
@@ -215,7 +218,7 @@ static ptac_status run_backward(const ptac_call *call)
         return PTAC_NO_MEMORY;
     place = place_of(call, kept);
     if (!plan_backward(call, &place, &g))
-        return PTAC_UNSUPPORTED;
+        return p->only_known ? PTAC_NOT_YET : PTAC_UNSUPPORTED;
     if (g.has_kernel) {
         ptac_act_backward_cuda job = ptac_lt_act_grad(&place, &g.own);
 
@@ -239,8 +242,8 @@ static ptac_reason accepts_backward(const ptac_call *call)
         (x->data && !is_matrix(x, p->m, p->k)) ||
         (w->data && !is_matrix(w, p->n, p->k)))
         return PTAC_LAYOUT;
-    if (p->activation != PTAC_ACT_NONE && !call->inputs[SAVED].data)
-        return PTAC_ARGUMENT;
+    if (p->activation != PTAC_ACT_NONE && !is_matrix(&call->inputs[SAVED], p->m, p->n))
+        return PTAC_LAYOUT;
     return accepts_place(call);
 }
 

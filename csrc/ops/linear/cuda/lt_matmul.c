@@ -210,6 +210,8 @@ bool ptac_lt_plan_for(const ptac_matmul *matmul, const ptac_lt_workspace *worksp
         __atomic_fetch_add(&counts.n_found, 1, __ATOMIC_RELAXED);
         return !plan->is_refused;
     }
+    if (matmul->only_known)
+        return false;
     status = put_in_words(matmul, &w);
     if (!status)
         status = ask(device, &w, &key, plan);

@@ -32,6 +32,7 @@ typedef struct ptac_matmul {
     ptac_lt_matrix aux; /* ld in bits of ReLU's mask, in elements of GELU's input */
     const float *a_scales, *b_scales; /* [m], [n] of row-wise fp8, or NULL */
     int device;
+    bool only_known; /* ask the library nothing: it may wait, or load code */
 } ptac_matmul;
 
 /* Where products work: at least as aligned as PTAC_LT_WORKSPACE_ALIGNMENT. */
@@ -53,7 +54,8 @@ int ptac_lt_type(ptac_dtype dtype);
 
 /*
  * The plan for a product whose addresses are known: from the table, else from the
- * library. Writes nothing. False: the device is not open, or the library refuses.
+ * library. Writes nothing. False: the device is not open, the library refuses, or it
+ * may not be asked.
  */
 bool ptac_lt_plan_for(const ptac_matmul *matmul, const ptac_lt_workspace *workspace,
                       ptac_lt_plan *plan);

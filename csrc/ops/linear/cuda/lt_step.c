@@ -6,7 +6,7 @@
 
 #include "ops/linear/linear_act.h"
 
-int64_t ptac_linear_act_saved_ld(ptac_act act, int64_t n)
+int64_t ptac_lt_saved_ld(ptac_act act, int64_t n)
 {
     const int64_t unit =
         act == PTAC_ACT_RELU ? (int64_t)PTAC_LT_MASK_BITS : PTAC_LT_AUX_UNIT;
@@ -29,6 +29,7 @@ static ptac_matmul product_of(const ptac_lt_place *place, int64_t m, int64_t n,
         .compute = is_tf32 ? PTAC_LT_COMPUTE_TF32 : PTAC_LT_COMPUTE_32F,
         .epilogue = PTAC_LT_EPI_NONE,
         .device = place->device,
+        .only_known = place->only_known,
     };
 }
 
@@ -120,7 +121,7 @@ bool ptac_lt_plan_forward(const ptac_lt_place *place, const ptac_lt_forward *lay
 ptac_act_backward_cuda ptac_lt_act_grad(const ptac_lt_place *place,
                                         const ptac_lt_through *layer)
 {
-    const bool has_mask = layer->act == PTAC_ACT_RELU;
+    const bool has_mask = layer->act == PTAC_ACT_RELU && !layer->has_y;
     const bool has_saved = !has_mask && layer->act != PTAC_ACT_NONE;
 
     return (ptac_act_backward_cuda){
@@ -165,7 +166,8 @@ bool ptac_lt_plan_through(const ptac_lt_place *place, const ptac_lt_through *lay
     step->matmul.d = layer->gz;
     if (layer->act == PTAC_ACT_NONE && !layer->gb)
         return plan(place, step);
-    if (layer->act == PTAC_ACT_RELU || layer->act == PTAC_ACT_GELU_TANH) {
+    if ((layer->act == PTAC_ACT_RELU && !layer->has_y) ||
+        layer->act == PTAC_ACT_GELU_TANH) {
         const bool is_relu = layer->act == PTAC_ACT_RELU;
 
         step->matmul.epilogue =

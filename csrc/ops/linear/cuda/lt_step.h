@@ -16,9 +16,19 @@ typedef struct ptac_lt_place {
     const ptac_call *call; /* of which only the stream is read */
     ptac_dtype dtype;      /* of every matrix: float32, float16 or bfloat16 */
     bool allows_tf32;
+    bool only_known; /* plan nothing that has not been planned before */
     int device;
     ptac_lt_workspace workspace;
 } ptac_lt_place;
+
+/* Whether a layer's activation goes back by something beside y. */
+static inline bool ptac_lt_saves(ptac_act act)
+{
+    return act == PTAC_ACT_RELU || ptac_act_saves_z(act);
+}
+
+/* Bits between rows of ReLU's mask; else elements between rows of z. */
+int64_t ptac_lt_saved_ld(ptac_act act, int64_t n);
 
 typedef struct ptac_lt_step {
     ptac_matmul matmul;
@@ -36,9 +46,8 @@ typedef struct ptac_lt_step {
 typedef struct ptac_lt_forward {
     int64_t m, n, k;
     ptac_lt_matrix x, w, y;
-    void *bias; /* NULL: none */
-    ptac_lt_matrix
-        saved; /* no data: none is wanted; ld as ptac_linear_act_saved_ld() */
+    void *bias;           /* NULL: none */
+    ptac_lt_matrix saved; /* no data: none is wanted; ld as ptac_lt_saved_ld() */
     ptac_act act;
     const float *x_scales, *w_scales; /* [m], [n], or NULL */
 } ptac_lt_forward;
@@ -46,7 +55,7 @@ typedef struct ptac_lt_forward {
 /*
  * gz [m, n] = (g [m, k] w) * act'(saved), where w [k, n] is the weight of the layer
  * that comes behind the activation; gb, unless it is NULL, the sums over its columns.
- * saved as forward left it; of tanh and sigmoid y.
+ * saved as forward left it; of tanh and sigmoid y, and of ReLU where has_y.
  */
 typedef struct ptac_lt_through {
     int64_t m, n, k;
@@ -54,6 +63,7 @@ typedef struct ptac_lt_through {
     void *gb;
     ptac_lt_matrix saved;
     ptac_act act;
+    bool has_y; /* which lets the gradient pass at NaN, as stock does; a mask may not */
 } ptac_lt_through;
 
 /* gw [n, k] = gz^T x, of gz [m, n] and x [m, k]; gb, unless NULL, gz's column sums. */

@@ -74,7 +74,7 @@ static bool plan_through(const ptac_lt_place *place, const ptac_mlp *mlp,
         .w = mlp->w2,
         .gz = g->gz,
         .gb = g->gb1,
-        .saved = ptac_linear_act_saves(mlp->act) ? mlp->saved : mlp->h,
+        .saved = ptac_lt_saves(mlp->act) ? mlp->saved : mlp->h,
         .act = mlp->act,
     };
 

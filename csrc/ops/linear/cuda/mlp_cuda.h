@@ -15,7 +15,7 @@
 /*
  * x [m, k], w1 [hidden, k], w2 [n, hidden]; b1 and b2 may be NULL. Forward writes h [m,
  * hidden], y [m, n] and, unless it has no data, saved, of which a row has
- * ptac_linear_act_saved_ld() bits or elements. Whoever wants gradients keeps x, h and
+ * ptac_lt_saved_ld() bits or elements. Whoever wants gradients keeps x, h and
  * saved; for tanh and sigmoid saved has no data, and h is what backward takes.
  */
 typedef struct ptac_mlp {

@@ -242,6 +242,27 @@ static bool is_plain(lt_desc desc, const void *alpha, const void *beta)
     return *(const float *)alpha == 1.0f && *(const float *)beta == 0.0f;
 }
 
+static lt_status multiply(const made_for *made, const lt_product *product,
+                          const void *c_data, void *workspace, size_t workspace_bytes)
+{
+    lt_status status = check_pointers(made, product, c_data);
+
+    if (status == PTAC_LT_OK)
+        status = check_workspace(workspace, workspace_bytes, made);
+    if (status != PTAC_LT_OK)
+        return status;
+    emulated_lt.n_products++;
+    emulated_lt.n_with_epilogue += product->desc->epilogue != PTAC_LT_EPI_NONE;
+    emulated_lt_multiply(product);
+    return PTAC_LT_OK;
+}
+
+static bool begin(lt_stream stream, lt_desc desc)
+{
+    return emulated_lt.begin ? emulated_lt.begin(stream, desc->epilogue, desc->compute)
+                             : stream == emulated_lt.stream;
+}
+
 PUBLIC lt_status cublasLtMatmul(lt_handle handle, lt_desc desc, const void *alpha,
                                 const void *a_data, lt_layout a, const void *b_data,
                                 lt_layout b, const void *beta, const void *c_data,
@@ -255,19 +276,15 @@ PUBLIC lt_status cublasLtMatmul(lt_handle handle, lt_desc desc, const void *alph
 
     if (emulated_lt.failure)
         return emulated_lt.failure;
-    if (!handle || stream != emulated_lt.stream || !is_plain(desc, alpha, beta))
-        return emulated_lt_misuse("another handle, stream or scale");
     memcpy(&made, algo, sizeof made);
     if (memcmp(&made, &now, offsetof(made_for, alignment)) != 0)
         return emulated_lt_misuse("an algorithm of another product");
-    if (status == PTAC_LT_OK)
-        status = check_pointers(&made, &product, c_data);
-    if (status == PTAC_LT_OK)
-        status = check_workspace(workspace, workspace_bytes, &made);
     if (status != PTAC_LT_OK)
         return status;
-    emulated_lt.n_products++;
-    emulated_lt.n_with_epilogue += desc->epilogue != PTAC_LT_EPI_NONE;
-    emulated_lt_multiply(&product);
-    return PTAC_LT_OK;
+    if (!handle || !is_plain(desc, alpha, beta) || !begin(stream, desc))
+        return emulated_lt_misuse("another handle, stream or scale");
+    status = multiply(&made, &product, c_data, workspace, workspace_bytes);
+    if (emulated_lt.end)
+        emulated_lt.end();
+    return status;
 }

@@ -24,6 +24,9 @@ typedef struct emulated_lt_state {
     bool refuses_all;
     lt_status failure; /* what cublasLtMatmul gives where it is not 0 */
     void *stream;      /* the only one that is right */
+    /* Of a device that has streams: takes one, so that its memory may be touched. */
+    bool (*begin)(void *stream, uint32_t epilogue, int compute);
+    void (*end)(void);
     /* Of the emulation. */
     int n_heuristics, n_products, n_with_epilogue;
     int n_alive;        /* descriptions, layouts and preferences */

@@ -28,23 +28,13 @@ typedef struct layer {
     ptac_act act;
     int64_t m, n, k;
     bool has_bias, is_training;
-    matrix x, w, bias, y, saved; /* forward */
-    matrix g, gx, gw, gb;        /* backward */
+    matrix x, w, bias, y, z; /* forward */
+    matrix g, gx, gw, gb;    /* backward */
     matrix workspace;
     ptac_linear_act params;
     ptac_call call;
     int64_t sizes[8][2], strides[8][2];
 } layer;
-
-/* Rows of the mask are bytes, of which so many count. */
-static matrix new_saved(const layer *l)
-{
-    const int64_t ld = ptac_linear_act_saved_ld(l->act, l->n);
-
-    if (l->act == PTAC_ACT_RELU)
-        return matrix_new(PTAC_OTHER_DTYPE, l->m, ld / 8, ld / 8, 0);
-    return matrix_new(l->dtype, l->m, l->n, ld, 0);
-}
 
 static void layer_make(layer *l, rng *r)
 {
@@ -55,7 +45,7 @@ static void layer_make(layer *l, rng *r)
     l->w = matrix_new(l->dtype, l->n, l->k, l->k + gap, 0);
     l->bias = matrix_new(l->dtype, 1, l->n, l->n, offset);
     l->y = matrix_new(l->dtype, l->m, l->n, l->n + gap, 0);
-    l->saved = new_saved(l);
+    l->z = matrix_new(l->dtype, l->m, l->n, ptac_linear_act_ldz(l->n), 0);
     l->g = matrix_new(l->dtype, l->m, l->n, l->n + gap, offset);
     l->gx = matrix_new(l->dtype, l->m, l->k, l->k + gap, offset);
     l->gw = matrix_new(l->dtype, l->n, l->k, l->k, 0);
@@ -77,7 +67,7 @@ static void layer_make(layer *l, rng *r)
 
 static void layer_drop(layer *l)
 {
-    matrix *all[] = {&l->x, &l->w,  &l->bias, &l->y,  &l->saved,
+    matrix *all[] = {&l->x, &l->w,  &l->bias, &l->y,  &l->z,
                      &l->g, &l->gx, &l->gw,   &l->gb, &l->workspace};
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -110,13 +100,11 @@ static void call_forward(layer *l)
     if (l->has_bias)
         l->call.inputs[2] = view(l, 2, &l->bias, 1);
     l->call.outputs[0] = view(l, 3, &l->y, 2);
-    l->call.outputs[1] = view(l, 4, &l->saved, 2);
+    l->call.outputs[1] = view(l, 4, &l->z, 2);
 }
 
 static void call_backward(layer *l, bool wants_x, bool wants_w, bool wants_bias)
 {
-    const bool saves = ptac_linear_act_saves(l->act);
-
     l->call = (ptac_call){.op = PTAC_OP_LINEAR_ACT_BACKWARD,
                           .n_inputs = 4,
                           .n_outputs = 3,
@@ -126,7 +114,7 @@ static void call_backward(layer *l, bool wants_x, bool wants_w, bool wants_bias)
     l->call.inputs[1] = view(l, 1, &l->x, 2);
     l->call.inputs[2] = view(l, 2, &l->w, 2);
     if (l->act != PTAC_ACT_NONE)
-        l->call.inputs[3] = view(l, 3, saves ? &l->saved : &l->y, 2);
+        l->call.inputs[3] = view(l, 3, ptac_act_saves_z(l->act) ? &l->z : &l->y, 2);
     if (wants_x)
         l->call.outputs[0] = view(l, 4, &l->gx, 2);
     if (wants_w)
@@ -172,16 +160,9 @@ static void check_forward(const layer *l)
     EXPECT(matrix_is_near(&l->y, &y, &y, 8, "y"));
     EXPECT(matrix_has_clean_gaps(&l->y));
     if (l->is_training && ptac_act_saves_z(l->act))
-        EXPECT(matrix_is_near(&l->saved, &z, &z, 1, "z"));
-    else if (l->is_training && l->act == PTAC_ACT_RELU)
-        for (int64_t i = 0; i < l->m * l->n; i++) {
-            const uint8_t *row = (uint8_t *)l->saved.data + i / l->n * l->saved.ld;
-            const int64_t bit = i % l->n;
-
-            EXPECT((row[bit / 8] >> bit % 8 & 1) == (z.at[i] > 0));
-        }
+        EXPECT(matrix_is_near(&l->z, &z, &z, 1, "z"));
     else
-        EXPECT(matrix_is_noise(&l->saved));
+        EXPECT(matrix_is_noise(&l->z));
     exact_drop(&z);
     exact_drop(&y);
 }
@@ -270,7 +251,7 @@ static void check_random_layers(const uint32_t *refused, uint64_t seed)
         call_forward(&l);
         EXPECT(run_call(&l) == PTAC_OK);
         check_forward(&l);
-        if (l.is_training || !ptac_linear_act_saves(l.act)) {
+        if (l.is_training || !ptac_act_saves_z(l.act)) {
             call_backward(&l, wants_x, wants_w, wants_bias);
             status = run_call(&l);
             EXPECT(status == PTAC_OK);
@@ -331,6 +312,48 @@ UNIT(linear_act_takes_the_fewest_launches)
     expect_work(PTAC_ACT_GELU_TANH, (work){1, 1, 0}, (work){2, 1, 1});
     expect_work(PTAC_ACT_GELU, (work){1, 1, 1}, (work){2, 1, 1});
     expect_work(PTAC_ACT_SIGMOID, (work){1, 1, 1}, (work){2, 1, 1});
+}
+
+/* A layer whose z is not a number in one place. */
+UNIT(a_gradient_passes_relu_at_nan)
+{
+    rng r = {9};
+    layer l = {.dtype = PTAC_F32, .act = PTAC_ACT_RELU, .m = 3, .n = 8, .k = 4};
+
+    l.has_bias = l.is_training = true;
+    device_begin();
+    layer_make(&l, &r);
+    matrix_put(&l.bias, 0, 5, NAN);
+    call_forward(&l);
+    EXPECT(run_call(&l) == PTAC_OK);
+    EXPECT(isnan(matrix_at(&l.y, 1, 5)));
+    call_backward(&l, false, false, true);
+    EXPECT(run_call(&l) == PTAC_OK);
+    EXPECT(matrix_at(&l.gb, 0, 5) ==
+           matrix_at(&l.g, 0, 5) + matrix_at(&l.g, 1, 5) + matrix_at(&l.g, 2, 5));
+    layer_drop(&l);
+}
+
+UNIT(linear_act_plans_nothing_where_it_may_not)
+{
+    rng r = {10};
+    layer l = {.dtype = PTAC_F32, .act = PTAC_ACT_GELU, .m = 5, .n = 11, .k = 3};
+
+    device_begin();
+    refuse(nothing);
+    layer_make(&l, &r);
+    call_forward(&l);
+    l.params.only_known = true;
+    EXPECT(run_call(&l) == PTAC_NOT_YET);
+    EXPECT(matrix_is_noise(&l.y));
+    l.params.only_known = false;
+    EXPECT(run_call(&l) == PTAC_OK);
+    l.params.only_known = true;
+    EXPECT(run_call(&l) == PTAC_OK);
+    l.params.only_fused = true; /* it takes a kernel */
+    l.params.only_known = false;
+    EXPECT(run_call(&l) == PTAC_UNSUPPORTED);
+    layer_drop(&l);
 }
 
 static bool is_least(int64_t bytes, int64_t least)

@@ -49,8 +49,8 @@ static void block_fill(block *b, rng *r)
 
 static void block_point(block *b)
 {
-    const bool saves = ptac_linear_act_saves(b->act);
-    const int64_t ld = ptac_linear_act_saved_ld(b->act, b->hidden);
+    const bool saves = ptac_lt_saves(b->act);
+    const int64_t ld = ptac_lt_saved_ld(b->act, b->hidden);
 
     b->call = (ptac_call){.stream = the_device.stream};
     b->place = (ptac_lt_place){
@@ -84,7 +84,7 @@ static void block_point(block *b)
 static void block_make(block *b, rng *r)
 {
     const ptac_dtype t = b->dtype;
-    const int64_t ld = ptac_linear_act_saved_ld(b->act, b->hidden);
+    const int64_t ld = ptac_lt_saved_ld(b->act, b->hidden);
 
     b->x = matrix_new(t, b->m, b->k, b->k + 3, 1);
     b->w1 = dense(t, b->hidden, b->k);

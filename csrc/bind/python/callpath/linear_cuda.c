@@ -1,0 +1,179 @@
+/*
+ * linear_cuda.c - the lean call path to linear_act of tensors on CUDA devices.
+ *
+ * Forward and backward ask torch's settings of products, each for itself as stock's
+ * products do.
+ */
+#include "bind/python/callpath/lean.h"
+#include "bind/torch/cublaslt.h"
+#include "bind/torch/rows/linear_cuda.h"
+
+/* Bits of what pai_torchacc/fusion/linear_cuda.py gives; none: all goes to stock. */
+enum {
+    TAKES_F32 = 1,
+    TAKES_F16 = 2,
+    TAKES_BF16 = 4,
+    ALLOWS_TF32 = 8,
+};
+
+PTAC_LENT(cuda_products)  /* returns what torch's settings say of products on CUDA */
+PTAC_LENT(cuda_autocasts) /* returns whether autocast is on for CUDA */
+
+static ptac_reason ask_settings(ptac_dtype dtype, bool *allows_tf32)
+{
+    static const long takes[PTAC_N_DTYPES] = {
+        [PTAC_F32] = TAKES_F32,
+        [PTAC_F16] = TAKES_F16,
+        [PTAC_BF16] = TAKES_BF16,
+    };
+    PTAC_OWNED PyObject *said = PyObject_CallNoArgs(cuda_products);
+    const long bits = said && PyLong_Check(said) ? PyLong_AsLong(said) : 0;
+
+    PyErr_Clear();
+    *allows_tf32 = bits & ALLOWS_TF32;
+    if (bits == 0)
+        return PTAC_MODE;
+    if (dtype >= PTAC_N_DTYPES || !takes[dtype])
+        return PTAC_DTYPE;
+    return bits & takes[dtype] ? PTAC_TAKE : PTAC_PRECISION;
+}
+
+/* Handles of x, w, and bias or None, all on one device. */
+static ptac_reason borrow(PyObject *const tensors[3], ptac_linear_cuda *l)
+{
+    for (int i = 0; i < 3; i++)
+        if ((i < 2 || tensors[i] != Py_None) && !ptac_is_plain_on_cuda(tensors[i]))
+            return ptac_is_plain(tensors[i]) ? PTAC_DEVICE : PTAC_SUBCLASS;
+    l->t = (ptac_linear_tensors){
+        .x = ptac_borrow(tensors[0]),
+        .w = ptac_borrow(tensors[1]),
+        .bias = ptac_borrow_or_null(tensors[2]),
+    };
+    return PTAC_TAKE;
+}
+
+static ptac_reason read_call(PyObject *const tensors[3], ptac_act activation,
+                             bool is_training, ptac_linear_cuda *l)
+{
+    const ptac_reason why = borrow(tensors, l);
+
+    return why ? why : ptac_linear_cuda_read(l, activation, is_training);
+}
+
+static ptac_reason ask_settings_of(ptac_linear_cuda *l)
+{
+    return ask_settings(l->call.inputs[0].dtype, &l->params.allows_tf32);
+}
+
+/* y, or (y, z); None where no row has run. */
+static PyObject *run(const ptac_kernel *row, ptac_linear_cuda *l)
+{
+    if (!row || !PTAC_UNLOCKED(ptac_linear_cuda_run(row, l)))
+        Py_RETURN_NONE;
+    return ptac_wrap_outputs(at_give(&l->t.y), l->t.z ? at_give(&l->t.z) : NULL);
+}
+
+/* Why no call is served now, which the report should say before it speaks of sizes. */
+static ptac_reason why_shut(void)
+{
+    const ptac_reason gate = ptac_chooser_gate_on(PTAC_ON_CUDA, PTAC_OP_LINEAR_ACT);
+
+    return !gate && ptac_thread_is_disabled() ? PTAC_DISABLED : gate;
+}
+
+/*
+ * Under autocast stock multiplies what it has cast: its casts of weights are kept for
+ * as long as autocast lasts, and where it keeps them nobody else can look.
+ */
+static ptac_reason why_not_plain(void)
+{
+    const ptac_reason why = ptac_why_not_lean();
+    PyObject *on;
+
+    if (why != PTAC_MODE)
+        return why;
+    on = PyObject_CallNoArgs(cuda_autocasts);
+    Py_XDECREF(on);
+    PyErr_Clear();
+    return on == Py_True ? PTAC_AUTOCAST : why;
+}
+
+/*
+ * The row, or NULL and why. What costs least to ask comes first: most layers that are
+ * trained are small, and most that are called stand by themselves.
+ */
+static const ptac_kernel *choose(PyObject *const tensors[3], ptac_act activation,
+                                 bool is_training, ptac_linear_cuda *l,
+                                 ptac_reason *why)
+{
+    *why = read_call(tensors, activation, is_training, l);
+    if (!*why)
+        *why = ptac_linear_cuda_worth(l);
+    if (!*why)
+        *why = why_not_plain();
+    if (!*why)
+        *why = ask_settings_of(l);
+    if (!*why && l->params.allows_tf32) /* by which float32 is worth less */
+        *why = ptac_linear_cuda_worth(l);
+    return *why ? NULL : ptac_linear_cuda_choose(l, why);
+}
+
+PyObject *ptac_try_linear_on_cuda(PyObject *const tensors[3], ptac_act activation,
+                                  bool counts_refusals)
+{
+    ptac_reason why = why_shut();
+    const ptac_kernel *row = NULL;
+    ptac_linear_cuda l;
+    int is_training = 0;
+
+    if (!why && activation == PTAC_ACT_NONE)
+        why = PTAC_NOT_FASTER;
+    if (!why)
+        is_training = ptac_linear_wants_gradient(tensors);
+    if (is_training < 0)
+        return NULL;
+    if (!why)
+        row = choose(tensors, activation, is_training, &l, &why);
+    if (why && counts_refusals)
+        ptac_refuse(PTAC_OP_LINEAR_ACT, why);
+    if (row && (is_training || ptac_shadow_is_on()))
+        return ptac_linear_node(tensors, activation, row, is_training);
+    return run(row, &l);
+}
+
+PyObject *ptac_linear_forward_on_cuda(PyObject *const tensors[3], ptac_act activation,
+                                      const ptac_kernel *row, bool is_training)
+{
+    ptac_linear_cuda l;
+    ptac_reason why =
+        row ? read_call(tensors, activation, is_training, &l) : PTAC_ARGUMENT;
+
+    if (!why)
+        why = ask_settings_of(&l);
+    if (why)
+        ptac_refuse(PTAC_OP_LINEAR_ACT, why);
+    return run(why ? NULL : row, &l);
+}
+
+bool ptac_linear_backward_on_cuda(const char *row, ptac_act activation,
+                                  ptac_linear_gradients *gradients)
+{
+    bool allows_tf32;
+    ptac_view grad;
+    ptac_reason why;
+
+    ptac_cuda_view_of(gradients->grad, &grad);
+    why = ask_settings(grad.dtype, &allows_tf32);
+    if (why)
+        ptac_refuse(PTAC_OP_LINEAR_ACT_BACKWARD, why);
+    return !why && PTAC_UNLOCKED(ptac_linear_cuda_backward(row, activation, allows_tf32,
+                                                           gradients));
+}
+
+/* cublaslt_trouble() -> why layers on CUDA have no cuBLASLt, or None. */
+PTAC_NOARGS(cublaslt_trouble)
+{
+    const char *why = ptac_lt_trouble();
+
+    return why ? PyUnicode_FromString(why) : Py_NewRef(Py_None);
+}

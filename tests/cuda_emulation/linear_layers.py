@@ -1,0 +1,129 @@
+"""Layers on the emulated CUDA devices, and the fixtures of their tests."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import contract
+import emulation
+import internals
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pai_torchacc as ptac
+from benchmarks.extension import function
+
+FUSION = "operator_fusion"
+FORWARD, BACKWARD = "linear_act", "linear_act_backward"
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu tanh": lambda: nn.GELU(approximate="tanh"),
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+IN_EPILOGUE = ("relu", "gelu tanh")
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+SEEDS = 8
+PLAIN, RELU, BIAS, RELU_BIAS, GELU_BIAS, GELU_AUX_BIAS, BGRADB = (
+    f"product_{number}" for number in (1, 2, 4, 6, 36, 164, 512)
+)
+"""Products as the emulation calls them, by cuBLASLt's numbers of epilogues."""
+
+
+LEAST = 1 << 34
+"""Multiply-adds from which on a layer with gradients is ours."""
+
+ALLOWED = {
+    *("cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"),
+    "cuStreamIsCapturing",
+}
+"""What a product asks the driver itself."""
+
+
+def from_work(least: int) -> None:
+    """Have layers from so many multiply-adds on be ours in training."""
+    function("ptac_linear_cuda_set_least", None, ctypes.c_int64)(least)
+
+
+@pytest.fixture(autouse=True)
+def machine_code() -> Iterator[None]:
+    """Each test begins with it, and with layers of any size being ours."""
+    emulation.give_machine_code()
+    emulation.stock_calls()
+    from_work(0)
+    yield
+    from_work(LEAST)
+    emulation.cublaslt().emulated_refuse(0)
+    emulation.cublaslt().emulated_break(0)
+    function("ptac_lt_plan_clear", None)()
+
+
+@pytest.fixture
+def on() -> Iterator[Any]:
+    with ptac.enable(FUSION) as handle:
+        yield handle
+    internals.reset_quarantine()
+
+
+def layer(
+    k: int,
+    n: int,
+    activation: str = "relu",
+    *,
+    bias: bool = True,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cuda",
+) -> nn.Sequential:
+    net = nn.Sequential(nn.Linear(k, n, bias=bias), ACTIVATIONS[activation]())
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn_like(p) / k**0.5)
+    return net.to(device, dtype)
+
+
+def launched(since: int) -> list[str]:
+    return [launch.split()[0] for launch in emulation.launches()[since:]]
+
+
+def multiplied_by_stock() -> bool:
+    return any(n in ("aten::addmm", "aten::mm") for n in emulation.stock_calls())
+
+
+def step(net: nn.Module, x: Tensor, grad: Tensor) -> dict[str, Tensor]:
+    """Results and gradients, on the CPU."""
+    net.zero_grad()
+    x = x.detach().requires_grad_()
+    y = net(x)
+    y.backward(grad.to(y))
+    found = {"y": y, "x": x.grad, **{n: p.grad for n, p in net.named_parameters()}}
+    return {name: t.detach().cpu() for name, t in found.items() if t is not None}
+
+
+def hold(
+    make: Callable[[], nn.Module],
+    draw: Callable[[], Tensor],
+    dtype: torch.dtype,
+    seeds: int = SEEDS,
+) -> None:
+    """Level close: beside stock on the device, and float64 of the same numbers."""
+    runs: list[list[dict[str, Tensor]]] = [[], [], []]
+    for seed in range(seeds):
+        torch.default_generator.manual_seed(seed)
+        net, x = make().to("cuda", dtype), draw()
+        grad = torch.randn(*x.shape[:-1], net(x.cuda().to(dtype)).shape[-1]).to(dtype)
+        x = x.to(dtype)
+        on_cuda = torch.empty_strided(x.size(), x.stride(), dtype=dtype, device="cuda")
+        on_cuda.copy_(x)
+        runs[0].append(step(net, on_cuda, grad))
+        with ptac.disabled():
+            runs[1].append(step(net, on_cuda, grad))
+            exact = copy.deepcopy(net).double().cpu()
+            runs[2].append(step(exact, x.double(), grad.double()))
+    for name in runs[0][0]:
+        contract.judge(name, *([r[name] for r in run] for run in runs))
