@@ -24,7 +24,9 @@ bool ptac_lt_probe(int device, ptac_dtype dtype, bool is_tf32, int epilogue, int
 {
     const bool is_weight_grad = epilogue == PTAC_LT_EPI_BGRADB;
     const bool is_forward = !is_weight_grad && !(epilogue & GOES_BACK);
-    const ptac_act act = epilogue & HAS_GELU ? PTAC_ACT_GELU_TANH : PTAC_ACT_RELU;
+    const int64_t ld_aux = epilogue & HAS_GELU
+                               ? ptac_linear_act_ldz(n)
+                               : ptac_parts(n, PTAC_LT_MASK_BITS) * PTAC_LT_MASK_BITS;
     const ptac_lt_workspace workspace = {address(6, 256), PTAC_LT_WORKSPACE_BYTES};
     ptac_lt_plan plan;
     ptac_matmul matmul = {
@@ -48,7 +50,6 @@ bool ptac_lt_probe(int device, ptac_dtype dtype, bool is_tf32, int epilogue, int
     if (epilogue & (READS_BIAS | SUMS))
         matmul.bias = address(4, alignment);
     if (epilogue & HAS_AUX)
-        matmul.aux =
-            (ptac_lt_matrix){address(5, 256), ptac_linear_act_saved_ld(act, n)};
+        matmul.aux = (ptac_lt_matrix){address(5, 256), ld_aux};
     return ptac_lt_plan_for(&matmul, &workspace, &plan);
 }
