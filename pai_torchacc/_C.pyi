@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import Module
 
 _Row = tuple[str, str, bool, bool]  # name, level, runs on this CPU, quarantined
@@ -62,6 +62,33 @@ def when_forwarded(callback: Callable[[], object], /) -> None: ...
 # What happened.
 def counters(op: str, /) -> _Counts: ...
 def estimates(op: str, /) -> tuple[float, float, float]: ...
+def add_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n_last: int,
+    eps: float,
+    is_rms: bool,
+    /,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor] | None: ...
+def add_norm_backward(
+    grad_y: Tensor,
+    sum: Tensor,
+    rstd: Tensor,
+    mean: Tensor | None,
+    weight: Tensor | None,
+    grad_sum: Tensor | None,
+    n_last: int,
+    with_weights: bool,
+    /,
+) -> tuple[Tensor, Tensor | None, Tensor | None] | None: ...
+def dropout_add(
+    x: Tensor, residual: Tensor, p: float, generator: Generator, /
+) -> tuple[Tensor, Tensor] | None: ...
+def dropout_backward(
+    grad: Tensor, mask: Tensor, scale: float, /
+) -> tuple[Tensor] | None: ...
 def refuse(op: str, reason: str, /) -> None: ...
 def shadow_every(every: int, /) -> None: ...
 def shadow_due(op: str, /) -> bool: ...

@@ -1,10 +1,11 @@
 """Our own operators, for programs that call them by name.
 
-They are in torch's dispatcher as ``torch.ops.pai_torchacc.*``, with autograd formulas
-and fake kernels: ``torch.compile(fullgraph=True)`` and ``torch.export`` keep them.
-Importing this module defines them; they stay for the life of the process. While
-``operator_fusion`` is off, or a call does not suit any kernel row, they compute the
-same by torch's own operators.
+``linear_act`` and ``cross_entropy`` are in torch's dispatcher as
+``torch.ops.pai_torchacc.*``, with autograd formulas and fake kernels:
+``torch.compile(fullgraph=True)`` and ``torch.export`` keep them. Importing this module
+defines them; they stay for the life of the process. While ``operator_fusion`` is off,
+or a call does not suit any kernel row, they compute the same by torch's own operators.
+So do ``add_norm`` and ``dropout_add`` everywhere but on CUDA, and when compiled.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from pai_torchacc import _host
 from pai_torchacc.fusion import linear as _linear
 from pai_torchacc.fusion import loss_operator as _loss
 from pai_torchacc.fusion.linear import ACTIVATIONS
+from pai_torchacc.fusion.residual import add_norm, dropout_add
 
-__all__ = ["ACTIVATIONS", "cross_entropy", "linear_act"]
+__all__ = ["ACTIVATIONS", "add_norm", "cross_entropy", "dropout_add", "linear_act"]
 
 REDUCTIONS = ("none", "mean", "sum")
 

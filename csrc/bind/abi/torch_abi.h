@@ -36,6 +36,7 @@ enum {
     AT_DTYPE_F16 = 5,
     AT_DTYPE_F32 = 6,
     AT_DTYPE_F64 = 7,
+    AT_DTYPE_BOOL = 11,
     AT_DTYPE_BF16 = 15,
     AT_DEVICE_CPU = 0,
     AT_DEVICE_CUDA = 1,

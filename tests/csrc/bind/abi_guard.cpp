@@ -289,6 +289,7 @@ static_assert(AT_DTYPE_I64 == static_cast<int>(at::ScalarType::Long));
 static_assert(AT_DTYPE_F16 == static_cast<int>(at::ScalarType::Half));
 static_assert(AT_DTYPE_F32 == static_cast<int>(at::ScalarType::Float));
 static_assert(AT_DTYPE_F64 == static_cast<int>(at::ScalarType::Double));
+static_assert(AT_DTYPE_BOOL == static_cast<int>(at::ScalarType::Bool));
 static_assert(AT_DTYPE_BF16 == static_cast<int>(at::ScalarType::BFloat16));
 static_assert(std::is_same_v<std::underlying_type_t<at::Float32Backend>, int>);
 static_assert(std::is_same_v<std::underlying_type_t<at::Float32Op>, int>);

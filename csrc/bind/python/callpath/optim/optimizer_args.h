@@ -1,8 +1,8 @@
 /*
  * optimizer_args.h - a parameter group of torch.optim, taken apart for one kernel call.
  */
-#ifndef PTAC_BIND_PYTHON_CALLPATH_OPTIMIZER_ARGS_H
-#define PTAC_BIND_PYTHON_CALLPATH_OPTIMIZER_ARGS_H
+#ifndef PTAC_BIND_PYTHON_CALLPATH_OPTIM_OPTIMIZER_ARGS_H
+#define PTAC_BIND_PYTHON_CALLPATH_OPTIM_OPTIMIZER_ARGS_H
 
 #include "bind/python/module/names.h"
 #include "bind/torch/cuda.h"

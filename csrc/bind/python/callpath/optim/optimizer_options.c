@@ -1,7 +1,7 @@
 /*
  * optimizer_options.c - reading a parameter group's hyperparameters.
  */
-#include "bind/python/callpath/optimizer_args.h"
+#include "bind/python/callpath/optim/optimizer_args.h"
 
 #include <float.h>
 #include <math.h>

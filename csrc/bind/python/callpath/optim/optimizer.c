@@ -3,7 +3,7 @@
  *
  * Nothing is written before all of a group is known to be plain.
  */
-#include "bind/python/callpath/optimizer_args.h"
+#include "bind/python/callpath/optim/optimizer_args.h"
 
 #include <math.h>
 

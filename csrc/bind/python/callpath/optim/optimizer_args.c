@@ -4,7 +4,7 @@
  * Everything is looked at in each step, since all of it may change between steps in any
  * way. What is missing or unusual sends the group to stock.
  */
-#include "bind/python/callpath/optimizer_args.h"
+#include "bind/python/callpath/optim/optimizer_args.h"
 
 #include <float.h>
 #include <math.h>

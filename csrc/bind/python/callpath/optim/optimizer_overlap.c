@@ -1,7 +1,7 @@
 /*
  * optimizer_overlap.c - tensors of a step that share memory.
  */
-#include "bind/python/callpath/optimizer_args.h"
+#include "bind/python/callpath/optim/optimizer_args.h"
 
 #include <stdlib.h>
 

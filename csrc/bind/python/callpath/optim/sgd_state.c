@@ -1,7 +1,7 @@
 /*
  * sgd_state.c - the momentum buffers that SGD's first step makes.
  */
-#include "bind/python/callpath/optimizer_args.h"
+#include "bind/python/callpath/optim/optimizer_args.h"
 
 /* A new tensor that lies as this one of the group does; owned. */
 static PyObject *new_like(const ptac_optimizer_args *g, PyObject *param)

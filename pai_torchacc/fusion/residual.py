@@ -1,0 +1,304 @@
+"""A residual sum with the norm behind it, or the dropout before it, as one operator.
+
+Served on CUDA, where each saves a launch and a pass over the tensors; everywhere else,
+under ``torch.compile`` and in transforms they are torch's own operators, one behind the
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pai_torchacc import _host
+from pai_torchacc.fusion.compiled import not_compiled
+from pai_torchacc.fusion.node import lean_apply
+from pai_torchacc.fusion.shadow import checked, run
+
+NORMS = ("layer_norm", "rms_norm")
+
+
+def add_norm(
+    input: Tensor,
+    residual: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    norm: str = "layer_norm",
+) -> tuple[Tensor, Tensor]:
+    """Normalize ``input + residual``, and return the sum as well.
+
+    Parameters
+    ----------
+    input, residual : Tensor
+        [..., *normalized_shape]
+    normalized_shape : int or sequence of int
+        The last dimensions, over which mean and variance are taken.
+    weight, bias : Tensor, optional
+        [*normalized_shape]; ``rms_norm`` has no bias.
+    eps : float
+        Added to the variance.
+    norm : str
+        ``layer_norm`` or ``rms_norm``.
+
+    Returns
+    -------
+    tuple of Tensor
+        The normalized sum, and the sum. Of 16-bit tensors what is normalized is the
+        sum in float32, not what is returned of it.
+
+    Raises
+    ------
+    ValueError
+        There is no such norm, or a bias with ``rms_norm``.
+    RuntimeError
+        As torch's own, where the shapes do not fit.
+    """
+    if norm not in NORMS:
+        raise ValueError(f"norm={norm!r}; there are: {', '.join(NORMS)}")
+    is_rms = norm == "rms_norm"
+    if is_rms and bias is not None:
+        raise ValueError("rms_norm has no bias")
+    is_one = isinstance(normalized_shape, int)
+    shape = (normalized_shape,) if is_one else tuple(normalized_shape)
+    if _can_be_ours(input) and shape and tuple(input.shape[-len(shape) :]) == shape:
+        args = input, residual, weight, bias, len(shape), float(eps), is_rms
+        made = checked(
+            "add_norm", _host.load().add_norm, args, lambda: _stock_parts(shape, *args)
+        )
+        if made is not None:
+            return _with_gradients(made, *args)
+    total = input + residual
+    if is_rms:
+        return F.rms_norm(total, shape, weight, eps), total
+    return F.layer_norm(total, shape, weight, bias, eps), total
+
+
+def dropout_add(
+    input: Tensor, residual: Tensor, p: float = 0.5, training: bool = True
+) -> Tensor:
+    """Compute ``dropout(input, p, training) + residual``.
+
+    Which elements are dropped is what ``torch.nn.functional.dropout`` would have
+    dropped, by the same numbers of the device's generator, which moves on as far.
+
+    Parameters
+    ----------
+    input, residual : Tensor
+        [...]
+    p : float
+        The probability of an element to be dropped, 0 to 1.
+    training : bool
+        Without it nothing is dropped.
+
+    Returns
+    -------
+    Tensor
+        Of input's sizes.
+
+    Raises
+    ------
+    ValueError
+        p is no probability.
+    RuntimeError
+        As torch's own, where the shapes do not fit.
+    """
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"p={p}; a probability is from 0 to 1")
+    if training and 0.0 < p < 1.0 and _can_be_ours(input):
+        made = _dropped(input, residual, p)
+        if made is not None:
+            y, mask = made
+            if torch.is_grad_enabled() and (
+                input.requires_grad or residual.requires_grad
+            ):
+                return lean_apply(DropoutAdd)(input, residual, y, mask, 1 / (1 - p))
+            return y
+    return F.dropout(input, p, training) + residual
+
+
+def _can_be_ours(x: Tensor) -> bool:
+    return not torch.compiler.is_compiling() and type(x) is Tensor and x.is_cuda
+
+
+def _dropped(x: Tensor, residual: Tensor, p: float) -> tuple[Tensor, Tensor] | None:
+    """The result and its mask, or None where torch has to do it."""
+    c = _host.load()
+    if torch.cuda.is_current_stream_capturing():  # the generator cannot be asked
+        c.refuse("dropout_add", "mode or transform active")
+        return None
+    generator = torch.cuda.default_generators[x.get_device()]
+    found: tuple[Tensor, Tensor] | None = c.dropout_add(x, residual, p, generator)
+    return found
+
+
+class DropoutAdd(torch.autograd.Function):
+    """What has been computed, with its gradient."""
+
+    @staticmethod
+    @not_compiled
+    def forward(
+        ctx: Any, x: Tensor, residual: Tensor, y: Tensor, mask: Tensor, scale: float
+    ) -> Tensor:
+        """Return the result."""
+        ctx.set_materialize_grads(False)
+        ctx.scale = scale
+        ctx.save_for_backward(mask)
+        return y
+
+    @staticmethod
+    @not_compiled
+    def backward(ctx: Any, grad: Tensor | None) -> Any:
+        """Return the gradients of x and of the residual."""
+        (mask,) = ctx.saved_tensors
+        of_x = None
+        if grad is not None and ctx.needs_input_grad[0]:
+            of_x = _dropout_gradient(grad, mask, ctx.scale)
+        return of_x, grad, None, None, None
+
+
+def _dropout_gradient(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    def stock() -> tuple[Tensor]:
+        return (torch.ops.aten.native_dropout_backward(grad, mask, scale),)
+
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return stock()[0]
+    args = grad.contiguous(), mask, scale
+    (found,) = run("dropout_backward", _host.load().dropout_backward, args, stock)
+    return found
+
+
+def _stock_parts(
+    shape: tuple[int, ...],
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    _n_last: int,
+    eps: float,
+    is_rms: bool,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """What the extension's function gives, by torch's operators."""
+    total = x + residual
+    if is_rms:
+        y, rstd = torch.ops.aten._fused_rms_norm(total, shape, weight, eps)
+        return y, total, None, rstd
+    args = total, shape, weight, bias, eps
+    y, mean, rstd = torch.ops.aten.native_layer_norm(*args)
+    return y, total, mean, rstd
+
+
+def _with_gradients(
+    made: tuple[Any, ...],
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, Tensor]:
+    given = (x, residual, weight, bias)
+    if torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in given
+    ):
+        found: tuple[Tensor, Tensor] = lean_apply(AddNorm)(*given, made, *rest)
+        return found
+    return made[0], made[1]
+
+
+class AddNorm(torch.autograd.Function):
+    """What has been computed, with its gradients.
+
+    Keeps the sum, which is a result, and mean and rstd of its rows.
+    """
+
+    @staticmethod
+    @not_compiled
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        made: tuple[Any, ...],
+        *options: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the normalized sum and the sum; options are n_last, eps and is_rms."""
+        y, total, mean, rstd = made
+        ctx.set_materialize_grads(False)
+        ctx.options = options
+        ctx.save_for_backward(total, rstd, mean, weight)
+        return y, total
+
+    @staticmethod
+    @not_compiled
+    def backward(ctx: Any, grad_y: Tensor | None, grad_sum: Tensor | None) -> Any:
+        """Return gradients: of x and residual, which are the same, and of weights."""
+        total, rstd, mean, weight = ctx.saved_tensors
+        n_last = ctx.options[0]
+        of_x, of_weight, of_bias = grad_sum, None, None
+        wants = ctx.needs_input_grad
+        if grad_y is not None:
+            kept = total, weight, *ctx.options
+
+            def stock() -> tuple[Tensor | None, ...]:
+                return gradients(grad_y, grad_sum, *kept)
+
+            if torch.is_grad_enabled() or torch.compiler.is_compiling():
+                of_x, of_weight, of_bias = stock()
+            else:
+                args = (
+                    *(grad_y.contiguous(), total, rstd, mean, weight),
+                    None if grad_sum is None else grad_sum.contiguous(),
+                    *(n_last, bool(wants[2] or wants[3])),
+                )
+                of_x, of_weight, of_bias = run(
+                    "add_norm_backward", _host.load().add_norm_backward, args, stock
+                )
+        shape = total.shape[total.dim() - n_last :]
+        weights = (
+            g.reshape(shape) if g is not None and wanted else None
+            for g, wanted in zip((of_weight, of_bias), wants[2:4], strict=True)
+        )
+        return of_x, of_x, *weights, None, None, None, None
+
+
+def gradients(
+    grad: Tensor,
+    grad_sum: Tensor | None,
+    total: Tensor,
+    weight: Tensor | None,
+    n_last: int,
+    eps: float,
+    is_rms: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the sum, the weight and the bias, differentiable.
+
+    With hat the normalized sum and g the gradient times the weight, that of the sum is
+    ``rstd * (g - mean(g) - hat * mean(g * hat)) + grad_sum``, for RMSNorm without
+    ``mean(g)``.
+    """
+    dims = tuple(range(-n_last, 0))
+    wide = torch.float64 if total.dtype is torch.float64 else torch.float32
+    x, dy = total.to(wide), grad.to(wide)
+    if not is_rms:
+        x = x - x.mean(dims, keepdim=True)
+    rstd = (x.square().mean(dims, keepdim=True) + eps).rsqrt()
+    hat = x * rstd
+    g = dy if weight is None else dy * weight.to(wide)
+    inner = g - hat * (g * hat).mean(dims, keepdim=True)
+    if not is_rms:
+        inner = inner - g.mean(dims, keepdim=True)
+    of_sum = (rstd * inner).to(total.dtype)
+    if grad_sum is not None:
+        of_sum = of_sum + grad_sum
+    rows = tuple(range(total.dim() - n_last))
+    of_weight, of_bias = (
+        (t.sum(rows) if rows else t).to(total.dtype) for t in (dy * hat, dy)
+    )
+    return of_sum, of_weight, of_bias
