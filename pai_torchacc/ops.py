@@ -5,7 +5,7 @@
 ``torch.compile(fullgraph=True)`` and ``torch.export`` keep them. Importing this module
 defines them; they stay for the life of the process. While ``operator_fusion`` is off,
 or a call does not suit any kernel row, they compute the same by torch's own operators.
-So do ``add_norm`` and ``dropout_add`` everywhere but on CUDA, and when compiled.
+So do the others everywhere but on CUDA, and when compiled.
 """
 
 from __future__ import annotations
@@ -20,9 +20,18 @@ from pai_torchacc import _host
 from pai_torchacc.fusion import linear as _linear
 from pai_torchacc.fusion import loss_operator as _loss
 from pai_torchacc.fusion.linear import ACTIVATIONS
+from pai_torchacc.fusion.pointwise import add_act, gated_act
 from pai_torchacc.fusion.residual import add_norm, dropout_add
 
-__all__ = ["ACTIVATIONS", "add_norm", "cross_entropy", "dropout_add", "linear_act"]
+__all__ = [
+    "ACTIVATIONS",
+    "add_act",
+    "add_norm",
+    "cross_entropy",
+    "dropout_add",
+    "gated_act",
+    "linear_act",
+]
 
 REDUCTIONS = ("none", "mean", "sum")
 

@@ -43,6 +43,10 @@
     X(DROPOUT, "dropout", FUSION)                                                      \
     X(DROPOUT_BACKWARD, "dropout_backward", FUSION)                                    \
     X(DROPOUT_ADD, "dropout_add", FUSION)                                              \
+    X(GATED_ACT, "gated_act", FUSION)                                                  \
+    X(GATED_ACT_BACKWARD, "gated_act_backward", FUSION)                                \
+    X(ADD_ACT, "add_act", FUSION)                                                      \
+    X(ADD_ACT_BACKWARD, "add_act_backward", FUSION)                                    \
     X(SGD_STEP, "sgd_step", FUSION)                                                    \
     X(ADAM_STEP, "adam_step", FUSION)                                                  \
     X(ADAMW_STEP, "adamw_step", FUSION)                                                \

@@ -67,7 +67,7 @@ def add_norm(
         raise ValueError("rms_norm has no bias")
     is_one = isinstance(normalized_shape, int)
     shape = (normalized_shape,) if is_one else tuple(normalized_shape)
-    if _can_be_ours(input) and shape and tuple(input.shape[-len(shape) :]) == shape:
+    if can_be_ours(input) and shape and tuple(input.shape[-len(shape) :]) == shape:
         args = input, residual, weight, bias, len(shape), float(eps), is_rms
         made = checked(
             "add_norm", _host.load().add_norm, args, lambda: _stock_parts(shape, *args)
@@ -111,7 +111,7 @@ def dropout_add(
     """
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"p={p}; a probability is from 0 to 1")
-    if training and 0.0 < p < 1.0 and _can_be_ours(input):
+    if training and 0.0 < p < 1.0 and can_be_ours(input):
         made = _dropped(input, residual, p)
         if made is not None:
             y, mask = made
@@ -123,8 +123,15 @@ def dropout_add(
     return F.dropout(input, p, training) + residual
 
 
-def _can_be_ours(x: Tensor) -> bool:
-    return not torch.compiler.is_compiling() and type(x) is Tensor and x.is_cuda
+def can_be_ours(x: Tensor) -> bool:
+    """Whether a call may be served: outside of compilers, of a tensor on CUDA."""
+    if torch.compiler.is_compiling() or type(x) is not Tensor or not x.is_cuda:
+        return False
+    try:
+        _host.learnt()
+    except _host.Unavailable:
+        return False
+    return True
 
 
 def _dropped(x: Tensor, residual: Tensor, p: float) -> tuple[Tensor, Tensor] | None:

@@ -11,6 +11,10 @@
 #include "core/host.h"
 #include "ops/linear/act.h"
 
+/* By their definitions, in double: act(z), and g's gradient by what is saved. */
+double ptac_act_value(double z, ptac_act act);
+double ptac_act_gradient(double g, double saved, ptac_act act);
+
 /* Backward needs z + bias of these, and y of the others. */
 static inline bool ptac_act_saves_z(ptac_act act)
 {

@@ -18,7 +18,7 @@ static double sigmoid(double z)
     return 1 / (1 + exp(-z));
 }
 
-static double act(double z, ptac_act act)
+double ptac_act_value(double z, ptac_act act)
 {
     switch (act) {
     case PTAC_ACT_RELU:
@@ -39,7 +39,7 @@ static double act(double z, ptac_act act)
 }
 
 /* The gradient of g through act; saved is what ptac_act_saves_z() says. */
-static double act_grad(double g, double saved, ptac_act act)
+double ptac_act_gradient(double g, double saved, ptac_act act)
 {
     const double x = saved;
     double s;
@@ -78,7 +78,7 @@ static void forward_rows(int64_t begin, int64_t end, void *context)
 
             if (job->keep_z)
                 z[j] = sum;
-            y[j] = (float)act(sum, job->act);
+            y[j] = (float)ptac_act_value(sum, job->act);
         }
     }
 }
@@ -87,7 +87,7 @@ static float grad_of(const ptac_act_backward *job, int64_t at)
 {
     const bool is_none = job->act == PTAC_ACT_NONE;
     const double saved = is_none ? 0 : job->saved[at];
-    const float grad = (float)act_grad(job->g[at], saved, job->act);
+    const float grad = (float)ptac_act_gradient(job->g[at], saved, job->act);
 
     if (job->gz)
         job->gz[at] = grad;

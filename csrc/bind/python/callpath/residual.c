@@ -3,113 +3,13 @@
  *
  * Each function returns None where torch's own operators have to do the call.
  */
-#include "bind/python/callpath/lean.h"
+#include "bind/python/callpath/on_cuda.h"
 
 #include "bind/torch/cuda.h"
 #include "ops/norm/norm.h"
 #include "ops/random/dropout.h"
 
 #include <string.h>
-
-/* A call, the tensors that it makes, and how many of these Python sees. */
-typedef struct residual_call {
-    ptac_call call;
-    at_tensors made;
-    int n_results;
-} residual_call;
-
-/* Plain tensors on one CUDA device, contiguous; None is a view of nothing. */
-static ptac_reason read_inputs(PyObject *const *tensors, const int *places, int n,
-                               ptac_call *call)
-{
-    for (int i = 0; i < n; i++) {
-        ptac_view *view = &call->inputs[places[i]];
-
-        if (tensors[i] == Py_None)
-            continue;
-        if (!ptac_is_plain_on_cuda(tensors[i]))
-            return ptac_why_not_plain(tensors[i]) == PTAC_SUBCLASS ? PTAC_DEVICE
-                                                                   : PTAC_SUBCLASS;
-        ptac_cuda_view_of(ptac_borrow(tensors[i]), view);
-        if (!ptac_view_is_contiguous(view))
-            return PTAC_LAYOUT;
-    }
-    return ptac_call_place(call);
-}
-
-/* An output on the call's device, contiguous. */
-static bool make(residual_call *r, int i, int place, int32_t dtype, int n_dims,
-                 const int64_t *sizes)
-{
-    const at_device device = {AT_DEVICE_CUDA, r->call.device};
-
-    if (at_new_on(device, dtype, n_dims, sizes, NULL, &r->made.at[i]))
-        return false;
-    ptac_cuda_view_of(r->made.at[i], &r->call.outputs[place]);
-    return true;
-}
-
-/* Wrapped, and no more ours; None for a tensor that was not made. */
-static PyObject *take(at_tensor *made)
-{
-    return *made ? ptac_wrap(at_give(made)) : Py_NewRef(Py_None);
-}
-
-/* The results as a tuple. */
-static PyObject *results(residual_call *r)
-{
-    PyObject *tuple = PyTuple_New(r->n_results);
-
-    for (int i = 0; tuple && i < r->n_results; i++) {
-        PyObject *result = take(&r->made.at[i]);
-
-        if (!result || PyTuple_SetItem(tuple, i, result) < 0)
-            Py_CLEAR(tuple);
-    }
-    return tuple;
-}
-
-typedef bool (*maker)(residual_call *r);
-
-static bool make_and_run(const ptac_kernel *row, residual_call *r, maker make_outputs)
-{
-    PTAC_CUDA_SCOPE scope = {false};
-
-    if (!ptac_cuda_begin(&r->call, &scope)) {
-        ptac_refuse(r->call.op, PTAC_DEVICE);
-        return false;
-    }
-    if (!make_outputs(r)) {
-        ptac_refuse(r->call.op, PTAC_MEMORY);
-        return false;
-    }
-    return ptac_run(row, &r->call);
-}
-
-/* The row of a call that was read, or NULL, counted. */
-static const ptac_kernel *admit(ptac_call *call, ptac_reason why)
-{
-    if (!why)
-        why = ptac_why_not_lean();
-    if (!why)
-        return ptac_admit(call);
-    ptac_refuse(call->op, why);
-    return NULL;
-}
-
-/* What is left of a call once its arguments have been read, or why they have not. */
-static PyObject *finish(residual_call *r, ptac_reason why, maker make_outputs)
-{
-    const ptac_kernel *row = PyErr_Occurred() ? NULL : admit(&r->call, why);
-    PyObject *found = NULL;
-
-    if (row && PTAC_UNLOCKED(make_and_run(row, r, make_outputs)))
-        found = results(r);
-    else if (!PyErr_Occurred())
-        found = Py_NewRef(Py_None);
-    at_drop_tensors(&r->made);
-    return found;
-}
 
 /* --- add_norm --- */
 
@@ -142,16 +42,17 @@ static ptac_reason check(const ptac_view *view, ptac_dtype dtype, int64_t n)
 }
 
 /* y, the sum, and mean and rstd of its rows; RMSNorm has no mean. */
-static bool make_add_norm(residual_call *r)
+static bool make_add_norm(ptac_made *m)
 {
-    const ptac_norm *p = r->call.params;
-    const ptac_view *x = &r->call.inputs[PTAC_NORM_X];
+    const ptac_norm *p = m->call.params;
+    const ptac_view *x = &m->call.inputs[PTAC_NORM_X];
     const int32_t dtype = ptac_torch_dtype(x->dtype);
 
-    return make(r, 0, PTAC_NORM_Y, dtype, x->n_dims, x->sizes) &&
-           make(r, 1, PTAC_NORM_SUM, dtype, x->n_dims, x->sizes) &&
-           (p->is_rms || make(r, 2, PTAC_NORM_MEAN, AT_DTYPE_F32, 1, &p->n_rows)) &&
-           make(r, 3, PTAC_NORM_RSTD, AT_DTYPE_F32, 1, &p->n_rows);
+    return ptac_make(m, 0, PTAC_NORM_Y, dtype, x->n_dims, x->sizes) &&
+           ptac_make(m, 1, PTAC_NORM_SUM, dtype, x->n_dims, x->sizes) &&
+           (p->is_rms ||
+            ptac_make(m, 2, PTAC_NORM_MEAN, AT_DTYPE_F32, 1, &p->n_rows)) &&
+           ptac_make(m, 3, PTAC_NORM_RSTD, AT_DTYPE_F32, 1, &p->n_rows);
 }
 
 /*
@@ -163,52 +64,52 @@ PTAC_ARGS(add_norm, 7)
     static const int places[] = {PTAC_NORM_X, PTAC_NORM_RESIDUAL, PTAC_NORM_WEIGHT,
                                  PTAC_NORM_BIAS};
     ptac_norm p = {.eps = PyFloat_AsDouble(args[5]), .is_rms = args[6] == Py_True};
-    residual_call r = {.call = {.op = PTAC_OP_ADD_NORM,
-                                .on = PTAC_ON_CUDA,
-                                .n_inputs = PTAC_NORM_N_INPUTS,
-                                .n_outputs = PTAC_NORM_N_OUTPUTS,
-                                .params = &p},
-                       .n_results = 4};
-    const ptac_view *in = r.call.inputs;
+    ptac_made m = {.call = {.op = PTAC_OP_ADD_NORM,
+                            .on = PTAC_ON_CUDA,
+                            .n_inputs = PTAC_NORM_N_INPUTS,
+                            .n_outputs = PTAC_NORM_N_OUTPUTS,
+                            .params = &p},
+                   .n_results = 4};
+    const ptac_view *in = m.call.inputs;
     const long n_last = PyLong_AsLong(args[4]);
     ptac_reason why;
 
     PTAC_IN_FLIGHT;
-    if (PyErr_Occurred() || ptac_is_off(r.call.op))
+    if (PyErr_Occurred() || ptac_is_off(m.call.op))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    why = read_inputs(args, places, 4, &r.call);
+    why = ptac_read_on_cuda(args, places, 4, &m.call);
     if (!why)
-        why = read_rows(&r.call, &in[PTAC_NORM_X], n_last, &p);
+        why = read_rows(&m.call, &in[PTAC_NORM_X], n_last, &p);
     if (!why && (in[PTAC_NORM_RESIDUAL].dtype != in[PTAC_NORM_X].dtype ||
                  !ptac_view_has_sizes(&in[PTAC_NORM_RESIDUAL], in[PTAC_NORM_X].n_dims,
                                       in[PTAC_NORM_X].sizes)))
         why = PTAC_ARGUMENT;
     for (int i = PTAC_NORM_WEIGHT; !why && i <= PTAC_NORM_BIAS; i++)
         why = check(&in[i], in[PTAC_NORM_X].dtype, p.width);
-    return finish(&r, why, make_add_norm);
+    return ptac_finish_on_cuda(&m, why, make_add_norm);
 }
 
 /* Of what is asked for, and room for parts of the weights' gradients. */
-static bool make_gradients(residual_call *r)
+static bool make_gradients(ptac_made *m)
 {
-    const ptac_norm *p = r->call.params;
-    const ptac_view *x = &r->call.inputs[PTAC_NORM_GRAD_X_OF];
+    const ptac_norm *p = m->call.params;
+    const ptac_view *x = &m->call.inputs[PTAC_NORM_GRAD_X_OF];
     const int32_t dtype = ptac_torch_dtype(x->dtype);
     const int64_t n_parts = ptac_norm_parts(p, true);
 
-    return make(r, 0, PTAC_NORM_GRAD_X, dtype, x->n_dims, x->sizes) &&
-           make(r, 1, PTAC_NORM_GRAD_WEIGHT, dtype, 1, &p->width) &&
-           make(r, 2, PTAC_NORM_GRAD_BIAS, dtype, 1, &p->width) &&
-           make(r, 3, PTAC_NORM_GRAD_PARTS, AT_DTYPE_F32, 1, &n_parts);
+    return ptac_make(m, 0, PTAC_NORM_GRAD_X, dtype, x->n_dims, x->sizes) &&
+           ptac_make(m, 1, PTAC_NORM_GRAD_WEIGHT, dtype, 1, &p->width) &&
+           ptac_make(m, 2, PTAC_NORM_GRAD_BIAS, dtype, 1, &p->width) &&
+           ptac_make(m, 3, PTAC_NORM_GRAD_PARTS, AT_DTYPE_F32, 1, &n_parts);
 }
 
 /* Where nothing is learnt: of x alone. */
-static bool make_gradient_of_x(residual_call *r)
+static bool make_gradient_of_x(ptac_made *m)
 {
-    const ptac_view *x = &r->call.inputs[PTAC_NORM_GRAD_X_OF];
+    const ptac_view *x = &m->call.inputs[PTAC_NORM_GRAD_X_OF];
 
-    return make(r, 0, PTAC_NORM_GRAD_X, ptac_torch_dtype(x->dtype), x->n_dims,
-                x->sizes);
+    return ptac_make(m, 0, PTAC_NORM_GRAD_X, ptac_torch_dtype(x->dtype), x->n_dims,
+                     x->sizes);
 }
 
 /*
@@ -223,22 +124,22 @@ PTAC_ARGS(add_norm_backward, 8)
                                  PTAC_NORM_GRAD_RSTD,      PTAC_NORM_GRAD_MEAN,
                                  PTAC_NORM_GRAD_WEIGHT_OF, PTAC_NORM_GRAD_SUM};
     ptac_norm p = {.is_rms = args[3] == Py_None};
-    residual_call r = {.call = {.op = PTAC_OP_ADD_NORM_BACKWARD,
-                                .on = PTAC_ON_CUDA,
-                                .n_inputs = PTAC_NORM_GRAD_N_INPUTS,
-                                .n_outputs = PTAC_NORM_GRAD_N_OUTPUTS,
-                                .params = &p},
-                       .n_results = 3};
-    const ptac_view *in = r.call.inputs, *x = &in[PTAC_NORM_GRAD_X_OF];
+    ptac_made m = {.call = {.op = PTAC_OP_ADD_NORM_BACKWARD,
+                            .on = PTAC_ON_CUDA,
+                            .n_inputs = PTAC_NORM_GRAD_N_INPUTS,
+                            .n_outputs = PTAC_NORM_GRAD_N_OUTPUTS,
+                            .params = &p},
+                   .n_results = 3};
+    const ptac_view *in = m.call.inputs, *x = &in[PTAC_NORM_GRAD_X_OF];
     const long n_last = PyLong_AsLong(args[6]);
     ptac_reason why;
 
     PTAC_IN_FLIGHT;
-    if (PyErr_Occurred() || ptac_is_off(r.call.op))
+    if (PyErr_Occurred() || ptac_is_off(m.call.op))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    why = read_inputs(args, places, 6, &r.call);
+    why = ptac_read_on_cuda(args, places, 6, &m.call);
     if (!why)
-        why = read_rows(&r.call, x, n_last, &p);
+        why = read_rows(&m.call, x, n_last, &p);
     if (!why)
         why = check(&in[PTAC_NORM_GRAD_Y], x->dtype, x->n_elements);
     if (!why)
@@ -251,7 +152,8 @@ PTAC_ARGS(add_norm_backward, 8)
         why = check(&in[PTAC_NORM_GRAD_WEIGHT_OF], x->dtype, p.width);
     if (!why && (!in[PTAC_NORM_GRAD_Y].data || !in[PTAC_NORM_GRAD_RSTD].data))
         why = PTAC_ARGUMENT;
-    return finish(&r, why, args[7] == Py_True ? make_gradients : make_gradient_of_x);
+    return ptac_finish_on_cuda(
+        &m, why, args[7] == Py_True ? make_gradients : make_gradient_of_x);
 }
 
 /* --- dropout_add --- */
@@ -287,13 +189,13 @@ static bool draw(PyObject *generator, ptac_dropout *p, int64_t n)
                       *offset + (unsigned long long)ptac_dropout_increment(p, n));
 }
 
-static bool make_dropout_add(residual_call *r)
+static bool make_dropout_add(ptac_made *m)
 {
-    const ptac_view *x = &r->call.inputs[PTAC_DROPOUT_X];
+    const ptac_view *x = &m->call.inputs[PTAC_DROPOUT_X];
 
-    return make(r, 0, PTAC_DROPOUT_Y, ptac_torch_dtype(x->dtype), x->n_dims,
-                x->sizes) &&
-           make(r, 1, PTAC_DROPOUT_MASK, AT_DTYPE_BOOL, x->n_dims, x->sizes);
+    return ptac_make(m, 0, PTAC_DROPOUT_Y, ptac_torch_dtype(x->dtype), x->n_dims,
+                     x->sizes) &&
+           ptac_make(m, 1, PTAC_DROPOUT_MASK, AT_DTYPE_BOOL, x->n_dims, x->sizes);
 }
 
 static ptac_reason read_dropout(const ptac_call *call, ptac_dropout *p)
@@ -325,40 +227,40 @@ PTAC_ARGS(dropout_add, 4)
 {
     static const int places[] = {PTAC_DROPOUT_X, PTAC_DROPOUT_RESIDUAL};
     ptac_dropout p = {.keep = 1 - PyFloat_AsDouble(args[2])};
-    residual_call r = {.call = {.op = PTAC_OP_DROPOUT_ADD,
-                                .on = PTAC_ON_CUDA,
-                                .n_inputs = PTAC_DROPOUT_N_INPUTS,
-                                .n_outputs = PTAC_DROPOUT_N_OUTPUTS,
-                                .params = &p},
-                       .n_results = 2};
+    ptac_made m = {.call = {.op = PTAC_OP_DROPOUT_ADD,
+                            .on = PTAC_ON_CUDA,
+                            .n_inputs = PTAC_DROPOUT_N_INPUTS,
+                            .n_outputs = PTAC_DROPOUT_N_OUTPUTS,
+                            .params = &p},
+                   .n_results = 2};
     const ptac_kernel *row;
     PyObject *found = NULL;
     ptac_reason why;
 
     PTAC_IN_FLIGHT;
-    if (PyErr_Occurred() || ptac_is_off(r.call.op))
+    if (PyErr_Occurred() || ptac_is_off(m.call.op))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    why = read_inputs(args, places, 2, &r.call);
+    why = ptac_read_on_cuda(args, places, 2, &m.call);
     if (!why)
-        why = read_dropout(&r.call, &p);
-    row = PyErr_Occurred() ? NULL : admit(&r.call, why);
-    if (row && draw(args[3], &p, r.call.inputs[0].n_elements)) {
-        if (PTAC_UNLOCKED(make_and_run(row, &r, make_dropout_add)))
-            found = results(&r);
+        why = read_dropout(&m.call, &p);
+    row = PyErr_Occurred() ? NULL : ptac_admit_lean(&m.call, why);
+    if (row && draw(args[3], &p, m.call.inputs[0].n_elements)) {
+        if (PTAC_UNLOCKED(ptac_make_and_run(row, &m, make_dropout_add)))
+            found = ptac_results(&m);
         else if (set_offset(args[3], p.random.offset.value))
             found = Py_NewRef(Py_None);
     } else if (!PyErr_Occurred()) {
         found = Py_NewRef(Py_None);
     }
-    at_drop_tensors(&r.made);
+    at_drop_tensors(&m.made);
     return found;
 }
 
-static bool make_dropout_gradient(residual_call *r)
+static bool make_dropout_gradient(ptac_made *m)
 {
-    const ptac_view *grad = &r->call.inputs[0];
+    const ptac_view *grad = &m->call.inputs[0];
 
-    return make(r, 0, 0, ptac_torch_dtype(grad->dtype), grad->n_dims, grad->sizes);
+    return ptac_make(m, 0, 0, ptac_torch_dtype(grad->dtype), grad->n_dims, grad->sizes);
 }
 
 /* dropout_backward(grad, mask, scale) -> (grad of x,) or None; mask is of bool */
@@ -366,25 +268,25 @@ PTAC_ARGS(dropout_backward, 3)
 {
     static const int places[] = {0, 1};
     ptac_dropout_backward p = {.scale = PyFloat_AsDouble(args[2])};
-    residual_call r = {.call = {.op = PTAC_OP_DROPOUT_BACKWARD,
-                                .on = PTAC_ON_CUDA,
-                                .n_inputs = 2,
-                                .n_outputs = 1,
-                                .params = &p},
-                       .n_results = 1};
-    const ptac_view *in = r.call.inputs;
+    ptac_made m = {.call = {.op = PTAC_OP_DROPOUT_BACKWARD,
+                            .on = PTAC_ON_CUDA,
+                            .n_inputs = 2,
+                            .n_outputs = 1,
+                            .params = &p},
+                   .n_results = 1};
+    const ptac_view *in = m.call.inputs;
     int32_t dtype = -1;
     ptac_reason why;
 
     PTAC_IN_FLIGHT;
-    if (PyErr_Occurred() || ptac_is_off(r.call.op))
+    if (PyErr_Occurred() || ptac_is_off(m.call.op))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    why = read_inputs(args, places, 2, &r.call);
+    why = ptac_read_on_cuda(args, places, 2, &m.call);
     if (!why) {
         T.aoti_torch_get_dtype(ptac_borrow(args[1]), &dtype);
         if (dtype != AT_DTYPE_BOOL || in[0].dtype >= PTAC_N_DTYPES ||
             !ptac_view_has_sizes(&in[1], in[0].n_dims, in[0].sizes))
             why = PTAC_ARGUMENT;
     }
-    return finish(&r, why, make_dropout_gradient);
+    return ptac_finish_on_cuda(&m, why, make_dropout_gradient);
 }

@@ -1,0 +1,92 @@
+/*
+ * on_cuda.c - reading, making and running for operators of CUDA alone.
+ */
+#include "bind/python/callpath/on_cuda.h"
+
+#include "bind/torch/cuda.h"
+
+ptac_reason ptac_read_on_cuda(PyObject *const *tensors, const int *places, int n,
+                              ptac_call *call)
+{
+    for (int i = 0; i < n; i++) {
+        ptac_view *view = &call->inputs[places[i]];
+
+        if (tensors[i] == Py_None)
+            continue;
+        if (!ptac_is_plain_on_cuda(tensors[i]))
+            return ptac_why_not_plain(tensors[i]) == PTAC_SUBCLASS ? PTAC_DEVICE
+                                                                   : PTAC_SUBCLASS;
+        ptac_cuda_view_of(ptac_borrow(tensors[i]), view);
+        if (!ptac_view_is_contiguous(view))
+            return PTAC_LAYOUT;
+    }
+    return ptac_call_place(call);
+}
+
+bool ptac_make(ptac_made *m, int i, int place, int32_t dtype, int n_dims,
+               const int64_t *sizes)
+{
+    const at_device device = {AT_DEVICE_CUDA, m->call.device};
+
+    if (at_new_on(device, dtype, n_dims, sizes, NULL, &m->made.at[i]))
+        return false;
+    ptac_cuda_view_of(m->made.at[i], &m->call.outputs[place]);
+    return true;
+}
+
+/* Wrapped, and no more ours; None for a tensor that was not made. */
+static PyObject *take(at_tensor *made)
+{
+    return *made ? ptac_wrap(at_give(made)) : Py_NewRef(Py_None);
+}
+
+PyObject *ptac_results(ptac_made *m)
+{
+    PyObject *tuple = PyTuple_New(m->n_results);
+
+    for (int i = 0; tuple && i < m->n_results; i++) {
+        PyObject *result = take(&m->made.at[i]);
+
+        if (!result || PyTuple_SetItem(tuple, i, result) < 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+bool ptac_make_and_run(const ptac_kernel *row, ptac_made *m, ptac_maker make_outputs)
+{
+    PTAC_CUDA_SCOPE scope = {false};
+
+    if (!ptac_cuda_begin(&m->call, &scope)) {
+        ptac_refuse(m->call.op, PTAC_DEVICE);
+        return false;
+    }
+    if (!make_outputs(m)) {
+        ptac_refuse(m->call.op, PTAC_MEMORY);
+        return false;
+    }
+    return ptac_run(row, &m->call);
+}
+
+const ptac_kernel *ptac_admit_lean(ptac_call *call, ptac_reason why)
+{
+    if (!why)
+        why = ptac_why_not_lean();
+    if (!why)
+        return ptac_admit(call);
+    ptac_refuse(call->op, why);
+    return NULL;
+}
+
+PyObject *ptac_finish_on_cuda(ptac_made *m, ptac_reason why, ptac_maker make_outputs)
+{
+    const ptac_kernel *row = PyErr_Occurred() ? NULL : ptac_admit_lean(&m->call, why);
+    PyObject *found = NULL;
+
+    if (row && PTAC_UNLOCKED(ptac_make_and_run(row, m, make_outputs)))
+        found = ptac_results(m);
+    else if (!PyErr_Occurred())
+        found = Py_NewRef(Py_None);
+    at_drop_tensors(&m->made);
+    return found;
+}
