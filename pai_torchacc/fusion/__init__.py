@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pai_torchacc import _counters, _features, _host, _options, _switch
 from pai_torchacc._switch import Handle
 from pai_torchacc.calibration import in_use
-from pai_torchacc.fusion import cuda, precision
+from pai_torchacc.fusion import cuda, precision, tf32
 from pai_torchacc.fusion.foreign import Yielding, chains
 
 if TYPE_CHECKING:
@@ -56,8 +56,17 @@ def install(c: Any, config: Config) -> str | None:
     _install_attention(c, config)
     if (room := _cuda_kernels()) and room.reason(sys.modules["torch"]) is None:
         room.install(c)
+    _set_tf32(c, config, wanted)
     _open_gates(c, wanted, barred | unproven)
     return None
+
+
+def _set_tf32(c: Any, config: Config, wanted: set[str]) -> None:
+    is_fast = config.numerics == "fast" and "linear_act" in wanted
+    if is_fast and c.cuda_reason() is None:
+        tf32.install(sys.modules["torch"])
+    else:
+        tf32.remove(sys.modules["torch"])
 
 
 def _cuda_kernels() -> Any:
@@ -106,6 +115,7 @@ def remove(c: Any) -> None:
         c.set_gate(name, "switched off")
     if room := _cuda_kernels():
         room.remove(c)
+    tf32.remove(sys.modules["torch"])
     c.scratch_clear()
     _attention_ledger.undo()
     _ledger.undo()
@@ -162,7 +172,7 @@ def remarks() -> list[str]:
 
         from pai_torchacc.fusion import cudnn
 
-        found += cudnn.remarks(torch)
+        found += [*cudnn.remarks(torch), *tf32.remarks()]
         if room := _cuda_kernels():
             found += room.remarks(_host.load())
     return found

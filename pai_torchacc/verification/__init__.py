@@ -13,6 +13,7 @@ from pai_torchacc import _host, _switch
 from pai_torchacc._switch import disabled
 from pai_torchacc._table import aligned
 from pai_torchacc.calibration import BY_NAME
+from pai_torchacc.fusion import tf32
 from pai_torchacc.verification import ties
 from pai_torchacc.verification.comparing import (
     Comparison,
@@ -21,7 +22,7 @@ from pai_torchacc.verification.comparing import (
     equal,
     missing,
 )
-from pai_torchacc.verification.running import Results, is_alike, run
+from pai_torchacc.verification.running import Results, is_alike, is_on_cuda, run
 from pai_torchacc.verification.ties import Pools, Ties
 
 NUDGES = 4
@@ -86,27 +87,42 @@ def verify(
     model: Callable[..., Any], inputs: tuple[Any, ...], backward: bool = True
 ) -> Verification:
     """See :func:`pai_torchacc.verify`."""
-    state = torch.get_rng_state()
+    state = RandomState()
     try:
         return _Verifying(state, partial(run, model, inputs, backward)).judge()
     finally:
-        torch.set_rng_state(state)
+        state.restore()
+
+
+class RandomState:
+    """Torch's generators, of CUDA devices too where the process uses them."""
+
+    def __init__(self) -> None:
+        self._of_cpu = torch.get_rng_state()
+        is_used = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self._of_cuda = torch.cuda.get_rng_state_all() if is_used else []
+
+    def restore(self) -> None:
+        """Put them back to where they were."""
+        torch.set_rng_state(self._of_cpu)
+        if self._of_cuda:
+            torch.cuda.set_rng_state_all(self._of_cuda)
 
 
 class _Verifying:
     """The runs of one model that are compared."""
 
-    def __init__(self, state: torch.Tensor, run: Callable[..., Results]):
+    def __init__(self, state: RandomState, run: Callable[..., Results]):
         self._state, self._run = state, run
         self._forced: list[torch.Tensor] | None = None
         """What stock's poolings are to pick."""
 
     def _ours(self, **options: Any) -> Results:
-        torch.set_rng_state(self._state)
+        self._state.restore()
         return self._run(options.pop("pools", Pools()), **options)
 
     def _stock(self, **options: Any) -> Results:
-        with disabled(), _host.muted():
+        with disabled(), _host.muted(), tf32.paused(torch):
             return self._ours(**{"pools": Pools(self._forced), **options})
 
     def _exact(self, pools: Pools) -> tuple[Results, str | None]:
@@ -138,7 +154,8 @@ class _Verifying:
             stock = [self._stock()]
             if exact:
                 exact, _ = self._exact(Pools(broken.exact))
-        is_lowered = rounded and numerics == "fast"
+        rounds = rounded or (tf32.is_open() and is_on_cuda(ours[0].values()))
+        is_lowered = rounds and numerics == "fast"
         lowered = list(self._lowered(stock[0])) if is_lowered else []
         compared = list(compare(stock, ours, lowered, exact, numerics))
         if (

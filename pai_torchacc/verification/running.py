@@ -28,7 +28,8 @@ def run(
 ) -> Results:
     """Results of a copy of the model, in another floating type or nudged if asked.
 
-    ``lowered`` runs it under torch's autocast to bfloat16.
+    ``lowered`` runs it under torch's autocast to bfloat16, on the device of its
+    tensors.
     """
     with torch.inference_mode(False), torch.set_grad_enabled(backward):
         parameters: dict[str, Tensor] = {}
@@ -45,7 +46,9 @@ def run(
             named |= {f"grad input {i}{n}": t for n, t in _tensors(value)}
         if nudge:
             _nudge(list(named.values()), nudge)
-        with torch.autocast("cpu", torch.bfloat16) if lowered else nullcontext():
+        tensors = [*parameters.values(), *(t for v in taken for _, t in _tensors(v))]
+        place = "cuda" if is_on_cuda(tensors) else "cpu"
+        with torch.autocast(place, torch.bfloat16) if lowered else nullcontext():
             output = model(*taken)
         results = {f"output{name}": t for name, t in _tensors(output)}
         if backward:
@@ -53,6 +56,11 @@ def run(
             wanted = {name: t for name, t in named.items() if t.requires_grad}
             results |= _gradients(wanted, results.values())
         return {name: _dense(t.detach()) for name, t in results.items()}
+
+
+def is_on_cuda(tensors: Iterable[Tensor]) -> bool:
+    """Whether any of them lies on a CUDA device."""
+    return any(t.is_cuda for t in tensors)
 
 
 def _dense(t: Tensor) -> Tensor:

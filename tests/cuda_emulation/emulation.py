@@ -113,6 +113,7 @@ def _patch() -> None:
         "is_bf16_supported": lambda including_emulation=True: True,
         "get_device_capability": lambda device=None: (9, 0),
         "get_rng_state": lambda device=None: torch.get_rng_state(),
+        "get_rng_state_all": list,
         "set_rng_state": lambda state, device=None: None,
         "is_current_stream_capturing": lambda: bool(driver.emulated_is_capturing()),
         "_exchange_device": exchange,

@@ -267,3 +267,17 @@ def test_models_that_lie_on_two_devices() -> None:
         loss.backward()
         assert [c.accelerated for c in counted] == [1] * 4
     assert float(loss) == pytest.approx(float(F.nll_loss(net(x), y)), rel=1e-4)
+
+
+@pytest.mark.parametrize("numerics", ["exact", "close", "fast"])
+def test_verify_keeps_the_contract(numerics: str) -> None:
+    """With dropout: stock and ours drop the same, by the generator of the device."""
+    net = nn.Sequential(
+        network()[:4], nn.Dropout(0.3), nn.Linear(8 * 14 * 14, 64),
+        nn.ReLU(), nn.LayerNorm(64), nn.Linear(64, 10), nn.Softmax(-1),
+    ).cuda()  # fmt: skip
+    before = torch.cuda.get_rng_state()
+    with ptac.enable(FUSION, numerics=numerics):
+        found = ptac.verify(net, batch()[0])
+    assert found, str(found)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
