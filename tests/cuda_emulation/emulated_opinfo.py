@@ -24,6 +24,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "nn.functional.layer_norm": ("layer_norm", "layer_norm_backward"),
     "nn.functional.rms_norm": ("rms_norm", "rms_norm_backward"),
     "nn.functional.max_pool2d": ("max_pool2d", "max_pool2d_backward"),
+    "nn.functional.cross_entropy": ("cross_entropy", "cross_entropy_backward"),
 }
 """Operators that are ours on CUDA, and what is counted for their samples."""
 
