@@ -10,7 +10,6 @@ import internals
 import pytest
 import torch
 import torch.nn.functional as F
-from generators import Generator
 from switching import hits
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -37,11 +36,9 @@ STOCK: dict[str, Call] = {
 
 
 @pytest.fixture(autouse=True)
-def devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def machine_code() -> None:
     emulation.give_machine_code()
-    emulation.calls()
     emulation.stock_calls()
-    monkeypatch.setattr(torch.cuda, "default_generators", (Generator(), Generator()))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import internals
 import pytest
 import torch
 import torch.nn.functional as F
-from generators import Generator
+from cuda_generators import Generator
 from switching import hits
 from torch import Tensor
 
