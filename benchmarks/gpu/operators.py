@@ -2,7 +2,8 @@
 
 A new operator is an entry of ``OPERATORS``: the call as programs write it, ours by
 whatever serves it, and how many bytes the operation has to move. These are counted by
-construction: each input is read once and each output written once.
+construction: each input is read once and each output written once. With the switch off
+what programs call by name is torch's operators, one behind the other.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu.rows import Row, failed, row
 from benchmarks.gpu.timing import Call, Setting, alternate, ours, served, stock
+from pai_torchacc import ops
 from pai_torchacc.bench.measure_cuda import is_emulated
 
 SECTION = "operator"
@@ -88,34 +90,30 @@ def _cross_entropy(shape: Shape, dtype: torch.dtype) -> Made:
     return lambda: F.cross_entropy(x, target), [x]
 
 
-def _norm(kind: str, adds: bool = False) -> Callable[..., Made]:
+def _norm(kind: str) -> Callable[..., Made]:
     def make(shape: Shape, dtype: torch.dtype) -> Made:
-        x, residual, w, b = (
-            draw(s, dtype) for s in (shape, shape, shape[1:], shape[1:])
-        )
-        wanted = [x, w]
-
-        def call() -> Tensor:
-            y = x + residual if adds else x
-            if kind == "rms":
-                return F.rms_norm(y, shape[1:], w)
-            return F.layer_norm(y, shape[1:], w, b)
-
-        if adds:
-            wanted.append(residual)
-        return call, [*wanted, b] if kind == "layer" else wanted
+        x, w, b = (draw(s, dtype) for s in (shape, shape[1:], shape[1:]))
+        if kind == "rms":
+            return lambda: F.rms_norm(x, shape[1:], w), [x, w]
+        return lambda: F.layer_norm(x, shape[1:], w, b), [x, w, b]
 
     return make
 
 
-def _dropout_add(shape: Shape, dtype: torch.dtype) -> Made:
-    x, residual = draw(shape, dtype), draw(shape, dtype)
-    return lambda: residual + F.dropout(x, 0.1), [x, residual]
+def _add_norm(shape: Shape, dtype: torch.dtype) -> Made:
+    sizes = shape, shape, shape[1:], shape[1:]
+    x, residual, w, b = (draw(s, dtype) for s in sizes)
+    return lambda: ops.add_norm(x, residual, shape[1:], w, b)[0], [x, residual, w, b]
 
 
-def _swiglu(shape: Shape, dtype: torch.dtype) -> Made:
-    a, b = draw(shape, dtype), draw(shape, dtype)
-    return lambda: F.silu(a) * b, [a, b]
+def of_two(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Made]:
+    """Calls that take two tensors of the shape's."""
+
+    def make(shape: Shape, dtype: torch.dtype) -> Made:
+        a, b = draw(shape, dtype), draw(shape, dtype)
+        return lambda: function(a, b), [a, b]
+
+    return make
 
 
 def _pool(function: Callable[..., Tensor], *window: int, last: bool = False) -> Any:
@@ -190,16 +188,12 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("layer_norm", ("layer_norm",), _norm("layer"), _WIDE, _TINY, passes(2, 3)),
     Operator("rms_norm", ("rms_norm",), _norm("rms"), _WIDE, _TINY, passes(2, 3)),
     Operator(
-        "residual + layer_norm", ("add_norm",), _norm("layer", adds=True),
+        "residual + layer_norm", ("add_norm",), _add_norm,
         _WIDE, _TINY, passes(4, 3),
     ),
     Operator(
-        "dropout", ("dropout",), of_one(lambda x: F.dropout(x, 0.1)),
-        _WIDE, _TINY, _masked(2, 2),
-    ),
-    Operator(
-        "residual + dropout", ("dropout_add",), _dropout_add,
-        _WIDE, _TINY, _masked(3, 2),
+        "residual + dropout", ("dropout_add",),
+        of_two(lambda a, b: ops.dropout_add(a, b, 0.1)), _WIDE, _TINY, _masked(3, 2),
     ),
     Operator(
         "max_pool2d", ("max_pool2d",), _pool(F.max_pool2d, 2),
@@ -226,7 +220,12 @@ OPERATORS: tuple[Operator, ...] = (
     _linear("GELU (tanh)", nn.GELU, approximate="tanh"),
     _linear("GELU", nn.GELU),
     _linear("SiLU", nn.SiLU),
-    Operator("silu(a) * b", ("linear_act",), _swiglu, _WIDE, _TINY, passes(3, 5)),
+    Operator(
+        "silu(a) * b", ("gated_act",), of_two(ops.gated_act), _WIDE, _TINY, passes(3, 5)
+    ),
+    Operator(
+        "relu(a + b)", ("add_act",), of_two(ops.add_act), _WIDE, _TINY, passes(3, 3)
+    ),
 )  # fmt: skip
 
 
@@ -287,10 +286,10 @@ def measure(
                 k: _with_gradients(f, wanted) if is_both else _without_gradients(f)
                 for k, f in calls.items()
             }
-            ops = operator.ops
+            counted = operator.ops
             if is_both:
-                ops += tuple(f"{op}_backward" for op in ops)
-            found = served(ops, variants["ours"])
+                counted += tuple(f"{op}_backward" for op in counted)
+            found = served(counted, variants["ours"])
             timings = alternate(
                 {k: (ours if k == "ours" else stock, v) for k, v in variants.items()},
                 setting,

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pai_torchacc import _host
+from pai_torchacc.fusion.by_name import can_be_ours, wants_gradient
 from pai_torchacc.fusion.compiled import not_compiled
 from pai_torchacc.fusion.linear import ACTIVATIONS
 from pai_torchacc.fusion.node import lean_apply
-from pai_torchacc.fusion.residual import can_be_ours
 from pai_torchacc.fusion.shadow import checked, run
 
 _TORCHS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -90,7 +90,7 @@ def _stock(op: str, a: Tensor, b: Tensor, activation: str) -> Tensor:
 def _compute(op: str, node: Any, a: Tensor, b: Tensor, activation: str) -> Tensor:
     if activation not in _TORCHS:
         raise ValueError(f"activation={activation!r}; there are: {', '.join(_TORCHS)}")
-    if can_be_ours(a):
+    if can_be_ours(op, a, b):
         code = ACTIVATIONS.index(activation)
         made = checked(
             op,
@@ -100,8 +100,8 @@ def _compute(op: str, node: Any, a: Tensor, b: Tensor, activation: str) -> Tenso
         )
         if made is not None:
             y: Tensor = made[0]
-            if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-                y = lean_apply(node)(a, b, y, activation)
+            if wants_gradient(a, b):
+                y = lean_apply(node)(a, b, made, activation)
             return y
     return _stock(op, a, b, activation)
 
@@ -111,8 +111,11 @@ class GatedAct(torch.autograd.Function):
 
     @staticmethod
     @not_compiled
-    def forward(ctx: Any, a: Tensor, b: Tensor, y: Tensor, activation: str) -> Tensor:
-        """Return the result."""
+    def forward(
+        ctx: Any, a: Tensor, b: Tensor, made: tuple[Tensor], activation: str
+    ) -> Tensor:
+        """Return the result, which is made."""
+        (y,) = made
         ctx.set_materialize_grads(False)
         ctx.activation = activation
         ctx.save_for_backward(a, b)
@@ -134,8 +137,11 @@ class AddAct(torch.autograd.Function):
 
     @staticmethod
     @not_compiled
-    def forward(ctx: Any, a: Tensor, b: Tensor, y: Tensor, activation: str) -> Tensor:
-        """Return the result."""
+    def forward(
+        ctx: Any, a: Tensor, b: Tensor, made: tuple[Tensor], activation: str
+    ) -> Tensor:
+        """Return the result, which is made."""
+        (y,) = made
         ctx.set_materialize_grads(False)
         ctx.activation = activation
         ctx.save_for_backward(*((y, None) if activation == "relu" else (a, b)))

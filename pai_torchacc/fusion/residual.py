@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pai_torchacc import _host
+from pai_torchacc.fusion.by_name import can_be_ours, wants_gradient
 from pai_torchacc.fusion.compiled import not_compiled
 from pai_torchacc.fusion.node import lean_apply
 from pai_torchacc.fusion.shadow import checked, run
@@ -67,7 +68,8 @@ def add_norm(
         raise ValueError("rms_norm has no bias")
     is_one = isinstance(normalized_shape, int)
     shape = (normalized_shape,) if is_one else tuple(normalized_shape)
-    if can_be_ours(input) and shape and tuple(input.shape[-len(shape) :]) == shape:
+    fits = shape and tuple(input.shape[-len(shape) :]) == shape
+    if fits and can_be_ours("add_norm", input, residual, weight, bias):
         args = input, residual, weight, bias, len(shape), float(eps), is_rms
         made = checked(
             "add_norm", _host.load().add_norm, args, lambda: _stock_parts(shape, *args)
@@ -111,27 +113,14 @@ def dropout_add(
     """
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"p={p}; a probability is from 0 to 1")
-    if training and 0.0 < p < 1.0 and can_be_ours(input):
+    drops = training and 0.0 < p < 1.0
+    if drops and can_be_ours("dropout_add", input, residual):
         made = _dropped(input, residual, p)
         if made is not None:
-            y, mask = made
-            if torch.is_grad_enabled() and (
-                input.requires_grad or residual.requires_grad
-            ):
-                return lean_apply(DropoutAdd)(input, residual, y, mask, 1 / (1 - p))
-            return y
+            if wants_gradient(input, residual):
+                return lean_apply(DropoutAdd)(input, residual, made, 1 / (1 - p))
+            return made[0]
     return F.dropout(input, p, training) + residual
-
-
-def can_be_ours(x: Tensor) -> bool:
-    """Whether a call may be served: outside of compilers, of a tensor on CUDA."""
-    if torch.compiler.is_compiling() or type(x) is not Tensor or not x.is_cuda:
-        return False
-    try:
-        _host.learnt()
-    except _host.Unavailable:
-        return False
-    return True
 
 
 def _dropped(x: Tensor, residual: Tensor, p: float) -> tuple[Tensor, Tensor] | None:
@@ -146,14 +135,23 @@ def _dropped(x: Tensor, residual: Tensor, p: float) -> tuple[Tensor, Tensor] | N
 
 
 class DropoutAdd(torch.autograd.Function):
-    """What has been computed, with its gradient."""
+    """What has been computed, with its gradient.
+
+    It comes in a tuple, here and in the other nodes: a tensor that is an argument would
+    come back as a view, which a program may not write to.
+    """
 
     @staticmethod
     @not_compiled
     def forward(
-        ctx: Any, x: Tensor, residual: Tensor, y: Tensor, mask: Tensor, scale: float
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor,
+        made: tuple[Tensor, Tensor],
+        scale: float,
     ) -> Tensor:
-        """Return the result."""
+        """Return the result; made is that with its mask."""
+        y, mask = made
         ctx.set_materialize_grads(False)
         ctx.scale = scale
         ctx.save_for_backward(mask)
@@ -167,7 +165,7 @@ class DropoutAdd(torch.autograd.Function):
         of_x = None
         if grad is not None and ctx.needs_input_grad[0]:
             of_x = _dropout_gradient(grad, mask, ctx.scale)
-        return of_x, grad, None, None, None
+        return of_x, grad, None, None
 
 
 def _dropout_gradient(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -210,9 +208,7 @@ def _with_gradients(
     *rest: Any,
 ) -> tuple[Tensor, Tensor]:
     given = (x, residual, weight, bias)
-    if torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in given
-    ):
+    if wants_gradient(*given):
         found: tuple[Tensor, Tensor] = lean_apply(AddNorm)(*given, made, *rest)
         return found
     return made[0], made[1]

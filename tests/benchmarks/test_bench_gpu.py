@@ -89,6 +89,8 @@ def test_every_operator_is_measured_beside_stock(rows: Rows) -> None:
 def test_rows_tell_whether_we_served(rows: Rows) -> None:
     assert served(rows, "operator", "log_softmax") == {"yes"}
     assert served(rows, "operator", "max_pool2d") == {"yes"}
+    for name in ("residual + ", "silu(a) * b", "relu(a + b)"):
+        assert served(rows, "operator", name) == {"yes"}
     for name in ("SGD", "Adam", "AdamW", "zero_grad"):
         assert served(rows, "optimizer", name) == {"yes"}
 

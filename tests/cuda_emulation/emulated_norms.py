@@ -294,3 +294,16 @@ def test_a_norm_is_captured(on: Any) -> None:
     with emulation.capturing(stream):
         F.rms_norm(x, (64,), w).sum().backward()
     assert [c.accelerated for c in counted] == [1, 1]
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_wide_rows_are_summed_up_in_few_parts(on: Any, norm: str) -> None:
+    """What the weights' gradients are put together from is less than the gradient."""
+    x = torch.randn(64, 8200).cuda().requires_grad_()
+    w = torch.ones(8200).cuda().requires_grad_()
+    y = getattr(F, norm)(x, (8200,), w)
+    grad = torch.ones_like(y)
+    counted = hits(f"{norm}_backward")
+    most = emulation.most_bytes(lambda: y.backward(grad))
+    assert counted.accelerated == 1
+    assert most < 2 * x.numel() * x.element_size()

@@ -10,6 +10,7 @@ import internals
 import pytest
 import torch
 import torch.nn.functional as F
+from cuda_generators import Generator
 from switching import hits
 from torch import Tensor
 
@@ -19,23 +20,6 @@ from pai_torchacc import ops
 FUSION = "operator_fusion"
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 NORMS = ["layer_norm", "rms_norm"]
-
-
-class Generator:
-    """torch's generator of a CUDA device, as far as it is asked."""
-
-    def __init__(self) -> None:
-        self.offset = 0
-
-    def initial_seed(self) -> int:
-        return 2**63 + 12345
-
-    def get_offset(self) -> int:
-        return self.offset
-
-    def set_offset(self, offset: int) -> None:
-        assert offset % 4 == 0
-        self.offset = offset
 
 
 @pytest.fixture(autouse=True)

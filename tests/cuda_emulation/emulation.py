@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import native
+from cuda_generators import Generator
 
 if TYPE_CHECKING:
     import torch
@@ -115,6 +116,7 @@ def _patch() -> None:
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "get_rng_state_all": list,
         "set_rng_state": lambda state, device=None: None,
+        "default_generators": (Generator(), Generator()),
         "is_current_stream_capturing": lambda: bool(driver.emulated_is_capturing()),
         "_exchange_device": exchange,
         "_maybe_exchange_device": maybe_exchange,

@@ -80,10 +80,14 @@ static ptac_cuda_norm geometry(const ptac_norm *params, const grid *g)
     };
 }
 
-/* Most parts that the gradients of weights come in. */
+/*
+ * Most parts that the gradients of weights come in. Rows that do not lie as packs are
+ * long from half this width on, which nobody knows before the outputs are there.
+ */
 static int64_t most_parts(const ptac_norm *params)
 {
-    const int64_t most = room(params, PTAC_NORM_THREADS);
+    const bool is_long = params->width > PTAC_NORM_EACH * PTAC_NORM_MOST_LANES;
+    const int64_t most = is_long ? 0 : room(params, PTAC_NORM_THREADS);
 
     return ptac_least(params->n_rows,
                       most > PTAC_NORM_LONG_PARTS ? most : PTAC_NORM_LONG_PARTS);

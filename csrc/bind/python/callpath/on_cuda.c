@@ -11,6 +11,7 @@ ptac_reason ptac_read_on_cuda(PyObject *const *tensors, const int *places, int n
     for (int i = 0; i < n; i++) {
         ptac_view *view = &call->inputs[places[i]];
 
+        *view = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
         if (tensors[i] == Py_None)
             continue;
         if (!ptac_is_plain_on_cuda(tensors[i]))

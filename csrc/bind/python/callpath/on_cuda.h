@@ -15,7 +15,7 @@ typedef struct ptac_made {
 
 /*
  * Plain tensors on one CUDA device, contiguous, to these places among the inputs; None
- * is a view of nothing. Or why they are not.
+ * is a view of nothing, whose dtype no row takes. Or why they are not.
  */
 ptac_reason ptac_read_on_cuda(PyObject *const *tensors, const int *places, int n,
                               ptac_call *call);

@@ -14,7 +14,7 @@ static bool make_outputs(ptac_made *m)
     return true;
 }
 
-/* All there are have the sizes and the dtype of the first. */
+/* All have the sizes and the dtype of the first, but for add_act_backward's last. */
 static ptac_reason check(const ptac_call *call)
 {
     const ptac_view *first = &call->inputs[0];
@@ -27,7 +27,7 @@ static ptac_reason check(const ptac_call *call)
     for (int i = 1; i < call->n_inputs; i++) {
         const ptac_view *view = &call->inputs[i];
 
-        if (!view->sizes)
+        if (!view->sizes && call->op == PTAC_OP_ADD_ACT_BACKWARD && i == 2)
             continue;
         if (view->dtype != first->dtype)
             return PTAC_DTYPE;
@@ -40,7 +40,7 @@ static ptac_reason check(const ptac_call *call)
 /*
  * pointwise(operator, tensors, activation) -> a tuple of its outputs, or None where
  * torch's own operators have to do the call. tensors are the operator's inputs, a tuple
- * of two or three, of which the last may be None.
+ * of two or three, of which add_act_backward's last may be None.
  */
 PTAC_ARGS(pointwise, 3)
 {

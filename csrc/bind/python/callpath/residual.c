@@ -6,40 +6,12 @@
 #include "bind/python/callpath/on_cuda.h"
 
 #include "bind/torch/cuda.h"
-#include "ops/norm/norm.h"
+#include "bind/torch/rows/norm_rows.h"
 #include "ops/random/dropout.h"
 
 #include <string.h>
 
 /* --- add_norm --- */
-
-/* Rows by the last n_last dimensions; weights are theirs, all of x's dtype. */
-static ptac_reason read_rows(const ptac_call *call, const ptac_view *x, long n_last,
-                             ptac_norm *p)
-{
-    if (x->dtype != PTAC_F32 && x->dtype != PTAC_BF16 && x->dtype != PTAC_F16)
-        return PTAC_DTYPE;
-    if (n_last < 1 || n_last > x->n_dims || x->n_dims > PTAC_MAX_DIMS)
-        return PTAC_SHAPE;
-    if (x->n_elements == 0)
-        return PTAC_EMPTY;
-    p->width = 1;
-    for (int i = 0; i < n_last; i++)
-        p->width *= x->sizes[x->n_dims - 1 - i];
-    p->n_rows = x->n_elements / p->width;
-    p->n_processors =
-        ptac_cuda_attribute(call->device, PTAC_CU_ATTRIBUTE_MULTIPROCESSORS);
-    return PTAC_TAKE;
-}
-
-static ptac_reason check(const ptac_view *view, ptac_dtype dtype, int64_t n)
-{
-    if (!view->data)
-        return PTAC_TAKE;
-    if (view->dtype != dtype)
-        return PTAC_DTYPE;
-    return view->n_elements == n ? PTAC_TAKE : PTAC_ARGUMENT;
-}
 
 /* y, the sum, and mean and rstd of its rows; RMSNorm has no mean. */
 static bool make_add_norm(ptac_made *m)
@@ -79,13 +51,13 @@ PTAC_ARGS(add_norm, 7)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     why = ptac_read_on_cuda(args, places, 4, &m.call);
     if (!why)
-        why = read_rows(&m.call, &in[PTAC_NORM_X], n_last, &p);
+        why = ptac_norm_read_rows(&m.call, &in[PTAC_NORM_X], n_last, &p);
     if (!why && (in[PTAC_NORM_RESIDUAL].dtype != in[PTAC_NORM_X].dtype ||
                  !ptac_view_has_sizes(&in[PTAC_NORM_RESIDUAL], in[PTAC_NORM_X].n_dims,
                                       in[PTAC_NORM_X].sizes)))
         why = PTAC_ARGUMENT;
     for (int i = PTAC_NORM_WEIGHT; !why && i <= PTAC_NORM_BIAS; i++)
-        why = check(&in[i], in[PTAC_NORM_X].dtype, p.width);
+        why = ptac_norm_weight_reason(&in[i], &in[PTAC_NORM_X], n_last);
     return ptac_finish_on_cuda(&m, why, make_add_norm);
 }
 
@@ -139,17 +111,18 @@ PTAC_ARGS(add_norm_backward, 8)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     why = ptac_read_on_cuda(args, places, 6, &m.call);
     if (!why)
-        why = read_rows(&m.call, x, n_last, &p);
+        why = ptac_norm_read_rows(&m.call, x, n_last, &p);
     if (!why)
-        why = check(&in[PTAC_NORM_GRAD_Y], x->dtype, x->n_elements);
+        why = ptac_norm_elements_reason(&in[PTAC_NORM_GRAD_Y], x->dtype, x->n_elements);
     if (!why)
-        why = check(&in[PTAC_NORM_GRAD_SUM], x->dtype, x->n_elements);
+        why =
+            ptac_norm_elements_reason(&in[PTAC_NORM_GRAD_SUM], x->dtype, x->n_elements);
     if (!why)
-        why = check(&in[PTAC_NORM_GRAD_RSTD], PTAC_F32, p.n_rows);
+        why = ptac_norm_elements_reason(&in[PTAC_NORM_GRAD_RSTD], PTAC_F32, p.n_rows);
     if (!why)
-        why = check(&in[PTAC_NORM_GRAD_MEAN], PTAC_F32, p.n_rows);
+        why = ptac_norm_elements_reason(&in[PTAC_NORM_GRAD_MEAN], PTAC_F32, p.n_rows);
     if (!why)
-        why = check(&in[PTAC_NORM_GRAD_WEIGHT_OF], x->dtype, p.width);
+        why = ptac_norm_weight_reason(&in[PTAC_NORM_GRAD_WEIGHT_OF], x, n_last);
     if (!why && (!in[PTAC_NORM_GRAD_Y].data || !in[PTAC_NORM_GRAD_RSTD].data))
         why = PTAC_ARGUMENT;
     return ptac_finish_on_cuda(

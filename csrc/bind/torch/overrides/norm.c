@@ -4,47 +4,23 @@
  * Source: ATen/native/cuda/layer_norm_kernel.cu, for sizes, dtypes and the default eps.
  */
 #include "bind/torch/overrides/override.h"
-#include "device/cuda/context.h"
-#include "ops/norm/norm.h"
+#include "bind/torch/rows/norm_rows.h"
 
 #include <float.h>
 
-/* Rows of x, by the last dimensions, or why they are none. */
+/* Rows of x by the dimensions that are normalized, or why they are none. */
 static ptac_reason read_rows(const ptac_call *call, const ptac_view *x,
                              const ptac_argument *normalized, ptac_norm *p)
 {
     const int n = normalized->ints.n, first = x->n_dims - n;
+    ptac_reason why;
 
-    if (x->dtype != PTAC_F32 && x->dtype != PTAC_BF16 && x->dtype != PTAC_F16)
-        return PTAC_DTYPE;
-    if (x->n_dims > PTAC_MAX_DIMS)
-        return PTAC_SHAPE;
-    if (x->n_elements == 0)
-        return PTAC_EMPTY;
-    if (n < 1 || first < 0)
-        return PTAC_ARGUMENT;
-    *p = (ptac_norm){
-        .width = 1,
-        .n_processors =
-            ptac_cuda_attribute(call->device, PTAC_CU_ATTRIBUTE_MULTIPROCESSORS),
-    };
-    for (int i = 0; i < n; i++) {
+    *p = (ptac_norm){.width = 0};
+    why = ptac_norm_read_rows(call, x, n, p);
+    for (int i = 0; !why && i < n; i++)
         if (normalized->all[i] != x->sizes[first + i])
-            return PTAC_ARGUMENT;
-        p->width *= x->sizes[first + i];
-    }
-    p->n_rows = x->n_elements / p->width;
-    return PTAC_TAKE;
-}
-
-/* A weight or bias, if it is there, or numbers of rows. */
-static ptac_reason check(const ptac_view *view, ptac_dtype dtype, int64_t n)
-{
-    if (!view->data)
-        return PTAC_TAKE;
-    if (view->dtype != dtype)
-        return PTAC_DTYPE;
-    return view->n_elements == n ? PTAC_TAKE : PTAC_ARGUMENT;
+            why = PTAC_ARGUMENT;
+    return why;
 }
 
 /* Numbers of rows keep the dimensions of x, where those that are normalized are 1. */
@@ -63,7 +39,7 @@ static ptac_reason read_forward(const ptac_arguments *args, const ptac_call *cal
     ptac_reason why = read_rows(call, x, normalized, p);
 
     for (int i = PTAC_NORM_WEIGHT; !why && i <= PTAC_NORM_BIAS; i++)
-        why = check(&call->inputs[i], x->dtype, p->width);
+        why = ptac_norm_weight_reason(&call->inputs[i], x, normalized->ints.n);
     if (why)
         return why;
     ptac_outputs_are(outputs, x->n_dims,
@@ -145,12 +121,12 @@ static ptac_reason read_backward(const ptac_arguments *args, const ptac_call *ca
     if (!why && !ptac_view_has_sizes(&in[PTAC_NORM_GRAD_Y], x->n_dims, x->sizes))
         why = PTAC_ARGUMENT;
     if (!why)
-        why = check(&in[PTAC_NORM_GRAD_RSTD], PTAC_F32, p->n_rows);
+        why = ptac_norm_elements_reason(&in[PTAC_NORM_GRAD_RSTD], PTAC_F32, p->n_rows);
     if (!why)
-        why = check(&in[PTAC_NORM_GRAD_MEAN], PTAC_F32, p->n_rows);
+        why = ptac_norm_elements_reason(&in[PTAC_NORM_GRAD_MEAN], PTAC_F32, p->n_rows);
     for (int i = 1; !why && i < 3; i++)
         if (belong_to[i]->is_given)
-            why = check(&belong_to[i]->view, x->dtype, p->width);
+            why = ptac_norm_weight_reason(&belong_to[i]->view, x, args->at[2].ints.n);
     return why ? why
                : expect_gradients(call, p, belong_to,
                                   &args->at[args->of->n_arguments - 1], outputs);
