@@ -29,6 +29,8 @@
     X(CROSS_ENTROPY_BACKWARD, "cross_entropy_backward", FUSION)                        \
     X(LINEAR_ACT, "linear_act", FUSION)                                                \
     X(LINEAR_ACT_BACKWARD, "linear_act_backward", FUSION)                              \
+    X(MLP, "mlp", FUSION)                                                              \
+    X(MLP_BACKWARD, "mlp_backward", FUSION)                                            \
     X(INT8_LINEAR, "int8_linear", QUANTIZATION)                                        \
     X(INT8_CONV2D, "int8_conv2d", QUANTIZATION)                                        \
     X(INT8_EMBEDDING, "int8_embedding", QUANTIZATION)                                  \

@@ -262,12 +262,21 @@ def _use_up_override_warning(torch: Any) -> None:
 
 
 def _install_stand_ins(c: Any) -> None:
-    from pai_torchacc.fusion import linear, loss, optimizer, sequential
+    from pai_torchacc.fusion import (
+        feed_forward,
+        linear,
+        loss,
+        mlp,
+        optimizer,
+        sequential,
+    )
 
     if len(_ledger) or not _host.has_lean_paths():
         return
     optimizer.install(c, _ledger)
     linear.install(c, _ledger)
+    mlp.install(c)
+    feed_forward.install(c, _ledger)
     loss.install(c, _ledger)
     sequential.install(c, "operator_fusion")
 

@@ -21,7 +21,7 @@ from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion.compiled import not_compiled, traced_as
 from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.fusion.linear_cuda import products
-from pai_torchacc.fusion.node import lean_apply, named_like
+from pai_torchacc.fusion.node import as_saved, lean_apply, named_like
 from pai_torchacc.fusion.shadow import run
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
@@ -83,29 +83,9 @@ class LinearAct(torch.autograd.Function):
             return *done, None, None, None
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.w_as_it_was = None
-        if not torch.is_grad_enabled():
-            w = as_it_was
-        elif w is not None and w.data_ptr() != as_it_was.data_ptr():
-            w = _AsItWas.apply(w, as_it_was)
-        kept = x, w, saved
+        kept = x, as_saved(w, as_it_was), saved
         done = gradients(grad, grad_z, kept, ctx.activation, wants, row=ctx.row)
         return *done, None, None, None
-
-
-class _AsItWas(torch.autograd.Function):
-    """A tensor whose ``.data`` has been set since, with the values that it had."""
-
-    @staticmethod
-    @not_compiled
-    def forward(ctx: Any, w: Tensor, as_it_was: Tensor) -> Tensor:
-        """Return the values."""
-        return as_it_was.view_as(as_it_was)
-
-    @staticmethod
-    @not_compiled
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """Hand the gradient on to the tensor."""
-        return grad, None
 
 
 def gradients(
@@ -129,18 +109,18 @@ def gradients(
             "linear_act_backward",
             _host.load().linear_act_backward,
             (row, activation, grad.contiguous(), x, w, saved, wants),
-            lambda: _product_gradients(
-                _through_activation(grad, saved, activation), x, w, wants
+            lambda: product_gradients(
+                through_activation(grad, saved, activation), x, w, wants
             ),
         )
     if row:
         _host.load().refuse("linear_act_backward", "gradient not supported")
-    grad = _through_activation(grad, saved, activation)
+    grad = through_activation(grad, saved, activation)
     if grad_z is not None:
         grad = grad_z if grad is None else grad + grad_z
     if grad is None:
         return None, None, None
-    return _product_gradients(grad, x, w, wants)
+    return product_gradients(grad, x, w, wants)
 
 
 def stock_forward(
@@ -160,7 +140,12 @@ def stock_forward(
     return (y, z) if is_training else y
 
 
-def _through_activation(
+def saves_z(activation: int) -> bool:
+    """Whether its gradient is computed from what it was applied to, and not from y."""
+    return ACTIVATIONS[activation] in ("gelu", "gelu_tanh", "silu")
+
+
+def through_activation(
     grad: Tensor | None, saved: Tensor | None, activation: int
 ) -> Tensor | None:
     """Differentiably, the gradient before the activation."""
@@ -183,9 +168,10 @@ def _through_activation(
             return grad * saved * (1 - saved)
 
 
-def _product_gradients(
+def product_gradients(
     grad: Tensor, x: Tensor | None, w: Tensor | None, wants: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
+    """Differentiably, the gradients of x, w and bias, where they are wanted."""
     rows = grad.reshape(-1, grad.shape[-1])
     return (
         grad.matmul(w) if wants[0] else None,

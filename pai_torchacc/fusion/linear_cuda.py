@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 _TAKES_F32, _TAKES_F16, _TAKES_BF16, _ALLOWS_TF32 = 1, 2, 4, 8
-"""Bits that the extension knows, see csrc/bind/python/callpath/linear_cuda.c."""
+"""Bits that the extension knows, see callpath/linear/cuda_products.c in csrc."""
 
 
 def products() -> Callable[[], int]:

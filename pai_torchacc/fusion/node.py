@@ -6,7 +6,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.autograd import Function
+
+from pai_torchacc.fusion.compiled import not_compiled
 
 
 def lean_apply(node: type[Function]) -> Callable[..., Any]:
@@ -21,3 +25,32 @@ def named_like(node: type[Function], operator: str) -> type[Function]:
     backward: type = named._backward_cls  # type: ignore[attr-defined]
     backward.__name__ = f"{operator}Backward0"
     return named
+
+
+def as_saved(w: Tensor | None, as_it_was: Tensor | None) -> Tensor | None:
+    """A tensor that a node has saved, with the values that it had then.
+
+    ``as_it_was`` is a view that was taken of it: torch's own nodes save such views of
+    weights, so that a program may set ``w.data`` to other memory before backward.
+    """
+    if w is None or as_it_was is None or not torch.is_grad_enabled():
+        return as_it_was
+    if w.data_ptr() != as_it_was.data_ptr():
+        return _AsItWas.apply(w, as_it_was)
+    return w
+
+
+class _AsItWas(Function):
+    """A tensor whose ``.data`` has been set since, with the values that it had."""
+
+    @staticmethod
+    @not_compiled
+    def forward(ctx: Any, w: Tensor, as_it_was: Tensor) -> Tensor:
+        """Return the values."""
+        return as_it_was.view_as(as_it_was)
+
+    @staticmethod
+    @not_compiled
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """Hand the gradient on to the tensor."""
+        return grad, None

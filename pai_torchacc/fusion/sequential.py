@@ -1,6 +1,7 @@
 """Modules of an ``nn.Sequential`` that are run as one, where all are known.
 
-A Linear and the activation behind it are one ``linear_act``. A Conv2d with what follows
+A Linear and the activation behind it are one ``linear_act``; with another Linear behind
+these, where they are trained on CUDA, one ``mlp``. A Conv2d with what follows
 of BatchNorm2d in eval mode, ReLU and a 2x2 MaxPool2d is one ``conv2d`` where no
 gradient is asked for: scale, shift and the rest are applied while the outputs are in
 the cache. An int8 layer computes the BatchNorm2d and the ReLU behind it. The scale is
@@ -75,6 +76,7 @@ _KNOWN = (
     Known(nn.SiLU, ((F, "silu"), (torch._C._nn, "silu"))),
     Known(nn.Tanh, ((torch, "tanh"),)),
     Known(nn.Sigmoid, ((torch, "sigmoid"),)),
+    Known(nn.Dropout, ((F, "dropout"),)),
 )
 
 

@@ -1,4 +1,4 @@
-"""Layers on the emulated CUDA devices, and the fixtures of their tests."""
+"""Layers, and blocks of two, on emulated CUDA devices; the fixtures of their tests."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from benchmarks.extension import function
 
 FUSION = "operator_fusion"
 FORWARD, BACKWARD = "linear_act", "linear_act_backward"
+MLP, MLP_BACKWARD = "mlp", "mlp_backward"
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "gelu tanh": lambda: nn.GELU(approximate="tanh"),
@@ -33,11 +34,21 @@ SEEDS = 8
 PLAIN, RELU, BIAS, RELU_BIAS, GELU_BIAS, GELU_AUX_BIAS, BGRADB = (
     f"product_{number}" for number in (1, 2, 4, 6, 36, 164, 512)
 )
+DRELU_BGRAD, DGELU_BGRAD = (f"product_{number}" for number in (152, 208))
 """Products as the emulation calls them, by cuBLASLt's numbers of epilogues."""
 
 
-LEAST = 1 << 34
-"""Multiply-adds from which on a layer with gradients is ours."""
+LEAST, LEAST_OF_BLOCKS = 1 << 34, 1 << 31
+"""Multiply-adds from which on a layer with gradients is ours, and a block of two."""
+
+LAUNCHES = {
+    f"aten::{name}"
+    for name in (
+        *("addmm", "mm", "sum", "sum.dim_IntList", "relu", "gelu", "silu", "tanh"),
+        *("threshold_backward", "gelu_backward", "silu_backward", "tanh_backward"),
+    )
+}
+"""What a step of a block calls of stock, each a launch at least."""
 
 ALLOWED = {
     *("cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"),
@@ -46,9 +57,11 @@ ALLOWED = {
 """What a product asks the driver itself."""
 
 
-def from_work(least: int) -> None:
-    """Have layers from so many multiply-adds on be ours in training."""
+def from_work(least: int, of_blocks: int | None = None) -> None:
+    """Have layers and blocks from so many multiply-adds on be ours in training."""
+    of_blocks = least if of_blocks is None else of_blocks
     function("ptac_linear_cuda_set_least", None, ctypes.c_int64)(least)
+    function("ptac_mlp_cuda_set_least", None, ctypes.c_int64)(of_blocks)
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +71,7 @@ def machine_code() -> Iterator[None]:
     emulation.stock_calls()
     from_work(0)
     yield
-    from_work(LEAST)
+    from_work(LEAST, LEAST_OF_BLOCKS)
     emulation.cublaslt().emulated_refuse(0)
     emulation.cublaslt().emulated_break(0)
     function("ptac_lt_plan_clear", None)()
@@ -85,6 +98,34 @@ def layer(
         for p in net.parameters():
             p.copy_(torch.randn_like(p) / k**0.5)
     return net.to(device, dtype)
+
+
+def block(
+    k: int,
+    hidden: int,
+    n: int,
+    activation: str = "relu",
+    *,
+    bias: bool = True,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cuda",
+) -> nn.Sequential:
+    net = nn.Sequential(
+        nn.Linear(k, hidden, bias=bias),
+        ACTIVATIONS[activation](),
+        nn.Linear(hidden, n, bias=bias),
+    )
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn_like(p) / p.shape[-1] ** 0.5)
+    return net.to(device, dtype)
+
+
+def batch(activation: str) -> tuple[nn.Sequential, Tensor]:
+    """A block whose rows can be read in packs, and an input that wants a gradient."""
+    net = block(16, 64, 8, activation, dtype=torch.bfloat16)
+    x = torch.randn(8, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    return net, x
 
 
 def launched(since: int) -> list[str]:

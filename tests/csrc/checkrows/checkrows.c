@@ -34,6 +34,8 @@ static const struct {
      "rows of the CPU take torch's tensors, and those of CUDA, with a cuBLASLt, are "
      "held to exact products: tests/csrc/ops/linear/cuda"},
     {PTAC_OP_LINEAR_ACT_BACKWARD, "likewise"},
+    {PTAC_OP_MLP, "likewise"},
+    {PTAC_OP_MLP_BACKWARD, "likewise"},
     {PTAC_OP_ZERO_GRAD,
      "no row of the CPU's says what is right: see test_step_cuda.py"},
 };

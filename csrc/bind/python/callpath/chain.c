@@ -113,18 +113,15 @@ static ptac_act gelu_of(PyObject *attributes)
                                                                : PTAC_ACT_NONE;
 }
 
-static bool read_activation(ptac_module_kind kind, PyObject *attributes, ptac_chain *c)
+ptac_act ptac_module_activation(ptac_module_kind kind, PyObject *attributes)
 {
-    static const ptac_act activations[PTAC_N_MODULES] = {
+    static const ptac_act activations[PTAC_N_MODULES + 1] = {
         [PTAC_MODULE_RELU] = PTAC_ACT_RELU,       [PTAC_MODULE_SILU] = PTAC_ACT_SILU,
         [PTAC_MODULE_TANH] = PTAC_ACT_TANH,       [PTAC_MODULE_GELU] = PTAC_ACT_GELU,
         [PTAC_MODULE_SIGMOID] = PTAC_ACT_SIGMOID,
     };
 
-    c->activation = activations[kind];
-    if (c->activation == PTAC_ACT_GELU)
-        c->activation = gelu_of(attributes);
-    return c->activation != PTAC_ACT_NONE;
+    return kind == PTAC_MODULE_GELU ? gelu_of(attributes) : activations[kind];
 }
 
 /* Read the module behind those that were read, if it is of these kinds. */
@@ -144,8 +141,10 @@ static void read_next(PyObject *modules, Py_ssize_t at, unsigned kinds, ptac_cha
         c->n += read_norm(attributes, c);
     else if (kind == PTAC_MODULE_MAX_POOL2D)
         c->n += read_pool(attributes, c);
-    else
-        c->n += read_activation(kind, attributes, c);
+    else {
+        c->activation = ptac_module_activation(kind, attributes);
+        c->n += c->activation != PTAC_ACT_NONE;
+    }
     Py_DECREF(attributes);
     PyErr_Clear();
 }

@@ -28,6 +28,9 @@ typedef struct ptac_chain {
 
 enum { PTAC_LONGEST_CHAIN = 4 }; /* a layer, its norm, its activation, a pool */
 
+/* What a known module of these attributes computes; PTAC_ACT_NONE: nothing known. */
+ptac_act ptac_module_activation(ptac_module_kind kind, PyObject *attributes);
+
 /* Kinds of modules as a set. */
 #define PTAC_KIND_BIT(kind) (1u << PTAC_MODULE_##kind)
 

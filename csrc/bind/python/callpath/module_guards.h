@@ -22,6 +22,7 @@
     KIND(SILU, "SiLU")                                                                 \
     KIND(TANH, "Tanh")                                                                 \
     KIND(SIGMOID, "Sigmoid")                                                           \
+    KIND(DROPOUT, "Dropout")                                                           \
     KIND(INT8_LINEAR, "Int8Linear")                                                    \
     KIND(INT8_CONV2D, "Int8Conv2d")
 

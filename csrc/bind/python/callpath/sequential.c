@@ -6,6 +6,7 @@
  */
 #include "bind/python/callpath/chain.h"
 #include "bind/python/callpath/lean.h"
+#include "bind/python/callpath/linear/mlp.h"
 
 enum {
     ACTIVATIONS = PTAC_KIND_BIT(RELU) | PTAC_KIND_BIT(GELU) | PTAC_KIND_BIT(SILU) |
@@ -25,8 +26,13 @@ static PyObject *linear_chain(ptac_chain *chain, PyObject *x)
                           : Py_NewRef(Py_None);
 }
 
-/* What may follow a layer, and what runs them as one. */
+/*
+ * What may follow a layer, and what runs them as one; and what goes first, where it has
+ * a gate of its own: it takes longer chains.
+ */
 typedef struct layer_kind {
+    PyObject *(*run_first)(PyObject *modules, Py_ssize_t at, PyObject *x,
+                           Py_ssize_t *n);
     ptac_op op;
     unsigned followers;
     bool (*may_be_ours)(PyObject *module);
@@ -34,14 +40,15 @@ typedef struct layer_kind {
 } layer_kind;
 
 static const layer_kind layers[PTAC_N_MODULES + 1] = {
-    [PTAC_MODULE_LINEAR] = {PTAC_OP_LINEAR_ACT, ACTIVATIONS, NULL, linear_chain},
-    [PTAC_MODULE_CONV2D] = {PTAC_OP_CONV2D,
+    [PTAC_MODULE_LINEAR] = {ptac_mlp_chain, PTAC_OP_LINEAR_ACT, ACTIVATIONS, NULL,
+                            linear_chain},
+    [PTAC_MODULE_CONV2D] = {NULL, PTAC_OP_CONV2D,
                             PTAC_KIND_BIT(BATCH_NORM2D) | PTAC_KIND_BIT(RELU) |
                                 PTAC_KIND_BIT(MAX_POOL2D),
                             ptac_conv_may_be_ours, ptac_conv_chain},
-    [PTAC_MODULE_INT8_LINEAR] = {PTAC_OP_INT8_LINEAR, PTAC_KIND_BIT(RELU), NULL,
+    [PTAC_MODULE_INT8_LINEAR] = {NULL, PTAC_OP_INT8_LINEAR, PTAC_KIND_BIT(RELU), NULL,
                                  ptac_int8_linear_chain},
-    [PTAC_MODULE_INT8_CONV2D] = {PTAC_OP_INT8_CONV2D,
+    [PTAC_MODULE_INT8_CONV2D] = {NULL, PTAC_OP_INT8_CONV2D,
                                  PTAC_KIND_BIT(BATCH_NORM2D) | PTAC_KIND_BIT(RELU),
                                  NULL, ptac_int8_conv2d_chain},
 };
@@ -88,6 +95,11 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
         Py_RETURN_NONE;
     if (!follow_changes(p, PTAC_LONGEST_CHAIN))
         return NULL;
+    result = layer->run_first ? layer->run_first(p->modules, p->i, x, n)
+                              : Py_NewRef(Py_None);
+    if (result != Py_None)
+        return result;
+    Py_DECREF(result);
     if (!(layer->followers >>
               ptac_module_kind_of(PyList_GetItem(p->modules, p->i + 1)) &
           1) ||

@@ -155,6 +155,8 @@ PTAC_DEVICE void forward(ptac_input<T> z, ptac_input<T> bias, ptac_output<T> y,
         }
         if (mask.data)
             mask.put(row * ld.mask + t.column / UNIT, mask_of(u, t.n));
+        if (!y.data)
+            continue;
         PTAC_EACH_ACT(act, all_acts_of, &u)
         store<is_wide>(y, row * ld.y + t.column, t.n, u);
     }

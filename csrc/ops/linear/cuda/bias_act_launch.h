@@ -11,11 +11,12 @@
 #include "ops/linear/bias_act.h"
 
 /*
- * y = act(z + bias); y may be z. bias may be NULL. kept, unless it is NULL, gets z +
- * bias, rounded, of which the activation is then taken; it may be z. mask, unless it is
- * NULL, gets a bit for each element, set where the gradient of ReLU passes: !(z + bias
- * <= 0). Its rows begin ldmask bytes apart; bits behind n_cols in the last byte are 0,
- * bytes behind that stay as they were.
+ * y = act(z + bias); y may be z, or NULL where only the mask is wanted. bias may be
+ * NULL. kept, unless it is NULL, gets z + bias, rounded, of which the activation is
+ * then taken; it may be z. mask, unless it is NULL, gets a bit for each element, set
+ * where the gradient of ReLU passes: !(z + bias <= 0). Its rows begin ldmask bytes
+ * apart; bits behind n_cols in the last byte are 0, bytes behind that stay as they
+ * were.
  */
 typedef struct ptac_act_forward_cuda {
     ptac_dtype dtype;

@@ -2,7 +2,7 @@
  * linear_act_cuda.c - the rows of linear_act on CUDA.
  */
 #include "ops/linear/linear_act.h"
-#include "ops/linear/cuda/lt_step.h"
+#include "ops/linear/cuda/lt_views.h"
 
 enum {
     GRAD,
@@ -14,25 +14,12 @@ enum {
     SAVED = 3,
 };
 
-/* Where so many bytes end, as products want them aligned. */
-static size_t aligned(size_t bytes)
-{
-    const size_t unit = PTAC_LT_WORKSPACE_ALIGNMENT;
-
-    return (bytes + unit - 1) / unit * unit;
-}
-
-static size_t element_bytes(ptac_dtype dtype)
-{
-    return dtype == PTAC_F32 ? 4 : 2;
-}
-
 /* Room for the gradient before the activation, in front of what the steps share. */
 static size_t grad_bytes(const ptac_linear_act *p, ptac_dtype dtype)
 {
     if (p->activation == PTAC_ACT_NONE)
         return 0;
-    return aligned((size_t)(p->m * p->n) * element_bytes(dtype));
+    return ptac_lt_bytes(p->m, p->n, dtype);
 }
 
 size_t ptac_linear_act_workspace(const ptac_linear_act *params, ptac_dtype dtype)
@@ -56,33 +43,12 @@ int64_t ptac_linear_act_ldz(int64_t n)
     return ptac_parts(n, PTAC_LT_AUX_UNIT) * PTAC_LT_AUX_UNIT;
 }
 
-static bool is_matrix(const ptac_view *view, int64_t n_rows, int64_t n_cols)
-{
-    const int64_t sizes[] = {n_rows, n_cols};
-
-    return ptac_view_has_sizes(view, 2, sizes) &&
-           (n_cols == 1 || view->strides[1] == 1) &&
-           (n_rows == 1 || view->strides[0] >= n_cols);
-}
-
-/* A single row may have any stride, which the library would not take. */
-static ptac_lt_matrix matrix_of(const ptac_view *view)
-{
-    if (!view->data || view->n_dims != 2)
-        return (ptac_lt_matrix){NULL, 0};
-    return (ptac_lt_matrix){view->data,
-                            view->sizes[0] == 1 ? view->sizes[1] : view->strides[0]};
-}
-
 static ptac_reason accepts_place(const ptac_call *call)
 {
     const ptac_linear_act *p = call->params;
 
-    if (ptac_lt_type(call->inputs[0].dtype) < 0)
+    if (ptac_lt_same_dtype(call, call->n_inputs))
         return PTAC_DTYPE;
-    for (int i = 1; i < call->n_inputs; i++)
-        if (call->inputs[i].data && call->inputs[i].dtype != call->inputs[0].dtype)
-            return PTAC_DTYPE;
     if (p->m <= 0 || p->n <= 0 || p->k <= 0)
         return PTAC_EMPTY;
     if (p->m > INT32_MAX || p->n > INT32_MAX || p->k > INT32_MAX)
@@ -95,12 +61,10 @@ static ptac_reason accepts_place(const ptac_call *call)
 static ptac_reason accepts(const ptac_call *call)
 {
     const ptac_linear_act *p = call->params;
-    const bool has_bias = call->n_inputs > BIAS && call->inputs[BIAS].data;
 
-    if (!is_matrix(&call->inputs[X], p->m, p->k) ||
-        !is_matrix(&call->inputs[W], p->n, p->k) ||
-        (has_bias && !(ptac_view_has_sizes(&call->inputs[BIAS], 1, &p->n) &&
-                       ptac_view_is_contiguous(&call->inputs[BIAS]))))
+    if (!ptac_lt_is_matrix(&call->inputs[X], p->m, p->k) ||
+        !ptac_lt_is_matrix(&call->inputs[W], p->n, p->k) ||
+        (call->n_inputs > BIAS && !ptac_lt_may_be_bias(&call->inputs[BIAS], p->n)))
         return PTAC_LAYOUT;
     return accepts_place(call);
 }
@@ -128,10 +92,10 @@ static ptac_status run(const ptac_call *call)
         .m = p->m,
         .n = p->n,
         .k = p->k,
-        .x = matrix_of(&call->inputs[X]),
-        .w = matrix_of(&call->inputs[W]),
+        .x = ptac_lt_matrix_of(&call->inputs[X]),
+        .w = ptac_lt_matrix_of(&call->inputs[W]),
         .bias = call->n_inputs > BIAS ? call->inputs[BIAS].data : NULL,
-        .y = matrix_of(&call->outputs[0]),
+        .y = ptac_lt_matrix_of(&call->outputs[0]),
         .saved = {saves ? call->outputs[1].data : NULL, ptac_linear_act_ldz(p->n)},
         .act = p->activation,
     };
@@ -160,16 +124,16 @@ static bool plan_products(const ptac_call *call, const ptac_lt_place *place,
         .n = p->k,
         .k = p->n,
         .g = g->own.gz,
-        .w = matrix_of(&call->inputs[GRAD_W]),
-        .gz = matrix_of(&call->outputs[0]),
+        .w = ptac_lt_matrix_of(&call->inputs[GRAD_W]),
+        .gz = ptac_lt_matrix_of(&call->outputs[0]),
     };
     const ptac_lt_weight_grad of_w = {
         .m = p->m,
         .n = p->n,
         .k = p->k,
         .gz = g->own.gz,
-        .x = matrix_of(&call->inputs[GRAD_X]),
-        .gw = matrix_of(&call->outputs[1]),
+        .x = ptac_lt_matrix_of(&call->inputs[GRAD_X]),
+        .gw = ptac_lt_matrix_of(&call->outputs[1]),
         .gb = gb,
     };
 
@@ -184,7 +148,7 @@ static bool plan_backward(const ptac_call *call, const ptac_lt_place *place,
 {
     const ptac_linear_act *p = call->params;
     const bool none = p->activation == PTAC_ACT_NONE;
-    const ptac_lt_matrix grad = matrix_of(&call->inputs[GRAD]);
+    const ptac_lt_matrix grad = ptac_lt_matrix_of(&call->inputs[GRAD]);
     const ptac_lt_matrix made = {p->workspace, p->n};
 
     /* The weight's product sums for the bias, where there is one. */
@@ -196,7 +160,8 @@ static bool plan_backward(const ptac_call *call, const ptac_lt_place *place,
         .g = grad,
         .gz = none ? grad : made,
         .gb = sums ? call->outputs[2].data : NULL,
-        .saved = none ? (ptac_lt_matrix){NULL, 0} : matrix_of(&call->inputs[SAVED]),
+        .saved =
+            none ? (ptac_lt_matrix){NULL, 0} : ptac_lt_matrix_of(&call->inputs[SAVED]),
         .act = p->activation,
         .has_y = true,
     };
@@ -238,11 +203,12 @@ static ptac_reason accepts_backward(const ptac_call *call)
     const ptac_linear_act *p = call->params;
     const ptac_view *x = &call->inputs[GRAD_X], *w = &call->inputs[GRAD_W];
 
-    if (!is_matrix(&call->inputs[GRAD], p->m, p->n) ||
-        (x->data && !is_matrix(x, p->m, p->k)) ||
-        (w->data && !is_matrix(w, p->n, p->k)))
+    if (!ptac_lt_is_matrix(&call->inputs[GRAD], p->m, p->n) ||
+        (x->data && !ptac_lt_is_matrix(x, p->m, p->k)) ||
+        (w->data && !ptac_lt_is_matrix(w, p->n, p->k)))
         return PTAC_LAYOUT;
-    if (p->activation != PTAC_ACT_NONE && !is_matrix(&call->inputs[SAVED], p->m, p->n))
+    if (p->activation != PTAC_ACT_NONE &&
+        !ptac_lt_is_matrix(&call->inputs[SAVED], p->m, p->n))
         return PTAC_LAYOUT;
     return accepts_place(call);
 }

@@ -38,33 +38,56 @@ static bool plan(const ptac_lt_place *place, ptac_lt_step *step)
     return ptac_lt_plan_for(&step->matmul, &place->workspace, &step->plan);
 }
 
-/* The epilogue with which all is done, or NONE where the library has none. */
+/*
+ * The epilogue with which all is done but for ReLU's mask, or NONE where the library
+ * has none.
+ */
 static int forward_epilogue(const ptac_lt_forward *p)
 {
-    const bool saves = p->saved.data != NULL;
+    const int bias = p->bias ? PTAC_LT_EPI_BIAS : 0;
 
     if (p->act == PTAC_ACT_RELU)
-        return (saves ? PTAC_LT_EPI_RELU_AUX : PTAC_LT_EPI_RELU) |
-               (p->bias ? PTAC_LT_EPI_BIAS : 0);
+        return PTAC_LT_EPI_RELU | bias;
     if (p->act == PTAC_ACT_GELU_TANH)
-        return (saves ? PTAC_LT_EPI_GELU_AUX : PTAC_LT_EPI_GELU) |
-               (p->bias ? PTAC_LT_EPI_BIAS : 0);
+        return (p->saved.data ? PTAC_LT_EPI_GELU_AUX : PTAC_LT_EPI_GELU) | bias;
     if (p->act == PTAC_ACT_NONE && p->bias)
         return PTAC_LT_EPI_BIAS;
     return PTAC_LT_EPI_NONE;
+}
+
+/*
+ * ReLU's mask of y. Not by RELU_AUX: nobody says what that gives at 0 and at NaN, and
+ * NVIDIA's open kernels (CUTLASS, sm90_visitor_compute) let the gradient pass at 0,
+ * where stock does not.
+ */
+static ptac_act_forward_cuda mask_alone(const ptac_lt_place *place,
+                                        const ptac_lt_forward *p)
+{
+    return (ptac_act_forward_cuda){
+        .dtype = place->dtype,
+        .act = PTAC_ACT_RELU,
+        .n_rows = p->m,
+        .n_cols = p->n,
+        .z = p->y.data,
+        .ldz = p->y.ld,
+        .mask = p->saved.data,
+        .ldmask = p->saved.ld / 8,
+    };
 }
 
 static bool plan_fused_forward(const ptac_lt_place *place, const ptac_lt_forward *p,
                                ptac_lt_step *step)
 {
     const int epilogue = forward_epilogue(p);
+    const bool has_mask = p->act == PTAC_ACT_RELU && p->saved.data;
 
     if (epilogue == PTAC_LT_EPI_NONE && p->act != PTAC_ACT_NONE)
         return false;
     step->matmul.epilogue = epilogue;
     step->matmul.bias = p->bias;
-    step->matmul.aux = p->saved;
-    step->then = PTAC_LT_FUSED;
+    step->matmul.aux = has_mask ? (ptac_lt_matrix){NULL, 0} : p->saved;
+    step->then = has_mask ? PTAC_LT_THEN_FORWARD : PTAC_LT_FUSED;
+    step->forward = mask_alone(place, p);
     return plan(place, step);
 }
 
@@ -155,6 +178,14 @@ static bool plan_backward_kernel(const ptac_lt_place *place,
     return plan(place, step);
 }
 
+/* Whether the library may have an epilogue for the gradient of the activation. */
+static bool has_slope(const ptac_lt_through *layer)
+{
+    if (layer->act == PTAC_ACT_RELU)
+        return !layer->has_y;
+    return layer->act == PTAC_ACT_GELU_TANH && layer->saved.ld % PTAC_LT_AUX_UNIT == 0;
+}
+
 bool ptac_lt_plan_through(const ptac_lt_place *place, const ptac_lt_through *layer,
                           ptac_lt_step *step)
 {
@@ -166,8 +197,7 @@ bool ptac_lt_plan_through(const ptac_lt_place *place, const ptac_lt_through *lay
     step->matmul.d = layer->gz;
     if (layer->act == PTAC_ACT_NONE && !layer->gb)
         return plan(place, step);
-    if ((layer->act == PTAC_ACT_RELU && !layer->has_y) ||
-        layer->act == PTAC_ACT_GELU_TANH) {
+    if (has_slope(layer)) {
         const bool is_relu = layer->act == PTAC_ACT_RELU;
 
         step->matmul.epilogue =

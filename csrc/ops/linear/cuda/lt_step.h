@@ -55,7 +55,8 @@ typedef struct ptac_lt_forward {
 /*
  * gz [m, n] = (g [m, k] w) * act'(saved), where w [k, n] is the weight of the layer
  * that comes behind the activation; gb, unless it is NULL, the sums over its columns.
- * saved as forward left it; of tanh and sigmoid y, and of ReLU where has_y.
+ * saved as forward left it; of tanh and sigmoid y, and of ReLU where has_y. y and our
+ * mask let the gradient of ReLU pass at NaN and hold it at 0, as stock does.
  */
 typedef struct ptac_lt_through {
     int64_t m, n, k;
@@ -63,7 +64,7 @@ typedef struct ptac_lt_through {
     void *gb;
     ptac_lt_matrix saved;
     ptac_act act;
-    bool has_y; /* which lets the gradient pass at NaN, as stock does; a mask may not */
+    bool has_y;
 } ptac_lt_through;
 
 /* gw [n, k] = gz^T x, of gz [m, n] and x [m, k]; gb, unless NULL, gz's column sums. */

@@ -66,6 +66,7 @@ ptac_status ptac_mlp_forward(const ptac_lt_place *place, const ptac_mlp *mlp)
 static bool plan_through(const ptac_lt_place *place, const ptac_mlp *mlp,
                          const ptac_mlp_grads *g, steps *s)
 {
+    const bool has_saved = ptac_lt_saves(mlp->act) && mlp->saved.data;
     const ptac_lt_through job = {
         .m = mlp->m,
         .n = mlp->hidden,
@@ -74,11 +75,12 @@ static bool plan_through(const ptac_lt_place *place, const ptac_mlp *mlp,
         .w = mlp->w2,
         .gz = g->gz,
         .gb = g->gb1,
-        .saved = ptac_lt_saves(mlp->act) ? mlp->saved : mlp->h,
+        .saved = has_saved ? mlp->saved : mlp->h,
         .act = mlp->act,
+        .has_y = !has_saved,
     };
 
-    return ptac_lt_plan_through(place, &job, &s->at[s->n++]);
+    return !g->gz.data || ptac_lt_plan_through(place, &job, &s->at[s->n++]);
 }
 
 static bool plan_weight(const ptac_lt_place *place, ptac_lt_weight_grad job, steps *s)

@@ -3,9 +3,10 @@
  * y = act(x w1^T + b1) w2^T + b2, and its gradients.
  *
  * Two products forward and four backward. Where cuBLASLt has the epilogues (ReLU, and
- * GELU by tanh) there is nothing else: the product that gives the gradient of the
- * hidden layer also takes it through the activation and sums it for b1, and those of
- * the weights sum for b2. Else a kernel of bias_act.cu follows a product. Level close.
+ * GELU by tanh) there is nothing else, but for the kernel that makes ReLU's mask: the
+ * product that gives the gradient of the hidden layer also takes it through the
+ * activation and sums it for b1, and those of the weights sum for b2. Else a kernel of
+ * bias_act.cu follows a product. Level close.
  */
 #ifndef PTAC_OPS_LINEAR_CUDA_MLP_CUDA_H
 #define PTAC_OPS_LINEAR_CUDA_MLP_CUDA_H
@@ -16,7 +17,8 @@
  * x [m, k], w1 [hidden, k], w2 [n, hidden]; b1 and b2 may be NULL. Forward writes h [m,
  * hidden], y [m, n] and, unless it has no data, saved, of which a row has
  * ptac_lt_saved_ld() bits or elements. Whoever wants gradients keeps x, h and
- * saved; for tanh and sigmoid saved has no data, and h is what backward takes.
+ * saved; for tanh and sigmoid saved has no data, and h is what backward takes, as it
+ * does for ReLU without a mask.
  */
 typedef struct ptac_mlp {
     int64_t m, k, hidden, n;
@@ -29,7 +31,7 @@ typedef struct ptac_mlp {
 /*
  * gy [m, n] gives gz [m, hidden], the gradient before the activation, in memory that
  * the call brings; gx [m, k]; gw1, gw2, gb1, gb2 in the sizes of what they belong to.
- * Without data: not wanted, but for gz.
+ * Without data: not wanted. Whoever wants gx, gw1 or gb1 brings gz.
  */
 typedef struct ptac_mlp_grads {
     ptac_lt_matrix gy, gz, gx, gw1, gw2;

@@ -15,7 +15,7 @@
 
 enum {
     EMULATED_LT_WORKSPACE = 4096, /* bytes that a product fills with noise, if it may */
-    EMULATED_LT_MOST_REFUSED = 8,
+    EMULATED_LT_MOST_REFUSED = 16,
 };
 
 typedef struct emulated_lt_state {

@@ -9,16 +9,13 @@
 
 #include "emulated_lt.h"
 
+#include <math.h>
 #include <string.h>
 
 static const uint32_t nothing[] = {0};
-static const uint32_t slopes[] = {PTAC_LT_EPI_DRELU_BGRAD,
-                                  PTAC_LT_EPI_DGELU_BGRAD,
-                                  PTAC_LT_EPI_DRELU,
-                                  PTAC_LT_EPI_DGELU,
-                                  PTAC_LT_EPI_BGRADB,
-                                  PTAC_LT_EPI_RELU_AUX_BIAS,
-                                  0};
+static const uint32_t slopes[] = {PTAC_LT_EPI_DRELU_BGRAD, PTAC_LT_EPI_DGELU_BGRAD,
+                                  PTAC_LT_EPI_DRELU,       PTAC_LT_EPI_DGELU,
+                                  PTAC_LT_EPI_BGRADB,      0};
 
 typedef struct block {
     ptac_dtype dtype;
@@ -231,7 +228,7 @@ UNIT(mlp_of_a_library_that_refuses_slopes)
 static const block usual = {
     .dtype = PTAC_BF16, .act = PTAC_ACT_RELU, .m = 16, .k = 16, .hidden = 64, .n = 8};
 
-/* A training step of a block takes these; with ReLU and GELU products alone. */
+/* Beside products; with GELU by tanh there are none, with ReLU its mask. */
 static void expect_launches(ptac_act act, int64_t forward, int64_t backward)
 {
     rng r = {13};
@@ -251,11 +248,36 @@ static void expect_launches(ptac_act act, int64_t forward, int64_t backward)
     block_drop(&b);
 }
 
-UNIT(mlp_is_six_products_and_nothing_else)
+UNIT(mlp_is_six_products_and_little_else)
 {
-    expect_launches(PTAC_ACT_RELU, 0, 0);
+    expect_launches(PTAC_ACT_RELU, 1, 0);
     expect_launches(PTAC_ACT_GELU_TANH, 0, 0);
     expect_launches(PTAC_ACT_GELU, 1, 2);
+}
+
+/* As stock's, at NaN too, and not at 0: what a library's own mask says is not told. */
+UNIT(mlp_passes_relu_where_stock_does)
+{
+    rng r = {19};
+    block b = usual;
+
+    device_begin();
+    block_make(&b, &r);
+    for (int64_t j = 0; j < b.k; j++) {
+        matrix_put(&b.w1, 3, j, 0);
+        matrix_put(&b.w1, 5, j, 0);
+    }
+    matrix_put(&b.b1, 0, 3, 0);
+    matrix_put(&b.b1, 0, 5, NAN);
+    EXPECT(ptac_mlp_forward(&b.place, &b.mlp) == PTAC_OK);
+    EXPECT(matrix_at(&b.h, 2, 3) == 0);
+    EXPECT(isnan(matrix_at(&b.h, 2, 5)));
+    EXPECT(ptac_mlp_backward(&b.place, &b.mlp, &b.grads) == PTAC_OK);
+    EXPECT(matrix_at(&b.gz, 2, 3) == 0);
+    EXPECT(matrix_at(&b.gb1, 0, 3) == 0);
+    EXPECT(matrix_at(&b.gz, 2, 5) != 0);
+    EXPECT(isfinite(matrix_at(&b.gb1, 0, 5)));
+    block_drop(&b);
 }
 
 /* What a block does with a fault in it: right results would be a fault of the test. */

@@ -5,8 +5,8 @@
  * outputs and workspace by torch's allocator, cuBLASLt and its handle; and which calls
  * are worth it. Level close.
  */
-#ifndef PTAC_BIND_TORCH_ROWS_LINEAR_CUDA_H
-#define PTAC_BIND_TORCH_ROWS_LINEAR_CUDA_H
+#ifndef PTAC_BIND_TORCH_ROWS_CUDA_LINEAR_CUDA_H
+#define PTAC_BIND_TORCH_ROWS_CUDA_LINEAR_CUDA_H
 
 #include "bind/torch/rows/linear_act.h"
 

@@ -4,39 +4,9 @@
  * Forward and backward ask torch's settings of products, each for itself as stock's
  * products do.
  */
+#include "bind/python/callpath/linear/cuda_products.h"
 #include "bind/python/callpath/lean.h"
-#include "bind/torch/cublaslt.h"
-#include "bind/torch/rows/linear_cuda.h"
-
-/* Bits of what pai_torchacc/fusion/linear_cuda.py gives; none: all goes to stock. */
-enum {
-    TAKES_F32 = 1,
-    TAKES_F16 = 2,
-    TAKES_BF16 = 4,
-    ALLOWS_TF32 = 8,
-};
-
-PTAC_LENT(cuda_products)  /* returns what torch's settings say of products on CUDA */
-PTAC_LENT(cuda_autocasts) /* returns whether autocast is on for CUDA */
-
-static ptac_reason ask_settings(ptac_dtype dtype, bool *allows_tf32)
-{
-    static const long takes[PTAC_N_DTYPES] = {
-        [PTAC_F32] = TAKES_F32,
-        [PTAC_F16] = TAKES_F16,
-        [PTAC_BF16] = TAKES_BF16,
-    };
-    PTAC_OWNED PyObject *said = PyObject_CallNoArgs(cuda_products);
-    const long bits = said && PyLong_Check(said) ? PyLong_AsLong(said) : 0;
-
-    PyErr_Clear();
-    *allows_tf32 = bits & ALLOWS_TF32;
-    if (bits == 0)
-        return PTAC_MODE;
-    if (dtype >= PTAC_N_DTYPES || !takes[dtype])
-        return PTAC_DTYPE;
-    return bits & takes[dtype] ? PTAC_TAKE : PTAC_PRECISION;
-}
+#include "bind/torch/rows/cuda/linear_cuda.h"
 
 /* Handles of x, w, and bias or None, all on one device. */
 static ptac_reason borrow(PyObject *const tensors[3], ptac_linear_cuda *l)
@@ -62,7 +32,7 @@ static ptac_reason read_call(PyObject *const tensors[3], ptac_act activation,
 
 static ptac_reason ask_settings_of(ptac_linear_cuda *l)
 {
-    return ask_settings(l->call.inputs[0].dtype, &l->params.allows_tf32);
+    return ptac_cuda_products(l->call.inputs[0].dtype, &l->params.allows_tf32);
 }
 
 /* y, or (y, z); None where no row has run. */
@@ -71,31 +41,6 @@ static PyObject *run(const ptac_kernel *row, ptac_linear_cuda *l)
     if (!row || !PTAC_UNLOCKED(ptac_linear_cuda_run(row, l)))
         Py_RETURN_NONE;
     return ptac_wrap_outputs(at_give(&l->t.y), l->t.z ? at_give(&l->t.z) : NULL);
-}
-
-/* Why no call is served now, which the report should say before it speaks of sizes. */
-static ptac_reason why_shut(void)
-{
-    const ptac_reason gate = ptac_chooser_gate_on(PTAC_ON_CUDA, PTAC_OP_LINEAR_ACT);
-
-    return !gate && ptac_thread_is_disabled() ? PTAC_DISABLED : gate;
-}
-
-/*
- * Under autocast stock multiplies what it has cast: its casts of weights are kept for
- * as long as autocast lasts, and where it keeps them nobody else can look.
- */
-static ptac_reason why_not_plain(void)
-{
-    const ptac_reason why = ptac_why_not_lean();
-    PyObject *on;
-
-    if (why != PTAC_MODE)
-        return why;
-    on = PyObject_CallNoArgs(cuda_autocasts);
-    Py_XDECREF(on);
-    PyErr_Clear();
-    return on == Py_True ? PTAC_AUTOCAST : why;
 }
 
 /*
@@ -110,7 +55,7 @@ static const ptac_kernel *choose(PyObject *const tensors[3], ptac_act activation
     if (!*why)
         *why = ptac_linear_cuda_worth(l);
     if (!*why)
-        *why = why_not_plain();
+        *why = ptac_cuda_why_not_plain();
     if (!*why)
         *why = ask_settings_of(l);
     if (!*why && l->params.allows_tf32) /* by which float32 is worth less */
@@ -121,7 +66,7 @@ static const ptac_kernel *choose(PyObject *const tensors[3], ptac_act activation
 PyObject *ptac_try_linear_on_cuda(PyObject *const tensors[3], ptac_act activation,
                                   bool counts_refusals)
 {
-    ptac_reason why = why_shut();
+    ptac_reason why = ptac_cuda_why_shut(PTAC_OP_LINEAR_ACT);
     const ptac_kernel *row = NULL;
     ptac_linear_cuda l;
     int is_training = 0;
@@ -163,17 +108,9 @@ bool ptac_linear_backward_on_cuda(const char *row, ptac_act activation,
     ptac_reason why;
 
     ptac_cuda_view_of(gradients->grad, &grad);
-    why = ask_settings(grad.dtype, &allows_tf32);
+    why = ptac_cuda_products(grad.dtype, &allows_tf32);
     if (why)
         ptac_refuse(PTAC_OP_LINEAR_ACT_BACKWARD, why);
     return !why && PTAC_UNLOCKED(ptac_linear_cuda_backward(row, activation, allows_tf32,
                                                            gradients));
-}
-
-/* cublaslt_trouble() -> why layers on CUDA have no cuBLASLt, or None. */
-PTAC_NOARGS(cublaslt_trouble)
-{
-    const char *why = ptac_lt_trouble();
-
-    return why ? PyUnicode_FromString(why) : Py_NewRef(Py_None);
 }

@@ -1,10 +1,11 @@
 /*
  * linear_cuda.c - what rows of linear_act on CUDA are given.
  */
-#include "bind/torch/rows/linear_cuda.h"
+#include "bind/torch/rows/cuda/linear_cuda.h"
 
 #include "bind/torch/cublaslt.h"
 #include "bind/torch/dispatch.h"
+#include "bind/torch/rows/cuda/made.h"
 
 /*
  * A step of a layer takes the host a quarter more by our node than by stock's two: 200
@@ -21,14 +22,6 @@ enum {
 void ptac_linear_cuda_set_least(int64_t work)
 {
     __atomic_store_n(&least_work, work, __ATOMIC_RELAXED);
-}
-
-/* Have a view be that of a matrix; without elements, of none. */
-static void see_as(ptac_view *view, const ptac_matrix *matrix)
-{
-    view->n_dims = 2;
-    view->sizes = matrix->sizes;
-    view->strides = matrix->strides;
 }
 
 ptac_reason ptac_linear_cuda_read(ptac_linear_cuda *l, ptac_act activation,
@@ -54,7 +47,7 @@ ptac_reason ptac_linear_cuda_read(ptac_linear_cuda *l, ptac_act activation,
         return PTAC_EMPTY;
     if (!ptac_linear_fold(t->x, x, &t->rows))
         return PTAC_LAYOUT;
-    see_as(x, &t->rows);
+    ptac_see_as(x, &t->rows);
     l->params = (ptac_linear_act){
         .m = t->rows.sizes[0],
         .n = w->sizes[0],
@@ -97,55 +90,7 @@ const ptac_kernel *ptac_linear_cuda_choose(ptac_linear_cuda *l, ptac_reason *why
     return *why ? NULL : ptac_probe(&l->call, why);
 }
 
-/* What a call's tensors are made like, and what of it is made. */
-typedef struct made {
-    at_device on;
-    ptac_dtype dtype;
-    ptac_matrix of[3]; /* matrices that outputs' views are of */
-    at_tensor workspace;
-} made;
-
-static made made_for(const ptac_call *call)
-{
-    return (made){.on = {AT_DEVICE_CUDA, call->device}, .dtype = call->inputs[0].dtype};
-}
-
-/* Output i, whose rows lie ld elements apart. */
-static at_error make(made *m, ptac_call *call, int i, ptac_linear_shape shape,
-                     int64_t ld, at_tensor *tensor)
-{
-    const int last = shape.n_dims - 1;
-    ptac_view *view = &call->outputs[i];
-
-    for (int d = 0; d < last; d++)
-        shape.strides[d] = shape.strides[d] / shape.sizes[last] * ld;
-    if (ptac_new_on(m->on, m->dtype, shape.n_dims, shape.sizes, shape.strides, tensor,
-                    view))
-        return 1;
-    if (last > 0) {
-        m->of[i] =
-            (ptac_matrix){*tensor,
-                          0,
-                          {view->n_elements / shape.sizes[last], shape.sizes[last]},
-                          {ld, 1}};
-        see_as(view, &m->of[i]);
-    }
-    call->n_outputs = i + 1 > call->n_outputs ? i + 1 : call->n_outputs;
-    return 0;
-}
-
-static at_error make_workspace(made *m, size_t bytes, ptac_linear_act *params)
-{
-    const int64_t size = (int64_t)bytes;
-
-    if (at_new_on(m->on, AT_DTYPE_I8, 1, &size, NULL, &m->workspace))
-        return 1;
-    params->workspace = at_data(m->workspace);
-    params->workspace_bytes = bytes;
-    return 0;
-}
-
-static at_error make_outputs(made *m, ptac_linear_cuda *l)
+static at_error make_outputs(ptac_made *m, ptac_linear_cuda *l)
 {
     ptac_linear_act *p = &l->params;
     const size_t bytes = ptac_linear_act_workspace(p, m->dtype);
@@ -154,16 +99,17 @@ static at_error make_outputs(made *m, ptac_linear_cuda *l)
 
     ptac_cuda_view_of(l->t.x, &x);
     shape = ptac_linear_shape_like(&x, p->n);
-    return make(m, &l->call, 0, shape, p->n, &l->t.y) ||
+    return ptac_make_output(m, &l->call, 0, shape, p->n, &l->t.y) ||
            (p->is_training && ptac_act_saves_z(p->activation) &&
-            make(m, &l->call, 1, shape, ptac_linear_act_ldz(p->n), &l->t.z)) ||
-           make_workspace(m, bytes, p);
+            ptac_make_output(m, &l->call, 1, shape, ptac_linear_act_ldz(p->n),
+                             &l->t.z)) ||
+           ptac_make_workspace(m, bytes, &p->workspace, &p->workspace_bytes);
 }
 
 bool ptac_linear_cuda_run(const ptac_kernel *row, ptac_linear_cuda *l)
 {
     PTAC_CUDA_SCOPE scope = {false};
-    made m = made_for(&l->call);
+    ptac_made m = ptac_made_for(&l->call);
     bool is_done = false;
 
     if (!ptac_cuda_begin(&l->call, &scope)) {
@@ -207,7 +153,7 @@ static bool read_input(backward *b, int i, at_tensor tensor)
     ptac_cuda_view_of(tensor, view);
     if (view->n_elements == 0 || !ptac_linear_fold(tensor, view, &b->of[i]))
         return false;
-    see_as(view, &b->of[i]);
+    ptac_see_as(view, &b->of[i]);
     return true;
 }
 
@@ -234,22 +180,24 @@ static ptac_reason read_backward(const ptac_linear_gradients *g, backward *b)
     return ptac_call_place(&b->call);
 }
 
-static at_error make_gradients(made *m, backward *b, ptac_linear_gradients *g)
+static at_error make_gradients(ptac_made *m, backward *b, ptac_linear_gradients *g)
 {
     ptac_linear_act *p = &b->params;
     const ptac_linear_shape w = {2, {p->n, p->k}, {p->k, 1}}, bias = {1, {p->n}, {1}};
     const size_t bytes = ptac_linear_act_backward_workspace(p, m->dtype);
 
-    return (g->wants_x && make(m, &b->call, 0, b->shape, p->k, &g->grad_x)) ||
-           (g->wants_w && make(m, &b->call, 1, w, p->k, &g->grad_w)) ||
-           (g->wants_bias && make(m, &b->call, 2, bias, p->n, &g->grad_bias)) ||
-           make_workspace(m, bytes, p);
+    return (g->wants_x &&
+            ptac_make_output(m, &b->call, 0, b->shape, p->k, &g->grad_x)) ||
+           (g->wants_w && ptac_make_output(m, &b->call, 1, w, p->k, &g->grad_w)) ||
+           (g->wants_bias &&
+            ptac_make_output(m, &b->call, 2, bias, p->n, &g->grad_bias)) ||
+           ptac_make_workspace(m, bytes, &p->workspace, &p->workspace_bytes);
 }
 
 static bool run_backward(const char *row_name, backward *b, ptac_linear_gradients *g)
 {
     PTAC_CUDA_SCOPE scope = {false};
-    made m = made_for(&b->call);
+    ptac_made m = ptac_made_for(&b->call);
     const ptac_kernel *row;
     bool is_done = false;
 

@@ -1,0 +1,68 @@
+/*
+ * cuda_products.c - torch's settings of products on CUDA, and autocast's.
+ */
+#include "bind/python/callpath/linear/cuda_products.h"
+
+#include "bind/torch/cublaslt.h"
+
+/* Bits of what pai_torchacc/fusion/linear_cuda.py gives; none: all goes to stock. */
+enum {
+    TAKES_F32 = 1,
+    TAKES_F16 = 2,
+    TAKES_BF16 = 4,
+    ALLOWS_TF32 = 8,
+};
+
+PTAC_LENT(cuda_products)  /* returns what torch's settings say of products on CUDA */
+PTAC_LENT(cuda_autocasts) /* returns whether autocast is on for CUDA */
+
+ptac_reason ptac_cuda_products(ptac_dtype dtype, bool *allows_tf32)
+{
+    static const long takes[PTAC_N_DTYPES] = {
+        [PTAC_F32] = TAKES_F32,
+        [PTAC_F16] = TAKES_F16,
+        [PTAC_BF16] = TAKES_BF16,
+    };
+    PTAC_OWNED PyObject *said = PyObject_CallNoArgs(cuda_products);
+    const long bits = said && PyLong_Check(said) ? PyLong_AsLong(said) : 0;
+
+    PyErr_Clear();
+    *allows_tf32 = bits & ALLOWS_TF32;
+    if (bits == 0)
+        return PTAC_MODE;
+    if (dtype >= PTAC_N_DTYPES || !takes[dtype])
+        return PTAC_DTYPE;
+    return bits & takes[dtype] ? PTAC_TAKE : PTAC_PRECISION;
+}
+
+ptac_reason ptac_cuda_why_shut(ptac_op op)
+{
+    const ptac_reason gate = ptac_chooser_gate_on(PTAC_ON_CUDA, op);
+
+    return !gate && ptac_thread_is_disabled() ? PTAC_DISABLED : gate;
+}
+
+/*
+ * Under autocast stock multiplies what it has cast: its casts of weights are kept for
+ * as long as autocast lasts, and where it keeps them nobody else can look.
+ */
+ptac_reason ptac_cuda_why_not_plain(void)
+{
+    const ptac_reason why = ptac_why_not_lean();
+    PyObject *on;
+
+    if (why != PTAC_MODE)
+        return why;
+    on = PyObject_CallNoArgs(cuda_autocasts);
+    Py_XDECREF(on);
+    PyErr_Clear();
+    return on == Py_True ? PTAC_AUTOCAST : why;
+}
+
+/* cublaslt_trouble() -> why layers on CUDA have no cuBLASLt, or None. */
+PTAC_NOARGS(cublaslt_trouble)
+{
+    const char *why = ptac_lt_trouble();
+
+    return why ? PyUnicode_FromString(why) : Py_NewRef(Py_None);
+}
