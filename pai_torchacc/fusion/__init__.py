@@ -54,20 +54,10 @@ def install(c: Any, config: Config) -> str | None:
         return trouble
     _install_stand_ins(c)
     _install_attention(c, config)
-    if (room := _cuda_kernels()) and room.reason(sys.modules["torch"]) is None:
+    if (room := cuda.kernels()) and room.reason(sys.modules["torch"]) is None:
         room.install(c)
     _open_gates(c, wanted, barred | unproven)
     return None
-
-
-def _cuda_kernels() -> Any:
-    """Who provides machine code for them; None where this torch has no CUDA."""
-    torch = sys.modules["torch"]
-    if not torch.cuda._is_compiled() or torch.version.hip:
-        return None
-    from pai_torchacc import cuda_kernels
-
-    return cuda_kernels
 
 
 def leftover(c: Any) -> list[str]:
@@ -104,7 +94,7 @@ def remove(c: Any) -> None:
     cuda.forget()
     for name in operators(c):
         c.set_gate(name, "switched off")
-    if room := _cuda_kernels():
+    if room := cuda.kernels():
         room.remove(c)
     c.scratch_clear()
     _attention_ledger.undo()
@@ -127,7 +117,7 @@ def status(c: Any) -> dict[str, Any]:
         found["left_to_stock"] = unserved()
     if line := cuda.line():
         found["cuda"] = line
-    if room := _cuda_kernels():
+    if room := cuda.kernels():
         found |= room.status(c)
     return found
 
@@ -163,7 +153,7 @@ def remarks() -> list[str]:
         from pai_torchacc.fusion import cudnn
 
         found += cudnn.remarks(torch)
-        if room := _cuda_kernels():
+        if room := cuda.kernels():
             found += room.remarks(_host.load())
     return found
 
