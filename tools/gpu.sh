@@ -75,13 +75,15 @@ tests() {
 
 # Torch's cache of memory hides what is written between two tensors.
 sanitize() {
-    local here="$PWD/tests/gpu/device:$PWD/tests/support"
+    local tests="$PWD/tests"
+    local here="$tests/gpu/device:$tests/support:$tests/cuda_emulation"
     command -v compute-sanitizer >/dev/null || nothing_to_do "no compute-sanitizer"
     has_device || nothing_to_do "no CUDA device"
     PYTHONPATH="$here:$PYTHONPATH" PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
         compute-sanitizer --tool "$1" --error-exitcode 9 --log-file "$folder/$1.txt" \
         "$PYTHON" -m pytest -q -p emulation -p no:cacheprovider -p no:xdist \
-        -k "$SANITIZED" tests/cuda_emulation/emulated_*.py
+        -k "$SANITIZED" tests/cuda_emulation/emulated_*.py \
+        tests/cuda_emulation/*/emulated_*.py
 }
 
 memcheck() {

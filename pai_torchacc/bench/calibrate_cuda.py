@@ -24,6 +24,7 @@ from pai_torchacc.bench.cases import Case, Gradient, cases
 from pai_torchacc.bench.measure import environment
 from pai_torchacc.calibration import Work
 from pai_torchacc.commands.usage import UsageError, check_outputs
+from pai_torchacc.fusion import cuda
 
 LOSES = 0.97
 """A ratio below this one is more than noise."""
@@ -49,7 +50,7 @@ def measure(
 ) -> Iterator[Measured]:
     """Yield a measurement for each case that we serve on the current device."""
     c = _host.load()
-    rows = {op: row for op, row, *_ in c.cuda_rows()}
+    rows = {op: row for op, row, *_ in cuda.rows(c)}
     listed = [x for x in cases() if x.op in rows and (only is None or x.op in only)]
     for case in listed:
         progress(f"{case.op} {case.kind} {case.dtype}", 1 / len(listed))
@@ -143,7 +144,7 @@ def run(path: Path, ops: list[str] | None) -> dict[str, Any]:
     check_outputs([path])
     if not torch.cuda.is_available():
         raise UsageError("--device cuda: there is no CUDA device")
-    known = {op for op, *_ in _host.load().cuda_rows()} & {x.op for x in cases()}
+    known = {op for op, *_ in cuda.rows(_host.load())} & {x.op for x in cases()}
     if wrong := sorted(set(ops or ()).difference(known)):
         raise UsageError(
             f"--ops: nothing to measure on CUDA for {', '.join(wrong)}; "

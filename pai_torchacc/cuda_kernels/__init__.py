@@ -21,12 +21,17 @@ _PATIENCE_S = 30
 """How long the end of the program waits for a kernel that is being compiled."""
 
 
-def install(c: Any) -> None:
+_users: set[str] = set()
+"""Switches that are on and have kernels."""
+
+
+def install(c: Any, user: str = "operator_fusion") -> None:
     """Have units provided from now on, as calls want them.
 
     Where the program uses CUDA already, those with a fat binary need no compiler and
     are wanted at once.
     """
+    _users.add(user)
     state = providing.state
     if not state.is_on:
         state.is_on = True
@@ -38,12 +43,13 @@ def install(c: Any) -> None:
             c.cuda_want(name)
 
 
-def remove(c: Any) -> None:
-    """No more; a kernel that is being compiled just now is the last.
+def remove(c: Any, user: str = "operator_fusion") -> None:
+    """No more, where no other user is left; what is being compiled is the last.
 
     Code that the driver has stays loaded: calls and CUDA graphs may hold it.
     """
-    if providing.state.is_on:
+    _users.discard(user)
+    if providing.state.is_on and not _users:
         providing.state.is_on = False
         atexit.unregister(_end)
         c.cuda_when_wanted(None)

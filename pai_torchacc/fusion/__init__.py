@@ -54,7 +54,7 @@ def install(c: Any, config: Config) -> str | None:
         return trouble
     _install_stand_ins(c)
     _install_attention(c, config)
-    if (room := _cuda_kernels()) and room.reason(sys.modules["torch"]) is None:
+    if (room := cuda.kernels()) and room.reason(sys.modules["torch"]) is None:
         room.install(c)
     _set_tf32(c, config, wanted)
     _open_gates(c, wanted, barred | unproven)
@@ -67,16 +67,6 @@ def _set_tf32(c: Any, config: Config, wanted: set[str]) -> None:
         tf32.install(sys.modules["torch"])
     else:
         tf32.remove(sys.modules["torch"])
-
-
-def _cuda_kernels() -> Any:
-    """Who provides machine code for them; None where this torch has no CUDA."""
-    torch = sys.modules["torch"]
-    if not torch.cuda._is_compiled() or torch.version.hip:
-        return None
-    from pai_torchacc import cuda_kernels
-
-    return cuda_kernels
 
 
 def leftover(c: Any) -> list[str]:
@@ -113,7 +103,7 @@ def remove(c: Any) -> None:
     cuda.forget()
     for name in operators(c):
         c.set_gate(name, "switched off")
-    if room := _cuda_kernels():
+    if room := cuda.kernels():
         room.remove(c)
     tf32.remove(sys.modules["torch"])
     c.scratch_clear()
@@ -137,7 +127,7 @@ def status(c: Any) -> dict[str, Any]:
         found["left_to_stock"] = unserved()
     if line := cuda.line():
         found["cuda"] = line
-    if room := _cuda_kernels():
+    if room := cuda.kernels():
         found |= room.status(c)
     return found
 
@@ -173,7 +163,7 @@ def remarks() -> list[str]:
         from pai_torchacc.fusion import cudnn
 
         found += [*cudnn.remarks(torch), *tf32.remarks()]
-        if room := _cuda_kernels():
+        if room := cuda.kernels():
             found += room.remarks(_host.load())
     return found
 

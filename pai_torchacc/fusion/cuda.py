@@ -7,6 +7,7 @@ it, the driver is not started before the program's own calls do.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc._options import NUMERICS
@@ -18,6 +19,22 @@ PREFIX = "cuda:"
 """Before the names of operators, where overrides of both devices are named."""
 
 _line: str | None = None
+
+
+def kernels() -> Any:
+    """Who provides machine code; None where this torch has no CUDA."""
+    torch = sys.modules["torch"]
+    if not torch.cuda._is_compiled() or torch.version.hip:
+        return None
+    from pai_torchacc import cuda_kernels
+
+    return cuda_kernels
+
+
+def rows(c: Any) -> list[tuple[str, str, str, bool, bool]]:
+    """What ``cuda_rows()`` gives, of this switch's operators."""
+    owner = c.op_switches()
+    return [row for row in c.cuda_rows() if owner[row[0]] == "operator_fusion"]
 
 
 def places(c: Any, config: Config, wanted: set[str]) -> set[str]:
@@ -41,7 +58,7 @@ def places(c: Any, config: Config, wanted: set[str]) -> set[str]:
     most = NUMERICS.index(config.numerics)
     served = {
         op
-        for op, _, level, needs_no_table, _ in c.cuda_rows()
+        for op, _, level, needs_no_table, _ in rows(c)
         if needs_no_table and NUMERICS.index(level) <= most
     }
     kept = names & wanted & served - _foreign(c).keys()
@@ -56,7 +73,7 @@ def open_gates(c: Any, wanted: set[str]) -> None:
 
     Who is closed there for its numbers may have other rows here.
     """
-    for op in {op for op, *_ in c.cuda_rows()}:
+    for op in {op for op, *_ in rows(c)}:
         c.set_cuda_gate(op, "" if op in wanted else "excluded")
 
 

@@ -12,11 +12,11 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pai_torchacc import calibration
+from pai_torchacc import _host, calibration
 from pai_torchacc._features import register
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.calibration import in_use
-from pai_torchacc.fusion import precision
+from pai_torchacc.fusion import cuda, precision
 
 if TYPE_CHECKING:
     from pai_torchacc._config import Config
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 OPERATORS = calibration.BY_NAME
 """Operators that this switch opens; the others are ``operator_fusion``'s."""
 
+_NAME = "model_quantization"
 _ledger = Ledger()
 
 
 def install(c: Any, config: Config) -> str | None:
     """Switch on as ``config`` says; the reason when that cannot be."""
-    from pai_torchacc import _host
     from pai_torchacc.quantization import fused_modules, operators, states, training
 
     in_use.install(c, config)
@@ -40,6 +40,9 @@ def install(c: Any, config: Config) -> str | None:
         states.install(_ledger)
     operators.install(c)
     training.install()
+    provider = None if c.cuda_reason() else cuda.kernels()
+    if provider and provider.reason(sys.modules["torch"]) is None:
+        provider.install(c, _NAME)
     if _host.has_lean_paths():
         fused_modules.install(c)
     return None
@@ -53,6 +56,8 @@ def remove(c: Any) -> None:
         module = sys.modules.get(f"{__name__}.{name}")
         if module is not None:
             module.remove()
+    if provider := cuda.kernels():
+        provider.remove(c, _NAME)
     _ledger.undo()
 
 
@@ -72,8 +77,12 @@ def about(config: Config) -> str:
 
 
 def remarks() -> list[str]:
-    """What others had patched when we took ours back."""
-    return list(_ledger.remarks)
+    """What others had patched when we took ours back; what layers on CUDA lack."""
+    found = list(_ledger.remarks)
+    c = _host.loaded()
+    if c and (why := c.cublaslt_trouble()):
+        found.append(f"int8 layers on CUDA run dequantized: {why}")
+    return found
 
 
 def document() -> dict[str, Any]:
@@ -111,4 +120,4 @@ def forget(config: Config) -> Config:
     return precision.given_back(replace(config, training=None))
 
 
-register(__name__, "model_quantization", rank=4)
+register(__name__, _NAME, rank=4)

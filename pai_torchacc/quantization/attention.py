@@ -29,6 +29,7 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
     """
 
     weight_name = "in_proj_weight"
+    packed_on = ("cpu", "cuda")
 
     _reset_parameters = Int8Module.reset_parameters
 
@@ -74,7 +75,7 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
     def _is_ours(self, *inputs: Tensor) -> bool:
         if not quantizer.is_in_graph() and operators.kernels.get("int8_linear") is None:
             return False
-        if self._scale().device.type != "cpu":
+        if self._scale().device.type not in self.packed_on:
             return False
         return not any(x.is_nested for x in inputs)
 
@@ -195,8 +196,14 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
         }
 
     def _split(self, n_pieces: int) -> None:
-        """Pack the weight in at least so many pieces."""
-        if 0 < len(self._packed()) < n_pieces and not quantizer.is_in_graph():
+        """Pack the weight in at least so many pieces.
+
+        What is packed while a CUDA graph is captured would be there at its replay only.
+        """
+        packed = self._packed()
+        if packed and packed[0].is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        if 0 < len(packed) < n_pieces and not quantizer.is_in_graph():
             with quantizer.ordinary():
                 pieces = self._pieces_of(self._plain(), n_pieces)
             self.__dict__["_buffers"] = self._buffers | pieces

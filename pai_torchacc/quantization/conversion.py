@@ -142,7 +142,7 @@ def _check_any(found: list[Layer]) -> None:
     why = [f"{layer.name or 'the model'}: {layer.reason}" for layer in known[:3]]
     raise ValueError(
         "the model has no layer that can be int8 (Linear, Conv2d, Embedding, "
-        f"MultiheadAttention in float32 on the CPU){': ' if why else ''}"
+        f"MultiheadAttention, in float32 on the CPU or on CUDA){': ' if why else ''}"
         + "; ".join(why)
     )
 
@@ -187,6 +187,7 @@ def copy_of(
 ) -> None:
     """Make a quantized module beside a float one, with the same bias."""
     state = State(record, tuple(layer.weight.shape), layer.groups, tie=tie)
+    state.dtype = layer.weight.dtype
     state.signal, state.noise = quantized.signal, quantized.noise
     state.keeps_plain = any(other.cls is Int8Embedding for other in layer.tied)
     layer.copied = shell(layer.module)

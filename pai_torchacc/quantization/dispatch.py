@@ -40,18 +40,21 @@ def otherwise(op: str, *args: Any) -> Tensor | None:
     is_graph = is_in_graph()
     if not is_graph and op not in kernels:
         return None
-    if not (x.is_cpu and x.dtype in _LOWERED):
+    device = x.device.type
+    if not (device in _devices(op) and x.dtype in _LOWERED):
         return None
+    is_lowered = (is_graph or _is_autocast()) and torch.is_autocast_enabled(device)
+    if is_lowered and device == "cuda":
+        args = _lowered(args)
     if is_graph:
         result = getattr(torch.ops.pai_torchacc, op)(*args)
-        if torch.is_autocast_enabled("cpu"):
-            return result.to(torch.get_autocast_dtype("cpu"))
-        return result
-    if _is_autocast() and torch.is_autocast_enabled("cpu"):
-        # The same numbers, in the dtype that stock's would have.
-        with torch.autocast("cpu", enabled=False):
-            result = product(op, x.to(torch.float32), *args[1:])
-        return None if result is None else result.to(torch.get_autocast_dtype("cpu"))
+        return result.to(torch.get_autocast_dtype(device)) if is_lowered else result
+    if is_lowered:
+        # On the CPU the same numbers, in the dtype that stock's would have.
+        with torch.autocast(device, enabled=False):
+            x = args[0] if device == "cuda" else x.to(torch.float32)
+            result = product(op, x, *args[1:])
+        return None if result is None else result.to(torch.get_autocast_dtype(device))
     if is_transformed():
         return None
     if torch.is_grad_enabled() and (
@@ -59,6 +62,18 @@ def otherwise(op: str, *args: Any) -> Tensor | None:
     ):
         return functions[op].apply(*args)
     return getattr(torch.ops.pai_torchacc, op)(*args)
+
+
+def _devices(op: str) -> tuple[str, ...]:
+    """Where there are kernels."""
+    return ("cpu", "cuda") if op == "int8_linear" else ("cpu",)
+
+
+def _lowered(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Input and bias as autocast on CUDA gives them to a product."""
+    x, packed, scale, bias, *sizes = args
+    dtype = torch.get_autocast_dtype("cuda")
+    return x.to(dtype), packed, scale, None if bias is None else bias.to(dtype), *sizes
 
 
 def is_transformed() -> bool:

@@ -19,6 +19,8 @@ _SPATIAL = 2
 class Int8Linear(Int8Module, nn.Linear):
     """``nn.Linear`` with an int8 weight."""
 
+    packed_on = ("cpu", "cuda")
+
     def forward(self, input: Tensor) -> Tensor:
         """Compute what ``nn.Linear`` does."""
         state, bias = self._int8, self._parameters["bias"]
@@ -102,7 +104,7 @@ def geometry(conv: Any) -> tuple[int, ...] | None:
 class Int8Embedding(Int8Module, nn.Embedding):
     """``nn.Embedding`` with int8 rows."""
 
-    is_packed = False
+    packed_on = ()
 
     def forward(self, input: Tensor) -> Tensor:
         """Look rows up."""

@@ -1,8 +1,8 @@
 """``torch.ops.pai_torchacc.int8_*``: what compiled and exported models call.
 
 Packed weights are those of this process: a program that is exported, saved and loaded
-elsewhere needs a CPU for which weights are laid out alike. Off the CPU, and where no
-kernel takes the call, they compute by the dequantized weight. Gradients are straight
+elsewhere needs a CPU for which weights are laid out alike. Where no kernel takes the
+call, they compute by the dequantized weight. Gradients are straight
 through: forward in int8, backward as if the weight were float. Importing this module
 defines the operators; they stay for the life of the process.
 """
@@ -75,6 +75,8 @@ def embedding(indices: Tensor, int8: Tensor, scale: Tensor) -> Tensor:
 
 
 def _unpack(packed: Tensor, sizes: Sequence[int], groups: int) -> Tensor:
+    if quantizer.is_packed_for_cuda(packed):
+        return quantizer.unpack(packed, sizes, groups)
     return quantizer.unpack(packed.cpu(), sizes, groups).to(packed.device)
 
 
@@ -145,14 +147,14 @@ def _formula(op: str) -> tuple[Any, Any]:
     return remember, backward
 
 
-def _function(op: str, on_cpu: Any, backward: Any) -> Any:
+def _function(op: str, by_kernel: Any, backward: Any) -> Any:
     """Without an activation, and with as few steps a call as there can be."""
     has_sizes = op != "int8_linear"
 
     def forward(ctx: Any, *args: Any) -> Tensor:
         ctx.how = (*args[4:], args[0].shape) if has_sizes else args[4:]
         ctx.save_for_backward(args[1], args[2])
-        return on_cpu(*args)
+        return by_kernel(*args)
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type("Int8Backward", (torch.autograd.Function,), members)
@@ -199,25 +201,26 @@ def _with_kernel(op: str, portable: Any) -> Any:
     """By the extension's kernel while there is one and it takes the call."""
     name = f"{op}_kernel"
 
-    def on_cpu(*args: Any) -> Tensor:
+    def by_kernel(*args: Any) -> Tensor:
         kernel = kernels.get(name)
         result = None if kernel is None else kernel(*args)
         return portable(*args) if result is None else result
 
-    return on_cpu
+    return by_kernel
 
 
 def _define() -> None:
     for op, of in _DESCRIPTIONS.items():
         name = f"pai_torchacc::{op}"
         _library.define(f"{op}{of.schema} -> Tensor")
-        on_cpu = _with_kernel(op, of.portable)
-        _library.impl(name, on_cpu, "CPU")
+        by_kernel = _with_kernel(op, of.portable)
+        for key in ("CPU", "CUDA") if op == "int8_linear" else ("CPU",):
+            _library.impl(name, by_kernel, key)
         _library.impl(name, of.portable, "CompositeExplicitAutograd")
         torch.library.register_fake(name, of.fake, lib=_library)
         if of.has_gradients:
             remember, backward = _formula(op)
-            functions[op] = _function(op, on_cpu, backward)
+            functions[op] = _function(op, by_kernel, backward)
             torch.library.register_autograd(
                 name, backward, setup_context=remember, lib=_library
             )

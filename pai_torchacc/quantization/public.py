@@ -91,15 +91,17 @@ def quantize_model(
     Parameters
     ----------
     model : nn.Module
-        On the CPU, in float32; mostly in eval mode, since int8 weights do not train.
+        On the CPU, in float32, or on a CUDA device, also in float16 or bfloat16; mostly
+        in eval mode, since int8 weights do not train.
     sample : optional
         What the model is called with to compare before and after: a tensor; a tuple or
         list of arguments; a dict of keyword arguments; or an iterable of these. Runs
         in eval mode without gradients; random state and buffers are put back.
     method : {"auto", "int8", "weight_only"}
         Which layers and kinds of call are int8. ``"auto"``: those that the calibration
-        table says are faster. ``"int8"``: all that can be. ``"weight_only"``: all are
-        stored in int8 and computed in float32, which is slow and most accurate.
+        table says are faster, or on CUDA a model of bytes and launches. ``"int8"``: all
+        that can be. ``"weight_only"``: all are stored in int8 and computed in float32,
+        which is slow and most accurate.
     include, exclude : iterable of str or module classes
         Only these, all but these: names, as ``named_modules()`` gives them, of a
         module or what it is in, and patterns as in ``fnmatch``.

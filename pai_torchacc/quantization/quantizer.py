@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pai_torchacc import _host
@@ -21,6 +22,10 @@ WEIGHTS = ("weight", "in_proj_weight")
 """Names of the parameters that become int8."""
 
 LARGEST = 127
+PAD = 16
+"""Rows and columns of weights on CUDA are multiples of it, filled up with zeros."""
+_AT_ONCE = 1 << 24
+"""Elements of a weight that torch's operators quantize at a time."""
 _LEAST_ABSMAX = 2.0**-113
 """Below it the inverse of a scale is infinite or nearly so."""
 
@@ -78,14 +83,14 @@ class ordinary:  # noqa: N801 as torch.no_grad
 
 
 def quantize(weight: Tensor) -> Quantized | None:
-    """Round a float32 weight [n, ...] on the CPU to int8.
+    """Round a float32 weight [n, ...] on the CPU, or any on CUDA, to int8.
 
     None where it has NaN or Inf. ``signal`` and ``noise`` are sums of squares, of the
     weight and of what rounding changed.
     """
     with ordinary():
         weight = weight.detach().contiguous()
-        c = extension()
+        c = None if weight.is_cuda else extension()
         if c is None:
             return _quantize(weight)
         made = c.int8_quantize(weight)
@@ -93,19 +98,28 @@ def quantize(weight: Tensor) -> Quantized | None:
 
 
 def _quantize(weight: Tensor) -> Quantized | None:
+    """Some rows at a time, for the sake of memory."""
     rows = weight.reshape(weight.shape[0], -1)
-    largest = rows.abs().amax(1)
-    if not bool(torch.isfinite(largest).all()):
+    parts = rows.split(max(1, _AT_ONCE // rows.shape[1]))
+    made = [_quantized(part.to(torch.float32)) for part in parts]
+    int8, scale, powers = (torch.cat(of) for of in zip(*made, strict=True))
+    if not bool(torch.isfinite(scale).all()):
         return None
+    signal, noise = powers.sum(0).tolist()
+    return Quantized(int8.reshape(weight.shape), scale, signal, noise)
+
+
+def _quantized(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows in int8, their scales, and [[signal, noise]]."""
+    largest = rows.abs().amax(1)
+    zero, limit = torch.zeros_like(largest), torch.full_like(largest, LARGEST)
     is_zero = largest < _LEAST_ABSMAX
-    # A number divided by a tensor is multiplied with its reciprocal: rounded twice.
-    inverse = torch.full_like(largest, LARGEST) / largest
-    inverse[is_zero] = 0
-    scale = torch.where(is_zero, torch.zeros_like(largest), largest / LARGEST)
+    # Between a tensor and a number torch multiplies with a reciprocal: rounded twice.
+    inverse = torch.where(is_zero, zero, limit / largest)
+    scale = torch.where(is_zero, zero, largest / limit)
     q = torch.round(rows * inverse[:, None]).nan_to_num(0).to(torch.int8)
     lost = (rows.double() - q * scale[:, None].double()).square().sum()
-    signal = rows.double().square().sum()
-    return Quantized(q.reshape(weight.shape), scale, signal.item(), lost.item())
+    return q, scale, torch.stack((rows.double().square().sum(), lost))[None]
 
 
 def dequantize(
@@ -113,16 +127,35 @@ def dequantize(
 ) -> Tensor:
     """Give the float weight, a fresh one each time."""
     shape = (-1, *(1,) * (int8.dim() - 1))
+    if int8.is_cuda and not is_in_graph():  # in one kernel, to the same numbers
+        result = torch.empty_like(int8, dtype=dtype)
+        return torch.mul(int8, scale.reshape(shape), out=result)
     return (int8.to(torch.float32) * scale.reshape(shape)).to(dtype)
 
 
 def pack(int8: Tensor, groups: int = 1) -> Tensor:
-    """Lay a weight [n, c, *taps] out as this CPU's kernels want it."""
+    """Lay a weight [n, c, *taps] out as this CPU's kernels want it, or CUDA's."""
     with ordinary():
+        if int8.is_cuda:
+            return _pack_for_cuda(int8)
         c = extension()
         if c is None:
             return int8.reshape(-1).clone()
         return c.int8_pack(int8.contiguous(), groups)
+
+
+def _pack_for_cuda(int8: Tensor) -> Tensor:
+    """Lay a weight [n, k] out as csrc/bind/torch/rows/int8_linear_cuda.h wants it."""
+    n, k = int8.shape
+    padded = F.pad(int8, (0, -k % PAD, 0, -n % PAD))
+    sums = int8.sum(1, dtype=torch.int32).view(torch.int8)
+    width = padded.shape[1]
+    return torch.cat((padded, F.pad(sums, (0, -len(sums) % width)).view(-1, width)))
+
+
+def is_packed_for_cuda(packed: Tensor) -> bool:
+    """Whether it is laid out for CUDA, wherever it is by now: the CPU's has one dim."""
+    return packed.dim() == 2  # noqa: PLR2004
 
 
 def unpack(packed: Tensor, sizes: Sequence[int], groups: int = 1) -> Tensor:
@@ -130,6 +163,9 @@ def unpack(packed: Tensor, sizes: Sequence[int], groups: int = 1) -> Tensor:
     with ordinary():
         if packed.is_meta:
             return torch.empty(tuple(sizes), dtype=torch.int8, device="meta")
+        if is_packed_for_cuda(packed):
+            n, k = sizes
+            return packed[:n, :k].clone(memory_format=torch.contiguous_format)
         c = extension()
         if c is None:
             return packed.reshape(tuple(sizes)).clone()

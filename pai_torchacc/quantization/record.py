@@ -30,6 +30,7 @@ class Rows(NamedTuple):
     most: float
     typical: int
     said: str
+    device: str = "cpu"
 
 
 ROWS = {
@@ -37,8 +38,18 @@ ROWS = {
     "m2_7": Rows(2, 7, 4, "2 to 7 rows"),
     "m8_31": Rows(8, 31, 16, "8 to 31 rows"),
     "m32_up": Rows(32, math.inf, 64, "32 rows"),
+    "cuda_few": Rows(0, 255, 16, "fewer than 256 rows", "cuda"),
+    "cuda_m256": Rows(256, 1023, 512, "256 rows", "cuda"),
+    "cuda_m1024": Rows(1024, math.inf, 4096, "1024 rows", "cuda"),
 }
-"""Kinds of call of a linear layer."""
+"""Kinds of call of a linear layer. A layer that was decided on one device is int8 for
+all calls on the other."""
+
+
+def kinds_on(device: str) -> tuple[str, ...]:
+    """Kinds of call of linear layers there."""
+    return tuple(kind for kind, rows in ROWS.items() if rows.device == device)
+
 
 MOST_BYTES = 1 << 16
 """Of a record in a checkpoint."""
@@ -180,5 +191,15 @@ class State:
         """
         if is_in_graph():
             return len(self.floats) == len(self.record.buckets)
-        rows = x.numel() // k
-        return any(kind.least <= rows <= kind.most for kind in self.float_rows)
+        rows, device = x.numel() // k, x.device.type
+        return any(
+            kind.least <= rows <= kind.most and kind.device == device
+            for kind in self.float_rows
+        )
+
+    def is_float_on(self, device: str) -> bool:
+        """Whether a float copy of the weight is of use there."""
+        known = {kind for kind in self.floats if kind in ROWS}
+        return len(known) < len(self.floats) or any(
+            ROWS[kind].device == device for kind in known
+        )

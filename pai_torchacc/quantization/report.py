@@ -126,7 +126,7 @@ def sizes(model: nn.Module) -> dict[str, int]:
             if weight not in seen:
                 seen.add(weight)
                 n = math.prod(state.shape)
-                found["float"] += 4 * n
+                found["float"] += state.dtype.itemsize * n
                 found["int8"] += n + 4 * state.shape[0]
     return found
 

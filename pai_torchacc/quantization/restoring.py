@@ -151,7 +151,8 @@ def restore(
     try:
         swap.do(changed)
         for modules, plain in made_float:
-            parameter = modules[0]._int8.parameter(plain.clone())
+            device = modules[0]._scale().device
+            parameter = modules[0]._int8.parameter(plain.to(device, copy=True))
             for module in modules:
                 storage.restore(module, type(module), parameter)
         model.load_state_dict(state, strict=True)
@@ -179,7 +180,8 @@ def _check_alike(group: list[_Weight], tensors: dict[str, Tensor]) -> None:
 def _copy(group: list[_Weight], tensors: dict[str, Tensor]) -> None:
     for weight in group:
         weight.tied = [other for other in group if other is not weight]
-    int8, scale = (tensors[key].clone() for key in group[0].keys[:2])
+    device = group[0].weight.device
+    int8, scale = (tensors[key].to(device, copy=True) for key in group[0].keys[:2])
     quantized = quantizer.Quantized(int8, scale, 0.0, 0.0)
     tie = Tie() if len(group) > 1 else None
     for weight in group:

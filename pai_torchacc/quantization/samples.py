@@ -55,9 +55,13 @@ def undisturbed(model: nn.Module, work: Callable[[], None]) -> None:
     buffers = [(b, b.detach().clone(), version_of(b)) for b in model.buffers()]
     modules = [(m, m.training, dict(m._buffers)) for m in model.modules()]
     randomness = torch.get_rng_state()
+    devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.is_cuda}
+    on_devices = [(device, torch.cuda.get_rng_state(device)) for device in devices]
 
     def restore() -> None:
         torch.set_rng_state(randomness)
+        for device, state in on_devices:
+            torch.cuda.set_rng_state(state, device)
         with quantizer.ordinary():
             for buffer, before, version in buffers:
                 if version_of(buffer) != version:

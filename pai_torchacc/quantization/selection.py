@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from pai_torchacc import _switch
 from pai_torchacc.fusion.foreign import is_torchs_own
-from pai_torchacc.quantization import quantizer
+from pai_torchacc.quantization import on_cuda, quantizer
 from pai_torchacc.quantization.attention import Int8MultiheadAttention
 from pai_torchacc.quantization.layers import (
     Int8Conv2d,
@@ -24,7 +24,7 @@ from pai_torchacc.quantization.layers import (
     Int8OutProjection,
     geometry,
 )
-from pai_torchacc.quantization.record import ROWS
+from pai_torchacc.quantization.record import ROWS, kinds_on
 from pai_torchacc.quantization.storage import MOST_KEPT, Int8Module, is_left
 
 CLASSES: dict[type, type[Int8Module]] = {
@@ -38,6 +38,8 @@ CLASSES: dict[type, type[Int8Module]] = {
 
 _LONGEST_SUM = 1 << 16
 _LEAST_CHANNELS = 16
+_ON_CUDA = (torch.float16, torch.bfloat16)
+"""Dtypes of weights beside float32, whose rows are of these dtypes as well."""
 
 Name = str | type[nn.Module]
 
@@ -101,6 +103,9 @@ def layers(model: nn.Module, method: str, include: Any, exclude: Any) -> list[La
         if wanted is not None and layer.name not in wanted:
             layer.refuse("not included")
         if layer.reason is None:
+            if layer.weight.is_cuda and (reason := _none_on_cuda(layer, method)):
+                layer.refuse(reason)
+                continue
             layer.buckets = chosen(layer, method)
             decide(layer, method)
     _tie(model, found)
@@ -194,9 +199,9 @@ def _weight_trouble(weight: Tensor) -> str | None:
         return f"its weight is a {type(weight).__name__}"
     if weight.is_meta:
         return "has no data: it is on the meta device"
-    if weight.device.type != "cpu":
+    if weight.device.type not in ("cpu", "cuda"):
         return f"on {weight.device}"
-    if weight.dtype != torch.float32:
+    if weight.dtype not in (torch.float32, *(_ON_CUDA if weight.is_cuda else ())):
         return f"dtype {str(weight.dtype).removeprefix('torch.')}"
     if weight.layout != torch.strided:
         return f"layout {weight.layout}"
@@ -230,14 +235,30 @@ def chosen(layer: Layer, method: str) -> tuple[tuple[str, str], ...]:
         kinds, work = (_conv_kind(module),), weight.numel() // module.groups
         op = "int8_conv2d"
     else:
-        op, kinds, work = "int8_linear", tuple(ROWS), weight.numel()
+        kinds = kinds_on(weight.device.type)
+        op, work = "int8_linear", weight.numel()
 
     def is_int8(kind: str) -> bool:
+        if method == "auto" and weight.is_cuda:
+            return kind != kinds[0] and on_cuda.is_faster(
+                kind, *weight.shape, weight.dtype
+            )
         if method == "auto":
             return is_faster(op, kind, work)
         return method == "int8" or op == "int8_embedding"
 
     return tuple((kind, "int8" if is_int8(kind) else "float") for kind in kinds)
+
+
+def _none_on_cuda(layer: Layer, method: str) -> str | None:
+    """Why a layer on CUDA stays float whatever its size."""
+    if isinstance(layer.module, nn.Conv2d) and method != "weight_only":
+        return "no int8 convolution on CUDA"
+    if method != "auto":
+        return None
+    if not isinstance(layer.module, nn.Linear):
+        return f"{layer.kind.__name__} on CUDA is not faster in int8"
+    return on_cuda.reason()
 
 
 def _conv_kind(conv: nn.Conv2d) -> str:
@@ -264,11 +285,13 @@ def decide(layer: Layer, method: str) -> None:
         is_thin = layer.groups > 1 and layer.weight.shape[1] < _LEAST_CHANNELS
         if method == "auto" and is_thin:
             layer.refuse(f"fewer than {_LEAST_CHANNELS} channels in a group")
+    elif len(floats) == len(layer.buckets) and layer.weight.is_cuda:
+        layer.refuse("too small to be faster on CUDA")
     elif len(floats) == len(layer.buckets):
         why = _switch.reason("model_quantization")
         inactive = f"int8 kernels are not active: {why}"
         layer.refuse(inactive if why else "not measured faster")
-    elif layer.weight.numel() > MOST_KEPT:
+    elif layer.weight.numel() > MOST_KEPT and not layer.weight.is_cuda:
         layer.refuse(f"not measured faster at {ROWS[floats[0]].said}")
 
 

@@ -1,9 +1,9 @@
 """What quantized modules have in common: where the int8 weight is, and who sees it.
 
 A quantized module is the same object as before, of a subclass of its class. In place of
-the parameter ``weight`` it has buffers: ``weight_scale`` and, on the CPU,
-``weight_packed``, which is laid out for the kernels; ``weight_int8`` elsewhere and
-where plain rows are wanted. Buffers move and count like others. Checkpoints and pickles
+the parameter ``weight`` it has buffers: ``weight_scale`` and, where there are kernels,
+``weight_packed``, which is laid out for them; ``weight_int8`` elsewhere and where plain
+rows are wanted. Buffers move and count like others. Checkpoints and pickles
 have ``weight_int8``, ``weight_scale`` and ``quantization``, the record, but no packed
 layout.
 """
@@ -27,7 +27,8 @@ PARTS = ("packed", "packed_1", "packed_2", "int8", "scale", "float")
 _MOST_PIECES = 3
 
 MOST_KEPT = 1 << 16
-"""Elements of a weight of which a float32 copy is kept for calls that want one."""
+"""Elements of a weight of which a float copy is kept for calls that want one. On CUDA
+there is no such limit: what was decided there is to be as fast as float."""
 
 
 class Int8Module(nn.Module):
@@ -37,7 +38,8 @@ class Int8Module(nn.Module):
     """
 
     weight_name = "weight"
-    is_packed = True
+    packed_on: tuple[str, ...] = ("cpu",)
+    """Devices with kernels, for which weights are packed."""
 
     float_class: type[nn.Module]
     """What it is a quantized form of."""
@@ -116,15 +118,18 @@ class Int8Module(nn.Module):
         """What the buffers are to be for this weight."""
         name, state = self.weight_name, self._int8
         found = {f"{name}_scale": scale}
-        is_packed = self.is_packed and plain.device.type == "cpu"
+        device = plain.device.type
+        is_packed = device in self.packed_on
         if is_packed:
             found |= self._pieces_of(plain)
         if not is_packed or (state.tie is not None and state.keeps_plain):
             found[f"{name}_int8"] = plain
-        is_wanted = state.floats and state.record.method != "weight_only"
-        if is_wanted and plain.numel() <= MOST_KEPT and not plain.is_meta:
+        is_wanted = state.is_float_on(device) and state.record.method != "weight_only"
+        is_small = plain.numel() <= MOST_KEPT or (device == "cuda" and is_packed)
+        if is_wanted and is_small and not plain.is_meta:
+            dtype = state.dtype if device == "cuda" else torch.float32
             with quantizer.ordinary():
-                found[f"{name}_float"] = quantizer.dequantize(plain, scale)
+                found[f"{name}_float"] = quantizer.dequantize(plain, scale, dtype)
         return found
 
     def _pieces_of(self, plain: Tensor) -> dict[str, Tensor]:
@@ -175,11 +180,14 @@ class Int8Module(nn.Module):
             return self._once(key, tensor, lambda t: _same_dtype(fn, t), fn)
 
         key = f"{name}_scale"
-        probe = torch.zeros(1, device=own[key].device)
-        self._int8.dtype = fn(probe.to(self._int8.dtype)).dtype
+        before = self._int8.dtype
+        self._int8.dtype = fn(torch.zeros(1, device=own[key].device).to(before)).dtype
         scale = apply(key, own.pop(key))
         packed = [own[k] for k in own if k.startswith(f"{name}_packed")]
-        if packed and scale.device.type == "cpu":
+        is_typed = f"{name}_float" in own and scale.is_cuda
+        if is_typed and self._int8.dtype != before:
+            pass  # the float copy has another dtype now
+        elif packed and packed[0].device.type == scale.device.type:
             return {key: scale} | {k: apply(k, t) for k, t in own.items()}
         plain = own.get(f"{name}_int8")
         if plain is None:

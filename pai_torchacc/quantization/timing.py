@@ -35,6 +35,9 @@ def measure(
         buckets = []
         for kind, how in state.record.buckets:
             x = _input(layer, kind, shapes.get(layer.module))
+            if layer.weight.is_cuda:
+                is_float = x.is_floating_point()
+                x = x.to(layer.weight.device, layer.weight.dtype if is_float else None)
             ways = _ways(layer.module, copied)
             float_s, int8_s = state.measured[kind] = _timed(*ways, x)
             measured = "int8" if float_s / int8_s >= _FASTER else "float"
@@ -83,7 +86,10 @@ def _timed(stock: Call, ours: Call, x: Tensor) -> tuple[float, float]:
 
 
 def _block(way: Call, x: Tensor, repeats: int) -> int:
+    wait = torch.cuda.synchronize if x.is_cuda else int
+    wait()
     start = time.perf_counter_ns()
     for _ in range(repeats):
         way(x)
+    wait()
     return time.perf_counter_ns() - start

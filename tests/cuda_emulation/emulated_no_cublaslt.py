@@ -5,6 +5,7 @@ from __future__ import annotations
 import _ctypes
 
 import emulation
+import pytest
 import torch
 from switching import hits
 from torch import nn
@@ -12,8 +13,12 @@ from torch import nn
 import pai_torchacc as ptac
 
 
-def test_stock_serves_and_the_report_says_why() -> None:
+@pytest.fixture(scope="module", autouse=True)
+def without_cublaslt() -> None:
     _ctypes.dlclose(emulation.cublaslt()._handle)
+
+
+def test_stock_serves_and_the_report_says_why() -> None:
     emulation.give_machine_code()
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU()).cuda().requires_grad_(False)
     x = torch.randn(4, 6, device="cuda")
@@ -26,3 +31,19 @@ def test_stock_serves_and_the_report_says_why() -> None:
         assert counted.accelerated == 0
         assert counted.forwarded["device"] == 2
         assert "linear layers on CUDA are stock's: no cuBLASLt" in ptac.report()
+
+
+def test_int8_layers_run_dequantized() -> None:
+    emulation.give_machine_code()
+    layer = ptac.quantize_model(nn.Linear(16, 8).cuda(), method="int8")
+    x = torch.randn(40, 16, device="cuda")
+    counted = hits("int8_linear")
+    with torch.no_grad():
+        expected = nn.functional.linear(x, layer.weight, layer.bias)
+        assert torch.equal(layer(x).cpu(), expected.cpu())
+    assert counted.forwarded == {"device": 1}
+    assert "int8 layers on CUDA run dequantized: no cuBLASLt" in ptac.report()
+    ptac.dequantize_model(layer)
+    with pytest.warns(UserWarning, match="no cuBLASLt"):
+        ptac.quantize_model(layer)
+    ptac.disable()

@@ -10,7 +10,7 @@ import native
 import pytest
 
 HERE = Path(__file__).parent
-FILES = sorted(path.name for path in HERE.glob("emulated_*.py"))
+FILES = sorted(str(path.relative_to(HERE)) for path in HERE.rglob("emulated_*.py"))
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -12,12 +12,14 @@ import pytest
 
 HERE = Path(__file__).parent
 EMULATION = HERE.parent / "cuda_emulation"
-FILES = sorted(path.name for path in EMULATION.glob("emulated_*.py"))
+FILES = sorted(
+    str(path.relative_to(EMULATION)) for path in EMULATION.rglob("emulated_*.py")
+)
 
 
 def run(name: str, *plugins: str) -> str:
     """One file in a process of its own; what pytest said."""
-    paths = [native.ROOT, native.ROOT / "tests" / "support", HERE / "device"]
+    paths = [native.ROOT, native.ROOT / "tests" / "support", HERE / "device", EMULATION]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     env.pop("PYTEST_XDIST_WORKER", None)
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]

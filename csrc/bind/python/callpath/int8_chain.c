@@ -14,21 +14,39 @@ enum {
     N_TENSORS,
 };
 
+/* Its state, borrowed; NULL where it has none, or with an exception set. */
+static PyObject *state_of(const ptac_chain *chain)
+{
+    return PyDict_GetItemWithError(chain->attributes, ptac_names._int8);
+}
+
+/* Whether such a layer computes these rows in float; -1 with an exception set. */
+static int is_float(PyObject *state, PyObject *x, PyObject *shape)
+{
+    PTAC_OWNED PyObject *said = NULL;
+    const int has_floats = ptac_truth(state, ptac_names.floats);
+
+    if (has_floats <= 0)
+        return has_floats;
+    if (!ptac_is_tensor(x))
+        return 1;
+    said = PyObject_CallMethodObjArgs(state, ptac_names.is_float, x,
+                                      PyTuple_GetItem(shape, 1), NULL);
+    return said ? said == Py_True : -1;
+}
+
 /*
- * The layer's tensors, owned, and its state, borrowed. NULL where the modules have to
- * be called, or with an exception set.
+ * The layer's tensors, owned. False where the modules have to be called, or with an
+ * exception set.
  */
-static PyObject *read_layer(const ptac_chain *chain, PyObject *tensors[N_TENSORS])
+static bool read_layer(const ptac_chain *chain, PyObject *tensors[N_TENSORS])
 {
     PyObject *attributes = chain->attributes;
-    PyObject *state = PyDict_GetItemWithError(attributes, ptac_names._int8);
 
-    if (!state || ptac_truth(state, ptac_names.floats) != 0)
-        return NULL;
     tensors[PACKED] = ptac_module_buffer(attributes, ptac_names.weight_packed);
     tensors[SCALE] = ptac_module_buffer(attributes, ptac_names.weight_scale);
     tensors[BIAS] = ptac_module_parameter(attributes, ptac_names.bias);
-    return tensors[PACKED] && tensors[SCALE] && tensors[BIAS] ? state : NULL;
+    return tensors[PACKED] && tensors[SCALE] && tensors[BIAS];
 }
 
 /* The result, or None where there is none; NULL where an exception is set. */
@@ -42,12 +60,13 @@ static PyObject *finish(PyObject *result, PyObject *tensors[N_TENSORS])
 PyObject *ptac_int8_linear_chain(ptac_chain *chain, PyObject *x)
 {
     PyObject *tensors[N_TENSORS] = {NULL}, *result = NULL;
-    PyObject *state = read_layer(chain, tensors);
+    PyObject *state = state_of(chain);
     PTAC_OWNED PyObject *shape =
         state ? PyObject_GetAttr(state, ptac_names.shape) : NULL;
     PTAC_OWNED PyObject *activation = PyLong_FromLong(chain->activation);
 
-    if (activation && shape && PyTuple_Check(shape) && PyTuple_Size(shape) == 2) {
+    if (activation && shape && PyTuple_Check(shape) && PyTuple_Size(shape) == 2 &&
+        is_float(state, x, shape) == 0 && read_layer(chain, tensors)) {
         PyObject *const args[] = {x,
                                   tensors[PACKED],
                                   tensors[SCALE],
@@ -73,10 +92,12 @@ static PyObject *norm_of(const ptac_chain *c)
 PyObject *ptac_int8_conv2d_chain(ptac_chain *chain, PyObject *x)
 {
     PyObject *tensors[N_TENSORS] = {NULL}, *result = NULL;
+    PyObject *state = state_of(chain);
     PTAC_OWNED PyObject *norm = norm_of(chain), *geometry = NULL;
     PTAC_OWNED PyObject *activation = PyLong_FromLong(chain->activation);
 
-    if (norm && activation && read_layer(chain, tensors))
+    if (norm && activation && state && ptac_truth(state, ptac_names.floats) == 0 &&
+        read_layer(chain, tensors))
         geometry = PyObject_CallMethodObjArgs(chain->layer, ptac_names._geometry, NULL);
     if (geometry && geometry != Py_None) {
         PyObject *const args[] = {

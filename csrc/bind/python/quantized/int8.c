@@ -30,7 +30,9 @@ static int is_lean(const ptac_int8_op *op, PyObject *const *args)
             PyObject *tensor = args[places[i]];
 
             if (i == 0 || tensor != Py_None)
-                wants = ptac_is_plain(tensor) ? ptac_requires_grad(tensor) : 1;
+                wants = ptac_is_plain(tensor) || ptac_is_plain_on_cuda(tensor)
+                            ? ptac_requires_grad(tensor)
+                            : 1;
         }
     return wants < 0 ? -1 : !wants;
 }
@@ -75,6 +77,8 @@ PyObject *ptac_int8_call(const ptac_int8_op *op, PyObject *const *args,
         is_ours = is_lean(op, args);
     if (is_ours <= 0)
         return is_ours < 0 ? NULL : Py_NewRef(Py_None);
+    if (op->on_cuda && ptac_is_plain_on_cuda(args[0]))
+        return op->on_cuda(args, n_args, is_kernel);
     why = op->read(args, &read);
     if (!PyErr_Occurred())
         row = admit(&read.call, why, is_kernel);
@@ -168,4 +172,5 @@ static at_tensor new_rows(const ptac_int8_args *read)
 
 /* int8_linear(x, packed, scale, bias or None, n, k, activation=0) -> y or None */
 PTAC_INT8_OP(int8_linear, PTAC_OP_INT8_LINEAR, 7, 1,
-             "x, packed, scale, bias, n, k, activation", 3, read_linear, new_rows)
+             "x, packed, scale, bias, n, k, activation", 3, read_linear, new_rows,
+             ptac_int8_linear_on_cuda)

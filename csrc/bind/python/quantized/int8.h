@@ -40,6 +40,8 @@ typedef struct ptac_int8_op {
     int bias; /* the place among the arguments; 0 where there is none */
     ptac_reason (*read)(PyObject *const *args, ptac_int8_args *read);
     at_tensor (*new_output)(const ptac_int8_args *read); /* owned, or NULL */
+    /* All of a call whose first argument is on a CUDA device; NULL: stock's. */
+    PyObject *(*on_cuda)(PyObject *const *args, Py_ssize_t n_args, bool is_kernel);
 } ptac_int8_op;
 
 extern const ptac_int8_op ptac_int8_linear_op, ptac_int8_conv2d_op,
@@ -80,6 +82,9 @@ bool ptac_int8_activation(PyObject *const *args, const ptac_int8_args *read, int
     {                                                                                  \
         return ptac_int8_call(&ptac_##name##_op, args, n_args, true);                  \
     }
+
+PyObject *ptac_int8_linear_on_cuda(PyObject *const *args, Py_ssize_t n_args,
+                                   bool is_kernel);
 
 /* New floats, owned, or NULL: sizes are the first n_dims of a tensor, and last. */
 at_tensor ptac_int8_new_rows(const ptac_view *like, int n_dims, int64_t last);

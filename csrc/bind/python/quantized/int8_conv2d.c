@@ -126,4 +126,4 @@ static at_tensor new_images(const ptac_int8_args *read)
  */
 PTAC_INT8_OP(int8_conv2d, PTAC_OP_INT8_CONV2D, 7, 2,
              "x, packed, scale, bias, geometry, activation, normalization", 3,
-             read_conv, new_images)
+             read_conv, new_images, NULL)

@@ -51,4 +51,4 @@ static at_tensor new_result(const ptac_int8_args *read)
 
 /* int8_embedding(indices, weight_int8, scale) -> y or None */
 PTAC_INT8_OP(int8_embedding, PTAC_OP_INT8_EMBEDDING, 3, 0,
-             "indices, weight_int8, scale", 0, read_embedding, new_result)
+             "indices, weight_int8, scale", 0, read_embedding, new_result, NULL)

@@ -55,10 +55,14 @@ ptac_reason ptac_fp8_linear_cuda_accepts(const ptac_lt_place *place,
 
 /*
  * PTAC_UNSUPPORTED or PTAC_NO_MEMORY before the first write, where the library refuses
- * or the workspace has fewer than the bytes below.
+ * or the workspace has fewer than the bytes below; PTAC_NOT_YET where only what has
+ * been planned may run. What the first of them says before it writes, the second says
+ * alone.
  */
 ptac_status ptac_int8_linear_cuda(const ptac_lt_place *place,
                                   const ptac_quantized_linear *job);
+ptac_status ptac_int8_linear_cuda_plan(const ptac_lt_place *place,
+                                       const ptac_quantized_linear *job);
 ptac_status ptac_fp8_linear_cuda(const ptac_lt_place *place,
                                  const ptac_quantized_linear *job);
 

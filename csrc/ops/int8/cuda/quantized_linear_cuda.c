@@ -158,36 +158,68 @@ static ptac_status dequantize(const ptac_lt_place *place,
                         &j.y.data, &p, &is_wide));
 }
 
-ptac_status ptac_int8_linear_cuda(const ptac_lt_place *place,
-                                  const ptac_quantized_linear *job)
+/* The product of a call's rows, which are to lie in the workspace. */
+static ptac_matmul product_of(const ptac_lt_place *place,
+                              const ptac_quantized_linear *job, const room *r)
 {
-    const size_t needed = ptac_int8_linear_cuda_bytes(job->m, job->n, job->k);
     const int64_t n = ptac_quantized_padded(job->n), k = ptac_quantized_padded(job->k);
-    ptac_lt_plan plan;
-    ptac_status status;
 
-    if (place->workspace.bytes < needed)
-        return PTAC_NO_MEMORY;
-
-    const room r = divide(place, job, needed);
-    const ptac_matmul product = {
+    return (ptac_matmul){
         .m = job->m,
         .n = n,
         .k = k,
-        .a = {r.q, k},
+        .a = {r->q, k},
         .b = {(void *)job->weight, k},
-        .d = {r.sums, n},
+        .d = {r->sums, n},
         .b_is_transposed = true,
         .type = PTAC_LT_R_8I,
         .d_type = PTAC_LT_R_32I,
         .compute = PTAC_LT_COMPUTE_32I,
         .epilogue = PTAC_LT_EPI_NONE,
         .device = place->device,
+        .only_known = place->only_known,
     };
+}
 
-    if (!ptac_lt_plan_for(&product, &r.rest, &plan))
-        return PTAC_UNSUPPORTED;
-    status = quantize(place, job, &r, false);
+/* Where the library has no plan: one that it may not be asked for, or none at all. */
+static ptac_status without_plan(const ptac_lt_place *place)
+{
+    return place->only_known ? PTAC_NOT_YET : PTAC_UNSUPPORTED;
+}
+
+static ptac_status plan_int8(const ptac_lt_place *place,
+                             const ptac_quantized_linear *job, room *r,
+                             ptac_matmul *product, ptac_lt_plan *plan)
+{
+    const size_t needed = ptac_int8_linear_cuda_bytes(job->m, job->n, job->k);
+
+    if (place->workspace.bytes < needed)
+        return PTAC_NO_MEMORY;
+    *r = divide(place, job, needed);
+    *product = product_of(place, job, r);
+    return ptac_lt_plan_for(product, &r->rest, plan) ? PTAC_OK : without_plan(place);
+}
+
+ptac_status ptac_int8_linear_cuda_plan(const ptac_lt_place *place,
+                                       const ptac_quantized_linear *job)
+{
+    room r;
+    ptac_matmul product;
+    ptac_lt_plan plan;
+
+    return plan_int8(place, job, &r, &product, &plan);
+}
+
+ptac_status ptac_int8_linear_cuda(const ptac_lt_place *place,
+                                  const ptac_quantized_linear *job)
+{
+    room r;
+    ptac_matmul product;
+    ptac_lt_plan plan;
+    ptac_status status = plan_int8(place, job, &r, &product, &plan);
+
+    if (status == PTAC_OK)
+        status = quantize(place, job, &r, false);
     if (status == PTAC_OK)
         status = ptac_lt_run(&product, &plan, &r.rest, place->call->stream);
     return status == PTAC_OK ? dequantize(place, job, &r) : status;
@@ -221,7 +253,7 @@ ptac_status ptac_fp8_linear_cuda(const ptac_lt_place *place,
 
     behind.workspace = r.rest;
     if (!ptac_lt_plan_forward(&behind, &layer, &step))
-        return PTAC_UNSUPPORTED;
+        return without_plan(place);
     status = quantize(place, job, &r, true);
     return status == PTAC_OK ? ptac_lt_step_run(&behind, &step) : status;
 }

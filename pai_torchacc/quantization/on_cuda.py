@@ -1,0 +1,79 @@
+"""int8 linear layers on NVIDIA GPUs: which gain, and why none would.
+
+Nothing has been measured on a GPU. What gains is told by a model: the bytes that a call
+moves, its multiply-adds and its launches, at the rates of a large GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from pai_torchacc.fusion import cuda, linear_cuda
+from pai_torchacc.quantization import quantizer
+from pai_torchacc.quantization.quantizer import PAD
+from pai_torchacc.quantization.record import ROWS
+
+_UNIT = "quantized_linear"
+
+_BYTES_S = 3e12
+_LAUNCH_S = 2e-6
+_INT8_S = 1.2e15
+_FLOPS_S = {16: 6e14, "tf32": 3e14, 32: 6e13}
+"""Operations a second of products; a multiply-add is two."""
+_GAIN = 1.05
+_MANY = 1 << 16
+"""Rows that stand for any number of them."""
+_ALLOWS_TF32 = 8
+
+
+def reason() -> str | None:
+    """Why layers on CUDA would run dequantized, as far as that is known."""
+    c = quantizer.extension()
+    if c is None:
+        return "the extension does not work here"
+    if why := c.cuda_reason() or c.cublaslt_trouble():
+        return str(why)
+    state = c.cuda_units()[_UNIT]
+    if state == "ready":
+        return None
+    if state == "broken":
+        return "their kernels do not compile or load"
+    provider = cuda.kernels()
+    if provider is None:
+        return "nobody provides their kernels"
+    found = provider.reason(sys.modules["torch"])
+    return None if found is None else str(found)
+
+
+def is_faster(kind: str, n: int, k: int, dtype: torch.dtype) -> bool:
+    """Whether int8 should be faster at each number of rows of this kind."""
+    rows = ROWS[kind]
+    least, most = max(rows.least, 1), min(rows.most, _MANY)
+    rate = _float_rate(dtype)
+    return all(
+        _float_s(int(m), n, k, *rate) >= _GAIN * _int8_s(int(m), n, k, rate[0])
+        for m in (least, most)
+    )
+
+
+def _float_rate(dtype: torch.dtype) -> tuple[int, float]:
+    """Bytes of an element, operations a second. As stock would compute now."""
+    if torch.is_autocast_enabled("cuda") or dtype != torch.float32:
+        return 2, _FLOPS_S[16]
+    allows_tf32 = linear_cuda.products()() & _ALLOWS_TF32
+    return 4, _FLOPS_S["tf32" if allows_tf32 else 32]
+
+
+def _float_s(m: int, n: int, k: int, size: int, rate: float) -> float:
+    moved = size * (n * k + m * k + m * n)
+    return _LAUNCH_S + max(2 * m * n * k / rate, moved / _BYTES_S)
+
+
+def _int8_s(m: int, n: int, k: int, size: int) -> float:
+    """Rows quantized, multiplied, and made floats again: three launches."""
+    n, k = -(-n // PAD) * PAD, -(-k // PAD) * PAD
+    product = max(2 * m * n * k / _INT8_S, (n * k + m * k + 4 * m * n) / _BYTES_S)
+    around = (size + 1) * m * k + (size + 4) * m * n
+    return 3 * _LAUNCH_S + product + around / _BYTES_S

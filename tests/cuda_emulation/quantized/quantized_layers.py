@@ -1,0 +1,38 @@
+"""Models of which layers are int8, for tests on the emulated CUDA devices."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import internals
+import pytest
+import torch
+from torch import nn
+
+import pai_torchacc as ptac
+
+INT8 = "int8_linear"
+
+_M = TypeVar("_M", bound=nn.Module)
+
+
+@pytest.fixture
+def switched_on() -> Iterator[Any]:
+    with ptac.enable_model_quantization() as handle:
+        assert handle, handle.reason
+        yield handle
+    internals.reset_quarantine()
+
+
+def quantized(model: _M, **options: Any) -> Any:
+    """A copy of the model in int8, in eval mode."""
+    options = {"method": "int8"} | options
+    return ptac.quantize_model(copy.deepcopy(model).eval(), **options)
+
+
+def mlp(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    torch.default_generator.manual_seed(0)
+    net = nn.Sequential(nn.Linear(40, 50), nn.ReLU(), nn.Linear(50, 30))
+    return net.to(dtype).eval()
