@@ -135,14 +135,29 @@ def linear_act_backward(
     row: str, act: int, grad: Tensor, x: _Opt, w: _Opt, z: _Opt, wants: _Wants, /
 ) -> tuple[_Opt, _Opt, _Opt] | None: ...
 
-# Blocks of two layers, on CUDA: x, w1, b1, w2, b2, act; row, keeps_saved.
+# Blocks of two layers, on CUDA; keeps: what the activation's gradient is made from.
 def mlp_forward(
-    *args: *tuple[Tensor, Tensor, _Opt, Tensor, _Opt, int, str, bool],
+    x: Tensor,
+    w1: Tensor,
+    b1: _Opt,
+    w2: Tensor,
+    b2: _Opt,
+    act: int,
+    row: str,
+    keeps: bool,
+    /,
 ) -> tuple[Tensor, Tensor, _Opt] | None: ...
-
-# row, act, grad, x, w1, w2, h, saved, wants
 def mlp_backward(
-    *args: *tuple[str, int, Tensor, _Opt, _Opt, _Opt, _Opt, _Opt, tuple[bool, ...]],
+    row: str,
+    act: int,
+    grad: Tensor,
+    x: _Opt,
+    w1: _Opt,
+    w2: _Opt,
+    h: _Opt,
+    saved: _Opt,
+    wants: tuple[bool, ...],
+    /,
 ) -> tuple[_Opt, ...] | None: ...
 def mlp_of_modules(modules: list[Module], x: Tensor, /) -> _Opt: ...
 def int8_pack(weight_int8: Tensor, groups: int, /) -> Tensor: ...

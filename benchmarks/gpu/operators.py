@@ -159,7 +159,7 @@ def _block_flops(shape: Shape) -> float:
 _ROWS = ((8192, 1024), (8192, 8192), (4096, 32768))
 _WIDE = ((16384, 1024), (8192, 4096), (4096, 12288))
 _IMAGES = ((256, 64, 112, 112),)
-_LAYERS = ((4096, 1024, 4096), (8192, 4096, 11008), (64, 3136, 128))
+_LAYERS = ((4096, 1024, 4096), (8192, 768, 3072), (8192, 4096, 11008), (64, 3136, 128))
 _TINY, _TINY_IMAGE = (3, 40), (2, 3, 8, 8)
 
 
@@ -167,7 +167,7 @@ def _linear(name: str, act: type[nn.Module], **options: Any) -> Operator:
     make = _block(act, **options)
     dtypes = HALF, torch.float16, SINGLE
     return Operator(
-        f"Linear, {name}, Linear", ("linear_act",), make, _LAYERS, (4, 8, 16),
+        f"Linear, {name}, Linear", ("linear_act", "mlp"), make, _LAYERS, (4, 8, 16),
         flops=_block_flops, dtypes=dtypes,
     )  # fmt: skip
 

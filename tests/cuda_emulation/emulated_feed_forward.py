@@ -165,3 +165,13 @@ def test_it_can_be_scripted(on: Any) -> None:
     layer = encoder().cpu().eval()
     x = torch.randn(3, 5, 8)
     torch.testing.assert_close(torch.jit.script(layer)(x), layer(x))
+
+
+def test_compiled_programs_trace_stocks(on: Any) -> None:
+    layer, x = encoder(), torch.randn(3, 5, 8, device="cuda")
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    counted = hits(FORWARD)
+    found = compiled(x)
+    assert counted.accelerated == 0
+    with ptac.disabled():
+        torch.testing.assert_close(found.cpu(), layer(x).cpu())
