@@ -165,9 +165,7 @@ class Builder:
         link: tuple[str, ...] = (),
     ) -> None:
         """Build a shared library, known by its file's name, by this command or ours."""
-        compiled = _compiled(
-            (tuple(command or (*_command(s, None), "-fPIC")), s) for s in sources
-        )
+        compiled = _compiled((tuple(command or _command(s, None)), s) for s in sources)
         inputs = (*map(str, compiled), *link, f"-Wl,-soname,{path.name}")
         run([CXX, "-shared", "-pthread", *inputs, "-o", str(path)])
 
@@ -206,7 +204,8 @@ def _command(source: Path, sanitize: str | None) -> tuple[str, ...]:
     if is_shipped and not (sanitize and _can_run(source)):
         return tuple(shipped)
     is_cxx = source.suffix in CXX_SUFFIXES
-    flags = [*extension.extra_compile_args, "-Werror", "-g"]
+    # As setuptools adds for what is shipped: libraries and programs have one object.
+    flags = [*extension.extra_compile_args, "-Werror", "-fPIC"]
     if is_cxx:
         flags = [f for f in flags if f not in C_FLAGS] + ["-std=c++17", "-x", "c++"]
     flags += [f"-I{folder}" for folder in extension.include_dirs]
