@@ -18,8 +18,8 @@ from torch import Tensor
 
 from pai_torchacc import _host
 from pai_torchacc.fusion import linear as _linear
-from pai_torchacc.fusion import loss_operator as _loss
 from pai_torchacc.fusion.linear import ACTIVATIONS
+from pai_torchacc.fusion.loss import operator as _loss
 from pai_torchacc.fusion.pointwise import add_act, gated_act
 from pai_torchacc.fusion.residual import add_norm, dropout_add
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pai_torchacc import _host
-from pai_torchacc.fusion import loss_formulas
+from pai_torchacc.fusion.loss import formulas
 
 _DEFAULTS = None, 1, -100, 0.0, False
 """Of weight, reduction, ignore_index, label_smoothing, in_float32, which torch leaves
@@ -43,7 +43,7 @@ def stock(x: Tensor, target: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
             t.float() if t is not None and t.is_floating_point() else t
             for t in args[:3]
         ]
-    return loss_formulas.stock()(*args), _kept(x)
+    return formulas.stock()(*args), _kept(x)
 
 
 def _axis(x: Tensor) -> int:
@@ -101,9 +101,7 @@ def backward(ctx: Any, grad: Any, grad_kept: Any) -> tuple[Any, ...]:
         )
     x, kept, *others = ctx.saved_tensors
     if x is None:
-        total = loss_formulas.total_gradient(
-            grad, grad_kept, kept, *others, *ctx.options
-        )
+        total = formulas.total_gradient(grad, grad_kept, kept, *others, *ctx.options)
     else:
         total = _of_logits(grad, grad_kept, x, kept, *others, *ctx.options)
     return total, *(None,) * 6
@@ -114,7 +112,7 @@ def _of_logits(grad: Any, grad_kept: Any, x: Tensor, kept: Tensor, *rest: Any) -
     sizes = [n if i != axis else 1 for i, n in enumerate(x.shape)]
     m, log_sum = (t.reshape(sizes) for t in kept)
     p = torch.exp(x.to(_wide(x)) - m - log_sum)
-    total = loss_formulas.total_gradient(grad, None, p, *rest)
+    total = formulas.total_gradient(grad, None, p, *rest)
     if grad_kept is not None:
         through = p * grad_kept[1].reshape(sizes)
         total = through if total is None else total + through

@@ -3,7 +3,7 @@
 The stand-in replaces ``torch._C._nn.cross_entropy_loss``, which
 ``torch.nn.functional.cross_entropy`` and the loss modules call, so that names imported
 before the switch are served as well. :class:`CrossEntropy` is the node in the graph; on
-CUDA it is another, see :mod:`pai_torchacc.fusion.loss_on_cuda`.
+CUDA it is another, see :mod:`pai_torchacc.fusion.loss.on_cuda`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pai_torchacc import _host
 from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion.compiled import not_compiled, traced_as
-from pai_torchacc.fusion.loss_formulas import NONE, stock, total_gradient
-from pai_torchacc.fusion.loss_on_cuda import CrossEntropyOfLogits
+from pai_torchacc.fusion.loss.formulas import NONE, stock, total_gradient
+from pai_torchacc.fusion.loss.on_cuda import CrossEntropyOfLogits
 from pai_torchacc.fusion.node import lean_apply
 from pai_torchacc.fusion.shadow import run
 

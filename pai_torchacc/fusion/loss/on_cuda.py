@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pai_torchacc import _host
 from pai_torchacc.fusion.compiled import not_compiled
-from pai_torchacc.fusion.loss_formulas import stock, total_gradient
+from pai_torchacc.fusion.loss.formulas import stock, total_gradient
 from pai_torchacc.fusion.shadow import run
 
 
