@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import emulation
-import linear_layers
 import pytest
+import quantized_layers
 import torch
 import torch.nn.functional as F
 from linear_layers import DTYPES, PLAIN, launched
-from quantized_layers import INT8, mlp, quantized, switched_on
+from quantized_layers import INT8, mlp, quantized
 from switching import hits
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ import pai_torchacc as ptac
 from pai_torchacc.quantization import on_cuda
 from pai_torchacc.quantization.layers import Int8Conv2d, Int8Linear
 
-machine_code, on = linear_layers.machine_code, switched_on
+machine_code, on = quantized_layers.machine_code, quantized_layers.switched_on
 
 
 @pytest.mark.parametrize(

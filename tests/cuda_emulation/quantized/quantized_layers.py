@@ -6,16 +6,28 @@ import copy
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+import emulation
 import internals
 import pytest
 import torch
 from torch import nn
 
 import pai_torchacc as ptac
+from benchmarks.extension import function
 
 INT8 = "int8_linear"
 
 _M = TypeVar("_M", bound=nn.Module)
+
+
+@pytest.fixture(autouse=True)
+def machine_code() -> Iterator[None]:
+    """Each test begins with it, and with no products planned."""
+    emulation.give_machine_code()
+    emulation.stock_calls()
+    function("ptac_lt_plan_clear", None)()
+    yield
+    ptac.disable()
 
 
 @pytest.fixture
