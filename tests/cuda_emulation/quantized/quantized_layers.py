@@ -44,6 +44,12 @@ def quantized(model: _M, **options: Any) -> Any:
     return ptac.quantize_model(copy.deepcopy(model).eval(), **options)
 
 
+def kernels(since: int) -> list[str]:
+    """Ours that were launched; a GPU's products have names of their own."""
+    names = [launch.split()[0] for launch in emulation.launches()[since:]]
+    return [name for name in names if not name.startswith("product_")]
+
+
 def mlp(dtype: torch.dtype = torch.float32) -> nn.Sequential:
     torch.default_generator.manual_seed(0)
     net = nn.Sequential(nn.Linear(40, 50), nn.ReLU(), nn.Linear(50, 30))
