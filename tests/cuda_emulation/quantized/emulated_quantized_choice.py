@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import emulation
-import linear_layers
 import pytest
+import quantized_layers
 import torch
 import torch.nn.functional as F
-from linear_layers import DTYPES, PLAIN, launched
-from quantized_layers import INT8, mlp, quantized, switched_on
+from linear_layers import DTYPES
+from quantized_layers import INT8, kernels, mlp, quantized
 from switching import hits
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ import pai_torchacc as ptac
 from pai_torchacc.quantization import on_cuda
 from pai_torchacc.quantization.layers import Int8Conv2d, Int8Linear
 
-machine_code, on = linear_layers.machine_code, switched_on
+machine_code, on = quantized_layers.machine_code, quantized_layers.switched_on
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,9 @@ def test_few_rows_by_a_float_copy(on: Any, faster: None, dtype: torch.dtype) -> 
         many = net(x[:256])
         assert not emulation.stock_calls()  # ReLU is in the layer's kernel
         few = net(x[:255])
-        assert launched(since).count(PLAIN) == 2
+        assert [name.split("_")[0] for name in kernels(since)] == [
+            *("quantize", "dequantize") * 2
+        ]
         assert (counted.accelerated, counted.forwarded) == (2, {})
         plain = F.linear(x[:255], held, net[0].bias).relu()
         plain = F.linear(plain, net[2]._buffers["weight_float"], net[2].bias)

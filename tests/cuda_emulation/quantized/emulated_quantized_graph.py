@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import linear_layers
 import pytest
+import quantized_layers
 import torch
 from linear_layers import DTYPES
-from quantized_layers import INT8, mlp, quantized, switched_on
+from quantized_layers import INT8, mlp, quantized
 from switching import hits
 from torch import nn
 
 import pai_torchacc as ptac
 from pai_torchacc.quantization import quantizer
 
-machine_code, on = linear_layers.machine_code, switched_on
+machine_code, on = quantized_layers.machine_code, quantized_layers.switched_on
 
 
 def operator(layer: nn.Module, x: torch.Tensor, *activation: int) -> torch.Tensor:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import int8
-import linear_layers
 import pytest
+import quantized_layers
 import torch
 from linear_layers import DTYPES
-from quantized_layers import INT8, mlp, quantized, switched_on
+from quantized_layers import INT8, mlp, quantized
 from switching import hits
 from torch import Tensor, nn
 
@@ -21,7 +21,7 @@ import pai_torchacc as ptac
 from pai_torchacc.quantization import timing
 from pai_torchacc.quantization.layers import Int8Linear
 
-machine_code, on = linear_layers.machine_code, switched_on
+machine_code, on = quantized_layers.machine_code, quantized_layers.switched_on
 
 X = torch.randn(20, 40)
 

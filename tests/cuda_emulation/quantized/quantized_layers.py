@@ -6,16 +6,28 @@ import copy
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+import emulation
 import internals
 import pytest
 import torch
 from torch import nn
 
 import pai_torchacc as ptac
+from benchmarks.extension import function
 
 INT8 = "int8_linear"
 
 _M = TypeVar("_M", bound=nn.Module)
+
+
+@pytest.fixture(autouse=True)
+def machine_code() -> Iterator[None]:
+    """Each test begins with it, and with no products planned."""
+    emulation.give_machine_code()
+    emulation.stock_calls()
+    function("ptac_lt_plan_clear", None)()
+    yield
+    ptac.disable()
 
 
 @pytest.fixture
@@ -30,6 +42,12 @@ def quantized(model: _M, **options: Any) -> Any:
     """A copy of the model in int8, in eval mode."""
     options = {"method": "int8"} | options
     return ptac.quantize_model(copy.deepcopy(model).eval(), **options)
+
+
+def kernels(since: int) -> list[str]:
+    """Ours that were launched; a GPU's products have names of their own."""
+    names = [launch.split()[0] for launch in emulation.launches()[since:]]
+    return [name for name in names if not name.startswith("product_")]
 
 
 def mlp(dtype: torch.dtype = torch.float32) -> nn.Sequential:
