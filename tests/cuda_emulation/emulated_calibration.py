@@ -45,7 +45,7 @@ def test_a_table_of_ratios(
     lines = path.read_text().splitlines()
     assert any(line.startswith("# device: ") for line in lines)
     rows = list(csv.DictReader(x for x in lines if x[0] != "#"))
-    assert {r["row"] for r in rows} == {"cuda"}
+    assert {r["row"] for r in rows} == {"cuda", "cuda_overlapping"}
     assert all(float(r["ratio"]) > 0 < float(r["stock_us"]) for r in rows)
     measured = {r["op"] for r in rows}
     assert measured >= {
@@ -55,7 +55,7 @@ def test_a_table_of_ratios(
     said = capsys.readouterr().out
     for op in measured:
         assert f"\n{op}: " in f"\n{said}"
-        assert f"slower than stock: {op} (cuda), " in said
+        assert f"slower than stock: {op} (cuda" in said
     assert f"{len(rows)} measurements in {path}" in said
 
 
