@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import native
-from cuda_generators import Generator
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +84,26 @@ _TEXTS = (
 )
 
 
+class Philox:
+    """Torch's generator of one of the devices, as far as it is asked."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+
+    def initial_seed(self) -> int:
+        """One that has all its bits looked at."""
+        return 2**63 + 12345
+
+    def get_offset(self) -> int:
+        """What has been taken so far."""
+        return self.offset
+
+    def set_offset(self, offset: int) -> None:
+        """Torch's own refuses others, too."""
+        assert offset % 4 == 0
+        self.offset = offset
+
+
 def _patch() -> None:
     """What torch.cuda asks a build for CUDA, in Python."""
     import torch
@@ -116,7 +135,7 @@ def _patch() -> None:
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "get_rng_state_all": list,
         "set_rng_state": lambda state, device=None: None,
-        "default_generators": (Generator(), Generator()),
+        "default_generators": (Philox(), Philox()),
         "is_current_stream_capturing": lambda: bool(driver.emulated_is_capturing()),
         "_exchange_device": exchange,
         "_maybe_exchange_device": maybe_exchange,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -81,6 +82,25 @@ def test_faults_are_found(nvcc: kernels.Nvcc) -> None:
         "planned_single: no read of 16 bytes",
         "planned_single: no write of 16 bytes",
     ]
+
+
+OLDER = 75
+"""What NVRTC compiles for, where the package has no machine code for a device."""
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_kernels_compile_for_older_devices(
+    nvcc: kernels.Nvcc, unit: kernels.Unit
+) -> None:
+    if not native.FULL and unit.name != "max_pool2d":
+        pytest.skip("one stands for all; PTAC_TEST_FULL=1 compiles them")
+    known = subprocess.run(
+        [nvcc.path, "--list-gpu-code"], capture_output=True, text=True, check=True
+    )
+    if f"sm_{OLDER}" not in known.stdout.split():
+        pytest.skip(f"this nvcc compiles for newer devices than sm_{OLDER}")
+    command = [nvcc.path, *kernels.FLAGS, f"-arch=sm_{OLDER}"]
+    compiled(nvcc, unit.source, command, "-cubin")
 
 
 def test_multiplications_are_not_contracted(nvcc: kernels.Nvcc) -> None:

@@ -75,7 +75,6 @@ void note_written(const void *address, size_t bytes, size_t alignment);
 
 float half_to_float(unsigned short bits);
 unsigned short float_to_half(float x);
-unsigned short float_to_bfloat16(float x);
 
 /* --- parameters, by the kernel's own types --- */
 

@@ -105,12 +105,15 @@ PTAC_DEVICE void ptac_round(double x, double *result)
     *result = x;
 }
 
+/* Devices before sm_80 have no instruction for it; NaN becomes that one's. */
 PTAC_DEVICE void ptac_round(float x, ptac_bfloat16 *result)
 {
-#ifdef __CUDACC__
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result->bits) : "f"(x));
 #else
-    result->bits = emulate::float_to_bfloat16(x);
+    const ptac_u32 bits = __float_as_uint(x), is_odd = bits >> 16 & 1;
+
+    result->bits = (unsigned short)(x != x ? 0x7fffu : (bits + 0x7fffu + is_odd) >> 16);
 #endif
 }
 

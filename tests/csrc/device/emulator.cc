@@ -449,15 +449,6 @@ unsigned short float_to_half(float x)
     return (unsigned short)(sign | ((rounded >> 13) - (112 << 10)));
 }
 
-unsigned short float_to_bfloat16(float x)
-{
-    const unsigned int bits = (unsigned int)to_bits(x);
-
-    if (x != x)
-        return 0x7fff; /* the one NaN that cvt.rn.bf16.f32 gives */
-    return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 } // namespace emulate
 
 const void *emulator_find(const char *name)

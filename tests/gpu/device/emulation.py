@@ -81,7 +81,8 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_") or not hasattr(_theirs(), name):
         raise AttributeError(name)
     found = getattr(_theirs(), name)
-    return (lambda *_, **__: _unseen(name)) if callable(found) else found
+    is_asked = callable(found) and not isinstance(found, type)
+    return (lambda *_, **__: _unseen(name)) if is_asked else found
 
 
 @contextlib.contextmanager
