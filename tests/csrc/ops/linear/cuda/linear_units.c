@@ -21,7 +21,7 @@ static const uint32_t with_aux[] = {
 static const uint32_t all_but_plain[] = {
     PTAC_LT_EPI_BIAS,          PTAC_LT_EPI_RELU_BIAS,     PTAC_LT_EPI_GELU_BIAS,
     PTAC_LT_EPI_RELU_AUX_BIAS, PTAC_LT_EPI_GELU_AUX_BIAS, PTAC_LT_EPI_BGRADB,
-    PTAC_LT_EPI_RELU,          PTAC_LT_EPI_GELU};
+    PTAC_LT_EPI_RELU,          PTAC_LT_EPI_GELU,          0};
 
 typedef struct layer {
     ptac_dtype dtype;
