@@ -9,7 +9,7 @@
 
 /*
  * A step takes the host no longer by our node than by stock's seven: 167 us against 170
- * on the CPU, where that can be measured, without what products and other kernels take.
+ * in one rough run on a busy CPU, without what products and other kernels take.
  * Of these stock has ten and we have six to nine, at some 7 us each. So the host gains
  * a tenth, and the device what is launched and moved less. That is a model: blocks of
  * which the products keep a GPU of 600 TFLOP/s for less than 20 us, and so gain by
