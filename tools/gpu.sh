@@ -67,9 +67,13 @@ build() {
     fi
 }
 
+# Most of it is processes that start: beside each other, where pytest can do that.
 tests() {
+    local workers=()
+
     if has_device; then export PTAC_REQUIRE_GPU=1; fi
-    "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider \
+    if "$PYTHON" -c "import xdist" 2>/dev/null; then workers=(-n 4); fi
+    "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider "${workers[@]}" \
         --junitxml "$folder/tests.xml" tests/gpu tests/memory_pool/test_memory_cuda.py
 }
 

@@ -29,7 +29,7 @@ def add_norm(
     normalized_shape: int | Sequence[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    eps: float = 1e-5,
+    eps: float | None = 1e-5,
     *,
     norm: str = "layer_norm",
 ) -> tuple[Tensor, Tensor]:
@@ -43,8 +43,8 @@ def add_norm(
         The last dimensions, over which mean and variance are taken.
     weight, bias : Tensor, optional
         [*normalized_shape]; ``rms_norm`` has no bias.
-    eps : float
-        Added to the variance.
+    eps : float, optional
+        Added to the variance; None is of ``rms_norm`` only, as in torch: float32's.
     norm : str
         ``layer_norm`` or ``rms_norm``.
 
@@ -69,8 +69,13 @@ def add_norm(
     is_one = isinstance(normalized_shape, int)
     shape = (normalized_shape,) if is_one else tuple(normalized_shape)
     fits = shape and tuple(input.shape[-len(shape) :]) == shape
-    if fits and can_be_ours("add_norm", input, residual, weight, bias):
-        args = input, residual, weight, bias, len(shape), float(eps), is_rms
+    added = torch.finfo(torch.float32).eps if eps is None and is_rms else eps
+    if (
+        fits
+        and added is not None
+        and can_be_ours("add_norm", input, residual, weight, bias)
+    ):
+        args = input, residual, weight, bias, len(shape), float(added), is_rms
         made = checked(
             "add_norm", _host.load().add_norm, args, lambda: _stock_parts(shape, *args)
         )

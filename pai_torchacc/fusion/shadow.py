@@ -37,7 +37,7 @@ def checked(
     while a graph is captured; times of launches are none of kernels and not counted.
     """
     c = _host.load()
-    is_on_cuda = any(isinstance(arg, Tensor) and arg.is_cuda for arg in args)
+    is_on_cuda = _are_on_cuda(args)
     is_captured = is_on_cuda and torch.cuda.is_current_stream_capturing()
     if not c.shadow_due(op) or is_captured:
         return ours(*args)
@@ -56,6 +56,16 @@ def checked(
     times = (0, 0) if is_on_cuda else (end - middle, middle - start)
     agrees = c.shadow_settle(op, x, y, *times)
     return result if agrees else expected
+
+
+def _are_on_cuda(args: tuple[Any, ...]) -> bool:
+    """Whether there is a tensor of CUDA's among them, or in a tuple among them."""
+    return any(
+        _are_on_cuda(arg)
+        if isinstance(arg, tuple)
+        else isinstance(arg, Tensor) and arg.is_cuda
+        for arg in args
+    )
 
 
 class Rehearsal:

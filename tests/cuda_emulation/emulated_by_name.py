@@ -132,3 +132,17 @@ def test_weights_of_other_sizes_are_torchs_error(on: Any, norm: str) -> None:
     with pytest.raises(RuntimeError):
         getattr(F, norm)(x, (8, 8), w)
     assert [c.accelerated for c in ours] == [0, 0]
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_checks_are_left_out_of_captures(name: str) -> None:
+    """Copies of what a graph computes would end its capture."""
+    a, b = (leaf.detach() for leaf in leaves())
+    with ptac.enable(FUSION, verify=1):
+        OPERATORS[name](a, b)
+        ours = counted(name)
+        emulation.stock_calls()
+        with emulation.capturing(torch.Stream("cuda")):
+            OPERATORS[name](a, b)
+        assert emulation.stock_calls() == []
+        assert ours.accelerated == 1

@@ -224,3 +224,16 @@ def test_shadow_checks(on: Any) -> None:
         ops.add_norm(x, x, 6)[0].sum().backward()
     assert [c.accelerated for c in counted] == [1, 1]
     assert any("native_layer_norm" in call for call in emulation.stock_calls())
+
+
+def test_no_eps_is_torchs(on: Any) -> None:
+    """As nn.RMSNorm has it; LayerNorm has none without."""
+    x = torch.randn(4, 64).mul(1e-4).cuda()
+    counted = hits("add_norm")
+    y, _ = ops.add_norm(x, x, 64, eps=None, norm="rms_norm")
+    assert counted.accelerated == 1
+    with ptac.disabled():
+        expected = F.rms_norm((x + x).cpu(), (64,))
+    torch.testing.assert_close(y.cpu(), expected)
+    with pytest.raises(TypeError):
+        ops.add_norm(x, x, 64, eps=None)

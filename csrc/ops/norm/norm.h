@@ -36,8 +36,8 @@ enum {
 /*
  * Outputs: y, and rstd and mean of the rows as float32. add_norm gives the sum of x and
  * residual too, with the bits of stock's; what is normalized is the sum before it is
- * rounded to 16 bits. Of these rstd
- * and mean may be without data, and mean is of RMSNorm. No output lies on an input.
+ * rounded to 16 bits. Of these rstd and mean may be without data, and RMSNorm's mean
+ * is. No output lies on an input.
  */
 enum {
     PTAC_NORM_Y,

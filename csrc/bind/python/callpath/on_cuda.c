@@ -15,8 +15,7 @@ ptac_reason ptac_read_on_cuda(PyObject *const *tensors, const int *places, int n
         if (tensors[i] == Py_None)
             continue;
         if (!ptac_is_plain_on_cuda(tensors[i]))
-            return ptac_why_not_plain(tensors[i]) == PTAC_SUBCLASS ? PTAC_DEVICE
-                                                                   : PTAC_SUBCLASS;
+            return ptac_is_plain(tensors[i]) ? PTAC_DEVICE : PTAC_SUBCLASS;
         ptac_cuda_view_of(ptac_borrow(tensors[i]), view);
         if (!ptac_view_is_contiguous(view))
             return PTAC_LAYOUT;

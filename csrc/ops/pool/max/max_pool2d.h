@@ -3,7 +3,8 @@
  *
  * Forward: inputs x; outputs y of x's dtype and layout, and int64 indices into the
  * h*w positions of each plane. A later tap wins when it is greater or NaN, so ties go
- * to the first tap and NaN to the last, as in ATen's max_pool2d_with_indices.
+ * to the first tap and NaN to the last, as in ATen's max_pool2d_with_indices; whose
+ * kernel for NHWC on CUDA begins with index 0, and keeps it for taps of -infinity.
  *
  * Backward: inputs grad_y, indices, x's layout; output grad_x. A position's gradients
  * add up in the order of the outputs that chose it, starting from +0.
