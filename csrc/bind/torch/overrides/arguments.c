@@ -110,6 +110,11 @@ static at_tensor if_defined(at_tensor tensor)
 
 void ptac_arguments_take(const stable_ivalue *stack, ptac_arguments *args)
 {
+    /* What is dropped where a list finds no memory: nothing, behind it. */
+    for (int i = 0; i < args->of->n_arguments; i++) {
+        args->at[i].is_given = false;
+        args->at[i].all = args->at[i].ints.values;
+    }
     for (int i = 0; i < args->of->n_arguments; i++) {
         ptac_argument *to = &args->at[i];
         const char type = args->of->types[i];
