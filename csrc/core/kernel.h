@@ -142,6 +142,9 @@ const ptac_op_shapes *ptac_registry_shapes(ptac_op op);
  */
 const ptac_kernel *ptac_registry_preferred(ptac_op op, ptac_level most);
 
+/* classify() of operators on floats that go element by element: one kind. */
+ptac_reason ptac_classify_elements(const ptac_call *call, ptac_shape *shape);
+
 /* accepts() of rows that can do whatever classify() lets through. */
 ptac_reason ptac_accept_all(const ptac_call *call);
 

@@ -86,6 +86,19 @@ const ptac_kernel *const *ptac_registry_rows(ptac_op op, int *n)
     return ptac_registry_rows_on(PTAC_ON_CPU, op, n);
 }
 
+ptac_reason ptac_classify_elements(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_view *x = &call->inputs[0];
+
+    if (x->dtype != PTAC_F32 && x->dtype != PTAC_BF16 && x->dtype != PTAC_F16)
+        return PTAC_DTYPE;
+    if (x->n_elements == 0)
+        return PTAC_EMPTY;
+    shape->kind = 0;
+    shape->work = x->n_elements;
+    return PTAC_TAKE;
+}
+
 ptac_reason ptac_accept_all(const ptac_call *call)
 {
     (void)call;

@@ -21,6 +21,7 @@
 
 #include "core/kernel.h"
 #include "ops/linear/bias_act.h"
+#include "ops/linear/products.h"
 
 /* params of both; leading dimensions of x and y are folded into m. */
 typedef struct ptac_linear_act {
@@ -29,12 +30,8 @@ typedef struct ptac_linear_act {
     bool is_training; /* a gradient will be asked for */
     void *host;       /* of the CPU: the tensors, of either direction */
     /* Of CUDA: */
-    bool allows_tf32; /* float32 may be multiplied with 10 bits of mantissa */
-    bool only_fused;  /* refuse what takes a kernel behind the product: stock's does */
-    bool only_known;  /* and products that have not been planned before */
-    int device;
-    void *workspace;
-    size_t workspace_bytes;
+    bool only_fused; /* refuse what takes a kernel behind the product: stock's does */
+    ptac_products products;
 } ptac_linear_act;
 
 /* Elements between rows of z. */

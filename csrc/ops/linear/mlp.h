@@ -22,6 +22,7 @@
 
 #include "core/kernel.h"
 #include "ops/linear/bias_act.h"
+#include "ops/linear/products.h"
 
 enum {
     PTAC_MLP_X = 0, /* inputs of mlp */
@@ -49,11 +50,7 @@ enum {
 typedef struct ptac_mlp_params {
     int64_t m, k, hidden, n;
     ptac_act activation;
-    bool allows_tf32; /* float32 may be multiplied with 10 bits of mantissa */
-    bool only_known;  /* refuse products that have not been planned before */
-    int device;
-    void *workspace;
-    size_t workspace_bytes;
+    ptac_products products;
 } ptac_mlp_params;
 
 /* Elements between rows of z, or bits between those of a mask; 0: nothing is saved. */

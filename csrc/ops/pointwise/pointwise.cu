@@ -25,6 +25,15 @@ PTAC_DEVICE void gate(const ptac_pack<T, n> &a, const ptac_pack<T, n> &b,
 }
 
 template <int act, class T, int n>
+PTAC_DEVICE void add(const ptac_pack<T, n> &x, const ptac_pack<T, n> &residual,
+                     ptac_pack<T, n> *y)
+{
+    for (int k = 0; k < n; k++)
+        y->at[k] = ptac_from<T>(
+            ptac_act_of<act>(ptac_real(x.at[k]) + ptac_real(residual.at[k])));
+}
+
+template <int act, class T, int n>
 PTAC_DEVICE void gate_back(const ptac_pack<T, n> &grad, const ptac_pack<T, n> &a,
                            const ptac_pack<T, n> &b, ptac_pack<T, n> *of_a,
                            ptac_pack<T, n> *of_b)
@@ -36,15 +45,6 @@ PTAC_DEVICE void gate_back(const ptac_pack<T, n> &grad, const ptac_pack<T, n> &a
             ptac_grad_of<act>(g * ptac_real(b.at[k]), slope_source<act>(z)));
         of_b->at[k] = ptac_from<T>(g * ptac_act_of<act>(z));
     }
-}
-
-template <int act, class T, int n>
-PTAC_DEVICE void add(const ptac_pack<T, n> &x, const ptac_pack<T, n> &residual,
-                     ptac_pack<T, n> *y)
-{
-    for (int k = 0; k < n; k++)
-        y->at[k] = ptac_from<T>(
-            ptac_act_of<act>(ptac_real(x.at[k]) + ptac_real(residual.at[k])));
 }
 
 template <int act, class T, int n>
@@ -63,9 +63,10 @@ PTAC_DEVICE void add_back(const ptac_pack<T, n> &grad, const ptac_pack<T, n> &x,
 #define EACH(i, n)                                                                     \
     for (ptac_i64 i = ptac_thread() * V; i < (n); i += ptac_n_threads() * V)
 
-template <int V, class T>
-PTAC_DEVICE void gated_act(ptac_input<T> a, ptac_input<T> b, ptac_output<T> y,
-                           ptac_i64 n, int act)
+/* act(a) * b, or act(a + b). */
+template <int V, bool is_gated, class T>
+PTAC_DEVICE void forward(ptac_input<T> a, ptac_input<T> b, ptac_output<T> y, ptac_i64 n,
+                         int act)
 {
     EACH(i, n)
     {
@@ -73,7 +74,11 @@ PTAC_DEVICE void gated_act(ptac_input<T> a, ptac_input<T> b, ptac_output<T> y,
         const ptac_pack<T, V> from_b = b.template pack<V>(i);
         ptac_pack<T, V> result = {};
 
-        PTAC_EACH_ACT(act, gate, from_a, from_b, &result)
+        if (is_gated) {
+            PTAC_EACH_ACT(act, gate, from_a, from_b, &result)
+        } else {
+            PTAC_EACH_ACT(act, add, from_a, from_b, &result)
+        }
         y.template put<V>(i, result);
     }
 }
@@ -93,21 +98,6 @@ PTAC_DEVICE void gated_act_backward(ptac_input<T> grad, ptac_input<T> a,
         PTAC_EACH_ACT(act, gate_back, g, from_a, from_b, &first, &second)
         of_a.template put<V>(i, first);
         of_b.template put<V>(i, second);
-    }
-}
-
-template <int V, class T>
-PTAC_DEVICE void add_act(ptac_input<T> x, ptac_input<T> residual, ptac_output<T> y,
-                         ptac_i64 n, int act)
-{
-    EACH(i, n)
-    {
-        const ptac_pack<T, V> from_x = x.template pack<V>(i);
-        const ptac_pack<T, V> from_residual = residual.template pack<V>(i);
-        ptac_pack<T, V> result = {};
-
-        PTAC_EACH_ACT(act, add, from_x, from_residual, &result)
-        y.template put<V>(i, result);
     }
 }
 
@@ -133,7 +123,7 @@ PTAC_DEVICE void add_act_backward(ptac_input<T> grad, ptac_input<T> x,
     PTAC_KERNEL(gated_act_##suffix, PTAC_POINTWISE_THREADS, ptac_input<T> a,           \
                 ptac_input<T> b, ptac_output<T> y, ptac_i64 n, int act)                \
     {                                                                                  \
-        gated_act<V>(a, b, y, n, act);                                                 \
+        forward<V, true>(a, b, y, n, act);                                             \
     }                                                                                  \
     PTAC_KERNEL(gated_act_backward_##suffix, PTAC_POINTWISE_THREADS,                   \
                 ptac_input<T> grad, ptac_input<T> a, ptac_input<T> b,                  \
@@ -144,7 +134,7 @@ PTAC_DEVICE void add_act_backward(ptac_input<T> grad, ptac_input<T> x,
     PTAC_KERNEL(add_act_##suffix, PTAC_POINTWISE_THREADS, ptac_input<T> x,             \
                 ptac_input<T> residual, ptac_output<T> y, ptac_i64 n, int act)         \
     {                                                                                  \
-        add_act<V>(x, residual, y, n, act);                                            \
+        forward<V, false>(x, residual, y, n, act);                                     \
     }                                                                                  \
     PTAC_KERNEL(add_act_backward_##suffix, PTAC_POINTWISE_THREADS, ptac_input<T> grad, \
                 ptac_input<T> x, ptac_input<T> residual, ptac_output<T> of_x,          \

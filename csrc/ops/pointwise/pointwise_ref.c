@@ -7,23 +7,10 @@
 #include "ops/linear/bias_act.h"
 #include "ops/pointwise/pointwise.h"
 
-static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
-{
-    const ptac_view *x = &call->inputs[0];
-
-    if (x->dtype != PTAC_F32 && x->dtype != PTAC_BF16 && x->dtype != PTAC_F16)
-        return PTAC_DTYPE;
-    if (x->n_elements == 0)
-        return PTAC_EMPTY;
-    shape->kind = 0;
-    shape->work = x->n_elements;
-    return PTAC_TAKE;
-}
-
-PTAC_SHAPES(GATED_ACT, classify, "any")
-PTAC_SHAPES(GATED_ACT_BACKWARD, classify, "any")
-PTAC_SHAPES(ADD_ACT, classify, "any")
-PTAC_SHAPES(ADD_ACT_BACKWARD, classify, "any")
+PTAC_SHAPES(GATED_ACT, ptac_classify_elements, "any")
+PTAC_SHAPES(GATED_ACT_BACKWARD, ptac_classify_elements, "any")
+PTAC_SHAPES(ADD_ACT, ptac_classify_elements, "any")
+PTAC_SHAPES(ADD_ACT_BACKWARD, ptac_classify_elements, "any")
 
 static ptac_reason accepts(const ptac_call *call)
 {

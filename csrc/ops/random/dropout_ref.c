@@ -8,22 +8,9 @@
 #include "ops/random/dropout.h"
 #include "ops/random/philox.h"
 
-static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
-{
-    const ptac_view *x = &call->inputs[0];
-
-    if (x->dtype != PTAC_F32 && x->dtype != PTAC_BF16 && x->dtype != PTAC_F16)
-        return PTAC_DTYPE;
-    if (x->n_elements == 0)
-        return PTAC_EMPTY;
-    shape->kind = 0;
-    shape->work = x->n_elements;
-    return PTAC_TAKE;
-}
-
-PTAC_SHAPES(DROPOUT, classify, "any")
-PTAC_SHAPES(DROPOUT_ADD, classify, "any")
-PTAC_SHAPES(DROPOUT_BACKWARD, classify, "any")
+PTAC_SHAPES(DROPOUT, ptac_classify_elements, "any")
+PTAC_SHAPES(DROPOUT_ADD, ptac_classify_elements, "any")
+PTAC_SHAPES(DROPOUT_BACKWARD, ptac_classify_elements, "any")
 
 static ptac_reason accepts(const ptac_call *call)
 {

@@ -8,17 +8,17 @@
 #include "bind/torch/rows/norm_rows.h"
 
 /* y, the sum, and mean and rstd of its rows; RMSNorm has no mean. */
-static bool make_add_norm(ptac_made *m)
+static bool make_add_norm(ptac_lean_call *m)
 {
     const ptac_norm *p = m->call.params;
     const ptac_view *x = &m->call.inputs[PTAC_NORM_X];
     const int32_t dtype = ptac_torch_dtype(x->dtype);
 
-    return ptac_make(m, 0, PTAC_NORM_Y, dtype, x->n_dims, x->sizes) &&
-           ptac_make(m, 1, PTAC_NORM_SUM, dtype, x->n_dims, x->sizes) &&
+    return ptac_lean_output(m, 0, PTAC_NORM_Y, dtype, x->n_dims, x->sizes) &&
+           ptac_lean_output(m, 1, PTAC_NORM_SUM, dtype, x->n_dims, x->sizes) &&
            (p->is_rms ||
-            ptac_make(m, 2, PTAC_NORM_MEAN, AT_DTYPE_F32, 1, &p->n_rows)) &&
-           ptac_make(m, 3, PTAC_NORM_RSTD, AT_DTYPE_F32, 1, &p->n_rows);
+            ptac_lean_output(m, 2, PTAC_NORM_MEAN, AT_DTYPE_F32, 1, &p->n_rows)) &&
+           ptac_lean_output(m, 3, PTAC_NORM_RSTD, AT_DTYPE_F32, 1, &p->n_rows);
 }
 
 /*
@@ -30,12 +30,12 @@ PTAC_ARGS(add_norm, 7)
     static const int places[] = {PTAC_NORM_X, PTAC_NORM_RESIDUAL, PTAC_NORM_WEIGHT,
                                  PTAC_NORM_BIAS};
     ptac_norm p = {.eps = PyFloat_AsDouble(args[5]), .is_rms = args[6] == Py_True};
-    ptac_made m = {.call = {.op = PTAC_OP_ADD_NORM,
-                            .on = PTAC_ON_CUDA,
-                            .n_inputs = PTAC_NORM_N_INPUTS,
-                            .n_outputs = PTAC_NORM_N_OUTPUTS,
-                            .params = &p},
-                   .n_results = 4};
+    ptac_lean_call m = {.call = {.op = PTAC_OP_ADD_NORM,
+                                 .on = PTAC_ON_CUDA,
+                                 .n_inputs = PTAC_NORM_N_INPUTS,
+                                 .n_outputs = PTAC_NORM_N_OUTPUTS,
+                                 .params = &p},
+                        .n_results = 4};
     const ptac_view *in = m.call.inputs;
     const long n_last = PyLong_AsLong(args[4]);
     ptac_reason why;
@@ -56,26 +56,26 @@ PTAC_ARGS(add_norm, 7)
 }
 
 /* Of what is asked for, and room for parts of the weights' gradients. */
-static bool make_gradients(ptac_made *m)
+static bool make_gradients(ptac_lean_call *m)
 {
     const ptac_norm *p = m->call.params;
     const ptac_view *x = &m->call.inputs[PTAC_NORM_GRAD_X_OF];
     const int32_t dtype = ptac_torch_dtype(x->dtype);
     const int64_t n_parts = ptac_norm_parts(p, true);
 
-    return ptac_make(m, 0, PTAC_NORM_GRAD_X, dtype, x->n_dims, x->sizes) &&
-           ptac_make(m, 1, PTAC_NORM_GRAD_WEIGHT, dtype, 1, &p->width) &&
-           ptac_make(m, 2, PTAC_NORM_GRAD_BIAS, dtype, 1, &p->width) &&
-           ptac_make(m, 3, PTAC_NORM_GRAD_PARTS, AT_DTYPE_F32, 1, &n_parts);
+    return ptac_lean_output(m, 0, PTAC_NORM_GRAD_X, dtype, x->n_dims, x->sizes) &&
+           ptac_lean_output(m, 1, PTAC_NORM_GRAD_WEIGHT, dtype, 1, &p->width) &&
+           ptac_lean_output(m, 2, PTAC_NORM_GRAD_BIAS, dtype, 1, &p->width) &&
+           ptac_lean_output(m, 3, PTAC_NORM_GRAD_PARTS, AT_DTYPE_F32, 1, &n_parts);
 }
 
 /* Where nothing is learnt: of x alone. */
-static bool make_gradient_of_x(ptac_made *m)
+static bool make_gradient_of_x(ptac_lean_call *m)
 {
     const ptac_view *x = &m->call.inputs[PTAC_NORM_GRAD_X_OF];
 
-    return ptac_make(m, 0, PTAC_NORM_GRAD_X, ptac_torch_dtype(x->dtype), x->n_dims,
-                     x->sizes);
+    return ptac_lean_output(m, 0, PTAC_NORM_GRAD_X, ptac_torch_dtype(x->dtype),
+                            x->n_dims, x->sizes);
 }
 
 /*
@@ -90,12 +90,12 @@ PTAC_ARGS(add_norm_backward, 8)
                                  PTAC_NORM_GRAD_RSTD,      PTAC_NORM_GRAD_MEAN,
                                  PTAC_NORM_GRAD_WEIGHT_OF, PTAC_NORM_GRAD_SUM};
     ptac_norm p = {.is_rms = args[3] == Py_None};
-    ptac_made m = {.call = {.op = PTAC_OP_ADD_NORM_BACKWARD,
-                            .on = PTAC_ON_CUDA,
-                            .n_inputs = PTAC_NORM_GRAD_N_INPUTS,
-                            .n_outputs = PTAC_NORM_GRAD_N_OUTPUTS,
-                            .params = &p},
-                   .n_results = 3};
+    ptac_lean_call m = {.call = {.op = PTAC_OP_ADD_NORM_BACKWARD,
+                                 .on = PTAC_ON_CUDA,
+                                 .n_inputs = PTAC_NORM_GRAD_N_INPUTS,
+                                 .n_outputs = PTAC_NORM_GRAD_N_OUTPUTS,
+                                 .params = &p},
+                        .n_results = 3};
     const ptac_view *in = m.call.inputs, *x = &in[PTAC_NORM_GRAD_X_OF];
     const long n_last = PyLong_AsLong(args[6]);
     ptac_reason why;

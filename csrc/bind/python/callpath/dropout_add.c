@@ -39,13 +39,14 @@ static bool draw(PyObject *generator, ptac_dropout *p, int64_t n)
                       *offset + (unsigned long long)ptac_dropout_increment(p, n));
 }
 
-static bool make_dropout_add(ptac_made *m)
+static bool make_dropout_add(ptac_lean_call *m)
 {
     const ptac_view *x = &m->call.inputs[PTAC_DROPOUT_X];
 
-    return ptac_make(m, 0, PTAC_DROPOUT_Y, ptac_torch_dtype(x->dtype), x->n_dims,
-                     x->sizes) &&
-           ptac_make(m, 1, PTAC_DROPOUT_MASK, AT_DTYPE_BOOL, x->n_dims, x->sizes);
+    return ptac_lean_output(m, 0, PTAC_DROPOUT_Y, ptac_torch_dtype(x->dtype), x->n_dims,
+                            x->sizes) &&
+           ptac_lean_output(m, 1, PTAC_DROPOUT_MASK, AT_DTYPE_BOOL, x->n_dims,
+                            x->sizes);
 }
 
 static ptac_reason read_dropout(const ptac_call *call, ptac_dropout *p)
@@ -77,12 +78,12 @@ PTAC_ARGS(dropout_add, 4)
 {
     static const int places[] = {PTAC_DROPOUT_X, PTAC_DROPOUT_RESIDUAL};
     ptac_dropout p = {.keep = 1 - PyFloat_AsDouble(args[2])};
-    ptac_made m = {.call = {.op = PTAC_OP_DROPOUT_ADD,
-                            .on = PTAC_ON_CUDA,
-                            .n_inputs = PTAC_DROPOUT_N_INPUTS,
-                            .n_outputs = PTAC_DROPOUT_N_OUTPUTS,
-                            .params = &p},
-                   .n_results = 2};
+    ptac_lean_call m = {.call = {.op = PTAC_OP_DROPOUT_ADD,
+                                 .on = PTAC_ON_CUDA,
+                                 .n_inputs = PTAC_DROPOUT_N_INPUTS,
+                                 .n_outputs = PTAC_DROPOUT_N_OUTPUTS,
+                                 .params = &p},
+                        .n_results = 2};
     const ptac_kernel *row;
     PyObject *found = NULL;
     ptac_reason why;
@@ -106,11 +107,12 @@ PTAC_ARGS(dropout_add, 4)
     return found;
 }
 
-static bool make_dropout_gradient(ptac_made *m)
+static bool make_dropout_gradient(ptac_lean_call *m)
 {
     const ptac_view *grad = &m->call.inputs[0];
 
-    return ptac_make(m, 0, 0, ptac_torch_dtype(grad->dtype), grad->n_dims, grad->sizes);
+    return ptac_lean_output(m, 0, 0, ptac_torch_dtype(grad->dtype), grad->n_dims,
+                            grad->sizes);
 }
 
 /* dropout_backward(grad, mask, scale) -> (grad of x,) or None; mask is of bool */
@@ -118,12 +120,12 @@ PTAC_ARGS(dropout_backward, 3)
 {
     static const int places[] = {0, 1};
     ptac_dropout_backward p = {.scale = PyFloat_AsDouble(args[2])};
-    ptac_made m = {.call = {.op = PTAC_OP_DROPOUT_BACKWARD,
-                            .on = PTAC_ON_CUDA,
-                            .n_inputs = 2,
-                            .n_outputs = 1,
-                            .params = &p},
-                   .n_results = 1};
+    ptac_lean_call m = {.call = {.op = PTAC_OP_DROPOUT_BACKWARD,
+                                 .on = PTAC_ON_CUDA,
+                                 .n_inputs = 2,
+                                 .n_outputs = 1,
+                                 .params = &p},
+                        .n_results = 1};
     const ptac_view *in = m.call.inputs;
     int32_t dtype = -1;
     ptac_reason why;

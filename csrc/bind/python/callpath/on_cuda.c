@@ -23,8 +23,8 @@ ptac_reason ptac_read_on_cuda(PyObject *const *tensors, const int *places, int n
     return ptac_call_place(call);
 }
 
-bool ptac_make(ptac_made *m, int i, int place, int32_t dtype, int n_dims,
-               const int64_t *sizes)
+bool ptac_lean_output(ptac_lean_call *m, int i, int place, int32_t dtype, int n_dims,
+                      const int64_t *sizes)
 {
     const at_device device = {AT_DEVICE_CUDA, m->call.device};
 
@@ -40,7 +40,7 @@ static PyObject *take(at_tensor *made)
     return *made ? ptac_wrap(at_give(made)) : Py_NewRef(Py_None);
 }
 
-PyObject *ptac_results(ptac_made *m)
+PyObject *ptac_results(ptac_lean_call *m)
 {
     PyObject *tuple = PyTuple_New(m->n_results);
 
@@ -53,7 +53,8 @@ PyObject *ptac_results(ptac_made *m)
     return tuple;
 }
 
-bool ptac_make_and_run(const ptac_kernel *row, ptac_made *m, ptac_maker make_outputs)
+bool ptac_make_and_run(const ptac_kernel *row, ptac_lean_call *m,
+                       ptac_lean_maker make_outputs)
 {
     PTAC_CUDA_SCOPE scope = {false};
 
@@ -78,7 +79,8 @@ const ptac_kernel *ptac_admit_lean(ptac_call *call, ptac_reason why)
     return NULL;
 }
 
-PyObject *ptac_finish_on_cuda(ptac_made *m, ptac_reason why, ptac_maker make_outputs)
+PyObject *ptac_finish_on_cuda(ptac_lean_call *m, ptac_reason why,
+                              ptac_lean_maker make_outputs)
 {
     const ptac_kernel *row = PyErr_Occurred() ? NULL : ptac_admit_lean(&m->call, why);
     PyObject *found = NULL;

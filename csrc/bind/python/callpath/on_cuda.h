@@ -7,11 +7,11 @@
 #include "bind/python/callpath/lean.h"
 
 /* A call, the tensors that it makes, and how many of these Python sees. */
-typedef struct ptac_made {
+typedef struct ptac_lean_call {
     ptac_call call;
     at_tensors made;
     int n_results;
-} ptac_made;
+} ptac_lean_call;
 
 /*
  * Plain tensors on one CUDA device, contiguous, to these places among the inputs; None
@@ -21,25 +21,27 @@ ptac_reason ptac_read_on_cuda(PyObject *const *tensors, const int *places, int n
                               ptac_call *call);
 
 /* Make tensor i, contiguous: the row's output of that place. False without memory. */
-bool ptac_make(ptac_made *m, int i, int place, int32_t dtype, int n_dims,
-               const int64_t *sizes);
+bool ptac_lean_output(ptac_lean_call *m, int i, int place, int32_t dtype, int n_dims,
+                      const int64_t *sizes);
 
 /* The row of a call that was read, or NULL, counted. */
 const ptac_kernel *ptac_admit_lean(ptac_call *call, ptac_reason why);
 
 /* Called with the device's context, without the interpreter's lock. */
-typedef bool (*ptac_maker)(ptac_made *m);
+typedef bool (*ptac_lean_maker)(ptac_lean_call *m);
 
 /* Make the outputs and run; false for torch's own operators, counted. */
-bool ptac_make_and_run(const ptac_kernel *row, ptac_made *m, ptac_maker make_outputs);
+bool ptac_make_and_run(const ptac_kernel *row, ptac_lean_call *m,
+                       ptac_lean_maker make_outputs);
 
 /* The results as a tuple, in which None stands for a tensor that was not made. */
-PyObject *ptac_results(ptac_made *m);
+PyObject *ptac_results(ptac_lean_call *m);
 
 /*
  * All of that for a call whose arguments have been read, or why they have not been:
  * the results, or None for torch's own operators. Gives back what m has made.
  */
-PyObject *ptac_finish_on_cuda(ptac_made *m, ptac_reason why, ptac_maker make_outputs);
+PyObject *ptac_finish_on_cuda(ptac_lean_call *m, ptac_reason why,
+                              ptac_lean_maker make_outputs);
 
 #endif

@@ -4,12 +4,12 @@
 #include "bind/python/callpath/on_cuda.h"
 #include "ops/pointwise/pointwise.h"
 
-static bool make_outputs(ptac_made *m)
+static bool make_outputs(ptac_lean_call *m)
 {
     const ptac_view *x = &m->call.inputs[0];
 
     for (int i = 0; i < m->n_results; i++)
-        if (!ptac_make(m, i, i, ptac_torch_dtype(x->dtype), x->n_dims, x->sizes))
+        if (!ptac_lean_output(m, i, i, ptac_torch_dtype(x->dtype), x->n_dims, x->sizes))
             return false;
     return true;
 }
@@ -48,7 +48,7 @@ PTAC_ARGS(pointwise, 3)
     PyObject *const tensors = args[1];
     PyObject *given[3];
     ptac_pointwise p;
-    ptac_made m = {.call = {.on = PTAC_ON_CUDA, .params = &p}};
+    ptac_lean_call m = {.call = {.on = PTAC_ON_CUDA, .params = &p}};
     const Py_ssize_t n = PyTuple_Check(tensors) ? PyTuple_Size(tensors) : 0;
     const long activation = PyLong_AsLong(args[2]);
     ptac_reason why;

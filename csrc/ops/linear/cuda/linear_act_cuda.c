@@ -53,7 +53,7 @@ static ptac_reason accepts_place(const ptac_call *call)
         return PTAC_EMPTY;
     if (p->m > INT32_MAX || p->n > INT32_MAX || p->k > INT32_MAX)
         return PTAC_SHAPE;
-    if (!ptac_lt_on(p->device) || (uintptr_t)p->workspace % PTAC_LT_WORKSPACE_ALIGNMENT)
+    if (!ptac_lt_can(&p->products))
         return PTAC_DEVICE;
     return p->only_fused ? PTAC_TAKE : ptac_bias_act_ask();
 }
@@ -69,24 +69,10 @@ static ptac_reason accepts(const ptac_call *call)
     return accepts_place(call);
 }
 
-static ptac_lt_place place_of(const ptac_call *call, size_t kept)
-{
-    const ptac_linear_act *p = call->params;
-
-    return (ptac_lt_place){
-        .call = call,
-        .dtype = call->inputs[0].dtype,
-        .allows_tf32 = p->allows_tf32,
-        .only_known = p->only_known,
-        .device = p->device,
-        .workspace = {(char *)p->workspace + kept, p->workspace_bytes - kept},
-    };
-}
-
 static ptac_status run(const ptac_call *call)
 {
     const ptac_linear_act *p = call->params;
-    const ptac_lt_place place = place_of(call, 0);
+    const ptac_lt_place place = ptac_lt_place_of(call, &p->products, 0);
     const bool saves = p->is_training && ptac_act_saves_z(p->activation);
     const ptac_lt_forward layer = {
         .m = p->m,
@@ -103,7 +89,7 @@ static ptac_status run(const ptac_call *call)
 
     if (!ptac_lt_plan_forward(&place, &layer, &step) ||
         (p->only_fused && step.then != PTAC_LT_FUSED))
-        return p->only_known ? PTAC_NOT_YET : PTAC_UNSUPPORTED;
+        return ptac_lt_refused(&p->products);
     return ptac_lt_step_run(&place, &step);
 }
 
@@ -149,7 +135,7 @@ static bool plan_backward(const ptac_call *call, const ptac_lt_place *place,
     const ptac_linear_act *p = call->params;
     const bool none = p->activation == PTAC_ACT_NONE;
     const ptac_lt_matrix grad = ptac_lt_matrix_of(&call->inputs[GRAD]);
-    const ptac_lt_matrix made = {p->workspace, p->n};
+    const ptac_lt_matrix made = {p->products.workspace, p->n};
 
     /* The weight's product sums for the bias, where there is one. */
     const bool sums = call->outputs[2].data && !call->outputs[1].data;
@@ -179,11 +165,11 @@ static ptac_status run_backward(const ptac_call *call)
     ptac_lt_place place;
     gradients g;
 
-    if (p->workspace_bytes < kept)
+    if (p->products.workspace_bytes < kept)
         return PTAC_NO_MEMORY;
-    place = place_of(call, kept);
+    place = ptac_lt_place_of(call, &p->products, kept);
     if (!plan_backward(call, &place, &g))
-        return p->only_known ? PTAC_NOT_YET : PTAC_UNSUPPORTED;
+        return ptac_lt_refused(&p->products);
     if (g.has_kernel) {
         ptac_act_backward_cuda job = ptac_lt_act_grad(&place, &g.own);
 

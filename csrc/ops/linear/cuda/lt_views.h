@@ -6,6 +6,35 @@
 #define PTAC_OPS_LINEAR_CUDA_LT_VIEWS_H
 
 #include "ops/linear/cuda/lt_step.h"
+#include "ops/linear/products.h"
+
+/* The device has a handle of cuBLASLt's, and the workspace lies as it has to. */
+static inline bool ptac_lt_can(const ptac_products *products)
+{
+    return ptac_lt_on(products->device) &&
+           (uintptr_t)products->workspace % PTAC_LT_WORKSPACE_ALIGNMENT == 0;
+}
+
+/* Of a call whose workspace begins with so many bytes that it keeps. */
+static inline ptac_lt_place ptac_lt_place_of(const ptac_call *call,
+                                             const ptac_products *products, size_t kept)
+{
+    return (ptac_lt_place){
+        .call = call,
+        .dtype = call->inputs[0].dtype,
+        .allows_tf32 = products->allows_tf32,
+        .only_known = products->only_known,
+        .device = products->device,
+        .workspace = {(char *)products->workspace + kept,
+                      products->workspace_bytes - kept},
+    };
+}
+
+/* What a call is told for which there is no plan. */
+static inline ptac_status ptac_lt_refused(const ptac_products *products)
+{
+    return products->only_known ? PTAC_NOT_YET : PTAC_UNSUPPORTED;
+}
 
 static inline bool ptac_lt_is_matrix(const ptac_view *view, int64_t n_rows,
                                      int64_t n_cols)

@@ -37,7 +37,7 @@ static ptac_reason accepts_place(const ptac_mlp_params *p)
     if (p->m > INT32_MAX || p->k > INT32_MAX || p->hidden > INT32_MAX ||
         p->n > INT32_MAX)
         return PTAC_SHAPE;
-    if (!ptac_lt_on(p->device) || (uintptr_t)p->workspace % PTAC_LT_WORKSPACE_ALIGNMENT)
+    if (!ptac_lt_can(&p->products))
         return PTAC_DEVICE;
     return ptac_bias_act_ask();
 }
@@ -58,31 +58,16 @@ static ptac_reason accepts(const ptac_call *call)
     return accepts_place(p);
 }
 
-/* The workspace behind the first bytes of it, which are kept. */
-static ptac_lt_place place_of(const ptac_call *call, size_t kept)
-{
-    const ptac_mlp_params *p = call->params;
-
-    return (ptac_lt_place){
-        .call = call,
-        .dtype = call->inputs[0].dtype,
-        .allows_tf32 = p->allows_tf32,
-        .only_known = p->only_known,
-        .device = p->device,
-        .workspace = {(char *)p->workspace + kept, p->workspace_bytes - kept},
-    };
-}
-
 static ptac_status told(const ptac_mlp_params *p, ptac_status status)
 {
-    return status == PTAC_UNSUPPORTED && p->only_known ? PTAC_NOT_YET : status;
+    return status == PTAC_UNSUPPORTED ? ptac_lt_refused(&p->products) : status;
 }
 
 static ptac_status run(const ptac_call *call)
 {
     const ptac_mlp_params *p = call->params;
     const ptac_view *in = call->inputs, *out = call->outputs;
-    const ptac_lt_place place = place_of(call, 0);
+    const ptac_lt_place place = ptac_lt_place_of(call, &p->products, 0);
     const ptac_mlp mlp = {
         .m = p->m,
         .k = p->k,
@@ -166,7 +151,7 @@ static ptac_status run_backward(const ptac_call *call)
     };
     const ptac_mlp_grads grads = {
         .gy = ptac_lt_matrix_of(&in[PTAC_MLP_GRAD]),
-        .gz = {has(call, PTAC_MLP_GRAD_W2) ? p->workspace : NULL, p->hidden},
+        .gz = {has(call, PTAC_MLP_GRAD_W2) ? p->products.workspace : NULL, p->hidden},
         .gx = ptac_lt_matrix_of(&out[PTAC_MLP_X]),
         .gw1 = ptac_lt_matrix_of(&out[PTAC_MLP_W1]),
         .gw2 = ptac_lt_matrix_of(&out[PTAC_MLP_W2]),
@@ -175,9 +160,9 @@ static ptac_status run_backward(const ptac_call *call)
     };
     ptac_lt_place place;
 
-    if (p->workspace_bytes < kept)
+    if (p->products.workspace_bytes < kept)
         return PTAC_NO_MEMORY;
-    place = place_of(call, kept);
+    place = ptac_lt_place_of(call, &p->products, kept);
     return told(p, ptac_mlp_backward(&place, &mlp, &grads));
 }
 

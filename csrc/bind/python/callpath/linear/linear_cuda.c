@@ -32,7 +32,7 @@ static ptac_reason read_call(PyObject *const tensors[3], ptac_act activation,
 
 static ptac_reason ask_settings_of(ptac_linear_cuda *l)
 {
-    return ptac_cuda_products(l->call.inputs[0].dtype, &l->params.allows_tf32);
+    return ptac_cuda_products(l->call.inputs[0].dtype, &l->params.products.allows_tf32);
 }
 
 /* y, or (y, z); None where no row has run. */
@@ -58,7 +58,7 @@ static const ptac_kernel *choose(PyObject *const tensors[3], ptac_act activation
         *why = ptac_cuda_why_not_plain();
     if (!*why)
         *why = ask_settings_of(l);
-    if (!*why && l->params.allows_tf32) /* by which float32 is worth less */
+    if (!*why && l->params.products.allows_tf32) /* by which float32 is worth less */
         *why = ptac_linear_cuda_worth(l);
     return *why ? NULL : ptac_linear_cuda_choose(l, why);
 }

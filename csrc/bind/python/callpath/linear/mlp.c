@@ -38,7 +38,7 @@ static ptac_reason read_call(PyObject *const tensors[PTAC_MLP_INPUTS],
 
 static ptac_reason ask_settings(ptac_mlp_cuda *m)
 {
-    return ptac_cuda_products(m->call.inputs[0].dtype, &m->params.allows_tf32);
+    return ptac_cuda_products(m->call.inputs[0].dtype, &m->params.products.allows_tf32);
 }
 
 /* The row, or NULL and why. What costs least to ask comes first. */
@@ -53,7 +53,7 @@ static const ptac_kernel *choose(PyObject *const tensors[PTAC_MLP_INPUTS],
         *why = ptac_cuda_why_not_plain();
     if (!*why)
         *why = ask_settings(m);
-    if (!*why && m->params.allows_tf32) /* by which float32 is worth less */
+    if (!*why && m->params.products.allows_tf32) /* by which float32 is worth less */
         *why = ptac_mlp_cuda_worth(m);
     return *why ? NULL : ptac_mlp_cuda_choose(m, why);
 }

@@ -3,7 +3,6 @@
  */
 #include "bind/torch/rows/cuda/linear_cuda.h"
 
-#include "bind/torch/cublaslt.h"
 #include "bind/torch/dispatch.h"
 #include "bind/torch/rows/cuda/made.h"
 
@@ -57,7 +56,7 @@ ptac_reason ptac_linear_cuda_read(ptac_linear_cuda *l, ptac_act activation,
         .only_fused = !is_training,
     };
     why = ptac_call_place(&l->call);
-    l->params.device = l->call.device;
+    l->params.products.device = l->call.device;
     return why;
 }
 
@@ -66,7 +65,8 @@ ptac_reason ptac_linear_cuda_worth(const ptac_linear_cuda *l)
     const ptac_linear_act *p = &l->params;
     const bool has_epilogue =
         p->activation == PTAC_ACT_RELU || p->activation == PTAC_ACT_GELU_TANH;
-    const bool is_slow = l->call.inputs[0].dtype == PTAC_F32 && !p->allows_tf32;
+    const bool is_slow =
+        l->call.inputs[0].dtype == PTAC_F32 && !p->products.allows_tf32;
     int64_t least = __atomic_load_n(&least_work, __ATOMIC_RELAXED);
 
     if (is_slow)
@@ -81,17 +81,12 @@ ptac_reason ptac_linear_cuda_worth(const ptac_linear_cuda *l)
 
 const ptac_kernel *ptac_linear_cuda_choose(ptac_linear_cuda *l, ptac_reason *why)
 {
-    PTAC_CUDA_SCOPE scope = {false};
-
-    *why = PTAC_DEVICE;
-    if (!ptac_cuda_begin(&l->call, &scope))
-        return NULL;
-    *why = ptac_lt_begin(&l->call);
-    return *why ? NULL : ptac_probe(&l->call, why);
+    return ptac_products_choose(&l->call, why);
 }
 
-static at_error make_outputs(ptac_made *m, ptac_linear_cuda *l)
+static at_error make_outputs(ptac_made *m, void *context)
 {
+    ptac_linear_cuda *l = context;
     ptac_linear_act *p = &l->params;
     const size_t bytes = ptac_linear_act_workspace(p, m->dtype);
     ptac_linear_shape shape;
@@ -103,30 +98,16 @@ static at_error make_outputs(ptac_made *m, ptac_linear_cuda *l)
            (p->is_training && ptac_act_saves_z(p->activation) &&
             ptac_make_output(m, &l->call, 1, shape, ptac_linear_act_ldz(p->n),
                              &l->t.z)) ||
-           ptac_make_workspace(m, bytes, &p->workspace, &p->workspace_bytes);
+           ptac_make_workspace(m, bytes, &p->products);
 }
 
 bool ptac_linear_cuda_run(const ptac_kernel *row, ptac_linear_cuda *l)
 {
-    PTAC_CUDA_SCOPE scope = {false};
-    ptac_made m = ptac_made_for(&l->call);
-    bool is_done = false;
-
-    if (!ptac_cuda_begin(&l->call, &scope)) {
-        ptac_refuse(l->call.op, PTAC_DEVICE);
-        return false;
-    }
-    l->params.only_known = ptac_cuda_is_capturing(&l->call);
-    if (make_outputs(&m, l))
-        ptac_refuse(l->call.op, PTAC_MEMORY);
-    else
-        is_done = ptac_run(row, &l->call);
-    at_drop_tensor(&m.workspace);
-    if (!is_done) {
-        at_drop_tensor(&l->t.y);
-        at_drop_tensor(&l->t.z);
-    }
-    return is_done;
+    if (ptac_products_run(&l->call, &l->params.products, row, make_outputs, l))
+        return true;
+    at_drop_tensor(&l->t.y);
+    at_drop_tensor(&l->t.z);
+    return false;
 }
 
 /* What backward takes, folded, and which matrices these are. */
@@ -135,6 +116,7 @@ typedef struct backward {
     ptac_call call;
     ptac_matrix of[4];
     ptac_linear_shape shape; /* of the gradient of x */
+    ptac_linear_gradients *of_call;
 } backward;
 
 enum {
@@ -180,8 +162,10 @@ static ptac_reason read_backward(const ptac_linear_gradients *g, backward *b)
     return ptac_call_place(&b->call);
 }
 
-static at_error make_gradients(ptac_made *m, backward *b, ptac_linear_gradients *g)
+static at_error make_gradients(ptac_made *m, void *context)
 {
+    backward *b = context;
+    ptac_linear_gradients *g = b->of_call;
     ptac_linear_act *p = &b->params;
     const ptac_linear_shape w = {2, {p->n, p->k}, {p->k, 1}}, bias = {1, {p->n}, {1}};
     const size_t bytes = ptac_linear_act_backward_workspace(p, m->dtype);
@@ -191,46 +175,24 @@ static at_error make_gradients(ptac_made *m, backward *b, ptac_linear_gradients 
            (g->wants_w && ptac_make_output(m, &b->call, 1, w, p->k, &g->grad_w)) ||
            (g->wants_bias &&
             ptac_make_output(m, &b->call, 2, bias, p->n, &g->grad_bias)) ||
-           ptac_make_workspace(m, bytes, &p->workspace, &p->workspace_bytes);
-}
-
-static bool run_backward(const char *row_name, backward *b, ptac_linear_gradients *g)
-{
-    PTAC_CUDA_SCOPE scope = {false};
-    ptac_made m = ptac_made_for(&b->call);
-    const ptac_kernel *row;
-    bool is_done = false;
-
-    b->params.device = b->call.device;
-    if (!ptac_cuda_begin(&b->call, &scope)) {
-        ptac_refuse(b->call.op, PTAC_DEVICE);
-        return false;
-    }
-    b->params.only_known = ptac_cuda_is_capturing(&b->call);
-    row = ptac_admit_row(&b->call, row_name);
-    if (!row)
-        return false;
-    if (make_gradients(&m, b, g))
-        ptac_refuse(b->call.op, PTAC_MEMORY);
-    else
-        is_done = ptac_run(row, &b->call);
-    at_drop_tensor(&m.workspace);
-    return is_done;
+           ptac_make_workspace(m, bytes, &p->products);
 }
 
 bool ptac_linear_cuda_backward(const char *row_name, ptac_act activation,
                                bool allows_tf32, ptac_linear_gradients *gradients)
 {
     backward b = {
-        .params = {.activation = activation, .allows_tf32 = allows_tf32},
+        .params = {.activation = activation, .products = {.allows_tf32 = allows_tf32}},
         .call = {.op = PTAC_OP_LINEAR_ACT_BACKWARD, .on = PTAC_ON_CUDA, .n_inputs = 4},
+        .of_call = gradients,
     };
     const ptac_reason why = read_backward(gradients, &b);
 
     b.call.params = &b.params;
     if (why)
         ptac_refuse(b.call.op, why);
-    if (!why && run_backward(row_name, &b, gradients))
+    if (!why && ptac_products_go_back(&b.call, &b.params.products, row_name,
+                                      make_gradients, &b))
         return true;
     at_drop_tensor(&gradients->grad_x);
     at_drop_tensor(&gradients->grad_w);

@@ -1,7 +1,10 @@
 /*
- * made.c - outputs and workspace of calls on CUDA.
+ * made.c - outputs and workspace of calls on CUDA, and running them.
  */
 #include "bind/torch/rows/cuda/made.h"
+
+#include "bind/torch/cublaslt.h"
+#include "bind/torch/dispatch.h"
 
 ptac_made ptac_made_for(const ptac_call *call)
 {
@@ -39,13 +42,69 @@ at_error ptac_make_output(ptac_made *m, ptac_call *call, int i, ptac_linear_shap
     return 0;
 }
 
-at_error ptac_make_workspace(ptac_made *m, size_t bytes, void **data, size_t *made)
+at_error ptac_make_workspace(ptac_made *m, size_t bytes, ptac_products *products)
 {
     const int64_t size = (int64_t)bytes;
 
     if (at_new_on(m->on, AT_DTYPE_I8, 1, &size, NULL, &m->workspace))
         return 1;
-    *data = at_data(m->workspace);
-    *made = bytes;
+    products->workspace = at_data(m->workspace);
+    products->workspace_bytes = bytes;
     return 0;
+}
+
+const ptac_kernel *ptac_products_choose(ptac_call *call, ptac_reason *why)
+{
+    PTAC_CUDA_SCOPE scope = {false};
+
+    *why = PTAC_DEVICE;
+    if (!ptac_cuda_begin(call, &scope))
+        return NULL;
+    *why = ptac_lt_begin(call);
+    return *why ? NULL : ptac_probe(call, why);
+}
+
+/* The device's context is current. */
+static bool run(ptac_call *call, const ptac_kernel *row, ptac_maker make, void *context)
+{
+    ptac_made m = ptac_made_for(call);
+    bool is_done = false;
+
+    if (make(&m, context))
+        ptac_refuse(call->op, PTAC_MEMORY);
+    else
+        is_done = ptac_run(row, call);
+    at_drop_tensor(&m.workspace);
+    return is_done;
+}
+
+/* Into the device's context; false, counted, where the driver does not let us. */
+static bool begin(ptac_call *call, ptac_products *products, ptac_cuda_scope *scope)
+{
+    products->device = call->device;
+    if (!ptac_cuda_begin(call, scope)) {
+        ptac_refuse(call->op, PTAC_DEVICE);
+        return false;
+    }
+    products->only_known = ptac_cuda_is_capturing(call);
+    return true;
+}
+
+bool ptac_products_run(ptac_call *call, ptac_products *products, const ptac_kernel *row,
+                       ptac_maker make, void *context)
+{
+    PTAC_CUDA_SCOPE scope = {false};
+
+    return begin(call, products, &scope) && run(call, row, make, context);
+}
+
+bool ptac_products_go_back(ptac_call *call, ptac_products *products,
+                           const char *row_name, ptac_maker make, void *context)
+{
+    PTAC_CUDA_SCOPE scope = {false};
+    const ptac_kernel *row = NULL;
+
+    if (begin(call, products, &scope))
+        row = ptac_admit_row(call, row_name);
+    return row && run(call, row, make, context);
 }

@@ -3,7 +3,6 @@
  */
 #include "bind/torch/rows/cuda/mlp_cuda.h"
 
-#include "bind/torch/cublaslt.h"
 #include "bind/torch/dispatch.h"
 #include "bind/torch/rows/cuda/made.h"
 
@@ -66,7 +65,7 @@ ptac_reason ptac_mlp_cuda_read(ptac_mlp_cuda *m, ptac_act activation)
     why = read_sizes(m, activation);
     if (!why)
         why = ptac_call_place(&m->call);
-    m->params.device = m->call.device;
+    m->params.products.device = m->call.device;
     return why;
 }
 
@@ -75,7 +74,8 @@ ptac_reason ptac_mlp_cuda_worth(const ptac_mlp_cuda *m)
     const ptac_mlp_params *p = &m->params;
     const bool has_epilogue =
         p->activation == PTAC_ACT_RELU || p->activation == PTAC_ACT_GELU_TANH;
-    const bool is_slow = m->call.inputs[0].dtype == PTAC_F32 && !p->allows_tf32;
+    const bool is_slow =
+        m->call.inputs[0].dtype == PTAC_F32 && !p->products.allows_tf32;
     int64_t least = __atomic_load_n(&least_work, __ATOMIC_RELAXED);
 
     if (is_slow)
@@ -87,13 +87,7 @@ ptac_reason ptac_mlp_cuda_worth(const ptac_mlp_cuda *m)
 
 const ptac_kernel *ptac_mlp_cuda_choose(ptac_mlp_cuda *m, ptac_reason *why)
 {
-    PTAC_CUDA_SCOPE scope = {false};
-
-    *why = PTAC_DEVICE;
-    if (!ptac_cuda_begin(&m->call, &scope))
-        return NULL;
-    *why = ptac_lt_begin(&m->call);
-    return *why ? NULL : ptac_probe(&m->call, why);
+    return ptac_products_choose(&m->call, why);
 }
 
 static ptac_linear_shape matrix_shape(int64_t n_rows, int64_t n_cols)
@@ -121,8 +115,9 @@ static at_error make_saved(ptac_made *m, ptac_mlp_cuda *mlp)
     return 0;
 }
 
-static at_error make_outputs(ptac_made *m, ptac_mlp_cuda *mlp)
+static at_error make_outputs(ptac_made *m, void *context)
 {
+    ptac_mlp_cuda *mlp = context;
     ptac_mlp_params *p = &mlp->params;
     const size_t bytes = ptac_mlp_forward_workspace(p);
     ptac_linear_shape like_x;
@@ -134,8 +129,7 @@ static at_error make_outputs(ptac_made *m, ptac_mlp_cuda *mlp)
                             &mlp->out[PTAC_MLP_Y]) ||
            ptac_make_output(m, &mlp->call, PTAC_MLP_H, matrix_shape(p->m, p->hidden),
                             p->hidden, &mlp->out[PTAC_MLP_H]) ||
-           make_saved(m, mlp) ||
-           ptac_make_workspace(m, bytes, &p->workspace, &p->workspace_bytes);
+           make_saved(m, mlp) || ptac_make_workspace(m, bytes, &p->products);
 }
 
 static void drop_all(at_tensor *tensors, int n)
@@ -146,23 +140,10 @@ static void drop_all(at_tensor *tensors, int n)
 
 bool ptac_mlp_cuda_run(const ptac_kernel *row, ptac_mlp_cuda *mlp)
 {
-    PTAC_CUDA_SCOPE scope = {false};
-    ptac_made m = ptac_made_for(&mlp->call);
-    bool is_done = false;
-
-    if (!ptac_cuda_begin(&mlp->call, &scope)) {
-        ptac_refuse(mlp->call.op, PTAC_DEVICE);
-        return false;
-    }
-    mlp->params.only_known = ptac_cuda_is_capturing(&mlp->call);
-    if (make_outputs(&m, mlp))
-        ptac_refuse(mlp->call.op, PTAC_MEMORY);
-    else
-        is_done = ptac_run(row, &mlp->call);
-    at_drop_tensor(&m.workspace);
-    if (!is_done)
-        drop_all(mlp->out, PTAC_MLP_OUTPUTS);
-    return is_done;
+    if (ptac_products_run(&mlp->call, &mlp->params.products, row, make_outputs, mlp))
+        return true;
+    drop_all(mlp->out, PTAC_MLP_OUTPUTS);
+    return false;
 }
 
 /* What backward takes, folded, and which matrices these are. */
@@ -171,6 +152,7 @@ typedef struct backward {
     ptac_call call;
     ptac_matrix grad, x;
     ptac_linear_shape shape; /* of the gradient of x */
+    ptac_mlp_gradients *of_call;
 } backward;
 
 static bool fold(at_tensor tensor, ptac_view *view, ptac_matrix *matrix)
@@ -229,8 +211,10 @@ static bool has_all(const ptac_mlp_gradients *g)
            (g->in[PTAC_MLP_GRAD_SAVED] || g->in[PTAC_MLP_GRAD_H]);
 }
 
-static at_error make_gradients(ptac_made *m, backward *b, ptac_mlp_gradients *g)
+static at_error make_gradients(ptac_made *m, void *context)
 {
+    backward *b = context;
+    ptac_mlp_gradients *g = b->of_call;
     ptac_mlp_params *p = &b->params;
     const ptac_linear_shape shapes[PTAC_MLP_INPUTS] = {
         [PTAC_MLP_X] = b->shape,
@@ -246,41 +230,18 @@ static at_error make_gradients(ptac_made *m, backward *b, ptac_mlp_gradients *g)
             ptac_make_output(m, &b->call, i, shapes[i],
                              shapes[i].sizes[shapes[i].n_dims - 1], &g->out[i]))
             return 1;
-    return ptac_make_workspace(m, bytes, &p->workspace, &p->workspace_bytes);
-}
-
-static bool run_backward(const char *row_name, backward *b, ptac_mlp_gradients *g)
-{
-    PTAC_CUDA_SCOPE scope = {false};
-    ptac_made m = ptac_made_for(&b->call);
-    const ptac_kernel *row;
-    bool is_done = false;
-
-    b->params.device = b->call.device;
-    if (!ptac_cuda_begin(&b->call, &scope)) {
-        ptac_refuse(b->call.op, PTAC_DEVICE);
-        return false;
-    }
-    b->params.only_known = ptac_cuda_is_capturing(&b->call);
-    row = ptac_admit_row(&b->call, row_name);
-    if (!row)
-        return false;
-    if (make_gradients(&m, b, g))
-        ptac_refuse(b->call.op, PTAC_MEMORY);
-    else
-        is_done = ptac_run(row, &b->call);
-    at_drop_tensor(&m.workspace);
-    return is_done;
+    return ptac_make_workspace(m, bytes, &p->products);
 }
 
 bool ptac_mlp_cuda_backward(const char *row_name, ptac_act activation, bool allows_tf32,
                             ptac_mlp_gradients *gradients)
 {
     backward b = {
-        .params = {.activation = activation, .allows_tf32 = allows_tf32},
+        .params = {.activation = activation, .products = {.allows_tf32 = allows_tf32}},
         .call = {.op = PTAC_OP_MLP_BACKWARD,
                  .on = PTAC_ON_CUDA,
                  .n_inputs = PTAC_MLP_GRAD_INPUTS},
+        .of_call = gradients,
     };
     ptac_reason why = has_all(gradients) ? PTAC_TAKE : PTAC_ARGUMENT;
 
@@ -289,7 +250,8 @@ bool ptac_mlp_cuda_backward(const char *row_name, ptac_act activation, bool allo
         why = read_backward(gradients, &b);
     if (why)
         ptac_refuse(b.call.op, why);
-    if (!why && run_backward(row_name, &b, gradients))
+    if (!why && ptac_products_go_back(&b.call, &b.params.products, row_name,
+                                      make_gradients, &b))
         return true;
     drop_all(gradients->out, PTAC_MLP_INPUTS);
     return false;

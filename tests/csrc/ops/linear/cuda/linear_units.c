@@ -60,8 +60,8 @@ static void layer_make(layer *l, rng *r)
         .k = l->k,
         .activation = l->act,
         .is_training = l->is_training,
-        .workspace = the_workspace.data,
-        .workspace_bytes = the_workspace.bytes,
+        .products = {.workspace = the_workspace.data,
+                     .workspace_bytes = the_workspace.bytes},
     };
 }
 
@@ -343,15 +343,15 @@ UNIT(linear_act_plans_nothing_where_it_may_not)
     refuse(nothing);
     layer_make(&l, &r);
     call_forward(&l);
-    l.params.only_known = true;
+    l.params.products.only_known = true;
     EXPECT(run_call(&l) == PTAC_NOT_YET);
     EXPECT(matrix_is_noise(&l.y));
-    l.params.only_known = false;
+    l.params.products.only_known = false;
     EXPECT(run_call(&l) == PTAC_OK);
-    l.params.only_known = true;
+    l.params.products.only_known = true;
     EXPECT(run_call(&l) == PTAC_OK);
     l.params.only_fused = true; /* it takes a kernel */
-    l.params.only_known = false;
+    l.params.products.only_known = false;
     EXPECT(run_call(&l) == PTAC_UNSUPPORTED);
     layer_drop(&l);
 }
@@ -376,7 +376,7 @@ UNIT(kernels_behind_products_move_few_bytes)
     EXPECT(is_least(emulator_work().bytes_read, matrix_bytes)); /* z */
     EXPECT(is_least(emulator_work().bytes_written, matrix_bytes));
     call_backward(&l, true, false, true);
-    l.params.workspace_bytes = the_workspace.bytes;
+    l.params.products.workspace_bytes = the_workspace.bytes;
     EXPECT(ptac_linear_act_backward_workspace(&l.params, l.dtype) >
            (size_t)matrix_bytes);
     forget_work();
