@@ -117,7 +117,7 @@ def _time_rows(
     asked = [row for row in rows if row not in case.without_rows]
     taken = [row for row in asked if _takes(c, case, row, call)]
     variants: dict[Any, Any] = {
-        "stock": (partial(_stock, call), getattr(call, "stock", call))
+        "stock": (partial(stock, call), getattr(call, "stock", call))
     }
     for row in taken:
         variants[row] = partial(_only, c, own, row, call), call
@@ -127,23 +127,24 @@ def _time_rows(
         timings = alternate(variants, blocks, block_s)
     finally:
         _unpin(c, (*own, *others))
-    stock = timings["stock"].best
+    stock_s = timings["stock"].best
     rival = {row: timings.get((row, "forwarded"), timings["stock"]) for row in taken}
     return {
-        row: (min(stock, rival[row].best) / timings[row].best, stock * 1e6)
+        row: (min(stock_s, rival[row].best) / timings[row].best, stock_s * 1e6)
         for row in taken
     }
 
 
-def _begin(call: Any) -> None:
+def begin(call: Any) -> None:
     """Tell a call that asks for it that other rows are on."""
     if isinstance(call, Gradient):
         call.begin()
 
 
-def _stock(call: Any) -> None:
+def stock(call: Any) -> None:
+    """Switch all off, and tell a call that asks for it."""
     ptac.disable()
-    _begin(call)
+    begin(call)
 
 
 def _only(c: Any, ops: tuple[str, ...], row: str, call: Any) -> None:
@@ -160,7 +161,7 @@ def _only(c: Any, ops: tuple[str, ...], row: str, call: Any) -> None:
         exclude=backward.difference(ops),  # which the name of its forward includes
         numerics="fast",
     )
-    _begin(call)
+    begin(call)
 
 
 def _unpin(c: Any, ops: tuple[str, ...]) -> None:

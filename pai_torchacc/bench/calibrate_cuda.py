@@ -17,8 +17,8 @@ import torch
 
 import pai_torchacc as ptac
 from pai_torchacc import _host
-from pai_torchacc.bench import measure_cuda
-from pai_torchacc.bench.cases import Case, Gradient, cases
+from pai_torchacc.bench import calibrate, measure_cuda
+from pai_torchacc.bench.cases import Case, cases
 from pai_torchacc.bench.measure import environment
 from pai_torchacc.bench.tables import header, write_measurements
 from pai_torchacc.calibration import Work
@@ -76,7 +76,10 @@ def _time(
         call()
         if c.counters(case.op)[0] == before:
             return None
-        variants = {"stock": partial(_stock, call), "ours": partial(_ours, case, call)}
+        variants = {
+            "stock": partial(calibrate.stock, call),
+            "ours": partial(_ours, case, call),
+        }
         timings = measure_cuda.alternate(
             {name: (prepare, call) for name, prepare in variants.items()},
             blocks,
@@ -88,20 +91,10 @@ def _time(
     return stock.best / ours.best, stock.best * 1e6
 
 
-def _begin(call: Any) -> None:
-    if isinstance(call, Gradient):
-        call.begin()
-
-
-def _stock(call: Any) -> None:
-    ptac.disable()
-    _begin(call)
-
-
 def _ours(case: Case, call: Any) -> None:
     """Switch on what the case is about, and what its call needs."""
     ptac.enable("operator_fusion", include=(case.op, *case.with_ops))
-    _begin(call)
+    calibrate.begin(call)
 
 
 def _write(path: Path, measured: list[Measured]) -> None:
