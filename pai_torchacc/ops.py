@@ -18,10 +18,11 @@ from torch import Tensor
 
 from pai_torchacc import _host
 from pai_torchacc.fusion import linear as _linear
-from pai_torchacc.fusion.linear import ACTIVATIONS
+from pai_torchacc.fusion.activations import ACTIVATIONS, code_of
+from pai_torchacc.fusion.by_name.add_norm import add_norm
+from pai_torchacc.fusion.by_name.dropout_add import dropout_add
+from pai_torchacc.fusion.by_name.pointwise import add_act, gated_act
 from pai_torchacc.fusion.loss import operator as _loss
-from pai_torchacc.fusion.pointwise import add_act, gated_act
-from pai_torchacc.fusion.residual import add_norm, dropout_add
 
 __all__ = [
     "ACTIVATIONS",
@@ -66,11 +67,7 @@ def linear_act(
     RuntimeError
         As ``torch.nn.functional.linear``, where the shapes do not fit.
     """
-    if activation not in ACTIVATIONS:
-        raise ValueError(
-            f"activation={activation!r}; there are: {', '.join(ACTIVATIONS)}"
-        )
-    code = ACTIVATIONS.index(activation)
+    code = code_of(activation)
     return _result("linear_act", _stock_linear_act, input, weight, bias, code)
 
 

@@ -21,6 +21,7 @@ SANITIZED="bits_of_the_cpu or test_log_softmax or (test_steps and float32)"
 SANITIZED+=" or many_rows or wide_rows or gradients_that_nobody_wants"
 SANITIZED+=" or may_be_written_to"
 NOTHING_TO_DO=77
+NO_DEVICE=3
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -39,8 +40,14 @@ nothing_to_do() {
     exit $NOTHING_TO_DO
 }
 
+# A torch that cannot be imported is no machine without a device: the stage fails.
 has_device() {
-    "$PYTHON" -c "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    "$PYTHON" -c "import torch; exit(0 if torch.cuda.is_available() else $NO_DEVICE)"
+    case $? in
+        0) return 0 ;;
+        "$NO_DEVICE") return 1 ;;
+        *) exit 1 ;;
+    esac
 }
 
 # --- what a stage does: in a process of its own, in which its limit ends all of it ------
@@ -57,14 +64,15 @@ environment() {
     "$PYTHON" -m benchmarks.gpu.machine
 }
 
-# In place, as make does; where nothing compiles, what is installed has to do.
+# In place, as make does; without a compiler, what is installed has to do. What an
+# earlier build left is not what was checked out: a build that fails is a failure.
 build() {
-    if "$PYTHON" setup.py -q build_ext --inplace; then
-        "$PYTHON" -m benchmarks.gpu.machine
+    if command -v cc >/dev/null; then
+        "$PYTHON" setup.py -q build_ext --inplace || return
     else
-        echo "not built; is it installed?"
-        "$PYTHON" -m benchmarks.gpu.machine
+        echo "no C compiler: not built; is it installed?"
     fi
+    "$PYTHON" -m benchmarks.gpu.machine
 }
 
 # Most of it is processes that start: beside each other, where pytest can do that.

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.rows import Row
+from benchmarks.gpu.rows import Row, failed, first_line
 from benchmarks.gpu.timing import Call, Setting, alternate, stock
 from pai_torchacc.bench.measure_cuda import is_emulated
 
 SECTION, COPY = "device", "copy"
+
+DTYPES = ("float32", "TF32", "float16", "bfloat16", "int8", "float8")
+NOT_EVERYWHERE = frozenset({"int8", "float8"})
+"""Products that some devices and builds of torch refuse."""
 
 
 def rows(setting: Setting) -> Iterator[Row]:
     """A row of the copy, then of products."""
     yield _copy(1 << 12 if is_emulated() else 1 << 30, setting)
     n = 32 if is_emulated() else 8192
-    for name in ("float32", "TF32", "float16", "bfloat16", "int8", "float8"):
-        with suppress(RuntimeError, AttributeError, NotImplementedError):
-            yield _product(name, n, setting)
+    for name in DTYPES:
+        case = f"product of {n} x {n} x {n}"
+        try:
+            yield _product(case, name, n, setting)
+        except RuntimeError as error:
+            if name in NOT_EVERYWHERE:
+                yield Row(SECTION, case, name, "", "refused", note=first_line(error))
+            else:
+                yield failed(SECTION, case, name, error)
 
 
 def _copy(n_bytes: int, setting: Setting) -> Row:
@@ -41,7 +50,7 @@ def _copy(n_bytes: int, setting: Setting) -> Row:
     )
 
 
-def _product(name: str, n: int, setting: Setting) -> Row:
+def _product(case: str, name: str, n: int, setting: Setting) -> Row:
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = name == "TF32"
     try:
@@ -50,7 +59,7 @@ def _product(name: str, n: int, setting: Setting) -> Row:
         torch.backends.cuda.matmul.allow_tf32 = allowed
     return Row(
         SECTION,
-        f"product of {n} x {n} x {n}",
+        case,
         name,
         "measured",
         "",

@@ -87,9 +87,12 @@ def rows() -> Iterator[Row]:
                 [sys.executable, "-c", program, kind],
                 capture_output=True, text=True, env=env, timeout=LIMIT_S, check=True,
             )  # fmt: skip
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            said = str(error.stderr or error).strip().splitlines()[-1]
-            yield Row(SECTION, case, "", "", "", note=f"failed: {said}")
+        except subprocess.TimeoutExpired:
+            yield Row(SECTION, case, "", "", "", note=f"failed: {LIMIT_S} s are over")
+            continue
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.splitlines() or [f"exit status {error.returncode}"]
+            yield Row(SECTION, case, "", "", "", note=f"failed: {said[-1]}")
             continue
         found = json.loads(done.stdout)
         served = "yes" if found["served"] else "no"

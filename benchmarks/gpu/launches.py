@@ -23,43 +23,52 @@ from pai_torchacc.bench.workloads import WORKLOADS, Task
 
 SECTION = "launches"
 
-NATIVE = "aten/src/ATen/native"
-
 LAUNCHES = {
-    # cuDNN's convolution, then output.add_(bias): Convolution.cpp, _convolution
+    # Convolution.cpp, _convolution: cuDNN's, then output.add_(bias)
     "_slow_conv2d_forward": 2,
-    # of data, of the weight, and the bias's sum: Convolution.cpp, convolution_backward
+    # Convolution.cpp, convolution_backward: of data and weight by cuDNN, and
+    # grad_output.sum() for the bias
     "_slow_conv2d_backward": 3,
-    "relu": 1,  # cuda/TensorCompare.cu, launch_clamp_scalar
+    # Activation.cpp, relu: clamp_min; cuda/TensorCompare.cu, launch_clamp_scalar
+    "relu": 1,
     "threshold_backward": 1,  # cuda/ActivationThresholdKernel.cu
-    "max_pool2d_with_indices": 1,  # cuda/DilatedMaxPool2d.cu
-    "max_pool2d_with_indices_backward": 2,  # there: gradInput.zero_() comes first
-    "addmm": 1,  # cuda/Blas.cpp: the bias is an epilogue of cuBLASLt's
-    "mm": 1,  # cuda/Blas.cpp
-    "sum": 1,  # cuda/ReduceSumProdKernel.cu
-    "_log_softmax": 1,  # cuda/SoftMax.cu
+    # cuda/DilatedMaxPool2d.cu: a kernel; backward has gradInput.zero_() before it
+    "max_pool2d_with_indices": 1,
+    "max_pool2d_with_indices_backward": 2,
+    # cuda/Blas.cpp, addmm_out_cuda_impl: gemm_and_bias() where a bias is a vector
+    "addmm": 1,
+    "mm": 1,  # there: gemm()
+    "sum": 1,  # cuda/ReduceSumProdKernel.cu; cuda/Reduce.cuh, gpu_reduce_kernel
+    # cuda/SoftMax.cu, host_softmax, host_softmax_backward: a kernel for 2**30 elements
+    "_log_softmax": 1,
     "_log_softmax_backward_data": 1,
-    "nll_loss_forward": 1,  # cuda/Loss.cu
-    "nll_loss_backward": 2,  # there: grad_input.zero_() comes first
+    # cuda/Loss.cu: a kernel; backward has grad_input.zero_() before it
+    "nll_loss_forward": 1,
+    "nll_loss_backward": 2,
     "fill_": 1,  # cuda/FillKernel.cu
-    "zero_": 1,
-    "add": 1,  # cuda/CUDALoops.cuh, as all that is pointwise
+    "zero_": 1,  # Fill.cpp: fill_(0)
+    # generated from ufunc/add.h; cuda/Loops.cuh, gpu_kernel. What torch's build
+    # generates was not looked up
+    "add": 1,
     "add_": 1,
-    "mul": 1,
+    "mul": 1,  # cuda/BinaryMulKernel.cu; cuda/Loops.cuh, gpu_kernel
     "mul_": 1,
 }
-"""The least that an operator of torch's launches, by the files of ``NATIVE``.
+"""The least that an operator of torch's launches, by its files in aten/src/ATen/native.
 
-Convolutions of the emulation stand for cuDNN's. The data of the first has no gradient,
-which ``of_torch()`` knows. Operators without a line are an error.
+Each line was looked up there, in files of several versions, where it says no other.
+What cuDNN, cuBLAS and cuBLASLt launch for a call is not in them: it is taken for one.
+Convolutions of the emulation stand for cuDNN's. The data
+of the first has no gradient, which ``of_torch()`` knows. Operators without a line are
+an error.
 """
 
 
 class _Foreach(TorchDispatchMode):
     """Counts the multi-tensor operators of a step: one launch each.
 
-    cuda/MultiTensorApply.cuh takes 36 to 110 tensors of 320 times 65536 elements at
-    once, more than the models here have.
+    cuda/MultiTensorApply.cuh, DepthToMaxConfig: at least 30 tensors of 320 times 65536
+    elements at once, more than the models here have.
     """
 
     def __init__(self) -> None:
@@ -148,4 +157,5 @@ def _by_profiler(task: Task, _variant: str) -> tuple[int, int, str]:
     events = [e.name for e in found.events() if e.device_type == cuda]
     ours = *_C.cuda_units(), "sgd_", "adam_", "large_", "count_steps", "zero_grad"
     n_ours = sum(name.startswith(ours) for name in events)
-    return len(events), n_ours, "by torch's profiler"
+    how = "by torch's profiler" if events else "failed: torch's profiler sees nothing"
+    return len(events), n_ours, how

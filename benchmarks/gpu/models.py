@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.gpu.rows import Row, failed, row
+from benchmarks.gpu.rows import Row, failed, named, row
 from benchmarks.gpu.timing import Call, Setting, alternate, ours, stock
 from pai_torchacc import _host
 from pai_torchacc.bench.measure_cuda import is_emulated
@@ -220,7 +220,7 @@ def measure(
                     timing, timings["stock"], 0, 0, setting,
                 )  # fmt: skip
         except RuntimeError as error:
-            yield failed(SECTION, name, dtype, error)
+            yield failed(SECTION, name, named(dtype), error)
 
 
 def _served(call: Call) -> str:

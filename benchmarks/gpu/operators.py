@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.gpu.rows import Row, failed, row
+from benchmarks.gpu.rows import Row, failed, named, row
 from benchmarks.gpu.timing import Call, Setting, alternate, ours, served, stock
 from pai_torchacc import ops
 from pai_torchacc.bench.measure_cuda import is_emulated
@@ -303,7 +303,7 @@ def measure(
                     timing, timings["stock"], n_bytes, flops, setting,
                 )  # fmt: skip
     except RuntimeError as error:  # no memory, or torch has no such call here
-        yield failed(SECTION, name, dtype, error)
+        yield failed(SECTION, name, named(dtype), error)
 
 
 def _without_gradients(forward: Callable[[], Tensor]) -> Call:

@@ -97,7 +97,7 @@ def measure(kind: Kind, chosen: Parameters, setting: Setting) -> Iterator[Row]:
                 timing, timings["stock"], n_bytes, 0, setting,
             )  # fmt: skip
     except RuntimeError as error:
-        yield failed(SECTION, name, torch.float32, error)
+        yield failed(SECTION, name, "float32", error)
 
 
 def _zero_grad(chosen: Parameters, setting: Setting) -> Iterator[Row]:
@@ -117,4 +117,4 @@ def _zero_grad(chosen: Parameters, setting: Setting) -> Iterator[Row]:
                 timing, timings["stock"], 4.0 * chosen.n * chosen.elements, 0, setting,
             )  # fmt: skip
     except RuntimeError as error:
-        yield failed(SECTION, name, torch.float32, error)
+        yield failed(SECTION, name, "float32", error)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 from benchmarks.gpu.timing import Setting, stock
 from pai_torchacc.bench.measure import Timing, environment
 from pai_torchacc.bench.measure_cuda import is_emulated
+from pai_torchacc.bench.tables import header
 
 EMULATED = "emulated"
 
@@ -71,12 +70,17 @@ def row(
     )
 
 
-def failed(section: str, case: str, dtype: torch.dtype, error: Exception) -> Row:
+def failed(section: str, case: str, dtype: str, error: Exception) -> Row:
     """A case that ended with an error, which the rest goes on after."""
     stock()
     torch.cuda.empty_cache()
-    text = str(error).partition("\n")[0]
-    return Row(section, case, named(dtype), "", "", note=f"failed: {text}")
+    return Row(section, case, dtype, "", "", note=f"failed: {first_line(error)}")
+
+
+def first_line(error: Exception) -> str:
+    """What kind of error it is, and the first line of what it says."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}"
 
 
 def named(dtype: torch.dtype) -> str:
@@ -109,12 +113,9 @@ class Writer:
         self._facts = facts()
         self._csv = Path(csv_path) if csv_path else None
         if self._csv:
-            lines = [f"# {key}: {value}\n" for key, value in self._facts.items()]
-            lines.append(
-                f"# command: python -m benchmarks {shlex.join(sys.argv[1:])}\n"
-            )
-            lines.append(",".join(f.name for f in fields(Row)) + "\n")
-            self._csv.write_text("".join(lines), encoding="utf-8")
+            names = ",".join(f.name for f in fields(Row))
+            head = header(self._facts, "benchmarks")
+            self._csv.write_text(f"{head}{names}\n", encoding="utf-8")
 
     def add(self, row: Row) -> None:
         """Write it at once."""

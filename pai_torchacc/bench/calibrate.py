@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +18,7 @@ from pai_torchacc.bench.measure import (
     raise_malloc_thresholds,
     thread_counts,
 )
+from pai_torchacc.bench.tables import header, write_measurements
 from pai_torchacc.calibration import BY_NAME, COLUMNS, Measurement, read
 from pai_torchacc.commands.usage import UsageError, check_outputs
 
@@ -119,7 +117,7 @@ def _time_rows(
     asked = [row for row in rows if row not in case.without_rows]
     taken = [row for row in asked if _takes(c, case, row, call)]
     variants: dict[Any, Any] = {
-        "stock": (partial(_stock, call), getattr(call, "stock", call))
+        "stock": (partial(stock, call), getattr(call, "stock", call))
     }
     for row in taken:
         variants[row] = partial(_only, c, own, row, call), call
@@ -129,23 +127,24 @@ def _time_rows(
         timings = alternate(variants, blocks, block_s)
     finally:
         _unpin(c, (*own, *others))
-    stock = timings["stock"].best
+    stock_s = timings["stock"].best
     rival = {row: timings.get((row, "forwarded"), timings["stock"]) for row in taken}
     return {
-        row: (min(stock, rival[row].best) / timings[row].best, stock * 1e6)
+        row: (min(stock_s, rival[row].best) / timings[row].best, stock_s * 1e6)
         for row in taken
     }
 
 
-def _begin(call: Any) -> None:
+def begin(call: Any) -> None:
     """Tell a call that asks for it that other rows are on."""
     if isinstance(call, Gradient):
         call.begin()
 
 
-def _stock(call: Any) -> None:
+def stock(call: Any) -> None:
+    """Switch all off, and tell a call that asks for it."""
     ptac.disable()
-    _begin(call)
+    begin(call)
 
 
 def _only(c: Any, ops: tuple[str, ...], row: str, call: Any) -> None:
@@ -162,7 +161,7 @@ def _only(c: Any, ops: tuple[str, ...], row: str, call: Any) -> None:
         exclude=backward.difference(ops),  # which the name of its forward includes
         numerics="fast",
     )
-    _begin(call)
+    begin(call)
 
 
 def _unpin(c: Any, ops: tuple[str, ...]) -> None:
@@ -185,17 +184,8 @@ def write(
     path: Path, measurements: list[Measurement], remarks: list[str] | None = None
 ) -> None:
     """Write a table with a header that says where it comes from."""
-    lines = [f"{key}: {value}" for key, value in environment().items()]
-    lines.append(f"command: python -m pai_torchacc {shlex.join(sys.argv[1:])}")
-    with path.open("w", newline="", encoding="utf-8") as file:
-        for line in [*lines, *(remarks or [])]:
-            file.write(f"# {line}\n")
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for m in sorted(measurements):
-            is_product = isinstance(m.work, tuple)
-            work = "x".join(map(str, m.work)) if is_product else m.work
-            writer.writerow(m._replace(work=work))
+    head = header(environment(), "pai_torchacc", remarks or [])
+    write_measurements(path, head, COLUMNS, sorted(measurements))
 
 
 def generic(measurements: list[Measurement], isa: str) -> list[Measurement]:
@@ -250,16 +240,11 @@ def _generic_file(folder: Path, isa: str) -> Path:
 
 def run(path: Path, ops: list[str] | None, is_generic: bool) -> dict[str, Any]:
     """Calibrate, showing progress, and write the table; a summary as a document."""
-    from pai_torchacc.bench.progress import Steps
+    from pai_torchacc.bench.progress import shown
 
     _check(path, ops, is_generic)
-    with Steps(total=1.0) as steps:
-
-        def progress(what: str, share: float) -> None:
-            steps.begin(what)
-            steps.end(share)
-
-        measurements = _worst(measure(progress, frozenset(ops) if ops else None))
+    only = frozenset(ops) if ops else None
+    measurements = _worst(shown(lambda progress: measure(progress, only)))
     if not measurements:
         raise UsageError("no row of this machine takes any of these calls")
     _write_beside_others(path, measurements, ops, [])

@@ -6,9 +6,7 @@ than stock does. It shows where that was not enough.
 
 from __future__ import annotations
 
-import csv
 import math
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,9 +17,10 @@ import torch
 
 import pai_torchacc as ptac
 from pai_torchacc import _host
-from pai_torchacc.bench import measure_cuda
-from pai_torchacc.bench.cases import Case, Gradient, cases
+from pai_torchacc.bench import calibrate, measure_cuda
+from pai_torchacc.bench.cases import Case, cases
 from pai_torchacc.bench.measure import environment
+from pai_torchacc.bench.tables import header, write_measurements
 from pai_torchacc.calibration import Work
 from pai_torchacc.commands.usage import UsageError, check_outputs
 from pai_torchacc.fusion import cuda
@@ -77,7 +76,10 @@ def _time(
         call()
         if c.counters(case.op)[0] == before:
             return None
-        variants = {"stock": partial(_stock, call), "ours": partial(_ours, case, call)}
+        variants = {
+            "stock": partial(calibrate.stock, call),
+            "ours": partial(_ours, case, call),
+        }
         timings = measure_cuda.alternate(
             {name: (prepare, call) for name, prepare in variants.items()},
             blocks,
@@ -89,20 +91,10 @@ def _time(
     return stock.best / ours.best, stock.best * 1e6
 
 
-def _begin(call: Any) -> None:
-    if isinstance(call, Gradient):
-        call.begin()
-
-
-def _stock(call: Any) -> None:
-    ptac.disable()
-    _begin(call)
-
-
 def _ours(case: Case, call: Any) -> None:
     """Switch on what the case is about, and what its call needs."""
     ptac.enable("operator_fusion", include=(case.op, *case.with_ops))
-    _begin(call)
+    calibrate.begin(call)
 
 
 def _write(path: Path, measured: list[Measured]) -> None:
@@ -112,25 +104,19 @@ def _write(path: Path, measured: list[Measured]) -> None:
         if measure_cuda.is_emulated()
         else torch.cuda.get_device_name()
     )
-    with path.open("w", newline="", encoding="utf-8") as file:
-        for key, value in facts.items():
-            file.write(f"# {key}: {value}\n")
-        file.write(f"# command: python -m pai_torchacc {shlex.join(sys.argv[1:])}\n")
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Measured._fields)
-        for m in sorted(measured, key=lambda m: m[:3]):
-            is_product = isinstance(m.work, tuple)
-            work = "x".join(map(str, m.work)) if is_product else m.work
-            writer.writerow(m._replace(work=work))
+    by_place = sorted(measured, key=lambda m: m[:3])
+    write_measurements(path, header(facts, "pai_torchacc"), Measured._fields, by_place)
 
 
-def _summary(measured: list[Measured]) -> Iterator[str]:
+def _summary(measured: list[Measured], asked: frozenset[str]) -> Iterator[str]:
     """A line an operator, then one for each place where it loses."""
     for op in dict.fromkeys(m.op for m in measured):
         ratios = [m.ratio for m in measured if m.op == op]
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         least = min(ratios)
         yield f"{op}: {len(ratios)} cases, mean {mean:.2f}x, least {least:.2f}x"
+    for op in sorted(asked.difference(m.op for m in measured)):
+        yield f"{op}: stock does all cases"
     for m in measured:
         if m.ratio < LOSES:
             where = f"{m.kind}, {m.dtype}, work {m.work}"
@@ -139,7 +125,7 @@ def _summary(measured: list[Measured]) -> Iterator[str]:
 
 def run(path: Path, ops: list[str] | None) -> dict[str, Any]:
     """Measure, showing progress, and write the table; a summary as a document."""
-    from pai_torchacc.bench.progress import Steps
+    from pai_torchacc.bench.progress import shown
 
     check_outputs([path])
     if not torch.cuda.is_available():
@@ -152,17 +138,12 @@ def run(path: Path, ops: list[str] | None) -> dict[str, Any]:
         )
     for unit, why in measure_cuda.provide().items():
         print(f"no machine code for {unit}: {why}", file=sys.stderr)
-    with Steps(total=1.0) as steps:
-
-        def progress(what: str, share: float) -> None:
-            steps.begin(what)
-            steps.end(share)
-
-        measured = list(measure(progress, frozenset(ops) if ops else None))
+    asked = frozenset(ops or known)
+    measured = shown(lambda progress: measure(progress, asked))
     if not measured:
         raise UsageError("no row of CUDA's takes any of these calls")
     _write(path, measured)
-    lines = list(_summary(measured))
+    lines = list(_summary(measured, asked))
     for line in [*lines, f"{len(measured)} measurements in {path}"]:
         print(line)
     return {"file": str(path), "measurements": len(measured), "summary": lines}

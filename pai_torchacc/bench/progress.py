@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TextIO
+from collections.abc import Callable, Iterable
+from typing import TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
+
+T = TypeVar("T")
 
 EVERY_S = 5.0
 """Without a terminal: the least time between two lines."""
@@ -65,3 +68,18 @@ class Steps:
         self._done += amount
         if self._bar and self._task is not None:
             self._bar.advance(self._task, amount)
+
+
+def shown(measure: Callable[[Callable[[str, float], None]], Iterable[T]]) -> list[T]:
+    """All that is measured, while a bar shows what it tells of its progress.
+
+    ``measure`` is given a function to call with what comes next, and the share of the
+    whole that this is.
+    """
+    with Steps(total=1.0) as steps:
+
+        def progress(what: str, share: float) -> None:
+            steps.begin(what)
+            steps.end(share)
+
+        return list(measure(progress))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import shlex
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from pai_torchacc.bench.measure import (
     thread_counts,
 )
 from pai_torchacc.bench.progress import Steps
+from pai_torchacc.bench.tables import header
 from pai_torchacc.commands.usage import UsageError, check_outputs
 
 LONG = ("W4", "W5", "ResNet18@224", "VGG", "UN", level_fast.LOSS.split(",")[0])
@@ -142,10 +142,8 @@ def write_csv(
 ) -> None:
     """Write dataclasses as rows, with what they depend on in the header."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        for key, value in (environment() | dict(more or {})).items():
-            file.write(f"# {key}: {value}\n")
-        program = Path(sys.argv[0]).parent.name
-        file.write(f"# command: python -m {program} {shlex.join(sys.argv[1:])}\n")
+        facts = environment() | dict(more or {})
+        file.write(header(facts, Path(sys.argv[0]).parent.name))
         writer = csv.DictWriter(file, list(asdict(results[0])), lineterminator="\n")
         writer.writeheader()
         for r in results:

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.overrides import has_torch_function
 
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.activations import ACTIVATIONS
 from pai_torchacc.fusion.compiled import not_compiled_alone
 from pai_torchacc.fusion.foreign import is_torchs_own
-from pai_torchacc.fusion.linear import ACTIVATIONS
 
 ATTEND = "multi_head_attention_forward"
 _PROJECTING = (ATTEND, "_in_projection_packed", "_in_projection")

@@ -22,10 +22,7 @@ from pai_torchacc.fusion.foreign import is_torchs_own
 _NAME = "_ff_block"
 _LAYERS = (
     (nn.TransformerEncoderLayer, "dropout2"),
-    (
-        nn.TransformerDecoderLayer,
-        "dropout3",
-    ),
+    (nn.TransformerDecoderLayer, "dropout3"),
 )
 """Classes, and the module through which what the block gives is sent."""
 

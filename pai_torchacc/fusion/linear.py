@@ -18,14 +18,12 @@ from torch import Tensor, nn
 from pai_torchacc import _host
 from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.activations import activated, saves_z, through_activation
 from pai_torchacc.fusion.compiled import not_compiled, traced_as
 from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.fusion.linear_cuda import products
 from pai_torchacc.fusion.node import as_saved, lean_apply, named_like
 from pai_torchacc.fusion.shadow import run
-
-ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
-"""Names of activations; the index is the extension's code."""
 
 _LAST_NODES = ("Addmm", "Relu", "Gelu", "Gelu", "Silu", "Tanh", "Sigmoid")
 """Names of the last of torch's own nodes for each. Ours are called so, too: torch names
@@ -128,44 +126,8 @@ def stock_forward(
 ) -> Any:
     """Compute y by torch's own operators, or (y, z) where a gradient needs z."""
     z = torch._C._nn.linear(x, w, bias)
-    match ACTIVATIONS[activation]:
-        case "none":
-            return z
-        case "gelu_tanh":
-            y = torch._C._nn.gelu(z, approximate="tanh")
-        case "gelu" | "silu" as name:
-            y = getattr(torch._C._nn, name)(z)
-        case name:
-            return getattr(torch, name)(z)
-    return (y, z) if is_training else y
-
-
-def saves_z(activation: int) -> bool:
-    """Whether its gradient is computed from what it was applied to, and not from y."""
-    return ACTIVATIONS[activation] in ("gelu", "gelu_tanh", "silu")
-
-
-def through_activation(
-    grad: Tensor | None, saved: Tensor | None, activation: int
-) -> Tensor | None:
-    """Differentiably, the gradient before the activation."""
-    if grad is None or saved is None:
-        return grad
-    aten = torch.ops.aten
-    match ACTIVATIONS[activation]:
-        case "relu":
-            return aten.threshold_backward(grad, saved, 0)
-        case "gelu":
-            return aten.gelu_backward(grad, saved)
-        case "gelu_tanh":
-            return aten.gelu_backward(grad, saved, approximate="tanh")
-        case "silu":
-            share = torch.sigmoid(saved)
-            return grad * share * (1 + saved * (1 - share))
-        case "tanh":
-            return grad * (1 - saved * saved)
-        case _:
-            return grad * saved * (1 - saved)
+    y = activated(z, activation)
+    return (y, z) if is_training and saves_z(activation) else y
 
 
 def product_gradients(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-_TAKES_F32, _TAKES_F16, _TAKES_BF16, _ALLOWS_TF32 = 1, 2, 4, 8
+_TAKES_F32, _TAKES_F16, _TAKES_BF16, ALLOWS_TF32 = 1, 2, 4, 8
 """Bits that the extension knows, see callpath/linear/cuda_products.c in csrc."""
 
 
@@ -27,10 +27,10 @@ def products() -> Callable[[], int]:
 
     def float32() -> int:
         if precision is None:
-            return _TAKES_F32 | _ALLOWS_TF32 * c._get_cublas_allow_tf32()
+            return _TAKES_F32 | ALLOWS_TF32 * c._get_cublas_allow_tf32()
         match precision("cuda", "matmul"):
             case "tf32":
-                return _TAKES_F32 | _ALLOWS_TF32
+                return _TAKES_F32 | ALLOWS_TF32
             case "ieee" | "none":
                 return _TAKES_F32
             case _:

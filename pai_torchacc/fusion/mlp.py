@@ -13,13 +13,9 @@ import torch
 from torch import Tensor
 
 from pai_torchacc import _host
+from pai_torchacc.fusion.activations import saves_z, through_activation
 from pai_torchacc.fusion.compiled import not_compiled
-from pai_torchacc.fusion.linear import (
-    product_gradients,
-    saves_z,
-    stock_forward,
-    through_activation,
-)
+from pai_torchacc.fusion.linear import product_gradients, stock_forward
 from pai_torchacc.fusion.node import as_saved, lean_apply, named_like
 from pai_torchacc.fusion.shadow import run
 
@@ -52,11 +48,12 @@ class Mlp(torch.autograd.Function):
         """Compute y, and h or (h, z): both with their leading dimensions in one."""
         wants = ctx.needs_input_grad[:5]
         goes_through = _goes_through(wants)
+        given = x, w1, b1, w2, b2
         y, h, saved = run(
             "mlp",
             _host.load().mlp_forward,
-            (x, w1, b1, w2, b2, activation, row, goes_through),
-            lambda: _stock(x, w1, b1, w2, b2, activation, goes_through),
+            (*given, activation, row, goes_through),
+            lambda: _stock(given, activation, goes_through),
         )
         has_z = saves_z(activation)
         ctx.set_materialize_grads(False)
@@ -129,14 +126,9 @@ def _gradients(
 
 
 def _stock(
-    x: Tensor,
-    w1: Tensor,
-    b1: Tensor | None,
-    w2: Tensor,
-    b2: Tensor | None,
-    activation: int,
-    keeps_saved: bool,
+    given: tuple[Any, ...], activation: int, keeps_saved: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
+    x, w1, b1, w2, b2 = given
     hidden = stock_forward(x, w1, b1, activation)
     h, z = hidden if isinstance(hidden, tuple) else (hidden, None)
     y = torch._C._nn.linear(h, w2, b2)

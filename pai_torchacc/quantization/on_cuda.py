@@ -25,7 +25,6 @@ _FLOPS_S = {16: 6e14, "tf32": 3e14, 32: 6e13}
 _GAIN = 1.05
 _MANY = 1 << 16
 """Rows that stand for any number of them."""
-_ALLOWS_TF32 = 8
 
 
 def reason() -> str | None:
@@ -62,7 +61,7 @@ def _float_rate(dtype: torch.dtype) -> tuple[int, float]:
     """Bytes of an element, operations a second. As stock would compute now."""
     if torch.is_autocast_enabled("cuda") or dtype != torch.float32:
         return 2, _FLOPS_S[16]
-    allows_tf32 = linear_cuda.products()() & _ALLOWS_TF32
+    allows_tf32 = linear_cuda.products()() & linear_cuda.ALLOWS_TF32
     return 4, _FLOPS_S["tf32" if allows_tf32 else 32]
 
 

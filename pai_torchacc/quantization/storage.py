@@ -184,10 +184,10 @@ class Int8Module(nn.Module):
         self._int8.dtype = fn(torch.zeros(1, device=own[key].device).to(before)).dtype
         scale = apply(key, own.pop(key))
         packed = [own[k] for k in own if k.startswith(f"{name}_packed")]
-        is_typed = f"{name}_float" in own and scale.is_cuda
-        if is_typed and self._int8.dtype != before:
-            pass  # the float copy has another dtype now
-        elif packed and packed[0].device.type == scale.device.type:
+        has_copy = f"{name}_float" in own and scale.is_cuda
+        is_copy_old = has_copy and self._int8.dtype != before
+        stays = packed and packed[0].device.type == scale.device.type
+        if stays and not is_copy_old:
             return {key: scale} | {k: apply(k, t) for k, t in own.items()}
         plain = own.get(f"{name}_int8")
         if plain is None:

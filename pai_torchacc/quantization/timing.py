@@ -86,10 +86,14 @@ def _timed(stock: Call, ours: Call, x: Tensor) -> tuple[float, float]:
 
 
 def _block(way: Call, x: Tensor, repeats: int) -> int:
-    wait = torch.cuda.synchronize if x.is_cuda else int
-    wait()
+    _wait_for(x.device)
     start = time.perf_counter_ns()
     for _ in range(repeats):
         way(x)
-    wait()
+    _wait_for(x.device)
     return time.perf_counter_ns() - start
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -6,14 +6,18 @@ import csv
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import native
 import pytest
 import torch
 from switching import environment
 
+from benchmarks.gpu import ceilings
 from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.operators import OPERATORS
+from benchmarks.gpu.rows import Row
+from benchmarks.gpu.timing import Budget, Setting
 
 PROGRAM = """
 import ctypes, sys
@@ -72,7 +76,32 @@ def test_every_part_has_rows(rows: Rows) -> None:
     assert {row["section"] for row in rows} == sections
     [copy] = [row for row in rows if row["case"].startswith("copy")]
     assert float(copy["copy_share"]) == 1
-    assert {r["dtype"] for r in rows if r["section"] == "device"} >= {"float32"}
+    products = [r for r in rows if r["case"].startswith("product")]
+    assert [r["dtype"] for r in products] == list(ceilings.DTYPES)
+
+
+def test_products_that_a_device_has_not_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy = Row("device", "copy", "uint8", "measured", "")
+
+    def refuse(case: str, *_: Any) -> Row:
+        raise error
+
+    monkeypatch.setattr(ceilings, "_copy", lambda *_: copy)
+    monkeypatch.setattr(ceilings, "_product", refuse)
+    error: Exception = NotImplementedError("not on this one\nbut on others")
+    first, *found = ceilings.rows(Setting(Budget(1)))
+    assert first is copy
+    assert [r.dtype for r in found] == list(ceilings.DTYPES)
+    said = "NotImplementedError: not on this one"
+    for r in found:
+        is_refused = r.dtype in ("int8", "float8")
+        assert r.served == ("refused" if is_refused else "")
+        assert r.note == (said if is_refused else f"failed: {said}")
+    error = AttributeError("a fault of the benchmark's")
+    with pytest.raises(AttributeError):
+        list(ceilings.rows(Setting(Budget(1))))
 
 
 def test_every_operator_is_measured_beside_stock(rows: Rows) -> None:

@@ -87,6 +87,21 @@ def test_a_package_that_is_not_there_fails_the_build(tmp_path: Path) -> None:
     assert lines[-1] == f"failed: build; results are in {tmp_path}"
 
 
+def test_a_build_that_fails_is_not_what_was_built_before(tmp_path: Path) -> None:
+    variables = fake(tmp_path, "*setup.py*) exit 1;;")
+    status, lines = run(str(tmp_path), "build", **variables)
+    assert status == 1
+    assert lines[-1] == f"failed: build; results are in {tmp_path}"
+
+
+def test_a_torch_that_fails_is_not_a_missing_device(tmp_path: Path) -> None:
+    variables = fake(tmp_path, "*torch.cuda.is_available*) exit 1;;")
+    stages = "tests", "racecheck", "benchmarks"
+    status, lines = run(str(tmp_path), *stages, **variables)
+    assert status == 1
+    assert lines[-1] == f"failed: {' '.join(stages)}; results are in {tmp_path}"
+
+
 def test_limits_come_to_less_than_ten_minutes() -> None:
     [line] = [x for x in SCRIPT.read_text().splitlines() if x.startswith("STAGES=")]
     words = line.partition('"')[2].strip('"').split()

@@ -24,7 +24,10 @@ machine_code, on = quantized_layers.machine_code, quantized_layers.switched_on
 @pytest.mark.parametrize(
     ("n", "k", "dtype", "faster"),
     [
+        (11008, 4096, torch.bfloat16, {"cuda_m256", "cuda_m1024"}),
         (4096, 4096, torch.bfloat16, {"cuda_m1024"}),
+        (11008, 2048, torch.bfloat16, {"cuda_m1024"}),
+        (4096, 2048, torch.bfloat16, set()),
         (16384, 16384, torch.float16, {"cuda_m256", "cuda_m1024"}),
         (4096, 512, torch.bfloat16, set()),  # what is around the product takes longer
         (1024, 1024, torch.float32, {"cuda_m256", "cuda_m1024"}),
@@ -32,6 +35,7 @@ machine_code, on = quantized_layers.machine_code, quantized_layers.switched_on
     ],
 )
 def test_model_of_speed(n: int, k: int, dtype: torch.dtype, faster: set[str]) -> None:
+    """The first four are what docs/quantization.md tells."""
     kinds = ("cuda_m256", "cuda_m1024")
     assert {x for x in kinds if on_cuda.is_faster(x, n, k, dtype)} == faster
 

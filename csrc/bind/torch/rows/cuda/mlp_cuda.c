@@ -7,13 +7,13 @@
 #include "bind/torch/rows/cuda/made.h"
 
 /*
- * A step takes the host no longer by our node than by stock's seven: 167 us against 170
- * in one rough run on a busy CPU, without what products and other kernels take.
- * Of these stock has ten and we have six to nine, at some 7 us each. So the host gains
- * a tenth, and the device what is launched and moved less. That is a model: blocks of
- * which the products keep a GPU of 600 TFLOP/s for less than 20 us, and so gain by
- * nothing but the host, are left to stock until it has been measured. float32 on its
- * own units runs at an eighth of that or less.
+ * A step takes the host about as long by our node as by stock's seven, in one rough run
+ * on a busy CPU, without what products and other kernels take. Of these stock has ten
+ * and we have six to nine. So the host should gain, and the device by what is launched
+ * and moved less. That is a model: blocks of which the products, forward and twice
+ * backward, keep a GPU of 600 TFLOP/s for less than 22 us, and so gain by nothing but
+ * the host, are left to stock until it has been measured. float32 on its own units runs
+ * at an eighth of that or less.
  */
 static int64_t least_work = (int64_t)1 << 31;
 

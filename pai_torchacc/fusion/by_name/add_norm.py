@@ -1,9 +1,4 @@
-"""A residual sum with the norm behind it, or the dropout before it, as one operator.
-
-Served on CUDA, where each saves a launch and a pass over the tensors; everywhere else,
-under ``torch.compile`` and in transforms they are torch's own operators, one behind the
-other.
-"""
+"""A residual sum with the norm behind it, as one operator."""
 
 from __future__ import annotations
 
@@ -15,10 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pai_torchacc import _host
-from pai_torchacc.fusion.by_name import can_be_ours, wants_gradient
+from pai_torchacc.fusion import by_name
 from pai_torchacc.fusion.compiled import not_compiled
-from pai_torchacc.fusion.node import lean_apply
-from pai_torchacc.fusion.shadow import checked, run
+from pai_torchacc.fusion.shadow import checked
 
 NORMS = ("layer_norm", "rms_norm")
 
@@ -70,131 +64,29 @@ def add_norm(
     shape = (normalized_shape,) if is_one else tuple(normalized_shape)
     fits = shape and tuple(input.shape[-len(shape) :]) == shape
     added = torch.finfo(torch.float32).eps if eps is None and is_rms else eps
-    if (
-        fits
-        and added is not None
-        and can_be_ours("add_norm", input, residual, weight, bias)
-    ):
-        args = input, residual, weight, bias, len(shape), float(added), is_rms
+    given = input, residual, weight, bias
+    if fits and added is not None and by_name.can_be_ours("add_norm", *given):
+        options = len(shape), float(added), is_rms
         made = checked(
-            "add_norm", _host.load().add_norm, args, lambda: _stock_parts(shape, *args)
+            "add_norm",
+            _host.load().add_norm,
+            (*given, *options),
+            lambda: _stock_parts(given, shape, float(added), is_rms),
         )
         if made is not None:
-            return _with_gradients(made, *args)
+            y, total, *_ = by_name.behind_node(AddNorm, given, made, *options)
+            return y, total
     total = input + residual
     if is_rms:
         return F.rms_norm(total, shape, weight, eps), total
     return F.layer_norm(total, shape, weight, bias, eps), total
 
 
-def dropout_add(
-    input: Tensor, residual: Tensor, p: float = 0.5, training: bool = True
-) -> Tensor:
-    """Compute ``dropout(input, p, training) + residual``.
-
-    Which elements are dropped is what ``torch.nn.functional.dropout`` would have
-    dropped, by the same numbers of the device's generator, which moves on as far.
-
-    Parameters
-    ----------
-    input, residual : Tensor
-        [...]
-    p : float
-        The probability of an element to be dropped, 0 to 1.
-    training : bool
-        Without it nothing is dropped.
-
-    Returns
-    -------
-    Tensor
-        Of input's sizes.
-
-    Raises
-    ------
-    ValueError
-        p is no probability.
-    RuntimeError
-        As torch's own, where the shapes do not fit.
-    """
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"p={p}; a probability is from 0 to 1")
-    drops = training and 0.0 < p < 1.0
-    if drops and can_be_ours("dropout_add", input, residual):
-        made = _dropped(input, residual, p)
-        if made is not None:
-            if wants_gradient(input, residual):
-                return lean_apply(DropoutAdd)(input, residual, made, 1 / (1 - p))
-            return made[0]
-    return F.dropout(input, p, training) + residual
-
-
-def _dropped(x: Tensor, residual: Tensor, p: float) -> tuple[Tensor, Tensor] | None:
-    """The result and its mask, or None where torch has to do it."""
-    c = _host.load()
-    if torch.cuda.is_current_stream_capturing():  # the generator cannot be asked
-        c.refuse("dropout_add", "mode or transform active")
-        return None
-    generator = torch.cuda.default_generators[x.get_device()]
-    found: tuple[Tensor, Tensor] | None = c.dropout_add(x, residual, p, generator)
-    return found
-
-
-class DropoutAdd(torch.autograd.Function):
-    """What has been computed, with its gradient.
-
-    It comes in a tuple, here and in the other nodes: a tensor that is an argument would
-    come back as a view, which a program may not write to.
-    """
-
-    @staticmethod
-    @not_compiled
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        residual: Tensor,
-        made: tuple[Tensor, Tensor],
-        scale: float,
-    ) -> Tensor:
-        """Return the result; made is that with its mask."""
-        y, mask = made
-        ctx.set_materialize_grads(False)
-        ctx.scale = scale
-        ctx.save_for_backward(mask)
-        return y
-
-    @staticmethod
-    @not_compiled
-    def backward(ctx: Any, grad: Tensor | None) -> Any:
-        """Return the gradients of x and of the residual."""
-        (mask,) = ctx.saved_tensors
-        of_x = None
-        if grad is not None and ctx.needs_input_grad[0]:
-            of_x = _dropout_gradient(grad, mask, ctx.scale)
-        return of_x, grad, None, None
-
-
-def _dropout_gradient(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
-    def stock() -> tuple[Tensor]:
-        return (torch.ops.aten.native_dropout_backward(grad, mask, scale),)
-
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return stock()[0]
-    args = grad.contiguous(), mask, scale
-    (found,) = run("dropout_backward", _host.load().dropout_backward, args, stock)
-    return found
-
-
 def _stock_parts(
-    shape: tuple[int, ...],
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    _n_last: int,
-    eps: float,
-    is_rms: bool,
+    given: tuple[Any, ...], shape: tuple[int, ...], eps: float, is_rms: bool
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """What the extension's function gives, by torch's operators."""
+    x, residual, weight, bias = given
     total = x + residual
     if is_rms:
         y, rstd = torch.ops.aten._fused_rms_norm(total, shape, weight, eps)
@@ -202,21 +94,6 @@ def _stock_parts(
     args = total, shape, weight, bias, eps
     y, mean, rstd = torch.ops.aten.native_layer_norm(*args)
     return y, total, mean, rstd
-
-
-def _with_gradients(
-    made: tuple[Any, ...],
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    *rest: Any,
-) -> tuple[Tensor, Tensor]:
-    given = (x, residual, weight, bias)
-    if wants_gradient(*given):
-        found: tuple[Tensor, Tensor] = lean_apply(AddNorm)(*given, made, *rest)
-        return found
-    return made[0], made[1]
 
 
 class AddNorm(torch.autograd.Function):
@@ -252,22 +129,16 @@ class AddNorm(torch.autograd.Function):
         of_x, of_weight, of_bias = grad_sum, None, None
         wants = ctx.needs_input_grad
         if grad_y is not None:
-            kept = total, weight, *ctx.options
-
-            def stock() -> tuple[Tensor | None, ...]:
-                return gradients(grad_y, grad_sum, *kept)
-
-            if torch.is_grad_enabled() or torch.compiler.is_compiling():
-                of_x, of_weight, of_bias = stock()
-            else:
-                args = (
+            of_x, of_weight, of_bias = by_name.gradients(
+                "add_norm_backward",
+                _host.load().add_norm_backward,
+                (
                     *(grad_y.contiguous(), total, rstd, mean, weight),
                     None if grad_sum is None else grad_sum.contiguous(),
                     *(n_last, bool(wants[2] or wants[3])),
-                )
-                of_x, of_weight, of_bias = run(
-                    "add_norm_backward", _host.load().add_norm_backward, args, stock
-                )
+                ),
+                lambda: gradients(grad_y, grad_sum, total, weight, *ctx.options),
+            )
         shape = total.shape[total.dim() - n_last :]
         weights = (
             g.reshape(shape) if g is not None and wanted else None

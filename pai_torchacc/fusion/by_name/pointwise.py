@@ -1,0 +1,152 @@
+"""An activation with the product or the sum beside it, as one operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pai_torchacc import _host
+from pai_torchacc.fusion import by_name
+from pai_torchacc.fusion.activations import (
+    ACTIVATIONS,
+    activated,
+    code_of,
+    saves_z,
+    through_activation,
+)
+from pai_torchacc.fusion.compiled import not_compiled
+from pai_torchacc.fusion.shadow import checked
+
+_TAKEN = tuple(name for name in ACTIVATIONS if name != "none")
+
+
+def gated_act(gate: Tensor, value: Tensor, activation: str = "silu") -> Tensor:
+    """Compute ``activation(gate) * value``: SwiGLU, GEGLU and their like.
+
+    Parameters
+    ----------
+    gate, value : Tensor
+        [...]
+    activation : str
+        ``relu``, ``gelu``, ``gelu_tanh``, ``silu``, ``tanh`` or ``sigmoid``.
+
+    Returns
+    -------
+    Tensor
+        Of gate's sizes. Of 16-bit tensors the activation is not rounded before it is
+        multiplied.
+
+    Raises
+    ------
+    ValueError
+        There is no such activation.
+    RuntimeError
+        As torch's own, where the shapes do not fit.
+    """
+    return _compute("gated_act", GatedAct, gate, value, activation)
+
+
+def add_act(input: Tensor, residual: Tensor, activation: str = "relu") -> Tensor:
+    """Compute ``activation(input + residual)``.
+
+    Parameters
+    ----------
+    input, residual : Tensor
+        [...]
+    activation : str
+        As of :func:`gated_act`.
+
+    Returns
+    -------
+    Tensor
+        Of input's sizes.
+
+    Raises
+    ------
+    ValueError
+        There is no such activation.
+    RuntimeError
+        As torch's own, where the shapes do not fit.
+    """
+    return _compute("add_act", AddAct, input, residual, activation)
+
+
+def _compute(op: str, node: Any, a: Tensor, b: Tensor, activation: str) -> Tensor:
+    code = code_of(activation, _TAKEN)
+    if by_name.can_be_ours(op, a, b):
+        args = op, (a, b), code
+        made = checked(
+            op, _host.load().pointwise, args, lambda: (_stock(op, a, b, code),)
+        )
+        if made is not None:
+            y: Tensor = by_name.behind_node(node, (a, b), made, op, code)[0]
+            return y
+    return _stock(op, a, b, code)
+
+
+def _stock(op: str, a: Tensor, b: Tensor, code: int) -> Tensor:
+    return activated(a, code) * b if op == "gated_act" else activated(a + b, code)
+
+
+class _Pointwise(torch.autograd.Function):
+    """What has been computed, with its gradients."""
+
+    @staticmethod
+    @not_compiled
+    def forward(
+        ctx: Any, a: Tensor, b: Tensor, made: tuple[Tensor], op: str, code: int
+    ) -> tuple[Tensor]:
+        """Return the result, which is made."""
+        (y,) = made
+        ctx.set_materialize_grads(False)
+        ctx.op, ctx.code = op, code
+        is_result_enough = op == "add_act" and ACTIVATIONS[code] == "relu"
+        ctx.save_for_backward(*((y, None) if is_result_enough else (a, b)))
+        return (y,)
+
+    @staticmethod
+    @not_compiled
+    def backward(ctx: Any, grad: Tensor | None) -> Any:
+        """Return the gradients of both tensors, which are the same of a sum."""
+        if grad is None:
+            return (None,) * 5
+        op, code, kept = ctx.op, ctx.code, ctx.saved_tensors
+        found = by_name.gradients(
+            f"{op}_backward",
+            _host.load().pointwise,
+            (f"{op}_backward", (grad.contiguous(), *kept), code),
+            lambda: gradients(op, grad, kept, code),
+        )
+        return found[0], found[-1], None, None, None
+
+
+class GatedAct(_Pointwise):
+    """Of ``activation(gate) * value``; keeps gate and value."""
+
+
+class AddAct(_Pointwise):
+    """Of ``activation(input + residual)``; of ReLU keeps the result alone."""
+
+
+def gradients(
+    op: str, grad: Tensor, kept: tuple[Tensor, Tensor | None], code: int
+) -> tuple[Tensor, ...]:
+    """By torch's operators, differentiable: of both, or of the sum.
+
+    kept are gate and value; or input and residual, or ReLU's result alone.
+    """
+    a, b = kept
+    if op == "gated_act":
+        assert b is not None
+        return _through(grad * b, a, code), grad * activated(a, code)
+    return (_through(grad, a if b is None else a + b, code),)
+
+
+def _through(grad: Tensor, z: Tensor, code: int) -> Tensor:
+    """The gradient of the activation at z; of ReLU at its result, too."""
+    takes_z = saves_z(code) or ACTIVATIONS[code] == "relu"
+    found = through_activation(grad, z if takes_z else activated(z, code), code)
+    assert found is not None
+    return found
