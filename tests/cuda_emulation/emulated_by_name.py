@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import emulation
-import internals
 import pytest
 import torch
 import torch.nn.functional as F
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import pai_torchacc as ptac
 from pai_torchacc import ops
-
-FUSION = "operator_fusion"
 
 Call = Callable[[Tensor, Tensor], Tensor]
 OPERATORS: dict[str, Call] = {
@@ -33,19 +30,6 @@ STOCK: dict[str, Call] = {
     "add_act, silu": lambda a, b: F.silu(a + b),
     "add_norm": lambda a, b: F.layer_norm(a + b, a.shape[-1:]),
 }
-
-
-@pytest.fixture(autouse=True)
-def machine_code() -> None:
-    emulation.give_machine_code()
-    emulation.stock_calls()
-
-
-@pytest.fixture
-def on() -> Iterator[Any]:
-    with ptac.enable(FUSION) as handle:
-        yield handle
-    internals.reset_quarantine()
 
 
 def leaves() -> list[Tensor]:

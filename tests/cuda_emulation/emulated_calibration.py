@@ -6,7 +6,6 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-import emulation
 import pytest
 
 import pai_torchacc as ptac
@@ -20,8 +19,6 @@ MOST = 2048
 
 @pytest.fixture(autouse=True)
 def few_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    emulation.give_machine_code()
-
     def small() -> Iterator[Case]:
         return (c for c in cases() if isinstance(c.work, int) and c.work <= MOST)
 

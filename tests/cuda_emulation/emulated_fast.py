@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import emulation
 import pytest
 import torch
+from switching import FUSION
 
 import pai_torchacc as ptac
 
-FUSION = "operator_fusion"
 MATMUL: Any = torch.backends.cuda.matmul
 
 
@@ -21,7 +20,6 @@ def setting() -> tuple[bool, str, str]:
 
 @pytest.fixture(autouse=True)
 def untouched() -> None:
-    emulation.give_machine_code()
     assert setting() == (False, "none", "highest")
 
 

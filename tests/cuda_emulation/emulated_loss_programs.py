@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import emulation
@@ -11,14 +11,13 @@ import internals
 import pytest
 import torch
 import torch.nn.functional as F
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import pai_torchacc as ptac
 from pai_torchacc import _C, ops
 
-FUSION = "operator_fusion"
 FORWARD, BACKWARD = OPS = ("cross_entropy", "cross_entropy_backward")
 ALLOWED = {
     *("cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxGetCurrent"),
@@ -26,20 +25,6 @@ ALLOWED = {
     *("cuLibraryGetKernel", "cuLaunchKernel"),
 }
 """What a call of ours may ask of the driver: nothing that waits or allocates."""
-
-
-@pytest.fixture(autouse=True)
-def machine_code() -> None:
-    emulation.give_machine_code()
-    emulation.calls()
-    emulation.stock_calls()
-
-
-@pytest.fixture
-def on() -> Iterator[Any]:
-    with ptac.enable(FUSION) as handle:
-        yield handle
-    internals.reset_quarantine()
 
 
 def logits(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import faulthandler
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import contract
 import emulation
-import internals
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,24 +18,10 @@ from torch import Tensor
 
 import pai_torchacc as ptac
 
-FUSION = "operator_fusion"
 OPS = ("cross_entropy", "cross_entropy_backward")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 with_autocast = pytest.mark.parametrize("autocast", [False, True], ids=["", "autocast"])
-
-
-@pytest.fixture(autouse=True)
-def machine_code() -> None:
-    emulation.give_machine_code()
-    emulation.stock_calls()
-
-
-@pytest.fixture
-def on() -> Iterator[Any]:
-    with ptac.enable(FUSION) as handle:
-        yield handle
-    internals.reset_quarantine()
 
 
 class Counted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import emulation
@@ -11,28 +11,13 @@ import internals
 import pytest
 import torch
 import torch.nn.functional as F
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
 
-FUSION = "operator_fusion"
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-
-
-@pytest.fixture(autouse=True)
-def machine_code() -> None:
-    emulation.give_machine_code()
-    emulation.calls()
-    emulation.stock_calls()
-
-
-@pytest.fixture
-def on() -> Iterator[Any]:
-    with ptac.enable(FUSION) as handle:
-        yield handle
-    internals.reset_quarantine()
 
 
 def layer_norm(x: Tensor, *weights: Tensor, shape: tuple[int, ...]) -> Tensor:

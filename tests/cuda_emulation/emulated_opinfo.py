@@ -6,7 +6,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-import emulation
 import internals
 import pytest
 import switching
@@ -54,8 +53,6 @@ def cases() -> list[Any]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("op", "dtype"), cases(), ids=name_of)
 def test_operator(op: Any, dtype: torch.dtype) -> None:
-    emulation.give_machine_code()
-    emulation.calls()
     chosen = islice(samples(op, dtype), 0, None, EACH.get(op.name, 1))
     calls = [
         tree_map(on_cuda, ((sample.input, *sample.args), sample.kwargs))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import emulation
 import internals
 import pytest
 import torch
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor
 
 import pai_torchacc as ptac
 
-FUSION = "operator_fusion"
 SIZES = ((3, 5), (7,), (0,), (2, 1, 4))
 CLASSES: dict[str, Any] = {
     "sgd_step": torch.optim.SGD,
@@ -28,19 +26,6 @@ SUFFIX = {
     torch.float16: "f16",
 }
 """By which kernels are named."""
-
-
-@pytest.fixture(autouse=True)
-def machine_code() -> None:
-    emulation.give_machine_code()
-    emulation.stock_calls()
-
-
-@pytest.fixture
-def on() -> Iterator[Any]:
-    with ptac.enable(FUSION) as handle:
-        yield handle
-    internals.reset_quarantine()
 
 
 def parameters(device: str, dtype: torch.dtype = torch.float32) -> list[Any]:

@@ -7,7 +7,6 @@ import faulthandler
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import emulation
@@ -15,13 +14,12 @@ import internals
 import pytest
 import torch
 import torch.nn.functional as F
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
 
-FUSION = "operator_fusion"
 OPERATORS = ("log_softmax", "max_pool2d")
 ALLOWED = {
     *("cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxGetCurrent"),
@@ -29,20 +27,6 @@ ALLOWED = {
     *("cuLibraryGetKernel", "cuLaunchKernel"),
 }
 """What a call of ours may ask of the driver: nothing that waits or allocates."""
-
-
-@pytest.fixture(autouse=True)
-def machine_code() -> None:
-    emulation.give_machine_code()
-    emulation.calls()
-    emulation.stock_calls()
-
-
-@pytest.fixture
-def on() -> Iterator[Any]:
-    with ptac.enable(FUSION) as handle:
-        yield handle
-    internals.reset_quarantine()
 
 
 def stock_was_called(op: str) -> bool:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import emulation
-import internals
 import pytest
 import torch
 import torch.nn.functional as F
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor
 
 import pai_torchacc as ptac
 from pai_torchacc import ops
 
-FUSION = "operator_fusion"
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -30,19 +27,6 @@ OPERATORS = {
     "gated_act": (ops.gated_act, lambda a, b, act: act(a) * b),
     "add_act": (ops.add_act, lambda a, b, act: act(a + b)),
 }
-
-
-@pytest.fixture(autouse=True)
-def machine_code() -> None:
-    emulation.give_machine_code()
-    emulation.stock_calls()
-
-
-@pytest.fixture
-def on() -> Iterator[Any]:
-    with ptac.enable(FUSION) as handle:
-        yield handle
-    internals.reset_quarantine()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -7,7 +7,7 @@ those of float64. ``checkrows`` compares bits with the arithmetic of ATen's on C
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import emulation
@@ -16,12 +16,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from opinfo import samples
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor
 
 import pai_torchacc as ptac
 
-FUSION = "operator_fusion"
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 PLAIN: dict[str, dict[str, Any]] = {
     "halves": {"kernel_size": 2},
@@ -44,19 +43,6 @@ def sampled() -> list[Any]:
         patch.setattr(torch.cuda, "is_available", lambda: False)
         from torch.testing._internal.common_methods_invocations import op_db
     return [op for op in op_db if "avg_pool" in op.name and "3d" not in op.name]
-
-
-@pytest.fixture(autouse=True)
-def machine_code() -> None:
-    emulation.give_machine_code()
-    emulation.stock_calls()
-
-
-@pytest.fixture
-def on() -> Iterator[Any]:
-    with ptac.enable(FUSION) as handle:
-        yield handle
-    internals.reset_quarantine()
 
 
 def served_by_stock() -> list[str]:

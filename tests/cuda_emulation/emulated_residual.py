@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import emulation
@@ -10,32 +9,21 @@ import internals
 import pytest
 import torch
 import torch.nn.functional as F
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor
 
 import pai_torchacc as ptac
 from pai_torchacc import ops
 
-FUSION = "operator_fusion"
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 NORMS = ["layer_norm", "rms_norm"]
 
 
 @pytest.fixture(autouse=True)
 def generators(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
-    emulation.give_machine_code()
-    emulation.calls()
-    emulation.stock_calls()
     both = emulation.Philox(), emulation.Philox()
     monkeypatch.setattr(torch.cuda, "default_generators", both)
     return both
-
-
-@pytest.fixture
-def on() -> Iterator[Any]:
-    with ptac.enable(FUSION) as handle:
-        yield handle
-    internals.reset_quarantine()
 
 
 def parameters(n: int, dtype: torch.dtype, norm: str) -> list[Tensor]:

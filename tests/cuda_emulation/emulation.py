@@ -28,6 +28,8 @@ NATIVE = Path(__file__).parent / "native"
 TORCH = Path(str(importlib.util.find_spec("torch").origin)).parent
 LIBRARIES = ("libcuda.so.1", "libtorch_cuda.so", "libcublasLt.so.13")
 
+pytest_plugins = ["device_fixtures"]
+
 _loaded: list[Any] = []
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import ctypes
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import contract
 import emulation
-import internals
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,7 +15,6 @@ from torch import Tensor, nn
 import pai_torchacc as ptac
 from benchmarks.extension import function
 
-FUSION = "operator_fusion"
 FORWARD, BACKWARD = "linear_act", "linear_act_backward"
 MLP, MLP_BACKWARD = "mlp", "mlp_backward"
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -65,23 +62,14 @@ def from_work(least: int, of_blocks: int | None = None) -> None:
 
 
 @pytest.fixture(autouse=True)
-def machine_code() -> Iterator[None]:
-    """Each test begins with it, and with layers of any size being ours."""
-    emulation.give_machine_code()
-    emulation.stock_calls()
+def of_any_size() -> Iterator[None]:
+    """Each test begins with layers of any size being ours."""
     from_work(0)
     yield
     from_work(LEAST, LEAST_OF_BLOCKS)
     emulation.cublaslt().emulated_refuse(0)
     emulation.cublaslt().emulated_break(0)
     function("ptac_lt_plan_clear", None)()
-
-
-@pytest.fixture
-def on() -> Iterator[Any]:
-    with ptac.enable(FUSION) as handle:
-        yield handle
-    internals.reset_quarantine()
 
 
 def layer(

@@ -11,7 +11,7 @@ import internals
 import pytest
 import torch
 import torch.nn.functional as F
-from switching import hits, python
+from switching import FUSION, hits, python
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
@@ -19,7 +19,6 @@ from pai_torchacc.bench import measure_cuda
 
 pytestmark = pytest.mark.gpu
 
-FUSION = "operator_fusion"
 OPS = ("max_pool2d", "max_pool2d_backward", "log_softmax", "log_softmax_backward")
 
 

@@ -35,6 +35,8 @@ ENVIRONMENT = (
     "PTAC_HIDE_SYMBOLS",
 )
 
+FUSION = "operator_fusion"
+
 pinned: set[str] = set()
 """Operators that serve every call by one row now."""
 

@@ -10,16 +10,14 @@ import linear_layers
 import pytest
 import torch
 import torch.nn.functional as F
-from linear_layers import FUSION
 from linear_layers import MLP as FORWARD
 from linear_layers import MLP_BACKWARD as BACKWARD
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
 
-on = linear_layers.on
-machine_code = linear_layers.machine_code
+of_any_size = linear_layers.of_any_size
 
 
 @pytest.fixture(autouse=True)

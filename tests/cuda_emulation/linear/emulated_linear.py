@@ -18,7 +18,6 @@ from linear_layers import (
     BIAS,
     DTYPES,
     FORWARD,
-    FUSION,
     GELU_AUX_BIAS,
     GELU_BIAS,
     IN_EPILOGUE,
@@ -31,13 +30,13 @@ from linear_layers import (
     layer,
     multiplied_by_stock,
 )
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor
 
 import pai_torchacc as ptac
 from benchmarks.extension import function
 
-machine_code, on = linear_layers.machine_code, linear_layers.on
+of_any_size = linear_layers.of_any_size
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

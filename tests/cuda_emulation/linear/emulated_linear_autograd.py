@@ -8,13 +8,13 @@ from typing import Any
 import linear_layers
 import pytest
 import torch
-from linear_layers import ACTIVATIONS, BACKWARD, FORWARD, FUSION, layer, step
-from switching import hits
+from linear_layers import ACTIVATIONS, BACKWARD, FORWARD, layer, step
+from switching import FUSION, hits
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
 
-machine_code, on = linear_layers.machine_code, linear_layers.on
+of_any_size = linear_layers.of_any_size
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -17,7 +17,6 @@ from linear_layers import (
     BGRADB,
     DTYPES,
     FORWARD,
-    FUSION,
     LEAST,
     RELU_BIAS,
     SEEDS,
@@ -28,12 +27,12 @@ from linear_layers import (
     multiplied_by_stock,
     step,
 )
-from switching import hits
+from switching import FUSION, hits
 from torch import nn
 
 import pai_torchacc as ptac
 
-machine_code, on = linear_layers.machine_code, linear_layers.on
+of_any_size = linear_layers.of_any_size
 
 
 @pytest.mark.parametrize("activation", ["gelu", "silu", "tanh", "sigmoid"])

@@ -19,7 +19,6 @@ from linear_layers import (
     DGELU_BGRAD,
     DRELU_BGRAD,
     DTYPES,
-    FUSION,
     GELU_AUX_BIAS,
     IN_EPILOGUE,
     PLAIN,
@@ -31,13 +30,13 @@ from linear_layers import (
 )
 from linear_layers import MLP as FORWARD
 from linear_layers import MLP_BACKWARD as BACKWARD
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
 from benchmarks.extension import function
 
-machine_code, on = linear_layers.machine_code, linear_layers.on
+of_any_size = linear_layers.of_any_size
 
 SEEDS = 8
 

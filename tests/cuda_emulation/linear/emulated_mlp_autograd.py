@@ -9,15 +9,15 @@ from typing import Any
 import linear_layers
 import pytest
 import torch
-from linear_layers import ACTIVATIONS, FUSION, block, step
+from linear_layers import ACTIVATIONS, block, step
 from linear_layers import MLP as FORWARD
 from linear_layers import MLP_BACKWARD as BACKWARD
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
 
-machine_code, on = linear_layers.machine_code, linear_layers.on
+of_any_size = linear_layers.of_any_size
 
 
 def drawn(m: int = 4, k: int = 6) -> Tensor:

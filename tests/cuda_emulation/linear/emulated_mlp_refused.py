@@ -13,7 +13,6 @@ import torch
 from linear_layers import (
     ACTIVATIONS,
     DTYPES,
-    FUSION,
     LEAST_OF_BLOCKS,
     SEEDS,
     block,
@@ -24,13 +23,13 @@ from linear_layers import (
 )
 from linear_layers import MLP as FORWARD
 from linear_layers import MLP_BACKWARD as BACKWARD
-from switching import hits
+from switching import FUSION, hits
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import pai_torchacc as ptac
 
-machine_code, on = linear_layers.machine_code, linear_layers.on
+of_any_size = linear_layers.of_any_size
 
 
 def drawn() -> Tensor:

@@ -19,7 +19,6 @@ def without_cublaslt() -> None:
 
 
 def test_stock_serves_and_the_report_says_why() -> None:
-    emulation.give_machine_code()
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU()).cuda().requires_grad_(False)
     x = torch.randn(4, 6, device="cuda")
     expected = net(x).cpu()
@@ -34,7 +33,6 @@ def test_stock_serves_and_the_report_says_why() -> None:
 
 
 def test_int8_layers_run_dequantized() -> None:
-    emulation.give_machine_code()
     layer = ptac.quantize_model(nn.Linear(16, 8).cuda(), method="int8")
     x = torch.randn(40, 16, device="cuda")
     counted = hits("int8_linear")

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 import pai_torchacc as ptac
 from benchmarks.extension import function
 
-machine_code, on = quantized_layers.machine_code, quantized_layers.switched_on
+nothing_planned = quantized_layers.nothing_planned
+switched_on = quantized_layers.switched_on
 
 
 def on_cpu(model: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -43,7 +44,7 @@ VIEWS: dict[str, Callable[[], Tensor]] = {
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("view", VIEWS)
 def test_bits_are_those_of_the_cpu(
-    on: Any, view: str, dtype: torch.dtype, bias: bool
+    switched_on: Any, view: str, dtype: torch.dtype, bias: bool
 ) -> None:
     layer, x = nn.Linear(40, 23, bias=bias).to(dtype), VIEWS[view]()
     on_cuda = quantized(layer.cuda())
@@ -60,7 +61,7 @@ def test_bits_are_those_of_the_cpu(
 
 
 @pytest.mark.parametrize("shape", [(40,), (1, 40)])
-def test_a_single_row_has_eight_bits(on: Any, shape: tuple[int, ...]) -> None:
+def test_a_single_row_has_eight_bits(switched_on: Any, shape: tuple[int, ...]) -> None:
     """Where the CPU takes 16: the row is what it is among others."""
     layer, x = quantized(nn.Linear(40, 23).cuda()), torch.randn(40)
     counted = hits(INT8)
@@ -72,7 +73,7 @@ def test_a_single_row_has_eight_bits(on: Any, shape: tuple[int, ...]) -> None:
     assert torch.equal(y.reshape(-1).cpu(), among.cpu())
 
 
-def test_rows_of_large_calls_come_in_parts(on: Any) -> None:
+def test_rows_of_large_calls_come_in_parts(switched_on: Any) -> None:
     """Their sums would take more memory than the result."""
     layer, x = nn.Linear(24, 16), torch.randn(2, 200, 24)
     on_cuda = quantized(layer.cuda())
@@ -90,7 +91,7 @@ def test_rows_of_large_calls_come_in_parts(on: Any) -> None:
     assert torch.equal(y.cpu(), expected)
 
 
-def test_not_finite_rows_are_nan(on: Any) -> None:
+def test_not_finite_rows_are_nan(switched_on: Any) -> None:
     layer, x = quantized(nn.Linear(40, 23).cuda()), torch.randn(4, 40)
     x[1, 3], x[2, 5] = float("nan"), float("inf")
     with torch.no_grad():
@@ -98,7 +99,7 @@ def test_not_finite_rows_are_nan(on: Any) -> None:
     assert y.isnan().all(1).tolist() == [False, True, True, False]
 
 
-def test_relu_behind_a_layer_is_in_its_kernel(on: Any) -> None:
+def test_relu_behind_a_layer_is_in_its_kernel(switched_on: Any) -> None:
     net = quantized(mlp().cuda())
     x, since = torch.randn(20, 40), len(emulation.launches())
     counted = hits(INT8)
@@ -114,7 +115,7 @@ def test_relu_behind_a_layer_is_in_its_kernel(on: Any) -> None:
     assert y.is_inference()
 
 
-def test_launches_allocations_and_calls(on: Any) -> None:
+def test_launches_allocations_and_calls(switched_on: Any) -> None:
     """Nothing waits; what is allocated are the result and a workspace."""
     layer, x = quantized(nn.Linear(48, 32).cuda()), torch.randn(20, 48, device="cuda")
     driver = emulation.load()
@@ -129,7 +130,7 @@ def test_launches_allocations_and_calls(on: Any) -> None:
     assert emulation.cublaslt().emulated_misuse() is None
 
 
-def test_launches_follow_stream_and_device(on: Any) -> None:
+def test_launches_follow_stream_and_device(switched_on: Any) -> None:
     layer = quantized(nn.Linear(48, 32)).to("cuda:1")
     x, stream = torch.randn(20, 48, device="cuda:1"), torch.Stream("cuda:1")
     since = len(emulation.launches())
@@ -139,7 +140,7 @@ def test_launches_follow_stream_and_device(on: Any) -> None:
     assert places == {("1", str(stream.stream_id))}
 
 
-def test_capture(on: Any) -> None:
+def test_capture(switched_on: Any) -> None:
     """Products that have not been planned run dequantized there."""
     layer, x = quantized(nn.Linear(48, 32).cuda()), torch.randn(20, 48, device="cuda")
     stream, counted = torch.Stream("cuda"), hits(INT8)
@@ -165,7 +166,7 @@ def dequantized(layer: Any, x: Tensor) -> Tensor:
     return y
 
 
-def test_without_machine_code(on: Any) -> None:
+def test_without_machine_code(switched_on: Any) -> None:
     layer, x = quantized(nn.Linear(48, 32).cuda()), torch.randn(20, 48, device="cuda")
     counted = hits(INT8)
     with emulation.without_machine_code(), torch.no_grad():
@@ -174,7 +175,7 @@ def test_without_machine_code(on: Any) -> None:
     assert counted.accelerated == 0
 
 
-def test_what_the_library_refuses(on: Any) -> None:
+def test_what_the_library_refuses(switched_on: Any) -> None:
     layer, x = quantized(nn.Linear(48, 32).cuda()), torch.randn(20, 48, device="cuda")
     counted = hits(INT8)
     emulation.cublaslt().emulated_refuse(1)
@@ -210,7 +211,7 @@ def test_fusion_does_not_open_the_gate() -> None:
     assert counted.accelerated == 0
 
 
-def test_empty_rows_and_wrong_calls(on: Any) -> None:
+def test_empty_rows_and_wrong_calls(switched_on: Any) -> None:
     layer = quantized(nn.Linear(48, 32).cuda())
     assert layer(torch.empty(0, 48, device="cuda")).shape == (0, 32)
     with pytest.raises(RuntimeError):
@@ -221,7 +222,7 @@ def test_empty_rows_and_wrong_calls(on: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("given", DTYPES, ids=str)
-def test_autocast(on: Any, given: torch.dtype, dtype: torch.dtype) -> None:
+def test_autocast(switched_on: Any, given: torch.dtype, dtype: torch.dtype) -> None:
     layer, x = quantized(nn.Linear(48, 32).cuda()), torch.randn(20, 48).to(given)
     counted = hits(INT8)
     with torch.autocast("cuda", dtype), torch.no_grad():
@@ -236,7 +237,7 @@ def test_autocast(on: Any, given: torch.dtype, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_gradients_of_inputs_and_biases(on: Any, autocast: bool) -> None:
+def test_gradients_of_inputs_and_biases(switched_on: Any, autocast: bool) -> None:
     layer, x = quantized(nn.Linear(48, 32).cuda()), torch.randn(20, 48)
     on_cuda = x.cuda().requires_grad_()
     counted = hits(INT8)

@@ -18,7 +18,8 @@ import pai_torchacc as ptac
 from pai_torchacc.quantization import on_cuda
 from pai_torchacc.quantization.layers import Int8Conv2d, Int8Linear
 
-machine_code, on = quantized_layers.machine_code, quantized_layers.switched_on
+nothing_planned = quantized_layers.nothing_planned
+switched_on = quantized_layers.switched_on
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,9 @@ def faster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_few_rows_by_a_float_copy(on: Any, faster: None, dtype: torch.dtype) -> None:
+def test_few_rows_by_a_float_copy(
+    switched_on: Any, faster: None, dtype: torch.dtype
+) -> None:
     net = quantized(mlp(dtype).cuda(), method="auto")
     assert type(net[0]) is Int8Linear
     held = net[0]._buffers["weight_float"]
@@ -82,7 +85,9 @@ def test_few_rows_by_a_float_copy(on: Any, faster: None, dtype: torch.dtype) -> 
     torch.testing.assert_close(many[:255].cpu(), few.cpu(), rtol=0.1, atol=0.1)
 
 
-def test_decisions_of_one_device_leave_the_other_alone(on: Any, faster: None) -> None:
+def test_decisions_of_one_device_leave_the_other_alone(
+    switched_on: Any, faster: None
+) -> None:
     net = quantized(mlp().cuda(), method="auto")
     packed_and_copy = {"weight_packed", "weight_scale", "weight_float"}
     assert set(dict(net[0].named_buffers())) == packed_and_copy
@@ -102,14 +107,14 @@ def test_decisions_of_one_device_leave_the_other_alone(on: Any, faster: None) ->
     assert copy_before.dtype == torch.float32
 
 
-def test_small_layers_stay_float(on: Any) -> None:
+def test_small_layers_stay_float(switched_on: Any) -> None:
     net = mlp().cuda()
     with pytest.warns(UserWarning, match="too small to be faster on CUDA"):
         ptac.quantize_model(net)
     assert type(net[0]) is nn.Linear
 
 
-def test_without_kernels_layers_stay_float(on: Any, faster: None) -> None:
+def test_without_kernels_layers_stay_float(switched_on: Any, faster: None) -> None:
     net = mlp().cuda()
     with (
         emulation.without_machine_code(),
@@ -125,7 +130,7 @@ def images() -> nn.Sequential:
     ).eval()
 
 
-def test_convolutions_stay_float(on: Any) -> None:
+def test_convolutions_stay_float(switched_on: Any) -> None:
     net, x = images().cuda(), torch.randn(4, 3, 8, 8, device="cuda")
     ptac.quantize_model(net, method="int8")
     assert [type(m) for m in net][::3] == [nn.Conv2d, Int8Linear]
@@ -137,7 +142,7 @@ def test_convolutions_stay_float(on: Any) -> None:
     assert counted.accelerated == 1
 
 
-def test_convolutions_that_came_from_the_cpu(on: Any) -> None:
+def test_convolutions_that_came_from_the_cpu(switched_on: Any) -> None:
     net, x = quantized(images()), torch.randn(4, 3, 8, 8)
     expected = net(x).detach()
     counted = hits(INT8)
@@ -148,7 +153,7 @@ def test_convolutions_that_came_from_the_cpu(on: Any) -> None:
     torch.testing.assert_close(y, expected, rtol=0.05, atol=0.05)
 
 
-def test_weight_only(on: Any) -> None:
+def test_weight_only(switched_on: Any) -> None:
     net, x = quantized(images().cuda(), method="weight_only"), torch.randn(4, 3, 8, 8)
     counted = hits(INT8)
     with torch.no_grad():
@@ -172,7 +177,7 @@ class Cross(nn.Module):
         return y
 
 
-def test_attention(on: Any) -> None:
+def test_attention(switched_on: Any) -> None:
     """Its projections are int8, with the numbers of the CPU."""
     net = Cross().eval()
     x, other = torch.randn(2, 7, 32), torch.randn(2, 9, 32)
@@ -188,7 +193,7 @@ def test_attention(on: Any) -> None:
             assert torch.equal(moved.cuda()(x.cuda(), other.cuda()).cpu(), y)
 
 
-def test_attention_is_not_packed_anew_in_a_capture(on: Any) -> None:
+def test_attention_is_not_packed_anew_in_a_capture(switched_on: Any) -> None:
     """What was packed there would be there at the graph's replay only."""
     net = quantized(Cross().cuda())
     x, other = torch.randn(2, 7, 32).cuda(), torch.randn(2, 9, 32).cuda()
@@ -202,7 +207,7 @@ def test_attention_is_not_packed_anew_in_a_capture(on: Any) -> None:
 
 
 def test_attention_and_embeddings_stay_float_by_the_model(
-    on: Any, faster: None
+    switched_on: Any, faster: None
 ) -> None:
     net = nn.ModuleList([Cross(), nn.Embedding(50, 32), nn.Linear(32, 8)]).cuda()
     ptac.quantize_model(net)

@@ -15,7 +15,8 @@ from torch import nn
 import pai_torchacc as ptac
 from pai_torchacc.quantization import quantizer
 
-machine_code, on = quantized_layers.machine_code, quantized_layers.switched_on
+nothing_planned = quantized_layers.nothing_planned
+switched_on = quantized_layers.switched_on
 
 
 def operator(layer: nn.Module, x: torch.Tensor, *activation: int) -> torch.Tensor:
@@ -29,7 +30,7 @@ def operator(layer: nn.Module, x: torch.Tensor, *activation: int) -> torch.Tenso
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_compiled(on: Any, dtype: torch.dtype, autocast: bool) -> None:
+def test_compiled(switched_on: Any, dtype: torch.dtype, autocast: bool) -> None:
     torch.compiler.reset()
     net, x = quantized(mlp(dtype).cuda()), torch.randn(20, 40).cuda().to(dtype)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
@@ -41,7 +42,7 @@ def test_compiled(on: Any, dtype: torch.dtype, autocast: bool) -> None:
     assert torch.equal(y.cpu(), expected.cpu())
 
 
-def test_compiled_with_gradients(on: Any) -> None:
+def test_compiled_with_gradients(switched_on: Any) -> None:
     torch.compiler.reset()
     net, x = quantized(mlp().cuda()), torch.randn(20, 40)
     grads = []
@@ -52,7 +53,7 @@ def test_compiled_with_gradients(on: Any) -> None:
     torch.testing.assert_close(*grads)
 
 
-def test_exported(on: Any) -> None:
+def test_exported(switched_on: Any) -> None:
     net, x = quantized(mlp().cuda()), torch.randn(20, 40).cuda()
     program = torch.export.export(net, (x,))
     assert "pai_torchacc.int8_linear" in str(program.graph)
@@ -67,7 +68,7 @@ def test_exported(on: Any) -> None:
     torch.testing.assert_close(dequantized, y.cpu(), rtol=0.1, atol=0.1)
 
 
-def test_operator_and_its_fake_kernel_agree(on: Any) -> None:
+def test_operator_and_its_fake_kernel_agree(switched_on: Any) -> None:
     layer = quantized(nn.Linear(40, 23).cuda())
     for dtype in DTYPES:
         for shape in ((40,), (5, 40), (2, 3, 40), (0, 40)):
@@ -81,7 +82,7 @@ def test_operator_and_its_fake_kernel_agree(on: Any) -> None:
             )
 
 
-def test_activation(on: Any) -> None:
+def test_activation(switched_on: Any) -> None:
     layer, x = quantized(nn.Linear(40, 23).cuda()), torch.randn(5, 40).cuda()
     with torch.no_grad():
         plain, relu = operator(layer, x), operator(layer, x, 1)
@@ -89,7 +90,7 @@ def test_activation(on: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (16, 16), (23, 40), (5, 3), (64, 16)])
-def test_layout(on: Any, shape: tuple[int, int]) -> None:
+def test_layout(switched_on: Any, shape: tuple[int, int]) -> None:
     """Where the operators find the weight and its sums, on either device."""
     weight = torch.randint(-127, 128, shape, dtype=torch.int8)
     packed = quantizer.pack(weight.cuda())

@@ -21,7 +21,8 @@ import pai_torchacc as ptac
 from pai_torchacc.quantization import timing
 from pai_torchacc.quantization.layers import Int8Linear
 
-machine_code, on = quantized_layers.machine_code, quantized_layers.switched_on
+nothing_planned = quantized_layers.nothing_planned
+switched_on = quantized_layers.switched_on
 
 X = torch.randn(20, 40)
 
@@ -34,7 +35,9 @@ def run(model: nn.Module, x: Tensor = X, device: str = "cuda") -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_weights_are_quantized_as_on_the_cpu(on: Any, dtype: torch.dtype) -> None:
+def test_weights_are_quantized_as_on_the_cpu(
+    switched_on: Any, dtype: torch.dtype
+) -> None:
     net = mlp(dtype)
     with torch.no_grad():
         net[0].weight[3] = 0
@@ -49,7 +52,7 @@ def test_weights_are_quantized_as_on_the_cpu(on: Any, dtype: torch.dtype) -> Non
         assert a == pytest.approx(b)
 
 
-def test_not_finite_weights_stay_float(on: Any) -> None:
+def test_not_finite_weights_stay_float(switched_on: Any) -> None:
     net = mlp().cuda()
     with torch.no_grad():
         net[0].weight[3, 4] = float("inf")
@@ -58,7 +61,7 @@ def test_not_finite_weights_stay_float(on: Any) -> None:
     assert [type(m) for m in net] == [nn.Linear, nn.ReLU, Int8Linear]
 
 
-def test_there_and_back(on: Any) -> None:
+def test_there_and_back(switched_on: Any) -> None:
     """In any order, with the CPU's bits wherever it is."""
     net = quantized(mlp())
     expected, packed = run(net, device="cpu"), net[0].weight_packed.clone()
@@ -110,7 +113,7 @@ WAYS: dict[str, Callable[[nn.Module], nn.Module]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_copies(on: Any, by_way_of_the_cpu: None, way: str) -> None:
+def test_copies(switched_on: Any, by_way_of_the_cpu: None, way: str) -> None:
     net = quantized(mlp().cuda())
     expected = run(net)
     other, counted = WAYS[way](net), hits(INT8)
@@ -126,7 +129,7 @@ def test_copies(on: Any, by_way_of_the_cpu: None, way: str) -> None:
 
 @pytest.mark.parametrize("from_device", ["cpu", "cuda"])
 @pytest.mark.parametrize("to_device", ["cpu", "cuda"])
-def test_checkpoints(on: Any, from_device: str, to_device: str) -> None:
+def test_checkpoints(switched_on: Any, from_device: str, to_device: str) -> None:
     net = quantized(mlp()).to(from_device)
     expected = run(net, device=from_device)
     state = {k: v.clone() for k, v in net.state_dict().items()}
@@ -146,7 +149,7 @@ def test_checkpoints(on: Any, from_device: str, to_device: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_files(on: Any, dtype: torch.dtype) -> None:
+def test_files(switched_on: Any, dtype: torch.dtype) -> None:
     net = quantized(mlp(dtype).cuda())
     content = int8.file_of(net)
     other = mlp(dtype).cuda()
@@ -163,7 +166,7 @@ def test_files(on: Any, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("keep_master", [True, False])
-def test_undone(on: Any, keep_master: bool, dtype: torch.dtype) -> None:
+def test_undone(switched_on: Any, keep_master: bool, dtype: torch.dtype) -> None:
     net = mlp(dtype).cuda()
     weight, before = net[0].weight, net[0].weight.detach().cpu()
     ptac.quantize_model(net, method="int8", keep_master=keep_master)
@@ -191,7 +194,7 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize("where", ["cpu", "cuda"])
-def test_tied_weights_stay_tied(on: Any, where: str) -> None:
+def test_tied_weights_stay_tied(switched_on: Any, where: str) -> None:
     net, indices = Tied().eval(), torch.arange(12).reshape(2, 6)
     expected = run(quantized(net), indices, "cpu")
     net = quantized(net.to(where)).cuda()
@@ -207,7 +210,7 @@ def test_tied_weights_stay_tied(on: Any, where: str) -> None:
     assert net.embedding.weight is net.head.weight
 
 
-def test_replicas(on: Any) -> None:
+def test_replicas(switched_on: Any) -> None:
     """As DataParallel makes them."""
     net = quantized(mlp().cuda())
     expected = run(net)
@@ -224,7 +227,7 @@ def test_replicas(on: Any) -> None:
     assert counted.accelerated == 4
 
 
-def test_guard_and_report(on: Any) -> None:
+def test_guard_and_report(switched_on: Any) -> None:
     net, x = mlp().cuda(), X.cuda()
     ptac.quantize_model(net, x, method="int8", guard=0.5)
     report = ptac.quantization_report(net).as_dict()
@@ -238,7 +241,7 @@ def test_guard_and_report(on: Any) -> None:
     assert ptac.quantization_report(strict).as_dict()["sample"]["output_sqnr_db"] > 30
 
 
-def test_measured(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured(switched_on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {kind: rows._replace(typical=4) for kind, rows in timing.ROWS.items()}
     monkeypatch.setattr(timing, "ROWS", few)  # the emulation has a thread for each
     net = mlp().cuda()
@@ -247,7 +250,7 @@ def test_measured(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(timed) == {"cuda_few", "cuda_m256", "cuda_m1024"}
 
 
-def test_half_models_report_their_bytes(on: Any) -> None:
+def test_half_models_report_their_bytes(switched_on: Any) -> None:
     net = quantized(mlp(torch.bfloat16).cuda())
     found = ptac.quantization_report(net).as_dict()["bytes"]
     assert found["float"] == 2 * (40 * 50 + 50 + 50 * 30 + 30)

@@ -21,10 +21,8 @@ _M = TypeVar("_M", bound=nn.Module)
 
 
 @pytest.fixture(autouse=True)
-def machine_code() -> Iterator[None]:
-    """Each test begins with it, and with no products planned."""
-    emulation.give_machine_code()
-    emulation.stock_calls()
+def nothing_planned() -> Iterator[None]:
+    """Each test begins with no products planned."""
     function("ptac_lt_plan_clear", None)()
     yield
     ptac.disable()

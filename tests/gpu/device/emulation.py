@@ -23,6 +23,8 @@ import torch
 
 TESTS = Path(__file__).parents[2]
 
+pytest_plugins = ["device_fixtures"]
+
 
 def _theirs() -> Any:
     """The emulation's module, which brings no devices unless it is asked for them."""
