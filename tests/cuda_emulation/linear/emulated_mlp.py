@@ -205,6 +205,7 @@ def test_launches_follow_stream_and_device(on: Any) -> None:
         y = nets[1](x[1])
     nets[0](x[0]).sum().backward()
     y.sum().backward()
+    emulation.cublaslt()  # whose products are among them
     places = [launch.split()[1:] for launch in emulation.launches()[since:]]
     number = str(stream.stream_id)
     ours = [["0", "0"]] * 5
