@@ -96,7 +96,7 @@ def of_torch(names: Iterable[str]) -> int:
 PROGRAMS = (
     ("SimpleCNN", "the article's SimpleCNN, SGD", None),
     ("SimpleCNN", "the article's SimpleCNN, Adam", torch.optim.Adam),
-    ("W1", "the same as nn.Sequential, SGD with momentum", None),
+    ("W1", "SimpleCNN as nn.Sequential, SGD with momentum", None),
 )
 """A workload, what it is called, and another optimizer than its own."""
 
