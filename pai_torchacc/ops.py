@@ -22,6 +22,7 @@ from pai_torchacc.fusion.activations import ACTIVATIONS, code_of
 from pai_torchacc.fusion.by_name.add_norm import add_norm
 from pai_torchacc.fusion.by_name.dropout_add import dropout_add
 from pai_torchacc.fusion.by_name.pointwise import add_act, gated_act
+from pai_torchacc.fusion.by_name.relu_max_pool2d import relu_max_pool2d
 from pai_torchacc.fusion.loss import operator as _loss
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "dropout_add",
     "gated_act",
     "linear_act",
+    "relu_max_pool2d",
 ]
 
 REDUCTIONS = ("none", "mean", "sum")

@@ -93,11 +93,19 @@ def of_torch(names: Iterable[str]) -> int:
     return sum(LAUNCHES[n] for n in names) - ("_slow_conv2d_backward" in names)
 
 
+PROGRAMS = (
+    ("SimpleCNN", "the article's SimpleCNN, SGD", None),
+    ("SimpleCNN", "the article's SimpleCNN, Adam", torch.optim.Adam),
+    ("W1", "SimpleCNN as nn.Sequential, SGD with momentum", None),
+)
+"""A workload, what it is called, and another optimizer than its own."""
+
+
 def rows() -> Iterator[Row]:
-    """The article's network, by its own optimizer and by Adam."""
-    for name, optimizer in (("SGD", None), ("Adam", torch.optim.Adam)):
+    """The article's network, by several optimizers, and by modules alone."""
+    for workload, name, optimizer in PROGRAMS:
         with torch.device("cuda"):
-            task = WORKLOADS["SimpleCNN"].task()
+            task = WORKLOADS[workload].task()
         if optimizer:
             task.optimizer = optimizer(task.model.parameters())
         if is_emulated():  # the number does not depend on the batch, the time does
@@ -113,7 +121,7 @@ def rows() -> Iterator[Row]:
         for variant, (n, of_ours, how) in found.items():
             yield Row(
                 SECTION,
-                f"a training step of the article's SimpleCNN, {name}",
+                f"a training step of {name}",
                 "float32",
                 variant,
                 f"{of_ours} launches are ours" if variant == "ours" else "",

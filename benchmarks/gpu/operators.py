@@ -208,6 +208,15 @@ OPERATORS: tuple[Operator, ...] = (
         _pool(F.max_pool2d, 3, 2, 1, last=True), _IMAGES, _TINY_IMAGE, _pooled(4, 8),
     ),
     Operator(
+        "max_pool2d of relu", ("relu_max_pool2d",), _pool(ops.relu_max_pool2d, 2),
+        _IMAGES, _TINY_IMAGE, _pooled(4, 1),
+    ),
+    Operator(
+        "max_pool2d of relu, 3x3, channels last", ("relu_max_pool2d",),
+        _pool(ops.relu_max_pool2d, 3, 2, 1, last=True),
+        _IMAGES, _TINY_IMAGE, _pooled(4, 1),
+    ),
+    Operator(
         "avg_pool2d", ("avg_pool2d",), _pool(F.avg_pool2d, 2),
         _IMAGES, _TINY_IMAGE, _pooled(4, 0),
     ),

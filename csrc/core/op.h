@@ -17,6 +17,8 @@
     X(CONV2D_BACKWARD, "conv2d_backward", FUSION)                                      \
     X(MAX_POOL2D, "max_pool2d", FUSION)                                                \
     X(MAX_POOL2D_BACKWARD, "max_pool2d_backward", FUSION)                              \
+    X(RELU_MAX_POOL2D, "relu_max_pool2d", FUSION)                                      \
+    X(RELU_MAX_POOL2D_BACKWARD, "relu_max_pool2d_backward", FUSION)                    \
     X(AVG_POOL2D, "avg_pool2d", FUSION)                                                \
     X(AVG_POOL2D_BACKWARD, "avg_pool2d_backward", FUSION)                              \
     X(ADAPTIVE_AVG_POOL2D, "adaptive_avg_pool2d", FUSION)                              \

@@ -260,12 +260,14 @@ def _install_stand_ins(c: Any) -> None:
         optimizer,
         sequential,
     )
+    from pai_torchacc.fusion.by_name import relu_max_pool2d
 
     if len(_ledger) or not _host.has_lean_paths():
         return
     optimizer.install(c, _ledger)
     linear.install(c, _ledger)
     mlp.install(c)
+    relu_max_pool2d.install(c)
     feed_forward.install(c, _ledger)
     loss.install(c, _ledger)
     sequential.install(c, "operator_fusion")

@@ -1,11 +1,12 @@
 """Modules of an ``nn.Sequential`` that are run as one, where all are known.
 
 A Linear and the activation behind it are one ``linear_act``; with another Linear behind
-these, where they are trained on CUDA, one ``mlp``. A Conv2d with what follows
-of BatchNorm2d in eval mode, ReLU and a 2x2 MaxPool2d is one ``conv2d`` where no
-gradient is asked for: scale, shift and the rest are applied while the outputs are in
-the cache. An int8 layer computes the BatchNorm2d and the ReLU behind it. The scale is
-computed anew from the norm's tensors at each call, so that nothing can go stale.
+these, where they are trained on CUDA, one ``mlp``. A Conv2d with what follows of
+BatchNorm2d in eval mode, ReLU and a 2x2 MaxPool2d is one ``conv2d`` where no gradient
+is asked for: scale, shift and the rest are applied while the outputs are in the cache.
+On CUDA a ReLU and the MaxPool2d behind it are one ``relu_max_pool2d``. An int8 layer
+computes the BatchNorm2d and the ReLU behind it. The scale is computed anew from the
+norm's tensors at each call, so that nothing can go stale.
 
 That passes over everything that torch would have called in between. So the extension
 remembers what it is, and calls the modules as ever as soon as any of it is another.
@@ -71,7 +72,7 @@ _KNOWN = (
         (*_WEIGHTS, "running_mean", "running_var"),
     ),
     Known(nn.MaxPool2d, ((F, "max_pool2d"), (torch, "max_pool2d"))),
-    Known(nn.ReLU, ((F, "relu"), (torch, "relu"))),
+    Known(nn.ReLU, ((F, "relu"), (torch, "relu"), (torch, "relu_"))),
     Known(nn.GELU, ((F, "gelu"),)),
     Known(nn.SiLU, ((F, "silu"), (torch._C._nn, "silu"))),
     Known(nn.Tanh, ((torch, "tanh"),)),

@@ -143,6 +143,9 @@ def test_launches_are_counted(rows: Rows) -> None:
     assert found["SGD", "ours"] < found["SGD", "stock"]
     assert found["Adam", "ours"] == found["SGD", "ours"]
     assert found["Adam", "stock"] > found["SGD", "stock"]
+    momentum = "SGD with momentum"  # by modules: each ReLU goes with its pool
+    assert found[momentum, "stock"] > found["SGD", "stock"]
+    assert found[momentum, "ours"] == found["SGD", "ours"] - 4
 
 
 @pytest.mark.long

@@ -30,6 +30,7 @@ typedef void (*at_range_fn)(int64_t begin, int64_t end, void *context);
 
 /* Codes of the c10 enums that cross the ABI. */
 enum {
+    AT_DTYPE_U8 = 0,
     AT_DTYPE_I8 = 1,
     AT_DTYPE_I32 = 3,
     AT_DTYPE_I64 = 4,

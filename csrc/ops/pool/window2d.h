@@ -135,6 +135,27 @@ static inline bool ptac_window_always_hits(const ptac_window *axis, int64_t size
     return true;
 }
 
+/*
+ * Fill in what the window makes of an image that ptac_image_of() has read, or say why
+ * torch has to look at the call. Every window has a tap inside the image then.
+ */
+static inline ptac_reason ptac_window2d_fit(const ptac_window2d *window,
+                                            ptac_image *image)
+{
+    const ptac_window *h = &window->h, *w = &window->w;
+
+    if (!ptac_window_is_valid(h) || !ptac_window_is_valid(w))
+        return PTAC_ARGUMENT;
+    image->out_h = ptac_window_outputs(h, image->h, window->ceil_mode);
+    image->out_w = ptac_window_outputs(w, image->w, window->ceil_mode);
+    if (image->out_h < 1 || image->out_w < 1)
+        return PTAC_ARGUMENT;
+    if (!ptac_window_always_hits(h, image->h, image->out_h) ||
+        !ptac_window_always_hits(w, image->w, image->out_w))
+        return PTAC_SHAPE;
+    return PTAC_TAKE;
+}
+
 /* Wider kernels are left to the row "scalar". */
 enum {
     PTAC_MAX_TAPS = 64,

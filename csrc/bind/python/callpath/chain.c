@@ -88,15 +88,39 @@ static bool read_norm(PyObject *attributes, ptac_chain *c)
     return true;
 }
 
+static bool is_half(const ptac_window *axis)
+{
+    return axis->kernel == 2 && axis->stride == 2 && axis->padding == 0 &&
+           axis->dilation == 1;
+}
+
+bool ptac_module_window(PyObject *attributes, ptac_window2d *window)
+{
+    ptac_window *axes[2] = {&window->h, &window->w};
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
+
+    window->ceil_mode = is_exactly(attributes, ptac_names.ceil_mode, Py_True);
+    if (!is_exactly(attributes, ptac_names.return_indices, Py_False) ||
+        (!window->ceil_mode &&
+         !is_exactly(attributes, ptac_names.ceil_mode, Py_False)) ||
+        !ptac_module_pair(attributes, ptac_names.kernel_size, kernel) ||
+        !ptac_module_pair(attributes, ptac_names.stride, stride) ||
+        !ptac_module_pair(attributes, ptac_names.padding, padding) ||
+        !ptac_module_pair(attributes, ptac_names.dilation, dilation))
+        return false;
+    for (int i = 0; i < 2; i++)
+        *axes[i] = (ptac_window){kernel[i], stride[i], padding[i], dilation[i]};
+    return true;
+}
+
+/* One of 2x2 windows side by side. */
 static bool read_pool(PyObject *attributes, ptac_chain *c)
 {
+    ptac_window2d window;
+
     c->with_pool = ptac_chooser_gate(PTAC_OP_MAX_POOL2D) == PTAC_TAKE &&
-                   ptac_module_pair_is(attributes, ptac_names.kernel_size, 2) &&
-                   ptac_module_pair_is(attributes, ptac_names.stride, 2) &&
-                   ptac_module_pair_is(attributes, ptac_names.padding, 0) &&
-                   ptac_module_pair_is(attributes, ptac_names.dilation, 1) &&
-                   is_exactly(attributes, ptac_names.return_indices, Py_False) &&
-                   is_exactly(attributes, ptac_names.ceil_mode, Py_False);
+                   ptac_module_window(attributes, &window) && !window.ceil_mode &&
+                   is_half(&window.h) && is_half(&window.w);
     return c->with_pool;
 }
 

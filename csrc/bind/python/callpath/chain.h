@@ -6,6 +6,7 @@
 
 #include "bind/python/callpath/module_guards.h"
 #include "ops/linear/bias_act.h"
+#include "ops/pool/window2d.h"
 
 enum {
     PTAC_NORM_WEIGHT, /* or None */
@@ -25,6 +26,15 @@ typedef struct ptac_chain {
     ptac_act activation;
     Py_ssize_t n; /* modules, the layer included */
 } ptac_chain;
+
+/* Where a chain may begin, all borrowed. */
+typedef struct ptac_chain_start {
+    PyObject *modules; /* a list */
+    Py_ssize_t at;
+    PyObject *x;
+    /* x comes from the module before, a known convolution or norm: nobody has it. */
+    bool is_x_unseen;
+} ptac_chain_start;
 
 enum { PTAC_LONGEST_CHAIN = 4 }; /* a layer, its norm, its activation, a pool */
 
@@ -53,6 +63,12 @@ PyObject *ptac_int8_linear_chain(ptac_chain *chain, PyObject *x);
 PyObject *ptac_int8_conv2d_chain(ptac_chain *chain, PyObject *x);
 
 /*
+ * Max pooling of the ReLU at start and of the MaxPool2d that may be behind it; *n is
+ * how many modules these are. None where they have to be called.
+ */
+PyObject *ptac_relu_pool_chain(const ptac_chain_start *start, Py_ssize_t *n);
+
+/*
  * A glance at what rows of ours ask of a Conv2d, before all that a call of it goes
  * through is looked at: calls that are refused should cost little.
  */
@@ -67,6 +83,8 @@ int ptac_is_constant(PyObject *tensor, bool may_be_none);
 /* Attributes that are an int, or an int or a pair of them; false for anything else. */
 bool ptac_module_int(PyObject *attributes, PyObject *name, int64_t *value);
 bool ptac_module_pair(PyObject *attributes, PyObject *name, int64_t pair[2]);
+/* The window of a MaxPool2d that gives no indices. */
+bool ptac_module_window(PyObject *attributes, ptac_window2d *window);
 /* Both are this number. */
 bool ptac_module_pair_is(PyObject *attributes, PyObject *name, int64_t value);
 

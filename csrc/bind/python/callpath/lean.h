@@ -6,6 +6,7 @@
 
 #include "bind/python/module/pybind.h"
 #include "bind/torch/rows/linear_act.h"
+#include "ops/pool/window2d.h"
 
 /*
  * act(linear(x, w, bias)), or None where stock has to compute it. tensors are x, w, and
@@ -42,5 +43,15 @@ PyObject *ptac_linear_node(PyObject *const tensors[3], ptac_act activation,
  * args, or for apply, means that an exception is set, and gives NULL.
  */
 PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject *args);
+
+/* The same in two steps: hooks see what autograd saves (-1 with an exception set). */
+int ptac_saving_is_hooked(void);
+PyObject *ptac_node_make(PyObject *apply, PyObject *args);
+
+/*
+ * Max pooling of ReLU(x), or None where the two have to be called; x is a plain tensor
+ * on a CUDA device.
+ */
+PyObject *ptac_try_relu_max_pool2d(PyObject *x, const ptac_window2d *window);
 
 #endif

@@ -5,33 +5,57 @@
 
 #include "bind/torch/cuda.h"
 
+ptac_reason ptac_view_on_cuda(PyObject *tensor, ptac_view *view)
+{
+    if (!ptac_is_plain_on_cuda(tensor))
+        return ptac_is_plain(tensor) ? PTAC_DEVICE : PTAC_SUBCLASS;
+    ptac_cuda_view_of(ptac_borrow(tensor), view);
+    return PTAC_TAKE;
+}
+
 ptac_reason ptac_read_on_cuda(PyObject *const *tensors, const int *places, int n,
                               ptac_call *call)
 {
     for (int i = 0; i < n; i++) {
         ptac_view *view = &call->inputs[places[i]];
+        ptac_reason why;
 
         *view = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
         if (tensors[i] == Py_None)
             continue;
-        if (!ptac_is_plain_on_cuda(tensors[i]))
-            return ptac_is_plain(tensors[i]) ? PTAC_DEVICE : PTAC_SUBCLASS;
-        ptac_cuda_view_of(ptac_borrow(tensors[i]), view);
+        why = ptac_view_on_cuda(tensors[i], view);
+        if (why)
+            return why;
         if (!ptac_view_is_contiguous(view))
             return PTAC_LAYOUT;
     }
     return ptac_call_place(call);
 }
 
-bool ptac_lean_output(ptac_lean_call *m, int i, int place, int32_t dtype, int n_dims,
-                      const int64_t *sizes)
+static bool make_output(ptac_lean_call *m, int i, int place, int32_t dtype, int n_dims,
+                        const int64_t *sizes, const int64_t *strides)
 {
     const at_device device = {AT_DEVICE_CUDA, m->call.device};
 
-    if (at_new_on(device, dtype, n_dims, sizes, NULL, &m->made.at[i]))
+    if (at_new_on(device, dtype, n_dims, sizes, strides, &m->made.at[i]))
         return false;
     ptac_cuda_view_of(m->made.at[i], &m->call.outputs[place]);
     return true;
+}
+
+bool ptac_lean_output(ptac_lean_call *m, int i, int place, int32_t dtype, int n_dims,
+                      const int64_t *sizes)
+{
+    return make_output(m, i, place, dtype, n_dims, sizes, NULL);
+}
+
+bool ptac_lean_images(ptac_lean_call *m, int i, int place, int32_t dtype, int n_dims,
+                      const int64_t *sizes, bool channels_last)
+{
+    int64_t strides[4];
+
+    ptac_image_strides(n_dims, sizes, channels_last, strides);
+    return make_output(m, i, place, dtype, n_dims, sizes, strides);
 }
 
 /* Wrapped, and no more ours; None for a tensor that was not made. */

@@ -13,6 +13,9 @@ typedef struct ptac_lean_call {
     int n_results;
 } ptac_lean_call;
 
+/* What a plain tensor on a CUDA device is, or why it is none. */
+ptac_reason ptac_view_on_cuda(PyObject *tensor, ptac_view *view);
+
 /*
  * Plain tensors on one CUDA device, contiguous, to these places among the inputs; None
  * is a view of nothing, whose dtype no row takes. Or why they are not.
@@ -23,6 +26,10 @@ ptac_reason ptac_read_on_cuda(PyObject *const *tensors, const int *places, int n
 /* Make tensor i, contiguous: the row's output of that place. False without memory. */
 bool ptac_lean_output(ptac_lean_call *m, int i, int place, int32_t dtype, int n_dims,
                       const int64_t *sizes);
+
+/* Likewise CHW or NCHW images, dense in that memory format. */
+bool ptac_lean_images(ptac_lean_call *m, int i, int place, int32_t dtype, int n_dims,
+                      const int64_t *sizes, bool channels_last);
 
 /* The row of a call that was read, or NULL, counted. */
 const ptac_kernel *ptac_admit_lean(ptac_call *call, ptac_reason why);

@@ -27,12 +27,11 @@ static PyObject *linear_chain(ptac_chain *chain, PyObject *x)
 }
 
 /*
- * What may follow a layer, and what runs them as one; and what goes first, where it has
- * a gate of its own: it takes longer chains.
+ * What may follow a layer, and what runs them as one; and what goes first, or alone,
+ * where it has a gate of its own.
  */
 typedef struct layer_kind {
-    PyObject *(*run_first)(PyObject *modules, Py_ssize_t at, PyObject *x,
-                           Py_ssize_t *n);
+    PyObject *(*run_first)(const ptac_chain_start *start, Py_ssize_t *n);
     ptac_op op;
     unsigned followers;
     bool (*may_be_ours)(PyObject *module);
@@ -46,6 +45,7 @@ static const layer_kind layers[PTAC_N_MODULES + 1] = {
                             PTAC_KIND_BIT(BATCH_NORM2D) | PTAC_KIND_BIT(RELU) |
                                 PTAC_KIND_BIT(MAX_POOL2D),
                             ptac_conv_may_be_ours, ptac_conv_chain},
+    [PTAC_MODULE_RELU] = {.run_first = ptac_relu_pool_chain},
     [PTAC_MODULE_INT8_LINEAR] = {NULL, PTAC_OP_INT8_LINEAR, PTAC_KIND_BIT(RELU), NULL,
                                  ptac_int8_linear_chain},
     [PTAC_MODULE_INT8_CONV2D] = {NULL, PTAC_OP_INT8_CONV2D,
@@ -58,6 +58,7 @@ typedef struct place {
     PyObject *children; /* the live dictionary, which modules may change as they run */
     PyObject *modules;  /* a list of its values as they were seen */
     Py_ssize_t i, n, in_children;
+    bool is_x_unseen; /* see ptac_chain_start */
 } place;
 
 /* See what modules have put in the place of the n_next next ones. */
@@ -89,15 +90,16 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
 {
     PyObject *module = PyList_GetItem(p->modules, p->i), *result;
     const layer_kind *layer = &layers[ptac_module_kind_of(module)];
+    const ptac_chain_start start = {p->modules, p->i, x, p->is_x_unseen};
     ptac_chain chain;
 
-    if (!layer->run || p->i + 1 == p->n || !ptac_modules_are_unheard())
+    if (!(layer->run || layer->run_first) || p->i + 1 == p->n ||
+        !ptac_modules_are_unheard())
         Py_RETURN_NONE;
     if (!follow_changes(p, PTAC_LONGEST_CHAIN))
         return NULL;
-    result = layer->run_first ? layer->run_first(p->modules, p->i, x, n)
-                              : Py_NewRef(Py_None);
-    if (result != Py_None)
+    result = layer->run_first ? layer->run_first(&start, n) : Py_NewRef(Py_None);
+    if (result != Py_None || !layer->run)
         return result;
     Py_DECREF(result);
     if (!(layer->followers >>
@@ -112,6 +114,29 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
     *n = chain.n;
     ptac_chain_drop(&chain);
     return result;
+}
+
+/*
+ * Whether the next module gives a tensor that nobody else gets to see, if it is torch's
+ * own. Asked before it is called, since a hook may remove itself; and only where it
+ * matters, before a ReLU and a pool.
+ */
+static bool makes_unseen(const place *p)
+{
+    PyObject *module = PyList_GetItem(p->modules, p->i), *attributes;
+    const ptac_module_kind kind = ptac_module_kind_of(module);
+
+    if ((kind != PTAC_MODULE_CONV2D && kind != PTAC_MODULE_BATCH_NORM2D) ||
+        p->i + 2 >= p->n ||
+        ptac_module_kind_of(PyList_GetItem(p->modules, p->i + 1)) != PTAC_MODULE_RELU ||
+        ptac_module_kind_of(PyList_GetItem(p->modules, p->i + 2)) !=
+            PTAC_MODULE_MAX_POOL2D ||
+        ptac_chooser_gate(PTAC_OP_RELU_MAX_POOL2D) == PTAC_OFF ||
+        !ptac_modules_are_unheard())
+        return false;
+    attributes = ptac_module_attributes(module, kind);
+    Py_XDECREF(attributes);
+    return attributes;
 }
 
 /*
@@ -131,6 +156,7 @@ PTAC_ARGS(sequential, 2)
         Py_ssize_t n_done = 1;
         PyObject *y = try_chain(&p, x, &n_done);
 
+        p.is_x_unseen = y == Py_None && makes_unseen(&p);
         if (y == Py_None) {
             Py_DECREF(y);
             y = PyObject_CallFunctionObjArgs(PyList_GetItem(modules, p.i), x, NULL);

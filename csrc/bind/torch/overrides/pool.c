@@ -37,27 +37,20 @@ ptac_reason ptac_pool_read(const ptac_arguments *args, const ptac_call *call,
     const ptac_dims *kernel = &options[0].ints, *given = &options[1].ints,
                     *stride = given->n ? given : kernel, *padding = &options[2].ints,
                     *dilation = has_dilation ? &options[3].ints : &one;
-    ptac_window *h = &window->h, *w = &window->w;
-    const ptac_reason why = ptac_image_of(&args->at[args->of->self].view, image);
+    ptac_reason why = ptac_image_of(&args->at[args->of->self].view, image);
 
     if (why)
         return why;
     if (!ptac_dims_is_pair(kernel) || !ptac_dims_is_pair(stride) ||
         !ptac_dims_is_pair(padding) || !ptac_dims_is_pair(dilation))
         return PTAC_ARGUMENT;
-    *h = (ptac_window){kernel->values[0], stride->values[0], padding->values[0],
-                       dilation->values[0]};
-    *w = (ptac_window){kernel->values[1], stride->values[1], padding->values[1],
-                       dilation->values[1]};
+    window->h = (ptac_window){kernel->values[0], stride->values[0], padding->values[0],
+                              dilation->values[0]};
+    window->w = (ptac_window){kernel->values[1], stride->values[1], padding->values[1],
+                              dilation->values[1]};
     window->ceil_mode = options[3 + has_dilation].truth;
-    if (!ptac_window_is_valid(h) || !ptac_window_is_valid(w))
-        return PTAC_ARGUMENT;
-    image->out_h = ptac_window_outputs(h, image->h, window->ceil_mode);
-    image->out_w = ptac_window_outputs(w, image->w, window->ceil_mode);
-    if (image->out_h < 1 || image->out_w < 1)
-        return PTAC_ARGUMENT;
-    if (!ptac_window_always_hits(h, image->h, image->out_h) ||
-        !ptac_window_always_hits(w, image->w, image->out_w))
-        return PTAC_SHAPE;
+    why = ptac_window2d_fit(window, image);
+    if (why)
+        return why;
     return ptac_pool_output(args, call, image, outputs);
 }

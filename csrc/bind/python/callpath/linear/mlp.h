@@ -4,6 +4,7 @@
 #ifndef PTAC_BIND_PYTHON_CALLPATH_LINEAR_MLP_H
 #define PTAC_BIND_PYTHON_CALLPATH_LINEAR_MLP_H
 
+#include "bind/python/callpath/chain.h"
 #include "bind/python/module/pybind.h"
 #include "ops/linear/mlp.h"
 
@@ -16,10 +17,10 @@
 PyObject *ptac_try_mlp(PyObject *const tensors[PTAC_MLP_INPUTS], ptac_act activation);
 
 /*
- * The same of the modules from a place of the list on, Linear, activation, a Dropout
+ * The same of the modules that begin at start, Linear, activation, a Dropout
  * that does nothing, or none, and Linear; *n is how many these are. No hook listens to
  * all modules. None where they have to be called, which may be other modules, too.
  */
-PyObject *ptac_mlp_chain(PyObject *modules, Py_ssize_t at, PyObject *x, Py_ssize_t *n);
+PyObject *ptac_mlp_chain(const ptac_chain_start *start, Py_ssize_t *n);
 
 #endif

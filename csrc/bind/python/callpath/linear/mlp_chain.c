@@ -90,17 +90,17 @@ static bool read_block(PyObject *modules, Py_ssize_t first, Py_ssize_t second, b
            read_linear(at(modules, second), &t[PTAC_MLP_W2], &t[PTAC_MLP_B2]);
 }
 
-PyObject *ptac_mlp_chain(PyObject *modules, Py_ssize_t first, PyObject *x,
-                         Py_ssize_t *n)
+PyObject *ptac_mlp_chain(const ptac_chain_start *start, Py_ssize_t *n)
 {
-    __attribute__((cleanup(drop_block))) block b = {.tensors = {x}};
+    __attribute__((cleanup(drop_block))) block b = {.tensors = {start->x}};
     Py_ssize_t second;
     bool is_block;
 
     if (ptac_chooser_gate(PTAC_OP_MLP) == PTAC_OFF ||
-        !looks_like_block(modules, first, &second) || !ptac_is_plain_on_cuda(x))
+        !looks_like_block(start->modules, start->at, &second) ||
+        !ptac_is_plain_on_cuda(start->x))
         Py_RETURN_NONE;
-    is_block = read_block(modules, first, second, &b);
+    is_block = read_block(start->modules, start->at, second, &b);
     PyErr_Clear();
     if (!is_block)
         Py_RETURN_NONE;
@@ -114,6 +114,7 @@ PyObject *ptac_mlp_chain(PyObject *modules, Py_ssize_t first, PyObject *x,
  */
 PTAC_ARGS(mlp_of_modules, 2)
 {
+    const ptac_chain_start start = {.modules = args[0], .x = args[1]};
     Py_ssize_t unused;
 
     if (!PyList_Check(args[0]) || PyList_Size(args[0]) != 4)
@@ -121,5 +122,5 @@ PTAC_ARGS(mlp_of_modules, 2)
     if (!ptac_modules_are_unheard() ||
         ptac_module_kind_of(at(args[0], 2)) != PTAC_MODULE_DROPOUT)
         Py_RETURN_NONE;
-    return ptac_mlp_chain(args[0], 0, args[1], &unused);
+    return ptac_mlp_chain(&start, &unused);
 }
