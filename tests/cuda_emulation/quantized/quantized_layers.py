@@ -48,7 +48,10 @@ def kernels(since: int) -> list[str]:
     return [name for name in names if not name.startswith("product_")]
 
 
-def mlp(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+def mlp(
+    dtype: torch.dtype = torch.float32, sizes: tuple[int, int, int] = (40, 50, 30)
+) -> nn.Sequential:
     torch.default_generator.manual_seed(0)
-    net = nn.Sequential(nn.Linear(40, 50), nn.ReLU(), nn.Linear(50, 30))
+    n_in, hidden, n_out = sizes
+    net = nn.Sequential(nn.Linear(n_in, hidden), nn.ReLU(), nn.Linear(hidden, n_out))
     return net.to(dtype).eval()

@@ -51,6 +51,7 @@ void ptac_chain_drop(ptac_chain *chain);
 PyObject *ptac_conv_chain(ptac_chain *chain, PyObject *x);
 PyObject *ptac_int8_linear_chain(ptac_chain *chain, PyObject *x);
 PyObject *ptac_int8_conv2d_chain(ptac_chain *chain, PyObject *x);
+PyObject *ptac_fp8_linear_chain(ptac_chain *chain, PyObject *x);
 
 /*
  * A glance at what rows of ours ask of a Conv2d, before all that a call of it goes
