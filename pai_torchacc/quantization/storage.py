@@ -207,6 +207,8 @@ class QuantizedModule(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         name, plain = self.weight_name, self._plain()
+        if plain.dtype.is_floating_point:  # as bytes: torch cannot unpickle e4m3's
+            plain = plain.view(torch.uint8)
         ours = {self._plain_name(): plain, f"{name}_scale": self._scale()}
         state["_buffers"] = self._others() | ours
         process = get_spawning_popen()
@@ -220,6 +222,8 @@ class QuantizedModule(nn.Module):
         if self._int8.tie is not None:
             self._int8.tie.members.add(self)
         plain = self._buffers[self._plain_name()]
+        if plain.dtype != self.format.dtype:
+            plain = plain.view(self.format.dtype)
         self._put(self._laid_out(plain, self._scale()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -26,9 +26,9 @@ def layer_of(
     return quantized(layer.cuda(), method="fp8")
 
 
-def net_of(dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+def net_of(weights: torch.dtype = torch.float32, **options: Any) -> Any:
     """Two layers and ReLU, on the device; of the same numbers each time."""
-    net = mlp(dtype, (48, 64, 32)).cuda()
+    net = mlp(weights, (48, 64, 32)).cuda()
     return quantized(net, **({"method": "fp8"} | options))
 
 

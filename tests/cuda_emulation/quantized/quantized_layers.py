@@ -10,7 +10,7 @@ import emulation
 import internals
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import pai_torchacc as ptac
 from benchmarks.extension import function
@@ -34,6 +34,34 @@ def switched_on() -> Iterator[Any]:
         assert handle, handle.reason
         yield handle
     internals.reset_quarantine()
+
+
+def brought(tensor: Tensor, device: str, cls: Any, requires_grad: bool) -> Tensor:
+    moved = tensor.to(device)
+    made: Tensor = cls(moved) if cls is nn.Parameter else moved
+    return made.requires_grad_(requires_grad)
+
+
+@pytest.fixture
+def by_way_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors are copied and pickled so: these devices have no storage of Python's."""
+
+    def parts(x: Tensor) -> tuple[Any, ...]:
+        return x.detach().cpu(), str(x.device), type(x), x.requires_grad
+
+    for cls in (Tensor, nn.Parameter):
+        reduce, deepcopy = cls.__reduce_ex__, cls.__deepcopy__
+
+        def reduced(x: Any, protocol: Any, reduce: Any = reduce) -> Any:
+            return (brought, parts(x)) if x.is_cuda else reduce(x, protocol)
+
+        def copied(x: Any, memo: Any, deepcopy: Any = deepcopy) -> Any:
+            if not x.is_cuda:
+                return deepcopy(x, memo)
+            return memo.setdefault(id(x), brought(*parts(x)))
+
+        monkeypatch.setattr(cls, "__reduce_ex__", reduced)
+        monkeypatch.setattr(cls, "__deepcopy__", copied)
 
 
 def quantized(model: _M, **options: Any) -> Any:

@@ -63,7 +63,7 @@ ptac_reason ptac_quantized_on_cuda_read(ptac_quantized_on_cuda *c, int64_t n, in
  */
 bool ptac_quantized_on_cuda_run(ptac_quantized_on_cuda *c, bool counts);
 
-/* Bytes of int8's sums from which on calls come in parts of 128 rows or more (tests). */
+/* Bytes of int8's sums from which on calls come in parts, of 128 rows or more. */
 void ptac_int8_on_cuda_set_most(int64_t bytes);
 
 #endif
