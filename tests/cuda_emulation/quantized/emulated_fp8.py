@@ -77,7 +77,8 @@ def test_relu_behind_a_layer_is_in_its_product(
             ["quantize", "bias"] * 2 if dtype == torch.float32 else ["quantize"] * 2
         )
         apart = net[2](net[1](net[0](x)))
-    assert torch.equal(y.cpu(), apart.cpu())
+    # Another epilogue may be another algorithm, whose sums then round otherwise.
+    torch.testing.assert_close(y.cpu(), apart.cpu(), rtol=0.02, atol=0.02)
 
 
 def test_launches_allocations_and_calls(switched_on: Any) -> None:

@@ -105,7 +105,7 @@ def test_older_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         told = type("C", (), {"cublaslt_version": staticmethod(lambda v=version: v)})
         assert on_cuda._fp8_reason(told(), torch.device("cuda")) == said
-    assert c.cublaslt_version() == 130100
+    assert c.cublaslt_version() >= 120900
     assert on_cuda._fp8_reason(c, torch.device("cuda")) is None
 
 
