@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import emulation
+import fp8_layers
 import pytest
 import quantized_layers
 import torch
@@ -18,7 +19,8 @@ from torch import Tensor, nn
 import pai_torchacc as ptac
 
 nothing_planned = quantized_layers.nothing_planned
-switched_on = quantized_layers.switched_on
+switched_on_anywhere = fp8_layers.switched_on_anywhere
+switched_on = fp8_layers.switched_on
 
 VIEWS: dict[str, Callable[[], Tensor]] = {
     "rows": lambda: torch.randn(21, 48),
@@ -91,7 +93,7 @@ def test_launches_allocations_and_calls(switched_on: Any) -> None:
         emulation.stock_calls(), emulation.calls()
         since = len(emulation.launches())
         layer(x)
-    assert len(emulation.launches()) == since + 2
+    assert kernels(since) == ["quantize_fp8_wide_bf16"]
     assert driver.emulated_blocks_ever() == blocks + 2
     assert not emulation.stock_calls()
     assert set(emulation.calls()) <= {*ALLOWED, "cuLaunchKernel"}
@@ -180,7 +182,9 @@ def test_off_disabled_and_excluded() -> None:
 
 
 @pytest.mark.parametrize("numerics", ["exact", "close", "fast"])
-def test_levels_are_not_of_what_is_asked_for_by_name(numerics: str) -> None:
+def test_levels_are_not_of_what_is_asked_for_by_name(
+    switched_on: Any, numerics: str
+) -> None:
     layer, counted = layer_of(), hits(FP8)
     switches = "model_quantization", "operator_fusion"
     with ptac.enable(*switches, numerics=numerics), torch.no_grad():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import emulation
+import fp8_layers
 import pytest
 import quantized_layers
 import torch
@@ -20,7 +21,8 @@ from pai_torchacc.quantization import on_cuda, quantizer, timing
 from pai_torchacc.quantization.layers import Fp8Linear
 
 nothing_planned = quantized_layers.nothing_planned
-switched_on = quantized_layers.switched_on
+switched_on_anywhere = fp8_layers.switched_on_anywhere
+switched_on = fp8_layers.switched_on
 
 SIZES = 48, 64, 32
 OLD = "fp8 needs compute capability 9.0, and the device has 8.9"

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import fp8_layers
 import int8
 import pytest
 import quantized_layers
@@ -22,7 +23,8 @@ import pai_torchacc as ptac
 from pai_torchacc.quantization.layers import Fp8Linear
 
 nothing_planned = quantized_layers.nothing_planned
-switched_on = quantized_layers.switched_on
+switched_on_anywhere = fp8_layers.switched_on_anywhere
+switched_on = fp8_layers.switched_on
 by_way_of_the_cpu = quantized_layers.by_way_of_the_cpu
 
 SIZES = 48, 64, 32

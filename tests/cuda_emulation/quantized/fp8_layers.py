@@ -7,15 +7,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+import quantized_layers
 import torch
 from quantized_layers import mlp, quantized
 from torch import Tensor, nn
 
 from benchmarks.extension import function
+from pai_torchacc.quantization import on_cuda, quantizer
+
+switched_on_anywhere = quantized_layers.switched_on
 
 FP8 = "fp8_linear"
 X = torch.randn(20, 48)
 LARGEST = 448
+
+
+@pytest.fixture
+def switched_on(switched_on_anywhere: Any) -> Any:
+    """On a device that has fp8, as the emulation's have."""
+    device = torch.device("cuda")
+    if why := on_cuda._fp8_reason(quantizer.extension(), device):
+        pytest.skip(f"fp8: {why}")
+    return switched_on_anywhere
 
 
 def layer_of(
