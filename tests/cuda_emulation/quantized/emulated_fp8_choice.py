@@ -152,6 +152,18 @@ def test_others_stay_float(switched_on: Any) -> None:
     }
 
 
+def test_encoders_call_their_layers(switched_on: Any) -> None:
+    """Torch's own fast path would read weights directly."""
+    net = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    x = torch.randn(2, 7, 32)
+    ours, counted = quantized(net.cuda(), method="fp8"), hits(FP8)
+    with torch.no_grad():
+        y, expected = ours(x.cuda()).cpu(), net.cpu()(x)
+    assert counted.accelerated == 2
+    assert [type(m) for m in (ours.linear1, ours.linear2)] == [Fp8Linear] * 2
+    torch.testing.assert_close(y, expected, rtol=0.1, atol=0.1)
+
+
 def test_nothing_that_could_be(switched_on: Any) -> None:
     with pytest.raises(ValueError, match=r"no layer that can be fp8 \(Linear, in"):
         ptac.quantize_model(nn.Conv2d(16, 16, 3), method="fp8")
