@@ -209,6 +209,7 @@ def _add_gpu(commands: CommandLine) -> None:
             "epilogues",
             "launches",
             "operators",
+            "quantized",
             "optimizers",
             "models",
             "first-step",

@@ -138,6 +138,7 @@ def linear_act_forward(
     x: Tensor, w: Tensor, bias: _Opt, act: int, row: str, is_training: bool, /
 ) -> _Act: ...
 def cublaslt_trouble() -> str | None: ...
+def cublaslt_version() -> int | str: ...
 def linear_act_backward(
     row: str, act: int, grad: Tensor, x: _Opt, w: _Opt, z: _Opt, wants: _Wants, /
 ) -> tuple[_Opt, _Opt, _Opt] | None: ...
@@ -176,6 +177,8 @@ def int8_linear(
 ) -> _Opt: ...
 
 int8_linear_kernel = int8_linear
+fp8_linear = int8_linear
+fp8_linear_kernel = int8_linear
 
 def int8_conv2d(
     x: Tensor,

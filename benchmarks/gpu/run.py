@@ -23,6 +23,7 @@ from benchmarks.gpu import (
     models,
     operators,
     optimizers,
+    quantized,
 )
 from benchmarks.gpu.rows import Row, Writer
 from benchmarks.gpu.timing import Budget, Setting
@@ -34,6 +35,7 @@ PARTS: dict[str, tuple[float, Callable[[Setting], Iterator[Row]]]] = {
     "epilogues": (0.1, lambda _: epilogues.rows()),
     "launches": (0.1, lambda _: launches.rows()),
     "operators": (0.4, operators.rows),
+    "quantized": (0.15, quantized.rows),
     "optimizers": (0.25, optimizers.rows),
     "models": (0.5, models.rows),
     "first-step": (0.6, lambda _: first_step.rows()),

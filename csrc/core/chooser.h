@@ -63,7 +63,10 @@ int64_t ptac_chooser_least_work(ptac_op op);
  */
 const ptac_kernel *ptac_select_on_cuda(const ptac_call *call, ptac_reason *why);
 
-/* How far from stock's bits rows without a table may be. PTAC_CLOSE at first. */
+/*
+ * How far from stock's bits rows without a table may be, but for quantization's.
+ * PTAC_CLOSE at first.
+ */
 void ptac_chooser_set_level(ptac_level most);
 
 /*

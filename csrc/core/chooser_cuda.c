@@ -7,6 +7,8 @@
  */
 #include "core/chooser.h"
 
+#include <string.h>
+
 static ptac_level most = PTAC_CLOSE;
 
 void ptac_chooser_set_level(ptac_level level)
@@ -14,11 +16,18 @@ void ptac_chooser_set_level(ptac_level level)
     __atomic_store_n(&most, level, __ATOMIC_RELAXED);
 }
 
+/* Quantization, which is asked for by name, carries a bound of its own. */
+static bool is_within_level(const ptac_kernel *row)
+{
+    return row->level <= __atomic_load_n(&most, __ATOMIC_RELAXED) ||
+           strcmp(ptac_op_switch(row->op), PTAC_SWITCH_QUANTIZATION) == 0;
+}
+
 static ptac_reason ask(const ptac_kernel *row, const ptac_call *call)
 {
     if (row->asks_table)
         return PTAC_NOT_FASTER;
-    if (row->level > __atomic_load_n(&most, __ATOMIC_RELAXED))
+    if (!is_within_level(row))
         return PTAC_NUMERICS;
     if (ptac_chooser_is_quarantined(row))
         return PTAC_QUARANTINED;

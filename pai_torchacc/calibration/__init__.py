@@ -25,7 +25,7 @@ FASTER = 1.05
 FASTER_ELSEWHERE = 1.15
 LEVELS = ("exact", "close", "fast")
 
-BY_NAME = ("int8_linear", "int8_conv2d", "int8_embedding")
+BY_NAME = ("int8_linear", "int8_conv2d", "int8_embedding", "fp8_linear")
 """Operators whose switch is asked for by name and carries a bound of its own."""
 
 _HERE = Path(__file__).parent

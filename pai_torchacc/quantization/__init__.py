@@ -1,7 +1,7 @@
-"""``model_quantization``: int8 weights in place, undoable.
+"""``model_quantization``: int8 and fp8 weights in place, undoable.
 
-While it is on, quantized modules run the extension's int8 kernels, float modules take
-int8 checkpoints, and optimizers that hold what quantization took out of a model are
+While it is on, quantized modules run the extension's kernels, float modules take
+their checkpoints, and optimizers that hold what quantization took out of a model are
 warned about. While it is off, quantized modules compute by the dequantized weight.
 ``dequantize_model`` makes a model float again.
 """
@@ -81,12 +81,12 @@ def remarks() -> list[str]:
     found = list(_ledger.remarks)
     c = _host.loaded()
     if c and (why := c.cublaslt_trouble()):
-        found.append(f"int8 layers on CUDA run dequantized: {why}")
+        found.append(f"quantized layers on CUDA run dequantized: {why}")
     return found
 
 
 def document() -> dict[str, Any]:
-    """``quantization``: of each quantized model, its layers in int8 and its bytes."""
+    """``quantization``: of each quantized model, its layers by format and its bytes."""
     conversion = sys.modules.get(f"{__name__}.conversion")
     models = list(conversion.notes.keys()) if conversion else []
     return {"quantization": [_summary(model) for model in models]} if models else {}
@@ -94,23 +94,34 @@ def document() -> dict[str, Any]:
 
 def _summary(model: Any) -> dict[str, Any]:
     from pai_torchacc.quantization import report
+    from pai_torchacc.quantization.quantizer import FORMATS
 
     content = report.report(model).as_dict()
     return {
         "model": type(model).__name__,
         "layers": len(content["layers"]),
-        "int8": sum(layer["state"] == "int8" for layer in content["layers"]),
+        **{
+            name: sum(layer["state"] == name for layer in content["layers"])
+            for name in FORMATS
+        },
         "bytes": content["bytes"],
         "sample": content["sample"],
     }
 
 
+def _counted(entry: dict[str, Any]) -> int:
+    """Layers that are quantized: a model has them in one format."""
+    return int(entry["int8"] + entry["fp8"])
+
+
 def lines(content: dict[str, Any]) -> list[str]:
     """One for each quantized model."""
     return [
-        f"{entry['model']}: {entry['int8']} of {entry['layers']} layers are int8, "
+        f"{entry['model']}: {_counted(entry)} of {entry['layers']} layers are "
+        f"{'fp8' if entry['fp8'] else 'int8'}, "
         f"state dict {entry['bytes']['float'] / 2**20:.2f} -> "
-        f"{entry['bytes']['int8'] / 2**20:.2f} MiB (quantization_report(model) has all)"
+        f"{entry['bytes']['quantized'] / 2**20:.2f} MiB "
+        "(quantization_report(model) has all)"
         for entry in content.get("quantization", [])
     ]
 

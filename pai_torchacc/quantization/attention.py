@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pai_torchacc.quantization import dispatch, operators, quantizer
-from pai_torchacc.quantization.storage import Int8Module
+from pai_torchacc.quantization.storage import QuantizedModule
 
 _BATCHED = 3
 
 
-class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
+class Int8MultiheadAttention(QuantizedModule, nn.MultiheadAttention):
     """``nn.MultiheadAttention`` with an int8 ``in_proj_weight``.
 
     ``out_proj`` may be int8 as well. The weight is packed as one piece for attention
@@ -30,8 +30,9 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
 
     weight_name = "in_proj_weight"
     packed_on = ("cpu", "cuda")
+    has_cuda_kernels = True
 
-    _reset_parameters = Int8Module.reset_parameters
+    _reset_parameters = QuantizedModule.reset_parameters
 
     def forward(
         self,
@@ -235,6 +236,6 @@ class Int8MultiheadAttention(Int8Module, nn.MultiheadAttention):
     def _project_out(self, x: Tensor) -> Tensor:
         """Project as stock, which does not call ``out_proj`` with its hooks."""
         projection: Any = self.out_proj
-        if isinstance(projection, Int8Module):
+        if isinstance(projection, QuantizedModule):
             return type(projection).forward(projection, x)
         return F.linear(x, projection.weight, projection.bias)

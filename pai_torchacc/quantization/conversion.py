@@ -1,4 +1,4 @@
-"""A model made int8 in place, and float again.
+"""A model quantized in place, and float again.
 
 Everything that can fail is done on copies of the layers before the first layer of the
 model is touched; what fails later, as the guard may, is taken back.
@@ -26,9 +26,10 @@ from pai_torchacc.quantization import (
     training,
 )
 from pai_torchacc.quantization.layers import Int8Embedding
+from pai_torchacc.quantization.quantizer import FORMATS, FP8, INT8, Format
 from pai_torchacc.quantization.record import METHODS, Record, State, Tie
 from pai_torchacc.quantization.selection import CLASSES, Layer
-from pai_torchacc.quantization.storage import Int8Module
+from pai_torchacc.quantization.storage import QuantizedModule
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Options:
     """What :func:`quantize` was asked for."""
 
     method: str = "auto"
+    dtype: str = "int8"
     include: Any = None
     exclude: Any = ()
     guard: float = 0.01
@@ -46,6 +48,10 @@ class Options:
         """Raise ValueError or TypeError where they are wrong."""
         if self.method not in METHODS:
             raise ValueError(f"method={self.method!r}; there are: {', '.join(METHODS)}")
+        if self.dtype not in FORMATS:
+            raise ValueError(f"dtype={self.dtype!r}; there are: {', '.join(FORMATS)}")
+        if self.method == "int8" and self.dtype != "int8":
+            raise ValueError(f"method='int8' is not of dtype={self.dtype!r}")
         if isinstance(self.guard, bool) or not isinstance(self.guard, (int, float)):
             raise TypeError(f"guard is a number, not {type(self.guard).__name__}")
         if not 0 <= self.guard <= 1:
@@ -57,6 +63,11 @@ class Options:
             value = getattr(self, name)
             if isinstance(value, Iterable) and not isinstance(value, (str, type)):
                 setattr(self, name, tuple(value))
+
+    @property
+    def format(self) -> Format:
+        """What weights are rounded to: methods with the name of one mean it."""
+        return FORMATS.get(self.method) or FORMATS[self.dtype]
 
 
 @dataclass
@@ -80,14 +91,15 @@ def checked_model(model: Any) -> nn.Module:
 
 def quantize(model: nn.Module, sample: Any, options: Options) -> nn.Module:
     """See :func:`pai_torchacc.quantize_model`."""
-    if selection.int8_modules(model):
+    if selection.quantized_modules(model):
         _say_done(model, options)
         return model
     calls = None if sample is None else samples.calls_of(sample)
     # Where times are to decide, the table does not.
-    method = "int8" if options.measure else options.method
-    found = selection.layers(model, method, options.include, options.exclude)
-    _check_any(found)
+    to = options.format
+    method = to.name if options.measure else options.method
+    found = selection.layers(model, method, to, options.include, options.exclude)
+    _check_any(found, to)
     _copy(found, options)
     memo, swap = Notes(options), Swap(model)
     try:
@@ -118,7 +130,7 @@ def _say_nothing_done(found: list[Layer]) -> None:
     counts = Counter(layer.reason for layer in found).most_common(2)
     why = "; ".join(f"{n} of {len(found)} layers: {reason}" for reason, n in counts)
     warnings.warn(
-        f"no layer has become int8 ({why}); "
+        f"no layer has become {found[0].format.name} ({why}); "
         "pai_torchacc.quantization_report(model) tells of each",
         stacklevel=4,
     )
@@ -134,16 +146,18 @@ def _say_done(model: nn.Module, options: Options) -> None:
         )
 
 
-def _check_any(found: list[Layer]) -> None:
-    """Raise ValueError where nothing in the model can be int8 at all."""
+_ABLE = {INT8: "Linear, Conv2d, Embedding, MultiheadAttention", FP8: "Linear"}
+
+
+def _check_any(found: list[Layer], to: Format) -> None:
+    """Raise ValueError where nothing in the model can be quantized at all."""
     if [layer for layer in found if not layer.is_fault]:
         return
     known = [layer for layer in found if layer.kind in CLASSES] or found
     why = [f"{layer.name or 'the model'}: {layer.reason}" for layer in known[:3]]
     raise ValueError(
-        "the model has no layer that can be int8 (Linear, Conv2d, Embedding, "
-        f"MultiheadAttention, in float32 on the CPU or on CUDA){': ' if why else ''}"
-        + "; ".join(why)
+        f"the model has no layer that can be {to.name} ({_ABLE[to]}, "
+        f"in float32 on the CPU or on CUDA){': ' if why else ''}" + "; ".join(why)
     )
 
 
@@ -153,15 +167,16 @@ def _copy(found: list[Layer], options: Options) -> None:
     for layer in _able(found):
         key = id(layer.weight)
         if key not in made:
-            quantized = quantizer.quantize(layer.weight)
+            quantized = quantizer.quantize(layer.weight, layer.format)
             made[key] = quantized, Tie() if layer.tied else None
         quantized, tie = made[key]
         if quantized is None:
             layer.refuse("NaN or Inf in its weight", is_fault=True)
         else:
-            copy_of(layer, quantized, Record(options.method, layer.buckets), tie)
+            record = Record(options.method, layer.buckets, layer.format)
+            copy_of(layer, quantized, record, tie)
     selection.follow(found)
-    _check_any(found)
+    _check_any(found, options.format)
     copies = {layer.module: layer.copied for layer in _able(found)}
     for module, copied in copies.items():
         if isinstance(module, nn.MultiheadAttention) and module.out_proj in copies:
@@ -193,7 +208,7 @@ def copy_of(
     layer.copied = shell(layer.module)
     storage.swap(layer.copied, layer.cls, state)
     with quantizer.ordinary():
-        layer.copied._put(layer.copied._laid_out(quantized.int8, quantized.scale))
+        layer.copied._put(layer.copied._laid_out(quantized.plain, quantized.scale))
 
 
 def _guarded(
@@ -244,7 +259,7 @@ def _quality(layer: Layer) -> float:
 
 
 class Swap:
-    """Layers of a model turned int8, and the way back."""
+    """Layers of a model quantized, and the way back."""
 
     def __init__(self, model: nn.Module):
         self._model = model
@@ -293,7 +308,7 @@ def settle(model: nn.Module) -> None:
         for kind, (name, closed) in _FAST.items():
             if not isinstance(module, kind) or name not in module.__dict__:
                 continue
-            is_quantized = any(isinstance(m, Int8Module) for m in module.modules())
+            is_quantized = any(isinstance(m, QuantizedModule) for m in module.modules())
             own = module.__dict__
             if is_quantized and "_before_int8" not in own:
                 own["_before_int8"], own[name] = own[name], closed
@@ -305,9 +320,9 @@ def settle(model: nn.Module) -> None:
 def dequantize(model: nn.Module) -> nn.Module:
     """See :func:`pai_torchacc.dequantize_model`."""
     parameters: dict[Any, nn.Parameter] = {}
-    made: list[tuple[Int8Module, nn.Parameter]] = []
+    made: list[tuple[QuantizedModule, nn.Parameter]] = []
     with quantizer.ordinary():
-        for _, module in selection.int8_modules(model):
+        for _, module in selection.quantized_modules(model):
             state = module._int8
             key = state.tie or module
             if key not in parameters and state.master is None:

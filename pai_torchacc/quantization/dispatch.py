@@ -1,4 +1,4 @@
-"""One product: by the extension's int8 kernels, or not at all.
+"""One product: by the extension's kernels, or not at all.
 
 Each function returns None where the caller has to use the dequantized weight: while the
 switch is off, on other devices and dtypes, under transforms, and where no kernel takes
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pai_torchacc.quantization.operators import functions, kernels
+from pai_torchacc.quantization.operators import ON_CUDA, functions, kernels
 from pai_torchacc.quantization.quantizer import is_compiling, is_in_graph
 
 # Looked up once: a product of one row takes a few microseconds.
@@ -65,8 +65,8 @@ def otherwise(op: str, *args: Any) -> Tensor | None:
 
 
 def _devices(op: str) -> tuple[str, ...]:
-    """Where there are kernels."""
-    return ("cpu", "cuda") if op == "int8_linear" else ("cpu",)
+    """Where the operator is asked. The CPU has no kernel of fp8, and counts calls."""
+    return ("cpu", "cuda") if op in ON_CUDA else ("cpu",)
 
 
 def _lowered(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,9 +1,9 @@
 """One file for a quantized model: a zip archive without pickles.
 
 ``header.json`` lists the tensors of the state dict; each has an entry of its bytes,
-little-endian, cut into blocks that are stored or coded by raw deflate. int8 weights are
-coded by their frequencies alone (Huffman only), which is what their near-Gaussian
-numbers have to give. Blocks are coded by several threads.
+little-endian, cut into blocks that are stored or coded by raw deflate. Quantized
+weights are coded by their frequencies alone (Huffman only), which is what their
+near-Gaussian numbers have to give. Blocks are coded by several threads.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ DTYPES = {
     for dtype in (
         *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
         *(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool),
+        torch.float8_e4m3fn,
         *(torch.complex64, torch.complex128),
     )
 }
@@ -146,9 +147,8 @@ def _coded(tensor: Tensor, compress: bool, pool: Any) -> Iterator[bytes]:
     if not compress:
         yield from blocks
         return
-    strategy = (
-        zlib.Z_HUFFMAN_ONLY if tensor.dtype == torch.int8 else zlib.Z_DEFAULT_STRATEGY
-    )
+    is_quantized = tensor.dtype in (torch.int8, torch.float8_e4m3fn)
+    strategy = zlib.Z_HUFFMAN_ONLY if is_quantized else zlib.Z_DEFAULT_STRATEGY
 
     def code(block: memoryview) -> bytes:
         coder = zlib.compressobj(

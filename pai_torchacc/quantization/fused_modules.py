@@ -17,20 +17,25 @@ from pai_torchacc import _switch
 from pai_torchacc.fusion import sequential
 from pai_torchacc.fusion.foreign import chains, is_torchs_own
 from pai_torchacc.quantization import dispatch, operators
-from pai_torchacc.quantization.layers import Int8Conv2d, Int8Linear
+from pai_torchacc.quantization.layers import Fp8Linear, Int8Conv2d, Int8Linear
 from pai_torchacc.quantization.quantizer import is_compiling
 
 _IMAGES = 4
 
 _SWITCH = "model_quantization"
-_KNOWN = tuple(
-    sequential.Known(kind, tensors=("bias", "weight_packed", "weight_scale"))
-    for kind in (Int8Linear, Int8Conv2d)
+_TENSORS = ("bias", "weight_scale")
+_KNOWN = (
+    *(
+        sequential.Known(kind, tensors=(*_TENSORS, "weight_packed"))
+        for kind in (Int8Linear, Int8Conv2d)
+    ),
+    # weight_fp8 is a property of ours, which copies the buffer of that name.
+    sequential.Known(Fp8Linear, tensors=_TENSORS),
 )
 
 
 def install(c: Any) -> None:
-    """Have ``nn.Sequential`` run int8 layers together with what follows them."""
+    """Have ``nn.Sequential`` run quantized layers together with what follows them."""
     sequential.install(c, _SWITCH, _KNOWN)
 
 

@@ -1,4 +1,4 @@
-"""Linear, Conv2d and Embedding with int8 weights."""
+"""Linear, Conv2d and Embedding with quantized weights."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from pai_torchacc.quantization import dispatch, operators
-from pai_torchacc.quantization.quantizer import is_compiling, is_in_graph
-from pai_torchacc.quantization.storage import Int8Module
+from pai_torchacc.quantization.quantizer import FP8, is_compiling, is_in_graph
+from pai_torchacc.quantization.storage import QuantizedModule
 
 _SPATIAL = 2
 
 
-class Int8Linear(Int8Module, nn.Linear):
-    """``nn.Linear`` with an int8 weight."""
+class QuantizedLinear(QuantizedModule):
+    """What quantized forms of ``nn.Linear`` have in common."""
 
-    packed_on = ("cpu", "cuda")
+    has_cuda_kernels = True
+    operator: str
+    held_as: str
+    """The buffer that the operator takes."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute what ``nn.Linear`` does."""
@@ -27,13 +30,14 @@ class Int8Linear(Int8Module, nn.Linear):
         buffers = self._buffers
         n, k = state.shape
         if not state.floats or not state.is_float(input, k):
-            packed, scale = buffers.get("weight_packed"), buffers["weight_scale"]
-            kernel = operators.kernels.get("int8_linear")
-            if kernel is not None and packed is not None and not is_compiling():
-                result = kernel(input, packed, scale, bias, n, k)
+            op, scale = self.operator, buffers["weight_scale"]
+            weight = buffers.get(self.held_as)
+            kernel = operators.kernels.get(op)
+            if kernel is not None and weight is not None and not is_compiling():
+                result = kernel(input, weight, scale, bias, n, k)
                 if result is not None:
                     return result
-            result = dispatch.otherwise("int8_linear", input, packed, scale, bias, n, k)
+            result = dispatch.otherwise(op, input, weight, scale, bias, n, k)
             if result is not None:
                 return result
         held = buffers.get("weight_float")
@@ -42,11 +46,26 @@ class Int8Linear(Int8Module, nn.Linear):
         return F.linear(input, held, bias)
 
 
+class Int8Linear(QuantizedLinear, nn.Linear):
+    """``nn.Linear`` with an int8 weight."""
+
+    packed_on = ("cpu", "cuda")
+    operator, held_as = "int8_linear", "weight_packed"
+
+
+class Fp8Linear(QuantizedLinear, nn.Linear):
+    """``nn.Linear`` with a weight of e4m3 numbers, which only CUDA multiplies."""
+
+    format = FP8
+    packed_on = ()
+    operator, held_as = "fp8_linear", "weight_fp8"
+
+
 class Int8OutProjection(Int8Linear, NonDynamicallyQuantizableLinear):
     """The last projection of a MultiheadAttention."""
 
 
-class Int8Conv2d(Int8Module, nn.Conv2d):
+class Int8Conv2d(QuantizedModule, nn.Conv2d):
     """``nn.Conv2d`` with an int8 weight."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -101,7 +120,7 @@ def geometry(conv: Any) -> tuple[int, ...] | None:
     return (*sizes, *conv.stride, *padding, *conv.dilation, conv.groups)
 
 
-class Int8Embedding(Int8Module, nn.Embedding):
+class Int8Embedding(QuantizedModule, nn.Embedding):
     """``nn.Embedding`` with int8 rows."""
 
     packed_on = ()

@@ -1,9 +1,9 @@
-"""``torch.ops.pai_torchacc.int8_*``: what compiled and exported models call.
+"""``torch.ops.pai_torchacc.int8_*`` and ``fp8_linear``: what compiled models call.
 
 Packed weights are those of this process: a program that is exported, saved and loaded
 elsewhere needs a CPU for which weights are laid out alike. Where no kernel takes the
 call, they compute by the dequantized weight. Gradients are straight
-through: forward in int8, backward as if the weight were float. Importing this module
+through: forward quantized, backward as if the weight were float. Importing this module
 defines the operators; they stay for the life of the process.
 """
 
@@ -24,6 +24,9 @@ kernels: dict[str, Any] = {}
 
 functions: dict[str, Any] = {}
 """By operator: a ``torch.autograd.Function`` of it, quicker than torch.library's."""
+
+ON_CUDA = ("int8_linear", "fp8_linear")
+"""Operators that have kernels there."""
 
 _library = torch.library.Library("pai_torchacc", "FRAGMENT")
 
@@ -49,6 +52,14 @@ def _linear(
 ) -> Tensor:  # fmt: skip
     weight = _dequantize(packed, scale, (n, k), 1, x.dtype)
     result = F.linear(x, weight, bias)
+    return result.relu() if activation else result
+
+
+def _fp8_linear(
+    x: Tensor, weight_fp8: Tensor, scale: Tensor, bias: Tensor | None, _n: int, _k: int,
+    activation: int = 0,
+) -> Tensor:  # fmt: skip
+    result = F.linear(x, quantizer.dequantize(weight_fp8, scale, x.dtype), bias)
     return result.relu() if activation else result
 
 
@@ -112,6 +123,12 @@ def _linear_input(
     return grad.matmul(weight.to(grad.dtype))
 
 
+def _fp8_linear_input(
+    grad: Tensor, weight_fp8: Tensor, scale: Tensor, _n: int, _k: int
+) -> Tensor:
+    return grad.matmul(quantizer.dequantize(weight_fp8, scale, grad.dtype))
+
+
 def _conv2d_input(
     grad: Tensor, packed: Tensor, scale: Tensor, geometry: Sequence[int], sizes: Any
 ) -> Tensor:
@@ -121,10 +138,16 @@ def _conv2d_input(
     return torch.nn.grad.conv2d_input(tuple(sizes), weight.to(grad.dtype), grad, *how)
 
 
+_INPUTS = {
+    "int8_linear": _linear_input,
+    "int8_conv2d": _conv2d_input,
+    "fp8_linear": _fp8_linear_input,
+}
+
+
 def _formula(op: str) -> tuple[Any, Any]:
     """What is remembered of a call, and its backward."""
-    is_linear = op == "int8_linear"
-    input_gradient = _linear_input if is_linear else _conv2d_input
+    is_linear, input_gradient = op != "int8_conv2d", _INPUTS[op]
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, packed, scale, _, *how, activation = inputs
@@ -149,7 +172,7 @@ def _formula(op: str) -> tuple[Any, Any]:
 
 def _function(op: str, by_kernel: Any, backward: Any) -> Any:
     """Without an activation, and with as few steps a call as there can be."""
-    has_sizes = op != "int8_linear"
+    has_sizes = op == "int8_conv2d"
 
     def forward(ctx: Any, *args: Any) -> Tensor:
         ctx.how = (*args[4:], args[0].shape) if has_sizes else args[4:]
@@ -157,7 +180,7 @@ def _function(op: str, by_kernel: Any, backward: Any) -> Any:
         return by_kernel(*args)
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type("Int8Backward", (torch.autograd.Function,), members)
+    return type("QuantizedBackward", (torch.autograd.Function,), members)
 
 
 class _Operator(NamedTuple):
@@ -178,6 +201,13 @@ _DESCRIPTIONS = {
     ),
     "int8_conv2d": _Operator(
         f"({_PRODUCT}, int[] geometry, int activation=0)", _conv2d, _fake_conv2d, True
+    ),
+    "fp8_linear": _Operator(
+        "(Tensor x, Tensor weight_fp8, Tensor scale, Tensor? bias, "
+        "int n, int k, int activation=0)",
+        _fp8_linear,
+        _fake_linear,
+        True,
     ),
     "int8_embedding": _Operator(
         "(Tensor indices, Tensor weight_int8, Tensor scale)",
@@ -214,7 +244,7 @@ def _define() -> None:
         name = f"pai_torchacc::{op}"
         _library.define(f"{op}{of.schema} -> Tensor")
         by_kernel = _with_kernel(op, of.portable)
-        for key in ("CPU", "CUDA") if op == "int8_linear" else ("CPU",):
+        for key in ("CPU", "CUDA") if op in ON_CUDA else ("CPU",):
             _library.impl(name, by_kernel, key)
         _library.impl(name, of.portable, "CompositeExplicitAutograd")
         torch.library.register_fake(name, of.fake, lib=_library)

@@ -67,11 +67,12 @@ def _switched_on() -> Iterator[None]:
         raise
 
 
-def quantize_model(
+def quantize_model(  # noqa: PLR0913 as many as there are choices
     model: _M,
     sample: Any = None,
     *,
-    method: Literal["auto", "int8", "weight_only"] = "auto",
+    method: Literal["auto", "int8", "fp8", "weight_only"] = "auto",
+    dtype: Literal["int8", "fp8"] = "int8",
     include: Iterable[str | type[nn.Module]] | None = None,
     exclude: Iterable[str | type[nn.Module]] = (),
     guard: float = 0.01,
@@ -79,6 +80,8 @@ def quantize_model(
     measure: bool = False,
 ) -> _M:
     """Make a model's Linear, Conv2d, Embedding and MultiheadAttention int8, in place.
+
+    Or its Linear layers fp8, for CUDA devices that multiply it.
 
     Modules stay the objects that they are, with their names, hooks and biases; their
     classes become subclasses, and ``weight`` reads as a dequantized copy. Weights have
@@ -97,11 +100,16 @@ def quantize_model(
         What the model is called with to compare before and after: a tensor; a tuple or
         list of arguments; a dict of keyword arguments; or an iterable of these. Runs
         in eval mode without gradients; random state and buffers are put back.
-    method : {"auto", "int8", "weight_only"}
-        Which layers and kinds of call are int8. ``"auto"``: those that the calibration
-        table says are faster, or on CUDA a model of bytes and launches. ``"int8"``: all
-        that can be. ``"weight_only"``: all are stored in int8 and computed in float32,
-        which is slow and most accurate.
+    method : {"auto", "int8", "fp8", "weight_only"}
+        Which layers and kinds of call are quantized. ``"auto"``: those that the
+        calibration table says are faster, or on CUDA a model of bytes and launches.
+        ``"int8"``, ``"fp8"``: all that can be, in this format. ``"weight_only"``: all
+        are stored quantized and computed in float32, which is slow and most accurate.
+    dtype : {"int8", "fp8"}
+        The format of ``"auto"`` and ``"weight_only"``. ``"fp8"`` is of Linear layers
+        whose inputs and outputs are multiples of 16, by e4m3 numbers. It is multiplied
+        on CUDA devices of compute capability 9.0 with cuBLASLt 12.9 or newer, and runs
+        dequantized elsewhere.
     include, exclude : iterable of str or module classes
         Only these, all but these: names, as ``named_modules()`` gives them, of a
         module or what it is in, and patterns as in ``fnmatch``.
@@ -114,7 +122,7 @@ def quantize_model(
     keep_master : bool
         Keep the float32 parameters, so that :func:`dequantize_model` is bit-exact.
     measure : bool
-        Time each layer in float and in int8; with ``method="auto"`` that decides
+        Time each layer in float and quantized; with ``method="auto"`` that decides
         instead of the table.
 
     Returns
@@ -131,7 +139,9 @@ def quantize_model(
     from pai_torchacc.quantization import conversion
 
     conversion.checked_model(model)
-    options = conversion.Options(method, include, exclude, guard, keep_master, measure)
+    options = conversion.Options(
+        method, dtype, include, exclude, guard, keep_master, measure
+    )
     with _switched_on():
         return conversion.quantize(model, sample, options)
 

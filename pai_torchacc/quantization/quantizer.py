@@ -1,8 +1,8 @@
-"""Int8 weights as numbers: quantized, measured, laid out for the kernels, and back.
+"""Weights as numbers: quantized, measured, laid out for the kernels, and back.
 
-One scale for each output channel, the first dimension: symmetric, round half to even,
--127 to 127. A channel of zeros has the scale 0. The extension does it where it can;
-what stands here gives the same int8 and scales by torch's own operators.
+One scale for each output channel, the first dimension: symmetric, round half to even.
+A channel of zeros has the scale 0. The extension does it for int8 where it can; what
+stands here gives the same int8 and scales by torch's own operators.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -19,9 +20,8 @@ from torch import Tensor
 from pai_torchacc import _host
 
 WEIGHTS = ("weight", "in_proj_weight")
-"""Names of the parameters that become int8."""
+"""Names of the parameters that are quantized."""
 
-LARGEST = 127
 PAD = 16
 """Rows and columns of weights on CUDA are multiples of it, filled up with zeros."""
 _AT_ONCE = 1 << 24
@@ -33,10 +33,40 @@ is_compiling = torch.compiler.is_compiling
 _is_tracing = torch._C._is_tracing
 
 
-class Quantized(NamedTuple):
-    """A weight in int8 and what it lost."""
+@dataclass(frozen=True)
+class Format:
+    """What a weight is rounded to."""
 
-    int8: Tensor
+    name: str
+    """As in names of buffers and keys: ``weight_<name>``."""
+    dtype: torch.dtype
+    largest: int
+
+    def rounded(self, scaled: Tensor) -> Tensor:
+        """Numbers within the largest ones, half to even."""
+        if self.dtype.is_floating_point:
+            # The inverse of a scale is rounded: a cast beyond the largest may be NaN.
+            return scaled.clamp(-self.largest, self.largest).to(self.dtype)
+        return torch.round(scaled).nan_to_num(0).to(self.dtype)
+
+    def has_others(self, plain: Tensor) -> bool:
+        """Whether there is a number that no weight is rounded to."""
+        if self.dtype.is_floating_point:
+            return bool(plain.to(torch.float32).isnan().any())
+        return plain.numel() > 0 and int(plain.amin()) < -self.largest
+
+
+INT8 = Format("int8", torch.int8, 127)
+FP8 = Format("fp8", torch.float8_e4m3fn, 448)
+"""e4m3: four bits of exponent, three of mantissa, no infinity."""
+
+FORMATS = {one.name: one for one in (INT8, FP8)}
+
+
+class Quantized(NamedTuple):
+    """A quantized weight and what it lost."""
+
+    plain: Tensor
     scale: Tensor
     signal: float
     noise: float
@@ -82,55 +112,56 @@ class ordinary:  # noqa: N801 as torch.no_grad
             self._inference.__exit__(*error)
 
 
-def quantize(weight: Tensor) -> Quantized | None:
-    """Round a float32 weight [n, ...] on the CPU, or any on CUDA, to int8.
+def quantize(weight: Tensor, to: Format = INT8) -> Quantized | None:
+    """Round a float32 weight [n, ...] on the CPU, or any on CUDA.
 
     None where it has NaN or Inf. ``signal`` and ``noise`` are sums of squares, of the
     weight and of what rounding changed.
     """
     with ordinary():
         weight = weight.detach().contiguous()
-        c = None if weight.is_cuda else extension()
+        c = None if weight.is_cuda or to != INT8 else extension()
         if c is None:
-            return _quantize(weight)
+            return _quantize(weight, to)
         made = c.int8_quantize(weight)
         return None if made is None else Quantized(*made)
 
 
-def _quantize(weight: Tensor) -> Quantized | None:
+def _quantize(weight: Tensor, to: Format = INT8) -> Quantized | None:
     """Some rows at a time, for the sake of memory."""
     rows = weight.reshape(weight.shape[0], -1)
     parts = rows.split(max(1, _AT_ONCE // rows.shape[1]))
-    made = [_quantized(part.to(torch.float32)) for part in parts]
-    int8, scale, powers = (torch.cat(of) for of in zip(*made, strict=True))
+    made = [_quantized(part.to(torch.float32), to) for part in parts]
+    plain, scale, powers = (torch.cat(of) for of in zip(*made, strict=True))
     if not bool(torch.isfinite(scale).all()):
         return None
     signal, noise = powers.sum(0).tolist()
-    return Quantized(int8.reshape(weight.shape), scale, signal, noise)
+    return Quantized(plain.reshape(weight.shape), scale, signal, noise)
 
 
-def _quantized(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows in int8, their scales, and [[signal, noise]]."""
+def _quantized(rows: Tensor, to: Format) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows in this format, their scales, and [[signal, noise]]."""
     largest = rows.abs().amax(1)
-    zero, limit = torch.zeros_like(largest), torch.full_like(largest, LARGEST)
+    zero, limit = torch.zeros_like(largest), torch.full_like(largest, to.largest)
     is_zero = largest < _LEAST_ABSMAX
     # Between a tensor and a number torch multiplies with a reciprocal: rounded twice.
     inverse = torch.where(is_zero, zero, limit / largest)
     scale = torch.where(is_zero, zero, largest / limit)
-    q = torch.round(rows * inverse[:, None]).nan_to_num(0).to(torch.int8)
-    lost = (rows.double() - q * scale[:, None].double()).square().sum()
+    q = to.rounded(rows * inverse[:, None])
+    lost = (rows.double() - q.double() * scale[:, None].double()).square().sum()
     return q, scale, torch.stack((rows.double().square().sum(), lost))[None]
 
 
 def dequantize(
-    int8: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32
+    plain: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Give the float weight, a fresh one each time."""
-    shape = (-1, *(1,) * (int8.dim() - 1))
-    if int8.is_cuda and not is_in_graph():  # in one kernel, to the same numbers
-        result = torch.empty_like(int8, dtype=dtype)
-        return torch.mul(int8, scale.reshape(shape), out=result)
-    return (int8.to(torch.float32) * scale.reshape(shape)).to(dtype)
+    shape = (-1, *(1,) * (plain.dim() - 1))
+    if plain.is_cuda and plain.dtype == torch.int8 and not is_in_graph():
+        # In one kernel, to the same numbers.
+        result = torch.empty_like(plain, dtype=dtype)
+        return torch.mul(plain, scale.reshape(shape), out=result)
+    return (plain.to(torch.float32) * scale.reshape(shape)).to(dtype)
 
 
 def pack(int8: Tensor, groups: int = 1) -> Tensor:
@@ -145,7 +176,7 @@ def pack(int8: Tensor, groups: int = 1) -> Tensor:
 
 
 def _pack_for_cuda(int8: Tensor) -> Tensor:
-    """Lay a weight [n, k] out as csrc/bind/torch/rows/int8_linear_cuda.h wants it."""
+    """Lay [n, k] out as csrc/bind/torch/rows/cuda/quantized_linear_cuda.h wants it."""
     n, k = int8.shape
     padded = F.pad(int8, (0, -k % PAD, 0, -n % PAD))
     sums = int8.sum(1, dtype=torch.int32).view(torch.int8)
@@ -183,46 +214,3 @@ def sqnr_db(signal: float, noise: float) -> float:
         return math.inf
     ratio = signal / noise
     return -math.inf if ratio == 0 else 10 * math.log10(ratio)
-
-
-def saved_keys(prefix: str, name: str) -> tuple[str, str, str]:
-    """Names in a state dict of an int8 weight, its scales and its record."""
-    return f"{prefix}{name}_int8", f"{prefix}{name}_scale", f"{prefix}quantization"
-
-
-def check_shape(key: str, tensor: Any, shape: tuple[int, ...]) -> None:
-    """Raise ValueError, in stock's words, for what is no tensor of this shape."""
-    if not isinstance(tensor, Tensor):
-        raise ValueError(
-            f'While copying the parameter named "{key}", expected torch.Tensor or '
-            f"Tensor-like object from checkpoint but received {type(tensor)}"
-        )
-    if tensor.shape != shape:
-        raise ValueError(
-            f"size mismatch for {key}: copying a param with shape {tensor.shape} from "
-            f"checkpoint, the shape in current model is {torch.Size(shape)}."
-        )
-
-
-def check(key: str, int8: Any, scale: Any, shape: tuple[int, ...] | None) -> None:
-    """Raise ValueError where these are no ``key_int8`` and ``key_scale`` of a shape.
-
-    Without a shape: of any.
-    """
-    if shape is None:
-        shape = getattr(int8, "shape", ())
-    for name, tensor, sizes, dtype in (
-        (f"{key}_int8", int8, shape, torch.int8),
-        (f"{key}_scale", scale, shape[:1], torch.float32),
-    ):
-        check_shape(name, tensor, sizes)
-        if tensor.dtype != dtype or not sizes:
-            raise ValueError(
-                f"{name} should be {dtype} [n, ...], not {tensor.dtype} {list(sizes)}"
-            )
-    if int8.is_meta or scale.is_meta:
-        return
-    if not bool((torch.isfinite(scale) & (scale >= 0)).all()):
-        raise ValueError(f"{key}_scale has values that are not finite and positive")
-    if int8.numel() and int(int8.amin()) < -LARGEST:
-        raise ValueError(f"{key}_int8 has values below -{LARGEST}")

@@ -16,11 +16,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pai_torchacc.quantization.quantizer import is_in_graph, sqnr_db, version_of
+from pai_torchacc.quantization.quantizer import (
+    FORMATS,
+    INT8,
+    Format,
+    is_in_graph,
+    sqnr_db,
+    version_of,
+)
 
 VERSION = 1
-METHODS = ("auto", "int8", "weight_only")
-CHOICES = ("int8", "float")
+METHODS = ("auto", *FORMATS, "weight_only")
 
 
 class Rows(NamedTuple):
@@ -42,8 +48,8 @@ ROWS = {
     "cuda_m256": Rows(256, 1023, 512, "256 rows", "cuda"),
     "cuda_m1024": Rows(1024, math.inf, 4096, "1024 rows", "cuda"),
 }
-"""Kinds of call of a linear layer. A layer that was decided on one device is int8 for
-all calls on the other."""
+"""Kinds of call of a linear layer. A layer that was decided on one device is
+quantized for all calls on the other. Those of fp8 are CUDA's."""
 
 
 def kinds_on(device: str) -> tuple[str, ...]:
@@ -62,11 +68,12 @@ class Record:
     """How a layer is computed, by kind of call.
 
     ``buckets`` says for each kind of call (``m1`` is one row) whether it is computed in
-    int8 or by the dequantized weight.
+    the format, by its name, or by the dequantized weight.
     """
 
     method: str
     buckets: tuple[tuple[str, str], ...]
+    format: Format = INT8
 
     def as_tensor(self) -> Tensor:
         """Encode as JSON text for a checkpoint."""
@@ -74,15 +81,16 @@ class Record:
             "version": VERSION,
             "method": self.method,
             "weight_bits": 8,
-            "activation_bits": {"one row": 16, "else": 8},
+            "dtype": self.format.name,
+            "activation_bits": {"one row": 16 if self.format == INT8 else 8, "else": 8},
             "buckets": dict(self.buckets),
         }
         text = list(json.dumps(content).encode())
         return torch.tensor(text, dtype=torch.uint8, device="cpu")
 
 
-def from_tensor(tensor: Any) -> Record:
-    """Decode what :meth:`Record.as_tensor` gave; ValueError for anything else."""
+def from_tensor(tensor: Any, of: Format = INT8) -> Record:
+    """Decode what :meth:`Record.as_tensor` gave of a format; else ValueError."""
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.uint8:
         raise ValueError("the record of quantization is no uint8 tensor")
     if tensor.dim() != 1 or tensor.numel() > MOST_BYTES or tensor.is_meta:
@@ -96,11 +104,13 @@ def from_tensor(tensor: Any) -> Record:
             raise ValueError(f"its method is not one of {', '.join(METHODS)}")
         if not isinstance(buckets, dict) or len(buckets) > _MOST_BUCKETS:
             raise ValueError("its buckets are missing")
-        if not all(how in CHOICES for how in buckets.values()):
-            raise ValueError(f"its buckets are not among {', '.join(CHOICES)}")
+        if (dtype := content.get("dtype", INT8.name)) != of.name:
+            raise ValueError(f"it is of {dtype!r}, and the weight of {of.name}")
+        if not all(how in (of.name, "float") for how in buckets.values()):
+            raise ValueError(f"its buckets are not among {of.name}, float")
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the record of quantization is damaged: {error}") from None
-    return Record(method, tuple(buckets.items()))
+    return Record(method, tuple(buckets.items()), of)
 
 
 class Tie:
@@ -162,7 +172,7 @@ class State:
     noise: float = 0.0
     output_sqnr: float | None = None
     measured: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """By kind of call: seconds in float and in int8."""
+    """By kind of call: seconds in float and quantized."""
     floats: frozenset[str] = frozenset()
     """Kinds of call that are computed in float32."""
     float_rows: tuple[Rows, ...] = ()
@@ -187,7 +197,7 @@ class State:
     def is_float(self, x: Tensor, k: int) -> bool:
         """Whether a linear layer computes these rows of ``k`` in float.
 
-        A graph serves any number of rows: it is int8 where some numbers are.
+        A graph serves any number of rows: it is quantized where some numbers are.
         """
         if is_in_graph():
             return len(self.floats) == len(self.record.buckets)

@@ -12,8 +12,9 @@ from torch.nn.parameter import is_lazy
 
 from pai_torchacc import _switch
 from pai_torchacc._table import aligned
-from pai_torchacc.quantization import conversion, selection
-from pai_torchacc.quantization.storage import Int8Module
+from pai_torchacc.quantization import conversion, on_cuda, selection
+from pai_torchacc.quantization.quantizer import FP8
+from pai_torchacc.quantization.storage import QuantizedModule
 
 SCHEMA = 1
 
@@ -45,20 +46,20 @@ def report(model: nn.Module) -> QuantizationReport:
     """See :func:`pai_torchacc.quantization_report`."""
     memo = conversion.notes.get(model)
     reasons = memo.reasons if memo else {}
-    int8 = [module for _, module in selection.int8_modules(model)]
-    has_masters = all(module._int8.master is not None for module in int8)
+    quantized = [module for _, module in selection.quantized_modules(model)]
+    has_masters = all(module._int8.master is not None for module in quantized)
     undo = "bit-exact" if has_masters else "dequantized"
     layers = [
         _entry(name, module, reasons)
         for name, module in model.named_modules()
-        if isinstance(module, Int8Module) or selection.has_weight(module)
+        if isinstance(module, QuantizedModule) or selection.has_weight(module)
     ]
     return QuantizationReport(
         {
             "schema": SCHEMA,
             "active": _switch.is_active("model_quantization"),
             "bytes": sizes(model),
-            "undo": undo if int8 else None,
+            "undo": undo if quantized else None,
             "sample": memo.comparison if memo else None,
             "layers": layers,
         }
@@ -66,7 +67,7 @@ def report(model: nn.Module) -> QuantizationReport:
 
 
 def _entry(name: str, module: nn.Module, reasons: dict[str, str]) -> dict[str, Any]:
-    """One layer, in int8 or float."""
+    """One layer, quantized or float."""
     entry: dict[str, Any] = {
         "name": name,
         "kind": getattr(module, "float_class", type(module)).__name__,
@@ -79,7 +80,7 @@ def _entry(name: str, module: nn.Module, reasons: dict[str, str]) -> dict[str, A
         "output_sqnr_db": None,
         "measured": {},
     }
-    if not isinstance(module, Int8Module):
+    if not isinstance(module, QuantizedModule):
         weights = [p for p in module._parameters.values() if p is not None]
         if weights and not is_lazy(weights[0]):
             entry["shape"] = list(weights[0].shape)
@@ -90,20 +91,31 @@ def _entry(name: str, module: nn.Module, reasons: dict[str, str]) -> dict[str, A
         entry["weight_sqnr_db"] = state.weight_sqnr()
     return entry | {
         "shape": list(state.shape),
-        "state": "int8",
+        "state": module.format.name,
+        "reason": _why_dequantized(module),
         "method": state.record.method,
         "buckets": dict(state.record.buckets),
         "output_sqnr_db": state.output_sqnr,
         "measured": {
-            kind: {"float_s": a, "int8_s": b, "ratio": a / b}
+            kind: {"float_s": a, "quantized_s": b, "ratio": a / b}
             for kind, (a, b) in state.measured.items()
         },
     }
 
 
+def _why_dequantized(module: QuantizedModule) -> str | None:
+    """Why no kernel takes calls of a layer of fp8, as far as that is known."""
+    if module.format != FP8:
+        return None
+    device = module._scale().device
+    is_on_cuda = device.type == "cuda"
+    why = on_cuda.reason(FP8, device) if is_on_cuda else "fp8 has kernels on CUDA only"
+    return f"runs dequantized: {why}" if why else None
+
+
 def sizes(model: nn.Module) -> dict[str, int]:
     """Bytes of the float model's state dict, of this one's, and in memory now."""
-    found = {"float": 0, "int8": 0, "memory": 0}
+    found = {"float": 0, "quantized": 0, "memory": 0}
     seen: set[Any] = set()
 
     def count(tensor: Tensor | None, *where: str) -> None:
@@ -119,15 +131,15 @@ def sizes(model: nn.Module) -> dict[str, int]:
         for key, buffer in module._buffers.items():
             is_saved = key not in module._non_persistent_buffers_set
             count(buffer, *(found if is_saved else ("memory",)))
-        if isinstance(module, Int8Module):
+        if isinstance(module, QuantizedModule):
             state = module._int8
-            found["int8"] += state.record.as_tensor().numel()
+            found["quantized"] += state.record.as_tensor().numel()
             weight = id(state.tie or state)
             if weight not in seen:
                 seen.add(weight)
                 n = math.prod(state.shape)
                 found["float"] += state.dtype.itemsize * n
-                found["int8"] += n + 4 * state.shape[0]
+                found["quantized"] += n + 4 * state.shape[0]
     return found
 
 
@@ -144,15 +156,16 @@ def _finite(value: Any) -> Any:
 def _lines(content: dict[str, Any]) -> list[str]:
     n_bytes = content["bytes"]
     layers = content["layers"]
-    n_int8 = sum(layer["state"] == "int8" for layer in layers)
-    share = 100 * n_bytes["int8"] / n_bytes["float"] if n_bytes["float"] else 100.0
+    states = [layer["state"] for layer in layers if layer["state"] != "float"]
+    names = " or ".join(sorted(set(states))) or "int8"
+    share = 100 * n_bytes["quantized"] / n_bytes["float"] if n_bytes["float"] else 100.0
     lines = [
-        f"{n_int8} of {len(layers)} layers are int8; state dict "
-        f"{n_bytes['float'] / 2**20:.2f} -> {n_bytes['int8'] / 2**20:.2f} MiB "
+        f"{len(states)} of {len(layers)} layers are {names}; state dict "
+        f"{n_bytes['float'] / 2**20:.2f} -> {n_bytes['quantized'] / 2**20:.2f} MiB "
         f"({share:.1f} %), in memory {n_bytes['memory'] / 2**20:.2f} MiB"
     ]
-    if n_int8 and not content["active"]:
-        lines.append("model_quantization is off: int8 layers run dequantized")
+    if states and not content["active"]:
+        lines.append(f"model_quantization is off: {names} layers run dequantized")
     if content["undo"]:
         lines.append(f"dequantize_model() {_UNDONE[content['undo']]}")
     if content["sample"]:

@@ -1,4 +1,4 @@
-"""A model brought to what a file says: the same layers int8, the same numbers."""
+"""A model brought to what a file says: the same layers quantized, the same numbers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from pai_torchacc.quantization import conversion, quantizer, selection, storage
+from pai_torchacc.quantization.quantizer import FORMATS
 from pai_torchacc.quantization.record import MOST_BYTES, Tie, from_tensor
 from pai_torchacc.quantization.selection import CLASSES, Layer
-from pai_torchacc.quantization.storage import Int8Module
+from pai_torchacc.quantization.states import check, saved_keys
+from pai_torchacc.quantization.storage import QuantizedModule
 
 
 @dataclass(eq=False)
 class _Weight(Layer):
-    """A module that may be int8, under one of its names."""
+    """A module that may be quantized, under one of its names."""
 
-    is_int8: bool = False
+    is_quantized: bool = False
     """In the file."""
     record: Any = None
     """How it is computed, by the file."""
@@ -32,33 +34,43 @@ class _Weight(Layer):
     @property
     def key(self) -> str:
         """The name of its float weight."""
-        return f"{self.prefix}{self.cls.weight_name}"
+        return f"{self.prefix}{self.weight_name}"
 
     @property
     def keys(self) -> tuple[str, str, str]:
-        """Names in the state dict when it is int8."""
-        return quantizer.saved_keys(self.prefix, self.cls.weight_name)
+        """Names in the state dict when it is quantized."""
+        return saved_keys(self.prefix, self.weight_name, self.format)
+
+    def look_into(self, entries: dict[str, Any]) -> set[str]:
+        """Find what it is in the file; names that it may have, there or in a model."""
+        names = {self.key}
+        for of in FORMATS.values():
+            keys = saved_keys(self.prefix, self.weight_name, of)
+            names.update(keys)
+            if keys[0] in entries:
+                self.format, self.is_quantized = of, True
+        return names
 
     def file_keys(self) -> tuple[str, ...]:
         """Names in the file."""
-        return self.keys if self.is_int8 else (self.key,)
+        return self.keys if self.is_quantized else (self.key,)
 
     def shape(self) -> tuple[int, ...] | None:
         """Of its weight; None without one."""
-        if isinstance(self.module, Int8Module):
+        if isinstance(self.module, QuantizedModule):
             return self.module._int8.shape
-        parameter = self.module._parameters.get(self.cls.weight_name)
+        parameter = self.module._parameters.get(self.weight_name)
         return None if parameter is None else tuple(parameter.shape)
 
     def identity(self) -> int:
         """The same for modules with one weight."""
-        if isinstance(self.module, Int8Module):
+        if isinstance(self.module, QuantizedModule):
             return id(self.module._int8.tie or self.module)
         return id(self.weight)
 
 
 Plan = list[list[_Weight]]
-"""What may be int8; modules with one weight together."""
+"""What may be quantized; modules with one weight together."""
 
 
 def planned(model: nn.Module, entries: dict[str, Any]) -> Plan:
@@ -73,10 +85,9 @@ def planned(model: nn.Module, entries: dict[str, Any]) -> Plan:
         shape = weight.shape() if weight.kind in CLASSES else None
         if shape is None:
             continue
-        weight.is_int8 = weight.keys[0] in entries
-        groups.setdefault(weight.identity(), []).append(weight)
-        for key in (weight.key, *weight.keys):
+        for key in weight.look_into(entries):
             expected.pop(key, None)
+        groups.setdefault(weight.identity(), []).append(weight)
         shapes = shape, shape[:1], None
         expected.update(zip(weight.file_keys(), shapes, strict=False))
     _check_keys(expected, entries)
@@ -106,22 +117,31 @@ def _check_keys(expected: dict[str, Any], entries: dict[str, Any]) -> None:
 def _check_modules(model: nn.Module, plan: Plan) -> None:
     """Raise ValueError where a module cannot be what it is in the file."""
     held = selection.holders(model)
-    int8 = {id(weight.module) for group in plan for weight in group if weight.is_int8}
+    quantized = {id(w.module) for group in plan for w in group if w.is_quantized}
     for group in plan:
         for weight in group:
-            if isinstance(weight.module, Int8Module) or not weight.is_int8:
+            if not weight.is_quantized:
                 continue
-            reason = selection.trouble(weight.module)
-            others = [h for h in held[weight.identity()] if id(h[2]) not in int8]
-            if others and not reason:
-                reason = f"shared with {others[0][0] or 'the model'}"
-            if reason:
+            if reason := _trouble(weight, held, quantized):
                 raise ValueError(
-                    f"{weight.name} cannot be int8 as in the file: {reason}"
+                    f"{weight.name} cannot be {weight.format.name} as in the file: "
+                    f"{reason}"
                 )
-        if len({weight.is_int8 for weight in group}) > 1:
+        if len({(weight.is_quantized, weight.format) for weight in group}) > 1:
             names = ", ".join(weight.name for weight in group)
-            raise ValueError(f"{names} share a weight: all are int8, or none")
+            raise ValueError(f"{names} share a weight: all are quantized, or none")
+
+
+def _trouble(weight: _Weight, held: Any, quantized: set[int]) -> str | None:
+    """Why it cannot be what it is in the file, where it is quantized."""
+    if isinstance(weight.module, QuantizedModule):
+        own = weight.module.format
+        is_same = own == weight.format
+        return None if is_same else f"it is {own.name}; dequantize_model() comes first"
+    if reason := selection.trouble(weight.module, weight.format):
+        return reason
+    others = [h for h in held[weight.identity()] if id(h[2]) not in quantized]
+    return f"shared with {others[0][0] or 'the model'}" if others else None
 
 
 def restore(
@@ -129,20 +149,20 @@ def restore(
 ) -> nn.Module:
     """Change the layers and load the tensors, or leave all as it was: ValueError."""
     changed: list[_Weight] = []
-    made_float: list[tuple[list[Int8Module], Tensor]] = []
+    made_float: list[tuple[list[QuantizedModule], Tensor]] = []
     for group in plan:
         _check_alike(group, tensors)
         distinct = list({id(weight.module): weight for weight in group}.values())
-        if not group[0].is_int8:
-            were_int8 = [w.module for w in distinct if isinstance(w.module, Int8Module)]
-            if were_int8:
-                made_float.append((were_int8, tensors[group[0].key]))
+        if not group[0].is_quantized:
+            modules = [w.module for w in distinct]
+            if were := [m for m in modules if isinstance(m, QuantizedModule)]:
+                made_float.append((were, tensors[group[0].key]))
             continue
         for weight in group:
-            int8, scale, record = (tensors[key] for key in weight.keys)
-            quantizer.check(weight.key, int8, scale, weight.shape())
-            weight.record = from_tensor(record)
-        if not isinstance(group[0].module, Int8Module):
+            plain, scale, record = (tensors[key] for key in weight.keys)
+            check(weight.key, plain, scale, weight.shape(), weight.format)
+            weight.record = from_tensor(record, weight.format)
+        if not isinstance(group[0].module, QuantizedModule):
             _copy(distinct, tensors)
             changed += distinct
     state = OrderedDict(tensors)
@@ -181,8 +201,8 @@ def _copy(group: list[_Weight], tensors: dict[str, Tensor]) -> None:
     for weight in group:
         weight.tied = [other for other in group if other is not weight]
     device = group[0].weight.device
-    int8, scale = (tensors[key].to(device, copy=True) for key in group[0].keys[:2])
-    quantized = quantizer.Quantized(int8, scale, 0.0, 0.0)
+    plain, scale = (tensors[key].to(device, copy=True) for key in group[0].keys[:2])
+    quantized = quantizer.Quantized(plain, scale, 0.0, 0.0)
     tie = Tie() if len(group) > 1 else None
     for weight in group:
         conversion.copy_of(weight, quantized, weight.record, tie)

@@ -1,4 +1,4 @@
-"""Which layers can be int8, which should be, and why the others stay float."""
+"""Which layers can be quantized, which should be, and why the others stay float."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.quantization import on_cuda, quantizer
 from pai_torchacc.quantization.attention import Int8MultiheadAttention
 from pai_torchacc.quantization.layers import (
+    Fp8Linear,
     Int8Conv2d,
     Int8Embedding,
     Int8Linear,
     Int8OutProjection,
     geometry,
 )
+from pai_torchacc.quantization.quantizer import FP8, INT8, PAD, Format
 from pai_torchacc.quantization.record import ROWS, kinds_on
-from pai_torchacc.quantization.storage import MOST_KEPT, Int8Module, is_left
+from pai_torchacc.quantization.storage import MOST_KEPT, QuantizedModule, is_left
 
-CLASSES: dict[type, type[Int8Module]] = {
+CLASSES: dict[type, type[QuantizedModule]] = {
     cls.float_class: cls
     for cls in (
         *(Int8Linear, Int8OutProjection, Int8Conv2d, Int8Embedding),
@@ -35,6 +37,8 @@ CLASSES: dict[type, type[Int8Module]] = {
     )
 }
 """By exact class: what it becomes."""
+
+_CLASSES_OF = {INT8: CLASSES, FP8: {nn.Linear: Fp8Linear}}
 
 _LONGEST_SUM = 1 << 16
 _LEAST_CHANNELS = 16
@@ -50,6 +54,7 @@ class Layer:
 
     name: str
     module: Any
+    format: Format = INT8
     reason: str | None = None
     """Why it stays float."""
     is_fault: bool = False
@@ -67,14 +72,19 @@ class Layer:
         return getattr(kind, "float_class", kind)
 
     @property
-    def cls(self) -> type[Int8Module]:
+    def cls(self) -> type[QuantizedModule]:
         """What it would become."""
-        return CLASSES[self.kind]
+        return _CLASSES_OF[self.format][self.kind]
+
+    @property
+    def weight_name(self) -> str:
+        """Of its parameter, in any format."""
+        return CLASSES[self.kind].weight_name
 
     @cached_property
     def weight(self) -> nn.Parameter:
-        """Its parameter, also when it has become int8."""
-        parameter = self.module._parameters[self.cls.weight_name]
+        """Its parameter, also when it has become quantized."""
+        parameter = self.module._parameters[self.weight_name]
         assert parameter is not None
         return parameter
 
@@ -89,21 +99,23 @@ class Layer:
             self.reason, self.is_fault = reason, is_fault
 
 
-def layers(model: nn.Module, method: str, include: Any, exclude: Any) -> list[Layer]:
+def layers(
+    model: nn.Module, method: str, to: Format, include: Any, exclude: Any
+) -> list[Layer]:
     """All layers of a model, with those reasons that need no sample."""
     modules = dict(model.named_modules())
     wanted = None if include is None else matching(modules, include, "include")
     unwanted = matching(modules, exclude, "exclude")
-    found = [Layer(n, m) for n, m in modules.items() if has_weight(m)]
+    found = [Layer(n, m, to) for n, m in modules.items() if has_weight(m)]
     for layer in found:
-        if reason := trouble(layer.module):
+        if reason := trouble(layer.module, to):
             layer.refuse(reason, is_fault=True)
         if layer.name in unwanted:
             layer.refuse("excluded")
         if wanted is not None and layer.name not in wanted:
             layer.refuse("not included")
         if layer.reason is None:
-            if layer.weight.is_cuda and (reason := _none_on_cuda(layer, method)):
+            if reason := _none_there(layer, method):
                 layer.refuse(reason)
                 continue
             layer.buckets = chosen(layer, method)
@@ -161,11 +173,13 @@ def has_weight(module: nn.Module) -> bool:
     )
 
 
-def trouble(module: nn.Module) -> str | None:
-    """Why this module cannot be int8; None where it can."""
+def trouble(module: nn.Module, to: Format = INT8) -> str | None:
+    """Why this module cannot be quantized so; None where it can."""
     kind = type(module)
     if kind not in CLASSES:
         return _no_class(module)
+    if kind not in _CLASSES_OF[to]:
+        return f"{kind.__name__} is not supported in {to.name}"
     if "forward" in module.__dict__ or not is_torchs_own(kind, "forward"):
         return "its forward was replaced by others"
     if "_int8" in module.__dict__ and not is_left(module):
@@ -178,7 +192,15 @@ def trouble(module: nn.Module) -> str | None:
     own -= {name, "bias", "in_proj_bias"}
     if weight is None or own or module._buffers:
         return "its weight is computed from other tensors"
-    return _weight_trouble(weight)
+    return _weight_trouble(weight) or (_fp8_trouble(weight) if to == FP8 else None)
+
+
+def _fp8_trouble(weight: Tensor) -> str | None:
+    """As torch._scaled_mm would refuse it."""
+    if weight.shape[0] % PAD or weight.shape[1] % PAD:
+        n, k = weight.shape
+        return f"fp8 has inputs and outputs in multiples of {PAD}, not {k} and {n}"
+    return None
 
 
 def _no_class(module: nn.Module) -> str:
@@ -226,8 +248,8 @@ def _settings_trouble(module: nn.Module) -> str | None:
 
 
 def chosen(layer: Layer, method: str) -> tuple[tuple[str, str], ...]:
-    """Per kind of call: int8 or float, by the method and the calibration table."""
-    module, weight = layer.module, layer.weight
+    """Per kind of call: quantized or float, by the method and the calibration table."""
+    module, weight, to = layer.module, layer.weight, layer.format
     kinds: tuple[str, ...]
     if isinstance(module, nn.Embedding):
         op, kinds, work = "int8_embedding", ("rows",), weight.shape[1]
@@ -235,30 +257,33 @@ def chosen(layer: Layer, method: str) -> tuple[tuple[str, str], ...]:
         kinds, work = (_conv_kind(module),), weight.numel() // module.groups
         op = "int8_conv2d"
     else:
-        kinds = kinds_on(weight.device.type)
+        kinds = kinds_on("cuda" if to == FP8 else weight.device.type)
         op, work = "int8_linear", weight.numel()
 
-    def is_int8(kind: str) -> bool:
+    def is_quantized(kind: str) -> bool:
         if method == "auto" and weight.is_cuda:
             return kind != kinds[0] and on_cuda.is_faster(
-                kind, *weight.shape, weight.dtype
+                kind, *weight.shape, weight.dtype, to
             )
         if method == "auto":
             return is_faster(op, kind, work)
-        return method == "int8" or op == "int8_embedding"
+        return method == to.name or op == "int8_embedding"
 
-    return tuple((kind, "int8" if is_int8(kind) else "float") for kind in kinds)
+    return tuple((kind, to.name if is_quantized(kind) else "float") for kind in kinds)
 
 
-def _none_on_cuda(layer: Layer, method: str) -> str | None:
-    """Why a layer on CUDA stays float whatever its size."""
+def _none_there(layer: Layer, method: str) -> str | None:
+    """Why a layer stays float, whatever its size, on the device that it is on."""
+    if not layer.weight.is_cuda:
+        is_slow = method == "auto" and layer.format == FP8
+        return "fp8 is faster on CUDA only" if is_slow else None
     if isinstance(layer.module, nn.Conv2d) and method != "weight_only":
         return "no int8 convolution on CUDA"
     if method != "auto":
         return None
     if not isinstance(layer.module, nn.Linear):
         return f"{layer.kind.__name__} on CUDA is not faster in int8"
-    return on_cuda.reason()
+    return on_cuda.reason(layer.format, layer.weight.device)
 
 
 def _conv_kind(conv: nn.Conv2d) -> str:
@@ -306,13 +331,13 @@ def holders(model: nn.Module) -> dict[int, list[tuple[str, str, nn.Module]]]:
 
 
 def _tie(model: nn.Module, found: list[Layer]) -> None:
-    """Layers with one weight: all int8, or all float."""
+    """Layers with one weight: all quantized, or all float."""
     by_module = {id(layer.module): layer for layer in found}
     held = holders(model)
     for layer in found:
         if layer.kind not in CLASSES:
             continue
-        weight = layer.module._parameters.get(layer.cls.weight_name)
+        weight = layer.module._parameters.get(layer.weight_name)
         for name, key, module in held.get(id(weight), ()):
             other = by_module.get(id(module))
             if other is layer:
@@ -324,10 +349,10 @@ def _tie(model: nn.Module, found: list[Layer]) -> None:
 
 
 def _may_share(layer: Layer, other: Layer) -> bool:
-    """Whether both can have one int8 weight; attention has one of its own."""
+    """Whether both can have one quantized weight; attention has one of its own."""
     return layer.groups == other.groups and all(
         one.kind in CLASSES
-        and one.cls.weight_name == "weight"
+        and one.weight_name == "weight"
         and one.kind is not NonDynamicallyQuantizableLinear
         for one in (layer, other)
     )
@@ -349,6 +374,6 @@ def _follow_attention(found: list[Layer]) -> None:
                 layer.refuse("its attention stays float", owner.is_fault)
 
 
-def int8_modules(model: nn.Module) -> list[tuple[str, Int8Module]]:
+def quantized_modules(model: nn.Module) -> list[tuple[str, QuantizedModule]]:
     """The quantized modules of a model."""
-    return [(n, m) for n, m in model.named_modules() if isinstance(m, Int8Module)]
+    return [(n, m) for n, m in model.named_modules() if isinstance(m, QuantizedModule)]

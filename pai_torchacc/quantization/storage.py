@@ -1,11 +1,11 @@
-"""What quantized modules have in common: where the int8 weight is, and who sees it.
+"""What quantized modules have in common: where the weight is, and who sees it.
 
 A quantized module is the same object as before, of a subclass of its class. In place of
-the parameter ``weight`` it has buffers: ``weight_scale`` and, where there are kernels,
-``weight_packed``, which is laid out for them; ``weight_int8`` elsewhere and where plain
-rows are wanted. Buffers move and count like others. Checkpoints and pickles
-have ``weight_int8``, ``weight_scale`` and ``quantization``, the record, but no packed
-layout.
+the parameter ``weight`` it has buffers: ``weight_scale`` and, where there are kernels
+of int8, ``weight_packed``, which is laid out for them; ``weight_int8`` elsewhere and
+where plain rows are wanted, and ``weight_fp8`` in that format. Buffers move and count
+like others. Checkpoints and pickles have ``weight_int8`` or ``weight_fp8``,
+``weight_scale`` and ``quantization``, the record, but no packed layout.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pai_torchacc.quantization import quantizer, training
+from pai_torchacc.quantization import quantizer, states, training
+from pai_torchacc.quantization.quantizer import FORMATS, INT8, Format
 from pai_torchacc.quantization.record import State, from_tensor
 
-PARTS = ("packed", "packed_1", "packed_2", "int8", "scale", "float")
+PARTS = ("packed", "packed_1", "packed_2", *FORMATS, "scale", "float")
 """Ends of the names of a quantized module's buffers; the packed pieces come first."""
 _MOST_PIECES = 3
 
@@ -31,15 +32,18 @@ MOST_KEPT = 1 << 16
 there is no such limit: what was decided there is to be as fast as float."""
 
 
-class Int8Module(nn.Module):
-    """A module whose weight is int8.
+class QuantizedModule(nn.Module):
+    """A module whose weight is quantized.
 
-    ``weight`` and ``weight_int8`` are fresh copies at each access.
+    ``weight`` and ``weight_int8``, or what the format's is called, are fresh copies at
+    each access.
     """
 
     weight_name = "weight"
+    format: Format = INT8
     packed_on: tuple[str, ...] = ("cpu",)
-    """Devices with kernels, for which weights are packed."""
+    """Devices with kernels for which weights are packed."""
+    has_cuda_kernels = False
 
     float_class: type[nn.Module]
     """What it is a quantized form of."""
@@ -51,15 +55,16 @@ class Int8Module(nn.Module):
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        name, plain = cls.weight_name, Int8Module._plain
+        name, plain = cls.weight_name, QuantizedModule._plain
         cls.float_class = cls.__bases__[-1]
         cls._names = tuple(f"{name}_{part}" for part in PARTS)
-        setattr(cls, name, property(Int8Module._fresh_weight))
-        setattr(cls, f"{name}_int8", property(lambda self: plain(self).clone()))
+        setattr(cls, name, property(QuantizedModule._fresh_weight))
+        own = f"{name}_{cls.format.name}"
+        setattr(cls, own, property(lambda self: plain(self).clone()))
 
     def extra_repr(self) -> str:
-        """Say int8."""
-        return ", ".join(filter(None, (super().extra_repr(), "int8")))
+        """Say the format."""
+        return ", ".join(filter(None, (super().extra_repr(), self.format.name)))
 
     def _own(self) -> dict[str, Tensor]:
         """Those that there are."""
@@ -77,9 +82,12 @@ class Int8Module(nn.Module):
     def _scale(self) -> Tensor:
         return self._buffers[f"{self.weight_name}_scale"]
 
+    def _plain_name(self) -> str:
+        return f"{self.weight_name}_{self.format.name}"
+
     def _plain(self) -> Tensor:
-        """The int8 weight in its own shape."""
-        held = self._buffers.get(f"{self.weight_name}_int8")
+        """The quantized weight in its own shape."""
+        held = self._buffers.get(self._plain_name())
         if held is not None:
             return held
         pieces = self._packed()
@@ -123,10 +131,12 @@ class Int8Module(nn.Module):
         if is_packed:
             found |= self._pieces_of(plain)
         if not is_packed or (state.tie is not None and state.keeps_plain):
-            found[f"{name}_int8"] = plain
+            found[self._plain_name()] = plain
         is_wanted = state.is_float_on(device) and state.record.method != "weight_only"
-        is_small = plain.numel() <= MOST_KEPT or (device == "cuda" and is_packed)
-        if is_wanted and is_small and not plain.is_meta:
+        is_kept = plain.numel() <= MOST_KEPT or (
+            device == "cuda" and self.has_cuda_kernels
+        )
+        if is_wanted and is_kept and not plain.is_meta:
             dtype = state.dtype if device == "cuda" else torch.float32
             with quantizer.ordinary():
                 found[f"{name}_float"] = quantizer.dequantize(plain, scale, dtype)
@@ -189,15 +199,17 @@ class Int8Module(nn.Module):
         stays = packed and packed[0].device.type == scale.device.type
         if stays and not is_copy_old:
             return {key: scale} | {k: apply(k, t) for k, t in own.items()}
-        plain = own.get(f"{name}_int8")
+        plain = own.get(self._plain_name())
         if plain is None:
             plain = self._unpacked(packed)
-        return self._laid_out(apply(f"{name}_int8", plain), scale)
+        return self._laid_out(apply(self._plain_name(), plain), scale)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         name, plain = self.weight_name, self._plain()
-        ours = {f"{name}_int8": plain, f"{name}_scale": self._scale()}
+        if plain.dtype.is_floating_point:  # as bytes: torch cannot unpickle e4m3's
+            plain = plain.view(torch.uint8)
+        ours = {self._plain_name(): plain, f"{name}_scale": self._scale()}
         state["_buffers"] = self._others() | ours
         process = get_spawning_popen()
         if process is not None:
@@ -209,7 +221,9 @@ class Int8Module(nn.Module):
         super().__setstate__(state)
         if self._int8.tie is not None:
             self._int8.tie.members.add(self)
-        plain = self._buffers[f"{self.weight_name}_int8"]
+        plain = self._buffers[self._plain_name()]
+        if plain.dtype != self.format.dtype:
+            plain = plain.view(self.format.dtype)
         self._put(self._laid_out(plain, self._scale()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -226,12 +240,15 @@ class Int8Module(nn.Module):
 
     # Checkpoints.
 
+    def _saved_keys(self, prefix: str) -> tuple[str, str, str]:
+        return states.saved_keys(prefix, self.weight_name, self.format)
+
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
-        int8, scale, record = quantizer.saved_keys(prefix, self.weight_name)
-        destination[int8], destination[scale] = self._plain(), self._scale()
-        if self._buffers.get(f"{self.weight_name}_int8") is None:
+        plain, scale, record = self._saved_keys(prefix)
+        destination[plain], destination[scale] = self._plain(), self._scale()
+        if self._buffers.get(self._plain_name()) is None:
             # Rows are a copy of what is packed: the module's scales may change.
             destination[scale] = destination[scale].clone()
         destination[record] = self._int8.record.as_tensor()
@@ -266,7 +283,7 @@ class Int8Module(nn.Module):
         ValueError, and nothing changed, where it cannot be loaded.
         """
         name = prefix + self.weight_name
-        own = quantizer.saved_keys(prefix, self.weight_name)
+        own = self._saved_keys(prefix)
         found = {key: state_dict.pop(key) for key in own if key in state_dict}
         if name in state_dict and not found:
             self._load_float(name, state_dict.pop(name), assign)
@@ -275,28 +292,29 @@ class Int8Module(nn.Module):
         if any(key in absent for key in own[:2]):
             return absent
         plain, scale, record = (found.get(key) for key in own)
-        quantizer.check(name, plain, scale, self._int8.shape)
+        states.check(name, plain, scale, self._int8.shape, self.format)
         if plain.is_meta or scale.is_meta:
-            raise ValueError(f"{name}_int8 has no data: it is on the meta device")
+            raise ValueError(f"{own[0]} has no data: it is on the meta device")
         if record is not None:
-            self._int8.take(from_tensor(record))
+            self._int8.take(from_tensor(record, self.format))
         self._int8.master = None
         self._replace(plain, scale, assign)
         return absent
 
     def _load_float(self, key: str, weight: Any, assign: bool) -> None:
-        quantizer.check_shape(key, weight, self._int8.shape)
+        states.check_shape(key, weight, self._int8.shape)
         if not weight.is_floating_point() or weight.is_meta:
             raise ValueError(f"{key} is no float tensor with data")
-        quantized = quantizer.quantize(weight.detach().to("cpu", torch.float32))
+        weight_on_cpu = weight.detach().to("cpu", torch.float32)
+        quantized = quantizer.quantize(weight_on_cpu, self.format)
         if quantized is None:
-            raise ValueError(f"{key} has NaN or Inf and cannot be int8")
+            raise ValueError(f"{key} has NaN or Inf and cannot be {self.format.name}")
         state = self._int8
         state.signal, state.noise = quantized.signal, quantized.noise
         if state.master is not None:
             with torch.no_grad():
                 state.master.copy_(weight)
-        self._replace(quantized.int8, quantized.scale, assign)
+        self._replace(quantized.plain, quantized.scale, assign)
 
     def _replace(self, plain: Tensor, scale: Tensor, assign: bool) -> None:
         """Take new numbers, in place where tensors may be others' as well."""
@@ -305,9 +323,9 @@ class Int8Module(nn.Module):
             return  # as stock, which warns for the parameters
         device = scale.device if held.is_meta else held.device
         with quantizer.ordinary():
-            plain = plain.detach().to(device, torch.int8).contiguous()
+            plain = plain.detach().to(device, self.format.dtype).contiguous()
             scale = scale.detach().to(device, torch.float32).contiguous()
-            if not assign and self._buffers.get(f"{self.weight_name}_int8") is None:
+            if not assign and self._buffers.get(self._plain_name()) is None:
                 scale = scale.clone()
             elif not assign:
                 plain, scale = plain.clone(), scale.clone()
@@ -318,7 +336,7 @@ class Int8Module(nn.Module):
     # Refusals that say what to do.
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in (self.weight_name, f"{self.weight_name}_int8"):
+        if name in (self.weight_name, self._plain_name()):
             raise AttributeError(
                 f"{name} is quantized and cannot be assigned: "
                 "pai_torchacc.dequantize_model() makes the module float again"
@@ -326,14 +344,14 @@ class Int8Module(nn.Module):
         super().__setattr__(name, value)
 
     def reset_parameters(self) -> None:
-        """Refuse: int8 weights are not initialised."""
+        """Refuse: quantized weights are not initialised."""
         raise RuntimeError(
-            "an int8 weight cannot be initialised anew: "
+            "a quantized weight cannot be initialised anew: "
             "pai_torchacc.dequantize_model() makes the module float again"
         )
 
     def train(self, mode: bool = True) -> Any:
-        """Set the mode as ever, and warn once for the model: int8 does not train."""
+        """Set the mode as ever, and warn once for the model: it does not train."""
         if mode:
             training.warn(self)
         return super().train(mode)
@@ -353,7 +371,7 @@ def _written(held: Tensor | None, new: Tensor) -> Tensor:
     return held.copy_(new)
 
 
-def swap(module: nn.Module, cls: type[Int8Module], state: State) -> None:
+def swap(module: nn.Module, cls: type[QuantizedModule], state: State) -> None:
     """Turn a float module into ``cls``, still without its tensors."""
     parameter = module._parameters[cls.weight_name]
     assert parameter is not None
@@ -365,7 +383,7 @@ def swap(module: nn.Module, cls: type[Int8Module], state: State) -> None:
     module.__class__ = cls
 
 
-def restore(module: Any, cls: type[Int8Module], parameter: nn.Parameter) -> None:
+def restore(module: Any, cls: type[QuantizedModule], parameter: nn.Parameter) -> None:
     """Turn what is ``cls``, or was about to be, into a float module with this weight.
 
     Interrupted it is one or the other; :func:`clean` does the rest.
@@ -381,7 +399,7 @@ def restore(module: Any, cls: type[Int8Module], parameter: nn.Parameter) -> None
 
 
 def clean(module: nn.Module) -> None:
-    """Take what is left of int8 out of a float module; the user's own stays."""
+    """Take what is left of ours out of a float module; the user's own stays."""
     if not is_left(module):
         return
     for name in quantizer.WEIGHTS:

@@ -1,4 +1,4 @@
-"""Layers timed in float and in int8, for ``quantize_model(measure=True)``.
+"""Layers timed in float and quantized, for ``quantize_model(measure=True)``.
 
 On inputs made up for each kind of call, in blocks that alternate.
 """
@@ -39,11 +39,11 @@ def measure(
                 is_float = x.is_floating_point()
                 x = x.to(layer.weight.device, layer.weight.dtype if is_float else None)
             ways = _ways(layer.module, copied)
-            float_s, int8_s = state.measured[kind] = _timed(*ways, x)
-            measured = "int8" if float_s / int8_s >= _FASTER else "float"
+            float_s, ours_s = state.measured[kind] = _timed(*ways, x)
+            measured = layer.format.name if float_s / ours_s >= _FASTER else "float"
             buckets.append((kind, measured if method == "auto" else how))
         layer.buckets = tuple(buckets)
-        state.take(Record(method, layer.buckets))
+        state.take(Record(method, layer.buckets, layer.format))
         selection.decide(layer, method)
         with quantizer.ordinary():
             copied._put(copied._laid_out(copied._plain(), copied._scale()))
@@ -51,7 +51,7 @@ def measure(
 
 
 def _ways(module: Any, copied: Any) -> tuple[Call, Call]:
-    """What computes in float, and what in int8; of an attention, its projection."""
+    """What computes in float, and what quantized; of an attention, its projection."""
     if isinstance(module, nn.MultiheadAttention):
         rows = 3 * module.embed_dim
         return (
@@ -74,7 +74,7 @@ def _input(layer: Any, kind: str, shape: tuple[int, ...] | None) -> Tensor:
 
 
 def _timed(stock: Call, ours: Call, x: Tensor) -> tuple[float, float]:
-    """Least seconds a call, in float and in int8."""
+    """Least seconds a call, in float and quantized."""
     with quantizer.ordinary():
         repeats = max(1, int(_BLOCK_NS / max(_block(stock, x, 1), 1)))
         _block(ours, x, 1)

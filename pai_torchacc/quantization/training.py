@@ -21,8 +21,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from pai_torchacc.quantization.operators import kernels
 
 _TEXT = (
-    "the model has int8 weights, which do not train: gradients reach inputs and biases "
-    "only. pai_torchacc.dequantize_model(model) brings trainable weights back"
+    "the model has quantized weights, which do not train: gradients reach inputs and "
+    "biases only. pai_torchacc.dequantize_model(model) brings trainable weights back"
 )
 
 _removed: Any = WeakIdKeyDictionary()

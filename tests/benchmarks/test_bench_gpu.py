@@ -58,7 +58,7 @@ def measured(folder: Path, *parts: str) -> Rows:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    parts = "ceilings", "epilogues", "launches", "operators", "optimizers"
+    parts = "ceilings", "epilogues", "launches", "operators", "quantized", "optimizers"
     return measured(tmp_path_factory.mktemp("gpu"), *parts)
 
 
@@ -72,7 +72,7 @@ def served(rows: Rows, section: str, name: str) -> set[str]:
 
 
 def test_every_part_has_rows(rows: Rows) -> None:
-    sections = {"device", "epilogue", "launches", "operator", "optimizer"}
+    sections = {"device", "epilogue", "launches", "operator", "quantized", "optimizer"}
     assert {row["section"] for row in rows} == sections
     [copy] = [row for row in rows if row["case"].startswith("copy")]
     assert float(copy["copy_share"]) == 1
@@ -113,6 +113,12 @@ def test_every_operator_is_measured_beside_stock(rows: Rows) -> None:
         has_bytes = operator.moved(operator.tiny, 4) != (0, 0)
         assert all(float(r["gb_s"]) > 0 for r in own) == has_bytes
         assert all(r["served"] for r in own if r["variant"] == "ours")
+
+
+def test_quantized_layers_are_measured_beside_bfloat16(rows: Rows) -> None:
+    own = {r["variant"]: r["served"] for r in rows if r["section"] == "quantized"}
+    assert set(own) == {"stock", "int8", "fp8", "_scaled_mm"}
+    assert own["int8"] == own["fp8"] == "yes"
 
 
 def test_rows_tell_whether_we_served(rows: Rows) -> None:

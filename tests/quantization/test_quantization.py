@@ -141,11 +141,13 @@ def test_there_and_back(
     ptac.quantize_model(model, method="int8", keep_master=keep_master)
     said = ptac.quantization_report(model).as_dict()["undo"]
     assert said == ("bit-exact" if keep_master else "dequantized")
-    dequantized = {n: m.weight for n, m in selection.int8_modules(model) if n == "head"}
+    dequantized = {
+        n: m.weight for n, m in selection.quantized_modules(model) if n == "head"
+    }
     assert ptac.dequantize_model(model) is model
     assert list(dict(model.named_parameters())) == list(parameters)
     assert list(model.state_dict()) == list(state)
-    assert not list(selection.int8_modules(model))
+    assert not list(selection.quantized_modules(model))
     if keep_master:
         assert all(p is parameters[n] for n, p in model.named_parameters())
         assert torch.equal(model(x), stock)
@@ -243,7 +245,7 @@ def test_copies_compute_alike(
             a, b = state["head.weight_int8"], state["embedding.weight_int8"]
             assert a.data_ptr() == b.data_ptr(), name
         ptac.dequantize_model(other)
-        assert list(selection.int8_modules(model))
+        assert list(selection.quantized_modules(model))
         if None not in tied:
             assert tied[0].weight is tied[1].weight, name
 
@@ -283,7 +285,7 @@ def test_no_packed_layout_leaves_the_process(reference: list[str]) -> None:
     model = int8.language_model()
     ptac.quantize_model(model, method="int8")
     assert not [k for k in model.state_dict() if "packed" in k]
-    for name, module in selection.int8_modules(model):
+    for name, module in selection.quantized_modules(model):
         state = module.__getstate__()["_buffers"]
         assert not [k for k in state if "packed" in k], name
 
@@ -473,7 +475,7 @@ def test_without_the_extension_weights_are_the_same() -> None:
     weight[4] = torch.arange(37) * 0.5
     weight[4, -1] = 127
     portable, ours = quantizer._quantize(weight), quantizer.quantize(weight)
-    assert torch.equal(portable.int8, ours.int8)
+    assert torch.equal(portable.plain, ours.plain)
     assert torch.equal(portable.scale, ours.scale)
     assert portable.signal == pytest.approx(ours.signal, rel=1e-5)
     # Rows of one number miss by their scale's rounding alone, which no step shows: and

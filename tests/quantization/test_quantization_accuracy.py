@@ -103,7 +103,7 @@ def test_accuracy_is_kept(name: str, is_guarded: bool) -> None:
     ]
     agreement = (stock.argmax(1) == ours.argmax(1)).float().mean().item() * 100
     sqnr = int8.sqnr_db(stock, ours)
-    share = 100 * content["bytes"]["int8"] / content["bytes"]["float"]
+    share = 100 * content["bytes"]["quantized"] / content["bytes"]["float"]
     print(
         f"{name}: {right[0]:.2f} -> {right[1]:.2f} %, agreement {agreement:.2f} %, "
         f"{sqnr:.1f} dB, {share:.1f} % of the bytes"

@@ -123,13 +123,13 @@ def test_a_parameter_is_on_another_device() -> None:
 )
 def test_include_and_exclude(options: dict[str, Any], expected: set[str]) -> None:
     model = ptac.quantize_model(int8.mlp(), method="int8", **options)
-    assert {n for n, m in selection.int8_modules(model)} == expected
+    assert {n for n, m in selection.quantized_modules(model)} == expected
 
 
 def test_a_prefix_means_what_is_inside() -> None:
     model = int8.language_model()
     ptac.quantize_model(model, method="int8", include=["encoder.layers.1"])
-    found = {n for n, _ in selection.int8_modules(model)}
+    found = {n for n, _ in selection.quantized_modules(model)}
     assert found == {
         f"encoder.layers.1.{n}"
         for n in ("self_attn", "self_attn.out_proj", "linear1", "linear2")
@@ -139,7 +139,7 @@ def test_a_prefix_means_what_is_inside() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"method": "int4"}, ValueError, "auto, int8, weight_only"),
+        ({"method": "int4"}, ValueError, "auto, int8, fp8, weight_only"),
         ({"method": None}, ValueError, "method"),
         ({"guard": 2}, ValueError, "guard"),
         ({"guard": math.nan}, ValueError, "guard"),
@@ -157,6 +157,8 @@ def test_a_prefix_means_what_is_inside() -> None:
         ({"sample": 3}, TypeError, "sample"),
         ({"sample": "x"}, TypeError, "sample"),
         ({"sample": []}, ValueError, "sample is empty"),
+        ({"dtype": "int4"}, ValueError, "there are: int8, fp8"),
+        ({"dtype": "fp8"}, ValueError, "method='int8' is not of dtype='fp8'"),
         ({"sample": iter(())}, ValueError, "sample is empty"),
         ({"sample": torch.randn(3, 3)}, ValueError, "does not take it"),
         ({"sample": {"nope": 1}}, ValueError, "does not take it"),
@@ -381,7 +383,7 @@ def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
         content = json.loads(report.as_json())
         state = model.state_dict()
         n_bytes = sum(t.numel() * t.element_size() for t in state.values())
-        assert content["bytes"]["int8"] == n_bytes
+        assert content["bytes"]["quantized"] == n_bytes
         assert content["bytes"]["float"] == 4 * (64 * 96 + 96 * 128 + 128)
         buffers = (*model.parameters(), *model.buffers())
         n_bytes = sum(t.numel() * t.element_size() for t in buffers)

@@ -91,7 +91,7 @@ def test_a_model_is_as_before_or_done(way: str) -> None:
         flags = [m.training for m in model.modules()]
         is_over = not interrupting.interrupted(partial(change, model, x), k)
         check_switch()
-        n_int8 = len(list(selection.int8_modules(model)))
+        n_int8 = len(list(selection.quantized_modules(model)))
         seen.add(n_int8)
         assert not [h for m in model.modules() for h in m._forward_hooks]
         assert [m.training for m in model.modules()] == flags

@@ -32,7 +32,7 @@ def inference() -> Iterator[None]:
 def test_names_and_dtypes(name: str) -> None:
     model, _ = quantized(name)
     state = model.state_dict()
-    for prefix, module in selection.int8_modules(model):
+    for prefix, module in selection.quantized_modules(model):
         own = f"{prefix}.{module.weight_name}" if prefix else module.weight_name
         assert own not in state
         assert state[f"{own}_int8"].dtype == torch.int8
@@ -63,7 +63,7 @@ def test_int8_into_float(name: str, assign: bool) -> None:
     model, x = quantized(name)
     other = another(name)
     other.load_state_dict(model.state_dict(), assign=assign)
-    assert not list(selection.int8_modules(other))
+    assert not list(selection.quantized_modules(other))
     ptac.dequantize_model(model)
     assert torch.equal(other(x), model(x))
 
@@ -77,7 +77,7 @@ def test_a_state_holds_weights_of_one_moment(name: str) -> None:
         state = model.state_dict()
         model.load_state_dict(another(name).state_dict())
         after, now = map(ptac.dequantize_state_dict, (state, model.state_dict()))
-        for prefix, module in selection.int8_modules(model):
+        for prefix, module in selection.quantized_modules(model):
             own = f"{prefix}.{module.weight_name}" if prefix else module.weight_name
             is_packed = f"{module.weight_name}_int8" not in module._buffers
             assert torch.equal(after[own], (before if is_packed else now)[own])

@@ -39,6 +39,7 @@ enum {
     AT_DTYPE_F64 = 7,
     AT_DTYPE_BOOL = 11,
     AT_DTYPE_BF16 = 15,
+    AT_DTYPE_E4M3 = 24,
     AT_DEVICE_CPU = 0,
     AT_DEVICE_CUDA = 1,
     AT_FLOAT32_MKLDNN = 2, /* whose float32 */

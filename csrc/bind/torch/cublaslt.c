@@ -37,9 +37,18 @@ static const char *open_device(int device)
     return why;
 }
 
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+size_t ptac_lt_version(const char **why)
+{
+    pthread_mutex_lock(&making);
+    *why = ptac_lt_load(ptac_lt_names);
+    pthread_mutex_unlock(&making);
+    return *why ? 0 : ptac_lt.version();
+}
+
 static const char *make_handle(int device)
 {
-    static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
     const char *why;
 
     pthread_mutex_lock(&making);

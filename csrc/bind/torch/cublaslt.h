@@ -13,6 +13,9 @@
  */
 ptac_reason ptac_lt_begin(const ptac_call *call);
 
+/* Its version, 120900 for 12.9; 0, or why there is none. Looks for it if need be. */
+size_t ptac_lt_version(const char **why);
+
 /* What was missing, for the report; NULL where nothing was. It is not tried again. */
 const char *ptac_lt_trouble(void);
 

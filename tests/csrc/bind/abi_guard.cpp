@@ -291,6 +291,7 @@ static_assert(AT_DTYPE_F32 == static_cast<int>(at::ScalarType::Float));
 static_assert(AT_DTYPE_F64 == static_cast<int>(at::ScalarType::Double));
 static_assert(AT_DTYPE_BOOL == static_cast<int>(at::ScalarType::Bool));
 static_assert(AT_DTYPE_BF16 == static_cast<int>(at::ScalarType::BFloat16));
+static_assert(AT_DTYPE_E4M3 == static_cast<int>(at::ScalarType::Float8_e4m3fn));
 static_assert(std::is_same_v<std::underlying_type_t<at::Float32Backend>, int>);
 static_assert(std::is_same_v<std::underlying_type_t<at::Float32Op>, int>);
 static_assert(std::is_same_v<std::underlying_type_t<at::Float32Precision>, int>);

@@ -36,6 +36,7 @@ static const struct {
     {PTAC_OP_LINEAR_ACT_BACKWARD, "likewise"},
     {PTAC_OP_MLP, "likewise"},
     {PTAC_OP_MLP_BACKWARD, "likewise"},
+    {PTAC_OP_FP8_LINEAR, "likewise: tests/csrc/ops/int8/cuda"},
     {PTAC_OP_ZERO_GRAD,
      "no row of the CPU's says what is right: see test_step_cuda.py"},
 };

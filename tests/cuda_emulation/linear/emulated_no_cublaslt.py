@@ -40,7 +40,7 @@ def test_int8_layers_run_dequantized() -> None:
         expected = nn.functional.linear(x, layer.weight, layer.bias)
         assert torch.equal(layer(x).cpu(), expected.cpu())
     assert counted.forwarded == {"device": 1}
-    assert "int8 layers on CUDA run dequantized: no cuBLASLt" in ptac.report()
+    assert "quantized layers on CUDA run dequantized: no cuBLASLt" in ptac.report()
     ptac.dequantize_model(layer)
     with pytest.warns(UserWarning, match="no cuBLASLt"):
         ptac.quantize_model(layer)

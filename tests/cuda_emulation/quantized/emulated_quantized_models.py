@@ -23,6 +23,7 @@ from pai_torchacc.quantization.layers import Int8Linear
 
 nothing_planned = quantized_layers.nothing_planned
 switched_on = quantized_layers.switched_on
+by_way_of_the_cpu = quantized_layers.by_way_of_the_cpu
 
 X = torch.randn(20, 40)
 
@@ -75,34 +76,6 @@ def test_there_and_back(switched_on: Any) -> None:
     assert counted.accelerated == 12
     assert torch.equal(net[0].weight_packed, packed)
     assert set(dict(net[0].named_buffers())) == {"weight_packed", "weight_scale"}
-
-
-def brought(tensor: Tensor, device: str, cls: Any, requires_grad: bool) -> Tensor:
-    moved = tensor.to(device)
-    made: Tensor = cls(moved) if cls is nn.Parameter else moved
-    return made.requires_grad_(requires_grad)
-
-
-@pytest.fixture
-def by_way_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors are copied and pickled so: these devices have no storage of Python's."""
-
-    def parts(x: Tensor) -> tuple[Any, ...]:
-        return x.detach().cpu(), str(x.device), type(x), x.requires_grad
-
-    for cls in (Tensor, nn.Parameter):
-        reduce, deepcopy = cls.__reduce_ex__, cls.__deepcopy__
-
-        def reduced(x: Any, protocol: Any, reduce: Any = reduce) -> Any:
-            return (brought, parts(x)) if x.is_cuda else reduce(x, protocol)
-
-        def copied(x: Any, memo: Any, deepcopy: Any = deepcopy) -> Any:
-            if not x.is_cuda:
-                return deepcopy(x, memo)
-            return memo.setdefault(id(x), brought(*parts(x)))
-
-        monkeypatch.setattr(cls, "__reduce_ex__", reduced)
-        monkeypatch.setattr(cls, "__deepcopy__", copied)
 
 
 WAYS: dict[str, Callable[[nn.Module], nn.Module]] = {

@@ -10,7 +10,7 @@ import emulation
 import internals
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import pai_torchacc as ptac
 from benchmarks.extension import function
@@ -36,6 +36,34 @@ def switched_on() -> Iterator[Any]:
     internals.reset_quarantine()
 
 
+def brought(tensor: Tensor, device: str, cls: Any, requires_grad: bool) -> Tensor:
+    moved = tensor.to(device)
+    made: Tensor = cls(moved) if cls is nn.Parameter else moved
+    return made.requires_grad_(requires_grad)
+
+
+@pytest.fixture
+def by_way_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors are copied and pickled so: these devices have no storage of Python's."""
+
+    def parts(x: Tensor) -> tuple[Any, ...]:
+        return x.detach().cpu(), str(x.device), type(x), x.requires_grad
+
+    for cls in (Tensor, nn.Parameter):
+        reduce, deepcopy = cls.__reduce_ex__, cls.__deepcopy__
+
+        def reduced(x: Any, protocol: Any, reduce: Any = reduce) -> Any:
+            return (brought, parts(x)) if x.is_cuda else reduce(x, protocol)
+
+        def copied(x: Any, memo: Any, deepcopy: Any = deepcopy) -> Any:
+            if not x.is_cuda:
+                return deepcopy(x, memo)
+            return memo.setdefault(id(x), brought(*parts(x)))
+
+        monkeypatch.setattr(cls, "__reduce_ex__", reduced)
+        monkeypatch.setattr(cls, "__deepcopy__", copied)
+
+
 def quantized(model: _M, **options: Any) -> Any:
     """A copy of the model in int8, in eval mode."""
     options = {"method": "int8"} | options
@@ -48,7 +76,10 @@ def kernels(since: int) -> list[str]:
     return [name for name in names if not name.startswith("product_")]
 
 
-def mlp(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+def mlp(
+    dtype: torch.dtype = torch.float32, sizes: tuple[int, int, int] = (40, 50, 30)
+) -> nn.Sequential:
     torch.default_generator.manual_seed(0)
-    net = nn.Sequential(nn.Linear(40, 50), nn.ReLU(), nn.Linear(50, 30))
+    n_in, hidden, n_out = sizes
+    net = nn.Sequential(nn.Linear(n_in, hidden), nn.ReLU(), nn.Linear(hidden, n_out))
     return net.to(dtype).eval()

@@ -61,6 +61,7 @@ void ptac_chain_drop(ptac_chain *chain);
 PyObject *ptac_conv_chain(ptac_chain *chain, PyObject *x);
 PyObject *ptac_int8_linear_chain(ptac_chain *chain, PyObject *x);
 PyObject *ptac_int8_conv2d_chain(ptac_chain *chain, PyObject *x);
+PyObject *ptac_fp8_linear_chain(ptac_chain *chain, PyObject *x);
 
 /*
  * Max pooling of the ReLU at start and of the MaxPool2d that may be behind it; *n is

@@ -1,5 +1,5 @@
 /*
- * int8_chain.c - an int8 layer of model_quantization and what follows it, run as one.
+ * int8_chain.c - a layer of model_quantization and what follows it, run as one.
  *
  * As in pai_torchacc/quantization/layers.py, a layer that computes some calls in float
  * is called as ever.
@@ -8,7 +8,7 @@
 #include "bind/python/quantized/int8.h"
 
 enum {
-    PACKED,
+    WEIGHT,
     SCALE,
     BIAS,
     N_TENSORS,
@@ -36,17 +36,18 @@ static int is_float(PyObject *state, PyObject *x, PyObject *shape)
 }
 
 /*
- * The layer's tensors, owned. False where the modules have to be called, or with an
- * exception set.
+ * The layer's tensors, owned; the weight's name is given. False where the modules have
+ * to be called, or with an exception set.
  */
-static bool read_layer(const ptac_chain *chain, PyObject *tensors[N_TENSORS])
+static bool read_layer(const ptac_chain *chain, PyObject *weight,
+                       PyObject *tensors[N_TENSORS])
 {
     PyObject *attributes = chain->attributes;
 
-    tensors[PACKED] = ptac_module_buffer(attributes, ptac_names.weight_packed);
+    tensors[WEIGHT] = ptac_module_buffer(attributes, weight);
     tensors[SCALE] = ptac_module_buffer(attributes, ptac_names.weight_scale);
     tensors[BIAS] = ptac_module_parameter(attributes, ptac_names.bias);
-    return tensors[PACKED] && tensors[SCALE] && tensors[BIAS];
+    return tensors[WEIGHT] && tensors[SCALE] && tensors[BIAS];
 }
 
 /* The result, or None where there is none; NULL where an exception is set. */
@@ -57,7 +58,8 @@ static PyObject *finish(PyObject *result, PyObject *tensors[N_TENSORS])
     return result || PyErr_Occurred() ? result : Py_NewRef(Py_None);
 }
 
-PyObject *ptac_int8_linear_chain(ptac_chain *chain, PyObject *x)
+static PyObject *linear_chain(const ptac_chain *chain, PyObject *x,
+                              const ptac_int8_op *op, PyObject *weight)
 {
     PyObject *tensors[N_TENSORS] = {NULL}, *result = NULL;
     PyObject *state = state_of(chain);
@@ -66,18 +68,28 @@ PyObject *ptac_int8_linear_chain(ptac_chain *chain, PyObject *x)
     PTAC_OWNED PyObject *activation = PyLong_FromLong(chain->activation);
 
     if (activation && shape && PyTuple_Check(shape) && PyTuple_Size(shape) == 2 &&
-        is_float(state, x, shape) == 0 && read_layer(chain, tensors)) {
+        is_float(state, x, shape) == 0 && read_layer(chain, weight, tensors)) {
         PyObject *const args[] = {x,
-                                  tensors[PACKED],
+                                  tensors[WEIGHT],
                                   tensors[SCALE],
                                   tensors[BIAS],
                                   PyTuple_GetItem(shape, 0),
                                   PyTuple_GetItem(shape, 1),
                                   activation};
 
-        result = ptac_int8_call(&ptac_int8_linear_op, args, 7, false);
+        result = ptac_int8_call(op, args, 7, false);
     }
     return finish(result, tensors);
+}
+
+PyObject *ptac_int8_linear_chain(ptac_chain *chain, PyObject *x)
+{
+    return linear_chain(chain, x, &ptac_int8_linear_op, ptac_names.weight_packed);
+}
+
+PyObject *ptac_fp8_linear_chain(ptac_chain *chain, PyObject *x)
+{
+    return linear_chain(chain, x, &ptac_fp8_linear_op, ptac_names.weight_fp8);
 }
 
 /* (weight, bias, mean, variance, eps), or None without a BatchNorm2d. */
@@ -97,11 +109,11 @@ PyObject *ptac_int8_conv2d_chain(ptac_chain *chain, PyObject *x)
     PTAC_OWNED PyObject *activation = PyLong_FromLong(chain->activation);
 
     if (norm && activation && state && ptac_truth(state, ptac_names.floats) == 0 &&
-        read_layer(chain, tensors))
+        read_layer(chain, ptac_names.weight_packed, tensors))
         geometry = PyObject_CallMethodObjArgs(chain->layer, ptac_names._geometry, NULL);
     if (geometry && geometry != Py_None) {
         PyObject *const args[] = {
-            x,   tensors[PACKED], tensors[SCALE], tensors[BIAS], geometry, activation,
+            x,   tensors[WEIGHT], tensors[SCALE], tensors[BIAS], geometry, activation,
             norm};
 
         result = ptac_int8_call(&ptac_int8_conv2d_op, args, 7, false);

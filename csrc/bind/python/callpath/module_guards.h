@@ -24,7 +24,8 @@
     KIND(SIGMOID, "Sigmoid")                                                           \
     KIND(DROPOUT, "Dropout")                                                           \
     KIND(INT8_LINEAR, "Int8Linear")                                                    \
-    KIND(INT8_CONV2D, "Int8Conv2d")
+    KIND(INT8_CONV2D, "Int8Conv2d")                                                    \
+    KIND(FP8_LINEAR, "Fp8Linear")
 
 typedef enum ptac_module_kind {
 #define KIND(kind, name) PTAC_MODULE_##kind,

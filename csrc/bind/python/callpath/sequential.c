@@ -51,6 +51,8 @@ static const layer_kind layers[PTAC_N_MODULES + 1] = {
     [PTAC_MODULE_INT8_CONV2D] = {NULL, PTAC_OP_INT8_CONV2D,
                                  PTAC_KIND_BIT(BATCH_NORM2D) | PTAC_KIND_BIT(RELU),
                                  NULL, ptac_int8_conv2d_chain},
+    [PTAC_MODULE_FP8_LINEAR] = {NULL, PTAC_OP_FP8_LINEAR, PTAC_KIND_BIT(RELU), NULL,
+                                ptac_fp8_linear_chain},
 };
 
 /* The modules of a Sequential that runs, and where it is. */

@@ -1,5 +1,6 @@
 /*
- * int8.h - reading the arguments of int8 operators.
+ * int8.h - reading the arguments of int8 operators, and of fp8_linear, which has those
+ * of int8_linear.
  */
 #ifndef PTAC_BIND_PYTHON_QUANTIZED_INT8_H
 #define PTAC_BIND_PYTHON_QUANTIZED_INT8_H
@@ -39,13 +40,14 @@ typedef struct ptac_int8_op {
     const char *args;
     int bias; /* the place among the arguments; 0 where there is none */
     ptac_reason (*read)(PyObject *const *args, ptac_int8_args *read);
-    at_tensor (*new_output)(const ptac_int8_args *read); /* owned, or NULL */
+    /* Owned, or NULL. Not asked for calls that read refuses. */
+    at_tensor (*new_output)(const ptac_int8_args *read);
     /* All of a call whose first argument is on a CUDA device; NULL: stock's. */
     PyObject *(*on_cuda)(PyObject *const *args, Py_ssize_t n_args, bool is_kernel);
 } ptac_int8_op;
 
 extern const ptac_int8_op ptac_int8_linear_op, ptac_int8_conv2d_op,
-    ptac_int8_embedding_op;
+    ptac_int8_embedding_op, ptac_fp8_linear_op;
 
 /*
  * The operator's output, or None where the caller has to compute by dequantized
@@ -85,6 +87,8 @@ bool ptac_int8_activation(PyObject *const *args, const ptac_int8_args *read, int
 
 PyObject *ptac_int8_linear_on_cuda(PyObject *const *args, Py_ssize_t n_args,
                                    bool is_kernel);
+PyObject *ptac_fp8_linear_on_cuda(PyObject *const *args, Py_ssize_t n_args,
+                                  bool is_kernel);
 
 /* New floats, owned, or NULL: sizes are the first n_dims of a tensor, and last. */
 at_tensor ptac_int8_new_rows(const ptac_view *like, int n_dims, int64_t last);

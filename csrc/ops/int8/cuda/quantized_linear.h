@@ -56,8 +56,7 @@ ptac_reason ptac_fp8_linear_cuda_accepts(const ptac_lt_place *place,
 /*
  * PTAC_UNSUPPORTED or PTAC_NO_MEMORY before the first write, where the library refuses
  * or the workspace has fewer than the bytes below; PTAC_NOT_YET where only what has
- * been planned may run. What the first of them says before it writes, the second says
- * alone.
+ * been planned may run. What a call says before it writes, its plan says alone.
  */
 ptac_status ptac_int8_linear_cuda(const ptac_lt_place *place,
                                   const ptac_quantized_linear *job);
@@ -65,6 +64,8 @@ ptac_status ptac_int8_linear_cuda_plan(const ptac_lt_place *place,
                                        const ptac_quantized_linear *job);
 ptac_status ptac_fp8_linear_cuda(const ptac_lt_place *place,
                                  const ptac_quantized_linear *job);
+ptac_status ptac_fp8_linear_cuda_plan(const ptac_lt_place *place,
+                                      const ptac_quantized_linear *job);
 
 /* Bytes that are needed; PTAC_LT_WORKSPACE_BYTES more make the product fast. */
 size_t ptac_int8_linear_cuda_bytes(int64_t m, int64_t n, int64_t k);

@@ -225,35 +225,55 @@ ptac_status ptac_int8_linear_cuda(const ptac_lt_place *place,
     return status == PTAC_OK ? dequantize(place, job, &r) : status;
 }
 
-ptac_status ptac_fp8_linear_cuda(const ptac_lt_place *place,
-                                 const ptac_quantized_linear *job)
+/* behind: the place with what the rows leave of the workspace. */
+static ptac_status plan_fp8(const ptac_lt_place *place,
+                            const ptac_quantized_linear *job, room *r,
+                            ptac_lt_place *behind, ptac_lt_step *step)
 {
     const size_t needed = ptac_fp8_linear_cuda_bytes(job->m, job->k);
     const int64_t k = ptac_quantized_padded(job->k);
-    ptac_lt_place behind = *place;
-    ptac_lt_step step;
-    ptac_status status;
 
     if (place->workspace.bytes < needed)
         return PTAC_NO_MEMORY;
+    *r = divide(place, job, needed);
 
-    const room r = divide(place, job, needed);
     const ptac_lt_forward layer = {
         .m = job->m,
         .n = job->n,
         .k = k,
-        .x = {r.q, k},
+        .x = {r->q, k},
         .w = {(void *)job->weight, k},
         .y = job->y,
         .bias = (void *)job->bias,
         .act = job->act,
-        .x_scales = r.scales,
+        .x_scales = r->scales,
         .w_scales = job->scales,
     };
 
-    behind.workspace = r.rest;
-    if (!ptac_lt_plan_forward(&behind, &layer, &step))
-        return without_plan(place);
-    status = quantize(place, job, &r, true);
+    *behind = *place;
+    behind->workspace = r->rest;
+    return ptac_lt_plan_forward(behind, &layer, step) ? PTAC_OK : without_plan(place);
+}
+
+ptac_status ptac_fp8_linear_cuda_plan(const ptac_lt_place *place,
+                                      const ptac_quantized_linear *job)
+{
+    room r;
+    ptac_lt_place behind;
+    ptac_lt_step step;
+
+    return plan_fp8(place, job, &r, &behind, &step);
+}
+
+ptac_status ptac_fp8_linear_cuda(const ptac_lt_place *place,
+                                 const ptac_quantized_linear *job)
+{
+    room r;
+    ptac_lt_place behind;
+    ptac_lt_step step;
+    ptac_status status = plan_fp8(place, job, &r, &behind, &step);
+
+    if (status == PTAC_OK)
+        status = quantize(place, job, &r, true);
     return status == PTAC_OK ? ptac_lt_step_run(&behind, &step) : status;
 }

@@ -59,6 +59,15 @@ ptac_reason ptac_cuda_why_not_plain(void)
     return on == Py_True ? PTAC_AUTOCAST : why;
 }
 
+/* cublaslt_version() -> 120900 for 12.9, or why there is no cuBLASLt */
+PTAC_NOARGS(cublaslt_version)
+{
+    const char *why;
+    const size_t version = ptac_lt_version(&why);
+
+    return why ? PyUnicode_FromString(why) : PyLong_FromSize_t(version);
+}
+
 /* cublaslt_trouble() -> why layers on CUDA have no cuBLASLt, or None. */
 PTAC_NOARGS(cublaslt_trouble)
 {

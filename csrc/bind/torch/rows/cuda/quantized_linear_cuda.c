@@ -1,7 +1,7 @@
 /*
- * int8_linear_cuda.c - the row of int8_linear on CUDA, and what it is given.
+ * quantized_linear_cuda.c - what rows of quantized layers on CUDA are given.
  */
-#include "bind/torch/rows/int8_linear_cuda.h"
+#include "bind/torch/rows/cuda/quantized_linear_cuda.h"
 
 #include "bind/torch/cublaslt.h"
 #include "bind/torch/dispatch.h"
@@ -9,72 +9,47 @@
 
 enum {
     X,
-    PACKED,
+    WEIGHT,
     SCALES,
     BIAS,
 };
-
-/* Of the sums of one part: 16,384 rows of 4,096 columns. */
-static int64_t most_sums_bytes = (int64_t)1 << 28;
-
-enum {
-    ROWS_UNIT = 128, /* that products are computed in tiles of */
-};
-
-void ptac_int8_on_cuda_set_most(int64_t bytes)
-{
-    __atomic_store_n(&most_sums_bytes, bytes, __ATOMIC_RELAXED);
-}
 
 static int64_t least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-/* Rows of a part. */
-static int64_t rows_at_once(const ptac_quantized_linear *job)
-{
-    const int64_t row_bytes = ptac_quantized_padded(job->n) * (int64_t)sizeof(int32_t);
-    const int64_t rows = __atomic_load_n(&most_sums_bytes, __ATOMIC_RELAXED) /
-                         row_bytes / ROWS_UNIT * ROWS_UNIT;
-
-    return least(job->m, rows ? rows : ROWS_UNIT);
-}
-
-static ptac_quantized_linear part_of(const ptac_int8_on_cuda *c, int64_t first)
+static ptac_quantized_linear part_of(const ptac_quantized_on_cuda *c, int64_t first)
 {
     const int64_t size = c->place.dtype == PTAC_F32 ? 4 : 2;
     ptac_quantized_linear part = c->job;
 
-    part.m = least(rows_at_once(&c->job), c->job.m - first);
+    part.m = least(c->format->rows_at_once(&c->job), c->job.m - first);
     part.x.data = (char *)part.x.data + first * part.x.ld * size;
     part.y.data = (char *)part.y.data + first * part.y.ld * size;
     return part;
 }
 
-static ptac_reason accepts(const ptac_call *call)
+ptac_reason ptac_quantized_accepts(const ptac_call *call)
 {
-    const ptac_int8_on_cuda *c = call->params;
+    const ptac_quantized_on_cuda *c = call->params;
 
-    return ptac_int8_linear_cuda_accepts(&c->place, &c->job);
+    return c->format->accepts(&c->place, &c->job);
 }
 
-static ptac_status run(const ptac_call *call)
+ptac_status ptac_quantized_run(const ptac_call *call)
 {
-    const ptac_int8_on_cuda *c = call->params;
+    const ptac_quantized_on_cuda *c = call->params;
+    const int64_t step = c->format->rows_at_once(&c->job);
     ptac_status status = PTAC_OK;
 
-    for (int64_t first = 0; status == PTAC_OK && first < c->job.m;
-         first += rows_at_once(&c->job)) {
+    for (int64_t first = 0; status == PTAC_OK && first < c->job.m; first += step) {
         const ptac_quantized_linear part = part_of(c, first);
 
-        status = ptac_int8_linear_cuda(&c->place, &part);
+        status = c->format->run(&c->place, &part);
     }
     return status;
 }
-
-/* The sums are exact: these are the bits of the operator's rows on the CPU. */
-PTAC_ROW(INT8_LINEAR, "cuda", PTAC_EXACT, 0, accepts, run, .device = PTAC_ON_CUDA)
 
 static bool is_vector(const ptac_view *view, ptac_dtype dtype, int64_t n)
 {
@@ -82,31 +57,25 @@ static bool is_vector(const ptac_view *view, ptac_dtype dtype, int64_t n)
            ptac_view_is_contiguous(view);
 }
 
-static ptac_reason read_weight(ptac_int8_on_cuda *c)
+static ptac_reason read_layer(ptac_quantized_on_cuda *c)
 {
     const ptac_view *in = c->call.inputs;
     ptac_quantized_linear *job = &c->job;
-    const int64_t k = ptac_quantized_padded(job->k), n = ptac_quantized_padded(job->n);
-    const int64_t sums = job->n * (int64_t)sizeof(int32_t);
-    const int64_t sizes[] = {n + ptac_parts(sums, k), k};
-    int32_t dtype = -1;
+    const ptac_reason why = c->format->read_weight(c, &in[WEIGHT]);
 
-    T.aoti_torch_get_dtype(c->packed, &dtype);
-    if (dtype != AT_DTYPE_I8 || !ptac_view_has_sizes(&in[PACKED], 2, sizes) ||
-        !ptac_view_is_contiguous(&in[PACKED]) ||
-        !is_vector(&in[SCALES], PTAC_F32, job->n))
+    if (why)
+        return why;
+    if (!is_vector(&in[SCALES], PTAC_F32, job->n))
         return PTAC_ARGUMENT;
     if (c->bias && !is_vector(&in[BIAS], in[X].dtype, job->n))
         return PTAC_DTYPE;
-    job->weight = in[PACKED].data;
-    job->column_sums = (const int32_t *)((const char *)in[PACKED].data + n * k);
     job->scales = in[SCALES].data;
     job->bias = c->bias ? in[BIAS].data : NULL;
     return PTAC_TAKE;
 }
 
 /* Its rows, as one matrix: of x itself where is_dense, else of a copy. */
-static ptac_reason read_x(ptac_int8_on_cuda *c, bool *is_dense)
+static ptac_reason read_x(ptac_quantized_on_cuda *c, bool *is_dense)
 {
     const ptac_view *x = &c->call.inputs[X];
     const int last = x->n_dims - 1;
@@ -130,7 +99,7 @@ static ptac_reason read_x(ptac_int8_on_cuda *c, bool *is_dense)
     return PTAC_TAKE;
 }
 
-static ptac_reason copy_x(ptac_int8_on_cuda *c)
+static ptac_reason copy_x(ptac_quantized_on_cuda *c)
 {
     at_tensor handle = NULL;
 
@@ -141,14 +110,14 @@ static ptac_reason copy_x(ptac_int8_on_cuda *c)
     return PTAC_TAKE;
 }
 
-ptac_reason ptac_int8_on_cuda_read(ptac_int8_on_cuda *c, int64_t n, int64_t k,
-                                   ptac_act act)
+ptac_reason ptac_quantized_on_cuda_read(ptac_quantized_on_cuda *c, int64_t n, int64_t k,
+                                        ptac_act act)
 {
-    const at_tensor tensors[] = {c->x, c->packed, c->scales, c->bias};
+    const at_tensor tensors[] = {c->x, c->weight, c->scales, c->bias};
     bool is_dense = false;
     ptac_reason why;
 
-    c->call = (ptac_call){.op = PTAC_OP_INT8_LINEAR,
+    c->call = (ptac_call){.op = c->format->op,
                           .on = PTAC_ON_CUDA,
                           .n_inputs = c->bias ? BIAS + 1 : BIAS,
                           .params = c};
@@ -157,7 +126,7 @@ ptac_reason ptac_int8_on_cuda_read(ptac_int8_on_cuda *c, int64_t n, int64_t k,
     c->job = (ptac_quantized_linear){.n = n, .k = k, .act = act, .y = {NULL, n}};
     why = read_x(c, &is_dense);
     if (!why)
-        why = read_weight(c);
+        why = read_layer(c);
     if (!why)
         why = ptac_call_place(&c->call);
     c->place = (ptac_lt_place){
@@ -166,7 +135,7 @@ ptac_reason ptac_int8_on_cuda_read(ptac_int8_on_cuda *c, int64_t n, int64_t k,
 }
 
 /* The row, or NULL and why; the call's scope on the device has begun. */
-static const ptac_kernel *choose(ptac_int8_on_cuda *c, ptac_reason *why)
+static const ptac_kernel *choose(ptac_quantized_on_cuda *c, ptac_reason *why)
 {
     *why = ptac_lt_begin(&c->call);
     if (*why)
@@ -175,13 +144,10 @@ static const ptac_kernel *choose(ptac_int8_on_cuda *c, ptac_reason *why)
     return ptac_probe(&c->call, why);
 }
 
-static at_error make(ptac_int8_on_cuda *c, at_tensor *workspace)
+static at_error make(ptac_quantized_on_cuda *c, at_tensor *workspace)
 {
     const at_device on = {AT_DEVICE_CUDA, c->call.device};
-    const ptac_quantized_linear *job = &c->job;
-    const size_t needed =
-        ptac_int8_linear_cuda_bytes(rows_at_once(job), job->n, job->k);
-    const int64_t bytes = (int64_t)needed + PTAC_LT_WORKSPACE_BYTES;
+    const int64_t bytes = (int64_t)c->format->bytes(&c->job) + PTAC_LT_WORKSPACE_BYTES;
 
     if (ptac_new_on(on, c->place.dtype, c->n_dims, c->sizes, NULL, &c->y, NULL) ||
         at_new_on(on, AT_DTYPE_I8, 1, &bytes, NULL, workspace))
@@ -192,14 +158,14 @@ static at_error make(ptac_int8_on_cuda *c, at_tensor *workspace)
 }
 
 /* Whether the library has plans for all parts, which are alike but for the last. */
-static ptac_reason plan(const ptac_int8_on_cuda *c)
+static ptac_reason plan(const ptac_quantized_on_cuda *c)
 {
-    const int64_t step = rows_at_once(&c->job);
+    const int64_t step = c->format->rows_at_once(&c->job);
     const int64_t firsts[] = {0, (c->job.m - 1) / step * step};
 
     for (int i = 0; i < 2; i++) {
         const ptac_quantized_linear part = part_of(c, firsts[i]);
-        const ptac_status status = ptac_int8_linear_cuda_plan(&c->place, &part);
+        const ptac_status status = c->format->plan(&c->place, &part);
 
         if (status != PTAC_OK)
             return status == PTAC_NOT_YET ? PTAC_COMPILING : PTAC_ARGUMENT;
@@ -207,7 +173,8 @@ static ptac_reason plan(const ptac_int8_on_cuda *c)
     return PTAC_TAKE;
 }
 
-static ptac_reason run_row(const ptac_kernel *row, ptac_int8_on_cuda *c, bool *is_done)
+static ptac_reason run_row(const ptac_kernel *row, ptac_quantized_on_cuda *c,
+                           bool *is_done)
 {
     at_tensor workspace = NULL;
     ptac_reason why = make(c, &workspace) ? PTAC_MEMORY : plan(c);
@@ -219,7 +186,7 @@ static ptac_reason run_row(const ptac_kernel *row, ptac_int8_on_cuda *c, bool *i
     return why;
 }
 
-bool ptac_int8_on_cuda_run(ptac_int8_on_cuda *c, bool counts)
+bool ptac_quantized_on_cuda_run(ptac_quantized_on_cuda *c, bool counts)
 {
     PTAC_CUDA_SCOPE scope = {false};
     ptac_reason why = ptac_chooser_gate_on(PTAC_ON_CUDA, c->call.op);
