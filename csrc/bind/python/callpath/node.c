@@ -12,8 +12,7 @@
 
 PTAC_LENT(top_hooks) /* torch._C._autograd._top_saved_tensors_default_hooks */
 
-/* 1: it is; -1 with an exception set. */
-static int is_hooked(void)
+int ptac_saving_is_hooked(void)
 {
     PTAC_OWNED PyObject *hooks = PyObject_CallFunctionObjArgs(top_hooks, Py_True, NULL);
     int hooked = hooks ? hooks != Py_None : -1;
@@ -25,7 +24,7 @@ static int is_hooked(void)
 
 PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject *args)
 {
-    const int hooked = args && apply ? is_hooked() : -1;
+    const int hooked = args && apply ? ptac_saving_is_hooked() : -1;
     PyObject *result = NULL, *first;
 
     if (hooked > 0) {
@@ -44,7 +43,7 @@ PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject *args)
 /* saving_is_hooked() -> whether hooks of the program see what autograd saves. */
 PTAC_NOARGS(saving_is_hooked)
 {
-    const int hooked = is_hooked();
+    const int hooked = ptac_saving_is_hooked();
 
     return hooked < 0 ? NULL : PyBool_FromLong(hooked);
 }
