@@ -163,9 +163,10 @@ def autocasting(dtype: torch.dtype = torch.bfloat16, **options: Any) -> Any:
     return torch.autocast("cuda", dtype, **options)
 
 
-def casts() -> int:
-    """How many copies to another dtype there were since the last look."""
-    return emulation.stock_calls().count("aten::copy_")
+def casts(calls: list[str] | None = None) -> int:
+    """Copies to another dtype among calls, or since the last look."""
+    calls = emulation.stock_calls() if calls is None else calls
+    return sum(name == "aten::copy_" for name in calls)
 
 
 def step_under_autocast(
