@@ -10,6 +10,7 @@ import contract
 import emulation
 import linear_layers
 import pytest
+import switching
 import torch
 from linear_layers import (
     ACTIVATIONS,
@@ -294,6 +295,31 @@ def test_float64_is_stocks(on: Any) -> None:
     with autocasting():
         assert net(x).dtype == torch.float64
     assert counted.forwarded == {"dtype": 1}
+
+
+WITHOUT_ITS_FUNCTION = """
+import emulation
+emulation.load()
+import torch
+import linear_layers, pai_torchacc as ptac
+from switching import hits
+
+emulation.give_machine_code()
+linear_layers.from_work(0)
+with ptac.enable("operator_fusion"), linear_layers.autocasting():
+    counted = hits("mlp")
+    y = linear_layers.block(16, 64, 8)(torch.randn(8, 16, device="cuda"))
+    assert y.dtype == torch.bfloat16
+    print(counted.accelerated, counted.forwarded)
+"""
+
+
+@pytest.mark.parametrize("hidden", ["autocast_cast", "autocast_dtype"])
+def test_a_torch_that_lends_no_casts(hidden: str) -> None:
+    emulation.load().emulated_bytes()  # a device is not emulated in a child
+    hide = {"PTAC_HIDE_SYMBOLS": hidden}
+    said = switching.python(WITHOUT_ITS_FUNCTION, fresh=True, **hide)
+    assert said.strip() == "0 {'autocast': 1}"
 
 
 def test_switching_and_copies(on: Any) -> None:
