@@ -174,6 +174,8 @@ _define(
     _linear_act_backward,
     _linear_act_context,
 )
+for _key in ("AutocastCPU", "AutocastCUDA"):  # which casts what products take
+    _library.impl("linear_act", _stock_linear_act, _key)
 _define(
     "cross_entropy(Tensor input, Tensor target, Tensor? weight=None, int reduction=1,"
     " int ignore_index=-100, float label_smoothing=0.0, bool in_float32=False)"

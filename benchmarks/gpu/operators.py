@@ -151,6 +151,21 @@ def _block(act: type[nn.Module], **options: Any) -> Callable[..., Made]:
     return make
 
 
+def _under_autocast(make: Callable[..., Made]) -> Callable[..., Made]:
+    """The same in float32, whose dtype autocast then decides; a block a call."""
+
+    def lowered(shape: Shape, dtype: torch.dtype) -> Made:
+        call, wanted = make(shape, SINGLE)
+
+        def under_autocast() -> Tensor:
+            with torch.autocast("cuda", dtype):
+                return call()
+
+        return under_autocast, wanted
+
+    return lowered
+
+
 def _block_flops(shape: Shape) -> float:
     m, width, hidden = shape
     return 2 * 2 * m * width * hidden
@@ -163,12 +178,10 @@ _LAYERS = ((4096, 1024, 4096), (8192, 768, 3072), (8192, 4096, 11008), (64, 3136
 _TINY, _TINY_IMAGE = (3, 40), (2, 3, 8, 8)
 
 
-def _linear(name: str, act: type[nn.Module], **options: Any) -> Operator:
-    make = _block(act, **options)
-    dtypes = HALF, torch.float16, SINGLE
+def _linear(name: str, make: Callable[..., Made], *dtypes: torch.dtype) -> Operator:
     return Operator(
-        f"Linear, {name}, Linear", ("linear_act", "mlp"), make, _LAYERS, (4, 8, 16),
-        flops=_block_flops, dtypes=dtypes,
+        f"Linear, {name}", ("linear_act", "mlp"), make, _LAYERS, (4, 8, 16),
+        flops=_block_flops, dtypes=dtypes or (HALF, torch.float16, SINGLE),
     )  # fmt: skip
 
 
@@ -225,10 +238,15 @@ OPERATORS: tuple[Operator, ...] = (
         _pool(F.adaptive_avg_pool2d, 1), ((256, 2048, 7, 7),), _TINY_IMAGE,
         _pooled(49, 0),
     ),
-    _linear("ReLU", nn.ReLU),
-    _linear("GELU (tanh)", nn.GELU, approximate="tanh"),
-    _linear("GELU", nn.GELU),
-    _linear("SiLU", nn.SiLU),
+    _linear("ReLU, Linear", _block(nn.ReLU)),
+    _linear("GELU (tanh), Linear", _block(nn.GELU, approximate="tanh")),
+    _linear("GELU, Linear", _block(nn.GELU)),
+    _linear("SiLU, Linear", _block(nn.SiLU)),
+    _linear("ReLU, Linear under autocast", _under_autocast(_block(nn.ReLU)), HALF),
+    _linear(
+        "GELU (tanh), Linear under autocast",
+        _under_autocast(_block(nn.GELU, approximate="tanh")), HALF,
+    ),
     Operator(
         "silu(a) * b", ("gated_act",), of_two(ops.gated_act), _WIDE, _TINY, passes(3, 5)
     ),

@@ -138,7 +138,7 @@ def product_gradients(
     return (
         grad.matmul(w) if wants[0] else None,
         rows.t().mm(x.reshape(-1, x.shape[-1])) if wants[1] else None,
-        rows.sum(0) if wants[2] else None,
+        rows.sum(0, dtype=rows.dtype) if wants[2] else None,  # not autocast's float32
     )
 
 
@@ -150,7 +150,7 @@ def install(c: Any, ledger: Ledger) -> None:
         matmul_precision=precision,
         full_precisions=full,
         cuda_products=products(),
-        cuda_autocasts=functools.partial(torch.is_autocast_enabled, "cuda"),
+        linear_stock=stock_forward,
         onednn_enabled=torch._C._get_mkldnn_enabled,
         stock_linear=torch._C._nn.linear,
     )

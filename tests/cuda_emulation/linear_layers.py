@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import contract
 import emulation
@@ -154,6 +155,51 @@ def hold(
         runs[0].append(step(net, on_cuda, grad))
         with ptac.disabled():
             runs[1].append(step(net, on_cuda, grad))
+            exact = copy.deepcopy(net).double().cpu()
+            runs[2].append(step(exact, x.double(), grad.double()))
+    for name in runs[0][0]:
+        contract.judge(name, *([r[name] for r in run] for run in runs))
+
+
+def autocasting(dtype: torch.dtype = torch.bfloat16, **options: Any) -> Any:
+    return torch.autocast("cuda", dtype, **options)
+
+
+def casts(calls: list[str] | None = None) -> int:
+    """Copies to another dtype among calls, or since the last look."""
+    calls = emulation.stock_calls() if calls is None else calls
+    return sum(name == "aten::copy_" for name in calls)
+
+
+def step_under_autocast(
+    net: nn.Module, x: Tensor, grad: Tensor, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Results and gradients, on the CPU, with backward outside of the block."""
+    net.zero_grad()
+    x = x.detach().requires_grad_()
+    with autocasting(dtype):
+        y = net(x)
+    y.backward(grad.to(y))
+    found = {"y": y, "x": x.grad, **{n: p.grad for n, p in net.named_parameters()}}
+    return {name: t.detach().cpu() for name, t in found.items() if t is not None}
+
+
+def hold_autocast(
+    make: Callable[[], nn.Module], draw: Callable[[], Tensor], dtype: torch.dtype
+) -> None:
+    """Level close under autocast: dtypes are stock's, too."""
+    runs: list[list[dict[str, Tensor]]] = [[], [], []]
+    for seed in range(contract.SEEDS_OF_LARGE):
+        torch.default_generator.manual_seed(seed)
+        net, x = make(), draw()
+        n = [p.shape[0] for p in net.parameters()][-1]
+        grad = torch.randn(*x.shape[:-1], n).to(dtype)
+        on_cuda = torch.empty_strided(
+            x.size(), x.stride(), dtype=x.dtype, device="cuda"
+        ).copy_(x)
+        runs[0].append(step_under_autocast(net, on_cuda, grad, dtype))
+        with ptac.disabled():
+            runs[1].append(step_under_autocast(net, on_cuda, grad, dtype))
             exact = copy.deepcopy(net).double().cpu()
             runs[2].append(step(exact, x.double(), grad.double()))
     for name in runs[0][0]:

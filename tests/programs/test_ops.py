@@ -115,6 +115,27 @@ def test_linear_act_can_be_differentiated_twice(activation: str, is_on: bool) ->
     assert torch.autograd.gradgradcheck(call, (x, w, b))
 
 
+@pytest.mark.parametrize("compiles", [False, True])
+def test_linear_act_under_autocast(compiles: bool, is_on: bool) -> None:
+    """It is what its parts are, in backward too."""
+    inputs = linear_inputs(70)
+
+    def found(call: Callable[..., Tensor]) -> list[Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = call(*inputs)
+        assert y.dtype is torch.bfloat16
+        return [y, *torch.autograd.grad(y.float().sin().sum(), inputs)]
+
+    def by_name(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return ops.linear_act(x, weight, bias, "gelu")
+
+    compiled = torch.compile(by_name, fullgraph=True, backend="aot_eager")
+    ours = found(compiled if compiles else by_name)
+    with ptac.disabled():
+        stock = found(lambda x, weight, bias: F.gelu(F.linear(x, weight, bias)))
+    torch.testing.assert_close(ours, stock, rtol=0, atol=0)
+
+
 def loss_inputs(kind: str) -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
     sizes = {"single": (10,), "images": (4, 10, 5)}.get(kind, (32, 10))

@@ -286,6 +286,11 @@ typedef struct at_string {
        const at_optional_tensor *, at_optional_real))                                  \
     M(bool, is_autocast_enabled,                                                       \
       "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", (int8_t))             \
+    M(int8_t, autocast_dtype,                                                          \
+      "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE", (int8_t))              \
+    M(at_result, autocast_cast,                                                        \
+      "_ZN2at8autocast11cached_castEN3c1010ScalarTypeERKNS_6TensorENS1_10DeviceTypeE", \
+      (int8_t, at_tensor, int8_t))                                                     \
     M(int, autocast_enter, "_ZN2at8autocast17increment_nestingEv", (void))             \
     M(int, autocast_leave, "_ZN2at8autocast17decrement_nestingEv", (void))             \
     M(bool, onednn_is_allowed, "_ZNK2at7Context17userEnabledMkldnnEv", (const void *)) \

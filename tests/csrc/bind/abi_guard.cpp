@@ -180,6 +180,9 @@ template <typename... Parameters> struct in_c<bool (*)(Parameters...)> {
 template <> struct in_c<int (*)()> {
     using type = int (*)();
 };
+template <typename... Parameters> struct in_c<at::ScalarType (*)(Parameters...)> {
+    using type = int8_t (*)(typename crossing<Parameters>::type...);
+};
 template <> struct in_c<bool (at::Context::*)() const> {
     using type = bool (*)(const void *);
 };
@@ -198,6 +201,10 @@ constexpr auto global_context = &at::globalContext;
 constexpr auto float32_precision = &at::Context::float32Precision;
 constexpr auto is_autocast_enabled =
     static_cast<bool (*)(at::DeviceType)>(&at::autocast::is_autocast_enabled);
+constexpr auto autocast_dtype = &at::autocast::get_autocast_dtype;
+constexpr auto autocast_cast =
+    static_cast<at::Tensor (*)(at::ScalarType, const at::Tensor &, at::DeviceType)>(
+        &at::autocast::cached_cast);
 constexpr auto autocast_enter = &at::autocast::increment_nesting;
 constexpr auto autocast_leave = &at::autocast::decrement_nesting;
 constexpr auto onednn_is_allowed = &at::Context::userEnabledMkldnn;

@@ -132,18 +132,6 @@ def test_at_level_exact_blocks_are_stocks() -> None:
         assert counted.accelerated == 0
 
 
-def test_autocast_is_left_alone(on: Any) -> None:
-    net, x, forward, backward = block(6, 16, 5), drawn(), hits(FORWARD), hits(BACKWARD)
-    with torch.autocast("cuda", torch.bfloat16):
-        assert net(x).dtype == torch.bfloat16
-    assert forward.forwarded == {"autocast": 1}
-    loss = net(x).sum()
-    with torch.autocast("cuda", torch.bfloat16):
-        loss.backward()  # by the gradients of what forward was
-    assert (forward.accelerated, backward.accelerated) == (1, 0)
-    assert backward.forwarded == {"mode or transform active": 1}
-
-
 def test_algorithms_that_have_to_be_deterministic_are_stocks(on: Any) -> None:
     net, x, counted = block(6, 16, 5), drawn(), hits(FORWARD)
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -36,6 +36,7 @@ EMULATED_API void emulated_free(void *memory);
 /* Blocks that live, and how many there ever were. */
 EMULATED_API int64_t emulated_blocks(void);
 EMULATED_API int64_t emulated_blocks_ever(void);
+EMULATED_API void emulated_allow_blocks(int64_t n);
 /* Bytes of blocks that live; the most that lived since the last ask, and now. */
 EMULATED_API int64_t emulated_bytes(void);
 EMULATED_API int64_t emulated_most_bytes(void);

@@ -31,7 +31,7 @@ std::map<void *, std::pair<int, size_t>> &blocks =
 std::recursive_mutex &computing = *new std::recursive_mutex;
 std::mutex &allocating = *new std::mutex;
 int depth;
-int64_t n_ever, bytes_now, bytes_most;
+int64_t n_ever, bytes_now, bytes_most, n_left = INT64_MAX;
 
 void protect(int access)
 {
@@ -95,8 +95,9 @@ void *emulated_alloc(int device, size_t wanted)
                 abort();
             a.begin = static_cast<char *>(begin);
         }
-        memory = block_of(a, bytes);
+        memory = n_left > 0 ? block_of(a, bytes) : nullptr;
         if (memory) {
+            n_left--;
             blocks[memory] = {device, bytes};
             n_ever++;
             bytes_now += (int64_t)bytes;
@@ -129,6 +130,14 @@ int64_t emulated_blocks(void)
     std::lock_guard<std::mutex> guard(allocating);
 
     return (int64_t)blocks.size();
+}
+
+/* No more than n further blocks are given out. */
+void emulated_allow_blocks(int64_t n)
+{
+    std::lock_guard<std::mutex> guard(allocating);
+
+    n_left = n;
 }
 
 int64_t emulated_blocks_ever(void)

@@ -220,6 +220,8 @@ at::Tensor &copy_(at::Tensor &self, const at::Tensor &from, bool)
 
     if (self.is_cuda() != from.is_cuda())
         emulated::refuse_in_capture("copy from or to the host");
+    else if (self.scalar_type() != from.scalar_type())
+        emulated::note("aten::copy_");
     (self.is_cuda() ? emulated::on_cpu(self) : self)
         .copy_(from.is_cuda() ? emulated::on_cpu(from) : from);
     return self;

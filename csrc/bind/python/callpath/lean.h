@@ -37,6 +37,9 @@ int ptac_linear_wants_gradient(PyObject *const tensors[3]);
 PyObject *ptac_linear_node(PyObject *const tensors[3], ptac_act activation,
                            const ptac_kernel *row, bool is_training);
 
+/* Whether hooks of the program see what autograd saves; -1 with an exception set. */
+int ptac_saving_is_hooked(void);
+
 /*
  * What a node of ours in autograd's graph computes: the first output of apply(*args),
  * or None for stock, which has been counted as a refusal of op. NULL for the tuple

@@ -3,6 +3,7 @@
  */
 #include "bind/python/callpath/linear/cuda_products.h"
 
+#include "bind/torch/autocast.h"
 #include "bind/torch/cublaslt.h"
 
 /* Bits of what pai_torchacc/fusion/linear_cuda.py gives; none: all goes to stock. */
@@ -13,8 +14,12 @@ enum {
     ALLOWS_TF32 = 8,
 };
 
-PTAC_LENT(cuda_products)  /* returns what torch's settings say of products on CUDA */
-PTAC_LENT(cuda_autocasts) /* returns whether autocast is on for CUDA */
+PTAC_LENT(cuda_products) /* returns what torch's settings say of products on CUDA */
+
+static bool would_be_cast(ptac_dtype dtype)
+{
+    return ptac_thread_autocasts_on(PTAC_ON_CUDA) && dtype != ptac_autocast_dtype();
+}
 
 ptac_reason ptac_cuda_products(ptac_dtype dtype, bool *allows_tf32)
 {
@@ -32,6 +37,8 @@ ptac_reason ptac_cuda_products(ptac_dtype dtype, bool *allows_tf32)
         return PTAC_MODE;
     if (dtype >= PTAC_N_DTYPES || !takes[dtype])
         return PTAC_DTYPE;
+    if (would_be_cast(dtype))
+        return PTAC_AUTOCAST;
     return bits & takes[dtype] ? PTAC_TAKE : PTAC_PRECISION;
 }
 
@@ -40,23 +47,6 @@ ptac_reason ptac_cuda_why_shut(ptac_op op)
     const ptac_reason gate = ptac_chooser_gate_on(PTAC_ON_CUDA, op);
 
     return !gate && ptac_thread_is_disabled() ? PTAC_DISABLED : gate;
-}
-
-/*
- * Under autocast stock multiplies what it has cast: its casts of weights are kept for
- * as long as autocast lasts, and where it keeps them nobody else can look.
- */
-ptac_reason ptac_cuda_why_not_plain(void)
-{
-    const ptac_reason why = ptac_why_not_lean();
-    PyObject *on;
-
-    if (why != PTAC_MODE)
-        return why;
-    on = PyObject_CallNoArgs(cuda_autocasts);
-    Py_XDECREF(on);
-    PyErr_Clear();
-    return on == Py_True ? PTAC_AUTOCAST : why;
 }
 
 /* cublaslt_version() -> 120900 for 12.9, or why there is no cuBLASLt */

@@ -282,7 +282,7 @@ PTAC_ARGS(linear_act_backward, 7)
         return NULL;
     PTAC_IN_FLIGHT;
     why = ptac_are_plain_on(&args[2], 4, 1, &on) ? PTAC_TAKE : PTAC_SUBCLASS;
-    if (!ptac_thread_is_plain() || onednn_is_off(row))
+    if (!why && (!ptac_thread_is_plain_on(on) || onednn_is_off(row)))
         why = PTAC_MODE;
     if (why) {
         ptac_refuse(op, why);

@@ -4,9 +4,12 @@
  * Forward and backward ask torch's settings of products, each for itself as stock's
  * products do.
  */
+#include "bind/python/callpath/linear/autocast.h"
 #include "bind/python/callpath/linear/cuda_products.h"
 #include "bind/python/callpath/lean.h"
 #include "bind/torch/rows/cuda/linear_cuda.h"
+
+PTAC_LENT(linear_stock) /* stock_forward of pai_torchacc/fusion/linear.py */
 
 /* Handles of x, w, and bias or None, all on one device. */
 static ptac_reason borrow(PyObject *const tensors[3], ptac_linear_cuda *l)
@@ -52,15 +55,41 @@ static const ptac_kernel *choose(PyObject *const tensors[3], ptac_act activation
                                  ptac_reason *why)
 {
     *why = read_call(tensors, activation, is_training, l);
+    if (!*why && ptac_thread_autocasts_on(PTAC_ON_CUDA))
+        ptac_autocast_see(&l->call);
     if (!*why)
         *why = ptac_linear_cuda_worth(l);
     if (!*why)
-        *why = ptac_cuda_why_not_plain();
+        *why = ptac_why_not_lean_on(PTAC_ON_CUDA);
     if (!*why)
         *why = ask_settings_of(l);
     if (!*why && l->params.products.allows_tf32) /* by which float32 is worth less */
         *why = ptac_linear_cuda_worth(l);
     return *why ? NULL : ptac_linear_cuda_choose(l, why);
+}
+
+/*
+ * The call of what autocast makes of its tensors. What has been cast goes to stock too,
+ * where no row has run: it would cast x again.
+ */
+static PyObject *run_cast(PyObject *const tensors[3], ptac_act activation,
+                          const ptac_kernel *row, bool is_training)
+{
+    const bool by_node = is_training || ptac_shadow_is_on();
+    PTAC_CASTS casts = {{NULL}};
+    PyObject *const *t = casts.of;
+    PyObject *y;
+
+    if (!ptac_cast_all(PTAC_OP_LINEAR_ACT, tensors, 3, by_node, &casts))
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    if (by_node)
+        return ptac_linear_node(t, activation, row, is_training);
+    y = ptac_linear_forward_on_cuda(t, activation, row, false);
+    if (y != Py_None)
+        return y;
+    Py_DECREF(y);
+    return PyObject_CallFunction(linear_stock, "OOOiO", t[0], t[1], t[2], activation,
+                                 Py_False);
 }
 
 PyObject *ptac_try_linear_on_cuda(PyObject *const tensors[3], ptac_act activation,
@@ -81,6 +110,8 @@ PyObject *ptac_try_linear_on_cuda(PyObject *const tensors[3], ptac_act activatio
         row = choose(tensors, activation, is_training, &l, &why);
     if (why && counts_refusals)
         ptac_refuse(PTAC_OP_LINEAR_ACT, why);
+    if (row && ptac_thread_autocasts_on(PTAC_ON_CUDA))
+        return run_cast(tensors, activation, row, is_training);
     if (row && (is_training || ptac_shadow_is_on()))
         return ptac_linear_node(tensors, activation, row, is_training);
     return run(row, &l);

@@ -3,6 +3,7 @@
  */
 #include "bind/python/callpath/linear/mlp.h"
 
+#include "bind/python/callpath/linear/autocast.h"
 #include "bind/python/callpath/linear/cuda_products.h"
 #include "bind/python/callpath/lean.h"
 #include "bind/torch/rows/cuda/mlp_cuda.h"
@@ -47,10 +48,12 @@ static const ptac_kernel *choose(PyObject *const tensors[PTAC_MLP_INPUTS],
                                  ptac_reason *why)
 {
     *why = read_call(tensors, activation, m);
+    if (!*why && ptac_thread_autocasts_on(PTAC_ON_CUDA))
+        ptac_autocast_see(&m->call);
     if (!*why)
         *why = ptac_mlp_cuda_worth(m);
     if (!*why)
-        *why = ptac_cuda_why_not_plain();
+        *why = ptac_why_not_lean_on(PTAC_ON_CUDA);
     if (!*why)
         *why = ask_settings(m);
     if (!*why && m->params.products.allows_tf32) /* by which float32 is worth less */
@@ -83,6 +86,17 @@ static PyObject *apply(PyObject *const t[PTAC_MLP_INPUTS], ptac_act activation,
     return ptac_node_apply(PTAC_OP_MLP, mlp_node, args);
 }
 
+/* The call of what autocast makes of its tensors. */
+static PyObject *apply_cast(PyObject *const tensors[PTAC_MLP_INPUTS],
+                            ptac_act activation, const ptac_kernel *row)
+{
+    PTAC_CASTS casts = {{NULL}};
+
+    if (!ptac_cast_all(PTAC_OP_MLP, tensors, PTAC_MLP_INPUTS, true, &casts))
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    return apply(casts.of, activation, row);
+}
+
 PyObject *ptac_try_mlp(PyObject *const tensors[PTAC_MLP_INPUTS], ptac_act activation)
 {
     const int b2_alone = 1 << PTAC_MLP_B2;
@@ -105,6 +119,8 @@ PyObject *ptac_try_mlp(PyObject *const tensors[PTAC_MLP_INPUTS], ptac_act activa
         row = choose(tensors, activation, &m, &why);
     if (why)
         ptac_refuse(PTAC_OP_MLP, why);
+    if (row && ptac_thread_autocasts_on(PTAC_ON_CUDA))
+        return apply_cast(tensors, activation, row);
     return row ? apply(tensors, activation, row) : Py_NewRef(Py_None);
 }
 
@@ -184,7 +200,7 @@ static ptac_reason borrow_backward(PyObject *const *tensors, ptac_mlp_gradients 
         return PTAC_SUBCLASS;
     if (on != PTAC_ON_CUDA)
         return PTAC_DEVICE;
-    if (!ptac_thread_is_plain())
+    if (!ptac_thread_is_plain_on(on))
         return PTAC_MODE;
     for (int i = 0; i < PTAC_MLP_GRAD_INPUTS; i++)
         g->in[i] = ptac_borrow_or_null(tensors[i]);
