@@ -43,6 +43,20 @@ static PyObject *run(const ptac_kernel *row, ptac_linear_cuda *l)
     return ptac_wrap_outputs(at_give(&l->t.y), l->t.z ? at_give(&l->t.z) : NULL);
 }
 
+/* Before torch's settings are asked: float32 may be either, of which one is enough. */
+static ptac_reason why_worth_nothing(ptac_linear_cuda *l)
+{
+    bool *allows_tf32 = &l->params.products.allows_tf32;
+    ptac_reason why = ptac_linear_cuda_worth(l);
+
+    if (why && l->call.inputs[0].dtype == PTAC_F32) {
+        *allows_tf32 = true;
+        why = ptac_linear_cuda_worth(l);
+        *allows_tf32 = false;
+    }
+    return why;
+}
+
 /*
  * The row, or NULL and why. What costs least to ask comes first: most layers that are
  * trained are small, and most that are called stand by themselves.
@@ -53,12 +67,12 @@ static const ptac_kernel *choose(PyObject *const tensors[3], ptac_act activation
 {
     *why = read_call(tensors, activation, is_training, l);
     if (!*why)
-        *why = ptac_linear_cuda_worth(l);
+        *why = why_worth_nothing(l);
     if (!*why)
         *why = ptac_cuda_why_not_plain();
     if (!*why)
         *why = ask_settings_of(l);
-    if (!*why && l->params.products.allows_tf32) /* by which float32 is worth less */
+    if (!*why)
         *why = ptac_linear_cuda_worth(l);
     return *why ? NULL : ptac_linear_cuda_choose(l, why);
 }
