@@ -140,7 +140,8 @@ def enable(
         says why.
     calibration : path, optional
         A table that ``python -m pai_torchacc calibrate FILE`` wrote. Default:
-        ``PTAC_CALIBRATION``, else the table committed for this CPU family.
+        ``PTAC_CALIBRATION``, else the table committed for this CPU family. One that
+        ``--device cuda`` wrote decides on GPUs of that name and leaves CPUs theirs.
 
     Returns
     -------

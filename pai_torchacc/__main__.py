@@ -85,7 +85,7 @@ def _commands() -> CommandLine:
         "--device",
         choices=("cpu", "cuda"),
         default="cpu",
-        help="cuda: a table to read, by which nothing is decided",
+        help="cuda: the current GPU, by whose table calls there are decided",
     )
 
     run = add("run", _run, "run a script with everything enabled, its children too")

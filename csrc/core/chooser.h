@@ -15,24 +15,13 @@
  * The caller of ptac_chooser_install() has already left out rows that the numerics
  * level or the CPU forbids, so a lookup is all that is left.
  *
- * Calls on a CUDA device ask no table, see chooser_cuda.c.
+ * Calls on a CUDA device have a table of their own, and without one are served by rows
+ * that cannot lose: see chooser_cuda.c.
  */
 #ifndef PTAC_CORE_CHOOSER_H
 #define PTAC_CORE_CHOOSER_H
 
-#include "core/kernel.h"
-
-typedef struct ptac_point {
-    ptac_op op;
-    int kind;
-    ptac_dtype dtype; /* of the call's first input */
-    int n_threads;
-    int64_t work;
-    int64_t sizes[3];       /* of a product: rows, terms, columns; else zeros */
-    const ptac_kernel *row; /* NULL: stock was faster */
-    double stock_ns;        /* stock's time there when it was measured; 0: not known */
-    double ratio;           /* stock's time divided by the row's */
-} ptac_point;
+#include "core/calibration.h"
 
 /*
  * Take a copy of the points and decide by them from now on; no points send every call
@@ -58,10 +47,38 @@ bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
 int64_t ptac_chooser_least_work(ptac_op op);
 
 /*
- * The row for this call on a CUDA device: of those that cannot lose to stock, and are
- * within ptac_chooser_set_level(), the one of the highest rank that accepts it.
+ * The row for this call on a CUDA device: of those that cannot lose to stock, or that
+ * the device's table names, and that are within ptac_chooser_set_level(), the one of
+ * the highest rank that accepts it. None where the table has stock faster.
  */
 const ptac_kernel *ptac_select_on_cuda(const ptac_call *call, ptac_reason *why);
+
+/*
+ * The same as ptac_chooser_install() of calls on CUDA devices, those of which the test
+ * says that they have that name; each is asked once, by a call on it. No points: no
+ * table.
+ */
+typedef bool ptac_device_test(int device, const char *name);
+
+ptac_status ptac_chooser_install_on_cuda(const ptac_point *points, int n_points,
+                                         const char *device, ptac_device_test *test);
+
+/* What is known of a call on CUDA by measurement. */
+typedef enum ptac_measured {
+    PTAC_NOT_MEASURED = 0, /* its device has no table, or that has no such place */
+    PTAC_MEASURED_FASTER,
+    PTAC_MEASURED_SLOWER,
+    PTAC_MEASURED_NOW, /* see ptac_chooser_set_measuring() */
+} ptac_measured;
+
+/*
+ * Also the row that was measured faster, else NULL. What the table says of the call's
+ * time is counted with its outcome.
+ */
+ptac_measured ptac_chooser_measured(const ptac_call *call, const ptac_kernel **row);
+
+/* Have calls on CUDA be served whatever tables and models say: for calibration. */
+void ptac_chooser_set_measuring(bool on);
 
 /*
  * How far from stock's bits rows without a table may be, but for quantization's.

@@ -73,7 +73,8 @@ typedef struct ptac_shape {
 
 /*
  * What an operator knows of its calls' shapes. classify() returns PTAC_TAKE and
- * fills *shape, or says why no row of the operator can serve such a call.
+ * fills *shape, or says why no row of the operator can serve such a call. On CUDA it is
+ * asked where there is a table, which says nothing of a call that has no place.
  */
 typedef struct ptac_op_shapes {
     ptac_op op;

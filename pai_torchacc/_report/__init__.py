@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pai_torchacc import _counters, _features, _host, _options, _switch
 from pai_torchacc._report import page_faults, verdict
 from pai_torchacc._table import aligned
 from pai_torchacc._version import __version__
 from pai_torchacc.calibration import in_use
+
+if TYPE_CHECKING:
+    from pai_torchacc.calibration import Table
 
 SCHEMA = 1
 
@@ -104,9 +107,21 @@ def versions() -> dict[str, Any]:
         found["cpu"], found["isa"] = _host.extension().cpu()
     except _host.Unavailable as error:
         found["cpu"], found["isa"] = None, str(error)
-    table = in_use.table()
-    found["calibration"] = table.name if table else None
+    return found | tables(in_use.table(), in_use.table_on_cuda())
+
+
+def tables(table: Table | None, of_cuda: Table | None) -> dict[str, Any]:
+    """Calibration tables by their names, a GPU's where one is asked for."""
+    found = {"calibration": table.name if table else None}
+    if of_cuda:
+        found["calibration_cuda"] = f"{of_cuda.name}, of {of_cuda.device}"
     return found
+
+
+def table_names(versions: dict[str, Any]) -> str:
+    """The same in words."""
+    of_cuda = versions.get("calibration_cuda")
+    return f"{versions['calibration']}" + (f"; on CUDA {of_cuda}" if of_cuda else "")
 
 
 def operators() -> dict[str, dict[str, Any]]:
@@ -186,7 +201,7 @@ def as_text(content: dict[str, Any]) -> str:
         *verdict.lines(content.get("verdict") or verdict.of(content)),
         "",
         f"pai_torchacc {v['pai_torchacc']}, torch {v['torch']}, Python {v['python']}, "
-        f"{v['cpu']} ({v['isa']}), calibration {v['calibration']}",
+        f"{v['cpu']} ({v['isa']}), calibration {table_names(v)}",
     ]
     lines += [f"{name}: {_switch_line(e)}" for name, e in content["switches"].items()]
     lines += [f"bypassed: {why} ({n} graphs)" for why, n in content["bypassed"].items()]

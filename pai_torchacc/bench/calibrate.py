@@ -19,7 +19,7 @@ from pai_torchacc.bench.measure import (
     thread_counts,
 )
 from pai_torchacc.bench.tables import header, write_measurements
-from pai_torchacc.calibration import BY_NAME, COLUMNS, Measurement, read
+from pai_torchacc.calibration import BY_NAME, COLUMNS, Measurement, read_table
 from pai_torchacc.commands.usage import UsageError, check_outputs
 
 ISAS = ("scalar", "avx2", "avx512")
@@ -220,14 +220,29 @@ def _write_beside_others(
     ops: list[str] | None,
     remarks: list[str],
 ) -> None:
-    """With ``ops`` a table keeps what it has of others, and says where that is from."""
-    if ops and path.is_file():
-        others = [m for m in read(path) if m.op not in ops]
-        lines = path.read_text(encoding="utf-8").splitlines()
-        header = [line.lstrip("# ") for line in lines if line.startswith("#")]
-        remarks = [*remarks, *(f"operators not named there: {line}" for line in header)]
-        measurements = [*measurements, *others]
-    write(path, measurements, remarks)
+    others, header = kept(path, ops, None)
+    write(path, [*measurements, *others], [*remarks, *header])
+
+
+def kept(
+    path: Path, ops: list[str] | None, device: str | None
+) -> tuple[list[Measurement], list[str]]:
+    """With ``ops``, what a table keeps of others, and remarks that say whence it is.
+
+    UsageError where the file there is no table of this GPU, or of a CPU for None.
+    """
+    if not ops or not path.is_file():
+        return [], []
+    try:
+        table = read_table(path)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if table.device != device:
+        raise UsageError(f"{path} is of {table.device or 'a CPU'}")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    header = [line.lstrip("# ") for line in lines if line.startswith("#")]
+    remarks = [f"operators not named there: {line}" for line in header]
+    return [m for m in table.measurements if m.op not in ops], remarks
 
 
 def _isas_here() -> tuple[str, ...]:
@@ -257,6 +272,7 @@ def run(path: Path, ops: list[str] | None, is_generic: bool) -> dict[str, Any]:
 def _check(path: Path, ops: list[str] | None, is_generic: bool) -> None:
     """Raise what would come up after minutes of measuring."""
     check_outputs([path])
+    kept(path, ops, None)
     if is_generic:
         check_outputs(_generic_file(path.parent, isa) for isa in _isas_here())
     measured = sorted({case.op for case in cases()})

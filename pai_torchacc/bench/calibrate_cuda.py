@@ -1,44 +1,33 @@
 """Measure every row of a CUDA device that torch's calls reach against stock.
 
-Nothing decides by this table: a row serves there because it launches and moves less
-than stock does. It shows where that was not enough.
+The table decides for devices of that name: :mod:`pai_torchacc.calibration.on_cuda`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 import pai_torchacc as ptac
 from pai_torchacc import _host
 from pai_torchacc.bench import calibrate, measure_cuda
-from pai_torchacc.bench.cases import Case, cases
+from pai_torchacc.bench.cases import Case, cases_on_cuda
 from pai_torchacc.bench.measure import environment
 from pai_torchacc.bench.tables import header, write_measurements
-from pai_torchacc.calibration import Work
+from pai_torchacc.calibration import CUDA_COLUMNS, Measurement
+from pai_torchacc.calibration.on_cuda import NOT_SLOWER
 from pai_torchacc.commands.usage import UsageError, check_outputs
 from pai_torchacc.fusion import cuda
 
-LOSES = 0.97
-"""A ratio below this one is more than noise."""
-
-
-class Measured(NamedTuple):
-    """A case of a row: the least ratio of its variants, and stock's time of that."""
-
-    op: str
-    kind: str
-    dtype: str
-    work: Work
-    row: str
-    ratio: float
-    stock_us: float
+Times = tuple[float, float, str]
+"""Stock's time divided by ours, stock's in us, and the row."""
 
 
 def measure(
@@ -46,40 +35,66 @@ def measure(
     only: frozenset[str] | None = None,
     blocks: int = 7,
     block_s: float = 0.01,
-) -> Iterator[Measured]:
-    """Yield a measurement for each case that we serve on the current device."""
+) -> Iterator[Measurement]:
+    """Yield a measurement for each case that we serve on the current device.
+
+    The worst of its variants counts. Rows serve whatever a table or a model says.
+    """
     c = _host.load()
-    rows = {op: row for op, row, *_ in cuda.rows(c)}
-    listed = [x for x in cases() if x.op in rows and (only is None or x.op in only)]
-    for case in listed:
-        progress(f"{case.op} {case.kind} {case.dtype}", 1 / len(listed))
-        found = []
-        for make in case.variants:
-            torch.manual_seed(0)
-            with torch.device("cuda"):
-                call = make()
-            if times := _time(c, case, call, blocks, block_s):
-                found.append(times)
-        if found:
-            ratio, stock_us = min(found)
-            what = case.op, case.kind, case.dtype, case.work, rows[case.op]
-            yield Measured(*what, round(ratio, 3), round(stock_us, 1))
-
-
-def _time(
-    c: Any, case: Case, call: Any, blocks: int, block_s: float
-) -> tuple[float, float] | None:
-    """Stock's time divided by ours, and stock's in us; None where stock does it."""
+    served = {op for op, *_ in cuda.rows(c)}
+    listed = [
+        x for x in cases_on_cuda() if x.op in served and (only is None or x.op in only)
+    ]
+    c.cuda_measuring(True)
     try:
-        _ours(case, call)
+        for case in listed:
+            progress(f"{case.op} {case.kind} {case.dtype}", 1 / len(listed))
+            if found := list(_variants(c, case, blocks, block_s)):
+                ratio, stock_us, row = min(found)
+                place = case.op, case.kind, case.dtype, 1, case.work
+                yield Measurement(*place, row, round(ratio, 3), round(stock_us, 1))
+    finally:
+        c.cuda_measuring(False)
+
+
+def _variants(c: Any, case: Case, blocks: int, block_s: float) -> Iterator[Times]:
+    for make in case.variants:
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            call = make()
+        with _tf32(case.allows_tf32):
+            if times := _time(c, case, call, blocks, block_s):
+                yield times
+
+
+@contextlib.contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before
+
+
+def _time(c: Any, case: Case, call: Any, blocks: int, block_s: float) -> Times | None:
+    """None where stock does it."""
+    own = case.op, *case.with_ops
+    try:
+        _ours(own, call)
         before = c.counters(case.op)[0]
         call()
         if c.counters(case.op)[0] == before:
             return None
+        # Of a thread of autograd's it is not known: the row that goes first.
+        row = c.last_row(case.op) or dict(reversed(_rows(c)))[case.op]
         variants = {
             "stock": partial(calibrate.stock, call),
-            "ours": partial(_ours, case, call),
+            "ours": partial(_ours, own, call),
         }
+        if case.forwarded_to:
+            variants["forwarded"] = partial(_ours, case.forwarded_to, call)
         timings = measure_cuda.alternate(
             {name: (prepare, call) for name, prepare in variants.items()},
             blocks,
@@ -87,28 +102,35 @@ def _time(
         )
     finally:
         ptac.disable()
-    stock, ours = timings["stock"], timings["ours"]
-    return stock.best / ours.best, stock.best * 1e6
+    stock, ours = timings["stock"].best, timings["ours"].best
+    rival = min(stock, timings.get("forwarded", timings["stock"]).best)
+    return rival / ours, stock * 1e6, row
 
 
-def _ours(case: Case, call: Any) -> None:
-    """Switch on what the case is about, and what its call needs."""
-    ptac.enable("operator_fusion", include=(case.op, *case.with_ops))
+def _rows(c: Any) -> list[tuple[str, str]]:
+    return [(op, row) for op, row, *_ in cuda.rows(c)]
+
+
+def _ours(ops: tuple[str, ...], call: Any) -> None:
+    """Switch these operators on, and all else off."""
+    ptac.enable("operator_fusion", include=ops)
     calibrate.begin(call)
 
 
-def _write(path: Path, measured: list[Measured]) -> None:
-    facts = environment()
-    facts["device"] = (
-        "emulated: ratios mean nothing"
-        if measure_cuda.is_emulated()
-        else torch.cuda.get_device_name()
-    )
+def _write(path: Path, measured: list[Measurement], remarks: list[str]) -> None:
+    facts = environment() | {"device": _device()}
+    if measure_cuda.is_emulated():
+        remarks = ["emulated: ratios mean nothing", *remarks]
     by_place = sorted(measured, key=lambda m: m[:3])
-    write_measurements(path, header(facts, "pai_torchacc"), Measured._fields, by_place)
+    head = header(facts, "pai_torchacc", remarks)
+    write_measurements(path, head, CUDA_COLUMNS, by_place)
 
 
-def _summary(measured: list[Measured], asked: frozenset[str]) -> Iterator[str]:
+def _device() -> str:
+    return str(_host.load().cuda_name(torch.cuda.current_device()))
+
+
+def _summary(measured: list[Measurement], asked: frozenset[str]) -> Iterator[str]:
     """A line an operator, then one for each place where it loses."""
     for op in dict.fromkeys(m.op for m in measured):
         ratios = [m.ratio for m in measured if m.op == op]
@@ -118,7 +140,7 @@ def _summary(measured: list[Measured], asked: frozenset[str]) -> Iterator[str]:
     for op in sorted(asked.difference(m.op for m in measured)):
         yield f"{op}: stock does all cases"
     for m in measured:
-        if m.ratio < LOSES:
+        if m.ratio < NOT_SLOWER:
             where = f"{m.kind}, {m.dtype}, work {m.work}"
             yield f"slower than stock: {m.op} ({m.row}), {where}: {m.ratio:.2f}x"
 
@@ -130,20 +152,23 @@ def run(path: Path, ops: list[str] | None) -> dict[str, Any]:
     check_outputs([path])
     if not torch.cuda.is_available():
         raise UsageError("--device cuda: there is no CUDA device")
-    known = {op for op, *_ in cuda.rows(_host.load())} & {x.op for x in cases()}
+    served = {op for op, *_ in cuda.rows(_host.load())}
+    known = served & {x.op for x in cases_on_cuda()}
     if wrong := sorted(set(ops or ()).difference(known)):
         raise UsageError(
             f"--ops: nothing to measure on CUDA for {', '.join(wrong)}; "
             f"there are: {', '.join(sorted(known))}"
         )
+    others, remarks = calibrate.kept(path, ops, _device())
     for unit, why in measure_cuda.provide().items():
         print(f"no machine code for {unit}: {why}", file=sys.stderr)
     asked = frozenset(ops or known)
     measured = shown(lambda progress: measure(progress, asked))
     if not measured:
         raise UsageError("no row of CUDA's takes any of these calls")
-    _write(path, measured)
+    _write(path, [*measured, *others], remarks)
     lines = list(_summary(measured, asked))
-    for line in [*lines, f"{len(measured)} measurements in {path}"]:
+    use = f"{len(measured)} measurements in {path}; use it with PTAC_CALIBRATION"
+    for line in [*lines, use]:
         print(line)
     return {"file": str(path), "measurements": len(measured), "summary": lines}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ def header(facts: Mapping[str, str], program: str, remarks: Iterable[str] = ()) 
 
 
 def write_measurements(
-    path: Path, head: str, columns: Iterable[str], measurements: Iterable[Any]
+    path: Path, head: str, columns: Sequence[str], measurements: Iterable[Any]
 ) -> None:
-    """Write named tuples whose ``work`` may be the sizes of a product."""
+    """Write these fields of objects whose ``work`` may be the sizes of a product."""
     with path.open("w", newline="", encoding="utf-8") as file:
         file.write(head)
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for m in measurements:
-            is_product = isinstance(m.work, tuple)
-            work = "x".join(map(str, m.work)) if is_product else m.work
-            writer.writerow(m._replace(work=work))
+            fields = [getattr(m, name) for name in columns]
+            writer.writerow(
+                "x".join(map(str, x)) if isinstance(x, tuple) else x for x in fields
+            )

@@ -6,6 +6,9 @@ tell the machine, the versions and the command. Where stock's way leads through 
 operator of ours, as that of cross-entropy does through log-softmax, the ratio is to the
 faster of stock with and without it.
 
+A GPU's table has no column ``threads``, and a line ``# device: NAME`` says whose it is;
+see :mod:`~pai_torchacc.calibration.on_cuda`. None is shipped. The rest is about CPUs.
+
 Lookup order: the file that the caller or ``PTAC_CALIBRATION`` names; the table of this
 CPU family; for operators that it lacks, or without one, the generic table of its
 instruction set, of which only rows measured at least 1.15 times as fast count, since
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +40,8 @@ Work = int | tuple[int, int, int]
 class Measurement(NamedTuple):
     """One row against stock at one place; ``stock_us`` is stock's time.
 
-    The work of a product is its three sizes, in the file ``rowsxtermsxcolumns``.
+    The work of a product is its three sizes, in the file ``rowsxtermsxcolumns``. On a
+    GPU there is one thread.
     """
 
     op: str
@@ -51,6 +55,10 @@ class Measurement(NamedTuple):
 
 
 COLUMNS = Measurement._fields
+CUDA_COLUMNS = tuple(name for name in COLUMNS if name != "threads")
+
+DEVICE = "# device: "
+"""How the line begins that says which GPU a table is of."""
 
 
 class Table(NamedTuple):
@@ -59,10 +67,22 @@ class Table(NamedTuple):
     name: str
     measurements: list[Measurement]
     least_ratio: float
+    least_of: Mapping[str, float] = {}
+    """Other least ratios, by operator."""
+    device: str | None = None
+    """The name of the GPU that it is of; None for a CPU."""
 
 
 def read(path: Path) -> list[Measurement]:
-    """Read a table.
+    """Read the table of a CPU: :func:`read_table` of another is a ValueError."""
+    table = read_table(path)
+    if table.device is not None:
+        raise ValueError(f"{path} is of a GPU: {table.device}")
+    return table.measurements
+
+
+def read_table(path: Path) -> Table:
+    """Read the table of a CPU or a GPU.
 
     Raises
     ------
@@ -81,17 +101,29 @@ def read(path: Path) -> list[Measurement]:
     # with torch in it, for whose objects the garbage collector then looks.
     rows = csv.reader([lines[n] for n in numbers], strict=True)
     found: dict[tuple[Any, ...], Measurement] = {}
-    if not numbers or tuple(_fields(rows)) != COLUMNS:
+    columns = tuple(_fields(rows)) if numbers else ()
+    if columns not in (COLUMNS, CUDA_COLUMNS):
         raise ValueError(
             f"{path} is not a calibration table: its columns should be "
             f"{','.join(COLUMNS)}"
         )
+    device = _device(path, lines) if columns == CUDA_COLUMNS else None
     for n in numbers[1:]:
-        m = _measurement(_fields(rows))
+        fields = _fields(rows)
+        if device is not None:
+            fields.insert(COLUMNS.index("threads"), "1")
+        m = _measurement(fields)
         if m is None or found.setdefault(m[:6], m) is not m:
             why = "measured before" if m else "not a measurement"
             raise ValueError(f"{path}, line {n + 1}: {why}: {lines[n]}")
-    return list(found.values())
+    return Table(str(path), list(found.values()), FASTER, device=device)
+
+
+def _device(path: Path, lines: list[str]) -> str:
+    for line in lines:
+        if line.startswith(DEVICE) and (name := line.removeprefix(DEVICE).strip()):
+            return name
+    raise ValueError(f"{path} lacks the line {DEVICE}NAME that says which GPU it is of")
 
 
 def read_shipped(path: Path, without: Container[str] = ()) -> list[Measurement]:
@@ -149,16 +181,13 @@ def _is_work(work: Work) -> bool:
     return min(work) > 0 and math.prod(work) < 1 << 63
 
 
-def find(model: str, isa: str, is_limited: bool, path: str | None) -> Table:
-    """Choose the table for a CPU, which the extension calls ``vendor-family-model``.
+def find(model: str, isa: str, is_limited: bool) -> Table:
+    """Choose the shipped table for a CPU, by its name ``vendor-family-model``.
 
     A family's own comes first, named ``vendor-family`` or, where a family has CPUs of
     several instruction sets, ``vendor-family-isa``. It does not apply where
-    ``is_limited``: a lower instruction set was forced. ``path`` names a table to use
-    instead of any.
+    ``is_limited``: a lower instruction set was forced.
     """
-    if path is not None:
-        return Table(path, read(Path(path)), FASTER)
     name = model.rpartition("-")[0]
     family = _shipped(f"{name}-{isa}") or _shipped(name)
     name = f"generic-{isa}"
@@ -229,7 +258,8 @@ def points(
             continue  # measured by another version of this package
         place = (m.op, m.kind, m.dtype, m.threads, m.work)
         row, _, ratio = best.setdefault(place, (None, m.stock_us, 1.0))
-        is_fit = m.row in allowed[m.op] and m.ratio >= table.least_ratio
+        least = table.least_of.get(m.op, table.least_ratio)
+        is_fit = m.row in allowed[m.op] and m.ratio >= least
         if is_fit and (row is None or m.ratio > ratio):
             best[place] = m.row, m.stock_us, m.ratio
     barred = {op for op in runnable if runnable[op] and not allowed[op]}

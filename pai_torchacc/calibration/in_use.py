@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pai_torchacc import calibration
 from pai_torchacc._options import operator_names
+from pai_torchacc.calibration import on_cuda
 
 if TYPE_CHECKING:
     from pai_torchacc._config import Config
@@ -15,12 +17,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("pai_torchacc")
 
 _in_use: calibration.Table | None = None
+_of_cuda: calibration.Table | None = None
 _claims: set[tuple[str, str | None]] = set()
 
 
 def table() -> calibration.Table | None:
     """The table that the chooser has been given."""
     return _in_use
+
+
+def table_on_cuda() -> calibration.Table | None:
+    """The table of a GPU that was asked for, whether or not one is here."""
+    return _of_cuda
 
 
 def claims() -> set[tuple[str, str | None]]:
@@ -30,27 +38,47 @@ def claims() -> set[tuple[str, str | None]]:
 
 def install(c: Any, config: Config) -> set[str]:
     """Hand the chooser its table; return the operators that numerics bars."""
-    global _in_use, _claims  # noqa: PLW0603
-    table = find(c, config.calibration)
+    global _in_use, _of_cuda, _claims  # noqa: PLW0603
+    table, of_cuda = find(c, config.calibration)
     points, barred = calibration.points(table, c.operators(), config.numerics)
     c.install_table(points)
     _claims = {(point[0], point[5]) for point in points}
-    if _in_use is None or _in_use.name != table.name:
-        _say_unknown(table)
-    _in_use = table
+    _install_on_cuda(c, of_cuda, config)
+    for new, old in ((table, _in_use), (of_cuda, _of_cuda)):
+        if new and (old is None or old.name != new.name):
+            _say_unknown(new)
+    _in_use, _of_cuda = table, of_cuda
     return barred
 
 
-def find(c: Any, path: str | None) -> calibration.Table:
-    """The calibration table for this CPU, or the one asked for by its path.
+def _install_on_cuda(c: Any, table: calibration.Table | None, config: Config) -> None:
+    """Hand the chooser the table of a GPU, or take it away."""
+    if table is None or table.device is None or c.cuda_reason():
+        c.install_cuda_table([], "")
+    else:
+        points = on_cuda.points(c, table, config.numerics)
+        c.install_cuda_table(points, table.device)
 
-    OSError, ValueError where the file cannot be read or is no table: the text says who
-    asked for it.
+
+def find(
+    c: Any, path: str | None
+) -> tuple[calibration.Table, calibration.Table | None]:
+    """The calibration table for this CPU, and that of a GPU where one is asked for.
+
+    What is asked for by its path is either. OSError, ValueError where the file cannot
+    be read or is no table: the text says who asked for it.
     """
+    asked = None if path is None else _read(path)
+    if asked and asked.device is None:
+        return asked, None
     model, isa = c.cpu()
     is_limited = bool(os.environ.get("PTAC_CPU_ISA"))
+    return calibration.find(model, isa, is_limited), asked
+
+
+def _read(path: str) -> calibration.Table:
     try:
-        return calibration.find(model, isa, is_limited, path)
+        return calibration.read_table(Path(path))._replace(name=path)
     except OSError as error:
         text = f"{_who_asked(path)}: {error.strerror}"
         raise type(error)(error.errno, text, error.filename) from None

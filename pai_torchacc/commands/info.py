@@ -18,11 +18,11 @@ def document() -> dict[str, Any]:
         return {"versions": _report.versions(), "unavailable": str(error)}
     import torch
 
-    table = in_use.find(c, os.environ.get("PTAC_CALIBRATION") or None)
+    table, of_cuda = in_use.find(c, os.environ.get("PTAC_CALIBRATION") or None)
     points, _ = calibration.points(table, c.operators(), "close")
     symbols = c.symbols()
     return {
-        "versions": _report.versions() | {"calibration": table.name},
+        "versions": _report.versions() | _report.tables(table, of_cuda),
         "threads": torch.get_num_threads(),
         "lean_paths": lean,
         "rounding_known": rounding,
@@ -50,7 +50,7 @@ def as_text(content: dict[str, Any]) -> str:
     lines = [
         f"pai_torchacc {v['pai_torchacc']}, torch {v['torch']}, Python {v['python']}",
         f"CPU {v['cpu']}, instruction set {v['isa']}",
-        f"threads {content['threads']}, calibration table {v['calibration']}",
+        f"threads {content['threads']}, calibration table {_report.table_names(v)}",
         f"switches: {', '.join(content['switches'])}",
         "lean call paths: " + ("yes" if content["lean_paths"] else "no"),
     ]

@@ -116,7 +116,8 @@ def status(c: Any) -> dict[str, Any]:
     """``draining``: dispatcher entries that wait for a quiet moment.
 
     ``left_to_stock``: operators that are not overridden, and why. ``cuda``: how many
-    operators are overridden on CUDA devices, or why none is. ``cuda_kernels``: see
+    operators are overridden on CUDA devices, or why none is. ``cuda_table``: which
+    calibration table decides there, ``"none"`` without one. ``cuda_kernels``: see
     :func:`pai_torchacc.cuda_kernels.status`.
     """
     waiting = leftover(c)
@@ -127,6 +128,8 @@ def status(c: Any) -> dict[str, Any]:
         found["left_to_stock"] = unserved()
     if line := cuda.line():
         found["cuda"] = line
+    if line := cuda.table_line(c):
+        found["cuda_table"] = line
     if room := cuda.kernels():
         found |= room.status(c)
     return found

@@ -191,6 +191,17 @@ def capturing(stream: torch.Stream) -> Iterator[None]:
             driver.emulated_capture(stream.device.index, stream.stream_id, False)
 
 
+@contextlib.contextmanager
+def called(name: str, device: int) -> Iterator[None]:
+    """A device has that name meanwhile."""
+    driver = load()
+    driver.emulated_name(device, name.encode())
+    try:
+        yield
+    finally:
+        driver.emulated_name(device, b"emulated GPU")
+
+
 def give_machine_code(*units: str) -> None:
     """Units, or all of them, get what the emulated driver takes for machine code."""
     from benchmarks.extension import function

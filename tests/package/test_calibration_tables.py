@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pai_torchacc import calibration
+import pai_torchacc as ptac
+from pai_torchacc import _C, calibration
+from pai_torchacc.__main__ import main
 
 TABLES = sorted(Path(calibration.__file__).parent.glob("*.csv"))
 
@@ -27,6 +29,55 @@ def test_every_family_has_its_table() -> None:
     for family in families:
         vendor, number, *isa = family.split("-")
         model, isa = f"{vendor}-{number}-1", isa[0] if isa else "avx512"
-        table = calibration.find(model, isa, is_limited=False, path=None)
+        table = calibration.find(model, isa, is_limited=False)
         assert table.name.partition("+")[0] == family
         assert table.least_ratio == calibration.FASTER
+
+
+def of_a_gpu(folder: Path) -> Path:
+    path = folder / "gpu.csv"
+    columns = ",".join(calibration.CUDA_COLUMNS)
+    line = "linear_act,train_act,float16,8x16x32,cuda,1.25,80.5"
+    path.write_text(f"# cpu: any\n# device: Some GPU \n{columns}\n{line}\n")
+    return path
+
+
+def test_a_table_of_a_gpu(tmp_path: Path) -> None:
+    path = of_a_gpu(tmp_path)
+    table = calibration.read_table(path)
+    assert table.device == "Some GPU"
+    place = "linear_act", "train_act", "float16", 1, (8, 16, 32)
+    assert table.measurements == [calibration.Measurement(*place, "cuda", 1.25, 80.5)]
+    with pytest.raises(ValueError, match="is of a GPU: Some GPU"):
+        calibration.read(path)
+
+
+@pytest.mark.skipif(not _C.cuda_reason(), reason="there is CUDA")
+def test_without_cuda_it_decides_nothing(tmp_path: Path) -> None:
+    path = of_a_gpu(tmp_path)
+    with ptac.enable():
+        own = ptac.report("text").partition("calibration ")[2].partition("\n")[0]
+    with ptac.enable(calibration=path):
+        assert f"calibration {own}; on CUDA {path}, of Some GPU\n" in ptac.report()
+        assert f"{path} is of Some GPU: {_C.cuda_reason()}" in ptac.report()
+        assert "cuda_table" not in ptac.status()["operator_fusion"]
+
+
+def test_measuring_a_cpu_keeps_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = of_a_gpu(tmp_path)
+    before = path.read_text()
+    with pytest.raises(SystemExit):
+        main(["calibrate", str(path), "--ops", "sgd_step"])
+    assert f"{path} is of Some GPU" in capsys.readouterr().err
+    assert path.read_text() == before
+
+
+def test_info_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = of_a_gpu(tmp_path)
+    monkeypatch.setenv("PTAC_CALIBRATION", str(path))
+    assert main(["info"]) == 0
+    assert f"; on CUDA {path}, of Some GPU\n" in capsys.readouterr().out

@@ -3,6 +3,8 @@
  */
 #include "bind/torch/cuda.h"
 
+#include <string.h>
+
 static const char driver[] = "libcuda.so.1";
 
 const char *ptac_cuda_reason(void)
@@ -37,6 +39,23 @@ int32_t ptac_cuda_device_of(ptac_device on, at_tensor tensor)
     if (on == PTAC_ON_CUDA)
         T.aoti_torch_get_device_index(tensor, &number);
     return number;
+}
+
+void ptac_cuda_name(int device, char name[PTAC_DEVICE_NAME_BYTES])
+{
+    cu_device handle;
+
+    if (ptac_cuda_load(driver) || ptac_cuda.device_get(&handle, device) != PTAC_CU_OK ||
+        ptac_cuda.device_name(name, PTAC_DEVICE_NAME_BYTES, handle) != PTAC_CU_OK)
+        name[0] = '\0';
+}
+
+bool ptac_cuda_is_called(int device, const char *name)
+{
+    char its[PTAC_DEVICE_NAME_BYTES];
+
+    ptac_cuda_name(device, its);
+    return its[0] && strcmp(its, name) == 0;
 }
 
 at_tensor ptac_cuda_copy(at_tensor tensor)

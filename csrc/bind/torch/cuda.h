@@ -35,6 +35,13 @@ bool ptac_cuda_is_capturing(const ptac_call *call);
 int32_t ptac_cuda_device_of(ptac_device on, at_tensor tensor);
 
 /*
+ * The name of a device, "" where the driver, which runs from here on, does not tell it;
+ * and whether it is that one.
+ */
+void ptac_cuda_name(int device, char name[PTAC_DEVICE_NAME_BYTES]);
+bool ptac_cuda_is_called(int device, const char *name);
+
+/*
  * A copy on the CPU, dense or not as the tensor is. Torch waits for the device: for
  * checks alone. NULL where torch gives none.
  */

@@ -63,6 +63,7 @@ typedef ptac_cu_access cu_access;
     F(error_text, cuGetErrorString, (cu_result, const char **))                        \
     F(device_count, cuDeviceGetCount, (int *))                                         \
     F(device_get, cuDeviceGet, (cu_device *, int))                                     \
+    F(device_name, cuDeviceGetName, (char *, int, cu_device))                          \
     F(device_attribute, cuDeviceGetAttribute, (int *, cu_attribute, cu_device))        \
     F(device_total, cuDeviceTotalMem_v2, (size_t *, cu_device))                        \
     F(context_retain, cuDevicePrimaryCtxRetain, (cu_context *, cu_device))             \

@@ -21,6 +21,12 @@ static inline bool ptac_act_saves_z(ptac_act act)
     return act == PTAC_ACT_GELU || act == PTAC_ACT_GELU_TANH || act == PTAC_ACT_SILU;
 }
 
+/* cuBLASLt has it as a product's epilogue; others are a kernel behind the product. */
+static inline bool ptac_act_has_epilogue(ptac_act act)
+{
+    return act == PTAC_ACT_RELU || act == PTAC_ACT_GELU_TANH;
+}
+
 /*
  * y = act(z + bias). Rows of z and y begin ldz and ldy elements apart. bias has n_cols
  * elements or is NULL. y may be z. With keep_z, which asks for a y of its own, z + bias

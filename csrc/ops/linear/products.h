@@ -4,8 +4,7 @@
 #ifndef PTAC_OPS_LINEAR_PRODUCTS_H
 #define PTAC_OPS_LINEAR_PRODUCTS_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "core/base.h"
 
 /* The workspace is aligned to PTAC_LT_WORKSPACE_ALIGNMENT. */
 typedef struct ptac_products {
@@ -15,5 +14,11 @@ typedef struct ptac_products {
     void *workspace;
     size_t workspace_bytes;
 } ptac_products;
+
+static inline bool ptac_products_are_tf32(const ptac_products *products,
+                                          ptac_dtype dtype)
+{
+    return dtype == PTAC_F32 && products->allows_tf32;
+}
 
 #endif

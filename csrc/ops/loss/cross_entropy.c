@@ -28,21 +28,29 @@ enum { SHORT, LONG, PROBABILITIES };
 
 #define KINDS "short", "long", "probabilities"
 
+/* Rows of the CPU take nothing else. */
+static bool is_of_float32(const ptac_call *call)
+{
+    const ptac_dtype target = call->inputs[PTAC_CROSS_ENTROPY_TARGET].dtype;
+    const ptac_view *weight = &call->inputs[PTAC_CROSS_ENTROPY_WEIGHT];
+
+    return call->inputs[PTAC_CROSS_ENTROPY_X].dtype == PTAC_F32 &&
+           (target == PTAC_I64 || target == PTAC_F32) &&
+           (!weight->data || weight->dtype == PTAC_F32);
+}
+
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_cross_entropy *p = call->params;
     const ptac_dtype target = call->inputs[PTAC_CROSS_ENTROPY_TARGET].dtype;
-    const ptac_view *weight = &call->inputs[PTAC_CROSS_ENTROPY_WEIGHT];
 
-    if (call->inputs[PTAC_CROSS_ENTROPY_X].dtype != PTAC_F32 ||
-        (target != PTAC_I64 && target != PTAC_F32) ||
-        (weight->data && weight->dtype != PTAC_F32))
+    if (call->on == PTAC_ON_CPU && !is_of_float32(call))
         return PTAC_DTYPE;
     if (p->n_rows == 0 || p->n_classes == 0)
         return PTAC_EMPTY;
     if (!(p->label_smoothing >= 0 && p->label_smoothing <= 1))
         return PTAC_ARGUMENT;
-    shape->kind = target == PTAC_F32               ? PROBABILITIES
+    shape->kind = target != PTAC_I64               ? PROBABILITIES
                   : p->n_classes <= PTAC_SHORT_ROW ? SHORT
                                                    : LONG;
     shape->work = p->n_rows * p->n_classes;

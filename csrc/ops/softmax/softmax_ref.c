@@ -12,7 +12,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_view *x = &call->inputs[0];
 
-    if (x->dtype != PTAC_F32)
+    if (x->dtype != PTAC_F32 && call->on == PTAC_ON_CPU)
         return PTAC_DTYPE;
     if (x->n_dims == 0)
         return PTAC_SHAPE;

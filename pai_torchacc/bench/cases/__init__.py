@@ -14,15 +14,22 @@ from pai_torchacc.bench.cases import (
     int8,
     linear,
     loss,
+    on_cuda,
     optim,
     pool,
 )
 from pai_torchacc.bench.cases.case import Case, Gradient
 
-__all__ = ["Case", "Gradient", "cases"]
+__all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 
 
 def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
     for family in (conv, pool, loss, linear, attention, int8, optim):
+        yield from family.cases()
+
+
+def cases_on_cuda() -> Iterator[Case]:
+    """Every case for GPUs, of operators that may have rows there."""
+    for family in (pool, loss, on_cuda, optim):
         yield from family.cases()

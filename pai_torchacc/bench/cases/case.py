@@ -38,6 +38,8 @@ class Case:
     """Rows that cannot be faster and would take minutes to show it."""
     forwarded_to: tuple[str, ...] = ()
     """Operators of ours that stock calls for it; rows have to beat that as well."""
+    allows_tf32: bool = False
+    """Whether products of float32 on CUDA are TF32's."""
 
 
 class Gradient:

@@ -77,6 +77,8 @@ EMULATED_API const char *emulated_calls(void);
 EMULATED_API void emulated_fail(const char *name);
 /* The next launch does nothing, so that what it should have written is NaNs. */
 EMULATED_API void emulated_skip_launch(void);
+/* What a device is called. */
+EMULATED_API void emulated_name(int device, const char *name);
 
 #ifdef __cplusplus
 }

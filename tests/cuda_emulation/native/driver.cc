@@ -43,6 +43,7 @@ std::mutex &lock = *new std::mutex;
 std::vector<std::string> &launched = *new std::vector<std::string>;
 std::string &called = *new std::string;
 std::string &to_fail = *new std::string;
+char names[EMULATED_DEVICES][64] = {"emulated GPU", "emulated GPU"};
 
 cu_context current()
 {
@@ -110,6 +111,13 @@ EMULATED_API cu_result cuDeviceGetCount(int *n)
 {
     NOTE();
     *n = EMULATED_DEVICES;
+    return OK;
+}
+
+EMULATED_API cu_result cuDeviceGetName(char *name, int bytes, cu_device device)
+{
+    NOTE();
+    snprintf(name, (size_t)bytes, "%s", names[device]);
     return OK;
 }
 
@@ -301,6 +309,11 @@ const char *emulated_calls(void)
 void emulated_skip_launch(void)
 {
     skips_launch = true;
+}
+
+void emulated_name(int device, const char *name)
+{
+    snprintf(names[device], sizeof names[device], "%s", name);
 }
 
 void emulated_fail(const char *name)

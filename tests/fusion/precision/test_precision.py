@@ -540,7 +540,7 @@ def test_entrance_for_other_switches(tmp_path: Path) -> None:
         "": lambda: table_of(tmp_path, 2),
     }
     for text, table in found.items():
-        why = precision.reason(_C, in_use.find(_C, str(table())))
+        why = precision.reason(_C, in_use.find(_C, str(table()))[0])
         if not _C.bf16_hardware():
             assert why is not None
         elif text:

@@ -3,8 +3,9 @@
  */
 #include "bind/python/module/pybind.h"
 
-#include "bind/torch/rows/bf16.h"
+#include "bind/torch/cuda.h"
 #include "bind/torch/overrides/override.h"
+#include "bind/torch/rows/bf16.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -71,6 +72,12 @@ PTAC_NOARGS(op_switches)
 PTAC_OF_OP(preferred_row)
 {
     return name_of(ptac_registry_preferred(op, PTAC_CLOSE));
+}
+
+/* last_row(operator) -> the row of this thread's last accelerated call, or None */
+PTAC_OF_OP(last_row)
+{
+    return name_of(ptac_last_row(op));
 }
 
 /* bf16_rows() -> [(operator, row)] that round operands, whether or not they can run */
@@ -143,7 +150,7 @@ static bool read_work(PyObject *work, ptac_point *point)
     return true;
 }
 
-static bool read_point(PyObject *tuple, ptac_point *point)
+static bool read_point(PyObject *tuple, ptac_device on, ptac_point *point)
 {
     PyObject *work;
     const char *kind, *dtype, *row;
@@ -157,30 +164,61 @@ static bool read_point(PyObject *tuple, ptac_point *point)
     point->ratio = ratio > 0 ? ratio : 1;
     point->kind = kind_from(point->op, kind);
     point->dtype = dtype_from(dtype);
-    point->row = row ? ptac_registry_find(point->op, row) : NULL;
+    point->row = row ? ptac_registry_find_on(on, point->op, row) : NULL;
     if (point->kind < 0 || point->dtype == PTAC_N_DTYPES || (row && !point->row))
         return PyErr_Format(PyExc_ValueError, "%s has no kind %s, dtype %s or row %s",
                             ptac_op_name(point->op), kind, dtype, row ? row : "");
     return true;
 }
 
+/* Points of a list, which become the caller's, and how many; -1 with an exception. */
+static int read_points(PyObject *list, ptac_device on, ptac_point **points)
+{
+    const Py_ssize_t n = PyList_Check(list) ? PyList_Size(list) : -1;
+
+    if (n < 0)
+        PyErr_Format(PyExc_TypeError, "a list of points is expected");
+    else if (!(*points = PyMem_Calloc((size_t)n + 1, sizeof **points)))
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; *points && i < n; i++)
+        if (!read_point(PyList_GetItem(list, i), on, &(*points)[i]))
+            return -1;
+    return *points ? (int)n : -1;
+}
+
+static PyObject *installed(ptac_status status)
+{
+    if (status != PTAC_OK)
+        return PyErr_Format(PyExc_MemoryError, "%s", ptac_error_get());
+    Py_RETURN_NONE;
+}
+
 /* install_table([(operator, kind, dtype, threads, work, row, stock's us, ratio)]) */
 PTAC_O(install_table, list)
 {
-    const Py_ssize_t n = PyList_Check(list) ? PyList_Size(list) : -1;
     PTAC_FREED ptac_point *points = NULL;
+    const int n = read_points(list, PTAC_ON_CPU, &points);
 
-    if (n < 0)
-        return PyErr_Format(PyExc_TypeError, "a list of points is expected");
-    points = PyMem_Calloc((size_t)n + 1, sizeof *points);
-    if (!points)
-        return PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (!read_point(PyList_GetItem(list, i), &points[i]))
-            return NULL;
-    if (ptac_chooser_install(points, (int)n) != PTAC_OK)
-        return PyErr_Format(PyExc_MemoryError, "%s", ptac_error_get());
-    Py_RETURN_NONE;
+    return n < 0 ? NULL : installed(ptac_chooser_install(points, n));
+}
+
+/*
+ * install_cuda_table(the same of rows on CUDA, device): for devices of that name. Of
+ * other devices, and without points, calls ask no table.
+ */
+PTAC_VARARGS(install_cuda_table)
+{
+    PTAC_FREED ptac_point *points = NULL;
+    PyObject *list;
+    const char *device;
+    int n;
+
+    if (!PyArg_ParseTuple(args, "Os", &list, &device))
+        return NULL;
+    n = read_points(list, PTAC_ON_CUDA, &points);
+    return n < 0 ? NULL
+                 : installed(ptac_chooser_install_on_cuda(points, n, device,
+                                                          ptac_cuda_is_called));
 }
 
 /*

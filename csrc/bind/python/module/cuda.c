@@ -31,6 +31,26 @@ PTAC_NOARGS(cuda_rows)
     return list;
 }
 
+/* cuda_name(number) -> the device's name, "" for none. The driver runs from here on. */
+PTAC_O(cuda_name, number)
+{
+    const long device = PyLong_AsLong(number);
+    char name[PTAC_DEVICE_NAME_BYTES] = "";
+
+    if (PyErr_Occurred())
+        return NULL;
+    if (device >= 0 && device <= INT32_MAX)
+        ptac_cuda_name((int)device, name);
+    return PyUnicode_FromString(name);
+}
+
+/* cuda_measuring(on): whether tables and models are asked of calls on CUDA. */
+PTAC_O(cuda_measuring, on)
+{
+    ptac_chooser_set_measuring(on == Py_True);
+    Py_RETURN_NONE;
+}
+
 /* cuda_set_level(level): rows on CUDA may be so far from stock's bits. */
 PTAC_O(cuda_set_level, name)
 {

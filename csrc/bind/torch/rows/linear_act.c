@@ -6,6 +6,41 @@
 #include "bind/torch/dispatch.h"
 #include "bind/torch/rows/bf16.h"
 
+/*
+ * With and without gradients, and an activation. On CUDA, where all have one, it may be
+ * a kernel behind the product, and float32 be TF32.
+ */
+enum {
+    INFER,
+    INFER_ACT,
+    TRAIN,
+    TRAIN_ACT,
+    TRAIN_KERNEL,
+    INFER_ACT_TF32,
+    TRAIN_ACT_TF32,
+    TRAIN_KERNEL_TF32,
+};
+
+#define KINDS                                                                          \
+    "infer", "infer_act", "train", "train_act", "train_kernel", "infer_act_tf32",      \
+        "train_act_tf32", "train_kernel_tf32"
+
+static int kind_on_cuda(const ptac_linear_act *p, ptac_dtype dtype)
+{
+    const bool is_tf32 = ptac_products_are_tf32(&p->products, dtype);
+
+    if (!p->is_training)
+        return is_tf32 ? INFER_ACT_TF32 : INFER_ACT;
+    if (ptac_act_has_epilogue(p->activation))
+        return is_tf32 ? TRAIN_ACT_TF32 : TRAIN_ACT;
+    return is_tf32 ? TRAIN_KERNEL_TF32 : TRAIN_KERNEL;
+}
+
+static int kind_on_cpu(const ptac_linear_act *p)
+{
+    return (p->is_training ? TRAIN : INFER) + (p->activation != PTAC_ACT_NONE);
+}
+
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_linear_act *p = call->params;
@@ -13,9 +48,10 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     if (p->m == 0 || p->n == 0 || p->k == 0)
         return PTAC_EMPTY;
     /* Products with a thin side run at the speed of memory, by every library. */
-    if (p->m < 8 || p->n < 16 || p->k < 16)
+    if (call->on == PTAC_ON_CPU && (p->m < 8 || p->n < 16 || p->k < 16))
         return PTAC_SHAPE;
-    shape->kind = 2 * p->is_training + (p->activation != PTAC_ACT_NONE); /* of KINDS */
+    shape->kind = call->on == PTAC_ON_CPU ? kind_on_cpu(p)
+                                          : kind_on_cuda(p, call->inputs[0].dtype);
     shape->work = p->m * p->n * p->k;
     shape->sizes[0] = p->m;
     shape->sizes[1] = p->k;
@@ -24,7 +60,6 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
-#define KINDS "infer", "infer_act", "train", "train_act"
 PTAC_SHAPES(LINEAR_ACT, classify, KINDS)
 PTAC_SHAPES(LINEAR_ACT_BACKWARD, classify, KINDS)
 

@@ -30,6 +30,28 @@ size_t ptac_mlp_backward_workspace(const ptac_mlp_params *params, ptac_dtype dty
     return grad_bytes(params, dtype) + ptac_mlp_workspace(&mlp);
 }
 
+/* What the activation is, an epilogue or a kernel; and whether float32 is TF32. */
+enum { ACT, KERNEL, ACT_TF32, KERNEL_TF32 };
+
+/* The sizes are as a product's whose terms are those of both, one behind the other. */
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_mlp_params *p = call->params;
+    const bool is_tf32 = ptac_products_are_tf32(&p->products, call->inputs[0].dtype);
+
+    if (ptac_act_has_epilogue(p->activation))
+        shape->kind = is_tf32 ? ACT_TF32 : ACT;
+    else
+        shape->kind = is_tf32 ? KERNEL_TF32 : KERNEL;
+    shape->work = p->m * p->hidden * (p->k + p->n);
+    shape->sizes[0] = p->m;
+    shape->sizes[1] = p->k + p->n;
+    shape->sizes[2] = p->hidden;
+    return PTAC_TAKE;
+}
+
+PTAC_SHAPES(MLP, classify, "act", "kernel", "act_tf32", "kernel_tf32")
+
 static ptac_reason accepts_place(const ptac_mlp_params *p)
 {
     if (p->m <= 0 || p->k <= 0 || p->hidden <= 0 || p->n <= 0)

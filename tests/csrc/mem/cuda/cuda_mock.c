@@ -179,6 +179,13 @@ MOCK_API cu_result cuDeviceGet(cu_device *device, int number)
     return number == 0 ? PTAC_CU_OK : MOCK_INVALID_VALUE;
 }
 
+MOCK_API cu_result cuDeviceGetName(char *name, int bytes, cu_device device)
+{
+    (void)device;
+    snprintf(name, (size_t)bytes, "mock");
+    return PTAC_CU_OK;
+}
+
 MOCK_API cu_result cuDeviceGetAttribute(int *value, cu_attribute what, cu_device device)
 {
     (void)device;

@@ -46,6 +46,20 @@ static PyObject *run(const ptac_kernel *row, ptac_linear_cuda *l)
     return ptac_wrap_outputs(at_give(&l->t.y), l->t.z ? at_give(&l->t.z) : NULL);
 }
 
+/* Before torch's settings are asked: float32 may be either, of which one is enough. */
+static ptac_reason why_worth_nothing(ptac_linear_cuda *l)
+{
+    bool *allows_tf32 = &l->params.products.allows_tf32;
+    ptac_reason why = ptac_linear_cuda_worth(l);
+
+    if (why && l->call.inputs[0].dtype == PTAC_F32) {
+        *allows_tf32 = true;
+        why = ptac_linear_cuda_worth(l);
+        *allows_tf32 = false;
+    }
+    return why;
+}
+
 /*
  * The row, or NULL and why. What costs least to ask comes first: most layers that are
  * trained are small, and most that are called stand by themselves.
@@ -58,12 +72,12 @@ static const ptac_kernel *choose(PyObject *const tensors[3], ptac_act activation
     if (!*why && ptac_thread_autocasts_on(PTAC_ON_CUDA))
         ptac_autocast_see(&l->call);
     if (!*why)
-        *why = ptac_linear_cuda_worth(l);
+        *why = why_worth_nothing(l);
     if (!*why)
         *why = ptac_why_not_lean_on(PTAC_ON_CUDA);
     if (!*why)
         *why = ask_settings_of(l);
-    if (!*why && l->params.products.allows_tf32) /* by which float32 is worth less */
+    if (!*why)
         *why = ptac_linear_cuda_worth(l);
     return *why ? NULL : ptac_linear_cuda_choose(l, why);
 }

@@ -42,6 +42,20 @@ static ptac_reason ask_settings(ptac_mlp_cuda *m)
     return ptac_cuda_products(m->call.inputs[0].dtype, &m->params.products.allows_tf32);
 }
 
+/* Before torch's settings are asked: float32 may be either, of which one is enough. */
+static ptac_reason why_worth_nothing(ptac_mlp_cuda *m)
+{
+    bool *allows_tf32 = &m->params.products.allows_tf32;
+    ptac_reason why = ptac_mlp_cuda_worth(m);
+
+    if (why && m->call.inputs[0].dtype == PTAC_F32) {
+        *allows_tf32 = true;
+        why = ptac_mlp_cuda_worth(m);
+        *allows_tf32 = false;
+    }
+    return why;
+}
+
 /* The row, or NULL and why. What costs least to ask comes first. */
 static const ptac_kernel *choose(PyObject *const tensors[PTAC_MLP_INPUTS],
                                  ptac_act activation, ptac_mlp_cuda *m,
@@ -51,12 +65,12 @@ static const ptac_kernel *choose(PyObject *const tensors[PTAC_MLP_INPUTS],
     if (!*why && ptac_thread_autocasts_on(PTAC_ON_CUDA))
         ptac_autocast_see(&m->call);
     if (!*why)
-        *why = ptac_mlp_cuda_worth(m);
+        *why = why_worth_nothing(m);
     if (!*why)
         *why = ptac_why_not_lean_on(PTAC_ON_CUDA);
     if (!*why)
         *why = ask_settings(m);
-    if (!*why && m->params.products.allows_tf32) /* by which float32 is worth less */
+    if (!*why)
         *why = ptac_mlp_cuda_worth(m);
     return *why ? NULL : ptac_mlp_cuda_choose(m, why);
 }

@@ -60,23 +60,27 @@ ptac_reason ptac_linear_cuda_read(ptac_linear_cuda *l, ptac_act activation,
     return why;
 }
 
+/* By the model. */
+static bool keeps_busy(const ptac_linear_act *p, ptac_dtype dtype)
+{
+    int64_t least = __atomic_load_n(&least_work, __ATOMIC_RELAXED);
+
+    if (dtype == PTAC_F32 && !p->products.allows_tf32)
+        least /= FLOAT32_IS_SLOWER;
+    return p->m * p->n * p->k >= least;
+}
+
 ptac_reason ptac_linear_cuda_worth(const ptac_linear_cuda *l)
 {
     const ptac_linear_act *p = &l->params;
-    const bool has_epilogue =
-        p->activation == PTAC_ACT_RELU || p->activation == PTAC_ACT_GELU_TANH;
-    const bool is_slow =
-        l->call.inputs[0].dtype == PTAC_F32 && !p->products.allows_tf32;
-    int64_t least = __atomic_load_n(&least_work, __ATOMIC_RELAXED);
+    const ptac_dtype dtype = l->call.inputs[0].dtype;
 
-    if (is_slow)
-        least /= FLOAT32_IS_SLOWER;
     if (p->activation == PTAC_ACT_NONE)
         return PTAC_NOT_FASTER;
     /* Of others all that is saved is the sum of the bias's gradient. */
-    if (!has_epilogue && !(p->is_training && l->t.bias))
+    if (!ptac_act_has_epilogue(p->activation) && !(p->is_training && l->t.bias))
         return PTAC_NOT_FASTER;
-    return p->is_training && p->m * p->n * p->k < least ? PTAC_NOT_FASTER : PTAC_TAKE;
+    return ptac_products_worth(&l->call, !p->is_training || keeps_busy(p, dtype));
 }
 
 const ptac_kernel *ptac_linear_cuda_choose(ptac_linear_cuda *l, ptac_reason *why)

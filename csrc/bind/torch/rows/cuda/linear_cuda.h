@@ -28,11 +28,12 @@ ptac_reason ptac_linear_cuda_read(ptac_linear_cuda *l, ptac_act activation,
  * Why the device would gain nothing by such a call, which has been read. A product by
  * itself is as fast by stock, which adds the bias in its epilogue too. Else rows have
  * to launch less, or move less; and where there is a gradient, whose node is Python's,
- * a layer has to keep the device busy for longer than the host.
+ * a layer has to be measured faster or, unmeasured, to keep the device busy for longer
+ * than the host.
  */
 ptac_reason ptac_linear_cuda_worth(const ptac_linear_cuda *l);
 
-/* Likewise from how many multiply-adds on there is a gradient of ours (tests). */
+/* From how many multiply-adds on there is a gradient of ours, unmeasured (tests). */
 void ptac_linear_cuda_set_least(int64_t work);
 
 /*

@@ -53,6 +53,16 @@ at_error ptac_make_workspace(ptac_made *m, size_t bytes, ptac_products *products
     return 0;
 }
 
+ptac_reason ptac_products_worth(const ptac_call *call, bool gains_by_model)
+{
+    const ptac_kernel *row;
+    const ptac_measured measured = ptac_chooser_measured(call, &row);
+
+    if (measured == PTAC_NOT_MEASURED)
+        return gains_by_model ? PTAC_TAKE : PTAC_NOT_FASTER;
+    return measured == PTAC_MEASURED_SLOWER ? PTAC_NOT_FASTER : PTAC_TAKE;
+}
+
 const ptac_kernel *ptac_products_choose(ptac_call *call, ptac_reason *why)
 {
     PTAC_CUDA_SCOPE scope = {false};

@@ -27,6 +27,12 @@ at_error ptac_make_workspace(ptac_made *m, size_t bytes, ptac_products *products
 /* Outputs and workspace of a call that has been read. */
 typedef at_error (*ptac_maker)(ptac_made *m, void *context);
 
+/*
+ * Whether the device gains by a call, as it was measured, or else as a model says: why
+ * not.
+ */
+ptac_reason ptac_products_worth(const ptac_call *call, bool gains_by_model);
+
 /* The row for a call, whose device gets a handle of cuBLASLt's; or why not. */
 const ptac_kernel *ptac_products_choose(ptac_call *call, ptac_reason *why);
 

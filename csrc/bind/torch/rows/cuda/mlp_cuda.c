@@ -69,20 +69,24 @@ ptac_reason ptac_mlp_cuda_read(ptac_mlp_cuda *m, ptac_act activation)
     return why;
 }
 
+/* By the model. */
+static bool keeps_busy(const ptac_mlp_params *p, ptac_dtype dtype)
+{
+    int64_t least = __atomic_load_n(&least_work, __ATOMIC_RELAXED);
+
+    if (dtype == PTAC_F32 && !p->products.allows_tf32)
+        least /= FLOAT32_IS_SLOWER;
+    return p->m * p->hidden * (p->k + p->n) >= least;
+}
+
 ptac_reason ptac_mlp_cuda_worth(const ptac_mlp_cuda *m)
 {
     const ptac_mlp_params *p = &m->params;
-    const bool has_epilogue =
-        p->activation == PTAC_ACT_RELU || p->activation == PTAC_ACT_GELU_TANH;
-    const bool is_slow =
-        m->call.inputs[0].dtype == PTAC_F32 && !p->products.allows_tf32;
-    int64_t least = __atomic_load_n(&least_work, __ATOMIC_RELAXED);
 
-    if (is_slow)
-        least /= FLOAT32_IS_SLOWER;
-    if (!has_epilogue && !m->in[PTAC_MLP_B1] && !m->in[PTAC_MLP_B2])
+    if (!ptac_act_has_epilogue(p->activation) && !m->in[PTAC_MLP_B1] &&
+        !m->in[PTAC_MLP_B2])
         return PTAC_NOT_FASTER;
-    return p->m * p->hidden * (p->k + p->n) < least ? PTAC_NOT_FASTER : PTAC_TAKE;
+    return ptac_products_worth(&m->call, keeps_busy(p, m->call.inputs[0].dtype));
 }
 
 const ptac_kernel *ptac_mlp_cuda_choose(ptac_mlp_cuda *m, ptac_reason *why)

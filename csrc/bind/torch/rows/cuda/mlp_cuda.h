@@ -32,13 +32,13 @@ typedef struct ptac_mlp_gradients {
 ptac_reason ptac_mlp_cuda_read(ptac_mlp_cuda *m, ptac_act activation);
 
 /*
- * Why a block with a gradient, which has been read, would gain nothing: it is small, or
- * has neither a bias, whose sum is a launch of stock's, nor an activation for which the
- * library has an epilogue.
+ * Why a block with a gradient, which has been read, would gain nothing: it has neither
+ * a bias, whose sum is a launch of stock's, nor an activation for which the library has
+ * an epilogue; it was measured slower; or it is unmeasured and small.
  */
 ptac_reason ptac_mlp_cuda_worth(const ptac_mlp_cuda *m);
 
-/* From how many multiply-adds on blocks are ours (tests). */
+/* From how many multiply-adds on blocks are ours, unmeasured (tests). */
 void ptac_mlp_cuda_set_least(int64_t work);
 
 /* The row for a call that has been read, or NULL and why. Counts nothing. */
