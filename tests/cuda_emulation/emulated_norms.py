@@ -263,11 +263,13 @@ def test_a_transformer_trains(on: Any) -> None:
 
 
 def test_calls_come_as_cpp_makes_them(on: Any) -> None:
+    """Or boxed, where a torch does not say where it keeps its kernels' addresses."""
     names = {
         f"cuda:{op}{way}" for op in (*NORMS, "softmax") for way in ("", "_backward")
     }
     assert names <= set(_C.override_installed())
-    assert names <= set(internals.override_typed())
+    typed = names & set(internals.override_typed())
+    assert typed == (set() if emulation.HIDDEN else names)
 
 
 def test_a_norm_is_captured(on: Any) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -153,6 +154,11 @@ def launches() -> list[str]:
     ]
 
 
+def launched(since: int) -> list[str]:
+    """Names of what was launched after so many launches, products among it."""
+    return [launch.split()[0] for launch in launches()[since:]]
+
+
 def most_bytes(program: Callable[[], Any]) -> int:
     """The most memory of the devices that it has beside what lives before it."""
     driver = load()
@@ -250,6 +256,15 @@ def without_machine_code() -> Iterator[None]:
             unit.state = state
 
 
+HIDDEN = os.environ.get("PTAC_EMULATION_HIDES")
+"""Symbols of torch's that the extension does not see in this process."""
+
+
 def pytest_configure() -> None:
     """As a plugin of pytest's: the devices are there before torch is."""
     load()
+    if HIDDEN:  # now, since each test begins without such variables
+        from pai_torchacc import _host
+
+        os.environ["PTAC_HIDE_SYMBOLS"] = HIDDEN
+        _host.load()

@@ -55,6 +55,15 @@ class _Unseen(list[str]):
         _unseen(self._what)
 
 
+class _Whatever(list[str]):
+    """A list of what nobody has seen, where that alone should not end a test."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class _Driver:
     """Functions of the emulated driver, as far as torch has the same."""
 
@@ -118,6 +127,11 @@ _kept: list[Any] = []
 def launches() -> list[str]:
     """Kernels of ours launched so far: ``name device stream``."""
     return _launches
+
+
+def launched(_since: int) -> list[str]:
+    """With products, which cuBLASLt launches by functions of its own."""
+    return _Whatever()
 
 
 def give_machine_code(*_units: str) -> None:
