@@ -159,6 +159,11 @@ def launched(since: int) -> list[str]:
     return [launch.split()[0] for launch in launches()[since:]]
 
 
+def places(since: int) -> list[list[str]]:
+    """Device and stream of what was launched after so many launches."""
+    return [launch.split()[1:] for launch in launches()[since:]]
+
+
 def most_bytes(program: Callable[[], Any]) -> int:
     """The most memory of the devices that it has beside what lives before it."""
     driver = load()
@@ -177,6 +182,11 @@ def stock_calls() -> list[str]:
     """Operators that torch itself computed since the last look."""
     load()
     return _loaded[1].emulated_stock_calls().decode().split()
+
+
+def counted_stock_calls() -> list[str]:
+    """The same, for tests that are about nothing else."""
+    return stock_calls()
 
 
 def cublaslt() -> Any:

@@ -166,7 +166,7 @@ def autocasting(dtype: torch.dtype = torch.bfloat16, **options: Any) -> Any:
 
 def casts(calls: list[str] | None = None) -> int:
     """Copies to another dtype among calls, or since the last look."""
-    calls = emulation.stock_calls() if calls is None else calls
+    calls = emulation.counted_stock_calls() if calls is None else calls
     return sum(name == "aten::copy_" for name in calls)
 
 

@@ -136,8 +136,7 @@ def test_launches_follow_stream_and_device(on: Any) -> None:
         y = nets[1](x[1])
     nets[0](x[0]).sum().backward()
     y.sum().backward()
-    emulation.cublaslt()  # whose products are among them
-    places = [launch.split()[1:] for launch in emulation.launches()[since:]]
+    places = emulation.places(since)
     number = str(stream.stream_id)
     assert places == [["1", number], *[["0", "0"]] * 3, *[["1", number]] * 2]
 

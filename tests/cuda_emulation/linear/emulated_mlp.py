@@ -108,7 +108,7 @@ def test_launches_of_a_step(
     with ptac.disabled():
         emulation.stock_calls()
         net(x).backward(torch.ones_like(y))
-        names = emulation.stock_calls()
+        names = emulation.counted_stock_calls()
     ran = [n for n in names if n in linear_layers.LAUNCHES]
     assert len(ran) == 10
     assert len(forward) + len(backward) < len(ran)
@@ -205,8 +205,7 @@ def test_launches_follow_stream_and_device(on: Any) -> None:
         y = nets[1](x[1])
     nets[0](x[0]).sum().backward()
     y.sum().backward()
-    emulation.cublaslt()  # whose products are among them
-    places = [launch.split()[1:] for launch in emulation.launches()[since:]]
+    places = emulation.places(since)
     number = str(stream.stream_id)
     ours = [["0", "0"]] * 5
     assert places == [*[["1", number]] * 2, *ours, *[["1", number]] * 3]

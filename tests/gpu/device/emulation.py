@@ -134,6 +134,37 @@ def launched(_since: int) -> list[str]:
     return _Whatever()
 
 
+def places(_since: int) -> list[str]:
+    """Likewise."""
+    return _Whatever()
+
+
+class _Products:
+    """cuBLASLt, which does not tell what it is asked; misuse is an error of its own."""
+
+    @staticmethod
+    def emulated_misuse() -> None:
+        return None
+
+    @staticmethod
+    def emulated_refuse(epilogue: int) -> None:
+        if epilogue:
+            _unseen("a library that refuses")
+
+    @staticmethod
+    def emulated_break(call: int) -> None:
+        if call:
+            _unseen("a library that fails")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _unseen(name)
+
+
+def cublaslt() -> _Products:
+    """The library of products."""
+    return _Products()
+
+
 def give_machine_code(*_units: str) -> None:
     """All units have machine code, or the test fails with what kept them from it."""
     from pai_torchacc.bench import measure_cuda
