@@ -114,8 +114,7 @@ class ReluMaxPool2d(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Return the gradient of x."""
         (taps,) = ctx.saved_tensors
-        grad = grad.contiguous(memory_format=_format_of(taps))
-        args = grad, taps, ctx.window, ctx.hw
+        args = _laid_as(taps, grad), taps, ctx.window, ctx.hw
         (of_x,) = by_name.gradients(
             "relu_max_pool2d_backward",
             _host.load().relu_max_pool2d_backward,
@@ -125,17 +124,19 @@ class ReluMaxPool2d(torch.autograd.Function):
         return of_x, None, None
 
 
-def _format_of(taps: Tensor) -> torch.memory_format:
-    is_last = not taps.is_contiguous()
-    return torch.channels_last if is_last else torch.contiguous_format
+def _laid_as(taps: Tensor, t: Tensor) -> Tensor:
+    """Dense, NHWC as taps or else NCHW; by permutation, since vmap knows no formats."""
+    if taps.is_contiguous():
+        return t.contiguous()
+    if t.stride() == taps.stride():
+        return t
+    return t.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
 def gradient(grad: Tensor, taps: Tensor, window: Window, hw: Sequence[int]) -> Tensor:
     """By torch's operators, differentiable."""
     is_chosen = taps != NO_TAP
-    x = grad.new_empty((*taps.shape[:-2], *hw)).contiguous(
-        memory_format=_format_of(taps)
-    )
+    x = _laid_as(taps, taps.new_empty((*taps.shape[:-2], *hw), dtype=grad.dtype))
     places = torch.where(is_chosen, _places(taps, window, hw[1]), 0)
     passed = torch.where(is_chosen, grad, 0.0)
     found: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(

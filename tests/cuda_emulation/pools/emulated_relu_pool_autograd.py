@@ -93,6 +93,25 @@ def test_gradients_of_any_layout(on: Any) -> None:
     assert served(counts) == [2, 2]
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_batches_of_gradients(on: Any, channels_last: bool) -> None:
+    """Under vmap, which knows no memory formats, the gradient is torch's own."""
+    x, grads = image(2, 4, 8, 8), torch.randn(3, 2, 4, 4, 4)
+    if channels_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    leaf, stock = x.cuda().requires_grad_(), x.clone().requires_grad_()
+    counts = counted()
+    y = ops.relu_max_pool2d(leaf, 2)
+    [found] = torch.autograd.grad(y, leaf, grads.cuda(), is_grads_batched=True)
+    assert served(counts) == [1, 0]
+    with ptac.disabled():
+        y = in_steps(stock, kernel_size=2)
+        one_by_one = [
+            torch.autograd.grad(y, stock, g, retain_graph=True) for g in grads
+        ]
+    assert torch.equal(found.cpu(), torch.stack([g for [g] in one_by_one]))
+
+
 def test_recomputed_where_hooks_see_what_is_saved(on: Any) -> None:
     x = torch.randn(2, 4, 8, 8).cuda().requires_grad_()
     counts = counted()
