@@ -37,9 +37,6 @@ int ptac_linear_wants_gradient(PyObject *const tensors[3]);
 PyObject *ptac_linear_node(PyObject *const tensors[3], ptac_act activation,
                            const ptac_kernel *row, bool is_training);
 
-/* Whether hooks of the program see what autograd saves; -1 with an exception set. */
-int ptac_saving_is_hooked(void);
-
 /*
  * What a node of ours in autograd's graph computes: the first output of apply(*args),
  * or None for stock, which has been counted as a refusal of op. NULL for the tuple
@@ -47,7 +44,10 @@ int ptac_saving_is_hooked(void);
  */
 PyObject *ptac_node_apply(ptac_op op, PyObject *apply, PyObject *args);
 
-/* The same in two steps: hooks see what autograd saves (-1 with an exception set). */
+/*
+ * The same in two steps: whether hooks of the program see what autograd saves, -1 with
+ * an exception set; and the node, where they do not.
+ */
 int ptac_saving_is_hooked(void);
 PyObject *ptac_node_make(PyObject *apply, PyObject *args);
 
