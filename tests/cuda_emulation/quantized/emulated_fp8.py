@@ -12,11 +12,12 @@ import quantized_layers
 import torch
 from fp8_layers import FP8, X, capability, is_near, layer_of, net_of
 from linear_layers import ALLOWED, DTYPES
-from quantized_layers import kernels
+from quantized_layers import kernels, quantized
 from switching import hits
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
+from pai_torchacc.quantization import operators
 
 nothing_planned = quantized_layers.nothing_planned
 switched_on_anywhere = fp8_layers.switched_on_anywhere
@@ -199,6 +200,23 @@ def test_empty_rows_and_wrong_calls(switched_on: Any) -> None:
         layer(torch.randn(3, 47, device="cuda"))
     with pytest.raises(RuntimeError, match=r"dtype|same"):
         layer(torch.randn(3, 48, device="cuda", dtype=torch.float16))
+
+
+@pytest.mark.parametrize("method", ["fp8", "int8"])
+def test_a_weight_whose_memory_was_given_away(switched_on: Any, method: str) -> None:
+    """No kernel reads it; torch's operators say what is wrong."""
+    layer = quantized(nn.Linear(48, 32).cuda(), method=method)
+    held, scale = layer._buffers[layer.held_as], layer._buffers["weight_scale"]
+    gone = torch._C._dynamo.guards._reinterpret_tensor(
+        held.new_empty(0), held.shape, held.stride()
+    )
+    kernel, counted = (
+        operators.kernels[f"{layer.operator}_kernel"],
+        hits(layer.operator),
+    )
+    assert kernel(X.cuda(), held, scale, None, 32, 48) is not None
+    assert kernel(X.cuda(), gone, scale, None, 32, 48) is None
+    assert (counted.accelerated, counted.forwarded) == (1, {"argument": 1})
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

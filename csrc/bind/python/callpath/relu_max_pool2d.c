@@ -246,7 +246,8 @@ static ptac_reason read_backward(PyObject *const *tensors, const int64_t hw[2],
     for (int i = 0; i < taps->n_dims; i++)
         sizes[i] = taps->sizes[i];
     set_out_sizes(&p->image, taps->n_dims, sizes);
-    if (dtype != AT_DTYPE_U8 || !ptac_view_has_sizes(taps, taps->n_dims, sizes) ||
+    if (dtype != AT_DTYPE_U8 || !taps->data ||
+        !ptac_view_has_sizes(taps, taps->n_dims, sizes) ||
         !ptac_view_has_sizes(grad, taps->n_dims, sizes))
         return PTAC_ARGUMENT;
     if (!lies_as(grad, &p->image) || !lies_as(taps, &p->image))

@@ -61,8 +61,10 @@ static ptac_reason read_layer(ptac_quantized_on_cuda *c)
 {
     const ptac_view *in = c->call.inputs;
     ptac_quantized_linear *job = &c->job;
-    const ptac_reason why = c->format->read_weight(c, &in[WEIGHT]);
+    ptac_reason why = PTAC_ARGUMENT;
 
+    if (in[WEIGHT].data) /* its dtype does not tell that memory was given away */
+        why = c->format->read_weight(c, &in[WEIGHT]);
     if (why)
         return why;
     if (!is_vector(&in[SCALES], PTAC_F32, job->n))
