@@ -103,10 +103,9 @@ const ptac_kernel *ptac_admit_lean(ptac_call *call, ptac_reason why)
     return NULL;
 }
 
-PyObject *ptac_finish_on_cuda(ptac_lean_call *m, ptac_reason why,
-                              ptac_lean_maker make_outputs)
+PyObject *ptac_run_on_cuda(ptac_lean_call *m, const ptac_kernel *row,
+                           ptac_lean_maker make_outputs)
 {
-    const ptac_kernel *row = PyErr_Occurred() ? NULL : ptac_admit_lean(&m->call, why);
     PyObject *found = NULL;
 
     if (row && PTAC_UNLOCKED(ptac_make_and_run(row, m, make_outputs)))
@@ -115,4 +114,12 @@ PyObject *ptac_finish_on_cuda(ptac_lean_call *m, ptac_reason why,
         found = Py_NewRef(Py_None);
     at_drop_tensors(&m->made);
     return found;
+}
+
+PyObject *ptac_finish_on_cuda(ptac_lean_call *m, ptac_reason why,
+                              ptac_lean_maker make_outputs)
+{
+    const ptac_kernel *row = PyErr_Occurred() ? NULL : ptac_admit_lean(&m->call, why);
+
+    return ptac_run_on_cuda(m, row, make_outputs);
 }

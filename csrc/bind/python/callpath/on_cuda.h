@@ -45,8 +45,15 @@ bool ptac_make_and_run(const ptac_kernel *row, ptac_lean_call *m,
 PyObject *ptac_results(ptac_lean_call *m);
 
 /*
+ * Both of a row, or None where there is none or it has not run. Gives back what m has
+ * made.
+ */
+PyObject *ptac_run_on_cuda(ptac_lean_call *m, const ptac_kernel *row,
+                           ptac_lean_maker make_outputs);
+
+/*
  * All of that for a call whose arguments have been read, or why they have not been:
- * the results, or None for torch's own operators. Gives back what m has made.
+ * the results, or None for torch's own operators.
  */
 PyObject *ptac_finish_on_cuda(ptac_lean_call *m, ptac_reason why,
                               ptac_lean_maker make_outputs);

@@ -100,7 +100,6 @@ static bool make_pooled(ptac_lean_call *m)
 static PyObject *finish(ptac_lean_call *m, ptac_reason why, ptac_lean_maker make)
 {
     const ptac_kernel *row = NULL;
-    PyObject *found = NULL;
 
     if (!why)
         why = ptac_why_not_lean_on(PTAC_ON_CUDA);
@@ -108,12 +107,7 @@ static PyObject *finish(ptac_lean_call *m, ptac_reason why, ptac_lean_maker make
         ptac_refuse(m->call.op, why);
     else
         row = ptac_admit(&m->call);
-    if (row && PTAC_UNLOCKED(ptac_make_and_run(row, m, make)))
-        found = ptac_results(m);
-    else if (!PyErr_Occurred())
-        found = Py_NewRef(Py_None);
-    at_drop_tensors(&m->made);
-    return found;
+    return ptac_run_on_cuda(m, row, make);
 }
 
 /* (y,) or (y, taps), or None. */
