@@ -146,7 +146,7 @@ def _stock_gradients(
     x, w1, w2, h, saved = kept
     of_w2 = of_b2 = None
     if grad is not None:
-        rows = grad.flatten(0, -2)
+        rows = grad.reshape(-1, grad.shape[-1])  # vmap has no flatten
         _, of_w2, of_b2 = product_gradients(rows, h, None, (False, *wants[_W2:]))
         if _goes_through(wants):
             grad_h = _sum(grad_h, rows.matmul(w2))

@@ -216,3 +216,24 @@ def test_checkpoints(on: Any) -> None:
         net(x).sum().backward()
     expected = [p.grad.cpu() for p in net.parameters() if p.grad is not None]
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("leading", [(4,), (2, 3)])
+def test_batches_of_gradients(
+    on: Any, activation: str, leading: tuple[int, ...]
+) -> None:
+    """Under vmap, by torch's own operators."""
+    net, x = block(6, 16, 5, activation), torch.randn(*leading, 6, device="cuda")
+    wanted = [x.requires_grad_(), *net.parameters()]
+    grads, counted = torch.randn(3, *leading, 5, device="cuda"), hits(FORWARD)
+
+    def batches() -> list[Tensor]:
+        found = torch.autograd.grad(net(x), wanted, grads, is_grads_batched=True)
+        return [g.cpu() for g in found]
+
+    found = batches()
+    assert counted.accelerated == 1
+    with ptac.disabled():
+        expected = batches()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
