@@ -68,7 +68,7 @@ def relu_max_pool2d(
 
 def _window(sizes: Sequence[int | Sequence[int]], ceil_mode: bool) -> Window:
     """Empty, which no row takes, where torch has to look at the numbers."""
-    pairs = [(s, s) if isinstance(s, int) else s for s in sizes]
+    pairs = [(s, s) if type(s) is int else s for s in sizes]  # torch takes no bool
     if any(not isinstance(p, tuple | list) or len(p) != _AXES for p in pairs):
         return ()
     return *itertools.chain.from_iterable(pairs), ceil_mode

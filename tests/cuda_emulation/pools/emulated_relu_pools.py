@@ -202,3 +202,24 @@ def test_a_captured_stream_takes_our_launches(on: Any) -> None:
     assert [line[0] for line in launched] == [f"{name}_f32" for name in NAMES]
     assert {line[2] for line in launched} == {str(stream.stream_id)}
     assert not {c for c in emulation.calls() if "Synchronize" in c or "Mem" in c}
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 8, 8), (1, 4, 1, 1), (1, 1, 4, 4)], ids=str)
+def test_layout_where_both_hold(on: Any, sizes: tuple[int, ...]) -> None:
+    """Torch's ReLU gives NCHW strides to what is contiguous, whatever x has."""
+    _, channels, height, width = sizes
+    strides = (channels * height * width, 1, width * channels, channels)
+    x = image(*sizes)
+    here = torch.empty_strided(sizes, strides, device="cuda").copy_(x)
+    assert here.is_contiguous()
+    window = {"kernel_size": 1 if sizes[2] == 1 else 2}
+    counts = counted()
+    found = with_gradient(ops.relu_max_pool2d, here, **window)
+    assert served(counts) == [1, 1]
+    with ptac.disabled():
+        assert_same(found, with_gradient(in_steps, here.cpu(), **window))
+
+
+def test_bool_is_no_size(on: Any) -> None:
+    with pytest.raises(TypeError, match="kernel_size"):
+        ops.relu_max_pool2d(torch.randn(1, 1, 4, 4).cuda(), True)

@@ -73,6 +73,8 @@ static ptac_reason read_forward(PyObject *x, ptac_lean_call *m, ptac_relu_max_po
 
     if (!why)
         why = ptac_image_of(view, &p->image);
+    if (!why && ptac_view_is_contiguous(view))
+        p->image.channels_last = false; /* where both hold, torch's ReLU gives NCHW */
     if (!why && !lies_as(view, &p->image))
         why = PTAC_LAYOUT;
     if (!why)
