@@ -168,7 +168,8 @@ def run(path: Path, ops: list[str] | None) -> dict[str, Any]:
         raise UsageError("no row of CUDA's takes any of these calls")
     _write(path, [*measured, *others], remarks)
     lines = list(_summary(measured, asked))
-    use = f"{len(measured)} measurements in {path}; use it with PTAC_CALIBRATION"
+    n = len(measured) + len(others)
+    use = f"{n} measurements in {path}; use it with PTAC_CALIBRATION"
     for line in [*lines, use]:
         print(line)
     return {"file": str(path), "measurements": len(measured), "summary": lines}

@@ -92,7 +92,7 @@ def read_table(path: Path) -> Table:
         It cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a mark
     except UnicodeDecodeError:
         text = ""
     lines = text.splitlines()

@@ -114,11 +114,15 @@ def _counted(entry: dict[str, Any]) -> int:
     return int(entry["int8"] + entry["fp8"])
 
 
+def _format(entry: dict[str, Any]) -> str:
+    return next((name for name in ("int8", "fp8") if entry[name]), "quantized")
+
+
 def lines(content: dict[str, Any]) -> list[str]:
     """One for each quantized model."""
     return [
         f"{entry['model']}: {_counted(entry)} of {entry['layers']} layers are "
-        f"{'fp8' if entry['fp8'] else 'int8'}, "
+        f"{_format(entry)}, "
         f"state dict {entry['bytes']['float'] / 2**20:.2f} -> "
         f"{entry['bytes']['quantized'] / 2**20:.2f} MiB "
         "(quantization_report(model) has all)"

@@ -157,7 +157,7 @@ def _lines(content: dict[str, Any]) -> list[str]:
     n_bytes = content["bytes"]
     layers = content["layers"]
     states = [layer["state"] for layer in layers if layer["state"] != "float"]
-    names = " or ".join(sorted(set(states))) or "int8"
+    names = " or ".join(sorted(set(states))) or "quantized"
     share = 100 * n_bytes["quantized"] / n_bytes["float"] if n_bytes["float"] else 100.0
     lines = [
         f"{len(states)} of {len(layers)} layers are {names}; state dict "

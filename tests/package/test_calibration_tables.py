@@ -42,6 +42,13 @@ def of_a_gpu(folder: Path) -> Path:
     return path
 
 
+def test_a_spreadsheet_s_mark_is_none_of_the_table_s(tmp_path: Path) -> None:
+    """Bytes that some programs put before text in UTF-8."""
+    marked, plain = tmp_path / "marked.csv", TABLES[0]
+    marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
+    assert calibration.read(marked) == calibration.read(plain)
+
+
 def test_a_table_of_a_gpu(tmp_path: Path) -> None:
     path = of_a_gpu(tmp_path)
     table = calibration.read_table(path)

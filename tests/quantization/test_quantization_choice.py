@@ -395,3 +395,11 @@ def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     float_report = ptac.quantization_report(nn.Linear(2, 2)).as_dict()
     assert float_report["layers"][0]["reason"] == "not quantized"
     assert float_report["undo"] is None
+
+
+@pytest.mark.filterwarnings("ignore:no layer has become")
+def test_a_report_of_none_names_no_format() -> None:
+    model = nn.Sequential(nn.Linear(16, 16))
+    ptac.quantize_model(model, torch.randn(4, 16), dtype="fp8")  # no gain on a CPU
+    assert "0 of 1 layers are quantized" in str(ptac.quantization_report(model))
+    assert "Sequential: 0 of 1 layers are quantized" in ptac.report()

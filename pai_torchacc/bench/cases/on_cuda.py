@@ -1,4 +1,4 @@
-"""What only GPUs have rows for: 16 bits, norms, softmax, and layers of all sizes.
+"""What only GPUs have rows for: 16 bits, norms, softmax, ReLU with pooling, layers.
 
 Layers are measured as float32, by TF32 and without, and in 16 bits; from what the host
 takes longer for than the device to what keeps a large GPU busy.
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pai_torchacc.bench.cases import pool
 from pai_torchacc.bench.cases.case import Call, Case, Gradient
 
 FLOATS = {
@@ -60,8 +61,10 @@ KERNELS: tuple[Callable[[], nn.Module], ...] = (nn.GELU, nn.SiLU)
 
 
 def cases() -> Iterator[Case]:
-    """Cases of rows that go along the last dimension, of layers and of blocks."""
+    """Cases of rows along the last dimension, of pooling, of layers and of blocks."""
     for dtype in FLOATS:
+        for image in pool.IMAGES:
+            yield from _pooled(dtype, image)
         for n, width in ROWS:
             yield from _norms(dtype, n, width)
             yield from _losses(dtype, n, width)
@@ -121,6 +124,30 @@ def _losses(dtype: str, n: int, width: int) -> Iterator[Case]:
     if dtype != "float32":
         op, rivals = "cross_entropy", ("log_softmax", "log_softmax_backward")
         yield Case(op, kind, dtype, work, (loss,), (f"{op}_backward",), rivals)
+
+
+def _pooled(dtype: str, image: pool.Image) -> Iterator[Case]:
+    """Max pooling of ReLU, by modules; the work of backward is what was pooled."""
+
+    def make(window: pool.Window, last: bool, is_training: bool) -> Call:
+        net = nn.Sequential(nn.ReLU(), nn.MaxPool2d(*window))
+        x = _draw(dtype, *image)
+        x = x.to(memory_format=torch.channels_last) if last else x
+        return Gradient(lambda: net(x), [x]) if is_training else lambda: net(x)
+
+    n, c, height, width = image
+    for op, work, is_training in (
+        ("relu_max_pool2d", n * c * height * width, False),
+        ("relu_max_pool2d_backward", n * c * (height // 2) * (width // 2), True),
+    ):
+        makes = tuple(
+            partial(make, window, last, is_training)
+            for window in (pool.TILED, pool.OVERLAPPING)
+            for last in (False, True)
+        )
+        others = (op.removesuffix("_backward"),) if is_training else ()
+        rivals = "max_pool2d", "max_pool2d_backward"
+        yield Case(op, "any", dtype, work, makes, others, (), rivals)
 
 
 def _draw(dtype: str, *sizes: int) -> Tensor:
