@@ -170,6 +170,19 @@ def casts(calls: list[str] | None = None) -> int:
     return sum(name == "aten::copy_" for name in calls)
 
 
+def autocast_step_launches(
+    net: nn.Module, x: Tensor, n: int
+) -> tuple[list[str], list[str]]:
+    """Of a step under autocast to n outputs: what is launched, and calls of stock's."""
+    grad = torch.ones(len(x), n, device="cuda", dtype=torch.bfloat16)
+    emulation.stock_calls()
+    since = len(emulation.launches())
+    with autocasting():
+        y = net(x)
+    y.backward(grad)
+    return launched(since), emulation.counted_stock_calls()
+
+
 def step_under_autocast(
     net: nn.Module, x: Tensor, grad: Tensor, dtype: torch.dtype
 ) -> dict[str, Tensor]:

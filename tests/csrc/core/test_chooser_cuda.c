@@ -5,7 +5,7 @@
 #include "unit.h"
 
 /* An operator that no other test of the chooser touches. */
-#define OP PTAC_OP_INT8_EMBEDDING
+#define OP PTAC_OP_ATTENTION_BACKWARD
 
 static ptac_reason answers[2]; /* of accepts(): the general row's, the special one's */
 
@@ -39,12 +39,21 @@ static const ptac_kernel measured =
 static const ptac_kernel rough =
     ROW("rough", ptac_accept_all, .rank = 1, .level = PTAC_FAST);
 
+/* Of an operator that is asked for by name. */
+static const ptac_kernel quantized = {.op = PTAC_OP_INT8_EMBEDDING,
+                                      .device = PTAC_ON_CUDA,
+                                      .name = "quantized",
+                                      .level = PTAC_FAST,
+                                      .accepts = ptac_accept_all,
+                                      .run = run};
+
 __attribute__((constructor)) static void add_rows(void)
 {
     ptac_registry_add(&general);
     ptac_registry_add(&special);
     ptac_registry_add(&measured);
     ptac_registry_add(&rough);
+    ptac_registry_add(&quantized);
 }
 
 static const ptac_kernel *choose(int64_t n_elements, ptac_reason *why)
@@ -87,6 +96,20 @@ UNIT(rows_of_a_device_keep_to_the_level)
     EXPECT(!choose(1, &why) && why == PTAC_NUMERICS);
     ptac_chooser_set_level(PTAC_FAST);
     EXPECT(choose(1, &why) == &rough);
+    reset();
+}
+
+UNIT(quantization_has_no_level)
+{
+    const ptac_call call = {.op = PTAC_OP_INT8_EMBEDDING,
+                            .inputs = {{.n_elements = 1}}};
+    ptac_reason why;
+
+    reset();
+    ptac_chooser_set_gate(PTAC_OP_INT8_EMBEDDING, PTAC_TAKE);
+    ptac_chooser_set_level(PTAC_EXACT);
+    EXPECT(ptac_select_on_cuda(&call, &why) == &quantized);
+    ptac_chooser_set_gate(PTAC_OP_INT8_EMBEDDING, PTAC_OFF);
     reset();
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import contract
@@ -21,6 +22,7 @@ from linear_layers import (
     LEAST,
     PLAIN,
     RELU_BIAS,
+    autocast_step_launches,
     autocasting,
     casts,
     from_work,
@@ -149,20 +151,11 @@ def of(node: Any) -> set[Any]:
 def test_a_step_launches_less(on: Any) -> None:
     """Casts are as many as stock's, and their way back."""
     net, x = layer(16, 64), torch.randn(8, 16, device="cuda")
-    grad = torch.ones(8, 64, device="cuda", dtype=BF16)
-
-    def found() -> tuple[list[str], list[str]]:
-        emulation.stock_calls()
-        since = len(emulation.launches())
-        with autocasting():
-            y = net(x)
-        y.backward(grad)
-        return launched(since), emulation.counted_stock_calls()
-
-    found()  # gradients are there to be added to
-    ours, others = found()
+    launches = partial(autocast_step_launches, net, x, 64)
+    launches()  # gradients are there to be added to
+    ours, others = launches()
     with ptac.disabled():
-        none, stock = found()
+        none, stock = launches()
     assert not none
     assert casts(others) == casts(stock) == 5
     assert ours == [RELU_BIAS, "bias_act_grad_wide_bf16", BGRADB]

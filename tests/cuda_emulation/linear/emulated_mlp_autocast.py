@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from functools import partial
 from typing import Any
 
 import contract
@@ -20,11 +21,11 @@ from linear_layers import (
     GELU_AUX_BIAS,
     IN_EPILOGUE,
     PLAIN,
+    autocast_step_launches,
     autocasting,
     block,
     casts,
     hold_autocast,
-    launched,
     step_under_autocast,
 )
 from linear_layers import MLP as FORWARD
@@ -80,20 +81,11 @@ def test_autocast_leaves_activations_alone(activation: str, version: str) -> Non
 def test_a_step_launches_less(on: Any) -> None:
     """And makes stock's casts, on the way there and back."""
     net, x = block(16, 64, 8, "gelu tanh"), drawn()
-    grad = torch.ones(8, 8, device="cuda", dtype=BF16)
-
-    def found() -> tuple[list[str], list[str]]:
-        emulation.stock_calls()
-        since = len(emulation.launches())
-        with autocasting():
-            y = net(x)
-        y.backward(grad)
-        return launched(since), emulation.counted_stock_calls()
-
-    found()  # gradients are there to be added to
-    ours, others = found()
+    launches = partial(autocast_step_launches, net, x, 8)
+    launches()  # gradients are there to be added to
+    ours, others = launches()
     with ptac.disabled():
-        none, stock = found()
+        none, stock = launches()
     assert not none
     assert ours == [GELU_AUX_BIAS, BIAS, DGELU_BGRAD, BGRADB, PLAIN]
     assert casts(others) == casts(stock) == 9

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from typing import Any
 
 import emulation
@@ -11,7 +10,7 @@ import pytest
 import quantized_layers
 import torch
 from linear_layers import ALLOWED, DTYPES, PLAIN, launched
-from quantized_layers import INT8, kernels, mlp, quantized
+from quantized_layers import INT8, VIEWS, kernels, lying_so, mlp, quantized
 from switching import hits
 from torch import Tensor, nn
 
@@ -29,31 +28,18 @@ def on_cpu(model: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
         return reference(x.to(dtype).float()).to(dtype)
 
 
-VIEWS: dict[str, Callable[[], Tensor]] = {
-    "rows": lambda: torch.randn(21, 40),
-    "three dimensions": lambda: torch.randn(3, 5, 40),
-    "rows at a distance": lambda: torch.randn(9, 64)[:, 3:43],
-    "folded": lambda: torch.randn(2, 5, 64)[..., :40],
-    "transposed": lambda: torch.randn(40, 17).t(),
-    "at no single distance": lambda: torch.randn(4, 6, 40).transpose(0, 1),
-    "expanded": lambda: torch.randn(1, 40).expand(7, 40),
-}
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("view", VIEWS)
 def test_bits_are_those_of_the_cpu(
     switched_on: Any, view: str, dtype: torch.dtype, bias: bool
 ) -> None:
-    layer, x = nn.Linear(40, 23, bias=bias).to(dtype), VIEWS[view]()
+    layer, x = nn.Linear(40, 23, bias=bias).to(dtype), VIEWS[view](40)
     on_cuda = quantized(layer.cuda())
     expected = on_cpu(layer, x, dtype)
     counted = hits(INT8)
-    base = x if x._base is None else x._base
-    lying = base.to("cuda", dtype).as_strided(x.size(), x.stride(), x.storage_offset())
     with torch.no_grad():
-        y = on_cuda(lying)
+        y = on_cuda(lying_so(x, dtype))
     assert counted.accelerated == 1
     assert not counted.forwarded
     assert y.dtype == dtype

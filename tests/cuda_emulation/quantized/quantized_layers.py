@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import emulation
@@ -62,6 +62,24 @@ def by_way_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(cls, "__reduce_ex__", reduced)
         monkeypatch.setattr(cls, "__deepcopy__", copied)
+
+
+VIEWS: dict[str, Callable[[int], Tensor]] = {
+    "rows": lambda k: torch.randn(21, k),
+    "three dimensions": lambda k: torch.randn(3, 5, k),
+    "rows at a distance": lambda k: torch.randn(9, k + 24)[:, 3 : k + 3],
+    "folded": lambda k: torch.randn(2, 5, k + 24)[..., :k],
+    "transposed": lambda k: torch.randn(k, 17).t(),
+    "at no single distance": lambda k: torch.randn(4, 6, k).transpose(0, 1),
+    "expanded": lambda k: torch.randn(1, k).expand(7, k),
+}
+"""Inputs of so many columns."""
+
+
+def lying_so(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Brought to the device as it lies, with the memory that it is a view of."""
+    base = x if x._base is None else x._base
+    return base.to("cuda", dtype).as_strided(x.size(), x.stride(), x.storage_offset())
 
 
 def quantized(model: _M, **options: Any) -> Any:

@@ -3,7 +3,7 @@
  */
 #include "bind/python/quantized/int8.h"
 
-static ptac_reason read_nothing(PyObject *const *args, ptac_int8_args *read)
+static ptac_reason read_nothing(PyObject *const *args, ptac_quantized_args *read)
 {
     (void)args;
     (void)read;
@@ -11,6 +11,6 @@ static ptac_reason read_nothing(PyObject *const *args, ptac_int8_args *read)
 }
 
 /* fp8_linear(x, weight_fp8, scale, bias or None, n, k, activation=0) -> y or None */
-PTAC_INT8_OP(fp8_linear, PTAC_OP_FP8_LINEAR, 7, 1,
-             "x, weight_fp8, scale, bias, n, k, activation", 3, read_nothing, NULL,
-             ptac_fp8_linear_on_cuda)
+PTAC_QUANTIZED_OP(fp8_linear, PTAC_OP_FP8_LINEAR, 7, 1,
+                  "x, weight_fp8, scale, bias, n, k, activation", 3, read_nothing, NULL,
+                  ptac_fp8_linear_on_cuda)

@@ -6,7 +6,8 @@
 
 #include "ops/linear/bias_act.h"
 
-ptac_reason ptac_int8_copy(at_tensor tensor, bool channels_last, ptac_int8_args *read)
+ptac_reason ptac_int8_copy(at_tensor tensor, bool channels_last,
+                           ptac_quantized_args *read)
 {
     at_tensor handle = NULL;
 
@@ -18,7 +19,7 @@ ptac_reason ptac_int8_copy(at_tensor tensor, bool channels_last, ptac_int8_args 
 }
 
 /* A call from a module: no mode, no gradient; -1 with an exception set. */
-static int is_lean(const ptac_int8_op *op, PyObject *const *args)
+static int is_lean(const ptac_quantized_op *op, PyObject *const *args)
 {
     const int places[] = {0, op->bias};
     int wants = 0;
@@ -58,11 +59,11 @@ static bool run(const ptac_kernel *row, ptac_call *call, at_tensor y)
     return PTAC_UNLOCKED(ptac_run(row, call));
 }
 
-PyObject *ptac_int8_call(const ptac_int8_op *op, PyObject *const *args,
-                         Py_ssize_t n_args, bool is_kernel)
+PyObject *ptac_quantized_call(const ptac_quantized_op *op, PyObject *const *args,
+                              Py_ssize_t n_args, bool is_kernel)
 {
-    ptac_int8_args read = {.call = {.op = op->op, .params = &read.params},
-                           .n_args = n_args};
+    ptac_quantized_args read = {.call = {.op = op->op, .params = &read.params},
+                                .n_args = n_args};
     const ptac_kernel *row = NULL;
     at_tensor y = NULL;
     ptac_reason why;
@@ -94,7 +95,7 @@ PyObject *ptac_int8_call(const ptac_int8_op *op, PyObject *const *args,
 }
 
 /* The floats as rows of the last dimension, copied where they have gaps. */
-static ptac_reason read_rows(at_tensor tensor, ptac_int8_args *read)
+static ptac_reason read_rows(at_tensor tensor, ptac_quantized_args *read)
 {
     ptac_int8_linear *p = &read->params.linear;
     ptac_view *view = &read->call.inputs[0];
@@ -116,8 +117,8 @@ static ptac_reason read_rows(at_tensor tensor, ptac_int8_args *read)
     return ptac_int8_copy(tensor, false, read);
 }
 
-bool ptac_int8_activation(PyObject *const *args, const ptac_int8_args *read, int at,
-                          bool *is_relu)
+bool ptac_int8_activation(PyObject *const *args, const ptac_quantized_args *read,
+                          int at, bool *is_relu)
 {
     const long activation = at < read->n_args ? PyLong_AsLong(args[at]) : PTAC_ACT_NONE;
 
@@ -138,7 +139,7 @@ at_tensor ptac_int8_new_rows(const ptac_view *like, int n_dims, int64_t last)
 }
 
 /* x, packed, scale, bias or None, n, k, activation */
-static ptac_reason read_linear(PyObject *const *args, ptac_int8_args *read)
+static ptac_reason read_linear(PyObject *const *args, ptac_quantized_args *read)
 {
     ptac_int8_linear *p = &read->params.linear;
     ptac_view *inputs = read->call.inputs;
@@ -163,7 +164,7 @@ static ptac_reason read_linear(PyObject *const *args, ptac_int8_args *read)
 }
 
 /* y has x's sizes but for the last. */
-static at_tensor new_rows(const ptac_int8_args *read)
+static at_tensor new_rows(const ptac_quantized_args *read)
 {
     const ptac_view *x = &read->call.inputs[0];
 
@@ -171,6 +172,6 @@ static at_tensor new_rows(const ptac_int8_args *read)
 }
 
 /* int8_linear(x, packed, scale, bias or None, n, k, activation=0) -> y or None */
-PTAC_INT8_OP(int8_linear, PTAC_OP_INT8_LINEAR, 7, 1,
-             "x, packed, scale, bias, n, k, activation", 3, read_linear, new_rows,
-             ptac_int8_linear_on_cuda)
+PTAC_QUANTIZED_OP(int8_linear, PTAC_OP_INT8_LINEAR, 7, 1,
+                  "x, packed, scale, bias, n, k, activation", 3, read_linear, new_rows,
+                  ptac_int8_linear_on_cuda)

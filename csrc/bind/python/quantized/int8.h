@@ -21,7 +21,7 @@ bool ptac_int8_read(PyObject *tensor, int32_t dtype, int64_t n_elements,
 bool ptac_int8_size(PyObject *number, int64_t least, int64_t *size);
 
 /* The arguments of a call, read. */
-typedef struct ptac_int8_args {
+typedef struct ptac_quantized_args {
     union {
         ptac_int8_linear linear;
         ptac_int8_conv2d conv2d;
@@ -30,23 +30,23 @@ typedef struct ptac_int8_args {
     ptac_call call; /* but for the output */
     at_tensor copy; /* of the first argument, where that has gaps; owned, or NULL */
     Py_ssize_t n_args;
-} ptac_int8_args;
+} ptac_quantized_args;
 
 /* An operator: what its arguments are, how they are read, and what its output is. */
-typedef struct ptac_int8_op {
+typedef struct ptac_quantized_op {
     ptac_op op;
     int n_args;
     int n_optional; /* the last of them, which may be left out */
     const char *args;
     int bias; /* the place among the arguments; 0 where there is none */
-    ptac_reason (*read)(PyObject *const *args, ptac_int8_args *read);
+    ptac_reason (*read)(PyObject *const *args, ptac_quantized_args *read);
     /* Owned, or NULL. Not asked for calls that read refuses. */
-    at_tensor (*new_output)(const ptac_int8_args *read);
+    at_tensor (*new_output)(const ptac_quantized_args *read);
     /* All of a call whose first argument is on a CUDA device; NULL: stock's. */
     PyObject *(*on_cuda)(PyObject *const *args, Py_ssize_t n_args, bool is_kernel);
-} ptac_int8_op;
+} ptac_quantized_op;
 
-extern const ptac_int8_op ptac_int8_linear_op, ptac_int8_conv2d_op,
+extern const ptac_quantized_op ptac_int8_linear_op, ptac_int8_conv2d_op,
     ptac_int8_embedding_op, ptac_fp8_linear_op;
 
 /*
@@ -60,29 +60,30 @@ extern const ptac_int8_op ptac_int8_linear_op, ptac_int8_conv2d_op,
  * tensors meanwhile, so that sizes are not read again. Giving a tensor other memory, as
  * tensor.set_() does, races with us as with any operator of torch's.
  */
-PyObject *ptac_int8_call(const ptac_int8_op *op, PyObject *const *args,
-                         Py_ssize_t n_args, bool is_kernel);
+PyObject *ptac_quantized_call(const ptac_quantized_op *op, PyObject *const *args,
+                              Py_ssize_t n_args, bool is_kernel);
 
 /*
  * What the first argument's memory is read from: a dense copy of the tensor, which read
  * owns. PTAC_MEMORY where there is none for it.
  */
-ptac_reason ptac_int8_copy(at_tensor tensor, bool channels_last, ptac_int8_args *read);
+ptac_reason ptac_int8_copy(at_tensor tensor, bool channels_last,
+                           ptac_quantized_args *read);
 
 /* activation, an optional argument; false where it is none that rows compute. */
-bool ptac_int8_activation(PyObject *const *args, const ptac_int8_args *read, int at,
-                          bool *is_relu);
+bool ptac_int8_activation(PyObject *const *args, const ptac_quantized_args *read,
+                          int at, bool *is_relu);
 
 /* ptac_<name>_op and its methods: name(...) for modules, name_kernel(...) for torch. */
-#define PTAC_INT8_OP(name, ...)                                                        \
-    const ptac_int8_op ptac_##name##_op = {__VA_ARGS__};                               \
+#define PTAC_QUANTIZED_OP(name, ...)                                                   \
+    const ptac_quantized_op ptac_##name##_op = {__VA_ARGS__};                          \
     PTAC_FASTCALL(name)                                                                \
     {                                                                                  \
-        return ptac_int8_call(&ptac_##name##_op, args, n_args, false);                 \
+        return ptac_quantized_call(&ptac_##name##_op, args, n_args, false);            \
     }                                                                                  \
     PTAC_FASTCALL(name##_kernel)                                                       \
     {                                                                                  \
-        return ptac_int8_call(&ptac_##name##_op, args, n_args, true);                  \
+        return ptac_quantized_call(&ptac_##name##_op, args, n_args, true);             \
     }
 
 PyObject *ptac_int8_linear_on_cuda(PyObject *const *args, Py_ssize_t n_args,

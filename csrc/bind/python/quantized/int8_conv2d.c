@@ -32,7 +32,7 @@ static bool read_geometry(PyObject *sequence, ptac_int8_conv2d *p)
 }
 
 /* One number a channel, or None where it may be left out. */
-static bool read_channels(PyObject *tensor, bool may_be_none, ptac_int8_args *read,
+static bool read_channels(PyObject *tensor, bool may_be_none, ptac_quantized_args *read,
                           int input)
 {
     if (may_be_none && tensor == Py_None)
@@ -41,7 +41,7 @@ static bool read_channels(PyObject *tensor, bool may_be_none, ptac_int8_args *re
                           &read->call.inputs[input]);
 }
 
-static bool read_normalization(PyObject *tuple, ptac_int8_args *read)
+static bool read_normalization(PyObject *tuple, ptac_quantized_args *read)
 {
     if (tuple == Py_None)
         return true;
@@ -59,7 +59,7 @@ static bool read_normalization(PyObject *tuple, ptac_int8_args *read)
  * The images, row by row or channels last; a copy is made where they have gaps. Strides
  * say which of both it is, as they do to stock.
  */
-static ptac_reason read_images(at_tensor tensor, ptac_int8_args *read)
+static ptac_reason read_images(at_tensor tensor, ptac_quantized_args *read)
 {
     ptac_int8_conv2d *p = &read->params.conv2d;
     ptac_view *x = &read->call.inputs[PTAC_INT8_CONV_X];
@@ -81,7 +81,7 @@ static ptac_reason read_images(at_tensor tensor, ptac_int8_args *read)
 }
 
 /* x, packed, scale, bias or None, geometry, activation, normalization or None */
-static ptac_reason read_conv(PyObject *const *args, ptac_int8_args *read)
+static ptac_reason read_conv(PyObject *const *args, ptac_quantized_args *read)
 {
     ptac_int8_conv2d *p = &read->params.conv2d;
     ptac_reason why;
@@ -110,7 +110,7 @@ static ptac_reason read_conv(PyObject *const *args, ptac_int8_args *read)
     return PTAC_TAKE;
 }
 
-static at_tensor new_images(const ptac_int8_args *read)
+static at_tensor new_images(const ptac_quantized_args *read)
 {
     const ptac_int8_conv2d *p = &read->params.conv2d;
     const int64_t sizes[4] = {p->batch, p->n, p->out_height, p->out_width};
@@ -124,6 +124,6 @@ static at_tensor new_images(const ptac_int8_args *read)
  * int8_conv2d(x, packed, scale, bias, geometry, activation=0, normalization=None) -> y
  * or None. The numbers of geometry are those of quantization.layers.
  */
-PTAC_INT8_OP(int8_conv2d, PTAC_OP_INT8_CONV2D, 7, 2,
-             "x, packed, scale, bias, geometry, activation, normalization", 3,
-             read_conv, new_images, NULL)
+PTAC_QUANTIZED_OP(int8_conv2d, PTAC_OP_INT8_CONV2D, 7, 2,
+                  "x, packed, scale, bias, geometry, activation, normalization", 3,
+                  read_conv, new_images, NULL)

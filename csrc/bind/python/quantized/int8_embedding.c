@@ -4,7 +4,7 @@
 #include "bind/python/quantized/int8.h"
 
 /* Indices in one piece, copied where they are not. */
-static ptac_reason read_indices(at_tensor tensor, ptac_int8_args *read)
+static ptac_reason read_indices(at_tensor tensor, ptac_quantized_args *read)
 {
     ptac_view *view = &read->call.inputs[0];
 
@@ -18,7 +18,7 @@ static ptac_reason read_indices(at_tensor tensor, ptac_int8_args *read)
     return ptac_int8_copy(tensor, false, read);
 }
 
-static ptac_reason read_embedding(PyObject *const *args, ptac_int8_args *read)
+static ptac_reason read_embedding(PyObject *const *args, ptac_quantized_args *read)
 {
     ptac_view *inputs = read->call.inputs;
     ptac_reason why;
@@ -42,7 +42,7 @@ static ptac_reason read_embedding(PyObject *const *args, ptac_int8_args *read)
 }
 
 /* The sizes of the indices, and the table's width. */
-static at_tensor new_result(const ptac_int8_args *read)
+static at_tensor new_result(const ptac_quantized_args *read)
 {
     const ptac_view *indices = &read->call.inputs[0];
 
@@ -50,5 +50,5 @@ static at_tensor new_result(const ptac_int8_args *read)
 }
 
 /* int8_embedding(indices, weight_int8, scale) -> y or None */
-PTAC_INT8_OP(int8_embedding, PTAC_OP_INT8_EMBEDDING, 3, 0,
-             "indices, weight_int8, scale", 0, read_embedding, new_result, NULL)
+PTAC_QUANTIZED_OP(int8_embedding, PTAC_OP_INT8_EMBEDDING, 3, 0,
+                  "indices, weight_int8, scale", 0, read_embedding, new_result, NULL)

@@ -6,7 +6,7 @@
 #include "bind/torch/rows/cuda/quantized_linear_cuda.h"
 
 /* x, weight, scale, bias or None, n, k, activation */
-static ptac_reason read_call(PyObject *const *args, const ptac_int8_args *given,
+static ptac_reason read_call(PyObject *const *args, const ptac_quantized_args *given,
                              const ptac_linear_format *format,
                              ptac_quantized_on_cuda *call)
 {
@@ -38,7 +38,7 @@ static ptac_reason read_call(PyObject *const *args, const ptac_int8_args *given,
 static PyObject *run(const ptac_linear_format *format, PyObject *const *args,
                      Py_ssize_t n_args, bool is_kernel)
 {
-    const ptac_int8_args given = {.n_args = n_args};
+    const ptac_quantized_args given = {.n_args = n_args};
     ptac_quantized_on_cuda call;
     const ptac_reason why = read_call(args, &given, format, &call);
 

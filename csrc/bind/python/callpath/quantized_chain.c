@@ -1,5 +1,5 @@
 /*
- * int8_chain.c - a layer of model_quantization and what follows it, run as one.
+ * quantized_chain.c - a layer of model_quantization and what follows it, run as one.
  *
  * As in pai_torchacc/quantization/layers.py, a layer that computes some calls in float
  * is called as ever.
@@ -59,7 +59,7 @@ static PyObject *finish(PyObject *result, PyObject *tensors[N_TENSORS])
 }
 
 static PyObject *linear_chain(const ptac_chain *chain, PyObject *x,
-                              const ptac_int8_op *op, PyObject *weight)
+                              const ptac_quantized_op *op, PyObject *weight)
 {
     PyObject *tensors[N_TENSORS] = {NULL}, *result = NULL;
     PyObject *state = state_of(chain);
@@ -77,7 +77,7 @@ static PyObject *linear_chain(const ptac_chain *chain, PyObject *x,
                                   PyTuple_GetItem(shape, 1),
                                   activation};
 
-        result = ptac_int8_call(op, args, 7, false);
+        result = ptac_quantized_call(op, args, 7, false);
     }
     return finish(result, tensors);
 }
@@ -116,7 +116,7 @@ PyObject *ptac_int8_conv2d_chain(ptac_chain *chain, PyObject *x)
             x,   tensors[WEIGHT], tensors[SCALE], tensors[BIAS], geometry, activation,
             norm};
 
-        result = ptac_int8_call(&ptac_int8_conv2d_op, args, 7, false);
+        result = ptac_quantized_call(&ptac_int8_conv2d_op, args, 7, false);
     }
     return finish(result, tensors);
 }
