@@ -4,7 +4,7 @@
 #include "ops/pool/pool_launch.h"
 
 enum {
-    MOST_BLOCKS = 1 << 18,
+    MOST_BLOCKS = 1 << 18, /* of more, each thread takes several elements */
 };
 
 static int64_t n_inputs(const ptac_image *image)
@@ -15,6 +15,11 @@ static int64_t n_inputs(const ptac_image *image)
 static int64_t n_outputs(const ptac_image *image)
 {
     return image->n * image->channels * image->out_h * image->out_w;
+}
+
+bool ptac_pool_has_kernels(ptac_dtype dtype)
+{
+    return dtype <= PTAC_F64 || dtype == PTAC_F16;
 }
 
 bool ptac_pool_is_counted(const ptac_image *image)
@@ -45,7 +50,8 @@ ptac_cuda_pool ptac_pool_of(const ptac_image *image, const ptac_window2d *window
     };
 }
 
-int ptac_pool_pack(const ptac_call *call, const ptac_image *image)
+/* Channels that a thread takes at once. */
+static int pack_of(const ptac_call *call, const ptac_image *image)
 {
     const ptac_dtype dtype = call->inputs[0].dtype;
     const int size = dtype == PTAC_F64 ? 2 : dtype == PTAC_F32 ? 4 : 8;
@@ -58,7 +64,14 @@ int ptac_pool_pack(const ptac_call *call, const ptac_image *image)
     return is_aligned ? size : 1;
 }
 
-int64_t ptac_pool_blocks(int64_t n_threads)
+ptac_status ptac_pool_launch(ptac_pool_kernels kernels, const ptac_call *call,
+                             const ptac_image *image, int64_t n_elements,
+                             void **parameters)
 {
-    return ptac_least(ptac_parts(n_threads, PTAC_POOL_THREADS), MOST_BLOCKS);
+    const int pack = pack_of(call, image);
+    const int64_t n_blocks = ptac_parts(n_elements / pack, PTAC_POOL_THREADS);
+
+    return ptac_cuda_launch(&kernels[pack > 1][call->inputs[0].dtype], call,
+                            ptac_least(n_blocks, MOST_BLOCKS), PTAC_POOL_THREADS,
+                            parameters);
 }

@@ -3,21 +3,14 @@
  */
 #include "ops/pool/avg/avg_pool2d_cuda.h"
 
-#include "device/cuda/launch.h"
 #include "ops/pool/avg/avg_pool2d.h"
 #include "ops/pool/pool_launch.h"
 
 PTAC_CUDA_UNIT(avg_pool2d)
 
-/* By whether a thread has a pack of channels. */
-static ptac_cuda_kernel forward[][PTAC_N_DTYPES] = {
-    PTAC_CUDA_KERNELS(avg_pool2d, "avg_pool2d"),
-    PTAC_CUDA_KERNELS(avg_pool2d, "avg_pool2d_packs"),
-};
-static ptac_cuda_kernel backward[][PTAC_N_DTYPES] = {
-    PTAC_CUDA_KERNELS(avg_pool2d, "avg_pool2d_backward"),
-    PTAC_CUDA_KERNELS(avg_pool2d, "avg_pool2d_backward_packs"),
-};
+static ptac_pool_kernels forward = PTAC_POOL_KERNELS(avg_pool2d, "avg_pool2d");
+static ptac_pool_kernels backward =
+    PTAC_POOL_KERNELS(avg_pool2d, "avg_pool2d_backward");
 
 /* Kernels, and ATen's, have numbers of positions in an int. */
 static bool is_counted(const ptac_avg_pool2d *p)
@@ -32,9 +25,8 @@ static bool is_counted(const ptac_avg_pool2d *p)
 static ptac_reason accepts(const ptac_call *call)
 {
     const ptac_avg_pool2d *p = call->params;
-    const ptac_dtype dtype = call->inputs[0].dtype;
 
-    if (dtype > PTAC_F64 && dtype != PTAC_F16)
+    if (!ptac_pool_has_kernels(call->inputs[0].dtype))
         return PTAC_DTYPE;
     if (!is_counted(p))
         return PTAC_SHAPE;
@@ -72,29 +64,27 @@ static ptac_cuda_avg_pool parameters_of(const ptac_avg_pool2d *p)
     };
 }
 
-static ptac_status launch(const ptac_call *call,
-                          ptac_cuda_kernel (*ways)[PTAC_N_DTYPES], bool is_backward)
+static ptac_status launch(ptac_pool_kernels kernels, const ptac_call *call,
+                          bool is_backward)
 {
     const ptac_avg_pool2d *params = call->params;
     const void *in = call->inputs[0].data;
     void *out = call->outputs[0].data;
-    const int pack = ptac_pool_pack(call, &params->image);
     ptac_cuda_avg_pool p = parameters_of(params);
-    const int64_t n = is_backward ? p.pool.n_inputs : p.pool.n_outputs;
 
-    return ptac_cuda_launch(&ways[pack > 1][call->inputs[0].dtype], call,
-                            ptac_pool_blocks(n / pack), PTAC_POOL_THREADS,
+    return ptac_pool_launch(kernels, call, &params->image,
+                            is_backward ? p.pool.n_inputs : p.pool.n_outputs,
                             PTAC_PARAMETERS(&in, &out, &p));
 }
 
 static ptac_status run_forward(const ptac_call *call)
 {
-    return launch(call, forward, false);
+    return launch(forward, call, false);
 }
 
 static ptac_status run_backward(const ptac_call *call)
 {
-    return launch(call, backward, true);
+    return launch(backward, call, true);
 }
 
 PTAC_ROW(AVG_POOL2D, "cuda", PTAC_EXACT, 0, accepts, run_forward,
