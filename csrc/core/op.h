@@ -23,6 +23,12 @@
     X(AVG_POOL2D_BACKWARD, "avg_pool2d_backward", FUSION)                              \
     X(ADAPTIVE_AVG_POOL2D, "adaptive_avg_pool2d", FUSION)                              \
     X(ADAPTIVE_AVG_POOL2D_BACKWARD, "adaptive_avg_pool2d_backward", FUSION)            \
+    X(MAX_POOL3D, "max_pool3d", FUSION)                                                \
+    X(MAX_POOL3D_BACKWARD, "max_pool3d_backward", FUSION)                              \
+    X(AVG_POOL3D, "avg_pool3d", FUSION)                                                \
+    X(AVG_POOL3D_BACKWARD, "avg_pool3d_backward", FUSION)                              \
+    X(ADAPTIVE_AVG_POOL3D, "adaptive_avg_pool3d", FUSION)                              \
+    X(ADAPTIVE_AVG_POOL3D_BACKWARD, "adaptive_avg_pool3d_backward", FUSION)            \
     X(LOG_SOFTMAX, "log_softmax", FUSION)                                              \
     X(LOG_SOFTMAX_BACKWARD, "log_softmax_backward", FUSION)                            \
     X(SOFTMAX, "softmax", FUSION)                                                      \

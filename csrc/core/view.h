@@ -49,18 +49,31 @@ static inline bool ptac_view_is_contiguous(const ptac_view *view)
     return view->n_elements == 0 || ptac_view_lies_in(view, NULL);
 }
 
+/* NHWC's dimensions from the fastest, or NDHWC's; false of other numbers of them. */
+static inline bool ptac_channels_last_order(int n_dims, int order[5])
+{
+    if (n_dims != 4 && n_dims != 5)
+        return false;
+    order[0] = 1;
+    for (int i = 1; i < n_dims - 1; i++)
+        order[i] = n_dims - i;
+    order[n_dims - 1] = 0;
+    return true;
+}
+
 /*
- * The 4-d strides say NHWC, by the rule that torch's suggest_memory_format()
- * uses; ambiguous shapes (one channel, 1x1 images) count as NCHW there and here.
+ * The 4-d strides say NHWC, or the 5-d ones NDHWC, by the rule that torch's
+ * suggest_memory_format() uses; ambiguous shapes (one channel, 1x1 images) count as
+ * NCHW there and here.
  */
 static inline bool ptac_view_suggests_channels_last(const ptac_view *view)
 {
-    static const int order[] = {1, 3, 2, 0};
+    int order[5];
     int64_t smallest = 0;
 
-    if (view->n_dims != 4 || view->strides[1] == 0)
+    if (!ptac_channels_last_order(view->n_dims, order) || view->strides[1] == 0)
         return false;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < view->n_dims; i++) {
         const int d = order[i];
 
         if (view->sizes[d] == 0 || view->strides[d] < smallest)
@@ -72,12 +85,13 @@ static inline bool ptac_view_suggests_channels_last(const ptac_view *view)
     return true;
 }
 
-/* NHWC without gaps. */
+/* NHWC or NDHWC without gaps. */
 static inline bool ptac_view_is_channels_last(const ptac_view *view)
 {
-    static const int order[] = {1, 3, 2, 0};
+    int order[5];
 
-    return view->n_dims == 4 && ptac_view_lies_in(view, order);
+    return ptac_channels_last_order(view->n_dims, order) &&
+           ptac_view_lies_in(view, order);
 }
 
 /* Some order of the dimensions lays the elements one behind the other, each once. */

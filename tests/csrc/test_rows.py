@@ -226,10 +226,10 @@ def random_tensors(n: int) -> list[torch.Tensor]:
     rng = random.Random(int(SEED))
     tensors = []
     for _ in range(n):
-        n_dims = rng.choice((0, 1, 2, 3, 4, 4, 4, 4, 5))
+        n_dims = rng.choice((0, 1, 2, 3, 4, 4, 4, 4, 5, 5))
         x = torch.empty([rng.choice((0, 1, 1, 2, 3, 4)) for _ in range(n_dims)])
-        if n_dims == 4 and rng.random() < 0.5:
-            x = x.contiguous(memory_format=torch.channels_last)
+        if n_dims in NHWC and rng.random() < 0.5:
+            x = x.contiguous(memory_format=NHWC[n_dims])
         if n_dims and rng.random() < 0.3:
             x = x.permute(rng.sample(range(n_dims), n_dims))
         if n_dims and rng.random() < 0.4:
@@ -243,13 +243,18 @@ def random_tensors(n: int) -> list[torch.Tensor]:
     return tensors
 
 
+NHWC = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
 def as_torch_suggests(x: torch.Tensor) -> bool | None:
     """Whether torch gives a pooled x in NHWC; None where that cannot be told."""
-    if x.dim() != 4 or not x.numel():
+    if x.dim() not in NHWC or not x.numel():
         return False
-    strides = torch.nn.functional.max_pool2d(x, 1).stride()
+    functional = torch.nn.functional
+    pool = functional.max_pool2d if x.dim() == 4 else functional.max_pool3d
+    strides = pool(x, 1).stride()
     nchw = torch.empty(x.shape).stride()
-    nhwc = torch.empty(x.shape, memory_format=torch.channels_last).stride()
+    nhwc = torch.empty(x.shape, memory_format=NHWC[x.dim()]).stride()
     return None if nchw == nhwc else strides == nhwc
 
 
@@ -262,7 +267,7 @@ def test_layout_predicates_are_torchs(
     )
     for x, (contiguous, channels_last, suggests) in zip(tensors, answers, strict=True):
         case = f"{tuple(x.shape)} strides {x.stride()}"
-        is_nhwc = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+        is_nhwc = x.dim() in NHWC and x.is_contiguous(memory_format=NHWC[x.dim()])
         assert bool(contiguous) == x.is_contiguous(), case
         if x.numel():
             assert bool(channels_last) == is_nhwc, case

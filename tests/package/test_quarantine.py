@@ -57,6 +57,11 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "adaptive_avg_pool2d": lambda: gradient_of(
         lambda x: F.adaptive_avg_pool2d(x, 3), 2, 3, 8, 8
     ),
+    "max_pool3d": lambda: gradient_of(lambda x: F.max_pool3d(x, 2), 2, 3, 4, 4, 8),
+    "avg_pool3d": lambda: gradient_of(lambda x: F.avg_pool3d(x, 2), 2, 3, 4, 4, 8),
+    "adaptive_avg_pool3d": lambda: gradient_of(
+        lambda x: F.adaptive_avg_pool3d(x, 3), 2, 3, 4, 4, 8
+    ),
     "log_softmax": lambda: gradient_of(lambda x: x.log_softmax(1), 8, 5),
     "cross_entropy": lambda: gradient_of(lambda x: F.cross_entropy(x, TARGET), 8, 5),
     "linear_act": layers,

@@ -41,6 +41,12 @@ OURS: dict[str, tuple[str, ...]] = {
         "adaptive_avg_pool2d",
         "adaptive_avg_pool2d_backward",
     ),
+    "nn.functional.max_pool3d": ("max_pool3d", "max_pool3d_backward"),
+    "nn.functional.avg_pool3d": ("avg_pool3d", "avg_pool3d_backward"),
+    "nn.functional.adaptive_avg_pool3d": (
+        "adaptive_avg_pool3d",
+        "adaptive_avg_pool3d_backward",
+    ),
     "log_softmax": ("log_softmax", "log_softmax_backward"),
     "nn.functional.cross_entropy": ("cross_entropy", "cross_entropy_backward"),
     "nn.functional.linear": ("linear_act",),
@@ -50,7 +56,7 @@ OURS: dict[str, tuple[str, ...]] = {
 TOO_SMALL = ("linear_act",)
 """Operators that get the samples, and leave all of them to stock for their size."""
 
-EACH = {"nn.functional.max_pool2d": 1 if FULL else 13}
+EACH = {f"nn.functional.max_pool{n}d": 1 if FULL else 13 for n in (2, 3)}
 """Of operators with very many samples, one in so many: here 111 of 1440. The samples
 are a product of options, of which none has thirteen values."""
 
@@ -70,6 +76,9 @@ MODULES = {
     "nn.MaxPool2d": "max_pool2d",
     "nn.AvgPool2d": "avg_pool2d",
     "nn.AdaptiveAvgPool2d": "adaptive_avg_pool2d",
+    "nn.MaxPool3d": "max_pool3d",
+    "nn.AvgPool3d": "avg_pool3d",
+    "nn.AdaptiveAvgPool3d": "adaptive_avg_pool3d",
     "nn.CrossEntropyLoss": "cross_entropy",
     "nn.LogSoftmax": "log_softmax",
     "nn.Linear": "linear_act",

@@ -56,8 +56,11 @@ def operators_with_rows() -> list[str]:
 
     Those that have but their definition on the CPU are for CUDA: no call reaches it.
     """
+    overridden = {op for _, op in _C.override_names()}
     reached = {
-        name for name, _, rows in _C.operators() if [row[0] for row in rows] != _ALONE
+        name
+        for name, _, rows in _C.operators()
+        if name in overridden or [row[0] for row in rows] != _ALONE
     }
     return [n for n in fusion.operators(_C) if n in reached and runnable_rows(n)]
 

@@ -48,6 +48,7 @@ enum {
     AT_FLOAT32_BF16 = 3,
     AT_MEMORY_FORMAT_CONTIGUOUS = 0,
     AT_MEMORY_FORMAT_CHANNELS_LAST = 2,
+    AT_MEMORY_FORMAT_CHANNELS_LAST_3D = 3,
 };
 
 /* F(return type, name, parameters): the package is inactive without these. */
@@ -268,6 +269,26 @@ typedef struct at_string {
       (at_tensor, at_ints))                                                            \
     M(at_result, cpu_adaptive_avg_pool2d_backward,                                     \
       "_ZN2at3cpu29_adaptive_avg_pool2d_backwardERKNS_6TensorES3_",                    \
+      (at_tensor, at_tensor))                                                          \
+    M(at_result, cpu_max_pool3d_with_indices,                                          \
+      "_ZN2at3cpu23max_pool3d_with_indicesERKNS_6TensorEN3c108ArrayRefIlEES6_S6_S6_b", \
+      (at_tensor, at_ints, at_ints, at_ints, at_ints, bool))                           \
+    M(at_result, cpu_max_pool3d_with_indices_backward,                                 \
+      "_ZN2at3cpu32max_pool3d_with_indices_backwardERKNS_6TensorES3_"                  \
+      "N3c108ArrayRefIlEES6_S6_S6_bS3_",                                               \
+      (at_tensor, at_tensor, at_ints, at_ints, at_ints, at_ints, bool, at_tensor))     \
+    M(at_result, cpu_avg_pool3d,                                                       \
+      "_ZN2at3cpu10avg_pool3dERKNS_6TensorEN3c108ArrayRefIlEES6_S6_bbSt8optionalIlE",  \
+      (at_tensor, at_ints, at_ints, at_ints, bool, bool, at_optional_int))             \
+    M(at_result, cpu_avg_pool3d_backward,                                              \
+      "_ZN2at3cpu19avg_pool3d_backwardERKNS_6TensorES3_"                               \
+      "N3c108ArrayRefIlEES6_S6_bbSt8optionalIlE",                                      \
+      (at_tensor, at_tensor, at_ints, at_ints, at_ints, bool, bool, at_optional_int))  \
+    M(at_result, cpu_adaptive_avg_pool3d,                                              \
+      "_ZN2at3cpu20_adaptive_avg_pool3dERKNS_6TensorEN3c108ArrayRefIlEE",              \
+      (at_tensor, at_ints))                                                            \
+    M(at_result, cpu_adaptive_avg_pool3d_backward,                                     \
+      "_ZN2at3cpu29_adaptive_avg_pool3d_backwardERKNS_6TensorES3_",                    \
       (at_tensor, at_tensor))                                                          \
     M(at_result, cpu_log_softmax, "_ZN2at3cpu12_log_softmaxERKNS_6TensorElb",          \
       (at_tensor, int64_t, bool))                                                      \

@@ -166,18 +166,23 @@ at_tensor at_share(at_tensor tensor)
     return shared;
 }
 
-at_error at_contiguous(at_tensor given, bool channels_last, at_tensor *made)
+static at_error in_format(at_tensor given, stable_ivalue format, at_tensor *made)
 {
-    stable_ivalue stack[2] = {
-        (stable_ivalue)(uintptr_t)given,
-        channels_last ? AT_MEMORY_FORMAT_CHANNELS_LAST : AT_MEMORY_FORMAT_CONTIGUOUS,
-    };
+    stable_ivalue stack[2] = {(stable_ivalue)(uintptr_t)given, format};
     const at_error error =
         T.torch_call_dispatcher("aten::contiguous", "", stack, PTAC_TORCH_ABI_VERSION);
 
     if (!error)
         *made = (at_tensor)(uintptr_t)stack[0];
     return error;
+}
+
+at_error at_contiguous(at_tensor given, bool channels_last, at_tensor *made)
+{
+    return in_format(given,
+                     channels_last ? AT_MEMORY_FORMAT_CHANNELS_LAST
+                                   : AT_MEMORY_FORMAT_CONTIGUOUS,
+                     made);
 }
 
 at_tensor at_dense(at_tensor tensor, const ptac_view *view, bool channels_last)
@@ -188,7 +193,11 @@ at_tensor at_dense(at_tensor tensor, const ptac_view *view, bool channels_last)
                       : ptac_view_is_contiguous(view))
         return at_share(tensor);
 
-    at_must(at_contiguous(at_share(tensor), channels_last, &dense),
+    at_must(in_format(at_share(tensor),
+                      !channels_last      ? AT_MEMORY_FORMAT_CONTIGUOUS
+                      : view->n_dims == 5 ? AT_MEMORY_FORMAT_CHANNELS_LAST_3D
+                                          : AT_MEMORY_FORMAT_CHANNELS_LAST,
+                      &dense),
             "could not make a tensor contiguous");
     return dense;
 }
@@ -196,14 +205,17 @@ at_tensor at_dense(at_tensor tensor, const ptac_view *view, bool channels_last)
 void ptac_image_strides(int n_dims, const int64_t *sizes, bool channels_last,
                         int64_t *strides)
 {
-    const int64_t *hw = sizes + n_dims - 2;
-    const int64_t channels = sizes[n_dims - 3];
+    const int channel = n_dims == 3 ? 0 : 1;
+    const int64_t channels = sizes[channel];
+    int64_t stride = channels_last ? channels : 1;
 
-    strides[n_dims - 1] = channels_last ? channels : 1;
-    strides[n_dims - 2] = hw[1] * strides[n_dims - 1];
-    strides[n_dims - 3] = channels_last ? 1 : hw[0] * hw[1];
-    if (n_dims == 4)
-        strides[0] = channels * hw[0] * hw[1];
+    for (int i = n_dims - 1; i > channel; i--) {
+        strides[i] = stride;
+        stride *= sizes[i];
+    }
+    strides[channel] = channels_last ? 1 : stride;
+    if (channel)
+        strides[0] = channels_last ? stride : stride * channels;
 }
 
 int64_t ptac_only_offset(void *const *objects, const uint64_t *words, int n,

@@ -107,7 +107,7 @@ static inline at_optional_tensor ptac_optional(at_tensor tensor)
 /* The same tensor under another handle. */
 at_tensor at_share(at_tensor tensor);
 
-/* Strides of a dense 3-d or 4-d image batch. */
+/* Strides of a dense batch of images, CHW or NCHW, or of volumes, NCDHW. */
 void ptac_image_strides(int n_dims, const int64_t *sizes, bool channels_last,
                         int64_t *strides);
 

@@ -41,6 +41,7 @@ enum {
 
 #define COMPARE       V(cmp)
 #define IEQUAL        AS_REAL(iequal)
+#define ILESS         AS_REAL(iless)
 #define OR            V(or)
 #define AND           V(and)
 #define IS_NONE(m)    (V(movemask)(m) == 0)
@@ -275,10 +276,24 @@ INLINE void store_index_f32(int64_t *p, ivec_f32 v, int n)
     store_4(p + 4, _mm256_extracti128_si256(v, 1), n - 4);
 }
 
+INLINE ivec_f32 iload2_f32(const int32_t *p)
+{
+    return (ivec_f32)load2_f32((const float *)p);
+}
+
+INLINE ivec_f64 iload2_f64(const int32_t *p)
+{
+    const __m256i pairs = _mm256_loadu_si256((const __m256i *)p);
+
+    return _mm256_castsi256_si128(low_words(pairs, pairs));
+}
+
 /* Truth values have as many bits as VEC's elements, positions have 32. */
 #define halved(m)          _mm256_castsi256_si128(low_words(m, m))
 #define iequal_f32(a, b)   ((mask_f32)_mm256_cmpeq_epi32(a, b))
 #define iequal_f64(a, b)   ((mask_f64)_mm256_cvtepi32_epi64(_mm_cmpeq_epi32(a, b)))
+#define iless_f32(a, b)    ((mask_f32)_mm256_cmpgt_epi32(b, a))
+#define iless_f64(a, b)    ((mask_f64)_mm256_cvtepi32_epi64(_mm_cmplt_epi32(a, b)))
 #define ipick_f32(m, a, b) _mm256_blendv_epi8(a, b, (__m256i)(m))
 #define ipick_f64(m, a, b) _mm_blendv_epi8(a, b, halved(m))
 #define tally_f32(i, m)    _mm256_sub_epi32(i, (__m256i)(m))

@@ -30,6 +30,7 @@ enum {
 
 #define COMPARE    JOIN(_mm512_cmp_, AS_REAL(suffix), mask)
 #define IEQUAL     JOIN(AS_REAL(index_vector), cmpeq_epi32, mask)
+#define ILESS      JOIN(AS_REAL(index_vector), cmplt_epi32, mask)
 #define OR(a, b)   ((MASK)((a) | (b)))
 #define AND(a, b)  ((MASK)((a) & (b)))
 #define IS_NONE(m) ((m) == 0)
@@ -202,6 +203,16 @@ INLINE void store_index_f32(int64_t *p, ivec_f32 v, int n)
     store_index_f64(p, _mm512_castsi512_si256(v), n);
     if (n > 8)
         store_index_f64(p + 8, _mm512_extracti64x4_epi64(v, 1), n - 8);
+}
+
+INLINE ivec_f32 iload2_f32(const int32_t *p)
+{
+    return (ivec_f32)load2_f32((const float *)p);
+}
+
+INLINE ivec_f64 iload2_f64(const int32_t *p)
+{
+    return _mm512_cvtepi64_epi32(_mm512_loadu_si512(p));
 }
 
 #define tally_f32(i, m) _mm512_mask_sub_epi32(i, m, i, _mm512_set1_epi32(-1))

@@ -18,17 +18,18 @@
  *
  *   SET(x)             x, a REAL, in every lane
  *   LOAD_REAL(p), STORE_REAL(p, v)            N_LANES REALs
+ *   LOAD2_REAL(p)                             of 2 * N_LANES REALs every second
  *   STORE_REAL_PAIRS(p, even, odd)            interleaved, 2 * N_LANES REALs
  *   ADD(a, b), SUB, MUL, DIV, FMA(a, b, c)    as REAL; each rounds once
  *   ROUND(v)           to what ELEM can hold
  *   ADD_WHERE(m, a, b)                        m ? ROUND(a + b) : a
  *   KEEP(m, v)         m ? v : 0
  *   PICK(m, a, b), IPICK(m, a, b)             m ? b : a
- *   GREATER(a, b), UNORDERED(a, b), IEQUAL(a, b)
+ *   GREATER(a, b), UNORDERED(a, b), IEQUAL(a, b), ILESS(a, b)
  *   OR(m, m), AND(m, m), RANGE(lo, hi)        masks; RANGE is lanes [lo, hi)
  *   IS_NONE(m), COUNT(m)                      no lane; how many lanes
  *
- *   ISET(i), IADD(a, b), ILOAD(p)
+ *   ISET(i), IADD(a, b), ILOAD(p), ILOAD2(p), ISTORE(p, i)    32 bits each
  *   IRAMP(step)        {0, step, 2 * step ...}
  *   TALLY(i, m), ISUM(i)                      i + 1 where m; the sum of all lanes
  *   LOAD_INDEX(p, n)   n positions out of int64, -1 for negative ones and behind n;
@@ -71,6 +72,7 @@
 #define STORE_PAIRS           OF(store_pairs)
 #define SET                   V(set1)
 #define LOAD_REAL             V(loadu)
+#define LOAD2_REAL            AS_REAL(load2)
 #define STORE_REAL            V(storeu)
 #define STORE_REAL_PAIRS(...) AS_REAL(store_pairs)(__VA_ARGS__, N_LANES)
 #define ADD                   V(add)
@@ -87,6 +89,8 @@
 #define IADD                  I(add)
 #define WHOLE(name)           JOIN(AS_REAL(index_vector), name, AS_REAL(index_bits))
 #define ILOAD(p)              WHOLE(loadu)((void *)(p))
+#define ILOAD2                AS_REAL(iload2)
+#define ISTORE(p, i)          WHOLE(storeu)((void *)(p), i)
 #define IRAMP(step)           I(mullo)(ISET(step), AS_REAL(lane_numbers))
 #define TALLY                 AS_REAL(tally)
 #define ISUM                  AS_REAL(isum)

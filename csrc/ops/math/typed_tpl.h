@@ -28,6 +28,11 @@ INLINE VEC OF(load2_span)(const ELEM *p, SPAN span)
     return OF(evens)(LOAD_SOME(p, LOW(span)), LOAD_SOME(p + N_LANES, HIGH(span)));
 }
 
+INLINE VEC OF(load2)(const ELEM *p)
+{
+    return OF(evens)(LOAD_REAL(p), LOAD_REAL(p + N_LANES));
+}
+
 INLINE void OF(load_pairs)(const ELEM *p, int n, VEC *even, VEC *odd)
 {
     const int half = N_LANES / 2;

@@ -10,7 +10,9 @@
 #define OF(name) name##_f32
 #include "ops/pool/pool_tpl.h"
 #define OF(name) name##_bf16
+#define IS_BF16
 #include "ops/pool/pool_tpl.h"
+#undef IS_BF16
 #define OF(name) name##_f64
 #include "ops/pool/pool_tpl.h"
 
@@ -94,7 +96,7 @@ static ptac_status scatter_maxima(const ptac_call *call)
     const ptac_max_pool2d *p = call->params;
     const ptac_image *image = &p->image;
     const ptac_dtype dtype = call->inputs[0].dtype;
-    ptac_scatter job = {.call = call};
+    ptac_scatter job = ptac_scatter_of(call, image, 1, 1);
 
     if (image->channels_last && can_collect(&p->window))
         ptac_share_out(image->n * image->h, image->w * image->channels, rows[dtype],
@@ -102,6 +104,54 @@ static ptac_status scatter_maxima(const ptac_call *call)
     else if (!image->channels_last && ptac_max_pool2d_is_tiled(p))
         ptac_share_planes(image, tiled[dtype], &job);
     return job.n_found == call->inputs[0].n_elements ? PTAC_OK : ptac_scatter_all(&job);
+}
+
+static ptac_status volume_maxima(const ptac_call *call)
+{
+    static const ptac_range_fn volumes[] = PTAC_OF_TYPES(max_volumes);
+    static const ptac_range_fn rows[] = PTAC_OF_TYPES(max_volume_rows);
+    const ptac_max_pool3d *p = call->params;
+    const ptac_image *slab = &p->slab.image;
+    const ptac_dtype dtype = call->inputs[0].dtype;
+
+    if (slab->channels_last)
+        ptac_share_out(slab->n * p->depth.outputs * slab->out_h,
+                       slab->out_w * slab->channels, rows[dtype], (void *)call);
+    else if (ptac_max_pool3d_rows_at_once(p) > 0)
+        ptac_share_volumes(slab, &p->depth, volumes[dtype], (void *)call);
+    else
+        return ptac_max_pool3d_by_definition(call);
+    return PTAC_OK;
+}
+
+static ptac_status average_volumes(const ptac_call *call)
+{
+    const ptac_avg_pool3d *p = call->params;
+
+    if (ptac_avg_pool2d_kind(&p->slab) != PTAC_AVG_POOL2D_NCHW ||
+        p->slab.window.w.kernel > PTAC_MAX_TAPS)
+        return ptac_avg_pool3d_by_definition(call);
+    ptac_share_volumes(&p->slab.image, &p->depth,
+                       call->inputs[0].dtype == PTAC_F32 ? average_volumes_f32
+                                                         : average_volumes_f64,
+                       (void *)call);
+    return PTAC_OK;
+}
+
+static ptac_status spread_volume_averages(const ptac_call *call)
+{
+    const ptac_avg_pool3d *p = call->params;
+    ptac_spread_job job = {.call = call};
+
+    if (ptac_avg_pool2d_kind(&p->slab) == PTAC_AVG_POOL2D_NARROW ||
+        !ptac_plan_spread(&p->slab, &job.plan))
+        return ptac_avg_pool3d_backward_by_definition(call);
+    job.plan.n_rows = 1; /* each is added to the volume at once */
+    ptac_share_volumes(&p->slab.image, &p->depth,
+                       call->inputs[0].dtype == PTAC_F32 ? spread_volumes_f32
+                                                         : spread_volumes_f64,
+                       &job);
+    return PTAC_OK;
 }
 
 #define ROW(id, takes, run) PTAC_ROW(id, ISA, PTAC_EXACT, NEEDS, takes, run)
@@ -112,3 +162,9 @@ ROW(AVG_POOL2D_BACKWARD, ptac_avg_pool2d_backward_accepts, spread_averages)
 ROW(ADAPTIVE_AVG_POOL2D_BACKWARD, ptac_avg_pool2d_backward_accepts, spread_averages)
 ROW(MAX_POOL2D, takes_maxima, maxima)
 ROW(MAX_POOL2D_BACKWARD, ptac_max_pool2d_accepts, scatter_maxima)
+ROW(AVG_POOL3D, ptac_avg_pool3d_accepts, average_volumes)
+ROW(ADAPTIVE_AVG_POOL3D, ptac_avg_pool3d_accepts, average_volumes)
+ROW(AVG_POOL3D_BACKWARD, ptac_avg_pool3d_backward_accepts, spread_volume_averages)
+ROW(ADAPTIVE_AVG_POOL3D_BACKWARD, ptac_avg_pool3d_backward_accepts,
+    spread_volume_averages)
+ROW(MAX_POOL3D, ptac_max_pool2d_accepts, volume_maxima)

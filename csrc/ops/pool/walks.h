@@ -35,9 +35,10 @@ enum {
 /*
  * NCHW: the ptac_range_fn name, which goes over planes, a few at a time: cut() for each
  * N_LANES outputs of a row, from ow on, and column() for these in each of the planes.
- * So the pieces of a row find it in the cache.
+ * So the pieces of a row find it in the cache. planar is what cut() takes: *p, or a
+ * member of the params p.
  */
-#define OVER_PIECES(name, params_type, piece_type, cut, column)                        \
+#define OVER_PIECES(name, params_type, planar, piece_type, cut, column)                \
     TARGET static void name(int64_t begin, int64_t end, void *context)                 \
     {                                                                                  \
         const ptac_call *call = context;                                               \
@@ -47,8 +48,8 @@ enum {
         for (int64_t i = begin; i < end; i += 4) {                                     \
             const int64_t stop = end - i < 4 ? end : i + 4;                            \
                                                                                        \
-            for (int64_t ow = 0; ow < p->image.out_w; ow += N_LANES) {                 \
-                cut(p, ow, &piece);                                                    \
+            for (int64_t ow = 0; ow < (planar).image.out_w; ow += N_LANES) {           \
+                cut(&(planar), ow, &piece);                                            \
                 for (int64_t plane = i; plane < stop; plane++)                         \
                     column(call, plane, &piece);                                       \
             }                                                                          \

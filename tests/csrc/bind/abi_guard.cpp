@@ -22,6 +22,8 @@
 #include <ATen/ops/_adaptive_avg_pool2d_backward_cpu_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward_cuda_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/_adaptive_avg_pool3d_backward_cpu_dispatch.h>
+#include <ATen/ops/_adaptive_avg_pool3d_cpu_dispatch.h>
 #include <ATen/ops/_fused_rms_norm_backward_cuda_dispatch.h>
 #include <ATen/ops/_fused_rms_norm_cuda_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cuda_dispatch.h>
@@ -36,6 +38,8 @@
 #include <ATen/ops/avg_pool2d_backward_cpu_dispatch.h>
 #include <ATen/ops/avg_pool2d_backward_cuda_dispatch.h>
 #include <ATen/ops/avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/avg_pool3d_backward_cpu_dispatch.h>
+#include <ATen/ops/avg_pool3d_cpu_dispatch.h>
 #include <ATen/ops/avg_pool2d_cuda_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
@@ -43,6 +47,8 @@
 #include <ATen/ops/max_pool2d_with_indices_backward_cuda_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_cpu_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_cuda_dispatch.h>
+#include <ATen/ops/max_pool3d_with_indices_backward_cpu_dispatch.h>
+#include <ATen/ops/max_pool3d_with_indices_cpu_dispatch.h>
 #include <ATen/ops/native_layer_norm_backward_cuda_dispatch.h>
 #include <ATen/ops/native_layer_norm_cuda_dispatch.h>
 
@@ -219,6 +225,14 @@ constexpr auto cpu_avg_pool2d_backward = &at::cpu::avg_pool2d_backward;
 constexpr auto cpu_adaptive_avg_pool2d = &at::cpu::_adaptive_avg_pool2d;
 constexpr auto cpu_adaptive_avg_pool2d_backward =
     &at::cpu::_adaptive_avg_pool2d_backward;
+constexpr auto cpu_max_pool3d_with_indices = &at::cpu::max_pool3d_with_indices;
+constexpr auto cpu_max_pool3d_with_indices_backward =
+    &at::cpu::max_pool3d_with_indices_backward;
+constexpr auto cpu_avg_pool3d = &at::cpu::avg_pool3d;
+constexpr auto cpu_avg_pool3d_backward = &at::cpu::avg_pool3d_backward;
+constexpr auto cpu_adaptive_avg_pool3d = &at::cpu::_adaptive_avg_pool3d;
+constexpr auto cpu_adaptive_avg_pool3d_backward =
+    &at::cpu::_adaptive_avg_pool3d_backward;
 constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
 constexpr auto cpu_attention = &at::cpu::_scaled_dot_product_flash_attention_for_cpu;
@@ -312,6 +326,8 @@ static_assert(AT_MEMORY_FORMAT_CONTIGUOUS ==
               static_cast<int>(at::MemoryFormat::Contiguous));
 static_assert(AT_MEMORY_FORMAT_CHANNELS_LAST ==
               static_cast<int>(at::MemoryFormat::ChannelsLast));
+static_assert(AT_MEMORY_FORMAT_CHANNELS_LAST_3D ==
+              static_cast<int>(at::MemoryFormat::ChannelsLast3d));
 
 /* We speak the conventions of a libtorch that this one still understands. */
 static_assert(PTAC_TORCH_ABI_VERSION <= TORCH_FEATURE_VERSION);

@@ -118,8 +118,9 @@ void generator_add(const generator *g);
     }
 
 /*
- * Dense tensors, added to the call in order. channels_last wants four dimensions. The
- * content that comes back has room for n_elements and is the generator's to fill.
+ * Dense tensors, added to the call in order. channels_last wants four or five
+ * dimensions. The content that comes back has room for n_elements and is the
+ * generator's to fill.
  */
 void *test_input(test_call *c, ptac_dtype dtype, int n_dims, const int64_t *sizes,
                  bool channels_last);

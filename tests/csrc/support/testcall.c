@@ -16,11 +16,13 @@ enum {
 static void set_strides(int n_dims, const int64_t *sizes, bool channels_last,
                         int64_t *strides)
 {
-    static const int nhwc[] = {1, 3, 2, 0};
+    int order[5];
     int64_t step = 1;
 
     for (int i = 0; i < n_dims; i++) {
-        const int d = channels_last ? nhwc[i] : n_dims - 1 - i;
+        const int d = channels_last && ptac_channels_last_order(n_dims, order)
+                          ? order[i]
+                          : n_dims - 1 - i;
 
         strides[d] = step;
         step *= sizes[d] > 0 ? sizes[d] : 1;

@@ -19,7 +19,7 @@
 enum {
     PTAC_MAX_ARGUMENTS = 12,
     PTAC_NO_ARGUMENT = -1,
-    PTAC_PARAMS_BYTES = 192,
+    PTAC_PARAMS_BYTES = 256,
     PTAC_TYPED_REGISTERS = 3, /* of a C++ call's six, behind result, functor and keys */
     PTAC_TYPED_REALS = 2,
 };

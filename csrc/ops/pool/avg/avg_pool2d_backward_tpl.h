@@ -70,15 +70,14 @@ static inline void OF(spread)(const struct OF(shares) * shares, const REAL *shar
     }
 }
 
+/* A row of outputs, in whose divisor rows counts, to a place in the ring. */
 TARGET static inline void OF(lay_out_row)(const ptac_avg_pool2d *p,
                                           const ptac_spread_plan *plan,
                                           struct OF(shares) * shares, const ELEM *grad,
-                                          int64_t oh)
+                                          REAL rows, int64_t place)
 {
-    const ptac_extent h = ptac_avg_extent_h(p, oh);
-    const REAL rows = (REAL)ptac_avg_counted(p, &h);
     const int64_t out_w = p->image.out_w;
-    REAL *row = shares->ring + (oh & (plan->n_rows - 1)) * plan->row;
+    REAL *row = shares->ring + place * plan->row;
     REAL spread[PTAC_MOST_OUTPUTS + N_LANES];
 
     for (int64_t ow = 0; ow < out_w; ow += N_LANES) {
@@ -143,8 +142,13 @@ TARGET static void OF(spread_planes)(int64_t begin, int64_t end, void *context)
         for (int64_t ih = 0, next; ih < image->h; ih = next) {
             next = ptac_cover_rows(p, ih, &cover);
             /* One row ahead: stores are slow to load at once from another offset. */
-            for (; n_laid <= cover.last && n_laid < image->out_h; n_laid++)
-                OF(lay_out_row)(p, plan, &shares, grad + n_laid * image->out_w, n_laid);
+            for (; n_laid <= cover.last && n_laid < image->out_h; n_laid++) {
+                const ptac_extent h = ptac_avg_extent_h(p, n_laid);
+
+                OF(lay_out_row)
+                (p, plan, &shares, grad + n_laid * image->out_w,
+                 (REAL)ptac_avg_counted(p, &h), n_laid & (plan->n_rows - 1));
+            }
             OF(collect_rows)(p, plan, &shares, &cover, out + ih * image->w, next - ih);
         }
     }

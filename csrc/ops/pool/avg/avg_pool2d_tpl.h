@@ -44,12 +44,15 @@ TARGET static void OF(cut_averages)(const ptac_avg_pool2d *p, int64_t ow,
     piece->columns = LOAD_REAL(columns);
 }
 
-/* The sums of one row; x is where its first window begins, maybe left of the image. */
-INLINE VEC OF(sum_row)(const ELEM *x, const ptac_avg_pool2d *p,
+/*
+ * sum and those of one row; x is where its first window begins, maybe left of the
+ * image.
+ */
+INLINE VEC OF(sum_row)(VEC sum, const ELEM *x, const ptac_avg_pool2d *p,
                        const struct OF(average_piece) * piece, int64_t n_rows)
 {
     const ptac_window *w = &p->window.w;
-    VEC sum = SET(0), even, odd;
+    VEC even, odd;
 
     for (int64_t kh = 0; kh < n_rows; kh++, x += p->image.w) {
         if (piece->is_tiled) {
@@ -86,7 +89,7 @@ TARGET static void OF(average_column)(const ptac_call *call, int64_t plane,
 
         ptac_prefetch(x + at + n_in,
                       p->window.h.stride * image->w * (int64_t)sizeof *x);
-        mean = OF(sum_row)(x + at, p, piece, h.end - h.begin);
+        mean = OF(sum_row)(SET(0), x + at, p, piece, h.end - h.begin);
         if (p->is_adaptive)
             mean = ROUND(DIV(DIV(mean, rows), piece->columns));
         else /* ATen adds it to a cleared output, which makes -0 positive */
@@ -96,7 +99,7 @@ TARGET static void OF(average_column)(const ptac_call *call, int64_t plane,
     }
 }
 
-OVER_PIECES(OF(average_planes), ptac_avg_pool2d, struct OF(average_piece),
+OVER_PIECES(OF(average_planes), ptac_avg_pool2d, *p, struct OF(average_piece),
             OF(cut_averages), OF(average_column))
 
 /* NHWC: n_vectors of channels of one output from c on, the last of n lanes. */

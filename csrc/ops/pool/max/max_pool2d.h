@@ -52,12 +52,33 @@ static inline bool ptac_max_pool2d_is_tiled(const ptac_max_pool2d *p)
  * the call back when one lies outside its plane.
  */
 
-/* A run over planes or images, and what its threads have found. */
+/*
+ * A run over planes, or over images with their channels next to each other, and what
+ * its threads have found.
+ */
 typedef struct ptac_scatter {
     const ptac_call *call;
-    int64_t n_found; /* outputs whose index is a position of their window */
+    int64_t n_units, n_channels;
+    int64_t n_in, n_out; /* positions of a plane, and outputs */
+    int64_t n_found;     /* outputs whose index is a position of their window */
     bool out_of_range;
 } ptac_scatter;
+
+/* Of images; or of volumes, by the image of a slab and the number of slabs. */
+static inline ptac_scatter ptac_scatter_of(const ptac_call *call,
+                                           const ptac_image *image, int64_t n_slabs,
+                                           int64_t out_slabs)
+{
+    const bool is_nhwc = image->channels_last;
+
+    return (ptac_scatter){
+        .call = call,
+        .n_units = is_nhwc ? image->n : image->n * image->channels,
+        .n_channels = is_nhwc ? image->channels : 1,
+        .n_in = n_slabs * image->h * image->w,
+        .n_out = out_slabs * image->out_h * image->out_w,
+    };
+}
 
 /* The definition; PTAC_UNSUPPORTED where an index lies outside of its plane. */
 ptac_status ptac_scatter_all(ptac_scatter *job);

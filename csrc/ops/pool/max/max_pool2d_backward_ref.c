@@ -59,9 +59,7 @@ PTAC_SHAPES(MAX_POOL2D_BACKWARD, classify, "nchw_tiled", "nchw", "nhwc")
     {                                                                                  \
         ptac_scatter *job = context;                                                   \
         const ptac_call *call = job->call;                                             \
-        const ptac_image *image = &((const ptac_max_pool2d *)call->params)->image;     \
-        const int64_t n_out = image->out_h * image->out_w, n_in = image->h * image->w; \
-        const int64_t n = image->channels_last ? image->channels : 1;                  \
+        const int64_t n_out = job->n_out, n_in = job->n_in, n = job->n_channels;       \
                                                                                        \
         for (int64_t i = begin; i < end; i++) {                                        \
             const type *grad = (const type *)call->inputs[0].data + i * n_out * n;     \
@@ -82,18 +80,18 @@ DEFINE_SCATTER(uint16_t, bf16, bf16_add)
 ptac_status ptac_scatter_all(ptac_scatter *job)
 {
     static const ptac_range_fn units[] = PTAC_OF_TYPES(units);
-    const ptac_image *image = &((const ptac_max_pool2d *)job->call->params)->image;
-    const bool is_nhwc = image->channels_last;
 
-    ptac_parallel_for(0, is_nhwc ? image->n : image->n * image->channels,
-                      is_nhwc ? 1 : 16384 / (image->h * image->w) + 1,
+    ptac_parallel_for(0, job->n_units, job->n_channels > 1 ? 1 : 16384 / job->n_in + 1,
                       units[job->call->inputs[0].dtype], job);
     return job->out_of_range ? PTAC_UNSUPPORTED : PTAC_OK;
 }
 
 static ptac_status run(const ptac_call *call)
 {
-    return ptac_scatter_all(&(ptac_scatter){.call = call});
+    const ptac_max_pool2d *p = call->params;
+    ptac_scatter job = ptac_scatter_of(call, &p->image, 1, 1);
+
+    return ptac_scatter_all(&job);
 }
 
 PTAC_ROW(MAX_POOL2D_BACKWARD, "scalar", PTAC_EXACT, 0, ptac_max_pool2d_accepts, run)

@@ -199,13 +199,16 @@ TARGET static void OF(max_column)(const ptac_call *call, int64_t plane,
     }
 }
 
-OVER_PIECES(OF(max_planes), ptac_max_pool2d, struct OF(max_piece), OF(cut_maxima),
+OVER_PIECES(OF(max_planes), ptac_max_pool2d, *p, struct OF(max_piece), OF(cut_maxima),
             OF(max_column))
 
-/* The taps of one NHWC output: n_rows by n_columns, the first at position at. */
+/*
+ * The taps of one NHWC output: n_rows by n_columns, the first at position at. In a
+ * volume as many in each of n_slabs, which begin slab positions apart.
+ */
 struct OF(taps) {
     const ELEM *x;
-    int64_t at, n_rows, n_columns;
+    int64_t at, n_rows, n_columns, n_slabs, slab;
     ELEM *y;
     int64_t *index;
 };
@@ -226,17 +229,19 @@ INLINE void OF(max_pixel)(const ptac_max_pool2d *p, const struct OF(taps) * taps
         best[i] = LOAD(x + at * channels + i * N_LANES, n);
         position[i] = ISET((int32_t)at);
     }
-    for (int64_t kh = 0; kh < taps->n_rows; kh++, at += down) {
-        for (int64_t kw = 0; kw < taps->n_columns; kw++) {
-            const int64_t here = at + kw * p->window.w.dilation;
+    for (int64_t kd = 0; kd < taps->n_slabs; kd++, at += taps->slab) {
+        for (int64_t kh = 0; kh < taps->n_rows; kh++) {
+            for (int64_t kw = 0; kw < taps->n_columns; kw++) {
+                const int64_t here = at + kh * down + kw * p->window.w.dilation;
 
-            FOR_VECTORS(i, n_vectors)
-            {
-                const VEC v = LOAD(x + here * channels + i * N_LANES, n);
-                const MASK beats = OF(beats)(v, best[i]);
+                FOR_VECTORS(i, n_vectors)
+                {
+                    const VEC v = LOAD(x + here * channels + i * N_LANES, n);
+                    const MASK beats = OF(beats)(v, best[i]);
 
-                best[i] = PICK(beats, best[i], v);
-                position[i] = IPICK(beats, position[i], ISET((int32_t)here));
+                    best[i] = PICK(beats, best[i], v);
+                    position[i] = IPICK(beats, position[i], ISET((int32_t)here));
+                }
             }
         }
     }
@@ -264,6 +269,7 @@ TARGET static void OF(max_rows)(int64_t begin, int64_t end, void *context)
                  i / image->out_h * image->h * image->w * channels,
             .y = (ELEM *)call->outputs[0].data + out,
             .index = (int64_t *)call->outputs[1].data + out,
+            .n_slabs = 1,
         };
         int64_t h0, h1, w0, w1;
 

@@ -1,15 +1,24 @@
 /*
  * pool.c - reading pooling's arguments, and the sizes of its outputs.
  */
-#include "bind/torch/overrides/pool.h"
+#include "bind/torch/overrides/pool/pool.h"
 
 ptac_reason ptac_pool_output(const ptac_arguments *args, const ptac_call *call,
                              const ptac_image *image, ptac_outputs *outputs)
+{
+    return ptac_pool_output_of(args, call, image, 0, outputs);
+}
+
+ptac_reason ptac_pool_output_of(const ptac_arguments *args, const ptac_call *call,
+                                const ptac_image *image, int64_t n_slabs,
+                                ptac_outputs *outputs)
 {
     const ptac_view *x = &args->at[args->of->self].view;
 
     for (int i = 0; i < x->n_dims; i++)
         outputs->own_sizes[i] = x->sizes[i];
+    if (n_slabs)
+        outputs->own_sizes[x->n_dims - 3] = n_slabs;
     outputs->own_sizes[x->n_dims - 2] = image->out_h;
     outputs->own_sizes[x->n_dims - 1] = image->out_w;
     ptac_outputs_are(outputs, x->n_dims, outputs->own_sizes);

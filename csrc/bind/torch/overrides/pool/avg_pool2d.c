@@ -1,7 +1,7 @@
 /*
  * avg_pool2d.c - aten::avg_pool2d and its backward.
  */
-#include "bind/torch/overrides/pool.h"
+#include "bind/torch/overrides/pool/pool.h"
 #include "ops/pool/avg/avg_pool2d.h"
 
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,

@@ -1,7 +1,7 @@
 /*
  * max_pool2d.c - aten::max_pool2d_with_indices and its backward.
  */
-#include "bind/torch/overrides/pool.h"
+#include "bind/torch/overrides/pool/pool.h"
 #include "ops/pool/max/max_pool2d.h"
 
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,

@@ -1,7 +1,7 @@
 /*
  * adaptive_avg_pool2d.c - aten::_adaptive_avg_pool2d and its backward.
  */
-#include "bind/torch/overrides/pool.h"
+#include "bind/torch/overrides/pool/pool.h"
 #include "ops/pool/avg/avg_pool2d.h"
 
 /*

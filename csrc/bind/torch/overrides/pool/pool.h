@@ -1,8 +1,8 @@
 /*
  * pool.h - what descriptions of pooling operators share.
  */
-#ifndef PTAC_BIND_TORCH_OVERRIDES_POOL_H
-#define PTAC_BIND_TORCH_OVERRIDES_POOL_H
+#ifndef PTAC_BIND_TORCH_OVERRIDES_POOL_POOL_H
+#define PTAC_BIND_TORCH_OVERRIDES_POOL_POOL_H
 
 #include "bind/torch/overrides/override.h"
 #include "ops/pool/window2d.h"
@@ -23,5 +23,10 @@ ptac_reason ptac_pool_read(const ptac_arguments *args, const ptac_call *call,
  */
 ptac_reason ptac_pool_output(const ptac_arguments *args, const ptac_call *call,
                              const ptac_image *image, ptac_outputs *outputs);
+
+/* The same of volumes, of which n_slabs slabs come out; of images where it is 0. */
+ptac_reason ptac_pool_output_of(const ptac_arguments *args, const ptac_call *call,
+                                const ptac_image *image, int64_t n_slabs,
+                                ptac_outputs *outputs);
 
 #endif
