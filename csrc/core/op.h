@@ -29,6 +29,9 @@
     X(AVG_POOL3D_BACKWARD, "avg_pool3d_backward", FUSION)                              \
     X(ADAPTIVE_AVG_POOL3D, "adaptive_avg_pool3d", FUSION)                              \
     X(ADAPTIVE_AVG_POOL3D_BACKWARD, "adaptive_avg_pool3d_backward", FUSION)            \
+    X(PRELU_BACKWARD, "prelu_backward", FUSION)                                        \
+    X(MISH, "mish", FUSION)                                                            \
+    X(MISH_BACKWARD, "mish_backward", FUSION)                                          \
     X(LOG_SOFTMAX, "log_softmax", FUSION)                                              \
     X(LOG_SOFTMAX_BACKWARD, "log_softmax_backward", FUSION)                            \
     X(SOFTMAX, "softmax", FUSION)                                                      \

@@ -43,6 +43,7 @@ def layers() -> list[Tensor]:
 
 
 TARGET = torch.arange(8) % 5
+SLOPE = torch.tensor([0.25])
 FILTERS = torch.linspace(-0.02, 0.03, 20 * 16 * 9).view(20, 16, 3, 3)
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "conv2d": lambda: gradient_of(
@@ -62,6 +63,8 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "adaptive_avg_pool3d": lambda: gradient_of(
         lambda x: F.adaptive_avg_pool3d(x, 3), 2, 3, 4, 4, 8
     ),
+    "prelu": lambda: gradient_of(lambda x: F.prelu(x, SLOPE), 8, 5),
+    "mish": lambda: gradient_of(F.mish, 8, 5),
     "log_softmax": lambda: gradient_of(lambda x: x.log_softmax(1), 8, 5),
     "cross_entropy": lambda: gradient_of(lambda x: F.cross_entropy(x, TARGET), 8, 5),
     "linear_act": layers,

@@ -47,6 +47,8 @@ OURS: dict[str, tuple[str, ...]] = {
         "adaptive_avg_pool3d",
         "adaptive_avg_pool3d_backward",
     ),
+    "nn.functional.mish": ("mish", "mish_backward"),
+    "nn.functional.prelu": ("prelu_backward",),
     "log_softmax": ("log_softmax", "log_softmax_backward"),
     "nn.functional.cross_entropy": ("cross_entropy", "cross_entropy_backward"),
     "nn.functional.linear": ("linear_act",),
@@ -68,6 +70,7 @@ ROUNDS = (
     "nll_loss",
     "softmax",
     "conv",
+    "mish",
 )
 """Parts of names of operators that may reach rows of level close."""
 
@@ -79,6 +82,7 @@ MODULES = {
     "nn.MaxPool3d": "max_pool3d",
     "nn.AvgPool3d": "avg_pool3d",
     "nn.AdaptiveAvgPool3d": "adaptive_avg_pool3d",
+    "nn.Mish": "mish",
     "nn.CrossEntropyLoss": "cross_entropy",
     "nn.LogSoftmax": "log_softmax",
     "nn.Linear": "linear_act",
@@ -206,7 +210,7 @@ def module_run(info: Any, given: Any, training: bool) -> list[Any]:
 @pytest.mark.parametrize("info", chosen_modules(), ids=name_of)
 def test_module(info: Any) -> None:
     warnings.simplefilter("ignore")
-    parts = ("Linear", "CrossEntropy", "LogSoftmax", "Trans", "Conv")
+    parts = ("Linear", "CrossEntropy", "LogSoftmax", "Trans", "Conv", "Mish")
     rounds = any(part in info.name for part in parts)
     op = MODULES.get(info.name)
     total = 0

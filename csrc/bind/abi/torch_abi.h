@@ -290,6 +290,12 @@ typedef struct at_string {
     M(at_result, cpu_adaptive_avg_pool3d_backward,                                     \
       "_ZN2at3cpu29_adaptive_avg_pool3d_backwardERKNS_6TensorES3_",                    \
       (at_tensor, at_tensor))                                                          \
+    M(at_result, cpu_prelu_backward,                                                   \
+      "_ZN2at3cpu22_prelu_kernel_backwardERKNS_6TensorES3_S3_",                        \
+      (at_tensor, at_tensor, at_tensor))                                               \
+    M(at_result, cpu_mish, "_ZN2at3cpu4mishERKNS_6TensorE", (at_tensor))               \
+    M(at_result, cpu_mish_backward, "_ZN2at3cpu13mish_backwardERKNS_6TensorES3_",      \
+      (at_tensor, at_tensor))                                                          \
     M(at_result, cpu_log_softmax, "_ZN2at3cpu12_log_softmaxERKNS_6TensorElb",          \
       (at_tensor, int64_t, bool))                                                      \
     M(at_result, cpu_log_softmax_backward,                                             \

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pai_torchacc.bench.cases import (
+    activation,
     attention,
     conv,
     int8,
@@ -25,7 +26,7 @@ __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 
 def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
-    for family in (conv, pool, loss, linear, attention, int8, optim):
+    for family in (conv, pool, activation, loss, linear, attention, int8, optim):
         yield from family.cases()
 
 

@@ -31,6 +31,7 @@
 #include <ATen/ops/_log_softmax_backward_data_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_cuda_dispatch.h>
+#include <ATen/ops/_prelu_kernel_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
 #include <ATen/ops/_softmax_backward_data_cuda_dispatch.h>
@@ -49,6 +50,8 @@
 #include <ATen/ops/max_pool2d_with_indices_cuda_dispatch.h>
 #include <ATen/ops/max_pool3d_with_indices_backward_cpu_dispatch.h>
 #include <ATen/ops/max_pool3d_with_indices_cpu_dispatch.h>
+#include <ATen/ops/mish_backward_cpu_dispatch.h>
+#include <ATen/ops/mish_cpu_dispatch.h>
 #include <ATen/ops/native_layer_norm_backward_cuda_dispatch.h>
 #include <ATen/ops/native_layer_norm_cuda_dispatch.h>
 
@@ -233,6 +236,9 @@ constexpr auto cpu_avg_pool3d_backward = &at::cpu::avg_pool3d_backward;
 constexpr auto cpu_adaptive_avg_pool3d = &at::cpu::_adaptive_avg_pool3d;
 constexpr auto cpu_adaptive_avg_pool3d_backward =
     &at::cpu::_adaptive_avg_pool3d_backward;
+constexpr auto cpu_prelu_backward = &at::cpu::_prelu_kernel_backward;
+constexpr auto cpu_mish = &at::cpu::mish;
+constexpr auto cpu_mish_backward = &at::cpu::mish_backward;
 constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
 constexpr auto cpu_attention = &at::cpu::_scaled_dot_product_flash_attention_for_cpu;

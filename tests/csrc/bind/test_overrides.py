@@ -14,7 +14,8 @@ EVERY = (
     "max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward "
     "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward max_pool3d_with_indices "
     "max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward "
-    "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward _log_softmax "
+    "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward _prelu_kernel_backward mish "
+    "mish_backward _log_softmax "
     "_log_softmax_backward_data _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_flash_attention_for_cpu_backward"
 )
