@@ -52,6 +52,8 @@
     X(LAYER_NORM_BACKWARD, "layer_norm_backward", FUSION)                              \
     X(RMS_NORM, "rms_norm", FUSION)                                                    \
     X(RMS_NORM_BACKWARD, "rms_norm_backward", FUSION)                                  \
+    X(BATCH_NORM, "batch_norm", FUSION)                                                \
+    X(BATCH_NORM_BACKWARD, "batch_norm_backward", FUSION)                              \
     X(ADD_NORM, "add_norm", FUSION)                                                    \
     X(ADD_NORM_BACKWARD, "add_norm_backward", FUSION)                                  \
     X(DROPOUT, "dropout", FUSION)                                                      \

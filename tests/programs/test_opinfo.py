@@ -49,6 +49,9 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "nn.functional.mish": ("mish", "mish_backward"),
     "nn.functional.prelu": ("prelu_backward",),
+    "nn.functional.batch_norm": ("batch_norm", "batch_norm_backward"),
+    "nn.functional.instance_norm": ("batch_norm", "batch_norm_backward"),
+    "native_batch_norm": ("batch_norm", "batch_norm_backward"),
     "log_softmax": ("log_softmax", "log_softmax_backward"),
     "nn.functional.cross_entropy": ("cross_entropy", "cross_entropy_backward"),
     "nn.functional.linear": ("linear_act",),
@@ -71,6 +74,8 @@ ROUNDS = (
     "softmax",
     "conv",
     "mish",
+    "batch_norm",
+    "instance_norm",
 )
 """Parts of names of operators that may reach rows of level close."""
 
@@ -83,6 +88,10 @@ MODULES = {
     "nn.AvgPool3d": "avg_pool3d",
     "nn.AdaptiveAvgPool3d": "adaptive_avg_pool3d",
     "nn.Mish": "mish",
+    "nn.BatchNorm1d": "batch_norm",
+    "nn.BatchNorm2d": "batch_norm",
+    "nn.BatchNorm3d": "batch_norm",
+    "nn.InstanceNorm2d": "batch_norm",
     "nn.CrossEntropyLoss": "cross_entropy",
     "nn.LogSoftmax": "log_softmax",
     "nn.Linear": "linear_act",
@@ -211,6 +220,7 @@ def module_run(info: Any, given: Any, training: bool) -> list[Any]:
 def test_module(info: Any) -> None:
     warnings.simplefilter("ignore")
     parts = ("Linear", "CrossEntropy", "LogSoftmax", "Trans", "Conv", "Mish")
+    parts += ("BatchNorm", "InstanceNorm")
     rounds = any(part in info.name for part in parts)
     op = MODULES.get(info.name)
     total = 0

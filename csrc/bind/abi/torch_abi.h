@@ -301,6 +301,16 @@ typedef struct at_string {
     M(at_result, cpu_log_softmax_backward,                                             \
       "_ZN2at3cpu26_log_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",    \
       (at_tensor, at_tensor, int64_t, int8_t))                                         \
+    M(at_result, cpu_batch_norm,                                                       \
+      "_ZN2at3cpu17native_batch_normERKNS_6TensorERKSt8optionalIS1_ES7_S7_S7_bdd",     \
+      (at_tensor, const at_optional_tensor *, const at_optional_tensor *,              \
+       const at_optional_tensor *, const at_optional_tensor *, bool, double, double))  \
+    M(at_result, cpu_batch_norm_backward,                                              \
+      "_ZN2at3cpu26native_batch_norm_backwardERKNS_6TensorES3_RKSt8optionalIS1_E"      \
+      "S7_S7_S7_S7_bdSt5arrayIbLm3EE",                                                 \
+      (at_tensor, at_tensor, const at_optional_tensor *, const at_optional_tensor *,   \
+       const at_optional_tensor *, const at_optional_tensor *,                         \
+       const at_optional_tensor *, bool, double, at_mask3))                            \
     M(at_result, cpu_attention,                                                        \
       "_ZN2at3cpu43_scaled_dot_product_flash_attention_for_cpu"                        \
       "ERKNS_6TensorES3_S3_dbRKSt8optionalIS1_ES4_IdE",                                \

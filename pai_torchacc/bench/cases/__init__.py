@@ -15,6 +15,7 @@ from pai_torchacc.bench.cases import (
     int8,
     linear,
     loss,
+    norm,
     on_cuda,
     optim,
     pool,
@@ -26,7 +27,8 @@ __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 
 def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
-    for family in (conv, pool, activation, loss, linear, attention, int8, optim):
+    families = (conv, pool, norm, activation, loss, linear, attention, int8, optim)
+    for family in families:
         yield from family.cases()
 
 

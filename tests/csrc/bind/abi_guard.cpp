@@ -52,6 +52,8 @@
 #include <ATen/ops/max_pool3d_with_indices_cpu_dispatch.h>
 #include <ATen/ops/mish_backward_cpu_dispatch.h>
 #include <ATen/ops/mish_cpu_dispatch.h>
+#include <ATen/ops/native_batch_norm_backward_cpu_dispatch.h>
+#include <ATen/ops/native_batch_norm_cpu_dispatch.h>
 #include <ATen/ops/native_layer_norm_backward_cuda_dispatch.h>
 #include <ATen/ops/native_layer_norm_cuda_dispatch.h>
 
@@ -241,6 +243,8 @@ constexpr auto cpu_mish = &at::cpu::mish;
 constexpr auto cpu_mish_backward = &at::cpu::mish_backward;
 constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
+constexpr auto cpu_batch_norm = &at::cpu::native_batch_norm;
+constexpr auto cpu_batch_norm_backward = &at::cpu::native_batch_norm_backward;
 constexpr auto cpu_attention = &at::cpu::_scaled_dot_product_flash_attention_for_cpu;
 constexpr auto cpu_attention_backward =
     &at::cpu::_scaled_dot_product_flash_attention_for_cpu_backward;

@@ -17,7 +17,8 @@ EVERY = (
     "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward _prelu_kernel_backward mish "
     "mish_backward _log_softmax "
     "_log_softmax_backward_data _scaled_dot_product_flash_attention_for_cpu "
-    "_scaled_dot_product_flash_attention_for_cpu_backward"
+    "_scaled_dot_product_flash_attention_for_cpu_backward "
+    "native_batch_norm native_batch_norm_backward"
 )
 
 
@@ -59,6 +60,8 @@ calls = [
     lambda x: F.avg_pool2d(x, (3, 2), (2, 1), (1, 0), True, False, 5),
     lambda x: F.avg_pool2d(x, 2), lambda x: F.adaptive_avg_pool2d(x, (2, 3)),
     lambda x: F.log_softmax(x, 3), lambda x: F.log_softmax(x, 1),
+    lambda x: F.batch_norm(x, bias.clone(), bias.abs(), training=True),
+    lambda x: F.batch_norm(x, None, None, bias, w[:, 0, 0, 0], True, 0.3, 0.1),
     lambda x: F.scaled_dot_product_attention(x, q, q),
     lambda x: F.scaled_dot_product_attention(x, q, q, mask, scale=0.5),
     lambda x: F.scaled_dot_product_attention(x, q, q, is_causal=True),

@@ -1,0 +1,14 @@
+/*
+ * batch_norm_avx512.c - batch normalization, sixteen float lanes at a time.
+ *
+ * The algorithm is in batch_norm_tpl.h; this file only names the lanes.
+ */
+#if defined(__x86_64__)
+#include "ops/math/lanes_avx512.h"
+
+#include "ops/norm/batch_norm_tpl.h"
+
+PTAC_ROW(BATCH_NORM, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all, batch_norm)
+PTAC_ROW(BATCH_NORM_BACKWARD, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all,
+         batch_norm_backward)
+#endif

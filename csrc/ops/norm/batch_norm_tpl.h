@@ -1,0 +1,268 @@
+/*
+ * batch_norm_tpl.h - a piece of batch normalization: its sums, and its results.
+ *
+ * Expects the words of lanes.h. Leaves batch_norm(call) and batch_norm_backward(call),
+ * the run() of rows.
+ */
+#include "ops/norm/batch_norm_run.h"
+
+#include <math.h>
+
+enum {
+    N_SIDE = 4,   /* vectors side by side, so that sums do not wait for each other */
+    N_FLOAT = 32, /* elements of a lane that add up in float, or little more */
+};
+
+/* The two sums of each lane, in double. */
+typedef struct lane_sums {
+    vec_f64 first_low, first_high, second_low, second_high;
+} lane_sums;
+
+/* The same of a few elements, in float. */
+typedef struct few_sums {
+    vec first, second;
+} few_sums;
+
+INLINE lane_sums no_sums(void)
+{
+    const vec_f64 zero = PD(setzero)();
+
+    return (lane_sums){zero, zero, zero, zero};
+}
+
+INLINE void add_few(lane_sums *s, few_sums few)
+{
+    s->first_low = PD(add)(s->first_low, v_low_f64(few.first));
+    s->first_high = PD(add)(s->first_high, v_high_f64(few.first));
+    s->second_low = PD(add)(s->second_low, v_low_f64(few.second));
+    s->second_high = PD(add)(s->second_high, v_high_f64(few.second));
+}
+
+/* The first n lanes from p on; the others are those of center, which adds nothing. */
+INLINE vec load_or(const float *p, vec center, int n)
+{
+    return v_keep_first(v_load_first(p, n), center, n);
+}
+
+INLINE vec result_of(vec x, vec grad, const vec *numbers, bool is_backward)
+{
+    const vec away = v_sub(x, numbers[0]);
+
+    return is_backward ? v_fma(grad, numbers[1], v_fma(away, numbers[2], numbers[3]))
+                       : v_fma(away, numbers[1], numbers[3]);
+}
+
+INLINE void put_lanes(float *result, const float *x, const float *grad,
+                      const vec *numbers, int n)
+{
+    const vec others = grad ? v_load_first(grad, n) : v_zero();
+
+    v_store_first(result, result_of(v_load_first(x, n), others, numbers, grad), n);
+}
+
+/*
+ * The elements [done, end) of a part of a channel of NCHW, of which n from place at on
+ * lie one behind the other in an image.
+ */
+typedef struct pixels {
+    int64_t at, n, done, end, n_pixels, per_image;
+} pixels;
+
+static inline pixels first_pixels(const ptac_batch_norm_job *job, int64_t channel,
+                                  int64_t part)
+{
+    const int64_t n_pixels = job->p->n_pixels,
+                  per_image = job->p->n_channels * n_pixels;
+    const int64_t begin = ptac_part_begin(job, part), end = ptac_part_end(job, part);
+    const int64_t image = begin ? begin / n_pixels : 0;
+    const int64_t first = begin - image * n_pixels;
+
+    return (pixels){
+        .at = image * per_image + channel * n_pixels + first,
+        .n = ptac_least(n_pixels - first, end - begin),
+        .done = begin,
+        .end = end,
+        .n_pixels = n_pixels,
+        .per_image = per_image,
+    };
+}
+
+/* Those of the next image, from its first pixel on. */
+static inline void next_pixels(pixels *run)
+{
+    run->done += run->n;
+    run->at += run->per_image - (run->n_pixels - run->n);
+    run->n = ptac_least(run->n_pixels, run->end - run->done);
+}
+
+/*
+ * Forward. The distance is taken in double, where it is exact: the center is but one of
+ * the elements, and may be far away.
+ */
+INLINE void add_squares(lane_sums *s, vec x, vec center)
+{
+    const vec_f64 low = PD(sub)(v_low_f64(x), v_low_f64(center));
+    const vec_f64 high = PD(sub)(v_high_f64(x), v_high_f64(center));
+
+    s->first_low = PD(add)(s->first_low, low);
+    s->first_high = PD(add)(s->first_high, high);
+    s->second_low = PD(fmadd)(low, low, s->second_low);
+    s->second_high = PD(fmadd)(high, high, s->second_high);
+}
+
+INLINE void sum_pixels(lane_sums *s, const float *x, int64_t n, vec center,
+                       int64_t ahead)
+{
+    lane_sums odd = no_sums(), even = *s;
+    int64_t i = 0;
+
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        _mm_prefetch(x + i + ahead, _MM_HINT_T0);
+        _mm_prefetch(x + i + LANES + ahead, _MM_HINT_T0);
+        add_squares(&even, v_load(x + i), center);
+        add_squares(&odd, v_load(x + i + LANES), center);
+    }
+    FOR_LANES(k, some, i, n, add_squares(&even, load_or(x + k, center, some), center));
+    s->first_low = PD(add)(even.first_low, odd.first_low);
+    s->first_high = PD(add)(even.first_high, odd.first_high);
+    s->second_low = PD(add)(even.second_low, odd.second_low);
+    s->second_high = PD(add)(even.second_high, odd.second_high);
+}
+
+/* Backward, where the center is the mean, in float. */
+INLINE void add_products(few_sums *s, vec x, vec grad, vec center)
+{
+    s->first = v_add(s->first, grad);
+    s->second = v_fma(grad, v_sub(x, center), s->second);
+}
+
+/* At most N_SIDE vectors behind the last whole round go to the first of few. */
+INLINE void sum_gradients(few_sums *few, const float *x, const float *grad, int64_t n,
+                          vec center, int64_t ahead)
+{
+    int64_t i = 0;
+
+    for (; i + N_SIDE * LANES <= n; i += N_SIDE * LANES)
+#pragma GCC unroll 4
+        for (int k = 0; k < N_SIDE; k++) {
+            const int64_t at = i + k * LANES;
+
+            _mm_prefetch(x + at + ahead, _MM_HINT_T0);
+            _mm_prefetch(grad + at + ahead, _MM_HINT_T0);
+            add_products(&few[k], v_load(x + at), v_load(grad + at), center);
+        }
+    FOR_LANES(k, some, i, n,
+              add_products(&few[0], load_or(x + k, center, some),
+                           v_load_first(grad + k, some), center));
+}
+
+INLINE few_sums both(few_sums a, few_sums b)
+{
+    return (few_sums){v_add(a.first, b.first), v_add(a.second, b.second)};
+}
+
+INLINE void add_all_few(lane_sums *s, few_sums few[N_SIDE])
+{
+    add_few(s, both(both(few[0], few[1]), both(few[2], few[3])));
+    for (int k = 0; k < N_SIDE; k++)
+        few[k] = (few_sums){v_zero(), v_zero()};
+}
+
+INLINE void sum_channel(const ptac_batch_norm_job *job, int64_t channel, int64_t part,
+                        bool is_backward, double *sums)
+{
+    enum { PER_ROUND = N_SIDE * LANES, N_ROUNDS = N_FLOAT / 2 };
+    const vec center = v_set(job->center[channel]);
+    lane_sums all = no_sums();
+    few_sums few[N_SIDE];
+    pixels run = first_pixels(job, channel, part);
+    int64_t n_added = 0; /* to a lane of few */
+
+    for (int k = 0; k < N_SIDE; k++)
+        few[k] = (few_sums){v_zero(), v_zero()};
+    for (; run.done < run.end; next_pixels(&run)) {
+        /* While there is a next image. */
+        const int64_t ahead = run.done + run.n < run.end ? run.per_image : 0;
+
+        if (!is_backward) {
+            sum_pixels(&all, job->x + run.at, run.n, center, ahead);
+            continue;
+        }
+        for (int64_t i = 0, n; i < run.n; i += n) {
+            n = ptac_least(run.n - i, PER_ROUND * N_ROUNDS);
+            sum_gradients(few, job->x + run.at + i, job->grad + run.at + i, n, center,
+                          ahead);
+            n_added += n / PER_ROUND + N_SIDE;
+            if (n_added >= N_ROUNDS) {
+                add_all_few(&all, few);
+                n_added = 0;
+            }
+        }
+    }
+    if (is_backward)
+        add_all_few(&all, few);
+    sums[0] = v_total(PD(add)(all.first_low, all.first_high));
+    sums[1] = v_total(PD(add)(all.second_low, all.second_high));
+}
+
+INLINE void apply_to_channel(const ptac_batch_norm_job *job, int64_t channel,
+                             int64_t part, bool is_backward)
+{
+    const vec numbers[] = {
+        v_set(job->center[channel]),
+        v_set(job->scale[channel]),
+        is_backward ? v_set(job->slope[channel]) : v_zero(),
+        v_set(job->shift[channel]),
+    };
+
+    for (pixels run = first_pixels(job, channel, part); run.done < run.end;
+         next_pixels(&run)) {
+        const float *x = job->from + run.at;
+        const float *grad = is_backward ? job->grad + run.at : NULL;
+
+        FOR_LANES(i, n, 0, run.n,
+                  put_lanes(job->result + run.at + i, x + i,
+                            is_backward ? grad + i : NULL, numbers, n));
+    }
+}
+
+#include "ops/norm/batch_norm_matrix_tpl.h"
+
+/* For each direction. */
+#define DEFINE_DIRECTION(sum, apply, is_backward)                                      \
+    TARGET static void sum(const ptac_batch_norm_job *job, int64_t block,              \
+                           int64_t part, double *sums)                                 \
+    {                                                                                  \
+        if (job->is_matrix)                                                            \
+            sum_rows(job, block, part, is_backward, sums);                             \
+        else                                                                           \
+            sum_channel(job, block, part, is_backward, sums);                          \
+    }                                                                                  \
+    TARGET static void apply(const ptac_batch_norm_job *job, int64_t block,            \
+                             int64_t part)                                             \
+    {                                                                                  \
+        if (job->is_matrix)                                                            \
+            apply_to_rows(job, block, part, is_backward);                              \
+        else                                                                           \
+            apply_to_channel(job, block, part, is_backward);                           \
+    }
+
+DEFINE_DIRECTION(sum_forward, apply_forward, false)
+DEFINE_DIRECTION(sum_backward, apply_backward, true)
+
+static const ptac_batch_norm_kernels kernels = {
+    .sum = sum_forward,
+    .sum_gradients = sum_backward,
+    .apply = apply_forward,
+    .apply_gradients = apply_backward,
+};
+
+static ptac_status batch_norm(const ptac_call *call)
+{
+    return ptac_batch_norm_run(call, &kernels);
+}
+
+static ptac_status batch_norm_backward(const ptac_call *call)
+{
+    return ptac_batch_norm_backward_run(call, &kernels);
+}
