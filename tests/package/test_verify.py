@@ -41,8 +41,9 @@ def test_a_model_keeps_the_contract_and_its_state() -> None:
     assert {r.name for r in found.rows} >= {"output", "grad 6.weight", "grad input 0"}
     assert "contract 'close': kept" in str(found)
     assert f"{found.accelerated} calls accelerated" in str(found)
-    # Convolution and its two gradients, pool, linear with GELU, and their gradients.
-    assert found.accelerated == 7
+    # Convolution and its two gradients; batch normalization, pool, linear with GELU,
+    # and their gradients.
+    assert found.accelerated == 9
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert x.grad is None
     assert all(p.grad is None for p in model.parameters())
