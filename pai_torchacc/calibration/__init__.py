@@ -10,9 +10,9 @@ A GPU's table has no column ``threads``, and a line ``# device: NAME`` says whos
 see :mod:`~pai_torchacc.calibration.on_cuda`. None is shipped. The rest is about CPUs.
 
 Lookup order: the file that the caller or ``PTAC_CALIBRATION`` names; the table of this
-CPU family; for operators that it lacks, or without one, the generic table of its
-instruction set, of which only rows measured at least 1.15 times as fast count, since
-other CPUs of that set are not the measured one.
+CPU family; for kinds of operators that it lacks, or without one, the generic table of
+its instruction set, of which only rows measured at least 1.15 times as fast count,
+since other CPUs of that set are not the measured one.
 """
 
 from __future__ import annotations
@@ -126,15 +126,18 @@ def _device(path: Path, lines: list[str]) -> str:
     raise ValueError(f"{path} lacks the line {DEVICE}NAME that says which GPU it is of")
 
 
-def read_shipped(path: Path, without: Container[str] = ()) -> list[Measurement]:
+def read_shipped(
+    path: Path, without: Container[tuple[str, str]] = ()
+) -> list[Measurement]:
     """Read a table of this package, whose tests hold it to :func:`read`, sooner.
 
-    Lines of operators that are not wanted are not made tuples: the garbage collector
-    would look at all objects of torch's for a few thousand more of them.
+    Lines of kinds of operators that are not wanted are not made measurements: the
+    garbage collector would look at all objects of torch's for thousands more of them.
     """
     lines = path.read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line and line[0] != "#"]
-    rows = [line for line in rows if line.partition(",")[0] not in without]
+    if without:
+        rows = [line for line in rows if tuple(line.split(",", 2)[:2]) not in without]
     fields = ",".join(rows[1:]).split(",") if rows[1:] else []
     op, kind, dtype, threads, work, row, ratio, stock_us = (
         fields[i :: len(COLUMNS)] for i in range(len(COLUMNS))
@@ -197,8 +200,8 @@ def find(model: str, isa: str, is_limited: bool) -> Table:
 
 
 def _completed(family: Table, name: str) -> Table:
-    """A family's table, with what the generic one has of operators that it lacks."""
-    generic = _shipped(name, frozenset(m.op for m in family.measurements))
+    """A family's table, with the generic one's kinds of operators that it lacks."""
+    generic = _shipped(name, frozenset((m.op, m.kind) for m in family.measurements))
     if generic is None or not generic.measurements:
         return family
     others = [
@@ -211,7 +214,9 @@ def _completed(family: Table, name: str) -> Table:
 
 
 @cache
-def _shipped(name: str, without: frozenset[str] = frozenset()) -> Table | None:
+def _shipped(
+    name: str, without: frozenset[tuple[str, str]] = frozenset()
+) -> Table | None:
     """A table of this package, whose files stay as they are while it runs."""
     path = _HERE / f"{name}.csv"
     if not path.is_file():

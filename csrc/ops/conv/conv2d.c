@@ -13,19 +13,38 @@ static int summed_channels(const ptac_call *call)
     return is_transposed ? p->out_channels : p->in_channels;
 }
 
+/* The last of kinds that begin with first, for 16 channels and more. */
+static int by_channels(const ptac_conv2d *p, int first, int last)
+{
+    const int64_t fewer = ptac_least(p->in_channels, p->out_channels);
+    const int factor = p->kernel_h == 5 ? 4 : 2;
+
+    for (int n = 16 * factor; n <= fewer && first < last; n *= factor)
+        first++;
+    return first;
+}
+
 static int kind_of(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
     const bool is_5x5 = p->kernel_h == 5;
-    const int last = is_5x5 ? PTAC_CONV_5X5_64 : PTAC_CONV_3X3_512;
-    const int64_t fewer = ptac_least(p->in_channels, p->out_channels);
-    int kind = is_5x5 ? PTAC_CONV_5X5_FEW : PTAC_CONV_3X3_FEW;
 
+    if (p->channels_last)
+        return is_5x5 ? by_channels(p, PTAC_CONV_NHWC_5X5_16, PTAC_CONV_NHWC_5X5_64)
+                      : by_channels(p, PTAC_CONV_NHWC_3X3_16, PTAC_CONV_NHWC_3X3_512);
     if (summed_channels(call) <= PTAC_CONV_FIRST_CHANNELS)
         return is_5x5 ? PTAC_CONV_5X5_FIRST : PTAC_CONV_3X3_FIRST;
-    for (int n = 16; n <= fewer && kind < last; n *= is_5x5 ? 4 : 2)
-        kind++;
-    return kind;
+    if (p->in_channels < 16 || p->out_channels < 16)
+        return is_5x5 ? PTAC_CONV_5X5_FEW : PTAC_CONV_3X3_FEW;
+    return is_5x5 ? by_channels(p, PTAC_CONV_5X5_16, PTAC_CONV_5X5_64)
+                  : by_channels(p, PTAC_CONV_3X3_16, PTAC_CONV_3X3_512);
+}
+
+/* Of few channels in NHWC nobody has measured what rows for 3x3 and 5x5 make. */
+static bool is_measured(const ptac_conv2d *p)
+{
+    return !p->channels_last || (p->in_channels >= PTAC_CONV_LEAST_NHWC &&
+                                 p->out_channels >= PTAC_CONV_LEAST_NHWC);
 }
 
 /*
@@ -55,8 +74,6 @@ ptac_reason ptac_conv2d_reason(const ptac_call *call)
 
     if (call->inputs[0].dtype != PTAC_F32)
         return PTAC_DTYPE;
-    if (p->channels_last)
-        return PTAC_LAYOUT;
     if (p->kernel_h != p->kernel_w || (p->kernel_h != 3 && p->kernel_h != 5) ||
         p->stride_h != 1 || p->stride_w != 1 || is_unlike_cases(call))
         return PTAC_SHAPE;
@@ -85,7 +102,7 @@ static int64_t uses_of(const ptac_conv2d *p)
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_conv2d *p = call->params;
-    const bool is_ours = ptac_conv2d_reason(call) == PTAC_TAKE;
+    const bool is_ours = ptac_conv2d_reason(call) == PTAC_TAKE && is_measured(p);
 
     if (p->n == 0 || p->in_channels == 0 || p->out_channels == 0)
         return PTAC_EMPTY;
@@ -101,7 +118,10 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     "3x3_first" after, "3x3_few" after, "3x3_16" after, "3x3_32" after,                \
         "3x3_64" after, "3x3_128" after, "3x3_256" after, "3x3_512" after,             \
         "5x5_first" after, "5x5_few" after, "5x5_16" after, "5x5_64" after,            \
-        "1x1" after, "strided" after, "nhwc" after, "other" after
+        "nhwc_3x3_16" after, "nhwc_3x3_32" after, "nhwc_3x3_64" after,                 \
+        "nhwc_3x3_128" after, "nhwc_3x3_256" after, "nhwc_3x3_512" after,              \
+        "nhwc_5x5_16" after, "nhwc_5x5_64" after, "1x1" after, "strided" after,        \
+        "nhwc" after, "other" after
 
 PTAC_SHAPES(CONV2D, classify, KINDS(""))
 PTAC_SHAPES(CONV2D_BACKWARD, classify, KINDS("_data"), KINDS("_weight"))

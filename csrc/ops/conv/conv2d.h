@@ -1,6 +1,6 @@
 /*
- * conv2d.h - 2-d convolution of images and its gradients. float32, NCHW. Level close,
- * but for rows that round their operands, which take more: see ptac_conv2d_reason().
+ * conv2d.h - 2-d convolution of images and its gradients. float32. Level close, but for
+ * rows that round their operands, which take more: see ptac_conv2d_reason().
  *
  *   y[n, k, i, j] = bias[k] + sum over c, a, b of
  *                   x[n, c, i * stride - pad + a, j * stride - pad + b] w[k, c, a, b]
@@ -16,6 +16,9 @@
  * A transposed convolution of stride 1 is a call of conv2d that asks for data, with a
  * bias where there is one, and its gradient of the data one of conv2d_backward that
  * asks for forward.
+ *
+ * Each input is NCHW or NHWC, without gaps, as its strides say. Results are NHWC where
+ * channels_last says so, and then an input is.
  *
  * Whatever the row, a result has the same bits at each repetition with as many threads;
  * results other than grad_w have them with any number of threads.
@@ -49,17 +52,18 @@ typedef struct ptac_conv2d {
     int stride_h, stride_w;
     int pad_h, pad_w;
     bool with_relu, with_pool;
-    bool channels_last; /* all images are NHWC, the weights or their gradient too */
+    bool channels_last; /* the results are, the gradient of the weight too */
 } ptac_conv2d;
 
 /*
  * Shape kinds: kernels of 3x3 and 5x5 at stride 1 by the fewer of their channels;
- * for conv2d_backward the same of both gradients. Within a kind pixels count. Then
- * others, which rows that transform or sum directly are not for; there multiply-adds
- * count.
+ * for conv2d_backward the same of both gradients; of NHWC results from LEAST_NHWC
+ * channels on. Within a kind pixels count. Then others, which rows that transform or
+ * sum directly are not for; there multiply-adds count.
  */
 enum {
     PTAC_CONV_FIRST_CHANNELS = 4, /* in, at most, of a network's first layer */
+    PTAC_CONV_LEAST_NHWC = 16,
 };
 
 enum {
@@ -75,6 +79,14 @@ enum {
     PTAC_CONV_5X5_FEW, /* under 16 */
     PTAC_CONV_5X5_16,
     PTAC_CONV_5X5_64,
+    PTAC_CONV_NHWC_3X3_16,
+    PTAC_CONV_NHWC_3X3_32,
+    PTAC_CONV_NHWC_3X3_64,
+    PTAC_CONV_NHWC_3X3_128,
+    PTAC_CONV_NHWC_3X3_256,
+    PTAC_CONV_NHWC_3X3_512,
+    PTAC_CONV_NHWC_5X5_16,
+    PTAC_CONV_NHWC_5X5_64,
     PTAC_CONV_1X1,
     PTAC_CONV_STRIDED, /* of other kernels */
     PTAC_CONV_NHWC,

@@ -37,11 +37,10 @@ static double sum_at(const ptac_call *call, int64_t n, int channel, int i, int j
     const bool is_data = p->result == PTAC_CONV_DATA;
     const int channels = is_data ? p->out_channels : p->in_channels;
     const int h = is_data ? p->out_h : p->h, w = is_data ? p->out_w : p->w;
-    const int64_t plane = (int64_t)h * w, taps = (int64_t)p->kernel_h * p->kernel_w;
-    const int64_t step = is_data ? p->in_channels * taps : taps;
-    const float *image = (const float *)call->inputs[0].data + n * channels * plane;
-    const float *weight = (const float *)call->inputs[1].data +
-                          channel * (is_data ? taps : p->in_channels * taps);
+    const int64_t *of_x = call->inputs[0].strides, *of_w = call->inputs[1].strides;
+    const float *image = (const float *)call->inputs[0].data + n * of_x[0];
+    const float *weight =
+        (const float *)call->inputs[1].data + channel * of_w[is_data ? 1 : 0];
     double sum = 0;
 
     for (int a = 0; a < p->kernel_h; a++) {
@@ -51,8 +50,8 @@ static double sum_at(const ptac_call *call, int64_t n, int channel, int i, int j
             const int column = place(is_data, j, b, p->pad_w, w);
 
             for (int c = 0; c < channels && column >= 0; c++)
-                sum += (double)image[c * plane + (int64_t)row * w + column] *
-                       weight[c * step + a * p->kernel_w + b];
+                sum += (double)image[c * of_x[1] + row * of_x[2] + column * of_x[3]] *
+                       weight[c * of_w[is_data ? 0 : 1] + a * of_w[2] + b * of_w[3]];
         }
     }
     return sum;
@@ -79,6 +78,7 @@ static void image_points(int64_t begin, int64_t end, void *context)
     const int channels = is_data ? p->in_channels : p->out_channels;
     const int h = (is_data ? p->h : p->out_h) / size;
     const int w = (is_data ? p->w : p->out_w) / size;
+    const int64_t *of_y = call->outputs[0].strides;
     float *y = call->outputs[0].data;
 
     for (int64_t at = begin; at < end; at++) {
@@ -93,7 +93,8 @@ static void image_points(int64_t begin, int64_t end, void *context)
             if (!(next <= largest) && largest == largest)
                 largest = next;
         }
-        y[at] = largest;
+        y[n * of_y[0] + k * of_y[1] + i / size * of_y[2] + j / size * of_y[3]] =
+            largest;
     }
 }
 
@@ -102,6 +103,8 @@ static void weight_points(int64_t begin, int64_t end, void *context)
     const ptac_call *call = context;
     const ptac_conv2d *p = call->params;
     const float *x = call->inputs[0].data, *grad = call->inputs[1].data;
+    const int64_t *of_x = call->inputs[0].strides, *of_y = call->inputs[1].strides;
+    const int64_t *of_w = call->outputs[0].strides;
     float *grad_w = call->outputs[0].data;
 
     for (int64_t at = begin; at < end; at++) {
@@ -112,9 +115,8 @@ static void weight_points(int64_t begin, int64_t end, void *context)
         double sum = 0;
 
         for (int64_t n = 0; n < p->n; n++) {
-            const float *image = x + (n * p->in_channels + c) * (int64_t)p->h * p->w;
-            const float *grads =
-                grad + (n * p->out_channels + k) * (int64_t)p->out_h * p->out_w;
+            const float *image = x + n * of_x[0] + c * of_x[1];
+            const float *grads = grad + n * of_y[0] + k * of_y[1];
 
             for (int i = 0; i < p->out_h; i++) {
                 const int row = place(false, i, a, p->pad_h, p->h);
@@ -123,12 +125,12 @@ static void weight_points(int64_t begin, int64_t end, void *context)
                     const int column = place(false, j, b, p->pad_w, p->w);
 
                     if (column >= 0)
-                        sum += (double)image[(int64_t)row * p->w + column] *
-                               grads[(int64_t)i * p->out_w + j];
+                        sum += (double)image[row * of_x[2] + column * of_x[3]] *
+                               grads[i * of_y[2] + j * of_y[3]];
                 }
             }
         }
-        grad_w[at] = (float)sum;
+        grad_w[k * of_w[0] + c * of_w[1] + a * of_w[2] + b * of_w[3]] = (float)sum;
     }
 }
 
@@ -136,14 +138,15 @@ static void sum_bias_gradients(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
     const float *grad = call->inputs[1].data;
-    const int64_t plane = (int64_t)p->out_h * p->out_w;
+    const int64_t *of_y = call->inputs[1].strides;
 
     for (int k = 0; k < p->out_channels; k++) {
         double sum = 0;
 
         for (int64_t n = 0; n < p->n; n++)
-            for (int64_t i = 0; i < plane; i++)
-                sum += grad[(n * p->out_channels + k) * plane + i];
+            for (int64_t i = 0; i < p->out_h; i++)
+                for (int64_t j = 0; j < p->out_w; j++)
+                    sum += grad[n * of_y[0] + k * of_y[1] + i * of_y[2] + j * of_y[3]];
         ((float *)call->outputs[1].data)[k] = (float)sum;
     }
 }

@@ -33,6 +33,8 @@ ptac_reason ptac_direct_accepts(const ptac_call *call)
 
     if (why)
         return why;
+    if (p->channels_last)
+        return PTAC_LAYOUT;
     if (p->result == PTAC_CONV_DATA || p->with_pool ||
         p->in_channels > PTAC_CONV_FIRST_CHANNELS || !is_wide_enough(p) ||
         p->h > MOST_SIZE || p->w > MOST_WIDTH || p->out_channels > MOST_OUTPUTS)

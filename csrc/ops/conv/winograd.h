@@ -36,6 +36,20 @@ typedef struct ptac_winograd_stages {
  * does what would be outside the contract, see least_filled().
  */
 
+/*
+ * winograd_values.c: whether stock's sums are exact or much better than those of tiles;
+ * the same for the gradient of the weight. Each call looks, and nothing is kept.
+ */
+bool ptac_winograd_is_better_summed(const ptac_winograd *conv,
+                                    const ptac_winograd_stages *stages);
+bool ptac_winograd_is_weight_better_summed(const ptac_call *call);
+
+/* Whether only smaller tiles are close: stock has hardly an error with few terms. */
+bool ptac_winograd_wants_smaller_tiles(const ptac_call *call, ptac_tile_size tile);
+
+/* The part of the taps' places, of r x r, that lie inside the image. */
+float ptac_winograd_part_inside(const ptac_winograd *conv, int r);
+
 /* Whether tiles of this size serve a call of conv2d or its backward; and serving it. */
 ptac_reason ptac_winograd_accepts(const ptac_call *call,
                                   const ptac_winograd_stages *stages);

@@ -1,6 +1,7 @@
 /*
  * winograd_outputs_tpl.h - from products of tiles to outputs. The includer defines the
- * lanes (winograd_rows_tpl.h), PANEL (2 * LANES) and MAX_POINTS (6, of a tile's side).
+ * lanes (winograd_rows_tpl.h), PANEL (2 * LANES), MAX_POINTS (6, of a tile's side) and
+ * MAX_TAPS (25, of a kernel).
  *
  * While a strip's outputs of LANES channels lie in the first cache, the epilogue is
  * applied: a scale and a shift for each channel, ReLU, 2x2 max pooling. A strip that
@@ -37,9 +38,46 @@ INLINE vec larger(vec a, vec b)
     return v_pick(v_at_most(a, a), v_max(a, b), a);
 }
 
-/* taps[i]: tap i of one input channel and LANES outputs from output on, or zeros. */
+/* LANES inputs from input on of NHWC weights: kept[i * LANES + c] is of tap i. */
+INLINE void keep_taps(const ptac_winograd *conv, int output, int input, int n_taps,
+                      vec *kept)
+{
+    const int64_t step = (int64_t)conv->in_channels * n_taps;
+    const float *weight = conv->weight + output * step + input;
+    const int n = lesser(LANES, conv->out_channels - output);
+    const int n_inputs = lesser(LANES, conv->in_channels - input);
+
+    for (int at = 0; at < n_taps; at++, weight += conv->in_channels, kept += LANES) {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            kept[i] = i < n ? v_load_first(weight + i * step, n_inputs) : v_zero();
+        v_transpose(kept);
+    }
+}
+
+/* The same as load_taps() of NHWC weights. */
+INLINE void load_nhwc_taps(const ptac_winograd *conv, int output, int input, int n_taps,
+                           vec *kept, vec *taps)
+{
+    const int64_t step = conv->out_channels;
+    const float *weight = conv->weight + (int64_t)input * n_taps * step + output;
+    const int n = greater(0, lesser(LANES, conv->out_channels - output));
+
+    if (!conv->is_transposed && input % LANES == 0)
+        keep_taps(conv, output, input, n_taps, kept);
+    for (int at = 0; at < n_taps; at++)
+        taps[at] = conv->is_transposed
+                       ? v_load_first(weight + (n_taps - 1 - at) * step, n)
+                       : kept[at * LANES + input % LANES];
+}
+
+/*
+ * taps[i]: tap i of one input channel and LANES outputs from output on, or zeros. With
+ * one output callers go from input 0 to the last: of NHWC weights those of LANES inputs
+ * come together, and wait in kept, which has room for LANES times n_taps.
+ */
 INLINE void load_taps(const ptac_winograd *conv, int output, int input, int n_taps,
-                      vec *taps)
+                      vec *kept, vec *taps)
 {
     const int64_t step = conv->is_transposed ? n_taps : conv->in_channels * n_taps;
     const int n = lesser(LANES, conv->out_channels - output);
@@ -49,6 +87,10 @@ INLINE void load_taps(const ptac_winograd *conv, int output, int input, int n_ta
                             : ((int64_t)output * conv->in_channels + input) * n_taps);
     vec rows[LANES];
 
+    if (conv->weight_is_nhwc) {
+        load_nhwc_taps(conv, output, input, n_taps, kept, taps);
+        return;
+    }
     for (int at = 0; at < n_taps; at += LANES) {
         const int m = lesser(LANES, n_taps - at);
 
@@ -104,16 +146,19 @@ INLINE void outputs_row(const float *products, int64_t step, int n_tiles,
     }
 }
 
-/* One channel of an image with its padding, rows x columns of it at (top, left). */
-INLINE void copy_padded(const float *x, int h, int w, int top, int left, int rows,
-                        int columns, float *plane)
+/*
+ * One channel of an image, whose pixels are step apart, with its padding: rows x
+ * columns of it at (top, left).
+ */
+INLINE void copy_padded(const float *x, int64_t step, int h, int w, int top, int left,
+                        int rows, int columns, float *plane)
 {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < columns; j++) {
             const bool is_inside =
                 top + i >= 0 && top + i < h && left + j >= 0 && left + j < w;
 
-            *plane++ = is_inside ? x[(int64_t)(top + i) * w + left + j] : 0;
+            *plane++ = is_inside ? x[((int64_t)(top + i) * w + left + j) * step] : 0;
         }
 }
 
@@ -126,16 +171,19 @@ INLINE void sum_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *s,
     const int width = columns + size.r - 1;
     const int64_t n = (int64_t)rows * columns * LANES,
                   plane = (int64_t)conv->h * conv->w;
+    const ptac_image_steps steps =
+        ptac_image_steps_of(conv->x_is_nhwc, conv->in_channels, plane);
     const float *x = conv->x + s->image * conv->in_channels * plane;
     float *padded = patch + n;
+    vec kept[MAX_TAPS * LANES];
 
     memset(patch, 0, (size_t)n * sizeof *patch);
-    for (int c = 0; c < conv->in_channels; c++, x += plane) {
-        vec taps[25];
+    for (int c = 0; c < conv->in_channels; c++, x += steps.channel) {
+        vec taps[MAX_TAPS];
         float *to = patch;
 
-        load_taps(conv, channel, c, size.r * size.r, taps);
-        copy_padded(x, conv->h, conv->w, s->row * size.mh - conv->pad_h,
+        load_taps(conv, channel, c, size.r * size.r, kept, taps);
+        copy_padded(x, steps.pixel, conv->h, conv->w, s->row * size.mh - conv->pad_h,
                     s->column * size.mw - conv->pad_w, rows + size.r - 1, width,
                     padded);
         for (int i = 0; i < rows; i++)
@@ -183,9 +231,16 @@ INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *
     const int rows = s->n_rows * size.mh, columns = s->n_columns * size.mw;
     const int h = conv->out_h >> half, w = conv->out_w >> half;
     const int64_t row_step = (int64_t)(columns >> half) * LANES;
-    float *y = conv->y + (s->image * conv->out_channels + channel) * (int64_t)h * w;
+    const int64_t plane = (int64_t)h * w;
+    const ptac_image_steps steps =
+        ptac_image_steps_of(conv->y_is_nhwc, conv->out_channels, plane);
+    float *y =
+        conv->y + s->image * conv->out_channels * plane + channel * steps.channel;
     const finish f = finish_of(conv, channel);
 
+    if (conv->y_is_nhwc)
+        fetch_patch(y, steps.pixel, h, w, s->row * size.mh >> half,
+                    s->column * size.mw >> half, rows >> half, columns >> half);
     products += tile * PANEL;
     if (is_ill_conditioned) {
         sum_strip(plan, s, channel, size, patch);
@@ -196,7 +251,7 @@ INLINE void output_strip(const ptac_winograd_plan *plan, const ptac_tile_strip *
                         s->n_columns, size, &f,
                         patch + (i * size.mh >> half) * row_step, row_step);
     }
-    store_patch(y, h, w, lesser(LANES, conv->out_channels - channel),
+    store_patch(y, steps, h, w, lesser(LANES, conv->out_channels - channel),
                 s->row * size.mh >> half, s->column * size.mw >> half, rows >> half,
                 columns >> half, patch);
 }

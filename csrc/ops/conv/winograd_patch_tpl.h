@@ -1,8 +1,11 @@
 /*
- * winograd_patch_tpl.h - rectangles of images turned on their side. The includer
- * defines the lanes, see winograd_rows_tpl.h.
+ * winograd_patch_tpl.h - rectangles of images. The includer defines the lanes, see
+ * winograd_rows_tpl.h.
  *
  *   patch      [row][column][LANES channels]
+ *
+ * NCHW images are turned on their side on the way in and out; of NHWC images channels
+ * lie side by side as they are.
  *
  * On the way in a patch is searched for values that dwarf most others, and for NaN
  * and infinity: tiles mix their pixels, so that of such a tile all outputs would get
@@ -12,6 +15,16 @@
 
 #include <math.h>
 #include <string.h>
+
+INLINE int lesser(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+INLINE int greater(int a, int b)
+{
+    return a > b ? a : b;
+}
 
 enum {
     /* Squares this many times the mean one are looked at twice. */
@@ -75,6 +88,24 @@ INLINE vec is_filled(vec pixels)
     return v_min(v_mul(v_abs(pixels), v_set(1e38f)), v_set(1));
 }
 
+/* What a sample of is_unsuited() is of: LANES channels or fewer, of n_pixels pixels. */
+INLINE floats sampled(const ptac_winograd *conv, int64_t image, int channel,
+                      int64_t n_pixels)
+{
+    const int64_t plane = (int64_t)conv->h * conv->w;
+    const ptac_image_steps steps =
+        ptac_image_steps_of(conv->x_is_nhwc, conv->in_channels, plane);
+    const int n_channels = lesser(LANES, conv->in_channels - channel);
+
+    return (floats){
+        .first = conv->x + image * conv->in_channels * plane + channel * steps.channel +
+                 (plane - n_pixels) / 2 * steps.pixel,
+        .step = conv->x_is_nhwc ? steps.pixel : steps.channel,
+        .n = conv->x_is_nhwc ? n_channels : n_pixels,
+        .n_rows = conv->x_is_nhwc ? (int)n_pixels : n_channels,
+    };
+}
+
 /*
  * A look at one group of channels in eight, few in all: whether one in sixteen is
  * ill-conditioned, and with several groups to a strip far more strips, or less than the
@@ -95,21 +126,14 @@ TARGET static bool is_unsuited(const ptac_winograd *conv, float least_filled)
     for (int64_t i = 0; i < n_samples; i++) {
         const int64_t group = n_groups * i / n_samples, image = group / groups;
         const int channel = (int)(group % groups) * LANES;
-        const floats values = {
-            .first = conv->x + (image * conv->in_channels + channel) * plane +
-                     (plane - n_pixels) / 2,
-            .step = plane,
-            .n = n_pixels,
-            .n_rows = conv->in_channels - channel < LANES ? conv->in_channels - channel
-                                                          : LANES,
-        };
-        spread seen = {v_zero(), v_zero(), values.n_rows * n_pixels};
+        const floats values = sampled(conv, image, channel, n_pixels);
+        spread seen = {v_zero(), v_zero(), values.n_rows * values.n};
 
-        for (int c = 0; c < values.n_rows; c++)
-            for (int64_t j = 0; j < n_pixels; j += LANES) {
-                const float *at = values.first + c * plane + j;
-                const vec pixels = n_pixels - j < LANES
-                                       ? v_load_first(at, (int)(n_pixels - j))
+        for (int row = 0; row < values.n_rows; row++)
+            for (int64_t j = 0; j < values.n; j += LANES) {
+                const float *at = values.first + row * values.step + j;
+                const vec pixels = values.n - j < LANES
+                                       ? v_load_first(at, (int)(values.n - j))
                                        : v_load(at);
 
                 see(&seen, pixels);
@@ -203,30 +227,60 @@ INLINE void give_pixels(float *y, int64_t step, int n_channels, int64_t n, curso
     }
 }
 
-INLINE int lesser(int a, int b)
+/*
+ * n pixels, step apart, of up to LANES channels that lie side by side, into a patch.
+ * Those behind them are wanted next, and are far away in large images.
+ */
+INLINE void take_nhwc(const float *x, int64_t step, int n_channels, int n, float *to,
+                      spread seen[2])
 {
-    return a < b ? a : b;
+    if (n_channels == LANES) {
+#pragma GCC unroll 4
+        for (int j = 0; j < n; j++) {
+            const vec pixel = v_load(x + j * step);
+
+            see(&seen[j % 2], pixel);
+            v_store(to + j * LANES, pixel);
+            __builtin_prefetch(x + j * step + LANES, 0, 2);
+        }
+    } else {
+        for (int j = 0; j < n; j++) {
+            const vec pixel = v_load_first(x + j * step, n_channels);
+
+            see(&seen[0], pixel);
+            v_store(to + j * LANES, pixel);
+        }
+    }
 }
 
-INLINE int greater(int a, int b)
+INLINE void give_nhwc(float *y, int64_t step, int n_channels, int n, const float *from)
 {
-    return a > b ? a : b;
+    if (n_channels == LANES) {
+#pragma GCC unroll 4
+        for (int j = 0; j < n; j++)
+            v_store(y + j * step, v_load(from + j * LANES));
+    } else {
+        for (int j = 0; j < n; j++)
+            v_store_first(y + j * step, v_load(from + j * LANES), n_channels);
+    }
 }
 
 /*
  * The part of an image that a patch of rows x columns at (top, left) covers; outside
  * the image a patch is zero. Whether it must not be mixed, see is_ill_conditioned().
  */
-INLINE bool load_patch(const float *x, int h, int w, int n_channels, int top, int left,
-                       int rows, int columns, float *patch)
+INLINE bool load_patch(const float *x, ptac_image_steps steps, int h, int w,
+                       int n_channels, int top, int left, int rows, int columns,
+                       float *patch)
 {
     const int first = greater(0, -top), last = greater(first, lesser(rows, h - top));
     const int from = greater(0, -left), to = greater(from, lesser(columns, w - left));
-    const int64_t row_step = (int64_t)columns * LANES, plane = (int64_t)h * w;
+    const int64_t row_step = (int64_t)columns * LANES;
     const size_t row_bytes = (size_t)row_step * sizeof(float);
     cursor at = {patch + first * row_step + from * LANES, row_step, 0, to - from};
-    spread seen = {v_zero(), v_zero(),
-                   (int64_t)(last - first) * (to - from) * n_channels};
+    spread seen[2] = {
+        {v_zero(), v_zero(), (int64_t)(last - first) * (to - from) * n_channels},
+        {v_zero(), v_zero(), 0}};
 
     memset(patch, 0, (size_t)first * row_bytes);
     memset(patch + last * row_step, 0, (size_t)(rows - last) * row_bytes);
@@ -238,29 +292,51 @@ INLINE bool load_patch(const float *x, int h, int w, int n_channels, int top, in
         for (int j = to; j < columns; j++)
             v_store(row + j * LANES, v_zero());
     }
-    x += (int64_t)(top + first) * w + left + from;
-    if (to - from == w) {
-        take_pixels(x, plane, n_channels, (int64_t)(last - first) * w, &at, &seen);
+    x += ((int64_t)(top + first) * w + left + from) * steps.pixel;
+    if (steps.pixel > 1) {
+        for (int i = first; i < last; i++, x += w * steps.pixel)
+            take_nhwc(x, steps.pixel, n_channels, to - from,
+                      patch + i * row_step + from * LANES, seen);
+        seen[0].squares = v_add(seen[0].squares, seen[1].squares);
+        seen[0].largest = v_max(seen[0].largest, seen[1].largest);
+    } else if (to - from == w) {
+        take_pixels(x, steps.channel, n_channels, (int64_t)(last - first) * w, &at,
+                    seen);
     } else {
         for (int i = first; i < last; i++, x += w)
-            take_pixels(x, plane, n_channels, to - from, &at, &seen);
+            take_pixels(x, steps.channel, n_channels, to - from, &at, seen);
     }
-    return is_ill_conditioned(&seen, &(floats){patch, 0, rows * row_step, 1});
+    return is_ill_conditioned(seen, &(floats){patch, 0, rows * row_step, 1});
+}
+
+/* Have pixels of an NHWC image come near, which store_patch() will write. */
+INLINE void fetch_patch(const float *y, int64_t step, int h, int w, int top, int left,
+                        int rows, int columns)
+{
+    const int n_rows = lesser(rows, h - top), n_columns = lesser(columns, w - left);
+
+    y += ((int64_t)top * w + left) * step;
+    for (int i = 0; i < n_rows; i++, y += w * step)
+        for (int j = 0; j < n_columns; j++)
+            __builtin_prefetch(y + j * step, 1);
 }
 
 /* The same way back, of what lies inside the image. */
-INLINE void store_patch(float *y, int h, int w, int n_channels, int top, int left,
-                        int rows, int columns, float *patch)
+INLINE void store_patch(float *y, ptac_image_steps steps, int h, int w, int n_channels,
+                        int top, int left, int rows, int columns, float *patch)
 {
     const int n_rows = lesser(rows, h - top), n_columns = lesser(columns, w - left);
-    const int64_t row_step = (int64_t)columns * LANES, plane = (int64_t)h * w;
+    const int64_t row_step = (int64_t)columns * LANES;
     cursor at = {patch, row_step, 0, n_columns};
 
-    y += (int64_t)top * w + left;
-    if (n_columns == w) {
-        give_pixels(y, plane, n_channels, (int64_t)n_rows * w, &at);
+    y += ((int64_t)top * w + left) * steps.pixel;
+    if (steps.pixel > 1) {
+        for (int i = 0; i < n_rows; i++, y += w * steps.pixel)
+            give_nhwc(y, steps.pixel, n_channels, n_columns, patch + i * row_step);
+    } else if (n_columns == w) {
+        give_pixels(y, steps.channel, n_channels, (int64_t)n_rows * w, &at);
     } else {
         for (int i = 0; i < n_rows; i++, y += w)
-            give_pixels(y, plane, n_channels, n_columns, &at);
+            give_pixels(y, steps.channel, n_channels, n_columns, &at);
     }
 }

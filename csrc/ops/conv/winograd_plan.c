@@ -14,6 +14,8 @@ enum {
     SHARED_FLOATS = 1572864,  /* 6 MiB */
     PRIVATE_FLOATS = 2031616, /* of one thread with what is shared: 7.75 MiB */
     SUMS_FLOATS = 1228800,    /* of one thread; 4.7 MiB */
+    SMALL_FLOATS = 458752,    /* of all tiles with a panel's weights: 1.75 MiB */
+    LEAST_PANELS = 8,
     SHARED_STRIP = 16, /* tiles: many strips of a block, for any number of threads */
     ILL_SHARE = 16,    /* of all strips one in so many may be ill-conditioned */
 };
@@ -98,13 +100,29 @@ static void cut_pieces(ptac_winograd_plan *plan, int n_threads, int64_t most_til
     cut_blocks(plan, ptac_parts(plan->strips.n, plan->n_pieces), most_tiles);
 }
 
+/*
+ * Whether all tiles and a panel's weights stay in the second cache, so that no weight
+ * is used twice, and there are panels for many threads.
+ */
+static bool is_small(const ptac_winograd_plan *plan)
+{
+    const ptac_winograd *conv = &plan->conv;
+    const int64_t tiles = conv->n * ptac_parts(conv->out_h, plan->tile.mh) *
+                          ptac_parts(conv->out_w, plan->tile.mw);
+
+    return plan->n_panels >= LEAST_PANELS &&
+           tiles * tile_floats(plan) + plan->at.panel <= SMALL_FLOATS;
+}
+
 static void cut_outputs(ptac_winograd_plan *plan, int n_threads)
 {
+    const ptac_winograd *conv = &plan->conv;
     const int64_t tile = tile_floats(plan);
 
-    plan->at.panel_step = (int64_t)plan->conv.in_channels * 2 * plan->tile.lanes;
+    plan->at.panel_step = (int64_t)conv->in_channels * 2 * plan->tile.lanes;
     plan->at.panel = plan->tile.n_points * plan->at.panel_step;
-    plan->is_shared = plan->n_panels * plan->at.panel > WEIGHTS_FLOATS;
+    plan->is_shared = plan->n_panels * plan->at.panel > WEIGHTS_FLOATS ||
+                      (conv->y_is_nhwc && is_small(plan));
     if (plan->is_shared) {
         const int64_t product = (int64_t)plan->tile.n_points * 2 * plan->tile.lanes;
         const int64_t room = PRIVATE_FLOATS - PATCH_FLOATS - plan->at.panel;
@@ -198,11 +216,16 @@ ptac_winograd ptac_winograd_of(const ptac_call *call)
         .pad_h = is_data ? p->kernel_h - 1 - p->pad_h : p->pad_h,
         .pad_w = is_data ? p->kernel_w - 1 - p->pad_w : p->pad_w,
         .is_transposed = is_data,
+        .x_is_nhwc = !ptac_view_is_contiguous(&call->inputs[0]),
+        .y_is_nhwc = p->channels_last,
+        .weight_is_nhwc = p->channels_last,
     };
 
     if (p->result == PTAC_CONV_WEIGHT) {
         conv.y = call->inputs[1].data;
+        conv.y_is_nhwc = !ptac_view_is_contiguous(&call->inputs[1]);
     } else {
+        conv.weight_is_nhwc = !ptac_view_is_contiguous(&call->inputs[1]);
         conv.weight = call->inputs[1].data;
         conv.bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
         conv.scale = call->n_inputs > 3 ? call->inputs[3].data : NULL;

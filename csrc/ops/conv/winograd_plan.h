@@ -23,7 +23,7 @@ typedef struct ptac_tile_size {
         mh, mw, r, lanes, mh + r - 1, mw + r - 1, (mh + r - 1) * (mw + r - 1)          \
     }
 
-/* y = conv(x, weight), NCHW, stride 1, with the epilogue of conv2d.h. */
+/* y = conv(x, weight), stride 1, with the epilogue of conv2d.h. */
 typedef struct ptac_winograd {
     const float *x, *weight;
     const float *bias, *scale; /* each may be NULL */
@@ -38,7 +38,20 @@ typedef struct ptac_winograd {
      * [out_channels][in_channels][r][r], and its taps come in reverse.
      */
     bool is_transposed;
+    /* Which lie as channels_last, the weights as [][r][r][]; the others contiguous. */
+    bool x_is_nhwc, y_is_nhwc, weight_is_nhwc;
 } ptac_winograd;
+
+/* Floats from a pixel to the next one in its row, and from a channel to the next. */
+typedef struct ptac_image_steps {
+    int64_t pixel, channel;
+} ptac_image_steps;
+
+static inline ptac_image_steps ptac_image_steps_of(bool is_nhwc, int channels,
+                                                   int64_t plane)
+{
+    return is_nhwc ? (ptac_image_steps){channels, 1} : (ptac_image_steps){1, plane};
+}
 
 /* Tiles, and the strips that they are cut into. */
 typedef struct ptac_strips {

@@ -5,8 +5,7 @@
  * take the size of a tile as a constant: mh 2 to 4 and even, mw 2 or 4, r 3 or 5, nh
  * and nw 4 or 6.
  *
- * Images are turned on their side on the way in and out, so that a lane holds a
- * channel. Layouts:
+ * A lane holds a channel, see winograd_patch_tpl.h. Layouts:
  *
  *   tiles      [point][group of LANES channels][tile][LANES]
  *   weights    [panel][point][input channel][2 * LANES output channels]
@@ -19,6 +18,7 @@
 
 enum {
     MAX_POINTS = 6, /* along one side of a tile */
+    MAX_TAPS = 25,  /* of a kernel */
     SUM_CUT = 16,
     PANEL = 2 * LANES,
     MAX_ROWS = ROWS_OF_TILES, /* tiles that are multiplied together */
@@ -76,14 +76,17 @@ INLINE bool transform_channels(const ptac_winograd_plan *plan, const ptac_tile_s
     const int columns = s->n_columns * size.mw + over;
     const int64_t row_step = (int64_t)columns * LANES, plane = (int64_t)h * w;
     const int64_t step = is_input ? plan->at.tile_step : plan->at.product_step;
-    const float *x = is_input ? conv->x + s->image * conv->in_channels * plane
-                              : conv->y + s->image * conv->out_channels * plane;
+    const int channels = is_input ? conv->in_channels : conv->out_channels;
+    const ptac_image_steps steps = ptac_image_steps_of(
+        is_input ? conv->x_is_nhwc : conv->y_is_nhwc, channels, plane);
+    const float *x = (is_input ? conv->x : conv->y) + s->image * channels * plane;
     bool is_ill_conditioned = false;
 
     tiles += tile * LANES;
     for (int c = first; c < last; c += LANES) {
-        is_ill_conditioned |= load_patch(x + c * plane, h, w, lesser(LANES, last - c),
-                                         top, left, rows, columns, patch);
+        is_ill_conditioned |=
+            load_patch(x + c * steps.channel, steps, h, w, lesser(LANES, last - c), top,
+                       left, rows, columns, patch);
         for (int i = 0; i < s->n_rows; i++)
             transform_tiles(of, size, patch + i * size.mh * row_step, row_step,
                             s->n_columns, tiles + i * s->n_columns * LANES, step);
@@ -231,16 +234,16 @@ INLINE void run_pieces(const ptac_winograd_plan *plan, int64_t i, ptac_tile_size
                   plan->scratch + i * plan->at.n_private);
 }
 
-/* Half a panel of outputs, from output on, of one input channel. */
+/* Half a panel of outputs, from output on, of one input channel; see load_taps(). */
 INLINE void transform_weights(const ptac_winograd_plan *plan, int output, int input,
-                              ptac_tile_size size, float *panel)
+                              ptac_tile_size size, vec *kept, float *panel)
 {
     const ptac_winograd *conv = &plan->conv;
     const int64_t point = plan->at.panel_step;
     float *to = panel + input * PANEL + output % PANEL;
-    vec taps[25], columns[5][MAX_POINTS];
+    vec taps[MAX_TAPS], columns[5][MAX_POINTS];
 
-    load_taps(conv, output, input, size.r * size.r, taps);
+    load_taps(conv, output, input, size.r * size.r, kept, taps);
 #pragma GCC unroll 5
     for (int b = 0; b < size.r; b++) {
         vec in[5];
@@ -264,9 +267,10 @@ INLINE void transform_halves(const ptac_winograd_plan *plan, int64_t i,
                              ptac_tile_size size)
 {
     const int n = plan->conv.in_channels;
+    vec kept[MAX_TAPS * LANES];
 
     for (int c = 0; c < n; c++)
-        transform_weights(plan, (int)i * LANES, c, size,
+        transform_weights(plan, (int)i * LANES, c, size, kept,
                           plan->shared + i / 2 * plan->at.panel);
 }
 
@@ -301,13 +305,15 @@ INLINE void run_panels(const ptac_winograd_plan *plan, int64_t i, ptac_tile_size
     float *patch = scratch + plan->at.patch_at;
     float *products = scratch + plan->at.products_at;
     float *weights = scratch + plan->at.panels_at;
+    vec kept[2][MAX_TAPS * LANES];
 
     for (int64_t j = plan->n_panels * i / plan->n_pieces; j < last; j++) {
         const int channel = (int)j * PANEL;
 
         for (int c = 0; c < n; c++)
-            for (int half = 0; half < PANEL; half += LANES)
-                transform_weights(plan, channel + half, c, size, weights);
+            for (int half = 0; half < 2; half++)
+                transform_weights(plan, channel + half * LANES, c, size, kept[half],
+                                  weights);
         for (int p = 0; p < size.n_points; p++)
             multiply_point(plan, plan->turn.n_tiles,
                            plan->shared + p * plan->at.tile_step,

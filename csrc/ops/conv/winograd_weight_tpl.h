@@ -16,6 +16,7 @@ enum {
     TILE_CUT = 64,
     CHANNEL_CHUNK = 64,       /* input channels whose sums stay in the second cache */
     MAX_CHANNELS = LANES / 2, /* input channels that are multiplied together */
+    BIASES = 32 * LANES,      /* gradients that are summed together */
 };
 
 /* sums[c] = (is_first ? 0 : sums[c]) + tiles[t][c] * grads[t], for n channels c. */
@@ -74,20 +75,36 @@ TARGET static void multiply_panel(const ptac_winograd_plan *plan, int n_tiles,
     }
 }
 
+/* taps[c * n_taps + i], LANES outputs of tap i of input c, to [output][tap][input]. */
+INLINE void store_nhwc_weights(const vec *taps, int n_taps, int n_inputs, int n_outputs,
+                               int64_t in_channels, float *weight)
+{
+    for (int at = 0; at < n_taps; at++, weight += in_channels) {
+        vec rows[LANES];
+
+        for (int c = 0; c < LANES; c++)
+            rows[c] = c < n_inputs ? taps[c * n_taps + at] : v_zero();
+        v_transpose(rows);
+        for (int k = 0; k < n_outputs; k++)
+            v_store_first(weight + k * n_taps * in_channels, rows[k], n_inputs);
+    }
+}
+
 /* LANES output channels, from output on, and LANES input channels, from input on. */
 INLINE void store_weights(const ptac_winograd_plan *plan, int output, int input,
                           ptac_tile_size size, const float *sums)
 {
     const ptac_winograd *conv = &plan->conv;
     const int n_taps = size.r * size.r;
-    const int n = lesser(LANES, conv->in_channels - input) * n_taps;
+    const int n_inputs = lesser(LANES, conv->in_channels - input);
+    const int n = n_inputs * n_taps;
     const int n_outputs = lesser(LANES, conv->out_channels - output);
     const int64_t step = (int64_t)conv->in_channels * n_taps;
     const int64_t point = plan->at.panel_step;
-    float *weight = plan->grad_weight + output * step + (int64_t)input * n_taps;
-    vec taps[LANES * 25];
+    float *weight = plan->grad_weight + output * step;
+    vec taps[LANES * MAX_TAPS]; /* the input channel's first */
 
-    for (int c = 0; c * n_taps < n; c++, sums += PANEL) {
+    for (int c = 0; c < n_inputs; c++, sums += PANEL) {
         vec columns[MAX_POINTS][MAX_POINTS];
 
 #pragma GCC unroll 6
@@ -99,6 +116,12 @@ INLINE void store_weights(const ptac_winograd_plan *plan, int output, int input,
             transform_row(OF_PRODUCTS, size.nw, size.r, columns, i,
                           taps + c * n_taps + i * size.r);
     }
+    if (conv->weight_is_nhwc) {
+        store_nhwc_weights(taps, n_taps, n_inputs, n_outputs, conv->in_channels,
+                           weight + input);
+        return;
+    }
+    weight += (int64_t)input * n_taps;
     for (int at = 0; at < n; at += LANES) {
         v_transpose(taps + at);
         for (int k = 0; k < n_outputs; k++)
@@ -217,6 +240,37 @@ INLINE void sum_panels(const ptac_winograd_plan *plan, int64_t i, ptac_tile_size
     }
 }
 
+/*
+ * Gradients of at most BIASES biases [first, last) from NHWC gradients: blocks of
+ * pixels in turn, of which one stays in the second cache.
+ */
+TARGET static void add_nhwc_biases(const ptac_winograd_plan *plan, int first, int last)
+{
+    enum { BLOCK = 64 };
+    const ptac_winograd *conv = &plan->conv;
+    const int64_t n_pixels = conv->n * conv->out_h * conv->out_w;
+    const int n = last - first;
+    double sums[BIASES];
+
+    memset(sums, 0, sizeof sums);
+    for (int64_t at = 0; at < n_pixels; at += BLOCK) {
+        const int64_t end = ptac_least(at + BLOCK, n_pixels);
+
+        for (int k = 0; k < n; k += LANES) {
+            const float *grad = conv->y + first + k;
+            vec parts[2] = {v_zero(), v_zero()};
+
+            for (int64_t i = at; i < end; i++)
+                parts[i % 2] =
+                    v_add(parts[i % 2], v_load_first(grad + i * conv->out_channels,
+                                                     lesser(LANES, n - k)));
+            v_add_to_f64(sums + k, v_add(parts[0], parts[1]));
+        }
+    }
+    for (int k = 0; k < n; k++)
+        plan->grad_bias[first + k] = (float)sums[k];
+}
+
 /* Gradients of biases [begin, end): each the sum of its channel's. */
 TARGET static void add_biases(int64_t begin, int64_t end, void *context)
 {
@@ -225,6 +279,11 @@ TARGET static void add_biases(int64_t begin, int64_t end, void *context)
     const ptac_winograd *conv = &plan->conv;
     const int64_t plane = (int64_t)conv->out_h * conv->out_w;
 
+    if (conv->y_is_nhwc) {
+        for (int first = (int)begin; first < end; first += BIASES)
+            add_nhwc_biases(plan, first, lesser(first + BIASES, (int)end));
+        return;
+    }
     for (int64_t k = begin; k < end; k++) {
         double sum = 0;
 

@@ -41,7 +41,7 @@ MOST_WORK = 1_250_000_000
 OTHERS = {
     "1x1": ((1, 64, 64, 16, 1, 1), (8, 64, 256, 14, 1, 2), (8, 512, 512, 14, 1, 1)),
     "strided": ((2, 16, 32, 16, 3, 2), (8, 64, 128, 28, 3, 2), (4, 3, 64, 112, 7, 2)),
-    "nhwc": ((2, 16, 32, 16, 3, 1), (8, 64, 64, 28, 3, 1), (8, 256, 256, 28, 1, 1)),
+    "nhwc": ((2, 16, 32, 16, 3, 2), (8, 64, 128, 28, 3, 2), (8, 256, 256, 28, 1, 1)),
     "other": ((2, 16, 16, 16, 7, 1), (8, 64, 64, 14, 7, 1), (4, 64, 64, 56, 7, 1)),
 }
 """Images, channels in and out, width, kernel size, stride of what is unlike these."""
@@ -60,19 +60,27 @@ def cases() -> Iterator[Case]:
             if not images or size**2 * pixels * pairs[0][0] * pairs[0][1] > MOST_WORK:
                 continue
             tried = images if is_first else (images[0], images[-1])
-            for op, suffix, make in (
-                ("conv2d", "", _forward),
-                ("conv2d_backward", "_data", partial(_backward, DATA)),
-                ("conv2d_backward", "_weight", partial(_backward, WEIGHT)),
-            ):
-                makes: list[Make] = [
-                    partial(make, size, n, c, k, w) for c, k in pairs for n, w in tried
-                ]
-                kind = f"{size}x{size}_{few}{suffix}"
-                yield _case(op, kind, pixels, tuple(makes))
+            shapes = [(size, n, c, k, w) for c, k in pairs for n, w in tried]
+            kind = f"{size}x{size}_{few}"
+            yield from _cases(kind, pixels, shapes, torch.contiguous_format)
+            if few.isdigit():
+                yield from _cases(f"nhwc_{kind}", pixels, shapes, torch.channels_last)
     for kind, shapes in OTHERS.items():
         for shape in shapes:
             yield from _cases_of_others(kind, shape)
+
+
+def _cases(
+    kind: str, pixels: int, shapes: list[tuple[int, ...]], layout: torch.memory_format
+) -> Iterator[Case]:
+    """Of conv2d and both gradients."""
+    for op, suffix, make in (
+        ("conv2d", "", _forward),
+        ("conv2d_backward", "_data", partial(_backward, DATA)),
+        ("conv2d_backward", "_weight", partial(_backward, WEIGHT)),
+    ):
+        makes: list[Make] = [partial(make, layout, *shape) for shape in shapes]
+        yield _case(op, kind + suffix, pixels, tuple(makes))
 
 
 def _cases_of_others(kind: str, shape: tuple[int, ...]) -> Iterator[Case]:
@@ -83,8 +91,7 @@ def _cases_of_others(kind: str, shape: tuple[int, ...]) -> Iterator[Case]:
 
     def tensors() -> tuple[torch.Tensor, torch.Tensor]:
         layout = torch.channels_last if is_nhwc else torch.contiguous_format
-        x, w = torch.randn(n, c, width, width), torch.randn(k, c, size, size)
-        return x.to(memory_format=layout), w.to(memory_format=layout)
+        return _tensors(layout, size, n, c, k, width)
 
     def forward() -> Call:
         x, w = tensors()
@@ -104,14 +111,20 @@ def _case(op: str, kind: str, work: int, makes: tuple[Make, ...]) -> Case:
     return Case(op, kind, "float32", work, makes, with_ops)
 
 
-def _forward(size: int, n: int, c: int, k: int, width: int) -> Call:
+def _tensors(
+    layout: torch.memory_format, size: int, n: int, c: int, k: int, width: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     x, w = torch.randn(n, c, width, width), torch.randn(k, c, size, size)
+    return x.to(memory_format=layout), w.to(memory_format=layout)
+
+
+def _forward(layout: torch.memory_format, size: int, *shape: int) -> Call:
+    x, w = _tensors(layout, size, *shape)
     return lambda: F.conv2d(x, w, padding=size // 2)
 
 
-def _backward(side: str, size: int, n: int, c: int, k: int, width: int) -> Call:
-    x, w = torch.randn(n, c, width, width), torch.randn(k, c, size, size)
-    return _gradient(side, x, w, 1)
+def _backward(side: str, layout: torch.memory_format, size: int, *shape: int) -> Call:
+    return _gradient(side, *_tensors(layout, size, *shape), 1)
 
 
 def _gradient(side: str, x: torch.Tensor, w: torch.Tensor, stride: int) -> Call:

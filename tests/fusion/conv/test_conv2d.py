@@ -115,10 +115,6 @@ def same(x: Tensor) -> Tensor:
     return x
 
 
-def channels_last(x: Tensor) -> Tensor:
-    return x.to(memory_format=torch.channels_last)
-
-
 def every_second(x: Tensor) -> Tensor:
     return torch.cat([x, x], 3)[..., ::2]
 
@@ -137,8 +133,6 @@ FORWARDED: dict[str, tuple[Any, str]] = {
         ),
         "argument",
     ),
-    "channels last": (mixed(channels_last, same), "layout"),
-    "weight channels last": (mixed(same, channels_last), "layout"),
     "not contiguous": (mixed(every_second, same), "layout"),
     "lopsided": (conv(x=(1, 160, 9, 9), weight=(16, 160, 3, 3)), "shape"),
     "no image": (conv(x=(0, 4, 9, 9)), "empty"),

@@ -252,7 +252,7 @@ def test_hooks_may_change_what_passes() -> None:
 def test_channels_last_stays_so() -> None:
     def program() -> list[Tensor]:
         torch.manual_seed(0)
-        net = basic_blocks().to(memory_format=torch.channels_last)
+        net = smoothed(basic_blocks()).to(memory_format=torch.channels_last)
         x = torch.randn(4, 3, 16, 16).to(memory_format=torch.channels_last)
         y = net(x.requires_grad_())
         assert y.is_contiguous(memory_format=torch.channels_last)
@@ -263,10 +263,11 @@ def test_channels_last_stays_so() -> None:
     with switching.accelerated(*OPS):
         forward, backward = map(switching.hits, OPS)
         ours = program()
-        assert forward.forwarded == {"layout": 6}
-        assert backward.forwarded == {"layout": 12}
-        assert forward.accelerated == backward.accelerated == 0
-    contract.exactly(ours, stock)
+        assert (forward.accelerated, forward.forwarded) == (4, {"shape": 2})
+        assert (backward.accelerated, backward.forwarded) == (8, {"shape": 4})
+    for mine, theirs in zip(ours, stock, strict=True):
+        assert mine.stride() == theirs.stride()
+        assert rms(mine - theirs) <= 1e-4 * rms(theirs)
 
 
 def test_autocast_is_stocks_and_what_is_around_it_ours() -> None:

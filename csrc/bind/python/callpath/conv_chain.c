@@ -126,6 +126,13 @@ static const ptac_kernel *choose(ptac_call *call, ptac_conv2d *params, ptac_chai
     return c->n > 1 ? row : NULL;
 }
 
+/* Of one channel, or of one row or column, the modules' strides may not be ours. */
+static bool has_torchs_strides(const ptac_conv2d *p)
+{
+    return !p->channels_last || (p->out_channels > 1 && p->out_h >> p->with_pool > 1 &&
+                                 p->out_w >> p->with_pool > 1);
+}
+
 /* The Conv2d by stock, after its call has been counted as what went wrong with it. */
 static PyObject *call_uncounted(PyObject *x, ptac_chain *c)
 {
@@ -156,7 +163,7 @@ static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)
     ptac_view_of(ptac_borrow(c->weight), &call.inputs[1]);
     if (call.n_inputs == 3)
         ptac_view_of(ptac_borrow(c->bias), &call.inputs[2]);
-    if (ptac_conv_check(&call, &c->geometry, &params) || params.channels_last)
+    if (ptac_conv_check(&call, &c->geometry, &params))
         Py_RETURN_NONE;
     n_channels = params.out_channels;
     if (chain->with_norm) {
@@ -168,10 +175,11 @@ static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)
     }
     params.with_relu = chain->activation == PTAC_ACT_RELU;
     row = choose(&call, &params, chain);
-    if (!row)
+    if (!row || !has_torchs_strides(&params))
         Py_RETURN_NONE;
     ptac_conv_output_sizes(&params, sizes);
-    if (PTAC_UNLOCKED(!ptac_new(PTAC_F32, 4, sizes, NULL, &made, &call.outputs[0]) &&
+    if (PTAC_UNLOCKED(!ptac_new_images(PTAC_F32, sizes, params.channels_last, &made,
+                                       &call.outputs[0]) &&
                       ptac_run(row, &call)))
         return ptac_wrap(made);
     if (!made)

@@ -83,18 +83,22 @@ static void note(test_call *c, const ptac_conv2d *p)
     static const char *const results[] = {"forward", "data", "weight"};
 
     snprintf(c->note, sizeof c->note,
-             "%s, %lld images of %d x %d x %d, %d channels out, kernel %d x %d, "
+             "%s%s, %lld images of %d x %d x %d, %d channels out, kernel %d x %d, "
              "stride %d x %d, padding %d x %d, %d inputs, %d outputs%s%s",
-             results[p->result], (long long)p->n, p->in_channels, p->h, p->w,
-             p->out_channels, p->kernel_h, p->kernel_w, p->stride_h, p->stride_w,
-             p->pad_h, p->pad_w, c->call.n_inputs, c->call.n_outputs,
-             p->with_relu ? ", ReLU" : "", p->with_pool ? ", pool" : "");
+             p->channels_last ? "NHWC " : "", results[p->result], (long long)p->n,
+             p->in_channels, p->h, p->w, p->out_channels, p->kernel_h, p->kernel_w,
+             p->stride_h, p->stride_w, p->pad_h, p->pad_w, c->call.n_inputs,
+             c->call.n_outputs, p->with_relu ? ", ReLU" : "",
+             p->with_pool ? ", pool" : "");
 }
 
+/* Of NHWC calls some inputs are NCHW. */
 static float *random_input(rng *r, test_call *c, int n_dims, const int64_t *sizes)
 {
     const double scale = ldexp(1, (int)RNG_PICK(r, 0, 0, 0, -20, 20));
-    float *values = test_input(c, PTAC_F32, n_dims, sizes, false);
+    const bool is_nhwc =
+        n_dims == 4 && ((ptac_conv2d *)c->params)->channels_last && rng_chance(r, 80);
+    float *values = test_input(c, PTAC_F32, n_dims, sizes, is_nhwc);
 
     fill_smooth(r, PTAC_F32, values, c->call.inputs[c->call.n_inputs - 1].n_elements,
                 scale);
@@ -124,6 +128,7 @@ static shapes begin(rng *r, test_call *c, ptac_op op)
 
     c->call.op = op;
     random_conv(r, p);
+    p->channels_last = rng_chance(r, 40);
     return (shapes){
         .x = {p->n, p->in_channels, p->h, p->w},
         .w = {p->out_channels, p->in_channels, p->kernel_h, p->kernel_w},
@@ -148,7 +153,7 @@ static void make_forward(rng *r, test_call *c)
     if (p->with_pool)
         for (int i = 2; i < 4; i++)
             s.y[i] /= 2;
-    test_output(c, PTAC_F32, 4, s.y, false);
+    test_output(c, PTAC_F32, 4, s.y, p->channels_last);
     note(c, p);
 }
 
@@ -163,7 +168,7 @@ static void make_transposed(rng *r, test_call *c)
     random_input(r, c, 4, s.w);
     if (rng_chance(r, 50))
         random_input(r, c, 1, s.w + 1);
-    test_output(c, PTAC_F32, 4, s.x, false);
+    test_output(c, PTAC_F32, 4, s.x, p->channels_last);
     note(c, p);
 }
 
@@ -184,12 +189,12 @@ static void make_backward(rng *r, test_call *c)
         p->result = PTAC_CONV_DATA;
         random_images(r, c, s.y);
         random_input(r, c, 4, s.w);
-        test_output(c, PTAC_F32, 4, s.x, false);
+        test_output(c, PTAC_F32, 4, s.x, p->channels_last);
     } else {
         p->result = PTAC_CONV_WEIGHT;
         random_input(r, c, 4, s.x);
         random_input(r, c, 4, s.y);
-        test_output(c, PTAC_F32, 4, s.w, false);
+        test_output(c, PTAC_F32, 4, s.w, p->channels_last);
         if (rng_chance(r, 50))
             test_output(c, PTAC_F32, 1, s.w, false);
     }
