@@ -194,10 +194,11 @@ def _find_foreign(c: Any) -> None:
     """Yield operators whose CPU kernel is not torch's own any more."""
     import torch
 
-    ours = c.override_installed()
+    installed = c.override_installed()
+    ours = {aten for aten, name in c.override_names() if name in installed}
     _foreign.clear()
     for aten, name in c.override_names():
-        if name in ours:
+        if aten in ours:
             continue
         for line in torch._C._dispatch_dump(f"aten::{aten}").splitlines():
             if line.startswith("CPU: ") and "RegisterCPU" not in line:

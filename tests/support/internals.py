@@ -6,6 +6,7 @@ The library exports none of them: ``benchmarks/extension.py`` says how they are 
 from __future__ import annotations
 
 import ctypes
+import itertools
 
 from torch import Tensor
 
@@ -36,7 +37,13 @@ def override_schemas() -> list[str]:
     """The schemas that overrides of aten read their arguments by."""
     described = ctypes.POINTER(ctypes.c_char_p)  # the first field
     override_at = function("ptac_override_at", described, ctypes.c_int)
-    return [override_at(i)[0].decode() for i in range(len(_C.override_names()))]
+    found = itertools.takewhile(bool, map(override_at, itertools.count()))
+    return [override[0].decode() for override in found]
+
+
+def override_names() -> list[str]:
+    """Operators of aten, one for each description."""
+    return [schema.partition("(")[0] for schema in override_schemas()]
 
 
 class _Places(ctypes.Structure):

@@ -36,7 +36,8 @@ def test_schemas_are_torchs(schema: str) -> None:
 
 
 def test_every_operator_is_described_once() -> None:
-    described = [aten for aten, _ in _C.override_names()]
+    on_cpu = {aten for aten, _ in _C.override_names()}
+    described = [aten for aten in internals.override_names() if aten in on_cpu]
     assert sorted(described) == sorted(EVERY.split())
 
 

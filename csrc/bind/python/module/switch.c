@@ -15,14 +15,19 @@ static PyObject *names_on(ptac_device device)
     PyObject *list = PyList_New(0);
     const ptac_override *override;
 
-    for (int i = 0; list && (override = ptac_override_at(i)); i++)
-        if (override->on[device].boxed)
-            ptac_append(
-                &list, Py_BuildValue("ss", override->name, ptac_op_name(override->op)));
+    for (int i = 0; list && (override = ptac_override_at(i)); i++) {
+        const uint64_t ops =
+            override->on[device].boxed ? ptac_override_ops(override) : 0;
+
+        for (int op = 0; op < PTAC_N_OPS; op++)
+            if (ops >> op & 1)
+                ptac_append(&list, Py_BuildValue("ss", override->name,
+                                                 ptac_op_name((ptac_op)op)));
+    }
     return list;
 }
 
-/* override_names() -> [(operator of aten, the operator of ours that it is)] */
+/* override_names() -> [(operator of aten, an operator of ours that it may be)] */
 PTAC_GIVES(override_names, names_on(PTAC_ON_CPU))
 
 /* cuda_override_names() -> likewise, of those that lie at the key CUDA */

@@ -173,7 +173,7 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
     ptac_call call;
     ptac_reason why;
 
-    call.op = override->op;
+    call.op = override->op_of ? override->op_of(args) : override->op;
     call.on = args->on;
     call.device = 0;
     call.params = params;

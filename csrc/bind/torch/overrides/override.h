@@ -20,6 +20,7 @@ enum {
     PTAC_MAX_ARGUMENTS = 12,
     PTAC_NO_ARGUMENT = -1,
     PTAC_PARAMS_BYTES = 256,
+    PTAC_MAX_OTHER_OPS = 3,
     PTAC_TYPED_REGISTERS = 3, /* of a C++ call's six, behind result, functor and keys */
     PTAC_TYPED_REALS = 2,
 };
@@ -94,6 +95,14 @@ typedef struct ptac_override {
     /* As torch prints it. No Scalar: torch's C ABI breaks at the first call. */
     const char *schema;
     ptac_op op;
+
+    /*
+     * Where some calls are of other operators of ours: which these are, and which one a
+     * call is of, by its arguments and their views. read() finds it in call->op.
+     */
+    int n_others;
+    ptac_op others[PTAC_MAX_OTHER_OPS];
+    ptac_op (*op_of)(const ptac_arguments *args);
 
     /*
      * Where a torch lacks the kernel that a macro below names, this overload is called
@@ -270,7 +279,13 @@ static inline const ptac_override_side *ptac_torchs_own(const ptac_arguments *ar
 /* The i-th announced override, or NULL beyond the last. */
 const ptac_override *ptac_override_at(int i);
 
-/* Operators, a bit each by ptac_op, whose overrides lie at the keys of each device. */
+/* An override's operators, a bit each by ptac_op. */
+uint64_t ptac_override_ops(const ptac_override *override);
+
+/*
+ * Operators, a bit each by ptac_op, for which overrides lie at the keys of each device.
+ * An override of several lies there as long as one of them is wanted.
+ */
 typedef struct ptac_places {
     uint64_t on[PTAC_N_DEVICES];
 } ptac_places;

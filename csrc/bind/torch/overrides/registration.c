@@ -16,6 +16,7 @@ static const char *const keys[PTAC_N_DEVICES] = {"CPU", "CUDA"};
 
 static const ptac_override *announced[MAX_OVERRIDES];
 static at_library libraries[MAX_OVERRIDES][PTAC_N_DEVICES];
+static uint64_t ops_wanted[MAX_OVERRIDES][PTAC_N_DEVICES];
 static bool is_typed[MAX_OVERRIDES][PTAC_N_DEVICES];
 static int n_announced;
 
@@ -26,6 +27,15 @@ void ptac_override_announce(ptac_override *override)
     if (n_announced == MAX_OVERRIDES || !ptac_schema_read(override))
         __builtin_trap();
     announced[n_announced++] = override;
+}
+
+uint64_t ptac_override_ops(const ptac_override *override)
+{
+    uint64_t ops = UINT64_C(1) << override->op;
+
+    for (int i = 0; i < override->n_others; i++)
+        ops |= UINT64_C(1) << override->others[i];
+    return ops;
 }
 
 const ptac_override *ptac_override_at(int i)
@@ -41,8 +51,11 @@ static bool is_possible(const ptac_override *override, int device)
            (!override->needs || ptac_torch_has(override->needs));
 }
 
-static void remove_one(int i, int device)
+static void remove_one(int i, int device, uint64_t ops)
 {
+    ops_wanted[i][device] &= ~ops;
+    if (ops_wanted[i][device])
+        return;
     if (libraries[i][device])
         T.aoti_torch_delete_library_object(libraries[i][device]);
     libraries[i][device] = NULL;
@@ -71,10 +84,10 @@ static const char *install_one(int i, int device)
     return NULL;
 }
 
-/* Whether an override is among these places. */
-static bool has(const ptac_places *places, int i, int device)
+/* The operators of an override that are among these places. */
+static uint64_t among(const ptac_places *places, int i, int device)
 {
-    return places->on[device] >> announced[i]->op & 1;
+    return places->on[device] & ptac_override_ops(announced[i]);
 }
 
 const char *ptac_override_install(ptac_places wanted)
@@ -83,12 +96,15 @@ const char *ptac_override_install(ptac_places wanted)
 
     for (int i = 0; i < n_announced; i++) {
         for (int device = 0; device < PTAC_N_DEVICES; device++) {
+            const uint64_t ops = among(&wanted, i, device);
             ptac_places added = wanted;
             const char *trouble = NULL;
 
-            if (has(&wanted, i, device) && !libraries[i][device] &&
-                is_possible(announced[i], device))
+            if (!ops || !is_possible(announced[i], device))
+                continue;
+            if (!libraries[i][device])
                 trouble = install_one(i, device);
+            ops_wanted[i][device] |= trouble ? 0 : ops;
             if (!trouble)
                 continue;
             for (int each = 0; each < PTAC_N_DEVICES; each++)
@@ -107,7 +123,7 @@ ptac_places ptac_override_installed(bool only_typed)
     for (int i = 0; i < n_announced; i++)
         for (int device = 0; device < PTAC_N_DEVICES; device++)
             if (libraries[i][device] && (is_typed[i][device] || !only_typed))
-                found.on[device] |= UINT64_C(1) << announced[i]->op;
+                found.on[device] |= ops_wanted[i][device];
     return found;
 }
 
@@ -116,6 +132,5 @@ void ptac_override_remove(ptac_places unwanted)
     /* Torch restores the kernel that each registration had covered. */
     for (int i = n_announced - 1; i >= 0; i--)
         for (int device = 0; device < PTAC_N_DEVICES; device++)
-            if (has(&unwanted, i, device))
-                remove_one(i, device);
+            remove_one(i, device, among(&unwanted, i, device));
 }
