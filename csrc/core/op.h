@@ -15,6 +15,8 @@
 #define PTAC_OPERATORS(X)                                                              \
     X(CONV2D, "conv2d", FUSION)                                                        \
     X(CONV2D_BACKWARD, "conv2d_backward", FUSION)                                      \
+    X(DEPTHWISE_CONV2D, "depthwise_conv2d", FUSION)                                    \
+    X(DEPTHWISE_CONV2D_BACKWARD, "depthwise_conv2d_backward", FUSION)                  \
     X(MAX_POOL2D, "max_pool2d", FUSION)                                                \
     X(MAX_POOL2D_BACKWARD, "max_pool2d_backward", FUSION)                              \
     X(RELU_MAX_POOL2D, "relu_max_pool2d", FUSION)                                      \

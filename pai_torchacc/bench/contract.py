@@ -125,6 +125,8 @@ def _samples(op: str) -> Iterator[Sample]:
         yield from _pool_samples(name)
     elif name == "conv2d":
         yield from _conv_samples()
+    elif name == "depthwise_conv2d":
+        yield from _depthwise_samples()
     elif name == "attention":
         yield from _attention_samples()
     elif name == "linear_act":
@@ -157,6 +159,17 @@ def _conv_samples() -> Iterator[Sample]:
             bias = torch.randn(k, requires_grad=True)
             call = partial(F.conv2d, padding=size // 2)
             yield call, (x, weight.requires_grad_(), bias)
+
+
+def _depthwise_samples() -> Iterator[Sample]:
+    for c, h, w in ((24, 13, 21), (40, 7, 7)):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            for size, stride in ((3, 1), (3, 2), (5, 1), (7, 1)):
+                x = torch.randn(2, c, h, w).to(memory_format=layout)
+                weight = torch.randn(c, 1, size, size) / size
+                bias = torch.randn(c, requires_grad=True)
+                call = partial(F.conv2d, stride=stride, padding=size // 2, groups=c)
+                yield call, (x.requires_grad_(), weight.requires_grad_(), bias)
 
 
 def _attention_samples() -> Iterator[Sample]:

@@ -53,6 +53,13 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
         12,
         12,
     ),
+    "depthwise_conv2d": lambda: gradient_of(
+        lambda x: F.conv2d(x, FILTERS[:16, :1].clone(), padding=1, groups=16),
+        2,
+        16,
+        12,
+        12,
+    ),
     "max_pool2d": lambda: gradient_of(lambda x: F.max_pool2d(x, 2), 2, 3, 8, 8),
     "avg_pool2d": lambda: gradient_of(lambda x: F.avg_pool2d(x, 2), 2, 3, 8, 8),
     "adaptive_avg_pool2d": lambda: gradient_of(

@@ -186,7 +186,7 @@ FAMILIES = {
         Family(unet, 5, {"shape": 1}),
         Family(densenet, 4, {"shape": 1}),
         Family(inception, 2, {"shape": 5}),
-        Family(separable, 1, {"argument": 2, "shape": 2}),
+        Family(separable, 1, {"shape": 2}),
         Family(autoencoder, 3, {"argument": 1, "shape": 1}),
         Family(shared, 5, {}),
     )

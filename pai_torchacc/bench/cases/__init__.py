@@ -12,6 +12,7 @@ from pai_torchacc.bench.cases import (
     activation,
     attention,
     conv,
+    depthwise,
     int8,
     linear,
     loss,
@@ -29,6 +30,7 @@ def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
     families = (conv, pool, norm, activation, loss, linear, attention, int8, optim)
     for family in families:
+    for family in (conv, depthwise, pool, loss, linear, attention, int8, optim):
         yield from family.cases()
 
 

@@ -1,17 +1,63 @@
 /*
  * convolution.c - aten::convolution, to which all convolutions come, and its backward.
  *
- * Two-dimensional ones of one group may be ours.
+ * Two-dimensional ones of one group may be ours, and depthwise ones.
  */
 #include "bind/torch/overrides/convolution.h"
+
+enum {
+    /* Arguments of aten::convolution: */
+    GEOMETRY = 3,
+    /* and of its backward: */
+    BACKWARD_GEOMETRY = 4,
+};
+
+static ptac_op forward_op(const ptac_arguments *args)
+{
+    const ptac_geometry geo = ptac_conv_geometry(args->at + GEOMETRY);
+
+    return ptac_is_depthwise(&args->at[0].view, &args->at[1].view, &geo)
+               ? PTAC_OP_DEPTHWISE_CONV2D
+               : PTAC_OP_CONV2D;
+}
+
+static ptac_op backward_op(const ptac_arguments *args)
+{
+    const ptac_geometry geo = ptac_conv_geometry(args->at + BACKWARD_GEOMETRY);
+
+    return ptac_is_depthwise(&args->at[1].view, &args->at[2].view, &geo)
+               ? PTAC_OP_DEPTHWISE_CONV2D_BACKWARD
+               : PTAC_OP_CONV2D_BACKWARD;
+}
+
+static ptac_reason read_depthwise(const ptac_arguments *args, const ptac_call *call,
+                                  ptac_depthwise *p, ptac_outputs *outputs)
+{
+    const ptac_geometry geo = ptac_conv_geometry(args->at + GEOMETRY);
+    const ptac_view *x = &call->inputs[0];
+    ptac_reason why = ptac_depthwise_params(x, &call->inputs[1], &geo, p);
+
+    if (!why && call->n_inputs > 2)
+        why = ptac_vector_reason(&call->inputs[2], p->channels);
+    if (why)
+        return why;
+    ptac_depthwise_output_sizes(p, x->n_dims, outputs->own_sizes);
+    ptac_outputs_are(outputs, x->n_dims, outputs->own_sizes);
+    outputs->channels_last = p->channels_last;
+    outputs->dense = 0;
+    return ptac_is_tracing() ? PTAC_MODE : PTAC_TAKE;
+}
 
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,
                         ptac_outputs *outputs)
 {
-    const ptac_geometry geo = ptac_conv_geometry(args->at + 3);
+    const ptac_geometry geo = ptac_conv_geometry(args->at + GEOMETRY);
     ptac_conv2d *p = params;
-    const ptac_reason why = ptac_conv_check(call, &geo, p);
+    ptac_reason why;
 
+    if (call->op == PTAC_OP_DEPTHWISE_CONV2D)
+        return read_depthwise(args, call, params, outputs);
+    why = ptac_conv_check(call, &geo, p);
     if (why)
         return why;
     ptac_conv_output_sizes(p, outputs->own_sizes);
@@ -26,6 +72,9 @@ static ptac_override convolution = {
               "SymInt[] padding, SymInt[] dilation, bool transposed, "
               "SymInt[] output_padding, SymInt groups) -> Tensor",
     .op = PTAC_OP_CONV2D,
+    .n_others = 1,
+    .others = {PTAC_OP_DEPTHWISE_CONV2D},
+    .op_of = forward_op,
     .n_inputs = 3,
     .inputs = {0, 1, 2},
     .read = read,
@@ -41,6 +90,9 @@ static ptac_override convolution_backward = {
               "SymInt[] dilation, bool transposed, SymInt[] output_padding, "
               "SymInt groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
     .op = PTAC_OP_CONV2D_BACKWARD,
+    .n_others = 1,
+    .others = {PTAC_OP_DEPTHWISE_CONV2D_BACKWARD},
+    .op_of = backward_op,
     .serve = ptac_conv_backward,
     .needs = &T.tracing_state,
 };

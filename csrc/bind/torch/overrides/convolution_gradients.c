@@ -59,56 +59,71 @@ static const ptac_kernel *admit(ptac_call *call)
     return NULL;
 }
 
-static at_error make_outputs(const ptac_arguments *args, bool is_weight,
+/* The operator's own params, and what is in them. */
+typedef struct gradient_calls {
+    const ptac_arguments *args;
+    ptac_op op;
+    union {
+        ptac_conv2d conv2d;
+        ptac_depthwise depthwise;
+    } params;
+    ptac_conv_result *result;
+    bool channels_last;
+    ptac_view grad;
+    at_tensor dense; /* grad without gaps, once there is a row; then grad is its view */
+} gradient_calls;
+
+static at_error make_outputs(const gradient_calls *calls, bool is_weight,
                              ptac_call *call, at_tensor *made)
 {
-    const ptac_conv2d *p = call->params;
-    const int64_t *sizes = args->at[is_weight ? W : X].view.sizes;
-    const int64_t n_biases = p->out_channels;
+    const ptac_view *like = &calls->args->at[is_weight ? W : X].view;
+    int64_t strides[4];
 
-    return ptac_new_images(PTAC_F32, sizes, p->channels_last, &made[0],
-                           &call->outputs[0]) ||
+    if (calls->channels_last)
+        ptac_image_strides(4, like->sizes, true, strides);
+    return ptac_new(PTAC_F32, like->n_dims, like->sizes,
+                    calls->channels_last ? strides : NULL, &made[0],
+                    &call->outputs[0]) ||
            (call->n_outputs > 1 &&
-            ptac_new(PTAC_F32, 1, &n_biases, NULL, &made[1], &call->outputs[1]));
+            ptac_new(PTAC_F32, 1, like->sizes, NULL, &made[1], &call->outputs[1]));
 }
 
 /*
  * The gradient of x, in a transposed convolution a convolution of grad_y; or those of
  * the weight and, where it is asked for, of the bias. For the weight of a transposed
- * convolution x and grad_y change places, and the bias is stock's. Once there is a row,
- * grad is the view of *dense, which has no gaps.
+ * convolution x and grad_y change places, and the bias is stock's.
  */
-static void try_row(const ptac_arguments *args, bool is_weight, ptac_view *grad,
-                    at_tensor *dense, ptac_conv2d *params, at_tensor *out)
+static void try_row(gradient_calls *calls, bool is_weight, at_tensor *out)
 {
+    const ptac_arguments *args = calls->args;
     const bool is_transposed = args->at[IS_TRANSPOSED].truth;
     const bool with_bias = is_weight && BOOLS(MASK)[BIAS] && !is_transposed;
     const int place = is_weight && !is_transposed; /* of grad_y */
     const some_gradients one = {args, {!is_weight, is_weight, with_bias}};
     ptac_call call = {
-        .op = PTAC_OP_CONV2D_BACKWARD,
+        .op = calls->op,
         .n_inputs = 2,
         .n_outputs = with_bias ? 2 : 1,
-        .params = params,
+        .params = &calls->params,
     };
     AT_OWNED_ALL at_tensors made = {{NULL}};
     const ptac_kernel *row;
 
-    params->result = is_weight       ? PTAC_CONV_WEIGHT
+    *calls->result = is_weight       ? PTAC_CONV_WEIGHT
                      : is_transposed ? PTAC_CONV_FORWARD
                                      : PTAC_CONV_DATA;
-    call.inputs[place] = *grad;
+    call.inputs[place] = calls->grad;
     call.inputs[!place] = args->at[is_weight ? X : W].view;
     row = admit(&call);
     if (!row)
         return;
-    if (!*dense) {
-        *dense = at_dense(TENSOR(GRAD_Y), grad, params->channels_last);
-        ptac_view_of(*dense, grad);
+    if (!calls->dense) {
+        calls->dense = at_dense(TENSOR(GRAD_Y), &calls->grad, calls->channels_last);
+        ptac_view_of(calls->dense, &calls->grad);
     }
-    call.inputs[place] = *grad;
+    call.inputs[place] = calls->grad;
     /* Without memory for the result stock is called, and raises torch's own error. */
-    if (make_outputs(args, is_weight, &call, made.at)) {
+    if (make_outputs(calls, is_weight, &call, made.at)) {
         ptac_refuse(call.op, PTAC_MEMORY);
         return;
     }
@@ -119,15 +134,37 @@ static void try_row(const ptac_arguments *args, bool is_weight, ptac_view *grad,
         out[BIAS] = at_give(&made.at[1]);
 }
 
-/* What about grad_output speaks against us. */
-static ptac_reason grad_reason(const ptac_view *grad, const ptac_conv2d *p)
+/* Fill in what the calls share, or say what about them speaks against us. */
+static ptac_reason read(gradient_calls *calls)
 {
+    const ptac_geometry geo = ptac_conv_geometry(calls->args->at + GEOMETRY);
+    const ptac_view *x = &calls->args->at[X].view, *w = &calls->args->at[W].view;
+    ptac_conv2d *conv2d = &calls->params.conv2d;
+    ptac_depthwise *depthwise = &calls->params.depthwise;
+    const bool is_depthwise = calls->op == PTAC_OP_DEPTHWISE_CONV2D_BACKWARD;
+    const ptac_reason why = is_depthwise ? ptac_depthwise_params(x, w, &geo, depthwise)
+                                         : ptac_conv_params(x, w, &geo, conv2d);
     int64_t sizes[4];
 
-    if (grad->dtype != PTAC_F32)
+    if (why)
+        return why;
+    if (is_depthwise)
+        ptac_depthwise_output_sizes(depthwise, x->n_dims, sizes);
+    else
+        ptac_conv_output_sizes(conv2d, sizes);
+    calls->result = is_depthwise ? &depthwise->result : &conv2d->result;
+    calls->channels_last =
+        is_depthwise ? depthwise->channels_last : conv2d->channels_last;
+    if (calls->grad.dtype != PTAC_F32)
         return PTAC_DTYPE;
-    ptac_conv_output_sizes(p, sizes);
-    return ptac_view_has_sizes(grad, 4, sizes) ? PTAC_TAKE : PTAC_ARGUMENT;
+    if (!ptac_view_has_sizes(&calls->grad, x->n_dims, sizes))
+        return PTAC_ARGUMENT;
+    return ptac_is_tracing() ? PTAC_MODE : PTAC_TAKE;
+}
+
+static void drop_dense(gradient_calls *calls)
+{
+    at_drop_tensor(&calls->dense);
 }
 
 /* What is asked for and not there yet; what is not asked for is undefined. */
@@ -152,23 +189,19 @@ static void add_stock(const ptac_arguments *args, at_tensor *out)
 
 bool ptac_conv_backward(const ptac_arguments *args, at_tensor *out)
 {
-    const ptac_geometry geo = ptac_conv_geometry(args->at + GEOMETRY);
-    AT_OWNED at_tensor dense = NULL;
-    ptac_view grad = args->at[GRAD_Y].view;
+    __attribute__((cleanup(drop_dense))) gradient_calls calls = {
+        .args = args,
+        .op = args->of->op_of(args),
+        .grad = args->at[GRAD_Y].view,
+    };
     AT_OWNED_ALL at_tensors made = {{NULL}};
-    ptac_conv2d params;
-    ptac_reason why =
-        ptac_conv_params(&args->at[X].view, &args->at[W].view, &geo, &params);
+    const ptac_reason why = read(&calls);
 
-    if (!why)
-        why = grad_reason(&grad, &params);
-    if (!why && ptac_is_tracing())
-        why = PTAC_MODE;
     for (int i = DATA; i <= WEIGHT; i++) {
         if (why && BOOLS(MASK)[i])
-            ptac_refuse(PTAC_OP_CONV2D_BACKWARD, why);
+            ptac_refuse(calls.op, why);
         else if (BOOLS(MASK)[i])
-            try_row(args, i == WEIGHT, &grad, &dense, &params, made.at);
+            try_row(&calls, i == WEIGHT, made.at);
     }
     if (!made.at[DATA] && !made.at[WEIGHT])
         return false;

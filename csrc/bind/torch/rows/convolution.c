@@ -25,8 +25,7 @@ static int n_outputs(int size, int kernel, int stride, int padding)
     return room >= 0 ? room / stride + 1 : 0;
 }
 
-/* The user allows oneDNN less than float32, which it knows what to make of. */
-static bool precision_is_lowered(void)
+bool ptac_conv_precision_is_lowered(void)
 {
     int precision;
 
@@ -85,7 +84,7 @@ ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
         why = PTAC_LAYOUT;
     if (!why)
         why = geometry_reason(x, w, geo);
-    if (!why && precision_is_lowered())
+    if (!why && ptac_conv_precision_is_lowered())
         why = PTAC_MODE;
     if (why)
         return why;

@@ -32,6 +32,9 @@ static inline bool ptac_is_tracing(void)
     return *T.tracing_state() != NULL;
 }
 
+/* The user allows oneDNN less than float32, which it knows what to make of. */
+bool ptac_conv_precision_is_lowered(void);
+
 void ptac_conv_output_sizes(const ptac_conv2d *params, int64_t sizes[4]);
 
 #endif

@@ -1,0 +1,357 @@
+/*
+ * depthwise_tpl.h - depthwise convolution, and its rows.
+ *
+ * The includer defines
+ *
+ *   TARGET, INLINE, LANES, vec, v_*   by including ops/math/lanes_<isa>.h; LANES is 8
+ *                                     or 16
+ *   ISA                               string: the rows' names
+ *   NEEDS                             PTAC_CPU_*: what the CPU must have
+ *
+ * A piece's scratch holds
+ *
+ *   packed      a strip of the image, see depthwise_plan.h
+ *   second      transposed results or gradients, [row][column][lane]
+ *   taps        of weights or of sums, [other axis][along a line][lane]; behind sums
+ *               those of the gradients themselves
+ *   totals      the same of sums, in double; of pixels one for each tap
+ *
+ * Gradients of weights add up in float over some places of each lane, and from there in
+ * double.
+ */
+#include "ops/conv/depthwise/depthwise_block_tpl.h"
+#include "ops/conv/depthwise/depthwise_pack_tpl.h"
+
+#include <math.h>
+
+enum {
+    FLUSH = 128, /* terms of a lane that add up in float */
+};
+
+/* Where a piece works, and what it works on: some channels of an image. */
+typedef struct unit {
+    const ptac_depthwise_plan *plan;
+    float *packed, *second, *taps;
+    double *totals;
+    line l;
+    line_functions by;
+    int64_t image;
+    int channel, n_channels;
+    int n_taps, n_terms;
+} unit;
+
+INLINE int64_t pixel_offset(const unit *u, int h, int w, int row)
+{
+    const ptac_depthwise_plan *plan = u->plan;
+
+    if (plan->channels_last)
+        return ((u->image * h + row) * w) * plan->channels + u->channel;
+    return ((u->image * plan->channels + u->channel) * h + row) * (int64_t)w;
+}
+
+INLINE void begin_line(unit *u)
+{
+    const ptac_depthwise_plan *plan = u->plan;
+    const bool by_channels = plan->by_channels;
+    const ptac_depthwise_axis *along = by_channels ? &plan->w : &plan->h;
+    const ptac_depthwise_axis *other = by_channels ? &plan->h : &plan->w;
+    line *l = &u->l;
+
+    l->from_step = by_channels ? LANES : plan->width;
+    l->to_step = !by_channels          ? plan->w.out
+                 : plan->channels_last ? plan->channels
+                                       : LANES;
+    l->taps = along->kernel;
+    l->stride = along->stride;
+    l->dilation = along->dilation;
+    l->n_others = other->kernel;
+    for (int b = 0; b < other->kernel; b++) {
+        const int64_t at = (int64_t)b * other->dilation;
+
+        l->other_at[b] = by_channels
+                             ? at * plan->width * LANES
+                             : at % other->stride * plan->part + at / other->stride;
+    }
+    l->weights = u->taps;
+    l->least = v_set(plan->act == PTAC_DEPTHWISE_RELU ? 0 : -INFINITY);
+    l->n_phases = 1;
+    u->by = line_functions_of(l->taps, l->stride);
+    if (l->dilation > 1 && l->stride > 1)
+        u->by = (line_functions){any_line, any_gradient_line};
+    else if (u->by.results != any_line) {
+        l->n_phases = l->dilation;
+        l->dilation = 1;
+        l->from_step *= l->n_phases;
+        l->to_step *= l->n_phases;
+    }
+}
+
+INLINE void begin(unit *u, const ptac_depthwise_plan *plan, int64_t piece)
+{
+    u->plan = plan;
+    u->packed = plan->scratch + piece * plan->n_private;
+    u->second = u->packed + plan->n_packed;
+    u->taps = u->second + plan->n_second;
+    u->totals = (double *)(void *)(u->taps + plan->n_taps);
+    u->channel = -1;
+    u->n_taps = plan->h.kernel * plan->w.kernel;
+    u->n_terms = 0;
+    memset(u->packed, 0, (size_t)plan->n_packed * sizeof *u->packed);
+    begin_line(u);
+}
+
+INLINE void set_group(unit *u, int group)
+{
+    u->channel = u->plan->by_channels ? group * LANES : group;
+    u->n_channels =
+        u->plan->by_channels ? at_most_lanes(u->plan->channels - u->channel) : 1;
+}
+
+INLINE void pack(const unit *u, int row, int n_rows)
+{
+    const ptac_depthwise_plan *plan = u->plan;
+    const float *image = plan->image + pixel_offset(u, plan->h.size, plan->w.size, 0);
+    const int64_t first = (int64_t)row * plan->h.stride;
+    const int n = ptac_depthwise_reach(&plan->h, n_rows);
+    const ptac_depthwise_span rows = ptac_depthwise_span_of(&plan->h, first, n);
+    const int64_t row_step = (int64_t)plan->width * (plan->by_channels ? LANES : 1);
+
+    if (plan->strips > 1)
+        clear_rows(plan, rows, first, n, row_step, u->packed);
+    if (!plan->by_channels)
+        pack_rows(plan, image, rows, first, u->packed);
+    else if (plan->channels_last)
+        pack_pixels(plan, image, u->n_channels, rows, first, u->packed);
+    else
+        pack_planes(plan, image, u->n_channels, rows, first, u->packed);
+}
+
+TARGET static void load_weights(unit *u)
+{
+    const ptac_depthwise_plan *plan = u->plan;
+    const int n = u->n_taps, c = u->channel;
+    const int h = plan->h.kernel, w = plan->w.kernel;
+    const float *weight = plan->weight + (int64_t)c * n;
+    float *to = u->taps;
+
+    if (!plan->by_channels) {
+        for (int b = 0; b < w; b++)
+            for (int a = 0; a < h; a++, to += LANES)
+                v_store(to, v_set(plan->is_reversed ? weight[n - 1 - (a * w + b)]
+                                                    : weight[a * w + b]));
+        u->l.scale = v_set(plan->scale ? plan->scale[c] : 1);
+        u->l.bias = v_set(plan->bias ? plan->bias[c] : 0);
+        return;
+    }
+    transpose_planes(weight, n, u->n_channels, n, u->taps);
+    for (int i = 0; plan->is_reversed && i < n / 2; i++) {
+        float *a = u->taps + i * LANES, *b = u->taps + (n - 1 - i) * LANES;
+        const vec v = v_load(a);
+
+        v_store(a, v_load(b));
+        v_store(b, v);
+    }
+    u->l.scale = plan->scale ? v_load_first(plan->scale + c, u->n_channels) : v_set(1);
+    u->l.bias = plan->bias ? v_load_first(plan->bias + c, u->n_channels) : v_zero();
+}
+
+/* A line of n results in each of its phases. */
+INLINE void convolve_line(const unit *u, const float *from, int n, float *to,
+                          int n_lanes, int n_last)
+{
+    const line *l = &u->l;
+    const int n_phases = l->n_phases;
+
+    if (n_phases == 1) {
+        u->by.results(l, from, n, to, n_lanes, n_last);
+        return;
+    }
+    for (int phase = 0; phase < n_phases && phase < n; phase++)
+        u->by.results(l, from + phase * (l->from_step / n_phases),
+                      (int)ptac_parts(n - phase, n_phases),
+                      to + phase * (l->to_step / n_phases), n_lanes, n_lanes);
+}
+
+/*
+ * Rows of n_columns pixels. Where a row is shorter than a vector, the next one's first
+ * pixels are stored behind it and written again when it is that row's turn.
+ */
+INLINE void convolve_columns(const unit *u, int n_rows, float *to)
+{
+    const int n = u->plan->w.out, n_last = at_most_lanes(n);
+    const bool may_overlap = u->l.n_phases == 1 && 2 * n >= LANES;
+
+    for (int j = 0; j < n; j += LANES) {
+        if (n >= LANES && j + LANES > n)
+            j = n - LANES;
+        convolve_line(u, u->packed + u->plan->lead + j, n_rows, to + j,
+                      may_overlap ? LANES : n_last, n_last);
+    }
+}
+
+INLINE void convolve_strip(const unit *u, int row, int n_rows)
+{
+    const ptac_depthwise_plan *plan = u->plan;
+    float *to = plan->result + pixel_offset(u, plan->h.out, plan->w.out, row);
+    const int64_t from_step = (int64_t)plan->h.stride * plan->width * LANES;
+    const bool is_last = plan->channels_last;
+    const int n_lanes = is_last ? u->n_channels : LANES;
+    const int64_t row_step = (int64_t)plan->w.out * (is_last ? plan->channels : LANES);
+
+    pack(u, row, n_rows);
+    if (!plan->by_channels) {
+        convolve_columns(u, n_rows, to);
+        return;
+    }
+    for (int i = 0; i < n_rows; i++)
+        convolve_line(u, u->packed + i * from_step, plan->w.out,
+                      (is_last ? to : u->second) + i * row_step, n_lanes, n_lanes);
+    if (!is_last)
+        transpose_back(u->second, u->n_channels, (int64_t)n_rows * plan->w.out, to,
+                       (int64_t)plan->h.out * plan->w.out);
+}
+
+TARGET static void convolve_piece(const ptac_depthwise_plan *plan, int64_t piece)
+{
+    const int64_t last = plan->n_units * (piece + 1) / plan->n_pieces;
+    int loaded = -1;
+    unit u;
+
+    begin(&u, plan, piece);
+    for (int64_t i = plan->n_units * piece / plan->n_pieces; i < last; i++) {
+        /* Channels of an image one after the other, or images of a group. */
+        const int group = (int)(plan->by_channels ? i / plan->n : i % plan->groups);
+
+        u.image = plan->by_channels ? i % plan->n : i / plan->groups;
+        set_group(&u, group);
+        if (group != loaded)
+            load_weights(&u);
+        loaded = group;
+        for (int row = 0; row < plan->h.out; row += plan->strip)
+            convolve_strip(&u, row, (int)ptac_least(plan->strip, plan->h.out - row));
+    }
+}
+
+/* Sums in float go on in double. */
+TARGET static void flush(unit *u)
+{
+    for (int i = 0; i <= u->n_taps; i++) {
+        if (u->plan->by_channels)
+            v_add_to_f64(u->totals + i * LANES, v_load(u->taps + i * LANES));
+        else
+            u->totals[i] += v_sum_f64(v_load(u->taps + i * LANES));
+    }
+    memset(u->taps, 0, (size_t)(u->n_taps + 1) * LANES * sizeof *u->taps);
+    u->n_terms = 0;
+}
+
+/* A line of n gradients, in each of its phases. */
+INLINE void multiply_line(unit *u, const float *from, int n, const float *grad,
+                          int n_lanes)
+{
+    const line *l = &u->l;
+
+    for (int phase = 0; phase < l->n_phases && phase < n; phase++) {
+        const int count = (int)ptac_parts(n - phase, l->n_phases);
+        const float *grads = grad + phase * (l->to_step / l->n_phases);
+
+        u->by.products(l, from + phase * (l->from_step / l->n_phases), count, grads,
+                       n_lanes, u->taps);
+        if (u->plan->grad_bias)
+            add_gradients(l, grads, count, n_lanes, u->taps + u->n_taps * LANES);
+    }
+    u->n_terms += n;
+    if (u->n_terms >= FLUSH)
+        flush(u);
+}
+
+INLINE void multiply_strip(unit *u, int row, int n_rows)
+{
+    const ptac_depthwise_plan *plan = u->plan;
+    const float *grad = plan->grad + pixel_offset(u, plan->h.out, plan->w.out, row);
+    const int64_t from_step = (int64_t)plan->h.stride * plan->width * LANES;
+    const int n_lanes = plan->channels_last ? u->n_channels : LANES;
+
+    pack(u, row, n_rows);
+    if (!plan->by_channels) {
+        FOR_LANES(j, m, 0, plan->w.out, {
+            multiply_line(u, u->packed + plan->lead + j, n_rows, grad + j, m);
+        });
+        return;
+    }
+    if (!plan->channels_last) {
+        transpose_planes(grad, (int64_t)plan->h.out * plan->w.out, u->n_channels,
+                         (int64_t)n_rows * plan->w.out, u->second);
+        grad = u->second;
+    }
+    for (int i = 0; i < n_rows; i++) {
+        multiply_line(u, u->packed + i * from_step, plan->w.out, grad, n_lanes);
+        grad += (int64_t)plan->w.out * (plan->channels_last ? plan->channels : LANES);
+    }
+}
+
+INLINE void store_weights(const unit *u)
+{
+    const ptac_depthwise_plan *plan = u->plan;
+    const int n = u->n_taps, h = plan->h.kernel, w = plan->w.kernel;
+    float *to = plan->result + (int64_t)u->channel * n;
+
+    if (!plan->by_channels) {
+        for (int a = 0; a < h; a++)
+            for (int b = 0; b < w; b++)
+                *to++ = (float)u->totals[b * h + a];
+        if (plan->grad_bias)
+            plan->grad_bias[u->channel] = (float)u->totals[n];
+        return;
+    }
+    for (int i = 0; i < u->n_channels; i++, to += n) {
+        for (int tap = 0; tap < n; tap++)
+            to[tap] = (float)u->totals[tap * LANES + i];
+        if (plan->grad_bias)
+            plan->grad_bias[u->channel + i] = (float)u->totals[n * LANES + i];
+    }
+}
+
+TARGET static void sum_piece(const ptac_depthwise_plan *plan, int64_t piece)
+{
+    const int64_t last = plan->n_units * (piece + 1) / plan->n_pieces;
+    unit u;
+
+    begin(&u, plan, piece);
+    for (int64_t i = plan->n_units * piece / plan->n_pieces; i < last; i++) {
+        memset(u.taps, 0, (size_t)plan->n_taps * sizeof *u.taps);
+        memset(u.totals, 0, (size_t)plan->n_taps * sizeof *u.totals);
+        set_group(&u, (int)i);
+        for (u.image = 0; u.image < plan->n; u.image++)
+            for (int row = 0; row < plan->h.out; row += plan->strip)
+                multiply_strip(&u, row,
+                               (int)ptac_least(plan->strip, plan->h.out - row));
+        flush(&u);
+        store_weights(&u);
+    }
+}
+
+#define DEFINE_STAGE(stage, one)                                                       \
+    static void stage(int64_t begin, int64_t end, void *context)                       \
+    {                                                                                  \
+        for (int64_t i = begin; i < end; i++)                                          \
+            one(context, i);                                                           \
+    }
+DEFINE_STAGE(convolve, convolve_piece)
+DEFINE_STAGE(sum_weights, sum_piece)
+
+static ptac_reason accepts(const ptac_call *call)
+{
+    return ptac_depthwise_accepts(call, LANES);
+}
+
+static ptac_status run(const ptac_call *call)
+{
+    static const ptac_depthwise_stages stages = {LANES, convolve, sum_weights};
+
+    return ptac_depthwise_run(call, &stages);
+}
+
+PTAC_ROW(DEPTHWISE_CONV2D, ISA, PTAC_CLOSE, NEEDS, accepts, run, .spreads = true)
+PTAC_ROW(DEPTHWISE_CONV2D_BACKWARD, ISA, PTAC_CLOSE, NEEDS, accepts, run,
+         .spreads = true)
