@@ -25,7 +25,7 @@ NCHW, NHWC = torch.contiguous_format, torch.channels_last
 SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "3x3": ((2, 24, 14, 14), (3, 3), {"padding": 1}),
     "3x3 wide": ((1, 18, 9, 56), (3, 3), {"padding": 1}),
-    "3x3 strips": ((1, 16, 70, 112), (3, 3), {"padding": 1}),
+    "3x3 strips": ((1, 8, 40, 112), (3, 3), {"padding": 1}),
     "3x3 strided": ((2, 24, 28, 28), (3, 3), {"padding": 1, "stride": 2}),
     "5x5": ((2, 33, 7, 7), (5, 5), {"padding": 2}),
     "5x5 strided": ((1, 24, 15, 40), (5, 5), {"padding": 2, "stride": 2}),
@@ -194,7 +194,7 @@ def convolved(n_images: int = 5) -> list[Tensor]:
     for name in ("3x3 strips", "3x3 strided", "5x5", "7x7", "dilated", "signal"):
         sizes, kernel, options = SHAPES[name]
         generator = torch.Generator().manual_seed(1)
-        channels = 40
+        channels = 24
         x = torch.randn(n_images, channels, *sizes[2:], generator=generator)
         w = torch.randn(channels, 1, *kernel, generator=generator).requires_grad_()
         function = F.conv1d if len(sizes) == 3 else F.conv2d
@@ -378,7 +378,7 @@ def test_switching_while_others_convolve() -> None:
 
         def loop() -> None:
             torch.set_num_threads(1)
-            found.extend(convolved(2) for _ in range(15))
+            found.extend(convolved(2) for _ in range(8))
 
         with switching.accelerated(*OPS):
             ours = convolved(2)
@@ -390,7 +390,7 @@ def test_switching_while_others_convolve() -> None:
                 ptac.disable()
             for thread in threads:
                 thread.join()
-        assert len(found) == 30
+        assert len(found) == 16
         for results in found:
             for mine, one, other in zip(results, ours, stock, strict=True):
                 assert contract.same_bits(mine, one) or contract.same_bits(mine, other)

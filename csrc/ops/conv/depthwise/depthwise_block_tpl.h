@@ -3,10 +3,10 @@
  *
  * Expects the words of ops/math/lanes.h. A line is a row of places along one axis of
  * the image, each a vector of LANES floats: of columns where lanes are channels, of
- * rows where lanes are pixels. Registers hold several results of a line, so that one
- * load serves as many taps along it as meet there; the taps of the other axis follow
- * one after the other. A result's sum runs over the other axis and, within that, along
- * the line, whatever else is computed beside it.
+ * rows where lanes are pixels, of vectors of a signal. Registers hold several results
+ * of a line, so that one load serves as many taps along it as meet there; the taps of
+ * the other axis follow one after the other. A result's sum runs over the other axis
+ * and, within that, along the line, whatever else is computed beside it.
  */
 #include "ops/conv/depthwise/depthwise_plan.h"
 
@@ -183,27 +183,42 @@ INLINE void products_at(const line *l, int r, int k, int s, const float *from,
     }
 }
 
-INLINE void any_products_at(const line *l, const float *from, const float *grad,
+INLINE void any_products_at(const line *l, int r, const float *from, const float *grad,
                             int n_lanes, float *sums)
 {
-    const vec g = v_load_first(grad, n_lanes);
+    vec grads[SOME];
 
+#pragma GCC unroll 4
+    for (int i = 0; i < r; i++)
+        grads[i] = v_load_first(grad + i * l->to_step, n_lanes);
     for (int b = 0; b < l->n_others; b++) {
         const float *at = from + l->other_at[b];
 
-        for (int a = 0; a < l->taps; a++, sums += LANES)
-            v_store(sums,
-                    v_fma(v_load_first(at + a * l->dilation * l->from_step, n_lanes), g,
-                          v_load(sums)));
+        for (int a = 0; a < l->taps; a++, sums += LANES) {
+            vec sum = v_load(sums);
+
+#pragma GCC unroll 4
+            for (int i = 0; i < r; i++) {
+                const int place = i * l->stride + a * l->dilation;
+
+                sum = v_fma(v_load_first(at + place * l->from_step, n_lanes), grads[i],
+                            sum);
+            }
+            v_store(sums, sum);
+        }
     }
 }
 
 TARGET static void any_gradient_line(const line *l, const float *from, int n,
                                      const float *grad, int n_lanes, float *sums)
 {
-    for (int i = 0; i < n; i++)
-        any_products_at(l, from + i * l->stride * l->from_step, grad + i * l->to_step,
-                        n_lanes, sums);
+    const int64_t step = l->stride * l->from_step;
+    int i = 0;
+
+    for (; i + SOME <= n; i += SOME)
+        any_products_at(l, SOME, from + i * step, grad + i * l->to_step, n_lanes, sums);
+    for (; i < n; i++)
+        any_products_at(l, 1, from + i * step, grad + i * l->to_step, n_lanes, sums);
 }
 
 INLINE void products_of_line(const line *l, int k, int s, const float *from, int n,

@@ -56,6 +56,7 @@ static void lay_out(const ptac_depthwise *p, int lanes, ptac_depthwise_plan *pla
     plan->lanes = lanes;
     plan->by_channels =
         p->channels_last || (plan->w.out <= lanes && plan->channels >= lanes / 2);
+    plan->is_signal = !plan->by_channels && plan->h.out == 1 && plan->h.kernel == 1;
     if (plan->by_channels) {
         plan->groups = (int)ptac_parts(plan->channels, lanes);
         plan->width = ptac_depthwise_reach(&plan->w, plan->w.out);

@@ -45,6 +45,7 @@ typedef struct ptac_depthwise_plan {
     bool is_reversed, channels_last;
 
     bool by_channels; /* what lanes are */
+    bool is_signal;   /* lanes are pixels, of which there is but one row */
     int lanes;
     int groups;        /* of lanes of channels, or channels */
     int width;         /* of a packed row: columns, or with its remainders floats */

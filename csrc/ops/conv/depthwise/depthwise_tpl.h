@@ -72,6 +72,10 @@ INLINE void begin_line(unit *u)
                              ? at * plan->width * LANES
                              : at % other->stride * plan->part + at / other->stride;
     }
+    if (plan->is_signal) {
+        l->from_step = l->to_step = LANES;
+        l->stride = l->dilation = 1;
+    }
     l->weights = u->taps;
     l->least = v_set(plan->act == PTAC_DEPTHWISE_RELU ? 0 : -INFINITY);
     l->n_phases = 1;
@@ -181,6 +185,11 @@ INLINE void convolve_columns(const unit *u, int n_rows, float *to)
     const int n = u->plan->w.out, n_last = at_most_lanes(n);
     const bool may_overlap = u->l.n_phases == 1 && 2 * n >= LANES;
 
+    if (u->plan->is_signal) {
+        convolve_line(u, u->packed + u->plan->lead, (int)ptac_parts(n, LANES), to,
+                      LANES, (n - 1) % LANES + 1);
+        return;
+    }
     for (int j = 0; j < n; j += LANES) {
         if (n >= LANES && j + LANES > n)
             j = n - LANES;
@@ -273,6 +282,15 @@ INLINE void multiply_strip(unit *u, int row, int n_rows)
     const int n_lanes = plan->channels_last ? u->n_channels : LANES;
 
     pack(u, row, n_rows);
+    if (plan->is_signal) {
+        const int whole = plan->w.out / LANES, rest = plan->w.out % LANES;
+        const float *from = u->packed + plan->lead;
+
+        multiply_line(u, from, whole, grad, LANES);
+        if (rest > 0)
+            multiply_line(u, from + whole * LANES, 1, grad + whole * LANES, rest);
+        return;
+    }
     if (!plan->by_channels) {
         FOR_LANES(j, m, 0, plan->w.out, {
             multiply_line(u, u->packed + plan->lead + j, n_rows, grad + j, m);
