@@ -6,28 +6,32 @@
 #include "bind/torch/overrides/convolution.h"
 
 enum {
-    /* Arguments of aten::convolution: */
-    GEOMETRY = 3,
-    /* and of its backward: */
+    GEOMETRY = 3, /* where it begins among the arguments, */
     BACKWARD_GEOMETRY = 4,
+    TRANSPOSED = 3, /* and in it */
+    GROUPS = 5,
 };
+
+/* Asked of every call: looks at as little as it can. */
+static ptac_op op_of(const ptac_view *x, const ptac_view *w,
+                     const ptac_argument *geometry, ptac_op depthwise, ptac_op other)
+{
+    const bool is_depthwise =
+        !geometry[TRANSPOSED].truth && ptac_is_depthwise(x, w, geometry[GROUPS].number);
+
+    return is_depthwise ? depthwise : other;
+}
 
 static ptac_op forward_op(const ptac_arguments *args)
 {
-    const ptac_geometry geo = ptac_conv_geometry(args->at + GEOMETRY);
-
-    return ptac_is_depthwise(&args->at[0].view, &args->at[1].view, &geo)
-               ? PTAC_OP_DEPTHWISE_CONV2D
-               : PTAC_OP_CONV2D;
+    return op_of(&args->at[0].view, &args->at[1].view, args->at + GEOMETRY,
+                 PTAC_OP_DEPTHWISE_CONV2D, PTAC_OP_CONV2D);
 }
 
 static ptac_op backward_op(const ptac_arguments *args)
 {
-    const ptac_geometry geo = ptac_conv_geometry(args->at + BACKWARD_GEOMETRY);
-
-    return ptac_is_depthwise(&args->at[1].view, &args->at[2].view, &geo)
-               ? PTAC_OP_DEPTHWISE_CONV2D_BACKWARD
-               : PTAC_OP_CONV2D_BACKWARD;
+    return op_of(&args->at[1].view, &args->at[2].view, args->at + BACKWARD_GEOMETRY,
+                 PTAC_OP_DEPTHWISE_CONV2D_BACKWARD, PTAC_OP_CONV2D_BACKWARD);
 }
 
 static ptac_reason read_depthwise(const ptac_arguments *args, const ptac_call *call,

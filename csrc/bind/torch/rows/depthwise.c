@@ -8,11 +8,10 @@ enum {
     IMAGES = 4,
 };
 
-bool ptac_is_depthwise(const ptac_view *x, const ptac_view *w, const ptac_geometry *geo)
+bool ptac_is_depthwise(const ptac_view *x, const ptac_view *w, int64_t groups)
 {
-    return geo->groups > 1 && !geo->is_transposed &&
-           (x->n_dims == SIGNAL || x->n_dims == IMAGES) && w->n_dims == x->n_dims &&
-           x->sizes[1] == geo->groups && w->sizes[0] == geo->groups;
+    return groups > 1 && (x->n_dims == SIGNAL || x->n_dims == IMAGES) &&
+           w->n_dims == x->n_dims && x->sizes[1] == groups && w->sizes[0] == groups;
 }
 
 /*

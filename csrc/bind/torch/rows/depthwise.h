@@ -8,8 +8,7 @@
 #include "ops/conv/depthwise/depthwise.h"
 
 /* Each channel has one kernel of its own. The views may be of anything. */
-bool ptac_is_depthwise(const ptac_view *x, const ptac_view *w,
-                       const ptac_geometry *geo);
+bool ptac_is_depthwise(const ptac_view *x, const ptac_view *w, int64_t groups);
 
 /*
  * Fill params in, or say why stock must look at the call. Signals, [N, C, L], are
