@@ -31,6 +31,21 @@ LEVELS = ("exact", "close", "fast")
 BY_NAME = ("int8_linear", "int8_conv2d", "int8_embedding", "fp8_linear")
 """Operators whose switch is asked for by name and carries a bound of its own."""
 
+DIVIDED = {
+    "1x1": (
+        *(f"1x1_{few}" for few in ("few", "16", "32", "64", "128", "256")),
+        "1x1_strided", "1x1_strided_512",
+    ),
+    "strided": tuple(
+        f"strided_{few}" for few in ("first", "few", "16", "64", "256")
+    ),
+    "other": ("other_few", "other"),
+}  # fmt: skip
+"""Kinds of convolutions that are several now: what was measured of one is said of all.
+
+Their work is counted alike. A table that has lines of such a part says no more of it.
+"""
+
 _HERE = Path(__file__).parent
 
 
@@ -224,6 +239,27 @@ def _shipped(
     return Table(name, read_shipped(path, without), FASTER_ELSEWHERE)
 
 
+def _in_todays_kinds(
+    measurements: list[Measurement], allowed: Mapping[str, Container[str]]
+) -> Iterator[Measurement]:
+    """The same, with kinds that were divided as what they were divided into.
+
+    Of rows that are not allowed the parts would say no more than that stock runs, at
+    places where others were not measured.
+    """
+    known = {(m.op, m.kind, m.row) for m in measurements}
+    for m in measurements:
+        kind, _, gradient = m.kind.partition("_")
+        parts = DIVIDED.get(kind) if gradient in {"", "data", "weight"} else None
+        if parts is None or not m.op.startswith("conv2d"):
+            yield m
+            continue
+        for part in parts if m.row in allowed.get(m.op, ()) else ():
+            name = f"{part}_{gradient}" if gradient else part
+            if name == m.kind or (m.op, name, m.row) not in known:
+                yield m._replace(kind=name)
+
+
 Point = tuple[str, str, str, int, Work, str | None, float, float]
 
 
@@ -258,7 +294,7 @@ def points(
             if can_run and (op in BY_NAME or LEVELS.index(level) <= highest)
         }  # fmt: skip
     best: dict[tuple[str, str, str, int, Work], tuple[str | None, float, float]] = {}
-    for m in table.measurements:
+    for m in _in_todays_kinds(table.measurements, allowed):
         if m.kind not in kinds.get(m.op, ()):
             continue  # measured by another version of this package
         place = (m.op, m.kind, m.dtype, m.threads, m.work)

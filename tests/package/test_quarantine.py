@@ -72,6 +72,9 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     ),
     "prelu": lambda: gradient_of(lambda x: F.prelu(x, SLOPE), 8, 5),
     "mish": lambda: gradient_of(F.mish, 8, 5),
+    "batch_norm": lambda: gradient_of(
+        lambda x: F.batch_norm(x, None, None, training=True), 8, 5
+    ),
     "log_softmax": lambda: gradient_of(lambda x: x.log_softmax(1), 8, 5),
     "cross_entropy": lambda: gradient_of(lambda x: F.cross_entropy(x, TARGET), 8, 5),
     "linear_act": layers,

@@ -187,7 +187,7 @@ FAMILIES = {
         Family(densenet, 4, {"shape": 1}),
         Family(inception, 2, {"shape": 5}),
         Family(separable, 1, {"shape": 2}),
-        Family(autoencoder, 3, {"argument": 1, "shape": 1}),
+        Family(autoencoder, 3, {"shape": 2}),
         Family(shared, 5, {}),
     )
 }

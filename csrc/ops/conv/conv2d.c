@@ -74,24 +74,57 @@ ptac_reason ptac_conv2d_reason(const ptac_call *call)
 
     if (call->inputs[0].dtype != PTAC_F32)
         return PTAC_DTYPE;
-    if (p->kernel_h != p->kernel_w || (p->kernel_h != 3 && p->kernel_h != 5) ||
+    if (p->groups != 1 || p->dilation_h != 1 || p->dilation_w != 1 ||
+        p->kernel_h != p->kernel_w || (p->kernel_h != 3 && p->kernel_h != 5) ||
         p->stride_h != 1 || p->stride_w != 1 || is_unlike_cases(call))
         return PTAC_SHAPE;
     return PTAC_TAKE;
 }
 
-static int kind_of_others(const ptac_conv2d *p)
+/* The kind behind first for so many channels: one more for each bound reached. */
+static int beyond(int first, int channels, int n, const int *bounds)
 {
+    while (n-- > 0)
+        first += channels >= *bounds++;
+    return first;
+}
+
+#define BEYOND(first, channels, ...)                                                   \
+    beyond(first, channels, (int)(sizeof(int[]){__VA_ARGS__} / sizeof(int)),           \
+           (int[]){__VA_ARGS__})
+
+static int kind_of_others(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
+    const bool is_strided = p->stride_h != 1 || p->stride_w != 1;
+    const bool is_transposed = call->op == PTAC_OP_CONV2D
+                                   ? p->result == PTAC_CONV_DATA
+                                   : p->result == PTAC_CONV_FORWARD;
+    const bool is_first = p->in_channels <= PTAC_CONV_FIRST_CHANNELS;
+    const int fewer = (int)ptac_least(p->in_channels, p->out_channels) / p->groups;
+
     if (p->channels_last)
         return PTAC_CONV_NHWC;
+    if (p->groups > 1)
+        return is_strided ? PTAC_CONV_GROUPED_STRIDED
+                          : BEYOND(PTAC_CONV_GROUPED_FEW, fewer, 8, 32);
+    if (is_transposed && is_strided)
+        return BEYOND(PTAC_CONV_TRANSPOSED_FEW, fewer, 16, 64);
     if (p->kernel_h == 1 && p->kernel_w == 1)
-        return PTAC_CONV_1X1;
-    return p->stride_h != 1 || p->stride_w != 1 ? PTAC_CONV_STRIDED : PTAC_CONV_OTHER;
+        return is_strided ? BEYOND(PTAC_CONV_1X1_STRIDED, fewer, 512)
+                          : BEYOND(PTAC_CONV_1X1_FEW, fewer, 16, 32, 64, 128, 256);
+    if (p->h == 1 && p->kernel_h == 1)
+        return is_first ? PTAC_CONV_ROW_FIRST
+                        : BEYOND(PTAC_CONV_ROW_FEW, fewer, 16, 64);
+    if (is_strided)
+        return is_first ? PTAC_CONV_STRIDED_FIRST
+                        : BEYOND(PTAC_CONV_STRIDED_FEW, fewer, 16, 64, 256);
+    return BEYOND(PTAC_CONV_OTHER_FEW, fewer, 16);
 }
 
 static int64_t uses_of(const ptac_conv2d *p)
 {
-    const int64_t channels = (int64_t)p->in_channels * p->out_channels;
+    const int64_t channels = (int64_t)p->in_channels / p->groups * p->out_channels;
     const int64_t n_elements = p->n * p->in_channels * p->h * p->w +
                                p->n * p->out_channels * p->out_h * p->out_w +
                                channels * p->kernel_h * p->kernel_w;
@@ -106,7 +139,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 
     if (p->n == 0 || p->in_channels == 0 || p->out_channels == 0)
         return PTAC_EMPTY;
-    shape->kind = is_ours ? kind_of(call) : kind_of_others(p);
+    shape->kind = is_ours ? kind_of(call) : kind_of_others(call);
     shape->work = is_ours ? ptac_conv2d_pixels(p) : ptac_conv2d_work(p);
     shape->uses = uses_of(p);
     if (p->result == PTAC_CONV_WEIGHT)
@@ -120,8 +153,15 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
         "5x5_first" after, "5x5_few" after, "5x5_16" after, "5x5_64" after,            \
         "nhwc_3x3_16" after, "nhwc_3x3_32" after, "nhwc_3x3_64" after,                 \
         "nhwc_3x3_128" after, "nhwc_3x3_256" after, "nhwc_3x3_512" after,              \
-        "nhwc_5x5_16" after, "nhwc_5x5_64" after, "1x1" after, "strided" after,        \
-        "nhwc" after, "other" after
+        "nhwc_5x5_16" after, "nhwc_5x5_64" after, "1x1_few" after, "1x1_16" after,     \
+        "1x1_32" after, "1x1_64" after, "1x1_128" after, "1x1_256" after,              \
+        "1x1_strided" after, "1x1_strided_512" after, "strided_first" after,           \
+        "strided_few" after, "strided_16" after, "strided_64" after,                   \
+        "strided_256" after, "transposed_few" after, "transposed_16" after,            \
+        "transposed_64" after, "grouped_few" after, "grouped_8" after,                 \
+        "grouped_32" after, "grouped_strided" after, "row_first" after,                \
+        "row_few" after, "row_16" after, "row_64" after, "other_few" after,            \
+        "other" after, "nhwc" after
 
 PTAC_SHAPES(CONV2D, classify, KINDS(""))
 PTAC_SHAPES(CONV2D_BACKWARD, classify, KINDS("_data"), KINDS("_weight"))

@@ -2,20 +2,21 @@
  * conv2d.h - 2-d convolution of images and its gradients. float32. Level close, but for
  * rows that round their operands, which take more: see ptac_conv2d_reason().
  *
- *   y[n, k, i, j] = bias[k] + sum over c, a, b of
- *                   x[n, c, i * stride - pad + a, j * stride - pad + b] w[k, c, a, b]
+ *   y[n, k, i, j] = bias[k] + sum over c, a, b of w[k, c, a, b] times
+ *       x[n, c, i * stride - pad + a * dilation, j * stride - pad + b * dilation]
  *
- * One group, no dilation. Calls of conv2d have inputs x, w and, where there is one,
- * bias, and output y. Where asked for an epilogue follows: with a fourth input, scale,
- * y is scale[k] times the sum, plus bias[k]; then ReLU; then max pooling of 2x2 at
- * stride 2, to out_h / 2 x out_w / 2. Calls of conv2d_backward ask for one gradient:
+ * where c counts the channels of k's group. Calls of conv2d have inputs x, w and, where
+ * there is one, bias, and output y. Where asked for an epilogue follows: with a fourth
+ * input, scale, y is scale[k] times the sum, plus bias[k]; then ReLU; then max pooling
+ * of 2x2 at stride 2, to out_h / 2 x out_w / 2. Calls of conv2d_backward ask for one
+ * gradient:
  *
  *   data      inputs grad_y, w; output grad_x
  *   weight    inputs x, grad_y; output grad_w and, where asked for, grad_bias
  *
- * A transposed convolution of stride 1 is a call of conv2d that asks for data, with a
- * bias where there is one, and its gradient of the data one of conv2d_backward that
- * asks for forward.
+ * A transposed convolution is a call of conv2d that asks for data, with a bias where
+ * there is one, and its gradient of the data one of conv2d_backward that asks for
+ * forward. A convolution of sequences is one of images of a single row.
  *
  * Each input is NCHW or NHWC, without gaps, as its strides say. Results are NHWC where
  * channels_last says so, and then an input is.
@@ -51,15 +52,20 @@ typedef struct ptac_conv2d {
     int kernel_h, kernel_w;
     int stride_h, stride_w;
     int pad_h, pad_w;
+    int dilation_h, dilation_w;
+    int groups;
     bool with_relu, with_pool;
     bool channels_last; /* the results are, the gradient of the weight too */
 } ptac_conv2d;
 
 /*
- * Shape kinds: kernels of 3x3 and 5x5 at stride 1 by the fewer of their channels;
- * for conv2d_backward the same of both gradients; of NHWC results from LEAST_NHWC
- * channels on. Within a kind pixels count. Then others, which rows that transform or
- * sum directly are not for; there multiply-adds count.
+ * Shape kinds. For conv2d_backward there are the same of both gradients.
+ *
+ * Kernels of 3x3 and 5x5 at stride 1, without groups and dilation, by the fewer of
+ * their channels; of NHWC results from LEAST_NHWC channels on. Within a kind pixels
+ * count. Then others, by the fewer channels of a group: of 1x1 kernels, of larger ones
+ * with a stride, of transposed ones with one, of groups, of sequences. There
+ * multiply-adds count.
  */
 enum {
     PTAC_CONV_FIRST_CHANNELS = 4, /* in, at most, of a network's first layer */
@@ -87,10 +93,33 @@ enum {
     PTAC_CONV_NHWC_3X3_512,
     PTAC_CONV_NHWC_5X5_16,
     PTAC_CONV_NHWC_5X5_64,
-    PTAC_CONV_1X1,
-    PTAC_CONV_STRIDED, /* of other kernels */
-    PTAC_CONV_NHWC,
+    PTAC_CONV_1X1_FEW, /* under 16 */
+    PTAC_CONV_1X1_16,
+    PTAC_CONV_1X1_32,
+    PTAC_CONV_1X1_64,
+    PTAC_CONV_1X1_128,
+    PTAC_CONV_1X1_256,
+    PTAC_CONV_1X1_STRIDED,     /* under 512 */
+    PTAC_CONV_1X1_STRIDED_512, /* channels of a group */
+    PTAC_CONV_STRIDED_FIRST,
+    PTAC_CONV_STRIDED_FEW, /* under 16 */
+    PTAC_CONV_STRIDED_16,
+    PTAC_CONV_STRIDED_64,
+    PTAC_CONV_STRIDED_256,
+    PTAC_CONV_TRANSPOSED_FEW, /* under 16 */
+    PTAC_CONV_TRANSPOSED_16,
+    PTAC_CONV_TRANSPOSED_64,
+    PTAC_CONV_GROUPED_FEW, /* under 8 */
+    PTAC_CONV_GROUPED_8,
+    PTAC_CONV_GROUPED_32,
+    PTAC_CONV_GROUPED_STRIDED,
+    PTAC_CONV_ROW_FIRST,
+    PTAC_CONV_ROW_FEW, /* under 16 */
+    PTAC_CONV_ROW_16,
+    PTAC_CONV_ROW_64,
+    PTAC_CONV_OTHER_FEW, /* under 16 */
     PTAC_CONV_OTHER,
+    PTAC_CONV_NHWC,
     PTAC_CONV_N_KINDS,
 };
 
@@ -103,11 +132,11 @@ static inline int64_t ptac_conv2d_pixels(const ptac_conv2d *p)
 /* Multiply-adds of the direct sum. */
 static inline int64_t ptac_conv2d_work(const ptac_conv2d *p)
 {
-    return p->n * p->out_channels * p->in_channels * p->kernel_h * p->kernel_w *
-           p->out_h * p->out_w;
+    return p->n * p->out_channels * (p->in_channels / p->groups) * p->kernel_h *
+           p->kernel_w * p->out_h * p->out_w;
 }
 
-/* Why only a row that takes any convolution may do this call. */
+/* Why only a row that takes any geometry may do this call. */
 ptac_reason ptac_conv2d_reason(const ptac_call *call);
 
 /*

@@ -14,19 +14,50 @@ enum {
 
 static ptac_reason accepts(const ptac_call *call)
 {
-    const ptac_reason why = ptac_conv2d_reason(call);
-
-    return why || ptac_conv2d_work(call->params) <= MOST_WORK ? why : PTAC_SHAPE;
+    if (call->inputs[0].dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    return ptac_conv2d_work(call->params) <= MOST_WORK ? PTAC_TAKE : PTAC_SHAPE;
 }
 
-/*
- * Where a tap of one axis meets position i of the result: a place among n of the other
- * image, or -1. Strides are 1 in what ptac_conv2d_reason() lets through.
- */
-static int place(bool is_data, int i, int tap, int pad, int n)
-{
-    const int at = is_data ? i + pad - tap : i - pad + tap;
+/* Of images, and of signals, which have no rows. */
+typedef struct steps {
+    int64_t image, channel, row, column;
+} steps;
 
+static steps steps_of(const ptac_view *view)
+{
+    const int64_t *strides = view->strides;
+
+    return view->n_dims == 3 ? (steps){strides[0], strides[1], 0, strides[2]}
+                             : (steps){strides[0], strides[1], strides[2], strides[3]};
+}
+
+/* Where taps of one axis meet positions of the result, by the forward convolution. */
+typedef struct axis {
+    int stride, pad, dilation;
+} axis;
+
+static axis along_h(const ptac_conv2d *p)
+{
+    return (axis){p->stride_h, p->pad_h, p->dilation_h};
+}
+
+static axis along_w(const ptac_conv2d *p)
+{
+    return (axis){p->stride_w, p->pad_w, p->dilation_w};
+}
+
+/* A tap and position i of the result: a place among n of the other image, or -1. */
+static int place(bool is_data, axis of, int i, int tap, int n)
+{
+    int at = is_data ? i + of.pad - tap * of.dilation
+                     : i * of.stride - of.pad + tap * of.dilation;
+
+    if (is_data) {
+        if (at % of.stride != 0)
+            return -1;
+        at /= of.stride;
+    }
     return at >= 0 && at < n ? at : -1;
 }
 
@@ -35,23 +66,30 @@ static double sum_at(const ptac_call *call, int64_t n, int channel, int i, int j
 {
     const ptac_conv2d *p = call->params;
     const bool is_data = p->result == PTAC_CONV_DATA;
-    const int channels = is_data ? p->out_channels : p->in_channels;
+    const int channels = (is_data ? p->out_channels : p->in_channels) / p->groups;
+    const int of_group = (is_data ? p->in_channels : p->out_channels) / p->groups;
+    const int group = channel / of_group;
     const int h = is_data ? p->out_h : p->h, w = is_data ? p->out_w : p->w;
-    const int64_t *of_x = call->inputs[0].strides, *of_w = call->inputs[1].strides;
-    const float *image = (const float *)call->inputs[0].data + n * of_x[0];
-    const float *weight =
-        (const float *)call->inputs[1].data + channel * of_w[is_data ? 1 : 0];
+    const steps of_x = steps_of(&call->inputs[0]), of_w = steps_of(&call->inputs[1]);
+    const float *image = (const float *)call->inputs[0].data + n * of_x.image +
+                         (int64_t)group * channels * of_x.channel;
+    const float *weight = (const float *)call->inputs[1].data +
+                          (is_data ? (int64_t)group * channels * of_w.image +
+                                         channel % of_group * of_w.channel
+                                   : channel * of_w.image);
     double sum = 0;
 
     for (int a = 0; a < p->kernel_h; a++) {
-        const int row = place(is_data, i, a, p->pad_h, h);
+        const int row = place(is_data, along_h(p), i, a, h);
 
         for (int b = 0; b < p->kernel_w && row >= 0; b++) {
-            const int column = place(is_data, j, b, p->pad_w, w);
+            const int column = place(is_data, along_w(p), j, b, w);
 
             for (int c = 0; c < channels && column >= 0; c++)
-                sum += (double)image[c * of_x[1] + row * of_x[2] + column * of_x[3]] *
-                       weight[c * of_w[is_data ? 0 : 1] + a * of_w[2] + b * of_w[3]];
+                sum += (double)image[c * of_x.channel + row * of_x.row +
+                                     column * of_x.column] *
+                       weight[c * (is_data ? of_w.image : of_w.channel) + a * of_w.row +
+                              b * of_w.column];
         }
     }
     return sum;
@@ -78,7 +116,7 @@ static void image_points(int64_t begin, int64_t end, void *context)
     const int channels = is_data ? p->in_channels : p->out_channels;
     const int h = (is_data ? p->h : p->out_h) / size;
     const int w = (is_data ? p->w : p->out_w) / size;
-    const int64_t *of_y = call->outputs[0].strides;
+    const steps of_y = steps_of(&call->outputs[0]);
     float *y = call->outputs[0].data;
 
     for (int64_t at = begin; at < end; at++) {
@@ -93,8 +131,8 @@ static void image_points(int64_t begin, int64_t end, void *context)
             if (!(next <= largest) && largest == largest)
                 largest = next;
         }
-        y[n * of_y[0] + k * of_y[1] + i / size * of_y[2] + j / size * of_y[3]] =
-            largest;
+        y[n * of_y.image + k * of_y.channel + i / size * of_y.row +
+          j / size * of_y.column] = largest;
     }
 }
 
@@ -103,34 +141,37 @@ static void weight_points(int64_t begin, int64_t end, void *context)
     const ptac_call *call = context;
     const ptac_conv2d *p = call->params;
     const float *x = call->inputs[0].data, *grad = call->inputs[1].data;
-    const int64_t *of_x = call->inputs[0].strides, *of_y = call->inputs[1].strides;
-    const int64_t *of_w = call->outputs[0].strides;
+    const steps of_x = steps_of(&call->inputs[0]), of_y = steps_of(&call->inputs[1]);
+    const steps of_w = steps_of(&call->outputs[0]);
     float *grad_w = call->outputs[0].data;
 
     for (int64_t at = begin; at < end; at++) {
         const int b = (int)(at % p->kernel_w);
         const int a = (int)(at / p->kernel_w % p->kernel_h);
         const int64_t plane = at / p->kernel_w / p->kernel_h;
-        const int64_t c = plane % p->in_channels, k = plane / p->in_channels;
+        const int of_group = p->in_channels / p->groups;
+        const int64_t c = plane % of_group, k = plane / of_group;
+        const int64_t first = k / (p->out_channels / p->groups) * of_group;
         double sum = 0;
 
         for (int64_t n = 0; n < p->n; n++) {
-            const float *image = x + n * of_x[0] + c * of_x[1];
-            const float *grads = grad + n * of_y[0] + k * of_y[1];
+            const float *image = x + n * of_x.image + (first + c) * of_x.channel;
+            const float *grads = grad + n * of_y.image + k * of_y.channel;
 
             for (int i = 0; i < p->out_h; i++) {
-                const int row = place(false, i, a, p->pad_h, p->h);
+                const int row = place(false, along_h(p), i, a, p->h);
 
                 for (int j = 0; j < p->out_w && row >= 0; j++) {
-                    const int column = place(false, j, b, p->pad_w, p->w);
+                    const int column = place(false, along_w(p), j, b, p->w);
 
                     if (column >= 0)
-                        sum += (double)image[row * of_x[2] + column * of_x[3]] *
-                               grads[i * of_y[2] + j * of_y[3]];
+                        sum += (double)image[row * of_x.row + column * of_x.column] *
+                               grads[i * of_y.row + j * of_y.column];
                 }
             }
         }
-        grad_w[k * of_w[0] + c * of_w[1] + a * of_w[2] + b * of_w[3]] = (float)sum;
+        grad_w[k * of_w.image + c * of_w.channel + a * of_w.row + b * of_w.column] =
+            (float)sum;
     }
 }
 
@@ -138,7 +179,7 @@ static void sum_bias_gradients(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
     const float *grad = call->inputs[1].data;
-    const int64_t *of_y = call->inputs[1].strides;
+    const steps of_y = steps_of(&call->inputs[1]);
 
     for (int k = 0; k < p->out_channels; k++) {
         double sum = 0;
@@ -146,7 +187,8 @@ static void sum_bias_gradients(const ptac_call *call)
         for (int64_t n = 0; n < p->n; n++)
             for (int64_t i = 0; i < p->out_h; i++)
                 for (int64_t j = 0; j < p->out_w; j++)
-                    sum += grad[n * of_y[0] + k * of_y[1] + i * of_y[2] + j * of_y[3]];
+                    sum += grad[n * of_y.image + k * of_y.channel + i * of_y.row +
+                                j * of_y.column];
         ((float *)call->outputs[1].data)[k] = (float)sum;
     }
 }

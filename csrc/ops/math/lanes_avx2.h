@@ -96,6 +96,14 @@ INLINE vec v_scale(vec v, vec n)
 DEFINE_REDUCTION(v_sum, add)
 DEFINE_REDUCTION(v_largest, max)
 
+/* Elements 0, 2, ... of a, then those of b. */
+INLINE vec v_evens(vec a, vec b)
+{
+    const __m256d pairs = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88));
+
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(pairs, 0xd8));
+}
+
 INLINE void v_transpose(vec rows[LANES])
 {
     transpose_parts(rows);

@@ -56,6 +56,15 @@ INLINE void v_store_halves(uint16_t *p, __m256i halves, int n)
         _mm256_mask_storeu_epi16(p, v_first(n), halves);
 }
 
+/* Elements 0, 2, ... of a, then those of b. */
+INLINE vec v_evens(vec a, vec b)
+{
+    const ints even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+
+    return _mm512_permutex2var_ps(a, even, b);
+}
+
 INLINE void v_transpose(vec rows[LANES])
 {
     transpose_parts(rows);

@@ -28,9 +28,11 @@ __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 
 def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
-    families = (conv, pool, norm, activation, loss, linear, attention, int8, optim)
+    families = (
+        *(conv, depthwise, pool, norm, activation),
+        *(loss, linear, attention, int8, optim),
+    )
     for family in families:
-    for family in (conv, depthwise, pool, loss, linear, attention, int8, optim):
         yield from family.cases()
 
 

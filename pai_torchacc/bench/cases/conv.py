@@ -8,7 +8,9 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from pai_torchacc.bench.cases import conv_others
 from pai_torchacc.bench.cases.case import Call, Case, Gradient, Make
+from pai_torchacc.bench.cases.conv_others import DATA, WEIGHT
 
 CHANNELS = {
     (3, "first"): ((1, 32), (3, 64)),
@@ -38,17 +40,6 @@ FIRST_WIDTHS = (16, 28, 56)
 MOST_WORK = 1_250_000_000
 """Multiply-adds beyond which a case tells nothing new."""
 
-OTHERS = {
-    "1x1": ((1, 64, 64, 16, 1, 1), (8, 64, 256, 14, 1, 2), (8, 512, 512, 14, 1, 1)),
-    "strided": ((2, 16, 32, 16, 3, 2), (8, 64, 128, 28, 3, 2), (4, 3, 64, 112, 7, 2)),
-    "nhwc": ((2, 16, 32, 16, 3, 2), (8, 64, 128, 28, 3, 2), (8, 256, 256, 28, 1, 1)),
-    "other": ((2, 16, 16, 16, 7, 1), (8, 64, 64, 14, 7, 1), (4, 64, 64, 56, 7, 1)),
-}
-"""Images, channels in and out, width, kernel size, stride of what is unlike these."""
-
-DATA, WEIGHT = "data", "weight"
-"""Which gradient: of the input, or of the weight and the bias."""
-
 
 def cases() -> Iterator[Case]:
     """Cases of conv2d and of both its gradients."""
@@ -65,9 +56,7 @@ def cases() -> Iterator[Case]:
             yield from _cases(kind, pixels, shapes, torch.contiguous_format)
             if few.isdigit():
                 yield from _cases(f"nhwc_{kind}", pixels, shapes, torch.channels_last)
-    for kind, shapes in OTHERS.items():
-        for shape in shapes:
-            yield from _cases_of_others(kind, shape)
+    yield from conv_others.cases()
 
 
 def _cases(
@@ -81,29 +70,6 @@ def _cases(
     ):
         makes: list[Make] = [partial(make, layout, *shape) for shape in shapes]
         yield _case(op, kind + suffix, pixels, tuple(makes))
-
-
-def _cases_of_others(kind: str, shape: tuple[int, ...]) -> Iterator[Case]:
-    n, c, k, width, size, stride = shape
-    is_nhwc = kind == "nhwc"
-    out = (width + 2 * (size // 2) - size) // stride + 1
-    work = n * c * k * size**2 * out**2
-
-    def tensors() -> tuple[torch.Tensor, torch.Tensor]:
-        layout = torch.channels_last if is_nhwc else torch.contiguous_format
-        return _tensors(layout, size, n, c, k, width)
-
-    def forward() -> Call:
-        x, w = tensors()
-        return lambda: F.conv2d(x, w, stride=stride, padding=size // 2)
-
-    def backward(side: str) -> Call:
-        return _gradient(side, *tensors(), stride)
-
-    yield _case("conv2d", kind, work, (forward,))
-    for side in (DATA, WEIGHT):
-        made = partial(backward, side)
-        yield _case("conv2d_backward", f"{kind}_{side}", work, (made,))
 
 
 def _case(op: str, kind: str, work: int, makes: tuple[Make, ...]) -> Case:

@@ -124,14 +124,18 @@ FORWARDED: dict[str, tuple[Any, str]] = {
     "bfloat16": (conv(to=torch.bfloat16), "dtype"),
     "1x1": (conv(weight=(4, 4, 1, 1)), "shape"),
     "stride": (conv(stride=2), "shape"),
-    "dilation": (conv(dilation=2), "argument"),
-    "groups": (conv(weight=(4, 2, 3, 3), groups=2), "argument"),
+    "dilation": (conv(dilation=2), "shape"),
+    "groups": (conv(weight=(4, 2, 3, 3), groups=2), "shape"),
     "conv1d": (lambda: F.conv1d(torch.ones(1, 4, 9), torch.ones(4, 4, 3)), "shape"),
     "transposed, stride": (
         lambda: F.conv_transpose2d(
             torch.ones(1, 4, 9, 9), torch.ones(4, 4, 3, 3), stride=2
         ),
-        "argument",
+        "shape",
+    ),
+    "conv3d": (
+        lambda: F.conv3d(torch.ones(1, 4, 5, 5, 5), torch.ones(4, 4, 3, 3, 3)),
+        "shape",
     ),
     "not contiguous": (mixed(every_second, same), "layout"),
     "lopsided": (conv(x=(1, 160, 9, 9), weight=(16, 160, 3, 3)), "shape"),

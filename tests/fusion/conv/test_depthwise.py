@@ -107,19 +107,19 @@ FORWARDED: dict[str, tuple[Any, str, str]] = {
     "multiplier": (
         lambda: F.conv2d(torch.randn(1, 4, 9, 9), torch.randn(8, 1, 3, 3), groups=4),
         "conv2d",
-        "argument",
+        "shape",
     ),
     "grouped": (
         lambda: F.conv2d(torch.randn(1, 4, 9, 9), torch.randn(4, 2, 3, 3), groups=2),
         "conv2d",
-        "argument",
+        "shape",
     ),
     "transposed": (
         lambda: F.conv_transpose2d(
             torch.randn(1, 4, 9, 9), torch.randn(4, 1, 3, 3), groups=4
         ),
         "conv2d",
-        "argument",
+        "shape",
     ),
     "3-d": (depthwise((1, 4, 5, 5, 5)), "conv2d", "shape"),
 }

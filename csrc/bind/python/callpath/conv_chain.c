@@ -2,7 +2,7 @@
  * conv_chain.c - a Conv2d and what follows it, run as one conv2d.
  */
 #include "bind/python/callpath/chain.h"
-#include "bind/torch/rows/convolution.h"
+#include "bind/torch/rows/depthwise.h"
 #include "ops/norm/batch_norm_fold.h"
 
 enum {
@@ -163,7 +163,8 @@ static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)
     ptac_view_of(ptac_borrow(c->weight), &call.inputs[1]);
     if (call.n_inputs == 3)
         ptac_view_of(ptac_borrow(c->bias), &call.inputs[2]);
-    if (ptac_conv_check(&call, &c->geometry, &params))
+    if (ptac_conv_check(&call, &c->geometry, &params) ||
+        ptac_is_depthwise(&call.inputs[0], &call.inputs[1], c->geometry.groups))
         Py_RETURN_NONE;
     n_channels = params.out_channels;
     if (chain->with_norm) {
@@ -177,7 +178,7 @@ static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)
     row = choose(&call, &params, chain);
     if (!row || !has_torchs_strides(&params))
         Py_RETURN_NONE;
-    ptac_conv_output_sizes(&params, sizes);
+    ptac_conv_output_sizes(&params, 4, sizes);
     if (PTAC_UNLOCKED(!ptac_new_images(PTAC_F32, sizes, params.channels_last, &made,
                                        &call.outputs[0]) &&
                       ptac_run(row, &call)))

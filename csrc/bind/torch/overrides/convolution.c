@@ -1,7 +1,7 @@
 /*
  * convolution.c - aten::convolution, to which all convolutions come, and its backward.
  *
- * Two-dimensional ones of one group may be ours, and depthwise ones.
+ * Those of images and of signals may be ours; depthwise ones are another operator.
  */
 #include "bind/torch/overrides/convolution.h"
 
@@ -56,6 +56,7 @@ static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void 
                         ptac_outputs *outputs)
 {
     const ptac_geometry geo = ptac_conv_geometry(args->at + GEOMETRY);
+    const ptac_view *x = &call->inputs[0];
     ptac_conv2d *p = params;
     ptac_reason why;
 
@@ -64,8 +65,8 @@ static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void 
     why = ptac_conv_check(call, &geo, p);
     if (why)
         return why;
-    ptac_conv_output_sizes(p, outputs->own_sizes);
-    ptac_outputs_are(outputs, 4, outputs->own_sizes);
+    ptac_conv_output_sizes(p, x->n_dims, outputs->own_sizes);
+    ptac_outputs_are(outputs, x->n_dims, outputs->own_sizes);
     outputs->channels_last = p->channels_last;
     outputs->dense = 0;
     return ptac_is_tracing() ? PTAC_MODE : PTAC_TAKE;

@@ -151,7 +151,7 @@ static ptac_reason read(gradient_calls *calls)
     if (is_depthwise)
         ptac_depthwise_output_sizes(depthwise, x->n_dims, sizes);
     else
-        ptac_conv_output_sizes(conv2d, sizes);
+        ptac_conv_output_sizes(conv2d, x->n_dims, sizes);
     calls->result = is_depthwise ? &depthwise->result : &conv2d->result;
     calls->channels_last =
         is_depthwise ? depthwise->channels_last : conv2d->channels_last;

@@ -4,9 +4,11 @@
 #include "bind/torch/rows/convolution.h"
 
 /* A dense batch; *channels_last says of which layout it is to torch. */
-static ptac_reason image_reason(const ptac_view *view, bool *channels_last)
+static ptac_reason image_reason(const ptac_view *view, int n_dims, bool *channels_last)
 {
-    const ptac_reason why = ptac_floats_reason(view, 4);
+    const ptac_reason why = n_dims == PTAC_SIGNAL || n_dims == PTAC_IMAGES
+                                ? ptac_floats_reason(view, n_dims)
+                                : PTAC_SHAPE;
 
     if (why)
         return why;
@@ -17,12 +19,45 @@ static ptac_reason image_reason(const ptac_view *view, bool *channels_last)
     return PTAC_TAKE;
 }
 
-/* Outputs along one axis; 0 where there are none. */
-static int n_outputs(int size, int kernel, int stride, int padding)
+int ptac_conv_n_outputs(int64_t size, int64_t kernel, const ptac_conv_axis *axis)
 {
-    const int room = size + 2 * padding - kernel;
+    const int64_t room =
+        size + 2 * (int64_t)axis->padding - (kernel - 1) * axis->dilation - 1;
 
-    return room >= 0 ? room / stride + 1 : 0;
+    return room >= 0 ? (int)(room / axis->stride) + 1 : 0;
+}
+
+/* An option's elements for rows and columns; a signal has one, for columns. */
+static bool read_pair(const ptac_dims *given, int n_dims, int of_rows, int least,
+                      int pair[2])
+{
+    const int n = n_dims == PTAC_SIGNAL ? 1 : 2;
+
+    if (n == 1 ? given->n != 1 : !ptac_dims_is_pair(given))
+        return false;
+    pair[0] = of_rows;
+    for (int i = 0; i < n; i++) {
+        const int64_t value = given->values[i];
+
+        if (value < least || value > PTAC_CONV_MOST)
+            return false;
+        pair[2 - n + i] = (int)value;
+    }
+    return true;
+}
+
+bool ptac_conv_axes(const ptac_geometry *geo, int n_dims, ptac_conv_axis axes[2])
+{
+    int stride[2], padding[2], dilation[2], added[2];
+
+    if (!read_pair(&geo->stride, n_dims, 1, 1, stride) ||
+        !read_pair(&geo->padding, n_dims, 0, 0, padding) ||
+        !read_pair(&geo->dilation, n_dims, 1, 1, dilation) ||
+        !read_pair(&geo->output_padding, n_dims, 0, 0, added))
+        return false;
+    for (int i = 0; i < 2; i++)
+        axes[i] = (ptac_conv_axis){stride[i], padding[i], dilation[i], added[i]};
+    return true;
 }
 
 bool ptac_conv_precision_is_lowered(void)
@@ -36,89 +71,108 @@ bool ptac_conv_precision_is_lowered(void)
     return precision == AT_FLOAT32_TF32 || precision == AT_FLOAT32_BF16;
 }
 
-/* One group, no dilation, and sizes that our ints can hold. */
-static ptac_reason geometry_reason(const ptac_view *x, const ptac_view *w,
-                                   const ptac_geometry *geo)
+/* Sizes that our ints can hold. */
+static ptac_reason sizes_reason(const ptac_view *x, const ptac_view *w)
 {
-    enum { MOST = 1 << 24 };
-
-    if (geo->groups != 1 || !ptac_dims_is_pair(&geo->stride) ||
-        !ptac_dims_is_pair(&geo->padding) || !ptac_dims_is_pair(&geo->dilation) ||
-        !ptac_dims_is_pair(&geo->output_padding))
-        return PTAC_ARGUMENT;
-    for (int i = 0; i < 2; i++)
-        if (geo->dilation.values[i] != 1 || geo->output_padding.values[i] != 0 ||
-            geo->stride.values[i] < 1 || geo->padding.values[i] < 0)
-            return PTAC_ARGUMENT;
-    for (int i = 0; i < 4; i++)
-        if (x->sizes[i] > MOST || w->sizes[i] > MOST ||
-            geo->stride.values[i % 2] > MOST || geo->padding.values[i % 2] > MOST)
+    for (int i = 0; i < x->n_dims; i++)
+        if (x->sizes[i] > PTAC_CONV_MOST || w->sizes[i] > PTAC_CONV_MOST)
             return PTAC_SHAPE;
     return PTAC_TAKE;
 }
 
-/* A transposed convolution of stride 1 is the gradient of the data of another one. */
-static ptac_reason transpose(ptac_conv2d *p, int64_t w_channels)
+/* The image that the convolution would have made one of size outputs of; or 0. */
+static int transposed_size(int size, int kernel, const ptac_conv_axis *axis)
 {
-    if (p->stride_h != 1 || p->stride_w != 1)
-        return PTAC_ARGUMENT;
+    const int64_t n = (int64_t)(size - 1) * axis->stride - 2 * (int64_t)axis->padding +
+                      (int64_t)(kernel - 1) * axis->dilation + axis->output_padding + 1;
+
+    return n > 0 && n <= PTAC_CONV_MOST && ptac_conv_n_outputs(n, kernel, axis) == size
+               ? (int)n
+               : 0;
+}
+
+/* A transposed convolution is the gradient of the data of another one. */
+static ptac_reason transpose(ptac_conv2d *p, int channels, const ptac_conv_axis axes[2])
+{
     p->result = PTAC_CONV_DATA;
-    p->in_channels = (int)w_channels;
+    p->in_channels = channels;
     p->out_h = p->h;
     p->out_w = p->w;
-    p->h += p->kernel_h - 1 - 2 * p->pad_h;
-    p->w += p->kernel_w - 1 - 2 * p->pad_w;
-    return p->h <= 0 || p->w <= 0 ? PTAC_ARGUMENT : PTAC_TAKE;
+    p->h = transposed_size(p->h, p->kernel_h, &axes[0]);
+    p->w = transposed_size(p->w, p->kernel_w, &axes[1]);
+    return p->h == 0 || p->w == 0 ? PTAC_ARGUMENT : PTAC_TAKE;
+}
+
+/* All but sizes of results; about what is wrong torch complains in its own words. */
+static ptac_reason fill(const ptac_view *x, const ptac_view *w,
+                        const ptac_geometry *geo, const ptac_conv_axis axes[2],
+                        ptac_conv2d *p)
+{
+    const bool is_signal = x->n_dims == PTAC_SIGNAL;
+    const int last = x->n_dims - 1;
+
+    *p = (ptac_conv2d){
+        .n = x->sizes[0],
+        .in_channels = (int)x->sizes[1],
+        .out_channels = (int)w->sizes[0],
+        .h = is_signal ? 1 : (int)x->sizes[2],
+        .w = (int)x->sizes[last],
+        .kernel_h = is_signal ? 1 : (int)w->sizes[2],
+        .kernel_w = (int)w->sizes[last],
+        .stride_h = axes[0].stride,
+        .stride_w = axes[1].stride,
+        .pad_h = axes[0].padding,
+        .pad_w = axes[1].padding,
+        .dilation_h = axes[0].dilation,
+        .dilation_w = axes[1].dilation,
+        .groups = (int)geo->groups,
+    };
+    if (geo->groups < 1 || geo->groups > PTAC_CONV_MOST ||
+        p->in_channels % p->groups != 0 || p->out_channels % p->groups != 0)
+        return PTAC_ARGUMENT;
+    return w->sizes[!geo->is_transposed] * (geo->is_transposed ? 1 : p->groups) ==
+                   x->sizes[1]
+               ? PTAC_TAKE
+               : PTAC_ARGUMENT;
 }
 
 ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
                              const ptac_geometry *geo, ptac_conv2d *p)
 {
-    const int64_t *stride = geo->stride.values, *padding = geo->padding.values;
     bool x_is_nhwc = false, w_is_nhwc = false;
-    ptac_reason why = image_reason(x, &x_is_nhwc);
+    ptac_conv_axis axes[2];
+    ptac_reason why = image_reason(x, x->n_dims, &x_is_nhwc);
 
     if (!why)
-        why = image_reason(w, &w_is_nhwc);
+        why = image_reason(w, x->n_dims, &w_is_nhwc);
     if (!why && geo->is_transposed && (x_is_nhwc || w_is_nhwc))
         why = PTAC_LAYOUT;
     if (!why)
-        why = geometry_reason(x, w, geo);
+        why = sizes_reason(x, w);
+    if (!why && !ptac_conv_axes(geo, x->n_dims, axes))
+        why = PTAC_ARGUMENT;
     if (!why && ptac_conv_precision_is_lowered())
         why = PTAC_MODE;
+    if (!why)
+        why = fill(x, w, geo, axes, p);
     if (why)
         return why;
-    *p = (ptac_conv2d){
-        .n = x->sizes[0],
-        .in_channels = (int)x->sizes[1],
-        .out_channels = (int)w->sizes[0],
-        .h = (int)x->sizes[2],
-        .w = (int)x->sizes[3],
-        .kernel_h = (int)w->sizes[2],
-        .kernel_w = (int)w->sizes[3],
-        .stride_h = (int)stride[0],
-        .stride_w = (int)stride[1],
-        .pad_h = (int)padding[0],
-        .pad_w = (int)padding[1],
-        .channels_last = x_is_nhwc || w_is_nhwc, /* and so is what torch answers */
-    };
-    if (w->sizes[!geo->is_transposed] != x->sizes[1])
-        return PTAC_ARGUMENT; /* torch complains in its own words */
+    p->channels_last = x_is_nhwc || w_is_nhwc; /* and so is what torch answers */
     if (geo->is_transposed)
-        return transpose(p, w->sizes[1]);
-    p->out_h = n_outputs(p->h, p->kernel_h, p->stride_h, p->pad_h);
-    p->out_w = n_outputs(p->w, p->kernel_w, p->stride_w, p->pad_w);
+        return transpose(p, (int)w->sizes[1] * p->groups, axes);
+    p->out_h = ptac_conv_n_outputs(p->h, p->kernel_h, &axes[0]);
+    p->out_w = ptac_conv_n_outputs(p->w, p->kernel_w, &axes[1]);
     return p->out_h == 0 || p->out_w == 0 ? PTAC_ARGUMENT : PTAC_TAKE;
 }
 
-void ptac_conv_output_sizes(const ptac_conv2d *p, int64_t sizes[4])
+void ptac_conv_output_sizes(const ptac_conv2d *p, int n_dims, int64_t sizes[4])
 {
     const bool is_data = p->result == PTAC_CONV_DATA;
 
     sizes[0] = p->n;
     sizes[1] = is_data ? p->in_channels : p->out_channels;
     sizes[2] = is_data ? p->h : p->out_h >> p->with_pool;
-    sizes[3] = is_data ? p->w : p->out_w >> p->with_pool;
+    sizes[n_dims - 1] = is_data ? p->w : p->out_w >> p->with_pool;
 }
 
 ptac_reason ptac_conv_check(const ptac_call *call, const ptac_geometry *geo,
@@ -130,6 +184,6 @@ ptac_reason ptac_conv_check(const ptac_call *call, const ptac_geometry *geo,
 
     if (why || call->n_inputs < 3)
         return why;
-    ptac_conv_output_sizes(params, sizes);
+    ptac_conv_output_sizes(params, call->inputs[0].n_dims, sizes);
     return ptac_vector_reason(&call->inputs[2], sizes[1]);
 }

@@ -8,12 +8,29 @@
 #include "bind/torch/bridge.h"
 #include "ops/conv/conv2d.h"
 
+enum {
+    PTAC_SIGNAL = 3, /* dimensions: [N, C, L], an image of one row */
+    PTAC_IMAGES = 4,
+    PTAC_CONV_MOST = 1 << 24, /* of sizes and options */
+};
+
 /* What follows the tensors. */
 typedef struct ptac_geometry {
     ptac_dims stride, padding, dilation, output_padding;
     bool is_transposed;
     int64_t groups;
 } ptac_geometry;
+
+/* The same of one axis. */
+typedef struct ptac_conv_axis {
+    int stride, padding, dilation, output_padding;
+} ptac_conv_axis;
+
+/* Of rows and of columns; false where a number is none that we can hold. */
+bool ptac_conv_axes(const ptac_geometry *geo, int n_dims, ptac_conv_axis axes[2]);
+
+/* Outputs along an axis; 0 where there are none. */
+int ptac_conv_n_outputs(int64_t size, int64_t kernel, const ptac_conv_axis *axis);
 
 /*
  * Fill params in, or say why stock must look at the call. The result is FORWARD, and of
@@ -35,6 +52,7 @@ static inline bool ptac_is_tracing(void)
 /* The user allows oneDNN less than float32, which it knows what to make of. */
 bool ptac_conv_precision_is_lowered(void);
 
-void ptac_conv_output_sizes(const ptac_conv2d *params, int64_t sizes[4]);
+/* Sizes of the result, as many as x has. */
+void ptac_conv_output_sizes(const ptac_conv2d *params, int n_dims, int64_t sizes[4]);
 
 #endif

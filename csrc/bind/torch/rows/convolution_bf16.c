@@ -22,6 +22,9 @@ static ptac_reason accepts(const ptac_call *call)
         return PTAC_DTYPE;
     if (!has_convolution() || is_forward != (p->result == PTAC_CONV_FORWARD))
         return PTAC_ARGUMENT;
+    if (p->groups != 1 || p->dilation_h != 1 || p->dilation_w != 1 ||
+        call->inputs[0].n_dims != 4)
+        return PTAC_SHAPE;
     return p->with_pool ? PTAC_SHAPE : PTAC_TAKE;
 }
 

@@ -3,14 +3,9 @@
  */
 #include "bind/torch/rows/depthwise.h"
 
-enum {
-    SIGNAL = 3, /* dimensions: [N, C, L] */
-    IMAGES = 4,
-};
-
 bool ptac_is_depthwise(const ptac_view *x, const ptac_view *w, int64_t groups)
 {
-    return groups > 1 && (x->n_dims == SIGNAL || x->n_dims == IMAGES) &&
+    return groups > 1 && (x->n_dims == PTAC_SIGNAL || x->n_dims == PTAC_IMAGES) &&
            w->n_dims == x->n_dims && x->sizes[1] == groups && w->sizes[0] == groups;
 }
 
@@ -29,62 +24,13 @@ static ptac_reason layout_reason(const ptac_view *x, const ptac_view *w,
                                                                        : PTAC_LAYOUT;
 }
 
-/* An option's elements for rows and columns; a signal has one, for columns. */
-static bool read_pair(const ptac_dims *given, int n_dims, int of_rows, int least,
-                      int pair[2])
-{
-    enum { MOST = 1 << 24 };
-
-    if (n_dims == SIGNAL ? given->n != 1 : !ptac_dims_is_pair(given))
-        return false;
-    for (int i = 0; i < 2; i++) {
-        const int64_t value = given->values[i];
-
-        if (value < least || value > MOST)
-            return false;
-        pair[i] = (int)value;
-    }
-    if (n_dims == SIGNAL)
-        pair[0] = of_rows;
-    return true;
-}
-
-/* Outputs along one axis; 0 where there are none. */
-static int n_outputs(int64_t size, int64_t kernel, int stride, int padding,
-                     int64_t dilation)
-{
-    const int64_t room = size + 2 * (int64_t)padding - (kernel - 1) * dilation - 1;
-
-    return room >= 0 ? (int)(room / stride) + 1 : 0;
-}
-
-static ptac_reason read_geometry(const ptac_geometry *geo, int n_dims,
-                                 ptac_depthwise *p)
-{
-    int stride[2], padding[2], dilation[2], none[2];
-
-    if (!read_pair(&geo->stride, n_dims, 1, 1, stride) ||
-        !read_pair(&geo->padding, n_dims, 0, 0, padding) ||
-        !read_pair(&geo->dilation, n_dims, 1, 1, dilation) ||
-        !read_pair(&geo->output_padding, n_dims, 0, 0, none) || none[0] || none[1])
-        return PTAC_ARGUMENT;
-    p->stride_h = stride[0];
-    p->stride_w = stride[1];
-    p->pad_h = padding[0];
-    p->pad_w = padding[1];
-    p->dilation_h = dilation[0];
-    p->dilation_w = dilation[1];
-    return PTAC_TAKE;
-}
-
 static ptac_reason read_sizes(const ptac_view *x, const ptac_view *w, ptac_depthwise *p)
 {
-    enum { MOST = 1 << 24 };
     const int last = x->n_dims - 1;
-    const bool is_signal = x->n_dims == SIGNAL;
+    const bool is_signal = x->n_dims == PTAC_SIGNAL;
 
     for (int i = 1; i <= last; i++)
-        if (x->sizes[i] > MOST || w->sizes[i] > MOST)
+        if (x->sizes[i] > PTAC_CONV_MOST || w->sizes[i] > PTAC_CONV_MOST)
             return PTAC_SHAPE;
     p->n = x->sizes[0];
     p->channels = (int)x->sizes[1];
@@ -99,22 +45,30 @@ ptac_reason ptac_depthwise_params(const ptac_view *x, const ptac_view *w,
                                   const ptac_geometry *geo, ptac_depthwise *p)
 {
     ptac_reason why = ptac_floats_reason(x, x->n_dims);
+    ptac_conv_axis axes[2];
 
     *p = (ptac_depthwise){.n = 0};
     if (!why)
         why = ptac_floats_reason(w, x->n_dims);
     if (!why)
         why = layout_reason(x, w, &p->channels_last);
-    if (!why)
-        why = read_geometry(geo, x->n_dims, p);
+    if (!why && (!ptac_conv_axes(geo, x->n_dims, axes) || axes[0].output_padding ||
+                 axes[1].output_padding))
+        why = PTAC_ARGUMENT;
     if (!why)
         why = read_sizes(x, w, p);
     if (!why && ptac_conv_precision_is_lowered())
         why = PTAC_MODE;
     if (why)
         return why;
-    p->out_h = n_outputs(p->h, p->kernel_h, p->stride_h, p->pad_h, p->dilation_h);
-    p->out_w = n_outputs(p->w, p->kernel_w, p->stride_w, p->pad_w, p->dilation_w);
+    p->stride_h = axes[0].stride;
+    p->stride_w = axes[1].stride;
+    p->pad_h = axes[0].padding;
+    p->pad_w = axes[1].padding;
+    p->dilation_h = axes[0].dilation;
+    p->dilation_w = axes[1].dilation;
+    p->out_h = ptac_conv_n_outputs(p->h, p->kernel_h, &axes[0]);
+    p->out_w = ptac_conv_n_outputs(p->w, p->kernel_w, &axes[1]);
     return p->out_h == 0 || p->out_w == 0 ? PTAC_ARGUMENT : PTAC_TAKE;
 }
 

@@ -21,6 +21,36 @@ enum {
 /* What some row is made for, and random sizes would hardly ever be. */
 typedef enum family { ANY, ODD, FEW_CHANNELS, LARGE_IMAGES, DEEP } family;
 
+/* Elements that a kernel covers along an axis. */
+static int reach(int kernel, int dilation)
+{
+    return (kernel - 1) * dilation + 1;
+}
+
+/* What only rows for any geometry take. */
+static void random_geometry(rng *r, ptac_conv2d *p)
+{
+    p->kernel_h = (int)RNG_PICK(r, 1, 1, 2, 3, 4, 7);
+    p->kernel_w = rng_chance(r, 70) ? p->kernel_h : (int)rng_between(r, 1, 9);
+    p->stride_h = (int)RNG_PICK(r, 1, 1, 2, 3);
+    p->stride_w = rng_chance(r, 70) ? p->stride_h : (int)rng_between(r, 1, 4);
+    if (rng_chance(r, 20)) {
+        p->dilation_h = (int)rng_between(r, 1, 3);
+        p->dilation_w = (int)rng_between(r, 1, 3);
+    }
+    if (rng_chance(r, 40)) {
+        p->groups = (int)rng_between(r, 2, 5);
+        p->in_channels = p->groups * (int)rng_between(r, 1, 12);
+        p->out_channels = p->groups * (int)rng_between(r, 1, 12);
+    }
+    if (rng_chance(r, 15)) { /* a sequence */
+        p->h = p->kernel_h = p->stride_h = p->dilation_h = 1;
+        p->w = (int)rng_length(r, 1200);
+    }
+    if (rng_chance(r, 30))
+        p->n = rng_between(r, 5, 20);
+}
+
 /* Sizes that leave tiles, strips, groups of lanes and panels ragged. */
 static void random_sizes(rng *r, family kind, ptac_conv2d *p)
 {
@@ -30,13 +60,12 @@ static void random_sizes(rng *r, family kind, ptac_conv2d *p)
     p->h = (int)rng_length(r, 24);
     p->w = (int)(rng_chance(r, 5) ? rng_length(r, 300) : rng_length(r, 24));
     p->kernel_h = p->kernel_w = rng_chance(r, 35) && kind != DEEP ? 5 : 3;
-    p->stride_h = p->stride_w = 1;
+    p->stride_h = p->stride_w = p->dilation_h = p->dilation_w = p->groups = 1;
     switch (kind) {
     case ANY:
         break;
     case ODD:
-        p->kernel_h = (int)rng_between(r, 1, 5);
-        p->stride_w = (int)rng_between(r, 1, 2);
+        random_geometry(r, p);
         break;
     case FEW_CHANNELS:
         p->in_channels = (int)rng_between(r, 1, 4);
@@ -57,24 +86,27 @@ static void random_sizes(rng *r, family kind, ptac_conv2d *p)
         p->w = (int)rng_between(r, 2, 4);
         break;
     }
-    p->pad_h = (int)rng_below(r, kind == ODD ? 5 : p->kernel_h);
-    p->pad_w = (int)rng_below(r, p->kernel_w);
-    p->out_h = (p->h + 2 * p->pad_h - p->kernel_h) / p->stride_h + 1;
-    p->out_w = (p->w + 2 * p->pad_w - p->kernel_w) / p->stride_w + 1;
+    p->pad_h = p->h > 1 ? (int)rng_below(r, kind == ODD ? 5 : p->kernel_h) : 0;
+    p->pad_w = (int)rng_below(r, kind == ODD ? 9 : p->kernel_w);
+    p->out_h = (p->h + 2 * p->pad_h - reach(p->kernel_h, p->dilation_h)) / p->stride_h;
+    p->out_w = (p->w + 2 * p->pad_w - reach(p->kernel_w, p->dilation_w)) / p->stride_w;
+    p->out_h++;
+    p->out_w++;
 }
 
 static void random_conv(rng *r, ptac_conv2d *p)
 {
     const int kind = (int)rng_below(r, 100);
-    const family f = kind < 5    ? ODD
-                     : kind < 20 ? FEW_CHANNELS
-                     : kind < 30 ? LARGE_IMAGES
-                     : kind < 35 ? DEEP
+    const family f = kind < 30   ? ODD
+                     : kind < 42 ? FEW_CHANNELS
+                     : kind < 52 ? LARGE_IMAGES
+                     : kind < 57 ? DEEP
                                  : ANY;
 
     do
         random_sizes(r, f, p);
-    while (p->h + 2 * p->pad_h < p->kernel_h || p->w + 2 * p->pad_w < p->kernel_w ||
+    while (p->h + 2 * p->pad_h < reach(p->kernel_h, p->dilation_h) ||
+           p->w + 2 * p->pad_w < reach(p->kernel_w, p->dilation_w) ||
            ptac_conv2d_work(p) > (f == DEEP ? MOST_DEEP_WORK : MOST_WORK));
 }
 
@@ -84,12 +116,13 @@ static void note(test_call *c, const ptac_conv2d *p)
 
     snprintf(c->note, sizeof c->note,
              "%s%s, %lld images of %d x %d x %d, %d channels out, kernel %d x %d, "
-             "stride %d x %d, padding %d x %d, %d inputs, %d outputs%s%s",
+             "stride %d x %d, padding %d x %d, dilation %d x %d, %d groups, %d inputs, "
+             "%d outputs%s%s",
              p->channels_last ? "NHWC " : "", results[p->result], (long long)p->n,
              p->in_channels, p->h, p->w, p->out_channels, p->kernel_h, p->kernel_w,
-             p->stride_h, p->stride_w, p->pad_h, p->pad_w, c->call.n_inputs,
-             c->call.n_outputs, p->with_relu ? ", ReLU" : "",
-             p->with_pool ? ", pool" : "");
+             p->stride_h, p->stride_w, p->pad_h, p->pad_w, p->dilation_h, p->dilation_w,
+             p->groups, c->call.n_inputs, c->call.n_outputs,
+             p->with_relu ? ", ReLU" : "", p->with_pool ? ", pool" : "");
 }
 
 /* Of NHWC calls some inputs are NCHW. */
@@ -131,7 +164,7 @@ static shapes begin(rng *r, test_call *c, ptac_op op)
     p->channels_last = rng_chance(r, 40);
     return (shapes){
         .x = {p->n, p->in_channels, p->h, p->w},
-        .w = {p->out_channels, p->in_channels, p->kernel_h, p->kernel_w},
+        .w = {p->out_channels, p->in_channels / p->groups, p->kernel_h, p->kernel_w},
         .y = {p->n, p->out_channels, p->out_h, p->out_w},
     };
 }
@@ -167,7 +200,7 @@ static void make_transposed(rng *r, test_call *c)
     random_images(r, c, s.y);
     random_input(r, c, 4, s.w);
     if (rng_chance(r, 50))
-        random_input(r, c, 1, s.w + 1);
+        random_input(r, c, 1, s.x + 1);
     test_output(c, PTAC_F32, 4, s.x, p->channels_last);
     note(c, p);
 }

@@ -1,0 +1,125 @@
+/*
+ * implicit.c - which convolutions of any geometry are served, and their stages.
+ */
+#include "ops/conv/implicit/implicit.h"
+
+#include "core/scratch.h"
+
+enum {
+    MOST_TAPS = 1024,
+    MOST_SIZE = 1 << 20,
+    MOST_REACHED = 1 << 21, /* floats that the taps of one place meet, or lie between */
+};
+
+/* Slots of a copy for one place along an axis. */
+static int64_t slots_of(int kernel, int dilation, int stride, bool is_data)
+{
+    const int64_t reach = (int64_t)(kernel - 1) * dilation / stride + 1;
+
+    return is_data ? reach : reach * ptac_least(stride, kernel);
+}
+
+static bool is_within_reach(const ptac_conv2d *p)
+{
+    const bool is_data = p->result == PTAC_CONV_DATA;
+    const int64_t rows = slots_of(p->kernel_h, p->dilation_h, p->stride_h, is_data);
+    const int64_t columns = slots_of(p->kernel_w, p->dilation_w, p->stride_w, is_data);
+    const int channels = (is_data ? p->out_channels : p->in_channels) / p->groups;
+
+    return rows <= MOST_REACHED && columns <= MOST_REACHED / rows &&
+           channels <= MOST_REACHED / (rows * columns);
+}
+
+ptac_reason ptac_implicit_accepts(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
+
+    if (call->inputs[0].dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (p->channels_last)
+        return PTAC_LAYOUT;
+    if (p->with_pool || p->stride_h > PTAC_MOST_PHASES ||
+        p->stride_w > PTAC_MOST_PHASES ||
+        (int64_t)p->kernel_h * p->kernel_w > MOST_TAPS || p->h > MOST_SIZE ||
+        p->w > MOST_SIZE || !is_within_reach(p))
+        return PTAC_SHAPE;
+    return PTAC_TAKE;
+}
+
+/* A gradient's channel is the sum of its plane in all images. */
+static void sum_biases(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const ptac_conv2d *p = call->params;
+    const int64_t plane = (int64_t)p->out_h * p->out_w;
+    const float *grad = call->inputs[1].data;
+
+    for (int64_t k = begin; k < end; k++) {
+        double sum = 0;
+
+        for (int64_t n = 0; n < p->n; n++) {
+            const float *at = grad + (n * p->out_channels + k) * plane;
+            double parts[8] = {0};
+            int64_t i = 0;
+
+            for (; i + 8 <= plane; i += 8)
+                for (int j = 0; j < 8; j++)
+                    parts[j] += at[i + j];
+            for (; i < plane; i++)
+                parts[0] += at[i];
+            for (int j = 0; j < 8; j++)
+                sum += parts[j];
+        }
+        ((float *)call->outputs[1].data)[k] = (float)sum;
+    }
+}
+
+static void add_pieces(int64_t begin, int64_t end, void *context)
+{
+    const ptac_implicit *plan = context;
+
+    for (int64_t i = begin; i < end; i++) {
+        float sum = 0;
+
+        for (int j = 0; j < plan->n_pieces; j++)
+            sum += plan->partial[j * plan->n_weights + i];
+        plan->result[i] = sum;
+    }
+}
+
+static void run_weight(const ptac_call *call, ptac_implicit *plan,
+                       const ptac_implicit_stages *stages)
+{
+    ptac_parallel_for(0, plan->n_pieces, 1, stages->weigh, plan);
+    if (plan->n_pieces > plan->n_parts)
+        ptac_parallel_for(0, plan->n_weights, 4096, add_pieces, plan);
+    if (call->n_outputs > 1)
+        ptac_parallel_for(0, call->outputs[1].n_elements, 1, sum_biases, (void *)call);
+}
+
+static void run_images(ptac_implicit *plan, const ptac_implicit_stages *stages)
+{
+    if (plan->is_packed) {
+        ptac_parallel_for(0, plan->n_blocks, 1, stages->pack, plan);
+        for (int i = 0; i < plan->n_classes; i++)
+            for (int t = 0; t < plan->classes[i].n; t++)
+                plan->taps[plan->classes[i].first + t].weight = t * plan->rows;
+    }
+    ptac_parallel_for(0, plan->n_pieces, 1, stages->run, plan);
+}
+
+ptac_status ptac_implicit_run(const ptac_call *call, const ptac_implicit_stages *stages)
+{
+    ptac_implicit plan = ptac_implicit_plan_of(call, stages);
+    float *scratch = ptac_scratch_take((size_t)plan.n_scratch * sizeof *scratch);
+
+    if (!scratch)
+        return PTAC_NO_MEMORY;
+    ptac_implicit_enter(&plan, scratch);
+    if (plan.grad)
+        run_weight(call, &plan, stages);
+    else
+        run_images(&plan, stages);
+    ptac_scratch_give(scratch);
+    return PTAC_OK;
+}

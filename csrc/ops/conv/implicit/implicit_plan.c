@@ -1,0 +1,409 @@
+/*
+ * implicit_plan.c - axes, taps and strips of a convolution of any geometry.
+ */
+#include "ops/conv/implicit/implicit.h"
+
+enum {
+    MOST_PLACES = 480,      /* of a strip: a block's sums stay in the first cache */
+    MOST_WEIGHED = 960,     /* places for sums over them, which have an end each */
+    MOST_COPY = 1 << 16,    /* floats of a strip's copy: a quarter of a mebibyte */
+    MOST_PARTIAL = 1 << 17, /* floats of sums that each thread has for itself */
+    NEAR = 6144,            /* floats that stay in the first cache beside others */
+    FEW_PLACES = 96,        /* of an image: then several are a strip */
+    TERMS_AT_ONCE = 256,    /* partial sums of so many at most are added up */
+    LEAST_TERMS = 64,
+    LINES_AT_ONCE = 384, /* of the first cache, for the source of a block */
+    BLOCK = 48,          /* places, of vectors that are multiplied together */
+    MOST_SUMS = 49152,   /* floats of sums of a strip: three of sixteen blocks' */
+};
+
+static ptac_implicit_axis forward_axis(int in, int out, int kernel, int stride,
+                                       int dilation, int pad)
+{
+    return (ptac_implicit_axis){
+        .n_places = out,
+        .n_source = in,
+        .n_results = out,
+        .source_step = stride,
+        .lead = pad,
+        .result_step = 1,
+        .reach = (kernel - 1) * dilation / stride,
+        .n_taps = kernel,
+        .tap_step = dilation,
+    };
+}
+
+/*
+ * Result i takes tap t from grad_y's element (i + pad - t * dilation) / stride, where
+ * that is whole: the tap is of the class t * dilation % stride.
+ */
+static ptac_implicit_axis data_axis(int in, int out, int kernel, int stride,
+                                    int dilation, int pad)
+{
+    const int reach = (kernel - 1) * dilation / stride, skipped = pad / stride;
+
+    return (ptac_implicit_axis){
+        .n_places = (in - 1 + pad) / stride + 1 - skipped,
+        .n_source = out,
+        .n_results = in,
+        .source_step = 1,
+        .lead = reach - skipped,
+        .result_step = stride,
+        .start = pad % stride,
+        .reach = reach,
+        .n_taps = kernel,
+        .tap_step = dilation,
+        .is_data = true,
+    };
+}
+
+/* What a tap meets: results of a class; in the source's copy a phase, and a slot. */
+static int class_of(const ptac_implicit_axis *axis, int tap)
+{
+    return tap * axis->tap_step % axis->result_step;
+}
+
+static int phase_of(const ptac_implicit_axis *axis, int tap)
+{
+    return tap * axis->tap_step % axis->source_step;
+}
+
+static int slot_of(const ptac_implicit_axis *axis, int tap)
+{
+    const int slot = tap * axis->tap_step / (axis->source_step * axis->result_step);
+
+    return axis->is_data ? axis->reach - slot : slot;
+}
+
+static int place_of_phase(const ptac_implicit_axis *axis, int phase)
+{
+    int i = 0;
+
+    while (i < axis->n_phases && axis->phases[i] != phase)
+        i++;
+    return i;
+}
+
+static void find_phases(ptac_implicit_axis *axis)
+{
+    for (int tap = 0; tap < axis->n_taps; tap++) {
+        const int phase = phase_of(axis, tap);
+
+        if (place_of_phase(axis, phase) == axis->n_phases)
+            axis->phases[axis->n_phases++] = phase;
+    }
+}
+
+static ptac_implicit of_call(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
+    const bool is_data = p->result == PTAC_CONV_DATA;
+    const int taps = p->kernel_h * p->kernel_w;
+    const int in_channels = p->in_channels / p->groups;
+    const int out_channels = p->out_channels / p->groups;
+    ptac_implicit_axis (*const axis)(int, int, int, int, int, int) =
+        is_data ? data_axis : forward_axis;
+    ptac_implicit plan = {
+        .axis = {axis(1, 1, 1, 1, 1, 0),
+                 axis(p->h, p->out_h, p->kernel_h, p->stride_h, p->dilation_h,
+                      p->pad_h),
+                 axis(p->w, p->out_w, p->kernel_w, p->stride_w, p->dilation_w,
+                      p->pad_w)},
+        .n = p->n,
+        .groups = p->groups,
+        .n_channels = is_data ? out_channels : in_channels,
+        .n_rows = is_data ? in_channels : out_channels,
+        .source = call->inputs[0].data,
+        .weight = call->inputs[1].data,
+        .shift = call->n_inputs > 2 ? call->inputs[2].data : NULL,
+        .scale = call->n_inputs > 3 ? call->inputs[3].data : NULL,
+        .with_relu = p->with_relu,
+        .result = call->outputs[0].data,
+        .row_step = is_data ? taps : (int64_t)in_channels * taps,
+        .channel_step = is_data ? (int64_t)in_channels * taps : taps,
+        .group_step = (int64_t)out_channels * in_channels * taps,
+    };
+
+    if (p->result == PTAC_CONV_WEIGHT) {
+        plan.grad = call->inputs[1].data;
+        plan.weight = plan.shift = NULL;
+        plan.n_weights = plan.group_step * p->groups;
+    }
+    plan.source_plane = plan.result_plane = 1;
+    for (int i = 0; i < PTAC_N_AXES; i++) {
+        plan.source_plane *= plan.axis[i].n_source;
+        plan.result_plane *= plan.axis[i].n_results;
+    }
+    return plan;
+}
+
+/* One tap that meets each element: all axes are then one, without rows. */
+static void flatten(ptac_implicit *plan)
+{
+    for (int i = 0; i < PTAC_N_AXES; i++) {
+        const ptac_implicit_axis *axis = &plan->axis[i];
+
+        if (axis->n_taps != 1 || axis->source_step != 1 || axis->result_step != 1 ||
+            axis->lead != 0 || axis->start != 0 || axis->n_source != axis->n_results)
+            return;
+    }
+    for (int i = 0; i < PTAC_N_AXES; i++) {
+        const int n = i == PTAC_N_AXES - 1 ? (int)plan->source_plane : 1;
+        ptac_implicit_axis *axis = &plan->axis[i];
+
+        axis->n_places = axis->n_source = axis->n_results = n;
+    }
+    plan->is_whole = plan->n == 1 || plan->source_plane > FEW_PLACES;
+}
+
+/* Floats in whole cache lines. */
+static int64_t lines(int64_t floats)
+{
+    return ptac_parts(floats, 16) * 16;
+}
+
+static int64_t copy_of(const ptac_implicit *plan)
+{
+    int64_t size = plan->n_channels * (int64_t)plan->images;
+
+    for (int i = 0; i < PTAC_N_AXES; i++)
+        size *= plan->axis[i].n_phases * (plan->strip[i] + plan->axis[i].reach);
+    return size;
+}
+
+static int64_t places_of(const ptac_implicit *plan)
+{
+    int64_t n = plan->images;
+
+    for (int i = 0; i < PTAC_N_AXES; i++)
+        n *= plan->strip[i] + (i > 0 || n > 1 ? plan->axis[i].reach : 0);
+    return n;
+}
+
+/* As long a run along one axis, or of images, as a strip has room for. */
+static void extend(ptac_implicit *plan, int *n, int64_t most, bool is_copied)
+{
+    int64_t parts;
+
+    *n = 1;
+    while (*n < most) {
+        const int before = *n;
+
+        *n = (int)ptac_least(2 * (int64_t)*n, most);
+        if (places_of(plan) > plan->most_places ||
+            (is_copied && copy_of(plan) > plan->most_copy)) {
+            int low = before, high = *n; /* low fits */
+
+            while (high - low > 1) {
+                *n = low + (high - low) / 2;
+                if (places_of(plan) > plan->most_places ||
+                    (is_copied && copy_of(plan) > plan->most_copy))
+                    high = *n;
+                else
+                    low = *n;
+            }
+            *n = low;
+            break;
+        }
+    }
+    parts = ptac_parts(most, *n);
+    *n = (int)ptac_parts(most, parts);
+}
+
+/* Whether an image's places are fewer together with others' than in vectors alone. */
+static bool images_are_one(const ptac_implicit *plan)
+{
+    int64_t n_slots = 1;
+
+    for (int i = 0; i < PTAC_N_AXES; i++)
+        n_slots *= plan->strip[i] + plan->axis[i].reach;
+    return n_slots <= lines(places_of(plan));
+}
+
+static void cut_strips(ptac_implicit *plan)
+{
+    plan->most_places = plan->grad ? MOST_WEIGHED : MOST_PLACES;
+    plan->most_copy = plan->grad ? 2 * MOST_COPY : MOST_COPY;
+    plan->images = 1;
+    for (int i = 0; i < PTAC_N_AXES; i++)
+        plan->strip[i] = 1;
+    for (int i = PTAC_N_AXES - 1; i >= 0; i--) {
+        extend(plan, &plan->strip[i], plan->axis[i].n_places, !plan->is_whole);
+        if (plan->strip[i] < plan->axis[i].n_places)
+            break;
+        if (i == 0 && !plan->is_whole && images_are_one(plan))
+            extend(plan, &plan->images, plan->n, true);
+    }
+    plan->n_all = plan->n_images = ptac_parts(plan->n, plan->images);
+    plan->phase_size = plan->images;
+    for (int i = 0; i < PTAC_N_AXES; i++) {
+        plan->n_strips[i] = ptac_parts(plan->axis[i].n_places, plan->strip[i]);
+        plan->n_all *= plan->n_strips[i];
+        plan->slots[i] = plan->strip[i] + plan->axis[i].reach;
+        plan->phase_size *= plan->slots[i];
+    }
+    plan->plane_size = plan->phase_size;
+    for (int i = 0; i < PTAC_N_AXES; i++)
+        plan->plane_size *= plan->axis[i].n_phases;
+}
+
+/* Cache lines of a channel that a block of places meets. */
+static int64_t lines_of(const ptac_implicit *plan)
+{
+    const ptac_implicit_axis *axis = plan->axis;
+    const int64_t runs = (int64_t)axis[0].n_taps * axis[1].n_taps * axis[2].n_phases;
+
+    return ptac_least(runs * ((BLOCK + axis[2].reach) / 16 + 2),
+                      plan->is_whole ? BLOCK / 16 + 1 : plan->plane_size / 16 + 1);
+}
+
+static int chunk_of(const ptac_implicit *plan)
+{
+    const int64_t terms =
+        plan->axis[0].n_taps * plan->axis[1].n_taps * (int64_t)plan->axis[2].n_taps;
+    const int64_t most = TERMS_AT_ONCE / terms, least = ptac_parts(LEAST_TERMS, terms);
+    const int64_t n = ptac_least(LINES_AT_ONCE / lines_of(plan), most);
+
+    return (int)(n < least ? least : n);
+}
+
+/* Places of a strip in a row, with those between. */
+static int64_t row_of_places(const ptac_implicit *plan)
+{
+    int64_t n = plan->images;
+
+    for (int i = 0; i < PTAC_N_AXES; i++)
+        n = (n - 1) * plan->slots[i] + plan->strip[i];
+    return n;
+}
+
+static void cut_items(ptac_implicit *plan, const ptac_implicit_stages *stages,
+                      int n_threads)
+{
+    const int64_t n = plan->n_all * plan->groups;
+    const int blocks = (int)ptac_parts(plan->n_rows, stages->rows);
+
+    plan->rows = stages->rows;
+    plan->chunk = chunk_of(plan);
+    /* Few strips are shared out by rows: each thread then copies all of them. */
+    plan->n_parts = n < 4 * n_threads && n % n_threads != 0
+                        ? (int)ptac_least(n_threads, blocks)
+                        : 1;
+    plan->n_items = n * plan->n_parts;
+    plan->n_pieces = (int)ptac_least(n_threads, plan->n_items);
+    plan->copy_size = plan->is_whole ? 0 : lines(plan->n_channels * plan->plane_size);
+    plan->sums_step = lines(row_of_places(plan) + 16);
+    plan->most_rows = (int)(MOST_SUMS / plan->sums_step);
+    if (plan->most_rows < plan->rows)
+        plan->most_rows = plan->rows;
+    plan->most_rows = (int)ptac_least(plan->most_rows, blocks * plan->rows);
+    if (plan->is_whole)
+        plan->most_rows = blocks * plan->rows;
+    plan->n_private = plan->copy_size;
+    if (!plan->is_whole)
+        plan->n_private += plan->most_rows * plan->sums_step;
+    plan->is_packed = plan->axis[2].is_data;
+}
+
+/* The same for the gradient of a weight, whose strips are sums that go on. */
+static void cut_sums(ptac_implicit *plan, int n_threads)
+{
+    const int64_t most_rows = ptac_parts(plan->n_rows, 4);
+
+    plan->sums_step = lines(row_of_places(plan) + 16);
+    plan->n_parts = plan->n_weights > MOST_PARTIAL || plan->n_all < n_threads
+                        ? (int)ptac_least(n_threads, most_rows)
+                        : 1;
+    plan->n_pieces =
+        plan->n_parts > 1 ? plan->n_parts : (int)ptac_least(n_threads, plan->n_all);
+    plan->chunk = (int)(NEAR / (plan->is_whole ? MOST_WEIGHED : plan->plane_size));
+    if (plan->chunk < 1)
+        plan->chunk = 1;
+    plan->most_rows =
+        (int)ptac_least(ptac_parts(MOST_SUMS, plan->sums_step) * 4, plan->n_rows);
+    plan->copy_size = plan->is_whole ? 0 : lines(plan->n_channels * plan->plane_size);
+    plan->n_private = plan->copy_size;
+    if (!plan->is_whole)
+        plan->n_private += plan->most_rows * plan->sums_step;
+}
+
+/* Floats that hold n elements of a size. */
+static int64_t floats_of(int64_t n, size_t size)
+{
+    return lines(ptac_parts(n * (int64_t)size, sizeof(float)));
+}
+
+ptac_implicit ptac_implicit_plan_of(const ptac_call *call,
+                                    const ptac_implicit_stages *stages)
+{
+    ptac_implicit plan = of_call(call);
+
+    plan.n_taps = plan.n_classes = 1;
+    for (int i = 0; i < PTAC_N_AXES; i++) {
+        find_phases(&plan.axis[i]);
+        plan.n_taps *= plan.axis[i].n_taps;
+        plan.n_classes *= plan.axis[i].result_step;
+    }
+    flatten(&plan);
+    cut_strips(&plan);
+    if (plan.grad)
+        cut_sums(&plan, call->n_threads);
+    else
+        cut_items(&plan, stages, call->n_threads);
+    plan.n_blocks = plan.groups * ptac_parts(plan.n_rows, stages->rows);
+    plan.classes_at = floats_of(plan.n_taps, sizeof *plan.taps);
+    plan.packed_at = plan.classes_at + floats_of(plan.n_classes, sizeof *plan.classes);
+    plan.partial_at = plan.packed_at;
+    if (plan.is_packed)
+        plan.partial_at +=
+            lines(plan.n_blocks * stages->rows * plan.n_channels * plan.n_taps);
+    plan.private_at = plan.partial_at;
+    if (plan.n_pieces > plan.n_parts)
+        plan.private_at += plan.grad ? lines(plan.n_pieces * plan.n_weights) : 0;
+    plan.n_scratch = plan.private_at + plan.n_pieces * plan.n_private;
+    return plan;
+}
+
+/* The taps of each class, in the order of the weights. */
+static void list_taps(ptac_implicit *plan)
+{
+    const ptac_implicit_axis *axis = plan->axis;
+    const int steps[] = {axis[0].result_step, axis[1].result_step, axis[2].result_step};
+    int n = 0;
+
+    for (int i = 0; i < plan->n_classes; i++) {
+        ptac_implicit_class *class = &plan->classes[i];
+
+        *class = (ptac_implicit_class){
+            .of = {i / steps[2] / steps[1], i / steps[2] % steps[1], i % steps[2]},
+            .first = n,
+        };
+        for (int t = 0; t < plan->n_taps; t++) {
+            const int at[] = {t / axis[2].n_taps / axis[1].n_taps,
+                              t / axis[2].n_taps % axis[1].n_taps, t % axis[2].n_taps};
+            int slot = 0, phase = 0;
+            bool is_of_class = true;
+
+            for (int j = 0; j < PTAC_N_AXES; j++) {
+                is_of_class &= class_of(&axis[j], at[j]) == class->of[j];
+                slot = slot * plan->slots[j] + slot_of(&axis[j], at[j]);
+                phase = phase * axis[j].n_phases +
+                        place_of_phase(&axis[j], phase_of(&axis[j], at[j]));
+            }
+            if (is_of_class)
+                plan->taps[n++] =
+                    (ptac_implicit_tap){(int)(phase * plan->phase_size) + slot, t};
+        }
+        class->n = n - class->first;
+    }
+}
+
+void ptac_implicit_enter(ptac_implicit *plan, float *scratch)
+{
+    plan->taps = (ptac_implicit_tap *)scratch;
+    plan->classes = (ptac_implicit_class *)(scratch + plan->classes_at);
+    plan->packed = scratch + plan->packed_at;
+    plan->partial = scratch + plan->partial_at;
+    plan->scratch = scratch + plan->private_at;
+    list_taps(plan);
+}

@@ -1,0 +1,160 @@
+/*
+ * implicit_strips_tpl.h - strips of images on their way in and out. The includer
+ * defines what implicit_tpl.h lists.
+ */
+#include "ops/conv/implicit/implicit.h"
+
+#include <string.h>
+
+/* The part of the scratch that a piece works in, and what is in it. */
+typedef struct workplace {
+    float *copy, *sums;
+    int64_t strip, group; /* what is copied; of a weight's gradient sums are grads */
+    int first[PTAC_N_AXES], places[PTAC_N_AXES];
+    int64_t image;
+    int n_images, n_places; /* in a row, with those between */
+} workplace;
+
+/* Elements of a source's row into n slots; where there are none, zeros. */
+INLINE void copy_row(const float *from, int n_source, int step, int first, int n,
+                     float *to)
+{
+    int j = 0;
+
+    for (; j < n && first + j * step < 0; j++)
+        to[j] = 0;
+    if (step == 1) {
+        const int last = n < n_source - first ? n : n_source - first;
+
+        if (last > j) {
+            FOR_LANES(i, m, j, last,
+                      v_store_first(to + i, v_load_first(from + first + i, m), m));
+            j = last;
+        }
+    } else {
+        if (step == 2)
+            for (; j + LANES <= n && first + 2 * (j + LANES) <= n_source; j += LANES)
+                v_store(to + j, v_evens(v_load(from + first + 2 * j),
+                                        v_load(from + first + 2 * j + LANES)));
+        for (; j < n && first + j * step < n_source; j++)
+            to[j] = from[first + j * step];
+    }
+    for (; j < n; j++)
+        to[j] = 0;
+}
+
+/* One phase of one channel of an image. */
+INLINE void copy_phase(const ptac_implicit *plan, const workplace *at,
+                       const int phase[PTAC_N_AXES], const float *plane, float *to)
+{
+    const ptac_implicit_axis *d = &plan->axis[0], *h = &plan->axis[1],
+                             *w = &plan->axis[2];
+    const int *slots = plan->slots;
+
+    for (int i = 0; i < slots[0]; i++) {
+        const int z = (at->first[0] + i) * d->source_step + phase[0] - d->lead;
+
+        for (int j = 0; j < slots[1]; j++, to += slots[2]) {
+            const int y = (at->first[1] + j) * h->source_step + phase[1] - h->lead;
+            const bool is_there =
+                z >= 0 && z < d->n_source && y >= 0 && y < h->n_source;
+
+            if (is_there)
+                copy_row(plane + ((int64_t)z * h->n_source + y) * w->n_source,
+                         w->n_source, w->source_step,
+                         at->first[2] * w->source_step + phase[2] - w->lead, slots[2],
+                         to);
+            else
+                memset(to, 0, (size_t)slots[2] * sizeof *to);
+        }
+    }
+}
+
+INLINE void copy_strip(const ptac_implicit *plan, const workplace *at)
+{
+    const int64_t image_size =
+        (int64_t)plan->slots[0] * plan->slots[1] * plan->slots[2];
+    const int64_t image_step = (int64_t)plan->groups * plan->n_channels;
+    const ptac_implicit_axis *axis = plan->axis;
+    const float *source = plan->source + (at->image * plan->groups + at->group) *
+                                             plan->n_channels * plan->source_plane;
+
+    for (int c = 0; c < plan->n_channels; c++) {
+        float *to = at->copy + c * plan->plane_size;
+
+        for (int i = 0; i < axis[0].n_phases; i++)
+            for (int j = 0; j < axis[1].n_phases; j++)
+                for (int k = 0; k < axis[2].n_phases; k++) {
+                    const int phase[] = {axis[0].phases[i], axis[1].phases[j],
+                                         axis[2].phases[k]};
+
+                    for (int m = 0; m < at->n_images; m++, to += image_size)
+                        copy_phase(plan, at, phase,
+                                   source + (m * image_step + c) * plan->source_plane,
+                                   to);
+                    to += (plan->images - at->n_images) * image_size;
+                }
+    }
+}
+
+/* Places of a row of sums to where they belong. */
+INLINE void give_row(const float *from, int n, int step, float *to)
+{
+    if (step == 1)
+        FOR_LANES(i, m, 0, n, v_store_first(to + i, v_load_first(from + i, m), m));
+    else
+        for (int i = 0; i < n; i++)
+            to[(int64_t)i * step] = from[i];
+}
+
+/* The places [*first, *last) of a strip along an axis that are results. */
+INLINE void results_along(const ptac_implicit_axis *axis, int first_place, int n,
+                          int class, int *first, int *last)
+{
+    const int offset = first_place * axis->result_step + class - axis->start;
+
+    *first = offset >= 0 ? 0 : (-offset + axis->result_step - 1) / axis->result_step;
+    *last =
+        axis->n_results <= offset
+            ? 0
+            : (axis->n_results - offset + axis->result_step - 1) / axis->result_step;
+    if (*last > n)
+        *last = n;
+}
+
+/* One row of results of a class, that of channel. */
+INLINE void give_results(const ptac_implicit *plan, const workplace *at,
+                         const ptac_implicit_class *class, int channel,
+                         const float *sums)
+{
+    const ptac_implicit_axis *axis = plan->axis;
+    const int64_t image_size =
+        (int64_t)plan->slots[0] * plan->slots[1] * plan->slots[2];
+    int first[PTAC_N_AXES], last[PTAC_N_AXES], start[PTAC_N_AXES];
+
+    for (int i = 0; i < PTAC_N_AXES; i++) {
+        results_along(&axis[i], at->first[i], at->places[i], class->of[i], &first[i],
+                      &last[i]);
+        start[i] = at->first[i] * axis[i].result_step + class->of[i] - axis[i].start;
+    }
+    for (int k = 0; k < at->n_images; k++) {
+        float *plane =
+            plan->result +
+            (((at->image + k) * plan->groups + at->group) * plan->n_rows + channel) *
+                plan->result_plane;
+
+        for (int z = first[0]; z < last[0]; z++)
+            for (int y = first[1]; y < last[1]; y++)
+                if (last[2] > first[2])
+                    give_row(sums + k * image_size +
+                                 ((int64_t)z * plan->slots[1] + y) * plan->slots[2] +
+                                 first[2],
+                             last[2] - first[2], axis[2].result_step,
+                             plane +
+                                 ((int64_t)(start[0] + z * axis[0].result_step) *
+                                      axis[1].n_results +
+                                  start[1] + y * axis[1].result_step) *
+                                     axis[2].n_results +
+                                 start[2] + first[2] * axis[2].result_step);
+    }
+}

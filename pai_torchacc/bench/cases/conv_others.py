@@ -1,0 +1,247 @@
+"""Convolutions other than 3x3 and 5x5 at stride 1: layers of networks people run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pai_torchacc.bench.cases.case import Call, Case, Gradient, Make
+
+DATA, WEIGHT = "data", "weight"
+"""Which gradient: of the input, or of the weight and the bias."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution of square images, or of sequences; padded to keep its size."""
+
+    n: int
+    channels: tuple[int, int]
+    width: int
+    size: int
+    stride: int = 1
+    groups: int = 1
+    dilation: int = 1
+    is_transposed: bool = False
+    n_axes: int = 2
+    layout: torch.memory_format = torch.contiguous_format
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """What follows the tensors in ``torch.convolution``."""
+        padding = (self.size - 1) * self.dilation // 2
+        if self.size % self.stride == 0 and self.size in {2, 4, 8, 16}:
+            padding = 0  # patches, and what undoes them
+        one_each = ((self.stride,), (padding,), (self.dilation,))
+        stride, pad, dilation = (option * self.n_axes for option in one_each)
+        added = (0,) * self.n_axes
+        return stride, pad, dilation, self.is_transposed, added, self.groups
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, weights, bias."""
+        c, k = self.channels
+        axes = (self.width,) * self.n_axes, (self.size,) * self.n_axes
+        x = torch.randn(self.n, c, *axes[0])
+        of_group = (
+            (c, k // self.groups) if self.is_transposed else (k, c // self.groups)
+        )
+        w = torch.randn(*of_group, *axes[1])
+        if self.layout != torch.contiguous_format:
+            x, w = (t.to(memory_format=self.layout) for t in (x, w))
+        return x, w, torch.zeros(k)
+
+    def work(self) -> int:
+        """Multiply-adds."""
+        x, w, bias = (t.to("meta") for t in self.tensors())
+        y = torch.convolution(x, w, bias, *self.options)
+        places = math.prod((x if self.is_transposed else y).shape[2:])
+        return self.n * places * w.numel()
+
+
+def _both(n: int, c: int, k: int, *rest: int, **more: Any) -> tuple[Layer, Layer]:
+    """A layer, and one with its channels the other way round."""
+    return Layer(n, (c, k), *rest, **more), Layer(n, (k, c), *rest, **more)
+
+
+def _at(batches: tuple[int, ...], *shape: Any, **more: Any) -> list[tuple[Layer, ...]]:
+    return [(Layer(n, *shape, **more),) for n in batches]
+
+
+def _each(*shape: Any, **more: Any) -> list[tuple[Layer, ...]]:
+    """Of an image alone and of a batch."""
+    return _at((1, 16), *shape, **more)
+
+
+def _1x1(*shapes: tuple[int, int, int, int]) -> list[tuple[Layer, ...]]:
+    return [_both(n, c, k, width, 1) for n, c, k, width in shapes]
+
+
+PLACES: dict[str, list[tuple[Layer, ...]]] = {
+    "1x1_few": _1x1((1, 8, 48, 28), (1, 8, 48, 56), (16, 8, 48, 56)),
+    "1x1_16": _1x1(
+        (16, 24, 72, 1),
+        (1, 24, 144, 28),
+        (1, 24, 144, 56),
+        (1, 16, 96, 112),
+        (16, 24, 144, 28),
+        (16, 24, 144, 56),
+    ),
+    "1x1_32": _1x1(
+        (16, 40, 120, 1),
+        (1, 40, 240, 14),
+        (1, 32, 192, 28),
+        (1, 40, 120, 28),
+        (16, 40, 240, 14),
+        (16, 32, 192, 28),
+        (16, 48, 48, 56),
+    ),
+    "1x1_64": _1x1(
+        (1, 80, 480, 7),
+        (1, 64, 384, 14),
+        (1, 64, 256, 28),
+        (1, 64, 256, 56),
+        (16, 64, 384, 14),
+        (16, 64, 256, 28),
+        (16, 64, 256, 56),
+    ),
+    "1x1_128": _1x1(
+        (1, 160, 960, 7),
+        (1, 128, 512, 14),
+        (1, 128, 512, 28),
+        (16, 160, 960, 7),
+        (16, 128, 512, 14),
+        (16, 128, 512, 28),
+    ),
+    "1x1_256": _1x1(
+        (1, 256, 1024, 7),
+        (1, 256, 1024, 14),
+        (1, 512, 2048, 7),
+        (16, 256, 1024, 14),
+        (16, 512, 2048, 7),
+    ),
+    "1x1_strided": [
+        *_each((64, 128), 56, 1, 2),
+        *_each((128, 256), 28, 1, 2),
+        *_each((256, 512), 56, 1, 2),
+    ],
+    "1x1_strided_512": [
+        *_each((512, 1024), 28, 1, 2),
+        *_each((1024, 2048), 14, 1, 2),
+    ],
+    "strided_first": [
+        *_each((4, 32), 84, 8, 4),
+        *_each((3, 32), 112, 3, 2),
+        *_each((3, 32), 224, 3, 2),
+        *_each((3, 96), 224, 4, 4),
+        *_each((3, 64), 224, 7, 2),
+    ],
+    "strided_few": [*_each((8, 16), 28, 3, 2), *_each((12, 24), 56, 3, 2)],
+    "strided_16": [
+        *_each((16, 32), 28, 3, 2),
+        *_each((32, 64), 20, 4, 2),
+        *_each((32, 64), 56, 3, 2),
+    ],
+    "strided_64": [
+        *_each((64, 128), 28, 3, 2),
+        *_each((64, 128), 56, 3, 2),
+        *_each((128, 256), 28, 3, 2),
+        *_each((96, 192), 56, 2, 2),
+    ],
+    "strided_256": [*_each((256, 512), 14, 3, 2), *_each((384, 768), 14, 2, 2)],
+    "transposed_few": [
+        *_each((16, 3), 16, 4, 2, is_transposed=True),
+        *_each((16, 3), 32, 4, 2, is_transposed=True),
+    ],
+    "transposed_16": [
+        *_each((32, 16), 28, 2, 2, is_transposed=True),
+        *_each((64, 32), 28, 3, 2, is_transposed=True),
+        *_each((64, 32), 48, 2, 2, is_transposed=True),
+    ],
+    "transposed_64": [
+        *_each((128, 64), 16, 4, 2, is_transposed=True),
+        *_each((256, 128), 14, 2, 2, is_transposed=True),
+    ],
+    "grouped_few": [
+        *_each((128, 128), 28, 3, groups=32),
+        *_each((128, 128), 56, 3, groups=32),
+    ],
+    "grouped_8": [
+        *_each((104, 104), 14, 3, groups=13),
+        *_each((208, 208), 14, 3, groups=13),
+        *_each((48, 48), 56, 3, groups=6),
+        *_each((256, 256), 28, 3, groups=32),
+    ],
+    "grouped_32": [
+        *_each((1024, 1024), 7, 3, groups=32),
+        *_each((512, 512), 14, 3, groups=8),
+    ],
+    "grouped_strided": [
+        *_each((104, 104), 28, 3, 2, 13),
+        *_each((256, 256), 56, 3, 2, 32),
+        *_each((1024, 1024), 14, 3, 2, 32),
+    ],
+    "row_first": [
+        *_each((1, 32), 4000, 80, 4, n_axes=1),
+        *_each((1, 64), 16000, 80, 16, n_axes=1),
+        *_each((2, 32), 1000, 3, n_axes=1),
+    ],
+    "row_few": [*_each((8, 16), 500, 3, n_axes=1), *_each((12, 24), 1000, 5, n_axes=1)],
+    "row_16": [
+        *_each((32, 32), 500, 3, n_axes=1, dilation=4),
+        *_each((32, 64), 1000, 3, n_axes=1),
+        *_each((32, 64), 1000, 8, 4, n_axes=1),
+    ],
+    "row_64": [
+        *_each((64, 64), 500, 3, n_axes=1, dilation=4),
+        *_each((64, 128), 1000, 3, n_axes=1),
+        *_each((128, 128), 1000, 3, 2, n_axes=1),
+    ],
+    "other_few": [*_each((8, 8), 28, 7), *_each((12, 24), 28, 3, dilation=2)],
+    "other": [
+        *_at((2,), (16, 16), 16, 7),
+        *_at((1, 8), (64, 64), 14, 7),
+        *_at((1, 4), (64, 64), 56, 7),
+        *_each((256, 256), 14, 3, dilation=2),
+        *_at((1,), (256, 256), 28, 3, dilation=2),
+    ],
+    "nhwc": [
+        *_at((2,), (16, 32), 16, 3, 2, layout=torch.channels_last),
+        *_at((8,), (64, 128), 28, 3, 2, layout=torch.channels_last),
+        *_at((8,), (256, 256), 28, 1, layout=torch.channels_last),
+    ],
+}
+"""By kind: places, each with layers of the same work."""
+
+
+def cases() -> Iterator[Case]:
+    """Cases of conv2d and of both its gradients."""
+    for kind, places in PLACES.items():
+        for layers in sorted(places, key=lambda layers: layers[0].work()):
+            work = layers[0].work()
+            yield _case("conv2d", kind, work, [partial(_forward, x) for x in layers])
+            for side in (DATA, WEIGHT):
+                makes = [partial(_backward, side, layer) for layer in layers]
+                yield _case("conv2d_backward", f"{kind}_{side}", work, makes)
+
+
+def _case(op: str, kind: str, work: int, makes: list[Any]) -> Case:
+    with_ops = ("conv2d",) if op != "conv2d" else ()
+    variants: tuple[Make, ...] = tuple(makes)
+    return Case(op, kind, "float32", work, variants, with_ops)
+
+
+def _forward(layer: Layer) -> Call:
+    x, w, bias = layer.tensors()
+    return lambda: torch.convolution(x, w, bias, *layer.options)
+
+
+def _backward(side: str, layer: Layer) -> Call:
+    x, w, bias = layer.tensors()
+    wanted = [x] if side == DATA else [w, bias]
+    return Gradient(lambda: torch.convolution(x, w, bias, *layer.options), wanted)
