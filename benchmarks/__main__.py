@@ -13,6 +13,9 @@ from importlib import import_module
 
 from pai_torchacc.commands.usage import CommandLine, Result, count
 
+WAYS = ("inference", "training")
+"""Of measuring a model of the zoo."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the process's exit status."""
@@ -139,7 +142,12 @@ def _add_zoo(commands: CommandLine) -> None:
     zoo = commands.add(
         "zoo", _run_of("zoo.run"), "models of many kinds, by bare enable()"
     )
-    zoo.add_argument("names", nargs="*", help="parts of names; default: all")
+    zoo.add_argument(
+        "names", nargs="*", help="parts of names; default: all but torchvision's"
+    )
+    zoo.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=WAYS, help="default: both"
+    )
     _add_threads(zoo, "1")
     zoo.add_argument("--quick", action="store_true", help="shorter blocks")
     _add_figures(zoo, checks=False)

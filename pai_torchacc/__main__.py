@@ -77,6 +77,12 @@ def _commands() -> CommandLine:
         help="only these operators; what FILE has of others stays",
     )
     calibrate.add_argument(
+        "--kinds",
+        nargs="+",
+        metavar="PATTERN",
+        help="only kinds of them with such names, as '1x1*'; others stay likewise",
+    )
+    calibrate.add_argument(
         "--generic",
         action="store_true",
         help="also write generic-ISA.csv beside it, for other CPUs",
@@ -155,8 +161,13 @@ def _calibrate(options: argparse.Namespace) -> Result:
     if options.device == "cuda":
         if options.generic:
             options.parser.error("--generic is for CPUs")
+        if options.kinds:
+            options.parser.error("--kinds is for CPUs")
         return calibrate_cuda.run(Path(options.file), options.ops), 0
-    return calibrate.run(Path(options.file), options.ops, options.generic), 0
+    if options.kinds and not options.ops:
+        options.parser.error("--kinds is for what --ops names")
+    file = Path(options.file)
+    return calibrate.run(file, options.ops, options.kinds, options.generic), 0
 
 
 def _run(options: argparse.Namespace) -> Callable[[], Any]:

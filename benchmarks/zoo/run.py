@@ -14,18 +14,21 @@ from rich.table import Table
 
 import pai_torchacc as ptac
 from benchmarks.screen import new_table
-from benchmarks.zoo import images, patches, sequences, tables
+from benchmarks.zoo import images, patches, sequences, tables, torchvision_models
 from benchmarks.zoo.model import MODELS
 from pai_torchacc.bench.measure import alternate, environment, raise_malloc_thresholds
 from pai_torchacc.bench.run import console, write_csv
 from pai_torchacc.commands.usage import UsageError, check_outputs
 
-__all__ = ["images", "patches", "run", "sequences", "tables"]
+__all__ = ["images", "patches", "run", "sequences", "tables", "torchvision_models"]
 
 SLOWER = 0.98
 """A ratio below this is a defect, if it stays there when measured again."""
 
 ATTEMPTS = 3
+
+LARGE = "torchvision "
+"""How models begin that take minutes each, and have to be named."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
     for n_threads in options.threads or [1]:
         torch.set_num_threads(n_threads)
         for name in chosen:
-            for way in ("inference", "training"):
+            for way in options.ways:
                 row = _settled(name, way, n_threads, options.quick)
                 rows.append(row)
                 screen.print(_line(row), highlight=False, soft_wrap=True)
@@ -67,7 +70,9 @@ def run(options: argparse.Namespace) -> tuple[Any, int]:
 
 
 def _is_chosen(name: str, parts: list[str]) -> bool:
-    return not parts or any(part.lower() in name.lower() for part in parts)
+    if not parts:
+        return not name.startswith(LARGE)
+    return any(part.lower() in name.lower() for part in parts)
 
 
 def _settled(name: str, way: str, n_threads: int, quick: bool) -> Row:

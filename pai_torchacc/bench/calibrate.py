@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,21 @@ Progress = Callable[[str, float], None]
 """Told what is measured next, and its share of the whole."""
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Operators that are measured, and of these only kinds of such names, if any."""
+
+    ops: frozenset[str]
+    kinds: tuple[str, ...] = ()
+    """Patterns as a shell has them."""
+
+    def __contains__(self, measured: object) -> bool:
+        """Whether a case or a measurement is one of them."""
+        op, kind = measured.op, measured.kind  # type: ignore[attr-defined]
+        is_named = not self.kinds or any(fnmatchcase(kind, x) for x in self.kinds)
+        return op in self.ops and is_named
+
+
 def _worst(measurements: Iterable[Measurement]) -> list[Measurement]:
     """One measurement for each row at each place: that of the least ratio."""
     found: dict[tuple[Any, ...], Measurement] = {}
@@ -54,7 +71,7 @@ def _worst(measurements: Iterable[Measurement]) -> list[Measurement]:
 
 def measure(
     progress: Progress | None = None,
-    only: frozenset[str] | None = None,
+    only: Container[Case] | None = None,
     blocks: int = 7,
     block_s: float = 0.01,
 ) -> Iterator[Measurement]:
@@ -68,7 +85,7 @@ def measure(
         name: [row for row, _, can_run, _ in rows if can_run]
         for name, _, rows in c.operators()
     }
-    listed = [x for x in cases() if only is None or x.op in only]
+    listed = [x for x in cases() if only is None or x in only]
     threads_before = torch.get_num_threads()
     total = len(listed) * len(thread_counts())
     try:
@@ -203,7 +220,7 @@ def generic(measurements: list[Measurement], isa: str) -> list[Measurement]:
 
 
 def _write_generic(
-    folder: Path, measurements: list[Measurement], ops: list[str] | None
+    folder: Path, measurements: list[Measurement], chosen: Chosen | None
 ) -> None:
     own = _host.load().cpu()[1]
     for isa in _isas_here():
@@ -211,27 +228,27 @@ def _write_generic(
         if isa != own:
             remarks = [f"stock had {own} here: on CPUs without it ratios are higher"]
         path = _generic_file(folder, isa)
-        _write_beside_others(path, generic(measurements, isa), ops, remarks)
+        _write_beside_others(path, generic(measurements, isa), chosen, remarks)
 
 
 def _write_beside_others(
     path: Path,
     measurements: list[Measurement],
-    ops: list[str] | None,
+    chosen: Chosen | None,
     remarks: list[str],
 ) -> None:
-    others, header = kept(path, ops, None)
+    others, header = kept(path, chosen, None)
     write(path, [*measurements, *others], [*remarks, *header])
 
 
 def kept(
-    path: Path, ops: list[str] | None, device: str | None
+    path: Path, chosen: Chosen | None, device: str | None
 ) -> tuple[list[Measurement], list[str]]:
-    """With ``ops``, what a table keeps of others, and remarks that say whence it is.
+    """What a table keeps of others than are chosen, and remarks that say whence it is.
 
     UsageError where the file there is no table of this GPU, or of a CPU for None.
     """
-    if not ops or not path.is_file():
+    if chosen is None or not path.is_file():
         return [], []
     try:
         table = read_table(path)
@@ -241,8 +258,9 @@ def kept(
         raise UsageError(f"{path} is of {table.device or 'a CPU'}")
     lines = path.read_text(encoding="utf-8").splitlines()
     header = [line.lstrip("# ") for line in lines if line.startswith("#")]
-    remarks = [f"operators not named there: {line}" for line in header]
-    return [m for m in table.measurements if m.op not in ops], remarks
+    what = "kinds" if chosen.kinds else "operators"
+    remarks = [f"{what} not named there: {line}" for line in header]
+    return [m for m in table.measurements if m not in chosen], remarks
 
 
 def _isas_here() -> tuple[str, ...]:
@@ -253,32 +271,44 @@ def _generic_file(folder: Path, isa: str) -> Path:
     return folder / f"generic-{isa}.csv"
 
 
-def run(path: Path, ops: list[str] | None, is_generic: bool) -> dict[str, Any]:
+def run(
+    path: Path, ops: list[str] | None, kinds: list[str] | None, is_generic: bool
+) -> dict[str, Any]:
     """Calibrate, showing progress, and write the table; a summary as a document."""
     from pai_torchacc.bench.progress import shown
 
-    _check(path, ops, is_generic)
-    only = frozenset(ops) if ops else None
-    measurements = _worst(shown(lambda progress: measure(progress, only)))
+    chosen = Chosen(frozenset(ops), tuple(kinds or ())) if ops else None
+    _check(path, ops, kinds, is_generic)
+    measurements = _worst(shown(lambda progress: measure(progress, chosen)))
     if not measurements:
         raise UsageError("no row of this machine takes any of these calls")
-    _write_beside_others(path, measurements, ops, [])
+    _write_beside_others(path, measurements, chosen, [])
     if is_generic:
-        _write_generic(path.parent, measurements, ops)
+        _write_generic(path.parent, measurements, chosen)
     print(f"{len(measurements)} measurements in {path}; use it with PTAC_CALIBRATION")
     return {"file": str(path), "measurements": len(measurements)}
 
 
-def _check(path: Path, ops: list[str] | None, is_generic: bool) -> None:
+def _check(
+    path: Path, ops: list[str] | None, kinds: list[str] | None, is_generic: bool
+) -> None:
     """Raise what would come up after minutes of measuring."""
     check_outputs([path])
-    kept(path, ops, None)
+    kept(path, Chosen(frozenset(ops)) if ops else None, None)
     if is_generic:
         check_outputs(_generic_file(path.parent, isa) for isa in _isas_here())
-    measured = sorted({case.op for case in cases()})
+    listed = list(cases())
+    measured = sorted({case.op for case in listed})
     wrong = sorted(set(ops or ()).difference(measured))
     if wrong:
         raise UsageError(
             f"--ops: nothing to measure for {', '.join(wrong)}; "
             f"there are: {', '.join(measured)}"
         )
+    there = sorted({case.kind for case in listed if case.op in (ops or ())})
+    for pattern in kinds or ():
+        if not any(fnmatchcase(kind, pattern) for kind in there):
+            raise UsageError(
+                f"--kinds: {pattern} is no kind of {', '.join(ops or ['no --ops'])}; "
+                f"there are: {', '.join(there)}"
+            )

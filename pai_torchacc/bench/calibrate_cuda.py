@@ -159,7 +159,8 @@ def run(path: Path, ops: list[str] | None) -> dict[str, Any]:
             f"--ops: nothing to measure on CUDA for {', '.join(wrong)}; "
             f"there are: {', '.join(sorted(known))}"
         )
-    others, remarks = calibrate.kept(path, ops, _device())
+    chosen = calibrate.Chosen(frozenset(ops)) if ops else None
+    others, remarks = calibrate.kept(path, chosen, _device())
     for unit, why in measure_cuda.provide().items():
         print(f"no machine code for {unit}: {why}", file=sys.stderr)
     asked = frozenset(ops or known)

@@ -8,6 +8,7 @@ import pytest
 import pai_torchacc as ptac
 from pai_torchacc import _C, calibration
 from pai_torchacc.__main__ import main
+from pai_torchacc.bench import calibrate
 
 TABLES = sorted(Path(calibration.__file__).parent.glob("*.csv"))
 
@@ -80,6 +81,20 @@ def test_measuring_a_cpu_keeps_it(
         main(["calibrate", str(path), "--ops", "sgd_step"])
     assert f"{path} is of Some GPU" in capsys.readouterr().err
     assert path.read_text() == before
+
+
+def test_measuring_some_kinds_keeps_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    lines = [
+        calibration.Measurement(op, kind, "float32", 1, 1, "avx2", 2.0, 1.0)
+        for op, kind in (("conv2d", "1x1_16"), ("conv2d", "3x3_16"), ("mish", "any"))
+    ]
+    calibrate.write(path, lines, ["of here"])
+    chosen = calibrate.Chosen(frozenset(["conv2d"]), ("1x1*",))
+    others, remarks = calibrate.kept(path, chosen, None)
+    assert others == lines[1:]
+    assert "kinds not named there: of here" in remarks
+    assert calibrate.kept(path, None, None) == ([], [])
 
 
 def test_info_names_it(

@@ -254,6 +254,8 @@ def test_reports_are_where_the_program_started(tmp_path: Path) -> None:
         "calibrate no/such.csv",
         "calibrate t.csv --ops zero_grad",
         "calibrate t.csv --ops linear_act_backward",
+        "calibrate t.csv --kinds 1x1*",
+        "calibrate t.csv --ops conv2d --kinds 9x9*",
         "info --speed",
     ],
 )

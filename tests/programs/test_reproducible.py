@@ -58,6 +58,7 @@ def test_calibration_measures_one_row_at_a_time() -> None:
     ops = {case.op for case in cases.cases() if can_run[case.op]}
     assert {"max_pool2d", "max_pool2d_backward"} <= ops
     for op in sorted(ops):
-        first = next(calibrate.measure(None, frozenset([op]), blocks=1, block_s=0))
+        chosen = calibrate.Chosen(frozenset([op]))
+        first = next(calibrate.measure(None, chosen, blocks=1, block_s=0))
         assert first.op == op
         assert first.stock_us > 0  # a stall of milliseconds makes ratios round to 0
