@@ -122,9 +122,11 @@ def _called_by_sequential() -> Iterator[Place]:
 
     for name in ("__call__", "_wrapped_call_impl", "_call_impl"):
         yield nn.Module, name
-    for cls in (nn.Linear, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid):
+    layers = nn.Linear, nn.Conv2d, nn.BatchNorm2d
+    activations = nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Hardtanh
+    for cls in (*layers, *activations, nn.Hardswish):
         yield cls, "forward"
-    for name in ("linear", "relu", "gelu", "silu"):
+    for name in ("linear", "relu", "gelu", "silu", "hardtanh", "hardswish"):
         yield functional, name
     for name in ("relu", "tanh", "sigmoid"):
         yield torch, name

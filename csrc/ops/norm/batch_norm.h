@@ -1,6 +1,6 @@
 /*
  * batch_norm.h - batch normalization by the statistics of the batch or by given ones,
- * and its gradient. Level close.
+ * its gradient, and an activation behind it. Level close.
  *
  * Of the n elements of a channel y = (x - mean) * rstd * weight + bias, where mean =
  * sum(x) / n and rstd = 1 / sqrt(sum((x - mean)^2) / n + eps) (Ioffe and Szegedy,
@@ -13,6 +13,8 @@
  * is that of y and x^ = (x - mean) * rstd; sum(g * x^) and sum(g) are those of weight
  * and bias. By given statistics it is weight * rstd * g, the sums being the same.
  *
+ * batch_norm_act is act(y) by running statistics alone, and its result may lie on x.
+ *
  * Rows add up in double, or few elements in float, by parts of a channel that sizes
  * alone decide: threads do not change a bit.
  */
@@ -20,12 +22,14 @@
 #define PTAC_OPS_NORM_BATCH_NORM_H
 
 #include "core/kernel.h"
+#include "ops/linear/act.h"
 
 /* A tensor of images of channels of pixels; NHWC is one of images with one pixel. */
 typedef struct ptac_channel_norm {
     int64_t n_images, n_channels, n_pixels;
     double eps, momentum;
     bool by_batch; /* else by running statistics */
+    ptac_act act;  /* of batch_norm_act */
 } ptac_channel_norm;
 
 /*
@@ -51,6 +55,13 @@ enum {
     PTAC_BATCH_NORM_RUNNING_VAR,
     PTAC_BATCH_NORM_N_INPUTS,
 };
+
+/* Which activations may be behind it. */
+static inline bool ptac_act_is_behind_norm(ptac_act act)
+{
+    return act == PTAC_ACT_NONE || act == PTAC_ACT_RELU || act == PTAC_ACT_RELU6 ||
+           act == PTAC_ACT_SILU || act == PTAC_ACT_HARDSWISH;
+}
 
 /*
  * Outputs. By running statistics there is y alone, and the others have no data. New

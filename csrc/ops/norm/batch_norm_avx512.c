@@ -11,4 +11,6 @@
 PTAC_ROW(BATCH_NORM, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all, batch_norm)
 PTAC_ROW(BATCH_NORM_BACKWARD, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all,
          batch_norm_backward)
+PTAC_ROW(BATCH_NORM_ACT, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all,
+         batch_norm_act)
 #endif

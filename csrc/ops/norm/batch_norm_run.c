@@ -222,22 +222,6 @@ static numbers finish_batch(const ptac_batch_norm_job *job, int64_t c, double su
     return normalize_by(job, c, mean, rstd);
 }
 
-static float running_mean(const ptac_batch_norm_job *job, int64_t c)
-{
-    return (float)ptac_channel_input(job->call, PTAC_BATCH_NORM_RUNNING_MEAN, c, 0);
-}
-
-static numbers finish_running(const ptac_batch_norm_job *job, int64_t c, double sum,
-                              double squares)
-{
-    const double variance =
-        ptac_channel_input(job->call, PTAC_BATCH_NORM_RUNNING_VAR, c, 1);
-
-    (void)sum;
-    (void)squares;
-    return normalize_by(job, c, running_mean(job, c), 1 / sqrt(variance + job->p->eps));
-}
-
 static float mean_of_gradient(const ptac_batch_norm_job *job, int64_t c)
 {
     return (float)ptac_channel_input(job->call, PTAC_BATCH_NORM_GRAD_MEAN, c, 0);
@@ -277,10 +261,10 @@ ptac_status ptac_batch_norm_run(const ptac_call *call,
                 .from = x,
                 .result = call->outputs[PTAC_BATCH_NORM_Y].data,
             },
-        .sum = p->by_batch ? kernels->sum : NULL,
+        .sum = kernels->sum,
         .apply = kernels->apply,
-        .center = p->by_batch ? first_element : running_mean,
-        .finish = p->by_batch ? finish_batch : finish_running,
+        .center = first_element,
+        .finish = finish_batch,
     };
 
     return run(&w);

@@ -45,6 +45,7 @@ static const layer_kind layers[PTAC_N_MODULES + 1] = {
                             PTAC_KIND_BIT(BATCH_NORM2D) | PTAC_KIND_BIT(RELU) |
                                 PTAC_KIND_BIT(MAX_POOL2D),
                             ptac_conv_may_be_ours, ptac_conv_chain},
+    [PTAC_MODULE_BATCH_NORM2D] = {.run_first = ptac_norm_chain},
     [PTAC_MODULE_RELU] = {.run_first = ptac_relu_pool_chain},
     [PTAC_MODULE_INT8_LINEAR] = {NULL, PTAC_OP_INT8_LINEAR, PTAC_KIND_BIT(RELU), NULL,
                                  ptac_int8_linear_chain},
@@ -83,6 +84,12 @@ static bool follow_changes(place *p, Py_ssize_t n_next)
     return true;
 }
 
+static ptac_module_kind kind_at(const place *p, Py_ssize_t i)
+{
+    return i < p->n ? ptac_module_kind_of(PyList_GetItem(p->modules, i))
+                    : PTAC_N_MODULES;
+}
+
 /*
  * What the next module, and some behind it, make of x in one; *n is how many. None
  * where the module has to be called. Asked before each module: the one before may have
@@ -95,7 +102,7 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
     const ptac_chain_start start = {p->modules, p->i, x, p->is_x_unseen};
     ptac_chain chain;
 
-    if (!(layer->run || layer->run_first) || p->i + 1 == p->n ||
+    if (!(layer->run || layer->run_first) || (p->i + 1 == p->n && !p->is_x_unseen) ||
         !ptac_modules_are_unheard())
         Py_RETURN_NONE;
     if (!follow_changes(p, PTAC_LONGEST_CHAIN))
@@ -104,9 +111,7 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
     if (result != Py_None || !layer->run)
         return result;
     Py_DECREF(result);
-    if (!(layer->followers >>
-              ptac_module_kind_of(PyList_GetItem(p->modules, p->i + 1)) &
-          1) ||
+    if (!(layer->followers >> kind_at(p, p->i + 1) & 1) ||
         ptac_chooser_gate(layer->op) != PTAC_TAKE ||
         (layer->may_be_ours && !layer->may_be_ours(module)))
         Py_RETURN_NONE;
@@ -118,10 +123,24 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
     return result;
 }
 
+/* What is behind the next module asks whether anybody sees its x. */
+static bool is_unseen_asked(const place *p)
+{
+    switch (kind_at(p, p->i + 1)) {
+    case PTAC_MODULE_BATCH_NORM2D:
+        return ptac_chooser_gate(PTAC_OP_BATCH_NORM_ACT) == PTAC_TAKE;
+    case PTAC_MODULE_RELU:
+        return kind_at(p, p->i + 2) == PTAC_MODULE_MAX_POOL2D &&
+               ptac_chooser_gate(PTAC_OP_RELU_MAX_POOL2D) != PTAC_OFF;
+    default:
+        return false;
+    }
+}
+
 /*
  * Whether the next module gives a tensor that nobody else gets to see, if it is torch's
  * own. Asked before it is called, since a hook may remove itself; and only where it
- * matters, before a ReLU and a pool.
+ * matters.
  */
 static bool makes_unseen(const place *p)
 {
@@ -129,12 +148,7 @@ static bool makes_unseen(const place *p)
     const ptac_module_kind kind = ptac_module_kind_of(module);
 
     if ((kind != PTAC_MODULE_CONV2D && kind != PTAC_MODULE_BATCH_NORM2D) ||
-        p->i + 2 >= p->n ||
-        ptac_module_kind_of(PyList_GetItem(p->modules, p->i + 1)) != PTAC_MODULE_RELU ||
-        ptac_module_kind_of(PyList_GetItem(p->modules, p->i + 2)) !=
-            PTAC_MODULE_MAX_POOL2D ||
-        ptac_chooser_gate(PTAC_OP_RELU_MAX_POOL2D) == PTAC_OFF ||
-        !ptac_modules_are_unheard())
+        !is_unseen_asked(p) || !ptac_modules_are_unheard())
         return false;
     attributes = ptac_module_attributes(module, kind);
     Py_XDECREF(attributes);
