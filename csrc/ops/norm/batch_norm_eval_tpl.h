@@ -2,10 +2,12 @@
  * batch_norm_eval_tpl.h - batch normalization by running statistics, and the activation
  * behind it, in one pass. The result may lie on x.
  *
- * Expects the words of lanes.h. Leaves by_running(call, act).
+ * Expects the words of lanes.h. Leaves by_running(call, act), and fold_all_sums(), a
+ * ptac_batch_norm_fold_fn.
  */
 #include "core/scratch.h"
 #include "ops/linear/act_tpl.h"
+#include "ops/norm/batch_norm_fold.h"
 #include "ops/norm/batch_norm_run.h"
 
 #include <float.h>
@@ -87,28 +89,57 @@ static ptac_range_fn normalize_by(ptac_act act)
     }
 }
 
+/* Of n channels, those without one having 1 or 0. */
+INLINE vec scale_of(const float *weight, const float *variance, double eps, int n)
+{
+    const vec spread = PS(sqrt)(v_add(v_load_first(variance, n), v_set((float)eps)));
+
+    return v_div(weight ? v_load_first(weight, n) : v_set(1), spread);
+}
+
+INLINE vec number_or_zero(const float *numbers, int64_t c, int n)
+{
+    return numbers ? v_load_first(numbers + c, n) : v_zero();
+}
+
 /*
- * n channels from c on, those without weight or bias having 1 or 0. Stock computes
- * scale * x + offset: where the offset is not finite, as for a scale that is not, this
- * says which results are infinite and which NaN.
+ * n channels from c on. Stock computes scale * x + offset: where the offset is not
+ * finite, as for a scale that is not, this says which results are infinite and which
+ * NaN.
  */
 INLINE void fold(const ptac_call *call, eval_job *job, int64_t c, int n)
 {
     const float *weight = call->inputs[PTAC_BATCH_NORM_WEIGHT].data,
-                *bias = call->inputs[PTAC_BATCH_NORM_BIAS].data,
                 *mean = call->inputs[PTAC_BATCH_NORM_RUNNING_MEAN].data,
                 *variance = call->inputs[PTAC_BATCH_NORM_RUNNING_VAR].data;
-    const vec eps = v_set((float)((const ptac_channel_norm *)call->params)->eps);
-    const vec spread = PS(sqrt)(v_add(v_load_first(variance + c, n), eps));
-    const vec scale = v_div(weight ? v_load_first(weight + c, n) : v_set(1), spread);
+    const vec scale = scale_of(weight ? weight + c : NULL, variance + c,
+                               ((const ptac_channel_norm *)call->params)->eps, n);
     const vec center = v_load_first(mean + c, n);
-    const vec shift = bias ? v_load_first(bias + c, n) : v_zero();
+    const vec shift = number_or_zero(call->inputs[PTAC_BATCH_NORM_BIAS].data, c, n);
     const vec offset = v_fnma(center, scale, shift);
     const mask is_usual = v_at_most(v_abs(offset), v_set(FLT_MAX));
 
     v_store_first(job->center + c, v_pick(is_usual, center, v_zero()), n);
     v_store_first(job->scale + c, scale, n);
     v_store_first(job->shift + c, v_pick(is_usual, shift, offset), n);
+}
+
+/* The same of a convolution's sums. */
+INLINE void fold_sums(const ptac_batch_norm *norm, const float *bias, int64_t c, int n,
+                      float *scale, float *shift)
+{
+    const vec by = scale_of(norm->weight ? norm->weight + c : NULL, norm->variance + c,
+                            norm->eps, n);
+    const vec away = v_sub(number_or_zero(bias, c, n), v_load_first(norm->mean + c, n));
+
+    v_store_first(scale + c, by, n);
+    v_store_first(shift + c, v_fma(away, by, number_or_zero(norm->bias, c, n)), n);
+}
+
+TARGET static void fold_all_sums(const ptac_batch_norm *norm, const float *bias,
+                                 int64_t n_channels, float *scale, float *shift)
+{
+    FOR_LANES(c, n, 0, n_channels, fold_sums(norm, bias, c, n, scale, shift));
 }
 
 /* A number a channel becomes one a column; from the last on none is overwritten. */

@@ -84,10 +84,10 @@ PyObject *ptac_relu_pool_chain(const ptac_chain_start *start, Py_ssize_t *n);
 PyObject *ptac_norm_chain(const ptac_chain_start *start, Py_ssize_t *n);
 
 /*
- * A glance at what rows of ours ask of a Conv2d, before all that a call of it goes
- * through is looked at: calls that are refused should cost little.
+ * A glance: whether a row of ours would take the call of a Conv2d, so that all that it
+ * goes through is worth a look.
  */
-bool ptac_conv_may_be_ours(PyObject *module);
+bool ptac_conv_may_be_ours(PyObject *module, PyObject *x);
 
 /*
  * A plain tensor, or None where that may be, that asks for no gradient; -1 with an

@@ -34,7 +34,7 @@ typedef struct layer_kind {
     PyObject *(*run_first)(const ptac_chain_start *start, Py_ssize_t *n);
     ptac_op op;
     unsigned followers;
-    bool (*may_be_ours)(PyObject *module);
+    bool (*may_be_ours)(PyObject *module, PyObject *x); /* NULL: its gate is open */
     PyObject *(*run)(ptac_chain *chain, PyObject *x);
 } layer_kind;
 
@@ -43,7 +43,8 @@ static const layer_kind layers[PTAC_N_MODULES + 1] = {
                             linear_chain},
     [PTAC_MODULE_CONV2D] = {NULL, PTAC_OP_CONV2D,
                             PTAC_KIND_BIT(BATCH_NORM2D) | PTAC_KIND_BIT(RELU) |
-                                PTAC_KIND_BIT(MAX_POOL2D),
+                                PTAC_KIND_BIT(RELU6) | PTAC_KIND_BIT(SILU) |
+                                PTAC_KIND_BIT(HARDSWISH) | PTAC_KIND_BIT(MAX_POOL2D),
                             ptac_conv_may_be_ours, ptac_conv_chain},
     [PTAC_MODULE_BATCH_NORM2D] = {.run_first = ptac_norm_chain},
     [PTAC_MODULE_RELU] = {.run_first = ptac_relu_pool_chain},
@@ -112,8 +113,8 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
         return result;
     Py_DECREF(result);
     if (!(layer->followers >> kind_at(p, p->i + 1) & 1) ||
-        ptac_chooser_gate(layer->op) != PTAC_TAKE ||
-        (layer->may_be_ours && !layer->may_be_ours(module)))
+        !(layer->may_be_ours ? layer->may_be_ours(module, x)
+                             : ptac_chooser_gate(layer->op) == PTAC_TAKE))
         Py_RETURN_NONE;
     result = ptac_chain_read(p->modules, p->i, layer->followers, &chain)
                  ? layer->run(&chain, x)

@@ -20,10 +20,10 @@ typedef struct line {
     int64_t from_step, to_step; /* floats to the next packed place, the next result */
     int n_others;               /* taps of the other axis, and where they begin: */
     int64_t other_at[MOST_KERNEL];
-    int taps, stride, dilation; /* along the line */
-    int n_phases;               /* each result of so many belongs to another line */
-    const float *weights;       /* vectors: [other axis][along] */
-    vec scale, bias, least;     /* of the epilogue */
+    int taps, stride, dilation;   /* along the line */
+    int n_phases;                 /* each result of so many belongs to another line */
+    const float *weights;         /* vectors: [other axis][along] */
+    vec scale, bias, least, most; /* of the epilogue */
 } line;
 
 typedef void line_fn(const line *l, const float *from, int n, float *to, int n_lanes,
@@ -34,7 +34,7 @@ typedef void gradient_line_fn(const line *l, const float *from, int n,
 /* The epilogue; NaN passes. */
 INLINE vec finished(const line *l, vec sum)
 {
-    return v_max(l->least, v_fma(sum, l->scale, l->bias));
+    return v_min(l->most, v_max(l->least, v_fma(sum, l->scale, l->bias)));
 }
 
 INLINE void store_lanes(float *to, vec v, int n)

@@ -77,7 +77,8 @@ INLINE void begin_line(unit *u)
         l->stride = l->dilation = 1;
     }
     l->weights = u->taps;
-    l->least = v_set(plan->act == PTAC_DEPTHWISE_RELU ? 0 : -INFINITY);
+    l->least = v_set(ptac_act_least(plan->act));
+    l->most = v_set(ptac_act_most(plan->act));
     l->n_phases = 1;
     u->by = line_functions_of(l->taps, l->stride);
     if (l->dilation > 1 && l->stride > 1)

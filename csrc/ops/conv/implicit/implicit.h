@@ -68,7 +68,7 @@ typedef struct ptac_implicit {
     float *result;
     /* Between the weights of neighbouring rows, channels, groups. */
     int64_t row_step, channel_step, group_step;
-    bool with_relu;
+    ptac_act act;
 
     int n_classes, n_taps;
     bool is_whole; /* the source needs no copy, results none either */

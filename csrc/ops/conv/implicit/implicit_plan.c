@@ -117,7 +117,7 @@ static ptac_implicit of_call(const ptac_call *call)
         .weight = call->inputs[1].data,
         .shift = call->n_inputs > 2 ? call->inputs[2].data : NULL,
         .scale = call->n_inputs > 3 ? call->inputs[3].data : NULL,
-        .with_relu = p->with_relu,
+        .act = p->act,
         .result = call->outputs[0].data,
         .row_step = is_data ? taps : (int64_t)in_channels * taps,
         .channel_step = is_data ? (int64_t)in_channels * taps : taps,

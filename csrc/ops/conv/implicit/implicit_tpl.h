@@ -41,7 +41,8 @@ INLINE void fill_sums(const products *p, int rows, int n)
             .is_last = true,
             .scale = p->scale,
             .shift = p->shift,
-            .floor = p->floor,
+            .least = p->least,
+            .most = p->most,
         };
         const vec sum = place_sum(&nothing, NULL, i, LANES, v_zero());
 
@@ -130,7 +131,8 @@ INLINE void run_rows(const ptac_implicit *plan, const workplace *at,
         .taps = plan->taps + class->first,
         .scale = plan->scale ? plan->scale + row : NULL,
         .shift = plan->shift ? plan->shift + row : NULL,
-        .floor = plan->with_relu ? 0 : -INFINITY,
+        .least = ptac_act_least(plan->act),
+        .most = ptac_act_most(plan->act),
         .sums = is_direct ? plan->result +
                                 (image * plan->n_rows + first) * plan->result_plane +
                                 at->first[2]

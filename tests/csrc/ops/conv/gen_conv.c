@@ -121,8 +121,8 @@ static void note(test_call *c, const ptac_conv2d *p)
              p->channels_last ? "NHWC " : "", results[p->result], (long long)p->n,
              p->in_channels, p->h, p->w, p->out_channels, p->kernel_h, p->kernel_w,
              p->stride_h, p->stride_w, p->pad_h, p->pad_w, p->dilation_h, p->dilation_w,
-             p->groups, c->call.n_inputs, c->call.n_outputs,
-             p->with_relu ? ", ReLU" : "", p->with_pool ? ", pool" : "");
+             p->groups, c->call.n_inputs, c->call.n_outputs, p->act ? ", ReLU" : "",
+             p->with_pool ? ", pool" : "");
 }
 
 /* Of NHWC calls some inputs are NCHW. */
@@ -181,7 +181,8 @@ static void make_forward(rng *r, test_call *c)
         if (rng_chance(r, 50))
             random_input(r, c, 1, s.w);
     }
-    p->with_relu = rng_chance(r, 30);
+    p->act = (ptac_act)RNG_PICK(r, PTAC_ACT_NONE, PTAC_ACT_NONE, PTAC_ACT_RELU,
+                                PTAC_ACT_RELU6);
     p->with_pool = rng_chance(r, 30) && p->out_h > 1 && p->out_w > 1;
     if (p->with_pool)
         for (int i = 2; i < 4; i++)

@@ -121,8 +121,8 @@ static void make_forward(rng *r, test_call *c)
         if (rng_chance(r, 50))
             random_input(r, c, 1, s.w, false);
     }
-    if (rng_chance(r, 30))
-        p->act = PTAC_DEPTHWISE_RELU;
+    p->act = (ptac_act)RNG_PICK(r, PTAC_ACT_NONE, PTAC_ACT_NONE, PTAC_ACT_RELU,
+                                PTAC_ACT_RELU6);
     test_output(c, PTAC_F32, 4, s.y, p->channels_last);
     note(c);
 }
