@@ -58,8 +58,8 @@ double ptac_batch_norm_rstd_of_batch(const ptac_channel_norm *p, double variance
 }
 
 /*
- * Where a float would be infinite or NaN the mean is multiplied before it is taken away,
- * as stock does: so all results are of its kind.
+ * Where a float is infinite or NaN the mean is multiplied before it is taken away, as
+ * in stock, so that results are infinite and NaN where stock's are.
  */
 ptac_normalization ptac_batch_norm_by(const ptac_call *call, int64_t channel,
                                       double mean, double rstd)
