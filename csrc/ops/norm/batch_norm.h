@@ -4,11 +4,10 @@
  *
  * Of the n elements of a channel y = (x - mean) * rstd * weight + bias, where mean =
  * sum(x) / n and rstd = 1 / sqrt(sum((x - mean)^2) / n + eps) (Ioffe and Szegedy,
- * "Batch Normalization", 2015), but 0 where the batch has no variance and eps is 0, as
- * in stock. Running statistics r become momentum * s + (1 -
- * momentum) * r, s being the mean, and the variance with n - 1 for n. Stock squares in
- * float: where a square overflows, from 1.8e19 on, its variance is infinite, and a
- * row's here need not be.
+ * "Batch Normalization", 2015), but 0 where both the batch's variance and eps are, as
+ * in stock. Running statistics r become momentum * s + (1 - momentum) * r, s being the
+ * mean, and the variance with n - 1 for n. Stock squares in float: where a square
+ * overflows, from 1.8e19 on, its variance is infinite, and a row's here need not be.
  *
  * The gradient of x is weight * rstd * (g - sum(g) / n - x^ * sum(g * x^) / n), where g
  * is that of y and x^ = (x - mean) * rstd; sum(g * x^) and sum(g) are those of weight
