@@ -11,7 +11,8 @@
  *
  * The gradient of x is weight * rstd * (g - sum(g) / n - x^ * sum(g * x^) / n), where g
  * is that of y and x^ = (x - mean) * rstd; sum(g * x^) and sum(g) are those of weight
- * and bias. By given statistics it is weight * rstd * g, the sums being the same.
+ * and bias. By given statistics it is weight * rstd * g, the sums being the same. Where
+ * the mean, rstd or the weight is infinite, what is infinite in stock may be NaN here.
  *
  * Rows add up in double, or few elements in float, by parts of a channel that sizes
  * alone decide: threads do not change a bit.
