@@ -4,14 +4,15 @@
  *
  * Of the n elements of a channel y = (x - mean) * rstd * weight + bias, where mean =
  * sum(x) / n and rstd = 1 / sqrt(sum((x - mean)^2) / n + eps) (Ioffe and Szegedy,
- * "Batch Normalization", 2015). Running statistics r become momentum * s + (1 -
- * momentum) * r, s being the mean, and the variance with n - 1 for n. Stock squares in
- * float: where a square overflows, from 1.8e19 on, its variance is infinite, and a
- * row's here need not be.
+ * "Batch Normalization", 2015), but 0 where both the batch's variance and eps are, as
+ * in stock. Running statistics r become momentum * s + (1 - momentum) * r, s being the
+ * mean, and the variance with n - 1 for n. Stock squares in float: where a square
+ * overflows, from 1.8e19 on, its variance is infinite, and a row's here need not be.
  *
  * The gradient of x is weight * rstd * (g - sum(g) / n - x^ * sum(g * x^) / n), where g
  * is that of y and x^ = (x - mean) * rstd; sum(g * x^) and sum(g) are those of weight
- * and bias. By given statistics it is weight * rstd * g, the sums being the same.
+ * and bias. By given statistics it is weight * rstd * g, the sums being the same. Where
+ * the mean, rstd or the weight is infinite, what is infinite in stock may be NaN here.
  *
  * batch_norm_act is act(y) by running statistics alone, and its result may lie on x.
  *
@@ -114,6 +115,18 @@ static inline void ptac_channel_output(const ptac_call *call, int output,
     if (data)
         data[channel] = (float)value;
 }
+
+/* 1 / sqrt(variance + eps) of a batch. */
+double ptac_batch_norm_rstd_of_batch(const ptac_channel_norm *p, double variance);
+
+/* y = (x - center) * scale + shift. */
+typedef struct ptac_normalization {
+    double center, scale, shift;
+} ptac_normalization;
+
+/* Of a channel, by its mean and 1 / sqrt(variance + eps). */
+ptac_normalization ptac_batch_norm_by(const ptac_call *call, int64_t channel,
+                                      double mean, double rstd);
 
 /* 1 / sqrt(variance + eps) of a channel, from what a gradient's call is given. */
 double ptac_batch_norm_rstd(const ptac_call *call, int64_t channel);

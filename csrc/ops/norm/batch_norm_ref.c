@@ -73,6 +73,27 @@ double ptac_batch_norm_rstd(const ptac_call *call, int64_t channel)
     return p->by_batch ? given : 1 / sqrt(given + p->eps);
 }
 
+double ptac_batch_norm_rstd_of_batch(const ptac_channel_norm *p, double variance)
+{
+    return variance == 0 && p->eps == 0 ? 0 : 1 / sqrt(variance + p->eps);
+}
+
+/*
+ * Where a float is infinite or NaN the mean is multiplied before it is taken away, as
+ * in stock, so that results are infinite and NaN where stock's are.
+ */
+ptac_normalization ptac_batch_norm_by(const ptac_call *call, int64_t channel,
+                                      double mean, double rstd)
+{
+    const double bias = ptac_channel_input(call, PTAC_BATCH_NORM_BIAS, channel, 0);
+    const double scale =
+        rstd * ptac_channel_input(call, PTAC_BATCH_NORM_WEIGHT, channel, 1);
+
+    if (isfinite((float)mean) && isfinite((float)scale))
+        return (ptac_normalization){.center = mean, .scale = scale, .shift = bias};
+    return (ptac_normalization){.scale = scale, .shift = bias - mean * scale};
+}
+
 void ptac_batch_norm_save(const ptac_call *call, int64_t channel, double mean,
                           double sum_of_squares, double rstd)
 {
@@ -120,26 +141,26 @@ static void forward_channel(const ptac_call *call, int64_t c)
     const ptac_channel_norm *p = call->params;
     const float *x = call->inputs[PTAC_BATCH_NORM_X].data;
     const int64_t n = p->n_images * p->n_pixels;
-    const double weight = ptac_channel_input(call, PTAC_BATCH_NORM_WEIGHT, c, 1);
-    const double bias = ptac_channel_input(call, PTAC_BATCH_NORM_BIAS, c, 0);
     double mean = ptac_channel_input(call, PTAC_BATCH_NORM_RUNNING_MEAN, c, 0);
-    double variance = ptac_channel_input(call, PTAC_BATCH_NORM_RUNNING_VAR, c, 1);
+    const double variance = ptac_channel_input(call, PTAC_BATCH_NORM_RUNNING_VAR, c, 1);
     const ptac_act act = call->op == PTAC_OP_BATCH_NORM_ACT ? p->act : PTAC_ACT_NONE;
-    double squares = 0, rstd;
+    double rstd = 1 / sqrt(variance + p->eps);
+    ptac_normalization by;
 
     if (p->by_batch) {
-        squares = statistics(p, x, c, &mean);
-        variance = squares / (double)n;
+        const double squares = statistics(p, x, c, &mean);
+
+        rstd = ptac_batch_norm_rstd_of_batch(p, squares / (double)n);
+        ptac_batch_norm_save(call, c, mean, squares, rstd);
     }
-    rstd = 1 / sqrt(variance + p->eps);
+    by = ptac_batch_norm_by(call, c, mean, rstd);
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = place_of(p, c, i);
 
-        ptac_channel_output(call, PTAC_BATCH_NORM_Y, at,
-                            ptac_act_value((x[at] - mean) * rstd * weight + bias, act));
+        ptac_channel_output(
+            call, PTAC_BATCH_NORM_Y, at,
+            ptac_act_value((x[at] - by.center) * by.scale + by.shift, act));
     }
-    if (p->by_batch)
-        ptac_batch_norm_save(call, c, mean, squares, rstd);
 }
 
 static void backward_channel(const ptac_call *call, int64_t c)

@@ -131,6 +131,7 @@ static void make_forward(rng *r, test_call *c)
 {
     ptac_channel_norm *p = norm_of(c);
     bool has_running, in_place = rng_chance(r, 50);
+    float *mean;
 
     c->call.op = PTAC_OP_BATCH_NORM;
     random_sizes(r, p);
@@ -138,8 +139,10 @@ static void make_forward(rng *r, test_call *c)
     fill_images(r, p, add_images(c));
     add_channels(r, c, rng_chance(r, 70));
     add_channels(r, c, rng_chance(r, 70));
-    add_channels(r, c, has_running);
+    mean = add_channels(r, c, has_running);
     add_variances(r, c, has_running);
+    if (!p->by_batch && rng_chance(r, 10))
+        mean[rng_below(r, p->n_channels)] = rng_chance(r, 50) ? -INFINITY : NAN;
     add_images_output(c);
     add_output(c, p->by_batch);
     add_output(c, p->by_batch);
