@@ -45,6 +45,13 @@ INLINE void store_lanes(float *to, vec v, int n)
         v_store_first(to, v, n);
 }
 
+INLINE void load_taps(int k, const float *from, vec taps[MOST_KERNEL])
+{
+#pragma GCC unroll 8
+    for (int a = 0; a < k; a++)
+        taps[a] = v_load(from + a * LANES);
+}
+
 /* r results of k taps at stride s; the last one stores n_last lanes. */
 INLINE void results_at(const line *l, int r, int k, int s, const float *from, float *to,
                        int n_lanes, int n_last)
@@ -59,9 +66,7 @@ INLINE void results_at(const line *l, int r, int k, int s, const float *from, fl
         const float *at = from + l->other_at[b];
         vec taps[MOST_KERNEL];
 
-#pragma GCC unroll 8
-        for (int a = 0; a < k; a++)
-            taps[a] = v_load(weights + a * LANES);
+        load_taps(k, weights, taps);
 #pragma GCC unroll 24
         for (int place = 0; place < (r - 1) * s + k; place++) {
             const vec x = v_load(at + place * l->from_step);
@@ -165,9 +170,7 @@ INLINE void products_at(const line *l, int r, int k, int s, const float *from,
         const float *at = from + l->other_at[b];
         vec taps[MOST_KERNEL];
 
-#pragma GCC unroll 8
-        for (int a = 0; a < k; a++)
-            taps[a] = v_load(sums + a * LANES);
+        load_taps(k, sums, taps);
 #pragma GCC unroll 24
         for (int place = 0; place < (r - 1) * s + k; place++) {
             const vec x = v_load_first(at + place * l->from_step, n_lanes);
