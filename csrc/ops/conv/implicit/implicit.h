@@ -57,6 +57,7 @@ typedef struct ptac_implicit_tap {
 typedef struct ptac_implicit_class {
     int of[PTAC_N_AXES];
     int first, n;
+    int chunk; /* channels that are summed together */
 } ptac_implicit_class;
 
 typedef struct ptac_implicit {
@@ -82,7 +83,7 @@ typedef struct ptac_implicit {
     int n_parts;                    /* of the rows, when there are few strips */
     int rows;                       /* of a block, which are summed together */
     int most_rows;                  /* that there is room for sums of */
-    int chunk;                      /* channels that are summed together */
+    int n_near;                     /* channels whose source stays in the first cache */
     /*
      * Weights whose rows are not long runs are copied, so that a block's are one. From
      * then on taps count their weights in there.
@@ -111,6 +112,9 @@ typedef struct ptac_implicit_stages {
     ptac_range_fn pack, run; /* blocks of rows; pieces */
     ptac_range_fn weigh;     /* pieces of the gradient of a weight */
 } ptac_implicit_stages;
+
+/* Strips are so small beside what taps reach that copying them is most of the work. */
+bool ptac_implicit_copies_much(const ptac_call *call);
 
 /* How a call is cut; and its parts of a scratch of n_scratch floats, with its taps. */
 ptac_implicit ptac_implicit_plan_of(const ptac_call *call,
