@@ -20,7 +20,7 @@
  *   strip    places that are copied and computed together
  *   term     a channel of the source and a tap, whose products a result sums up
  *
- * Sums are cut, see TERMS_AT_ONCE; they have the same bits with any number of threads
+ * Sums are cut, see TERMS_AT_ONCE in implicit_plan.c; they have the same bits with any number of threads
  * and whatever else is in the batch.
  */
 #ifndef PTAC_OPS_CONV_IMPLICIT_IMPLICIT_H
@@ -112,6 +112,13 @@ typedef struct ptac_implicit_stages {
     ptac_range_fn pack, run; /* blocks of rows; pieces */
     ptac_range_fn weigh;     /* pieces of the gradient of a weight */
 } ptac_implicit_stages;
+
+/* An axis of the gradient of the data, or of the other results. */
+ptac_implicit_axis ptac_implicit_axis_of(bool is_data, int in, int out, int kernel,
+                                         int stride, int dilation, int pad);
+
+/* The classes of a plan that has been cut, and their taps. */
+void ptac_implicit_list_taps(ptac_implicit *plan);
 
 /* Strips are so small beside what taps reach that copying them is most of the work. */
 bool ptac_implicit_copies_much(const ptac_call *call);

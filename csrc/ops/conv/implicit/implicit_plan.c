@@ -1,5 +1,5 @@
 /*
- * implicit_plan.c - axes, taps and strips of a convolution of any geometry.
+ * implicit_plan.c - how a convolution of any geometry is cut into strips and sums.
  */
 #include "ops/conv/implicit/implicit.h"
 
@@ -17,83 +17,6 @@ enum {
     MOST_COPIES = 8,        /* slots that are copied for a place, of each phase */
 };
 
-static ptac_implicit_axis forward_axis(int in, int out, int kernel, int stride,
-                                       int dilation, int pad)
-{
-    return (ptac_implicit_axis){
-        .n_places = out,
-        .n_source = in,
-        .n_results = out,
-        .source_step = stride,
-        .lead = pad,
-        .result_step = 1,
-        .reach = (kernel - 1) * dilation / stride,
-        .n_taps = kernel,
-        .tap_step = dilation,
-    };
-}
-
-/*
- * Result i takes tap t from grad_y's element (i + pad - t * dilation) / stride, where
- * that is whole: the tap is of the class t * dilation % stride.
- */
-static ptac_implicit_axis data_axis(int in, int out, int kernel, int stride,
-                                    int dilation, int pad)
-{
-    const int reach = (kernel - 1) * dilation / stride, skipped = pad / stride;
-
-    return (ptac_implicit_axis){
-        .n_places = (in - 1 + pad) / stride + 1 - skipped,
-        .n_source = out,
-        .n_results = in,
-        .source_step = 1,
-        .lead = reach - skipped,
-        .result_step = stride,
-        .start = pad % stride,
-        .reach = reach,
-        .n_taps = kernel,
-        .tap_step = dilation,
-        .is_data = true,
-    };
-}
-
-/* What a tap meets: results of a class; in the source's copy a phase, and a slot. */
-static int class_of(const ptac_implicit_axis *axis, int tap)
-{
-    return tap * axis->tap_step % axis->result_step;
-}
-
-static int phase_of(const ptac_implicit_axis *axis, int tap)
-{
-    return tap * axis->tap_step % axis->source_step;
-}
-
-static int slot_of(const ptac_implicit_axis *axis, int tap)
-{
-    const int slot = tap * axis->tap_step / (axis->source_step * axis->result_step);
-
-    return axis->is_data ? axis->reach - slot : slot;
-}
-
-static int place_of_phase(const ptac_implicit_axis *axis, int phase)
-{
-    int i = 0;
-
-    while (i < axis->n_phases && axis->phases[i] != phase)
-        i++;
-    return i;
-}
-
-static void find_phases(ptac_implicit_axis *axis)
-{
-    for (int tap = 0; tap < axis->n_taps; tap++) {
-        const int phase = phase_of(axis, tap);
-
-        if (place_of_phase(axis, phase) == axis->n_phases)
-            axis->phases[axis->n_phases++] = phase;
-    }
-}
-
 static ptac_implicit of_call(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
@@ -101,14 +24,12 @@ static ptac_implicit of_call(const ptac_call *call)
     const int taps = p->kernel_h * p->kernel_w;
     const int in_channels = p->in_channels / p->groups;
     const int out_channels = p->out_channels / p->groups;
-    ptac_implicit_axis (*const axis)(int, int, int, int, int, int) =
-        is_data ? data_axis : forward_axis;
     ptac_implicit plan = {
-        .axis = {axis(1, 1, 1, 1, 1, 0),
-                 axis(p->h, p->out_h, p->kernel_h, p->stride_h, p->dilation_h,
-                      p->pad_h),
-                 axis(p->w, p->out_w, p->kernel_w, p->stride_w, p->dilation_w,
-                      p->pad_w)},
+        .axis = {ptac_implicit_axis_of(is_data, 1, 1, 1, 1, 1, 0),
+                 ptac_implicit_axis_of(is_data, p->h, p->out_h, p->kernel_h,
+                                       p->stride_h, p->dilation_h, p->pad_h),
+                 ptac_implicit_axis_of(is_data, p->w, p->out_w, p->kernel_w,
+                                       p->stride_w, p->dilation_w, p->pad_w)},
         .n = p->n,
         .groups = p->groups,
         .n_channels = is_data ? out_channels : in_channels,
@@ -248,14 +169,16 @@ static int64_t lines_of(const ptac_implicit *plan)
     return runs * ((BLOCK - 1 + axis[2].reach) / 16 + 2);
 }
 
-/* Where sums are cut decides their bits: how many images there are has no part in it. */
+/*
+ * The channels whose products with a class's taps are summed together. Where sums are cut
+ * decides their bits: how many images there are has no part in it.
+ */
 static int chunk_of(const ptac_implicit *plan, int n_taps)
 {
-    const int most = (TERMS_AT_ONCE + n_taps / 2) / n_taps;
+    const int most = n_taps > 0 ? (TERMS_AT_ONCE + n_taps / 2) / n_taps : 1;
 
-    return (int)ptac_parts(plan->n_channels, most > 1
-                                                 ? ptac_parts(plan->n_channels, most)
-                                                 : plan->n_channels);
+    return (int)ptac_parts(plan->n_channels,
+                           ptac_parts(plan->n_channels, most > 1 ? most : 1));
 }
 
 static void cut_items(ptac_implicit *plan, const ptac_implicit_stages *stages,
@@ -320,7 +243,6 @@ static ptac_implicit in_strips(const ptac_call *call)
 
     plan.n_taps = plan.n_classes = 1;
     for (int i = 0; i < PTAC_N_AXES; i++) {
-        find_phases(&plan.axis[i]);
         plan.n_taps *= plan.axis[i].n_taps;
         plan.n_classes *= plan.axis[i].result_step;
     }
@@ -365,50 +287,6 @@ ptac_implicit ptac_implicit_plan_of(const ptac_call *call,
     return plan;
 }
 
-/* A class's taps from tap on, along axis i and those behind it, into the list. */
-static int list_taps(const ptac_implicit *plan, const ptac_implicit_class *class, int i,
-                     ptac_implicit_tap tap, int64_t phase, ptac_implicit_tap *to)
-{
-    const ptac_implicit_axis *axis = &plan->axis[i];
-    int n = 0;
-
-    if (i == PTAC_N_AXES) {
-        tap.at += (int)(phase * plan->phase_size);
-        *to = tap;
-        return 1;
-    }
-    for (int t = 0; t < axis->n_taps; t++)
-        if (class_of(axis, t) == class->of[i])
-            n += list_taps(plan, class, i + 1,
-                           (ptac_implicit_tap){
-                               tap.at * plan->slots[i] + slot_of(axis, t),
-                               tap.weight * axis->n_taps + t,
-                           },
-                           phase * axis->n_phases +
-                               place_of_phase(axis, phase_of(axis, t)),
-                           to + n);
-    return n;
-}
-
-static void list_classes(ptac_implicit *plan)
-{
-    const int rows = plan->axis[1].result_step, columns = plan->axis[2].result_step;
-    int n = 0;
-
-    for (int i = 0; i < plan->n_classes; i++) {
-        ptac_implicit_class *class = &plan->classes[i];
-
-        *class = (ptac_implicit_class){
-            .of = {i / columns / rows, i / columns % rows, i % columns},
-            .first = n,
-        };
-        class->n =
-            list_taps(plan, class, 0, (ptac_implicit_tap){0, 0}, 0, &plan->taps[n]);
-        class->chunk = class->n > 0 ? chunk_of(plan, class->n) : plan->n_channels;
-        n += class->n;
-    }
-}
-
 void ptac_implicit_enter(ptac_implicit *plan, float *scratch)
 {
     plan->taps = (ptac_implicit_tap *)scratch;
@@ -416,5 +294,7 @@ void ptac_implicit_enter(ptac_implicit *plan, float *scratch)
     plan->packed = scratch + plan->packed_at;
     plan->partial = scratch + plan->partial_at;
     plan->scratch = scratch + plan->private_at;
-    list_classes(plan);
+    ptac_implicit_list_taps(plan);
+    for (int i = 0; i < plan->n_classes; i++)
+        plan->classes[i].chunk = chunk_of(plan, plan->classes[i].n);
 }
