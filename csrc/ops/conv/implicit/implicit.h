@@ -20,8 +20,9 @@
  *   strip    places that are copied and computed together
  *   term     a channel of the source and a tap, whose products a result sums up
  *
- * Sums are cut, see TERMS_AT_ONCE in implicit_plan.c; they have the same bits with any number of threads
- * and whatever else is in the batch.
+ * Sums are cut, see TERMS_AT_ONCE in implicit_plan.c; they have the same bits with any
+ * number of threads and whatever else is in the batch. Gradients of weights, which are
+ * sums over the batch, have them with as many threads.
  */
 #ifndef PTAC_OPS_CONV_IMPLICIT_IMPLICIT_H
 #define PTAC_OPS_CONV_IMPLICIT_IMPLICIT_H
