@@ -170,8 +170,8 @@ static int64_t lines_of(const ptac_implicit *plan)
 }
 
 /*
- * The channels whose products with a class's taps are summed together. Where sums are cut
- * decides their bits: how many images there are has no part in it.
+ * The channels whose products with a class's taps are summed together. Where sums are
+ * cut decides their bits: how many images there are has no part in it.
  */
 static int chunk_of(const ptac_implicit *plan, int n_taps)
 {

@@ -66,7 +66,7 @@ typedef struct span {
     int n_vectors, most; /* of places; that are multiplied together */
 } span;
 
-/* Channels [c, end) of a block from row k and vector v on; p is of the first of each. */
+/* Channels [c, end) of a block from row k and vector v on; p is of each's first. */
 INLINE void sum_block(const span *s, int c, int end, int k, int v, products p)
 {
     const int n = vectors_of(s->n_vectors - v, s->most);
@@ -91,9 +91,9 @@ INLINE void sum_block(const span *s, int c, int end, int k, int v, products p)
 }
 
 /*
- * The source of near channels at a block's places stays in the first cache while all rows
- * pass over it. One tap meets it once for each row only; then results, which are written
- * where they belong, go along their rows.
+ * The source of near channels at a block's places stays in the first cache while all
+ * rows pass over it. One tap meets it once for each row only; then results, which are
+ * written where they belong, go along their rows.
  */
 INLINE void sum_rows(const span *s, products p)
 {
