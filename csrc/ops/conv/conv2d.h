@@ -103,8 +103,8 @@ enum {
     PTAC_CONV_1X1_64,
     PTAC_CONV_1X1_128,
     PTAC_CONV_1X1_256,
-    PTAC_CONV_1X1_STRIDED,     /* under 512 */
-    PTAC_CONV_1X1_STRIDED_512, /* channels of a group */
+    PTAC_CONV_1X1_STRIDED, /* under 512 */
+    PTAC_CONV_1X1_STRIDED_512,
     PTAC_CONV_STRIDED_FIRST,
     PTAC_CONV_STRIDED_FEW, /* under 16 */
     PTAC_CONV_STRIDED_16,
