@@ -76,7 +76,7 @@ def test_contract(row: str, act: str, shape: tuple[int, ...]) -> None:
             hits = switching.hits(OP)
             contract.hold(case_of(shape, act, layout, act != "silu"))
             assert hits.accelerated >= 1
-            assert not hits.forwarded
+            assert hits.forwarded.keys() <= {"dtype", "disabled in this thread"}
 
 
 def both(run: Callable[[], Any], n: int = 1) -> tuple[Any, Any]:

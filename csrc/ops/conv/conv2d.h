@@ -8,8 +8,8 @@
  * where c counts the channels of k's group. Calls of conv2d have inputs x, w and, where
  * there is one, bias, and output y. Where asked for an epilogue follows: with a fourth
  * input, scale, y is scale[k] times the sum, plus bias[k]; then ReLU or ReLU6; then max
- * pooling of 2x2 at stride 2, to out_h / 2 x out_w / 2. Calls of conv2d_backward ask for
- * one gradient:
+ * pooling of 2x2 at stride 2, to out_h / 2 x out_w / 2. Calls of conv2d_backward ask
+ * for one gradient:
  *
  *   data      inputs grad_y, w; output grad_x
  *   weight    inputs x, grad_y; output grad_w and, where asked for, grad_bias
@@ -46,7 +46,7 @@ typedef enum ptac_conv_result {
     PTAC_CONV_WEIGHT,
 } ptac_conv_result;
 
-/* The forward convolution, whichever result is asked for; act and pool follow y alone. */
+/* The forward convolution, whichever result is asked for; act and pool follow y. */
 typedef struct ptac_conv2d {
     ptac_conv_result result;
     int64_t n;

@@ -4,8 +4,8 @@
  * MAX_TAPS (25, of a kernel).
  *
  * While a strip's outputs of LANES channels lie in the first cache, the epilogue is
- * applied: a scale and a shift for each channel, ReLU or ReLU6, 2x2 max pooling. A strip that
- * transforms would spoil is convolved by the definition instead.
+ * applied: a scale and a shift for each channel, ReLU or ReLU6, 2x2 max pooling. A
+ * strip that transforms would spoil is convolved by the definition instead.
  */
 
 /* What becomes of the sums of LANES channels: pool(clamp(scale * sum + shift)). */

@@ -12,40 +12,41 @@ enum {
 };
 
 /* A number a channel, or no data where the module has None. */
-static bool read_channels(PyObject *tensor, int64_t n_channels, ptac_view *view)
+static ptac_reason read_channels(PyObject *tensor, int64_t n_channels, ptac_view *view)
 {
     *view = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
     if (tensor == Py_None)
-        return true;
+        return PTAC_TAKE;
     ptac_view_of(ptac_borrow(tensor), view);
-    return ptac_vector_reason(view, n_channels) == PTAC_TAKE;
+    return ptac_vector_reason(view, n_channels);
 }
 
 /* Images as torch's norm lays out its result too. */
-static bool read_images(const ptac_view *x, ptac_channel_norm *p, bool *channels_last)
+static ptac_reason read_images(const ptac_view *x, ptac_channel_norm *p,
+                               bool *channels_last)
 {
-    if (x->n_dims != 4 || x->dtype != PTAC_F32)
-        return false;
+    if (x->n_dims != 4)
+        return PTAC_SHAPE;
     *channels_last = !ptac_view_is_contiguous(x);
     if (*channels_last && !ptac_view_is_channels_last(x))
-        return false;
+        return PTAC_LAYOUT;
     p->n_channels = x->sizes[1];
     p->n_pixels = *channels_last ? 1 : x->sizes[2] * x->sizes[3];
     p->n_images = x->sizes[0] * (*channels_last ? x->sizes[2] * x->sizes[3] : 1);
-    return true;
+    return PTAC_TAKE;
 }
 
-static bool read_call(const ptac_chain *chain, PyObject *x, ptac_call *call,
-                      ptac_channel_norm *p, bool *channels_last)
+static ptac_reason read_call(const ptac_chain *chain, PyObject *x, ptac_call *call,
+                             ptac_channel_norm *p, bool *channels_last)
 {
+    ptac_reason why;
+
     ptac_view_of(ptac_borrow(x), &call->inputs[PTAC_BATCH_NORM_X]);
-    if (!read_images(&call->inputs[PTAC_BATCH_NORM_X], p, channels_last))
-        return false;
-    for (int i = 0; i < PTAC_NORM_TENSORS; i++)
-        if (!read_channels(chain->norm[i], p->n_channels,
-                           &call->inputs[PTAC_BATCH_NORM_WEIGHT + i]))
-            return false;
-    return true;
+    why = read_images(&call->inputs[PTAC_BATCH_NORM_X], p, channels_last);
+    for (int i = 0; !why && i < PTAC_NORM_TENSORS; i++)
+        why = read_channels(chain->norm[i], p->n_channels,
+                            &call->inputs[PTAC_BATCH_NORM_WEIGHT + i]);
+    return why;
 }
 
 /* Whether a tensor of these sizes that is made now would have x's strides. */
@@ -90,17 +91,19 @@ static PyObject *run_chain(const ptac_chain *chain, const ptac_chain_start *star
         .n_outputs = 1,
         .params = &params,
     };
-    const ptac_kernel *row;
-    ptac_reason unused;
+    const ptac_kernel *row = NULL;
     bool channels_last;
+    ptac_reason why = ptac_why_not_lean();
 
-    if (ptac_why_not_lean() ||
-        !read_call(chain, start->x, &call, &params, &channels_last))
-        Py_RETURN_NONE;
-    row = ptac_probe(&call, &unused);
-    if (!row)
-        Py_RETURN_NONE;
-    return run(row, &call, start->x, start->is_x_unseen, channels_last);
+    if (!why)
+        why = read_call(chain, start->x, &call, &params, &channels_last);
+    if (!why)
+        row = ptac_probe(&call, &why);
+    if (row)
+        return run(row, &call, start->x, start->is_x_unseen, channels_last);
+    if (chain->n > 1)
+        ptac_refuse(call.op, why); /* the norm alone asks again, and is counted there */
+    Py_RETURN_NONE;
 }
 
 PyObject *ptac_norm_chain(const ptac_chain_start *start, Py_ssize_t *n)

@@ -11,7 +11,8 @@
  *
  * Calls of depthwise_conv2d have inputs x, w and, where there is one, bias, and output
  * y. Where asked for, an epilogue follows: with a fourth input, scale, y is scale[c]
- * times the sum, plus bias[c]; then ReLU or ReLU6. Calls of depthwise_conv2d_backward ask for one gradient:
+ * times the sum, plus bias[c]; then ReLU or ReLU6. Calls of depthwise_conv2d_backward
+ * ask for one gradient:
  *
  *   data      inputs grad_y, w; output grad_x
  *   weight    inputs x, grad_y; output grad_w and, where asked for, grad_bias
