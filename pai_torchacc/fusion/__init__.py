@@ -18,7 +18,7 @@ from pai_torchacc import _counters, _features, _host, _options, _switch
 from pai_torchacc._switch import Handle
 from pai_torchacc.calibration import in_use
 from pai_torchacc.fusion import cuda, precision, tf32
-from pai_torchacc.fusion.foreign import Yielding, chains
+from pai_torchacc.fusion.foreign import Yielding, chains, overridden
 
 if TYPE_CHECKING:
     from pai_torchacc._config import Config
@@ -192,17 +192,8 @@ def _open_gates(c: Any, wanted: set[str], barred: set[str]) -> None:
 
 def _find_foreign(c: Any) -> None:
     """Yield operators whose CPU kernel is not torch's own any more."""
-    import torch
-
-    installed = c.override_installed()
-    ours = {aten for aten, name in c.override_names() if name in installed}
-    _foreign.clear()
-    for aten, name in c.override_names():
-        if aten in ours:
-            continue
-        for line in torch._C._dispatch_dump(f"aten::{aten}").splitlines():
-            if line.startswith("CPU: ") and "RegisterCPU" not in line:
-                _foreign[name] = line.removeprefix("CPU: ").partition(" :: ")[0]
+    global _foreign  # noqa: PLW0603
+    _foreign = overridden(c.override_names(), set(c.override_installed()), "CPU")
 
 
 def _find_unserved(c: Any, config: Config, wanted: set[str], barred: set[str]) -> None:

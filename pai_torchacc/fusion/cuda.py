@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pai_torchacc._options import NUMERICS
 from pai_torchacc.calibration import in_use
+from pai_torchacc.fusion.foreign import overridden
 
 if TYPE_CHECKING:
     from pai_torchacc._config import Config
@@ -137,14 +138,9 @@ def remarks(c: Any) -> list[str]:
 
 def _foreign(c: Any) -> dict[str, str]:
     """Operators whose kernel on CUDA is not torch's own, and whose it is."""
-    import torch
-
-    ours = set(c.override_installed())
-    found = {}
-    for aten, op in c.cuda_override_names():
-        if PREFIX + op in ours:
-            continue
-        for text in torch._C._dispatch_dump(f"aten::{aten}").splitlines():
-            if text.startswith("CUDA: ") and "RegisterCUDA" not in text:
-                found[op] = text.removeprefix("CUDA: ").partition(" :: ")[0]
-    return found
+    installed = {
+        name.removeprefix(PREFIX)
+        for name in c.override_installed()
+        if name.startswith(PREFIX)
+    }
+    return overridden(c.cuda_override_names(), installed, "CUDA")

@@ -22,6 +22,38 @@ _OWN = ("torch", "pai_torchacc")
 """Packages whose functions are not foreign: torch may wrap a stand-in for good."""
 
 
+def overridden(
+    names: list[tuple[str, str]], installed: set[str], key: str
+) -> dict[str, str]:
+    """Who overrides operators at a key of the dispatcher, besides torch and us.
+
+    Parameters
+    ----------
+    names : list of (str, str)
+        Operators of aten, each with one of ours that a call of it may be.
+    installed : set of str
+        Of ours, those whose override is in the dispatcher.
+    key : str
+        "CPU" or "CUDA".
+
+    Returns
+    -------
+    dict of str to str
+        An operator of ours, and where the kernel comes from.
+    """
+    import torch
+
+    of_ours = {aten for aten, op in names if op in installed}
+    found = {}
+    for aten, op in names:
+        if aten in of_ours:
+            continue
+        for line in torch._C._dispatch_dump(f"aten::{aten}").splitlines():
+            if line.startswith(f"{key}: ") and f"Register{key}" not in line:
+                found[op] = line.removeprefix(f"{key}: ").partition(" :: ")[0]
+    return found
+
+
 class Yielding(Ledger):
     """A ledger that changes only what is torch's own."""
 
@@ -122,9 +154,11 @@ def _called_by_sequential() -> Iterator[Place]:
 
     for name in ("__call__", "_wrapped_call_impl", "_call_impl"):
         yield nn.Module, name
-    for cls in (nn.Linear, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid):
+    layers = nn.Linear, nn.Conv2d, nn.BatchNorm2d
+    activations = nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Hardtanh
+    for cls in (*layers, *activations, nn.Hardswish):
         yield cls, "forward"
-    for name in ("linear", "relu", "gelu", "silu"):
+    for name in ("linear", "relu", "gelu", "silu", "hardtanh", "hardswish"):
         yield functional, name
     for name in ("relu", "tanh", "sigmoid"):
         yield torch, name

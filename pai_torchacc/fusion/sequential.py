@@ -4,6 +4,8 @@ A Linear and the activation behind it are one ``linear_act``; with another Linea
 these, where they are trained on CUDA, one ``mlp``. A Conv2d with what follows of
 BatchNorm2d in eval mode, ReLU and a 2x2 MaxPool2d is one ``conv2d`` where no gradient
 is asked for: scale, shift and the rest are applied while the outputs are in the cache.
+Where stock convolves, the norm and an activation are one ``batch_norm_act``, which
+works in place where nobody could have its input.
 On CUDA a ReLU and the MaxPool2d behind it are one ``relu_max_pool2d``. An int8 layer
 computes the BatchNorm2d and the ReLU behind it. The scale is computed anew from the
 norm's tensors at each call, so that nothing can go stale.
@@ -61,6 +63,7 @@ class Known(NamedTuple):
         return self.kind.__mro__[:-1]
 
 
+_nn = torch._C._nn
 _WEIGHTS = ("weight", "bias")
 _KNOWN = (
     Known(nn.Linear, ((F, "linear"),), (), _WEIGHTS),
@@ -73,8 +76,10 @@ _KNOWN = (
     ),
     Known(nn.MaxPool2d, ((F, "max_pool2d"), (torch, "max_pool2d"))),
     Known(nn.ReLU, ((F, "relu"), (torch, "relu"), (torch, "relu_"))),
+    Known(nn.ReLU6, ((F, "hardtanh"), (_nn, "hardtanh"), (_nn, "hardtanh_"))),
+    Known(nn.Hardswish, ((F, "hardswish"), (_nn, "hardswish"), (_nn, "hardswish_"))),
     Known(nn.GELU, ((F, "gelu"),)),
-    Known(nn.SiLU, ((F, "silu"), (torch._C._nn, "silu"))),
+    Known(nn.SiLU, ((F, "silu"), (_nn, "silu"), (_nn, "silu_"))),
     Known(nn.Tanh, ((torch, "tanh"),)),
     Known(nn.Sigmoid, ((torch, "sigmoid"),)),
     Known(nn.Dropout, ((F, "dropout"),)),

@@ -49,6 +49,8 @@ def test_mish_of_special_numbers(row: str) -> None:
         ours = F.mish(x), torch.ops.aten.mish_backward(one, x)
     for a, b in zip(ours, stock, strict=True):
         torch.testing.assert_close(a, b, rtol=3e-6, atol=1e-6, equal_nan=True)
+        tail = (x > -80) & (x < -20)
+        torch.testing.assert_close(a[tail], b[tail], rtol=1e-6, atol=0)
 
 
 LAYOUTS: list[Callable[[Tensor], Tensor]] = [

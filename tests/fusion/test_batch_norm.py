@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import threading
 from collections.abc import Callable
@@ -173,6 +174,40 @@ def test_what_is_not_finite_stays_in_its_channel(value: float) -> None:
             )
 
 
+INFINITY = float("inf")
+
+
+@pytest.mark.parametrize("row", switching.runnable_rows(OPS[0]))
+def test_statistics_and_weights_that_are_not_finite(row: str) -> None:
+    """Results are infinite and NaN where stock's are, also where eps is 0."""
+    numbers = [0.0, 1.0, -2.0, INFINITY, -INFINITY, float("nan")]
+    triples = itertools.product(numbers, numbers, numbers[:4])
+    mean, var, weight = map(torch.tensor, zip(*triples, strict=True))
+    bias, n = torch.ones_like(mean), len(mean)
+    for eps in (0.0, 1e-5):
+        for shape in ((6, n), (2, n, 3), (1, n, 6), (1, n, 72)):
+            x = torch.tensor([-1.0, 2, INFINITY, -INFINITY, 0, float("nan")])
+            x = x.repeat(12)[: shape[0] * (shape[2:] or (1,))[0]]
+            x = x.view(shape[0], 1, *shape[2:]).expand(shape).contiguous()
+            finite = x.nan_to_num(1.0, 3.0, 4.0)
+            finite[:, ::2] = 3
+
+            def run(x: Tensor = x, finite: Tensor = finite, eps: float = eps) -> Any:
+                norm = aten.native_batch_norm
+                y = norm(x, weight, bias, mean, var, False, 0.1, eps)[0]
+                batch = norm(finite, weight, bias, None, None, True, 0.1, eps)
+                return [y, *batch]
+
+            stock = run()
+            with switching.accelerated(OPS[0], row=row):
+                hits = switching.hits(OPS[0])
+                ours = run()
+                assert hits.accelerated == 2
+            torch.testing.assert_close(
+                ours, stock, rtol=1e-4, atol=1e-3, equal_nan=True
+            )
+
+
 def once(x: Tensor, grad: Tensor, module: nn.Module) -> list[Tensor]:
     module = copy.deepcopy(module)
     y = module(x)
@@ -258,6 +293,42 @@ def test_expanded_gradients() -> None:
             assert x.grad.stride() == x.stride()
             assert float(x.grad.abs().max()) < 1e-5
         assert hits.accelerated == 2
+
+
+def odd(x: Tensor, stride: int) -> Tensor:
+    """With another stride along a dimension of one element."""
+    strides = (*x.stride()[:2], stride, *x.stride()[3:])
+    return x.new_empty(0).set_(x.untyped_storage(), 0, x.shape, strides)
+
+
+@pytest.mark.parametrize("sizes", [(4, 8, 1, 16), (4, 8, 1, 1), (4, 1, 1, 5)])
+def test_gradients_lie_as_stocks_where_a_layout_is_ambiguous(
+    sizes: tuple[int, ...],
+) -> None:
+    """And ours have the right numbers: stock confounds some layouts."""
+    n = sizes[1]
+    saved = torch.zeros(n), torch.ones(n)
+    plain = torch.randn(sizes)
+    last = torch.empty_like(plain, memory_format=torch.channels_last).copy_(plain)
+    layouts = [plain, last, odd(plain, 2176), odd(last, 2176), odd(last, 1)]
+
+    def run(x: Tensor, grad: Tensor) -> Any:
+        return aten.native_batch_norm_backward(
+            grad, x, None, None, None, *saved, True, 1e-5, [True] * 3
+        )
+
+    right = run(plain, plain)
+    with switching.accelerated(*OPS):
+        hits = switching.hits(OPS[1])
+        for x, grad in itertools.product(layouts, layouts):
+            before = hits.accelerated
+            ours = run(x, grad)
+            with ptac.disabled():
+                stock = run(x, grad)
+            assert [t.stride() for t in ours] == [t.stride() for t in stock]
+            if hits.accelerated > before:
+                torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-5)
+        assert hits.accelerated >= 10
 
 
 REFUSED: list[tuple[str, Callable[[Tensor], Any]]] = [

@@ -7,6 +7,7 @@ from typing import Any
 
 import contract
 import hypothesis
+import pooled
 import pytest
 import switching
 import torch
@@ -29,25 +30,6 @@ def layout(x: Tensor, how: str) -> Tensor:
             return x
 
 
-def special(x: Tensor) -> Tensor:
-    """Ties, infinities and NaNs."""
-    x = (x * 2).round()
-    x.view(-1)[::7] = float("-inf")
-    x.view(-1)[3::11] = float("nan")
-    return x
-
-
-@st.composite
-def windows(draw: Any) -> dict[str, Any]:
-    kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
-    return {
-        "kernel_size": kernel,
-        "stride": draw(st.one_of(st.none(), st.tuples(*[st.integers(1, 3)] * 2))),
-        "padding": tuple(draw(st.integers(0, k // 2)) for k in kernel),
-        "ceil_mode": draw(st.booleans()),
-    }
-
-
 @st.composite
 def inputs(draw: Any) -> tuple[Any, ...]:
     shape = [draw(st.integers(1, n)) for n in (3, 19, 21, 37)]
@@ -59,29 +41,13 @@ def inputs(draw: Any) -> tuple[Any, ...]:
     )
 
 
-def results(function: Callable[[Tensor], Any], given: tuple[Any, ...]) -> Any:
-    """Output, and gradient of a weighted sum; or the text of the error."""
-    shape, dtype, how, is_special = given
-    torch.manual_seed(0)
-    x = torch.randn(shape)
-    x = layout((special(x) if is_special else x).to(dtype), how).requires_grad_()
-    try:
-        out = function(x)
-    except RuntimeError as error:
-        return str(error)
-    first = out[0] if isinstance(out, tuple) else out
-    weights = layout(torch.randn(first.shape).to(dtype), how)
-    (grad,) = torch.autograd.grad(first, x, weights)
-    return [out if isinstance(out, tuple) else [out], grad]
-
-
 def off_and_on(
     function: Callable[[Tensor], Any], given: tuple[Any, ...], must_count: bool = True
 ) -> None:
-    stock = results(function, given)
+    stock = pooled.results(function, given, layout)
     with switching.accelerated(*FORWARD.values(), *BACKWARD):
         counts = [switching.hits(op) for op in (*FORWARD.values(), *BACKWARD)]
-        ours = results(function, given)
+        ours = pooled.results(function, given, layout)
         if must_count and not isinstance(stock, str):
             assert sum(h.accelerated + sum(h.forwarded.values()) for h in counts) >= 2
     contract.exactly(ours, stock)
@@ -92,7 +58,7 @@ EXAMPLES = hypothesis.settings(max_examples=100, deadline=None, derandomize=True
 
 
 @EXAMPLES
-@hypothesis.given(inputs(), windows(), st.integers(1, 2), st.booleans())
+@hypothesis.given(inputs(), pooled.windows(2), st.integers(1, 2), st.booleans())
 def test_max_pool2d(
     given: tuple[Any, ...], window: dict[str, Any], dilation: int, with_indices: bool
 ) -> None:
@@ -106,7 +72,7 @@ def test_max_pool2d(
 
 @EXAMPLES
 @hypothesis.given(
-    inputs(), windows(), st.booleans(), st.sampled_from([None, None, 3, -2])
+    inputs(), pooled.windows(2), st.booleans(), st.sampled_from([None, None, 3, -2])
 )
 def test_avg_pool2d(
     given: tuple[Any, ...], window: dict[str, Any], pad: bool, divisor: int | None
@@ -150,11 +116,11 @@ def test_is_accelerated(kind: str, dtype: torch.dtype, channels_last: bool) -> N
         "avg": lambda x: F.avg_pool2d(x, 2),
         "adaptive": lambda x: F.adaptive_avg_pool2d(x, 7),
     }[kind]
-    stock = results(function, given)
+    stock = pooled.results(function, given, layout)
     for row in switching.runnable_rows(op):
         with switching.accelerated(op, f"{op}_backward", row=row):
             hits, back = switching.hits(op), switching.hits(f"{op}_backward")
-            ours = results(function, given)
+            ours = pooled.results(function, given, layout)
             if dtype is torch.bfloat16 and kind != "max":
                 assert hits.accelerated + sum(hits.forwarded.values()) == 1
             else:
@@ -173,10 +139,10 @@ MODULES = [
 @pytest.mark.parametrize(("module", "op"), MODULES, ids=str)
 def test_modules(module: nn.Module, op: str) -> None:
     given = ((2, 3, 17, 19), torch.float32, "plain", False)
-    stock = results(module, given)
+    stock = pooled.results(module, given, layout)
     with switching.accelerated(op):
         hits = switching.hits(op)
-        ours = results(module, given)
+        ours = pooled.results(module, given, layout)
         assert hits.accelerated == 1
     contract.exactly(ours, stock)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import contract
 import hypothesis
+import pooled
 import pytest
 import switching
 import torch
@@ -38,30 +39,6 @@ def layout(x: Tensor, how: str) -> Tensor:
     return x
 
 
-def special(x: Tensor) -> Tensor:
-    """Ties, both zeros, infinities and NaNs."""
-    x = (x * 2).round()
-    x.view(-1)[::7] = float("-inf")
-    x.view(-1)[3::11] = float("nan")
-    x.view(-1)[4::13] = -0.0
-    return x
-
-
-def triples(low: int, high: int) -> Any:
-    return st.tuples(*[st.integers(low, high)] * 3)
-
-
-@st.composite
-def windows(draw: Any) -> dict[str, Any]:
-    kernel = draw(triples(1, 4))
-    return {
-        "kernel_size": kernel,
-        "stride": draw(st.one_of(st.none(), triples(1, 3))),
-        "padding": tuple(draw(st.integers(0, k // 2)) for k in kernel),
-        "ceil_mode": draw(st.booleans()),
-    }
-
-
 @st.composite
 def inputs(draw: Any) -> tuple[Any, ...]:
     shape = [draw(st.integers(1, n)) for n in (3, 11, 9, 10, 37)]
@@ -74,28 +51,12 @@ def inputs(draw: Any) -> tuple[Any, ...]:
     )
 
 
-def results(function: Callable[[Tensor], Any], given: tuple[Any, ...]) -> Any:
-    """Output, and gradient of a weighted sum; or the text of the error."""
-    shape, dtype, how, is_special = given
-    torch.manual_seed(0)
-    x = torch.randn(shape)
-    x = layout((special(x) if is_special else x).to(dtype), how).requires_grad_()
-    try:
-        out = function(x)
-    except RuntimeError as error:
-        return str(error)
-    first = out[0] if isinstance(out, tuple) else out
-    weights = layout(torch.randn(first.shape).to(dtype), how)
-    (grad,) = torch.autograd.grad(first, x, weights)
-    return [out if isinstance(out, tuple) else [out], grad]
-
-
 def off_and_on(function: Callable[[Tensor], Any], given: tuple[Any, ...]) -> None:
-    stock = results(function, given)
+    stock = pooled.results(function, given, layout)
     for row in ("scalar", None):
         with switching.accelerated(*OPS, row=row):
             counts = [switching.hits(op) for op in OPS]
-            ours = results(function, given)
+            ours = pooled.results(function, given, layout)
             if not isinstance(stock, str):
                 seen = sum(h.accelerated + sum(h.forwarded.values()) for h in counts)
                 assert seen >= 2
@@ -103,7 +64,7 @@ def off_and_on(function: Callable[[Tensor], Any], given: tuple[Any, ...]) -> Non
 
 
 @EXAMPLES
-@hypothesis.given(inputs(), windows(), st.booleans())
+@hypothesis.given(inputs(), pooled.windows(3), st.booleans())
 def test_max_pool3d(
     given: tuple[Any, ...], window: dict[str, Any], is_dilated: bool
 ) -> None:
@@ -111,12 +72,41 @@ def test_max_pool3d(
     dilation = 2 if is_dilated and not any(window["padding"]) else 1
     if dilation == 2:
         window = {**window, "ceil_mode": False}
-    off_and_on(lambda x: F.max_pool3d(x, **window, dilation=dilation), given)
+    # Of windows that are -inf all through see the test below.
+    least = -1e30 if given[2] == "channels_last" else float("-inf")
+    off_and_on(
+        lambda x: F.max_pool3d(x.clamp(min=least), **window, dilation=dilation), given
+    )
+
+
+def test_the_index_of_infinities_lies_in_their_window() -> None:
+    """With channels last that of stock lies in another slab, but for full vectors."""
+    x = torch.full((2, 5, 4, 6, 6), float("-inf"))
+    stock = F.max_pool3d(x, 2, return_indices=True)
+    last = layout(x, "channels_last")
+    for row in switching.runnable_rows("max_pool3d"):
+        with switching.accelerated("max_pool3d", row=row):
+            hits = switching.hits("max_pool3d")
+            ours = F.max_pool3d(last, 2, return_indices=True)
+            assert hits.accelerated == 1
+        contract.exactly([t.contiguous() for t in ours], list(stock))
+
+
+def test_gradients_without_a_batch_lie_as_stocks() -> None:
+    x = torch.randn(5, 3, 6, 6, requires_grad=True)
+    for how in ("plain", "channels_last", "sliced"):
+        grad = layout(torch.randn(5, 1, 3, 3), how)
+        (stock,) = torch.autograd.grad(F.max_pool3d(x, 2), x, grad)
+        with switching.accelerated(*OPS):
+            hits = switching.hits("max_pool3d_backward")
+            (ours,) = torch.autograd.grad(F.max_pool3d(x, 2), x, grad)
+            assert hits.accelerated == (how == "plain")
+        contract.exactly(ours, stock)
 
 
 @EXAMPLES
 @hypothesis.given(
-    inputs(), windows(), st.booleans(), st.sampled_from([None, None, 3, -2])
+    inputs(), pooled.windows(3), st.booleans(), st.sampled_from([None, None, 3, -2])
 )
 def test_avg_pool3d(
     given: tuple[Any, ...], window: dict[str, Any], pad: bool, divisor: int | None
@@ -130,7 +120,7 @@ def test_avg_pool3d(
 
 
 @EXAMPLES
-@hypothesis.given(inputs(), triples(1, 9))
+@hypothesis.given(inputs(), pooled.tuples(3, 1, 9))
 def test_adaptive_avg_pool3d(given: tuple[Any, ...], size: tuple[int, ...]) -> None:
     # torch makes a mean of a pool to one element.
     off_and_on(lambda x: F.adaptive_avg_pool3d(x, (*size[:2], size[2] + 1)), given)
@@ -152,7 +142,7 @@ def test_is_accelerated(op: str, dtype: torch.dtype, how: str) -> None:
     is_served = (op == "max_pool3d" or dtype is not torch.bfloat16) and (
         op != "adaptive_avg_pool3d" or how == "plain"
     )
-    stock = results(FUNCTIONS[op], given)
+    stock = pooled.results(FUNCTIONS[op], given, layout)
     for row in switching.runnable_rows(op):
         back = row if row in switching.runnable_rows(f"{op}_backward") else "scalar"
         with (
@@ -160,7 +150,7 @@ def test_is_accelerated(op: str, dtype: torch.dtype, how: str) -> None:
             switching.pins([op], row),
         ):
             hits, backs = switching.hits(op), switching.hits(f"{op}_backward")
-            ours = results(FUNCTIONS[op], given)
+            ours = pooled.results(FUNCTIONS[op], given, layout)
             if is_served:
                 assert (hits.accelerated, backs.accelerated) == (1, 1), row
             else:

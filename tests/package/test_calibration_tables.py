@@ -104,3 +104,99 @@ def test_info_names_it(
     monkeypatch.setenv("PTAC_CALIBRATION", str(path))
     assert main(["info"]) == 0
     assert f"; on CUDA {path}, of Some GPU\n" in capsys.readouterr().out
+
+
+Line = calibration.Measurement
+GRADIENT = "conv2d_backward"
+
+
+def line(
+    op: str, kind: str, row: str = "one", ratio: float = 2.0, work: int = 1
+) -> Line:
+    return Line(op, kind, "float32", 1, work, row, ratio, 10.0)
+
+
+def decided(
+    lines: list[Line], level: str = "close"
+) -> set[tuple[str, str | None, int]]:
+    """Of every kind that there is: the row, and where it was measured."""
+    rows = [("one", level, True, False), ("two", "close", True, False)]
+    operators = [(name, kinds, rows) for name, kinds, _ in _C.operators()]
+    table = calibration.Table("t", lines, calibration.FASTER)
+    found, _ = calibration.points(table, operators, "close")
+    return {(kind, row, work) for _, kind, _, _, work, row, _, _ in found}
+
+
+def test_divided_kinds_are_todays() -> None:
+    kinds = {name: set(kinds) for name, kinds, _ in _C.operators()}
+    for kind, parts in calibration.DIVIDED.items():
+        assert set(parts) <= kinds["conv2d"]
+        assert {f"{x}_{g}" for x in parts for g in ("data", "weight")} <= kinds[
+            GRADIENT
+        ]
+        assert kind in parts or kind not in kinds["conv2d"]
+
+
+@pytest.mark.parametrize("kind", calibration.DIVIDED)
+def test_what_was_measured_of_a_divided_kind_is_said_of_its_parts(kind: str) -> None:
+    parts = calibration.DIVIDED[kind]
+    assert decided([line("conv2d", kind)]) == {(part, "one", 1) for part in parts}
+    for side in ("data", "weight"):
+        of_gradient = decided([line(GRADIENT, f"{kind}_{side}")])
+        assert of_gradient == {(f"{part}_{side}", "one", 1) for part in parts}
+
+
+@pytest.mark.parametrize("own", calibration.DIVIDED["strided"])
+def test_a_part_with_lines_of_its_own_is_told_no_more(own: str) -> None:
+    """Of that row: of others it still is."""
+    whole = line("conv2d", "strided", work=7)
+    told = decided([whole, line("conv2d", own, ratio=0.5)])
+    assert {at for at in told if at[0] == own} == {(own, None, 1)}
+    assert len(told) == len(calibration.DIVIDED["strided"])
+    told = decided([whole, line("conv2d", own, "two")])
+    assert {at for at in told if at[0] == own} == {(own, "two", 1), (own, "one", 7)}
+
+
+def test_a_kind_that_kept_its_name_speaks_for_itself() -> None:
+    both = [line("conv2d", "other", work=7), line("conv2d", "other_few", ratio=0.5)]
+    assert decided(both) == {("other", "one", 7), ("other_few", None, 1)}
+
+
+def test_rows_above_the_level_say_nothing_of_parts() -> None:
+    assert decided([line("conv2d", "1x1")], level="fast") == set()
+
+
+@pytest.mark.parametrize("op", ["int8_conv2d", "depthwise_conv2d"])
+def test_kinds_of_other_operators_are_as_they_were(op: str) -> None:
+    assert decided([line(op, "other")]) == {("other", "one", 1)}
+
+
+def test_a_family_s_table_is_completed_by_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "_HERE", tmp_path)
+    own = [line("conv2d", "3x3_16", ratio=1.06), line("conv2d", "3x3_32", ratio=0.5)]
+    kinds = "3x3_16", "3x3_32", "3x3_64", "3x3_128"
+    others = [
+        line(op, kind, "two", ratio, 7)
+        for op, kind, ratio in (
+            *zip(["conv2d"] * 4, kinds, (3.0, 3.0, 1.2, 1.1), strict=True),
+            ("conv2d_backward", "3x3_16_data", 0.5),
+        )
+    ]
+    calibrate.write(tmp_path / "Somebody-1.csv", own, [])
+    calibrate.write(tmp_path / "generic-lanes.csv", others, [])
+    table = calibration.find("Somebody-1-2", "lanes", is_limited=False)
+    assert table.name == "Somebody-1+generic-lanes"
+    assert table.least_ratio == calibration.FASTER
+    assert decided(table.measurements) == {
+        ("3x3_16", "one", 1),
+        ("3x3_32", None, 1),
+        ("3x3_64", "two", 7),
+        ("3x3_128", None, 7),  # too little for what another CPU measured
+        ("3x3_16_data", None, 7),
+    }
+    limited = calibration.find("Somebody-1-2", "lanes", is_limited=True)
+    assert limited.name == "generic-lanes"
+    assert limited.least_ratio == calibration.FASTER_ELSEWHERE
+    assert limited.measurements == sorted(others)

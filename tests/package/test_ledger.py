@@ -373,6 +373,21 @@ def test_overrides_by_others_win() -> None:
         assert hits.accelerated == 1
 
 
+def test_an_override_of_several_operators_is_ours_for_each() -> None:
+    """Also for those that are not wanted, or that no row serves."""
+    from pai_torchacc import _C
+    from pai_torchacc.fusion import foreign
+
+    names = [name for name in _C.override_names() if name[0] == "convolution"]
+    with (
+        switching.pins(["conv2d", "depthwise_conv2d"]),
+        ptac.enable("operator_fusion", include=["depthwise_conv2d"]),
+    ):
+        assert "conv2d" not in _C.override_installed()
+        assert not foreign.overridden(names, {"depthwise_conv2d"}, "CPU")
+        assert len(foreign.overridden(names, set(), "CPU")) == len(names) == 2
+
+
 PLACES = [
     (fusion, "_install_overrides"),
     (fusion, "_install_stand_ins"),

@@ -42,6 +42,12 @@ def layers() -> list[Tensor]:
     return [y, grad, *(p.grad for p in net.parameters())]
 
 
+@torch.no_grad()
+def norm_and_activation() -> list[Tensor]:
+    torch.manual_seed(0)
+    return [nn.Sequential(nn.BatchNorm2d(5).eval(), nn.ReLU())(torch.randn(2, 5, 4, 4))]
+
+
 TARGET = torch.arange(8) % 5
 SLOPE = torch.tensor([0.25])
 FILTERS = torch.linspace(-0.02, 0.03, 20 * 16 * 9).view(20, 16, 3, 3)
@@ -75,6 +81,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "batch_norm": lambda: gradient_of(
         lambda x: F.batch_norm(x, None, None, training=True), 8, 5
     ),
+    "batch_norm_act": norm_and_activation,
     "log_softmax": lambda: gradient_of(lambda x: x.log_softmax(1), 8, 5),
     "cross_entropy": lambda: gradient_of(lambda x: F.cross_entropy(x, TARGET), 8, 5),
     "linear_act": layers,

@@ -7,9 +7,9 @@
  *
  * where c counts the channels of k's group. Calls of conv2d have inputs x, w and, where
  * there is one, bias, and output y. Where asked for an epilogue follows: with a fourth
- * input, scale, y is scale[k] times the sum, plus bias[k]; then ReLU; then max pooling
- * of 2x2 at stride 2, to out_h / 2 x out_w / 2. Calls of conv2d_backward ask for one
- * gradient:
+ * input, scale, y is scale[k] times the sum, plus bias[k]; then ReLU or ReLU6; then max
+ * pooling of 2x2 at stride 2, to out_h / 2 x out_w / 2. Calls of conv2d_backward ask
+ * for one gradient:
  *
  *   data      inputs grad_y, w; output grad_x
  *   weight    inputs x, grad_y; output grad_w and, where asked for, grad_bias
@@ -36,6 +36,9 @@
 #define PTAC_OPS_CONV_CONV2D_H
 
 #include "core/kernel.h"
+#include "ops/linear/act.h"
+
+#include <math.h>
 
 typedef enum ptac_conv_result {
     PTAC_CONV_FORWARD,
@@ -43,7 +46,7 @@ typedef enum ptac_conv_result {
     PTAC_CONV_WEIGHT,
 } ptac_conv_result;
 
-/* The forward convolution, whichever result is asked for; with_* are of conv2d. */
+/* The forward convolution, whichever result is asked for; act and pool follow y. */
 typedef struct ptac_conv2d {
     ptac_conv_result result;
     int64_t n;
@@ -54,7 +57,8 @@ typedef struct ptac_conv2d {
     int pad_h, pad_w;
     int dilation_h, dilation_w;
     int groups;
-    bool with_relu, with_pool;
+    ptac_act act; /* none, ReLU or ReLU6 */
+    bool with_pool;
     bool channels_last; /* the results are, the gradient of the weight too */
 } ptac_conv2d;
 
@@ -99,8 +103,8 @@ enum {
     PTAC_CONV_1X1_64,
     PTAC_CONV_1X1_128,
     PTAC_CONV_1X1_256,
-    PTAC_CONV_1X1_STRIDED,     /* under 512 */
-    PTAC_CONV_1X1_STRIDED_512, /* channels of a group */
+    PTAC_CONV_1X1_STRIDED, /* under 512 */
+    PTAC_CONV_1X1_STRIDED_512,
     PTAC_CONV_STRIDED_FIRST,
     PTAC_CONV_STRIDED_FEW, /* under 16 */
     PTAC_CONV_STRIDED_16,
@@ -122,6 +126,17 @@ enum {
     PTAC_CONV_NHWC,
     PTAC_CONV_N_KINDS,
 };
+
+/* Bounds of what is behind such an activation. */
+static inline float ptac_act_least(ptac_act act)
+{
+    return act == PTAC_ACT_NONE ? -INFINITY : 0;
+}
+
+static inline float ptac_act_most(ptac_act act)
+{
+    return act == PTAC_ACT_RELU6 ? 6 : INFINITY;
+}
 
 /* Outputs of one channel in all images: the place of a call within its kind. */
 static inline int64_t ptac_conv2d_pixels(const ptac_conv2d *p)

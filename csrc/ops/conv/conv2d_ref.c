@@ -7,6 +7,7 @@
 #include "ops/conv/conv2d.h"
 
 #include "core/host.h"
+#include "ops/linear/bias_act.h"
 
 enum {
     MOST_WORK = 1 << 24, /* multiply-adds */
@@ -103,7 +104,7 @@ static float output_at(const ptac_call *call, int64_t n, int k, int i, int j)
     const double sum = sum_at(call, n, k, i, j);
     const float y = (float)((scale ? sum * scale[k] : sum) + (bias ? bias[k] : 0));
 
-    return p->with_relu && y < 0 ? 0 : y;
+    return (float)ptac_act_value(y, p->act);
 }
 
 /* Outputs, or gradients of inputs, [begin, end), counted along N, K, H, W. */

@@ -88,7 +88,8 @@ INLINE vec direct_finished(const ptac_direct_plan *plan, int channel, vec sum)
 {
     if (plan->scale)
         sum = v_fma(sum, v_set(plan->scale[channel]), v_set(bias_of(plan, channel)));
-    return plan->conv->with_relu ? v_max(v_zero(), sum) : sum;
+    sum = v_max(v_set(ptac_act_least(plan->conv->act)), sum);
+    return v_min(v_set(ptac_act_most(plan->conv->act)), sum);
 }
 
 /*

@@ -4,13 +4,13 @@
  * MAX_TAPS (25, of a kernel).
  *
  * While a strip's outputs of LANES channels lie in the first cache, the epilogue is
- * applied: a scale and a shift for each channel, ReLU, 2x2 max pooling. A strip that
- * transforms would spoil is convolved by the definition instead.
+ * applied: a scale and a shift for each channel, ReLU or ReLU6, 2x2 max pooling. A
+ * strip that transforms would spoil is convolved by the definition instead.
  */
 
-/* What becomes of the sums of LANES channels: pool(max(floor, scale * sum + shift)). */
+/* What becomes of the sums of LANES channels: pool(clamp(scale * sum + shift)). */
 typedef struct finish {
-    vec scale, shift, floor;
+    vec scale, shift, least, most;
     bool pools;
 } finish;
 
@@ -21,7 +21,8 @@ INLINE finish finish_of(const ptac_winograd *conv, int channel)
     return (finish){
         .scale = conv->scale ? v_load_first(conv->scale + channel, n) : v_set(1),
         .shift = conv->bias ? v_load_first(conv->bias + channel, n) : v_zero(),
-        .floor = v_set(conv->with_relu ? 0 : -INFINITY),
+        .least = v_set(ptac_act_least(conv->act)),
+        .most = v_set(ptac_act_most(conv->act)),
         .pools = conv->with_pool,
     };
 }
@@ -29,7 +30,7 @@ INLINE finish finish_of(const ptac_winograd *conv, int channel)
 /* NaN passes, as it does in torch's ReLU. */
 INLINE vec finished(const finish *f, vec sum)
 {
-    return v_max(f->floor, v_fma(sum, f->scale, f->shift));
+    return v_min(f->most, v_max(f->least, v_fma(sum, f->scale, f->shift)));
 }
 
 /* The larger one, or NaN where either is. */

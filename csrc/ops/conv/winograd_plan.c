@@ -229,7 +229,7 @@ ptac_winograd ptac_winograd_of(const ptac_call *call)
         conv.weight = call->inputs[1].data;
         conv.bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
         conv.scale = call->n_inputs > 3 ? call->inputs[3].data : NULL;
-        conv.with_relu = p->with_relu;
+        conv.act = p->act;
         conv.with_pool = p->with_pool;
         conv.y = call->outputs[0].data;
     }

@@ -27,7 +27,8 @@ typedef struct ptac_tile_size {
 typedef struct ptac_winograd {
     const float *x, *weight;
     const float *bias, *scale; /* each may be NULL */
-    bool with_relu, with_pool;
+    ptac_act act;
+    bool with_pool;
     float *y; /* only read where the weight's gradient is asked for: y's gradient */
     int64_t n;
     int in_channels, out_channels;

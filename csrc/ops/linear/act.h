@@ -1,5 +1,6 @@
 /*
- * act.h - activations behind a Linear layer, for the CPU's code and for kernels.
+ * act.h - activations behind a Linear layer or a norm, for the CPU's code and for
+ * kernels.
  */
 #ifndef PTAC_OPS_LINEAR_ACT_H
 #define PTAC_OPS_LINEAR_ACT_H
@@ -13,6 +14,9 @@ typedef enum ptac_act {
     PTAC_ACT_TANH,
     PTAC_ACT_SIGMOID,
     PTAC_N_ACTS,
+    /* Behind a norm alone: */
+    PTAC_ACT_RELU6 = PTAC_N_ACTS, /* min(max(0, z), 6); NaN stays */
+    PTAC_ACT_HARDSWISH,           /* z * min(max(0, z + 3), 6) / 6 */
 } ptac_act;
 
 #endif

@@ -33,6 +33,10 @@ double ptac_act_value(double z, ptac_act act)
         return tanh(z);
     case PTAC_ACT_SIGMOID:
         return sigmoid(z);
+    case PTAC_ACT_RELU6:
+        return z < 0 ? 0 : z > 6 ? 6 : z;
+    case PTAC_ACT_HARDSWISH:
+        return z * (z < -3 ? 0 : z > 3 ? 6 : z + 3) / 6;
     default:
         return z;
     }

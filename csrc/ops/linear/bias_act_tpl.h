@@ -4,39 +4,8 @@
  * Expects the words of lanes.h. Leaves ROW(name), a ptac_bias_act.
  * Functions that take the activation are inlined into one function for each.
  */
+#include "ops/linear/act_tpl.h"
 #include "ops/linear/bias_act.h"
-#include "ops/math/math_tpl.h"
-
-#define SQRT_2_PI 0x1.988454p-1f /* sqrt(2 / pi) */
-#define CUBIC     0.044715f
-
-/* 2 u(z) with u(z) = sqrt(2 / pi) * (z + 0.044715 z^3), of ATen's tanh GELU. */
-INLINE vec gelu_tanh_inner(vec z)
-{
-    const vec cube = v_mul(v_mul(z, z), z);
-
-    return v_mul(v_set(2 * SQRT_2_PI), v_fma(cube, v_set(CUBIC), z));
-}
-
-INLINE vec act_of(vec z, ptac_act act)
-{
-    switch (act) {
-    case PTAC_ACT_RELU:
-        return v_max(v_zero(), z);
-    case PTAC_ACT_GELU:
-        return v_mul(z, v_normal(z));
-    case PTAC_ACT_GELU_TANH:
-        return v_mul(z, v_sigmoid(gelu_tanh_inner(z)));
-    case PTAC_ACT_SILU:
-        return v_mul(z, v_sigmoid(z));
-    case PTAC_ACT_TANH:
-        return v_tanh(z);
-    case PTAC_ACT_SIGMOID:
-        return v_sigmoid(z);
-    default:
-        return z;
-    }
-}
 
 INLINE vec grad_of(vec g, const float *saved, int n, ptac_act act)
 {

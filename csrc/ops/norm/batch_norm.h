@@ -1,17 +1,20 @@
 /*
  * batch_norm.h - batch normalization by the statistics of the batch or by given ones,
- * and its gradient. Level close.
+ * its gradient, and an activation behind it. Level close.
  *
  * Of the n elements of a channel y = (x - mean) * rstd * weight + bias, where mean =
  * sum(x) / n and rstd = 1 / sqrt(sum((x - mean)^2) / n + eps) (Ioffe and Szegedy,
- * "Batch Normalization", 2015). Running statistics r become momentum * s + (1 -
- * momentum) * r, s being the mean, and the variance with n - 1 for n. Stock squares in
- * float: where a square overflows, from 1.8e19 on, its variance is infinite, and a
- * row's here need not be.
+ * "Batch Normalization", 2015), but 0 where both the batch's variance and eps are, as
+ * in stock. Running statistics r become momentum * s + (1 - momentum) * r, s being the
+ * mean, and the variance with n - 1 for n. Stock squares in float: where a square
+ * overflows, from 1.8e19 on, its variance is infinite, and a row's here need not be.
  *
  * The gradient of x is weight * rstd * (g - sum(g) / n - x^ * sum(g * x^) / n), where g
  * is that of y and x^ = (x - mean) * rstd; sum(g * x^) and sum(g) are those of weight
- * and bias. By given statistics it is weight * rstd * g, the sums being the same.
+ * and bias. By given statistics it is weight * rstd * g, the sums being the same. Where
+ * the mean, rstd or the weight is infinite, what is infinite in stock may be NaN here.
+ *
+ * batch_norm_act is act(y) by running statistics alone, and its result may lie on x.
  *
  * Rows add up in double, or few elements in float, by parts of a channel that sizes
  * alone decide: threads do not change a bit.
@@ -20,12 +23,14 @@
 #define PTAC_OPS_NORM_BATCH_NORM_H
 
 #include "core/kernel.h"
+#include "ops/linear/act.h"
 
 /* A tensor of images of channels of pixels; NHWC is one of images with one pixel. */
 typedef struct ptac_channel_norm {
     int64_t n_images, n_channels, n_pixels;
     double eps, momentum;
     bool by_batch; /* else by running statistics */
+    ptac_act act;  /* of batch_norm_act */
 } ptac_channel_norm;
 
 /*
@@ -51,6 +56,13 @@ enum {
     PTAC_BATCH_NORM_RUNNING_VAR,
     PTAC_BATCH_NORM_N_INPUTS,
 };
+
+/* Which activations may be behind it. */
+static inline bool ptac_act_is_behind_norm(ptac_act act)
+{
+    return act == PTAC_ACT_NONE || act == PTAC_ACT_RELU || act == PTAC_ACT_RELU6 ||
+           act == PTAC_ACT_SILU || act == PTAC_ACT_HARDSWISH;
+}
 
 /*
  * Outputs. By running statistics there is y alone, and the others have no data. New
@@ -103,6 +115,18 @@ static inline void ptac_channel_output(const ptac_call *call, int output,
     if (data)
         data[channel] = (float)value;
 }
+
+/* 1 / sqrt(variance + eps) of a batch. */
+double ptac_batch_norm_rstd_of_batch(const ptac_channel_norm *p, double variance);
+
+/* y = (x - center) * scale + shift. */
+typedef struct ptac_normalization {
+    double center, scale, shift;
+} ptac_normalization;
+
+/* Of a channel, by its mean and 1 / sqrt(variance + eps). */
+ptac_normalization ptac_batch_norm_by(const ptac_call *call, int64_t channel,
+                                      double mean, double rstd);
 
 /* 1 / sqrt(variance + eps) of a channel, from what a gradient's call is given. */
 double ptac_batch_norm_rstd(const ptac_call *call, int64_t channel);

@@ -8,7 +8,11 @@
 
 #include "ops/norm/batch_norm_tpl.h"
 
+const ptac_batch_norm_fold_fn ptac_batch_norm_fold_avx2 = fold_all_sums;
+
 PTAC_ROW(BATCH_NORM, "avx2", PTAC_CLOSE, PTAC_CPU_AVX2, ptac_accept_all, batch_norm)
 PTAC_ROW(BATCH_NORM_BACKWARD, "avx2", PTAC_CLOSE, PTAC_CPU_AVX2, ptac_accept_all,
          batch_norm_backward)
+PTAC_ROW(BATCH_NORM_ACT, "avx2", PTAC_CLOSE, PTAC_CPU_AVX2, ptac_accept_all,
+         batch_norm_act)
 #endif

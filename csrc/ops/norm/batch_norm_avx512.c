@@ -8,7 +8,11 @@
 
 #include "ops/norm/batch_norm_tpl.h"
 
+const ptac_batch_norm_fold_fn ptac_batch_norm_fold_avx512 = fold_all_sums;
+
 PTAC_ROW(BATCH_NORM, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all, batch_norm)
 PTAC_ROW(BATCH_NORM_BACKWARD, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all,
          batch_norm_backward)
+PTAC_ROW(BATCH_NORM_ACT, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all,
+         batch_norm_act)
 #endif

@@ -30,4 +30,18 @@ static inline void ptac_batch_norm_fold(const ptac_batch_norm *norm, int64_t cha
     *shift = (float)(((double)*shift - (double)norm->mean[channel]) * factor + bias);
 }
 
+/*
+ * The same of n channels of sums that have such a bias, or none: their scale and shift
+ * are filled in, in float. By the fastest that this CPU can run.
+ */
+typedef void (*ptac_batch_norm_fold_fn)(const ptac_batch_norm *norm, const float *bias,
+                                        int64_t n, float *scale, float *shift);
+
+ptac_batch_norm_fold_fn ptac_batch_norm_fold_best(void);
+
+#if defined(__x86_64__)
+extern const ptac_batch_norm_fold_fn ptac_batch_norm_fold_avx2,
+    ptac_batch_norm_fold_avx512;
+#endif
+
 #endif

@@ -1,9 +1,10 @@
 /*
- * batch_norm_ref.c - batch normalization and its gradient by their definitions, in
- * double, and their shape kinds.
+ * batch_norm_ref.c - batch normalization, its gradient and an activation behind it by
+ * their definitions, in double, and their shape kinds.
  *
  * The rows "scalar" run on any CPU; every other row is tested against them.
  */
+#include "ops/linear/bias_act.h"
 #include "ops/norm/batch_norm.h"
 
 #include <math.h>
@@ -36,12 +37,32 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
+static ptac_reason classify_act(const ptac_call *call, ptac_shape *shape)
+{
+    enum { NCHW, SMALL, NHWC, NARROW, N_LAYOUTS };
+    const ptac_channel_norm *p = call->params;
+
+    if (call->inputs[0].dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (p->n_images == 0 || p->n_channels == 0 || p->n_pixels == 0)
+        return PTAC_EMPTY;
+    if (p->by_batch || !ptac_act_is_behind_norm(p->act))
+        return PTAC_ARGUMENT;
+    if (p->n_pixels == 1)
+        shape->kind = p->n_channels < FEW_CHANNELS ? NARROW : NHWC;
+    else
+        shape->kind = p->n_pixels < FEW_PIXELS ? SMALL : NCHW;
+    shape->work = p->n_images * p->n_channels * p->n_pixels;
+    return PTAC_TAKE;
+}
+
 #define KINDS                                                                          \
     "nchw", "nchw_small", "nchw_columns", "nhwc", "nhwc_narrow", "eval_nchw",          \
         "eval_nchw_small", "eval_nchw_columns", "eval_nhwc", "eval_nhwc_narrow"
 
 PTAC_SHAPES(BATCH_NORM, classify, KINDS)
 PTAC_SHAPES(BATCH_NORM_BACKWARD, classify, KINDS)
+PTAC_SHAPES(BATCH_NORM_ACT, classify_act, "nchw", "nchw_small", "nhwc", "nhwc_narrow")
 
 double ptac_batch_norm_rstd(const ptac_call *call, int64_t channel)
 {
@@ -50,6 +71,27 @@ double ptac_batch_norm_rstd(const ptac_call *call, int64_t channel)
         ptac_channel_input(call, PTAC_BATCH_NORM_GRAD_RSTD, channel, 1);
 
     return p->by_batch ? given : 1 / sqrt(given + p->eps);
+}
+
+double ptac_batch_norm_rstd_of_batch(const ptac_channel_norm *p, double variance)
+{
+    return variance == 0 && p->eps == 0 ? 0 : 1 / sqrt(variance + p->eps);
+}
+
+/*
+ * Where a float is infinite or NaN the mean is multiplied before it is taken away, as
+ * in stock, so that results are infinite and NaN where stock's are.
+ */
+ptac_normalization ptac_batch_norm_by(const ptac_call *call, int64_t channel,
+                                      double mean, double rstd)
+{
+    const double bias = ptac_channel_input(call, PTAC_BATCH_NORM_BIAS, channel, 0);
+    const double scale =
+        rstd * ptac_channel_input(call, PTAC_BATCH_NORM_WEIGHT, channel, 1);
+
+    if (isfinite((float)mean) && isfinite((float)scale))
+        return (ptac_normalization){.center = mean, .scale = scale, .shift = bias};
+    return (ptac_normalization){.scale = scale, .shift = bias - mean * scale};
 }
 
 void ptac_batch_norm_save(const ptac_call *call, int64_t channel, double mean,
@@ -99,25 +141,26 @@ static void forward_channel(const ptac_call *call, int64_t c)
     const ptac_channel_norm *p = call->params;
     const float *x = call->inputs[PTAC_BATCH_NORM_X].data;
     const int64_t n = p->n_images * p->n_pixels;
-    const double weight = ptac_channel_input(call, PTAC_BATCH_NORM_WEIGHT, c, 1);
-    const double bias = ptac_channel_input(call, PTAC_BATCH_NORM_BIAS, c, 0);
     double mean = ptac_channel_input(call, PTAC_BATCH_NORM_RUNNING_MEAN, c, 0);
-    double variance = ptac_channel_input(call, PTAC_BATCH_NORM_RUNNING_VAR, c, 1);
-    double squares = 0, rstd;
+    const double variance = ptac_channel_input(call, PTAC_BATCH_NORM_RUNNING_VAR, c, 1);
+    const ptac_act act = call->op == PTAC_OP_BATCH_NORM_ACT ? p->act : PTAC_ACT_NONE;
+    double rstd = 1 / sqrt(variance + p->eps);
+    ptac_normalization by;
 
     if (p->by_batch) {
-        squares = statistics(p, x, c, &mean);
-        variance = squares / (double)n;
+        const double squares = statistics(p, x, c, &mean);
+
+        rstd = ptac_batch_norm_rstd_of_batch(p, squares / (double)n);
+        ptac_batch_norm_save(call, c, mean, squares, rstd);
     }
-    rstd = 1 / sqrt(variance + p->eps);
+    by = ptac_batch_norm_by(call, c, mean, rstd);
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = place_of(p, c, i);
 
-        ptac_channel_output(call, PTAC_BATCH_NORM_Y, at,
-                            (x[at] - mean) * rstd * weight + bias);
+        ptac_channel_output(
+            call, PTAC_BATCH_NORM_Y, at,
+            ptac_act_value((x[at] - by.center) * by.scale + by.shift, act));
     }
-    if (p->by_batch)
-        ptac_batch_norm_save(call, c, mean, squares, rstd);
 }
 
 static void backward_channel(const ptac_call *call, int64_t c)
@@ -165,4 +208,5 @@ static ptac_status backward(const ptac_call *call)
 }
 
 PTAC_ROW(BATCH_NORM, "scalar", PTAC_CLOSE, 0, ptac_accept_all, forward)
+PTAC_ROW(BATCH_NORM_ACT, "scalar", PTAC_CLOSE, 0, ptac_accept_all, forward)
 PTAC_ROW(BATCH_NORM_BACKWARD, "scalar", PTAC_CLOSE, 0, ptac_accept_all, backward)

@@ -192,18 +192,17 @@ static double elements_of_channel(const ptac_batch_norm_job *job)
     return (double)(job->p->n_images * job->p->n_pixels);
 }
 
-/* (x - mean) * rstd * weight + bias, where mean is a float and what that leaves. */
+/* What the center leaves as a float goes into the shift. */
 static numbers normalize_by(const ptac_batch_norm_job *job, int64_t c, double mean,
                             double rstd)
 {
-    const double bias = ptac_channel_input(job->call, PTAC_BATCH_NORM_BIAS, c, 0);
-    const double scale =
-        rstd * ptac_channel_input(job->call, PTAC_BATCH_NORM_WEIGHT, c, 1);
+    const ptac_normalization by = ptac_batch_norm_by(job->call, c, mean, rstd);
+    const double left = (double)(float)by.center - by.center;
 
     return (numbers){
-        .center = mean,
-        .scale = scale,
-        .shift = bias + ((double)(float)mean - mean) * scale,
+        .center = by.center,
+        .scale = by.scale,
+        .shift = left == 0 ? by.shift : by.shift + left * by.scale,
     };
 }
 
@@ -217,25 +216,9 @@ static numbers finish_batch(const ptac_batch_norm_job *job, int64_t c, double su
     squares -= sum * (sum / n);
     if (squares < 0) /* all elements are equal but for roundings; NaN stays */
         squares = 0;
-    rstd = 1 / sqrt(squares / n + job->p->eps);
+    rstd = ptac_batch_norm_rstd_of_batch(job->p, squares / n);
     ptac_batch_norm_save(job->call, c, mean, squares, rstd);
     return normalize_by(job, c, mean, rstd);
-}
-
-static float running_mean(const ptac_batch_norm_job *job, int64_t c)
-{
-    return (float)ptac_channel_input(job->call, PTAC_BATCH_NORM_RUNNING_MEAN, c, 0);
-}
-
-static numbers finish_running(const ptac_batch_norm_job *job, int64_t c, double sum,
-                              double squares)
-{
-    const double variance =
-        ptac_channel_input(job->call, PTAC_BATCH_NORM_RUNNING_VAR, c, 1);
-
-    (void)sum;
-    (void)squares;
-    return normalize_by(job, c, running_mean(job, c), 1 / sqrt(variance + job->p->eps));
 }
 
 static float mean_of_gradient(const ptac_batch_norm_job *job, int64_t c)
@@ -277,10 +260,10 @@ ptac_status ptac_batch_norm_run(const ptac_call *call,
                 .from = x,
                 .result = call->outputs[PTAC_BATCH_NORM_Y].data,
             },
-        .sum = p->by_batch ? kernels->sum : NULL,
+        .sum = kernels->sum,
         .apply = kernels->apply,
-        .center = p->by_batch ? first_element : running_mean,
-        .finish = p->by_batch ? finish_batch : finish_running,
+        .center = first_element,
+        .finish = finish_batch,
     };
 
     return run(&w);

@@ -55,7 +55,7 @@ typedef struct ptac_batch_norm_kernels {
     ptac_batch_norm_apply *apply, *apply_gradients;
 } ptac_batch_norm_kernels;
 
-/* run() of rows, by these. */
+/* run() of rows, by these; forward, by the statistics of the batch. */
 ptac_status ptac_batch_norm_run(const ptac_call *call,
                                 const ptac_batch_norm_kernels *kernels);
 ptac_status ptac_batch_norm_backward_run(const ptac_call *call,

@@ -1,8 +1,8 @@
 /*
  * batch_norm_tpl.h - a piece of batch normalization: its sums, and its results.
  *
- * Expects the words of lanes.h. Leaves batch_norm(call) and batch_norm_backward(call),
- * the run() of rows.
+ * Expects the words of lanes.h. Leaves batch_norm(call), batch_norm_backward(call) and
+ * batch_norm_act(call), the run() of rows.
  */
 #include "ops/norm/batch_norm_run.h"
 
@@ -226,6 +226,7 @@ INLINE void apply_to_channel(const ptac_batch_norm_job *job, int64_t channel,
     }
 }
 
+#include "ops/norm/batch_norm_eval_tpl.h"
 #include "ops/norm/batch_norm_matrix_tpl.h"
 
 /* For each direction. */
@@ -259,7 +260,14 @@ static const ptac_batch_norm_kernels kernels = {
 
 static ptac_status batch_norm(const ptac_call *call)
 {
-    return ptac_batch_norm_run(call, &kernels);
+    return ((const ptac_channel_norm *)call->params)->by_batch
+               ? ptac_batch_norm_run(call, &kernels)
+               : by_running(call, PTAC_ACT_NONE);
+}
+
+static ptac_status batch_norm_act(const ptac_call *call)
+{
+    return by_running(call, ((const ptac_channel_norm *)call->params)->act);
 }
 
 static ptac_status batch_norm_backward(const ptac_call *call)

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from pai_torchacc.bench.cases import conv_others
-from pai_torchacc.bench.cases.case import Call, Case, Gradient, Make
-from pai_torchacc.bench.cases.conv_others import DATA, WEIGHT
+from pai_torchacc.bench.cases.case import Call, Case, Gradient
+from pai_torchacc.bench.cases.conv_others import DATA, WEIGHT, case_of
 
 CHANNELS = {
     (3, "first"): ((1, 32), (3, 64)),
@@ -68,13 +68,8 @@ def _cases(
         ("conv2d_backward", "_data", partial(_backward, DATA)),
         ("conv2d_backward", "_weight", partial(_backward, WEIGHT)),
     ):
-        makes: list[Make] = [partial(make, layout, *shape) for shape in shapes]
-        yield _case(op, kind + suffix, pixels, tuple(makes))
-
-
-def _case(op: str, kind: str, work: int, makes: tuple[Make, ...]) -> Case:
-    with_ops = ("conv2d",) if op != "conv2d" else ()
-    return Case(op, kind, "float32", work, makes, with_ops)
+        makes = [partial(make, layout, *shape) for shape in shapes]
+        yield case_of(op, kind + suffix, pixels, makes)
 
 
 def _tensors(

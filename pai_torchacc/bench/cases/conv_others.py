@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -64,11 +64,6 @@ class Layer:
         return self.n * places * w.numel()
 
 
-def _both(n: int, c: int, k: int, *rest: int, **more: Any) -> tuple[Layer, Layer]:
-    """A layer, and one with its channels the other way round."""
-    return Layer(n, (c, k), *rest, **more), Layer(n, (k, c), *rest, **more)
-
-
 def _at(batches: tuple[int, ...], *shape: Any, **more: Any) -> list[tuple[Layer, ...]]:
     return [(Layer(n, *shape, **more),) for n in batches]
 
@@ -79,7 +74,11 @@ def _each(*shape: Any, **more: Any) -> list[tuple[Layer, ...]]:
 
 
 def _1x1(*shapes: tuple[int, int, int, int]) -> list[tuple[Layer, ...]]:
-    return [_both(n, c, k, width, 1) for n, c, k, width in shapes]
+    """Layers, each with one that has its channels the other way round."""
+    return [
+        (Layer(n, (c, k), width, 1), Layer(n, (k, c), width, 1))
+        for n, c, k, width in shapes
+    ]
 
 
 PLACES: dict[str, list[tuple[Layer, ...]]] = {
@@ -224,16 +223,16 @@ def cases() -> Iterator[Case]:
     for kind, places in PLACES.items():
         for layers in sorted(places, key=lambda layers: layers[0].work()):
             work = layers[0].work()
-            yield _case("conv2d", kind, work, [partial(_forward, x) for x in layers])
+            yield case_of("conv2d", kind, work, [partial(_forward, x) for x in layers])
             for side in (DATA, WEIGHT):
                 makes = [partial(_backward, side, layer) for layer in layers]
-                yield _case("conv2d_backward", f"{kind}_{side}", work, makes)
+                yield case_of("conv2d_backward", f"{kind}_{side}", work, makes)
 
 
-def _case(op: str, kind: str, work: int, makes: list[Any]) -> Case:
+def case_of(op: str, kind: str, work: int, makes: Sequence[Make]) -> Case:
+    """One of conv2d or, with our conv2d before it, of its backward."""
     with_ops = ("conv2d",) if op != "conv2d" else ()
-    variants: tuple[Make, ...] = tuple(makes)
-    return Case(op, kind, "float32", work, variants, with_ops)
+    return Case(op, kind, "float32", work, tuple(makes), with_ops)
 
 
 def _forward(layer: Layer) -> Call:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pai_torchacc.bench.cases.case import Call, Case, Make
 
@@ -56,12 +56,21 @@ SHAPES: dict[str, tuple[tuple[Shape, ...], ...]] = {
 }
 """By shape kind and size: tensors, of which NHWC has those with channels last."""
 
+ACTIVATIONS = (nn.ReLU, nn.SiLU)
+"""Behind a norm: the cheapest, and one that takes time of its own."""
+
 HOPELESS = 10_000
 """Elements from which the row "scalar" takes long, and is not measured."""
 
 
 def cases() -> Iterator[Case]:
-    """Cases of batch normalization in training and evaluation, forward and backward."""
+    """Cases of batch normalization alone, and with an activation behind it."""
+    yield from _alone()
+    yield from _with_activations()
+
+
+def _alone() -> Iterator[Case]:
+    """In training and evaluation, forward and backward."""
     for prefix in ("", "eval_"):
         for kind, sizes in SHAPES.items():
             for shapes in sizes:
@@ -85,6 +94,30 @@ def cases() -> Iterator[Case]:
                     )
 
 
+def _with_activations() -> Iterator[Case]:
+    """In evaluation, forward."""
+    for kind, sizes in SHAPES.items():
+        if kind == "nchw_columns":  # small images of many, which are nchw_small here
+            continue
+        for size in sizes:
+            shapes = [shape for shape in size if len(shape) == len("NCHW")]
+            work = min(math.prod(shape) for shape in shapes)
+            makes: list[Make] = [
+                partial(_chain, shape, kind.startswith("nhwc"), activation)
+                for shape in shapes
+                for activation in ACTIVATIONS
+            ]
+            slow = ("scalar",) if work > HOPELESS else ()
+            yield Case(
+                "batch_norm_act",
+                kind,
+                "float32",
+                work,
+                tuple(makes),
+                without_rows=slow,
+            )
+
+
 def _draw(shape: Shape, channels_last: bool) -> Tensor:
     x = torch.randn(shape)
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -99,6 +132,14 @@ def _forward(shape: Shape, channels_last: bool, training: bool) -> Call:
     mean, var = torch.zeros(n), torch.ones(n)
     norm = torch.native_batch_norm
     return lambda: norm(x, weight, bias, mean, var, training, 0.1, 1e-5)
+
+
+def _chain(shape: Shape, channels_last: bool, activation: type[nn.Module]) -> Call:
+    x = _draw(shape, channels_last)
+    net = nn.Sequential(nn.BatchNorm2d(shape[1]), activation()).eval()
+    for parameter in net.parameters():
+        parameter.requires_grad_(False)
+    return lambda: net(x)
 
 
 def _backward(shape: Shape, channels_last: bool, training: bool) -> Call:

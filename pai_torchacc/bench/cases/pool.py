@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -64,22 +65,66 @@ def _case(op: str, kind: str, dtype: str, image: Image, makes: list[Make]) -> Ca
     return Case(op, kind, dtype, int(torch.Size(image).numel()), tuple(makes))
 
 
-def _max(image: Image, dtype: str) -> Iterator[Case]:
-    aten = torch.ops.aten
+Calls = Callable[..., Call]
+"""By the layout of what a call is given, and its window or size."""
+
+
+def _max_calls(image: Image, dtype: str) -> tuple[Calls, Calls]:
+    n = len(image) - 2
+    pool = getattr(F, f"max_pool{n}d")
+    gradient = getattr(torch.ops.aten, f"max_pool{n}d_with_indices_backward")
 
     def forward(kind: str, window: Window) -> Call:
         x = _draw(image, dtype, kind)
-        return lambda: F.max_pool2d(x, *window)
+        return lambda: pool(x, *window)
 
     def backward(kind: str, window: Window) -> Call:
         x = _draw(image, dtype, kind)
-        y, indices = F.max_pool2d(x, *window, return_indices=True)
-        k, s, p = ([n, n] for n in window)
+        y, indices = pool(x, *window, return_indices=True)
+        k, s, p = ([length] * n for length in window)
         grad = torch.randn_like(y)
-        return lambda: aten.max_pool2d_with_indices_backward(
-            grad, x, k, s, p, [1, 1], False, indices
-        )
+        return lambda: gradient(grad, x, k, s, p, [1] * n, False, indices)
 
+    return forward, backward
+
+
+def _average_calls(image: Image, dtype: str) -> tuple[Calls, Calls]:
+    n = len(image) - 2
+    pool = getattr(F, f"avg_pool{n}d")
+    gradient = getattr(torch.ops.aten, f"avg_pool{n}d_backward")
+
+    def forward(kind: str, window: Window) -> Call:
+        x = _draw(image, dtype, kind)
+        return lambda: pool(x, *window)
+
+    def backward(kind: str, window: Window) -> Call:
+        x = _draw(image, dtype, kind)
+        grad = _draw(tuple(pool(x, *window).shape), dtype, kind)
+        k, s, p = ([length] * n for length in window)
+        return lambda: gradient(grad, x, k, s, p, False, True, None)
+
+    return forward, backward
+
+
+def _adaptive_calls(image: Image, dtype: str) -> tuple[Calls, Calls]:
+    n = len(image) - 2
+    pool = getattr(F, f"adaptive_avg_pool{n}d")
+    gradient = getattr(torch.ops.aten, f"_adaptive_avg_pool{n}d_backward")
+
+    def forward(kind: str, size: int) -> Call:
+        x = _draw(image, dtype, kind)
+        return lambda: pool(x, size)
+
+    def backward(kind: str, size: int) -> Call:
+        x = _draw(image, dtype, kind)
+        grad = torch.randn_like(pool(x, size))
+        return lambda: gradient(grad, x)
+
+    return forward, backward
+
+
+def _max(image: Image, dtype: str) -> Iterator[Case]:
+    forward, backward = _max_calls(image, dtype)
     for kind, windows in (
         ("nchw", (TILED, OVERLAPPING)),
         ("nchw_far", (FAR,)),
@@ -96,76 +141,50 @@ def _max(image: Image, dtype: str) -> Iterator[Case]:
         yield _case("max_pool2d_backward", kind, dtype, image, makes)
 
 
+def _both(
+    op: str,
+    dtype: str,
+    image: Image,
+    calls: tuple[Calls, Calls],
+    kinds: Iterable[tuple[str, tuple[Any, ...]]],
+) -> Iterator[Case]:
+    """Cases forward and backward: by kind, windows or sizes."""
+    for kind, given in kinds:
+        if given:
+            for suffix, make in zip(("", "_backward"), calls, strict=True):
+                makes: list[Make] = [partial(make, kind, each) for each in given]
+                yield _case(op + suffix, kind, dtype, image, makes)
+
+
 def _average(image: Image, dtype: str) -> Iterator[Case]:
-    def forward(kind: str, window: Window) -> Call:
-        x = _draw(image, dtype, kind)
-        return lambda: F.avg_pool2d(x, *window)
-
-    def backward(kind: str, window: Window) -> Call:
-        x = _draw(image, dtype, kind)
-        grad = torch.randn_like(F.avg_pool2d(x, *window))
-        k, s, p = ([n, n] for n in window)
-        return lambda: torch.ops.aten.avg_pool2d_backward(
-            grad, x, k, s, p, False, True, None
-        )
-
     width = image[-1]
-    for kind, windows in (
+    kinds = (
         ("nchw", (TILED, OVERLAPPING)),
         ("nchw_far", (WIDE,) if width // 4 >= FEW else ()),
         ("nchw_narrow", ((width // 2, width // 2, 0),)),
         ("nhwc", (TILED, OVERLAPPING)),
-    ):
-        if windows:
-            for op, make in (("", forward), ("_backward", backward)):
-                makes: list[Make] = [partial(make, kind, w) for w in windows]
-                yield _case(f"avg_pool2d{op}", kind, dtype, image, makes)
+    )
+    yield from _both("avg_pool2d", dtype, image, _average_calls(image, dtype), kinds)
+
+
+def _sizes_far(width: int) -> tuple[int, ...]:
+    return (width // 4, 5) if width // 4 >= FEW else (5,)
 
 
 def _adaptive(image: Image, dtype: str) -> Iterator[Case]:
-    aten = torch.ops.aten
-
-    def forward(kind: str, size: int) -> Call:
-        x = _draw(image, dtype, kind)
-        return lambda: F.adaptive_avg_pool2d(x, size)
-
-    def backward(kind: str, size: int) -> Call:
-        x = _draw(image, dtype, kind)
-        grad = torch.randn_like(F.adaptive_avg_pool2d(x, size))
-        return lambda: aten._adaptive_avg_pool2d_backward(grad, x)
-
     width = image[-1]
-    for kind, sizes in (
+    kinds = (
         ("nchw", (width // 2,)),
-        ("nchw_far", (width // 4, 5) if width // 4 >= FEW else (5,)),
+        ("nchw_far", _sizes_far(width)),
         ("nchw_narrow", (2, 3)),
         ("nhwc", (width // 2, 5)),
-    ):
-        for op, make in (("", forward), ("_backward", backward)):
-            makes: list[Make] = [partial(make, kind, size) for size in sizes]
-            yield _case(f"adaptive_avg_pool2d{op}", kind, dtype, image, makes)
-
-
-def _triple(n: int) -> list[int]:
-    return [n, n, n]
+    )
+    calls = _adaptive_calls(image, dtype)
+    yield from _both("adaptive_avg_pool2d", dtype, image, calls, kinds)
 
 
 def _max_3d(volume: Image, dtype: str) -> Iterator[Case]:
-    aten = torch.ops.aten
-
-    def forward(kind: str, window: Window) -> Call:
-        x = _draw(volume, dtype, kind)
-        return lambda: F.max_pool3d(x, *window)
-
-    def backward(kind: str, window: Window) -> Call:
-        x = _draw(volume, dtype, kind)
-        y, indices = F.max_pool3d(x, *window, return_indices=True)
-        k, s, p = map(_triple, window)
-        grad = torch.randn_like(y)
-        return lambda: aten.max_pool3d_with_indices_backward(
-            grad, x, k, s, p, [1, 1, 1], False, indices
-        )
-
+    forward, backward = _max_calls(volume, dtype)
     for kind, windows in (
         ("ncdhw", (TILED, OVERLAPPING)),
         ("ncdhw_far", (FAR,)),
@@ -180,52 +199,23 @@ def _max_3d(volume: Image, dtype: str) -> Iterator[Case]:
 
 def _average_3d(volume: Image, dtype: str) -> Iterator[Case]:
     """Results are contiguous: volumes and gradients in NDHWC are copied first."""
-
-    def forward(kind: str, window: Window) -> Call:
-        x = _draw(volume, dtype, kind)
-        return lambda: F.avg_pool3d(x, *window)
-
-    def backward(kind: str, window: Window) -> Call:
-        x = _draw(volume, dtype, "ncdhw")
-        y = F.avg_pool3d(x, *window)
-        grad = _draw(tuple(y.shape), dtype, kind)
-        k, s, p = map(_triple, window)
-        return lambda: torch.ops.aten.avg_pool3d_backward(
-            grad, x, k, s, p, False, True, None
-        )
-
     depth, width = volume[-3], volume[-1]
     half = min(depth, width // 2)
-    for kind, windows in (
+    kinds = (
         ("ncdhw", (TILED, OVERLAPPING)),
         ("ncdhw_far", (FAR,) if width // 3 >= FEW else ()),
         ("ncdhw_narrow", ((half, width // 2, 0),)),
         ("ndhwc", (TILED, OVERLAPPING)),
-    ):
-        if windows:
-            for op, make in (("", forward), ("_backward", backward)):
-                makes: list[Make] = [partial(make, kind, w) for w in windows]
-                yield _case(f"avg_pool3d{op}", kind, dtype, volume, makes)
+    )
+    yield from _both("avg_pool3d", dtype, volume, _average_calls(volume, dtype), kinds)
 
 
 def _adaptive_3d(volume: Image, dtype: str) -> Iterator[Case]:
-    aten = torch.ops.aten
-
-    def forward(size: int) -> Call:
-        x = _draw(volume, dtype, "ncdhw")
-        return lambda: F.adaptive_avg_pool3d(x, size)
-
-    def backward(size: int) -> Call:
-        x = _draw(volume, dtype, "ncdhw")
-        grad = torch.randn_like(F.adaptive_avg_pool3d(x, size))
-        return lambda: aten._adaptive_avg_pool3d_backward(grad, x)
-
     width = volume[-1]
-    for kind, sizes in (
+    kinds = (
         ("ncdhw", (width // 2,)),
-        ("ncdhw_far", (width // 4, 5) if width // 4 >= FEW else (5,)),
+        ("ncdhw_far", _sizes_far(width)),
         ("ncdhw_narrow", (2, 3)),
-    ):
-        for op, make in (("", forward), ("_backward", backward)):
-            makes: list[Make] = [partial(make, size) for size in sizes]
-            yield _case(f"adaptive_avg_pool3d{op}", kind, dtype, volume, makes)
+    )
+    calls = _adaptive_calls(volume, dtype)
+    yield from _both("adaptive_avg_pool3d", dtype, volume, calls, kinds)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from types import FrameType
 from typing import Any
 
 import contract
@@ -17,6 +15,7 @@ import internals
 import pytest
 import switching
 import torch
+from chains import called, norm
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
@@ -33,17 +32,6 @@ ROWS = [row for row in switching.runnable_rows("conv2d") if "4x4" not in row]
 def behind(chain: str, channels: int) -> list[nn.Module]:
     made = {"r": nn.ReLU, "n": lambda: norm(channels), "p": lambda: nn.MaxPool2d(2)}
     return [made[name]() for name in chain]
-
-
-def norm(channels: int) -> nn.BatchNorm2d:
-    """One in eval mode whose statistics are of some other data."""
-    made = nn.BatchNorm2d(channels).eval()
-    with torch.no_grad():
-        made.weight.normal_()
-        made.bias.normal_()
-        made.running_mean.normal_()
-        made.running_var.uniform_(0.3, 2)
-    return made
 
 
 def net(
@@ -73,25 +61,6 @@ def serving(row: str) -> Iterator[None]:
     """Serve all convolutions that this row takes by it."""
     with switching.pins(["conv2d"], row), switching.accelerated(*OPS):
         yield
-
-
-def called(run: Callable[[], Any]) -> set[str]:
-    """Files of torch.nn.modules whose ``forward`` ran as Python.
-
-    By the names of modules: our stand-ins say that their code is in torch's files.
-    """
-    seen = set()
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_name == "forward":
-            seen.add(frame.f_globals["__name__"].rpartition(".")[2] + ".py")
-
-    sys.setprofile(note)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return seen - {"sequential.py"}
 
 
 def takes(row: str, shape: convnets.Shape, kernel: int) -> bool:

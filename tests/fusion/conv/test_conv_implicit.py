@@ -52,6 +52,16 @@ TRANSPOSED: dict[str, Geometry] = {
     "dilation": ((1, 8, 9, 9), (8, 8, 3, 3), {"stride": 2, "dilation": 2}),
     "signal": ((2, 16, 40), (16, 8, 4), {"stride": 2, "padding": 1}),
 }  # fmt: skip
+LONG_SUMS: dict[str, Geometry] = {
+    "few": ((2, 12, 28, 28), (24, 12, 3, 3), {"padding": 2, "dilation": 2}),
+    "64 of a group": ((2, 256, 56, 56), (512, 64, 1, 1), {"groups": 4}),
+    "1024": ((4, 1024, 14, 14), (256, 1024, 1, 1), {}),
+    "1024 of 1x1": ((200, 1024, 1, 1), (128, 1024, 1, 1), {}),
+    "49 taps": ((2, 32, 28, 28), (32, 32, 7, 7), {"padding": 3}),
+    "classes": ((2, 64, 28, 28), (128, 64, 3, 3), {"padding": 1, "stride": 2}),
+    "signal": ((4, 64, 500), (64, 64, 3), {"padding": 4, "dilation": 4}),
+}
+"""Sums of many terms, and of few that stock adds up in parts."""
 ELSE = {"dtype", "disabled in this thread"}
 """Why calls in float64, and those that ours are compared with, are stock's."""
 
@@ -60,7 +70,7 @@ NAMES = [*FORWARD, *(f"transposed {name}" for name in TRANSPOSED)]
 
 def layer(name: str) -> tuple[Any, Geometry]:
     plain = name.removeprefix("transposed ")
-    of = (FORWARD if plain == name else TRANSPOSED)[plain]
+    of = (FORWARD | LONG_SUMS if plain == name else TRANSPOSED)[plain]
     functions = (F.conv1d, F.conv2d, F.conv_transpose1d, F.conv_transpose2d)
     return functions[2 * (plain != name) + len(of[0]) - 3], of
 
@@ -94,22 +104,83 @@ def test_contract(name: str, row: str) -> None:
         assert backward.accelerated == 2 * forward.accelerated > 0
 
 
+def results(name: str, with_relu: bool, dtype: torch.dtype) -> list[Tensor]:
+    """Outputs and both gradients, of normal images or of what ReLU leaves of them."""
+    function, (sizes, weight, options) = layer(name)
+    torch.default_generator.manual_seed(0)
+    x, w = torch.randn(sizes), torch.randn(weight) / math.sqrt(math.prod(weight[1:]))
+    x, w = ((x.relu() if with_relu else x).to(dtype), w.to(dtype))
+    y = function(x.requires_grad_(), w.requires_grad_(), **options)
+    y.backward(torch.randn(y.shape).to(dtype))
+    return [y.detach(), x.grad, w.grad]
+
+
+@lru_cache(1)
+def results_to_beat(name: str, with_relu: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """By stock and in float64."""
+    stock = results(name, with_relu, torch.float32)
+    return stock, results(name, with_relu, torch.float64)
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("with_relu", [False, True])
+@pytest.mark.parametrize("name", LONG_SUMS)
+def test_errors_are_of_the_size_of_stocks(name: str, with_relu: bool, row: str) -> None:
+    """Closer than the contract asks, which adds two units in the last place."""
+    stock, exact = results_to_beat(name, with_relu)
+    with switching.accelerated(*OPS, row=row):
+        hits = [switching.hits(op) for op in OPS]
+        ours = results(name, with_relu, torch.float32)
+        assert [h.accelerated for h in hits] == [1, 2]
+    for o, s, e in zip(ours, stock, exact, strict=True):
+        ours_off, stock_off = (o.double() - e).abs(), (s.double() - e).abs()
+        assert ours_off.square().mean().sqrt() <= 2 * stock_off.square().mean().sqrt()
+        assert ours_off.max() <= 3 * stock_off.max()
+
+
+BATCHES: dict[str, Geometry] = {
+    "1x1 small": FORWARD["1x1 small"],
+    "3x3 strided": FORWARD["3x3 strided"],
+    "transposed 4x4/2": TRANSPOSED["4x4/2"],
+    "one pixel": ((17, 300, 1, 1), (24, 300, 1, 1), {}),
+    "small, deep": ((17, 100, 5, 5), (16, 100, 3, 3), {"padding": 1, "stride": 2}),
+}
+"""Batches of which several images are a strip, and such of which none are."""
+
+
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 @pytest.mark.parametrize("row", ROWS)
-def test_threads_change_no_outputs(row: str, n_threads: int) -> None:
+@pytest.mark.parametrize("name", BATCHES)
+def test_threads_change_no_outputs(name: str, row: str, n_threads: int) -> None:
     """Nor do the other images of a batch."""
-    function, (sizes, weight, options) = layer("3x3 strided")
+    is_transposed = name.startswith("transposed")
+    function = F.conv_transpose2d if is_transposed else F.conv2d
+    sizes, weight, options = BATCHES[name]
     torch.default_generator.manual_seed(0)
-    x, w = torch.randn(5, *sizes[1:]), torch.randn(weight)
+    x, w = torch.randn(sizes), torch.randn(weight)
     before = torch.get_num_threads()
     with switching.accelerated(*OPS, row=row):
+        hits = switching.hits("conv2d")
         alone = torch.cat([function(one[None], w, **options) for one in x])
         try:
             torch.set_num_threads(n_threads)
             together = function(x, w, **options)
         finally:
             torch.set_num_threads(before)
+        assert hits.accelerated == len(x) + 1
     assert torch.equal(alone, together)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_strips_that_are_mostly_copies_run_stock(row: str) -> None:
+    """As many rows and columns as taps reach are copied for a few places."""
+    x, w = torch.randn(1, 64, 33, 33), torch.randn(64, 64, 3, 3)
+    with switching.accelerated(*OPS, row=row):
+        hits = switching.hits("conv2d")
+        F.conv2d(x, w, padding=12, dilation=12)
+        assert hits.forwarded == {"shape": 1}
+        F.conv2d(x, w, padding=2, dilation=2)
+        assert hits.accelerated == 1
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

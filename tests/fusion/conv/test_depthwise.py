@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import threading
 from functools import lru_cache
@@ -271,6 +272,61 @@ def test_gradients_that_are_expanded_or_strided() -> None:
             for mine, theirs in zip(ours, expected, strict=True):
                 assert mine.stride() == theirs.stride()
                 torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_strides_are_stocks(threads: int) -> None:
+    """Of whatever layout the tensors are, and of sizes that leave it open."""
+    sizes = [(2, 3, 1, 1), (3, 24, 1, 1), (1, 8, 9, 1), (2, 8, 1, 9), (2, 16, 9, 9)]
+
+    def program() -> list[tuple[int, ...]]:
+        found = []
+        layouts = itertools.product((NHWC, NCHW), repeat=3)
+        for (n, c, h, w), k, formats in itertools.product(sizes, (1, 3), layouts):
+            x = torch.randn(n, h, w, c).permute(0, 3, 1, 2)
+            x = x if formats[0] is NHWC else x.contiguous()
+            weight = torch.randn(c, 1, k, k).to(memory_format=formats[1])
+            grad = torch.randn(n, c, h, w).to(memory_format=formats[2])
+            one, pad, no = [1, 1], [k // 2, k // 2], [0, 0]
+            y = F.conv2d(x, weight, padding=pad, groups=c)
+            grads = torch.ops.aten.convolution_backward(
+                grad, x, weight, [c], one, pad, one, False, no, c, [True] * 3
+            )
+            found += [t.stride() for t in (y, *grads)]
+        return found
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        stock = program()
+        with switching.accelerated(*OPS):
+            assert program() == stock
+    finally:
+        torch.set_num_threads(before)
+
+
+LONG = [((1, 16, 3, 20000), NHWC), ((1, 8, 300000), NCHW)]
+"""A line is a row of pixels, of which lanes are channels, or all of a signal."""
+
+
+@pytest.mark.parametrize(("sizes", "layout"), LONG)
+def test_sums_of_long_lines_go_on_in_double(
+    sizes: tuple[int, ...], layout: torch.memory_format
+) -> None:
+    function = F.conv1d if len(sizes) == 3 else F.conv2d
+    x = torch.randn(sizes).to(memory_format=layout)
+    w, grad = torch.randn(sizes[1], 1, *[3] * (len(sizes) - 2)), torch.randn(sizes)
+
+    def gradients(dtype: torch.dtype) -> tuple[Tensor, ...]:
+        wanted = [t.to(dtype).requires_grad_() for t in (w, torch.zeros(sizes[1]))]
+        y = function(x.to(dtype), *wanted, padding=1, groups=sizes[1])
+        return torch.autograd.grad(y, wanted, grad.to(dtype))
+
+    exact = gradients(torch.double)
+    for row in ROWS:
+        with switching.accelerated(*OPS, row=row):
+            for ours, expected in zip(gradients(torch.float), exact, strict=True):
+                assert (ours - expected).norm() < 4e-7 * expected.norm()
 
 
 def test_double_backward() -> None:

@@ -111,6 +111,10 @@ def test_conv(shape: str, last: str) -> None:
     with rounding("conv2d", "conv2d_backward") as hits:
         contract.hold(case, bf16=True)
         n = hits["conv2d"].accelerated
+        if shape == "one channel" and last != "neither":
+            # Of a gradient of one channel both layouts are the same memory.
+            assert set(hits["conv2d"].forwarded) == {"layout", "dtype"}  # of float64
+            return
         assert n >= 1
         assert hits["conv2d_backward"].accelerated == 2 * n  # data; weight and bias
 

@@ -137,15 +137,37 @@ static ptac_act gelu_of(PyObject *attributes)
                                                                : PTAC_ACT_NONE;
 }
 
+/* A clamp's bounds are attributes, which somebody may have changed. */
+static ptac_act relu6_of(PyObject *attributes)
+{
+    PyObject *least = PyDict_GetItemWithError(attributes, ptac_names.min_val);
+    PyObject *most = PyDict_GetItemWithError(attributes, ptac_names.max_val);
+
+    return least && most && PyFloat_CheckExact(least) && PyFloat_CheckExact(most) &&
+                   PyFloat_AsDouble(least) == 0 && PyFloat_AsDouble(most) == 6
+               ? PTAC_ACT_RELU6
+               : PTAC_ACT_NONE;
+}
+
 ptac_act ptac_module_activation(ptac_module_kind kind, PyObject *attributes)
 {
     static const ptac_act activations[PTAC_N_MODULES + 1] = {
-        [PTAC_MODULE_RELU] = PTAC_ACT_RELU,       [PTAC_MODULE_SILU] = PTAC_ACT_SILU,
-        [PTAC_MODULE_TANH] = PTAC_ACT_TANH,       [PTAC_MODULE_GELU] = PTAC_ACT_GELU,
+        [PTAC_MODULE_RELU] = PTAC_ACT_RELU,
+        [PTAC_MODULE_SILU] = PTAC_ACT_SILU,
+        [PTAC_MODULE_TANH] = PTAC_ACT_TANH,
+        [PTAC_MODULE_GELU] = PTAC_ACT_GELU,
         [PTAC_MODULE_SIGMOID] = PTAC_ACT_SIGMOID,
+        [PTAC_MODULE_HARDSWISH] = PTAC_ACT_HARDSWISH,
     };
 
-    return kind == PTAC_MODULE_GELU ? gelu_of(attributes) : activations[kind];
+    switch (kind) {
+    case PTAC_MODULE_GELU:
+        return gelu_of(attributes);
+    case PTAC_MODULE_RELU6:
+        return relu6_of(attributes);
+    default:
+        return activations[kind];
+    }
 }
 
 /* Read the module behind those that were read, if it is of these kinds. */
@@ -186,6 +208,21 @@ bool ptac_chain_read(PyObject *modules, Py_ssize_t at, unsigned followers,
     read_next(modules, at, followers & ~(NORMS | POOLS), chain);
     read_next(modules, at, followers & POOLS, chain);
     return chain->n > 1;
+}
+
+bool ptac_chain_read_norm(const ptac_chain_start *start, unsigned followers,
+                          ptac_chain *chain)
+{
+    PyObject *norm = PyList_GetItem(start->modules, start->at);
+    bool is_read;
+
+    *chain = (ptac_chain){.layer = norm, .n = 1};
+    chain->attributes = ptac_module_attributes(norm, PTAC_MODULE_BATCH_NORM2D);
+    is_read = chain->attributes && read_norm(chain->attributes, chain);
+    PyErr_Clear();
+    if (is_read)
+        read_next(start->modules, start->at, followers, chain);
+    return is_read;
 }
 
 void ptac_chain_drop(ptac_chain *chain)

@@ -55,6 +55,13 @@ bool ptac_chain_read(PyObject *modules, Py_ssize_t at, unsigned followers,
 void ptac_chain_drop(ptac_chain *chain);
 
 /*
+ * The same of a chain that begins with its BatchNorm2d in eval mode, of which it may be
+ * all; n is then the norm and the activation.
+ */
+bool ptac_chain_read_norm(const ptac_chain_start *start, unsigned followers,
+                          ptac_chain *chain);
+
+/*
  * What a chain makes of x. None where the modules have to be called. chain->n may be
  * lowered to the number of modules that the result stands for.
  */
@@ -70,10 +77,17 @@ PyObject *ptac_fp8_linear_chain(ptac_chain *chain, PyObject *x);
 PyObject *ptac_relu_pool_chain(const ptac_chain_start *start, Py_ssize_t *n);
 
 /*
- * A glance at what rows of ours ask of a Conv2d, before all that a call of it goes
- * through is looked at: calls that are refused should cost little.
+ * batch_norm_act of the BatchNorm2d at start and of the activation that may be behind
+ * it, on x itself where nobody has that; *n is how many these are. None where they have
+ * to be called.
  */
-bool ptac_conv_may_be_ours(PyObject *module);
+PyObject *ptac_norm_chain(const ptac_chain_start *start, Py_ssize_t *n);
+
+/*
+ * A glance: whether a row of ours would take the call of a Conv2d, so that all that it
+ * goes through is worth a look.
+ */
+bool ptac_conv_may_be_ours(PyObject *module, PyObject *x);
 
 /*
  * A plain tensor, or None where that may be, that asks for no gradient; -1 with an

@@ -45,23 +45,8 @@ static bool read_conv(PyObject *attributes, conv *c)
     return c->weight && c->bias;
 }
 
-bool ptac_conv_may_be_ours(PyObject *module)
-{
-    PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(module, NULL);
-    bool may = false;
-    int64_t groups;
-
-    if (attributes)
-        may = (ptac_module_pair_is(attributes, ptac_names.kernel_size, 3) ||
-               ptac_module_pair_is(attributes, ptac_names.kernel_size, 5)) &&
-              ptac_module_pair_is(attributes, ptac_names.stride, 1) &&
-              ptac_module_int(attributes, ptac_names.groups, &groups) && groups == 1;
-    PyErr_Clear();
-    return may;
-}
-
 /* A number for each output channel, or NULL where the tensor is None. */
-static bool channel_floats(PyObject *tensor, int n, const float **values)
+static bool channel_floats(PyObject *tensor, int64_t n, const float **values)
 {
     ptac_view view;
 
@@ -73,8 +58,18 @@ static bool channel_floats(PyObject *tensor, int n, const float **values)
     return ptac_vector_reason(&view, n) == PTAC_TAKE;
 }
 
+/* Else it is stock's to say where infinity is and where NaN. */
+static bool are_finite(const float *numbers, int n)
+{
+    float sum = 0;
+
+    for (int i = 0; i < n; i++)
+        sum += numbers[i] * 0;
+    return sum == 0;
+}
+
 /* The convolution's outputs, which have a bias or none, as scale * sum + shift. */
-static bool fold_norm(const ptac_chain *c, PyObject *conv_bias, int n, float *scale,
+static bool fold_norm(const ptac_chain *c, PyObject *conv_bias, int64_t n, float *scale,
                       float *shift)
 {
     const float *bias;
@@ -86,14 +81,8 @@ static bool fold_norm(const ptac_chain *c, PyObject *conv_bias, int n, float *sc
         !channel_floats(c->norm[PTAC_NORM_MEAN], n, &norm.mean) ||
         !channel_floats(c->norm[PTAC_NORM_VARIANCE], n, &norm.variance))
         return false;
-    for (int i = 0; i < n; i++) {
-        scale[i] = 1;
-        shift[i] = bias ? bias[i] : 0;
-        ptac_batch_norm_fold(&norm, i, &scale[i], &shift[i]);
-        if (!isfinite(scale[i]) || !isfinite(shift[i]))
-            return false; /* where then is infinity and where NaN is stock's to say */
-    }
-    return true;
+    ptac_batch_norm_fold_best()(&norm, bias, n, scale, shift);
+    return are_finite(scale, n) && are_finite(shift, n);
 }
 
 static ptac_view view_of_floats(float *data, const int64_t *n)
@@ -110,27 +99,120 @@ static ptac_view view_of_floats(float *data, const int64_t *n)
     };
 }
 
+/* A call of conv2d or of depthwise_conv2d, and what both parameters tell. */
+typedef struct conv_call {
+    ptac_call call;
+    ptac_conv2d conv;
+    ptac_depthwise depthwise;
+    bool is_depthwise;
+    int out_h, out_w;
+    bool channels_last;
+} conv_call;
+
+static bool read_depthwise(conv_call *m, const ptac_geometry *geometry)
+{
+    ptac_call *call = &m->call;
+    const ptac_depthwise *p = &m->depthwise;
+
+    call->op = PTAC_OP_DEPTHWISE_CONV2D;
+    call->params = p;
+    if (ptac_depthwise_params(&call->inputs[0], &call->inputs[1], geometry,
+                              &m->depthwise) ||
+        (call->n_inputs > 2 && ptac_vector_reason(&call->inputs[2], p->channels)))
+        return false;
+    m->out_h = p->out_h;
+    m->out_w = p->out_w;
+    m->channels_last = p->channels_last;
+    return true;
+}
+
+static bool read_conv2d(conv_call *m, const ptac_geometry *geometry)
+{
+    const ptac_conv2d *p = &m->conv;
+
+    m->call.op = PTAC_OP_CONV2D;
+    m->call.params = p;
+    if (ptac_conv_check(&m->call, geometry, &m->conv))
+        return false;
+    m->out_h = p->out_h;
+    m->out_w = p->out_w;
+    m->channels_last = p->channels_last;
+    return true;
+}
+
+/* The call of the Conv2d alone; false where none of it is ours. */
+static bool read_call(const conv *c, PyObject *x, conv_call *m)
+{
+    ptac_call *call = &m->call;
+
+    *call = (ptac_call){.n_inputs = c->bias == Py_None ? 2 : 3, .n_outputs = 1};
+    ptac_view_of(ptac_borrow(x), &call->inputs[0]);
+    ptac_view_of(ptac_borrow(c->weight), &call->inputs[1]);
+    if (call->n_inputs == 3)
+        ptac_view_of(ptac_borrow(c->bias), &call->inputs[2]);
+    m->is_depthwise =
+        ptac_is_depthwise(&call->inputs[0], &call->inputs[1], c->geometry.groups);
+    return call->inputs[0].n_dims == PTAC_IMAGES &&
+           (m->is_depthwise ? read_depthwise : read_conv2d)(m, &c->geometry);
+}
+
+bool ptac_conv_may_be_ours(PyObject *module, PyObject *x)
+{
+    PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(module, NULL);
+    __attribute__((cleanup(drop_conv))) conv c = {0};
+    ptac_reason unused;
+    conv_call m;
+    bool may;
+
+    PTAC_IN_FLIGHT;
+    may = attributes && ptac_is_plain(x) && read_conv(attributes, &c) &&
+          ptac_is_plain(c.weight) && (c.bias == Py_None || ptac_is_plain(c.bias)) &&
+          read_call(&c, x, &m) && ptac_probe(&m.call, &unused);
+    PyErr_Clear();
+    return may;
+}
+
+/* Whether the row does the chain as far as it is in the parameters now. */
+static bool takes(const ptac_kernel *row, conv_call *m, const ptac_chain *c)
+{
+    m->conv.act = m->depthwise.act = c->activation;
+    m->conv.with_pool = c->with_pool && m->out_h > 1 && m->out_w > 1;
+    return m->conv.with_pool == c->with_pool && (!m->is_depthwise || !c->with_pool) &&
+           row->accepts(&m->call) == PTAC_TAKE;
+}
+
+static void drop_pool(ptac_chain *c)
+{
+    c->n -= c->with_pool;
+    c->with_pool = false;
+}
+
 /* The call's row, with as much of the chain as it takes; NULL: call the modules. */
-static const ptac_kernel *choose(ptac_call *call, ptac_conv2d *params, ptac_chain *c)
+static const ptac_kernel *choose(conv_call *m, ptac_chain *c)
 {
     ptac_reason unused;
-    const ptac_kernel *row = ptac_probe(call, &unused);
+    const ptac_kernel *row;
 
-    if (!row || !c->with_pool)
-        return row;
-    params->with_pool = params->out_h > 1 && params->out_w > 1;
-    if (!params->with_pool || row->accepts(call) != PTAC_TAKE) {
-        params->with_pool = false;
+    if (c->activation == PTAC_ACT_SILU || c->activation == PTAC_ACT_HARDSWISH) {
+        /* No row has these, but the norm before may do them. */
+        if (c->with_norm && ptac_chooser_gate(PTAC_OP_BATCH_NORM_ACT) == PTAC_TAKE)
+            return NULL;
+        drop_pool(c);
+        c->activation = PTAC_ACT_NONE;
         c->n--;
     }
-    return c->n > 1 ? row : NULL;
+    row = ptac_probe(&m->call, &unused);
+    if (!row)
+        return NULL;
+    if (!takes(row, m, c))
+        drop_pool(c);
+    return c->n > 1 && takes(row, m, c) ? row : NULL;
 }
 
 /* Of one channel, or of one row or column, the modules' strides may not be ours. */
-static bool has_torchs_strides(const ptac_conv2d *p)
+static bool has_torchs_strides(const conv_call *m, const int64_t sizes[4])
 {
-    return !p->channels_last || (p->out_channels > 1 && p->out_h >> p->with_pool > 1 &&
-                                 p->out_w >> p->with_pool > 1);
+    return !m->channels_last || (sizes[1] > 1 && sizes[2] > 1 && sizes[3] > 1);
 }
 
 /* The Conv2d by stock, after its call has been counted as what went wrong with it. */
@@ -148,40 +230,31 @@ static PyObject *call_uncounted(PyObject *x, ptac_chain *c)
 static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)
 {
     float scale[MOST_CHANNELS], shift[MOST_CHANNELS];
-    ptac_conv2d params;
-    ptac_call call = {
-        .op = PTAC_OP_CONV2D,
-        .n_inputs = c->bias == Py_None ? 2 : 3,
-        .n_outputs = 1,
-        .params = &params,
-    };
     const ptac_kernel *row;
+    conv_call m;
     int64_t n_channels, sizes[4];
     at_tensor made = NULL;
 
-    ptac_view_of(ptac_borrow(x), &call.inputs[0]);
-    ptac_view_of(ptac_borrow(c->weight), &call.inputs[1]);
-    if (call.n_inputs == 3)
-        ptac_view_of(ptac_borrow(c->bias), &call.inputs[2]);
-    if (ptac_conv_check(&call, &c->geometry, &params) ||
-        ptac_is_depthwise(&call.inputs[0], &call.inputs[1], c->geometry.groups))
+    if (!read_call(c, x, &m))
         Py_RETURN_NONE;
-    n_channels = params.out_channels;
+    n_channels = m.call.inputs[1].sizes[0];
     if (chain->with_norm) {
-        if (!fold_norm(chain, c->bias, params.out_channels, scale, shift))
+        if (!fold_norm(chain, c->bias, n_channels, scale, shift))
             Py_RETURN_NONE;
-        call.inputs[2] = view_of_floats(shift, &n_channels);
-        call.inputs[3] = view_of_floats(scale, &n_channels);
-        call.n_inputs = 4;
+        m.call.inputs[2] = view_of_floats(shift, &n_channels);
+        m.call.inputs[3] = view_of_floats(scale, &n_channels);
+        m.call.n_inputs = 4;
     }
-    params.with_relu = chain->activation == PTAC_ACT_RELU;
-    row = choose(&call, &params, chain);
-    if (!row || !has_torchs_strides(&params))
+    row = choose(&m, chain);
+    sizes[0] = m.call.inputs[0].sizes[0];
+    sizes[1] = n_channels;
+    sizes[2] = m.out_h >> chain->with_pool;
+    sizes[3] = m.out_w >> chain->with_pool;
+    if (!row || !has_torchs_strides(&m, sizes))
         Py_RETURN_NONE;
-    ptac_conv_output_sizes(&params, 4, sizes);
-    if (PTAC_UNLOCKED(!ptac_new_images(PTAC_F32, sizes, params.channels_last, &made,
-                                       &call.outputs[0]) &&
-                      ptac_run(row, &call)))
+    if (PTAC_UNLOCKED(!ptac_new_images(PTAC_F32, sizes, m.channels_last, &made,
+                                       &m.call.outputs[0]) &&
+                      ptac_run(row, &m.call)))
         return ptac_wrap(made);
     if (!made)
         Py_RETURN_NONE; /* the modules will raise torch's own error */
@@ -196,8 +269,8 @@ PyObject *ptac_conv_chain(ptac_chain *chain, PyObject *x)
 
     PTAC_IN_FLIGHT;
     /* A shadow check repeats one operator of stock's. */
-    if (ptac_is_off(PTAC_OP_CONV2D) || ptac_shadow_is_on() ||
-        !read_conv(chain->attributes, &c) || ptac_why_not_lean())
+    if ((ptac_is_off(PTAC_OP_CONV2D) && ptac_is_off(PTAC_OP_DEPTHWISE_CONV2D)) ||
+        ptac_shadow_is_on() || !read_conv(chain->attributes, &c) || ptac_why_not_lean())
         Py_RETURN_NONE;
     are = ptac_is_constant(x, false);
     if (are > 0)

@@ -18,6 +18,8 @@
     KIND(BATCH_NORM2D, "BatchNorm2d")                                                  \
     KIND(MAX_POOL2D, "MaxPool2d")                                                      \
     KIND(RELU, "ReLU")                                                                 \
+    KIND(RELU6, "ReLU6")                                                               \
+    KIND(HARDSWISH, "Hardswish")                                                       \
     KIND(GELU, "GELU")                                                                 \
     KIND(SILU, "SiLU")                                                                 \
     KIND(TANH, "Tanh")                                                                 \

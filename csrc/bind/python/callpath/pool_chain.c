@@ -25,10 +25,13 @@ static bool read_pair_of_modules(const ptac_chain_start *start, PyObject *pool,
 
 PyObject *ptac_relu_pool_chain(const ptac_chain_start *start, Py_ssize_t *n)
 {
-    PyObject *pool = PyList_GetItem(start->modules, start->at + 1);
+    PyObject *pool;
     ptac_window2d window;
     bool are_known;
 
+    if (start->at + 1 == PyList_Size(start->modules))
+        Py_RETURN_NONE;
+    pool = PyList_GetItem(start->modules, start->at + 1);
     if (ptac_module_kind_of(pool) != PTAC_MODULE_MAX_POOL2D ||
         ptac_chooser_gate(PTAC_OP_RELU_MAX_POOL2D) == PTAC_OFF ||
         !ptac_is_plain_on_cuda(start->x))

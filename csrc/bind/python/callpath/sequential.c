@@ -34,7 +34,7 @@ typedef struct layer_kind {
     PyObject *(*run_first)(const ptac_chain_start *start, Py_ssize_t *n);
     ptac_op op;
     unsigned followers;
-    bool (*may_be_ours)(PyObject *module);
+    bool (*may_be_ours)(PyObject *module, PyObject *x); /* NULL: its gate is open */
     PyObject *(*run)(ptac_chain *chain, PyObject *x);
 } layer_kind;
 
@@ -43,8 +43,10 @@ static const layer_kind layers[PTAC_N_MODULES + 1] = {
                             linear_chain},
     [PTAC_MODULE_CONV2D] = {NULL, PTAC_OP_CONV2D,
                             PTAC_KIND_BIT(BATCH_NORM2D) | PTAC_KIND_BIT(RELU) |
-                                PTAC_KIND_BIT(MAX_POOL2D),
+                                PTAC_KIND_BIT(RELU6) | PTAC_KIND_BIT(SILU) |
+                                PTAC_KIND_BIT(HARDSWISH) | PTAC_KIND_BIT(MAX_POOL2D),
                             ptac_conv_may_be_ours, ptac_conv_chain},
+    [PTAC_MODULE_BATCH_NORM2D] = {.run_first = ptac_norm_chain},
     [PTAC_MODULE_RELU] = {.run_first = ptac_relu_pool_chain},
     [PTAC_MODULE_INT8_LINEAR] = {NULL, PTAC_OP_INT8_LINEAR, PTAC_KIND_BIT(RELU), NULL,
                                  ptac_int8_linear_chain},
@@ -83,6 +85,12 @@ static bool follow_changes(place *p, Py_ssize_t n_next)
     return true;
 }
 
+static ptac_module_kind kind_at(const place *p, Py_ssize_t i)
+{
+    return i < p->n ? ptac_module_kind_of(PyList_GetItem(p->modules, i))
+                    : PTAC_N_MODULES;
+}
+
 /*
  * What the next module, and some behind it, make of x in one; *n is how many. None
  * where the module has to be called. Asked before each module: the one before may have
@@ -95,7 +103,7 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
     const ptac_chain_start start = {p->modules, p->i, x, p->is_x_unseen};
     ptac_chain chain;
 
-    if (!(layer->run || layer->run_first) || p->i + 1 == p->n ||
+    if (!(layer->run || layer->run_first) || (p->i + 1 == p->n && !p->is_x_unseen) ||
         !ptac_modules_are_unheard())
         Py_RETURN_NONE;
     if (!follow_changes(p, PTAC_LONGEST_CHAIN))
@@ -104,11 +112,9 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
     if (result != Py_None || !layer->run)
         return result;
     Py_DECREF(result);
-    if (!(layer->followers >>
-              ptac_module_kind_of(PyList_GetItem(p->modules, p->i + 1)) &
-          1) ||
-        ptac_chooser_gate(layer->op) != PTAC_TAKE ||
-        (layer->may_be_ours && !layer->may_be_ours(module)))
+    if (!(layer->followers >> kind_at(p, p->i + 1) & 1) ||
+        !(layer->may_be_ours ? layer->may_be_ours(module, x)
+                             : ptac_chooser_gate(layer->op) == PTAC_TAKE))
         Py_RETURN_NONE;
     result = ptac_chain_read(p->modules, p->i, layer->followers, &chain)
                  ? layer->run(&chain, x)
@@ -118,10 +124,24 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
     return result;
 }
 
+/* What is behind the next module asks whether anybody sees its x. */
+static bool is_unseen_asked(const place *p)
+{
+    switch (kind_at(p, p->i + 1)) {
+    case PTAC_MODULE_BATCH_NORM2D:
+        return ptac_chooser_gate(PTAC_OP_BATCH_NORM_ACT) == PTAC_TAKE;
+    case PTAC_MODULE_RELU:
+        return kind_at(p, p->i + 2) == PTAC_MODULE_MAX_POOL2D &&
+               ptac_chooser_gate(PTAC_OP_RELU_MAX_POOL2D) != PTAC_OFF;
+    default:
+        return false;
+    }
+}
+
 /*
  * Whether the next module gives a tensor that nobody else gets to see, if it is torch's
  * own. Asked before it is called, since a hook may remove itself; and only where it
- * matters, before a ReLU and a pool.
+ * matters.
  */
 static bool makes_unseen(const place *p)
 {
@@ -129,12 +149,7 @@ static bool makes_unseen(const place *p)
     const ptac_module_kind kind = ptac_module_kind_of(module);
 
     if ((kind != PTAC_MODULE_CONV2D && kind != PTAC_MODULE_BATCH_NORM2D) ||
-        p->i + 2 >= p->n ||
-        ptac_module_kind_of(PyList_GetItem(p->modules, p->i + 1)) != PTAC_MODULE_RELU ||
-        ptac_module_kind_of(PyList_GetItem(p->modules, p->i + 2)) !=
-            PTAC_MODULE_MAX_POOL2D ||
-        ptac_chooser_gate(PTAC_OP_RELU_MAX_POOL2D) == PTAC_OFF ||
-        !ptac_modules_are_unheard())
+        !is_unseen_asked(p) || !ptac_modules_are_unheard())
         return false;
     attributes = ptac_module_attributes(module, kind);
     Py_XDECREF(attributes);

@@ -38,14 +38,6 @@ typedef struct layout {
     bool is_dense; /* x does; else it has to be copied */
 } layout;
 
-static bool is_channels_last(const ptac_view *x)
-{
-    const int image[] = {1, 3, 2, 0}, volume[] = {1, 4, 3, 2, 0};
-
-    return (x->n_dims == 4 && ptac_view_lies_in(x, image)) ||
-           (x->n_dims == 5 && ptac_view_lies_in(x, volume));
-}
-
 /* Stock's rule: contiguous where x is, else channels_last where x is. */
 static ptac_reason read_layout(const ptac_view *x, layout *l)
 {
@@ -54,7 +46,7 @@ static ptac_reason read_layout(const ptac_view *x, layout *l)
     l->is_dense = true;
     l->channels_last = false;
     if (!ptac_view_is_contiguous(x)) {
-        l->channels_last = is_channels_last(x);
+        l->channels_last = ptac_view_is_channels_last(x);
         l->is_dense = l->channels_last;
     }
     if (!l->is_dense && (x->n_dims > 4 || ptac_view_suggests_channels_last(x)))
@@ -93,6 +85,22 @@ static ptac_reason read_x(const ptac_view *x, layout *l, ptac_channel_norm *p)
     return why;
 }
 
+/* The row that takes a call, which may have been refused. */
+static const ptac_kernel *admit(ptac_call *call, ptac_reason why)
+{
+    if (!why)
+        return ptac_admit(call);
+    ptac_refuse(call->op, why);
+    return NULL;
+}
+
+static bool lacks_memory(const ptac_call *call, bool is_short)
+{
+    if (is_short)
+        ptac_refuse(call->op, PTAC_MEMORY);
+    return is_short;
+}
+
 /* Take an argument with an element for each channel; where there is none, no data. */
 static ptac_reason take_channels(const ptac_argument *argument, int64_t n_channels,
                                  ptac_view *view)
@@ -115,7 +123,8 @@ static at_tensor dense_of(at_tensor tensor, const layout *l, ptac_view *view)
 {
     at_tensor dense;
 
-    if (l->channels_last ? is_channels_last(view) : ptac_view_is_contiguous(view))
+    if (l->channels_last ? ptac_view_is_channels_last(view)
+                         : ptac_view_is_contiguous(view))
         return NULL;
     dense = at_dense(tensor, view, l->channels_last);
     ptac_view_of(dense, view);
@@ -212,10 +221,8 @@ static bool run_forward(const ptac_arguments *args, const ptac_kernel *row,
 
     if (is_checked) {
         room = ptac_scratch_take(2 * (size_t)p->n_channels * sizeof(float));
-        if (!room) {
-            ptac_refuse(call->op, PTAC_MEMORY);
+        if (lacks_memory(call, !room))
             return false;
-        }
     }
     place_running(call, room);
     if (!ptac_run_checked(row, call, 3, made, stock_without_running, args))
@@ -240,21 +247,13 @@ static bool serve_forward(const ptac_arguments *args, at_tensor *out)
     };
     layout l;
     const ptac_reason why = read_forward(args, &call, &l, &params);
-    const ptac_kernel *row;
+    const ptac_kernel *row = admit(&call, why);
 
-    if (why) {
-        ptac_refuse(call.op, why);
-        return false;
-    }
-    row = ptac_admit(&call);
     if (!row)
         return false;
     dense = dense_of(args->at[X].tensor, &l, &call.inputs[PTAC_BATCH_NORM_X]);
-    if (make_outputs(&call, &l, made.at)) {
-        ptac_refuse(call.op, PTAC_MEMORY);
-        return false;
-    }
-    if (!run_forward(args, row, &call, made.at))
+    if (lacks_memory(&call, make_outputs(&call, &l, made.at)) ||
+        !run_forward(args, row, &call, made.at))
         return false;
     for (int i = 0; i < args->of->n_outputs; i++)
         out[i] = at_give(&made.at[i]);
@@ -272,6 +271,22 @@ PTAC_OVERRIDE(batch_norm, cpu_batch_norm, TENSOR(0), OPTIONAL_TENSOR(1),
               OPTIONAL_TENSOR(2), OPTIONAL_TENSOR(3), OPTIONAL_TENSOR(4), BOOL(5),
               REAL(6), REAL(7))
 
+/*
+ * Stock's gradient of x lies as our layout says: where x and grad are dense and suggest
+ * the same, or else where x suggests that.
+ */
+static bool lies_as_stocks(const ptac_view *x, const ptac_view *grad, const layout *l)
+{
+    const bool suggested = ptac_view_suggests_channels_last(x);
+    const bool is_dense =
+        ptac_view_is_contiguous(grad) || ptac_view_is_channels_last(grad);
+
+    if (l->channels_last && x->n_dims != 4 && !ptac_view_is_channels_last(grad))
+        return false;
+    return l->channels_last == suggested ||
+           (is_dense && ptac_view_suggests_channels_last(grad) == suggested);
+}
+
 static ptac_reason read_backward(const ptac_arguments *args, ptac_call *call, layout *l,
                                  ptac_channel_norm *p)
 {
@@ -287,7 +302,7 @@ static ptac_reason read_backward(const ptac_arguments *args, ptac_call *call, la
         why = PTAC_DTYPE;
     if (!why && !ptac_view_has_sizes(grad, x->n_dims, x->sizes))
         why = PTAC_ARGUMENT;
-    if (!why && l->channels_last && x->n_dims != 4 && !is_channels_last(grad))
+    if (!why && !lies_as_stocks(x, grad, l))
         why = PTAC_LAYOUT;
     if (!why)
         why = take_channels(&args->at[GRAD_WEIGHT_OF], p->n_channels,
@@ -367,22 +382,15 @@ static bool serve_backward(const ptac_arguments *args, at_tensor *out)
     };
     layout l;
     const ptac_reason why = read_backward(args, &call, &l, &params);
-    const ptac_kernel *row;
+    const ptac_kernel *row = admit(&call, why);
     int n_made;
 
-    if (why) {
-        ptac_refuse(call.op, why);
-        return false;
-    }
-    row = ptac_admit(&call);
     if (!row)
         return false;
     for (int i = PTAC_BATCH_NORM_GRAD_Y; i <= PTAC_BATCH_NORM_GRAD_X_OF; i++)
         dense.at[i] = dense_of(args->at[i].tensor, &l, &call.inputs[i]);
-    if (make_gradients(args, &call, &l, made.at)) {
-        ptac_refuse(call.op, PTAC_MEMORY);
+    if (lacks_memory(&call, make_gradients(args, &call, &l, made.at)))
         return false;
-    }
     n_made = pack(args, made.at, packed.at);
     if (!ptac_run_checked(row, &call, n_made, packed.at, stock_gradients, args))
         return false;

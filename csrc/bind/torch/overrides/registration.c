@@ -29,6 +29,8 @@ void ptac_override_announce(ptac_override *override)
     announced[n_announced++] = override;
 }
 
+_Static_assert(PTAC_N_OPS <= 64, "masks of operators have a bit for each");
+
 uint64_t ptac_override_ops(const ptac_override *override)
 {
     uint64_t ops = UINT64_C(1) << override->op;

@@ -71,6 +71,23 @@ bool ptac_conv_precision_is_lowered(void)
     return precision == AT_FLOAT32_TF32 || precision == AT_FLOAT32_BF16;
 }
 
+bool ptac_conv_is_not_onednns(void)
+{
+    return T.global_context && T.onednn_is_allowed &&
+           !T.onednn_is_allowed(T.global_context());
+}
+
+/*
+ * Where stock's results may have other strides than ours: without oneDNN; and of a
+ * single channel, of whose gradient both layouts are the same memory.
+ */
+static ptac_reason strides_reason(const ptac_view *w, const ptac_geometry *geo)
+{
+    if (ptac_conv_is_not_onednns())
+        return PTAC_MODE;
+    return w->sizes[1] == 1 && geo->groups == 1 ? PTAC_LAYOUT : PTAC_TAKE;
+}
+
 /* Sizes that our ints can hold. */
 static ptac_reason sizes_reason(const ptac_view *x, const ptac_view *w)
 {
@@ -147,6 +164,8 @@ ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
         why = image_reason(w, x->n_dims, &w_is_nhwc);
     if (!why && geo->is_transposed && (x_is_nhwc || w_is_nhwc))
         why = PTAC_LAYOUT;
+    if (!why && (x_is_nhwc || w_is_nhwc))
+        why = strides_reason(w, geo);
     if (!why)
         why = sizes_reason(x, w);
     if (!why && !ptac_conv_axes(geo, x->n_dims, axes))

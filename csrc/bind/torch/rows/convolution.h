@@ -52,6 +52,9 @@ static inline bool ptac_is_tracing(void)
 /* The user allows oneDNN less than float32, which it knows what to make of. */
 bool ptac_conv_precision_is_lowered(void);
 
+/* The user has switched oneDNN off; what convolves then chooses other strides. */
+bool ptac_conv_is_not_onednns(void);
+
 /* Sizes of the result, as many as x has. */
 void ptac_conv_output_sizes(const ptac_conv2d *params, int n_dims, int64_t sizes[4]);
 

@@ -25,7 +25,7 @@ static ptac_reason accepts(const ptac_call *call)
     if (p->groups != 1 || p->dilation_h != 1 || p->dilation_w != 1 ||
         call->inputs[0].n_dims != 4)
         return PTAC_SHAPE;
-    return p->with_pool ? PTAC_SHAPE : PTAC_TAKE;
+    return p->with_pool || p->act == PTAC_ACT_RELU6 ? PTAC_SHAPE : PTAC_TAKE;
 }
 
 typedef struct geometry {
@@ -59,7 +59,7 @@ static ptac_status forward(const ptac_call *call)
         .n_channels = p->out_channels,
         .n_planes = p->n * (p->channels_last ? p->out_h * p->out_w : p->out_channels),
         .size = p->channels_last ? 1 : (int64_t)p->out_h * p->out_w,
-        .with_relu = p->with_relu,
+        .with_relu = p->act == PTAC_ACT_RELU,
         .channels_last = p->channels_last,
     };
     AT_OWNED at_tensor x = NULL, w = NULL, y = NULL;

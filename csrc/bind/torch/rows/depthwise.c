@@ -24,6 +24,17 @@ static ptac_reason layout_reason(const ptac_view *x, const ptac_view *w,
                                                                        : PTAC_LAYOUT;
 }
 
+/*
+ * Where results in channels_last may have other strides in stock: without oneDNN, which
+ * is not called for all 1x1 kernels either.
+ */
+static ptac_reason strides_reason(const ptac_depthwise *p)
+{
+    if (ptac_conv_is_not_onednns())
+        return PTAC_MODE;
+    return p->kernel_h == 1 && p->kernel_w == 1 ? PTAC_LAYOUT : PTAC_TAKE;
+}
+
 static ptac_reason read_sizes(const ptac_view *x, const ptac_view *w, ptac_depthwise *p)
 {
     const int last = x->n_dims - 1;
@@ -57,6 +68,8 @@ ptac_reason ptac_depthwise_params(const ptac_view *x, const ptac_view *w,
         why = PTAC_ARGUMENT;
     if (!why)
         why = read_sizes(x, w, p);
+    if (!why && p->channels_last)
+        why = strides_reason(p);
     if (!why && ptac_conv_precision_is_lowered())
         why = PTAC_MODE;
     if (why)

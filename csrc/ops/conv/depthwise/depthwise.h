@@ -11,10 +11,8 @@
  *
  * Calls of depthwise_conv2d have inputs x, w and, where there is one, bias, and output
  * y. Where asked for, an epilogue follows: with a fourth input, scale, y is scale[c]
- * times the sum, plus bias[c]; then the activation. Another activation is an enumerator
- * below, a line in finished() of depthwise_block_tpl.h, which has the sum in a
- * register, and one in depthwise_ref.c; a residual would be a fifth input that
- * finished() adds. Calls of depthwise_conv2d_backward ask for one gradient:
+ * times the sum, plus bias[c]; then ReLU or ReLU6. Calls of depthwise_conv2d_backward
+ * ask for one gradient:
  *
  *   data      inputs grad_y, w; output grad_x
  *   weight    inputs x, grad_y; output grad_w and, where asked for, grad_bias
@@ -32,11 +30,6 @@
 
 #include "ops/conv/conv2d.h"
 
-typedef enum ptac_depthwise_act {
-    PTAC_DEPTHWISE_NO_ACT,
-    PTAC_DEPTHWISE_RELU,
-} ptac_depthwise_act;
-
 /* The forward convolution, whichever result is asked for; act follows it alone. */
 typedef struct ptac_depthwise {
     ptac_conv_result result;
@@ -47,7 +40,7 @@ typedef struct ptac_depthwise {
     int stride_h, stride_w;
     int pad_h, pad_w;
     int dilation_h, dilation_w;
-    ptac_depthwise_act act;
+    ptac_act act; /* none, ReLU or ReLU6 */
     bool channels_last;
 } ptac_depthwise;
 

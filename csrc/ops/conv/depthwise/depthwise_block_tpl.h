@@ -20,10 +20,10 @@ typedef struct line {
     int64_t from_step, to_step; /* floats to the next packed place, the next result */
     int n_others;               /* taps of the other axis, and where they begin: */
     int64_t other_at[MOST_KERNEL];
-    int taps, stride, dilation; /* along the line */
-    int n_phases;               /* each result of so many belongs to another line */
-    const float *weights;       /* vectors: [other axis][along] */
-    vec scale, bias, least;     /* of the epilogue */
+    int taps, stride, dilation;   /* along the line */
+    int n_phases;                 /* each result of so many belongs to another line */
+    const float *weights;         /* vectors: [other axis][along] */
+    vec scale, bias, least, most; /* of the epilogue */
 } line;
 
 typedef void line_fn(const line *l, const float *from, int n, float *to, int n_lanes,
@@ -34,7 +34,7 @@ typedef void gradient_line_fn(const line *l, const float *from, int n,
 /* The epilogue; NaN passes. */
 INLINE vec finished(const line *l, vec sum)
 {
-    return v_max(l->least, v_fma(sum, l->scale, l->bias));
+    return v_min(l->most, v_max(l->least, v_fma(sum, l->scale, l->bias)));
 }
 
 INLINE void store_lanes(float *to, vec v, int n)
@@ -43,6 +43,13 @@ INLINE void store_lanes(float *to, vec v, int n)
         v_store(to, v);
     else
         v_store_first(to, v, n);
+}
+
+INLINE void load_taps(int k, const float *from, vec taps[MOST_KERNEL])
+{
+#pragma GCC unroll 8
+    for (int a = 0; a < k; a++)
+        taps[a] = v_load(from + a * LANES);
 }
 
 /* r results of k taps at stride s; the last one stores n_last lanes. */
@@ -59,9 +66,7 @@ INLINE void results_at(const line *l, int r, int k, int s, const float *from, fl
         const float *at = from + l->other_at[b];
         vec taps[MOST_KERNEL];
 
-#pragma GCC unroll 8
-        for (int a = 0; a < k; a++)
-            taps[a] = v_load(weights + a * LANES);
+        load_taps(k, weights, taps);
 #pragma GCC unroll 24
         for (int place = 0; place < (r - 1) * s + k; place++) {
             const vec x = v_load(at + place * l->from_step);
@@ -165,9 +170,7 @@ INLINE void products_at(const line *l, int r, int k, int s, const float *from,
         const float *at = from + l->other_at[b];
         vec taps[MOST_KERNEL];
 
-#pragma GCC unroll 8
-        for (int a = 0; a < k; a++)
-            taps[a] = v_load(sums + a * LANES);
+        load_taps(k, sums, taps);
 #pragma GCC unroll 24
         for (int place = 0; place < (r - 1) * s + k; place++) {
             const vec x = v_load_first(at + place * l->from_step, n_lanes);

@@ -41,7 +41,7 @@ typedef struct ptac_depthwise_plan {
     const float *image, *weight, *bias, *scale; /* bias and scale may be NULL */
     const float *grad;                          /* of y, for the weight's */
     float *result, *grad_bias;                  /* grad_bias may be NULL */
-    ptac_depthwise_act act;
+    ptac_act act;
     bool is_reversed, channels_last;
 
     bool by_channels; /* what lanes are */

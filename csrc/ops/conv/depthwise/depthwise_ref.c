@@ -6,6 +6,7 @@
  */
 #include "core/host.h"
 #include "ops/conv/depthwise/depthwise.h"
+#include "ops/linear/bias_act.h"
 
 enum {
     MOST_WORK = 1 << 24, /* multiply-adds */
@@ -80,11 +81,9 @@ static void image_points(int64_t begin, int64_t end, void *context)
         const int c = (int)(point / w / h % p->channels);
         const int64_t n = point / w / h / p->channels;
         const double sum = sum_at(call, n, c, i, j);
-        float result = (float)((scale ? sum * scale[c] : sum) + (bias ? bias[c] : 0));
+        const double result = (scale ? sum * scale[c] : sum) + (bias ? bias[c] : 0);
 
-        if (p->act == PTAC_DEPTHWISE_RELU && result < 0)
-            result = 0;
-        y[at(p, n, c, i, j, h, w)] = result;
+        y[at(p, n, c, i, j, h, w)] = (float)ptac_act_value(result, p->act);
     }
 }
 

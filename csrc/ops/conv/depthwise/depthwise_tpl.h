@@ -25,7 +25,7 @@
 #include <math.h>
 
 enum {
-    FLUSH = 128, /* terms of a lane that add up in float */
+    FLUSH = 128, /* terms of a lane, after which sums in float go on in double */
 };
 
 /* Where a piece works, and what it works on: some channels of an image. */
@@ -77,7 +77,8 @@ INLINE void begin_line(unit *u)
         l->stride = l->dilation = 1;
     }
     l->weights = u->taps;
-    l->least = v_set(plan->act == PTAC_DEPTHWISE_RELU ? 0 : -INFINITY);
+    l->least = v_set(ptac_act_least(plan->act));
+    l->most = v_set(ptac_act_most(plan->act));
     l->n_phases = 1;
     u->by = line_functions_of(l->taps, l->stride);
     if (l->dilation > 1 && l->stride > 1)
@@ -254,24 +255,36 @@ TARGET static void flush(unit *u)
     u->n_terms = 0;
 }
 
+/* n gradients of one phase of a line. */
+INLINE void multiply_phase(unit *u, const float *from, int n, const float *grad,
+                           int n_lanes)
+{
+    const line *l = &u->l;
+
+    for (int i = 0; i < n; i += FLUSH) {
+        const int count = (int)ptac_least(FLUSH, n - i);
+        const float *grads = grad + i * l->to_step;
+
+        u->by.products(l, from + i * l->stride * l->from_step, count, grads, n_lanes,
+                       u->taps);
+        if (u->plan->grad_bias)
+            add_gradients(l, grads, count, n_lanes, u->taps + u->n_taps * LANES);
+        u->n_terms += count;
+        if (u->n_terms >= FLUSH)
+            flush(u);
+    }
+}
+
 /* A line of n gradients, in each of its phases. */
 INLINE void multiply_line(unit *u, const float *from, int n, const float *grad,
                           int n_lanes)
 {
     const line *l = &u->l;
 
-    for (int phase = 0; phase < l->n_phases && phase < n; phase++) {
-        const int count = (int)ptac_parts(n - phase, l->n_phases);
-        const float *grads = grad + phase * (l->to_step / l->n_phases);
-
-        u->by.products(l, from + phase * (l->from_step / l->n_phases), count, grads,
-                       n_lanes, u->taps);
-        if (u->plan->grad_bias)
-            add_gradients(l, grads, count, n_lanes, u->taps + u->n_taps * LANES);
-    }
-    u->n_terms += n;
-    if (u->n_terms >= FLUSH)
-        flush(u);
+    for (int phase = 0; phase < l->n_phases && phase < n; phase++)
+        multiply_phase(u, from + phase * (l->from_step / l->n_phases),
+                       (int)ptac_parts(n - phase, l->n_phases),
+                       grad + phase * (l->to_step / l->n_phases), n_lanes);
 }
 
 INLINE void multiply_strip(unit *u, int row, int n_rows)

@@ -41,7 +41,7 @@ ptac_reason ptac_implicit_accepts(const ptac_call *call)
     if (p->with_pool || p->stride_h > PTAC_MOST_PHASES ||
         p->stride_w > PTAC_MOST_PHASES ||
         (int64_t)p->kernel_h * p->kernel_w > MOST_TAPS || p->h > MOST_SIZE ||
-        p->w > MOST_SIZE || !is_within_reach(p))
+        p->w > MOST_SIZE || !is_within_reach(p) || ptac_implicit_copies_much(call))
         return PTAC_SHAPE;
     return PTAC_TAKE;
 }

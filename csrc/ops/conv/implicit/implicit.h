@@ -20,8 +20,9 @@
  *   strip    places that are copied and computed together
  *   term     a channel of the source and a tap, whose products a result sums up
  *
- * Sums are cut, see TERMS_AT_ONCE; they have the same bits with any number of threads
- * and whatever else is in the batch.
+ * Sums are cut, see TERMS_AT_ONCE in implicit_plan.c; they have the same bits with any
+ * number of threads and whatever else is in the batch. Gradients of weights, which are
+ * sums over the batch, have them with as many threads.
  */
 #ifndef PTAC_OPS_CONV_IMPLICIT_IMPLICIT_H
 #define PTAC_OPS_CONV_IMPLICIT_IMPLICIT_H
@@ -57,6 +58,7 @@ typedef struct ptac_implicit_tap {
 typedef struct ptac_implicit_class {
     int of[PTAC_N_AXES];
     int first, n;
+    int chunk; /* channels that are summed together */
 } ptac_implicit_class;
 
 typedef struct ptac_implicit {
@@ -68,7 +70,7 @@ typedef struct ptac_implicit {
     float *result;
     /* Between the weights of neighbouring rows, channels, groups. */
     int64_t row_step, channel_step, group_step;
-    bool with_relu;
+    ptac_act act;
 
     int n_classes, n_taps;
     bool is_whole; /* the source needs no copy, results none either */
@@ -82,7 +84,7 @@ typedef struct ptac_implicit {
     int n_parts;                    /* of the rows, when there are few strips */
     int rows;                       /* of a block, which are summed together */
     int most_rows;                  /* that there is room for sums of */
-    int chunk;                      /* channels that are summed together */
+    int n_near;                     /* channels whose source stays in the first cache */
     /*
      * Weights whose rows are not long runs are copied, so that a block's are one. From
      * then on taps count their weights in there.
@@ -111,6 +113,16 @@ typedef struct ptac_implicit_stages {
     ptac_range_fn pack, run; /* blocks of rows; pieces */
     ptac_range_fn weigh;     /* pieces of the gradient of a weight */
 } ptac_implicit_stages;
+
+/* An axis of the gradient of the data, or of the other results. */
+ptac_implicit_axis ptac_implicit_axis_of(bool is_data, int in, int out, int kernel,
+                                         int stride, int dilation, int pad);
+
+/* The classes of a plan that has been cut, and their taps. */
+void ptac_implicit_list_taps(ptac_implicit *plan);
+
+/* Strips are so small beside what taps reach that copying them is most of the work. */
+bool ptac_implicit_copies_much(const ptac_call *call);
 
 /* How a call is cut; and its parts of a scratch of n_scratch floats, with its taps. */
 ptac_implicit ptac_implicit_plan_of(const ptac_call *call,

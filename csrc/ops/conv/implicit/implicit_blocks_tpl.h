@@ -20,7 +20,7 @@ typedef struct products {
     /* The sums begin with 0 or with those so far. The last ones are finished: */
     bool is_first, is_last;
     const float *scale, *shift; /* of the rows, or NULL */
-    float floor;
+    float least, most;
     float *sums;
     int64_t sums_step; /* between rows */
 } products;
@@ -40,7 +40,7 @@ INLINE vec place_sum(const products *p, const float *at, int row, int n, vec sum
         sum = v_mul(sum, v_set(p->scale[row]));
     if (p->shift)
         sum = v_add(sum, v_set(p->shift[row]));
-    return v_max(v_set(p->floor), sum);
+    return v_min(v_set(p->most), v_max(v_set(p->least), sum));
 }
 
 INLINE void multiply_block(int rows, int vectors, const products *p)

@@ -1,5 +1,5 @@
 /*
- * implicit_plan.c - axes, taps and strips of a convolution of any geometry.
+ * implicit_plan.c - how a convolution of any geometry is cut into strips and sums.
  */
 #include "ops/conv/implicit/implicit.h"
 
@@ -10,89 +10,12 @@ enum {
     MOST_PARTIAL = 1 << 17, /* floats of sums that each thread has for itself */
     NEAR = 6144,            /* floats that stay in the first cache beside others */
     FEW_PLACES = 96,        /* of an image: then several are a strip */
-    TERMS_AT_ONCE = 256,    /* partial sums of so many at most are added up */
-    LEAST_TERMS = 64,
-    LINES_AT_ONCE = 384, /* of the first cache, for the source of a block */
-    BLOCK = 48,          /* places, of vectors that are multiplied together */
-    MOST_SUMS = 49152,   /* floats of sums of a strip: three of sixteen blocks' */
+    TERMS_AT_ONCE = 48,     /* about so many are summed together, then added up */
+    LINES_AT_ONCE = 384,    /* of the first cache, for the source of a block */
+    BLOCK = 48,             /* places, of vectors that are multiplied together */
+    MOST_SUMS = 49152,      /* floats of sums of a strip: three of sixteen blocks' */
+    MOST_COPIES = 8,        /* slots that are copied for a place, of each phase */
 };
-
-static ptac_implicit_axis forward_axis(int in, int out, int kernel, int stride,
-                                       int dilation, int pad)
-{
-    return (ptac_implicit_axis){
-        .n_places = out,
-        .n_source = in,
-        .n_results = out,
-        .source_step = stride,
-        .lead = pad,
-        .result_step = 1,
-        .reach = (kernel - 1) * dilation / stride,
-        .n_taps = kernel,
-        .tap_step = dilation,
-    };
-}
-
-/*
- * Result i takes tap t from grad_y's element (i + pad - t * dilation) / stride, where
- * that is whole: the tap is of the class t * dilation % stride.
- */
-static ptac_implicit_axis data_axis(int in, int out, int kernel, int stride,
-                                    int dilation, int pad)
-{
-    const int reach = (kernel - 1) * dilation / stride, skipped = pad / stride;
-
-    return (ptac_implicit_axis){
-        .n_places = (in - 1 + pad) / stride + 1 - skipped,
-        .n_source = out,
-        .n_results = in,
-        .source_step = 1,
-        .lead = reach - skipped,
-        .result_step = stride,
-        .start = pad % stride,
-        .reach = reach,
-        .n_taps = kernel,
-        .tap_step = dilation,
-        .is_data = true,
-    };
-}
-
-/* What a tap meets: results of a class; in the source's copy a phase, and a slot. */
-static int class_of(const ptac_implicit_axis *axis, int tap)
-{
-    return tap * axis->tap_step % axis->result_step;
-}
-
-static int phase_of(const ptac_implicit_axis *axis, int tap)
-{
-    return tap * axis->tap_step % axis->source_step;
-}
-
-static int slot_of(const ptac_implicit_axis *axis, int tap)
-{
-    const int slot = tap * axis->tap_step / (axis->source_step * axis->result_step);
-
-    return axis->is_data ? axis->reach - slot : slot;
-}
-
-static int place_of_phase(const ptac_implicit_axis *axis, int phase)
-{
-    int i = 0;
-
-    while (i < axis->n_phases && axis->phases[i] != phase)
-        i++;
-    return i;
-}
-
-static void find_phases(ptac_implicit_axis *axis)
-{
-    for (int tap = 0; tap < axis->n_taps; tap++) {
-        const int phase = phase_of(axis, tap);
-
-        if (place_of_phase(axis, phase) == axis->n_phases)
-            axis->phases[axis->n_phases++] = phase;
-    }
-}
 
 static ptac_implicit of_call(const ptac_call *call)
 {
@@ -101,14 +24,12 @@ static ptac_implicit of_call(const ptac_call *call)
     const int taps = p->kernel_h * p->kernel_w;
     const int in_channels = p->in_channels / p->groups;
     const int out_channels = p->out_channels / p->groups;
-    ptac_implicit_axis (*const axis)(int, int, int, int, int, int) =
-        is_data ? data_axis : forward_axis;
     ptac_implicit plan = {
-        .axis = {axis(1, 1, 1, 1, 1, 0),
-                 axis(p->h, p->out_h, p->kernel_h, p->stride_h, p->dilation_h,
-                      p->pad_h),
-                 axis(p->w, p->out_w, p->kernel_w, p->stride_w, p->dilation_w,
-                      p->pad_w)},
+        .axis = {ptac_implicit_axis_of(is_data, 1, 1, 1, 1, 1, 0),
+                 ptac_implicit_axis_of(is_data, p->h, p->out_h, p->kernel_h,
+                                       p->stride_h, p->dilation_h, p->pad_h),
+                 ptac_implicit_axis_of(is_data, p->w, p->out_w, p->kernel_w,
+                                       p->stride_w, p->dilation_w, p->pad_w)},
         .n = p->n,
         .groups = p->groups,
         .n_channels = is_data ? out_channels : in_channels,
@@ -117,8 +38,7 @@ static ptac_implicit of_call(const ptac_call *call)
         .weight = call->inputs[1].data,
         .shift = call->n_inputs > 2 ? call->inputs[2].data : NULL,
         .scale = call->n_inputs > 3 ? call->inputs[3].data : NULL,
-        .with_relu = p->with_relu,
-        .result = call->outputs[0].data,
+        .act = p->act,
         .row_step = is_data ? taps : (int64_t)in_channels * taps,
         .channel_step = is_data ? (int64_t)in_channels * taps : taps,
         .group_step = (int64_t)out_channels * in_channels * taps,
@@ -171,12 +91,13 @@ static int64_t copy_of(const ptac_implicit *plan)
     return size;
 }
 
+/* Places of a strip in a row, with those between. */
 static int64_t places_of(const ptac_implicit *plan)
 {
     int64_t n = plan->images;
 
     for (int i = 0; i < PTAC_N_AXES; i++)
-        n *= plan->strip[i] + (i > 0 || n > 1 ? plan->axis[i].reach : 0);
+        n = (n - 1) * (plan->strip[i] + plan->axis[i].reach) + plan->strip[i];
     return n;
 }
 
@@ -210,16 +131,6 @@ static void extend(ptac_implicit *plan, int *n, int64_t most, bool is_copied)
     *n = (int)ptac_parts(most, parts);
 }
 
-/* Whether an image's places are fewer together with others' than in vectors alone. */
-static bool images_are_one(const ptac_implicit *plan)
-{
-    int64_t n_slots = 1;
-
-    for (int i = 0; i < PTAC_N_AXES; i++)
-        n_slots *= plan->strip[i] + plan->axis[i].reach;
-    return n_slots <= lines(places_of(plan));
-}
-
 static void cut_strips(ptac_implicit *plan)
 {
     plan->most_places = plan->grad ? MOST_WEIGHED : MOST_PLACES;
@@ -231,7 +142,7 @@ static void cut_strips(ptac_implicit *plan)
         extend(plan, &plan->strip[i], plan->axis[i].n_places, !plan->is_whole);
         if (plan->strip[i] < plan->axis[i].n_places)
             break;
-        if (i == 0 && !plan->is_whole && images_are_one(plan))
+        if (i == 0 && !plan->is_whole)
             extend(plan, &plan->images, plan->n, true);
     }
     plan->n_all = plan->n_images = ptac_parts(plan->n, plan->images);
@@ -251,30 +162,23 @@ static void cut_strips(ptac_implicit *plan)
 static int64_t lines_of(const ptac_implicit *plan)
 {
     const ptac_implicit_axis *axis = plan->axis;
-    const int64_t runs = (int64_t)axis[0].n_taps * axis[1].n_taps * axis[2].n_phases;
+    int64_t runs = axis[2].n_phases;
 
-    return ptac_least(runs * ((BLOCK + axis[2].reach) / 16 + 2),
-                      plan->is_whole ? BLOCK / 16 + 1 : plan->plane_size / 16 + 1);
+    for (int i = 0; i < PTAC_N_AXES - 1; i++)
+        runs *= ptac_parts(axis[i].n_taps, axis[i].result_step);
+    return runs * ((BLOCK - 1 + axis[2].reach) / 16 + 2);
 }
 
-static int chunk_of(const ptac_implicit *plan)
+/*
+ * The channels whose products with a class's taps are summed together. Where sums are
+ * cut decides their bits: how many images there are has no part in it.
+ */
+static int chunk_of(const ptac_implicit *plan, int n_taps)
 {
-    const int64_t terms =
-        plan->axis[0].n_taps * plan->axis[1].n_taps * (int64_t)plan->axis[2].n_taps;
-    const int64_t most = TERMS_AT_ONCE / terms, least = ptac_parts(LEAST_TERMS, terms);
-    const int64_t n = ptac_least(LINES_AT_ONCE / lines_of(plan), most);
+    const int most = n_taps > 0 ? (TERMS_AT_ONCE + n_taps / 2) / n_taps : 1;
 
-    return (int)(n < least ? least : n);
-}
-
-/* Places of a strip in a row, with those between. */
-static int64_t row_of_places(const ptac_implicit *plan)
-{
-    int64_t n = plan->images;
-
-    for (int i = 0; i < PTAC_N_AXES; i++)
-        n = (n - 1) * plan->slots[i] + plan->strip[i];
-    return n;
+    return (int)ptac_parts(plan->n_channels,
+                           ptac_parts(plan->n_channels, most > 1 ? most : 1));
 }
 
 static void cut_items(ptac_implicit *plan, const ptac_implicit_stages *stages,
@@ -284,7 +188,7 @@ static void cut_items(ptac_implicit *plan, const ptac_implicit_stages *stages,
     const int blocks = (int)ptac_parts(plan->n_rows, stages->rows);
 
     plan->rows = stages->rows;
-    plan->chunk = chunk_of(plan);
+    plan->n_near = (int)(LINES_AT_ONCE / lines_of(plan));
     /* Few strips are shared out by rows: each thread then copies all of them. */
     plan->n_parts = n < 4 * n_threads && n % n_threads != 0
                         ? (int)ptac_least(n_threads, blocks)
@@ -292,7 +196,7 @@ static void cut_items(ptac_implicit *plan, const ptac_implicit_stages *stages,
     plan->n_items = n * plan->n_parts;
     plan->n_pieces = (int)ptac_least(n_threads, plan->n_items);
     plan->copy_size = plan->is_whole ? 0 : lines(plan->n_channels * plan->plane_size);
-    plan->sums_step = lines(row_of_places(plan) + 16);
+    plan->sums_step = lines(places_of(plan) + 16);
     plan->most_rows = (int)(MOST_SUMS / plan->sums_step);
     if (plan->most_rows < plan->rows)
         plan->most_rows = plan->rows;
@@ -310,15 +214,15 @@ static void cut_sums(ptac_implicit *plan, int n_threads)
 {
     const int64_t most_rows = ptac_parts(plan->n_rows, 4);
 
-    plan->sums_step = lines(row_of_places(plan) + 16);
+    plan->sums_step = lines(places_of(plan) + 16);
     plan->n_parts = plan->n_weights > MOST_PARTIAL || plan->n_all < n_threads
                         ? (int)ptac_least(n_threads, most_rows)
                         : 1;
     plan->n_pieces =
         plan->n_parts > 1 ? plan->n_parts : (int)ptac_least(n_threads, plan->n_all);
-    plan->chunk = (int)(NEAR / (plan->is_whole ? MOST_WEIGHED : plan->plane_size));
-    if (plan->chunk < 1)
-        plan->chunk = 1;
+    plan->n_near = (int)(NEAR / (plan->is_whole ? MOST_WEIGHED : plan->plane_size));
+    if (plan->n_near < 1)
+        plan->n_near = 1;
     plan->most_rows =
         (int)ptac_least(ptac_parts(MOST_SUMS, plan->sums_step) * 4, plan->n_rows);
     plan->copy_size = plan->is_whole ? 0 : lines(plan->n_channels * plan->plane_size);
@@ -333,19 +237,38 @@ static int64_t floats_of(int64_t n, size_t size)
     return lines(ptac_parts(n * (int64_t)size, sizeof(float)));
 }
 
-ptac_implicit ptac_implicit_plan_of(const ptac_call *call,
-                                    const ptac_implicit_stages *stages)
+static ptac_implicit in_strips(const ptac_call *call)
 {
     ptac_implicit plan = of_call(call);
 
     plan.n_taps = plan.n_classes = 1;
     for (int i = 0; i < PTAC_N_AXES; i++) {
-        find_phases(&plan.axis[i]);
         plan.n_taps *= plan.axis[i].n_taps;
         plan.n_classes *= plan.axis[i].result_step;
     }
     flatten(&plan);
     cut_strips(&plan);
+    return plan;
+}
+
+bool ptac_implicit_copies_much(const ptac_call *call)
+{
+    const ptac_implicit plan = in_strips(call);
+    int64_t n = plan.images;
+
+    if (plan.is_whole)
+        return false;
+    for (int i = 0; i < PTAC_N_AXES; i++)
+        n *= (int64_t)plan.strip[i] * plan.axis[i].n_phases;
+    return plan.plane_size > MOST_COPIES * n;
+}
+
+ptac_implicit ptac_implicit_plan_of(const ptac_call *call,
+                                    const ptac_implicit_stages *stages)
+{
+    ptac_implicit plan = in_strips(call);
+
+    plan.result = call->outputs[0].data;
     if (plan.grad)
         cut_sums(&plan, call->n_threads);
     else
@@ -364,40 +287,6 @@ ptac_implicit ptac_implicit_plan_of(const ptac_call *call,
     return plan;
 }
 
-/* The taps of each class, in the order of the weights. */
-static void list_taps(ptac_implicit *plan)
-{
-    const ptac_implicit_axis *axis = plan->axis;
-    const int steps[] = {axis[0].result_step, axis[1].result_step, axis[2].result_step};
-    int n = 0;
-
-    for (int i = 0; i < plan->n_classes; i++) {
-        ptac_implicit_class *class = &plan->classes[i];
-
-        *class = (ptac_implicit_class){
-            .of = {i / steps[2] / steps[1], i / steps[2] % steps[1], i % steps[2]},
-            .first = n,
-        };
-        for (int t = 0; t < plan->n_taps; t++) {
-            const int at[] = {t / axis[2].n_taps / axis[1].n_taps,
-                              t / axis[2].n_taps % axis[1].n_taps, t % axis[2].n_taps};
-            int slot = 0, phase = 0;
-            bool is_of_class = true;
-
-            for (int j = 0; j < PTAC_N_AXES; j++) {
-                is_of_class &= class_of(&axis[j], at[j]) == class->of[j];
-                slot = slot * plan->slots[j] + slot_of(&axis[j], at[j]);
-                phase = phase * axis[j].n_phases +
-                        place_of_phase(&axis[j], phase_of(&axis[j], at[j]));
-            }
-            if (is_of_class)
-                plan->taps[n++] =
-                    (ptac_implicit_tap){(int)(phase * plan->phase_size) + slot, t};
-        }
-        class->n = n - class->first;
-    }
-}
-
 void ptac_implicit_enter(ptac_implicit *plan, float *scratch)
 {
     plan->taps = (ptac_implicit_tap *)scratch;
@@ -405,5 +294,7 @@ void ptac_implicit_enter(ptac_implicit *plan, float *scratch)
     plan->packed = scratch + plan->packed_at;
     plan->partial = scratch + plan->partial_at;
     plan->scratch = scratch + plan->private_at;
-    list_taps(plan);
+    ptac_implicit_list_taps(plan);
+    for (int i = 0; i < plan->n_classes; i++)
+        plan->classes[i].chunk = chunk_of(plan, plan->classes[i].n);
 }

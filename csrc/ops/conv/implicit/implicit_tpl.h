@@ -41,7 +41,8 @@ INLINE void fill_sums(const products *p, int rows, int n)
             .is_last = true,
             .scale = p->scale,
             .shift = p->shift,
-            .floor = p->floor,
+            .least = p->least,
+            .most = p->most,
         };
         const vec sum = place_sum(&nothing, NULL, i, LANES, v_zero());
 
@@ -66,11 +67,13 @@ typedef struct span {
     int n_vectors, most; /* of places; that are multiplied together */
 } span;
 
-/* A block from row k on and from vector v on; p is of the first row and place. */
-INLINE void sum_block(const span *s, int c, int k, int v, products p)
+/* Channels [c, end) of a block from row k and vector v on; p is of each's first. */
+INLINE void sum_block(const span *s, int c, int end, int k, int v, products p)
 {
     const int n = vectors_of(s->n_vectors - v, s->most);
     const int rest = s->at->n_places - (v + n - 1) * LANES;
+    const block_fn block =
+        block_of[n - 1][(s->last - k < s->step ? s->last - k : s->step) - 1];
 
     p.weight = weights_of(s->plan, s->class, s->at->group, k, c);
     p.source += c * p.plane + v * LANES;
@@ -78,33 +81,39 @@ INLINE void sum_block(const span *s, int c, int k, int v, products p)
     p.scale = p.scale ? p.scale + k - s->first : NULL;
     p.shift = p.shift ? p.shift + k - s->first : NULL;
     p.n_last = rest < LANES ? rest : LANES;
-    block_of[n - 1][(s->last - k < s->step ? s->last - k : s->step) - 1](&p);
+    for (; c < end; c += p.n_channels) {
+        p.n_channels = at_most(s->class->chunk, end - c);
+        p.is_first = c == 0;
+        p.is_last = c + p.n_channels == s->plan->n_channels;
+        block(&p);
+        p.source += p.n_channels * p.plane;
+        p.weight += p.n_channels * p.channel_step;
+    }
 }
 
 /*
- * The source of a chunk of channels at a block's places stays in the first cache while
- * all rows pass over it. One tap meets it once for each row only; then results, which
- * are written where they belong, go along their rows.
+ * The source of near channels at a block's places stays in the first cache while all
+ * rows pass over it. One tap meets it once for each row only; then results, which are
+ * written where they belong, go along their rows.
  */
 INLINE void sum_rows(const span *s, products p)
 {
     const ptac_implicit *plan = s->plan;
+    const int chunk = s->class->chunk;
+    const int n_near = plan->n_near > chunk ? plan->n_near / chunk * chunk : chunk;
 
-    for (int c = 0; c < plan->n_channels; c += p.n_channels) {
-        p.n_channels =
-            plan->n_channels - c < plan->chunk ? plan->n_channels - c : plan->chunk;
-        p.is_first = c == 0;
-        p.is_last = c + p.n_channels == plan->n_channels;
+    for (int c = 0, end; c < plan->n_channels; c = end) {
+        end = at_most(c + n_near, plan->n_channels);
         if (plan->is_whole) {
             for (int k = s->first; k < s->last; k += s->step)
                 for (int v = 0; v < s->n_vectors;
                      v += vectors_of(s->n_vectors - v, s->most))
-                    sum_block(s, c, k, v, p);
+                    sum_block(s, c, end, k, v, p);
         } else {
             for (int v = 0; v < s->n_vectors;
                  v += vectors_of(s->n_vectors - v, s->most))
                 for (int k = s->first; k < s->last; k += s->step)
-                    sum_block(s, c, k, v, p);
+                    sum_block(s, c, end, k, v, p);
         }
     }
 }
@@ -130,7 +139,8 @@ INLINE void run_rows(const ptac_implicit *plan, const workplace *at,
         .taps = plan->taps + class->first,
         .scale = plan->scale ? plan->scale + row : NULL,
         .shift = plan->shift ? plan->shift + row : NULL,
-        .floor = plan->with_relu ? 0 : -INFINITY,
+        .least = ptac_act_least(plan->act),
+        .most = ptac_act_most(plan->act),
         .sums = is_direct ? plan->result +
                                 (image * plan->n_rows + first) * plan->result_plane +
                                 at->first[2]

@@ -173,8 +173,8 @@ INLINE void weigh_rows(const ptac_implicit *plan, const workplace *at, int first
                                   at->first[2]
                             : at->sums;
 
-    for (int c = 0; c < plan->n_channels; c += plan->chunk) {
-        const int end = at_most(c + plan->chunk, plan->n_channels);
+    for (int c = 0; c < plan->n_channels; c += plan->n_near) {
+        const int end = at_most(c + plan->n_near, plan->n_channels);
 
         for (int k = first; k < last; k += ROWS_OF_SUMS) {
             p.grad = grad + (k - first) * p.grad_step;

@@ -2,7 +2,9 @@
  * max_pool3d.h - 3-d max pooling with indices, forward and backward. Level exact.
  *
  * As max_pool2d.h has it, with indices into the d*h*w positions of each plane: ties go
- * to the first tap in the order of positions, and NaN to the last.
+ * to the first tap in the order of positions, and NaN to the last. Of a window that is
+ * -inf all through the index is the first tap's. Stock's is too, but with channels last
+ * for those behind the last whole vector, whose index lies in the first slab.
  */
 #ifndef PTAC_OPS_POOL_VOLUME_MAX_POOL3D_H
 #define PTAC_OPS_POOL_VOLUME_MAX_POOL3D_H

@@ -4,8 +4,7 @@
  * Images may have NaN and infinities; in weights, and where weights' gradients are
  * asked for, these spread, which is tested from Python.
  */
-#include "checkrows.h"
-
+#include "gen_images.h"
 #include "ops/conv/conv2d.h"
 
 #include <math.h>
@@ -121,8 +120,8 @@ static void note(test_call *c, const ptac_conv2d *p)
              p->channels_last ? "NHWC " : "", results[p->result], (long long)p->n,
              p->in_channels, p->h, p->w, p->out_channels, p->kernel_h, p->kernel_w,
              p->stride_h, p->stride_w, p->pad_h, p->pad_w, p->dilation_h, p->dilation_w,
-             p->groups, c->call.n_inputs, c->call.n_outputs,
-             p->with_relu ? ", ReLU" : "", p->with_pool ? ", pool" : "");
+             p->groups, c->call.n_inputs, c->call.n_outputs, p->act ? ", ReLU" : "",
+             p->with_pool ? ", pool" : "");
 }
 
 /* Of NHWC calls some inputs are NCHW. */
@@ -138,16 +137,9 @@ static float *random_input(rng *r, test_call *c, int n_dims, const int64_t *size
     return values;
 }
 
-/* Images, of which one pixel may be none, or dwarf all others. */
 static void random_images(rng *r, test_call *c, const int64_t *sizes)
 {
-    static const float others[] = {NAN, INFINITY, -INFINITY, 1e9F, -3e30F};
-    float *pixels = random_input(r, c, 4, sizes);
-
-    if (rng_chance(r, 30)) {
-        pixels[rng_below(r, c->call.inputs[0].n_elements)] = others[rng_below(r, 5)];
-        c->may_be_given_back = true;
-    }
+    c->may_be_given_back = spoil_images(r, c, random_input(r, c, 4, sizes));
 }
 
 /* The three tensors of a convolution, by what is in them. */
@@ -181,7 +173,8 @@ static void make_forward(rng *r, test_call *c)
         if (rng_chance(r, 50))
             random_input(r, c, 1, s.w);
     }
-    p->with_relu = rng_chance(r, 30);
+    p->act = (ptac_act)RNG_PICK(r, PTAC_ACT_NONE, PTAC_ACT_NONE, PTAC_ACT_RELU,
+                                PTAC_ACT_RELU6);
     p->with_pool = rng_chance(r, 30) && p->out_h > 1 && p->out_w > 1;
     if (p->with_pool)
         for (int i = 2; i < 4; i++)
@@ -234,34 +227,17 @@ static void make_backward(rng *r, test_call *c)
     note(c, p);
 }
 
-static double largest_of(const ptac_view *view)
-{
-    double largest = 0;
-
-    for (int64_t i = 0; i < view->n_elements; i++)
-        if (isfinite(((const float *)view->data)[i]))
-            largest = fmax(largest, fabs(((const float *)view->data)[i]));
-    return largest;
-}
-
-/* What results are made of: as many products as a sum has, of the largest factors. */
 static void scale(test_call *c)
 {
     const ptac_conv2d *p = c->call.params;
-    const double factor = c->call.n_inputs > 3 ? largest_of(&c->call.inputs[3]) : 1;
-    const double product =
-        largest_of(&c->call.inputs[0]) * largest_of(&c->call.inputs[1]) * factor;
     const double taps = p->kernel_h * p->kernel_w;
-    const double terms = p->result == PTAC_CONV_FORWARD ? p->in_channels * taps
-                         : p->result == PTAC_CONV_DATA
-                             ? p->out_channels * taps
-                             : (double)p->n * p->out_h * p->out_w;
-    test_buffer *outputs = c->buffers + c->output_buffers[0];
+    const double n_gradients = (double)p->n * p->out_h * p->out_w;
 
-    outputs->least_scale = product * sqrt(terms);
-    if (c->call.n_outputs > 1)
-        c->buffers[c->output_buffers[1]].least_scale =
-            largest_of(&c->call.inputs[1]) * sqrt((double)p->n * p->out_h * p->out_w);
+    scale_sums(c,
+               p->result == PTAC_CONV_FORWARD ? p->in_channels * taps
+               : p->result == PTAC_CONV_DATA  ? p->out_channels * taps
+                                              : n_gradients,
+               n_gradients);
 }
 
 /*

@@ -4,8 +4,7 @@
  * Images may have NaN and infinities; in weights, and where weights' gradients are
  * asked for, these spread, which is tested from Python.
  */
-#include "checkrows.h"
-
+#include "gen_images.h"
 #include "ops/conv/depthwise/depthwise.h"
 
 #include <math.h>
@@ -98,31 +97,20 @@ static float *random_input(rng *r, test_call *c, int n_dims, const int64_t *size
     return values;
 }
 
-/* Images, of which one pixel may be none, or dwarf all others. */
-static void random_images(rng *r, test_call *c, const int64_t *sizes,
-                          bool channels_last)
-{
-    static const float others[] = {NAN, INFINITY, -INFINITY, 1e9F, -3e30F};
-    float *pixels = random_input(r, c, 4, sizes, channels_last);
-
-    if (rng_chance(r, 30))
-        pixels[rng_below(r, c->call.inputs[0].n_elements)] = others[rng_below(r, 5)];
-}
-
 static void make_forward(rng *r, test_call *c)
 {
     ptac_depthwise *p = (ptac_depthwise *)c->params;
     const shapes s = begin(r, c, PTAC_OP_DEPTHWISE_CONV2D);
 
-    random_images(r, c, s.x, p->channels_last);
+    spoil_images(r, c, random_input(r, c, 4, s.x, p->channels_last));
     random_input(r, c, 4, s.w, false);
     if (rng_chance(r, 50)) {
         random_input(r, c, 1, s.w, false);
         if (rng_chance(r, 50))
             random_input(r, c, 1, s.w, false);
     }
-    if (rng_chance(r, 30))
-        p->act = PTAC_DEPTHWISE_RELU;
+    p->act = (ptac_act)RNG_PICK(r, PTAC_ACT_NONE, PTAC_ACT_NONE, PTAC_ACT_RELU,
+                                PTAC_ACT_RELU6);
     test_output(c, PTAC_F32, 4, s.y, p->channels_last);
     note(c);
 }
@@ -134,7 +122,7 @@ static void make_backward(rng *r, test_call *c)
 
     if (rng_chance(r, 50)) {
         p->result = PTAC_CONV_DATA;
-        random_images(r, c, s.y, p->channels_last);
+        spoil_images(r, c, random_input(r, c, 4, s.y, p->channels_last));
         random_input(r, c, 4, s.w, false);
         test_output(c, PTAC_F32, 4, s.x, p->channels_last);
     } else {
@@ -148,31 +136,14 @@ static void make_backward(rng *r, test_call *c)
     note(c);
 }
 
-static double largest_of(const ptac_view *view)
-{
-    double largest = 0;
-
-    for (int64_t i = 0; i < view->n_elements; i++)
-        if (isfinite(((const float *)view->data)[i]))
-            largest = fmax(largest, fabs(((const float *)view->data)[i]));
-    return largest;
-}
-
-/* What results are made of: as many products as a sum has, of the largest factors. */
 static void scale(test_call *c)
 {
     const ptac_depthwise *p = c->call.params;
-    const double factor = c->call.n_inputs > 3 ? largest_of(&c->call.inputs[3]) : 1;
-    const double product =
-        largest_of(&c->call.inputs[0]) * largest_of(&c->call.inputs[1]) * factor;
     const double n_gradients = (double)p->n * p->out_h * p->out_w;
-    const double terms =
-        p->result == PTAC_CONV_WEIGHT ? n_gradients : p->kernel_h * p->kernel_w;
 
-    c->buffers[c->output_buffers[0]].least_scale = product * sqrt(terms);
-    if (c->call.n_outputs > 1)
-        c->buffers[c->output_buffers[1]].least_scale =
-            largest_of(&c->call.inputs[1]) * sqrt(n_gradients);
+    scale_sums(c,
+               p->result == PTAC_CONV_WEIGHT ? n_gradients : p->kernel_h * p->kernel_w,
+               n_gradients);
 }
 
 /*

@@ -1,5 +1,6 @@
 /*
- * gen_batch_norm.c - random calls of batch normalization and its gradient.
+ * gen_batch_norm.c - random calls of batch normalization, its gradient, and an
+ * activation behind it.
  *
  * u is the unit roundoff of float32.
  */
@@ -130,6 +131,7 @@ static void make_forward(rng *r, test_call *c)
 {
     ptac_channel_norm *p = norm_of(c);
     bool has_running, in_place = rng_chance(r, 50);
+    float *mean;
 
     c->call.op = PTAC_OP_BATCH_NORM;
     random_sizes(r, p);
@@ -137,8 +139,10 @@ static void make_forward(rng *r, test_call *c)
     fill_images(r, p, add_images(c));
     add_channels(r, c, rng_chance(r, 70));
     add_channels(r, c, rng_chance(r, 70));
-    add_channels(r, c, has_running);
+    mean = add_channels(r, c, has_running);
     add_variances(r, c, has_running);
+    if (!p->by_batch && rng_chance(r, 10))
+        mean[rng_below(r, p->n_channels)] = rng_chance(r, 50) ? -INFINITY : NAN;
     add_images_output(c);
     add_output(c, p->by_batch);
     add_output(c, p->by_batch);
@@ -150,6 +154,27 @@ static void make_forward(rng *r, test_call *c)
         else
             add_output(c, is_there);
     }
+    note(c);
+}
+
+static void make_act(rng *r, test_call *c)
+{
+    ptac_channel_norm *p = norm_of(c);
+
+    c->call.op = PTAC_OP_BATCH_NORM_ACT;
+    random_sizes(r, p);
+    p->by_batch = false;
+    p->act = (ptac_act)RNG_PICK(r, PTAC_ACT_NONE, PTAC_ACT_RELU, PTAC_ACT_RELU6,
+                                PTAC_ACT_SILU, PTAC_ACT_HARDSWISH);
+    fill_images(r, p, add_images(c));
+    add_channels(r, c, rng_chance(r, 70));
+    add_channels(r, c, rng_chance(r, 70));
+    add_channels(r, c, true);
+    add_variances(r, c, true);
+    if (rng_chance(r, 50))
+        test_output_in_place(c, PTAC_BATCH_NORM_X);
+    else
+        add_images_output(c);
     note(c);
 }
 
@@ -208,6 +233,8 @@ static void scale_forward(test_call *c)
     const double rstd = 1 / sqrt(p->eps);
 
     set_scale(c, PTAC_BATCH_NORM_Y, x * weight * rstd + bias);
+    if (c->call.n_outputs == 1)
+        return;
     set_scale(c, PTAC_BATCH_NORM_MEAN, x);
     set_scale(c, PTAC_BATCH_NORM_RSTD, rstd);
     set_scale(c, PTAC_BATCH_NORM_NEW_MEAN, x);
@@ -244,3 +271,7 @@ GENERATOR(batch_norm, .op = PTAC_OP_BATCH_NORM, .make = make_forward,
           .scale = scale_forward, .roundings = 16)
 GENERATOR(batch_norm_backward, .op = PTAC_OP_BATCH_NORM_BACKWARD, .make = make_backward,
           .scale = scale_backward, .roundings = 48)
+
+/* Likewise, and the slope of an activation is 1.1 at most. */
+GENERATOR(batch_norm_act, .op = PTAC_OP_BATCH_NORM_ACT, .make = make_act,
+          .scale = scale_forward, .roundings = 24)

@@ -1,0 +1,128 @@
+/*
+ * norm_chain.c - a BatchNorm2d in eval mode and the activation behind it, run as one
+ * batch_norm_act.
+ */
+#include "bind/python/callpath/chain.h"
+#include "bind/python/callpath/lean.h"
+#include "ops/norm/batch_norm.h"
+
+enum {
+    ACTIVATIONS = PTAC_KIND_BIT(RELU) | PTAC_KIND_BIT(RELU6) | PTAC_KIND_BIT(SILU) |
+                  PTAC_KIND_BIT(HARDSWISH),
+};
+
+/* A number a channel, or no data where the module has None. */
+static ptac_reason read_channels(PyObject *tensor, int64_t n_channels, ptac_view *view)
+{
+    *view = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
+    if (tensor == Py_None)
+        return PTAC_TAKE;
+    ptac_view_of(ptac_borrow(tensor), view);
+    return ptac_vector_reason(view, n_channels);
+}
+
+/* Images as torch's norm lays out its result too. */
+static ptac_reason read_images(const ptac_view *x, ptac_channel_norm *p,
+                               bool *channels_last)
+{
+    if (x->n_dims != 4)
+        return PTAC_SHAPE;
+    *channels_last = !ptac_view_is_contiguous(x);
+    if (*channels_last && !ptac_view_is_channels_last(x))
+        return PTAC_LAYOUT;
+    p->n_channels = x->sizes[1];
+    p->n_pixels = *channels_last ? 1 : x->sizes[2] * x->sizes[3];
+    p->n_images = x->sizes[0] * (*channels_last ? x->sizes[2] * x->sizes[3] : 1);
+    return PTAC_TAKE;
+}
+
+static ptac_reason read_call(const ptac_chain *chain, PyObject *x, ptac_call *call,
+                             ptac_channel_norm *p, bool *channels_last)
+{
+    ptac_reason why;
+
+    ptac_view_of(ptac_borrow(x), &call->inputs[PTAC_BATCH_NORM_X]);
+    why = read_images(&call->inputs[PTAC_BATCH_NORM_X], p, channels_last);
+    for (int i = 0; !why && i < PTAC_NORM_TENSORS; i++)
+        why = read_channels(chain->norm[i], p->n_channels,
+                            &call->inputs[PTAC_BATCH_NORM_WEIGHT + i]);
+    return why;
+}
+
+/* Whether a tensor of these sizes that is made now would have x's strides. */
+static bool lies_like_new(const ptac_view *x, bool channels_last)
+{
+    int64_t strides[4];
+
+    ptac_image_strides(4, x->sizes, channels_last, strides);
+    for (int i = 0; i < 4; i++)
+        if (x->strides[i] != strides[i])
+            return false;
+    return true;
+}
+
+static PyObject *run(const ptac_kernel *row, ptac_call *call, PyObject *x,
+                     bool is_x_unseen, bool channels_last)
+{
+    const ptac_view *from = &call->inputs[PTAC_BATCH_NORM_X];
+    ptac_view *to = &call->outputs[PTAC_BATCH_NORM_Y];
+    const bool in_place = is_x_unseen && lies_like_new(from, channels_last);
+    at_tensor made = NULL;
+    bool is_done;
+
+    if (in_place)
+        *to = *from;
+    is_done = PTAC_UNLOCKED((in_place || !ptac_new_images(PTAC_F32, from->sizes,
+                                                          channels_last, &made, to)) &&
+                            ptac_run(row, call));
+    if (is_done)
+        return in_place ? Py_NewRef(x) : ptac_wrap(made);
+    if (made)
+        at_drop_tensor(&made);
+    Py_RETURN_NONE; /* a row that fails has written nothing */
+}
+
+static PyObject *run_chain(const ptac_chain *chain, const ptac_chain_start *start)
+{
+    ptac_channel_norm params = {.eps = chain->eps, .act = chain->activation};
+    ptac_call call = {
+        .op = PTAC_OP_BATCH_NORM_ACT,
+        .n_inputs = PTAC_BATCH_NORM_N_INPUTS,
+        .n_outputs = 1,
+        .params = &params,
+    };
+    const ptac_kernel *row = NULL;
+    bool channels_last;
+    ptac_reason why = ptac_why_not_lean();
+
+    if (!why)
+        why = read_call(chain, start->x, &call, &params, &channels_last);
+    if (!why)
+        row = ptac_probe(&call, &why);
+    if (row)
+        return run(row, &call, start->x, start->is_x_unseen, channels_last);
+    if (chain->n > 1)
+        ptac_refuse(call.op, why); /* the norm alone asks again, and is counted there */
+    Py_RETURN_NONE;
+}
+
+PyObject *ptac_norm_chain(const ptac_chain_start *start, Py_ssize_t *n)
+{
+    PyObject *result = NULL;
+    ptac_chain chain = {0};
+    int is_constant = 0;
+
+    PTAC_IN_FLIGHT;
+    /* A shadow check repeats one operator of stock's. */
+    if (ptac_is_off(PTAC_OP_BATCH_NORM_ACT) || ptac_shadow_is_on())
+        Py_RETURN_NONE;
+    /* By itself it is an operator that an override has, but not in place. */
+    if (ptac_chain_read_norm(start, ACTIVATIONS, &chain) &&
+        (chain.n > 1 || start->is_x_unseen))
+        is_constant = ptac_is_constant(start->x, false);
+    if (is_constant >= 0)
+        result = is_constant ? run_chain(&chain, start) : Py_NewRef(Py_None);
+    *n = chain.n;
+    ptac_chain_drop(&chain);
+    return result;
+}

@@ -1,0 +1,50 @@
+/*
+ * act_tpl.h - activations of a vector.
+ *
+ * Expects the words of lanes.h.
+ */
+#ifndef PTAC_OPS_LINEAR_ACT_TPL_H
+#define PTAC_OPS_LINEAR_ACT_TPL_H
+
+#include "ops/linear/act.h"
+#include "ops/math/math_tpl.h"
+
+#define SQRT_2_PI 0x1.988454p-1f /* sqrt(2 / pi) */
+#define CUBIC     0.044715f
+
+/* 2 u(z) with u(z) = sqrt(2 / pi) * (z + 0.044715 z^3), of ATen's tanh GELU. */
+INLINE vec gelu_tanh_inner(vec z)
+{
+    const vec cube = v_mul(v_mul(z, z), z);
+
+    return v_mul(v_set(2 * SQRT_2_PI), v_fma(cube, v_set(CUBIC), z));
+}
+
+INLINE vec act_of(vec z, ptac_act act)
+{
+    vec inner;
+
+    switch (act) {
+    case PTAC_ACT_RELU:
+        return v_max(v_zero(), z);
+    case PTAC_ACT_GELU:
+        return v_mul(z, v_normal(z));
+    case PTAC_ACT_GELU_TANH:
+        return v_mul(z, v_sigmoid(gelu_tanh_inner(z)));
+    case PTAC_ACT_SILU:
+        return v_mul(z, v_sigmoid(z));
+    case PTAC_ACT_TANH:
+        return v_tanh(z);
+    case PTAC_ACT_SIGMOID:
+        return v_sigmoid(z);
+    case PTAC_ACT_RELU6:
+        return v_min(v_set(6), v_max(v_zero(), z));
+    case PTAC_ACT_HARDSWISH:
+        inner = v_min(v_set(6), v_max(v_zero(), v_add(z, v_set(3))));
+        return v_mul(v_mul(z, inner), v_set(1.0f / 6));
+    default:
+        return z;
+    }
+}
+
+#endif
