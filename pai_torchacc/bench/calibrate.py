@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -219,6 +219,29 @@ def generic(measurements: list[Measurement], isa: str) -> list[Measurement]:
     ]
 
 
+def fastest(
+    measurements: Iterable[Measurement], levels: Mapping[tuple[str, str], str]
+) -> list[Measurement]:
+    """Keep of each place the fastest row of each level: others are never chosen there.
+
+    ``levels`` are those of (operator, row); of others nothing is left out.
+    """
+    found: dict[tuple[Any, ...], Measurement] = {}
+    for m in measurements:
+        place = *m[:5], levels.get((m.op, m.row), m.row)
+        if place not in found or m.ratio > found[place].ratio:
+            found[place] = m
+    return list(found.values())
+
+
+def _levels() -> dict[tuple[str, str], str]:
+    return {
+        (op, row): level
+        for op, _, rows in _host.load().operators()
+        for row, level, _, _ in rows
+    }
+
+
 def _write_generic(
     folder: Path, measurements: list[Measurement], chosen: Chosen | None
 ) -> None:
@@ -228,7 +251,8 @@ def _write_generic(
         if isa != own:
             remarks = [f"stock had {own} here: on CPUs without it ratios are higher"]
         path = _generic_file(folder, isa)
-        _write_beside_others(path, generic(measurements, isa), chosen, remarks)
+        rows = fastest(generic(measurements, isa), _levels())
+        _write_beside_others(path, rows, chosen, remarks)
 
 
 def _write_beside_others(

@@ -200,3 +200,30 @@ def test_a_family_s_table_is_completed_by_kinds(
     assert limited.name == "generic-lanes"
     assert limited.least_ratio == calibration.FASTER_ELSEWHERE
     assert limited.measurements == sorted(others)
+
+
+def test_generic_tables_have_no_row_that_is_never_chosen() -> None:
+    levels = {
+        (op, row): level
+        for op, _, rows in _C.operators()
+        for row, level, _, _ in rows
+    }  # fmt: skip
+    for path in TABLES:
+        if path.stem.startswith("generic"):
+            shipped = calibration.read_shipped(path)
+            assert calibrate.fastest(shipped, levels) == shipped
+
+
+def test_the_fastest_row_of_each_level() -> None:
+    levels = {("conv2d", row): "close" for row in ("one", "two")}
+    levels["conv2d", "half"] = "fast"
+    lines = [
+        line("conv2d", "3x3_16", "one", 1.2),
+        line("conv2d", "3x3_16", "two", 1.3),
+        line("conv2d", "3x3_16", "half", 0.5),
+        line("conv2d", "3x3_16", "of another version", 0.1),
+        line("conv2d", "3x3_16", "two", 0.7, work=7),
+        line("conv2d", "3x3_16", "one", 0.8, work=7),
+    ]
+    kept = calibrate.fastest(lines, levels)
+    assert kept == [lines[i] for i in (1, 2, 3, 5)]
