@@ -84,8 +84,8 @@ PyObject *ptac_relu_pool_chain(const ptac_chain_start *start, Py_ssize_t *n);
 PyObject *ptac_norm_chain(const ptac_chain_start *start, Py_ssize_t *n);
 
 /*
- * A glance: whether a row of ours would take the call of a Conv2d, so that all that it
- * goes through is worth a look.
+ * A glance: whether a row of ours would take the call of a Conv2d without a gradient,
+ * so that all that it goes through is worth a look.
  */
 bool ptac_conv_may_be_ours(PyObject *module, PyObject *x);
 
