@@ -57,6 +57,7 @@
     X(BATCH_NORM, "batch_norm", FUSION)                                                \
     X(BATCH_NORM_BACKWARD, "batch_norm_backward", FUSION)                              \
     X(BATCH_NORM_ACT, "batch_norm_act", FUSION)                                        \
+    X(BATCH_NORM_ACT_BACKWARD, "batch_norm_act_backward", FUSION)                      \
     X(ADD_NORM, "add_norm", FUSION)                                                    \
     X(ADD_NORM_BACKWARD, "add_norm_backward", FUSION)                                  \
     X(DROPOUT, "dropout", FUSION)                                                      \
