@@ -137,24 +137,29 @@ INLINE void give_results(const ptac_implicit *plan, const workplace *at,
                       &last[i]);
         start[i] = at->first[i] * axis[i].result_step + class->of[i] - axis[i].start;
     }
+    if (last[2] <= first[2])
+        return;
     for (int k = 0; k < at->n_images; k++) {
-        float *plane =
+        float *image =
             plan->result +
             (((at->image + k) * plan->groups + at->group) * plan->n_rows + channel) *
-                plan->result_plane;
+                plan->result_plane +
+            start[2] + first[2] * axis[2].result_step;
 
-        for (int z = first[0]; z < last[0]; z++)
-            for (int y = first[1]; y < last[1]; y++)
-                if (last[2] > first[2])
-                    give_row(sums + k * image_size +
-                                 ((int64_t)z * plan->slots[1] + y) * plan->slots[2] +
-                                 first[2],
-                             last[2] - first[2], axis[2].result_step,
-                             plane +
-                                 ((int64_t)(start[0] + z * axis[0].result_step) *
-                                      axis[1].n_results +
-                                  start[1] + y * axis[1].result_step) *
-                                     axis[2].n_results +
-                                 start[2] + first[2] * axis[2].result_step);
+        for (int z = first[0]; z < last[0]; z++) {
+            const float *from =
+                sums + k * image_size +
+                ((int64_t)z * plan->slots[1] + first[1]) * plan->slots[2] + first[2];
+            float *to = image + ((int64_t)(start[0] + z * axis[0].result_step) *
+                                     axis[1].n_results +
+                                 start[1] + first[1] * axis[1].result_step) *
+                                    axis[2].n_results;
+
+            for (int y = first[1]; y < last[1]; y++) {
+                give_row(from, last[2] - first[2], axis[2].result_step, to);
+                from += plan->slots[2];
+                to += (int64_t)axis[1].result_step * axis[2].n_results;
+            }
+        }
     }
 }

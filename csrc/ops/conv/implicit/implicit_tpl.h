@@ -36,15 +36,7 @@ INLINE const float *weights_of(const ptac_implicit *plan,
 INLINE void fill_sums(const products *p, int rows, int n)
 {
     for (int i = 0; i < rows; i++) {
-        const products nothing = {
-            .is_first = true,
-            .is_last = true,
-            .scale = p->scale,
-            .shift = p->shift,
-            .least = p->least,
-            .most = p->most,
-        };
-        const vec sum = place_sum(&nothing, NULL, i, LANES, v_zero());
+        const vec sum = bounded(p, v_set(p->shift ? p->shift[i] : 0));
 
         for (int j = 0; j < n; j += LANES)
             v_store(p->sums + i * p->sums_step + j, sum);
@@ -141,6 +133,7 @@ INLINE void run_rows(const ptac_implicit *plan, const workplace *at,
         .shift = plan->shift ? plan->shift + row : NULL,
         .least = ptac_act_least(plan->act),
         .most = ptac_act_most(plan->act),
+        .is_bounded = plan->act != PTAC_ACT_NONE,
         .sums = is_direct ? plan->result +
                                 (image * plan->n_rows + first) * plan->result_plane +
                                 at->first[2]
@@ -264,6 +257,7 @@ static const ptac_implicit_stages implicit_stages = {
     .pack = pack_weights,
     .run = run_pieces_of_strips,
     .weigh = weigh_pieces,
+    .sum_biases = sum_biases,
 };
 
 static ptac_status run_implicit(const ptac_call *call)
