@@ -94,17 +94,40 @@ static int beyond(int first, int channels, int n, const int *bounds)
     beyond(first, channels, (int)(sizeof(int[]){__VA_ARGS__} / sizeof(int)),           \
            (int[]){__VA_ARGS__})
 
+/*
+ * Stock's choice between its own convolution and oneDNN's, for one volume: by sizes of
+ * what it convolves, but for the last. (use_mkldnn() in ATen's Convolution.cpp)
+ */
+static bool is_alone(const ptac_conv2d *p, bool is_transposed)
+{
+    enum { MOST_OF_STOCK = 20480 };
+    const int64_t size = is_transposed ? (int64_t)p->out_d * p->out_h * p->out_channels
+                                       : (int64_t)p->d * p->h * p->in_channels;
+
+    return p->n == 1 && p->groups == 1 && (p->kernel_h <= 3 || p->kernel_w <= 3) &&
+           size <= MOST_OF_STOCK;
+}
+
 static int kind_of_volumes(const ptac_conv2d *p, bool is_transposed, int fewer)
 {
     const bool is_strided = p->stride_d != 1 || p->stride_h != 1 || p->stride_w != 1;
+    const bool is_1x1 = p->kernel_d == 1 && p->kernel_h == 1 && p->kernel_w == 1;
 
     if (p->groups > 1)
         return PTAC_CONV_VOLUME_GROUPED;
+    if (is_alone(p, is_transposed)) {
+        if (is_transposed && is_strided)
+            return PTAC_CONV_VOLUME_ALONE_TRANSPOSED;
+        if (is_1x1)
+            return PTAC_CONV_VOLUME_ALONE_1X1;
+        return is_strided ? PTAC_CONV_VOLUME_ALONE_STRIDED
+                          : BEYOND(PTAC_CONV_VOLUME_ALONE, fewer, 64, 128);
+    }
     if (is_transposed && is_strided)
         return PTAC_CONV_VOLUME_TRANSPOSED;
     if (p->in_channels <= PTAC_CONV_FIRST_CHANNELS)
         return PTAC_CONV_VOLUME_FIRST;
-    if (p->kernel_d == 1 && p->kernel_h == 1 && p->kernel_w == 1)
+    if (is_1x1)
         return PTAC_CONV_VOLUME_1X1;
     if (is_strided)
         return PTAC_CONV_VOLUME_STRIDED;
@@ -181,9 +204,12 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
         "transposed_64" after, "grouped_few" after, "grouped_8" after,                 \
         "grouped_32" after, "grouped_strided" after, "row_first" after,                \
         "row_few" after, "row_16" after, "row_64" after, "other_few" after,            \
-        "other" after, "nhwc" after, "volume_first" after, "volume_few" after,         \
-        "volume_16" after, "volume_64" after, "volume_1x1" after,                      \
-        "volume_strided" after, "volume_transposed" after, "volume_grouped" after
+        "other" after, "nhwc" after, "volume_alone" after, "volume_alone_64" after,    \
+        "volume_alone_128" after, "volume_alone_1x1" after,                            \
+        "volume_alone_strided" after, "volume_alone_transposed" after,                 \
+        "volume_first" after, "volume_few" after, "volume_16" after,                   \
+        "volume_64" after, "volume_1x1" after, "volume_strided" after,                 \
+        "volume_transposed" after, "volume_grouped" after
 
 PTAC_SHAPES(CONV2D, classify, KINDS(""))
 PTAC_SHAPES(CONV2D_BACKWARD, classify, KINDS("_data"), KINDS("_weight"))

@@ -70,8 +70,8 @@ typedef struct ptac_conv2d {
  * Kernels of 3x3 and 5x5 at stride 1, without groups and dilation, by the fewer of
  * their channels; of NHWC results from LEAST_NHWC channels on. Within a kind pixels
  * count. Then others, by the fewer channels of a group: of 1x1 kernels, of larger ones
- * with a stride, of transposed ones with one, of groups, of sequences. There
- * multiply-adds count.
+ * with a stride, of transposed ones with one, of groups, of sequences; of volumes, and
+ * among these of single ones that stock convolves itself. There multiply-adds count.
  */
 enum {
     PTAC_CONV_FIRST_CHANNELS = 4, /* in, at most, of a network's first layer */
@@ -126,6 +126,12 @@ enum {
     PTAC_CONV_OTHER_FEW, /* under 16 */
     PTAC_CONV_OTHER,
     PTAC_CONV_NHWC,
+    PTAC_CONV_VOLUME_ALONE,
+    PTAC_CONV_VOLUME_ALONE_64,
+    PTAC_CONV_VOLUME_ALONE_128,
+    PTAC_CONV_VOLUME_ALONE_1X1,
+    PTAC_CONV_VOLUME_ALONE_STRIDED,
+    PTAC_CONV_VOLUME_ALONE_TRANSPOSED,
     PTAC_CONV_VOLUME_FIRST,
     PTAC_CONV_VOLUME_FEW, /* under 16 */
     PTAC_CONV_VOLUME_16,

@@ -147,8 +147,13 @@ INLINE void run_rows(const ptac_implicit *plan, const workplace *at,
         sum_rows(&(span){plan, at, class, first, last, step,
                          (at->n_places + LANES - 1) / LANES, most},
                  p);
-    for (int k = first; k < last && !is_direct; k++)
-        give_results(plan, at, class, k, p.sums + (k - first) * p.sums_step);
+    if (is_direct)
+        return;
+
+    const given_places given = results_of(plan, at, class);
+
+    for (int k = first; k < last; k++)
+        give_results(plan, at, &given, k, p.sums + (k - first) * p.sums_step);
 }
 
 INLINE void enter_strip(const ptac_implicit *plan, int64_t strip, int64_t group,
