@@ -6,7 +6,6 @@
 enum {
     MOST_PLACES = 480,      /* of a strip: a block's sums stay in the first cache */
     MOST_WEIGHED = 960,     /* places for sums over them, which have an end each */
-    MOST_OF_VOLUMES = 1920, /* the same, where strips have planes around them */
     MOST_COPY = 1 << 16,    /* floats of a strip's copy: a quarter of a mebibyte */
     MOST_PARTIAL = 1 << 17, /* floats of sums that each thread has for itself */
     NEAR = 6144,            /* floats that stay in the first cache beside others */
@@ -135,9 +134,7 @@ static void extend(ptac_implicit *plan, int *n, int64_t most, bool is_copied)
 
 static void cut_strips(ptac_implicit *plan)
 {
-    plan->most_places = !plan->grad                ? MOST_PLACES
-                        : plan->axis[0].reach == 0 ? MOST_WEIGHED
-                                                   : MOST_OF_VOLUMES;
+    plan->most_places = plan->grad ? MOST_WEIGHED : MOST_PLACES;
     plan->most_copy = plan->grad ? 2 * MOST_COPY : MOST_COPY;
     plan->images = 1;
     for (int i = 0; i < PTAC_N_AXES; i++)
