@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from benchmarks.__main__ import main
 from benchmarks.zoo import choice, measuring, model, output, run
 from benchmarks.zoo.measuring import FEWEST, Row, Setting
 from benchmarks.zoo.model import MODELS, PACKAGES
+from pai_torchacc import __main__ as package
 from pai_torchacc import _switch
-from pai_torchacc.bench import measure
+from pai_torchacc.bench import beside, measure
 
 GROUP = __name__
 STOCK_S, SHORT_S, LONG_S = 0.01, 0.005, 0.04
@@ -361,3 +363,34 @@ def test_geometric_means_are_of_groups() -> None:
     assert found[output.ALL, "close"].mean == pytest.approx(2)
     assert found[output.ALL, "close"].n_models == 3
     assert [s.group for s in output.summaries(rows[:2])] == ["x"]
+
+
+def test_bench_forwards(capsys: Capture) -> None:
+    add("good", fast)
+    assert package.main(["bench", "zoo", "--list"]) == 0
+    assert "  good" in capsys.readouterr().out
+    command = ["bench", "zoo", "goo", "--ways", "inference", "--levels", "fast"]
+    assert package.main([*command, "--quick", "--check"]) == 0
+    assert "good" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as caught:
+        package.main(["bench", "zoo", "--levels", "none"])
+    assert caught.value.code == 2
+    with pytest.raises(SystemExit):
+        package.main(["bench", "zo"])
+    assert "no figure is named like zo: " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        package.main(["bench", "--quick", "zoo"])
+    assert "python -m benchmarks zoo" in capsys.readouterr().err
+
+
+def test_bench_says_where_the_zoo_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    others = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    module = SimpleNamespace(submodule_search_locations=None)
+    for found in (None, module, others):
+        monkeypatch.setattr(beside, "find_spec", lambda _, found=found: found)
+        assert package.main(["bench", "zoo", "LeNet"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("python -m pai_torchacc bench: zoo is measured by")
+        assert "run this in the root of a checkout" in error
