@@ -139,18 +139,38 @@ def _add_learning_rate(commands: CommandLine) -> None:
 
 
 def _add_zoo(commands: CommandLine) -> None:
-    zoo = commands.add(
-        "zoo", _run_of("zoo.run"), "models of many kinds, by bare enable()"
+    zoo = commands.add("zoo", _run_of("zoo.run"), "models of many kinds, by enable()")
+    zoo.add_argument(
+        "names",
+        nargs="*",
+        help="groups, and parts of models' names; default: all but the large ones of "
+        "torchvision, timm and transformers",
     )
     zoo.add_argument(
-        "names", nargs="*", help="parts of names; default: all but torchvision's"
+        "--all", action="store_true", help="also these, where they are installed"
+    )
+    zoo.add_argument(
+        "--list", action="store_true", help="print the models and measure none"
     )
     zoo.add_argument(
         "--ways", nargs="+", choices=WAYS, default=WAYS, help="default: both"
     )
+    zoo.add_argument(
+        "--levels",
+        nargs="+",
+        choices=("exact", "close", "fast"),
+        default=["close"],
+        help="of numerics; default: close",
+    )
     _add_threads(zoo, "1")
-    zoo.add_argument("--quick", action="store_true", help="shorter blocks")
+    zoo.add_argument("--quick", action="store_true", help="fewer and shorter blocks")
+    zoo.add_argument(
+        "--check",
+        action="store_true",
+        help="exit status 1 where a model stays slower than stock, or fails with us",
+    )
     _add_figures(zoo, checks=False)
+    zoo.add_argument("--plot", metavar="FILE", help="draw the ratios here (PNG)")
 
 
 def _add_loaders(commands: CommandLine) -> None:

@@ -147,6 +147,18 @@ def linear_act_backward(
     row: str, act: int, grad: Tensor, x: _Opt, w: _Opt, z: _Opt, wants: _Wants, /
 ) -> tuple[_Opt, _Opt, _Opt] | None: ...
 
+# A norm and its activation in training; numbers: what a node keeps of channels.
+def batch_norm_act_backward(
+    row: str,
+    act: int,
+    grad: Tensor,
+    x: Tensor,
+    numbers: Tensor,
+    weight: _Opt,
+    wants: _Wants,
+    /,
+) -> tuple[_Opt, _Opt, _Opt] | None: ...
+
 # Blocks of two layers, on CUDA; keeps: what the activation's gradient is made from.
 def mlp_forward(
     x: Tensor,

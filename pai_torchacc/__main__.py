@@ -10,13 +10,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pai_torchacc.commands.usage import CommandLine, Result, count
+from pai_torchacc.bench import beside
+from pai_torchacc.commands.usage import CommandLine, Result, UsageError, count
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the process's exit status."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return _commands().run(arguments)
+        if words[:2] == ["bench", beside.FORWARDED]:  # which has options of its own
+            return beside.run(words[1:])
+        return _commands().run(words)
+    except UsageError as error:
+        print(f"python -m pai_torchacc bench: {error}", file=sys.stderr)
+        return 2
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         if package not in ("matplotlib", "rich", "sklearn"):
@@ -50,7 +57,10 @@ def _commands() -> CommandLine:
 
     bench = add("bench", _bench, "measure against stock, interleaved in one process")
     bench.add_argument(
-        "names", nargs="*", help="parts of names of figures or workloads; default: all"
+        "names",
+        nargs="*",
+        help="parts of names of figures or workloads; default: all. First of them "
+        "zoo: models of many kinds, in a checkout of the repository; bench zoo --help",
     )
     bench.add_argument("--quick", action="store_true", help="under two minutes")
     bench.add_argument(

@@ -1,5 +1,5 @@
-"""``python -m benchmarks zoo``: small and medium models of many kinds beside stock.
+"""``python -m benchmarks zoo``: models of many kinds beside stock, by ``enable()``.
 
-Each model is measured in inference and in training, by bare ``enable()``. None may be
-slower than stock by more than 2 %.
+Each is measured in inference and in training. None may be slower than stock by more
+than 2 %. ``model.py`` says what a model is; modules of models put theirs on its list.
 """

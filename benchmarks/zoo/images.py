@@ -161,6 +161,14 @@ def _mobilenet() -> Made:
     return mobile(False, nn.ReLU6), images(4, 3, 96), classes(4, 10)
 
 
+@model("MobileNetV2-like, channels last, 96 x 96, batch 4", optimizer=sgd)
+def _mobilenet_last() -> Made:
+    last = torch.channels_last
+    [x] = images(4, 3, 96)
+    net = mobile(False, nn.ReLU6).to(memory_format=last)
+    return net, (x.contiguous(memory_format=last),), classes(4, 10)
+
+
 @model("EfficientNet-like, 96 x 96, batch 4")
 def _efficientnet() -> Made:
     return mobile(True, nn.SiLU), images(4, 3, 96), classes(4, 10)

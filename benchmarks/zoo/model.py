@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,6 +18,16 @@ MODELS: dict[str, Model] = {}
 """By name, in the order in which they are measured."""
 
 
+PACKAGES = ("torchvision", "timm", "transformers")
+"""Groups of large models. The package of that name brings them, their names begin so,
+and they are measured where they are asked for."""
+
+
+def is_installed(package: str) -> bool:
+    """Whether it can be imported; nothing is."""
+    return find_spec(package) is not None
+
+
 @dataclass(frozen=True)
 class Model:
     """A model, what it is trained by, and how."""
@@ -24,6 +35,17 @@ class Model:
     make: Make
     loss: Callable[[Tensor, Tensor], Tensor]
     optimizer: Callable[..., torch.optim.Optimizer]
+    group: str
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it has to be asked for."""
+        return self.group in PACKAGES
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the package that brings it is there."""
+        return not self.is_large or is_installed(self.group)
 
     def infer(self) -> Callable[[], Any]:
         """A call that computes outputs without gradients."""
@@ -71,10 +93,16 @@ def model(
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
     optimizer: Callable[..., torch.optim.Optimizer] = adam,
 ) -> Callable[[Make], Make]:
-    """Put a model on the list."""
+    """Put a model on the list.
+
+    Its group is the package that its name begins with, else the module that has it.
+    """
+    package = name.partition(" ")[0]
 
     def add(make: Make) -> Make:
-        MODELS[name] = Model(make, loss, optimizer)
+        module = make.__module__.rpartition(".")[2]
+        group = package if package in PACKAGES else module
+        MODELS[name] = Model(make, loss, optimizer, group)
         return make
 
     return add

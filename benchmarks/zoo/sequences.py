@@ -91,6 +91,47 @@ def _keyword() -> Made:
     return net, (torch.randn(8, 1, 4000),), classes(8, 12)
 
 
+@model("M5 for speech, 4 x 8000")
+def _m5() -> Made:
+    """Of Dai et al., Very deep convolutional neural networks for raw waveforms."""
+    parts: list[nn.Module] = []
+    for c, n, kernel, stride in (
+        *((1, 128, 80, 4), (128, 128, 3, 1)),
+        *((128, 256, 3, 1), (256, 512, 3, 1)),
+    ):
+        parts += [nn.Conv1d(c, n, kernel, stride), nn.BatchNorm1d(n), nn.ReLU()]
+        parts.append(nn.MaxPool1d(4))
+    net = nn.Sequential(*parts, nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    net.append(nn.Linear(512, 35))
+    return net, (torch.randn(4, 1, 8000),), classes(4, 35)
+
+
+class Separable(nn.Module):
+    """Conv-TasNet's block: wider, a dilated depthwise filter, narrower, added."""
+
+    def __init__(self, c: int, n: int, dilation: int) -> None:
+        super().__init__()
+        deep = nn.Conv1d(n, n, 3, padding=dilation, dilation=dilation, groups=n)
+        self.net = nn.Sequential(
+            *(nn.Conv1d(c, n, 1), nn.PReLU(), nn.GroupNorm(1, n)),
+            *(deep, nn.PReLU(), nn.GroupNorm(1, n), nn.Conv1d(n, c, 1)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add to what comes in."""
+        return x + self.net(x)
+
+
+@model("separable TCN as in Conv-TasNet, 2 x 4000", F.mse_loss)
+def _tasnet() -> Made:
+    net = nn.Sequential(
+        *(nn.Conv1d(1, 64, 16, 8, 4), nn.ReLU()),
+        *(Separable(64, 128, 1 << i) for i in range(6)),
+        *(nn.Conv1d(64, 64, 1), nn.Sigmoid(), nn.ConvTranspose1d(64, 1, 16, 8, 4)),
+    )
+    return net, (torch.randn(2, 1, 4000),), torch.randn(2, 1, 4000)
+
+
 class Temporal(nn.Module):
     """Dilated causal convolutions with residuals."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,15 +32,20 @@ _SCHEMAS = (
 _library: list[torch.library.Library] = []
 
 
-def _network(name: str) -> nn.Module:
-    if not _library and not hasattr(torch.ops.torchvision, "nms"):
+def import_torchvision() -> Any:
+    """The module, also where its compiled half is for another build of torch."""
+    try:
+        return import_module("torchvision")
+    except RuntimeError:  # its operators are not there
         _library.append(torch.library.Library("torchvision", "FRAGMENT"))
         for schema in _SCHEMAS:
             with contextlib.suppress(RuntimeError):  # it is there
-                _library[0].define(schema)
-    import torchvision
+                _library[-1].define(schema)
+    return import_module("torchvision")
 
-    net: nn.Module = getattr(torchvision.models, name)(weights=None)
+
+def _network(name: str) -> nn.Module:
+    net: nn.Module = getattr(import_torchvision().models, name)(weights=None)
     return net
 
 

@@ -31,6 +31,11 @@
     X(AVG_POOL3D_BACKWARD, "avg_pool3d_backward", FUSION)                              \
     X(ADAPTIVE_AVG_POOL3D, "adaptive_avg_pool3d", FUSION)                              \
     X(ADAPTIVE_AVG_POOL3D_BACKWARD, "adaptive_avg_pool3d_backward", FUSION)            \
+    X(UPSAMPLE_NEAREST2D, "upsample_nearest2d", FUSION)                                \
+    X(UPSAMPLE_NEAREST2D_BACKWARD, "upsample_nearest2d_backward", FUSION)              \
+    X(UPSAMPLE_BILINEAR2D, "upsample_bilinear2d", FUSION)                              \
+    X(PIXEL_SHUFFLE, "pixel_shuffle", FUSION)                                          \
+    X(PIXEL_UNSHUFFLE, "pixel_unshuffle", FUSION)                                      \
     X(PRELU_BACKWARD, "prelu_backward", FUSION)                                        \
     X(MISH, "mish", FUSION)                                                            \
     X(MISH_BACKWARD, "mish_backward", FUSION)                                          \
@@ -57,6 +62,7 @@
     X(BATCH_NORM, "batch_norm", FUSION)                                                \
     X(BATCH_NORM_BACKWARD, "batch_norm_backward", FUSION)                              \
     X(BATCH_NORM_ACT, "batch_norm_act", FUSION)                                        \
+    X(BATCH_NORM_ACT_BACKWARD, "batch_norm_act_backward", FUSION)                      \
     X(ADD_NORM, "add_norm", FUSION)                                                    \
     X(ADD_NORM_BACKWARD, "add_norm_backward", FUSION)                                  \
     X(DROPOUT, "dropout", FUSION)                                                      \

@@ -8,6 +8,7 @@ ratio of minima, with the ratio of medians and a bootstrap interval beside it.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import platform
 import random
@@ -22,6 +23,9 @@ from typing import Any
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 Call = Callable[[], Any]
+
+Variants = dict[str, tuple[Callable[[], Any], Call]]
+"""By name: what sets the process up for it, and the call."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +70,32 @@ def raise_malloc_thresholds() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, 2000 << 20)
 
 
-def repetitions(call: Call, block_s: float) -> int:
-    """Calls that fill a block."""
+def release_memory() -> None:
+    """Give what no tensor uses back to the system: ours, and libc's (glibc)."""
+    import pai_torchacc
+
+    gc.collect()
+    pai_torchacc.empty_cache()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+def seconds_of(call: Call) -> float:
+    """What the second of two calls takes."""
     call()
     start = time.perf_counter()
     call()
-    return max(1, int(block_s / max(time.perf_counter() - start, 1e-7)))
+    return time.perf_counter() - start
+
+
+def repetitions(seconds: float, block_s: float) -> int:
+    """Calls that fill a block, of which one takes these seconds."""
+    return max(1, int(block_s / max(seconds, 1e-7)))
 
 
 def alternate(
-    variants: dict[str, tuple[Callable[[], None], Call]],
+    variants: Variants,
     blocks: int = 20,
     block_s: float = 0.02,
 ) -> dict[str, Timing]:
@@ -94,12 +114,23 @@ def alternate(
     counts = {}
     for name, (prepare, call) in variants.items():
         prepare()
-        counts[name] = repetitions(call, block_s)
+        counts[name] = repetitions(seconds_of(call), block_s)
+    return take_turns(variants, counts, blocks)
+
+
+def take_turns(
+    variants: Variants, counts: dict[str, int], blocks: int, warms_up: bool = True
+) -> dict[str, Timing]:
+    """Time so many calls of each variant in each of the blocks.
+
+    ``warms_up`` puts a call before each block that is not timed.
+    """
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(blocks):
         for name, (prepare, call) in variants.items():
             prepare()
-            call()
+            if warms_up:
+                call()
             start = time.perf_counter()
             for _ in range(counts[name]):
                 call()

@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from pai_torchacc.bench import level_fast
+from pai_torchacc.bench.beside import FORWARDED
 from pai_torchacc.bench.figures import FIGURES, Result, Setting
 from pai_torchacc.bench.measure import (
     environment,
@@ -30,7 +31,7 @@ LONG = ("W4", "W5", "ResNet18@224", "VGG", "UN", level_fast.LOSS.split(",")[0])
 
 TARGETS = Path("benchmarks") / "targets.toml"
 
-BESIDE = ("memory", "conv", "quantization", "lr")
+BESIDE = ("memory", "conv", "quantization", "lr", FORWARDED)
 """What the repository's ``benchmarks`` measures."""
 
 

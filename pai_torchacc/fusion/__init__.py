@@ -252,6 +252,7 @@ def _install_stand_ins(c: Any) -> None:
         linear,
         loss,
         mlp,
+        norm_act,
         optimizer,
         sequential,
     )
@@ -262,6 +263,7 @@ def _install_stand_ins(c: Any) -> None:
     optimizer.install(c, _ledger)
     linear.install(c, _ledger)
     mlp.install(c)
+    norm_act.install(c)
     relu_max_pool2d.install(c)
     feed_forward.install(c, _ledger)
     loss.install(c, _ledger)

@@ -40,6 +40,12 @@ def as_saved(w: Tensor | None, as_it_was: Tensor | None) -> Tensor | None:
     return w
 
 
+def with_values(w: Tensor, values: Tensor) -> Tensor:
+    """These values, whose gradient is that of a tensor which once had them."""
+    result: Tensor = _AsItWas.apply(w, values)
+    return result
+
+
 class _AsItWas(Function):
     """A tensor whose ``.data`` has been set since, with the values that it had."""
 

@@ -5,7 +5,8 @@ these, where they are trained on CUDA, one ``mlp``. A Conv2d with what follows o
 BatchNorm2d in eval mode, ReLU and a 2x2 MaxPool2d is one ``conv2d`` where no gradient
 is asked for: scale, shift and the rest are applied while the outputs are in the cache.
 Where stock convolves, the norm and an activation are one ``batch_norm_act``, which
-works in place where nobody could have its input.
+works in place where nobody could have its input. So they are in training, where their
+node is :class:`~.norm_act.NormAct`.
 On CUDA a ReLU and the MaxPool2d behind it are one ``relu_max_pool2d``. An int8 layer
 computes the BatchNorm2d and the ReLU behind it. The scale is computed anew from the
 norm's tensors at each call, so that nothing can go stale.
@@ -72,7 +73,7 @@ _KNOWN = (
         nn.BatchNorm2d,
         ((F, "batch_norm"), (torch, "batch_norm")),
         ("_check_input_dim",),
-        (*_WEIGHTS, "running_mean", "running_var"),
+        (*_WEIGHTS, "running_mean", "running_var", "num_batches_tracked"),
     ),
     Known(nn.MaxPool2d, ((F, "max_pool2d"), (torch, "max_pool2d"))),
     Known(nn.ReLU, ((F, "relu"), (torch, "relu"), (torch, "relu_"))),

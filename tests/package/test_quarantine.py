@@ -42,13 +42,13 @@ def layers() -> list[Tensor]:
     return [y, grad, *(p.grad for p in net.parameters())]
 
 
-@torch.no_grad()
 def norm_and_activation() -> list[Tensor]:
-    torch.manual_seed(0)
-    return [nn.Sequential(nn.BatchNorm2d(5).eval(), nn.ReLU())(torch.randn(2, 5, 4, 4))]
+    net = nn.Sequential(nn.BatchNorm2d(5), nn.SiLU())
+    return [*gradient_of(net, 2, 5, 4, 4), *net.buffers()]
 
 
 TARGET = torch.arange(8) % 5
+PIXELS = torch.arange(2 * 4 * 6 * 20.0).view(2, 4, 6, 20)
 SLOPE = torch.tensor([0.25])
 FILTERS = torch.linspace(-0.02, 0.03, 20 * 16 * 9).view(20, 16, 3, 3)
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
@@ -78,6 +78,14 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     ),
     "prelu": lambda: gradient_of(lambda x: F.prelu(x, SLOPE), 8, 5),
     "mish": lambda: gradient_of(F.mish, 8, 5),
+    "upsample_nearest2d": lambda: gradient_of(
+        lambda x: F.interpolate(x, scale_factor=2), 2, 3, 8, 8
+    ),
+    "upsample_bilinear2d": lambda: gradient_of(
+        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), 2, 3, 8, 8
+    ),
+    "pixel_shuffle": lambda: [F.pixel_shuffle(PIXELS, 2)],
+    "pixel_unshuffle": lambda: [F.pixel_unshuffle(PIXELS, 2)],
     "batch_norm": lambda: gradient_of(
         lambda x: F.batch_norm(x, None, None, training=True), 8, 5
     ),

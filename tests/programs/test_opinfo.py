@@ -49,6 +49,13 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "nn.functional.mish": ("mish", "mish_backward"),
     "nn.functional.prelu": ("prelu_backward",),
+    "nn.functional.upsample_nearest": (
+        "upsample_nearest2d",
+        "upsample_nearest2d_backward",
+    ),
+    "nn.functional.upsample_bilinear": ("upsample_bilinear2d",),
+    "nn.functional.pixel_shuffle": ("pixel_shuffle", "pixel_unshuffle"),
+    "nn.functional.pixel_unshuffle": ("pixel_shuffle", "pixel_unshuffle"),
     "nn.functional.batch_norm": ("batch_norm", "batch_norm_backward"),
     "nn.functional.instance_norm": ("batch_norm", "batch_norm_backward"),
     "native_batch_norm": ("batch_norm", "batch_norm_backward"),
@@ -74,6 +81,7 @@ ROUNDS = (
     "softmax",
     "conv",
     "mish",
+    "bilinear",
     "batch_norm",
     "instance_norm",
 )

@@ -296,6 +296,22 @@ typedef struct at_string {
     M(at_result, cpu_mish, "_ZN2at3cpu4mishERKNS_6TensorE", (at_tensor))               \
     M(at_result, cpu_mish_backward, "_ZN2at3cpu13mish_backwardERKNS_6TensorES3_",      \
       (at_tensor, at_tensor))                                                          \
+    M(at_result, cpu_upsample_nearest2d,                                               \
+      "_ZN2at3cpu18upsample_nearest2dERKNS_6TensorEN3c108ArrayRefIlEE"                 \
+      "St8optionalIdES8_",                                                             \
+      (at_tensor, at_ints, at_optional_real, at_optional_real))                        \
+    M(at_result, cpu_upsample_nearest2d_backward,                                      \
+      "_ZN2at3cpu27upsample_nearest2d_backwardERKNS_6TensorEN3c108ArrayRefIlEE"        \
+      "S6_St8optionalIdES8_",                                                          \
+      (at_tensor, at_ints, at_ints, at_optional_real, at_optional_real))               \
+    M(at_result, cpu_upsample_bilinear2d,                                              \
+      "_ZN2at3cpu19upsample_bilinear2dERKNS_6TensorEN3c108ArrayRefIlEEb"               \
+      "St8optionalIdES8_",                                                             \
+      (at_tensor, at_ints, bool, at_optional_real, at_optional_real))                  \
+    M(at_result, cpu_pixel_shuffle, "_ZN2at3cpu13pixel_shuffleERKNS_6TensorEl",        \
+      (at_tensor, int64_t))                                                            \
+    M(at_result, cpu_pixel_unshuffle, "_ZN2at3cpu15pixel_unshuffleERKNS_6TensorEl",    \
+      (at_tensor, int64_t))                                                            \
     M(at_result, cpu_log_softmax, "_ZN2at3cpu12_log_softmaxERKNS_6TensorElb",          \
       (at_tensor, int64_t, bool))                                                      \
     M(at_result, cpu_log_softmax_backward,                                             \

@@ -28,7 +28,7 @@ static void yield_to(at_tensor *expected, int n_outputs, at_tensor *made)
 static void settle(const ptac_kernel *row, int n_outputs, at_tensor *made,
                    at_tensor *expected, int64_t t_ours_ns, int64_t t_stock_ns)
 {
-    ptac_view ours[PTAC_MAX_OUTPUTS], theirs[PTAC_MAX_OUTPUTS];
+    ptac_view ours[PTAC_MAX_OUTPUTS] = {{0}}, theirs[PTAC_MAX_OUTPUTS] = {{0}};
 
     for (int i = 0; i < n_outputs; i++) {
         ptac_view_of(made[i], &ours[i]);

@@ -74,9 +74,10 @@ ptac_reason ptac_conv2d_reason(const ptac_call *call)
 
     if (call->inputs[0].dtype != PTAC_F32)
         return PTAC_DTYPE;
-    if (p->groups != 1 || p->dilation_h != 1 || p->dilation_w != 1 ||
-        p->kernel_h != p->kernel_w || (p->kernel_h != 3 && p->kernel_h != 5) ||
-        p->stride_h != 1 || p->stride_w != 1 || is_unlike_cases(call))
+    if (ptac_conv2d_is_of_volumes(call) || p->groups != 1 || p->dilation_h != 1 ||
+        p->dilation_w != 1 || p->kernel_h != p->kernel_w ||
+        (p->kernel_h != 3 && p->kernel_h != 5) || p->stride_h != 1 ||
+        p->stride_w != 1 || is_unlike_cases(call))
         return PTAC_SHAPE;
     return PTAC_TAKE;
 }
@@ -93,6 +94,46 @@ static int beyond(int first, int channels, int n, const int *bounds)
     beyond(first, channels, (int)(sizeof(int[]){__VA_ARGS__} / sizeof(int)),           \
            (int[]){__VA_ARGS__})
 
+/*
+ * Stock's choice between its own convolution and oneDNN's, for one volume: by sizes of
+ * what it convolves, but for the last. (use_mkldnn() in ATen's Convolution.cpp)
+ */
+static bool is_alone(const ptac_conv2d *p, bool is_transposed)
+{
+    enum { MOST_OF_STOCK = 20480 };
+    const int64_t size = is_transposed ? (int64_t)p->out_d * p->out_h * p->out_channels
+                                       : (int64_t)p->d * p->h * p->in_channels;
+
+    return p->n == 1 && p->groups == 1 && (p->kernel_h <= 3 || p->kernel_w <= 3) &&
+           size <= MOST_OF_STOCK;
+}
+
+static int kind_of_volumes(const ptac_conv2d *p, bool is_transposed, int fewer)
+{
+    const bool is_strided = p->stride_d != 1 || p->stride_h != 1 || p->stride_w != 1;
+    const bool is_1x1 = p->kernel_d == 1 && p->kernel_h == 1 && p->kernel_w == 1;
+
+    if (p->groups > 1)
+        return PTAC_CONV_VOLUME_GROUPED;
+    if (is_alone(p, is_transposed)) {
+        if (is_transposed && is_strided)
+            return PTAC_CONV_VOLUME_ALONE_TRANSPOSED;
+        if (is_1x1)
+            return PTAC_CONV_VOLUME_ALONE_1X1;
+        return is_strided ? PTAC_CONV_VOLUME_ALONE_STRIDED
+                          : BEYOND(PTAC_CONV_VOLUME_ALONE, fewer, 64, 128);
+    }
+    if (is_transposed && is_strided)
+        return PTAC_CONV_VOLUME_TRANSPOSED;
+    if (p->in_channels <= PTAC_CONV_FIRST_CHANNELS)
+        return PTAC_CONV_VOLUME_FIRST;
+    if (is_1x1)
+        return PTAC_CONV_VOLUME_1X1;
+    if (is_strided)
+        return PTAC_CONV_VOLUME_STRIDED;
+    return BEYOND(PTAC_CONV_VOLUME_FEW, fewer, 16, 64);
+}
+
 static int kind_of_others(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
@@ -103,6 +144,8 @@ static int kind_of_others(const ptac_call *call)
     const bool is_first = p->in_channels <= PTAC_CONV_FIRST_CHANNELS;
     const int fewer = (int)ptac_least(p->in_channels, p->out_channels) / p->groups;
 
+    if (ptac_conv2d_is_of_volumes(call))
+        return kind_of_volumes(p, is_transposed, fewer);
     if (p->channels_last)
         return PTAC_CONV_NHWC;
     if (p->groups > 1)
@@ -125,9 +168,9 @@ static int kind_of_others(const ptac_call *call)
 static int64_t uses_of(const ptac_conv2d *p)
 {
     const int64_t channels = (int64_t)p->in_channels / p->groups * p->out_channels;
-    const int64_t n_elements = p->n * p->in_channels * p->h * p->w +
-                               p->n * p->out_channels * p->out_h * p->out_w +
-                               channels * p->kernel_h * p->kernel_w;
+    const int64_t n_elements = p->n * p->in_channels * p->d * p->h * p->w +
+                               p->out_channels * ptac_conv2d_pixels(p) +
+                               channels * p->kernel_d * p->kernel_h * p->kernel_w;
 
     return n_elements > 0 ? ptac_conv2d_work(p) / n_elements : 0;
 }
@@ -161,7 +204,12 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
         "transposed_64" after, "grouped_few" after, "grouped_8" after,                 \
         "grouped_32" after, "grouped_strided" after, "row_first" after,                \
         "row_few" after, "row_16" after, "row_64" after, "other_few" after,            \
-        "other" after, "nhwc" after
+        "other" after, "nhwc" after, "volume_alone" after, "volume_alone_64" after,    \
+        "volume_alone_128" after, "volume_alone_1x1" after,                            \
+        "volume_alone_strided" after, "volume_alone_transposed" after,                 \
+        "volume_first" after, "volume_few" after, "volume_16" after,                   \
+        "volume_64" after, "volume_1x1" after, "volume_strided" after,                 \
+        "volume_transposed" after, "volume_grouped" after
 
 PTAC_SHAPES(CONV2D, classify, KINDS(""))
 PTAC_SHAPES(CONV2D_BACKWARD, classify, KINDS("_data"), KINDS("_weight"))

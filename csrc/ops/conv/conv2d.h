@@ -1,25 +1,27 @@
 /*
- * conv2d.h - 2-d convolution of images and its gradients. float32. Level close, but for
- * rows that round their operands, which take more: see ptac_conv2d_reason().
+ * conv2d.h - convolution of images and of volumes, and its gradients. float32. Level
+ * close, but for rows that round their operands, which take more: see
+ * ptac_conv2d_reason().
  *
  *   y[n, k, i, j] = bias[k] + sum over c, a, b of w[k, c, a, b] times
  *       x[n, c, i * stride - pad + a * dilation, j * stride - pad + b * dilation]
  *
- * where c counts the channels of k's group. Calls of conv2d have inputs x, w and, where
- * there is one, bias, and output y. Where asked for an epilogue follows: with a fourth
- * input, scale, y is scale[k] times the sum, plus bias[k]; then ReLU or ReLU6; then max
- * pooling of 2x2 at stride 2, to out_h / 2 x out_w / 2. Calls of conv2d_backward ask
- * for one gradient:
+ * where c counts the channels of k's group; in volumes likewise along the depth. Calls
+ * of conv2d have inputs x, w and, where there is one, bias, and output y. Where asked
+ * for an epilogue follows: with a fourth input, scale, y is scale[k] times the sum,
+ * plus bias[k]; then ReLU or ReLU6; then max pooling of 2x2 at stride 2, to out_h / 2 x
+ * out_w / 2. Calls of conv2d_backward ask for one gradient:
  *
  *   data      inputs grad_y, w; output grad_x
  *   weight    inputs x, grad_y; output grad_w and, where asked for, grad_bias
  *
  * A transposed convolution is a call of conv2d that asks for data, with a bias where
  * there is one, and its gradient of the data one of conv2d_backward that asks for
- * forward. A convolution of sequences is one of images of a single row.
+ * forward. A convolution of sequences is one of images of a single row; one of images
+ * is one of volumes of a single plane.
  *
  * Each input is NCHW or NHWC, without gaps, as its strides say. Results are NHWC where
- * channels_last says so, and then an input is.
+ * channels_last says so, and then an input is. Volumes are NCDHW.
  *
  * Whatever the row, a result has the same bits at each repetition with as many threads;
  * results other than grad_w have them with any number of threads.
@@ -51,11 +53,11 @@ typedef struct ptac_conv2d {
     ptac_conv_result result;
     int64_t n;
     int in_channels, out_channels;
-    int h, w, out_h, out_w;
-    int kernel_h, kernel_w;
-    int stride_h, stride_w;
-    int pad_h, pad_w;
-    int dilation_h, dilation_w;
+    int d, h, w, out_d, out_h, out_w;
+    int kernel_d, kernel_h, kernel_w;
+    int stride_d, stride_h, stride_w;
+    int pad_d, pad_h, pad_w;
+    int dilation_d, dilation_h, dilation_w;
     int groups;
     ptac_act act; /* none, ReLU or ReLU6 */
     bool with_pool;
@@ -68,8 +70,8 @@ typedef struct ptac_conv2d {
  * Kernels of 3x3 and 5x5 at stride 1, without groups and dilation, by the fewer of
  * their channels; of NHWC results from LEAST_NHWC channels on. Within a kind pixels
  * count. Then others, by the fewer channels of a group: of 1x1 kernels, of larger ones
- * with a stride, of transposed ones with one, of groups, of sequences. There
- * multiply-adds count.
+ * with a stride, of transposed ones with one, of groups, of sequences; of volumes, and
+ * among these of single ones that stock convolves itself. There multiply-adds count.
  */
 enum {
     PTAC_CONV_FIRST_CHANNELS = 4, /* in, at most, of a network's first layer */
@@ -124,6 +126,20 @@ enum {
     PTAC_CONV_OTHER_FEW, /* under 16 */
     PTAC_CONV_OTHER,
     PTAC_CONV_NHWC,
+    PTAC_CONV_VOLUME_ALONE,
+    PTAC_CONV_VOLUME_ALONE_64,
+    PTAC_CONV_VOLUME_ALONE_128,
+    PTAC_CONV_VOLUME_ALONE_1X1,
+    PTAC_CONV_VOLUME_ALONE_STRIDED,
+    PTAC_CONV_VOLUME_ALONE_TRANSPOSED,
+    PTAC_CONV_VOLUME_FIRST,
+    PTAC_CONV_VOLUME_FEW, /* under 16 */
+    PTAC_CONV_VOLUME_16,
+    PTAC_CONV_VOLUME_64,
+    PTAC_CONV_VOLUME_1X1,
+    PTAC_CONV_VOLUME_STRIDED,
+    PTAC_CONV_VOLUME_TRANSPOSED,
+    PTAC_CONV_VOLUME_GROUPED,
     PTAC_CONV_N_KINDS,
 };
 
@@ -141,14 +157,20 @@ static inline float ptac_act_most(ptac_act act)
 /* Outputs of one channel in all images: the place of a call within its kind. */
 static inline int64_t ptac_conv2d_pixels(const ptac_conv2d *p)
 {
-    return p->n * p->out_h * p->out_w;
+    return p->n * p->out_d * p->out_h * p->out_w;
 }
 
 /* Multiply-adds of the direct sum. */
 static inline int64_t ptac_conv2d_work(const ptac_conv2d *p)
 {
-    return p->n * p->out_channels * (p->in_channels / p->groups) * p->kernel_h *
-           p->kernel_w * p->out_h * p->out_w;
+    return ptac_conv2d_pixels(p) * p->out_channels * (p->in_channels / p->groups) *
+           p->kernel_d * p->kernel_h * p->kernel_w;
+}
+
+/* Tensors of volumes have five dimensions, even where they have a single plane. */
+static inline bool ptac_conv2d_is_of_volumes(const ptac_call *call)
+{
+    return call->inputs[0].n_dims > 4;
 }
 
 /* Why only a row that takes any geometry may do this call. */

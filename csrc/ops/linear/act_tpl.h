@@ -47,4 +47,43 @@ INLINE vec act_of(vec z, ptac_act act)
     }
 }
 
+/*
+ * g's gradient through act, of z = what that was applied to; of ReLU, tanh and sigmoid
+ * y = act(z) may stand in its place, and of the last two has to. Edges are as stock's.
+ * Where z is NaN, its vectors let g through ReLU and not through ReLU6.
+ */
+INLINE vec act_gradient(vec g, vec z, ptac_act act)
+{
+    const vec three = v_set(3);
+    vec s, slope, inner;
+
+    switch (act) {
+    case PTAC_ACT_RELU:
+        return v_pick(v_at_most(z, v_zero()), v_zero(), g);
+    case PTAC_ACT_GELU:
+        return v_mul(g, v_gelu_slope(z));
+    case PTAC_ACT_GELU_TANH:
+        s = v_sigmoid_slope(gelu_tanh_inner(z), &slope);
+        inner = v_fma(v_mul(z, z), v_set(3 * CUBIC), v_set(1));
+        inner = v_mul(inner, v_set(2 * SQRT_2_PI));
+        return v_mul(g, v_fma(v_mul(z, slope), inner, s));
+    case PTAC_ACT_SILU:
+        s = v_sigmoid_slope(z, &slope);
+        return v_mul(g, v_fma(z, slope, s));
+    case PTAC_ACT_TANH:
+        return v_mul(g, v_fnma(z, z, v_set(1)));
+    case PTAC_ACT_SIGMOID:
+        return v_mul(v_mul(g, v_sub(v_set(1), z)), z);
+    case PTAC_ACT_RELU6:
+        g = v_pick(v_less(z, v_set(6)), g, v_zero());
+        return v_pick(v_less(v_zero(), z), g, v_zero());
+    case PTAC_ACT_HARDSWISH:
+        slope = v_fma(z, v_set(1.0f / 3), v_set(0.5f));
+        g = v_pick(v_at_most(three, z), g, v_mul(g, slope));
+        return v_pick(v_at_most(z, v_sub(v_zero(), three)), v_zero(), g);
+    default:
+        return g;
+    }
+}
+
 #endif

@@ -65,6 +65,10 @@ double ptac_act_gradient(double g, double saved, ptac_act act)
         return g * (1 - x * x);
     case PTAC_ACT_SIGMOID:
         return g * (1 - x) * x;
+    case PTAC_ACT_RELU6:
+        return x > 0 && x < 6 ? g : 0;
+    case PTAC_ACT_HARDSWISH:
+        return x <= -3 ? 0 : x >= 3 ? g : g * (x / 3 + 0.5);
     default:
         return g;
     }

@@ -9,29 +9,7 @@
 
 INLINE vec grad_of(vec g, const float *saved, int n, ptac_act act)
 {
-    const vec x = act == PTAC_ACT_NONE ? g : v_load_first(saved, n);
-    vec s, slope, inner;
-
-    switch (act) {
-    case PTAC_ACT_RELU:
-        return v_pick(v_at_most(x, v_zero()), v_zero(), g);
-    case PTAC_ACT_GELU:
-        return v_mul(g, v_gelu_slope(x));
-    case PTAC_ACT_GELU_TANH:
-        s = v_sigmoid_slope(gelu_tanh_inner(x), &slope);
-        inner = v_fma(v_mul(x, x), v_set(3 * CUBIC), v_set(1));
-        inner = v_mul(inner, v_set(2 * SQRT_2_PI));
-        return v_mul(g, v_fma(v_mul(x, slope), inner, s));
-    case PTAC_ACT_SILU:
-        s = v_sigmoid_slope(x, &slope);
-        return v_mul(g, v_fma(x, slope, s));
-    case PTAC_ACT_TANH:
-        return v_mul(g, v_fnma(x, x, v_set(1)));
-    case PTAC_ACT_SIGMOID:
-        return v_mul(v_mul(g, v_sub(v_set(1), x)), x);
-    default:
-        return g;
-    }
+    return act == PTAC_ACT_NONE ? g : act_gradient(g, v_load_first(saved, n), act);
 }
 
 INLINE void forward_lanes(const ptac_act_forward *job, float *z, const float *bias,

@@ -14,7 +14,10 @@
  * and bias. By given statistics it is weight * rstd * g, the sums being the same. Where
  * the mean, rstd or the weight is infinite, what is infinite in stock may be NaN here.
  *
- * batch_norm_act is act(y) by running statistics alone, and its result may lie on x.
+ * batch_norm_act is act(y). By running statistics its result may lie on x. By those of
+ * the batch it also gives scale = rstd * weight and shift, of which y was formed in
+ * float: z = scale * (x - mean) + shift, rounded twice. Its gradient is that of
+ * batch_norm for g * act'(z), with z formed anew, to the bit.
  *
  * Rows add up in double, or few elements in float, by parts of a channel that sizes
  * alone decide: threads do not change a bit.
@@ -75,6 +78,10 @@ enum {
     PTAC_BATCH_NORM_NEW_MEAN,
     PTAC_BATCH_NORM_NEW_VAR,
     PTAC_BATCH_NORM_N_OUTPUTS,
+    /* Of batch_norm_act by the batch, for each channel: */
+    PTAC_BATCH_NORM_SCALE = PTAC_BATCH_NORM_N_OUTPUTS,
+    PTAC_BATCH_NORM_SHIFT,
+    PTAC_BATCH_NORM_ACT_N_OUTPUTS,
 };
 
 /*
@@ -88,6 +95,10 @@ enum {
     PTAC_BATCH_NORM_GRAD_MEAN,
     PTAC_BATCH_NORM_GRAD_RSTD,
     PTAC_BATCH_NORM_GRAD_N_INPUTS,
+    /* Of batch_norm_act, as its forward call gave them: */
+    PTAC_BATCH_NORM_GRAD_SCALE = PTAC_BATCH_NORM_GRAD_N_INPUTS,
+    PTAC_BATCH_NORM_GRAD_SHIFT,
+    PTAC_BATCH_NORM_ACT_GRAD_N_INPUTS,
 };
 
 /* Outputs of the gradient, any of which may have no data. */

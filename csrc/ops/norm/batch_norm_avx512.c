@@ -15,4 +15,6 @@ PTAC_ROW(BATCH_NORM_BACKWARD, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept
          batch_norm_backward)
 PTAC_ROW(BATCH_NORM_ACT, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all,
          batch_norm_act)
+PTAC_ROW(BATCH_NORM_ACT_BACKWARD, "avx512", PTAC_CLOSE, PTAC_CPU_AVX512,
+         ptac_accept_all, batch_norm_act_backward)
 #endif

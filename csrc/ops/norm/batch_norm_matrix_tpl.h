@@ -94,17 +94,20 @@ INLINE void sum_squares_of(const float *x, int64_t stride, int64_t n_rows,
     }
 }
 
-INLINE void sum_products_of(const float *x, const float *grad, int64_t stride,
-                            int64_t n_rows, const float *center, int n_side, int n,
-                            double *sums, int64_t per_sum)
+INLINE void sum_products_of(const ptac_batch_norm_job *job, int64_t column,
+                            const float *x, const float *grad, int64_t n_rows,
+                            int n_side, int n, ptac_act act, double *sums,
+                            int64_t per_sum)
 {
+    const int64_t stride = job->n_columns;
+    float *kept = job->grad_z ? job->grad_z + (x - job->x) : NULL;
     few_sums few[N_SIDE];
-    vec centers[N_SIDE];
+    columns of[N_SIDE];
 
 #pragma GCC unroll 4
     for (int k = 0; k < n_side; k++) {
         few[k] = (few_sums){v_zero(), v_zero()};
-        centers[k] = v_load_first(center + k * LANES, n);
+        of[k] = columns_of(job, column + k * LANES, n, false, true, act);
     }
     for (int64_t row = 0; row < n_rows; row++)
 #pragma GCC unroll 4
@@ -114,7 +117,7 @@ INLINE void sum_products_of(const float *x, const float *grad, int64_t stride,
             _mm_prefetch(x + at + n_rows * stride, _MM_HINT_T1);
             _mm_prefetch(grad + at + n_rows * stride, _MM_HINT_T1);
             add_products(&few[k], v_load_first(x + at, n), v_load_first(grad + at, n),
-                         centers[k]);
+                         &of[k], act, kept ? kept + at : NULL, n);
         }
 #pragma GCC unroll 4
     for (int k = 0; k < n_side; k++) {
@@ -126,7 +129,7 @@ INLINE void sum_products_of(const float *x, const float *grad, int64_t stride,
 }
 
 INLINE void sum_rows(const ptac_batch_norm_job *job, int64_t block, int64_t part,
-                     bool is_backward, double *sums)
+                     bool is_backward, ptac_act act, double *sums)
 {
     const int64_t stride = job->n_columns, first = block * job->per_block;
     const int64_t n = ptac_block_columns(job, block), end = ptac_part_end(job, part);
@@ -144,8 +147,8 @@ INLINE void sum_rows(const ptac_batch_norm_job *job, int64_t block, int64_t part
 
 #define SUM_COLUMN(at, n_side, some)                                                   \
     if (is_backward)                                                                   \
-        sum_products_of(x + (at), grad + (at), stride, n_rows, center + (at), n_side,  \
-                        some, sums + (at), n);                                         \
+        sum_products_of(job, first + (at), x + (at), grad + (at), n_rows, n_side,      \
+                        some, act, sums + (at), n);                                    \
     else                                                                               \
         sum_squares_of(x + (at), stride, n_rows, center + (at), n_side, some,          \
                        sums + (at), n)
@@ -158,25 +161,22 @@ INLINE void sum_rows(const ptac_batch_norm_job *job, int64_t block, int64_t part
 }
 
 INLINE void apply_to_rows(const ptac_batch_norm_job *job, int64_t block, int64_t part,
-                          bool is_backward)
+                          bool is_backward, ptac_act act)
 {
     const int64_t first = block * job->per_block, n = ptac_block_columns(job, block);
     const int64_t begin = ptac_part_begin(job, part);
 
     for (int64_t row = ptac_part_end(job, part); row-- > begin;) {
         const int64_t at = row * job->n_columns + first;
-        const float *x = job->from + at, *grad = is_backward ? job->grad + at : NULL;
+        const float *x = job->from + at,
+                    *grad = is_backward ? grads_of(job, act) + at : NULL;
 
         FOR_LANES(c, some, 0, n, {
-            const vec numbers[] = {
-                v_load_first(job->center + first + c, some),
-                v_load_first(job->scale + first + c, some),
-                is_backward ? v_load_first(job->slope + first + c, some) : v_zero(),
-                v_load_first(job->shift + first + c, some),
-            };
+            const columns of =
+                columns_of(job, first + c, some, false, is_backward, act);
 
-            put_lanes(job->result + at + c, x + c, is_backward ? grad + c : NULL,
-                      numbers, some);
+            put_lanes(job->result + at + c, x + c, is_backward ? grad + c : NULL, &of,
+                      some, act);
         });
     }
 }

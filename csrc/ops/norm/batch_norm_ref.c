@@ -46,8 +46,14 @@ static ptac_reason classify_act(const ptac_call *call, ptac_shape *shape)
         return PTAC_DTYPE;
     if (p->n_images == 0 || p->n_channels == 0 || p->n_pixels == 0)
         return PTAC_EMPTY;
-    if (p->by_batch || !ptac_act_is_behind_norm(p->act))
+    if (!ptac_act_is_behind_norm(p->act))
         return PTAC_ARGUMENT;
+    if (p->by_batch) {
+        const ptac_reason why = classify(call, shape);
+
+        shape->kind += N_LAYOUTS;
+        return why;
+    }
     if (p->n_pixels == 1)
         shape->kind = p->n_channels < FEW_CHANNELS ? NARROW : NHWC;
     else
@@ -56,13 +62,18 @@ static ptac_reason classify_act(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
+#define ACT_KINDS                                                                      \
+    "nchw", "nchw_small", "nhwc", "nhwc_narrow", "train_nchw", "train_nchw_small",     \
+        "train_nchw_columns", "train_nhwc", "train_nhwc_narrow"
+
 #define KINDS                                                                          \
     "nchw", "nchw_small", "nchw_columns", "nhwc", "nhwc_narrow", "eval_nchw",          \
         "eval_nchw_small", "eval_nchw_columns", "eval_nhwc", "eval_nhwc_narrow"
 
 PTAC_SHAPES(BATCH_NORM, classify, KINDS)
 PTAC_SHAPES(BATCH_NORM_BACKWARD, classify, KINDS)
-PTAC_SHAPES(BATCH_NORM_ACT, classify_act, "nchw", "nchw_small", "nhwc", "nhwc_narrow")
+PTAC_SHAPES(BATCH_NORM_ACT, classify_act, ACT_KINDS)
+PTAC_SHAPES(BATCH_NORM_ACT_BACKWARD, classify_act, ACT_KINDS)
 
 double ptac_batch_norm_rstd(const ptac_call *call, int64_t channel)
 {
@@ -144,7 +155,7 @@ static void forward_channel(const ptac_call *call, int64_t c)
     double mean = ptac_channel_input(call, PTAC_BATCH_NORM_RUNNING_MEAN, c, 0);
     const double variance = ptac_channel_input(call, PTAC_BATCH_NORM_RUNNING_VAR, c, 1);
     const ptac_act act = call->op == PTAC_OP_BATCH_NORM_ACT ? p->act : PTAC_ACT_NONE;
-    double rstd = 1 / sqrt(variance + p->eps);
+    double rstd = 1 / sqrt(variance + p->eps), left;
     ptac_normalization by;
 
     if (p->by_batch) {
@@ -161,12 +172,33 @@ static void forward_channel(const ptac_call *call, int64_t c)
             call, PTAC_BATCH_NORM_Y, at,
             ptac_act_value((x[at] - by.center) * by.scale + by.shift, act));
     }
+    if (!p->by_batch || call->op != PTAC_OP_BATCH_NORM_ACT)
+        return;
+    left = (float)by.center - by.center;
+    ptac_channel_output(call, PTAC_BATCH_NORM_SCALE, c, by.scale);
+    ptac_channel_output(call, PTAC_BATCH_NORM_SHIFT, c,
+                        left == 0 ? by.shift : by.shift + left * by.scale);
+}
+
+/* An element of y's gradient, before the activation. */
+static double grad_at(const ptac_call *call, int64_t c, int64_t at)
+{
+    const ptac_channel_norm *p = call->params;
+    const float *grad = call->inputs[PTAC_BATCH_NORM_GRAD_Y].data;
+    const float *x = call->inputs[PTAC_BATCH_NORM_GRAD_X_OF].data;
+    float away, z;
+
+    if (call->op != PTAC_OP_BATCH_NORM_ACT_BACKWARD)
+        return grad[at];
+    away = x[at] - (float)ptac_channel_input(call, PTAC_BATCH_NORM_GRAD_MEAN, c, 0);
+    z = fmaf(away, (float)ptac_channel_input(call, PTAC_BATCH_NORM_GRAD_SCALE, c, 1),
+             (float)ptac_channel_input(call, PTAC_BATCH_NORM_GRAD_SHIFT, c, 0));
+    return ptac_act_gradient(grad[at], z, p->act);
 }
 
 static void backward_channel(const ptac_call *call, int64_t c)
 {
     const ptac_channel_norm *p = call->params;
-    const float *grad = call->inputs[PTAC_BATCH_NORM_GRAD_Y].data;
     const float *x = call->inputs[PTAC_BATCH_NORM_GRAD_X_OF].data;
     const int64_t n = p->n_images * p->n_pixels;
     const double weight =
@@ -177,17 +209,19 @@ static void backward_channel(const ptac_call *call, int64_t c)
 
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = place_of(p, c, i);
+        const double grad = grad_at(call, c, at);
 
-        sum += grad[at];
-        products += grad[at] * (x[at] - mean) * rstd;
+        sum += grad;
+        products += grad * (x[at] - mean) * rstd;
     }
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = place_of(p, c, i);
+        const double grad = grad_at(call, c, at);
         const double shared = sum + (x[at] - mean) * rstd * products;
 
-        ptac_channel_output(
-            call, PTAC_BATCH_NORM_GRAD_X, at,
-            weight * rstd * (p->by_batch ? grad[at] - shared / (double)n : grad[at]));
+        ptac_channel_output(call, PTAC_BATCH_NORM_GRAD_X, at,
+                            weight * rstd *
+                                (p->by_batch ? grad - shared / (double)n : grad));
     }
     ptac_channel_output(call, PTAC_BATCH_NORM_GRAD_WEIGHT, c, products);
     ptac_channel_output(call, PTAC_BATCH_NORM_GRAD_BIAS, c, sum);
@@ -210,3 +244,4 @@ static ptac_status backward(const ptac_call *call)
 PTAC_ROW(BATCH_NORM, "scalar", PTAC_CLOSE, 0, ptac_accept_all, forward)
 PTAC_ROW(BATCH_NORM_ACT, "scalar", PTAC_CLOSE, 0, ptac_accept_all, forward)
 PTAC_ROW(BATCH_NORM_BACKWARD, "scalar", PTAC_CLOSE, 0, ptac_accept_all, backward)
+PTAC_ROW(BATCH_NORM_ACT_BACKWARD, "scalar", PTAC_CLOSE, 0, ptac_accept_all, backward)

@@ -53,6 +53,21 @@ static void put_numbers(const ptac_batch_norm_job *job, int64_t channel, numbers
     }
 }
 
+/* What z was formed with, which a gradient's call is given. */
+static void put_z(const ptac_batch_norm_job *job, int64_t channel)
+{
+    const int64_t begin = channel * job->n_alike;
+    const double scale =
+        ptac_channel_input(job->call, PTAC_BATCH_NORM_GRAD_SCALE, channel, 1);
+    const double shift =
+        ptac_channel_input(job->call, PTAC_BATCH_NORM_GRAD_SHIFT, channel, 0);
+
+    for (int64_t k = begin; k < begin + job->n_alike; k++) {
+        job->z_scale[k] = (float)scale;
+        job->z_shift[k] = (float)shift;
+    }
+}
+
 static void finish_block(const work *w, int64_t block)
 {
     const ptac_batch_norm_job *job = &w->job;
@@ -152,7 +167,7 @@ static void share_out(work *w)
                           apply_pieces, w);
 }
 
-/* Cut the work, and take memory for sums and for four numbers of each column. */
+/* Cut the work, and take memory for sums and for six numbers of each column. */
 static ptac_status run(work *w)
 {
     ptac_batch_norm_job *job = &w->job;
@@ -162,15 +177,20 @@ static ptac_status run(work *w)
     n_columns = (size_t)job->n_columns;
     n_sums = 2 * (size_t)(job->per_block * job->n_blocks * job->n_parts);
     job->sums =
-        ptac_scratch_take(n_sums * sizeof(double) + 4 * n_columns * sizeof(float));
+        ptac_scratch_take(n_sums * sizeof(double) + 6 * n_columns * sizeof(float));
     if (!job->sums)
         return PTAC_NO_MEMORY;
     job->center = (float *)(job->sums + n_sums);
     job->scale = job->center + n_columns;
     job->slope = job->scale + n_columns;
     job->shift = job->slope + n_columns;
-    for (int64_t c = 0; c < job->p->n_channels; c++)
+    job->z_scale = job->shift + n_columns;
+    job->z_shift = job->z_scale + n_columns;
+    for (int64_t c = 0; c < job->p->n_channels; c++) {
         put_numbers(job, c, (numbers){.center = w->center(job, c)});
+        if (job->call->op == PTAC_OP_BATCH_NORM_ACT_BACKWARD)
+            put_z(job, c);
+    }
     share_out(w);
     ptac_scratch_give(job->sums);
     return PTAC_OK;
@@ -218,7 +238,14 @@ static numbers finish_batch(const ptac_batch_norm_job *job, int64_t c, double su
         squares = 0;
     rstd = ptac_batch_norm_rstd_of_batch(job->p, squares / n);
     ptac_batch_norm_save(job->call, c, mean, squares, rstd);
-    return normalize_by(job, c, mean, rstd);
+
+    const numbers of = normalize_by(job, c, mean, rstd);
+
+    if (job->call->op == PTAC_OP_BATCH_NORM_ACT) {
+        ptac_channel_output(job->call, PTAC_BATCH_NORM_SCALE, c, of.scale);
+        ptac_channel_output(job->call, PTAC_BATCH_NORM_SHIFT, c, of.shift);
+    }
+    return of;
 }
 
 static float mean_of_gradient(const ptac_batch_norm_job *job, int64_t c)
@@ -293,6 +320,11 @@ ptac_status ptac_batch_norm_backward_run(const ptac_call *call,
         .center = mean_of_gradient,
         .finish = finish_gradient,
     };
+
+    if (kernels->apply_gradients_of_z && w.job.result) {
+        w.job.grad_z = w.job.result;
+        w.apply = kernels->apply_gradients_of_z;
+    }
 
     return run(&w);
 }

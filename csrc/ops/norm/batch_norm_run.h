@@ -26,6 +26,12 @@ typedef struct ptac_batch_norm_job {
     const float *x, *grad; /* of sums; grad is NULL in forward */
     const float *from;     /* what the result is formed of: x, or grad by itself */
     float *result;         /* NULL where it is not wanted */
+    /*
+     * Where sums leave the gradients that they have taken through a costly activation,
+     * the result's own memory, and these are what the result is formed of. NULL: each
+     * takes them through.
+     */
+    float *grad_z;
 
     /*
      * Of each column, what its elements are taken from before sums are formed and when
@@ -34,8 +40,11 @@ typedef struct ptac_batch_norm_job {
      *     scale * (from - center) + shift                     forward, and backward
      *                                                         by running statistics
      *     scale * grad + slope * (from - center) + shift      else backward
+     *
+     * with act() around it forward. Backward, grad is that of act(z), where
+     * z = z_scale * (x - center) + z_shift, and is taken through act first.
      */
-    float *center, *scale, *slope, *shift;
+    float *center, *scale, *slope, *shift, *z_scale, *z_shift;
 
     /*
      * Of each piece, block by block and part by part, two sums for each column: with
@@ -52,10 +61,10 @@ typedef void ptac_batch_norm_apply(const ptac_batch_norm_job *job, int64_t block
 
 typedef struct ptac_batch_norm_kernels {
     ptac_batch_norm_sum *sum, *sum_gradients;
-    ptac_batch_norm_apply *apply, *apply_gradients;
+    ptac_batch_norm_apply *apply, *apply_gradients, *apply_gradients_of_z;
 } ptac_batch_norm_kernels;
 
-/* run() of rows, by these; forward, by the statistics of the batch. */
+/* run() of rows, by those for the call's activation; forward, by the batch. */
 ptac_status ptac_batch_norm_run(const ptac_call *call,
                                 const ptac_batch_norm_kernels *kernels);
 ptac_status ptac_batch_norm_backward_run(const ptac_call *call,

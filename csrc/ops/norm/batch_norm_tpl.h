@@ -1,9 +1,11 @@
 /*
  * batch_norm_tpl.h - a piece of batch normalization: its sums, and its results.
  *
- * Expects the words of lanes.h. Leaves batch_norm(call), batch_norm_backward(call) and
- * batch_norm_act(call), the run() of rows.
+ * Expects the words of lanes.h. Leaves batch_norm(call), batch_norm_act(call) and
+ * their gradients batch_norm_backward(call), batch_norm_act_backward(call), which are
+ * run() of rows. Functions that take the activation are inlined into one for each.
  */
+#include "ops/linear/act_tpl.h"
 #include "ops/norm/batch_norm_run.h"
 
 #include <math.h>
@@ -12,6 +14,9 @@ enum {
     N_SIDE = 4,   /* vectors side by side, so that sums do not wait for each other */
     N_FLOAT = 32, /* elements of a lane that add up in float, or little more */
 };
+
+/* The activation whose gradient takes longer to compute twice than to keep. */
+#define COSTLY PTAC_ACT_SILU
 
 /* The two sums of each lane, in double. */
 typedef struct lane_sums {
@@ -44,20 +49,55 @@ INLINE vec load_or(const float *p, vec center, int n)
     return v_keep_first(v_load_first(p, n), center, n);
 }
 
-INLINE vec result_of(vec x, vec grad, const vec *numbers, bool is_backward)
-{
-    const vec away = v_sub(x, numbers[0]);
+/* The numbers of ptac_batch_norm_job, of one column or of some side by side. */
+typedef struct columns {
+    vec center, scale, slope, shift, z_scale, z_shift;
+} columns;
 
-    return is_backward ? v_fma(grad, numbers[1], v_fma(away, numbers[2], numbers[3]))
-                       : v_fma(away, numbers[1], numbers[3]);
+/* Of the first n columns from c on, or of one for all lanes. */
+INLINE columns columns_of(const ptac_batch_norm_job *job, int64_t c, int n, bool is_one,
+                          bool is_backward, ptac_act act)
+{
+#define NUMBERS(name) is_one ? v_set(job->name[c]) : v_load_first(job->name + c, n)
+    const bool has_z = is_backward && act != PTAC_ACT_NONE;
+
+    return (columns){
+        .center = NUMBERS(center),
+        .scale = NUMBERS(scale),
+        .slope = is_backward ? NUMBERS(slope) : v_zero(),
+        .shift = NUMBERS(shift),
+        .z_scale = has_z ? NUMBERS(z_scale) : v_zero(),
+        .z_shift = has_z ? NUMBERS(z_shift) : v_zero(),
+    };
+#undef NUMBERS
+}
+
+/* What grad, of act(z), is of z. */
+INLINE vec grad_of_z(vec grad, vec away, const columns *of, ptac_act act)
+{
+    if (act == PTAC_ACT_NONE)
+        return grad;
+    return act_gradient(grad, v_fma(away, of->z_scale, of->z_shift), act);
+}
+
+/* What result is formed of: gradients of act(z), or of z where those were kept. */
+INLINE const float *grads_of(const ptac_batch_norm_job *job, ptac_act act)
+{
+    return act == PTAC_ACT_NONE && job->grad_z ? job->grad_z : job->grad;
 }
 
 INLINE void put_lanes(float *result, const float *x, const float *grad,
-                      const vec *numbers, int n)
+                      const columns *of, int n, ptac_act act)
 {
-    const vec others = grad ? v_load_first(grad, n) : v_zero();
+    const vec away = v_sub(v_load_first(x, n), of->center);
+    vec y;
 
-    v_store_first(result, result_of(v_load_first(x, n), others, numbers, grad), n);
+    if (grad)
+        y = v_fma(grad_of_z(v_load_first(grad, n), away, of, act), of->scale,
+                  v_fma(away, of->slope, of->shift));
+    else
+        y = act_of(v_fma(away, of->scale, of->shift), act);
+    v_store_first(result, y, n);
 }
 
 /*
@@ -129,16 +169,25 @@ INLINE void sum_pixels(lane_sums *s, const float *x, int64_t n, vec center,
     s->second_high = PD(add)(even.second_high, odd.second_high);
 }
 
-/* Backward, where the center is the mean, in float. */
-INLINE void add_products(few_sums *s, vec x, vec grad, vec center)
+/*
+ * Backward, where the center is the mean, in float. The first n gradients before the
+ * activation are left at kept, unless that is NULL.
+ */
+INLINE void add_products(few_sums *s, vec x, vec grad, const columns *of, ptac_act act,
+                         float *kept, int n)
 {
-    s->first = v_add(s->first, grad);
-    s->second = v_fma(grad, v_sub(x, center), s->second);
+    const vec away = v_sub(x, of->center);
+    const vec grad_z = grad_of_z(grad, away, of, act);
+
+    if (act == COSTLY && kept)
+        v_store_first(kept, grad_z, n);
+    s->first = v_add(s->first, grad_z);
+    s->second = v_fma(grad_z, away, s->second);
 }
 
 /* At most N_SIDE vectors behind the last whole round go to the first of few. */
 INLINE void sum_gradients(few_sums *few, const float *x, const float *grad, int64_t n,
-                          vec center, int64_t ahead)
+                          const columns *of, int64_t ahead, ptac_act act, float *kept)
 {
     int64_t i = 0;
 
@@ -149,11 +198,13 @@ INLINE void sum_gradients(few_sums *few, const float *x, const float *grad, int6
 
             _mm_prefetch(x + at + ahead, _MM_HINT_T0);
             _mm_prefetch(grad + at + ahead, _MM_HINT_T0);
-            add_products(&few[k], v_load(x + at), v_load(grad + at), center);
+            add_products(&few[k], v_load(x + at), v_load(grad + at), of, act,
+                         kept ? kept + at : NULL, LANES);
         }
     FOR_LANES(k, some, i, n,
-              add_products(&few[0], load_or(x + k, center, some),
-                           v_load_first(grad + k, some), center));
+              add_products(&few[0], load_or(x + k, of->center, some),
+                           v_load_first(grad + k, some), of, act,
+                           kept ? kept + k : NULL, some));
 }
 
 INLINE few_sums both(few_sums a, few_sums b)
@@ -169,10 +220,10 @@ INLINE void add_all_few(lane_sums *s, few_sums few[N_SIDE])
 }
 
 INLINE void sum_channel(const ptac_batch_norm_job *job, int64_t channel, int64_t part,
-                        bool is_backward, double *sums)
+                        bool is_backward, ptac_act act, double *sums)
 {
     enum { PER_ROUND = N_SIDE * LANES, N_ROUNDS = N_FLOAT / 2 };
-    const vec center = v_set(job->center[channel]);
+    const columns of = columns_of(job, channel, 1, true, is_backward, act);
     lane_sums all = no_sums();
     few_sums few[N_SIDE];
     pixels run = first_pixels(job, channel, part);
@@ -185,13 +236,13 @@ INLINE void sum_channel(const ptac_batch_norm_job *job, int64_t channel, int64_t
         const int64_t ahead = run.done + run.n < run.end ? run.per_image : 0;
 
         if (!is_backward) {
-            sum_pixels(&all, job->x + run.at, run.n, center, ahead);
+            sum_pixels(&all, job->x + run.at, run.n, of.center, ahead);
             continue;
         }
         for (int64_t i = 0, n; i < run.n; i += n) {
             n = ptac_least(run.n - i, PER_ROUND * N_ROUNDS);
-            sum_gradients(few, job->x + run.at + i, job->grad + run.at + i, n, center,
-                          ahead);
+            sum_gradients(few, job->x + run.at + i, job->grad + run.at + i, n, &of,
+                          ahead, act, job->grad_z ? job->grad_z + run.at + i : NULL);
             n_added += n / PER_ROUND + N_SIDE;
             if (n_added >= N_ROUNDS) {
                 add_all_few(&all, few);
@@ -206,71 +257,101 @@ INLINE void sum_channel(const ptac_batch_norm_job *job, int64_t channel, int64_t
 }
 
 INLINE void apply_to_channel(const ptac_batch_norm_job *job, int64_t channel,
-                             int64_t part, bool is_backward)
+                             int64_t part, bool is_backward, ptac_act act)
 {
-    const vec numbers[] = {
-        v_set(job->center[channel]),
-        v_set(job->scale[channel]),
-        is_backward ? v_set(job->slope[channel]) : v_zero(),
-        v_set(job->shift[channel]),
-    };
+    const columns of = columns_of(job, channel, 1, true, is_backward, act);
 
     for (pixels run = first_pixels(job, channel, part); run.done < run.end;
          next_pixels(&run)) {
         const float *x = job->from + run.at;
-        const float *grad = is_backward ? job->grad + run.at : NULL;
+        const float *grad = is_backward ? grads_of(job, act) + run.at : NULL;
 
         FOR_LANES(i, n, 0, run.n,
                   put_lanes(job->result + run.at + i, x + i,
-                            is_backward ? grad + i : NULL, numbers, n));
+                            is_backward ? grad + i : NULL, &of, n, act));
     }
 }
 
 #include "ops/norm/batch_norm_eval_tpl.h"
 #include "ops/norm/batch_norm_matrix_tpl.h"
 
-/* For each direction. */
-#define DEFINE_DIRECTION(sum, apply, is_backward)                                      \
-    TARGET static void sum(const ptac_batch_norm_job *job, int64_t block,              \
-                           int64_t part, double *sums)                                 \
+/* For each direction and activation; sums of the elements alone serve all. */
+#define DEFINE_SUM(name, is_backward, act)                                             \
+    TARGET static void sum_##name(const ptac_batch_norm_job *job, int64_t block,       \
+                                  int64_t part, double *sums)                          \
     {                                                                                  \
         if (job->is_matrix)                                                            \
-            sum_rows(job, block, part, is_backward, sums);                             \
+            sum_rows(job, block, part, is_backward, act, sums);                        \
         else                                                                           \
-            sum_channel(job, block, part, is_backward, sums);                          \
-    }                                                                                  \
-    TARGET static void apply(const ptac_batch_norm_job *job, int64_t block,            \
-                             int64_t part)                                             \
-    {                                                                                  \
-        if (job->is_matrix)                                                            \
-            apply_to_rows(job, block, part, is_backward);                              \
-        else                                                                           \
-            apply_to_channel(job, block, part, is_backward);                           \
+            sum_channel(job, block, part, is_backward, act, sums);                     \
     }
+#define DEFINE_APPLY(name, is_backward, act)                                           \
+    TARGET static void apply_##name(const ptac_batch_norm_job *job, int64_t block,     \
+                                    int64_t part)                                      \
+    {                                                                                  \
+        if (job->is_matrix)                                                            \
+            apply_to_rows(job, block, part, is_backward, act);                         \
+        else                                                                           \
+            apply_to_channel(job, block, part, is_backward, act);                      \
+    }
+#define DEFINE_ACT(name, act)                                                          \
+    DEFINE_APPLY(name, false, act)                                                     \
+    DEFINE_SUM(name##_gradients, true, act)                                            \
+    DEFINE_APPLY(name##_gradients, true, act)                                          \
+    static const ptac_batch_norm_kernels name##_kernels = {                            \
+        .sum = sum_elements,                                                           \
+        .sum_gradients = sum_##name##_gradients,                                       \
+        .apply = apply_##name,                                                         \
+        .apply_gradients = apply_##name##_gradients,                                   \
+        .apply_gradients_of_z = (act) == COSTLY ? apply_alone_gradients : NULL,        \
+    };
 
-DEFINE_DIRECTION(sum_forward, apply_forward, false)
-DEFINE_DIRECTION(sum_backward, apply_backward, true)
+DEFINE_SUM(elements, false, PTAC_ACT_NONE)
+DEFINE_ACT(alone, PTAC_ACT_NONE)
+DEFINE_ACT(relu, PTAC_ACT_RELU)
+DEFINE_ACT(relu6, PTAC_ACT_RELU6)
+DEFINE_ACT(silu, PTAC_ACT_SILU)
+DEFINE_ACT(hardswish, PTAC_ACT_HARDSWISH)
 
-static const ptac_batch_norm_kernels kernels = {
-    .sum = sum_forward,
-    .sum_gradients = sum_backward,
-    .apply = apply_forward,
-    .apply_gradients = apply_backward,
-};
+static const ptac_batch_norm_kernels *kernels_for(ptac_act act)
+{
+    switch (act) {
+    case PTAC_ACT_RELU:
+        return &relu_kernels;
+    case PTAC_ACT_RELU6:
+        return &relu6_kernels;
+    case PTAC_ACT_SILU:
+        return &silu_kernels;
+    case PTAC_ACT_HARDSWISH:
+        return &hardswish_kernels;
+    default:
+        return &alone_kernels;
+    }
+}
 
 static ptac_status batch_norm(const ptac_call *call)
 {
     return ((const ptac_channel_norm *)call->params)->by_batch
-               ? ptac_batch_norm_run(call, &kernels)
+               ? ptac_batch_norm_run(call, &alone_kernels)
                : by_running(call, PTAC_ACT_NONE);
 }
 
 static ptac_status batch_norm_act(const ptac_call *call)
 {
-    return by_running(call, ((const ptac_channel_norm *)call->params)->act);
+    const ptac_channel_norm *p = call->params;
+
+    return p->by_batch ? ptac_batch_norm_run(call, kernels_for(p->act))
+                       : by_running(call, p->act);
 }
 
 static ptac_status batch_norm_backward(const ptac_call *call)
 {
-    return ptac_batch_norm_backward_run(call, &kernels);
+    return ptac_batch_norm_backward_run(call, &alone_kernels);
+}
+
+static ptac_status batch_norm_act_backward(const ptac_call *call)
+{
+    const ptac_channel_norm *p = call->params;
+
+    return ptac_batch_norm_backward_run(call, kernels_for(p->act));
 }

@@ -20,6 +20,7 @@ from pai_torchacc.bench.cases import (
     on_cuda,
     optim,
     pool,
+    upsample,
 )
 from pai_torchacc.bench.cases.case import Case, Gradient
 
@@ -29,7 +30,7 @@ __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
     families = (
-        *(conv, depthwise, pool, norm, activation),
+        *(conv, depthwise, pool, norm, activation, upsample),
         *(loss, linear, attention, int8, optim),
     )
     for family in families:

@@ -19,7 +19,7 @@ DATA, WEIGHT = "data", "weight"
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of square images, or of sequences; padded to keep its size."""
+    """A convolution of square images, sequences or volumes; padded to keep its size."""
 
     n: int
     channels: tuple[int, int]
@@ -30,6 +30,7 @@ class Layer:
     dilation: int = 1
     is_transposed: bool = False
     n_axes: int = 2
+    depth: int | None = None
     layout: torch.memory_format = torch.contiguous_format
 
     @property
@@ -46,12 +47,14 @@ class Layer:
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, weights, bias."""
         c, k = self.channels
-        axes = (self.width,) * self.n_axes, (self.size,) * self.n_axes
-        x = torch.randn(self.n, c, *axes[0])
+        places, taps = (self.width,) * self.n_axes, (self.size,) * self.n_axes
+        if self.depth:
+            places = (self.depth, *places[1:])
+        x = torch.randn(self.n, c, *places)
         of_group = (
             (c, k // self.groups) if self.is_transposed else (k, c // self.groups)
         )
-        w = torch.randn(*of_group, *axes[1])
+        w = torch.randn(*of_group, *taps)
         if self.layout != torch.contiguous_format:
             x, w = (t.to(memory_format=self.layout) for t in (x, w))
         return x, w, torch.zeros(k)
@@ -71,6 +74,17 @@ def _at(batches: tuple[int, ...], *shape: Any, **more: Any) -> list[tuple[Layer,
 def _each(*shape: Any, **more: Any) -> list[tuple[Layer, ...]]:
     """Of an image alone and of a batch."""
     return _at((1, 16), *shape, **more)
+
+
+def _volumes(
+    batches: tuple[int, ...],
+    channels: tuple[int, int],
+    width: int,
+    depth: int,
+    *options: int,
+    **more: Any,
+) -> list[tuple[Layer, ...]]:
+    return _at(batches, channels, width, *options, n_axes=3, depth=depth, **more)
 
 
 def _1x1(*shapes: tuple[int, int, int, int]) -> list[tuple[Layer, ...]]:
@@ -213,6 +227,76 @@ PLACES: dict[str, list[tuple[Layer, ...]]] = {
         *_at((2,), (16, 32), 16, 3, 2, layout=torch.channels_last),
         *_at((8,), (64, 128), 28, 3, 2, layout=torch.channels_last),
         *_at((8,), (256, 256), 28, 1, layout=torch.channels_last),
+    ],
+    "volume_alone": [
+        *_volumes((1,), (8, 8), 16, 16, 3),
+        *_volumes((1,), (1, 16), 32, 8, 3),
+        *_volumes((1,), (16, 32), 28, 8, 3),
+        *_volumes((1,), (3, 64), 56, 16, 3),
+        *_volumes((1,), (32, 32), 32, 16, 3),
+    ],
+    "volume_alone_64": [
+        *_volumes((1,), (64, 64), 14, 8, 3),
+        *_volumes((1,), (64, 64), 28, 8, 3),
+    ],
+    "volume_alone_128": [
+        *_volumes((1,), (256, 256), 14, 2, 3),
+        *_volumes((1,), (128, 128), 28, 4, 3),
+    ],
+    "volume_alone_1x1": [
+        *_volumes((1,), (16, 32), 28, 8, 1),
+        *_volumes((1,), (64, 128), 28, 8, 1),
+        *_volumes((1,), (256, 64), 14, 4, 1),
+    ],
+    "volume_alone_strided": [
+        *_volumes((1,), (64, 128), 28, 8, 1, 2),
+        *_volumes((1,), (16, 32), 28, 16, 3, 2),
+        *_volumes((1,), (64, 128), 28, 8, 3, 2),
+        *_volumes((1,), (256, 512), 14, 4, 3, 2),
+    ],
+    "volume_alone_transposed": [
+        *_volumes((1,), (32, 16), 14, 8, 2, 2, is_transposed=True),
+        *_volumes((1,), (64, 32), 14, 8, 2, 2, is_transposed=True),
+        *_volumes((1,), (64, 32), 28, 8, 2, 2, is_transposed=True),
+    ],
+    "volume_first": [
+        *_volumes((2, 8), (1, 16), 32, 8, 3),
+        *_volumes((4,), (3, 32), 28, 8, 3),
+        *_volumes((4,), (3, 64), 56, 16, 3),
+    ],
+    "volume_few": [
+        *_volumes((2, 16), (8, 8), 16, 16, 3),
+        *_volumes((4,), (8, 16), 28, 8, 3),
+    ],
+    "volume_16": [
+        *_volumes((2,), (16, 32), 16, 4, 3),
+        *_volumes((4,), (32, 32), 14, 8, 3),
+        *_volumes((4,), (16, 32), 28, 16, 3),
+    ],
+    "volume_64": [
+        *_volumes((4,), (64, 64), 14, 8, 3),
+        *_volumes((4,), (128, 128), 14, 4, 3),
+        *_volumes((4,), (64, 64), 28, 8, 3),
+    ],
+    "volume_1x1": [
+        *_volumes((4,), (16, 32), 28, 8, 1),
+        *_volumes((4,), (256, 64), 14, 8, 1),
+        *_volumes((4,), (64, 128), 28, 8, 1),
+    ],
+    "volume_strided": [
+        *_volumes((4,), (64, 128), 28, 8, 1, 2),
+        *_volumes((4,), (16, 32), 28, 16, 3, 2),
+        *_volumes((4,), (64, 128), 28, 8, 3, 2),
+    ],
+    "volume_transposed": [
+        *_volumes((4,), (32, 16), 14, 8, 2, 2, is_transposed=True),
+        *_volumes((4,), (64, 32), 14, 8, 2, 2, is_transposed=True),
+        *_volumes((4,), (64, 32), 28, 8, 2, 2, is_transposed=True),
+    ],
+    "volume_grouped": [
+        *_volumes((1, 4), (32, 32), 28, 8, 3, groups=32),
+        *_volumes((1, 4), (64, 64), 14, 8, 3, groups=8),
+        *_volumes((4,), (128, 128), 14, 4, 3, groups=32),
     ],
 }
 """By kind: places, each with layers of the same work."""

@@ -95,8 +95,9 @@ def _alone() -> Iterator[Case]:
 
 
 def _with_activations() -> Iterator[Case]:
-    """In evaluation, forward."""
+    """In evaluation, forward; in training, forward and backward together."""
     for kind, sizes in SHAPES.items():
+        yield from _in_training(kind, sizes)
         if kind == "nchw_columns":  # small images of many, which are nchw_small here
             continue
         for size in sizes:
@@ -116,6 +117,27 @@ def _with_activations() -> Iterator[Case]:
                 tuple(makes),
                 without_rows=slow,
             )
+
+
+def _in_training(kind: str, sizes: tuple[tuple[Shape, ...], ...]) -> Iterator[Case]:
+    for size in sizes:
+        shapes = [shape for shape in size if len(shape) == len("NCHW")]
+        work = min(math.prod(shape) for shape in shapes)
+        makes: list[Make] = [
+            partial(_training, shape, kind.startswith("nhwc"), activation)
+            for shape in shapes
+            for activation in ACTIVATIONS
+        ]
+        yield Case(
+            "batch_norm_act",
+            f"train_{kind}",
+            "float32",
+            work,
+            tuple(makes),
+            with_ops=("batch_norm_act_backward",),
+            without_rows=("scalar",) if work > HOPELESS else (),
+            forwarded_to=("batch_norm", "batch_norm_backward"),
+        )
 
 
 def _draw(shape: Shape, channels_last: bool) -> Tensor:
@@ -140,6 +162,13 @@ def _chain(shape: Shape, channels_last: bool, activation: type[nn.Module]) -> Ca
     for parameter in net.parameters():
         parameter.requires_grad_(False)
     return lambda: net(x)
+
+
+def _training(shape: Shape, channels_last: bool, activation: type[nn.Module]) -> Call:
+    x = _draw(shape, channels_last).requires_grad_()
+    net = nn.Sequential(nn.BatchNorm2d(shape[1]), activation())
+    grad, wanted = torch.randn_like(x), [x, *net.parameters()]
+    return lambda: torch.autograd.grad(net(x), wanted, grad)
 
 
 def _backward(shape: Shape, channels_last: bool, training: bool) -> Call:

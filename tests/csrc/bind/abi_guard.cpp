@@ -56,6 +56,11 @@
 #include <ATen/ops/native_batch_norm_cpu_dispatch.h>
 #include <ATen/ops/native_layer_norm_backward_cuda_dispatch.h>
 #include <ATen/ops/native_layer_norm_cuda_dispatch.h>
+#include <ATen/ops/pixel_shuffle_cpu_dispatch.h>
+#include <ATen/ops/pixel_unshuffle_cpu_dispatch.h>
+#include <ATen/ops/upsample_bilinear2d_cpu_dispatch.h>
+#include <ATen/ops/upsample_nearest2d_backward_cpu_dispatch.h>
+#include <ATen/ops/upsample_nearest2d_cpu_dispatch.h>
 
 #include <array>
 #include <cstddef>
@@ -241,6 +246,11 @@ constexpr auto cpu_adaptive_avg_pool3d_backward =
 constexpr auto cpu_prelu_backward = &at::cpu::_prelu_kernel_backward;
 constexpr auto cpu_mish = &at::cpu::mish;
 constexpr auto cpu_mish_backward = &at::cpu::mish_backward;
+constexpr auto cpu_upsample_nearest2d = &at::cpu::upsample_nearest2d;
+constexpr auto cpu_upsample_nearest2d_backward = &at::cpu::upsample_nearest2d_backward;
+constexpr auto cpu_upsample_bilinear2d = &at::cpu::upsample_bilinear2d;
+constexpr auto cpu_pixel_shuffle = &at::cpu::pixel_shuffle;
+constexpr auto cpu_pixel_unshuffle = &at::cpu::pixel_unshuffle;
 constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
 constexpr auto cpu_batch_norm = &at::cpu::native_batch_norm;

@@ -64,18 +64,29 @@ static bool is_exactly(PyObject *attributes, PyObject *name, PyObject *value)
     return PyDict_GetItemWithError(attributes, name) == value;
 }
 
+static bool read_float(PyObject *attributes, PyObject *name, double *value)
+{
+    PyObject *object = PyDict_GetItemWithError(attributes, name);
+
+    if (!object || !PyFloat_CheckExact(object))
+        return false;
+    *value = PyFloat_AsDouble(object);
+    return true;
+}
+
+/* Some versions of torch raise where it is not positive. */
+static bool read_eps(PyObject *attributes, ptac_chain *c)
+{
+    return read_float(attributes, ptac_names.eps, &c->eps) && c->eps > 0;
+}
+
 /* One that normalises by its running statistics and writes nothing. */
 static bool read_norm(PyObject *attributes, ptac_chain *c)
 {
-    PyObject *eps = PyDict_GetItemWithError(attributes, ptac_names.eps);
-
     if (!is_exactly(attributes, ptac_names.training, Py_False) ||
-        !is_exactly(attributes, ptac_names.track_running_stats, Py_True) || !eps ||
-        !PyFloat_CheckExact(eps))
+        !is_exactly(attributes, ptac_names.track_running_stats, Py_True) ||
+        !read_eps(attributes, c))
         return false;
-    c->eps = PyFloat_AsDouble(eps);
-    if (!(c->eps > 0))
-        return false; /* some versions of torch raise */
     c->norm[PTAC_NORM_WEIGHT] = ptac_module_parameter(attributes, ptac_names.weight);
     c->norm[PTAC_NORM_BIAS] = ptac_module_parameter(attributes, ptac_names.bias);
     c->norm[PTAC_NORM_MEAN] = ptac_module_buffer(attributes, ptac_names.running_mean);
@@ -86,6 +97,38 @@ static bool read_norm(PyObject *attributes, ptac_chain *c)
             return false;
     c->with_norm = true;
     return true;
+}
+
+/*
+ * One that normalises by the statistics of the batch, of which its running ones take a
+ * fixed share, if it has any. Whether its tensors are plain is not asked here.
+ */
+static bool read_training_norm(PyObject *attributes, ptac_chain *c)
+{
+    const bool tracks = is_exactly(attributes, ptac_names.track_running_stats, Py_True);
+
+    if (!is_exactly(attributes, ptac_names.training, Py_True) ||
+        (!tracks &&
+         !is_exactly(attributes, ptac_names.track_running_stats, Py_False)) ||
+        !read_eps(attributes, c) ||
+        !read_float(attributes, ptac_names.momentum, &c->momentum))
+        return false;
+    c->norm[PTAC_NORM_WEIGHT] = ptac_module_parameter(attributes, ptac_names.weight);
+    c->norm[PTAC_NORM_BIAS] = ptac_module_parameter(attributes, ptac_names.bias);
+    if (tracks) {
+        c->norm[PTAC_NORM_MEAN] =
+            ptac_module_buffer(attributes, ptac_names.running_mean);
+        c->norm[PTAC_NORM_VARIANCE] =
+            ptac_module_buffer(attributes, ptac_names.running_var);
+        c->n_batches = ptac_module_buffer(attributes, ptac_names.num_batches_tracked);
+    } else {
+        c->norm[PTAC_NORM_MEAN] = Py_NewRef(Py_None);
+        c->norm[PTAC_NORM_VARIANCE] = Py_NewRef(Py_None);
+        c->n_batches = Py_NewRef(Py_None);
+    }
+    c->with_norm = c->by_batch = true;
+    return c->norm[PTAC_NORM_WEIGHT] && c->norm[PTAC_NORM_BIAS] &&
+           c->norm[PTAC_NORM_MEAN] && c->norm[PTAC_NORM_VARIANCE] && c->n_batches;
 }
 
 static bool is_half(const ptac_window *axis)
@@ -218,7 +261,8 @@ bool ptac_chain_read_norm(const ptac_chain_start *start, unsigned followers,
 
     *chain = (ptac_chain){.layer = norm, .n = 1};
     chain->attributes = ptac_module_attributes(norm, PTAC_MODULE_BATCH_NORM2D);
-    is_read = chain->attributes && read_norm(chain->attributes, chain);
+    is_read = chain->attributes && (read_norm(chain->attributes, chain) ||
+                                    read_training_norm(chain->attributes, chain));
     PyErr_Clear();
     if (is_read)
         read_next(start->modules, start->at, followers, chain);
@@ -228,6 +272,7 @@ bool ptac_chain_read_norm(const ptac_chain_start *start, unsigned followers,
 void ptac_chain_drop(ptac_chain *chain)
 {
     Py_CLEAR(chain->attributes);
+    Py_CLEAR(chain->n_batches);
     for (int i = 0; i < PTAC_NORM_TENSORS; i++)
         Py_CLEAR(chain->norm[i]);
 }

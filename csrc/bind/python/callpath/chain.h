@@ -16,13 +16,17 @@ enum {
     PTAC_NORM_TENSORS,
 };
 
-/* What has been read of the modules. Nothing of it asks for a gradient. */
+/*
+ * What has been read of the modules. Nothing of it asks for a gradient, but in a norm
+ * by the batch, whose running statistics are None where it has none.
+ */
 typedef struct ptac_chain {
     PyObject *layer;                   /* borrowed */
     PyObject *attributes;              /* the layer's dictionary, owned */
     PyObject *norm[PTAC_NORM_TENSORS]; /* of a BatchNorm2d, plain tensors, owned */
-    double eps;
-    bool with_norm, with_pool;
+    PyObject *n_batches;               /* that it has seen, or None; by_batch, owned */
+    double eps, momentum;
+    bool with_norm, with_pool, by_batch;
     ptac_act activation;
     Py_ssize_t n; /* modules, the layer included */
 } ptac_chain;
@@ -55,8 +59,8 @@ bool ptac_chain_read(PyObject *modules, Py_ssize_t at, unsigned followers,
 void ptac_chain_drop(ptac_chain *chain);
 
 /*
- * The same of a chain that begins with its BatchNorm2d in eval mode, of which it may be
- * all; n is then the norm and the activation.
+ * The same of a chain that begins with its BatchNorm2d, in either mode, of which it may
+ * be all; n is then the norm and the activation.
  */
 bool ptac_chain_read_norm(const ptac_chain_start *start, unsigned followers,
                           ptac_chain *chain);
@@ -78,14 +82,14 @@ PyObject *ptac_relu_pool_chain(const ptac_chain_start *start, Py_ssize_t *n);
 
 /*
  * batch_norm_act of the BatchNorm2d at start and of the activation that may be behind
- * it, on x itself where nobody has that; *n is how many these are. None where they have
- * to be called.
+ * it, in eval mode on x itself where nobody has that; *n is how many these are. None
+ * where they have to be called.
  */
 PyObject *ptac_norm_chain(const ptac_chain_start *start, Py_ssize_t *n);
 
 /*
- * A glance: whether a row of ours would take the call of a Conv2d, so that all that it
- * goes through is worth a look.
+ * A glance: whether a row of ours would take the call of a Conv2d without a gradient,
+ * so that all that it goes through is worth a look.
  */
 bool ptac_conv_may_be_ours(PyObject *module, PyObject *x);
 

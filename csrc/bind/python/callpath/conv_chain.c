@@ -165,9 +165,11 @@ bool ptac_conv_may_be_ours(PyObject *module, PyObject *x)
     bool may;
 
     PTAC_IN_FLIGHT;
-    may = attributes && ptac_is_plain(x) && read_conv(attributes, &c) &&
-          ptac_is_plain(c.weight) && (c.bias == Py_None || ptac_is_plain(c.bias)) &&
-          read_call(&c, x, &m) && ptac_probe(&m.call, &unused);
+    /* A weight that is learnt tells at once. */
+    may = attributes && read_conv(attributes, &c) &&
+          ptac_is_constant(c.weight, false) > 0 && ptac_is_constant(x, false) > 0 &&
+          ptac_is_constant(c.bias, true) > 0 && read_call(&c, x, &m) &&
+          ptac_probe(&m.call, &unused);
     PyErr_Clear();
     return may;
 }

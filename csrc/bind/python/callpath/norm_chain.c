@@ -1,18 +1,18 @@
 /*
- * norm_chain.c - a BatchNorm2d in eval mode and the activation behind it, run as one
- * batch_norm_act.
+ * norm_chain.c - a BatchNorm2d and the activation behind it, run as one batch_norm_act;
+ * in eval mode here, else in norm_chain_training.c.
  */
-#include "bind/python/callpath/chain.h"
+#include "bind/python/callpath/norm_chain.h"
+
 #include "bind/python/callpath/lean.h"
-#include "ops/norm/batch_norm.h"
 
 enum {
     ACTIVATIONS = PTAC_KIND_BIT(RELU) | PTAC_KIND_BIT(RELU6) | PTAC_KIND_BIT(SILU) |
                   PTAC_KIND_BIT(HARDSWISH),
 };
 
-/* A number a channel, or no data where the module has None. */
-static ptac_reason read_channels(PyObject *tensor, int64_t n_channels, ptac_view *view)
+ptac_reason ptac_norm_read_channels(PyObject *tensor, int64_t n_channels,
+                                    ptac_view *view)
 {
     *view = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
     if (tensor == Py_None)
@@ -21,9 +21,8 @@ static ptac_reason read_channels(PyObject *tensor, int64_t n_channels, ptac_view
     return ptac_vector_reason(view, n_channels);
 }
 
-/* Images as torch's norm lays out its result too. */
-static ptac_reason read_images(const ptac_view *x, ptac_channel_norm *p,
-                               bool *channels_last)
+ptac_reason ptac_norm_read_images(const ptac_view *x, ptac_channel_norm *p,
+                                  bool *channels_last)
 {
     if (x->n_dims != 4)
         return PTAC_SHAPE;
@@ -42,10 +41,10 @@ static ptac_reason read_call(const ptac_chain *chain, PyObject *x, ptac_call *ca
     ptac_reason why;
 
     ptac_view_of(ptac_borrow(x), &call->inputs[PTAC_BATCH_NORM_X]);
-    why = read_images(&call->inputs[PTAC_BATCH_NORM_X], p, channels_last);
+    why = ptac_norm_read_images(&call->inputs[PTAC_BATCH_NORM_X], p, channels_last);
     for (int i = 0; !why && i < PTAC_NORM_TENSORS; i++)
-        why = read_channels(chain->norm[i], p->n_channels,
-                            &call->inputs[PTAC_BATCH_NORM_WEIGHT + i]);
+        why = ptac_norm_read_channels(chain->norm[i], p->n_channels,
+                                      &call->inputs[PTAC_BATCH_NORM_WEIGHT + i]);
     return why;
 }
 
@@ -106,22 +105,33 @@ static PyObject *run_chain(const ptac_chain *chain, const ptac_chain_start *star
     Py_RETURN_NONE;
 }
 
+/* By itself a norm is an operator that an override has, but not in place. */
+static PyObject *run_either(const ptac_chain *chain, const ptac_chain_start *start)
+{
+    int is_constant;
+
+    if (chain->n == 1 && (chain->by_batch || !start->is_x_unseen))
+        Py_RETURN_NONE;
+    if (chain->by_batch)
+        return ptac_norm_chain_training(chain, start->x);
+    is_constant = ptac_is_constant(start->x, false);
+    if (is_constant <= 0)
+        return is_constant < 0 ? NULL : Py_NewRef(Py_None);
+    return run_chain(chain, start);
+}
+
 PyObject *ptac_norm_chain(const ptac_chain_start *start, Py_ssize_t *n)
 {
-    PyObject *result = NULL;
+    PyObject *result;
     ptac_chain chain = {0};
-    int is_constant = 0;
 
     PTAC_IN_FLIGHT;
     /* A shadow check repeats one operator of stock's. */
     if (ptac_is_off(PTAC_OP_BATCH_NORM_ACT) || ptac_shadow_is_on())
         Py_RETURN_NONE;
-    /* By itself it is an operator that an override has, but not in place. */
-    if (ptac_chain_read_norm(start, ACTIVATIONS, &chain) &&
-        (chain.n > 1 || start->is_x_unseen))
-        is_constant = ptac_is_constant(start->x, false);
-    if (is_constant >= 0)
-        result = is_constant ? run_chain(&chain, start) : Py_NewRef(Py_None);
+    result = ptac_chain_read_norm(start, ACTIVATIONS, &chain)
+                 ? run_either(&chain, start)
+                 : Py_NewRef(Py_None);
     *n = chain.n;
     ptac_chain_drop(&chain);
     return result;

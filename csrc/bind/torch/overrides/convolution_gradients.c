@@ -144,7 +144,7 @@ static ptac_reason read(gradient_calls *calls)
     const bool is_depthwise = calls->op == PTAC_OP_DEPTHWISE_CONV2D_BACKWARD;
     const ptac_reason why = is_depthwise ? ptac_depthwise_params(x, w, &geo, depthwise)
                                          : ptac_conv_params(x, w, &geo, conv2d);
-    int64_t sizes[4];
+    int64_t sizes[PTAC_VOLUMES];
 
     if (why)
         return why;

@@ -3,10 +3,13 @@
  */
 #include "bind/torch/rows/convolution.h"
 
-/* A dense batch; *channels_last says of which layout it is to torch. */
+/*
+ * A dense batch; *channels_last says of which layout it is to torch. Volumes are served
+ * in NCDHW alone.
+ */
 static ptac_reason image_reason(const ptac_view *view, int n_dims, bool *channels_last)
 {
-    const ptac_reason why = n_dims == PTAC_SIGNAL || n_dims == PTAC_IMAGES
+    const ptac_reason why = n_dims >= PTAC_SIGNAL && n_dims <= PTAC_VOLUMES
                                 ? ptac_floats_reason(view, n_dims)
                                 : PTAC_SHAPE;
 
@@ -15,6 +18,8 @@ static ptac_reason image_reason(const ptac_view *view, int n_dims, bool *channel
     *channels_last = ptac_view_suggests_channels_last(view);
     if (*channels_last ? !ptac_view_is_channels_last(view)
                        : !ptac_view_is_contiguous(view))
+        return PTAC_LAYOUT;
+    if (*channels_last && n_dims == PTAC_VOLUMES)
         return PTAC_LAYOUT;
     return PTAC_TAKE;
 }
@@ -27,35 +32,38 @@ int ptac_conv_n_outputs(int64_t size, int64_t kernel, const ptac_conv_axis *axis
     return room >= 0 ? (int)(room / axis->stride) + 1 : 0;
 }
 
-/* An option's elements for rows and columns; a signal has one, for columns. */
-static bool read_pair(const ptac_dims *given, int n_dims, int of_rows, int least,
-                      int pair[2])
+/* An option's elements for each axis; those of images and signals are the last. */
+static bool read_option(const ptac_dims *given, int n_dims, int of_others, int least,
+                        int option[PTAC_CONV_AXES])
 {
-    const int n = n_dims == PTAC_SIGNAL ? 1 : 2;
+    const int n = n_dims - 2, n_others = PTAC_CONV_AXES - n;
 
-    if (n == 1 ? given->n != 1 : !ptac_dims_is_pair(given))
+    if (given->n != n && given->n != 1)
         return false;
-    pair[0] = of_rows;
+    for (int i = 0; i < n_others; i++)
+        option[i] = of_others;
     for (int i = 0; i < n; i++) {
-        const int64_t value = given->values[i];
+        const int64_t value = given->values[given->n == 1 ? 0 : i];
 
         if (value < least || value > PTAC_CONV_MOST)
             return false;
-        pair[2 - n + i] = (int)value;
+        option[n_others + i] = (int)value;
     }
     return true;
 }
 
-bool ptac_conv_axes(const ptac_geometry *geo, int n_dims, ptac_conv_axis axes[2])
+bool ptac_conv_axes(const ptac_geometry *geo, int n_dims,
+                    ptac_conv_axis axes[PTAC_CONV_AXES])
 {
-    int stride[2], padding[2], dilation[2], added[2];
+    int stride[PTAC_CONV_AXES], padding[PTAC_CONV_AXES];
+    int dilation[PTAC_CONV_AXES], added[PTAC_CONV_AXES];
 
-    if (!read_pair(&geo->stride, n_dims, 1, 1, stride) ||
-        !read_pair(&geo->padding, n_dims, 0, 0, padding) ||
-        !read_pair(&geo->dilation, n_dims, 1, 1, dilation) ||
-        !read_pair(&geo->output_padding, n_dims, 0, 0, added))
+    if (!read_option(&geo->stride, n_dims, 1, 1, stride) ||
+        !read_option(&geo->padding, n_dims, 0, 0, padding) ||
+        !read_option(&geo->dilation, n_dims, 1, 1, dilation) ||
+        !read_option(&geo->output_padding, n_dims, 0, 0, added))
         return false;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < PTAC_CONV_AXES; i++)
         axes[i] = (ptac_conv_axis){stride[i], padding[i], dilation[i], added[i]};
     return true;
 }
@@ -88,13 +96,37 @@ static ptac_reason strides_reason(const ptac_view *w, const ptac_geometry *geo)
     return w->sizes[1] == 1 && geo->groups == 1 ? PTAC_LAYOUT : PTAC_TAKE;
 }
 
-/* Sizes that our ints can hold. */
+/* Sizes that our ints can hold, and kernels that have taps. */
 static ptac_reason sizes_reason(const ptac_view *x, const ptac_view *w)
 {
-    for (int i = 0; i < x->n_dims; i++)
+    for (int i = 0; i < x->n_dims; i++) {
         if (x->sizes[i] > PTAC_CONV_MOST || w->sizes[i] > PTAC_CONV_MOST)
             return PTAC_SHAPE;
+        if (i > 1 && (x->sizes[i] == 0 || w->sizes[i] == 0))
+            return PTAC_ARGUMENT;
+    }
     return PTAC_TAKE;
+}
+
+static bool can_be_counted(int64_t product, const int *factors, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (factors[i] > 0 && __builtin_mul_overflow(product, factors[i], &product))
+            return false;
+    return true;
+}
+
+/* So can multiply-adds and the elements of both images. */
+static ptac_reason work_reason(const ptac_conv2d *p)
+{
+    const int of_sum[] = {p->in_channels, p->out_channels, p->kernel_d, p->kernel_h,
+                          p->kernel_w,    p->out_d,        p->out_h,    p->out_w};
+    const int of_x[] = {p->in_channels, p->d, p->h, p->w};
+
+    return can_be_counted(p->n > 0 ? p->n : 1, of_sum, 8) &&
+                   can_be_counted(p->n > 0 ? p->n : 1, of_x, 4)
+               ? PTAC_TAKE
+               : PTAC_SHAPE;
 }
 
 /* The image that the convolution would have made one of size outputs of; or 0. */
@@ -109,39 +141,52 @@ static int transposed_size(int size, int kernel, const ptac_conv_axis *axis)
 }
 
 /* A transposed convolution is the gradient of the data of another one. */
-static ptac_reason transpose(ptac_conv2d *p, int channels, const ptac_conv_axis axes[2])
+static ptac_reason transpose(ptac_conv2d *p, int channels,
+                             const ptac_conv_axis axes[PTAC_CONV_AXES])
 {
     p->result = PTAC_CONV_DATA;
     p->in_channels = channels;
+    p->out_d = p->d;
     p->out_h = p->h;
     p->out_w = p->w;
-    p->h = transposed_size(p->h, p->kernel_h, &axes[0]);
-    p->w = transposed_size(p->w, p->kernel_w, &axes[1]);
-    return p->h == 0 || p->w == 0 ? PTAC_ARGUMENT : PTAC_TAKE;
+    p->d = transposed_size(p->d, p->kernel_d, &axes[0]);
+    p->h = transposed_size(p->h, p->kernel_h, &axes[1]);
+    p->w = transposed_size(p->w, p->kernel_w, &axes[2]);
+    return p->d == 0 || p->h == 0 || p->w == 0 ? PTAC_ARGUMENT : work_reason(p);
+}
+
+/* A view's size along the axis that is so many before the last; 1 where it has none. */
+static int size_along(const ptac_view *view, int before_last)
+{
+    const int dim = view->n_dims - 1 - before_last;
+
+    return dim > 1 ? (int)view->sizes[dim] : 1;
 }
 
 /* All but sizes of results; about what is wrong torch complains in its own words. */
 static ptac_reason fill(const ptac_view *x, const ptac_view *w,
-                        const ptac_geometry *geo, const ptac_conv_axis axes[2],
-                        ptac_conv2d *p)
+                        const ptac_geometry *geo,
+                        const ptac_conv_axis axes[PTAC_CONV_AXES], ptac_conv2d *p)
 {
-    const bool is_signal = x->n_dims == PTAC_SIGNAL;
-    const int last = x->n_dims - 1;
-
     *p = (ptac_conv2d){
         .n = x->sizes[0],
         .in_channels = (int)x->sizes[1],
         .out_channels = (int)w->sizes[0],
-        .h = is_signal ? 1 : (int)x->sizes[2],
-        .w = (int)x->sizes[last],
-        .kernel_h = is_signal ? 1 : (int)w->sizes[2],
-        .kernel_w = (int)w->sizes[last],
-        .stride_h = axes[0].stride,
-        .stride_w = axes[1].stride,
-        .pad_h = axes[0].padding,
-        .pad_w = axes[1].padding,
-        .dilation_h = axes[0].dilation,
-        .dilation_w = axes[1].dilation,
+        .d = size_along(x, 2),
+        .h = size_along(x, 1),
+        .w = size_along(x, 0),
+        .kernel_d = size_along(w, 2),
+        .kernel_h = size_along(w, 1),
+        .kernel_w = size_along(w, 0),
+        .stride_d = axes[0].stride,
+        .stride_h = axes[1].stride,
+        .stride_w = axes[2].stride,
+        .pad_d = axes[0].padding,
+        .pad_h = axes[1].padding,
+        .pad_w = axes[2].padding,
+        .dilation_d = axes[0].dilation,
+        .dilation_h = axes[1].dilation,
+        .dilation_w = axes[2].dilation,
         .groups = (int)geo->groups,
     };
     if (geo->groups < 1 || geo->groups > PTAC_CONV_MOST ||
@@ -157,7 +202,7 @@ ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
                              const ptac_geometry *geo, ptac_conv2d *p)
 {
     bool x_is_nhwc = false, w_is_nhwc = false;
-    ptac_conv_axis axes[2];
+    ptac_conv_axis axes[PTAC_CONV_AXES];
     ptac_reason why = image_reason(x, x->n_dims, &x_is_nhwc);
 
     if (!why)
@@ -179,18 +224,23 @@ ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
     p->channels_last = x_is_nhwc || w_is_nhwc; /* and so is what torch answers */
     if (geo->is_transposed)
         return transpose(p, (int)w->sizes[1] * p->groups, axes);
-    p->out_h = ptac_conv_n_outputs(p->h, p->kernel_h, &axes[0]);
-    p->out_w = ptac_conv_n_outputs(p->w, p->kernel_w, &axes[1]);
-    return p->out_h == 0 || p->out_w == 0 ? PTAC_ARGUMENT : PTAC_TAKE;
+    p->out_d = ptac_conv_n_outputs(p->d, p->kernel_d, &axes[0]);
+    p->out_h = ptac_conv_n_outputs(p->h, p->kernel_h, &axes[1]);
+    p->out_w = ptac_conv_n_outputs(p->w, p->kernel_w, &axes[2]);
+    return p->out_d == 0 || p->out_h == 0 || p->out_w == 0 ? PTAC_ARGUMENT
+                                                           : work_reason(p);
 }
 
-void ptac_conv_output_sizes(const ptac_conv2d *p, int n_dims, int64_t sizes[4])
+void ptac_conv_output_sizes(const ptac_conv2d *p, int n_dims,
+                            int64_t sizes[PTAC_VOLUMES])
 {
     const bool is_data = p->result == PTAC_CONV_DATA;
 
     sizes[0] = p->n;
     sizes[1] = is_data ? p->in_channels : p->out_channels;
-    sizes[2] = is_data ? p->h : p->out_h >> p->with_pool;
+    sizes[2] = is_data ? p->d : p->out_d;
+    if (n_dims > PTAC_SIGNAL)
+        sizes[n_dims - 2] = is_data ? p->h : p->out_h >> p->with_pool;
     sizes[n_dims - 1] = is_data ? p->w : p->out_w >> p->with_pool;
 }
 
@@ -199,7 +249,7 @@ ptac_reason ptac_conv_check(const ptac_call *call, const ptac_geometry *geo,
 {
     const ptac_reason why =
         ptac_conv_params(&call->inputs[0], &call->inputs[1], geo, params);
-    int64_t sizes[4];
+    int64_t sizes[PTAC_VOLUMES];
 
     if (why || call->n_inputs < 3)
         return why;

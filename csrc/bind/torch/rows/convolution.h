@@ -11,6 +11,8 @@
 enum {
     PTAC_SIGNAL = 3, /* dimensions: [N, C, L], an image of one row */
     PTAC_IMAGES = 4,
+    PTAC_VOLUMES = 5,
+    PTAC_CONV_AXES = 3,       /* of volumes: depth, rows, columns */
     PTAC_CONV_MOST = 1 << 24, /* of sizes and options */
 };
 
@@ -26,8 +28,9 @@ typedef struct ptac_conv_axis {
     int stride, padding, dilation, output_padding;
 } ptac_conv_axis;
 
-/* Of rows and of columns; false where a number is none that we can hold. */
-bool ptac_conv_axes(const ptac_geometry *geo, int n_dims, ptac_conv_axis axes[2]);
+/* Of depth, rows and columns; false where a number is none that we can hold. */
+bool ptac_conv_axes(const ptac_geometry *geo, int n_dims,
+                    ptac_conv_axis axes[PTAC_CONV_AXES]);
 
 /* Outputs along an axis; 0 where there are none. */
 int ptac_conv_n_outputs(int64_t size, int64_t kernel, const ptac_conv_axis *axis);
@@ -56,6 +59,7 @@ bool ptac_conv_precision_is_lowered(void);
 bool ptac_conv_is_not_onednns(void);
 
 /* Sizes of the result, as many as x has. */
-void ptac_conv_output_sizes(const ptac_conv2d *params, int n_dims, int64_t sizes[4]);
+void ptac_conv_output_sizes(const ptac_conv2d *params, int n_dims,
+                            int64_t sizes[PTAC_VOLUMES]);
 
 #endif

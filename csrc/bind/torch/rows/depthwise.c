@@ -56,15 +56,15 @@ ptac_reason ptac_depthwise_params(const ptac_view *x, const ptac_view *w,
                                   const ptac_geometry *geo, ptac_depthwise *p)
 {
     ptac_reason why = ptac_floats_reason(x, x->n_dims);
-    ptac_conv_axis axes[2];
+    ptac_conv_axis axes[PTAC_CONV_AXES];
 
     *p = (ptac_depthwise){.n = 0};
     if (!why)
         why = ptac_floats_reason(w, x->n_dims);
     if (!why)
         why = layout_reason(x, w, &p->channels_last);
-    if (!why && (!ptac_conv_axes(geo, x->n_dims, axes) || axes[0].output_padding ||
-                 axes[1].output_padding))
+    if (!why && (!ptac_conv_axes(geo, x->n_dims, axes) || axes[1].output_padding ||
+                 axes[2].output_padding))
         why = PTAC_ARGUMENT;
     if (!why)
         why = read_sizes(x, w, p);
@@ -74,14 +74,14 @@ ptac_reason ptac_depthwise_params(const ptac_view *x, const ptac_view *w,
         why = PTAC_MODE;
     if (why)
         return why;
-    p->stride_h = axes[0].stride;
-    p->stride_w = axes[1].stride;
-    p->pad_h = axes[0].padding;
-    p->pad_w = axes[1].padding;
-    p->dilation_h = axes[0].dilation;
-    p->dilation_w = axes[1].dilation;
-    p->out_h = ptac_conv_n_outputs(p->h, p->kernel_h, &axes[0]);
-    p->out_w = ptac_conv_n_outputs(p->w, p->kernel_w, &axes[1]);
+    p->stride_h = axes[1].stride;
+    p->stride_w = axes[2].stride;
+    p->pad_h = axes[1].padding;
+    p->pad_w = axes[2].padding;
+    p->dilation_h = axes[1].dilation;
+    p->dilation_w = axes[2].dilation;
+    p->out_h = ptac_conv_n_outputs(p->h, p->kernel_h, &axes[1]);
+    p->out_w = ptac_conv_n_outputs(p->w, p->kernel_w, &axes[2]);
     return p->out_h == 0 || p->out_w == 0 ? PTAC_ARGUMENT : PTAC_TAKE;
 }
 

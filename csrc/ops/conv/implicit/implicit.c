@@ -8,6 +8,7 @@
 enum {
     MOST_TAPS = 1024,
     MOST_SIZE = 1 << 20,
+    MOST_PLACES = 1 << 30,
     MOST_REACHED = 1 << 21, /* floats that the taps of one place meet, or lie between */
 };
 
@@ -22,12 +23,29 @@ static int64_t slots_of(int kernel, int dilation, int stride, bool is_data)
 static bool is_within_reach(const ptac_conv2d *p)
 {
     const bool is_data = p->result == PTAC_CONV_DATA;
-    const int64_t rows = slots_of(p->kernel_h, p->dilation_h, p->stride_h, is_data);
-    const int64_t columns = slots_of(p->kernel_w, p->dilation_w, p->stride_w, is_data);
-    const int channels = (is_data ? p->out_channels : p->in_channels) / p->groups;
+    const int64_t along[] = {
+        slots_of(p->kernel_d, p->dilation_d, p->stride_d, is_data),
+        slots_of(p->kernel_h, p->dilation_h, p->stride_h, is_data),
+        slots_of(p->kernel_w, p->dilation_w, p->stride_w, is_data),
+        (is_data ? p->out_channels : p->in_channels) / p->groups,
+    };
+    int64_t most = MOST_REACHED;
 
-    return rows <= MOST_REACHED && columns <= MOST_REACHED / rows &&
-           channels <= MOST_REACHED / (rows * columns);
+    for (int i = 0; i < 4; i++) {
+        if (along[i] > most)
+            return false;
+        most /= along[i];
+    }
+    return true;
+}
+
+/* Taps; and places of a channel, which an int counts. */
+static bool has_few(const ptac_conv2d *p)
+{
+    const int64_t taps = (int64_t)p->kernel_h * p->kernel_w;
+
+    return taps <= MOST_TAPS && taps * p->kernel_d <= MOST_TAPS &&
+           (int64_t)p->d * p->h * p->w <= MOST_PLACES;
 }
 
 ptac_reason ptac_implicit_accepts(const ptac_call *call)
@@ -38,40 +56,12 @@ ptac_reason ptac_implicit_accepts(const ptac_call *call)
         return PTAC_DTYPE;
     if (p->channels_last)
         return PTAC_LAYOUT;
-    if (p->with_pool || p->stride_h > PTAC_MOST_PHASES ||
-        p->stride_w > PTAC_MOST_PHASES ||
-        (int64_t)p->kernel_h * p->kernel_w > MOST_TAPS || p->h > MOST_SIZE ||
-        p->w > MOST_SIZE || !is_within_reach(p) || ptac_implicit_copies_much(call))
+    if (p->with_pool || p->stride_d > PTAC_MOST_PHASES ||
+        p->stride_h > PTAC_MOST_PHASES || p->stride_w > PTAC_MOST_PHASES ||
+        p->d > MOST_SIZE || p->h > MOST_SIZE || p->w > MOST_SIZE || !has_few(p) ||
+        !is_within_reach(p) || ptac_implicit_copies_much(call))
         return PTAC_SHAPE;
     return PTAC_TAKE;
-}
-
-/* A gradient's channel is the sum of its plane in all images. */
-static void sum_biases(int64_t begin, int64_t end, void *context)
-{
-    const ptac_call *call = context;
-    const ptac_conv2d *p = call->params;
-    const int64_t plane = (int64_t)p->out_h * p->out_w;
-    const float *grad = call->inputs[1].data;
-
-    for (int64_t k = begin; k < end; k++) {
-        double sum = 0;
-
-        for (int64_t n = 0; n < p->n; n++) {
-            const float *at = grad + (n * p->out_channels + k) * plane;
-            double parts[8] = {0};
-            int64_t i = 0;
-
-            for (; i + 8 <= plane; i += 8)
-                for (int j = 0; j < 8; j++)
-                    parts[j] += at[i + j];
-            for (; i < plane; i++)
-                parts[0] += at[i];
-            for (int j = 0; j < 8; j++)
-                sum += parts[j];
-        }
-        ((float *)call->outputs[1].data)[k] = (float)sum;
-    }
 }
 
 static void add_pieces(int64_t begin, int64_t end, void *context)
@@ -94,7 +84,8 @@ static void run_weight(const ptac_call *call, ptac_implicit *plan,
     if (plan->n_pieces > plan->n_parts)
         ptac_parallel_for(0, plan->n_weights, 4096, add_pieces, plan);
     if (call->n_outputs > 1)
-        ptac_parallel_for(0, call->outputs[1].n_elements, 1, sum_biases, (void *)call);
+        ptac_parallel_for(0, call->outputs[1].n_elements, 1, stages->sum_biases,
+                          (void *)call);
 }
 
 static void run_images(ptac_implicit *plan, const ptac_implicit_stages *stages)

@@ -109,9 +109,10 @@ typedef struct ptac_implicit {
 
 /* What the template makes of an instruction set. */
 typedef struct ptac_implicit_stages {
-    int lanes, rows;         /* of a vector; results that are summed together */
-    ptac_range_fn pack, run; /* blocks of rows; pieces */
-    ptac_range_fn weigh;     /* pieces of the gradient of a weight */
+    int lanes, rows;          /* of a vector; results that are summed together */
+    ptac_range_fn pack, run;  /* blocks of rows; pieces */
+    ptac_range_fn weigh;      /* pieces of the gradient of a weight */
+    ptac_range_fn sum_biases; /* channels; the context is the call */
 } ptac_implicit_stages;
 
 /* An axis of the gradient of the data, or of the other results. */

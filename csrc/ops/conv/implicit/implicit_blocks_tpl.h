@@ -18,7 +18,7 @@ typedef struct products {
     const ptac_implicit_tap *taps;
     int n_last; /* places in the last vector */
     /* The sums begin with 0 or with those so far. The last ones are finished: */
-    bool is_first, is_last;
+    bool is_first, is_last, is_bounded;
     const float *scale, *shift; /* of the rows, or NULL */
     float least, most;
     float *sums;
@@ -30,17 +30,38 @@ INLINE int at_most(int64_t most, int64_t n)
     return (int)(n < most ? n : most);
 }
 
-INLINE vec place_sum(const products *p, const float *at, int row, int n, vec sum)
+INLINE vec bounded(const products *p, vec sum)
+{
+    return v_min(v_set(p->most), v_max(v_set(p->least), sum));
+}
+
+/* For each sum of a block: i is its row, n the places from at on; then what to do. */
+#define FOR_SUMS(...)                                                                  \
+    _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++)                             \
+    {                                                                                  \
+        _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++)                      \
+        {                                                                              \
+            float *at = p->sums + i * p->sums_step + j * LANES;                        \
+            const int n = j < vectors - 1 ? LANES : p->n_last;                         \
+                                                                                       \
+            (void)at;                                                                  \
+            (void)n;                                                                   \
+            __VA_ARGS__;                                                               \
+        }                                                                              \
+    }
+
+/* A branch for all sums, and not for each. */
+INLINE void give_sums(int rows, int vectors, const products *p, vec sums[8][4])
 {
     if (!p->is_first)
-        sum = v_add(v_load_first(at, n), sum);
-    if (!p->is_last)
-        return sum;
-    if (p->scale)
-        sum = v_mul(sum, v_set(p->scale[row]));
-    if (p->shift)
-        sum = v_add(sum, v_set(p->shift[row]));
-    return v_min(v_set(p->most), v_max(v_set(p->least), sum));
+        FOR_SUMS(sums[i][j] = v_add(v_load_first(at, n), sums[i][j]))
+    if (p->is_last && p->scale)
+        FOR_SUMS(sums[i][j] = v_mul(sums[i][j], v_set(p->scale[i])))
+    if (p->is_last && p->shift)
+        FOR_SUMS(sums[i][j] = v_add(sums[i][j], v_set(p->shift[i])))
+    if (p->is_last && p->is_bounded)
+        FOR_SUMS(sums[i][j] = bounded(p, sums[i][j]))
+    FOR_SUMS(v_store_first(at, sums[i][j], n))
 }
 
 INLINE void multiply_block(int rows, int vectors, const products *p)
@@ -80,15 +101,7 @@ INLINE void multiply_block(int rows, int vectors, const products *p)
         source += plane;
         weight += p->channel_step;
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) {
-            float *to = p->sums + i * p->sums_step + j * LANES;
-            const int n = j < last ? LANES : p->n_last;
-
-            v_store_first(to, place_sum(p, to, i, n, sums[i][j]), n);
-        }
+    give_sums(rows, vectors, p, sums);
 }
 
 #define DEFINE_BLOCK(rows, vectors)                                                    \

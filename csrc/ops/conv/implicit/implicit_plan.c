@@ -21,11 +21,12 @@ static ptac_implicit of_call(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
     const bool is_data = p->result == PTAC_CONV_DATA;
-    const int taps = p->kernel_h * p->kernel_w;
+    const int taps = p->kernel_d * p->kernel_h * p->kernel_w;
     const int in_channels = p->in_channels / p->groups;
     const int out_channels = p->out_channels / p->groups;
     ptac_implicit plan = {
-        .axis = {ptac_implicit_axis_of(is_data, 1, 1, 1, 1, 1, 0),
+        .axis = {ptac_implicit_axis_of(is_data, p->d, p->out_d, p->kernel_d,
+                                       p->stride_d, p->dilation_d, p->pad_d),
                  ptac_implicit_axis_of(is_data, p->h, p->out_h, p->kernel_h,
                                        p->stride_h, p->dilation_h, p->pad_h),
                  ptac_implicit_axis_of(is_data, p->w, p->out_w, p->kernel_w,

@@ -122,39 +122,58 @@ INLINE void results_along(const ptac_implicit_axis *axis, int first_place, int n
         *last = n;
 }
 
-/* One row of results of a class, that of channel. */
-INLINE void give_results(const ptac_implicit *plan, const workplace *at,
-                         const ptac_implicit_class *class, int channel,
-                         const float *sums)
+/* Of a strip's places those that are results of a class. */
+typedef struct given_places {
+    int first[PTAC_N_AXES], last[PTAC_N_AXES];
+    int start[PTAC_N_AXES]; /* the result that place 0 is */
+} given_places;
+
+INLINE given_places results_of(const ptac_implicit *plan, const workplace *at,
+                               const ptac_implicit_class *class)
 {
-    const ptac_implicit_axis *axis = plan->axis;
-    const int64_t image_size =
-        (int64_t)plan->slots[0] * plan->slots[1] * plan->slots[2];
-    int first[PTAC_N_AXES], last[PTAC_N_AXES], start[PTAC_N_AXES];
+    given_places given;
 
     for (int i = 0; i < PTAC_N_AXES; i++) {
-        results_along(&axis[i], at->first[i], at->places[i], class->of[i], &first[i],
-                      &last[i]);
-        start[i] = at->first[i] * axis[i].result_step + class->of[i] - axis[i].start;
+        const ptac_implicit_axis *axis = &plan->axis[i];
+
+        results_along(axis, at->first[i], at->places[i], class->of[i], &given.first[i],
+                      &given.last[i]);
+        given.start[i] = at->first[i] * axis->result_step + class->of[i] - axis->start;
     }
+    return given;
+}
+
+/* One row of results, that of channel. */
+INLINE void give_results(const ptac_implicit *plan, const workplace *at,
+                         const given_places *given, int channel, const float *sums)
+{
+    const ptac_implicit_axis *axis = plan->axis;
+    const int64_t pitch = plan->slots[2], plane = plan->slots[1] * pitch;
+    const int64_t row = axis[2].n_results;
+    const int n = given->last[2] - given->first[2];
+
+    if (n <= 0)
+        return;
     for (int k = 0; k < at->n_images; k++) {
-        float *plane =
+        float *image =
             plan->result +
             (((at->image + k) * plan->groups + at->group) * plan->n_rows + channel) *
-                plan->result_plane;
+                plan->result_plane +
+            given->start[2] + given->first[2] * axis[2].result_step;
 
-        for (int z = first[0]; z < last[0]; z++)
-            for (int y = first[1]; y < last[1]; y++)
-                if (last[2] > first[2])
-                    give_row(sums + k * image_size +
-                                 ((int64_t)z * plan->slots[1] + y) * plan->slots[2] +
-                                 first[2],
-                             last[2] - first[2], axis[2].result_step,
-                             plane +
-                                 ((int64_t)(start[0] + z * axis[0].result_step) *
-                                      axis[1].n_results +
-                                  start[1] + y * axis[1].result_step) *
-                                     axis[2].n_results +
-                                 start[2] + first[2] * axis[2].result_step);
+        for (int z = given->first[0]; z < given->last[0]; z++) {
+            const float *from = sums + (k * (int64_t)plan->slots[0] + z) * plane +
+                                given->first[1] * pitch + given->first[2];
+            const int64_t depth = given->start[0] + z * axis[0].result_step;
+            float *to = image + (depth * axis[1].n_results + given->start[1] +
+                                 given->first[1] * axis[1].result_step) *
+                                    row;
+
+            for (int y = given->first[1]; y < given->last[1]; y++) {
+                give_row(from, n, axis[2].result_step, to);
+                from += pitch;
+                to += axis[1].result_step * row;
+            }
+        }
     }
 }

@@ -36,15 +36,7 @@ INLINE const float *weights_of(const ptac_implicit *plan,
 INLINE void fill_sums(const products *p, int rows, int n)
 {
     for (int i = 0; i < rows; i++) {
-        const products nothing = {
-            .is_first = true,
-            .is_last = true,
-            .scale = p->scale,
-            .shift = p->shift,
-            .least = p->least,
-            .most = p->most,
-        };
-        const vec sum = place_sum(&nothing, NULL, i, LANES, v_zero());
+        const vec sum = bounded(p, v_set(p->shift ? p->shift[i] : 0));
 
         for (int j = 0; j < n; j += LANES)
             v_store(p->sums + i * p->sums_step + j, sum);
@@ -141,6 +133,7 @@ INLINE void run_rows(const ptac_implicit *plan, const workplace *at,
         .shift = plan->shift ? plan->shift + row : NULL,
         .least = ptac_act_least(plan->act),
         .most = ptac_act_most(plan->act),
+        .is_bounded = plan->act != PTAC_ACT_NONE,
         .sums = is_direct ? plan->result +
                                 (image * plan->n_rows + first) * plan->result_plane +
                                 at->first[2]
@@ -154,8 +147,13 @@ INLINE void run_rows(const ptac_implicit *plan, const workplace *at,
         sum_rows(&(span){plan, at, class, first, last, step,
                          (at->n_places + LANES - 1) / LANES, most},
                  p);
-    for (int k = first; k < last && !is_direct; k++)
-        give_results(plan, at, class, k, p.sums + (k - first) * p.sums_step);
+    if (is_direct)
+        return;
+
+    const given_places given = results_of(plan, at, class);
+
+    for (int k = first; k < last; k++)
+        give_results(plan, at, &given, k, p.sums + (k - first) * p.sums_step);
 }
 
 INLINE void enter_strip(const ptac_implicit *plan, int64_t strip, int64_t group,
@@ -264,6 +262,7 @@ static const ptac_implicit_stages implicit_stages = {
     .pack = pack_weights,
     .run = run_pieces_of_strips,
     .weigh = weigh_pieces,
+    .sum_biases = sum_biases,
 };
 
 static ptac_status run_implicit(const ptac_call *call)

@@ -219,3 +219,38 @@ TARGET static void weigh_pieces(int64_t begin, int64_t end, void *context)
     for (int64_t i = begin; i < end; i++)
         weigh_piece(context, i);
 }
+
+/* A gradient's channel is the sum of its plane in all images, in double. */
+TARGET static void sum_biases(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const ptac_conv2d *p = call->params;
+    const int64_t plane = (int64_t)p->out_d * p->out_h * p->out_w;
+    const float *grad = call->inputs[1].data;
+
+    for (int64_t k = begin; k < end; k++) {
+        vec_f64 low = PD(setzero)(), high = low, low2 = low, high2 = low;
+
+        for (int64_t n = 0; n < p->n; n++) {
+            const float *at = grad + (n * p->out_channels + k) * plane;
+            int64_t first = 0;
+
+            for (; first + 2 * LANES <= plane; first += 2 * LANES) {
+                const vec one = v_load(at + first), other = v_load(at + first + LANES);
+
+                low = PD(add)(low, v_low_f64(one));
+                high = PD(add)(high, v_high_f64(one));
+                low2 = PD(add)(low2, v_low_f64(other));
+                high2 = PD(add)(high2, v_high_f64(other));
+            }
+            FOR_LANES(i, m, first, plane, {
+                const vec rest = v_load_first(at + i, m);
+
+                low = PD(add)(low, v_low_f64(rest));
+                high = PD(add)(high, v_high_f64(rest));
+            });
+        }
+        low = PD(add)(PD(add)(low, high), PD(add)(low2, high2));
+        ((float *)call->outputs[1].data)[k] = (float)v_total(low);
+    }
+}

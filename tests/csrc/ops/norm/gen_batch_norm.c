@@ -1,11 +1,7 @@
 /*
- * gen_batch_norm.c - random calls of batch normalization, its gradient, and an
- * activation behind it.
- *
- * u is the unit roundoff of float32.
+ * gen_batch_norm.c - random calls of batch normalization and its gradient.
  */
-#include "checkrows.h"
-#include "ops/norm/batch_norm.h"
+#include "gen_batch_norm.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,13 +11,7 @@ enum {
     MANY_ELEMENTS = 80000,
 };
 
-static ptac_channel_norm *norm_of(test_call *c)
-{
-    return (ptac_channel_norm *)c->params;
-}
-
-/* NCHW and NHWC, small images and large ones, of one part or several. */
-static void random_sizes(rng *r, ptac_channel_norm *p)
+void random_channel_norm(rng *r, ptac_channel_norm *p)
 {
     const int64_t most = rng_chance(r, 25) ? MANY_ELEMENTS : MOST_ELEMENTS;
 
@@ -50,38 +40,31 @@ static void random_sizes(rng *r, ptac_channel_norm *p)
     p->by_batch = rng_chance(r, 70);
 }
 
-static int64_t elements_of(const ptac_channel_norm *p)
+float *channel_images(test_call *c)
 {
-    return p->n_images * p->n_channels * p->n_pixels;
-}
-
-static float *add_images(test_call *c)
-{
-    const ptac_channel_norm *p = norm_of(c);
+    const ptac_channel_norm *p = channel_norm_of(c);
     const int64_t sizes[] = {p->n_images, p->n_channels, p->n_pixels};
 
     return test_input(c, PTAC_F32, 3, sizes, false);
 }
 
-/* Channels apart from zero by up to a hundred times what they spread; some special. */
-static void fill_images(rng *r, const ptac_channel_norm *p, float *x)
+void fill_channel_images(rng *r, const ptac_channel_norm *p, float *x)
 {
     const double away = (double)RNG_PICK(r, 0, 0, 1, 10, -100);
     const bool is_special = rng_chance(r, 10), is_constant = rng_chance(r, 5);
 
-    fill_smooth(r, PTAC_F32, x, elements_of(p), 1);
-    for (int64_t i = 0; i < elements_of(p); i++) {
+    fill_smooth(r, PTAC_F32, x, channel_norm_elements(p), 1);
+    for (int64_t i = 0; i < channel_norm_elements(p); i++) {
         const int64_t channel = i / p->n_pixels % p->n_channels;
         const double spread = ldexp(1, (int)(channel % 5) - 2);
 
         x[i] = is_constant ? (float)away : (float)((x[i] + away) * spread);
     }
     if (is_special)
-        x[rng_below(r, elements_of(p))] = rng_chance(r, 50) ? NAN : INFINITY;
+        x[rng_below(r, channel_norm_elements(p))] = rng_chance(r, 50) ? NAN : INFINITY;
 }
 
-/* One number a channel, or none. */
-static float *add_channels(rng *r, test_call *c, bool is_there)
+float *channel_numbers(rng *r, test_call *c, bool is_there)
 {
     float *numbers;
 
@@ -89,39 +72,39 @@ static float *add_channels(rng *r, test_call *c, bool is_there)
         test_no_input(c);
         return NULL;
     }
-    numbers = test_input(c, PTAC_F32, 1, &norm_of(c)->n_channels, false);
-    fill_smooth(r, PTAC_F32, numbers, norm_of(c)->n_channels, 2);
+    numbers = test_input(c, PTAC_F32, 1, &channel_norm_of(c)->n_channels, false);
+    fill_smooth(r, PTAC_F32, numbers, channel_norm_of(c)->n_channels, 2);
     return numbers;
 }
 
-static void add_variances(rng *r, test_call *c, bool is_there)
+void channel_variances(rng *r, test_call *c, bool is_there)
 {
-    float *numbers = add_channels(r, c, is_there);
+    float *numbers = channel_numbers(r, c, is_there);
 
-    for (int64_t i = 0; numbers && i < norm_of(c)->n_channels; i++)
+    for (int64_t i = 0; numbers && i < channel_norm_of(c)->n_channels; i++)
         numbers[i] = fabsf(numbers[i]) + 0.1f;
 }
 
-static void add_output(test_call *c, bool is_there)
+void channel_output(test_call *c, bool is_there)
 {
     if (is_there)
-        test_output(c, PTAC_F32, 1, &norm_of(c)->n_channels, false);
+        test_output(c, PTAC_F32, 1, &channel_norm_of(c)->n_channels, false);
     else
         test_no_output(c);
 }
 
-static void note(test_call *c)
+void note_channel_norm(test_call *c)
 {
-    const ptac_channel_norm *p = norm_of(c);
+    const ptac_channel_norm *p = channel_norm_of(c);
 
     snprintf(c->note, sizeof c->note, "%lld images of %lld channels of %lld, eps %g%s",
              (long long)p->n_images, (long long)p->n_channels, (long long)p->n_pixels,
              p->eps, p->by_batch ? "" : ", running");
 }
 
-static void add_images_output(test_call *c)
+void channel_images_output(test_call *c)
 {
-    const ptac_channel_norm *p = norm_of(c);
+    const ptac_channel_norm *p = channel_norm_of(c);
     const int64_t sizes[] = {p->n_images, p->n_channels, p->n_pixels};
 
     test_output(c, PTAC_F32, 3, sizes, false);
@@ -129,82 +112,72 @@ static void add_images_output(test_call *c)
 
 static void make_forward(rng *r, test_call *c)
 {
-    ptac_channel_norm *p = norm_of(c);
+    ptac_channel_norm *p = channel_norm_of(c);
     bool has_running, in_place = rng_chance(r, 50);
     float *mean;
 
     c->call.op = PTAC_OP_BATCH_NORM;
-    random_sizes(r, p);
+    random_channel_norm(r, p);
     has_running = !p->by_batch || rng_chance(r, 70);
-    fill_images(r, p, add_images(c));
-    add_channels(r, c, rng_chance(r, 70));
-    add_channels(r, c, rng_chance(r, 70));
-    mean = add_channels(r, c, has_running);
-    add_variances(r, c, has_running);
+    fill_channel_images(r, p, channel_images(c));
+    channel_numbers(r, c, rng_chance(r, 70));
+    channel_numbers(r, c, rng_chance(r, 70));
+    mean = channel_numbers(r, c, has_running);
+    channel_variances(r, c, has_running);
     if (!p->by_batch && rng_chance(r, 10))
         mean[rng_below(r, p->n_channels)] = rng_chance(r, 50) ? -INFINITY : NAN;
-    add_images_output(c);
-    add_output(c, p->by_batch);
-    add_output(c, p->by_batch);
+    channel_images_output(c);
+    channel_output(c, p->by_batch);
+    channel_output(c, p->by_batch);
     for (int i = 0; i < 2; i++) {
         const bool is_there = p->by_batch && has_running;
 
         if (is_there && in_place)
             test_output_in_place(c, PTAC_BATCH_NORM_RUNNING_MEAN + i);
         else
-            add_output(c, is_there);
+            channel_output(c, is_there);
     }
-    note(c);
+    note_channel_norm(c);
 }
 
-static void make_act(rng *r, test_call *c)
+void batch_norm_gradient(rng *r, test_call *c)
 {
-    ptac_channel_norm *p = norm_of(c);
+    ptac_channel_norm *p = channel_norm_of(c);
+    float *grad, *x, *mean;
 
-    c->call.op = PTAC_OP_BATCH_NORM_ACT;
-    random_sizes(r, p);
-    p->by_batch = false;
-    p->act = (ptac_act)RNG_PICK(r, PTAC_ACT_NONE, PTAC_ACT_RELU, PTAC_ACT_RELU6,
-                                PTAC_ACT_SILU, PTAC_ACT_HARDSWISH);
-    fill_images(r, p, add_images(c));
-    add_channels(r, c, rng_chance(r, 70));
-    add_channels(r, c, rng_chance(r, 70));
-    add_channels(r, c, true);
-    add_variances(r, c, true);
-    if (rng_chance(r, 50))
-        test_output_in_place(c, PTAC_BATCH_NORM_X);
+    grad = channel_images(c);
+    fill_smooth(r, PTAC_F32, grad, channel_norm_elements(p), 1);
+    x = channel_images(c);
+    fill_channel_images(r, p, x);
+    channel_numbers(r, c, rng_chance(r, 70));
+    mean = channel_numbers(r, c, true);
+    for (int64_t i = 0; i < p->n_channels; i++)
+        mean[i] += x[i * p->n_pixels];
+    channel_variances(r, c, true);
+}
+
+void batch_norm_gradient_outputs(rng *r, test_call *c)
+{
+    const int wanted = (int)rng_between(r, 1, 7);
+
+    if (wanted & 1)
+        channel_images_output(c);
     else
-        add_images_output(c);
-    note(c);
+        test_no_output(c);
+    channel_output(c, wanted & 2);
+    channel_output(c, wanted & 4);
+    note_channel_norm(c);
 }
 
 static void make_backward(rng *r, test_call *c)
 {
-    ptac_channel_norm *p = norm_of(c);
-    const int wanted = (int)rng_between(r, 1, 7);
-    float *grad, *x, *mean;
-
     c->call.op = PTAC_OP_BATCH_NORM_BACKWARD;
-    random_sizes(r, p);
-    grad = add_images(c);
-    fill_smooth(r, PTAC_F32, grad, elements_of(p), 1);
-    x = add_images(c);
-    fill_images(r, p, x);
-    add_channels(r, c, rng_chance(r, 70));
-    mean = add_channels(r, c, true);
-    for (int64_t i = 0; i < p->n_channels; i++) /* near to what x is */
-        mean[i] += x[i * p->n_pixels];
-    add_variances(r, c, true);
-    if (wanted & 1)
-        add_images_output(c);
-    else
-        test_no_output(c);
-    add_output(c, wanted & 2);
-    add_output(c, wanted & 4);
-    note(c);
+    random_channel_norm(r, channel_norm_of(c));
+    batch_norm_gradient(r, c);
+    batch_norm_gradient_outputs(r, c);
 }
 
-static double largest_of(const float *x, int64_t n, double otherwise)
+static double largest_finite(const float *x, int64_t n, double otherwise)
 {
     double largest = x ? 0 : otherwise;
 
@@ -220,16 +193,16 @@ static void set_scale(test_call *c, int output, double scale)
         c->buffers[c->output_buffers[output]].least_scale = scale;
 }
 
-/* Results are made of x and its mean, times 1 / sqrt(variance + eps) at most. */
-static void scale_forward(test_call *c)
+void scale_batch_norm(test_call *c)
 {
     const ptac_view *in = c->call.inputs;
-    const ptac_channel_norm *p = norm_of(c);
+    const ptac_channel_norm *p = channel_norm_of(c);
     const double x =
-        largest_of(in[PTAC_BATCH_NORM_X].data, elements_of(p), 0) +
-        largest_of(in[PTAC_BATCH_NORM_RUNNING_MEAN].data, p->n_channels, 0);
-    const double weight = largest_of(in[PTAC_BATCH_NORM_WEIGHT].data, p->n_channels, 1);
-    const double bias = largest_of(in[PTAC_BATCH_NORM_BIAS].data, p->n_channels, 0);
+        largest_finite(in[PTAC_BATCH_NORM_X].data, channel_norm_elements(p), 0) +
+        largest_finite(in[PTAC_BATCH_NORM_RUNNING_MEAN].data, p->n_channels, 0);
+    const double weight =
+        largest_finite(in[PTAC_BATCH_NORM_WEIGHT].data, p->n_channels, 1);
+    const double bias = largest_finite(in[PTAC_BATCH_NORM_BIAS].data, p->n_channels, 0);
     const double rstd = 1 / sqrt(p->eps);
 
     set_scale(c, PTAC_BATCH_NORM_Y, x * weight * rstd + bias);
@@ -239,22 +212,28 @@ static void scale_forward(test_call *c)
     set_scale(c, PTAC_BATCH_NORM_RSTD, rstd);
     set_scale(c, PTAC_BATCH_NORM_NEW_MEAN, x);
     set_scale(c, PTAC_BATCH_NORM_NEW_VAR, 4 * x * x);
+    if (c->call.op != PTAC_OP_BATCH_NORM_ACT)
+        return;
+    set_scale(c, PTAC_BATCH_NORM_SCALE, weight * rstd);
+    set_scale(c, PTAC_BATCH_NORM_SHIFT, x * weight * rstd + bias);
 }
 
-static void scale_backward(test_call *c)
+void scale_batch_norm_backward(test_call *c)
 {
     const ptac_view *in = c->call.inputs;
-    const ptac_channel_norm *p = norm_of(c);
+    const ptac_channel_norm *p = channel_norm_of(c);
     const double n = (double)(p->n_images * p->n_pixels);
-    const double grad = largest_of(in[PTAC_BATCH_NORM_GRAD_Y].data, elements_of(p), 0);
+    const double grad =
+        largest_finite(in[PTAC_BATCH_NORM_GRAD_Y].data, channel_norm_elements(p), 0);
     const double away =
-        largest_of(in[PTAC_BATCH_NORM_GRAD_X_OF].data, elements_of(p), 0) +
-        largest_of(in[PTAC_BATCH_NORM_GRAD_MEAN].data, p->n_channels, 0);
+        largest_finite(in[PTAC_BATCH_NORM_GRAD_X_OF].data, channel_norm_elements(p),
+                       0) +
+        largest_finite(in[PTAC_BATCH_NORM_GRAD_MEAN].data, p->n_channels, 0);
     const double weight =
-        largest_of(in[PTAC_BATCH_NORM_GRAD_WEIGHT_OF].data, p->n_channels, 1);
-    const double rstd =
-        p->by_batch ? largest_of(in[PTAC_BATCH_NORM_GRAD_RSTD].data, p->n_channels, 1)
-                    : 1 / sqrt(0.1);
+        largest_finite(in[PTAC_BATCH_NORM_GRAD_WEIGHT_OF].data, p->n_channels, 1);
+    const double rstd = p->by_batch ? largest_finite(in[PTAC_BATCH_NORM_GRAD_RSTD].data,
+                                                     p->n_channels, 1)
+                                    : 1 / sqrt(0.1);
 
     set_scale(c, PTAC_BATCH_NORM_GRAD_X,
               weight * rstd * grad * (1 + away * away * rstd * rstd));
@@ -268,10 +247,6 @@ static void scale_backward(test_call *c)
  * once each, as the distance from the mean, and two operations follow: 16.
  */
 GENERATOR(batch_norm, .op = PTAC_OP_BATCH_NORM, .make = make_forward,
-          .scale = scale_forward, .roundings = 16)
+          .scale = scale_batch_norm, .roundings = 16)
 GENERATOR(batch_norm_backward, .op = PTAC_OP_BATCH_NORM_BACKWARD, .make = make_backward,
-          .scale = scale_backward, .roundings = 48)
-
-/* Likewise, and the slope of an activation is 1.1 at most. */
-GENERATOR(batch_norm_act, .op = PTAC_OP_BATCH_NORM_ACT, .make = make_act,
-          .scale = scale_forward, .roundings = 24)
+          .scale = scale_batch_norm_backward, .roundings = 48)

@@ -1,0 +1,25 @@
+/*
+ * norm_chain.h - what norm_chain.c and norm_chain_training.c share.
+ */
+#ifndef PTAC_BIND_PYTHON_CALLPATH_NORM_CHAIN_H
+#define PTAC_BIND_PYTHON_CALLPATH_NORM_CHAIN_H
+
+#include "bind/python/callpath/chain.h"
+#include "ops/norm/batch_norm.h"
+
+/* Images as torch's norm lays out its result too: their sizes. */
+ptac_reason ptac_norm_read_images(const ptac_view *x, ptac_channel_norm *p,
+                                  bool *channels_last);
+
+/* The view of a number a channel, or of no data where the module has None. */
+ptac_reason ptac_norm_read_channels(PyObject *tensor, int64_t n_channels,
+                                    ptac_view *view);
+
+/*
+ * batch_norm_act of x with a gradient, by the statistics of the batch: what the chain's
+ * two modules compute, in training mode, and what they change. None where they have to
+ * be called.
+ */
+PyObject *ptac_norm_chain_training(const ptac_chain *chain, PyObject *x);
+
+#endif

@@ -1,0 +1,298 @@
+"""Images enlarged, and pixels shuffled, behind torch's functions and modules."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import contract
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pai_torchacc as ptac
+
+NEAREST = ("upsample_nearest2d", "upsample_nearest2d_backward")
+SHUFFLES = ("pixel_shuffle", "pixel_unshuffle")
+OPS = (*NEAREST, "upsample_bilinear2d", *SHUFFLES)
+
+SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-40, 3e38, -3e38]
+BIG = 1e30
+"""Sums of larger numbers may cancel."""
+
+ATEN = torch.ops.aten
+
+rows = pytest.mark.parametrize("row", switching.runnable_rows("upsample_nearest2d"))
+
+
+def images(*sizes: int) -> Tensor:
+    torch.manual_seed(sum(sizes))
+    x = torch.randn(sizes)
+    n = min(len(SPECIAL), x.numel())
+    x.view(-1)[:n] = torch.tensor(SPECIAL)[:n]
+    return x
+
+
+SIZES = [
+    (2, 3, 7, 7),
+    (1, 5, 1, 1),
+    (1, 3, 16, 33),
+    (2, 9, 20, 21),
+    (1, 2, 70, 66),
+    (1, 4, 3, 50),
+]
+RESIZES: list[dict[str, Any]] = [
+    {"scale_factor": 2},
+    {"scale_factor": 3},
+    {"scale_factor": (1, 4)},
+    {"scale_factor": 1},
+    {"scale_factor": 1.7},
+    {"scale_factor": 2.01},
+    {"scale_factor": (2.9, 1.03)},
+    {"scale_factor": 2.5, "recompute_scale_factor": True},
+    {"size": (71, 80)},
+]
+LAYOUTS: list[Callable[[Tensor], Tensor]] = [
+    lambda x: x,
+    lambda x: x.to(memory_format=torch.channels_last),
+    lambda x: x.transpose(2, 3),
+    lambda x: x[:, 1:],
+    lambda x: x.to(memory_format=torch.channels_last)[:, :-1],
+    lambda x: x[:, :1].expand(x.shape),
+]
+
+
+def nearest(x: Tensor, resize: dict[str, Any], is_sum: bool) -> list[Tensor]:
+    leaf = x.detach().requires_grad_()
+    y = F.interpolate(leaf, **resize)
+    grad = torch.ones(()).expand(y.shape) if is_sum else torch.cos(y.detach())
+    return [y.detach(), *torch.autograd.grad(y, leaf, grad)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@rows
+def test_nearest_has_stocks_bits(row: str, sizes: tuple[int, ...]) -> None:
+    with switching.accelerated(*NEAREST, row=row):
+        for number, (layout, resize) in enumerate(itertools.product(LAYOUTS, RESIZES)):
+            x = layout(images(*sizes))
+            run = partial(nearest, x, resize, number % 3 == 0)
+            with ptac.disabled():
+                stock = run()
+            hits = [switching.hits(op) for op in NEAREST]
+            contract.exactly(run(), stock)
+            grows = all(a >= b for a, b in zip(stock[0].shape, x.shape, strict=True))
+            assert [h.accelerated for h in hits] == [grows, grows], (hits, resize)
+
+
+@pytest.mark.parametrize("n", [3, 50, 64, 65])
+def test_whole_factors_with_other_scales(n: int) -> None:
+    """Torch's kernels differ in what they think of a scale at twice the size."""
+    for channels, fmt in itertools.product(
+        (3, 4), (torch.contiguous_format, torch.channels_last)
+    ):
+        x = images(1, channels, n, n).to(memory_format=fmt)
+        for factor, scale in ((2, 2.1), (1, 1.4), (2, 5.0), (2, None), (2, -1.0)):
+            out, back = [factor * n] * 2, list(x.shape)
+            stock = ATEN.upsample_nearest2d(x, out, scale, scale)
+            grad = ATEN.upsample_nearest2d_backward(stock, out, back, scale, scale)
+            with switching.accelerated(*NEAREST):
+                hits = [switching.hits(op) for op in NEAREST]
+                ours = ATEN.upsample_nearest2d(x, out, scale, scale)
+                contract.exactly(ours, stock)
+                ours = ATEN.upsample_nearest2d_backward(stock, out, back, scale, scale)
+                contract.exactly(ours, grad)
+                assert [h.accelerated for h in hits] == [1, 1]
+
+
+def bilinear(
+    sizes: tuple[int, ...], layout: int, options: dict[str, Any]
+) -> Callable[[torch.dtype], dict[str, Tensor]]:
+    def case(dtype: torch.dtype) -> dict[str, Tensor]:
+        x = LAYOUTS[layout](contract.draw(*sizes, dtype=dtype))
+        return {"y": F.interpolate(x, mode="bilinear", **options)}
+
+    return case
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 7, 7), (1, 9, 20, 21), (1, 2, 70, 66)])
+@rows
+def test_bilinear_is_close(row: str, sizes: tuple[int, ...]) -> None:
+    sizes_given: list[dict[str, Any]] = [
+        {"scale_factor": 2},
+        {"scale_factor": 1.7},
+        {"size": (71, 80), "align_corners": True},
+    ]
+    for layout, options in itertools.product((0, 1, 2), sizes_given):
+        with switching.accelerated(*OPS, row=row):
+            hits = switching.hits("upsample_bilinear2d")
+            contract.hold(bilinear(sizes, layout, options))
+            assert hits.accelerated
+            assert not set(hits.forwarded) - {"disabled in this thread", "dtype"}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@rows
+def test_bilinear_of_special_numbers(row: str, threads: int) -> None:
+    """What is not finite has its place and kind: a weight of 0 makes it NaN.
+
+    Weights are rounded at the size of an index, so that a version of torch that fuses
+    other multiply-adds differs by 1e-5 of the largest element.
+    """
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        with switching.accelerated(*OPS, row=row):
+            for sizes, layout in itertools.product(SIZES, LAYOUTS):
+                compare_special(layout(images(*sizes)))
+    finally:
+        torch.set_num_threads(before)
+
+
+def compare_special(x: Tensor) -> None:
+    x = torch.where((x.abs() > BIG) & x.isfinite(), 1, x)
+    for factor, align in itertools.product((1, 2, (3, 1), 1.5), (False, True)):
+        run = partial(
+            F.interpolate, x, scale_factor=factor, mode="bilinear", align_corners=align
+        )
+        with ptac.disabled():
+            stock = run()
+        ours = run()
+        assert ours.stride() == stock.stride()
+        torch.testing.assert_close(ours, stock, rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3, 4, 5])
+@rows
+def test_shuffles_have_stocks_bits(row: str, factor: int) -> None:
+    square = factor * factor
+    serves = row == "scalar" or 2 <= factor <= 4
+    with switching.accelerated(*SHUFFLES, row=row):
+        for h, w, batch in itertools.product(
+            (1, 5), (1, 7, 16, 37), ((), (2,), (2, 3))
+        ):
+            x = images(*batch, 2 * square, h, w)
+            y = images(*batch, 2, h * factor, w * factor)
+            run = partial(shuffled_both_ways, x, y, factor)
+            with ptac.disabled():
+                stock = run()
+            hits = [switching.hits(op) for op in SHUFFLES]
+            contract.exactly(run(), stock)
+            if serves:
+                assert [h.accelerated for h in hits] == [1, 2], hits
+
+
+def shuffled_both_ways(x: Tensor, y: Tensor, factor: int) -> list[Tensor]:
+    leaf = x.detach().requires_grad_()
+    shuffled = F.pixel_shuffle(leaf, factor)
+    (grad,) = torch.autograd.grad(shuffled, leaf, y)
+    return [shuffled.detach(), grad, F.pixel_unshuffle(y, factor)]
+
+
+def others() -> list[Callable[[], Any]]:
+    """Calls that are stock's, and its errors."""
+    x, shuffled = images(2, 8, 6, 6), partial(F.pixel_shuffle, upscale_factor=2)
+    backward = ATEN.upsample_nearest2d_backward
+    return [
+        lambda: F.interpolate(x, scale_factor=0.5),
+        lambda: F.interpolate(x.double(), scale_factor=2),
+        lambda: F.interpolate(x.bfloat16(), scale_factor=2, mode="bilinear"),
+        lambda: F.interpolate(x.byte(), scale_factor=2),
+        lambda: F.interpolate(x[:0], scale_factor=2),
+        lambda: F.interpolate(x, size=(0, 3)),
+        lambda: F.interpolate(x[:, :, :0], size=(3, 3)),
+        lambda: ATEN.upsample_nearest2d(x, [12, 12, 12], None, None),
+        lambda: ATEN.upsample_nearest2d(x, [13, 13], 0.1, 0.1),
+        lambda: ATEN.upsample_nearest2d(x[0], [12, 12], None, None),
+        lambda: backward(x, [6, 6], [2, 8, 3], None, None),
+        lambda: backward(x, [6, 6], [2, 7, 3, 3], None, None),
+        lambda: backward(x, [5, 6], [2, 8, 3, 3], None, None),
+        lambda: shuffled(x.to(memory_format=torch.channels_last)),
+        lambda: shuffled(x.double()),
+        lambda: shuffled(x[:, :7]),
+        lambda: shuffled(x[0, 0]),
+        lambda: shuffled(x[:0]),
+        lambda: F.pixel_shuffle(x, 0),
+        lambda: F.pixel_shuffle(x, -1),
+        lambda: ATEN.pixel_shuffle(x, 1 << 20),
+        lambda: F.pixel_unshuffle(x, 4),
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(others())))
+def test_what_is_stocks(number: int) -> None:
+    call = others()[number]
+
+    def said() -> object:
+        try:
+            return call()
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+
+    stock = said()
+    with switching.accelerated(*OPS):
+        hits = [switching.hits(op) for op in OPS]
+        contract.exactly(said(), stock)
+        assert not any(h.accelerated for h in hits), hits
+
+
+def test_derivatives_and_transforms() -> None:
+    x = torch.linspace(-3, 3, 2 * 4 * 6 * 6).view(2, 4, 6, 6)
+
+    def shuffle(x: Tensor) -> Tensor:
+        return F.pixel_shuffle(x[None], 2).square().sum()
+
+    def enlarge(x: Tensor) -> Tensor:
+        return F.interpolate(x[None], scale_factor=2).square().sum()
+
+    def all_of_them() -> list[Tensor]:
+        found = [torch.func.vmap(torch.func.grad(f))(x) for f in (shuffle, enlarge)]
+        leaf = x.detach().requires_grad_()
+        y = F.interpolate(leaf, scale_factor=3).pow(3)
+        (grad,) = torch.autograd.grad(y.sum(), leaf, create_graph=True)
+        return [*found, grad.detach(), *torch.autograd.grad(grad.square().sum(), leaf)]
+
+    stock = all_of_them()
+    with switching.accelerated(*OPS):
+        hits = [switching.hits(op) for op in (*NEAREST, *SHUFFLES)]
+        contract.exactly(all_of_them(), stock)
+        assert all(h.accelerated for h in hits), hits
+
+
+def test_modules_copies_autocast_threads_and_toggling() -> None:
+    model = nn.Sequential(
+        nn.Upsample(scale_factor=2),
+        nn.Upsample(scale_factor=2, mode="bilinear"),
+        nn.PixelShuffle(2),
+        nn.PixelUnshuffle(4),
+    )
+    x = torch.randn(2, 4, 16, 16)
+    stock = model(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        stock_cast = model(x)
+    found: list[Tensor] = []
+    with switching.accelerated(*OPS):
+        hits = [switching.hits(op) for op in (OPS[0], *OPS[2:])]
+        torch.testing.assert_close(copy.deepcopy(model)(x), stock)
+        assert [h.accelerated for h in hits] == [1, 1, 1, 1]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.testing.assert_close(model(x), stock_cast)
+        with ptac.disabled():
+            contract.exactly(model(x), stock)
+        threads = [
+            threading.Thread(target=lambda: found.extend(model(x) for _ in range(20)))
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        thread.join()
+    # Calls that have begun end where they began; those after it go to stock.
+    assert len(found) == 60
+    for y in found:
+        torch.testing.assert_close(y, stock)
