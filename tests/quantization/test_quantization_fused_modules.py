@@ -237,8 +237,9 @@ def test_with_and_without_operator_fusion() -> None:
     ptac.enable_operator_fusion()
     ptac.disable_model_quantization()
     assert nn.Sequential.forward is shared
-    assert called(ours) >= {"Int8Conv2d", "BatchNorm2d", "ReLU"}
+    assert "Int8Conv2d" in called(ours)  # norms may be operator_fusion's by its table
     ptac.disable_operator_fusion()
+    assert called(ours) >= {"Int8Conv2d", "BatchNorm2d", "ReLU"}
     assert nn.Sequential.forward is stock
 
 

@@ -311,9 +311,9 @@ def test_saves_less_than_stock() -> None:
         del y
         return after - before
 
-    with ptac.enable("memory_pool", "operator_fusion", include=OPS):
+    with ptac.enable("memory_pool"):
         stock = kept()
-        with switching.pins(OPS):
+        with ptac.enable("operator_fusion", include=OPS), switching.pins(OPS):
             hits = switching.hits(OPS[0])
             assert stock - kept() >= 2 * 16 * 64 * 64 * 4
             assert hits.accelerated == 1
