@@ -217,6 +217,10 @@ def test_workers_that_die(how: str) -> None:
 
 
 def descriptors() -> int:
+    """Those that are open when threads that close their queue's have ended."""
+    for thread in threading.enumerate():
+        if thread.name == "QueueFeederThread":
+            thread.join(timeout=10)
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
