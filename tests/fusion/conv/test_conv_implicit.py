@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import threading
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import switching
 import torch
 import torch.nn.functional as F
+from toggling import hold_in_threads
 from torch import Tensor, nn
 
 OPS = ("conv2d", "conv2d_backward")
@@ -253,20 +253,4 @@ def test_toggled_while_in_use() -> None:
         nn.ReLU(), nn.ConvTranspose2d(8, 3, 4, 2, 1),
     )  # fmt: skip
     x = torch.randn(4, 3, 20, 20)
-    stock, wrong, stopped = net(x), [], threading.Event()
-
-    def work() -> None:
-        while not stopped.is_set():
-            if not torch.allclose(net(x), stock, rtol=1e-4, atol=1e-5):
-                wrong.append(1)
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for _ in range(20):
-        with switching.accelerated(*OPS, row=ROWS[-1]):
-            net(x)
-    stopped.set()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    hold_in_threads(net, x, OPS, ROWS[-1])
