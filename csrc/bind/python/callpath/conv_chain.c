@@ -204,7 +204,7 @@ static const ptac_kernel *choose(conv_call *m, ptac_chain *c)
         c->n--;
     }
     row = ptac_probe(&m->call, &unused);
-    if (!row)
+    if (!row || ptac_conv_precision_is_lowered())
         return NULL;
     if (!takes(row, m, c))
         drop_pool(c);

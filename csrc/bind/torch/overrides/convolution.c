@@ -83,6 +83,7 @@ static ptac_override convolution = {
     .n_inputs = 3,
     .inputs = {0, 1, 2},
     .read = read,
+    .admit = ptac_conv_admit,
     .needs = &T.tracing_state,
     .marks = true,
 };

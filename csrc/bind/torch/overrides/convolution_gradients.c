@@ -51,7 +51,7 @@ static void stock_one(const void *context, at_tensor *out)
 /* Rounds only where the forward call has. */
 static const ptac_kernel *admit(ptac_call *call)
 {
-    const ptac_kernel *row = ptac_admit(call);
+    const ptac_kernel *row = ptac_conv_admit(call);
 
     if (!row || !row->in_bf16 || ptac_bf16_is_marked())
         return row;

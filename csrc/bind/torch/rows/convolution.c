@@ -3,6 +3,8 @@
  */
 #include "bind/torch/rows/convolution.h"
 
+#include "bind/torch/dispatch.h"
+
 /*
  * A dense batch; *channels_last says of which layout it is to torch. Volumes are served
  * in NCDHW alone.
@@ -77,6 +79,16 @@ bool ptac_conv_precision_is_lowered(void)
     precision =
         T.float32_precision(T.global_context(), AT_FLOAT32_MKLDNN, AT_FLOAT32_CONV);
     return precision == AT_FLOAT32_TF32 || precision == AT_FLOAT32_BF16;
+}
+
+const ptac_kernel *ptac_conv_admit(ptac_call *call)
+{
+    const ptac_kernel *row = ptac_admit(call);
+
+    if (!row || !ptac_conv_precision_is_lowered())
+        return row;
+    ptac_refuse(call->op, PTAC_MODE);
+    return NULL;
 }
 
 bool ptac_conv_is_not_onednns(void)
@@ -215,8 +227,6 @@ ptac_reason ptac_conv_params(const ptac_view *x, const ptac_view *w,
         why = sizes_reason(x, w);
     if (!why && !ptac_conv_axes(geo, x->n_dims, axes))
         why = PTAC_ARGUMENT;
-    if (!why && ptac_conv_precision_is_lowered())
-        why = PTAC_MODE;
     if (!why)
         why = fill(x, w, geo, axes, p);
     if (why)

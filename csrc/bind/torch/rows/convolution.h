@@ -52,8 +52,14 @@ static inline bool ptac_is_tracing(void)
     return *T.tracing_state() != NULL;
 }
 
-/* The user allows oneDNN less than float32, which it knows what to make of. */
+/*
+ * The user allows oneDNN less than float32, which it knows what to make of. Torch takes
+ * 0.2 us to say so: ask where a row of ours would do the call.
+ */
 bool ptac_conv_precision_is_lowered(void);
+
+/* ptac_admit() of a convolution, which is stock's where precision is lowered. */
+const ptac_kernel *ptac_conv_admit(ptac_call *call);
 
 /* The user has switched oneDNN off; what convolves then chooses other strides. */
 bool ptac_conv_is_not_onednns(void);

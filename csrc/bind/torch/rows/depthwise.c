@@ -70,8 +70,6 @@ ptac_reason ptac_depthwise_params(const ptac_view *x, const ptac_view *w,
         why = read_sizes(x, w, p);
     if (!why && p->channels_last)
         why = strides_reason(p);
-    if (!why && ptac_conv_precision_is_lowered())
-        why = PTAC_MODE;
     if (why)
         return why;
     p->stride_h = axes[1].stride;
