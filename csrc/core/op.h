@@ -92,4 +92,50 @@ const char *ptac_op_switch(ptac_op op);
 /* The operator of that name; PTAC_N_OPS when there is none. */
 ptac_op ptac_op_find(const char *name);
 
+enum {
+    PTAC_OP_WORDS = (PTAC_N_OPS + 63) / 64,
+};
+
+/* A set of operators, a bit each. */
+typedef struct ptac_op_set {
+    uint64_t words[PTAC_OP_WORDS];
+} ptac_op_set;
+
+static inline void ptac_op_set_add(ptac_op_set *set, ptac_op op)
+{
+    set->words[op / 64] |= UINT64_C(1) << op % 64;
+}
+
+static inline bool ptac_op_set_has(const ptac_op_set *set, ptac_op op)
+{
+    return set->words[op / 64] >> op % 64 & 1;
+}
+
+static inline bool ptac_op_set_is_empty(const ptac_op_set *set)
+{
+    uint64_t any = 0;
+
+    for (int i = 0; i < PTAC_OP_WORDS; i++)
+        any |= set->words[i];
+    return !any;
+}
+
+static inline void ptac_op_set_unite(ptac_op_set *set, const ptac_op_set *other)
+{
+    for (int i = 0; i < PTAC_OP_WORDS; i++)
+        set->words[i] |= other->words[i];
+}
+
+static inline void ptac_op_set_intersect(ptac_op_set *set, const ptac_op_set *other)
+{
+    for (int i = 0; i < PTAC_OP_WORDS; i++)
+        set->words[i] &= other->words[i];
+}
+
+static inline void ptac_op_set_remove(ptac_op_set *set, const ptac_op_set *other)
+{
+    for (int i = 0; i < PTAC_OP_WORDS; i++)
+        set->words[i] &= ~other->words[i];
+}
+
 #endif

@@ -290,17 +290,17 @@ PTAC_OF_OP(pinned)
  * An operator that is switched on, and its gradient: unless a table or a pin wants
  * them, their overrides are not in the dispatcher.
  */
-static uint64_t open_pair(ptac_op op)
+static ptac_op_set open_pair(ptac_op op)
 {
     ptac_op pair[] = {op, PTAC_N_OPS};
     char gradient[64];
-    uint64_t ops = 0;
+    ptac_op_set ops = {{0}};
 
     snprintf(gradient, sizeof gradient, "%s_backward", ptac_op_name(op));
     pair[1] = ptac_op_find(gradient);
     for (int i = 0; i < 2; i++)
         if (pair[i] != PTAC_N_OPS && ptac_chooser_gate(pair[i]) == PTAC_TAKE)
-            ops |= UINT64_C(1) << pair[i];
+            ptac_op_set_add(&ops, pair[i]);
     return ops;
 }
 
@@ -322,7 +322,7 @@ PTAC_VARARGS(pin)
             return PyErr_Format(PyExc_ValueError, "%s has no row %s on this CPU",
                                 ptac_op_name(op), row_name);
 
-        const ptac_places pair = {{[PTAC_ON_CPU] = open_pair(op)}};
+        const ptac_places pair = {.on = {[PTAC_ON_CPU] = open_pair(op)}};
         const char *trouble = ptac_override_install(pair);
 
         if (trouble)

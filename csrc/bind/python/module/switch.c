@@ -16,11 +16,10 @@ static PyObject *names_on(ptac_device device)
     const ptac_override *override;
 
     for (int i = 0; list && (override = ptac_override_at(i)); i++) {
-        const uint64_t ops =
-            override->on[device].boxed ? ptac_override_ops(override) : 0;
+        const ptac_op_set ops = ptac_override_ops(override);
 
-        for (int op = 0; op < PTAC_N_OPS; op++)
-            if (ops >> op & 1)
+        for (int op = 0; override->on[device].boxed && op < PTAC_N_OPS; op++)
+            if (ptac_op_set_has(&ops, (ptac_op)op))
                 ptac_append(&list, Py_BuildValue("ss", override->name,
                                                  ptac_op_name((ptac_op)op)));
     }
@@ -38,7 +37,7 @@ static bool places_from(PyObject *names, ptac_places *places)
 {
     const size_t length = strlen(prefixes[PTAC_ON_CUDA]);
 
-    *places = (ptac_places){{0}};
+    *places = (ptac_places){0};
     if (!PyList_Check(names))
         return PyErr_Format(PyExc_TypeError, "a list of operators is expected");
     for (Py_ssize_t i = 0; i < PyList_Size(names); i++) {
@@ -50,7 +49,7 @@ static bool places_from(PyObject *names, ptac_places *places)
 
         if (op == PTAC_N_OPS)
             return false;
-        places->on[on_cuda] |= UINT64_C(1) << op;
+        ptac_op_set_add(&places->on[on_cuda], op);
     }
     return true;
 }
@@ -73,7 +72,7 @@ PTAC_NOARGS(override_installed)
 
     for (int device = 0; device < PTAC_N_DEVICES; device++)
         for (int op = 0; list && op < PTAC_N_OPS; op++)
-            if (places.on[device] >> op & 1)
+            if (ptac_op_set_has(&places.on[device], (ptac_op)op))
                 ptac_append(&list, PyUnicode_FromFormat("%s%s", prefixes[device],
                                                         ptac_op_name((ptac_op)op)));
     return list;
@@ -86,7 +85,7 @@ PTAC_O(override_remove, names)
 
     if (!places_from(names, &places))
         return NULL;
-    if ((places.on[PTAC_ON_CPU] | places.on[PTAC_ON_CUDA]) && !ptac_is_quiet())
+    if (PyList_Size(names) && !ptac_is_quiet())
         Py_RETURN_FALSE;
     ptac_override_remove(places);
     ptac_chooser_collect();

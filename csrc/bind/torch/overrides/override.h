@@ -279,15 +279,15 @@ static inline const ptac_override_side *ptac_torchs_own(const ptac_arguments *ar
 /* The i-th announced override, or NULL beyond the last. */
 const ptac_override *ptac_override_at(int i);
 
-/* An override's operators, a bit each by ptac_op. */
-uint64_t ptac_override_ops(const ptac_override *override);
+/* An override's operators. */
+ptac_op_set ptac_override_ops(const ptac_override *override);
 
 /*
- * Operators, a bit each by ptac_op, for which overrides lie at the keys of each device.
- * An override of several lies there as long as one of them is wanted.
+ * Operators for which overrides lie at the keys of each device. An override of several
+ * lies there as long as one of them is wanted.
  */
 typedef struct ptac_places {
-    uint64_t on[PTAC_N_DEVICES];
+    ptac_op_set on[PTAC_N_DEVICES];
 } ptac_places;
 
 /*

@@ -9,14 +9,14 @@
 #include "bind/abi/dispatch_slot.h"
 
 enum {
-    MAX_OVERRIDES = 64,
+    MAX_OVERRIDES = 128,
 };
 
 static const char *const keys[PTAC_N_DEVICES] = {"CPU", "CUDA"};
 
 static const ptac_override *announced[MAX_OVERRIDES];
 static at_library libraries[MAX_OVERRIDES][PTAC_N_DEVICES];
-static uint64_t ops_wanted[MAX_OVERRIDES][PTAC_N_DEVICES];
+static ptac_op_set ops_wanted[MAX_OVERRIDES][PTAC_N_DEVICES];
 static bool is_typed[MAX_OVERRIDES][PTAC_N_DEVICES];
 static int n_announced;
 
@@ -29,14 +29,13 @@ void ptac_override_announce(ptac_override *override)
     announced[n_announced++] = override;
 }
 
-_Static_assert(PTAC_N_OPS <= 64, "masks of operators have a bit for each");
-
-uint64_t ptac_override_ops(const ptac_override *override)
+ptac_op_set ptac_override_ops(const ptac_override *override)
 {
-    uint64_t ops = UINT64_C(1) << override->op;
+    ptac_op_set ops = {{0}};
 
+    ptac_op_set_add(&ops, override->op);
     for (int i = 0; i < override->n_others; i++)
-        ops |= UINT64_C(1) << override->others[i];
+        ptac_op_set_add(&ops, override->others[i]);
     return ops;
 }
 
@@ -53,10 +52,10 @@ static bool is_possible(const ptac_override *override, int device)
            (!override->needs || ptac_torch_has(override->needs));
 }
 
-static void remove_one(int i, int device, uint64_t ops)
+static void remove_one(int i, int device, const ptac_op_set *ops)
 {
-    ops_wanted[i][device] &= ~ops;
-    if (ops_wanted[i][device])
+    ptac_op_set_remove(&ops_wanted[i][device], ops);
+    if (!ptac_op_set_is_empty(&ops_wanted[i][device]))
         return;
     if (libraries[i][device])
         T.aoti_torch_delete_library_object(libraries[i][device]);
@@ -87,9 +86,12 @@ static const char *install_one(int i, int device)
 }
 
 /* The operators of an override that are among these places. */
-static uint64_t among(const ptac_places *places, int i, int device)
+static ptac_op_set among(const ptac_places *places, int i, int device)
 {
-    return places->on[device] & ptac_override_ops(announced[i]);
+    ptac_op_set ops = ptac_override_ops(announced[i]);
+
+    ptac_op_set_intersect(&ops, &places->on[device]);
+    return ops;
 }
 
 const char *ptac_override_install(ptac_places wanted)
@@ -98,19 +100,20 @@ const char *ptac_override_install(ptac_places wanted)
 
     for (int i = 0; i < n_announced; i++) {
         for (int device = 0; device < PTAC_N_DEVICES; device++) {
-            const uint64_t ops = among(&wanted, i, device);
+            const ptac_op_set ops = among(&wanted, i, device);
             ptac_places added = wanted;
             const char *trouble = NULL;
 
-            if (!ops || !is_possible(announced[i], device))
+            if (ptac_op_set_is_empty(&ops) || !is_possible(announced[i], device))
                 continue;
             if (!libraries[i][device])
                 trouble = install_one(i, device);
-            ops_wanted[i][device] |= trouble ? 0 : ops;
-            if (!trouble)
+            if (!trouble) {
+                ptac_op_set_unite(&ops_wanted[i][device], &ops);
                 continue;
+            }
             for (int each = 0; each < PTAC_N_DEVICES; each++)
-                added.on[each] &= ~before.on[each];
+                ptac_op_set_remove(&added.on[each], &before.on[each]);
             ptac_override_remove(added);
             return trouble;
         }
@@ -120,12 +123,12 @@ const char *ptac_override_install(ptac_places wanted)
 
 ptac_places ptac_override_installed(bool only_typed)
 {
-    ptac_places found = {{0}};
+    ptac_places found = {0};
 
     for (int i = 0; i < n_announced; i++)
         for (int device = 0; device < PTAC_N_DEVICES; device++)
             if (libraries[i][device] && (is_typed[i][device] || !only_typed))
-                found.on[device] |= ops_wanted[i][device];
+                ptac_op_set_unite(&found.on[device], &ops_wanted[i][device]);
     return found;
 }
 
@@ -133,6 +136,9 @@ void ptac_override_remove(ptac_places unwanted)
 {
     /* Torch restores the kernel that each registration had covered. */
     for (int i = n_announced - 1; i >= 0; i--)
-        for (int device = 0; device < PTAC_N_DEVICES; device++)
-            remove_one(i, device, among(&unwanted, i, device));
+        for (int device = 0; device < PTAC_N_DEVICES; device++) {
+            const ptac_op_set ops = among(&unwanted, i, device);
+
+            remove_one(i, device, &ops);
+        }
 }
