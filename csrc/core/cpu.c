@@ -29,6 +29,7 @@ enum {
     BIT_AMX_INT8 = 1 << 25,
     BIT_AVX_VNNI = 1 << 4, /* of leaf 7.1, EAX */
     BIT_AVX512_BF16 = 1 << 5,
+    BIT_AMX_FP16 = 1 << 21,
 };
 
 /* volatile, so as to stay behind the check for OSXSAVE, without which it is illegal. */
@@ -73,6 +74,8 @@ __attribute__((constructor)) static void detect_features(void)
         detected |= PTAC_CPU_AVX_VNNI;
     if (has_avx512 && (a & BIT_AVX512_BF16))
         detected |= PTAC_CPU_AVX512_BF16;
+    if (has_avx512 && tiles && (a & BIT_AMX_FP16))
+        detected |= PTAC_CPU_AMX_FP16;
 }
 
 __attribute__((constructor)) static void detect_model(void)

@@ -17,10 +17,11 @@ enum {
     PTAC_CPU_AMX_INT8 = 1u << 4,    /* tiles of bytes; needs the kernel's permission */
 };
 
-/* Products of bfloat16; only beside PTAC_CPU_AVX512. */
+/* Products of 16 bits; only beside PTAC_CPU_AVX512. */
 enum {
     PTAC_CPU_AVX512_BF16 = 1u << 16,
     PTAC_CPU_AMX_BF16 = 1u << 17, /* the system keeps tiles; a process has to ask */
+    PTAC_CPU_AMX_FP16 = 1u << 18, /* likewise; of float16: torch then has TF32, too */
 };
 
 /* Instruction set classes, as calibration tables name them. */

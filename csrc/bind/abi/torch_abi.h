@@ -44,7 +44,8 @@ enum {
     AT_DEVICE_CUDA = 1,
     AT_FLOAT32_MKLDNN = 2, /* whose float32 */
     AT_FLOAT32_CONV = 1,   /* in which operators */
-    AT_FLOAT32_TF32 = 2,   /* is computed how */
+    AT_FLOAT32_MATMUL = 3,
+    AT_FLOAT32_TF32 = 2, /* is computed how */
     AT_FLOAT32_BF16 = 3,
     AT_MEMORY_FORMAT_CONTIGUOUS = 0,
     AT_MEMORY_FORMAT_CHANNELS_LAST = 2,
@@ -312,6 +313,7 @@ typedef struct at_string {
       (at_tensor, int64_t))                                                            \
     M(at_result, cpu_pixel_unshuffle, "_ZN2at3cpu15pixel_unshuffleERKNS_6TensorEl",    \
       (at_tensor, int64_t))                                                            \
+    M(at_result, cpu_mm, "_ZN2at3cpu2mmERKNS_6TensorES3_", (at_tensor, at_tensor))     \
     M(at_result, cpu_log_softmax, "_ZN2at3cpu12_log_softmaxERKNS_6TensorElb",          \
       (at_tensor, int64_t, bool))                                                      \
     M(at_result, cpu_log_softmax_backward,                                             \

@@ -7,6 +7,7 @@
  *   vec, vec_f64, ints, mask lanes of float, double, int32; a truth value a lane
  *   v_all(n)                 whether n is LANES, where asking is worth it
  *   v_first(n), v_load_some(p, n), v_compare(a, b, how), v_low(v), v_high(v), v_permute
+ *   v_fold(v)                lane by lane, the sum of its 128-bit parts
  *
  * and adds words of its own: v_store_first, v_scale, v_sum, v_largest, v_transpose.
  *
@@ -146,6 +147,15 @@ INLINE void transpose_parts(vec rows[LANES])
         rows[i + 2] = PS(shuffle)(pairs[i + 1], pairs[i + 3], 0x44);
         rows[i + 3] = PS(shuffle)(pairs[i + 1], pairs[i + 3], 0xee);
     }
+}
+
+/* The sums of four vectors' lanes. */
+INLINE __m128 v_sums_of_four(const vec v[4])
+{
+    const vec a = PS(add)(PS(unpacklo)(v[0], v[1]), PS(unpackhi)(v[0], v[1]));
+    const vec b = PS(add)(PS(unpacklo)(v[2], v[3]), PS(unpackhi)(v[2], v[3]));
+
+    return v_fold(PS(add)(PS(shuffle)(a, b, 0x44), PS(shuffle)(a, b, 0xee)));
 }
 
 #endif

@@ -47,6 +47,8 @@ __attribute__((target("avx2"), always_inline)) static inline double v_total(vec_
 
 #define v_round(v) _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 
+#define v_fold(v) _mm_add_ps(v_low(v), v_high(v))
+
 #include "ops/math/lanes.h"
 
 /* Masked stores take dozens of steps on AMD's CPUs; a branch on n is foreseen. */

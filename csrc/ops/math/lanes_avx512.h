@@ -37,6 +37,13 @@ typedef __mmask16 mask;
 #define v_high(v)           _mm512_extractf32x8_ps(v, 1)
 #define v_permute(table, i) _mm512_permutexvar_ps(i, table)
 
+#define v_fold(v) fold_parts(_mm256_add_ps(v_low(v), v_high(v)))
+
+TARGET static inline __attribute__((always_inline)) __m128 fold_parts(__m256 v)
+{
+    return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+}
+
 #include "ops/math/lanes.h"
 
 INLINE void v_store_first(float *p, vec v, int n)

@@ -9,29 +9,26 @@ import torch
 
 from pai_torchacc.bench.cases.case import Call, Case
 
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 196, 256, 512)
+WEIGHTS = ((64, 64), (256, 256), (512, 512), (512, 2048), (2048, 512), (768, 768))
+LONG_WEIGHTS = (768, 3072), (3072, 768)
+"""As (terms, rows of the weight)."""
+
 SHAPES = (
-    (8, 64, 64),
-    (32, 128, 64),
-    (64, 128, 128),
-    (64, 256, 256),
-    (64, 512, 128),
-    (64, 1000, 64),
-    (64, 512, 512),
-    (256, 256, 256),
-    (64, 784, 1024),
-    (64, 3072, 768),
-    (128, 768, 768),
-    (196, 2048, 512),
-    (512, 512, 512),
-    (512, 3072, 768),
+    *((m, k, n) for k, n in WEIGHTS + LONG_WEIGHTS for m in ROWS),
+    (64, 256, 1000),
+    (1024, 64, 64),
+    (1024, 256, 256),
     (1024, 256, 1024),
     (1024, 1024, 1024),
+    (4096, 64, 64),
+    (4096, 256, 256),
 )
 """Products as (rows of x, terms, rows of the weight)."""
 
 
 def cases() -> Iterator[Case]:
-    """Cases of linear_act; with gradients, forward and backward are timed together."""
+    """Cases of linear_act and mm; layers are timed with their gradients."""
     for m, k, n in SHAPES:
         for act in ("", "_act"):
             for way in ("infer", "train"):
@@ -40,6 +37,24 @@ def cases() -> Iterator[Case]:
                 yield Case(
                     "linear_act", way + act, "float32", (m, k, n), (make,), others
                 )
+    yield from products()
+
+
+def products() -> Iterator[Case]:
+    """Cases of mm: with a weight as a layer has it, and its gradients' products.
+
+    Their sizes are those of the product: of a weight's gradient the terms are few.
+    """
+    for m, k, n in SHAPES:
+        for kind, sizes in (("nt", (m, k, n)), ("nn", (m, n, k)), ("tn", (n, m, k))):
+            yield Case("mm", kind, "float32", sizes, (partial(_product, kind, sizes),))
+
+
+def _product(kind: str, sizes: tuple[int, int, int]) -> Call:
+    m, k, n = sizes
+    a = torch.randn(k, m).t() if kind[0] == "t" else torch.randn(m, k)
+    b = torch.randn(n, k).t() if kind[1] == "t" else torch.randn(k, n)
+    return lambda: torch.mm(a, b)
 
 
 def _make(m: int, k: int, n: int, has_act: bool, is_training: bool) -> Call:

@@ -52,6 +52,7 @@
 #include <ATen/ops/max_pool3d_with_indices_cpu_dispatch.h>
 #include <ATen/ops/mish_backward_cpu_dispatch.h>
 #include <ATen/ops/mish_cpu_dispatch.h>
+#include <ATen/ops/mm_cpu_dispatch.h>
 #include <ATen/ops/native_batch_norm_backward_cpu_dispatch.h>
 #include <ATen/ops/native_batch_norm_cpu_dispatch.h>
 #include <ATen/ops/native_layer_norm_backward_cuda_dispatch.h>
@@ -251,6 +252,7 @@ constexpr auto cpu_upsample_nearest2d_backward = &at::cpu::upsample_nearest2d_ba
 constexpr auto cpu_upsample_bilinear2d = &at::cpu::upsample_bilinear2d;
 constexpr auto cpu_pixel_shuffle = &at::cpu::pixel_shuffle;
 constexpr auto cpu_pixel_unshuffle = &at::cpu::pixel_unshuffle;
+constexpr auto cpu_mm = &at::cpu::mm;
 constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
 constexpr auto cpu_batch_norm = &at::cpu::native_batch_norm;
@@ -338,6 +340,7 @@ static_assert(std::is_same_v<std::underlying_type_t<at::Float32Op>, int>);
 static_assert(std::is_same_v<std::underlying_type_t<at::Float32Precision>, int>);
 static_assert(AT_FLOAT32_MKLDNN == static_cast<int>(at::Float32Backend::MKLDNN));
 static_assert(AT_FLOAT32_CONV == static_cast<int>(at::Float32Op::CONV));
+static_assert(AT_FLOAT32_MATMUL == static_cast<int>(at::Float32Op::MATMUL));
 static_assert(AT_FLOAT32_TF32 == static_cast<int>(at::Float32Precision::TF32));
 static_assert(AT_FLOAT32_BF16 == static_cast<int>(at::Float32Precision::BF16));
 static_assert(AT_DEVICE_CPU == static_cast<int>(at::DeviceType::CPU));

@@ -6,13 +6,47 @@
 
 #include "bind/torch/rows/bf16.h"
 #include "ops/bf16/cast.h"
+#include "ops/product/product.h"
 
 #include <string.h>
 
+bool ptac_products_are_lowered(void)
+{
+    int precision;
+
+    if (!T.global_context || !T.float32_precision)
+        return false;
+    precision =
+        T.float32_precision(T.global_context(), AT_FLOAT32_MKLDNN, AT_FLOAT32_MATMUL);
+    return precision == AT_FLOAT32_BF16 ||
+           (precision == AT_FLOAT32_TF32 && ptac_cpu_features() & PTAC_CPU_AMX_FP16);
+}
+
+/* Our own way for a provider; NULL where it is none, or this CPU has none. */
+static const ptac_product_way *own_way(ptac_gemm provider)
+{
+    switch (provider) {
+    case PTAC_GEMM_DOT:
+        return ptac_product_best(PTAC_PRODUCT_DOT);
+    case PTAC_GEMM_PACKED:
+        return ptac_product_best(PTAC_PRODUCT_PACKED);
+    default:
+        return NULL;
+    }
+}
+
 bool ptac_gemm_can(ptac_gemm provider)
 {
-    return provider != PTAC_GEMM_ONEDNN || (T.aoti_torch_cpu__linear_pointwise &&
-                                            T.aoti_torch_cpu__linear_pointwise_binary);
+    switch (provider) {
+    case PTAC_GEMM_ONEDNN:
+        return T.aoti_torch_cpu__linear_pointwise &&
+               T.aoti_torch_cpu__linear_pointwise_binary;
+    case PTAC_GEMM_DOT:
+    case PTAC_GEMM_PACKED:
+        return own_way(provider);
+    default:
+        return true;
+    }
 }
 
 /* Rows [row, row + m) and columns [column, column + n) as a tensor of their own. */
@@ -194,14 +228,55 @@ static at_error bf16_product(const ptac_matrix *a, const ptac_matrix *b, at_tens
            ptac_bf16_widened(product, out) != PTAC_OK;
 }
 
+static const float *data_of(const ptac_matrix *a)
+{
+    return (const float *)at_data(a->tensor) + a->offset;
+}
+
+/* The product by our own way, a new matrix; *out stays NULL where it cannot. */
+static at_error own_product(const ptac_product_way *way, const ptac_matrix *a,
+                            const ptac_matrix *b, at_tensor bias, at_tensor *out)
+{
+    AT_OWNED at_tensor made = NULL;
+    ptac_product p = {
+        .m = a->sizes[0],
+        .n = b->sizes[0],
+        .k = a->sizes[1],
+        .a = data_of(a),
+        .b = data_of(b),
+        .a_row = a->strides[0],
+        .a_term = a->strides[1],
+        .b_term = b->strides[1],
+        .b_column = b->strides[0],
+        .bias = at_data(bias),
+        .y_row = b->sizes[0],
+    };
+
+    if (way->accepts(&p))
+        return 0;
+    if (ptac_new_matrix(p.m, p.n, &made, NULL))
+        return 1;
+    p.y = at_data(made);
+    if (!way->run(&p))
+        *out = at_give(&made);
+    return 0;
+}
+
 at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
                         at_tensor bias, at_tensor *out, bool *has_bias)
 {
     const int64_t m = a->sizes[0];
     const bool can = provider == PTAC_GEMM_ONEDNN && is_dense(b);
+    const ptac_product_way *way = own_way(provider);
     AT_OWNED at_tensor made = NULL;
     int64_t first = 0;
 
+    *out = NULL;
+    *has_bias = true;
+    if (way && own_product(way, a, b, bias, out))
+        return 1;
+    if (*out)
+        return 0;
     *has_bias = can && next_piece(m) == m;
     if (provider == PTAC_GEMM_BF16)
         return bf16_product(a, b, out);

@@ -1,8 +1,8 @@
 /*
  * gemm.h - matrix products by the libraries that torch brings.
  *
- * out = a b^T with a [m, k] and b [n, k], any strides. Two providers give the same
- * product in different order of summation, a third one of rounded operands:
+ * out = a b^T with a [m, k] and b [n, k], any strides. Providers give the same product
+ * in different order of summation, one of them that of rounded operands:
  *
  *   PTAC_GEMM_BLAS     what torch.mm calls (MKL or OpenBLAS)
  *   PTAC_GEMM_ONEDNN   oneDNN, whose kernels are made for each shape when it is first
@@ -15,6 +15,9 @@
  *                      from pieces. For a second factor with gaps it has only a
  *                      reference implementation, 1000 times slower: such products go
  *                      to BLAS.
+ *
+ *   PTAC_GEMM_DOT      our own, of few rows: see ops/product/product.h. Where the sum
+ *   PTAC_GEMM_PACKED   follows the batch, or a layout is not theirs, BLAS multiplies.
  *
  *   PTAC_GEMM_BF16     oneDNN with operands rounded to bfloat16, and the results once
  *                      more; sums are float32's. Whole products, of matrices whose rows
@@ -44,6 +47,8 @@ static inline ptac_matrix ptac_transposed(ptac_matrix a)
 typedef enum ptac_gemm {
     PTAC_GEMM_BLAS,
     PTAC_GEMM_ONEDNN,
+    PTAC_GEMM_DOT,
+    PTAC_GEMM_PACKED,
     PTAC_GEMM_BF16,
 } ptac_gemm;
 
@@ -52,6 +57,12 @@ enum {
     PTAC_GEMM_TERMS = 1024,
     PTAC_GEMM_MANY_TERMS = 4096,
 };
+
+/*
+ * The user allows torch less than float32 in products on this CPU. Where torch does not
+ * say so to C, this is false.
+ */
+bool ptac_products_are_lowered(void);
 
 /* The provider exists in this torch. */
 bool ptac_gemm_can(ptac_gemm provider);

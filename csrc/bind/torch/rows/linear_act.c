@@ -21,6 +21,10 @@ enum {
     TRAIN_KERNEL_TF32,
 };
 
+enum {
+    LEAST_SIDE = 16, /* thinner products are not worth a look into the table */
+};
+
 #define KINDS                                                                          \
     "infer", "infer_act", "train", "train_act", "train_kernel", "infer_act_tf32",      \
         "train_act_tf32", "train_kernel_tf32"
@@ -47,8 +51,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 
     if (p->m == 0 || p->n == 0 || p->k == 0)
         return PTAC_EMPTY;
-    /* Products with a thin side run at the speed of memory, by every library. */
-    if (call->on == PTAC_ON_CPU && (p->m < 8 || p->n < 16 || p->k < 16))
+    if (call->on == PTAC_ON_CPU && (p->n < LEAST_SIDE || p->k < LEAST_SIDE))
         return PTAC_SHAPE;
     shape->kind = call->on == PTAC_ON_CPU ? kind_on_cpu(p)
                                           : kind_on_cuda(p, call->inputs[0].dtype);
@@ -348,7 +351,10 @@ static ptac_reason accepts_onednn(const ptac_call *call)
     return p->m < PTAC_GEMM_PIECE ? PTAC_SHAPE : PTAC_TAKE;
 }
 
-/* The rows of a library, forward and backward: how PTAC_ROW goes on behind them. */
+/*
+ * The rows of a library, forward and backward: how PTAC_ROW goes on behind them. Our
+ * own products are for operands that lie as forward's do: gradients are BLAS's.
+ */
 #define ROW(id, library, provider, direction, ...)                                     \
     static ptac_status direction##_##provider(const ptac_call *call)                   \
     {                                                                                  \
@@ -360,8 +366,20 @@ static ptac_reason accepts_onednn(const ptac_call *call)
         forward_##provider, ##__VA_ARGS__)                                             \
     ROW(LINEAR_ACT_BACKWARD, library, provider, backward, level, needs, accepts,       \
         backward_##provider, ##__VA_ARGS__)
+#define OWN_ROWS(way, provider)                                                        \
+    static ptac_reason accepts_##provider(const ptac_call *call)                       \
+    {                                                                                  \
+        (void)call;                                                                    \
+        return ptac_gemm_can(PTAC_GEMM_##provider) ? PTAC_TAKE : PTAC_NOT_FASTER;      \
+    }                                                                                  \
+    ROW(LINEAR_ACT, way, provider, forward, PTAC_CLOSE, PTAC_CPU_AVX2,                 \
+        accepts_##provider, forward_##provider)                                        \
+    PTAC_ROW(LINEAR_ACT_BACKWARD, way, PTAC_CLOSE, PTAC_CPU_AVX2, accepts_##provider,  \
+             backward_BLAS)
 
 /* BLAS takes any product, oneDNN refuses small ones. */
 ROWS("blas", BLAS, PTAC_CLOSE, 0, ptac_accept_all, .rank = 1)
 ROWS("onednn", ONEDNN, PTAC_CLOSE, 0, accepts_onednn)
+OWN_ROWS("dot", DOT)
+OWN_ROWS("packed", PACKED)
 ROWS("bf16", BF16, PTAC_FAST, PTAC_CPU_AVX512_BF16, ptac_accept_all, .in_bf16 = true)

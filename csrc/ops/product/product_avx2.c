@@ -1,0 +1,14 @@
+/*
+ * product_avx2.c - products of few rows, eight float lanes at a time.
+ *
+ * The algorithms are in the templates; this file only names the lanes.
+ */
+#if defined(__x86_64__)
+#include "ops/math/lanes_avx2.h"
+
+#define ISA               "avx2"
+#define NEEDS             PTAC_CPU_AVX2
+#define WAYS              ptac_products_avx2
+#define PRODUCT_REGISTERS 16
+#include "ops/product/product_tpl.h"
+#endif
