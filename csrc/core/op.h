@@ -46,6 +46,7 @@
     X(CROSS_ENTROPY, "cross_entropy", FUSION)                                          \
     X(CROSS_ENTROPY_BACKWARD, "cross_entropy_backward", FUSION)                        \
     X(MM, "mm", FUSION)                                                                \
+    X(ADDMM, "addmm", FUSION)                                                          \
     X(LINEAR_ACT, "linear_act", FUSION)                                                \
     X(LINEAR_ACT_BACKWARD, "linear_act_backward", FUSION)                              \
     X(MLP, "mlp", FUSION)                                                              \

@@ -6,6 +6,7 @@
  * compare all words from before and after. In the CPU's kernel torch's own functions
  * have given way to a boxed one of torch's library, without unboxed ones, and the
  * functor holds the address that we have registered. Nothing else looks like that.
+ * Where that is, is the same in every operator's entry.
  */
 #define _GNU_SOURCE /* dl_iterate_phdr */
 #include "bind/abi/dispatch_slot.h"
@@ -27,23 +28,31 @@ typedef struct operator_name {
     at_string name, overload;
 } operator_name;
 
-void at_entry_remember(const char *name, at_entry *entry)
+/* What torch knows of an operator, *n_words of it; NULL where that cannot be found. */
+static uint64_t *find(const char *name, size_t *n_words)
 {
     char full[80] = "aten::";
     operator_name key = {{.text = full}, {.text = ""}};
     at_result found; /* the operator, its node in a list, and whether there is one */
 
-    *entry = (at_entry){NULL};
     if (!T.c10_dispatcher || !T.c10_find_operator)
-        return;
+        return NULL;
     strncat(full, name, sizeof full - strlen(full) - 1);
     key.name.length = strlen(full);
     found = T.c10_find_operator(T.c10_dispatcher(), &key);
     if (!((uintptr_t)found.words[2] & 1) ||
         (char *)found.words[0] != (char *)found.words[1] + 2 * sizeof(void *))
+        return NULL;
+    *n_words = malloc_usable_size(found.words[1]) / sizeof(uint64_t) - 2;
+    return found.words[0];
+}
+
+void at_entry_remember(const char *name, at_entry *entry)
+{
+    *entry = (at_entry){NULL};
+    entry->live = find(name, &entry->n_words);
+    if (!entry->live)
         return;
-    entry->n_words = malloc_usable_size(found.words[1]) / sizeof(uint64_t) - 2;
-    entry->live = found.words[0];
     entry->before = malloc(entry->n_words * sizeof(uint64_t));
     if (entry->before)
         memcpy(entry->before, entry->live, entry->n_words * sizeof(uint64_t));
@@ -122,5 +131,28 @@ bool at_entry_set_typed(at_entry *entry, at_boxed_fn boxed, const void *typed)
     if (n_found != 1)
         return false;
     __atomic_store_n(&slot[UNBOXED], (uint64_t)(uintptr_t)typed, __ATOMIC_RELEASE);
+    entry->place = (size_t)(slot - entry->live);
     return true;
+}
+
+uint64_t *at_slot_of(const char *name, size_t place)
+{
+    size_t n_words = 0;
+    uint64_t *slot = find(name, &n_words);
+
+    if (!slot || !place || place + SLOT_WORDS > n_words)
+        return NULL;
+    slot += place;
+    return slot[FUNCTOR] && !slot[SYMBOLIC] && is_torchs_function(slot[BOXED]) &&
+                   is_torchs_function(slot[UNBOXED])
+               ? &slot[UNBOXED]
+               : NULL;
+}
+
+bool at_slot_exchange(uint64_t *slot, const void *expected, const void *function)
+{
+    uint64_t now = (uint64_t)(uintptr_t)expected;
+
+    return __atomic_compare_exchange_n(slot, &now, (uint64_t)(uintptr_t)function, false,
+                                       __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }

@@ -118,6 +118,21 @@ enum {
        const int64_t *, int64_t, int64_t, const int32_t *, int64_t, at_tensor *,       \
        at_tensor *, at_tensor *))
 
+/* c10::Scalar: what it holds, and that at a place for complex numbers. */
+enum {
+    AT_SCALAR_REAL = 0,
+    AT_SCALAR_INT = 1,
+};
+
+typedef struct at_scalar {
+    int32_t tag, unused[3];
+    union {
+        double real;
+        int64_t integer;
+        double both[2];
+    };
+} at_scalar;
+
 /*
  * What a C++ function returns that has a destructor: a tensor, a tuple of them, a
  * counted pointer. The caller lends memory for it. Its address travels as that of a C
@@ -314,6 +329,8 @@ typedef struct at_string {
     M(at_result, cpu_pixel_unshuffle, "_ZN2at3cpu15pixel_unshuffleERKNS_6TensorEl",    \
       (at_tensor, int64_t))                                                            \
     M(at_result, cpu_mm, "_ZN2at3cpu2mmERKNS_6TensorES3_", (at_tensor, at_tensor))     \
+    M(at_result, cpu_addmm, "_ZN2at3cpu5addmmERKNS_6TensorES3_S3_RKN3c106ScalarES7_",  \
+      (at_tensor, at_tensor, at_tensor, const at_scalar *, const at_scalar *))         \
     M(at_result, cpu_log_softmax, "_ZN2at3cpu12_log_softmaxERKNS_6TensorElb",          \
       (at_tensor, int64_t, bool))                                                      \
     M(at_result, cpu_log_softmax_backward,                                             \

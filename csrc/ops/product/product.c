@@ -1,8 +1,8 @@
 /*
  * product.c - the choice between the ways to compute a product, what they can do, and
- * mm by definition.
+ * mm and addmm by definition.
  *
- * The row "scalar" runs on any CPU; every other row is tested against it.
+ * The rows "scalar" run on any CPU; every other row is tested against them.
  */
 #include "ops/product/product.h"
 
@@ -78,6 +78,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 }
 
 PTAC_SHAPES(MM, classify, "nn", "nt", "tn", "tt")
+PTAC_SHAPES(ADDMM, classify, "nn", "nt", "tn", "tt")
 
 ptac_product ptac_product_of(const ptac_call *call)
 {
@@ -92,6 +93,7 @@ ptac_product ptac_product_of(const ptac_call *call)
         .a_term = is_row_by_row(a) ? 1 : a->strides[1],
         .b_term = b->strides[0],
         .b_column = is_row_by_row(b) ? 1 : b->strides[1],
+        .bias = call->op == PTAC_OP_ADDMM ? call->inputs[2].data : NULL,
         .y = call->outputs[0].data,
         .y_row = b->sizes[1],
     };
@@ -115,7 +117,7 @@ static ptac_status run_scalar(const ptac_call *call)
     for (int64_t i = 0; i < p.m; i++) {
         for (int64_t j = 0; j < p.n; j++) {
             const float *a = p.a + i * p.a_row, *b = p.b + j * p.b_column;
-            double sum = 0;
+            double sum = p.bias ? p.bias[j] : 0;
 
             for (int64_t l = 0; l < p.k; l++)
                 sum += (double)a[l * p.a_term] * b[l * p.b_term];
@@ -126,3 +128,4 @@ static ptac_status run_scalar(const ptac_call *call)
 }
 
 PTAC_ROW(MM, "scalar", PTAC_CLOSE, 0, accepts_floats, run_scalar)
+PTAC_ROW(ADDMM, "scalar", PTAC_CLOSE, 0, accepts_floats, run_scalar)

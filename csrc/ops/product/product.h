@@ -1,5 +1,6 @@
 /*
- * product.h - the operator mm, y = a b, and products for layers. Level close.
+ * product.h - the operators mm, y = a b, and addmm, y = a b + bias, and products for
+ * layers. Level close.
  *
  * For products that have few rows or are of odd sizes; libraries are as good at large
  * ones. Matrices are of float32 and lie as they lie: nothing is kept from one call to
@@ -54,7 +55,7 @@ extern const ptac_product_way ptac_products_avx2[PTAC_N_PRODUCT_WAYS];
 extern const ptac_product_way ptac_products_avx512[PTAC_N_PRODUCT_WAYS];
 #endif
 
-/* The product of a call of mm: inputs a [m, k] and b [k, n], output y. */
+/* The product of a call: inputs a [m, k], b [k, n] and, of addmm, bias [n]; output y. */
 ptac_product ptac_product_of(const ptac_call *call);
 
 ptac_reason ptac_product_accepts_dot(const ptac_product *product);

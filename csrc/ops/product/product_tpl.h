@@ -1,5 +1,5 @@
 /*
- * product_tpl.h - both ways to compute a product, and the rows of mm.
+ * product_tpl.h - both ways to compute a product, and the rows of mm and addmm.
  *
  * The includer defines, besides lanes, ISA, NEEDS, WAYS, and PRODUCT_REGISTERS: how
  * many vectors fit into registers.
@@ -41,5 +41,9 @@ static ptac_status run_packed(const ptac_call *call)
     return product_packed(&p);
 }
 
-PTAC_ROW(MM, "dot_" ISA, PTAC_CLOSE, NEEDS, accepts_dot, run_dot)
-PTAC_ROW(MM, "packed_" ISA, PTAC_CLOSE, NEEDS, accepts_packed, run_packed, .rank = 1)
+#define ROWS(id)                                                                       \
+    PTAC_ROW(id, "dot_" ISA, PTAC_CLOSE, NEEDS, accepts_dot, run_dot)                  \
+    PTAC_ROW(id, "packed_" ISA, PTAC_CLOSE, NEEDS, accepts_packed, run_packed,         \
+             .rank = 1)
+ROWS(MM)
+ROWS(ADDMM)

@@ -41,20 +41,29 @@ def cases() -> Iterator[Case]:
 
 
 def products() -> Iterator[Case]:
-    """Cases of mm: with a weight as a layer has it, and its gradients' products.
+    """Cases of mm and addmm: with a layer's weight, and its gradients' products.
 
     Their sizes are those of the product: of a weight's gradient the terms are few.
     """
     for m, k, n in SHAPES:
         for kind, sizes in (("nt", (m, k, n)), ("nn", (m, n, k)), ("tn", (n, m, k))):
-            yield Case("mm", kind, "float32", sizes, (partial(_product, kind, sizes),))
+            yield _case("mm", kind, sizes)
+        for kind in ("nt", "nn"):
+            yield _case("addmm", kind, (m, k, n))
 
 
-def _product(kind: str, sizes: tuple[int, int, int]) -> Call:
+def _case(op: str, kind: str, sizes: tuple[int, int, int]) -> Case:
+    return Case(op, kind, "float32", sizes, (partial(_product, op, kind, sizes),))
+
+
+def _product(op: str, kind: str, sizes: tuple[int, int, int]) -> Call:
     m, k, n = sizes
     a = torch.randn(k, m).t() if kind[0] == "t" else torch.randn(m, k)
     b = torch.randn(n, k).t() if kind[1] == "t" else torch.randn(k, n)
-    return lambda: torch.mm(a, b)
+    if op == "mm":
+        return lambda: torch.mm(a, b)
+    bias = torch.randn(n)
+    return lambda: torch.addmm(bias, a, b)
 
 
 def _make(m: int, k: int, n: int, has_act: bool, is_training: bool) -> Call:

@@ -53,6 +53,7 @@
 #include <ATen/ops/mish_backward_cpu_dispatch.h>
 #include <ATen/ops/mish_cpu_dispatch.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
+#include <ATen/ops/addmm_cpu_dispatch.h>
 #include <ATen/ops/native_batch_norm_backward_cpu_dispatch.h>
 #include <ATen/ops/native_batch_norm_cpu_dispatch.h>
 #include <ATen/ops/native_layer_norm_backward_cuda_dispatch.h>
@@ -122,6 +123,11 @@ template <> struct crossing<const at::Tensor &> {
 template <> struct crossing<const at::TensorBase &> {
     using type = at_tensor;
 };
+template <> struct crossing<const c10::Scalar &> {
+    using type = const at_scalar *;
+};
+static_assert(sizeof(c10::Scalar) == sizeof(at_scalar));
+static_assert(offsetof(at_scalar, real) == alignof(c10::complex<double>));
 template <> struct crossing<at::IntArrayRef> {
     using type = at_ints;
 };
@@ -253,6 +259,7 @@ constexpr auto cpu_upsample_bilinear2d = &at::cpu::upsample_bilinear2d;
 constexpr auto cpu_pixel_shuffle = &at::cpu::pixel_shuffle;
 constexpr auto cpu_pixel_unshuffle = &at::cpu::pixel_unshuffle;
 constexpr auto cpu_mm = &at::cpu::mm;
+constexpr auto cpu_addmm = &at::cpu::addmm;
 constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
 constexpr auto cpu_batch_norm = &at::cpu::native_batch_norm;

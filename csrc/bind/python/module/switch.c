@@ -92,6 +92,23 @@ PTAC_O(override_remove, names)
     Py_RETURN_TRUE;
 }
 
+static bool call_once(void *function)
+{
+    PTAC_OWNED PyObject *done = PyObject_CallNoArgs(function);
+
+    return done;
+}
+
+/*
+ * scalars_prove(call) -> whether calls with a Scalar can be ours: see
+ * ptac_scalars_prove(). call() is torch.addmm of some matrices on the CPU.
+ */
+PTAC_O(scalars_prove, call)
+{
+    ptac_scalars_prove(ptac_override_place(PTAC_ON_CPU), call_once, call);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(ptac_scalars_are_known());
+}
+
 /* flight() -> (calls in flight, calls ever entered) */
 PTAC_GIVES(flight, Py_BuildValue("lk", ptac_calls_in_flight(), ptac_calls_entered()))
 

@@ -16,7 +16,7 @@ static const struct {
     {"Tensor?", 'T'},     {"Tensor", 't'},  {"SymInt[]?", 'L'}, {"int[]?", 'L'},
     {"SymInt[", 'l'},     {"int[", 'l'},    {"bool[3", 'm'},    {"bool[2", 'p'},
     {"ScalarType ", 's'}, {"SymInt ", 'i'}, {"int ", 'i'},      {"int? ", 'I'},
-    {"bool ", 'b'},       {"float ", 'd'},  {"float? ", 'D'},
+    {"bool ", 'b'},       {"float ", 'd'},  {"float? ", 'D'},   {"Scalar ", 'c'},
 };
 
 static char letter_of(const char *text)
@@ -43,6 +43,7 @@ bool ptac_schema_read(ptac_override *override)
         if (override->n_arguments == PTAC_MAX_ARGUMENTS || !letter_of(at))
             return false;
         n_reals += (letter_of(at) | 0x20) == 'd';
+        override->is_only_typed |= letter_of(at) == 'c';
         override->types[override->n_arguments++] = letter_of(at);
         at += strcspn(at, ",)");
     }

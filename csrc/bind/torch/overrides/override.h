@@ -37,8 +37,12 @@ typedef struct ptac_argument {
         int64_t number; /* int, int?, ScalarType */
         bool truth;     /* bool */
         double real;    /* float, float? */
+        struct {
+            double value;            /* Scalar, if that is a real number; */
+            const at_scalar *scalar; /* the whole of it */
+        };
     };
-    bool is_given; /* false: None */
+    bool is_given; /* false: None, or a Scalar that is complex or symbolic */
 } ptac_argument;
 
 struct ptac_override;
@@ -92,7 +96,7 @@ typedef struct ptac_override_side {
 } ptac_override_side;
 
 typedef struct ptac_override {
-    /* As torch prints it. No Scalar: torch's C ABI breaks at the first call. */
+    /* As torch prints it. Where it has a Scalar, see scalars.c. */
     const char *schema;
     ptac_op op;
 
@@ -143,7 +147,8 @@ typedef struct ptac_override {
     char name[56];
     char types[PTAC_MAX_ARGUMENTS];
     int n_arguments, n_outputs;
-    bool can_be_typed; /* all arguments can be read off a C++ call */
+    bool can_be_typed;  /* all arguments can be read off a C++ call */
+    bool is_only_typed; /* one of them is a Scalar, which does not come otherwise */
 } ptac_override;
 
 /* The arguments of a C++ call where System V's rules for x86-64 have put them. */
@@ -234,6 +239,7 @@ typedef struct ptac_typed_stack {
 #define REAL(i)            args->at[i].real
 #define OPTIONAL_REAL(i)   ((at_optional_real){REAL(i), args->at[i].is_given})
 #define DTYPE(i)           ((int8_t)INT(i))
+#define SCALAR(i)          args->at[i].scalar
 
 /* Once for each side that it has. */
 void ptac_override_announce(ptac_override *override);
@@ -307,6 +313,27 @@ bool ptac_is_quiet(void);
 
 /* Take these overrides out of the dispatcher, in such a moment. */
 void ptac_override_remove(ptac_places unwanted);
+
+/*
+ * scalars.c: overrides whose calls have a Scalar. Torch's own C++ function is exchanged
+ * for ours, in an entry that has its kernel at this place, and back. What went wrong, or
+ * NULL.
+ */
+const char *ptac_scalars_install(const ptac_override *override, size_t place);
+void ptac_scalars_remove(const ptac_override *override);
+
+/* Whether this torch's Scalars can be read: ptac_scalars_prove() has shown it. */
+bool ptac_scalars_are_known(void);
+
+/*
+ * Show it by a call of addmm, which call(context) makes with beta 2.5 and alpha -3: the
+ * probe that has taken the place of torch's function has to see these. call() returns
+ * false where it failed.
+ */
+void ptac_scalars_prove(size_t place, bool (*call)(void *), void *context);
+
+/* Where entries keep the kernel of this device; 0: not known. */
+size_t ptac_override_place(ptac_device device);
 
 /* arguments.c: boxed arguments of the dispatcher, by the types of a schema. */
 

@@ -18,6 +18,8 @@ static const ptac_override *announced[MAX_OVERRIDES];
 static at_library libraries[MAX_OVERRIDES][PTAC_N_DEVICES];
 static ptac_op_set ops_wanted[MAX_OVERRIDES][PTAC_N_DEVICES];
 static bool is_typed[MAX_OVERRIDES][PTAC_N_DEVICES];
+static bool is_in[MAX_OVERRIDES][PTAC_N_DEVICES];
+static size_t place_of[PTAC_N_DEVICES]; /* where entries keep kernels; 0: not known */
 static int n_announced;
 
 void ptac_override_announce(ptac_override *override)
@@ -48,6 +50,8 @@ static bool is_possible(const ptac_override *override, int device)
 {
     const ptac_override_side *side = &override->on[device];
 
+    if (override->is_only_typed && (device != PTAC_ON_CPU || !ptac_scalars_are_known()))
+        return false;
     return side->boxed && (override->out || ptac_torch_has(side->symbol)) &&
            (!override->needs || ptac_torch_has(override->needs));
 }
@@ -57,12 +61,15 @@ static void remove_one(int i, int device, const ptac_op_set *ops)
     ptac_op_set_remove(&ops_wanted[i][device], ops);
     if (!ptac_op_set_is_empty(&ops_wanted[i][device]))
         return;
+    if (is_in[i][device] && announced[i]->is_only_typed)
+        ptac_scalars_remove(announced[i]);
     if (libraries[i][device])
         T.aoti_torch_delete_library_object(libraries[i][device]);
     libraries[i][device] = NULL;
+    is_in[i][device] = false;
 }
 
-static const char *install_one(int i, int device)
+static const char *register_one(int i, int device)
 {
     const ptac_override *override = announced[i];
     const ptac_override_side *side = &override->on[device];
@@ -81,8 +88,38 @@ static const char *install_one(int i, int device)
         return "could not register a kernel";
     }
     is_typed[i][device] = at_entry_set_typed(&entry, side->boxed, side->typed);
+    if (is_typed[i][device])
+        place_of[device] = entry.place;
     libraries[i][device] = library;
     return NULL;
+}
+
+static const char *install_one(int i, int device)
+{
+    const char *trouble;
+
+    if (announced[i]->is_only_typed) {
+        is_in[i][device] = !ptac_scalars_install(announced[i], place_of[device]);
+        is_typed[i][device] = is_in[i][device];
+        return NULL; /* where it cannot be, torch's own stays */
+    }
+    trouble = register_one(i, device);
+    is_in[i][device] = !trouble;
+    return trouble;
+}
+
+size_t ptac_override_place(ptac_device device)
+{
+    /* Any operator's entry tells: one that is registered for a moment. */
+    for (int i = 0; i < n_announced && !place_of[device]; i++) {
+        if (announced[i]->is_only_typed || is_in[i][device] ||
+            !is_possible(announced[i], device))
+            continue;
+        if (!register_one(i, device))
+            T.aoti_torch_delete_library_object(libraries[i][device]);
+        libraries[i][device] = NULL;
+    }
+    return place_of[device];
 }
 
 /* The operators of an override that are among these places. */
@@ -106,7 +143,7 @@ const char *ptac_override_install(ptac_places wanted)
 
             if (ptac_op_set_is_empty(&ops) || !is_possible(announced[i], device))
                 continue;
-            if (!libraries[i][device])
+            if (!is_in[i][device])
                 trouble = install_one(i, device);
             if (!trouble) {
                 ptac_op_set_unite(&ops_wanted[i][device], &ops);
@@ -127,7 +164,7 @@ ptac_places ptac_override_installed(bool only_typed)
 
     for (int i = 0; i < n_announced; i++)
         for (int device = 0; device < PTAC_N_DEVICES; device++)
-            if (libraries[i][device] && (is_typed[i][device] || !only_typed))
+            if (is_in[i][device] && (is_typed[i][device] || !only_typed))
                 ptac_op_set_unite(&found.on[device], &ops_wanted[i][device]);
     return found;
 }

@@ -79,6 +79,13 @@ static void read_mask(uint64_t word, int n, ptac_argument *to)
         to->ints.values[i] = word >> 8 * i & 0xff;
 }
 
+static void read_scalar(const at_scalar *scalar, ptac_argument *to)
+{
+    to->scalar = scalar;
+    to->is_given = scalar->tag == AT_SCALAR_REAL || scalar->tag == AT_SCALAR_INT;
+    to->value = scalar->tag == AT_SCALAR_INT ? (double)scalar->integer : scalar->real;
+}
+
 static void read_one(reader *r, char type, ptac_argument *to)
 {
     const uint64_t *words;
@@ -115,6 +122,9 @@ static void read_one(reader *r, char type, ptac_argument *to)
         break;
     case 'D':
         read_optional_real(r, to);
+        break;
+    case 'c':
+        read_scalar((const at_scalar *)(uintptr_t)*next(r, 1), to);
         break;
     case 'I':
         words = next(r, 2);

@@ -24,18 +24,30 @@ static bool matrix(rng *r, test_call *c, int i, int64_t n_rows, int64_t n_column
     return is_transposed;
 }
 
-static void make(rng *r, test_call *c)
+static void make(rng *r, test_call *c, ptac_op op)
 {
     const int64_t m = rng_length(r, 70), n = rng_length(r, 90), k = rng_length(r, 1200);
     const int64_t sizes[] = {m, n};
 
-    c->call.op = PTAC_OP_MM;
+    c->call.op = op;
 
     const bool a = matrix(r, c, 0, m, k), b = matrix(r, c, 1, k, n);
 
+    if (op == PTAC_OP_ADDMM)
+        fill_smooth(r, PTAC_F32, test_input(c, PTAC_F32, 1, sizes + 1, false), n, 1);
     test_output(c, PTAC_F32, 2, sizes, false);
     snprintf(c->note, sizeof c->note, "%lld x %lld x %lld, %c%c", (long long)m,
              (long long)k, (long long)n, a ? 't' : 'n', b ? 't' : 'n');
+}
+
+static void make_mm(rng *r, test_call *c)
+{
+    make(r, c, PTAC_OP_MM);
+}
+
+static void make_addmm(rng *r, test_call *c)
+{
+    make(r, c, PTAC_OP_ADDMM);
 }
 
 /* What an element is made of: the sum of the magnitudes of its terms. */
@@ -57,4 +69,6 @@ static void scale(test_call *c)
 }
 
 /* A sum of up to 256 terms, in the order of its lanes, errs by less than 64 of them. */
-GENERATOR(mm, .op = PTAC_OP_MM, .make = make, .scale = scale, .roundings = 64)
+GENERATOR(mm, .op = PTAC_OP_MM, .make = make_mm, .scale = scale, .roundings = 64)
+GENERATOR(addmm, .op = PTAC_OP_ADDMM, .make = make_addmm, .scale = scale,
+          .roundings = 64)
