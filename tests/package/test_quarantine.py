@@ -51,6 +51,8 @@ TARGET = torch.arange(8) % 5
 PIXELS = torch.arange(2 * 4 * 6 * 20.0).view(2, 4, 6, 20)
 SLOPE = torch.tensor([0.25])
 FILTERS = torch.linspace(-0.02, 0.03, 20 * 16 * 9).view(20, 16, 3, 3)
+FEATURES = torch.linspace(-1, 1, 5 * 12).view(5, 12)
+TERMS = torch.linspace(0, 1, 12)
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "conv2d": lambda: gradient_of(
         lambda x: F.conv2d(x, FILTERS, padding=1),
@@ -92,6 +94,8 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "batch_norm_act": norm_and_activation,
     "log_softmax": lambda: gradient_of(lambda x: x.log_softmax(1), 8, 5),
     "cross_entropy": lambda: gradient_of(lambda x: F.cross_entropy(x, TARGET), 8, 5),
+    "mm": lambda: gradient_of(lambda x: x @ FEATURES, 8, 5),
+    "addmm": lambda: gradient_of(lambda x: F.linear(x, FEATURES.t(), TERMS), 8, 5),
     "linear_act": layers,
     "sgd_step": lambda: optimizer_step(torch.optim.SGD),
     "adam_step": lambda: optimizer_step(torch.optim.Adam),

@@ -36,8 +36,9 @@ void at_entry_forget(at_entry *entry);
 bool at_entry_set_typed(at_entry *entry, at_boxed_fn boxed, const void *typed);
 
 /*
- * Where the dispatcher keeps the address of torch's own C++ function for "aten::<name>",
- * in an entry that has its kernel at this place. NULL where it does not look so.
+ * Where the dispatcher keeps the address of torch's own C++ function for an operator
+ * "aten::<name>", whose entry has its kernel at this place. NULL where it does not look
+ * so.
  */
 uint64_t *at_slot_of(const char *name, size_t place);
 

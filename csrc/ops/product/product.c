@@ -1,24 +1,9 @@
 /*
- * product.c - the choice between the ways to compute a product, what they can do, and
- * mm and addmm by definition.
+ * product.c - what the ways to compute a product can do; mm and addmm by definition.
  *
  * The rows "scalar" run on any CPU; every other row is tested against them.
  */
 #include "ops/product/product.h"
-
-const ptac_product_way *ptac_product_best(ptac_product_kind kind)
-{
-#if defined(__x86_64__)
-    const uint32_t have = ptac_cpu_features();
-
-    if (have & PTAC_CPU_AVX512)
-        return &ptac_products_avx512[kind];
-    if (have & PTAC_CPU_AVX2)
-        return &ptac_products_avx2[kind];
-#endif
-    (void)kind;
-    return NULL;
-}
 
 ptac_reason ptac_product_accepts_dot(const ptac_product *product)
 {

@@ -41,14 +41,11 @@ typedef struct ptac_product_way {
     ptac_status (*run)(const ptac_product *product);
 } ptac_product_way;
 
-typedef enum ptac_product_kind {
+enum {
     PTAC_PRODUCT_DOT,
     PTAC_PRODUCT_PACKED,
     PTAC_N_PRODUCT_WAYS,
-} ptac_product_kind;
-
-/* The fastest of this CPU, as ptac_cpu_features() sees it; NULL where there is none. */
-const ptac_product_way *ptac_product_best(ptac_product_kind kind);
+};
 
 #if defined(__x86_64__)
 extern const ptac_product_way ptac_products_avx2[PTAC_N_PRODUCT_WAYS];

@@ -316,8 +316,8 @@ void ptac_override_remove(ptac_places unwanted);
 
 /*
  * scalars.c: overrides whose calls have a Scalar. Torch's own C++ function is exchanged
- * for ours, in an entry that has its kernel at this place, and back. What went wrong, or
- * NULL.
+ * for ours, in an entry that has its kernel at this place, and back. NULL, or what went
+ * wrong.
  */
 const char *ptac_scalars_install(const ptac_override *override, size_t place);
 void ptac_scalars_remove(const ptac_override *override);

@@ -22,31 +22,31 @@ bool ptac_products_are_lowered(void)
            (precision == AT_FLOAT32_TF32 && ptac_cpu_features() & PTAC_CPU_AMX_FP16);
 }
 
-/* Our own way for a provider; NULL where it is none, or this CPU has none. */
+/* Our own way for a provider; NULL where it is none. */
 static const ptac_product_way *own_way(ptac_gemm provider)
 {
+#if defined(__x86_64__)
     switch (provider) {
-    case PTAC_GEMM_DOT:
-        return ptac_product_best(PTAC_PRODUCT_DOT);
-    case PTAC_GEMM_PACKED:
-        return ptac_product_best(PTAC_PRODUCT_PACKED);
+    case PTAC_GEMM_DOT_AVX2:
+        return &ptac_products_avx2[PTAC_PRODUCT_DOT];
+    case PTAC_GEMM_DOT_AVX512:
+        return &ptac_products_avx512[PTAC_PRODUCT_DOT];
+    case PTAC_GEMM_PACKED_AVX2:
+        return &ptac_products_avx2[PTAC_PRODUCT_PACKED];
+    case PTAC_GEMM_PACKED_AVX512:
+        return &ptac_products_avx512[PTAC_PRODUCT_PACKED];
     default:
-        return NULL;
+        break;
     }
+#endif
+    (void)provider;
+    return NULL;
 }
 
 bool ptac_gemm_can(ptac_gemm provider)
 {
-    switch (provider) {
-    case PTAC_GEMM_ONEDNN:
-        return T.aoti_torch_cpu__linear_pointwise &&
-               T.aoti_torch_cpu__linear_pointwise_binary;
-    case PTAC_GEMM_DOT:
-    case PTAC_GEMM_PACKED:
-        return own_way(provider);
-    default:
-        return true;
-    }
+    return provider != PTAC_GEMM_ONEDNN || (T.aoti_torch_cpu__linear_pointwise &&
+                                            T.aoti_torch_cpu__linear_pointwise_binary);
 }
 
 /* Rows [row, row + m) and columns [column, column + n) as a tensor of their own. */

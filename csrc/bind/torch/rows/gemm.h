@@ -16,8 +16,9 @@
  *                      reference implementation, 1000 times slower: such products go
  *                      to BLAS.
  *
- *   PTAC_GEMM_DOT      our own, of few rows: see ops/product/product.h. Where the sum
- *   PTAC_GEMM_PACKED   follows the batch, or a layout is not theirs, BLAS multiplies.
+ *   PTAC_GEMM_DOT_*, PTAC_GEMM_PACKED_*
+ *                      our own, of few rows: see ops/product/product.h. Where the sum
+ *                      follows the batch, or a layout is not theirs, BLAS multiplies.
  *
  *   PTAC_GEMM_BF16     oneDNN with operands rounded to bfloat16, and the results once
  *                      more; sums are float32's. Whole products, of matrices whose rows
@@ -47,8 +48,10 @@ static inline ptac_matrix ptac_transposed(ptac_matrix a)
 typedef enum ptac_gemm {
     PTAC_GEMM_BLAS,
     PTAC_GEMM_ONEDNN,
-    PTAC_GEMM_DOT,
-    PTAC_GEMM_PACKED,
+    PTAC_GEMM_DOT_AVX2,
+    PTAC_GEMM_DOT_AVX512,
+    PTAC_GEMM_PACKED_AVX2,
+    PTAC_GEMM_PACKED_AVX512,
     PTAC_GEMM_BF16,
 } ptac_gemm;
 

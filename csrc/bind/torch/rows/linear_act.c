@@ -366,20 +366,23 @@ static ptac_reason accepts_onednn(const ptac_call *call)
         forward_##provider, ##__VA_ARGS__)                                             \
     ROW(LINEAR_ACT_BACKWARD, library, provider, backward, level, needs, accepts,       \
         backward_##provider, ##__VA_ARGS__)
-#define OWN_ROWS(way, provider)                                                        \
-    static ptac_reason accepts_##provider(const ptac_call *call)                       \
+#define OWN_ROWS(way, provider, needs)                                                 \
+    static ptac_status backward_##provider(const ptac_call *call)                      \
     {                                                                                  \
-        (void)call;                                                                    \
-        return ptac_gemm_can(PTAC_GEMM_##provider) ? PTAC_TAKE : PTAC_NOT_FASTER;      \
+        return backward(call, PTAC_GEMM_BLAS);                                         \
     }                                                                                  \
-    ROW(LINEAR_ACT, way, provider, forward, PTAC_CLOSE, PTAC_CPU_AVX2,                 \
-        accepts_##provider, forward_##provider)                                        \
-    PTAC_ROW(LINEAR_ACT_BACKWARD, way, PTAC_CLOSE, PTAC_CPU_AVX2, accepts_##provider,  \
-             backward_BLAS)
+    ROW(LINEAR_ACT, way, provider, forward, PTAC_CLOSE, needs, ptac_accept_all,        \
+        forward_##provider)                                                            \
+    PTAC_ROW(LINEAR_ACT_BACKWARD, way, PTAC_CLOSE, needs, ptac_accept_all,             \
+             backward_##provider)
 
 /* BLAS takes any product, oneDNN refuses small ones. */
 ROWS("blas", BLAS, PTAC_CLOSE, 0, ptac_accept_all, .rank = 1)
 ROWS("onednn", ONEDNN, PTAC_CLOSE, 0, accepts_onednn)
-OWN_ROWS("dot", DOT)
-OWN_ROWS("packed", PACKED)
+#if defined(__x86_64__)
+OWN_ROWS("dot_avx2", DOT_AVX2, PTAC_CPU_AVX2)
+OWN_ROWS("dot_avx512", DOT_AVX512, PTAC_CPU_AVX512)
+OWN_ROWS("packed_avx2", PACKED_AVX2, PTAC_CPU_AVX2)
+OWN_ROWS("packed_avx512", PACKED_AVX512, PTAC_CPU_AVX512)
+#endif
 ROWS("bf16", BF16, PTAC_FAST, PTAC_CPU_AVX512_BF16, ptac_accept_all, .in_bf16 = true)
