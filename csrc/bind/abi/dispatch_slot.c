@@ -27,23 +27,35 @@ typedef struct operator_name {
     at_string name, overload;
 } operator_name;
 
-void at_entry_remember(const char *name, at_entry *entry)
+/* In the CPU's entries the first of SLOT_WORDS; 0: not known. */
+static size_t cpu_slot;
+
+/* The words of an operator's entry, of which there are *n; NULL: not found. */
+static uint64_t *find_entry(const char *name, const char *overload, size_t *n)
 {
     char full[80] = "aten::";
-    operator_name key = {{.text = full}, {.text = ""}};
+    const size_t length = strlen(overload);
+    operator_name key = {{.text = full}, {.text = overload, .length = length}};
     at_result found; /* the operator, its node in a list, and whether there is one */
 
-    *entry = (at_entry){NULL};
     if (!T.c10_dispatcher || !T.c10_find_operator)
-        return;
+        return NULL;
     strncat(full, name, sizeof full - strlen(full) - 1);
     key.name.length = strlen(full);
     found = T.c10_find_operator(T.c10_dispatcher(), &key);
     if (!((uintptr_t)found.words[2] & 1) ||
         (char *)found.words[0] != (char *)found.words[1] + 2 * sizeof(void *))
+        return NULL;
+    *n = malloc_usable_size(found.words[1]) / sizeof(uint64_t) - 2;
+    return found.words[0];
+}
+
+void at_entry_remember(const char *name, at_entry *entry)
+{
+    *entry = (at_entry){.is_on_cpu = entry->is_on_cpu};
+    entry->live = find_entry(name, "", &entry->n_words);
+    if (!entry->live)
         return;
-    entry->n_words = malloc_usable_size(found.words[1]) / sizeof(uint64_t) - 2;
-    entry->live = found.words[0];
     entry->before = malloc(entry->n_words * sizeof(uint64_t));
     if (entry->before)
         memcpy(entry->before, entry->live, entry->n_words * sizeof(uint64_t));
@@ -121,6 +133,28 @@ bool at_entry_set_typed(at_entry *entry, at_boxed_fn boxed, const void *typed)
     at_entry_forget(entry);
     if (n_found != 1)
         return false;
+    if (entry->is_on_cpu)
+        cpu_slot = (size_t)(slot - entry->live);
     __atomic_store_n(&slot[UNBOXED], (uint64_t)(uintptr_t)typed, __ATOMIC_RELEASE);
     return true;
+}
+
+bool at_entry_is_proved(void)
+{
+    return cpu_slot;
+}
+
+uint64_t *at_entry_typed_word(const char *name, const char *overload)
+{
+    size_t n = 0;
+    uint64_t *entry = cpu_slot ? find_entry(name, overload, &n) : NULL;
+    uint64_t *slot;
+
+    if (!entry || cpu_slot + SLOT_WORDS > n)
+        return NULL;
+    slot = entry + cpu_slot;
+    return slot[UNBOXED] && slot[BOXED] && is_torchs_function(slot[UNBOXED]) &&
+                   is_torchs_function(slot[BOXED])
+               ? &slot[UNBOXED]
+               : NULL;
 }

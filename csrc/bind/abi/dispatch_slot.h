@@ -13,6 +13,7 @@
 
 /* What torch knows of an operator, as it was before a registration. */
 typedef struct at_entry {
+    bool is_on_cpu; /* the registration is for the CPU: set by who registers */
     uint64_t *live;
     uint64_t *before; /* a copy */
     size_t n_words;
@@ -29,5 +30,15 @@ void at_entry_forget(at_entry *entry);
  * boxed. Frees what was remembered. Torch itself forgets typed with the registration.
  */
 bool at_entry_set_typed(at_entry *entry, at_boxed_fn boxed, const void *typed);
+
+/*
+ * The word of "aten::<name>.<overload>" that holds the address of torch's C++ kernel on
+ * the CPU. It lies in each operator's entry where at_entry_set_typed() has proved it to
+ * lie in another. NULL: nowhere yet, or the word does not hold a function of torch's.
+ */
+uint64_t *at_entry_typed_word(const char *name, const char *overload);
+
+/* Whether at_entry_set_typed() has proved that place for the CPU. */
+bool at_entry_is_proved(void);
 
 #endif

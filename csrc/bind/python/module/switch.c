@@ -3,12 +3,23 @@
  */
 #include "bind/python/module/pybind.h"
 
+#include "bind/torch/overrides/direct.h"
 #include "bind/torch/overrides/override.h"
 
 #include <string.h>
 
 /* How an override is called here: by its operator, and before that where it lies. */
 static const char *const prefixes[PTAC_N_DEVICES] = {"", "cuda:"};
+
+/* As torch calls an overload: "index.Tensor". */
+static PyObject *direct_name(const ptac_direct *direct)
+{
+    return Py_BuildValue("Ns",
+                         PyUnicode_FromFormat("%s%s%s", direct->name,
+                                              *direct->overload ? "." : "",
+                                              direct->overload),
+                         ptac_op_name(direct->op));
+}
 
 static PyObject *names_on(ptac_device device)
 {
@@ -23,6 +34,9 @@ static PyObject *names_on(ptac_device device)
                 ptac_append(&list, Py_BuildValue("ss", override->name,
                                                  ptac_op_name((ptac_op)op)));
     }
+    if (device == PTAC_ON_CPU)
+        for (const ptac_direct *d = ptac_direct_first(); list && d; d = d->next)
+            ptac_append(&list, direct_name(d));
     return list;
 }
 

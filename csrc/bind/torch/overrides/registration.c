@@ -7,6 +7,7 @@
 #include "bind/torch/overrides/override.h"
 
 #include "bind/abi/dispatch_slot.h"
+#include "bind/torch/overrides/direct.h"
 
 enum {
     MAX_OVERRIDES = 128,
@@ -67,7 +68,7 @@ static const char *install_one(int i, int device)
     const ptac_override *override = announced[i];
     const ptac_override_side *side = &override->on[device];
     at_library library = NULL;
-    at_entry entry = {NULL};
+    at_entry entry = {.is_on_cpu = device == PTAC_ON_CPU};
 
     if (T.aoti_torch_library_init_impl("aten", keys[device], "pai_torchacc", 0,
                                        &library))
@@ -94,6 +95,31 @@ static ptac_op_set among(const ptac_places *places, int i, int device)
     return ops;
 }
 
+/*
+ * Where an entry holds the CPU's kernel shows when an override is registered. Any will
+ * do, and sends calls to stock; it leaves with the next ones that are taken out.
+ */
+static void prove_entries(void)
+{
+    for (int i = 0; i < n_announced; i++) {
+        if (libraries[i][PTAC_ON_CPU] || !is_possible(announced[i], PTAC_ON_CPU) ||
+            !announced[i]->on[PTAC_ON_CPU].typed || !announced[i]->can_be_typed)
+            continue;
+        install_one(i, PTAC_ON_CPU);
+        return;
+    }
+}
+
+static void install_direct(const ptac_op_set *wanted)
+{
+    for (const ptac_direct *d = ptac_direct_first(); d; d = d->next)
+        if (ptac_op_set_has(wanted, d->op) && !at_entry_is_proved()) {
+            prove_entries();
+            break;
+        }
+    ptac_direct_install(wanted);
+}
+
 const char *ptac_override_install(ptac_places wanted)
 {
     const ptac_places before = ptac_override_installed(false);
@@ -118,12 +144,13 @@ const char *ptac_override_install(ptac_places wanted)
             return trouble;
         }
     }
+    install_direct(&wanted.on[PTAC_ON_CPU]);
     return NULL;
 }
 
 ptac_places ptac_override_installed(bool only_typed)
 {
-    ptac_places found = {0};
+    ptac_places found = {.on = {[PTAC_ON_CPU] = ptac_direct_installed()}};
 
     for (int i = 0; i < n_announced; i++)
         for (int device = 0; device < PTAC_N_DEVICES; device++)
@@ -134,6 +161,7 @@ ptac_places ptac_override_installed(bool only_typed)
 
 void ptac_override_remove(ptac_places unwanted)
 {
+    ptac_direct_remove(&unwanted.on[PTAC_ON_CPU]);
     /* Torch restores the kernel that each registration had covered. */
     for (int i = n_announced - 1; i >= 0; i--)
         for (int device = 0; device < PTAC_N_DEVICES; device++) {
