@@ -169,8 +169,8 @@ typedef struct at_optional_tensor {
 } at_optional_tensor;
 
 /*
- * A c10::List<std::optional<Tensor>> is one pointer, to a vector of values behind its
- * own head. A value has a word, which of a tensor is what a handle points to, and a tag.
+ * A c10::List<std::optional<Tensor>> is one pointer, to a vector of values that lies
+ * behind a head. A value is a word, of a tensor what a handle points to, and a tag.
  */
 typedef struct at_value {
     void *payload;

@@ -6,8 +6,9 @@
  *   ISA     string: the rows' name
  *   NEEDS   PTAC_CPU_*: what the CPU must have
  *
- * Indices are read and checked a chunk at a time, and become offsets of rows. Rows of a
- * table that no cache holds are fetched ahead of their turn: the CPU cannot guess them.
+ * Indices are read and checked a chunk at a time, and become offsets of rows. Rows that
+ * are added to, of a table that no cache holds, are fetched ahead of their turn. Copies
+ * do without: the CPU has many of them under way as it is.
  */
 #include "ops/indexing/indexing.h"
 
@@ -49,14 +50,11 @@ TARGET static bool chunk_of_rows(const ptac_rows *p, const void *index, int64_t 
     return find_rows(p, index, first, n, false, rows);
 }
 
-INLINE void fetch(const float *row, int64_t width, int for_writing)
+INLINE void fetch(const float *row, int64_t width)
 {
     for (int64_t i = 0; i < width && i < FETCHED_LINES * LINE; i += LINE)
-        if (for_writing)
-            __builtin_prefetch(row + i, 1);
-        else
-            __builtin_prefetch(row + i, 0);
-    __builtin_prefetch(row + width - 1, 0);
+        __builtin_prefetch(row + i);
+    __builtin_prefetch(row + width - 1);
 }
 
 typedef struct selecting {
@@ -64,21 +62,18 @@ typedef struct selecting {
     const float *table;
     const void *index;
     float *y;
-    bool is_far;
     int has_bad; /* an index that the table does not have */
 } selecting;
 
 /* Rows below a vector: each store but the last ones runs over into the next row. */
 INLINE void copy_narrow(const float *table, int64_t stride, const int64_t *rows, int n,
-                        int width, bool is_far, float *y)
+                        int width, float *y)
 {
     const int exact = n - LANES / width - 1;
 
     for (int i = 0; i < n; i++, y += width) {
         const vec row = load_f32(table + rows[i] * stride, width);
 
-        if (is_far && i + 2 * AHEAD < n)
-            fetch(table + rows[i + 2 * AHEAD] * stride, width, 0);
         if (i < exact)
             v_store(y, row);
         else
@@ -87,15 +82,13 @@ INLINE void copy_narrow(const float *table, int64_t stride, const int64_t *rows,
 }
 
 INLINE void copy_wide(const float *table, int64_t stride, const int64_t *rows, int n,
-                      int64_t width, bool is_far, float *y)
+                      int64_t width, float *y)
 {
     const int64_t last = width - LANES;
 
     for (int i = 0; i < n; i++, y += width) {
         const float *row = table + rows[i] * stride;
 
-        if (is_far && i + AHEAD < n)
-            fetch(table + rows[i + AHEAD] * stride, width, 0);
         for (int64_t c = 0; c < last; c += LANES)
             v_store(y + c, v_load(row + c));
         v_store(y + last, v_load(row + last));
@@ -111,15 +104,15 @@ TARGET static void copy_rows(const selecting *job, const int64_t *rows, int n, f
         for (int i = 0; i < n; i++)
             y[i] = table[rows[i] * stride];
     else if (width < LANES)
-        copy_narrow(table, stride, rows, n, (int)width, job->is_far, y);
+        copy_narrow(table, stride, rows, n, (int)width, y);
     else if (width == LANES)
-        copy_wide(table, stride, rows, n, LANES, job->is_far, y);
+        copy_wide(table, stride, rows, n, LANES, y);
     else if (width == 2 * LANES)
-        copy_wide(table, stride, rows, n, 2 * LANES, job->is_far, y);
+        copy_wide(table, stride, rows, n, 2 * LANES, y);
     else if (width == 4 * LANES)
-        copy_wide(table, stride, rows, n, 4 * LANES, job->is_far, y);
+        copy_wide(table, stride, rows, n, 4 * LANES, y);
     else
-        copy_wide(table, stride, rows, n, width, job->is_far, y);
+        copy_wide(table, stride, rows, n, width, y);
 }
 
 /* Rows [begin, end) of y. */
@@ -147,7 +140,6 @@ static ptac_status run_select(const ptac_call *call)
         .table = call->inputs[PTAC_ROWS_TABLE].data,
         .index = call->inputs[PTAC_ROWS_INDEX].data,
         .y = call->outputs[0].data,
-        .is_far = p->n_rows * p->stride > NEAR_FLOATS,
     };
 
     ptac_share_indices(p, select_range, &job);
@@ -215,8 +207,8 @@ INLINE void add_wide(const ptac_adding *job, const additions *found, int64_t wid
         float *y = job->y + found->to[i];
 
         if (is_far && i + AHEAD < found->n) {
-            fetch(job->y + found->to[i + AHEAD], width, 1);
-            fetch(job->x + found->from[i + AHEAD], width, 0);
+            fetch(job->y + found->to[i + AHEAD], width);
+            fetch(job->x + found->from[i + AHEAD], width);
         }
         FOR_LANES(c, n, 0, width,
                   store_f32(y + c, v_add(load_f32(y + c, n), load_f32(x + c, n)), n));

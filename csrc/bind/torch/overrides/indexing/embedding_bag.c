@@ -4,7 +4,7 @@
  * Stock sorts the indices and adds up in that order. Its sort leaves equal ones in any
  * order, on which the sums' bits depend: the same sort is called here.
  */
-#include "bind/torch/overrides/indexing.h"
+#include "bind/torch/overrides/indexing/indexing.h"
 
 #include "bind/torch/overrides/override.h"
 

@@ -1,8 +1,8 @@
 /*
  * indexing.h - tables and indices among torch's arguments.
  */
-#ifndef PTAC_BIND_TORCH_OVERRIDES_INDEXING_H
-#define PTAC_BIND_TORCH_OVERRIDES_INDEXING_H
+#ifndef PTAC_BIND_TORCH_OVERRIDES_INDEXING_INDEXING_H
+#define PTAC_BIND_TORCH_OVERRIDES_INDEXING_INDEXING_H
 
 #include "bind/torch/bridge.h"
 #include "ops/indexing/indexing.h"

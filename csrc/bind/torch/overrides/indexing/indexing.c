@@ -2,7 +2,7 @@
  * indexing.c - aten::index_select, aten::gather and aten::scatter_add by rows, and the
  * dense gradient of an embedding.
  */
-#include "bind/torch/overrides/indexing.h"
+#include "bind/torch/overrides/indexing/indexing.h"
 
 #include "bind/torch/overrides/override.h"
 
