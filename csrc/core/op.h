@@ -36,6 +36,14 @@
     X(UPSAMPLE_BILINEAR2D, "upsample_bilinear2d", FUSION)                              \
     X(PIXEL_SHUFFLE, "pixel_shuffle", FUSION)                                          \
     X(PIXEL_UNSHUFFLE, "pixel_unshuffle", FUSION)                                      \
+    X(INDEX_SELECT, "index_select", FUSION)                                            \
+    X(INDEX, "index", FUSION)                                                          \
+    X(GATHER, "gather", FUSION)                                                        \
+    X(INDEX_ADD, "index_add", FUSION)                                                  \
+    X(SCATTER_ADD, "scatter_add", FUSION)                                              \
+    X(INDEX_PUT, "index_put", FUSION)                                                  \
+    X(EMBEDDING_BACKWARD, "embedding_backward", FUSION)                                \
+    X(EMBEDDING_BAG_BACKWARD, "embedding_bag_backward", FUSION)                        \
     X(PRELU_BACKWARD, "prelu_backward", FUSION)                                        \
     X(MISH, "mish", FUSION)                                                            \
     X(MISH_BACKWARD, "mish_backward", FUSION)                                          \

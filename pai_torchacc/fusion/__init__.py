@@ -32,7 +32,6 @@ _kept: set[str] = set()
 
 _doubts: dict[str, str] | None = None
 _is_warning_used_up = False
-_has_tried_scalars = False
 
 
 def install(c: Any, config: Config) -> str | None:
@@ -73,23 +72,6 @@ def _set_tf32(c: Any, config: Config, wanted: set[str]) -> None:
 def leftover(c: Any) -> list[str]:
     """Operators whose overrides are in the dispatcher but should not be."""
     return [name for name in c.override_installed() if name not in _kept]
-
-
-def _learn_scalars(c: Any) -> None:
-    """Find out, once a process, whether operators with a Scalar can be overridden.
-
-    Where it cannot be shown, they stay torch's.
-    """
-    global _has_tried_scalars  # noqa: PLW0603
-    if not _has_tried_scalars:
-        _host.aside(_try_scalars, c)
-        _has_tried_scalars = True
-
-
-def _try_scalars(c: Any, torch: Any) -> None:
-    of = {"dtype": torch.float32, "device": "cpu"}
-    bias, matrix = torch.zeros(1, **of), torch.zeros(1, 1, **of)
-    c.scalars_prove(lambda: torch.addmm(bias, matrix, matrix, beta=2.5, alpha=-3))
 
 
 def _unproven(c: Any) -> set[str]:
@@ -237,7 +219,6 @@ def _install_overrides(
 
     names = {name for _, name in c.override_names()}
     _use_up_override_warning(torch)
-    _learn_scalars(c)
     _kept.clear()
     _kept.update(names & on_cpu - _foreign.keys())
     _kept.update(cuda.places(c, config, wanted))

@@ -48,8 +48,12 @@ def norm_and_activation() -> list[Tensor]:
 
 
 TARGET = torch.arange(8) % 5
+PLAIN = torch.arange(40.0).view(8, 5)
 PIXELS = torch.arange(2 * 4 * 6 * 20.0).view(2, 4, 6, 20)
 SLOPE = torch.tensor([0.25])
+ROWS = torch.arange(9) % 4
+EACH = ROWS[:, None].expand(9, 5)
+BAGS = ROWS.view(3, 3)
 FILTERS = torch.linspace(-0.02, 0.03, 20 * 16 * 9).view(20, 16, 3, 3)
 FEATURES = torch.linspace(-1, 1, 5 * 12).view(5, 12)
 TERMS = torch.linspace(0, 1, 12)
@@ -88,6 +92,16 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     ),
     "pixel_shuffle": lambda: [F.pixel_shuffle(PIXELS, 2)],
     "pixel_unshuffle": lambda: [F.pixel_unshuffle(PIXELS, 2)],
+    "index_select": lambda: [PLAIN.index_select(0, ROWS)],
+    "index": lambda: [PLAIN[ROWS]],
+    "gather": lambda: [PLAIN.gather(0, EACH)],
+    "index_add": lambda: [PLAIN.index_add(0, ROWS, PLAIN[:1].expand(9, 5))],
+    "scatter_add": lambda: [PLAIN.scatter_add(0, EACH, torch.ones(9, 5))],
+    "index_put": lambda: gradient_of(lambda x: x[ROWS], 8, 5),
+    "embedding": lambda: gradient_of(lambda x: F.embedding(ROWS, x), 8, 5),
+    "embedding_bag": lambda: gradient_of(
+        lambda x: F.embedding_bag(BAGS, x, mode="sum"), 8, 5
+    ),
     "batch_norm": lambda: gradient_of(
         lambda x: F.batch_norm(x, None, None, training=True), 8, 5
     ),

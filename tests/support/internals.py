@@ -46,10 +46,13 @@ def override_names() -> list[str]:
     return [schema.partition("(")[0] for schema in override_schemas()]
 
 
+_WORDS = (len(_C.operators()) + 63) // 64
+
+
 class _Places(ctypes.Structure):
     """ptac_places of csrc/bind/torch/overrides/override.h."""
 
-    _fields_ = (("on", ctypes.c_uint64 * 2),)
+    _fields_ = (("on", ctypes.c_uint64 * _WORDS * 2),)
 
 
 def override_typed() -> list[str]:
@@ -59,7 +62,7 @@ def override_typed() -> list[str]:
         prefix + name
         for prefix, bits in zip(("", "cuda:"), places.on, strict=True)
         for i, (name, *_) in enumerate(_C.operators())
-        if bits >> i & 1
+        if bits[i // 64] >> i % 64 & 1
     ]
 
 

@@ -6,7 +6,6 @@
  * compare all words from before and after. In the CPU's kernel torch's own functions
  * have given way to a boxed one of torch's library, without unboxed ones, and the
  * functor holds the address that we have registered. Nothing else looks like that.
- * Where that is, is the same in every operator's entry.
  */
 #define _GNU_SOURCE /* dl_iterate_phdr */
 #include "bind/abi/dispatch_slot.h"
@@ -28,11 +27,15 @@ typedef struct operator_name {
     at_string name, overload;
 } operator_name;
 
-/* What torch knows of an operator, *n_words of it; NULL where that cannot be found. */
-static uint64_t *find(const char *name, size_t *n_words)
+/* In the CPU's entries the first of SLOT_WORDS; 0: not known. */
+static size_t cpu_slot;
+
+/* The words of an operator's entry, of which there are *n; NULL: not found. */
+static uint64_t *find_entry(const char *name, const char *overload, size_t *n)
 {
     char full[80] = "aten::";
-    operator_name key = {{.text = full}, {.text = ""}};
+    const size_t length = strlen(overload);
+    operator_name key = {{.text = full}, {.text = overload, .length = length}};
     at_result found; /* the operator, its node in a list, and whether there is one */
 
     if (!T.c10_dispatcher || !T.c10_find_operator)
@@ -43,14 +46,14 @@ static uint64_t *find(const char *name, size_t *n_words)
     if (!((uintptr_t)found.words[2] & 1) ||
         (char *)found.words[0] != (char *)found.words[1] + 2 * sizeof(void *))
         return NULL;
-    *n_words = malloc_usable_size(found.words[1]) / sizeof(uint64_t) - 2;
+    *n = malloc_usable_size(found.words[1]) / sizeof(uint64_t) - 2;
     return found.words[0];
 }
 
 void at_entry_remember(const char *name, at_entry *entry)
 {
-    *entry = (at_entry){NULL};
-    entry->live = find(name, &entry->n_words);
+    *entry = (at_entry){.is_on_cpu = entry->is_on_cpu};
+    entry->live = find_entry(name, "", &entry->n_words);
     if (!entry->live)
         return;
     entry->before = malloc(entry->n_words * sizeof(uint64_t));
@@ -130,29 +133,28 @@ bool at_entry_set_typed(at_entry *entry, at_boxed_fn boxed, const void *typed)
     at_entry_forget(entry);
     if (n_found != 1)
         return false;
+    if (entry->is_on_cpu)
+        cpu_slot = (size_t)(slot - entry->live);
     __atomic_store_n(&slot[UNBOXED], (uint64_t)(uintptr_t)typed, __ATOMIC_RELEASE);
-    entry->place = (size_t)(slot - entry->live);
     return true;
 }
 
-uint64_t *at_slot_of(const char *name, size_t place)
+bool at_entry_is_proved(void)
 {
-    size_t n_words = 0;
-    uint64_t *slot = find(name, &n_words);
-
-    if (!slot || !place || place + SLOT_WORDS > n_words)
-        return NULL;
-    slot += place;
-    return slot[FUNCTOR] && !slot[SYMBOLIC] && is_torchs_function(slot[BOXED]) &&
-                   is_torchs_function(slot[UNBOXED])
-               ? &slot[UNBOXED]
-               : NULL;
+    return cpu_slot;
 }
 
-bool at_slot_exchange(uint64_t *slot, const void *expected, const void *function)
+uint64_t *at_entry_typed_word(const char *name, const char *overload)
 {
-    uint64_t now = (uint64_t)(uintptr_t)expected;
+    size_t n = 0;
+    uint64_t *entry = cpu_slot ? find_entry(name, overload, &n) : NULL;
+    uint64_t *slot;
 
-    return __atomic_compare_exchange_n(slot, &now, (uint64_t)(uintptr_t)function, false,
-                                       __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    if (!entry || cpu_slot + SLOT_WORDS > n)
+        return NULL;
+    slot = entry + cpu_slot;
+    return slot[UNBOXED] && slot[BOXED] && is_torchs_function(slot[UNBOXED]) &&
+                   is_torchs_function(slot[BOXED])
+               ? &slot[UNBOXED]
+               : NULL;
 }

@@ -5,10 +5,6 @@
  * a list of ints costs 0.2 us on the way. Beside the boxed kernel the dispatcher has
  * room for the address of a C++ function, which it prefers. We fill it in where we can
  * prove where it is; elsewhere calls come boxed.
- *
- * Operators with a Scalar cannot be registered so: no Scalar passes the C ABI. Of these
- * we exchange torch's C++ function alone, and call it for what we do not serve. Calls
- * that come boxed, which programs in Python do not make, stay torch's.
  */
 #ifndef PTAC_BIND_ABI_DISPATCH_SLOT_H
 #define PTAC_BIND_ABI_DISPATCH_SLOT_H
@@ -17,10 +13,10 @@
 
 /* What torch knows of an operator, as it was before a registration. */
 typedef struct at_entry {
+    bool is_on_cpu; /* the registration is for the CPU: set by who registers */
     uint64_t *live;
     uint64_t *before; /* a copy */
     size_t n_words;
-    size_t place; /* of the kernel, in words from its beginning; 0: not known */
 } at_entry;
 
 /* Remember the operator "aten::<name>" before its kernel is registered. */
@@ -36,13 +32,13 @@ void at_entry_forget(at_entry *entry);
 bool at_entry_set_typed(at_entry *entry, at_boxed_fn boxed, const void *typed);
 
 /*
- * Where the dispatcher keeps the address of torch's own C++ function for an operator
- * "aten::<name>", whose entry has its kernel at this place. NULL where it does not look
- * so.
+ * The word of "aten::<name>.<overload>" that holds the address of torch's C++ kernel on
+ * the CPU. It lies in each operator's entry where at_entry_set_typed() has proved it to
+ * lie in another. NULL: nowhere yet, or the word does not hold a function of torch's.
  */
-uint64_t *at_slot_of(const char *name, size_t place);
+uint64_t *at_entry_typed_word(const char *name, const char *overload);
 
-/* Have the dispatcher call a function in place of another; false: it is not there. */
-bool at_slot_exchange(uint64_t *slot, const void *expected, const void *function);
+/* Whether at_entry_set_typed() has proved that place for the CPU. */
+bool at_entry_is_proved(void);
 
 #endif

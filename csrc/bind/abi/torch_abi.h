@@ -118,20 +118,24 @@ enum {
        const int64_t *, int64_t, int64_t, const int32_t *, int64_t, at_tensor *,       \
        at_tensor *, at_tensor *))
 
-/* c10::Scalar: what it holds, and that at a place for complex numbers. */
+/*
+ * A c10::Scalar: what it is, and at 16 bytes that. Torch's headers hide where, so that
+ * who reads one looks at known ones first (cpu_scalar).
+ */
+typedef struct at_scalar {
+    int32_t tag;
+    int32_t unused[3];
+    union {
+        double real;
+        int64_t number;
+        uint64_t words[2];
+    };
+} at_scalar;
+
 enum {
     AT_SCALAR_REAL = 0,
     AT_SCALAR_INT = 1,
 };
-
-typedef struct at_scalar {
-    int32_t tag, unused[3];
-    union {
-        double real;
-        int64_t integer;
-        double both[2];
-    };
-} at_scalar;
 
 /*
  * What a C++ function returns that has a destructor: a tensor, a tuple of them, a
@@ -159,6 +163,11 @@ typedef struct at_optional_real {
     bool has_value;
 } at_optional_real;
 
+typedef struct at_optional_bool {
+    bool value;
+    bool has_value;
+} at_optional_bool;
+
 /* An OptionalArrayRef<int64_t>, a std::array<bool, 3>, and an optional<Tensor> behind
  * its address. */
 typedef struct at_optional_ints {
@@ -178,6 +187,29 @@ typedef struct at_optional_tensor {
     void *impl;
     bool has_value;
 } at_optional_tensor;
+
+/*
+ * A c10::List<std::optional<Tensor>> is one pointer, to a vector of values that lies
+ * behind a head. A value is a word, of a tensor what a handle points to, and a tag.
+ */
+typedef struct at_value {
+    void *payload;
+    uint32_t tag;
+} at_value;
+
+typedef struct at_tensor_values {
+    void *head[2];
+    at_value *begin, *end;
+} at_tensor_values;
+
+typedef struct at_tensor_list {
+    const at_tensor_values *values;
+} at_tensor_list;
+
+enum {
+    AT_VALUE_NONE = 0,
+    AT_VALUE_TENSOR = 1,
+};
 
 /* std::string of libstdc++ since GCC 5; a short text lies inside, where text points. */
 typedef struct at_string {
@@ -331,6 +363,39 @@ typedef struct at_string {
     M(at_result, cpu_mm, "_ZN2at3cpu2mmERKNS_6TensorES3_", (at_tensor, at_tensor))     \
     M(at_result, cpu_addmm, "_ZN2at3cpu5addmmERKNS_6TensorES3_S3_RKN3c106ScalarES7_",  \
       (at_tensor, at_tensor, at_tensor, const at_scalar *, const at_scalar *))         \
+    M(at_result, cpu_index_select, "_ZN2at3cpu12index_selectERKNS_6TensorElS3_",       \
+      (at_tensor, int64_t, at_tensor))                                                 \
+    M(at_result, cpu_index,                                                            \
+      "_ZN2at3cpu5indexERKNS_6TensorERKN3c104ListISt8optionalIS1_EEE",                 \
+      (at_tensor, const at_tensor_list *))                                             \
+    M(at_result, cpu_gather, "_ZN2at3cpu6gatherERKNS_6TensorElS3_b",                   \
+      (at_tensor, int64_t, at_tensor, bool))                                           \
+    M(at_result, cpu_index_add,                                                        \
+      "_ZN2at3cpu9index_addERKNS_6TensorElS3_S3_RKN3c106ScalarE",                      \
+      (at_tensor, int64_t, at_tensor, at_tensor, const at_scalar *))                   \
+    M(at_tensor, cpu_index_add_,                                                       \
+      "_ZN2at3cpu10index_add_ERNS_6TensorElRKS1_S4_RKN3c106ScalarE",                   \
+      (at_tensor, int64_t, at_tensor, at_tensor, const at_scalar *))                   \
+    M(at_scalar, cpu_scalar, "_ZN2at3cpu19_local_scalar_denseERKNS_6TensorE",          \
+      (at_tensor))                                                                     \
+    M(at_result, cpu_scatter_add, "_ZN2at3cpu11scatter_addERKNS_6TensorElS3_S3_",      \
+      (at_tensor, int64_t, at_tensor, at_tensor))                                      \
+    M(at_tensor, cpu_scatter_add_, "_ZN2at3cpu12scatter_add_ERNS_6TensorElRKS1_S4_",   \
+      (at_tensor, int64_t, at_tensor, at_tensor))                                      \
+    M(at_tensor, cpu_index_put_impl_,                                                  \
+      "_ZN2at3cpu16_index_put_impl_ERNS_6TensorE"                                      \
+      "RKN3c104ListISt8optionalIS1_EEERKS1_bb",                                        \
+      (at_tensor, const at_tensor_list *, at_tensor, bool, bool))                      \
+    M(at_result, cpu_embedding_backward,                                               \
+      "_ZN2at3cpu24embedding_dense_backwardERKNS_6TensorES3_llb",                      \
+      (at_tensor, at_tensor, int64_t, int64_t, bool))                                  \
+    M(at_result, cpu_sort, "_ZN2at3cpu4sortERKNS_6TensorESt8optionalIbElb",            \
+      (at_tensor, at_optional_bool, int64_t, bool))                                    \
+    M(at_result, cpu_embedding_bag_backward,                                           \
+      "_ZN2at3cpu29_embedding_bag_dense_backwardERKNS_6TensorES3_S3_S3_S3_lbl"         \
+      "RKSt8optionalIS1_El",                                                           \
+      (at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, int64_t, bool, int64_t,  \
+       const at_optional_tensor *, int64_t))                                           \
     M(at_result, cpu_log_softmax, "_ZN2at3cpu12_log_softmaxERKNS_6TensorElb",          \
       (at_tensor, int64_t, bool))                                                      \
     M(at_result, cpu_log_softmax_backward,                                             \

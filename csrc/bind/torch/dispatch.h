@@ -74,6 +74,16 @@ bool ptac_thread_is_disabled(void);
 /* The same without counting what is refused: stock repeats a call for a comparison. */
 void ptac_thread_mute(int by);
 
+static inline void ptac_unmute(const int *by)
+{
+    ptac_thread_mute(-*by);
+}
+
+/* For the rest of this scope, also while an exception passes through it. */
+#define PTAC_MUTED                                                                     \
+    __attribute__((cleanup(ptac_unmute))) const int muted = (ptac_thread_mute(1), 1);  \
+    (void)muted
+
 /*
  * Shadow checks: one accelerated call in every, of each operator, is repeated by stock
  * and compared; 0 switches them off. ptac_shadow_due() counts the call.

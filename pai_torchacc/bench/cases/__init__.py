@@ -13,6 +13,7 @@ from pai_torchacc.bench.cases import (
     attention,
     conv,
     depthwise,
+    indexing,
     int8,
     linear,
     loss,
@@ -30,7 +31,7 @@ __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
     families = (
-        *(conv, depthwise, pool, norm, activation, upsample),
+        *(conv, depthwise, pool, norm, activation, upsample, indexing),
         *(loss, linear, attention, int8, optim),
     )
     for family in families:

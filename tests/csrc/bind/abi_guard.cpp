@@ -24,9 +24,12 @@
 #include <ATen/ops/_adaptive_avg_pool2d_cpu_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool3d_backward_cpu_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool3d_cpu_dispatch.h>
+#include <ATen/ops/_embedding_bag_dense_backward_cpu_dispatch.h>
 #include <ATen/ops/_fused_rms_norm_backward_cuda_dispatch.h>
 #include <ATen/ops/_fused_rms_norm_cuda_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cuda_dispatch.h>
+#include <ATen/ops/_index_put_impl_cpu_dispatch.h>
+#include <ATen/ops/_local_scalar_dense_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_backward_data_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_cpu_dispatch.h>
@@ -44,6 +47,11 @@
 #include <ATen/ops/avg_pool2d_cuda_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/embedding_dense_backward_cpu_dispatch.h>
+#include <ATen/ops/gather_cpu_dispatch.h>
+#include <ATen/ops/index_add_cpu_dispatch.h>
+#include <ATen/ops/index_cpu_dispatch.h>
+#include <ATen/ops/index_select_cpu_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cpu_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cuda_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_cpu_dispatch.h>
@@ -60,6 +68,8 @@
 #include <ATen/ops/native_layer_norm_cuda_dispatch.h>
 #include <ATen/ops/pixel_shuffle_cpu_dispatch.h>
 #include <ATen/ops/pixel_unshuffle_cpu_dispatch.h>
+#include <ATen/ops/scatter_add_cpu_dispatch.h>
+#include <ATen/ops/sort_cpu_dispatch.h>
 #include <ATen/ops/upsample_bilinear2d_cpu_dispatch.h>
 #include <ATen/ops/upsample_nearest2d_backward_cpu_dispatch.h>
 #include <ATen/ops/upsample_nearest2d_cpu_dispatch.h>
@@ -123,11 +133,16 @@ template <> struct crossing<const at::Tensor &> {
 template <> struct crossing<const at::TensorBase &> {
     using type = at_tensor;
 };
-template <> struct crossing<const c10::Scalar &> {
+static_assert(offsetof(at_scalar, real) == alignof(c10::complex<double>));
+template <> struct crossing<at::Tensor &> {
+    using type = at_tensor;
+};
+template <> struct crossing<const c10::List<std::optional<at::Tensor>> &> {
+    using type = const at_tensor_list *;
+};
+template <> struct crossing<const at::Scalar &> {
     using type = const at_scalar *;
 };
-static_assert(sizeof(c10::Scalar) == sizeof(at_scalar));
-static_assert(offsetof(at_scalar, real) == alignof(c10::complex<double>));
 template <> struct crossing<at::IntArrayRef> {
     using type = at_ints;
 };
@@ -136,6 +151,9 @@ template <> struct crossing<std::optional<int64_t>> {
 };
 template <> struct crossing<std::optional<double>> {
     using type = at_optional_real;
+};
+template <> struct crossing<std::optional<bool>> {
+    using type = at_optional_bool;
 };
 template <> struct crossing<at::ScalarType> {
     using type = int8_t;
@@ -170,6 +188,15 @@ template <typename Result, typename... Parameters>
 struct in_c<Result (*)(Parameters...)> {
     using type = at_result (*)(typename crossing<Parameters>::type...);
     static_assert(returns_in_memory<Result>, "a result that has no place in C");
+};
+/* What is returned by reference is one of the parameters. */
+template <typename... Parameters> struct in_c<at::Tensor &(*)(Parameters...)> {
+    using type = at_tensor (*)(typename crossing<Parameters>::type...);
+};
+template <typename... Parameters> struct in_c<at::Scalar (*)(Parameters...)> {
+    using type = at_scalar (*)(typename crossing<Parameters>::type...);
+    static_assert(!std::is_trivially_copyable_v<at::Scalar> &&
+                  sizeof(at_scalar) > 2 * sizeof(void *));
 };
 template <typename... Parameters> struct in_c<void (*)(Parameters...)> {
     using type = void (*)(typename crossing<Parameters>::type...);
@@ -260,6 +287,18 @@ constexpr auto cpu_pixel_shuffle = &at::cpu::pixel_shuffle;
 constexpr auto cpu_pixel_unshuffle = &at::cpu::pixel_unshuffle;
 constexpr auto cpu_mm = &at::cpu::mm;
 constexpr auto cpu_addmm = &at::cpu::addmm;
+constexpr auto cpu_index_select = &at::cpu::index_select;
+constexpr auto cpu_index = &at::cpu::index;
+constexpr auto cpu_gather = &at::cpu::gather;
+constexpr auto cpu_index_add = &at::cpu::index_add;
+constexpr auto cpu_index_add_ = &at::cpu::index_add_;
+constexpr auto cpu_scalar = &at::cpu::_local_scalar_dense;
+constexpr auto cpu_scatter_add = &at::cpu::scatter_add;
+constexpr auto cpu_scatter_add_ = &at::cpu::scatter_add_;
+constexpr auto cpu_index_put_impl_ = &at::cpu::_index_put_impl_;
+constexpr auto cpu_embedding_backward = &at::cpu::embedding_dense_backward;
+constexpr auto cpu_sort = &at::cpu::sort;
+constexpr auto cpu_embedding_bag_backward = &at::cpu::_embedding_bag_dense_backward;
 constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
 constexpr auto cpu_batch_norm = &at::cpu::native_batch_norm;
@@ -313,12 +352,21 @@ constexpr bool travels_alike =
     std::is_trivially_copyable_v<Theirs> &&std::is_trivially_destructible_v<Theirs>;
 static_assert(travels_alike<at_ints, at::IntArrayRef>);
 static_assert(travels_alike<at_optional_int, std::optional<int64_t>>);
+static_assert(travels_alike<at_optional_bool, std::optional<bool>>);
 static_assert(travels_alike<at_optional_real, std::optional<double>>);
 static_assert(travels_alike<at_optional_ints, at::OptionalIntArrayRef>);
 static_assert(travels_alike<at_mask2, std::array<bool, 2>>);
 static_assert(travels_alike<at_mask3, std::array<bool, 3>>);
 /* Only its address crosses. */
 static_assert(sizeof(at_optional_tensor) == sizeof(std::optional<at::Tensor>));
+
+/* A list is a pointer to a vector of values behind the head of what is counted. */
+static_assert(sizeof(at::Scalar) == sizeof(at_scalar));
+static_assert(sizeof(c10::IValue) == sizeof(at_value));
+static_assert(sizeof(c10::List<std::optional<at::Tensor>>) == sizeof(at_tensor_list));
+static_assert(sizeof(c10::intrusive_ptr_target) == offsetof(at_tensor_values, begin));
+static_assert(
+    std::is_same_v<decltype(c10::detail::ListImpl::list), std::vector<c10::IValue>>);
 
 struct ints_inside : at::IntArrayRef {
     static constexpr bool as_ours()

@@ -16,10 +16,11 @@ EVERY = (
     "max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward "
     "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward _prelu_kernel_backward mish "
     "mish_backward upsample_nearest2d upsample_nearest2d_backward "
-    "upsample_bilinear2d pixel_shuffle pixel_unshuffle _log_softmax "
+    "upsample_bilinear2d pixel_shuffle pixel_unshuffle index_select gather "
+    "scatter_add embedding_dense_backward _embedding_bag_dense_backward _log_softmax "
     "_log_softmax_backward_data _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_flash_attention_for_cpu_backward "
-    "native_batch_norm native_batch_norm_backward"
+    "native_batch_norm native_batch_norm_backward mm"
 )
 
 

@@ -3,12 +3,23 @@
  */
 #include "bind/python/module/pybind.h"
 
+#include "bind/torch/overrides/direct.h"
 #include "bind/torch/overrides/override.h"
 
 #include <string.h>
 
 /* How an override is called here: by its operator, and before that where it lies. */
 static const char *const prefixes[PTAC_N_DEVICES] = {"", "cuda:"};
+
+/* As torch calls an overload: "index.Tensor". */
+static PyObject *direct_name(const ptac_direct *direct)
+{
+    return Py_BuildValue("Ns",
+                         PyUnicode_FromFormat("%s%s%s", direct->name,
+                                              *direct->overload ? "." : "",
+                                              direct->overload),
+                         ptac_op_name(direct->op));
+}
 
 static PyObject *names_on(ptac_device device)
 {
@@ -23,6 +34,9 @@ static PyObject *names_on(ptac_device device)
                 ptac_append(&list, Py_BuildValue("ss", override->name,
                                                  ptac_op_name((ptac_op)op)));
     }
+    if (device == PTAC_ON_CPU)
+        for (const ptac_direct *d = ptac_direct_first(); list && d; d = d->next)
+            ptac_append(&list, direct_name(d));
     return list;
 }
 
@@ -90,23 +104,6 @@ PTAC_O(override_remove, names)
     ptac_override_remove(places);
     ptac_chooser_collect();
     Py_RETURN_TRUE;
-}
-
-static bool call_once(void *function)
-{
-    PTAC_OWNED PyObject *done = PyObject_CallNoArgs(function);
-
-    return done;
-}
-
-/*
- * scalars_prove(call) -> whether calls with a Scalar can be ours: see
- * ptac_scalars_prove(). call() is torch.addmm of some matrices on the CPU.
- */
-PTAC_O(scalars_prove, call)
-{
-    ptac_scalars_prove(ptac_override_place(PTAC_ON_CPU), call_once, call);
-    return PyErr_Occurred() ? NULL : PyBool_FromLong(ptac_scalars_are_known());
 }
 
 /* flight() -> (calls in flight, calls ever entered) */

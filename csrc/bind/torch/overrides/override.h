@@ -13,6 +13,7 @@
 #define PTAC_BIND_TORCH_OVERRIDES_OVERRIDE_H
 
 #include "bind/torch/dispatch.h"
+#include "bind/torch/overrides/direct.h"
 
 #include <string.h>
 
@@ -96,7 +97,7 @@ typedef struct ptac_override_side {
 } ptac_override_side;
 
 typedef struct ptac_override {
-    /* As torch prints it. Where it has a Scalar, see scalars.c. */
+    /* As torch prints it. Where it has a Scalar, only C++ calls come: see direct.h. */
     const char *schema;
     ptac_op op;
 
@@ -148,7 +149,8 @@ typedef struct ptac_override {
     char types[PTAC_MAX_ARGUMENTS];
     int n_arguments, n_outputs;
     bool can_be_typed;  /* all arguments can be read off a C++ call */
-    bool is_only_typed; /* one of them is a Scalar, which does not come otherwise */
+    bool is_only_typed; /* one of them is a Scalar, which does not come otherwise: */
+    ptac_direct direct; /* on the CPU, and not among the announced */
 } ptac_override;
 
 /* The arguments of a C++ call where System V's rules for x86-64 have put them. */
@@ -313,27 +315,6 @@ bool ptac_is_quiet(void);
 
 /* Take these overrides out of the dispatcher, in such a moment. */
 void ptac_override_remove(ptac_places unwanted);
-
-/*
- * scalars.c: overrides whose calls have a Scalar. Torch's own C++ function is exchanged
- * for ours, in an entry that has its kernel at this place, and back. NULL, or what went
- * wrong.
- */
-const char *ptac_scalars_install(const ptac_override *override, size_t place);
-void ptac_scalars_remove(const ptac_override *override);
-
-/* Whether this torch's Scalars can be read: ptac_scalars_prove() has shown it. */
-bool ptac_scalars_are_known(void);
-
-/*
- * Show it by a call of addmm, which call(context) makes with beta 2.5 and alpha -3: the
- * probe that has taken the place of torch's function has to see these. call() returns
- * false where it failed.
- */
-void ptac_scalars_prove(size_t place, bool (*call)(void *), void *context);
-
-/* Where entries keep the kernel of this device; 0: not known. */
-size_t ptac_override_place(ptac_device device);
 
 /* arguments.c: boxed arguments of the dispatcher, by the types of a schema. */
 

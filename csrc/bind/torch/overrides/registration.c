@@ -18,9 +18,22 @@ static const ptac_override *announced[MAX_OVERRIDES];
 static at_library libraries[MAX_OVERRIDES][PTAC_N_DEVICES];
 static ptac_op_set ops_wanted[MAX_OVERRIDES][PTAC_N_DEVICES];
 static bool is_typed[MAX_OVERRIDES][PTAC_N_DEVICES];
-static bool is_in[MAX_OVERRIDES][PTAC_N_DEVICES];
-static size_t place_of[PTAC_N_DEVICES]; /* where entries keep kernels; 0: not known */
 static int n_announced;
+
+/* Nothing of it is registered. */
+static void announce_typed(ptac_override *override)
+{
+    const ptac_override_side *side = &override->on[PTAC_ON_CPU];
+
+    override->direct = (ptac_direct){
+        .name = override->name,
+        .overload = "",
+        .op = override->op,
+        .symbol = side->symbol,
+        .typed = side->typed,
+    };
+    ptac_direct_announce(&override->direct);
+}
 
 void ptac_override_announce(ptac_override *override)
 {
@@ -28,6 +41,10 @@ void ptac_override_announce(ptac_override *override)
         return;
     if (n_announced == MAX_OVERRIDES || !ptac_schema_read(override))
         __builtin_trap();
+    if (override->is_only_typed) {
+        announce_typed(override);
+        return;
+    }
     announced[n_announced++] = override;
 }
 
@@ -50,8 +67,6 @@ static bool is_possible(const ptac_override *override, int device)
 {
     const ptac_override_side *side = &override->on[device];
 
-    if (override->is_only_typed && (device != PTAC_ON_CPU || !ptac_scalars_are_known()))
-        return false;
     return side->boxed && (override->out || ptac_torch_has(side->symbol)) &&
            (!override->needs || ptac_torch_has(override->needs));
 }
@@ -61,20 +76,17 @@ static void remove_one(int i, int device, const ptac_op_set *ops)
     ptac_op_set_remove(&ops_wanted[i][device], ops);
     if (!ptac_op_set_is_empty(&ops_wanted[i][device]))
         return;
-    if (is_in[i][device] && announced[i]->is_only_typed)
-        ptac_scalars_remove(announced[i]);
     if (libraries[i][device])
         T.aoti_torch_delete_library_object(libraries[i][device]);
     libraries[i][device] = NULL;
-    is_in[i][device] = false;
 }
 
-static const char *register_one(int i, int device)
+static const char *install_one(int i, int device)
 {
     const ptac_override *override = announced[i];
     const ptac_override_side *side = &override->on[device];
     at_library library = NULL;
-    at_entry entry = {NULL};
+    at_entry entry = {.is_on_cpu = device == PTAC_ON_CPU};
 
     if (T.aoti_torch_library_init_impl("aten", keys[device], "pai_torchacc", 0,
                                        &library))
@@ -88,38 +100,8 @@ static const char *register_one(int i, int device)
         return "could not register a kernel";
     }
     is_typed[i][device] = at_entry_set_typed(&entry, side->boxed, side->typed);
-    if (is_typed[i][device])
-        place_of[device] = entry.place;
     libraries[i][device] = library;
     return NULL;
-}
-
-static const char *install_one(int i, int device)
-{
-    const char *trouble;
-
-    if (announced[i]->is_only_typed) {
-        is_in[i][device] = !ptac_scalars_install(announced[i], place_of[device]);
-        is_typed[i][device] = is_in[i][device];
-        return NULL; /* where it cannot be, torch's own stays */
-    }
-    trouble = register_one(i, device);
-    is_in[i][device] = !trouble;
-    return trouble;
-}
-
-size_t ptac_override_place(ptac_device device)
-{
-    /* Any operator's entry tells: one that is registered for a moment. */
-    for (int i = 0; i < n_announced && !place_of[device]; i++) {
-        if (announced[i]->is_only_typed || is_in[i][device] ||
-            !is_possible(announced[i], device))
-            continue;
-        if (!register_one(i, device))
-            T.aoti_torch_delete_library_object(libraries[i][device]);
-        libraries[i][device] = NULL;
-    }
-    return place_of[device];
 }
 
 /* The operators of an override that are among these places. */
@@ -129,6 +111,31 @@ static ptac_op_set among(const ptac_places *places, int i, int device)
 
     ptac_op_set_intersect(&ops, &places->on[device]);
     return ops;
+}
+
+/*
+ * Where an entry holds the CPU's kernel shows when an override is registered. Any will
+ * do, and sends calls to stock; it leaves with the next ones that are taken out.
+ */
+static void prove_entries(void)
+{
+    for (int i = 0; i < n_announced; i++) {
+        if (libraries[i][PTAC_ON_CPU] || !is_possible(announced[i], PTAC_ON_CPU) ||
+            !announced[i]->on[PTAC_ON_CPU].typed || !announced[i]->can_be_typed)
+            continue;
+        install_one(i, PTAC_ON_CPU);
+        return;
+    }
+}
+
+static void install_direct(const ptac_op_set *wanted)
+{
+    for (const ptac_direct *d = ptac_direct_first(); d; d = d->next)
+        if (ptac_op_set_has(wanted, d->op) && !at_entry_is_proved()) {
+            prove_entries();
+            break;
+        }
+    ptac_direct_install(wanted);
 }
 
 const char *ptac_override_install(ptac_places wanted)
@@ -143,7 +150,7 @@ const char *ptac_override_install(ptac_places wanted)
 
             if (ptac_op_set_is_empty(&ops) || !is_possible(announced[i], device))
                 continue;
-            if (!is_in[i][device])
+            if (!libraries[i][device])
                 trouble = install_one(i, device);
             if (!trouble) {
                 ptac_op_set_unite(&ops_wanted[i][device], &ops);
@@ -155,22 +162,24 @@ const char *ptac_override_install(ptac_places wanted)
             return trouble;
         }
     }
+    install_direct(&wanted.on[PTAC_ON_CPU]);
     return NULL;
 }
 
 ptac_places ptac_override_installed(bool only_typed)
 {
-    ptac_places found = {0};
+    ptac_places found = {.on = {[PTAC_ON_CPU] = ptac_direct_installed()}};
 
     for (int i = 0; i < n_announced; i++)
         for (int device = 0; device < PTAC_N_DEVICES; device++)
-            if (is_in[i][device] && (is_typed[i][device] || !only_typed))
+            if (libraries[i][device] && (is_typed[i][device] || !only_typed))
                 ptac_op_set_unite(&found.on[device], &ops_wanted[i][device]);
     return found;
 }
 
 void ptac_override_remove(ptac_places unwanted)
 {
+    ptac_direct_remove(&unwanted.on[PTAC_ON_CPU]);
     /* Torch restores the kernel that each registration had covered. */
     for (int i = n_announced - 1; i >= 0; i--)
         for (int device = 0; device < PTAC_N_DEVICES; device++) {

@@ -82,8 +82,7 @@ static void read_mask(uint64_t word, int n, ptac_argument *to)
 static void read_scalar(const at_scalar *scalar, ptac_argument *to)
 {
     to->scalar = scalar;
-    to->is_given = scalar->tag == AT_SCALAR_REAL || scalar->tag == AT_SCALAR_INT;
-    to->value = scalar->tag == AT_SCALAR_INT ? (double)scalar->integer : scalar->real;
+    to->is_given = ptac_scalar_read(scalar, &to->value);
 }
 
 static void read_one(reader *r, char type, ptac_argument *to)

@@ -46,14 +46,20 @@ CHANGES: dict[str, Change] = {
         net, "weight", nn.Parameter(torch.ones_like(net.weight))
     ),
     "an instance attribute": lambda net, patch: net.__dict__.update(
-        weight=torch.ones(30, 20)
+        weight=torch.ones(net.out_features, 20)
     ),
     "no bias": lambda net, patch: net.register_parameter("bias", None),
     "a property of the class": lambda net, patch: patch.setattr(
-        nn.Linear, "weight", property(lambda self: torch.ones(30, 20)), raising=False
+        nn.Linear,
+        "weight",
+        property(lambda self: torch.ones(self.out_features, 20)),
+        raising=False,
     ),
     "a property of nn.Module": lambda net, patch: patch.setattr(
-        nn.Module, "bias", property(lambda self: torch.ones(30)), raising=False
+        nn.Module,
+        "bias",
+        property(lambda self: torch.ones(self.out_features)),
+        raising=False,
     ),
     "how attributes are found": _replaced_getattr,
     "another class": lambda net, patch: setattr(net, "__class__", Renamed),
@@ -69,13 +75,13 @@ CHANGES: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("n_rows", [1, 40], ids=["forwarded", "served"])
+@pytest.mark.parametrize("width", [8, 30], ids=["forwarded", "served"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_parameters_are_found_as_stock_finds_them(
-    change: str, n_rows: int, monkeypatch: pytest.MonkeyPatch
+    change: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    net, x = nn.Linear(20, 30), torch.randn(n_rows, 20)
+    net, x = nn.Linear(20, width), torch.randn(40, 20)
 
     def result() -> Any:
         with torch.no_grad():
@@ -88,7 +94,7 @@ def test_parameters_are_found_as_stock_finds_them(
         hits = switching.hits("linear_act")
         before = result()
         assert (hits.accelerated, hits.forwarded) == (
-            (0, {"shape": 1}) if n_rows == 1 else (1, {})
+            (0, {"shape": 1}) if width == 8 else (1, {})
         )
         CHANGES[change](net, monkeypatch)
         ours = result()

@@ -1,8 +1,8 @@
 /*
  * convolution.h - what the descriptions of convolution and of its backward share.
  */
-#ifndef PTAC_BIND_TORCH_OVERRIDES_CONVOLUTION_H
-#define PTAC_BIND_TORCH_OVERRIDES_CONVOLUTION_H
+#ifndef PTAC_BIND_TORCH_OVERRIDES_CONV_CONVOLUTION_H
+#define PTAC_BIND_TORCH_OVERRIDES_CONV_CONVOLUTION_H
 
 #include "bind/torch/overrides/override.h"
 #include "bind/torch/rows/depthwise.h"

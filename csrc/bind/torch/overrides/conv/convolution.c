@@ -3,7 +3,7 @@
  *
  * Those of images and of signals may be ours; depthwise ones are another operator.
  */
-#include "bind/torch/overrides/convolution.h"
+#include "bind/torch/overrides/conv/convolution.h"
 
 enum {
     GEOMETRY = 3, /* where it begins among the arguments, */

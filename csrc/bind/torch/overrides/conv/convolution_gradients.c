@@ -2,7 +2,7 @@
  * convolution_gradients.c - the gradients of a convolution: two calls of rows of ours,
  * for the data and for the weight, and stock for what they leave.
  */
-#include "bind/torch/overrides/convolution.h"
+#include "bind/torch/overrides/conv/convolution.h"
 #include "bind/torch/rows/bf16.h"
 
 enum {

@@ -1,0 +1,188 @@
+/*
+ * indexing_ref.c - rows by indices by definition, their shape kinds, and what all rows
+ * share.
+ *
+ * The rows "scalar" run on any CPU; every other row is tested against them.
+ */
+#include "ops/indexing/indexing.h"
+
+#include <string.h>
+
+/* Stock's time for an index counts in narrow rows, and that of memory in tables. */
+enum {
+    NARROW_BELOW = 16,
+    BROAD_FROM = 128,
+    NEAR_FLOATS = 1 << 18,
+    FAR = 4, /* added to the kind of a table that is not near */
+};
+
+static int kind_of(int64_t width)
+{
+    return width == 1 ? 0 : width < NARROW_BELOW ? 1 : width < BROAD_FROM ? 2 : 3;
+}
+
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_rows *p = call->params;
+
+    shape->kind = kind_of(p->width) + (p->n_rows * p->width > NEAR_FLOATS ? FAR : 0);
+    shape->work = p->n * p->width;
+    return PTAC_TAKE;
+}
+
+#define SHAPES(id)                                                                     \
+    PTAC_SHAPES(id, classify, "single", "narrow", "wide", "broad", "single_far",       \
+                "narrow_far", "wide_far", "broad_far")
+SHAPES(INDEX_SELECT)
+SHAPES(INDEX)
+SHAPES(GATHER)
+SHAPES(INDEX_ADD)
+SHAPES(SCATTER_ADD)
+SHAPES(INDEX_PUT)
+SHAPES(EMBEDDING_BACKWARD)
+SHAPES(EMBEDDING_BAG_BACKWARD)
+
+ptac_reason ptac_rows_accepts(const ptac_call *call)
+{
+    return call->inputs[PTAC_ROWS_TABLE].dtype == PTAC_F32 ? PTAC_TAKE : PTAC_DTYPE;
+}
+
+static bool has_sources(const ptac_adding *job)
+{
+    const ptac_rows *p = job->p;
+    bool has_all = true;
+
+    for (int64_t i = 0; i < p->n; i++)
+        has_all &= (uint64_t)ptac_rows_index(p, job->source, i) < (uint64_t)p->x_rows &&
+                   (uint64_t)job->order[i] < (uint64_t)p->n;
+    return has_all;
+}
+
+/*
+ * A thread looks at all indices for those that fall to it, which costs as much as to add
+ * a few floats.
+ */
+static int parts_of(const ptac_rows *p, int64_t floats, int n_threads)
+{
+    enum { NARROW = 4, LEAST_FLOATS = 1 << 16 };
+
+    return p->width < NARROW || floats < LEAST_FLOATS
+               ? 1
+               : (int)ptac_least(n_threads, p->n_rows);
+}
+
+bool ptac_adding_of(const ptac_call *call, ptac_adding *job)
+{
+    const ptac_rows *p = call->params;
+    const bool is_gradient = call->op == PTAC_OP_EMBEDDING_BACKWARD ||
+                             call->op == PTAC_OP_EMBEDDING_BAG_BACKWARD;
+    const int64_t floats = (is_gradient ? p->n_rows + p->n : p->n) * p->width;
+
+    *job = (ptac_adding){
+        .p = p,
+        .index = call->inputs[PTAC_ROWS_INDEX].data,
+        .y = call->outputs[0].data,
+        .stride = p->width,
+        .n_parts = parts_of(p, floats, call->n_threads),
+    };
+    if (is_gradient) {
+        job->x = call->inputs[PTAC_ROWS_TABLE].data;
+        if (call->op == PTAC_OP_EMBEDDING_BACKWARD)
+            return true;
+        job->source = call->inputs[PTAC_ROWS_X].data;
+        job->order = call->inputs[PTAC_ROWS_ORDER].data;
+        return has_sources(job);
+    }
+    job->x = call->inputs[PTAC_ROWS_X].data;
+    job->before = call->inputs[PTAC_ROWS_TABLE].data;
+    if (job->before == job->y)
+        job->stride = p->stride;
+    return true;
+}
+
+void ptac_adding_start(const ptac_adding *job, int64_t begin, int64_t end)
+{
+    const int64_t width = job->p->width, stride = job->p->stride;
+    float *y = job->y + begin * width;
+
+    if (!job->before)
+        memset(y, 0, (size_t)((end - begin) * width) * sizeof *y);
+    else if (job->before != job->y && stride == width)
+        memcpy(y, job->before + begin * width,
+               (size_t)((end - begin) * width) * sizeof *y);
+    else if (job->before != job->y)
+        for (int64_t i = begin; i < end; i++, y += width)
+            memcpy(y, job->before + i * stride, (size_t)width * sizeof *y);
+}
+
+static bool all_have_rows(const ptac_rows *p, const void *index)
+{
+    for (int64_t i = 0; i < p->n; i++)
+        if (ptac_rows_row(p, index, i) == PTAC_NO_ROW)
+            return false;
+    return true;
+}
+
+/* Rows [begin, end) of y. */
+static void select_rows(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const ptac_rows *p = call->params;
+    const float *table = call->inputs[PTAC_ROWS_TABLE].data;
+    const void *index = call->inputs[PTAC_ROWS_INDEX].data;
+    float *y = call->outputs[0].data;
+
+    for (int64_t i = begin; i < end; i++)
+        memcpy(y + i * p->width, table + ptac_rows_row(p, index, i) * p->stride,
+               (size_t)p->width * sizeof *y);
+}
+
+static ptac_status run_select(const ptac_call *call)
+{
+    const ptac_rows *p = call->params;
+
+    if (!all_have_rows(p, call->inputs[PTAC_ROWS_INDEX].data))
+        return PTAC_UNSUITED;
+    ptac_share_indices(p, select_rows, (void *)(uintptr_t)call);
+    return PTAC_OK;
+}
+
+/* Parts [begin, end) of the table's rows. */
+static void add_parts(int64_t begin, int64_t end, void *context)
+{
+    const ptac_adding *job = context;
+    const ptac_rows *p = job->p;
+    const int64_t first = ptac_adding_begin(job, begin);
+    const int64_t last = ptac_adding_begin(job, end);
+
+    ptac_adding_start(job, first, last);
+    for (int64_t i = 0; i < p->n; i++) {
+        const int64_t row = ptac_rows_row(p, job->index, i);
+        const float *x = job->x + ptac_adding_from(job, i) * p->x_stride;
+        float *y = job->y + row * job->stride;
+
+        if (row < first || row >= last || row == p->padding)
+            continue;
+        for (int64_t c = 0; c < p->width; c++)
+            y[c] += x[c];
+    }
+}
+
+static ptac_status run_add(const ptac_call *call)
+{
+    ptac_adding job;
+
+    if (!ptac_adding_of(call, &job) || !all_have_rows(job.p, job.index))
+        return PTAC_UNSUITED;
+    ptac_parallel_for(0, job.n_parts, 1, add_parts, &job);
+    return PTAC_OK;
+}
+
+PTAC_ROW(INDEX_SELECT, "scalar", PTAC_EXACT, 0, ptac_rows_accepts, run_select)
+PTAC_ROW(INDEX, "scalar", PTAC_EXACT, 0, ptac_rows_accepts, run_select)
+PTAC_ROW(GATHER, "scalar", PTAC_EXACT, 0, ptac_rows_accepts, run_select)
+PTAC_ROW(INDEX_ADD, "scalar", PTAC_EXACT, 0, ptac_rows_accepts, run_add)
+PTAC_ROW(SCATTER_ADD, "scalar", PTAC_EXACT, 0, ptac_rows_accepts, run_add)
+PTAC_ROW(INDEX_PUT, "scalar", PTAC_EXACT, 0, ptac_rows_accepts, run_add)
+PTAC_ROW(EMBEDDING_BACKWARD, "scalar", PTAC_EXACT, 0, ptac_rows_accepts, run_add)
+PTAC_ROW(EMBEDDING_BAG_BACKWARD, "scalar", PTAC_EXACT, 0, ptac_rows_accepts, run_add)

@@ -1,0 +1,434 @@
+"""Rows found by indices and added up, behind torch's functions and modules."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import contract
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pai_torchacc as ptac
+
+SELECTS = ("index_select", "index", "gather")
+ADDS = ("index_add", "scatter_add", "index_put")
+BACKWARDS = ("embedding_backward", "embedding_bag_backward")
+OPS = (*SELECTS, *ADDS, *BACKWARDS)
+
+SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-40, 3e38, -3e38]
+
+ATEN = torch.ops.aten
+
+rows = pytest.mark.parametrize("row", switching.runnable_rows("index_select"))
+integers = pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> object:
+    """With more, stock adds up in index_put_ in the order in which threads come."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def floats(*sizes: int) -> Tensor:
+    torch.manual_seed(sum(sizes))
+    x = torch.randn(sizes)
+    n = min(len(SPECIAL), x.numel() // 2)
+    x.view(-1)[:n] = torch.tensor(SPECIAL)[:n]
+    return x
+
+
+def indices(n_rows: int, *sizes: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    """With duplicates wherever there are more of them than rows."""
+    torch.manual_seed(n_rows)
+    return torch.randint(0, n_rows, sizes, dtype=dtype)
+
+
+def expanded(index: Tensor, width: int) -> Tensor:
+    return index.long()[:, None].expand(len(index), width)
+
+
+SIZES = [(1, 1, 1), (7, 1, 50), (40, 17, 300), (300, 64, 700)]
+"""Rows of the table, floats a row, indices."""
+
+
+def lookups(table: Tensor, index: Tensor) -> list[Tensor]:
+    negative = index - len(table) * (index % 2)
+    return [
+        torch.index_select(table, 0, index),
+        torch.index_select(table, -table.dim(), index),
+        table[negative],
+        table[negative[None]],
+        F.embedding(index, table) if table.dim() == 2 else table[index],
+    ]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@integers
+@rows
+def test_rows_are_stocks(
+    row: str, dtype: torch.dtype, sizes: tuple[int, int, int]
+) -> None:
+    n_rows, width, n = sizes
+    index = indices(n_rows, n, dtype=dtype)
+    tables = [
+        floats(n_rows, width),
+        floats(n_rows, width + 3)[:, 1 : width + 1],
+        floats(2 * n_rows, width)[::2],
+        floats(n_rows, width, 2),
+        floats(n_rows, width)[:, 0].contiguous(),
+        floats(n_rows, width)[:, 0],
+        floats(1, width).expand(n_rows, width),
+    ]
+    ways = (index, torch.stack([index, index], 1)[:, 0])
+    with switching.accelerated(*OPS, row=row):
+        for table, at in itertools.product(tables, ways):
+            with ptac.disabled():
+                stock = lookups(table, at)
+            hits = [switching.hits(op) for op in ("index_select", "index")]
+            contract.exactly(lookups(table, at), stock)
+            assert sum(h.accelerated for h in hits) == 5, hits
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@rows
+def test_gather_of_rows(row: str, sizes: tuple[int, int, int]) -> None:
+    n_rows, width, n = sizes
+    at = expanded(indices(n_rows, n), width)
+    table = floats(n_rows, width).requires_grad_()
+    y = torch.gather(table, 0, at)
+    (grad,) = torch.autograd.grad(y, table, torch.cos(y.detach().nan_to_num(0)))
+    with switching.accelerated(*OPS, row=row):
+        hits = [switching.hits(op) for op in ("gather", "scatter_add")]
+        ours = torch.gather(table, 0, at)
+        contract.exactly(ours, y)
+        back = torch.autograd.grad(ours, table, torch.cos(y.detach().nan_to_num(0)))
+        contract.exactly(back, (grad,))
+        assert [h.accelerated for h in hits] == [1, 1]
+
+
+def additions(table: Tensor, index: Tensor, x: Tensor) -> list[Tensor]:
+    """All ways to add up, each on a table of its own that looks like this one."""
+    wide = expanded(index, x.shape[1])
+    negative = index - len(table) * (index % 2)
+
+    def inside(add: Callable[[Tensor], Tensor]) -> Tensor:
+        mine = torch.empty_strided(table.shape, table.stride()).copy_(table)
+        assert add(mine) is mine
+        assert mine._version == 2
+        return mine
+
+    return [
+        torch.index_add(table, 0, index, x),
+        torch.index_add(table, -2, index, x, alpha=1.0),
+        inside(lambda y: y.index_add_(0, index, x)),
+        torch.scatter_add(table, 0, wide, x),
+        inside(lambda y: y.scatter_add_(0, wide, x)),
+        inside(lambda y: y.index_put_((negative,), x, accumulate=True)),
+    ]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@integers
+@rows
+def test_sums_have_stocks_bits(
+    row: str, dtype: torch.dtype, sizes: tuple[int, int, int]
+) -> None:
+    n_rows, width, n = sizes
+    index = indices(n_rows, n, dtype=dtype)
+    tables = (floats(n_rows, width), floats(n_rows, width + 2)[:, 1:-1])
+    added = (
+        floats(n, width) / 2,
+        floats(n, width + 1)[:, :-1],
+        floats(width, n).t(),
+        floats(1, width).expand(n, width),
+    )
+    with switching.accelerated(*OPS, row=row):
+        for table, x in itertools.product(tables, added):
+            with ptac.disabled():
+                stock = additions(table, index, x)
+            hits = [switching.hits(op) for op in ADDS]
+            contract.exactly(additions(table, index, x), stock)
+            assert [h.accelerated for h in hits] == [3, 2, 1], hits
+
+
+@pytest.mark.parametrize("op", ["index_add", "scatter_add"])
+def test_threads_do_not_change_bits(op: str) -> None:
+    index, x = indices(500, 9000), floats(9000, 32).nan_to_num(1)
+    at = index if op == "index_add" else expanded(index, 32)
+    table, rare = torch.zeros(500, 32), torch.zeros(40000, 32)
+    stock = [getattr(torch, op)(t, 0, at, x) for t in (table, rare)]
+    grad = ATEN.embedding_dense_backward(x, index, 500, 7, False)
+    for threads in (2, 3):
+        torch.set_num_threads(threads)
+        with switching.accelerated(*OPS):
+            hits = [switching.hits(name) for name in (op, "embedding_backward")]
+            ours = [getattr(torch, op)(t, 0, at, x) for t in (table, rare)]
+            contract.exactly(ours, stock)
+            back = ATEN.embedding_dense_backward(x, index, 500, 7, False)
+            contract.exactly(back, grad)
+            contract.exactly(rare[index.long()], torch.zeros(9000, 32))
+            assert [h.accelerated for h in hits] == [2, 1]
+
+
+@integers
+@pytest.mark.parametrize("padding", [None, 0, 5])
+@pytest.mark.parametrize("width", [1, 7, 32])
+@rows
+def test_gradients_of_embeddings(
+    row: str, width: int, padding: int | None, dtype: torch.dtype
+) -> None:
+    index = indices(60, 40, 25, dtype=dtype)
+    table, grad = floats(60, width), floats(40, 25, width)
+
+    def run() -> list[Tensor]:
+        weight = table.clone().requires_grad_()
+        y = F.embedding(index, weight, padding)
+        bags = F.embedding_bag(index, weight, mode="sum", padding_idx=padding)
+        found = torch.autograd.grad(y, weight, grad)
+        return [*found, *torch.autograd.grad(bags, weight, grad[:, 0])]
+
+    stock = run()
+    with switching.accelerated(*OPS, row=row):
+        hits = [switching.hits(op) for op in BACKWARDS]
+        contract.exactly(run(), stock)
+        assert [h.accelerated for h in hits] == [1, 1], hits
+
+
+def test_gradients_of_lookups() -> None:
+    table, index = floats(80, 24), indices(80, 30, 9)
+
+    def run() -> list[Tensor]:
+        leaf = table.clone().requires_grad_()
+        grad = torch.linspace(-1, 1, 24).expand(30, 9, 24)
+        found = torch.autograd.grad(leaf[index], leaf, grad)
+        flat = torch.index_select(leaf, 0, index.view(-1))
+        return [*found, *torch.autograd.grad(flat, leaf, grad.reshape(-1, 24))]
+
+    stock = run()
+    with switching.accelerated(*OPS):
+        hits = [switching.hits(op) for op in ("index_put", "index_add")]
+        contract.exactly(run(), stock)
+        assert [h.accelerated for h in hits] == [1, 1], hits
+
+
+def refused() -> list[Callable[[], object]]:
+    """Calls that are stock's, among them those that it answers with an error."""
+    x, index, wrong = floats(6, 4), indices(6, 9), torch.tensor([0, 6, 2])
+    wide = expanded(index, 4)
+    zeros = partial(torch.zeros, 6, 4)
+    calls: list[Callable[[], object]] = [
+        lambda call=call, at=at: call(at)
+        for at in (wrong, torch.tensor([1, -7]), wrong.int(), torch.tensor([2**40]))
+        for call in (
+            lambda at: x[at],
+            lambda at: torch.index_select(x, 0, at),
+            lambda at: F.embedding(at, x),
+            lambda at: torch.gather(x, 0, at[:, None].expand(-1, 4)),
+            lambda at: zeros().index_add_(0, at, x[: len(at)]),
+            lambda at: torch.index_add(zeros(), 0, at, x[: len(at)]),
+            lambda at: zeros().scatter_add_(0, at[:, None].expand(-1, 4), x),
+            lambda at: zeros().index_put_((at,), x[: len(at)], accumulate=True),
+        )
+    ]
+    return [
+        *calls,
+        lambda: torch.index_select(x, 0, torch.tensor([-1])),
+        lambda: torch.index_select(x, 1, indices(4, 9)),
+        lambda: torch.index_select(x.t(), 0, indices(4, 9)),
+        lambda: x[index.bool()[:6]],
+        lambda: x[index, indices(4, 9)],
+        lambda: x[:, indices(4, 9)],
+        lambda: x[index[:0]],
+        lambda: x.double()[index],
+        lambda: x.bfloat16()[index],
+        lambda: torch.gather(x, 1, indices(4, 6, 2)),
+        lambda: torch.gather(x, 0, wide.contiguous()),
+        lambda: zeros().index_add_(0, index, x[:1].expand(9, 4), alpha=2),
+        lambda: zeros().index_add_(0, index, x[:1].expand(9, 4), alpha=0.5),
+        lambda: zeros().index_add_(1, indices(4, 3), torch.ones(6, 3)),
+        lambda: torch.zeros(6).index_add_(0, torch.tensor(2), torch.ones(1)),
+        lambda: x.clone().index_add_(0, index[:6], x.double()),
+        lambda: zeros().scatter_add_(0, wide[:, :2], torch.ones(9, 4)),
+        lambda: zeros().scatter_add_(0, wide.contiguous(), torch.ones(9, 4)),
+        lambda: zeros().index_put_((index,), torch.ones(4), accumulate=True),
+        lambda: zeros().index_put_((indices(6, 6).unique(),), torch.tensor(1.0)),
+        lambda: ATEN.embedding_dense_backward(torch.ones(9, 4), index, 6, -1, True),
+        lambda: ATEN.embedding_dense_backward(torch.ones(9, 4), index, 3, -1, False),
+    ]
+
+
+def bag(**options: object) -> Tensor:
+    table = floats(6, 4).requires_grad_()
+    y = F.embedding_bag(indices(6, 3, 3), table, **options)
+    return torch.autograd.grad(y, table, torch.ones(3, 4))[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "mean"},
+        {"mode": "max"},
+        {"mode": "sum", "scale_grad_by_freq": True},
+        {"mode": "sum", "per_sample_weights": torch.ones(3, 3)},
+    ],
+)
+def test_other_bags_are_stocks(options: dict[str, object]) -> None:
+    stock = bag(**options)
+    with switching.accelerated(*OPS):
+        hits = switching.hits("embedding_bag_backward")
+        contract.exactly(bag(**options), stock)
+        assert hits.accelerated == 0
+
+
+def test_what_is_stocks() -> None:
+    def said(call: Callable[[], object]) -> object:
+        try:
+            return call()
+        except (RuntimeError, IndexError) as error:
+            return str(error).splitlines()[0]
+
+    with switching.accelerated(*OPS):
+        for number, call in enumerate(refused()):
+            with ptac.disabled():
+                stock = said(call)
+            hits = [switching.hits(op) for op in OPS]
+            contract.exactly(said(call), stock, f"call {number}")
+            assert not any(h.accelerated for h in hits), (number, hits)
+
+
+def test_memory_that_overlaps_is_left_to_stock() -> None:
+    index = torch.tensor([0, 2, 1])
+    calls = [
+        lambda y: y.index_add_(0, index, y[:3]),
+        lambda y: y.index_put_((index,), y[1:4], accumulate=True),
+        lambda y: y[:1].expand(5, 3).index_add_(0, index, torch.ones(3, 3)),
+    ]
+
+    def said(call: Callable[[Tensor], Tensor]) -> object:
+        y = floats(5, 3)
+        try:
+            return call(y)
+        except RuntimeError as error:
+            return str(error).splitlines()[0], y
+
+    for call in calls:
+        stock = said(call)
+        with switching.accelerated(*OPS):
+            hits = [switching.hits(op) for op in OPS]
+            contract.exactly(said(call), stock)
+            assert not any(h.accelerated for h in hits), hits
+            assert sum(h.forwarded.get("overlapping memory", 0) for h in hits) == 1
+
+
+def test_failures_in_place_change_nothing() -> None:
+    y, at = floats(40, 8), indices(40, 600)
+    at[599] = 40
+    before = y.clone()
+    with switching.accelerated(*OPS), pytest.raises(IndexError):
+        y.index_put_((at,), torch.ones(600, 8), accumulate=True)
+    with pytest.raises(IndexError):
+        before.index_put_((at,), torch.ones(600, 8), accumulate=True)
+    contract.exactly(y, before)
+
+
+def test_shadow_checks_of_calls_in_place() -> None:
+    table, at, x = torch.zeros(30, 8), indices(30, 50), torch.randn(50, 8)
+    stock = additions(table, at, x)
+    with switching.accelerated(*OPS, verify=1):
+        hits = [switching.hits(op) for op in ADDS]
+        contract.exactly(additions(table, at, x), stock)
+        assert [h.accelerated for h in hits] == [3, 2, 1]
+        assert not any(h.failed for h in hits)
+
+
+def test_derivatives_and_transforms() -> None:
+    x, at = torch.linspace(-3, 3, 120).view(2, 20, 3), indices(20, 31)
+
+    def square(table: Tensor) -> Tensor:
+        return table[at].square().sum()
+
+    def sums(table: Tensor) -> Tensor:
+        return torch.zeros(20, 3).index_add(0, at, table[at]).square().sum()
+
+    def all_of_them() -> list[Tensor]:
+        found = [torch.func.vmap(torch.func.grad(f))(x) for f in (square, sums)]
+        leaf = x[0].clone().requires_grad_()
+        y = torch.index_select(leaf, 0, at).pow(3)
+        (grad,) = torch.autograd.grad(y.sum(), leaf, create_graph=True)
+        found.append(grad.detach())
+        return [*found, *torch.autograd.grad(grad.square().sum(), leaf)]
+
+    stock = all_of_them()
+    with switching.accelerated(*OPS):
+        hits = [switching.hits(op) for op in ("index_select", "index_add")]
+        contract.exactly(all_of_them(), stock)
+        assert all(h.accelerated for h in hits), hits
+
+
+class Graph(nn.Module):
+    """Messages from nodes to nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(50, 16), nn.Linear(16, 16)
+
+    def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
+        """One step."""
+        source, target = edges
+        messages = self.layer(self.table(nodes))[source]
+        return messages.new_zeros(len(nodes), 16).index_add(0, target, messages)
+
+
+def test_modules_copies_autocast_threads_and_toggling() -> None:
+    model, nodes, edges = Graph(), indices(50, 60), indices(60, 2, 400)
+    stock = model(nodes, edges)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        stock_cast = model(nodes, edges)
+    found: list[Tensor] = []
+    with switching.accelerated(*OPS):
+        hits = [switching.hits(op) for op in ("index_select", "index", "index_add")]
+        contract.exactly(copy.deepcopy(model)(nodes, edges), stock)
+        assert [h.accelerated for h in hits] == [1, 1, 1]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            contract.exactly(model(nodes, edges), stock_cast)
+        with ptac.disabled():
+            contract.exactly(model(nodes, edges), stock)
+        threads = [
+            threading.Thread(
+                target=lambda: found.extend(model(nodes, edges) for _ in range(20))
+            )
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 60
+    for y in found:
+        contract.exactly(y, stock)
+
+
+@pytest.mark.parametrize("op", ["index", "index_put", "index_add"])
+def test_an_operator_without_a_registration_comes_alone(op: str) -> None:
+    """Its C++ calls are ours, those that torch boxes are stock's, and all go again."""
+    table, at = floats(9, 4), indices(9, 20)
+    stock = table[at]
+    with switching.accelerated(op):
+        assert ptac.is_enabled("operator_fusion")
+        assert op in ptac._C.override_installed()
+        contract.exactly(table[at], stock)
+        contract.exactly(ATEN.index.Tensor(table, [at]), stock)
+    assert not ptac._C.override_installed()
+    hits = switching.hits("index")
+    contract.exactly(table[at], stock)
+    assert hits.accelerated == 0 and not hits.forwarded
