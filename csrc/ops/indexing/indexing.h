@@ -1,5 +1,6 @@
 /*
- * indexing.h - rows of a table found by indices, and rows added to a table. Level exact.
+ * indexing.h - rows of a table found by indices, and rows added to a table. Level
+ * exact.
  *
  *   index_select, index, gather
  *       inputs: table, index. outputs: y [n, width], dense; y[i] = table[index[i]]

@@ -59,8 +59,8 @@ static bool has_sources(const ptac_adding *job)
 }
 
 /*
- * A thread looks at all indices for those that fall to it, which costs as much as to add
- * a few floats.
+ * A thread looks at all indices for those that fall to it, which costs as much as to
+ * add a few floats.
  */
 static int parts_of(const ptac_rows *p, int64_t floats, int n_threads)
 {

@@ -52,7 +52,7 @@ extern const ptac_product_way ptac_products_avx2[PTAC_N_PRODUCT_WAYS];
 extern const ptac_product_way ptac_products_avx512[PTAC_N_PRODUCT_WAYS];
 #endif
 
-/* The product of a call: inputs a [m, k], b [k, n] and, of addmm, bias [n]; output y. */
+/* The product of a call: inputs a [m, k], b [k, n], of addmm bias [n]; output y. */
 ptac_product ptac_product_of(const ptac_call *call);
 
 ptac_reason ptac_product_accepts_dot(const ptac_product *product);
