@@ -75,6 +75,7 @@
     X(BATCH_NORM_ACT_BACKWARD, "batch_norm_act_backward", FUSION)                      \
     X(ADD_NORM, "add_norm", FUSION)                                                    \
     X(ADD_NORM_BACKWARD, "add_norm_backward", FUSION)                                  \
+    X(BERNOULLI, "bernoulli", FUSION)                                                  \
     X(DROPOUT, "dropout", FUSION)                                                      \
     X(DROPOUT_BACKWARD, "dropout_backward", FUSION)                                    \
     X(DROPOUT_ADD, "dropout_add", FUSION)                                              \

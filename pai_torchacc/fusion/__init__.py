@@ -31,6 +31,7 @@ _kept: set[str] = set()
 """Operators whose overrides belong in the dispatcher as things stand."""
 
 _doubts: dict[str, str] | None = None
+_random_doubts: dict[str, str] | None = None
 _is_warning_used_up = False
 
 
@@ -75,13 +76,14 @@ def leftover(c: Any) -> list[str]:
 
 
 def _unproven(c: Any) -> set[str]:
-    """Optimizers whose bits this torch does not confirm; found out once a process."""
+    """Operators whose bits this torch does not confirm; found out once a process."""
     global _doubts  # noqa: PLW0603
     from pai_torchacc.fusion import optimizer
 
     steps = set(optimizer.OPERATORS)
+    random = _unproven_random(c)
     if not _host.knows_rounding():
-        return steps
+        return steps | random
     if _doubts is None:
         pinned = {op: c.pin(op, c.preferred_row(op)) for op in sorted(steps)}
         try:
@@ -93,7 +95,19 @@ def _unproven(c: Any) -> set[str]:
                 c.set_gate(op, "switched off")
                 c.pin(op, row)
         _counters.discount(c, steps)
-    return set(_doubts)
+    return set(_doubts) | random
+
+
+def _unproven_random(c: Any) -> set[str]:
+    """Likewise, of those that draw random numbers."""
+    global _random_doubts  # noqa: PLW0603
+    from pai_torchacc.fusion import randomness
+
+    if not _host.has_lean_paths():
+        return set(randomness.OPERATORS)
+    if _random_doubts is None:
+        _random_doubts = _host.aside(randomness.prove, c)
+    return set(_random_doubts)
 
 
 def remove(c: Any) -> None:
@@ -254,6 +268,7 @@ def _install_stand_ins(c: Any) -> None:
         mlp,
         norm_act,
         optimizer,
+        randomness,
         sequential,
     )
     from pai_torchacc.fusion.by_name import relu_max_pool2d
@@ -267,6 +282,7 @@ def _install_stand_ins(c: Any) -> None:
     relu_max_pool2d.install(c)
     feed_forward.install(c, _ledger)
     loss.install(c, _ledger)
+    randomness.install(c, _ledger)
     sequential.install(c, "operator_fusion")
 
 

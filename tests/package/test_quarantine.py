@@ -57,6 +57,15 @@ BAGS = ROWS.view(3, 3)
 FILTERS = torch.linspace(-0.02, 0.03, 20 * 16 * 9).view(20, 16, 3, 3)
 FEATURES = torch.linspace(-1, 1, 5 * 12).view(5, 12)
 TERMS = torch.linspace(0, 1, 12)
+
+
+def seeded(draw: Callable[[], Any]) -> Any:
+    """The same numbers at each call."""
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        return draw()
+
+
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "conv2d": lambda: gradient_of(
         lambda x: F.conv2d(x, FILTERS, padding=1),
@@ -110,6 +119,8 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "cross_entropy": lambda: gradient_of(lambda x: F.cross_entropy(x, TARGET), 8, 5),
     "mm": lambda: gradient_of(lambda x: x @ FEATURES, 8, 5),
     "addmm": lambda: gradient_of(lambda x: F.linear(x, FEATURES.t(), TERMS), 8, 5),
+    "bernoulli": lambda: [seeded(lambda: torch.empty(90).bernoulli_(0.4))],
+    "dropout": lambda: seeded(lambda: gradient_of(lambda x: F.dropout(x, 0.3), 8, 5)),
     "linear_act": layers,
     "sgd_step": lambda: optimizer_step(torch.optim.SGD),
     "adam_step": lambda: optimizer_step(torch.optim.Adam),
@@ -204,7 +215,7 @@ def test_training_goes_on() -> None:
         with switching.accelerated():
             for op in switching.operators_with_rows():
                 call_of(op)()
-        internals.reset_quarantine()
+                internals.reset_quarantine()  # some follow the row that ran forward
 
 
 def test_shadow_checks_find_nothing_in_sound_rows() -> None:

@@ -211,6 +211,12 @@ enum {
     AT_VALUE_TENSOR = 1,
 };
 
+/* An optional<Generator>, which a C++ call passes by its address as well. */
+typedef struct at_optional_generator {
+    void *impl;
+    bool has_value;
+} at_optional_generator;
+
 /* std::string of libstdc++ since GCC 5; a short text lies inside, where text points. */
 typedef struct at_string {
     const char *text;
@@ -430,6 +436,8 @@ typedef struct at_string {
       (int8_t, at_tensor, int8_t))                                                     \
     M(int, autocast_enter, "_ZN2at8autocast17increment_nestingEv", (void))             \
     M(int, autocast_leave, "_ZN2at8autocast17decrement_nestingEv", (void))             \
+    M(void *const *, default_cpu_generator, "_ZN2at6detail22getDefaultCPUGeneratorEv", \
+      (void))                                                                          \
     M(bool, onednn_is_allowed, "_ZNK2at7Context17userEnabledMkldnnEv", (const void *)) \
     M(bool, requires_grad, "_ZNK3c1010TensorImpl13requires_gradEv", (const void *))    \
     M(uint64_t, next_node_number, "_ZN2at15sequence_number4peekEv", (void))            \

@@ -101,6 +101,9 @@ bool ptac_shadow_agrees(const ptac_kernel *row, const ptac_view *ours,
                         const ptac_view *stock, int n_outputs, int64_t t_ours_ns,
                         int64_t t_stock_ns);
 
+/* A clock that shadow checks time by. */
+int64_t ptac_now_ns(void);
+
 /*
  * Torch's own kernel with the arguments in context; throws torch's errors. The handles
  * in out become the caller's.

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <time.h>
 
-static int64_t now_ns(void)
+int64_t ptac_now_ns(void)
 {
     struct timespec now;
 
@@ -99,11 +99,12 @@ bool ptac_run_checked(const ptac_kernel *row, const ptac_call *call, int n_made,
         return run_checked_on_cuda(row, call, n_made, made, stock, context);
     if (!ptac_shadow_due(call->op) || (row->spreads && !inputs_are_finite(call)))
         return ptac_run(row, call);
-    t_start = now_ns();
+    t_start = ptac_now_ns();
     if (!ptac_run(row, call))
         return false;
-    t_middle = now_ns();
+    t_middle = ptac_now_ns();
     stock(context, expected.at);
-    settle(row, n_made, made, expected.at, t_middle - t_start, now_ns() - t_middle);
+    settle(row, n_made, made, expected.at, t_middle - t_start,
+           ptac_now_ns() - t_middle);
     return true;
 }

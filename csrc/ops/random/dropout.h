@@ -1,8 +1,10 @@
 /*
- * dropout.h - dropout with the bits of torch's native_dropout on CUDA, alone or before
- * a sum, and its gradient. Level exact, dropout_add's close.
+ * dropout.h - dropout, alone or before a sum, and its gradient, with the bits of
+ * torch's own: on CUDA of native_dropout, on the CPU of a product with what
+ * bernoulli_() drew, divided. Level exact, dropout_add's close.
  *
- * Which random number an element gets follows ATen's cuda/Dropout.cu: a grid of blocks
+ * On the CPU elements are drawn as in bernoulli.h. Which random number an element gets
+ * on CUDA follows ATen's cuda/Dropout.cu: a grid of blocks
  * of 256 threads, of which each takes `vector` elements at a time (get_vector_size()),
  * and calls curand4() for each four of them. With vector 2 half of what a call gives is
  * left, and with 1 its four numbers belong to elements that lie a grid apart.
@@ -12,8 +14,12 @@
 
 #include "core/kernel.h"
 #include "ops/random/dropout_cuda.h"
+#include "ops/random/engine.h"
 
-/* Inputs x and, of dropout_add, residual; outputs y and a mask of bytes, 0 or 1. */
+/*
+ * Inputs x and, of dropout_add, residual; outputs y and a mask of bytes, 0 or 1, which
+ * a call on the CPU may do without. There y may be x.
+ */
 enum {
     PTAC_DROPOUT_X,
     PTAC_DROPOUT_RESIDUAL,
@@ -33,10 +39,11 @@ enum {
  * are dropout's for x, and grad itself for residual.
  */
 typedef struct ptac_dropout {
-    double keep; /* more than 0; 1 - p, as native_dropout computes it */
+    double keep;         /* more than 0, at most 1; 1 - p, as torch computes it */
+    ptac_engine *engine; /* of the CPU, as in bernoulli.h; of CUDA: */
     ptac_philox_state random;
     int vector; /* ptac_dropout_vector() */
-    /* Of the device: multiprocessors, and threads that one of them can hold. */
+    /* Of the device: multiprocessors, 0 of the CPU; and threads that one can hold. */
     int n_processors, n_threads;
 } ptac_dropout;
 
@@ -44,6 +51,10 @@ typedef struct ptac_dropout {
 typedef struct ptac_dropout_backward {
     double scale;
 } ptac_dropout_backward;
+
+/* What every row of the CPU accepts: calls of the CPU, and all gradients. */
+ptac_reason ptac_dropout_accepts(const ptac_call *call);
+ptac_reason ptac_dropout_accepts_gradient(const ptac_call *call);
 
 /* Elements that torch's kernel takes at a time of a dense x; outputs are its own. */
 static inline int ptac_dropout_vector(const ptac_view *x, int element_bytes)

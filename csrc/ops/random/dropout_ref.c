@@ -1,20 +1,40 @@
 /*
  * dropout_ref.c - dropout and its gradient by their definitions, and their shape kinds.
  *
- * For each element the thread, the call and the word of it are worked out that torch's
- * kernel on CUDA takes for it; kernels go the other way. The rows "scalar" run on any
+ * Of CUDA, for each element the thread, the call and the word of it are worked out that
+ * torch's kernel takes for it; kernels go the other way. The rows "scalar" run on any
  * CPU; every other row is tested against them.
  */
 #include "ops/random/dropout.h"
 #include "ops/random/philox.h"
 
-PTAC_SHAPES(DROPOUT, ptac_classify_elements, "any")
-PTAC_SHAPES(DROPOUT_ADD, ptac_classify_elements, "any")
-PTAC_SHAPES(DROPOUT_BACKWARD, ptac_classify_elements, "any")
+/* A mask is kept for the gradient, which is worth it from another size on. */
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_reason why = ptac_classify_elements(call, shape);
 
-static ptac_reason accepts(const ptac_call *call)
+    shape->kind = call->n_outputs > PTAC_DROPOUT_MASK;
+    return why;
+}
+
+PTAC_SHAPES(DROPOUT, classify, "alone", "gradient")
+PTAC_SHAPES(DROPOUT_ADD, ptac_classify_elements, "any")
+
+/* What forward has kept is no use to stock: its row has decided. */
+PTAC_SHAPES_OF(DROPOUT_BACKWARD, ptac_classify_elements, 0, true, "any")
+
+ptac_reason ptac_dropout_accepts_gradient(const ptac_call *call)
 {
     return call->inputs[0].dtype == PTAC_F32 ? PTAC_TAKE : PTAC_DTYPE;
+}
+
+ptac_reason ptac_dropout_accepts(const ptac_call *call)
+{
+    const ptac_dropout *params = call->params;
+
+    if (params->n_processors || !(params->keep > 0) || params->keep > 1)
+        return PTAC_ARGUMENT;
+    return ptac_dropout_accepts_gradient(call);
 }
 
 /* The random word of element i, with so many threads in the grid. */
@@ -51,12 +71,19 @@ static ptac_status dropout(const ptac_call *call)
     float *y = call->outputs[PTAC_DROPOUT_Y].data;
     unsigned char *mask = call->outputs[PTAC_DROPOUT_MASK].data;
     const int64_t n_threads =
-        ptac_dropout_blocks(params, view->n_elements) * PTAC_DROPOUT_THREADS;
+        params->n_processors == 0
+            ? 0
+            : ptac_dropout_blocks(params, view->n_elements) * PTAC_DROPOUT_THREADS;
     const float keep = (float)params->keep, scale = 1.0f / keep;
 
     for (int64_t i = 0; i < view->n_elements; i++) {
-        mask[i] = ptac_curand_uniform(word_of(params, i, n_threads)) < keep;
-        y[i] = x[i] * (float)mask[i] * scale;
+        const bool is_kept =
+            n_threads ? ptac_curand_uniform(word_of(params, i, n_threads)) < keep
+                      : ptac_engine_keeps(params->engine, params->keep);
+
+        if (mask)
+            mask[i] = is_kept;
+        y[i] = x[i] * (float)is_kept * scale;
         if (residual)
             y[i] += residual[i];
     }
@@ -75,8 +102,9 @@ static ptac_status dropout_backward(const ptac_call *call)
     return PTAC_OK;
 }
 
-#define DEFINITION(op, level, computes)                                                \
-    PTAC_ROW(op, "scalar", level, 0, accepts, computes, .is_definition = true)
-DEFINITION(DROPOUT, PTAC_EXACT, dropout)
-DEFINITION(DROPOUT_ADD, PTAC_CLOSE, dropout)
-DEFINITION(DROPOUT_BACKWARD, PTAC_EXACT, dropout_backward)
+/* It takes the calls of both kinds of generators. */
+PTAC_ROW(DROPOUT, "scalar", PTAC_EXACT, 0, ptac_dropout_accepts_gradient, dropout)
+PTAC_ROW(DROPOUT_ADD, "scalar", PTAC_CLOSE, 0, ptac_dropout_accepts_gradient, dropout,
+         .is_definition = true)
+PTAC_ROW(DROPOUT_BACKWARD, "scalar", PTAC_EXACT, 0, ptac_dropout_accepts_gradient,
+         dropout_backward)

@@ -21,6 +21,7 @@ from pai_torchacc.bench.cases import (
     on_cuda,
     optim,
     pool,
+    randomness,
     upsample,
 )
 from pai_torchacc.bench.cases.case import Case, Gradient
@@ -33,6 +34,8 @@ def cases() -> Iterator[Case]:
     families = (
         *(conv, depthwise, pool, norm, activation, upsample, indexing),
         *(loss, linear, attention, int8, optim),
+        *(conv, depthwise, pool, norm, activation, upsample),
+        *(randomness, loss, linear, attention, int8, optim),
     )
     for family in families:
         yield from family.cases()

@@ -14,6 +14,7 @@
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/c/shim.h>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
@@ -77,6 +78,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <tuple>
@@ -205,6 +207,9 @@ template <typename... Parameters> struct in_c<void (*)(Parameters...)> {
 template <typename T> struct in_c<const std::shared_ptr<T> &(*)()> {
     using type = void *const *(*)();
 };
+template <> struct in_c<const at::Generator &(*)()> {
+    using type = void *const *(*)();
+};
 template <> struct in_c<at::TensorBase (at::TensorBase::*)() const> {
     using type = at_result (*)(at_tensor); /* "this" travels as a reference would */
     static_assert(returns_in_memory<at::TensorBase>);
@@ -322,6 +327,7 @@ constexpr auto cuda_layer_norm = &at::cuda::native_layer_norm;
 constexpr auto cuda_layer_norm_backward = &at::cuda::native_layer_norm_backward;
 constexpr auto cuda_rms_norm = &at::cuda::_fused_rms_norm;
 constexpr auto cuda_rms_norm_backward = &at::cuda::_fused_rms_norm_backward;
+constexpr auto default_cpu_generator = &at::detail::getDefaultCPUGenerator;
 constexpr auto requires_grad = &c10::TensorImpl::requires_grad;
 constexpr auto next_node_number = &at::sequence_number::peek;
 constexpr auto thread_number = &at::RecordFunction::currentThreadId;
@@ -359,6 +365,19 @@ static_assert(travels_alike<at_mask2, std::array<bool, 2>>);
 static_assert(travels_alike<at_mask3, std::array<bool, 3>>);
 /* Only its address crosses. */
 static_assert(sizeof(at_optional_tensor) == sizeof(std::optional<at::Tensor>));
+static_assert(sizeof(at_optional_generator) == sizeof(std::optional<at::Generator>));
+static_assert(!std::is_trivially_copyable_v<std::optional<at::Generator>>);
+
+/* What lies in an engine, which is looked for in generators. */
+#include "ops/random/engine.h"
+static_assert(sizeof(ptac_engine) == sizeof(at::mt19937_data_pod));
+static_assert(sizeof(ptac_engine) == sizeof(at::mt19937));
+static_assert(offsetof(ptac_engine, left) == offsetof(at::mt19937_data_pod, left_));
+static_assert(offsetof(ptac_engine, is_seeded) ==
+              offsetof(at::mt19937_data_pod, seeded_));
+static_assert(offsetof(ptac_engine, next) == offsetof(at::mt19937_data_pod, next_));
+static_assert(offsetof(ptac_engine, words) == offsetof(at::mt19937_data_pod, state_));
+static_assert(sizeof(std::mutex) == sizeof(pthread_mutex_t));
 
 /* A list is a pointer to a vector of values behind the head of what is counted. */
 static_assert(sizeof(at::Scalar) == sizeof(at_scalar));

@@ -22,6 +22,8 @@ const ptac_direct *ptac_direct_first(void)
 void ptac_direct_install(const ptac_op_set *wanted)
 {
     for (ptac_direct *d = first; d; d = d->next) {
+        if (d->word && *d->word != (uint64_t)(uintptr_t)d->typed)
+            d->word = NULL; /* torch has written it anew: others came, or left */
         if (d->word || !ptac_op_set_has(wanted, d->op) || !ptac_torch_has(d->symbol))
             continue;
         d->word = at_entry_typed_word(d->name, d->overload);

@@ -1,10 +1,10 @@
 /*
  * gen_dropout.c - random calls of dropout, alone or before a sum, and of its gradient.
  */
-#include "checkrows.h"
+#include "gen_engine.h"
+
 #include "ops/random/dropout.h"
 
-#include <math.h>
 #include <stdio.h>
 
 enum {
@@ -63,6 +63,8 @@ static void place(test_call *c)
 {
     ptac_philox_state *state = &params_of(c)->random;
 
+    if (!params_of(c)->n_processors)
+        params_of(c)->engine = c->buffers[c->n_buffers - 1].data;
     if (!state->is_captured)
         return;
     state->seed.address = c->buffers[c->n_buffers - 2].data;
@@ -100,9 +102,34 @@ static void make(rng *r, test_call *c, ptac_op op)
     note(c, n);
 }
 
+/* On the CPU, by an engine; some without a mask, some in place. */
+static void make_on_cpu(rng *r, test_call *c)
+{
+    const int64_t n = random_draws(r);
+
+    c->call.op = PTAC_OP_DROPOUT;
+    params_of(c)->keep = random_probability(r);
+    fill_reals(r, PTAC_F32, test_input(c, PTAC_F32, 1, &n, false), n);
+    test_no_input(c);
+    if (rng_chance(r, 30))
+        test_output_in_place(c, PTAC_DROPOUT_X);
+    else
+        test_output(c, PTAC_F32, 1, &n, false);
+    if (rng_chance(r, 40))
+        test_no_output(c);
+    else
+        test_output(c, PTAC_OTHER_DTYPE, 1, &n, false);
+    add_engine(r, c, params_of(c)->keep);
+    snprintf(c->note, sizeof c->note, "%lld elements, keep %a, by an engine",
+             (long long)n, params_of(c)->keep);
+}
+
 static void make_dropout(rng *r, test_call *c)
 {
-    make(r, c, PTAC_OP_DROPOUT);
+    if (rng_chance(r, 50))
+        make_on_cpu(r, c);
+    else
+        make(r, c, PTAC_OP_DROPOUT);
 }
 
 static void make_dropout_add(rng *r, test_call *c)
