@@ -12,6 +12,7 @@ from pai_torchacc.bench.cases import (
     activation,
     attention,
     conv,
+    copies,
     depthwise,
     indexing,
     int8,
@@ -33,6 +34,8 @@ def cases() -> Iterator[Case]:
     families = (
         *(conv, depthwise, pool, norm, activation, upsample, indexing),
         *(loss, linear, attention, int8, optim),
+        *(conv, depthwise, pool, norm, activation, upsample),
+        *(loss, linear, attention, int8, optim, copies),
     )
     for family in families:
         yield from family.cases()

@@ -1,0 +1,181 @@
+/*
+ * turn_tpl.h - planes turned by blocks of N x N elements.
+ *
+ *   BYTES   of an element
+ *   N       rows and columns of a block
+ *   BLOCK   turns one, see turn_avx2.h
+ *   TURN    the name of the function that is made: stripes [begin, end) of all planes
+ *   BIG, BIG_BLOCK   where there is one: a larger block, of full size only
+ *   TARGET, INLINE   as in turn_avx2.h; these stay
+ *
+ * Rows are what the input has apart, columns what the output has apart. A stripe of
+ * 64 columns is turned by tiles of a few rows, so that lines of both sides stay in the
+ * first cache until they are whole. Where a side ends within a block, the block begins earlier and
+ * writes some elements once more. All are undefined at the end.
+ */
+#define PASTE_(a, b) a##b
+#define PASTE(a, b)  PASTE_(a, b)
+#define AT(name)     PASTE(PASTE(name, _), BYTES)
+
+typedef struct AT(plane) {
+    const char *from;
+    char *to;
+    int64_t from_stride, to_stride; /* of rows, of columns */
+    int64_t rows, columns;          /* of the whole plane */
+} AT(plane);
+
+/* The elements of rows [r, r_end) and columns [c, c_end), one by one. */
+INLINE void AT(turn_each)(const AT(plane) * p, int64_t r_begin, int64_t r_end,
+                          int64_t c_begin, int64_t c_end)
+{
+    for (int64_t c = c_begin; c < c_end; c++)
+        for (int64_t r = r_begin; r < r_end; r++)
+            memcpy(p->to + c * p->to_stride + r * BYTES,
+                   p->from + r * p->from_stride + c * BYTES, BYTES);
+}
+
+INLINE void AT(turn_block)(const AT(plane) * p, int64_t r, int n_rows, int64_t c,
+                           int n_columns)
+{
+    BLOCK(p->from + r * p->from_stride + c * BYTES, p->from_stride, n_rows,
+          p->to + c * p->to_stride + r * BYTES, p->to_stride, n_columns);
+}
+
+/* Tiles of so many rows, by blocks of n x n; each side has at least n. */
+#define TURN_TILES(tile_rows, n, turn)                                                 \
+    for (int64_t tile = 0; tile < p->rows; tile += (tile_rows)) {                      \
+        const int64_t tile_end = ptac_least(tile + (tile_rows), p->rows);              \
+                                                                                       \
+        for (int64_t c = c_begin; c < c_end; c += (n))                                 \
+            for (int64_t r = tile; r < tile_end; r += (n))                             \
+                turn(p, ptac_least(r, p->rows - (n)), ptac_least(c, c_end - (n)));     \
+    }
+
+INLINE void AT(turn_full)(const AT(plane) * p, int64_t r, int64_t c)
+{
+    AT(turn_block)(p, r, N, c, N);
+}
+
+#ifdef BIG
+INLINE void AT(turn_big)(const AT(plane) * p, int64_t r, int64_t c)
+{
+    BIG_BLOCK(p->from + r * p->from_stride + c * BYTES, p->from_stride,
+              p->to + c * p->to_stride + r * BYTES, p->to_stride);
+}
+#endif
+
+INLINE void AT(turn_wide)(const AT(plane) * p, int64_t c_begin, int64_t c_end)
+{
+#ifdef BIG
+    if (p->rows >= BIG && c_end - c_begin >= BIG) {
+        TURN_TILES(BIG, BIG, AT(turn_big))
+        return;
+    }
+#endif
+    TURN_TILES(32, N, AT(turn_full))
+}
+
+/*
+ * Columns lie one behind the other in the output: what a block writes behind a short
+ * one is overwritten by the next. Where there is no next, elements go one by one.
+ */
+INLINE void AT(turn_few_rows)(const AT(plane) * p, int n_rows, int64_t c, int64_t c_end)
+{
+    const int64_t behind = (N - 1) / n_rows;
+
+    for (; c + N + behind <= c_end; c += N)
+        AT(turn_block)(p, 0, n_rows, c, N);
+    AT(turn_each)(p, 0, n_rows, c, c_end);
+}
+
+/* Rows that end within N elements behind the last one of the plane go one by one. */
+INLINE void AT(turn_few_columns)(const AT(plane) * p, int n_columns, int64_t r,
+                                 int64_t r_end)
+{
+    const int64_t size = (p->rows - 1) * p->from_stride + n_columns * BYTES;
+
+    for (; r + N <= r_end && (r + N - 1) * p->from_stride + N * BYTES <= size; r += N)
+        AT(turn_block)(p, r, N, 0, n_columns);
+    AT(turn_each)(p, r, r_end, 0, n_columns);
+}
+
+/* One stripe; few rows or columns are constants where they are usual. */
+INLINE void AT(turn_stripe)(const AT(plane) * p, bool of_columns, int64_t begin,
+                            int64_t end)
+{
+    const int64_t few = of_columns ? p->rows : p->columns;
+
+    if (p->rows >= N && p->columns >= N && of_columns)
+        AT(turn_wide)(p, begin, end);
+    else if (of_columns && p->to_stride != few * BYTES)
+        AT(turn_each)(p, 0, few, begin, end);
+    else if (of_columns)
+        switch (few) {
+        case 2:
+            AT(turn_few_rows)(p, 2, begin, end);
+            break;
+        case 3:
+            AT(turn_few_rows)(p, 3, begin, end);
+            break;
+        case 4:
+            AT(turn_few_rows)(p, 4, begin, end);
+            break;
+        default:
+            AT(turn_few_rows)(p, (int)few, begin, end);
+        }
+    else
+        switch (few) {
+        case 2:
+            AT(turn_few_columns)(p, 2, begin, end);
+            break;
+        case 3:
+            AT(turn_few_columns)(p, 3, begin, end);
+            break;
+        case 4:
+            AT(turn_few_columns)(p, 4, begin, end);
+            break;
+        default:
+            AT(turn_few_columns)(p, (int)few, begin, end);
+        }
+}
+
+TARGET static void TURN(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const ptac_copy *p = call->params;
+    const int columns = p->n_dims - 2, rows = columns + 1;
+    const ptac_copy_stripes cut = ptac_copy_cut(p);
+    const int64_t wide = cut.of_columns ? p->sizes[columns] : p->sizes[rows];
+    ptac_copy_place place = ptac_copy_seek(p, 2, begin / cut.n);
+    int64_t stripe = begin % cut.n;
+
+    for (int64_t i = begin; i < end; i++) {
+        const AT(plane) plane = {
+            .from = (const char *)call->inputs[0].data + place.from,
+            .to = (char *)call->outputs[0].data + place.to,
+            .from_stride = p->from[rows],
+            .to_stride = p->to[columns],
+            .rows = p->sizes[rows],
+            .columns = p->sizes[columns],
+        };
+
+        AT(turn_stripe)
+        (&plane, cut.of_columns, stripe * cut.width,
+         stripe == cut.n - 1 ? wide : (stripe + 1) * cut.width);
+        if (++stripe == cut.n) {
+            ptac_copy_step(p, &place);
+            stripe = 0;
+        }
+    }
+}
+
+#undef BYTES
+#undef N
+#undef BLOCK
+#undef TURN
+#undef TURN_TILES
+#undef BIG
+#undef BIG_BLOCK
+#undef AT
+#undef PASTE
+#undef PASTE_
