@@ -147,7 +147,7 @@ ptac_copy_stripes ptac_copy_cut(const ptac_copy *plan)
 {
     const int last = plan->n_dims - 1;
     const int64_t rows = plan->sizes[last], columns = plan->sizes[last - 1];
-    ptac_copy_stripes s = {.width = 64,
+    ptac_copy_stripes s = {.width = plan->bytes == 2 ? 64 : 32,
                            .of_columns = ptac_copy_is_narrow(plan, last) ||
                                          !ptac_copy_is_narrow(plan, last - 1)};
     const int64_t wide = s.of_columns ? columns : rows;

@@ -1,12 +1,11 @@
 /*
  * turn_avx2.h - blocks of a plane turned in registers: rows become columns.
  *
- * The includer defines TARGET, attributes that permit AVX2's instructions.
- *
- * turn_<bytes>(from, from_stride, n_rows, to, to_stride, n_columns): element i of row r,
- * at from + r * from_stride, goes to element r of to + i * to_stride. A block has as many
- * rows as columns. Where n_rows or n_columns is less, fewer rows are read, whole ones,
- * and fewer are written, whole ones: what is in the gaps is no element of the block.
+ * turn_<bytes>(from, from_stride, n_rows, to, to_stride, n_columns): element i of row
+ * r, at from + r * from_stride, goes to element r of to + i * to_stride. A block has as
+ * many rows as columns. Where n_rows or n_columns is less, fewer rows are read, whole
+ * ones, and fewer are written, whole ones: what is in the gaps is no element of the
+ * block.
  */
 #ifndef PTAC_OPS_COPY_TURN_AVX2_H
 #define PTAC_OPS_COPY_TURN_AVX2_H
@@ -15,6 +14,7 @@
 
 #include <immintrin.h>
 
+#define TARGET __attribute__((target("avx2")))
 #define INLINE TARGET static inline __attribute__((always_inline))
 
 INLINE void move_16(char *to, const char *from)
@@ -112,6 +112,21 @@ INLINE void turn_2(const char *from, int64_t from_stride, int n_rows, char *to,
             _mm_storeu_si128((__m128i *)(to + i * to_stride), w[i]);
 }
 
+/* Blocks of a cache line each way, put together of those of n x n. */
+#define TURN_BY_BLOCKS(name, big, n, bytes, block)                                     \
+    INLINE void name(const char *from, int64_t from_stride, char *to,                  \
+                     int64_t to_stride)                                                \
+    {                                                                                  \
+        for (int c = 0; c < (big); c += (n))                                           \
+            for (int r = 0; r < (big); r += (n))                                       \
+                block(from + r * from_stride + c * (bytes), from_stride, n,            \
+                      to + c * to_stride + r * (bytes), to_stride, n);                 \
+    }
+
+TURN_BY_BLOCKS(turn_2_by_32, 32, 8, 2, turn_2)
+TURN_BY_BLOCKS(turn_4_by_16, 16, 8, 4, turn_4)
+TURN_BY_BLOCKS(turn_8_by_8, 8, 4, 8, turn_8)
+
 /* 4 x 4 of 16 bytes, which are registers as they are: nothing is in gaps. */
 INLINE void turn_16(const char *from, int64_t from_stride, int n_rows, char *to,
                     int64_t to_stride, int n_columns)
@@ -122,6 +137,12 @@ INLINE void turn_16(const char *from, int64_t from_stride, int n_rows, char *to,
         for (int r = 0; r < 4; r++)
             if (i < n_columns && r < n_rows)
                 move_16(to + i * to_stride + r * 16, from + r * from_stride + i * 16);
+}
+
+INLINE void turn_16_by_4(const char *from, int64_t from_stride, char *to,
+                         int64_t to_stride)
+{
+    turn_16(from, from_stride, 4, to, to_stride, 4);
 }
 
 #endif

@@ -5,13 +5,13 @@
  *   N       rows and columns of a block
  *   BLOCK   turns one, see turn_avx2.h
  *   TURN    the name of the function that is made: stripes [begin, end) of all planes
- *   BIG, BIG_BLOCK   where there is one: a larger block, of full size only
+ *   BIG, BIG_BLOCK   a larger block, of full size only: a cache line each way
  *   TARGET, INLINE   as in turn_avx2.h; these stay
  *
- * Rows are what the input has apart, columns what the output has apart. A stripe of
- * 64 columns is turned by tiles of a few rows, so that lines of both sides stay in the
- * first cache until they are whole. Where a side ends within a block, the block begins earlier and
- * writes some elements once more. All are undefined at the end.
+ * Rows are what the input has apart, columns what the output has apart. Large planes
+ * are turned in stripes of few columns, so that the lines of both sides stay in the
+ * first cache until they are whole. Where a side ends within a block, the block begins
+ * earlier and writes some elements once more. All are undefined at the end.
  */
 #define PASTE_(a, b) a##b
 #define PASTE(a, b)  PASTE_(a, b)
@@ -41,38 +41,53 @@ INLINE void AT(turn_block)(const AT(plane) * p, int64_t r, int n_rows, int64_t c
           p->to + c * p->to_stride + r * BYTES, p->to_stride, n_columns);
 }
 
-/* Tiles of so many rows, by blocks of n x n; each side has at least n. */
-#define TURN_TILES(tile_rows, n, turn)                                                 \
-    for (int64_t tile = 0; tile < p->rows; tile += (tile_rows)) {                      \
-        const int64_t tile_end = ptac_least(tile + (tile_rows), p->rows);              \
-                                                                                       \
-        for (int64_t c = c_begin; c < c_end; c += (n))                                 \
-            for (int64_t r = tile; r < tile_end; r += (n))                             \
-                turn(p, ptac_least(r, p->rows - (n)), ptac_least(c, c_end - (n)));     \
+/* Both sides have at least N. */
+INLINE void AT(turn_small)(const AT(plane) * p, int64_t c_begin, int64_t c_end)
+{
+    for (int64_t c = c_begin; c < c_end; c += N) {
+        const int64_t c_here = ptac_least(c, c_end - N);
+
+        for (int64_t r = 0; r < p->rows; r += N) {
+            const int64_t r_here = ptac_least(r, p->rows - N);
+
+            AT(turn_block)(p, r_here, N, c_here, N);
+        }
     }
-
-INLINE void AT(turn_full)(const AT(plane) * p, int64_t r, int64_t c)
-{
-    AT(turn_block)(p, r, N, c, N);
 }
 
-#ifdef BIG
-INLINE void AT(turn_big)(const AT(plane) * p, int64_t r, int64_t c)
+/* Ask for the lines of the block that begins there, of both sides. */
+INLINE void AT(turn_ask)(const AT(plane) * p, int64_t r, int64_t c)
 {
-    BIG_BLOCK(p->from + r * p->from_stride + c * BYTES, p->from_stride,
-              p->to + c * p->to_stride + r * BYTES, p->to_stride);
+#pragma GCC unroll 8
+    for (int i = 0; i < BIG; i++) {
+        __builtin_prefetch(p->from + (r + i) * p->from_stride + c * BYTES);
+        __builtin_prefetch(p->to + (c + i) * p->to_stride + r * BYTES, 1);
+    }
 }
-#endif
 
+/*
+ * Both sides have at least BIG. By rows of blocks, so that the lines which one leaves
+ * unfinished are soon written again. The hardware does not foresee so many streams:
+ * what comes next, below or in the stripe beside, is asked for a row of blocks ahead.
+ */
 INLINE void AT(turn_wide)(const AT(plane) * p, int64_t c_begin, int64_t c_end)
 {
-#ifdef BIG
-    if (p->rows >= BIG && c_end - c_begin >= BIG) {
-        TURN_TILES(BIG, BIG, AT(turn_big))
-        return;
+    for (int64_t r = 0; r < p->rows; r += BIG) {
+        const bool is_last = r + BIG >= p->rows;
+        const int64_t next_r = is_last ? 0 : r + BIG;
+        const int64_t beside = is_last ? c_end - c_begin : 0;
+        const int64_t r_here = ptac_least(r, p->rows - BIG);
+
+        for (int64_t c = c_begin; c < c_end; c += BIG) {
+            const int64_t c_here = ptac_least(c, c_end - BIG);
+
+            if (c + beside < p->columns)
+                AT(turn_ask)(p, next_r, c + beside);
+            BIG_BLOCK(p->from + r_here * p->from_stride + c_here * BYTES,
+                      p->from_stride, p->to + c_here * p->to_stride + r_here * BYTES,
+                      p->to_stride);
+        }
     }
-#endif
-    TURN_TILES(32, N, AT(turn_full))
 }
 
 /*
@@ -105,8 +120,10 @@ INLINE void AT(turn_stripe)(const AT(plane) * p, bool of_columns, int64_t begin,
 {
     const int64_t few = of_columns ? p->rows : p->columns;
 
-    if (p->rows >= N && p->columns >= N && of_columns)
+    if (of_columns && p->rows >= BIG && end - begin >= BIG)
         AT(turn_wide)(p, begin, end);
+    else if (of_columns && p->rows >= N && p->columns >= N)
+        AT(turn_small)(p, begin, end);
     else if (of_columns && p->to_stride != few * BYTES)
         AT(turn_each)(p, 0, few, begin, end);
     else if (of_columns)
@@ -173,7 +190,6 @@ TARGET static void TURN(int64_t begin, int64_t end, void *context)
 #undef N
 #undef BLOCK
 #undef TURN
-#undef TURN_TILES
 #undef BIG
 #undef BIG_BLOCK
 #undef AT

@@ -145,15 +145,13 @@ static bool serve(at_tensor self, at_tensor src)
     call.n_inputs = call.n_outputs = 1;
     call.params = &plan;
     why = read(self, src, &call, &plan);
-    if (!why && (is_special(self) || is_special(src)))
+    row = why ? NULL : ptac_probe(&call, &why);
+    if (row && (is_special(self) || is_special(src)))
         why = PTAC_ARGUMENT;
     if (why) {
         ptac_refuse(PTAC_OP_COPY, why);
         return false;
     }
-    row = ptac_admit(&call);
-    if (!row)
-        return false;
     return ptac_shadow_due(PTAC_OP_COPY) ? run_checked(row, &call, self, src)
                                          : ptac_run(row, &call);
 }

@@ -2,8 +2,8 @@
  * gen_copy.c - random copies between two arrangements of as many dimensions.
  *
  * Each lays the dimensions out in an order of its own; the input may have gaps, and
- * repeat elements. An output with gaps would hold noise there: tests/fusion/test_copy.py
- * has those.
+ * repeat elements. An output with gaps would hold noise there; those are in
+ * tests/fusion/test_copy.py.
  */
 #include "checkrows.h"
 #include "ops/copy/copy.h"
