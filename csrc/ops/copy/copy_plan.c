@@ -142,19 +142,27 @@ ptac_reason ptac_copy_plan(const ptac_view *to, const ptac_view *from, int bytes
     return PTAC_TAKE;
 }
 
-/* Whole cache lines of the wide side; as many stripes as it has, each at least one. */
+/* A narrow side stays whole; else columns are shared unless there are few. */
+static bool cuts_columns(const ptac_copy *plan)
+{
+    const int rows = plan->n_dims - 1, columns = rows - 1;
+
+    if (ptac_copy_is_narrow(plan, rows) || ptac_copy_is_narrow(plan, columns))
+        return ptac_copy_is_narrow(plan, rows);
+    return plan->sizes[columns] >= ptac_least(64, plan->sizes[rows]);
+}
+
+/* Whole cache lines of a side; as many stripes as it has, each at least one. */
 ptac_copy_stripes ptac_copy_cut(const ptac_copy *plan)
 {
-    const int last = plan->n_dims - 1;
-    const int64_t rows = plan->sizes[last], columns = plan->sizes[last - 1];
+    const int rows = plan->n_dims - 1, columns = rows - 1;
     ptac_copy_stripes s = {.width = plan->bytes == 2 ? 64 : 32,
-                           .of_columns = ptac_copy_is_narrow(plan, last) ||
-                                         !ptac_copy_is_narrow(plan, last - 1)};
-    const int64_t wide = s.of_columns ? columns : rows;
-    const int64_t other = s.of_columns ? rows : columns;
+                           .of_columns = cuts_columns(plan)};
+    const int64_t cut = plan->sizes[s.of_columns ? columns : rows];
+    const int64_t whole = plan->sizes[s.of_columns ? rows : columns];
 
-    while (s.width * other < 4096)
+    while (s.width * whole < 4096)
         s.width *= 2;
-    s.n = wide / s.width + (wide < s.width);
+    s.n = cut / s.width + (cut < s.width);
     return s;
 }

@@ -41,17 +41,15 @@ INLINE void AT(turn_block)(const AT(plane) * p, int64_t r, int n_rows, int64_t c
           p->to + c * p->to_stride + r * BYTES, p->to_stride, n_columns);
 }
 
-/* Both sides have at least N. */
-INLINE void AT(turn_small)(const AT(plane) * p, int64_t c_begin, int64_t c_end)
+/* Some rows and some columns, of each at least N. */
+INLINE void AT(turn_small)(const AT(plane) * p, int64_t r_begin, int64_t r_end,
+                           int64_t c_begin, int64_t c_end)
 {
-    for (int64_t c = c_begin; c < c_end; c += N) {
-        const int64_t c_here = ptac_least(c, c_end - N);
+    for (int64_t r = r_begin; r < r_end; r += N) {
+        const int64_t r_here = ptac_least(r, r_end - N);
 
-        for (int64_t r = 0; r < p->rows; r += N) {
-            const int64_t r_here = ptac_least(r, p->rows - N);
-
-            AT(turn_block)(p, r_here, N, c_here, N);
-        }
+        for (int64_t c = c_begin; c < c_end; c += N)
+            AT(turn_block)(p, r_here, N, ptac_least(c, c_end - N), N);
     }
 }
 
@@ -66,9 +64,10 @@ INLINE void AT(turn_ask)(const AT(plane) * p, int64_t r, int64_t c)
 }
 
 /*
- * Both sides have at least BIG. By rows of blocks, so that the lines which one leaves
- * unfinished are soon written again. The hardware does not foresee so many streams:
- * what comes next, below or in the stripe beside, is asked for a row of blocks ahead.
+ * A stripe of columns, all rows; BIG of each or more. By rows of blocks, so that the
+ * lines which one leaves unfinished are soon written again. The hardware does not
+ * foresee so many streams: what comes next, below or in the stripe beside, is asked for
+ * a row of blocks ahead.
  */
 INLINE void AT(turn_wide)(const AT(plane) * p, int64_t c_begin, int64_t c_end)
 {
@@ -120,10 +119,12 @@ INLINE void AT(turn_stripe)(const AT(plane) * p, bool of_columns, int64_t begin,
 {
     const int64_t few = of_columns ? p->rows : p->columns;
 
-    if (of_columns && p->rows >= BIG && end - begin >= BIG)
+    if (of_columns && p->rows >= 2 * BIG && end - begin >= 2 * BIG)
         AT(turn_wide)(p, begin, end);
     else if (of_columns && p->rows >= N && p->columns >= N)
-        AT(turn_small)(p, begin, end);
+        AT(turn_small)(p, 0, p->rows, begin, end);
+    else if (p->rows >= N && p->columns >= N)
+        AT(turn_small)(p, begin, end, 0, p->columns);
     else if (of_columns && p->to_stride != few * BYTES)
         AT(turn_each)(p, 0, few, begin, end);
     else if (of_columns)
