@@ -397,7 +397,7 @@ typedef struct at_string {
       "RKSt8optionalIS1_El",                                                           \
       (at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, int64_t, bool, int64_t,  \
        const at_optional_tensor *, int64_t))                                           \
-    M(void *, native_copy_, "_ZN2at6native5copy_ERNS_6TensorERKS1_b",                  \
+    M(at_tensor, native_copy_, "_ZN2at6native5copy_ERNS_6TensorERKS1_b",               \
       (at_tensor, at_tensor, bool))                                                    \
     M(bool, native_is_neg, "_ZN2at6native6is_negERKNS_6TensorE", (at_tensor))          \
     M(at_result, cpu_log_softmax, "_ZN2at3cpu12_log_softmaxERKNS_6TensorElb",          \

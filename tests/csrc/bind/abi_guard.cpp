@@ -132,9 +132,6 @@ template <typename Theirs> struct crossing {
 template <> struct crossing<const at::Tensor &> {
     using type = at_tensor; /* a handle is the address of an at::Tensor */
 };
-template <> struct crossing<at::Tensor &> {
-    using type = at_tensor;
-};
 template <> struct crossing<const at::TensorBase &> {
     using type = at_tensor;
 };
@@ -205,10 +202,6 @@ template <typename... Parameters> struct in_c<at::Scalar (*)(Parameters...)> {
 };
 template <typename... Parameters> struct in_c<void (*)(Parameters...)> {
     using type = void (*)(typename crossing<Parameters>::type...);
-};
-/* A reference is an address. */
-template <typename... Parameters> struct in_c<at::Tensor &(*)(Parameters...)> {
-    using type = void *(*)(typename crossing<Parameters>::type...);
 };
 /* A counted pointer begins with the pointer. */
 template <typename T> struct in_c<const std::shared_ptr<T> &(*)()> {

@@ -173,14 +173,14 @@ static void boxed(stable_ivalue *stack, uint64_t n_args, uint64_t n_returns)
 
 #ifdef __x86_64__
 /* A C++ function that returns the reference that it is given. */
-static void *typed(void *functor, uint64_t keys, at_tensor self, at_tensor src,
-                   bool non_blocking)
+static at_tensor typed(void *functor, uint64_t keys, at_tensor self, at_tensor src,
+                       bool non_blocking)
 {
     PTAC_IN_FLIGHT;
 
     (void)functor;
     (void)keys;
-    return serve(self, src) ? (void *)self : T.native_copy_(self, src, non_blocking);
+    return serve(self, src) ? self : T.native_copy_(self, src, non_blocking);
 }
 #define TYPED ((const void *)(uintptr_t)typed)
 #else
