@@ -26,7 +26,7 @@ def cases() -> dict[str, Callable[[], object]]:
     """Small calls of operators that are overridden or have a stand-in."""
     x, w = torch.randn(1, 3, 6, 6), torch.randn(4, 3, 3, 3)
     grad, rows = torch.ones(1, 4, 4, 4), torch.randn(4, 10)
-    targets = torch.arange(4)
+    targets, copied = torch.arange(4), torch.empty(4, 10)
     layers = nn.Sequential(nn.Linear(10, 10), nn.ReLU())
     with torch.inference_mode(False), torch.enable_grad():
         w_learnt = w.clone().requires_grad_()
@@ -37,6 +37,7 @@ def cases() -> dict[str, Callable[[], object]]:
         "avg_pool2d": lambda: torch._C._nn.avg_pool2d(x, [2, 2], [2, 2]),
         "adaptive_avg_pool2d": lambda: torch._C._nn.adaptive_avg_pool2d(x, [2, 2]),
         "log_softmax": lambda: torch._log_softmax(rows, 1, False),
+        "copy": lambda: copied.copy_(rows),
         "conv2d": lambda: torch.conv2d(x, w),
         "conv2d_backward": lambda: torch.autograd.grad(
             y, w_learnt, grad, retain_graph=True

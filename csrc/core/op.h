@@ -83,6 +83,7 @@
     X(GATED_ACT_BACKWARD, "gated_act_backward", FUSION)                                \
     X(ADD_ACT, "add_act", FUSION)                                                      \
     X(ADD_ACT_BACKWARD, "add_act_backward", FUSION)                                    \
+    X(COPY, "copy", FUSION)                                                            \
     X(SGD_STEP, "sgd_step", FUSION)                                                    \
     X(ADAM_STEP, "adam_step", FUSION)                                                  \
     X(ADAMW_STEP, "adamw_step", FUSION)                                                \

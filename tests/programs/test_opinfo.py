@@ -70,6 +70,12 @@ OURS: dict[str, tuple[str, ...]] = {
     "log_softmax": ("log_softmax", "log_softmax_backward"),
     "nn.functional.cross_entropy": ("cross_entropy", "cross_entropy_backward"),
     "nn.functional.linear": ("linear_act",),
+    "contiguous": (),
+    "clone": (),
+    "permute_copy": ("copy",),
+    "transpose_copy": ("copy",),
+    "t_copy": (),
+    "expand_copy": ("copy",),
 }
 """Operators that we replace, and what must be counted for float32 samples."""
 

@@ -32,6 +32,7 @@ typedef void (*at_range_fn)(int64_t begin, int64_t end, void *context);
 enum {
     AT_DTYPE_U8 = 0,
     AT_DTYPE_I8 = 1,
+    AT_DTYPE_I16 = 2,
     AT_DTYPE_I32 = 3,
     AT_DTYPE_I64 = 4,
     AT_DTYPE_F16 = 5,
@@ -402,6 +403,9 @@ typedef struct at_string {
       "RKSt8optionalIS1_El",                                                           \
       (at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, int64_t, bool, int64_t,  \
        const at_optional_tensor *, int64_t))                                           \
+    M(at_tensor, native_copy_, "_ZN2at6native5copy_ERNS_6TensorERKS1_b",               \
+      (at_tensor, at_tensor, bool))                                                    \
+    M(bool, native_is_neg, "_ZN2at6native6is_negERKNS_6TensorE", (at_tensor))          \
     M(at_result, cpu_log_softmax, "_ZN2at3cpu12_log_softmaxERKNS_6TensorElb",          \
       (at_tensor, int64_t, bool))                                                      \
     M(at_result, cpu_log_softmax_backward,                                             \
@@ -453,6 +457,7 @@ typedef struct at_string {
  * which torch.sqrt calls where it is built with MKL, and the C++ heap that boxed
  * optionals of torch < 2.13 live on. Members of c10: its CPU allocator as an object,
  * and its table of operators; who uses them tries the layout of the live things first.
+ * has_names is there where tensors may have named dimensions, which is before 2.13.
  *
  * shared_move is the move assignment of std::shared_ptr. libstdc++ exports it for one
  * type, and it works for all: the count knows how to destroy what it counts.
@@ -470,6 +475,7 @@ typedef struct at_string {
       (void *, void *))                                                                \
     M(void, node_is_shared,                                                            \
       "_ZN5torch8autograd18functionToPyObjectERKSt10shared_ptrINS0_4NodeEE", (void))   \
+    M(bool, has_names, "_ZN2at4impl9has_namesEPKN3c1010TensorImplE", (const void *))   \
     M(void *, c10_dispatcher, "_ZN3c1010Dispatcher13realSingletonEv", (void))          \
     M(at_result, c10_find_operator,                                                    \
       "_ZN3c1010Dispatcher10findSchemaERKNS_12OperatorNameE", (void *, const void *))  \

@@ -12,6 +12,7 @@ from pai_torchacc.bench.cases import (
     activation,
     attention,
     conv,
+    copies,
     depthwise,
     indexing,
     int8,
@@ -36,6 +37,7 @@ def cases() -> Iterator[Case]:
         *(loss, linear, attention, int8, optim),
         *(conv, depthwise, pool, norm, activation, upsample),
         *(randomness, loss, linear, attention, int8, optim),
+        *(loss, linear, attention, int8, optim, copies),
     )
     for family in families:
         yield from family.cases()

@@ -53,6 +53,8 @@
 #include <ATen/ops/index_add_cpu_dispatch.h>
 #include <ATen/ops/index_cpu_dispatch.h>
 #include <ATen/ops/index_select_cpu_dispatch.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/is_neg_native.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cpu_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cuda_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_cpu_dispatch.h>
@@ -304,6 +306,8 @@ constexpr auto cpu_index_put_impl_ = &at::cpu::_index_put_impl_;
 constexpr auto cpu_embedding_backward = &at::cpu::embedding_dense_backward;
 constexpr auto cpu_sort = &at::cpu::sort;
 constexpr auto cpu_embedding_bag_backward = &at::cpu::_embedding_bag_dense_backward;
+constexpr auto native_copy_ = &at::native::copy_;
+constexpr auto native_is_neg = &at::native::is_neg;
 constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
 constexpr auto cpu_batch_norm = &at::cpu::native_batch_norm;
@@ -401,6 +405,7 @@ static_assert(std::is_same_v<std::underlying_type_t<at::DeviceType>, int8_t>);
 static_assert(std::is_same_v<AOTITorchError, at_error>);
 
 static_assert(AT_DTYPE_I8 == static_cast<int>(at::ScalarType::Char));
+static_assert(AT_DTYPE_I16 == static_cast<int>(at::ScalarType::Short));
 static_assert(AT_DTYPE_I32 == static_cast<int>(at::ScalarType::Int));
 static_assert(AT_DTYPE_I64 == static_cast<int>(at::ScalarType::Long));
 static_assert(AT_DTYPE_F16 == static_cast<int>(at::ScalarType::Half));

@@ -45,6 +45,8 @@ bool ptac_schema_read(ptac_override *override)
         n_reals += (letter_of(at) | 0x20) == 'd';
         override->is_only_typed |= letter_of(at) == 'c';
         override->types[override->n_arguments++] = letter_of(at);
+        if (strncmp(at, "Tensor(", 7) == 0) /* one that is written */
+            at += strcspn(at, ")") + 1;
         at += strcspn(at, ",)");
     }
     override->can_be_typed = n_reals <= PTAC_TYPED_REALS;
