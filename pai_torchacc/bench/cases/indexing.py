@@ -34,7 +34,10 @@ def cases() -> Iterator[Case]:
                     makes = tuple(
                         partial(make, floats // w, w, work // w) for w in widths
                     )
-                    yield Case(op, kind + far, "float32", work, makes)
+                    yield Case(
+                        *(op, kind + far, "float32", work, makes),
+                        without_rows=("scalar",),
+                    )
 
 
 def _index(n_rows: int, n: int) -> torch.Tensor:
