@@ -15,13 +15,16 @@ from pai_torchacc.bench.cases import (
     depthwise,
     indexing,
     int8,
+    layer_norm,
     linear,
     loss,
+    losses,
     norm,
     on_cuda,
     optim,
     pool,
     randomness,
+    softmax,
     upsample,
 )
 from pai_torchacc.bench.cases.case import Case, Gradient
@@ -36,6 +39,8 @@ def cases() -> Iterator[Case]:
         *(loss, linear, attention, int8, optim),
         *(conv, depthwise, pool, norm, activation, upsample),
         *(randomness, loss, linear, attention, int8, optim),
+        *(conv, depthwise, pool, norm, layer_norm, activation, upsample),
+        *(loss, losses, softmax, linear, attention, int8, optim),
     )
     for family in families:
         yield from family.cases()
