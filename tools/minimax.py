@@ -114,6 +114,7 @@ class Table:
     n_pieces: int
     degree: int
     reach: float
+    last: float = 0
 
 
 def tail(a: mpf) -> mpf:
@@ -126,22 +127,35 @@ def gelu_slope_tail(a: mpf) -> mpf:
     return tail(a) - a * mp.exp(-a * a / 2) / mp.sqrt(2 * mp.pi)
 
 
+def half_normal(a: mpf) -> mpf:
+    """Integrate the normal distribution from 0 to a."""
+    return mp.erf(a / mp.sqrt(2)) / 2
+
+
+def half_gelu_slope(a: mpf) -> mpf:
+    """Differentiate x * tail(-x) at x = a, less what it is at 0."""
+    return mpf(1) / 2 - gelu_slope_tail(a)
+
+
 TABLES = [
     Table("normal_tail", "the distribution beyond a", tail, 16, 5, 6.0),
     Table("gelu_slope", "gelu'(-a)", gelu_slope_tail, 16, 6, 6.2),
     Table("normal_tail", "the distribution beyond a", tail, 8, 7, 6.0),
     Table("gelu_slope", "gelu'(-a)", gelu_slope_tail, 8, 7, 6.2),
+    Table("half_normal", "the distribution from 0 to a", half_normal, 32, 4, 6.0, 0.5),
+    Table("half_slope", "gelu'(a) - 1/2", half_gelu_slope, 32, 4, 6.2, 0.5),
 ]
 
 
 def pieces(table: Table) -> tuple[float, np.ndarray, float]:
     """Pieces per unit, the coefficients [power, piece], and the largest error.
 
-    Piece n lies around n and the last one is zero, so n_pieces - 1.5 pieces reach.
+    Piece n lies around n and the last one is constant, so n_pieces - 1.5 pieces reach.
     """
     per_unit = float(np.float32((table.n_pieces - 1.5) / table.reach))
     terms = np.zeros((table.degree + 1, table.n_pieces), np.float32)
-    worst = float(abs(table.f(mpf(table.reach))))
+    terms[0, -1] = table.last
+    worst = float(abs(table.f(mpf(table.reach)) - table.last))
     for n in range(table.n_pieces - 1):
         fit = Fit(
             "",

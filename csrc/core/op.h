@@ -47,6 +47,16 @@
     X(PRELU_BACKWARD, "prelu_backward", FUSION)                                        \
     X(MISH, "mish", FUSION)                                                            \
     X(MISH_BACKWARD, "mish_backward", FUSION)                                          \
+    X(GELU, "gelu", FUSION)                                                            \
+    X(GELU_BACKWARD, "gelu_backward", FUSION)                                          \
+    X(TANH, "tanh", FUSION)                                                            \
+    X(SIGMOID, "sigmoid", FUSION)                                                      \
+    X(SILU, "silu", FUSION)                                                            \
+    X(SILU_BACKWARD, "silu_backward", FUSION)                                          \
+    X(HARDSWISH, "hardswish", FUSION)                                                  \
+    X(HARDSWISH_BACKWARD, "hardswish_backward", FUSION)                                \
+    X(HARDSIGMOID, "hardsigmoid", FUSION)                                              \
+    X(HARDSIGMOID_BACKWARD, "hardsigmoid_backward", FUSION)                            \
     X(LOG_SOFTMAX, "log_softmax", FUSION)                                              \
     X(LOG_SOFTMAX_BACKWARD, "log_softmax_backward", FUSION)                            \
     X(SOFTMAX, "softmax", FUSION)                                                      \
@@ -55,6 +65,13 @@
     X(CROSS_ENTROPY_BACKWARD, "cross_entropy_backward", FUSION)                        \
     X(MM, "mm", FUSION)                                                                \
     X(ADDMM, "addmm", FUSION)                                                          \
+    X(BINARY_CROSS_ENTROPY, "binary_cross_entropy", FUSION)                            \
+    X(BINARY_CROSS_ENTROPY_BACKWARD, "binary_cross_entropy_backward", FUSION)          \
+    X(BINARY_CROSS_ENTROPY_WITH_LOGITS, "binary_cross_entropy_with_logits", FUSION)    \
+    X(MSE_LOSS, "mse_loss", FUSION)                                                    \
+    X(MSE_LOSS_BACKWARD, "mse_loss_backward", FUSION)                                  \
+    X(SMOOTH_L1_LOSS, "smooth_l1_loss", FUSION)                                        \
+    X(SMOOTH_L1_LOSS_BACKWARD, "smooth_l1_loss_backward", FUSION)                      \
     X(LINEAR_ACT, "linear_act", FUSION)                                                \
     X(LINEAR_ACT_BACKWARD, "linear_act_backward", FUSION)                              \
     X(MLP, "mlp", FUSION)                                                              \

@@ -93,6 +93,24 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     ),
     "prelu": lambda: gradient_of(lambda x: F.prelu(x, SLOPE), 8, 5),
     "mish": lambda: gradient_of(F.mish, 8, 5),
+    "gelu": lambda: gradient_of(F.gelu, 8, 5),
+    "tanh": lambda: gradient_of(torch.tanh, 8, 5),
+    "sigmoid": lambda: gradient_of(torch.sigmoid, 8, 5),
+    "silu": lambda: gradient_of(F.silu, 8, 5),
+    "hardswish": lambda: gradient_of(F.hardswish, 8, 5),
+    "hardsigmoid": lambda: gradient_of(F.hardsigmoid, 8, 5),
+    "mse_loss": lambda: gradient_of(lambda x: F.mse_loss(x, x.detach() + 1), 8, 5),
+    "smooth_l1_loss": lambda: gradient_of(
+        lambda x: F.smooth_l1_loss(x, x.detach() + 1), 8, 5
+    ),
+    "binary_cross_entropy": lambda: gradient_of(
+        lambda x: F.binary_cross_entropy(x.abs() / (1 + x.abs()), x.detach() * 0), 8, 5
+    ),
+    "binary_cross_entropy_with_logits": lambda: gradient_of(
+        lambda x: F.binary_cross_entropy_with_logits(x, x.detach() * 0), 8, 5
+    ),
+    "softmax": lambda: gradient_of(lambda x: x.softmax(1), 8, 5),
+    "layer_norm": lambda: gradient_of(lambda x: F.layer_norm(x, (5,)), 8, 5),
     "upsample_nearest2d": lambda: gradient_of(
         lambda x: F.interpolate(x, scale_factor=2), 2, 3, 8, 8
     ),

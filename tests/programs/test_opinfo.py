@@ -49,6 +49,21 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "nn.functional.mish": ("mish", "mish_backward"),
     "nn.functional.prelu": ("prelu_backward",),
+    "nn.functional.gelu": ("gelu", "gelu_backward"),
+    "tanh": ("tanh",),
+    "sigmoid": ("sigmoid",),
+    "nn.functional.silu": ("silu", "silu_backward"),
+    "nn.functional.hardswish": ("hardswish", "hardswish_backward"),
+    "nn.functional.hardsigmoid": ("hardsigmoid", "hardsigmoid_backward"),
+    "nn.functional.mse_loss": ("mse_loss", "mse_loss_backward"),
+    "nn.functional.smooth_l1_loss": ("smooth_l1_loss", "smooth_l1_loss_backward"),
+    "nn.functional.binary_cross_entropy": ("binary_cross_entropy",),
+    "nn.functional.binary_cross_entropy_with_logits": (
+        "binary_cross_entropy_with_logits",
+    ),
+    "softmax": ("softmax", "softmax_backward"),
+    "nn.functional.layer_norm": ("layer_norm", "layer_norm_backward"),
+    "native_layer_norm": ("layer_norm", "layer_norm_backward"),
     "nn.functional.upsample_nearest": (
         "upsample_nearest2d",
         "upsample_nearest2d_backward",
@@ -97,6 +112,14 @@ ROUNDS = (
     "bilinear",
     "batch_norm",
     "instance_norm",
+    "gelu",
+    "tanh",
+    "sigmoid",
+    "silu",
+    "hardswish",
+    "_loss",
+    "binary_cross_entropy",
+    "layer_norm",
 )
 """Parts of names of operators that may reach rows of level close."""
 
@@ -109,6 +132,17 @@ MODULES = {
     "nn.AvgPool3d": "avg_pool3d",
     "nn.AdaptiveAvgPool3d": "adaptive_avg_pool3d",
     "nn.Mish": "mish",
+    "nn.GELU": "gelu",
+    "nn.Tanh": "tanh",
+    "nn.Sigmoid": "sigmoid",
+    "nn.SiLU": "silu",
+    "nn.Hardswish": "hardswish",
+    "nn.MSELoss": "mse_loss",
+    "nn.SmoothL1Loss": "smooth_l1_loss",
+    "nn.BCELoss": "binary_cross_entropy",
+    "nn.BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
+    "nn.Softmax": "softmax",
+    "nn.LayerNorm": "layer_norm",
     "nn.BatchNorm1d": "batch_norm",
     "nn.BatchNorm2d": "batch_norm",
     "nn.BatchNorm3d": "batch_norm",
@@ -241,7 +275,9 @@ def module_run(info: Any, given: Any, training: bool) -> list[Any]:
 def test_module(info: Any) -> None:
     warnings.simplefilter("ignore")
     parts = ("Linear", "CrossEntropy", "LogSoftmax", "Trans", "Conv", "Mish")
-    parts += ("BatchNorm", "InstanceNorm")
+    parts += ("BatchNorm", "InstanceNorm", "LayerNorm", "Softmax", "Loss")
+    parts += ("GELU", "Tanh", "Sigmoid", "SiLU", "Hardswish", "Hardsigmoid")
+    parts += ("RNN", "LSTM", "GRU")
     rounds = any(part in info.name for part in parts)
     op = MODULES.get(info.name)
     total = 0

@@ -18,6 +18,7 @@
 typedef struct at_tensor_opaque *at_tensor;   /* at::Tensor*, owned or borrowed */
 typedef struct at_list_opaque *at_list;       /* a list of stable_ivalue */
 typedef struct at_library_opaque *at_library; /* registrations, undone on deletion */
+typedef struct at_text_opaque *at_text_box;   /* std::string*, owned */
 typedef uint64_t stable_ivalue;               /* one argument of a boxed call */
 #endif
 
@@ -84,6 +85,10 @@ enum {
     F(at_error, torch_list_get_item, (at_list, size_t, stable_ivalue *))               \
     F(at_error, torch_list_push_back, (at_list, stable_ivalue))                        \
     F(at_error, torch_delete_list, (at_list))                                          \
+    F(at_error, torch_new_string_handle, (const char *, size_t, at_text_box *))        \
+    F(at_error, torch_string_length, (at_text_box, size_t *))                          \
+    F(at_error, torch_string_c_str, (at_text_box, const char **))                      \
+    F(at_error, torch_delete_string, (at_text_box))                                    \
     F(at_error, torch_parallel_for, (int64_t, int64_t, int64_t, at_range_fn, void *))  \
     F(at_error, torch_get_num_threads, (uint32_t *))                                   \
     F(at_error, aoti_torch_cpu_addmm_out,                                              \
@@ -168,6 +173,12 @@ typedef struct at_optional_bool {
     bool value;
     bool has_value;
 } at_optional_bool;
+
+/* A std::string_view of libstdc++. */
+typedef struct at_text {
+    size_t length;
+    const char *text;
+} at_text;
 
 /* An OptionalArrayRef<int64_t>, a std::array<bool, 3>, and an optional<Tensor> behind
  * its address. */
@@ -351,6 +362,48 @@ typedef struct at_string {
     M(at_result, cpu_mish, "_ZN2at3cpu4mishERKNS_6TensorE", (at_tensor))               \
     M(at_result, cpu_mish_backward, "_ZN2at3cpu13mish_backwardERKNS_6TensorES3_",      \
       (at_tensor, at_tensor))                                                          \
+    M(at_result, cpu_gelu,                                                             \
+      "_ZN2at3cpu4geluERKNS_6TensorESt17basic_string_viewIcSt11char_traitsIcEE",       \
+      (at_tensor, at_text))                                                            \
+    M(at_result, cpu_gelu_backward,                                                    \
+      "_ZN2at3cpu13gelu_backwardERKNS_6TensorES3_"                                     \
+      "St17basic_string_viewIcSt11char_traitsIcEE",                                    \
+      (at_tensor, at_tensor, at_text))                                                 \
+    M(at_result, cpu_tanh, "_ZN2at3cpu4tanhERKNS_6TensorE", (at_tensor))               \
+    M(at_result, cpu_sigmoid, "_ZN2at3cpu7sigmoidERKNS_6TensorE", (at_tensor))         \
+    M(at_result, cpu_silu, "_ZN2at3cpu4siluERKNS_6TensorE", (at_tensor))               \
+    M(at_result, cpu_silu_backward, "_ZN2at3cpu13silu_backwardERKNS_6TensorES3_",      \
+      (at_tensor, at_tensor))                                                          \
+    M(at_result, cpu_hardswish, "_ZN2at3cpu9hardswishERKNS_6TensorE", (at_tensor))     \
+    M(at_result, cpu_hardswish_backward,                                               \
+      "_ZN2at3cpu18hardswish_backwardERKNS_6TensorES3_", (at_tensor, at_tensor))       \
+    M(at_result, cpu_hardsigmoid, "_ZN2at3cpu11hardsigmoidERKNS_6TensorE",             \
+      (at_tensor))                                                                     \
+    M(at_result, cpu_hardsigmoid_backward,                                             \
+      "_ZN2at3cpu20hardsigmoid_backwardERKNS_6TensorES3_", (at_tensor, at_tensor))     \
+    M(at_result, cpu_binary_cross_entropy,                                             \
+      "_ZN2at3cpu20binary_cross_entropyERKNS_6TensorES3_RKSt8optionalIS1_El",          \
+      (at_tensor, at_tensor, const at_optional_tensor *, int64_t))                     \
+    M(at_result, cpu_binary_cross_entropy_backward,                                    \
+      "_ZN2at3cpu29binary_cross_entropy_backwardERKNS_6TensorES3_S3_"                  \
+      "RKSt8optionalIS1_El",                                                           \
+      (at_tensor, at_tensor, at_tensor, const at_optional_tensor *, int64_t))          \
+    M(at_result, binary_cross_entropy_with_logits,                                     \
+      "_ZN2at25compositeexplicitautograd32binary_cross_entropy_with_logits"            \
+      "ERKNS_6TensorES3_RKSt8optionalIS1_ES7_l",                                       \
+      (at_tensor, at_tensor, const at_optional_tensor *, const at_optional_tensor *,   \
+       int64_t))                                                                       \
+    M(at_result, cpu_mse_loss, "_ZN2at3cpu8mse_lossERKNS_6TensorES3_l",                \
+      (at_tensor, at_tensor, int64_t))                                                 \
+    M(at_result, cpu_mse_loss_backward,                                                \
+      "_ZN2at3cpu17mse_loss_backwardERKNS_6TensorES3_S3_l",                            \
+      (at_tensor, at_tensor, at_tensor, int64_t))                                      \
+    M(at_result, cpu_smooth_l1_loss, "_ZN2at3cpu14smooth_l1_lossERKNS_6TensorES3_ld",  \
+      (at_tensor, at_tensor, int64_t, double))                                         \
+    M(at_result, smooth_l1_loss_backward,                                              \
+      "_ZN2at25compositeexplicitautograd23smooth_l1_loss_backward"                     \
+      "ERKNS_6TensorES3_S3_ld",                                                        \
+      (at_tensor, at_tensor, at_tensor, int64_t, double))                              \
     M(at_result, cpu_upsample_nearest2d,                                               \
       "_ZN2at3cpu18upsample_nearest2dERKNS_6TensorEN3c108ArrayRefIlEE"                 \
       "St8optionalIdES8_",                                                             \
@@ -411,6 +464,21 @@ typedef struct at_string {
     M(at_result, cpu_log_softmax_backward,                                             \
       "_ZN2at3cpu26_log_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",    \
       (at_tensor, at_tensor, int64_t, int8_t))                                         \
+    M(at_result, cpu_softmax, "_ZN2at3cpu8_softmaxERKNS_6TensorElb",                   \
+      (at_tensor, int64_t, bool))                                                      \
+    M(at_result, cpu_softmax_backward,                                                 \
+      "_ZN2at3cpu22_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",        \
+      (at_tensor, at_tensor, int64_t, int8_t))                                         \
+    M(at_result, cpu_layer_norm,                                                       \
+      "_ZN2at3cpu17native_layer_normERKNS_6TensorEN3c108ArrayRefIlEE"                  \
+      "RKSt8optionalIS1_ESA_d",                                                        \
+      (at_tensor, at_ints, const at_optional_tensor *, const at_optional_tensor *,     \
+       double))                                                                        \
+    M(at_result, cpu_layer_norm_backward,                                              \
+      "_ZN2at3cpu26native_layer_norm_backwardERKNS_6TensorES3_N3c108ArrayRefIlEE"      \
+      "S3_S3_RKSt8optionalIS1_ESA_St5arrayIbLm3EE",                                    \
+      (at_tensor, at_tensor, at_ints, at_tensor, at_tensor,                            \
+       const at_optional_tensor *, const at_optional_tensor *, at_mask3))              \
     M(at_result, cpu_batch_norm,                                                       \
       "_ZN2at3cpu17native_batch_normERKNS_6TensorERKSt8optionalIS1_ES7_S7_S7_bdd",     \
       (at_tensor, const at_optional_tensor *, const at_optional_tensor *,              \

@@ -10,8 +10,17 @@
  *                    Level close, NaN at infinities where ATen's formulas give it (D.
  *                    Misra, "Mish: A Self Regularized Non-Monotonic Activation
  *                    Function", 2019).
+ *   gelu, tanh, sigmoid, silu, and grad, x -> the gradients of gelu and silu
+ *                    As mish. ops/linear/act.h has the formulas.
+ *   hardsigmoid      x -> min(max(x + 3, 0), 6) / 6, level close
+ *   hardswish        x -> x * that, level close
+ *   hardsigmoid_backward   grad, x -> grad / 6 where |x| < 3, else 0, level exact
+ *   hardswish_backward     grad, x -> 0 below -3, grad from 3 on, grad * (x / 3 + 1/2)
+ *                          between; level close. A NaN in x gives the call back: at the
+ *                          end of a thread's piece ATen hands grad on there.
  *
- * Tensors but the weight have equal sizes, are dense, and lie alike.
+ * Tensors but the weight have equal sizes, are dense, and lie alike. An output may lie
+ * on the input of an operator that has one.
  */
 #ifndef PTAC_OPS_ACTIVATION_ACTIVATION_H
 #define PTAC_OPS_ACTIVATION_ACTIVATION_H
@@ -24,9 +33,14 @@ enum {
     PTAC_PRELU_X,
     PTAC_PRELU_WEIGHT,
 
-    PTAC_MISH_GRAD = 0,
+    PTAC_MISH_GRAD = 0, /* and of all other gradients of x alone */
     PTAC_MISH_GRAD_X,
 };
+
+typedef struct ptac_gelu {
+    bool is_tanh;   /* by tanh, not by erf */
+    bool is_onednn; /* whose GELU by erf is NaN at infinity: contiguous tensors' */
+} ptac_gelu;
 
 /* Element i, in memory, has weight i / inner % channels; of 1 all have the same. */
 typedef struct ptac_prelu {

@@ -54,6 +54,24 @@ INLINE void v_store_first(float *p, vec v, int n)
         _mm512_mask_storeu_ps(p, v_first(n), v);
 }
 
+/*
+ * What few instructions do here and others have no word for: see quick_tpl.h.
+ * min(|v|, most), which is most of NaN; v with its sign changed where s has one;
+ * table[i] of 32, where the index i is in the low bits of a lane.
+ */
+#define LANES_ARE_QUICK
+#define v_magnitude(v, most) _mm512_range_ps(v, most, 10)
+
+INLINE vec v_flip(vec v, vec s)
+{
+    return (vec)_mm512_ternarylogic_epi32((ints)v, (ints)s, (ints)v_set(-0.0f), 0x78);
+}
+
+INLINE vec v_lookup_32(const float table[2 * LANES], vec index)
+{
+    return _mm512_permutex2var_ps(v_load(table), (ints)index, v_load(table + LANES));
+}
+
 /* The same of bfloat16, the lower halves of lanes. */
 INLINE void v_store_halves(uint16_t *p, __m256i halves, int n)
 {

@@ -82,6 +82,14 @@ INLINE vec v_log(vec x)
     return v_pick(v_less(x, v_set(INFINITY)), v_fma(n, v_set(0x1.62e4p-1f), rest), x);
 }
 
+/* log(1 + x) for -1 < x <= 1, 2 ulp, and NaN; NaN at -1, too. */
+INLINE vec v_log1p(vec x)
+{
+    const vec y = v_add(x, v_set(1)), rest = v_sub(x, v_sub(y, v_set(1)));
+
+    return v_add(v_log(y), v_div(rest, y));
+}
+
 /* 1 / (1 + exp(-x)), 2.5 ulp. */
 INLINE vec v_sigmoid(vec x)
 {

@@ -160,11 +160,14 @@ static ptac_status backward(const ptac_call *call)
     return PTAC_OK;
 }
 
-#define DEFINITION(op, level, computes)                                                \
-    PTAC_ROW(op, "scalar", level, 0, accepts, computes, .is_definition = true)
-DEFINITION(LAYER_NORM, PTAC_CLOSE, forward)
-DEFINITION(RMS_NORM, PTAC_CLOSE, forward)
-DEFINITION(ADD_NORM, PTAC_CLOSE, forward)
-DEFINITION(LAYER_NORM_BACKWARD, PTAC_CLOSE, backward)
-DEFINITION(RMS_NORM_BACKWARD, PTAC_CLOSE, backward)
-DEFINITION(ADD_NORM_BACKWARD, PTAC_CLOSE, backward)
+#define SCALAR(op, computes) PTAC_ROW(op, "scalar", PTAC_CLOSE, 0, accepts, computes)
+SCALAR(LAYER_NORM, forward)
+SCALAR(LAYER_NORM_BACKWARD, backward)
+
+/* These only a device serves. */
+#define DEFINITION(op, computes)                                                       \
+    PTAC_ROW(op, "scalar", PTAC_CLOSE, 0, accepts, computes, .is_definition = true)
+DEFINITION(RMS_NORM, forward)
+DEFINITION(ADD_NORM, forward)
+DEFINITION(RMS_NORM_BACKWARD, backward)
+DEFINITION(ADD_NORM_BACKWARD, backward)

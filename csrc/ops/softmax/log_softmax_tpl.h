@@ -1,8 +1,8 @@
 /*
  * log_softmax_tpl.h - log-softmax of rows and its gradient.
  *
- * Expects the words of lanes.h. Leaves log_softmax(call) and
- * log_softmax_backward(call), the run() of rows.
+ * Expects the words of lanes.h, and strips_tpl.h before it. Leaves log_softmax(call)
+ * and log_softmax_backward(call), the run() of rows.
  */
 #include "ops/softmax/softmax.h"
 #include "ops/softmax/softmax_tpl.h"
@@ -10,7 +10,7 @@
 TARGET static void forward_long_rows(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
-    const int64_t n = ptac_log_softmax_width(call);
+    const int64_t n = ptac_softmax_width(call);
 
     for (int64_t row = begin; row < end; row++) {
         const float *x = ptac_row(&call->inputs[0], row, n);
@@ -28,7 +28,7 @@ TARGET static void forward_long_rows(int64_t begin, int64_t end, void *context)
 TARGET static void forward_short_rows(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
-    const int64_t width = ptac_log_softmax_width(call);
+    const int64_t width = ptac_softmax_width(call);
     const float *x = call->inputs[0].data;
     float *y = call->outputs[0].data;
     vec columns[PTAC_SHORT_ROW], exps[PTAC_SHORT_ROW];
@@ -49,13 +49,14 @@ TARGET static void forward_short_rows(int64_t begin, int64_t end, void *context)
 
 static ptac_status log_softmax(const ptac_call *call)
 {
-    return ptac_log_softmax_run(call, forward_short_rows, forward_long_rows);
+    return ptac_softmax_run(call, forward_short_rows, forward_long_rows,
+                            log_forward_strips);
 }
 
 TARGET static void backward_long_rows(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
-    const int64_t n = ptac_log_softmax_width(call);
+    const int64_t n = ptac_softmax_width(call);
 
     for (int64_t row = begin; row < end; row++) {
         const float *grad = ptac_row(&call->inputs[0], row, n);
@@ -74,7 +75,7 @@ TARGET static void backward_long_rows(int64_t begin, int64_t end, void *context)
 TARGET static void backward_short_rows(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
-    const int64_t width = ptac_log_softmax_width(call);
+    const int64_t width = ptac_softmax_width(call);
     const float *grad = call->inputs[0].data, *y = call->inputs[1].data;
     float *out = call->outputs[0].data;
     vec grads[PTAC_SHORT_ROW], columns[PTAC_SHORT_ROW];
@@ -94,5 +95,6 @@ TARGET static void backward_short_rows(int64_t begin, int64_t end, void *context
 
 static ptac_status log_softmax_backward(const ptac_call *call)
 {
-    return ptac_log_softmax_run(call, backward_short_rows, backward_long_rows);
+    return ptac_softmax_run(call, backward_short_rows, backward_long_rows,
+                            log_backward_strips);
 }

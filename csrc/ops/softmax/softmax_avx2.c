@@ -1,12 +1,16 @@
 /*
- * softmax_avx2.c - log-softmax and its gradient, eight float lanes at a time.
+ * softmax_avx2.c - softmax, log-softmax and their gradients, eight lanes at a time.
  *
- * The algorithm is in log_softmax_tpl.h; this file only names the lanes.
+ * The algorithms are in the templates below; this file only names the lanes.
  */
 #if defined(__x86_64__)
 #include "ops/math/lanes_avx2.h"
 
-#include "ops/softmax/log_softmax_tpl.h"
+#include "ops/softmax/softmax_tpl.h"
+#include "ops/softmax/strips_tpl.h"
 
-PTAC_LOG_SOFTMAX_ROWS("avx2", PTAC_CPU_AVX2)
+#include "ops/softmax/log_softmax_tpl.h"
+#include "ops/softmax/probabilities_tpl.h"
+
+PTAC_SOFTMAX_ROWS("avx2", PTAC_CPU_AVX2)
 #endif

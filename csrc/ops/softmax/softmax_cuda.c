@@ -49,10 +49,12 @@ static operator_kernels log_softmax = {
 static ptac_reason accepts(const ptac_call *call, ptac_cuda_unit *unit)
 {
     const ptac_dtype dtype = call->inputs[0].dtype;
-    const int64_t n = ptac_log_softmax_width(call);
+    const int64_t n = ptac_softmax_width(call);
 
     if (dtype != PTAC_F32 && dtype != PTAC_BF16 && dtype != PTAC_F16)
         return PTAC_DTYPE;
+    if (((const ptac_softmax *)call->params)->inner != 1)
+        return PTAC_ARGUMENT;
     if (n > INT32_MAX / 2 || call->inputs[0].n_elements / n > INT32_MAX)
         return PTAC_SHAPE; /* more rows than blocks */
     return ptac_cuda_ask(unit);
@@ -90,7 +92,7 @@ static ptac_status run(const ptac_call *call, operator_kernels *of)
     const ptac_dtype dtype = call->inputs[0].dtype;
     const void *x = call->inputs[0].data;
     void *y = call->outputs[0].data;
-    const int64_t width = ptac_log_softmax_width(call);
+    const int64_t width = ptac_softmax_width(call);
     int64_t n_rows = call->inputs[0].n_elements / width;
     int n = (int)width, has_packs = lie_alike(x, y);
     const int way = way_for(width, dtype, PTAC_SOFTMAX_PACKS, has_packs);
@@ -105,7 +107,7 @@ static ptac_status run_backward(const ptac_call *call, operator_kernels *of)
     const ptac_dtype dtype = call->inputs[0].dtype;
     const void *grad = call->inputs[0].data, *y = call->inputs[1].data;
     void *out = call->outputs[0].data;
-    const int64_t width = ptac_log_softmax_width(call);
+    const int64_t width = ptac_softmax_width(call);
     int64_t n_rows = call->inputs[0].n_elements / width;
     int n = (int)width, has_packs = lie_alike(grad, y) && lie_alike(grad, out);
     const int way = way_for(width, dtype, of->kept_by_backward, has_packs);

@@ -16,13 +16,16 @@ from pai_torchacc.bench.cases import (
     depthwise,
     indexing,
     int8,
+    layer_norm,
     linear,
     loss,
+    losses,
     norm,
     on_cuda,
     optim,
     pool,
     randomness,
+    softmax,
     upsample,
 )
 from pai_torchacc.bench.cases.case import Case, Gradient
@@ -38,6 +41,8 @@ def cases() -> Iterator[Case]:
         *(conv, depthwise, pool, norm, activation, upsample),
         *(randomness, loss, linear, attention, int8, optim),
         *(loss, linear, attention, int8, optim, copies),
+        *(conv, depthwise, pool, norm, layer_norm, activation, upsample),
+        *(loss, losses, softmax, linear, attention, int8, optim),
     )
     for family in families:
         yield from family.cases()

@@ -12,13 +12,22 @@ from pai_torchacc.bench.cases.case import Call, Case
 
 LENGTHS = (1_000, 10_000, 100_000, 1_000_000, 4_000_000)
 CHANNELS = 50
+CURVES = ("mish", "tanh", "sigmoid", "silu", "hardswish", "hardsigmoid")
+GRADIENTS = tuple(f"{name}_backward" for name in CURVES if name not in CURVES[1:3])
+"""Operators of aten; stock's gradients of tanh and sigmoid leave nothing to gain."""
 
 
 def cases() -> Iterator[Case]:
     """Cases of all of them."""
     for n in LENGTHS:
-        yield _case("mish", "any", n, partial(_mish, n))
-        yield _case("mish_backward", "any", n, partial(_mish_backward, n))
+        for name in CURVES:
+            yield _case(name, "any", n, partial(_curve, name, n))
+        for name in GRADIENTS:
+            yield _case(name, "any", n, partial(_gradient, name, n))
+        for kind, how in (("erf", "none"), ("tanh", "tanh")):
+            yield _case("gelu", kind, n, partial(_curve, "gelu", n, approximate=how))
+            slope = partial(_gradient, "gelu_backward", n, approximate=how)
+            yield _case("gelu_backward", kind, n, slope)
         planes = partial(_prelu_backward, (1, CHANNELS, n // CHANNELS))
         pixels = partial(_prelu_backward, (n // CHANNELS, CHANNELS))
         one = partial(_prelu_backward, (n,))
@@ -30,14 +39,14 @@ def _case(op: str, kind: str, n: int, *makes: partial[Call]) -> Case:
     return Case(op, kind, "float32", n, makes)
 
 
-def _mish(n: int) -> Call:
-    x = torch.randn(n)
-    return lambda: F.mish(x)
+def _curve(name: str, n: int, **options: str) -> Call:
+    x, of = torch.randn(n), getattr(F, name)
+    return lambda: of(x, **options)
 
 
-def _mish_backward(n: int) -> Call:
-    x, grad = torch.randn(n), torch.randn(n)
-    return lambda: torch.ops.aten.mish_backward(grad, x)
+def _gradient(name: str, n: int, **options: str) -> Call:
+    x, grad, of = torch.randn(n), torch.randn(n), getattr(torch.ops.aten, name)
+    return lambda: of(grad, x, **options)
 
 
 def _prelu_backward(sizes: tuple[int, ...]) -> Call:

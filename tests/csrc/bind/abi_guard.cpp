@@ -23,6 +23,7 @@
 #include <ATen/ops/_adaptive_avg_pool2d_backward_cpu_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward_cuda_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/_adaptive_avg_pool2d_cuda_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool3d_backward_cpu_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool3d_cpu_dispatch.h>
 #include <ATen/ops/_embedding_bag_dense_backward_cpu_dispatch.h>
@@ -38,14 +39,18 @@
 #include <ATen/ops/_prelu_kernel_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
+#include <ATen/ops/_softmax_backward_data_cpu_dispatch.h>
 #include <ATen/ops/_softmax_backward_data_cuda_dispatch.h>
+#include <ATen/ops/_softmax_cpu_dispatch.h>
 #include <ATen/ops/_softmax_cuda_dispatch.h>
 #include <ATen/ops/avg_pool2d_backward_cpu_dispatch.h>
 #include <ATen/ops/avg_pool2d_backward_cuda_dispatch.h>
 #include <ATen/ops/avg_pool2d_cpu_dispatch.h>
+#include <ATen/ops/avg_pool2d_cuda_dispatch.h>
 #include <ATen/ops/avg_pool3d_backward_cpu_dispatch.h>
 #include <ATen/ops/avg_pool3d_cpu_dispatch.h>
-#include <ATen/ops/avg_pool2d_cuda_dispatch.h>
+#include <ATen/ops/binary_cross_entropy_backward_cpu_dispatch.h>
+#include <ATen/ops/binary_cross_entropy_cpu_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/embedding_dense_backward_cpu_dispatch.h>
@@ -55,6 +60,12 @@
 #include <ATen/ops/index_select_cpu_dispatch.h>
 #include <ATen/ops/copy_native.h>
 #include <ATen/ops/is_neg_native.h>
+#include <ATen/ops/gelu_backward_cpu_dispatch.h>
+#include <ATen/ops/gelu_cpu_dispatch.h>
+#include <ATen/ops/hardsigmoid_backward_cpu_dispatch.h>
+#include <ATen/ops/hardsigmoid_cpu_dispatch.h>
+#include <ATen/ops/hardswish_backward_cpu_dispatch.h>
+#include <ATen/ops/hardswish_cpu_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cpu_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_cuda_dispatch.h>
 #include <ATen/ops/max_pool2d_with_indices_cpu_dispatch.h>
@@ -65,14 +76,24 @@
 #include <ATen/ops/mish_cpu_dispatch.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <ATen/ops/addmm_cpu_dispatch.h>
+#include <ATen/ops/mse_loss_backward_cpu_dispatch.h>
+#include <ATen/ops/mse_loss_cpu_dispatch.h>
 #include <ATen/ops/native_batch_norm_backward_cpu_dispatch.h>
 #include <ATen/ops/native_batch_norm_cpu_dispatch.h>
+#include <ATen/ops/native_layer_norm_backward_cpu_dispatch.h>
 #include <ATen/ops/native_layer_norm_backward_cuda_dispatch.h>
+#include <ATen/ops/native_layer_norm_cpu_dispatch.h>
 #include <ATen/ops/native_layer_norm_cuda_dispatch.h>
 #include <ATen/ops/pixel_shuffle_cpu_dispatch.h>
 #include <ATen/ops/pixel_unshuffle_cpu_dispatch.h>
 #include <ATen/ops/scatter_add_cpu_dispatch.h>
 #include <ATen/ops/sort_cpu_dispatch.h>
+#include <ATen/ops/sigmoid_cpu_dispatch.h>
+#include <ATen/ops/silu_backward_cpu_dispatch.h>
+#include <ATen/ops/silu_cpu_dispatch.h>
+#include <ATen/ops/smooth_l1_loss_backward_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/smooth_l1_loss_cpu_dispatch.h>
+#include <ATen/ops/tanh_cpu_dispatch.h>
 #include <ATen/ops/upsample_bilinear2d_cpu_dispatch.h>
 #include <ATen/ops/upsample_nearest2d_backward_cpu_dispatch.h>
 #include <ATen/ops/upsample_nearest2d_cpu_dispatch.h>
@@ -85,6 +106,14 @@
 #include <optional>
 #include <tuple>
 #include <type_traits>
+
+/* Of ATen/ops, in a header whose name is too long for a line. */
+namespace at::compositeexplicitautograd
+{
+at::Tensor binary_cross_entropy_with_logits(const at::Tensor &, const at::Tensor &,
+                                            const std::optional<at::Tensor> &,
+                                            const std::optional<at::Tensor> &, int64_t);
+}
 
 /* Of torch/csrc/autograd/python_variable.h, which takes seconds to read. */
 struct _object;
@@ -104,6 +133,7 @@ const std::shared_ptr<TracingState> &getTracingState();
 using at_tensor = AtenTensorHandle;
 using at_list = StableListHandle;
 using at_library = TorchLibraryHandle;
+using at_text_box = StringHandle;
 using stable_ivalue = StableIValue;
 
 #define PTAC_ABI_GUARD
@@ -158,6 +188,9 @@ template <> struct crossing<std::optional<double>> {
 };
 template <> struct crossing<std::optional<bool>> {
     using type = at_optional_bool;
+};
+template <> struct crossing<c10::string_view> {
+    using type = at_text;
 };
 template <> struct crossing<at::ScalarType> {
     using type = int8_t;
@@ -287,6 +320,26 @@ constexpr auto cpu_adaptive_avg_pool3d_backward =
 constexpr auto cpu_prelu_backward = &at::cpu::_prelu_kernel_backward;
 constexpr auto cpu_mish = &at::cpu::mish;
 constexpr auto cpu_mish_backward = &at::cpu::mish_backward;
+constexpr auto cpu_gelu = &at::cpu::gelu;
+constexpr auto cpu_gelu_backward = &at::cpu::gelu_backward;
+constexpr auto cpu_tanh = &at::cpu::tanh;
+constexpr auto cpu_sigmoid = &at::cpu::sigmoid;
+constexpr auto cpu_silu = &at::cpu::silu;
+constexpr auto cpu_silu_backward = &at::cpu::silu_backward;
+constexpr auto cpu_hardswish = &at::cpu::hardswish;
+constexpr auto cpu_hardswish_backward = &at::cpu::hardswish_backward;
+constexpr auto cpu_hardsigmoid = &at::cpu::hardsigmoid;
+constexpr auto cpu_hardsigmoid_backward = &at::cpu::hardsigmoid_backward;
+constexpr auto cpu_binary_cross_entropy = &at::cpu::binary_cross_entropy;
+constexpr auto cpu_binary_cross_entropy_backward =
+    &at::cpu::binary_cross_entropy_backward;
+constexpr auto binary_cross_entropy_with_logits =
+    &at::compositeexplicitautograd::binary_cross_entropy_with_logits;
+constexpr auto cpu_mse_loss = &at::cpu::mse_loss;
+constexpr auto cpu_mse_loss_backward = &at::cpu::mse_loss_backward;
+constexpr auto cpu_smooth_l1_loss = &at::cpu::smooth_l1_loss;
+constexpr auto smooth_l1_loss_backward =
+    &at::compositeexplicitautograd::smooth_l1_loss_backward;
 constexpr auto cpu_upsample_nearest2d = &at::cpu::upsample_nearest2d;
 constexpr auto cpu_upsample_nearest2d_backward = &at::cpu::upsample_nearest2d_backward;
 constexpr auto cpu_upsample_bilinear2d = &at::cpu::upsample_bilinear2d;
@@ -310,6 +363,10 @@ constexpr auto native_copy_ = &at::native::copy_;
 constexpr auto native_is_neg = &at::native::is_neg;
 constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
+constexpr auto cpu_softmax = &at::cpu::_softmax;
+constexpr auto cpu_softmax_backward = &at::cpu::_softmax_backward_data;
+constexpr auto cpu_layer_norm = &at::cpu::native_layer_norm;
+constexpr auto cpu_layer_norm_backward = &at::cpu::native_layer_norm_backward;
 constexpr auto cpu_batch_norm = &at::cpu::native_batch_norm;
 constexpr auto cpu_batch_norm_backward = &at::cpu::native_batch_norm_backward;
 constexpr auto cpu_attention = &at::cpu::_scaled_dot_product_flash_attention_for_cpu;

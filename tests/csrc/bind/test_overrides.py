@@ -15,7 +15,12 @@ EVERY = (
     "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward max_pool3d_with_indices "
     "max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward "
     "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward _prelu_kernel_backward mish "
-    "mish_backward upsample_nearest2d upsample_nearest2d_backward "
+    "mish_backward gelu gelu_backward tanh sigmoid silu silu_backward hardswish "
+    "hardswish_backward hardsigmoid hardsigmoid_backward mse_loss mse_loss_backward "
+    "smooth_l1_loss smooth_l1_loss_backward binary_cross_entropy "
+    "binary_cross_entropy_backward binary_cross_entropy_with_logits "
+    "_softmax _softmax_backward_data native_layer_norm native_layer_norm_backward "
+    "upsample_nearest2d upsample_nearest2d_backward "
     "upsample_bilinear2d pixel_shuffle pixel_unshuffle index_select gather "
     "scatter_add embedding_dense_backward _embedding_bag_dense_backward _log_softmax "
     "_log_softmax_backward_data _scaled_dot_product_flash_attention_for_cpu "
@@ -63,6 +68,11 @@ calls = [
     lambda x: F.avg_pool2d(x, (3, 2), (2, 1), (1, 0), True, False, 5),
     lambda x: F.avg_pool2d(x, 2), lambda x: F.adaptive_avg_pool2d(x, (2, 3)),
     lambda x: F.log_softmax(x, 3), lambda x: F.log_softmax(x, 1),
+    lambda x: F.gelu(x), lambda x: F.gelu(x, approximate="tanh"), lambda x: F.silu(x),
+    lambda x: F.smooth_l1_loss(x, x.detach() + 1, beta=0.5),
+    lambda x: F.binary_cross_entropy(F.sigmoid(x), F.hardsigmoid(x.detach())),
+    lambda x: F.binary_cross_entropy_with_logits(x, F.hardsigmoid(x.detach())),
+    lambda x: F.softmax(x, 0), lambda x: F.layer_norm(x, (9,), w[0, 0, 0].repeat(3)),
     lambda x: F.batch_norm(x, bias.clone(), bias.abs(), training=True),
     lambda x: F.batch_norm(x, None, None, bias, w[:, 0, 0, 0], True, 0.3, 0.1),
     lambda x: F.scaled_dot_product_attention(x, q, q),

@@ -1,54 +1,43 @@
 /*
- * activation.c - aten::_prelu_kernel_backward, aten::mish and its backward.
+ * activation.c - aten::_prelu_kernel_backward; aten's activations without a Scalar, and
+ * their gradients.
  */
-#include "bind/torch/overrides/override.h"
+#include "bind/torch/overrides/alike.h"
 
 #include "ops/activation/activation.h"
 
-/* The strides that a new tensor gets, also along dimensions of one element. */
-static bool is_as_new(const ptac_view *x, bool *channels_last)
-{
-    int64_t strides[PTAC_MAX_DIMS], expected = 1;
-
-    *channels_last = !ptac_view_is_contiguous(x) && ptac_view_is_channels_last(x);
-    if (*channels_last)
-        ptac_image_strides(x->n_dims, x->sizes, true, strides);
-    for (int i = x->n_dims - 1; i >= 0 && !*channels_last; i--) {
-        strides[i] = expected;
-        expected *= x->sizes[i];
-    }
-    return memcmp(strides, x->strides, (size_t)x->n_dims * sizeof *strides) == 0;
-}
-
-/* Outputs as x is, which torch lays them out as where it has no gaps. */
-static ptac_reason read_alike(const ptac_call *call, int n_inputs,
-                              ptac_outputs *outputs)
-{
-    const ptac_view *x = &call->inputs[n_inputs - 1];
-
-    if (x->n_dims > PTAC_MAX_DIMS)
-        return PTAC_SHAPE;
-    if (x->n_elements == 0)
-        return PTAC_EMPTY;
-    if (!is_as_new(x, &outputs->channels_last))
-        return PTAC_LAYOUT;
-    for (int i = 0; i < n_inputs; i++) {
-        if (call->inputs[i].dtype != x->dtype)
-            return PTAC_DTYPE;
-        if (!ptac_view_has_sizes(&call->inputs[i], x->n_dims, x->sizes))
-            return PTAC_SHAPE;
-        if (!ptac_view_is_alike(&call->inputs[i], x))
-            return PTAC_LAYOUT;
-    }
-    ptac_outputs_are(outputs, x->n_dims, x->sizes);
-    return PTAC_TAKE;
-}
-
-static ptac_reason read_mish(const ptac_arguments *args, const ptac_call *call,
-                             void *params, ptac_outputs *outputs)
+static ptac_reason read_curve(const ptac_arguments *args, const ptac_call *call,
+                              void *params, ptac_outputs *outputs)
 {
     (void)params;
-    return read_alike(call, args->of->n_inputs, outputs);
+    return ptac_outputs_alike(call, 0, args->of->n_inputs, outputs);
+}
+
+static bool is_text(const at_text *text, const char *expected)
+{
+    return text->length == strlen(expected) &&
+           memcmp(text->text, expected, text->length) == 0;
+}
+
+static ptac_reason read_gelu(const ptac_arguments *args, const ptac_call *call,
+                             void *params, ptac_outputs *outputs)
+{
+    const at_text *how = &args->at[args->of->n_arguments - 1].text;
+    const ptac_view *x = &call->inputs[args->of->n_inputs - 1];
+    ptac_gelu *p = params;
+
+    p->is_tanh = is_text(how, "tanh");
+    p->is_onednn =
+        call->inputs[0].n_elements > 1 && ptac_view_is_contiguous(&call->inputs[0]);
+    if (!p->is_tanh && !is_text(how, "none"))
+        return PTAC_ARGUMENT;
+    if (x->dtype != call->inputs[0].dtype)
+        return PTAC_DTYPE;
+    if (!ptac_view_has_sizes(&call->inputs[0], x->n_dims, x->sizes))
+        return PTAC_SHAPE;
+    /* A gradient that lies otherwise, as that of a sum does, is made dense. */
+    return ptac_outputs_alike(call, args->of->n_inputs - 1, args->of->n_inputs,
+                              outputs);
 }
 
 /* One weight, or one of each channel, as torch.nn.functional.prelu() gives them. */
@@ -57,7 +46,7 @@ static ptac_reason read_prelu(const ptac_arguments *args, const ptac_call *call,
 {
     const ptac_view *x = &call->inputs[PTAC_PRELU_X];
     const ptac_view *weight = &call->inputs[PTAC_PRELU_WEIGHT];
-    const ptac_reason why = read_alike(call, PTAC_PRELU_WEIGHT, outputs);
+    const ptac_reason why = ptac_outputs_alike(call, 0, PTAC_PRELU_WEIGHT, outputs);
     ptac_prelu *p = params;
 
     (void)args;
@@ -91,22 +80,57 @@ static ptac_override prelu_backward = {
 };
 PTAC_OVERRIDE(prelu_backward, cpu_prelu_backward, TENSOR(0), TENSOR(1), TENSOR(2))
 
-static ptac_override mish = {
-    .schema = "mish(Tensor self) -> Tensor",
-    .op = PTAC_OP_MISH,
-    .out = "aten::mish.out",
+static ptac_override gelu = {
+    .schema = "gelu(Tensor self, *, str approximate='none') -> Tensor",
+    .op = PTAC_OP_GELU,
+    .out = "aten::gelu.out",
     .n_inputs = 1,
-    .read = read_mish,
+    .read = read_gelu,
 };
-PTAC_OVERRIDE(mish, cpu_mish, TENSOR(0))
+PTAC_OVERRIDE(gelu, cpu_gelu, TENSOR(0), TEXT(1))
 
-static ptac_override mish_backward = {
-    .schema = "mish_backward(Tensor grad_output, Tensor self) -> Tensor",
-    .op = PTAC_OP_MISH_BACKWARD,
-    /* No overload leads to this kernel. */
+static ptac_override gelu_backward = {
+    .schema =
+        "gelu_backward(Tensor grad_output, Tensor self, *, str approximate='none') "
+        "-> Tensor",
+    .op = PTAC_OP_GELU_BACKWARD,
     .self = 1,
     .n_inputs = 2,
     .inputs = {0, 1},
-    .read = read_mish,
+    .read = read_gelu,
 };
-PTAC_OVERRIDE(mish_backward, cpu_mish_backward, TENSOR(0), TENSOR(1))
+PTAC_OVERRIDE(gelu_backward, cpu_gelu_backward, TENSOR(0), TENSOR(1), TEXT(2))
+
+/* name(self), of which torch has the overload out as well. */
+#define CURVE(name, id)                                                                \
+    static ptac_override name = {                                                      \
+        .schema = #name "(Tensor self) -> Tensor",                                     \
+        .op = PTAC_OP_##id,                                                            \
+        .out = "aten::" #name ".out",                                                  \
+        .n_inputs = 1,                                                                 \
+        .read = read_curve,                                                            \
+    };                                                                                 \
+    PTAC_OVERRIDE(name, cpu_##name, TENSOR(0))
+
+/* name(grad_output, self); not all have an overload that leads to their kernel. */
+#define GRADIENT(name, id)                                                             \
+    static ptac_override name = {                                                      \
+        .schema = #name "(Tensor grad_output, Tensor self) -> Tensor",                 \
+        .op = PTAC_OP_##id,                                                            \
+        .self = 1,                                                                     \
+        .n_inputs = 2,                                                                 \
+        .inputs = {0, 1},                                                              \
+        .read = read_curve,                                                            \
+    };                                                                                 \
+    PTAC_OVERRIDE(name, cpu_##name, TENSOR(0), TENSOR(1))
+
+CURVE(mish, MISH)
+CURVE(tanh, TANH)
+CURVE(sigmoid, SIGMOID)
+CURVE(silu, SILU)
+CURVE(hardswish, HARDSWISH)
+CURVE(hardsigmoid, HARDSIGMOID)
+GRADIENT(mish_backward, MISH_BACKWARD)
+GRADIENT(silu_backward, SILU_BACKWARD)
+GRADIENT(hardswish_backward, HARDSWISH_BACKWARD)
+GRADIENT(hardsigmoid_backward, HARDSIGMOID_BACKWARD)

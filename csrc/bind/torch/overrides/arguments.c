@@ -17,6 +17,7 @@ static const struct {
     {"SymInt[", 'l'},     {"int[", 'l'},    {"bool[3", 'm'},    {"bool[2", 'p'},
     {"ScalarType ", 's'}, {"SymInt ", 'i'}, {"int ", 'i'},      {"int? ", 'I'},
     {"bool ", 'b'},       {"float ", 'd'},  {"float? ", 'D'},   {"Scalar ", 'c'},
+    {"str ", 'x'},
 };
 
 static char letter_of(const char *text)
@@ -97,6 +98,15 @@ static void take_ints(stable_ivalue boxed, char type, ptac_argument *to)
         ints->values[1] = ints->values[0];
 }
 
+/* The text stays in its box. */
+static void take_text(stable_ivalue boxed, ptac_argument *to)
+{
+    to->boxed = (at_text_box)(uintptr_t)boxed;
+    to->text = (at_text){0, ""};
+    T.torch_string_length(to->boxed, &to->text.length);
+    T.torch_string_c_str(to->boxed, &to->text.text);
+}
+
 /* Autograd hands on an undefined tensor where there is none. */
 static at_tensor if_defined(at_tensor tensor)
 {
@@ -146,6 +156,9 @@ void ptac_arguments_take(const stable_ivalue *stack, ptac_arguments *args)
         case 'b':
             to->truth = value & 0xff;
             break;
+        case 'x':
+            take_text(value, to);
+            break;
         case 's':
             to->number = (int32_t)value;
             break;
@@ -170,6 +183,8 @@ void ptac_arguments_drop(ptac_arguments *args)
 
         if (type == 't' && argument->is_given)
             T.aoti_torch_delete_tensor_object(argument->tensor);
+        if (type == 'x' && argument->is_given)
+            T.torch_delete_string(argument->boxed);
         if (type == 'l' && argument->all != argument->ints.values)
             free((void *)(uintptr_t)argument->all);
     }
@@ -191,6 +206,15 @@ static stable_ivalue box_ints(const ptac_argument *from)
     return (stable_ivalue)(uintptr_t)list;
 }
 
+static stable_ivalue box_text(at_text text)
+{
+    at_text_box boxed = NULL;
+
+    at_must(T.torch_new_string_handle(text.text, text.length, &boxed),
+            "no memory for a string");
+    return (stable_ivalue)(uintptr_t)boxed;
+}
+
 static stable_ivalue box(const ptac_argument *from, char type)
 {
     stable_ivalue value = (stable_ivalue)from->number;
@@ -201,6 +225,8 @@ static stable_ivalue box(const ptac_argument *from, char type)
         value = box_tensor(from->tensor);
     else if (type == 'l' || type == 'L' || type == 'm' || type == 'p')
         value = box_ints(from);
+    else if (type == 'x')
+        value = box_text(from->text);
     else if (type == 'b')
         value = from->truth;
     return type < 'a' ? at_box_optional(value) : value;

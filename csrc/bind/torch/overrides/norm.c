@@ -1,7 +1,8 @@
 /*
- * norm.c - aten's LayerNorm and RMSNorm on CUDA, and their gradients.
+ * norm.c - aten's LayerNorm, and on CUDA RMSNorm, and their gradients.
  *
- * Source: ATen/native/cuda/layer_norm_kernel.cu, for sizes, dtypes and the default eps.
+ * Source: ATen/native/layer_norm.cpp and cuda/layer_norm_kernel.cu, for sizes, dtypes
+ * and the default eps.
  */
 #include "bind/torch/overrides/override.h"
 #include "bind/torch/rows/norm_rows.h"
@@ -96,6 +97,10 @@ static ptac_reason expect_gradients(const ptac_call *call, const ptac_norm *p,
         at[i].sizes = belong_to[i]->view.sizes;
         has_weights = has_weights || i > PTAC_NORM_GRAD_X;
     }
+    if (call->on == PTAC_ON_CPU) {
+        outputs->n = PTAC_NORM_GRAD_PARTS;
+        return at[0].n_dims < 0 && !has_weights ? PTAC_ARGUMENT : PTAC_TAKE;
+    }
     outputs->n = PTAC_NORM_GRAD_N_OUTPUTS;
     outputs->own_sizes[0] = ptac_norm_parts(p, has_weights);
     at[PTAC_NORM_GRAD_PARTS] = (ptac_output){
@@ -159,6 +164,8 @@ static ptac_override layer_norm = {
     .inputs = {0, 2, 3, PTAC_NO_ARGUMENT},
     .read = read_layer_norm,
 };
+PTAC_OVERRIDE(layer_norm, cpu_layer_norm, TENSOR(0), INTS(1), OPTIONAL_TENSOR(2),
+              OPTIONAL_TENSOR(3), REAL(4))
 PTAC_OVERRIDE_ON_CUDA(layer_norm, cuda_layer_norm, TENSOR(0), INTS(1),
                       OPTIONAL_TENSOR(2), OPTIONAL_TENSOR(3), REAL(4))
 
@@ -172,6 +179,9 @@ static ptac_override layer_norm_backward = {
     .inputs = {0, 1, 4, 3, 5, PTAC_NO_ARGUMENT},
     .read = read_layer_norm_backward,
 };
+PTAC_OVERRIDE(layer_norm_backward, cpu_layer_norm_backward, TENSOR(0), TENSOR(1),
+              INTS(2), TENSOR(3), TENSOR(4), OPTIONAL_TENSOR(5), OPTIONAL_TENSOR(6),
+              MASK(7))
 PTAC_OVERRIDE_ON_CUDA(layer_norm_backward, cuda_layer_norm_backward, TENSOR(0),
                       TENSOR(1), INTS(2), TENSOR(3), TENSOR(4), OPTIONAL_TENSOR(5),
                       OPTIONAL_TENSOR(6), MASK(7))

@@ -35,6 +35,10 @@ typedef struct ptac_argument {
             ptac_dims ints;     /* int[], bool[] */
             const int64_t *all; /* of int[]: all of them */
         };
+        struct {
+            at_text text;      /* str */
+            at_text_box boxed; /* who owns it, in a boxed call */
+        };
         int64_t number; /* int, int?, ScalarType */
         bool truth;     /* bool */
         double real;    /* float, float? */
@@ -242,6 +246,7 @@ typedef struct ptac_typed_stack {
 #define OPTIONAL_REAL(i)   ((at_optional_real){REAL(i), args->at[i].is_given})
 #define DTYPE(i)           ((int8_t)INT(i))
 #define SCALAR(i)          args->at[i].scalar
+#define TEXT(i)            args->at[i].text
 
 /* Once for each side that it has. */
 void ptac_override_announce(ptac_override *override);

@@ -110,6 +110,10 @@ static void read_one(reader *r, char type, ptac_argument *to)
     case 'p':
         read_mask(*next(r, 1), type == 'm' ? 3 : 2, to);
         break;
+    case 'x':
+        words = next(r, 2);
+        to->text = (at_text){words[0], (const char *)(uintptr_t)words[1]};
+        break;
     case 'b':
         to->truth = *next(r, 1) & 0xff;
         break;

@@ -20,8 +20,9 @@ ptac_reason ptac_norm_read_rows(const ptac_call *call, const ptac_view *x,
     for (int64_t i = x->n_dims - n_last; i < x->n_dims; i++)
         p->width *= x->sizes[i];
     p->n_rows = x->n_elements / p->width;
-    p->n_processors =
-        ptac_cuda_attribute(call->device, PTAC_CU_ATTRIBUTE_MULTIPROCESSORS);
+    if (call->on == PTAC_ON_CUDA)
+        p->n_processors =
+            ptac_cuda_attribute(call->device, PTAC_CU_ATTRIBUTE_MULTIPROCESSORS);
     return PTAC_TAKE;
 }
 

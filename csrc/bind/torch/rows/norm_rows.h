@@ -1,6 +1,6 @@
 /*
- * norm_rows.h - what rows of LayerNorm and RMSNorm on CUDA are given, for overrides and
- * for the call paths of add_norm.
+ * norm_rows.h - what rows of LayerNorm and RMSNorm are given, for overrides and for the
+ * call paths of add_norm.
  */
 #ifndef PTAC_BIND_TORCH_ROWS_NORM_ROWS_H
 #define PTAC_BIND_TORCH_ROWS_NORM_ROWS_H
@@ -10,7 +10,7 @@
 
 /*
  * Fill in how many rows x has by its last n_last dimensions, how wide they are, and the
- * size of the call's device; or say why there are none.
+ * size of a call's CUDA device; or say why there are none.
  */
 ptac_reason ptac_norm_read_rows(const ptac_call *call, const ptac_view *x,
                                 int64_t n_last, ptac_norm *p);

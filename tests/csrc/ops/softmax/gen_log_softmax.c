@@ -11,11 +11,30 @@
 #include <math.h>
 #include <stdio.h>
 
+static ptac_softmax *params_of(test_call *c)
+{
+    return (ptac_softmax *)c->params;
+}
+
+/* Rows over the middle of three dimensions, of which the last ends in mid-vector. */
+static int random_columns(rng *r, ptac_softmax *p, int64_t sizes[3])
+{
+    p->inner = rng_between(r, PTAC_LEAST_INNER, rng_chance(r, 20) ? 700 : 70);
+    p->width = rng_length(r, rng_chance(r, 10) ? 300 : 20);
+    sizes[0] = rng_length(r, rng_chance(r, 10) ? 60000 / p->inner / p->width + 1 : 4);
+    sizes[1] = p->width;
+    sizes[2] = p->inner;
+    return 3;
+}
+
 /* Rows as a tensor of one to three dimensions; fills sizes, returns how many. */
-static int random_sizes(rng *r, int64_t sizes[3])
+static int random_sizes(rng *r, ptac_softmax *p, int64_t sizes[3])
 {
     int64_t n_rows, width;
     int n_dims = 0;
+
+    if (rng_chance(r, 25))
+        return random_columns(r, p, sizes);
 
     random_rows(r, &n_rows, &width);
     if (n_rows % 2 == 0 && rng_chance(r, 50)) {
@@ -25,16 +44,18 @@ static int random_sizes(rng *r, int64_t sizes[3])
     if (n_rows > 1 || rng_chance(r, 50))
         sizes[n_dims++] = n_rows;
     sizes[n_dims++] = width;
+    *p = (ptac_softmax){width, 1};
     return n_dims;
 }
 
 static void note(test_call *c)
 {
-    const int64_t width = ptac_log_softmax_width(&c->call);
+    const int64_t width = ptac_softmax_width(&c->call);
 
-    snprintf(c->note, sizeof c->note, "%s %d-d, %lld rows of %lld",
+    snprintf(c->note, sizeof c->note, "%s %d-d, %lld rows of %lld, %lld apart",
              ptac_dtype_name(c->call.inputs[0].dtype), c->call.inputs[0].n_dims,
-             (long long)(c->call.inputs[0].n_elements / width), (long long)width);
+             (long long)(c->call.inputs[0].n_elements / width), (long long)width,
+             (long long)params_of(c)->inner);
 }
 
 /* Classes of images, a vocabulary. */
@@ -47,6 +68,7 @@ static bool make_typical(int i, rng *r, test_call *c, ptac_op op)
     const int n_inputs = is_forward ? 1 : 2;
 
     c->call.op = op;
+    *params_of(c) = (ptac_softmax){sizes[1], 1};
     for (int k = 0; k < n_inputs; k++) {
         float *x = test_input(c, PTAC_F32, 2, sizes, false);
 
@@ -62,7 +84,7 @@ static bool make_typical(int i, rng *r, test_call *c, ptac_op op)
 static void make_forward(rng *r, test_call *c, ptac_op op)
 {
     int64_t sizes[3];
-    const int n_dims = random_sizes(r, sizes);
+    const int n_dims = random_sizes(r, params_of(c), sizes);
     float *x;
 
     c->call.op = op;
@@ -111,7 +133,7 @@ static void make_backward(rng *r, test_call *c, ptac_op op)
 {
     const bool has_specials = rng_chance(r, 20);
     int64_t sizes[3];
-    const int n_dims = random_sizes(r, sizes);
+    const int n_dims = random_sizes(r, params_of(c), sizes);
     float *grad, *y;
 
     c->call.op = op;
@@ -138,30 +160,32 @@ static void make_backward(rng *r, test_call *c, ptac_op op)
 
 /* What a row's results are made of: its gradients and their sum, without signs. */
 static double row_scale(const test_call *c, const float *grad, const float *y,
-                        int64_t n)
+                        const ptac_softmax *p)
 {
+    const int64_t n = p->width * p->inner;
     const bool are_logs = c->call.op == PTAC_OP_LOG_SOFTMAX_BACKWARD;
     double sum = 0, largest = 0, largest_p = 0;
 
-    for (int64_t i = 0; i < n; i++) {
-        const double p = are_logs ? exp(y[i]) : y[i];
+    for (int64_t i = 0; i < n; i += p->inner) {
+        const double likely = are_logs ? exp(y[i]) : y[i];
 
-        sum += fabs(grad[i]) * (are_logs ? 1 : p);
+        sum += fabs(grad[i]) * (are_logs ? 1 : likely);
         largest = fmax(largest, fabs(grad[i]));
-        largest_p = fmax(largest_p, p);
+        largest_p = fmax(largest_p, likely);
     }
     return (are_logs ? largest : largest_p * largest) + largest_p * sum;
 }
 
 static void scale_backward(test_call *c)
 {
-    const int64_t width = ptac_log_softmax_width(&c->call);
+    const ptac_softmax *p = params_of(c);
     const float *grad = c->call.inputs[0].data, *y = c->call.inputs[1].data;
     double *scale = &c->buffers[c->output_buffers[0]].least_scale;
 
     *scale = 0;
-    for (int64_t at = 0; at < c->call.inputs[0].n_elements; at += width) {
-        const double of_row = row_scale(c, grad + at, y + at, width);
+    for (int64_t row = 0; row < c->call.inputs[0].n_elements / p->width; row++) {
+        const int64_t at = row / p->inner * p->width * p->inner + row % p->inner;
+        const double of_row = row_scale(c, grad + at, y + at, p);
 
         if (isfinite(of_row))
             *scale = fmax(*scale, of_row);
@@ -202,7 +226,7 @@ DEFINE_GENERATOR(log_gradient, PTAC_OP_LOG_SOFTMAX_BACKWARD, backward,
 static int64_t least_gradient(const test_call *c)
 {
     const test_buffer *y = &c->buffers[1];
-    const int64_t width = ptac_log_softmax_width(&c->call);
+    const int64_t width = ptac_softmax_width(&c->call);
     const bool is_long = width * (int64_t)y->element_bytes > INT64_C(1) << 16;
 
     return test_bytes(c) + 2 * is_long * y->n_elements * (int64_t)y->element_bytes;

@@ -1,0 +1,238 @@
+/*
+ * layer_norm_tpl.h - LayerNorm of rows and its gradient, a vector of floats at a time.
+ *
+ * Included behind lanes_<isa>.h. The includer also defines
+ *
+ *   ISA     string: the rows' name
+ *   NEEDS   PTAC_CPU_*: what the CPU must have
+ *
+ * A row is walked over two or three times, the first of which brings it into the cache.
+ * Gradients of weight and bias are summed up over blocks of rows, in float, and over
+ * the blocks in double: the same blocks, whatever the number of threads.
+ */
+#include "core/host.h"
+#include "core/scratch.h"
+#include "ops/norm/norm.h"
+#include "ops/softmax/softmax_tpl.h"
+
+enum {
+    NORM_SHARE = 16384, /* elements that are worth another thread */
+    NORM_BLOCKS = 64,   /* of rows, at most */
+    NORM_BLOCK = 16,    /* rows, at least */
+};
+
+static ptac_reason layer_norm_accepts(const ptac_call *call)
+{
+    return call->inputs[0].dtype == PTAC_F32 ? PTAC_TAKE : PTAC_DTYPE;
+}
+
+/* n lanes of a weight from i on, or what stands for it where there is none. */
+INLINE vec weight_or(const float *weight, int64_t i, float otherwise, int n)
+{
+    return weight ? v_load_first(weight + i, n) : v_set(otherwise);
+}
+
+/* The sum of (x - mean)^2. */
+INLINE double row_squares(const float *x, int64_t n, vec mean)
+{
+    double sum = 0;
+
+    for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
+        const int64_t end = ptac_least(n, begin + SUM_BLOCK);
+        vec a = v_zero(), b = v_zero();
+        int64_t at = begin;
+
+        for (; at + 2 * LANES <= end; at += 2 * LANES) {
+            const vec c = v_sub(v_load(x + at), mean);
+            const vec d = v_sub(v_load(x + at + LANES), mean);
+
+            a = v_fma(c, c, a);
+            b = v_fma(d, d, b);
+        }
+        FOR_LANES(i, some, at, end,
+                  const vec c = v_keep_first(v_sub(v_load_first(x + i, some), mean),
+                                             v_zero(), some);
+                  a = v_fma(c, c, a));
+        sum += v_sum_f64(v_add(a, b));
+    }
+    return sum;
+}
+
+TARGET static void layer_norm_rows(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+    const ptac_norm *p = call->params;
+    const float *weight = call->inputs[PTAC_NORM_WEIGHT].data;
+    const float *bias = call->inputs[PTAC_NORM_BIAS].data;
+    float *means = call->outputs[PTAC_NORM_MEAN].data;
+    float *rstds = call->outputs[PTAC_NORM_RSTD].data;
+    const int64_t n = p->width;
+
+    for (int64_t row = begin; row < end; row++) {
+        const float *x = (const float *)call->inputs[PTAC_NORM_X].data + row * n;
+        float *y = (float *)call->outputs[PTAC_NORM_Y].data + row * n;
+        const double sum = row_sum(x, n, NULL, NULL);
+        /* An infinite sum's mean is NaN, as stock's is. */
+        const float mean = isfinite(sum) ? (float)(sum / (double)n) : NAN;
+        const vec center = v_set(mean);
+        const double squares = row_squares(x, n, center);
+        const float rstd = (float)(1 / sqrt(squares / (double)n + p->eps));
+        const vec scale = v_set(rstd);
+
+        FOR_LANES(i, some, 0, n,
+                  const vec away = v_sub(v_load_first(x + i, some), center);
+                  v_store_first(y + i,
+                                v_fma(v_mul(away, scale), weight_or(weight, i, 1, some),
+                                      weight_or(bias, i, 0, some)),
+                                some));
+        if (means)
+            means[row] = mean;
+        if (rstds)
+            rstds[row] = rstd;
+    }
+}
+
+static ptac_status layer_norm(const ptac_call *call)
+{
+    const ptac_norm *p = call->params;
+
+    ptac_parallel_for(0, p->n_rows, NORM_SHARE / p->width + 1, layer_norm_rows,
+                      (void *)call);
+    return PTAC_OK;
+}
+
+/* The gradients of a call, whose rows are cut into blocks. */
+typedef struct norm_work {
+    const ptac_call *call;
+    int64_t rows_of_block, n_blocks;
+    float *sums; /* of each block: of weight and of bias, width of each; or NULL */
+} norm_work;
+
+/* A row on its way: what it consists of, and two sums of it. */
+typedef struct norm_row {
+    const float *grad, *x, *weight;
+    vec mean, rstd;
+    double sum, sum_of_products;
+} norm_row;
+
+INLINE void row_sums(norm_row *r, int64_t n, float *of_weight, float *of_bias)
+{
+    r->sum = r->sum_of_products = 0;
+    for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
+        vec sum = v_zero(), products = v_zero();
+
+        FOR_LANES(
+            i, some, begin, ptac_least(n, begin + SUM_BLOCK),
+            const vec grad = v_load_first(r->grad + i, some);
+            const vec away = v_sub(v_load_first(r->x + i, some), r->mean);
+            const vec normal = v_keep_first(v_mul(away, r->rstd), v_zero(), some);
+            const vec g = v_mul(grad, weight_or(r->weight, i, 1, some));
+            sum = v_add(sum, g); products = v_fma(g, normal, products); if (of_weight) {
+                v_store_first(of_weight + i,
+                              v_fma(grad, normal, v_load_first(of_weight + i, some)),
+                              some);
+                v_store_first(of_bias + i, v_add(grad, v_load_first(of_bias + i, some)),
+                              some);
+            });
+        r->sum += v_sum_f64(sum);
+        r->sum_of_products += v_sum_f64(products);
+    }
+}
+
+INLINE void row_gradient(const norm_row *r, int64_t n, float *of_x)
+{
+    const vec shared = v_set((float)(r->sum / (double)n));
+    const vec slope = v_set((float)(r->sum_of_products / (double)n));
+
+    FOR_LANES(i, some, 0, n, const vec grad = v_load_first(r->grad + i, some);
+              const vec away = v_sub(v_load_first(r->x + i, some), r->mean);
+              const vec normal = v_mul(away, r->rstd);
+              const vec g = v_fma(grad, weight_or(r->weight, i, 1, some),
+                                  v_sub(v_zero(), shared));
+              v_store_first(of_x + i, v_mul(v_fnma(normal, slope, g), r->rstd), some));
+}
+
+TARGET static void layer_norm_slopes(int64_t begin, int64_t end, void *context)
+{
+    const norm_work *work = context;
+    const ptac_view *in = work->call->inputs;
+    const ptac_norm *p = work->call->params;
+    const float *means = in[PTAC_NORM_GRAD_MEAN].data;
+    const float *rstds = in[PTAC_NORM_GRAD_RSTD].data;
+    float *of_x = work->call->outputs[PTAC_NORM_GRAD_X].data;
+    const int64_t n = p->width;
+
+    for (int64_t block = begin; block < end; block++) {
+        const int64_t first = block * work->rows_of_block;
+        float *of_weight = work->sums ? work->sums + block * 2 * n : NULL;
+        float *of_bias = work->sums ? of_weight + n : NULL;
+
+        for (int64_t i = 0; work->sums && i < 2 * n; i++)
+            of_weight[i] = 0;
+        for (int64_t row = first;
+             row < ptac_least(p->n_rows, first + work->rows_of_block); row++) {
+            norm_row r = {(const float *)in[PTAC_NORM_GRAD_Y].data + row * n,
+                          (const float *)in[PTAC_NORM_GRAD_X_OF].data + row * n,
+                          in[PTAC_NORM_GRAD_WEIGHT_OF].data,
+                          v_set(means[row]),
+                          v_set(rstds[row]),
+                          0,
+                          0};
+
+            row_sums(&r, n, of_weight, of_bias);
+            if (of_x)
+                row_gradient(&r, n, of_x + row * n);
+        }
+    }
+}
+
+/* Columns of the sums of all blocks. */
+TARGET static void layer_norm_columns(int64_t begin, int64_t end, void *context)
+{
+    const norm_work *work = context;
+    const ptac_norm *p = work->call->params;
+    float *of_weight = work->call->outputs[PTAC_NORM_GRAD_WEIGHT].data;
+    float *of_bias = work->call->outputs[PTAC_NORM_GRAD_BIAS].data;
+
+    for (int64_t i = begin; i < end; i++) {
+        double weight = 0, bias = 0;
+
+        for (int64_t block = 0; block < work->n_blocks; block++) {
+            weight += work->sums[2 * block * p->width + i];
+            bias += work->sums[(2 * block + 1) * p->width + i];
+        }
+        if (of_weight)
+            of_weight[i] = (float)weight;
+        if (of_bias)
+            of_bias[i] = (float)bias;
+    }
+}
+
+static ptac_status layer_norm_backward(const ptac_call *call)
+{
+    const ptac_norm *p = call->params;
+    const int64_t even = (p->n_rows + NORM_BLOCKS - 1) / NORM_BLOCKS;
+    norm_work work = {.call = call,
+                      .rows_of_block = even < NORM_BLOCK ? NORM_BLOCK : even};
+
+    work.n_blocks = (p->n_rows + work.rows_of_block - 1) / work.rows_of_block;
+    if (call->outputs[PTAC_NORM_GRAD_WEIGHT].data ||
+        call->outputs[PTAC_NORM_GRAD_BIAS].data) {
+        work.sums =
+            ptac_scratch_take((size_t)(work.n_blocks * 2 * p->width) * sizeof(float));
+        if (!work.sums)
+            return PTAC_NO_MEMORY;
+    }
+    ptac_parallel_for(0, work.n_blocks,
+                      NORM_SHARE / (p->width * work.rows_of_block) + 1,
+                      layer_norm_slopes, &work);
+    if (work.sums)
+        ptac_parallel_for(0, p->width, NORM_SHARE / work.n_blocks + 1,
+                          layer_norm_columns, &work);
+    ptac_scratch_give(work.sums);
+    return PTAC_OK;
+}
+
+PTAC_ROW(LAYER_NORM, ISA, PTAC_CLOSE, NEEDS, layer_norm_accepts, layer_norm)
+PTAC_ROW(LAYER_NORM_BACKWARD, ISA, PTAC_CLOSE, NEEDS, layer_norm_accepts,
+         layer_norm_backward)

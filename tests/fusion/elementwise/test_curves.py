@@ -1,0 +1,258 @@
+"""GELU, tanh, sigmoid, SiLU, Hardswish, Hardsigmoid and their gradients."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+
+import contract
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pai_torchacc as ptac
+
+CURVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+}
+HAS_GRADIENT = ("gelu", "gelu_tanh", "silu", "hardswish", "hardsigmoid")
+FORWARD = tuple(dict.fromkeys(name.removesuffix("_tanh") for name in CURVES))
+BACKWARD = ("gelu_backward", "silu_backward", "hardswish_backward")
+BACKWARD = (*BACKWARD, "hardsigmoid_backward")
+OPS = FORWARD + BACKWARD
+
+SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0]
+SPECIAL += [1e-40, -1e-40, 1e-30, 1e10, -1e10, 1e38, -1e38, 3.0, -3.0]
+
+
+def op_of(name: str) -> str:
+    return name.removesuffix("_tanh")
+
+
+def both(name: str, n: int, scale: float, away: float = 0) -> contract.Case:
+    """A curve and its gradient."""
+
+    def case(dtype: torch.dtype) -> dict[str, Tensor]:
+        x = contract.draw(n, dtype=dtype, scale=scale) + away
+        y = CURVES[name](x.requires_grad_())
+        (grad,) = torch.autograd.grad(y, x, contract.draw(n, dtype=dtype))
+        return {"y": y, "grad": grad}
+
+    return case
+
+
+@pytest.mark.parametrize(
+    ("n", "scale", "away"),
+    [(7, 1, 0), (40000, 1, 0), (5000, 1e-4, 0), (5000, 8, 0), (3000, 0.5, -4)],
+)
+@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize("row", switching.runnable_rows("gelu"))
+def test_curves_are_close(
+    row: str, name: str, n: int, scale: float, away: float
+) -> None:
+    with switching.accelerated(*OPS, row=row):
+        hits = [switching.hits(op_of(name))]
+        if name in HAS_GRADIENT:
+            hits.append(switching.hits(f"{op_of(name)}_backward"))
+        contract.hold(both(name, n, scale, away))
+        assert all(h.accelerated for h in hits)
+
+
+@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize("row", switching.runnable_rows("gelu"))
+def test_special_numbers(row: str, name: str) -> None:
+    """What is not finite has stock's place and kind, and zeros their signs."""
+    x = torch.cat([torch.linspace(-200, 200, 4003), torch.tensor(SPECIAL * 3)])
+
+    def run() -> list[Tensor]:
+        leaf = x.clone().requires_grad_()
+        y = CURVES[name](leaf)
+        found = [y.detach()]
+        if name in HAS_GRADIENT and name != "hardswish":
+            found += torch.autograd.grad(y, leaf, torch.ones_like(y))
+        return found
+
+    stock = run()
+    with switching.accelerated(*OPS, row=row):
+        ours = run()
+    for a, b in zip(ours, stock, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-6, atol=1e-6, equal_nan=True)
+    zeros = torch.tensor([0.0, -0.0] * 20)
+    expected = CURVES[name](zeros)
+    with switching.accelerated(*OPS, row=row):
+        assert contract.same_bits(CURVES[name](zeros), expected)
+
+
+@pytest.mark.parametrize("row", switching.runnable_rows("gelu"))
+def test_nan_in_hardswish_backward_is_stocks(row: str) -> None:
+    """Behind the last vector stock hands the gradient on."""
+    x = torch.randn(1003)
+    x[0] = x[-1] = float("nan")
+    grad, backward = torch.randn(1003), torch.ops.aten.hardswish_backward
+    stock = backward(grad, x)
+    with switching.accelerated(*OPS, row=row):
+        hits = switching.hits("hardswish_backward")
+        contract.exactly(backward(grad, x), stock)
+        assert hits.forwarded == {"values": 1}
+
+
+LAYOUTS: list[Callable[[Tensor], Tensor]] = [
+    lambda x: x,
+    lambda x: x[:1],
+    lambda x: x.to(memory_format=torch.channels_last),
+    lambda x: x[0, 0, 0, 0],
+    lambda x: x[:, :, 0, 0],
+    lambda x: x.transpose(2, 3),
+    lambda x: x[:, :, ::2],
+    lambda x: x[:, :, :1].expand(x.shape),
+    lambda x: x[:0],
+    lambda x: x.double(),
+    lambda x: x.bfloat16(),
+    lambda x: x.half(),
+]
+SERVED = {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("number", range(len(LAYOUTS)))
+@pytest.mark.parametrize("name", CURVES)
+def test_layouts_and_dtypes(name: str, number: int) -> None:
+    x = LAYOUTS[number](torch.randn(3, 6, 7, 9))
+
+    def run() -> list[Tensor]:
+        leaf = x.detach().requires_grad_()
+        y = CURVES[name](leaf)
+        return [y.detach(), *torch.autograd.grad(y, leaf, torch.cos(y.detach()))]
+
+    stock = run()
+    with switching.accelerated(*OPS):
+        hits = switching.hits(op_of(name))
+        ours = run()
+        assert hits.accelerated == (number in SERVED)
+    for a, b in zip(ours, stock, strict=True):
+        assert a.stride() == b.stride()
+        if number in SERVED:
+            torch.testing.assert_close(a, b, rtol=2e-6, atol=1e-6)
+        else:
+            contract.exactly(a, b)
+
+
+def test_in_place_and_out_are_stocks() -> None:
+    x, out = torch.randn(50, 7), torch.empty(50, 7)
+    calls: list[Callable[[], Tensor]] = [
+        lambda: x.clone().tanh_(),
+        lambda: x.clone().sigmoid_(),
+        lambda: F.silu(x.clone(), inplace=True),
+        lambda: torch.tanh(x, out=out),
+        lambda: torch.sigmoid(x, out=out).clone(),
+    ]
+    stock = [call() for call in calls]
+    with switching.accelerated(*OPS):
+        contract.exactly([call() for call in calls], stock)
+
+
+def test_errors_are_torchs() -> None:
+    aten, x = torch.ops.aten, torch.randn(2, 3)
+    calls: list[Callable[[], object]] = [
+        lambda: F.gelu(x, approximate="erf"),
+        lambda: F.gelu(x, approximate=""),
+        lambda: F.gelu(x.int()),
+        lambda: aten.gelu_backward(x, x, approximate="tan"),
+        lambda: aten.gelu_backward(x[:1], x),
+        lambda: aten.silu_backward(x.double(), x),
+        lambda: F.hardswish(x.int()),
+        lambda: torch.tanh(x.int()),
+    ]
+
+    def said(call: Callable[[], object]) -> object:
+        try:
+            return call()
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+
+    stock = [said(call) for call in calls]
+    with switching.accelerated(*OPS):
+        ours = [said(call) for call in calls]
+    for a, b in zip(ours, stock, strict=True):
+        contract.exactly(a, b)
+
+
+@pytest.mark.parametrize("name", [n for n in CURVES if n.find("hard")])
+def test_derivatives_and_transforms(name: str) -> None:
+    curve = CURVES[name]
+    x = torch.linspace(-3, 3, 24).reshape(4, 6)
+
+    def run() -> list[Tensor]:
+        second = torch.func.jacrev(torch.func.jacrev(curve))(torch.tensor(0.7))
+        each = torch.func.vmap(torch.func.grad(lambda x: curve(x).sum()))(x)
+        forward = torch.func.jvp(curve, (x,), (x,))
+        return [second, each, *forward]
+
+    stock = run()
+    with switching.accelerated(*OPS):
+        torch.testing.assert_close(run(), stock, rtol=1e-5, atol=1e-5)
+        leaf = x.double().requires_grad_()
+        assert torch.autograd.gradgradcheck(curve, leaf)
+
+
+def test_modules_copies_autocast_threads_and_toggling() -> None:
+    model = nn.Sequential(nn.GELU(), nn.Tanh(), nn.SiLU(), nn.Hardswish(), nn.Sigmoid())
+    x = torch.randn(16, 8, 30, 30)
+
+    def run(model: nn.Module) -> list[Tensor]:
+        leaf = x.clone().requires_grad_()
+        model(leaf).square().sum().backward()
+        assert leaf.grad is not None
+        return [leaf.grad]
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        stock_cast = model(x.bfloat16())
+    stock = run(model)
+    found: list[Tensor] = []
+    with switching.accelerated(*OPS):
+        hits = [switching.hits(op) for op in OPS if "hardsigmoid" not in op]
+        torch.testing.assert_close(run(copy.deepcopy(model)), stock)
+        assert all(h.accelerated == 1 for h in hits)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            contract.exactly(model(x.bfloat16()), stock_cast)
+        threads = [
+            threading.Thread(target=lambda: found.extend(model(x) for _ in range(20)))
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        thread.join()
+    # Calls that have begun end where they began; those after it go to stock.
+    assert len(found) == 60
+    expected = model(x)
+    for y in found:
+        torch.testing.assert_close(y, expected)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_threads_do_not_change_bits(n_threads: int) -> None:
+    x, grad = torch.randn(100_003), torch.randn(100_003)
+    before = torch.get_num_threads()
+
+    def run() -> list[Tensor]:
+        aten = torch.ops.aten
+        return [F.gelu(x), aten.gelu_backward(grad, x), aten.silu_backward(grad, x)]
+
+    with switching.accelerated(*OPS):
+        one = run()
+        torch.set_num_threads(n_threads)
+        try:
+            contract.exactly(run(), one)
+        finally:
+            torch.set_num_threads(before)
+        with ptac.disabled():
+            assert len(run()) == len(one)
