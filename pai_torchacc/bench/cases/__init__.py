@@ -13,7 +13,6 @@ from pai_torchacc.bench.cases import (
     attention,
     conv,
     copies,
-    depthwise,
     indexing,
     int8,
     layer_norm,
@@ -29,6 +28,7 @@ from pai_torchacc.bench.cases import (
     upsample,
 )
 from pai_torchacc.bench.cases.case import Case, Gradient
+from pai_torchacc.bench.cases.conv import depthwise
 
 __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 
@@ -36,13 +36,8 @@ __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
     families = (
-        *(conv, depthwise, pool, norm, activation, upsample, indexing),
-        *(loss, linear, attention, int8, optim),
-        *(conv, depthwise, pool, norm, activation, upsample),
-        *(randomness, loss, linear, attention, int8, optim),
-        *(loss, linear, attention, int8, optim, copies),
-        *(conv, depthwise, pool, norm, layer_norm, activation, upsample),
-        *(loss, losses, softmax, linear, attention, int8, optim),
+        *(conv, depthwise, pool, norm, layer_norm, activation, upsample, copies),
+        *(indexing, randomness, loss, losses, softmax, linear, attention, int8, optim),
     )
     for family in families:
         yield from family.cases()

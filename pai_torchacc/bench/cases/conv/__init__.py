@@ -8,9 +8,9 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from pai_torchacc.bench.cases import conv_others
 from pai_torchacc.bench.cases.case import Call, Case, Gradient
-from pai_torchacc.bench.cases.conv_others import DATA, WEIGHT, case_of
+from pai_torchacc.bench.cases.conv import others
+from pai_torchacc.bench.cases.conv.others import DATA, WEIGHT, case_of
 
 CHANNELS = {
     (3, "first"): ((1, 32), (3, 64)),
@@ -56,7 +56,7 @@ def cases() -> Iterator[Case]:
             yield from _cases(kind, pixels, shapes, torch.contiguous_format)
             if few.isdigit():
                 yield from _cases(f"nhwc_{kind}", pixels, shapes, torch.channels_last)
-    yield from conv_others.cases()
+    yield from others.cases()
 
 
 def _cases(
