@@ -189,9 +189,12 @@ def counters() -> dict[str, tuple[int, int, int]]:
     return {op: (n[0], n[1], sum(n[2].values())) for op, n in counted.items()}
 
 
-def without_copies(hits: dict[str, int]) -> dict[str, int]:
-    """How often torch copies for its operators is its own affair."""
-    return {op: n for op, n in hits.items() if n and op != "copy"}
+INNER = {"copy", "index", "mm", "addmm"}
+"""How often torch and the scripts copy and multiply matrices is their own affair."""
+
+
+def outer(hits: dict[str, int]) -> dict[str, int]:
+    return {op: n for op, n in hits.items() if n and op not in INNER}
 
 
 def since(before: dict[str, tuple[int, int, int]], which: int) -> dict[str, int]:
@@ -231,7 +234,7 @@ def test_rows_keep_level_close(name: str) -> None:
         ours = results(CASES[name], torch.float32)
         hits, failed = since(before, 0), since(before, 1)
     wanted = {op: n * len(SEEDS) for op, n in CASES[name].hits.items()}
-    assert without_copies(hits) == wanted
+    assert outer(hits) == wanted
     assert not any(failed.values())
     for a, b, c in zip(ours, plain, exact, strict=True):
         assert_close(a, b, c, is_trained="sgd_step" in CASES[name].hits)
@@ -245,7 +248,7 @@ def test_rows_keep_level_exact(name: str) -> None:
         ours = results(CASES[name], torch.float32)
         hits = since(before, 0)
     wanted = {op: n for op, n in CASES[name].hits.items() if op in EXACT}
-    hits = without_copies(hits)
+    hits = outer(hits)
     assert {op: n // len(SEEDS) for op, n in hits.items()} == wanted
     for a, b in zip(ours, plain, strict=True):
         assert torch.equal(a, b)

@@ -275,7 +275,7 @@ def module_run(info: Any, given: Any, training: bool) -> list[Any]:
 def test_module(info: Any) -> None:
     warnings.simplefilter("ignore")
     parts = ("Linear", "CrossEntropy", "LogSoftmax", "Trans", "Conv", "Mish")
-    parts += ("BatchNorm", "InstanceNorm", "LayerNorm", "Softmax", "Loss")
+    parts += ("BatchNorm", "InstanceNorm", "LayerNorm", "Softm", "Loss", "Attention")
     parts += ("GELU", "Tanh", "Sigmoid", "SiLU", "Hardswish", "Hardsigmoid")
     parts += ("RNN", "LSTM", "GRU")
     rounds = any(part in info.name for part in parts)
