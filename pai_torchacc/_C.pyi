@@ -247,7 +247,7 @@ def cross_entropy_backward_from_logits(
 
 # Optimizers.
 def optimizer_group(
-    is_sgd: bool,
+    kind: Literal["sgd", "adam", "adadelta"],
     states: dict[Tensor, Any],
     group: dict[str, Any],
     multiplier: float,
@@ -255,8 +255,15 @@ def optimizer_group(
     /,
 ) -> Literal[-1, 0, 1]: ...
 def optimizer_step(
-    is_sgd: bool, optimizer: Any, multiplier: float, sums: list[float] | None, /
+    kind: Literal["sgd", "adam", "adadelta"],
+    optimizer: Any,
+    multiplier: float,
+    sums: list[float] | None,
+    /,
 ) -> bool: ...
+def optimizer_trust(
+    op: str, way: Literal["foreach", "fused"], yes: bool, /
+) -> None: ...
 def zeros_on_cuda(groups: list[dict[str, Any]], /) -> bool: ...
 def zero_grads(groups: list[dict[str, Any]], /) -> bool: ...
 

@@ -104,6 +104,7 @@
     X(SGD_STEP, "sgd_step", FUSION)                                                    \
     X(ADAM_STEP, "adam_step", FUSION)                                                  \
     X(ADAMW_STEP, "adamw_step", FUSION)                                                \
+    X(ADADELTA_STEP, "adadelta_step", FUSION)                                          \
     X(ZERO_GRAD, "zero_grad", FUSION)
 
 typedef enum ptac_op {

@@ -212,13 +212,23 @@ def _optimizer_samples(name: str) -> Iterator[Sample]:
         {"momentum": 0.9},
         {"weight_decay": 0.01},
         {"momentum": 0.9, "nesterov": True},
+        {"momentum": 0.9, "foreach": True},
+        {"momentum": 0.9, "fused": True},
     )
-    adam = ({}, {"amsgrad": True}, {"weight_decay": 0.01, "maximize": True})
+    adam = (
+        {},
+        {"amsgrad": True},
+        {"weight_decay": 0.01, "maximize": True},
+        {"foreach": True},
+        {"amsgrad": True, "fused": True},
+    )
+    adadelta = ({}, {"weight_decay": 0.01, "maximize": True}, {"rho": 0.5})
     cls, choices = {
         "sgd_step": (torch.optim.SGD, sgd),
         "zero_grad": (torch.optim.SGD, sgd),
         "adam_step": (torch.optim.Adam, adam),
         "adamw_step": (torch.optim.AdamW, adam),
+        "adadelta_step": (torch.optim.Adadelta, adadelta),
     }[name]
 
     def three_steps(p: Tensor, grads: Tensor, options: dict[str, Any]) -> Tensor:

@@ -189,22 +189,35 @@ def _large() -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(1024, 1024)) for _ in range(8)]
 
 
+def _mnist() -> list[nn.Parameter]:
+    """The parameters of the CNN of PyTorch's MNIST example."""
+    sizes = ((32, 1, 3, 3), (32,), (64, 32, 3, 3), (64,))
+    sizes += ((128, 9216), (128,), (10, 128), (10,))
+    return [nn.Parameter(torch.randn(size)) for size in sizes]
+
+
 def _optimizer(
     name: str,
     cls: type[torch.optim.Optimizer],
     make: Callable[[], list[nn.Parameter]],
+    way: str | None = None,
     **options: Any,
 ) -> None:
+    """Against the loop over tensors and ``fused``, or one way against itself."""
+
     @figure(name)
     def measure(setting: Setting) -> Iterator[Result]:
-        def step(**way: bool) -> Call:
+        def step(**asked: bool) -> Call:
             parameters = make()
             for p in parameters:
                 p.grad = torch.randn_like(p)
-            return cls(parameters, lr=1e-4, **options, **way).step
+            return cls(parameters, lr=1e-4, **options, **asked).step
 
-        rivals = {"stock": step(), "fused=True": step(fused=True)}
-        yield from compare(name, setting, rivals, step())
+        asked = {way: True} if way else {}
+        rivals = {"stock": step(**asked)}
+        if not way and cls is not torch.optim.Adadelta:
+            rivals["fused=True"] = step(fused=True)
+        yield from compare(name, setting, rivals, step(**asked))
 
 
 _optimizer("SGD with momentum, 40 small tensors", torch.optim.SGD, _small, momentum=0.9)
@@ -212,6 +225,14 @@ _optimizer("Adam, 40 small tensors", torch.optim.Adam, _small)
 _optimizer("AdamW, 40 small tensors", torch.optim.AdamW, _small)
 _optimizer("Adam, 8 M parameters", torch.optim.Adam, _large)
 _optimizer("SGD with momentum, 8 M parameters", torch.optim.SGD, _large, momentum=0.9)
+for _name, _make in (
+    ("40 small tensors", _small),
+    ("8 M parameters", _large),
+    ("MNIST's CNN", _mnist),
+):
+    _optimizer(f"Adadelta, {_name}", torch.optim.Adadelta, _make)
+    for _way in ("foreach", "fused"):
+        _optimizer(f"AdamW {_way}=True, {_name}", torch.optim.AdamW, _make, _way)
 
 
 def gate(task: Task, switch: Call = _on) -> bool:

@@ -78,9 +78,10 @@ def leftover(c: Any) -> list[str]:
 def _unproven(c: Any) -> set[str]:
     """Operators whose bits this torch does not confirm; found out once a process."""
     global _doubts  # noqa: PLW0603
-    from pai_torchacc.fusion import optimizer
+    from pai_torchacc.fusion.optim import proof
+    from pai_torchacc.fusion.optim.steps import OPERATORS
 
-    steps = set(optimizer.OPERATORS)
+    steps = set(OPERATORS)
     random = _unproven_random(c)
     if not _host.knows_rounding():
         return steps | random
@@ -89,7 +90,7 @@ def _unproven(c: Any) -> set[str]:
         try:
             for op in steps:
                 c.set_gate(op, "")
-            _doubts = _host.aside(optimizer.prove, c)
+            _doubts = _host.aside(proof.prove, c)
         finally:
             for op, row in pinned.items():
                 c.set_gate(op, "switched off")
@@ -267,15 +268,15 @@ def _install_stand_ins(c: Any) -> None:
         loss,
         mlp,
         norm_act,
-        optimizer,
         randomness,
         sequential,
     )
     from pai_torchacc.fusion.by_name import relu_max_pool2d
+    from pai_torchacc.fusion.optim import steps
 
     if len(_ledger) or not _host.has_lean_paths():
         return
-    optimizer.install(c, _ledger)
+    steps.install(c, _ledger)
     linear.install(c, _ledger)
     mlp.install(c)
     norm_act.install(c)

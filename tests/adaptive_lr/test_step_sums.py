@@ -65,8 +65,8 @@ def optimizer_after_steps(
 
 def step(optimizer: Any, sums: list[float] | None, multiplier: float = 1.0) -> None:
     group = optimizer.param_groups[0]
-    is_sgd = isinstance(optimizer, optim.SGD)
-    assert _C.optimizer_group(is_sgd, optimizer.state, group, multiplier, sums) == 1
+    kind = "sgd" if isinstance(optimizer, optim.SGD) else "adam"
+    assert _C.optimizer_group(kind, optimizer.state, group, multiplier, sums) == 1
 
 
 def direction(optimizer: Any, p: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def test_groups_without_gradients_tell_nothing() -> None:
     optimizer = optim.SGD([{"params": [p]} for p in params], lr=0.1)
     params[0].grad, params[2].grad = torch.full((2,), 3.0), torch.ones(2)
     sums: list[float] = []
-    assert _C.optimizer_step(True, optimizer, 1.0, sums)
+    assert _C.optimizer_step("sgd", optimizer, 1.0, sums)
     assert sums == [18.0, 2.0]
     step(optimizer, sums)
     assert sums == [18.0, 2.0, 18.0]
@@ -182,9 +182,9 @@ def test_groups_without_gradients_tell_nothing() -> None:
 def test_sums_are_a_list(sums: Any) -> None:
     optimizer = optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
     with pytest.raises(TypeError, match="a list or None"):
-        _C.optimizer_step(True, optimizer, 1.0, sums)
+        _C.optimizer_step("sgd", optimizer, 1.0, sums)
     with pytest.raises(TypeError, match="a list or None"):
-        _C.optimizer_group(True, {}, optimizer.param_groups[0], 1.0, sums)
+        _C.optimizer_group("sgd", {}, optimizer.param_groups[0], 1.0, sums)
 
 
 def test_sums_count_by_their_weights() -> None:

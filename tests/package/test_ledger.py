@@ -27,7 +27,8 @@ from torch.optim import SGD, Adam, AdamW
 import pai_torchacc as ptac
 from pai_torchacc import _C, fusion
 from pai_torchacc._ledger import Ledger
-from pai_torchacc.fusion import optimizer, sequential
+from pai_torchacc.fusion import sequential
+from pai_torchacc.fusion.optim import steps
 
 NAMES = [name for name, _, _ in _C.operators()]
 
@@ -391,7 +392,7 @@ def test_an_override_of_several_operators_is_ours_for_each() -> None:
 PLACES = [
     (fusion, "_install_overrides"),
     (fusion, "_install_stand_ins"),
-    (optimizer, "install"),
+    (steps, "install"),
     (sequential, "_sequential_forward"),
     (torch.jit._builtins, "_get_builtin_table"),
     (fusion, "_open_gates"),

@@ -144,6 +144,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "sgd_step": lambda: optimizer_step(torch.optim.SGD),
     "adam_step": lambda: optimizer_step(torch.optim.Adam),
     "adamw_step": lambda: optimizer_step(torch.optim.AdamW),
+    "adadelta_step": lambda: optimizer_step(torch.optim.Adadelta),
 }
 
 

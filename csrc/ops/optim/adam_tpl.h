@@ -9,10 +9,12 @@
 typedef struct OF(adam_scalars) {
     VEC one_minus_beta1, beta2, one_minus_beta2, eps, weight_decay, decay_factor, flip;
     bool lerp_from_start; /* torch.lerp starts from the end for weights from 0.5 on */
+    bool is_fused, is_tail;
 } OF(adam_scalars);
 
-INLINE OF(adam_scalars) OF(spread)(const ptac_adam *adam)
+INLINE OF(adam_scalars) OF(spread)(const ptac_step *step, bool is_tail)
 {
+    const ptac_adam *adam = &step->adam;
     const REAL weight = (REAL)adam->one_minus_beta1;
 
     return (OF(adam_scalars)){
@@ -24,6 +26,8 @@ INLINE OF(adam_scalars) OF(spread)(const ptac_adam *adam)
         .decay_factor = SET(adam->decay_factor),
         .flip = adam->maximize ? SET(-0.0) : SET(0.0),
         .lerp_from_start = weight < 0.5 && weight > -0.5,
+        .is_fused = step->way == PTAC_STEP_FUSED,
+        .is_tail = is_tail,
     };
 }
 
@@ -50,13 +54,19 @@ INLINE VEC OF(moments)(const ptac_step_item *item, int64_t at, int m,
         *average = FMA(SUB(s->one_minus_beta1, SET(1.0)), difference, g);
     STORE(first, *average, m);
 
-    v = MUL(LOAD(second, m), s->beta2);
-    v = FMA(MUL(s->one_minus_beta2, g), g, v);
+    v = LOAD(second, m);
+    if (s->is_tail)
+        v = FMA(v, s->beta2, MUL(MUL(s->one_minus_beta2, g), g));
+    else
+        v = FMA(MUL(s->one_minus_beta2, g), g, MUL(v, s->beta2));
     STORE(second, v, m);
     if (adam->amsgrad) {
         REAL *maximum = (REAL *)item->state[2] + at;
 
-        v = MAXIMUM(LOAD(maximum, m), v);
+        if (s->is_tail)
+            v = V(max)(v, LOAD(maximum, m)); /* the one before where either is NaN */
+        else
+            v = MAXIMUM(LOAD(maximum, m), v);
         STORE(maximum, v, m);
     }
     return v;
@@ -82,13 +92,13 @@ INLINE vec_f64 OF(dot_first)(vec_f64 sum, const REAL *grad, VEC change, int m)
     return DOT(sum, LOAD(grad, m), LOAD(changes, N_LANES));
 }
 
-/* Where the host's square root is ours to compute: one pass. */
+/* Where the square root is ours to compute: one pass. */
 INLINE VEC OF(adam_lanes)(const ptac_step_item *item, int64_t at, int m,
                           const ptac_adam *adam, const OF(adam_scalars) * s)
 {
     VEC x, average;
     const VEC v = OF(moments)(item, at, m, adam, s, &x, &average);
-    const VEC change = OF(change)(average, ROOT(v), item, s);
+    const VEC change = OF(change)(average, s->is_fused ? V(sqrt)(v) : ROOT(v), item, s);
 
     STORE((REAL *)item->param + at, ADD(x, change), m);
     return change;
@@ -111,10 +121,11 @@ static inline __attribute__((always_inline)) void OF(prefetch)(
     __builtin_prefetch((const void *)((uintptr_t)item->state[1] + ahead), 1);
 }
 
-TARGET static inline double OF(adam_fused)(const ptac_step_item *item, int64_t first,
-                                           int64_t n, const ptac_step *step)
+TARGET static inline double OF(adam_at_once)(const ptac_step_item *item, int64_t first,
+                                             int64_t n, const ptac_step *step,
+                                             bool is_tail)
 {
-    const OF(adam_scalars) s = OF(spread)(&step->adam);
+    const OF(adam_scalars) s = OF(spread)(step, is_tail);
     const REAL *grad = (const REAL *)item->grad + first;
     vec_f64 sum = {0};
     int64_t i = 0;
@@ -142,11 +153,12 @@ TARGET static inline double OF(adam_fused)(const ptac_step_item *item, int64_t f
 
 /* Where only the host knows its square root: a block of moments, roots, the step. */
 TARGET static inline double OF(adam_called)(const ptac_step_item *item, int64_t first,
-                                            int64_t n, const ptac_step *step)
+                                            int64_t n, const ptac_step *step,
+                                            bool is_tail)
 {
     enum { BLOCK = 512 };
     const ptac_adam *adam = &step->adam;
-    const OF(adam_scalars) s = OF(spread)(adam);
+    const OF(adam_scalars) s = OF(spread)(step, is_tail);
     REAL second[BLOCK], roots[BLOCK];
     vec_f64 sum = {0};
 
@@ -178,9 +190,13 @@ TARGET static inline double OF(adam_called)(const ptac_step_item *item, int64_t 
     return v_total(sum);
 }
 
-#define ADAM_PART(...)                                                                 \
-    (CAN_ROOT ? OF(adam_fused)(__VA_ARGS__) : OF(adam_called)(__VA_ARGS__))
+TARGET static inline double OF(adam_part)(const ptac_step_item *item, int64_t first,
+                                          int64_t n, const ptac_step *step,
+                                          bool is_tail)
+{
+    if (CAN_ROOT || step->way == PTAC_STEP_FUSED)
+        return OF(adam_at_once)(item, first, n, step, is_tail);
+    return OF(adam_called)(item, first, n, step, is_tail);
+}
 
-TARGET PTAC_STEP_RANGE(OF(adam_range), ADAM_PART)
-
-#undef ADAM_PART
+TARGET PTAC_STEP_RANGE(OF(adam_range), OF(adam_part))

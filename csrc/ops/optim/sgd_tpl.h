@@ -11,7 +11,7 @@ typedef struct OF(sgd_scalars) {
 
 /* Elements [at, at + m), m <= N_LANES, of one parameter; returns their gradients. */
 INLINE VEC OF(sgd_lanes)(const ptac_step_item *item, int64_t at, int m,
-                         const ptac_sgd *sgd, const OF(sgd_scalars) * s)
+                         const ptac_sgd *sgd, const OF(sgd_scalars) * s, bool is_tail)
 {
     REAL *p = (REAL *)item->param + at;
     REAL *buffer = (REAL *)item->state[0];
@@ -25,7 +25,9 @@ INLINE VEC OF(sgd_lanes)(const ptac_step_item *item, int64_t at, int m,
         VEC b = g;
 
         buffer += at;
-        if (!item->is_first)
+        if (!item->is_first && is_tail)
+            b = FMA(LOAD(buffer, m), s->momentum, MUL(g, s->one_minus_dampening));
+        else if (!item->is_first)
             b = FMA(g, s->one_minus_dampening, MUL(LOAD(buffer, m), s->momentum));
         STORE(buffer, b, m);
         g = sgd->nesterov ? FMA(b, s->momentum, g) : b;
@@ -35,7 +37,7 @@ INLINE VEC OF(sgd_lanes)(const ptac_step_item *item, int64_t at, int m,
 }
 
 TARGET static inline double OF(sgd_part)(const ptac_step_item *item, int64_t first,
-                                         int64_t n, const ptac_step *step)
+                                         int64_t n, const ptac_step *step, bool is_tail)
 {
     const ptac_sgd *sgd = &step->sgd;
     const OF(sgd_scalars) s = {
@@ -50,15 +52,15 @@ TARGET static inline double OF(sgd_part)(const ptac_step_item *item, int64_t fir
 
     if (step->sums) {
         for (; i + N_LANES <= n; i += N_LANES) {
-            const VEC grad = OF(sgd_lanes)(item, first + i, N_LANES, sgd, &s);
+            const VEC grad = OF(sgd_lanes)(item, first + i, N_LANES, sgd, &s, is_tail);
 
             sum = DOT(sum, grad, grad);
         }
     }
     for (; i + N_LANES <= n; i += N_LANES)
-        OF(sgd_lanes)(item, first + i, N_LANES, sgd, &s);
+        OF(sgd_lanes)(item, first + i, N_LANES, sgd, &s, is_tail);
     if (i < n) { /* lanes beyond are zero */
-        const VEC grad = OF(sgd_lanes)(item, first + i, (int)(n - i), sgd, &s);
+        const VEC grad = OF(sgd_lanes)(item, first + i, (int)(n - i), sgd, &s, is_tail);
 
         sum = DOT(sum, grad, grad);
     }

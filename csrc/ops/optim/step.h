@@ -1,15 +1,15 @@
 /*
  * step.h - an optimizer step over many parameters as one call.
  *
- * Level exact: every element goes through the operations of torch's single-tensor
- * ("for-loop") path in its order, each rounded as ATen rounds it on this machine, where
- * scalars are computed in double as Python does and converted once. Kernels write in
- * place and cannot fail.
+ * Level exact: every element goes through the operations of the way of torch's that was
+ * asked for, in its order, each rounded as ATen rounds it on this machine, where scalars
+ * are computed in double as Python does and converted once. Kernels write in place and
+ * cannot fail.
  *
- * Source of the arithmetic: torch/optim/sgd.py (_single_tensor_sgd),
- * torch/optim/adam.py (_single_tensor_adam), torch 2.11 to 2.13; ATen's add, lerp and
- * addcmul fuse their multiply-add where ATen's kernels are built for AVX2 or AVX-512
- * (ptac_the_host.fma).
+ * Source of the arithmetic: torch/optim/{sgd,adam,adadelta}.py (_single_tensor_*), torch
+ * 2.11 to 2.15; ATen's add, lerp and addcmul fuse their multiply-add where ATen's kernels
+ * are built for AVX2 or AVX-512 (ptac_the_host.fma). What differs in ATen's fused kernels
+ * (native/cpu/Fused{SGD,Adam}Kernel.cpp), as their results show: see ptac_step_way.
  */
 #ifndef PTAC_OPS_OPTIM_STEP_H
 #define PTAC_OPS_OPTIM_STEP_H
@@ -23,8 +23,10 @@ typedef struct ptac_step_item {
     int64_t n;
     void *param;
     const void *grad;
-    void *state[3]; /* SGD: momentum buffer. Adam: exp_avg, exp_avg_sq, its maximum */
-    bool is_first;  /* SGD: the momentum buffer is new and takes the gradient */
+    /* SGD: momentum buffer. Adam: exp_avg, exp_avg_sq, its maximum. Adadelta: square_avg,
+       acc_delta */
+    void *state[3];
+    bool is_first; /* SGD: the momentum buffer is new and takes the gradient */
     /* Adam, which counts steps per parameter: */
     double step_size_neg, bias_correction2_sqrt;
     void *
@@ -53,18 +55,43 @@ typedef struct ptac_adam {
     const void *lr_at;
 } ptac_adam;
 
+typedef struct ptac_adadelta {
+    double rho, one_minus_rho, eps, lr_neg, weight_decay;
+    bool maximize;
+} ptac_adadelta;
+
+/*
+ * Which of torch's implementations is asked for. The loop over tensors and "foreach" give
+ * the same bits. Fused, on the CPU:
+ *
+ *   - square roots are correctly rounded;
+ *   - the last elements of a parameter, which do not fill a vector of 32 bytes (whatever
+ *     vectors the CPU has), are computed one by one: there the momentum buffer is
+ *     fma(buffer, momentum, (1 - dampening) * g), the second moment
+ *     fma(second, beta2, ((1 - beta2) * g) * g), and the maximum of a second moment that
+ *     is not a number the one before.
+ */
+typedef enum ptac_step_way {
+    PTAC_STEP_LOOP = 0,
+    PTAC_STEP_FOREACH,
+    PTAC_STEP_FUSED,
+    PTAC_STEP_WAYS,
+} ptac_step_way;
+
 /* params. inputs[0] stands for all parameters: their dtype, and n_elements together. */
 typedef struct ptac_step {
     union {
         ptac_sgd sgd;
         ptac_adam adam;
+        ptac_adadelta adadelta;
     };
+    ptac_step_way way;           /* rows of CUDA know the loop alone */
     const ptac_step_item *items; /* ascending begin, no gaps */
     int64_t n_items;
     /*
      * Room for ptac_step_sums() numbers, or NULL: by block of elements, the sum of
      * gradient times gradient (SGD), or of gradient times what is added to the
-     * parameter (Adam), in double, whatever the number of threads.
+     * parameter (Adam), in double, whatever the number of threads. Adadelta has none.
      */
     double *sums;
     /*
@@ -95,10 +122,20 @@ enum {
     PTAC_STEP_GRAIN = 32768, /* that one thread takes at least */
 };
 
+/* The first element of an item that a fused step of torch's computes alone; else n. */
+static inline int64_t ptac_step_tail(const ptac_step *step, const ptac_step_item *item,
+                                     size_t element_bytes)
+{
+    const int64_t n_lanes = 32 / (int64_t)element_bytes;
+
+    return step->way == PTAC_STEP_FUSED ? item->n - item->n % n_lanes : item->n;
+}
+
 /*
  * A ptac_range_fn of that name over elements of a step, its context, which calls
- * part(item, first, n, step) for each part of an item in them and adds up what it
- * returns. A macro, so that part is inlined with its vector types.
+ * part(item, first, n, step, is_tail) for each part of an item in them, of one side of
+ * ptac_step_tail(), and adds up what it returns. A macro, so that part is inlined with
+ * its vector types.
  */
 #define PTAC_STEP_RANGE(name, part)                                                    \
     static void name(int64_t begin, int64_t end, void *context)                        \
@@ -107,13 +144,16 @@ enum {
         const ptac_step_item *item = ptac_step_find(step, begin);                      \
         double sum = 0;                                                                \
                                                                                        \
-        for (int64_t at = begin; at < end; item++) {                                   \
+        for (int64_t at = begin; at < end;) {                                          \
+            const int64_t tail = ptac_step_tail(step, item, sizeof(REAL));             \
             const int64_t first = at - item->begin;                                    \
-            const int64_t left = item->n - first;                                      \
+            const int64_t left = (first < tail ? tail : item->n) - first;              \
             const int64_t n = left < end - at ? left : end - at;                       \
                                                                                        \
-            sum += part(item, first, n, step);                                         \
+            sum += part(item, first, n, step, first >= tail);                          \
             at += n;                                                                   \
+            if (first + n == item->n)                                                  \
+                item++;                                                                \
         }                                                                              \
         if (step->sums)                                                                \
             step->sums[begin / PTAC_STEP_BLOCK] = sum;                                 \
@@ -141,8 +181,13 @@ ptac_status ptac_step_run(const ptac_call *call, ptac_range_fn f32, ptac_range_f
     {                                                                                  \
         return ptac_step_run(call, adam_range_f32, adam_range_f64);                    \
     }                                                                                  \
+    static ptac_status adadelta(const ptac_call *call)                                 \
+    {                                                                                  \
+        return ptac_step_run(call, adadelta_range_f32, adadelta_range_f64);            \
+    }                                                                                  \
     PTAC_ROW(SGD_STEP, name, PTAC_EXACT, features, takes, sgd)                         \
     PTAC_ROW(ADAM_STEP, name, PTAC_EXACT, features, takes, adam)                       \
-    PTAC_ROW(ADAMW_STEP, name, PTAC_EXACT, features, takes, adam)
+    PTAC_ROW(ADAMW_STEP, name, PTAC_EXACT, features, takes, adam)                      \
+    PTAC_ROW(ADADELTA_STEP, name, PTAC_EXACT, features, takes, adadelta)
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * step_avx2.c - the steps of SGD, Adam and AdamW, eight floats or four doubles
+ * step_avx2.c - the steps of optimizers, eight floats or four doubles
  * at a time.
  */
 #if defined(__x86_64__)

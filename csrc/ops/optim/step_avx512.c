@@ -1,5 +1,5 @@
 /*
- * step_avx512.c - the steps of SGD, Adam and AdamW, sixteen floats or eight doubles
+ * step_avx512.c - the steps of optimizers, sixteen floats or eight doubles
  * at a time.
  */
 #if defined(__x86_64__)

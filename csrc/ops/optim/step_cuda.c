@@ -147,6 +147,8 @@ static ptac_reason accepts(const ptac_call *call)
         return PTAC_DTYPE;
     if (step->sums) /* which the host would have to wait for */
         return PTAC_DEVICE;
+    if (step->way != PTAC_STEP_LOOP)
+        return PTAC_NUMERICS;
     return ptac_cuda_ask(&unit_step);
 }
 

@@ -1,6 +1,6 @@
 /*
- * step_ref.c - what the rows of SGD, Adam and AdamW share, and the rows "scalar", which
- * also serve hosts whose own kernels do not fuse multiply and add.
+ * step_ref.c - what the rows of the optimizers share, and the rows "scalar", which also
+ * serve hosts whose own kernels do not fuse multiply and add.
  */
 #include "ops/math/elements.h"
 #include "ops/optim/step.h"
@@ -21,14 +21,15 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const int64_t n = call->inputs[0].n_elements;
 
-    shape->kind = 0;
+    shape->kind = ((const ptac_step *)call->params)->way;
     shape->work = n < LEAST_MEASURED ? LEAST_MEASURED : n;
     return PTAC_TAKE;
 }
 
-PTAC_SHAPES(SGD_STEP, classify, "dense")
-PTAC_SHAPES(ADAM_STEP, classify, "dense")
-PTAC_SHAPES(ADAMW_STEP, classify, "dense")
+PTAC_SHAPES(SGD_STEP, classify, "dense", "foreach", "fused")
+PTAC_SHAPES(ADAM_STEP, classify, "dense", "foreach", "fused")
+PTAC_SHAPES(ADAMW_STEP, classify, "dense", "foreach", "fused")
+PTAC_SHAPES(ADADELTA_STEP, classify, "dense", "foreach")
 
 static ptac_reason accepts(const ptac_call *call)
 {
@@ -77,6 +78,8 @@ ptac_status ptac_step_run(const ptac_call *call, ptac_range_fn f32, ptac_range_f
 
 #define fused_f32 fmaf
 #define fused_f64 fma
+#define ieee_f32  sqrtf
+#define ieee_f64  sqrt
 
 #define OF(name) name##_f32
 #include "ops/optim/step_ref_tpl.h"

@@ -16,16 +16,27 @@ STEPS: tuple[tuple[str, Any, dict[str, Any]], ...] = (
     ("sgd_step", torch.optim.SGD, {"momentum": 0.9}),
     ("adam_step", torch.optim.Adam, {}),
     ("adamw_step", torch.optim.AdamW, {}),
+    ("adadelta_step", torch.optim.Adadelta, {}),
+)
+
+# By kind of the table: what is asked of torch, and of which operators it can be.
+WAYS: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
+    ("dense", {}, tuple(op for op, _, _ in STEPS)),
+    ("foreach", {"foreach": True}, tuple(op for op, _, _ in STEPS)),
+    ("fused", {"fused": True}, ("sgd_step", "adam_step", "adamw_step")),
 )
 
 
 def cases() -> Iterator[Case]:
     """Cases of the optimizers."""
     for op, cls, options in STEPS:
-        for dtype in ("float32", "float64"):
-            for n in SIZES:
-                make = partial(_make, cls, options, n, dtype)
-                yield Case(op, "dense", dtype, n, (make,))
+        for kind, asked, ops in WAYS:
+            if op not in ops:
+                continue
+            for dtype in ("float32", "float64"):
+                for n in SIZES:
+                    make = partial(_make, cls, options | asked, n, dtype)
+                    yield Case(op, kind, dtype, n, (make,))
 
 
 def _make(cls: Any, options: dict[str, Any], n: int, dtype: str) -> Call:

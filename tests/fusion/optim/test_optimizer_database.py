@@ -10,10 +10,15 @@ import pytest
 import switching
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adadelta, Adam, AdamW
 from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_db
 
-OPERATOR = {SGD: "sgd_step", Adam: "adam_step", AdamW: "adamw_step"}
+OPERATOR = {
+    SGD: "sgd_step",
+    Adam: "adam_step",
+    AdamW: "adamw_step",
+    Adadelta: "adadelta_step",
+}
 
 
 def database_cases() -> list[Any]:
@@ -74,7 +79,9 @@ def test_database(info: Any, given: Any, flag: str) -> None:
         op = OPERATOR.get(info.optim_cls)
         hits = switching.hits(op) if op else None
         ours = database_run(info, given, flag)
-        takes = flag == "plain" and not isinstance(given.kwargs.get("lr"), Tensor)
+        takes = flag in ("plain", "foreach", "fused") and not isinstance(
+            given.kwargs.get("lr"), Tensor
+        )
         takes &= not any(isinstance(b, Tensor) for b in given.kwargs.get("betas", ()))
         if hits:
             expected = 3 if takes and not given.kwargs.get("capturable") else 0

@@ -12,9 +12,14 @@ import pytest
 import switching
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adadelta, Adam, AdamW
 
-OPERATOR = {SGD: "sgd_step", Adam: "adam_step", AdamW: "adamw_step"}
+OPERATOR = {
+    SGD: "sgd_step",
+    Adam: "adam_step",
+    AdamW: "adamw_step",
+    Adadelta: "adadelta_step",
+}
 CLASSES = pytest.mark.parametrize("cls", OPERATOR)
 
 
@@ -31,6 +36,10 @@ class MyAdam(Adam):
 
 
 class MyAdamW(AdamW):
+    pass
+
+
+class MyAdadelta(Adadelta):
     pass
 
 
@@ -56,7 +65,7 @@ def differentiable(cls: type) -> Any:
 
 
 def subclass(cls: type) -> Any:
-    mine = {SGD: MySGD, Adam: MyAdam, AdamW: MyAdamW}[cls]
+    mine = {SGD: MySGD, Adam: MyAdam, AdamW: MyAdamW, Adadelta: MyAdadelta}[cls]
     return mine([parameter()], lr=0.1)
 
 
@@ -110,8 +119,6 @@ def with_inference(cls: type) -> Any:
 
 
 FORWARDED: dict[str, tuple[Callable[[type], Any], str]] = {
-    "fused": (option(fused=True), "fused"),
-    "foreach": (option(foreach=True), "foreach"),
     "differentiable": (differentiable, "differentiable"),
     "optimizer subclass": (subclass, "optimizer subclass"),
     "meta": (meta, "device"),
@@ -212,7 +219,8 @@ def test_one_group_to_stock_the_other_ours(cls: type) -> None:
     """A step is whole even where its groups go different ways."""
 
     def make(cls: type) -> Any:
-        groups = [{"params": [parameter()]}, {"params": [parameter()], "foreach": True}]
+        late = {"params": [parameter()], "lr": torch.tensor(0.1)}
+        groups = [{"params": [parameter()]}, late]
         return cls(groups, lr=0.1)
 
     def program() -> list[Any]:
@@ -225,7 +233,7 @@ def test_one_group_to_stock_the_other_ours(cls: type) -> None:
     with switching.accelerated(OPERATOR[cls]):
         hits = switching.hits(OPERATOR[cls])
         ours = program()
-        assert (hits.accelerated, hits.forwarded) == (2, {"foreach": 2})
+        assert (hits.accelerated, hits.forwarded) == (2, {"argument": 2})
     contract.exactly(ours, stock)
 
 
@@ -254,12 +262,11 @@ def test_wrapped_by_torch_compile() -> None:
     """Its first use wraps _init_group of every optimizer, ours with it, for good."""
     program = """
 import torch, pai_torchacc as ptac, switching
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adadelta, Adam, AdamW
 from torch._dynamo.eval_frame import TorchPatcher
 
 def steps(cls, **options):
-    op = {SGD: "sgd_step", Adam: "adam_step", AdamW: "adamw_step"}[cls]
-    hits = switching.hits(op)
+    hits = switching.hits(cls.__name__.lower() + "_step")
     p = torch.nn.Parameter(torch.ones(5))
     p.grad = torch.ones(5)
     opt = cls([p], lr=0.1, **options)
@@ -270,17 +277,17 @@ def steps(cls, **options):
 
 with switching.accelerated():
     TorchPatcher.patch()
-    for cls in (SGD, Adam, AdamW):
+    for cls in (SGD, Adam, AdamW, Adadelta):
         assert steps(cls) == (2, {}), cls
-        assert steps(cls, foreach=True) == (0, {"foreach": 2}), cls
-for cls in (SGD, Adam, AdamW):
+        assert steps(cls, foreach=True) == (2, {}), cls
+for cls in (SGD, Adam, AdamW, Adadelta):
     assert steps(cls) == (0, {}), cls
     assert steps(cls, foreach=True) == (0, {}), cls
 for _ in range(2):
     with switching.accelerated():
-        for cls in (SGD, Adam, AdamW):
+        for cls in (SGD, Adam, AdamW, Adadelta):
             assert steps(cls) == (2, {}), cls
-            assert steps(cls, foreach=True) == (0, {"foreach": 2}), cls
+            assert steps(cls, foreach=True) == (2, {}), cls
 print("whole")
 """
     assert switching.python(program) == "whole\n"
@@ -311,6 +318,8 @@ FUNCTIONS = (
     "adam.adam",
     "sgd._single_tensor_sgd",
     "adam._single_tensor_adam",
+    "adadelta.adadelta",
+    "adadelta._single_tensor_adadelta",
 )
 
 
@@ -345,7 +354,7 @@ def test_updates_that_others_patch_later_are_called(
     where, _, name = function.partition(".")
     module = sys.modules[f"torch.optim.{where}"]
     stock = spied(cls, module, name, hooked=hooked)
-    is_used = function in FUNCTIONS and where == ("sgd" if cls is SGD else "adam")
+    is_used = function in FUNCTIONS and OPERATOR[cls].startswith(where)
     assert stock[0] == (2 if is_used else 0)
     with switching.accelerated(OPERATOR[cls]):
         hits = switching.hits(OPERATOR[cls])

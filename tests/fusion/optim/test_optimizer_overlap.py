@@ -10,9 +10,14 @@ import pytest
 import switching
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adadelta, Adam, AdamW
 
-OPERATOR = {SGD: "sgd_step", Adam: "adam_step", AdamW: "adamw_step"}
+OPERATOR = {
+    SGD: "sgd_step",
+    Adam: "adam_step",
+    AdamW: "adamw_step",
+    Adadelta: "adadelta_step",
+}
 CLASSES = pytest.mark.parametrize("cls", OPERATOR)
 
 

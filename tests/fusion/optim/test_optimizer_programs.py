@@ -14,12 +14,18 @@ import pytest
 import switching
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, lr_scheduler, optimizer
+from torch.optim import SGD, Adadelta, Adam, AdamW, lr_scheduler, optimizer
 from torch.overrides import TorchFunctionMode
 
 from pai_torchacc import _C
 
-OPERATOR = {SGD: "sgd_step", Adam: "adam_step", AdamW: "adamw_step"}
+OPERATOR = {
+    SGD: "sgd_step",
+    Adam: "adam_step",
+    AdamW: "adamw_step",
+    Adadelta: "adadelta_step",
+}
+KIND = {SGD: "sgd", Adam: "adam", AdamW: "adam", Adadelta: "adadelta"}
 CLASSES = pytest.mark.parametrize("cls", OPERATOR)
 
 
@@ -75,7 +81,9 @@ def test_edits_of_param_groups(cls: type) -> None:
 
 SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "StepLR": lambda opt: lr_scheduler.StepLR(opt, 2),
-    "OneCycle": lambda opt: lr_scheduler.OneCycleLR(opt, 0.1, total_steps=10),
+    "OneCycle": lambda opt: lr_scheduler.OneCycleLR(
+        opt, 0.1, total_steps=10, cycle_momentum=not isinstance(opt, Adadelta)
+    ),
     "Cosine": lambda opt: lr_scheduler.CosineAnnealingLR(opt, 5),
     "Plateau": lambda opt: lr_scheduler.ReduceLROnPlateau(opt, patience=0),
 }
@@ -252,13 +260,13 @@ def written(opt: Any) -> list[Tensor]:
 @CLASSES
 def test_versions_of_what_is_written_count_up(cls: type) -> None:
     model, x = model_and_data()
-    extra = {"momentum": 0.9} if cls is SGD else {"amsgrad": True}
+    extra = {SGD: {"momentum": 0.9}, Adadelta: {}}.get(cls, {"amsgrad": True})
     with switching.accelerated(OPERATOR[cls]):
         hits = switching.hits(OPERATOR[cls])
         opt = cls(model.parameters(), lr=0.01, **extra)
         one_step(model, x, opt)
         tensors = written(opt)
-        assert len(tensors) == 4 * (2 if cls is SGD else 5)
+        assert len(tensors) == 4 * {SGD: 2, Adadelta: 4}.get(cls, 5)
         versions = [t._version for t in tensors]
         one_step(model, x, opt)
         assert hits.accelerated == 2
@@ -334,7 +342,7 @@ with switching.accelerated(op):
                     (torch.ones(5), gone(), torch.ones(5)),
                     (torch.ones(5), torch.ones(5), gone())):
         states = {p: {"momentum_buffer": b}}
-        assert _C.optimizer_group(True, states, group(p, g), 1.0, None) == 0
+        assert _C.optimizer_group("sgd", states, group(p, g), 1.0, None) == 0
     assert hits.accelerated == 0
     assert hits.forwarded == {"dtype": 2, "optimizer state": 1}, hits.forwarded
 print("refused")
@@ -444,13 +452,13 @@ def test_groups_that_change_while_they_are_read(cls: type) -> None:
             opt.param_groups = [{**opt.param_groups[0], "params": params}]
             params.insert(at, Unruly(opt.param_groups))
             del params
-            _C.optimizer_step(cls is SGD, opt, 1.0, None)
+            _C.optimizer_step(KIND[cls], opt, 1.0, None)
             _C.zero_grads(opt.param_groups)
 
 
 HOOKS_RUN = """
 import sys, torch, pai_torchacc as ptac
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adadelta, Adam, AdamW
 
 class Calls(SGD):
     def step(self, closure=None):

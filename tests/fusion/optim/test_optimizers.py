@@ -17,14 +17,19 @@ import pytest
 import switching
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adadelta, Adam, AdamW
 
 import pai_torchacc as ptac
 from pai_torchacc import _host
-from pai_torchacc.fusion import optimizer
+from pai_torchacc.fusion.optim import proof
 
 STEPS = 4
-OPERATOR = {SGD: "sgd_step", Adam: "adam_step", AdamW: "adamw_step"}
+OPERATOR = {
+    SGD: "sgd_step",
+    Adam: "adam_step",
+    AdamW: "adamw_step",
+    Adadelta: "adadelta_step",
+}
 
 
 def sgd_options() -> list[dict[str, Any]]:
@@ -57,9 +62,17 @@ def adam_options() -> list[dict[str, Any]]:
     return [*options, {"lr": 1, "betas": (0.5, 0.9), "eps": 1e-3}]
 
 
-CASES = [(SGD, o) for o in sgd_options()] + [
-    (cls, o) for cls in (Adam, AdamW) for o in adam_options()
-]
+def adadelta_options() -> list[dict[str, Any]]:
+    combinations = itertools.product((0, 0.01), (False, True))
+    options = [{"lr": 0.7, "weight_decay": w, "maximize": m} for w, m in combinations]
+    return [*options, {"lr": 1, "rho": 1}, {"rho": 0.25, "eps": 1e-3}]
+
+
+CASES = (
+    [(SGD, o) for o in sgd_options()]
+    + [(cls, o) for cls in (Adam, AdamW) for o in adam_options()]
+    + [(Adadelta, o) for o in adadelta_options()]
+)
 
 
 def name_of(case: Any) -> str | None:
@@ -194,9 +207,14 @@ def test_unset_and_false_are_accelerated(
     cls: type, foreach: bool | None, fused: bool | None
 ) -> None:
     op = OPERATOR[cls]
+    asked = (
+        {"foreach": foreach}
+        if cls is Adadelta
+        else {"foreach": foreach, "fused": fused}
+    )
     with switching.accelerated(op):
         hits = switching.hits(op)
-        train(cls, torch.float32, {"lr": 0.01, "foreach": foreach, "fused": fused})
+        train(cls, torch.float32, {"lr": 0.01, **asked})
         assert (hits.accelerated, hits.forwarded) == (STEPS, {})
 
 
@@ -218,7 +236,7 @@ def test_built_before_enable_and_used_after_disable(cls: type) -> None:
     def start() -> tuple[list[nn.Parameter], Any]:
         torch.manual_seed(2)
         params = parameters(torch.float32)
-        extra = {"momentum": 0.9} if cls is SGD else {"amsgrad": True}
+        extra = {SGD: {"momentum": 0.9}, Adadelta: {}}.get(cls, {"amsgrad": True})
         return params, cls(params, lr=0.01, **extra)
 
     stock = start()
@@ -314,7 +332,7 @@ def test_steps_below_the_least_measured_size_are_served(cls: type, n: int) -> No
     contract.exactly(ours, stock)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["sgd", "adam", "adadelta"])
 def test_a_torch_whose_update_gives_other_bits_is_not_trusted(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,14 +343,16 @@ def test_a_torch_whose_update_gives_other_bits_is_not_trusted(
         original(params, *rest, **options)
         params[0].nextafter_(torch.full((), torch.inf))
 
-    ops = {"sgd": ["sgd_step"], "adam": ["adam_step", "adamw_step"]}[name]
+    ops = [op for op in OPERATOR.values() if op in (f"{name}_step", f"{name}w_step")]
     c = _host.load()
     with switching.accelerated(*OPERATOR.values()):
-        assert optimizer.prove(c, torch) == {}
+        assert proof.prove(c, torch) == {}
         monkeypatch.setattr(module, f"_single_tensor_{name}", other)
         said = "torch's own update gives other bits"
-        assert optimizer.prove(c, torch) == dict.fromkeys(ops, said)
+        assert proof.prove(c, torch) == dict.fromkeys(ops, said)
         monkeypatch.delattr(module, f"_single_tensor_{name}")
-        doubts = optimizer.prove(c, torch)
+        doubts = proof.prove(c, torch)
+        monkeypatch.undo()
+        assert proof.prove(c, torch) == {}  # and other ways are trusted again
     assert list(doubts) == ops
     assert all("could not be run" in doubt for doubt in doubts.values())

@@ -124,6 +124,17 @@ static void place(test_call *c)
     }
 }
 
+/* One of the first n_ways of torch's. */
+static void make_way(rng *r, test_call *c, ptac_step_way n_ways)
+{
+    static const char *const names[] = {"loop", "foreach", "fused"};
+    random_step *s = (random_step *)c->params;
+    const size_t used = strlen(c->note);
+
+    s->step.way = (ptac_step_way)rng_below(r, n_ways);
+    snprintf(c->note + used, sizeof c->note - used, ", %s", names[s->step.way]);
+}
+
 static void make_sgd(rng *r, test_call *c)
 {
     ptac_sgd *sgd = &((random_step *)c->params)->step.sgd;
@@ -138,6 +149,7 @@ static void make_sgd(rng *r, test_call *c)
         .maximize = rng_chance(r, 30),
     };
     make_step(r, c, PTAC_OP_SGD_STEP, has_momentum);
+    make_way(r, c, PTAC_STEP_WAYS);
 }
 
 static void make_adam_like(rng *r, test_call *c, ptac_op op)
@@ -157,6 +169,7 @@ static void make_adam_like(rng *r, test_call *c, ptac_op op)
         .maximize = rng_chance(r, 30),
     };
     make_step(r, c, op, adam->amsgrad ? 3 : 2);
+    make_way(r, c, PTAC_STEP_WAYS);
 }
 
 static void make_adam(rng *r, test_call *c)
@@ -167,6 +180,20 @@ static void make_adam(rng *r, test_call *c)
 static void make_adamw(rng *r, test_call *c)
 {
     make_adam_like(r, c, PTAC_OP_ADAMW_STEP);
+}
+
+static void make_adadelta(rng *r, test_call *c)
+{
+    ((random_step *)c->params)->step.adadelta = (ptac_adadelta){
+        .rho = 0.9,
+        .one_minus_rho = 1 - 0.9,
+        .eps = 1e-6,
+        .lr_neg = -1e-2 * (double)rng_between(r, 0, 100),
+        .weight_decay = rng_chance(r, 50) ? 0 : 0.01,
+        .maximize = rng_chance(r, 30),
+    };
+    make_step(r, c, PTAC_OP_ADADELTA_STEP, 2);
+    make_way(r, c, PTAC_STEP_FUSED);
 }
 
 /* A weight and a bias in float32, or in float64. */
@@ -232,3 +259,5 @@ GENERATOR(adam, .op = PTAC_OP_ADAM_STEP, .make = make_adam, .place = place,
 
 GENERATOR(adamw, .op = PTAC_OP_ADAMW_STEP, .make = make_adamw, .place = place,
           .roundings = 8, .typical = typical_adamw)
+
+GENERATOR(adadelta, .op = PTAC_OP_ADADELTA_STEP, .make = make_adadelta, .place = place)

@@ -1,5 +1,6 @@
 /*
- * optimizer.c - torch.optim's SGD, Adam and AdamW: a step as one kernel call a group.
+ * optimizer.c - torch.optim's SGD, Adam, AdamW and Adadelta: a step as one kernel call
+ * a group.
  *
  * Nothing is written before all of a group is known to be plain.
  */
@@ -7,19 +8,27 @@
 
 #include <math.h>
 
+/* Of others nobody knows what a sum of gradient times direction is. */
+static bool tells_sums(const ptac_optimizer_args *g)
+{
+    return g->kind != PTAC_OPTIM_ADADELTA && g->step.way != PTAC_STEP_FUSED;
+}
+
 /* Gather a group, and the row that steps it; none where nothing is to do. */
 static ptac_verdict gather(ptac_optimizer_args *g, PyObject *group, PyObject *states,
-                           bool is_sgd, double multiplier, PyObject *sums)
+                           ptac_optim_kind kind, double multiplier, PyObject *sums)
 {
     ptac_call *call = &g->call;
     ptac_reason why = PTAC_TAKE;
     const ptac_verdict result =
-        ptac_optimizer_args_read(g, group, states, is_sgd, multiplier);
+        ptac_optimizer_args_read(g, group, states, kind, multiplier);
 
     if (result || g->n_items == 0)
         return result;
     if (g->device == PTAC_ON_CUDA && sums != Py_None) /* which Python would wait for */
         return PTAC_DEVICE;
+    if (sums != Py_None && !tells_sums(g))
+        return g->step.way == PTAC_STEP_FUSED ? PTAC_FUSED : PTAC_ARGUMENT;
     g->step.items = g->items;
     g->step.n_items = g->n_items;
     g->step.has_begun = &g->has_begun;
@@ -34,13 +43,14 @@ static ptac_verdict gather(ptac_optimizer_args *g, PyObject *group, PyObject *st
     return why;
 }
 
-/* Adam's step counters stand last among the tensors that each item writes. */
+/* Counts of steps stand last among the tensors that each item writes; SGD has none. */
 static void count_steps(const ptac_optimizer_args *g)
 {
-    const Py_ssize_t each = g->step.adam.amsgrad ? 5 : 4;
+    const Py_ssize_t each = g->n_written / g->n_items;
 
-    if (g->step.adam.is_capturable) /* the kernels have done so */
-        return;
+    if (g->kind == PTAC_OPTIM_SGD ||
+        (g->kind == PTAC_OPTIM_ADAM && g->step.adam.is_capturable))
+        return; /* of these the kernels have done so */
     for (Py_ssize_t i = each - 1; i < g->n_written; i += each) {
         ptac_view view;
 
@@ -61,7 +71,7 @@ static double sum_up(const ptac_optimizer_args *g)
         return NAN;
     for (int64_t i = 0; i < ptac_step_sums(g->n_elements); i++)
         sum += g->step.sums[i];
-    return g->op == PTAC_OP_SGD_STEP ? sum : sum / -g->lr;
+    return g->kind == PTAC_OPTIM_SGD ? sum : sum / -g->lr;
 }
 
 /* The step is done: what cannot be told any more is left untold. */
@@ -83,7 +93,7 @@ static bool launch(ptac_optimizer_args *g)
         return false;
     }
     /* Torch does not let it: the count, and so the numbers, would be of this step. */
-    if (g->op != PTAC_OP_SGD_STEP && !g->step.adam.is_capturable &&
+    if (g->kind != PTAC_OPTIM_SGD && !g->step.adam.is_capturable &&
         ptac_cuda_is_capturing(&g->call)) {
         ptac_refuse(g->op, PTAC_CAPTURABLE);
         return false;
@@ -113,8 +123,7 @@ static bool run_gathered(ptac_optimizer_args *g, PyObject *sums)
         PyEval_RestoreThread(thread);
     if (!is_done)
         return false;
-    if (g->op != PTAC_OP_SGD_STEP)
-        count_steps(g);
+    count_steps(g);
     for (Py_ssize_t i = 0; i < g->n_written - g->n_new; i++)
         ptac_bump_version(g->written[i].tensor);
     if (sums != Py_None)
@@ -179,9 +188,10 @@ static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums
 }
 
 /*
- * optimizer_group(is_sgd, states, group, multiplier, sums) -> 1: done; 0: stock has to
- * do it; -1: stock has to make the states, then ask again. The rate is multiplied;
- * decoupled weight decay goes by the rate as it is.
+ * optimizer_group(kind, states, group, multiplier, sums) -> 1: done; 0: stock has to
+ * do it; -1: stock has to make the states, then ask again. The kind is "sgd", "adam",
+ * which is AdamW's too, or "adadelta". The rate is multiplied; decoupled weight decay
+ * goes by the rate as it is.
  *
  * sums is None, or a list: of a group that has stepped, the sum of gradient times
  * direction is appended, see ops/optim/descent.h; of Adam's, that of the direction
@@ -190,16 +200,17 @@ static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums
  */
 PTAC_ARGS(optimizer_group, 5)
 {
-    const bool is_sgd = args[0] == Py_True;
-    const ptac_op op = ptac_optim_op(args[2], is_sgd);
     ptac_optimizer_args group;
+    ptac_optim_kind kind;
+    ptac_op op;
     ptac_verdict verdict;
     bool is_done;
     double multiplier;
     PyObject *sums;
 
-    if (!read_rate(&args[3], &multiplier, &sums))
+    if (!ptac_optim_kind_of(args[0], &kind) || !read_rate(&args[3], &multiplier, &sums))
         return NULL;
+    op = ptac_optim_op(args[2], kind);
     PTAC_IN_FLIGHT;
     if (ptac_is_off(op))
         return PyLong_FromLong(0);
@@ -207,7 +218,7 @@ PTAC_ARGS(optimizer_group, 5)
         ptac_refuse(op, PTAC_MODE);
         return PyLong_FromLong(0);
     }
-    verdict = gather(&group, args[2], args[1], is_sgd, multiplier, sums);
+    verdict = gather(&group, args[2], args[1], kind, multiplier, sums);
     if (!verdict)
         verdict = ptac_optimizer_args_repeat(&group, 1);
     is_done = !verdict && write_all(&group, 1, args[1], sums);
@@ -224,7 +235,7 @@ enum {
 };
 
 /* Gather every group and find a row for each, or leave everything as it was. */
-static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
+static bool gather_all(PyObject *groups, PyObject *states, ptac_optim_kind kind,
                        double multiplier, PyObject *sums, ptac_optimizer_args *gathered,
                        int *n_gathered)
 {
@@ -234,19 +245,19 @@ static bool gather_all(PyObject *groups, PyObject *states, bool is_sgd,
         return false;
     for (Py_ssize_t i = 0; i < n; i++) {
         const ptac_verdict result = gather(&gathered[i], PyList_GetItem(groups, i),
-                                           states, is_sgd, multiplier, sums);
+                                           states, kind, multiplier, sums);
 
         *n_gathered = (int)i + 1;
         if (result || PyList_Size(groups) != n)
             return false;
-        if (!is_sgd && gathered[i].step.adam.is_capturable)
+        if (kind == PTAC_OPTIM_ADAM && gathered[i].step.adam.is_capturable)
             return false; /* torch's own step() looks whether a graph is captured */
     }
     return !ptac_optimizer_args_repeat(gathered, *n_gathered);
 }
 
 /*
- * optimizer_step(is_sgd, optimizer, multiplier, sums) -> whether the whole step is
+ * optimizer_step(kind, optimizer, multiplier, sums) -> whether the whole step is
  * done. When it is not, nothing was written, counted or told, and the optimizer's own
  * step() finds out group by group what can be accelerated.
  */
@@ -256,10 +267,11 @@ PTAC_ARGS(optimizer_step, 4)
     PTAC_OWNED PyObject *groups = NULL, *states = NULL;
     int n_gathered = 0;
     bool done = false;
+    ptac_optim_kind kind;
     double multiplier;
     PyObject *sums;
 
-    if (!read_rate(&args[2], &multiplier, &sums))
+    if (!ptac_optim_kind_of(args[0], &kind) || !read_rate(&args[2], &multiplier, &sums))
         return NULL;
     PTAC_IN_FLIGHT;
     if (ptac_chooser_gate(PTAC_OP_SGD_STEP) == PTAC_OFF || !ptac_thread_is_plain() ||
@@ -268,10 +280,29 @@ PTAC_ARGS(optimizer_step, 4)
     groups = PyObject_GetAttr(args[1], ptac_names.param_groups);
     states = groups ? PyObject_GetAttr(args[1], ptac_names.state) : NULL;
     done = states && PyList_CheckExact(groups) &&
-           gather_all(groups, states, args[0] == Py_True, multiplier, sums, gathered,
-                      &n_gathered) &&
+           gather_all(groups, states, kind, multiplier, sums, gathered, &n_gathered) &&
            write_all(gathered, n_gathered, states, sums);
     for (int i = 0; i < n_gathered; i++)
         ptac_optimizer_args_release(&gathered[i]);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(done);
+}
+
+/*
+ * optimizer_trust(op, way, yes): whether groups of the operator that ask for "foreach" or
+ * "fused" get the numbers of that way from the rows; false where nobody has said so.
+ */
+PTAC_ARGS(optimizer_trust, 3)
+{
+    const bool is_foreach = PyUnicode_Check(args[1]) &&
+                            PyUnicode_CompareWithASCIIString(args[1], "foreach") == 0;
+    const unsigned bit = 1u << (is_foreach ? PTAC_STEP_FOREACH : PTAC_STEP_FUSED);
+    const ptac_op op = ptac_op_from(args[0]);
+
+    if (op == PTAC_N_OPS)
+        return NULL;
+    if (args[2] == Py_True)
+        ptac_optim_ways[op] |= bit;
+    else
+        ptac_optim_ways[op] &= ~bit;
+    Py_RETURN_NONE;
 }

@@ -153,8 +153,9 @@ static ptac_verdict gather_moments(ptac_optimizer_args *g, PyObject *state,
                         ptac_names.max_exp_avg_sq},
              *step;
     const int n_keys = g->step.adam.amsgrad ? 3 : 2;
+    const bool is_fused = g->step.way == PTAC_STEP_FUSED;
     ptac_view step_view;
-    double count;
+    double count, correction2;
 
     if (!state || PyDict_Size(state) == 0)
         return PTAC_NEEDS_STATE;
@@ -170,11 +171,38 @@ static ptac_verdict gather_moments(ptac_optimizer_args *g, PyObject *state,
         return gather_count(g, step, item);
     if (!step || !read_step(step, &step_view, &count))
         return PTAC_STATE;
+    if (is_fused && (step_view.dtype != PTAC_F32 || !(count <= 0x1p24) ||
+                     count != (double)(int64_t)count))
+        return PTAC_STATE; /* which the fused kernel reads as an integer */
     will_write(g, step, step_view.data);
     item->step_size_neg = -(g->lr / (1 - pow(g->beta1, count)));
     if (!(fabs(item->step_size_neg) <= FLT_MAX))
         return PTAC_ARGUMENT;
-    item->bias_correction2_sqrt = pow(1 - pow(g->step.adam.beta2, count), 0.5);
+    correction2 = 1 - pow(g->step.adam.beta2, count);
+    item->bias_correction2_sqrt = is_fused ? sqrt(correction2) : pow(correction2, 0.5);
+    return PTAC_TAKE;
+}
+
+static ptac_verdict gather_averages(ptac_optimizer_args *g, PyObject *state,
+                                    const ptac_view *view, ptac_step_item *item)
+{
+    PyObject *keys[] = {ptac_names.square_avg, ptac_names.acc_delta}, *step;
+    ptac_view step_view;
+    double count;
+
+    if (!state || PyDict_Size(state) == 0)
+        return PTAC_NEEDS_STATE;
+    for (int i = 0; i < 2; i++) {
+        PyObject *tensor = PyDict_GetItemWithError(state, keys[i]);
+
+        if (!tensor || !takes_after(g, tensor, view, &item->state[i]))
+            return PTAC_STATE;
+        will_write(g, tensor, item->state[i]);
+    }
+    step = PyDict_GetItemWithError(state, ptac_names.step);
+    if (!step || !read_step(step, &step_view, &count))
+        return PTAC_STATE;
+    will_write(g, step, step_view.data);
     return PTAC_TAKE;
 }
 
@@ -184,15 +212,21 @@ static ptac_verdict gather_state(ptac_optimizer_args *g, PyObject *states,
 {
     PyObject *state;
 
-    if (g->op == PTAC_OP_SGD_STEP && g->step.sgd.momentum == 0)
+    if (g->kind == PTAC_OPTIM_SGD && g->step.sgd.momentum == 0)
         return PTAC_TAKE;
     state = find_state(states, param, position);
     if (PyErr_Occurred())
         return PTAC_RAISED;
     if (state && !PyDict_CheckExact(state))
         return PTAC_STATE;
-    return g->op == PTAC_OP_SGD_STEP ? gather_momentum(g, state, view, item)
-                                     : gather_moments(g, state, view, item);
+    switch (g->kind) {
+    case PTAC_OPTIM_SGD:
+        return gather_momentum(g, state, view, item);
+    case PTAC_OPTIM_ADAM:
+        return gather_moments(g, state, view, item);
+    default:
+        return gather_averages(g, state, view, item);
+    }
 }
 
 static bool takes_dtype(ptac_device device, ptac_dtype dtype)
@@ -220,6 +254,11 @@ static ptac_reason why_not(const ptac_optimizer_args *g, PyObject *tensor)
                                                                   : PTAC_SUBCLASS;
 }
 
+static bool is_capturable(const ptac_optimizer_args *g)
+{
+    return g->kind == PTAC_OPTIM_ADAM && g->step.adam.is_capturable;
+}
+
 /* A parameter and its gradient, of which the group's first tell its device. */
 static ptac_verdict view_pair(ptac_optimizer_args *g, PyObject *param, PyObject *grad,
                               ptac_view *view, ptac_view *grad_view)
@@ -235,9 +274,12 @@ static ptac_verdict view_pair(ptac_optimizer_args *g, PyObject *param, PyObject 
         if (!ptac_is_plain(grad))
             return ptac_why_not_plain(grad);
         ptac_view_of(ptac_borrow(grad), grad_view);
-        return g->op != PTAC_OP_SGD_STEP && g->step.adam.is_capturable ? PTAC_CAPTURABLE
-                                                                       : PTAC_TAKE;
+        return is_capturable(g) ? PTAC_CAPTURABLE : PTAC_TAKE;
     }
+    if (g->kind == PTAC_OPTIM_ADADELTA)
+        return PTAC_DEVICE;
+    if (g->step.way != PTAC_STEP_LOOP)
+        return g->step.way == PTAC_STEP_FUSED ? PTAC_FUSED : PTAC_FOREACH;
     if (!ptac_is_plain_on_cuda(grad))
         return why_not(g, grad);
     ptac_cuda_view_of(ptac_borrow(grad), grad_view);
@@ -287,15 +329,25 @@ static ptac_verdict gather_param(ptac_optimizer_args *g, PyObject *states,
     return grad == Py_None ? PTAC_TAKE : gather_pair(g, states, param, grad, position);
 }
 
+/* Torch's fused kernel makes momentum buffers for all parameters or for none. */
+static bool has_some_new(const ptac_optimizer_args *g)
+{
+    Py_ssize_t n_first = 0;
+
+    for (Py_ssize_t i = 0; i < g->n_items; i++)
+        n_first += g->items[i].is_first;
+    return n_first != 0 && n_first != g->n_items;
+}
+
 /* The parameters of a group that is held, with its options. */
 static ptac_verdict gather_group(ptac_optimizer_args *g, PyObject *group,
-                                 PyObject *states, bool is_sgd, double multiplier)
+                                 PyObject *states, double multiplier)
 {
     PTAC_OWNED PyObject *params = NULL;
     Py_ssize_t position = 0;
     ptac_verdict result;
 
-    result = ptac_optimizer_options_read(g, group, is_sgd, multiplier);
+    result = ptac_optimizer_options_read(g, group, multiplier);
     if (result)
         return result;
     params = Py_XNewRef(PyDict_GetItemWithError(group, ptac_names.params));
@@ -305,11 +357,14 @@ static ptac_verdict gather_group(ptac_optimizer_args *g, PyObject *group,
         result = gather_param(g, states, PyList_GetItem(params, i), &position);
     if (!result && g->lr_tensor && g->n_items && !lies_there(g, g->lr_tensor))
         result = PTAC_DEVICE;
+    if (!result && g->step.way == PTAC_STEP_FUSED && has_some_new(g))
+        result = PTAC_FUSED;
     return result ? result : ptac_optimizer_args_overlap(g);
 }
 
 ptac_verdict ptac_optimizer_args_read(ptac_optimizer_args *g, PyObject *group,
-                                      PyObject *states, bool is_sgd, double multiplier)
+                                      PyObject *states, ptac_optim_kind kind,
+                                      double multiplier)
 {
     ptac_verdict result = PTAC_ARGUMENT;
 
@@ -317,9 +372,10 @@ ptac_verdict ptac_optimizer_args_read(ptac_optimizer_args *g, PyObject *group,
     /* Reading an option or a gradient may run code of the user's, which may do anything
        to the lists that hold them. */
     Py_INCREF(group);
-    g->op = ptac_optim_op(group, is_sgd);
+    g->kind = kind;
+    g->op = ptac_optim_op(group, kind);
     if (PyDict_CheckExact(group) && PyDict_Check(states))
-        result = gather_group(g, group, states, is_sgd, multiplier);
+        result = gather_group(g, group, states, multiplier);
     Py_DECREF(group);
     return result;
 }

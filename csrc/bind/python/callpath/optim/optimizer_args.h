@@ -21,9 +21,18 @@ typedef struct ptac_item_owner {
     bool said_none;  /* its state's momentum buffer was None before this step */
 } ptac_item_owner;
 
+/* The class of an optimizer; Python names it as torch does its module. */
+typedef enum ptac_optim_kind {
+    PTAC_OPTIM_SGD = 0,
+    PTAC_OPTIM_ADAM, /* and AdamW */
+    PTAC_OPTIM_ADADELTA,
+    PTAC_OPTIM_KINDS,
+} ptac_optim_kind;
+
 /* What a group gathers. */
 typedef struct ptac_optimizer_args {
     ptac_op op;
+    ptac_optim_kind kind;
     ptac_step step;
     ptac_step_item *items;
     ptac_item_owner *owners; /* of the items */
@@ -49,8 +58,18 @@ enum {
     PTAC_NEEDS_STATE = -2, /* torch has to make the states first */
 };
 
+/* The kind of that name; else an exception is set. */
+bool ptac_optim_kind_of(PyObject *name, ptac_optim_kind *kind);
+
 /* The operator that a step of this group is counted as, whatever the group is. */
-ptac_op ptac_optim_op(PyObject *group, bool is_sgd);
+ptac_op ptac_optim_op(PyObject *group, ptac_optim_kind kind);
+
+/*
+ * The ways of torch's, bits 1 << ptac_step_way, whose numbers an operator's rows are
+ * known to give on this machine; the loop's go without saying. Groups that ask for
+ * others are stock's.
+ */
+extern unsigned ptac_optim_ways[PTAC_N_OPS];
 
 /*
  * Look at every parameter of the group and write nothing. What is found stays alive
@@ -59,12 +78,13 @@ ptac_op ptac_optim_op(PyObject *group, bool is_sgd);
  * multiplier, but for decoupled weight decay, which goes by the rate as it is.
  */
 ptac_verdict ptac_optimizer_args_read(ptac_optimizer_args *g, PyObject *group,
-                                      PyObject *states, bool is_sgd, double multiplier);
+                                      PyObject *states, ptac_optim_kind kind,
+                                      double multiplier);
 void ptac_optimizer_args_release(ptac_optimizer_args *g);
 
 /* Its first part: hyperparameters, and options that are for other implementations. */
 ptac_verdict ptac_optimizer_options_read(ptac_optimizer_args *g, PyObject *group,
-                                         bool is_sgd, double multiplier);
+                                         double multiplier);
 
 /* Its last: parameters that share memory would race, where threads share the work. */
 ptac_verdict ptac_optimizer_args_overlap(const ptac_optimizer_args *g);

@@ -43,8 +43,20 @@ static bool read_flag(PyObject *group, PyObject *key, bool *flag)
     return !value || value == Py_None || PyBool_Check(value);
 }
 
-/* Options that send a group to torch's other implementations. */
-static ptac_reason read_implementation(PyObject *group, bool *is_capturable)
+unsigned ptac_optim_ways[PTAC_N_OPS];
+
+/* One of torch's implementations: whether the rows give its numbers. */
+static ptac_reason take_way(ptac_optimizer_args *g, ptac_step_way way, ptac_reason why)
+{
+    if (g->step.way != PTAC_STEP_LOOP || (ptac_optim_ways[g->op] & 1u << way) == 0)
+        return why; /* both are asked for, or it is another's arithmetic */
+    g->step.way = way;
+    return PTAC_TAKE;
+}
+
+/* Options that ask for one of torch's implementations. */
+static ptac_reason read_implementation(PyObject *group, ptac_optimizer_args *g,
+                                       bool *is_capturable)
 {
     const struct {
         PyObject *key;
@@ -61,21 +73,40 @@ static ptac_reason read_implementation(PyObject *group, bool *is_capturable)
 
         if (!read_flag(group, others[i].key, &flag))
             return others[i].why;
-        if (flag && others[i].why == PTAC_CAPTURABLE)
+        if (!flag)
+            continue;
+        if (others[i].why == PTAC_CAPTURABLE) {
             *is_capturable = true; /* what that means depends on the device */
-        else if (flag)
+            continue;
+        }
+        if (i > 1 ||
+            take_way(g, i == 0 ? PTAC_STEP_FOREACH : PTAC_STEP_FUSED, others[i].why))
             return others[i].why;
     }
     return PTAC_TAKE;
 }
 
-ptac_op ptac_optim_op(PyObject *group, bool is_sgd)
+bool ptac_optim_kind_of(PyObject *name, ptac_optim_kind *kind)
+{
+    static const char *const kinds[] = {"sgd", "adam", "adadelta"};
+
+    _Static_assert(sizeof kinds / sizeof *kinds == PTAC_OPTIM_KINDS, "a name each");
+    for (int i = 0; PyUnicode_Check(name) && i < PTAC_OPTIM_KINDS; i++) {
+        *kind = (ptac_optim_kind)i;
+        if (PyUnicode_CompareWithASCIIString(name, kinds[i]) == 0)
+            return true;
+    }
+    PyErr_SetString(PyExc_ValueError, "kinds of optimizers are sgd, adam and adadelta");
+    return false;
+}
+
+ptac_op ptac_optim_op(PyObject *group, ptac_optim_kind kind)
 {
     PyObject *flag;
     bool is_decoupled;
 
-    if (is_sgd)
-        return PTAC_OP_SGD_STEP;
+    if (kind != PTAC_OPTIM_ADAM)
+        return kind == PTAC_OPTIM_SGD ? PTAC_OP_SGD_STEP : PTAC_OP_ADADELTA_STEP;
     flag = PyObject_GetItem(group, ptac_names.decoupled_weight_decay);
     is_decoupled = flag == Py_True;
     Py_XDECREF(flag);
@@ -152,21 +183,59 @@ static bool read_adam(PyObject *group, ptac_optimizer_args *g, double multiplier
     return true;
 }
 
-ptac_verdict ptac_optimizer_options_read(ptac_optimizer_args *g, PyObject *group,
-                                         bool is_sgd, double multiplier)
+static bool read_adadelta(PyObject *group, ptac_adadelta *adadelta, double multiplier)
 {
-    bool is_capturable = false, is_read;
-    const ptac_reason why = read_implementation(group, &is_capturable);
+    double lr;
 
-    if (is_sgd) {
-        is_read = read_sgd(group, &g->step.sgd, multiplier);
-    } else {
+    if (!read_number(group, ptac_names.lr, &lr) ||
+        !read_number(group, ptac_names.rho, &adadelta->rho) ||
+        !read_number(group, ptac_names.eps, &adadelta->eps) ||
+        !read_number(group, ptac_names.weight_decay, &adadelta->weight_decay) ||
+        !read_flag(group, ptac_names.maximize, &adadelta->maximize))
+        return false;
+    adadelta->lr_neg = -(lr * multiplier);
+    adadelta->one_minus_rho = 1 - adadelta->rho;
+    return true;
+}
+
+static bool read_numbers(PyObject *group, ptac_optimizer_args *g, bool is_capturable,
+                         double multiplier)
+{
+    switch (g->kind) {
+    case PTAC_OPTIM_SGD:
+        return read_sgd(group, &g->step.sgd, multiplier);
+    case PTAC_OPTIM_ADAM:
         g->step.adam.is_capturable = is_capturable;
-        is_read = read_adam(group, g, multiplier);
+        return read_adam(group, g, multiplier);
+    default:
+        return read_adadelta(group, &g->step.adadelta, multiplier);
     }
+}
+
+/* Nesterov's SGD by "foreach" leaves its directions in the gradients. */
+static bool writes_gradients(const ptac_optimizer_args *g)
+{
+    const ptac_sgd *sgd = &g->step.sgd;
+
+    return g->kind == PTAC_OPTIM_SGD && g->step.way == PTAC_STEP_FOREACH &&
+           sgd->momentum != 0 && sgd->nesterov && sgd->weight_decay == 0 &&
+           !sgd->maximize;
+}
+
+ptac_verdict ptac_optimizer_options_read(ptac_optimizer_args *g, PyObject *group,
+                                         double multiplier)
+{
+    bool is_capturable = false;
+    const ptac_reason why = read_implementation(group, g, &is_capturable);
+    const bool is_read = read_numbers(group, g, is_capturable, multiplier);
+
     if (PyErr_Occurred())
         return PTAC_RAISED;
-    if (!why && is_capturable && is_sgd)
+    if (!why && is_capturable && g->kind != PTAC_OPTIM_ADAM)
         return PTAC_CAPTURABLE;
-    return is_read ? why : PTAC_ARGUMENT;
+    if (why || !is_read)
+        return is_read ? why : PTAC_ARGUMENT;
+    if (g->step.way == PTAC_STEP_FUSED && multiplier != 1)
+        return PTAC_FUSED;
+    return writes_gradients(g) ? PTAC_FOREACH : PTAC_TAKE;
 }

@@ -1,4 +1,4 @@
-"""Optimizer steps of ``torch.optim.SGD``, ``Adam`` and ``AdamW`` as one call each.
+"""Optimizer steps of torch's SGD, Adam, AdamW and Adadelta as one call each.
 
 Two stand-ins a class. ``step`` is the short way, for instances without hooks in a
 process that is not being profiled: all groups in one call, or nothing. Everything else
@@ -6,6 +6,9 @@ goes through torch's own ``step`` with its hooks, closures and profiler ranges, 
 arrives at ``_init_group``, where a group's update is done in place of collecting its
 tensors; torch's update then finds empty lists. That way also serves optimizers whose
 ``step`` somebody has kept or wrapped before, as learning rate schedulers do.
+
+A group gets the numbers of what it asks for: the loop over tensors, ``foreach`` or
+``fused``. Steps to which a ``GradScaler`` has handed its scale are stock's.
 
 Both ask at each step whether what torch's own step would call is still torch's or ours.
 
@@ -31,7 +34,7 @@ from pai_torchacc.fusion.compiled import frame_callback, not_compiled_alone
 from pai_torchacc.fusion.shadow import Rehearsal
 from pai_torchacc.memory_reuse.steps import note_end
 
-OPERATORS = ("sgd_step", "adam_step", "adamw_step")
+OPERATORS = ("sgd_step", "adam_step", "adamw_step", "adadelta_step")
 
 
 @dataclass
@@ -43,7 +46,8 @@ class _Step:
     """
 
     cls: Any
-    is_sgd: bool
+    kind: str
+    """Torch's module of the class: ``"sgd"``, ``"adam"`` or ``"adadelta"``."""
     base: _Step | None = None
     """Of the class that it inherits its step from."""
     hooked: Any = None
@@ -77,20 +81,26 @@ def hooked(cls: type, step: Any) -> Any:
 
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
-    from torch.optim import SGD, Adam, AdamW
+    from torch.optim import SGD, Adadelta, Adam, AdamW
     from torch.optim.optimizer import Optimizer
 
-    adam = _Step(Adam, False)
+    adam = _Step(Adam, "adam")
     inherits = "step" not in vars(AdamW)  # torch has wrapped none for it
-    steps = [_Step(SGD, True), adam, _Step(AdamW, False, adam if inherits else None)]
+    steps = [
+        _Step(SGD, "sgd"),
+        adam,
+        _Step(AdamW, "adam", adam if inherits else None),
+        _Step(Adadelta, "adadelta"),
+    ]
     for entry in steps:
         if entry.base and not ledger.has_set(entry.base.cls, "step"):
             continue  # somebody is in the way, also for those who inherit
         entry.stand_in = _step(c, entry)
         ledger.set_attribute(entry.cls, "step", entry.stand_in, entry.restored)
-    for cls in (entry.cls for entry in steps):
+    for entry in steps:
+        cls = entry.cls
         if "_init_group" in vars(cls):
-            _installed[cls] = _init_group(c, cls, cls is SGD)
+            _installed[cls] = _init_group(c, cls, entry.kind)
             ledger.set_attribute(cls, "_init_group", _installed[cls])
         else:
             _installed[cls] = _installed[Adam]
@@ -128,27 +138,32 @@ def _leads_to_ours(optimizer: Any) -> bool:
     """
     ours = _installed[type(optimizer)]
     function = getattr(optimizer._init_group, "__func__", None)
-    if function is ours:
-        return True
+    return function is ours or _within(function) is ours
+
+
+def _within(function: Any) -> Any:
+    """What torch.compile has put wrappers around; other functions themselves."""
     while _is_of_compile(getattr(function, "__globals__", {})):
         function = getattr(function, "__wrapped__", None)
-    return function is ours
+    return function
 
 
 def _is_of_compile(module: dict[str, Any]) -> bool:
     return module.get("__name__") == "torch._dynamo.eval_frame"
 
 
-def _updates_as_found(is_sgd: bool) -> Callable[[], bool]:
+def _updates_as_found(name: str) -> Callable[[], bool]:
     """Whether the functions that torch's step calls for the numbers are as now."""
-    name = "sgd" if is_sgd else "adam"
     module = vars(import_module(f"torch.optim.{name}"))
-    inner = [f"_{how}_tensor_{name}" for how in ("single", "multi")]
-    outer_found, inner_found = beneath(module[name]), [module.get(f) for f in inner]
+    inner = [f"_{how}_{name}" for how in ("single_tensor", "multi_tensor", "fused")]
+    outer_found = beneath(module[name])
+    inner_found = [_within(module.get(f)) for f in inner]
 
     def are_as_found() -> bool:
-        outer = beneath(module.get(name))
-        return outer is outer_found and [module.get(f) for f in inner] == inner_found
+        found = [module.get(f) for f in inner]
+        return beneath(module.get(name)) is outer_found and (
+            found == inner_found or [_within(f) for f in found] == inner_found
+        )
 
     return are_as_found
 
@@ -157,13 +172,13 @@ def _step(c: Any, entry: _Step) -> Any:
     import torch
     from torch.optim import optimizer
 
-    original, is_sgd = entry.original, entry.is_sgd
+    original, kind = entry.original, entry.kind
     accelerated = c.optimizer_step
     is_compiling, compiler = torch.compiler.is_compiling, frame_callback()
     is_profiling = torch._C._autograd._profiler_enabled
     global_pre = optimizer._global_optimizer_pre_hooks
     global_post = optimizer._global_optimizer_post_hooks
-    updates_as_found = _updates_as_found(is_sgd)
+    updates_as_found = _updates_as_found(kind)
 
     @not_compiled_alone
     @functools.wraps(original)
@@ -180,18 +195,18 @@ def _step(c: Any, entry: _Step) -> Any:
         if type(self) in _installed and compiler() is None:
             if not _leads_to_ours(self):
                 for group in self.param_groups:
-                    c.refuse(_operator(is_sgd, group), "overridden by others")
+                    c.refuse(_operator(kind, group), "overridden by others")
             elif (
-                not _kernel_asked_for(next(iter(self.param_groups), {}))
-                and not args
+                not args
                 and not kwargs
                 and not self._optimizer_step_pre_hooks
                 and not self._optimizer_step_post_hooks
                 and not global_pre
                 and (not global_post or list(global_post.values()) == [note_end])
                 and not is_profiling()
+                and not _is_scaled(self)
                 and updates_as_found()
-                and accelerated(is_sgd, self, *coming(self))
+                and accelerated(kind, self, *coming(self))
             ):
                 if global_post:
                     c.pool_end_step()
@@ -202,7 +217,7 @@ def _step(c: Any, entry: _Step) -> Any:
     return step
 
 
-def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
+def _init_group(c: Any, cls: type, kind: str) -> Any:
     import torch
 
     original = vars(cls)["_init_group"]
@@ -210,7 +225,7 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
     is_compiling, compiler = torch.compiler.is_compiling, frame_callback()
     bare_step = inspect.unwrap(cls.step)
     caller = bare_step.__code__
-    updates_as_found = _updates_as_found(is_sgd)
+    updates_as_found = _updates_as_found(kind)
 
     @functools.wraps(original)
     def _init_group(self: Any, group: Any, *lists: Any) -> Any:
@@ -223,12 +238,12 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
         ):
             return original(self, group, *lists)
         try:
-            op = _operator(is_sgd, group)
+            op, reason = _operator(kind, group), None
             if type(self) not in _installed:
                 reason = "optimizer subclass"
-            else:
-                reason = _kernel_asked_for(group)
-            if not reason and not updates_as_found():
+            elif _is_scaled(self):
+                reason = "fused"
+            elif not updates_as_found():
                 reason = "overridden by others"
             if reason:
                 c.refuse(op, reason)
@@ -238,10 +253,10 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
             if c.shadow_due(op) and not _is_captured(group):
                 rehearsal = Rehearsal(c, self, group, bare_step, original, rate[0])
             start = time.perf_counter_ns()
-            done = accelerated(is_sgd, self.state, group, *rate)
+            done = accelerated(kind, self.state, group, *rate)
             if done < 0:
                 original(self, group, *([] for _ in lists))
-                done = accelerated(is_sgd, self.state, group, *rate)
+                done = accelerated(kind, self.state, group, *rate)
             if done > 0 and rehearsal:
                 rehearsal.settle(op, time.perf_counter_ns() - start)
             return False if done > 0 else original(self, group, *lists)
@@ -252,11 +267,10 @@ def _init_group(c: Any, cls: type, is_sgd: bool) -> Any:
     return _init_group
 
 
-def _kernel_asked_for(group: dict[str, Any]) -> str | None:
-    """Which of torch's own kernels the user has asked for."""
-    if group.get("foreach"):
-        return "foreach"
-    return "fused" if group.get("fused") else None
+def _is_scaled(optimizer: Any) -> bool:
+    """Whether a ``GradScaler`` leaves dividing the gradients to torch's kernel."""
+    asked = vars(optimizer)
+    return asked.get("grad_scale") is not None or asked.get("found_inf") is not None
 
 
 def _is_captured(group: dict[str, Any]) -> bool:
@@ -267,9 +281,9 @@ def _is_captured(group: dict[str, Any]) -> bool:
     return on_cuda and bool(is_current_stream_capturing())
 
 
-def _operator(is_sgd: bool, group: dict[str, Any]) -> str:
-    if is_sgd:
-        return "sgd_step"
+def _operator(kind: str, group: dict[str, Any]) -> str:
+    if kind != "adam":
+        return f"{kind}_step"
     return "adamw_step" if group.get("decoupled_weight_decay") else "adam_step"
 
 
@@ -298,51 +312,3 @@ def _zero_grad(c: Any, base: type) -> Any:
             original(self, set_to_none)
 
     return zero_grad
-
-
-def prove(c: Any, torch: Any) -> dict[str, str]:
-    """By operator, why it must not run with this torch; empty when all is well.
-
-    Torch's own update runs beside ours on a few numbers, and the bits are compared.
-    """
-    doubts = {}
-    for op, arguments in _PROOFS.items():
-        try:
-            if not _agrees(c, torch, op, arguments):
-                doubts[op] = "torch's own update gives other bits"
-        except (AttributeError, TypeError, RuntimeError) as error:
-            doubts[op] = f"torch's own update could not be run: {error}"
-    return doubts
-
-
-_BOTH = {"lr": 0.003, "weight_decay": 0.01, "maximize": False}
-_ADAM = {**_BOTH, "eps": 1e-8, "amsgrad": True, "beta1": 0.9, "beta2": 0.999}
-_PROOFS: dict[str, dict[str, Any]] = {
-    "sgd_step": {**_BOTH, "momentum": 0.9, "dampening": 0.1, "nesterov": False},
-    "adam_step": {**_ADAM, "decoupled_weight_decay": False},
-    "adamw_step": {**_ADAM, "decoupled_weight_decay": True},
-}
-
-
-def _agrees(c: Any, torch: Any, op: str, arguments: dict[str, Any]) -> bool:
-    single = {"dtype": torch.float32, "device": "cpu"}
-    generator = torch.Generator("cpu").manual_seed(0)
-    numbers = [torch.randn(37, generator=generator, **single) for _ in range(5)]
-    step = torch.tensor(3.0, **single)
-    numbers[3:] = [n.abs() * 1e-3 for n in numbers[3:]]
-    ours, stock = [n.clone() for n in numbers], [[n] for n in numbers]
-    is_sgd, group = op == "sgd_step", {"params": ours[:1], **arguments}
-    if is_sgd:
-        update = import_module("torch.optim.sgd")._single_tensor_sgd
-        update(*stock[:3], None, None, has_sparse_grad=False, **arguments)
-        state = {"momentum_buffer": ours[2]}
-    else:
-        update = import_module("torch.optim.adam")._single_tensor_adam
-        off = dict.fromkeys(("has_complex", "capturable", "differentiable"), False)
-        update(*stock, [step.clone()], None, None, **off, **arguments)
-        keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step")
-        state = dict(zip(keys, (*ours[2:], step), strict=True))
-        group["betas"] = arguments["beta1"], arguments["beta2"]
-    ours[0].grad = ours[1]
-    done = c.optimizer_group(is_sgd, {ours[0]: state}, group, 1.0, None)
-    return done == 1 and all(map(torch.equal, ours, numbers))

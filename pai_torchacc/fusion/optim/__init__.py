@@ -1,0 +1,1 @@
+"""Steps of torch's optimizers: stand-ins, and the proof that torch's bits are ours."""
