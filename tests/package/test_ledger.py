@@ -247,7 +247,9 @@ def test_what_others_changed_before_us_is_kept() -> None:
 
 
 def remarks() -> list[str]:
-    return json.loads(ptac.report("json"))["remarks"]
+    """All but that of operators that some table has not measured faster here."""
+    said = json.loads(ptac.report("json"))["remarks"]
+    return [r for r in said if not r.startswith("left to stock, not measured faster")]
 
 
 @pytest.mark.parametrize(
