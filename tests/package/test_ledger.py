@@ -333,7 +333,8 @@ import json, torch, pai_torchacc as ptac
 p = [torch.nn.Parameter(torch.ones(3))]
 def check():
     with ptac.enable():
-        assert json.loads(ptac.report("json"))["remarks"] == []
+        said = json.loads(ptac.report("json"))["remarks"]
+        assert all(r.startswith("left to stock, not measured faster") for r in said)
         assert all("pai_torchacc" in f.__globals__["__name__"] for f in (
             torch.optim.SGD.step, torch.optim.SGD._init_group, torch.optim.AdamW.step,
             torch.optim.Adam._init_group, torch.nn.Sequential.forward,

@@ -288,8 +288,8 @@ PTAC_ARGS(optimizer_step, 4)
 }
 
 /*
- * optimizer_trust(op, way, yes): whether groups of the operator that ask for "foreach" or
- * "fused" get the numbers of that way from the rows; false where nobody has said so.
+ * optimizer_trust(op, way, yes): whether groups of the operator that ask for "foreach"
+ * or "fused" get the numbers of that way from the rows; false where nobody has said so.
  */
 PTAC_ARGS(optimizer_trust, 3)
 {
