@@ -16,7 +16,8 @@ from torch import nn
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
-from pai_torchacc.fusion import linear, optimizer
+from pai_torchacc.fusion import linear
+from pai_torchacc.fusion.optim import steps
 
 STEPS = 6
 
@@ -126,7 +127,7 @@ def test_a_lean_row_with_other_numbers_is_out(monkeypatch: pytest.MonkeyPatch) -
 def test_an_optimizer_with_other_numbers_is_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Wrong(optimizer.Rehearsal):
+    class Wrong(steps.Rehearsal):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             for copy in self._copies:
@@ -138,7 +139,7 @@ def test_an_optimizer_with_other_numbers_is_out(
     with switching.accelerated("sgd_step", verify=1):
         counted = switching.hits("sgd_step")
         with monkeypatch.context() as patch:
-            patch.setattr(optimizer, "Rehearsal", Wrong)
+            patch.setattr(steps, "Rehearsal", Wrong)
             sgd.step()
         assert bool((p == 7).all())  # stock's numbers are handed out
         sgd.step()

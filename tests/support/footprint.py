@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import SGD, Adam, AdamW, optimizer
+from torch.optim import SGD, Adadelta, Adam, AdamW, optimizer
+
+_MODULES = ("sgd", "adam", "adamw", "adadelta")
 
 MODULES = (
     torch,
@@ -22,7 +24,7 @@ MODULES = (
     torch.compiler,
     torch.optim,
     optimizer,
-    *(sys.modules[f"torch.optim.{name}"] for name in ("sgd", "adam", "adamw")),
+    *(sys.modules[f"torch.optim.{name}"] for name in _MODULES),
     *(m for name, m in sys.modules.items() if name.startswith("torch.nn.modules")),
 )
 
@@ -33,6 +35,7 @@ CLASSES = (
     SGD,
     Adam,
     AdamW,
+    Adadelta,
     *{c for c in vars(nn).values() if isinstance(c, type)},
 )
 

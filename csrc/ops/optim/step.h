@@ -1,16 +1,15 @@
 /*
  * step.h - an optimizer step over many parameters as one call.
  *
- * Level exact: every element goes through the operations of the way of torch's that
- * was asked for, in its order, each rounded as ATen rounds it on this machine, where
- * scalars are computed in double as Python does and converted once. Kernels write in
- * place and cannot fail.
+ * Level exact: every element goes through the operations of the way of torch's that was
+ * asked for, in its order, each rounded as ATen rounds it on this machine. Scalars are
+ * computed in double as Python does and converted once. Kernels write in place and
+ * cannot fail.
  *
- * Source of the arithmetic: torch/optim/{sgd,adam,adadelta}.py (_single_tensor_*),
- * torch 2.11 to 2.15; ATen's add, lerp and addcmul fuse their multiply-add where ATen's
- * kernels are built for AVX2 or AVX-512 (ptac_the_host.fma). What differs in ATen's
- * fused kernels (native/cpu/Fused{SGD,Adam}Kernel.cpp), as their results show: see
- * ptac_step_way.
+ * Source of the arithmetic: torch/optim/{sgd,adam,adadelta}.py, _single_tensor_*, torch
+ * 2.11 to 2.15; ATen's add, lerp and addcmul fuse their multiply-add where its kernels
+ * are built for AVX2 or AVX-512 (ptac_the_host.fma). What differs in its fused kernels
+ * (native/cpu/Fused{SGD,Adam}Kernel.cpp), as results show: see ptac_step_way.
  */
 #ifndef PTAC_OPS_OPTIM_STEP_H
 #define PTAC_OPS_OPTIM_STEP_H
@@ -66,11 +65,11 @@ typedef struct ptac_adadelta {
  * give the same bits. Fused, on the CPU:
  *
  *   - square roots are correctly rounded;
- *   - the last elements of a parameter, which do not fill a vector of 32 bytes
- *     (whatever vectors the CPU has), are computed one by one: there the momentum
- *     buffer is fma(buffer, momentum, (1 - dampening) * g), the second moment
- *     fma(second, beta2, ((1 - beta2) * g) * g), and the maximum of a second moment
- *     that is not a number the one before.
+ *   - the last elements of a parameter, which do not fill a vector of 32 bytes,
+ *     whatever vectors the CPU has, are computed one by one: there the momentum buffer
+ *     is fma(buffer, momentum, (1 - dampening) * g), the second moment is
+ *     fma(second, beta2, ((1 - beta2) * g) * g), and the maximum, where that is not a
+ *     number, the one before.
  */
 typedef enum ptac_step_way {
     PTAC_STEP_LOOP = 0,
