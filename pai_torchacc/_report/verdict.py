@@ -10,6 +10,9 @@ from typing import Any
 
 MOST_COSTS = 2
 
+_TORCHS_OWN = {"copy"}
+"""Operators that torch itself calls with arguments which the user did not choose."""
+
 ADVICE = {
     "foreach": "leave foreach unset or False: our step is one call as well",
     "fused": "fused=True optimizers are torch's own kernels: leave fused unset",
@@ -112,6 +115,8 @@ def _costs(ops: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """What to do something about, the dearest first."""
     found = []
     for op, entry in ops.items():
+        if op in _TORCHS_OWN:
+            continue
         each_us = _call_us(entry)
         for reason, calls in entry["forwarded"].items():
             if reason in ADVICE:

@@ -215,9 +215,10 @@ def test_a_full_queue_of_the_interpreter_only_delays_it() -> None:
         assert go_on.wait(60)
 
     def backward_without_calls_of_ours() -> None:
-        y = torch.ones(2, requires_grad=True) * 2
+        x = torch.ones(2, requires_grad=True)
+        y = x.exp()
         y.register_hook(wait)
-        y.sum().backward()
+        torch.autograd.grad(y.sum(), x)  # nothing is copied, as into a .grad
 
     backward = threading.Thread(target=backward_without_calls_of_ours)
     with switching.accelerated():

@@ -504,8 +504,8 @@ _C.saved_release(holder, None)
 assert holder.tensor is None
 assert _C.linear_act(x, w, None, 0) is None
 assert _C.sequential({"0": layer}, x).shape == (2, 4)
-assert _C.optimizer_group(True, {}, sgd.param_groups[0], 1.0, None) == 0
-assert _C.optimizer_step(True, sgd, 1.0, None) is False
+assert _C.optimizer_group("sgd", {}, sgd.param_groups[0], 1.0, None) == 0
+assert _C.optimizer_step("sgd", sgd, 1.0, None) is False
 assert _C.zero_grads(sgd.param_groups) is False
 print("alive")
 """
