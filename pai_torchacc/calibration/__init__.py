@@ -199,6 +199,7 @@ def _is_work(work: Work) -> bool:
     return min(work) > 0 and math.prod(work) < 1 << 63
 
 
+@cache
 def find(model: str, isa: str, is_limited: bool) -> Table:
     """Choose the shipped table for a CPU, by its name ``vendor-family-model``.
 

@@ -40,7 +40,7 @@ def install(c: Any, config: Config) -> set[str]:
     """Hand the chooser its table; return the operators that numerics bars."""
     global _in_use, _of_cuda, _claims  # noqa: PLW0603
     table, of_cuda = find(c, config.calibration)
-    points, barred = calibration.points(table, c.operators(), config.numerics)
+    points, barred = _points(c, table, config.numerics)
     c.install_table(points)
     _claims = {(point[0], point[5]) for point in points}
     _install_on_cuda(c, of_cuda, config)
@@ -49,6 +49,21 @@ def install(c: Any, config: Config) -> set[str]:
             _say_unknown(new)
     _in_use, _of_cuda = table, of_cuda
     return barred
+
+
+_Decided = tuple[list[calibration.Point], set[str]]
+
+_latest: tuple[calibration.Table, Any, _Decided] | None = None
+
+
+def _points(c: Any, table: calibration.Table, numerics: str) -> _Decided:
+    """What a table decides; kept, since a program may switch often."""
+    global _latest  # noqa: PLW0603
+    circumstances = numerics, c.cpu()
+    if _latest is None or _latest[0] is not table or _latest[1] != circumstances:
+        decided = calibration.points(table, c.operators(), numerics)
+        _latest = table, circumstances, decided
+    return _latest[2]
 
 
 def _install_on_cuda(c: Any, table: calibration.Table | None, config: Config) -> None:

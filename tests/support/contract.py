@@ -134,6 +134,14 @@ def _rms(t: Tensor) -> float:
     return max(float(t.double().pow(2).mean().sqrt()), 1e-300)
 
 
+def said(call: Callable[[], Any]) -> Any:
+    """What a call gives; or what it raises, and the first line of why."""
+    try:
+        return call()
+    except Exception as error:
+        return f"{type(error)} {error}".splitlines()[0]
+
+
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are the same, the signs of zeros included.
 

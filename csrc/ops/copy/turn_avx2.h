@@ -11,48 +11,28 @@
 #define PTAC_OPS_COPY_TURN_AVX2_H
 
 #include "ops/copy/copy.h"
-
-#include <immintrin.h>
-
-#define TARGET __attribute__((target("avx2")))
-#define INLINE TARGET static inline __attribute__((always_inline))
+#include "ops/math/lanes_avx2.h"
 
 INLINE void move_16(char *to, const char *from)
 {
     _mm_storeu_si128((__m128i *)to, _mm_loadu_si128((const __m128i *)from));
 }
 
-/* 8 x 8 of 4 bytes: pairs, fours, and the two halves of registers. */
+/* 8 x 8 of 4 bytes. */
 INLINE void turn_4(const char *from, int64_t from_stride, int n_rows, char *to,
                    int64_t to_stride, int n_columns)
 {
-    __m256 v[8], w[8];
+    vec rows[LANES];
 
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
-        v[i] = i < n_rows ? _mm256_loadu_ps((const float *)(from + i * from_stride))
-                          : _mm256_setzero_ps();
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        w[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
-        w[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        v[i] = _mm256_shuffle_ps(w[i], w[i + 2], 0x44);
-        v[i + 1] = _mm256_shuffle_ps(w[i], w[i + 2], 0xee);
-        v[i + 2] = _mm256_shuffle_ps(w[i + 1], w[i + 3], 0x44);
-        v[i + 3] = _mm256_shuffle_ps(w[i + 1], w[i + 3], 0xee);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        w[i] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20);
-        w[i + 4] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
-    }
+    for (int i = 0; i < LANES; i++)
+        rows[i] =
+            i < n_rows ? v_load((const float *)(from + i * from_stride)) : v_zero();
+    v_transpose(rows);
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < LANES; i++)
         if (i < n_columns)
-            _mm256_storeu_ps((float *)(to + i * to_stride), w[i]);
+            v_store((float *)(to + i * to_stride), rows[i]);
 }
 
 /* 4 x 4 of 8 bytes. */

@@ -24,7 +24,8 @@ void ptac_direct_install(const ptac_op_set *wanted)
     for (ptac_direct *d = first; d; d = d->next) {
         if (d->word && *d->word != (uint64_t)(uintptr_t)d->typed)
             d->word = NULL; /* torch has written it anew: others came, or left */
-        if (d->word || !ptac_op_set_has(wanted, d->op) || !ptac_torch_has(d->symbol))
+        if (d->word || !ptac_op_set_has(wanted, d->op) || !ptac_torch_has(d->symbol) ||
+            (d->needs && !ptac_torch_has(d->needs)))
             continue;
         d->word = at_entry_typed_word(d->name, d->overload);
         if (!d->word)

@@ -16,6 +16,7 @@ typedef struct ptac_direct {
     const char *name, *overload; /* "index", "Tensor" */
     ptac_op op;
     const void *symbol; /* where T keeps the address of torch's own kernel */
+    const void *needs;  /* and of what else has to be there, or NULL */
     const void *typed;  /* (functor, keys, arguments ...), as C++ would call it */
 
     /* Of those in the dispatcher: the word, and torch's address in it. */

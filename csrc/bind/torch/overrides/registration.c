@@ -30,6 +30,7 @@ static void announce_typed(ptac_override *override)
         .overload = "",
         .op = override->op,
         .symbol = side->symbol,
+        .needs = override->needs,
         .typed = side->typed,
     };
     ptac_direct_announce(&override->direct);
