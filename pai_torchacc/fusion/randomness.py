@@ -168,24 +168,27 @@ def _gradient(grad: Tensor, mask: Tensor, keep: float) -> Tensor:
 def _checked(x: Tensor, p: float, keeps: bool) -> Any:
     """What the extension makes, compared with what stock draws from the same state.
 
-    Stock draws first; then the generator goes back to where it was. The mask is
-    compared by the result.
+    Stock draws first, from a twin of the program's generator, which no other thread may
+    see go back. Where one has drawn since, there is nothing to compare: the call is
+    stock's. The mask is compared by the result.
     """
-    before = torch.get_rng_state()
+    c = _host.load()
+    before: Tensor | None = None
 
     def stock() -> Any:
-        noise = torch.empty_like(x).bernoulli_(1 - p)
+        nonlocal before
+        before = torch.get_rng_state()
+        twin = torch.Generator("cpu").set_state(before)
+        noise = torch.empty_like(x).bernoulli_(1 - p, generator=twin)
         mask = noise.bool()
         y = x.detach() * noise.div_(1 - p)
         return (y, mask) if keeps else y
 
     def ours(*args: Any) -> Any:
-        after = torch.get_rng_state()
-        torch.set_rng_state(before)
-        found = _host.load().dropout_parts(*args)
-        if found is None:
-            torch.set_rng_state(after)
-        return found
+        if before is not None and not torch.equal(torch.get_rng_state(), before):
+            c.refuse("dropout", "argument")
+            return None
+        return c.dropout_parts(*args)
 
     with torch.no_grad():
         return checked("dropout", ours, (x, p, keeps), stock)

@@ -294,6 +294,56 @@ def test_shadow_checks_draw_once() -> None:
     assert not [row for _, _, rows in _C.operators() for row in rows if row[3]]
 
 
+def test_shadow_checks_of_calls_that_no_row_serves_draw_once() -> None:
+    def run() -> list[Tensor]:
+        x = numbers(900)
+        return [F.dropout(x, 0.3), F.dropout(x.requires_grad_(), 0.2).detach()]
+
+    stock = seeded(run)
+    try:
+        with switching.accelerated(*OPS, verify=1):
+            hits = switching.hits("dropout")
+            with ptac.disabled():
+                contract.exactly(seeded(run), stock)
+            assert hits.forwarded == {"disabled in this thread": 2}
+            internals.inject_failure("dropout")
+            contract.exactly(seeded(run), stock)
+            assert hits.failed == 1
+    finally:
+        internals.reset_quarantine()
+
+
+@pytest.mark.parametrize("verify", [1, 10**6])
+def test_shadow_checks_take_no_number_back(
+    verify: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of other threads', which draw whenever the generator's state has been read."""
+    drawn: list[tuple[float, ...]] = []
+    state = torch.get_rng_state
+
+    def draw() -> None:
+        drawn.append(tuple(torch.rand(2, dtype=torch.float64).tolist()))
+
+    def state_before_another_draws() -> Tensor:
+        found = state()
+        thread = threading.Thread(target=draw)
+        thread.start()
+        thread.join()
+        return found
+
+    with switching.accelerated(*OPS, verify=verify):
+        hits = switching.hits("dropout")
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "get_rng_state", state_before_another_draws)
+            for _ in range(3):
+                F.dropout(numbers(900), 0.3)
+                draw()
+        assert hits.accelerated == (0 if verify == 1 else 3)
+        assert hits.forwarded == ({"argument": 3} if verify == 1 else {})
+    assert len(drawn) == len(set(drawn)) == (9 if verify == 1 else 3)
+    assert not [row for _, _, rows in _C.operators() for row in rows if row[3]]
+
+
 def test_a_row_that_breaks_has_drawn_nothing() -> None:
     def run() -> Tensor:
         return F.dropout(numbers(500), 0.3)

@@ -1,7 +1,8 @@
 """Whether this torch's own updates of optimizers give the bits that ours give.
 
 They run beside ours on a few numbers, once a process: the loop over tensors, and, where
-a class has them, ``foreach`` and ``fused``.
+a class has them, ``foreach`` and ``fused``. Autograd has to be told of the same writes:
+torch's fused updates tell it of none but the counts'.
 """
 
 from __future__ import annotations
@@ -84,4 +85,8 @@ def _agrees_in(
         group["betas"] = arguments["beta1"], arguments["beta2"]
     ours[0].grad = ours[1]
     done = c.optimizer_group(kind, {ours[0]: state}, group, 1.0, None)
-    return done == 1 and all(map(torch.equal, ours, numbers))
+    return (
+        done == 1
+        and all(map(torch.equal, ours, numbers))
+        and [bool(n._version) for n in ours] == [bool(n._version) for n in numbers]
+    )

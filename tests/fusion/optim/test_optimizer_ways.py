@@ -134,6 +134,63 @@ def walk(opt: Any, params: list[nn.Parameter], steps: int) -> None:
         opt.step()
 
 
+@pytest.mark.parametrize("way", ["foreach", "fused"])
+@pytest.mark.parametrize("cls", FUSED)
+def test_autograd_hears_of_the_writes_that_torch_tells_it_of(
+    cls: type, way: str
+) -> None:
+    """Of fused steps' to parameters of none: a graph from before goes backward."""
+
+    def program() -> Any:
+        torch.manual_seed(5)
+        w, x = nn.Parameter(torch.randn(9, 9)), torch.randn(9, 9, requires_grad=True)
+        more = {"momentum": 0.9} if cls is SGD else {"amsgrad": True}
+        opt: Any = cls([w], lr=0.01, **more, **{way: True})
+        walk(opt, [w], 1)
+        tensors = [w, *opt.state[w].values()]
+        versions = [t._version for t in tensors]
+        y = (x @ w).sum()
+        walk(opt, [w], 1)
+        is_told = [t._version > v for t, v in zip(tensors, versions, strict=True)]
+        try:
+            return is_told, *torch.autograd.grad(y, x)
+        except RuntimeError as error:
+            return is_told, "modified by an inplace operation" in str(error)
+
+    stock = program()
+    with switching.accelerated(OPERATOR[cls]):
+        hits = switching.hits(OPERATOR[cls])
+        ours = program()
+        assert (hits.accelerated, hits.forwarded) == (2, {})
+    contract.exactly(ours, stock)
+
+
+def counting(update: Callable[..., None]) -> Callable[..., None]:
+    """An update of torch's that tells autograd of its writes to parameters."""
+
+    def counted(params: list[Tensor], *rest: Any, **options: Any) -> None:
+        update(params, *rest, **options)
+        for p in params:
+            torch.autograd.graph.increment_version(p)
+
+    return counted
+
+
+def test_fused_steps_of_a_torch_that_counts_their_writes_are_stocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = import_module("torch.optim.sgd")
+    c = _host.load()
+    with switching.accelerated(*OPERATOR.values()):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "_fused_sgd", counting(module._fused_sgd))
+            assert proof.prove(c, torch) == {}
+        hits = switching.hits("sgd_step")
+        train(SGD, torch.float32, {"fused": True})
+        assert (hits.accelerated, hits.forwarded) == (0, {"fused": STEPS})
+        assert proof.prove(c, torch) == {}
+
+
 WAYS: tuple[dict[str, Any], ...] = (
     {"foreach": True},
     {"fused": True},

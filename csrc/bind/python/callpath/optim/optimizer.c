@@ -44,9 +44,26 @@ static ptac_verdict gather(ptac_optimizer_args *g, PyObject *group, PyObject *st
 }
 
 /* Counts of steps stand last among the tensors that each item writes; SGD has none. */
+static Py_ssize_t written_by_each(const ptac_optimizer_args *g)
+{
+    return g->n_written / g->n_items;
+}
+
+/* As torch does: of what a fused step writes, versions of the counts alone go up. */
+static void bump_versions(const ptac_optimizer_args *g)
+{
+    const bool is_fused = g->step.way == PTAC_STEP_FUSED;
+    const Py_ssize_t by = is_fused ? written_by_each(g) : 1;
+
+    if (is_fused && g->kind == PTAC_OPTIM_SGD)
+        return;
+    for (Py_ssize_t i = by - 1; i < g->n_written - g->n_new; i += by)
+        ptac_bump_version(g->written[i].tensor);
+}
+
 static void count_steps(const ptac_optimizer_args *g)
 {
-    const Py_ssize_t each = g->n_written / g->n_items;
+    const Py_ssize_t each = written_by_each(g);
 
     if (g->kind == PTAC_OPTIM_SGD ||
         (g->kind == PTAC_OPTIM_ADAM && g->step.adam.is_capturable))
@@ -124,8 +141,7 @@ static bool run_gathered(ptac_optimizer_args *g, PyObject *sums)
     if (!is_done)
         return false;
     count_steps(g);
-    for (Py_ssize_t i = 0; i < g->n_written - g->n_new; i++)
-        ptac_bump_version(g->written[i].tensor);
+    bump_versions(g);
     if (sums != Py_None)
         tell(sums, sum_up(g));
     PyMem_Free(g->step.sums);
