@@ -99,6 +99,26 @@ def test_rows_are_stocks(
             assert sum(h.accelerated for h in hits) == 5, hits
 
 
+@rows
+def test_results_lie_as_stocks(row: str) -> None:
+    """As the index does: programs look at it through views."""
+    i = indices(20, 5, 7)
+    whole = indices(20, 3, 4, 5)
+    served = [i, i[None], i[:, None], i[1:], whole, i[0], i[:, 0]]
+    others = [i.t(), i[:1].t(), whole.permute(2, 0, 1), whole.mT, i[0].unfold(0, 5, 1)]
+    tables = [floats(20, 8), floats(20, 1), floats(20), floats(1, 8).expand(20, 8)]
+    for table, at in itertools.product(tables, served + others):
+        stock = table[at]
+        with switching.accelerated("index", row=row):
+            hits = switching.hits("index")
+            contract.exactly(table[at], stock)
+            is_served = any(at is index for index in served)
+            assert hits.accelerated == is_served, (hits, at.stride())
+            assert hits.forwarded == ({} if is_served else {"layout": 1})
+    with switching.accelerated("index", row=row):
+        assert tables[0][i.t()].transpose(0, 1).view(-1).numel() == 280
+
+
 @pytest.mark.parametrize("sizes", SIZES)
 @rows
 def test_gather_of_rows(row: str, sizes: tuple[int, int, int]) -> None:
