@@ -130,6 +130,24 @@ static inline bool ptac_view_has_sizes(const ptac_view *view, int n_dims,
     return true;
 }
 
+/* Where a view's memory ends, as far as its elements lie there; it has some. */
+static inline const char *ptac_view_end(const ptac_view *view, int64_t bytes)
+{
+    int64_t last = 0;
+
+    for (int i = 0; i < view->n_dims; i++)
+        last += (view->sizes[i] - 1) * view->strides[i];
+    return (const char *)view->data + (last + 1) * bytes;
+}
+
+/* Whether no byte is between both the ends of one and those of the other. */
+static inline bool ptac_views_are_apart(const ptac_view *a, int64_t a_bytes,
+                                        const ptac_view *b, int64_t b_bytes)
+{
+    return ptac_view_end(a, a_bytes) <= (const char *)b->data ||
+           ptac_view_end(b, b_bytes) <= (const char *)a->data;
+}
+
 /* The same sizes at the same strides, where strides matter. */
 static inline bool ptac_view_is_alike(const ptac_view *a, const ptac_view *b)
 {

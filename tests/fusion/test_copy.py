@@ -324,6 +324,16 @@ def test_threads_share_large_copies(row: str, threads: int) -> None:
         torch.set_num_threads(before)
 
 
+def test_shadow_checks_leave_many_dimensions_out() -> None:
+    src = draw(40, 30).t()[(None,) * 40]
+    to = torch.zeros(src.shape)
+    with switching.accelerated("copy", verify=1):
+        hits = switching.hits("copy")
+        to.copy_(src)
+        assert (hits.accelerated, hits.failed) == (1, 0), hits
+    contract.exactly(to, src.contiguous())
+
+
 def test_shadow_checks_compare_and_agree() -> None:
     """Of tensors with gaps and of numbers that are none, too."""
     with switching.accelerated("copy", verify=1):

@@ -99,6 +99,74 @@ def test_rows_are_stocks(
             assert sum(h.accelerated for h in hits) == 5, hits
 
 
+@rows
+def test_results_lie_as_stocks(row: str) -> None:
+    """As the index does: programs look at it through views."""
+    i = indices(20, 5, 7)
+    whole = indices(20, 3, 4, 5)
+    served = [i, i[None], i[:, None], i[1:], whole, i[0], i[:, 0]]
+    others = [i.t(), i[:1].t(), whole.permute(2, 0, 1), whole.mT, i[0].unfold(0, 5, 1)]
+    tables = [floats(20, 8), floats(20, 1), floats(20), floats(1, 8).expand(20, 8)]
+    for table, at in itertools.product(tables, served + others):
+        stock = table[at]
+        with switching.accelerated("index", row=row):
+            hits = switching.hits("index")
+            contract.exactly(table[at], stock)
+            is_served = any(at is index for index in served)
+            assert hits.accelerated == is_served, (hits, at.stride())
+            assert hits.forwarded == ({} if is_served else {"layout": 1})
+    with switching.accelerated("index", row=row):
+        assert tables[0][i.t()].transpose(0, 1).view(-1).numel() == 280
+
+
+WRITTEN_MEANWHILE = """
+import ctypes, threading, time
+import torch, switching
+row, n, is_done = "{row}", 100000, False
+torch.set_num_threads(1)
+index = torch.randint(0, 100, (n,))
+numbers = (ctypes.c_int64 * n).from_address(index.data_ptr())
+tables = [torch.zeros(100), torch.zeros(100, 8)]
+
+def write():
+    while not is_done:
+        numbers[n // 2] = 1 << 40
+        numbers[n // 2] = 3
+
+def wide(table):
+    return index.view(-1, *[1] * (table.dim() - 1)).expand(n, *table.shape[1:])
+
+calls = [
+    lambda table, x: table.index_add_(0, index, x),
+    lambda table, x: table.index_put_((index,), x, accumulate=True),
+    lambda table, x: table.scatter_add_(0, wide(table), x),
+    lambda table, x: torch.index_select(table, 0, index),
+    lambda table, x: table[index],
+]
+writer = threading.Thread(target=write, daemon=True)
+writer.start()
+names = "index_add", "index_put", "scatter_add", "index_select", "index"
+with switching.accelerated(*names, row=row):
+    for (name, call), table in ((c, t) for c in zip(names, calls) for t in tables):
+        hits, x = switching.hits(name), torch.ones(n, *table.shape[1:])
+        end = time.monotonic() + 0.15
+        while time.monotonic() < end or not hits.accelerated + hits.failed:
+            try:
+                call(table, x)
+            except (IndexError, RuntimeError):
+                pass
+        assert not hits.failed, (name, hits)
+is_done = True
+writer.join()
+"""
+
+
+@rows
+def test_indices_that_change_meanwhile_crash_nothing(row: str) -> None:
+    """Between the look at all of them and the sums, too."""
+    switching.python(WRITTEN_MEANWHILE.format(row=row))
+
+
 @pytest.mark.parametrize("sizes", SIZES)
 @rows
 def test_gather_of_rows(row: str, sizes: tuple[int, int, int]) -> None:

@@ -104,6 +104,12 @@ static inline at_optional_tensor ptac_optional(at_tensor tensor)
     return (at_optional_tensor){tensor ? *(void **)tensor : NULL, tensor != NULL};
 }
 
+/* Whether its dimensions have names, which stock's kernels see to. */
+static inline bool ptac_has_names(at_tensor tensor)
+{
+    return T.has_names && T.has_names(*(void **)tensor);
+}
+
 /* The same tensor under another handle. */
 at_tensor at_share(at_tensor tensor);
 

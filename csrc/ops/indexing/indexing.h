@@ -16,7 +16,8 @@
  * Numbers are of float32, indices of int64 or int32 and dense. Each element's additions
  * round in the order of i, as stock's do: results have its bits whatever the threads.
  * An index that the table does not have gives PTAC_UNSUITED before the first write to a
- * table: stock knows what to say of it.
+ * table: stock knows what to say of it. Where another thread writes to indices
+ * meanwhile, those that are no rows any more are left out.
  */
 #ifndef PTAC_OPS_INDEXING_INDEXING_H
 #define PTAC_OPS_INDEXING_INDEXING_H
@@ -71,10 +72,13 @@ static inline int64_t ptac_rows_row(const ptac_rows *p, const void *index, int64
     return row < 0 || row >= p->n_rows ? PTAC_NO_ROW : row;
 }
 
-/* The row of x that goes with index i. */
+/* The row of x that goes with index i; the first where source names none any more. */
 static inline int64_t ptac_adding_from(const ptac_adding *job, int64_t i)
 {
-    return job->source ? ptac_rows_index(job->p, job->source, job->order[i]) : i;
+    const int64_t row =
+        job->source ? ptac_rows_index(job->p, job->source, job->order[i]) : i;
+
+    return !job->source || (uint64_t)row < (uint64_t)job->p->x_rows ? row : 0;
 }
 
 /*

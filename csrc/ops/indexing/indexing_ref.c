@@ -123,28 +123,37 @@ static bool all_have_rows(const ptac_rows *p, const void *index)
     return true;
 }
 
+typedef struct selecting {
+    const ptac_call *call;
+    int has_bad; /* an index that the table does not have */
+} selecting;
+
 /* Rows [begin, end) of y. */
 static void select_rows(int64_t begin, int64_t end, void *context)
 {
-    const ptac_call *call = context;
+    selecting *job = context;
+    const ptac_call *call = job->call;
     const ptac_rows *p = call->params;
     const float *table = call->inputs[PTAC_ROWS_TABLE].data;
-    const void *index = call->inputs[PTAC_ROWS_INDEX].data;
     float *y = call->outputs[0].data;
 
-    for (int64_t i = begin; i < end; i++)
-        memcpy(y + i * p->width, table + ptac_rows_row(p, index, i) * p->stride,
-               (size_t)p->width * sizeof *y);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t row = ptac_rows_row(p, call->inputs[PTAC_ROWS_INDEX].data, i);
+
+        if (row == PTAC_NO_ROW) {
+            __atomic_store_n(&job->has_bad, 1, __ATOMIC_RELAXED);
+            return;
+        }
+        memcpy(y + i * p->width, table + row * p->stride, (size_t)p->width * sizeof *y);
+    }
 }
 
 static ptac_status run_select(const ptac_call *call)
 {
-    const ptac_rows *p = call->params;
+    selecting job = {.call = call};
 
-    if (!all_have_rows(p, call->inputs[PTAC_ROWS_INDEX].data))
-        return PTAC_UNSUITED;
-    ptac_share_indices(p, select_rows, (void *)(uintptr_t)call);
-    return PTAC_OK;
+    ptac_share_indices(call->params, select_rows, &job);
+    return job.has_bad ? PTAC_UNSUITED : PTAC_OK;
 }
 
 /* Parts [begin, end) of the table's rows. */

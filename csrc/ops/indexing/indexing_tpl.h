@@ -164,39 +164,48 @@ TARGET static void collect(const ptac_adding *job, int64_t first, int n, int64_t
     for (int i = 0; i < n; i++) {
         const int64_t row = rows[i];
 
-        found->to[kept] = row * job->stride;
+        found->to[kept] = row;
         found->from[kept] = first + i;
         kept += (row >= begin) & (row < end) & (row != padding);
     }
     found->n = kept;
-    for (int i = 0; i < kept; i++)
+    for (int i = 0; i < kept; i++) {
+        found->to[i] *= job->stride;
         found->from[i] = ptac_adding_from(job, found->from[i]) * job->p->x_stride;
+    }
 }
 
-/* All of them, where the table is one part, nothing is padding and x in order. */
-TARGET static void take_all(const ptac_adding *job, int64_t first, int n,
+/*
+ * All of them, where the table is one part, nothing is padding and x in order. False:
+ * not all are rows any more.
+ */
+TARGET static bool take_all(const ptac_adding *job, int64_t first, int n,
                             additions *found)
 {
     const int64_t stride = job->stride, x_stride = job->p->x_stride;
 
-    chunk_of_rows(job->p, job->index, first, n, found->to);
+    if (!chunk_of_rows(job->p, job->index, first, n, found->to))
+        return false;
     for (int i = 0; i < n; i++) {
         found->to[i] *= stride;
         found->from[i] = (first + i) * x_stride;
     }
     found->n = n;
+    return true;
 }
 
-/* The same of rows of one float, one behind the other. */
-TARGET static void add_singles(const ptac_adding *job, int64_t first, int n)
+/* The same of rows of one float, one behind the other, and added. */
+TARGET static bool add_singles(const ptac_adding *job, int64_t first, int n)
 {
     const float *x = job->x + first;
     float *y = job->y;
     int64_t rows[CHUNK];
 
-    chunk_of_rows(job->p, job->index, first, n, rows);
+    if (!chunk_of_rows(job->p, job->index, first, n, rows))
+        return false;
     for (int i = 0; i < n; i++)
         y[rows[i]] += x[i];
+    return true;
 }
 
 INLINE void add_wide(const ptac_adding *job, const additions *found, int64_t width,
@@ -248,13 +257,9 @@ static void add_parts(int64_t begin, int64_t end, void *context)
     for (int64_t i = 0; i < p->n; i += CHUNK) {
         const int n = (int)ptac_least(CHUNK, p->n - i);
 
-        if (takes_all && is_single) {
-            add_singles(job, i, n);
+        if (takes_all && is_single && add_singles(job, i, n))
             continue;
-        }
-        if (takes_all)
-            take_all(job, i, n, &found);
-        else
+        if (!takes_all || !take_all(job, i, n, &found))
             collect(job, i, n, first, last, &found);
         add_rows(job, &found);
     }

@@ -152,6 +152,37 @@ def test_errors_are_stocks(shapes: Any) -> None:
     assert str(ours.value) == str(stock.value)
 
 
+@pytest.mark.skipif(not hasattr(Tensor, "rename"), reason="torch has no names now")
+def test_names_of_dimensions() -> None:
+    """Stock gives them to products, or complains."""
+    a, b, bias = (
+        contract.draw(*s, dtype=torch.float32) for s in ((24, 40), (40, 32), (32,))
+    )
+
+    def said(call: Callable[[], Tensor]) -> object:
+        try:
+            y = call()
+        except RuntimeError as error:
+            return str(error)
+        return y.names, y.rename(None)
+
+    calls = [
+        lambda: torch.mm(a.rename("m", "k"), b.rename("k", "n")),
+        lambda: torch.mm(a, b.rename("k", "n")),
+        lambda: torch.mm(a.rename("m", "k"), b.rename("k", "m")),
+        lambda: torch.addmm(bias, a.rename("m", "k"), b.rename("k", "n")),
+        lambda: torch.addmm(bias.rename("n"), a, b),
+        lambda: torch.addmm(bias.rename("z"), a, b.rename("k", "n")),
+        lambda: a.rename("m", "k").sigmoid(),
+    ]
+    for call in calls:
+        stock = said(call)
+        with switching.accelerated():
+            hits = [switching.hits(op) for op in (OP, "addmm", "sigmoid")]
+            contract.exactly(said(call), stock)
+            assert not any(h.accelerated for h in hits), hits
+
+
 @rows
 def test_numbers_that_are_none(row: str) -> None:
     """They reach the rows and columns that stock's reach, whatever the tiles."""

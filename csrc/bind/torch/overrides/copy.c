@@ -9,8 +9,6 @@
 
 #include "ops/copy/copy.h"
 
-#include <time.h>
-
 /* What tables call an element of this dtype of torch's, by its bytes. */
 static ptac_dtype dtype_of(int32_t torchs)
 {
@@ -35,26 +33,10 @@ static int bytes_of(ptac_dtype dtype)
     return dtype == PTAC_F32 ? 4 : dtype == PTAC_F64 ? 8 : 2;
 }
 
-/* Where a tensor's memory ends, as far as its elements lie there. */
-static const char *end_of(const ptac_view *view, int bytes)
-{
-    int64_t last = 0;
-
-    for (int i = 0; i < view->n_dims; i++)
-        last += (view->sizes[i] - 1) * view->strides[i];
-    return (const char *)view->data + (last + 1) * bytes;
-}
-
-static bool is_apart(const ptac_view *a, const ptac_view *b, int bytes)
-{
-    return end_of(a, bytes) <= (const char *)b->data ||
-           end_of(b, bytes) <= (const char *)a->data;
-}
-
 /* Torch does more than to copy, or something else. */
 static bool is_special(at_tensor tensor)
 {
-    return T.native_is_neg(tensor) || (T.has_names && T.has_names(*(void **)tensor));
+    return T.native_is_neg(tensor) || ptac_has_names(tensor);
 }
 
 static ptac_reason read(at_tensor self, at_tensor src, ptac_call *call, ptac_copy *plan)
@@ -62,6 +44,7 @@ static ptac_reason read(at_tensor self, at_tensor src, ptac_call *call, ptac_cop
     ptac_view *to = &call->outputs[0], *from = &call->inputs[0];
     int32_t of_self = -1, of_src = -1;
     ptac_reason why;
+    int bytes;
 
     T.aoti_torch_get_dtype(self, &of_self);
     T.aoti_torch_get_dtype(src, &of_src);
@@ -74,28 +57,22 @@ static ptac_reason read(at_tensor self, at_tensor src, ptac_call *call, ptac_cop
         return PTAC_EMPTY;
     if (!from->data || !to->data) /* a tensor of zeros that has no memory */
         return PTAC_ARGUMENT;
-    why = ptac_copy_plan(to, from, bytes_of(to->dtype), plan);
-    if (!why && !is_apart(to, from, bytes_of(to->dtype)))
+    bytes = bytes_of(to->dtype);
+    why = ptac_copy_plan(to, from, bytes, plan);
+    if (!why && !ptac_views_are_apart(to, bytes, from, bytes))
         why = PTAC_OVERLAP;
     return why;
 }
 
-static int64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
-/* A contiguous tensor with the elements that stock copies from there. */
+/* A contiguous tensor with the elements that stock copies from there, or NULL. */
 static at_tensor copied(at_tensor tensor, const ptac_view *sizes_of, ptac_view *view)
 {
     int32_t dtype = -1;
     at_tensor made = NULL;
 
     T.aoti_torch_get_dtype(tensor, &dtype);
-    if (at_new(dtype, sizes_of->n_dims, sizes_of->sizes, &made))
+    if (sizes_of->n_dims > PTAC_MAX_DIMS ||
+        at_new(dtype, sizes_of->n_dims, sizes_of->sizes, &made))
         return NULL;
     ptac_view_of(made, view);
     view->dtype = sizes_of->dtype;
@@ -108,15 +85,15 @@ static bool run_checked(const ptac_kernel *row, const ptac_call *call, at_tensor
                         at_tensor src)
 {
     const ptac_view *to = &call->outputs[0];
-    const int64_t t_start = now_ns();
+    const int64_t t_start = ptac_now_ns();
     int64_t t_middle, t_end;
     ptac_view views[2];
 
     if (!ptac_run(row, call))
         return false;
-    t_middle = now_ns();
+    t_middle = ptac_now_ns();
     AT_OWNED at_tensor expected = copied(src, to, &views[1]);
-    t_end = now_ns();
+    t_end = ptac_now_ns();
     AT_OWNED at_tensor ours = copied(self, to, &views[0]);
 
     if (expected && ours &&

@@ -191,12 +191,26 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
     return row && run(args, row, &call, &outputs);
 }
 
+/* Torch's kernels of some operators give names to their outputs, or complain. */
+static bool is_named(const ptac_arguments *args)
+{
+    for (int i = 0; i < args->of->n_arguments; i++)
+        if ((args->of->types[i] | 0x20) == 't' && args->at[i].is_given &&
+            ptac_has_names(args->at[i].tensor))
+            return true;
+    return false;
+}
+
 static bool try_serve(ptac_arguments *args, at_tensor *out)
 {
     const ptac_override *override = args->of;
 
     if (ptac_is_off(override->op))
         return false;
+    if (T.has_names && is_named(args)) {
+        ptac_refuse(override->op, PTAC_ARGUMENT);
+        return false;
+    }
     ptac_arguments_view(args);
     return (override->serve ? override->serve : serve)(args, out);
 }

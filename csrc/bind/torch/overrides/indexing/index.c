@@ -16,6 +16,22 @@ static at_tensor only_index(const at_tensor_list *list)
                : NULL;
 }
 
+/*
+ * Stock lays its result out as the index lies, dimensions of one element included: row
+ * by row, as ours, where the index has the strides of a new tensor.
+ */
+static bool lies_as_new(const ptac_view *index)
+{
+    int64_t expected = 1;
+
+    for (int i = index->n_dims - 1; i >= 0 && index->n_dims > 1; i--) {
+        if (index->strides[i] != expected)
+            return false;
+        expected *= index->sizes[i];
+    }
+    return true;
+}
+
 typedef struct index_args {
     at_tensor self;
     const at_tensor_list *indices;
@@ -38,6 +54,8 @@ static bool serve_index(const index_args *args, at_tensor *made)
     ptac_rows_begin(&j, PTAC_OP_INDEX, args->self);
     why = ptac_rows_read_index(&j, index);
     j.rows.wraps = true;
+    if (!why && !lies_as_new(&j.call.inputs[PTAC_ROWS_INDEX]))
+        why = PTAC_LAYOUT;
     if (why) {
         ptac_refuse(j.call.op, why);
         return false;

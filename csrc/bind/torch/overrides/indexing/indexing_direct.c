@@ -63,35 +63,17 @@ ptac_reason ptac_rows_read_x(ptac_rows_job *j, at_tensor x, int n_dims,
     return ptac_view_has_sizes(view, n_dims, sizes) ? PTAC_TAKE : PTAC_ARGUMENT;
 }
 
-/* The bytes that elements of a view lie in. */
-static void extent_of(const ptac_view *view, int64_t bytes, char **begin, char **end)
-{
-    int64_t last = 0;
-
-    for (int i = 0; i < view->n_dims; i++)
-        last += (view->sizes[i] - 1) * view->strides[i];
-    *begin = view->data;
-    *end = *begin + (last + 1) * bytes;
-}
-
 /* Stock refuses tables that lie on themselves, or on what is read meanwhile. */
 static bool lies_apart(const ptac_rows_job *j)
 {
     const ptac_view *views = j->call.inputs;
-    char *begin, *end;
 
     if (j->rows.n_rows > 1 && j->rows.stride < j->rows.width)
         return false;
-    extent_of(&views[PTAC_ROWS_TABLE], sizeof(float), &begin, &end);
-    for (int i = PTAC_ROWS_INDEX; i <= PTAC_ROWS_X; i++) {
-        const int bytes = i == PTAC_ROWS_X || j->rows.has_32_bits ? 4 : 8;
-        char *other_begin, *other_end;
-
-        extent_of(&views[i], bytes, &other_begin, &other_end);
-        if (begin < other_end && other_begin < end)
-            return false;
-    }
-    return true;
+    return ptac_views_are_apart(&views[PTAC_ROWS_TABLE], sizeof(float),
+                                &views[PTAC_ROWS_X], sizeof(float)) &&
+           ptac_views_are_apart(&views[PTAC_ROWS_TABLE], sizeof(float),
+                                &views[PTAC_ROWS_INDEX], j->rows.has_32_bits ? 4 : 8);
 }
 
 bool ptac_rows_add_in_place(ptac_rows_job *j, ptac_reason why, at_tensor self,
