@@ -124,6 +124,13 @@ void ptac_image_strides(int n_dims, const int64_t *sizes, bool channels_last,
 int64_t ptac_only_offset(void *const *objects, const uint64_t *words, int n,
                          int64_t first, int64_t last);
 
+/* The user has switched oneDNN off: stock then computes and lays out otherwise. */
+static inline bool ptac_onednn_is_off(void)
+{
+    return T.global_context && T.onednn_is_allowed &&
+           !T.onednn_is_allowed(T.global_context());
+}
+
 /* Lend torch's threads to the core. */
 void ptac_host_install(void);
 

@@ -81,7 +81,7 @@ INLINE vec v_gelu_slope_quick(vec x)
     return v_add(v_half(x, half_slope_terms_32, half_slope_per_unit_32), half);
 }
 
-/* 1 / x for normal numbers of magnitude below 2^126, 1 ulp. */
+/* 1 / x for finite normal numbers, 1 ulp; NaN of what is infinite. */
 INLINE vec v_reciprocal(vec x)
 {
     const vec near = PS(rcp14)(x);
@@ -104,12 +104,14 @@ INLINE vec v_sigmoid_divisor(vec x)
     return v_add(v_set(1), v_exp_quick(v_min(v_set(90), v_sub(v_zero(), x))));
 }
 
-/* Where x is below -88, that of -88, 6e-39. */
+/* 0 where exp(-x) is larger than floats are, as by ATen's formula. */
 INLINE vec v_sigmoid_quick(vec x)
 {
-    const vec e = v_exp_quick(v_min(v_set(88), v_sub(v_zero(), x)));
+    const vec most = v_set(0x1.62e42ep6f); /* log(FLT_MAX) */
+    const vec e = v_exp_quick(v_min(most, v_sub(v_zero(), x)));
+    const vec sigmoid = v_reciprocal(v_add(v_set(1), e));
 
-    return v_reciprocal(v_add(v_set(1), e));
+    return v_pick(v_less(x, v_sub(v_zero(), most)), v_zero(), sigmoid);
 }
 
 #endif

@@ -76,6 +76,12 @@ enum {
     PTAC_NORM_GRAD_N_OUTPUTS,
 };
 
+/*
+ * 1 / sqrt(variance + eps) and *mean of the row at x, by their definitions in double.
+ * LayerNorm's are NaN where a number is not finite; RMSNorm has no mean, 0.
+ */
+double ptac_norm_statistics(const ptac_norm *params, const float *x, double *mean);
+
 /* Elements of parts that a gradient's call needs; 0 without those of weights. */
 int64_t ptac_norm_parts(const ptac_norm *params, bool has_weight_gradients);
 

@@ -54,8 +54,7 @@ static void put(const ptac_view *view, int64_t i, double value)
         data[i] = (float)value;
 }
 
-/* Of a row that begins at x: its mean, and 1 / sqrt(variance + eps). */
-static double statistics(const ptac_norm *params, const float *x, double *mean)
+double ptac_norm_statistics(const ptac_norm *params, const float *x, double *mean)
 {
     const int64_t n = params->width;
     double sum = 0, squares = 0;
@@ -84,7 +83,7 @@ static void forward_row(const ptac_call *call, int64_t row)
             sum[i] = x[i] + residual[i];
         x = sum;
     }
-    rstd = statistics(params, x, &mean);
+    rstd = ptac_norm_statistics(params, x, &mean);
     for (int64_t i = 0; i < n; i++)
         put(&out[PTAC_NORM_Y], begin + i,
             (x[i] - mean) * rstd * element(&in[PTAC_NORM_WEIGHT], i, 1) +

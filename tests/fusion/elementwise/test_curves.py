@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
+from pai_torchacc import _C
 
 CURVES: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -90,6 +91,91 @@ def test_special_numbers(row: str, name: str) -> None:
     expected = CURVES[name](zeros)
     with switching.accelerated(*OPS, row=row):
         assert contract.same_bits(CURVES[name](zeros), expected)
+
+
+@pytest.mark.parametrize("row", switching.runnable_rows("sigmoid"))
+def test_sigmoid_far_below_is_zero(row: str) -> None:
+    """As in stock, which gives no number that others would take for more than that."""
+    x = torch.tensor([-float("inf"), -3e38, -1e10, -200.0, -104.0, -103.0, -88.0] * 9)
+    stock = torch.sigmoid(x)
+    with switching.accelerated("sigmoid", row=row):
+        hits = switching.hits("sigmoid")
+        ours = torch.sigmoid(x)
+        assert hits.accelerated == 1
+    assert (ours[stock == 0] < 1e-44).all()
+    assert (ours[x < -104] == 0).all()
+    torch.testing.assert_close(ours, stock, rtol=1e-5, atol=1e-44)
+
+
+@pytest.mark.parametrize("row", switching.runnable_rows("gelu"))
+def test_gelu_without_onednn(row: str) -> None:
+    """Then GELU by erf of infinity is not NaN."""
+    x = torch.tensor([float("inf"), -float("inf"), float("nan"), 1.0, -2.0] * 9)
+    with torch.backends.mkldnn.flags(enabled=False):
+        stock = F.gelu(x)
+        with switching.accelerated("gelu", row=row):
+            hits = switching.hits("gelu")
+            ours = F.gelu(x)
+            assert hits.accelerated == 1
+    torch.testing.assert_close(ours, stock, rtol=2e-6, atol=1e-6, equal_nan=True)
+    assert stock[0] == float("inf")
+
+
+def exact_rows() -> list[tuple[str, str]]:
+    """Operators and their rows that claim stock's bits."""
+    return [
+        (op, row[0])
+        for op, _, rows in _C.operators()
+        for row in rows
+        if op in OPS and row[1] == "exact" and row[2]
+    ]
+
+
+@pytest.mark.parametrize(("op", "row"), exact_rows())
+def test_exact_rows_give_the_bits_of_nan(op: str, row: str) -> None:
+    patterns = torch.arange(-(2**31), 2**31, 49_999).int()
+    x, grad = patterns.view(torch.float32), torch.linspace(-9, 9, len(patterns))
+
+    def run() -> Tensor:
+        found: Tensor
+        if op in BACKWARD:
+            found = getattr(torch.ops.aten, op)(grad, x)
+        else:
+            found = CURVES[op](x)
+        return found.view(torch.int32)
+
+    stock = run()
+    with switching.accelerated(op, row=row):
+        hits = switching.hits(op)
+        assert torch.equal(run(), stock)
+        assert hits.accelerated == 1
+
+
+GRADIENTS: list[Callable[[Tensor], Tensor]] = [
+    lambda grad: grad,
+    lambda grad: grad.to(memory_format=torch.channels_last),
+    lambda grad: grad.transpose(2, 3).contiguous().transpose(2, 3),
+    lambda grad: torch.cat([grad, grad], 3)[..., ::2],
+    lambda grad: grad[:1, :1, :1, :1].expand(grad.shape),
+    lambda grad: grad[:1, :, :1, :1].expand(grad.shape),
+    lambda grad: grad.transpose(2, 3).contiguous().transpose(2, 3)[:1].expand_as(grad),
+]
+
+
+@pytest.mark.parametrize("number", range(len(GRADIENTS)))
+@pytest.mark.parametrize("is_channels_last", [False, True])
+def test_gelu_gradients_lie_as_stocks(number: int, is_channels_last: bool) -> None:
+    grad, x = GRADIENTS[number](torch.randn(2, 3, 4, 5)), torch.randn(2, 3, 4, 5)
+    if is_channels_last:
+        x = x.to(memory_format=torch.channels_last)
+    backward = torch.ops.aten.gelu_backward
+    stock = backward(grad, x)
+    with switching.accelerated("gelu_backward"):
+        hits = switching.hits("gelu_backward")
+        ours = backward(grad, x)
+        assert hits.accelerated == (stock.stride() == x.stride())
+    assert ours.stride() == stock.stride()
+    torch.testing.assert_close(ours, stock, rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("row", switching.runnable_rows("gelu"))

@@ -93,6 +93,22 @@ def test_what_is_not_finite(row: str) -> None:
     torch.testing.assert_close(ours, stock, rtol=1e-5, atol=2e-6, equal_nan=True)
 
 
+@pytest.mark.parametrize("scale", [1e20, 1e37])
+@pytest.mark.parametrize("away", [0, 9])
+@pytest.mark.parametrize("row", switching.runnable_rows("layer_norm"))
+def test_numbers_whose_sums_no_float_holds(row: str, away: int, scale: float) -> None:
+    """Stock's results are then NaN or 0; ours are those of float64."""
+    x = (torch.randn(5, 700) + away) * scale
+    y, mean, rstd = torch.native_layer_norm(x.double(), [700], None, None, 1e-5)
+    with switching.accelerated(*OPS, row=row):
+        hits = switching.hits("layer_norm")
+        ours = torch.native_layer_norm(x, [700], None, None, 1e-5)
+        assert hits.accelerated == 1
+    torch.testing.assert_close(ours[0].double(), y, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours[1].double(), mean, rtol=1e-5, atol=1e-6 * scale)
+    torch.testing.assert_close(ours[2].double(), rstd, rtol=1e-4, atol=0)
+
+
 LAYOUTS: list[Callable[[Tensor], Tensor]] = [
     lambda x: x,
     lambda x: x.to(memory_format=torch.channels_last),

@@ -19,6 +19,21 @@ static bool is_text(const at_text *text, const char *expected)
            memcmp(text->text, expected, text->length) == 0;
 }
 
+/* No two dimensions of grad lie in another order than x's; an expanded one has none. */
+static bool is_in_order_of(const ptac_view *grad, const ptac_view *x)
+{
+    for (int i = 1; i < x->n_dims; i++)
+        for (int j = 0; j < i; j++) {
+            const int64_t a = grad->strides[i], b = grad->strides[j];
+
+            if (a && b &&
+                ((a > b) != (x->strides[i] > x->strides[j]) ||
+                 (a < b) != (x->strides[i] < x->strides[j])))
+                return false;
+        }
+    return true;
+}
+
 static ptac_reason read_gelu(const ptac_arguments *args, const ptac_call *call,
                              void *params, ptac_outputs *outputs)
 {
@@ -28,14 +43,20 @@ static ptac_reason read_gelu(const ptac_arguments *args, const ptac_call *call,
 
     p->is_tanh = is_text(how, "tanh");
     p->is_onednn =
-        call->inputs[0].n_elements > 1 && ptac_view_is_contiguous(&call->inputs[0]);
+        x->n_elements > 1 && ptac_view_is_contiguous(x) && !ptac_onednn_is_off();
     if (!p->is_tanh && !is_text(how, "none"))
         return PTAC_ARGUMENT;
     if (x->dtype != call->inputs[0].dtype)
         return PTAC_DTYPE;
     if (!ptac_view_has_sizes(&call->inputs[0], x->n_dims, x->sizes))
         return PTAC_SHAPE;
-    /* A gradient that lies otherwise, as that of a sum does, is made dense. */
+    /*
+     * A gradient that lies otherwise, as that of a sum does, is made dense, but where
+     * stock's result would lie as it does.
+     */
+    if (!ptac_view_is_alike(&call->inputs[0], x) &&
+        !is_in_order_of(&call->inputs[0], x))
+        return PTAC_LAYOUT;
     return ptac_outputs_alike(call, args->of->n_inputs - 1, args->of->n_inputs,
                               outputs);
 }

@@ -27,8 +27,7 @@ ptac_reason ptac_bf16_reason(void)
 {
     if (user_decides())
         return PTAC_AUTOCAST;
-    if (T.global_context && T.onednn_is_allowed &&
-        !T.onednn_is_allowed(T.global_context()))
+    if (ptac_onednn_is_off())
         return PTAC_MODE;
     return PTAC_TAKE;
 }

@@ -91,19 +91,13 @@ const ptac_kernel *ptac_conv_admit(ptac_call *call)
     return NULL;
 }
 
-bool ptac_conv_is_not_onednns(void)
-{
-    return T.global_context && T.onednn_is_allowed &&
-           !T.onednn_is_allowed(T.global_context());
-}
-
 /*
  * Where stock's results may have other strides than ours: without oneDNN; and of a
  * single channel, of whose gradient both layouts are the same memory.
  */
 static ptac_reason strides_reason(const ptac_view *w, const ptac_geometry *geo)
 {
-    if (ptac_conv_is_not_onednns())
+    if (ptac_onednn_is_off())
         return PTAC_MODE;
     return w->sizes[1] == 1 && geo->groups == 1 ? PTAC_LAYOUT : PTAC_TAKE;
 }

@@ -61,9 +61,6 @@ bool ptac_conv_precision_is_lowered(void);
 /* ptac_admit() of a convolution, which is stock's where precision is lowered. */
 const ptac_kernel *ptac_conv_admit(ptac_call *call);
 
-/* The user has switched oneDNN off; what convolves then chooses other strides. */
-bool ptac_conv_is_not_onednns(void);
-
 /* Sizes of the result, as many as x has. */
 void ptac_conv_output_sizes(const ptac_conv2d *params, int n_dims,
                             int64_t sizes[PTAC_VOLUMES]);

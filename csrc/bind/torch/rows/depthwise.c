@@ -30,7 +30,7 @@ static ptac_reason layout_reason(const ptac_view *x, const ptac_view *w,
  */
 static ptac_reason strides_reason(const ptac_depthwise *p)
 {
-    if (ptac_conv_is_not_onednns())
+    if (ptac_onednn_is_off())
         return PTAC_MODE;
     return p->kernel_h == 1 && p->kernel_w == 1 ? PTAC_LAYOUT : PTAC_TAKE;
 }

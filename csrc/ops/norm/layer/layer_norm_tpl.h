@@ -71,13 +71,16 @@ TARGET static void layer_norm_rows(int64_t begin, int64_t end, void *context)
     for (int64_t row = begin; row < end; row++) {
         const float *x = (const float *)call->inputs[PTAC_NORM_X].data + row * n;
         float *y = (float *)call->outputs[PTAC_NORM_Y].data + row * n;
-        const double sum = row_sum(x, n, NULL, NULL);
-        /* An infinite sum's mean is NaN, as stock's is. */
-        const float mean = isfinite(sum) ? (float)(sum / (double)n) : NAN;
-        const vec center = v_set(mean);
-        const double squares = row_squares(x, n, center);
-        const float rstd = (float)(1 / sqrt(squares / (double)n + p->eps));
-        const vec scale = v_set(rstd);
+        double mean = row_sum(x, n, NULL, NULL) / (double)n;
+        const double squares = row_squares(x, n, v_set((float)mean));
+        double rstd = 1 / sqrt(squares / (double)n + p->eps);
+        vec center, scale;
+
+        /* A float has overflowed on the way, or x is not finite. */
+        if (!isfinite(squares))
+            rstd = ptac_norm_statistics(p, x, &mean);
+        center = v_set((float)mean);
+        scale = v_set((float)rstd);
 
         FOR_LANES(i, some, 0, n,
                   const vec away = v_sub(v_load_first(x + i, some), center);
@@ -86,9 +89,9 @@ TARGET static void layer_norm_rows(int64_t begin, int64_t end, void *context)
                                       weight_or(bias, i, 0, some)),
                                 some));
         if (means)
-            means[row] = mean;
+            means[row] = (float)mean;
         if (rstds)
-            rstds[row] = rstd;
+            rstds[row] = (float)rstd;
     }
 }
 
