@@ -6,6 +6,10 @@
  * compare all words from before and after. In the CPU's kernel torch's own functions
  * have given way to a boxed one of torch's library, without unboxed ones, and the
  * functor holds the address that we have registered. Nothing else looks like that.
+ *
+ * The dispatcher makes an entry's kernels of those that are registered, of which it keeps
+ * a list for each key. Where an operator has none for some device, it compares the two
+ * before it says so; hence both get the address.
  */
 #define _GNU_SOURCE /* dl_iterate_phdr */
 #include "bind/abi/dispatch_slot.h"
@@ -119,9 +123,22 @@ static bool is_slot(const uint64_t *before, const uint64_t *now, at_boxed_fn box
            holds(now[FUNCTOR], boxed);
 }
 
+/* The words of what is registered for the CPU, if it is the kernel in slot. */
+static uint64_t *find_registered(const void *entry, const uint64_t *slot)
+{
+    const at_string cpu = {.text = "CPU", .length = 3};
+    uint64_t *kernel;
+
+    if (!T.c10_registered_kernel || !T.c10_dispatch_key)
+        return NULL;
+    kernel = T.c10_registered_kernel(entry, T.c10_dispatch_key(&cpu));
+    return kernel && !memcmp(kernel, slot, SLOT_WORDS * sizeof *slot) ? kernel : NULL;
+}
+
 bool at_entry_set_typed(at_entry *entry, at_boxed_fn boxed, const void *typed)
 {
     uint64_t *slot = NULL;
+    uint64_t *registered = NULL;
     int n_found = 0;
 
     for (size_t i = 0; entry->before && i + SLOT_WORDS <= entry->n_words; i++) {
@@ -133,8 +150,12 @@ bool at_entry_set_typed(at_entry *entry, at_boxed_fn boxed, const void *typed)
     at_entry_forget(entry);
     if (n_found != 1)
         return false;
-    if (entry->is_on_cpu)
+    if (entry->is_on_cpu) {
         cpu_slot = (size_t)(slot - entry->live);
+        registered = find_registered(entry->live, slot);
+    }
+    if (registered)
+        registered[UNBOXED] = (uint64_t)(uintptr_t)typed;
     __atomic_store_n(&slot[UNBOXED], (uint64_t)(uintptr_t)typed, __ATOMIC_RELEASE);
     return true;
 }
@@ -144,17 +165,22 @@ bool at_entry_is_proved(void)
     return cpu_slot;
 }
 
-uint64_t *at_entry_typed_word(const char *name, const char *overload)
+at_typed_words at_entry_typed_words(const char *name, const char *overload)
 {
     size_t n = 0;
     uint64_t *entry = cpu_slot ? find_entry(name, overload, &n) : NULL;
+    at_typed_words words = {0};
     uint64_t *slot;
+    uint64_t *registered;
 
     if (!entry || cpu_slot + SLOT_WORDS > n)
-        return NULL;
+        return words;
     slot = entry + cpu_slot;
-    return slot[UNBOXED] && slot[BOXED] && is_torchs_function(slot[UNBOXED]) &&
-                   is_torchs_function(slot[BOXED])
-               ? &slot[UNBOXED]
-               : NULL;
+    if (!slot[UNBOXED] || !slot[BOXED] || !is_torchs_function(slot[UNBOXED]) ||
+        !is_torchs_function(slot[BOXED]))
+        return words;
+    registered = find_registered(entry, slot);
+    words.called = &slot[UNBOXED];
+    words.registered = registered ? &registered[UNBOXED] : NULL;
+    return words;
 }

@@ -31,12 +31,19 @@ void at_entry_forget(at_entry *entry);
  */
 bool at_entry_set_typed(at_entry *entry, at_boxed_fn boxed, const void *typed);
 
+/* The words that hold the address of torch's C++ kernel of an operator on the CPU. */
+typedef struct at_typed_words {
+    uint64_t *called;     /* the one that calls go by; NULL: none */
+    uint64_t *registered; /* that of the registration, from which torch makes it anew */
+} at_typed_words;
+
 /*
- * The word of "aten::<name>.<overload>" that holds the address of torch's C++ kernel on
- * the CPU. It lies in each operator's entry where at_entry_set_typed() has proved it to
- * lie in another. NULL: nowhere yet, or the word does not hold a function of torch's.
+ * Those of "aten::<name>.<overload>". The first lies in each operator's entry where
+ * at_entry_set_typed() has proved it to lie in another. There is none as long as that
+ * has proved nothing, and where it does not hold a function of torch's. The second is
+ * NULL where the kernel is one that torch has registered for all devices.
  */
-uint64_t *at_entry_typed_word(const char *name, const char *overload);
+at_typed_words at_entry_typed_words(const char *name, const char *overload);
 
 /* Whether at_entry_set_typed() has proved that place for the CPU. */
 bool at_entry_is_proved(void);

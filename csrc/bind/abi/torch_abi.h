@@ -524,7 +524,8 @@ typedef struct at_string {
  * What no prototype can be compared with. Not in torch's headers: MKL's square roots,
  * which torch.sqrt calls where it is built with MKL, and the C++ heap that boxed
  * optionals of torch < 2.13 live on. Members of c10: its CPU allocator as an object,
- * and its table of operators; who uses them tries the layout of the live things first.
+ * its table of operators, and what is registered there for a key; who uses them tries
+ * the layout of the live things first.
  * has_names is there where tensors may have named dimensions, which is before 2.13.
  *
  * shared_move is the move assignment of std::shared_ptr. libstdc++ exports it for one
@@ -547,6 +548,13 @@ typedef struct at_string {
     M(void *, c10_dispatcher, "_ZN3c1010Dispatcher13realSingletonEv", (void))          \
     M(at_result, c10_find_operator,                                                    \
       "_ZN3c1010Dispatcher10findSchemaERKNS_12OperatorNameE", (void *, const void *))  \
+    M(void *, c10_registered_kernel,                                                   \
+      "_ZNK3c104impl13OperatorEntry23getKernelForDispatchKeyENS_11DispatchKeyE",       \
+      (const void *, uint16_t))                                                        \
+    M(uint16_t, c10_dispatch_key,                                                      \
+      "_ZN3c1016parseDispatchKeyERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcE" \
+      "EE",                                                                            \
+      (const void *))                                                                  \
     M(void, c10_set_allocator,                                                         \
       "_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh",                        \
       (int8_t, void *, uint8_t))                                                       \

@@ -210,3 +210,47 @@ for name, (op, call) in calls.items():
     assert hits.accelerated == 0 and not hits.forwarded, hits
 """
     switching.python(program, PTAC_HIDE_SYMBOLS=hidden)
+
+
+def test_dispatcher_stays_consistent() -> None:
+    """Torch checks its table before it says that a device has no kernel."""
+    switching.python("""
+import torch
+import pai_torchacc as ptac
+from pai_torchacc import _C
+
+sparse, indices = torch.eye(3).to_sparse(), torch.zeros(3, 3, dtype=torch.long)
+calls = [
+    lambda: torch.nn.functional.gelu(sparse),
+    lambda: torch.nn.functional.max_pool2d(sparse[None], 2),
+    lambda: torch.gather(sparse, 0, indices),
+    lambda: sparse.bernoulli_(0.5),
+]
+
+def errors():
+    torch._C._dispatch_check_all_invariants()
+    for call in calls:
+        try:
+            call()
+        except NotImplementedError as error:
+            yield str(error).split(". ")[0]
+
+expected = list(errors())
+assert len(expected) == len(calls), expected
+rows, one = torch.randn(4, 64), torch.zeros(2, 1, dtype=torch.long).expand(2, 64)
+ptac.enable("operator_fusion")
+_C.pin("gather", _C.preferred_row("gather"))
+assert list(errors()) == expected
+library = torch.library.Library("aten", "IMPL")
+library.impl("gather", lambda *args, **options: rows, "CPU")
+assert torch.gather(rows, 0, one) is rows
+assert list(errors()) == expected
+library._destroy()
+torch.gather(rows, 0, one)
+assert _C.counters("gather")[0] == 1  # what torch has registered is still ours
+assert list(errors()) == expected
+ptac.disable()
+assert list(errors()) == expected
+torch.gather(rows, 0, one)
+assert _C.counters("gather")[0] == 1
+""")

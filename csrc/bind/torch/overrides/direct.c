@@ -3,7 +3,6 @@
  */
 #include "bind/torch/overrides/direct.h"
 
-#include "bind/abi/dispatch_slot.h"
 #include "bind/torch/overrides/override.h"
 
 static ptac_direct *first;
@@ -19,32 +18,49 @@ const ptac_direct *ptac_direct_first(void)
     return first;
 }
 
+static void set(uint64_t *word, const void *typed)
+{
+    __atomic_store_n(word, (uint64_t)(uintptr_t)typed, __ATOMIC_RELEASE);
+}
+
+/* What torch has written anew is no longer ours. */
+static void take_out(ptac_direct *d)
+{
+    uint64_t *const words[] = {d->words.called, d->words.registered};
+
+    for (int i = 0; i < 2; i++)
+        if (words[i] && *words[i] == (uint64_t)(uintptr_t)d->typed)
+            set(words[i], (const void *)(uintptr_t)d->torchs);
+    d->words = (at_typed_words){0};
+}
+
+static void put_in(ptac_direct *d)
+{
+    d->words = at_entry_typed_words(d->name, d->overload);
+    if (!d->words.called)
+        return;
+    d->torchs = *d->words.called;
+    if (d->words.registered)
+        set(d->words.registered, d->typed);
+    set(d->words.called, d->typed);
+}
+
 void ptac_direct_install(const ptac_op_set *wanted)
 {
     for (ptac_direct *d = first; d; d = d->next) {
-        if (d->word && *d->word != (uint64_t)(uintptr_t)d->typed)
-            d->word = NULL; /* torch has written it anew: others came, or left */
-        if (d->word || !ptac_op_set_has(wanted, d->op) || !ptac_torch_has(d->symbol) ||
-            (d->needs && !ptac_torch_has(d->needs)))
-            continue;
-        d->word = at_entry_typed_word(d->name, d->overload);
-        if (!d->word)
-            continue;
-        d->torchs = *d->word;
-        __atomic_store_n(d->word, (uint64_t)(uintptr_t)d->typed, __ATOMIC_RELEASE);
+        if (d->words.called && *d->words.called != (uint64_t)(uintptr_t)d->typed)
+            take_out(d); /* others came, or left */
+        if (!d->words.called && ptac_op_set_has(wanted, d->op) &&
+            ptac_torch_has(d->symbol) && (!d->needs || ptac_torch_has(d->needs)))
+            put_in(d);
     }
 }
 
-/* Whoever has registered a kernel since has replaced the word too. */
 void ptac_direct_remove(const ptac_op_set *unwanted)
 {
-    for (ptac_direct *d = first; d; d = d->next) {
-        if (!d->word || !ptac_op_set_has(unwanted, d->op))
-            continue;
-        if (*d->word == (uint64_t)(uintptr_t)d->typed)
-            __atomic_store_n(d->word, d->torchs, __ATOMIC_RELEASE);
-        d->word = NULL;
-    }
+    for (ptac_direct *d = first; d; d = d->next)
+        if (d->words.called && ptac_op_set_has(unwanted, d->op))
+            take_out(d);
 }
 
 ptac_op_set ptac_direct_installed(void)
@@ -52,7 +68,7 @@ ptac_op_set ptac_direct_installed(void)
     ptac_op_set ops = {{0}};
 
     for (const ptac_direct *d = first; d; d = d->next)
-        if (d->word)
+        if (d->words.called)
             ptac_op_set_add(&ops, d->op);
     return ops;
 }

@@ -3,13 +3,14 @@
  *
  * Some operators cannot be registered through torch's C ABI: it cannot pass a Scalar,
  * nor a list of optional tensors. In the dispatcher's entry of such an operator we
- * replace the one word that C++ calls go by, the address of the CPU's kernel, and leave
+ * replace the word that C++ calls go by, the address of the CPU's kernel, and leave
  * torch's boxed kernel beside it: boxed calls go to stock. dispatch_slot.h says how the
  * word is found. Where it is not proved, or not torch's own, stock keeps the operator.
  */
 #ifndef PTAC_BIND_TORCH_OVERRIDES_DIRECT_H
 #define PTAC_BIND_TORCH_OVERRIDES_DIRECT_H
 
+#include "bind/abi/dispatch_slot.h"
 #include "bind/torch/dispatch.h"
 
 typedef struct ptac_direct {
@@ -19,8 +20,8 @@ typedef struct ptac_direct {
     const void *needs;  /* and of what else has to be there, or NULL */
     const void *typed;  /* (functor, keys, arguments ...), as C++ would call it */
 
-    /* Of those in the dispatcher: the word, and torch's address in it. */
-    uint64_t *word;
+    /* Of those in the dispatcher: where the address is, and torch's own. */
+    at_typed_words words;
     uint64_t torchs;
     struct ptac_direct *next;
 } ptac_direct;
