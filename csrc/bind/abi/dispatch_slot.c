@@ -7,9 +7,8 @@
  * have given way to a boxed one of torch's library, without unboxed ones, and the
  * functor holds the address that we have registered. Nothing else looks like that.
  *
- * The dispatcher makes an entry's kernels of those that are registered, of which it keeps
- * a list for each key. Where an operator has none for some device, it compares the two
- * before it says so; hence both get the address.
+ * The dispatcher makes an entry's kernels of those that are registered. Before it says
+ * that an operator has none for some device it compares them; hence both get the address.
  */
 #define _GNU_SOURCE /* dl_iterate_phdr */
 #include "bind/abi/dispatch_slot.h"
