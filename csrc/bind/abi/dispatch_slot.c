@@ -8,7 +8,7 @@
  * functor holds the address that we have registered. Nothing else looks like that.
  *
  * The dispatcher makes an entry's kernels of those that are registered. Before it says
- * that an operator has none for some device it compares them; hence both get the address.
+ * that an operator has none for some device it compares them: both get the address.
  */
 #define _GNU_SOURCE /* dl_iterate_phdr */
 #include "bind/abi/dispatch_slot.h"
