@@ -44,13 +44,16 @@ class Layer:
         added = (0,) * self.n_axes
         return stride, pad, dilation, self.is_transposed, added, self.groups
 
+    @property
+    def _places(self) -> tuple[int, ...]:
+        """Of an input's channel: its length, height and width, or depth as well."""
+        return (self.depth or self.width, *(self.width,) * (self.n_axes - 1))
+
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, weights, bias."""
         c, k = self.channels
-        places, taps = (self.width,) * self.n_axes, (self.size,) * self.n_axes
-        if self.depth:
-            places = (self.depth, *places[1:])
-        x = torch.randn(self.n, c, *places)
+        taps = (self.size,) * self.n_axes
+        x = torch.randn(self.n, c, *self._places)
         of_group = (
             (c, k // self.groups) if self.is_transposed else (k, c // self.groups)
         )
@@ -61,10 +64,13 @@ class Layer:
 
     def work(self) -> int:
         """Multiply-adds."""
-        x, w, bias = (t.to("meta") for t in self.tensors())
-        y = torch.convolution(x, w, bias, *self.options)
-        places = math.prod((x if self.is_transposed else y).shape[2:])
-        return self.n * places * w.numel()
+        (stride, *_), (padding, *_), *_ = self.options
+        reach = (self.size - 1) * self.dilation + 1 - 2 * padding
+        places = self._places
+        if not self.is_transposed:
+            places = tuple((place - reach) // stride + 1 for place in places)
+        taps = math.prod(self.channels) // self.groups * self.size**self.n_axes
+        return self.n * math.prod(places) * taps
 
 
 def _at(batches: tuple[int, ...], *shape: Any, **more: Any) -> list[tuple[Layer, ...]]:
