@@ -246,8 +246,10 @@ def cross_entropy_backward_from_logits(
 ) -> _Opt: ...
 
 # Optimizers.
+_Kind = Literal["sgd", "adam", "adadelta", "rmsprop", "adagrad", "nadam"]
+
 def optimizer_group(
-    kind: Literal["sgd", "adam", "adadelta"],
+    kind: _Kind,
     states: dict[Tensor, Any],
     group: dict[str, Any],
     multiplier: float,
@@ -255,7 +257,7 @@ def optimizer_group(
     /,
 ) -> Literal[-1, 0, 1]: ...
 def optimizer_step(
-    kind: Literal["sgd", "adam", "adadelta"],
+    kind: _Kind,
     optimizer: Any,
     multiplier: float,
     sums: list[float] | None,

@@ -105,6 +105,9 @@
     X(ADAM_STEP, "adam_step", FUSION)                                                  \
     X(ADAMW_STEP, "adamw_step", FUSION)                                                \
     X(ADADELTA_STEP, "adadelta_step", FUSION)                                          \
+    X(RMSPROP_STEP, "rmsprop_step", FUSION)                                            \
+    X(ADAGRAD_STEP, "adagrad_step", FUSION)                                            \
+    X(NADAM_STEP, "nadam_step", FUSION)                                                \
     X(ZERO_GRAD, "zero_grad", FUSION)
 
 typedef enum ptac_op {

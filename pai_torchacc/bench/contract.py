@@ -223,12 +223,18 @@ def _optimizer_samples(name: str) -> Iterator[Sample]:
         {"amsgrad": True, "fused": True},
     )
     adadelta = ({}, {"weight_decay": 0.01, "maximize": True}, {"rho": 0.5})
+    rmsprop = ({}, {"momentum": 0.9, "weight_decay": 0.01}, {"centered": True})
+    adagrad = ({}, {"lr_decay": 0.1, "weight_decay": 0.01}, {"fused": True})
+    nadam = ({}, {"weight_decay": 0.01}, {"foreach": True})
     cls, choices = {
         "sgd_step": (torch.optim.SGD, sgd),
         "zero_grad": (torch.optim.SGD, sgd),
         "adam_step": (torch.optim.Adam, adam),
         "adamw_step": (torch.optim.AdamW, adam),
         "adadelta_step": (torch.optim.Adadelta, adadelta),
+        "rmsprop_step": (torch.optim.RMSprop, rmsprop),
+        "adagrad_step": (torch.optim.Adagrad, adagrad),
+        "nadam_step": (torch.optim.NAdam, nadam),
     }[name]
 
     def three_steps(p: Tensor, grads: Tensor, options: dict[str, Any]) -> Tensor:

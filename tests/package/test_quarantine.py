@@ -145,6 +145,9 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "adam_step": lambda: optimizer_step(torch.optim.Adam),
     "adamw_step": lambda: optimizer_step(torch.optim.AdamW),
     "adadelta_step": lambda: optimizer_step(torch.optim.Adadelta),
+    "rmsprop_step": lambda: optimizer_step(torch.optim.RMSprop),
+    "adagrad_step": lambda: optimizer_step(torch.optim.Adagrad),
+    "nadam_step": lambda: optimizer_step(torch.optim.NAdam),
 }
 
 

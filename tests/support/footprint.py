@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import SGD, Adadelta, Adam, AdamW, optimizer
+from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, RMSprop, optimizer
 
-_MODULES = ("sgd", "adam", "adamw", "adadelta")
+_MODULES = ("sgd", "adam", "adamw", "adadelta", "rmsprop", "adagrad", "nadam")
 
 MODULES = (
     torch,
@@ -36,6 +36,9 @@ CLASSES = (
     Adam,
     AdamW,
     Adadelta,
+    RMSprop,
+    Adagrad,
+    NAdam,
     *{c for c in vars(nn).values() if isinstance(c, type)},
 )
 

@@ -6,10 +6,11 @@
  * computed in double as Python does and converted once. Kernels write in place and
  * cannot fail.
  *
- * Source of the arithmetic: torch/optim/{sgd,adam,adadelta}.py, _single_tensor_*, torch
+ * Source of the arithmetic: torch/optim/{sgd,adam,adadelta,rmsprop,
+ * adagrad,nadam}.py, _single_tensor_*, torch
  * 2.11 to 2.15; ATen's add, lerp and addcmul fuse their multiply-add where its kernels
  * are built for AVX2 or AVX-512 (ptac_the_host.fma). What differs in its fused kernels
- * (native/cpu/Fused{SGD,Adam}Kernel.cpp), as results show: see ptac_step_way.
+ * (native/cpu/Fused{SGD,Adam,Adagrad}Kernel.cpp), as results show: see ptac_step_way.
  */
 #ifndef PTAC_OPS_OPTIM_STEP_H
 #define PTAC_OPS_OPTIM_STEP_H
@@ -24,11 +25,14 @@ typedef struct ptac_step_item {
     void *param;
     const void *grad;
     /* SGD: momentum buffer. Adam: exp_avg, exp_avg_sq, its maximum. Adadelta:
-       square_avg, acc_delta */
+       square_avg, acc_delta. RMSprop: square_avg, momentum_buffer, grad_avg. Adagrad:
+       sum. NAdam: exp_avg, exp_avg_sq. What the options do not want is NULL. */
     void *state[3];
     bool is_first; /* SGD: the momentum buffer is new and takes the gradient */
-    /* Adam, which counts steps per parameter: */
+    /* Adam, Adagrad (the first) and NAdam, which count steps per parameter: */
     double step_size_neg, bias_correction2_sqrt;
+    /* NAdam: the gradient's share, and what its loop divides by before the root */
+    double grad_size_neg, bias_correction2;
     void *
         step; /* capturable: in place of these two, the count, a number on the device */
 } ptac_step_item;
@@ -60,9 +64,26 @@ typedef struct ptac_adadelta {
     bool maximize;
 } ptac_adadelta;
 
+typedef struct ptac_rmsprop {
+    double alpha, one_minus_alpha, eps, lr_neg, weight_decay, momentum;
+    bool centered, maximize; /* momentum: of 0 or less there is none */
+} ptac_rmsprop;
+
+typedef struct ptac_adagrad {
+    double eps, weight_decay;
+    bool maximize;
+} ptac_adagrad;
+
+typedef struct ptac_nadam {
+    double one_minus_beta1, beta2, one_minus_beta2, eps;
+    double weight_decay, decay_factor; /* as Adam's */
+    bool maximize;
+} ptac_nadam;
+
 /*
  * Which of torch's implementations is asked for. The loop over tensors and "foreach"
- * give the same bits. Fused, on the CPU:
+ * give the same bits, but for NAdam, whose loop corrects the second moment before the
+ * root and whose "foreach" corrects the root. Fused, on the CPU:
  *
  *   - square roots are correctly rounded;
  *   - the last elements of a parameter, which do not fill a vector of 32 bytes,
@@ -84,6 +105,9 @@ typedef struct ptac_step {
         ptac_sgd sgd;
         ptac_adam adam;
         ptac_adadelta adadelta;
+        ptac_rmsprop rmsprop;
+        ptac_adagrad adagrad;
+        ptac_nadam nadam;
     };
     ptac_step_way way;           /* rows of CUDA know the loop alone */
     const ptac_step_item *items; /* ascending begin, no gaps */
@@ -91,7 +115,7 @@ typedef struct ptac_step {
     /*
      * Room for ptac_step_sums() numbers, or NULL: by block of elements, the sum of
      * gradient times gradient (SGD), or of gradient times what is added to the
-     * parameter (Adam), in double, whatever the number of threads. Adadelta has none.
+     * parameter (Adam), in double, whatever the number of threads. Others have none.
      */
     double *sums;
     /*
@@ -172,22 +196,24 @@ static inline int64_t ptac_step_sums(int64_t n_elements)
 ptac_status ptac_step_run(const ptac_call *call, ptac_range_fn f32, ptac_range_fn f64);
 
 /* The rows of an instruction set, from sgd_range_f32 and its like. */
+#define PTAC_STEP_RUN(kind)                                                            \
+    static ptac_status kind(const ptac_call *call)                                     \
+    {                                                                                  \
+        return ptac_step_run(call, kind##_range_f32, kind##_range_f64);                \
+    }
 #define PTAC_STEP_ROWS(name, features, takes)                                          \
-    static ptac_status sgd(const ptac_call *call)                                      \
-    {                                                                                  \
-        return ptac_step_run(call, sgd_range_f32, sgd_range_f64);                      \
-    }                                                                                  \
-    static ptac_status adam(const ptac_call *call)                                     \
-    {                                                                                  \
-        return ptac_step_run(call, adam_range_f32, adam_range_f64);                    \
-    }                                                                                  \
-    static ptac_status adadelta(const ptac_call *call)                                 \
-    {                                                                                  \
-        return ptac_step_run(call, adadelta_range_f32, adadelta_range_f64);            \
-    }                                                                                  \
+    PTAC_STEP_RUN(sgd)                                                                 \
+    PTAC_STEP_RUN(adam)                                                                \
+    PTAC_STEP_RUN(adadelta)                                                            \
+    PTAC_STEP_RUN(rmsprop)                                                             \
+    PTAC_STEP_RUN(adagrad)                                                             \
+    PTAC_STEP_RUN(nadam)                                                               \
     PTAC_ROW(SGD_STEP, name, PTAC_EXACT, features, takes, sgd)                         \
     PTAC_ROW(ADAM_STEP, name, PTAC_EXACT, features, takes, adam)                       \
     PTAC_ROW(ADAMW_STEP, name, PTAC_EXACT, features, takes, adam)                      \
-    PTAC_ROW(ADADELTA_STEP, name, PTAC_EXACT, features, takes, adadelta)
+    PTAC_ROW(ADADELTA_STEP, name, PTAC_EXACT, features, takes, adadelta)               \
+    PTAC_ROW(RMSPROP_STEP, name, PTAC_EXACT, features, takes, rmsprop)                 \
+    PTAC_ROW(ADAGRAD_STEP, name, PTAC_EXACT, features, takes, adagrad)                 \
+    PTAC_ROW(NADAM_STEP, name, PTAC_EXACT, features, takes, nadam)
 
 #endif

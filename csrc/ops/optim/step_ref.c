@@ -30,6 +30,9 @@ PTAC_SHAPES(SGD_STEP, classify, "dense", "foreach", "fused")
 PTAC_SHAPES(ADAM_STEP, classify, "dense", "foreach", "fused")
 PTAC_SHAPES(ADAMW_STEP, classify, "dense", "foreach", "fused")
 PTAC_SHAPES(ADADELTA_STEP, classify, "dense", "foreach")
+PTAC_SHAPES(RMSPROP_STEP, classify, "dense", "foreach")
+PTAC_SHAPES(ADAGRAD_STEP, classify, "dense", "foreach", "fused")
+PTAC_SHAPES(NADAM_STEP, classify, "dense", "foreach")
 
 static ptac_reason accepts(const ptac_call *call)
 {
@@ -83,8 +86,10 @@ ptac_status ptac_step_run(const ptac_call *call, ptac_range_fn f32, ptac_range_f
 
 #define OF(name) name##_f32
 #include "ops/optim/step_ref_tpl.h"
+#include "ops/optim/rooted_ref_tpl.h"
 #undef OF
 #define OF(name) name##_f64
 #include "ops/optim/step_ref_tpl.h"
+#include "ops/optim/rooted_ref_tpl.h"
 
 PTAC_STEP_ROWS("scalar", 0, accepts)

@@ -9,7 +9,7 @@
  *                         lanes of m, and CLEAR(zeros, v), v and there 0
  *   BEYOND(i, limit)      i >= limit, unsigned
  *
- * and gives sgd_tpl.h, adam_tpl.h and adadelta_tpl.h, for each type,
+ * and gives sgd_tpl.h, adam_tpl.h, adadelta_tpl.h and rooted_tpl.h, for each type,
  *
  *   DOT(sum, a, b)        sum + the products of all lanes, in double
  *   MAXIMUM(a, b)         NaN if either is
@@ -83,9 +83,11 @@ INLINE vec_f32 root_f32(vec_f32 x)
 
 #include "ops/optim/adam_tpl.h"
 #include "ops/optim/adadelta_tpl.h"
+#include "ops/optim/rooted_tpl.h"
 #include "ops/optim/sgd_tpl.h"
 #undef OF
 #define OF(name) name##_f64
 #include "ops/optim/adam_tpl.h"
 #include "ops/optim/adadelta_tpl.h"
+#include "ops/optim/rooted_tpl.h"
 #include "ops/optim/sgd_tpl.h"

@@ -17,13 +17,16 @@ STEPS: tuple[tuple[str, Any, dict[str, Any]], ...] = (
     ("adam_step", torch.optim.Adam, {}),
     ("adamw_step", torch.optim.AdamW, {}),
     ("adadelta_step", torch.optim.Adadelta, {}),
+    ("rmsprop_step", torch.optim.RMSprop, {"momentum": 0.9}),
+    ("adagrad_step", torch.optim.Adagrad, {}),
+    ("nadam_step", torch.optim.NAdam, {}),
 )
 
 # By kind of the table: what is asked of torch, and of which operators it can be.
 WAYS: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
     ("dense", {}, tuple(op for op, _, _ in STEPS)),
     ("foreach", {"foreach": True}, tuple(op for op, _, _ in STEPS)),
-    ("fused", {"fused": True}, ("sgd_step", "adam_step", "adamw_step")),
+    ("fused", {"fused": True}, ("sgd_step", "adam_step", "adamw_step", "adagrad_step")),
 )
 
 

@@ -7,19 +7,76 @@ torch's fused updates tell it of none but the counts'.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-_BOTH = {"lr": 0.003, "weight_decay": 0.01, "maximize": False}
-_ADAM = {**_BOTH, "eps": 1e-8, "amsgrad": True, "beta1": 0.9, "beta2": 0.999}
-_PROOFS: dict[str, dict[str, Any]] = {
-    "sgd_step": {**_BOTH, "momentum": 0.9, "dampening": 0.1, "nesterov": False},
-    "adam_step": {**_ADAM, "decoupled_weight_decay": False},
-    "adamw_step": {**_ADAM, "decoupled_weight_decay": True},
-    "adadelta_step": {**_BOTH, "rho": 0.9, "eps": 1e-6},
+_ALL = {"lr": 0.003, "weight_decay": 0.01, "maximize": False}
+_ADAM = {**_ALL, "eps": 1e-8, "amsgrad": True, "beta1": 0.9, "beta2": 0.999}
+_NADAM = {**_ALL, "eps": 1e-8, "momentum_decay": 4e-3, "beta1": 0.9, "beta2": 0.999}
+
+
+@dataclass
+class _Proof:
+    """Of an operator: torch's module, the options, and what a state has."""
+
+    module: str
+    options: dict[str, Any]
+    tensors: tuple[str, ...]
+    """In the order in which torch's update takes them, behind the gradients."""
+    has_scale: bool = False
+    """Whether the update takes the gradients' scale, and whether one is infinite."""
+    off: tuple[str, ...] = ("has_complex", "capturable", "differentiable")
+    ways: tuple[str, ...] = ("foreach", "fused")
+
+
+_PROOFS = {
+    "sgd_step": _Proof(
+        "sgd",
+        {**_ALL, "momentum": 0.9, "dampening": 0.1, "nesterov": False},
+        ("momentum_buffer",),
+        has_scale=True,
+        off=("has_sparse_grad",),
+    ),
+    "adam_step": _Proof(
+        "adam",
+        {**_ADAM, "decoupled_weight_decay": False},
+        ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"),
+        has_scale=True,
+    ),
+    "adamw_step": _Proof(
+        "adam",
+        {**_ADAM, "decoupled_weight_decay": True},
+        ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"),
+        has_scale=True,
+    ),
+    "adadelta_step": _Proof(
+        "adadelta",
+        {**_ALL, "rho": 0.9, "eps": 1e-6},
+        ("square_avg", "acc_delta", "step"),
+        ways=("foreach",),
+    ),
+    "rmsprop_step": _Proof(
+        "rmsprop",
+        {**_ALL, "alpha": 0.9, "eps": 1e-8, "momentum": 0.9, "centered": True},
+        ("square_avg", "grad_avg", "momentum_buffer", "step"),
+        ways=("foreach",),
+    ),
+    "adagrad_step": _Proof(
+        "adagrad",
+        {**_ALL, "lr_decay": 0.1, "eps": 1e-10},
+        ("sum", "step"),
+        has_scale=True,
+        off=("has_complex", "has_sparse_grad", "differentiable"),
+    ),
+    "nadam_step": _Proof(
+        "nadam",
+        {**_NADAM, "decoupled_weight_decay": False},
+        ("exp_avg", "exp_avg_sq", "mu_product", "step"),
+        ways=("foreach",),
+    ),
 }
-_OFF = dict.fromkeys(("has_complex", "capturable", "differentiable"), False)
-_NONE = None, None  # the scale of the gradients, and whether one of them is infinite
+_UNSET = ("foreach", "fused", "capturable", "differentiable")
 
 # Vectors of 32 bytes and, of both types, three elements beyond.
 _SIZE = 39
@@ -31,62 +88,59 @@ def prove(c: Any, torch: Any) -> dict[str, str]:
     Groups that ask for ``foreach`` or ``fused`` are served where these agree, too.
     """
     doubts = {}
-    for op, arguments in _PROOFS.items():
+    for op, proof in _PROOFS.items():
         try:
-            if not _agrees(c, torch, op, arguments, None):
+            if not _agrees(c, torch, proof, None):
                 doubts[op] = "torch's own update gives other bits"
         except (AttributeError, TypeError, RuntimeError) as error:
             doubts[op] = f"torch's own update could not be run: {error}"
-        for way in ("foreach", "fused"):
+        for way in proof.ways:
             c.optimizer_trust(op, way, op not in doubts)
             try:
-                is_proven = _agrees(c, torch, op, arguments, way)
+                is_proven = _agrees(c, torch, proof, way)
             except (AttributeError, TypeError, RuntimeError):
                 is_proven = False
             c.optimizer_trust(op, way, op not in doubts and is_proven)
     return doubts
 
 
-def _agrees(
-    c: Any, torch: Any, op: str, arguments: dict[str, Any], way: str | None
-) -> bool:
+def _agrees(c: Any, torch: Any, proof: _Proof, way: str | None) -> bool:
     dtypes = [torch.float32, torch.float64] if way == "fused" else [torch.float32]
-    return all(_agrees_in(c, torch, op, arguments, way, dtype) for dtype in dtypes)
+    return all(_agrees_in(c, torch, proof, way, dtype) for dtype in dtypes)
 
 
-def _agrees_in(
-    c: Any, torch: Any, op: str, arguments: dict[str, Any], way: str | None, dtype: Any
-) -> bool:
+def _number(torch: Any, key: str, dtype: Any, generator: Any) -> Any:
+    """What an update takes: squares are small, and means less than their roots."""
+    if key in ("step", "mu_product"):
+        value = 3.0 if key == "step" else 0.5
+        return torch.tensor(value, dtype=torch.float32, device="cpu")
+    number = torch.randn(_SIZE, generator=generator, dtype=dtype, device="cpu")
+    if key in ("param", "grad", "exp_avg", "momentum_buffer"):
+        return number
+    return number * 1e-6 if key == "grad_avg" else number.abs() * 1e-3
+
+
+def _agrees_in(c: Any, torch: Any, proof: _Proof, way: str | None, dtype: Any) -> bool:
+    options = proof.options
     generator = torch.Generator("cpu").manual_seed(0)
-    numbers = [
-        torch.randn(_SIZE, generator=generator, dtype=dtype, device="cpu")
-        for _ in range(5)
-    ]
-    step = torch.tensor(3.0, dtype=torch.float32, device="cpu")
-    numbers[3:] = [n.abs() * 1e-3 for n in numbers[3:]]
-    ours, stock = [n.clone() for n in numbers], [[n] for n in numbers]
-    kind = {"sgd_step": "sgd", "adadelta_step": "adadelta"}.get(op, "adam")
+    keys = ("param", "grad", *proof.tensors)
+    stock = [_number(torch, key, dtype, generator) for key in keys]
+    ours = [n.clone() for n in stock]
     inner = {None: "_single_tensor", "foreach": "_multi_tensor"}.get(way, "_fused")
-    update = getattr(import_module(f"torch.optim.{kind}"), f"{inner}_{kind}")
-    group = {"params": ours[:1], **arguments, **({way: True} if way else {})}
-    if kind == "sgd":
-        update(*stock[:3], *_NONE, has_sparse_grad=False, **arguments)
-        state = {"momentum_buffer": ours[2]}
-    elif kind == "adadelta":
-        for averages in (*ours[2:4], *numbers[2:4]):
-            averages.abs_()
-        update(*stock[:4], [step.clone()], **_OFF, **arguments)
-        state = dict(zip(("square_avg", "acc_delta"), ours[2:4], strict=True))
-        state["step"] = step
-    else:
-        update(*stock, [step.clone()], *_NONE, **_OFF, **arguments)
-        keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step")
-        state = dict(zip(keys, (*ours[2:], step), strict=True))
-        group["betas"] = arguments["beta1"], arguments["beta2"]
+    module = import_module(f"torch.optim.{proof.module}")
+    update = getattr(module, f"{inner}_{proof.module}")
+    scale = (None, None) if proof.has_scale else ()
+    update(*([n] for n in stock), *scale, **dict.fromkeys(proof.off, False), **options)
+    group = {"params": ours[:1], **dict.fromkeys(_UNSET), **options}
+    if "beta1" in options:
+        group["betas"] = options["beta1"], options["beta2"]
+    if way:
+        group[way] = True
     ours[0].grad = ours[1]
-    done = c.optimizer_group(kind, {ours[0]: state}, group, 1.0, None)
+    state = dict(zip(proof.tensors, ours[2:], strict=True))
+    done = c.optimizer_group(proof.module, {ours[0]: state}, group, 1.0, None)
     return (
         done == 1
-        and all(map(torch.equal, ours, numbers))
-        and [bool(n._version) for n in ours] == [bool(n._version) for n in numbers]
+        and all(map(torch.equal, ours, stock))
+        and [bool(n._version) for n in ours] == [bool(n._version) for n in stock]
     )

@@ -1,4 +1,4 @@
-"""Optimizer steps of torch's SGD, Adam, AdamW and Adadelta as one call each.
+"""Optimizer steps of torch's SGD, Adam, AdamW and their like as one call each.
 
 Two stand-ins a class. ``step`` is the short way, for instances without hooks in a
 process that is not being profiled: all groups in one call, or nothing. Everything else
@@ -34,7 +34,10 @@ from pai_torchacc.fusion.compiled import frame_callback, not_compiled_alone
 from pai_torchacc.fusion.shadow import Rehearsal
 from pai_torchacc.memory_reuse.steps import note_end
 
-OPERATORS = ("sgd_step", "adam_step", "adamw_step", "adadelta_step")
+OPERATORS = (
+    *("sgd_step", "adam_step", "adamw_step", "adadelta_step"),
+    *("rmsprop_step", "adagrad_step", "nadam_step"),
+)
 
 
 @dataclass
@@ -47,7 +50,7 @@ class _Step:
 
     cls: Any
     kind: str
-    """Torch's module of the class: ``"sgd"``, ``"adam"`` or ``"adadelta"``."""
+    """Torch's module of the class: ``"sgd"``, ``"adam"``, also AdamW's, and others."""
     base: _Step | None = None
     """Of the class that it inherits its step from."""
     hooked: Any = None
@@ -81,7 +84,7 @@ def hooked(cls: type, step: Any) -> Any:
 
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
-    from torch.optim import SGD, Adadelta, Adam, AdamW
+    from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, RMSprop
     from torch.optim.optimizer import Optimizer
 
     adam = _Step(Adam, "adam")
@@ -90,7 +93,10 @@ def install(c: Any, ledger: Ledger) -> None:
         _Step(SGD, "sgd"),
         adam,
         _Step(AdamW, "adam", adam if inherits else None),
-        _Step(Adadelta, "adadelta"),
+        *(
+            _Step(cls, cls.__name__.lower())
+            for cls in (Adadelta, RMSprop, Adagrad, NAdam)
+        ),
     ]
     for entry in steps:
         if entry.base and not ledger.has_set(entry.base.cls, "step"):
@@ -226,6 +232,7 @@ def _init_group(c: Any, cls: type, kind: str) -> Any:
     bare_step = inspect.unwrap(cls.step)
     caller = bare_step.__code__
     updates_as_found = _updates_as_found(kind)
+    nothing = (False, False) if kind == "adagrad" else False  # sparse or complex ones
 
     @functools.wraps(original)
     def _init_group(self: Any, group: Any, *lists: Any) -> Any:
@@ -259,7 +266,7 @@ def _init_group(c: Any, cls: type, kind: str) -> Any:
                 done = accelerated(kind, self.state, group, *rate)
             if done > 0 and rehearsal:
                 rehearsal.settle(op, time.perf_counter_ns() - start)
-            return False if done > 0 else original(self, group, *lists)
+            return nothing if done > 0 else original(self, group, *lists)
         except BaseException as error:
             hide(error)
             raise

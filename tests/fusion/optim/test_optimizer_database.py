@@ -10,7 +10,7 @@ import pytest
 import switching
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adadelta, Adam, AdamW
+from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, RMSprop
 from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_db
 
 OPERATOR = {
@@ -18,6 +18,9 @@ OPERATOR = {
     Adam: "adam_step",
     AdamW: "adamw_step",
     Adadelta: "adadelta_step",
+    RMSprop: "rmsprop_step",
+    Adagrad: "adagrad_step",
+    NAdam: "nadam_step",
 }
 
 

@@ -12,13 +12,16 @@ import pytest
 import switching
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adadelta, Adam, AdamW
+from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, RMSprop
 
 OPERATOR = {
     SGD: "sgd_step",
     Adam: "adam_step",
     AdamW: "adamw_step",
     Adadelta: "adadelta_step",
+    RMSprop: "rmsprop_step",
+    Adagrad: "adagrad_step",
+    NAdam: "nadam_step",
 }
 CLASSES = pytest.mark.parametrize("cls", OPERATOR)
 
@@ -43,6 +46,21 @@ class MyAdadelta(Adadelta):
     pass
 
 
+class MyRMSprop(RMSprop):
+    pass
+
+
+class MyAdagrad(Adagrad):
+    pass
+
+
+class MyNAdam(NAdam):
+    pass
+
+
+MINE = [MySGD, MyAdam, MyAdamW, MyAdadelta, MyRMSprop, MyAdagrad, MyNAdam]
+
+
 def numbers(dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.linspace(-1, 1, 12).reshape(3, 4).to(dtype)
 
@@ -65,7 +83,7 @@ def differentiable(cls: type) -> Any:
 
 
 def subclass(cls: type) -> Any:
-    mine = {SGD: MySGD, Adam: MyAdam, AdamW: MyAdamW, Adadelta: MyAdadelta}[cls]
+    (mine,) = (c for c in MINE if c.__base__ is cls)
     return mine([parameter()], lr=0.1)
 
 
@@ -262,8 +280,10 @@ def test_wrapped_by_torch_compile() -> None:
     """Its first use wraps _init_group of every optimizer, ours with it, for good."""
     program = """
 import torch, pai_torchacc as ptac, switching
-from torch.optim import SGD, Adadelta, Adam, AdamW
+from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, RMSprop
 from torch._dynamo.eval_frame import TorchPatcher
+
+CLASSES = SGD, Adam, AdamW, Adadelta, RMSprop, Adagrad, NAdam
 
 def steps(cls, **options):
     hits = switching.hits(cls.__name__.lower() + "_step")
@@ -277,15 +297,15 @@ def steps(cls, **options):
 
 with switching.accelerated():
     TorchPatcher.patch()
-    for cls in (SGD, Adam, AdamW, Adadelta):
+    for cls in CLASSES:
         assert steps(cls) == (2, {}), cls
         assert steps(cls, foreach=True) == (2, {}), cls
-for cls in (SGD, Adam, AdamW, Adadelta):
+for cls in CLASSES:
     assert steps(cls) == (0, {}), cls
     assert steps(cls, foreach=True) == (0, {}), cls
 for _ in range(2):
     with switching.accelerated():
-        for cls in (SGD, Adam, AdamW, Adadelta):
+        for cls in CLASSES:
             assert steps(cls) == (2, {}), cls
             assert steps(cls, foreach=True) == (2, {}), cls
 print("whole")
@@ -320,6 +340,9 @@ FUNCTIONS = (
     "adam._single_tensor_adam",
     "adadelta.adadelta",
     "adadelta._single_tensor_adadelta",
+    "rmsprop.rmsprop",
+    "adagrad._single_tensor_adagrad",
+    "nadam.nadam",
 )
 
 

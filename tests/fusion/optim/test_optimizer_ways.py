@@ -12,7 +12,7 @@ import pytest
 import switching
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adadelta, Adam, AdamW
+from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, RMSprop
 
 from pai_torchacc import _C, _host
 from pai_torchacc.fusion.optim import proof
@@ -22,8 +22,12 @@ OPERATOR = {
     Adam: "adam_step",
     AdamW: "adamw_step",
     Adadelta: "adadelta_step",
+    RMSprop: "rmsprop_step",
+    Adagrad: "adagrad_step",
+    NAdam: "nadam_step",
 }
-FUSED = [SGD, Adam, AdamW]
+FUSED = [SGD, Adam, AdamW, Adagrad]
+SCALED = [SGD, Adam, AdamW]  # since 2.13 Adagrad, too
 STEPS = 3
 
 
@@ -48,6 +52,14 @@ def adam_options() -> list[dict[str, Any]]:
     return [*options, {"lr": 0.1, "betas": (0.3, 0.9), "eps": 1e-3}]
 
 
+MORE: dict[type, dict[str, Any]] = {
+    SGD: {"momentum": 0.9},
+    Adam: {"amsgrad": True},
+    AdamW: {"amsgrad": True},
+}
+"""Options by which an optimizer keeps all that it can of a parameter."""
+
+
 def cases() -> list[tuple[type, dict[str, Any]]]:
     found: list[tuple[type, dict[str, Any]]] = []
     for cls, options in ((SGD, sgd_options()), (Adam, adam_options())):
@@ -55,6 +67,14 @@ def cases() -> list[tuple[type, dict[str, Any]]]:
             found += [(cls, o | {way: True}) for o in options]
     found += [(AdamW, o | {"fused": True}) for o in adam_options()]
     found += [(AdamW, {"foreach": True}), (Adadelta, {"foreach": True})]
+    decayed = {"weight_decay": 0.01, "maximize": True}
+    for way in ("foreach", "fused"):
+        found += [(Adagrad, {way: True}), (Adagrad, decayed | {way: True})]
+        found += [(Adagrad, {"lr": 1, "lr_decay": 0.3, way: True})]
+    for options in ({}, decayed, {"momentum": 0.9, "centered": True}):
+        found.append((RMSprop, options | {"foreach": True}))
+    for options in ({}, decayed, {"weight_decay": 0.1, "decoupled_weight_decay": True}):
+        found.append((NAdam, options | {"foreach": True}))
     return found
 
 
@@ -144,8 +164,7 @@ def test_autograd_hears_of_the_writes_that_torch_tells_it_of(
     def program() -> Any:
         torch.manual_seed(5)
         w, x = nn.Parameter(torch.randn(9, 9)), torch.randn(9, 9, requires_grad=True)
-        more = {"momentum": 0.9} if cls is SGD else {"amsgrad": True}
-        opt: Any = cls([w], lr=0.01, **more, **{way: True})
+        opt: Any = cls([w], lr=0.01, **MORE.get(cls, {}), **{way: True})
         walk(opt, [w], 1)
         tensors = [w, *opt.state[w].values()]
         versions = [t._version for t in tensors]
@@ -206,7 +225,7 @@ def test_states_go_from_way_to_way(cls: type, hooked: bool) -> None:
     def program(switch: Any) -> Any:
         torch.manual_seed(2)
         params = parameters(torch.float32)
-        more = {"momentum": 0.9} if cls is SGD else {"amsgrad": True}
+        more = MORE.get(cls, {})
         opt: Any = cls(params, lr=0.01, **more)
         walk(opt, params, 1)
         with switch:
@@ -230,7 +249,7 @@ def test_states_go_from_way_to_way(cls: type, hooked: bool) -> None:
 
 
 @pytest.mark.parametrize("found_inf", [False, True])
-@pytest.mark.parametrize("cls", FUSED)
+@pytest.mark.parametrize("cls", SCALED)
 def test_steps_that_a_scaler_leaves_its_scale_to(cls: type, found_inf: bool) -> None:
     """Torch's fused kernel divides the gradients, or leaves all as it was."""
 

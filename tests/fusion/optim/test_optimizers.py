@@ -17,7 +17,7 @@ import pytest
 import switching
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adadelta, Adam, AdamW
+from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, RMSprop
 
 import pai_torchacc as ptac
 from pai_torchacc import _host
@@ -29,6 +29,9 @@ OPERATOR = {
     Adam: "adam_step",
     AdamW: "adamw_step",
     Adadelta: "adadelta_step",
+    RMSprop: "rmsprop_step",
+    Adagrad: "adagrad_step",
+    NAdam: "nadam_step",
 }
 
 
@@ -68,10 +71,37 @@ def adadelta_options() -> list[dict[str, Any]]:
     return [*options, {"lr": 1, "rho": 1}, {"rho": 0.25, "eps": 1e-3}]
 
 
+def rmsprop_options() -> list[dict[str, Any]]:
+    """Of all that torch takes those that differ in what they compute."""
+    combinations = itertools.product((0, 0.9), (False, True), (0, 0.01))
+    options = [
+        {"momentum": m, "centered": c, "weight_decay": w} for m, c, w in combinations
+    ]
+    return [*options, {"lr": 1, "alpha": 0.25, "centered": True, "maximize": True}]
+
+
+def adagrad_options() -> list[dict[str, Any]]:
+    combinations = itertools.product((0, 0.01), (False, True))
+    options = [{"weight_decay": w, "maximize": m} for w, m in combinations]
+    return [*options, {"lr": 1, "lr_decay": 0.3, "initial_accumulator_value": 0.1}]
+
+
+def nadam_options() -> list[dict[str, Any]]:
+    combinations = itertools.product((0, 0.01), (False, True), (False, True))
+    options = [
+        {"weight_decay": w, "maximize": m, "decoupled_weight_decay": d}
+        for w, m, d in combinations
+    ]
+    return [*options, {"lr": 1, "betas": (0.3, 0.9), "momentum_decay": 0.1}]
+
+
 CASES = (
     [(SGD, o) for o in sgd_options()]
     + [(cls, o) for cls in (Adam, AdamW) for o in adam_options()]
     + [(Adadelta, o) for o in adadelta_options()]
+    + [(RMSprop, o) for o in rmsprop_options()]
+    + [(Adagrad, o) for o in adagrad_options()]
+    + [(NAdam, o) for o in nadam_options()]
 )
 
 
@@ -209,7 +239,7 @@ def test_unset_and_false_are_accelerated(
     op = OPERATOR[cls]
     asked = (
         {"foreach": foreach}
-        if cls is Adadelta
+        if cls in (Adadelta, RMSprop, NAdam)
         else {"foreach": foreach, "fused": fused}
     )
     with switching.accelerated(op):
@@ -236,8 +266,10 @@ def test_built_before_enable_and_used_after_disable(cls: type) -> None:
     def start() -> tuple[list[nn.Parameter], Any]:
         torch.manual_seed(2)
         params = parameters(torch.float32)
-        extra = {SGD: {"momentum": 0.9}, Adadelta: {}}.get(cls, {"amsgrad": True})
-        return params, cls(params, lr=0.01, **extra)
+        momentum = {"momentum": 0.9}
+        extra: dict[type, dict[str, Any]] = {SGD: momentum, RMSprop: momentum}
+        extra |= {cls: {"amsgrad": True} for cls in (Adam, AdamW)}
+        return params, cls(params, lr=0.01, **extra.get(cls, {}))
 
     stock = start()
     for seed in range(3):
@@ -332,7 +364,9 @@ def test_steps_below_the_least_measured_size_are_served(cls: type, n: int) -> No
     contract.exactly(ours, stock)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "adadelta"])
+@pytest.mark.parametrize(
+    "name", ["sgd", "adam", "adadelta", "rmsprop", "adagrad", "nadam"]
+)
 def test_a_torch_whose_update_gives_other_bits_is_not_trusted(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,8 @@ static void add_item(rng *r, test_call *c, ptac_dtype dtype, int64_t n, int n_st
     item->is_first = n_states == 1 && rng_chance(r, 30);
     item->step_size_neg = -1e-3 * (double)rng_between(r, 1, 20);
     item->bias_correction2_sqrt = 1e-2 * (double)rng_between(r, 1, 100);
+    item->bias_correction2 = 1e-2 * (double)rng_between(r, 1, 100);
+    item->grad_size_neg = -1e-4 * (double)rng_between(r, 1, 20);
     c->call.inputs[0].n_elements += item->n;
 }
 
@@ -196,6 +198,54 @@ static void make_adadelta(rng *r, test_call *c)
     make_way(r, c, PTAC_STEP_FUSED);
 }
 
+static void make_rmsprop(rng *r, test_call *c)
+{
+    ptac_rmsprop *rmsprop = &((random_step *)c->params)->step.rmsprop;
+    const double alpha = rng_chance(r, 70) ? 0.99 : 0.3;
+
+    *rmsprop = (ptac_rmsprop){
+        .alpha = alpha,
+        .one_minus_alpha = 1 - alpha,
+        .eps = 1e-8,
+        .lr_neg = -1e-3 * (double)rng_between(r, 0, 20),
+        .weight_decay = rng_chance(r, 50) ? 0 : 0.01,
+        .momentum = rng_chance(r, 50) ? 0 : 0.9,
+        .centered = rng_chance(r, 50),
+        .maximize = rng_chance(r, 30),
+    };
+    make_step(r, c, PTAC_OP_RMSPROP_STEP, 3);
+    make_way(r, c, PTAC_STEP_FUSED);
+}
+
+static void make_adagrad(rng *r, test_call *c)
+{
+    ((random_step *)c->params)->step.adagrad = (ptac_adagrad){
+        .eps = 1e-10,
+        .weight_decay = rng_chance(r, 50) ? 0 : 0.01,
+        .maximize = rng_chance(r, 30),
+    };
+    make_step(r, c, PTAC_OP_ADAGRAD_STEP, 1);
+    make_way(r, c, PTAC_STEP_WAYS);
+}
+
+static void make_nadam(rng *r, test_call *c)
+{
+    const double decay = rng_chance(r, 50) ? 0 : 0.01;
+    const bool is_decoupled = rng_chance(r, 50);
+
+    ((random_step *)c->params)->step.nadam = (ptac_nadam){
+        .one_minus_beta1 = rng_chance(r, 70) ? 1 - 0.9 : 1 - 0.3,
+        .beta2 = 0.999,
+        .one_minus_beta2 = 1 - 0.999,
+        .eps = 1e-8,
+        .weight_decay = is_decoupled ? 0 : decay,
+        .decay_factor = is_decoupled ? 1 - 1e-3 * decay : 1,
+        .maximize = rng_chance(r, 30),
+    };
+    make_step(r, c, PTAC_OP_NADAM_STEP, 2);
+    make_way(r, c, PTAC_STEP_FUSED);
+}
+
 /* A weight and a bias in float32, or in float64. */
 static bool typical_step(int i, rng *r, test_call *c, ptac_op op, int n_states)
 {
@@ -261,3 +311,9 @@ GENERATOR(adamw, .op = PTAC_OP_ADAMW_STEP, .make = make_adamw, .place = place,
           .roundings = 8, .typical = typical_adamw)
 
 GENERATOR(adadelta, .op = PTAC_OP_ADADELTA_STEP, .make = make_adadelta, .place = place)
+
+GENERATOR(rmsprop, .op = PTAC_OP_RMSPROP_STEP, .make = make_rmsprop, .place = place)
+
+GENERATOR(adagrad, .op = PTAC_OP_ADAGRAD_STEP, .make = make_adagrad, .place = place)
+
+GENERATOR(nadam, .op = PTAC_OP_NADAM_STEP, .make = make_nadam, .place = place)

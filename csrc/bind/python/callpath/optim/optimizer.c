@@ -1,6 +1,6 @@
 /*
- * optimizer.c - torch.optim's SGD, Adam, AdamW and Adadelta: a step as one kernel call
- * a group.
+ * optimizer.c - torch.optim's SGD, Adam, AdamW, Adadelta, RMSprop, Adagrad and NAdam: a
+ * step as one kernel call a group.
  *
  * Nothing is written before all of a group is known to be plain.
  */
@@ -11,7 +11,7 @@
 /* Of others nobody knows what a sum of gradient times direction is. */
 static bool tells_sums(const ptac_optimizer_args *g)
 {
-    return g->kind != PTAC_OPTIM_ADADELTA && g->step.way != PTAC_STEP_FUSED;
+    return g->kind <= PTAC_OPTIM_ADAM && g->step.way != PTAC_STEP_FUSED;
 }
 
 /* Gather a group, and the row that steps it; none where nothing is to do. */
@@ -61,6 +61,18 @@ static void bump_versions(const ptac_optimizer_args *g)
         ptac_bump_version(g->written[i].tensor);
 }
 
+/* Stands before the count. */
+static void write_product(const ptac_written *written, double product)
+{
+    ptac_view view;
+
+    ptac_view_of(ptac_borrow(written->tensor), &view);
+    if (view.dtype == PTAC_F32)
+        *(float *)view.data = (float)product;
+    else
+        *(double *)view.data = product;
+}
+
 static void count_steps(const ptac_optimizer_args *g)
 {
     const Py_ssize_t each = written_by_each(g);
@@ -71,6 +83,8 @@ static void count_steps(const ptac_optimizer_args *g)
     for (Py_ssize_t i = each - 1; i < g->n_written; i += each) {
         ptac_view view;
 
+        if (g->kind == PTAC_OPTIM_NADAM)
+            write_product(&g->written[i - 1], g->owners[i / each].mu_product);
         ptac_view_of(ptac_borrow(g->written[i].tensor), &view);
         if (view.dtype == PTAC_F32)
             *(float *)view.data += 1;
@@ -205,8 +219,8 @@ static bool read_rate(PyObject *const *args, double *multiplier, PyObject **sums
 
 /*
  * optimizer_group(kind, states, group, multiplier, sums) -> 1: done; 0: stock has to
- * do it; -1: stock has to make the states, then ask again. The kind is "sgd", "adam",
- * which is AdamW's too, or "adadelta". The rate is multiplied; decoupled weight decay
+ * do it; -1: stock has to make the states, then ask again. The kind is the name of
+ * torch's module: "adam" is AdamW's too. The rate is multiplied; decoupled weight decay
  * goes by the rate as it is.
  *
  * sums is None, or a list: of a group that has stepped, the sum of gradient times

@@ -1,13 +1,11 @@
 /*
- * optimizer_args.c - reading parameters, gradients and states.
+ * optimizer_args.c - reading parameters and gradients.
  *
  * Everything is looked at in each step, since all of it may change between steps in any
  * way. What is missing or unusual sends the group to stock.
  */
 #include "bind/python/callpath/optim/optimizer_args.h"
 
-#include <float.h>
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -46,13 +44,14 @@ static bool make_room(ptac_optimizer_args *g)
     return true;
 }
 
-static void will_write(ptac_optimizer_args *g, PyObject *tensor, const void *data)
+void ptac_optimizer_args_write(ptac_optimizer_args *g, PyObject *tensor,
+                               const void *data)
 {
     g->written[g->n_written++] = (ptac_written){Py_NewRef(tensor), data};
 }
 
-/* Look at a tensor that lies where the group's do, and may be written. */
-static bool look_at(const ptac_optimizer_args *g, PyObject *tensor, ptac_view *view)
+bool ptac_optimizer_args_look(const ptac_optimizer_args *g, PyObject *tensor,
+                              ptac_view *view)
 {
     if (g->device == PTAC_ON_CPU) {
         if (!ptac_is_plain_and_versioned(tensor))
@@ -64,169 +63,6 @@ static bool look_at(const ptac_optimizer_args *g, PyObject *tensor, ptac_view *v
         return false;
     ptac_cuda_view_of(ptac_borrow(tensor), view);
     return view->device == g->number;
-}
-
-/* A state tensor that lies exactly as its parameter does. */
-static bool takes_after(const ptac_optimizer_args *g, PyObject *tensor,
-                        const ptac_view *param, void **data)
-{
-    ptac_view view;
-
-    if (!look_at(g, tensor, &view))
-        return false;
-    *data = view.n_elements ? view.data : NULL;
-    return view.dtype == param->dtype && ptac_view_is_alike(&view, param);
-}
-
-/*
- * The state of a parameter, borrowed. States usually stand in the order of the
- * parameters: position walks along and saves hashing, which calls Python for tensors.
- */
-static PyObject *find_state(PyObject *states, PyObject *param, Py_ssize_t *position)
-{
-    PyObject *key, *value;
-    Py_ssize_t next = *position;
-
-    if (PyDict_Next(states, &next, &key, &value) && key == param) {
-        *position = next;
-        return value;
-    }
-    return PyDict_GetItemWithError(states, param);
-}
-
-static ptac_verdict gather_momentum(ptac_optimizer_args *g, PyObject *state,
-                                    const ptac_view *view, ptac_step_item *item)
-{
-    PyObject *buffer =
-        state ? PyDict_GetItemWithError(state, ptac_names.momentum_buffer) : NULL;
-
-    if (PyErr_Occurred())
-        return PTAC_RAISED;
-    item->is_first = !buffer || buffer == Py_None;
-    if (item->is_first) /* ptac_sgd_state_create() makes it, once nothing can refuse */
-        return PTAC_TAKE;
-    if (!takes_after(g, buffer, view, &item->state[0]))
-        return PTAC_STATE;
-    will_write(g, buffer, item->state[0]);
-    return PTAC_TAKE;
-}
-
-/*
- * The count after this step, in step's own precision; stock's comes on the CPU, float32
- * or float64, 0-d.
- */
-static bool read_step(PyObject *tensor, ptac_view *view, double *count)
-{
-    if (!ptac_is_plain_and_versioned(tensor))
-        return false;
-    ptac_view_of(ptac_borrow(tensor), view);
-    if (view->n_elements != 1 || (view->dtype != PTAC_F32 && view->dtype != PTAC_F64))
-        return false;
-    if (view->dtype == PTAC_F32)
-        *count = *(const float *)view->data + 1.0f;
-    else
-        *count = *(const double *)view->data + 1.0;
-    return *count >= 1;
-}
-
-/* Of capturable steps: the count lies on the device, and stays untold here. */
-static ptac_verdict gather_count(ptac_optimizer_args *g, PyObject *tensor,
-                                 ptac_step_item *item)
-{
-    ptac_adam *adam = &g->step.adam;
-    ptac_view view;
-
-    if (!look_at(g, tensor, &view) || view.n_elements != 1 ||
-        (view.dtype != PTAC_F32 && view.dtype != PTAC_F64) ||
-        (g->n_items && view.dtype != adam->step_dtype))
-        return PTAC_STATE;
-    adam->step_dtype = view.dtype;
-    item->step = view.data;
-    will_write(g, tensor, view.data);
-    return PTAC_TAKE;
-}
-
-static ptac_verdict gather_moments(ptac_optimizer_args *g, PyObject *state,
-                                   const ptac_view *view, ptac_step_item *item)
-{
-    PyObject *keys[] = {ptac_names.exp_avg, ptac_names.exp_avg_sq,
-                        ptac_names.max_exp_avg_sq},
-             *step;
-    const int n_keys = g->step.adam.amsgrad ? 3 : 2;
-    const bool is_fused = g->step.way == PTAC_STEP_FUSED;
-    ptac_view step_view;
-    double count, correction2;
-
-    if (!state || PyDict_Size(state) == 0)
-        return PTAC_NEEDS_STATE;
-    for (int i = 0; i < n_keys; i++) {
-        PyObject *tensor = PyDict_GetItemWithError(state, keys[i]);
-
-        if (!tensor || !takes_after(g, tensor, view, &item->state[i]))
-            return PTAC_STATE;
-        will_write(g, tensor, item->state[i]);
-    }
-    step = PyDict_GetItemWithError(state, ptac_names.step);
-    if (step && g->step.adam.is_capturable)
-        return gather_count(g, step, item);
-    if (!step || !read_step(step, &step_view, &count))
-        return PTAC_STATE;
-    if (is_fused && (step_view.dtype != PTAC_F32 || !(count <= 0x1p24) ||
-                     count != (double)(int64_t)count))
-        return PTAC_STATE; /* which the fused kernel reads as an integer */
-    will_write(g, step, step_view.data);
-    item->step_size_neg = -(g->lr / (1 - pow(g->beta1, count)));
-    if (!(fabs(item->step_size_neg) <= FLT_MAX))
-        return PTAC_ARGUMENT;
-    correction2 = 1 - pow(g->step.adam.beta2, count);
-    item->bias_correction2_sqrt = is_fused ? sqrt(correction2) : pow(correction2, 0.5);
-    return PTAC_TAKE;
-}
-
-static ptac_verdict gather_averages(ptac_optimizer_args *g, PyObject *state,
-                                    const ptac_view *view, ptac_step_item *item)
-{
-    PyObject *keys[] = {ptac_names.square_avg, ptac_names.acc_delta}, *step;
-    ptac_view step_view;
-    double count;
-
-    if (!state || PyDict_Size(state) == 0)
-        return PTAC_NEEDS_STATE;
-    for (int i = 0; i < 2; i++) {
-        PyObject *tensor = PyDict_GetItemWithError(state, keys[i]);
-
-        if (!tensor || !takes_after(g, tensor, view, &item->state[i]))
-            return PTAC_STATE;
-        will_write(g, tensor, item->state[i]);
-    }
-    step = PyDict_GetItemWithError(state, ptac_names.step);
-    if (!step || !read_step(step, &step_view, &count))
-        return PTAC_STATE;
-    will_write(g, step, step_view.data);
-    return PTAC_TAKE;
-}
-
-static ptac_verdict gather_state(ptac_optimizer_args *g, PyObject *states,
-                                 PyObject *param, Py_ssize_t *position,
-                                 const ptac_view *view, ptac_step_item *item)
-{
-    PyObject *state;
-
-    if (g->kind == PTAC_OPTIM_SGD && g->step.sgd.momentum == 0)
-        return PTAC_TAKE;
-    state = find_state(states, param, position);
-    if (PyErr_Occurred())
-        return PTAC_RAISED;
-    if (state && !PyDict_CheckExact(state))
-        return PTAC_STATE;
-    switch (g->kind) {
-    case PTAC_OPTIM_SGD:
-        return gather_momentum(g, state, view, item);
-    case PTAC_OPTIM_ADAM:
-        return gather_moments(g, state, view, item);
-    default:
-        return gather_averages(g, state, view, item);
-    }
 }
 
 static bool takes_dtype(ptac_device device, ptac_dtype dtype)
@@ -268,7 +104,7 @@ static ptac_verdict view_pair(ptac_optimizer_args *g, PyObject *param, PyObject 
         g->device = PTAC_ON_CUDA;
         g->number = view->device;
     }
-    if (!look_at(g, param, view))
+    if (!ptac_optimizer_args_look(g, param, view))
         return why_not(g, param);
     if (g->device == PTAC_ON_CPU) {
         if (!ptac_is_plain(grad))
@@ -276,7 +112,7 @@ static ptac_verdict view_pair(ptac_optimizer_args *g, PyObject *param, PyObject 
         ptac_view_of(ptac_borrow(grad), grad_view);
         return is_capturable(g) ? PTAC_CAPTURABLE : PTAC_TAKE;
     }
-    if (g->kind == PTAC_OPTIM_ADADELTA)
+    if (g->kind > PTAC_OPTIM_ADAM)
         return PTAC_DEVICE;
     if (g->step.way != PTAC_STEP_LOOP)
         return g->step.way == PTAC_STEP_FUSED ? PTAC_FUSED : PTAC_FOREACH;
@@ -308,11 +144,12 @@ static ptac_verdict gather_pair(ptac_optimizer_args *g, PyObject *states,
     item.n = view.n_elements;
     item.param = view.data;
     item.grad = grad_view.data;
-    will_write(g, param, item.n ? item.param : NULL);
-    result = gather_state(g, states, param, position, &view, &item);
+    ptac_optimizer_args_write(g, param, item.n ? item.param : NULL);
+    g->owners[g->n_items] = (ptac_item_owner){.param = param, .grad = grad};
+    result = ptac_optimizer_args_state(g, states, param, position, &view, &item);
     if (result)
         return result;
-    g->owners[g->n_items] = (ptac_item_owner){param, Py_NewRef(grad), false};
+    Py_INCREF(grad);
     g->items[g->n_items++] = item;
     g->n_elements += item.n;
     return PTAC_TAKE;

@@ -16,9 +16,10 @@ typedef struct ptac_written {
 
 /* Whose an item is. */
 typedef struct ptac_item_owner {
-    PyObject *param; /* borrowed from written */
-    PyObject *grad;  /* owned */
-    bool said_none;  /* its state's momentum buffer was None before this step */
+    PyObject *param;   /* borrowed from written */
+    PyObject *grad;    /* owned */
+    bool said_none;    /* its state's momentum buffer was None before this step */
+    double mu_product; /* NAdam: what that is after this step */
 } ptac_item_owner;
 
 /* The class of an optimizer; Python names it as torch does its module. */
@@ -26,6 +27,9 @@ typedef enum ptac_optim_kind {
     PTAC_OPTIM_SGD = 0,
     PTAC_OPTIM_ADAM, /* and AdamW */
     PTAC_OPTIM_ADADELTA,
+    PTAC_OPTIM_RMSPROP,
+    PTAC_OPTIM_ADAGRAD,
+    PTAC_OPTIM_NADAM,
     PTAC_OPTIM_KINDS,
 } ptac_optim_kind;
 
@@ -43,8 +47,8 @@ typedef struct ptac_optimizer_args {
     int32_t number;     /* of a CUDA device */
     ptac_dtype dtype;
     int64_t n_elements;
-    double beta1;
-    double lr;              /* Adam: as the step is to use it */
+    double beta1, beta2, lr_decay, momentum_decay;
+    double lr;              /* Adam, Adagrad, NAdam: as the step is to use it */
     PyObject *lr_tensor;    /* capturable Adam: owned, or NULL where it is a number */
     bool has_begun;         /* on CUDA: something may have been written */
     const ptac_kernel *row; /* NULL while there is none */
@@ -85,6 +89,22 @@ void ptac_optimizer_args_release(ptac_optimizer_args *g);
 /* Its first part: hyperparameters, and options that are for other implementations. */
 ptac_verdict ptac_optimizer_options_read(ptac_optimizer_args *g, PyObject *group,
                                          double multiplier);
+
+/* Look at a tensor that lies where the group's do, and may be written. */
+bool ptac_optimizer_args_look(const ptac_optimizer_args *g, PyObject *tensor,
+                              ptac_view *view);
+
+/* Among what the next item writes; for each item there is room for five. */
+void ptac_optimizer_args_write(ptac_optimizer_args *g, PyObject *tensor,
+                               const void *data);
+
+/*
+ * What the states keep of a parameter, for the item that is to be the group's next. The
+ * position walks along, since states usually stand in the order of the parameters.
+ */
+ptac_verdict ptac_optimizer_args_state(ptac_optimizer_args *g, PyObject *states,
+                                       PyObject *param, Py_ssize_t *position,
+                                       const ptac_view *view, ptac_step_item *item);
 
 /* Its last: parameters that share memory would race, where threads share the work. */
 ptac_verdict ptac_optimizer_args_overlap(const ptac_optimizer_args *g);

@@ -34,13 +34,13 @@ static bool read_beta(PyObject *value, double *beta)
     return *beta >= 0 && *beta < 1;
 }
 
-/* None and a missing key count as false; anything but a bool is stock's. */
+/* None counts as false. Where the key is missing, stock raises; others are stock's. */
 static bool read_flag(PyObject *group, PyObject *key, bool *flag)
 {
     PyObject *value = PyDict_GetItemWithError(group, key);
 
     *flag = value == Py_True;
-    return !value || value == Py_None || PyBool_Check(value);
+    return value && (value == Py_None || PyBool_Check(value));
 }
 
 unsigned ptac_optim_ways[PTAC_N_OPS];
@@ -61,16 +61,21 @@ static ptac_reason read_implementation(PyObject *group, ptac_optimizer_args *g,
     const struct {
         PyObject *key;
         ptac_reason why;
+        unsigned without; /* kinds whose step() asks for no such key, a bit each */
     } others[] = {
-        {ptac_names.foreach, PTAC_FOREACH},
-        {ptac_names.fused, PTAC_FUSED},
-        {ptac_names.capturable, PTAC_CAPTURABLE},
-        {ptac_names.differentiable, PTAC_DIFFERENTIABLE},
+        {ptac_names.foreach, PTAC_FOREACH, 0},
+        {ptac_names.fused, PTAC_FUSED,
+         1u << PTAC_OPTIM_ADADELTA | 1u << PTAC_OPTIM_RMSPROP | 1u << PTAC_OPTIM_NADAM},
+        {ptac_names.capturable, PTAC_CAPTURABLE,
+         1u << PTAC_OPTIM_SGD | 1u << PTAC_OPTIM_ADAGRAD},
+        {ptac_names.differentiable, PTAC_DIFFERENTIABLE, 0},
     };
 
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         bool flag;
 
+        if (others[i].without >> g->kind & 1)
+            continue;
         if (!read_flag(group, others[i].key, &flag))
             return others[i].why;
         if (!flag)
@@ -88,7 +93,8 @@ static ptac_reason read_implementation(PyObject *group, ptac_optimizer_args *g,
 
 bool ptac_optim_kind_of(PyObject *name, ptac_optim_kind *kind)
 {
-    static const char *const kinds[] = {"sgd", "adam", "adadelta"};
+    static const char *const kinds[] = {"sgd",     "adam",    "adadelta",
+                                        "rmsprop", "adagrad", "nadam"};
 
     _Static_assert(sizeof kinds / sizeof *kinds == PTAC_OPTIM_KINDS, "a name each");
     for (int i = 0; PyUnicode_Check(name) && i < PTAC_OPTIM_KINDS; i++) {
@@ -96,17 +102,25 @@ bool ptac_optim_kind_of(PyObject *name, ptac_optim_kind *kind)
         if (PyUnicode_CompareWithASCIIString(name, kinds[i]) == 0)
             return true;
     }
-    PyErr_SetString(PyExc_ValueError, "kinds of optimizers are sgd, adam and adadelta");
+    PyErr_SetString(PyExc_ValueError, "kinds of optimizers are sgd, adam, adadelta, "
+                                      "rmsprop, adagrad and nadam");
     return false;
 }
 
 ptac_op ptac_optim_op(PyObject *group, ptac_optim_kind kind)
 {
+    static const ptac_op ops[] = {
+        [PTAC_OPTIM_SGD] = PTAC_OP_SGD_STEP,
+        [PTAC_OPTIM_ADADELTA] = PTAC_OP_ADADELTA_STEP,
+        [PTAC_OPTIM_RMSPROP] = PTAC_OP_RMSPROP_STEP,
+        [PTAC_OPTIM_ADAGRAD] = PTAC_OP_ADAGRAD_STEP,
+        [PTAC_OPTIM_NADAM] = PTAC_OP_NADAM_STEP,
+    };
     PyObject *flag;
     bool is_decoupled;
 
     if (kind != PTAC_OPTIM_ADAM)
-        return kind == PTAC_OPTIM_SGD ? PTAC_OP_SGD_STEP : PTAC_OP_ADADELTA_STEP;
+        return ops[kind];
     flag = PyObject_GetItem(group, ptac_names.decoupled_weight_decay);
     is_decoupled = flag == Py_True;
     Py_XDECREF(flag);
@@ -151,18 +165,23 @@ static bool read_rate(PyObject *group, ptac_optimizer_args *g, double multiplier
     return true;
 }
 
+static bool read_betas(PyObject *group, ptac_optimizer_args *g)
+{
+    PyObject *betas = PyDict_GetItemWithError(group, ptac_names.betas);
+
+    return betas && PyTuple_Check(betas) && PyTuple_Size(betas) == 2 &&
+           read_beta(PyTuple_GetItem(betas, 0), &g->beta1) &&
+           read_beta(PyTuple_GetItem(betas, 1), &g->beta2);
+}
+
 static bool read_adam(PyObject *group, ptac_optimizer_args *g, double multiplier)
 {
     ptac_adam *adam = &g->step.adam;
-    PyObject *betas = PyDict_GetItemWithError(group, ptac_names.betas);
-    double weight_decay, beta2;
+    double weight_decay;
     bool is_decoupled;
 
-    if (!read_flag(group, ptac_names.decoupled_weight_decay, &is_decoupled))
-        return false;
-    if (!betas || !PyTuple_Check(betas) || PyTuple_Size(betas) != 2 ||
-        !read_beta(PyTuple_GetItem(betas, 0), &g->beta1) ||
-        !read_beta(PyTuple_GetItem(betas, 1), &beta2))
+    if (!read_flag(group, ptac_names.decoupled_weight_decay, &is_decoupled) ||
+        !read_betas(group, g))
         return false;
     if (!read_rate(group, g, multiplier) ||
         !read_number(group, ptac_names.eps, &adam->eps) ||
@@ -171,8 +190,8 @@ static bool read_adam(PyObject *group, ptac_optimizer_args *g, double multiplier
         !read_flag(group, ptac_names.maximize, &adam->maximize))
         return false;
     adam->one_minus_beta1 = 1 - g->beta1;
-    adam->beta2 = beta2;
-    adam->one_minus_beta2 = 1 - beta2;
+    adam->beta2 = g->beta2;
+    adam->one_minus_beta2 = 1 - g->beta2;
     adam->weight_decay = is_decoupled ? 0 : weight_decay;
     adam->decoupled_decay = is_decoupled ? weight_decay : 0;
     adam->decay_factor =
@@ -198,6 +217,60 @@ static bool read_adadelta(PyObject *group, ptac_adadelta *adadelta, double multi
     return true;
 }
 
+static bool read_rmsprop(PyObject *group, ptac_rmsprop *rmsprop, double multiplier)
+{
+    double lr;
+
+    if (!read_number(group, ptac_names.lr, &lr) ||
+        !read_number(group, ptac_names.alpha, &rmsprop->alpha) ||
+        !read_number(group, ptac_names.eps, &rmsprop->eps) ||
+        !read_number(group, ptac_names.weight_decay, &rmsprop->weight_decay) ||
+        !read_number(group, ptac_names.momentum, &rmsprop->momentum) ||
+        !read_flag(group, ptac_names.centered, &rmsprop->centered) ||
+        !read_flag(group, ptac_names.maximize, &rmsprop->maximize))
+        return false;
+    rmsprop->lr_neg = -(lr * multiplier);
+    rmsprop->one_minus_alpha = 1 - rmsprop->alpha;
+    return true;
+}
+
+static bool read_adagrad(PyObject *group, ptac_optimizer_args *g, double multiplier)
+{
+    ptac_adagrad *adagrad = &g->step.adagrad;
+
+    if (!read_number(group, ptac_names.lr, &g->lr) ||
+        !read_number(group, ptac_names.lr_decay, &g->lr_decay) ||
+        !read_number(group, ptac_names.eps, &adagrad->eps) ||
+        !read_number(group, ptac_names.weight_decay, &adagrad->weight_decay) ||
+        !read_flag(group, ptac_names.maximize, &adagrad->maximize))
+        return false;
+    g->lr *= multiplier;
+    return true;
+}
+
+static bool read_nadam(PyObject *group, ptac_optimizer_args *g, double multiplier)
+{
+    ptac_nadam *nadam = &g->step.nadam;
+    double weight_decay;
+    bool is_decoupled;
+
+    if (!read_flag(group, ptac_names.decoupled_weight_decay, &is_decoupled) ||
+        !read_betas(group, g) || !read_number(group, ptac_names.lr, &g->lr) ||
+        !read_number(group, ptac_names.eps, &nadam->eps) ||
+        !read_number(group, ptac_names.weight_decay, &weight_decay) ||
+        !read_number(group, ptac_names.momentum_decay, &g->momentum_decay) ||
+        !read_flag(group, ptac_names.maximize, &nadam->maximize))
+        return false;
+    nadam->one_minus_beta1 = 1 - g->beta1;
+    nadam->beta2 = g->beta2;
+    nadam->one_minus_beta2 = 1 - g->beta2;
+    nadam->weight_decay = is_decoupled ? 0 : weight_decay;
+    nadam->decay_factor =
+        is_decoupled && weight_decay != 0 ? 1 - g->lr * weight_decay : 1;
+    g->lr *= multiplier;
+    return true;
+}
+
 static bool read_numbers(PyObject *group, ptac_optimizer_args *g, bool is_capturable,
                          double multiplier)
 {
@@ -207,8 +280,14 @@ static bool read_numbers(PyObject *group, ptac_optimizer_args *g, bool is_captur
     case PTAC_OPTIM_ADAM:
         g->step.adam.is_capturable = is_capturable;
         return read_adam(group, g, multiplier);
-    default:
+    case PTAC_OPTIM_ADADELTA:
         return read_adadelta(group, &g->step.adadelta, multiplier);
+    case PTAC_OPTIM_RMSPROP:
+        return read_rmsprop(group, &g->step.rmsprop, multiplier);
+    case PTAC_OPTIM_ADAGRAD:
+        return read_adagrad(group, g, multiplier);
+    default:
+        return read_nadam(group, g, multiplier);
     }
 }
 

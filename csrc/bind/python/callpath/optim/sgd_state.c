@@ -3,19 +3,32 @@
  */
 #include "bind/python/callpath/optim/optimizer_args.h"
 
-/* A new tensor that lies as this one of the group does; owned. */
-static PyObject *new_like(const ptac_optimizer_args *g, PyObject *param)
+/* Stock clones what it steps by: the gradient, or a sum with it, or its negative. */
+static bool steps_by_gradients(const ptac_optimizer_args *g)
+{
+    const ptac_sgd *sgd = &g->step.sgd;
+
+    return g->step.way == PTAC_STEP_FUSED || (sgd->weight_decay == 0 && !sgd->maximize);
+}
+
+/*
+ * A new tensor that lies as stock's clone does; owned. Strides of dimensions of size 1
+ * are the gradient's, but those that a sum has where it is contiguous.
+ */
+static PyObject *new_like(const ptac_optimizer_args *g, PyObject *grad)
 {
     const at_device device = {
         g->device == PTAC_ON_CUDA ? AT_DEVICE_CUDA : AT_DEVICE_CPU, g->number};
     at_tensor made = NULL;
     ptac_view view;
+    bool is_default;
 
-    (g->device == PTAC_ON_CUDA ? ptac_cuda_view_of : ptac_view_of)(ptac_borrow(param),
+    (g->device == PTAC_ON_CUDA ? ptac_cuda_view_of : ptac_view_of)(ptac_borrow(grad),
                                                                    &view);
+    is_default = !steps_by_gradients(g) && ptac_view_is_contiguous(&view);
     if (view.dtype >= PTAC_N_DTYPES ||
-        ptac_new_on(device, view.dtype, view.n_dims, view.sizes, view.strides, &made,
-                    NULL))
+        ptac_new_on(device, view.dtype, view.n_dims, view.sizes,
+                    is_default ? NULL : view.strides, &made, NULL))
         return PyErr_NoMemory();
     return ptac_wrap(made);
 }
@@ -31,7 +44,7 @@ static bool make_momentum(ptac_optimizer_args *g, PyObject *states, Py_ssize_t i
     before = PyObject_GetItem(state, ptac_names.momentum_buffer);
     PyErr_Clear();
     g->owners[i].said_none = before == Py_None;
-    buffer = new_like(g, g->owners[i].param);
+    buffer = new_like(g, g->owners[i].grad);
     if (!buffer)
         return false;
     if (T.aoti_torch_get_data_ptr(ptac_borrow(buffer), &g->items[i].state[0]))
