@@ -108,6 +108,10 @@
     X(RMSPROP_STEP, "rmsprop_step", FUSION)                                            \
     X(ADAGRAD_STEP, "adagrad_step", FUSION)                                            \
     X(NADAM_STEP, "nadam_step", FUSION)                                                \
+    X(CLIP_GRAD_NORM, "clip_grad_norm", FUSION)                                        \
+    X(FOREACH_CLAMP, "foreach_clamp", FUSION)                                          \
+    X(FOREACH_LERP, "foreach_lerp", FUSION)                                            \
+    X(UNSCALE_GRADS, "unscale_grads", FUSION)                                          \
     X(ZERO_GRAD, "zero_grad", FUSION)
 
 typedef enum ptac_op {

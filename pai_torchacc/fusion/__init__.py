@@ -78,10 +78,10 @@ def leftover(c: Any) -> list[str]:
 def _unproven(c: Any) -> set[str]:
     """Operators whose bits this torch does not confirm; found out once a process."""
     global _doubts  # noqa: PLW0603
-    from pai_torchacc.fusion.optim import proof
+    from pai_torchacc.fusion.optim import clipping, proof
     from pai_torchacc.fusion.optim.steps import OPERATORS
 
-    steps = set(OPERATORS)
+    steps = {*OPERATORS, clipping.OPERATOR}
     random = _unproven_random(c)
     if not _host.knows_rounding():
         return steps | random
@@ -90,7 +90,7 @@ def _unproven(c: Any) -> set[str]:
         try:
             for op in steps:
                 c.set_gate(op, "")
-            _doubts = _host.aside(proof.prove, c)
+            _doubts = _host.aside(proof.prove, c) | _host.aside(clipping.prove, c)
         finally:
             for op, row in pinned.items():
                 c.set_gate(op, "switched off")
@@ -272,11 +272,12 @@ def _install_stand_ins(c: Any) -> None:
         sequential,
     )
     from pai_torchacc.fusion.by_name import relu_max_pool2d
-    from pai_torchacc.fusion.optim import steps
+    from pai_torchacc.fusion.optim import clipping, steps
 
     if len(_ledger) or not _host.has_lean_paths():
         return
     steps.install(c, _ledger)
+    clipping.install(c, _ledger)
     linear.install(c, _ledger)
     mlp.install(c)
     norm_act.install(c)

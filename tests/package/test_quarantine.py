@@ -12,6 +12,7 @@ import switching
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
@@ -33,6 +34,19 @@ def optimizer_step(cls: type) -> list[Tensor]:
     opt = cls([p], lr=0.1)
     opt.step()
     return [p.detach(), *(v for v in opt.state[p].values() if v is not None)]
+
+
+def many(operate: Callable[[list[Tensor]], Any]) -> list[Tensor]:
+    """What an operation in place makes of a list of tensors."""
+    tensors = [torch.linspace(-1, 1, n) for n in (50, 7, 33)]
+    operate(tensors)
+    return tensors
+
+
+def unscale(tensors: list[Tensor]) -> None:
+    torch._amp_foreach_non_finite_check_and_unscale_(
+        tensors, torch.zeros(()), torch.tensor(0.3)
+    )
 
 
 def layers() -> list[Tensor]:
@@ -148,6 +162,10 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "rmsprop_step": lambda: optimizer_step(torch.optim.RMSprop),
     "adagrad_step": lambda: optimizer_step(torch.optim.Adagrad),
     "nadam_step": lambda: optimizer_step(torch.optim.NAdam),
+    "clip_grad_norm": lambda: [clip_grad._get_total_norm([PLAIN, TERMS])],
+    "foreach_clamp": lambda: many(lambda x: torch._foreach_clamp_min_(x, 0.1)),
+    "foreach_lerp": lambda: many(lambda x: torch._foreach_lerp_(x, x, 0.1)),
+    "unscale_grads": lambda: many(unscale),
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad
 from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, RMSprop, optimizer
 
 _MODULES = ("sgd", "adam", "adamw", "adadelta", "rmsprop", "adagrad", "nadam")
@@ -24,6 +25,7 @@ MODULES = (
     torch.compiler,
     torch.optim,
     optimizer,
+    clip_grad,
     *(sys.modules[f"torch.optim.{name}"] for name in _MODULES),
     *(m for name, m in sys.modules.items() if name.startswith("torch.nn.modules")),
 )

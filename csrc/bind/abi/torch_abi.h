@@ -241,6 +241,8 @@ typedef struct at_string {
     };
 } at_string;
 
+#include "bind/abi/torch_lists.h"
+
 /*
  * M(return type, name, mangled symbol, parameters): C++ functions. The mangled name
  * holds the parameter types, so a changed signature is a missing symbol; results are
@@ -458,6 +460,7 @@ typedef struct at_string {
       "RKSt8optionalIS1_El",                                                           \
       (at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, int64_t, bool, int64_t,  \
        const at_optional_tensor *, int64_t))                                           \
+    PTAC_TORCH_LISTS(M)                                                                \
     M(at_tensor, native_copy_, "_ZN2at6native5copy_ERNS_6TensorERKS1_b",               \
       (at_tensor, at_tensor, bool))                                                    \
     M(bool, native_is_neg, "_ZN2at6native6is_negERKNS_6TensorE", (at_tensor))          \

@@ -13,6 +13,7 @@ from pai_torchacc.bench.cases import (
     attention,
     conv,
     copies,
+    foreach,
     indexing,
     int8,
     layer_norm,
@@ -38,6 +39,7 @@ def cases() -> Iterator[Case]:
     families = (
         *(conv, depthwise, pool, norm, layer_norm, activation, upsample, copies),
         *(indexing, randomness, loss, losses, softmax, linear, attention, int8, optim),
+        foreach,
     )
     for family in families:
         yield from family.cases()

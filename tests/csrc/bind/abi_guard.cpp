@@ -27,6 +27,10 @@
 #include <ATen/ops/_adaptive_avg_pool3d_backward_cpu_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool3d_cpu_dispatch.h>
 #include <ATen/ops/_embedding_bag_dense_backward_cpu_dispatch.h>
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale_cpu_dispatch.h>
+#include <ATen/ops/_foreach_clamp_max_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/_foreach_clamp_min_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/_foreach_lerp_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/_fused_rms_norm_backward_cuda_dispatch.h>
 #include <ATen/ops/_fused_rms_norm_cuda_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cuda_dispatch.h>
@@ -177,6 +181,10 @@ template <> struct crossing<const c10::List<std::optional<at::Tensor>> &> {
 template <> struct crossing<const at::Scalar &> {
     using type = const at_scalar *;
 };
+template <> struct crossing<at::TensorList> {
+    using type = at_tensor_span;
+    static_assert(sizeof(at::Tensor) == sizeof(void *));
+};
 template <> struct crossing<at::IntArrayRef> {
     using type = at_ints;
 };
@@ -301,6 +309,17 @@ constexpr auto onednn_is_allowed = &at::Context::userEnabledMkldnn;
 constexpr auto convolution = &at::compositeexplicitautograd::convolution;
 constexpr auto convolution_backward =
     &at::compositeexplicitautograd::convolution_backward;
+constexpr auto foreach_clamp_min_ =
+    static_cast<void (*)(at::TensorList, const at::Scalar &)>(
+        &at::compositeexplicitautograd::_foreach_clamp_min_);
+constexpr auto foreach_clamp_max_ =
+    static_cast<void (*)(at::TensorList, const at::Scalar &)>(
+        &at::compositeexplicitautograd::_foreach_clamp_max_);
+constexpr auto foreach_lerp_ =
+    static_cast<void (*)(at::TensorList, at::TensorList, const at::Scalar &)>(
+        &at::compositeexplicitautograd::_foreach_lerp_);
+constexpr auto cpu_unscale_grads_ =
+    &at::cpu::_amp_foreach_non_finite_check_and_unscale_;
 constexpr auto cpu_max_pool2d_with_indices = &at::cpu::max_pool2d_with_indices;
 constexpr auto cpu_max_pool2d_with_indices_backward =
     &at::cpu::max_pool2d_with_indices_backward;

@@ -1,0 +1,31 @@
+/*
+ * torch_lists.h - a part of torch_abi.h: functions of torch's that take lists.
+ */
+#ifndef PTAC_BIND_ABI_TORCH_LISTS_H
+#define PTAC_BIND_ABI_TORCH_LISTS_H
+
+/* An ArrayRef<Tensor>: tensors are words, whose addresses are borrowed handles. */
+typedef struct at_tensor_span {
+    void *const *data;
+    size_t size;
+} at_tensor_span;
+
+#define PTAC_TORCH_LISTS(M)                                                            \
+    M(void, foreach_clamp_min_,                                                        \
+      "_ZN2at25compositeexplicitautograd19_foreach_clamp_min_"                         \
+      "EN3c108ArrayRefINS_6TensorEEERKNS1_6ScalarE",                                   \
+      (at_tensor_span, const at_scalar *))                                             \
+    M(void, foreach_clamp_max_,                                                        \
+      "_ZN2at25compositeexplicitautograd19_foreach_clamp_max_"                         \
+      "EN3c108ArrayRefINS_6TensorEEERKNS1_6ScalarE",                                   \
+      (at_tensor_span, const at_scalar *))                                             \
+    M(void, foreach_lerp_,                                                             \
+      "_ZN2at25compositeexplicitautograd14_foreach_lerp_"                              \
+      "EN3c108ArrayRefINS_6TensorEEES4_RKNS1_6ScalarE",                                \
+      (at_tensor_span, at_tensor_span, const at_scalar *))                             \
+    M(void, cpu_unscale_grads_,                                                        \
+      "_ZN2at3cpu42_amp_foreach_non_finite_check_and_unscale_"                         \
+      "EN3c108ArrayRefINS_6TensorEEERS3_RKS3_",                                        \
+      (at_tensor_span, at_tensor, at_tensor))
+
+#endif
