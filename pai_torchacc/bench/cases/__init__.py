@@ -24,6 +24,7 @@ from pai_torchacc.bench.cases import (
     optim,
     pool,
     randomness,
+    recurrent,
     softmax,
     upsample,
 )
@@ -37,7 +38,8 @@ def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
     families = (
         *(conv, depthwise, pool, norm, layer_norm, activation, upsample, copies),
-        *(indexing, randomness, loss, losses, softmax, linear, attention, int8, optim),
+        *(indexing, randomness, loss, losses, softmax, linear, attention, int8),
+        *(recurrent, optim),
     )
     for family in families:
         yield from family.cases()
