@@ -221,7 +221,10 @@ static void backward_group(const backward_job *job, backward_place *p, int64_t f
         for (int i = 0; i < n_tiles; i++)
             start_sums(job, u, &tiles[i]);
         add_terms(tiles, n_tiles, job->panels + u * n_terms, n_terms, n_vectors,
-                  n_vectors - 1);
+                  n_vectors - 1,
+                  job->panels + (u + TILE_VECTORS * LANES < n
+                                     ? (u + TILE_VECTORS * LANES) * n_terms
+                                     : 0));
         for (int i = 0; i < n_tiles; i++)
             store_sums(job, u, &tiles[i]);
     }
@@ -240,7 +243,7 @@ static void backward_tiles(int64_t begin, int64_t end, void *context)
     }
 }
 
-/* Panels [begin, end) of w_hh, whose columns lie side by side; zeros behind the last. */
+/* Panels [begin, end) of w_hh, whose columns lie side by side. */
 TARGET static void lay_out_panels(int64_t begin, int64_t end, void *context)
 {
     const backward_job *job = context;

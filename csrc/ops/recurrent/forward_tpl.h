@@ -213,6 +213,8 @@ static void forward_group(const forward_job *job, const forward_place *place,
 {
     tile tiles[GROUP_TILES];
     const int64_t width = job->n_gates * LANES;
+    const int64_t next = (place->block + 1) % job->n_blocks;
+    const float *h_panels = job->h_panels + place->block * job->n_hidden * width;
 
     for (int i = 0; i < n_tiles; i++) {
         take_rows(&tiles[i], job->n_rows, job->n_tiles, first + i);
@@ -220,11 +222,12 @@ static void forward_group(const forward_job *job, const forward_place *place,
     }
     if (!job->sums)
         add_terms(tiles, n_tiles, x_panel(job, place->block), job->n_in, job->n_gates,
-                  job->n_gates - 1);
+                  job->n_gates - 1, h_panels);
     for (int i = 0; i < n_tiles; i++)
         take_states(job, place, &tiles[i]);
-    add_terms(tiles, n_tiles, job->h_panels + place->block * job->n_hidden * width,
-              job->n_hidden, job->n_gates, TILE_VECTORS - 1);
+    add_terms(tiles, n_tiles, h_panels, job->n_hidden, job->n_gates, TILE_VECTORS - 1,
+              job->sums ? job->h_panels + next * job->n_hidden * width
+                        : x_panel(job, next));
     tiles_units(job, place, tiles, n_tiles);
 }
 
@@ -262,7 +265,7 @@ static void sum_x_group(const forward_job *job, int64_t block, int64_t begin,
         }
     }
     add_terms(tiles, n_tiles, x_panel(job, block), job->n_in, job->n_gates,
-              job->n_gates - 1);
+              job->n_gates - 1, x_panel(job, block));
     for (int i = 0; i < n_tiles; i++)
         for (int j = 0; j < tiles[i].n; j++)
             memcpy(sums_of(job, tiles[i].first + j, block), SUM(tiles[i].sums, j, 0),

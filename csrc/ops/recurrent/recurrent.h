@@ -2,13 +2,13 @@
  * recurrent.h - the operators lstm and gru, a layer in one direction over all steps of
  * a sequence, and their gradients. Level close.
  *
- * Formulas and the order of gates are torch's (nn.LSTM, nn.GRU). The gates' two products
- * and their nonlinear functions are one pass: rows of the batch do not depend on each
- * other, so that each thread takes some of them through all steps. Results depend
- * neither on threads nor on other rows.
+ * Formulas and the order of gates are torch's (nn.LSTM, nn.GRU). The gates' two
+ * products and their nonlinear functions are one pass: rows of the batch do not depend
+ * on each other, so that each thread takes some of them through all steps. Results
+ * depend neither on threads nor on other rows.
  *
  * Backward computes the gradients of the gates' sums; those of the weights and of x are
- * products of these, which bind/torch/rows/recurrent.c leaves to torch's library.
+ * products of these, which bind/torch/rows/recurrent leaves to torch's library.
  */
 #ifndef PTAC_OPS_RECURRENT_RECURRENT_H
 #define PTAC_OPS_RECURRENT_RECURRENT_H
@@ -17,9 +17,9 @@
 
 /*
  * Sizes: x [n_steps, n_rows, n_in], whose last stride is 1; all others are contiguous:
- * w_ih [g n_hidden, n_in] and w_hh [g n_hidden, n_hidden] of g = 4 gates (i, f, g, o) or
- * 3 (r, z, n); both biases [g n_hidden], or none; states [n_rows, n_hidden]. gru has no
- * c0.
+ * w_ih [g n_hidden, n_in] and w_hh [g n_hidden, n_hidden] of g = 4 gates (i, f, g, o)
+ * or 3 (r, z, n); both biases [g n_hidden], or none; states [n_rows, n_hidden]. gru has
+ * no c0.
  */
 enum {
     PTAC_RECURRENT_X,
@@ -47,8 +47,8 @@ enum {
 };
 
 /*
- * Backward: first is c0, or of gru h0; states are cells, or y. A gradient that is absent
- * is zero; that of y needs only its last stride to be 1.
+ * Backward: first is c0, or of gru h0; states are cells, or y. A gradient that is
+ * absent is zero; that of y needs only its last stride to be 1.
  */
 enum {
     PTAC_RECURRENT_GRAD_W_HH,

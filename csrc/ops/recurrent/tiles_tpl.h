@@ -1,10 +1,11 @@
 /*
  * tiles_tpl.h - products whose rows are few and whose sums stay in registers.
  *
- * A panel is up to four vectors of columns, laid out term by term. A tile of rows passes
- * a part of it, as much as fits into the first cache, with an accumulator for each of
- * its vectors; then the next tile does. Rows are read where they lie. What a tile has
- * added up goes to its sums in memory: sums of parts are as exact as a library's.
+ * A panel is up to four vectors of columns, laid out term by term. A tile of rows
+ * passes a part of it, as much as fits into the first cache, with an accumulator for
+ * each of its vectors; then the next tile does. Rows are read where they lie. What a
+ * tile has added up goes to its sums in memory: sums of parts are as exact as a
+ * library's.
  *
  * The includer defines, besides lanes, RECURRENT_REGISTERS: how many vectors fit into
  * registers.
@@ -22,15 +23,19 @@ enum {
     TILE_NUMBERS = TILE_ROWS * TILE_VECTORS * LANES,
     GROUP_TILES = 36 / TILE_ROWS, /* that pass a part before the next */
     PART_TERMS = 24 * 1024 / (4 * TILE_VECTORS * LANES),
+    LINE = 16,             /* numbers */
     SHARED_WORK = 1 << 18, /* multiply-adds that are worth a thread */
 };
 
 /* A row's sums; vector v of them. */
 #define SUM(sums, row, v) ((sums) + ((row)*TILE_VECTORS + (v)) * LANES)
 
-/* Terms of a part, as they go to a tile: its vectors' last sum is sum number last. */
+/*
+ * Terms of a part, as they go to a tile: its vectors' last sum is sum number last. With
+ * each term a line of what comes next is asked for, from next on.
+ */
 typedef struct part_terms {
-    const float *panel;
+    const float *panel, *next;
     int64_t begin, end;
     int n_vectors, last;
 } part_terms;
@@ -39,7 +44,7 @@ typedef struct part_terms {
 INLINE void add_part_of(const float *const rows[TILE_ROWS], const part_terms *p,
                         int n_rows, int n_vectors, float *sums)
 {
-    const float *panel = p->panel;
+    const float *panel = p->panel, *next = p->next;
     vec part[TILE_ROWS][TILE_VECTORS];
 
 #pragma GCC unroll 8
@@ -50,6 +55,8 @@ INLINE void add_part_of(const float *const rows[TILE_ROWS], const part_terms *p,
     for (int64_t k = p->begin; k < p->end; k++, panel += n_vectors * LANES) {
         vec terms[TILE_ROWS];
 
+        __builtin_prefetch(next);
+        next += LINE;
 #pragma GCC unroll 8
         for (int i = 0; i < n_rows; i++)
             terms[i] = v_set(rows[i][k]);
@@ -125,18 +132,25 @@ static inline void take_rows(tile *t, int64_t n_rows, int64_t n_tiles, int64_t i
     t->n = (int)((i + 1) * n_rows / n_tiles - t->first);
 }
 
-/* Add n_terms to the sums of some tiles, which have their rows. */
+/*
+ * Add n_terms to the sums of some tiles, which have their rows. Behind the panel comes
+ * what lies at after.
+ */
 static void add_terms(tile *tiles, int n_tiles, const float *panel, int64_t n_terms,
-                      int n_vectors, int last)
+                      int n_vectors, int last, const float *after)
 {
     part_terms p = {.panel = panel, .n_vectors = n_vectors, .last = last};
 
     for (; p.begin < n_terms; p.begin = p.end) {
+        const float *behind;
+
         p.end = ptac_least(n_terms, p.begin + PART_TERMS);
-        for (int i = 0; i < n_tiles; i++)
+        behind = p.panel + (p.end - p.begin) * n_vectors * LANES;
+        p.next = p.end < n_terms ? behind : after;
+        for (int i = 0; i < n_tiles; i++, p.next += (p.end - p.begin) * LINE)
             add_part_fns[tiles[i].n - 1][n_vectors - 1](tiles[i].rows, &p,
                                                         tiles[i].sums);
-        p.panel += (p.end - p.begin) * n_vectors * LANES;
+        p.panel = behind;
     }
 }
 

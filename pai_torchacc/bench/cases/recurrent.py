@@ -32,6 +32,8 @@ SIZES: tuple[Sizes, ...] = (
 )
 """Steps, rows, inputs and units."""
 
+SLOW = ("scalar",)
+
 FEW_ROWS = 8
 """As ops/recurrent/recurrent_ref.c has it."""
 
@@ -44,10 +46,11 @@ def cases() -> Iterator[Case]:
             work = n_steps * n_rows * (n_in + n_hidden) * n_gates * n_hidden
             kind = "rows" if n_rows >= FEW_ROWS else "few rows"
             variants = (partial(_forward, cls, sizes),)
-            yield Case(op, kind, "float32", work, variants)
+            yield Case(op, kind, "float32", work, variants, without_rows=SLOW)
             variants = (partial(_training, cls, sizes),)
             with_ops = (f"{op}_backward",)
-            yield Case(op, f"{kind}, gradient", "float32", work, variants, with_ops)
+            kind = f"{kind}, gradient"
+            yield Case(op, kind, "float32", work, variants, with_ops, SLOW)
 
 
 def _forward(cls: type[nn.RNNBase], sizes: Sizes) -> Call:

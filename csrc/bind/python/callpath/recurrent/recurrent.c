@@ -7,7 +7,7 @@
  * stock has to compute.
  */
 #include "bind/python/callpath/lean.h"
-#include "bind/torch/rows/recurrent.h"
+#include "bind/torch/rows/recurrent/layers.h"
 
 /* All layers as nodes in autograd's graph, or beside stock for shadow checks. */
 PTAC_LENT(recurrent_layers)

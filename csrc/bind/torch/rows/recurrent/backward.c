@@ -1,9 +1,9 @@
 /*
- * recurrent_backward.c - gradients of a layer of lstm or gru: those of the gates' sums
+ * backward.c - gradients of a layer of lstm or gru: those of the gates' sums
  * by a row, and of weights and x by products of torch's library.
  */
 #include "bind/torch/rows/gemm.h"
-#include "bind/torch/rows/recurrent.h"
+#include "bind/torch/rows/recurrent/layers.h"
 
 /* The call of a row, and what it makes. */
 typedef struct through_steps {

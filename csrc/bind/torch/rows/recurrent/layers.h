@@ -1,11 +1,11 @@
 /*
- * recurrent.h - lstm and gru on handles, for Python's call path: a layer in one
+ * layers.h - lstm and gru on handles, for Python's call path: a layer in one
  * direction with its gradients, and several of them where no gradient is wanted.
  *
  * The operators are those of ops/recurrent/recurrent.h. Level close.
  */
-#ifndef PTAC_BIND_TORCH_ROWS_RECURRENT_H
-#define PTAC_BIND_TORCH_ROWS_RECURRENT_H
+#ifndef PTAC_BIND_TORCH_ROWS_RECURRENT_LAYERS_H
+#define PTAC_BIND_TORCH_ROWS_RECURRENT_LAYERS_H
 
 #include "bind/torch/dispatch.h"
 #include "ops/recurrent/recurrent.h"

@@ -1,7 +1,7 @@
 /*
- * recurrent.c - calls of lstm and gru: read, made room for, and run layer by layer.
+ * layers.c - calls of lstm and gru: read, made room for, and run layer by layer.
  */
-#include "bind/torch/rows/recurrent.h"
+#include "bind/torch/rows/recurrent/layers.h"
 
 #include <string.h>
 
