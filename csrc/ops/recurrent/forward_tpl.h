@@ -5,6 +5,7 @@
  * the states follow from them at once. Where a thread has so few rows that tiles stay
  * unfilled, the products with x come first, for all steps together.
  */
+#include "ops/recurrent/gates_tpl.h"
 #include "ops/recurrent/tiles_tpl.h"
 
 /* A call, the weights laid out, and where the sums of x are, if they are there. */
@@ -32,24 +33,6 @@ enum {
     FEW = 4, /* rows that leave tiles so unfilled that the sums of x come first */
 };
 
-/* Of what is below -87 as small as a normal number can be. */
-INLINE vec gate_sigmoid(vec x)
-{
-    const vec e = v_exp_quick(v_min(v_set(87), v_sub(v_zero(), x)));
-
-    return v_reciprocal(v_add(v_set(1), e));
-}
-
-INLINE vec gate_tanh(vec x)
-{
-    const vec away = v_abs(x), square = v_mul(x, x);
-    const vec near = v_fma(v_mul(away, square), POLYNOMIAL(square, tanh_terms), away);
-    const vec e = v_exp_quick(v_mul(away, v_set(-2)));
-    const vec far = v_fnma(v_add(e, e), v_reciprocal(v_add(v_set(1), e)), v_set(1));
-
-    return v_with_sign(v_pick(v_less(away, v_set(0.5625f)), near, far), x);
-}
-
 /* A row's units [u, u + n) of a step. */
 typedef struct forward_units {
     int64_t row; /* of the batch */
@@ -58,6 +41,12 @@ typedef struct forward_units {
     int n;
     bool is_first, is_last;
 } forward_units;
+
+/* A gradient is as exact as 1 - tanh^2: where it is kept for, tanh is, too. */
+INLINE vec tanh_of(vec x, bool keeps)
+{
+    return keeps ? gate_tanh(x) : gate_tanh_quick(x);
+}
 
 INLINE void store_kept(const forward_job *job, const forward_units *p, const vec *kept)
 {
@@ -75,35 +64,36 @@ INLINE void store_h(const forward_job *job, const forward_units *p, vec h)
         v_store_first(job->hn + p->row * job->n_hidden + p->u, h, p->n);
 }
 
-INLINE void lstm_units(const forward_job *job, const forward_units *p, const vec *sums)
+INLINE void lstm_units(const forward_job *job, const forward_units *p, const vec *sums,
+                       bool keeps)
 {
     float *state = job->cn + p->row * job->n_hidden + p->u;
     const float *from = p->is_first ? job->c0 + p->row * job->n_hidden + p->u : state;
     const vec kept[PTAC_RECURRENT_KEPT] = {
         gate_sigmoid(sums[0]),
         gate_sigmoid(sums[1]),
-        gate_tanh(sums[2]),
+        tanh_of(sums[2], keeps),
         gate_sigmoid(sums[3]),
     };
     const vec c = v_fma(kept[1], v_load_first(from, p->n), v_mul(kept[0], kept[2]));
 
     v_store_first(state, c, p->n);
-    store_h(job, p, v_mul(kept[3], gate_tanh(c)));
-    if (!job->gates)
+    store_h(job, p, v_mul(kept[3], tanh_of(c, keeps)));
+    if (!keeps)
         return;
     store_kept(job, p, kept);
     v_store_first(job->cells + p->at * job->n_hidden + p->u, c, p->n);
 }
 
 INLINE void gru_units(const forward_job *job, const forward_units *p, const float *h,
-                      const vec *sums)
+                      const vec *sums, bool keeps)
 {
     const vec r = gate_sigmoid(sums[0]), z = gate_sigmoid(sums[1]);
-    const vec n = gate_tanh(v_fma(r, sums[3], sums[2]));
+    const vec n = tanh_of(v_fma(r, sums[3], sums[2]), keeps);
     const vec kept[PTAC_RECURRENT_KEPT] = {r, z, n, sums[3]};
 
     store_h(job, p, v_fma(z, v_sub(v_load_first(h + p->u, p->n), n), n));
-    if (job->gates)
+    if (keeps)
         store_kept(job, p, kept);
 }
 
@@ -129,29 +119,31 @@ INLINE void load_sums(const float *from, vec sums[TILE_VECTORS])
         sums[v] = v_load(from + v * LANES);
 }
 
-INLINE void lstm_tile(const forward_job *job, const tile *t, forward_units *p)
+INLINE void lstm_tile(const forward_job *job, const tile *t, forward_units *p,
+                      bool keeps)
 {
     for (int i = 0; i < t->n; i++, p->row++, p->at++) {
         vec sums[TILE_VECTORS];
 
         load_sums(SUM(t->sums, i, 0), sums);
-        lstm_units(job, p, sums);
+        lstm_units(job, p, sums, keeps);
     }
 }
 
-INLINE void gru_tile(const forward_job *job, const tile *t, forward_units *p)
+INLINE void gru_tile(const forward_job *job, const tile *t, forward_units *p,
+                     bool keeps)
 {
     for (int i = 0; i < t->n; i++, p->row++, p->at++) {
         vec sums[TILE_VECTORS];
 
         load_sums(SUM(t->sums, i, 0), sums);
-        gru_units(job, p, t->rows[i], sums);
+        gru_units(job, p, t->rows[i], sums, keeps);
     }
 }
 
-/* The states of a tile; n is a constant where the block is full. */
+/* The states of a tile; n is a constant where the block is full, and keeps always. */
 INLINE void tile_units(const forward_job *job, const forward_place *place,
-                       const tile *t, int n)
+                       const tile *t, int n, bool keeps)
 {
     forward_units p = {
         .row = t->first,
@@ -163,9 +155,9 @@ INLINE void tile_units(const forward_job *job, const forward_place *place,
     };
 
     if (job->n_gates == PTAC_LSTM_GATES)
-        lstm_tile(job, t, &p);
+        lstm_tile(job, t, &p, keeps);
     else
-        gru_tile(job, t, &p);
+        gru_tile(job, t, &p, keeps);
 }
 
 TARGET static void tiles_units(const forward_job *job, const forward_place *place,
@@ -174,10 +166,14 @@ TARGET static void tiles_units(const forward_job *job, const forward_place *plac
     const int64_t n = job->n_hidden - place->block * LANES;
 
     for (int i = 0; i < n_tiles; i++) {
-        if (n >= LANES)
-            tile_units(job, place, &tiles[i], LANES);
+        if (n >= LANES && job->gates)
+            tile_units(job, place, &tiles[i], LANES, true);
+        else if (n >= LANES)
+            tile_units(job, place, &tiles[i], LANES, false);
+        else if (job->gates)
+            tile_units(job, place, &tiles[i], (int)n, true);
         else
-            tile_units(job, place, &tiles[i], (int)n);
+            tile_units(job, place, &tiles[i], (int)n, false);
     }
 }
 
