@@ -98,6 +98,41 @@ def dropout_in_place(x: Tensor, p: float, train: bool, /) -> Tensor: ...
 def dropout_parts(x: Tensor, p: float, keeps: bool, /) -> Tensor | _Pair | None: ...
 def dropout_gradient(grad: Tensor, mask: Tensor, keep: float, /) -> _Opt: ...
 
+# Arguments as torch.lstm() and torch.gru() have them.
+def lstm(*args: Any) -> tuple[Tensor, Tensor, Tensor] | None: ...
+def gru(*args: Any) -> tuple[Tensor, Tensor] | None: ...
+def recurrent_layer(
+    op: str,
+    is_reverse: bool,
+    keeps: bool,
+    x: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    h0: Tensor,
+    b_ih: _Opt,
+    b_hh: _Opt,
+    c0: _Opt,
+    /,
+) -> tuple[Tensor, Tensor, _Opt, _Opt, _Opt] | None: ...
+def recurrent_backward(
+    op: str,
+    is_reverse: bool,
+    wants_x: bool,
+    wants_w: bool,
+    x: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    h0: Tensor,
+    y: Tensor,
+    gates: Tensor,
+    c0: _Opt,
+    cells: _Opt,
+    grad_y: _Opt,
+    grad_hn: _Opt,
+    grad_cn: _Opt,
+    /,
+) -> tuple[_Opt, ...] | None: ...
+
 # Torch's generators of the CPU, by Generator._cdata.
 def generator_learn(samples: tuple[tuple[int, Tensor], ...], /) -> bool: ...
 def generator_try_lock(generator: int, /) -> bool: ...

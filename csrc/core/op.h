@@ -100,6 +100,10 @@
     X(GATED_ACT_BACKWARD, "gated_act_backward", FUSION)                                \
     X(ADD_ACT, "add_act", FUSION)                                                      \
     X(ADD_ACT_BACKWARD, "add_act_backward", FUSION)                                    \
+    X(LSTM, "lstm", FUSION)                                                            \
+    X(LSTM_BACKWARD, "lstm_backward", FUSION)                                          \
+    X(GRU, "gru", FUSION)                                                              \
+    X(GRU_BACKWARD, "gru_backward", FUSION)                                            \
     X(COPY, "copy", FUSION)                                                            \
     X(SGD_STEP, "sgd_step", FUSION)                                                    \
     X(ADAM_STEP, "adam_step", FUSION)                                                  \

@@ -269,6 +269,7 @@ def _install_stand_ins(c: Any) -> None:
         mlp,
         norm_act,
         randomness,
+        recurrent,
         sequential,
     )
     from pai_torchacc.fusion.by_name import relu_max_pool2d
@@ -285,6 +286,7 @@ def _install_stand_ins(c: Any) -> None:
     feed_forward.install(c, _ledger)
     loss.install(c, _ledger)
     randomness.install(c, _ledger)
+    recurrent.install(c, _ledger)
     sequential.install(c, "operator_fusion")
 
 

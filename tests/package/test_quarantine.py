@@ -56,6 +56,15 @@ def layers() -> list[Tensor]:
     return [y, grad, *(p.grad for p in net.parameters())]
 
 
+def recurrent(cls: type[nn.RNNBase]) -> list[Tensor]:
+    torch.manual_seed(0)
+    net = cls(5, 7)
+    return [
+        *gradient_of(lambda x: net(x)[0], 4, 3, 5),
+        *(p.grad for p in net.parameters()),
+    ]
+
+
 def norm_and_activation() -> list[Tensor]:
     net = nn.Sequential(nn.BatchNorm2d(5), nn.SiLU())
     return [*gradient_of(net, 2, 5, 4, 4), *net.buffers()]
@@ -154,6 +163,8 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "addmm": lambda: gradient_of(lambda x: F.linear(x, FEATURES.t(), TERMS), 8, 5),
     "bernoulli": lambda: [seeded(lambda: torch.empty(90).bernoulli_(0.4))],
     "dropout": lambda: seeded(lambda: gradient_of(lambda x: F.dropout(x, 0.3), 8, 5)),
+    "lstm": lambda: recurrent(nn.LSTM),
+    "gru": lambda: recurrent(nn.GRU),
     "linear_act": layers,
     "sgd_step": lambda: optimizer_step(torch.optim.SGD),
     "adam_step": lambda: optimizer_step(torch.optim.Adam),

@@ -25,6 +25,7 @@ from pai_torchacc.bench.cases import (
     optim,
     pool,
     randomness,
+    recurrent,
     softmax,
     upsample,
 )
@@ -40,6 +41,8 @@ def cases() -> Iterator[Case]:
         *(conv, depthwise, pool, norm, layer_norm, activation, upsample, copies),
         *(indexing, randomness, loss, losses, softmax, linear, attention, int8, optim),
         foreach,
+        *(indexing, randomness, loss, losses, softmax, linear, attention, int8),
+        *(recurrent, optim),
     )
     for family in families:
         yield from family.cases()

@@ -1,0 +1,72 @@
+/*
+ * layers.h - lstm and gru on handles, for Python's call path: a layer in one
+ * direction with its gradients, and several of them where no gradient is wanted.
+ *
+ * The operators are those of ops/recurrent/recurrent.h. Level close.
+ */
+#ifndef PTAC_BIND_TORCH_ROWS_RECURRENT_LAYERS_H
+#define PTAC_BIND_TORCH_ROWS_RECURRENT_LAYERS_H
+
+#include "bind/torch/dispatch.h"
+#include "ops/recurrent/recurrent.h"
+
+enum {
+    PTAC_RECURRENT_MOST_PARTS = 32, /* layers times directions */
+};
+
+/* Borrowed; biases may be NULL. */
+typedef struct ptac_recurrent_weights {
+    at_tensor w_ih, w_hh, b_ih, b_hh;
+} ptac_recurrent_weights;
+
+/*
+ * A sequence through layers, as torch.lstm() and torch.gru() take it; h and c are
+ * [parts, rows, units]. Without dropout between layers.
+ */
+typedef struct ptac_recurrent_sequence {
+    ptac_op op;
+    at_tensor x, h, c;
+    bool is_batch_first;
+    int n_layers, n_directions;
+    ptac_recurrent_weights weights[PTAC_RECURRENT_MOST_PARTS];
+} ptac_recurrent_sequence;
+
+/* A layer in one direction: views, and room for the sizes and strides of x. */
+typedef struct ptac_recurrent_layer {
+    ptac_recurrent params;
+    ptac_call call;
+    int64_t x_sizes[3], x_strides[3];
+} ptac_recurrent_layer;
+
+/*
+ * The call of a layer, with outputs for a gradient if it keeps what that needs; or why
+ * no row can take its tensors. layer must not move.
+ */
+ptac_reason ptac_recurrent_read(ptac_op op, bool is_reverse, bool keeps,
+                                const ptac_view inputs[PTAC_RECURRENT_N_INPUTS],
+                                ptac_recurrent_layer *layer);
+
+/* Run an admitted row; made are y, hn, and what else the call has. Counts. */
+bool ptac_recurrent_run(const ptac_kernel *row, ptac_recurrent_layer *layer,
+                        at_tensor made[PTAC_RECURRENT_N_OUTPUTS]);
+
+/* PTAC_TAKE where rows take all parts, which is not counted, or why not. */
+ptac_reason ptac_recurrent_probe(const ptac_recurrent_sequence *sequence, bool keeps);
+
+/* All of them: y, the last h and, of lstm, the last c. False for stock, counted. */
+bool ptac_recurrent_all(const ptac_recurrent_sequence *sequence, at_tensor made[3]);
+
+/* What a layer's backward starts from, borrowed; and its gradients. */
+typedef struct ptac_recurrent_gradients {
+    ptac_op op; /* of forward */
+    bool is_reverse;
+    at_tensor x, w_ih, w_hh, h0, c0, y, gates, cells;
+    at_tensor grad_y, grad_hn, grad_cn; /* NULL: zero */
+    bool wants_x, wants_w;              /* w: any weight or bias */
+    at_tensor of_x, of_w_ih, of_w_hh, of_b_ih, of_b_hh, of_h0, of_c0;
+} ptac_recurrent_gradients;
+
+/* Those that are not wanted stay NULL; b_hh of lstm has b_ih's. False for stock. */
+bool ptac_recurrent_backward(ptac_recurrent_gradients *gradients);
+
+#endif

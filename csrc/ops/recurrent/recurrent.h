@@ -1,0 +1,110 @@
+/*
+ * recurrent.h - the operators lstm and gru, a layer in one direction over all steps of
+ * a sequence, and their gradients. Level close.
+ *
+ * Formulas and the order of gates are torch's (nn.LSTM, nn.GRU). The gates' two
+ * products and their nonlinear functions are one pass: rows of the batch do not depend
+ * on each other, so that each thread takes some of them through all steps. Results
+ * depend neither on threads nor on other rows.
+ *
+ * Backward computes the gradients of the gates' sums; those of the weights and of x are
+ * products of these, which bind/torch/rows/recurrent leaves to torch's library.
+ */
+#ifndef PTAC_OPS_RECURRENT_RECURRENT_H
+#define PTAC_OPS_RECURRENT_RECURRENT_H
+
+#include "core/kernel.h"
+
+/*
+ * Sizes: x [n_steps, n_rows, n_in], whose last stride is 1; all others are contiguous:
+ * w_ih [g n_hidden, n_in] and w_hh [g n_hidden, n_hidden] of g = 4 gates (i, f, g, o)
+ * or 3 (r, z, n); both biases [g n_hidden], or none; states [n_rows, n_hidden]. gru has
+ * no c0.
+ */
+enum {
+    PTAC_RECURRENT_X,
+    PTAC_RECURRENT_W_IH,
+    PTAC_RECURRENT_W_HH,
+    PTAC_RECURRENT_B_IH,
+    PTAC_RECURRENT_B_HH,
+    PTAC_RECURRENT_H0,
+    PTAC_RECURRENT_C0,
+    PTAC_RECURRENT_N_INPUTS,
+};
+
+/*
+ * y [n_steps, n_rows, n_hidden] and the last states; gru has no cn. For a gradient also
+ * gates [n_steps, n_rows, 4 n_hidden]: i, f, g, o, or r, z, n and w_hh h + b_hh of n;
+ * and of lstm cells [n_steps, n_rows, n_hidden]: c of each step. Absent without one.
+ */
+enum {
+    PTAC_RECURRENT_Y,
+    PTAC_RECURRENT_HN,
+    PTAC_RECURRENT_CN,
+    PTAC_RECURRENT_GATES,
+    PTAC_RECURRENT_CELLS,
+    PTAC_RECURRENT_N_OUTPUTS,
+};
+
+/*
+ * Backward: first is c0, or of gru h0; states are cells, or y. A gradient that is
+ * absent is zero; that of y needs only its last stride to be 1.
+ */
+enum {
+    PTAC_RECURRENT_GRAD_W_HH,
+    PTAC_RECURRENT_GRAD_FIRST,
+    PTAC_RECURRENT_GRAD_STATES,
+    PTAC_RECURRENT_GRAD_GATES,
+    PTAC_RECURRENT_GRAD_Y,
+    PTAC_RECURRENT_GRAD_HN,
+    PTAC_RECURRENT_GRAD_CN,
+    PTAC_RECURRENT_GRAD_N_INPUTS,
+};
+
+/*
+ * The gradients of the gates' sums [n_steps, n_rows, g n_hidden] and, summed over all
+ * steps and rows, of b_ih [g n_hidden]; of h0 and c0. In gru those of w_hh h + b_hh and
+ * b_hh are others than those of w_ih x + b_ih, and come last; lstm does not have them,
+ * gru has no c0.
+ */
+enum {
+    PTAC_RECURRENT_OF_SUMS,
+    PTAC_RECURRENT_OF_B_IH,
+    PTAC_RECURRENT_OF_H0,
+    PTAC_RECURRENT_OF_C0,
+    PTAC_RECURRENT_OF_HIDDEN_SUMS,
+    PTAC_RECURRENT_OF_B_HH,
+    PTAC_RECURRENT_N_GRADIENTS,
+};
+
+/* The params of all four. */
+typedef struct ptac_recurrent {
+    bool is_reverse; /* from the last step to the first */
+} ptac_recurrent;
+
+enum {
+    PTAC_LSTM_GATES = 4,
+    PTAC_GRU_GATES = 3,
+    PTAC_RECURRENT_KEPT = 4, /* vectors of n_hidden in gates */
+};
+
+static inline bool ptac_recurrent_is_gru(const ptac_call *call)
+{
+    return call->op == PTAC_OP_GRU || call->op == PTAC_OP_GRU_BACKWARD;
+}
+
+static inline int ptac_recurrent_gates(const ptac_call *call)
+{
+    return ptac_recurrent_is_gru(call) ? PTAC_GRU_GATES : PTAC_LSTM_GATES;
+}
+
+/* The step that is computed as number s of n_steps. */
+static inline int64_t ptac_recurrent_step(const ptac_call *call, int64_t s,
+                                          int64_t n_steps)
+{
+    const ptac_recurrent *params = call->params;
+
+    return params->is_reverse ? n_steps - 1 - s : s;
+}
+
+#endif

@@ -1,0 +1,189 @@
+/*
+ * tiles_tpl.h - products whose rows are few and whose sums stay in registers.
+ *
+ * A panel is up to four vectors of columns, laid out term by term. A tile of rows
+ * passes a part of it, as much as fits into the first cache, with an accumulator for
+ * each of its vectors; then the next tile does. Rows are read where they lie. What a
+ * tile has added up goes to its sums in memory: sums of parts are as exact as a
+ * library's.
+ *
+ * The includer defines, besides lanes, RECURRENT_REGISTERS: how many vectors fit into
+ * registers.
+ */
+#include "core/host.h"
+#include "core/scratch.h"
+#include "ops/math/quick_tpl.h"
+#include "ops/recurrent/recurrent.h"
+
+#include <string.h>
+
+enum {
+    TILE_ROWS = RECURRENT_REGISTERS == 32 ? 6 : 3, /* at most */
+    TILE_VECTORS = 4,                              /* at most */
+    TILE_NUMBERS = TILE_ROWS * TILE_VECTORS * LANES,
+    GROUP_TILES = 36 / TILE_ROWS, /* that pass a part before the next */
+    PART_TERMS = 24 * 1024 / (4 * TILE_VECTORS * LANES),
+    LINE = 16,             /* numbers */
+    SHARED_WORK = 1 << 18, /* multiply-adds that are worth a thread */
+};
+
+/* A row's sums; vector v of them. */
+#define SUM(sums, row, v) ((sums) + ((row)*TILE_VECTORS + (v)) * LANES)
+
+/*
+ * Terms of a part, as they go to a tile: its vectors' last sum is sum number last. With
+ * each term a line of what comes next is asked for, from next on.
+ */
+typedef struct part_terms {
+    const float *panel, *next;
+    int64_t begin, end;
+    int n_vectors, last;
+} part_terms;
+
+/* sums[i] += rows[i] times the panel; n_rows and n_vectors are constants. */
+INLINE void add_part_of(const float *const rows[TILE_ROWS], const part_terms *p,
+                        int n_rows, int n_vectors, float *sums)
+{
+    const float *panel = p->panel, *next = p->next;
+    vec part[TILE_ROWS][TILE_VECTORS];
+
+#pragma GCC unroll 8
+    for (int i = 0; i < n_rows; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < n_vectors; v++)
+            part[i][v] = v_zero();
+    for (int64_t k = p->begin; k < p->end; k++, panel += n_vectors * LANES) {
+        vec terms[TILE_ROWS];
+
+        __builtin_prefetch(next);
+        next += LINE;
+#pragma GCC unroll 8
+        for (int i = 0; i < n_rows; i++)
+            terms[i] = v_set(rows[i][k]);
+#pragma GCC unroll 4
+        for (int v = 0; v < n_vectors; v++) {
+            const vec column = v_load(panel + v * LANES);
+
+#pragma GCC unroll 8
+            for (int i = 0; i < n_rows; i++)
+                part[i][v] = v_fma(terms[i], column, part[i][v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < n_rows; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < n_vectors; v++) {
+            float *sum = SUM(sums, i, v == n_vectors - 1 ? p->last : v);
+
+            v_store(sum, v_add(v_load(sum), part[i][v]));
+        }
+}
+
+typedef void (*add_part_fn)(const float *const rows[TILE_ROWS], const part_terms *p,
+                            float *sums);
+
+#define ADD_PART(n_rows, n_vectors)                                                    \
+    TARGET static void add_part_##n_rows##_##n_vectors(                                \
+        const float *const rows[TILE_ROWS], const part_terms *p, float *sums)          \
+    {                                                                                  \
+        add_part_of(rows, p, n_rows, n_vectors, sums);                                 \
+    }
+#define ADD_PARTS(n_rows)                                                              \
+    ADD_PART(n_rows, 1) ADD_PART(n_rows, 2) ADD_PART(n_rows, 3) ADD_PART(n_rows, 4)
+#define ADD_PART_FNS(n_rows)                                                           \
+    {                                                                                  \
+        add_part_##n_rows##_1, add_part_##n_rows##_2, add_part_##n_rows##_3,           \
+            add_part_##n_rows##_4,                                                     \
+    }
+ADD_PARTS(1)
+ADD_PARTS(2)
+ADD_PARTS(3)
+#if RECURRENT_REGISTERS == 32
+ADD_PARTS(4)
+ADD_PARTS(5)
+ADD_PARTS(6)
+#endif
+
+/* By rows and vectors, from one on. */
+static const add_part_fn add_part_fns[TILE_ROWS][TILE_VECTORS] = {
+    ADD_PART_FNS(1), ADD_PART_FNS(2), ADD_PART_FNS(3),
+#if RECURRENT_REGISTERS == 32
+    ADD_PART_FNS(4), ADD_PART_FNS(5), ADD_PART_FNS(6),
+#endif
+};
+
+/* Rows [first, first + n) of a batch, where the terms of each lie, and its sums. */
+typedef struct tile {
+    int64_t first;
+    int n;
+    const float *rows[TILE_ROWS];
+    _Alignas(64) float sums[TILE_NUMBERS];
+} tile;
+
+static inline int64_t count_tiles(int64_t n_rows)
+{
+    return ptac_parts(n_rows, TILE_ROWS);
+}
+
+/* Rows of tile number i of n_tiles, as even as can be. */
+static inline void take_rows(tile *t, int64_t n_rows, int64_t n_tiles, int64_t i)
+{
+    t->first = i * n_rows / n_tiles;
+    t->n = (int)((i + 1) * n_rows / n_tiles - t->first);
+}
+
+/*
+ * Add n_terms to the sums of some tiles, which have their rows. Behind the panel comes
+ * what lies at after.
+ */
+static void add_terms(tile *tiles, int n_tiles, const float *panel, int64_t n_terms,
+                      int n_vectors, int last, const float *after)
+{
+    part_terms p = {.panel = panel, .n_vectors = n_vectors, .last = last};
+
+    for (; p.begin < n_terms; p.begin = p.end) {
+        const float *behind;
+
+        p.end = ptac_least(n_terms, p.begin + PART_TERMS);
+        behind = p.panel + (p.end - p.begin) * n_vectors * LANES;
+        p.next = p.end < n_terms ? behind : after;
+        for (int i = 0; i < n_tiles; i++, p.next += (p.end - p.begin) * LINE)
+            add_part_fns[tiles[i].n - 1][n_vectors - 1](tiles[i].rows, &p,
+                                                        tiles[i].sums);
+        p.panel = behind;
+    }
+}
+
+/* Columns of a matrix whose terms lie side by side: count terms of LANES columns. */
+INLINE void lay_out_square(const float *from, int64_t column, int n_columns, int count,
+                           float *to, int64_t to_term)
+{
+    vec columns[LANES];
+
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        columns[i] = i < n_columns ? v_load_first(from + i * column, count) : v_zero();
+    v_transpose(columns);
+#pragma GCC unroll 16
+    for (int i = 0; i < count; i++)
+        v_store(to + i * to_term, columns[i]);
+}
+
+/*
+ * The panel of units [first, first + LANES) of a layer's weight [n_gates n_hidden,
+ * n_terms]: a vector for each gate. Zeros stand behind the last unit.
+ */
+INLINE void lay_out_units(const float *w, int64_t first, int64_t n_hidden,
+                          int64_t n_terms, int n_gates, float *panel)
+{
+    const int n_units = at_most_lanes(n_hidden - first);
+
+    for (int gate = 0; gate < n_gates; gate++) {
+        const float *from = w + (gate * n_hidden + first) * n_terms;
+        float *to = panel + gate * LANES;
+
+        FOR_LANES(k, count, (int64_t)0, n_terms,
+                  lay_out_square(from + k, n_terms, n_units, count,
+                                 to + k * n_gates * LANES, n_gates * LANES));
+    }
+}

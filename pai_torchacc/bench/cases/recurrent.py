@@ -1,0 +1,78 @@
+"""``nn.LSTM`` and ``nn.GRU`` on the CPU, a layer in one direction.
+
+The gradient is timed with them: the row that runs forward decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from pai_torchacc.bench.cases.case import Call, Case
+
+Sizes = tuple[int, int, int, int]
+
+SIZES: tuple[Sizes, ...] = (
+    (1, 1, 16, 16),
+    (1, 1, 128, 128),
+    (4, 2, 16, 32),
+    (32, 1, 64, 128),
+    (16, 1, 256, 256),
+    (4, 4, 256, 512),
+    (8, 8, 8, 8),
+    (24, 32, 8, 32),
+    (32, 8, 64, 128),
+    (32, 32, 64, 128),
+    (16, 16, 256, 256),
+    (4, 32, 512, 512),
+)
+"""Steps, rows, inputs and units."""
+
+SLOW = ("scalar",)
+
+FEW_ROWS = 8
+"""As ops/recurrent/recurrent_ref.c has it."""
+
+
+def cases() -> Iterator[Case]:
+    """Cases of both."""
+    for op, cls, n_gates in (("lstm", nn.LSTM, 4), ("gru", nn.GRU, 3)):
+        for sizes in SIZES:
+            n_steps, n_rows, n_in, n_hidden = sizes
+            work = n_steps * n_rows * (n_in + n_hidden) * n_gates * n_hidden
+            kind = "rows" if n_rows >= FEW_ROWS else "few rows"
+            variants = (partial(_forward, cls, sizes),)
+            yield Case(op, kind, "float32", work, variants, without_rows=SLOW)
+            variants = (partial(_training, cls, sizes),)
+            with_ops = (f"{op}_backward",)
+            kind = f"{kind}, gradient"
+            yield Case(op, kind, "float32", work, variants, with_ops, SLOW)
+
+
+def _forward(cls: type[nn.RNNBase], sizes: Sizes) -> Call:
+    call = _training(cls, sizes)
+    module, x = call.args[:2]
+
+    def run() -> Any:
+        with torch.no_grad():
+            return module(x)
+
+    return run
+
+
+def _training(cls: type[nn.RNNBase], sizes: Sizes) -> Any:
+    n_steps, n_rows, n_in, n_hidden = sizes
+    module = cls(n_in, n_hidden)
+    x = torch.randn(n_steps, n_rows, n_in)
+    grad = torch.randn(n_steps, n_rows, n_hidden)
+    return partial(_forward_and_backward, module, x, grad)
+
+
+def _forward_and_backward(
+    module: Callable[..., Any], x: torch.Tensor, grad: torch.Tensor
+) -> Any:
+    return torch.autograd.grad(module(x)[0], list(module.parameters()), grad)

@@ -1,0 +1,228 @@
+"""``nn.LSTM`` and ``nn.GRU`` on the CPU: ``torch.lstm`` and ``torch.gru``.
+
+Both are composites of torch, so that no override reaches them: stand-ins for
+``torch._VF.lstm`` and ``gru``, which the modules call, go through the extension. It
+runs all layers where no gradient is wanted. Where one is, a layer in one direction is a
+node, :class:`Layer`, and torch joins and drops out what lies between layers, by the
+random numbers that stock would draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import _VF, Tensor
+
+from pai_torchacc import _host
+from pai_torchacc._frames import hide
+from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.compiled import not_compiled, traced_as
+from pai_torchacc.fusion.node import lean_apply
+from pai_torchacc.fusion.shadow import run
+
+OPERATORS = ("lstm", "gru")
+
+_N_ARGUMENTS = 9
+"""Of torch's functions, for padded and for packed sequences alike."""
+
+_Parts = tuple[Tensor, Tensor, Tensor | None]
+"""y, the last h, and of lstm the last c."""
+
+
+class Layer(torch.autograd.Function):
+    """A layer in one direction, with its gradient.
+
+    What the gradient is computed from is kept by the extension, as gates and cells.
+    Where stock has computed forward, and for second derivatives, stock does it once
+    more, from the inputs.
+    """
+
+    @staticmethod
+    @not_compiled
+    def forward(ctx: Any, op: str, is_reverse: bool, *given: Tensor | None) -> Any:
+        """Compute y, h and, of lstm, c from x, w_ih, w_hh, h0, b_ih, b_hh and c0."""
+        y, hn, cn, gates, cells = _layer(op, is_reverse, True, given)
+        ctx.set_materialize_grads(False)
+        ctx.op, ctx.is_reverse = op, is_reverse
+        ctx.save_for_backward(*given, y, gates, cells)
+        return (y, hn) if cn is None else (y, hn, cn)
+
+    @staticmethod
+    @not_compiled
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        """Return the gradients of the inputs."""
+        *given, y, gates, cells = ctx.saved_tensors
+        wants = ctx.needs_input_grad[2:]
+        if all(grad is None for grad in grads):
+            return (None,) * (2 + len(given))
+
+        def stock() -> tuple[Tensor | None, ...]:
+            return _gradients(ctx.op, ctx.is_reverse, given, grads, wants)
+
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or gates is None:
+            return None, None, *stock()
+        x, w_ih, w_hh, h0, b_ih, _, c0 = given
+
+        def ours(*grads: Tensor | None) -> Any:
+            of = _host.load().recurrent_backward(
+                *(ctx.op, ctx.is_reverse, wants[0], any(wants[i] for i in _WEIGHTS)),
+                *(x, w_ih, w_hh, h0, y, gates, c0, cells, *_aligned(grads)),
+            )
+            return of if of is None else _wanted(_in_order(of, b_ih), wants)
+
+        return None, None, *run(f"{ctx.op}_backward", ours, grads, stock)
+
+
+_apply = lean_apply(Layer)
+
+_WEIGHTS = (1, 2, 4, 5)
+"""Which inputs of a layer are."""
+
+
+def _aligned(grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+    """Gradients of y, h and c as rows take them."""
+    found = [None if grad is None else grad.contiguous() for grad in grads]
+    if (of_y := grads[0]) is not None and of_y.stride(2) == 1:
+        found[0] = of_y
+    return [*found, None][:3]
+
+
+def _in_order(
+    of: tuple[Tensor | None, ...], b_ih: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Gradients as the inputs stand; both biases of lstm have the same."""
+    of_x, of_w_ih, of_w_hh, of_b_ih, of_b_hh, of_h0, of_c0 = of
+    if b_ih is not None and of_b_ih is not None and of_b_hh is None:
+        of_b_hh = of_b_ih.clone()
+    return of_x, of_w_ih, of_w_hh, of_h0, of_b_ih, of_b_hh, of_c0
+
+
+def _wanted(
+    of: tuple[Tensor | None, ...], wants: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    return tuple(g if want else None for g, want in zip(of, wants, strict=True))
+
+
+def _layer(op: str, is_reverse: bool, keeps: bool, given: tuple[Any, ...]) -> Any:
+    """(y, h, c, gates, cells) by ours, or else by stock without the last two."""
+
+    def stock() -> Any:
+        y, hn, cn = _stock_layer(op, is_reverse, given)
+        return y, hn, cn, None, None
+
+    ours = _host.load().recurrent_layer
+    return run(op, ours, (op, is_reverse, keeps, *given), stock)
+
+
+def _stock_layer(op: str, is_reverse: bool, given: Any) -> _Parts:
+    """By torch's function for a layer, which knows no reverse direction alone."""
+    x, w_ih, w_hh, h0, b_ih, b_hh, c0 = given
+    params = [w for w in (w_ih, w_hh, b_ih, b_hh) if w is not None]
+    rest = (params, b_ih is not None, 1, 0.0, True, False, False)
+    if is_reverse:
+        x = x.flip(0)
+    function = getattr(torch._C._VariableFunctions, op)
+    if op == "gru":
+        y, hn = function(x, h0.unsqueeze(0), *rest)
+    else:
+        y, hn, cn = function(x, (h0.unsqueeze(0), c0.unsqueeze(0)), *rest)
+    return (
+        y.flip(0) if is_reverse else y,
+        hn.squeeze(0),
+        cn.squeeze(0) if op == "lstm" else None,
+    )
+
+
+def _gradients(
+    op: str,
+    is_reverse: bool,
+    given: list[Tensor | None],
+    grads: tuple[Tensor | None, ...],
+    wants: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:
+    """By torch's operators, differentiable where autograd is on."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        if not again:
+            given = [
+                None if t is None else t.detach().requires_grad_(want)
+                for t, want in zip(given, wants, strict=True)
+            ]
+        outputs = _stock_layer(op, is_reverse, given)
+        pairs = [
+            (y, grad)
+            for y, grad in zip(outputs, grads, strict=False)
+            if grad is not None
+        ]
+        found = iter(
+            torch.autograd.grad(
+                [y for y, _ in pairs],
+                [t for t, want in zip(given, wants, strict=True) if want],
+                [grad for _, grad in pairs],
+                create_graph=again,
+                allow_unused=True,
+            )
+        )
+    return tuple(next(found) if want else None for want in wants)
+
+
+def _layers(op: str, *args: Any) -> tuple[Tensor, ...]:
+    """All layers, given torch's arguments; with nodes where gradients are wanted."""
+    x, hx, params, has_biases, n_layers, dropout, train, bidirectional, first = args
+    states = (hx,) if isinstance(hx, Tensor) else hx
+    starts = [state.unbind(0) for state in states]
+    n_weights, n_directions = 4 if has_biases else 2, 2 if bidirectional else 1
+    if first:
+        x = x.transpose(0, 1)
+    ends: list[tuple[Tensor, ...]] = []
+    for layer in range(n_layers):
+        found = []
+        for direction in range(n_directions):
+            part = layer * n_directions + direction
+            w = params[part * n_weights : (part + 1) * n_weights]
+            biases = w[2:] or [None, None]
+            h0, c0 = [*(start[part].contiguous() for start in starts), None][:2]
+            y, *end = _apply(op, direction == 1, x, *w[:2], h0, *biases, c0)
+            found.append(y)
+            ends.append(tuple(end))
+        x = found[0] if n_directions == 1 else torch.cat(found, -1)
+        if dropout and train and layer < n_layers - 1:
+            x = _VF.dropout(x, dropout, True)
+    if op == "gru" and n_directions == 1:
+        x = x.clone()  # gradients need y, which a program may change in place
+    if first:
+        x = x.transpose(0, 1)
+    return x, *(torch.stack(all_ends) for all_ends in zip(*ends, strict=True))
+
+
+def install(c: Any, ledger: Ledger) -> None:
+    """Put the stand-ins in place; the ledger takes them away."""
+    c.lend(recurrent_layers=_layers)
+    table = torch.jit._builtins._get_builtin_table()
+    for name in OPERATORS:
+        stock = getattr(torch._C._VariableFunctions, name)
+        stand_in = _stand_in(getattr(c, name), stock)
+        ledger.set_attribute(_VF, name, stand_in)
+        ledger.set_item(table, id(stand_in), f"aten::{name}")
+
+
+def _stand_in(accelerated: Callable[..., Any], stock: Callable[..., Any]) -> Any:
+    @traced_as(stock)
+    def recurrent(*args: Any, **kwargs: Any) -> Any:
+        try:
+            if len(args) == _N_ARGUMENTS and not kwargs:
+                found = accelerated(*args)
+                if found is not None:
+                    return found
+            return stock(*args, **kwargs)
+        except BaseException as error:
+            hide(error)
+            raise
+
+    recurrent.__name__ = stock.__name__
+    recurrent.stock = stock  # type: ignore[attr-defined]
+    recurrent.__qualname__ = stock.__qualname__
+    recurrent.__module__ = stock.__module__
+    return recurrent
