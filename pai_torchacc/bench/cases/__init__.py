@@ -19,6 +19,7 @@ from pai_torchacc.bench.cases import (
     linear,
     loss,
     losses,
+    many,
     norm,
     on_cuda,
     optim,
@@ -37,7 +38,18 @@ def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
     families = (
         *(conv, depthwise, pool, norm, layer_norm, activation, upsample, copies),
-        *(indexing, randomness, loss, losses, softmax, linear, attention, int8, optim),
+        *(
+            indexing,
+            randomness,
+            loss,
+            losses,
+            softmax,
+            linear,
+            many,
+            attention,
+            int8,
+            optim,
+        ),
     )
     for family in families:
         yield from family.cases()

@@ -35,6 +35,12 @@ void ptac_bf16_mark(const at_tensor *inputs, int n);
 bool ptac_bf16_is_marked(void);
 
 /*
+ * Of an operator that forward calls and gradients have alike: whether no gradient is
+ * computed now, or one that is marked. False where torch's nodes cannot be read.
+ */
+bool ptac_bf16_may_follow(void);
+
+/*
  * Learn how to read nodes from three that this thread has just made, and their sequence
  * numbers. False: nothing is ever marked.
  */

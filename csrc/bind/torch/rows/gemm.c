@@ -248,6 +248,8 @@ static at_error own_product(const ptac_product_way *way, const ptac_matrix *a,
         .a_term = a->strides[1],
         .b_term = b->strides[1],
         .b_column = b->strides[0],
+        .alpha = 1,
+        .beta = 1,
         .bias = at_data(bias),
         .y_row = b->sizes[0],
     };
