@@ -119,6 +119,22 @@ static const ptac_kernel *admit(ptac_call *call)
     return NULL;
 }
 
+/* Of the inputs' sizes alone; others than matrices are not small. */
+static bool is_small(const ptac_arguments *args)
+{
+    at_tensor a = args->at[args->of->inputs[0]].tensor;
+    at_tensor b = args->at[args->of->inputs[1]].tensor;
+    int64_t n_dims = 0, others = 0, n_elements = 0, *sizes = NULL;
+
+    T.aoti_torch_get_dim(a, &n_dims);
+    T.aoti_torch_get_dim(b, &others);
+    if (n_dims != others || n_dims < 2)
+        return false;
+    T.aoti_torch_get_numel(a, &n_elements);
+    T.aoti_torch_get_sizes(b, &sizes);
+    return n_elements < ptac_chooser_least_work(args->of->op) / (sizes[n_dims - 1] + 1);
+}
+
 static ptac_override mm = {
     .schema = "mm(Tensor self, Tensor mat2) -> Tensor",
     .op = PTAC_OP_MM,
@@ -128,6 +144,7 @@ static ptac_override mm = {
     .read = read,
     .needs = &T.float32_precision,
     .admit = admit,
+    .is_small = is_small,
     .marks = true,
 };
 PTAC_OVERRIDE(mm, cpu_mm, TENSOR(0), TENSOR(1))
@@ -141,6 +158,7 @@ static ptac_override addmm = {
     .read = read_sum,
     .needs = &T.float32_precision,
     .admit = admit,
+    .is_small = is_small,
     .marks = true,
 };
 PTAC_OVERRIDE(addmm, cpu_addmm, TENSOR(0), TENSOR(1), TENSOR(2), SCALAR(3), SCALAR(4))
@@ -154,6 +172,7 @@ static ptac_override bmm = {
     .read = read_many,
     .needs = &T.float32_precision,
     .admit = admit,
+    .is_small = is_small,
     .marks = true,
 };
 PTAC_OVERRIDE(bmm, cpu_bmm, TENSOR(0), TENSOR(1))
@@ -167,6 +186,7 @@ static ptac_override baddbmm = {
     .read = read_many_sums,
     .needs = &T.float32_precision,
     .admit = admit,
+    .is_small = is_small,
     .marks = true,
 };
 PTAC_OVERRIDE(baddbmm, cpu_baddbmm, TENSOR(0), TENSOR(1), TENSOR(2), SCALAR(3),
