@@ -74,8 +74,10 @@
 #include <ATen/ops/max_pool3d_with_indices_cpu_dispatch.h>
 #include <ATen/ops/mish_backward_cpu_dispatch.h>
 #include <ATen/ops/mish_cpu_dispatch.h>
+#include <ATen/ops/bmm_cpu_dispatch.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <ATen/ops/addmm_cpu_dispatch.h>
+#include <ATen/ops/baddbmm_cpu_dispatch.h>
 #include <ATen/ops/mse_loss_backward_cpu_dispatch.h>
 #include <ATen/ops/mse_loss_cpu_dispatch.h>
 #include <ATen/ops/native_batch_norm_backward_cpu_dispatch.h>

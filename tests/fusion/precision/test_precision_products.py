@@ -11,13 +11,9 @@ from lowering import needs_bf16, rounding
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pai_torchacc import _C
-
 pytestmark = needs_bf16
 
-SIZES = [(64, 96, 160), (32, 320, 32), (192, 64, 96)]
-"""Terms fill AMX's tiles: see test_terms_that_fill_no_tile()."""
-
+SIZES = [(64, 96, 130), (9, 300, 40), (200, 64, 17), (1, 70, 33)]
 ORDERS = ["nn", "nt", "tn", "tt"]
 
 Call = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -81,18 +77,34 @@ def test_numbers_that_are_none() -> None:
     assert torch.equal(ours.isinf(), stock.isinf())
 
 
-def test_terms_that_fill_no_tile() -> None:
-    """With AMX oneDNN would spread a NaN from row to row."""
-    bias, x, w = (t.detach() for t in given(k=70))
-    x[3, 5], w[4, 7] = torch.nan, torch.inf
-    stock = torch.addmm(bias, x, w)
-    with rounding("mm", "addmm") as hits:
-        ours = torch.addmm(bias, x, w)
-        turned = torch.addmm(bias, x.t().contiguous().t(), w)
-        expected = {"shape": 1} if "amx" in _C.bf16_hardware() else {}
-        assert hits["addmm"].forwarded == expected
-    for y in (ours, turned):
-        assert torch.equal(y.isnan(), stock.isnan())
+@pytest.mark.parametrize("m", [1, 60])
+@pytest.mark.parametrize("k", [1, 33, 70, 300])
+def test_what_is_not_finite_stays_in_its_row(k: int, m: int) -> None:
+    """With AMX oneDNN itself spreads it to others where terms fill no tile."""
+    bias, x, w = (t.detach() for t in given(m=m, k=k, n=90))
+    layer = nn.Linear(k, 90)
+    x[m // 2, 0], w[k // 2, 7] = torch.nan, torch.inf
+    x.requires_grad_()
+
+    def results() -> list[Tensor]:
+        found = []
+        for w_of in (w, w.t().contiguous().t()):
+            for x_of in (x, x.t().contiguous().t()):
+                found.append(torch.addmm(bias, x_of, w_of))
+        y = layer(x)
+        grad = torch.ones_like(y)
+        grad[m // 3, 5] = -torch.inf
+        return [*found, y, *torch.autograd.grad(y, (x, layer.weight), grad)]
+
+    stock = results()
+    with rounding("mm", "addmm", "linear_act", "linear_act_backward") as hits:
+        ours = results()
+        assert hits["addmm"].accelerated in (4, 5)
+        counted = hits["linear_act"], hits["linear_act_backward"]
+        assert [h.accelerated for h in counted] in ([1, 1], [0, 0])  # [0, 0]: thin
+    for o, s in zip(ours, stock, strict=True):
+        assert torch.equal(o.isnan(), s.isnan())
+        assert torch.equal(o.isinf(), s.isinf())
 
 
 @pytest.mark.parametrize("op", CALLS)

@@ -7,36 +7,22 @@
 
 #include "ops/bf16/cast.h"
 
-enum {
-    TILE_TERMS = 32, /* of a tile of AMX */
-};
-
-static bool is_row_by_row(const ptac_view *matrix)
+static ptac_bf16_matrix matrix_of(const ptac_view *view, int terms)
 {
-    return matrix->strides[1] == 1 || matrix->sizes[1] == 1;
-}
-
-/* The matrix rounded, in the order that it has. */
-static at_error narrow(const ptac_view *matrix, at_tensor *made)
-{
-    const int inner = is_row_by_row(matrix);
-    const int64_t n_rows = matrix->sizes[!inner], n_cols = matrix->sizes[inner];
-    int64_t strides[2];
-    ptac_view copy;
-
-    strides[inner] = 1;
-    strides[!inner] = n_cols;
-    if (ptac_new(PTAC_BF16, 2, matrix->sizes, strides, made, &copy))
-        return 1;
-    ptac_bf16_narrow_rows(matrix->data, matrix->strides[!inner], n_rows, n_cols,
-                          copy.data);
-    return 0;
+    return (ptac_bf16_matrix){
+        view->data,
+        {view->sizes[0], view->sizes[1]},
+        {view->strides[0], view->strides[1]},
+        terms,
+    };
 }
 
 static ptac_status run(const ptac_call *call)
 {
     const ptac_view *a = &call->inputs[0], *b = &call->inputs[1];
     const int64_t sizes[2] = {a->sizes[0], b->sizes[1]};
+    const int64_t n_terms = ptac_bf16_terms(a->sizes, a->strides);
+    const ptac_bf16_matrix left_of = matrix_of(a, 1), right_of = matrix_of(b, 0);
     const ptac_bf16_epilogue sum = {
         .shift = call->op == PTAC_OP_ADDMM ? call->inputs[2].data : NULL,
         .n_channels = sizes[1],
@@ -45,9 +31,11 @@ static ptac_status run(const ptac_call *call)
         .channels_last = true,
     };
     AT_OWNED at_tensor left = NULL, right = NULL, product = NULL;
+    int64_t unused[2];
     ptac_view narrow_product;
 
-    if (narrow(a, &left) || narrow(b, &right) ||
+    if (ptac_bf16_copy(&left_of, n_terms, &left, unused) ||
+        ptac_bf16_copy(&right_of, n_terms, &right, unused) ||
         ptac_new(PTAC_BF16, 2, sizes, NULL, &product, &narrow_product))
         return PTAC_NO_MEMORY;
     if (T.aoti_torch_cpu_mm_out(product, left, right))
@@ -56,20 +44,9 @@ static ptac_status run(const ptac_call *call)
     return PTAC_OK;
 }
 
-/*
- * With AMX oneDNN reads whole tiles of rows, also beyond a row's end, and multiplies
- * what it finds there by zeros: a NaN in the next row would spread to this one.
- */
 static ptac_reason accepts(const ptac_call *call)
 {
-    const ptac_view *a = &call->inputs[0];
-
-    if (a->dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    return ptac_cpu_features() & PTAC_CPU_AMX_BF16 && is_row_by_row(a) &&
-                   a->sizes[1] % TILE_TERMS != 0
-               ? PTAC_SHAPE
-               : PTAC_TAKE;
+    return call->inputs[0].dtype == PTAC_F32 ? PTAC_TAKE : PTAC_DTYPE;
 }
 
 PTAC_BF16_ROW(MM, "bf16", accepts, run)
