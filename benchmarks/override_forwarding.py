@@ -28,6 +28,7 @@ def cases() -> dict[str, Callable[[], object]]:
     grad, rows = torch.ones(1, 4, 4, 4), torch.randn(4, 10)
     targets, copied = torch.arange(4), torch.empty(4, 10)
     layers = nn.Sequential(nn.Linear(10, 10), nn.ReLU())
+    bias, square, many = torch.randn(10), torch.randn(10, 10), torch.randn(3, 10, 10)
     with torch.inference_mode(False), torch.enable_grad():
         w_learnt = w.clone().requires_grad_()
         y = torch.conv2d(x.clone(), w_learnt)
@@ -43,6 +44,10 @@ def cases() -> dict[str, Callable[[], object]]:
             y, w_learnt, grad, retain_graph=True
         ),
         "linear_act": lambda: layers(rows),
+        "mm": lambda: torch.mm(rows, square),
+        "addmm": lambda: torch.addmm(bias, rows, square),
+        "bmm": lambda: torch.bmm(many, many),
+        "baddbmm": lambda: torch.baddbmm(many, many, many),
         "cross_entropy": lambda: functional.cross_entropy(rows, targets),
     }
 

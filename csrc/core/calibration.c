@@ -115,6 +115,24 @@ static bool is_within(const int64_t *inner, const int64_t *outer)
     return inner[0] <= outer[0] && inner[1] <= outer[1] && inner[2] <= outer[2];
 }
 
+/* How many points, in their order, have no more threads, and of those no more work. */
+static int n_up_to(const ptac_point *points, int n_points, int n_threads, int64_t work)
+{
+    int begin = 0, end = n_points;
+
+    while (begin < end) {
+        const int middle = begin + (end - begin) / 2;
+        const ptac_point *point = &points[middle];
+
+        if (point->n_threads < n_threads ||
+            (point->n_threads == n_threads && point->work <= work))
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return begin;
+}
+
 /*
  * The row that all neighbours of a product have, or NULL; the largest of them, NULL
  * where it has none. Of points with the same threads only later ones, with more work,
@@ -155,13 +173,11 @@ static const ptac_point *points_of_threads(const ptac_curve *curve, int n_thread
                                            int *n)
 {
     const ptac_point *points = curve->points;
-    int end = curve->n_points, begin;
+    const int end = n_up_to(points, curve->n_points, n_threads, INT64_MAX);
+    int begin = 0;
 
-    while (end > 0 && points[end - 1].n_threads > n_threads)
-        end--;
-    for (begin = end; begin > 0; begin--)
-        if (points[begin - 1].n_threads != points[end - 1].n_threads)
-            break;
+    if (end > 0)
+        begin = n_up_to(points, end, points[end - 1].n_threads - 1, INT64_MAX);
     *n = end - begin;
     return points + begin;
 }
@@ -174,10 +190,10 @@ const ptac_point *ptac_calibration_find(const ptac_calibration *table, ptac_op o
     const ptac_point *points =
         points_of_threads(&table->curves[op][shape->kind][dtype], n_threads, &n);
 
+    if (n)
+        n = n_up_to(points, n, points->n_threads, shape->work);
     if (n && shape->sizes[0] && points->sizes[0])
         return largest_neighbour(points, n, shape->sizes, row);
-    while (n > 0 && points[n - 1].work > shape->work)
-        n--;
     *row = n ? points[n - 1].row : NULL;
     return n ? &points[n - 1] : NULL;
 }

@@ -65,6 +65,8 @@
     X(CROSS_ENTROPY_BACKWARD, "cross_entropy_backward", FUSION)                        \
     X(MM, "mm", FUSION)                                                                \
     X(ADDMM, "addmm", FUSION)                                                          \
+    X(BMM, "bmm", FUSION)                                                              \
+    X(BADDBMM, "baddbmm", FUSION)                                                      \
     X(BINARY_CROSS_ENTROPY, "binary_cross_entropy", FUSION)                            \
     X(BINARY_CROSS_ENTROPY_BACKWARD, "binary_cross_entropy_backward", FUSION)          \
     X(BINARY_CROSS_ENTROPY_WITH_LOGITS, "binary_cross_entropy_with_logits", FUSION)    \

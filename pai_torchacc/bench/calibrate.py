@@ -21,7 +21,13 @@ from pai_torchacc.bench.measure import (
     thread_counts,
 )
 from pai_torchacc.bench.tables import header, write_measurements
-from pai_torchacc.calibration import BY_NAME, COLUMNS, Measurement, read_table
+from pai_torchacc.calibration import (
+    BY_NAME,
+    COLUMNS,
+    WITH_AMX,
+    Measurement,
+    read_table,
+)
 from pai_torchacc.commands.usage import UsageError, check_outputs
 
 ISAS = ("scalar", "avx2", "avx512")
@@ -34,7 +40,9 @@ BEYOND = {
 }
 """Words in the names of rows that need more than such an instruction set."""
 
-VENDOR_BOUND = frozenset({"onednn", "bf16", "bf16_products"})
+ROUNDING = frozenset({"bf16", "bf16_products"})
+
+VENDOR_BOUND = ROUNDING | {"onednn"}
 """Rows whose gain depends on whose CPU it is more than on its instruction set.
 
 Products of bfloat16 are twice as fast as float32's on one CPU and half as fast on
@@ -205,18 +213,26 @@ def write(
     write_measurements(path, head, COLUMNS, sorted(measurements))
 
 
-def generic(measurements: list[Measurement], isa: str) -> list[Measurement]:
+def generic(
+    measurements: list[Measurement], isa: str, *, has_amx: bool = False
+) -> list[Measurement]:
     """What another CPU of an instruction set can rely on.
 
     Rows that need more are left out. Rows whose gain another vendor's CPU may not share
     keep their places, without a ratio that is fast enough, so that a call there does
-    not take the decision of a smaller size.
+    not take the decision of a smaller size. What AMX gained is said of CPUs with AMX.
     """
-    return [
+    shared = [
         m._replace(ratio=min(m.ratio, 1.0)) if m.row in VENDOR_BOUND else m
         for m in measurements
         if not BEYOND[isa].intersection(m.row.split("_"))
     ]
+    of_amx = [
+        m._replace(row=m.row + WITH_AMX)
+        for m in measurements
+        if has_amx and isa == ISAS[-1] and m.row in ROUNDING
+    ]
+    return [*shared, *of_amx]
 
 
 def fastest(
@@ -251,7 +267,8 @@ def _write_generic(
         if isa != own:
             remarks = [f"stock had {own} here: on CPUs without it ratios are higher"]
         path = _generic_file(folder, isa)
-        rows = fastest(generic(measurements, isa), _levels())
+        has_amx = "amx" in _host.load().bf16_hardware()
+        rows = fastest(generic(measurements, isa, has_amx=has_amx), _levels())
         _write_beside_others(path, rows, chosen, remarks)
 
 

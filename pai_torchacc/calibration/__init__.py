@@ -46,6 +46,13 @@ DIVIDED = {
 Their work is counted alike. A table that has lines of such a part says no more of it.
 """
 
+WITH_AMX = "+amx"
+"""Behind a row's name: measured on a CPU with AMX, and said of such CPUs alone.
+
+They multiply bfloat16 many times as fast as float32, whoever makes them; others of the
+same instruction set twice as fast, or half.
+"""
+
 _HERE = Path(__file__).parent
 
 
@@ -261,11 +268,19 @@ def _in_todays_kinds(
                 yield m._replace(kind=name)
 
 
+def _said_here(measurements: list[Measurement], has_amx: bool) -> Iterator[Measurement]:
+    for m in measurements:
+        if not m.row.endswith(WITH_AMX):
+            yield m
+        elif has_amx:
+            yield m._replace(row=m.row.removesuffix(WITH_AMX))
+
+
 Point = tuple[str, str, str, int, Work, str | None, float, float]
 
 
 def points(
-    table: Table, operators: Iterable[Any], numerics: str
+    table: Table, operators: Iterable[Any], numerics: str, *, has_amx: bool = False
 ) -> tuple[list[Point], set[str]]:
     """Decide, for every measured place, which row runs there.
 
@@ -275,6 +290,8 @@ def points(
         As the extension describes them; a row is (name, level, runnable, quarantined).
     numerics : str
         Rows above this level are left out.
+    has_amx : bool
+        Whether products of bfloat16 may use AMX here.
 
     Returns
     -------
@@ -295,7 +312,8 @@ def points(
             if can_run and (op in BY_NAME or LEVELS.index(level) <= highest)
         }  # fmt: skip
     best: dict[tuple[str, str, str, int, Work], tuple[str | None, float, float]] = {}
-    for m in _in_todays_kinds(table.measurements, allowed):
+    said = list(_said_here(table.measurements, has_amx))
+    for m in _in_todays_kinds(said, allowed):
         if m.kind not in kinds.get(m.op, ()):
             continue  # measured by another version of this package
         place = (m.op, m.kind, m.dtype, m.threads, m.work)

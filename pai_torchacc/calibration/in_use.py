@@ -61,7 +61,8 @@ def _points(c: Any, table: calibration.Table, numerics: str) -> _Decided:
     global _latest  # noqa: PLW0603
     circumstances = numerics, c.cpu()
     if _latest is None or _latest[0] is not table or _latest[1] != circumstances:
-        decided = calibration.points(table, c.operators(), numerics)
+        has_amx = "amx" in c.bf16_hardware()
+        decided = calibration.points(table, c.operators(), numerics, has_amx=has_amx)
         _latest = table, circumstances, decided
     return _latest[2]
 

@@ -1,11 +1,11 @@
 """The room of reduced precision: float32 operators that multiply in bfloat16.
 
-At ``numerics="fast"`` linear layers, convolutions and attention of unmodified models
-may round their operands to bfloat16, multiply them by torch's own libraries, and give
-back float32. Weights, gradients and optimizer states stay float32. Each operator does
-so only where the calibration table says that it is faster on this kind of CPU; inside
-the user's own ``torch.autocast``, whichever way it is set there, none does, nor do the
-gradients of what was called there.
+At ``numerics="fast"`` linear layers, ``torch.mm`` and ``torch.addmm``, convolutions and
+attention of unmodified models may round their operands to bfloat16, multiply them by
+torch's own libraries, and give back float32. Weights, gradients and optimizer states
+stay float32. Each operator does so only where the calibration table says that it is
+faster on this kind of CPU; inside the user's own ``torch.autocast``, whichever way it
+is set there, none does, nor do the gradients of what was called there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def reason(c: Any, table: Any) -> str | None:
     if not c.bf16_hardware():
         return "this CPU has no instruction for products of bfloat16"
     rows = set(c.bf16_rows())
-    points, _ = calibration.points(table, c.operators(), "fast")
+    points, _ = calibration.points(
+        table, c.operators(), "fast", has_amx="amx" in c.bf16_hardware()
+    )
     if any((point[0], point[5]) in rows for point in points):
         return None
     if not any((m.op, m.row) in rows for m in table.measurements):
@@ -72,8 +74,8 @@ def idle(c: Any, config: Config, claims: set[tuple[str, str | None]]) -> set[str
 def learn(c: Any) -> None:
     """Show the extension where torch's nodes keep their names, once a process.
 
-    By them gradients of convolutions know how their forward calls ran; without them
-    these gradients stay in float32.
+    By them gradients of convolutions and products know how their forward calls ran;
+    without them these gradients stay in float32, and so do products.
     """
     global _is_learnt  # noqa: PLW0603
     from pai_torchacc import _host

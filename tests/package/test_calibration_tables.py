@@ -171,6 +171,28 @@ def test_kinds_of_other_operators_are_as_they_were(op: str) -> None:
     assert decided([line(op, "other")]) == {("other", "one", 1)}
 
 
+def test_what_amx_gained_is_said_of_cpus_with_amx() -> None:
+    rows = [("bf16", "fast", True, False), ("two", "close", True, False)]
+    operators = [("mm", ["nn"], rows)]
+    measured = [line("mm", "nn", "bf16", 3.0), line("mm", "nn", "two", 1.2)]
+    shared = calibrate.generic(measured, "avx512", has_amx=True)
+    assert shared == [
+        line("mm", "nn", "bf16", 1.0),
+        line("mm", "nn", "two", 1.2),
+        line("mm", "nn", "bf16+amx", 3.0),
+    ]
+    assert calibrate.generic(measured, "avx2", has_amx=True) == shared[:2]
+    assert calibrate.generic(measured, "avx512") == shared[:2]
+    table = calibration.Table("t", shared, calibration.FASTER_ELSEWHERE)
+    for level, has_amx, row in (
+        ("fast", True, "bf16"),
+        ("fast", False, "two"),
+        ("close", True, "two"),
+    ):
+        found, _ = calibration.points(table, operators, level, has_amx=has_amx)
+        assert [point[5] for point in found] == [row]
+
+
 def test_a_family_s_table_is_completed_by_kinds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

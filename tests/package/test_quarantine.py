@@ -161,6 +161,8 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "cross_entropy": lambda: gradient_of(lambda x: F.cross_entropy(x, TARGET), 8, 5),
     "mm": lambda: gradient_of(lambda x: x @ FEATURES, 8, 5),
     "addmm": lambda: gradient_of(lambda x: F.linear(x, FEATURES.t(), TERMS), 8, 5),
+    "bmm": lambda: gradient_of(lambda x: x @ FEATURES.expand(2, 5, -1), 2, 8, 5),
+    "baddbmm": lambda: [torch.baddbmm(*[PLAIN[:5, :5].expand(2, 5, 5)] * 3)],
     "bernoulli": lambda: [seeded(lambda: torch.empty(90).bernoulli_(0.4))],
     "dropout": lambda: seeded(lambda: gradient_of(lambda x: F.dropout(x, 0.3), 8, 5)),
     "lstm": lambda: recurrent(nn.LSTM),

@@ -189,7 +189,7 @@ def counters() -> dict[str, tuple[int, int, int]]:
     return {op: (n[0], n[1], sum(n[2].values())) for op, n in counted.items()}
 
 
-INNER = {"copy", "index", "mm", "addmm"}
+INNER = {"copy", "index", "mm", "addmm", "bmm", "baddbmm"}
 """How often torch and the scripts copy and multiply matrices is their own affair."""
 
 

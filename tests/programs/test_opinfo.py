@@ -120,6 +120,14 @@ ROUNDS = (
     "_loss",
     "binary_cross_entropy",
     "layer_norm",
+    "bmm",
+    "matmul",
+    "einsum",
+    "linalg",
+    "cholesky",
+    "solve",
+    "pinverse",
+    "cdist",
 )
 """Parts of names of operators that may reach rows of level close."""
 

@@ -427,6 +427,10 @@ typedef struct at_string {
     M(at_result, cpu_mm, "_ZN2at3cpu2mmERKNS_6TensorES3_", (at_tensor, at_tensor))     \
     M(at_result, cpu_addmm, "_ZN2at3cpu5addmmERKNS_6TensorES3_S3_RKN3c106ScalarES7_",  \
       (at_tensor, at_tensor, at_tensor, const at_scalar *, const at_scalar *))         \
+    M(at_result, cpu_bmm, "_ZN2at3cpu3bmmERKNS_6TensorES3_", (at_tensor, at_tensor))   \
+    M(at_result, cpu_baddbmm,                                                          \
+      "_ZN2at3cpu7baddbmmERKNS_6TensorES3_S3_RKN3c106ScalarES7_",                      \
+      (at_tensor, at_tensor, at_tensor, const at_scalar *, const at_scalar *))         \
     M(at_result, cpu_index_select, "_ZN2at3cpu12index_selectERKNS_6TensorElS3_",       \
       (at_tensor, int64_t, at_tensor))                                                 \
     M(at_result, cpu_index,                                                            \

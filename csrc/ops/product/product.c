@@ -1,9 +1,11 @@
 /*
- * product.c - what the ways to compute a product can do; mm and addmm by definition.
+ * product.c - what the ways to compute products can do; products by definition.
  *
  * The rows "scalar" run on any CPU; every other row is tested against them.
  */
 #include "ops/product/product.h"
+
+#include "core/host.h"
 
 ptac_reason ptac_product_accepts_dot(const ptac_product *product)
 {
@@ -20,6 +22,13 @@ ptac_reason ptac_product_accepts_packed(const ptac_product *product)
                : PTAC_LAYOUT;
 }
 
+ptac_reason ptac_product_accepts_stream(const ptac_product *product)
+{
+    if (product->b_column != 1)
+        return PTAC_LAYOUT;
+    return product->m > PTAC_STREAM_ROWS ? PTAC_SHAPE : PTAC_TAKE;
+}
+
 /*
  * How a and b lie: "n" row by row, "t" column by column. nt is a layer's forward, nn
  * the gradient of its input, tn that of its weight.
@@ -29,65 +38,202 @@ enum {
     NT,
     TN,
     TT,
+    N_ORDERS,
 };
 
+/* A tensor's matrices; those of two dimensions have one. */
+typedef struct matrices {
+    int64_t n, stride; /* of them */
+    int64_t sizes[2], strides[2];
+    float *first;
+} matrices;
+
+static matrices matrices_of(const ptac_view *x)
+{
+    const bool are_many = x->n_dims > 2;
+    matrices all = {1, 0, {0, 0}, {0, 0}, x->data};
+
+    if (are_many) {
+        all.n = x->sizes[0];
+        all.stride = x->strides[0];
+    }
+    for (int i = 0; i < 2; i++) {
+        all.sizes[i] = x->sizes[i + are_many];
+        all.strides[i] = x->strides[i + are_many];
+    }
+    return all;
+}
+
 /* Row by row; of a single row or column both are true, which then serves better. */
-static bool is_row_by_row(const ptac_view *x)
+static bool is_row_by_row(const matrices *x)
 {
     return x->strides[1] == 1 || x->sizes[1] == 1;
 }
 
-static bool is_dense_one_way(const ptac_view *x)
+static bool is_dense_one_way(const matrices *x)
 {
     return (is_row_by_row(x) && (x->strides[0] >= x->sizes[1] || x->sizes[0] == 1)) ||
            ((x->strides[0] == 1 || x->sizes[0] == 1) &&
             (x->strides[1] >= x->sizes[0] || x->sizes[1] == 1));
 }
 
-static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+/* Of matrices, of which there are as many. */
+static ptac_reason place(const matrices *a, const matrices *b, ptac_shape *shape)
 {
-    const ptac_view *a = &call->inputs[0], *b = &call->inputs[1];
     const int64_t m = a->sizes[0], k = a->sizes[1], n = b->sizes[1];
 
-    if (m == 0 || n == 0 || k == 0)
+    if (a->n == 0 || m == 0 || n == 0 || k == 0)
         return PTAC_EMPTY;
     if (!is_dense_one_way(a) || !is_dense_one_way(b))
         return PTAC_LAYOUT;
     shape->kind = (is_row_by_row(a) ? NN : TN) + (is_row_by_row(b) ? 0 : 1);
-    shape->work = m * n * k;
-    shape->sizes[0] = m;
+    shape->work = a->n * m * n * k;
+    shape->sizes[0] = a->n * m;
     shape->sizes[1] = k;
     shape->sizes[2] = n;
-    shape->uses = shape->work / (m * n + m * k + n * k);
+    shape->uses = m * n * k / (m * n + m * k + n * k);
     return PTAC_TAKE;
+}
+
+static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
+{
+    const matrices a = matrices_of(&call->inputs[0]), b = matrices_of(&call->inputs[1]);
+
+    return place(&a, &b, shape);
 }
 
 PTAC_SHAPES(MM, classify, "nn", "nt", "tn", "tt")
 PTAC_SHAPES(ADDMM, classify, "nn", "nt", "tn", "tt")
 
-ptac_product ptac_product_of(const ptac_call *call)
+/*
+ * Of many matrices the rows of all count, since all are passed, and a kind says how
+ * many rows one has at least.
+ */
+static ptac_reason classify_many(const ptac_call *call, ptac_shape *shape)
 {
-    const ptac_view *a = &call->inputs[0], *b = &call->inputs[1];
-    ptac_product p = {
-        .m = a->sizes[0],
-        .n = b->sizes[1],
-        .k = a->sizes[1],
-        .a = a->data,
-        .b = b->data,
-        .a_row = a->strides[0],
-        .a_term = is_row_by_row(a) ? 1 : a->strides[1],
-        .b_term = b->strides[0],
-        .b_column = is_row_by_row(b) ? 1 : b->strides[1],
-        .bias = call->op == PTAC_OP_ADDMM ? call->inputs[2].data : NULL,
-        .y = call->outputs[0].data,
-        .y_row = b->sizes[1],
-    };
+    static const int64_t least_rows[] = {1, 2, 8, 32, 96};
+    enum { N_LEAST = sizeof least_rows / sizeof *least_rows };
+    const matrices a = matrices_of(&call->inputs[0]), b = matrices_of(&call->inputs[1]);
+    const ptac_reason why = place(&a, &b, shape);
+    int which = N_LEAST - 1;
 
-    if (p.a_term != 1)
-        p.a_row = 1;
-    if (p.b_column != 1)
-        p.b_term = 1;
-    return p;
+    if (why)
+        return why;
+    while (which > 0 && a.sizes[0] < least_rows[which])
+        which--;
+    shape->kind += which * N_ORDERS;
+    return PTAC_TAKE;
+}
+
+#define OF_ROWS(n) "nn_" #n, "nt_" #n, "tn_" #n, "tt_" #n
+PTAC_SHAPES(BMM, classify_many, OF_ROWS(1), OF_ROWS(2), OF_ROWS(8), OF_ROWS(32),
+            OF_ROWS(96))
+PTAC_SHAPES(BADDBMM, classify_many, OF_ROWS(1), OF_ROWS(2), OF_ROWS(8), OF_ROWS(32),
+            OF_ROWS(96))
+
+/* What is added, under the sizes of y. */
+static void take_bias(const ptac_view *bias, bool are_many, ptac_product_batch *all)
+{
+    int64_t strides[3] = {0, 0, 0};
+
+    for (int i = 0; i < bias->n_dims; i++)
+        if (bias->sizes[i] > 1)
+            strides[3 - bias->n_dims + i] = bias->strides[i];
+    all->bias = are_many ? strides[0] : 0;
+    all->first.bias_row = strides[1];
+    all->first.bias = bias->data;
+}
+
+ptac_product_batch ptac_product_batch_of(const ptac_call *call)
+{
+    const bool is_sum = call->op == PTAC_OP_ADDMM || call->op == PTAC_OP_BADDBMM;
+    const matrices a = matrices_of(&call->inputs[0]), b = matrices_of(&call->inputs[1]);
+    const int64_t m = a.sizes[0], n = b.sizes[1];
+    ptac_product_batch all = {
+        .n = a.n,
+        .a = a.stride,
+        .b = b.stride,
+        .y = m * n,
+        .first =
+            {
+                .m = m,
+                .n = n,
+                .k = a.sizes[1],
+                .a = a.first,
+                .b = b.first,
+                .a_row = a.strides[0],
+                .a_term = is_row_by_row(&a) ? 1 : a.strides[1],
+                .b_term = b.strides[0],
+                .b_column = is_row_by_row(&b) ? 1 : b.strides[1],
+                .alpha = 1,
+                .beta = 1,
+                .y = call->outputs[0].data,
+                .y_row = n,
+            },
+    };
+    ptac_product *p = &all.first;
+
+    if (p->a_term != 1)
+        p->a_row = 1;
+    if (p->b_column != 1)
+        p->b_term = 1;
+    if (call->op == PTAC_OP_BADDBMM) {
+        const ptac_product_factors *factors = call->params;
+
+        p->alpha = factors->alpha;
+        p->beta = factors->beta;
+    }
+    if (is_sum && p->beta != 0)
+        take_bias(&call->inputs[2], call->op == PTAC_OP_BADDBMM, &all);
+    return all;
+}
+
+/* Some of the products, all by one way. */
+typedef struct job {
+    const ptac_product_batch *all;
+    const ptac_product_way *way;
+    ptac_status status;
+} job;
+
+static void run_some(int64_t begin, int64_t end, void *context)
+{
+    job *j = context;
+    const ptac_product_batch *all = j->all;
+    ptac_product p = all->first;
+
+    p.a += begin * all->a;
+    p.b += begin * all->b;
+    p.y += begin * all->y;
+    if (p.bias)
+        p.bias += begin * all->bias;
+    for (int64_t i = begin; i < end; i++) {
+        const ptac_status status = j->way->run(&p);
+
+        if (status)
+            __atomic_store_n(&j->status, status, __ATOMIC_RELAXED);
+        p.a += all->a;
+        p.b += all->b;
+        p.y += all->y;
+        if (p.bias)
+            p.bias += all->bias;
+    }
+}
+
+/* Threads share the products, or each one of them where they are few. */
+ptac_status ptac_product_batch_run(const ptac_product_batch *all,
+                                   const ptac_product_way *way)
+{
+    enum { MANY = 4 };
+    const ptac_product *p = &all->first;
+    const int n_threads = ptac_the_host.n_threads();
+    job j = {all, way, PTAC_OK};
+
+    if (all->n % n_threads != 0 && all->n < MANY * n_threads)
+        run_some(0, all->n, &j);
+    else
+        ptac_parallel_for(0, all->n, PTAC_PRODUCT_WORK / (p->m * p->n * p->k) + 1,
+                          run_some, &j);
+    return j.status;
 }
 
 static ptac_reason accepts_floats(const ptac_call *call)
@@ -95,22 +241,33 @@ static ptac_reason accepts_floats(const ptac_call *call)
     return call->inputs[0].dtype == PTAC_F32 ? PTAC_TAKE : PTAC_DTYPE;
 }
 
-static ptac_status run_scalar(const ptac_call *call)
+static ptac_status define(const ptac_product *p)
 {
-    const ptac_product p = ptac_product_of(call);
+    for (int64_t i = 0; i < p->m; i++) {
+        for (int64_t j = 0; j < p->n; j++) {
+            const float *a = p->a + i * p->a_row, *b = p->b + j * p->b_column;
+            double sum = 0;
 
-    for (int64_t i = 0; i < p.m; i++) {
-        for (int64_t j = 0; j < p.n; j++) {
-            const float *a = p.a + i * p.a_row, *b = p.b + j * p.b_column;
-            double sum = p.bias ? p.bias[j] : 0;
-
-            for (int64_t l = 0; l < p.k; l++)
-                sum += (double)a[l * p.a_term] * b[l * p.b_term];
-            p.y[i * p.y_row + j] = (float)sum;
+            for (int64_t l = 0; l < p->k; l++)
+                sum += (double)a[l * p->a_term] * b[l * p->b_term];
+            sum *= p->alpha;
+            if (p->bias)
+                sum += (double)p->beta * p->bias[i * p->bias_row + j];
+            p->y[i * p->y_row + j] = (float)sum;
         }
     }
     return PTAC_OK;
 }
 
+static ptac_status run_scalar(const ptac_call *call)
+{
+    static const ptac_product_way definition = {"scalar", NULL, define};
+    const ptac_product_batch all = ptac_product_batch_of(call);
+
+    return ptac_product_batch_run(&all, &definition);
+}
+
 PTAC_ROW(MM, "scalar", PTAC_CLOSE, 0, accepts_floats, run_scalar)
 PTAC_ROW(ADDMM, "scalar", PTAC_CLOSE, 0, accepts_floats, run_scalar)
+PTAC_ROW(BMM, "scalar", PTAC_CLOSE, 0, accepts_floats, run_scalar)
+PTAC_ROW(BADDBMM, "scalar", PTAC_CLOSE, 0, accepts_floats, run_scalar)

@@ -1,17 +1,19 @@
 /*
- * product.h - the operators mm, y = a b, and addmm, y = a b + bias, and products for
- * layers. Level close.
+ * product.h - the operators mm, y = a b, and addmm, y = a b + bias, the same of many
+ * matrices, bmm and baddbmm, and products for layers. Level close.
  *
  * For products that have few rows or are of odd sizes; libraries are as good at large
  * ones. Matrices are of float32 and lie as they lie: nothing is kept from one call to
- * the next, so that nothing can go stale. There are two ways:
+ * the next, so that nothing can go stale. There are three ways:
  *
  *   dot      lanes are neighbouring terms. Rows of a and columns of b are read where
  *            they lie and added up in lanes. For few rows, or few columns.
- *   packed   lanes are neighbouring columns. Panels of b, of as many terms as fit into
+ *   stream   lanes are neighbouring columns. Rows of b are read where they lie, one
+ *            after the other. For up to eight rows.
+ *   packed   the same lanes. Panels of b, of as many terms as fit into
  *            the first cache, are laid out there, which pays from some rows on.
  *
- * In both the terms of an element are added in an order that the number of terms alone
+ * In all the terms of an element are added in an order that the number of terms alone
  * decides: results depend neither on threads nor on other rows.
  */
 #ifndef PTAC_OPS_PRODUCT_PRODUCT_H
@@ -19,18 +21,29 @@
 
 #include "core/kernel.h"
 
-/* One stride of a and one of b is 1, and rows of y have no gaps between elements. */
+/*
+ * y = alpha a b + beta bias. One stride of a and one of b is 1, and rows of y and bias
+ * have no gaps between elements.
+ */
 typedef struct ptac_product {
     int64_t m, n, k; /* y is [m, n], and its sums have k terms */
     const float *a, *b;
     int64_t a_row, a_term, b_term, b_column; /* strides */
-    const float *bias;                       /* [n], or NULL */
+    float alpha, beta;
+    const float *bias; /* [m, n], or NULL */
+    int64_t bias_row;  /* 0: the same for all rows */
     float *y;
     int64_t y_row;
 } ptac_product;
 
+/* params of baddbmm; of others both are 1. */
+typedef struct ptac_product_factors {
+    float alpha, beta; /* alpha is not 0; where beta is, nobody reads bias */
+} ptac_product_factors;
+
 enum {
     PTAC_PRODUCT_WORK = 1 << 18, /* multiply-adds that are worth a thread */
+    PTAC_STREAM_ROWS = 8,
 };
 
 /* A way to compute them: PTAC_TAKE where it can, and what computes. */
@@ -44,6 +57,7 @@ typedef struct ptac_product_way {
 enum {
     PTAC_PRODUCT_DOT,
     PTAC_PRODUCT_PACKED,
+    PTAC_PRODUCT_STREAM,
     PTAC_N_PRODUCT_WAYS,
 };
 
@@ -52,10 +66,25 @@ extern const ptac_product_way ptac_products_avx2[PTAC_N_PRODUCT_WAYS];
 extern const ptac_product_way ptac_products_avx512[PTAC_N_PRODUCT_WAYS];
 #endif
 
-/* The product of a call: inputs a [m, k], b [k, n], of addmm bias [n]; output y. */
-ptac_product ptac_product_of(const ptac_call *call);
+/*
+ * The products of a call: inputs a [m, k] and b [k, n], of addmm bias [n]; output y.
+ * Those of bmm and baddbmm have a dimension more, the first, and bias any sizes that
+ * broadcast to y's. The first one, and how far apart the others are.
+ */
+typedef struct ptac_product_batch {
+    int64_t n;
+    ptac_product first;
+    int64_t a, b, bias, y;
+} ptac_product_batch;
+
+ptac_product_batch ptac_product_batch_of(const ptac_call *call);
+
+/* Each by this way. PTAC_FAILED without memory; what is in y then is nobody's. */
+ptac_status ptac_product_batch_run(const ptac_product_batch *all,
+                                   const ptac_product_way *way);
 
 ptac_reason ptac_product_accepts_dot(const ptac_product *product);
 ptac_reason ptac_product_accepts_packed(const ptac_product *product);
+ptac_reason ptac_product_accepts_stream(const ptac_product *product);
 
 #endif

@@ -28,6 +28,7 @@ INLINE void dot_store(const dot_tile *t, int row, int column, __m128 sums)
 {
     const ptac_product *p = t->product;
     const int64_t first = t->column + column;
+    const float *bias = p->bias ? p->bias + (t->row + row) * p->bias_row + first : NULL;
     float *y = p->y + (t->row + row) * p->y_row + first;
     float values[4];
 
@@ -37,8 +38,11 @@ INLINE void dot_store(const dot_tile *t, int row, int column, __m128 sums)
             continue;
         if (t->begin > 0)
             values[j] += y[j];
-        if (p->bias && t->end == p->k)
-            values[j] += p->bias[first + j];
+        if (t->end == p->k) {
+            values[j] *= p->alpha;
+            if (bias)
+                values[j] += p->beta * bias[j];
+        }
         y[j] = values[j];
     }
 }

@@ -5,16 +5,19 @@
  * first cache. A tile of rows passes it with an accumulator for each of its vectors: a
  * step loads the panel's two vectors of a term and multiplies them with that term of
  * each row. Rows are read where they lie; columns of a transposed a are laid out, tile
- * by tile, once a call.
+ * by tile, once a call. Narrow matrices, of few columns, are read where they lie.
  */
 #include "core/host.h"
 #include "core/scratch.h"
 #include "ops/product/product.h"
 
+#include <string.h>
+
 enum {
     PACKED_ROWS = PRODUCT_REGISTERS == 32 ? 12 : 6, /* of a tile, at most */
     PACKED_COLUMNS = 2 * LANES,                     /* of a panel */
     PACKED_TERMS = 256,                             /* of a panel */
+    PACKED_NARROW = 128, /* floats from term to term, which the first caches hold */
 };
 
 /* Where a tile's rows lie: strides of rows and of terms. */
@@ -25,41 +28,52 @@ typedef struct packed_rows {
 
 /* A tile's place in y, whose panel has n_columns of its own and n_terms. */
 typedef struct packed_tile {
-    const float *panel, *bias;
+    const float *panel;
+    int64_t panel_term; /* from term to term */
+    const float *bias;
+    int64_t bias_row;
     float *y;
     int64_t y_row;
     int n_columns, n_terms;
-    bool adds; /* to what earlier panels have left in y */
+    bool adds;    /* to what earlier panels have left in y */
+    bool is_last; /* then alpha and beta count */
+    float alpha, beta;
 } packed_tile;
 
-INLINE void packed_store(const packed_tile *t, float *y, vec sum, int first)
+INLINE void packed_store(const packed_tile *t, int row, vec sum, int first)
 {
     const int n = t->n_columns - first;
     const int count = n < LANES ? n : LANES;
+    float *y = t->y + row * t->y_row + first;
 
     if (count <= 0)
         return;
     if (t->adds)
-        sum = v_add(v_load_first(y + first, count), sum);
-    if (t->bias)
-        sum = v_add(sum, v_load_first(t->bias + first, count));
-    v_store_first(y + first, sum, count);
+        sum = v_add(v_load_first(y, count), sum);
+    if (t->is_last)
+        sum = v_mul(sum, v_set(t->alpha));
+    if (t->bias) {
+        const float *bias = t->bias + row * t->bias_row + first;
+
+        sum = v_add(sum, v_mul(v_load_first(bias, count), v_set(t->beta)));
+    }
+    v_store_first(y, sum, count);
 }
 
-/* n_rows, and the strides where is_laid_out, are constants. */
+/* n_rows and is_turned are constants: whether rows lie side by side, or terms do. */
 INLINE void packed_tile_of(const packed_tile *t, const packed_rows *a, int n_rows,
-                           bool is_laid_out)
+                           bool is_turned)
 {
-    const int64_t row = is_laid_out ? 1 : a->row;
-    const int64_t term = is_laid_out ? PACKED_ROWS : 1;
+    const int64_t row = is_turned ? 1 : a->row;
+    const int64_t term = is_turned ? a->term : 1;
     vec sums[PACKED_ROWS][2];
 
 #pragma GCC unroll 16
     for (int i = 0; i < n_rows; i++)
         sums[i][0] = sums[i][1] = v_zero();
     for (int64_t k = 0; k < t->n_terms; k++) {
-        const vec low = v_load(t->panel + k * PACKED_COLUMNS);
-        const vec high = v_load(t->panel + k * PACKED_COLUMNS + LANES);
+        const vec low = v_load(t->panel + k * t->panel_term);
+        const vec high = v_load(t->panel + k * t->panel_term + LANES);
 
 #pragma GCC unroll 16
         for (int i = 0; i < n_rows; i++) {
@@ -71,8 +85,8 @@ INLINE void packed_tile_of(const packed_tile *t, const packed_rows *a, int n_row
     }
 #pragma GCC unroll 16
     for (int i = 0; i < n_rows; i++) {
-        packed_store(t, t->y + i * t->y_row, sums[i][0], 0);
-        packed_store(t, t->y + i * t->y_row, sums[i][1], LANES);
+        packed_store(t, i, sums[i][0], 0);
+        packed_store(t, i, sums[i][1], LANES);
     }
 }
 
@@ -83,14 +97,14 @@ typedef void (*packed_fn)(const packed_tile *tile, const packed_rows *a);
     {                                                                                  \
         packed_tile_of(tile, a, n, false);                                             \
     }                                                                                  \
-    TARGET static void packed_laid_out_##n(const packed_tile *tile,                    \
-                                           const packed_rows *a)                       \
+    TARGET static void packed_turned_##n(const packed_tile *tile,                      \
+                                         const packed_rows *a)                         \
     {                                                                                  \
         packed_tile_of(tile, a, n, true);                                              \
     }
 #define PACKED_TILE_FNS(n)                                                             \
     {                                                                                  \
-        packed_rows_##n, packed_laid_out_##n                                           \
+        packed_rows_##n, packed_turned_##n                                             \
     }
 PACKED_TILE(1)
 PACKED_TILE(2)
@@ -107,7 +121,7 @@ PACKED_TILE(11)
 PACKED_TILE(12)
 #endif
 
-/* By rows; of rows as they lie, and of those that are laid out. */
+/* By rows; of terms side by side, and of rows side by side. */
 static const packed_fn packed_tiles[PACKED_ROWS + 1][2] = {
     {NULL},
     PACKED_TILE_FNS(1),
@@ -186,7 +200,7 @@ INLINE void lay_out_rows(const ptac_product *p, const packed_part *part, float *
 /* Tiles of a transposed a, laid out term by term. */
 typedef struct packed_job {
     const ptac_product *product;
-    float *laid_out; /* NULL where the rows are read where they lie */
+    float *laid_out; /* NULL where they are read where they lie */
 } packed_job;
 
 TARGET static void lay_out_tiles(int64_t begin, int64_t end, void *context)
@@ -200,36 +214,57 @@ TARGET static void lay_out_tiles(int64_t begin, int64_t end, void *context)
         const float *from = p->a + row;
         float *to = job->laid_out + row * p->k;
 
-        for (int64_t k = 0; k < p->k; k++, to += PACKED_ROWS)
-            for (int i = 0; i < n; i++)
-                to[i] = from[k * p->a_term + i];
+        for (int64_t k = 0; k < p->k; k++, to += PACKED_ROWS, from += p->a_term) {
+            if (n == PACKED_ROWS) /* a constant, and no call */
+                memcpy(to, from, sizeof *to * PACKED_ROWS);
+            else
+                memcpy(to, from, sizeof *to * (size_t)n);
+        }
     }
 }
 
 /* All rows, of a panel. */
 INLINE void pass_panel(const packed_job *job, const packed_part *part,
-                       const float *panel)
+                       const float *panel, int64_t panel_term)
 {
     const ptac_product *p = job->product;
+    const bool is_last = part->end == p->k;
     packed_tile tile = {
         .panel = panel,
-        .bias = p->bias && part->end == p->k ? p->bias + part->column : NULL,
+        .panel_term = panel_term,
+        .bias = p->bias && is_last ? p->bias + part->column : NULL,
+        .bias_row = p->bias_row,
         .y = p->y + part->column,
         .y_row = p->y_row,
         .n_columns = (int)ptac_least(p->n - part->column, PACKED_COLUMNS),
         .n_terms = (int)(part->end - part->begin),
         .adds = part->begin > 0,
+        .is_last = is_last,
+        .alpha = p->alpha,
+        .beta = p->beta,
     };
 
     for (int64_t row = 0; row < p->m; row += PACKED_ROWS) {
         const int n_rows = (int)ptac_least(p->m - row, PACKED_ROWS);
-        packed_rows a = {p->a + row * p->a_row + part->begin, p->a_row, 1};
+        packed_rows a = {p->a + row * p->a_row, p->a_row, p->a_term};
 
-        if (job->laid_out)
-            a.at = job->laid_out + row * p->k + part->begin * PACKED_ROWS;
-        packed_tiles[n_rows][job->laid_out != NULL](&tile, &a);
+        if (job->laid_out) {
+            a.at = job->laid_out + row * p->k;
+            a.term = PACKED_ROWS;
+        }
+        a.at += part->begin * a.term;
+        packed_tiles[n_rows][p->a_term != 1](&tile, &a);
         tile.y += PACKED_ROWS * p->y_row;
+        if (tile.bias)
+            tile.bias += PACKED_ROWS * p->bias_row;
     }
+}
+
+/* Whether b is as good as a panel. */
+static bool lies_in_panels(const ptac_product *p, const packed_part *part)
+{
+    return p->b_column == 1 && p->b_term <= PACKED_NARROW &&
+           p->n - part->column >= PACKED_COLUMNS;
 }
 
 TARGET static void pass_panels(int64_t begin, int64_t end, void *context)
@@ -243,11 +278,16 @@ TARGET static void pass_panels(int64_t begin, int64_t end, void *context)
 
         for (; part.begin < p->k; part.begin += PACKED_TERMS) {
             part.end = ptac_least(p->k, part.begin + PACKED_TERMS);
+            if (lies_in_panels(p, &part)) {
+                pass_panel(job, &part, p->b + part.begin * p->b_term + part.column,
+                           p->b_term);
+                continue;
+            }
             if (p->b_column == 1)
                 lay_out_rows(p, &part, panel);
             else
                 lay_out_columns(p, &part, panel);
-            pass_panel(job, &part, panel);
+            pass_panel(job, &part, panel, PACKED_COLUMNS);
         }
     }
 }
@@ -258,7 +298,7 @@ static ptac_status product_packed(const ptac_product *p)
     const int64_t n_tiles = ptac_parts(p->m, PACKED_ROWS);
     const int64_t work = p->m * p->k * PACKED_COLUMNS;
 
-    if (p->a_term != 1) {
+    if (p->a_term > PACKED_NARROW) {
         job.laid_out =
             ptac_scratch_take(sizeof(float) * (size_t)(n_tiles * p->k) * PACKED_ROWS);
         if (!job.laid_out)

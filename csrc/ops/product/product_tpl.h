@@ -1,49 +1,70 @@
 /*
- * product_tpl.h - both ways to compute a product, and the rows of mm and addmm.
+ * product_tpl.h - the ways to compute a product, and the rows of mm, addmm, bmm and
+ * baddbmm.
  *
  * The includer defines, besides lanes, ISA, NEEDS, WAYS, and PRODUCT_REGISTERS: how
  * many vectors fit into registers.
  */
 #include "ops/product/product_dot_tpl.h"
 #include "ops/product/product_packed_tpl.h"
+#include "ops/product/product_stream_tpl.h"
 
 const ptac_product_way WAYS[PTAC_N_PRODUCT_WAYS] = {
     [PTAC_PRODUCT_DOT] = {"dot_" ISA, ptac_product_accepts_dot, product_dot},
     [PTAC_PRODUCT_PACKED] = {"packed_" ISA, ptac_product_accepts_packed,
                              product_packed},
+    [PTAC_PRODUCT_STREAM] = {"stream_" ISA, ptac_product_accepts_stream,
+                             product_stream},
 };
 
 static ptac_reason accepts_dot(const ptac_call *call)
 {
-    const ptac_product p = ptac_product_of(call);
+    const ptac_product_batch all = ptac_product_batch_of(call);
 
-    return ptac_product_accepts_dot(&p);
+    return ptac_product_accepts_dot(&all.first);
 }
 
 static ptac_reason accepts_packed(const ptac_call *call)
 {
-    const ptac_product p = ptac_product_of(call);
+    const ptac_product_batch all = ptac_product_batch_of(call);
 
-    return ptac_product_accepts_packed(&p);
+    return ptac_product_accepts_packed(&all.first);
+}
+
+static ptac_reason accepts_stream(const ptac_call *call)
+{
+    const ptac_product_batch all = ptac_product_batch_of(call);
+
+    return ptac_product_accepts_stream(&all.first);
 }
 
 static ptac_status run_dot(const ptac_call *call)
 {
-    const ptac_product p = ptac_product_of(call);
+    const ptac_product_batch all = ptac_product_batch_of(call);
 
-    return product_dot(&p);
+    return ptac_product_batch_run(&all, &WAYS[PTAC_PRODUCT_DOT]);
 }
 
 static ptac_status run_packed(const ptac_call *call)
 {
-    const ptac_product p = ptac_product_of(call);
+    const ptac_product_batch all = ptac_product_batch_of(call);
 
-    return product_packed(&p);
+    return ptac_product_batch_run(&all, &WAYS[PTAC_PRODUCT_PACKED]);
+}
+
+static ptac_status run_stream(const ptac_call *call)
+{
+    const ptac_product_batch all = ptac_product_batch_of(call);
+
+    return ptac_product_batch_run(&all, &WAYS[PTAC_PRODUCT_STREAM]);
 }
 
 #define ROWS(id)                                                                       \
     PTAC_ROW(id, "dot_" ISA, PTAC_CLOSE, NEEDS, accepts_dot, run_dot)                  \
+    PTAC_ROW(id, "stream_" ISA, PTAC_CLOSE, NEEDS, accepts_stream, run_stream)         \
     PTAC_ROW(id, "packed_" ISA, PTAC_CLOSE, NEEDS, accepts_packed, run_packed,         \
              .rank = 1)
 ROWS(MM)
 ROWS(ADDMM)
+ROWS(BMM)
+ROWS(BADDBMM)

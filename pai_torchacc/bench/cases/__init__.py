@@ -20,6 +20,7 @@ from pai_torchacc.bench.cases import (
     linear,
     loss,
     losses,
+    many,
     norm,
     on_cuda,
     optim,
@@ -43,6 +44,18 @@ def cases() -> Iterator[Case]:
         foreach,
         *(indexing, randomness, loss, losses, softmax, linear, attention, int8),
         *(recurrent, optim),
+        *(
+            indexing,
+            randomness,
+            loss,
+            losses,
+            softmax,
+            linear,
+            many,
+            attention,
+            int8,
+            optim,
+        ),
     )
     for family in families:
         yield from family.cases()

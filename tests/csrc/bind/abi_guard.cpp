@@ -78,8 +78,10 @@
 #include <ATen/ops/max_pool3d_with_indices_cpu_dispatch.h>
 #include <ATen/ops/mish_backward_cpu_dispatch.h>
 #include <ATen/ops/mish_cpu_dispatch.h>
+#include <ATen/ops/bmm_cpu_dispatch.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <ATen/ops/addmm_cpu_dispatch.h>
+#include <ATen/ops/baddbmm_cpu_dispatch.h>
 #include <ATen/ops/mse_loss_backward_cpu_dispatch.h>
 #include <ATen/ops/mse_loss_cpu_dispatch.h>
 #include <ATen/ops/native_batch_norm_backward_cpu_dispatch.h>
@@ -366,6 +368,8 @@ constexpr auto cpu_pixel_shuffle = &at::cpu::pixel_shuffle;
 constexpr auto cpu_pixel_unshuffle = &at::cpu::pixel_unshuffle;
 constexpr auto cpu_mm = &at::cpu::mm;
 constexpr auto cpu_addmm = &at::cpu::addmm;
+constexpr auto cpu_bmm = &at::cpu::bmm;
+constexpr auto cpu_baddbmm = &at::cpu::baddbmm;
 constexpr auto cpu_index_select = &at::cpu::index_select;
 constexpr auto cpu_index = &at::cpu::index;
 constexpr auto cpu_gather = &at::cpu::gather;

@@ -25,7 +25,7 @@ EVERY = (
     "scatter_add embedding_dense_backward _embedding_bag_dense_backward _log_softmax "
     "_log_softmax_backward_data _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_flash_attention_for_cpu_backward "
-    "native_batch_norm native_batch_norm_backward mm copy_"
+    "native_batch_norm native_batch_norm_backward mm bmm copy_"
 )
 
 

@@ -19,7 +19,9 @@ import pai_torchacc as ptac
 
 OP = "mm"
 ROWS = switching.runnable_rows(OP)
-OF_ANY_LAYOUT = [row for row in ROWS if not row.startswith("dot")]
+OF_ANY_SIZE = [row for row in ROWS if not row.startswith("stream")]
+OF_ANY_LAYOUT = [row for row in OF_ANY_SIZE if not row.startswith("dot")]
+STREAMS = [row for row in ROWS if row.startswith("stream")]
 SIZES = [
     (1, 100, 37),
     (3, 64, 64),
@@ -57,7 +59,9 @@ def product(size: tuple[int, int, int], order: str) -> contract.Case:
     return case
 
 
-def takes(row: str, order: str) -> bool:
+def takes(row: str, size: tuple[int, int, int], order: str) -> bool:
+    if row.startswith("stream"):
+        return size[0] <= 8 and order[1] == "n"
     return not row.startswith("dot") or order == "nt"
 
 
@@ -68,7 +72,7 @@ def test_contract(row: str, size: tuple[int, int, int], order: str) -> None:
     with switching.accelerated(OP, row=row):
         hits = switching.hits(OP)
         contract.hold(product(size, order))
-        assert (hits.accelerated > 0) or not takes(row, order) or size[1] == 1
+        assert (hits.accelerated > 0) or not takes(row, size, order) or size[1] == 1
 
 
 @pytest.mark.parametrize("row", [r for r in ROWS if r.startswith("dot")])
@@ -183,7 +187,7 @@ def test_names_of_dimensions() -> None:
             assert not any(h.accelerated for h in hits), hits
 
 
-@rows
+@pytest.mark.parametrize("row", OF_ANY_SIZE)
 def test_numbers_that_are_none(row: str) -> None:
     """They reach the rows and columns that stock's reach, whatever the tiles."""
     a, b = torch.randn(23, 130), torch.randn(45, 130).t()
@@ -198,7 +202,38 @@ def test_numbers_that_are_none(row: str) -> None:
     torch.testing.assert_close(ours, stock, equal_nan=True)
 
 
-@rows
+@pytest.mark.parametrize("row", STREAMS)
+def test_few_rows_of_large_matrices(row: str) -> None:
+    a, b = torch.randn(8, 600), torch.randn(600, 5000)
+    bias, before = torch.randn(5000), torch.get_num_threads()
+    a[2, 300], b[7, 4999], b[0, 0] = torch.inf, torch.nan, -torch.inf
+    stock = torch.addmm(bias, a, b)
+    with switching.accelerated(OP, "addmm", row=row):
+        hits = [switching.hits(op) for op in (OP, "addmm")]
+        whole = torch.mm(a, b)
+        assert torch.equal(torch.addmm(bias, a, b).isnan(), stock.isnan())
+        torch.testing.assert_close(
+            whole + bias, stock, rtol=1e-4, atol=1e-4, equal_nan=True
+        )
+        for n in (1, 2, 5, 7):
+            torch.testing.assert_close(a[:n] @ b, whole[:n], rtol=0, atol=0,
+                                       equal_nan=True)  # fmt: skip
+        part = torch.mm(a[:, :600], b[:, 1000:3333])
+        torch.testing.assert_close(
+            part, whole[:, 1000:3333], rtol=0, atol=0, equal_nan=True
+        )
+        assert [h.accelerated for h in hits] == [6, 1]
+        torch.mm(torch.randn(9, 600), b)
+        torch.mm(a[:, :40], torch.randn(50, 40).t())
+        assert hits[0].forwarded == {"shape": 1, "layout": 1}
+        try:
+            torch.set_num_threads(2)
+            contract.exactly(torch.mm(a, b), whole)
+        finally:
+            torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("row", OF_ANY_SIZE)
 def test_rows_depend_neither_on_others_nor_on_threads(row: str) -> None:
     a, b = torch.randn(70, 1500), torch.randn(300, 1500).t()
     before = torch.get_num_threads()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pai_torchacc import _C
 
 OP = "addmm"
-ROWS = switching.runnable_rows(OP)
+ROWS = [row for row in switching.runnable_rows(OP) if not row.startswith("stream")]
 rows = pytest.mark.parametrize("row", ROWS)
 
 

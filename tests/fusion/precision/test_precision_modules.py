@@ -216,7 +216,7 @@ def test_what_the_table_does_not_claim_is_stocks() -> None:
     net, x = encoder().eval(), torch.randn(1, 2, E)
     with torch.no_grad():
         expected = net(x)
-        with ptac.enable(numerics="fast"):
+        with ptac.enable(numerics="fast", exclude=["mm", "addmm", "bmm"]):
             contract.exactly(net(x), expected)
 
 

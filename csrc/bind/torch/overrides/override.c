@@ -207,6 +207,10 @@ static bool try_serve(ptac_arguments *args, at_tensor *out)
 
     if (ptac_is_off(override->op))
         return false;
+    if (override->is_small && args->on == PTAC_ON_CPU && override->is_small(args)) {
+        ptac_refuse(override->op, PTAC_NOT_FASTER);
+        return false;
+    }
     if (T.has_names && is_named(args)) {
         ptac_refuse(override->op, PTAC_ARGUMENT);
         return false;

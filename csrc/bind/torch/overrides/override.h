@@ -144,6 +144,8 @@ typedef struct ptac_override {
 
     /* Hooks, NULL in most descriptions. */
     const ptac_kernel *(*admit)(ptac_call *call); /* instead of ptac_admit() */
+    /* Asked first, before anything is read: less work than any that is ever served. */
+    bool (*is_small)(const ptac_arguments *args);
     /* Instead of read: all outputs, or false for stock, with the reason counted. */
     bool (*serve)(const ptac_arguments *args, at_tensor *out);
 

@@ -7,6 +7,10 @@
 
 #include <string.h>
 
+enum {
+    TILE_TERMS = 32, /* of a tile of AMX */
+};
+
 static uint64_t n_calls;
 
 /*
@@ -51,6 +55,47 @@ at_error ptac_bf16_alike(const ptac_view *view, at_tensor *made)
     if (!error)
         ptac_bf16_narrow_rows(view->data, 1, view->n_elements, 1, copy.data);
     return error;
+}
+
+static int inner_dim(const int64_t sizes[2], const int64_t strides[2])
+{
+    return strides[1] == 1 || sizes[1] == 1;
+}
+
+int64_t ptac_bf16_terms(const int64_t sizes[2], const int64_t strides[2])
+{
+    if (!(ptac_cpu_features() & PTAC_CPU_AMX_BF16) || inner_dim(sizes, strides) == 0)
+        return sizes[1];
+    return (sizes[1] + TILE_TERMS - 1) / TILE_TERMS * TILE_TERMS;
+}
+
+at_error ptac_bf16_copy(const ptac_bf16_matrix *matrix, int64_t n_terms,
+                        at_tensor *made, int64_t made_strides[2])
+{
+    const int inner = inner_dim(matrix->sizes, matrix->strides);
+    const int64_t n_rows = matrix->sizes[!inner], n_cols = matrix->sizes[inner];
+    const int64_t stride = matrix->strides[!inner];
+    int64_t sizes[2] = {matrix->sizes[0], matrix->sizes[1]};
+    uint16_t *out;
+    ptac_view copy;
+
+    sizes[matrix->terms] = n_terms;
+    made_strides[inner] = 1;
+    made_strides[!inner] = sizes[inner];
+    if (ptac_new(PTAC_BF16, 2, sizes, made_strides, made, &copy))
+        return 1;
+    out = copy.data;
+    if (sizes[inner] == n_cols) {
+        ptac_bf16_narrow_rows(matrix->data, stride, n_rows, n_cols, out);
+        memset(out + n_rows * n_cols, 0,
+               (size_t)((sizes[!inner] - n_rows) * n_cols) * sizeof *out);
+        return 0;
+    }
+    for (int64_t i = 0; i < n_rows; i++, out += sizes[inner]) {
+        ptac_bf16_narrow_rows(matrix->data + i * stride, n_cols, 1, n_cols, out);
+        memset(out + n_cols, 0, (size_t)(sizes[inner] - n_cols) * sizeof *out);
+    }
+    return 0;
 }
 
 /* Dimensions from the widest apart to the closest. */

@@ -35,6 +35,12 @@ void ptac_bf16_mark(const at_tensor *inputs, int n);
 bool ptac_bf16_is_marked(void);
 
 /*
+ * Of an operator that forward calls and gradients have alike: whether no gradient is
+ * computed now, or one that is marked. False where torch's nodes cannot be read.
+ */
+bool ptac_bf16_may_follow(void);
+
+/*
  * Learn how to read nodes from three that this thread has just made, and their sequence
  * numbers. False: nothing is ever marked.
  */
@@ -51,6 +57,26 @@ void ptac_strides_in_order(const ptac_view *view, int64_t strides[4]);
 
 /* A copy with these strides; the view's last dimension has stride 1. */
 at_error ptac_bf16_in_order(const ptac_view *view, at_tensor *made);
+
+/*
+ * How many terms a product has whose first factor, of k terms, has these strides: with
+ * AMX oneDNN reads whole tiles of rows, also beyond a row's end, and multiplies what it
+ * finds there by zeros, so that a NaN in the next row would spread to this one. Zeros
+ * follow the terms there.
+ */
+int64_t ptac_bf16_terms(const int64_t sizes[2], const int64_t strides[2]);
+
+/*
+ * A copy of a matrix, row by row or column by column as it is, with zeros up to so many
+ * terms, which are its dimension terms. made_strides are the copy's.
+ */
+typedef struct ptac_bf16_matrix {
+    const float *data;
+    int64_t sizes[2], strides[2];
+    int terms;
+} ptac_bf16_matrix;
+at_error ptac_bf16_copy(const ptac_bf16_matrix *matrix, int64_t n_terms,
+                        at_tensor *made, int64_t made_strides[2]);
 
 /*
  * A new float32 tensor with the strides of a bfloat16 one without gaps; PTAC_FAILED

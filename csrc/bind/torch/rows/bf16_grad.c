@@ -14,7 +14,8 @@
  * which no other node of the process ever has. Autograd makes the node right before it
  * calls the operator, so that forward knows the number; backward asks for the node that
  * is being computed. A mark that newer ones have replaced, or a node that cannot be
- * read, means a gradient in float32.
+ * read, means a gradient in float32. Products are marked likewise, whose gradients are
+ * products again.
  */
 #include "bind/torch/rows/bf16.h"
 
@@ -156,21 +157,31 @@ static void let_go(const at_result *node)
     T.aoti_torch_delete_tensor_object(handle);
 }
 
-bool ptac_bf16_is_marked(void)
+/* Of the gradient that this thread computes now: none, one that is marked, another. */
+typedef enum gradient { NONE, MARKED, OTHER } gradient;
+
+static gradient current(void)
 {
-    uint64_t name;
-
-    if (!can_mark())
-        return false;
-
     const at_result node = T.current_node();
     const uint64_t *words = node.words[0];
+    uint64_t name;
 
     if (!words)
-        return false;
+        return NONE;
     name = name_of(words[thread_word], words[number_word]);
     let_go(&node);
-    return name && __atomic_load_n(place_of(name), __ATOMIC_RELAXED) == name;
+    return name && __atomic_load_n(place_of(name), __ATOMIC_RELAXED) == name ? MARKED
+                                                                             : OTHER;
+}
+
+bool ptac_bf16_is_marked(void)
+{
+    return can_mark() && current() == MARKED;
+}
+
+bool ptac_bf16_may_follow(void)
+{
+    return can_mark() && current() != OTHER;
 }
 
 bool ptac_bf16_learn_nodes(void *const nodes[3], const uint64_t numbers[3])

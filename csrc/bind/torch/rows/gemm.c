@@ -182,28 +182,36 @@ static at_error blas(const ptac_matrix *a, const ptac_matrix *b, int64_t row,
            T.aoti_torch_cpu_mm_out(rows, left, right);
 }
 
-at_error ptac_gemm_narrow(const ptac_matrix *a, at_tensor *owner, ptac_matrix *narrow)
+/* The matrix in bfloat16 with n_terms columns, in *owner unless it is that already. */
+static at_error narrow(const ptac_matrix *a, int64_t n_terms, at_tensor *owner,
+                       ptac_matrix *made)
 {
-    const ptac_matrix from = *a; /* narrow may be a itself */
-    const int inner = from.strides[1] != 1 ? 0 : 1;
-    const int64_t n_rows = from.sizes[!inner], n_cols = from.sizes[inner];
-    ptac_view copy;
+    ptac_bf16_matrix from = {
+        NULL, {a->sizes[0], a->sizes[1]}, {a->strides[0], a->strides[1]}, 1};
     int32_t dtype = -1;
 
-    *narrow = from;
-    if (T.aoti_torch_get_dtype(from.tensor, &dtype))
+    if (T.aoti_torch_get_dtype(a->tensor, &dtype))
         return 1;
+    *made = *a;
     if (dtype == AT_DTYPE_BF16)
         return 0;
-    narrow->offset = 0;
-    narrow->strides[inner] = 1;
-    narrow->strides[!inner] = n_cols;
-    if (ptac_new(PTAC_BF16, 2, from.sizes, narrow->strides, owner, &copy))
+    from.data = (const float *)at_data(a->tensor) + a->offset;
+    made->offset = 0;
+    made->sizes[1] = n_terms;
+    if (ptac_bf16_copy(&from, n_terms, owner, made->strides))
         return 1;
-    narrow->tensor = *owner;
-    ptac_bf16_narrow_rows((float *)at_data(from.tensor) + from.offset,
-                          from.strides[!inner], n_rows, n_cols, copy.data);
+    made->tensor = *owner;
     return 0;
+}
+
+at_error ptac_gemm_narrow(const ptac_matrix *a, at_tensor *owner, ptac_matrix *made)
+{
+    const ptac_matrix from = *a; /* made may be a itself */
+
+    if (from.sizes[0] == 1 ||
+        ptac_bf16_terms(from.sizes, from.strides) != from.sizes[1])
+        return 0;
+    return narrow(&from, from.sizes[1], owner, made);
 }
 
 static at_error all_of(const ptac_matrix *a, at_tensor *tensor)
@@ -217,9 +225,10 @@ static at_error bf16_product(const ptac_matrix *a, const ptac_matrix *b, at_tens
     const int64_t sizes[2] = {a->sizes[0], b->sizes[0]};
     AT_OWNED at_tensor a_owner = NULL, b_owner = NULL, left = NULL, right = NULL;
     AT_OWNED at_tensor product = NULL;
+    const int64_t n_terms = ptac_bf16_terms(a->sizes, a->strides);
     ptac_matrix a16, b16;
 
-    if (ptac_gemm_narrow(a, &a_owner, &a16) || ptac_gemm_narrow(b, &b_owner, &b16))
+    if (narrow(a, n_terms, &a_owner, &a16) || narrow(b, n_terms, &b_owner, &b16))
         return 1;
     b16 = ptac_transposed(b16);
     return all_of(&a16, &left) || all_of(&b16, &right) ||
@@ -248,6 +257,8 @@ static at_error own_product(const ptac_product_way *way, const ptac_matrix *a,
         .a_term = a->strides[1],
         .b_term = b->strides[1],
         .b_column = b->strides[0],
+        .alpha = 1,
+        .beta = 1,
         .bias = at_data(bias),
         .y_row = b->sizes[0],
     };

@@ -87,8 +87,9 @@ at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matr
 
 /*
  * The matrix in bfloat16, in a new tensor *owner unless it is that already: rounded
- * once, it can be multiplied several times.
+ * once, it can be multiplied several times. made, which may be a, stays as it is where
+ * a, or its transpose, cannot be multiplied without zeros behind its terms.
  */
-at_error ptac_gemm_narrow(const ptac_matrix *a, at_tensor *owner, ptac_matrix *narrow);
+at_error ptac_gemm_narrow(const ptac_matrix *a, at_tensor *owner, ptac_matrix *made);
 
 #endif
