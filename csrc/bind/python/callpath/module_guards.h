@@ -15,6 +15,7 @@
 #define PTAC_MODULE_KINDS(KIND)                                                        \
     KIND(LINEAR, "Linear")                                                             \
     KIND(CONV2D, "Conv2d")                                                             \
+    KIND(BATCH_NORM1D, "BatchNorm1d")                                                  \
     KIND(BATCH_NORM2D, "BatchNorm2d")                                                  \
     KIND(MAX_POOL2D, "MaxPool2d")                                                      \
     KIND(RELU, "ReLU")                                                                 \
