@@ -97,6 +97,28 @@ def dropout(x: Tensor, p: float, train: bool, /) -> Tensor: ...
 def dropout_in_place(x: Tensor, p: float, train: bool, /) -> Tensor: ...
 def dropout_parts(x: Tensor, p: float, keeps: bool, /) -> Tensor | _Pair | None: ...
 def dropout_gradient(grad: Tensor, mask: Tensor, keep: float, /) -> _Opt: ...
+def rms_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None, /
+) -> Tensor: ...
+def rms_norm_parts(
+    x: Tensor,
+    shape: Sequence[int],
+    weight: Tensor | None,
+    eps: float | None,
+    is_trained: bool,
+    /,
+) -> Tensor | tuple[_Pair, str] | None: ...
+def rms_norm_gradient(
+    row: str,
+    grad: Tensor,
+    x: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    n_last: int,
+    of_x: bool,
+    of_weight: bool,
+    /,
+) -> tuple[Tensor | None, Tensor | None] | None: ...
 
 # Torch's generators of the CPU, by Generator._cdata.
 def generator_learn(samples: tuple[tuple[int, Tensor], ...], /) -> bool: ...

@@ -269,6 +269,7 @@ def _install_stand_ins(c: Any) -> None:
         mlp,
         norm_act,
         randomness,
+        rms_norm,
         sequential,
     )
     from pai_torchacc.fusion.by_name import relu_max_pool2d
@@ -284,6 +285,7 @@ def _install_stand_ins(c: Any) -> None:
     feed_forward.install(c, _ledger)
     loss.install(c, _ledger)
     randomness.install(c, _ledger)
+    rms_norm.install(c, _ledger)
     sequential.install(c, "operator_fusion")
 
 

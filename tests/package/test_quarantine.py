@@ -134,6 +134,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
         lambda x: F.batch_norm(x, None, None, training=True), 8, 5
     ),
     "batch_norm_act": norm_and_activation,
+    "rms_norm": lambda: gradient_of(lambda x: F.rms_norm(x, (5,)), 8, 5),
     "log_softmax": lambda: gradient_of(lambda x: x.log_softmax(1), 8, 5),
     "cross_entropy": lambda: gradient_of(lambda x: F.cross_entropy(x, TARGET), 8, 5),
     "mm": lambda: gradient_of(lambda x: x @ FEATURES, 8, 5),

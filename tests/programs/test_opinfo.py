@@ -63,6 +63,7 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "softmax": ("softmax", "softmax_backward"),
     "nn.functional.layer_norm": ("layer_norm", "layer_norm_backward"),
+    "nn.functional.rms_norm": ("rms_norm", "rms_norm_backward"),
     "native_layer_norm": ("layer_norm", "layer_norm_backward"),
     "nn.functional.upsample_nearest": (
         "upsample_nearest2d",
