@@ -43,7 +43,9 @@
     X(SCATTER_ADD, "scatter_add", FUSION)                                              \
     X(INDEX_PUT, "index_put", FUSION)                                                  \
     X(EMBEDDING_BACKWARD, "embedding_backward", FUSION)                                \
+    X(EMBEDDING_BAG, "embedding_bag", FUSION)                                          \
     X(EMBEDDING_BAG_BACKWARD, "embedding_bag_backward", FUSION)                        \
+    X(EMBEDDING_BAG_MAX_BACKWARD, "embedding_bag_max_backward", FUSION)                \
     X(PRELU_BACKWARD, "prelu_backward", FUSION)                                        \
     X(MISH, "mish", FUSION)                                                            \
     X(MISH_BACKWARD, "mish_backward", FUSION)                                          \

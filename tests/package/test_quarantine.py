@@ -129,6 +129,9 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "embedding_bag": lambda: gradient_of(
         lambda x: F.embedding_bag(BAGS, x, mode="sum"), 8, 5
     ),
+    "embedding_bag_max": lambda: gradient_of(
+        lambda x: F.embedding_bag(BAGS, x, mode="max"), 8, 5
+    ),
     "copy": lambda: [PIXELS.transpose(1, 3).contiguous()],
     "batch_norm": lambda: gradient_of(
         lambda x: F.batch_norm(x, None, None, training=True), 8, 5

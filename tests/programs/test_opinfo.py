@@ -77,7 +77,11 @@ OURS: dict[str, tuple[str, ...]] = {
     "scatter_add": (),
     "index_put": (),
     "nn.functional.embedding": ("index_select", "embedding_backward"),
-    "nn.functional.embedding_bag": ("embedding_bag_backward",),
+    "nn.functional.embedding_bag": (
+        "embedding_bag",
+        "embedding_bag_backward",
+        "embedding_bag_max_backward",
+    ),
     "nn.functional.pixel_unshuffle": ("pixel_shuffle", "pixel_unshuffle"),
     "nn.functional.batch_norm": ("batch_norm", "batch_norm_backward"),
     "nn.functional.instance_norm": ("batch_norm", "batch_norm_backward"),

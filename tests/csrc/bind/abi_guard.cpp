@@ -26,7 +26,9 @@
 #include <ATen/ops/_adaptive_avg_pool2d_cuda_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool3d_backward_cpu_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool3d_cpu_dispatch.h>
+#include <ATen/ops/_embedding_bag_cpu_dispatch.h>
 #include <ATen/ops/_embedding_bag_dense_backward_cpu_dispatch.h>
+#include <ATen/ops/_embedding_bag_forward_only_cpu_dispatch.h>
 #include <ATen/ops/_fused_rms_norm_backward_cuda_dispatch.h>
 #include <ATen/ops/_fused_rms_norm_cuda_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cuda_dispatch.h>
@@ -358,6 +360,8 @@ constexpr auto cpu_scatter_add_ = &at::cpu::scatter_add_;
 constexpr auto cpu_index_put_impl_ = &at::cpu::_index_put_impl_;
 constexpr auto cpu_embedding_backward = &at::cpu::embedding_dense_backward;
 constexpr auto cpu_sort = &at::cpu::sort;
+constexpr auto cpu_embedding_bag = &at::cpu::_embedding_bag;
+constexpr auto cpu_embedding_bag_forward_only = &at::cpu::_embedding_bag_forward_only;
 constexpr auto cpu_embedding_bag_backward = &at::cpu::_embedding_bag_dense_backward;
 constexpr auto native_copy_ = &at::native::copy_;
 constexpr auto native_is_neg = &at::native::is_neg;
