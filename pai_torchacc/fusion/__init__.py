@@ -263,6 +263,7 @@ def _use_up_override_warning(torch: Any) -> None:
 
 def _install_stand_ins(c: Any) -> None:
     from pai_torchacc.fusion import (
+        embedding,
         feed_forward,
         linear,
         loss,
@@ -279,6 +280,7 @@ def _install_stand_ins(c: Any) -> None:
         return
     steps.install(c, _ledger)
     linear.install(c, _ledger)
+    embedding.install(c, _ledger)
     mlp.install(c)
     norm_act.install(c)
     relu_max_pool2d.install(c)

@@ -90,6 +90,7 @@ _KNOWN = (
     Known(nn.Tanh, ((torch, "tanh"),)),
     Known(nn.Sigmoid, ((torch, "sigmoid"),)),
     Known(nn.Dropout, ((F, "dropout"),)),
+    Known(nn.Embedding, ((F, "embedding"), (torch, "embedding")), (), ("weight",)),
 )
 
 

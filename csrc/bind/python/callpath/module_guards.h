@@ -26,6 +26,7 @@
     KIND(TANH, "Tanh")                                                                 \
     KIND(SIGMOID, "Sigmoid")                                                           \
     KIND(DROPOUT, "Dropout")                                                           \
+    KIND(EMBEDDING, "Embedding")                                                       \
     KIND(INT8_LINEAR, "Int8Linear")                                                    \
     KIND(INT8_CONV2D, "Int8Conv2d")                                                    \
     KIND(FP8_LINEAR, "Fp8Linear")

@@ -2,7 +2,7 @@
  * embedding_bag.c - aten::_embedding_bag_dense_backward.
  *
  * Of sums and means stock sorts the indices and adds up in that order. Its sort leaves
- * equal ones in any order, on which the sums' bits depend: the same sort is called here.
+ * equal ones in any order, on which the sums' bits depend: that sort is called here.
  * Of the largest it adds to one column after another.
  */
 #include "bind/torch/overrides/indexing/indexing.h"
