@@ -91,6 +91,12 @@ _KNOWN = (
     Known(nn.Sigmoid, ((torch, "sigmoid"),)),
     Known(nn.Dropout, ((F, "dropout"),)),
     Known(nn.Embedding, ((F, "embedding"), (torch, "embedding")), (), ("weight",)),
+    Known(
+        nn.EmbeddingBag,
+        ((F, "embedding_bag"), (torch, "embedding_bag")),
+        (),
+        ("weight",),
+    ),
 )
 
 

@@ -90,6 +90,39 @@ def test_forward_has_stocks_bits(
             assert hits.accelerated == 1, hits
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@torch.no_grad()
+def test_modules_without_gradients(mode: str) -> None:
+    """Whose call is shorter; torch's functions are asked where somebody sees them."""
+    index = indices(40, 60).view(12, 5)
+    net = nn.EmbeddingBag(40, 20, mode=mode)
+    padded = nn.EmbeddingBag(40, 20, mode=mode, padding_idx=3)
+    offsets = torch.tensor([0, 9])
+    calls: list[Callable[[], Tensor]] = [
+        lambda: net(index),
+        lambda: net(index[:1]),
+        lambda: net(index[:, ::2]),
+        lambda: net(index.int()),
+        lambda: net(index.view(-1), offsets),
+        lambda: padded(index),
+        lambda: copy.deepcopy(net).double()(index),
+        lambda: net(index[:, :0]),
+        lambda: net(index[:0]),
+    ]
+    for number, call in enumerate(calls):
+        stock = contract.said(call)
+        with switching.accelerated(FORWARD):
+            hits = switching.hits(FORWARD)
+            contract.exactly(contract.said(call), stock, f"call {number}")
+            assert hits.accelerated == (number < 6), (number, hits)
+    with switching.accelerated(FORWARD):
+        hits = switching.hits(FORWARD)
+        for wrong in (torch.tensor([[40]]), torch.tensor([[-1]])):
+            with pytest.raises(RuntimeError, match="not in the valid range"):
+                net(wrong)
+        assert hits.accelerated == 0
+
+
 def trained(
     table: Tensor, index: Tensor, mode: str, padding: int | None = None
 ) -> list[Tensor]:

@@ -6,9 +6,10 @@
  *       inputs: table, index, offsets. outputs: y [n_bags, width], bag_of, sizes,
  *       largest. Bag b has the rows index[offsets[b]] ... up to the next bag's, and
  *       the last bag those that are left. What aten::_embedding_bag gives: bag_of is
- *       the bag of each index, and may be without data. Of sums sizes and largest are
- *       zeros; of means, and of the largest, sizes counts rows but for padding. largest
- *       of means is sizes; of the largest it is the row that each element of y is of.
+ *       the bag of each index, and may be without data; but of the largest, so may all
+ *       behind y. Of sums sizes and largest are zeros; of means, and of the largest,
+ *       sizes counts rows but for padding. largest of means is sizes; of the largest it
+ *       is the row that each element of y is of.
  *   embedding_bag_max_backward
  *       inputs: x [n_bags, width], largest, sizes. outputs: y [n_rows, width];
  *       y[largest[b, c], c] += x[b, c] from y = 0, for b = 0, 1 ... that have rows
@@ -82,7 +83,7 @@ static inline void ptac_bag_put(const ptac_bag *p, void *integers, int64_t i,
 /* Offsets rise from 0, and end with n where they tell the last bag's end. */
 bool ptac_bag_has_offsets(const ptac_call *call);
 
-/* What a bag with so many rows but for padding has in sizes and, unless of max, largest. */
+/* What a bag has in sizes, with so many rows but for padding, and in largest. */
 void ptac_bag_finish(const ptac_call *call, int64_t b, int64_t n_rows);
 
 /* Bags of the whole call, as a thread begins: zeros of sizes that no bag has. */

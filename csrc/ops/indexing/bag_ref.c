@@ -58,6 +58,8 @@ void ptac_bag_finish(const ptac_call *call, int64_t b, int64_t n_rows)
     const ptac_bag *p = call->params;
     const int64_t size = p->mode == PTAC_BAG_SUM ? 0 : n_rows;
 
+    if (!call->outputs[PTAC_BAG_SIZES].data)
+        return;
     ptac_bag_put(p, call->outputs[PTAC_BAG_SIZES].data, b, size);
     if (p->mode != PTAC_BAG_MAX)
         ptac_bag_put(p, call->outputs[PTAC_BAG_LARGEST].data, b, size);
@@ -92,8 +94,11 @@ bool ptac_bag_max_gradient(const ptac_call *call, int64_t begin, int64_t end)
     float *y = call->outputs[0].data;
     bool has_all = true;
 
-    for (int64_t row = 0; row < p->rows.n_rows; row++)
-        memset(y + row * width + begin, 0, (size_t)(end - begin) * sizeof *y);
+    if (end - begin == width)
+        memset(y, 0, (size_t)(p->rows.n_rows * width) * sizeof *y);
+    else
+        for (int64_t row = 0; row < p->rows.n_rows; row++)
+            memset(y + row * width + begin, 0, (size_t)(end - begin) * sizeof *y);
     for (int64_t b = 0; b < p->n_bags; b++) {
         if (ptac_rows_index(&p->rows, sizes, b) == 0)
             continue;

@@ -116,7 +116,7 @@ INLINE void add_rows(const float *const *rows, int n, int64_t width, bool is_fir
     FOR_LANES(i, lanes, c, width, add_vector(rows, n, i, lanes, is_first, y));
 }
 
-/* Which of n rows has the largest of each column, later ones only if they are larger. */
+/* Which of n rows has the largest of each column; the first of equal ones. */
 INLINE void largest_vector(const bags *job, const window *w, int first, int n,
                            int64_t c, int lanes, bool is_first, int64_t b)
 {

@@ -27,6 +27,7 @@
     KIND(SIGMOID, "Sigmoid")                                                           \
     KIND(DROPOUT, "Dropout")                                                           \
     KIND(EMBEDDING, "Embedding")                                                       \
+    KIND(EMBEDDING_BAG, "EmbeddingBag")                                                \
     KIND(INT8_LINEAR, "Int8Linear")                                                    \
     KIND(INT8_CONV2D, "Int8Conv2d")                                                    \
     KIND(FP8_LINEAR, "Fp8Linear")

@@ -24,7 +24,7 @@
         X(decoupled_weight_decay), X(momentum_buffer), X(step), X(exp_avg),            \
         X(exp_avg_sq), X(max_exp_avg_sq), X(p), X(inplace), X(min_val), X(max_val),    \
         X(num_batches_tracked), X(rho), X(square_avg), X(acc_delta), X(padding_idx),   \
-        X(max_norm), X(scale_grad_by_freq), X(sparse)
+        X(max_norm), X(scale_grad_by_freq), X(sparse), X(mode), X(include_last_offset)
 
 /* Filled when the module is made. */
 extern struct ptac_names {

@@ -1,6 +1,6 @@
 /*
- * embedding_bag_forward.c - aten::_embedding_bag, and _embedding_bag_forward_only, which
- * nobody differentiates.
+ * embedding_bag_forward.c - aten::_embedding_bag, and _embedding_bag_forward_only,
+ * which nobody differentiates.
  *
  * Source: ATen/native/EmbeddingBag.cpp, for sizes of what comes beside the result. Sums
  * without padding have no numbers of bags, as in FBGEMM's way there.
