@@ -49,6 +49,8 @@
     X(PRELU_BACKWARD, "prelu_backward", FUSION)                                        \
     X(MISH, "mish", FUSION)                                                            \
     X(MISH_BACKWARD, "mish_backward", FUSION)                                          \
+    X(ELU, "elu", FUSION)                                                              \
+    X(ELU_BACKWARD, "elu_backward", FUSION)                                            \
     X(GELU, "gelu", FUSION)                                                            \
     X(GELU_BACKWARD, "gelu_backward", FUSION)                                          \
     X(TANH, "tanh", FUSION)                                                            \

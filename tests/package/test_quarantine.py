@@ -96,6 +96,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "gelu": lambda: gradient_of(F.gelu, 8, 5),
     "tanh": lambda: gradient_of(torch.tanh, 8, 5),
     "sigmoid": lambda: gradient_of(torch.sigmoid, 8, 5),
+    "elu": lambda: gradient_of(F.elu, 8, 5),
     "silu": lambda: gradient_of(F.silu, 8, 5),
     "hardswish": lambda: gradient_of(F.hardswish, 8, 5),
     "hardsigmoid": lambda: gradient_of(F.hardsigmoid, 8, 5),

@@ -52,6 +52,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "nn.functional.gelu": ("gelu", "gelu_backward"),
     "tanh": ("tanh",),
     "sigmoid": ("sigmoid",),
+    "nn.functional.elu": ("elu", "elu_backward"),
     "nn.functional.silu": ("silu", "silu_backward"),
     "nn.functional.hardswish": ("hardswish", "hardswish_backward"),
     "nn.functional.hardsigmoid": ("hardsigmoid", "hardsigmoid_backward"),

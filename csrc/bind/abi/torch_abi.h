@@ -10,13 +10,12 @@
 #ifndef PTAC_BIND_ABI_TORCH_ABI_H
 #define PTAC_BIND_ABI_TORCH_ABI_H
 
+#include "bind/abi/torch_cuda.h"
 #include "bind/abi/torch_foreign.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include "bind/abi/torch_cuda.h"
 
 #ifndef PTAC_ABI_GUARD
 typedef struct at_tensor_opaque *at_tensor;   /* at::Tensor*, owned or borrowed */
@@ -324,6 +323,12 @@ typedef struct at_string {
     M(at_result, cpu_tanh, "_ZN2at3cpu4tanhERKNS_6TensorE", (at_tensor))               \
     M(at_result, cpu_sigmoid, "_ZN2at3cpu7sigmoidERKNS_6TensorE", (at_tensor))         \
     M(at_result, cpu_silu, "_ZN2at3cpu4siluERKNS_6TensorE", (at_tensor))               \
+    M(at_result, cpu_elu, "_ZN2at3cpu3eluERKNS_6TensorERKN3c106ScalarES7_S7_",         \
+      (at_tensor, const at_scalar *, const at_scalar *, const at_scalar *))            \
+    M(at_result, cpu_elu_backward,                                                     \
+      "_ZN2at3cpu12elu_backwardERKNS_6TensorERKN3c106ScalarES7_S7_bS3_",               \
+      (at_tensor, const at_scalar *, const at_scalar *, const at_scalar *, bool,       \
+       at_tensor))                                                                     \
     M(at_result, cpu_silu_backward, "_ZN2at3cpu13silu_backwardERKNS_6TensorES3_",      \
       (at_tensor, at_tensor))                                                          \
     M(at_result, cpu_hardswish, "_ZN2at3cpu9hardswishERKNS_6TensorE", (at_tensor))     \

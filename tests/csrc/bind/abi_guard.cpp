@@ -55,6 +55,8 @@
 #include <ATen/ops/binary_cross_entropy_cpu_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/elu_backward_cpu_dispatch.h>
+#include <ATen/ops/elu_cpu_dispatch.h>
 #include <ATen/ops/embedding_dense_backward_cpu_dispatch.h>
 #include <ATen/ops/gather_cpu_dispatch.h>
 #include <ATen/ops/index_add_cpu_dispatch.h>
@@ -358,6 +360,8 @@ constexpr auto cpu_scalar = &at::cpu::_local_scalar_dense;
 constexpr auto cpu_scatter_add = &at::cpu::scatter_add;
 constexpr auto cpu_scatter_add_ = &at::cpu::scatter_add_;
 constexpr auto cpu_index_put_impl_ = &at::cpu::_index_put_impl_;
+constexpr auto cpu_elu = &at::cpu::elu;
+constexpr auto cpu_elu_backward = &at::cpu::elu_backward;
 constexpr auto cpu_embedding_backward = &at::cpu::embedding_dense_backward;
 constexpr auto cpu_sort = &at::cpu::sort;
 constexpr auto cpu_embedding_bag = &at::cpu::_embedding_bag;
