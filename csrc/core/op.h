@@ -43,10 +43,14 @@
     X(SCATTER_ADD, "scatter_add", FUSION)                                              \
     X(INDEX_PUT, "index_put", FUSION)                                                  \
     X(EMBEDDING_BACKWARD, "embedding_backward", FUSION)                                \
+    X(EMBEDDING_BAG, "embedding_bag", FUSION)                                          \
     X(EMBEDDING_BAG_BACKWARD, "embedding_bag_backward", FUSION)                        \
+    X(EMBEDDING_BAG_MAX_BACKWARD, "embedding_bag_max_backward", FUSION)                \
     X(PRELU_BACKWARD, "prelu_backward", FUSION)                                        \
     X(MISH, "mish", FUSION)                                                            \
     X(MISH_BACKWARD, "mish_backward", FUSION)                                          \
+    X(ELU, "elu", FUSION)                                                              \
+    X(ELU_BACKWARD, "elu_backward", FUSION)                                            \
     X(GELU, "gelu", FUSION)                                                            \
     X(GELU_BACKWARD, "gelu_backward", FUSION)                                          \
     X(TANH, "tanh", FUSION)                                                            \

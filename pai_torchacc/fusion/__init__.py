@@ -263,6 +263,7 @@ def _use_up_override_warning(torch: Any) -> None:
 
 def _install_stand_ins(c: Any) -> None:
     from pai_torchacc.fusion import (
+        embedding,
         feed_forward,
         linear,
         loss,
@@ -270,6 +271,7 @@ def _install_stand_ins(c: Any) -> None:
         norm_act,
         randomness,
         recurrent,
+        rms_norm,
         sequential,
     )
     from pai_torchacc.fusion.by_name import relu_max_pool2d
@@ -280,6 +282,7 @@ def _install_stand_ins(c: Any) -> None:
     steps.install(c, _ledger)
     clipping.install(c, _ledger)
     linear.install(c, _ledger)
+    embedding.install(c, _ledger)
     mlp.install(c)
     norm_act.install(c)
     relu_max_pool2d.install(c)
@@ -287,6 +290,7 @@ def _install_stand_ins(c: Any) -> None:
     loss.install(c, _ledger)
     randomness.install(c, _ledger)
     recurrent.install(c, _ledger)
+    rms_norm.install(c, _ledger)
     sequential.install(c, "operator_fusion")
 
 

@@ -119,6 +119,59 @@ def test_results_lie_as_stocks(row: str) -> None:
         assert tables[0][i.t()].transpose(0, 1).view(-1).numel() == 280
 
 
+@pytest.mark.parametrize("sizes", [(5,), (4, 9), (6, 5, 7), (2, 3, 4, 5), (1, 1, 9)])
+@integers
+@rows
+def test_columns_have_stocks_bits(
+    row: str, dtype: torch.dtype, sizes: tuple[int, ...]
+) -> None:
+    """One index for each dimension behind some, negative ones and duplicates too."""
+    table = floats(*sizes)
+    for n_before in range(len(sizes) - (len(sizes) > 1)):
+        every = [slice(None)] * n_before
+        at = [indices(n, 23, dtype=dtype) for n in sizes[n_before:]]
+        at = [i - n * (i % 2) for i, n in zip(at, sizes[n_before:], strict=True)]
+
+        def run(where: tuple[object, ...]) -> list[Tensor]:
+            leaf = table.clone().requires_grad_()
+            y = leaf[where]
+            grad = torch.linspace(-1, 1, y.numel()).view(y.shape)
+            return [y.detach(), *torch.autograd.grad(y, leaf, grad)]
+
+        stock = run((*every, *at))
+        with switching.accelerated(*OPS, row=row):
+            hits = [switching.hits(op) for op in ("index", "index_put")]
+            contract.exactly(run((*every, *at)), stock)
+            assert [h.accelerated for h in hits] == [1, 1], hits
+
+
+def test_columns_that_are_stocks() -> None:
+    x, i, j = floats(4, 6, 5), indices(6, 9), indices(5, 9)
+    calls: list[Callable[[], object]] = [
+        lambda: x[:, i + 1, j],
+        lambda: x[:, i, j - 6],
+        lambda: x[:, i[:1], j],
+        lambda: x[:, i[:5], j],
+        lambda: x[:, i[:, None], j],
+        lambda: x[:, i.view(3, 3), j.view(3, 3)],
+        lambda: x[:, i[::2], j[::2]],
+        lambda: x[:, i],
+        lambda: x[i[:4] % 4, :, j[:4]],
+        lambda: x.transpose(1, 2)[:, j, i],
+        lambda: x[:, i[:0], j[:0]],
+        lambda: x.double()[:, i, j],
+        lambda: x[:, torch.ones(6, 5, dtype=torch.bool)],
+        lambda: x.clone().index_put_((i % 4, i, j), torch.ones(9)),
+        lambda: x.clone().index_put_((i % 4, i, j), torch.ones(()), accumulate=True),
+    ]
+    for number, call in enumerate(calls):
+        stock = contract.said(call)
+        with switching.accelerated("index", "index_put"):
+            hits = [switching.hits(op) for op in ("index", "index_put")]
+            contract.exactly(contract.said(call), stock, f"call {number}")
+            assert not any(h.accelerated for h in hits), (number, hits)
+
+
 WRITTEN_MEANWHILE = """
 import ctypes, threading, time
 import torch, switching
@@ -314,8 +367,6 @@ def refused() -> list[Callable[[], object]]:
         lambda: torch.index_select(x, 1, indices(4, 9)),
         lambda: torch.index_select(x.t(), 0, indices(4, 9)),
         lambda: x[index.bool()[:6]],
-        lambda: x[index, indices(4, 9)],
-        lambda: x[:, indices(4, 9)],
         lambda: x[index[:0]],
         lambda: x.double()[index],
         lambda: x.bfloat16()[index],
@@ -333,29 +384,6 @@ def refused() -> list[Callable[[], object]]:
         lambda: ATEN.embedding_dense_backward(torch.ones(9, 4), index, 6, -1, True),
         lambda: ATEN.embedding_dense_backward(torch.ones(9, 4), index, 3, -1, False),
     ]
-
-
-def bag(**options: object) -> Tensor:
-    table = floats(6, 4).requires_grad_()
-    y = F.embedding_bag(indices(6, 3, 3), table, **options)
-    return torch.autograd.grad(y, table, torch.ones(3, 4))[0]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mode": "mean"},
-        {"mode": "max"},
-        {"mode": "sum", "scale_grad_by_freq": True},
-        {"mode": "sum", "per_sample_weights": torch.ones(3, 3)},
-    ],
-)
-def test_other_bags_are_stocks(options: dict[str, object]) -> None:
-    stock = bag(**options)
-    with switching.accelerated(*OPS):
-        hits = switching.hits("embedding_bag_backward")
-        contract.exactly(bag(**options), stock)
-        assert hits.accelerated == 0
 
 
 def test_what_is_stocks() -> None:

@@ -119,6 +119,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "gelu": lambda: gradient_of(F.gelu, 8, 5),
     "tanh": lambda: gradient_of(torch.tanh, 8, 5),
     "sigmoid": lambda: gradient_of(torch.sigmoid, 8, 5),
+    "elu": lambda: gradient_of(F.elu, 8, 5),
     "silu": lambda: gradient_of(F.silu, 8, 5),
     "hardswish": lambda: gradient_of(F.hardswish, 8, 5),
     "hardsigmoid": lambda: gradient_of(F.hardsigmoid, 8, 5),
@@ -152,11 +153,15 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "embedding_bag": lambda: gradient_of(
         lambda x: F.embedding_bag(BAGS, x, mode="sum"), 8, 5
     ),
+    "embedding_bag_max": lambda: gradient_of(
+        lambda x: F.embedding_bag(BAGS, x, mode="max"), 8, 5
+    ),
     "copy": lambda: [PIXELS.transpose(1, 3).contiguous()],
     "batch_norm": lambda: gradient_of(
         lambda x: F.batch_norm(x, None, None, training=True), 8, 5
     ),
     "batch_norm_act": norm_and_activation,
+    "rms_norm": lambda: gradient_of(lambda x: F.rms_norm(x, (5,)), 8, 5),
     "log_softmax": lambda: gradient_of(lambda x: x.log_softmax(1), 8, 5),
     "cross_entropy": lambda: gradient_of(lambda x: F.cross_entropy(x, TARGET), 8, 5),
     "mm": lambda: gradient_of(lambda x: x @ FEATURES, 8, 5),

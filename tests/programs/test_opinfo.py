@@ -52,6 +52,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "nn.functional.gelu": ("gelu", "gelu_backward"),
     "tanh": ("tanh",),
     "sigmoid": ("sigmoid",),
+    "nn.functional.elu": ("elu", "elu_backward"),
     "nn.functional.silu": ("silu", "silu_backward"),
     "nn.functional.hardswish": ("hardswish", "hardswish_backward"),
     "nn.functional.hardsigmoid": ("hardsigmoid", "hardsigmoid_backward"),
@@ -63,6 +64,7 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "softmax": ("softmax", "softmax_backward"),
     "nn.functional.layer_norm": ("layer_norm", "layer_norm_backward"),
+    "nn.functional.rms_norm": ("rms_norm", "rms_norm_backward"),
     "native_layer_norm": ("layer_norm", "layer_norm_backward"),
     "nn.functional.upsample_nearest": (
         "upsample_nearest2d",
@@ -76,7 +78,11 @@ OURS: dict[str, tuple[str, ...]] = {
     "scatter_add": (),
     "index_put": (),
     "nn.functional.embedding": ("index_select", "embedding_backward"),
-    "nn.functional.embedding_bag": ("embedding_bag_backward",),
+    "nn.functional.embedding_bag": (
+        "embedding_bag",
+        "embedding_bag_backward",
+        "embedding_bag_max_backward",
+    ),
     "nn.functional.pixel_unshuffle": ("pixel_shuffle", "pixel_unshuffle"),
     "nn.functional.batch_norm": ("batch_norm", "batch_norm_backward"),
     "nn.functional.instance_norm": ("batch_norm", "batch_norm_backward"),

@@ -10,6 +10,7 @@
 #ifndef PTAC_BIND_ABI_TORCH_ABI_H
 #define PTAC_BIND_ABI_TORCH_ABI_H
 
+#include "bind/abi/torch_cuda.h"
 #include "bind/abi/torch_foreign.h"
 
 #include <stdbool.h>
@@ -152,7 +153,7 @@ enum {
  * x8 on aarch64. Only the words that the C++ type has are written.
  */
 typedef struct at_result {
-    void *words[3];
+    void *words[4];
 } at_result;
 
 /* An ArrayRef<int64_t> and optional numbers, which C++ passes as C does. */
@@ -250,60 +251,8 @@ typedef struct at_string {
  * tuple's last member first.
  *
  * at::cpu::<op> and at::compositeexplicitautograd::<op> are torch's own kernels, below
- * every override. So are at::cuda::<op>, which only builds for CUDA have.
+ * every override. So are at::cuda::<op>, of builds for CUDA, which torch_cuda.h has.
  */
-#define PTAC_TORCH_CUDA(M)                                                             \
-    M(at_result, cuda_max_pool2d_with_indices,                                         \
-      "_ZN2at4cuda23max_pool2d_with_indices"                                           \
-      "ERKNS_6TensorEN3c108ArrayRefIlEES6_S6_S6_b",                                    \
-      (at_tensor, at_ints, at_ints, at_ints, at_ints, bool))                           \
-    M(at_result, cuda_max_pool2d_with_indices_backward,                                \
-      "_ZN2at4cuda32max_pool2d_with_indices_backwardERKNS_6TensorES3_"                 \
-      "N3c108ArrayRefIlEES6_S6_S6_bS3_",                                               \
-      (at_tensor, at_tensor, at_ints, at_ints, at_ints, at_ints, bool, at_tensor))     \
-    M(at_result, cuda_avg_pool2d,                                                      \
-      "_ZN2at4cuda10avg_pool2dERKNS_6TensorEN3c108ArrayRefIlEES6_S6_bbSt8optionalIlE", \
-      (at_tensor, at_ints, at_ints, at_ints, bool, bool, at_optional_int))             \
-    M(at_result, cuda_avg_pool2d_backward,                                             \
-      "_ZN2at4cuda19avg_pool2d_backwardERKNS_6TensorES3_"                              \
-      "N3c108ArrayRefIlEES6_S6_bbSt8optionalIlE",                                      \
-      (at_tensor, at_tensor, at_ints, at_ints, at_ints, bool, bool, at_optional_int))  \
-    M(at_result, cuda_adaptive_avg_pool2d,                                             \
-      "_ZN2at4cuda20_adaptive_avg_pool2dERKNS_6TensorEN3c108ArrayRefIlEE",             \
-      (at_tensor, at_ints))                                                            \
-    M(at_result, cuda_adaptive_avg_pool2d_backward,                                    \
-      "_ZN2at4cuda29_adaptive_avg_pool2d_backwardERKNS_6TensorES3_",                   \
-      (at_tensor, at_tensor))                                                          \
-    M(at_result, cuda_log_softmax, "_ZN2at4cuda12_log_softmaxERKNS_6TensorElb",        \
-      (at_tensor, int64_t, bool))                                                      \
-    M(at_result, cuda_log_softmax_backward,                                            \
-      "_ZN2at4cuda26_log_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",   \
-      (at_tensor, at_tensor, int64_t, int8_t))                                         \
-    M(at_result, cuda_softmax, "_ZN2at4cuda8_softmaxERKNS_6TensorElb",                 \
-      (at_tensor, int64_t, bool))                                                      \
-    M(at_result, cuda_softmax_backward,                                                \
-      "_ZN2at4cuda22_softmax_backward_dataERKNS_6TensorES3_lN3c1010ScalarTypeE",       \
-      (at_tensor, at_tensor, int64_t, int8_t))                                         \
-    M(at_result, cuda_layer_norm,                                                      \
-      "_ZN2at4cuda17native_layer_normERKNS_6TensorEN3c108ArrayRefIlEE"                 \
-      "RKSt8optionalIS1_ESA_d",                                                        \
-      (at_tensor, at_ints, const at_optional_tensor *, const at_optional_tensor *,     \
-       double))                                                                        \
-    M(at_result, cuda_layer_norm_backward,                                             \
-      "_ZN2at4cuda26native_layer_norm_backwardERKNS_6TensorES3_N3c108ArrayRefIlEE"     \
-      "S3_S3_RKSt8optionalIS1_ESA_St5arrayIbLm3EE",                                    \
-      (at_tensor, at_tensor, at_ints, at_tensor, at_tensor,                            \
-       const at_optional_tensor *, const at_optional_tensor *, at_mask3))              \
-    M(at_result, cuda_rms_norm,                                                        \
-      "_ZN2at4cuda15_fused_rms_normERKNS_6TensorEN3c108ArrayRefIlEE"                   \
-      "RKSt8optionalIS1_ES7_IdE",                                                      \
-      (at_tensor, at_ints, const at_optional_tensor *, at_optional_real))              \
-    M(at_result, cuda_rms_norm_backward,                                               \
-      "_ZN2at4cuda24_fused_rms_norm_backwardERKNS_6TensorES3_N3c108ArrayRefIlEES3_"    \
-      "RKSt8optionalIS1_ESt5arrayIbLm2EE",                                             \
-      (at_tensor, at_tensor, at_ints, at_tensor, const at_optional_tensor *,           \
-       at_mask2))
-
 #define PTAC_TORCH_MANGLED(M)                                                          \
     M(at_result, convolution,                                                          \
       "_ZN2at25compositeexplicitautograd11convolutionERKNS_6TensorES3_"                \
@@ -376,6 +325,12 @@ typedef struct at_string {
     M(at_result, cpu_tanh, "_ZN2at3cpu4tanhERKNS_6TensorE", (at_tensor))               \
     M(at_result, cpu_sigmoid, "_ZN2at3cpu7sigmoidERKNS_6TensorE", (at_tensor))         \
     M(at_result, cpu_silu, "_ZN2at3cpu4siluERKNS_6TensorE", (at_tensor))               \
+    M(at_result, cpu_elu, "_ZN2at3cpu3eluERKNS_6TensorERKN3c106ScalarES7_S7_",         \
+      (at_tensor, const at_scalar *, const at_scalar *, const at_scalar *))            \
+    M(at_result, cpu_elu_backward,                                                     \
+      "_ZN2at3cpu12elu_backwardERKNS_6TensorERKN3c106ScalarES7_S7_bS3_",               \
+      (at_tensor, const at_scalar *, const at_scalar *, const at_scalar *, bool,       \
+       at_tensor))                                                                     \
     M(at_result, cpu_silu_backward, "_ZN2at3cpu13silu_backwardERKNS_6TensorES3_",      \
       (at_tensor, at_tensor))                                                          \
     M(at_result, cpu_hardswish, "_ZN2at3cpu9hardswishERKNS_6TensorE", (at_tensor))     \
@@ -459,6 +414,15 @@ typedef struct at_string {
       (at_tensor, at_tensor, int64_t, int64_t, bool))                                  \
     M(at_result, cpu_sort, "_ZN2at3cpu4sortERKNS_6TensorESt8optionalIbElb",            \
       (at_tensor, at_optional_bool, int64_t, bool))                                    \
+    M(at_result, cpu_embedding_bag,                                                    \
+      "_ZN2at3cpu14_embedding_bagERKNS_6TensorES3_S3_blbRKSt8optionalIS1_Ebl",         \
+      (at_tensor, at_tensor, at_tensor, bool, int64_t, bool,                           \
+       const at_optional_tensor *, bool, int64_t))                                     \
+    M(at_result, cpu_embedding_bag_forward_only,                                       \
+      "_ZN2at3cpu27_embedding_bag_forward_onlyERKNS_6TensorES3_S3_blb"                 \
+      "RKSt8optionalIS1_Ebl",                                                          \
+      (at_tensor, at_tensor, at_tensor, bool, int64_t, bool,                           \
+       const at_optional_tensor *, bool, int64_t))                                     \
     M(at_result, cpu_embedding_bag_backward,                                           \
       "_ZN2at3cpu29_embedding_bag_dense_backwardERKNS_6TensorES3_S3_S3_S3_lbl"         \
       "RKSt8optionalIS1_El",                                                           \

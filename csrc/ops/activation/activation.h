@@ -12,6 +12,13 @@
  *                    Function", 2019).
  *   gelu, tanh, sigmoid, silu, and grad, x -> the gradients of gelu and silu
  *                    As mish. ops/linear/act.h has the formulas.
+ *   elu              x -> scale * x from 0 on, else scale_below * (exp(input_scale * x)
+ *                    - 1), level close (D. Clevert and others, "Fast and Accurate Deep
+ *                    Network Learning by Exponential Linear Units", 2015); SELU and
+ *                    CELU are that with other scales
+ *   elu_backward     grad, x -> grad times its derivative, or of the result in x's
+ *                    place. Level close. A NaN in x gives the call back: at the end of
+ *                    a thread's piece ATen hands grad on there.
  *   hardsigmoid      x -> min(max(x + 3, 0), 6) / 6, level close
  *   hardswish        x -> x * that, level close
  *   hardsigmoid_backward   grad, x -> grad / 6 where |x| < 3, else 0, level exact
@@ -41,6 +48,11 @@ typedef struct ptac_gelu {
     bool is_tanh;   /* by tanh, not by erf */
     bool is_onednn; /* whose GELU by erf is NaN at infinity: contiguous tensors' */
 } ptac_gelu;
+
+typedef struct ptac_elu {
+    float scale, scale_below, input_scale;
+    bool is_result; /* a gradient is of that */
+} ptac_elu;
 
 /* Element i, in memory, has weight i / inner % channels; of 1 all have the same. */
 typedef struct ptac_prelu {

@@ -11,4 +11,5 @@
 #define NEEDS PTAC_CPU_AVX512
 #include "ops/activation/activation_tpl.h"
 #include "ops/activation/curves_tpl.h"
+#include "ops/activation/elu_tpl.h"
 #endif

@@ -118,10 +118,10 @@ static ptac_status run_gelu_gradient(const ptac_call *call)
     return (p->is_tanh ? run_gelu_tanh_gradient : run_gelu_erf_gradient)(call);
 }
 
-typedef struct hardswish_work {
+typedef struct nan_work {
     const ptac_call *call;
     bool has_nan;
-} hardswish_work;
+} nan_work;
 
 /* What turns NaN where x is, and else stays 0. */
 INLINE vec note_nan(vec seen, vec x)
@@ -133,7 +133,7 @@ INLINE vec note_nan(vec seen, vec x)
 
 TARGET static void hardswish_gradient(int64_t begin, int64_t end, void *context)
 {
-    hardswish_work *work = context;
+    nan_work *work = context;
     const float *grads = work->call->inputs[PTAC_MISH_GRAD].data;
     const float *at = work->call->inputs[PTAC_MISH_GRAD_X].data;
     float *of_x = work->call->outputs[0].data;
@@ -148,7 +148,7 @@ TARGET static void hardswish_gradient(int64_t begin, int64_t end, void *context)
 
 static ptac_status run_hardswish_gradient(const ptac_call *call)
 {
-    hardswish_work work = {call, false};
+    nan_work work = {call, false};
 
     ptac_parallel_for(0, call->inputs[0].n_elements, 16384, hardswish_gradient, &work);
     return work.has_nan ? PTAC_UNSUITED : PTAC_OK;

@@ -10,8 +10,9 @@
  *   embedding_backward
  *       inputs: x, index. outputs: y [n_rows, width], dense; the same from y = 0
  *   embedding_bag_backward
- *       inputs: x, index, source, order. outputs: likewise, where source and order name
- *       rows of x: y[index[i]] += x[source[order[i]]]
+ *       inputs: x, index, source, order, scales. outputs: likewise, where source and
+ *       order name rows of x: y[index[i]] += x[source[order[i]]]; where there are
+ *       scales, one for each row of x, times that row's and rounded once
  *
  * Numbers are of float32, indices of int64 or int32 and dense. Each element's additions
  * round in the order of i, as stock's do: results have its bits whatever the threads.
@@ -30,6 +31,7 @@ enum {
     PTAC_ROWS_INDEX = 1,
     PTAC_ROWS_X = 2,     /* of embedding_bag_backward: source */
     PTAC_ROWS_ORDER = 3, /* of int64 */
+    PTAC_ROWS_SCALES = 4,
     PTAC_NO_ROW = -1,
 };
 
@@ -43,6 +45,7 @@ typedef struct ptac_rows {
     int64_t padding;  /* of a gradient: rows of this index are left out */
     bool has_32_bits; /* indices are of int32 */
     bool wraps;       /* negative indices count from the table's end */
+    bool of_columns;  /* indices are places in each row, see columns.h */
 } ptac_rows;
 
 /* What rows that add up work on. */
@@ -51,6 +54,7 @@ typedef struct ptac_adding {
     const void *index, *source; /* source: NULL where x[i] goes with index[i] */
     const int64_t *order;
     const float *x;
+    const float *scales; /* or NULL */
     const float *before; /* NULL: y begins as zeros; y: it is as it has to be */
     float *y;
     int64_t stride; /* of y */

@@ -4,8 +4,9 @@
  *
  * The rows "scalar" run on any CPU; every other row is tested against them.
  */
-#include "ops/indexing/indexing.h"
+#include "ops/indexing/columns.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Stock's time for an index counts in narrow rows, and that of memory in tables. */
@@ -14,6 +15,7 @@ enum {
     BROAD_FROM = 128,
     NEAR_FLOATS = 1 << 18,
     FAR = 4, /* added to the kind of a table that is not near */
+    COLUMNS = 8,
 };
 
 static int kind_of(int64_t width)
@@ -30,15 +32,30 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
+/* Index and index_put also pick columns, the same number of each row. */
+static ptac_reason classify_all(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_rows *p = call->params;
+
+    if (!p->of_columns)
+        return classify(call, shape);
+    shape->kind = p->n_rows == 1 ? COLUMNS : COLUMNS + 1;
+    shape->work = p->n_rows * p->n;
+    return PTAC_TAKE;
+}
+
+#define SHAPES_OF_ALL(id)                                                              \
+    PTAC_SHAPES(id, classify_all, "single", "narrow", "wide", "broad", "single_far",   \
+                "narrow_far", "wide_far", "broad_far", "elements", "columns")
 #define SHAPES(id)                                                                     \
     PTAC_SHAPES(id, classify, "single", "narrow", "wide", "broad", "single_far",       \
                 "narrow_far", "wide_far", "broad_far")
 SHAPES(INDEX_SELECT)
-SHAPES(INDEX)
+SHAPES_OF_ALL(INDEX)
 SHAPES(GATHER)
 SHAPES(INDEX_ADD)
 SHAPES(SCATTER_ADD)
-SHAPES(INDEX_PUT)
+SHAPES_OF_ALL(INDEX_PUT)
 SHAPES(EMBEDDING_BACKWARD)
 SHAPES(EMBEDDING_BAG_BACKWARD)
 
@@ -91,6 +108,8 @@ bool ptac_adding_of(const ptac_call *call, ptac_adding *job)
             return true;
         job->source = call->inputs[PTAC_ROWS_X].data;
         job->order = call->inputs[PTAC_ROWS_ORDER].data;
+        if (call->n_inputs > PTAC_ROWS_SCALES)
+            job->scales = call->inputs[PTAC_ROWS_SCALES].data;
         return has_sources(job);
     }
     job->x = call->inputs[PTAC_ROWS_X].data;
@@ -152,6 +171,8 @@ static ptac_status run_select(const ptac_call *call)
 {
     selecting job = {.call = call};
 
+    if (((const ptac_rows *)call->params)->of_columns)
+        return ptac_columns_pick(call);
     ptac_share_indices(call->params, select_rows, &job);
     return job.has_bad ? PTAC_UNSUITED : PTAC_OK;
 }
@@ -167,13 +188,14 @@ static void add_parts(int64_t begin, int64_t end, void *context)
     ptac_adding_start(job, first, last);
     for (int64_t i = 0; i < p->n; i++) {
         const int64_t row = ptac_rows_row(p, job->index, i);
-        const float *x = job->x + ptac_adding_from(job, i) * p->x_stride;
+        const int64_t from = ptac_adding_from(job, i);
+        const float *x = job->x + from * p->x_stride;
         float *y = job->y + row * job->stride;
 
         if (row < first || row >= last || row == p->padding)
             continue;
         for (int64_t c = 0; c < p->width; c++)
-            y[c] += x[c];
+            y[c] = job->scales ? fmaf(job->scales[from], x[c], y[c]) : y[c] + x[c];
     }
 }
 
@@ -181,6 +203,8 @@ static ptac_status run_add(const ptac_call *call)
 {
     ptac_adding job;
 
+    if (((const ptac_rows *)call->params)->of_columns)
+        return ptac_columns_add(call);
     if (!ptac_adding_of(call, &job) || !all_have_rows(job.p, job.index))
         return PTAC_UNSUITED;
     ptac_parallel_for(0, job.n_parts, 1, add_parts, &job);

@@ -10,7 +10,7 @@
  * are added to, of a table that no cache holds, are fetched ahead of their turn. Copies
  * do without: the CPU has many of them under way as it is.
  */
-#include "ops/indexing/indexing.h"
+#include "ops/indexing/columns.h"
 
 enum {
     CHUNK = 256,
@@ -142,6 +142,8 @@ static ptac_status run_select(const ptac_call *call)
         .y = call->outputs[0].data,
     };
 
+    if (p->of_columns)
+        return ptac_columns_pick(call);
     ptac_share_indices(p, select_range, &job);
     return job.has_bad ? PTAC_UNSUITED : PTAC_OK;
 }
@@ -150,6 +152,7 @@ static ptac_status run_select(const ptac_call *call)
 typedef struct additions {
     int n;
     int64_t to[CHUNK], from[CHUNK];
+    float scale[CHUNK]; /* where the job has scales */
 } additions;
 
 /* Those of n indices from the first on whose rows are among [begin, end). */
@@ -170,8 +173,12 @@ TARGET static void collect(const ptac_adding *job, int64_t first, int n, int64_t
     }
     found->n = kept;
     for (int i = 0; i < kept; i++) {
+        const int64_t from = ptac_adding_from(job, found->from[i]);
+
         found->to[i] *= job->stride;
-        found->from[i] = ptac_adding_from(job, found->from[i]) * job->p->x_stride;
+        found->from[i] = from * job->p->x_stride;
+        if (job->scales)
+            found->scale[i] = job->scales[from];
     }
 }
 
@@ -224,12 +231,30 @@ INLINE void add_wide(const ptac_adding *job, const additions *found, int64_t wid
     }
 }
 
+INLINE void add_scaled(const ptac_adding *job, const additions *found, int64_t width,
+                       bool is_far)
+{
+    for (int i = 0; i < found->n; i++) {
+        const float *x = job->x + found->from[i];
+        float *y = job->y + found->to[i];
+        const vec scale = v_set(found->scale[i]);
+
+        if (is_far && i + AHEAD < found->n)
+            fetch(job->y + found->to[i + AHEAD], width);
+        FOR_LANES(
+            c, n, 0, width,
+            store_f32(y + c, v_fma(scale, load_f32(x + c, n), load_f32(y + c, n)), n));
+    }
+}
+
 TARGET static void add_rows(const ptac_adding *job, const additions *found)
 {
     const int64_t width = job->p->width;
     const bool is_far = job->p->n_rows * job->stride > NEAR_FLOATS;
 
-    if (width == 1)
+    if (job->scales)
+        add_scaled(job, found, width, is_far);
+    else if (width == 1)
         for (int i = 0; i < found->n; i++)
             job->y[found->to[i]] += job->x[found->from[i]];
     else if (width == LANES)
@@ -280,6 +305,8 @@ static ptac_status run_add(const ptac_call *call)
 {
     ptac_adding job;
 
+    if (((const ptac_rows *)call->params)->of_columns)
+        return ptac_columns_add(call);
     if (!ptac_adding_of(call, &job) || !all_have_rows(&job))
         return PTAC_UNSUITED;
     ptac_parallel_for(0, job.n_parts, 1, add_parts, &job);

@@ -9,7 +9,8 @@
 #include <math.h>
 
 enum {
-    SHORT_ROW = 1024, /* elements of a row that a warp takes */
+    SHORT_ROW = 1024, /* elements of a row that a warp takes; "long" has more */
+    TRAINED = 2,      /* added to the kind of RMSNorm with its gradient */
 };
 
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
@@ -21,14 +22,14 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
         return PTAC_DTYPE;
     if (params->n_rows == 0 || params->width == 0)
         return PTAC_EMPTY;
-    shape->kind = params->width > SHORT_ROW; /* "long" */
+    shape->kind = (params->width > SHORT_ROW) + (params->is_trained ? TRAINED : 0);
     shape->work = params->n_rows * params->width;
     return PTAC_TAKE;
 }
 
 PTAC_SHAPES(LAYER_NORM, classify, "short", "long")
 PTAC_SHAPES(LAYER_NORM_BACKWARD, classify, "short", "long")
-PTAC_SHAPES(RMS_NORM, classify, "short", "long")
+PTAC_SHAPES(RMS_NORM, classify, "short", "long", "train_short", "train_long")
 PTAC_SHAPES(RMS_NORM_BACKWARD, classify, "short", "long")
 PTAC_SHAPES(ADD_NORM, classify, "short", "long")
 PTAC_SHAPES(ADD_NORM_BACKWARD, classify, "short", "long")
@@ -162,11 +163,11 @@ static ptac_status backward(const ptac_call *call)
 #define SCALAR(op, computes) PTAC_ROW(op, "scalar", PTAC_CLOSE, 0, accepts, computes)
 SCALAR(LAYER_NORM, forward)
 SCALAR(LAYER_NORM_BACKWARD, backward)
+SCALAR(RMS_NORM, forward)
+SCALAR(RMS_NORM_BACKWARD, backward)
 
 /* These only a device serves. */
 #define DEFINITION(op, computes)                                                       \
     PTAC_ROW(op, "scalar", PTAC_CLOSE, 0, accepts, computes, .is_definition = true)
-DEFINITION(RMS_NORM, forward)
 DEFINITION(ADD_NORM, forward)
-DEFINITION(RMS_NORM_BACKWARD, backward)
 DEFINITION(ADD_NORM_BACKWARD, backward)

@@ -24,6 +24,8 @@ def cases() -> Iterator[Case]:
             yield _case(name, "any", n, partial(_curve, name, n))
         for name in GRADIENTS:
             yield _case(name, "any", n, partial(_gradient, name, n))
+        yield _case("elu", "any", n, partial(_curve, "elu", n))
+        yield _case("elu_backward", "any", n, partial(_elu_backward, n))
         for kind, how in (("erf", "none"), ("tanh", "tanh")):
             yield _case("gelu", kind, n, partial(_curve, "gelu", n, approximate=how))
             slope = partial(_gradient, "gelu_backward", n, approximate=how)
@@ -47,6 +49,12 @@ def _curve(name: str, n: int, **options: str) -> Call:
 def _gradient(name: str, n: int, **options: str) -> Call:
     x, grad, of = torch.randn(n), torch.randn(n), getattr(torch.ops.aten, name)
     return lambda: of(grad, x, **options)
+
+
+def _elu_backward(n: int) -> Call:
+    x, grad = torch.randn(n, requires_grad=True), torch.randn(n)
+    y = F.elu(x)
+    return lambda: torch.autograd.grad(y, x, grad, retain_graph=True)
 
 
 def _prelu_backward(sizes: tuple[int, ...]) -> Call:

@@ -38,6 +38,63 @@ def cases() -> Iterator[Case]:
                         *(op, kind + far, "float32", work, makes),
                         without_rows=("scalar",),
                     )
+    for op, put in (("index", False), ("index_put", True)):
+        for kind, n_rows in (("elements", (1,)), ("columns", (16, 128))):
+            for work in ELEMENTS["single"]:
+                columns = tuple(partial(_columns, n, work // n, put) for n in n_rows)
+                yield Case(
+                    *(op, kind, "float32", work, columns), without_rows=("scalar",)
+                )
+    yield from _bags()
+
+
+def _columns(n_rows: int, n: int, put: bool) -> Call:
+    """Elements of matrices of 64 times as many, by two indices."""
+    table, i, j = torch.zeros(n_rows, 64, n), _index(64, n), _index(n, n)
+    if not put:
+        return lambda: table[:, i, j] if n_rows > 1 else table[0, i, j]
+    x = torch.randn(n_rows, n)
+    table.requires_grad_()
+    y = table[:, i, j] if n_rows > 1 else table[0][i, j]
+    grad = x.view(y.shape)
+    return lambda: torch.autograd.grad(y, table, grad, retain_graph=True)
+
+
+def _bags() -> Iterator[Case]:
+    """Forward by all modes, and the gradient of the largest."""
+    for mode, name in enumerate(("sum", "mean", "max")):
+        for far, floats in (("", ROWS_NEAR), ("_far", ROWS_FAR)):
+            for kind, widths in (("narrow", (1, 8)), ("wide", (16, 64))):
+                for work in ELEMENTS[kind]:
+                    makes = tuple(
+                        partial(_bag, floats // w, w, work // w, mode) for w in widths
+                    )
+                    yield Case(
+                        *("embedding_bag", f"{name}_{kind}{far}", "float32", work),
+                        makes,
+                        without_rows=("scalar",),
+                    )
+    for kind, floats in (("near", ROWS_NEAR), ("far", ROWS_FAR)):
+        for work in ELEMENTS["wide"]:
+            makes = tuple(
+                partial(_bag_max_backward, floats // w, w, work // w) for w in (8, 64)
+            )
+            yield Case("embedding_bag_max_backward", kind, "float32", work, makes)
+
+
+def _bag(n_rows: int, width: int, n: int, mode: int) -> Call:
+    """Four indices a bag, as gradients are wanted."""
+    table, index = torch.randn(n_rows, width), _index(n_rows, n)
+    offsets = torch.arange(0, n, 4)
+    return lambda: ATEN._embedding_bag(table, index, offsets, False, mode)
+
+
+def _bag_max_backward(n_rows: int, width: int, n: int) -> Call:
+    """One bag for each of n rows of the gradient."""
+    grad, bag = torch.randn(n, width), torch.arange(n)
+    largest, sizes = torch.randint(0, n_rows, (n, width)), torch.ones_like(bag)
+    call = ATEN._embedding_bag_dense_backward
+    return lambda: call(grad, bag % n_rows, bag, sizes, largest, n_rows, False, 2, None)
 
 
 def _index(n_rows: int, n: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""LayerNorm of rows, and its gradient."""
+"""LayerNorm and RMSNorm of rows, and their gradients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 
 from pai_torchacc.bench.cases.case import Call, Case
 
@@ -31,7 +32,7 @@ SLOW = 100_000
 
 
 def cases() -> Iterator[Case]:
-    """Cases of both; the work is the least of those at a size."""
+    """Cases of all; the work is the least of those at a size."""
     for kind, sizes in ROWS.items():
         for shapes in sizes:
             work = min(n * width for n, width in shapes)
@@ -43,6 +44,13 @@ def cases() -> Iterator[Case]:
                     "float32",
                     work,
                     tuple(partial(make, *shape) for shape in shapes),
+                    without_rows=slow,
+                )
+            for prefix, make in (("", _rms_norm), ("train_", _trained_rms_norm)):
+                yield Case(
+                    *("rms_norm", prefix + kind, "float32", work),
+                    tuple(partial(make, *shape) for shape in shapes),
+                    with_ops=("rms_norm_backward",) if prefix else (),
                     without_rows=slow,
                 )
 
@@ -59,3 +67,20 @@ def _backward(n: int, width: int) -> Call:
     grad, wanted = torch.randn(n, width), [True, True, True]
     gradient = torch.ops.aten.native_layer_norm_backward
     return lambda: gradient(grad, x, [width], mean, rstd, weight, bias, wanted)
+
+
+def _rms_norm(n: int, width: int) -> Call:
+    x, weight = torch.randn(n, width), torch.rand(width)
+    return lambda: F.rms_norm(x, [width], weight, 1e-6)
+
+
+def _trained_rms_norm(n: int, width: int) -> Call:
+    """With the gradients of x and the weight."""
+    x, weight = torch.randn(n, width), torch.rand(width)
+    grad, wanted = torch.randn(n, width), [x.requires_grad_(), weight.requires_grad_()]
+
+    def run() -> tuple[torch.Tensor, ...]:
+        y = F.rms_norm(x, [width], weight, 1e-6)
+        return torch.autograd.grad(y, wanted, grad)
+
+    return run

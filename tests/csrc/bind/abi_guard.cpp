@@ -26,11 +26,13 @@
 #include <ATen/ops/_adaptive_avg_pool2d_cuda_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool3d_backward_cpu_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool3d_cpu_dispatch.h>
+#include <ATen/ops/_embedding_bag_cpu_dispatch.h>
 #include <ATen/ops/_embedding_bag_dense_backward_cpu_dispatch.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale_cpu_dispatch.h>
 #include <ATen/ops/_foreach_clamp_max_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/_foreach_clamp_min_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/_foreach_lerp_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/_embedding_bag_forward_only_cpu_dispatch.h>
 #include <ATen/ops/_fused_rms_norm_backward_cuda_dispatch.h>
 #include <ATen/ops/_fused_rms_norm_cuda_dispatch.h>
 #include <ATen/ops/_adaptive_avg_pool2d_cuda_dispatch.h>
@@ -57,6 +59,8 @@
 #include <ATen/ops/binary_cross_entropy_cpu_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/elu_backward_cpu_dispatch.h>
+#include <ATen/ops/elu_cpu_dispatch.h>
 #include <ATen/ops/embedding_dense_backward_cpu_dispatch.h>
 #include <ATen/ops/gather_cpu_dispatch.h>
 #include <ATen/ops/index_add_cpu_dispatch.h>
@@ -379,8 +383,12 @@ constexpr auto cpu_scalar = &at::cpu::_local_scalar_dense;
 constexpr auto cpu_scatter_add = &at::cpu::scatter_add;
 constexpr auto cpu_scatter_add_ = &at::cpu::scatter_add_;
 constexpr auto cpu_index_put_impl_ = &at::cpu::_index_put_impl_;
+constexpr auto cpu_elu = &at::cpu::elu;
+constexpr auto cpu_elu_backward = &at::cpu::elu_backward;
 constexpr auto cpu_embedding_backward = &at::cpu::embedding_dense_backward;
 constexpr auto cpu_sort = &at::cpu::sort;
+constexpr auto cpu_embedding_bag = &at::cpu::_embedding_bag;
+constexpr auto cpu_embedding_bag_forward_only = &at::cpu::_embedding_bag_forward_only;
 constexpr auto cpu_embedding_bag_backward = &at::cpu::_embedding_bag_dense_backward;
 constexpr auto native_copy_ = &at::native::copy_;
 constexpr auto native_is_neg = &at::native::is_neg;

@@ -23,6 +23,7 @@ EVERY = (
     "upsample_nearest2d upsample_nearest2d_backward "
     "upsample_bilinear2d pixel_shuffle pixel_unshuffle index_select gather "
     "scatter_add embedding_dense_backward _embedding_bag_dense_backward _log_softmax "
+    "_embedding_bag _embedding_bag_forward_only "
     "_log_softmax_backward_data _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_flash_attention_for_cpu_backward "
     "native_batch_norm native_batch_norm_backward mm bmm copy_"

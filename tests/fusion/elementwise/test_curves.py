@@ -22,13 +22,14 @@ CURVES: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "silu": F.silu,
+    "elu": F.elu,
     "hardswish": F.hardswish,
     "hardsigmoid": F.hardsigmoid,
 }
-HAS_GRADIENT = ("gelu", "gelu_tanh", "silu", "hardswish", "hardsigmoid")
+HAS_GRADIENT = ("gelu", "gelu_tanh", "silu", "elu", "hardswish", "hardsigmoid")
 FORWARD = tuple(dict.fromkeys(name.removesuffix("_tanh") for name in CURVES))
 BACKWARD = ("gelu_backward", "silu_backward", "hardswish_backward")
-BACKWARD = (*BACKWARD, "hardsigmoid_backward")
+BACKWARD = (*BACKWARD, "hardsigmoid_backward", "elu_backward")
 OPS = FORWARD + BACKWARD
 
 SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0]
@@ -119,6 +120,33 @@ def test_gelu_without_onednn(row: str) -> None:
             assert hits.accelerated == 1
     torch.testing.assert_close(ours, stock, rtol=2e-6, atol=1e-6, equal_nan=True)
     assert stock[0] == float("inf")
+
+
+@pytest.mark.parametrize("row", switching.runnable_rows("elu"))
+def test_relatives_of_elu(row: str) -> None:
+    """Other scales, and a gradient by the result, as ELU in place has it."""
+    calls: dict[str, Callable[[Tensor], Tensor]] = {
+        "selu": F.selu,
+        "celu": lambda x: F.celu(x, 1.7),
+        "elu": lambda x: F.elu(x, 0.3),
+        "elu_": lambda x: F.elu(x * 1, inplace=True),
+    }
+
+    def case(dtype: torch.dtype) -> dict[str, Tensor]:
+        x, found = contract.draw(3000, dtype=dtype, scale=2).requires_grad_(), {}
+        for name, call in calls.items():
+            y = call(x)
+            found[name] = y
+            (found[f"{name} grad"],) = torch.autograd.grad(y.sin().sum(), x)
+        return found
+
+    with switching.accelerated("elu", "elu_backward", row=row):
+        hits = [switching.hits(op) for op in ("elu", "elu_backward")]
+        contract.hold(case)
+        assert [h.accelerated for h in hits] == [3, 4]
+        assert torch.autograd.gradgradcheck(
+            F.elu, (torch.randn(9).double() - 1).requires_grad_()
+        )
 
 
 def exact_rows() -> list[tuple[str, str]]:
@@ -284,7 +312,8 @@ def test_derivatives_and_transforms(name: str) -> None:
 
 
 def test_modules_copies_autocast_threads_and_toggling() -> None:
-    model = nn.Sequential(nn.GELU(), nn.Tanh(), nn.SiLU(), nn.Hardswish(), nn.Sigmoid())
+    parts = nn.GELU(), nn.Tanh(), nn.SiLU(), nn.ELU(), nn.Hardswish(), nn.Sigmoid()
+    model = nn.Sequential(*parts)
     x = torch.randn(16, 8, 30, 30)
 
     def run(model: nn.Module) -> list[Tensor]:

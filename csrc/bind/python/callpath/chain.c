@@ -253,19 +253,40 @@ bool ptac_chain_read(PyObject *modules, Py_ssize_t at, unsigned followers,
     return chain->n > 1;
 }
 
+/* One that drops nothing, and hands on what it gets. */
+static bool is_idle_dropout(PyObject *modules, Py_ssize_t at)
+{
+    PyObject *module = at < PyList_Size(modules) ? PyList_GetItem(modules, at) : NULL;
+    PyObject *attributes = module && ptac_module_kind_of(module) == PTAC_MODULE_DROPOUT
+                               ? ptac_module_attributes(module, PTAC_MODULE_DROPOUT)
+                               : NULL;
+    double p = -1;
+    const bool is_idle = attributes &&
+                         is_exactly(attributes, ptac_names.training, Py_False) &&
+                         read_float(attributes, ptac_names.p, &p) && p >= 0 && p <= 1;
+
+    Py_XDECREF(attributes);
+    PyErr_Clear();
+    return is_idle;
+}
+
 bool ptac_chain_read_norm(const ptac_chain_start *start, unsigned followers,
                           ptac_chain *chain)
 {
     PyObject *norm = PyList_GetItem(start->modules, start->at);
     bool is_read;
 
-    *chain = (ptac_chain){.layer = norm, .n = 1};
-    chain->attributes = ptac_module_attributes(norm, PTAC_MODULE_BATCH_NORM2D);
+    *chain =
+        (ptac_chain){.layer = norm, .n = 1, .norm_kind = ptac_module_kind_of(norm)};
+    chain->attributes = ptac_module_attributes(norm, chain->norm_kind);
     is_read = chain->attributes && (read_norm(chain->attributes, chain) ||
                                     read_training_norm(chain->attributes, chain));
     PyErr_Clear();
     if (is_read)
         read_next(start->modules, start->at, followers, chain);
+    if (is_read && !chain->by_batch && chain->n > 1 &&
+        is_idle_dropout(start->modules, start->at + chain->n))
+        chain->n++;
     return is_read;
 }
 

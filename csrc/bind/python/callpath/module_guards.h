@@ -15,6 +15,7 @@
 #define PTAC_MODULE_KINDS(KIND)                                                        \
     KIND(LINEAR, "Linear")                                                             \
     KIND(CONV2D, "Conv2d")                                                             \
+    KIND(BATCH_NORM1D, "BatchNorm1d")                                                  \
     KIND(BATCH_NORM2D, "BatchNorm2d")                                                  \
     KIND(MAX_POOL2D, "MaxPool2d")                                                      \
     KIND(RELU, "ReLU")                                                                 \
@@ -25,6 +26,8 @@
     KIND(TANH, "Tanh")                                                                 \
     KIND(SIGMOID, "Sigmoid")                                                           \
     KIND(DROPOUT, "Dropout")                                                           \
+    KIND(EMBEDDING, "Embedding")                                                       \
+    KIND(EMBEDDING_BAG, "EmbeddingBag")                                                \
     KIND(INT8_LINEAR, "Int8Linear")                                                    \
     KIND(INT8_CONV2D, "Int8Conv2d")                                                    \
     KIND(FP8_LINEAR, "Fp8Linear")

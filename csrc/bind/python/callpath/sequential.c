@@ -46,6 +46,7 @@ static const layer_kind layers[PTAC_N_MODULES + 1] = {
                                 PTAC_KIND_BIT(RELU6) | PTAC_KIND_BIT(SILU) |
                                 PTAC_KIND_BIT(HARDSWISH) | PTAC_KIND_BIT(MAX_POOL2D),
                             ptac_conv_may_be_ours, ptac_conv_chain},
+    [PTAC_MODULE_BATCH_NORM1D] = {.run_first = ptac_norm_chain},
     [PTAC_MODULE_BATCH_NORM2D] = {.run_first = ptac_norm_chain},
     [PTAC_MODULE_RELU] = {.run_first = ptac_relu_pool_chain},
     [PTAC_MODULE_INT8_LINEAR] = {NULL, PTAC_OP_INT8_LINEAR, PTAC_KIND_BIT(RELU), NULL,
@@ -128,6 +129,7 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
 static bool is_unseen_asked(const place *p)
 {
     switch (kind_at(p, p->i + 1)) {
+    case PTAC_MODULE_BATCH_NORM1D:
     case PTAC_MODULE_BATCH_NORM2D:
         return ptac_chooser_gate(PTAC_OP_BATCH_NORM_ACT) == PTAC_TAKE;
     case PTAC_MODULE_RELU:
@@ -148,7 +150,8 @@ static bool makes_unseen(const place *p)
     PyObject *module = PyList_GetItem(p->modules, p->i), *attributes;
     const ptac_module_kind kind = ptac_module_kind_of(module);
 
-    if ((kind != PTAC_MODULE_CONV2D && kind != PTAC_MODULE_BATCH_NORM2D) ||
+    if ((kind != PTAC_MODULE_LINEAR && kind != PTAC_MODULE_CONV2D &&
+         kind != PTAC_MODULE_BATCH_NORM2D) ||
         !is_unseen_asked(p) || !ptac_modules_are_unheard())
         return false;
     attributes = ptac_module_attributes(module, kind);

@@ -25,7 +25,8 @@
         X(exp_avg_sq), X(max_exp_avg_sq), X(p), X(inplace), X(min_val), X(max_val),    \
         X(num_batches_tracked), X(rho), X(square_avg), X(acc_delta), X(alpha),         \
         X(centered), X(grad_avg), X(sum), X(lr_decay), X(mu_product),                  \
-        X(momentum_decay)
+        X(momentum_decay), X(padding_idx), X(max_norm), X(scale_grad_by_freq),         \
+        X(sparse), X(mode), X(include_last_offset)
 
 /* Filled when the module is made. */
 extern struct ptac_names {

@@ -1,6 +1,6 @@
 /*
  * activation.c - aten::_prelu_kernel_backward; aten's activations without a Scalar, and
- * their gradients.
+ * ELU, which SELU and CELU call as well; their gradients.
  */
 #include "bind/torch/overrides/alike.h"
 
@@ -155,3 +155,52 @@ GRADIENT(mish_backward, MISH_BACKWARD)
 GRADIENT(silu_backward, SILU_BACKWARD)
 GRADIENT(hardswish_backward, HARDSWISH_BACKWARD)
 GRADIENT(hardsigmoid_backward, HARDSIGMOID_BACKWARD)
+
+/* alpha, scale and input_scale: arguments 1 to 3 of both. */
+static ptac_reason read_elu(const ptac_arguments *args, const ptac_call *call,
+                            void *params, ptac_outputs *outputs)
+{
+    const ptac_argument *alpha = &args->at[1], *scale = &args->at[2];
+    const ptac_argument *input_scale = &args->at[3];
+    ptac_elu *p = params;
+
+    if (!alpha->is_given || !scale->is_given || !input_scale->is_given)
+        return PTAC_ARGUMENT;
+    *p = (ptac_elu){
+        .scale = (float)scale->value,
+        .scale_below = (float)alpha->value * (float)scale->value,
+        .input_scale = (float)input_scale->value,
+    };
+    if (p->input_scale < 0) /* what is below 0 may overflow */
+        return PTAC_ARGUMENT;
+    return ptac_outputs_alike(call, 0, args->of->n_inputs, outputs);
+}
+
+static ptac_reason read_elu_gradient(const ptac_arguments *args, const ptac_call *call,
+                                     void *params, ptac_outputs *outputs)
+{
+    const ptac_reason why = read_elu(args, call, params, outputs);
+
+    ((ptac_elu *)params)->is_result = args->at[4].truth;
+    return why;
+}
+
+static ptac_override elu = {
+    .schema = "elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) "
+              "-> Tensor",
+    .op = PTAC_OP_ELU,
+    .n_inputs = 1,
+    .read = read_elu,
+};
+PTAC_OVERRIDE(elu, cpu_elu, TENSOR(0), SCALAR(1), SCALAR(2), SCALAR(3))
+
+static ptac_override elu_backward = {
+    .schema = "elu_backward(Tensor grad_output, Scalar alpha, Scalar scale, "
+              "Scalar input_scale, bool is_result, Tensor self_or_result) -> Tensor",
+    .op = PTAC_OP_ELU_BACKWARD,
+    .n_inputs = 2,
+    .inputs = {0, 5},
+    .read = read_elu_gradient,
+};
+PTAC_OVERRIDE(elu_backward, cpu_elu_backward, TENSOR(0), SCALAR(1), SCALAR(2),
+              SCALAR(3), BOOL(4), TENSOR(5))

@@ -241,6 +241,8 @@ void ptac_override_call_typed(const ptac_override *override, ptac_device on,
                 result[1] = made.words[1];
             if (n > 2)
                 result[2] = made.words[2];
+            if (n > 3)
+                result[3] = made.words[3];
             return;
         }
         ptac_override_stock(&args, out);

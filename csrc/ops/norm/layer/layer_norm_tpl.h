@@ -1,5 +1,6 @@
 /*
- * layer_norm_tpl.h - LayerNorm of rows and its gradient, a vector of floats at a time.
+ * layer_norm_tpl.h - LayerNorm and RMSNorm of rows and their gradients, a vector of
+ * floats at a time.
  *
  * Included behind lanes_<isa>.h. The includer also defines
  *
@@ -21,7 +22,7 @@ enum {
     NORM_BLOCK = 16,    /* rows, at least */
 };
 
-static ptac_reason layer_norm_accepts(const ptac_call *call)
+static ptac_reason norm_accepts(const ptac_call *call)
 {
     return call->inputs[0].dtype == PTAC_F32 ? PTAC_TAKE : PTAC_DTYPE;
 }
@@ -58,9 +59,8 @@ INLINE double row_squares(const float *x, int64_t n, vec mean)
     return sum;
 }
 
-TARGET static void layer_norm_rows(int64_t begin, int64_t end, void *context)
+INLINE void norm_rows(const ptac_call *call, int64_t begin, int64_t end, bool is_rms)
 {
-    const ptac_call *call = context;
     const ptac_norm *p = call->params;
     const float *weight = call->inputs[PTAC_NORM_WEIGHT].data;
     const float *bias = call->inputs[PTAC_NORM_BIAS].data;
@@ -71,7 +71,7 @@ TARGET static void layer_norm_rows(int64_t begin, int64_t end, void *context)
     for (int64_t row = begin; row < end; row++) {
         const float *x = (const float *)call->inputs[PTAC_NORM_X].data + row * n;
         float *y = (float *)call->outputs[PTAC_NORM_Y].data + row * n;
-        double mean = row_sum(x, n, NULL, NULL) / (double)n;
+        double mean = is_rms ? 0 : row_sum(x, n, NULL, NULL) / (double)n;
         const double squares = row_squares(x, n, v_set((float)mean));
         double rstd = 1 / sqrt(squares / (double)n + p->eps);
         vec center, scale;
@@ -82,12 +82,19 @@ TARGET static void layer_norm_rows(int64_t begin, int64_t end, void *context)
         center = v_set((float)mean);
         scale = v_set((float)rstd);
 
-        FOR_LANES(i, some, 0, n,
-                  const vec away = v_sub(v_load_first(x + i, some), center);
-                  v_store_first(y + i,
-                                v_fma(v_mul(away, scale), weight_or(weight, i, 1, some),
-                                      weight_or(bias, i, 0, some)),
-                                some));
+        if (is_rms)
+            FOR_LANES(i, some, 0, n,
+                      const vec normal = v_mul(v_load_first(x + i, some), scale);
+                      v_store_first(y + i, v_mul(normal, weight_or(weight, i, 1, some)),
+                                    some));
+        else
+            FOR_LANES(
+                i, some, 0, n,
+                const vec away = v_sub(v_load_first(x + i, some), center);
+                v_store_first(y + i,
+                              v_fma(v_mul(away, scale), weight_or(weight, i, 1, some),
+                                    weight_or(bias, i, 0, some)),
+                              some));
         if (means)
             means[row] = (float)mean;
         if (rstds)
@@ -95,12 +102,22 @@ TARGET static void layer_norm_rows(int64_t begin, int64_t end, void *context)
     }
 }
 
-static ptac_status layer_norm(const ptac_call *call)
+TARGET static void layer_norm_rows(int64_t begin, int64_t end, void *context)
+{
+    norm_rows(context, begin, end, false);
+}
+
+TARGET static void rms_norm_rows(int64_t begin, int64_t end, void *context)
+{
+    norm_rows(context, begin, end, true);
+}
+
+static ptac_status norm_forward(const ptac_call *call)
 {
     const ptac_norm *p = call->params;
 
-    ptac_parallel_for(0, p->n_rows, NORM_SHARE / p->width + 1, layer_norm_rows,
-                      (void *)call);
+    ptac_parallel_for(0, p->n_rows, NORM_SHARE / p->width + 1,
+                      p->is_rms ? rms_norm_rows : layer_norm_rows, (void *)call);
     return PTAC_OK;
 }
 
@@ -108,7 +125,8 @@ static ptac_status layer_norm(const ptac_call *call)
 typedef struct norm_work {
     const ptac_call *call;
     int64_t rows_of_block, n_blocks;
-    float *sums; /* of each block: of weight and of bias, width of each; or NULL */
+    int n_sums;  /* of each block: 2, of weight and of bias; RMSNorm has no bias */
+    float *sums; /* width of each; or NULL */
 } norm_work;
 
 /* A row on its way: what it consists of, and two sums of it. */
@@ -116,7 +134,21 @@ typedef struct norm_row {
     const float *grad, *x, *weight;
     vec mean, rstd;
     double sum, sum_of_products;
+    bool is_rms; /* which has neither a mean nor a sum */
 } norm_row;
+
+/* n lanes of x^ from i on. */
+INLINE vec normal_of(const norm_row *r, int64_t i, int n)
+{
+    const vec x = v_load_first(r->x + i, n);
+
+    return v_mul(r->is_rms ? x : v_sub(x, r->mean), r->rstd);
+}
+
+INLINE void add_to(float *sums, vec terms, int n)
+{
+    v_store_first(sums, v_add(v_load_first(sums, n), terms), n);
+}
 
 INLINE void row_sums(norm_row *r, int64_t n, float *of_weight, float *of_bias)
 {
@@ -124,20 +156,17 @@ INLINE void row_sums(norm_row *r, int64_t n, float *of_weight, float *of_bias)
     for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
         vec sum = v_zero(), products = v_zero();
 
-        FOR_LANES(
-            i, some, begin, ptac_least(n, begin + SUM_BLOCK),
-            const vec grad = v_load_first(r->grad + i, some);
-            const vec away = v_sub(v_load_first(r->x + i, some), r->mean);
-            const vec normal = v_keep_first(v_mul(away, r->rstd), v_zero(), some);
-            const vec g = v_mul(grad, weight_or(r->weight, i, 1, some));
-            sum = v_add(sum, g); products = v_fma(g, normal, products); if (of_weight) {
-                v_store_first(of_weight + i,
-                              v_fma(grad, normal, v_load_first(of_weight + i, some)),
-                              some);
-                v_store_first(of_bias + i, v_add(grad, v_load_first(of_bias + i, some)),
-                              some);
-            });
-        r->sum += v_sum_f64(sum);
+        FOR_LANES(i, some, begin, ptac_least(n, begin + SUM_BLOCK),
+                  const vec grad = v_load_first(r->grad + i, some);
+                  const vec normal =
+                      v_keep_first(normal_of(r, i, some), v_zero(), some);
+                  const vec g = v_mul(grad, weight_or(r->weight, i, 1, some));
+                  sum = r->is_rms ? sum : v_add(sum, g);
+                  products = v_fma(g, normal, products); if (of_weight) v_store_first(
+                      of_weight + i,
+                      v_fma(grad, normal, v_load_first(of_weight + i, some)), some);
+                  if (of_bias) add_to(of_bias + i, grad, some));
+        r->sum += r->is_rms ? 0 : v_sum_f64(sum);
         r->sum_of_products += v_sum_f64(products);
     }
 }
@@ -148,16 +177,15 @@ INLINE void row_gradient(const norm_row *r, int64_t n, float *of_x)
     const vec slope = v_set((float)(r->sum_of_products / (double)n));
 
     FOR_LANES(i, some, 0, n, const vec grad = v_load_first(r->grad + i, some);
-              const vec away = v_sub(v_load_first(r->x + i, some), r->mean);
-              const vec normal = v_mul(away, r->rstd);
-              const vec g = v_fma(grad, weight_or(r->weight, i, 1, some),
-                                  v_sub(v_zero(), shared));
+              const vec normal = normal_of(r, i, some);
+              const vec weight = weight_or(r->weight, i, 1, some);
+              const vec g = r->is_rms ? v_mul(grad, weight)
+                                      : v_fma(grad, weight, v_sub(v_zero(), shared));
               v_store_first(of_x + i, v_mul(v_fnma(normal, slope, g), r->rstd), some));
 }
 
-TARGET static void layer_norm_slopes(int64_t begin, int64_t end, void *context)
+INLINE void norm_slopes(const norm_work *work, int64_t begin, int64_t end, bool is_rms)
 {
-    const norm_work *work = context;
     const ptac_view *in = work->call->inputs;
     const ptac_norm *p = work->call->params;
     const float *means = in[PTAC_NORM_GRAD_MEAN].data;
@@ -167,20 +195,21 @@ TARGET static void layer_norm_slopes(int64_t begin, int64_t end, void *context)
 
     for (int64_t block = begin; block < end; block++) {
         const int64_t first = block * work->rows_of_block;
-        float *of_weight = work->sums ? work->sums + block * 2 * n : NULL;
-        float *of_bias = work->sums ? of_weight + n : NULL;
+        float *of_weight = work->sums ? work->sums + block * work->n_sums * n : NULL;
+        float *of_bias = work->sums && !is_rms ? of_weight + n : NULL;
 
-        for (int64_t i = 0; work->sums && i < 2 * n; i++)
+        for (int64_t i = 0; work->sums && i < work->n_sums * n; i++)
             of_weight[i] = 0;
         for (int64_t row = first;
              row < ptac_least(p->n_rows, first + work->rows_of_block); row++) {
             norm_row r = {(const float *)in[PTAC_NORM_GRAD_Y].data + row * n,
                           (const float *)in[PTAC_NORM_GRAD_X_OF].data + row * n,
                           in[PTAC_NORM_GRAD_WEIGHT_OF].data,
-                          v_set(means[row]),
+                          v_set(is_rms ? 0 : means[row]),
                           v_set(rstds[row]),
                           0,
-                          0};
+                          0,
+                          is_rms};
 
             row_sums(&r, n, of_weight, of_bias);
             if (of_x)
@@ -189,8 +218,27 @@ TARGET static void layer_norm_slopes(int64_t begin, int64_t end, void *context)
     }
 }
 
-/* Columns of the sums of all blocks. */
-TARGET static void layer_norm_columns(int64_t begin, int64_t end, void *context)
+TARGET static void layer_norm_slopes(int64_t begin, int64_t end, void *context)
+{
+    norm_slopes(context, begin, end, false);
+}
+
+TARGET static void rms_norm_slopes(int64_t begin, int64_t end, void *context)
+{
+    norm_slopes(context, begin, end, true);
+}
+
+/* Column i of the sums of all blocks, of which each has n_sums. */
+INLINE float column_sum(const norm_work *work, int64_t width, int which, int64_t i)
+{
+    double sum = 0;
+
+    for (int64_t block = 0; block < work->n_blocks; block++)
+        sum += work->sums[(work->n_sums * block + which) * width + i];
+    return (float)sum;
+}
+
+TARGET static void norm_columns(int64_t begin, int64_t end, void *context)
 {
     const norm_work *work = context;
     const ptac_norm *p = work->call->params;
@@ -198,44 +246,40 @@ TARGET static void layer_norm_columns(int64_t begin, int64_t end, void *context)
     float *of_bias = work->call->outputs[PTAC_NORM_GRAD_BIAS].data;
 
     for (int64_t i = begin; i < end; i++) {
-        double weight = 0, bias = 0;
-
-        for (int64_t block = 0; block < work->n_blocks; block++) {
-            weight += work->sums[2 * block * p->width + i];
-            bias += work->sums[(2 * block + 1) * p->width + i];
-        }
         if (of_weight)
-            of_weight[i] = (float)weight;
-        if (of_bias)
-            of_bias[i] = (float)bias;
+            of_weight[i] = column_sum(work, p->width, 0, i);
+        if (of_bias && !p->is_rms)
+            of_bias[i] = column_sum(work, p->width, 1, i);
     }
 }
 
-static ptac_status layer_norm_backward(const ptac_call *call)
+static ptac_status norm_backward(const ptac_call *call)
 {
     const ptac_norm *p = call->params;
     const int64_t even = (p->n_rows + NORM_BLOCKS - 1) / NORM_BLOCKS;
     norm_work work = {.call = call,
-                      .rows_of_block = even < NORM_BLOCK ? NORM_BLOCK : even};
+                      .rows_of_block = even < NORM_BLOCK ? NORM_BLOCK : even,
+                      .n_sums = p->is_rms ? 1 : 2};
 
     work.n_blocks = (p->n_rows + work.rows_of_block - 1) / work.rows_of_block;
     if (call->outputs[PTAC_NORM_GRAD_WEIGHT].data ||
         call->outputs[PTAC_NORM_GRAD_BIAS].data) {
-        work.sums =
-            ptac_scratch_take((size_t)(work.n_blocks * 2 * p->width) * sizeof(float));
+        work.sums = ptac_scratch_take((size_t)(work.n_blocks * work.n_sums * p->width) *
+                                      sizeof(float));
         if (!work.sums)
             return PTAC_NO_MEMORY;
     }
     ptac_parallel_for(0, work.n_blocks,
                       NORM_SHARE / (p->width * work.rows_of_block) + 1,
-                      layer_norm_slopes, &work);
+                      p->is_rms ? rms_norm_slopes : layer_norm_slopes, &work);
     if (work.sums)
-        ptac_parallel_for(0, p->width, NORM_SHARE / work.n_blocks + 1,
-                          layer_norm_columns, &work);
+        ptac_parallel_for(0, p->width, NORM_SHARE / work.n_blocks + 1, norm_columns,
+                          &work);
     ptac_scratch_give(work.sums);
     return PTAC_OK;
 }
 
-PTAC_ROW(LAYER_NORM, ISA, PTAC_CLOSE, NEEDS, layer_norm_accepts, layer_norm)
-PTAC_ROW(LAYER_NORM_BACKWARD, ISA, PTAC_CLOSE, NEEDS, layer_norm_accepts,
-         layer_norm_backward)
+PTAC_ROW(LAYER_NORM, ISA, PTAC_CLOSE, NEEDS, norm_accepts, norm_forward)
+PTAC_ROW(LAYER_NORM_BACKWARD, ISA, PTAC_CLOSE, NEEDS, norm_accepts, norm_backward)
+PTAC_ROW(RMS_NORM, ISA, PTAC_CLOSE, NEEDS, norm_accepts, norm_forward)
+PTAC_ROW(RMS_NORM_BACKWARD, ISA, PTAC_CLOSE, NEEDS, norm_accepts, norm_backward)

@@ -20,6 +20,24 @@ static void fill(rng *r, float *x, int64_t n, bool is_gradient)
         fill_smooth(r, PTAC_F32, x, n, (double)RNG_PICK(r, 1, 4, 30, 120));
 }
 
+/* Scales as ELU, CELU and SELU give them. */
+static void make_elu(rng *r, test_call *c, ptac_op op, int n_inputs)
+{
+    const int64_t n = rng_chance(r, 3) ? rng_length(r, 60000) : rng_length(r, 2000);
+    ptac_elu *p = (ptac_elu *)c->params;
+
+    c->call.op = op;
+    *p = (ptac_elu){.scale = rng_chance(r, 50) ? 1 : 1.05f,
+                    .scale_below = rng_chance(r, 50) ? 1 : 1.75f,
+                    .input_scale = rng_chance(r, 50) ? 1 : 0.6f,
+                    .is_result = n_inputs > 1 && rng_chance(r, 50)};
+    for (int i = 0; i < n_inputs; i++)
+        fill(r, test_input(c, PTAC_F32, 1, &n, false), n, n_inputs > 1);
+    test_output(c, PTAC_F32, 1, &n, false);
+    c->may_be_given_back = op == PTAC_OP_ELU_BACKWARD;
+    snprintf(c->note, sizeof c->note, "%lld elements", (long long)n);
+}
+
 static void make(rng *r, test_call *c, ptac_op op, int n_inputs)
 {
     const int64_t n = rng_chance(r, 3) ? rng_length(r, 60000) : rng_length(r, 2000);
@@ -91,6 +109,21 @@ CURVE(sigmoid, SIGMOID, .scale = scale_sigmoid, .roundings = 6)
 CURVE(silu, SILU, .scale = scale_sigmoid, .roundings = 8)
 CURVE(hardswish, HARDSWISH, .roundings = 4)
 CURVE(hardsigmoid, HARDSIGMOID, .roundings = 4)
+
+/* By Taylor, or an exponential less 1; slopes are exponentials, or results. */
+static void make_elu_forward(rng *r, test_call *c)
+{
+    make_elu(r, c, PTAC_OP_ELU, 1);
+}
+
+static void make_elu_backward(rng *r, test_call *c)
+{
+    make_elu(r, c, PTAC_OP_ELU_BACKWARD, 2);
+}
+
+GENERATOR(elu, .op = PTAC_OP_ELU, .make = make_elu_forward, .roundings = 8)
+GENERATOR(elu_backward, .op = PTAC_OP_ELU_BACKWARD, .make = make_elu_backward,
+          .scale = scale, .roundings = 12)
 
 /* Slopes err by 5 ulp, and by 2 u of an argument of up to 10. */
 GRADIENT(gelu_backward, GELU_BACKWARD, .roundings = 60)

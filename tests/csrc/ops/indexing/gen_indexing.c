@@ -65,10 +65,38 @@ static void add_matrix(rng *r, test_call *c, int64_t n)
     fill_reals(r, PTAC_F32, test_input(c, PTAC_F32, 2, sizes, false), n * p->width);
 }
 
+/* Of the same columns of each row; with x, added to the table itself. */
+static void make_columns(rng *r, test_call *c, ptac_op op)
+{
+    ptac_rows *p = params_of(c);
+    int64_t *places;
+
+    set_sizes(r, c, op);
+    p->has_32_bits = false;
+    p->of_columns = true;
+    p->n = rng_length(r, 90);
+    add_matrix(r, c, p->n_rows);
+    places = add_integers(c, p->n);
+    for (int64_t k = 0; k < p->n; k++)
+        places[k] = rng_below(r, p->width);
+    if (op == PTAC_OP_INDEX) {
+        test_output(c, PTAC_F32, 2, (const int64_t[]){p->n_rows, p->n}, false);
+        return;
+    }
+    fill_reals(r, PTAC_F32,
+               test_input(c, PTAC_F32, 2, (const int64_t[]){p->n_rows, p->n}, false),
+               p->n_rows * p->n);
+    test_output_in_place(c, PTAC_ROWS_TABLE);
+}
+
 static void make_select(rng *r, test_call *c, ptac_op op)
 {
     const ptac_rows *p = params_of(c);
 
+    if (op == PTAC_OP_INDEX && rng_chance(r, 30)) {
+        make_columns(r, c, op);
+        return;
+    }
     set_sizes(r, c, op);
     add_matrix(r, c, p->n_rows);
     add_index(r, c, op == PTAC_OP_INDEX);
@@ -79,6 +107,10 @@ static void make_add(rng *r, test_call *c, ptac_op op)
 {
     const ptac_rows *p = params_of(c);
 
+    if (op == PTAC_OP_INDEX_PUT && rng_chance(r, 30)) {
+        make_columns(r, c, op);
+        return;
+    }
     set_sizes(r, c, op);
     add_matrix(r, c, p->n_rows);
     add_index(r, c, op == PTAC_OP_INDEX_PUT);
@@ -111,6 +143,9 @@ static void make_gradient(rng *r, test_call *c, ptac_op op)
             order[rng_below(r, p->n)] = RNG_PICK(r, -1, p->n);
             c->must_be_given_back = true;
         }
+        if (rng_chance(r, 50))
+            fill_reals(r, PTAC_F32, test_input(c, PTAC_F32, 1, &p->x_rows, false),
+                       p->x_rows);
     }
     test_output(c, PTAC_F32, 2, (const int64_t[]){p->n_rows, p->width}, false);
 }

@@ -229,7 +229,7 @@ static bool typical(int i, rng *r, test_call *c, ptac_op op, bool is_rms)
     if (i >= 3)
         return false;
     c->call.op = op;
-    *p = (ptac_norm){sizes[i][0], sizes[i][1], 1e-5, 1, is_rms};
+    *p = (ptac_norm){sizes[i][0], sizes[i][1], 1e-5, 1, is_rms, false};
     add_tensors(r, c, WEIGHT | BIAS | STATISTICS);
     return true;
 }

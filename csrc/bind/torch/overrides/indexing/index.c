@@ -1,9 +1,11 @@
 /*
- * index.c - x[index] with one index, and index_put_ with accumulate, which is its
- * gradient.
+ * index.c - x[index], and index_put_ with accumulate, which is its gradient: with one
+ * index of the first dimension, or with one for each dimension behind some.
  */
 #ifdef __x86_64__
 #include "bind/torch/overrides/indexing/indexing_direct.h"
+
+#include <string.h>
 
 /* The only tensor of a list, which nothing stands before or behind; NULL: others do. */
 static at_tensor only_index(const at_tensor_list *list)
@@ -32,6 +34,103 @@ static bool lies_as_new(const ptac_view *index)
     return true;
 }
 
+/* x[:, i, j]: how many dimensions come before those that have an index each. */
+typedef struct columns {
+    int n_before, n_indices;
+    at_tensor indices[PTAC_MAX_DIMS];
+} columns;
+
+static bool is_none(at_value *value)
+{
+    bool is_defined = false;
+
+    if (value->tag == AT_VALUE_TENSOR && value->payload)
+        T.aoti_torch_is_defined((at_tensor)value, &is_defined);
+    return !is_defined;
+}
+
+static bool find_columns(const at_tensor_list *list, columns *found)
+{
+    const at_tensor_values *values = list->values;
+    const ptrdiff_t n = values->end - values->begin;
+    int i = 0;
+
+    *found = (columns){.n_before = 0};
+    if (n > PTAC_MAX_DIMS)
+        return false;
+    for (; i < n && is_none(&values->begin[i]); i++)
+        found->n_before++;
+    for (; i < n && !is_none(&values->begin[i]); i++)
+        found->indices[found->n_indices++] = (at_tensor)&values->begin[i];
+    return i == n && found->n_indices > 0;
+}
+
+/* The table as rows, whose columns are picked; and the sizes of what is picked. */
+static ptac_reason read_columns(ptac_rows_job *j, const columns *found)
+{
+    ptac_view *table = &j->call.inputs[PTAC_ROWS_TABLE], index;
+    ptac_rows *p = &j->rows;
+
+    if (table->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (table->n_dims != found->n_before + found->n_indices)
+        return PTAC_ARGUMENT;
+    if (table->n_elements == 0)
+        return PTAC_EMPTY;
+    if (!ptac_view_is_contiguous(table))
+        return PTAC_LAYOUT;
+    *p = (ptac_rows){.width = 1, .padding = PTAC_NO_ROW, .of_columns = true};
+    for (int i = found->n_before; i < table->n_dims; i++)
+        p->width *= table->sizes[i];
+    p->stride = p->x_stride = p->width;
+    p->n_rows = table->n_elements / p->width;
+    for (int i = 0; i < found->n_indices; i++) {
+        ptac_reason why;
+
+        ptac_view_of(found->indices[i], &index);
+        why = ptac_read_index(found->indices[i], index.n_elements, p);
+        if (why)
+            return why;
+        if (index.n_dims != 1 || (i > 0 && index.n_elements != j->sizes[0]))
+            return PTAC_SHAPE;
+        if (!ptac_view_is_contiguous(&index))
+            return PTAC_LAYOUT;
+        j->sizes[0] = index.n_elements;
+    }
+    j->n_dims = found->n_before + 1;
+    memcpy(j->sizes, table->sizes, (size_t)found->n_before * sizeof *j->sizes);
+    j->sizes[found->n_before] = p->n;
+    return PTAC_TAKE;
+}
+
+/* Places in a row by all indices: the job's index. */
+static ptac_reason find_places(ptac_rows_job *j, const columns *found)
+{
+    const ptac_view *table = &j->call.inputs[PTAC_ROWS_TABLE];
+    ptac_view *places = &j->call.inputs[PTAC_ROWS_INDEX];
+    bool has_all = true;
+
+    if (ptac_new(PTAC_I64, 1, &j->rows.n, NULL, &j->owned.at[PTAC_ROWS_INDEX], places))
+        return PTAC_MEMORY;
+    memset(places->data, 0, (size_t)j->rows.n * sizeof(int64_t));
+    for (int i = 0; i < found->n_indices; i++) {
+        ptac_rows of_dim = {.n_rows = table->sizes[found->n_before + i], .wraps = true};
+        const void *index = at_data(found->indices[i]);
+
+        if (ptac_read_index(found->indices[i], j->rows.n, &of_dim))
+            return PTAC_DTYPE;
+        for (int64_t k = 0; k < j->rows.n; k++) {
+            const int64_t row = ptac_rows_row(&of_dim, index, k);
+            int64_t *place = (int64_t *)places->data + k;
+
+            has_all &= row != PTAC_NO_ROW;
+            *place = *place * of_dim.n_rows + row;
+        }
+    }
+    j->rows.has_32_bits = false;
+    return has_all ? PTAC_TAKE : PTAC_ARGUMENT;
+}
+
 typedef struct index_args {
     at_tensor self;
     const at_tensor_list *indices;
@@ -44,13 +143,35 @@ static void stock_index(const void *context, at_tensor *out)
     out[0] = at_adopt(T.cpu_index(args->self, args->indices).words[0]);
 }
 
+static bool serve_columns(const index_args *args, const columns *found, at_tensor *made)
+{
+    PTAC_ROWS_JOB j;
+    const ptac_kernel *row = NULL;
+    ptac_reason why;
+
+    ptac_rows_begin(&j, PTAC_OP_INDEX, args->self);
+    why = read_columns(&j, found);
+    j.call.n_inputs = 2;
+    if (!why)
+        row = ptac_probe(&j.call, &why);
+    if (row)
+        why = find_places(&j, found);
+    if (!why)
+        return ptac_rows_make(&j, row, j.n_dims, j.sizes, stock_index, args, made);
+    ptac_refuse(j.call.op, why);
+    return false;
+}
+
 static bool serve_index(const index_args *args, at_tensor *made)
 {
     PTAC_ROWS_JOB j;
     const at_tensor index = only_index(args->indices);
     const ptac_kernel *row;
+    columns found;
     ptac_reason why;
 
+    if (!index && find_columns(args->indices, &found))
+        return serve_columns(args, &found, made);
     ptac_rows_begin(&j, PTAC_OP_INDEX, args->self);
     why = ptac_rows_read_index(&j, index);
     j.rows.wraps = true;
@@ -99,12 +220,30 @@ static void stock_index_put(at_tensor self, const void *context)
     T.cpu_index_put_impl_(self, a->indices, a->values, a->accumulate, a->is_unsafe);
 }
 
+static bool put_columns(at_tensor self, const put_args *a, const columns *found)
+{
+    PTAC_ROWS_JOB j;
+    ptac_reason why;
+
+    ptac_rows_begin(&j, PTAC_OP_INDEX_PUT, self);
+    why = a->accumulate ? read_columns(&j, found) : PTAC_ARGUMENT;
+    if (!why)
+        why = ptac_rows_read_x(&j, a->values, j.n_dims, j.sizes);
+    j.call.n_inputs = PTAC_ROWS_X + 1;
+    if (!why && ptac_probe(&j.call, &why))
+        why = find_places(&j, found);
+    return ptac_rows_add_in_place(&j, why, self, NULL, a->values, stock_index_put, a);
+}
+
 static bool serve_index_put(at_tensor self, const put_args *a)
 {
     PTAC_ROWS_JOB j;
     const at_tensor index = only_index(a->indices);
+    columns found;
     ptac_reason why;
 
+    if (!index && find_columns(a->indices, &found))
+        return put_columns(self, a, &found);
     ptac_rows_begin(&j, PTAC_OP_INDEX_PUT, self);
     why = ptac_rows_read_index(&j, index);
     j.rows.wraps = true;

@@ -6,7 +6,7 @@
  * nothing of them has changed. The node keeps x, the weight, and what the row says of
  * channels; its gradient follows the row, and asks no table.
  */
-#include "bind/python/callpath/norm_chain.h"
+#include "bind/python/callpath/norm/norm_chain.h"
 
 #include "bind/python/callpath/lean.h"
 

@@ -1,8 +1,8 @@
 /*
- * norm_chain.c - a BatchNorm2d and the activation behind it, run as one batch_norm_act;
- * in eval mode here, else in norm_chain_training.c.
+ * norm_chain.c - a BatchNorm2d, or a BatchNorm1d of rows, and the activation behind it,
+ * run as one batch_norm_act; in eval mode here, else in norm_chain_training.c.
  */
-#include "bind/python/callpath/norm_chain.h"
+#include "bind/python/callpath/norm/norm_chain.h"
 
 #include "bind/python/callpath/lean.h"
 
@@ -35,13 +35,30 @@ ptac_reason ptac_norm_read_images(const ptac_view *x, ptac_channel_norm *p,
     return PTAC_TAKE;
 }
 
+/* A matrix, whose columns are channels. */
+static ptac_reason read_rows(const ptac_view *x, ptac_channel_norm *p)
+{
+    if (x->n_dims != 2)
+        return PTAC_SHAPE;
+    if (!ptac_view_is_contiguous(x))
+        return PTAC_LAYOUT;
+    p->n_images = x->sizes[0];
+    p->n_channels = x->sizes[1];
+    p->n_pixels = 1;
+    return PTAC_TAKE;
+}
+
 static ptac_reason read_call(const ptac_chain *chain, PyObject *x, ptac_call *call,
                              ptac_channel_norm *p, bool *channels_last)
 {
     ptac_reason why;
 
     ptac_view_of(ptac_borrow(x), &call->inputs[PTAC_BATCH_NORM_X]);
-    why = ptac_norm_read_images(&call->inputs[PTAC_BATCH_NORM_X], p, channels_last);
+    *channels_last = false;
+    why =
+        chain->norm_kind == PTAC_MODULE_BATCH_NORM1D
+            ? read_rows(&call->inputs[PTAC_BATCH_NORM_X], p)
+            : ptac_norm_read_images(&call->inputs[PTAC_BATCH_NORM_X], p, channels_last);
     for (int i = 0; !why && i < PTAC_NORM_TENSORS; i++)
         why = ptac_norm_read_channels(chain->norm[i], p->n_channels,
                                       &call->inputs[PTAC_BATCH_NORM_WEIGHT + i]);
@@ -53,11 +70,21 @@ static bool lies_like_new(const ptac_view *x, bool channels_last)
 {
     int64_t strides[4];
 
+    if (x->n_dims == 2)
+        return x->strides[0] == x->sizes[1] && x->strides[1] == 1;
     ptac_image_strides(4, x->sizes, channels_last, strides);
     for (int i = 0; i < 4; i++)
         if (x->strides[i] != strides[i])
             return false;
     return true;
+}
+
+static at_error make_like(const ptac_view *x, bool channels_last, at_tensor *made,
+                          ptac_view *view)
+{
+    return x->n_dims == 2
+               ? ptac_new(PTAC_F32, 2, x->sizes, NULL, made, view)
+               : ptac_new_images(PTAC_F32, x->sizes, channels_last, made, view);
 }
 
 static PyObject *run(const ptac_kernel *row, ptac_call *call, PyObject *x,
@@ -71,8 +98,7 @@ static PyObject *run(const ptac_kernel *row, ptac_call *call, PyObject *x,
 
     if (in_place)
         *to = *from;
-    is_done = PTAC_UNLOCKED((in_place || !ptac_new_images(PTAC_F32, from->sizes,
-                                                          channels_last, &made, to)) &&
+    is_done = PTAC_UNLOCKED((in_place || !make_like(from, channels_last, &made, to)) &&
                             ptac_run(row, call));
     if (is_done)
         return in_place ? Py_NewRef(x) : ptac_wrap(made);
@@ -111,6 +137,8 @@ static PyObject *run_either(const ptac_chain *chain, const ptac_chain_start *sta
     int is_constant;
 
     if (chain->n == 1 && (chain->by_batch || !start->is_x_unseen))
+        Py_RETURN_NONE;
+    if (chain->by_batch && chain->norm_kind == PTAC_MODULE_BATCH_NORM1D)
         Py_RETURN_NONE;
     if (chain->by_batch)
         return ptac_norm_chain_training(chain, start->x);

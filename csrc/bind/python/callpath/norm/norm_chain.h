@@ -1,8 +1,8 @@
 /*
  * norm_chain.h - what norm_chain.c and norm_chain_training.c share.
  */
-#ifndef PTAC_BIND_PYTHON_CALLPATH_NORM_CHAIN_H
-#define PTAC_BIND_PYTHON_CALLPATH_NORM_CHAIN_H
+#ifndef PTAC_BIND_PYTHON_CALLPATH_NORM_NORM_CHAIN_H
+#define PTAC_BIND_PYTHON_CALLPATH_NORM_NORM_CHAIN_H
 
 #include "bind/python/callpath/chain.h"
 #include "ops/norm/batch_norm.h"

@@ -1,0 +1,12 @@
+/*
+ * bag_avx2.c - bags of rows, eight floats at a time.
+ *
+ * The algorithm is in bag_tpl.h; this file only names the lanes.
+ */
+#if defined(__x86_64__)
+#include "ops/math/lanes_avx2.h"
+
+#define ISA   "avx2"
+#define NEEDS PTAC_CPU_AVX2
+#include "ops/indexing/bag_tpl.h"
+#endif
