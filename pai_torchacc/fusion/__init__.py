@@ -263,6 +263,7 @@ def _use_up_override_warning(torch: Any) -> None:
 
 def _install_stand_ins(c: Any) -> None:
     from pai_torchacc.fusion import (
+        attention_dropout,
         feed_forward,
         linear,
         loss,
@@ -284,6 +285,7 @@ def _install_stand_ins(c: Any) -> None:
     feed_forward.install(c, _ledger)
     loss.install(c, _ledger)
     randomness.install(c, _ledger)
+    attention_dropout.install(c, _ledger)
     sequential.install(c, "operator_fusion")
 
 
