@@ -97,6 +97,31 @@ def dropout(x: Tensor, p: float, train: bool, /) -> Tensor: ...
 def dropout_in_place(x: Tensor, p: float, train: bool, /) -> Tensor: ...
 def dropout_parts(x: Tensor, p: float, keeps: bool, /) -> Tensor | _Pair | None: ...
 def dropout_gradient(grad: Tensor, mask: Tensor, keep: float, /) -> _Opt: ...
+def attention_dropout(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    /,
+) -> _Tensors | None: ...
+def attention_dropout_gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    y: Tensor,
+    grad: Tensor,
+    log_sums: Tensor,
+    kept: Tensor,
+    mask: Tensor | None,
+    p: float,
+    is_causal: bool,
+    scale: float | None,
+    /,
+) -> _Tensors | None: ...
 def embedding_module(module: Module, index: Tensor, /) -> _Opt: ...
 def embedding_bag_module(module: Module, index: Tensor, /) -> _Opt: ...
 def rms_norm(

@@ -88,6 +88,8 @@
     X(FP8_LINEAR, "fp8_linear", QUANTIZATION)                                          \
     X(ATTENTION, "attention", FUSION)                                                  \
     X(ATTENTION_BACKWARD, "attention_backward", FUSION)                                \
+    X(ATTENTION_DROPOUT, "attention_dropout", FUSION)                                  \
+    X(ATTENTION_DROPOUT_BACKWARD, "attention_dropout_backward", FUSION)                \
     X(LAYER_NORM, "layer_norm", FUSION)                                                \
     X(LAYER_NORM_BACKWARD, "layer_norm_backward", FUSION)                              \
     X(RMS_NORM, "rms_norm", FUSION)                                                    \

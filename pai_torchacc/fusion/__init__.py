@@ -263,6 +263,7 @@ def _use_up_override_warning(torch: Any) -> None:
 
 def _install_stand_ins(c: Any) -> None:
     from pai_torchacc.fusion import (
+        attention_dropout,
         embedding,
         feed_forward,
         linear,
@@ -289,6 +290,7 @@ def _install_stand_ins(c: Any) -> None:
     feed_forward.install(c, _ledger)
     loss.install(c, _ledger)
     randomness.install(c, _ledger)
+    attention_dropout.install(c, _ledger)
     recurrent.install(c, _ledger)
     rms_norm.install(c, _ledger)
     sequential.install(c, "operator_fusion")

@@ -25,7 +25,7 @@ from pai_torchacc.fusion.compiled import not_compiled, traced_as
 from pai_torchacc.fusion.node import lean_apply, named_like
 from pai_torchacc.fusion.shadow import checked, run
 
-OPERATORS = ("bernoulli", "dropout")
+OPERATORS = ("bernoulli", "dropout", "attention_dropout")
 
 _BY_NAME = {"dropout": "dropout", "dropout_": "dropout_in_place"}
 """Functions of torch._VF, and of the extension."""

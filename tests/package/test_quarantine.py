@@ -89,6 +89,11 @@ def seeded(draw: Callable[[], Any]) -> Any:
         return draw()
 
 
+def attend(*tensors: Tensor, **options: float) -> Tensor:
+    """By the function's name at the time of the call."""
+    return F.scaled_dot_product_attention(*tensors, **options)
+
+
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "conv2d": lambda: gradient_of(
         lambda x: F.conv2d(x, FILTERS, padding=1),
@@ -172,6 +177,10 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "dropout": lambda: seeded(lambda: gradient_of(lambda x: F.dropout(x, 0.3), 8, 5)),
     "lstm": lambda: recurrent(nn.LSTM),
     "gru": lambda: recurrent(nn.GRU),
+    "attention": lambda: gradient_of(lambda x: attend(x, x, x), 1, 2, 8, 5),
+    "attention_dropout": lambda: seeded(
+        lambda: gradient_of(lambda x: attend(x, x, x, dropout_p=0.3), 1, 2, 8, 5)
+    ),
     "linear_act": layers,
     "sgd_step": lambda: optimizer_step(torch.optim.SGD),
     "adam_step": lambda: optimizer_step(torch.optim.Adam),

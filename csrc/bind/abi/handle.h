@@ -22,7 +22,7 @@ static inline void at_drop_tensor(at_tensor *owned)
 }
 
 enum {
-    AT_MAX_TENSORS = 6,
+    AT_MAX_TENSORS = 7,
 };
 
 /* The inputs or outputs of a call. */

@@ -17,22 +17,61 @@ static ptac_attention_tensors named(const ptac_arguments *args)
         .scale = {options[3].real, options[3].is_given},
     };
 
-    for (int i = 0; i < args->of->n_inputs; i++)
+    for (int i = 0; i < PTAC_ATTENTION_N_TENSORS && i < args->of->n_inputs; i++)
         a.tensors[i] = TENSOR(args->of->inputs[i]);
     return a;
 }
 
-/* Rows make their results themselves. */
-static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,
-                        ptac_outputs *outputs)
+/* What both directions have in common. */
+static ptac_reason read_call(const ptac_arguments *args, const ptac_call *call,
+                             ptac_attention_call *p, ptac_outputs *outputs)
 {
-    ptac_attention *p = params;
-
     _Static_assert(sizeof *p <= PTAC_PARAMS_BYTES, "there is too little room");
     p->host = named(args);
     p->host.results = outputs->made;
-    outputs->makes_none = true;
+    outputs->bf16_makes = true;
+    for (int i = 0; i < outputs->n; i++) {
+        outputs->at[i].dtype = outputs->at[0].dtype;
+        outputs->at[i].strides = outputs->own_strides[i];
+    }
     return ptac_attention_read(call, p, &outputs->dense);
+}
+
+static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,
+                        ptac_outputs *outputs)
+{
+    const ptac_view *query = &call->inputs[PTAC_ATTENTION_QUERY];
+    const ptac_reason why = read_call(args, call, params, outputs);
+
+    if (why)
+        return why;
+    ptac_outputs_are(outputs, 4, query->sizes);
+    outputs->at[PTAC_ATTENTION_RESULT_LOG_SUMS].n_dims = 3;
+    ptac_attention_result_strides(query, outputs->own_strides[0],
+                                  outputs->own_strides[1]);
+    return PTAC_TAKE;
+}
+
+/* Torch's are of [batch, n, heads, d] in memory. */
+static ptac_reason read_backward(const ptac_arguments *args, const ptac_call *call,
+                                 void *params, ptac_outputs *outputs)
+{
+    const ptac_reason why = read_call(args, call, params, outputs);
+
+    if (why)
+        return why;
+    for (int i = 0; i < outputs->n; i++) {
+        const int64_t *sizes = call->inputs[i].sizes;
+        int64_t *strides = outputs->own_strides[i];
+
+        strides[3] = 1;
+        strides[1] = sizes[3];
+        strides[2] = sizes[1] * sizes[3];
+        strides[0] = sizes[2] * strides[2];
+        outputs->at[i].n_dims = 4;
+        outputs->at[i].sizes = sizes;
+    }
+    return PTAC_TAKE;
 }
 
 static ptac_override attention = {
@@ -42,8 +81,8 @@ static ptac_override attention = {
               "-> (Tensor output, Tensor logsumexp)",
     .op = PTAC_OP_ATTENTION,
     .self = 2,
-    .n_inputs = 3,
-    .inputs = {0, 1, 2},
+    .n_inputs = 4,
+    .inputs = {0, 1, 2, 5},
     .read = read,
     .needs = &T.cpu_attention_backward,
 };
@@ -65,9 +104,9 @@ static ptac_override attention_backward = {
               "-> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
     .op = PTAC_OP_ATTENTION_BACKWARD,
     .self = 5,
-    .n_inputs = 5,
-    .inputs = {1, 2, 3, 4, 0},
-    .read = read,
+    .n_inputs = 7,
+    .inputs = {1, 2, 3, 4, 0, 5, 8},
+    .read = read_backward,
     .admit = ptac_attention_admit_backward,
     .needs = &T.cpu_attention,
 };

@@ -41,15 +41,18 @@ static at_error make_output(const ptac_outputs *outputs, int i, ptac_call *call,
 {
     const ptac_output *output = &outputs->at[i];
     const at_device device = {call->on, call->device};
-    int64_t strides[PTAC_MAX_DIMS];
+    const int64_t *strides = output->strides;
+    int64_t of_images[PTAC_MAX_DIMS];
     at_error error;
 
     if (output->n_dims < 0)
         return T.aoti_torch_new_uninitialized_tensor(made);
-    if (outputs->channels_last)
-        ptac_image_strides(output->n_dims, output->sizes, true, strides);
-    error = at_new_on(device, output->dtype, output->n_dims, output->sizes,
-                      outputs->channels_last ? strides : NULL, made);
+    if (outputs->channels_last && !strides) {
+        ptac_image_strides(output->n_dims, output->sizes, true, of_images);
+        strides = of_images;
+    }
+    error =
+        at_new_on(device, output->dtype, output->n_dims, output->sizes, strides, made);
     if (!error)
         ptac_view_on(call->on, *made, &call->outputs[output->place]);
     return error;
@@ -59,15 +62,16 @@ static at_error make_output(const ptac_outputs *outputs, int i, ptac_call *call,
  * Those of the schema go to outputs->made, others to work. Without memory stock is
  * called, which raises torch's own error.
  */
-static at_error make_outputs(const ptac_outputs *outputs, int n_made, ptac_call *call,
-                             at_tensors *work)
+static at_error make_outputs(const ptac_outputs *outputs, int n_made,
+                             const ptac_kernel *row, ptac_call *call, at_tensors *work)
 {
+    const bool makes_none = outputs->bf16_makes && row->in_bf16;
     at_error error = 0;
 
     call->n_outputs = outputs->n;
     for (int i = 0; i < PTAC_MAX_OUTPUTS; i++)
         call->outputs[i] = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
-    for (int i = 0; i < outputs->n && !outputs->makes_none && !error; i++)
+    for (int i = 0; i < outputs->n && !makes_none && !error; i++)
         error = make_output(outputs, i, call,
                             i < n_made ? &outputs->made[i] : &work->at[i]);
     return error;
@@ -104,7 +108,7 @@ static bool run(const ptac_arguments *args, const ptac_kernel *row, ptac_call *c
         return false;
     }
     make_dense(args, outputs, call, &dense);
-    if (make_outputs(outputs, n_made, call, &work)) {
+    if (make_outputs(outputs, n_made, row, call, &work)) {
         ptac_refuse(call->op, PTAC_MEMORY);
         return false;
     }
@@ -153,7 +157,7 @@ static void expect_outputs(const ptac_call *call, int n, ptac_outputs *outputs)
     const ptac_dtype dtype = call->inputs[0].dtype;
 
     outputs->n = n;
-    outputs->makes_none = outputs->channels_last = false;
+    outputs->bf16_makes = outputs->channels_last = false;
     outputs->dense = ~0u;
     for (int i = 0; i < n; i++)
         outputs->at[i] = (ptac_output){

@@ -64,7 +64,8 @@ typedef struct ptac_output {
     int32_t dtype; /* torch's */
     int n_dims;    /* at most PTAC_MAX_DIMS; < 0: an undefined tensor, or none */
     const int64_t *sizes;
-    int place; /* among the row's outputs, of which there are as many */
+    int place;              /* among the row's outputs, of which there are as many */
+    const int64_t *strides; /* NULL: as the call is laid out */
 } ptac_output;
 
 /*
@@ -75,11 +76,12 @@ typedef struct ptac_output {
 typedef struct ptac_outputs {
     int n;
     ptac_output at[PTAC_MAX_OUTPUTS];
-    bool makes_none;    /* the row does, and puts them here: */
+    bool bf16_makes;    /* rows that round to it make them, and put them here: */
     at_tensor *made;    /* as many as the schema has */
     bool channels_last; /* else contiguous; inputs are made dense likewise: */
     uint32_t dense;     /* a bit for each, all unless read() says otherwise */
     int64_t own_sizes[PTAC_MAX_DIMS]; /* room for sizes that no tensor has */
+    int64_t own_strides[3][4];        /* and for strides */
 } ptac_outputs;
 
 /* All of them have these sizes, which live on. */

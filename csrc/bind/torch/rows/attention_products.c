@@ -14,7 +14,6 @@
 #include "ops/attention/attention_softmax.h"
 #include "ops/bf16/cast.h"
 
-#include <math.h>
 #include <string.h>
 
 enum {
@@ -69,7 +68,8 @@ static at_error make(workspace *w, int which, ptac_dtype dtype, int n_dims,
 /* All but the results; heads of a part. */
 static at_error make_temporary(workspace *w, const ptac_attention *p, int64_t heads)
 {
-    const int64_t all = p->n_heads, n_q = p->n_queries, n_k = p->n_keys, d = p->d;
+    const int64_t all = p->batch * p->heads, d = p->d;
+    const int64_t n_q = p->n_queries, n_k = p->n_keys;
     const int64_t sizes[N_TEMPORARY][3] = {
         [Q] = {all, n_q, d},          [K] = {all, n_k, d},
         [V] = {all, n_k, d},          [SCORES] = {heads, n_q, n_k},
@@ -94,14 +94,18 @@ static bool is_readable_mask(at_tensor mask)
 
 static ptac_reason accepts(const ptac_call *call)
 {
-    const ptac_attention *p = call->params;
+    const ptac_attention_call *p = call->params;
     const ptac_attention_tensors *a = &p->host;
 
-    if (!T.aoti_torch_cpu_bmm_out || a->dropout != 0)
+    const ptac_reason why = ptac_attention_copies_reason(call);
+
+    if (why)
+        return why;
+    if (!T.aoti_torch_cpu_bmm_out)
         return PTAC_ARGUMENT;
     if (ptac_bf16_wants_grad(a->tensors, 3))
         return PTAC_GRAD;
-    if (p->n_queries > MOST_SCORES / p->n_keys)
+    if (p->is.n_queries > MOST_SCORES / p->is.n_keys)
         return PTAC_SHAPE;
     return a->mask && !is_readable_mask(a->mask) ? PTAC_LAYOUT : PTAC_TAKE;
 }
@@ -111,10 +115,9 @@ static at_error make_results(const ptac_view *query, workspace *w,
                              ptac_attention_part *part)
 {
     const int64_t *q = query->sizes;
-    const int64_t sum_strides[3] = {q[1] * q[2], 1, q[1]};
-    int64_t strides[4];
+    int64_t strides[4], sum_strides[4];
 
-    ptac_strides_in_order(query, strides);
+    ptac_attention_result_strides(query, strides, sum_strides);
     if (make(w, RESULT, PTAC_F32, 4, q, strides) ||
         make(w, LOG_SUMS, PTAC_F32, 3, q, sum_strides))
         return 1;
@@ -201,7 +204,7 @@ static int64_t heads_a_part(const ptac_attention *p, int n_threads)
     int64_t n = fitting > n_threads ? fitting : n_threads;
 
     n = n < most ? n : most;
-    n = n < p->n_heads ? n : p->n_heads;
+    n = ptac_least(n, p->batch * p->heads);
     return n > 1 ? n : 1;
 }
 
@@ -211,9 +214,10 @@ static int64_t heads_a_part(const ptac_attention *p, int n_threads)
  */
 static ptac_status narrow_all(const ptac_call *call, float scale, const workspace *w)
 {
-    const ptac_attention *p = call->params;
+    const ptac_attention_call *params = call->params;
+    const ptac_attention *p = &params->is;
     const ptac_view *in = call->inputs;
-    const int64_t heads = p->n_heads, d = p->d;
+    const int64_t heads = p->batch * p->heads, d = p->d;
     void *const *data = w->data;
 
     ptac_bf16_narrow_view(&in[PTAC_ATTENTION_VALUE], data[V]);
@@ -234,9 +238,11 @@ static ptac_status narrow_all(const ptac_call *call, float scale, const workspac
 
 static ptac_status run(const ptac_call *call)
 {
-    const ptac_attention *p = call->params;
+    const ptac_attention_call *params = call->params;
+    const ptac_attention *p = &params->is;
     const ptac_view *query = &call->inputs[PTAC_ATTENTION_QUERY];
-    const ptac_attention_tensors *a = &p->host;
+    const ptac_attention_tensors *a = &params->host;
+    const int64_t all = p->batch * p->heads;
     const int64_t heads = heads_a_part(p, call->n_threads);
     AT_OWNED_WORKSPACE workspace w = {.made = {NULL}};
     ptac_attention_part part = {
@@ -244,8 +250,8 @@ static ptac_status run(const ptac_call *call)
         .n_queries = p->n_queries,
         .n_keys = p->n_keys,
         .d = p->d,
-        .scale = (float)(a->scale.has_value ? a->scale.value : 1 / sqrt((double)p->d)),
-        .is_causal = a->is_causal,
+        .scale = p->scale,
+        .is_causal = p->is_causal,
     };
     ptac_status status;
 
@@ -259,8 +265,8 @@ static ptac_status run(const ptac_call *call)
         return status;
     if (a->mask)
         read_mask(a->mask, &part);
-    for (; part.first_head < p->n_heads; part.first_head += heads) {
-        const int64_t left = p->n_heads - part.first_head;
+    for (; part.first_head < all; part.first_head += heads) {
+        const int64_t left = all - part.first_head;
 
         part.n_heads = left < heads ? left : heads;
         if (attend(&w, &part))
