@@ -8,6 +8,7 @@ nothing. Needs numpy and mpmath, which torch brings along through sympy:
 
     python tools/minimax.py           the arrays of math_tpl.h
     python tools/minimax.py normal    the file normal_tables.h
+    python tools/minimax.py gates     the arrays of ops/recurrent/gates_tpl.h
 """
 
 import sys
@@ -171,6 +172,47 @@ def pieces(table: Table) -> tuple[float, np.ndarray, float]:
     return per_unit, terms, worst
 
 
+TANH_REACH, TANH_DEGREE = 7.9, 4
+
+
+def tanh_quotient() -> tuple[np.ndarray, np.ndarray, float]:
+    """Coefficients of p and q in s = x^2, where x p(s) / q(s) is tanh(x); the error.
+
+    The error of the quotient, relative to tanh(x), is that of x p(s) / tanh(x) - q(s),
+    which is linear, divided by q(s), for which the round before stands.
+    """
+    n = 4000
+    spread = np.cos((2 * np.arange(n) + 1) * np.pi / (2 * n))
+    x = TANH_REACH * (spread + 1) / 2
+    z, wanted = (x / TANH_REACH) ** 2, np.tanh(x)
+    powers = np.stack([z**k for k in range(TANH_DEGREE + 1)], axis=1)
+    basis = np.hstack([powers * (x / wanted)[:, None], -powers[:, 1:]])
+    importance, below = np.full(len(x), 1 / len(x)), np.ones(len(x))
+    best, least = np.zeros(basis.shape[1]), np.inf
+    for _ in range(300):
+        root = np.sqrt(importance) / np.abs(below)
+        terms = np.linalg.lstsq(basis * root[:, None], root, rcond=None)[0]
+        below = 1 + powers[:, 1:] @ terms[TANH_DEGREE + 1 :]
+        above = powers @ terms[: TANH_DEGREE + 1]
+        errors = np.abs(x * above / below / wanted - 1)
+        if errors.max() < least:
+            best, least = terms, errors.max()
+        importance *= errors
+        importance /= importance.sum()
+    scale = TANH_REACH ** (2.0 * np.arange(TANH_DEGREE + 1))
+    both = best[: TANH_DEGREE + 1], np.hstack([1, best[TANH_DEGREE + 1 :]])
+    return both[0] / scale, both[1] / scale, float(least)
+
+
+def print_gates() -> None:
+    """Print the arrays of gates_tpl.h."""
+    above, below, error = tanh_quotient()
+    print(f"/* relative to tanh(x): 2^{np.log2(error):.1f} */")
+    for name, terms in (("above", above), ("below", below)):
+        text = ", ".join(f"{np.float32(c):.9g}f" for c in terms)
+        print(f"static const float tanh_{name}[] = {{{text}}};")
+
+
 NORMAL_HEADER = """\
 /*
  * normal_tables.h - the normal distribution's tail and GELU's slope, piece by piece.
@@ -210,5 +252,7 @@ def print_terms() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["normal"]:
         print_normal()
+    elif sys.argv[1:] == ["gates"]:
+        print_gates()
     else:
         print_terms()

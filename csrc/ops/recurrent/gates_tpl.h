@@ -29,13 +29,12 @@ INLINE vec gate_tanh(vec x)
 
 /*
  * tanh(x) / x in x^2, a quotient of two polynomials for |x| < 7.9, where tanh(x) is
- * almost 1; relative to it 2^-27.4. Lawson's algorithm (tools/minimax.py) found them,
- * the quotient's error multiplied by its denominator of the round before.
+ * almost 1; relative to it 2^-27.4. Printed by tools/minimax.py gates.
  */
 static const float tanh_above[] = {1, 0.1345063f, 0.00357900281f, 2.20234251e-05f,
                                    1.54282294e-08f};
-static const float tanh_below[] = {1, 0.467839569f, 0.0261922777f, 0.000342366809f,
-                                   8.59888303e-07f};
+static const float tanh_below[] = {1, 0.467839569f, 0.0261922795f, 0.000342366809f,
+                                   8.5988836e-07f};
 
 /* p(x) by Horner's rule; n is a constant. */
 INLINE vec v_horner(vec x, const float *terms, int n)

@@ -33,8 +33,8 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
-PTAC_SHAPES(LSTM, classify, "few rows", "rows", "few rows, gradient", "rows, gradient")
-PTAC_SHAPES(GRU, classify, "few rows", "rows", "few rows, gradient", "rows, gradient")
+PTAC_SHAPES(LSTM, classify, "few_rows", "rows", "few_rows_gradient", "rows_gradient")
+PTAC_SHAPES(GRU, classify, "few_rows", "rows", "few_rows_gradient", "rows_gradient")
 
 /* What forward has kept is no use to stock: its row has decided. */
 static ptac_reason classify_gradient(const ptac_call *call, ptac_shape *shape)

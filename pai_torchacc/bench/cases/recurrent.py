@@ -44,12 +44,12 @@ def cases() -> Iterator[Case]:
         for sizes in SIZES:
             n_steps, n_rows, n_in, n_hidden = sizes
             work = n_steps * n_rows * (n_in + n_hidden) * n_gates * n_hidden
-            kind = "rows" if n_rows >= FEW_ROWS else "few rows"
+            kind = "rows" if n_rows >= FEW_ROWS else "few_rows"
             variants = (partial(_forward, cls, sizes),)
             yield Case(op, kind, "float32", work, variants, without_rows=SLOW)
             variants = (partial(_training, cls, sizes),)
             with_ops = (f"{op}_backward",)
-            kind = f"{kind}, gradient"
+            kind = f"{kind}_gradient"
             yield Case(op, kind, "float32", work, variants, with_ops, SLOW)
 
 
