@@ -2,6 +2,9 @@
 
 Their ``forward`` gets a stand-in. The operators of aten that they come down to, and the
 gradients of these, have overrides of their own, for all other callers.
+
+``torch.jit.script`` compiles the source of the originals with the names of this module,
+so that ``F`` has to be here.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import functools
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: F401 - see below
 from torch import Tensor, nn
 
 from pai_torchacc._frames import hide

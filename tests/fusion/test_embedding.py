@@ -139,3 +139,31 @@ def test_hooks_transforms_autocast_threads_and_toggling() -> None:
     assert len(found) == 60
     for y in found:
         contract.exactly(y, stock)
+
+
+class Model(nn.Module):
+    """Both kinds of lookups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.bags = table(), nn.EmbeddingBag(30, 12, mode="sum")
+
+    def forward(self, at: Tensor) -> Tensor:
+        """Sums, twice."""
+        return self.rows(at).sum(1) + self.bags(at)
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore")
+def test_compilers_see_through() -> None:
+    model, at = Model(), indices(9, 4)
+    stock = model(at)
+    with switching.accelerated():
+        found = [
+            torch.jit.script(model)(at),
+            torch.jit.trace(model, (at,))(at),
+            torch.export.export(model, (at,)).module()(at),
+            torch.fx.symbolic_trace(model)(at),
+        ]
+    for y in found:
+        torch.testing.assert_close(y, stock)

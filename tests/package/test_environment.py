@@ -370,8 +370,9 @@ def test_a_required_symbol_is_missing() -> None:
 
 
 def optional_symbols() -> list[str]:
-    header = Path(ptac.__file__).parents[1] / "csrc/bind/abi/torch_abi.h"
-    lists = header.read_text().split("#define PTAC_TORCH_OPTIONAL(F)")[1]
+    folder = Path(ptac.__file__).parents[1] / "csrc/bind/abi"
+    texts = [header.read_text() for header in sorted(folder.glob("torch_*.h"))]
+    lists = "".join(text.split("#define PTAC_TORCH_OPTIONAL(F)")[-1] for text in texts)
     names = re.findall(r"\b[FM]\([^,(]+,\s*(\w+),", lists)
     return [name for name in names if name in _C.symbols()]
 

@@ -134,6 +134,11 @@ ROUNDS = (
     "solve",
     "pinverse",
     "cdist",
+    "rms_norm",
+    ".elu",
+    "selu",
+    "celu",
+    "multi_dot",
 )
 """Parts of names of operators that may reach rows of level close."""
 
@@ -150,6 +155,7 @@ MODULES = {
     "nn.Tanh": "tanh",
     "nn.Sigmoid": "sigmoid",
     "nn.SiLU": "silu",
+    "nn.ELU": "elu",
     "nn.Hardswish": "hardswish",
     "nn.MSELoss": "mse_loss",
     "nn.SmoothL1Loss": "smooth_l1_loss",
@@ -157,6 +163,7 @@ MODULES = {
     "nn.BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
     "nn.Softmax": "softmax",
     "nn.LayerNorm": "layer_norm",
+    "nn.RMSNorm": "rms_norm",
     "nn.BatchNorm1d": "batch_norm",
     "nn.BatchNorm2d": "batch_norm",
     "nn.BatchNorm3d": "batch_norm",
@@ -295,7 +302,7 @@ def test_module(info: Any) -> None:
     parts = ("Linear", "CrossEntropy", "LogSoftmax", "Trans", "Conv", "Mish")
     parts += ("BatchNorm", "InstanceNorm", "LayerNorm", "Softm", "Loss", "Attention")
     parts += ("GELU", "Tanh", "Sigmoid", "SiLU", "Hardswish", "Hardsigmoid")
-    parts += ("RNN", "LSTM", "GRU")
+    parts += ("RNN", "LSTM", "GRU", "ELU", "RMSNorm")
     rounds = any(part in info.name for part in parts)
     op = MODULES.get(info.name)
     total = 0
