@@ -140,7 +140,9 @@ def _stand_in(c: Any, stock: Any) -> Any:
         return stock(*args, **options) if found is None else found
 
     scaled_dot_product_attention.stock = stock
+    scaled_dot_product_attention.__qualname__ = stock.__qualname__
     scaled_dot_product_attention.__module__ = stock.__module__
+    scaled_dot_product_attention.__doc__ = stock.__doc__
     return scaled_dot_product_attention
 
 

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import pai_torchacc as ptac
+
 OPS = ("attention_dropout", "attention_dropout_backward")
 
 rows = pytest.mark.parametrize("row", switching.runnable_rows("attention_dropout"))
@@ -290,3 +292,13 @@ def test_the_function_comes_back() -> None:
     with switching.accelerated(*OPS):
         assert F.scaled_dot_product_attention is not before
     assert F.scaled_dot_product_attention is before
+
+
+def test_gradients_follow_their_forward_call() -> None:
+    """Whatever a table says of them alone: torch would have to begin anew."""
+    q, k, v = qkv((1, 2, 20, 30, 16))
+    with ptac.enable(include=OPS), switching.pins(OPS[:1]):
+        hits = switching.hits(OPS[1])
+        y = F.scaled_dot_product_attention(q.requires_grad_(), k, v, dropout_p=0.3)
+        y.sum().backward()
+        assert hits.accelerated == 1

@@ -200,6 +200,23 @@ PTAC_ARGS(attention_dropout, 8)
     return in_python(&m, is_whole);
 }
 
+/*
+ * The row for the gradients of a call that ours has served, whatever the table says of
+ * them alone: torch would have to compute the weights again. NULL: refused, counted.
+ */
+static const ptac_kernel *admit_gradients(ptac_call *call)
+{
+    const ptac_kernel *preferred = ptac_registry_preferred(call->op, PTAC_CLOSE), *row;
+    ptac_reason why;
+
+    row = ptac_probe(call, &why);
+    if (!row && why == PTAC_NOT_FASTER && preferred)
+        return ptac_admit_row(call, preferred->name);
+    if (!row)
+        ptac_refuse(call->op, why);
+    return row;
+}
+
 /* Each lies in memory in the order of what it is the gradient of. */
 static bool compute_gradients(const ptac_kernel *row, ptac_call *call, at_tensor *out)
 {
@@ -250,7 +267,7 @@ PTAC_ARGS(attention_dropout_gradients, 11)
         Py_RETURN_NONE;
     }
     ptac_view_of(ptac_borrow(args[PTAC_ATTENTION_N_BACKWARD]), kept);
-    row = ptac_admit(&call);
+    row = admit_gradients(&call);
     if (!row)
         Py_RETURN_NONE;
     if (dense) {
