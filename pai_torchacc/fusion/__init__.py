@@ -265,10 +265,8 @@ def _install_stand_ins(c: Any) -> None:
     from pai_torchacc.fusion import (
         attention_dropout,
         embedding,
-        feed_forward,
         linear,
         loss,
-        mlp,
         norm_act,
         randomness,
         recurrent,
@@ -276,6 +274,7 @@ def _install_stand_ins(c: Any) -> None:
         sequential,
     )
     from pai_torchacc.fusion.by_name import relu_max_pool2d
+    from pai_torchacc.fusion.linear import feed_forward, mlp
     from pai_torchacc.fusion.optim import clipping, steps
 
     if len(_ledger) or not _host.has_lean_paths():

@@ -49,11 +49,15 @@ class AttentionDropout(torch.autograd.Function):
         made: tuple[Tensor, Tensor, Tensor],
         call: Call,
     ) -> Tensor:
-        """Hand out the result; made is that with its sums, and what is kept."""
+        """Hand out the result; made is that with its sums, and what is kept.
+
+        The result may be changed in place, since torch's nodes do not need it either.
+        """
         ctx.set_materialize_grads(False)
-        ctx.call = call
-        ctx.save_for_backward(q, k, v, *made, call.mask)
-        return made[0]
+        y, log_sums, kept = made
+        ctx.call, ctx.y, ctx.version = call, y.detach(), y._version
+        ctx.save_for_backward(q, k, v, log_sums, kept, call.mask)
+        return y
 
     @staticmethod
     @not_compiled
@@ -61,12 +65,13 @@ class AttentionDropout(torch.autograd.Function):
         """Return the gradients of q, k and v."""
         if grad is None:
             return (None,) * 5
-        q, k, v, y, log_sums, kept, mask = ctx.saved_tensors
+        q, k, v, log_sums, kept, mask = ctx.saved_tensors
         call: Call = ctx.call._replace(mask=mask)
         found = None
-        if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+        is_differentiable = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if not is_differentiable and ctx.y._version == ctx.version:
             found = _host.load().attention_dropout_gradients(
-                *(q, k, v, y, grad, log_sums, kept), *call
+                *(q, k, v, ctx.y, grad, log_sums, kept), *call
             )
         if found is None:
             found = _gradients(ctx.needs_input_grad, grad, q, k, v, kept, call)

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from pai_torchacc.fusion import cuda, linear_cuda
+from pai_torchacc.fusion import cuda
+from pai_torchacc.fusion.linear import on_cuda as linear_on_cuda
 from pai_torchacc.quantization import quantizer
 from pai_torchacc.quantization.quantizer import FP8, INT8, PAD, Format
 from pai_torchacc.quantization.record import ROWS
@@ -83,7 +84,7 @@ def _float_rate(dtype: torch.dtype) -> tuple[int, float]:
     """Bytes of an element, operations a second. As stock would compute now."""
     if torch.is_autocast_enabled("cuda") or dtype != torch.float32:
         return 2, _FLOPS_S[16]
-    allows_tf32 = linear_cuda.products()() & linear_cuda.ALLOWS_TF32
+    allows_tf32 = linear_on_cuda.products()() & linear_on_cuda.ALLOWS_TF32
     return 4, _FLOPS_S["tf32" if allows_tf32 else 32]
 
 

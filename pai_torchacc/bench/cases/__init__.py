@@ -19,7 +19,6 @@ from pai_torchacc.bench.cases import (
     layer_norm,
     linear,
     loss,
-    losses,
     many,
     norm,
     on_cuda,
@@ -32,6 +31,7 @@ from pai_torchacc.bench.cases import (
 )
 from pai_torchacc.bench.cases.case import Case, Gradient
 from pai_torchacc.bench.cases.conv import depthwise
+from pai_torchacc.bench.cases.loss import elementwise
 
 __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 
@@ -40,22 +40,8 @@ def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
     families = (
         *(conv, depthwise, pool, norm, layer_norm, activation, upsample, copies),
-        *(indexing, randomness, loss, losses, softmax, linear, attention, int8, optim),
-        foreach,
-        *(indexing, randomness, loss, losses, softmax, linear, attention, int8),
-        *(recurrent, optim),
-        *(
-            indexing,
-            randomness,
-            loss,
-            losses,
-            softmax,
-            linear,
-            many,
-            attention,
-            int8,
-            optim,
-        ),
+        *(indexing, randomness, loss, elementwise, softmax, linear, many, attention),
+        *(recurrent, int8, optim, foreach),
     )
     for family in families:
         yield from family.cases()

@@ -6,7 +6,7 @@
 #include "bind/torch/autocast.h"
 #include "bind/torch/cublaslt.h"
 
-/* Bits of what pai_torchacc/fusion/linear_cuda.py gives; none: all goes to stock. */
+/* Bits of what pai_torchacc/fusion/linear/on_cuda.py gives; none: all goes to stock. */
 enum {
     TAKES_F32 = 1,
     TAKES_F16 = 2,

@@ -9,7 +9,7 @@
 #include "bind/python/callpath/lean.h"
 #include "bind/torch/rows/cuda/linear_cuda.h"
 
-PTAC_LENT(linear_stock) /* stock_forward of pai_torchacc/fusion/linear.py */
+PTAC_LENT(linear_stock) /* stock_forward of pai_torchacc/fusion/linear/__init__.py */
 
 /* Handles of x, w, and bias or None, all on one device. */
 static ptac_reason borrow(PyObject *const tensors[3], ptac_linear_cuda *l)

@@ -21,7 +21,7 @@ from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion.activations import activated, saves_z, through_activation
 from pai_torchacc.fusion.compiled import not_compiled, traced_as
 from pai_torchacc.fusion.foreign import is_torchs_own
-from pai_torchacc.fusion.linear_cuda import products
+from pai_torchacc.fusion.linear.on_cuda import products
 from pai_torchacc.fusion.node import as_saved, lean_apply, named_like
 from pai_torchacc.fusion.shadow import run
 
