@@ -173,6 +173,8 @@ def _attend(c: Any) -> Any:
         if len(made) == 1:
             return by_operators(*tensors, *made, call)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            if call.mask is not None:  # which torch's nodes do not keep
+                call = call._replace(mask=call.mask.clone())
             result: Tensor = node(*tensors, made, call)
             return result
         y: Tensor = made[0]
@@ -199,4 +201,5 @@ def _read(
 
 def _added(mask: Tensor) -> Tensor:
     """What a mask of truth values adds to scores."""
-    return torch.zeros(mask.shape).masked_fill_(mask.logical_not(), -math.inf)
+    added = torch.zeros(mask.shape, dtype=torch.float32)
+    return added.masked_fill_(mask.logical_not(), -math.inf)

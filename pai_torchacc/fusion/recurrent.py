@@ -19,7 +19,7 @@ from pai_torchacc import _host
 from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion.compiled import not_compiled, traced_as
-from pai_torchacc.fusion.node import lean_apply
+from pai_torchacc.fusion.node import as_saved, lean_apply
 from pai_torchacc.fusion.shadow import run
 
 OPERATORS = ("lstm", "gru")
@@ -46,6 +46,8 @@ class Layer(torch.autograd.Function):
         y, hn, cn, gates, cells = _layer(op, is_reverse, True, given)
         ctx.set_materialize_grads(False)
         ctx.op, ctx.is_reverse = op, is_reverse
+        # Torch's gru keeps views of its weights, its lstm the weights themselves.
+        ctx.weights = [w.detach() for w in given[1:3] if w is not None and op == "gru"]
         ctx.save_for_backward(*given, y, gates, cells)
         return (y, hn) if cn is None else (y, hn, cn)
 
@@ -57,6 +59,8 @@ class Layer(torch.autograd.Function):
         wants = ctx.needs_input_grad[2:]
         if all(grad is None for grad in grads):
             return (None,) * (2 + len(given))
+        for i, as_it_was in enumerate(ctx.weights, 1):
+            given[i] = as_saved(given[i], as_it_was)
 
         def stock() -> tuple[Tensor | None, ...]:
             return _gradients(ctx.op, ctx.is_reverse, given, grads, wants)
@@ -145,11 +149,13 @@ def _gradients(
     """By torch's operators, differentiable where autograd is on."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        if not again:
-            given = [
-                None if t is None else t.detach().requires_grad_(want)
-                for t, want in zip(given, wants, strict=True)
-            ]
+        # Views, so that a graph ends here unless it is to go on: one may be of another.
+        given = [
+            None
+            if t is None
+            else (t.view_as(t) if again else t.detach().requires_grad_(want))
+            for t, want in zip(given, wants, strict=True)
+        ]
         outputs = _stock_layer(op, is_reverse, given)
         pairs = [
             (y, grad)
@@ -190,7 +196,7 @@ def _layers(op: str, *args: Any) -> tuple[Tensor, ...]:
         x = found[0] if n_directions == 1 else torch.cat(found, -1)
         if dropout and train and layer < n_layers - 1:
             x = _VF.dropout(x, dropout, True)
-    if op == "gru" and n_directions == 1:
+    if n_directions == 1 and (op == "gru" or not torch._C._get_mkldnn_enabled()):
         x = x.clone()  # gradients need y, which a program may change in place
     if first:
         x = x.transpose(0, 1)

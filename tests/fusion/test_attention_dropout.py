@@ -106,14 +106,16 @@ def test_shares(row: str, p: float) -> None:
 
 @rows
 def test_result_changed_in_place(row: str) -> None:
-    """Torch's nodes do not keep the result."""
+    """Torch's nodes do not keep the result, nor a mask."""
     given, found = qkv((2, 2, 33, 50, 16)), []
     for is_on in (False, True):
         leaves = [t.detach().requires_grad_() for t in given]
         torch.manual_seed(0)
         with switching.accelerated(*OPS, row=row) if is_on else ptac.disabled():
-            y = F.scaled_dot_product_attention(*leaves, dropout_p=0.2)
+            mask = torch.linspace(-1, 1, 33 * 50).view(33, 50)
+            y = F.scaled_dot_product_attention(*leaves, mask, 0.2)
             y.mul_(3)
+            mask.fill_(1)
             found.append(torch.autograd.grad(y.sum(), leaves))
     for ours, stock in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-5)

@@ -160,6 +160,40 @@ def test_second_derivatives(name: str) -> None:
 
 
 @each
+def test_gradients_to_be_differentiated_where_one_tensor_is_of_another(
+    name: str,
+) -> None:
+    module, x = CLASSES[name](5, 9), torch.randn(4, 6, 5)
+
+    def run() -> Tensor:
+        _, states = module(x)
+        y, _ = module(x, states)
+        w = module.weight_hh_l0
+        return torch.autograd.grad(y.pow(2).sum(), w, create_graph=True)[0]
+
+    stock = run()
+    with switching.accelerated(*OPS):
+        torch.testing.assert_close(run(), stock)
+
+
+@each
+def test_weights_with_other_memory_before_backward(name: str) -> None:
+    x = torch.randn(4, 6, 5, requires_grad=True)
+
+    def run() -> Any:
+        torch.manual_seed(3)
+        module = CLASSES[name](5, 9)
+        y, _ = module(x)
+        module.weight_hh_l0.data = module.weight_hh_l0.data * 2
+        module.weight_ih_l0.data = module.weight_ih_l0.data * 3
+        return torch.autograd.grad(y.sum(), [x, *module.parameters()])
+
+    stock = run()
+    with switching.accelerated(*OPS):
+        torch.testing.assert_close(run(), stock)
+
+
+@each
 def test_numbers_that_are_not_finite(name: str) -> None:
     module = CLASSES[name](6, 20)
     x = torch.randn(5, 8, 6)
@@ -213,6 +247,10 @@ def test_results_may_be_changed_in_place(name: str) -> None:
         torch.testing.assert_close(ours, stock)
     else:
         assert "modified by an inplace operation" in ours
+    with torch.backends.mkldnn.flags(enabled=False):
+        stock = run()
+        with switching.accelerated(*OPS):
+            torch.testing.assert_close(run(), stock)
 
 
 @each

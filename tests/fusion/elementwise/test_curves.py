@@ -123,6 +123,19 @@ def test_gelu_without_onednn(row: str) -> None:
 
 
 @pytest.mark.parametrize("row", switching.runnable_rows("elu"))
+def test_elu_in_place_with_a_negative_slope(row: str) -> None:
+    x = torch.linspace(-2, 2, 1000).requires_grad_()
+
+    def run() -> None:
+        F.elu(x * 1, -1.0, inplace=True).backward(torch.ones(1000))
+
+    stock = contract.said(run)
+    with switching.accelerated("elu", "elu_backward", row=row):
+        assert contract.said(run) == stock
+    assert "negative slope" in stock
+
+
+@pytest.mark.parametrize("row", switching.runnable_rows("elu"))
 def test_relatives_of_elu(row: str) -> None:
     """Other scales, and a gradient by the result, as ELU in place has it."""
     calls: dict[str, Callable[[Tensor], Tensor]] = {

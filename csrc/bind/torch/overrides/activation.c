@@ -180,9 +180,11 @@ static ptac_reason read_elu_gradient(const ptac_arguments *args, const ptac_call
                                      void *params, ptac_outputs *outputs)
 {
     const ptac_reason why = read_elu(args, call, params, outputs);
+    const bool is_result = args->at[4].truth;
 
-    ((ptac_elu *)params)->is_result = args->at[4].truth;
-    return why;
+    ((ptac_elu *)params)->is_result = is_result;
+    /* With a negative slope no result tells what it was made of: torch says so. */
+    return !why && is_result && args->at[1].value < 0 ? PTAC_ARGUMENT : why;
 }
 
 static ptac_override elu = {
