@@ -468,10 +468,11 @@ UNIT(products_are_found_by_their_sizes)
     }
     EXPECT(ptac_chooser_install(points, 6) == PTAC_OK);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        ptac_shape shape = {.work = calls[i].sizes[0] * calls[i].sizes[1]};
+        const int64_t *sizes = calls[i].sizes;
+        ptac_shape shape = {.work = sizes[0] * sizes[1] * sizes[2]};
         const ptac_kernel *row = NULL;
 
-        memcpy(shape.sizes, calls[i].sizes, sizeof shape.sizes);
+        memcpy(shape.sizes, sizes, sizeof shape.sizes);
         EXPECT(ptac_chooser_knows(FAKE_OP, &shape, PTAC_F32, calls[i].n_threads,
                                   &row) == calls[i].is_known);
         EXPECT(row == (calls[i].is_fast ? fast : NULL));

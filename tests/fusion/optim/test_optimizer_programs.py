@@ -328,7 +328,8 @@ from pai_torchacc import _C
 def group(p, g):
     p.grad = g
     return {"params": [p], "lr": 0.1, "momentum": 0.9, "dampening": 0.0,
-            "weight_decay": 0.0, "nesterov": False, "maximize": False}
+            "weight_decay": 0.0, "nesterov": False, "maximize": False,
+            "foreach": None, "fused": None, "differentiable": False}
 
 def gone():
     t = torch.ones(5)

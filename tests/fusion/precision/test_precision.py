@@ -272,8 +272,8 @@ def test_leaves_the_dispatcher() -> None:
     def registered() -> bool:
         return "pai_torchacc" in torch._C._dispatch_dump(name)
 
-    with ptac.enable("operator_fusion"):
-        assert not registered()  # below level fast there is nothing to do
+    with ptac.enable("operator_fusion", numerics="exact"):
+        assert not registered()  # no row of it is exact
         with rounding():
             assert registered()
         assert not registered()
