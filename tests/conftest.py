@@ -109,6 +109,16 @@ def extension() -> Path:
     return Path(spec.origin)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True)
 def stock_before_and_after(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is enabled, pinned, quarantined or in the environment around a test."""

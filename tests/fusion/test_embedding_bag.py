@@ -21,30 +21,16 @@ BACKWARDS = ("embedding_bag_backward", "embedding_bag_max_backward")
 OPS = (FORWARD, *BACKWARDS)
 
 MODES = ("sum", "mean", "max")
-SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-40, 3e38, -3e38]
+pytestmark = pytest.mark.usefixtures("one_thread")
+"""Stock's order of additions is then known."""
+
+floats = contract.draw_with_extremes
 
 ATEN = torch.ops.aten
 
 rows = pytest.mark.parametrize("row", switching.runnable_rows(FORWARD))
 integers = pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 modes = pytest.mark.parametrize("mode", MODES)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> object:
-    """Stock's order of additions is then known."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def floats(*sizes: int) -> Tensor:
-    torch.manual_seed(sum(sizes))
-    x = torch.randn(sizes)
-    n = min(len(SPECIAL), x.numel() // 2)
-    x.view(-1)[:n] = torch.tensor(SPECIAL)[:n]
-    return x
 
 
 def indices(n_rows: int, n: int, dtype: torch.dtype = torch.int64) -> Tensor:

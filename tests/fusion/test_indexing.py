@@ -22,29 +22,15 @@ ADDS = ("index_add", "scatter_add", "index_put")
 BACKWARDS = ("embedding_backward", "embedding_bag_backward")
 OPS = (*SELECTS, *ADDS, *BACKWARDS)
 
-SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-40, 3e38, -3e38]
+pytestmark = pytest.mark.usefixtures("one_thread")
+"""With more, stock adds up in index_put_ in the order in which threads come."""
+
+floats = contract.draw_with_extremes
 
 ATEN = torch.ops.aten
 
 rows = pytest.mark.parametrize("row", switching.runnable_rows("index_select"))
 integers = pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> object:
-    """With more, stock adds up in index_put_ in the order in which threads come."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def floats(*sizes: int) -> Tensor:
-    torch.manual_seed(sum(sizes))
-    x = torch.randn(sizes)
-    n = min(len(SPECIAL), x.numel() // 2)
-    x.view(-1)[:n] = torch.tensor(SPECIAL)[:n]
-    return x
 
 
 def indices(n_rows: int, *sizes: int, dtype: torch.dtype = torch.int64) -> Tensor:

@@ -34,6 +34,18 @@ def draw(*shape: int, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     return (scale * torch.randn(*shape)).to(dtype)
 
 
+EXTREMES = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-40, 3e38, -3e38)
+
+
+def draw_with_extremes(*sizes: int) -> Tensor:
+    """Normal numbers, the same for the same sizes, of which up to half are extreme."""
+    torch.manual_seed(sum(sizes))
+    x = torch.randn(sizes)
+    n = min(len(EXTREMES), x.numel() // 2)
+    x.view(-1)[:n] = torch.tensor(EXTREMES)[:n]
+    return x
+
+
 def hold(case: Case, *, bf16: bool = False) -> None:
     """Run a case by stock, accelerated and in float64, and compare.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import contract
@@ -20,14 +20,6 @@ import pai_torchacc as ptac
 from pai_torchacc import _C
 
 OPS = ("conv2d", "conv2d_backward")
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def net() -> nn.Sequential:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 import contract
+import multiplied
 import pytest
 import switching
 import torch
@@ -126,22 +127,7 @@ LAYOUTS: dict[str, tuple[Callable[[], tuple[Tensor, Tensor]], str | None]] = {
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("row", OF_ANY_LAYOUT)
 def test_layouts(row: str, name: str) -> None:
-    make, reason = LAYOUTS[name]
-    a, b = make()
-    stock = torch.mm(a, b)
-    with switching.accelerated(OP, row=row):
-        hits = switching.hits(OP)
-        ours = torch.mm(a, b)
-        assert hits.accelerated == (reason is None)
-        assert hits.forwarded == ({reason: 1} if reason else {})
-    assert (ours.shape, ours.stride(), ours.dtype) == (
-        *(stock.shape, stock.stride()),
-        stock.dtype,
-    )
-    if reason:
-        assert torch.equal(ours, stock)
-    else:
-        torch.testing.assert_close(ours, stock, rtol=1e-5, atol=1e-5)
+    multiplied.hold(OP, row, torch.mm, *LAYOUTS[name])
 
 
 @pytest.mark.parametrize(

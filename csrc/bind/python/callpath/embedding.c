@@ -5,24 +5,38 @@
  * gradient is asked for, index_select's row is called at once; else torch.embedding,
  * past what F.embedding asks of options that the module does not use.
  */
-#include "bind/python/callpath/module_guards.h"
+#include "bind/python/callpath/embedding.h"
 
 #include "ops/indexing/indexing.h"
 
 PTAC_LENT(stock_embedding) /* torch.embedding */
 
-static bool is_exactly(PyObject *attributes, PyObject *name, PyObject *value)
+bool ptac_attribute_is(PyObject *attributes, PyObject *name, PyObject *value)
 {
     return PyDict_GetItemWithError(attributes, name) == value;
+}
+
+PyObject *ptac_embedding_table(PyObject *attributes, PyObject *index, bool *wants)
+{
+    PTAC_OWNED PyObject *weight = ptac_module_parameter(attributes, ptac_names.weight);
+    int asked = 0;
+
+    if (!weight || !ptac_is_plain(weight) || !ptac_is_plain(index) ||
+        ptac_why_not_lean())
+        return NULL;
+    if (T.aoti_torch_grad_mode_is_enabled())
+        asked = ptac_requires_grad(weight);
+    *wants = asked > 0;
+    return asked < 0 ? NULL : Py_NewRef(weight);
 }
 
 /* A dense table of its rows as they are, with gradients as they come. */
 static bool has_no_options(PyObject *attributes)
 {
-    return is_exactly(attributes, ptac_names.padding_idx, Py_None) &&
-           is_exactly(attributes, ptac_names.max_norm, Py_None) &&
-           is_exactly(attributes, ptac_names.scale_grad_by_freq, Py_False) &&
-           is_exactly(attributes, ptac_names.sparse, Py_False);
+    return ptac_attribute_is(attributes, ptac_names.padding_idx, Py_None) &&
+           ptac_attribute_is(attributes, ptac_names.max_norm, Py_None) &&
+           ptac_attribute_is(attributes, ptac_names.scale_grad_by_freq, Py_False) &&
+           ptac_attribute_is(attributes, ptac_names.sparse, Py_False);
 }
 
 /* table[index], or why torch has to do it. */
@@ -121,21 +135,17 @@ PTAC_ARGS(embedding_module, 2)
 {
     const ptac_module_kind kind = PTAC_MODULE_EMBEDDING;
     PTAC_OWNED PyObject *attributes = NULL, *weight = NULL, *result = NULL;
-    int wants = 0;
+    bool wants = false;
 
     PTAC_IN_FLIGHT;
     if (ptac_module_kind_of(args[0]) == kind && !ptac_is_off(PTAC_OP_INDEX_SELECT))
         attributes = ptac_module_attributes(args[0], kind);
     if (attributes && has_no_options(attributes))
-        weight = ptac_module_parameter(attributes, ptac_names.weight);
-    PyErr_Clear();
-    if (!weight || !ptac_is_plain(weight) || !ptac_is_plain(args[1]) ||
-        ptac_why_not_lean())
+        weight = ptac_embedding_table(attributes, args[1], &wants);
+    if (!weight) {
+        PyErr_Clear(); /* the module meets it again */
         Py_RETURN_NONE;
-    if (T.aoti_torch_grad_mode_is_enabled())
-        wants = ptac_requires_grad(weight);
-    if (wants < 0)
-        return NULL;
+    }
     result =
         wants || ptac_shadow_is_on() ? Py_NewRef(Py_None) : look_up(weight, args[1]);
     if (!result || result != Py_None)

@@ -2,7 +2,7 @@
  * embedding_bag.c - the call path of nn.EmbeddingBag.forward, of sums and means of bags
  * that lie as a matrix of indices. Where a gradient is asked for torch has to do it.
  */
-#include "bind/python/callpath/module_guards.h"
+#include "bind/python/callpath/embedding.h"
 
 #include "ops/indexing/bag.h"
 
@@ -18,21 +18,16 @@ static void drop_offsets(job *j)
     at_drop_tensor(&j->offsets);
 }
 
-static bool is_exactly(PyObject *attributes, PyObject *name, PyObject *value)
-{
-    return PyDict_GetItemWithError(attributes, name) == value;
-}
-
 /* A table of rows as they are, of which sums or means are wanted. */
 static bool read_options(PyObject *attributes, ptac_bag_mode *mode)
 {
     PyObject *given = PyDict_GetItemWithError(attributes, ptac_names.mode);
 
     if (!given || !PyUnicode_Check(given) ||
-        !is_exactly(attributes, ptac_names.padding_idx, Py_None) ||
-        !is_exactly(attributes, ptac_names.max_norm, Py_None) ||
-        !is_exactly(attributes, ptac_names.include_last_offset, Py_False) ||
-        !is_exactly(attributes, ptac_names.scale_grad_by_freq, Py_False))
+        !ptac_attribute_is(attributes, ptac_names.padding_idx, Py_None) ||
+        !ptac_attribute_is(attributes, ptac_names.max_norm, Py_None) ||
+        !ptac_attribute_is(attributes, ptac_names.include_last_offset, Py_False) ||
+        !ptac_attribute_is(attributes, ptac_names.scale_grad_by_freq, Py_False))
         return false;
     *mode = PTAC_BAG_MEAN;
     if (PyUnicode_CompareWithASCIIString(given, "mean") == 0)
@@ -99,23 +94,16 @@ PTAC_ARGS(embedding_bag_module, 2)
     };
     const ptac_kernel *row = NULL;
     ptac_reason why;
-    int wants = 0;
+    bool wants = false;
 
     PTAC_IN_FLIGHT;
     if (ptac_module_kind_of(args[0]) == kind && !ptac_is_off(j.call.op) &&
         !ptac_shadow_is_on())
         attributes = ptac_module_attributes(args[0], kind);
     if (attributes && read_options(attributes, &j.bag.mode))
-        weight = ptac_module_parameter(attributes, ptac_names.weight);
-    PyErr_Clear();
-    if (!weight || !ptac_is_plain(weight) || !ptac_is_plain(args[1]) ||
-        ptac_why_not_lean())
-        Py_RETURN_NONE;
-    if (T.aoti_torch_grad_mode_is_enabled())
-        wants = ptac_requires_grad(weight);
-    if (wants < 0)
-        return NULL;
-    if (!wants && !read_call(weight, args[1], &j))
+        weight = ptac_embedding_table(attributes, args[1], &wants);
+    PyErr_Clear(); /* the module meets it again */
+    if (weight && !wants && !read_call(weight, args[1], &j))
         row = ptac_probe(&j.call, &why); /* torch asks again, and is counted there */
     if (!row || !PTAC_UNLOCKED(compute(row, &j, &made)))
         Py_RETURN_NONE;

@@ -26,6 +26,8 @@ static ptac_attention_tensors named(const ptac_arguments *args)
 static ptac_reason read_call(const ptac_arguments *args, const ptac_call *call,
                              ptac_attention_call *p, ptac_outputs *outputs)
 {
+    ptac_reason why;
+
     _Static_assert(sizeof *p <= PTAC_PARAMS_BYTES, "there is too little room");
     p->host = named(args);
     p->host.results = outputs->made;
@@ -34,7 +36,9 @@ static ptac_reason read_call(const ptac_arguments *args, const ptac_call *call,
         outputs->at[i].dtype = outputs->at[0].dtype;
         outputs->at[i].strides = outputs->own_strides[i];
     }
-    return ptac_attention_read(call, p, &outputs->dense);
+    why = ptac_attention_read(call, p, &outputs->dense);
+    /* Torch multiplies by it what it has masked, -inf. */
+    return !why && p->is.is_causal && !(p->is.scale > 0) ? PTAC_ARGUMENT : why;
 }
 
 static ptac_reason read(const ptac_arguments *args, const ptac_call *call, void *params,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import contract
@@ -11,6 +10,7 @@ import pytest
 import switching
 import torch
 import torch.nn.functional as F
+from attending import MASKS, Sizes, mask_of, qkv
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
@@ -19,37 +19,12 @@ OPS = ("attention_dropout", "attention_dropout_backward")
 
 rows = pytest.mark.parametrize("row", switching.runnable_rows("attention_dropout"))
 
-Sizes = tuple[int, int, int, int, int]
-"""Batch, heads, queries, keys, numbers a head."""
-
 SIZES: list[Sizes] = [
     (2, 4, 40, 40, 32),
     (1, 3, 130, 65, 64),
     (2, 1, 49, 200, 80),
     (3, 2, 3, 17, 8),
 ]
-
-MASKS: dict[str, Callable[[int, int], Tensor] | None] = {
-    "none": None,
-    "causal": None,
-    "added": lambda n, m: torch.linspace(-2, 2, n * m).view(n, m),
-    "bool": lambda n, m: torch.arange(n).view(n, 1) >= torch.arange(m) - m // 2,
-    "padding": lambda n, m: (torch.arange(m) < (m + 1) // 2).view(1, 1, 1, m),
-}
-
-
-def qkv(
-    sizes: Sizes, dtype: torch.dtype = torch.float32, *, inside: bool = True
-) -> list[Tensor]:
-    """Queries, keys and values, heads inside positions or the other way round."""
-    batch, heads, n_q, n_k, d = sizes
-    made = []
-    for n in (n_q, n_k, n_k):
-        if inside:
-            made.append(contract.draw(batch, n, heads, d, dtype=dtype).transpose(1, 2))
-        else:
-            made.append(contract.draw(batch, heads, n, d, dtype=dtype))
-    return made
 
 
 def attended(tensors: list[Tensor], *args: Any, **options: Any) -> dict[str, Tensor]:
@@ -72,13 +47,9 @@ def case_of(
     inside: bool = True,
     **options: Any,
 ) -> contract.Case:
-    make = MASKS[mask]
-
     def case(dtype: torch.dtype) -> dict[str, Tensor]:
+        made = mask_of(mask, sizes, dtype)
         tensors = qkv(sizes, dtype, inside=inside)
-        made = make(*sizes[2:4]) if make else None
-        if made is not None and made.dtype != torch.bool:
-            made = made.to(dtype)
         return attended(tensors, made, p, mask == "causal", **options)
 
     return case

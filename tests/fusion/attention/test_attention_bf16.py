@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import contract
 import pytest
 import switching
 import torch
 import torch.nn.functional as F
+from attending import MASKS, Sizes, mask_of, qkv
 from lowering import needs_bf16
 from torch import Tensor
 
@@ -28,18 +28,6 @@ def products() -> Iterator[switching.Hits]:
         yield switching.hits("attention")
 
 
-def qkv(sizes: tuple[int, ...], dtype: torch.dtype, *, inside: bool) -> list[Tensor]:
-    """Queries, keys and values, heads inside positions or the other way round."""
-    batch, heads, n_q, n_k, d = sizes
-    made = []
-    for n in (n_q, n_k, n_k):
-        if inside:
-            made.append(contract.draw(batch, n, heads, d, dtype=dtype).transpose(1, 2))
-        else:
-            made.append(contract.draw(batch, heads, n, d, dtype=dtype))
-    return made
-
-
 SIZES = (
     (2, 4, 40, 40, 32),
     (1, 3, 130, 65, 64),
@@ -50,34 +38,16 @@ SIZES = (
     (1, 40, 160, 170, 16),  # several parts
 )
 
-Mask = Callable[[int, int, int, int], Tensor]
-MASKS: dict[str, Mask | None] = {
-    "none": None,
-    "causal": None,
-    "bool": lambda b, h, n, m: torch.arange(n).view(n, 1) >= torch.arange(m) - m // 2,
-    "added": lambda b, h, n, m: torch.linspace(-2, 2, n * m).view(n, m),
-    "a head each": lambda b, h, n, m: torch.linspace(-2, 2, h * n * m).view(1, h, n, m),
-    "keys": lambda b, h, n, m: torch.linspace(-2, 2, b * m).view(b, 1, 1, m),
-    "queries": lambda b, h, n, m: torch.linspace(-2, 2, n).view(n, 1),
-    "turned": lambda b, h, n, m: torch.linspace(-2, 2, n * m).view(m, n).t(),
-}
-
 
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_numbers(sizes: tuple[int, ...], mask: str, inside: bool) -> None:
-    make = MASKS[mask]
-
+def test_numbers(sizes: Sizes, mask: str, inside: bool) -> None:
     def case(dtype: torch.dtype) -> dict[str, Tensor]:
-        options: dict[str, Any] = {"is_causal": mask == "causal"}
         tensors = qkv(sizes, dtype, inside=inside)
-        if make:
-            made = make(*sizes[:4])
-            options["attn_mask"] = made if mask == "bool" else made.to(dtype)
-        if torch.is_autocast_enabled("cpu") and make and mask != "bool":
-            options["attn_mask"] = options["attn_mask"].bfloat16()
-        y = F.scaled_dot_product_attention(*tensors, **options)
+        lowered = torch.bfloat16 if torch.is_autocast_enabled("cpu") else dtype
+        made = mask_of(mask, sizes, lowered)
+        y = F.scaled_dot_product_attention(*tensors, made, is_causal=mask == "causal")
         return {"y": y.to(dtype)}
 
     with products() as hits:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import contract
@@ -12,6 +11,7 @@ import pytest
 import switching
 import torch
 import torch.nn.functional as F
+from attending import MASKS, Sizes, mask_of, qkv
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
@@ -23,9 +23,6 @@ BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 rows = pytest.mark.parametrize("row", switching.runnable_rows("attention"))
 
-Sizes = tuple[int, int, int, int, int]
-"""Batch, heads, queries, keys, numbers a head."""
-
 SIZES: list[Sizes] = [
     (2, 4, 40, 40, 32),
     (1, 3, 130, 65, 64),
@@ -34,33 +31,6 @@ SIZES: list[Sizes] = [
     (2, 3, 1, 150, 64),
     (1, 1, 70, 7, 24),
 ]
-
-Mask = Callable[[int, int, int, int], Tensor]
-MASKS: dict[str, Mask | None] = {
-    "none": None,
-    "causal": None,
-    "bool": lambda b, h, n, m: torch.arange(n).view(n, 1) >= torch.arange(m) - m // 2,
-    "added": lambda b, h, n, m: torch.linspace(-2, 2, n * m).view(n, m),
-    "a head each": lambda b, h, n, m: torch.linspace(-2, 2, h * n * m).view(1, h, n, m),
-    "keys": lambda b, h, n, m: torch.linspace(-2, 2, b * m).view(b, 1, 1, m),
-    "queries": lambda b, h, n, m: torch.linspace(-2, 2, n).view(n, 1),
-    "turned": lambda b, h, n, m: torch.linspace(-2, 2, n * m).view(m, n).t(),
-    "padding": lambda b, h, n, m: (torch.arange(m) < (m + 1) // 2).view(1, 1, 1, m),
-}
-
-
-def qkv(
-    sizes: Sizes, dtype: torch.dtype = torch.float32, *, inside: bool = True
-) -> list[Tensor]:
-    """Queries, keys and values, heads inside positions or the other way round."""
-    batch, heads, n_q, n_k, d = sizes
-    made = []
-    for n in (n_q, n_k, n_k):
-        if inside:
-            made.append(contract.draw(batch, n, heads, d, dtype=dtype).transpose(1, 2))
-        else:
-            made.append(contract.draw(batch, heads, n, d, dtype=dtype))
-    return made
 
 
 def attended(tensors: list[Tensor], **options: Any) -> dict[str, Tensor]:
@@ -75,15 +45,13 @@ def attended(tensors: list[Tensor], **options: Any) -> dict[str, Tensor]:
 def case_of(
     sizes: Sizes, mask: str = "none", *, inside: bool = True, **options: Any
 ) -> contract.Case:
-    make = MASKS[mask]
-
     def case(dtype: torch.dtype) -> dict[str, Tensor]:
-        given = {"is_causal": mask == "causal", **options}
         tensors = qkv(sizes, dtype, inside=inside)
-        if make:
-            made = make(*sizes[:4])
-            given["attn_mask"] = made if made.dtype == torch.bool else made.to(dtype)
-        return attended(tensors, **given)
+        given = {
+            "attn_mask": mask_of(mask, sizes, dtype),
+            "is_causal": mask == "causal",
+        }
+        return attended(tensors, **given, **options)
 
     return case
 
@@ -116,6 +84,19 @@ def test_head_sizes(row: str, d: int) -> None:
 @rows
 def test_scale(row: str, scale: float) -> None:
     hold_served(case_of((2, 2, 33, 40, 16), scale=scale), row)
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.0])
+@rows
+def test_causal_with_a_scale_that_turns_what_is_masked(row: str, scale: float) -> None:
+    """Torch's own numbers, which are NaN then."""
+    tensors = qkv((2, 2, 33, 40, 16))
+    stock = attended(tensors, is_causal=True, scale=scale)
+    with switching.accelerated(*OPS, row=row):
+        hits = switching.hits("attention")
+        ours = attended(tensors, is_causal=True, scale=scale)
+        assert hits.forwarded == {"argument": 1}
+    torch.testing.assert_close(ours, stock, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("n_queries", [2, 3, 4, 5, 16, 47, 48, 49, 97])
