@@ -1,7 +1,10 @@
 /*
- * conv2d.c - shape kinds of convolutions, and which of them special rows may serve.
+ * conv2d.c - shape kinds of convolutions, and which of them special rows may serve;
+ * the gradient of a bias where no row computes it.
  */
 #include "ops/conv/conv2d.h"
+
+#include "core/host.h"
 
 /* The channels that a call sums over. */
 static int summed_channels(const ptac_call *call)
@@ -138,9 +141,7 @@ static int kind_of_others(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
     const bool is_strided = p->stride_h != 1 || p->stride_w != 1;
-    const bool is_transposed = call->op == PTAC_OP_CONV2D
-                                   ? p->result == PTAC_CONV_DATA
-                                   : p->result == PTAC_CONV_FORWARD;
+    const bool is_transposed = p->is_transposed;
     const bool is_first = p->in_channels <= PTAC_CONV_FIRST_CHANNELS;
     const int fewer = (int)ptac_least(p->in_channels, p->out_channels) / p->groups;
 
@@ -213,3 +214,56 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 
 PTAC_SHAPES(CONV2D, classify, KINDS(""))
 PTAC_SHAPES(CONV2D_BACKWARD, classify, KINDS("_data"), KINDS("_weight"))
+
+typedef struct bias_job {
+    const float *grad;
+    float *to;
+    int64_t n, n_channels, n_places;
+} bias_job;
+
+static double sum_of(const float *x, int64_t n)
+{
+    enum { LANES = 16, BLOCK = 64 * LANES };
+    double sum = 0;
+
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        const int64_t end = ptac_least(at + BLOCK, n);
+        float lanes[LANES] = {0};
+        double rest = 0;
+        int64_t i = at;
+
+        for (; i + LANES <= end; i += LANES)
+            for (int j = 0; j < LANES; j++)
+                lanes[j] += x[i + j];
+        for (; i < end; i++)
+            rest += x[i];
+        for (int j = 0; j < LANES; j++)
+            rest += lanes[j];
+        sum += rest;
+    }
+    return sum;
+}
+
+static void sum_channels(int64_t begin, int64_t end, void *context)
+{
+    const bias_job *job = context;
+
+    for (int64_t c = begin; c < end; c++) {
+        double sum = 0;
+
+        for (int64_t n = 0; n < job->n; n++)
+            sum += sum_of(job->grad + (n * job->n_channels + c) * job->n_places,
+                          job->n_places);
+        job->to[c] = (float)sum;
+    }
+}
+
+void ptac_conv_bias_gradient(const ptac_view *grad, float *to)
+{
+    enum { GRAIN = 1 << 15 }; /* elements */
+    const int64_t n = grad->sizes[0], n_channels = grad->sizes[1];
+    const int64_t of_channel = n_channels ? grad->n_elements / n_channels : 0;
+    bias_job job = {grad->data, to, n, n_channels, n ? of_channel / n : 0};
+
+    ptac_parallel_for(0, n_channels, 1 + GRAIN / (of_channel + 1), sum_channels, &job);
+}

@@ -62,6 +62,7 @@ typedef struct ptac_conv2d {
     ptac_act act; /* none, ReLU or ReLU6 */
     bool with_pool;
     bool channels_last; /* the results are, the gradient of the weight too */
+    bool is_transposed; /* torch's layer is, of which this is DATA, or a gradient */
 } ptac_conv2d;
 
 /*
@@ -175,6 +176,12 @@ static inline bool ptac_conv2d_is_of_volumes(const ptac_call *call)
 
 /* Why only a row that takes any geometry may do this call. */
 ptac_reason ptac_conv2d_reason(const ptac_call *call);
+
+/*
+ * The gradient of a transposed convolution's bias: sums of grad, [n, channels, ...]
+ * without gaps, over all but the channels. Blocks in float, these in double.
+ */
+void ptac_conv_bias_gradient(const ptac_view *grad, float *to);
 
 /*
  * A row of convolution for the instruction set that ISA and NEEDS name. Ranks: larger

@@ -10,8 +10,8 @@
 bool ptac_attribute_is(PyObject *attributes, PyObject *name, PyObject *value);
 
 /*
- * The table among a module's attributes, owned, where a lean path may take it and index;
- * *wants: a gradient is asked for. NULL otherwise, with an exception or without.
+ * The table among a module's attributes, owned, where a lean path may take it and the
+ * index; *wants: a gradient is asked for. NULL otherwise, with an exception or without.
  */
 PyObject *ptac_embedding_table(PyObject *attributes, PyObject *index, bool *wants);
 

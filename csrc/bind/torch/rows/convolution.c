@@ -194,6 +194,7 @@ static ptac_reason fill(const ptac_view *x, const ptac_view *w,
         .dilation_h = axes[1].dilation,
         .dilation_w = axes[2].dilation,
         .groups = (int)geo->groups,
+        .is_transposed = geo->is_transposed,
     };
     if (geo->groups < 1 || geo->groups > PTAC_CONV_MOST ||
         p->in_channels % p->groups != 0 || p->out_channels % p->groups != 0)

@@ -178,6 +178,10 @@ PLACES: dict[str, list[tuple[Layer, ...]]] = {
         *_each((16, 3), 32, 4, 2, is_transposed=True),
     ],
     "transposed_16": [
+        (
+            Layer(16, (64, 32), 4, 4, 2, is_transposed=True),
+            Layer(16, (32, 16), 8, 4, 2, is_transposed=True),
+        ),
         *_each((32, 16), 28, 2, 2, is_transposed=True),
         *_each((64, 32), 28, 3, 2, is_transposed=True),
         *_each((64, 32), 48, 2, 2, is_transposed=True),

@@ -74,9 +74,10 @@ typedef struct gradient_calls {
 } gradient_calls;
 
 static at_error make_outputs(const gradient_calls *calls, bool is_weight,
-                             ptac_call *call, at_tensor *made)
+                             bool with_bias, ptac_call *call, at_tensor *made)
 {
     const ptac_view *like = &calls->args->at[is_weight ? W : X].view;
+    const int64_t *n_biases = &calls->grad.sizes[1];
     int64_t strides[4];
 
     if (calls->channels_last)
@@ -84,26 +85,26 @@ static at_error make_outputs(const gradient_calls *calls, bool is_weight,
     return ptac_new(PTAC_F32, like->n_dims, like->sizes,
                     calls->channels_last ? strides : NULL, &made[0],
                     &call->outputs[0]) ||
-           (call->n_outputs > 1 &&
-            ptac_new(PTAC_F32, 1, like->sizes, NULL, &made[1], &call->outputs[1]));
+           (with_bias &&
+            ptac_new(PTAC_F32, 1, n_biases, NULL, &made[1], &call->outputs[1]));
 }
 
 /*
  * The gradient of x, in a transposed convolution a convolution of grad_y; or those of
  * the weight and, where it is asked for, of the bias. For the weight of a transposed
- * convolution x and grad_y change places, and the bias is stock's.
+ * convolution x and grad_y change places, and the bias is no row's.
  */
 static void try_row(gradient_calls *calls, bool is_weight, at_tensor *out)
 {
     const ptac_arguments *args = calls->args;
     const bool is_transposed = args->at[IS_TRANSPOSED].truth;
-    const bool with_bias = is_weight && BOOLS(MASK)[BIAS] && !is_transposed;
+    const bool with_bias = is_weight && BOOLS(MASK)[BIAS];
     const int place = is_weight && !is_transposed; /* of grad_y */
     const some_gradients one = {args, {!is_weight, is_weight, with_bias}};
     ptac_call call = {
         .op = calls->op,
         .n_inputs = 2,
-        .n_outputs = with_bias ? 2 : 1,
+        .n_outputs = with_bias && !is_transposed ? 2 : 1,
         .params = &calls->params,
     };
     AT_OWNED_ALL at_tensors made = {{NULL}};
@@ -123,11 +124,13 @@ static void try_row(gradient_calls *calls, bool is_weight, at_tensor *out)
     }
     call.inputs[place] = calls->grad;
     /* Without memory for the result stock is called, and raises torch's own error. */
-    if (make_outputs(calls, is_weight, &call, made.at)) {
+    if (make_outputs(calls, is_weight, with_bias, &call, made.at)) {
         ptac_refuse(call.op, PTAC_MEMORY);
         return;
     }
-    if (!ptac_run_checked(row, &call, call.n_outputs, made.at, stock_one, &one))
+    if (with_bias && is_transposed)
+        ptac_conv_bias_gradient(&calls->grad, call.outputs[1].data);
+    if (!ptac_run_checked(row, &call, 1 + with_bias, made.at, stock_one, &one))
         return;
     out[is_weight ? WEIGHT : DATA] = at_give(&made.at[0]);
     if (with_bias)
