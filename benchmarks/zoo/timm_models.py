@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib import import_module
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.zoo.model import adamw, classes, model, sgd
-from benchmarks.zoo.torchvision_models import import_torchvision
+from benchmarks.zoo.packages import import_timm
 
 NAMES = {
     "mobilenetv3_large_100": sgd,
@@ -27,8 +26,7 @@ SIZE, N_CLASSES = 224, 1000
 
 
 def _made(name: str, batch: int) -> tuple[nn.Module, tuple[Tensor, ...], Tensor]:
-    import_torchvision()  # which timm imports
-    net: nn.Module = import_module("timm").create_model(name, pretrained=False)
+    net: nn.Module = import_timm().create_model(name, pretrained=False)
     return net, (torch.randn(batch, 3, SIZE, SIZE),), classes(batch, N_CLASSES)
 
 

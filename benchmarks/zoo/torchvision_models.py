@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
-from importlib import import_module
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.zoo.model import classes, model, sgd
+from benchmarks.zoo.packages import import_torchvision
 
 NAMES = (
     *("resnet18", "resnet50", "vgg11", "densenet121", "convnext_tiny"),
@@ -22,26 +20,6 @@ SIZE, N_CLASSES = 224, 1000
 
 LAYOUTS = {"": torch.contiguous_format, ", channels last": torch.channels_last}
 """By what a name ends in; only ResNets are measured in channels last."""
-
-_SCHEMAS = (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
-"""What torchvision wants to be there, also where its compiled half does not load."""
-
-_library: list[torch.library.Library] = []
-
-
-def import_torchvision() -> Any:
-    """The module, also where its compiled half is for another build of torch."""
-    try:
-        return import_module("torchvision")
-    except RuntimeError:  # its operators are not there
-        _library.append(torch.library.Library("torchvision", "FRAGMENT"))
-        for schema in _SCHEMAS:
-            with contextlib.suppress(RuntimeError):  # it is there
-                _library[-1].define(schema)
-    return import_module("torchvision")
 
 
 def _network(name: str) -> nn.Module:
