@@ -172,7 +172,12 @@ PLACES: dict[str, list[tuple[Layer, ...]]] = {
         *_each((128, 256), 28, 3, 2),
         *_each((96, 192), 56, 2, 2),
     ],
-    "strided_256": [*_each((256, 512), 14, 3, 2), *_each((384, 768), 14, 2, 2)],
+    "strided_256": [
+        *_each((256, 512), 14, 3, 2),
+        *_each((256, 256), 28, 3, 2),
+        *_each((512, 512), 14, 3, 2),
+        *_each((384, 768), 14, 2, 2),
+    ],
     "transposed_few": [
         *_each((16, 3), 16, 4, 2, is_transposed=True),
         *_each((16, 3), 32, 4, 2, is_transposed=True),
