@@ -375,6 +375,10 @@ typedef struct at_string {
       "_ZN2at3cpu19upsample_bilinear2dERKNS_6TensorEN3c108ArrayRefIlEEb"               \
       "St8optionalIdES8_",                                                             \
       (at_tensor, at_ints, bool, at_optional_real, at_optional_real))                  \
+    M(at_result, cpu_upsample_bilinear2d_backward,                                     \
+      "_ZN2at3cpu28upsample_bilinear2d_backwardERKNS_6TensorEN3c108ArrayRefIlEE"       \
+      "S6_bSt8optionalIdES8_",                                                         \
+      (at_tensor, at_ints, at_ints, bool, at_optional_real, at_optional_real))         \
     M(at_result, cpu_pixel_shuffle, "_ZN2at3cpu13pixel_shuffleERKNS_6TensorEl",        \
       (at_tensor, int64_t))                                                            \
     M(at_result, cpu_pixel_unshuffle, "_ZN2at3cpu15pixel_unshuffleERKNS_6TensorEl",    \

@@ -104,6 +104,7 @@
 #include <ATen/ops/smooth_l1_loss_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/smooth_l1_loss_cpu_dispatch.h>
 #include <ATen/ops/tanh_cpu_dispatch.h>
+#include <ATen/ops/upsample_bilinear2d_backward_cpu_dispatch.h>
 #include <ATen/ops/upsample_bilinear2d_cpu_dispatch.h>
 #include <ATen/ops/upsample_nearest2d_backward_cpu_dispatch.h>
 #include <ATen/ops/upsample_nearest2d_cpu_dispatch.h>
@@ -368,6 +369,8 @@ constexpr auto smooth_l1_loss_backward =
 constexpr auto cpu_upsample_nearest2d = &at::cpu::upsample_nearest2d;
 constexpr auto cpu_upsample_nearest2d_backward = &at::cpu::upsample_nearest2d_backward;
 constexpr auto cpu_upsample_bilinear2d = &at::cpu::upsample_bilinear2d;
+constexpr auto cpu_upsample_bilinear2d_backward =
+    &at::cpu::upsample_bilinear2d_backward;
 constexpr auto cpu_pixel_shuffle = &at::cpu::pixel_shuffle;
 constexpr auto cpu_pixel_unshuffle = &at::cpu::pixel_unshuffle;
 constexpr auto cpu_mm = &at::cpu::mm;
