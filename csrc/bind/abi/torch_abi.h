@@ -400,6 +400,15 @@ typedef struct at_string {
     M(at_result, cpu_index_add,                                                        \
       "_ZN2at3cpu9index_addERKNS_6TensorElS3_S3_RKN3c106ScalarE",                      \
       (at_tensor, int64_t, at_tensor, at_tensor, const at_scalar *))                   \
+    M(at_tensor, cpu_tanh_, "_ZN2at3cpu5tanh_ERNS_6TensorE", (at_tensor))              \
+    M(at_tensor, cpu_sigmoid_, "_ZN2at3cpu8sigmoid_ERNS_6TensorE", (at_tensor))        \
+    M(at_tensor, cpu_silu_, "_ZN2at3cpu5silu_ERNS_6TensorE", (at_tensor))              \
+    M(at_tensor, cpu_mish_, "_ZN2at3cpu5mish_ERNS_6TensorE", (at_tensor))              \
+    M(at_tensor, cpu_hardswish_, "_ZN2at3cpu10hardswish_ERNS_6TensorE", (at_tensor))   \
+    M(at_tensor, cpu_hardsigmoid_, "_ZN2at3cpu12hardsigmoid_ERNS_6TensorE",            \
+      (at_tensor))                                                                     \
+    M(at_tensor, cpu_elu_, "_ZN2at3cpu4elu_ERNS_6TensorERKN3c106ScalarES6_S6_",        \
+      (at_tensor, const at_scalar *, const at_scalar *, const at_scalar *))            \
     M(at_tensor, cpu_index_add_,                                                       \
       "_ZN2at3cpu10index_add_ERNS_6TensorElRKS1_S4_RKN3c106ScalarE",                   \
       (at_tensor, int64_t, at_tensor, at_tensor, const at_scalar *))                   \
