@@ -16,11 +16,11 @@ enum {
     MOST_WIDE = 4, /* vectors of channels at once */
 };
 
-/* Gradients of LANES * wide planes: the next pixel's are step floats on. */
+/* Gradients of n planes or channels: the next pixel's are step floats on. */
 typedef struct gradient_block {
     const ptac_bilinear_gradient_plan *plan;
-    int64_t step;
-    int wide, n; /* vectors of a pixel, and lanes of each */
+    int64_t step, n;
+    int64_t width; /* floats of an element among the sums: n, to whole vectors */
 } gradient_block;
 
 /* Sums of an element of two rows; the same row twice where the image ends. */
@@ -28,9 +28,9 @@ typedef struct element_sums {
     vec upper[MOST_WIDE], lower[MOST_WIDE];
 } element_sums;
 
-/* The gradients at g, by their part of the upper and the lower row. */
-INLINE void add_gradients(const gradient_block *b, int wide, const float *g,
-                          const ptac_linear_place *h, float weight, element_sums *sums)
+/* The gradients at g, wide times n of them, by their part of the upper and the lower row. */
+INLINE void add_gradients(int wide, int n, const float *g, const ptac_linear_place *h,
+                          float weight, element_sums *sums)
 {
     const vec w = v_set(weight);
     const vec upper = v_mul(v_set(h->of_first), w);
@@ -39,7 +39,7 @@ INLINE void add_gradients(const gradient_block *b, int wide, const float *g,
 
 #pragma GCC unroll 4
     for (int v = 0; v < wide; v++) {
-        const vec grads = load_f32(g + v * LANES, wide > 1 ? LANES : b->n);
+        const vec grads = load_f32(g + v * LANES, n);
 
         sums->upper[v] = v_fma(upper, grads, sums->upper[v]);
         if (is_one)
@@ -50,23 +50,22 @@ INLINE void add_gradients(const gradient_block *b, int wide, const float *g,
 }
 
 /* Where both elements of a column are one: four additions, in ATen's order. */
-INLINE void add_twice(const gradient_block *b, int wide, const float *g,
-                      const ptac_linear_place *h, const ptac_linear_place *w,
-                      element_sums *sums)
+INLINE void add_twice(int wide, int n, const float *g, const ptac_linear_place *h,
+                      const ptac_linear_place *w, element_sums *sums)
 {
     ptac_linear_place upper = *h, lower = *h;
 
     if (h->first != h->second) {
-        add_gradients(b, wide, g, h, w->of_first, sums);
-        add_gradients(b, wide, g, h, w->of_second, sums);
+        add_gradients(wide, n, g, h, w->of_first, sums);
+        add_gradients(wide, n, g, h, w->of_second, sums);
         return;
     }
     upper.of_first = h->of_first * w->of_first;
     upper.of_second = h->of_first * w->of_second;
     lower.of_first = h->of_second * w->of_first;
     lower.of_second = h->of_second * w->of_second;
-    add_gradients(b, wide, g, &upper, 1, sums);
-    add_gradients(b, wide, g, &lower, 1, sums);
+    add_gradients(wide, n, g, &upper, 1, sums);
+    add_gradients(wide, n, g, &lower, 1, sums);
 }
 
 INLINE void move_sums(float *at, vec *sums, int wide, bool is_store)
@@ -79,44 +78,52 @@ INLINE void move_sums(float *at, vec *sums, int wide, bool is_store)
             sums[v] = v_load(at + v * LANES);
 }
 
-/* A row of gradients into two rows of elements, LANES * wide floats each. */
-INLINE void add_row(const gradient_block *b, int wide, const float *grads,
-                    const ptac_linear_place *h, float *upper, float *lower)
+/* Element w of two rows, of the gradients in a row of them. */
+INLINE void add_element(const gradient_block *b, int wide, int n, const float *grads,
+                        const ptac_linear_place *h, int64_t w, float *upper,
+                        float *lower)
 {
     const ptac_upsample *p = b->plan->call->params;
     const ptac_linear_place *columns = b->plan->columns;
     const int32_t *first = b->plan->first_column;
-    const int64_t lanes = (int64_t)LANES * wide;
+    const bool is_twice = w == p->w.size - 1 || p->w.is_copy;
+    element_sums sums;
 
-    for (int64_t w = 0; w < p->w.size; w++) {
-        element_sums sums;
-
-        move_sums(upper + w * lanes, sums.upper, wide, false);
-        move_sums(lower + w * lanes, sums.lower, wide, false);
-        if (w > 0 && !p->w.is_copy)
-            for (int32_t ow = first[w - 1]; ow < first[w]; ow++)
-                add_gradients(b, wide, grads + ow * b->step, h, columns[ow].of_second,
-                              &sums);
-        if (w == p->w.size - 1 || p->w.is_copy)
-            for (int32_t ow = first[w]; ow < first[w + 1]; ow++)
-                add_twice(b, wide, grads + ow * b->step, h, &columns[ow], &sums);
+    move_sums(upper, sums.upper, wide, false);
+    move_sums(lower, sums.lower, wide, false);
+    if (w > 0 && !p->w.is_copy)
+        for (int32_t ow = first[w - 1]; ow < first[w]; ow++)
+            add_gradients(wide, n, grads + ow * b->step, h, columns[ow].of_second,
+                          &sums);
+    for (int32_t ow = first[w]; ow < first[w + 1]; ow++)
+        if (is_twice)
+            add_twice(wide, n, grads + ow * b->step, h, &columns[ow], &sums);
         else
-            for (int32_t ow = first[w]; ow < first[w + 1]; ow++)
-                add_gradients(b, wide, grads + ow * b->step, h, columns[ow].of_first,
-                              &sums);
-        move_sums(upper + w * lanes, sums.upper, wide, true);
-        if (h->first != h->second)
-            move_sums(lower + w * lanes, sums.lower, wide, true);
-    }
+            add_gradients(wide, n, grads + ow * b->step, h, columns[ow].of_first,
+                          &sums);
+    move_sums(upper, sums.upper, wide, true);
+    if (h->first != h->second)
+        move_sums(lower, sums.lower, wide, true);
 }
 
-TARGET static void add_wide_row(const gradient_block *b, const float *grads,
-                                const ptac_linear_place *h, float *upper, float *lower)
+/* A row of gradients into two rows of elements. */
+TARGET static void add_row(const gradient_block *b, const float *grads,
+                           const ptac_linear_place *h, float *upper, float *lower)
 {
-    if (b->wide == MOST_WIDE)
-        add_row(b, MOST_WIDE, grads, h, upper, lower);
-    else
-        add_row(b, 1, grads, h, upper, lower);
+    enum { WIDE = MOST_WIDE * LANES, PAIR = 2 * LANES };
+    const ptac_upsample *p = b->plan->call->params;
+
+    for (int64_t w = 0; w < p->w.size; w++, upper += b->width, lower += b->width) {
+        int64_t c = 0;
+
+        for (; c + WIDE <= b->n; c += WIDE)
+            add_element(b, MOST_WIDE, LANES, grads + c, h, w, upper + c, lower + c);
+        for (; c + PAIR <= b->n; c += PAIR)
+            add_element(b, 2, LANES, grads + c, h, w, upper + c, lower + c);
+        for (; c < b->n; c += LANES)
+            add_element(b, 1, at_most_lanes(b->n - c), grads + c, h, w, upper + c,
+                        lower + c);
+    }
 }
 
 /* n_columns of n_planes rows, each plane floats behind the last, to pixels of LANES. */
@@ -156,15 +163,14 @@ INLINE void pixels_to_rows(const float *pixels, int64_t plane, int n_planes,
 INLINE void give_row(const gradient_block *b, float *sums, float *x)
 {
     const ptac_upsample *p = b->plan->call->params;
-    const int64_t w = p->w.size, lanes = (int64_t)LANES * b->wide;
+    const int64_t w = p->w.size;
 
     if (!p->channels_last)
-        pixels_to_rows(sums, p->h.size * w, b->n, w, x);
+        pixels_to_rows(sums, p->h.size * w, (int)b->n, w, x);
     else
-        for (int64_t i = 0; i < w; i++, x += p->channels)
-            for (int v = 0; v < b->wide; v++)
-                store_f32(x + v * LANES, v_load(sums + i * lanes + v * LANES), b->n);
-    memset(sums, 0, (size_t)(w * lanes) * sizeof *sums);
+        for (int64_t i = 0; i < w; i++)
+            memcpy(x + i * p->channels, sums + i * b->width, (size_t)b->n * sizeof *x);
+    memset(sums, 0, (size_t)(w * b->width) * sizeof *sums);
 }
 
 /* All rows of a block, of gradients at g and elements at x. */
@@ -173,7 +179,7 @@ INLINE void spread_block(const gradient_block *b, const float *g, float *x,
 {
     const ptac_upsample *p = b->plan->call->params;
     const int64_t pixel = p->channels_last ? p->channels : 1;
-    const int64_t row = p->w.size * LANES * b->wide;
+    const int64_t row = p->w.size * b->width;
     float *upper = scratch, *lower = scratch + row, *turned = scratch + 2 * row;
     int64_t at = 0;
 
@@ -193,54 +199,40 @@ INLINE void spread_block(const gradient_block *b, const float *g, float *x,
         if (is_end)
             break;
         if (!p->channels_last) {
-            rows_to_pixels(grads, p->h.outputs * p->w.outputs, b->n, p->w.outputs,
+            rows_to_pixels(grads, p->h.outputs * p->w.outputs, (int)b->n, p->w.outputs,
                            turned);
             grads = turned;
         }
-        add_wide_row(b, grads, &b->plan->rows[oh], upper, lower);
+        add_row(b, grads, &b->plan->rows[oh], upper, lower);
     }
 }
 
-/* Blocks of a group, which are the planes of NCHW, or an image's channels. */
-static int64_t wide_blocks(const ptac_upsample *p)
+/*
+ * How many planes or channels go together: LANES planes of NCHW; all channels of an
+ * image, or a share of them where there are fewer images than threads.
+ */
+static int64_t block_size(const ptac_upsample *p, int n_threads)
 {
-    return p->channels_last ? p->channels / (MOST_WIDE * LANES) : 0;
+    const int64_t shares = ptac_parts(n_threads, p->n);
+
+    return p->channels_last ? ptac_parts(p->channels, shares * LANES) * LANES : LANES;
 }
 
-static int64_t blocks_of(const ptac_upsample *p)
+static int64_t blocks_of(const ptac_upsample *p, int64_t size)
 {
-    const int64_t n = p->channels_last ? p->channels : p->n * p->channels;
-    const int64_t wide = wide_blocks(p);
-
-    return wide + ptac_parts(n - wide * MOST_WIDE * LANES, LANES);
+    return ptac_parts(p->channels_last ? p->channels : p->n * p->channels, size);
 }
 
-/* Block i of a group; *at becomes the number of its first plane or channel there. */
-static gradient_block block_of(const ptac_bilinear_gradient_plan *plan, int64_t i,
-                               int64_t *at)
-{
-    const ptac_upsample *p = plan->call->params;
-    const int64_t n = p->channels_last ? p->channels : p->n * p->channels;
-    const int64_t wide = wide_blocks(p);
-    gradient_block b = {plan, p->channels_last ? p->channels : LANES, MOST_WIDE, LANES};
-
-    *at = i * MOST_WIDE * LANES;
-    if (i < wide)
-        return b;
-    *at = wide * MOST_WIDE * LANES + (i - wide) * LANES;
-    b.wide = 1;
-    b.n = (int)ptac_least(n - *at, LANES);
-    return b;
-}
-
-/* Blocks [begin, end) of all groups. */
+/* Blocks [begin, end) of all images, or of all planes. */
 TARGET static void spread_blocks(int64_t begin, int64_t end, void *context)
 {
     ptac_bilinear_gradient_plan *plan = context;
     const ptac_upsample *p = plan->call->params;
     const int64_t of_x = p->h.size * p->w.size, of_y = p->h.outputs * p->w.outputs;
-    const int64_t widest = wide_blocks(p) ? MOST_WIDE : 1;
-    const int64_t floats = (2 * p->w.size * widest + p->w.outputs) * LANES;
+    const int64_t size = block_size(p, plan->call->n_threads);
+    const int64_t blocks = blocks_of(p, size);
+    const int64_t most = p->channels_last ? p->channels : p->n * p->channels;
+    const int64_t floats = 2 * p->w.size * size + p->w.outputs * LANES;
     const float *g = plan->call->inputs[0].data;
     float *x = plan->call->outputs[0].data;
     float *scratch = ptac_scratch_take((size_t)floats * sizeof *scratch);
@@ -250,9 +242,13 @@ TARGET static void spread_blocks(int64_t begin, int64_t end, void *context)
         return;
     }
     for (int64_t i = begin; i < end; i++) {
-        const int64_t image = i / blocks_of(p) * p->channels;
-        int64_t at;
-        const gradient_block b = block_of(plan, i % blocks_of(p), &at);
+        const int64_t image = i / blocks * p->channels, at = i % blocks * size;
+        const gradient_block b = {
+            .plan = plan,
+            .step = p->channels_last ? p->channels : LANES,
+            .n = ptac_least(size, most - at),
+            .width = size,
+        };
 
         if (p->channels_last)
             spread_block(&b, g + image * of_y + at, x + image * of_x + at, scratch);
@@ -266,6 +262,7 @@ static ptac_status run_bilinear_backward(const ptac_call *call)
 {
     const ptac_upsample *p = call->params;
     ptac_bilinear_gradient_plan plan;
+    int64_t blocks;
     void *scratch;
 
     /* Additions that round twice are the definition's. */
@@ -274,7 +271,8 @@ static ptac_status run_bilinear_backward(const ptac_call *call)
     scratch = ptac_bilinear_gradient_plan_make(call, &plan);
     if (!scratch)
         return PTAC_NO_MEMORY;
-    ptac_share_rows((p->channels_last ? p->n : 1) * blocks_of(p),
+    blocks = blocks_of(p, block_size(p, call->n_threads));
+    ptac_share_rows((p->channels_last ? p->n : 1) * blocks,
                     p->n * p->channels * p->h.outputs * p->w.outputs, spread_blocks,
                     &plan);
     ptac_scratch_give(scratch);
