@@ -28,7 +28,7 @@ typedef struct element_sums {
     vec upper[MOST_WIDE], lower[MOST_WIDE];
 } element_sums;
 
-/* The gradients at g, wide times n of them, by their part of the upper and the lower row. */
+/* wide times n gradients at g, by their part of the upper and the lower row. */
 INLINE void add_gradients(int wide, int n, const float *g, const ptac_linear_place *h,
                           float weight, element_sums *sums)
 {
