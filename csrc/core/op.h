@@ -34,6 +34,7 @@
     X(UPSAMPLE_NEAREST2D, "upsample_nearest2d", FUSION)                                \
     X(UPSAMPLE_NEAREST2D_BACKWARD, "upsample_nearest2d_backward", FUSION)              \
     X(UPSAMPLE_BILINEAR2D, "upsample_bilinear2d", FUSION)                              \
+    X(UPSAMPLE_BILINEAR2D_BACKWARD, "upsample_bilinear2d_backward", FUSION)            \
     X(PIXEL_SHUFFLE, "pixel_shuffle", FUSION)                                          \
     X(PIXEL_UNSHUFFLE, "pixel_unshuffle", FUSION)                                      \
     X(INDEX_SELECT, "index_select", FUSION)                                            \
@@ -113,6 +114,7 @@
     X(GRU, "gru", FUSION)                                                              \
     X(GRU_BACKWARD, "gru_backward", FUSION)                                            \
     X(COPY, "copy", FUSION)                                                            \
+    X(STACK, "stack", FUSION)                                                          \
     X(SGD_STEP, "sgd_step", FUSION)                                                    \
     X(ADAM_STEP, "adam_step", FUSION)                                                  \
     X(ADAMW_STEP, "adamw_step", FUSION)                                                \

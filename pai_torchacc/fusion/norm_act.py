@@ -1,4 +1,4 @@
-"""BatchNorm2d in training and the activation behind it, as one node of autograd.
+"""BatchNorm in training and the activation behind it, as one node of autograd.
 
 ``nn.Sequential`` runs the two as one where both are known. The extension has computed
 the result when the node is made, which keeps the norm's input and a few numbers for
@@ -101,7 +101,7 @@ def gradients(
             x, weight_then, bias_then, None, None, True, 0.0, eps
         )[0]
     else:
-        shape = 1, -1, 1, 1
+        shape = 1, -1, *(1,) * (x.dim() - 2)
         z = (x - mean.view(shape)) * scale.view(shape) + shift.view(shape)
     done: Sequence[Tensor | None] = torch.ops.aten.native_batch_norm_backward(
         _through(grad, z, activation),

@@ -81,6 +81,12 @@ _KNOWN = (
         ("_check_input_dim",),
         (*_WEIGHTS, "running_mean", "running_var", "num_batches_tracked"),
     ),
+    Known(
+        nn.BatchNorm3d,
+        ((F, "batch_norm"), (torch, "batch_norm")),
+        ("_check_input_dim",),
+        (*_WEIGHTS, "running_mean", "running_var", "num_batches_tracked"),
+    ),
     Known(nn.MaxPool2d, ((F, "max_pool2d"), (torch, "max_pool2d"))),
     Known(nn.ReLU, ((F, "relu"), (torch, "relu"), (torch, "relu_"))),
     Known(nn.ReLU6, ((F, "hardtanh"), (_nn, "hardtanh"), (_nn, "hardtanh_"))),

@@ -20,7 +20,8 @@ import pai_torchacc as ptac
 
 NEAREST = ("upsample_nearest2d", "upsample_nearest2d_backward")
 SHUFFLES = ("pixel_shuffle", "pixel_unshuffle")
-OPS = (*NEAREST, "upsample_bilinear2d", *SHUFFLES)
+BACKWARD = "upsample_bilinear2d_backward"
+OPS = (*NEAREST, "upsample_bilinear2d", BACKWARD, *SHUFFLES)
 
 SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-40, 3e38, -3e38]
 BIG = 1e30
@@ -167,6 +168,69 @@ def compare_special(x: Tensor) -> None:
         torch.testing.assert_close(ours, stock, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
+GRADIENT_SIZES = [*SIZES, (2, 33, 5, 6), (1, 70, 3, 9), (3, 5, 9, 1)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@rows
+def test_bilinear_gradients_have_stocks_bits(row: str, threads: int) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        with switching.accelerated(BACKWARD, row=row):
+            for sizes, layout in itertools.product(GRADIENT_SIZES, (0, 1, 2, 5)):
+                compare_gradients(sizes, LAYOUTS[layout])
+    finally:
+        torch.set_num_threads(before)
+
+
+def compare_gradients(
+    sizes: tuple[int, ...], layout: Callable[[Tensor], Tensor]
+) -> None:
+    n, channels, h, w = sizes
+    for out, align, scale in itertools.product(
+        ((2 * h, 2 * w), (h, 3 * w), (3 * h + 1, w), (h + 3, 2 * w + 5)),
+        (False, True),
+        (None, 1.3, 0.0),
+    ):
+        grad = layout(images(n, channels, *out))
+        given = (grad, grad.shape[2:], sizes, align, scale, scale)
+        if grad.shape[2] < h or grad.shape[3] < w:
+            continue
+        with ptac.disabled():
+            stock = ATEN.upsample_bilinear2d_backward(*given)
+        hits = switching.hits(BACKWARD)
+        ours = ATEN.upsample_bilinear2d_backward(*given)
+        assert hits.accelerated == 1, (hits, out)
+        contract.exactly(ours, stock)
+        assert ours.stride() == stock.stride()
+
+
+@rows
+def test_bilinear_gradients_beside_float64(row: str) -> None:
+    """Twice the size: weights are what they are in float64."""
+    with switching.accelerated(BACKWARD, row=row):
+        x = torch.randn(2, 5, 6, 7)
+        for align, fmt in itertools.product(
+            (False, True), (torch.contiguous_format, torch.channels_last)
+        ):
+            grad = torch.randn(2, 5, 12, 14).to(memory_format=fmt)
+
+            def gradient(x: Tensor, grad: Tensor = grad, align: bool = align) -> Tensor:
+                leaf = x.detach().requires_grad_()
+                y = F.interpolate(
+                    leaf, scale_factor=2, mode="bilinear", align_corners=align
+                )
+                return torch.autograd.grad(y, leaf, grad.to(x.dtype))[0]
+
+            hits = switching.hits(BACKWARD)
+            ours = gradient(x)
+            assert hits.accelerated == 1
+            torch.testing.assert_close(
+                ours.double(), gradient(x.double()), rtol=1e-5, atol=1e-5
+            )
+
+
 @pytest.mark.parametrize("factor", [1, 2, 3, 4, 5])
 @rows
 def test_shuffles_have_stocks_bits(row: str, factor: int) -> None:
@@ -198,6 +262,7 @@ def others() -> list[Callable[[], Any]]:
     """Calls that are stock's, and its errors."""
     x, shuffled = images(2, 8, 6, 6), partial(F.pixel_shuffle, upscale_factor=2)
     backward = ATEN.upsample_nearest2d_backward
+    bilinear_backward = ATEN.upsample_bilinear2d_backward
     return [
         lambda: F.interpolate(x, scale_factor=0.5),
         lambda: F.interpolate(x.double(), scale_factor=2),
@@ -212,6 +277,13 @@ def others() -> list[Callable[[], Any]]:
         lambda: backward(x, [6, 6], [2, 8, 3], None, None),
         lambda: backward(x, [6, 6], [2, 7, 3, 3], None, None),
         lambda: backward(x, [5, 6], [2, 8, 3, 3], None, None),
+        lambda: bilinear_backward(x.double(), [6, 6], [2, 8, 3, 3], False, None, None),
+        lambda: bilinear_backward(
+            x.bfloat16(), [6, 6], [2, 8, 3, 3], False, None, None
+        ),
+        lambda: bilinear_backward(x, [6, 6], [2, 8, 7, 3], False, None, None),
+        lambda: bilinear_backward(x, [6, 6], [2, 7, 3, 3], False, None, None),
+        lambda: bilinear_backward(x[:0], [6, 6], [0, 8, 3, 3], False, None, None),
         lambda: shuffled(x.to(memory_format=torch.channels_last)),
         lambda: shuffled(x.double()),
         lambda: shuffled(x[:, :7]),
@@ -249,11 +321,15 @@ def test_derivatives_and_transforms() -> None:
         leaf = x.detach().requires_grad_()
         y = F.interpolate(leaf, scale_factor=3).pow(3)
         (grad,) = torch.autograd.grad(y.sum(), leaf, create_graph=True)
-        return [*found, grad.detach(), *torch.autograd.grad(grad.square().sum(), leaf)]
+        found += [grad.detach(), *torch.autograd.grad(grad.square().sum(), leaf)]
+        back = partial(ATEN.upsample_bilinear2d_backward, output_size=[6, 6])
+        back = partial(back, input_size=[2, 4, 4, 3], align_corners=False)
+        (grad,) = torch.autograd.grad(back(leaf).square().sum(), leaf)
+        return [*found, grad, torch.func.vmap(back)(torch.stack([x, -x]))]
 
     stock = all_of_them()
-    with switching.accelerated(*OPS):
-        hits = [switching.hits(op) for op in (*NEAREST, *SHUFFLES)]
+    with switching.accelerated(*NEAREST, BACKWARD, *SHUFFLES):
+        hits = [switching.hits(op) for op in (*NEAREST, BACKWARD, *SHUFFLES)]
         contract.exactly(all_of_them(), stock)
         assert all(h.accelerated for h in hits), hits
 
@@ -271,7 +347,7 @@ def test_modules_copies_autocast_threads_and_toggling() -> None:
         stock_cast = model(x)
     found: list[Tensor] = []
     with switching.accelerated(*OPS):
-        hits = [switching.hits(op) for op in (OPS[0], *OPS[2:])]
+        hits = [switching.hits(op) for op in (OPS[0], OPS[2], *SHUFFLES)]
         torch.testing.assert_close(copy.deepcopy(model)(x), stock)
         assert [h.accelerated for h in hits] == [1, 1, 1, 1]
         with torch.autocast("cpu", dtype=torch.bfloat16):

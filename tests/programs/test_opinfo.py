@@ -70,7 +70,10 @@ OURS: dict[str, tuple[str, ...]] = {
         "upsample_nearest2d",
         "upsample_nearest2d_backward",
     ),
-    "nn.functional.upsample_bilinear": ("upsample_bilinear2d",),
+    "nn.functional.upsample_bilinear": (
+        "upsample_bilinear2d",
+        "upsample_bilinear2d_backward",
+    ),
     "nn.functional.pixel_shuffle": ("pixel_shuffle", "pixel_unshuffle"),
     "index_select": ("index_select", "index_add"),
     "__getitem__": ("index",),

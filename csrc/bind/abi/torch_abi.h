@@ -375,6 +375,10 @@ typedef struct at_string {
       "_ZN2at3cpu19upsample_bilinear2dERKNS_6TensorEN3c108ArrayRefIlEEb"               \
       "St8optionalIdES8_",                                                             \
       (at_tensor, at_ints, bool, at_optional_real, at_optional_real))                  \
+    M(at_result, cpu_upsample_bilinear2d_backward,                                     \
+      "_ZN2at3cpu28upsample_bilinear2d_backwardERKNS_6TensorEN3c108ArrayRefIlEE"       \
+      "S6_bSt8optionalIdES8_",                                                         \
+      (at_tensor, at_ints, at_ints, bool, at_optional_real, at_optional_real))         \
     M(at_result, cpu_pixel_shuffle, "_ZN2at3cpu13pixel_shuffleERKNS_6TensorEl",        \
       (at_tensor, int64_t))                                                            \
     M(at_result, cpu_pixel_unshuffle, "_ZN2at3cpu15pixel_unshuffleERKNS_6TensorEl",    \
@@ -396,6 +400,18 @@ typedef struct at_string {
     M(at_result, cpu_index_add,                                                        \
       "_ZN2at3cpu9index_addERKNS_6TensorElS3_S3_RKN3c106ScalarE",                      \
       (at_tensor, int64_t, at_tensor, at_tensor, const at_scalar *))                   \
+    M(at_result, stack,                                                                \
+      "_ZN2at25compositeexplicitautograd5stackEN3c108ArrayRefINS_6TensorEEEl",         \
+      (at_tensor_span, int64_t))                                                       \
+    M(at_tensor, cpu_tanh_, "_ZN2at3cpu5tanh_ERNS_6TensorE", (at_tensor))              \
+    M(at_tensor, cpu_sigmoid_, "_ZN2at3cpu8sigmoid_ERNS_6TensorE", (at_tensor))        \
+    M(at_tensor, cpu_silu_, "_ZN2at3cpu5silu_ERNS_6TensorE", (at_tensor))              \
+    M(at_tensor, cpu_mish_, "_ZN2at3cpu5mish_ERNS_6TensorE", (at_tensor))              \
+    M(at_tensor, cpu_hardswish_, "_ZN2at3cpu10hardswish_ERNS_6TensorE", (at_tensor))   \
+    M(at_tensor, cpu_hardsigmoid_, "_ZN2at3cpu12hardsigmoid_ERNS_6TensorE",            \
+      (at_tensor))                                                                     \
+    M(at_tensor, cpu_elu_, "_ZN2at3cpu4elu_ERNS_6TensorERKN3c106ScalarES6_S6_",        \
+      (at_tensor, const at_scalar *, const at_scalar *, const at_scalar *))            \
     M(at_tensor, cpu_index_add_,                                                       \
       "_ZN2at3cpu10index_add_ERNS_6TensorElRKS1_S4_RKN3c106ScalarE",                   \
       (at_tensor, int64_t, at_tensor, at_tensor, const at_scalar *))                   \

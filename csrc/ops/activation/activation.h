@@ -54,10 +54,24 @@ typedef struct ptac_elu {
     bool is_result; /* a gradient is of that */
 } ptac_elu;
 
+/* As ATen's alpha, scale and input_scale say. */
+static inline ptac_elu ptac_elu_of(double alpha, double scale, double input_scale)
+{
+    return (ptac_elu){
+        .scale = (float)scale,
+        .scale_below = (float)alpha * (float)scale,
+        .input_scale = (float)input_scale,
+    };
+}
+
 /* Element i, in memory, has weight i / inner % channels; of 1 all have the same. */
 typedef struct ptac_prelu {
     int64_t inner, channels;
 } ptac_prelu;
+
+/* classify() of those that may work in place, which is a kind of its own. */
+#define PTAC_CURVE_KINDS "any", "in_place"
+ptac_reason ptac_classify_curve(const ptac_call *call, ptac_shape *shape);
 
 /* What every row accepts. */
 ptac_reason ptac_activation_accepts(const ptac_call *call);

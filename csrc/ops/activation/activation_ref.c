@@ -19,7 +19,7 @@ static ptac_reason classify_prelu(const ptac_call *call, ptac_shape *shape)
 }
 
 PTAC_SHAPES(PRELU_BACKWARD, classify_prelu, "planes", "pixels")
-PTAC_SHAPES(MISH, ptac_classify_elements, "any")
+PTAC_SHAPES(MISH, ptac_classify_curve, PTAC_CURVE_KINDS)
 PTAC_SHAPES(MISH_BACKWARD, ptac_classify_elements, "any")
 
 ptac_reason ptac_activation_accepts(const ptac_call *call)

@@ -20,15 +20,24 @@ static ptac_reason classify_gelu(const ptac_call *call, ptac_shape *shape)
     return why;
 }
 
+ptac_reason ptac_classify_curve(const ptac_call *call, ptac_shape *shape)
+{
+    const ptac_reason why = ptac_classify_elements(call, shape);
+
+    shape->kind =
+        call->outputs[0].data && call->outputs[0].data == call->inputs[0].data;
+    return why;
+}
+
 PTAC_SHAPES(GELU, classify_gelu, "erf", "tanh")
 PTAC_SHAPES(GELU_BACKWARD, classify_gelu, "erf", "tanh")
-PTAC_SHAPES(TANH, ptac_classify_elements, "any")
-PTAC_SHAPES(SIGMOID, ptac_classify_elements, "any")
-PTAC_SHAPES(SILU, ptac_classify_elements, "any")
+PTAC_SHAPES(TANH, ptac_classify_curve, PTAC_CURVE_KINDS)
+PTAC_SHAPES(SIGMOID, ptac_classify_curve, PTAC_CURVE_KINDS)
+PTAC_SHAPES(SILU, ptac_classify_curve, PTAC_CURVE_KINDS)
 PTAC_SHAPES(SILU_BACKWARD, ptac_classify_elements, "any")
-PTAC_SHAPES(HARDSWISH, ptac_classify_elements, "any")
+PTAC_SHAPES(HARDSWISH, ptac_classify_curve, PTAC_CURVE_KINDS)
 PTAC_SHAPES(HARDSWISH_BACKWARD, ptac_classify_elements, "any")
-PTAC_SHAPES(HARDSIGMOID, ptac_classify_elements, "any")
+PTAC_SHAPES(HARDSIGMOID, ptac_classify_curve, PTAC_CURVE_KINDS)
 PTAC_SHAPES(HARDSIGMOID_BACKWARD, ptac_classify_elements, "any")
 
 static double sigmoid_of(double x)

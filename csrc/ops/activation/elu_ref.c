@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-PTAC_SHAPES(ELU, ptac_classify_elements, "any")
+PTAC_SHAPES(ELU, ptac_classify_curve, PTAC_CURVE_KINDS)
 PTAC_SHAPES(ELU_BACKWARD, ptac_classify_elements, "any")
 
 static void elu(int64_t begin, int64_t end, void *context)

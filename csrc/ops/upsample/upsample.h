@@ -9,6 +9,8 @@
  *                                 output lies between, with weights, and then the rows.
  *                                 Level close: ATen's order of the sums is its
  *                                 compiler's. Indices and weights are ATen's.
+ *   upsample_bilinear2d_backward  grad_y -> grad_x; each gradient is added to its four
+ *                                 elements in turn, upper row first. Level exact.
  *
  * Tensors are of float32, NCHW or NHWC. No axis becomes shorter, and no ratio is above
  * 1: what ATen makes of others goes to stock.
@@ -122,6 +124,7 @@ ptac_reason ptac_upsample_accepts(const ptac_call *call);
 ptac_status ptac_nearest2d_by_definition(const ptac_call *call);
 ptac_status ptac_nearest2d_backward_by_definition(const ptac_call *call);
 ptac_status ptac_bilinear2d_by_definition(const ptac_call *call);
+ptac_status ptac_bilinear2d_backward_by_definition(const ptac_call *call);
 
 /* Threads share n rows, which cost so many elements together. */
 static inline void ptac_share_rows(int64_t n, int64_t elements, ptac_range_fn body,

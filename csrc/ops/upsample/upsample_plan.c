@@ -122,3 +122,38 @@ void *ptac_bilinear_plan_make(const ptac_call *call, int n_lanes,
                              picks + n_picks, &plan->second);
     return memory;
 }
+
+/* Elements never decrease along the outputs. */
+static void find_places(const ptac_upsample *p, const ptac_upsample_axis *axis,
+                        ptac_linear_place *places, int32_t *first)
+{
+    int64_t element = 0;
+
+    for (int64_t i = 0; i < axis->outputs; i++) {
+        places[i] = ptac_linear_at(p, axis, i);
+        while (element <= places[i].first)
+            first[element++] = (int32_t)i;
+    }
+    while (element <= axis->size)
+        first[element++] = (int32_t)axis->outputs;
+}
+
+void *ptac_bilinear_gradient_plan_make(const ptac_call *call,
+                                       ptac_bilinear_gradient_plan *plan)
+{
+    const ptac_upsample *p = call->params;
+    const size_t n_places = (size_t)(p->h.outputs + p->w.outputs);
+    const size_t n_firsts = (size_t)(p->h.size + 1 + p->w.size + 1);
+    void *memory =
+        ptac_scratch_take(n_places * sizeof *plan->rows + n_firsts * sizeof(int32_t));
+
+    if (!memory)
+        return NULL;
+    *plan = (ptac_bilinear_gradient_plan){.call = call, .rows = memory};
+    plan->columns = plan->rows + p->h.outputs;
+    plan->first_row = (int32_t *)(void *)(plan->rows + n_places);
+    plan->first_column = plan->first_row + p->h.size + 1;
+    find_places(p, &p->h, plan->rows, plan->first_row);
+    find_places(p, &p->w, plan->columns, plan->first_column);
+    return memory;
+}

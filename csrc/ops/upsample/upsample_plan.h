@@ -43,6 +43,17 @@ typedef struct ptac_bilinear_plan {
 } ptac_bilinear_plan;
 
 /*
+ * Where gradients go: element i of an axis is the first of outputs [first[i],
+ * first[i + 1]), and the second of those of i - 1.
+ */
+typedef struct ptac_bilinear_gradient_plan {
+    const ptac_call *call;
+    ptac_linear_place *rows, *columns;
+    int32_t *first_row, *first_column;
+    int lacked_memory; /* atomic: a thread found no scratch */
+} ptac_bilinear_gradient_plan;
+
+/*
  * Plans for vectors of n_lanes, or none where it is 0. The memory that comes back is
  * scratch, to be given back behind the call; NULL: there is none. has_picks says
  * whether the elements of each vector lie near enough to each other.
@@ -51,5 +62,7 @@ void *ptac_nearest_plan_make(const ptac_call *call, int n_lanes,
                              ptac_nearest_plan *plan, bool *has_picks);
 void *ptac_bilinear_plan_make(const ptac_call *call, int n_lanes,
                               ptac_bilinear_plan *plan, bool *has_picks);
+void *ptac_bilinear_gradient_plan_make(const ptac_call *call,
+                                       ptac_bilinear_gradient_plan *plan);
 
 #endif

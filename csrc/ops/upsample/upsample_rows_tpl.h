@@ -8,6 +8,7 @@
  */
 #include "ops/upsample/upsample_picks_tpl.h"
 
+#include "ops/upsample/bilinear2d_backward_tpl.h"
 #include "ops/upsample/bilinear2d_tpl.h"
 #include "ops/upsample/nearest2d_tpl.h"
 #include "ops/upsample/pixel_shuffle_tpl.h"

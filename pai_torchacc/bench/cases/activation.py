@@ -22,9 +22,11 @@ def cases() -> Iterator[Case]:
     for n in LENGTHS:
         for name in CURVES:
             yield _case(name, "any", n, partial(_curve, name, n))
+            yield _case(name, "in_place", n, partial(_in_place, name, n))
         for name in GRADIENTS:
             yield _case(name, "any", n, partial(_gradient, name, n))
         yield _case("elu", "any", n, partial(_curve, "elu", n))
+        yield _case("elu", "in_place", n, partial(_in_place, "elu", n))
         yield _case("elu_backward", "any", n, partial(_elu_backward, n))
         for kind, how in (("erf", "none"), ("tanh", "tanh")):
             yield _case("gelu", kind, n, partial(_curve, "gelu", n, approximate=how))
@@ -44,6 +46,13 @@ def _case(op: str, kind: str, n: int, *makes: partial[Call]) -> Case:
 def _curve(name: str, n: int, **options: str) -> Call:
     x, of = torch.randn(n), getattr(F, name)
     return lambda: of(x, **options)
+
+
+def _in_place(name: str, n: int) -> Call:
+    """Of the same numbers each time, which a copy brings back."""
+    x, y, of = torch.randn(n), torch.empty(n), getattr(torch._C._nn, f"{name}_", None)
+    of = of or getattr(torch, f"{name}_")
+    return lambda: of(y.copy_(x))
 
 
 def _gradient(name: str, n: int, **options: str) -> Call:

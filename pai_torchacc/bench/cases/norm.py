@@ -59,6 +59,9 @@ SHAPES: dict[str, tuple[tuple[Shape, ...], ...]] = {
 ACTIVATIONS = (nn.ReLU, nn.SiLU)
 """Behind a norm: the cheapest, and one that takes time of its own."""
 
+NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+"""By the dimensions of what they take."""
+
 HOPELESS = 10_000
 """Elements from which the row "scalar" takes long, and is not measured."""
 
@@ -101,8 +104,7 @@ def _with_activations() -> Iterator[Case]:
         if kind == "nchw_columns":  # small images of many, which are nchw_small here
             continue
         for size in sizes:
-            shapes = [shape for shape in size if len(shape) == len("NCHW")]
-            work = min(math.prod(shape) for shape in shapes)
+            shapes, work = _behind(kind, size)
             makes: list[Make] = [
                 partial(_chain, shape, kind.startswith("nhwc"), activation)
                 for shape in shapes
@@ -119,10 +121,16 @@ def _with_activations() -> Iterator[Case]:
             )
 
 
+def _behind(kind: str, size: tuple[Shape, ...]) -> tuple[list[Shape], int]:
+    """Give what may have an activation behind it, and its least work."""
+    shapes = [s for s in size if not (kind.startswith("nhwc") and len(s) > len("NCHW"))]
+    images = [math.prod(shape) for shape in shapes if len(shape) == len("NCHW")]
+    return shapes, min(images)
+
+
 def _in_training(kind: str, sizes: tuple[tuple[Shape, ...], ...]) -> Iterator[Case]:
     for size in sizes:
-        shapes = [shape for shape in size if len(shape) == len("NCHW")]
-        work = min(math.prod(shape) for shape in shapes)
+        shapes, work = _behind(kind, size)
         makes: list[Make] = [
             partial(_training, shape, kind.startswith("nhwc"), activation)
             for shape in shapes
@@ -158,7 +166,7 @@ def _forward(shape: Shape, channels_last: bool, training: bool) -> Call:
 
 def _chain(shape: Shape, channels_last: bool, activation: type[nn.Module]) -> Call:
     x = _draw(shape, channels_last)
-    net = nn.Sequential(nn.BatchNorm2d(shape[1]), activation()).eval()
+    net = nn.Sequential(NORMS[len(shape)](shape[1]), activation()).eval()
     for parameter in net.parameters():
         parameter.requires_grad_(False)
     return lambda: net(x)
@@ -166,7 +174,7 @@ def _chain(shape: Shape, channels_last: bool, activation: type[nn.Module]) -> Ca
 
 def _training(shape: Shape, channels_last: bool, activation: type[nn.Module]) -> Call:
     x = _draw(shape, channels_last).requires_grad_()
-    net = nn.Sequential(nn.BatchNorm2d(shape[1]), activation())
+    net = nn.Sequential(NORMS[len(shape)](shape[1]), activation())
     grad, wanted = torch.randn_like(x), [x, *net.parameters()]
     return lambda: torch.autograd.grad(net(x), wanted, grad)
 

@@ -29,6 +29,16 @@ LARGE: tuple[Size, ...] = (
     (1, 64, 112, 112),
 )
 NARROW_BELOW = 32
+FEW_BELOW = 16
+ENLARGED_MUCH: tuple[tuple[Size, int], ...] = (
+    ((1, 1, 28, 28), 2),
+    ((1, 3, 112, 112), 2),
+    ((1, 8, 28, 28), 8),
+    ((1, 21, 28, 28), 8),
+    ((1, 21, 65, 65), 8),
+    ((1, 256, 1, 1), 28),
+)
+"""Classes of segmentation, a pooled image beside others, and few planes."""
 SHUFFLED = (48, 96, 256)
 NARROWLY_SHUFFLED = (8, 12, 14)
 
@@ -49,6 +59,8 @@ def cases() -> Iterator[Case]:
         yield _case(
             "upsample_nearest2d_backward", "nchw" + narrow, 9 * prod(sizes), make
         )
+    for sizes, factor in ENLARGED_MUCH:
+        yield from _enlarged(sizes, factor)
     for factor in (2, 3, 4):
         yield from _shuffled(f"by_{factor}", factor, 9, SHUFFLED)
     for factor in (2, 3, 4):
@@ -62,11 +74,21 @@ def _upsampled(
         "upsample_nearest2d": nearest,
         "upsample_nearest2d_backward": backward,
         "upsample_bilinear2d": bilinear,
+        "upsample_bilinear2d_backward": "nchw",
     }
     for sizes in shapes:
         for op, kind in kinds.items():
             make = partial(MAKES[op], sizes, 2, False)
             yield _case(op, kind, 4 * prod(sizes), make)
+
+
+def _enlarged(sizes: Size, factor: int) -> Iterator[Case]:
+    op, work = "upsample_bilinear2d_backward", factor**2 * prod(sizes)
+    few = "_few" if sizes[0] * sizes[1] < FEW_BELOW else ""
+    make = partial(_bilinear_backward, sizes, factor)
+    yield _case(op, "nchw" + few, work, partial(make, False))
+    if sizes[1] > 1:
+        yield _case(op, "nhwc", work, partial(make, True))
 
 
 def _shuffled(
@@ -106,6 +128,15 @@ def _nearest_backward(sizes: Size, factor: int, nhwc: bool) -> Call:
     )
 
 
+def _bilinear_backward(sizes: Size, factor: int, nhwc: bool) -> Call:
+    n, channels, h, w = sizes
+    grad = _images((n, channels, factor * h, factor * w), nhwc)
+    size = grad.shape[2:]
+    return lambda: ATEN.upsample_bilinear2d_backward(
+        grad, size, sizes, False, None, None
+    )
+
+
 def _shuffle(sizes: Size, factor: int) -> Call:
     x = torch.randn(sizes)
     return lambda: F.pixel_shuffle(x, factor)
@@ -120,4 +151,5 @@ MAKES = {
     "upsample_nearest2d": _nearest,
     "upsample_nearest2d_backward": _nearest_backward,
     "upsample_bilinear2d": _bilinear,
+    "upsample_bilinear2d_backward": _bilinear_backward,
 }

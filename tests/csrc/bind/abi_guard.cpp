@@ -103,7 +103,9 @@
 #include <ATen/ops/silu_cpu_dispatch.h>
 #include <ATen/ops/smooth_l1_loss_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/smooth_l1_loss_cpu_dispatch.h>
+#include <ATen/ops/stack_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/tanh_cpu_dispatch.h>
+#include <ATen/ops/upsample_bilinear2d_backward_cpu_dispatch.h>
 #include <ATen/ops/upsample_bilinear2d_cpu_dispatch.h>
 #include <ATen/ops/upsample_nearest2d_backward_cpu_dispatch.h>
 #include <ATen/ops/upsample_nearest2d_cpu_dispatch.h>
@@ -312,6 +314,7 @@ constexpr auto autocast_cast =
 constexpr auto autocast_enter = &at::autocast::increment_nesting;
 constexpr auto autocast_leave = &at::autocast::decrement_nesting;
 constexpr auto onednn_is_allowed = &at::Context::userEnabledMkldnn;
+constexpr auto stack = &at::compositeexplicitautograd::stack;
 constexpr auto convolution = &at::compositeexplicitautograd::convolution;
 constexpr auto convolution_backward =
     &at::compositeexplicitautograd::convolution_backward;
@@ -368,6 +371,8 @@ constexpr auto smooth_l1_loss_backward =
 constexpr auto cpu_upsample_nearest2d = &at::cpu::upsample_nearest2d;
 constexpr auto cpu_upsample_nearest2d_backward = &at::cpu::upsample_nearest2d_backward;
 constexpr auto cpu_upsample_bilinear2d = &at::cpu::upsample_bilinear2d;
+constexpr auto cpu_upsample_bilinear2d_backward =
+    &at::cpu::upsample_bilinear2d_backward;
 constexpr auto cpu_pixel_shuffle = &at::cpu::pixel_shuffle;
 constexpr auto cpu_pixel_unshuffle = &at::cpu::pixel_unshuffle;
 constexpr auto cpu_mm = &at::cpu::mm;
@@ -379,6 +384,13 @@ constexpr auto cpu_index = &at::cpu::index;
 constexpr auto cpu_gather = &at::cpu::gather;
 constexpr auto cpu_index_add = &at::cpu::index_add;
 constexpr auto cpu_index_add_ = &at::cpu::index_add_;
+constexpr auto cpu_tanh_ = &at::cpu::tanh_;
+constexpr auto cpu_sigmoid_ = &at::cpu::sigmoid_;
+constexpr auto cpu_silu_ = &at::cpu::silu_;
+constexpr auto cpu_mish_ = &at::cpu::mish_;
+constexpr auto cpu_hardswish_ = &at::cpu::hardswish_;
+constexpr auto cpu_hardsigmoid_ = &at::cpu::hardsigmoid_;
+constexpr auto cpu_elu_ = &at::cpu::elu_;
 constexpr auto cpu_scalar = &at::cpu::_local_scalar_dense;
 constexpr auto cpu_scatter_add = &at::cpu::scatter_add;
 constexpr auto cpu_scatter_add_ = &at::cpu::scatter_add_;

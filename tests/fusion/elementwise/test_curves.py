@@ -156,7 +156,7 @@ def test_relatives_of_elu(row: str) -> None:
     with switching.accelerated("elu", "elu_backward", row=row):
         hits = [switching.hits(op) for op in ("elu", "elu_backward")]
         contract.hold(case)
-        assert [h.accelerated for h in hits] == [3, 4]
+        assert [h.accelerated for h in hits] == [4, 4]
         assert torch.autograd.gradgradcheck(
             F.elu, (torch.randn(9).double() - 1).requires_grad_()
         )
@@ -272,12 +272,9 @@ def test_layouts_and_dtypes(name: str, number: int) -> None:
             contract.exactly(a, b)
 
 
-def test_in_place_and_out_are_stocks() -> None:
+def test_out_is_stocks() -> None:
     x, out = torch.randn(50, 7), torch.empty(50, 7)
     calls: list[Callable[[], Tensor]] = [
-        lambda: x.clone().tanh_(),
-        lambda: x.clone().sigmoid_(),
-        lambda: F.silu(x.clone(), inplace=True),
         lambda: torch.tanh(x, out=out),
         lambda: torch.sigmoid(x, out=out).clone(),
     ]

@@ -1,4 +1,4 @@
-"""A BatchNorm2d in training and the activation behind it, by stock and accelerated."""
+"""A BatchNorm in training and the activation behind it, by stock and accelerated."""
 
 from __future__ import annotations
 
@@ -19,9 +19,15 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 LAYOUTS = torch.contiguous_format, torch.channels_last
 
 
-def chain(channels: int, act: str = "relu6", **options: Any) -> nn.Sequential:
+NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+"""By the dimensions of what they take."""
+
+
+def chain(
+    channels: int, act: str = "relu6", *, n_dims: int = 4, **options: Any
+) -> nn.Sequential:
     """With parameters and statistics that are not those of a new one."""
-    norm = nn.BatchNorm2d(channels, **options)
+    norm = NORMS[n_dims](channels, **options)
     with torch.no_grad():
         for t in (*norm.parameters(), norm.running_mean):
             if t is not None:

@@ -1,4 +1,4 @@
-"""A BatchNorm1d of rows in eval mode, with the activation and Dropout behind it."""
+"""A BatchNorm1d or 3d in eval mode, with the activation and Dropout behind it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,16 @@ def norm(channels: int, **options: bool) -> nn.BatchNorm1d:
         if made.running_mean is not None:
             made.running_mean.normal_()
             made.running_var.uniform_(0.3, 2)
+    return made
+
+
+def last(volumes: Tensor) -> Tensor:
+    return volumes.to(memory_format=torch.channels_last_3d)
+
+
+def volume_norm(channels: int) -> nn.BatchNorm3d:
+    made = nn.BatchNorm3d(channels).eval()
+    made.load_state_dict(norm(channels).state_dict())
     return made
 
 
@@ -67,7 +77,14 @@ def test_what_is_served() -> None:
         (nn.Sequential(net, nn.ReLU()), x, 1),
         (nn.Sequential(net, nn.ReLU()), x.t()[:, :12].contiguous().t(), 0),
         (nn.Sequential(net, nn.Identity()), x, 0),
-        (nn.Sequential(net, nn.ReLU()), torch.randn(4, 12, 5), 0),
+        (nn.Sequential(net, nn.ReLU()), torch.randn(4, 12, 5), 1),
+        (nn.Sequential(net, nn.ReLU()), torch.randn(4, 5, 12).transpose(1, 2), 0),
+        (nn.Sequential(volume_norm(12), nn.SiLU()), torch.randn(2, 12, 3, 4, 5), 1),
+        (
+            nn.Sequential(volume_norm(12), nn.SiLU()),
+            last(torch.randn(2, 12, 1, 1, 1)),
+            0,
+        ),
         (nn.Sequential(norm(12, track_running_stats=False), nn.ReLU()), x, 0),
         (nn.Sequential(norm(12, affine=False), nn.ReLU()), x, 1),
         (nn.Sequential(norm(12).double(), nn.ReLU()), x.double(), 0),
@@ -105,11 +122,17 @@ def test_what_is_called() -> None:
         hits = switching.hits(OP)
         torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-5)
         assert hits.accelerated == 1
-    with (
-        pytest.raises(ValueError, match="expected 2D or 3D"),
-        switching.accelerated(OP),
+    for made, given, wanted in (
+        (norm(12), x[0], "2D or 3D"),
+        (norm(12), x[:, :, None, None], "2D or 3D"),
+        (volume_norm(12), x, "5D"),
+        (nn.BatchNorm2d(12).eval(), x, "4D"),
     ):
-        nn.Sequential(norm(12), nn.ReLU())(x[0])
+        with (
+            pytest.raises(ValueError, match=f"expected {wanted}"),
+            switching.accelerated(OP),
+        ):
+            nn.Sequential(made, nn.ReLU())(given)
 
 
 def test_training_is_as_ever() -> None:
@@ -129,6 +152,6 @@ def test_training_is_as_ever() -> None:
         with switching.accelerated(OP):
             hits = switching.hits(OP)
             ours = run(copy.deepcopy(model))
-            assert hits.accelerated == 0
+            assert hits.accelerated == int(mode)
         for a, b in zip(ours, stock, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

@@ -30,6 +30,10 @@ SHAPES = (
     (16, 8, 2, 2),
     (2, 2, 70, 131),
     (33, 101, 1, 1),
+    (50, 104),
+    (20, 9),
+    (6, 104, 17),
+    (2, 101, 3, 5, 4),
 )
 """Of fewer than 100 channels the contract asks for many seeds."""
 
@@ -47,8 +51,10 @@ def case_of(
     shape: tuple[int, ...], act: str, layout: torch.memory_format, affine: bool
 ) -> contract.Case:
     def case(dtype: torch.dtype) -> dict[str, Tensor]:
-        x = (3 * contract.draw(*shape, dtype=dtype) + 1).to(memory_format=layout)
-        net = chain(shape[1], act, affine=affine).to(dtype)
+        x = 3 * contract.draw(*shape, dtype=dtype) + 1
+        if len(shape) == 4:
+            x = x.to(memory_format=layout)
+        net = chain(shape[1], act, n_dims=len(shape), affine=affine).to(dtype)
         grad = contract.draw(*shape, dtype=dtype)
         return results(net, x.requires_grad_(), grad)
 
@@ -60,7 +66,7 @@ def case_of(
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_contract(row: str, act: str, shape: tuple[int, ...]) -> None:
     with switching.accelerated(*OPS, row=row):
-        for layout in LAYOUTS:
+        for layout in LAYOUTS if len(shape) == 4 else LAYOUTS[:1]:
             hits = [switching.hits(op) for op in OPS]
             contract.hold(case_of(shape, act, layout, act != "silu_"))
             assert all(h.accelerated >= 1 for h in hits)
@@ -76,6 +82,8 @@ def test_contract(row: str, act: str, shape: tuple[int, ...]) -> None:
         {"momentum": 1.0},
         {"affine": False},
         {"track_running_stats": False},
+        {"momentum": None},
+        {"momentum": None, "track_running_stats": False},
     ],
     ids=str,
 )
@@ -99,9 +107,41 @@ def test_without_statistics_of_its_own() -> None:
 
     agree(lambda: steps("num_batches_tracked", None), 2)
     agree(lambda: steps("num_batches_tracked", torch.tensor(3, dtype=torch.int32)), 0)
-    agree(lambda: steps("momentum", None), 0)
+    agree(lambda: steps("momentum", None), 2)
+    agree(lambda: steps("momentum", 1), 0)
+    agree(lambda: steps("num_batches_tracked", torch.tensor(6)), 2)
     agree(lambda: steps("eps", 1), 0)
     agree(lambda: steps("track_running_stats", False), 2)
+
+
+def test_means_of_all_batches() -> None:
+    def steps(counted: int | None) -> Any:
+        net = chain(7, momentum=None)
+        count = net[0].num_batches_tracked
+        net[0].num_batches_tracked = None if counted is None else count + counted
+        return trained(net, torch.randn(6, 7, 5, 9), 3)
+
+    agree(lambda: steps(0), 3)
+    agree(lambda: steps(5), 3)
+    agree(lambda: steps(None), 3)
+    with pytest.raises(ZeroDivisionError), switching.accelerated(*OPS):
+        steps(-1)
+
+
+def test_without_statistics_eval_mode_goes_by_the_batch() -> None:
+    def steps(n_dims: int, **attributes: Any) -> Any:
+        net = chain(7, n_dims=n_dims, track_running_stats=False).eval()
+        for name, value in attributes.items():
+            setattr(net[0], name, value)
+        seen = trained(net, torch.randn(6, 7, *(5, 9, 3)[: n_dims - 2]), 2)
+        with torch.no_grad():
+            return [*seen, net(torch.randn(3, 7, *[4] * (n_dims - 2)))]
+
+    for n_dims in (2, 3, 4, 5):
+        agree(lambda n=n_dims: steps(n), 2)
+    agree(lambda: steps(4, track_running_stats=True), 2)
+    agree(lambda: steps(4, track_running_stats=0), 0)
+    agree(lambda: steps(4, running_mean=torch.zeros(7), running_var=torch.ones(7)), 0)
 
 
 @pytest.mark.parametrize("which", range(8))
@@ -146,10 +186,21 @@ def test_what_x_may_be() -> None:
         (torch.randn(8, 6, 1, 1).to(memory_format=torch.channels_last), 1),
         (torch.randn(2, 6, 5, 4, dtype=torch.float64), 0),
         (torch.randn(2, 6, 5, 4, dtype=torch.bfloat16), 0),
+        (torch.randn(9, 6), 1),
+        (torch.randn(9, 12)[:, ::2], 0),
+        (torch.randn(6, 9).t(), 0),
+        (torch.randn(9, 6, 1), 1),
+        (torch.randn(9, 6, 8).transpose(0, 2), 0),
+        (torch.randn(9, 5, 6).transpose(1, 2), 0),
+        (torch.randn(2, 6, 3, 5, 4), 1),
+        (torch.randn(2, 6, 1, 1, 1), 1),
+        (torch.randn(2, 1, 3, 5, 4), 1),
+        (torch.randn(2, 6, 1, 1, 1).to(memory_format=torch.channels_last_3d), 0),
+        (torch.randn(2, 6, 3, 5, 4).to(memory_format=torch.channels_last_3d), 0),
     ):
 
         def program(x: Tensor = x) -> Any:
-            net = chain(6).to(x.dtype)
+            net = chain(x.shape[1], n_dims=x.dim()).to(x.dtype)
             return trained(net, x)
 
         agree(program, n)

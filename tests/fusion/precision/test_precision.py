@@ -120,21 +120,6 @@ def test_conv(shape: str, last: str) -> None:
 
 
 @needs_bf16
-def test_conv_that_is_not_ours() -> None:
-    x = torch.randn(2, 8, 9, 9)
-    for call, reason in (
-        (lambda: F.conv2d(x, torch.randn(8, 2, 3, 3), groups=4), "shape"),
-        (lambda: F.conv2d(x, torch.randn(8, 8, 3, 3), dilation=2), "shape"),
-        (lambda: F.conv1d(x[0], torch.randn(8, 9, 3)), "shape"),
-        (lambda: F.conv_transpose2d(x, torch.randn(8, 8, 3, 3)), "argument"),
-        (lambda: F.conv2d(x.bfloat16(), torch.randn(8, 8, 3, 3).bfloat16()), "dtype"),
-    ):
-        with rounding("conv2d") as hits:
-            call()
-            assert hits["conv2d"].forwarded == {reason: 1}
-
-
-@needs_bf16
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_chain(layout: torch.memory_format) -> None:
     """BatchNorm and ReLU behind a convolution are added in float32."""

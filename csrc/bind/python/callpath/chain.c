@@ -3,6 +3,8 @@
  */
 #include "bind/python/callpath/chain.h"
 
+#include <math.h>
+
 enum {
     NORMS = PTAC_KIND_BIT(BATCH_NORM2D),
     POOLS = PTAC_KIND_BIT(MAX_POOL2D),
@@ -99,19 +101,43 @@ static bool read_norm(PyObject *attributes, ptac_chain *c)
     return true;
 }
 
+/* The share of a batch in the running statistics. */
+static bool read_momentum(PyObject *attributes, ptac_chain *c)
+{
+    c->momentum = NAN;
+    return is_exactly(attributes, ptac_names.momentum, Py_None) ||
+           read_float(attributes, ptac_names.momentum, &c->momentum);
+}
+
+/* In eval mode a norm goes by the batch where it has no statistics of its own. */
+static bool lacks_statistics(PyObject *attributes)
+{
+    PyObject *mean = ptac_module_buffer(attributes, ptac_names.running_mean);
+    PyObject *variance = ptac_module_buffer(attributes, ptac_names.running_var);
+    const bool lacks = mean == Py_None && variance == Py_None;
+
+    Py_XDECREF(mean);
+    Py_XDECREF(variance);
+    return lacks;
+}
+
 /*
  * One that normalises by the statistics of the batch, of which its running ones take a
- * fixed share, if it has any. Whether its tensors are plain is not asked here.
+ * share, if it has any. Whether its tensors are plain is not asked here.
  */
 static bool read_training_norm(PyObject *attributes, ptac_chain *c)
 {
-    const bool tracks = is_exactly(attributes, ptac_names.track_running_stats, Py_True);
+    const bool trains = is_exactly(attributes, ptac_names.training, Py_True);
+    const bool is_tracking =
+        is_exactly(attributes, ptac_names.track_running_stats, Py_True);
+    const bool tracks = trains && is_tracking;
 
-    if (!is_exactly(attributes, ptac_names.training, Py_True) ||
-        (!tracks &&
+    if (!trains && (!is_exactly(attributes, ptac_names.training, Py_False) ||
+                    !lacks_statistics(attributes)))
+        return false;
+    if ((!is_tracking &&
          !is_exactly(attributes, ptac_names.track_running_stats, Py_False)) ||
-        !read_eps(attributes, c) ||
-        !read_float(attributes, ptac_names.momentum, &c->momentum))
+        !read_eps(attributes, c) || !read_momentum(attributes, c))
         return false;
     c->norm[PTAC_NORM_WEIGHT] = ptac_module_parameter(attributes, ptac_names.weight);
     c->norm[PTAC_NORM_BIAS] = ptac_module_parameter(attributes, ptac_names.bias);

@@ -23,10 +23,10 @@ enum {
 typedef struct ptac_chain {
     PyObject *layer;                   /* borrowed */
     PyObject *attributes;              /* the layer's dictionary, owned */
-    PyObject *norm[PTAC_NORM_TENSORS]; /* of a BatchNorm2d, plain tensors, owned */
+    PyObject *norm[PTAC_NORM_TENSORS]; /* of the norm, plain tensors, owned */
     PyObject *n_batches;               /* that it has seen, or None; by_batch, owned */
-    double eps, momentum;
-    ptac_module_kind norm_kind; /* of a chain that begins with its norm */
+    double eps, momentum;              /* NAN: the mean of all batches so far */
+    ptac_module_kind norm_kind;        /* of a chain that begins with its norm */
     bool with_norm, with_pool, by_batch;
     ptac_act activation;
     Py_ssize_t n; /* modules, the layer included */
@@ -60,8 +60,8 @@ bool ptac_chain_read(PyObject *modules, Py_ssize_t at, unsigned followers,
 void ptac_chain_drop(ptac_chain *chain);
 
 /*
- * The same of a chain that begins with its BatchNorm1d or 2d, in either mode, of which
- * it may be all; n is then the norm, the activation, and a Dropout that drops nothing.
+ * The same of a chain that begins with its BatchNorm, in either mode, of which it may
+ * be all; n is then the norm, the activation, and a Dropout that drops nothing.
  */
 bool ptac_chain_read_norm(const ptac_chain_start *start, unsigned followers,
                           ptac_chain *chain);
@@ -82,9 +82,9 @@ PyObject *ptac_fp8_linear_chain(ptac_chain *chain, PyObject *x);
 PyObject *ptac_relu_pool_chain(const ptac_chain_start *start, Py_ssize_t *n);
 
 /*
- * batch_norm_act of the BatchNorm2d at start and of the activation that may be behind
- * it, in eval mode on x itself where nobody has that; *n is how many these are. None
- * where they have to be called, as BatchNorm1d in training and of anything but rows.
+ * batch_norm_act of the BatchNorm at start and of the activation that may be behind it,
+ * in eval mode on x itself where nobody has that; *n is how many these are. None where
+ * they have to be called.
  */
 PyObject *ptac_norm_chain(const ptac_chain_start *start, Py_ssize_t *n);
 

@@ -17,6 +17,7 @@
     KIND(CONV2D, "Conv2d")                                                             \
     KIND(BATCH_NORM1D, "BatchNorm1d")                                                  \
     KIND(BATCH_NORM2D, "BatchNorm2d")                                                  \
+    KIND(BATCH_NORM3D, "BatchNorm3d")                                                  \
     KIND(MAX_POOL2D, "MaxPool2d")                                                      \
     KIND(RELU, "ReLU")                                                                 \
     KIND(RELU6, "ReLU6")                                                               \

@@ -48,6 +48,7 @@ static const layer_kind layers[PTAC_N_MODULES + 1] = {
                             ptac_conv_may_be_ours, ptac_conv_chain},
     [PTAC_MODULE_BATCH_NORM1D] = {.run_first = ptac_norm_chain},
     [PTAC_MODULE_BATCH_NORM2D] = {.run_first = ptac_norm_chain},
+    [PTAC_MODULE_BATCH_NORM3D] = {.run_first = ptac_norm_chain},
     [PTAC_MODULE_RELU] = {.run_first = ptac_relu_pool_chain},
     [PTAC_MODULE_INT8_LINEAR] = {NULL, PTAC_OP_INT8_LINEAR, PTAC_KIND_BIT(RELU), NULL,
                                  ptac_int8_linear_chain},

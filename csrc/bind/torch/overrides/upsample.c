@@ -1,5 +1,5 @@
 /*
- * upsample.c - aten::upsample_nearest2d and its backward, aten::upsample_bilinear2d,
+ * upsample.c - aten::upsample_nearest2d, aten::upsample_bilinear2d, their backwards,
  * aten::pixel_shuffle and aten::pixel_unshuffle.
  */
 #include "bind/torch/overrides/override.h"
@@ -72,13 +72,11 @@ static ptac_reason read_nearest(const ptac_arguments *args, const ptac_call *cal
     return fit(p, sizes[0], sizes[1], outputs);
 }
 
-static ptac_reason read_nearest_backward(const ptac_arguments *args,
-                                         const ptac_call *call, void *params,
-                                         ptac_outputs *outputs)
+/* Gradients of what a call enlarged to sizes from of_x. */
+static ptac_reason read_gradient(const ptac_view *grad, const ptac_dims *sizes,
+                                 const ptac_dims *of_x, ptac_upsample *p,
+                                 ptac_outputs *outputs)
 {
-    const ptac_view *grad = &call->inputs[0];
-    const ptac_dims *sizes = &args->at[1].ints, *of_x = &args->at[2].ints;
-    ptac_upsample *p = params;
     const ptac_reason why = read_images(grad, sizes, p, outputs);
 
     if (why)
@@ -86,6 +84,20 @@ static ptac_reason read_nearest_backward(const ptac_arguments *args,
     if (of_x->n != 4 || of_x->values[0] != p->n || of_x->values[1] != p->channels ||
         grad->sizes[2] != sizes->values[0] || grad->sizes[3] != sizes->values[1])
         return PTAC_ARGUMENT;
+    return PTAC_TAKE;
+}
+
+static ptac_reason read_nearest_backward(const ptac_arguments *args,
+                                         const ptac_call *call, void *params,
+                                         ptac_outputs *outputs)
+{
+    const ptac_view *grad = &call->inputs[0];
+    const ptac_dims *sizes = &args->at[1].ints, *of_x = &args->at[2].ints;
+    ptac_upsample *p = params;
+    const ptac_reason why = read_gradient(grad, sizes, of_x, p, outputs);
+
+    if (why)
+        return why;
     p->h = ptac_nearest_axis(of_x->values[2], sizes->values[0], scale_of(&args->at[3]),
                              true);
     p->w = ptac_nearest_axis(of_x->values[3], sizes->values[1], scale_of(&args->at[4]),
@@ -110,6 +122,26 @@ static ptac_reason read_bilinear(const ptac_arguments *args, const ptac_call *ca
     p->h = ptac_linear_axis(x->sizes[2], sizes[0], scale_of(&args->at[3]), p);
     p->w = ptac_linear_axis(x->sizes[3], sizes[1], scale_of(&args->at[4]), p);
     return fit(p, sizes[0], sizes[1], outputs);
+}
+
+static ptac_reason read_bilinear_backward(const ptac_arguments *args,
+                                          const ptac_call *call, void *params,
+                                          ptac_outputs *outputs)
+{
+    const ptac_view *grad = &call->inputs[0];
+    const ptac_dims *sizes = &args->at[1].ints, *of_x = &args->at[2].ints;
+    ptac_upsample *p = params;
+    const ptac_reason why = read_gradient(grad, sizes, of_x, p, outputs);
+
+    if (why)
+        return why;
+    p->is_fused = ptac_the_host.fma;
+    p->align_corners = args->at[3].truth;
+    p->h =
+        ptac_linear_axis(of_x->values[2], sizes->values[0], scale_of(&args->at[4]), p);
+    p->w =
+        ptac_linear_axis(of_x->values[3], sizes->values[1], scale_of(&args->at[5]), p);
+    return fit(p, of_x->values[2], of_x->values[3], outputs);
 }
 
 /* Sizes but for the last three are batches. Results in NHWC are stock's. */
@@ -180,6 +212,18 @@ static ptac_override upsample_bilinear2d = {
 };
 PTAC_OVERRIDE(upsample_bilinear2d, cpu_upsample_bilinear2d, TENSOR(0), INTS(1), BOOL(2),
               OPTIONAL_REAL(3), OPTIONAL_REAL(4))
+
+static ptac_override upsample_bilinear2d_backward = {
+    .schema = "upsample_bilinear2d_backward(Tensor grad_output, SymInt[2] output_size, "
+              "SymInt[4] input_size, bool align_corners, float? scales_h=None, "
+              "float? scales_w=None) -> Tensor",
+    .op = PTAC_OP_UPSAMPLE_BILINEAR2D_BACKWARD,
+    .out = "aten::upsample_bilinear2d_backward.grad_input",
+    .n_inputs = 1,
+    .read = read_bilinear_backward,
+};
+PTAC_OVERRIDE(upsample_bilinear2d_backward, cpu_upsample_bilinear2d_backward, TENSOR(0),
+              INTS(1), INTS(2), BOOL(3), OPTIONAL_REAL(4), OPTIONAL_REAL(5))
 
 /* The overloads "out" of these two call the operators themselves. */
 static ptac_override pixel_shuffle = {

@@ -54,7 +54,10 @@ static void make_mish_of(rng *r, test_call *c, ptac_op op, int n_inputs)
     c->call.op = op;
     for (int i = 0; i < n_inputs; i++)
         fill(r, test_input(c, PTAC_F32, 1, &n, false), n, i + 1 < n_inputs);
-    test_output(c, PTAC_F32, 1, &n, false);
+    if (n_inputs == 1 && rng_chance(r, 30))
+        test_output_in_place(c, 0);
+    else
+        test_output(c, PTAC_F32, 1, &n, false);
     snprintf(c->note, sizeof c->note, "%lld elements", (long long)n);
 }
 

@@ -20,6 +20,14 @@ static void fill(rng *r, float *x, int64_t n, bool is_gradient)
         fill_smooth(r, PTAC_F32, x, n, (double)RNG_PICK(r, 1, 4, 30, 120));
 }
 
+static void add_output(rng *r, test_call *c, int64_t n, bool may_be_in_place)
+{
+    if (may_be_in_place && rng_chance(r, 30))
+        test_output_in_place(c, 0);
+    else
+        test_output(c, PTAC_F32, 1, &n, false);
+}
+
 /* Scales as ELU, CELU and SELU give them. */
 static void make_elu(rng *r, test_call *c, ptac_op op, int n_inputs)
 {
@@ -33,7 +41,7 @@ static void make_elu(rng *r, test_call *c, ptac_op op, int n_inputs)
                     .is_result = n_inputs > 1 && rng_chance(r, 50)};
     for (int i = 0; i < n_inputs; i++)
         fill(r, test_input(c, PTAC_F32, 1, &n, false), n, n_inputs > 1);
-    test_output(c, PTAC_F32, 1, &n, false);
+    add_output(r, c, n, n_inputs == 1);
     c->may_be_given_back = op == PTAC_OP_ELU_BACKWARD;
     snprintf(c->note, sizeof c->note, "%lld elements", (long long)n);
 }
@@ -48,7 +56,7 @@ static void make(rng *r, test_call *c, ptac_op op, int n_inputs)
     p->is_onednn = rng_chance(r, 50);
     for (int i = 0; i < n_inputs; i++)
         fill(r, test_input(c, PTAC_F32, 1, &n, false), n, i + 1 < n_inputs);
-    test_output(c, PTAC_F32, 1, &n, false);
+    add_output(r, c, n, n_inputs == 1 && op != PTAC_OP_GELU);
     c->may_be_given_back = op == PTAC_OP_HARDSWISH_BACKWARD;
     snprintf(c->note, sizeof c->note, "%lld elements%s", (long long)n,
              p->is_tanh ? ", by tanh" : "");

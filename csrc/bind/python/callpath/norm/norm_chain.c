@@ -1,6 +1,6 @@
 /*
- * norm_chain.c - a BatchNorm2d, or a BatchNorm1d of rows, and the activation behind it,
- * run as one batch_norm_act; in eval mode here, else in norm_chain_training.c.
+ * norm_chain.c - a BatchNorm and the activation behind it, run as one
+ * batch_norm_act: by running statistics here, else in norm_chain_training.c.
  */
 #include "bind/python/callpath/norm/norm_chain.h"
 
@@ -21,44 +21,70 @@ ptac_reason ptac_norm_read_channels(PyObject *tensor, int64_t n_channels,
     return ptac_vector_reason(view, n_channels);
 }
 
-ptac_reason ptac_norm_read_images(const ptac_view *x, ptac_channel_norm *p,
-                                  bool *channels_last)
+bool ptac_norm_takes(ptac_module_kind kind, int n_dims)
 {
-    if (x->n_dims != 4)
+    switch (kind) {
+    case PTAC_MODULE_BATCH_NORM1D:
+        return n_dims == 2 || n_dims == 3;
+    case PTAC_MODULE_BATCH_NORM2D:
+        return n_dims == 4;
+    default:
+        return kind == PTAC_MODULE_BATCH_NORM3D && n_dims == 5;
+    }
+}
+
+/* Volumes whose channels may be last are torch's. */
+ptac_reason ptac_norm_read_x(const ptac_view *x, ptac_channel_norm *p,
+                             bool *channels_last)
+{
+    if (x->n_dims < 2 || x->n_dims > 5)
         return PTAC_SHAPE;
     *channels_last = !ptac_view_is_contiguous(x);
-    if (*channels_last && !ptac_view_is_channels_last(x))
+    if (*channels_last && (x->n_dims != 4 || !ptac_view_is_channels_last(x)))
+        return PTAC_LAYOUT;
+    if (x->n_dims == 5 && ptac_view_suggests_channels_last(x))
         return PTAC_LAYOUT;
     p->n_channels = x->sizes[1];
-    p->n_pixels = *channels_last ? 1 : x->sizes[2] * x->sizes[3];
-    p->n_images = x->sizes[0] * (*channels_last ? x->sizes[2] * x->sizes[3] : 1);
+    p->n_images = x->sizes[0];
+    p->n_pixels = 1;
+    for (int i = 2; i < x->n_dims; i++)
+        *(*channels_last ? &p->n_images : &p->n_pixels) *= x->sizes[i];
     return PTAC_TAKE;
 }
 
-/* A matrix, whose columns are channels. */
-static ptac_reason read_rows(const ptac_view *x, ptac_channel_norm *p)
+void ptac_norm_strides(const ptac_view *x, bool channels_last, int64_t *strides)
 {
-    if (x->n_dims != 2)
-        return PTAC_SHAPE;
-    if (!ptac_view_is_contiguous(x))
-        return PTAC_LAYOUT;
-    p->n_images = x->sizes[0];
-    p->n_channels = x->sizes[1];
-    p->n_pixels = 1;
-    return PTAC_TAKE;
+    int64_t stride = 1;
+
+    if (x->n_dims == 4) {
+        ptac_image_strides(4, x->sizes, channels_last, strides);
+        return;
+    }
+    for (int d = x->n_dims - 1; d >= 0; d--) {
+        strides[d] = stride;
+        stride *= x->sizes[d] > 1 ? x->sizes[d] : 1;
+    }
+}
+
+at_error ptac_norm_make_like(const ptac_view *x, bool channels_last, at_tensor *made,
+                             ptac_view *view)
+{
+    int64_t strides[PTAC_MAX_DIMS];
+
+    ptac_norm_strides(x, channels_last, strides);
+    return ptac_new(PTAC_F32, x->n_dims, x->sizes, strides, made, view);
 }
 
 static ptac_reason read_call(const ptac_chain *chain, PyObject *x, ptac_call *call,
                              ptac_channel_norm *p, bool *channels_last)
 {
+    ptac_view *view = &call->inputs[PTAC_BATCH_NORM_X];
     ptac_reason why;
 
-    ptac_view_of(ptac_borrow(x), &call->inputs[PTAC_BATCH_NORM_X]);
-    *channels_last = false;
-    why =
-        chain->norm_kind == PTAC_MODULE_BATCH_NORM1D
-            ? read_rows(&call->inputs[PTAC_BATCH_NORM_X], p)
-            : ptac_norm_read_images(&call->inputs[PTAC_BATCH_NORM_X], p, channels_last);
+    ptac_view_of(ptac_borrow(x), view);
+    why = ptac_norm_takes(chain->norm_kind, view->n_dims)
+              ? ptac_norm_read_x(view, p, channels_last)
+              : PTAC_SHAPE;
     for (int i = 0; !why && i < PTAC_NORM_TENSORS; i++)
         why = ptac_norm_read_channels(chain->norm[i], p->n_channels,
                                       &call->inputs[PTAC_BATCH_NORM_WEIGHT + i]);
@@ -68,23 +94,13 @@ static ptac_reason read_call(const ptac_chain *chain, PyObject *x, ptac_call *ca
 /* Whether a tensor of these sizes that is made now would have x's strides. */
 static bool lies_like_new(const ptac_view *x, bool channels_last)
 {
-    int64_t strides[4];
+    int64_t strides[PTAC_MAX_DIMS];
 
-    if (x->n_dims == 2)
-        return x->strides[0] == x->sizes[1] && x->strides[1] == 1;
-    ptac_image_strides(4, x->sizes, channels_last, strides);
-    for (int i = 0; i < 4; i++)
+    ptac_norm_strides(x, channels_last, strides);
+    for (int i = 0; i < x->n_dims; i++)
         if (x->strides[i] != strides[i])
             return false;
     return true;
-}
-
-static at_error make_like(const ptac_view *x, bool channels_last, at_tensor *made,
-                          ptac_view *view)
-{
-    return x->n_dims == 2
-               ? ptac_new(PTAC_F32, 2, x->sizes, NULL, made, view)
-               : ptac_new_images(PTAC_F32, x->sizes, channels_last, made, view);
 }
 
 static PyObject *run(const ptac_kernel *row, ptac_call *call, PyObject *x,
@@ -98,8 +114,9 @@ static PyObject *run(const ptac_kernel *row, ptac_call *call, PyObject *x,
 
     if (in_place)
         *to = *from;
-    is_done = PTAC_UNLOCKED((in_place || !make_like(from, channels_last, &made, to)) &&
-                            ptac_run(row, call));
+    is_done = PTAC_UNLOCKED(
+        (in_place || !ptac_norm_make_like(from, channels_last, &made, to)) &&
+        ptac_run(row, call));
     if (is_done)
         return in_place ? Py_NewRef(x) : ptac_wrap(made);
     if (made)
@@ -117,7 +134,7 @@ static PyObject *run_chain(const ptac_chain *chain, const ptac_chain_start *star
         .params = &params,
     };
     const ptac_kernel *row = NULL;
-    bool channels_last;
+    bool channels_last = false;
     ptac_reason why = ptac_why_not_lean();
 
     if (!why)
@@ -137,8 +154,6 @@ static PyObject *run_either(const ptac_chain *chain, const ptac_chain_start *sta
     int is_constant;
 
     if (chain->n == 1 && (chain->by_batch || !start->is_x_unseen))
-        Py_RETURN_NONE;
-    if (chain->by_batch && chain->norm_kind == PTAC_MODULE_BATCH_NORM1D)
         Py_RETURN_NONE;
     if (chain->by_batch)
         return ptac_norm_chain_training(chain, start->x);

@@ -1,6 +1,6 @@
 /*
- * norm_chain_training.c - a BatchNorm2d in training mode and the activation behind it,
- * run as one batch_norm_act with one gradient.
+ * norm_chain_training.c - a BatchNorm by the statistics of the batch and the activation
+ * behind it, run as one batch_norm_act with one gradient.
  *
  * The row has run before there is a node: where it fails, the modules are called, and
  * nothing of them has changed. The node keeps x, the weight, and what the row says of
@@ -9,6 +9,8 @@
 #include "bind/python/callpath/norm/norm_chain.h"
 
 #include "bind/python/callpath/lean.h"
+
+#include <math.h>
 
 PTAC_LENT(norm_act_nodes) /* how to apply them, a tuple in the order of ptac_act */
 
@@ -43,13 +45,24 @@ static bool is_count(PyObject *n_batches)
 
 static void count_batch(PyObject *n_batches)
 {
-    ptac_view view;
-
     if (n_batches == Py_None)
         return;
-    ptac_view_of(ptac_borrow(n_batches), &view);
-    *(int64_t *)view.data += 1;
+    *(int64_t *)at_data(ptac_borrow(n_batches)) += 1;
     ptac_bump_version(n_batches);
+}
+
+/* The share of this batch in the running statistics; false where torch raises. */
+static bool find_momentum(const ptac_chain *chain, double *momentum)
+{
+    int64_t n = -1;
+
+    *momentum = chain->momentum;
+    if (!isnan(chain->momentum))
+        return true;
+    if (chain->n_batches != Py_None)
+        n = *(const int64_t *)at_data(ptac_borrow(chain->n_batches));
+    *momentum = chain->n_batches == Py_None ? 0 : 1 / ((double)n + 1);
+    return chain->n_batches == Py_None || n != -1;
 }
 
 static bool may_be_kept(PyObject *tensor)
@@ -84,15 +97,19 @@ static bool are_statistics(const ptac_chain *chain)
 static ptac_reason read_call(const ptac_chain *chain, PyObject *x, ptac_call *call,
                              ptac_channel_norm *p, bool *channels_last)
 {
+    ptac_view *view = &call->inputs[PTAC_BATCH_NORM_X];
     ptac_reason why;
 
     if (!may_be_kept(x) || !may_be_kept(chain->norm[PTAC_NORM_WEIGHT]) ||
         !may_be_kept(chain->norm[PTAC_NORM_BIAS]))
         return PTAC_SUBCLASS;
-    if (!are_statistics(chain) || !is_count(chain->n_batches))
+    if (!are_statistics(chain) || !is_count(chain->n_batches) ||
+        !find_momentum(chain, &p->momentum))
         return PTAC_ARGUMENT;
-    ptac_view_of(ptac_borrow(x), &call->inputs[PTAC_BATCH_NORM_X]);
-    why = ptac_norm_read_images(&call->inputs[PTAC_BATCH_NORM_X], p, channels_last);
+    ptac_view_of(ptac_borrow(x), view);
+    why = ptac_norm_takes(chain->norm_kind, view->n_dims)
+              ? ptac_norm_read_x(view, p, channels_last)
+              : PTAC_SHAPE;
     for (int i = 0; !why && i < PTAC_NORM_TENSORS; i++)
         why = ptac_norm_read_channels(chain->norm[i], p->n_channels,
                                       &call->inputs[PTAC_BATCH_NORM_WEIGHT + i]);
@@ -138,8 +155,7 @@ static bool compute(const ptac_kernel *row, ptac_call *call, bool channels_last,
     const int64_t sizes[] = {N_NUMBERS, x->sizes[1]};
     ptac_view numbers, *out = call->outputs;
 
-    if (ptac_new_images(PTAC_F32, x->sizes, channels_last, &made->y,
-                        &out[PTAC_BATCH_NORM_Y]) ||
+    if (ptac_norm_make_like(x, channels_last, &made->y, &out[PTAC_BATCH_NORM_Y]) ||
         ptac_new(PTAC_F32, 2, sizes, NULL, &made->numbers, &numbers))
         return false;
     out[PTAC_BATCH_NORM_MEAN] = line_of(&numbers, MEAN);
@@ -171,7 +187,6 @@ static PyObject *run(const ptac_chain *chain, PyObject *x)
     __attribute__((cleanup(drop_outputs))) outputs made = {NULL};
     ptac_channel_norm params = {
         .eps = chain->eps,
-        .momentum = chain->momentum,
         .by_batch = true,
         .act = chain->activation,
     };
@@ -230,12 +245,12 @@ static ptac_reason read_gradient(PyObject *const tensors[4], ptac_call *call,
     ptac_view_of(ptac_borrow(tensors[2]), &numbers);
     if (grad->dtype != PTAC_F32 || x->dtype != PTAC_F32 || numbers.dtype != PTAC_F32)
         return PTAC_DTYPE;
-    why = ptac_norm_read_images(x, p, channels_last);
+    why = ptac_norm_read_x(x, p, channels_last);
     if (why)
         return why;
     if (x->n_elements == 0)
         return PTAC_EMPTY;
-    if (!ptac_view_has_sizes(grad, 4, x->sizes) || numbers.n_dims != 2 ||
+    if (!ptac_view_has_sizes(grad, x->n_dims, x->sizes) || numbers.n_dims != 2 ||
         numbers.sizes[0] != N_NUMBERS || numbers.sizes[1] != p->n_channels ||
         !ptac_view_is_contiguous(&numbers))
         return PTAC_ARGUMENT;
@@ -278,8 +293,8 @@ static bool compute_gradients(const ptac_kernel *row, ptac_call *call, at_tensor
 
     if (make_dense(grad, channels_last, &call->inputs[PTAC_BATCH_NORM_GRAD_Y], &dense))
         return false;
-    if (wants[0] && ptac_new_images(PTAC_F32, x->sizes, is_last, &made->at[0],
-                                    &out[PTAC_BATCH_NORM_GRAD_X]))
+    if (wants[0] &&
+        ptac_norm_make_like(x, is_last, &made->at[0], &out[PTAC_BATCH_NORM_GRAD_X]))
         return false;
     for (int i = 1; i < 3; i++)
         if (wants[i] && ptac_new(PTAC_F32, 1, &x->sizes[1], NULL, &made->at[i],

@@ -166,11 +166,7 @@ static ptac_reason read_elu(const ptac_arguments *args, const ptac_call *call,
 
     if (!alpha->is_given || !scale->is_given || !input_scale->is_given)
         return PTAC_ARGUMENT;
-    *p = (ptac_elu){
-        .scale = (float)scale->value,
-        .scale_below = (float)alpha->value * (float)scale->value,
-        .input_scale = (float)input_scale->value,
-    };
+    *p = ptac_elu_of(alpha->value, scale->value, input_scale->value);
     if (p->input_scale < 0) /* what is below 0 may overflow */
         return PTAC_ARGUMENT;
     return ptac_outputs_alike(call, 0, args->of->n_inputs, outputs);
