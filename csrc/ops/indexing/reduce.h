@@ -34,15 +34,20 @@ typedef struct ptac_reduction {
     float value;    /* of scatter */
 } ptac_reduction;
 
-/* What rows work on; seen: the terms of each row of the table, or NULL. */
+/* The terms of a row of the table: all of a mean's, and those that it has by now. */
+typedef struct ptac_terms {
+    uint32_t n, n_done;
+} ptac_terms;
+
+/* What rows work on; terms: for each row of the table, or NULL. */
 typedef struct ptac_reducing {
     ptac_adding adding;
     const ptac_reduction *r;
-    uint32_t *seen;
+    ptac_terms *terms;
 } ptac_reducing;
 
 /*
- * The job of a call of scatter_reduce, whose seen is scratch: give it back.
+ * The job of a call of scatter_reduce, whose terms are scratch: give it back.
  * PTAC_NO_MEMORY: there is none.
  */
 ptac_status ptac_reducing_of(const ptac_call *call, ptac_reducing *job);
@@ -50,35 +55,47 @@ ptac_status ptac_reducing_of(const ptac_call *call, ptac_reducing *job);
 /* What rows of scatter_reduce and of scatter accept. */
 ptac_reason ptac_reduce_accepts(const ptac_call *call);
 
-/* Have rows [begin, end) of y be what terms come to, and no term seen. */
+/* Have rows [begin, end) of y be what terms come to, none of which is done. */
 void ptac_reducing_start(const ptac_reducing *job, int64_t begin, int64_t end);
 
 /* What a row begins with that is no term itself. */
-static inline float ptac_reducing_first(const ptac_reduction *r)
+static inline float ptac_reducing_first(ptac_reducing_how how)
 {
-    return r->how == PTAC_REDUCE_LARGEST    ? -INFINITY
-           : r->how == PTAC_REDUCE_SMALLEST ? INFINITY
-                                            : 0;
+    return how == PTAC_REDUCE_LARGEST    ? -INFINITY
+           : how == PTAC_REDUCE_SMALLEST ? INFINITY
+                                         : 0;
+}
+
+/* condition ? a : b, of which compilers make no branch: it would be a coin toss. */
+static inline float ptac_reducing_pick(bool condition, float a, float b)
+{
+    uint32_t bits[2];
+    float picked;
+
+    memcpy(&bits[0], &b, sizeof b);
+    memcpy(&bits[1], &a, sizeof a);
+    bits[0] ^= (bits[0] ^ bits[1]) & -(uint32_t)condition;
+    memcpy(&picked, &bits[0], sizeof picked);
+    return picked;
 }
 
 /* y and the next term x. */
-static inline float ptac_reduced(const ptac_reduction *r, float y, float x)
+static inline float ptac_reduced(ptac_reducing_how how, bool has_later, float y,
+                                 float x)
 {
-    float best;
-
-    if (r->how <= PTAC_REDUCE_MEAN)
+    if (how <= PTAC_REDUCE_MEAN)
         return y + x;
-    if (r->how == PTAC_REDUCE_LARGEST)
-        best = r->has_later ? y > x ? y : x : x > y ? x : y;
-    else
-        best = r->has_later ? y < x ? y : x : x < y ? x : y;
-    return isnan(y) ? y : isnan(x) ? x : best;
+    if (how == PTAC_REDUCE_LARGEST)
+        return has_later ? ptac_reducing_pick((y > x) | (y != y), y, x)
+                         : ptac_reducing_pick((y < x) | (x != x), x, y);
+    return has_later ? ptac_reducing_pick((y < x) | (y != y), y, x)
+                     : ptac_reducing_pick((y > x) | (x != x), x, y);
 }
 
-/* By what a row of a mean is divided that has seen so many terms. */
-static inline float ptac_reducing_count(const ptac_reduction *r, uint32_t n_seen)
+/* By what the row of a mean is divided. */
+static inline float ptac_reducing_count(const ptac_reduction *r, const ptac_terms *of)
 {
-    return (float)(n_seen + r->has_self);
+    return (float)(of->n + r->has_self);
 }
 
 #endif

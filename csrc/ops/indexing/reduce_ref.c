@@ -64,15 +64,34 @@ ptac_status ptac_reducing_of(const ptac_call *call, ptac_reducing *job)
     ptac_adding_of(call, &job->adding);
     if (r->has_self && r->how != PTAC_REDUCE_MEAN)
         return PTAC_OK;
-    job->seen = ptac_scratch_take((size_t)r->rows.n_rows * sizeof *job->seen);
-    return job->seen ? PTAC_OK : PTAC_NO_MEMORY;
+    job->terms = ptac_scratch_take((size_t)r->rows.n_rows * sizeof *job->terms);
+    return job->terms ? PTAC_OK : PTAC_NO_MEMORY;
+}
+
+/* By indices, not by rows: a table may have many more. */
+static void count_terms(const ptac_reducing *job, int64_t begin, int64_t end)
+{
+    const ptac_rows *p = &job->r->rows;
+
+    for (int64_t i = 0; i < p->n; i++) {
+        const int64_t row = ptac_rows_row(p, job->adding.index, i);
+
+        if (row >= begin && row < end)
+            job->terms[row] = (ptac_terms){0, 0};
+    }
+    for (int64_t i = 0; i < p->n && job->r->how == PTAC_REDUCE_MEAN; i++) {
+        const int64_t row = ptac_rows_row(p, job->adding.index, i);
+
+        if (row >= begin && row < end)
+            job->terms[row].n++;
+    }
 }
 
 void ptac_reducing_start(const ptac_reducing *job, int64_t begin, int64_t end)
 {
     ptac_adding_start(&job->adding, begin, end);
-    if (job->seen)
-        memset(job->seen + begin, 0, (size_t)(end - begin) * sizeof *job->seen);
+    if (job->terms)
+        count_terms(job, begin, end);
 }
 
 static bool all_have_rows(const ptac_rows *p, const void *index)
@@ -83,14 +102,21 @@ static bool all_have_rows(const ptac_rows *p, const void *index)
     return true;
 }
 
-static void divide_rows(const ptac_reducing *job, int64_t first, int64_t last)
+/* A term of a row, and the division behind a mean's last one. */
+static void reduce_row(const ptac_reducing *job, int64_t row, const float *x)
 {
-    for (int64_t row = first; row < last; row++) {
-        float *y = job->adding.y + row * job->adding.stride;
+    const ptac_reduction *r = job->r;
+    ptac_terms *terms = job->terms ? &job->terms[row] : NULL;
+    float *y = job->adding.y + row * job->adding.stride;
+    const bool is_first = terms && terms->n_done++ == 0 && !r->has_self;
 
-        for (int64_t c = 0; c < job->r->rows.width && job->seen[row]; c++)
-            y[c] /= ptac_reducing_count(job->r, job->seen[row]);
-    }
+    for (int64_t c = 0; c < r->rows.width; c++)
+        y[c] = ptac_reduced(r->how, r->has_later,
+                            is_first ? ptac_reducing_first(r->how) : y[c], x[c]);
+    if (r->how != PTAC_REDUCE_MEAN || terms->n_done != terms->n)
+        return;
+    for (int64_t c = 0; c < r->rows.width; c++)
+        y[c] /= ptac_reducing_count(r, terms);
 }
 
 /* Parts [begin, end) of the table's rows. */
@@ -105,18 +131,10 @@ static void reduce_parts(int64_t begin, int64_t end, void *context)
     ptac_reducing_start(job, first, last);
     for (int64_t i = 0; i < r->rows.n; i++) {
         const int64_t row = ptac_rows_row(&r->rows, adding->index, i);
-        const float *x = adding->x + i * r->rows.x_stride;
-        float *y = adding->y + row * adding->stride;
-        bool is_first;
 
-        if (row < first || row >= last)
-            continue;
-        is_first = job->seen && job->seen[row]++ == 0 && !r->has_self;
-        for (int64_t c = 0; c < r->rows.width; c++)
-            y[c] = ptac_reduced(r, is_first ? ptac_reducing_first(r) : y[c], x[c]);
+        if (row >= first && row < last)
+            reduce_row(job, row, adding->x + i * r->rows.x_stride);
     }
-    if (r->how == PTAC_REDUCE_MEAN)
-        divide_rows(job, first, last);
 }
 
 static ptac_status run_reduce(const ptac_call *call)
@@ -129,7 +147,7 @@ static ptac_status run_reduce(const ptac_call *call)
     status = ptac_reducing_of(call, &job);
     if (status == PTAC_OK)
         ptac_parallel_for(0, job.adding.n_parts, 1, reduce_parts, &job);
-    ptac_scratch_give(job.seen);
+    ptac_scratch_give(job.terms);
     return status;
 }
 
