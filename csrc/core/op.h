@@ -42,6 +42,8 @@
     X(GATHER, "gather", FUSION)                                                        \
     X(INDEX_ADD, "index_add", FUSION)                                                  \
     X(SCATTER_ADD, "scatter_add", FUSION)                                              \
+    X(SCATTER_REDUCE, "scatter_reduce", FUSION)                                        \
+    X(SCATTER, "scatter", FUSION)                                                      \
     X(INDEX_PUT, "index_put", FUSION)                                                  \
     X(EMBEDDING_BACKWARD, "embedding_backward", FUSION)                                \
     X(EMBEDDING_BAG, "embedding_bag", FUSION)                                          \

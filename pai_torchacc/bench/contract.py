@@ -7,7 +7,7 @@ level ``exact`` must give stock's bits; others are judged against float64 as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -131,6 +131,10 @@ def _samples(op: str) -> Iterator[Sample]:
         yield from _attention_samples()
     elif name == "linear_act":
         yield from _linear_samples()
+    elif name in LISTS:
+        yield from _list_samples(name)
+    elif name in ("scatter_reduce", "scatter"):
+        yield from _reduction_samples(name)
     else:
         yield from _loss_samples(name)
 
@@ -205,6 +209,50 @@ def _linear_samples() -> Iterator[Sample]:
         ):
             model = nn.Sequential(nn.Linear(k, n), activation)
             yield model, (torch.randn(m, k, requires_grad=True),)
+
+
+def _clip(grads: Sequence[Tensor]) -> None:
+    parameters = [nn.Parameter(torch.empty_like(grad)) for grad in grads]
+    for parameter, grad in zip(parameters, grads, strict=True):
+        parameter.grad = grad
+    nn.utils.clip_grad_norm_(parameters, 0.5)
+
+
+def _unscale(grads: Sequence[Tensor]) -> None:
+    scale, found = torch.tensor(1 / 128), torch.zeros(1)
+    torch._amp_foreach_non_finite_check_and_unscale_(grads, found, scale)
+
+
+LISTS: dict[str, Callable[[Sequence[Tensor]], None]] = {
+    "clip_grad_norm": _clip,
+    "unscale_grads": _unscale,
+    "foreach_clamp": lambda x: torch._foreach_clamp_min_(x, -0.5),
+    "foreach_lerp": lambda x: torch._foreach_lerp_(x, [t.flip(0) for t in x], 0.1),
+}
+"""Operators that write to lists of tensors."""
+
+
+def _list_samples(name: str) -> Iterator[Sample]:
+    def written(*tensors: Tensor) -> list[Tensor]:
+        copies = [t.clone() for t in tensors]
+        LISTS[name](copies)
+        return copies
+
+    for sizes in ((3, 1000, 17), (70000,), (5, 8, 256, 4101)):
+        yield written, tuple(torch.randn(n) for n in sizes)
+
+
+def _reduction_samples(name: str) -> Iterator[Sample]:
+    def reduced(table: Tensor, x: Tensor, index: Tensor, how: str) -> Tensor:
+        if name == "scatter":
+            return table.scatter(0, index, 1.5)
+        return table.scatter_reduce(0, index, x, how, include_self=how == "sum")
+
+    for width in (1, 8, 64):
+        index = torch.randint(0, 40, (300, 1)).expand(300, width)
+        for how in ("sum", "mean", "amax", "amin"):
+            call = partial(reduced, index=index, how=how)
+            yield call, (torch.randn(50, width), torch.randn(300, width))
 
 
 def _optimizer_samples(name: str) -> Iterator[Sample]:

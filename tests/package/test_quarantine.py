@@ -153,6 +153,8 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "gather": lambda: [PLAIN.gather(0, EACH)],
     "index_add": lambda: [PLAIN.index_add(0, ROWS, PLAIN[:1].expand(9, 5))],
     "scatter_add": lambda: [PLAIN.scatter_add(0, EACH, torch.ones(9, 5))],
+    "scatter_reduce": lambda: [PLAIN.scatter_reduce(0, EACH, torch.ones(9, 5), "amax")],
+    "scatter": lambda: [PLAIN.scatter(0, EACH, 1.0)],
     "index_put": lambda: gradient_of(lambda x: x[ROWS], 8, 5),
     "embedding": lambda: gradient_of(lambda x: F.embedding(ROWS, x), 8, 5),
     "embedding_bag": lambda: gradient_of(

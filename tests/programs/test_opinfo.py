@@ -79,6 +79,8 @@ OURS: dict[str, tuple[str, ...]] = {
     "__getitem__": ("index",),
     "index_add": ("index_select",),
     "scatter_add": (),
+    "scatter_reduce": (),
+    "scatter": (),
     "index_put": (),
     "nn.functional.embedding": ("index_select", "embedding_backward"),
     "nn.functional.embedding_bag": (

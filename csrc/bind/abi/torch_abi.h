@@ -421,6 +421,19 @@ typedef struct at_string {
       (at_tensor, int64_t, at_tensor, at_tensor))                                      \
     M(at_tensor, cpu_scatter_add_, "_ZN2at3cpu12scatter_add_ERNS_6TensorElRKS1_S4_",   \
       (at_tensor, int64_t, at_tensor, at_tensor))                                      \
+    M(at_result, cpu_scatter_reduce,                                                   \
+      "_ZN2at3cpu14scatter_reduceERKNS_6TensorElS3_S3_"                                \
+      "St17basic_string_viewIcSt11char_traitsIcEEb",                                   \
+      (at_tensor, int64_t, at_tensor, at_tensor, at_text, bool))                       \
+    M(at_tensor, cpu_scatter_reduce_,                                                  \
+      "_ZN2at3cpu15scatter_reduce_ERNS_6TensorElRKS1_S4_"                              \
+      "St17basic_string_viewIcSt11char_traitsIcEEb",                                   \
+      (at_tensor, int64_t, at_tensor, at_tensor, at_text, bool))                       \
+    M(at_result, cpu_scatter, "_ZN2at3cpu7scatterERKNS_6TensorElS3_RKN3c106ScalarE",   \
+      (at_tensor, int64_t, at_tensor, const at_scalar *))                              \
+    M(at_tensor, cpu_scatter_,                                                         \
+      "_ZN2at3cpu8scatter_ERNS_6TensorElRKS1_RKN3c106ScalarE",                         \
+      (at_tensor, int64_t, at_tensor, const at_scalar *))                              \
     M(at_tensor, cpu_index_put_impl_,                                                  \
       "_ZN2at3cpu16_index_put_impl_ERNS_6TensorE"                                      \
       "RKN3c104ListISt8optionalIS1_EEERKS1_bb",                                        \

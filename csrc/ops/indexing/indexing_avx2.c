@@ -9,4 +9,5 @@
 #define ISA   "avx2"
 #define NEEDS PTAC_CPU_AVX2
 #include "ops/indexing/indexing_tpl.h"
+#include "ops/indexing/reduce_tpl.h"
 #endif

@@ -9,4 +9,5 @@
 #define ISA   "avx512"
 #define NEEDS PTAC_CPU_AVX512
 #include "ops/indexing/indexing_tpl.h"
+#include "ops/indexing/reduce_tpl.h"
 #endif

@@ -46,6 +46,7 @@ def cases() -> Iterator[Case]:
                     *(op, kind, "float32", work, columns), without_rows=("scalar",)
                 )
     yield from _bags()
+    yield from _reductions()
 
 
 def _columns(n_rows: int, n: int, put: bool) -> Call:
@@ -58,6 +59,45 @@ def _columns(n_rows: int, n: int, put: bool) -> Call:
     y = table[:, i, j] if n_rows > 1 else table[0][i, j]
     grad = x.view(y.shape)
     return lambda: torch.autograd.grad(y, table, grad, retain_graph=True)
+
+
+def _reductions() -> Iterator[Case]:
+    """Of both ways of what the table has; in tables that caches hold, and others."""
+    for kind, widths in WIDTHS.items():
+        for work in ELEMENTS[kind]:
+            sizes = [
+                (floats // w, w, work // w)
+                for w in widths
+                for floats in (ROWS_NEAR, ROWS_FAR)
+            ]
+            fills = tuple(partial(_scatter, *s) for s in sizes)
+            yield Case(
+                "scatter", kind, "float32", work, fills, without_rows=("scalar",)
+            )
+            for name, how in (("sum", "sum"), ("mean", "mean"), ("most", "amax")):
+                makes = tuple(
+                    partial(_reduce, *s, how, has_self)
+                    for s, has_self in zip(
+                        sizes, (True, False, False, True), strict=False
+                    )
+                )
+                yield Case(
+                    *("scatter_reduce", f"{name}_{kind}", "float32", work, makes),
+                    without_rows=("scalar",),
+                    forwarded_to=("scatter", "scatter_add"),
+                )
+
+
+def _reduce(n_rows: int, width: int, n: int, how: str, has_self: bool) -> Call:
+    table, index = torch.zeros(n_rows, width), _index(n_rows, n)
+    x, index = torch.randn(n, width), index[:, None].expand(n, width)
+    return lambda: table.scatter_reduce_(0, index, x, how, include_self=has_self)
+
+
+def _scatter(n_rows: int, width: int, n: int) -> Call:
+    table, index = torch.zeros(n_rows, width), _index(n_rows, n)
+    index = index[:, None].expand(n, width)
+    return lambda: table.scatter_(0, index, 1.0)
 
 
 def _bags() -> Iterator[Case]:

@@ -97,6 +97,8 @@
 #include <ATen/ops/pixel_shuffle_cpu_dispatch.h>
 #include <ATen/ops/pixel_unshuffle_cpu_dispatch.h>
 #include <ATen/ops/scatter_add_cpu_dispatch.h>
+#include <ATen/ops/scatter_cpu_dispatch.h>
+#include <ATen/ops/scatter_reduce_cpu_dispatch.h>
 #include <ATen/ops/sort_cpu_dispatch.h>
 #include <ATen/ops/sigmoid_cpu_dispatch.h>
 #include <ATen/ops/silu_backward_cpu_dispatch.h>
@@ -394,6 +396,12 @@ constexpr auto cpu_elu_ = &at::cpu::elu_;
 constexpr auto cpu_scalar = &at::cpu::_local_scalar_dense;
 constexpr auto cpu_scatter_add = &at::cpu::scatter_add;
 constexpr auto cpu_scatter_add_ = &at::cpu::scatter_add_;
+constexpr auto cpu_scatter_reduce = &at::cpu::scatter_reduce;
+constexpr auto cpu_scatter_reduce_ = &at::cpu::scatter_reduce_;
+constexpr at::Tensor (*cpu_scatter)(const at::Tensor &, int64_t, const at::Tensor &,
+                                    const at::Scalar &) = &at::cpu::scatter;
+constexpr at::Tensor &(*cpu_scatter_)(at::Tensor &, int64_t, const at::Tensor &,
+                                      const at::Scalar &) = &at::cpu::scatter_;
 constexpr auto cpu_index_put_impl_ = &at::cpu::_index_put_impl_;
 constexpr auto cpu_elu = &at::cpu::elu;
 constexpr auto cpu_elu_backward = &at::cpu::elu_backward;

@@ -394,26 +394,19 @@ def test_ways_of_collecting_that_others_patch_later_are_called(
 ) -> None:
     def program() -> Any:
         calls: list[int] = []
-        opt = option()(cls)
-        opt.add_param_group({"params": [parameter()]})
+        opt = cls([{"params": [parameter()]}, {"params": [parameter()]}], lr=0.1)
         original = cls._init_group  # type: ignore[attr-defined]
 
         def mine(self: Any, group: Any, *lists: Any) -> Any:
             calls.append(len(group["params"]))
             return original(self, group, *lists)
 
-        if place == "instance":
-            opt._init_group = types.MethodType(mine, opt)
-            opt.step()
-            del opt._init_group
-        else:
-            before = vars(cls).get("_init_group")
-            cls._init_group = mine  # type: ignore[attr-defined]
-            opt.step()
-            if before is None:
-                del cls._init_group  # type: ignore[attr-defined]
+        with pytest.MonkeyPatch.context() as patch:
+            if place == "instance":
+                patch.setitem(vars(opt), "_init_group", types.MethodType(mine, opt))
             else:
-                cls._init_group = before  # type: ignore[attr-defined]
+                patch.setattr(cls, "_init_group", mine)
+            opt.step()
         opt.step()
         return calls, [g["params"][0].detach() for g in opt.param_groups]
 

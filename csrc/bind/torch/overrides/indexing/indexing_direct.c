@@ -88,13 +88,14 @@ bool ptac_rows_add_in_place(ptac_rows_job *j, ptac_reason why, at_tensor self,
         ptac_refuse(j->call.op, why);
         return false;
     }
-    j->call.n_inputs = PTAC_ROWS_X + 1;
+    j->call.n_inputs = x ? PTAC_ROWS_X + 1 : PTAC_ROWS_X;
     row = ptac_admit(&j->call);
     if (!row)
         return false;
     if (index)
         ptac_rows_take(j, PTAC_ROWS_INDEX, index);
-    ptac_rows_take(j, PTAC_ROWS_X, x);
+    if (x)
+        ptac_rows_take(j, PTAC_ROWS_X, x);
     j->call.n_outputs = 1;
     j->call.outputs[0] = j->call.inputs[PTAC_ROWS_TABLE];
     return ptac_run_in_place(row, &j->call, self, stock, context);

@@ -38,7 +38,8 @@ void ptac_rows_take(ptac_rows_job *j, int i, at_tensor tensor);
 
 /*
  * Add to the table itself, unless there is a reason why not. index: NULL where its
- * first column is dense as it is. False: stock has to; the reason has been counted.
+ * first column is dense as it is; x: NULL where the call has none. False: stock has to;
+ * the reason has been counted.
  */
 bool ptac_rows_add_in_place(ptac_rows_job *j, ptac_reason why, at_tensor self,
                             at_tensor index, at_tensor x, ptac_stock_in_place stock,
