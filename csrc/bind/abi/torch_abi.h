@@ -380,12 +380,12 @@ typedef struct at_string {
     M(at_result, cpu_pixel_unshuffle, "_ZN2at3cpu15pixel_unshuffleERKNS_6TensorEl",    \
       (at_tensor, int64_t))                                                            \
     M(at_result, cpu_multi_head_attention,                                             \
-      "_ZN2at6native31native_multi_head_attention_cpuERKNS_6TensorES3_S3_ll"           \
+      "_ZN2at3cpu28_native_multi_head_attentionERKNS_6TensorES3_S3_ll"                 \
       "S3_S3_S3_S3_RKSt8optionalIS1_EbbS4_IlE",                                        \
       (at_tensor, at_tensor, at_tensor, int64_t, int64_t, at_tensor, at_tensor,        \
        at_tensor, at_tensor, const at_optional_tensor *, bool, bool, at_optional_int)) \
     M(at_result, cpu_encoder_layer,                                                    \
-      "_ZN2at6native33transformer_encoder_layer_forwardERKNS_6TensorEll"               \
+      "_ZN2at3cpu30_transformer_encoder_layer_fwdERKNS_6TensorEll"                     \
       "S3_S3_S3_S3_bbdS3_S3_S3_S3_S3_S3_S3_S3_RKSt8optionalIS1_ES4_IlE",               \
       (at_tensor, int64_t, int64_t, at_tensor, at_tensor, at_tensor, at_tensor, bool,  \
        bool, double, at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, \

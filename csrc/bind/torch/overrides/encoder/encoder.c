@@ -180,6 +180,7 @@ static ptac_override multi_head_attention = {
     .n_inputs = 1,
     .inputs = {0},
     .read = read_attention,
+    .needs = &T.is_autocast_enabled,
 };
 PTAC_OVERRIDE(multi_head_attention, cpu_multi_head_attention, TENSOR(0), TENSOR(1),
               TENSOR(2), INT(3), INT(4), TENSOR(5), TENSOR(6), TENSOR(7), TENSOR(8),
@@ -197,6 +198,7 @@ static ptac_override encoder_layer = {
     .n_inputs = 1,
     .inputs = {0},
     .read = read_layer,
+    .needs = &T.is_autocast_enabled,
 };
 PTAC_OVERRIDE(encoder_layer, cpu_encoder_layer, TENSOR(0), INT(1), INT(2), TENSOR(3),
               TENSOR(4), TENSOR(5), TENSOR(6), BOOL(7), BOOL(8), REAL(9), TENSOR(10),

@@ -29,7 +29,7 @@ typedef enum ptac_mask_kind {
     PTAC_NO_MASK,
 } ptac_mask_kind;
 
-/* params of multi_head_attention: borrowed handles of contiguous float32 but the mask. */
+/* params of multi_head_attention. Handles are borrowed, weights contiguous float32. */
 typedef struct ptac_self_attention {
     int64_t batch, length, width, heads;
     at_tensor x;                        /* lies as it lies */

@@ -130,6 +130,8 @@ ptac_reason ptac_self_attention_reason(const ptac_self_attention *p)
     const ptac_kernel *row = attention_row();
     heads_call h;
 
+    if (T.is_autocast_enabled(AT_DEVICE_CPU)) /* stock's products are called under it */
+        return PTAC_AUTOCAST;
     if (ptac_products_are_lowered() || rounds(p))
         return PTAC_PRECISION;
     if (ptac_chooser_is_quarantined(row))
