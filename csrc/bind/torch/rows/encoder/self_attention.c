@@ -77,7 +77,7 @@ static const ptac_kernel *attention_row(void)
     return ptac_registry_preferred(PTAC_OP_ATTENTION, PTAC_CLOSE);
 }
 
-/* What attention's rows take of the heads; queries, keys and values as data has them. */
+/* What attention's rows take: heads of what the in-projection gave. */
 typedef struct heads_call {
     ptac_call call;
     ptac_attention params;
