@@ -93,6 +93,8 @@
     X(ATTENTION_BACKWARD, "attention_backward", FUSION)                                \
     X(ATTENTION_DROPOUT, "attention_dropout", FUSION)                                  \
     X(ATTENTION_DROPOUT_BACKWARD, "attention_dropout_backward", FUSION)                \
+    X(MULTI_HEAD_ATTENTION, "multi_head_attention", FUSION)                            \
+    X(ENCODER_LAYER, "encoder_layer", FUSION)                                          \
     X(LAYER_NORM, "layer_norm", FUSION)                                                \
     X(LAYER_NORM_BACKWARD, "layer_norm_backward", FUSION)                              \
     X(RMS_NORM, "rms_norm", FUSION)                                                    \

@@ -82,6 +82,8 @@ def build_units(builder: native.Builder, sanitize: str | None = None) -> Path:
         *native.shipped_sources("core", "data"),
         *sorted((native.CSRC / "ops" / "learning_rate").glob("*.c")),
         *sorted(bias_act),
+        *sorted((native.CSRC / "ops" / "norm" / "layer").glob("*.c")),
+        native.CSRC / "ops" / "norm" / "norm_ref.c",
         *sorted((native.CSRC / "ops" / "pack").glob("*.c")),
         *(p for p in sorted(int8.rglob("*.c")) if p.parent.name != "cuda"),
         *native.test_sources(*UNITS),

@@ -383,6 +383,17 @@ typedef struct at_string {
       (at_tensor, int64_t))                                                            \
     M(at_result, cpu_pixel_unshuffle, "_ZN2at3cpu15pixel_unshuffleERKNS_6TensorEl",    \
       (at_tensor, int64_t))                                                            \
+    M(at_result, cpu_multi_head_attention,                                             \
+      "_ZN2at3cpu28_native_multi_head_attentionERKNS_6TensorES3_S3_ll"                 \
+      "S3_S3_S3_S3_RKSt8optionalIS1_EbbS4_IlE",                                        \
+      (at_tensor, at_tensor, at_tensor, int64_t, int64_t, at_tensor, at_tensor,        \
+       at_tensor, at_tensor, const at_optional_tensor *, bool, bool, at_optional_int)) \
+    M(at_result, cpu_encoder_layer,                                                    \
+      "_ZN2at3cpu30_transformer_encoder_layer_fwdERKNS_6TensorEll"                     \
+      "S3_S3_S3_S3_bbdS3_S3_S3_S3_S3_S3_S3_S3_RKSt8optionalIS1_ES4_IlE",               \
+      (at_tensor, int64_t, int64_t, at_tensor, at_tensor, at_tensor, at_tensor, bool,  \
+       bool, double, at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, at_tensor, \
+       at_tensor, at_tensor, const at_optional_tensor *, at_optional_int))             \
     M(at_result, cpu_mm, "_ZN2at3cpu2mmERKNS_6TensorES3_", (at_tensor, at_tensor))     \
     M(at_result, cpu_addmm, "_ZN2at3cpu5addmmERKNS_6TensorES3_S3_RKN3c106ScalarES7_",  \
       (at_tensor, at_tensor, at_tensor, const at_scalar *, const at_scalar *))         \

@@ -13,6 +13,7 @@ from pai_torchacc.bench.cases import (
     attention,
     conv,
     copies,
+    encoder,
     foreach,
     indexing,
     int8,
@@ -41,7 +42,7 @@ def cases() -> Iterator[Case]:
     families = (
         *(conv, depthwise, pool, norm, layer_norm, activation, upsample, copies),
         *(indexing, randomness, loss, elementwise, softmax, linear, many, attention),
-        *(recurrent, int8, optim, foreach),
+        *(encoder, recurrent, int8, optim, foreach),
     )
     for family in families:
         yield from family.cases()

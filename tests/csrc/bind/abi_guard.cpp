@@ -42,6 +42,7 @@
 #include <ATen/ops/_log_softmax_backward_data_cuda_dispatch.h>
 #include <ATen/ops/_log_softmax_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_cuda_dispatch.h>
+#include <ATen/ops/_native_multi_head_attention_cpu_dispatch.h>
 #include <ATen/ops/_prelu_kernel_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
@@ -49,6 +50,7 @@
 #include <ATen/ops/_softmax_backward_data_cuda_dispatch.h>
 #include <ATen/ops/_softmax_cpu_dispatch.h>
 #include <ATen/ops/_softmax_cuda_dispatch.h>
+#include <ATen/ops/_transformer_encoder_layer_fwd_cpu_dispatch.h>
 #include <ATen/ops/avg_pool2d_backward_cpu_dispatch.h>
 #include <ATen/ops/avg_pool2d_backward_cuda_dispatch.h>
 #include <ATen/ops/avg_pool2d_cpu_dispatch.h>
@@ -416,6 +418,8 @@ constexpr auto cpu_log_softmax = &at::cpu::_log_softmax;
 constexpr auto cpu_log_softmax_backward = &at::cpu::_log_softmax_backward_data;
 constexpr auto cpu_softmax = &at::cpu::_softmax;
 constexpr auto cpu_softmax_backward = &at::cpu::_softmax_backward_data;
+constexpr auto cpu_multi_head_attention = &at::cpu::_native_multi_head_attention;
+constexpr auto cpu_encoder_layer = &at::cpu::_transformer_encoder_layer_fwd;
 constexpr auto cpu_layer_norm = &at::cpu::native_layer_norm;
 constexpr auto cpu_layer_norm_backward = &at::cpu::native_layer_norm_backward;
 constexpr auto cpu_batch_norm = &at::cpu::native_batch_norm;

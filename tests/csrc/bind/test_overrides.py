@@ -27,7 +27,8 @@ EVERY = (
     "_embedding_bag _embedding_bag_forward_only "
     "_log_softmax_backward_data _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_flash_attention_for_cpu_backward "
-    "native_batch_norm native_batch_norm_backward mm bmm copy_"
+    "native_batch_norm native_batch_norm_backward mm bmm copy_ "
+    "_native_multi_head_attention _transformer_encoder_layer_fwd"
 )
 
 

@@ -37,6 +37,9 @@ static const struct {
     {PTAC_OP_MLP, "likewise"},
     {PTAC_OP_MLP_BACKWARD, "likewise"},
     {PTAC_OP_FP8_LINEAR, "likewise: tests/csrc/ops/int8/cuda"},
+    {PTAC_OP_MULTI_HEAD_ATTENTION,
+     "rows take torch's tensors, and consist of rows that are compared"},
+    {PTAC_OP_ENCODER_LAYER, "likewise"},
     {PTAC_OP_ZERO_GRAD,
      "no row of the CPU's says what is right: see test_step_cuda.py"},
 };

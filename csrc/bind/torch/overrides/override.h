@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum {
-    PTAC_MAX_ARGUMENTS = 12,
+    PTAC_MAX_ARGUMENTS = 20,
     PTAC_NO_ARGUMENT = -1,
     PTAC_PARAMS_BYTES = 256,
     PTAC_MAX_OTHER_OPS = 3,

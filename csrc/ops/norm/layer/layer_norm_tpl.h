@@ -59,6 +59,37 @@ INLINE double row_squares(const float *x, int64_t n, vec mean)
     return sum;
 }
 
+/* Where a row lies, and how it is stretched. */
+typedef struct row_place {
+    double mean, rstd;
+} row_place;
+
+INLINE row_place place_row(const ptac_norm *p, const float *x, bool is_rms)
+{
+    const int64_t n = p->width;
+    row_place at = {.mean = is_rms ? 0 : row_sum(x, n, NULL, NULL) / (double)n};
+    const double squares = row_squares(x, n, v_set((float)at.mean));
+
+    at.rstd = 1 / sqrt(squares / (double)n + p->eps);
+    /* A float has overflowed on the way, or x is not finite. */
+    if (!isfinite(squares))
+        at.rstd = ptac_norm_statistics(p, x, &at.mean);
+    return at;
+}
+
+/* y may be x. */
+INLINE void normalize_row(const float *x, int64_t n, const row_place *at,
+                          const float *weight, const float *bias, float *y)
+{
+    const vec center = v_set((float)at->mean), scale = v_set((float)at->rstd);
+
+    FOR_LANES(i, some, 0, n, const vec away = v_sub(v_load_first(x + i, some), center);
+              v_store_first(y + i,
+                            v_fma(v_mul(away, scale), weight_or(weight, i, 1, some),
+                                  weight_or(bias, i, 0, some)),
+                            some));
+}
+
 INLINE void norm_rows(const ptac_call *call, int64_t begin, int64_t end, bool is_rms)
 {
     const ptac_norm *p = call->params;
@@ -71,16 +102,8 @@ INLINE void norm_rows(const ptac_call *call, int64_t begin, int64_t end, bool is
     for (int64_t row = begin; row < end; row++) {
         const float *x = (const float *)call->inputs[PTAC_NORM_X].data + row * n;
         float *y = (float *)call->outputs[PTAC_NORM_Y].data + row * n;
-        double mean = is_rms ? 0 : row_sum(x, n, NULL, NULL) / (double)n;
-        const double squares = row_squares(x, n, v_set((float)mean));
-        double rstd = 1 / sqrt(squares / (double)n + p->eps);
-        vec center, scale;
-
-        /* A float has overflowed on the way, or x is not finite. */
-        if (!isfinite(squares))
-            rstd = ptac_norm_statistics(p, x, &mean);
-        center = v_set((float)mean);
-        scale = v_set((float)rstd);
+        const row_place at = place_row(p, x, is_rms);
+        const vec scale = v_set((float)at.rstd);
 
         if (is_rms)
             FOR_LANES(i, some, 0, n,
@@ -88,17 +111,11 @@ INLINE void norm_rows(const ptac_call *call, int64_t begin, int64_t end, bool is
                       v_store_first(y + i, v_mul(normal, weight_or(weight, i, 1, some)),
                                     some));
         else
-            FOR_LANES(
-                i, some, 0, n,
-                const vec away = v_sub(v_load_first(x + i, some), center);
-                v_store_first(y + i,
-                              v_fma(v_mul(away, scale), weight_or(weight, i, 1, some),
-                                    weight_or(bias, i, 0, some)),
-                              some));
+            normalize_row(x, n, &at, weight, bias, y);
         if (means)
-            means[row] = (float)mean;
+            means[row] = (float)at.mean;
         if (rstds)
-            rstds[row] = (float)rstd;
+            rstds[row] = (float)at.rstd;
     }
 }
 
