@@ -1,16 +1,16 @@
 """``nn.LSTM`` and ``nn.GRU`` on the CPU: ``torch.lstm`` and ``torch.gru``.
 
 Both are composites of torch, so that no override reaches them: stand-ins for
-``torch._VF.lstm`` and ``gru``, which the modules call, go through the extension. It
-runs all layers where no gradient is wanted. Where one is, a layer in one direction is a
-node, :class:`Layer`, and torch joins and drops out what lies between layers, by the
-random numbers that stock would draw.
+``torch._VF.lstm`` and ``gru``, which the modules call, go through the extension, for
+padded and for packed sequences. It runs all layers where no gradient is wanted. Where
+one is, a layer in one direction is a node, :class:`Layer`, and torch joins and drops
+out what lies between layers, by the random numbers that stock would draw.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import _VF, Tensor
@@ -27,6 +27,17 @@ OPERATORS = ("lstm", "gru")
 _N_ARGUMENTS = 9
 """Of torch's functions, for padded and for packed sequences alike."""
 
+
+class _Kind(NamedTuple):
+    """What a layer is, beside its tensors."""
+
+    op: str
+    is_reverse: bool
+    batch_sizes: Tensor | None
+    is_composed: bool
+    """Stock composes it from other operators, which keep other tensors."""
+
+
 _Parts = tuple[Tensor, Tensor, Tensor | None]
 """y, the last h, and of lstm the last c."""
 
@@ -34,6 +45,7 @@ _Parts = tuple[Tensor, Tensor, Tensor | None]
 class Layer(torch.autograd.Function):
     """A layer in one direction, with its gradient.
 
+    A packed sequence has ``batch_sizes`` and is [1, rows of all steps, numbers].
     What the gradient is computed from is kept by the extension, as gates and cells.
     Where stock has computed forward, and for second derivatives, stock does it once
     more, from the inputs.
@@ -41,14 +53,21 @@ class Layer(torch.autograd.Function):
 
     @staticmethod
     @not_compiled
-    def forward(ctx: Any, op: str, is_reverse: bool, *given: Tensor | None) -> Any:
+    def forward(ctx: Any, kind: _Kind, *given: Tensor | None) -> Any:
         """Compute y, h and, of lstm, c from x, w_ih, w_hh, h0, b_ih, b_hh and c0."""
-        y, hn, cn, gates, cells = _layer(op, is_reverse, True, given)
+        y, hn, cn, gates, cells = _layer(kind, given)
         ctx.set_materialize_grads(False)
-        ctx.op, ctx.is_reverse = op, is_reverse
-        # Torch's gru keeps views of its weights, its lstm the weights themselves.
-        ctx.weights = [w.detach() for w in given[1:3] if w is not None and op == "gru"]
-        ctx.save_for_backward(*given, y, gates, cells)
+        ctx.kind = kind
+        # Where torch does without oneDNN it keeps views of the weights, which may have
+        # other memory since, and no biases, which may change. Else it keeps them all.
+        x, w_ih, w_hh, h0, b_ih, b_hh, c0 = given
+        ctx.weights = ctx.biases = ()
+        if kind.is_composed and w_ih is not None and w_hh is not None:
+            ctx.weights = w_ih.detach(), w_hh.detach()
+            if b_ih is not None and b_hh is not None:
+                ctx.biases = b_ih, b_hh, b_ih.detach().clone(), b_hh.detach().clone()
+                b_ih = b_hh = None
+        ctx.save_for_backward(x, w_ih, w_hh, h0, b_ih, b_hh, c0, y, gates, cells)
         return (y, hn) if cn is None else (y, hn, cn)
 
     @staticmethod
@@ -56,27 +75,31 @@ class Layer(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """Return the gradients of the inputs."""
         *given, y, gates, cells = ctx.saved_tensors
-        wants = ctx.needs_input_grad[2:]
+        wants, kind = ctx.needs_input_grad[1:], ctx.kind
         if all(grad is None for grad in grads):
-            return (None,) * (2 + len(given))
+            return (None,) * (1 + len(given))
         for i, as_it_was in enumerate(ctx.weights, 1):
             given[i] = as_saved(given[i], as_it_was)
+        if ctx.biases:
+            for i in range(2):
+                given[4 + i] = as_saved(ctx.biases[i], ctx.biases[2 + i])
 
         def stock() -> tuple[Tensor | None, ...]:
-            return _gradients(ctx.op, ctx.is_reverse, given, grads, wants)
+            return _gradients(kind, given, grads, wants)
 
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or gates is None:
-            return None, None, *stock()
+            return None, *stock()
         x, w_ih, w_hh, h0, b_ih, _, c0 = given
 
         def ours(*grads: Tensor | None) -> Any:
             of = _host.load().recurrent_backward(
-                *(ctx.op, ctx.is_reverse, wants[0], any(wants[i] for i in _WEIGHTS)),
+                *(kind.op, kind.is_reverse),
+                *(wants[0], any(wants[i] for i in _WEIGHTS), kind.batch_sizes),
                 *(x, w_ih, w_hh, h0, y, gates, c0, cells, *_aligned(grads)),
             )
             return of if of is None else _wanted(_in_order(of, b_ih), wants)
 
-        return None, None, *run(f"{ctx.op}_backward", ours, grads, stock)
+        return None, *run(f"{kind.op}_backward", ours, grads, stock)
 
 
 _apply = lean_apply(Layer)
@@ -109,25 +132,29 @@ def _wanted(
     return tuple(g if want else None for g, want in zip(of, wants, strict=True))
 
 
-def _layer(op: str, is_reverse: bool, keeps: bool, given: tuple[Any, ...]) -> Any:
+def _layer(kind: _Kind, given: tuple[Any, ...]) -> Any:
     """(y, h, c, gates, cells) by ours, or else by stock without the last two."""
 
     def stock() -> Any:
-        y, hn, cn = _stock_layer(op, is_reverse, given)
+        y, hn, cn = _stock_layer(kind, given)
         return y, hn, cn, None, None
 
+    op, is_reverse = kind.op, kind.is_reverse
     ours = _host.load().recurrent_layer
-    return run(op, ours, (op, is_reverse, keeps, *given), stock)
+    return run(op, ours, (op, is_reverse, True, kind.batch_sizes, *given), stock)
 
 
-def _stock_layer(op: str, is_reverse: bool, given: Any) -> _Parts:
+def _stock_layer(kind: _Kind, given: Any) -> _Parts:
     """By torch's function for a layer, which knows no reverse direction alone."""
     x, w_ih, w_hh, h0, b_ih, b_hh, c0 = given
+    op, is_reverse = kind.op, kind.is_reverse
     params = [w for w in (w_ih, w_hh, b_ih, b_hh) if w is not None]
+    function = getattr(torch._C._VariableFunctions, op)
+    if kind.batch_sizes is not None:
+        return _stock_packed(kind, function, params, given)
     rest = (params, b_ih is not None, 1, 0.0, True, False, False)
     if is_reverse:
         x = x.flip(0)
-    function = getattr(torch._C._VariableFunctions, op)
     if op == "gru":
         y, hn = function(x, h0.unsqueeze(0), *rest)
     else:
@@ -139,9 +166,25 @@ def _stock_layer(op: str, is_reverse: bool, given: Any) -> _Parts:
     )
 
 
+def _stock_packed(
+    kind: _Kind, function: Callable[..., Any], params: list[Tensor], given: Any
+) -> _Parts:
+    """Of a packed sequence, whose reverse direction comes with the other alone."""
+    x, _, _, h0, b_ih, _, c0 = given
+    n = 1 + kind.is_reverse
+    states = [torch.stack([state] * n) for state in (h0, c0) if state is not None]
+    y, *ends = function(
+        *(x.squeeze(0), kind.batch_sizes),
+        states[0] if kind.op == "gru" else tuple(states),
+        *(params * n, b_ih is not None, 1, 0.0, True, kind.is_reverse),
+    )
+    y = y[:, -h0.size(1) :].contiguous().unsqueeze(0)
+    hn, cn = [*(end[-1] for end in ends), None][:2]
+    return y, hn, cn
+
+
 def _gradients(
-    op: str,
-    is_reverse: bool,
+    kind: _Kind,
     given: list[Tensor | None],
     grads: tuple[Tensor | None, ...],
     wants: tuple[bool, ...],
@@ -156,7 +199,7 @@ def _gradients(
             else (t.view_as(t) if again else t.detach().requires_grad_(want))
             for t, want in zip(given, wants, strict=True)
         ]
-        outputs = _stock_layer(op, is_reverse, given)
+        outputs = _stock_layer(kind, given)
         pairs = [
             (y, grad)
             for y, grad in zip(outputs, grads, strict=False)
@@ -174,14 +217,20 @@ def _gradients(
     return tuple(next(found) if want else None for want in wants)
 
 
-def _layers(op: str, *args: Any) -> tuple[Tensor, ...]:
+def _layers(op: str, batch_sizes: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
     """All layers, given torch's arguments; with nodes where gradients are wanted."""
     x, hx, params, has_biases, n_layers, dropout, train, bidirectional, first = args
     states = (hx,) if isinstance(hx, Tensor) else hx
     starts = [state.unbind(0) for state in states]
     n_weights, n_directions = 4 if has_biases else 2, 2 if bidirectional else 1
+    is_composed = (
+        op == "gru" or batch_sizes is not None or not torch._C._get_mkldnn_enabled()
+    )
+    kinds = [_Kind(op, d == 1, batch_sizes, is_composed) for d in range(n_directions)]
     if first:
         x = x.transpose(0, 1)
+    if batch_sizes is not None:
+        x = x.unsqueeze(0)
     ends: list[tuple[Tensor, ...]] = []
     for layer in range(n_layers):
         found = []
@@ -190,14 +239,16 @@ def _layers(op: str, *args: Any) -> tuple[Tensor, ...]:
             w = params[part * n_weights : (part + 1) * n_weights]
             biases = w[2:] or [None, None]
             h0, c0 = [*(start[part].contiguous() for start in starts), None][:2]
-            y, *end = _apply(op, direction == 1, x, *w[:2], h0, *biases, c0)
+            y, *end = _apply(kinds[direction], x, *w[:2], h0, *biases, c0)
             found.append(y)
             ends.append(tuple(end))
         x = found[0] if n_directions == 1 else torch.cat(found, -1)
         if dropout and train and layer < n_layers - 1:
             x = _VF.dropout(x, dropout, True)
-    if n_directions == 1 and (op == "gru" or not torch._C._get_mkldnn_enabled()):
+    if n_directions == 1 and is_composed:
         x = x.clone()  # gradients need y, which a program may change in place
+    if batch_sizes is not None:
+        x = x.squeeze(0)
     if first:
         x = x.transpose(0, 1)
     return x, *(torch.stack(all_ends) for all_ends in zip(*ends, strict=True))

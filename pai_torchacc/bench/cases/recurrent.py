@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from pai_torchacc.bench.cases.case import Call, Case
 
@@ -32,6 +33,15 @@ SIZES: tuple[Sizes, ...] = (
 )
 """Steps, rows, inputs and units."""
 
+PACKED: tuple[Sizes, ...] = (
+    (4, 2, 16, 32),
+    (10, 4, 32, 64),
+    (24, 16, 32, 64),
+    (32, 32, 64, 128),
+    (24, 32, 256, 256),
+)
+"""Likewise, of which sequences have between one and all steps."""
+
 SLOW = ("scalar",)
 
 FEW_ROWS = 8
@@ -41,6 +51,7 @@ FEW_ROWS = 8
 def cases() -> Iterator[Case]:
     """Cases of both."""
     for op, cls, n_gates in (("lstm", nn.LSTM, 4), ("gru", nn.GRU, 3)):
+        with_ops = (f"{op}_backward",)
         for sizes in SIZES:
             n_steps, n_rows, n_in, n_hidden = sizes
             work = n_steps * n_rows * (n_in + n_hidden) * n_gates * n_hidden
@@ -48,13 +59,27 @@ def cases() -> Iterator[Case]:
             variants = (partial(_forward, cls, sizes),)
             yield Case(op, kind, "float32", work, variants, without_rows=SLOW)
             variants = (partial(_training, cls, sizes),)
-            with_ops = (f"{op}_backward",)
             kind = f"{kind}_gradient"
+            yield Case(op, kind, "float32", work, variants, with_ops, SLOW)
+        for sizes in PACKED:
+            n_in, n_hidden = sizes[2:]
+            n_rows = int(_lengths(sizes).sum())
+            work = n_rows * (n_in + n_hidden) * n_gates * n_hidden
+            variants = (partial(_forward, cls, sizes, True),)
+            yield Case(op, "packed", "float32", work, variants, without_rows=SLOW)
+            variants = (partial(_training, cls, sizes, True),)
+            kind = "packed_gradient"
             yield Case(op, kind, "float32", work, variants, with_ops, SLOW)
 
 
-def _forward(cls: type[nn.RNNBase], sizes: Sizes) -> Call:
-    call = _training(cls, sizes)
+def _lengths(sizes: Sizes) -> torch.Tensor:
+    """Of the sequences of a packed batch."""
+    n_steps, n_rows = sizes[:2]
+    return torch.linspace(n_steps, 1, n_rows).long()
+
+
+def _forward(cls: type[nn.RNNBase], sizes: Sizes, is_packed: bool = False) -> Call:
+    call = _training(cls, sizes, is_packed)
     module, x = call.args[:2]
 
     def run() -> Any:
@@ -64,15 +89,20 @@ def _forward(cls: type[nn.RNNBase], sizes: Sizes) -> Call:
     return run
 
 
-def _training(cls: type[nn.RNNBase], sizes: Sizes) -> Any:
+def _training(cls: type[nn.RNNBase], sizes: Sizes, is_packed: bool = False) -> Any:
     n_steps, n_rows, n_in, n_hidden = sizes
     module = cls(n_in, n_hidden)
-    x = torch.randn(n_steps, n_rows, n_in)
+    x: torch.Tensor | PackedSequence = torch.randn(n_steps, n_rows, n_in)
     grad = torch.randn(n_steps, n_rows, n_hidden)
+    if is_packed:
+        x = pack_padded_sequence(x, _lengths(sizes))
+        grad = pack_padded_sequence(grad, _lengths(sizes)).data
     return partial(_forward_and_backward, module, x, grad)
 
 
 def _forward_and_backward(
-    module: Callable[..., Any], x: torch.Tensor, grad: torch.Tensor
+    module: Callable[..., Any], x: torch.Tensor | PackedSequence, grad: torch.Tensor
 ) -> Any:
-    return torch.autograd.grad(module(x)[0], list(module.parameters()), grad)
+    y = module(x)[0]
+    y = y.data if isinstance(x, PackedSequence) else y
+    return torch.autograd.grad(y, list(module.parameters()), grad)
